@@ -57,8 +57,20 @@ impl Guard {
 
     /// Asks for something that stops processes for `max` at most, and waits for the answer.
     pub(super) fn ask(&mut self, what: &Asked, max: Duration) -> Result<Said, String> {
+        if matches!(what, Asked::Stop { .. } | Asked::Fork { .. }) {
+            self.forget_said();
+        }
         self.send(what)?;
         self.answer(max)
+    }
+
+    /// Forgets what it has said when nobody had asked: that one of its processes was killed.
+    fn forget_said(&mut self) {
+        while let Some(running) = self.0.as_mut().filter(|it| it.has_said(Duration::ZERO)) {
+            if receive::<Said>(&mut running.stdout).is_err() {
+                return;
+            }
+        }
     }
 
     pub(super) fn send(&mut self, what: &Asked) -> Result<(), String> {

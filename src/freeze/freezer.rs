@@ -223,8 +223,13 @@ impl Freezer<'_> {
         }
     }
 
+    /// Whether none of them is traced any more.
+    pub(super) fn has_let_go(&self) -> bool {
+        !self.tracees.has_any()
+    }
+
     /// Releases all of them.
-    pub(super) fn release(mut self) -> FreezeStats {
+    pub(super) fn release(&mut self) -> FreezeStats {
         let begun = Instant::now();
         self.watchdog.set(Duration::ZERO);
         let threads = self.tracees.requested() + self.signalled_threads;

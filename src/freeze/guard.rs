@@ -4,8 +4,8 @@
 //! guard keeps the deadline; if memprof is killed, its end of the pipe closes, and the guard lets go of what is stopped, and kills and
 //! reaps the child. And memprof's threads may start no program once they have given up their privileges, so it is started before.
 //!
-//! For each request it forks a process, the holder, that traces others. When the holder ends, in whatever way, the kernel lets go of
-//! what it traced. A timer of the kernel ([`Watchdog`]) kills it if it makes no progress while it holds others.
+//! It forks a process, the holder, that traces others. When the holder ends, in whatever way, the kernel lets go of
+//! what it traced, and there is a new one. A timer of the kernel ([`Watchdog`]) kills it if it makes no progress while it holds others.
 
 mod child;
 mod holder;
@@ -62,106 +62,126 @@ pub fn run() -> io::Result<()> {
     raise_priority_of_session();
     privileges::reduce(Role::Guard);
     loop {
+        // Those that reap what earlier ones have left.
+        while matches!(waitpid(None, Some(WaitPidFlag::WNOHANG)), Ok(status) if status.pid().is_some())
+        {
+        }
+        await_request()?;
+        let begun = reap::now();
+        let (end, forked) = apart(|note| serve(owner, note))?;
+        match end {
+            End::Memprof => return Ok(()),
+            End::Holder => {}
+            End::Child | End::Killed => {
+                if end == End::Killed {
+                    send(&mut Memprof, &Said::Lost(LOST.to_owned()))?;
+                }
+                if let Some(pid) = forked {
+                    reap_later(pid, begun);
+                }
+            }
+        }
+    }
+}
+
+/// Waits until memprof asks for something, or is gone.
+fn await_request() -> io::Result<()> {
+    loop {
+        match poll(
+            &mut [PollFd::new(Memprof.as_fd(), PollFlags::POLLIN)],
+            PollTimeout::NONE,
+        ) {
+            Ok(_) => return Ok(()),
+            // No signal has a handler.
+            Err(nix::Error::EINTR) => {}
+            Err(e) => return Err(e.into()),
+        }
+    }
+}
+
+/// Does what memprof asks, as the holder.
+fn serve(owner: Pid, note: &mut File) -> io::Result<End> {
+    loop {
         match receive(&mut Memprof) {
-            Ok(asked @ (Asked::Stop { .. } | Asked::Fork { .. })) => hold(owner, asked)?,
+            Ok(Asked::Stop {
+                pids,
+                max_us,
+                registers,
+            }) => {
+                let max = Duration::from_micros(max_us);
+                if !holder::hold(owner, &pids, max, registers)? {
+                    return Ok(End::Holder);
+                }
+            }
+            Ok(Asked::Fork { pid, max_us }) => {
+                note.write_all(&pid.to_ne_bytes())?;
+                return child::hold(Pid(pid), Duration::from_micros(max_us));
+            }
             // What this is about is over: memprof asked before it knew.
             Ok(Asked::More { .. } | Asked::Release | Asked::End) => {}
-            Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => return Ok(()),
+            Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => return Ok(End::Memprof),
             Err(e) => return Err(e),
         }
     }
 }
 
-/// Has a holder do what is asked, and waits for its end.
-fn hold(owner: Pid, asked: Asked) -> io::Result<()> {
-    // Those that reap what earlier ones have left.
-    while matches!(waitpid(None, Some(WaitPidFlag::WNOHANG)), Ok(status) if status.pid().is_some())
-    {
+/// Has a process of its own reap what a holder has left.
+fn reap_later(pid: Pid, begun: u64) {
+    // SAFETY: this process has one thread, so that no lock is held by another.
+    if let Ok(ForkResult::Child) = unsafe { fork() } {
+        reap::later(pid, begun);
+        process::exit(0);
     }
-    let forked = match &asked {
-        Asked::Fork { pid, .. } => Some(Pid(*pid)),
-        _ => None,
-    };
-    let ended = apart(|note| match asked {
-        Asked::Stop {
-            pids,
-            max_us,
-            registers,
-        } => holder::hold(owner, &pids, Duration::from_micros(max_us), registers),
-        Asked::Fork { pid, max_us } => child::hold(Pid(pid), Duration::from_micros(max_us), note),
-        Asked::More { .. } | Asked::Release | Asked::End => Ok(()),
-    });
-    let left = match ended {
-        Ok(Ended {
-            killed: false,
-            left,
-        }) => left,
-        Ok(Ended { killed: true, left }) => {
-            send(&mut Memprof, &Said::Lost(LOST.to_owned()))?;
-            left
-        }
-        Err(e) => {
-            let why = format!("memprof's guard cannot start a process: {e}");
-            send(&mut Memprof, &Said::Lost(why))?;
-            0
-        }
-    };
-    if let Some(pid) = forked.filter(|_| left != 0) {
-        // SAFETY: this process has one thread, so that no lock is held by another.
-        if let Ok(ForkResult::Child) = unsafe { fork() } {
-            process::exit(i32::from(reap::later(pid, left).is_err()));
-        }
-    }
-    Ok(())
 }
 
 /// Why a holder was killed.
 const LOST: &str = "memprof's guard made no progress while it held the process, because it was stopped, frozen or blocked in the \
                     kernel, or had no processor; the kernel has let the process go";
 
-/// How a holder ended.
-struct Ended {
-    killed: bool,
-    /// What it noted last: the child that is still to be reaped, 0 for none.
-    left: i64,
+/// Why a holder ended; its exit status.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    /// Memprof is gone.
+    Memprof = 0,
+    /// The kernel is to let go of what it could not.
+    Holder = 3,
+    /// The same, and a child is still to be reaped.
+    Child = 4,
+    /// It was killed.
+    Killed,
 }
 
-/// Where a holder notes what it would leave behind.
-struct Note(File);
-
-impl Note {
-    fn write(&mut self, child: i64) {
-        // The guard reads it.
-        let _ = self.0.write_all(&child.to_le_bytes());
-    }
-}
-
-/// Runs something in a process of its own, and waits for that. If memprof is gone, it is killed after a while.
-fn apart(work: impl FnOnce(&mut Note) -> io::Result<()>) -> io::Result<Ended> {
+/// Runs something in a process of its own, and waits for that. If memprof is gone, it is killed after a while. Returns how it ended, and
+/// the process that it noted.
+fn apart(work: impl FnOnce(&mut File) -> io::Result<End>) -> io::Result<(End, Option<Pid>)> {
     let (notes, note) = pipe2(OFlag::O_CLOEXEC)?;
     // SAFETY: as above.
     let child = match unsafe { fork() }? {
         ForkResult::Child => {
             drop(notes);
-            process::exit(i32::from(work(&mut Note(note.into())).is_err()))
+            process::exit(work(&mut note.into()).unwrap_or(End::Memprof) as i32)
         }
         ForkResult::Parent { child } => child,
     };
     drop(note);
     await_end(child, &notes);
-    let killed = loop {
+    let end = loop {
         match waitpid(child, None) {
-            Ok(WaitStatus::Exited(..)) => break false,
-            Ok(WaitStatus::Signaled(..)) | Err(nix::Error::ECHILD) => break true,
+            Ok(WaitStatus::Exited(_, status)) => {
+                let ends = [End::Holder, End::Child].into_iter();
+                break ends
+                    .clone()
+                    .find(|end| *end as i32 == status)
+                    .unwrap_or(End::Memprof);
+            }
+            Ok(WaitStatus::Signaled(..)) | Err(nix::Error::ECHILD) => break End::Killed,
             _ => {}
         }
     };
     let mut noted = Vec::new();
     File::from(notes).read_to_end(&mut noted)?;
-    let last = noted
-        .last_chunk()
-        .map_or(0, |last| i64::from_le_bytes(*last));
-    Ok(Ended { killed, left: last })
+    let pid = noted.first_chunk().map(|pid| Pid(u32::from_ne_bytes(*pid)));
+    Ok((end, pid))
 }
 
 /// Waits until the pipe is closed, or kills the process if memprof is gone and that takes too long.

@@ -37,6 +37,8 @@ pub(super) enum CallError {
     /// It has not, or not yet, the code that is needed.
     #[error("{0}")]
     NotReady(String),
+    #[error("{0}")]
+    Waits(i32),
 }
 
 /// How long is waited for a call.

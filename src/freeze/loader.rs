@@ -28,6 +28,8 @@ impl Loader {
 
 /// Time between two looks at a thread that is blocked in the kernel.
 const LOOK: Duration = Duration::from_micros(200);
+/// The least time for which such a thread is waited for.
+const LEAST: Duration = Duration::from_secs(5);
 /// How long what is done with a stopped thread may take, apart from its loading a library: its stack is read.
 const WORK: Duration = Duration::from_secs(1);
 
@@ -94,6 +96,7 @@ impl Held {
         let begun = Instant::now();
         watchdog.set(max);
         if let Err(error) = tracees.stop(&|_| begun.elapsed() > max) {
+            let end = end.max(begun + LEAST);
             while tracees.is_waiting() && Instant::now() < end {
                 watchdog.set(LOOK);
                 sleep(LOOK);

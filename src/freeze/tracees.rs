@@ -227,6 +227,11 @@ impl Tracees {
         self.threads.iter().any(|t| t.state == State::Interrupted)
     }
 
+    /// Whether a thread is traced: one that has not stopped can be let go only by the end of the current thread of memprof.
+    pub(super) fn has_any(&self) -> bool {
+        self.threads.iter().any(|t| t.state != State::Ended)
+    }
+
     /// Whether a thread was seized, and may be still.
     pub(super) fn knows(&self, tid: i32) -> bool {
         self.known.contains(&tid)

@@ -142,7 +142,7 @@ fn a_memprof_whose_control_group_is_frozen_lets_go() {
         let_go(&args, &subject, enter, |_| freeze("1"), |_| freeze("0"));
     }
     // One of whose threads none may load the library, so that they are stopped again and again.
-    let subject = Subject::start("altstack").unwrap();
+    let subject = Subject::start("strict").unwrap();
     let attach = ["attach-heap", "--yes", "--wait", "5"];
     let enter = |memprof: &Child| group.put(Pid(memprof.id()));
     let_go(&attach, &subject, enter, |_| freeze("1"), |_| freeze("0"));

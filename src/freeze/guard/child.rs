@@ -11,7 +11,7 @@ use nix::sys::ptrace;
 use nix::unistd::Pid as NixPid;
 
 use super::message::{Asked, Said, receive, send};
-use super::{Memprof, Note, Watchdog, reap, userfaults};
+use super::{End, Memprof, Watchdog, reap, userfaults};
 use crate::event::Pid;
 use crate::freeze::freezer::Freezer;
 use crate::freeze::inject::{Call, CallError, Injector, Returned};
@@ -46,21 +46,24 @@ struct Forking {
     for_making: Duration,
     /// For how long it was stopped so far.
     stop: Duration,
+    end: End,
 }
 
 /// Makes a child, and removes it once memprof asks for that or is gone.
-pub(super) fn hold(pid: Pid, max: Duration, note: &mut Note) -> io::Result<()> {
+pub(super) fn hold(pid: Pid, max: Duration) -> io::Result<End> {
     let mut forking = Forking {
         pid,
         max,
         for_making: max - FOR_REMOVAL.min(max / 4),
         stop: Duration::ZERO,
+        end: End::Holder,
     };
-    let made = match forking.make(note) {
+    let made = match forking.make() {
         Ok(made) => made,
         Err(reason) => {
             let stop = forking.stop.as_secs_f64();
-            return send(&mut Memprof, &Said::Failed { reason, stop });
+            send(&mut Memprof, &Said::Failed { reason, stop })?;
+            return Ok(forking.end);
         }
     };
     let said = Said::Forked {
@@ -72,34 +75,37 @@ pub(super) fn hold(pid: Pid, max: Duration, note: &mut Note) -> io::Result<()> {
     // It is removed also if nobody has an answer any more.
     let _ = send(&mut Memprof, &said).and_then(|()| receive::<Asked>(&mut Memprof));
     let before = forking.stop;
-    let remains = forking.remove(made.child, made.own_id, made.injector, note);
+    let remains = forking.remove(made.child, made.own_id, made.injector);
     let stop = (forking.stop - before).as_secs_f64();
-    send(&mut Memprof, &Said::Ended { stop, remains })
+    // Also if memprof is gone.
+    let _ = send(&mut Memprof, &Said::Ended { stop, remains });
+    Ok(forking.end)
 }
 
 impl Forking {
-    fn make(&mut self, note: &mut Note) -> Result<Made, String> {
+    fn make(&mut self) -> Result<Made, String> {
         let mut watchdog = Watchdog::new()?;
         for left in (0..PROGRAMS).rev() {
             watchdog.set(PREPARATION);
             userfaults::check(self.pid)?;
             let injector = Injector::prepare(self.pid).map_err(CallError::NotReady);
-            match injector.and_then(|it| self.try_make(it, &mut watchdog, note)) {
+            match injector.and_then(|it| self.try_make(it, &mut watchdog)) {
                 Err(CallError::Changed | CallError::NotReady(_)) if left > 0 => sleep(LOADS),
-                Err(e) => return Err(e.to_string()),
-                Ok(made) if made.late => return Err(self.too_late(made, note)),
+                Err(e) => {
+                    // It may come yet.
+                    if let CallError::Waits(_) = e {
+                        self.end = End::Child;
+                    }
+                    return Err(e.to_string());
+                }
+                Ok(made) if made.late => return Err(self.too_late(made)),
                 Ok(made) => return Ok(made),
             }
         }
         Err(CallError::Changed.to_string())
     }
 
-    fn try_make(
-        &mut self,
-        injector: Injector,
-        watchdog: &mut Watchdog,
-        note: &mut Note,
-    ) -> Result<Made, CallError> {
+    fn try_make(&mut self, injector: Injector, watchdog: &mut Watchdog) -> Result<Made, CallError> {
         let left = self.for_making.saturating_sub(self.stop);
         let mut freezer = Freezer::new(left, None, watchdog);
         let done = match freezer.stop(&[self.pid]) {
@@ -109,9 +115,6 @@ impl Forking {
             }
             Err(e) => Err(CallError::NotMade(e.to_string())),
         };
-        if let Ok((_, _, returned)) = &done {
-            note.write(returned.child.map_or(0, |_| returned.value));
-        }
         self.stop += freezer.release().duration;
         let (registers, at, returned) = done?;
         let child = returned.child.ok_or_else(|| {
@@ -129,9 +132,9 @@ impl Forking {
     }
 
     /// Says that the process ran on before the child was complete, so that this does not have its memory of one moment.
-    fn too_late(&mut self, made: Made, note: &mut Note) -> String {
+    fn too_late(&mut self, made: Made) -> String {
         let stop = self.stop;
-        let remains = self.remove(made.child, made.own_id, made.injector, note);
+        let remains = self.remove(made.child, made.own_id, made.injector);
         let ms = |time: Duration| time.as_secs_f64() * 1e3;
         let reason = format!(
             "making its copy-on-write child took {:.1} ms; after {:.0} ms its other threads ran on",
@@ -145,21 +148,15 @@ impl Forking {
     }
 
     /// Kills a child and has the process reap it. Returns what remains of it.
-    fn remove(
-        &mut self,
-        child: i32,
-        own_id: i64,
-        injector: Injector,
-        note: &mut Note,
-    ) -> Option<String> {
+    fn remove(&mut self, child: i32, own_id: i64, injector: Injector) -> Option<String> {
         end(child);
         let left = self.max.saturating_sub(self.stop).max(reap::LEAST);
         let reaped = reap::reap(self.pid, own_id, Some(injector), left, reap::SOON);
         self.stop += reaped.stop;
         if reaped.is_gone {
-            note.write(0);
             return None;
         }
+        self.end = End::Child;
         Some(format!(
             "its copy-on-write child {child} has ended but stays in the list of processes (a zombie) until one of its threads \
              can be stopped for a moment, which memprof's guard tries for {} s more, or until it ends",

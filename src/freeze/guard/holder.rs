@@ -15,11 +15,15 @@ use crate::freeze::registers::Registers;
 use crate::freeze::threads::state;
 use crate::freeze::{FreezeError, now_ns};
 
-/// Stops processes until memprof asks to let them run, or is gone or stopped itself, or the time is up.
-pub(super) fn hold(owner: Pid, pids: &[u32], max: Duration, registers: bool) -> io::Result<()> {
+/// Stops processes until memprof asks to let them run, or is gone or stopped itself, or the time is up. Returns whether none of
+/// their threads is traced any more.
+pub(super) fn hold(owner: Pid, pids: &[u32], max: Duration, registers: bool) -> io::Result<bool> {
     let mut watchdog = match Watchdog::new() {
         Ok(watchdog) => watchdog,
-        Err(why) => return send(&mut Memprof, &Said::NotStopped(FreezeError::new(why))),
+        Err(why) => {
+            send(&mut Memprof, &Said::NotStopped(FreezeError::new(why)))?;
+            return Ok(true);
+        }
     };
     let mut freezer = Freezer::new(max, Some(owner), &mut watchdog);
     let mut read = Vec::new();
@@ -34,31 +38,26 @@ pub(super) fn hold(owner: Pid, pids: &[u32], max: Duration, registers: bool) -> 
                 let stats = freezer.release();
                 // Whatever memprof asks for now has this answer.
                 receive::<Asked>(&mut Memprof)?;
-                return send(
-                    &mut Memprof,
-                    &Said::Released {
-                        stats,
-                        registers: read,
-                    },
-                );
+                let registers = read;
+                send(&mut Memprof, &Said::Released { stats, registers })?;
+                return Ok(freezer.has_let_go());
             }
             Err(e) => return Err(e),
         }
     }
     let threads = freezer.threads();
     let stats = freezer.release();
+    let registers = read;
     let said = match failed {
-        None => Said::Released {
-            stats,
-            registers: read,
-        },
+        None => Said::Released { stats, registers },
         Some(error) => Said::NotStopped(FreezeError {
             stats,
             threads,
             ..error
         }),
     };
-    send(&mut Memprof, &said)
+    send(&mut Memprof, &said)?;
+    Ok(freezer.has_let_go())
 }
 
 /// Stops processes, and reads their registers.

@@ -3,15 +3,17 @@
 //! One of its threads is stopped for that, the others run. A thread that is blocked in the kernel stops only when that ends: it is kept in
 //! view until then, so that it is stopped for a moment only.
 
-use std::io;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
+
+use nix::time::{ClockId, clock_gettime};
 
 use super::Watchdog;
 use crate::event::Pid;
 use crate::freeze::inject::{Call, CallError, Injector};
 use crate::freeze::threads::{has_ended, state, threads};
 use crate::freeze::tracees::Tracees;
+use crate::proc_text;
 
 /// The least time for which a thread may be stopped for this: it takes less than a millisecond.
 pub(super) const LEAST: Duration = Duration::from_millis(10);
@@ -23,6 +25,8 @@ pub(super) const LATER: Duration = Duration::from_secs(60);
 const LOOK: Duration = Duration::from_micros(200);
 /// How long one thread is waited for before another one is asked, too.
 const EACH: Duration = Duration::from_millis(10);
+/// Time between two looks for a child that is to be reaped.
+const PAUSE: Duration = Duration::from_millis(100);
 
 /// What became of it.
 pub(super) struct Reaped {
@@ -144,8 +148,81 @@ impl Reaper {
     }
 }
 
-/// Goes on to reap what a holder has left, while memprof waits no longer.
-pub(super) fn later(pid: Pid, child: i64) -> io::Result<()> {
-    reap(pid, child, None, LEAST, LATER);
-    Ok(())
+/// Goes on to reap the child that a holder has left, which has begun after this time (in ticks), while memprof waits no longer. Nobody may
+/// know its id.
+pub(super) fn later(pid: Pid, begun: u64) {
+    let start = Instant::now();
+    while start.elapsed() < LATER && !has_ended(pid.0.cast_signed()) {
+        let left = LATER.saturating_sub(start.elapsed());
+        for child in children(pid) {
+            if is_left(child, begun)
+                && let Some(own_id) = own_id(child)
+                && reap(pid, own_id, None, LEAST, left).is_gone
+            {
+                return;
+            }
+        }
+        sleep(PAUSE);
+    }
+}
+
+/// The children of a process.
+fn children(pid: Pid) -> Vec<u32> {
+    let lists = threads(pid).into_iter().map(|tid| {
+        proc_text::read(&format!("/proc/{pid}/task/{tid}/children")).unwrap_or_default()
+    });
+    let lists: String = lists.collect();
+    let children = lists.split_whitespace().map(str::parse);
+    children.filter_map(Result::ok).collect()
+}
+
+/// Whether a process has ended by itself or by SIGKILL, sends no signal for that, and has begun after this time.
+fn is_left(child: u32, begun: u64) -> bool {
+    let Some(stat) = Stat::read(child) else {
+        return false;
+    };
+    let number = |n| stat.number(n);
+    let ended = matches!(number(Stat::EXIT_CODE), Some(0 | 9)) && stat.field(0) == Some("Z");
+    ended
+        && number(Stat::EXIT_SIGNAL) == Some(0)
+        && number(Stat::BEGUN).is_some_and(|at| at >= begun)
+}
+
+/// Now, in ticks since the machine has started: no later than the beginning of a process that begins from now on.
+pub(super) fn now() -> u64 {
+    // The kernel's unit for user space is a hundredth of a second on every machine (USER_HZ).
+    let now = clock_gettime(ClockId::CLOCK_BOOTTIME).map(Duration::from);
+    now.map_or(0, |now| u64::try_from(now.as_millis() / 10).unwrap_or(0))
+}
+
+/// `/proc/PID/stat`, from the state on.
+struct Stat(String);
+
+impl Stat {
+    const BEGUN: usize = 19;
+    const EXIT_SIGNAL: usize = 35;
+    const EXIT_CODE: usize = 49;
+
+    fn read(pid: u32) -> Option<Stat> {
+        let text = proc_text::read(&format!("/proc/{pid}/stat")).ok()?;
+        // The name may have any characters.
+        Some(Stat(text.rsplit_once(") ")?.1.to_owned()))
+    }
+
+    fn field(&self, n: usize) -> Option<&str> {
+        self.0.split_ascii_whitespace().nth(n)
+    }
+
+    fn number(&self, n: usize) -> Option<u64> {
+        self.field(n)?.parse().ok()
+    }
+}
+
+/// The id of a process in its own namespace, which is that of its parent.
+fn own_id(child: u32) -> Option<i64> {
+    let status = proc_text::read(&format!("/proc/{child}/status")).ok()?;
+    let ids = status
+        .lines()
+        .find_map(|line| line.strip_prefix("NSpid:"))?;
+    ids.split_whitespace().last()?.parse().ok()
 }
