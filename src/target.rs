@@ -273,7 +273,7 @@ fn script_name(pid: Pid, name: &str) -> bool {
 }
 
 /// A process's parent; `None` if the process has ended.
-fn parent(pid: Pid) -> Option<Pid> {
+pub(crate) fn parent(pid: Pid) -> Option<Pid> {
     let stat = proc_text::read(&format!("/proc/{pid}/stat")).ok()?;
     // "pid (comm) state ppid …", where comm may hold anything, parentheses included.
     let mut after = stat.get(stat.rfind(')')? + 1..)?.split_whitespace();

@@ -30,7 +30,8 @@ use crate::freeze::{Guard, Registers};
 use crate::residency::category::{executable, of_all};
 use crate::residency::{Category, figures, page_size};
 use crate::target;
-use anyhow::Result;
+use anyhow::{Context, Result};
+use std::time::Duration;
 
 /// Maximum number of snapshots: a process is rarely stopped in the middle of `malloc`.
 const ATTEMPTS: u32 = 3;
@@ -72,18 +73,32 @@ pub fn measure_with_samples(
     guard: &mut Guard,
     samples: SampleSource,
 ) -> Result<Measured> {
-    let mut attempts = 1;
-    loop {
-        let measured = measure_once(pid, top, || snapshot::take(pid, options, guard), samples)?;
+    let (mut stopped, mut last) = (Duration::ZERO, None);
+    for attempts in 1..=ATTEMPTS {
+        let take = || snapshot::take(pid, options, guard, &mut stopped);
+        let measured = match (measure_once(pid, top, take, samples), last) {
+            (Ok(measured), _) => measured,
+            // There may have been no time left for another one.
+            (Err(_), Some(last)) => return Ok(with_stops(last, stopped)),
+            (Err(e), None) => return Err(e),
+        };
         let Measured { heap, pages, joint } = measured;
         let heap = Heap { attempts, ..heap };
         let refused =
             heap.refused().is_some() || matches!(heap.python, Some(PythonHeap::Refused { .. }));
-        if attempts == ATTEMPTS || !refused {
-            return Ok(Measured { heap, pages, joint });
+        let measured = Measured { heap, pages, joint };
+        if !refused {
+            return Ok(measured);
         }
-        attempts += 1;
+        last = Some(measured);
     }
+    last.context("no snapshot was taken")
+}
+
+/// With the time for which its process was stopped in all.
+fn with_stops(mut measured: Measured, stopped: Duration) -> Measured {
+    measured.heap.taken.stops_ms = stopped.as_secs_f64() * 1e3;
+    measured
 }
 
 /// The same of a process that is about to exit and is stopped, with its last thread and that one's registers.

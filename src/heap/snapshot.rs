@@ -12,7 +12,7 @@ use serde::Serialize;
 use super::headroom::Headroom;
 use super::memory::{Memory, RANGES, Run};
 use crate::event::Pid;
-use crate::freeze::{Fork, Frozen, Guard, Registers, now_ns};
+use crate::freeze::{Fork, ForkError, Frozen, Guard, Registers, now_ns};
 use crate::residency::proc_maps::Foreseen;
 use crate::residency::{
     Classifier, Method, PageKind, PageRun, Scanner, Vma, figures, page_size, readable,
@@ -43,7 +43,8 @@ pub enum Approach {
 pub struct SnapshotOptions {
     /// How it is taken.
     pub approach: Approach,
-    /// Maximum time for which the process is stopped. Forking goes on to its end once it has begun.
+    /// Maximum time for which the process is stopped, all stops together. The thread by which a process is forked may be stopped
+    /// for longer.
     pub max_stop: Duration,
     /// What sets that limit, for messages.
     pub limit: &'static str,
@@ -58,8 +59,12 @@ pub struct Taken {
     pub stop_ms: f64,
     /// The time for which one of its threads was stopped afterwards, so that nothing remains, in milliseconds.
     pub second_stop_ms: f64,
+    /// The time for which the process or one of its threads was stopped in all, in milliseconds: by attempts that failed, too.
+    pub stops_ms: f64,
     /// Why it was not forked, although it is not small.
     pub not_forked: Option<String>,
+    /// What is left of the child in the list of processes, and until when.
+    pub remains: Option<String>,
 }
 
 impl Default for Taken {
@@ -69,7 +74,9 @@ impl Default for Taken {
             approach: Approach::Copy,
             stop_ms: 0.0,
             second_stop_ms: 0.0,
+            stops_ms: 0.0,
             not_forked: None,
+            remains: None,
         }
     }
 }
@@ -100,23 +107,39 @@ pub(crate) struct Pages {
     pub hidden: Vec<Run>,
 }
 
-/// Takes a snapshot; a child is made by the guard.
+/// Takes a snapshot; the guard stops the process. `stopped` is the time for which that was done before for the same purpose,
+/// and which the options limit.
 ///
 /// # Errors
 /// The process has ended, may not be read, or could not be stopped and copied in time; it runs.
-pub(crate) fn take(pid: Pid, options: &SnapshotOptions, guard: &mut Guard) -> Result<Snapshot> {
+pub(crate) fn take(
+    pid: Pid,
+    options: &SnapshotOptions,
+    guard: &mut Guard,
+    stopped: &mut Duration,
+) -> Result<Snapshot> {
+    let mut snapshot = take_one(pid, options, guard, stopped)?;
+    snapshot.taken.stops_ms = ms(*stopped);
+    Ok(snapshot)
+}
+
+fn take_one(
+    pid: Pid,
+    options: &SnapshotOptions,
+    guard: &mut Guard,
+    stopped: &mut Duration,
+) -> Result<Snapshot> {
     readable(pid)?;
     let (anonymous, headroom) = check_room(pid)?;
-    let refused = headroom.refuses_fork(anonymous);
-    let fork = || match refused.or_else(|| takes_too_long(anonymous, options)) {
-        Some(reason) => Err(reason),
-        None => Fork::of(guard, pid, options.max_stop),
-    };
     let not_forked = match options.approach {
         Approach::Copy => None,
         Approach::Auto if anonymous <= SMALL => None,
-        approach => match fork() {
-            Ok(fork) => return from_child(fork),
+        approach => match headroom
+            .refuses_fork(anonymous)
+            .or_else(|| takes_too_long(anonymous, options))
+            .map_or_else(|| forked(pid, options, guard, stopped), Err)
+        {
+            Ok(copied) => return copied,
             Err(reason) if approach == Approach::Fork => {
                 return Err(anyhow!(reason)).context(
                     "it is not forked; `--snapshot copy` stops it until its memory is copied",
@@ -125,7 +148,7 @@ pub(crate) fn take(pid: Pid, options: &SnapshotOptions, guard: &mut Guard) -> Re
             Err(reason) => Some(reason),
         },
     };
-    match (from_stopped(pid, options), not_forked) {
+    match (from_stopped(pid, options, guard, stopped), not_forked) {
         (Ok(mut snapshot), not_forked) => {
             snapshot.taken.not_forked = not_forked;
             Ok(snapshot)
@@ -174,31 +197,52 @@ pub(crate) fn take_exiting(pid: Pid, registers: Option<Registers>) -> Result<Sna
         pages,
         at,
         taken: Taken {
-            approach: Approach::Copy,
             stop_ms: ms(begun.elapsed()),
-            second_stop_ms: 0.0,
-            not_forked: None,
+            stops_ms: ms(begun.elapsed()),
+            ..Taken::default()
         },
     })
 }
 
+/// Forks a process and copies the child's memory. The outer error says why the process was not forked.
+fn forked(
+    pid: Pid,
+    options: &SnapshotOptions,
+    guard: &mut Guard,
+    stopped: &mut Duration,
+) -> Result<Result<Snapshot>, String> {
+    match Fork::of(guard, pid, options.max_stop.saturating_sub(*stopped)) {
+        Ok(fork) => {
+            *stopped += fork.stop;
+            Ok(from_child(fork, stopped))
+        }
+        Err(ForkError { reason, stop }) => {
+            *stopped += stop;
+            Err(reason)
+        }
+    }
+}
+
 /// Copies the memory of a child.
-fn from_child(mut fork: Fork<'_>) -> Result<Snapshot> {
+fn from_child(mut fork: Fork<'_>, stopped: &mut Duration) -> Result<Snapshot> {
     let copied = copy_of(fork.child);
     let (vmas, pages, memory) =
         copied.context("the memory of its copy-on-write child cannot be copied")?;
     let (threads, stop_ms) = (std::mem::take(&mut fork.threads), ms(fork.stop));
+    let (at, removed) = (fork.at, fork.end());
+    *stopped += removed.stop;
     Ok(Snapshot {
         vmas,
         memory,
         threads,
         pages,
-        at: fork.at,
+        at,
         taken: Taken {
             approach: Approach::Fork,
             stop_ms,
-            second_stop_ms: ms(fork.end()),
-            not_forked: None,
+            second_stop_ms: ms(removed.stop),
+            remains: removed.remains,
+            ..Taken::default()
         },
     })
 }
@@ -220,7 +264,12 @@ fn ms(time: Duration) -> f64 {
 }
 
 /// Stops the process for the time that the options permit at most, and copies its memory.
-fn from_stopped(pid: Pid, options: &SnapshotOptions) -> Result<Snapshot> {
+fn from_stopped(
+    pid: Pid,
+    options: &SnapshotOptions,
+    guard: &mut Guard,
+    stopped: &mut Duration,
+) -> Result<Snapshot> {
     let mut classifier = Classifier::new();
     let mut scanner = Scanner::open(pid, Method::Auto)?;
     let foreseen = Foreseen::read(pid, &mut classifier)?;
@@ -228,25 +277,33 @@ fn from_stopped(pid: Pid, options: &SnapshotOptions) -> Result<Snapshot> {
     let expected: u64 = expected.readable.iter().map(Run::len).sum();
     let mut memory = Memory::with_room(expected + expected / GROWTH)
         .with_context(|| format!("there is no memory for a copy of {} MiB", expected >> 20))?;
-    let mut frozen = Frozen::stop(&[pid], options.max_stop)?;
+    let left = options.max_stop.saturating_sub(*stopped);
+    let frozen = Frozen::stop_with_registers(guard, &[pid], left);
+    let frozen = frozen.inspect_err(|e| *stopped += e.stats.duration)?;
     let copied = copy(
         pid,
-        &mut frozen,
+        &frozen,
         scanner,
         foreseen,
         &mut classifier,
         &mut memory,
     );
     let in_time = frozen.is_frozen();
-    let stats = frozen.release();
+    let (stats, threads) = frozen.release();
+    *stopped += stats.duration;
     let stop_ms = ms(stats.duration);
-    let (vmas, pages, threads, at) = copied
+    let (vmas, pages, at) = copied
         .with_context(|| format!("process {pid} was stopped for {stop_ms:.1} ms and runs again"))?;
+    if !in_time && stats.duration < left {
+        bail!(
+            "memprof was stopped itself while it held process {pid}, which was let go after {stop_ms:.1} ms: take the snapshot again"
+        );
+    }
     if !in_time {
         bail!(
             "process {pid} was stopped for {} ms, the limit, which was not enough to copy {} MiB; {} sets \
              another limit",
-            options.max_stop.as_millis(),
+            left.as_millis(),
             memory.len() >> 20,
             options.limit
         );
@@ -258,20 +315,18 @@ fn from_stopped(pid: Pid, options: &SnapshotOptions) -> Result<Snapshot> {
         pages,
         at,
         taken: Taken {
-            approach: Approach::Copy,
             stop_ms,
-            second_stop_ms: 0.0,
-            not_forked: None,
+            ..Taken::default()
         },
     })
 }
 
-type Copied = (Vec<Vma>, Pages, Vec<Registers>, u64);
+type Copied = (Vec<Vma>, Pages, u64);
 
 /// What is done while the process is stopped.
 fn copy(
     pid: Pid,
-    frozen: &mut Frozen,
+    frozen: &Frozen<'_>,
     mut scanner: Scanner,
     foreseen: Foreseen,
     classifier: &mut Classifier,
@@ -279,7 +334,6 @@ fn copy(
 ) -> Result<Copied> {
     let end = frozen.deadline();
     scanner.hurry(end);
-    let threads = frozen.registers()?;
     let at = now_ns();
     let vmas = foreseen.read_again(classifier)?;
     let pages = pages(&mut scanner, &vmas)?;
@@ -291,7 +345,7 @@ fn copy(
             .copy(pid, some)
             .context("its memory cannot be copied")?;
     }
-    Ok((vmas, pages, threads, at))
+    Ok((vmas, pages, at))
 }
 
 fn pages(scanner: &mut Scanner, vmas: &[Vma]) -> Result<Pages> {
