@@ -53,6 +53,7 @@ pub(crate) mod stack;
 pub mod symbol;
 pub mod symbolize;
 pub mod target;
+pub mod target_file;
 pub mod tree;
 pub mod unwind;
 pub mod usdt;

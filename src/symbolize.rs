@@ -313,10 +313,14 @@ impl Worker {
         self.modules
             .entry(key)
             .or_insert_with(|| Arc::downgrade(module));
+        // Later its file may be read.
+        let keep = !module.rests();
         let found = offsets.iter().zip(found).map(|(offset, symbol)| {
             let symbol = Arc::new(symbol);
-            self.names
-                .insert((key, *offset, detail), Arc::clone(&symbol));
+            if keep {
+                let key = (key, *offset, detail);
+                self.names.insert(key, Arc::clone(&symbol));
+            }
             symbol
         });
         found.collect()
@@ -376,7 +380,7 @@ mod tests {
             let module = Arc::new(Module {
                 path: "/nowhere/short-lived".into(),
                 name: "short-lived".into(),
-                file: Some(tempfile::tempfile().unwrap()),
+                file: Some(tempfile::tempfile().unwrap().into()),
                 ..Module::jit()
             });
             let request = Request {

@@ -243,7 +243,7 @@ mod tests {
             Arc::new(Module {
                 path: module.path.clone(),
                 name: module.name.clone(),
-                file: Some(tempfile::tempfile().unwrap()),
+                file: Some(tempfile::tempfile().unwrap().into()),
                 ..Module::jit()
             })
         };

@@ -3,12 +3,14 @@
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::fs::File;
+use std::io::{self, Read};
 use std::os::fd::AsRawFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Weak};
 
 use blazesym::helper::ElfResolver;
 use blazesym::symbolize::{CodeInfo, FindSymOpts, InlinedFn, SrcLang, Symbolize};
+use nix::sys::memfd::{MFdFlags, memfd_create};
 
 use super::debuginfod_cache::CacheDirs;
 use super::demangle::demangle;
@@ -17,10 +19,13 @@ use super::{ModuleKey, debugfile};
 use crate::elf::Elf;
 use crate::profile::Module;
 use crate::symbol::{InlinedFunction, Language, Location};
+use crate::target_file::TargetFile;
 
 /// Maximum size of decompressed debug sections, in bytes, because they are decompressed into memory; files
 /// that exceed it get names only.
 const MAX_UNPACKED: u64 = 1 << 30;
+/// Maximum size of a file that is copied for its debug information, in bytes.
+const MAX_COPIED: u64 = 256 << 20;
 /// Maximum number of files whose debug information is kept between requests.
 const MAX_OPEN: usize = 16;
 
@@ -62,10 +67,14 @@ struct Source {
 }
 
 impl Source {
-    fn map(file: File, elf: &Elf) -> Option<Source> {
+    fn map(file: &TargetFile, elf: &Elf) -> Option<Source> {
         if !unpacks_within(elf, MAX_UNPACKED) {
             return None;
         }
+        let file = match file.opened() {
+            Some(file) => file.try_clone().ok()?,
+            None => copy(file)?,
+        };
         let size = file.metadata().ok()?.len();
         // The resolver maps the file immediately and keeps no path, so the descriptor number may be
         // reused for another file afterwards.
@@ -150,12 +159,21 @@ impl Dwarf {
 
 fn open(module: &Module, elf: &Elf, cache: &CacheDirs) -> Option<Source> {
     if elf.has_debug_info() {
-        return Source::map(module.file.as_ref()?.try_clone().ok()?, elf);
+        return Source::map(module.file.as_ref()?, elf);
     }
     let debug = debugfile::find(elf, &module.path, cache)?;
-    let copy = debug.try_clone().ok()?;
     let elf = Elf::read(&debug).ok().filter(Elf::has_debug_info)?;
-    Source::map(copy, &elf)
+    Source::map(&debug, &elf)
+}
+
+/// A copy in memory: reading a mapping of the file would wait for its file system without a limit.
+fn copy(file: &TargetFile) -> Option<File> {
+    if file.about().size() > MAX_COPIED {
+        return None;
+    }
+    let mut copy = File::from(memfd_create(c"debug-info", MFdFlags::MFD_CLOEXEC).ok()?);
+    let copied = io::copy(&mut file.contents().take(MAX_COPIED + 1), &mut copy).ok()?;
+    (copied <= MAX_COPIED).then_some(copy)
 }
 
 fn look_up(resolver: &ElfResolver, addr: u64) -> Option<Lines> {

@@ -23,6 +23,7 @@ mod killed_frozen;
 mod let_go;
 mod many;
 mod max_freeze;
+mod mute;
 mod oom;
 mod options;
 mod processes;
