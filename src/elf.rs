@@ -296,9 +296,19 @@ impl<'f> Elf<'f> {
     }
 
     pub(crate) fn contents(&self, s: &Section) -> Result<Vec<u8>, ElfError> {
+        self.must_contain(s)?;
         let mut data = vec![0; usize::try_from(s.size).map_err(|_| bad("a section is too large"))?];
         self.read_at(&mut data, s.offset)?;
         Ok(data)
+    }
+
+    /// Refuses a section that claims more than the file has, before room is made for it.
+    fn must_contain(&self, s: &Section) -> Result<(), ElfError> {
+        let size = self.file_size()?;
+        match s.offset.checked_add(s.size) {
+            Some(end) if end <= size => Ok(()),
+            _ => Err(bad("a header points outside the file")),
+        }
     }
 }
 

@@ -10,11 +10,13 @@ use memprof::capability;
 use memprof::cli::{self, Run};
 use memprof::freeze::guard;
 use memprof::heap;
+use memprof::limits;
 use memprof::session;
 use memprof::target_file;
 
 fn main() -> ExitCode {
     allocator::keep_little();
+    limits::survive_file_sizes();
     let run = cli::parse();
     if run.reads_targets()
         && let Err(e) = target_file::start()

@@ -165,8 +165,12 @@ impl TargetFile {
         Contents { file: self, at: 0 }
     }
 
+    /// A server answers for all of its files. A disk does not make one file wait for what is claimed by another.
     fn key(&self) -> Key {
-        Key::Device(self.about.device())
+        match self.access {
+            Access::Remote(_) => Key::Device(self.about.device()),
+            Access::Own | Access::Local => Key::File(self.identity()),
+        }
     }
 
     /// Reads what the page cache has; the rest is read by a reader, because a disk may not answer either.

@@ -37,10 +37,11 @@ const KEPT: usize = 2;
 /// Maximum number of file systems and directories of which something is remembered.
 const REMEMBERED: usize = 4096;
 
-/// What a question waits for: a device, or a directory in a file tree.
+/// What a question waits for: a device, a file, or a directory in a file tree.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Key {
     Device(u64),
+    File((u64, u64)),
     Directory((u64, u64), PathBuf),
 }
 

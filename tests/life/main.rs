@@ -5,6 +5,7 @@
 mod cgroup;
 mod cgroup_memory;
 mod churn;
+mod claims;
 mod command;
 #[path = "../common/mod.rs"]
 mod common;
