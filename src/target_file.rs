@@ -160,6 +160,12 @@ impl TargetFile {
         (!matches!(self.access, Access::Remote(_))).then_some(&self.file)
     }
 
+    /// Whether it can be read at these places. The kernel reads them where it puts a probe, and waits for them without a limit;
+    /// now it finds them in the page cache.
+    pub(crate) fn answers_at(&self, mut places: impl Iterator<Item = u64>) -> bool {
+        places.all(|at| self.fill(&mut [0], at).is_ok())
+    }
+
     /// Its contents from the begin.
     pub(crate) fn contents(&self) -> Contents<'_> {
         Contents { file: self, at: 0 }

@@ -15,7 +15,7 @@ use nix::sys::memfd::{MFdFlags, memfd_create};
 use super::debuginfod_cache::CacheDirs;
 use super::demangle::demangle;
 use super::packed::unpacks_within;
-use super::{ModuleKey, debugfile};
+use super::{ModuleKey, debugfile, shrunk};
 use crate::elf::Elf;
 use crate::profile::Module;
 use crate::symbol::{InlinedFunction, Language, Location};
@@ -76,6 +76,7 @@ impl Source {
             None => copy(file)?,
         };
         let size = file.metadata().ok()?.len();
+        shrunk::survive();
         // The resolver maps the file immediately and keeps no path, so the descriptor number may be
         // reused for another file afterwards.
         let resolver = ElfResolver::open(format!("/proc/self/fd/{}", file.as_raw_fd())).ok()?;
@@ -86,7 +87,7 @@ impl Source {
         })
     }
 
-    /// Whether the file still has all mapped bytes; accessing a truncated page would kill memprof (SIGBUS).
+    /// Whether the file still has all mapped bytes: what lies behind its end is read as zeros (`shrunk.rs`).
     fn is_whole(&self) -> bool {
         self.file.metadata().is_ok_and(|m| m.len() >= self.size)
     }
@@ -147,11 +148,17 @@ impl Dwarf {
                 source: open(module, elf, cache),
             }
         });
-        match entry.source.as_ref().filter(|s| s.is_whole()) {
-            Some(source) => addrs
-                .iter()
-                .map(|addr| look_up(&source.resolver, *addr))
-                .collect(),
+        let found = entry
+            .source
+            .as_ref()
+            .filter(|s| s.is_whole())
+            .map(|source| {
+                let found = addrs.iter().map(|addr| look_up(&source.resolver, *addr));
+                let found: Vec<_> = found.collect();
+                (source, found)
+            });
+        match found.filter(|(source, _)| source.is_whole()) {
+            Some((_, found)) => found,
             None => addrs.iter().map(|_| None).collect(),
         }
     }
@@ -215,5 +222,33 @@ impl Lines {
         }
         let (name, language) = demangle(self.name.as_bytes());
         Some((name, if self.rust { Language::Rust } else { language }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    /// Between a look at its size and the reading of it, a file may be cut.
+    #[test]
+    fn a_file_that_shrinks_while_it_is_read_is_no_end() {
+        let own = fs::read("/proc/self/exe").unwrap();
+        let mut file = tempfile::tempfile().unwrap();
+        io::Write::write_all(&mut file, &own).unwrap();
+        let cut = file.try_clone().unwrap();
+        let file = TargetFile::from(file);
+        let elf = Elf::read(&file).unwrap();
+        if !elf.has_debug_info() {
+            return crate::skip::skip("the tests are built without debug information");
+        }
+        let source = Source::map(&file, &elf).unwrap();
+        let code = *elf.code_segments().next().unwrap();
+        cut.set_len(4096).unwrap();
+        for inside in (0..code.size).step_by(1 << 20) {
+            let _ = look_up(&source.resolver, code.addr + inside);
+        }
+        assert!(!source.is_whole());
     }
 }

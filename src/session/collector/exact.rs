@@ -141,6 +141,9 @@ impl Collector {
                 .map(|(path, _, _, functions)| (*path, &**functions)),
         );
         for (path, file, id, functions) in new {
+            if !file.answers_at(functions.iter().map(|function| function.offset)) {
+                continue;
+            }
             match self.probe.count_calls(pid, file, &functions) {
                 Ok(links) => drop(self.exact.counting.insert((pid, id), links)),
                 Err(e) => self.exact.fail(pid, path, &e),

@@ -209,6 +209,9 @@ impl Collector {
             if probes.is_empty() || self.samplers.listening.contains_key(&(mm, id)) {
                 continue;
             }
+            if !file.answers_at(probes.iter().map(|probe| probe.offset)) {
+                continue;
+            }
             match self.probe.listen(Some(pid), file, &probes) {
                 Ok(links) => {
                     let is_sampler = |p: &Usdt| !sets_marks(&p.provider, &p.name);
