@@ -25,7 +25,12 @@ const MAX_VDSO: u64 = 1 << 20;
 /// # Errors
 /// If it cannot be opened or is not a regular file, or if its file system does not answer.
 pub fn open_regular(path: &Path) -> io::Result<TargetFile> {
-    TargetFile::of_handle(find(path)?)
+    // Readers may not look at other processes. This link leads past all directories.
+    let is_executable = path.starts_with("/proc") && path.ends_with("exe");
+    match is_executable {
+        true => TargetFile::at_link(path),
+        false => TargetFile::of_handle(find(path)?),
+    }
 }
 
 /// Opens the file behind a mapping; `None` if that is impossible.

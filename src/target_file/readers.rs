@@ -20,8 +20,10 @@ use super::reader;
 use crate::event::Pid;
 use crate::proc_text;
 
-/// After so long a file system does not answer.
-const PATIENCE: Duration = Duration::from_secs(1);
+/// After so long a server does not answer, a path leads nowhere, a disk is stuck: a busy one takes a second for a page.
+const PATIENCE_DEVICE: Duration = Duration::from_secs(1);
+const PATIENCE_DIRECTORY: Duration = Duration::from_secs(2);
+const PATIENCE_FILE: Duration = Duration::from_secs(10);
 /// On a busy machine a reader may get no processor for a while, and has not asked then. This is the longest wait.
 const BUSY: Duration = Duration::from_secs(10);
 /// How often a reader that has not answered is looked at.
@@ -37,12 +39,22 @@ const KEPT: usize = 2;
 /// Maximum number of file systems and directories of which something is remembered.
 const REMEMBERED: usize = 4096;
 
-/// What a question waits for: a device, a file, or a directory in a file tree.
+/// What a question waits for: a device that a server answers for, a directory in a file tree, or a file on a local disk.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Key {
     Device(u64),
     File((u64, u64)),
     Directory((u64, u64), PathBuf),
+}
+
+impl Key {
+    fn patience(&self) -> Duration {
+        match self {
+            Key::Device(_) => PATIENCE_DEVICE,
+            Key::Directory(..) => PATIENCE_DIRECTORY,
+            Key::File(_) => PATIENCE_FILE,
+        }
+    }
 }
 
 struct Reader {
@@ -178,7 +190,7 @@ fn ask(
     readers.look();
     readers.may_ask(key)?;
     let reader = readers.take()?;
-    let patience = PATIENCE / (1 + readers.silent.len() as u32);
+    let patience = key.patience() / (1 + readers.silent.len() as u32);
     drop(readers);
     let began = Instant::now();
     let answer = reader.ask(asked, with, patience);
@@ -270,6 +282,10 @@ impl Readers {
 
     /// Counts the time that an answer took; what has taken too much of it rests.
     fn charge(&mut self, key: &Key, took: Duration) {
+        // Nobody can make a disk slow for one file.
+        if matches!(key, Key::File(_)) {
+            return;
+        }
         if self.taken.len() >= REMEMBERED {
             self.taken.clear();
         }

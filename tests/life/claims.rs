@@ -36,12 +36,13 @@ fn claim(path: &Path, bytes: u64) {
     file.set_len(end + bytes).unwrap();
 }
 
-fn costs_its_names(claimed: u64) {
+#[test]
+fn more_symbols_than_any_program_has() {
     let directory = tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let path = directory.path().join("claims");
     fs::write(&path, fs::read(program("scenarios")).unwrap()).unwrap();
     fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
-    claim(&path, claimed);
+    claim(&path, 1 << 40);
     let mut workload = Workload::start(&path);
     let m = Memprof::attach(workload.pid(), &[]);
     workload.lines.tell("mmap 4194304");
@@ -67,14 +68,4 @@ fn costs_its_names(claimed: u64) {
     let took = began.elapsed();
     assert!(took < MOMENT, "{took:?}");
     workload.end();
-}
-
-#[test]
-fn more_symbols_than_any_program_has() {
-    costs_its_names(1 << 40);
-}
-
-#[test]
-fn as_many_symbols_as_are_read() {
-    costs_its_names(255 << 20);
 }
