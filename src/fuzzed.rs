@@ -22,6 +22,7 @@ pub mod residency;
 pub mod saved;
 pub mod symbol;
 pub mod symbolize;
+pub mod target_file;
 pub mod unwind;
 
 /// The registers alone: nothing is stopped.
@@ -56,6 +57,7 @@ pub mod privileges {
         Look,
         Symbols,
         Tables,
+        Files,
     }
 
     pub fn reduce(_: Role) {}

@@ -33,6 +33,7 @@ pub(super) const FORMAT: Exporter = Exporter {
     },
     wants_lines: true,
     keeps_all_frames: true,
+    has_addresses: true,
     write,
 };
 

@@ -388,7 +388,8 @@ impl Collector {
         self.look_for_samplers();
         self.look_for_allocators();
         if let Some(unwinding) = &mut self.unwinding {
-            unwinding.update(&mut self.probe);
+            let aggregator = &self.aggregator;
+            unwinding.update(|| aggregator.pids(), &mut self.probe)?;
         }
         Ok(in_time)
     }
