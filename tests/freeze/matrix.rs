@@ -47,58 +47,67 @@ fn rounds() -> usize {
 #[test]
 fn whatever_it_does_it_goes_on() {
     let mut random = Random(0x5eed_0028);
-    let mut subjects = Vec::new();
-    for state in STATES {
-        match Subject::start(state) {
-            Ok(subject) => subjects.push(subject),
-            Err(why) => skip(format!("state {state}: {why}")),
-        }
-    }
-    let mut pairs: Vec<(usize, &[&str])> = Vec::new();
-    let mut usual = WAYS.map(|way| (way, Duration::from_millis(500)));
-    for round in 0..rounds() {
-        if pairs.is_empty() {
-            pairs = (0..subjects.len())
-                .flat_map(|n| WAYS.map(|way| (n, way)))
-                .collect();
-        }
-        let (n, way) = pairs.swap_remove(random.index(pairs.len()));
-        let end = random.of(&[
-            End::ByItself,
-            End::Killed,
-            End::Killed,
-            End::StoppedAndKilled,
-        ]);
-        let subject = &subjects[n];
-        println!("{round}: {} {way:?} {end:?}", subject.state);
-        let mut before = Left::of(subject.pid());
-        let took = usual.iter_mut().find(|(w, _)| *w == way).unwrap();
-        let begun = Instant::now();
-        let mut memprof = start(&[way, &["--pid", &subject.pid().to_string()]].concat());
-        match end {
-            End::ByItself => {}
-            End::Killed => sleep(took.1.mul_f64(random.fraction())),
-            End::StoppedAndKilled => {
-                sleep(took.1.mul_f64(random.fraction()));
-                signal(Pid(memprof.id()), libc::SIGSTOP);
-                subject.beats_on_unless_stopped();
+    let mut usual = [Duration::from_millis(500); WAYS.len()];
+    let mut round = 0;
+    while round < rounds() {
+        for state in STATES {
+            // One at a time: some need a processor all the time.
+            let mut subject = match Subject::start(state) {
+                Ok(subject) => subject,
+                Err(why) => {
+                    skip(format!("state {state}: {why}"));
+                    continue;
+                }
+            };
+            for (way, usual) in WAYS.iter().zip(&mut usual) {
+                if round == rounds() {
+                    return;
+                }
+                round += 1;
+                let ends = [
+                    End::ByItself,
+                    End::Killed,
+                    End::Killed,
+                    End::StoppedAndKilled,
+                ];
+                let end = random.of(&ends);
+                println!("{round}: {state} {way:?} {end:?}");
+                one_round(&subject, way, end, usual, random.fraction());
+                if is_loaded(subject.pid()) {
+                    subject = Subject::start(state).unwrap();
+                }
             }
         }
-        if matches!(end, End::ByItself) {
+    }
+}
+
+/// Has memprof stop a process, and ends memprof after this part of its usual time.
+fn one_round(subject: &Subject, way: &[&str], end: End, usual: &mut Duration, part: f64) {
+    let pid = subject.pid();
+    let mut before = Left::of(pid);
+    let begun = Instant::now();
+    let mut memprof = start(&[way, &["--pid", &pid.to_string()]].concat());
+    match end {
+        End::ByItself => {
             crate::binary::wait(&mut memprof);
-            took.1 = begun.elapsed();
-        } else {
+            *usual = begun.elapsed();
+        }
+        End::Killed => {
+            sleep(usual.mul_f64(part));
             kill(&mut memprof);
         }
-        subject.is_unharmed();
-        before.except_the_library(way);
-        eventually(LIMIT, "nothing of memprof's remains", || {
-            before.has_all_of(&Left::of(subject.pid()))
-        });
-        if is_loaded(subject.pid()) {
-            subjects[n] = Subject::start(subject.state).unwrap();
+        End::StoppedAndKilled => {
+            sleep(usual.mul_f64(part));
+            signal(Pid(memprof.id()), libc::SIGSTOP);
+            subject.beats_on_unless_stopped();
+            kill(&mut memprof);
         }
     }
+    subject.is_unharmed();
+    before.except_the_library(way);
+    eventually(LIMIT, "nothing of memprof's remains", || {
+        before.has_all_of(&Left::of(pid))
+    });
 }
 
 fn kill(memprof: &mut Child) {
