@@ -3,11 +3,12 @@
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::claims::Claims;
 use super::guard::{Asked, Said};
 use super::registers::Registers;
+use super::threads::has_ended;
 use crate::event::Pid;
 
 /// Maximum time to wait for an exact report of the process before the child is removed.
@@ -24,38 +25,80 @@ pub struct Fork<'a> {
     pub at: u64,
     /// The registers of the process's threads.
     pub threads: Vec<Registers>,
+    /// The process's anonymous memory then, resident and swapped out, in bytes, if the kernel's counters are exact.
+    pub anonymous: Option<[u64; 2]>,
+    /// The process is stopped until this time at the latest if it was to be held.
+    pub held_until: Instant,
+    is_held: bool,
     of: Pid,
     /// `None` once the child is gone.
     guard: Option<&'a mut Guard>,
 }
 
 impl<'a> Fork<'a> {
-    /// Stops a process for `max` at most until it can be forked, forks it, and releases it. How long forking takes depends on the
-    /// size of its page tables.
+    /// Stops a process for `max` at most until it can be forked, forks it, and releases it, or holds it until
+    /// [`Fork::release`] or the end of that time. How long forking takes depends on the size of its page tables.
     ///
     /// # Errors
     /// The reason why it cannot be forked.
-    pub fn of(guard: &'a mut Guard, pid: Pid, max: Duration) -> Result<Fork<'a>, String> {
+    pub fn of(
+        guard: &'a mut Guard,
+        pid: Pid,
+        max: Duration,
+        hold: bool,
+    ) -> Result<Fork<'a>, String> {
         let mut claims = Claims::default();
         claims.add(&[pid], max).map_err(|e| e.to_string())?;
         let max_ms = u64::try_from(max.as_millis()).unwrap_or(u64::MAX);
-        match guard.ask(Asked::Fork { pid: pid.0, max_ms })? {
+        let asked = Asked::Fork {
+            pid: pid.0,
+            max_ms,
+            hold,
+        };
+        match guard.ask(asked)? {
             Said::Forked {
                 child,
                 stop,
+                left,
                 at,
                 threads,
+                anonymous,
             } => Ok(Fork {
                 child: Pid(child.cast_unsigned()),
-                stop: Duration::try_from_secs_f64(stop).unwrap_or_default(),
+                stop: seconds(stop),
                 at,
                 threads,
+                anonymous,
+                held_until: Instant::now() + seconds(left),
+                is_held: hold,
                 of: pid,
                 guard: Some(guard),
             }),
             Said::Failed { reason } => Err(reason),
-            Said::Ended { .. } => Err("its guard gave another answer".to_owned()),
+            Said::Released { .. } | Said::Ended { .. } => {
+                Err("its guard gave another answer".to_owned())
+            }
         }
+    }
+
+    /// Releases the process if it is held. Returns whether it was stopped until then.
+    pub fn release(&mut self) -> bool {
+        if !std::mem::take(&mut self.is_held) {
+            return true;
+        }
+        let said = self.guard.as_mut().map(|guard| guard.ask(Asked::Release));
+        match said {
+            Some(Ok(Said::Released { stop, in_time })) => {
+                self.stop = seconds(stop);
+                in_time
+            }
+            _ => false,
+        }
+    }
+
+    /// Whether somebody has killed the child: it does not end by itself.
+    pub fn is_killed(&self) -> bool {
+        has_ended(self.child.0.cast_signed())
     }
 
     /// Removes the child. Returns the time for which one thread of the process was stopped for that.
@@ -68,7 +111,7 @@ impl<'a> Fork<'a> {
         // Otherwise the guard tries again until the report is done.
         let _ = claims.add(&[self.of], PATIENCE);
         match self.guard.take().map(|guard| guard.ask(Asked::End)) {
-            Some(Ok(Said::Ended { stop })) => Duration::try_from_secs_f64(stop).unwrap_or_default(),
+            Some(Ok(Said::Ended { stop })) => seconds(stop),
             _ => Duration::ZERO,
         }
     }
@@ -80,6 +123,10 @@ impl Drop for Fork<'_> {
             self.remove();
         }
     }
+}
+
+fn seconds(said: f64) -> Duration {
+    Duration::try_from_secs_f64(said).unwrap_or_default()
 }
 
 /// The process that makes and holds children: one at a time. It is started when it is first needed.

@@ -108,7 +108,7 @@ impl Freezer {
         self.deadline_with(self.tracees.stopped())
     }
 
-    fn time_left(&self) -> Duration {
+    pub(super) fn time_left(&self) -> Duration {
         match self.begun_at {
             Some(_) => self.deadline().saturating_duration_since(Instant::now()),
             None => Duration::MAX,

@@ -7,7 +7,7 @@
 //! runs out.
 
 use std::io::{self, BufRead, Write};
-use std::sync::mpsc::{SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -25,6 +25,7 @@ use super::tracees::Tracees;
 use super::tracer::Tracer;
 use crate::event::Pid;
 use crate::privileges::{self, Role};
+use crate::residency::figures;
 
 /// Time for which the guard tries to reap the child.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -36,8 +37,11 @@ const MAX_REAP: Duration = Duration::from_millis(50);
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Asked {
-    /// Make a child of a process, which is stopped for so many milliseconds at most before it forks.
-    Fork { pid: u32, max_ms: u64 },
+    /// Make a child of a process, which is stopped for so many milliseconds at most before it forks, or, if it is to be held
+    /// then, in all.
+    Fork { pid: u32, max_ms: u64, hold: bool },
+    /// Release the process that is held.
+    Release,
     /// Remove the child.
     End,
 }
@@ -46,15 +50,21 @@ pub(super) enum Asked {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Said {
-    /// The child exists, and the process runs again.
+    /// The child exists, and the process runs again, or is held.
     Forked {
         child: i32,
         /// Time for which the process was stopped, in seconds.
         stop: f64,
+        /// Time for which it is held at most, in seconds.
+        left: f64,
+        /// Its anonymous memory, resident and swapped out, in bytes, if the kernel's counters are exact.
+        anonymous: Option<[u64; 2]>,
         /// A moment at which it was stopped, in ns of `CLOCK_MONOTONIC`.
         at: u64,
         threads: Vec<Registers>,
     },
+    /// The process runs again. Time for which it was stopped, in seconds, and whether it was still held.
+    Released { stop: f64, in_time: bool },
     /// There is no child, and the process runs.
     Failed { reason: String },
     /// The child is gone, and so is all that the guard did for it. Time for which a thread was stopped for that, in seconds.
@@ -98,8 +108,14 @@ fn serve() -> io::Result<()> {
             Asked::Fork { .. } if holder.is_some() => Said::Failed {
                 reason: "its guard still holds another child".to_owned(),
             },
-            Asked::Fork { pid, max_ms } => {
-                match Holder::fork(Pid(pid), Duration::from_millis(max_ms)) {
+            Asked::Release => match holder.as_ref().map(Holder::release) {
+                Some(Ok(said)) => said,
+                _ => Said::Failed {
+                    reason: "its guard holds no process".to_owned(),
+                },
+            },
+            Asked::Fork { pid, max_ms, hold } => {
+                match Holder::fork(Pid(pid), Duration::from_millis(max_ms), hold) {
                     Ok((made, said)) => {
                         holder = Some(made);
                         said
@@ -115,19 +131,28 @@ fn serve() -> io::Result<()> {
 
 /// The thread that made a child, which dies with it.
 struct Holder {
-    end: SyncSender<()>,
+    /// For the request to release the process; closed at the end.
+    asks: SyncSender<()>,
+    /// What it says when the process is released.
+    told: Receiver<Result<Said, String>>,
     thread: Tracer<f64>,
 }
 
 impl Holder {
-    fn fork(pid: Pid, max: Duration) -> Result<(Holder, Said), String> {
-        let (end, ended) = sync_channel(0);
-        let (tell, told) = sync_channel(1);
-        let run = move || match fork(pid, max) {
-            Ok((said, made)) => {
+    fn fork(pid: Pid, max: Duration, hold: bool) -> Result<(Holder, Said), String> {
+        let (asks, asked) = sync_channel(1);
+        let (tell, told) = sync_channel(2);
+        let run = move || match fork(pid, max, hold) {
+            Ok((said, made, held)) => {
                 let _ = tell.send(Ok(said));
-                // The other end is dropped.
-                let _: Result<(), _> = ended.recv();
+                if let Some(freezer) = held {
+                    // The process runs when its time is up, whatever memprof does.
+                    let in_time = asked.recv_timeout(freezer.time_left()).is_ok();
+                    let stop = freezer.release().duration.as_secs_f64();
+                    let _ = tell.send(Ok(Said::Released { stop, in_time }));
+                }
+                // Until the other end is dropped.
+                while asked.recv().is_ok() {}
                 made.remove().as_secs_f64()
             }
             Err(reason) => {
@@ -138,12 +163,19 @@ impl Holder {
         let thread = Tracer::start("memprof-fork", run);
         let thread = thread.map_err(|e| format!("its guard has no thread for it: {e}"))?;
         let said = told.recv().map_err(|e| e.to_string())??;
-        Ok((Holder { end, thread }, said))
+        let holder = Holder { asks, told, thread };
+        Ok((holder, said))
+    }
+
+    /// Releases the process, which is held, or was until its time was up.
+    fn release(&self) -> Result<Said, String> {
+        let _ = self.asks.send(());
+        self.told.recv().map_err(|e| e.to_string())?
     }
 
     /// Removes the child. Returns the time for which a thread of its process was stopped, in seconds.
     fn end(self) -> f64 {
-        drop(self.end);
+        drop(self.asks);
         self.thread.end().unwrap_or_default()
     }
 }
@@ -164,7 +196,8 @@ struct Made {
     own_id: i64,
 }
 
-fn fork(pid: Pid, max: Duration) -> Result<(Said, Made), String> {
+/// Makes a child. Returns the freezer that holds the process as well, if it is to be held.
+fn fork(pid: Pid, max: Duration, hold: bool) -> Result<(Said, Made, Option<Freezer>), String> {
     /// No signal is sent when the child ends. Its files are the process's.
     const FLAGS: libc::c_int =
         libc::CLONE_FILES | libc::CLONE_FS | libc::CLONE_IO | libc::CLONE_SYSVSEM;
@@ -183,7 +216,15 @@ fn fork(pid: Pid, max: Duration) -> Result<(Said, Made), String> {
         let called = freezer.tracees().call(&injector, &call, Some(&reap));
         Ok((registers, now_ns(), called?))
     });
-    let stats = freezer.release();
+    let anonymous = figures::exact_anonymous(pid);
+    let held = hold
+        && done
+            .as_ref()
+            .is_ok_and(|(_, _, called)| called.child.is_some());
+    let (stop, held) = match held {
+        true => (Duration::ZERO, Some(freezer)),
+        false => (freezer.release().duration, None),
+    };
     let (registers, at, returned) = done?;
     let Some(child) = returned.child else {
         let error = io::Error::from_raw_os_error(-(returned.value as i32));
@@ -191,7 +232,11 @@ fn fork(pid: Pid, max: Duration) -> Result<(Said, Made), String> {
     };
     let said = Said::Forked {
         child,
-        stop: stats.duration.as_secs_f64(),
+        stop: stop.as_secs_f64(),
+        left: held
+            .as_ref()
+            .map_or(0.0, |freezer| freezer.time_left().as_secs_f64()),
+        anonymous,
         at,
         threads: registers,
     };
@@ -201,7 +246,7 @@ fn fork(pid: Pid, max: Duration) -> Result<(Said, Made), String> {
         child,
         own_id: returned.value,
     };
-    Ok((said, made))
+    Ok((said, made, held))
 }
 
 /// The call by which a process reaps its child.

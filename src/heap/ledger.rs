@@ -25,10 +25,11 @@ use super::seen;
 use super::sizes::Sizes;
 use super::snapshot::{self, Snapshot, SnapshotOptions};
 use super::types::Census;
+use super::whole::{Anonymous, Disturbed};
 use crate::event::Pid;
-use crate::freeze::{Guard, Registers};
+use crate::freeze::{Guard, Registers, has_ended};
 use crate::residency::category::{executable, of_all};
-use crate::residency::{Category, figures, page_size};
+use crate::residency::{Category, Method, Scanner, page_size};
 use crate::target;
 use anyhow::Result;
 
@@ -55,6 +56,17 @@ pub struct Measured {
     pub pages: HeapPages,
     /// The heap joined with samples, if there are some and the heap was read.
     pub joint: Option<Joint>,
+    /// Whether another snapshot may have what this one lacks.
+    unforeseen: bool,
+}
+
+impl Measured {
+    /// Whether another snapshot may tell more.
+    fn is_to_be_repeated(&self) -> bool {
+        self.unforeseen
+            || self.heap.refused().is_some()
+            || matches!(self.heap.python, Some(PythonHeap::Refused { .. }))
+    }
 }
 
 /// Where the sampled allocations come from that were live at a moment, in ns of `CLOCK_MONOTONIC`; `None` if the process is not
@@ -72,15 +84,18 @@ pub fn measure_with_samples(
     guard: &mut Guard,
     samples: SampleSource,
 ) -> Result<Measured> {
-    let mut attempts = 1;
+    let (mut attempts, mut disturbed) = (1, None);
     loop {
-        let measured = measure_once(pid, top, || snapshot::take(pid, options, guard), samples)?;
-        let Measured { heap, pages, joint } = measured;
-        let heap = Heap { attempts, ..heap };
-        let refused =
-            heap.refused().is_some() || matches!(heap.python, Some(PythonHeap::Refused { .. }));
-        if attempts == ATTEMPTS || !refused {
-            return Ok(Measured { heap, pages, joint });
+        let is_last = attempts == ATTEMPTS;
+        let take = || snapshot::take(pid, options, guard);
+        match measure_once(pid, top, take, samples) {
+            Ok(mut measured) if is_last || !measured.is_to_be_repeated() => {
+                (measured.heap.attempts, measured.heap.disturbed) = (attempts, disturbed);
+                return Ok(measured);
+            }
+            Err(e) if !is_last && e.is::<Disturbed>() => disturbed = Some(e.to_string()),
+            Err(e) => return Err(e),
+            Ok(_) => {}
         }
         attempts += 1;
     }
@@ -115,10 +130,19 @@ fn measure_once(
     take: impl FnOnce() -> Result<Snapshot>,
     samples: SampleSource,
 ) -> Result<Measured> {
-    let before = figures::rollup(pid)?.anonymous;
+    // It stays with the program that the process runs now.
+    let program = Scanner::open(pid, Method::Auto)?;
     let snapshot = take()?;
     let samples = samples(snapshot.at);
-    let after = figures::rollup(pid)?.anonymous;
+    let sum = |resident: bool| {
+        let runs = snapshot.pages.readable.iter().chain(&snapshot.pages.hidden);
+        runs.filter(|run| run.resident == resident)
+            .map(Run::len)
+            .sum()
+    };
+    let anonymous = Anonymous::from([sum(true), sum(false)]);
+    let kernel = snapshot.kernel;
+    let doubt = kernel.doubt(anonymous, &snapshot.missing);
     let glibc = glibc::read(&snapshot);
     let allocator = allocator(&glibc);
     let glibc = glibc.ok().flatten();
@@ -132,10 +156,15 @@ fn measure_once(
     if let Some(((placed, _), _)) = &placed {
         census.heads = Heads::of(placed);
     }
-    let unreachable =
-        (!heaps.is_empty()).then(|| reach::search(&snapshot, &mut heaps, &mut census, top));
+    let searched = (!heaps.is_empty()).then(|| match &doubt {
+        None => Some(reach::search(&snapshot, &mut heaps, &mut census, top)),
+        Some(_) => {
+            reach::search_in_part(&snapshot, &mut heaps, &mut census);
+            None
+        }
+    });
     let heads = std::mem::take(&mut census.heads);
-    let (types, retained) = unreachable.as_ref().map(|_| census.finish()).unzip();
+    let (types, retained) = searched.as_ref().map(|_| census.finish()).unzip();
     let mut ledger = Ledger::new(&snapshot, top);
     if let Some(((placed, _), origin)) = &placed {
         ledger.hold(placed, origin.interval);
@@ -147,32 +176,34 @@ fn measure_once(
     }
     let addresses = heaps.glibc.as_ref().map_or(&[][..], |heap| &heap.addresses);
     let categories = of_all(pid, &snapshot.vmas, executable(pid));
-    let sum = |resident: bool| {
-        let runs = snapshot.pages.readable.iter().chain(&snapshot.pages.hidden);
-        runs.filter(|run| run.resident == resident)
-            .map(Run::len)
-            .sum()
-    };
+    if program.check_alive().is_err() && !has_ended(pid.0.cast_signed()) {
+        return Err(Disturbed::OtherProgram.into());
+    }
     let heap = Heap {
         pid: pid.0,
         comm: target::comm(pid).unwrap_or_default(),
         taken: snapshot.taken.clone(),
         attempts: 1,
+        disturbed: None,
         copied: snapshot.memory.len(),
         unread: snapshot.memory.unread(),
         allocator,
         others: ledger.others(&categories),
         rows: ledger.rows(),
         arenas: std::mem::take(&mut ledger.arenas).rows(addresses),
-        anonymous: sum(true),
-        kernel: [before, after],
-        swapped: sum(false),
+        anonymous: anonymous.resident,
+        kernel: [kernel.before.resident, kernel.after.resident],
+        kernel_at_stop: kernel.at_stop.map(|at| at.resident),
+        agreement: kernel.agree(anonymous),
+        missing: snapshot.missing.clone(),
+        swapped: anonymous.swapped,
         trimmable: ledger.trimmable,
         largest: ledger.largest(),
         occupancy: ledger.occupancy.pages(),
         map: ledger.cells.map(),
         sizes: ledger.sizes.classes(),
-        unreachable,
+        not_called_unreachable: doubt.filter(|_| searched.is_some()),
+        unreachable: searched.flatten(),
         types,
         retained,
         seen,
@@ -190,7 +221,12 @@ fn measure_once(
         Joint::new(holdings, heads, counts, origin, &heap.rows, &heap.others)
     });
     let pages = HeapPages::of(snapshot.vmas, &pages, &ranges);
-    Ok(Measured { heap, pages, joint })
+    Ok(Measured {
+        heap,
+        pages,
+        joint,
+        unforeseen: snapshot.unforeseen,
+    })
 }
 
 fn allocator(read: &Result<Option<glibc::Heap>, Refusal>) -> Allocator {

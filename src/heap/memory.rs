@@ -3,6 +3,7 @@
 use std::cell::Cell;
 use std::io::{self, IoSliceMut};
 use std::mem::MaybeUninit;
+use std::time::Instant;
 
 use nix::errno::Errno;
 use nix::sys::uio::{RemoteIoVec, process_vm_readv};
@@ -12,7 +13,7 @@ use crate::event::Pid;
 use crate::residency::page_size;
 
 /// Maximum number of ranges that the kernel reads in one call (`IOV_MAX`).
-pub(super) const RANGES: usize = 1024;
+const RANGES: usize = 1024;
 /// Maximum number of bytes that one call reads.
 const BYTES: u64 = 64 << 20;
 
@@ -58,16 +59,26 @@ impl Memory {
     /// Out of memory.
     pub(crate) fn with_room(bytes: u64) -> io::Result<Memory> {
         let mut memory = Memory::default();
-        memory.grow(as_len(bytes)?)?;
+        memory.make_room(bytes)?;
         Ok(memory)
     }
 
-    /// Copies these pages, which are in address order and behind those that were copied before. Pages that are gone
-    /// are left out.
+    /// Copies these pages, as far as that is done by `end`. Pages that are gone are left out. [`Memory::sort`] is to follow
+    /// if they are not behind all that was copied before.
     ///
     /// # Errors
     /// The process may not be read, or there is no memory for the copy.
-    pub(crate) fn copy(&mut self, pid: Pid, pages: &[Run]) -> io::Result<()> {
+    pub(crate) fn copy(&mut self, pid: Pid, pages: &[Run], end: Option<Instant>) -> io::Result<()> {
+        for some in pages.chunks(RANGES) {
+            if end.is_some_and(|end| Instant::now() >= end) {
+                break;
+            }
+            self.copy_some(pid, some)?;
+        }
+        Ok(())
+    }
+
+    fn copy_some(&mut self, pid: Pid, pages: &[Run]) -> io::Result<()> {
         let mut pieces: Vec<Run> = pages.iter().flat_map(pieces).collect();
         let mut next = 0;
         while next < pieces.len() {
@@ -102,6 +113,23 @@ impl Memory {
             }
         }
         Ok(())
+    }
+
+    /// Makes room for so many bytes more.
+    ///
+    /// # Errors
+    /// Out of memory.
+    pub(crate) fn make_room(&mut self, bytes: u64) -> io::Result<()> {
+        self.grow(self.used + as_len(bytes)?)
+    }
+
+    /// Puts what was copied in address order. Of a run that was copied twice, one stays.
+    pub(crate) fn sort(&mut self) {
+        let mut runs: Vec<(Run, usize)> = self.runs.drain(..).zip(self.at.drain(..)).collect();
+        runs.sort_by_key(|(run, _)| run.start);
+        runs.dedup_by(|(run, _), (before, _)| run.start < before.end);
+        (self.runs, self.at) = runs.into_iter().unzip();
+        self.last.set(0);
     }
 
     /// Makes room for `len` bytes, and writes to it.
@@ -290,6 +318,23 @@ mod tests {
         assert_eq!(cut, [(0x1004, 0x1018), (0x3000, 0x3004)]);
     }
 
+    /// As where one part is copied from a child, and the other from its parent.
+    #[test]
+    fn what_was_copied_later_may_lie_before() {
+        let parts: [(u64, &[u8]); 4] = [
+            (0x3000, &[3; 16]),
+            (0x1000, &[1; 8]),
+            (0x1008, &[2; 8]),
+            (0x3000, &[9; 8]),
+        ];
+        let mut memory = Memory::of(&parts);
+        memory.sort();
+        let runs: Vec<_> = memory.runs.iter().map(|r| (r.start, r.end)).collect();
+        assert_eq!(runs, [(0x1000, 0x1010), (0x3000, 0x3010)]);
+        assert_eq!(memory.word(0x1008), Some(0x0202_0202_0202_0202));
+        assert_eq!(memory.word(0x3008), Some(0x0303_0303_0303_0303));
+    }
+
     /// Reads this process's own memory, with a page in the middle that cannot be read.
     #[test]
     fn pages_that_are_gone_are_left_out() {
@@ -314,7 +359,7 @@ mod tests {
             resident: true,
         };
         let mut copy = Memory::with_room(1).unwrap();
-        copy.copy(Pid(std::process::id()), &[run]).unwrap();
+        copy.copy(Pid(std::process::id()), &[run], None).unwrap();
         assert_eq!((copy.len(), copy.unread()), (2 * page, page));
         assert_eq!(copy.from(start).unwrap().len() as u64, page);
         assert_eq!(copy.word(start + 2 * page), Some(0x0505_0505_0505_0505));

@@ -18,6 +18,7 @@ mod harm;
 mod headroom;
 mod http;
 mod jemalloc;
+mod kept_back;
 mod python;
 mod seccomp;
 mod seen;
