@@ -13,6 +13,7 @@
 //! single thread load a library.
 
 mod claims;
+mod counters;
 mod estimate;
 mod fork;
 mod freezer;
@@ -26,14 +27,15 @@ mod threads;
 mod tracees;
 mod tracer;
 
-use nix::time::{ClockId, clock_gettime};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 
+pub(crate) use crate::clock::now_ns;
 use crate::event::Pid;
 use claims::Claims;
+pub(crate) use counters::anonymous;
 pub use estimate::{Costs, Estimate};
 pub use fork::{Fork, Guard};
 #[cfg(target_arch = "x86_64")]
@@ -46,12 +48,6 @@ pub use registers::Registers;
 pub use threads::stands_still;
 pub(crate) use threads::{has_ended, is_killed, is_traced_here, threads};
 use tracer::Tracer;
-
-/// The time in ns of `CLOCK_MONOTONIC`, which the probe has, too.
-pub(crate) fn now_ns() -> u64 {
-    let now = clock_gettime(ClockId::CLOCK_MONOTONIC).map(Duration::from);
-    now.map_or(0, |now| u64::try_from(now.as_nanos()).unwrap_or(u64::MAX))
-}
 
 /// Default maximum time for which processes are stopped.
 pub const MAX_FREEZE: Duration = Duration::from_millis(50);

@@ -8,7 +8,6 @@ use std::time::{Duration, Instant};
 use super::claims::Claims;
 use super::guard::{Asked, Said};
 use super::registers::Registers;
-use super::threads::has_ended;
 use crate::event::Pid;
 
 /// Maximum time to wait for an exact report of the process before the child is removed.
@@ -94,11 +93,6 @@ impl<'a> Fork<'a> {
             }
             _ => false,
         }
-    }
-
-    /// Whether somebody has killed the child: it does not end by itself.
-    pub fn is_killed(&self) -> bool {
-        has_ended(self.child.0.cast_signed())
     }
 
     /// Removes the child. Returns the time for which one thread of the process was stopped for that.

@@ -16,6 +16,7 @@ use nix::sys::signal::{SigHandler, Signal, signal};
 use nix::unistd::{Pid as NixPid, setsid};
 use serde::{Deserialize, Serialize};
 
+use super::counters;
 use super::freezer::{Freezer, raise_priority};
 use super::inject::{Call, Injector};
 use super::now_ns;
@@ -25,7 +26,6 @@ use super::tracees::Tracees;
 use super::tracer::Tracer;
 use crate::event::Pid;
 use crate::privileges::{self, Role};
-use crate::residency::figures;
 
 /// Time for which the guard tries to reap the child.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -216,7 +216,7 @@ fn fork(pid: Pid, max: Duration, hold: bool) -> Result<(Said, Made, Option<Freez
         let called = freezer.tracees().call(&injector, &call, Some(&reap));
         Ok((registers, now_ns(), called?))
     });
-    let anonymous = figures::exact_anonymous(pid);
+    let anonymous = counters::anonymous(pid);
     let held = hold
         && done
             .as_ref()
@@ -260,7 +260,7 @@ fn reap(child: i64) -> Call {
 
 impl Made {
     /// Kills the child and has the process reap it. Returns the time for which a thread of it was stopped.
-    fn remove(self) -> Duration {
+    fn remove(mut self) -> Duration {
         // As its tracer: to signal another user's process would take CAP_KILL.
         let _ = ptrace::kill(NixPid::from_raw(self.child));
         let mut status = 0;
@@ -276,6 +276,10 @@ impl Made {
                 }
             }
             thread::sleep(PAUSE);
+            // It may have executed another program.
+            if let Ok(injector) = Injector::prepare(self.pid) {
+                self.injector = injector;
+            }
         }
         Duration::ZERO
     }

@@ -27,9 +27,9 @@ use super::snapshot::{self, Snapshot, SnapshotOptions};
 use super::types::Census;
 use super::whole::{Anonymous, Disturbed};
 use crate::event::Pid;
-use crate::freeze::{Guard, Registers, has_ended};
+use crate::freeze::{Guard, Registers};
 use crate::residency::category::{executable, of_all};
-use crate::residency::{Category, Method, Scanner, page_size};
+use crate::residency::{Category, Method, Scanner, figures, page_size};
 use crate::target;
 use anyhow::Result;
 
@@ -94,6 +94,9 @@ pub fn measure_with_samples(
                 return Ok(measured);
             }
             Err(e) if !is_last && e.is::<Disturbed>() => disturbed = Some(e.to_string()),
+            Err(e) if e.is::<Disturbed>() => {
+                return Err(e.context(format!("none of {ATTEMPTS} snapshots could be finished")));
+            }
             Err(e) => return Err(e),
             Ok(_) => {}
         }
@@ -176,7 +179,7 @@ fn measure_once(
     }
     let addresses = heaps.glibc.as_ref().map_or(&[][..], |heap| &heap.addresses);
     let categories = of_all(pid, &snapshot.vmas, executable(pid));
-    if program.check_alive().is_err() && !has_ended(pid.0.cast_signed()) {
+    if program.check_alive().is_err() && figures::counters(pid).is_ok() {
         return Err(Disturbed::OtherProgram.into());
     }
     let heap = Heap {

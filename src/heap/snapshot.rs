@@ -19,10 +19,10 @@ use super::headroom::Headroom;
 use super::memory::{Memory, Run};
 use super::whole::{Anonymous, KernelSums, Missing, MissingKind};
 use crate::event::Pid;
-use crate::freeze::{Fork, Frozen, Guard, Registers, now_ns};
+use crate::freeze::{self, Fork, Frozen, Guard, Registers, now_ns};
 use crate::residency::proc_maps::Foreseen;
 use crate::residency::{
-    Classifier, Method, PageKind, PageRun, Perms, Scanner, Vma, figures, page_size, readable,
+    Classifier, Method, PageKind, PageRun, Perms, Scanner, Vma, page_size, readable,
 };
 
 /// Share of memory that may come in between the first look and the stop without page faults of the copy: one of this.
@@ -207,7 +207,7 @@ pub(crate) fn take_exiting(pid: Pid, registers: Option<Registers>) -> Result<Sna
 
 /// The kernel's exact figures for the anonymous memory of a process now.
 fn anonymous_now(pid: Pid) -> Option<Anonymous> {
-    figures::exact_anonymous(pid).map(Anonymous::from)
+    freeze::anonymous(pid).map(Anonymous::from)
 }
 
 /// Mappings, their pages, and a copy of these.

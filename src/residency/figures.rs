@@ -9,7 +9,6 @@ use std::fs;
 use super::error::{Error, Result, readable};
 use super::smaps;
 use super::vma::Vma;
-use crate::capability::KernelVersion;
 use crate::event::Pid;
 use crate::proc_text;
 use crate::profile::KernelFigures;
@@ -69,19 +68,6 @@ pub fn counters(pid: Pid) -> Result<KernelFigures> {
         swap: status.swap,
         page_tables: status.page_tables,
     })
-}
-
-/// A process's anonymous memory, resident and swapped out, in bytes, without a walk of its page tables; `None` if the
-/// kernel's counters are not exact, or cannot be read.
-pub(crate) fn exact_anonymous(pid: Pid) -> Option<[u64; 2]> {
-    /// The first kernel whose counters are exact.
-    const EXACT: KernelVersion = KernelVersion(6, 16);
-    let release = proc_text::read("/proc/sys/kernel/osrelease").ok()?;
-    if KernelVersion::parse(&release)? < EXACT {
-        return None;
-    }
-    let status = status(pid).ok()?;
-    Some([status.rss_anon, status.swap])
 }
 
 /// Largest memory in one mapping, in bytes, that the kernel sums up quickly: in about 3 ms.

@@ -12,6 +12,7 @@ mod by_stack;
 mod chroots;
 mod command;
 mod command_signals;
+mod disturbed;
 mod fork;
 mod glibc;
 mod harm;

@@ -12,7 +12,7 @@ use crate::freeze::Fork;
 use crate::heap::memory::{Memory, Run};
 use crate::heap::whole::{Anonymous, Disturbed, Missing, MissingKind};
 use crate::residency::proc_maps::{self, Foreseen};
-use crate::residency::{Classifier, Method, Scanner, Vma, page_size};
+use crate::residency::{Classifier, Method, Scanner, Vma, figures, page_size};
 
 /// What copying takes, in ns for each page: twice what was measured into memory that is there already.
 const COPY_NS: u64 = 2_400;
@@ -82,7 +82,10 @@ pub(super) fn copy(
     let has_kept = kept.is_some();
     let copied = copy_child(fork.child, kept);
     let (copied, child) = match copied {
-        Err(_) if fork.is_killed() => return Err(Disturbed::ChildKilled.into()),
+        // It does not end by itself.
+        Err(_) if figures::counters(fork.child).is_err() => {
+            return Err(Disturbed::ChildKilled.into());
+        }
         copied => copied.context("the memory of its copy-on-write child cannot be copied")?,
     };
     let after = Inventory::read(pid)?;
