@@ -1,21 +1,17 @@
 //! A copy of a process's private memory, as it was at one moment.
 
 use std::cell::Cell;
-use std::io::{self, IoSliceMut};
+use std::fs::File;
+use std::io;
 use std::mem::MaybeUninit;
+use std::os::unix::fs::FileExt;
 use std::time::Instant;
-
-use nix::errno::Errno;
-use nix::sys::uio::{RemoteIoVec, process_vm_readv};
-use nix::unistd::Pid as NixPid;
 
 use crate::event::Pid;
 use crate::residency::page_size;
 
-/// Maximum number of ranges that the kernel reads in one call (`IOV_MAX`).
-const RANGES: usize = 1024;
-/// Maximum number of bytes that one call reads.
-const BYTES: u64 = 64 << 20;
+/// Maximum number of bytes that one call reads. If the process is killed meanwhile, the kernel frees its memory afterwards.
+const BYTES: u64 = 256 << 10;
 
 /// Consecutive pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,50 +62,33 @@ impl Memory {
     /// Copies these pages, as far as that is done by `end`. Pages that are gone are left out. [`Memory::sort`] is to follow
     /// if they are not behind all that was copied before.
     ///
+    /// Not by `process_vm_readv`: that pins pages, for which the kernel first makes those that a forked process shares private
+    /// ones (since Linux 5.19, commit a7f226604170), in the process that is read. A child would take as much memory as its
+    /// parent, and processes that were forked from one would share no memory any more.
+    ///
     /// # Errors
-    /// The process may not be read, or there is no memory for the copy.
+    /// The process has ended, or may not be read, or there is no memory for the copy.
     pub(crate) fn copy(&mut self, pid: Pid, pages: &[Run], end: Option<Instant>) -> io::Result<()> {
-        for some in pages.chunks(RANGES) {
+        let memory = File::open(format!("/proc/{pid}/mem"))?;
+        for piece in pages.iter().flat_map(pieces) {
             if end.is_some_and(|end| Instant::now() >= end) {
                 break;
             }
-            self.copy_some(pid, some)?;
+            self.copy_piece(&memory, piece)?;
         }
         Ok(())
     }
 
-    fn copy_some(&mut self, pid: Pid, pages: &[Run]) -> io::Result<()> {
-        let mut pieces: Vec<Run> = pages.iter().flat_map(pieces).collect();
-        let mut next = 0;
-        while next < pieces.len() {
-            let mut wanted = 0;
-            let fits = |piece: &&Run| {
-                wanted += piece.len();
-                wanted <= BYTES
-            };
-            let batch: Vec<RemoteIoVec> = pieces[next..]
-                .iter()
-                .take(RANGES)
-                .take_while(fits)
-                .map(remote)
-                .collect::<io::Result<_>>()?;
-            let mut left = self.read(pid, &batch)?;
-            for piece in &mut pieces[next..next + batch.len()] {
-                let done = piece.len().min(left as u64);
-                self.append(Run {
-                    end: piece.start + done,
-                    ..*piece
-                });
-                left -= done as usize;
-                if done < piece.len() {
-                    // Its next page cannot be read.
-                    piece.start += done;
-                    let gone = piece.len().min(page_size());
-                    self.unread += gone;
-                    piece.start += gone;
-                    break;
-                }
-                next += 1;
+    fn copy_piece(&mut self, memory: &File, mut piece: Run) -> io::Result<()> {
+        while piece.len() > 0 {
+            let end = piece.start + self.read(memory, &piece)?;
+            self.append(Run { end, ..piece });
+            piece.start = end;
+            if piece.len() > 0 {
+                // Its next page cannot be read.
+                let gone = piece.len().min(page_size());
+                self.unread += gone;
+                piece.start += gone;
             }
         }
         Ok(())
@@ -136,7 +115,7 @@ impl Memory {
     fn grow(&mut self, len: usize) -> io::Result<()> {
         static SOME: [u8; 1 << 16] = [1; 1 << 16];
         let more = len.saturating_sub(self.bytes.len());
-        self.bytes.try_reserve_exact(more)?;
+        self.bytes.try_reserve(more)?;
         in_huge_pages(self.bytes.spare_capacity_mut());
         while self.bytes.len() < len {
             let more = (len - self.bytes.len()).min(SOME.len());
@@ -145,19 +124,18 @@ impl Memory {
         Ok(())
     }
 
-    /// Copies ranges behind the bytes that are there. Returns the number of bytes.
-    fn read(&mut self, pid: Pid, ranges: &[RemoteIoVec]) -> io::Result<usize> {
-        let wanted: usize = ranges.iter().map(|range| range.len).sum();
-        let (at, end) = (self.used, self.used + wanted);
+    /// Copies a piece behind the bytes that are there. Returns the number of bytes.
+    fn read(&mut self, memory: &File, piece: &Run) -> io::Result<u64> {
+        let (at, end) = (self.used, self.used + as_len(piece.len())?);
         self.grow(end)?;
-        let mut local = [IoSliceMut::new(&mut self.bytes[at..end])];
-        let pid = NixPid::from_raw(pid.0.cast_signed());
-        let read = match process_vm_readv(pid, &mut local, ranges) {
-            Err(Errno::EFAULT) => 0,
+        let read = match memory.read_at(&mut self.bytes[at..end], piece.start) {
+            // The process has no memory any more.
+            Ok(0) => return Err(io::Error::from_raw_os_error(libc::ESRCH)),
+            Err(e) if e.raw_os_error() == Some(libc::EIO) => 0,
             read => read?,
         };
         self.used += read;
-        Ok(read)
+        Ok(read as u64)
     }
 
     /// Notes a run whose bytes follow those of the run before.
@@ -277,13 +255,6 @@ fn in_huge_pages(room: &mut [MaybeUninit<u8>]) {
 
 fn as_len(bytes: u64) -> io::Result<usize> {
     usize::try_from(bytes).map_err(|_| io::ErrorKind::OutOfMemory.into())
-}
-
-fn remote(piece: &Run) -> io::Result<RemoteIoVec> {
-    Ok(RemoteIoVec {
-        base: as_len(piece.start)?,
-        len: as_len(piece.len())?,
-    })
 }
 
 /// The run, in pieces that one call can read.

@@ -40,7 +40,7 @@ fn a_sleep_goes_on_to_its_time_if_what_is_loaded_sleeps() {
 fn no_other_thread_is_stopped_for_want_of_tables() {
     let mut workload = Workload::start_with(&program("sleepers"), &["1000"]);
     goes_on(&mut workload);
-    let said = attached(workload.pid(), &["--wait", "60"]);
+    let said = attached(workload.pid(), &["--wait", "30"]);
     let stops = said.lines().find_map(|line| {
         let stops = line.trim_start().strip_prefix("before")?.trim_start();
         stops.split(' ').next()?.parse::<u32>().ok()

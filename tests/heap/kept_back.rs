@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use crate::binary::memprof;
 use crate::common::skip::skip;
 use crate::common::workload::{Lines, Running, Workload, program};
-use crate::fork::heap;
+use crate::fork::{children, heap};
 
 /// A process whose blocks' addresses are only in memory of this kind.
 fn workload(how: &str, mib: u64) -> Workload {
@@ -20,12 +20,14 @@ fn workload(how: &str, mib: u64) -> Workload {
     workload
 }
 
-/// `Anonymous` of `smaps_rollup`, in bytes.
 fn anonymous(pid: Pid) -> u64 {
+    figure(pid, "Anonymous:")
+}
+
+/// A figure of `smaps_rollup`, in bytes.
+fn figure(pid: Pid, name: &str) -> u64 {
     let text = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap();
-    let line = text
-        .lines()
-        .find_map(|line| line.strip_prefix("Anonymous:"));
+    let line = text.lines().find_map(|line| line.strip_prefix(name));
     let kib = line.and_then(|line| line.trim().strip_suffix(" kB"));
     kib.unwrap().trim().parse::<u64>().unwrap() * 1024
 }
@@ -142,5 +144,47 @@ fn a_process_with_huge_pages_of_its_own_is_copied() {
     let pid = pid.to_string();
     let refused = memprof(&["heap", "--pid", &pid, "--snapshot", "fork"]);
     refused.must(1, &["private huge pages", "--snapshot copy"]);
+    workload.end();
+}
+
+/// Its heap is not read, but all of its memory is there.
+#[test]
+fn a_process_with_musl_is_forked() {
+    let binary = Path::new(env!("CARGO_TARGET_TMPDIR")).join("kept_back_musl");
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/workloads/kept_back.c");
+    let compiled = Command::new("musl-gcc")
+        // For the kernel's headers, which musl has not.
+        .args(["-O1", "-idirafter", "/usr/include", "-idirafter"])
+        .args(["/usr/include/x86_64-linux-gnu", source, "-o"])
+        .arg(&binary)
+        .status();
+    match compiled {
+        Ok(status) => assert!(status.success()),
+        Err(_) => return skip("there is no musl-gcc"),
+    }
+    let mut workload = Workload::start_with(&binary, &["dontfork", "8"]);
+    assert_eq!(workload.lines.line(), "ok");
+    let heap = heap(workload.pid(), &["--max-stop", "10000"]);
+    assert_eq!(heap["taken"]["approach"], "fork", "{}", heap["taken"]);
+    assert_eq!(heap["anonymous"], anonymous(workload.pid()));
+    assert_eq!(heap["missing"], json!([]));
+    assert_eq!(children(workload.pid()), []);
+    workload.lines.tell("none");
+    workload.end();
+}
+
+/// Of a server with forked workers, say: memprof makes none of it private.
+#[test]
+fn memory_that_forked_processes_share_stays_shared() {
+    let mut workload = workload("none", 8);
+    workload.lines.tell("fork");
+    let pid = workload.pid();
+    let before = figure(pid, "Pss_Anon:");
+    assert!(before < anonymous(pid) * 2 / 3, "it is shared: {before}");
+    for how in ["copy", "fork"] {
+        heap(pid, &["--snapshot", how, "--max-stop", "10000"]);
+        let after = figure(pid, "Pss_Anon:");
+        assert!(after < before + before / 8, "{how}: {before} {after}");
+    }
     workload.end();
 }

@@ -9,13 +9,16 @@
 //
 // HOW is none, dontfork, wipeonfork, hugetlb or userfault: what the memory of MIB MiB is that has the addresses of 20,000 blocks of
 // 1,000 bytes, one in each of its parts. Prints ok, or error: and why it cannot have that memory. Then it answers each line with ok:
-// after "dontfork" and "wipeonfork", which mark the memory, and after "exec HOW", by which it executes itself.
+// after "dontfork" and "wipeonfork", which mark the memory, after "fork", by which it forks a child that waits, and after
+// "exec HOW", by which it executes itself.
 
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <linux/userfaultfd.h>
+#include <signal.h>
 #include <stdint.h>
 #include <sys/ioctl.h>
+#include <sys/prctl.h>
 #include <sys/syscall.h>
 
 #include "serve.h"
@@ -38,8 +41,22 @@ static int register_with_userfaultfd(void)
 	return fd < 0 || ioctl(fd, UFFDIO_API, &api) || ioctl(fd, UFFDIO_REGISTER, &wanted) ? -1 : 0;
 }
 
+static int fork_one(void)
+{
+	pid_t child = fork();
+
+	if (child == 0) {
+		prctl(PR_SET_PDEATHSIG, SIGKILL);
+		for (;;)
+			pause();
+	}
+	return child < 0 ? -1 : 0;
+}
+
 static int mark(const char *how)
 {
+	if (!strcmp(how, "fork"))
+		return fork_one();
 	if (!strcmp(how, "dontfork"))
 		return madvise(roots, size, MADV_DONTFORK);
 	if (!strcmp(how, "wipeonfork"))
