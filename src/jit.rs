@@ -362,7 +362,7 @@ impl RuntimeCode {
             timed &= time.is_some();
             // The stacks that were there before this code have their names from the code before it.
             if let Some(time) = time {
-                let time = time.saturating_sub_signed(*ahead);
+                let time = clock::without(time, *ahead);
                 self.rename(renamed, Some(time), true, modules);
             }
             match record {

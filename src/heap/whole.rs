@@ -84,6 +84,11 @@ pub(super) enum Disturbed {
          with the right to"
     )]
     ChildKilled,
+    /// A look at the child got no answer.
+    #[error(
+        "its copy-on-write child could not be read in time: the machine is busy, or the child was ending"
+    )]
+    ChildHeld,
     /// The process did.
     #[error("it executed another program meanwhile")]
     OtherProgram,

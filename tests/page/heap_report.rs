@@ -176,11 +176,7 @@ fn what_is_missing_is_named() {
     let browser = Browser::start(std::net::SocketAddr::from(([127, 0, 0, 1], 9)));
     browser.asked();
     browser.open_url(&format!("file://{}", file.display()));
-    browser.wait("!!document.querySelector('.heap .note')?.textContent");
-    let note = browser.run(
-        "document.querySelector('.heap .note').textContent",
-        json!([]),
-    );
+    let note = browser.eval("document.querySelector('.heap .note').textContent");
     let note = note.as_str().unwrap();
     for said in [
         "Not in the snapshot: 256 MiB of memory that a forked child does not have",

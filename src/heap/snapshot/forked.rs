@@ -8,11 +8,11 @@ use anyhow::{Context, Result};
 use super::inventory::Inventory;
 use super::{Approach, Copied, GROWTH, Pages, Snapshot, Taken, fork_time, ms, pages};
 use crate::event::{Addr, Pid};
-use crate::freeze::Fork;
+use crate::freeze::{Fork, is_killed};
 use crate::heap::memory::{Memory, Run};
 use crate::heap::whole::{Anonymous, Disturbed, Missing, MissingKind};
 use crate::residency::proc_maps::{self, Foreseen};
-use crate::residency::{Classifier, Method, Scanner, Vma, figures, page_size};
+use crate::residency::{Classifier, Error, Method, Scanner, Vma, figures, page_size};
 
 /// What copying takes, in ns for each page: twice what was measured into memory that is there already.
 const COPY_NS: u64 = 2_400;
@@ -82,10 +82,8 @@ pub(super) fn copy(
     let has_kept = kept.is_some();
     let copied = copy_child(fork.child, kept);
     let (copied, child) = match copied {
-        // It does not end by itself.
-        Err(_) if figures::counters(fork.child).is_err() => {
-            return Err(Disturbed::ChildKilled.into());
-        }
+        Err(_) if is_gone(fork.child) => return Err(Disturbed::ChildKilled.into()),
+        Err(e) if Error::is_held(&e) => return Err(Disturbed::ChildHeld.into()),
         copied => copied.context("the memory of its copy-on-write child cannot be copied")?,
     };
     let after = Inventory::read(pid)?;
@@ -102,6 +100,11 @@ pub(super) fn copy(
     snapshot.kernel.after = after.anonymous;
     snapshot.taken.second_stop_ms = ms(fork.end());
     Ok(snapshot)
+}
+
+/// Whether a child has ended, or is about to: it does not by itself.
+fn is_gone(child: Pid) -> bool {
+    is_killed(child.0.cast_signed()) || figures::counters(child).is_err()
 }
 
 /// Copies the memory of a child, beside what was copied of its parent.
