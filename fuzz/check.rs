@@ -172,10 +172,17 @@ pub fn saved(bytes: &[u8]) -> Option<Saved> {
             }
         }
     }
-    for border in &profile.borders {
-        let mut named = [border.sample, border.beside[0], border.beside[1]].into_iter();
-        assert!(named.all(|number| number.is_none_or(|n| (n as usize) < profile.samples.len())));
-        assert!(border.variance.is_finite() && border.variance >= 0.0);
+    for part in profile.uncertainties.iter().flat_map(|one| &one.parts) {
+        assert!(
+            part.sample
+                .is_none_or(|n| (n as usize) < profile.samples.len())
+        );
+        assert!((0.0..=1.0).contains(&part.share));
+        assert!(
+            [part.variance, part.single]
+                .iter()
+                .all(|v| v.is_finite() && *v >= 0.0)
+        );
     }
     // Sums that may not overflow.
     let _ = (
