@@ -113,9 +113,9 @@ fn serve(owner: Pid, note: &mut File) -> io::Result<End> {
                     return Ok(End::Holder);
                 }
             }
-            Ok(Asked::Fork { pid, max_us }) => {
+            Ok(Asked::Fork { pid, max_us, hold }) => {
                 note.write_all(&pid.to_ne_bytes())?;
-                return child::hold(Pid(pid), Duration::from_micros(max_us));
+                return child::hold(Pid(pid), Duration::from_micros(max_us), hold);
             }
             // What this is about is over: memprof asked before it knew.
             Ok(Asked::More { .. } | Asked::Release | Asked::End) => {}

@@ -4,15 +4,19 @@
 //! ends; the kernel kills it if its holder ends, and takes it first if memory runs out.
 
 use std::io;
+use std::os::fd::AsFd;
 use std::thread::sleep;
 use std::time::Duration;
 
+use nix::poll::{PollFd, PollFlags, ppoll};
 use nix::sys::ptrace;
+use nix::sys::time::TimeSpec;
 use nix::unistd::Pid as NixPid;
 
 use super::message::{Asked, Said, receive, send};
 use super::{End, Memprof, Watchdog, reap, userfaults};
 use crate::event::Pid;
+use crate::freeze::counters;
 use crate::freeze::freezer::Freezer;
 use crate::freeze::inject::{Call, CallError, Injector, Returned};
 use crate::freeze::now_ns;
@@ -36,6 +40,9 @@ struct Made {
     own_id: i64,
     /// Whether the process ran on before it was complete.
     late: bool,
+    anonymous: Option<[u64; 2]>,
+    /// Whether the process, if it was held, was so until memprof asked to release it.
+    in_time: bool,
 }
 
 /// The stops of a process that is to be forked.
@@ -44,17 +51,20 @@ struct Forking {
     /// The permitted time, and the part of it that making the child may take.
     max: Duration,
     for_making: Duration,
+    /// Whether the process is held until memprof asks to release it.
+    hold: bool,
     /// For how long it was stopped so far.
     stop: Duration,
     end: End,
 }
 
 /// Makes a child, and removes it once memprof asks for that or is gone.
-pub(super) fn hold(pid: Pid, max: Duration) -> io::Result<End> {
+pub(super) fn hold(pid: Pid, max: Duration, hold: bool) -> io::Result<End> {
     let mut forking = Forking {
         pid,
         max,
         for_making: max - FOR_REMOVAL.min(max / 4),
+        hold,
         stop: Duration::ZERO,
         end: End::Holder,
     };
@@ -66,14 +76,8 @@ pub(super) fn hold(pid: Pid, max: Duration) -> io::Result<End> {
             return Ok(forking.end);
         }
     };
-    let said = Said::Forked {
-        child: made.child,
-        stop: forking.stop.as_secs_f64(),
-        at: made.at,
-        threads: made.registers,
-    };
     // It is removed also if nobody has an answer any more.
-    let _ = send(&mut Memprof, &said).and_then(|()| receive::<Asked>(&mut Memprof));
+    let _ = forking.tell(&made);
     let before = forking.stop;
     let remains = forking.remove(made.child, made.own_id, made.injector);
     let stop = (forking.stop - before).as_secs_f64();
@@ -83,6 +87,21 @@ pub(super) fn hold(pid: Pid, max: Duration) -> io::Result<End> {
 }
 
 impl Forking {
+    /// Tells memprof of the child, or that the process is not held any more, and waits until the child is to be removed.
+    fn tell(&self, made: &Made) -> io::Result<()> {
+        let stop = self.stop.as_secs_f64();
+        if self.hold {
+            if receive::<Asked>(&mut Memprof)? != Asked::Release {
+                return Ok(());
+            }
+            let in_time = made.in_time;
+            send(&mut Memprof, &Said::LetGo { stop, in_time })?;
+        } else {
+            send(&mut Memprof, &made.said(stop, Duration::ZERO))?;
+        }
+        receive::<Asked>(&mut Memprof).map(drop)
+    }
+
     fn make(&mut self) -> Result<Made, String> {
         let mut watchdog = Watchdog::new()?;
         for left in (0..PROGRAMS).rev() {
@@ -115,20 +134,29 @@ impl Forking {
             }
             Err(e) => Err(CallError::NotMade(e.to_string())),
         };
+        let anonymous = counters::anonymous(self.pid);
+        let made = done.and_then(|(registers, at, returned)| {
+            let child = returned.child.ok_or_else(|| {
+                let error = io::Error::from_raw_os_error(-(returned.value as i32));
+                CallError::NotMade(format!("it could not be forked: {error}"))
+            })?;
+            Ok(Made {
+                child,
+                at,
+                registers,
+                injector,
+                own_id: returned.value,
+                late: returned.late,
+                anonymous,
+                in_time: true,
+            })
+        });
+        let made = made.map(|made| match self.hold && !made.late {
+            true => hold_beside(made, &freezer),
+            false => made,
+        });
         self.stop += freezer.release().duration;
-        let (registers, at, returned) = done?;
-        let child = returned.child.ok_or_else(|| {
-            let error = io::Error::from_raw_os_error(-(returned.value as i32));
-            CallError::NotMade(format!("it could not be forked: {error}"))
-        })?;
-        Ok(Made {
-            child,
-            at,
-            registers,
-            injector,
-            own_id: returned.value,
-            late: returned.late,
-        })
+        made
     }
 
     /// Says that the process ran on before the child was complete, so that this does not have its memory of one moment.
@@ -163,6 +191,33 @@ impl Forking {
             reap::LATER.as_secs()
         ))
     }
+}
+
+impl Made {
+    fn said(&self, stop: f64, left: Duration) -> Said {
+        Said::Forked {
+            child: self.child,
+            stop,
+            left: left.as_secs_f64(),
+            anonymous: self.anonymous,
+            at: self.at,
+            threads: self.registers.clone(),
+        }
+    }
+}
+
+/// Tells memprof of the child, and holds the process until memprof asks for something or the time is up.
+fn hold_beside(made: Made, freezer: &Freezer<'_>) -> Made {
+    let said = made.said(0.0, freezer.time_left());
+    let in_time = send(&mut Memprof, &said).is_ok() && is_asked(freezer.time_left());
+    Made { in_time, ..made }
+}
+
+/// Whether memprof asks for something, or is gone, within a time.
+fn is_asked(within: Duration) -> bool {
+    let mut polled = [PollFd::new(Memprof.as_fd(), PollFlags::POLLIN)];
+    // No signal has a handler.
+    matches!(ppoll(&mut polled, Some(TimeSpec::from(within)), None), Ok(ready) if ready > 0)
 }
 
 /// Kills a child, as its tracer: to signal another user's process would take CAP_KILL. Returns when it has ended.

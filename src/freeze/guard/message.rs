@@ -21,10 +21,15 @@ pub(in crate::freeze) enum Asked {
     },
     /// Stop these processes, too, within the same time.
     More { pids: Vec<u32> },
-    /// Let them run.
+    /// Let them run; or the process that is held beside its child.
     Release,
     /// Make a child of a process, for which that is stopped for so many microseconds at most, the removal included.
-    Fork { pid: u32, max_us: u64 },
+    Fork {
+        pid: u32,
+        max_us: u64,
+        /// Hold the process until it is to be released, or until its time is up.
+        hold: bool,
+    },
     /// Remove the child.
     End,
 }
@@ -44,14 +49,25 @@ pub(in crate::freeze) enum Said {
     },
     /// They could not be stopped, and run.
     NotStopped(FreezeError),
-    /// The child exists, and the process runs again.
+    /// The child exists, and the process runs again, or is held.
     Forked {
         child: i32,
-        /// Time for which the process was stopped, in seconds.
+        /// Time for which the process was stopped, in seconds; 0 if it is held.
         stop: f64,
+        /// For how many seconds it is held.
+        left: f64,
+        /// The process's anonymous memory, resident and swapped out, in bytes, if the kernel's counters are exact.
+        anonymous: Option<[u64; 2]>,
         /// A moment at which it was stopped, in ns of `CLOCK_MONOTONIC`.
         at: u64,
         threads: Vec<Registers>,
+    },
+    /// The process that was held runs again.
+    LetGo {
+        /// Time for which it was stopped, in seconds.
+        stop: f64,
+        /// Whether it was stopped until memprof asked for that.
+        in_time: bool,
     },
     /// There is no child, and the process runs. It was stopped for so many seconds.
     Failed { reason: String, stop: f64 },

@@ -84,6 +84,16 @@ impl<'a> Waiting<'a> {
         stop.ok_or_else(|| io::ErrorKind::TimedOut.into())
     }
 
+    /// Sleeps, if that ends in the agreed time. Returns whether it did.
+    pub(super) fn sleep(&mut self, time: Duration) -> bool {
+        if Instant::now() + time >= self.end {
+            return false;
+        }
+        self.watchdog.set(time);
+        std::thread::sleep(time);
+        true
+    }
+
     /// Waits for a thread as long as agreed; `None` if it has not stopped.
     pub(super) fn before_end(&mut self, tid: i32) -> io::Result<Option<Stop>> {
         self.wait_until(tid, self.end)
