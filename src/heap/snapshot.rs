@@ -165,7 +165,10 @@ fn take_one(
             Err(reason) => Some(reason),
         },
     };
-    match (from_stopped(pid, options, guard, &before, stopped), not_forked) {
+    match (
+        from_stopped(pid, options, guard, &before, stopped),
+        not_forked,
+    ) {
         (Ok(mut snapshot), not_forked) => {
             snapshot.taken.not_forked = not_forked;
             Ok(snapshot)
