@@ -119,18 +119,29 @@ fn what_is_missing_is_named_and_nothing_is_called_unreachable() {
     }
 }
 
+/// The number of pages of hugetlbfs, as it was before.
+struct Pool(String);
+
+const POOL: &str = "/proc/sys/vm/nr_hugepages";
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        let _ = fs::write(POOL, &self.0);
+    }
+}
+
 /// A page of hugetlbfs that a process writes to while it has a child takes another one of the pool.
 #[test]
 fn a_process_with_huge_pages_of_its_own_is_copied() {
-    const POOL: &str = "/proc/sys/vm/nr_hugepages";
     let before = fs::read_to_string(POOL).unwrap_or_default();
     let Ok(pages) = before.trim().parse::<u64>() else {
         return skip("there are no huge pages");
     };
+    let pool = Pool(before);
     let _ = fs::write(POOL, (pages + 8).to_string());
     let mut workload = Workload::start_with(&program("kept_back"), &["hugetlb", "16"]);
     let said = workload.lines.line();
-    let _ = fs::write(POOL, before);
+    drop(pool);
     if said != "ok" {
         return skip(format!("there is no room for huge pages: {said}"));
     }

@@ -27,7 +27,8 @@ pub(super) struct KeptBack {
 }
 
 impl KeptBack {
-    /// Prepares for a process, which runs. `None` if a child has everything, or if there is more than can be copied in time.
+    /// Prepares for a process, which runs. `None` if a child has everything, or if there is more than can be copied in time, of which
+    /// the guard keeps up to a quarter for the removal.
     ///
     /// # Errors
     /// It may not be read, or there is no memory for the copy.
@@ -38,7 +39,7 @@ impl KeptBack {
     ) -> Result<Option<KeptBack>> {
         let bytes = before.bytes_kept_back();
         let copying = Duration::from_nanos(bytes / page_size() * COPY_NS);
-        if bytes == 0 || fork_time(before) + copying > max_stop {
+        if bytes == 0 || fork_time(before) + copying > max_stop * 3 / 4 {
             return Ok(None);
         }
         let mut classifier = Classifier::new();
