@@ -111,7 +111,7 @@ pub fn symbols(symbolizer: &Symbolizer, bytes: &[u8], step: usize) {
         path: "/nowhere/fuzzed".into(),
         name: "fuzzed".into(),
         dev_ino: (0, 0),
-        file: Some(file_of(bytes)),
+        file: Some(file_of(bytes).into()),
         layout: None,
         functions: None,
         own_executable: true,

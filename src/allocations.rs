@@ -21,7 +21,7 @@ use crate::measure::{
     ALLOC_OBJECTS, ALLOC_SPACE, ColumnId, INUSE_OBJECTS, INUSE_SPACE, TEMPORARY_OBJECTS,
     TEMPORARY_SPACE,
 };
-use crate::profile::{Amounts, Border, BorderOf, Profile, Sample, Stack};
+use crate::profile::{Amounts, Profile, Sample, Stack, Uncertainty};
 use crate::samples::Estimate;
 
 /// A sampled allocation. Times are in ns since the first one.
@@ -160,7 +160,7 @@ impl Allocations {
                 *temporary += estimate;
             }
         }
-        let (mut samples, mut borders) = (Vec::new(), Vec::new());
+        let (mut samples, mut uncertainties) = (Vec::new(), Vec::new());
         let mut total = Amounts::default();
         for (stack, sums) in self.stacks.iter().zip(&sums) {
             let mut amounts = Amounts::default();
@@ -172,12 +172,8 @@ impl Allocations {
                 for (column, figure, variance) in figures {
                     amounts += Amounts::in_column(column, figure.round() as u64);
                     if variance > 0.0 {
-                        borders.push(Border {
-                            sample: Some(samples.len() as u32),
-                            beside: [None; 2],
-                            of: BorderOf::Column(column),
-                            variance,
-                        });
+                        let sample = samples.len() as u32;
+                        uncertainties.push(Uncertainty::in_column(column, sample, variance));
                     }
                 }
             }
@@ -189,7 +185,7 @@ impl Allocations {
         }
         Profile {
             samples,
-            borders,
+            uncertainties,
             total,
             not_observed: Vec::new(),
             processes: Vec::new(),

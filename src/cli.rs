@@ -110,6 +110,16 @@ pub enum Run {
     Print(Vec<u8>),
 }
 
+impl Run {
+    /// Whether it reads the files of other processes.
+    pub fn reads_targets(&self) -> bool {
+        !matches!(
+            self,
+            Run::ForkGuard | Run::Open(_) | Run::Diff(_) | Run::Print(_)
+        )
+    }
+}
+
 /// Parses the command line. Prints and exits on an error, `--help` or `--version`.
 pub fn parse() -> Run {
     parse_from(std::env::args_os()).unwrap_or_else(|e| e.exit())

@@ -11,6 +11,7 @@ use tracing_subscriber::filter::Targets;
 use tracing_subscriber::fmt::time::uptime;
 use tracing_subscriber::prelude::*;
 
+use crate::patient::Patient;
 use crate::screen::News;
 
 /// Maximum number of messages kept while the view owns the terminal; further ones are only counted.
@@ -62,7 +63,7 @@ impl Write for Lines {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         let held = HELD.lock().unwrap_or_else(PoisonError::into_inner);
         if held.is_none() || !io::stderr().is_terminal() {
-            io::stderr().write_all(line)?;
+            Patient::new(&io::stderr()).write_all(line)?;
         }
         Ok(line.len())
     }
@@ -89,7 +90,8 @@ pub(crate) fn print(message: &str) {
 
 fn write(message: &str) {
     // Fails only if nobody reads stderr.
-    let _ = writeln!(io::stderr(), "memprof: {message}");
+    let line = format!("memprof: {message}\n");
+    let _ = Patient::new(&io::stderr()).write_all(line.as_bytes());
 }
 
 /// Sends messages to the view from now on.

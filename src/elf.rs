@@ -8,9 +8,7 @@ mod mapping;
 mod symbols;
 
 use std::ffi::{OsStr, OsString};
-use std::fs::File;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 
 use object::LittleEndian;
@@ -25,6 +23,7 @@ pub use self::headers::{Section, Segment};
 pub(crate) use self::headers::{u16_at, u32_at, u64_at};
 pub(crate) use self::mapping::address_of_mapping;
 pub(crate) use self::symbols::Extent;
+use crate::target_file::ReadAt;
 
 const EHDR_SIZE: usize = size_of::<FileHeader64<LittleEndian>>();
 const PHDR_SIZE: usize = size_of::<ProgramHeader64<LittleEndian>>();
@@ -56,7 +55,7 @@ fn bad(what: impl Into<String>) -> ElfError {
 /// An open ELF file whose headers have been read.
 #[derive(Debug)]
 pub struct Elf<'f> {
-    file: &'f File,
+    file: &'f dyn ReadAt,
     kind: FileType,
     machine: Machine,
     entry: u64,
@@ -70,7 +69,7 @@ impl<'f> Elf<'f> {
     ///
     /// # Errors
     /// The file is not such a file, or its headers point outside it.
-    pub fn read(file: &'f File) -> Result<Elf<'f>, ElfError> {
+    pub fn read(file: &'f dyn ReadAt) -> Result<Elf<'f>, ElfError> {
         let mut h = [0; EHDR_SIZE];
         let got = read_some(file, &mut h, 0)?;
         if got < 4 || h[..4] != ELFMAG {
@@ -212,9 +211,8 @@ impl<'f> Elf<'f> {
     /// # Errors
     /// The file's metadata cannot be read.
     pub(crate) fn file_size(&self) -> Result<u64, ElfError> {
-        let meta = self.file.metadata();
-        let meta = meta.map_err(|e| bad(format!("cannot read its size: {e}")))?;
-        Ok(meta.len())
+        let size = self.file.size();
+        size.map_err(|e| bad(format!("cannot read its size: {e}")))
     }
 
     /// The section with this index.
@@ -298,13 +296,23 @@ impl<'f> Elf<'f> {
     }
 
     pub(crate) fn contents(&self, s: &Section) -> Result<Vec<u8>, ElfError> {
+        self.must_contain(s)?;
         let mut data = vec![0; usize::try_from(s.size).map_err(|_| bad("a section is too large"))?];
         self.read_at(&mut data, s.offset)?;
         Ok(data)
     }
+
+    /// Refuses a section that claims more than the file has, before room is made for it.
+    fn must_contain(&self, s: &Section) -> Result<(), ElfError> {
+        let size = self.file_size()?;
+        match s.offset.checked_add(s.size) {
+            Some(end) if end <= size => Ok(()),
+            _ => Err(bad("a header points outside the file")),
+        }
+    }
 }
 
-fn read_sections(file: &File, h: &[u8]) -> Result<Vec<Section>, ElfError> {
+fn read_sections(file: &dyn ReadAt, h: &[u8]) -> Result<Vec<Section>, ElfError> {
     let (at, entry) = (u64_at(h, 40), usize::from(u16_at(h, 58)));
     if at == 0 {
         return Ok(Vec::new());
@@ -326,7 +334,7 @@ fn read_sections(file: &File, h: &[u8]) -> Result<Vec<Section>, ElfError> {
     Ok(table.chunks_exact(SHDR_SIZE).map(Section::parse).collect())
 }
 
-fn read_segments(file: &File, h: &[u8]) -> Result<Vec<Segment>, ElfError> {
+fn read_segments(file: &dyn ReadAt, h: &[u8]) -> Result<Vec<Segment>, ElfError> {
     let count = usize::from(u16_at(h, 56));
     if count > 0 && usize::from(u16_at(h, 54)) != PHDR_SIZE {
         return Err(bad("the program headers have an unknown size"));
@@ -335,7 +343,7 @@ fn read_segments(file: &File, h: &[u8]) -> Result<Vec<Segment>, ElfError> {
     Ok(table.chunks_exact(PHDR_SIZE).map(Segment::parse).collect())
 }
 
-fn read_table(file: &File, at: u64, size: usize) -> Result<Vec<u8>, ElfError> {
+fn read_table(file: &dyn ReadAt, at: u64, size: usize) -> Result<Vec<u8>, ElfError> {
     let mut table = vec![0; size];
     read_all(file, &mut table, at)?;
     Ok(table)
@@ -357,27 +365,18 @@ fn find_build_id(mut notes: &[u8], align: usize) -> Option<Vec<u8>> {
     None
 }
 
-fn read_all(file: &File, buf: &mut [u8], offset: u64) -> Result<(), ElfError> {
+fn read_all(file: &dyn ReadAt, buf: &mut [u8], offset: u64) -> Result<(), ElfError> {
     // The kernel refuses larger positions, with a less specific error.
     if offset > i64::MAX as u64 {
         return Err(bad("a header points outside the file"));
     }
-    file.read_exact_at(buf, offset).map_err(|e| match e.kind() {
-        std::io::ErrorKind::UnexpectedEof => bad("a header points outside the file"),
-        _ => bad(format!("reading failed: {e}")),
-    })
+    match read_some(file, buf, offset)? {
+        got if got < buf.len() => Err(bad("a header points outside the file")),
+        _ => Ok(()),
+    }
 }
 
-fn read_some(file: &File, buf: &mut [u8], offset: u64) -> Result<usize, ElfError> {
-    let mut got = 0;
-    while got < buf.len() {
-        let at = offset.saturating_add(got as u64);
-        match file.read_at(&mut buf[got..], at) {
-            Ok(0) => break,
-            Ok(n) => got += n,
-            Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
-            Err(e) => return Err(bad(format!("reading failed: {e}"))),
-        }
-    }
-    Ok(got)
+fn read_some(file: &dyn ReadAt, buf: &mut [u8], offset: u64) -> Result<usize, ElfError> {
+    let got = file.read_some(buf, offset);
+    got.map_err(|e| bad(format!("reading failed: {e}")))
 }

@@ -10,7 +10,6 @@ mod imports;
 mod site;
 
 use std::collections::HashMap;
-use std::fs::File;
 use std::sync::Arc;
 
 use object::elf::{EM_X86_64, SHT_DYNSYM, SHT_SYMTAB, STT_FUNC};
@@ -18,6 +17,7 @@ use object::elf::{EM_X86_64, SHT_DYNSYM, SHT_SYMTAB, STT_FUNC};
 use crate::capability::KernelVersion;
 use crate::elf::{Elf, ElfError, u16_at, u32_at, u64_at};
 use crate::profile::Stack;
+use crate::target_file::ReadAt;
 use crate::unwind::FunctionRanges;
 use crate::wire::exact_flag;
 use exits::Exits;
@@ -117,7 +117,7 @@ impl Found {
 ///
 /// # Errors
 /// The file is none that memprof can read.
-pub fn functions_of(file: &File, kernel: KernelVersion) -> Result<Vec<Function>, ElfError> {
+pub fn functions_of(file: &dyn ReadAt, kernel: KernelVersion) -> Result<Vec<Function>, ElfError> {
     let elf = Elf::read(file)?;
     let mut found = symbols(&elf)?;
     // Operators of a file without an allocator call one elsewhere.

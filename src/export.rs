@@ -87,6 +87,8 @@ pub struct Exporter {
     pub wants_lines: bool,
     /// Whether it has all frames as recorded, so that readers can choose.
     pub keeps_all_frames: bool,
+    /// Whether it says at which addresses the process has mapped what.
+    pub has_addresses: bool,
     /// Writes a report; [`write()`] checks the options first.
     write: fn(&Report, &ExportOptions, &mut dyn Write) -> io::Result<()>,
 }
@@ -120,7 +122,7 @@ pub struct Exporter {
 ///     samples: vec![Sample { stack: Arc::new(stack), amounts: usage.into() }],
 ///     not_observed: Vec::new(),
 ///     total: usage.into(),
-///     borders: Vec::new(),
+///     uncertainties: Vec::new(),
 ///     kernel_before: KernelFigures::default(),
 ///     kernel_after: KernelFigures::default(),
 ///     losses: Losses::default(),

@@ -5,14 +5,17 @@
 //! memprof's own command already has a tracer, memprof itself. SIGSTOP stops it; at its start it requested a
 //! SIGCONT from the kernel for memprof's death (see `session::command`).
 //!
-//! A separate thread of memprof, the freezer, stops and releases the processes. It releases them when the time
-//! is up, whatever the rest of memprof does. When it ends, the kernel releases threads that did not stop in time.
+//! A process of its own, the `guard`, stops and releases the processes. It releases them when the time is up, whatever
+//! memprof does, also if memprof is stopped. When it ends, the kernel releases threads that did not stop in time; and the kernel ends
+//! it if it does not run itself (`watchdog`).
 //!
-//! `fork` has a stopped process make a copy-on-write child, so that its memory can be read while it runs on. `guard`
-//! does this in a process of its own, by a system call that `inject` makes in one of the stopped threads. `loader` has a
-//! single thread load a library.
+//! `fork` has a stopped process make a copy-on-write child, so that its memory can be read while it runs on: the guard has
+//! `inject` make a system call in one of the stopped threads. `loader` has a single thread load a library.
 
+#[cfg(target_arch = "x86_64")]
+mod apart;
 mod claims;
+mod client;
 mod counters;
 mod estimate;
 mod fork;
@@ -25,21 +28,21 @@ mod loader;
 mod registers;
 mod threads;
 mod tracees;
-mod tracer;
+mod watchdog;
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use serde::{Deserialize, Serialize};
 use std::time::{Duration, Instant};
 
 pub(crate) use crate::clock::now_ns;
 use crate::event::Pid;
+#[cfg(target_arch = "x86_64")]
+pub(crate) use apart::Apart;
 use claims::Claims;
+pub use client::{Guard, guards_run};
 pub(crate) use counters::anonymous;
 pub use estimate::{Costs, Estimate};
-pub use fork::{Fork, Guard};
-#[cfg(target_arch = "x86_64")]
-pub(crate) use freezer::raise_priority;
+pub use fork::{Fork, ForkError, Removed};
+use guard::message::{Asked, Said};
 #[cfg(target_arch = "x86_64")]
 pub(crate) use inject::{Functions, LoadError, Loading};
 #[cfg(target_arch = "x86_64")]
@@ -47,12 +50,16 @@ pub(crate) use loader::{Held, HoldError, Loader, State};
 pub use registers::Registers;
 pub use threads::stands_still;
 pub(crate) use threads::{has_ended, is_killed, is_traced_here, threads};
-use tracer::Tracer;
+
+/// In microseconds.
+fn micros(time: Duration) -> u64 {
+    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
+}
 
 /// Default maximum time for which processes are stopped.
 pub const MAX_FREEZE: Duration = Duration::from_millis(50);
 
-/// Polling interval for the end of the freezer's thread.
+/// Polling interval for processes that memprof stops for something else.
 const PAUSE: Duration = Duration::from_micros(100);
 
 /// Whether a target is stopped for a report.
@@ -69,19 +76,20 @@ pub enum Freeze {
 
 /// Stopped processes. They resume when this is dropped, or when the time is up.
 #[derive(Debug)]
-pub struct Frozen {
-    requests: Option<SyncSender<Request>>,
-    answers: Receiver<Answer>,
-    /// Set when the processes are released.
-    released: Arc<AtomicBool>,
+pub struct Frozen<'g> {
+    guard: &'g mut Guard,
+    max: Duration,
     deadline: Instant,
-    _freezer: Tracer<()>,
+    /// Before the stop.
+    begun: Instant,
+    /// Whether the guard has nothing more to say about them.
+    is_over: bool,
     /// Dropped last: the processes run by then.
     claims: Claims,
 }
 
 /// Statistics of a freeze.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct FreezeStats {
     /// Time from the first stop request to the last release.
     pub duration: Duration,
@@ -92,7 +100,7 @@ pub struct FreezeStats {
 }
 
 /// The error if processes could not be stopped; they run.
-#[derive(Clone, Debug, thiserror::Error)]
+#[derive(Clone, Debug, thiserror::Error, Serialize, Deserialize)]
 #[error("{reason}")]
 pub struct FreezeError {
     /// The reason.
@@ -105,55 +113,53 @@ pub struct FreezeError {
     pub timed_out: bool,
 }
 
-/// A message to the freezer.
-#[derive(Debug)]
-enum Request {
-    /// Stop these processes, too.
-    Stop(Vec<Pid>),
-    /// Read the stopped threads' registers.
-    Registers,
-}
-
-/// A message from the freezer.
-#[derive(Debug)]
-enum Answer {
-    /// The processes are stopped until this time at the latest.
-    Frozen(Instant),
-    Registers(Vec<Registers>),
-    Failed(FreezeError),
-    Released(FreezeStats),
-}
-
-impl Frozen {
+impl Frozen<'_> {
     /// Stops every thread of these processes, for `max` at most. A process that was stopped before stays stopped
     /// afterwards.
     ///
     /// # Errors
     /// Not every thread stopped in time, or one may not be traced (by another debugger); all run.
-    pub fn stop(pids: &[Pid], max: Duration) -> Result<Frozen, FreezeError> {
+    pub fn stop<'g>(
+        guard: &'g mut Guard,
+        pids: &[Pid],
+        max: Duration,
+    ) -> Result<Frozen<'g>, FreezeError> {
+        Frozen::stop_for(guard, pids, max, false)
+    }
+
+    /// As [`Frozen::stop`]; the registers of their threads are read, too.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn stop_with_registers<'g>(
+        guard: &'g mut Guard,
+        pids: &[Pid],
+        max: Duration,
+    ) -> Result<Frozen<'g>, FreezeError> {
+        Frozen::stop_for(guard, pids, max, true)
+    }
+
+    fn stop_for<'g>(
+        guard: &'g mut Guard,
+        pids: &[Pid],
+        max: Duration,
+        registers: bool,
+    ) -> Result<Frozen<'g>, FreezeError> {
         let mut claims = Claims::default();
         claims.add(pids, max)?;
-        let (requests, inbox) = sync_channel(1);
-        let (answer, answers) = sync_channel(2);
-        let released = Arc::new(AtomicBool::new(false));
-        let flag = Arc::clone(&released);
-        let freezer = Tracer::start("memprof-freeze", move || {
-            freezer::run(max, &inbox, &answer, &flag);
-        })
-        .map_err(|e| {
-            FreezeError::new(format!(
-                "cannot start the thread that freezes processes: {e}"
-            ))
-        })?;
         let mut frozen = Frozen {
-            requests: Some(requests),
-            answers,
-            released,
+            guard,
+            max,
             deadline: Instant::now(),
-            _freezer: freezer,
+            begun: Instant::now(),
+            is_over: false,
             claims,
         };
-        frozen.stop_more(pids.to_vec())?;
+        frozen.ask(&Asked::Stop {
+            pids: pids.iter().map(|pid| pid.0).collect(),
+            max_us: micros(max),
+            registers,
+        })?;
         Ok(frozen)
     }
 
@@ -161,43 +167,52 @@ impl Frozen {
     ///
     /// # Errors
     /// As for [`Frozen::stop`].
-    pub fn stop_more(&mut self, pids: Vec<Pid>) -> Result<(), FreezeError> {
-        // At the first call, these are claimed already.
+    pub fn stop_more(&mut self, pids: &[Pid]) -> Result<(), FreezeError> {
         let left = self.deadline.saturating_duration_since(Instant::now());
-        self.claims.add(&pids, left)?;
-        if let Answer::Frozen(deadline) = self.ask(Request::Stop(pids))? {
-            self.deadline = deadline;
-        }
-        Ok(())
+        self.claims.add(pids, left)?;
+        self.ask(&Asked::More {
+            pids: pids.iter().map(|pid| pid.0).collect(),
+        })
     }
 
-    /// The registers of the stopped threads; not of those that SIGSTOP stopped (memprof's own command).
-    ///
-    /// # Errors
-    /// The time is up; the processes run.
-    pub fn registers(&mut self) -> Result<Vec<Registers>, FreezeError> {
-        match self.ask(Request::Registers)? {
-            Answer::Registers(registers) => Ok(registers),
-            _ => Ok(Vec::new()),
-        }
-    }
-
-    fn ask(&mut self, request: Request) -> Result<Answer, FreezeError> {
-        let gone = || FreezeError::new("the thread that freezes processes ended early".to_owned());
-        let requests = self.requests.as_ref().ok_or_else(gone)?;
-        let sent = requests.send(request);
-        match self.answers.recv() {
-            Ok(Answer::Failed(error)) => Err(error),
-            Ok(Answer::Released(stats)) => Err(FreezeError {
-                timed_out: true,
-                stats,
-                ..FreezeError::new("the time limit was reached".to_owned())
-            }),
-            Ok(answer) => Ok(answer),
-            Err(_) => {
-                drop(sent);
-                Err(gone())
+    /// Asks for a stop.
+    fn ask(&mut self, what: &Asked) -> Result<(), FreezeError> {
+        let said = self.guard.ask(what, self.max);
+        let error = match said {
+            Ok(Said::Stopped { until }) => {
+                let left = Duration::from_nanos(until.saturating_sub(now_ns()));
+                self.deadline = Instant::now() + left;
+                return Ok(());
             }
+            Ok(Said::TimeUp) => {
+                let (stats, _) = self.end();
+                return Err(FreezeError {
+                    timed_out: true,
+                    stats,
+                    ..FreezeError::new("the time limit was reached".to_owned())
+                });
+            }
+            Ok(Said::NotStopped(error)) => error,
+            Ok(other) => self.lost(other.unexpected()),
+            Err(why) => self.lost(why),
+        };
+        self.is_over = true;
+        Err(error)
+    }
+
+    /// The kernel has let go of the processes in place of the guard.
+    fn lost(&self, why: String) -> FreezeError {
+        FreezeError {
+            stats: self.most(),
+            ..FreezeError::new(why)
+        }
+    }
+
+    /// Of a freeze of which only the limits are known.
+    fn most(&self) -> FreezeStats {
+        FreezeStats {
+            duration: self.begun.elapsed().min(self.max + watchdog::GRACE),
+            ..FreezeStats::default()
         }
     }
 
@@ -206,28 +221,34 @@ impl Frozen {
         self.deadline
     }
 
-    /// Whether all of the processes have been stopped up to now.
+    /// Whether all of the processes have been stopped up to now: the guard says so before it lets them run.
     pub fn is_frozen(&self) -> bool {
-        !self.released.load(Ordering::SeqCst)
+        !self.is_over && !self.guard.has_said()
     }
 
-    /// Releases the processes unless that has happened; returns the statistics.
-    pub fn release(mut self) -> FreezeStats {
-        self.requests = None;
-        loop {
-            match self.answers.recv() {
-                Ok(Answer::Released(stats)) => return stats,
-                Ok(_) => {}
-                Err(_) => return FreezeStats::default(),
-            }
+    /// Releases the processes unless that has happened; returns the statistics, and the registers if they were asked for.
+    pub fn release(mut self) -> (FreezeStats, Vec<Registers>) {
+        self.end()
+    }
+
+    fn end(&mut self) -> (FreezeStats, Vec<Registers>) {
+        if std::mem::replace(&mut self.is_over, true) {
+            return Default::default();
+        }
+        let mut said = self.guard.ask(&Asked::Release, Duration::ZERO);
+        if matches!(said, Ok(Said::TimeUp)) {
+            said = self.guard.answer(Duration::ZERO);
+        }
+        match said {
+            Ok(Said::Released { stats, registers }) => (stats, registers),
+            _ => (self.most(), Vec::new()),
         }
     }
 }
 
-impl Drop for Frozen {
+impl Drop for Frozen<'_> {
     fn drop(&mut self) {
-        // This ends the freezer.
-        self.requests = None;
+        self.end();
     }
 }
 
@@ -241,6 +262,3 @@ impl FreezeError {
         }
     }
 }
-
-#[cfg(test)]
-mod tests;

@@ -23,6 +23,7 @@ pub mod residency;
 pub mod saved;
 pub mod symbol;
 pub mod symbolize;
+pub mod target_file;
 pub mod unwind;
 
 /// The registers alone: nothing is stopped.
@@ -57,6 +58,7 @@ pub mod privileges {
         Look,
         Symbols,
         Tables,
+        Files,
     }
 
     pub fn reduce(_: Role) {}

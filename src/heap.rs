@@ -15,7 +15,7 @@ mod contents;
 mod figures;
 mod files;
 mod glibc;
-mod headroom;
+pub(crate) mod headroom;
 mod jemalloc;
 mod ledger;
 mod memory;

@@ -15,9 +15,7 @@ mod ranges;
 mod waiting;
 
 use std::collections::VecDeque;
-use std::fs::File;
 use std::ops::Range;
-use std::os::unix::fs::{FileExt, MetadataExt};
 use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
@@ -33,6 +31,7 @@ use crate::clock;
 use crate::event::{NamesWritten, Pid};
 use crate::modules::{AddressMap, ModuleTable};
 use crate::profile::{Frame, FunctionName, Origin};
+use crate::target_file::{ReadAt, TargetFile};
 
 /// What the names of all processes' code may take, in bytes.
 const MOST_BYTES: usize = 64 << 20;
@@ -100,7 +99,7 @@ enum Source {
 /// A perf map, read up to a position.
 #[derive(Debug)]
 struct Tail {
-    file: File,
+    file: TargetFile,
     inode: u64,
     at: u64,
     /// Where the last write ended of which the probe has told: what is behind it belongs to later stacks.
@@ -128,7 +127,7 @@ impl Tail {
 /// A jitdump file, read up to a position.
 #[derive(Debug)]
 struct Dump {
-    file: File,
+    file: TargetFile,
     inode: u64,
     /// As in [`Tail`].
     until: Option<u64>,
@@ -284,7 +283,7 @@ impl RuntimeCode {
         }
         if let Some(file) = jitdump_of(code, modules) {
             self.source = Source::Jitdump(Dump {
-                inode: file.metadata().map_or(0, |m| m.ino()),
+                inode: file.identity().1,
                 file,
                 until: None,
                 dump: Jitdump::default(),
@@ -304,7 +303,7 @@ impl RuntimeCode {
         };
         match place.open() {
             Ok(file) => {
-                let inode = file.metadata().map_or(0, |m| m.ino());
+                let inode = file.identity().1;
                 if !self.reads(inode) {
                     self.source = Source::PerfMap(Tail {
                         file,
@@ -322,7 +321,7 @@ impl RuntimeCode {
 
     /// Reads more of a perf map. Returns whether there was more.
     fn read_map(&mut self, tail: &mut Tail) -> bool {
-        let size = tail.file.metadata().map_or(tail.at, |m| m.len());
+        let size = tail.file.size().unwrap_or(tail.at);
         if size < tail.at {
             tail.start_again();
             self.note_rewritten();
@@ -353,9 +352,9 @@ impl RuntimeCode {
             file, dump, ahead, ..
         } = from;
         let malformed = dump.malformed;
-        let size = file.metadata().map_or(0, |m| m.len());
+        let size = file.size().unwrap_or(0);
         let size = from.until.map_or(size, |until| until.min(size));
-        let read_at = |to: &mut [u8], at| file.read_exact_at(to, at).is_ok();
+        let read_at = |to: &mut [u8], at| file.fill(to, at).is_ok();
         let (mut read, mut timed) = (false, true);
         dump.read(size, read_at, |record, time| {
             read = true;
@@ -412,7 +411,7 @@ impl RuntimeCode {
 }
 
 /// The jitdump file of a process: the runtime maps its beginning as code, for tools to find it.
-fn jitdump_of(code: &AddressMap, modules: &mut ModuleTable) -> Option<File> {
+fn jitdump_of(code: &AddressMap, modules: &mut ModuleTable) -> Option<TargetFile> {
     let modules = modules.modules();
     let mut mapped = code
         .ranges()
@@ -424,5 +423,5 @@ fn jitdump_of(code: &AddressMap, modules: &mut ModuleTable) -> Option<File> {
         number.is_some_and(|n| !n.is_empty() && n.bytes().all(|b| b.is_ascii_digit()))
     };
     let module = mapped.find(|module| is_dump(&module.name))?;
-    module.file.as_ref()?.try_clone().ok()
+    module.file.clone()
 }

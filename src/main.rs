@@ -10,11 +10,21 @@ use memprof::capability;
 use memprof::cli::{self, Run};
 use memprof::freeze::guard;
 use memprof::heap;
+use memprof::limits;
 use memprof::session;
+use memprof::target_file;
 
 fn main() -> ExitCode {
     allocator::keep_little();
-    let done = match cli::parse() {
+    limits::survive_file_sizes();
+    let run = cli::parse();
+    if run.reads_targets()
+        && let Err(e) = target_file::start()
+    {
+        eprintln!("memprof: error: cannot start the process that reads the files of targets: {e}");
+        return ExitCode::FAILURE;
+    }
+    let done = match run {
         Run::Profile(config) => session::run(&config),
         Run::Maps(config) => breakdown::command::run(&config).and_then(|text| print(&text, 0)),
         Run::Heap(config) => {
@@ -30,10 +40,12 @@ fn main() -> ExitCode {
         }
         Run::Print(text) => print(&text, 0),
     };
-    done.unwrap_or_else(|e| {
+    let status = done.unwrap_or_else(|e| {
         let _ = writeln!(io::stderr(), "memprof: error: {e:#}");
         ExitCode::from(session::failure::exit_status(&e))
-    })
+    });
+    target_file::stop();
+    status
 }
 
 fn print(text: &[u8], status: u8) -> anyhow::Result<ExitCode> {

@@ -10,10 +10,8 @@ mod runtime;
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
-use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -27,9 +25,10 @@ use crate::mmap_lock;
 use crate::profile::{Frame, FunctionName, FunctionRoom, Functions, Module, ModuleId, Origin};
 use crate::residency::ThrottledFile;
 use crate::symbol::Language;
+use crate::target_file::{TargetFile, about_path};
 
 pub use self::open::open_regular;
-pub(crate) use self::open::{file_of, look_in_root, mapped_file};
+pub(crate) use self::open::{file_of, mapped_file};
 pub(crate) use self::run_name::runs_as;
 
 /// A [`ModuleId`] has 16 bits; its last value marks frames without a module.
@@ -160,10 +159,7 @@ impl ModuleTable {
             return self.intern_jit();
         }
         // On overlayfs and btrfs `stat` shows another device than maps: compare only values from `stat`.
-        let identity = match file.as_ref().and_then(|f| f.metadata().ok()) {
-            Some(meta) => (meta.dev(), meta.ino()),
-            None => (m.dev, m.inode),
-        };
+        let identity = file.as_ref().map_or((m.dev, m.inode), TargetFile::identity);
         let path = open::undeleted_path(pid, m, file.as_ref());
         let own = exe == Some(identity);
         let id = self.push(path, (m.dev, m.inode), file, own)?;
@@ -238,8 +234,8 @@ impl ModuleTable {
             .may_open()
             .then(|| open::in_memory("vdso", &image).ok())
             .flatten();
-        let meta = file.as_ref().and_then(|f| f.metadata().ok());
-        let identity = meta.map_or((0, 0), |m| (m.dev(), m.ino()));
+        let file = file.map(TargetFile::from);
+        let identity = file.as_ref().map_or((0, 0), TargetFile::identity);
         let id = self.push(PathBuf::from(code_mappings::VDSO), identity, file, false)?;
         self.vdso.push((image, id));
         Some(id)
@@ -249,7 +245,7 @@ impl ModuleTable {
         &mut self,
         path: PathBuf,
         dev_ino: (u64, u64),
-        file: Option<File>,
+        file: Option<TargetFile>,
         own_executable: bool,
     ) -> Option<ModuleId> {
         let id = ModuleId(u16::try_from(self.modules.len()).ok()?);
@@ -330,7 +326,7 @@ impl AddressMap {
             return Err(io::ErrorKind::WouldBlock.into());
         }
         let maps = BufReader::new(ThrottledFile::open(format!("/proc/{pid}/maps"))?);
-        let exe = fs::metadata(exe).ok().map(|m| (m.dev(), m.ino()));
+        let exe = about_path(exe).ok().map(|about| about.identity());
         AddressMap::parse(maps, pid, exe, table)
     }
 

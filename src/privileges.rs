@@ -43,6 +43,8 @@ pub enum Role {
     Push,
     /// Builds unwind tables of untrusted files, which are already open.
     Tables,
+    /// Opens and reads files of targets for the others: processes of their own (`target_file.rs`).
+    Files,
     /// Keeps the memory of a process; its `/proc/PID/mem` is already open.
     Keep,
 }
@@ -64,7 +66,7 @@ const FILES: &[Capability] = &[
 
 impl Role {
     /// All roles of threads, which have filters, for the trial of `memprof doctor`.
-    pub const ALL: [Role; 10] = [
+    pub const ALL: [Role; 11] = [
         Role::Collector,
         Role::Heap,
         Role::Look,
@@ -74,6 +76,7 @@ impl Role {
         Role::Fetch,
         Role::Push,
         Role::Tables,
+        Role::Files,
         Role::Keep,
     ];
 
@@ -96,7 +99,7 @@ impl Role {
                 return vec![Capability::CAP_SYS_PTRACE, Capability::CAP_DAC_READ_SEARCH];
             }
             // For programs and debug files that only their owner may read.
-            Role::Symbols => return vec![Capability::CAP_DAC_READ_SEARCH],
+            Role::Symbols | Role::Files => return vec![Capability::CAP_DAC_READ_SEARCH],
             Role::Fetch | Role::Push | Role::Tables | Role::Keep => return Vec::new(),
         };
         [LOOKING, more].concat()
@@ -107,7 +110,7 @@ impl Role {
     fn looks_at_processes(self) -> bool {
         !matches!(
             self,
-            Role::Symbols | Role::Fetch | Role::Push | Role::Tables | Role::Keep
+            Role::Symbols | Role::Fetch | Role::Push | Role::Tables | Role::Files | Role::Keep
         )
     }
 }

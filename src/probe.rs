@@ -16,6 +16,8 @@ mod samplers;
 mod sizes;
 mod stacks;
 mod tables;
+#[cfg(test)]
+mod tests;
 
 pub use config::{FRAME_LIMITS, Overhead, ProbeConfig, Stacks, Unwind};
 pub use exact::SeenCalls;
@@ -218,6 +220,13 @@ impl Probe {
         })
     }
 
+    /// Looks whether the machine has swap space: then the probe tells new pages from those that return.
+    pub fn look_for_swap(&mut self) {
+        if let Some(bss) = self.skel.maps.bss_data.as_deref_mut() {
+            shared(&mut bss.swap_on).store(sizes::has_swap().into(), SeqCst);
+        }
+    }
+
     /// What all processors have counted.
     fn counters(&self) -> wire::cpu_state {
         let mut sum = wire::cpu_state::default();
@@ -270,6 +279,7 @@ impl Probe {
             &progs.process_fork,
             &progs.process_exec,
             &progs.process_exit,
+            &progs.process_free,
             &progs.cache_add,
             &progs.cache_delete,
         ] {

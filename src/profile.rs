@@ -3,7 +3,6 @@
 //! The aggregator hands a [`Profile`] to all views and exporters: pages are joined with stacks, addresses
 //! are converted to ([`Module`], file offset) pairs, and names are not looked up yet.
 
-mod border;
 mod cgroup;
 mod code_layout;
 mod counted;
@@ -20,10 +19,9 @@ mod oom_kills;
 mod parts;
 mod place;
 mod shown;
+mod uncertainty;
 mod usage;
 
-pub(crate) use border::Margin;
-pub use border::{Border, BorderOf};
 pub use cgroup::{BalanceRow, CgroupMemory, UNEXPLAINED};
 pub use code_layout::{CodeLayout, CodeSegment};
 pub use ended::{Ended, EndedProcess};
@@ -40,6 +38,8 @@ pub use oom_kills::{LastFigures, OomKill, OomKills};
 pub(crate) use parts::Subset;
 pub use place::{CachedFile, FileId, KnownPath, MappedBytes, Mapping, PathFrom, Places};
 pub use shown::Frames;
+pub(crate) use uncertainty::{ErrorSum, Margin, Parts};
+pub use uncertainty::{UncertainPart, Uncertainty, UncertaintyOf};
 pub use usage::{Amounts, Usage};
 
 use std::sync::Arc;
@@ -135,8 +135,8 @@ pub struct MapUsage {
 pub struct Faults {
     /// All of them.
     pub all: u64,
-    /// Those whose stack was not walked (`--stacks`): their pages have the stack of the nearest page of the
-    /// mapping, so bytes by stack are estimates.
+    /// Those whose stack was not walked (`--stacks`): their pages are divided among the stacks of the others, so bytes by
+    /// stack are estimates.
     pub unwalked: u64,
 }
 
@@ -173,7 +173,7 @@ pub struct Profile {
     /// The sum of `samples` and `not_observed`.
     pub total: Amounts,
     /// The errors of `samples`: empty if every stack was walked.
-    pub borders: Vec<Border>,
+    pub uncertainties: Vec<Uncertainty>,
     /// The kernel's figures read just before the page scan.
     pub kernel_before: KernelFigures,
     /// The kernel's figures read just after the page scan.
@@ -219,7 +219,7 @@ pub struct Share {
     /// The sum of both.
     pub total: Amounts,
     /// The errors of `samples`.
-    pub borders: Vec<Border>,
+    pub uncertainties: Vec<Uncertainty>,
     /// The kernel's figures for it read just before its page scan.
     pub kernel_before: KernelFigures,
     /// The kernel's figures for it read just after its page scan.
@@ -256,7 +256,7 @@ impl Profile {
             samples: file.samples.clone(),
             not_observed: (file.lost > 0).then_some(lost).into_iter().collect(),
             total: cache(file.cached()),
-            borders: Vec::new(),
+            uncertainties: Vec::new(),
             kernel_before: self.kernel_before,
             kernel_after: self.kernel_after,
             losses: self.losses.clone(),

@@ -24,12 +24,12 @@ use crate::symbol::Symbols;
 
 pub(crate) use cgroup::Cgroup;
 pub(crate) use oom_kills::OomKills;
-pub(crate) use parts::{Border, Freeze, Layout, Mapping, Path, hex, unix_ms};
+pub(crate) use parts::{Freeze, Layout, Mapping, Path, Uncertainty, hex, unix_ms};
 pub(crate) use place::Place;
 pub(crate) use schema::NOT_LOOKED_UP;
 
 /// Version of the format; [`read`] reads this one.
-pub(crate) const VERSION: u32 = 2;
+pub(crate) const VERSION: u32 = 3;
 
 /// What the field `format` contains.
 const FORMAT: &str = "memprof profile";

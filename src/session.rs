@@ -40,6 +40,7 @@ use crate::capability;
 use crate::config::{Config, Output};
 use crate::console;
 use crate::event::{MarkSet, Pid};
+use crate::heap::headroom;
 use crate::priority;
 use crate::privileges::{self, Role};
 use crate::push::{Pusher, Pushing};
@@ -107,6 +108,9 @@ fn require() -> Result<()> {
     capability::require()?;
     priority::raise();
     raise_file_limit();
+    if let Some(scarce) = headroom::scarce() {
+        console::print(&scarce);
+    }
     Ok(())
 }
 

@@ -1,13 +1,13 @@
 //! Event sources: the kinds of memory that memprof attributes. One file per source, one registry line.
 
-mod borders;
 pub mod exact;
 pub mod kernel_memory;
 pub mod page_cache;
 pub mod resident;
 pub mod samples;
+mod uncertainties;
 
-pub use borders::Borders;
+pub use uncertainties::{Divided, Group, Part, Uncertainties};
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
@@ -119,7 +119,7 @@ pub struct Totals {
     /// The part of a byte of proportional shares that is in no figure yet, in 1/4096.
     pub share_rest: u64,
     /// The errors of figures with a stack.
-    pub borders: Borders,
+    pub uncertainties: Uncertainties,
     /// The variances of estimates in columns, in the column's unit squared.
     pub variances: HashMap<(StackId, ColumnId), f64>,
 }
@@ -152,9 +152,7 @@ impl Totals {
         for (key, amounts) in other.unobserved {
             *self.unobserved.entry(key).or_default() += amounts;
         }
-        for ((one, beside, kind), variance) in other.borders.iter() {
-            self.borders.add(one, beside, kind, variance);
-        }
+        self.uncertainties.merge(other.uncertainties);
         for (key, variance) in other.variances {
             *self.variances.entry(key).or_default() += variance;
         }

@@ -17,6 +17,7 @@ mod names;
 mod packages;
 mod packed;
 mod runtimes;
+mod shrunk;
 mod sources;
 mod symtab;
 
@@ -41,8 +42,11 @@ use crate::privileges::{self, Role};
 use crate::profile::{Frame, FrameKind, JIT, Module, ModuleId};
 use crate::symbol::{Function, Language, Symbol, Symbols, UnknownReason};
 
-/// Length of the request queue; when it is full, callers block in `resolve`.
+/// Length of the request queue.
 const QUEUE: usize = 8;
+/// After so long a report goes out without the names that are not known yet. Reading files takes bounded time in any case;
+/// many of them, or much debug information, may take longer than anybody wants to wait.
+const PATIENCE: Duration = Duration::from_secs(30);
 /// Maximum number of cached names, and maximum size of the cache in bytes.
 const MAX_NAMES: usize = 200_000;
 const MAX_NAME_BYTES: usize = 24 << 20;
@@ -126,7 +130,7 @@ impl Symbolizer {
         }
     }
 
-    /// Resolves frames; blocks until done. `modules` is indexed by [`ModuleId`].
+    /// Resolves frames; blocks until done, or for half a minute. `modules` is indexed by [`ModuleId`].
     ///
     /// Every frame gets a [`Symbol`]; `Unknown` has the reason for a failure.
     pub fn resolve(&self, frames: &[Frame], modules: &[Arc<Module>]) -> Symbols {
@@ -148,21 +152,21 @@ impl Symbolizer {
             detail,
             reply,
         };
-        let sent = self.requests.send(Job::Names(request)).is_ok();
-        match answer.recv() {
-            Ok(mut symbols) if sent => {
+        // If the queue is full, the thread is behind by as many reports, and nobody waits for it.
+        let sent = self.requests.try_send(Job::Names(request)).is_ok();
+        let why = match sent.then(|| answer.recv_timeout(PATIENCE)) {
+            Some(Ok(mut symbols)) => {
                 symbols.show_rust_hashes(self.rust_hashes);
-                symbols
+                return symbols;
             }
-            _ => {
-                let why = UnknownReason::Unreadable("the symbol thread has ended".into());
-                let symbol = Arc::new(Symbol::Unknown(why));
-                wanted
-                    .into_iter()
-                    .map(|f| (f, Arc::clone(&symbol)))
-                    .collect()
+            Some(Err(RecvTimeoutError::Disconnected)) => "the symbol thread has ended",
+            Some(Err(RecvTimeoutError::Timeout)) | None => {
+                "names are still being read; a later report has them"
             }
-        }
+        };
+        let symbol = Arc::new(Symbol::Unknown(UnknownReason::Unreadable(why.into())));
+        let all = wanted.into_iter();
+        all.map(|f| (f, Arc::clone(&symbol))).collect()
     }
 }
 
@@ -313,10 +317,14 @@ impl Worker {
         self.modules
             .entry(key)
             .or_insert_with(|| Arc::downgrade(module));
+        // Later its file may be read.
+        let keep = !module.rests();
         let found = offsets.iter().zip(found).map(|(offset, symbol)| {
             let symbol = Arc::new(symbol);
-            self.names
-                .insert((key, *offset, detail), Arc::clone(&symbol));
+            if keep {
+                let key = (key, *offset, detail);
+                self.names.insert(key, Arc::clone(&symbol));
+            }
             symbol
         });
         found.collect()
@@ -376,7 +384,7 @@ mod tests {
             let module = Arc::new(Module {
                 path: "/nowhere/short-lived".into(),
                 name: "short-lived".into(),
-                file: Some(tempfile::tempfile().unwrap()),
+                file: Some(tempfile::tempfile().unwrap().into()),
                 ..Module::jit()
             });
             let request = Request {

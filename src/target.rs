@@ -14,6 +14,7 @@ use std::path::Path;
 use crate::event::Pid;
 use crate::mmap_lock;
 use crate::proc_text;
+use crate::target_file;
 
 pub use cgroup::Cgroup;
 pub use container::Container;
@@ -203,15 +204,19 @@ pub fn descendants(pid: Pid) -> Vec<Pid> {
 }
 
 fn processes() -> Vec<Pid> {
-    let own = std::process::id();
     let Ok(entries) = fs::read_dir("/proc") else {
         return Vec::new();
     };
     entries
         .filter_map(|e| e.ok()?.file_name().to_str()?.parse().ok())
-        .filter(|pid| *pid != own)
         .map(Pid)
+        .filter(|pid| !is_own(*pid))
         .collect()
+}
+
+/// Whether a process is memprof, or one of those that read files for it.
+fn is_own(pid: Pid) -> bool {
+    pid.0 == std::process::id() || target_file::is_reader(pid)
 }
 
 /// Whether a process has the name: in its `comm` or, for names of more than 15 bytes, as the base name of its
@@ -273,7 +278,7 @@ fn script_name(pid: Pid, name: &str) -> bool {
 }
 
 /// A process's parent; `None` if the process has ended.
-fn parent(pid: Pid) -> Option<Pid> {
+pub(crate) fn parent(pid: Pid) -> Option<Pid> {
     let stat = proc_text::read(&format!("/proc/{pid}/stat")).ok()?;
     // "pid (comm) state ppid …", where comm may hold anything, parentheses included.
     let mut after = stat.get(stat.rfind(')')? + 1..)?.split_whitespace();

@@ -51,9 +51,18 @@ pub(crate) const SLOT_LEAVING: u32 = abi::slot_state::SLOT_LEAVING.0;
 pub(crate) const STACK_NONE: u32 = abi::stack_ids::STACK_NONE.0;
 /// A ledger entry whose stack was lost.
 pub(crate) const STACK_LOST: u32 = abi::stack_ids::STACK_LOST.0;
-
 /// A ledger entry of a page that was copied by a fault whose stack was not walked.
 pub(crate) const STACK_UNWALKED: u32 = abi::stack_ids::STACK_UNWALKED.0;
+/// A ledger entry of a page that was shared with a parent, whose records no longer apply to it.
+pub(crate) const STACK_UNRECORDED: u32 = abi::stack_ids::STACK_UNRECORDED.0;
+/// Bits of a page ledger's entry that are the stack id, and those that are the share of the faults that were walked.
+pub(crate) const RECORD_STACK_BITS: u32 = abi::page_record::RECORD_STACK_BITS.0;
+pub(crate) const RECORD_SHARE_BITS: u32 = abi::page_record::RECORD_SHARE_BITS.0;
+/// The bits of such an entry that are set if the page came in by a neighbour's fault, and if the fault was a write.
+pub(crate) const RECORD_FOLLOWS: u32 = abi::page_record::RECORD_FOLLOWS.0;
+pub(crate) const RECORD_WRITE: u32 = abi::page_record::RECORD_WRITE.0;
+/// The bit that is set if the record is a copy of a parent's.
+pub(crate) const RECORD_INHERITED: u32 = abi::page_record::RECORD_INHERITED.0;
 /// Bits of an address within a granule of code made at run time, whose generation the probe counts.
 pub(crate) const CODE_GRANULE_BITS: u32 = abi::limits::CODE_GRANULE_BITS.0;
 /// Bits of the number of such counters.

@@ -630,3 +630,79 @@ fn targets_that_come_and_go_leak_no_descriptors() {
     );
     memprof.end();
 }
+
+/// A pipe at the end of which nobody is.
+#[test]
+fn a_pipe_that_nobody_reads() {
+    let target = Kept::idle();
+    let dir = directory();
+    let pipe = dir.path().join("pipe");
+    nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    let args = ["--pid", &target.pid(), "--no-server", "--duration", "0.2"];
+    let ended = run(Command::new(MEMPROF).args(args).arg("-o").arg(&pipe));
+    ended.must(1, &[&text(&pipe), "ENXIO", "--output"]);
+}
+
+/// A pipe at the end of which somebody is who does not read (any more).
+#[test]
+fn a_reader_that_does_not_read() {
+    let target = Kept::idle();
+    for ends_by_itself in [true, false] {
+        let (_reader, mut full) = std::io::pipe().unwrap();
+        let flags = nix::fcntl::FcntlArg::F_SETFL(nix::fcntl::OFlag::O_NONBLOCK);
+        nix::fcntl::fcntl(&full, flags).unwrap();
+        while full.write(&[b'x'; 4096]).is_ok() {}
+        let flags = nix::fcntl::FcntlArg::F_SETFL(nix::fcntl::OFlag::empty());
+        nix::fcntl::fcntl(&full, flags).unwrap();
+        let mut command = Command::new(MEMPROF);
+        command.args(["--pid", &target.pid(), "--no-server"]);
+        if ends_by_itself {
+            command.args(["--duration", "0.2"]);
+        }
+        let mut child = Kept::start(command.stdout(full).stderr(Stdio::null()));
+        std::thread::sleep(Duration::from_secs(3));
+        let pid = nix::unistd::Pid::from_raw(child.0.id().cast_signed());
+        assert!(child.0.try_wait().unwrap().is_none(), "nothing was written");
+        nix::sys::signal::kill(pid, nix::sys::signal::SIGTERM).unwrap();
+        binary::wait(&mut child.0);
+    }
+}
+
+#[test]
+fn a_limit_of_the_size_of_files() {
+    let target = Kept::idle();
+    let dir = directory();
+    let args = [
+        "--pid",
+        &target.pid(),
+        "--no-server",
+        "--duration",
+        "0.2",
+        "-o",
+    ];
+    let mut command = Command::new(MEMPROF);
+    command.args(args).arg(dir.path().join("p.json"));
+    // SAFETY: the call is async-signal-safe.
+    unsafe {
+        command.pre_exec(|| Ok(setrlimit(Resource::RLIMIT_FSIZE, 10, 10)?));
+    }
+    let ended = run(&mut command);
+    ended.must(1, &["p.json", "10 bytes", "RLIMIT_FSIZE", "ulimit -f"]);
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
+}
+
+/// Addresses tell an attacker where code is mapped.
+#[test]
+fn what_has_addresses_is_for_its_user_alone() {
+    let target = Kept::idle();
+    let dir = directory();
+    let args = ["--pid", &target.pid(), "--no-server", "--duration", "0.2"];
+    for (name, mode) in [("p.memprof.json", 0o600), ("p.svg", 0o644)] {
+        let path = dir.path().join(name);
+        let mut command = Command::new("sh");
+        command.args(["-c", "umask 022; exec \"$@\"", "sh", MEMPROF]);
+        run(command.args(args).arg("-o").arg(&path)).must(0, &[]);
+        let about = fs::metadata(&path).unwrap();
+        assert_eq!(about.permissions().mode() & 0o777, mode, "{name}");
+    }
+}

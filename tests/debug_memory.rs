@@ -148,3 +148,22 @@ fn another_machine_is_refused() {
     assert!(reply.text().contains("only programs on this machine"));
     server.stop();
 }
+
+/// The id of a process that has ended may be another's by now.
+#[test]
+fn the_memory_of_another_process_with_the_id_is_not_shown() {
+    let workload = stopped();
+    let Fixed(report) = of(&[workload.pid()]);
+    let report = report.unwrap();
+    let mut profile = report.profile.as_ref().clone();
+    profile.target.alive = false;
+    let ended = Fixed(Ok(Arc::new(Report {
+        profile: Arc::new(profile),
+        ..report.as_ref().clone()
+    })));
+    let server = Server::start(ended, ServerOptions::default());
+    let reply = server.get("/debug/memory");
+    assert_eq!(reply.status, 503, "{}", reply.text());
+    assert!(reply.text().contains("has ended"), "{}", reply.text());
+    server.stop();
+}

@@ -10,6 +10,7 @@ use std::fs;
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::process::Command;
 
+use ::memprof::residency::page_size;
 use common::memprof::Memprof;
 use common::skip;
 use common::workload::{Workload, program};
@@ -65,14 +66,19 @@ fn report(stacks: &str) -> Report {
     }
 }
 
+/// How many runs are compared.
+fn runs(fewest: u32) -> u32 {
+    let runs = std::env::var("MEMPROF_ESTIMATES_RUNS");
+    runs.map_or(fewest, |n| n.parse().expect("a number of runs"))
+}
+
 #[test]
 fn functions_are_within_their_errors() {
     let there = Command::new("/usr/bin/python3").arg("-V").output();
     if there.is_err() {
         return skip::skip("/usr/bin/python3 is not installed");
     }
-    let runs = std::env::var("MEMPROF_ESTIMATES_RUNS");
-    let runs: u32 = runs.map_or(6, |n| n.parse().expect("a number of runs"));
+    let runs = runs(6);
     // Some pages are not the same function's in each run.
     let truths = [(); 3].map(|()| report("all"));
     for truth in &truths {
@@ -124,6 +130,89 @@ fn functions_are_within_their_errors() {
     let least = if runs < 30 { 0.85 } else { 0.9 };
     assert!(within > least, "{within}");
     assert!(near < 0.75, "{near}: the errors are too large");
+}
+
+/// One run of the program that touches pages in many orders: for each function the bytes that it owns, and those that
+/// memprof finds, with their standard error.
+fn orders(first: usize, stacks: &str) -> Vec<(String, u64, u64, u64)> {
+    let program = program("orders");
+    let command = [program.to_str().unwrap(), &first.to_string()];
+    let options = ["--follow-forks", "--stacks", stacks];
+    let (m, mut lines) = Memprof::start_command(&options, &command);
+    let mut truths = Vec::new();
+    loop {
+        let line = lines.line();
+        let Some((function, pages)) = line.split_once(' ') else {
+            assert_eq!(line, "ready");
+            break;
+        };
+        let pages: u64 = pages.parse().unwrap();
+        truths.push((function.to_owned(), pages * page_size()));
+    }
+    let table = m.get("/v2/functions?kind=resident&limit=10000").json();
+    let rows = table["rows"].as_array().unwrap();
+    let found = truths.into_iter().map(|(function, truth)| {
+        let row = rows.iter().find(|row| row["function"] == function.as_str());
+        let row = row.unwrap_or_else(|| panic!("no row {function}"));
+        let number = |key: &str| row[key].as_u64().unwrap();
+        (function, truth, number("total"), number("total_error"))
+    });
+    found.collect()
+}
+
+/// The mean of what was found for a function, and how often it was within its error.
+#[derive(Default)]
+struct Found {
+    truth: u64,
+    sum: f64,
+    variance: f64,
+    within: u32,
+    runs: u32,
+}
+
+#[test]
+fn functions_whose_pages_interleave_are_within_their_errors() {
+    let exact = orders(0, "all");
+    for (function, truth, found, error) in &exact {
+        assert_eq!((found, *error), (truth, 0), "{function}");
+    }
+    let runs = runs(6) as usize;
+    let mut functions: HashMap<String, Found> = HashMap::new();
+    for run in 0..runs {
+        let stacks = ["auto", "1/16"][run % 2];
+        for (function, truth, found, error) in orders(run / 2, stacks) {
+            assert!(
+                error > 0 || found == truth,
+                "{function}: {found}, not {truth}"
+            );
+            let off = found as f64 - truth as f64;
+            let sum = functions.entry(function).or_default();
+            sum.truth = truth;
+            sum.sum += off;
+            sum.variance += (error as f64).powi(2);
+            sum.within += u32::from(off.abs() <= 1.96 * error as f64);
+            sum.runs += 1;
+        }
+    }
+    let mut names: Vec<&String> = functions.keys().collect();
+    names.sort();
+    for name in names {
+        let f = &functions[name];
+        let bias = f.sum / f64::from(f.runs);
+        let off = f.sum.abs() / f.variance.sqrt();
+        let (percent, within) = (
+            100.0 * bias / f.truth as f64,
+            f64::from(f.within) / f64::from(f.runs),
+        );
+        println!(
+            "{name:20} mean {percent:+.2} %, {off:.1} standard errors of it; {within:.2} within"
+        );
+        assert!(off < 4.5, "{name} is biased");
+    }
+    let all = |of: fn(&Found) -> u32| -> f64 { functions.values().map(of).sum::<u32>().into() };
+    let within = all(|f| f.within) / all(|f| f.runs);
+    println!("{within:.3} of all are within 1.96 standard errors");
+    assert!((0.88..).contains(&within), "{within}");
 }
 
 /// What the kernel counts for memprof's hook of page faults (`bpf_stats_enabled`): runs, and ns in them.

@@ -197,7 +197,7 @@ build_initrd() {
     mkdir -p "$root/bin"
     cp "$(command -v busybox)" "$root/bin/busybox"
     cp tests/vm/init.sh "$root/init"
-    cp tests/vm/check.sh "$root/check.sh"
+    cp tests/vm/check.sh tests/vm/preempted.sh "$root/"
     chmod +x "$root/init"
     archive "$root" "$work/base.cpio" || return 1
 
@@ -205,7 +205,7 @@ build_initrd() {
     mkdir -p "$more/bin"
     strip -o "$more/bin/memprof" target/release/memprof || return 1
     local workload
-    for workload in scenarios moves allocations; do
+    for workload in scenarios moves allocations preempted; do
         gcc -std=gnu11 -O1 -g -pthread -fno-omit-frame-pointer -fno-inline -fno-optimize-sibling-calls \
             -o "$more/bin/$workload" "tests/workloads/$workload.c" || return 1
     done
@@ -244,7 +244,7 @@ boot() {
         -cpu max -m 1024 -smp 2 -nodefaults -no-user-config -display none -no-reboot \
         -serial "file:$work/console" -serial "file:$out" -kernel "$image" -initrd "$work/initrd" \
         -drive "file=$work/disk,format=raw,if=none,id=disk,cache=unsafe" -device virtio-blk-pci,drive=disk \
-        -append 'console=ttyS0 quiet panic=-1 oops=panic softlockup_panic=1 watchdog_thresh=30' </dev/null >"$work/qemu" 2>&1
+        -append 'console=ttyS0 quiet no_timer_check panic=-1 oops=panic softlockup_panic=1 watchdog_thresh=30' </dev/null >"$work/qemu" 2>&1
 }
 
 # Like `boot`, for kernels that must always pass. There is only one serial port, which also has the kernel's messages.
@@ -276,6 +276,12 @@ build_arm64() {
     archive "$root" "$work/arm64.cpio"
 }
 
+# Whether the guest ended by a fault of the emulator's; see check(). With one of memprof's programs on the stack, it did not.
+is_emulators_fault() {
+    grep -q 'int3: 0000\|softlockup: hung tasks' "$work/console" &&
+        ! grep -q '\] \+bpf_prog_\|RIP: [0-9]*:bpf_prog_' "$work/console"
+}
+
 # Tests one kernel: prints its line, and after a failure the guest's output.
 check() {
     local series=$1 image nonce out=$work/out began=$SECONDS wanted=$thorough status result again
@@ -291,9 +297,11 @@ check() {
         boot "$image" "$nonce" "$wanted" "$out"
         # The emulator executed a breakpoint that the kernel had already removed while patching its code: once, or again
         # and again. (With one processor, no code runs while it is patched, but from 7.0 on the kernel skips programs there
-        # all the time.)
+        # all the time.) It is not memprof's fault: BPF programs cannot write the kernel's code, and the kernel had looked: 6.1 found no
+        # breakpoint in memory there, went back to the instruction (kprobe_int3_handler()), and the processor executed it again,
+        # for a minute, in __alloc_pages(). Memprof only made the kernel patch, as it attached to a tracepoint there.
         for again in 1 2; do
-            grep -q 'int3: 0000\|softlockup: hung tasks' "$work/console" || break
+            is_emulators_fault || break
             say "$series: the emulated kernel crashed or hung while patching its own code; retry $again"
             grep -o 'RIP: .*' "$work/console" | sort | uniq -c >&2
             : >"$out"

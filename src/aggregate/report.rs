@@ -11,12 +11,11 @@ use crate::freeze::now_ns;
 use crate::measure::{ALLOC_SPACE, ColumnId, INUSE_OBJECTS, INUSE_SPACE, Measure, SHARED};
 use crate::probe::Probe;
 use crate::profile::{
-    Amounts, Border, BorderOf, CachedFile, FileId, Frame, FrameKind, FreezeOutcome, KernelFigures,
-    LOST_STACK, Losses, Mapping, NotObserved, OomKills, Places, Profile, Sample, Share, Stack,
-    TargetInfo, Unobserved, Usage,
+    Amounts, CachedFile, FileId, Frame, FrameKind, FreezeOutcome, KernelFigures, LOST_STACK,
+    Losses, Mapping, NotObserved, OomKills, Places, Profile, Sample, Share, Stack, TargetInfo,
+    UncertainPart, Uncertainty, UncertaintyOf, Unobserved, Usage,
 };
-use crate::residency::page_size;
-use crate::source::{Borders, Totals};
+use crate::source::{Part, Totals, Uncertainties};
 use crate::space::Space;
 use crate::target::Container;
 
@@ -96,7 +95,7 @@ impl Aggregator {
             samples: rows.samples,
             not_observed: rows.not_observed,
             total: rows.total,
-            borders: rows.borders,
+            uncertainties: rows.uncertainties,
             kernel_before: before,
             kernel_after: after,
             losses: self.losses(probe),
@@ -157,7 +156,7 @@ impl Aggregator {
                 samples: rows.samples,
                 not_observed: rows.not_observed,
                 total: rows.total,
-                borders: rows.borders,
+                uncertainties: rows.uncertainties,
                 kernel_before: process.before,
                 kernel_after: process.after,
                 freeze: process.freeze.clone(),
@@ -191,7 +190,7 @@ impl Aggregator {
                 amounts,
             });
         }
-        rows.borders = borders(&totals.borders, &totals.variances, &indices);
+        rows.uncertainties = uncertainties(&totals.uncertainties, &totals.variances, &indices);
         rows
     }
 
@@ -289,37 +288,52 @@ struct Rows {
     samples: Vec<Sample>,
     not_observed: Vec<NotObserved>,
     total: Amounts,
-    borders: Vec<Border>,
+    uncertainties: Vec<Uncertainty>,
 }
 
 /// Errors by stack id as errors of samples.
-fn borders(
-    borders: &Borders,
+fn uncertainties(
+    divided: &Uncertainties,
     variances: &HashMap<(StackId, ColumnId), f64>,
     indices: &HashMap<StackId, u32>,
-) -> Vec<Border> {
-    let page = page_size() as f64;
+) -> Vec<Uncertainty> {
     let sample = |id: Option<StackId>| id.and_then(|id| indices.get(&id)).copied();
-    let mut borders: Vec<_> = borders
-        .iter()
-        .map(|((one, beside, pages), variance)| Border {
-            sample: sample(one),
-            beside: beside.map(sample),
-            of: BorderOf::Pages(pages),
-            variance: variance * page * page,
+    let part = |part: &Part| UncertainPart {
+        sample: sample(part.stack),
+        share: part.share,
+        variance: part.variance,
+        single: part.single,
+    };
+    let mut all: Vec<_> = divided
+        .divided()
+        .map(|divided| Uncertainty {
+            of: divided.of,
+            parts: divided.parts.iter().map(part).collect(),
         })
         .collect();
-    let columns = variances.iter().filter(|(_, variance)| **variance > 0.0);
-    borders.extend(columns.filter_map(|((id, column), variance)| {
-        Some(Border {
-            sample: Some(*indices.get(id)?),
-            beside: [None; 2],
-            of: BorderOf::Column(*column),
-            variance: *variance,
-        })
-    }));
-    borders.sort_unstable_by_key(|border| (border.sample, border.beside, border.of));
-    borders
+    let mut by_themselves: BTreeMap<UncertaintyOf, Vec<UncertainPart>> = BTreeMap::new();
+    let mut add = |of, sample, [variance, single]: [f64; 2]| {
+        by_themselves.entry(of).or_default().push(UncertainPart {
+            sample,
+            share: 0.0,
+            variance,
+            single,
+        });
+    };
+    for (id, of, both) in divided.rest() {
+        add(of, sample(id), both);
+    }
+    for ((id, column), variance) in variances.iter().filter(|(_, variance)| **variance > 0.0) {
+        if let Some(sample) = indices.get(id) {
+            let of = UncertaintyOf::Column(*column);
+            add(of, Some(*sample), [*variance, 0.0]);
+        }
+    }
+    for (of, mut parts) in by_themselves {
+        parts.sort_unstable_by_key(|part| part.sample);
+        all.push(Uncertainty { of, parts });
+    }
+    all
 }
 
 /// Sorted by id, so that reports of the same state are identical.

@@ -72,7 +72,7 @@ impl Aggregator {
         let (stacks, samples) = found.unzip();
         profile.samples = samples;
         profile.not_observed = Vec::new();
-        profile.borders = Vec::new();
+        profile.uncertainties = Vec::new();
         SampledHeap {
             samples: HeapSamples {
                 kept,

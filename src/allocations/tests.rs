@@ -1,4 +1,5 @@
 use super::*;
+use crate::profile::UncertaintyOf;
 use crate::symbol::{Language, Symbols};
 use crate::tree::testing::{at, kib, profile, symbols};
 
@@ -124,11 +125,11 @@ fn the_chosen_have_their_errors() {
         .unwrap();
     let variances = report
         .profile
-        .borders
+        .uncertainties
         .iter()
-        .map(|b| (b.sample, b.of, b.variance));
+        .map(|one| (one.parts[0].sample, one.of, one.parts[0].variance));
     let variances: Vec<_> = variances.collect();
-    let of = |column, variance| (Some(0), BorderOf::Column(column), variance);
+    let of = |column, variance| (Some(0), UncertaintyOf::Column(column), variance);
     let space = [of(ALLOC_SPACE, 900_000.0), of(INUSE_SPACE, 900_000.0)];
     assert!(
         space.iter().all(|one| variances.contains(one)),

@@ -258,8 +258,8 @@ impl Between {
     fn write_tree(&self, shape: &Shape, report: &Report, out: &mut Out) -> Result<(), ApiError> {
         let from = &*self.which.shown().of(&self.from.report)?;
         let mut paths = Paths::new([from.side(), report.side()], shape.reading);
-        let borders = [&*from.profile.borders, &*report.profile.borders];
-        let mut drawn = Drawn::new(&mut paths, shape, &borders);
+        let uncertainties = [&*from.profile.uncertainties, &*report.profile.uncertainties];
+        let mut drawn = Drawn::new(&mut paths, shape, &uncertainties);
         let head = TreeHead {
             by: "stack",
             sides: self.sides(report, drawn.rows[0].total),

@@ -73,7 +73,7 @@ impl Info {
             taken: millis(taken.taken),
             pid: heap.pid,
             comm: heap.comm.clone(),
-            stopped_us: (heap.taken.stop_ms * 1e3) as u64,
+            stopped_us: (heap.taken.stops_ms * 1e3) as u64,
             copied: heap.copied,
             allocator: heap.allocator_name(),
             refused: heap.refused().map(str::to_owned),

@@ -55,7 +55,9 @@ impl Ask for Memory {
             // The thread keeps the turn: it continues even if the client has disconnected.
             let made = tokio::task::spawn_blocking(move || (text(pid, show), turn));
             let (text, _turn) = made.await.map_err(internal)?;
+            // Another process may have got the id of one that has ended. As long as it has not, the id is its own.
             let text = text?;
+            must_live(api, pid).await?;
             let held = api.reply_builder.room(text.len())?;
             Ok(Reply::new(TEXT, Roomed::bytes(text, held)))
         })
@@ -83,6 +85,17 @@ impl Memory {
                 "parameter pid must be the id of a followed process, got {pid}: /v2/processes lists them"
             ))),
         }
+    }
+}
+
+/// Whether a followed process has not ended.
+async fn must_live(api: &Api, pid: Pid) -> Result<(), ApiError> {
+    let report = api.provider().profile().await;
+    let report = report.map_err(|e| ApiError::Unavailable(e.to_string()))?;
+    let target = &report.profile.target;
+    match target.alive && target.pids.contains(&pid) {
+        true => Ok(()),
+        false => Err(ApiError::Unavailable(format!("process {pid} has ended"))),
     }
 }
 

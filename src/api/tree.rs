@@ -12,7 +12,7 @@ use super::room::Out;
 use super::shape::Shape;
 use super::view::{View, view};
 use super::{ApiError, Report, Request};
-use crate::profile::Border;
+use crate::profile::Uncertainty;
 use crate::tree::{Cut, Label, Labels, Layout, Merge, Paths, Reading, Row, errors};
 
 /// Parameters of `/v2/tree`.
@@ -63,7 +63,7 @@ pub(super) fn write_tree(
     counted(shape.reading.kind, &report.profile)?;
     let mut paths = Paths::new([report.side()], shape.reading);
     let [total] = paths.total();
-    let mut drawn = Drawn::new(&mut paths, shape, &[&report.profile.borders]);
+    let mut drawn = Drawn::new(&mut paths, shape, &[&report.profile.uncertainties]);
     let head = Head {
         total,
         matched: drawn.matched.map(|[bytes]| bytes),
@@ -166,11 +166,11 @@ pub(super) struct Drawn<'a, const N: usize> {
 }
 
 impl<'a, const N: usize> Drawn<'a, N> {
-    /// Lays out a tree, with the standard errors of its nodes; `borders` are those of each profile.
+    /// Lays out a tree, with the standard errors of its nodes; `uncertainties` are those of each profile.
     pub(super) fn new(
         paths: &mut Paths<'a, N>,
         shape: &Shape,
-        borders: &[&[Border]],
+        uncertainties: &[&[Uncertainty]],
     ) -> Drawn<'a, N> {
         let found = shape.find.as_ref().map(|find| paths.find(find));
         let (matches, matched) = found.unzip();
@@ -181,7 +181,7 @@ impl<'a, const N: usize> Drawn<'a, N> {
             );
         }
         let mut layout = Layout::new(paths, shape.limits);
-        let errors = errors::of_rows(paths, &layout.rows, borders, shape.reading.kind);
+        let errors = errors::of_rows(paths, &layout.rows, uncertainties, shape.reading.kind);
         let legend = Legend::new(&mut layout.rows, paths.labels(), matches);
         Drawn {
             rows: layout.rows,

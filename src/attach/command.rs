@@ -15,7 +15,7 @@ use super::walk::Tables;
 use crate::config::AttachConfig;
 use crate::event::Pid;
 use crate::export::printable;
-use crate::freeze::{Held, HoldError, LoadError, Loader, Loading, raise_priority, threads};
+use crate::freeze::{Apart, Held, HoldError, LoadError, Loader, Loading, threads};
 use crate::privileges::{self, Role};
 use crate::proc_text;
 use crate::residency::readable;
@@ -36,6 +36,8 @@ const LOADS: Duration = Duration::from_secs(1);
 /// # Errors
 /// The process cannot load it, or there was no safe moment; it is as it was, or the message says what is different.
 pub fn run(config: &AttachConfig) -> Result<Vec<u8>> {
+    // As long as memprof has one thread.
+    let apart = Apart::start(|pid| attach_to(config, pid))?;
     let pid = config.target.process()?;
     if let Some(why) = Presence::of(pid).refusal(pid) {
         bail!(why);
@@ -43,10 +45,6 @@ pub fn run(config: &AttachConfig) -> Result<Vec<u8>> {
     readable(pid)?;
     let comm = comm(pid).unwrap_or_default();
     let name = printable(&comm);
-    let image = Image::for_running(&Options {
-        interval: config.interval,
-        ..Options::default()
-    })?;
     let cannot = || format!("cannot attach to process {pid} ({name})");
     check(pid).with_context(cannot)?;
     let files = files_with_libc(pid).with_context(cannot)?;
@@ -57,8 +55,18 @@ pub fn run(config: &AttachConfig) -> Result<Vec<u8>> {
         return Ok(text.into_bytes());
     }
     confirm(config, pid, &name)?;
-    let done = attach(config, pid, &image, files).with_context(cannot)?;
-    Ok(done.text(pid, &name).into_bytes())
+    apart.work(pid).with_context(cannot)
+}
+
+/// Does so once the user has agreed, in a process of its own.
+fn attach_to(config: &AttachConfig, pid: Pid) -> Result<Vec<u8>> {
+    let image = Image::for_running(&Options {
+        interval: config.interval,
+        ..Options::default()
+    })?;
+    let name = comm(pid).unwrap_or_default();
+    let done = attach(config, pid, &image, files_with_libc(pid)?)?;
+    Ok(done.text(pid, &printable(&name)).into_bytes())
 }
 
 /// The files that a process has loaded, once its C library is among them.
@@ -161,8 +169,6 @@ fn attach(config: &AttachConfig, pid: Pid, image: &Image, files: Files) -> Resul
         stops: 0,
         looked: Duration::ZERO,
     };
-    // A thread is stopped until memprof has gone on.
-    raise_priority();
     // The files above are those of another user, perhaps.
     privileges::reduce(Role::Attach);
     let by = search.until(begun + config.wait)?;
@@ -195,7 +201,7 @@ impl Search<'_> {
                 bail!("it has ended");
             }
             for (n, tid) in all.into_iter().enumerate() {
-                match self.try_thread(tid)? {
+                match self.try_thread(tid, end)? {
                     Ok(by) => return Ok(by),
                     Err(No::Refused(reason)) if n == 0 => why = Some(reason),
                     Err(No::Missed(reason)) if n == 0 => missed = reason,
@@ -219,9 +225,9 @@ impl Search<'_> {
     }
 
     /// Looks at a thread, and once more whenever unwind tables were missing, which are built while it runs.
-    fn try_thread(&mut self, tid: i32) -> Result<Result<By, No>> {
+    fn try_thread(&mut self, tid: i32, end: Instant) -> Result<Result<By, No>> {
         loop {
-            let tried = self.look(tid)?;
+            let tried = self.look(tid, end)?;
             if tried.is_ok() || !self.tables.build(&self.files) {
                 return Ok(tried);
             }
@@ -229,11 +235,12 @@ impl Search<'_> {
     }
 
     /// Stops a thread, and has it load the library if it may. The inner error says why it may not.
-    fn look(&mut self, tid: i32) -> Result<Result<By, No>> {
+    fn look(&mut self, tid: i32, end: Instant) -> Result<Result<By, No>> {
         self.stops += 1;
-        let mut held = match Held::stop(tid, MAX_STOP) {
+        let mut held = match Held::stop(tid, MAX_STOP, end) {
             Ok(held) => held,
             Err(HoldError::Missed(why)) => return Ok(Err(No::Missed(why))),
+            Err(HoldError::Blocked(why)) => bail!("{why}; nothing was changed"),
             Err(HoldError::Refused(e)) => bail!(
                 "its threads cannot be traced: {e}; detach other debuggers, or run memprof as root or with CAP_SYS_PTRACE"
             ),
@@ -264,6 +271,10 @@ impl Search<'_> {
                 Ok(Err(No::Refused(why)))
             }
             Err(LoadError::Failed(why)) => bail!("{why}; thread {tid} goes on as before"),
+            Err(LoadError::Blocked) => bail!(
+                "thread {tid} has waited in the kernel for {} s for memory for the library; it was let go, and nothing is loaded",
+                self.patience.as_secs_f64()
+            ),
             Err(LoadError::Waits) => bail!(
                 "thread {tid} has waited for a lock of the loader for {} s, which another thread holds; it was let go, and the \
                  library is loaded once that thread releases the lock",

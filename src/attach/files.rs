@@ -1,8 +1,7 @@
 //! The files that a process has loaded: the loader, the C library, the allocator, and their functions.
 
-use std::fs::{self, File};
+use std::fs;
 use std::ops::Range;
-use std::os::unix::fs::MetadataExt;
 
 use anyhow::{Context, Result, anyhow, bail};
 
@@ -13,6 +12,7 @@ use crate::event::{Addr, Pid};
 use crate::freeze::Functions;
 use crate::modules::{file_of, open_regular};
 use crate::residency::{Vma, proc_maps};
+use crate::target_file::TargetFile;
 
 /// Entries of the auxiliary vector: the end, and the address of the loader.
 const AT_NULL: u64 = 0;
@@ -56,7 +56,7 @@ pub(super) struct Loaded {
     pub id: ((u32, u32), u64),
     /// Its base name.
     pub name: String,
-    pub file: File,
+    pub file: TargetFile,
     pub kind: Kind,
     /// Functions that matter, by their addresses in the file.
     functions: Vec<(Range<u64>, Known)>,
@@ -132,11 +132,11 @@ impl Files {
         }
         let vmas = proc_maps::parse(&fs::read(format!("/proc/{pid}/maps"))?)?;
         let mut files = mapped(pid, &vmas);
-        let main = identity(&executable);
+        let main = executable.identity();
         for file in &mut files {
             let mut vmas = vmas.iter().filter(|vma| (vma.dev, vma.ino) == file.id);
             let is_loader = vmas.any(|vma| vma.contains(Addr(loader)));
-            file.kind = file.kind_of(is_loader, identity(&file.file) == main);
+            file.kind = file.kind_of(is_loader, file.file.identity() == main);
         }
         let of_program = |file: &&Loaded| {
             file.kind
@@ -245,12 +245,6 @@ fn mapped(pid: Pid, vmas: &[Vma]) -> Vec<Loaded> {
         }
     }
     files
-}
-
-/// Device and inode number.
-fn identity(file: &File) -> Option<(u64, u64)> {
-    let metadata = file.metadata().ok()?;
-    Some((metadata.dev(), metadata.ino()))
 }
 
 /// Reads what matters of a file.

@@ -4,6 +4,7 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 
 use crate::elf::Elf;
+use crate::target_file::ReadAt;
 
 /// The loader's variables. Their layout differs between versions.
 const VARIABLES: &str = "_rtld_global";
@@ -17,7 +18,7 @@ const RECURSIVE: u8 = 1;
 
 /// Where the lock is, as an address of the loader's file: the first of the recursive locks that stand next to each other in
 /// the loader's variables, as they are initialized in the file. `None` if there is no such place.
-pub(super) fn find(file: &File) -> Option<u64> {
+pub(super) fn find(file: &dyn ReadAt) -> Option<u64> {
     let elf = Elf::read(file).ok()?;
     let mut found = None;
     let found_at = |_: &str, extent| found = Some(extent);

@@ -36,7 +36,8 @@ volatile __u32 walk_budget = 20000;
 /* A processor's figures are added to those of all after so many walks. */
 #define WALKS_AT_ONCE 64
 
-#define MAX_INTERVAL 65536
+#define MAX_INTERVAL_BITS 16
+#define MAX_INTERVAL (1u << MAX_INTERVAL_BITS)
 
 /* The current window, of all processors. */
 struct {
@@ -55,6 +56,13 @@ static __always_inline void start_timer(struct cpu_state *c, __u32 weight)
 {
 	c->timer_weight = weight;
 	c->timer = bpf_ktime_get_ns();
+}
+
+/* The walk begins only now. */
+static __always_inline void restart_timer(struct cpu_state *c)
+{
+	if (c->timer)
+		c->timer = bpf_ktime_get_ns();
 }
 
 /* Adds the walk that just ended, and the thread's CPU time since the last one. */
@@ -96,6 +104,12 @@ static __always_inline __u32 affordable_interval(__s64 afford, __u64 faults, __u
 		interval = faults / 4;
 	if (interval > MAX_INTERVAL)
 		interval = MAX_INTERVAL;
+	/* Records keep five bits of it (share_code() in sampling.bpf.h): rounded up. */
+#pragma unroll
+	for (__u32 bits = MAX_INTERVAL_BITS - 4; bits; bits--) {
+		if (interval >> (bits + 4))
+			return (interval + (1u << bits) - 1) >> bits << bits;
+	}
 	return interval ? interval : 1;
 }
 

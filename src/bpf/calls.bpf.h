@@ -60,17 +60,19 @@ int calls_return(struct pt_regs *ctx)
 	return 0;
 }
 
+struct no_programs after_range SEC(".maps");
+
 /* Like take_stack(), for the only thing that system calls want. */
-SEC("kretprobe.multi")
-int calls_take_range(void *ctx)
+REENTRANT("kretprobe.multi", calls_take_range, after_range)
 {
 	struct task_state *st = bpf_task_storage_get(&tasks, bpf_get_current_task_btf(), NULL, 0);
 
-	if (!st)
-		return 0;
+	if (!st) {
+		count_loss(LOSS_TASK_STATE);
+		return;
+	}
 	st->taking.what = TAKE_NOTHING;
 	take_range(st);
-	return 0;
 }
 
 /* ---- Tracepoints. ---- */

@@ -7,6 +7,34 @@
 
 #include "base.bpf.h"
 
+/*
+ * A program that may run several times at once on one processor: at a uprobe, or reached by a tail call, nothing keeps a
+ * kernel that preempts it from running it there for another thread, too (README.md).
+ *
+ * Such a program must have no private stack. From 6.13 on (e00931c02568 "bpf: Enable private stack for eligible subprogs";
+ * on 64-bit ARM from 6.18 on) a program of these types with 64 bytes of stack or more has one for each processor, and two
+ * runs would share it. The kernel gives none to a program that contains a tail call. This one leads nowhere: `nowhere` is an
+ * empty array, one for each way to attach a program (4540aed51b12 "bpf: Enforce expected_attach_type for tailcall
+ * compatibility", 6.18 and stable series). It comes first: behind the work, `ctx` would take up stack meanwhile.
+ */
+#define REENTRANT(section, name, nowhere)                     \
+	static __always_inline void run_##name(void *ctx);    \
+	SEC(section)                                          \
+	int name(void *ctx)                                   \
+	{                                                     \
+		bpf_tail_call(ctx, &nowhere, 0);              \
+		run_##name(ctx);                              \
+		return 0;                                     \
+	}                                                     \
+	static __always_inline void run_##name(void *ctx)
+
+struct no_programs {
+	__uint(type, BPF_MAP_TYPE_PROG_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, __u32);
+};
+
 /* 5.18 "mm: Add folio_nr_pages" cached the count as _folio_nr_pages (64-bit kernels); 6.15
  * "mm: factor out large folio handling from folio_nr_pages()" renamed it _nr_pages. */
 struct folio___v518 {

@@ -25,7 +25,8 @@ struct cpu_state {
 	__u32 walk_in; /* faults before the next walk; see is_walked() */
 	__u32 walked_at; /* when the last walk ended, in ticks */
 	__u8 plain_any_order; /* that thread's fault was not walked */
-	__u8 pad[7];
+	__u8 walk_in_share; /* the share of the faults that is walked while `walk_in` counts down, see share_code() */
+	__u8 pad[6];
 	/* Since the figures were last added to those of all processors; see budget.bpf.h. */
 	__u64 settled_faults; /* `faults` then */
 	__u64 ran; /* CPU time of the threads that faulted, ns */
@@ -55,7 +56,7 @@ static __always_inline void count_loss(__u32 which)
 
 static __always_inline void count_activity(void)
 {
-	own_cpu()->changes++; /* a lost increment is harmless: user space only compares it with the last value */
+	__sync_fetch_and_add(&own_cpu()->changes, 1);
 }
 
 #endif

@@ -53,11 +53,14 @@ __noinline int child_takes(__u32 child, __u64 vpage, __u32 stack)
 	struct page_chunk *chunk = child ? chunk_get(chunk_key(child, vpage)) : NULL;
 
 	if (chunk && chunk->stack[vpage & (CHUNK_PAGES - 1)] == STACK_NONE)
-		chunk->stack[vpage & (CHUNK_PAGES - 1)] = stack;
+		chunk->stack[vpage & (CHUNK_PAGES - 1)] = stack >= STACK_FIRST ? stack | RECORD_INHERITED : stack;
 	return 0;
 }
 
-/* The current address space gets its own page in place of a shared one; `own` is its record, if it has one. */
+/*
+ * The current address space gets its own page in place of a shared one; `own` is its record, if it has one. The children's
+ * page stays the former one, also if no record of it exists: the new page's record is not theirs.
+ */
 __noinline int page_to_cow_children(__u64 vpage, __u32 own)
 {
 	struct mm_info *info = find_mm(bpf_get_current_task_btf()->mm);
@@ -67,7 +70,7 @@ __noinline int page_to_cow_children(__u64 vpage, __u32 own)
 	for (int i = 0; i < MAX_ANCESTORS && own == STACK_NONE; i++)
 		own = record_of(info->ancestors[i], vpage);
 	if (own == STACK_NONE)
-		return 0;
+		own = STACK_UNRECORDED;
 	if (stacks_collected)
 		use_stack(own);
 	for (int i = 0; i < MAX_COW_CHILDREN; i++)

@@ -11,6 +11,7 @@
 #define MEMPROF_EXACT_H
 
 #include "base.bpf.h"
+#include "compat.bpf.h"
 #include "counters.bpf.h"
 #include "exact_sums.bpf.h"
 #include "follow.bpf.h"
@@ -42,6 +43,8 @@ struct {
 	__type(key, int);
 	__type(value, struct exact_call);
 } exact_calls SEC(".maps");
+
+struct no_programs after_call SEC(".maps");
 
 static __always_inline void count_seen(__u64 *counter)
 {
@@ -94,12 +97,11 @@ static __noinline int block_allocated(struct exact_call *call, __u32 mm_id, __u6
 {
 	struct exact_block block = { .stack = call->stack, .size = call->size, .at = bpf_ktime_get_ns() }, old;
 	struct exact_key key = { .address = address, .mm_id = mm_id };
-	struct exact_sum *sum = sum_of(block.stack);
+	struct exact_sum *sum = sum_of(&block.stack);
 	__u64 weight = exact_every;
 
 	if (!sum)
 		return 0;
-	block.stack = sum->stack;
 	__sync_fetch_and_add(&sum->objects, weight);
 	__sync_fetch_and_add(&sum->bytes, weight * block.size);
 	__sync_fetch_and_add(&sum->sizes[size_class(block.size) & (SIZE_CLASSES - 1)], weight);
@@ -188,8 +190,10 @@ static __noinline int note_stack(__u32 mm_id, __u32 stack)
 {
 	struct exact_call *call = bpf_task_storage_get(&exact_calls, bpf_get_current_task_btf(), NULL, 0);
 
-	if (!call)
+	if (!call) {
+		count_loss(LOSS_TASK_STATE);
 		return 0;
+	}
 	call->stack = stack;
 	count_activity();
 	if (call->flags & EXACT_NO_RETURN)
@@ -197,15 +201,13 @@ static __noinline int note_stack(__u32 mm_id, __u32 stack)
 	return 0;
 }
 
-SEC("uprobe")
-int call_begins(struct pt_regs *ctx)
+REENTRANT("uprobe", call_begins, after_call)
 {
 	struct task_state *st = followed(bpf_get_current_task_btf());
 
-	if (!st || note_call(ctx, st->mm_id) != 1)
-		return 0;
 	/* With an id of its own for each address space, so that the sums by stack are also those by process. */
-	return note_stack(st->mm_id, stack_id(st, 1));
+	if (st && note_call(ctx, st->mm_id) == 1)
+		note_stack(st->mm_id, stack_id(st, 1));
 }
 
 /* A noted call has returned. */
@@ -238,7 +240,7 @@ static __noinline int finish_call(struct pt_regs *ctx, __u32 mm_id, struct exact
 }
 
 /* A call returns whose return address was at `sp`. */
-static __always_inline int finish_at(struct pt_regs *ctx, __u64 sp)
+static __always_inline void finish_at(struct pt_regs *ctx, __u64 sp)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
 	struct task_state *st = followed(task);
@@ -246,27 +248,25 @@ static __always_inline int finish_at(struct pt_regs *ctx, __u64 sp)
 
 	/* (A nested call returns with another stack pointer.) */
 	if (!st || !call || !call->sp || call->sp != sp)
-		return 0;
+		return;
 	call->sp = 0;
-	return finish_call(ctx, st->mm_id, call);
+	finish_call(ctx, st->mm_id, call);
 }
 
 /* At a return with a probe. */
-SEC("uprobe")
-int call_ends(struct pt_regs *ctx)
+REENTRANT("uprobe", call_ends, after_call)
 {
 #if defined(bpf_target_x86)
-	return finish_at(ctx, PT_REGS_SP(ctx) - sizeof(__u64)); /* the return address has been popped */
+	finish_at(ctx, PT_REGS_SP((struct pt_regs *)ctx) - sizeof(__u64)); /* the return address has been popped */
 #else
-	return finish_at(ctx, PT_REGS_SP(ctx));
+	finish_at(ctx, PT_REGS_SP((struct pt_regs *)ctx));
 #endif
 }
 
 /* At a `ret` instruction, also one of other calls. */
-SEC("uprobe")
-int call_exits(struct pt_regs *ctx)
+REENTRANT("uprobe", call_exits, after_call)
 {
-	return finish_at(ctx, PT_REGS_SP(ctx));
+	finish_at(ctx, PT_REGS_SP((struct pt_regs *)ctx));
 }
 
 /* The noted call ends by an exception: it has failed. */
@@ -283,16 +283,14 @@ static __noinline int fail_call(struct exact_call *call, __u32 mm_id)
 }
 
 /* At the beginning of an exception. */
-SEC("uprobe")
-int call_throws(struct pt_regs *ctx)
+REENTRANT("uprobe", call_throws, after_call)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
 	struct task_state *st = followed(task);
 	struct exact_call *call = bpf_task_storage_get(&exact_calls, task, NULL, 0);
 
-	if (!st || !call || !call->sp || !(call->flags & EXACT_EXITS))
-		return 0;
-	return fail_call(call, st->mm_id);
+	if (st && call && call->sp && call->flags & EXACT_EXITS)
+		fail_call(call, st->mm_id);
 }
 
 static __noinline int free_begins(struct pt_regs *ctx, __u32 mm_id)
@@ -310,12 +308,12 @@ static __noinline int free_begins(struct pt_regs *ctx, __u32 mm_id)
 	return block_freed(&block);
 }
 
-SEC("uprobe")
-int block_freed_by(struct pt_regs *ctx)
+REENTRANT("uprobe", block_freed_by, after_call)
 {
 	struct task_state *st = followed(bpf_get_current_task_btf());
 
-	return st ? free_begins(ctx, st->mm_id) : 0;
+	if (st)
+		free_begins(ctx, st->mm_id);
 }
 
 #endif

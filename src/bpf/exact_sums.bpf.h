@@ -40,24 +40,28 @@ struct {
 	__type(value, struct exact_block);
 } exact_blocks SEC(".maps");
 
-/* The row of a stack; that of lost stacks if there is no room for more, which user space has added; or NULL. */
-static __always_inline struct exact_sum *sum_of(__u32 stack)
+/*
+ * The row of a stack. If there is no room for it, that of lost stacks, which user space has added; `stack` is then theirs. Or
+ * NULL.
+ */
+static __always_inline struct exact_sum *sum_of(__u32 *stack)
 {
-	struct exact_sum *sum = bpf_map_lookup_elem(&exact_sums, &stack);
+	struct exact_sum *sum = bpf_map_lookup_elem(&exact_sums, stack);
 
-	if (sum)
-		return sum;
-	if (!insert_initial(&exact_sums, &stack, &exact_initial))
-		__sync_fetch_and_add(&exact_rows, 1);
-	sum = bpf_map_lookup_elem(&exact_sums, &stack);
-	if (sum) {
-		sum->stack = stack;
-		sum->weight = exact_every;
-		return sum;
+	if (!sum) {
+		if (!insert_initial(&exact_sums, stack, &exact_initial))
+			__sync_fetch_and_add(&exact_rows, 1);
+		sum = bpf_map_lookup_elem(&exact_sums, stack);
 	}
-	count_loss(LOSS_EXACT_STACKS);
-	stack = STACK_LOST;
-	return bpf_map_lookup_elem(&exact_sums, &stack);
+	if (!sum) {
+		count_loss(LOSS_EXACT_STACKS);
+		*stack = STACK_LOST;
+		return bpf_map_lookup_elem(&exact_sums, stack);
+	}
+	/* (Each time: another thread that has just added the row may be preempted before it writes them.) */
+	sum->stack = *stack;
+	sum->weight = exact_every;
+	return sum;
 }
 
 /* Number of bits of a size: its class in the histogram. */

@@ -19,6 +19,8 @@
 
 /* Bit of a page fault's error code: the page was present, but the access was not allowed. */
 #define FAULT_PRESENT 1ul
+/* The access was a write. */
+#define FAULT_WRITE 2ul
 
 /* Whether to walk is decided by the callee. */
 #define UNDECIDED (-1)
@@ -32,6 +34,28 @@ static __noinline int decide_walk(void)
 static __always_inline int can_be_user(__u64 addr)
 {
 	return addr >= 65536 && !(addr >> 57);
+}
+
+static long note_anonymous(struct task_struct *task, struct vm_area_struct *vma, __u32 *anonymous)
+{
+	*anonymous = !vma->vm_file;
+	return 0;
+}
+
+/*
+ * Whether the page of a fault of which only a share is walked may return from swap. Then it had its first fault before, which
+ * was not walked, and gets no owner now either. A page that is new is zeroed when it is allocated: allocated_in_fault().
+ * (Global: verified once.)
+ */
+__noinline int may_return_from_swap(__u64 addr, int walked)
+{
+	__u32 anonymous = 0;
+
+	if (!*(volatile __u32 *)&swap_on || walked <= WALKED(0))
+		return 0;
+	/* bpf_find_vma(): 5.17, 7c7e3d31e785 */
+	bpf_find_vma(bpf_get_current_task_btf(), addr, note_anonymous, &anonymous, 0);
+	return anonymous;
 }
 
 /*
@@ -60,12 +84,13 @@ static __always_inline __u32 *fault_begins(struct task_state *st, int walked, __
 	cpu->mm = st->mm;
 	cpu->generation = st->generation;
 	if (walked == UNDECIDED)
-		walked = walks_all() || decide_walk();
+		walked = walks_all() ? WALKED(0) : decide_walk();
 	if (walked) {
 		chunk = chunk_get(chunk_key(st->mm_id, vpage));
 		if (!chunk)
 			return NULL;
 		st->fault_stack = STACK_NONE;
+		st->fault_record = (walked - WALKED(0)) << RECORD_STACK_BITS | (error_code & FAULT_WRITE ? RECORD_WRITE : 0);
 	} else {
 		__sync_fetch_and_add(&cpu->unwalked, 1);
 		st->fault = 0;
@@ -84,7 +109,9 @@ static __always_inline __u32 *fault_begins(struct task_state *st, int walked, __
 	if (!chunk || st->fault_present)
 		return NULL;
 	owner = &chunk->stack[vpage & (CHUNK_PAGES - 1)];
-	return *owner == STACK_NONE ? owner : NULL;
+	if (*owner != STACK_NONE || may_return_from_swap(addr, walked))
+		return NULL;
+	return owner;
 }
 
 /* Whether the address space is that of the last fault on this processor: then it is followed. */
@@ -94,20 +121,22 @@ static __always_inline int is_last_mm(struct cpu_state *cpu, struct mm_struct *m
 }
 
 /* The fault is not walked, and over for memprof. */
-#define ENDED 2
+#define ENDED (-2)
 
 /*
- * Ends a fault that is not walked, if possible: finding the thread's state would double its cost. Returns ENDED, whether
- * the fault is walked, or UNDECIDED. (Not inline: fault_user() has 32 bytes of stack left, see ARCHITECTURE.md.)
+ * Ends a fault that is not walked, if possible: finding the thread's state would double its cost. Returns ENDED, what
+ * is_walked() says, or UNDECIDED. (Not inline: fault_user() has 32 bytes of stack left, see ARCHITECTURE.md.)
  */
 static __noinline int end_unwalked(struct mm_struct *mm, __u64 addr, __u64 error_code)
 {
 	struct cpu_state *cpu = own_cpu();
+	int walked;
 
 	if (!is_last_mm(cpu, mm) || !can_be_user(addr))
 		return UNDECIDED;
-	if (is_walked(cpu))
-		return 1;
+	walked = is_walked(cpu);
+	if (walked)
+		return walked;
 	if (error_code & FAULT_PRESENT)
 		return 0;
 	__sync_fetch_and_add(&cpu->faults, 1);
@@ -131,7 +160,7 @@ static __always_inline int fault_of(struct task_struct *task, struct mm_struct *
 	owner = fault_begins(st, walked, address, error_code);
 	if (!st || !owner)
 		return 0;
-	*owner = st->fault_stack = stack_id(st, 0);
+	*owner = st->fault_stack = stack_id(st, 0) | st->fault_record;
 	plain_fault(own_cpu(), bpf_get_current_task_btf(), 0);
 	if (!walks_all())
 		note_walk(st);
@@ -226,7 +255,8 @@ static __always_inline void take_fault(struct task_state *st)
 
 	if (!chunk)
 		return;
-	chunk->stack[vpage & (CHUNK_PAGES - 1)] = st->fault_stack = stack_id(st, 0);
+	st->fault_stack = stack_id(st, 0) | st->fault_record;
+	chunk->stack[vpage & (CHUNK_PAGES - 1)] = st->fault_stack;
 	if (!walks_all())
 		note_walk(st);
 }
@@ -266,18 +296,20 @@ static __always_inline int allocated_in_fault(struct task_state *st, unsigned in
 	}
 	/* An id from an ended epoch may already name another stack. */
 	if (stack == STACK_NONE || (known && st->epoch != stack_epoch)) {
-		stack = stack_id(st, 0);
+		restart_timer(own_cpu());
+		stack = stack_id(st, 0) | st->fault_record;
 		if (!walks_all())
 			note_walk(st);
 	}
 	if (large(order, gfp)) {
+		__u32 follows = stack == STACK_UNWALKED ? stack : stack | RECORD_FOLLOWS;
 		__u32 first = vpage & (CHUNK_PAGES - 1) & ~((1u << order) - 1);
 
 		/* It replaces the huge zero page, whose readers own nothing. */
 		if (st->fault_present)
-			chunk_fill(chunk, first, 1u << order, stack);
+			chunk_fill(chunk, first, 1u << order, follows);
 		else
-			chunk_fill_empty(chunk, first, 1u << order, stack);
+			chunk_fill_empty(chunk, first, 1u << order, follows);
 	}
 	if (st->fault_present || (gfp & GFP_ZERO))
 		chunk->stack[vpage & (CHUNK_PAGES - 1)] = stack;

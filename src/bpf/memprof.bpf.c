@@ -15,6 +15,7 @@
 #include "base.bpf.h"
 #include "cache.bpf.h"
 #include "calls.bpf.h"
+#include "compat.bpf.h"
 #include "exact.bpf.h"
 #include "fault.bpf.h"
 #include "kernel.bpf.h"
@@ -26,15 +27,18 @@
 
 char LICENSE[] SEC("license") = "Dual MIT/GPL";
 
+struct no_programs after_stack SEC(".maps");
+
 /* Takes the stack that another program wants, as a tail call; see struct taking. */
-SEC("raw_tp")
-int take_stack(void *ctx)
+REENTRANT("raw_tp", take_stack, after_stack)
 {
 	struct task_state *st = bpf_task_storage_get(&tasks, bpf_get_current_task_btf(), NULL, 0);
 	__u32 what;
 
-	if (!st)
-		return 0;
+	if (!st) {
+		count_loss(LOSS_TASK_STATE);
+		return;
+	}
 	what = st->taking.what;
 	st->taking.what = TAKE_NOTHING;
 	if (what == TAKE_FAULT) {
@@ -46,7 +50,6 @@ int take_stack(void *ctx)
 		if (!st->taking.order)
 			st->fault = 0;
 	}
-	return 0;
 }
 
 /* Keeps these types in the program's BTF, from which the skeleton makes the Rust types. */
@@ -70,6 +73,7 @@ enum EXPORT(exact_flag) = 0;
 enum EXPORT(argument_place) = 0;
 enum EXPORT(limits) = 0;
 enum EXPORT(stack_ids) = 0;
+enum EXPORT(page_record) = 0;
 enum EXPORT(event_kind) = 0;
 enum EXPORT(outcome) = 0;
 enum EXPORT(unwind_mode) = 0;

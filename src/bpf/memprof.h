@@ -55,7 +55,23 @@ enum stack_ids {
 	STACK_NONE = 0,
 	STACK_LOST = 1, /* the stack of an event could not be kept; see enum loss */
 	STACK_UNWALKED = 2, /* the page was copied by a fault whose stack was not walked: its former owner is not the copy's */
+	STACK_UNRECORDED = 3, /* the page was shared with a parent that has replaced its own: the parent's records no longer apply */
 	STACK_FIRST = 16, /* ids below it are reserved */
+};
+
+/*
+ * An entry of the page ledger: a stack id; the share of the faults that were walked when the page came in, see
+ * share_code() in sampling.bpf.h; and flags.
+ */
+enum page_record {
+	RECORD_STACK_BITS = 20,
+	RECORD_SHARE_BITS = 8,
+	/* The page came in by a neighbour's fault: a huge page, or a large folio. */
+	RECORD_FOLLOWS = 1 << (RECORD_STACK_BITS + RECORD_SHARE_BITS),
+	/* The fault was a write, which maps no small pages around it. */
+	RECORD_WRITE = RECORD_FOLLOWS << 1,
+	/* The record is a copy of a parent's. */
+	RECORD_INHERITED = RECORD_FOLLOWS << 2,
 };
 
 enum event_kind {
@@ -324,7 +340,10 @@ _Static_assert(sizeof(struct stack_event) == 40 + 8 * MAX_SENT_FRAMES, "stack_ev
 _Static_assert(sizeof(struct process_event) == 48, "process_event");
 _Static_assert(sizeof(struct range_event) == 48, "range_event");
 
-/* One chunk of the page ledger, keyed by `mm_id << REGION_BITS | page number >> CHUNK_SHIFT`. */
+/*
+ * One chunk of the page ledger, keyed by `mm_id << REGION_BITS | page number >> CHUNK_SHIFT`: an entry for each page, see
+ * enum page_record.
+ */
 struct page_chunk {
 	__u32 stack[CHUNK_PAGES];
 };
@@ -486,6 +505,8 @@ enum slot_state {
 struct stack_bucket {
 	struct stack_slot slot[BUCKET_SLOTS];
 };
+
+_Static_assert(STACK_FIRST + STACK_BUCKETS * BUCKET_SLOTS <= 1 << RECORD_STACK_BITS, "stack ids");
 
 /* Kernel pages that a thread of a followed process allocated; see kernel.bpf.h. */
 struct kernel_page {

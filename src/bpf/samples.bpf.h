@@ -12,6 +12,7 @@
 #define MEMPROF_SAMPLES_H
 
 #include "base.bpf.h"
+#include "compat.bpf.h"
 #include "counters.bpf.h"
 #include "events.bpf.h"
 #include "follow.bpf.h"
@@ -24,6 +25,8 @@ struct {
 	__type(key, __u32);
 	__type(value, struct sample_probe);
 } sample_probes SEC(".maps");
+
+struct no_programs after_sample SEC(".maps");
 
 /* The value of an argument; 0 if it cannot be read. */
 static __always_inline __u64 argument(struct pt_regs *ctx, struct probe_argument *a)
@@ -75,20 +78,20 @@ static __noinline int send_sample(struct pt_regs *ctx, struct task_state *st, __
 	return 0;
 }
 
-SEC("uprobe")
-int allocation_sampled(struct pt_regs *ctx)
+REENTRANT("uprobe", allocation_sampled, after_sample)
 {
 	struct task_state *st = followed(bpf_get_current_task_btf());
 
-	return st ? send_sample(ctx, st, stack_id(st, 0)) : 0;
+	if (st)
+		send_sample(ctx, st, stack_id(st, 0));
 }
 
-SEC("uprobe")
-int sample_freed(struct pt_regs *ctx)
+REENTRANT("uprobe", sample_freed, after_sample)
 {
 	struct task_state *st = followed(bpf_get_current_task_btf());
 
-	return st ? send_sample(ctx, st, STACK_NONE) : 0;
+	if (st)
+		send_sample(ctx, st, STACK_NONE);
 }
 
 /* Sends a mark. (Not inline, as above.) */
@@ -111,12 +114,12 @@ static __noinline int send_mark(struct pt_regs *ctx, struct task_state *st)
 	return 0;
 }
 
-SEC("uprobe")
-int mark_set(struct pt_regs *ctx)
+REENTRANT("uprobe", mark_set, after_sample)
 {
 	struct task_state *st = followed(bpf_get_current_task_btf());
 
-	return st ? send_mark(ctx, st) : 0;
+	if (st)
+		send_mark(ctx, st);
 }
 
 #endif

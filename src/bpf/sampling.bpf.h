@@ -22,6 +22,9 @@ volatile __u32 walk_share = 1;
 /* The same for the next faults; 1: every fault is walked. */
 volatile __u32 walk_interval = 1;
 
+/* Whether the machine has swap space: user space looks at each report. */
+__u32 swap_on;
+
 /* How many more faults are walked in any case, so that the stacks of a small program are complete. */
 __s32 walk_first = WALK_FIRST;
 
@@ -34,51 +37,81 @@ static __always_inline int walks_all(void)
 	return walk_mode == WALK_ALL;
 }
 
-/*
- * How many faults go unwalked before the next walk: random, as if each fault had the same chance of 1/interval, whatever
- * the others have. So no loop falls into step with the interval, and the errors of estimates follow
- * (src/source/resident/gaps.rs). It is -ln(u) * (interval - 1/2) for a random u in (0, 1], rounded down.
- */
-static __always_inline __u32 random_gap(__u32 interval)
+/* The position of the highest bit. */
+static __always_inline __u32 highest_bit(__u32 word)
 {
-	__u32 u = bpf_get_prandom_u32() | 1, rest = u, bits = 0;
-	__u64 f, log2;
+	__u32 bits = 0;
 
-	/* The position of the highest bit, and then log2(1 + f) by a parabola: off by 0.01 at most. In units of 2^-16. */
 #pragma unroll
 	for (__u32 step = 16; step; step >>= 1) {
-		if (rest >> step) {
-			rest >>= step;
+		if (word >> step) {
+			word >>= step;
 			bits += step;
 		}
 	}
-	f = ((__u64)u << (32 - bits) & 0xffffffff) >> 16;
-	log2 = (32 - bits) * 65536 - (f + (f * (65536 - f) >> 16) * 22713 / 65536);
-	return (log2 * 45426 >> 16) * (2 * (__u64)interval - 1) >> 17;
+	return bits;
 }
 
-/* Whether to walk the stack of this fault. */
+/*
+ * How many faults go unwalked before the next walk: random, as if each fault had the same chance of 1/interval, whatever
+ * the others have. So no loop falls into step with the interval, and each walked fault stands for `interval` faults
+ * (src/source/resident/estimate.rs). It is ln(u) / ln(1 - 1/interval) for a random u in (0, 1], rounded down; the divisor
+ * is -1 / (interval - 1/2 - 1/(11 * interval)), off by 0.2 % at most.
+ */
+static __always_inline __u32 random_gap(__u32 interval)
+{
+	__u32 u = bpf_get_prandom_u32() | 1, bits = highest_bit(u);
+	__u64 f, log2;
+
+	/* log2(1 + f) by a parabola: off by 0.01 at most. In units of 2^-16. */
+	f = ((__u64)u << (32 - bits) & 0xffffffff) >> 16;
+	log2 = (32 - bits) * 65536 - (f + (f * (65536 - f) >> 16) * 22713 / 65536);
+	return (log2 * 45426 >> 16) * (((__u64)interval << 8) - 128 - 24 / interval) >> 24;
+}
+
+/*
+ * The share of the faults that is walked, 1/interval, as it is kept in records: 0 for all of them, intervals below 32 as
+ * they are, and above the four bits after the highest one, with its position.
+ */
+static __always_inline __u32 share_code(__u32 interval)
+{
+	__u32 bits = highest_bit(interval | 16) - 4, code = (bits << 4) + (interval >> bits);
+
+	if (interval <= 1)
+		return 0;
+	return code < 1 << RECORD_SHARE_BITS ? code : (1 << RECORD_SHARE_BITS) - 1;
+}
+
+/*
+ * What is_walked() returns for a fault that is walked if a share of them is. All faults of an interval are walked with the
+ * same probability: that of the interval when the gap was drawn.
+ */
+#define WALKED(share) (1 + (int)(share))
+
+/* Whether to walk the stack of this fault: 0 or WALKED(). */
 static __always_inline int is_walked(struct cpu_state *c)
 {
-	__u32 interval = walk_interval, before = c->walk_in;
+	__u32 interval = walk_interval, share = c->walk_in_share, before = c->walk_in;
 
 	if (interval <= 1) {
 		/* (A fault that then needs no stack leaves its timer to the next one.) */
 		c->timer = 0;
 		if (walk_mode == WALK_BUDGET && !(c->faults % TIMED_ONE_IN))
 			start_timer(c, TIMED_ONE_IN);
-		return 1;
+		return WALKED(0);
 	}
-	if (before) {
+	if (walk_mode == WALK_BUDGET && (__u32)bpf_jiffies64() - c->walked_at >= PAUSE_TICKS) {
+		/* The interval may be too long after a pause: the first fault is walked in any case. */
+		share = 0;
+	} else if (before) {
 		c->walk_in = before - 1;
-		/* After a pause, the interval may be too long. */
-		if (walk_mode != WALK_BUDGET || (__u32)bpf_jiffies64() - c->walked_at < PAUSE_TICKS)
-			return 0;
+		return 0;
 	}
 	c->walk_in = random_gap(interval);
+	c->walk_in_share = share_code(interval);
 	if (walk_mode == WALK_BUDGET)
 		start_timer(c, 1);
-	return 1;
+	return WALKED(share);
 }
 
 /*

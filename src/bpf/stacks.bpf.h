@@ -105,10 +105,16 @@ static __always_inline __u32 use_slot(struct stack_slot *s)
 	return SLOT_LEAVING;
 }
 
-/* Marks a stack as used: its id was copied within a ledger, to a part that user space may have read already. */
-static __always_inline void use_stack(__u32 id)
+/* The stack of an entry of the page ledger: enum page_record. */
+static __always_inline __u32 stack_of_record(__u32 record)
 {
-	__u32 slot = id - STACK_FIRST, bucket = slot / BUCKET_SLOTS;
+	return record & ((1 << RECORD_STACK_BITS) - 1);
+}
+
+/* Marks a record's stack as used: the record was copied within a ledger, to a part that user space may have read already. */
+static __always_inline void use_stack(__u32 record)
+{
+	__u32 id = stack_of_record(record), slot = id - STACK_FIRST, bucket = slot / BUCKET_SLOTS;
 	struct stack_bucket *b;
 
 	if (id < STACK_FIRST)

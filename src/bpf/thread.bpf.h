@@ -96,7 +96,8 @@ struct task_state {
 	__u64 mm; /* the address space that mm_id names */
 	__u32 mm_id; /* 0: not followed */
 	__u32 generation; /* of mm_id */
-	__u32 fault_stack; /* recorded at its start; STACK_NONE if the page already had an owner */
+	__u32 fault_stack; /* the record made at its start; STACK_NONE if the page already had an owner */
+	__u32 fault_record; /* what a record of it has besides the stack */
 	__u8 fault_present; /* a write to a read-only page: copy-on-write */
 	__u8 walking; /* its stack is being read */
 	__u16 pad;

@@ -6,9 +6,9 @@ use std::os::unix::fs::MetadataExt;
 
 use super::facts::{Caps, Trial, effective_caps};
 use crate::event::Pid;
-use crate::modules::open_regular;
 use crate::proc_text;
 use crate::residency::{self, Method, Scanner};
+use crate::target_file::{TargetFile, about_path};
 
 /// Maximum number of processes searched for one of another user.
 const MOST_LOOKED_AT: usize = 10_000;
@@ -50,7 +50,7 @@ impl Access {
             pages: pages(pid),
             program: tried(
                 format!("{dir}/exe"),
-                fs::metadata(format!("{dir}/exe")).map(drop),
+                about_path(format!("{dir}/exe")).map(drop),
             ),
             mapped_files: tried(format!("{dir}/map_files"), mapped_file(&dir)),
             memory: tried(
@@ -168,7 +168,7 @@ fn pages(pid: Pid) -> Trial {
 /// Opens the first regular file that a process has mapped, through `map_files`.
 pub(super) fn mapped_file(dir: &str) -> io::Result<()> {
     for entry in fs::read_dir(format!("{dir}/map_files"))? {
-        match open_regular(&entry?.path()) {
+        match TargetFile::at_link(&entry?.path()) {
             Ok(_) => return Ok(()),
             Err(e) if e.kind() == ErrorKind::PermissionDenied => return Err(e),
             // Unmapped meanwhile, or not a regular file.

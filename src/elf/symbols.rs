@@ -5,10 +5,14 @@ use object::LittleEndian;
 use object::elf::SHT_DYNSYM;
 use object::elf::{SectionType, Sym64};
 
-use super::{Elf, ElfError, Section, u16_at, u32_at, u64_at};
+use super::{Elf, ElfError, Section, bad, u16_at, u32_at, u64_at};
 
 const SYM_SIZE: usize = size_of::<Sym64<LittleEndian>>();
 const SYMS_PER_READ: usize = 4096;
+/// Maximum size of a symbol table, in bytes: eleven million symbols. Those of the largest programs have two million.
+const MAX_TABLE: u64 = 256 << 20;
+/// Bytes of a table of names that are searched at once.
+const STRINGS_PER_READ: usize = 1 << 20;
 /// Maximum size of a table of names that is searched, in bytes.
 const MAX_STRINGS: u64 = 256 << 20;
 
@@ -31,6 +35,13 @@ impl Elf<'_> {
         table: &Section,
         mut f: impl FnMut(&[u8]) -> Result<(), ElfError>,
     ) -> Result<(), ElfError> {
+        self.must_contain(table)?;
+        if table.size > MAX_TABLE {
+            let (size, most) = (table.size >> 20, MAX_TABLE >> 20);
+            return Err(bad(format!(
+                "its symbol table claims {size} MiB, more than the {most} MiB that are read"
+            )));
+        }
         let mut buf = vec![0; SYM_SIZE * SYMS_PER_READ];
         let mut left = usize::try_from(table.size).unwrap_or(usize::MAX) / SYM_SIZE;
         let mut at = table.offset;
@@ -104,6 +115,34 @@ impl Elf<'_> {
         })
     }
 
+    /// Where the names are in a table of names.
+    fn positions<const N: usize>(
+        &self,
+        strings: &Section,
+        names: [&str; N],
+    ) -> Result<[Option<u64>; N], ElfError> {
+        let names = names.map(|name| format!("\0{name}\0"));
+        let longest = names.iter().map(String::len).max().unwrap_or(0);
+        let mut found = [None; N];
+        let mut part = Vec::new();
+        let (mut at, mut left) = (strings.offset, strings.size);
+        while left > 0 {
+            // A name may begin in one part and end in the next.
+            let kept = part.len().min(longest);
+            part.drain(..part.len() - kept);
+            part.resize(kept + left.min(STRINGS_PER_READ as u64) as usize, 0);
+            self.read_at(&mut part[kept..], at)?;
+            let begin = at - strings.offset;
+            for (found, name) in found.iter_mut().zip(&names) {
+                let place = || memchr::memmem::find(&part, name.as_bytes());
+                *found = found.or_else(|| Some(begin + place()? as u64 + 1 - kept as u64));
+            }
+            let read = (part.len() - kept) as u64;
+            (at, left) = (at + read, left - read);
+        }
+        Ok(found)
+    }
+
     /// What the symbols with these names stand for; `None` for those that the file does not define. Cheap if it has none
     /// of the names.
     ///
@@ -122,17 +161,12 @@ impl Elf<'_> {
         let Some(strings) = strings.filter(|s| s.size <= MAX_STRINGS) else {
             return Ok(found);
         };
-        let strings = self.contents(strings)?;
-        let wanted = |name: &str| {
-            let name = format!("\0{name}\0");
-            memchr::memmem::find(&strings, name.as_bytes()).map(|at| at + 1)
-        };
-        let wanted = names.map(wanted);
+        let wanted = self.positions(strings, names)?;
         if wanted.iter().all(Option::is_none) {
             return Ok(found);
         }
         self.for_each_symbol(table, |symbol| {
-            let name = Some(u32_at(symbol, 0) as usize);
+            let name = Some(u64::from(u32_at(symbol, 0)));
             // (An undefined symbol has no section.)
             if let Some(i) = wanted.iter().position(|w| *w == name)
                 && u16_at(symbol, 6) != 0

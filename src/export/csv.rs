@@ -28,6 +28,7 @@ pub(super) const FORMAT: Exporter = Exporter {
     },
     wants_lines: false,
     keeps_all_frames: false,
+    has_addresses: false,
     write,
 };
 
@@ -75,7 +76,12 @@ struct Errors {
 
 impl Errors {
     fn new(profile: &Profile) -> Errors {
-        let has = |kind: &Kind| profile.borders.iter().any(|border| border.is_in(*kind));
+        let has = |kind: &Kind| {
+            profile
+                .uncertainties
+                .iter()
+                .any(|uncertainty| uncertainty.is_in(*kind))
+        };
         let kinds: Vec<Kind> = Kind::single().filter(has).collect();
         let errors = kinds.iter().map(|kind| errors::of_samples(profile, *kind));
         Errors {

@@ -40,6 +40,7 @@ pub(super) const FORMAT: Exporter = Exporter {
     },
     wants_lines: false,
     keeps_all_frames: true,
+    has_addresses: true,
     write,
 };
 

@@ -55,6 +55,7 @@ pub(super) const FORMAT: Exporter = Exporter {
     },
     wants_lines: true,
     keeps_all_frames: false,
+    has_addresses: false,
     write,
 };
 

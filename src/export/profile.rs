@@ -33,6 +33,7 @@ pub(super) const FORMAT: Exporter = Exporter {
     },
     wants_lines: true,
     keeps_all_frames: true,
+    has_addresses: true,
     write,
 };
 
@@ -73,7 +74,7 @@ fn write(report: &Report, _: &ExportOptions, out: &mut dyn Write) -> io::Result<
             profile,
         },
         not_observed: NotObserved(&profile.not_observed),
-        borders: Each(&profile.borders),
+        uncertainties: Each(&profile.uncertainties),
         other_stacks: OtherStacks {
             places: &places,
             stacks: &stacks,
@@ -129,7 +130,7 @@ struct Whole<'a> {
     stacks: Stacks<'a>,
     not_observed: NotObserved<'a>,
     /// The errors of `stacks`.
-    borders: Each<'a, profile::Border>,
+    uncertainties: Each<'a, profile::Uncertainty>,
     /// Stacks that are only in `processes` or `files`; they are numbered after those in `stacks`.
     other_stacks: OtherStacks<'a>,
     processes: Processes<'a>,

@@ -29,6 +29,7 @@ pub(super) const FORMAT: Exporter = Exporter {
     },
     wants_lines: false,
     keeps_all_frames: false,
+    has_addresses: false,
     write,
 };
 

@@ -304,6 +304,14 @@ fn write_table(title: &str, rows: &[&TableRow<'_, 1>], out: &mut dyn Write) -> i
     for row in rows.iter().take(TOP) {
         write_function(row, out)?;
     }
+    let shown = rows.iter().take(TOP);
+    if shown.flat_map(|row| row.errors).any(|error| error > 0) {
+        writeln!(
+            out,
+            "{:35}(~ is an estimate, within a tenth; ± is its error, with 95 % confidence; others are exact)",
+            ""
+        )?;
+    }
     match rows.len().saturating_sub(TOP) {
         0 => Ok(()),
         more => writeln!(out, "{:35}{more} more", ""),
@@ -314,10 +322,11 @@ fn write_function(row: &TableRow<'_, 1>, out: &mut dyn Write) -> io::Result<()> 
     let ([own], [total]) = (row.own, row.total);
     let function = readable(&Label::Code(row.code));
     let [own, total] = [(own, row.errors[0]), (total, row.errors[1])].map(|(figure, error)| {
-        match Margin::of(figure, error) {
-            limit @ Margin::Below(_) => limit.shown(Unit::Bytes),
-            _ => (figure / 1024).to_string(),
-        }
+        Margin::of(figure, error).beside(
+            figure,
+            |figure| Unit::Bytes.shown(figure).to_string(),
+            |limit| Unit::Bytes.limit(limit).to_string(),
+        )
     });
     writeln!(out, "{own:>12} KiB {total:>12} KiB  {function}")
 }

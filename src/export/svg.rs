@@ -44,6 +44,7 @@ pub(super) const FORMAT: Exporter = Exporter {
     supports: Supports::EVERYTHING,
     wants_lines: false,
     keeps_all_frames: false,
+    has_addresses: false,
     write,
 };
 

@@ -67,7 +67,7 @@ fn the_summary_has_totals_with_their_errors() {
         &summary,
         &[
             "The program's own functions, by live heap (estimated):",
-            "       40960 KiB        40960 KiB  large (node)",
+            "      ~40960 KiB       ~40960 KiB  large (node)",
             "       <2072 KiB        <2072 KiB  small (node)",
         ],
     );

@@ -6,7 +6,7 @@ use std::io::{self, Write};
 use super::clean::readable;
 use super::summary::write_head;
 use super::{ExportOptions, Exporter, Report, Supports};
-use crate::profile::{Border, Kind, Margin, Profile};
+use crate::profile::{Kind, Margin, Profile, Uncertainty};
 use crate::symbol::Symbols;
 use crate::tree::{CHAIN, Direction, Layout, Limits, Merge, Naming, Paths, Reading, SELF, errors};
 
@@ -24,6 +24,7 @@ pub(super) const FORMAT: Exporter = Exporter {
     supports: Supports::EVERYTHING,
     wants_lines: false,
     keeps_all_frames: false,
+    has_addresses: false,
     write,
 };
 
@@ -55,7 +56,7 @@ fn write(report: &Report, options: &ExportOptions, out: &mut dyn Write) -> io::R
             out,
             "\nCall tree{of}, {first} function first; {CHAIN}is {chain}:"
         )?;
-        let borders = &report.profile.borders;
+        let uncertainties = &report.profile.uncertainties;
         let has_errors = report.profile.has_errors(kind);
         let percent = |[figure]: [u64; 1], error: Option<u64>| {
             let percent = figure as f64 * 100.0 / whole.max(1) as f64;
@@ -70,7 +71,7 @@ fn write(report: &Report, options: &ExportOptions, out: &mut dyn Write) -> io::R
             [report.side()],
             reading(Merge::Site),
             small,
-            borders,
+            uncertainties,
             percent,
             out,
         );
@@ -94,7 +95,7 @@ fn write_tree<const N: usize>(
     sides: [(&Profile, &Symbols); N],
     reading: Reading,
     threshold: u64,
-    borders: &[Border],
+    uncertainties: &[Uncertainty],
     columns: impl Fn([u64; N], Option<u64>) -> String,
     out: &mut dyn Write,
 ) -> io::Result<()> {
@@ -104,7 +105,7 @@ fn write_tree<const N: usize>(
         max_nodes: usize::MAX,
     };
     let rows = Layout::new(&mut paths, limits).rows;
-    let errors = errors::of_rows(&paths, &rows, &[borders], reading.kind);
+    let errors = errors::of_rows(&paths, &rows, &[uncertainties], reading.kind);
     // The number of lines directly below each row: its children and, next to children, its own bytes.
     let mut below = vec![0u32; rows.len()];
     for row in rows.iter().skip(1) {
@@ -145,7 +146,6 @@ mod tests {
 
     use super::*;
     use crate::export::testing::written;
-    use crate::profile::BorderOf;
     use crate::profile::Losses;
     use crate::residency::PageKind;
     use crate::symbol::Language;
@@ -212,12 +212,9 @@ Call tree, outermost function first; ↳ is called by the line above:
             ],
             &[],
         );
-        profile.borders = vec![Border {
-            sample: Some(0),
-            beside: [Some(1); 2],
-            of: BorderOf::Pages(PageKind::Anon),
-            variance: (100.0 * 1024.0_f64).powi(2),
-        }];
+        let variance = (100.0 * 1024.0_f64).powi(2);
+        let between = Uncertainty::between(PageKind::Anon, [Some(0), Some(1)], variance);
+        profile.uncertainties = vec![between];
         let report = Report {
             profile: Arc::new(profile),
             symbols: Arc::new(symbols(&[(at(0, 1), "main", Language::Other)])),

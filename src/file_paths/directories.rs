@@ -11,15 +11,18 @@ use std::env;
 use std::ffi::{CString, OsStr};
 use std::fs::{self, File};
 use std::io::Read;
+use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::DirEntryExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::event::Pid;
 use crate::profile::FileId;
 use crate::residency::{directory_id, file_id};
 use crate::target::command_line;
+use crate::target_file::find_directory;
 
 /// How many levels below a directory are searched.
 const DEPTH: u32 = 3;
@@ -64,8 +67,8 @@ pub(super) struct Directories {
 /// A directory to search.
 #[derive(Debug)]
 struct Directory {
-    /// Where memprof reaches it; this differs from its path if the target has another root.
-    reached: PathBuf,
+    /// The root of the file tree that has it: `/proc/PID/root`, or memprof's own.
+    root: Arc<Path>,
     path: PathBuf,
     depth: u32,
 }
@@ -114,11 +117,15 @@ impl Directories {
     }
 
     fn search(&mut self, directory: &Directory, found: &mut Vec<(FileId, PathBuf)>) {
-        let id = c_path(&directory.reached).and_then(|path| directory_id(&path));
+        let Ok(handle) = find_directory(&directory.root, &directory.path) else {
+            return;
+        };
+        let reached = PathBuf::from(format!("/proc/self/fd/{}", handle.as_raw_fd()));
+        let id = c_path(&reached).and_then(|path| directory_id(&path));
         let Some(id) = id.filter(|id| self.sought.iter().any(|file| file.dev == id.dev)) else {
             return;
         };
-        let Ok(entries) = fs::read_dir(&directory.reached) else {
+        let Ok(entries) = fs::read_dir(&reached) else {
             return;
         };
         if !self.seen.insert(id) {
@@ -132,11 +139,8 @@ impl Directories {
             let (reached, path) = (entry.path(), directory.path.join(entry.file_name()));
             if kind.is_dir() && directory.depth < DEPTH {
                 let depth = directory.depth + 1;
-                self.queue.push_back(Directory {
-                    reached,
-                    path,
-                    depth,
-                });
+                let root = Arc::clone(&directory.root);
+                self.queue.push_back(Directory { root, path, depth });
             } else if kind.is_file() && self.sought.iter().any(|file| file.ino == entry.ino()) {
                 // The number alone may be that of another file: of another device, or below a mount.
                 let file = c_path(&reached).and_then(|path| file_id(&path));
@@ -152,12 +156,11 @@ impl Directories {
 fn beginnings(near: &[PathBuf], pids: &[Pid]) -> VecDeque<Directory> {
     let mut known = HashSet::new();
     let mut queue = VecDeque::new();
-    let mut add = |root: &Path, path: &Path| {
-        let is_new = path.is_absolute() && known.insert((root.to_owned(), path.to_owned()));
+    let mut add = |root: &Arc<Path>, path: &Path| {
+        let is_new = path.is_absolute() && known.insert((Arc::clone(root), path.to_owned()));
         if is_new && queue.len() < MOST_BEGINNINGS {
-            let below = path.strip_prefix("/").unwrap_or(path);
             queue.push_back(Directory {
-                reached: root.join(below),
+                root: Arc::clone(root),
                 path: path.to_owned(),
                 depth: 0,
             });
@@ -167,7 +170,7 @@ fn beginnings(near: &[PathBuf], pids: &[Pid]) -> VecDeque<Directory> {
         let root = PathBuf::from(format!("/proc/{pid}/root"));
         // A command that has ended has no root any more; it had memprof's.
         let ended = fs::read_link(&root).is_err();
-        let root = if ended { Path::new("/") } else { &root };
+        let root: Arc<Path> = if ended { Path::new("/") } else { &root }.into();
         let cwd = match fs::read_link(format!("/proc/{pid}/cwd")) {
             Ok(cwd) => Some(cwd),
             Err(_) => env::current_dir().ok(),
@@ -176,14 +179,14 @@ fn beginnings(near: &[PathBuf], pids: &[Pid]) -> VecDeque<Directory> {
         let words = words.split(|b| *b == 0);
         let named = words.map(|word| Path::new(OsStr::from_bytes(word)));
         if let Some(cwd) = &cwd {
-            add(root, cwd);
+            add(&root, cwd);
             for parent in named.filter_map(Path::parent) {
-                add(root, &cwd.join(parent));
+                add(&root, &cwd.join(parent));
             }
         }
         for path in near {
             if let Some(parent) = path.parent() {
-                add(root, parent);
+                add(&root, parent);
             }
         }
     }
@@ -212,8 +215,9 @@ fn common(files: &BTreeSet<FileId>, pids: &[Pid]) -> VecDeque<Directory> {
     });
     let mut known = HashSet::new();
     let places = places.filter(|path| known.insert(path.clone()));
+    let root: Arc<Path> = Path::new(&root).into();
     let directory = |path: PathBuf| Directory {
-        reached: Path::new(&root).join(path.strip_prefix("/").unwrap_or(&path)),
+        root: Arc::clone(&root),
         path,
         depth: 0,
     };

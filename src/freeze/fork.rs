@@ -1,12 +1,11 @@
 //! A copy-on-write child of a process: its memory as it was at one moment, while the process runs on.
 
-use std::io::{BufRead, BufReader, Write};
-use std::os::unix::process::CommandExt;
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use super::claims::Claims;
-use super::guard::{Asked, Said};
+use super::client::Guard;
+use super::guard::message::{Asked, Said};
+use super::micros;
 use super::registers::Registers;
 use crate::event::Pid;
 
@@ -34,9 +33,28 @@ pub struct Fork<'a> {
     guard: Option<&'a mut Guard>,
 }
 
+/// Why there is no child.
+#[derive(Clone, Debug)]
+pub struct ForkError {
+    /// The reason.
+    pub reason: String,
+    /// The time for which the process was stopped nevertheless.
+    pub stop: Duration,
+}
+
+/// What the removal of a child took.
+#[derive(Clone, Debug, Default)]
+pub struct Removed {
+    /// The time for which threads of the process were stopped for that.
+    pub stop: Duration,
+    /// Why the child is still in the list of processes, and how long.
+    pub remains: Option<String>,
+}
+
 impl<'a> Fork<'a> {
-    /// Stops a process for `max` at most until it can be forked, forks it, and releases it, or holds it until
-    /// [`Fork::release`] or the end of that time. How long forking takes depends on the size of its page tables.
+    /// Stops a process until it is forked, and releases it, or holds it until [`Fork::release`]. This and the removal stop it for
+    /// `max` at most: after that, all threads run but the one that makes the child, for which the kernel takes as long as the page
+    /// tables are large.
     ///
     /// # Errors
     /// The reason why it cannot be forked.
@@ -45,16 +63,20 @@ impl<'a> Fork<'a> {
         pid: Pid,
         max: Duration,
         hold: bool,
-    ) -> Result<Fork<'a>, String> {
+    ) -> Result<Fork<'a>, ForkError> {
+        let failed = |reason| ForkError {
+            reason,
+            stop: Duration::ZERO,
+        };
         let mut claims = Claims::default();
-        claims.add(&[pid], max).map_err(|e| e.to_string())?;
-        let max_ms = u64::try_from(max.as_millis()).unwrap_or(u64::MAX);
+        let claimed = claims.add(&[pid], max);
+        claimed.map_err(|e| failed(e.to_string()))?;
         let asked = Asked::Fork {
             pid: pid.0,
-            max_ms,
+            max_us: micros(max),
             hold,
         };
-        match guard.ask(asked)? {
+        match guard.ask(&asked, max).map_err(failed)? {
             Said::Forked {
                 child,
                 stop,
@@ -73,10 +95,11 @@ impl<'a> Fork<'a> {
                 of: pid,
                 guard: Some(guard),
             }),
-            Said::Failed { reason } => Err(reason),
-            Said::Released { .. } | Said::Ended { .. } => {
-                Err("its guard gave another answer".to_owned())
-            }
+            Said::Failed { reason, stop } => Err(ForkError {
+                reason,
+                stop: seconds(stop),
+            }),
+            other => Err(failed(other.unexpected())),
         }
     }
 
@@ -85,9 +108,9 @@ impl<'a> Fork<'a> {
         if !std::mem::take(&mut self.is_held) {
             return true;
         }
-        let said = self.guard.as_mut().map(|guard| guard.ask(Asked::Release));
-        match said {
-            Some(Ok(Said::Released { stop, in_time })) => {
+        let guard = self.guard.as_mut();
+        match guard.map(|guard| guard.ask(&Asked::Release, PATIENCE)) {
+            Some(Ok(Said::LetGo { stop, in_time })) => {
                 self.stop = seconds(stop);
                 in_time
             }
@@ -95,20 +118,44 @@ impl<'a> Fork<'a> {
         }
     }
 
-    /// Removes the child. Returns the time for which one thread of the process was stopped for that.
-    pub fn end(mut self) -> Duration {
+    /// Removes the child.
+    pub fn end(mut self) -> Removed {
         self.remove()
     }
 
-    fn remove(&mut self) -> Duration {
+    fn remove(&mut self) -> Removed {
         let mut claims = Claims::default();
         // Otherwise the guard tries again until the report is done.
         let _ = claims.add(&[self.of], PATIENCE);
-        match self.guard.take().map(|guard| guard.ask(Asked::End)) {
-            Some(Ok(Said::Ended { stop })) => seconds(stop),
-            _ => Duration::ZERO,
+        let said = self
+            .guard
+            .take()
+            .map(|guard| guard.ask(&Asked::End, PATIENCE));
+        match said {
+            Some(Ok(Said::Ended { stop, remains })) => Removed {
+                stop: seconds(stop),
+                remains,
+            },
+            Some(Ok(other)) => Removed::unknown(other.unexpected()),
+            Some(Err(why)) => Removed::unknown(why),
+            None => Removed::default(),
         }
     }
+}
+
+impl Removed {
+    fn unknown(why: String) -> Removed {
+        Removed {
+            stop: Duration::ZERO,
+            remains: Some(format!(
+                "its copy-on-write child may be in the list of processes still (a zombie): {why}"
+            )),
+        }
+    }
+}
+
+fn seconds(time: f64) -> Duration {
+    Duration::try_from_secs_f64(time).unwrap_or_default()
 }
 
 impl Drop for Fork<'_> {
@@ -116,88 +163,5 @@ impl Drop for Fork<'_> {
         if self.guard.is_some() {
             self.remove();
         }
-    }
-}
-
-fn seconds(said: f64) -> Duration {
-    Duration::try_from_secs_f64(said).unwrap_or_default()
-}
-
-/// The process that makes and holds children: one at a time. It is started when it is first needed.
-#[derive(Debug, Default)]
-pub struct Guard(Option<Running>);
-
-#[derive(Debug)]
-struct Running {
-    process: Child,
-    /// `None` once the guard is to end, and to remove the child.
-    stdin: Option<ChildStdin>,
-    stdout: BufReader<ChildStdout>,
-}
-
-impl Guard {
-    /// Starts it now.
-    ///
-    /// # Errors
-    /// Why that is not possible.
-    pub fn start(&mut self) -> Result<(), String> {
-        self.running().map(drop)
-    }
-
-    /// Its id, if it has been started.
-    pub fn pid(&self) -> Option<Pid> {
-        self.0.as_ref().map(|running| Pid(running.process.id()))
-    }
-
-    fn running(&mut self) -> Result<&mut Running, String> {
-        match &mut self.0 {
-            Some(running) => Ok(running),
-            none => Ok(none.insert(Running::start()?)),
-        }
-    }
-
-    fn ask(&mut self, what: Asked) -> Result<Said, String> {
-        let said = self.running()?.ask(what);
-        said.map_err(|e| format!("the guard did not answer: {e}"))
-    }
-}
-
-impl Running {
-    fn start() -> Result<Running, String> {
-        let failed = |e| format!("memprof cannot start its guard: {e}");
-        let mut process = Command::new("/proc/self/exe")
-            .arg0("memprof")
-            .arg("fork-guard")
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()
-            .map_err(failed)?;
-        let pipes = process.stdin.take().zip(process.stdout.take());
-        let (stdin, stdout) = pipes.ok_or("its pipes are missing")?;
-        Ok(Running {
-            process,
-            stdin: Some(stdin),
-            stdout: BufReader::new(stdout),
-        })
-    }
-
-    fn ask(&mut self, what: Asked) -> Result<Said, String> {
-        let mut line = serde_json::to_string(&what).map_err(|e| e.to_string())?;
-        line.push('\n');
-        let stdin = self.stdin.as_mut().ok_or("it has ended")?;
-        let asked = stdin.write_all(line.as_bytes());
-        asked.map_err(|e| e.to_string())?;
-        line.clear();
-        let read = self.stdout.read_line(&mut line);
-        read.map_err(|e| e.to_string())?;
-        serde_json::from_str(&line).map_err(|e| e.to_string())
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        self.stdin = None;
-        let _ = self.process.wait();
     }
 }

@@ -1,16 +1,16 @@
-//! The freezer: the thread that stops and releases the processes.
+//! Stops processes for a bounded time, and releases them.
 
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, SyncSender};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid as NixPid;
 
+use super::inject::{Call, CallError, Injector, Returned};
 use super::threads;
 use super::tracees::{StopError, Tracees};
-use super::{Answer, FreezeError, FreezeStats, Request};
+use super::watchdog::Watchdog;
+use super::{FreezeError, FreezeStats};
 use crate::event::Pid;
 
 /// Time reserved for releasing one thread: released threads compete with the freezer for the CPU. The reserve
@@ -23,53 +23,26 @@ const PAUSE: Duration = Duration::from_micros(100);
 /// Maximum number of rounds that look for newly created threads.
 const MAX_ROUNDS: usize = 16;
 
-/// The freezer's main loop: stops processes on request, and releases them on request or when the time is up.
-pub(super) fn run(
-    max: Duration,
-    requests: &Receiver<Request>,
-    answers: &SyncSender<Answer>,
-    released: &AtomicBool,
-) {
-    raise_priority();
-    let mut freezer = Freezer::new(max);
-    let mut failed = None;
-    // Ends on a release request (the channel is closed) or when the time is up.
-    while let Ok(request) = requests.recv_timeout(freezer.time_left()) {
-        let answer = match request {
-            Request::Stop(pids) => match freezer.stop(&pids) {
-                Ok(()) => Answer::Frozen(freezer.deadline()),
-                Err(error) => {
-                    failed = Some(error);
-                    break;
-                }
-            },
-            Request::Registers => Answer::Registers(freezer.tracees.registers()),
-        };
-        let _ = answers.send(answer);
-    }
-    released.store(true, Ordering::SeqCst);
-    let threads = freezer.threads();
-    let stats = freezer.release();
-    let _ = answers.send(match failed {
-        None => Answer::Released(stats),
-        Some(error) => Answer::Failed(FreezeError {
-            stats,
-            threads,
-            ..error
-        }),
-    });
-}
-
 /// Raises the freezer's priority, so that released threads do not preempt it before it has released the rest.
-pub(crate) fn raise_priority() {
+pub(super) fn raise_priority() {
     // SAFETY: a plain system call on the calling thread. If it is not permitted, freezes take longer.
     unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, NICE) };
 }
 
-/// The processes that the freezer stops.
+/// The same for all processes of the session of this one, which the kernel weighs against those of other sessions
+/// (`sched_autogroup`): the priority of a process counts only within its session then.
+pub(super) fn raise_priority_of_session() {
+    // There are kernels without such groups.
+    let _ = std::fs::write("/proc/self/autogroup", NICE.to_string());
+}
+
+/// Processes that are stopped, or about to be.
 #[derive(Debug)]
-pub(super) struct Freezer {
+pub(super) struct Freezer<'w> {
     max: Duration,
+    /// memprof, which may trace its own command.
+    owner: Option<Pid>,
+    watchdog: &'w mut Watchdog,
     /// Time of the first stop request.
     begun_at: Option<Instant>,
     /// Time for stopping so far.
@@ -81,10 +54,13 @@ pub(super) struct Freezer {
     signalled_threads: usize,
 }
 
-impl Freezer {
-    pub(super) fn new(max: Duration) -> Freezer {
+impl Freezer<'_> {
+    /// The watchdog is set from the first request to stop until the release.
+    pub(super) fn new(max: Duration, owner: Option<Pid>, watchdog: &mut Watchdog) -> Freezer<'_> {
         Freezer {
             max,
+            owner,
+            watchdog,
             begun_at: None,
             overhead: Duration::ZERO,
             tracees: Tracees::default(),
@@ -94,7 +70,7 @@ impl Freezer {
         }
     }
 
-    fn threads(&self) -> usize {
+    pub(super) fn threads(&self) -> usize {
         self.tracees.len() + self.signalled_threads
     }
 
@@ -120,12 +96,31 @@ impl Freezer {
         &mut self.tracees
     }
 
+    /// Makes a system call in one of the stopped threads that may also make the `later` one. If that takes longer than they may be
+    /// stopped, the others run on.
+    ///
+    /// # Errors
+    /// Why no thread could make it.
+    pub(super) fn call(
+        &mut self,
+        injector: &Injector,
+        call: &Call,
+        later: &Call,
+    ) -> Result<Returned, CallError> {
+        let end = self.deadline();
+        self.tracees
+            .call(injector, call, Some(later), end, self.watchdog)
+    }
+
     /// Stops further processes. What was stopped stays stopped if that fails.
     pub(super) fn stop(&mut self, pids: &[Pid]) -> Result<(), FreezeError> {
         // Work that can be done while the processes run.
         let mut signalled = Vec::new();
         for pid in pids {
-            match threads::is_traced_here(*pid) {
+            let own = self
+                .owner
+                .is_some_and(|owner| threads::is_traced_by(*pid, &owner));
+            match own {
                 true if threads::stands_still(*pid) => {}
                 true => signalled.push(*pid),
                 false => {
@@ -137,6 +132,7 @@ impl Freezer {
         }
         let begun = Instant::now();
         self.begun_at.get_or_insert(begun);
+        self.watchdog.set(self.time_left());
         let stopped = self.stop_all(&signalled);
         self.overhead += begun.elapsed();
         stopped
@@ -227,14 +223,21 @@ impl Freezer {
         }
     }
 
+    /// Whether none of them is traced any more.
+    pub(super) fn has_let_go(&self) -> bool {
+        !self.tracees.has_any()
+    }
+
     /// Releases all of them.
-    pub(super) fn release(mut self) -> FreezeStats {
+    pub(super) fn release(&mut self) -> FreezeStats {
         let begun = Instant::now();
+        self.watchdog.set(Duration::ZERO);
         let threads = self.tracees.requested() + self.signalled_threads;
         self.tracees.release();
         for pid in &self.signalled {
             let _ = kill(nix_pid(*pid), Signal::SIGCONT);
         }
+        self.watchdog.clear();
         FreezeStats {
             duration: self.begun_at.map(|s| s.elapsed()).unwrap_or_default(),
             threads,

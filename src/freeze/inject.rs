@@ -18,7 +18,8 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 
-use self::control::{Stop, adopt, ptrace, set_mask, wait, write};
+pub(super) use self::control::Waiting;
+use self::control::{Stop, adopt, ptrace, set_mask, write};
 pub(crate) use self::load::{Functions, LoadError, Loaded, Loading};
 use self::way_back::WayBack;
 use super::registers::{self, NO_CALL, word};
@@ -74,6 +75,27 @@ pub(super) struct Returned {
     pub child: Option<i32>,
     /// A signal that stopped the thread meanwhile and is to be passed on; 0 for none.
     pub signal: i32,
+    /// Whether it took longer than the other threads may be stopped: they run.
+    pub late: bool,
+}
+
+/// Why a call was not made.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum CallError {
+    /// The process executes another program since it was prepared for.
+    #[error("it has changed its code meanwhile")]
+    Changed,
+    /// None of the threads is at a place where a call does no harm, or the kernel refuses to trace it. All are as they were.
+    #[error("{0}")]
+    NotMade(String),
+    /// It has not, or not yet, the code that is needed.
+    #[error("{0}")]
+    NotReady(String),
+    /// A thread is still in the call, or at its end. The others run, and it goes back by itself.
+    #[error(
+        "thread {0} waits in the kernel in the system call that memprof has it make; it goes back by itself when that ends"
+    )]
+    Waits(i32),
 }
 
 /// What in a process's code and memory is needed for calls.
@@ -116,18 +138,18 @@ impl Injector {
     /// a signal. Returns the thread as well. The thread may also make the `later` call, if there is one.
     ///
     /// # Errors
-    /// None of the threads is at a place where a call does no harm, or the kernel refuses to trace it; all are as they
-    /// were.
+    /// Why it was not made, or is not done yet.
     pub(super) fn call(
         &self,
         threads: &[i32],
         call: &Call,
         later: Option<&Call>,
-    ) -> Result<(i32, Returned), String> {
+        waiting: &mut Waiting<'_>,
+    ) -> Result<(i32, Returned), CallError> {
         // The process ran on since they were found.
         let is_there = |addr, code: &[u8]| self.read(addr, code.len()).is_ok_and(|it| it == code);
         if !is_there(self.call, &CALL) || !is_there(self.sigreturn, &SIGRETURN) {
-            return Err("it has changed its code meanwhile".to_owned());
+            return Err(CallError::Changed);
         }
         let mut why = "no thread of it is stopped".to_owned();
         let mut stopped: Vec<(u8, Stopped, WayBack)> = Vec::new();
@@ -152,12 +174,13 @@ impl Injector {
         stopped.sort_by_key(|(rank, ..)| *rank);
         for (_, thread, way_back) in stopped {
             let tid = thread.tid;
-            match thread.call(self, call, &way_back) {
+            match thread.call(self, call, &way_back, waiting) {
                 Ok(returned) => return Ok((tid, returned)),
-                Err(reason) => why = reason,
+                Err(CallError::NotMade(reason)) => why = reason,
+                Err(e) => return Err(e),
             }
         }
-        Err(why)
+        Err(CallError::NotMade(why))
     }
 
     fn read(&self, addr: u64, len: usize) -> io::Result<Vec<u8>> {
@@ -237,18 +260,24 @@ impl Stopped {
         injector: &Injector,
         call: &Call,
         way_back: &WayBack,
-    ) -> Result<Returned, String> {
+        waiting: &mut Waiting<'_>,
+    ) -> Result<Returned, CallError> {
         let tid = self.tid;
+        let stack = |e| CallError::NotMade(format!("below the stack of thread {tid}: {e}"));
         let before = injector.read(way_back.at, way_back.bytes.len());
-        let before = before.map_err(|e| format!("below the stack of thread {tid}: {e}"))?;
+        let before = before.map_err(stack)?;
         let written = write(tid, way_back.at, &way_back.bytes);
         if let Err(e) = written {
             // A part of it may be there.
             let _ = write(tid, way_back.at, &before);
-            return Err(format!("below the stack of thread {tid}: {e}"));
+            return Err(stack(e));
         }
-        let failed = |e: io::Error| format!("thread {tid} cannot be controlled: {e}");
-        let done = self.make(injector, call, way_back);
+        let failed =
+            |e: io::Error| CallError::NotMade(format!("thread {tid} cannot be controlled: {e}"));
+        let done = self.make(injector, call, way_back, waiting);
+        if matches!(&done, Err(e) if e.kind() == io::ErrorKind::TimedOut) {
+            return Err(CallError::Waits(tid));
+        }
         // Also where something failed. First the mask, because the registers' restoration ends what the frame protects.
         let restored = set_mask(tid, self.mask).and_then(|()| registers::write(tid, &self.regs));
         let _ = ptrace(libc::PTRACE_SETOPTIONS, tid, 0, 0);
@@ -274,15 +303,27 @@ impl Stopped {
         regs
     }
 
-    fn make(&self, injector: &Injector, call: &Call, way_back: &WayBack) -> io::Result<Returned> {
-        let tid = self.tid;
-        let mut returned = self.enter(injector, call, way_back)?;
-        returned.signal = settle(tid, returned.signal)?;
+    fn make(
+        &self,
+        injector: &Injector,
+        call: &Call,
+        way_back: &WayBack,
+        waiting: &mut Waiting<'_>,
+    ) -> io::Result<Returned> {
+        let mut returned = self.enter(injector, call, way_back, waiting)?;
+        returned.signal = settle(self.tid, returned.signal, waiting)?;
+        returned.late = waiting.late;
         Ok(returned)
     }
 
     /// Has it make the call, and stops it at the end of that.
-    fn enter(&self, injector: &Injector, call: &Call, way_back: &WayBack) -> io::Result<Returned> {
+    fn enter(
+        &self,
+        injector: &Injector,
+        call: &Call,
+        way_back: &WayBack,
+        waiting: &mut Waiting<'_>,
+    ) -> io::Result<Returned> {
         let tid = self.tid;
         let options = libc::PTRACE_O_TRACESYSGOOD | libc::PTRACE_O_TRACECLONE;
         ptrace(libc::PTRACE_SETOPTIONS, tid, 0, options as u64)?;
@@ -293,11 +334,12 @@ impl Stopped {
             value: 0,
             child: None,
             signal: 0,
+            late: false,
         };
         let mut entered = false;
         loop {
             ptrace(libc::PTRACE_SYSCALL, tid, 0, 0)?;
-            match wait(tid)? {
+            match waiting.wait(tid)? {
                 Stop::Call if entered => break,
                 Stop::Call => entered = true,
                 Stop::Clone => {
@@ -319,13 +361,13 @@ impl Stopped {
 
 /// Stops a thread, which is stopped at the end of a system call, where its state can be restored. Returns a signal that is
 /// to be passed on, by default this one.
-fn settle(tid: i32, mut pending: i32) -> io::Result<i32> {
+fn settle(tid: i32, mut pending: i32, waiting: &mut Waiting<'_>) -> io::Result<i32> {
     // The kernel starts an interrupted system call again where it looks for signals, so the thread is stopped there once
     // more. It does not return to the program in between.
     ptrace(libc::PTRACE_INTERRUPT, tid, 0, 0)?;
     loop {
         ptrace(libc::PTRACE_CONT, tid, 0, 0)?;
-        match wait(tid)? {
+        match waiting.wait(tid)? {
             Stop::Trap => return Ok(pending),
             Stop::Signal(signal) => pending = signal,
             Stop::Call | Stop::Clone => {}

@@ -1,5 +1,8 @@
 //! On processors where memprof cannot make system calls in another process.
 
+use std::time::Instant;
+
+use super::watchdog::Watchdog;
 use crate::event::Pid;
 
 /// A system call, which nothing here makes.
@@ -20,6 +23,31 @@ pub(super) struct Returned {
     pub value: i64,
     pub child: Option<i32>,
     pub signal: i32,
+    pub late: bool,
+}
+
+/// Why a call was not made.
+#[derive(Debug, thiserror::Error)]
+#[expect(dead_code)]
+pub(super) enum CallError {
+    #[error("it has changed its code meanwhile")]
+    Changed,
+    #[error("{0}")]
+    NotMade(String),
+    /// It has not, or not yet, the code that is needed.
+    #[error("{0}")]
+    NotReady(String),
+    #[error("{0}")]
+    Waits(i32),
+}
+
+/// How long is waited for a call.
+pub(super) struct Waiting;
+
+impl Waiting {
+    pub(super) fn new(_: Instant, _: &mut Watchdog, _: &mut dyn FnMut(i32)) -> Waiting {
+        Waiting
+    }
 }
 
 /// There is none.
@@ -36,7 +64,8 @@ impl Injector {
         _: &[i32],
         _: &Call,
         _: Option<&Call>,
-    ) -> Result<(i32, Returned), String> {
+        _: &mut Waiting,
+    ) -> Result<(i32, Returned), CallError> {
         match *self {}
     }
 }

@@ -2,11 +2,14 @@
 //! comes.
 
 use std::io;
+use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use super::inject::{Injector, LoadError, Loaded, Loading};
 use super::registers::word;
+use super::threads::state;
 use super::tracees::{StopError, Tracees};
+use super::watchdog::Watchdog;
 use crate::event::Pid;
 
 /// A process that is to load a library.
@@ -23,15 +26,20 @@ impl Loader {
     }
 }
 
-/// How long memprof waits for a thread that does not stop in time, as it is blocked in the kernel. If it does not stop then
-/// either, the kernel lets it go when memprof ends.
-const MOST: Duration = Duration::from_secs(5);
+/// Time between two looks at a thread that is blocked in the kernel.
+const LOOK: Duration = Duration::from_micros(200);
+/// The least time for which such a thread is waited for.
+const LEAST: Duration = Duration::from_secs(5);
+/// How long what is done with a stopped thread may take, apart from its loading a library: its stack is read.
+const WORK: Duration = Duration::from_secs(1);
 
 /// Why a thread was not stopped.
 #[derive(Debug)]
 pub(crate) enum HoldError {
-    /// The kernel refuses to trace it.
+    /// The kernel refuses to trace it, or has no timer for memprof.
     Refused(io::Error),
+    /// It was asked to stop and is blocked in the kernel since. It is let go when this process ends.
+    Blocked(String),
     /// It has ended, did not stop in time, or a signal is about to be delivered.
     Missed(String),
 }
@@ -41,6 +49,7 @@ pub(crate) enum HoldError {
 pub(crate) struct Held {
     tid: i32,
     tracees: Tracees,
+    watchdog: Watchdog,
     /// When it was asked to stop.
     begun: Instant,
 }
@@ -63,32 +72,51 @@ pub(crate) struct State {
 }
 
 impl Held {
-    /// Stops a thread, for which this waits for `max` at most.
+    /// Stops a thread that does so within `max`; one that turns out to be blocked in the kernel is waited for until `end`, as it
+    /// cannot be let go before.
     ///
     /// # Errors
-    /// It runs.
-    pub(crate) fn stop(tid: i32, max: Duration) -> Result<Held, HoldError> {
+    /// It runs, or is blocked.
+    pub(crate) fn stop(tid: i32, max: Duration, end: Instant) -> Result<Held, HoldError> {
         let missed = |why: &str| HoldError::Missed(format!("thread {tid} {why}"));
         let refused = |e| match e {
             StopError::Refused(_, e) => HoldError::Refused(e),
             StopError::TimedOut(_) => missed("did not stop in time"),
         };
+        // It would stop only when that ends.
+        if state(tid) == Some('D') {
+            return Err(missed("is blocked in the kernel"));
+        }
+        let mut watchdog = Watchdog::new().map_err(|e| HoldError::Refused(io::Error::other(e)))?;
         let mut tracees = Tracees::default();
         tracees.seize_some(vec![tid]).map_err(refused)?;
         if tracees.len() == 0 {
             return Err(missed("has ended"));
         }
         let begun = Instant::now();
-        let mut held = Held {
-            tid,
-            tracees,
-            begun,
-        };
-        if let Err(error) = held.tracees.stop(&|_| begun.elapsed() > max) {
-            // It cannot be let go before it has stopped.
-            let _ = held.tracees.stop(&|_| begun.elapsed() > MOST);
+        watchdog.set(max);
+        if let Err(error) = tracees.stop(&|_| begun.elapsed() > max) {
+            let end = end.max(begun + LEAST);
+            while tracees.is_waiting() && Instant::now() < end {
+                watchdog.set(LOOK);
+                sleep(LOOK);
+                tracees.poll();
+            }
+            if tracees.is_waiting() {
+                watchdog.clear();
+                let blocked = "is blocked in the kernel, and does not stop";
+                return Err(HoldError::Blocked(format!("thread {tid} {blocked}")));
+            }
+            tracees.release();
             return Err(refused(error));
         }
+        watchdog.set(WORK);
+        let held = Held {
+            tid,
+            tracees,
+            watchdog,
+            begun,
+        };
         if !held.tracees.is_free(tid) {
             return Err(missed("has a signal to handle"));
         }
@@ -115,12 +143,15 @@ impl Held {
     /// # Errors
     /// It was not loaded, or that is not known yet.
     pub(crate) fn load(&mut self, by: &Loader, what: &Loading<'_>) -> Result<Loaded, LoadError> {
-        self.tracees.load(&by.0, self.tid, what)
+        let loaded = self.tracees.load(&by.0, self.tid, what, &mut self.watchdog);
+        self.watchdog.set(WORK);
+        loaded
     }
 
     /// Lets it run on. Returns for how long it did not.
     pub(crate) fn release(mut self) -> Duration {
         self.tracees.release();
+        self.watchdog.clear();
         self.begun.elapsed()
     }
 }

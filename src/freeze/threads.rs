@@ -1,5 +1,6 @@
 //! The threads of a process, read from `/proc`.
 
+use std::fmt::Display;
 use std::fs;
 use std::path::Path;
 
@@ -64,12 +65,21 @@ pub(crate) fn is_killed(tid: i32) -> bool {
         || flags().is_some_and(|flags| flags & SIGNALED != 0)
 }
 
-/// Whether a thread of memprof itself traces the first thread of a process.
+/// Whether a thread of this process traces the first thread of another one.
 pub(crate) fn is_traced_here(pid: Pid) -> bool {
+    is_traced_by(pid, &"self")
+}
+
+/// Whether a thread of the process `by` traces the first thread of another one.
+pub(super) fn is_traced_by(pid: Pid, by: &dyn Display) -> bool {
     let status = proc_text::read(&format!("/proc/{pid}/status")).unwrap_or_default();
     let tracer = status.lines().find_map(|l| l.strip_prefix("TracerPid:"));
     // `TracerPid` is the tracing thread, not its process; 0 for none.
-    tracer.is_some_and(|tracer| Path::new("/proc/self/task").join(tracer.trim()).exists())
+    tracer.is_some_and(|tracer| {
+        Path::new(&format!("/proc/{by}/task"))
+            .join(tracer.trim())
+            .exists()
+    })
 }
 
 #[cfg(test)]

@@ -6,13 +6,14 @@
 
 use std::collections::HashSet;
 use std::io;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use super::inject::{Call, Injector, Returned};
+use super::inject::{Call, CallError, Injector, Returned, Waiting};
 #[cfg(target_arch = "x86_64")]
 use super::inject::{LoadError, Loaded, Loading};
 use super::registers::{self, Registers};
 use super::threads::{self, has_ended, threads};
+use super::watchdog::Watchdog;
 use crate::event::Pid;
 
 /// Polling interval for a thread that has not stopped yet.
@@ -95,10 +96,7 @@ impl Tracees {
             if thread.state != State::Seized {
                 continue;
             }
-            thread.state = match request(libc::PTRACE_INTERRUPT, thread.tid, 0) {
-                Ok(()) => State::Interrupted,
-                Err(_) => State::Ended,
-            };
+            thread.interrupt();
             interrupted += 1;
             if late(interrupted) {
                 return Err(StopError::TimedOut(None));
@@ -138,7 +136,8 @@ impl Tracees {
         threads.filter_map(|t| registers::read(t.tid)).collect()
     }
 
-    /// Makes a system call in one of the stopped threads that may also make the `later` one, if there is one.
+    /// Makes a system call in one of the stopped threads that may also make the `later` one, if there is one. If that takes until
+    /// `end`, the other threads run on.
     ///
     /// # Errors
     /// Why no thread could make it.
@@ -147,10 +146,18 @@ impl Tracees {
         injector: &Injector,
         call: &Call,
         later: Option<&Call>,
-    ) -> Result<Returned, String> {
+        end: Instant,
+        watchdog: &mut Watchdog,
+    ) -> Result<Returned, CallError> {
         let free = self.threads.iter().filter(|t| t.state == State::Stopped(0));
         let free: Vec<i32> = free.map(|t| t.tid).collect();
-        let (tid, returned) = injector.call(&free, call, later)?;
+        let threads = &mut self.threads;
+        let mut others = |tid| {
+            let others = threads.iter_mut().filter(|t| t.tid != tid);
+            others.for_each(Tracee::release);
+        };
+        let mut waiting = Waiting::new(end, watchdog, &mut others);
+        let (tid, returned) = injector.call(&free, call, later, &mut waiting)?;
         for thread in self.threads.iter_mut().filter(|t| t.tid == tid) {
             thread.state = State::Stopped(returned.signal);
         }
@@ -174,8 +181,9 @@ impl Tracees {
         injector: &Injector,
         tid: i32,
         what: &Loading<'_>,
+        watchdog: &mut Watchdog,
     ) -> Result<Loaded, LoadError> {
-        let loaded = injector.load(tid, what)?;
+        let loaded = injector.load(tid, what, watchdog)?;
         for thread in self.threads.iter_mut().filter(|t| t.tid == tid) {
             thread.state = State::Stopped(loaded.signal);
         }
@@ -195,20 +203,66 @@ impl Tracees {
 
     /// Releases the stopped threads. The kernel releases the others when this thread of memprof ends.
     pub(super) fn release(&mut self) {
-        for thread in &mut self.threads {
-            // Wait for the thread first: otherwise a signal that stopped it would be lost.
-            if matches!(thread.state, State::Seized | State::Interrupted) {
-                thread.poll();
-            }
-            if let State::Stopped(signal) = thread.state {
-                let _ = request(libc::PTRACE_DETACH, thread.tid, signal);
-                thread.state = State::Ended;
-            }
-        }
+        self.threads.iter_mut().for_each(Tracee::release);
+    }
+
+    /// Asks the running threads to stop.
+    pub(super) fn interrupt(&mut self) {
+        let running = |t: &&mut Tracee| t.state == State::Seized;
+        self.threads
+            .iter_mut()
+            .filter(running)
+            .for_each(Tracee::interrupt);
+    }
+
+    /// Looks at the threads that were asked to stop. Returns whether one is stopped.
+    pub(super) fn poll(&mut self) -> bool {
+        let asked = |t: &&mut Tracee| t.state == State::Interrupted;
+        self.threads.iter_mut().filter(asked).for_each(Tracee::poll);
+        self.stopped() > 0
+    }
+
+    /// Whether a thread that was asked to stop has not stopped yet.
+    pub(super) fn is_waiting(&self) -> bool {
+        self.threads.iter().any(|t| t.state == State::Interrupted)
+    }
+
+    /// Whether a thread is traced: one that has not stopped can be let go only by the end of the current thread of memprof.
+    pub(super) fn has_any(&self) -> bool {
+        self.threads.iter().any(|t| t.state != State::Ended)
+    }
+
+    /// Whether a thread was seized, and may be still.
+    pub(super) fn knows(&self, tid: i32) -> bool {
+        self.known.contains(&tid)
+    }
+
+    /// Forgets threads that have ended or were released, so that they can be seized again.
+    pub(super) fn forget_released(&mut self) {
+        self.threads.retain(|t| t.state != State::Ended);
+        self.known = self.threads.iter().map(|t| t.tid).collect();
     }
 }
 
 impl Tracee {
+    fn interrupt(&mut self) {
+        self.state = match request(libc::PTRACE_INTERRUPT, self.tid, 0) {
+            Ok(()) => State::Interrupted,
+            Err(_) => State::Ended,
+        };
+    }
+
+    fn release(&mut self) {
+        // Wait for the thread first: otherwise a signal that stopped it would be lost.
+        if matches!(self.state, State::Seized | State::Interrupted) {
+            self.poll();
+        }
+        if let State::Stopped(signal) = self.state {
+            let _ = request(libc::PTRACE_DETACH, self.tid, signal);
+            self.state = State::Ended;
+        }
+    }
+
     /// Updates the state: whether the thread has stopped or ended.
     fn poll(&mut self) {
         match wait(self.tid) {

@@ -2,8 +2,6 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, HashMap};
-use std::fs::File;
-use std::os::unix::fs::FileExt;
 
 use object::elf::{SHT_DYNSYM, SHT_SYMTAB, STT_OBJECT, SectionType, SymbolInfo};
 
@@ -13,6 +11,7 @@ use crate::event::{Addr, Pid};
 use crate::modules::file_of;
 use crate::residency::{Vma, page_size};
 use crate::symbolize::lookup;
+use crate::target_file::{ReadAt, TargetFile};
 
 /// Bytes of a file that are read at once.
 const BLOCK: u64 = 4096;
@@ -33,7 +32,7 @@ struct Module {
     /// Index of its mappings.
     vmas: Vec<usize>,
     /// The file, if it could be opened.
-    file: Option<File>,
+    file: Option<TargetFile>,
     /// Difference between its addresses in memory and its own.
     bias: Option<u64>,
     /// First address behind its zeroed data, which the kernel may join with other memory to one mapping; 0 if unknown.

@@ -32,6 +32,26 @@ impl fmt::Display for Place {
     }
 }
 
+/// Memory that memprof takes at least, with its maps in the kernel: 50 MiB for one small process and two processors.
+const LEAST: u64 = 64 << 20;
+
+/// Where less memory is left than memprof takes, for its user.
+pub(crate) fn scarce() -> Option<String> {
+    let own = Headroom::of(Pid(std::process::id())).own;
+    let (place, left) = own.iter().min_by_key(|(_, left)| **left)?;
+    let limits = match place {
+        Place::Group(_) => " of its limit (`memory.max`; `memory.limit_in_bytes` in version 1)",
+        Place::Machine => "",
+    };
+    (*left < LEAST).then(|| {
+        format!(
+            "{place} has {} MiB left{limits}, and memprof takes {} MiB or more: it may fail, or be killed by the kernel without a word",
+            left >> 20,
+            LEAST >> 20
+        )
+    })
+}
+
 /// The memory that is left in each place that a snapshot takes memory in, in bytes.
 #[derive(Debug, Default)]
 pub(super) struct Headroom {

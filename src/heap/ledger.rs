@@ -31,7 +31,8 @@ use crate::freeze::{Guard, Registers};
 use crate::residency::category::{executable, of_all};
 use crate::residency::{Category, Method, Scanner, figures, page_size};
 use crate::target;
-use anyhow::Result;
+use anyhow::{Context, Result};
+use std::time::Duration;
 
 /// Maximum number of snapshots: a process is rarely stopped in the middle of `malloc`.
 const ATTEMPTS: u32 = 3;
@@ -84,24 +85,34 @@ pub fn measure_with_samples(
     guard: &mut Guard,
     samples: SampleSource,
 ) -> Result<Measured> {
-    let (mut attempts, mut disturbed) = (1, None);
-    loop {
-        let is_last = attempts == ATTEMPTS;
-        let take = || snapshot::take(pid, options, guard);
+    let (mut stopped, mut last, mut disturbed) = (Duration::ZERO, None, None);
+    for attempts in 1..=ATTEMPTS {
+        let take = || snapshot::take(pid, options, guard, &mut stopped);
         match measure_once(pid, top, take, samples) {
-            Ok(mut measured) if is_last || !measured.is_to_be_repeated() => {
-                (measured.heap.attempts, measured.heap.disturbed) = (attempts, disturbed);
-                return Ok(measured);
+            Ok(mut measured) => {
+                (measured.heap.attempts, measured.heap.disturbed) = (attempts, disturbed.clone());
+                if !measured.is_to_be_repeated() {
+                    return Ok(measured);
+                }
+                last = Some(measured);
             }
-            Err(e) if !is_last && e.is::<Disturbed>() => disturbed = Some(e.to_string()),
+            Err(e) if attempts < ATTEMPTS && e.is::<Disturbed>() => {
+                (last, disturbed) = (None, Some(e.to_string()));
+            }
             Err(e) if e.is::<Disturbed>() => {
                 return Err(e.context(format!("none of {ATTEMPTS} snapshots could be finished")));
             }
-            Err(e) => return Err(e),
-            Ok(_) => {}
+            // There may have been no time left for another one.
+            Err(e) => return last.map(|last| with_stops(last, stopped)).ok_or(e),
         }
-        attempts += 1;
     }
+    last.context("no snapshot was taken")
+}
+
+/// With the time for which its process was stopped in all.
+fn with_stops(mut measured: Measured, stopped: Duration) -> Measured {
+    measured.heap.taken.stops_ms = stopped.as_secs_f64() * 1e3;
+    measured
 }
 
 /// The same of a process that is about to exit and is stopped, with its last thread and that one's registers.

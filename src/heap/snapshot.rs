@@ -19,7 +19,7 @@ use super::headroom::Headroom;
 use super::memory::{Memory, Run};
 use super::whole::{Anonymous, KernelSums, Missing, MissingKind};
 use crate::event::Pid;
-use crate::freeze::{self, Fork, Frozen, Guard, Registers, now_ns};
+use crate::freeze::{self, Fork, ForkError, Frozen, Guard, Registers, now_ns};
 use crate::residency::proc_maps::Foreseen;
 use crate::residency::{
     Classifier, Method, PageKind, PageRun, Perms, Scanner, Vma, page_size, readable,
@@ -65,8 +65,12 @@ pub struct Taken {
     pub stop_ms: f64,
     /// The time for which one of its threads was stopped afterwards, so that nothing remains, in milliseconds.
     pub second_stop_ms: f64,
+    /// The time for which the process or one of its threads was stopped in all, in milliseconds: by attempts that failed, too.
+    pub stops_ms: f64,
     /// Why it was not forked, although it is not small.
     pub not_forked: Option<String>,
+    /// What is left of the child in the list of processes, and until when.
+    pub remains: Option<String>,
 }
 
 impl Default for Taken {
@@ -76,7 +80,9 @@ impl Default for Taken {
             approach: Approach::Copy,
             stop_ms: 0.0,
             second_stop_ms: 0.0,
+            stops_ms: 0.0,
             not_forked: None,
+            remains: None,
         }
     }
 }
@@ -115,32 +121,42 @@ pub(crate) struct Pages {
     pub hugetlb: Vec<Run>,
 }
 
-/// Takes a snapshot; a child is made by the guard.
+/// Takes a snapshot; the guard stops the process. `stopped` is the time for which that was done before for the same purpose,
+/// and which the options limit.
 ///
 /// # Errors
 /// The process has ended, may not be read, or could not be stopped and copied in time; it runs.
-pub(crate) fn take(pid: Pid, options: &SnapshotOptions, guard: &mut Guard) -> Result<Snapshot> {
+pub(crate) fn take(
+    pid: Pid,
+    options: &SnapshotOptions,
+    guard: &mut Guard,
+    stopped: &mut Duration,
+) -> Result<Snapshot> {
+    let mut snapshot = take_one(pid, options, guard, stopped)?;
+    snapshot.taken.stops_ms = ms(*stopped);
+    Ok(snapshot)
+}
+
+fn take_one(
+    pid: Pid,
+    options: &SnapshotOptions,
+    guard: &mut Guard,
+    stopped: &mut Duration,
+) -> Result<Snapshot> {
     readable(pid)?;
     let before = Inventory::read(pid)?;
     let headroom = check_room(pid, &before)?;
-    let refused = headroom.refuses_fork(before.anonymous.all());
-    let fork = || match refused
-        .or_else(|| before.refuses_fork())
-        .or_else(|| takes_too_long(&before, options))
-    {
-        Some(reason) => Err(reason),
-        None => {
-            let kept_back = KeptBack::prepare(pid, &before, options.max_stop);
-            let kept_back = kept_back.map_err(|e| format!("{e:#}"))?;
-            let fork = Fork::of(guard, pid, options.max_stop, kept_back.is_some())?;
-            Ok((fork, kept_back))
-        }
-    };
+    let anonymous = before.anonymous.all();
     let not_forked = match options.approach {
         Approach::Copy => None,
-        Approach::Auto if before.anonymous.all() <= SMALL => None,
-        approach => match fork() {
-            Ok((fork, kept_back)) => return forked::copy(pid, fork, kept_back, &before),
+        Approach::Auto if anonymous <= SMALL => None,
+        approach => match headroom
+            .refuses_fork(anonymous)
+            .or_else(|| before.refuses_fork())
+            .or_else(|| takes_too_long(&before, options))
+            .map_or_else(|| forked(pid, &before, options, guard, stopped), Err)
+        {
+            Ok(copied) => return copied,
             Err(reason) if approach == Approach::Fork => {
                 return Err(anyhow!(reason)).context(
                     "it is not forked; `--snapshot copy` stops it until its memory is copied",
@@ -149,13 +165,35 @@ pub(crate) fn take(pid: Pid, options: &SnapshotOptions, guard: &mut Guard) -> Re
             Err(reason) => Some(reason),
         },
     };
-    match (from_stopped(pid, options, &before), not_forked) {
+    match (
+        from_stopped(pid, options, &before, guard, stopped),
+        not_forked,
+    ) {
         (Ok(mut snapshot), not_forked) => {
             snapshot.taken.not_forked = not_forked;
             Ok(snapshot)
         }
         (Err(e), Some(reason)) => Err(e.context(format!("it was not forked: {reason}"))),
         (Err(e), None) => Err(e),
+    }
+}
+
+/// Forks a process and copies the child's memory. The outer error says why the process was not forked.
+fn forked(
+    pid: Pid,
+    before: &Inventory,
+    options: &SnapshotOptions,
+    guard: &mut Guard,
+    stopped: &mut Duration,
+) -> Result<Result<Snapshot>, String> {
+    let left = options.max_stop.saturating_sub(*stopped);
+    let kept_back = KeptBack::prepare(pid, before, left).map_err(|e| format!("{e:#}"))?;
+    match Fork::of(guard, pid, left, kept_back.is_some()) {
+        Ok(fork) => Ok(forked::copy(pid, fork, kept_back, before, stopped)),
+        Err(ForkError { reason, stop }) => {
+            *stopped += stop;
+            Err(reason)
+        }
     }
 }
 
@@ -198,6 +236,7 @@ pub(crate) fn take_exiting(pid: Pid, registers: Option<Registers>) -> Result<Sna
     let copied = copy_all(pid).context("its memory cannot be copied")?;
     let taken = Taken {
         stop_ms: ms(begun.elapsed()),
+        stops_ms: ms(begun.elapsed()),
         ..Taken::default()
     };
     let at_stop = anonymous_now(pid);
@@ -228,32 +267,46 @@ fn ms(time: Duration) -> f64 {
 }
 
 /// Stops the process for the time that the options permit at most, and copies its memory.
-fn from_stopped(pid: Pid, options: &SnapshotOptions, before: &Inventory) -> Result<Snapshot> {
+fn from_stopped(
+    pid: Pid,
+    options: &SnapshotOptions,
+    before: &Inventory,
+    guard: &mut Guard,
+    stopped: &mut Duration,
+) -> Result<Snapshot> {
     let mut classifier = Classifier::new();
     let mut scanner = Scanner::open(pid, Method::Auto)?;
     let foreseen = Foreseen::read(pid, &mut classifier)?;
     let expected = pages(&mut scanner, foreseen.vmas())?.copied();
     let mut memory = Memory::with_room(expected + expected / GROWTH)
         .with_context(|| format!("there is no memory for a copy of {} MiB", expected >> 20))?;
-    let mut frozen = Frozen::stop(&[pid], options.max_stop)?;
+    let left = options.max_stop.saturating_sub(*stopped);
+    let frozen = Frozen::stop_with_registers(guard, &[pid], left);
+    let frozen = frozen.inspect_err(|e| *stopped += e.stats.duration)?;
     let copied = copy(
         pid,
-        &mut frozen,
+        &frozen,
         scanner,
         foreseen,
         &mut classifier,
         &mut memory,
     );
     let in_time = frozen.is_frozen();
-    let stats = frozen.release();
+    let (stats, threads) = frozen.release();
+    *stopped += stats.duration;
     let stop_ms = ms(stats.duration);
-    let (vmas, pages, threads, at, at_stop) = copied
+    let (vmas, pages, at, at_stop) = copied
         .with_context(|| format!("process {pid} was stopped for {stop_ms:.1} ms and runs again"))?;
+    if !in_time && stats.duration < left {
+        bail!(
+            "memprof was stopped itself while it held process {pid}, which was let go after {stop_ms:.1} ms: take the snapshot again"
+        );
+    }
     if !in_time {
         bail!(
             "process {pid} was stopped for {} ms, the limit, which was not enough to copy {} MiB; {} sets \
              another limit",
-            options.max_stop.as_millis(),
+            left.as_millis(),
             memory.len() >> 20,
             options.limit
         );
@@ -266,12 +319,12 @@ fn from_stopped(pid: Pid, options: &SnapshotOptions, before: &Inventory) -> Resu
 }
 
 /// What is found while the process is stopped, and the kernel's figure for its anonymous memory.
-type Found = (Vec<Vma>, Pages, Vec<Registers>, u64, Option<Anonymous>);
+type Found = (Vec<Vma>, Pages, u64, Option<Anonymous>);
 
 /// What is done while the process is stopped.
 fn copy(
     pid: Pid,
-    frozen: &mut Frozen,
+    frozen: &Frozen<'_>,
     mut scanner: Scanner,
     foreseen: Foreseen,
     classifier: &mut Classifier,
@@ -279,13 +332,12 @@ fn copy(
 ) -> Result<Found> {
     let end = frozen.deadline();
     scanner.hurry(end);
-    let threads = frozen.registers()?;
     let at = now_ns();
     let vmas = foreseen.read_again(classifier)?;
     let pages = pages(&mut scanner, &vmas)?;
     let copied = pages.copy(pid, memory, Some(end));
     copied.context("its memory cannot be copied")?;
-    Ok((vmas, pages, threads, at, anonymous_now(pid)))
+    Ok((vmas, pages, at, anonymous_now(pid)))
 }
 
 /// The private pages of these mappings.

@@ -1,5 +1,7 @@
 //! What the parts of an analysis take, for the benchmark.
 
+use std::time::Duration;
+
 use anyhow::{Context, Result};
 
 use super::all_heaps::AllHeaps;
@@ -27,7 +29,12 @@ impl Stages {
     /// # Errors
     /// There is no snapshot, or no glibc heap in it.
     pub fn measure(pid: Pid, options: &SnapshotOptions, clock: fn() -> f64) -> Result<Stages> {
-        let snapshot = snapshot::take(pid, options, &mut Guard::default())?;
+        let snapshot = snapshot::take(
+            pid,
+            options,
+            &mut Guard::default(),
+            &mut Duration::default(),
+        )?;
         let read = || -> Result<AllHeaps> {
             let heap = glibc::read(&snapshot)?.context("there is no glibc heap")?;
             Ok(AllHeaps::new(Some(heap), None))

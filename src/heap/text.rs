@@ -11,12 +11,17 @@ use crate::export::printable;
 
 /// For how long the process was stopped, and for what.
 fn stops(taken: &Taken) -> String {
-    match taken.approach {
+    let stops = match taken.approach {
         Approach::Fork => format!(
             "stopped for {:.1} ms to be forked, and one thread for {:.1} ms afterwards",
             taken.stop_ms, taken.second_stop_ms
         ),
         _ => format!("stopped for {:.1} ms", taken.stop_ms),
+    };
+    let earlier = taken.stops_ms - taken.stop_ms - taken.second_stop_ms;
+    match earlier >= 0.1 {
+        true => format!("{stops}, and for {earlier:.1} ms by attempts that failed"),
+        false => stops,
     }
 }
 
@@ -46,6 +51,9 @@ impl Heap {
                 "{} snapshots were taken, because {reason}.",
                 self.attempts
             )?;
+        }
+        if let Some(remains) = &self.taken.remains {
+            writeln!(out, "Note: {remains}.")?;
         }
         self.write_allocator(out)?;
         self.write_rows(out)?;

@@ -1,17 +1,14 @@
 //! Opens a process's perf map. The target controls the directory and the file, so neither is trusted.
 
-use std::fs::{File, OpenOptions};
-use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::fs::File;
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
-use nix::fcntl::OFlag;
 use nix::time::{ClockId, clock_gettime};
 
 use crate::event::Pid;
-use crate::modules::look_in_root;
 use crate::proc_text;
+use crate::target_file::{TargetFile, about, find_in, root_of};
 
 /// Clocks and file systems do not agree better than this.
 const SLACK: Duration = Duration::from_secs(1);
@@ -29,7 +26,7 @@ pub enum NoMap {
 /// process lives, and the map can be opened after its end.
 #[derive(Debug)]
 pub struct Place {
-    root: OwnedFd,
+    root: File,
     path: PathBuf,
     user: u32,
     started: Option<SystemTime>,
@@ -46,13 +43,8 @@ impl Place {
             .next_back()?
             .parse()
             .ok()?;
-        let root = OpenOptions::new()
-            .read(true)
-            .custom_flags(libc::O_PATH | libc::O_DIRECTORY)
-            .open(format!("/proc/{pid}/root"))
-            .ok()?;
         Some(Place {
-            root: root.into(),
+            root: root_of(pid).ok()?,
             path: format!("tmp/perf-{inside}.map").into(),
             user: field("Uid:")?.split_whitespace().nth(1)?.parse().ok()?,
             started: started(pid),
@@ -63,31 +55,23 @@ impl Place {
     ///
     /// # Errors
     /// [`NoMap`].
-    pub fn open(&self) -> Result<File, NoMap> {
+    pub fn open(&self) -> Result<TargetFile, NoMap> {
         // (The file itself is no link.)
-        let path = look_in_root(&self.root, &self.path, OFlag::O_NOFOLLOW);
-        let path = path.map_err(|_| NoMap::Missing)?;
-        let meta = path.metadata().map_err(|_| NoMap::Missing)?;
-        let owned = meta.uid() == self.user || meta.uid() == 0;
-        if !meta.is_file() || !owned {
+        let handle = find_in(&self.root, &self.path, libc::O_NOFOLLOW);
+        let handle = handle.map_err(|_| NoMap::Missing)?;
+        let about = about(&handle).map_err(|_| NoMap::Missing)?;
+        if about.owner() != self.user && about.owner() != 0 {
             return Err(NoMap::Refused);
         }
         // A process before this one may have had the same id.
-        let written = meta.modified().map_err(|_| NoMap::Missing)?;
+        let written = about.modified().ok_or(NoMap::Missing)?;
         if self
             .started
             .is_some_and(|started| written + SLACK < started)
         {
             return Err(NoMap::Refused);
         }
-        // Only now is it opened for reading: opening a device can have effects, and opening a FIFO can block.
-        let again = format!("/proc/self/fd/{}", path.as_raw_fd());
-        let flags = libc::O_NONBLOCK | libc::O_NOCTTY;
-        let file = OpenOptions::new()
-            .read(true)
-            .custom_flags(flags)
-            .open(again);
-        file.map_err(|_| NoMap::Refused)
+        TargetFile::of_handle(handle).map_err(|_| NoMap::Refused)
     }
 }
 
@@ -113,7 +97,7 @@ mod tests {
     use std::fs;
     use std::os::unix::fs::symlink;
 
-    fn perf_map(pid: Pid) -> Result<File, NoMap> {
+    fn perf_map(pid: Pid) -> Result<TargetFile, NoMap> {
         Place::of(pid).unwrap().open()
     }
 
@@ -129,7 +113,7 @@ mod tests {
         let _ = fs::remove_file(&path);
         assert!(matches!(perf_map(pid), Err(NoMap::Missing)));
         fs::write(&path, "10 10 f\n").unwrap();
-        assert_eq!(perf_map(pid).unwrap().metadata().unwrap().len(), 8);
+        assert_eq!(perf_map(pid).unwrap().about().size(), 8);
         let old = SystemTime::now() - Duration::from_secs(1 << 24);
         File::options()
             .write(true)

@@ -1,58 +1,35 @@
 //! Opens the files behind mappings. They come from the target, so they are not trusted.
 
 use std::ffi::CString;
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File};
 use std::io::{self, Write};
-use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat2};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 
 use super::code_mappings::Mapping;
 use super::path_of;
 use crate::event::Pid;
 use crate::residency::Vma;
+use crate::target_file::{TargetFile, about, find, find_in, root_of};
 
 const DELETED: &[u8] = b" (deleted)";
 /// Real images have two or three pages.
 const MAX_VDSO: u64 = 1 << 20;
 
-/// A handle to what a path names in a file tree, which can only be looked at (`O_PATH`). Links lead neither out of the tree
-/// nor through `/proc/PID/fd`. (openat2: 5.6)
-///
-/// # Errors
-/// There is no such path.
-pub(crate) fn look_in_root(root: impl AsFd, path: &Path, more: OFlag) -> nix::Result<File> {
-    let how = OpenHow::new()
-        .flags(OFlag::O_PATH | OFlag::O_CLOEXEC | more)
-        .resolve(ResolveFlag::RESOLVE_IN_ROOT | ResolveFlag::RESOLVE_NO_MAGICLINKS);
-    openat2(root, path, how).map(File::from)
-}
-
-/// Opens a regular file for reading. Rejects anything else before opening it, because opening a device can have
+/// Looks at a regular file that is to be read. Rejects anything else before opening it, because opening a device can have
 /// effects and opening a FIFO can block.
 ///
 /// # Errors
-/// If it cannot be opened or is not a regular file.
-pub fn open_regular(path: &Path) -> io::Result<File> {
-    let refuse = || io::Error::new(io::ErrorKind::InvalidInput, "not a regular file");
-    if !fs::metadata(path)?.is_file() {
-        return Err(refuse());
-    }
-    // The file may have been replaced since: open without blocking, and check again. The standard library adds
-    // O_CLOEXEC.
-    let flags = libc::O_NONBLOCK | libc::O_NOCTTY;
-    let file = OpenOptions::new()
-        .read(true)
-        .custom_flags(flags)
-        .open(path)?;
-    if file.metadata()?.is_file() {
-        Ok(file)
-    } else {
-        Err(refuse())
+/// If it cannot be opened or is not a regular file, or if its file system does not answer.
+pub fn open_regular(path: &Path) -> io::Result<TargetFile> {
+    // Readers may not look at other processes. This link leads past all directories.
+    let is_executable = path.starts_with("/proc") && path.ends_with("exe");
+    match is_executable {
+        true => TargetFile::at_link(path),
+        false => TargetFile::of_handle(find(path)?),
     }
 }
 
@@ -60,22 +37,23 @@ pub fn open_regular(path: &Path) -> io::Result<File> {
 ///
 /// `map_files` leads to the file itself, even if it is deleted or in another mount namespace, but needs privileges;
 /// the fallback is the path inside the process's root.
-pub fn mapped_file(pid: Pid, m: &Mapping) -> Option<File> {
+pub fn mapped_file(pid: Pid, m: &Mapping) -> Option<TargetFile> {
     let link = format!("/proc/{pid}/map_files/{:x}-{:x}", m.start, m.end);
     let link = Path::new(&link);
-    if let Ok(file) = open_regular(link)
+    if let Ok(file) = TargetFile::at_link(link)
         // The process may have mapped another file there since maps was read. If `stat` shows another device than
         // maps (overlayfs, btrfs), compare the paths.
         && (is_same(&file, m) || fs::read_link(link).is_ok_and(|p| p == path_of(&m.path)))
     {
         return Some(file);
     }
-    let path = in_root(pid, &m.path)?;
-    open_regular(&path).ok().filter(|file| is_same(file, m))
+    let handle = find_in(&root_of(pid).ok()?, path_of(&m.path), 0).ok()?;
+    let file = TargetFile::of_handle(handle).ok();
+    file.filter(|file| is_same(file, m))
 }
 
 /// Like [`mapped_file`], for a mapping as the residency books have it.
-pub(crate) fn file_of(pid: Pid, vma: &Vma) -> Option<File> {
+pub(crate) fn file_of(pid: Pid, vma: &Vma) -> Option<TargetFile> {
     let mapping = Mapping {
         start: vma.start.0,
         end: vma.end.0,
@@ -87,31 +65,21 @@ pub(crate) fn file_of(pid: Pid, vma: &Vma) -> Option<File> {
     mapped_file(pid, &mapping)
 }
 
-fn is_same(file: &File, m: &Mapping) -> bool {
-    file.metadata()
-        .is_ok_and(|meta| (meta.dev(), meta.ino()) == (m.dev, m.inode))
-}
-
-fn in_root(pid: Pid, path: &[u8]) -> Option<PathBuf> {
-    let inside = path.strip_prefix(b"/")?;
-    Some(Path::new(&format!("/proc/{pid}/root")).join(path_of(inside)))
+fn is_same(file: &TargetFile, m: &Mapping) -> bool {
+    file.identity() == (m.dev, m.inode)
 }
 
 /// The mapping's path, without the ` (deleted)` that the kernel appends for an unlinked file; a file whose real name
 /// ends so keeps it.
-pub fn undeleted_path(pid: Pid, m: &Mapping, file: Option<&File>) -> PathBuf {
+pub fn undeleted_path(pid: Pid, m: &Mapping, file: Option<&TargetFile>) -> PathBuf {
     let Some(bare) = m.path.strip_suffix(DELETED) else {
         return path_of(&m.path).into();
     };
-    let meta = file.and_then(|f| f.metadata().ok());
-    let unlinked = meta.as_ref().is_some_and(|m| m.nlink() == 0);
+    let unlinked = file.is_some_and(|file| file.about().is_unlinked());
     // A file with another hard link is not unlinked, but the mapped name may still be gone.
+    let there = || about(&find_in(&root_of(pid).ok()?, path_of(&m.path), 0).ok()?).ok();
     let named_so = !unlinked
-        && in_root(pid, &m.path)
-            .and_then(|p| fs::metadata(p).ok())
-            .is_some_and(|there| {
-                meta.is_none_or(|m| (m.dev(), m.ino()) == (there.dev(), there.ino()))
-            });
+        && there().is_some_and(|there| file.is_none_or(|file| file.identity() == there.identity()));
     path_of(if named_so { &m.path } else { bare }).into()
 }
 

@@ -9,17 +9,15 @@ use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use nix::fcntl::{OFlag, open};
-use nix::sys::stat::Mode;
-
-use super::{ModuleTable, base_name, look_in_root};
+use super::{ModuleTable, base_name};
 use crate::event::Pid;
 use crate::mmap_lock;
 use crate::profile::{Module, ModuleId};
+use crate::target_file::{about, about_path, find_in, root_of};
 
 /// Longest path, and most of each file that is read, in bytes.
 const MOST: usize = 4096;
@@ -79,19 +77,16 @@ impl ModuleTable {
         if module.name == name {
             return;
         }
-        // Without a free descriptor, the name stays.
-        if let Ok(file) = module.file.as_ref().map(File::try_clone).transpose() {
-            *module = Arc::new(Module {
-                path: module.path.clone(),
-                name,
-                dev_ino: module.dev_ino,
-                file,
-                layout: None,
-                functions: None,
-                own_executable: module.own_executable,
-            });
-            self.shared = None;
-        }
+        *module = Arc::new(Module {
+            path: module.path.clone(),
+            name,
+            dev_ino: module.dev_ino,
+            file: module.file.clone(),
+            layout: None,
+            functions: None,
+            own_executable: module.own_executable,
+        });
+        self.shared = None;
     }
 }
 
@@ -104,8 +99,8 @@ pub(crate) fn runs_as(pid: Pid) -> Option<String> {
 
 /// Device and inode number of a process's executable, as `stat` shows them; `None` if the process has ended.
 fn executable(pid: Pid) -> Option<(u64, u64)> {
-    let exe = fs::metadata(format!("/proc/{pid}/exe")).ok()?;
-    Some((exe.dev(), exe.ino()))
+    let exe = about_path(format!("/proc/{pid}/exe")).ok()?;
+    Some(exe.identity())
 }
 
 /// The base name under which a process runs its executable, the file with this device and inode; `known` is the path of
@@ -183,16 +178,13 @@ fn printable_name(path: &Path) -> Option<String> {
 /// Device and inode number of the file at a path in a process's file tree. A relative path begins in its working directory.
 /// The file is not opened (`O_PATH`), and links lead neither out of the tree nor through `/proc/PID/fd`.
 fn identity(pid: Pid, path: &Path) -> Option<(u64, u64)> {
-    let directory = OFlag::O_PATH | OFlag::O_CLOEXEC | OFlag::O_DIRECTORY;
-    let root = format!("/proc/{pid}/root");
-    let root = open(root.as_str(), directory, Mode::empty()).ok()?;
+    let root = root_of(pid).ok()?;
     let path = match path.is_absolute() {
         true => path.to_owned(),
         false => fs::read_link(format!("/proc/{pid}/cwd")).ok()?.join(path),
     };
-    let file = look_in_root(&root, &path, OFlag::empty()).ok()?;
-    let found = file.metadata().ok()?;
-    Some((found.dev(), found.ino()))
+    let file = find_in(&root, &path, 0).ok()?;
+    Some(about(&file).ok()?.identity())
 }
 
 #[cfg(test)]

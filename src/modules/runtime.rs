@@ -1,12 +1,11 @@
 //! Modules of code generated at run time, and which frames are of such code or of an interpreter.
 
-use std::fs::File;
-use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
 
 use super::ModuleTable;
 use crate::profile::{Frame, FrameKind, Module, ModuleId};
+use crate::target_file::{ReadAt, TargetFile};
 
 impl ModuleTable {
     /// Whether a frame is code generated at run time.
@@ -63,8 +62,8 @@ impl ModuleTable {
 }
 
 /// Whether a file without a path is a program or a library: it starts as ELF files do.
-pub(super) fn is_program(file: Option<&File>) -> bool {
+pub(super) fn is_program(file: Option<&TargetFile>) -> bool {
     let mut start = [0; 4];
-    let read = file.is_some_and(|file| file.read_exact_at(&mut start, 0).is_ok());
+    let read = file.is_some_and(|file| file.fill(&mut start, 0).is_ok());
     read && start == *b"\x7fELF"
 }

@@ -217,11 +217,18 @@ fn rules(role: Role) -> Result<Rules, seccompiler::BackendError> {
             let more = SIGNALS.iter().chain(STARTING).chain(CHANGING);
             calls.extend(looking.chain(more));
         }
+        Role::Files => {
+            let looking = LOOKING.iter().chain(PROBING).chain(SIGNALS);
+            // It starts readers, and looks paths up in the file trees of targets.
+            let needed = [libc::SYS_socketpair, libc::SYS_openat2];
+            let changing = CHANGING.iter().filter(|call| !needed.contains(call));
+            calls.extend(looking.chain(changing));
+        }
     }
     let mut rules: Rules = calls.into_iter().map(|call| (call, Vec::new())).collect();
     if matches!(
         role,
-        Role::Push | Role::Symbols | Role::Tables | Role::Keep | Role::Look
+        Role::Push | Role::Symbols | Role::Tables | Role::Files | Role::Keep | Role::Look
     ) {
         for (call, flags) in OPENING {
             rules.insert(*call, not_for_reading(*flags)?);

@@ -1,7 +1,7 @@
 //! Probes on the functions of allocators (`--heap=exact`).
 
 use std::collections::BTreeSet;
-use std::fs::{self, File};
+use std::fs;
 use std::os::fd::AsRawFd;
 
 use anyhow::{Context, Result, anyhow};
@@ -97,7 +97,7 @@ impl Probe {
     pub fn count_calls(
         &mut self,
         pid: Pid,
-        file: &File,
+        file: &impl AsRawFd,
         functions: &[Function],
     ) -> Result<Vec<Link>> {
         self.add_lost_row()?;
@@ -129,7 +129,7 @@ impl Probe {
         &mut self,
         name: &str,
         pid: Pid,
-        file: &File,
+        file: &impl AsRawFd,
         places: &[Place],
         retprobe: bool,
     ) -> Result<Vec<Link>> {

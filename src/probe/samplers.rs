@@ -1,6 +1,5 @@
 //! Listening to samplers, and to programs that set marks: BPF programs at their probes.
 
-use std::fs::File;
 use std::os::fd::AsRawFd;
 
 use anyhow::{Context, Result, anyhow, bail};
@@ -39,7 +38,12 @@ impl Probe {
     ///
     /// # Errors
     /// A probe has other arguments than a sampler's, or the kernel refuses.
-    pub fn listen(&mut self, pid: Option<Pid>, file: &File, probes: &[Usdt]) -> Result<Vec<Link>> {
+    pub fn listen(
+        &mut self,
+        pid: Option<Pid>,
+        file: &impl AsRawFd,
+        probes: &[Usdt],
+    ) -> Result<Vec<Link>> {
         // Frees first: a sampler may not remember what it has sampled while nobody listens to them.
         let is_free = |probe: &&Usdt| probe.arguments.as_ref().is_ok_and(|all| all.len() == 1);
         let (frees, rest): (Vec<&Usdt>, Vec<&Usdt>) = probes.iter().partition(is_free);
@@ -47,7 +51,7 @@ impl Probe {
         all.map(|probe| self.listen_to(pid, file, probe)).collect()
     }
 
-    fn listen_to(&mut self, pid: Option<Pid>, file: &File, probe: &Usdt) -> Result<Link> {
+    fn listen_to(&mut self, pid: Option<Pid>, file: &impl AsRawFd, probe: &Usdt) -> Result<Link> {
         let what = || format!("the probe {}:{}", probe.provider, probe.name);
         let known = PROBES.iter().find(|(name, ..)| *name == probe.name);
         let Some((_, program, arguments)) = known else {

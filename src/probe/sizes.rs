@@ -101,8 +101,18 @@ fn read_number(path: &str) -> Option<u64> {
 }
 
 fn memory() -> Option<u64> {
+    meminfo("MemTotal:")
+}
+
+/// Whether the machine has swap space.
+pub(super) fn has_swap() -> bool {
+    meminfo("SwapTotal:").is_some_and(|bytes| bytes > 0)
+}
+
+/// A figure of the machine's memory, in bytes.
+fn meminfo(key: &str) -> Option<u64> {
     let info = fs::read_to_string("/proc/meminfo").ok()?;
-    let line = info.lines().find_map(|l| l.strip_prefix("MemTotal:"))?;
+    let line = info.lines().find_map(|l| l.strip_prefix(key))?;
     let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
     kib.checked_mul(1024)
 }

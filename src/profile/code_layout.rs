@@ -1,10 +1,10 @@
 //! What tools that read a profile need to know of a file with code: which build it is, and where its code lies.
 
 use std::borrow::Cow;
-use std::fs::File;
 
 use super::Module;
 use crate::elf::Elf;
+use crate::target_file::ReadAt;
 
 /// The build id and the code segments of a file. A saved profile keeps them, because the file may be gone.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -28,7 +28,7 @@ pub struct CodeSegment {
 
 impl CodeLayout {
     /// Reads a file; `None` if it is no readable ELF file.
-    fn read(file: &File) -> Option<CodeLayout> {
+    fn read(file: &dyn ReadAt) -> Option<CodeLayout> {
         let elf = Elf::read(file).ok()?;
         let segments = elf.code_segments().map(|s| CodeSegment {
             offset: s.offset,

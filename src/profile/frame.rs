@@ -1,10 +1,10 @@
 //! Stacks: frames, and the files that contain their code.
 
-use std::fs::File;
 use std::path::PathBuf;
 
 use super::{CodeLayout, Functions, Origin};
 use crate::event::Outcome;
+use crate::target_file::TargetFile;
 
 /// Index of a [`Module`] in [`Profile::modules`](super::Profile::modules).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -21,7 +21,7 @@ pub struct Module {
     /// Device and inode number, to distinguish two files with the same name.
     pub dev_ino: (u64, u64),
     /// The open file; `None` if it could not be opened.
-    pub file: Option<File>,
+    pub file: Option<TargetFile>,
     /// What is known of the file of a saved profile, which is not open.
     pub layout: Option<CodeLayout>,
     /// The functions of a module without an ELF file: frames in it name a function and a line instead of an offset.
@@ -42,6 +42,11 @@ impl Module {
             functions: None,
             own_executable: false,
         }
+    }
+
+    /// Whether its file cannot be read now because its file system does not answer.
+    pub(crate) fn rests(&self) -> bool {
+        self.file.as_ref().is_some_and(TargetFile::rests)
     }
 
     /// Whether an interpreter runs its functions.

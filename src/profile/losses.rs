@@ -19,7 +19,9 @@ impl Losses {
         "processes not scanned, and in no figure: their pages cannot be read";
     /// Processes whose figures, and the kernel's beside them, are those of an earlier report.
     pub(crate) const OLDER: &'static str = "processes with the figures of an earlier report: too many have changed to scan all at once";
-    /// The same, of processes that cannot be read now.
+    /// What of targets cannot be read now.
+    pub(crate) const UNANSWERED: &'static str = "file systems and directories of targets that do not answer now: names, lines and unwind tables of their files are missing, and are read later";
+    /// As [`Losses::OLDER`], of processes that cannot be read now.
     pub(crate) const HELD: &'static str = "processes with the figures of an earlier report: their mmap lock is held, so that reading them would wait";
     /// Runs of the probe's programs that the kernel skipped.
     pub(crate) const SKIPPED_PROGRAMS: &'static str = "page faults and other events, of any process, that the kernel did not report: it preempted the probe";

@@ -3,7 +3,10 @@
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
-use super::{Amounts, Border, Ended, KernelFigures, Profile, Sample, Share, Stack, TargetInfo};
+use super::{
+    Amounts, Ended, KernelFigures, Profile, Sample, Share, Stack, TargetInfo, UncertainPart,
+    Uncertainty,
+};
 use crate::event::Pid;
 
 /// Some of a profile's processes.
@@ -86,7 +89,7 @@ impl Profile {
         let pids: Vec<Pid> = shares.iter().map(|share| share.pid).collect();
         let mut samples: Vec<Sample> = Vec::new();
         let mut rows: HashMap<*const Stack, u32> = HashMap::new();
-        let mut borders: Vec<Border> = Vec::new();
+        let mut uncertainties: Vec<Uncertainty> = Vec::new();
         let mut total = Amounts::default();
         let (mut before, mut after) = (KernelFigures::default(), KernelFigures::default());
         for share in shares {
@@ -108,10 +111,13 @@ impl Profile {
                 })
                 .collect();
             let row = |at: Option<u32>| Some(*row_of.get(at? as usize)?);
-            borders.extend(share.borders.iter().map(|border| Border {
-                sample: row(border.sample),
-                beside: border.beside.map(row),
-                ..*border
+            let part = |part: &UncertainPart| UncertainPart {
+                sample: row(part.sample),
+                ..*part
+            };
+            uncertainties.extend(share.uncertainties.iter().map(|uncertainty| Uncertainty {
+                of: uncertainty.of,
+                parts: uncertainty.parts.iter().map(part).collect(),
             }));
         }
         let not_observed = shares.iter().flat_map(|share| &share.not_observed);
@@ -135,7 +141,7 @@ impl Profile {
             samples,
             not_observed: not_observed.cloned().collect(),
             total,
-            borders,
+            uncertainties,
             kernel_before: before,
             kernel_after: after,
             losses: self.losses.of_processes_followed(),

@@ -88,7 +88,7 @@ impl Intervals {
             samples,
             not_observed,
             total,
-            borders: Vec::new(),
+            uncertainties: Vec::new(),
             kernel_before: profile.kernel_before,
             kernel_after: profile.kernel_after,
             losses: profile.losses.clone(),

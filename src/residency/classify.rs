@@ -5,7 +5,8 @@
 //!    blocks; a `statfs` on a dead network file system would.
 //! 2. `statfs` and `statx` of `/proc/PID/map_files/START-END` (CAP_SYS_ADMIN or, from Linux 5.9,
 //!    CAP_CHECKPOINT_RESTORE). They follow the link to the mapped inode without opening it, so no
-//!    device's `open` is called. This also reaches the kernel's own mounts of shmem and hugetlbfs.
+//!    device's `open` is called, and nobody waits for the `statfs` longer than a moment. This also reaches the kernel's own
+//!    mounts of shmem and hugetlbfs.
 //! 3. If that is refused: the device numbers of memprof's own memfds, which lie on those mounts.
 //! 4. The name: paths below `/dev` other than `/dev/shm` count as devices.
 
@@ -13,9 +14,10 @@ use std::collections::HashMap;
 use std::ffi::CString;
 use std::fs;
 
-use super::inode::{Dev, fs_magic, huge_page_shifts, memfd_dev, stat_node};
+use super::inode::{Dev, huge_page_shifts, memfd_dev, stat_node};
 use super::vma::{Backing, Vma};
 use crate::event::Pid;
+use crate::target_file::file_system_at;
 
 /// Maximum number of cached (device, inode) pairs; beyond it the cache is cleared.
 const CACHE_LIMIT: usize = 65_536;
@@ -128,14 +130,14 @@ impl Classifier {
             return None;
         }
         let (start, end) = (vma.start.0, vma.end.0);
-        let path = CString::new(format!("/proc/{pid}/map_files/{start:x}-{end:x}")).ok()?;
-        let node = stat_node(&path)?;
+        let link = format!("/proc/{pid}/map_files/{start:x}-{end:x}");
+        let node = stat_node(&CString::new(&*link).ok()?)?;
         if let Some(backing) = node.backing() {
             return Some(backing);
         }
         let kind = match mounts.get(&vma.dev) {
             Some(&kind) => kind,
-            None => FsKind::from_magic(fs_magic(&path)?),
+            None => FsKind::from_magic(file_system_at(&link).ok()?),
         };
         Some(kind.backing())
     }

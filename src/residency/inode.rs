@@ -82,17 +82,6 @@ pub(super) fn stat_node(path: &CStr) -> Option<Node> {
     })
 }
 
-/// `f_type` of `statfs(2)`.
-pub(super) fn fs_magic(path: &CStr) -> Option<u64> {
-    let mut buffer = MaybeUninit::<libc::statfs>::uninit();
-    // SAFETY: `path` is NUL-terminated and `buffer` has room for what the kernel writes.
-    if unsafe { libc::statfs(path.as_ptr(), buffer.as_mut_ptr()) } != 0 {
-        return None;
-    }
-    // SAFETY: the call succeeded and has filled the whole structure.
-    Some(unsafe { buffer.assume_init() }.f_type as u64)
-}
-
 /// Base-two logarithms of the huge page sizes, from `/sys/kernel/mm/hugepages/hugepages-NkB`.
 pub(super) fn huge_page_shifts() -> Vec<u32> {
     let Ok(dir) = fs::read_dir("/sys/kernel/mm/hugepages") else {

@@ -20,6 +20,7 @@ use object::elf::{FileHeader64, PF_W, PT_LOAD, ProgramHeader64, SHT_DYNSYM};
 use super::left_behind::{self, locked};
 use super::{BYTES, DEFAULT_INTERVAL};
 use crate::elf::Elf;
+use crate::target_file::ReadAt;
 
 pub(super) const NAME: &str = "libmemprof_heap.so";
 /// What the names of the directories begin with.
@@ -277,7 +278,7 @@ impl Image {
 }
 
 /// Whether a file is memprof's library, of any version.
-pub fn is_library(file: &File) -> bool {
+pub fn is_library(file: &dyn ReadAt) -> bool {
     let config = Elf::read(file).and_then(|elf| elf.extents(SHT_DYNSYM, [CONFIG]));
     matches!(config, Ok([Some(_)]))
 }

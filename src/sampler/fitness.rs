@@ -1,10 +1,8 @@
 //! Which programs can preload the library.
 
 use std::ffi::OsStr;
-use std::fs::{self, File};
-use std::io::{self, Read};
+use std::io;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use nix::unistd::{getegid, geteuid};
@@ -12,6 +10,7 @@ use object::elf::{EM_AARCH64, EM_X86_64};
 
 use crate::elf::Elf;
 use crate::modules::open_regular;
+use crate::target_file::{About, ReadAt, TargetFile};
 
 /// Why a program cannot preload the library.
 #[derive(Debug, thiserror::Error)]
@@ -38,7 +37,7 @@ pub enum Unfit {
 /// Linux follows as many scripts that are interpreted by scripts.
 const MAX_SCRIPTS: usize = 5;
 /// The kernel reads as much of a script's first line.
-const FIRST_LINE: u64 = 256;
+const FIRST_LINE: usize = 256;
 
 /// Whether a program can preload the library; of a script, its interpreter.
 ///
@@ -62,11 +61,10 @@ pub fn check(program: &Path) -> Result<(), Unfit> {
 }
 
 /// The interpreter in a script's first line.
-fn interpreter(mut file: &File) -> io::Result<Option<PathBuf>> {
-    let mut line = Vec::new();
-    Read::by_ref(&mut file)
-        .take(FIRST_LINE)
-        .read_to_end(&mut line)?;
+fn interpreter(file: &TargetFile) -> io::Result<Option<PathBuf>> {
+    let mut line = [0; FIRST_LINE];
+    let got = file.read_some(&mut line, 0)?;
+    let line = &line[..got];
     let Some(rest) = line.strip_prefix(b"#!") else {
         return Ok(None);
     };
@@ -81,7 +79,7 @@ fn interpreter(mut file: &File) -> io::Result<Option<PathBuf>> {
     ))
 }
 
-fn check_file(path: &Path, file: &File) -> Result<(), Unfit> {
+fn check_file(path: &Path, file: &TargetFile) -> Result<(), Unfit> {
     let native = if cfg!(target_arch = "x86_64") {
         EM_X86_64
     } else {
@@ -94,24 +92,20 @@ fn check_file(path: &Path, file: &File) -> Result<(), Unfit> {
     if elf.interpreter().is_none() {
         return Err(Unfit::Static(path.into()));
     }
-    let metadata = file.metadata().map_err(|source| Unfit::Unreadable {
-        path: path.into(),
-        source,
-    })?;
-    if gains_privileges(path, &metadata) {
+    if gains_privileges(path, file.about()) {
         return Err(Unfit::Privileged(path.into()));
     }
     Ok(())
 }
 
 /// Whether the kernel starts the program in secure mode (`AT_SECURE`) for this process.
-fn gains_privileges(path: &Path, metadata: &fs::Metadata) -> bool {
-    let mode = metadata.mode();
-    let user = mode & libc::S_ISUID != 0 && metadata.uid() != geteuid().as_raw();
+fn gains_privileges(path: &Path, about: &About) -> bool {
+    let mode = about.mode();
+    let user = mode & libc::S_ISUID != 0 && about.owner() != geteuid().as_raw();
     // Without the group's execute bit, it means something else.
     let group = mode & libc::S_ISGID != 0
         && mode & libc::S_IXGRP != 0
-        && metadata.gid() != getegid().as_raw();
+        && about.group() != getegid().as_raw();
     user || group || (!geteuid().is_root() && has_capabilities(path))
 }
 

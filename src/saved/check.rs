@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use super::figures::Figures;
-use super::parts::{self, Border};
+use super::parts::{self, Uncertainty};
 use super::schema::{self, Kernel, NamedFrame, Whole};
 use super::{Saved, Symbols};
 use crate::event::{Outcome, Pid};
@@ -56,7 +56,7 @@ pub(super) fn build(whole: Whole) -> Checked<Saved> {
     let not_observed = not_observed(whole.not_observed, &mut sums)?;
     let total = sums.amounts(&whole.total)?;
     adds_up("the profile", &total, &samples, &not_observed)?;
-    let borders = borders(whole.borders, samples.len(), &mut sums)?;
+    let uncertainties = uncertainties(whole.uncertainties, samples.len(), &mut sums)?;
 
     let mut processes = Vec::with_capacity(whole.processes.len());
     let mut pids = HashSet::new();
@@ -98,7 +98,7 @@ pub(super) fn build(whole: Whole) -> Checked<Saved> {
         samples,
         not_observed,
         total,
-        borders,
+        uncertainties,
         kernel_before: kernel(&whole.kernel_before, &mut sums)?,
         kernel_after: kernel(&whole.kernel_after, &mut sums)?,
         losses,
@@ -297,18 +297,26 @@ fn adds_up(
     }
 }
 
-fn borders(rows: Vec<Border>, samples: usize, sums: &mut Sums) -> Checked<Vec<profile::Border>> {
-    let border = |border: Border| {
-        let border = profile::Border::try_from(border)?;
-        let [a, b] = border.beside;
-        let mut named = [border.sample, a, b].into_iter().flatten();
-        if let Some(number) = named.find(|number| *number as usize >= samples) {
-            return Err(format!("an error names stack {number} of {samples}"));
+fn uncertainties(
+    rows: Vec<Uncertainty>,
+    samples: usize,
+    sums: &mut Sums,
+) -> Checked<Vec<profile::Uncertainty>> {
+    let checked = |row: Uncertainty| {
+        let uncertainty = profile::Uncertainty::try_from(row)?;
+        for part in &uncertainty.parts {
+            if let Some(number) = part.sample.filter(|number| *number as usize >= samples) {
+                return Err(format!("an error names stack {number} of {samples}"));
+            }
+            if !(0.0..=1.0).contains(&part.share) {
+                return Err(format!("{} is not a share of an estimate", part.share));
+            }
+            sums.variance(part.variance)?;
+            sums.variance(part.single)?;
         }
-        sums.variance(border.variance)?;
-        Ok(border)
+        Ok(uncertainty)
     };
-    rows.into_iter().map(border).collect()
+    rows.into_iter().map(checked).collect()
 }
 
 fn kernel(figures: &Kernel, sums: &mut Sums) -> Checked<KernelFigures> {
@@ -338,7 +346,7 @@ fn share(process: schema::Process, stacks: &[Arc<Stack>], sums: &mut Sums) -> Ch
         pid: Pid(process.pid),
         comm: process.comm,
         container: process.place.map(Into::into),
-        borders: borders(process.borders, samples.len(), sums)?,
+        uncertainties: uncertainties(process.uncertainties, samples.len(), sums)?,
         samples,
         not_observed,
         total,

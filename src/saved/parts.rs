@@ -8,8 +8,8 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use crate::event::Pid;
 use crate::measure::ColumnId;
 use crate::profile::{
-    self, Amounts, BorderOf, CodeLayout, CodeSegment, FreezeOutcome, KnownPath, MappedBytes,
-    PathFrom, Usage,
+    self, Amounts, CodeLayout, CodeSegment, FreezeOutcome, KnownPath, MappedBytes, PathFrom,
+    UncertaintyOf, Usage,
 };
 use crate::residency::{Category, PageKind};
 
@@ -126,9 +126,13 @@ impl From<Freeze> for FreezeOutcome {
     }
 }
 
-/// `[stack, [one beside, the other], kind of pages or column, variance]`; no stack is `null`.
+/// `[kind of pages or column, [part, …]]`, where a part is `[stack, share, variance, variance of one sample]`; no stack is
+/// `null`.
 #[derive(Serialize, Deserialize)]
-pub(crate) struct Border(Option<u32>, [Option<u32>; 2], Of, f64);
+pub(crate) struct Uncertainty(Of, Vec<UncertainPart>);
+
+#[derive(Serialize, Deserialize)]
+struct UncertainPart(Option<u32>, f64, f64, f64);
 
 #[derive(Serialize, Deserialize)]
 #[serde(untagged)]
@@ -147,40 +151,47 @@ enum Pages {
     Hugetlb,
 }
 
-impl From<&profile::Border> for Border {
-    fn from(border: &profile::Border) -> Border {
-        let of = match border.of {
-            BorderOf::Pages(PageKind::Anon) => Of::Pages(Pages::Anon),
-            BorderOf::Pages(PageKind::Shmem) => Of::Pages(Pages::Shmem),
-            BorderOf::Pages(PageKind::File) => Of::Pages(Pages::File),
-            BorderOf::Pages(PageKind::Swap) => Of::Pages(Pages::Swap),
-            BorderOf::Pages(PageKind::Hugetlb) => Of::Pages(Pages::Hugetlb),
-            BorderOf::Column(id) => Of::Column(id.column().name.to_owned()),
+impl From<&profile::Uncertainty> for Uncertainty {
+    fn from(uncertainty: &profile::Uncertainty) -> Uncertainty {
+        let of = match uncertainty.of {
+            UncertaintyOf::Pages(PageKind::Anon) => Of::Pages(Pages::Anon),
+            UncertaintyOf::Pages(PageKind::Shmem) => Of::Pages(Pages::Shmem),
+            UncertaintyOf::Pages(PageKind::File) => Of::Pages(Pages::File),
+            UncertaintyOf::Pages(PageKind::Swap) => Of::Pages(Pages::Swap),
+            UncertaintyOf::Pages(PageKind::Hugetlb) => Of::Pages(Pages::Hugetlb),
+            UncertaintyOf::Column(id) => Of::Column(id.column().name.to_owned()),
         };
-        Border(border.sample, border.beside, of, border.variance)
+        let part = |part: &profile::UncertainPart| {
+            UncertainPart(part.sample, part.share, part.variance, part.single)
+        };
+        Uncertainty(of, uncertainty.parts.iter().map(part).collect())
     }
 }
 
-impl TryFrom<Border> for profile::Border {
+impl TryFrom<Uncertainty> for profile::Uncertainty {
     type Error = String;
 
-    fn try_from(Border(sample, beside, of, variance): Border) -> Result<profile::Border, String> {
+    fn try_from(Uncertainty(of, parts): Uncertainty) -> Result<profile::Uncertainty, String> {
         let of = match of {
-            Of::Pages(Pages::Anon) => BorderOf::Pages(PageKind::Anon),
-            Of::Pages(Pages::Shmem) => BorderOf::Pages(PageKind::Shmem),
-            Of::Pages(Pages::File) => BorderOf::Pages(PageKind::File),
-            Of::Pages(Pages::Swap) => BorderOf::Pages(PageKind::Swap),
-            Of::Pages(Pages::Hugetlb) => BorderOf::Pages(PageKind::Hugetlb),
+            Of::Pages(Pages::Anon) => UncertaintyOf::Pages(PageKind::Anon),
+            Of::Pages(Pages::Shmem) => UncertaintyOf::Pages(PageKind::Shmem),
+            Of::Pages(Pages::File) => UncertaintyOf::Pages(PageKind::File),
+            Of::Pages(Pages::Swap) => UncertaintyOf::Pages(PageKind::Swap),
+            Of::Pages(Pages::Hugetlb) => UncertaintyOf::Pages(PageKind::Hugetlb),
             Of::Column(name) => match ColumnId::by_name(&name) {
-                Some(id) => BorderOf::Column(id),
+                Some(id) => UncertaintyOf::Column(id),
                 None => return Err(format!("an error is of the unknown kind {name:?}")),
             },
         };
-        Ok(profile::Border {
+        let part = |UncertainPart(sample, share, variance, single)| profile::UncertainPart {
             sample,
-            beside,
-            of,
+            share,
             variance,
+            single,
+        };
+        Ok(profile::Uncertainty {
+            of,
+            parts: parts.into_iter().map(part).collect(),
         })
     }
 }

@@ -11,7 +11,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use super::cgroup::Cgroup;
 use super::figures::Figures;
 use super::oom_kills::OomKills;
-use super::parts::{Border, Freeze, Layout, Mapping, Path};
+use super::parts::{Freeze, Layout, Mapping, Path, Uncertainty};
 use super::place::Place;
 use super::{FORMAT, VERSION};
 use crate::event::Outcome;
@@ -58,7 +58,7 @@ pub(super) struct Whole {
     pub frames: Bounded<NamedFrame, MOST_FRAMES>,
     pub stacks: Vec<Stack>,
     pub not_observed: Vec<NotObserved>,
-    pub borders: Vec<Border>,
+    pub uncertainties: Vec<Uncertainty>,
     pub other_stacks: Vec<OtherStack>,
     pub processes: Vec<Process>,
     pub mappings: Vec<Mapping>,
@@ -359,7 +359,7 @@ pub(super) struct Process {
     pub stacks: Vec<(u32, Figures)>,
     pub not_observed: Vec<NotObserved>,
     pub total: Figures,
-    pub borders: Vec<Border>,
+    pub uncertainties: Vec<Uncertainty>,
     pub kernel_before: Kernel,
     pub kernel_after: Kernel,
     pub freeze: Freeze,

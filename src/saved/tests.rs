@@ -9,10 +9,9 @@ use crate::export::testing::bytes;
 use crate::export::{EXPORTERS, ExportOptions, Report};
 use crate::measure::{KERNEL_BYTES, MEASURES};
 use crate::profile::{
-    Amounts, Border, BorderOf, CachedFile, CgroupMemory, CodeLayout, CodeSegment, Ended,
-    EndedProcess, Faults, FileId, Frame, FreezeOutcome, KernelFigures, KnownPath, LastFigures,
-    Losses, MappedBytes, Mapping, Module, OomKill, OomKills, PathFrom, Places, Sample, Share,
-    Stack, Unobserved, Usage,
+    Amounts, CachedFile, CgroupMemory, CodeLayout, CodeSegment, Ended, EndedProcess, Faults,
+    FileId, Frame, FreezeOutcome, KernelFigures, KnownPath, LastFigures, Losses, MappedBytes,
+    Mapping, Module, OomKill, OomKills, PathFrom, Places, Sample, Share, Stack, Unobserved, Usage,
 };
 use crate::residency::cgroup::{GroupFigures, Version};
 use crate::residency::{Category, PageKind};
@@ -49,13 +48,10 @@ fn full() -> Report {
     p.not_observed[0].reason = Unobserved::NotWalked;
     p.target.pids = vec![ONE, OTHER];
     p.target.comm = "redis \"é\u{7}".to_owned();
-    let border = |sample, variance| Border {
-        sample,
-        beside: [Some(1), None],
-        of: BorderOf::Pages(PageKind::Shmem),
-        variance,
+    let between = |sample, variance| {
+        crate::profile::Uncertainty::between(PageKind::Shmem, [sample, Some(1)], variance)
     };
-    p.borders = vec![border(None, 1.0 / 3.0), border(Some(0), 1e9 / 7.0)];
+    p.uncertainties = vec![between(None, 1.0 / 3.0), between(Some(0), 1e9 / 7.0)];
     p.kernel_before = KernelFigures {
         anonymous: None,
         rss_anon: 4096,
@@ -106,13 +102,11 @@ fn full() -> Report {
             samples: samples.to_vec(),
             not_observed: Vec::new(),
             total,
-            borders: p.borders[..1]
-                .iter()
-                .map(|b| Border {
-                    beside: [Some(0), None],
-                    ..*b
-                })
-                .collect(),
+            uncertainties: vec![crate::profile::Uncertainty::between(
+                PageKind::Shmem,
+                [None, Some(0)],
+                1.0 / 3.0,
+            )],
             kernel_before: p.kernel_before,
             kernel_after: p.kernel_after,
             freeze: FreezeOutcome::Failed {
@@ -382,8 +376,8 @@ fn what_does_not_fit_together_is_refused() {
             "its format is \"speedscope\"",
         ),
         (
-            |v| v["version"] = json!(3),
-            "of version 3, and this memprof",
+            |v| v["version"] = json!(4),
+            "of version 4, and this memprof",
         ),
         (|v| v["version"] = json!(1), "of version 1, which lacks"),
         (|v| v["frames"][0]["module"] = json!(2), "in module 2 of 2"),
@@ -429,9 +423,22 @@ fn what_does_not_fit_together_is_refused() {
         ),
         (|v| v["files"][1]["inode"] = json!(7), "twice"),
         (|v| v["files"][0]["stacks"][0][0] = json!(77), "stack 77 of"),
-        (|v| v["borders"][0][0] = json!(3), "names stack 3 of 3"),
-        (|v| v["borders"][0][3] = json!(-1.0), "not the variance"),
-        (|v| v["borders"][0][3] = json!(1e300), "not the variance"),
+        (
+            |v| v["uncertainties"][0][1][0][0] = json!(3),
+            "names stack 3 of 3",
+        ),
+        (
+            |v| v["uncertainties"][0][1][0][1] = json!(1.5),
+            "not a share",
+        ),
+        (
+            |v| v["uncertainties"][0][1][0][2] = json!(-1.0),
+            "not the variance",
+        ),
+        (
+            |v| v["uncertainties"][0][1][0][3] = json!(1e300),
+            "not the variance",
+        ),
         (|v| v["mappings"][0]["end"] = json!(0), "before its start"),
         (
             |v| v["mappings"][0]["huge"] = json!(u64::MAX),

@@ -162,7 +162,9 @@ impl Model {
         let (named, _) = paths.find(&Find::Search(search.clone()));
         // Those of a difference are not those of what is shown.
         let errors = match &sides[..] {
-            [(profile, _)] => errors::of_rows(&paths, &layout.rows, &[&profile.borders], job.kind),
+            [(profile, _)] => {
+                errors::of_rows(&paths, &layout.rows, &[&profile.uncertainties], job.kind)
+            }
             _ => Vec::new(),
         };
         let labels = paths.labels();

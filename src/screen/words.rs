@@ -16,12 +16,13 @@ pub(super) fn figure(unit: Unit, figure: u64) -> String {
     grouped(unit.shown(figure))
 }
 
-/// A figure that may be an estimate: `<1,234` if its error is as large as itself.
+/// A figure that may be an estimate ([`Margin::beside`]): `~1,234`.
 pub(super) fn estimate(unit: Unit, figure: u64, standard_error: u64) -> String {
-    match Margin::of(figure, standard_error) {
-        Margin::Below(most) => format!("<{}", grouped(unit.limit(most))),
-        _ => self::figure(unit, figure),
-    }
+    Margin::of(figure, standard_error).beside(
+        figure,
+        |figure| self::figure(unit, figure),
+        |limit| grouped(unit.limit(limit)),
+    )
 }
 
 /// A total with its unit and error: `1,234 ±56 KiB`, `<90 objects`.
@@ -80,7 +81,8 @@ mod tests {
     fn a_small_estimate_is_a_limit() {
         let estimate = |figure: u64, error: u64| estimate(Unit::Bytes, figure * 1024, error * 1024);
         assert_eq!(estimate(5000, 0), "5,000");
-        assert_eq!(estimate(5000, 1000), "5,000");
+        assert_eq!(estimate(5000, 100), "~5,000");
+        assert_eq!(estimate(5000, 1000), "5,000±40%");
         assert_eq!(estimate(1000, 1000), "<2,960");
         let total = |figure, error| with_margin(Unit::Objects, figure, error);
         assert_eq!(total(5000, 0), "5,000 objects");

@@ -159,8 +159,10 @@ pub struct Collector {
     scans: u64,
     searched: Option<Instant>,
     /// Processes of the control group without memory of their own: zombies, kernel threads, and processes that
-    /// share another's address space or are heap snapshots of others. And the guard.
+    /// share another's address space or are heap snapshots of others.
     refused: BTreeSet<Pid>,
+    /// The processes that stop others for memprof.
+    guards: Vec<Pid>,
     /// Settings and cost estimates for freezing targets.
     pub freezing: Freezing,
     /// How often the target is scanned without a request.
@@ -225,6 +227,7 @@ impl Collector {
             scans: 0,
             searched: None,
             refused: BTreeSet::new(),
+            guards: Vec::new(),
             freezing: Freezing::default(),
             samplers: samplers::Samplers::default(),
             pace: Pace::default(),
@@ -385,7 +388,8 @@ impl Collector {
         self.look_for_samplers();
         self.look_for_allocators();
         if let Some(unwinding) = &mut self.unwinding {
-            unwinding.update(&mut self.probe);
+            let aggregator = &self.aggregator;
+            unwinding.update(|| aggregator.pids(), &mut self.probe)?;
         }
         Ok(in_time)
     }

@@ -4,33 +4,33 @@
 //! then takes its place, so that a crash leaves no partial file and an existing file stays until then. Pipes, terminals and
 //! other special files are written to directly.
 
-use std::fs::{self, File, OpenOptions};
+mod place;
+
+use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
-use std::os::fd::AsRawFd;
-use std::os::unix::fs::OpenOptionsExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::{Context, Result};
-use nix::fcntl::{AT_FDCWD, AtFlags};
-use nix::unistd::linkat;
+use nix::sys::resource::{Resource, getrlimit};
 
+use self::place::{
+    Way, give_name, keep_pipe, kept_permissions, named, nameless, open_direct, part_of, way,
+};
 use crate::config::Output;
 use crate::console;
 use crate::exact::StackSizes;
 use crate::export::{self, Report};
+use crate::patient::Patient;
 use crate::profile::Frames;
 
 /// The options that name files.
 pub const OUTPUT: &str = "--output";
 pub const SIZES: &str = "--sizes";
 
-/// How a file is written.
-enum Way {
-    /// To a file without a name, or else with another one beside this path, which is then renamed.
-    Beside(PathBuf),
-    /// Directly: not a regular file.
-    Direct,
-}
+/// Permissions of a new file, from which the user's mask takes some.
+const SHARED: u32 = 0o666;
+/// Those of a file with addresses, which tell an attacker where code is mapped.
+const PRIVATE: u32 = 0o600;
 
 /// Checks at the start whether writing the file of this option would fail later. Changes no existing file.
 ///
@@ -38,7 +38,7 @@ enum Way {
 /// Why the file cannot be written.
 pub fn check(path: &Path, option: &str) -> Result<()> {
     let tried = way(path).and_then(|way| match way {
-        Way::Direct => Ok(()),
+        Way::Direct => keep_pipe(path),
         Way::Beside(place) => check_beside(&place),
     });
     tried.with_context(|| refused(path, option))
@@ -67,7 +67,11 @@ pub fn write_profile(output: &Output, report: &Report, option: &str) -> Result<(
     if output.is_stdout() {
         return write_stdout(make).context("cannot write the profile to stdout");
     }
-    write(&output.path, option, make)?;
+    let mode = match output.format.has_addresses {
+        true => PRIVATE,
+        false => SHARED,
+    };
+    write(&output.path, option, mode, make)?;
     let (path, format) = (output.path.display(), output.format.name);
     console::print(&format!("wrote {path} ({format})"));
     Ok(())
@@ -78,7 +82,9 @@ pub fn write_profile(output: &Output, report: &Report, option: &str) -> Result<(
 /// # Errors
 /// They cannot be written; an existing file is then unchanged.
 pub fn write_sizes(path: &Path, report: &Report, sizes: &[StackSizes]) -> Result<()> {
-    write(path, SIZES, |out| export::write_sizes(report, sizes, out))?;
+    write(path, SIZES, SHARED, |out| {
+        export::write_sizes(report, sizes, out)
+    })?;
     console::print(&format!("wrote {} (sizes by stack)", path.display()));
     Ok(())
 }
@@ -91,7 +97,7 @@ pub fn write_summary(report: &Report, stdout_taken: bool) -> io::Result<()> {
     let mut text = b"\n".to_vec();
     export::write_summary(&report.showing(Frames::All), &mut text)?;
     let written = match stdout_taken {
-        true => io::stderr().write_all(&text),
+        true => Patient::new(&io::stderr()).write_all(&text),
         false => write_stdout(|out| out.write_all(&text)),
     };
     match written {
@@ -103,7 +109,7 @@ pub fn write_summary(report: &Report, stdout_taken: bool) -> io::Result<()> {
 
 /// Writes to stdout; a closed pipe (`| head`) is not an error.
 fn write_stdout(make: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> io::Result<()> {
-    match buffered(io::stdout().lock(), make) {
+    match buffered(Patient::new(&io::stdout()), make) {
         Err(e) if e.kind() == io::ErrorKind::BrokenPipe => Ok(()),
         other => other,
     }
@@ -123,13 +129,28 @@ fn buffered(
 fn write(
     path: &Path,
     option: &str,
+    mode: u32,
     make: impl FnOnce(&mut dyn Write) -> io::Result<()>,
 ) -> Result<()> {
     let written = way(path).and_then(|way| match way {
-        Way::Direct => buffered(OpenOptions::new().write(true).open(path)?, make),
-        Way::Beside(place) => write_beside(&place, make),
+        Way::Direct => buffered(Patient::new(&open_direct(path)?), make),
+        Way::Beside(place) => write_beside(&place, nameless(&place, mode), mode, make),
     });
-    written.with_context(|| refused(path, option))
+    written
+        .map_err(with_limit)
+        .with_context(|| refused(path, option))
+}
+
+/// Names the limit of the size of files, if it was that.
+fn with_limit(e: io::Error) -> io::Error {
+    if e.raw_os_error() != Some(libc::EFBIG) {
+        return e;
+    }
+    let limit = getrlimit(Resource::RLIMIT_FSIZE).map_or(0, |(soft, _)| soft);
+    let why = format!(
+        "it would exceed the {limit} bytes that this process may write to a file (EFBIG; RLIMIT_FSIZE, `ulimit -f`)"
+    );
+    io::Error::new(e.kind(), why)
 }
 
 fn refused(path: &Path, option: &str) -> String {
@@ -139,92 +160,40 @@ fn refused(path: &Path, option: &str) -> String {
     )
 }
 
-fn way(path: &Path) -> io::Result<Way> {
-    match fs::metadata(path) {
-        Ok(there) if there.is_dir() => Err(io::ErrorKind::IsADirectory.into()),
-        // A symbolic link stays: the file that it points to is replaced.
-        Ok(there) if there.is_file() => Ok(Way::Beside(fs::canonicalize(path)?)),
-        Ok(_) => Ok(Way::Direct),
-        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(Way::Beside(path.to_owned())),
-        Err(e) => Err(e),
-    }
-}
-
-/// The name that a file has beside its place until it is whole.
-fn part_of(place: &Path) -> io::Result<PathBuf> {
-    let name = place.file_name().ok_or(io::ErrorKind::InvalidFilename)?;
-    let mut part = std::ffi::OsString::from(".");
-    part.push(name);
-    part.push(format!(".{}.part", std::process::id()));
-    Ok(place.with_file_name(part))
-}
-
-/// A new file without a name: nothing is left of it, whatever ends memprof, unless it gets one. `None` where the file system
-/// has no such files.
-fn nameless(part: &Path) -> Option<File> {
-    let dir = part.parent().filter(|dir| !dir.as_os_str().is_empty());
-    let mut options = OpenOptions::new();
-    options.write(true).custom_flags(libc::O_TMPFILE);
-    options.open(dir.unwrap_or(Path::new("."))).ok()
-}
-
-fn give_name(file: &File, part: &Path) -> io::Result<()> {
-    let path = format!("/proc/self/fd/{}", file.as_raw_fd());
-    Ok(linkat(
-        AT_FDCWD,
-        path.as_str(),
-        AT_FDCWD,
-        part,
-        AtFlags::AT_SYMLINK_FOLLOW,
-    )?)
-}
-
-fn named(part: &Path) -> io::Result<File> {
-    OpenOptions::new().write(true).create_new(true).open(part)
-}
-
 fn check_beside(place: &Path) -> io::Result<()> {
-    let part = part_of(place)?;
-    match fs::symlink_metadata(&part) {
+    match fs::symlink_metadata(part_of(place)?) {
         // Such as a name that is too long.
         Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
         _ => {}
     }
-    match nameless(&part) {
+    match nameless(place, PRIVATE) {
         Some(_) => Ok(()),
-        None => named(&part).and_then(|_| fs::remove_file(&part)),
+        None => named(place, PRIVATE).and_then(|(_, part)| fs::remove_file(part)),
     }
 }
 
+/// Writes the file without a name, or else one that has another name, and puts it in its place.
 fn write_beside(
     place: &Path,
-    make: impl FnOnce(&mut dyn Write) -> io::Result<()>,
-) -> io::Result<()> {
-    let part = part_of(place)?;
-    write_by(place, &part, nameless(&part), make)
-}
-
-/// Writes the file without a name, or else one that is called `part`, and puts it in its place.
-fn write_by(
-    place: &Path,
-    part: &Path,
     nameless: Option<File>,
+    mode: u32,
     make: impl FnOnce(&mut dyn Write) -> io::Result<()>,
 ) -> io::Result<()> {
-    let (file, needs_name) = match nameless {
-        Some(file) => (file, true),
-        None => (named(part)?, false),
+    let (file, mut part) = match nameless {
+        Some(file) => (file, None),
+        None => named(place, mode).map(|(file, part)| (file, Some(part)))?,
     };
     let done = buffered(&file, make).and_then(|()| {
-        if let Ok(there) = fs::metadata(place) {
-            file.set_permissions(there.permissions())?;
+        if let Some(permissions) = kept_permissions(place) {
+            file.set_permissions(permissions)?;
         }
-        if needs_name {
-            give_name(&file, part)?;
-        }
+        let part = match &part {
+            Some(part) => part,
+            None => part.insert(give_name(&file, place)?),
+        };
         fs::rename(part, place)
     });
-    if done.is_err() {
+    if let (Err(_), Some(part)) = (&done, part) {
         let _ = fs::remove_file(part);
     }
     done

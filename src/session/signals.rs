@@ -15,6 +15,8 @@ use nix::sys::signal::{SigHandler, SigSet, SigmaskHow, Signal};
 use signal_hook_registry::register_sigaction;
 use tokio::signal::unix::{self, SignalKind};
 
+use crate::patient::SIGNALLED;
+
 /// The ending signals, each with the `si_code` of its newest occurrence, or [`NEVER`].
 static ENDING: [(Signal, &AtomicI32); 4] = {
     static ORIGINS: [AtomicI32; 4] = [const { AtomicI32::new(NEVER) }; 4];
@@ -31,6 +33,9 @@ const NEVER: i32 = i32::MIN;
 
 /// How long after an ending signal further ones count as the same.
 const REPEAT: Duration = Duration::from_millis(500);
+
+/// How often is looked for a signal while memprof writes its results.
+const LOOK: Duration = Duration::from_millis(100);
 
 /// `si_code` of a signal that the kernel sends by itself, not on behalf of a process that called `kill`.
 const SI_KERNEL: i32 = 0x80;
@@ -98,10 +103,11 @@ impl Signals {
             }
             let what = || format!("cannot wait for {signal}");
             // Registered before tokio's own action, so that the origin is stored before the signal is seen.
-            // SAFETY: the action only stores to an atomic, which is async-signal-safe, and cannot panic.
+            // SAFETY: the action only stores to atomics, which is async-signal-safe, and cannot panic.
             unsafe {
                 register_sigaction(signal as i32, |info| {
                     origin.store(info.si_code, Ordering::Relaxed);
+                    SIGNALLED.store(true, Ordering::Relaxed);
                 })
             }
             .with_context(what)?;
@@ -155,22 +161,27 @@ impl Signals {
         self.waited.iter().for_each(|(signal, ..)| default(*signal));
     }
 
-    /// If a signal was received, restores the default actions after [`REPEAT`]: a further one then ends the
+    /// Once a signal has been received, restores the default actions after [`REPEAT`]: a further one then ends the
     /// process.
     pub fn restore(self) {
-        if self.came {
-            self.restore_later();
-        }
+        self.restore_once(|| SIGNALLED.load(Ordering::Relaxed));
     }
 
     /// Restores the default actions, after [`REPEAT`]: a signal then ends the process. One that comes before counts as
     /// the same as what ended a command.
     pub fn restore_later(self) {
+        self.restore_once(|| true);
+    }
+
+    fn restore_once(self, due: impl Fn() -> bool + Send + 'static) {
         let signals: Vec<Signal> = self.waited.iter().map(|(signal, ..)| *signal).collect();
         // A separate thread, because the main thread is busy with the last report.
         let _ = thread::Builder::new()
             .name("memprof-signals".into())
             .spawn(move || {
+                while !due() {
+                    thread::sleep(LOOK);
+                }
                 thread::sleep(REPEAT);
                 signals.into_iter().for_each(default);
             });

@@ -17,7 +17,7 @@ use super::unwinding::{self, MappedFiles, Unwinding};
 use crate::config::{Config, SharedOnce};
 use crate::console;
 use crate::event::{MarkSet, Pid};
-use crate::freeze::Guard;
+use crate::freeze::{Freeze, Guard};
 use crate::privileges::{self, Role};
 use crate::probe::{Missing, Probe, ProbeConfig, SharedFaultsSeen, SyscallHooks};
 use crate::residency::MapCounts;
@@ -92,16 +92,21 @@ pub fn start_collector(config: &Config, sampler: Option<&Library>) -> Result<Sta
     let (max_freeze, interpreters) = (config.max_freeze, config.interpreters);
     // Otherwise nobody can ask for a heap snapshot.
     let takes_heaps = config.listen.is_some() || config.screen.is_some() || config.takes_heap;
+    // Over HTTP, marks can ask for it.
+    let freezes = config.freeze != Freeze::No || config.listen.is_some();
     let woken = Arc::clone(&wake);
     thread::Builder::new()
         .name("memprof-collect".into())
         .spawn(move || {
             let begin = || -> Result<Collector> {
                 let probe = Probe::load(&probe_config)?;
-                let mut guard = Guard::default();
-                if takes_heaps && cfg!(target_arch = "x86_64") {
-                    // If it fails, a snapshot says why the process was not forked.
-                    let _ = guard.start();
+                // If one cannot be started, a heap snapshot or a report says why the process was not stopped.
+                let (mut forking, mut freezing) = (Guard::default(), Guard::default());
+                if takes_heaps {
+                    let _ = forking.start();
+                }
+                if freezes {
+                    let _ = freezing.start();
                 }
                 let map_counts = map_counts(shared_once)?;
                 privileges::reduce(Role::Collector);
@@ -117,7 +122,7 @@ pub fn start_collector(config: &Config, sampler: Option<&Library>) -> Result<Sta
                 collector.freezing.max = max_freeze;
                 collector.pace = pace;
                 collector.tell_of_kills(tell_kill);
-                collector.fork_by(guard);
+                collector.stop_by(forking, freezing);
                 if exact.is_some() {
                     collector.count_all_calls();
                 } else if let Some(heap) = &heap {

@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::c_void;
-use std::fs::File;
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
@@ -174,10 +173,17 @@ impl Unwinding {
         probe.tables_changed();
     }
 
-    /// Publishes the tables that are ready.
-    pub fn update(&mut self, probe: &mut Probe) {
+    /// Publishes the tables that are ready. `followed` are the processes whose code is reported again if need be.
+    ///
+    /// # Errors
+    /// The probe cannot report code.
+    pub fn update(&mut self, followed: impl FnOnce() -> Vec<Pid>, probe: &mut Probe) -> Result<()> {
         if self.publisher.collect(&mut self.maps) {
             self.published(probe);
+        }
+        match self.publisher.take_forgotten() {
+            true => probe.bind(&followed()),
+            false => Ok(()),
         }
     }
 
@@ -234,11 +240,20 @@ unsafe impl Send for Mapped {}
 
 impl Mapped {
     fn new(path: &Path) -> Option<Mapped> {
-        let file: File = open_regular(path).ok()?;
+        let file = open_regular(path).ok()?;
         let length = NonZeroUsize::new(usize::try_from(page_size()).ok()?)?;
         let protection = ProtFlags::PROT_READ | ProtFlags::PROT_EXEC;
         // SAFETY: a new mapping at an address that the kernel chooses, never read or executed.
-        let at = unsafe { mmap(None, length, protection, MapFlags::MAP_PRIVATE, &file, 0) };
+        let at = unsafe {
+            mmap(
+                None,
+                length,
+                protection,
+                MapFlags::MAP_PRIVATE,
+                file.opened()?,
+                0,
+            )
+        };
         Some(Mapped {
             at: at.ok()?,
             length,

@@ -37,7 +37,7 @@ pub static SOURCE: Source = Source {
     measure: &HEAP,
     option: Some(OPTION),
     on_demand: &[BEGINS, ENDS, EXITS, THROWS, FREES],
-    maps: &["exact_initial", "exact_blocks", "exact_calls"],
+    maps: &["exact_initial", "exact_blocks", "exact_calls", "after_call"],
     ledger: Some(&LEDGER),
     collect: Some(collect),
 };

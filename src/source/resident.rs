@@ -6,25 +6,29 @@
 //! pages (huge pages, fault-around of files and shared memory); the call that mapped its range. Without any of these
 //! it is reported as not observed.
 //!
-//! If not every fault's stack was walked (`--stacks`), a page that has neither a record nor a call that filled its
-//! range gets the stack of the nearest recorded page of its mapping: an estimate, with its error (`gaps.rs`).
+//! If not every fault's stack was walked (`--stacks`), pages that have neither a record nor a call that filled their range
+//! are divided among the stacks of their mapping that were walked: an estimate, with its error (`sampled.rs`).
 
 mod copies;
-mod gaps;
 mod nearest;
+mod record;
+mod sampled;
 
 use anyhow::Result;
 
 pub use self::copies::{Copier, Copies};
-use self::gaps::{Gap, Gaps};
-use self::nearest::{Record, neighbour_window};
+use self::nearest::neighbour_window;
+use self::record::Record;
+use self::sampled::{By, Sampled};
 
 use super::{Ledger, Source, Totals, Tracepoints};
 use crate::event::{Addr, MmId, StackId};
 use crate::measure::{PSS, RESIDENCY};
 use crate::profile::{Amounts, MappedBytes, Unobserved, Usage};
 use crate::residency::{PageRun, RangeMap, RangeSet, SHARE_SHIFT, Vma, add_run};
-use crate::wire::{CHUNK_PAGES, STACK_LOST, STACK_NONE, STACK_UNWALKED, page_chunk};
+use crate::wire::{
+    CHUNK_PAGES, STACK_LOST, STACK_NONE, STACK_UNRECORDED, STACK_UNWALKED, page_chunk,
+};
 
 /// The optional program that sees the out-of-memory killer.
 pub const OOM_HOOK: &str = "oom_kill";
@@ -42,6 +46,7 @@ pub static SOURCE: Source = Source {
             "sched_process_fork",
             "sched_process_exec",
             "sched_process_exit",
+            "sched_process_free",
         ],
         consequence: "page allocations cannot be told from other faults, and processes cannot be followed",
         remedy: "boot a kernel built with CONFIG_TRACEPOINTS=y and CONFIG_DEBUG_INFO_BTF=y",
@@ -60,7 +65,7 @@ pub static SOURCE: Source = Source {
     collect: None,
 };
 
-/// The stack ids of one chunk's pages; 0 where there is no record.
+/// The entries of one chunk's pages (`enum page_record`); 0 where there is no record.
 pub type Chunk = [u32; CHUNK_PAGES];
 
 /// Reads the records of pages.
@@ -111,11 +116,49 @@ struct Sink<'a> {
     mapping: &'a mut MappedBytes,
 }
 
-/// The current chunk: its number, its records, and how many ancestors' records they include.
+impl Sink<'_> {
+    /// The figures of a run.
+    fn amounts_of(&mut self, run: PageRun) -> Amounts {
+        let mut usage = Usage::default();
+        add_run(&mut usage, run);
+        if run.huge {
+            self.mapping.huge += run.len();
+        }
+        let mut amounts = Amounts::from(usage);
+        if let Some(share) = run.share() {
+            let share = share + self.totals.share_rest;
+            self.totals.share_rest = share % (1 << SHARE_SHIFT);
+            amounts += Amounts::in_column(PSS, share >> SHARE_SHIFT);
+        }
+        amounts
+    }
+
+    fn give(&mut self, vma: &Vma, owner: Owner, amounts: Amounts) {
+        match owner {
+            Owner::Stack(id) => {
+                self.mapping.attributed += amounts.usage;
+                self.totals.add_stack(id, amounts);
+            }
+            Owner::Nobody(reason) => {
+                self.mapping.not_observed += amounts.usage;
+                self.totals.add_unobserved(vma.label(), reason, amounts);
+            }
+        }
+    }
+
+    fn add(&mut self, vma: &Vma, owner: Owner, run: PageRun) {
+        let amounts = self.amounts_of(run);
+        self.give(vma, owner, amounts);
+    }
+}
+
+/// The current chunk: its number, its records, how many ancestors' records they include, and which records are theirs: 0 for
+/// the address space's own, 1 for those of the nearest ancestor.
 struct Loaded {
     at: Option<u64>,
     ancestors: usize,
     records: Chunk,
+    origins: [u8; CHUNK_PAGES],
 }
 
 impl Default for Loaded {
@@ -124,6 +167,7 @@ impl Default for Loaded {
             at: None,
             ancestors: 0,
             records: [STACK_NONE; CHUNK_PAGES],
+            origins: [0; CHUNK_PAGES],
         }
     }
 }
@@ -140,6 +184,7 @@ impl Loaded {
         if self.at != Some(chunk) {
             let own = ledger.chunk(space.mm, chunk)?;
             self.records = own.unwrap_or([STACK_NONE; CHUNK_PAGES]);
+            self.origins = [0; CHUNK_PAGES];
             self.ancestors = 0;
             self.at = Some(chunk);
         }
@@ -150,9 +195,10 @@ impl Loaded {
         {
             self.ancestors += 1;
             if let Some(theirs) = ledger.chunk(ancestor, chunk)? {
-                for (own, their) in self.records.iter_mut().zip(theirs) {
+                let own = self.records.iter_mut().zip(&mut self.origins);
+                for ((own, origin), their) in own.zip(theirs) {
                     if *own == STACK_NONE {
-                        *own = their;
+                        (*own, *origin) = (their, self.ancestors as u8);
                     }
                 }
             }
@@ -191,11 +237,8 @@ pub struct Join<'a, L> {
     ledger: &'a L,
     space: SpaceView<'a>,
     loaded: Loaded,
-    /// Of the current mapping: its last recorded page, and the pages since then that take the nearest record's stack,
-    /// with their owner if the mapping has no record.
-    last: Option<Record>,
-    waiting: Vec<(PageRun, Owner)>,
-    gaps: Gaps,
+    /// Of the current mapping.
+    sampled: Sampled,
 }
 
 impl<'a, L: PageLedger> Join<'a, L> {
@@ -205,9 +248,7 @@ impl<'a, L: PageLedger> Join<'a, L> {
             ledger,
             space,
             loaded: Loaded::default(),
-            last: None,
-            waiting: Vec::new(),
-            gaps: Gaps::default(),
+            sampled: Sampled::default(),
         }
     }
 
@@ -236,29 +277,81 @@ impl<'a, L: PageLedger> Join<'a, L> {
         let first = (run.start.0 / page) as usize % CHUNK_PAGES;
         let pages = (run.len() / page) as usize;
         let mut start = run.start.0;
-        let records = self.loaded.records;
-        for same in records[first..first + pages].chunk_by(|a, b| a == b) {
-            let end = start + same.len() as u64 * page;
+        let mut at = first;
+        while at < first + pages {
+            let (entry, origin) = (self.loaded.records[at], self.loaded.origins[at]);
+            let same = (at..first + pages).take_while(|page| {
+                (self.loaded.records[*page], self.loaded.origins[*page]) == (entry, origin)
+            });
+            let same = same.count();
+            at += same;
+            let end = start + same as u64 * page;
             let part = PageRun {
                 start: Addr(start),
                 end: Addr(end),
                 ..run
             };
-            match same[0] {
-                STACK_NONE => self.add_unrecorded(vma, part, to),
-                STACK_UNWALKED => self.wait(part, Owner::Nobody(Unobserved::NotWalked)),
-                stack => {
-                    let page = start;
-                    self.add_gap(Some(stack), run.kind, to);
-                    self.add_waiting(vma, Some(Record { page, stack }), to);
-                    add(to, vma, recorded(stack), part);
-                    self.add_same(stack, part, to);
-                    let page = end - self.space.page_size;
-                    self.last = Some(Record { page, stack });
-                }
+            match entry {
+                STACK_NONE | STACK_UNRECORDED => self.add_unrecorded(vma, part, to),
+                STACK_UNWALKED => self.add_unwalked(part, Owner::Nobody(Unobserved::NotWalked), to),
+                entry => self.add_recorded(vma, part, (Record::of(entry), origin), to),
             }
             start = end;
         }
+    }
+
+    fn add_recorded(
+        &mut self,
+        vma: &Vma,
+        run: PageRun,
+        (record, origin): (Record, u8),
+        to: &mut Sink<'_>,
+    ) {
+        let pages = run.len() / self.space.page_size;
+        let faults = if record.follows { 0 } else { pages };
+        self.add_walked(run, (record, origin), (faults, pages));
+        to.add(vma, recorded(record.stack), run);
+    }
+
+    /// Notes pages that walked faults brought in: they stand for others if not all faults were walked.
+    fn add_walked(
+        &mut self,
+        run: PageRun,
+        (record, origin): (Record, u8),
+        (faults, pages): (u64, u64),
+    ) {
+        if self.space.sampled {
+            let origin = match record.inherited {
+                true => origin.max(1),
+                false => origin,
+            };
+            let mm = match usize::from(origin).checked_sub(1) {
+                Some(at) => self.space.ancestors.get(at).copied(),
+                None => Some(self.space.mm),
+            };
+            let by = By {
+                stack: record.stack,
+                mm: mm.unwrap_or(self.space.mm),
+                interval: record.interval(),
+            };
+            self.sampled
+                .add_walked((run.kind, run.huge), by, (faults, pages));
+        }
+    }
+
+    /// Adds pages whose fault was not walked, or which came in without an event.
+    fn add_unwalked(&mut self, run: PageRun, fallback: Owner, to: &mut Sink<'_>) {
+        let amounts = to.amounts_of(run);
+        self.sampled
+            .add_unwalked((run.kind, run.huge), fallback, amounts);
+    }
+
+    /// Ends a mapping: divides its unwalked pages.
+    pub fn end_mapping(&mut self, vma: &Vma, totals: &mut Totals, mapping: &mut MappedBytes) {
+        let to = &mut Sink { totals, mapping };
+        let root = self.space.ancestors.last().copied();
+        let root = root.unwrap_or(self.space.mm);
+        self.sampled.divide(vma, root, self.space.page_size, to);
     }
 
     /// Adds pages without a record, split where their range's owner changes.
@@ -272,7 +365,7 @@ impl<'a, L: PageLedger> Join<'a, L> {
                 ..run
             };
             match owner {
-                Some(o) if o.populated => add(to, vma, Owner::Stack(o.stack), part),
+                Some(o) if o.populated => to.add(vma, Owner::Stack(o.stack), part),
                 _ => self.add_by_neighbour(vma, part, owner, to),
             }
             at = end;
@@ -312,8 +405,8 @@ impl<'a, L: PageLedger> Join<'a, L> {
             };
             match neighbour_window(&part) {
                 Some(window) if !before => self.add_each(vma, part, window, fallback, to),
-                None if !before && self.space.sampled => self.wait(part, fallback),
-                _ => add(to, vma, fallback, part),
+                None if !before && self.space.sampled => self.add_unwalked(part, fallback, to),
+                _ => to.add(vma, fallback, part),
             }
             at = end;
         }
@@ -334,30 +427,6 @@ fn recorded(id: u32) -> Owner {
         Owner::Nobody(Unobserved::StackLost)
     } else {
         Owner::Stack(StackId(id))
-    }
-}
-
-fn add(to: &mut Sink<'_>, vma: &Vma, owner: Owner, run: PageRun) {
-    let mut usage = Usage::default();
-    add_run(&mut usage, run);
-    if run.huge {
-        to.mapping.huge += run.len();
-    }
-    let mut amounts = Amounts::from(usage);
-    if let Some(share) = run.share() {
-        let share = share + to.totals.share_rest;
-        to.totals.share_rest = share % (1 << SHARE_SHIFT);
-        amounts += Amounts::in_column(PSS, share >> SHARE_SHIFT);
-    }
-    match owner {
-        Owner::Stack(id) => {
-            to.mapping.attributed += usage;
-            to.totals.add_stack(id, amounts);
-        }
-        Owner::Nobody(reason) => {
-            to.mapping.not_observed += usage;
-            to.totals.add_unobserved(vma.label(), reason, amounts);
-        }
     }
 }
 

@@ -21,7 +21,7 @@ pub static SOURCE: Source = Source {
     measure: &HEAP,
     option: Some("--heap"),
     on_demand: &[ALLOCATION, FREE, MARK],
-    maps: &["sample_probes"],
+    maps: &["sample_probes", "after_sample"],
     ledger: None,
     collect: None,
 };

@@ -12,7 +12,7 @@ use super::debuginfod_cache::CacheDirs;
 use super::fetch::BuildId;
 use super::packages;
 use super::runtimes;
-use super::{Job, Symbolizer};
+use super::{Job, PATIENCE, Symbolizer};
 use crate::elf::Elf;
 use crate::profile::{Frame, FrameKind, Kind, Module, ModuleId, Profile};
 use crate::symbol::{Symbol, Symbols, UnknownReason};
@@ -60,8 +60,9 @@ impl Symbolizer {
         }
         let modules = files.iter().map(|file| Arc::clone(&file.module)).collect();
         let (reply, answer) = mpsc::sync_channel(1);
-        self.requests.send(Job::Remedies(modules, reply)).ok()?;
-        let remedies = answer.recv().ok()?;
+        let asked = Job::Remedies(modules, reply);
+        self.requests.try_send(asked).ok()?;
+        let remedies = answer.recv_timeout(PATIENCE).ok()?;
         let files = files.into_iter().zip(remedies);
         let files: Vec<_> = files.filter_map(|(f, remedy)| Some((f, remedy?))).collect();
         line(&files, Kind::All.of(&profile.total), self.asking)
@@ -243,7 +244,7 @@ mod tests {
             Arc::new(Module {
                 path: module.path.clone(),
                 name: module.name.clone(),
-                file: Some(tempfile::tempfile().unwrap()),
+                file: Some(tempfile::tempfile().unwrap().into()),
                 ..Module::jit()
             })
         };

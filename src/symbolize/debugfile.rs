@@ -1,7 +1,7 @@
 //! Finds separate debug files, which contain the symbols that distributions strip from programs.
 
 use std::ffi::OsStr;
-use std::fs::File;
+use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
@@ -9,6 +9,7 @@ use super::debuginfod_cache::CacheDirs;
 use super::fetch::BuildId;
 use crate::elf::Elf;
 use crate::modules::open_regular;
+use crate::target_file::TargetFile;
 
 const DEBUG_DIRS: [&str; 2] = ["/usr/lib/debug", "/usr/local/lib/debug"];
 /// Maximum size of a file that is checksummed, in bytes.
@@ -19,7 +20,7 @@ const MAX_CHECKED: u64 = 4 << 30;
 /// The candidates are looked up in memprof's own mount namespace, which may have a different file at
 /// the same path. So the file must have the module's build id or, for a module without a build id, the
 /// checksum in its debug link.
-pub(super) fn find(elf: &Elf, module: &Path, cache: &CacheDirs) -> Option<File> {
+pub(super) fn find(elf: &Elf, module: &Path, cache: &CacheDirs) -> Option<TargetFile> {
     let id = elf.build_id();
     let link = elf.debug_link();
     let by_id = id.iter().flat_map(|id| by_build_id(id));
@@ -71,16 +72,16 @@ fn by_link(name: &[u8], module: &Path) -> Vec<PathBuf> {
 }
 
 /// The CRC-32 of the whole file, as debug links use it.
-fn checksum(mut file: &File) -> Option<u32> {
-    use std::io::Read;
-    if file.metadata().ok()?.len() > MAX_CHECKED {
+fn checksum(file: &TargetFile) -> Option<u32> {
+    let mut contents = file.contents();
+    if file.about().size() > MAX_CHECKED {
         return None;
     }
     let table = crc_table();
     let mut buf = vec![0; 256 << 10];
     let mut crc = u32::MAX;
     loop {
-        let n = file.read(&mut buf).ok()?;
+        let n = contents.read(&mut buf).ok()?;
         if n == 0 {
             return Some(!crc);
         }

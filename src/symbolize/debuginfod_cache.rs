@@ -1,7 +1,7 @@
 //! The local cache of debuginfod clients (gdb, perf, `debuginfod-find`): debug files by build id.
 
 use std::ffi::OsString;
-use std::fs::{self, File};
+use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -10,6 +10,7 @@ use nix::unistd::{Uid, User};
 use super::fetch::BuildId;
 use crate::elf::Elf;
 use crate::modules::open_regular;
+use crate::target_file::TargetFile;
 
 /// The environment variable that names the cache directory.
 pub const CACHE_PATH: &str = "DEBUGINFOD_CACHE_PATH";
@@ -51,7 +52,7 @@ impl CacheDirs {
     }
 
     /// Opens the debug file with this build id.
-    pub(super) fn find(&self, id: &BuildId) -> Option<File> {
+    pub(super) fn find(&self, id: &BuildId) -> Option<TargetFile> {
         self.dirs.iter().find_map(|dir| {
             let file = open_regular(&file_of(dir, id)).ok()?;
             let same = Elf::read(&file).ok()?.build_id().as_ref() == Some(&id.0);

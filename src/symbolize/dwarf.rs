@@ -3,24 +3,29 @@
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::fs::File;
+use std::io::{self, Read};
 use std::os::fd::AsRawFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Weak};
 
 use blazesym::helper::ElfResolver;
 use blazesym::symbolize::{CodeInfo, FindSymOpts, InlinedFn, SrcLang, Symbolize};
+use nix::sys::memfd::{MFdFlags, memfd_create};
 
 use super::debuginfod_cache::CacheDirs;
 use super::demangle::demangle;
 use super::packed::unpacks_within;
-use super::{ModuleKey, debugfile};
+use super::{ModuleKey, debugfile, shrunk};
 use crate::elf::Elf;
 use crate::profile::Module;
 use crate::symbol::{InlinedFunction, Language, Location};
+use crate::target_file::TargetFile;
 
 /// Maximum size of decompressed debug sections, in bytes, because they are decompressed into memory; files
 /// that exceed it get names only.
 const MAX_UNPACKED: u64 = 1 << 30;
+/// Maximum size of a file that is copied for its debug information, in bytes.
+const MAX_COPIED: u64 = 256 << 20;
 /// Maximum number of files whose debug information is kept between requests.
 const MAX_OPEN: usize = 16;
 
@@ -62,11 +67,16 @@ struct Source {
 }
 
 impl Source {
-    fn map(file: File, elf: &Elf) -> Option<Source> {
+    fn map(file: &TargetFile, elf: &Elf) -> Option<Source> {
         if !unpacks_within(elf, MAX_UNPACKED) {
             return None;
         }
+        let file = match file.opened() {
+            Some(file) => file.try_clone().ok()?,
+            None => copy(file)?,
+        };
         let size = file.metadata().ok()?.len();
+        shrunk::survive();
         // The resolver maps the file immediately and keeps no path, so the descriptor number may be
         // reused for another file afterwards.
         let resolver = ElfResolver::open(format!("/proc/self/fd/{}", file.as_raw_fd())).ok()?;
@@ -77,7 +87,7 @@ impl Source {
         })
     }
 
-    /// Whether the file still has all mapped bytes; accessing a truncated page would kill memprof (SIGBUS).
+    /// Whether the file still has all mapped bytes: what lies behind its end is read as zeros (`shrunk.rs`).
     fn is_whole(&self) -> bool {
         self.file.metadata().is_ok_and(|m| m.len() >= self.size)
     }
@@ -138,11 +148,17 @@ impl Dwarf {
                 source: open(module, elf, cache),
             }
         });
-        match entry.source.as_ref().filter(|s| s.is_whole()) {
-            Some(source) => addrs
-                .iter()
-                .map(|addr| look_up(&source.resolver, *addr))
-                .collect(),
+        let found = entry
+            .source
+            .as_ref()
+            .filter(|s| s.is_whole())
+            .map(|source| {
+                let found = addrs.iter().map(|addr| look_up(&source.resolver, *addr));
+                let found: Vec<_> = found.collect();
+                (source, found)
+            });
+        match found.filter(|(source, _)| source.is_whole()) {
+            Some((_, found)) => found,
             None => addrs.iter().map(|_| None).collect(),
         }
     }
@@ -150,12 +166,21 @@ impl Dwarf {
 
 fn open(module: &Module, elf: &Elf, cache: &CacheDirs) -> Option<Source> {
     if elf.has_debug_info() {
-        return Source::map(module.file.as_ref()?.try_clone().ok()?, elf);
+        return Source::map(module.file.as_ref()?, elf);
     }
     let debug = debugfile::find(elf, &module.path, cache)?;
-    let copy = debug.try_clone().ok()?;
     let elf = Elf::read(&debug).ok().filter(Elf::has_debug_info)?;
-    Source::map(copy, &elf)
+    Source::map(&debug, &elf)
+}
+
+/// A copy in memory: reading a mapping of the file would wait for its file system without a limit.
+fn copy(file: &TargetFile) -> Option<File> {
+    if file.about().size() > MAX_COPIED {
+        return None;
+    }
+    let mut copy = File::from(memfd_create(c"debug-info", MFdFlags::MFD_CLOEXEC).ok()?);
+    let copied = io::copy(&mut file.contents().take(MAX_COPIED + 1), &mut copy).ok()?;
+    (copied <= MAX_COPIED).then_some(copy)
 }
 
 fn look_up(resolver: &ElfResolver, addr: u64) -> Option<Lines> {
@@ -197,5 +222,33 @@ impl Lines {
         }
         let (name, language) = demangle(self.name.as_bytes());
         Some((name, if self.rust { Language::Rust } else { language }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    /// Between a look at its size and the reading of it, a file may be cut.
+    #[test]
+    fn a_file_that_shrinks_while_it_is_read_is_no_end() {
+        let own = fs::read("/proc/self/exe").unwrap();
+        let mut file = tempfile::tempfile().unwrap();
+        io::Write::write_all(&mut file, &own).unwrap();
+        let cut = file.try_clone().unwrap();
+        let file = TargetFile::from(file);
+        let elf = Elf::read(&file).unwrap();
+        if !elf.has_debug_info() {
+            return crate::skip::skip("the tests are built without debug information");
+        }
+        let source = Source::map(&file, &elf).unwrap();
+        let code = *elf.code_segments().next().unwrap();
+        cut.set_len(4096).unwrap();
+        for inside in (0..code.size).step_by(1 << 20) {
+            let _ = look_up(&source.resolver, code.addr + inside);
+        }
+        assert!(!source.is_whole());
     }
 }

@@ -1,9 +1,8 @@
 //! Which Debian package has the debug files of a program: from dpkg's lists of installed files and apt's lists of
 //! packages on this machine.
 
-use std::fs::{self, File};
+use std::fs;
 use std::io::Read;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use flate2::read::GzDecoder;
@@ -12,6 +11,7 @@ use memchr::memmem::Finder;
 
 use crate::modules::open_regular;
 use crate::profile::Module;
+use crate::target_file::{Contents, ReadAt, about, find};
 
 /// Maximum number of lists that are searched, and maximum size of all of them, in bytes.
 const MAX_LISTS: usize = 20_000;
@@ -23,12 +23,9 @@ const CHUNK: usize = 256 << 10;
 /// The name of the package with the debug files of a module's file, if that file is this machine's and belongs to a
 /// package, and apt knows such a package. `root` is `/` except in tests.
 pub fn debug_package(root: &Path, module: &Module) -> Option<String> {
-    let (here, there) = (
-        fs::metadata(&module.path).ok()?,
-        module.file.as_ref()?.metadata().ok()?,
-    );
+    let here = about(&find(&module.path).ok()?).ok()?;
     // The target's file may be that of a container, at the same path.
-    if (here.dev(), here.ino()) != (there.dev(), there.ino()) {
+    if here.identity() != module.file.as_ref()?.identity() {
         return None;
     }
     package_for(root, &module.path)
@@ -82,7 +79,7 @@ fn source(root: &Path, package: &str, left: &mut u64) -> Option<String> {
     let at = position(&status, format!("\nPackage: {package}\n").as_bytes(), left)?;
     let mut paragraph = vec![0; MAX_PARAGRAPH];
     let file = open_regular(&status).ok()?;
-    let got = std::os::unix::fs::FileExt::read_at(&file, &mut paragraph, at + 1).ok()?;
+    let got = file.read_some(&mut paragraph, at + 1).ok()?;
     let text = String::from_utf8_lossy(&paragraph[..got]).into_owned();
     let text = text.split("\n\n").next()?;
     let line = text.lines().find_map(|l| l.strip_prefix("Source: "))?;
@@ -103,7 +100,8 @@ fn files(dir: &Path, wanted: impl Fn(&str) -> bool) -> Vec<PathBuf> {
 
 /// Where these bytes are in a file, which is read in pieces; `left` is the number of bytes that may still be read.
 fn position(path: &Path, wanted: &[u8], left: &mut u64) -> Option<u64> {
-    let mut file = unpacked(open_regular(path).ok()?, path);
+    let file = open_regular(path).ok()?;
+    let mut file = unpacked(file.contents(), path);
     let finder = Finder::new(wanted);
     // Lines begin after a newline, the first one too.
     let mut text = b"\n".to_vec();
@@ -127,7 +125,7 @@ fn position(path: &Path, wanted: &[u8], left: &mut u64) -> Option<u64> {
 }
 
 /// The contents of a file, which apt may have compressed.
-fn unpacked(file: File, path: &Path) -> Box<dyn Read> {
+fn unpacked<'f>(file: Contents<'f>, path: &Path) -> Box<dyn Read + 'f> {
     match path.extension().and_then(|e| e.to_str()) {
         Some("lz4") => Box::new(FrameDecoder::new(file)),
         Some("gz") => Box::new(GzDecoder::new(file)),
@@ -140,6 +138,7 @@ mod tests {
     use std::io::Write;
 
     use super::*;
+    use crate::target_file::TargetFile;
 
     fn write(root: &Path, path: &str, text: &str) {
         let path = root.join(path);
@@ -201,14 +200,14 @@ mod tests {
             "var/lib/apt/lists/main_Packages",
             "Package: program-dbg\n",
         );
-        let module = |file: File| Module {
+        let module = |file: TargetFile| Module {
             path: path.clone(),
             file: Some(file),
             ..Module::jit()
         };
-        let here = module(File::open(&path).unwrap());
+        let here = module(open_regular(&path).unwrap());
         assert_eq!(debug_package(root, &here).as_deref(), Some("program-dbg"));
-        let other = module(tempfile::tempfile().unwrap());
+        let other = module(tempfile::tempfile().unwrap().into());
         assert_eq!(debug_package(root, &other), None);
     }
 }

@@ -57,7 +57,7 @@ impl Sources {
         } else if let Some(mini) = self.mini.file(module, elf) {
             names.add(addrs, |left| {
                 // It lists the functions that the dynamic symbol table does not, so its gaps are other functions.
-                symtab::lookup(&Elf::read(&mini)?, SHT_SYMTAB, true, left)
+                symtab::lookup(&Elf::read(&*mini)?, SHT_SYMTAB, true, left)
             });
         }
         names.add(addrs, |left| symtab::lookup(elf, SHT_DYNSYM, true, left));

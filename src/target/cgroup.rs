@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Result, bail};
 use nix::sys::statfs::{CGROUP_SUPER_MAGIC, CGROUP2_SUPER_MAGIC, statfs};
 
+use super::is_own;
 use crate::event::Pid;
 use crate::profile::CgroupMemory;
 use crate::residency::cgroup::{GroupFigures, Version};
@@ -63,8 +64,7 @@ impl Cgroup {
             // A group below may have been removed meanwhile.
             pids.extend(read_procs(group).unwrap_or_default());
         }
-        let own = std::process::id();
-        pids.retain(|pid| pid.0 != own);
+        pids.retain(|pid| !is_own(*pid));
         pids.sort_unstable();
         pids.dedup();
         Ok(pids)

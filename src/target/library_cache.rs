@@ -21,7 +21,7 @@ const MAX_BYTES: u64 = 64 << 20;
 pub(super) fn read() -> Vec<(OsString, PathBuf)> {
     let mut bytes = Vec::new();
     let file = open_regular(Path::new(PATH));
-    let got = file.and_then(|file| file.take(MAX_BYTES).read_to_end(&mut bytes));
+    let got = file.and_then(|file| file.contents().take(MAX_BYTES).read_to_end(&mut bytes));
     match got {
         Ok(_) => parse(&bytes),
         Err(_) => Vec::new(),

@@ -1,27 +1,79 @@
-//! Standard errors of nodes and functions, where not every stack was walked, or of estimates from samples.
+//! Standard errors of nodes and functions, where not every stack was walked, or of uncertainties from samples.
 //!
 //! The error of a difference adds the variances of both states. That is not too small: what a later state kept of the pages
 //! of an earlier one is off by the same in both, which cancels out.
 //!
-//! Pages that two stacks below a node may have confused are in the node's bytes in any case, so a [`Border`] between
-//! them is not in the node's error.
+//! Stacks below a node that were confused with each other are in the node's bytes in any case: an [`Uncertainty`] that is divided
+//! among them alone is not in the node's error.
 
 use rustc_hash::FxHashMap;
 
 use super::label::LabelId;
 use super::paths::Paths;
 use super::sweep::Row;
-use crate::profile::{Border, BorderOf, Kind, Profile};
+use crate::profile::{ErrorSum, Kind, Parts, Profile, Uncertainty, UncertaintyOf};
+
+/// The errors of numbered figures, each of its own bytes and of its total.
+struct Errors {
+    /// Of the states that have ended, and of the current one.
+    states: Vec<[ErrorSum; 2]>,
+    sums: Vec<[ErrorSum; 2]>,
+    /// Of the current uncertainty.
+    parts: Vec<[Parts; 2]>,
+    touched: Vec<u32>,
+}
+
+impl Errors {
+    fn new(number: usize) -> Errors {
+        Errors {
+            states: vec![Default::default(); number],
+            sums: vec![Default::default(); number],
+            parts: vec![Default::default(); number],
+            touched: Vec::new(),
+        }
+    }
+
+    /// The parts of the current uncertainty that figure `at` has.
+    fn parts(&mut self, at: u32) -> &mut [Parts; 2] {
+        self.touched.push(at);
+        &mut self.parts[at as usize]
+    }
+
+    fn end_uncertainty(&mut self, all: &Parts) {
+        for at in self.touched.drain(..) {
+            // Taken, so that each figure counts once.
+            let parts = std::mem::take(&mut self.parts[at as usize]);
+            for (sum, parts) in self.sums[at as usize].iter_mut().zip(&parts) {
+                sum.add(parts, all);
+            }
+        }
+    }
+
+    fn end_state(&mut self) {
+        for (states, sums) in self.states.iter_mut().zip(&mut self.sums) {
+            for (state, sum) in states.iter_mut().zip(std::mem::take(sums)) {
+                state.add_state(sum);
+            }
+        }
+    }
+
+    fn standard_errors(self) -> Vec<[u64; 2]> {
+        let states = self.states.into_iter();
+        states
+            .map(|both| both.map(ErrorSum::standard_error))
+            .collect()
+    }
+}
 
 /// The standard errors of each row of a tree of these paths, in bytes: of its own bytes and of its total. Empty if all
-/// stacks were walked. `sides` are the borders of each profile; the error of two is that of their difference.
+/// stacks were walked. `sides` are the uncertainties of each profile; the error of two is that of their difference.
 pub fn of_rows<const N: usize>(
     paths: &Paths<'_, N>,
     rows: &[Row<N>],
-    sides: &[&[Border]],
+    sides: &[&[Uncertainty]],
     kind: Kind,
 ) -> Vec<[u64; 2]> {
-    if sides.iter().all(|borders| borders.is_empty()) {
+    if sides.iter().all(|uncertainties| uncertainties.is_empty()) {
         return Vec::new();
     }
     let children = rows.iter().enumerate().skip(1);
@@ -46,55 +98,33 @@ pub fn of_rows<const N: usize>(
         }
         at
     };
-    // Outside of all samples is only the root's, or nothing's where the root is not all memory.
-    let all = (!paths.is_focused()).then_some(0);
-    let mut variances = vec![[0.0; 2]; rows.len()];
-    for (side, borders) in sides.iter().enumerate() {
+    let mut errors = Errors::new(rows.len());
+    for (side, uncertainties) in sides.iter().enumerate() {
         let ends: FxHashMap<u32, u32> = paths
             .of_samples(side)
             .map(|(sample, steps)| (sample, last(steps)))
             .collect();
-        for border in borders.iter().filter(|border| border.is_in(kind)) {
-            let outside = match border.of {
-                BorderOf::Pages(_) => all,
-                BorderOf::Column(_) => None,
-            };
-            let end = |sample: Option<u32>| sample.and_then(|s| ends.get(&s)).copied().or(outside);
-            let (one, [a, b]) = (end(border.sample), border.beside.map(end));
-            let with_one = meet(rows, one, a).max(meet(rows, one, b));
-            let both = meet(rows, a, b);
-            let with_both = meet(rows, one, both);
-            for (from, to) in [(one, with_one), (both, with_both)] {
-                let mut at = from;
-                while at != to
-                    && let Some(row) = at
-                {
-                    variances[row as usize][1] += border.variance;
-                    at = parent(rows, row);
+        for uncertainty in uncertainties
+            .iter()
+            .filter(|uncertainty| uncertainty.is_in(kind))
+        {
+            // The root of all pages is exact.
+            let exact = matches!(uncertainty.of, UncertaintyOf::Pages(_)) && !paths.is_focused();
+            for part in &uncertainty.parts {
+                let Some(end) = part.sample.and_then(|sample| ends.get(&sample)) else {
+                    continue;
+                };
+                errors.parts(*end)[0].add(part);
+                let above = std::iter::successors(Some(*end), |at| parent(rows, *at));
+                for at in above.filter(|at| *at > 0 || !exact) {
+                    errors.parts(at)[1].add(part);
                 }
             }
-            let own = [(one, one != a && one != b), (a, a == b && a != one)];
-            for (at, _) in own
-                .into_iter()
-                .filter(|(at, counts)| *counts && *at != outside)
-            {
-                if let Some(row) = at {
-                    variances[row as usize][0] += border.variance;
-                }
-            }
+            errors.end_uncertainty(&uncertainty.all());
         }
+        errors.end_state();
     }
-    let rows = variances.into_iter();
-    rows.map(|both| both.map(standard_error)).collect()
-}
-
-/// The innermost row that contains both; `None` is outside of the tree. (A parent comes before its children.)
-fn meet<const N: usize>(rows: &[Row<N>], mut a: Option<u32>, mut b: Option<u32>) -> Option<u32> {
-    while a != b {
-        let lower = if a > b { &mut a } else { &mut b };
-        *lower = lower.and_then(|row| parent(rows, row));
-    }
-    a
+    errors.standard_errors()
 }
 
 fn parent<const N: usize>(rows: &[Row<N>], row: u32) -> Option<u32> {
@@ -106,69 +136,54 @@ fn parent<const N: usize>(rows: &[Row<N>], row: u32) -> Option<u32> {
 /// [`of_rows`].
 pub fn of_labels<const N: usize>(
     paths: &Paths<'_, N>,
-    sides: &[&[Border]],
+    sides: &[&[Uncertainty]],
     kind: Kind,
 ) -> Vec<[u64; 2]> {
-    if sides.iter().all(|borders| borders.is_empty()) {
+    if sides.iter().all(|uncertainties| uncertainties.is_empty()) {
         return Vec::new();
     }
-    let number = paths.labels().all().len();
-    let mut variances = vec![[0.0; 2]; number];
-    // For each label, which stacks of the border contain it and have it as their innermost frame.
-    let mut seen = vec![[0u8; 2]; number];
-    for (side, borders) in sides.iter().enumerate() {
+    let mut errors = Errors::new(paths.labels().all().len());
+    for (side, uncertainties) in sides.iter().enumerate() {
         let steps: FxHashMap<u32, &[LabelId]> = paths.of_samples(side).collect();
-        for border in borders.iter().filter(|border| border.is_in(kind)) {
-            let [a, b] = border.beside;
-            let stacks = [(border.sample, 1), (a, 2), (b, 4)].map(|(sample, bit)| {
-                let steps = sample.and_then(|sample| steps.get(&sample).copied());
-                (steps.unwrap_or_default(), bit)
-            });
-            for (steps, bit) in stacks {
-                steps.iter().for_each(|id| seen[*id as usize][1] |= bit);
-                steps
-                    .iter()
-                    .take(1)
-                    .for_each(|id| seen[*id as usize][0] |= bit);
-            }
-            for id in stacks.iter().flat_map(|(steps, _)| *steps) {
-                // Cleared, so that each label counts once.
-                let seen = std::mem::take(&mut seen[*id as usize]);
-                for (seen, sum) in seen.into_iter().zip(&mut variances[*id as usize]) {
-                    if counts(seen) {
-                        *sum += border.variance;
+        for uncertainty in uncertainties
+            .iter()
+            .filter(|uncertainty| uncertainty.is_in(kind))
+        {
+            for part in &uncertainty.parts {
+                let steps = part.sample.and_then(|sample| steps.get(&sample).copied());
+                let steps = steps.unwrap_or_default();
+                if let Some(innermost) = steps.first() {
+                    errors.parts(*innermost)[0].add(part);
+                }
+                // A function that calls itself counts once.
+                for (at, id) in steps.iter().enumerate() {
+                    if !steps[..at].contains(id) {
+                        errors.parts(*id)[1].add(part);
                     }
                 }
             }
+            errors.end_uncertainty(&uncertainty.all());
         }
+        errors.end_state();
     }
-    let rows = variances.into_iter();
-    rows.map(|both| both.map(standard_error)).collect()
+    errors.standard_errors()
 }
 
 /// The standard error of each sample, in bytes; zeros if all stacks were walked.
 pub fn of_samples(profile: &Profile, kind: Kind) -> Vec<u64> {
-    let mut variances = vec![0.0; profile.samples.len()];
-    for border in profile.borders.iter().filter(|border| border.is_in(kind)) {
-        let [a, b] = border.beside;
-        let one = border.sample;
-        let counting = [(one, one != a && one != b), (a, a == b && a != one)];
-        for (sample, _) in counting.into_iter().filter(|(_, counts)| *counts) {
-            if let Some(variance) = sample.and_then(|s| variances.get_mut(s as usize)) {
-                *variance += border.variance;
+    let mut errors = Errors::new(profile.samples.len());
+    let uncertainties = profile.uncertainties.iter();
+    for uncertainty in uncertainties.filter(|uncertainty| uncertainty.is_in(kind)) {
+        for part in &uncertainty.parts {
+            if let Some(sample) = part.sample {
+                errors.parts(sample)[0].add(part);
             }
         }
+        errors.end_uncertainty(&uncertainty.all());
     }
-    variances.into_iter().map(standard_error).collect()
-}
-
-/// Whether a border counts in a sum that contains these of its stacks: the one (1) and those beside it (2 and 4).
-fn counts(seen: u8) -> bool {
-    seen == 1 || seen == 6
-}
-
-fn standard_error(variance: f64) -> u64 {
-    variance.sqrt().round() as u64
+    errors.end_state();
+    let errors = errors.standard_errors().into_iter();
+    errors.map(|[own, _]| own).collect()
 }
 
 #[cfg(test)]
@@ -179,17 +194,12 @@ mod tests {
     use crate::tree::testing::{at, kib, profile, symbols};
     use crate::tree::{Direction, Layout, Limits, Naming, Reading, Table};
 
-    fn border(one: u32, beside: [Option<u32>; 2], pages: PageKind, error: f64) -> Border {
-        Border {
-            sample: Some(one),
-            beside,
-            of: BorderOf::Pages(pages),
-            variance: error * error,
-        }
+    fn between(one: u32, other: Option<u32>, pages: PageKind, error: f64) -> Uncertainty {
+        Uncertainty::between(pages, [Some(one), other], error * error)
     }
 
     #[test]
-    fn a_border_inside_a_sum_does_not_count() {
+    fn what_is_divided_inside_a_sum_does_not_count() {
         // main calls read, which calls malloc, and parse, which calls malloc twice, one time through itself.
         let mut profile = profile(
             &[
@@ -201,13 +211,11 @@ mod tests {
             &[],
         );
         let anon = PageKind::Anon;
-        profile.borders = vec![
-            border(0, [Some(1); 2], anon, 3000.0),
-            border(1, [Some(2); 2], anon, 4000.0),
-            border(2, [None; 2], anon, 12_000.0),
-            border(0, [Some(3); 2], PageKind::File, 50_000.0),
-            // Only in what parse calls directly: read is beside it, and so is what the inner parse calls.
-            border(1, [Some(0), Some(2)], anon, 5000.0),
+        profile.uncertainties = vec![
+            between(0, Some(1), anon, 3000.0),
+            between(1, Some(2), anon, 4000.0),
+            between(2, None, anon, 12_000.0),
+            between(0, Some(3), PageKind::File, 50_000.0),
         ];
         let names = [
             (at(0, 1), "main", Language::Other),
@@ -230,7 +238,7 @@ mod tests {
         };
         let errors = |paths: &mut Paths<'_, 1>, threshold| {
             let rows = Layout::new(paths, limits(threshold)).rows;
-            let errors = of_rows(paths, &rows, &[&profile.borders], Kind::All);
+            let errors = of_rows(paths, &rows, &[&profile.uncertainties], Kind::All);
             let labels = rows
                 .iter()
                 .map(|row| paths.labels().get(row.label).to_string());
@@ -252,14 +260,7 @@ mod tests {
         assert_eq!(own(&all, "main (node)"), [0]);
         let mut mallocs = own(&all, "malloc (libc-2.31.so)");
         mallocs.sort_unstable();
-        assert_eq!(
-            mallocs,
-            [
-                3000,
-                sum(&[3000.0, 4000.0, 5000.0]),
-                sum(&[4000.0, 12_000.0])
-            ]
-        );
+        assert_eq!(mallocs, [3000, 5000, sum(&[4000.0, 12_000.0])]);
         assert_eq!(of_samples(&profile, Kind::All)[1], mallocs[1]);
         assert_eq!(of_samples(&profile, Kind::Cache), [0; 4]);
         let all = totals(&all);
@@ -291,8 +292,11 @@ mod tests {
         assert_eq!(main.unwrap().errors, [0, doubled]);
         let mut paths = Paths::new([(&profile, &names), (&profile, &names)], reading);
         let rows = Layout::new(&mut paths, limits(0)).rows;
-        let borders = [&*profile.borders, &*profile.borders];
-        assert_eq!(of_rows(&paths, &rows, &borders, Kind::All)[1], [0, doubled]);
+        let uncertainties = [&*profile.uncertainties, &*profile.uncertainties];
+        assert_eq!(
+            of_rows(&paths, &rows, &uncertainties, Kind::All)[1],
+            [0, doubled]
+        );
         let files = Table::new([(&profile, &names)], Kind::File, false);
         assert!(files.rows.is_empty());
     }

@@ -47,8 +47,8 @@ impl<'a, const N: usize> Table<'a, N> {
             kind,
         };
         let paths = Paths::new(sides, reading);
-        let borders = sides.map(|(profile, _)| &*profile.borders);
-        let errors = errors::of_labels(&paths, &borders, kind);
+        let uncertainties = sides.map(|(profile, _)| &*profile.uncertainties);
+        let errors = errors::of_labels(&paths, &uncertainties, kind);
         Table::merge(&paths, &errors)
     }
 

@@ -74,7 +74,7 @@ pub(crate) fn profile(samples: &[(&[Frame], Usage)], not_observed: &[Usage]) -> 
             })
             .collect(),
         total: total.into(),
-        borders: Vec::new(),
+        uncertainties: Vec::new(),
         kernel_before: kernel,
         kernel_after: kernel,
         losses: Losses::default(),
@@ -125,12 +125,9 @@ pub(crate) fn with_heap(profile: &mut Profile, samples: &[&[Figure]]) {
             let amounts = Amounts::in_column(*column, *figure);
             profile.samples[at].amounts += amounts;
             profile.total += amounts;
-            profile.borders.push(Border {
-                sample: Some(at as u32),
-                beside: [None; 2],
-                of: BorderOf::Column(*column),
-                variance: (*error as f64).powi(2),
-            });
+            let variance = (*error as f64).powi(2);
+            let uncertainty = Uncertainty::in_column(*column, at as u32, variance);
+            profile.uncertainties.push(uncertainty);
         }
     }
 }

@@ -1,7 +1,5 @@
 //! Builds the unwind table of an ELF file.
 
-use std::fs::File;
-
 use gimli::{BaseAddresses, DebugFrame, EhFrame, LittleEndian, Vendor};
 
 use super::cfi::Cfi;
@@ -14,6 +12,7 @@ use super::sections::{code_ranges, debug_frame, eh_frame};
 use super::spans::{Source, Span, clip, fill, gaps, settle};
 use super::table::Table;
 use crate::elf::{Elf, ElfError};
+use crate::target_file::ReadAt;
 
 /// Maximum number of functions (FDEs) in a section.
 const MAX_SPANS: usize = 8 << 20;
@@ -73,7 +72,7 @@ impl Table {
     /// assert_eq!(table.pack().pages.len(), table.pages());
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn build(file: &File) -> Result<Table, TableError> {
+    pub fn build(file: &dyn ReadAt) -> Result<Table, TableError> {
         Table::build_with_figures(file).map(|(table, _)| table)
     }
 
@@ -81,7 +80,7 @@ impl Table {
     ///
     /// # Errors
     /// As [`Table::build`].
-    pub fn build_with_figures(file: &File) -> Result<(Table, Figures), TableError> {
+    pub fn build_with_figures(file: &dyn ReadAt) -> Result<(Table, Figures), TableError> {
         let elf = Elf::read(file)?;
         let arch = Arch::of_machine(elf.machine()).ok_or(TableError::Machine(elf.machine().0))?;
         let code = code_ranges(&elf)?;

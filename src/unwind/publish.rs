@@ -59,6 +59,8 @@ enum State {
     Ready(Place),
     /// The table did not fit in the maps.
     Refused,
+    /// The file's file system did not answer; the file is forgotten once it may be read.
+    Unanswered,
     /// The file cannot have a table.
     None,
 }
@@ -100,6 +102,8 @@ pub struct Publisher {
     rows: Option<Room>,
     retried: Instant,
     refused: HashSet<ModuleId>,
+    /// Whether files were forgotten that processes have mapped.
+    forgotten: bool,
     /// Files with an interpreter whose frames are not read, each with the reason, since they were last taken.
     unread: Vec<String>,
 }
@@ -124,6 +128,7 @@ impl Publisher {
             rows: None,
             retried: Instant::now(),
             refused: HashSet::new(),
+            forgotten: false,
             unread: Vec::new(),
         })
     }
@@ -164,9 +169,13 @@ impl Publisher {
             return Ok(Registered::Known);
         };
         let segments = segments(&file).filter(|s| s.len() <= S::SEGMENTS);
+        let unanswered = segments.is_none() && file.rests();
         let segments = segments.unwrap_or_default();
         let number = (!segments.is_empty()).then(|| modules.number(module, segments.clone()));
-        let mut state = State::None;
+        let mut state = match unanswered {
+            true => State::Unanswered,
+            false => State::None,
+        };
         if number.is_some() {
             let order = || BuildOrder {
                 module,
@@ -212,7 +221,7 @@ impl Publisher {
             self.publish(module, done, store);
             fresh = true;
         }
-        self.retry_refused(store);
+        self.retry(store);
         fresh
     }
 
@@ -233,6 +242,11 @@ impl Publisher {
                 Err(_) => return,
             }
         }
+    }
+
+    /// Whether files were forgotten since the last call that processes have mapped: the probe is to report them again.
+    pub fn take_forgotten(&mut self) -> bool {
+        std::mem::take(&mut self.forgotten)
     }
 
     /// The number of files that had no table at some time because the maps were full.
@@ -269,7 +283,10 @@ impl Publisher {
             Err(_) => State::None,
         };
         if let Some(file) = self.files.get_mut(&module) {
-            file.state = state;
+            file.state = match state {
+                State::None if file.file.rests() => State::Unanswered,
+                state => state,
+            };
             file.code.ready = true;
             for key in &file.keys {
                 // If this fails, the probe reports the file again, which costs only time.
@@ -278,13 +295,36 @@ impl Publisher {
         }
     }
 
+    /// Forgets the files that could not be read before, and may be read now. They get a new number when they are reported.
+    fn forget_unanswered<S: TableStore>(&mut self, store: &mut S) {
+        let by_key = &mut self.by_key;
+        let forgotten = &mut self.forgotten;
+        self.files.retain(|_, file| {
+            let keep = !matches!(file.state, State::Unanswered) || file.file.rests();
+            if !keep {
+                file.code.ready = false;
+                for key in &file.keys {
+                    by_key.remove(key);
+                    // If this fails, the file stays without a table.
+                    let _ = store.write_file(*key, &file.code);
+                }
+                *forgotten = true;
+            }
+            keep
+        });
+    }
+
     /// Drops unused tables and, if there were any, rebuilds the tables that did not fit, of currently mapped files.
-    fn retry_refused<S: TableStore>(&mut self, store: &mut S) {
-        let refused = |f: &Numbered| matches!(f.state, State::Refused);
-        if self.retried.elapsed() < RETRY_PAUSE || !self.files.values().any(refused) {
+    fn retry<S: TableStore>(&mut self, store: &mut S) {
+        if self.retried.elapsed() < RETRY_PAUSE {
             return;
         }
         self.retried = Instant::now();
+        self.forget_unanswered(store);
+        let refused = |f: &Numbered| matches!(f.state, State::Refused);
+        if !self.files.values().any(refused) {
+            return;
+        }
         let Ok(mapped) = store.mapped() else { return };
         if !self.make_room(&mapped, store) {
             return;

@@ -94,7 +94,7 @@ pub fn profile(
         samples,
         not_observed,
         total,
-        borders: Vec::new(),
+        uncertainties: Vec::new(),
         kernel_before: kernel,
         kernel_after: kernel,
         losses: Losses::default(),

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use ::memprof::event::Pid;
 use ::memprof::heap::{
-    Allocator, Approach, ArenaKind, ArenaRow, Heap, Mallinfo, Row, SnapshotOptions, What, measure,
+    Allocator, Approach, ArenaKind, ArenaRow, Heap, Mallinfo, Row, SnapshotOptions, What,
 };
 use serde::Deserialize;
 
@@ -31,7 +31,7 @@ struct Said {
 /// A snapshot of a process that is stopped, with the sums that hold for each.
 pub fn snapshot(pid: Pid) -> Heap {
     stop(pid);
-    let heap = measure(pid, &COPY, 5).expect("a snapshot");
+    let heap = crate::measure(pid, &COPY, 5).expect("a snapshot");
     let rows: u64 = heap.rows.iter().map(|row| row.resident).sum();
     let others: u64 = heap.others.iter().map(|row| row.resident).sum();
     assert_eq!(rows + others, heap.anonymous, "{heap:#?}");

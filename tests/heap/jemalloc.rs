@@ -6,7 +6,7 @@ use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
 use ::memprof::event::Pid;
-use ::memprof::heap::{Heap, JemallocFigures, JemallocHeap, What, measure};
+use ::memprof::heap::{Heap, JemallocFigures, JemallocHeap, What};
 use serde::Deserialize;
 
 use crate::common::allocators::{JEMALLOC, LINK_JEMALLOC, allocator};
@@ -242,7 +242,7 @@ fn snapshots_of_a_busy_target_are_right_or_refused() {
     let (mut read, mut refused) = (0, Vec::new());
     for _ in 0..snapshots() {
         std::thread::sleep(Duration::from_millis(7));
-        let heap = measure(workload.pid(), &COPY, 1).unwrap();
+        let heap = crate::measure(workload.pid(), &COPY, 1).unwrap();
         let rows: u64 = heap.rows.iter().map(|row| row.resident).sum();
         let others: u64 = heap.others.iter().map(|row| row.resident).sum();
         assert_eq!(rows + others, heap.anonymous);

@@ -110,9 +110,9 @@ fn what_is_missing_is_named_and_nothing_is_called_unreachable() {
         assert_eq!(blocks, 20_000, "{}", heap["retained"]);
         let pid = workload.pid().to_string();
         let ended = memprof(&[&["heap", "--pid", &pid][..], &fork].concat());
-        let named = format!("not in the snapshot: 262144.0 KiB of memory that");
+        let named = "not in the snapshot: 262144.0 KiB of memory that";
         ended.must(0, &[]);
-        assert!(ended.stdout.contains(&named), "{}", ended.stdout);
+        assert!(ended.stdout.contains(named), "{}", ended.stdout);
         assert!(ended.stdout.contains("No chunk is called unreachable: "));
         assert!(!ended.stdout.contains("changed meanwhile"));
         workload.end();

@@ -26,7 +26,14 @@ mod seen;
 mod types;
 mod unreachable;
 
-use ::memprof::heap::{Cell, Heap, Row};
+use ::memprof::event::Pid;
+use ::memprof::heap::{Cell, Heap, Row, SnapshotOptions};
+
+/// A snapshot, for which memprof's guard stops the process.
+fn measure(pid: Pid, options: &SnapshotOptions, top: usize) -> anyhow::Result<Heap> {
+    ::memprof::freeze::guards_run(binary::MEMPROF.into());
+    ::memprof::heap::measure(pid, options, top)
+}
 
 /// The heap by address has the bytes of the heap's rows, each where it is said to be.
 #[track_caller]

@@ -10,7 +10,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use ::memprof::event::Pid;
-use ::memprof::heap::{Heap, PoolClass, PythonHeap, PythonRead, Role, What, measure};
+use ::memprof::heap::{Heap, PoolClass, PythonHeap, PythonRead, Role, What};
 
 use crate::common::process::{cont, eventually, signal, stop};
 use crate::common::pythons::pythons;
@@ -50,7 +50,7 @@ fn snapshot(pid: Pid) -> Heap {
 }
 
 fn measure_stopped(pid: Pid) -> Heap {
-    let heap = measure(pid, &COPY, 100_000).expect("a snapshot");
+    let heap = crate::measure(pid, &COPY, 100_000).expect("a snapshot");
     let rows: u64 = heap.rows.iter().map(|row| row.resident).sum();
     let others: u64 = heap.others.iter().map(|row| row.resident).sum();
     assert_eq!(rows + others, heap.anonymous, "{heap:#?}");

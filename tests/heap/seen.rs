@@ -5,7 +5,6 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use ::memprof::event::Pid;
-use ::memprof::heap::measure;
 
 use crate::common::process::eventually;
 use crate::common::skip::skip;
@@ -13,7 +12,7 @@ use crate::common::workload::{Running, Workload, program};
 use crate::glibc::COPY;
 
 fn names(pid: Pid) -> Vec<&'static str> {
-    let heap = measure(pid, &COPY, 1).expect("a snapshot");
+    let heap = crate::measure(pid, &COPY, 1).expect("a snapshot");
     heap.seen.iter().map(|seen| seen.name).collect()
 }
 

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::MIB;
 use crate::common::cgroup::Group;
-use crate::common::memprof::Memprof;
+use crate::common::memprof::{BINARY, Memprof};
 use crate::common::process::wait_until;
 use crate::common::skip::skip;
 use crate::common::workload::{Workload, program, unique_name};
@@ -141,4 +141,29 @@ fn a_group_of_another_controller_has_no_figures_and_says_why() {
     assert!(why.contains("no memory controller"), "{why}");
     m.interrupt();
     first.end();
+}
+
+/// If the kernel kills memprof, or has no memory for its maps, its user knows why.
+#[test]
+fn a_limit_that_is_too_low_for_memprof_is_named() {
+    let Some((group, _)) = Group::new_where_memory_is_limited() else {
+        return skip("no hierarchy of control groups limits memory");
+    };
+    let target = Workload::start(&program("scenarios"));
+    group.limit_memory(40 * MIB);
+    let directory = group.dir.display();
+    let script = format!("echo $$ > {directory}/cgroup.procs; exec \"$0\" \"$@\"");
+    let pid = target.pid().to_string();
+    let args = ["--pid", &pid, "--no-server", "--duration", "0.1"];
+    let mut command = std::process::Command::new("sh");
+    let command = command.args(["-c", &script, BINARY]).args(args);
+    let ended = command.output().unwrap();
+    let said = String::from_utf8_lossy(&ended.stderr).into_owned();
+    assert!(!ended.status.success(), "40 MiB are enough: {said}");
+    assert!(said.contains(&format!("{directory} has")), "{said}");
+    assert!(
+        said.contains("memory.max") && said.contains("64 MiB"),
+        "{said}"
+    );
+    target.end();
 }

@@ -5,6 +5,7 @@
 mod cgroup;
 mod cgroup_memory;
 mod churn;
+mod claims;
 mod command;
 #[path = "../common/mod.rs"]
 mod common;
@@ -23,6 +24,7 @@ mod killed_frozen;
 mod let_go;
 mod many;
 mod max_freeze;
+mod mute;
 mod oom;
 mod options;
 mod processes;

@@ -3,10 +3,10 @@
 use std::io::Write;
 use std::time::Duration;
 
-use ::memprof::freeze::{Frozen, stands_still};
+use ::memprof::freeze::{Frozen, Guard, guards_run, stands_still};
 use serde_json::Value;
 
-use crate::common::memprof::Memprof;
+use crate::common::memprof::{BINARY, Memprof};
 use crate::common::process::{runs, state, wait_until};
 use crate::common::workload::{Workload, program};
 
@@ -86,14 +86,16 @@ fn threads_that_take_too_long_to_stop_are_let_go() {
     const N: usize = 5000;
     let workload = traced(&["threads", &N.to_string()]);
     let pid = workload.pid();
-    let why = Frozen::stop(&[pid], Duration::from_millis(2)).unwrap_err();
+    guards_run(BINARY.into());
+    let mut guard = Guard::default();
+    let why = Frozen::stop(&mut guard, &[pid], Duration::from_millis(2)).unwrap_err();
     assert!(why.timed_out && why.threads == N + 2, "{why:?}");
     assert!(why.stats.threads < N, "{why:?}");
     assert!(why.stats.duration < BOUND * NOISE, "{why:?}");
     wait_until(|| runs(pid));
-    let frozen = Frozen::stop(&[pid], Duration::from_secs(60)).unwrap();
+    let frozen = Frozen::stop(&mut guard, &[pid], Duration::from_secs(60)).unwrap();
     assert!(stands_still(pid));
-    assert_eq!(frozen.release().threads, N + 2);
+    assert_eq!(frozen.release().0.threads, N + 2);
     wait_until(|| runs(pid));
     workload.end();
 }

@@ -1,9 +1,9 @@
-//! Estimates have their margin, and small ones only a limit.
+//! Uncertainties have their margin, and small ones only a limit.
 
 use std::sync::Arc;
 
 use ::memprof::api::Report;
-use ::memprof::profile::{Border, BorderOf, Faults};
+use ::memprof::profile::{Faults, Uncertainty};
 use ::memprof::residency::PageKind;
 use ::memprof::server::ServerOptions;
 use ::memprof::symbol::Language;
@@ -29,12 +29,9 @@ fn estimates() -> Arc<Report> {
         all: 1010,
         unwalked: 900,
     });
-    profile.borders = vec![Border {
-        sample: Some(0),
-        beside: [Some(1); 2],
-        of: BorderOf::Pages(PageKind::Anon),
-        variance: (25.0 * 1024.0_f64).powi(2),
-    }];
+    let variance = (25.0 * 1024.0_f64).powi(2);
+    let between = Uncertainty::between(PageKind::Anon, [Some(0), Some(1)], variance);
+    profile.uncertainties = vec![between];
     Arc::new(Report {
         profile: Arc::new(profile),
         symbols: Arc::clone(&exact.symbols),
@@ -67,7 +64,7 @@ fn a_small_estimate_has_only_a_limit() {
     let large = "4,096,000 bytes ± 49 KiB (with 95 % confidence; standard error 25 KiB)";
     browser.open("#view=tree");
     browser.wait("[...document.querySelectorAll('.rows .row')].some((row) => row.textContent.includes('large')) || null");
-    assert_eq!(cell("large", 0, "textContent"), "3.91 MiB");
+    assert_eq!(cell("large", 0, "textContent"), "~3.91 MiB");
     assert_eq!(cell("large", 0, "title"), large);
     browser.open("#view=functions");
     browser.wait("document.querySelectorAll('.rows .row').length >= 3 || null");

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use ::memprof::api::Report;
 use ::memprof::measure::{ColumnId, MEASURES};
-use ::memprof::profile::{Amounts, Border, BorderOf};
+use ::memprof::profile::{Amounts, Uncertainty};
 use ::memprof::server::ServerOptions;
 use ::memprof::symbol::Language;
 use serde_json::{Value, json};
@@ -67,12 +67,9 @@ fn heap(figures: bool) -> Arc<Report> {
                 let amounts = Amounts::in_column(id, figure);
                 profile.samples[sample].amounts += amounts;
                 profile.total += amounts;
-                profile.borders.push(Border {
-                    sample: Some(sample as u32),
-                    beside: [None; 2],
-                    of: BorderOf::Column(id),
-                    variance: (error as f64).powi(2),
-                });
+                let variance = (error as f64).powi(2);
+                let uncertainty = Uncertainty::in_column(id, sample as u32, variance);
+                profile.uncertainties.push(uncertainty);
             }
         }
     }

@@ -212,7 +212,7 @@ fn ksm(run: &mut Run) -> Done {
     Ok(())
 }
 
-fn swap_space() -> Result<Swap, Skip> {
+pub fn swap_space() -> Result<Swap, Skip> {
     Swap::on(256 * MIB).ok_or_else(|| "no zram device to swap to".into())
 }
 

@@ -44,7 +44,7 @@ pub fn module(path: &Path) -> Arc<Module> {
         path: path.to_path_buf(),
         name: path.file_name().unwrap().to_string_lossy().into_owned(),
         dev_ino: (0, 0),
-        file: Some(File::open(path).unwrap()),
+        file: Some(File::open(path).unwrap().into()),
         layout: None,
         functions: None,
         own_executable: true,

@@ -13,6 +13,7 @@ use memprof::modules::{AddressMap, ModuleTable, open_regular};
 use memprof::profile::{Frame, Module};
 use memprof::symbol::Symbol;
 use memprof::symbolize::Symbolizer;
+use memprof::target_file::ReadAt;
 use tempfile::tempdir;
 
 use crate::fixture::{build, offset_of_addr, place, run, segments};
@@ -187,15 +188,6 @@ fn the_vdso_has_names() {
     );
     let dir = tempdir().unwrap();
     let copy = dir.path().join("vdso.so");
-    let mut image = Vec::new();
-    module
-        .file
-        .as_ref()
-        .unwrap()
-        .try_clone()
-        .unwrap()
-        .read_to_end(&mut image)
-        .unwrap_or(0);
     let mut whole = vec![0; 64 << 10];
     let size = module
         .file

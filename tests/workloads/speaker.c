@@ -19,6 +19,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "mark.h"
+
 #define SEMAPHORE(name) \
 	__attribute__((section(".probes"), used)) volatile unsigned short name##_semaphore
 
@@ -73,19 +75,6 @@ __attribute__((noinline)) static void churn_one(void)
 			     [weight] "r"(0x500000000 | 6400)
 			     : "memory");
 	release_one(at);
-}
-
-/* As <sys/sdt.h> writes it: DTRACE_PROBE1(memprof, mark, name). */
-static void set_mark(const char *name)
-{
-	asm volatile("990: nop\n"
-		     ".pushsection .note.stapsdt,\"\",\"note\"\n"
-		     ".balign 4\n.4byte 992f-991f, 994f-993f, 3\n"
-		     "991: .asciz \"stapsdt\"\n992: .balign 4\n"
-		     "993: .8byte 990b, 0, 0\n"
-		     ".asciz \"memprof\"\n.asciz \"mark\"\n.asciz \"8@%[name]\"\n"
-		     "994: .balign 4\n.popsection\n" ::[name] "r"(name)
-		     : "memory");
 }
 
 int main(void)

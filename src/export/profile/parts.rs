@@ -13,9 +13,9 @@ use crate::saved;
 /// Items that are each written in the form that they are read in.
 pub(super) struct Each<'a, T>(pub &'a [T]);
 
-impl Serialize for Each<'_, profile::Border> {
+impl Serialize for Each<'_, profile::Uncertainty> {
     fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
-        s.collect_seq(self.0.iter().map(saved::Border::from))
+        s.collect_seq(self.0.iter().map(saved::Uncertainty::from))
     }
 }
 
@@ -90,7 +90,7 @@ struct Process<'a> {
     stacks: ByNumber<'a>,
     not_observed: NotObserved<'a>,
     total: Bytes<'a>,
-    borders: Each<'a, profile::Border>,
+    uncertainties: Each<'a, profile::Uncertainty>,
     kernel_before: Kernel<'a>,
     kernel_after: Kernel<'a>,
     freeze: saved::Freeze,
@@ -111,7 +111,7 @@ impl Serialize for Processes<'_> {
             stacks: ByNumber(self.stacks, &share.samples),
             not_observed: NotObserved(&share.not_observed),
             total: Bytes(&share.total),
-            borders: Each(&share.borders),
+            uncertainties: Each(&share.uncertainties),
             kernel_before: Kernel(&share.kernel_before),
             kernel_after: Kernel(&share.kernel_after),
             freeze: (&share.freeze).into(),

@@ -7,13 +7,19 @@ use std::{fs, io, thread};
 use nix::sys::uio::{RemoteIoVec, process_vm_writev};
 use nix::unistd::Pid;
 
+use crate::freeze::watchdog::Watchdog;
 use crate::privileges;
 
 const PTRACE_SETSIGMASK: libc::c_uint = 0x420b;
 
+/// How much longer than its limit a call is waited for, once the other threads of the process run.
+const LONGEST: Duration = Duration::from_secs(5);
+/// Time between two signs of life meanwhile.
+const LOOK: Duration = Duration::from_millis(50);
+
 /// Waits for a new child, and has the kernel kill it when the current thread of memprof ends.
 pub(super) fn adopt(child: i32) -> io::Result<()> {
-    wait(child)?;
+    wait_until(child, Instant::now() + LOOK)?;
     ptrace(
         libc::PTRACE_SETOPTIONS,
         child,
@@ -37,16 +43,83 @@ pub(super) enum Stop {
     Signal(i32),
 }
 
-pub(super) fn wait(tid: i32) -> io::Result<Stop> {
-    loop {
-        if let Some(stop) = waited(tid, 0)? {
-            return Ok(stop);
+/// How long is waited for a thread that makes a call.
+pub(in crate::freeze) struct Waiting<'a> {
+    end: Instant,
+    watchdog: &'a mut Watchdog,
+    /// Lets the other threads run.
+    others: &'a mut dyn FnMut(i32),
+    /// Whether they do.
+    pub(super) late: bool,
+}
+
+impl<'a> Waiting<'a> {
+    /// Until `end`, and longer once the other threads run, which the call may be waiting for.
+    pub(in crate::freeze) fn new(
+        end: Instant,
+        watchdog: &'a mut Watchdog,
+        others: &'a mut dyn FnMut(i32),
+    ) -> Waiting<'a> {
+        Waiting {
+            end,
+            watchdog,
+            others,
+            late: false,
+        }
+    }
+
+    /// Waits for a thread.
+    ///
+    /// # Errors
+    /// It has ended, or does not stop (`TimedOut`).
+    pub(super) fn wait(&mut self, tid: i32) -> io::Result<Stop> {
+        if !self.late {
+            if let Some(stop) = self.wait_until(tid, self.end)? {
+                return Ok(stop);
+            }
+            self.late = true;
+            (self.others)(tid);
+        }
+        let stop = self.wait_until(tid, self.end + LONGEST)?;
+        stop.ok_or_else(|| io::ErrorKind::TimedOut.into())
+    }
+
+    /// Waits for a thread as long as agreed; `None` if it has not stopped.
+    pub(super) fn before_end(&mut self, tid: i32) -> io::Result<Option<Stop>> {
+        self.wait_until(tid, self.end)
+    }
+
+    /// Waits for a time that is over before the end; otherwise not at all. Returns whether it has.
+    pub(super) fn pause(&mut self, time: Duration) -> bool {
+        let until = Instant::now() + time;
+        if until >= self.end {
+            return false;
+        }
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return true;
+            }
+            self.watchdog.set(LOOK);
+            thread::sleep(left.min(LOOK));
+        }
+    }
+
+    /// Waits for a thread until `end`; `None` if it has not stopped.
+    pub(super) fn wait_until(&mut self, tid: i32, end: Instant) -> io::Result<Option<Stop>> {
+        loop {
+            self.watchdog.set(LOOK);
+            let until = end.min(Instant::now() + LOOK);
+            let stop = wait_until(tid, until)?;
+            if stop.is_some() || until == end {
+                return Ok(stop);
+            }
         }
     }
 }
 
 /// Waits for a thread until this time; `None` if it has not stopped.
-pub(super) fn wait_until(tid: i32, end: Instant) -> io::Result<Option<Stop>> {
+fn wait_until(tid: i32, end: Instant) -> io::Result<Option<Stop>> {
     /// Most stops follow each other closely.
     const SOON: Duration = Duration::from_micros(200);
     const PAUSE: Duration = Duration::from_micros(100);

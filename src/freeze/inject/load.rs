@@ -7,13 +7,14 @@
 use std::io;
 use std::time::{Duration, Instant};
 
-use super::control::{Stop, ptrace, set_mask, wait_until, write};
+use super::control::{Stop, Waiting, ptrace, set_mask, write};
 use super::room::Room;
 use super::way_back::{WayBack, signal_frame};
 use super::{
     ALL_BLOCKED, ARGS, Call, Injector, NT_X86_XSTATE, SYSCALL, Stopped, harm, settle, sleeps,
 };
 use crate::freeze::registers::{self, NO_CALL, word};
+use crate::freeze::watchdog::Watchdog;
 
 /// Flags of the processor that functions expect to be clear: a single step, the direction, checks of alignment.
 const CLEAR: u64 = 1 << 8 | 1 << 10 | 1 << 18;
@@ -69,6 +70,15 @@ pub(crate) enum LoadError {
     Failed(String),
     /// The loader takes longer than memprof waits. The thread goes back by itself.
     Waits,
+    /// The thread waits in the kernel in a call before that. It goes back by itself, and loads nothing.
+    Blocked,
+}
+
+fn failed(tid: i32, e: &io::Error) -> LoadError {
+    match e.kind() {
+        io::ErrorKind::TimedOut => LoadError::Blocked,
+        _ => LoadError::Failed(format!("thread {tid}: {e}")),
+    }
 }
 
 /// A thread that may load a library.
@@ -94,15 +104,20 @@ impl Injector {
         &self,
         tid: i32,
         what: &Loading<'_>,
+        watchdog: &mut Watchdog,
     ) -> Result<Loaded, LoadError> {
+        // The others run all the time.
+        let mut others = |_| ();
+        let end = Instant::now() + what.patience;
+        let waiting = &mut Waiting::new(end, watchdog, &mut others);
         let ready = self.ready(tid, what).map_err(LoadError::Refused)?;
-        let failed = |e: io::Error| LoadError::Failed(format!("thread {tid}: {e}"));
+        let failed = |e| failed(tid, &e);
         let below = ready.way_back.at;
         let done = match write(tid, below, &ready.way_back.bytes) {
-            Ok(()) => ready.load(self, what),
+            Ok(()) => ready.load(self, what, waiting),
             Err(e) => Err(failed(e)),
         };
-        if matches!(done, Err(LoadError::Waits)) {
+        if matches!(done, Err(LoadError::Waits | LoadError::Blocked)) {
             return done;
         }
         let thread = &ready.thread;
@@ -193,30 +208,48 @@ impl Stopped {
 }
 
 impl Ready {
-    fn load(&self, injector: &Injector, what: &Loading<'_>) -> Result<Loaded, LoadError> {
+    fn load(
+        &self,
+        injector: &Injector,
+        what: &Loading<'_>,
+        waiting: &mut Waiting<'_>,
+    ) -> Result<Loaded, LoadError> {
         let (tid, room) = (self.thread.tid, &self.room);
-        let failed = |e: io::Error| LoadError::Failed(format!("thread {tid}: {e}"));
-        let mapped = self.thread.enter(injector, &room.mmap(), &self.way_back);
+        let failed = |e| failed(tid, &e);
+        let mmap = room.mmap();
+        let mapped = self.thread.enter(injector, &mmap, &self.way_back, waiting);
         let mapped = mapped.map_err(failed)?.value;
         if mapped != room.at.cast_signed() {
-            settle(tid, 0).map_err(failed)?;
+            settle(tid, 0, waiting).map_err(failed)?;
             let error = io::Error::from_raw_os_error(-(mapped as i32));
             let why = format!("it cannot map memory for code: {error}");
             return Err(LoadError::Failed(why));
         }
-        if let Err(e) = self.start(injector, what) {
-            // The thread still stands at the end of a call.
-            let removed = self.thread.enter(injector, &room.munmap(), &self.way_back);
-            removed.and_then(|_| settle(tid, 0)).map_err(failed)?;
+        if let Err(e) = self.start(injector, what, waiting) {
+            if e.kind() != io::ErrorKind::TimedOut {
+                // The thread still stands at the end of a call.
+                let munmap = room.munmap();
+                let removed = self
+                    .thread
+                    .enter(injector, &munmap, &self.way_back, waiting);
+                let removed = removed.and_then(|_| settle(tid, 0, waiting));
+                removed.map_err(failed)?;
+            }
             return Err(failed(e));
         }
-        self.await_end(injector, room, what)
+        self.await_end(injector, room, waiting)
     }
 
     /// Writes the code and what it needs, and has the thread go on with it.
-    fn start(&self, injector: &Injector, what: &Loading<'_>) -> io::Result<()> {
+    fn start(
+        &self,
+        injector: &Injector,
+        what: &Loading<'_>,
+        waiting: &mut Waiting<'_>,
+    ) -> io::Result<()> {
         let thread = &self.thread;
-        let protected = thread.enter(injector, &self.room.mprotect(), &self.way_back)?;
+        let mprotect = self.room.mprotect();
+        let protected = thread.enter(injector, &mprotect, &self.way_back, waiting)?;
         if protected.value != 0 {
             return Err(io::Error::from_raw_os_error(-(protected.value as i32)));
         }
@@ -238,21 +271,20 @@ impl Ready {
         &self,
         injector: &Injector,
         room: &Room,
-        what: &Loading<'_>,
+        waiting: &mut Waiting<'_>,
     ) -> Result<Loaded, LoadError> {
         let tid = self.thread.tid;
-        let failed = |e: io::Error| LoadError::Failed(format!("thread {tid}: {e}"));
-        let end = Instant::now() + what.patience;
+        let failed = |e| failed(tid, &e);
         let (mut is_in_call, mut signal, mut ended) = (false, 0_i32, None);
         loop {
             let pass = u64::from(signal.cast_unsigned());
             ptrace(libc::PTRACE_SYSCALL, tid, 0, pass).map_err(failed)?;
             signal = 0;
-            match wait_until(tid, end).map_err(failed)? {
+            match waiting.before_end(tid).map_err(failed)? {
                 None => {
                     // It can be let go only when it is stopped. The loader's own call starts again.
                     ptrace(libc::PTRACE_INTERRUPT, tid, 0, 0).map_err(failed)?;
-                    let _ = wait_until(tid, Instant::now() + STOP);
+                    let _ = waiting.wait_until(tid, Instant::now() + STOP);
                     return Err(LoadError::Waits);
                 }
                 Some(Stop::Call) if is_in_call => {
@@ -271,14 +303,14 @@ impl Ready {
                     if is_last {
                         ended = Some(room.result(injector));
                     } else if self.sleeps {
-                        sleeps::take_over(injector, tid, &regs, end);
+                        sleeps::take_over(injector, tid, &regs, waiting);
                     }
                 }
                 Some(Stop::Signal(came)) => signal = came,
                 Some(Stop::Trap | Stop::Clone) => {}
             }
         }
-        let signal = settle(tid, 0).map_err(failed)?;
+        let signal = settle(tid, 0, waiting).map_err(failed)?;
         let handle = ended.unwrap_or_else(|| Err("it did not end".to_owned()));
         let handle = handle.map_err(LoadError::Failed)?;
         Ok(Loaded { handle, signal })

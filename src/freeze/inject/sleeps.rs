@@ -4,9 +4,9 @@
 //! sleep, also one that is not interrupted. So that the thread's own wait goes on to its time, memprof sleeps in its place, and the thread
 //! skips the call. If memprof is killed meanwhile, the thread sleeps itself.
 
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use super::control::Waiting;
 use super::seccomp::{Entry, Filters};
 use super::{ARGS, Injector, Stopped};
 use crate::freeze::registers::{self, NO_CALL, word};
@@ -23,12 +23,11 @@ pub(super) fn are_taken_over(thread: &Stopped, filters: &Filters) -> bool {
     thread.regs[word::RAX].cast_signed() == GOES_ON && filters.check(thread.tid, &skipped).is_ok()
 }
 
-/// Sleeps in place of a thread that is stopped at the beginning of a call, if that is a sleep which ends by then.
-pub(super) fn take_over(injector: &Injector, tid: i32, regs: &[u64], end: Instant) {
-    let Some(time) = asked(injector, regs).filter(|time| Instant::now() + *time < end) else {
+/// Sleeps in place of a thread that is stopped at the beginning of a call, if that is a sleep for which memprof waits.
+pub(super) fn take_over(injector: &Injector, tid: i32, regs: &[u64], waiting: &mut Waiting<'_>) {
+    if !asked(injector, regs).is_some_and(|time| waiting.pause(time)) {
         return;
-    };
-    thread::sleep(time);
+    }
     let mut skipped = regs.to_vec();
     skipped[word::ORIG_RAX] = NO_CALL;
     skipped[word::RAX] = 0;

@@ -2,13 +2,12 @@
 //! `type`, which is its own type.
 
 use std::collections::HashMap;
-use std::fs::File;
-use std::os::unix::fs::FileExt;
 
 use super::super::memory::Memory;
 use crate::event::{Addr, Pid};
 use crate::modules::{Mapping, mapped_file};
 use crate::residency::Vma;
+use crate::target_file::{ReadAt, TargetFile};
 
 /// Offset of an object's type.
 pub(super) const OB_TYPE: u64 = 8;
@@ -143,7 +142,7 @@ struct Texts<'a> {
     memory: &'a Memory,
     vmas: &'a [Vma],
     /// The files, by the index of their mapping.
-    files: HashMap<usize, Option<File>>,
+    files: HashMap<usize, Option<TargetFile>>,
 }
 
 impl Texts<'_> {

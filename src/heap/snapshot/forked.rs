@@ -38,7 +38,7 @@ impl KeptBack {
     ) -> Result<Option<KeptBack>> {
         let bytes = before.bytes_kept_back();
         let copying = Duration::from_nanos(bytes / page_size() * COPY_NS);
-        if bytes == 0 || fork_time(before) + copying > max_stop {
+        if bytes == 0 || fork_time(before) + copying > max_stop * 3 / 4 {
             return Ok(None);
         }
         let mut classifier = Classifier::new();
@@ -75,9 +75,11 @@ pub(super) fn copy(
     mut fork: Fork<'_>,
     kept_back: Option<KeptBack>,
     before: &Inventory,
+    stopped: &mut Duration,
 ) -> Result<Snapshot> {
     let kept = kept_back.map(|kept| kept.copy(fork.child, before, fork.held_until));
     let in_time = fork.release();
+    *stopped += fork.stop;
     let kept = kept.and_then(Result::ok).filter(|_| in_time);
     let has_kept = kept.is_some();
     let copied = copy_child(fork.child, kept);
@@ -98,7 +100,10 @@ pub(super) fn copy(
     snapshot.kernel.before = before.anonymous;
     snapshot.kernel.at_stop = fork.anonymous.map(Anonymous::from);
     snapshot.kernel.after = after.anonymous;
-    snapshot.taken.second_stop_ms = ms(fork.end());
+    let removed = fork.end();
+    *stopped += removed.stop;
+    snapshot.taken.second_stop_ms = ms(removed.stop);
+    snapshot.taken.remains = removed.remains;
     Ok(snapshot)
 }
 

@@ -41,7 +41,7 @@ fn share(whole: &Profile, process: &Process<'_>, at: usize) -> Share {
         samples,
         not_observed: Vec::new(),
         total,
-        borders: Vec::new(),
+        uncertainties: Vec::new(),
         kernel_before: kernel,
         kernel_after: kernel,
         freeze: FreezeOutcome::Ran,

@@ -31,19 +31,19 @@ fn kinds_of_the_heap_have_their_unit_and_errors() {
         &state,
         &[
             "self objects     % total objects     %  functions by self, live allocations",
-            "      5,000 100.0        5,000 100.0  malloc (libc-2.31.so)",
+            "     ~5,000 100.0       ~5,000 100.0  malloc (libc-2.31.so)",
         ],
     );
     types(&mut state, "N");
     shows(
         &state,
         &[
-            "     40,960  99.8       40,960  99.8  malloc (libc-2.31.so)",
+            "    ~40,960  99.8      ~40,960  99.8  malloc (libc-2.31.so)",
             "     <2,072   0.2       <2,072   0.2  app::read (node)",
         ],
     );
     types(&mut state, "t*");
-    shows(&state, &["     <2,072   0.2", "     41,024 100.0  - all"]);
+    shows(&state, &["     <2,072   0.2", "    ~41,024 100.0  - all"]);
     // Without the heap, there is no such line.
     feed(&mut state, Input::Report(report(4000)));
     assert!(

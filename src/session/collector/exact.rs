@@ -1,8 +1,6 @@
 //! Finds the functions of allocators in the followed processes, and counts their calls (`--heap=exact`).
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::fs::File;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
@@ -15,6 +13,7 @@ use crate::exact::{self, Function, Role};
 use crate::export::printable;
 use crate::modules::open_regular;
 use crate::probe::{SeenCalls, kernel};
+use crate::target_file::TargetFile;
 
 /// Device and inode of a file.
 type FileId = (u64, u64);
@@ -95,7 +94,7 @@ impl Collector {
             let modules = modules.modules();
             let seen: BTreeSet<usize> = code.ranges().map(|(_, _, _, id)| id.0.into()).collect();
             let modules = seen.into_iter().filter_map(|at| modules.get(at));
-            let files: Vec<(&Path, &File)> = modules
+            let files: Vec<(&Path, &TargetFile)> = modules
                 .filter_map(|m| Some((m.path.as_path(), m.file.as_ref()?)))
                 .collect();
             self.count_calls_of(pid, &files);
@@ -110,22 +109,27 @@ impl Collector {
         let files = paths
             .iter()
             .filter_map(|path| Some((path, open_regular(path).ok()?)));
-        let files: Vec<(&PathBuf, File)> = files.collect();
-        let files: Vec<(&Path, &File)> = files.iter().map(|(p, f)| (p.as_path(), f)).collect();
+        let files: Vec<(&PathBuf, TargetFile)> = files.collect();
+        let files: Vec<(&Path, &TargetFile)> =
+            files.iter().map(|(p, f)| (p.as_path(), f)).collect();
         self.count_calls_of(pid, &files);
     }
 
-    fn count_calls_of(&mut self, pid: Pid, files: &[(&Path, &File)]) {
+    fn count_calls_of(&mut self, pid: Pid, files: &[(&Path, &TargetFile)]) {
         let mut new = Vec::new();
         for (path, file) in files {
-            let Ok(meta) = file.metadata() else { continue };
-            let id = (meta.dev(), meta.ino());
+            let id = file.identity();
             let functions = self.exact.files.entry(id).or_insert_with(|| {
-                let found = exact::functions_of(file, kernel());
+                let found = exact::functions_of(*file, kernel());
                 found.unwrap_or_default().into()
             });
+            let functions = Rc::clone(functions);
+            if file.rests() {
+                // It is looked at again when the process next maps code.
+                self.exact.files.remove(&id);
+            }
             if !functions.is_empty() && !self.exact.counting.contains_key(&(pid, id)) {
-                new.push((*path, *file, id, Rc::clone(functions)));
+                new.push((*path, *file, id, functions));
             }
         }
         if new.is_empty() {
@@ -137,6 +141,9 @@ impl Collector {
                 .map(|(path, _, _, functions)| (*path, &**functions)),
         );
         for (path, file, id, functions) in new {
+            if !file.answers_at(functions.iter().map(|function| function.offset)) {
+                continue;
+            }
             match self.probe.count_calls(pid, file, &functions) {
                 Ok(links) => drop(self.exact.counting.insert((pid, id), links)),
                 Err(e) => self.exact.fail(pid, path, &e),

@@ -300,7 +300,7 @@ impl Collector {
         }
         let fresh: Vec<Pid> = inside
             .difference(&followed)
-            .filter(|pid| !self.refused.contains(pid))
+            .filter(|pid| !self.refused.contains(pid) && !self.is_of_guards(**pid))
             .copied()
             .collect();
         if !fresh.is_empty() {

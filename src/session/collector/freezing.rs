@@ -9,7 +9,7 @@ use crate::aggregate::{
 };
 use crate::console;
 use crate::event::{MmId, Pid};
-use crate::freeze::{Costs, Estimate, Freeze, FreezeError, FreezeStats, Frozen, MAX_FREEZE};
+use crate::freeze::{Costs, Estimate, Freeze, FreezeError, FreezeStats, Frozen, Guard, MAX_FREEZE};
 use crate::profile::FreezeOutcome;
 use crate::residency::{Error as ScanError, Pages, Scanner, figures};
 
@@ -32,6 +32,8 @@ pub struct Freezing {
     /// Upper limit for one freeze.
     pub max: Duration,
     costs: Costs,
+    /// Freezes them.
+    pub guard: Guard,
 }
 
 impl Default for Freezing {
@@ -39,6 +41,7 @@ impl Default for Freezing {
         Freezing {
             max: MAX_FREEZE,
             costs: Costs::default(),
+            guard: Guard::default(),
         }
     }
 }
@@ -51,6 +54,13 @@ enum NotFrozen {
         frozen: Duration,
     },
     Failed(anyhow::Error),
+}
+
+/// How several processes were frozen.
+enum AtOnce {
+    Done(Vec<Scanned>, FreezeOutcome),
+    /// They should be frozen one by one; they were frozen for so long nevertheless.
+    InTurn(Duration),
 }
 
 /// A followed address space, and the process in it.
@@ -67,8 +77,8 @@ impl Collector {
         let (scanned, outcome) = match freeze {
             Freeze::No => (self.running()?, FreezeOutcome::Ran),
             _ => match self.freeze_at_once(&places, freeze) {
-                Ok(Some((scanned, outcome))) => (scanned, outcome),
-                Ok(None) => self.freeze_in_turn()?,
+                Ok(AtOnce::Done(scanned, outcome)) => (scanned, outcome),
+                Ok(AtOnce::InTurn(frozen)) => self.freeze_in_turn(frozen)?,
                 Err(NotFrozen::Ran { why, frozen }) => {
                     let outcome = FreezeOutcome::Failed { why, stood: frozen };
                     (self.running()?, outcome)
@@ -120,30 +130,36 @@ impl Collector {
         Ok(())
     }
 
-    /// Freezes all processes at once; `None` if they should be frozen one by one instead.
-    fn freeze_at_once(
-        &mut self,
-        places: &[Place],
-        freeze: Freeze,
-    ) -> Result<Option<(Vec<Scanned>, FreezeOutcome)>, NotFrozen> {
+    /// Freezes all processes at once, if that does not take too long.
+    fn freeze_at_once(&mut self, places: &[Place], freeze: Freeze) -> Result<AtOnce, NotFrozen> {
         let or_in_turn = places.len() > 1 && freeze != Freeze::Group;
-        match self.scan_frozen(places, true) {
+        let limit = match or_in_turn {
+            // The other half is for each of them in turn.
+            true => self.freezing.max / 2,
+            false => self.freezing.max,
+        };
+        match self.scan_frozen(places, limit, true) {
             Ok((scanned, stats)) => {
                 let outcome = FreezeOutcome::Still(stats.duration);
                 let scanned = scanned.into_iter().map(|p| p.with(outcome.clone()));
-                Ok(Some((scanned.collect(), outcome)))
+                Ok(AtOnce::Done(scanned.collect(), outcome))
             }
-            // Also if one of them cannot be read: it is left out then.
-            Err(_) if or_in_turn => Ok(None),
+            Err(NotFrozen::Ran { frozen, .. }) if or_in_turn => Ok(AtOnce::InTurn(frozen)),
+            // One of them cannot be read: it is left out then.
+            Err(_) if or_in_turn => Ok(AtOnce::InTurn(limit)),
             Err(e) => Err(e),
         }
     }
 
-    /// Freezes each process for its own scan, including those forked meanwhile.
-    fn freeze_in_turn(&mut self) -> Result<(Vec<Scanned>, FreezeOutcome), ReportError> {
+    /// Freezes each process for its own scan, including those forked meanwhile. All together were frozen before for `before`.
+    fn freeze_in_turn(
+        &mut self,
+        before: Duration,
+    ) -> Result<(Vec<Scanned>, FreezeOutcome), ReportError> {
+        let limit = self.freezing.max.saturating_sub(before);
         let (mut done, mut scanned) = (BTreeSet::new(), Vec::new());
         let mut unscanned = Vec::new();
-        let (mut longest, mut sum, mut ran) = (Duration::ZERO, Duration::ZERO, Vec::new());
+        let (mut longest, mut sum, mut ran) = (Duration::ZERO, before, Vec::new());
         for _ in 0..MAX_ROUNDS {
             let mut left = self.aggregator.spaces();
             left.retain(|(mm, _)| !done.contains(mm));
@@ -152,9 +168,9 @@ impl Collector {
             }
             for place in left {
                 done.insert(place.0);
-                match self.scan_frozen(&[place], false) {
+                match self.scan_frozen(&[place], limit, false) {
                     Ok((processes, stats)) => {
-                        longest = longest.max(stats.duration);
+                        longest = longest.max(before + stats.duration);
                         sum += stats.duration;
                         let outcome = FreezeOutcome::Still(stats.duration);
                         scanned.extend(processes.into_iter().map(|p| p.with(outcome.clone())));
@@ -203,12 +219,26 @@ impl Collector {
     fn scan_frozen(
         &mut self,
         places: &[Place],
+        limit: Duration,
+        with_new: bool,
+    ) -> Result<(Vec<Scanned>, FreezeStats), NotFrozen> {
+        let mut guard = std::mem::take(&mut self.freezing.guard);
+        let done = self.scan_frozen_by(&mut guard, places, limit, with_new);
+        self.freezing.guard = guard;
+        done
+    }
+
+    fn scan_frozen_by(
+        &mut self,
+        guard: &mut Guard,
+        places: &[Place],
+        limit: Duration,
         with_new: bool,
     ) -> Result<(Vec<Scanned>, FreezeStats), NotFrozen> {
         let max = self.freezing.max;
         let whom = whom(places);
         let estimate = self.estimate(places);
-        if estimate.total() > max {
+        if estimate.total() > limit {
             self.freezing.costs.lower_estimate();
             return Err(NotFrozen::Ran {
                 why: too_long(&whom, estimate, max),
@@ -229,7 +259,7 @@ impl Collector {
         let pids: Vec<Pid> = places.iter().map(|(_, pid)| *pid).collect();
         // Fewer are left to take in while the processes stand still.
         self.take_events(ROUND_TIME).map_err(NotFrozen::Failed)?;
-        let stopped = Frozen::stop(&pids, max);
+        let stopped = Frozen::stop(guard, &pids, limit);
         let mut frozen = stopped.map_err(|e| self.freeze_failed(e, &whom, estimate))?;
         let begun = Instant::now();
         // Events up to the freeze belong to the state.
@@ -239,7 +269,8 @@ impl Collector {
             if !with_new || new.is_empty() {
                 break;
             }
-            let more = frozen.stop_more(new.iter().map(|(_, pid)| *pid).collect());
+            let pids: Vec<Pid> = new.iter().map(|(_, pid)| *pid).collect();
+            let more = frozen.stop_more(&pids);
             more.map_err(|e| self.freeze_failed(e, &whom, estimate))?;
             places.extend(new);
         }
@@ -255,7 +286,7 @@ impl Collector {
             read
         });
         let walk = begun.elapsed() - events - read;
-        let stats = frozen.release();
+        let (stats, _) = frozen.release();
         tracing::debug!(?events, ?read, ?walk, ?stats, "frozen");
         self.freezing.costs.record_freeze(&stats);
         let seen = match result {
@@ -309,7 +340,7 @@ impl Collector {
         places: &[Place],
         prepared: &mut BTreeMap<Place, Prepared>,
         scanner: &mut Scanner,
-        frozen: &Frozen,
+        frozen: &Frozen<'_>,
     ) -> Result<Vec<Still>, StillError> {
         let (mut all, mut seen) = (Vec::new(), 0);
         for place in places {
@@ -360,7 +391,7 @@ impl Collector {
 }
 
 /// Reads the kernel's own totals of the processes whose counters are not what the scan found, as far as the time allows.
-fn sum_up(read: &mut [Still], frozen: &Frozen) {
+fn sum_up(read: &mut [Still], frozen: &Frozen<'_>) {
     for process in read.iter_mut().filter(|process| !process.agrees()) {
         let walk = (process.took * WALK).max(WALK_LEAST);
         if Instant::now() + walk > frozen.deadline() {

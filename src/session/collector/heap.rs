@@ -20,7 +20,7 @@ use crate::privileges::{self, Role};
 use crate::profile::Profile;
 use crate::session::held::Moment;
 use crate::session::reports::Collecting;
-use crate::target::Selector;
+use crate::target::{self, Selector};
 
 /// Maximum time to wait for the collector to look up samples.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -72,10 +72,20 @@ pub struct OwnersRequest {
 }
 
 impl Collector {
-    /// Has a guard fork processes for heap snapshots from now on.
-    pub fn fork_by(&mut self, guard: Guard) {
-        self.refused.extend(guard.pid());
-        self.guard = Arc::new(Mutex::new(guard));
+    /// Has these guards stop processes from now on: one for heap snapshots, the other for reports.
+    pub fn stop_by(&mut self, forking: Guard, freezing: Guard) {
+        self.guards = [&forking, &freezing]
+            .into_iter()
+            .filter_map(|guard| guard.pid())
+            .collect();
+        self.guard = Arc::new(Mutex::new(forking));
+        self.freezing.guard = freezing;
+    }
+
+    /// Whether a process is a guard, or one that a guard has started: they would be stopped by themselves.
+    pub(super) fn is_of_guards(&self, pid: Pid) -> bool {
+        self.guards.contains(&pid)
+            || target::parent(pid).is_some_and(|parent| self.guards.contains(&parent))
     }
 
     /// Looks up whose pages these are.

@@ -10,6 +10,7 @@ use crate::freeze::Freeze;
 use crate::profile::{Losses, Profile};
 use crate::residency::Error as ScanError;
 use crate::target::Selector;
+use crate::target_file::unanswered;
 
 /// How often, at most, a changing target is scanned without a request, so that a last profile exists when it ends.
 #[derive(Clone, Copy, Debug)]
@@ -106,6 +107,7 @@ impl Collector {
             let reconciled = self.reconcile();
             self.tolerate(reconciled);
         }
+        self.probe.look_for_swap();
         let activity = self.look_at_activity();
         let quiet = self.activity.changed.elapsed() >= FAULTS_END;
         (self.unscanned, self.older, self.held) = (0, 0, 0);
@@ -132,6 +134,7 @@ impl Collector {
         profile.losses.add(Losses::NOT_SCANNED, self.unscanned);
         profile.losses.add(Losses::OLDER, self.older);
         profile.losses.add(Losses::HELD, self.held);
+        profile.losses.add(Losses::UNANSWERED, unanswered());
         profile
             .losses
             .add("steps of memprof that failed", self.failures);

@@ -18,6 +18,7 @@ use crate::mmap_lock;
 use crate::probe::{is_sampler_probe, sets_marks};
 use crate::profile::ModuleId;
 use crate::sampler::{self, Preloaded};
+use crate::target_file::ReadAt;
 use crate::usdt::{self, Usdt};
 
 /// The providers whose probes are a sampler's: OpenTelemetry's contract, and the library family that it came from.
@@ -198,10 +199,17 @@ impl Collector {
                 .entry(id)
                 .or_insert_with(|| samplers_probes(file, wanted).into());
             let probes = Rc::clone(probes);
+            if file.rests() {
+                // It is looked at again when the process next maps code.
+                files.remove(&id);
+            }
             if !probes.is_empty() && sampler::is_library(file) {
                 self.aggregator.set_sampler(id);
             }
             if probes.is_empty() || self.samplers.listening.contains_key(&(mm, id)) {
+                continue;
+            }
+            if !file.answers_at(probes.iter().map(|probe| probe.offset)) {
                 continue;
             }
             match self.probe.listen(Some(pid), file, &probes) {
@@ -246,7 +254,7 @@ impl Samplers {
 }
 
 /// The probes in a file that memprof listens to; none if it cannot be read.
-fn samplers_probes(file: &File, provider: impl Fn(&str) -> bool) -> Vec<Usdt> {
+fn samplers_probes(file: &dyn ReadAt, provider: impl Fn(&str) -> bool) -> Vec<Usdt> {
     let wanted =
         |of: &str, name: &str| (provider(of) && is_sampler_probe(name)) || sets_marks(of, name);
     let elf = Elf::read(file);

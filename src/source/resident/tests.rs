@@ -10,7 +10,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::residency::{Backing, PageKind, Perms};
-use crate::source::Borders;
+use crate::wire::RECORD_STACK_BITS;
 
 const PAGE: u64 = 4096;
 const MM: MmId = MmId(2);
@@ -221,22 +221,25 @@ fn populated_ranges_come_before_neighbours() {
 }
 
 #[test]
-fn unwalked_pages_go_to_the_nearest_walked_one() {
+fn unwalked_pages_are_divided_among_sampled_stacks() {
     let mut w = World::new();
     w.sampled = true;
     let pages = run(1000..2010, PageKind::Anon, false);
     let totals = w.join(&[pages], &vma(0..9000));
     assert_eq!(nobody_pages(&totals, Unobserved::NotWalked), 1010);
-    // Across chunks; the page in the middle goes to the one before it.
-    w.ledger.set(MM, 1000, 20);
-    w.ledger.set(MM, 2000, 21);
-    // A copy of the parent's page.
+    // One of four faults was walked, and one of eight; that of 22 in any case.
+    w.ledger.set(MM, 1000, 20 | 4 << RECORD_STACK_BITS);
+    w.ledger.set(MM, 2000, 21 | 8 << RECORD_STACK_BITS);
+    w.ledger.set(MM, 1500, 22);
+    // A copy of the parent's page, and a page that the parent has replaced.
     w.ledger.set(MM, 1999, STACK_UNWALKED);
+    w.ledger.set(MM, 1998, STACK_UNRECORDED);
     w.ledger.set(PARENT, 1999, 30);
+    w.ledger.set(PARENT, 1998, 31);
     let totals = w.join(&[pages], &vma(0..9000));
     assert_eq!(
-        [20, 21, 30].map(|id| stack_pages(&totals, id)),
-        [501, 509, 0]
+        [20, 21, 22, 30, 31].map(|id| stack_pages(&totals, id)),
+        [1 + 302, 1 + 705, 1, 0, 0]
     );
     // What was there before, and what a call filled, is known.
     w.before.insert(1600 * PAGE..1700 * PAGE).unwrap();
@@ -247,8 +250,8 @@ fn unwalked_pages_go_to_the_nearest_walked_one() {
     w.ranges.insert(1200 * PAGE..1210 * PAGE, owner).unwrap();
     let totals = w.join(&[pages], &vma(0..9000));
     assert_eq!(
-        [20, 21, 40].map(|id| stack_pages(&totals, id)),
-        [491, 409, 10]
+        [20, 21, 22, 40].map(|id| stack_pages(&totals, id)),
+        [1 + 269, 1 + 628, 1, 10]
     );
     assert_eq!(nobody_pages(&totals, Unobserved::BeforeAttach), 100);
 }
@@ -297,20 +300,14 @@ proptest! {
             0 => w.ledger.get(PARENT, page),
             own => own,
         };
-        let recorded: Vec<u64> = resident().filter(|page| record(*page) != 0).collect();
-        let nearest = |page: u64| recorded.iter().min_by_key(|other| (other.abs_diff(page), **other));
+        // Without sampled faults, unwalked pages have the owner of their range.
         let mut model = Totals::default();
-        for page in runs.iter().flat_map(|r| r.start.0 / PAGE..r.end.0 / PAGE) {
+        for page in resident() {
             let one = Usage { anon: PAGE, ..Usage::default() };
             let range = w.ranges.get(page * PAGE).map(|(_, owner)| owner);
             let before = w.before.contains(page * PAGE);
-            let near = nearest(page).filter(|_| {
-                sampled && !before && range.is_none_or(|owner| !owner.populated)
-            });
             if record(page) != 0 {
                 model.add_stack(StackId(record(page)), one);
-            } else if let Some(near) = near {
-                model.add_stack(StackId(record(*near)), one);
             } else if let Some(owner) = range {
                 model.add_stack(owner.stack, one);
             } else if before {
@@ -329,10 +326,6 @@ proptest! {
             mapped.not_observed += amounts.usage;
         }
         prop_assert_eq!(mapping, mapped);
-        let totals = Totals {
-            borders: Borders::default(),
-            ..totals
-        };
         prop_assert_eq!(&totals, &model);
         let sum: u64 = totals.stacks.values().chain(totals.unobserved.values()).map(|u| u.usage.anon).sum();
         prop_assert_eq!(sum, pages * PAGE);

@@ -179,6 +179,7 @@ fn state(p: &Publisher, module: u16) -> &'static str {
         Some(State::Ordered) => "wanted",
         Some(State::Ready(_)) => "ready",
         Some(State::Refused) => "refused",
+        Some(State::Unanswered) => "unanswered",
         Some(State::None) => "none",
         None => "unknown",
     }
@@ -218,7 +219,7 @@ fn what_was_refused_is_built_again_when_there_is_room() {
     }
     let retry = |p: &mut Publisher, maps: &mut Maps| {
         p.retried = Instant::now() - 2 * RETRY_PAUSE;
-        p.retry_refused(maps);
+        p.retry(maps);
     };
     // Every table has a user now, so a retry would fail.
     retry(&mut p, &mut maps);

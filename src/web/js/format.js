@@ -27,11 +27,13 @@ export function amount(/** @type {number} */ count, /** @type {Unit} */ unit) {
   return unit === "bytes" ? bytes(count) : number(count).replace("-", "−");
 }
 
-/** A figure with its sign: `+12.3 MiB`, `±0`; `< ±40 KiB` if the change is an estimate and its error is as large as itself. */
+/** A figure with its sign: `+12.3 MiB`, `±0`; if it is an estimate, `~+12.3 MiB`, `+12.3 MiB ± 2 MiB` or `< ±40 KiB`, as {@link estimate}. */
 export function change(/** @type {number} */ count, error = 0, /** @type {Unit} */ unit = "bytes") {
   const most = IN_95_PERCENT * (error || 0);
   if (most > 0 && Math.abs(count) <= most) return `< ±${amount(Math.ceil(Math.abs(count) + most), unit)}`;
-  return count === 0 ? "±0" : count > 0 ? `+${amount(count, unit)}` : amount(count, unit);
+  const text = count === 0 ? "±0" : count > 0 ? `+${amount(count, unit)}` : amount(count, unit);
+  if (!(most > 0)) return text;
+  return 10 * most > Math.abs(count) ? `${text} ± ${amount(Math.ceil(most), unit)}` : `~${text}`;
 }
 
 /** An exact figure, for tooltips: `12,345,678 bytes`. */
@@ -39,19 +41,21 @@ export function exact(/** @type {number} */ count, /** @type {Unit} */ unit = "b
   return `${number(count)} ${unit}`;
 }
 
-/** A figure that may be an estimate: `12.3 MiB`; `< 40 KiB` if its error is as large as itself. */
+/** A figure that may be an estimate: `12.3 MiB` is exact, `~12.3 MiB` an estimate, `12.3 MiB ± 2 MiB` one whose error is more than a tenth of it, `< 40 KiB` one whose error is as large as itself. */
 export function estimate(/** @type {number} */ count, /** @type {number} */ error, /** @type {Unit} */ unit = "bytes") {
   const most = IN_95_PERCENT * (error || 0);
-  return count > 0 && count <= most ? `< ${amount(Math.ceil(count + most), unit)}` : amount(count, unit);
+  if (!(most > 0) || count === 0) return amount(count, unit);
+  return 10 * most > count ? estimateWithError(count, error, unit) : `~${amount(count, unit)}`;
 }
 
 /** As {@link estimate}, with its error: `12.3 MiB ± 40 KiB`. */
 export function estimateWithError(/** @type {number} */ count, /** @type {number} */ error, /** @type {Unit} */ unit = "bytes") {
   const most = IN_95_PERCENT * (error || 0);
-  return most > 0 && count > most ? `${amount(count, unit)} ± ${amount(Math.ceil(most), unit)}` : estimate(count, error, unit);
+  if (!(most > 0)) return amount(count, unit);
+  return count > most ? `${amount(count, unit)} ± ${amount(Math.ceil(most), unit)}` : `< ${amount(Math.ceil(count + most), unit)}`;
 }
 
-/** An exact figure, and its error if it is an estimate, for tooltips. */
+/** A figure to the last byte, and its error if it is an estimate, for tooltips. */
 export function exactly(/** @type {number} */ count, /** @type {number} */ error, /** @type {Unit} */ unit = "bytes") {
   return error > 0 ? `${exact(count, unit)} ± ${amount(Math.ceil(IN_95_PERCENT * error), unit)} (with 95 % confidence; standard error ${amount(error, unit)})` : exact(count, unit);
 }

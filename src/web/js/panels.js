@@ -26,7 +26,7 @@ export function toggleHelp() {
     list(TERMS),
     h("h3", {}, "Kinds of memory"),
     list(KINDS.map(({ label, text }) => [label, asCounted(text)])),
-    h("p", { class: "faint" }, "The address bar always contains a link to the current view. Units are powers of two: 1 KiB = 1,024 bytes. Hover over a number to see the exact one, with its error if it is an estimate."),
+    h("p", { class: "faint" }, "The address bar always contains a link to the current view. Units are powers of two: 1 KiB = 1,024 bytes. A figure with ~ is an estimate; its error is less than a tenth of it, or stands beside it (±, with 95 % confidence). Other figures are as exact as their kind. Hover over a number to see all of its digits."),
   );
   box.showModal();
 }

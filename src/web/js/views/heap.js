@@ -165,11 +165,14 @@ export class HeapView {
     const swapped = heap.swapped ? ` ${bytes(heap.swapped)} are swapped out, in no figure here.` : "";
     const python = heap.python?.state === "refused" ? ` Python’s own allocator was not read: ${heap.python.reason}.` : "";
     const grown = grown_by?.error ? ` Who made the heap grow is not known: ${grown_by.error}.` : "";
-    const { approach, stop_ms, second_stop_ms, not_forked } = heap.taken;
+    const { approach, stop_ms, second_stop_ms, stops_ms, not_forked, remains } = heap.taken;
     const stopped = approach === "fork" ? `Stopped for ${stop_ms.toFixed(1)} ms to be forked, and one thread for ${second_stop_ms.toFixed(1)} ms afterwards` : `Stopped for ${stop_ms.toFixed(1)} ms`;
+    const earlier = stops_ms - stop_ms - second_stop_ms;
+    const failed = earlier >= 0.1 ? `, and for ${earlier.toFixed(1)} ms by attempts that failed` : "";
+    const left = remains ? ` ${remains[0].toUpperCase()}${remains.slice(1)}.` : "";
     const why = not_forked ? ` Its memory was copied while it was stopped, because it was not forked: ${not_forked}.` : "";
     const compared = before ? ` Red areas grew since the earlier snapshot, blue ones shrank; the cards show changes.` : "";
-    say(this.note, `${read} Anonymous memory: ${bytes(heap.anonymous)}, ${kernel}.${missing}${doubt}${swapped}${again}${python}${grown} ${stopped}, ${bytes(heap.copied)} copied.${why}${compared}`);
+    say(this.note, `${read} Anonymous memory: ${bytes(heap.anonymous)}, ${kernel}.${missing}${doubt}${swapped}${again}${python}${grown} ${stopped}${failed}, ${bytes(heap.copied)} copied.${why}${left}${compared}`);
     set(this.note, { "data-total": heap.anonymous, "data-id": snapshot.id });
   }
 

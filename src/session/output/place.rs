@@ -1,0 +1,186 @@
+//! The place of an output, and what another user may have put there.
+//!
+//! In a directory that everybody may write to (`/tmp`), others may have made the link, the pipe or the file that has the
+//! output's name, or make it at any moment. The kernel's `protected_symlinks` and its like protect only where they are on.
+
+use std::ffi::OsString;
+use std::fs::{self, File, Metadata, OpenOptions, Permissions};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+
+use nix::errno::Errno;
+use nix::fcntl::{AT_FDCWD, AtFlags};
+use nix::unistd::{geteuid, linkat};
+
+/// How a file is written.
+pub(super) enum Way {
+    /// To a file without a name, or else with another one beside this path, which is then renamed.
+    Beside(PathBuf),
+    /// Directly: not a regular file.
+    Direct,
+}
+
+/// Number of names that are tried for a file that is not whole yet.
+const TRIES: u32 = 100;
+
+/// Pipes that are open since the start, by their paths.
+static PIPES: Mutex<Vec<(PathBuf, File)>> = Mutex::new(Vec::new());
+
+/// How the file at a path is written.
+///
+/// # Errors
+/// It cannot be, or another user has put it there.
+pub(super) fn way(path: &Path) -> io::Result<Way> {
+    let there = match fs::symlink_metadata(path) {
+        Ok(there) => there,
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Way::Beside(path.to_owned())),
+        Err(e) => return Err(e),
+    };
+    // It takes the place of whatever has its name by then.
+    if there.is_file() {
+        return Ok(Way::Beside(path.to_owned()));
+    }
+    if is_planted(path, &there) {
+        let what = if there.is_symlink() {
+            "symbolic link"
+        } else {
+            "file"
+        };
+        let (why, user) = ("in a directory that everybody may write to", there.uid());
+        let why = format!("it is a {what} of user id {user} {why}");
+        return Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
+    }
+    match fs::metadata(path) {
+        Ok(there) if there.is_dir() => Err(io::ErrorKind::IsADirectory.into()),
+        // A symbolic link stays: the file that it points to is replaced.
+        Ok(there) if there.is_file() => Ok(Way::Beside(fs::canonicalize(path)?)),
+        Ok(_) => Ok(Way::Direct),
+        // As before, a link that leads nowhere is replaced.
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(Way::Beside(path.to_owned())),
+        Err(e) => Err(e),
+    }
+}
+
+/// Whether another user may have put something in the place of an output, as the kernel decides for `protected_symlinks`.
+fn is_planted(path: &Path, there: &Metadata) -> bool {
+    let everybody = libc::S_ISVTX | libc::S_IWOTH;
+    let Ok(directory) = fs::metadata(directory_of(path)) else {
+        return false;
+    };
+    let trusted = [geteuid().as_raw(), directory.uid()];
+    directory.mode() & everybody == everybody && !trusted.contains(&there.uid())
+}
+
+fn directory_of(path: &Path) -> &Path {
+    let directory = path.parent().filter(|dir| !dir.as_os_str().is_empty());
+    directory.unwrap_or(Path::new("."))
+}
+
+/// The permissions of the file that is replaced, unless another user has put it there to choose them.
+pub(super) fn kept_permissions(place: &Path) -> Option<Permissions> {
+    let there = fs::symlink_metadata(place).ok()?;
+    let keep = there.is_file() && !is_planted(place, &there);
+    keep.then(|| there.permissions())
+}
+
+/// Opens what is written directly. A pipe that nobody reads is an error now: it would wait for its reader for ever.
+///
+/// # Errors
+/// As it says, or the system's.
+pub(super) fn open_direct(path: &Path) -> io::Result<File> {
+    let mut pipes = PIPES.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(at) = pipes.iter().position(|(known, _)| known == path) {
+        return Ok(pipes.swap_remove(at).1);
+    }
+    let flags = libc::O_NONBLOCK | libc::O_NOCTTY;
+    let file = OpenOptions::new()
+        .write(true)
+        .custom_flags(flags)
+        .open(path);
+    file.map_err(|e| match e.raw_os_error() {
+        Some(libc::ENXIO) => {
+            let why = "no process has the pipe open for reading (ENXIO): start its reader first";
+            io::Error::new(e.kind(), why)
+        }
+        _ => e,
+    })
+}
+
+/// Opens a pipe at the start, and keeps it for its output: its reader would take a second opening for the end.
+///
+/// # Errors
+/// As for [`open_direct`].
+pub(super) fn keep_pipe(path: &Path) -> io::Result<()> {
+    if fs::metadata(path)?.file_type().is_fifo() {
+        let file = open_direct(path)?;
+        let mut pipes = PIPES.lock().unwrap_or_else(PoisonError::into_inner);
+        pipes.push((path.to_owned(), file));
+    }
+    Ok(())
+}
+
+/// A name that a file has beside its place until it is whole. Nobody can know it before.
+pub(super) fn part_of(place: &Path) -> io::Result<PathBuf> {
+    let name = place.file_name().ok_or(io::ErrorKind::InvalidFilename)?;
+    let mut random = [0; 8];
+    // SAFETY: the kernel writes at most as many bytes as there are.
+    unsafe { libc::getrandom(random.as_mut_ptr().cast(), random.len(), 0) };
+    let mut part = OsString::from(".");
+    part.push(name);
+    part.push(format!(".{:016x}.part", u64::from_ne_bytes(random)));
+    Ok(place.with_file_name(part))
+}
+
+/// A new file without a name: nothing is left of it, whatever ends memprof, unless it gets one. `None` where the file system
+/// has no such files.
+pub(super) fn nameless(place: &Path, mode: u32) -> Option<File> {
+    let mut options = OpenOptions::new();
+    options.write(true).mode(mode).custom_flags(libc::O_TMPFILE);
+    options.open(directory_of(place)).ok()
+}
+
+/// Does something with new names beside a place until one is free.
+fn with_free_name<T>(
+    place: &Path,
+    mut make: impl FnMut(&Path) -> io::Result<T>,
+) -> io::Result<(T, PathBuf)> {
+    for _ in 1..TRIES {
+        let part = part_of(place)?;
+        match make(&part) {
+            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
+            made => return made.map(|made| (made, part)),
+        }
+    }
+    Err(io::ErrorKind::AlreadyExists.into())
+}
+
+/// Gives a file without a name one beside its place.
+pub(super) fn give_name(file: &File, place: &Path) -> io::Result<PathBuf> {
+    let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+    let give = |part: &Path| {
+        let given = linkat(
+            AT_FDCWD,
+            path.as_str(),
+            AT_FDCWD,
+            part,
+            AtFlags::AT_SYMLINK_FOLLOW,
+        );
+        given.map_err(|e: Errno| e.into())
+    };
+    with_free_name(place, give).map(|((), part)| part)
+}
+
+/// A new file beside a place, with a name.
+pub(super) fn named(place: &Path, mode: u32) -> io::Result<(File, PathBuf)> {
+    with_free_name(place, |part| {
+        // (`create_new` follows no link.)
+        OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(mode)
+            .open(part)
+    })
+}
