@@ -16,6 +16,7 @@
 mod apart;
 mod claims;
 mod client;
+mod counters;
 mod estimate;
 mod fork;
 mod freezer;
@@ -29,15 +30,16 @@ mod threads;
 mod tracees;
 mod watchdog;
 
-use nix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 use std::time::{Duration, Instant};
 
+pub(crate) use crate::clock::now_ns;
 use crate::event::Pid;
 #[cfg(target_arch = "x86_64")]
 pub(crate) use apart::Apart;
 use claims::Claims;
 pub use client::{Guard, guards_run};
+pub(crate) use counters::anonymous;
 pub use estimate::{Costs, Estimate};
 pub use fork::{Fork, ForkError, Removed};
 use guard::message::{Asked, Said};
@@ -48,12 +50,6 @@ pub(crate) use loader::{Held, HoldError, Loader, State};
 pub use registers::Registers;
 pub use threads::stands_still;
 pub(crate) use threads::{has_ended, is_killed, is_traced_here, threads};
-
-/// The time in ns of `CLOCK_MONOTONIC`, which the probe has, too.
-pub(crate) fn now_ns() -> u64 {
-    let now = clock_gettime(ClockId::CLOCK_MONOTONIC).map(Duration::from);
-    now.map_or(0, |now| u64::try_from(now.as_nanos()).unwrap_or(u64::MAX))
-}
 
 /// In microseconds.
 fn micros(time: Duration) -> u64 {

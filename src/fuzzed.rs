@@ -7,6 +7,7 @@
     reason = "the rest of memprof uses the rest"
 )]
 
+mod clock;
 pub mod elf;
 pub mod event;
 #[path = "heap/fuzzed.rs"]

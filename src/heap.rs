@@ -1,6 +1,6 @@
 //! Heap snapshot: what lives in the heap of a running process, what of it is free, and which pages that takes.
 //!
-//! In reading order: `snapshot` stops the process and copies its private memory (`memory`); `glibc` reads the
+//! In reading order: `snapshot` stops the process and copies its private memory (`memory`), `whole` tells whether that is all; `glibc` reads the
 //! allocator's own structures in the copy, `jemalloc` those of another one (`all_heaps` is both as one), `python` those of CPython and its objects; `reach` finds the chunks that nothing refers to, while `types` counts all by type
 //! and `retained` by what leads to them; `ledger` adds up whose each resident byte is, as `report` has it; `by_stack` joins that with sampled allocations; `text` and
 //! `command` show it.
@@ -35,6 +35,7 @@ mod text;
 mod text_types;
 mod types;
 mod vtables;
+mod whole;
 
 pub use address_map::{AddressMap, Cell, MapRange};
 pub use arenas::{ArenaKind, ArenaRow};
@@ -55,3 +56,4 @@ pub use seen::Seen;
 pub use snapshot::{Approach, SnapshotOptions, Taken};
 pub use stages::Stages;
 pub use types::{TypeKind, TypeRow, Types};
+pub use whole::{Agreement, Missing, MissingKind};

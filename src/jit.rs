@@ -27,6 +27,7 @@ pub use self::perf_map::PerfMap;
 pub use self::ranges::{Added, Budget, Code, Ranges};
 pub use self::waiting::Renamed;
 use self::waiting::{Forgotten, Waiting};
+use crate::clock;
 use crate::event::{NamesWritten, Pid};
 use crate::modules::{AddressMap, ModuleTable};
 use crate::profile::{Frame, FunctionName, Origin};
@@ -131,6 +132,8 @@ struct Dump {
     /// As in [`Tail`].
     until: Option<u64>,
     dump: Jitdump,
+    /// By how many ns the process's clock is ahead of the probe's.
+    ahead: i64,
 }
 
 impl RuntimeCode {
@@ -284,6 +287,7 @@ impl RuntimeCode {
                 file,
                 until: None,
                 dump: Jitdump::default(),
+                ahead: clock::ahead(&self.pid.to_string()),
             });
             return;
         }
@@ -344,7 +348,9 @@ impl RuntimeCode {
         renamed: &mut Vec<Renamed>,
         modules: &mut ModuleTable,
     ) {
-        let Dump { file, dump, .. } = from;
+        let Dump {
+            file, dump, ahead, ..
+        } = from;
         let malformed = dump.malformed;
         let size = file.size().unwrap_or(0);
         let size = from.until.map_or(size, |until| until.min(size));
@@ -354,8 +360,9 @@ impl RuntimeCode {
             read = true;
             timed &= time.is_some();
             // The stacks that were there before this code have their names from the code before it.
-            if time.is_some() {
-                self.rename(renamed, time, true, modules);
+            if let Some(time) = time {
+                let time = clock::without(time, *ahead);
+                self.rename(renamed, Some(time), true, modules);
             }
             match record {
                 Record::Load(start, size, code) => self.load(start, size, code),

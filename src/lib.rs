@@ -16,6 +16,7 @@ pub mod attach;
 pub mod breakdown;
 pub mod capability;
 pub mod cli;
+pub(crate) mod clock;
 pub mod config;
 pub mod console;
 pub mod debuginfod;

@@ -279,6 +279,7 @@ impl Probe {
             &progs.process_fork,
             &progs.process_exec,
             &progs.process_exit,
+            &progs.process_free,
             &progs.cache_add,
             &progs.cache_delete,
         ] {

@@ -216,9 +216,6 @@ impl Search<'_> {
                     );
                 }
             }
-            if self.tables.build(&self.files) {
-                continue;
-            }
             thread::sleep(PAUSE);
             if read.elapsed() > FRESH {
                 self.files = Files::read(self.pid)?;
@@ -227,8 +224,18 @@ impl Search<'_> {
         }
     }
 
-    /// Stops a thread, and has it load the library if it may. The inner error says why it may not.
+    /// Looks at a thread, and once more whenever unwind tables were missing, which are built while it runs.
     fn try_thread(&mut self, tid: i32, end: Instant) -> Result<Result<By, No>> {
+        loop {
+            let tried = self.look(tid, end)?;
+            if tried.is_ok() || !self.tables.build(&self.files) {
+                return Ok(tried);
+            }
+        }
+    }
+
+    /// Stops a thread, and has it load the library if it may. The inner error says why it may not.
+    fn look(&mut self, tid: i32, end: Instant) -> Result<Result<By, No>> {
         self.stops += 1;
         let mut held = match Held::stop(tid, MAX_STOP, end) {
             Ok(held) => held,

@@ -245,7 +245,7 @@ int BPF_PROG(process_exit, struct task_struct *task)
 		return 0;
 	proc = bpf_map_lookup_elem(&procs, &tgid);
 	if (!proc)
-		return nr_snapshots ? snapshot_ends(tgid) : 0;
+		return 0;
 	pid = proc->pid;
 	mm_id = proc->mm_id;
 	/* (Not task->mm: up to 6.15 that is NULL by now. If nothing keeps the address space, the value is junk.) */
@@ -254,6 +254,12 @@ int BPF_PROG(process_exit, struct task_struct *task)
 	unfollow(tgid);
 	emit_process_with(task, PROCESS_EXITED, pid, mm_id, 0, 0, page_tables);
 	return 0;
+}
+
+SEC("tp_btf/sched_process_free")
+int BPF_PROG(process_free, struct task_struct *task)
+{
+	return nr_snapshots && task->pid == task->tgid ? snapshot_ends(task->tgid) : 0;
 }
 
 #endif

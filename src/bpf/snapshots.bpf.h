@@ -50,7 +50,10 @@ static __noinline int snapshot_begins(struct mm_info *of, struct mm_struct *mm, 
 	return 0;
 }
 
-/* A process that is not followed has ended. */
+/*
+ * A process was reaped. If it was a snapshot, no page is shared with it any more. (When a process exits, up to 6.15 its address space is
+ * gone unless somebody reads it; later kernels tell of the exit before that, and pages are copied until it is.)
+ */
 static __noinline int snapshot_ends(__u32 tgid)
 {
 	struct snapshot_of *snapshot = bpf_map_lookup_elem(&snapshots, &tgid);

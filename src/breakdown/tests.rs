@@ -1,6 +1,6 @@
 use super::*;
 use crate::event::Addr;
-use crate::residency::smaps::Region;
+use crate::residency::smaps::{AtFork, Region};
 use crate::residency::{Backing, Perms, Vma};
 use proptest::prelude::*;
 
@@ -45,6 +45,7 @@ fn region(page: u64, pages: u64, bits: &str, name: &str, backing: Backing) -> Re
         },
         grows_down: false,
         guarded: false,
+        at_fork: AtFork::Shared,
     }
 }
 

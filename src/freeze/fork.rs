@@ -1,6 +1,6 @@
 //! A copy-on-write child of a process: its memory as it was at one moment, while the process runs on.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::claims::Claims;
 use super::client::Guard;
@@ -23,6 +23,11 @@ pub struct Fork<'a> {
     pub at: u64,
     /// The registers of the process's threads.
     pub threads: Vec<Registers>,
+    /// The process's anonymous memory then, resident and swapped out, in bytes, if the kernel's counters are exact.
+    pub anonymous: Option<[u64; 2]>,
+    /// The process is stopped until this time at the latest if it was to be held.
+    pub held_until: Instant,
+    is_held: bool,
     of: Pid,
     /// `None` once the child is gone.
     guard: Option<&'a mut Guard>,
@@ -47,12 +52,18 @@ pub struct Removed {
 }
 
 impl<'a> Fork<'a> {
-    /// Stops a process until it is forked, and releases it. This and the removal stop it for `max` at most: after that, all threads
-    /// run but the one that makes the child, for which the kernel takes as long as the page tables are large.
+    /// Stops a process until it is forked, and releases it, or holds it until [`Fork::release`]. This and the removal stop it for
+    /// `max` at most: after that, all threads run but the one that makes the child, for which the kernel takes as long as the page
+    /// tables are large.
     ///
     /// # Errors
     /// The reason why it cannot be forked.
-    pub fn of(guard: &'a mut Guard, pid: Pid, max: Duration) -> Result<Fork<'a>, ForkError> {
+    pub fn of(
+        guard: &'a mut Guard,
+        pid: Pid,
+        max: Duration,
+        hold: bool,
+    ) -> Result<Fork<'a>, ForkError> {
         let failed = |reason| ForkError {
             reason,
             stop: Duration::ZERO,
@@ -63,18 +74,24 @@ impl<'a> Fork<'a> {
         let asked = Asked::Fork {
             pid: pid.0,
             max_us: micros(max),
+            hold,
         };
         match guard.ask(&asked, max).map_err(failed)? {
             Said::Forked {
                 child,
                 stop,
+                left,
                 at,
                 threads,
+                anonymous,
             } => Ok(Fork {
                 child: Pid(child.cast_unsigned()),
                 stop: seconds(stop),
                 at,
                 threads,
+                anonymous,
+                held_until: Instant::now() + seconds(left),
+                is_held: hold,
                 of: pid,
                 guard: Some(guard),
             }),
@@ -83,6 +100,21 @@ impl<'a> Fork<'a> {
                 stop: seconds(stop),
             }),
             other => Err(failed(other.unexpected())),
+        }
+    }
+
+    /// Releases the process if it is held. Returns whether it was stopped until then.
+    pub fn release(&mut self) -> bool {
+        if !std::mem::take(&mut self.is_held) {
+            return true;
+        }
+        let guard = self.guard.as_mut();
+        match guard.map(|guard| guard.ask(&Asked::Release, PATIENCE)) {
+            Some(Ok(Said::LetGo { stop, in_time })) => {
+                self.stop = seconds(stop);
+                in_time
+            }
+            _ => false,
         }
     }
 

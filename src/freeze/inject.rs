@@ -10,6 +10,7 @@ mod harm;
 mod load;
 mod room;
 mod seccomp;
+mod sleeps;
 mod stub;
 mod way_back;
 

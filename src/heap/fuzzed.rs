@@ -23,6 +23,7 @@ mod sizes;
 pub mod synthetic;
 mod types;
 mod vtables;
+mod whole;
 
 /// A stub: nothing is shown.
 mod text {
@@ -42,6 +43,7 @@ mod snapshot {
     use serde::Serialize;
 
     use super::memory::{Memory, Run};
+    use super::whole::{KernelSums, Missing};
     use crate::event::Pid;
     use crate::freeze::{Guard, Registers};
     use crate::residency::Vma;
@@ -60,6 +62,9 @@ mod snapshot {
         pub taken: Taken,
         pub at: u64,
         pub pages: Pages,
+        pub kernel: KernelSums,
+        pub missing: Vec<Missing>,
+        pub unforeseen: bool,
     }
 
     #[derive(Debug, Default)]
@@ -86,6 +91,9 @@ mod snapshot {
                 taken: Taken::default(),
                 at: 0,
                 pages,
+                kernel: KernelSums::default(),
+                missing: Vec::new(),
+                unforeseen: false,
             }
         }
     }

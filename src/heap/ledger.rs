@@ -25,10 +25,11 @@ use super::seen;
 use super::sizes::Sizes;
 use super::snapshot::{self, Snapshot, SnapshotOptions};
 use super::types::Census;
+use super::whole::{Anonymous, Disturbed};
 use crate::event::Pid;
 use crate::freeze::{Guard, Registers};
 use crate::residency::category::{executable, of_all};
-use crate::residency::{Category, figures, page_size};
+use crate::residency::{Category, Method, Scanner, figures, page_size};
 use crate::target;
 use anyhow::{Context, Result};
 use std::time::Duration;
@@ -56,6 +57,17 @@ pub struct Measured {
     pub pages: HeapPages,
     /// The heap joined with samples, if there are some and the heap was read.
     pub joint: Option<Joint>,
+    /// Whether another snapshot may have what this one lacks.
+    unforeseen: bool,
+}
+
+impl Measured {
+    /// Whether another snapshot may tell more.
+    fn is_to_be_repeated(&self) -> bool {
+        self.unforeseen
+            || self.heap.refused().is_some()
+            || matches!(self.heap.python, Some(PythonHeap::Refused { .. }))
+    }
 }
 
 /// Where the sampled allocations come from that were live at a moment, in ns of `CLOCK_MONOTONIC`; `None` if the process is not
@@ -73,24 +85,26 @@ pub fn measure_with_samples(
     guard: &mut Guard,
     samples: SampleSource,
 ) -> Result<Measured> {
-    let (mut stopped, mut last) = (Duration::ZERO, None);
+    let (mut stopped, mut last, mut disturbed) = (Duration::ZERO, None, None);
     for attempts in 1..=ATTEMPTS {
         let take = || snapshot::take(pid, options, guard, &mut stopped);
-        let measured = match (measure_once(pid, top, take, samples), last) {
-            (Ok(measured), _) => measured,
+        match measure_once(pid, top, take, samples) {
+            Ok(mut measured) => {
+                (measured.heap.attempts, measured.heap.disturbed) = (attempts, disturbed.clone());
+                if !measured.is_to_be_repeated() {
+                    return Ok(measured);
+                }
+                last = Some(measured);
+            }
+            Err(e) if attempts < ATTEMPTS && e.is::<Disturbed>() => {
+                (last, disturbed) = (None, Some(e.to_string()));
+            }
+            Err(e) if e.is::<Disturbed>() => {
+                return Err(e.context(format!("none of {ATTEMPTS} snapshots could be finished")));
+            }
             // There may have been no time left for another one.
-            (Err(_), Some(last)) => return Ok(with_stops(last, stopped)),
-            (Err(e), None) => return Err(e),
-        };
-        let Measured { heap, pages, joint } = measured;
-        let heap = Heap { attempts, ..heap };
-        let refused =
-            heap.refused().is_some() || matches!(heap.python, Some(PythonHeap::Refused { .. }));
-        let measured = Measured { heap, pages, joint };
-        if !refused {
-            return Ok(measured);
+            Err(e) => return last.map(|last| with_stops(last, stopped)).ok_or(e),
         }
-        last = Some(measured);
     }
     last.context("no snapshot was taken")
 }
@@ -130,10 +144,19 @@ fn measure_once(
     take: impl FnOnce() -> Result<Snapshot>,
     samples: SampleSource,
 ) -> Result<Measured> {
-    let before = figures::rollup(pid)?.anonymous;
+    // It stays with the program that the process runs now.
+    let program = Scanner::open(pid, Method::Auto)?;
     let snapshot = take()?;
     let samples = samples(snapshot.at);
-    let after = figures::rollup(pid)?.anonymous;
+    let sum = |resident: bool| {
+        let runs = snapshot.pages.readable.iter().chain(&snapshot.pages.hidden);
+        runs.filter(|run| run.resident == resident)
+            .map(Run::len)
+            .sum()
+    };
+    let anonymous = Anonymous::from([sum(true), sum(false)]);
+    let kernel = snapshot.kernel;
+    let doubt = kernel.doubt(anonymous, &snapshot.missing);
     let glibc = glibc::read(&snapshot);
     let allocator = allocator(&glibc);
     let glibc = glibc.ok().flatten();
@@ -147,10 +170,15 @@ fn measure_once(
     if let Some(((placed, _), _)) = &placed {
         census.heads = Heads::of(placed);
     }
-    let unreachable =
-        (!heaps.is_empty()).then(|| reach::search(&snapshot, &mut heaps, &mut census, top));
+    let searched = (!heaps.is_empty()).then(|| match &doubt {
+        None => Some(reach::search(&snapshot, &mut heaps, &mut census, top)),
+        Some(_) => {
+            reach::search_in_part(&snapshot, &mut heaps, &mut census);
+            None
+        }
+    });
     let heads = std::mem::take(&mut census.heads);
-    let (types, retained) = unreachable.as_ref().map(|_| census.finish()).unzip();
+    let (types, retained) = searched.as_ref().map(|_| census.finish()).unzip();
     let mut ledger = Ledger::new(&snapshot, top);
     if let Some(((placed, _), origin)) = &placed {
         ledger.hold(placed, origin.interval);
@@ -162,32 +190,34 @@ fn measure_once(
     }
     let addresses = heaps.glibc.as_ref().map_or(&[][..], |heap| &heap.addresses);
     let categories = of_all(pid, &snapshot.vmas, executable(pid));
-    let sum = |resident: bool| {
-        let runs = snapshot.pages.readable.iter().chain(&snapshot.pages.hidden);
-        runs.filter(|run| run.resident == resident)
-            .map(Run::len)
-            .sum()
-    };
+    if program.check_alive().is_err() && figures::counters(pid).is_ok() {
+        return Err(Disturbed::OtherProgram.into());
+    }
     let heap = Heap {
         pid: pid.0,
         comm: target::comm(pid).unwrap_or_default(),
         taken: snapshot.taken.clone(),
         attempts: 1,
+        disturbed: None,
         copied: snapshot.memory.len(),
         unread: snapshot.memory.unread(),
         allocator,
         others: ledger.others(&categories),
         rows: ledger.rows(),
         arenas: std::mem::take(&mut ledger.arenas).rows(addresses),
-        anonymous: sum(true),
-        kernel: [before, after],
-        swapped: sum(false),
+        anonymous: anonymous.resident,
+        kernel: [kernel.before.resident, kernel.after.resident],
+        kernel_at_stop: kernel.at_stop.map(|at| at.resident),
+        agreement: kernel.agree(anonymous),
+        missing: snapshot.missing.clone(),
+        swapped: anonymous.swapped,
         trimmable: ledger.trimmable,
         largest: ledger.largest(),
         occupancy: ledger.occupancy.pages(),
         map: ledger.cells.map(),
         sizes: ledger.sizes.classes(),
-        unreachable,
+        not_called_unreachable: doubt.filter(|_| searched.is_some()),
+        unreachable: searched.flatten(),
         types,
         retained,
         seen,
@@ -205,7 +235,12 @@ fn measure_once(
         Joint::new(holdings, heads, counts, origin, &heap.rows, &heap.others)
     });
     let pages = HeapPages::of(snapshot.vmas, &pages, &ranges);
-    Ok(Measured { heap, pages, joint })
+    Ok(Measured {
+        heap,
+        pages,
+        joint,
+        unforeseen: snapshot.unforeseen,
+    })
 }
 
 fn allocator(read: &Result<Option<glibc::Heap>, Refusal>) -> Allocator {

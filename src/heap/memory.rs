@@ -1,20 +1,17 @@
 //! A copy of a process's private memory, as it was at one moment.
 
 use std::cell::Cell;
-use std::io::{self, IoSliceMut};
+use std::fs::File;
+use std::io;
 use std::mem::MaybeUninit;
-
-use nix::errno::Errno;
-use nix::sys::uio::{RemoteIoVec, process_vm_readv};
-use nix::unistd::Pid as NixPid;
+use std::os::unix::fs::FileExt;
+use std::time::Instant;
 
 use crate::event::Pid;
 use crate::residency::page_size;
 
-/// Maximum number of ranges that the kernel reads in one call (`IOV_MAX`).
-pub(super) const RANGES: usize = 1024;
-/// Maximum number of bytes that one call reads.
-const BYTES: u64 = 64 << 20;
+/// Maximum number of bytes that one call reads. If the process is killed meanwhile, the kernel frees its memory afterwards.
+const BYTES: u64 = 256 << 10;
 
 /// Consecutive pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,57 +55,67 @@ impl Memory {
     /// Out of memory.
     pub(crate) fn with_room(bytes: u64) -> io::Result<Memory> {
         let mut memory = Memory::default();
-        memory.grow(as_len(bytes)?)?;
+        memory.make_room(bytes)?;
         Ok(memory)
     }
 
-    /// Copies these pages, which are in address order and behind those that were copied before. Pages that are gone
-    /// are left out.
+    /// Copies these pages, as far as that is done by `end`. Pages that are gone are left out. [`Memory::sort`] is to follow
+    /// if they are not behind all that was copied before.
+    ///
+    /// Not by `process_vm_readv`: that pins pages, for which the kernel first makes those that a forked process shares private
+    /// ones (since Linux 5.19, commit a7f226604170), in the process that is read. A child would take as much memory as its
+    /// parent, and processes that were forked from one would share no memory any more.
     ///
     /// # Errors
-    /// The process may not be read, or there is no memory for the copy.
-    pub(crate) fn copy(&mut self, pid: Pid, pages: &[Run]) -> io::Result<()> {
-        let mut pieces: Vec<Run> = pages.iter().flat_map(pieces).collect();
-        let mut next = 0;
-        while next < pieces.len() {
-            let mut wanted = 0;
-            let fits = |piece: &&Run| {
-                wanted += piece.len();
-                wanted <= BYTES
-            };
-            let batch: Vec<RemoteIoVec> = pieces[next..]
-                .iter()
-                .take(RANGES)
-                .take_while(fits)
-                .map(remote)
-                .collect::<io::Result<_>>()?;
-            let mut left = self.read(pid, &batch)?;
-            for piece in &mut pieces[next..next + batch.len()] {
-                let done = piece.len().min(left as u64);
-                self.append(Run {
-                    end: piece.start + done,
-                    ..*piece
-                });
-                left -= done as usize;
-                if done < piece.len() {
-                    // Its next page cannot be read.
-                    piece.start += done;
-                    let gone = piece.len().min(page_size());
-                    self.unread += gone;
-                    piece.start += gone;
-                    break;
-                }
-                next += 1;
+    /// The process has ended, or may not be read, or there is no memory for the copy.
+    pub(crate) fn copy(&mut self, pid: Pid, pages: &[Run], end: Option<Instant>) -> io::Result<()> {
+        let memory = File::open(format!("/proc/{pid}/mem"))?;
+        for piece in pages.iter().flat_map(pieces) {
+            if end.is_some_and(|end| Instant::now() >= end) {
+                break;
+            }
+            self.copy_piece(&memory, piece)?;
+        }
+        Ok(())
+    }
+
+    fn copy_piece(&mut self, memory: &File, mut piece: Run) -> io::Result<()> {
+        while piece.len() > 0 {
+            let end = piece.start + self.read(memory, &piece)?;
+            self.append(Run { end, ..piece });
+            piece.start = end;
+            if piece.len() > 0 {
+                // Its next page cannot be read.
+                let gone = piece.len().min(page_size());
+                self.unread += gone;
+                piece.start += gone;
             }
         }
         Ok(())
+    }
+
+    /// Makes room for so many bytes more.
+    ///
+    /// # Errors
+    /// Out of memory.
+    pub(crate) fn make_room(&mut self, bytes: u64) -> io::Result<()> {
+        self.grow(self.used + as_len(bytes)?)
+    }
+
+    /// Puts what was copied in address order. Of a run that was copied twice, one stays.
+    pub(crate) fn sort(&mut self) {
+        let mut runs: Vec<(Run, usize)> = self.runs.drain(..).zip(self.at.drain(..)).collect();
+        runs.sort_by_key(|(run, _)| run.start);
+        runs.dedup_by(|(run, _), (before, _)| run.start < before.end);
+        (self.runs, self.at) = runs.into_iter().unzip();
+        self.last.set(0);
     }
 
     /// Makes room for `len` bytes, and writes to it.
     fn grow(&mut self, len: usize) -> io::Result<()> {
         static SOME: [u8; 1 << 16] = [1; 1 << 16];
         let more = len.saturating_sub(self.bytes.len());
-        self.bytes.try_reserve_exact(more)?;
+        self.bytes.try_reserve(more)?;
         in_huge_pages(self.bytes.spare_capacity_mut());
         while self.bytes.len() < len {
             let more = (len - self.bytes.len()).min(SOME.len());
@@ -117,19 +124,18 @@ impl Memory {
         Ok(())
     }
 
-    /// Copies ranges behind the bytes that are there. Returns the number of bytes.
-    fn read(&mut self, pid: Pid, ranges: &[RemoteIoVec]) -> io::Result<usize> {
-        let wanted: usize = ranges.iter().map(|range| range.len).sum();
-        let (at, end) = (self.used, self.used + wanted);
+    /// Copies a piece behind the bytes that are there. Returns the number of bytes.
+    fn read(&mut self, memory: &File, piece: &Run) -> io::Result<u64> {
+        let (at, end) = (self.used, self.used + as_len(piece.len())?);
         self.grow(end)?;
-        let mut local = [IoSliceMut::new(&mut self.bytes[at..end])];
-        let pid = NixPid::from_raw(pid.0.cast_signed());
-        let read = match process_vm_readv(pid, &mut local, ranges) {
-            Err(Errno::EFAULT) => 0,
+        let read = match memory.read_at(&mut self.bytes[at..end], piece.start) {
+            // The process has no memory any more.
+            Ok(0) => return Err(io::Error::from_raw_os_error(libc::ESRCH)),
+            Err(e) if e.raw_os_error() == Some(libc::EIO) => 0,
             read => read?,
         };
         self.used += read;
-        Ok(read)
+        Ok(read as u64)
     }
 
     /// Notes a run whose bytes follow those of the run before.
@@ -251,13 +257,6 @@ fn as_len(bytes: u64) -> io::Result<usize> {
     usize::try_from(bytes).map_err(|_| io::ErrorKind::OutOfMemory.into())
 }
 
-fn remote(piece: &Run) -> io::Result<RemoteIoVec> {
-    Ok(RemoteIoVec {
-        base: as_len(piece.start)?,
-        len: as_len(piece.len())?,
-    })
-}
-
 /// The run, in pieces that one call can read.
 fn pieces(run: &Run) -> impl Iterator<Item = Run> {
     let run = *run;
@@ -290,6 +289,23 @@ mod tests {
         assert_eq!(cut, [(0x1004, 0x1018), (0x3000, 0x3004)]);
     }
 
+    /// As where one part is copied from a child, and the other from its parent.
+    #[test]
+    fn what_was_copied_later_may_lie_before() {
+        let parts: [(u64, &[u8]); 4] = [
+            (0x3000, &[3; 16]),
+            (0x1000, &[1; 8]),
+            (0x1008, &[2; 8]),
+            (0x3000, &[9; 8]),
+        ];
+        let mut memory = Memory::of(&parts);
+        memory.sort();
+        let runs: Vec<_> = memory.runs.iter().map(|r| (r.start, r.end)).collect();
+        assert_eq!(runs, [(0x1000, 0x1010), (0x3000, 0x3010)]);
+        assert_eq!(memory.word(0x1008), Some(0x0202_0202_0202_0202));
+        assert_eq!(memory.word(0x3008), Some(0x0303_0303_0303_0303));
+    }
+
     /// Reads this process's own memory, with a page in the middle that cannot be read.
     #[test]
     fn pages_that_are_gone_are_left_out() {
@@ -314,7 +330,7 @@ mod tests {
             resident: true,
         };
         let mut copy = Memory::with_room(1).unwrap();
-        copy.copy(Pid(std::process::id()), &[run]).unwrap();
+        copy.copy(Pid(std::process::id()), &[run], None).unwrap();
         assert_eq!((copy.len(), copy.unread()), (2 * page, page));
         assert_eq!(copy.from(start).unwrap().len() as u64, page);
         assert_eq!(copy.word(start + 2 * page), Some(0x0505_0505_0505_0505));

@@ -63,6 +63,20 @@ pub(super) fn search(
     census: &mut Census,
     top: usize,
 ) -> Unreachable {
+    mark(snapshot, heaps, census).group(top)
+}
+
+/// Has all chunks in use counted like [`search`] where the snapshot lacks memory that may lead to chunks: none is unreachable.
+pub(super) fn search_in_part(snapshot: &Snapshot, heaps: &mut AllHeaps, census: &mut Census) {
+    mark(snapshot, heaps, census).follow_all();
+}
+
+/// Marks what can be reached.
+fn mark<'a, 'b>(
+    snapshot: &'a Snapshot,
+    heaps: &'a mut AllHeaps,
+    census: &'a mut Census<'b>,
+) -> Search<'a, 'b> {
     let roots = roots(snapshot, heaps);
     // The variables come first: of the roots that are equally near, they say most.
     let (mut variables, mut others) = (Vec::new(), Vec::new());
@@ -91,7 +105,7 @@ pub(super) fn search(
         search.range(start, end);
     }
     search.follow();
-    search.group(top)
+    search
 }
 
 /// All private memory of the process but its heap, and of the stacks only the parts in use; with the indexes of mappings.
@@ -333,6 +347,20 @@ impl<'a, 'b> Search<'a, 'b> {
             self.census.add((start, end), Some(root));
             self.from = From::Root(root);
             self.range(start, end);
+        }
+    }
+
+    /// Counts what was not found as what memory leads to that the snapshot lacks.
+    fn follow_all(mut self) {
+        let root = self.census.roots.missing();
+        let mut next = self.heaps.first();
+        while let Some(place) = next {
+            if self.heaps.kind(place) == Kind::Live {
+                self.heaps.set(place, Kind::Reached);
+                self.wait(place, root);
+                self.follow();
+            }
+            next = self.heaps.next(place);
         }
     }
 

@@ -13,6 +13,7 @@ use super::retained::Retained;
 use super::seen::Seen;
 use super::snapshot::Taken;
 use super::types::Types;
+use super::whole::{Agreement, Missing};
 use crate::residency::Category;
 
 /// What the bytes of a heap are.
@@ -203,8 +204,11 @@ pub struct Heap {
     pub comm: String,
     /// How the snapshot was taken, and for how long the process was stopped.
     pub taken: Taken,
-    /// Number of snapshots that were taken: further ones if the heap did not fit together.
+    /// Number of snapshots that were taken: further ones if the heap did not fit together, or if the process or its child did
+    /// not let one be finished.
     pub attempts: u32,
+    /// Why the one before the last was not finished.
+    pub disturbed: Option<String>,
     /// Bytes that were copied meanwhile.
     pub copied: u64,
     /// Bytes that could not be copied, and are in no row of the heap.
@@ -219,8 +223,14 @@ pub struct Heap {
     pub others: Vec<OtherRow>,
     /// All resident anonymous memory: the sum of both.
     pub anonymous: u64,
-    /// The kernel's figure for it (`Anonymous` of `smaps_rollup`) before and after the stop.
+    /// The kernel's figure for it (`Anonymous` of `smaps`) before and after the stop.
     pub kernel: [u64; 2],
+    /// The kernel's figure for it (`RssAnon`) while the process was stopped; `None` where that is not exact.
+    pub kernel_at_stop: Option<u64>,
+    /// How it compares with the kernel's figures.
+    pub agreement: Agreement,
+    /// Private memory that is not in the snapshot.
+    pub missing: Vec<Missing>,
     /// Anonymous memory that is swapped out.
     pub swapped: u64,
     /// Number of the heap's resident pages by how much of them is live: none, then up to 10 %, up to 20 %, and so on.
@@ -233,8 +243,10 @@ pub struct Heap {
     pub sizes: Vec<SizeClass>,
     /// The largest chunks in use.
     pub largest: Vec<Object>,
-    /// The chunks that nothing refers to, if the heap was read.
+    /// The chunks that nothing refers to, if the heap was read and the snapshot has all that may refer to them.
     pub unreachable: Option<Unreachable>,
+    /// Why no chunk is called unreachable, although the heap was read.
+    pub not_called_unreachable: Option<String>,
     /// Objects by type, if the heap was read.
     pub types: Option<Types>,
     /// What leads to them, if the heap was read.

@@ -29,6 +29,8 @@ pub enum RootKind {
     Thread,
     /// Another mapping.
     Mapping,
+    /// Memory that the snapshot lacks: it may lead to what nothing else leads to.
+    Missing,
     /// Roots that were too many to be told apart.
     Other,
 }
@@ -91,6 +93,7 @@ enum Root {
     Word(u64),
     Thread(i32),
     Mapping(u64, String),
+    Missing,
 }
 
 /// Number and bytes of objects, and the roots of which these are sums.
@@ -144,6 +147,11 @@ impl Roots {
     /// Another mapping: its first address, and its name.
     pub(super) fn mapping(&mut self, start: u64, name: &str) -> u32 {
         self.push(Root::Mapping(start, name.to_owned()))
+    }
+
+    /// Memory that the snapshot lacks.
+    pub(super) fn missing(&mut self) -> u32 {
+        self.push(Root::Missing)
     }
 
     fn push(&mut self, root: Root) -> u32 {
@@ -206,6 +214,7 @@ impl Roots {
         let mut variables = files.variables(words);
         let raw = self.roots.iter().map(|(root, ..)| match root {
             Root::Other => Raw::known("others".into()),
+            Root::Missing => Raw::known("memory that the snapshot lacks".into()),
             Root::Thread(tid) => Raw::known(format!("thread {tid}")),
             Root::Mapping(start, name) if name.is_empty() => {
                 Raw::known(format!("anonymous memory at {start:#x}"))
@@ -228,6 +237,7 @@ impl Roots {
         for (index, ((root, count, bytes), name)) in self.roots.iter().zip(&names).enumerate() {
             let (kind, address) = match root {
                 Root::Other => (RootKind::Other, 0),
+                Root::Missing => (RootKind::Missing, 0),
                 Root::Thread(_) => (RootKind::Thread, 0),
                 Root::Mapping(start, _) => (RootKind::Mapping, *start),
                 Root::Word(addr) => {

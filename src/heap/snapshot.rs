@@ -1,21 +1,28 @@
 //! Taking the snapshot: the process's private memory, as it was at one moment, is copied.
 //!
 //! A process is forked if that is possible: it is stopped until the child exists, and the copy is made from the child
-//! (`freeze::fork`). Otherwise, and for small processes, it is stopped until the copy is made.
+//! (`freeze::fork`, `forked`). Otherwise, and for small processes, it is stopped until the copy is made.
 
+mod forked;
+mod inventory;
+
+use std::io;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
 use clap::ValueEnum;
 use serde::Serialize;
 
+use self::forked::KeptBack;
+use self::inventory::Inventory;
 use super::headroom::Headroom;
-use super::memory::{Memory, RANGES, Run};
+use super::memory::{Memory, Run};
+use super::whole::{Anonymous, KernelSums, Missing, MissingKind};
 use crate::event::Pid;
-use crate::freeze::{Fork, ForkError, Frozen, Guard, Registers, now_ns};
+use crate::freeze::{self, Fork, ForkError, Frozen, Guard, Registers, now_ns};
 use crate::residency::proc_maps::Foreseen;
 use crate::residency::{
-    Classifier, Method, PageKind, PageRun, Scanner, Vma, figures, page_size, readable,
+    Classifier, Method, PageKind, PageRun, Perms, Scanner, Vma, page_size, readable,
 };
 
 /// Share of memory that may come in between the first look and the stop without page faults of the copy: one of this.
@@ -43,8 +50,7 @@ pub enum Approach {
 pub struct SnapshotOptions {
     /// How it is taken.
     pub approach: Approach,
-    /// Maximum time for which the process is stopped, all stops together. The thread by which a process is forked may be stopped
-    /// for longer.
+    /// Maximum time for which the process is stopped. Forking goes on to its end once it has begun.
     pub max_stop: Duration,
     /// What sets that limit, for messages.
     pub limit: &'static str,
@@ -96,15 +102,23 @@ pub(crate) struct Snapshot {
     pub at: u64,
     /// Its anonymous pages.
     pub pages: Pages,
+    /// The kernel's figures for it.
+    pub kernel: KernelSums,
+    /// Its private memory that is not in the snapshot.
+    pub missing: Vec<Missing>,
+    /// Whether memory is missing that another snapshot would have.
+    pub unforeseen: bool,
 }
 
-/// The anonymous pages of a process, in memory or swapped out, by address.
+/// The private pages of a process, in memory or swapped out, by address.
 #[derive(Debug, Default)]
 pub(crate) struct Pages {
-    /// Those in readable mappings.
+    /// The anonymous ones in readable mappings.
     pub readable: Vec<Run>,
-    /// The others, which are not copied.
+    /// The other anonymous ones, which are not copied.
     pub hidden: Vec<Run>,
+    /// Huge pages of hugetlbfs in readable mappings, which the kernel does not count as anonymous memory.
+    pub hugetlb: Vec<Run>,
 }
 
 /// Takes a snapshot; the guard stops the process. `stopped` is the time for which that was done before for the same purpose,
@@ -130,14 +144,17 @@ fn take_one(
     stopped: &mut Duration,
 ) -> Result<Snapshot> {
     readable(pid)?;
-    let (anonymous, headroom) = check_room(pid)?;
+    let before = Inventory::read(pid)?;
+    let headroom = check_room(pid, &before)?;
+    let anonymous = before.anonymous.all();
     let not_forked = match options.approach {
         Approach::Copy => None,
         Approach::Auto if anonymous <= SMALL => None,
         approach => match headroom
             .refuses_fork(anonymous)
-            .or_else(|| takes_too_long(anonymous, options))
-            .map_or_else(|| forked(pid, options, guard, stopped), Err)
+            .or_else(|| before.refuses_fork())
+            .or_else(|| takes_too_long(&before, options))
+            .map_or_else(|| forked(pid, &before, options, guard, stopped), Err)
         {
             Ok(copied) => return copied,
             Err(reason) if approach == Approach::Fork => {
@@ -148,7 +165,10 @@ fn take_one(
             Err(reason) => Some(reason),
         },
     };
-    match (from_stopped(pid, options, guard, stopped), not_forked) {
+    match (
+        from_stopped(pid, options, &before, guard, stopped),
+        not_forked,
+    ) {
         (Ok(mut snapshot), not_forked) => {
             snapshot.taken.not_forked = not_forked;
             Ok(snapshot)
@@ -158,9 +178,28 @@ fn take_one(
     }
 }
 
-/// Why a process with so many bytes of anonymous memory is not forked, if it is too large and nobody told memprof to.
-fn takes_too_long(anonymous: u64, options: &SnapshotOptions) -> Option<String> {
-    let expected = Duration::from_nanos(anonymous / page_size() * FORK_NS);
+/// Forks a process and copies the child's memory. The outer error says why the process was not forked.
+fn forked(
+    pid: Pid,
+    before: &Inventory,
+    options: &SnapshotOptions,
+    guard: &mut Guard,
+    stopped: &mut Duration,
+) -> Result<Result<Snapshot>, String> {
+    let left = options.max_stop.saturating_sub(*stopped);
+    let kept_back = KeptBack::prepare(pid, before, left).map_err(|e| format!("{e:#}"))?;
+    match Fork::of(guard, pid, left, kept_back.is_some()) {
+        Ok(fork) => Ok(forked::copy(pid, fork, kept_back, before, stopped)),
+        Err(ForkError { reason, stop }) => {
+            *stopped += stop;
+            Err(reason)
+        }
+    }
+}
+
+/// Why a process is not forked if it is too large and nobody told memprof to.
+fn takes_too_long(before: &Inventory, options: &SnapshotOptions) -> Option<String> {
+    let expected = fork_time(before);
     let told = options.approach == Approach::Fork;
     (!told && expected > options.max_stop).then(|| {
         format!(
@@ -172,13 +211,17 @@ fn takes_too_long(anonymous: u64, options: &SnapshotOptions) -> Option<String> {
     })
 }
 
-/// Checks that memprof has room for a copy. Returns how many bytes there are to copy, and what room there is.
-fn check_room(pid: Pid) -> Result<(u64, Headroom)> {
-    let anonymous = figures::rollup(pid)?.anonymous + figures::counters(pid)?.swap;
+/// How long forking a process may stop it.
+fn fork_time(process: &Inventory) -> Duration {
+    Duration::from_nanos(process.anonymous.all() / page_size() * FORK_NS)
+}
+
+/// Checks that memprof has room for a copy. Returns what room there is.
+fn check_room(pid: Pid, process: &Inventory) -> Result<Headroom> {
     let headroom = Headroom::of(pid);
-    match headroom.refuses_copy(anonymous) {
+    match headroom.refuses_copy(process.anonymous.all() + process.hugetlb) {
         Some(reason) => Err(anyhow!(reason)).context("there is no memory for a snapshot"),
-        None => Ok((anonymous, headroom)),
+        None => Ok(headroom),
     }
 }
 
@@ -187,75 +230,35 @@ fn check_room(pid: Pid) -> Result<(u64, Headroom)> {
 /// # Errors
 /// It may not be read, or there is no memory for the copy.
 pub(crate) fn take_exiting(pid: Pid, registers: Option<Registers>) -> Result<Snapshot> {
-    check_room(pid)?;
+    let before = Inventory::read(pid)?;
+    check_room(pid, &before)?;
     let (begun, at) = (Instant::now(), now_ns());
-    let (vmas, pages, memory) = copy_of(pid).context("its memory cannot be copied")?;
-    Ok(Snapshot {
-        vmas,
-        memory,
-        threads: registers.into_iter().collect(),
-        pages,
-        at,
-        taken: Taken {
-            stop_ms: ms(begun.elapsed()),
-            stops_ms: ms(begun.elapsed()),
-            ..Taken::default()
-        },
-    })
+    let copied = copy_all(pid).context("its memory cannot be copied")?;
+    let taken = Taken {
+        stop_ms: ms(begun.elapsed()),
+        stops_ms: ms(begun.elapsed()),
+        ..Taken::default()
+    };
+    let at_stop = anonymous_now(pid);
+    let threads = registers.into_iter().collect();
+    Snapshot::whole(copied, threads, at, taken).compared(pid, &before, at_stop)
 }
 
-/// Forks a process and copies the child's memory. The outer error says why the process was not forked.
-fn forked(
-    pid: Pid,
-    options: &SnapshotOptions,
-    guard: &mut Guard,
-    stopped: &mut Duration,
-) -> Result<Result<Snapshot>, String> {
-    match Fork::of(guard, pid, options.max_stop.saturating_sub(*stopped)) {
-        Ok(fork) => {
-            *stopped += fork.stop;
-            Ok(from_child(fork, stopped))
-        }
-        Err(ForkError { reason, stop }) => {
-            *stopped += stop;
-            Err(reason)
-        }
-    }
+/// The kernel's exact figures for the anonymous memory of a process now.
+fn anonymous_now(pid: Pid) -> Option<Anonymous> {
+    freeze::anonymous(pid).map(Anonymous::from)
 }
 
-/// Copies the memory of a child.
-fn from_child(mut fork: Fork<'_>, stopped: &mut Duration) -> Result<Snapshot> {
-    let copied = copy_of(fork.child);
-    let (vmas, pages, memory) =
-        copied.context("the memory of its copy-on-write child cannot be copied")?;
-    let (threads, stop_ms) = (std::mem::take(&mut fork.threads), ms(fork.stop));
-    let (at, removed) = (fork.at, fork.end());
-    *stopped += removed.stop;
-    Ok(Snapshot {
-        vmas,
-        memory,
-        threads,
-        pages,
-        at,
-        taken: Taken {
-            approach: Approach::Fork,
-            stop_ms,
-            second_stop_ms: ms(removed.stop),
-            remains: removed.remains,
-            ..Taken::default()
-        },
-    })
-}
+/// Mappings, their pages, and a copy of these.
+type Copied = (Vec<Vma>, Pages, Memory);
 
 /// Copies the memory of a process that stands still for as long as that takes.
-fn copy_of(pid: Pid) -> Result<(Vec<Vma>, Pages, Memory)> {
+fn copy_all(pid: Pid) -> Result<Copied> {
     let mut scanner = Scanner::open(pid, Method::Auto)?;
     let vmas = Foreseen::read(pid, &mut Classifier::new())?.into_vmas();
     let pages = pages(&mut scanner, &vmas)?;
-    let mut memory = Memory::with_room(pages.readable.iter().map(Run::len).sum())?;
-    for some in pages.readable.chunks(RANGES) {
-        memory.copy(pid, some)?;
-    }
+    let mut memory = Memory::with_room(pages.copied())?;
+    pages.copy(pid, &mut memory, None)?;
     Ok((vmas, pages, memory))
 }
 
@@ -267,14 +270,14 @@ fn ms(time: Duration) -> f64 {
 fn from_stopped(
     pid: Pid,
     options: &SnapshotOptions,
+    before: &Inventory,
     guard: &mut Guard,
     stopped: &mut Duration,
 ) -> Result<Snapshot> {
     let mut classifier = Classifier::new();
     let mut scanner = Scanner::open(pid, Method::Auto)?;
     let foreseen = Foreseen::read(pid, &mut classifier)?;
-    let expected = pages(&mut scanner, foreseen.vmas())?;
-    let expected: u64 = expected.readable.iter().map(Run::len).sum();
+    let expected = pages(&mut scanner, foreseen.vmas())?.copied();
     let mut memory = Memory::with_room(expected + expected / GROWTH)
         .with_context(|| format!("there is no memory for a copy of {} MiB", expected >> 20))?;
     let left = options.max_stop.saturating_sub(*stopped);
@@ -292,7 +295,7 @@ fn from_stopped(
     let (stats, threads) = frozen.release();
     *stopped += stats.duration;
     let stop_ms = ms(stats.duration);
-    let (vmas, pages, at) = copied
+    let (vmas, pages, at, at_stop) = copied
         .with_context(|| format!("process {pid} was stopped for {stop_ms:.1} ms and runs again"))?;
     if !in_time && stats.duration < left {
         bail!(
@@ -308,20 +311,15 @@ fn from_stopped(
             options.limit
         );
     }
-    Ok(Snapshot {
-        vmas,
-        memory,
-        threads,
-        pages,
-        at,
-        taken: Taken {
-            stop_ms,
-            ..Taken::default()
-        },
-    })
+    let taken = Taken {
+        stop_ms,
+        ..Taken::default()
+    };
+    Snapshot::whole((vmas, pages, memory), threads, at, taken).compared(pid, before, at_stop)
 }
 
-type Copied = (Vec<Vma>, Pages, u64);
+/// What is found while the process is stopped, and the kernel's figure for its anonymous memory.
+type Found = (Vec<Vma>, Pages, u64, Option<Anonymous>);
 
 /// What is done while the process is stopped.
 fn copy(
@@ -331,34 +329,29 @@ fn copy(
     foreseen: Foreseen,
     classifier: &mut Classifier,
     memory: &mut Memory,
-) -> Result<Copied> {
+) -> Result<Found> {
     let end = frozen.deadline();
     scanner.hurry(end);
     let at = now_ns();
     let vmas = foreseen.read_again(classifier)?;
     let pages = pages(&mut scanner, &vmas)?;
-    for some in pages.readable.chunks(RANGES) {
-        if Instant::now() >= end {
-            break;
-        }
-        memory
-            .copy(pid, some)
-            .context("its memory cannot be copied")?;
-    }
-    Ok((vmas, pages, at))
+    let copied = pages.copy(pid, memory, Some(end));
+    copied.context("its memory cannot be copied")?;
+    Ok((vmas, pages, at, anonymous_now(pid)))
 }
 
+/// The private pages of these mappings.
 fn pages(scanner: &mut Scanner, vmas: &[Vma]) -> Result<Pages> {
     let mut pages = Pages::default();
     let mut found = |vma: usize, run: PageRun| {
-        let resident = match run.kind {
-            PageKind::Anon => true,
-            PageKind::Swap => false,
+        let Perms { read, shared, .. } = vmas[vma].perms;
+        let (resident, list) = match (run.kind, read) {
+            (PageKind::Anon, true) => (true, &mut pages.readable),
+            (PageKind::Anon, false) => (true, &mut pages.hidden),
+            (PageKind::Swap, true) => (false, &mut pages.readable),
+            (PageKind::Swap, false) => (false, &mut pages.hidden),
+            (PageKind::Hugetlb, true) if !shared => (true, &mut pages.hugetlb),
             _ => return,
-        };
-        let list = match vmas[vma].perms.read {
-            true => &mut pages.readable,
-            false => &mut pages.hidden,
         };
         list.push(Run {
             start: run.start.0,
@@ -370,7 +363,62 @@ fn pages(scanner: &mut Scanner, vmas: &[Vma]) -> Result<Pages> {
     Ok(pages)
 }
 
+impl Pages {
+    /// Bytes of those that are copied.
+    fn copied(&self) -> u64 {
+        let runs = self.readable.iter().chain(&self.hugetlb);
+        runs.map(Run::len).sum()
+    }
+
+    /// Copies them, as far as that is done by `end`.
+    fn copy(&self, pid: Pid, memory: &mut Memory, end: Option<Instant>) -> io::Result<()> {
+        memory.copy(pid, &self.readable, end)?;
+        memory.copy(pid, &self.hugetlb, end)?;
+        memory.sort();
+        Ok(())
+    }
+}
+
 impl Snapshot {
+    /// One that lacks only what could not be read.
+    fn whole(
+        (vmas, pages, memory): Copied,
+        threads: Vec<Registers>,
+        at: u64,
+        taken: Taken,
+    ) -> Snapshot {
+        let unread = Missing {
+            kind: MissingKind::Unread,
+            bytes: memory.unread(),
+        };
+        Snapshot {
+            vmas,
+            memory,
+            threads,
+            taken,
+            at,
+            pages,
+            kernel: KernelSums::default(),
+            missing: Vec::from_iter((unread.bytes > 0).then_some(unread)),
+            unforeseen: false,
+        }
+    }
+
+    /// With the kernel's figures before, at and after the stop.
+    fn compared(
+        mut self,
+        pid: Pid,
+        before: &Inventory,
+        at_stop: Option<Anonymous>,
+    ) -> Result<Snapshot> {
+        self.kernel = KernelSums {
+            before: before.anonymous,
+            at_stop,
+            after: Inventory::read(pid)?.anonymous,
+        };
+        Ok(self)
+    }
+
     /// One that is made up.
     pub(crate) fn of(vmas: Vec<Vma>, memory: Memory, threads: Vec<Registers>) -> Snapshot {
         let parts = vmas.iter().map(|vma| Run {
@@ -378,16 +426,10 @@ impl Snapshot {
             end: vma.end.0,
             resident: true,
         });
-        Snapshot {
-            pages: Pages {
-                readable: parts.collect(),
-                hidden: Vec::new(),
-            },
-            vmas,
-            memory,
-            threads,
-            taken: Taken::default(),
-            at: 0,
-        }
+        let pages = Pages {
+            readable: parts.collect(),
+            ..Pages::default()
+        };
+        Snapshot::whole((vmas, pages, memory), threads, 0, Taken::default())
     }
 }

@@ -6,6 +6,7 @@ use super::arenas;
 use super::reach::Unreachable;
 use super::report::{Allocator, Heap, SizeClass, What};
 use super::snapshot::{Approach, Taken};
+use super::whole::Agreement;
 use crate::export::printable;
 
 /// For how long the process was stopped, and for what.
@@ -44,6 +45,13 @@ impl Heap {
                 "It was stopped for its memory to be copied, because it was not forked: {reason}."
             )?;
         }
+        if let Some(reason) = &self.disturbed {
+            writeln!(
+                out,
+                "{} snapshots were taken, because {reason}.",
+                self.attempts
+            )?;
+        }
         if let Some(remains) = &self.taken.remains {
             writeln!(out, "Note: {remains}.")?;
         }
@@ -63,6 +71,12 @@ impl Heap {
         }
         if let Some(lost) = &self.unreachable {
             write_unreachable(lost, out)?;
+        }
+        if let Some(why) = &self.not_called_unreachable {
+            writeln!(
+                out,
+                "\nNo chunk is called unreachable: {why}. What memprof has not seen may have its address."
+            )?;
         }
         if let Some(python) = &self.python {
             python.write_text(out)?;
@@ -137,32 +151,7 @@ impl Heap {
             kib(self.anonymous),
             ""
         )?;
-        let [before, after] = self.kernel;
-        let verdict = match (before == after, before == self.anonymous) {
-            (true, true) => "equal",
-            (true, false) => "differs: the process changed meanwhile",
-            _ if self.anonymous >= before.min(after) && self.anonymous <= before.max(after) => {
-                "between"
-            }
-            _ => "the process changed meanwhile",
-        };
-        let kernel = match before == after {
-            true => format!("{:.1}", kib(before)),
-            false => format!("{:.1} before, {:.1} after", kib(before), kib(after)),
-        };
-        writeln!(
-            out,
-            "{:>40}  kernel (smaps_rollup): {kernel}; {verdict}",
-            ""
-        )?;
-        if self.unread > 0 {
-            let unread = kib(self.unread);
-            writeln!(
-                out,
-                "{:>40}  not copied, as the kernel did not let them be read: {unread:.1}",
-                ""
-            )?;
-        }
+        self.write_kernel(out)?;
         if self.swapped > 0 {
             writeln!(
                 out,
@@ -170,6 +159,29 @@ impl Heap {
                 "",
                 kib(self.swapped)
             )?;
+        }
+        Ok(())
+    }
+
+    /// What the kernel says of the anonymous memory.
+    fn write_kernel(&self, out: &mut dyn Write) -> io::Result<()> {
+        let [before, after] = self.kernel;
+        let mut kernel = match before == after {
+            true => format!("{:.1}", kib(before)),
+            false => format!("{:.1} before, {:.1} after", kib(before), kib(after)),
+        };
+        if let Some(at) = self.kernel_at_stop.filter(|at| *at != before) {
+            kernel += &format!(", {:.1} while it was stopped", kib(at));
+        }
+        let verdict = match self.agreement {
+            Agreement::Equal => "equal",
+            Agreement::Between => "between",
+            Agreement::Changed => "the process changed meanwhile",
+            Agreement::Differs => "differs",
+        };
+        writeln!(out, "{:>40}  kernel (smaps): {kernel}; {verdict}", "")?;
+        for missing in &self.missing {
+            writeln!(out, "{:>40}  not in the snapshot: {missing}", "")?;
         }
         Ok(())
     }

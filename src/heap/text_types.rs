@@ -89,7 +89,7 @@ fn root(kind: RootKind, name: &str) -> String {
     let name = printable(name);
     match kind {
         RootKind::Variable => format!("variable {name}"),
-        RootKind::Thread | RootKind::Mapping => name.to_string(),
+        RootKind::Thread | RootKind::Mapping | RootKind::Missing => name.to_string(),
         RootKind::Other => "roots that were too many to be told apart".to_owned(),
     }
 }

@@ -3,9 +3,8 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use nix::time::{ClockId, clock_gettime};
-
 use super::{MOST_WAITING, RuntimeCode};
+use crate::clock::now_ns;
 use crate::event::StackId;
 use crate::modules::ModuleTable;
 use crate::profile::Frame;
@@ -40,7 +39,7 @@ pub(super) struct Waiting {
     stack: StackId,
     addrs: Vec<u64>,
     since: Instant,
-    /// In ns of `CLOCK_MONOTONIC`.
+    /// In ns of the probe's clock.
     at: u64,
 }
 
@@ -85,8 +84,7 @@ impl RuntimeCode {
             stack,
             addrs,
             since: Instant::now(),
-            at: clock_gettime(ClockId::CLOCK_MONOTONIC)
-                .map_or(0, |t| Duration::from(t).as_nanos() as u64),
+            at: now_ns(),
         });
     }
 

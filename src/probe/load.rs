@@ -24,7 +24,12 @@ use crate::wire::{self, MemprofSkel, MemprofSkelBuilder, OpenMemprofSkel};
 const LOG: &str = "MEMPROF_LIBBPF_LOG";
 
 /// Life-cycle programs, which every source needs.
-const LIFECYCLE: [&str; 3] = ["process_fork", "process_exec", "process_exit"];
+const LIFECYCLE: [&str; 4] = [
+    "process_fork",
+    "process_exec",
+    "process_exit",
+    "process_free",
+];
 
 impl Probe {
     /// Loads the programs and attaches all that need no target.

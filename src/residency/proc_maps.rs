@@ -20,6 +20,15 @@ pub fn read(pid: Pid, classifier: &mut Classifier) -> Result<Vec<Vma>> {
     Ok(Foreseen::read(pid, classifier)?.vmas)
 }
 
+/// The first addresses of the mappings of a process that is stopped.
+///
+/// # Errors
+/// As for [`read`].
+pub(crate) fn starts(pid: Pid) -> Result<Vec<u64>> {
+    let vmas = parse(&text(pid, |path| std::fs::File::open(path))?)?;
+    Ok(vmas.iter().map(|vma| vma.start.0).collect())
+}
+
 /// The mappings of a process, read before it is stopped to shorten the stop.
 #[derive(Debug)]
 pub(crate) struct Foreseen {

@@ -129,6 +129,20 @@ pub struct Region {
     pub grows_down: bool,
     /// Whether the mapping contains guard pages (`gu` of `VmFlags`, Linux 6.14).
     pub guarded: bool,
+    /// What a forked child has of the mapping's private pages.
+    pub at_fork: AtFork,
+}
+
+/// What a forked child has of a mapping's private pages.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum AtFork {
+    /// All of them, copy-on-write.
+    #[default]
+    Shared,
+    /// Not even the mapping: `MADV_DONTFORK` (`dc` of `VmFlags`).
+    LeftOut,
+    /// Zeroes: `MADV_WIPEONFORK` (`wf` of `VmFlags`, Linux 4.14).
+    Wiped,
 }
 
 /// Calls `each` for every mapping of a process, in address order, with its backing determined.
@@ -203,6 +217,7 @@ fn parse(mut from: impl BufRead, each: &mut dyn FnMut(Region)) -> std::result::R
                 figures: Figures::default(),
                 grows_down: false,
                 guarded: false,
+                at_fork: AtFork::Shared,
             };
             open.replace(fresh).into_iter().for_each(&mut *each);
         } else if let Some(region) = &mut open {
@@ -225,6 +240,8 @@ fn take_flags(line: &[u8], region: &mut Region) {
         match flag {
             b"gd" => region.grows_down = true,
             b"gu" => region.guarded = true,
+            b"dc" => region.at_fork = AtFork::LeftOut,
+            b"wf" if region.at_fork == AtFork::Shared => region.at_fork = AtFork::Wiped,
             _ => {}
         }
     }

@@ -46,6 +46,7 @@ pub static SOURCE: Source = Source {
             "sched_process_fork",
             "sched_process_exec",
             "sched_process_exit",
+            "sched_process_free",
         ],
         consequence: "page allocations cannot be told from other faults, and processes cannot be followed",
         remedy: "boot a kernel built with CONFIG_TRACEPOINTS=y and CONFIG_DEBUG_INFO_BTF=y",

@@ -14,6 +14,7 @@ mod refusals;
 mod releases;
 mod rounds;
 mod servers;
+mod sleepers;
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;

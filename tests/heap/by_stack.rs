@@ -12,8 +12,9 @@ use base64::engine::general_purpose::STANDARD;
 use serde_json::Value;
 use tempfile::NamedTempFile;
 
-use crate::binary::{Ended, MEMPROF, memprof};
+use crate::binary::{Ended, MEMPROF, memprof, run};
 use crate::common::process::{LIMIT, eventually, signal, state};
+use crate::common::skip::skip;
 use crate::common::workload::{Workload, program};
 use crate::glibc::compiled;
 use crate::types;
@@ -35,14 +36,17 @@ fn parts(ended: &Ended) -> (&str, Value) {
 /// Looks at a command by stack at its end.
 #[track_caller]
 fn at_end(interval: &str, command: &[&str]) -> (String, Value) {
-    let options = ["--heap-interval", interval, "--top", "1000"];
-    let line = [
-        &["heap", "--by-stack", "--format", "json"],
-        &options[..],
-        &["--"],
-        command,
-    ];
-    let ended = memprof(&line.concat());
+    at_end_by(&mut Command::new(MEMPROF), interval, command)
+}
+
+/// The same by a command that is memprof, or executes it.
+#[track_caller]
+fn at_end_by(memprof: &mut Command, interval: &str, command: &[&str]) -> (String, Value) {
+    memprof.args(["heap", "--by-stack", "--format", "json", "--top", "1000"]);
+    memprof
+        .args(["--heap-interval", interval, "--"])
+        .args(command);
+    let ended = run(memprof);
     ended.must(0, &[]);
     let (own, report) = parts(&ended);
     adds_up(&report);
@@ -141,6 +145,27 @@ fn what_a_c_program_forgot_is_under_the_stack_that_allocated_it() {
         are_exact(&report, "forget", truth);
         // What nothing forgot has no row there.
         assert_eq!(self::leaks(&report, "hold").allocations, 0);
+    }
+}
+
+/// The probe has the kernel's own clock, whatever memprof's is.
+#[test]
+fn samples_are_found_in_another_time_namespace() {
+    if !Path::new("/proc/self/timens_offsets").exists() {
+        return skip("this kernel has no time namespaces");
+    }
+    let uptime = std::fs::read_to_string("/proc/uptime").unwrap();
+    let uptime: f64 = uptime.split(' ').next().unwrap().parse().unwrap();
+    let leaks = program("leaks");
+    // Before the machine has started, and long after now.
+    for ahead in [-(uptime as i64) / 2, 100_000] {
+        let ahead = ahead.to_string();
+        let mut unshare = Command::new("unshare");
+        unshare.args(["--time", "--fork", "--monotonic", &ahead, MEMPROF]);
+        let (said, report) = at_end_by(&mut unshare, "0", &[leaks.to_str().unwrap()]);
+        let said: Value = serde_json::from_str(&said).unwrap();
+        let truth = ["blocks", "bytes", "heads"].map(|key| number(&said[key]));
+        are_exact(&report, "forget", truth);
     }
 }
 

@@ -25,7 +25,7 @@ fn kills() -> u32 {
 }
 
 /// The children of a process, also those that it knows nothing of.
-fn children(pid: Pid) -> Vec<Pid> {
+pub fn children(pid: Pid) -> Vec<Pid> {
     let tasks = threads(pid).into_iter();
     let lists = tasks.map(|tid| {
         std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/children")).unwrap_or_default()

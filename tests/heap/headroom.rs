@@ -1,6 +1,7 @@
 //! Snapshots where memory is limited: what would take a control group to its limit is not done, and the reason is said.
 
 use std::fs;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -11,6 +12,7 @@ use crate::binary::{Ended, MEMPROF, memprof, run};
 use crate::common::cgroup::Group;
 use crate::common::skip::skip;
 use crate::common::workload::{Workload, program};
+use crate::fork::children;
 
 const MIB: u64 = 1 << 20;
 
@@ -97,11 +99,11 @@ fn a_process_near_its_limit_is_copied_not_forked() {
     assert_eq!(copied["approach"], "copy", "{copied}");
     let reason = copied["not_forked"].as_str().unwrap();
     assert!(
-        reason.contains(group.dir()) && reason.contains("half of it"),
+        reason.contains(group.dir()) && reason.contains("all of its memory"),
         "{reason}"
     );
     let ended = memprof(&["heap", "--pid", &pid, "--snapshot", "fork"]);
-    ended.must(1, &[group.dir(), "half of it", "--snapshot copy"]);
+    ended.must(1, &[group.dir(), "all of its memory", "--snapshot copy"]);
     group.leave(300 * MIB);
     let forked = taken(&pid);
     assert_eq!(forked["approach"], "fork", "{forked}");
@@ -136,4 +138,50 @@ fn what_memprof_has_no_memory_for_is_not_copied() {
         group.leave(300 * MIB);
         memprof_in(&group.inner, &args).must(0, &[]);
     }
+}
+
+/// One that writes to all of its memory without a pause, and has room for more than half of it.
+#[test]
+fn no_child_takes_a_process_to_its_limit() {
+    let Some(group) = Limited::new() else {
+        return skip("no control group limits memory");
+    };
+    let mut workload = Workload::start_with(&program("rewriter"), &["40"]);
+    assert_eq!(workload.lines.line(), "ok");
+    group.put(workload.pid());
+    workload.lines.tell("fill");
+    workload.lines.tell("rewrite");
+    let pid = workload.pid().to_string();
+    group.leave(50 * MIB);
+    for _ in 0..3 {
+        let copied = taken(&pid);
+        assert_eq!(copied["approach"], "copy", "{copied}");
+    }
+    for _ in 0..3 {
+        // More than it can take. (What it takes is free again some time after the child's end.)
+        group.leave(200 * MIB);
+        let forked = taken(&pid);
+        assert_eq!(forked["approach"], "fork", "{forked}");
+    }
+    assert_eq!(children(workload.pid()), []);
+    workload.lines.tell("rest");
+    workload.end();
+}
+
+/// Its user may have no further process.
+#[test]
+fn a_process_that_may_have_no_child_is_copied() {
+    let mut command = Command::new("prlimit");
+    command
+        .args(["--nproc=1:1", "--"])
+        .arg(program("kept_back"));
+    command.args(["none", "8"]).uid(65534).gid(65534);
+    let mut workload = Workload::start_as(&mut command);
+    assert_eq!(workload.lines.line(), "ok");
+    let copied = taken(&workload.pid().to_string());
+    assert_eq!(copied["approach"], "copy", "{copied}");
+    let reason = copied["not_forked"].as_str().unwrap();
+    assert!(reason.starts_with("it could not be forked: "), "{reason}");
+    workload.lines.tell("none");
+    workload.end();
 }

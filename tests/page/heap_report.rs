@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::browser::Browser;
 use super::common::memprof::BINARY;
-use super::common::workload::{Lines, Running};
+use super::common::workload::{Lines, Running, Workload, program};
 use super::heap::divide;
 use super::layout::SIZES;
 
@@ -146,4 +146,45 @@ fn a_snapshot_in_a_file() {
     outside.retain(|url| url.starts_with("http") || url.starts_with("ws"));
     assert_eq!(outside, Vec::<String>::new());
     assert_eq!(browser.errors(), Vec::<String>::new());
+}
+
+/// A snapshot that lacks memory says so, in the file as in the text.
+#[test]
+fn what_is_missing_is_named() {
+    let path = program("kept_back");
+    let mut workload = Workload::start_with(&path, &["dontfork", "256"]);
+    assert_eq!(workload.lines.line(), "ok");
+    let pid = workload.pid().to_string();
+    let args = [
+        "heap",
+        "--pid",
+        &pid,
+        "--format",
+        "html",
+        "--max-stop",
+        "100",
+    ];
+    let taken = Command::new(BINARY)
+        .args(args)
+        .args(["--snapshot", "fork"])
+        .output()
+        .unwrap();
+    assert!(taken.status.success(), "{taken:?}");
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("heap.html");
+    std::fs::write(&file, &taken.stdout).unwrap();
+    let browser = Browser::start(std::net::SocketAddr::from(([127, 0, 0, 1], 9)));
+    browser.asked();
+    browser.open_url(&format!("file://{}", file.display()));
+    let note = browser.eval("document.querySelector('.heap .note').textContent");
+    let note = note.as_str().unwrap();
+    for said in [
+        "Not in the snapshot: 256 MiB of memory that a forked child does not have",
+        "No chunk is called unreachable: ",
+    ] {
+        assert!(note.contains(said), "{note}");
+    }
+    assert!(!note.contains("changed meanwhile"), "{note}");
+    assert!(!note.contains(" unreachable;"), "{note}");
+    workload.end();
 }

@@ -11,8 +11,9 @@ use nix::sys::ptrace;
 use nix::unistd::Pid as NixPid;
 
 use super::message::{Asked, Said, receive, send};
-use super::{End, Memprof, Watchdog, reap, userfaults};
+use super::{End, Memprof, Watchdog, holder, reap, userfaults};
 use crate::event::Pid;
+use crate::freeze::counters;
 use crate::freeze::freezer::Freezer;
 use crate::freeze::inject::{Call, CallError, Injector, Returned};
 use crate::freeze::now_ns;
@@ -31,11 +32,14 @@ struct Made {
     child: i32,
     at: u64,
     registers: Vec<Registers>,
+    anonymous: Option<[u64; 2]>,
     injector: Injector,
     /// Its process id as the process sees it.
     own_id: i64,
     /// Whether the process ran on before it was complete.
     late: bool,
+    /// Whether memprof has asked to let the process go that was held.
+    let_go: bool,
 }
 
 /// The stops of a process that is to be forked.
@@ -44,21 +48,24 @@ struct Forking {
     /// The permitted time, and the part of it that making the child may take.
     max: Duration,
     for_making: Duration,
+    /// For whom it is held once the child exists, if it is to be.
+    holds_for: Option<Pid>,
     /// For how long it was stopped so far.
     stop: Duration,
     end: End,
 }
 
 /// Makes a child, and removes it once memprof asks for that or is gone.
-pub(super) fn hold(pid: Pid, max: Duration) -> io::Result<End> {
+pub(super) fn hold(pid: Pid, max: Duration, holds_for: Option<Pid>) -> io::Result<End> {
     let mut forking = Forking {
         pid,
         max,
         for_making: max - FOR_REMOVAL.min(max / 4),
+        holds_for,
         stop: Duration::ZERO,
         end: End::Holder,
     };
-    let made = match forking.make() {
+    let mut made = match forking.make() {
         Ok(made) => made,
         Err(reason) => {
             let stop = forking.stop.as_secs_f64();
@@ -66,14 +73,12 @@ pub(super) fn hold(pid: Pid, max: Duration) -> io::Result<End> {
             return Ok(forking.end);
         }
     };
-    let said = Said::Forked {
-        child: made.child,
-        stop: forking.stop.as_secs_f64(),
-        at: made.at,
-        threads: made.registers,
+    let told = match holds_for {
+        Some(_) => forking.tell_let_go(&made),
+        None => send(&mut Memprof, &made.forked(forking.stop, Duration::ZERO)),
     };
     // It is removed also if nobody has an answer any more.
-    let _ = send(&mut Memprof, &said).and_then(|()| receive::<Asked>(&mut Memprof));
+    let _ = told.and_then(|()| receive::<Asked>(&mut Memprof));
     let before = forking.stop;
     let remains = forking.remove(made.child, made.own_id, made.injector);
     let stop = (forking.stop - before).as_secs_f64();
@@ -108,27 +113,32 @@ impl Forking {
     fn try_make(&mut self, injector: Injector, watchdog: &mut Watchdog) -> Result<Made, CallError> {
         let left = self.for_making.saturating_sub(self.stop);
         let mut freezer = Freezer::new(left, None, watchdog);
-        let done = match freezer.stop(&[self.pid]) {
+        let mut done = match freezer.stop(&[self.pid]) {
             Ok(()) => {
                 let (registers, at) = (freezer.tracees().registers(), now_ns());
-                call(&mut freezer, &injector).map(|returned| (registers, at, returned))
+                call(&mut freezer, &injector)
+                    .and_then(|returned| Made::of(self.pid, injector, registers, at, returned))
             }
             Err(e) => Err(CallError::NotMade(e.to_string())),
         };
+        if let (Some(owner), Ok(made)) = (self.holds_for, &mut done)
+            && !made.late
+        {
+            let said = made.forked(Duration::ZERO, freezer.time_left());
+            let asked = send(&mut Memprof, &said).and_then(|()| holder::next(&freezer, owner));
+            made.let_go = matches!(asked, Ok(Some(_)));
+        }
         self.stop += freezer.release().duration;
-        let (registers, at, returned) = done?;
-        let child = returned.child.ok_or_else(|| {
-            let error = io::Error::from_raw_os_error(-(returned.value as i32));
-            CallError::NotMade(format!("it could not be forked: {error}"))
-        })?;
-        Ok(Made {
-            child,
-            at,
-            registers,
-            injector,
-            own_id: returned.value,
-            late: returned.late,
-        })
+        done
+    }
+
+    /// Tells that the process which was held runs, once memprof asks for that.
+    fn tell_let_go(&self, made: &Made) -> io::Result<()> {
+        if !made.let_go {
+            receive::<Asked>(&mut Memprof)?;
+        }
+        let (stop, in_time) = (self.stop.as_secs_f64(), made.let_go);
+        send(&mut Memprof, &Said::LetGo { stop, in_time })
     }
 
     /// Says that the process ran on before the child was complete, so that this does not have its memory of one moment.
@@ -162,6 +172,44 @@ impl Forking {
              can be stopped for a moment, which memprof's guard tries for {} s more, or until it ends",
             reap::LATER.as_secs()
         ))
+    }
+}
+
+impl Made {
+    /// What came of the call, while the process is stopped.
+    fn of(
+        pid: Pid,
+        injector: Injector,
+        registers: Vec<Registers>,
+        at: u64,
+        returned: Returned,
+    ) -> Result<Made, CallError> {
+        let child = returned.child.ok_or_else(|| {
+            let error = io::Error::from_raw_os_error(-(returned.value as i32));
+            CallError::NotMade(format!("it could not be forked: {error}"))
+        })?;
+        Ok(Made {
+            child,
+            at,
+            registers,
+            anonymous: counters::anonymous(pid),
+            injector,
+            own_id: returned.value,
+            late: returned.late,
+            let_go: false,
+        })
+    }
+
+    /// What memprof is told of it.
+    fn forked(&mut self, stop: Duration, left: Duration) -> Said {
+        Said::Forked {
+            child: self.child,
+            stop: stop.as_secs_f64(),
+            left: left.as_secs_f64(),
+            at: self.at,
+            threads: std::mem::take(&mut self.registers),
+            anonymous: self.anonymous,
+        }
     }
 }
 

@@ -89,6 +89,22 @@ impl<'a> Waiting<'a> {
         self.wait_until(tid, self.end)
     }
 
+    /// Waits for a time that is over before the end; otherwise not at all. Returns whether it has.
+    pub(super) fn pause(&mut self, time: Duration) -> bool {
+        let until = Instant::now() + time;
+        if until >= self.end {
+            return false;
+        }
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return true;
+            }
+            self.watchdog.set(LOOK);
+            thread::sleep(left.min(LOOK));
+        }
+    }
+
     /// Waits for a thread until `end`; `None` if it has not stopped.
     pub(super) fn wait_until(&mut self, tid: i32, end: Instant) -> io::Result<Option<Stop>> {
         loop {

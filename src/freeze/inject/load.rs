@@ -10,7 +10,9 @@ use std::time::{Duration, Instant};
 use super::control::{Stop, Waiting, ptrace, set_mask, write};
 use super::room::Room;
 use super::way_back::{WayBack, signal_frame};
-use super::{ALL_BLOCKED, ARGS, Call, Injector, NT_X86_XSTATE, SYSCALL, Stopped, harm, settle};
+use super::{
+    ALL_BLOCKED, ARGS, Call, Injector, NT_X86_XSTATE, SYSCALL, Stopped, harm, settle, sleeps,
+};
 use crate::freeze::registers::{self, NO_CALL, word};
 use crate::freeze::watchdog::Watchdog;
 
@@ -89,6 +91,8 @@ struct Ready {
     back: u64,
     /// What is below the thread's stack.
     before: Vec<u8>,
+    /// Whether memprof sleeps in its place.
+    sleeps: bool,
 }
 
 impl Injector {
@@ -143,6 +147,7 @@ impl Injector {
         let before = self.read(way_back.at, way_back.bytes.len());
         let before = before.map_err(|e| format!("below the stack of thread {tid}: {e}"))?;
         Ok(Ready {
+            sleeps: sleeps::are_taken_over(&thread, &filters),
             thread,
             room,
             way_back,
@@ -297,6 +302,8 @@ impl Ready {
                         && regs[word::RDI] == room.at;
                     if is_last {
                         ended = Some(room.result(injector));
+                    } else if self.sleeps {
+                        sleeps::take_over(injector, tid, &regs, waiting);
                     }
                 }
                 Some(Stop::Signal(came)) => signal = came,

@@ -20,10 +20,11 @@ fn a_mapping_and_its_figures() {
     let text = format!(
         "7ffc00000000-7ffc00021000 rw-p 00000000 00:00 0                          [stack]\n\
          {FIELDS}VmFlags: rd wr mr mw me gd ac sd \n\
-         7ffc00030000-7ffc00031000 ---p 00000000 00:00 0 \n{FIELDS}VmFlags: mr mw me gu\n"
+         7ffc00030000-7ffc00031000 ---p 00000000 00:00 0 \n{FIELDS}VmFlags: mr mw me gu dc wf\n\
+         7ffc00031000-7ffc00032000 rw-p 00000000 00:00 0 \n{FIELDS}VmFlags: rd wr wf \n"
     );
     let regions = all(text.as_bytes()).unwrap();
-    let [stack, guard] = &regions[..] else {
+    let [stack, guard, wiped] = &regions[..] else {
         panic!("{regions:?}")
     };
     let f = stack.figures;
@@ -34,6 +35,8 @@ fn a_mapping_and_its_figures() {
     assert_eq!(f.hugetlb, kib(6144));
     assert_eq!((stack.vma.label(), stack.grows_down), ("[stack]", true));
     assert_eq!((guard.guarded, guard.grows_down), (true, false));
+    let at_fork = [stack, guard, wiped].map(|region| region.at_fork);
+    assert_eq!(at_fork, [AtFork::Shared, AtFork::LeftOut, AtFork::Wiped]);
     assert_eq!(guard.vma.perms, crate::residency::Perms::default());
 }
 

@@ -192,16 +192,20 @@ impl Collector {
             drop(guard);
             // If it cannot be sent, the next snapshot ends it.
             let _ = collecting.send(Command::HeapTaken(pid));
-            let taken = measured.map(|Measured { heap, pages, joint }| TakenHeap {
-                snapshot: HeapSnapshot {
-                    heap,
-                    taken: SystemTime::now(),
-                    grown_by: None,
-                    by_stack: None,
+            let taken = measured.map(
+                |Measured {
+                     heap, pages, joint, ..
+                 }| TakenHeap {
+                    snapshot: HeapSnapshot {
+                        heap,
+                        taken: SystemTime::now(),
+                        grown_by: None,
+                        by_stack: None,
+                    },
+                    pages,
+                    joint: joint.zip(sampled),
                 },
-                pages,
-                joint: joint.zip(sampled),
-            });
+            );
             // What the search needed was in small blocks, which the allocator keeps.
             allocator::give_back();
             // Whoever reads the reply may take the next one.

@@ -45,7 +45,14 @@ export const KINDS = /** @type {Record<string, string>} */ ({ class: "C++", trai
 /** What blocks of Python’s memory are. */
 export const ROLES = /** @type {Record<string, string>} */ ({ object: "objects", memory: "their memory", kept: "freed objects, kept for reuse", unknown: "not known" });
 
-const ROOTS = { variable: "variable", thread: "thread", mapping: "mapping", other: "roots that were too many to be told apart" };
+/** Private memory that is not in a snapshot. */
+export const MISSING = /** @type {Record<string, string>} */ ({
+  not_forked: "memory that a forked child does not have (MADV_DONTFORK)",
+  wiped: "memory that is empty in a forked child (MADV_WIPEONFORK)",
+  unread: "memory that the kernel did not let memprof read",
+});
+
+const ROOTS = { variable: "variable", thread: "thread", mapping: "mapping", missing: "memory that the snapshot lacks", other: "roots that were too many to be told apart" };
 
 /** A root in one text. */
 export function rootName(/** @type {string} */ kind, /** @type {string} */ name) {

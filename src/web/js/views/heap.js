@@ -6,6 +6,7 @@ import { addressMap } from "../heap/address_map.js";
 import { stackTables } from "../heap/by_stack.js";
 import { heapTree, WAYS } from "../heap/map.js";
 import { card, diffCards, occupancyCard, tableCards } from "../heap/tables.js";
+import { MISSING } from "../heap/words.js";
 import { change, state } from "../state.js";
 import { Graph } from "./graph.js";
 
@@ -156,11 +157,12 @@ export class HeapView {
   /** Says what the snapshot is, and how it was taken. */
   tell(/** @type {Whole} */ { snapshot, heap, grown_by }, /** @type {Whole | null} */ before) {
     const read = told(heap, snapshot);
-    const [low, high] = [Math.min(...heap.kernel), Math.max(...heap.kernel)];
-    const agrees = heap.anonymous >= low && heap.anonymous <= high;
-    const kernel = agrees ? (low === high ? "as the kernel says" : "between the kernel’s figures before and after") : `the kernel says ${bytes(heap.kernel[0])} before and ${bytes(heap.kernel[1])} after: the process changed meanwhile`;
+    const says = `the kernel says ${bytes(heap.kernel[0])} before and ${bytes(heap.kernel[1])} after`;
+    const kernel = { equal: "as the kernel says", between: "between the kernel’s figures before and after", changed: `${says}: the process changed meanwhile`, differs: says }[/** @type {string} */ (heap.agreement)];
+    const missing = heap.missing.map((/** @type {any} */ { kind, bytes: lacks }) => ` Not in the snapshot: ${bytes(lacks)} of ${MISSING[kind] ?? kind}.`).join("");
+    const doubt = heap.not_called_unreachable ? ` No chunk is called unreachable: ${heap.not_called_unreachable}.` : "";
+    const again = heap.disturbed ? ` ${number(heap.attempts)} snapshots were taken, because ${heap.disturbed}.` : "";
     const swapped = heap.swapped ? ` ${bytes(heap.swapped)} are swapped out, in no figure here.` : "";
-    const unread = heap.unread ? ` ${bytes(heap.unread)} could not be copied.` : "";
     const python = heap.python?.state === "refused" ? ` Python’s own allocator was not read: ${heap.python.reason}.` : "";
     const grown = grown_by?.error ? ` Who made the heap grow is not known: ${grown_by.error}.` : "";
     const { approach, stop_ms, second_stop_ms, stops_ms, not_forked, remains } = heap.taken;
@@ -170,7 +172,7 @@ export class HeapView {
     const left = remains ? ` ${remains[0].toUpperCase()}${remains.slice(1)}.` : "";
     const why = not_forked ? ` Its memory was copied while it was stopped, because it was not forked: ${not_forked}.` : "";
     const compared = before ? ` Red areas grew since the earlier snapshot, blue ones shrank; the cards show changes.` : "";
-    say(this.note, `${read} Anonymous memory: ${bytes(heap.anonymous)}, ${kernel}.${swapped}${unread}${python}${grown} ${stopped}${failed}, ${bytes(heap.copied)} copied.${why}${left}${compared}`);
+    say(this.note, `${read} Anonymous memory: ${bytes(heap.anonymous)}, ${kernel}.${missing}${doubt}${swapped}${again}${python}${grown} ${stopped}${failed}, ${bytes(heap.copied)} copied.${why}${left}${compared}`);
     set(this.note, { "data-total": heap.anonymous, "data-id": snapshot.id });
   }
 

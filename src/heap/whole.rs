@@ -1,0 +1,223 @@
+//! Whether a snapshot has all of a process's private memory: what it lacks, and how it compares with the kernel's figures.
+//! A chunk is called unreachable only if nothing is missing that might refer to it.
+
+use serde::Serialize;
+
+/// A snapshot differs from the kernel's figure if they are further apart than this share of it: one of this.
+const TOLERANCE: u64 = 1000;
+
+/// The anonymous memory of a process, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Anonymous {
+    /// In memory.
+    pub resident: u64,
+    /// Swapped out.
+    pub swapped: u64,
+}
+
+impl Anonymous {
+    /// Both: what is read from swap, or written to it, meanwhile does not change it.
+    pub(super) fn all(&self) -> u64 {
+        self.resident + self.swapped
+    }
+}
+
+impl From<[u64; 2]> for Anonymous {
+    fn from([resident, swapped]: [u64; 2]) -> Anonymous {
+        Anonymous { resident, swapped }
+    }
+}
+
+/// The kernel's figures for a process.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct KernelSums {
+    /// `Anonymous` of `smaps`, and `VmSwap`, before the stop.
+    pub before: Anonymous,
+    /// `RssAnon` and `VmSwap` while the process was stopped; `None` where the kernel's counters are not exact.
+    pub at_stop: Option<Anonymous>,
+    /// As before, after the stop.
+    pub after: Anonymous,
+}
+
+/// Why private memory is not in a snapshot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum MissingKind {
+    /// A forked child does not have it: `MADV_DONTFORK`.
+    NotForked,
+    /// A forked child has zeroes in its place: `MADV_WIPEONFORK`.
+    Wiped,
+    /// The kernel did not let it be read, as memory of a device.
+    Unread,
+}
+
+/// Private memory that is not in a snapshot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Missing {
+    /// Why.
+    pub kind: MissingKind,
+    /// Its bytes, as far as they are known.
+    pub bytes: u64,
+}
+
+/// How a snapshot's anonymous memory compares with the kernel's figures.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Agreement {
+    /// It is what the kernel says before and after.
+    #[default]
+    Equal,
+    /// It is between the kernel's figures before and after.
+    Between,
+    /// The kernel's figures show that the process changed meanwhile.
+    Changed,
+    /// It is not what the kernel says, and nothing shows that the process changed.
+    Differs,
+}
+
+/// Why a snapshot is to be taken again.
+#[derive(Clone, Copy, Debug, thiserror::Error)]
+pub(super) enum Disturbed {
+    /// Somebody killed the child.
+    #[error(
+        "its copy-on-write child was killed, by the kernel because memory had run out (it is to go first), or by somebody \
+         with the right to"
+    )]
+    ChildKilled,
+    /// A look at the child got no answer.
+    #[error(
+        "its copy-on-write child could not be read in time: the machine is busy, or the child was ending"
+    )]
+    ChildHeld,
+    /// The process did.
+    #[error("it executed another program meanwhile")]
+    OtherProgram,
+}
+
+impl KernelSums {
+    /// How they compare with what is in a snapshot.
+    pub(super) fn agree(&self, found: Anonymous) -> Agreement {
+        let (before, after) = (self.before.resident, self.after.resident);
+        let (low, high) = (before.min(after), before.max(after));
+        if self.at_stop.is_some() && self.off_from(found).is_some() {
+            Agreement::Differs
+        } else if low == high && found.resident == low {
+            Agreement::Equal
+        } else if low != high && (low..=high).contains(&found.resident) {
+            Agreement::Between
+        } else if low != high || self.at_stop.is_some_and(|at| at.resident != low) {
+            Agreement::Changed
+        } else {
+            Agreement::Differs
+        }
+    }
+
+    /// What the kernel says of the same moment, or, if that is not known, the nearest of all that it says, in bytes, if
+    /// the snapshot is far from that.
+    fn off_from(&self, found: Anonymous) -> Option<u64> {
+        let (before, after) = (self.before.all(), self.after.all());
+        let between = || found.all().clamp(before.min(after), before.max(after));
+        let nearest = self.at_stop.as_ref().map_or_else(between, Anonymous::all);
+        (found.all().abs_diff(nearest) > nearest / TOLERANCE).then_some(nearest)
+    }
+
+    /// Why no chunk of the snapshot can be called unreachable; `None` if it can.
+    pub(super) fn doubt(&self, found: Anonymous, missing: &[Missing]) -> Option<String> {
+        if missing.is_empty() {
+            let (found, kernel) = (found.all() / 1024, self.off_from(found)? / 1024);
+            return Some(format!(
+                "the snapshot has {found} KiB of anonymous memory, and the kernel says {kernel} KiB"
+            ));
+        }
+        let list: Vec<String> = missing.iter().map(Missing::to_string).collect();
+        Some(format!("the snapshot lacks {}", list.join(", and ")))
+    }
+}
+
+impl std::fmt::Display for Missing {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let what = match self.kind {
+            MissingKind::NotForked => "memory that a forked child does not have (MADV_DONTFORK)",
+            MissingKind::Wiped => "memory that is empty in a forked child (MADV_WIPEONFORK)",
+            MissingKind::Unread => "memory that the kernel did not let memprof read",
+        };
+        match self.bytes {
+            0 => write!(f, "{what}"),
+            bytes => write!(f, "{:.1} KiB of {what}", bytes as f64 / 1024.0),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    fn resident(resident: u64) -> Anonymous {
+        Anonymous {
+            resident,
+            swapped: 0,
+        }
+    }
+
+    fn sums(before: u64, at_stop: Option<u64>, after: u64) -> KernelSums {
+        KernelSums {
+            before: resident(before),
+            at_stop: at_stop.map(resident),
+            after: resident(after),
+        }
+    }
+
+    #[test]
+    fn a_change_is_named_only_where_the_kernel_s_figures_show_one() {
+        let agree = |before, at, after, sum| sums(before, at, after).agree(resident(sum));
+        assert_eq!(agree(8, Some(8), 8, 8), Agreement::Equal);
+        assert_eq!(agree(8, None, 8, 8), Agreement::Equal);
+        assert_eq!(agree(8 * MIB, None, 8 * MIB, MIB), Agreement::Differs);
+        assert_eq!(
+            agree(8 * MIB, Some(8 * MIB), 8 * MIB, MIB),
+            Agreement::Differs
+        );
+        assert_eq!(agree(7 * MIB, None, 9 * MIB, 8 * MIB), Agreement::Between);
+        assert_eq!(
+            agree(7 * MIB, Some(9 * MIB), 9 * MIB, 8 * MIB),
+            Agreement::Differs
+        );
+        assert_eq!(agree(7 * MIB, None, 8 * MIB, 9 * MIB), Agreement::Changed);
+        assert_eq!(
+            agree(8 * MIB, Some(9 * MIB), 8 * MIB, 9 * MIB),
+            Agreement::Changed
+        );
+    }
+
+    #[test]
+    fn whoever_lacks_memory_calls_nothing_unreachable() {
+        let whole = sums(8 * MIB, Some(8 * MIB), 8 * MIB);
+        assert_eq!(whole.doubt(resident(8 * MIB), &[]), None);
+        assert_eq!(whole.doubt(resident(8 * MIB - 8192), &[]), None);
+        let why = whole.doubt(resident(8 * MIB - 12288), &[]).unwrap();
+        assert!(
+            why.contains("8180 KiB") && why.contains("8192 KiB"),
+            "{why}"
+        );
+        let missing = |kind, bytes| Missing { kind, bytes };
+        let some = [
+            missing(MissingKind::NotForked, 2048),
+            missing(MissingKind::Unread, 0),
+        ];
+        let why = whole.doubt(resident(8 * MIB), &some).unwrap();
+        assert!(why.contains("2.0 KiB of memory that a forked child does not have"));
+        assert!(why.ends_with("let memprof read"), "{why}");
+        // Without the figure of the moment, what lies between the others is right.
+        let doubt = |before, after, found| sums(before, None, after).doubt(resident(found), &[]);
+        assert_eq!(doubt(7 * MIB, 9 * MIB, 8 * MIB), None);
+        assert!(doubt(7 * MIB, 8 * MIB, 9 * MIB).is_some());
+        // What was read from swap meanwhile is not missing.
+        let swapped = Anonymous {
+            resident: 7 * MIB,
+            swapped: MIB,
+        };
+        assert_eq!(whole.doubt(swapped, &[]), None);
+    }
+}
