@@ -50,7 +50,8 @@ pub enum Approach {
 pub struct SnapshotOptions {
     /// How it is taken.
     pub approach: Approach,
-    /// Maximum time for which the process is stopped. Forking goes on to its end once it has begun.
+    /// Maximum time for which the process is stopped, all stops together. The thread by which a process is forked may be stopped
+    /// for longer.
     pub max_stop: Duration,
     /// What sets that limit, for messages.
     pub limit: &'static str,
