@@ -292,8 +292,9 @@ impl Fate {
                 }
                 pair.tell();
             }
-            // Before exec, the process is still memprof's, and ends with memprof.
-            ("reaper", "exit") if self.command.is_none() || words[3] == "0" => {}
+            // Processes of memprof's own, which end with it. (Before exec, the command is one, too.)
+            ("reaper", _) if self.command != Some(pid) => {}
+            ("reaper", "exit") if words[3] == "0" => {}
             _ => self
                 .wrong
                 .push(format!("the command ended: {} {}", words[2], words[3])),
