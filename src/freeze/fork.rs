@@ -7,6 +7,7 @@ use super::client::Guard;
 use super::guard::message::{Asked, Said};
 use super::micros;
 use super::registers::Registers;
+use super::watchdog::GRACE;
 use crate::event::Pid;
 
 /// Maximum time to wait for an exact report of the process before the child is removed.
@@ -17,7 +18,7 @@ const PATIENCE: Duration = Duration::from_secs(1);
 pub struct Fork<'a> {
     /// Its id.
     pub child: Pid,
-    /// The time for which the process was stopped.
+    /// The time for which the process was stopped; while it is held, the most that this can become.
     pub stop: Duration,
     /// A moment at which it was stopped, in ns of `CLOCK_MONOTONIC`.
     pub at: u64,
@@ -27,7 +28,8 @@ pub struct Fork<'a> {
     pub anonymous: Option<[u64; 2]>,
     /// The process is stopped until this time at the latest if it was to be held.
     pub held_until: Instant,
-    is_held: bool,
+    /// While it is held.
+    held: Option<Claims>,
     of: Pid,
     /// `None` once the child is gone.
     guard: Option<&'a mut Guard>,
@@ -52,8 +54,9 @@ pub struct Removed {
 }
 
 impl<'a> Fork<'a> {
-    /// Stops a process until it is forked, and releases it, or holds it until [`Fork::release`]. This and the removal stop it for `max` at most: after that, all threads
-    /// run but the one that makes the child, for which the kernel takes as long as the page tables are large.
+    /// Stops a process until it is forked, and releases it, or holds it until [`Fork::release`]. This and the removal stop it for
+    /// `max` at most: after that, all threads run but the one that makes the child, for which the kernel takes as long as the page
+    /// tables are large.
     ///
     /// # Errors
     /// The reason why it cannot be forked.
@@ -80,17 +83,17 @@ impl<'a> Fork<'a> {
                 child,
                 stop,
                 left,
-                anonymous,
                 at,
                 threads,
+                anonymous,
             } => Ok(Fork {
                 child: Pid(child.cast_unsigned()),
-                stop: seconds(stop),
+                stop: if hold { max + GRACE } else { seconds(stop) },
                 at,
                 threads,
                 anonymous,
                 held_until: Instant::now() + seconds(left),
-                is_held: hold,
+                held: hold.then_some(claims),
                 of: pid,
                 guard: Some(guard),
             }),
@@ -104,16 +107,19 @@ impl<'a> Fork<'a> {
 
     /// Releases the process if it is held. Returns whether it was stopped until then.
     pub fn release(&mut self) -> bool {
-        if !std::mem::take(&mut self.is_held) {
+        let Some(_claims) = self.held.take() else {
             return true;
-        }
-        let said = self.guard.as_mut();
-        let said = said.map(|guard| guard.ask(&Asked::Release, PATIENCE));
-        match said {
-            Some(Ok(Said::LetGo { stop, in_time })) => {
+        };
+        let Some(guard) = self.guard.take() else {
+            return false;
+        };
+        match guard.ask(&Asked::Release, PATIENCE) {
+            Ok(Said::LetGo { stop, in_time }) => {
                 self.stop = seconds(stop);
+                self.guard = Some(guard);
                 in_time
             }
+            // The child is gone with the process of the guard that held both.
             _ => false,
         }
     }
@@ -124,6 +130,7 @@ impl<'a> Fork<'a> {
     }
 
     fn remove(&mut self) -> Removed {
+        self.release();
         let mut claims = Claims::default();
         // Otherwise the guard tries again until the report is done.
         let _ = claims.add(&[self.of], PATIENCE);

@@ -108,8 +108,11 @@ impl Freezer<'_> {
         later: &Call,
     ) -> Result<Returned, CallError> {
         let end = self.deadline();
-        self.tracees
-            .call(injector, call, Some(later), end, self.watchdog)
+        let returned = self
+            .tracees
+            .call(injector, call, Some(later), end, self.watchdog);
+        self.watchdog.set(self.time_left());
+        returned
     }
 
     /// Stops further processes. What was stopped stays stopped if that fails.

@@ -115,7 +115,8 @@ fn serve(owner: Pid, note: &mut File) -> io::Result<End> {
             }
             Ok(Asked::Fork { pid, max_us, hold }) => {
                 note.write_all(&pid.to_ne_bytes())?;
-                return child::hold(Pid(pid), Duration::from_micros(max_us), hold);
+                let holds_for = hold.then_some(owner);
+                return child::hold(Pid(pid), Duration::from_micros(max_us), holds_for);
             }
             // What this is about is over: memprof asked before it knew.
             Ok(Asked::More { .. } | Asked::Release | Asked::End) => {}

@@ -87,26 +87,24 @@ pub fn measure_with_samples(
 ) -> Result<Measured> {
     let (mut stopped, mut last, mut disturbed) = (Duration::ZERO, None, None);
     for attempts in 1..=ATTEMPTS {
-        let is_last = attempts == ATTEMPTS;
         let take = || snapshot::take(pid, options, guard, &mut stopped);
-        let mut measured = match (measure_once(pid, top, take, samples), last) {
-            (Ok(measured), _) => measured,
-            (Err(e), None) if !is_last && e.is::<Disturbed>() => {
-                (last, disturbed) = (None, Some(e.to_string()));
-                continue;
+        match measure_once(pid, top, take, samples) {
+            Ok(mut measured) => {
+                (measured.heap.attempts, measured.heap.disturbed) = (attempts, disturbed.clone());
+                if !measured.is_to_be_repeated() {
+                    return Ok(measured);
+                }
+                last = Some(measured);
             }
-            (Err(e), None) if e.is::<Disturbed>() => {
+            Err(e) if attempts < ATTEMPTS && e.is::<Disturbed>() => {
+                (last, disturbed) = (None, Some(e.to_string()));
+            }
+            Err(e) if e.is::<Disturbed>() => {
                 return Err(e.context(format!("none of {ATTEMPTS} snapshots could be finished")));
             }
-            (Err(e), None) => return Err(e),
             // There may have been no time left for another one.
-            (Err(_), Some(last)) => return Ok(with_stops(last, stopped)),
-        };
-        (measured.heap.attempts, measured.heap.disturbed) = (attempts, disturbed.clone());
-        if is_last || !measured.is_to_be_repeated() {
-            return Ok(measured);
+            Err(e) => return last.map(|last| with_stops(last, stopped)).ok_or(e),
         }
-        last = Some(measured);
     }
     last.context("no snapshot was taken")
 }

@@ -147,14 +147,15 @@ fn take_one(
     readable(pid)?;
     let before = Inventory::read(pid)?;
     let headroom = check_room(pid, &before)?;
+    let anonymous = before.anonymous.all();
     let not_forked = match options.approach {
         Approach::Copy => None,
-        Approach::Auto if before.anonymous.all() <= SMALL => None,
+        Approach::Auto if anonymous <= SMALL => None,
         approach => match headroom
-            .refuses_fork(before.anonymous.all())
+            .refuses_fork(anonymous)
             .or_else(|| before.refuses_fork())
             .or_else(|| takes_too_long(&before, options))
-            .map_or_else(|| fork(pid, options, guard, &before, stopped), Err)
+            .map_or_else(|| forked(pid, &before, options, guard, stopped), Err)
         {
             Ok(copied) => return copied,
             Err(reason) if approach == Approach::Fork => {
@@ -166,7 +167,7 @@ fn take_one(
         },
     };
     match (
-        from_stopped(pid, options, guard, &before, stopped),
+        from_stopped(pid, options, &before, guard, stopped),
         not_forked,
     ) {
         (Ok(mut snapshot), not_forked) => {
@@ -175,6 +176,25 @@ fn take_one(
         }
         (Err(e), Some(reason)) => Err(e.context(format!("it was not forked: {reason}"))),
         (Err(e), None) => Err(e),
+    }
+}
+
+/// Forks a process and copies the child's memory. The outer error says why the process was not forked.
+fn forked(
+    pid: Pid,
+    before: &Inventory,
+    options: &SnapshotOptions,
+    guard: &mut Guard,
+    stopped: &mut Duration,
+) -> Result<Result<Snapshot>, String> {
+    let left = options.max_stop.saturating_sub(*stopped);
+    let kept_back = KeptBack::prepare(pid, before, left).map_err(|e| format!("{e:#}"))?;
+    match Fork::of(guard, pid, left, kept_back.is_some()) {
+        Ok(fork) => Ok(forked::copy(pid, fork, kept_back, before, stopped)),
+        Err(ForkError { reason, stop }) => {
+            *stopped += stop;
+            Err(reason)
+        }
     }
 }
 
@@ -225,25 +245,6 @@ pub(crate) fn take_exiting(pid: Pid, registers: Option<Registers>) -> Result<Sna
     Snapshot::whole(copied, threads, at, taken).compared(pid, &before, at_stop)
 }
 
-/// Forks a process and copies the child's memory. The outer error says why the process was not forked.
-fn fork(
-    pid: Pid,
-    options: &SnapshotOptions,
-    guard: &mut Guard,
-    before: &Inventory,
-    stopped: &mut Duration,
-) -> Result<Result<Snapshot>, String> {
-    let left = options.max_stop.saturating_sub(*stopped);
-    let kept_back = KeptBack::prepare(pid, before, left).map_err(|e| format!("{e:#}"))?;
-    match Fork::of(guard, pid, left, kept_back.is_some()) {
-        Ok(fork) => Ok(forked::copy(pid, fork, kept_back, before, stopped)),
-        Err(ForkError { reason, stop }) => {
-            *stopped += stop;
-            Err(reason)
-        }
-    }
-}
-
 /// The kernel's exact figures for the anonymous memory of a process now.
 fn anonymous_now(pid: Pid) -> Option<Anonymous> {
     freeze::anonymous(pid).map(Anonymous::from)
@@ -270,8 +271,8 @@ fn ms(time: Duration) -> f64 {
 fn from_stopped(
     pid: Pid,
     options: &SnapshotOptions,
-    guard: &mut Guard,
     before: &Inventory,
+    guard: &mut Guard,
     stopped: &mut Duration,
 ) -> Result<Snapshot> {
     let mut classifier = Classifier::new();

@@ -45,15 +45,15 @@ impl Heap {
                 "It was stopped for its memory to be copied, because it was not forked: {reason}."
             )?;
         }
-        if let Some(remains) = &self.taken.remains {
-            writeln!(out, "Note: {remains}.")?;
-        }
         if let Some(reason) = &self.disturbed {
             writeln!(
                 out,
                 "{} snapshots were taken, because {reason}.",
                 self.attempts
             )?;
+        }
+        if let Some(remains) = &self.taken.remains {
+            writeln!(out, "Note: {remains}.")?;
         }
         self.write_allocator(out)?;
         self.write_rows(out)?;

@@ -8,25 +8,25 @@ use ::memprof::freeze::{FreezeError, Frozen, Guard, guards_run};
 
 use crate::common::process::{signal, state};
 
-fn guard() -> Guard {
+pub fn guard() -> Guard {
     guards_run(crate::binary::MEMPROF.into());
     Guard::default()
 }
 
-fn sleeper() -> Child {
+pub fn sleeper() -> Child {
     Command::new("sleep").arg("600").spawn().expect("sleep")
 }
 
-fn end(mut child: Child) {
+pub fn end(mut child: Child) {
     let _ = child.kill();
     let _ = child.wait();
 }
 
-fn freeze(guard: &mut Guard, pid: Pid) -> Result<Frozen<'_>, FreezeError> {
+pub fn freeze(guard: &mut Guard, pid: Pid) -> Result<Frozen<'_>, FreezeError> {
     Frozen::stop(guard, &[pid], Duration::from_secs(30))
 }
 
-fn wait_for(pid: Pid, wanted: char) {
+pub fn wait_for(pid: Pid, wanted: char) {
     let start = Instant::now();
     while state(pid) != wanted {
         let late = start.elapsed() > Duration::from_secs(30);

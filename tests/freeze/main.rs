@@ -7,6 +7,7 @@ mod binary;
 #[path = "../common/mod.rs"]
 mod common;
 
+mod beside;
 mod blocked;
 mod frozen;
 #[cfg(target_arch = "x86_64")]

@@ -112,7 +112,7 @@ fn what_is_missing_is_named_and_nothing_is_called_unreachable() {
         let ended = memprof(&[&["heap", "--pid", &pid][..], &fork].concat());
         let named = "not in the snapshot: 262144.0 KiB of memory that";
         ended.must(0, &[]);
-        assert!(ended.stdout.contains(&named), "{}", ended.stdout);
+        assert!(ended.stdout.contains(named), "{}", ended.stdout);
         assert!(ended.stdout.contains("No chunk is called unreachable: "));
         assert!(!ended.stdout.contains("changed meanwhile"));
         workload.end();

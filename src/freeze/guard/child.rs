@@ -4,17 +4,14 @@
 //! ends; the kernel kills it if its holder ends, and takes it first if memory runs out.
 
 use std::io;
-use std::os::fd::AsFd;
 use std::thread::sleep;
 use std::time::Duration;
 
-use nix::poll::{PollFd, PollFlags, ppoll};
 use nix::sys::ptrace;
-use nix::sys::time::TimeSpec;
 use nix::unistd::Pid as NixPid;
 
 use super::message::{Asked, Said, receive, send};
-use super::{End, Memprof, Watchdog, reap, userfaults};
+use super::{End, Memprof, Watchdog, holder, reap, userfaults};
 use crate::event::Pid;
 use crate::freeze::counters;
 use crate::freeze::freezer::Freezer;
@@ -35,14 +32,14 @@ struct Made {
     child: i32,
     at: u64,
     registers: Vec<Registers>,
+    anonymous: Option<[u64; 2]>,
     injector: Injector,
     /// Its process id as the process sees it.
     own_id: i64,
     /// Whether the process ran on before it was complete.
     late: bool,
-    anonymous: Option<[u64; 2]>,
-    /// Whether the process, if it was held, was so until memprof asked to release it.
-    in_time: bool,
+    /// Whether memprof has asked to let the process go that was held.
+    let_go: bool,
 }
 
 /// The stops of a process that is to be forked.
@@ -51,24 +48,24 @@ struct Forking {
     /// The permitted time, and the part of it that making the child may take.
     max: Duration,
     for_making: Duration,
-    /// Whether the process is held until memprof asks to release it.
-    hold: bool,
+    /// For whom it is held once the child exists, if it is to be.
+    holds_for: Option<Pid>,
     /// For how long it was stopped so far.
     stop: Duration,
     end: End,
 }
 
 /// Makes a child, and removes it once memprof asks for that or is gone.
-pub(super) fn hold(pid: Pid, max: Duration, hold: bool) -> io::Result<End> {
+pub(super) fn hold(pid: Pid, max: Duration, holds_for: Option<Pid>) -> io::Result<End> {
     let mut forking = Forking {
         pid,
         max,
         for_making: max - FOR_REMOVAL.min(max / 4),
-        hold,
+        holds_for,
         stop: Duration::ZERO,
         end: End::Holder,
     };
-    let made = match forking.make() {
+    let mut made = match forking.make() {
         Ok(made) => made,
         Err(reason) => {
             let stop = forking.stop.as_secs_f64();
@@ -76,8 +73,12 @@ pub(super) fn hold(pid: Pid, max: Duration, hold: bool) -> io::Result<End> {
             return Ok(forking.end);
         }
     };
+    let told = match holds_for {
+        Some(_) => forking.tell_let_go(&made),
+        None => send(&mut Memprof, &made.forked(forking.stop, Duration::ZERO)),
+    };
     // It is removed also if nobody has an answer any more.
-    let _ = forking.tell(&made);
+    let _ = told.and_then(|()| receive::<Asked>(&mut Memprof));
     let before = forking.stop;
     let remains = forking.remove(made.child, made.own_id, made.injector);
     let stop = (forking.stop - before).as_secs_f64();
@@ -87,21 +88,6 @@ pub(super) fn hold(pid: Pid, max: Duration, hold: bool) -> io::Result<End> {
 }
 
 impl Forking {
-    /// Tells memprof of the child, or that the process is not held any more, and waits until the child is to be removed.
-    fn tell(&self, made: &Made) -> io::Result<()> {
-        let stop = self.stop.as_secs_f64();
-        if self.hold {
-            if receive::<Asked>(&mut Memprof)? != Asked::Release {
-                return Ok(());
-            }
-            let in_time = made.in_time;
-            send(&mut Memprof, &Said::LetGo { stop, in_time })?;
-        } else {
-            send(&mut Memprof, &made.said(stop, Duration::ZERO))?;
-        }
-        receive::<Asked>(&mut Memprof).map(drop)
-    }
-
     fn make(&mut self) -> Result<Made, String> {
         let mut watchdog = Watchdog::new()?;
         for left in (0..PROGRAMS).rev() {
@@ -127,36 +113,32 @@ impl Forking {
     fn try_make(&mut self, injector: Injector, watchdog: &mut Watchdog) -> Result<Made, CallError> {
         let left = self.for_making.saturating_sub(self.stop);
         let mut freezer = Freezer::new(left, None, watchdog);
-        let done = match freezer.stop(&[self.pid]) {
+        let mut done = match freezer.stop(&[self.pid]) {
             Ok(()) => {
                 let (registers, at) = (freezer.tracees().registers(), now_ns());
-                call(&mut freezer, &injector).map(|returned| (registers, at, returned))
+                call(&mut freezer, &injector)
+                    .and_then(|returned| Made::of(self.pid, injector, registers, at, returned))
             }
             Err(e) => Err(CallError::NotMade(e.to_string())),
         };
-        let anonymous = counters::anonymous(self.pid);
-        let made = done.and_then(|(registers, at, returned)| {
-            let child = returned.child.ok_or_else(|| {
-                let error = io::Error::from_raw_os_error(-(returned.value as i32));
-                CallError::NotMade(format!("it could not be forked: {error}"))
-            })?;
-            Ok(Made {
-                child,
-                at,
-                registers,
-                injector,
-                own_id: returned.value,
-                late: returned.late,
-                anonymous,
-                in_time: true,
-            })
-        });
-        let made = made.map(|made| match self.hold && !made.late {
-            true => hold_beside(made, &freezer),
-            false => made,
-        });
+        if let (Some(owner), Ok(made)) = (self.holds_for, &mut done)
+            && !made.late
+        {
+            let said = made.forked(Duration::ZERO, freezer.time_left());
+            let asked = send(&mut Memprof, &said).and_then(|()| holder::next(&freezer, owner));
+            made.let_go = matches!(asked, Ok(Some(_)));
+        }
         self.stop += freezer.release().duration;
-        made
+        done
+    }
+
+    /// Tells that the process which was held runs, once memprof asks for that.
+    fn tell_let_go(&self, made: &Made) -> io::Result<()> {
+        if !made.let_go {
+            receive::<Asked>(&mut Memprof)?;
+        }
+        let (stop, in_time) = (self.stop.as_secs_f64(), made.let_go);
+        send(&mut Memprof, &Said::LetGo { stop, in_time })
     }
 
     /// Says that the process ran on before the child was complete, so that this does not have its memory of one moment.
@@ -194,30 +176,41 @@ impl Forking {
 }
 
 impl Made {
-    fn said(&self, stop: f64, left: Duration) -> Said {
+    /// What came of the call, while the process is stopped.
+    fn of(
+        pid: Pid,
+        injector: Injector,
+        registers: Vec<Registers>,
+        at: u64,
+        returned: Returned,
+    ) -> Result<Made, CallError> {
+        let child = returned.child.ok_or_else(|| {
+            let error = io::Error::from_raw_os_error(-(returned.value as i32));
+            CallError::NotMade(format!("it could not be forked: {error}"))
+        })?;
+        Ok(Made {
+            child,
+            at,
+            registers,
+            anonymous: counters::anonymous(pid),
+            injector,
+            own_id: returned.value,
+            late: returned.late,
+            let_go: false,
+        })
+    }
+
+    /// What memprof is told of it.
+    fn forked(&mut self, stop: Duration, left: Duration) -> Said {
         Said::Forked {
             child: self.child,
-            stop,
+            stop: stop.as_secs_f64(),
             left: left.as_secs_f64(),
-            anonymous: self.anonymous,
             at: self.at,
-            threads: self.registers.clone(),
+            threads: std::mem::take(&mut self.registers),
+            anonymous: self.anonymous,
         }
     }
-}
-
-/// Tells memprof of the child, and holds the process until memprof asks for something or the time is up.
-fn hold_beside(made: Made, freezer: &Freezer<'_>) -> Made {
-    let said = made.said(0.0, freezer.time_left());
-    let in_time = send(&mut Memprof, &said).is_ok() && is_asked(freezer.time_left());
-    Made { in_time, ..made }
-}
-
-/// Whether memprof asks for something, or is gone, within a time.
-fn is_asked(within: Duration) -> bool {
-    let mut polled = [PollFd::new(Memprof.as_fd(), PollFlags::POLLIN)];
-    // No signal has a handler.
-    matches!(ppoll(&mut polled, Some(TimeSpec::from(within)), None), Ok(ready) if ready > 0)
 }
 
 /// Kills a child, as its tracer: to signal another user's process would take CAP_KILL. Returns when it has ended.

@@ -82,7 +82,7 @@ fn stop(
 const LOOK: Duration = Duration::from_millis(50);
 
 /// What memprof asks for, `None` if the time is up, or if memprof is stopped (SIGSTOP) and would not use it.
-fn next(freezer: &Freezer<'_>, owner: Pid) -> io::Result<Option<Asked>> {
+pub(super) fn next(freezer: &Freezer<'_>, owner: Pid) -> io::Result<Option<Asked>> {
     let mut was_stopped = false;
     loop {
         let left = freezer.time_left();

@@ -21,15 +21,11 @@ pub(in crate::freeze) enum Asked {
     },
     /// Stop these processes, too, within the same time.
     More { pids: Vec<u32> },
-    /// Let them run; or the process that is held beside its child.
+    /// Let them run.
     Release,
-    /// Make a child of a process, for which that is stopped for so many microseconds at most, the removal included.
-    Fork {
-        pid: u32,
-        max_us: u64,
-        /// Hold the process until it is to be released, or until its time is up.
-        hold: bool,
-    },
+    /// Make a child of a process, for which that is stopped for so many microseconds at most, the removal included. It is to be
+    /// held then until [`Asked::Release`].
+    Fork { pid: u32, max_us: u64, hold: bool },
     /// Remove the child.
     End,
 }
@@ -52,23 +48,18 @@ pub(in crate::freeze) enum Said {
     /// The child exists, and the process runs again, or is held.
     Forked {
         child: i32,
-        /// Time for which the process was stopped, in seconds; 0 if it is held.
+        /// Time for which the process was stopped, in seconds.
         stop: f64,
-        /// For how many seconds it is held.
+        /// Time for which it is held at most, in seconds.
         left: f64,
-        /// The process's anonymous memory, resident and swapped out, in bytes, if the kernel's counters are exact.
-        anonymous: Option<[u64; 2]>,
         /// A moment at which it was stopped, in ns of `CLOCK_MONOTONIC`.
         at: u64,
         threads: Vec<Registers>,
+        /// Its anonymous memory, resident and swapped out, in bytes, if the kernel's counters are exact.
+        anonymous: Option<[u64; 2]>,
     },
-    /// The process that was held runs again.
-    LetGo {
-        /// Time for which it was stopped, in seconds.
-        stop: f64,
-        /// Whether it was stopped until memprof asked for that.
-        in_time: bool,
-    },
+    /// The process that was held runs. It was stopped for so many seconds, and until memprof asked for it if that was in time.
+    LetGo { stop: f64, in_time: bool },
     /// There is no child, and the process runs. It was stopped for so many seconds.
     Failed { reason: String, stop: f64 },
     /// The child has ended.

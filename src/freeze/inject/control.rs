@@ -84,19 +84,25 @@ impl<'a> Waiting<'a> {
         stop.ok_or_else(|| io::ErrorKind::TimedOut.into())
     }
 
-    /// Sleeps, if that ends in the agreed time. Returns whether it did.
-    pub(super) fn sleep(&mut self, time: Duration) -> bool {
-        if Instant::now() + time >= self.end {
-            return false;
-        }
-        self.watchdog.set(time);
-        std::thread::sleep(time);
-        true
-    }
-
     /// Waits for a thread as long as agreed; `None` if it has not stopped.
     pub(super) fn before_end(&mut self, tid: i32) -> io::Result<Option<Stop>> {
         self.wait_until(tid, self.end)
+    }
+
+    /// Waits for a time that is over before the end; otherwise not at all. Returns whether it has.
+    pub(super) fn pause(&mut self, time: Duration) -> bool {
+        let until = Instant::now() + time;
+        if until >= self.end {
+            return false;
+        }
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return true;
+            }
+            self.watchdog.set(LOOK);
+            thread::sleep(left.min(LOOK));
+        }
     }
 
     /// Waits for a thread until `end`; `None` if it has not stopped.

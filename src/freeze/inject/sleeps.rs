@@ -23,9 +23,9 @@ pub(super) fn are_taken_over(thread: &Stopped, filters: &Filters) -> bool {
     thread.regs[word::RAX].cast_signed() == GOES_ON && filters.check(thread.tid, &skipped).is_ok()
 }
 
-/// Sleeps in place of a thread that is stopped at the beginning of a call, if that is a sleep which ends in the agreed time.
+/// Sleeps in place of a thread that is stopped at the beginning of a call, if that is a sleep for which memprof waits.
 pub(super) fn take_over(injector: &Injector, tid: i32, regs: &[u64], waiting: &mut Waiting<'_>) {
-    if !asked(injector, regs).is_some_and(|time| waiting.sleep(time)) {
+    if !asked(injector, regs).is_some_and(|time| waiting.pause(time)) {
         return;
     }
     let mut skipped = regs.to_vec();

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 
 use super::inventory::Inventory;
 use super::{Approach, Copied, GROWTH, Pages, Snapshot, Taken, fork_time, ms, pages};
@@ -83,11 +83,13 @@ pub(super) fn copy(
     *stopped += fork.stop;
     let kept = kept.and_then(Result::ok).filter(|_| in_time);
     let has_kept = kept.is_some();
-    let copied = copy_child(fork.child, kept);
-    let (copied, child) = match copied {
-        Err(_) if is_gone(fork.child) => return Err(Disturbed::ChildKilled.into()),
-        Err(e) if Error::is_held(&e) => return Err(Disturbed::ChildHeld.into()),
-        copied => copied.context("the memory of its copy-on-write child cannot be copied")?,
+    let (copied, child) = match copy_child(fork.child, kept) {
+        Ok(copied) => copied,
+        Err(e) => {
+            let why = why_not(fork.child, e);
+            *stopped += fork.end().stop;
+            return Err(why);
+        }
     };
     let after = Inventory::read(pid)?;
     let taken = Taken {
@@ -106,6 +108,17 @@ pub(super) fn copy(
     snapshot.taken.second_stop_ms = ms(removed.stop);
     snapshot.taken.remains = removed.remains;
     Ok(snapshot)
+}
+
+/// Why a child's memory cannot be copied.
+fn why_not(child: Pid, error: anyhow::Error) -> anyhow::Error {
+    if is_gone(child) {
+        return Disturbed::ChildKilled.into();
+    }
+    match Error::is_held(&error) {
+        true => Disturbed::ChildHeld.into(),
+        false => error.context("the memory of its copy-on-write child cannot be copied"),
+    }
 }
 
 /// Whether a child has ended, or is about to: it does not by itself.
