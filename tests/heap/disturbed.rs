@@ -49,7 +49,7 @@ fn a_child_that_is_killed_is_made_again() {
             return false;
         };
         assert!(why.contains("child was killed"), "{why}");
-        assert_eq!(heap["attempts"], 2);
+        assert!(heap["attempts"].as_u64() >= Some(2), "{}", heap["attempts"]);
         assert_eq!(heap["taken"]["approach"], "fork", "{}", heap["taken"]);
         assert_eq!(heap["missing"], serde_json::json!([]));
         true
