@@ -206,11 +206,6 @@ impl Probe {
         sum.faults + sum.changes + self.unseen.get()
     }
 
-    /// Whether all faults had their stack walked.
-    pub fn walks_all(&self) -> bool {
-        self.faults().is_some_and(|faults| faults.unwalked == 0)
-    }
-
     /// Page faults of followed processes, and those of them whose stack was not walked; `None` if faults have no hook.
     pub fn faults(&self) -> Option<Faults> {
         let sum = self.counters();
@@ -218,6 +213,11 @@ impl Probe {
             all: sum.faults,
             unwalked: sum.unwalked,
         })
+    }
+
+    /// Whether all faults had their stack walked.
+    pub fn walks_all(&self) -> bool {
+        self.faults().is_some_and(|faults| faults.unwalked == 0)
     }
 
     /// Looks whether the machine has swap space: then the probe tells new pages from those that return.

@@ -58,6 +58,12 @@ pub(crate) const STACK_UNRECORDED: u32 = abi::stack_ids::STACK_UNRECORDED.0;
 /// Bits of a page ledger's entry that are the stack id, and those that are the share of the faults that were walked.
 pub(crate) const RECORD_STACK_BITS: u32 = abi::page_record::RECORD_STACK_BITS.0;
 pub(crate) const RECORD_SHARE_BITS: u32 = abi::page_record::RECORD_SHARE_BITS.0;
+
+/// The stack id in an entry of the page ledger.
+pub(crate) const fn stack_of_record(entry: u32) -> u32 {
+    entry & ((1 << RECORD_STACK_BITS) - 1)
+}
+
 /// The bits of such an entry that are set if the page came in by a neighbour's fault, and if the fault was a write.
 pub(crate) const RECORD_FOLLOWS: u32 = abi::page_record::RECORD_FOLLOWS.0;
 pub(crate) const RECORD_WRITE: u32 = abi::page_record::RECORD_WRITE.0;

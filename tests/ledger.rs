@@ -4,9 +4,10 @@
 
 mod common;
 
+use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
-use ::memprof::event::{Event, MmId};
+use ::memprof::event::{Event, MmId, StackId};
 use ::memprof::probe::{Probe, ProbeConfig, Sweep};
 use common::workload::{Workload, program};
 
@@ -41,6 +42,41 @@ fn sweep(probe: &Probe, sweep: &mut Sweep) -> usize {
 
 fn reclaim(probe: &Probe) {
     assert!(probe.reclaim(Instant::now() + Duration::from_secs(30)));
+}
+
+/// The stacks whose records have come since the last call.
+fn stacks(probe: &mut Probe) -> HashSet<StackId> {
+    let events = probe.take_events().unwrap().into_iter();
+    let seen = events.filter_map(|event| match event {
+        Event::Stack(seen) => Some(seen.id),
+        _ => None,
+    });
+    seen.collect()
+}
+
+/// Frees the stacks that no ledger refers to.
+fn collect(probe: &mut Probe) -> HashSet<StackId> {
+    let mut used = probe.begin_collection().unwrap();
+    probe.mark_used(&mut used).unwrap();
+    let mut freed = HashSet::new();
+    probe.end_collection(Some(&used), |id| {
+        freed.insert(id);
+    });
+    freed
+}
+
+/// Their records have more than the stack's id.
+#[test]
+fn stacks_of_pages_stay_as_long_as_the_pages() {
+    let (mut workload, mut probe) = followed("moves");
+    workload.lines.tell(&format!("anon 0 {CHUNK}"));
+    stacks(&mut probe);
+    workload.lines.tell(&format!("touch 0 0 {CHUNK}"));
+    let touched = stacks(&mut probe);
+    assert!(!touched.is_empty());
+    assert_eq!(collect(&mut probe).intersection(&touched).count(), 0);
+    workload.lines.tell(&format!("unmap 0 0 {CHUNK}"));
+    assert_ne!(collect(&mut probe).intersection(&touched).count(), 0);
 }
 
 #[test]

@@ -246,7 +246,7 @@ impl Aggregator {
             ranges: &space.ranges,
             before: &space.before,
             page_size: page_size(),
-            sampled: probe.faults().is_none_or(|faults| faults.unwalked > 0),
+            sampled: !probe.walks_all(),
         })
     }
 

@@ -7,6 +7,7 @@ use std::fs;
 use anyhow::{Context, Result, anyhow, bail};
 use libbpf_rs::skel::OpenSkel;
 
+use crate::residency::figures::kib;
 use crate::wire::OpenMemprofSkel;
 
 /// Environment variable, for tests: `procs=40,pages=1000` sets the capacities of these maps.
@@ -111,10 +112,7 @@ pub(super) fn has_swap() -> bool {
 
 /// A figure of the machine's memory, in bytes.
 fn meminfo(key: &str) -> Option<u64> {
-    let info = fs::read_to_string("/proc/meminfo").ok()?;
-    let line = info.lines().find_map(|l| l.strip_prefix(key))?;
-    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
-    kib.checked_mul(1024)
+    kib(&fs::read_to_string("/proc/meminfo").ok()?, key)
 }
 
 #[cfg(test)]

@@ -16,7 +16,9 @@ use nix::sys::mman::{MapFlags as Mapping, ProtFlags, mmap, munmap};
 use super::{Probe, shared};
 use crate::event::StackId;
 use crate::source::ReadLedger;
-use crate::wire::{BUCKET_SLOTS, MemprofSkel, SLOT_LEAVING, STACK_FIRST, stack_bucket};
+use crate::wire::{
+    BUCKET_SLOTS, MemprofSkel, SLOT_LEAVING, STACK_FIRST, stack_bucket, stack_of_record,
+};
 
 /// A slot, modified by both sides: `struct stack_slot`.
 #[repr(C)]
@@ -85,7 +87,8 @@ impl Probe {
                 let ids = value.get(ledger.stacks.clone()).unwrap_or_default();
                 for id in ids.chunks_exact(4).filter_map(|id| id.first_chunk()) {
                     if *id != last {
-                        used.insert(StackId(u32::from_ne_bytes(*id)));
+                        // (The other ledgers have ids alone.)
+                        used.insert(StackId(stack_of_record(u32::from_ne_bytes(*id))));
                         last = *id;
                     }
                 }

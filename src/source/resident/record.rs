@@ -2,6 +2,7 @@
 
 use crate::wire::{
     RECORD_FOLLOWS, RECORD_INHERITED, RECORD_SHARE_BITS, RECORD_STACK_BITS, RECORD_WRITE,
+    stack_of_record,
 };
 
 /// A page's record: `enum page_record`.
@@ -20,10 +21,9 @@ pub(super) struct Record {
 
 impl Record {
     pub(super) fn of(entry: u32) -> Record {
-        let mask = |bits: u32| (1 << bits) - 1;
         Record {
-            stack: entry & mask(RECORD_STACK_BITS),
-            share: entry >> RECORD_STACK_BITS & mask(RECORD_SHARE_BITS),
+            stack: stack_of_record(entry),
+            share: entry >> RECORD_STACK_BITS & ((1 << RECORD_SHARE_BITS) - 1),
             follows: entry & RECORD_FOLLOWS != 0,
             write: entry & RECORD_WRITE != 0,
             inherited: entry & RECORD_INHERITED != 0,
