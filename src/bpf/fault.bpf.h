@@ -279,8 +279,10 @@ static __always_inline int allocated_in_fault(struct task_state *st, unsigned in
 {
 	__u64 addr = st->fault, vpage = addr >> page_shift;
 	__u32 stack = st->fault_stack, known = stack != STACK_NONE && stack != STACK_UNWALKED;
+	__u32 replaces = st->fault_present || (gfp & GFP_ZERO);
 	struct page_chunk *chunk;
 	struct user_regs regs;
+	__u32 *owner;
 
 	/* Is this still the same fault, or something later in this thread? */
 	user_regs_of(bpf_get_current_task_btf(), &regs);
@@ -289,8 +291,9 @@ static __always_inline int allocated_in_fault(struct task_state *st, unsigned in
 	chunk = chunk_get(chunk_key(st->mm_id, vpage));
 	if (!chunk)
 		return 0;
+	owner = &chunk->stack[vpage & (CHUNK_PAGES - 1)];
 	if (st->fault_present && !order) {
-		page_to_cow_children(vpage, known ? STACK_NONE : chunk->stack[vpage & (CHUNK_PAGES - 1)]);
+		page_to_cow_children(vpage, known ? STACK_NONE : *owner);
 		if (!(gfp & GFP_ZERO) && keeps_owner(vpage))
 			return 0;
 	}
@@ -310,9 +313,10 @@ static __always_inline int allocated_in_fault(struct task_state *st, unsigned in
 			chunk_fill(chunk, first, 1u << order, follows);
 		else
 			chunk_fill_empty(chunk, first, 1u << order, follows);
+		replaces |= *owner == follows;
 	}
-	if (st->fault_present || (gfp & GFP_ZERO))
-		chunk->stack[vpage & (CHUNK_PAGES - 1)] = stack;
+	if (replaces)
+		*owner = stack;
 	return 0;
 }
 

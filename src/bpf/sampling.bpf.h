@@ -55,8 +55,8 @@ static __always_inline __u32 highest_bit(__u32 word)
 /*
  * How many faults go unwalked before the next walk: random, as if each fault had the same chance of 1/interval, whatever
  * the others have. So no loop falls into step with the interval, and each walked fault stands for `interval` faults
- * (src/source/resident/estimate.rs). It is ln(u) / ln(1 - 1/interval) for a random u in (0, 1], rounded down; the divisor
- * is -1 / (interval - 1/2 - 1/(11 * interval)), off by 0.2 % at most.
+ * (src/source/resident/sampled.rs). It is ln(u) / ln(1 - 1/interval) for a random u in (0, 1], rounded down; the divisor
+ * is -1 / (interval - 1/2 - 1/(9 * interval)), off by 0.2 % at most.
  */
 static __always_inline __u32 random_gap(__u32 interval)
 {
@@ -66,7 +66,7 @@ static __always_inline __u32 random_gap(__u32 interval)
 	/* log2(1 + f) by a parabola: off by 0.01 at most. In units of 2^-16. */
 	f = ((__u64)u << (32 - bits) & 0xffffffff) >> 16;
 	log2 = (32 - bits) * 65536 - (f + (f * (65536 - f) >> 16) * 22713 / 65536);
-	return (log2 * 45426 >> 16) * (((__u64)interval << 8) - 128 - 24 / interval) >> 24;
+	return (log2 * 45426 >> 16) * (((__u64)interval << 8) - 128 - 28 / interval) >> 24;
 }
 
 /*
@@ -83,8 +83,8 @@ static __always_inline __u32 share_code(__u32 interval)
 }
 
 /*
- * What is_walked() returns for a fault that is walked if a share of them is. All faults of an interval are walked with the
- * same probability: that of the interval when the gap was drawn.
+ * The return value of is_walked() for a walked fault, with the share of the faults that was walked: 1/interval for the
+ * interval from which the current gap was drawn.
  */
 #define WALKED(share) (1 + (int)(share))
 

@@ -104,7 +104,7 @@ pub struct SpaceView<'a> {
 }
 
 /// The owner of a page.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Owner {
     Stack(StackId),
     Nobody(Unobserved),

@@ -33,7 +33,8 @@ pub(super) struct Sampled {
 #[derive(Debug, Default)]
 struct Stratum {
     walked: FxHashMap<By, Walked>,
-    unwalked: Vec<(Owner, Amounts)>,
+    /// By the owner if no walked fault stands for them.
+    unwalked: FxHashMap<Owner, Amounts>,
 }
 
 /// What walked faults have in common.
@@ -74,11 +75,8 @@ impl Sampled {
         fallback: Owner,
         amounts: Amounts,
     ) {
-        let unwalked = &mut self.strata.entry((kind, huge)).or_default().unwalked;
-        match unwalked.iter_mut().find(|(owner, _)| *owner == fallback) {
-            Some((_, sum)) => *sum += amounts,
-            None => unwalked.push((fallback, amounts)),
-        }
+        let stratum = self.strata.entry((kind, huge)).or_default();
+        *stratum.unwalked.entry(fallback).or_default() += amounts;
     }
 
     /// Divides the unwalked pages of a mapping, all of which have been added. `root` is the oldest ancestor.
@@ -157,11 +155,11 @@ impl Weights {
         vma: &Vma,
         (kind, group): (PageKind, Group),
         page_size: u64,
-        unwalked: &[(Owner, Amounts)],
+        unwalked: &FxHashMap<Owner, Amounts>,
         to: &mut Sink<'_>,
     ) {
         let mut all = Amounts::default();
-        unwalked.iter().for_each(|(_, amounts)| all += *amounts);
+        unwalked.values().for_each(|amounts| all += *amounts);
         let bytes = *figure_of(&mut all.usage, kind);
         let (mut before, mut given) = (0.0, Amounts::default());
         for ((stack, _), weight) in &self.stacks {
