@@ -208,7 +208,7 @@ impl Frozen<'_> {
         }
     }
 
-    /// Of a freeze of which only the limits are known.
+    /// Upper limits, for a freeze whose statistics are lost.
     fn most(&self) -> FreezeStats {
         FreezeStats {
             duration: self.begun.elapsed().min(self.max + watchdog::GRACE),

@@ -47,7 +47,7 @@ impl Apart {
                 drop((begin, said));
                 let mut pid = [0; 4];
                 let is_told = File::from(wait).read_exact(&mut pid).is_ok();
-                // What stops memprof is not to stop it, what ends memprof is.
+                // A signal that stops memprof must not stop this process; the end of memprof must end it.
                 let _ = (setsid(), set_pdeathsig(Signal::SIGKILL));
                 // A thread is stopped until this process has gone on.
                 raise_priority();
@@ -65,7 +65,7 @@ impl Apart {
     /// Lets it begin, on this process, and waits for what it has to say.
     ///
     /// # Errors
-    /// Those of its work, or it was killed.
+    /// The work failed, or the process was killed.
     pub(crate) fn work(mut self, pid: Pid) -> Result<Vec<u8>> {
         File::from(self.begin).write_all(&pid.0.to_ne_bytes())?;
         let mut said = Vec::new();

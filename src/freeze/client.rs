@@ -43,7 +43,7 @@ impl Guard {
         self.running().map(drop)
     }
 
-    /// Its id, if it has been started.
+    /// The process id of the guard, if it has been started.
     pub fn pid(&self) -> Option<Pid> {
         self.0.as_ref().map(|running| Pid(running.process.id()))
     }
@@ -84,7 +84,7 @@ impl Guard {
         let limit = max + PATIENCE;
         let running = self.running()?;
         if !running.has_said(limit) {
-            // What it says later would be taken for another answer. (The kernel has let go of what it held.)
+            // A late answer would be taken for the answer to the next request. (The kernel has released the held processes.)
             running.stdin = None;
             return Err(format!(
                 "memprof's guard (process {}) did not answer in {} s: is it stopped?",

@@ -44,7 +44,7 @@ pub struct ForkError {
     pub stop: Duration,
 }
 
-/// What the removal of a child took.
+/// The cost of removing a child.
 #[derive(Clone, Debug, Default)]
 pub struct Removed {
     /// The time for which threads of the process were stopped for that.

@@ -29,8 +29,8 @@ pub(super) fn raise_priority() {
     unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, NICE) };
 }
 
-/// The same for all processes of the session of this one, which the kernel weighs against those of other sessions
-/// (`sched_autogroup`): the priority of a process counts only within its session then.
+/// Raises the priority of this process's session. With `sched_autogroup`, the kernel schedules sessions against each other, and
+/// the priority of a process counts only within its session.
 pub(super) fn raise_priority_of_session() {
     // There are kernels without such groups.
     let _ = std::fs::write("/proc/self/autogroup", NICE.to_string());

@@ -8,6 +8,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::event::Pid;
+use crate::residency::figures::kib;
 
 /// The page tables of a child take this share of its anonymous memory: one of this.
 const PAGE_TABLES: u64 = 512;
@@ -216,13 +217,6 @@ fn left_in(dir: &Path, version_2: bool) -> Option<u64> {
         .find_map(|line| line.strip_prefix(files)?.parse::<u64>().ok());
     let used = number(used)?.saturating_sub(files.unwrap_or(0));
     Some(limit.saturating_sub(used))
-}
-
-/// A figure of `/proc/meminfo`, in bytes.
-fn kib(text: &str, name: &str) -> Option<u64> {
-    let line = text.lines().find_map(|line| line.strip_prefix(name))?;
-    let kib: u64 = line.trim().strip_suffix(" kB")?.parse().ok()?;
-    kib.checked_mul(1024)
 }
 
 #[cfg(test)]

@@ -149,6 +149,13 @@ fn lookup(text: &str, key: &str) -> std::result::Result<Option<u64>, Option<Stri
     Ok(None)
 }
 
+/// A figure in a text like `/proc/meminfo`'s, by its name with the colon, in bytes.
+pub(crate) fn kib(text: &str, name: &str) -> Option<u64> {
+    let line = text.lines().find_map(|line| line.strip_prefix(name))?;
+    let kib: u64 = line.trim().strip_suffix(" kB")?.parse().ok()?;
+    kib.checked_mul(1024)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -27,25 +27,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "children.h"
 #include "common.h"
 #include "fuse.h"
-
-/* A child that ends with this process. */
-static pid_t child(void)
-{
-	pid_t pid = fork();
-
-	if (pid < 0)
-		die("fork");
-	if (pid == 0)
-		prctl(PR_SET_PDEATHSIG, SIGKILL);
-	return pid;
-}
-
-static NOINLINE void hold(size_t mib)
-{
-	store_each_page(map_memory(mib << 20), mib << 20);
-}
 
 /* The process: does what `told` says, `direct` is the file, opened past the page cache. */
 static void run(int told, int done, int direct, size_t mib)
@@ -65,20 +49,6 @@ static void run(int told, int done, int direct, size_t mib)
 		if (write(done, "", 1) != 1)
 			die("write");
 	} while (read(told, &what, 1) == 1);
-}
-
-static void tell(int pipe, const char *what)
-{
-	if (write(pipe, what, 1) != 1)
-		die("write");
-}
-
-static void await(int pipe)
-{
-	char byte;
-
-	if (read(pipe, &byte, 1) != 1)
-		die("read");
 }
 
 int main(int argc, char **argv)

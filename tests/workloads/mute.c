@@ -33,22 +33,11 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
+#include "children.h"
 #include "common.h"
+#include "fuse.h"
 
-#define FILE_NODE 2
 #define MOST_WAITING 256
-
-static void reply(int fuse, __u64 unique, int error, const void *data, size_t size)
-{
-	struct fuse_out_header header = {
-		.len = (__u32)(sizeof(header) + size), .error = error, .unique = unique,
-	};
-	struct iovec parts[] = { { &header, sizeof(header) }, { (void *)data, size } };
-
-	/* The kernel may have given the request up. */
-	if (writev(fuse, parts, 2) < 0)
-		return;
-}
 
 /* Answers a request. Nothing is cached of names and attributes, so every look at the file is one. */
 static void answer(int fuse, int program, const struct fuse_in_header *in)
@@ -112,7 +101,7 @@ static void answer(int fuse, int program, const struct fuse_in_header *in)
 	}
 }
 
-static void serve(int fuse, int program, int told)
+static void serve_program(int fuse, int program, int told)
 {
 	static char request[FUSE_MIN_READ_BUFFER + (1 << 17)];
 	static void *waiting[MOST_WAITING];
@@ -147,23 +136,6 @@ static void serve(int fuse, int program, int told)
 	}
 }
 
-/* A child that ends with this process. */
-static pid_t child(void)
-{
-	pid_t pid = fork();
-
-	if (pid < 0)
-		die("fork");
-	if (pid == 0)
-		prctl(PR_SET_PDEATHSIG, SIGKILL);
-	return pid;
-}
-
-static NOINLINE void hold(size_t mib)
-{
-	store_each_page(map_memory(mib << 20), mib << 20);
-}
-
 /* The process: takes memory for each byte that comes. */
 static void run(size_t mib)
 {
@@ -177,20 +149,6 @@ static void run(size_t mib)
 		if (write(STDOUT_FILENO, &what, 1) != 1)
 			die("write");
 	} while (read(STDIN_FILENO, &what, 1) == 1);
-}
-
-static void tell(int pipe, const char *what)
-{
-	if (write(pipe, what, 1) != 1)
-		die("write");
-}
-
-static void await(int pipe)
-{
-	char byte;
-
-	if (read(pipe, &byte, 1) != 1)
-		die("read");
 }
 
 static void mount_at(const char *directory, int fuse)
@@ -224,7 +182,7 @@ int main(int argc, char **argv)
 		die("/dev/fuse");
 	mount_at(argv[1], fuse);
 	if (child() == 0) {
-		serve(fuse, program, server[0]);
+		serve_program(fuse, program, server[0]);
 		_exit(0);
 	}
 	close(fuse);

@@ -21,7 +21,7 @@ static int fail(int error)
 	return -1;
 }
 
-static int number(const char *text, size_t *value)
+static inline int number(const char *text, size_t *value)
 {
 	char *rest;
 

@@ -38,6 +38,7 @@
 #include <sys/user.h>
 #include <sys/wait.h>
 
+#include "children.h"
 #include "common.h"
 #include "fuse.h"
 
@@ -120,18 +121,6 @@ static void start(void *(*body)(void *), void *with)
 	if (pthread_create(&thread, NULL, body, with))
 		die("pthread_create");
 	pthread_detach(thread);
-}
-
-/* A child that ends with this process. */
-static pid_t child(void)
-{
-	pid_t pid = fork();
-
-	if (pid < 0)
-		die("fork");
-	if (pid == 0)
-		prctl(PR_SET_PDEATHSIG, SIGKILL);
-	return pid;
 }
 
 static void *compute(void *unused)
