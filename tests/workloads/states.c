@@ -404,7 +404,8 @@ static void with_threads(void)
 
 static void executes(char **argv)
 {
-	for (int n = 0; n < 40; n++) {
+	// Longer than a snapshot takes: one that is disturbed by it is taken again, three times in all.
+	for (int n = 0; n < 400; n++) {
 		beat();
 		usleep(NAP);
 	}
