@@ -308,7 +308,7 @@ fn write_table(title: &str, rows: &[&TableRow<'_, 1>], out: &mut dyn Write) -> i
     if shown.flat_map(|row| row.errors).any(|error| error > 0) {
         writeln!(
             out,
-            "{:35}(~ is an estimate, within a tenth; ± is its error, with 95 % confidence; others are exact)",
+            "{:35}(~: an estimate, within a tenth; ±: with its error, at 95 % confidence; <: less than that; other figures are exact)",
             ""
         )?;
     }

@@ -5,7 +5,7 @@
 //! reaps the child. And memprof's threads may start no program once they have given up their privileges, so it is started before.
 //!
 //! It forks a process, the holder, that traces others. When the holder ends, in whatever way, the kernel lets go of
-//! what it traced, and there is a new one. A timer of the kernel ([`Watchdog`]) kills it if it makes no progress while it holds others.
+//! what it traced, and there is a new one. A timer of the kernel (`watchdog.rs`) kills it if it makes no progress while it holds others.
 
 mod child;
 mod holder;
