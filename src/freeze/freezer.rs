@@ -127,7 +127,11 @@ impl Freezer<'_> {
                 true if threads::stands_still(*pid) => {}
                 true => signalled.push(*pid),
                 false => {
-                    let seized = self.tracees.seize(*pid);
+                    let seized = match self.begun_at {
+                        None => self.tracees.seize_patiently(*pid),
+                        // Others stand still meanwhile.
+                        Some(_) => self.tracees.seize(*pid).map(drop),
+                    };
                     seized.map_err(|error| self.error(*pid, &error))?;
                     self.traced.push(*pid);
                 }
@@ -202,8 +206,8 @@ impl Freezer<'_> {
     fn error(&self, pid: Pid, error: &StopError) -> FreezeError {
         let stopped = self.tracees.stopped() + self.signalled_threads;
         match error {
-            StopError::Refused(what, e) => FreezeError::new(format!(
-                "cannot stop process {pid}: {what}: {e}; detach other debuggers, or run memprof as root or with CAP_SYS_PTRACE"
+            StopError::Refused(_, e) => FreezeError::new(format!(
+                "cannot stop process {pid}: its threads cannot be traced: {e}; detach other debuggers, or run memprof as root or with CAP_SYS_PTRACE"
             )),
             StopError::TimedOut(waited) => {
                 let waited = match waited {

@@ -13,6 +13,7 @@ pub(super) mod message;
 mod reap;
 mod userfaults;
 
+use std::ffi::CStr;
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -31,6 +32,8 @@ use super::watchdog::Watchdog;
 use crate::event::Pid;
 use crate::privileges::{self, Role};
 
+/// The name of its processes, as the kernel shows it.
+pub(super) const NAME: &CStr = c"memprof-guard";
 /// How long a holder may take to clean up once memprof is gone.
 const LAST: Duration = Duration::from_secs(30);
 
@@ -40,7 +43,7 @@ const LAST: Duration = Duration::from_secs(30);
 /// Nobody reads what it says; the same holds.
 pub fn run() -> io::Result<()> {
     let owner = Pid(getppid().as_raw().cast_unsigned());
-    let _ = nix::sys::prctl::set_name(c"memprof-guard");
+    let _ = nix::sys::prctl::set_name(NAME);
     // What stops or ends memprof is not to stop the guard, nor to end it before it has cleaned up.
     let _ = setsid();
     for ignored in [

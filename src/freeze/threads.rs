@@ -4,6 +4,7 @@ use std::fmt::Display;
 use std::fs;
 use std::path::Path;
 
+use super::guard;
 use crate::event::Pid;
 use crate::proc_text;
 
@@ -72,14 +73,22 @@ pub(crate) fn is_traced_here(pid: Pid) -> bool {
 
 /// Whether a thread of the process `by` traces the first thread of another one.
 pub(super) fn is_traced_by(pid: Pid, by: &dyn Display) -> bool {
-    let status = proc_text::read(&format!("/proc/{pid}/status")).unwrap_or_default();
-    let tracer = status.lines().find_map(|l| l.strip_prefix("TracerPid:"));
-    // `TracerPid` is the tracing thread, not its process; 0 for none.
-    tracer.is_some_and(|tracer| {
-        Path::new(&format!("/proc/{by}/task"))
-            .join(tracer.trim())
-            .exists()
-    })
+    tracer(pid.0.cast_signed())
+        .is_some_and(|tracer| Path::new(&format!("/proc/{by}/task/{tracer}")).exists())
+}
+
+/// Whether a guard, of any memprof, traces a thread.
+pub(super) fn is_traced_by_guard(tid: i32) -> bool {
+    let name = |tracer| proc_text::read(&format!("/proc/{tracer}/comm")).ok();
+    let name = tracer(tid).and_then(name);
+    name.is_some_and(|name| name.as_bytes().trim_ascii_end() == guard::NAME.to_bytes())
+}
+
+/// The thread that traces another one; 0 for none.
+fn tracer(tid: i32) -> Option<i32> {
+    let status = proc_text::read(&format!("/proc/{tid}/status")).ok()?;
+    let tracer = status.lines().find_map(|l| l.strip_prefix("TracerPid:"))?;
+    tracer.trim().parse().ok()
 }
 
 #[cfg(test)]

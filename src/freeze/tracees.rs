@@ -20,6 +20,8 @@ use crate::event::Pid;
 const PAUSE: Duration = Duration::from_micros(50);
 /// Number of threads that are seized before signals are passed on.
 const BATCH: usize = 256;
+/// How long a thread is waited for that another guard traces: of another memprof, or one that reaps what an earlier one has left.
+const OTHERS: Duration = Duration::from_millis(200);
 
 /// Threads that the current thread of memprof traces. The kernel releases the remaining ones when that thread
 /// ends.
@@ -50,13 +52,30 @@ enum State {
 /// Why threads were not stopped.
 #[derive(Debug)]
 pub(super) enum StopError {
-    /// The kernel refused.
-    Refused(&'static str, io::Error),
+    /// The kernel refused to trace this thread.
+    Refused(i32, io::Error),
     /// The time ran out; the thread that did not stop, if any.
     TimedOut(Option<i32>),
 }
 
 impl Tracees {
+    /// Seizes the threads of a process, which continue to run. Another guard that traces one of them lets go soon, and is waited for.
+    pub(super) fn seize_patiently(&mut self, pid: Pid) -> Result<(), StopError> {
+        let begun = Instant::now();
+        loop {
+            match self.seize(pid) {
+                Err(StopError::Refused(tid, e)) => {
+                    if begun.elapsed() >= OTHERS || !threads::is_traced_by_guard(tid) {
+                        return Err(StopError::Refused(tid, e));
+                    }
+                    std::thread::sleep(PAUSE);
+                    self.known.remove(&tid);
+                }
+                seized => return seized.map(drop),
+            }
+        }
+    }
+
     /// Seizes the new threads of a process, which continue to run. Returns their number.
     pub(super) fn seize(&mut self, pid: Pid) -> Result<usize, StopError> {
         self.seize_some(threads(pid))
@@ -79,7 +98,7 @@ impl Tracees {
                 Err(e) if e.raw_os_error() == Some(libc::ESRCH) => {}
                 // The thread has ended but is not yet reaped.
                 Err(_) if has_ended(tid) => {}
-                Err(e) => return Err(StopError::Refused("its threads cannot be traced", e)),
+                Err(e) => return Err(StopError::Refused(tid, e)),
             }
             if self.threads.len().is_multiple_of(BATCH) {
                 forward_signals();

@@ -40,6 +40,8 @@ mod text {
 
 /// A stub: no process is stopped.
 mod snapshot {
+    use std::time::Duration;
+
     use serde::Serialize;
 
     use super::memory::{Memory, Run};
@@ -49,7 +51,9 @@ mod snapshot {
     use crate::residency::Vma;
 
     #[derive(Clone, Debug, Default, PartialEq, Serialize)]
-    pub struct Taken {}
+    pub struct Taken {
+        pub stops_ms: f64,
+    }
 
     #[derive(Clone, Copy, Debug)]
     pub struct SnapshotOptions {}
@@ -98,7 +102,12 @@ mod snapshot {
         }
     }
 
-    pub(crate) fn take(_: Pid, _: &SnapshotOptions, _: &mut Guard) -> anyhow::Result<Snapshot> {
+    pub(crate) fn take(
+        _: Pid,
+        _: &SnapshotOptions,
+        _: &mut Guard,
+        _: &mut Duration,
+    ) -> anyhow::Result<Snapshot> {
         anyhow::bail!("there is no process")
     }
 

@@ -36,7 +36,11 @@ fn groups_have_averages_and_a_course_and_lead_to_their_stacks() {
         serde_json::from_value(browser.run(script, json!([name]))).unwrap()
     };
     let held = row("hold_one");
-    assert_eq!((&*held[2], &*held[5]), ("68.4 KiB", "100 B"), "{held:?}");
+    assert_eq!(
+        (&*held[2], &*held[5]),
+        ("68.4 KiB ± 15.2 KiB", "100 B"),
+        "{held:?}"
+    );
     assert_eq!(row("large_one")[6], "–");
     // One bar for each part in which something was allocated, and the line of what lives.
     let drawn = "[document.querySelectorAll('.course polyline').length, document.querySelectorAll('.course rect').length]";
