@@ -44,7 +44,7 @@ static long note_anonymous(struct task_struct *task, struct vm_area_struct *vma,
 
 /*
  * Whether the page of a fault of which only a share is walked may return from swap. Then it had its first fault before, which
- * was not walked, and gets no owner now either. A page that is new is zeroed when it is allocated: allocated_in_fault().
+ * was not walked, and gets no owner now either. A page that is new is zeroed when it is allocated: take_allocation().
  * (Global: verified once.)
  */
 __noinline int may_return_from_swap(__u64 addr, int walked)
@@ -271,42 +271,18 @@ static __always_inline int large(unsigned int order, gfp_t gfp)
 }
 
 /*
- * A page is allocated during a fault. A new page, or the copy that a write makes, gets the current stack as its
- * owner; a page that returns from swap or from a file keeps its owner. If the allocation is larger than the faulting
- * page, its other pages without an owner get this one too.
+ * Gives the page of a fault that was allocated its owner, and the rest of a larger allocation where a page has none.
+ * (A function of its own: what it keeps on the BPF stack is not below the walk, which has the rest.)
  */
-static __always_inline int allocated_in_fault(struct task_state *st, unsigned int order, gfp_t gfp)
+static __noinline int set_owners(struct task_state *st, struct page_chunk *chunk, __u32 stack)
 {
-	__u64 addr = st->fault, vpage = addr >> page_shift;
-	__u32 stack = st->fault_stack, known = stack != STACK_NONE && stack != STACK_UNWALKED;
-	__u32 replaces = st->fault_present || (gfp & GFP_ZERO);
-	struct page_chunk *chunk;
-	struct user_regs regs;
-	__u32 *owner;
+	__u32 place = st->fault >> page_shift & (CHUNK_PAGES - 1), order = st->taking.order;
+	__u32 replaces = st->fault_present || (st->taking.gfp & GFP_ZERO);
+	__u32 *owner = &chunk->stack[place];
 
-	/* Is this still the same fault, or something later in this thread? */
-	user_regs_of(bpf_get_current_task_btf(), &regs);
-	if (regs.ip != st->fault_ip || regs.sp != st->fault_sp)
-		return 0;
-	chunk = chunk_get(chunk_key(st->mm_id, vpage));
-	if (!chunk)
-		return 0;
-	owner = &chunk->stack[vpage & (CHUNK_PAGES - 1)];
-	if (st->fault_present && !order) {
-		page_to_cow_children(vpage, known ? STACK_NONE : *owner);
-		if (!(gfp & GFP_ZERO) && keeps_owner(vpage))
-			return 0;
-	}
-	/* An id from an ended epoch may already name another stack. */
-	if (stack == STACK_NONE || (known && st->epoch != stack_epoch)) {
-		restart_timer(own_cpu());
-		stack = stack_id(st, 0) | st->fault_record;
-		if (!walks_all())
-			note_walk(st);
-	}
-	if (large(order, gfp)) {
+	if (large(order, st->taking.gfp)) {
 		__u32 follows = stack == STACK_UNWALKED ? stack : stack | RECORD_FOLLOWS;
-		__u32 first = vpage & (CHUNK_PAGES - 1) & ~((1u << order) - 1);
+		__u32 first = place & ~((1u << order) - 1);
 
 		/* It replaces the huge zero page, whose readers own nothing. */
 		if (st->fault_present)
@@ -318,6 +294,40 @@ static __always_inline int allocated_in_fault(struct task_state *st, unsigned in
 	if (replaces)
 		*owner = stack;
 	return 0;
+}
+
+/*
+ * A page is allocated during a fault. A new page, or the copy that a write makes, gets the current stack as its
+ * owner; a page that returns from swap or from a file keeps its owner. If the allocation is larger than the faulting
+ * page, its other pages without an owner get this one too.
+ */
+static __always_inline void take_allocation(struct task_state *st)
+{
+	__u64 vpage = st->fault >> page_shift;
+	__u32 stack = st->fault_stack, known = stack != STACK_NONE && stack != STACK_UNWALKED;
+	struct page_chunk *chunk;
+	struct user_regs regs;
+
+	/* Is this still the same fault, or something later in this thread? */
+	user_regs_of(bpf_get_current_task_btf(), &regs);
+	if (regs.ip != st->fault_ip || regs.sp != st->fault_sp)
+		return;
+	chunk = chunk_get(chunk_key(st->mm_id, vpage));
+	if (!chunk)
+		return;
+	if (st->fault_present && !st->taking.order) {
+		page_to_cow_children(vpage, known ? STACK_NONE : chunk->stack[vpage & (CHUNK_PAGES - 1)]);
+		if (!(st->taking.gfp & GFP_ZERO) && keeps_owner(vpage))
+			return;
+	}
+	/* An id from an ended epoch may already name another stack. */
+	if (stack == STACK_NONE || (known && st->epoch != stack_epoch)) {
+		restart_timer(own_cpu());
+		stack = stack_id(st, 0) | st->fault_record;
+		if (!walks_all())
+			note_walk(st);
+	}
+	set_owners(st, chunk, stack);
 }
 
 SEC("raw_tp/mm_page_alloc")

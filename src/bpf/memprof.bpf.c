@@ -46,7 +46,7 @@ REENTRANT("raw_tp", take_stack, after_stack)
 	} else if (what == TAKE_RANGE) {
 		take_range(st);
 	} else if (what == TAKE_ALLOCATION) {
-		allocated_in_fault(st, st->taking.order, st->taking.gfp);
+		take_allocation(st);
 		if (!st->taking.order)
 			st->fault = 0;
 	}

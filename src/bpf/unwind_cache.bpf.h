@@ -263,8 +263,9 @@ static long keep_words(__u64 i, struct keep_words_ctx *c)
 
 /*
  * Makes the walk that just ended the cached one: the part that the two share stays in place, the rest moves up to it.
+ * (A function of its own: what it keeps on the BPF stack is not below the walk, which has the rest.)
  */
-static __always_inline void keep_walk(struct task_state *st)
+static __noinline int keep_walk(struct task_state *st)
 {
 	__u32 met = st->t.met, nr = st->t.nr, noted = st->t.noted, words = 0;
 	struct keep_ctx c = { .st = st, .from = MAX_FRAMES - nr, .to = met };
@@ -293,6 +294,7 @@ static __always_inline void keep_walk(struct task_state *st)
 	st->t.hash = c.hash;
 	st->t.nr = st->cached_nr;
 	st->t.innermost = st->cached_nr - 1;
+	return 0;
 }
 
 static long hash_frames(__u64 i, struct walk_ctx *c)

@@ -21,7 +21,11 @@ memprof doctor
 fit=$?
 
 if [ "$fit" -ne 0 ]; then
-    [ "$wanted" = told ] || fail "doctor says that memprof does not work here"
+    if [ "$wanted" != told ]; then
+        # What the verifier says comes last.
+        MEMPROF_LIBBPF_LOG=1 memprof doctor 2>&1 >/dev/null | grep -v '^processed' | tail -n 60 >/tmp/log
+        fail "doctor says that memprof does not work here"
+    fi
     memprof --no-server -- /bin/true >/tmp/log 2>&1
     status=$?
     [ "$status" -eq 1 ] || fail "memprof's start ended with status $status, not 1"

@@ -125,7 +125,7 @@ export class TreeCanvas {
     const { tree } = /** @type {Shown} */ (this.shown);
     const text = this.cut(context, name, room);
     if (text !== name || room - this.measure(context, text) <= ROOM_FOR_SIZE) return text;
-    return `${text}  ${tree.isDiff ? signed(tree.change(node), tree.changeError[node], tree.unit) : estimate(tree.value[node], tree.error[node], tree.unit)}`;
+    return `${text}  ${tree.isDiff ? signed(tree.change(node), tree.error[node], tree.unit) : estimate(tree.value[node], tree.error[node], tree.unit)}`;
   }
 
   hover(/** @type {MouseEvent | null} */ event) {

@@ -1,7 +1,7 @@
 // The legend: which colour is which file, and how much memory its functions are behind.
 
 import { fill, h } from "../dom.js";
-import { amount } from "../format.js";
+import { estimate } from "../format.js";
 import { atLine } from "../words.js";
 import { fileColours } from "./colours.js";
 
@@ -38,7 +38,7 @@ export function legend(/** @type {Element} */ element, /** @type {Tree} */ tree,
   fill(
     element,
     files.length > 0 && h("span", { class: "faint", title: WHAT }, "Stacks through"),
-    ...files.slice(0, MOST).map(({ module, own, total }) => h("span", { title: `${module}: ${WHAT}` }, fileName(module, own), ` ${amount(total, tree.unit)}`)),
+    ...files.slice(0, MOST).map(({ module, own, total, error }) => h("span", { title: `${module}: ${WHAT}` }, fileName(module, own), ` ${estimate(total, error, tree.unit)}`)),
     more > 0 && h("span", { class: "faint" }, `and ${more} more ${more === 1 ? "file" : "files"}`),
   );
 }
@@ -46,17 +46,20 @@ export function legend(/** @type {Element} */ element, /** @type {Tree} */ tree,
 /** For each file, the bytes of the stacks below a node with a frame of the file, each stack once. */
 function totals(/** @type {Tree} */ tree, /** @type {number} */ zoom) {
   const ids = new Map();
-  const files = /** @type {{ module: string, own: boolean, total: number, end: number }[]} */ ([]);
+  const files = /** @type {{ module: string, own: boolean, total: number, error: number, end: number }[]} */ ([]);
   const file = tree.frames.map(({ type, module, own }) => {
     if ((type !== "function" && type !== "inlined") || !module) return -1;
-    if (!ids.has(module)) ids.set(module, files.push({ module, own: Boolean(own), total: 0, end: 0 }) - 1);
+    if (!ids.has(module)) ids.set(module, files.push({ module, own: Boolean(own), total: 0, error: 0, end: 0 }) - 1);
     return ids.get(module);
   });
   const add = (/** @type {number} */ node) => {
     const at = files[file[tree.frame[node]]];
     // Up to `end`, all nodes are below one of the same file.
     if (!at || node < at.end) return;
-    at.total += tree.value[zoom <= node ? node : zoom];
+    const counted = zoom <= node ? node : zoom;
+    at.total += tree.value[counted];
+    // As in a search.
+    at.error = Math.hypot(at.error, tree.error[counted]);
     at.end = tree.end[node];
   };
   for (const node of tree.path(zoom)) add(node);

@@ -39,12 +39,10 @@ export class Tree {
     this.parent = Int32Array.from(order, (old) => (rows.parent[old] < 0 ? -1 : at[rows.parent[old]]));
     this.value = pick(rows.value);
     this.self = pick(rows.self);
-    const errors = rows.error ? pick(rows.error) : new Float64Array(count);
-    /** Standard errors of `value`, and in a diff of the change. */
-    this.error = this.isDiff ? new Float64Array(count) : errors;
-    this.changeError = this.isDiff ? errors : new Float64Array(count);
-    /** Standard errors of `self`; not of a diff, whose errors are those of changes. */
-    this.selfError = rows.selfError && !this.isDiff ? pick(rows.selfError) : new Float64Array(count);
+    /** Standard errors of `value`; in a diff those of the change, which are no less than that of either figure. */
+    this.error = rows.error ? pick(rows.error) : new Float64Array(count);
+    /** The same of `self`. */
+    this.selfError = rows.selfError ? pick(rows.selfError) : new Float64Array(count);
     this.before = rows.before ? pick(rows.before) : null;
     this.selfBefore = rows.selfBefore ? pick(rows.selfBefore) : null;
     /** The report that the tree shows. @type {import("../api.js").Report | undefined} */

@@ -36,8 +36,8 @@ function finder(/** @type {What} */ { q, fn, path }) {
 }
 
 /**
- * @returns {{ frames: Uint8Array, nodes: number[], bytes: number } | null} which frames match, the matching nodes,
- * and the bytes of all stacks with a match
+ * @returns {{ frames: Uint8Array, nodes: number[], bytes: number, error: number } | null} which frames match, the matching
+ * nodes, and the bytes of all stacks with a match, with their standard error
  */
 export function search(/** @type {Tree} */ tree, /** @type {What} */ what, within = 0) {
   const matches = finder(what);
@@ -45,6 +45,7 @@ export function search(/** @type {Tree} */ tree, /** @type {What} */ what, withi
   const frames = Uint8Array.from(tree.frames, (f) => (matches(f) ? 1 : 0));
   const nodes = [];
   let bytes = 0;
+  let error = 0;
   let counted = within;
   for (let node = within; node < tree.end[within]; node++) {
     if (!frames[tree.frame[node]]) continue;
@@ -52,7 +53,9 @@ export function search(/** @type {Tree} */ tree, /** @type {What} */ what, withi
     if (node < counted) continue;
     // Its value includes all descendants.
     bytes += tree.value[node];
+    // As if they were independent: what one has of the same mapping, another has not.
+    error = Math.hypot(error, tree.error[node]);
     counted = tree.end[node];
   }
-  return { frames, nodes, bytes };
+  return { frames, nodes, bytes, error };
 }

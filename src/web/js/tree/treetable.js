@@ -30,7 +30,7 @@ export class TreeTable {
     const tree = () => /** @type {Shown} */ (this.shown).tree;
     const columns = [
       { name: "value", label: "Total", title: "The frame and everything below it", numeric: true, cell: (/** @type {number} */ n) => bar(estimate(tree().value[n], tree().error[n], tree().unit), tree().value[n], tree().value[0]), tip: (/** @type {number} */ n) => exactly(tree().value[n], tree().error[n], tree().unit) },
-      { name: "share", label: "Share", title: "Share of the whole, or growth", numeric: true, cell: (/** @type {number} */ n) => (tree().isDiff ? signed(tree().change(n), tree().changeError[n], tree().unit) : percent(tree().value[n], tree().value[0])) },
+      { name: "share", label: "Share", title: "Share of the whole, or growth", numeric: true, cell: (/** @type {number} */ n) => (tree().isDiff ? signed(tree().change(n), tree().error[n], tree().unit) : percent(tree().value[n], tree().value[0])) },
       { name: "self", label: "Self", title: SELF, numeric: true, cell: (/** @type {number} */ n) => estimate(tree().self[n], tree().selfError[n], tree().unit), tip: (/** @type {number} */ n) => exactly(tree().self[n], tree().selfError[n], tree().unit) },
       { name: "name", label: "Frame", wide: true, indent: (/** @type {number} */ n) => this.indent(n) + TOGGLE, cell: (/** @type {number} */ n) => this.name(n), tip: (/** @type {number} */ n) => tree().of(n).name },
       { name: "module", label: "File", cell: (/** @type {number} */ n) => fileName(tree().of(n).module, Boolean(tree().of(n).own), tree().of(n).line), tip: (/** @type {number} */ n) => tree().of(n).path ?? tree().of(n).module },

@@ -2,7 +2,7 @@
 
 import { api } from "../api.js";
 import { fill, h, notice, say, select } from "../dom.js";
-import { amount, change as signed, clock, exact, exactly } from "../format.js";
+import { change as signed, clock, estimate, exactly } from "../format.js";
 import { change, state } from "../state.js";
 import { bar, sort, Table } from "../table.js";
 import { noSymbol } from "../words.js";
@@ -20,8 +20,9 @@ export class Diff {
     this.graph = new Graph({ draw: "flame", fetch: () => api.diffTree(state), empty: "There is no memory of this kind at either moment." });
     this.columns = [
       { name: "change", label: "Change", title: "Self after minus self before: memory that the function itself touched or allocated", numeric: true, by: (/** @type {DiffRow} */ row) => row.self, cell: (/** @type {DiffRow} */ row) => bar(signed(row.self, row.self_error, this.unit), row.self, this.largest, row.self < 0 ? "less" : "more"), tip: (/** @type {DiffRow} */ row) => exactly(row.self, row.self_error, this.unit) },
-      { name: "before", label: "Self before", numeric: true, by: (/** @type {DiffRow} */ row) => row.self_from, cell: (/** @type {DiffRow} */ row) => amount(row.self_from, this.unit), tip: (/** @type {DiffRow} */ row) => exact(row.self_from, this.unit) },
-      { name: "after", label: "Self after", numeric: true, by: (/** @type {DiffRow} */ row) => row.self_to, cell: (/** @type {DiffRow} */ row) => amount(row.self_to, this.unit), tip: (/** @type {DiffRow} */ row) => exact(row.self_to, this.unit) },
+      // The error of a change is that of both figures together, so no less than that of each.
+      { name: "before", label: "Self before", numeric: true, by: (/** @type {DiffRow} */ row) => row.self_from, cell: (/** @type {DiffRow} */ row) => estimate(row.self_from, row.self_error, this.unit), tip: (/** @type {DiffRow} */ row) => exactly(row.self_from, row.self_error, this.unit) },
+      { name: "after", label: "Self after", numeric: true, by: (/** @type {DiffRow} */ row) => row.self_to, cell: (/** @type {DiffRow} */ row) => estimate(row.self_to, row.self_error, this.unit), tip: (/** @type {DiffRow} */ row) => exactly(row.self_to, row.self_error, this.unit) },
       { name: "name", label: "Function", wide: true, by: named, cell: named },
       { name: "module", label: "File", by: (/** @type {DiffRow} */ row) => row.file, cell: (/** @type {DiffRow} */ row) => row.file, tip: (/** @type {DiffRow} */ row) => row.path },
     ];
@@ -89,7 +90,8 @@ export class Diff {
     this.choose();
     const tree = this.graph.tree;
     if (!tree?.before) return;
-    say(this.note, `${signed(tree.change(0), tree.changeError[0], tree.unit)}: from ${amount(tree.before[0], tree.unit)} to ${amount(tree.value[0], tree.unit)}. Red frames grew, blue ones shrank; a frame is as wide as the larger of its two sizes.`);
+    const [error, unit] = [tree.error[0], tree.unit];
+    say(this.note, `${signed(tree.change(0), error, unit)}: from ${estimate(tree.before[0], error, unit)} to ${estimate(tree.value[0], error, unit)}. Red frames grew, blue ones shrank; a frame is as wide as the larger of its two sizes.`);
     this.graph.show();
     this.largest = Math.max(0, ...this.rows.map((row) => Math.abs(row.self)));
     const sorted = this.columns.some((column) => column.name === state.sort.replace(/^-/, "")) ? state.sort : "-change";

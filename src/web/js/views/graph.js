@@ -2,7 +2,7 @@
 
 import { fill, h, notice, say, set } from "../dom.js";
 import { isFiltered } from "../filter.js";
-import { amount, change as signed, estimateWithError, exact, exactly, number, percent } from "../format.js";
+import { change as signed, estimate, estimateWithError, exactly, number, percent } from "../format.js";
 import { nothingOf } from "../kinds.js";
 import { change, openSandwich, state } from "../state.js";
 import { Flame } from "../tree/flame.js";
@@ -128,7 +128,7 @@ export class Graph {
     const count = found.nodes.length;
     const file = path.slice(path.lastIndexOf("/") + 1);
     const name = path ? `${fn ? `${fn} (${file})` : noSymbol(file)}: ` : "";
-    say(this.matched, `${name}${amount(sum, tree.unit)} matched (${percent(sum, whole)}) in ${number(count)} ${count === 1 ? "frame" : "frames"}`);
+    say(this.matched, `${name}${estimate(sum, found.error, tree.unit)} matched (${percent(sum, whole)}) in ${number(count)} ${count === 1 ? "frame" : "frames"}`);
     set(this.matched, { "data-bytes": sum });
   }
 
@@ -169,8 +169,8 @@ export class Graph {
     const [value, unit] = [tree.value[node], tree.unit];
     const facts = [["total", estimateWithError(value, tree.error[node], unit), `${exactly(value, tree.error[node], unit)} of ${label(this.kind)}: this frame and everything below it`]];
     if (tree.before) {
-      facts.unshift(["change", signed(tree.change(node), tree.changeError[node], unit), exactly(tree.change(node), tree.changeError[node], unit)]);
-      facts.push(["before", amount(tree.before[node], unit), exact(tree.before[node], unit)]);
+      facts.unshift(["change", signed(tree.change(node), tree.error[node], unit), exactly(tree.change(node), tree.error[node], unit)]);
+      facts.push(["before", estimateWithError(tree.before[node], tree.error[node], unit), exactly(tree.before[node], tree.error[node], unit)]);
     }
     const [end, what] = this.what.callers ?? state.dir === "callers" ? ["no caller", "whose outermost frame this is"] : ["self", "that end in this frame"];
     facts.push([end, estimateWithError(tree.self[node], tree.selfError[node], unit), `${exactly(tree.self[node], tree.selfError[node], unit)} of stacks ${what}`]);
