@@ -190,6 +190,41 @@ fn the_ring_buffer_with_samples() {
     assert!(!said.contains("panicked"), "{said}");
 }
 
+/// Among what does not fit is the end of the command: it is found, and its last state is scanned, once.
+#[test]
+fn the_ring_buffer_at_the_end_of_a_command() {
+    let program = program("allocations");
+    let args = [
+        "--heap",
+        "--heap-interval",
+        "0",
+        "--",
+        program.to_str().unwrap(),
+    ];
+    let mut m = with_sizes("events=16384", &args);
+    let mut lines = Lines::of(&mut m.child);
+    lines.tell("hold 10 1000");
+    let pid = m.followed();
+    std::thread::sleep(std::time::Duration::from_secs(2));
+    crate::common::process::signal(m.pid(), libc::SIGSTOP);
+    lines.tell("hold 20000 1000");
+    lines.close();
+    eventually(LIMIT, "the command has ended", || {
+        matches!(crate::common::process::state(pid), 'Z' | 'X')
+    });
+    cont(m.pid());
+    let said = m.all_said();
+    assert!(
+        said.contains("process events not sent: ring buffer full"),
+        "{said}"
+    );
+    let resident = said.lines().find(|line| line.starts_with("resident "));
+    assert!(
+        resident.is_some_and(|line| line.ends_with("equal")),
+        "{said}"
+    );
+}
+
 /// The sums and the live blocks of `--heap=exact`.
 #[test]
 fn the_tables_of_exact_calls() {

@@ -138,10 +138,12 @@ impl Collector {
     pub(super) fn reconcile(&mut self) -> Result<()> {
         let lost = self.probe.process_events_lost();
         if lost != self.reconciled {
-            for event in reconcile::unheard(&self.probe, &self.aggregator)? {
+            let unheard = reconcile::unheard(&self.probe, &self.aggregator)?;
+            // Before: to apply the end of a command is to scan it, which comes back here.
+            self.reconciled = lost;
+            for event in unheard {
                 self.apply(&event, &mut Vec::new())?;
             }
-            self.reconciled = lost;
         }
         Ok(())
     }
