@@ -156,6 +156,9 @@ impl Injector {
         for tid in threads {
             let ready = Stopped::look(*tid).and_then(|thread| {
                 let filters = harm::check(&thread, self)?;
+                if call.args.contains(&Call::CHILD_STACK) {
+                    harm::check_child(&thread)?;
+                }
                 let way_back = WayBack::of(&thread, self)?;
                 let calls = [Some(call), later];
                 let calls = calls.into_iter().flatten();

@@ -1,5 +1,6 @@
 //! Where a call that the program does not make itself would do harm.
 
+use std::fs;
 use std::io;
 
 use super::control::ptrace;
@@ -49,6 +50,24 @@ pub(super) fn check(thread: &Stopped, injector: &Injector) -> Result<Filters, St
         "1" => Err(format!("thread {tid} runs in seccomp's strict mode")),
         _ => Err(format!("thread {tid} runs in an unknown mode of seccomp")),
     }
+}
+
+/// Whether a child that ends at once does no harm to those that come later: the first process of a PID namespace ends it with
+/// itself.
+///
+/// # Errors
+/// It may be the first one, or may end another one's namespace.
+pub(super) fn check_child(thread: &Stopped) -> Result<(), String> {
+    let tid = thread.tid;
+    // (There is nothing to read before the first child.)
+    let namespace = |name| fs::read_link(format!("/proc/{tid}/ns/{name}")).ok();
+    let own = namespace("pid");
+    if own.is_none() || own != namespace("pid_for_children") {
+        return Err(format!(
+            "thread {tid} has its children in another PID namespace (unshare, setns), which would end with the copy-on-write child"
+        ));
+    }
+    Ok(())
 }
 
 /// Whether the seccomp filters of a thread, which a child inherits, permit these calls, and those by which the thread
