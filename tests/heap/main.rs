@@ -20,6 +20,7 @@ mod headroom;
 mod http;
 mod jemalloc;
 mod kept_back;
+mod namespaces;
 mod python;
 mod seccomp;
 mod seen;
