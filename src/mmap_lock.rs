@@ -19,8 +19,9 @@ use crate::proc_text;
 
 /// After so long the lock counts as held. `fork` and `munmap` of gigabytes take tens of milliseconds.
 const PATIENCE: Duration = Duration::from_millis(100);
-/// On a busy machine, a thread may get no processor for a while, and then has not looked. This is the longest wait.
-const BUSY: Duration = Duration::from_secs(1);
+/// On a busy machine, a thread may get no processor for a while, and then has not looked: one that waits for the lock is told by
+/// [`is_blocked`]. This is the longest wait.
+const BUSY: Duration = Duration::from_secs(10);
 /// After so long without progress, another thread goes on with the processes that are left.
 const NEXT: Duration = Duration::from_millis(5);
 /// Maximum number of threads. A process that none of them comes to look at counts as held.
@@ -59,7 +60,7 @@ struct Asked {
 }
 
 /// Whether a process's mmap lock is held, so that reading its address space would wait. Takes a tenth of a second to say so
-/// for the first time (up to a second on a busy machine), then no time as long as it stays held. A process that has ended, or
+/// for the first time (longer where memprof gets no processor), then no time as long as it stays held. A process that has ended, or
 /// may not be read, holds nothing.
 pub(crate) fn is_held(pid: Pid) -> bool {
     !held(&[pid]).is_empty()

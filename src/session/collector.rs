@@ -181,8 +181,16 @@ struct Last {
     profile: Numbered,
     at: Instant,
     took: Duration,
-    /// The probe's count of activity before it; `None` if events were left unread, or if the target was active just before.
-    activity: Option<u64>,
+    /// `None` if events were left unread, or if the target was active just before.
+    settled: Option<Settled>,
+}
+
+/// What a scan of a target found that had done nothing for a while.
+struct Settled {
+    /// The probe's count of activity.
+    activity: u64,
+    /// How long it had not changed.
+    pause: Duration,
 }
 
 /// When the probe's count of activity last changed, as far as it was looked at.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::{Activity, Collector, Last, Numbered, SETTLE};
+use super::{Activity, Collector, Last, Numbered, SETTLE, Settled};
 use crate::aggregate::ReportError;
 use crate::api::{LastScan, ProviderError, Status};
 use crate::freeze::Freeze;
@@ -37,8 +37,11 @@ impl Pace {
     };
 }
 
-/// A page fault is counted when it begins. After so long without activity, its pages are there.
+/// A page fault is counted when it begins. After so long without activity, its pages are mostly there.
 const FAULTS_END: Duration = Duration::from_millis(50);
+/// The end of a fault is not seen, which a disk or a busy machine may delay. So a scan after a pause is trusted until the pause
+/// is so many times as long; an idle target is scanned more and more rarely.
+const TRUSTED: u32 = 4;
 /// Minimum size of an event in the ring buffer, in bytes.
 const EVENT_BYTES: u64 = 48;
 
@@ -61,7 +64,7 @@ impl Collector {
             sequence: last.profile.0,
             profile: Arc::clone(&last.profile.1),
             took: last.took,
-            current: last.activity == Some(self.probe.activity()),
+            current: self.is_current(last),
         });
         Status {
             pids: self.aggregator.pids(),
@@ -109,7 +112,8 @@ impl Collector {
         }
         self.probe.look_for_swap();
         let activity = self.look_at_activity();
-        let quiet = self.activity.changed.elapsed() >= FAULTS_END;
+        let pause = self.activity.changed.elapsed();
+        let quiet = pause >= FAULTS_END;
         (self.unscanned, self.older, self.held) = (0, 0, 0);
         let start = Instant::now();
         let (snapshot, outcome) = self.snapshot(freeze)?;
@@ -154,9 +158,17 @@ impl Collector {
             took,
             // What had not been read then is missing, as may be the pages of a fault that was under way, and neither need
             // be followed by anything else.
-            activity: (settled && quiet).then_some(activity),
+            settled: (settled && quiet).then_some(Settled { activity, pause }),
         });
         Ok(profile)
+    }
+
+    /// Whether the target has not changed since this scan.
+    fn is_current(&self, last: &Last) -> bool {
+        last.settled.as_ref().is_some_and(|settled| {
+            settled.activity == self.probe.activity()
+                && self.activity.changed.elapsed() < settled.pause * TRUSTED
+        })
     }
 
     /// The probe's count of activity. Notes when it changes.
@@ -176,12 +188,12 @@ impl Collector {
         if self.target.is_none() {
             return;
         }
-        let activity = self.look_at_activity();
+        self.look_at_activity();
         let due = match &self.last {
             None => true,
             Some(last) => {
                 let pause = self.pace.pause.max(last.took * self.pace.share);
-                last.activity != Some(activity) && last.at.elapsed() >= pause
+                !self.is_current(last) && last.at.elapsed() >= pause
             }
         };
         if due {

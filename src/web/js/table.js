@@ -8,6 +8,8 @@ import { change } from "./state.js";
 const [ROW, NARROW_ROW] = [26, 40];
 /** Number of the longest names whose width is measured. */
 const MEASURED = 24;
+/** Width of a column of estimates, in rem: `123.4 MiB ± 23.4 MiB`. */
+export const ESTIMATE = 10.5;
 
 /**
  * @template T
@@ -74,7 +76,11 @@ export class Table {
 
   width(/** @type {Column<T>} */ column, /** @type {boolean} */ last) {
     if (column.wide) return { least: this.narrow ? 13 : 12, most: last || this.narrow ? "1fr" : "var(--wide, 12rem)" };
-    if (column.numeric) return this.narrow ? { least: 6, most: "6rem" } : { least: 7.5, most: "7.5rem" };
+    if (column.numeric) {
+      // On a narrow screen, an error has a line of its own.
+      const rem = this.narrow ? (column.rem ? 7 : 6) : (column.rem ?? 7.5);
+      return { least: rem, most: `${rem}rem` };
+    }
     return { least: column.rem ?? 8, most: last && !this.narrow ? "1fr" : `${column.rem ?? 12}rem` };
   }
 

@@ -5,7 +5,7 @@ import { fill, h, notice, say, set } from "../dom.js";
 import { isFiltered } from "../filter.js";
 import { bytes, estimate, estimateWithError, exactly, number, span } from "../format.js";
 import { change, state } from "../state.js";
-import { bar, pages, Table } from "../table.js";
+import { bar, ESTIMATE, pages, Table } from "../table.js";
 import { noSymbol } from "../words.js";
 
 const LIMIT = 100;
@@ -79,10 +79,10 @@ export class Allocations {
     const average = (/** @type {number | null} */ value, /** @type {number | null} */ error, /** @type {(value: number) => string} */ text) => (value === null ? "none" : `${text(value)}${error ? ` ± ${text(1.96 * error)} (95 %)` : ""}`);
     const columns = [
       { name: "key", label: "Group", wide: true, by: () => "", cell: (/** @type {Row} */ row) => common(row)[0], tip: (/** @type {Row} */ row) => common(row)[0] },
-      { name: "allocated", label: "Allocated", title: "Bytes allocated, also those freed since (estimated)", numeric: true, by: () => 0, cell: (/** @type {Row} */ row) => bar(estimate(row.alloc_space, row.alloc_space_error), row.alloc_space, this.whole), tip: (/** @type {Row} */ row) => exactly(row.alloc_space, row.alloc_space_error) },
-      { name: "live", label: "Live", title: "Bytes that are not freed (estimated)", numeric: true, by: () => 0, cell: (/** @type {Row} */ row) => bar(estimate(row.inuse_space, row.inuse_space_error), row.inuse_space, this.wholeLive, "second"), tip: (/** @type {Row} */ row) => exactly(row.inuse_space, row.inuse_space_error) },
-      { name: "temporary", label: "Temporary", title: "Bytes freed within --heap-temporary (estimated)", numeric: true, by: () => 0, cell: (/** @type {Row} */ row) => estimate(row.temporary_space, row.temporary_space_error), tip: (/** @type {Row} */ row) => exactly(row.temporary_space, row.temporary_space_error) },
-      { name: "objects", label: "Number", title: "Number of allocations (estimated)", numeric: true, by: () => 0, cell: (/** @type {Row} */ row) => estimate(row.alloc_objects, row.alloc_objects_error, "objects"), tip: (/** @type {Row} */ row) => `${exactly(row.alloc_objects, row.alloc_objects_error, "objects")}; ${number(row.samples)} samples` },
+      { name: "allocated", label: "Allocated", title: "Bytes allocated, also those freed since (estimated)", numeric: true, rem: ESTIMATE, by: () => 0, cell: (/** @type {Row} */ row) => bar(estimate(row.alloc_space, row.alloc_space_error), row.alloc_space, this.whole), tip: (/** @type {Row} */ row) => exactly(row.alloc_space, row.alloc_space_error) },
+      { name: "live", label: "Live", title: "Bytes that are not freed (estimated)", numeric: true, rem: ESTIMATE, by: () => 0, cell: (/** @type {Row} */ row) => bar(estimate(row.inuse_space, row.inuse_space_error), row.inuse_space, this.wholeLive, "second"), tip: (/** @type {Row} */ row) => exactly(row.inuse_space, row.inuse_space_error) },
+      { name: "temporary", label: "Temporary", title: "Bytes freed within --heap-temporary (estimated)", numeric: true, rem: ESTIMATE, by: () => 0, cell: (/** @type {Row} */ row) => estimate(row.temporary_space, row.temporary_space_error), tip: (/** @type {Row} */ row) => exactly(row.temporary_space, row.temporary_space_error) },
+      { name: "objects", label: "Number", title: "Number of allocations (estimated)", numeric: true, rem: ESTIMATE, by: () => 0, cell: (/** @type {Row} */ row) => estimate(row.alloc_objects, row.alloc_objects_error, "objects"), tip: (/** @type {Row} */ row) => `${exactly(row.alloc_objects, row.alloc_objects_error, "objects")}; ${number(row.samples)} samples` },
       { name: "size", label: "Avg. size", title: "Average size of these allocations (estimated)", numeric: true, by: () => 0, cell: (/** @type {Row} */ row) => (row.average_size === null ? "–" : bytes(Math.round(row.average_size))), tip: (/** @type {Row} */ row) => average(row.average_size, row.average_size_error, (value) => bytes(Math.round(value))) },
       { name: "lifetime", label: "Avg. lifetime", title: "How long those that were freed lived, on average (estimated)", numeric: true, by: () => 0, cell: (/** @type {Row} */ row) => time(row.average_lifetime), tip: (/** @type {Row} */ row) => average(row.average_lifetime, row.average_lifetime_error, time) },
       { name: "age", label: "Avg. age", title: "How long those that live have lived, on average (estimated)", numeric: true, by: () => 0, cell: (/** @type {Row} */ row) => time(row.average_age), tip: (/** @type {Row} */ row) => average(row.average_age, row.average_age_error, time) },

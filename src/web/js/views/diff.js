@@ -4,7 +4,7 @@ import { api } from "../api.js";
 import { fill, h, notice, say, select } from "../dom.js";
 import { change as signed, clock, estimate, exactly } from "../format.js";
 import { change, state } from "../state.js";
-import { bar, sort, Table } from "../table.js";
+import { bar, ESTIMATE, sort, Table } from "../table.js";
 import { noSymbol } from "../words.js";
 import { Graph } from "./graph.js";
 
@@ -19,10 +19,10 @@ export class Diff {
     this.largest = 0;
     this.graph = new Graph({ draw: "flame", fetch: () => api.diffTree(state), empty: "There is no memory of this kind at either moment." });
     this.columns = [
-      { name: "change", label: "Change", title: "Self after minus self before: memory that the function itself touched or allocated", numeric: true, by: (/** @type {DiffRow} */ row) => row.self, cell: (/** @type {DiffRow} */ row) => bar(signed(row.self, row.self_error, this.unit), row.self, this.largest, row.self < 0 ? "less" : "more"), tip: (/** @type {DiffRow} */ row) => exactly(row.self, row.self_error, this.unit) },
+      { name: "change", label: "Change", title: "Self after minus self before: memory that the function itself touched or allocated", numeric: true, rem: ESTIMATE, by: (/** @type {DiffRow} */ row) => row.self, cell: (/** @type {DiffRow} */ row) => bar(signed(row.self, row.self_error, this.unit), row.self, this.largest, row.self < 0 ? "less" : "more"), tip: (/** @type {DiffRow} */ row) => exactly(row.self, row.self_error, this.unit) },
       // The error of a change is that of both figures together, so no less than that of each.
-      { name: "before", label: "Self before", numeric: true, by: (/** @type {DiffRow} */ row) => row.self_from, cell: (/** @type {DiffRow} */ row) => estimate(row.self_from, row.self_error, this.unit), tip: (/** @type {DiffRow} */ row) => exactly(row.self_from, row.self_error, this.unit) },
-      { name: "after", label: "Self after", numeric: true, by: (/** @type {DiffRow} */ row) => row.self_to, cell: (/** @type {DiffRow} */ row) => estimate(row.self_to, row.self_error, this.unit), tip: (/** @type {DiffRow} */ row) => exactly(row.self_to, row.self_error, this.unit) },
+      { name: "before", label: "Self before", numeric: true, rem: ESTIMATE, by: (/** @type {DiffRow} */ row) => row.self_from, cell: (/** @type {DiffRow} */ row) => estimate(row.self_from, row.self_error, this.unit), tip: (/** @type {DiffRow} */ row) => exactly(row.self_from, row.self_error, this.unit) },
+      { name: "after", label: "Self after", numeric: true, rem: ESTIMATE, by: (/** @type {DiffRow} */ row) => row.self_to, cell: (/** @type {DiffRow} */ row) => estimate(row.self_to, row.self_error, this.unit), tip: (/** @type {DiffRow} */ row) => exactly(row.self_to, row.self_error, this.unit) },
       { name: "name", label: "Function", wide: true, by: named, cell: named },
       { name: "module", label: "File", by: (/** @type {DiffRow} */ row) => row.file, cell: (/** @type {DiffRow} */ row) => row.file, tip: (/** @type {DiffRow} */ row) => row.path },
     ];

@@ -6,7 +6,7 @@ import { isFiltered } from "../filter.js";
 import { amount, estimate, estimateWithError, exactly, number, percent } from "../format.js";
 import { isOfHeap, nothingOf, unitOf } from "../kinds.js";
 import { change, state } from "../state.js";
-import { bar, pages, Table } from "../table.js";
+import { bar, ESTIMATE, pages, Table } from "../table.js";
 import { fileName } from "../tree/legend.js";
 import { label, noSymbol, SELF, TOTAL } from "../words.js";
 
@@ -31,8 +31,8 @@ export class Functions {
     /** The settings of the rows that are shown or asked for. */
     this.asked = "";
     const columns = [
-      { name: "self", label: "Self", title: SELF, numeric: true, by: () => 0, cell: (/** @type {FunctionRow} */ row) => bar(estimate(row.self, row.self_error, this.unit), row.self, this.whole), tip: (/** @type {FunctionRow} */ row) => exactly(row.self, row.self_error, this.unit) },
-      { name: "total", label: "Total", title: TOTAL, numeric: true, by: () => 0, cell: (/** @type {FunctionRow} */ row) => bar(estimate(row.total, row.total_error, this.unit), row.total, this.whole, "second"), tip: (/** @type {FunctionRow} */ row) => exactly(row.total, row.total_error, this.unit) },
+      { name: "self", label: "Self", title: SELF, numeric: true, rem: ESTIMATE, by: () => 0, cell: (/** @type {FunctionRow} */ row) => bar(estimate(row.self, row.self_error, this.unit), row.self, this.whole), tip: (/** @type {FunctionRow} */ row) => exactly(row.self, row.self_error, this.unit) },
+      { name: "total", label: "Total", title: TOTAL, numeric: true, rem: ESTIMATE, by: () => 0, cell: (/** @type {FunctionRow} */ row) => bar(estimate(row.total, row.total_error, this.unit), row.total, this.whole, "second"), tip: (/** @type {FunctionRow} */ row) => exactly(row.total, row.total_error, this.unit) },
       { name: "share", label: "Total %", title: "Share of everything in this view", numeric: true, cell: (/** @type {FunctionRow} */ row) => percent(row.total, this.whole) },
       { name: "name", label: "Function", wide: true, by: () => "", cell: (/** @type {FunctionRow} */ row) => row.function ?? noSymbol(row.file) },
       { name: "module", label: "File", cell: (/** @type {FunctionRow} */ row) => fileName(row.file, row.category.startsWith("own"), row.line), tip: (/** @type {FunctionRow} */ row) => row.path },
