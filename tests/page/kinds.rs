@@ -172,7 +172,7 @@ fn figures_of_the_heap_have_their_unit_and_error() {
     assert!(selection.contains("total 5,009 ± 277"), "{selection}");
     let legend = browser.text(".graph > .legend");
     assert!(
-        legend.contains(" 5,009") && !legend.contains("iB"),
+        legend.contains(" ~5,009") && !legend.contains("iB"),
         "{legend}"
     );
     // Thresholds are sizes.

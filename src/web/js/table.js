@@ -77,8 +77,8 @@ export class Table {
   width(/** @type {Column<T>} */ column, /** @type {boolean} */ last) {
     if (column.wide) return { least: this.narrow ? 13 : 12, most: last || this.narrow ? "1fr" : "var(--wide, 12rem)" };
     if (column.numeric) {
-      // On a narrow screen, an error has a line of its own.
-      const rem = this.narrow ? (column.rem ? 7 : 6) : (column.rem ?? 7.5);
+      // On a narrow screen, a long figure has two lines.
+      const rem = this.narrow ? 6 : (column.rem ?? 7.5);
       return { least: rem, most: `${rem}rem` };
     }
     return { least: column.rem ?? 8, most: last && !this.narrow ? "1fr" : `${column.rem ?? 12}rem` };
