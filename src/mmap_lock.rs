@@ -19,8 +19,8 @@ use crate::proc_text;
 
 /// After so long the lock counts as held. `fork` and `munmap` of gigabytes take tens of milliseconds.
 const PATIENCE: Duration = Duration::from_millis(100);
-/// On a busy machine, a thread may get no processor for a while, and then has not looked: one that waits for the lock is told by
-/// [`is_blocked`]. This is the longest wait.
+/// On a busy machine, a thread may get no processor for a while, and then has not looked. ([`is_blocked`] tells it from one that
+/// waits for the lock.) This is the longest wait.
 const BUSY: Duration = Duration::from_secs(10);
 /// After so long without progress, another thread goes on with the processes that are left.
 const NEXT: Duration = Duration::from_millis(5);
@@ -36,6 +36,7 @@ static LOOKING: Mutex<Looking> = Mutex::new(Looking {
     asked: BTreeMap::new(),
     threads: 0,
     idle: 0,
+    refused: false,
 });
 /// There is something in the queue.
 static WANTED: Condvar = Condvar::new();
@@ -50,6 +51,8 @@ struct Looking {
     threads: usize,
     /// Those of `threads` that wait for work.
     idle: usize,
+    /// The kernel refused the last thread that was to be started.
+    refused: bool,
 }
 
 /// A process that was asked for.
@@ -110,7 +113,7 @@ impl Looking {
         let waited = since.elapsed();
         let cannot_look = || match by {
             Some(thread) => is_blocked(*thread),
-            None => self.threads == MOST,
+            None => self.threads == MOST || self.refused,
         };
         waited >= BUSY || waited >= PATIENCE && cannot_look()
     }
@@ -123,8 +126,9 @@ impl Looking {
             let thread = thread::Builder::new()
                 .name("memprof-look".into())
                 .stack_size(STACK);
+            self.refused = thread.spawn(look).is_err();
             // Without it, what is in the queue counts as held.
-            self.threads += usize::from(thread.spawn(look).is_ok());
+            self.threads += usize::from(!self.refused);
         }
     }
 

@@ -101,7 +101,7 @@ pub fn open(path: &FilePath) -> Result<Saved, SavedError> {
 /// ```
 /// use memprof::saved::{self, SavedError};
 ///
-/// let error = saved::read(&b"{\"format\":\"memprof profile\",\"version\":3"[..], 1 << 20).unwrap_err();
+/// let error = saved::read(&b"{\"format\":\"memprof profile\""[..], 1 << 20).unwrap_err();
 /// assert!(matches!(error, SavedError::Truncated(_)));
 /// ```
 pub fn read(input: impl Read, limit: u64) -> Result<Saved, SavedError> {

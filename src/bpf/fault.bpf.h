@@ -272,7 +272,7 @@ static __always_inline int large(unsigned int order, gfp_t gfp)
 
 /*
  * Gives the page of a fault that was allocated its owner, and the rest of a larger allocation where a page has none.
- * (A function of its own: what it keeps on the BPF stack is not below the walk, which has the rest.)
+ * (Not inline: the walk, which the caller calls first, leaves too little of the BPF stack for its variables.)
  */
 static __noinline int set_owners(struct task_state *st, struct page_chunk *chunk, __u32 stack)
 {

@@ -53,7 +53,7 @@ static __always_inline struct sample_probe *hit_probe(struct pt_regs *ctx)
 	return bpf_map_lookup_elem(&sample_probes, &cookie);
 }
 
-/* Sends a record of the probe that was hit. (Not inline: where stacks are walked, none of the 512 bytes of stack is left;
+/* Sends a record of the probe that was hit. (Not inline: where stacks are walked, little of the 512 bytes of stack is left;
  * see ARCHITECTURE.md.) */
 static __noinline int send_sample(struct pt_regs *ctx, struct task_state *st, __u32 stack)
 {

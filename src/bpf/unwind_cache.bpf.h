@@ -263,7 +263,7 @@ static long keep_words(__u64 i, struct keep_words_ctx *c)
 
 /*
  * Makes the walk that just ended the cached one: the part that the two share stays in place, the rest moves up to it.
- * (A function of its own: what it keeps on the BPF stack is not below the walk, which has the rest.)
+ * (Not inline: the walk, which the caller calls first, leaves too little of the BPF stack for its variables.)
  */
 static __noinline int keep_walk(struct task_state *st)
 {

@@ -20,7 +20,7 @@ use crate::event::Pid;
 const PAUSE: Duration = Duration::from_micros(50);
 /// Number of threads that are seized before signals are passed on.
 const BATCH: usize = 256;
-/// How long a thread is waited for that another guard traces: of another memprof, or one that reaps what an earlier one has left.
+/// How long a thread is waited for that another guard traces: another memprof's, or one that reaps the child of an earlier holder.
 const OTHERS: Duration = Duration::from_millis(200);
 
 /// Threads that the current thread of memprof traces. The kernel releases the remaining ones when that thread
@@ -59,15 +59,19 @@ pub(super) enum StopError {
 }
 
 impl Tracees {
-    /// Seizes the threads of a process, which continue to run. Another guard that traces one of them lets go soon, and is waited for.
+    /// Seizes the threads of a process, which continue to run. If another guard traces one of them, waits until that lets go.
     pub(super) fn seize_patiently(&mut self, pid: Pid) -> Result<(), StopError> {
         let begun = Instant::now();
+        // A guard may have let go since the kernel refused.
+        let mut once_more = true;
         loop {
             match self.seize(pid) {
                 Err(StopError::Refused(tid, e)) => {
-                    if begun.elapsed() >= OTHERS || !threads::is_traced_by_guard(tid) {
+                    let is_guarded = threads::is_traced_by_guard(tid);
+                    if begun.elapsed() >= OTHERS || !is_guarded && !once_more {
                         return Err(StopError::Refused(tid, e));
                     }
+                    once_more = is_guarded;
                     std::thread::sleep(PAUSE);
                     self.known.remove(&tid);
                 }

@@ -182,14 +182,13 @@ struct Last {
     at: Instant,
     took: Duration,
     /// `None` if events were left unread, or if the target was active just before.
-    settled: Option<Settled>,
+    idle: Option<Idle>,
 }
 
-/// What a scan of a target found that had done nothing for a while.
-struct Settled {
-    /// The probe's count of activity.
+/// How long the target had been idle when it was scanned.
+struct Idle {
+    /// The probe's count of activity, which did not change meanwhile.
     activity: u64,
-    /// How long it had not changed.
     pause: Duration,
 }
 

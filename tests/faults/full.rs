@@ -153,9 +153,8 @@ fn the_ring_buffer_with_everything() {
     workload.end();
 }
 
-/// Sampled allocations and their frees, each allocation being a sample.
-#[test]
-fn the_ring_buffer_with_samples() {
+/// A command with sampled allocations, each being a sample, more than the ring buffer holds: memprof is stopped.
+fn with_too_many_samples() -> (Memprof, Lines, Pid) {
     let program = program("allocations");
     let args = [
         "--heap",
@@ -172,6 +171,13 @@ fn the_ring_buffer_with_samples() {
     std::thread::sleep(std::time::Duration::from_secs(2));
     crate::common::process::signal(m.pid(), libc::SIGSTOP);
     lines.tell("hold 20000 1000");
+    (m, lines, pid)
+}
+
+/// Sampled allocations and their frees.
+#[test]
+fn the_ring_buffer_with_samples() {
+    let (m, mut lines, pid) = with_too_many_samples();
     lines.tell("release 10000");
     cont(m.pid());
     says_lost(&m, "sampled allocations not sent: ring buffer full");
@@ -193,21 +199,7 @@ fn the_ring_buffer_with_samples() {
 /// Among what does not fit is the end of the command: it is found, and its last state is scanned, once.
 #[test]
 fn the_ring_buffer_at_the_end_of_a_command() {
-    let program = program("allocations");
-    let args = [
-        "--heap",
-        "--heap-interval",
-        "0",
-        "--",
-        program.to_str().unwrap(),
-    ];
-    let mut m = with_sizes("events=16384", &args);
-    let mut lines = Lines::of(&mut m.child);
-    lines.tell("hold 10 1000");
-    let pid = m.followed();
-    std::thread::sleep(std::time::Duration::from_secs(2));
-    crate::common::process::signal(m.pid(), libc::SIGSTOP);
-    lines.tell("hold 20000 1000");
+    let (m, mut lines, pid) = with_too_many_samples();
     lines.close();
     eventually(LIMIT, "the command has ended", || {
         matches!(crate::common::process::state(pid), 'Z' | 'X')

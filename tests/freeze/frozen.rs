@@ -14,7 +14,7 @@ pub fn guard() -> Guard {
 }
 
 pub fn sleeper() -> Child {
-    // What reads the output of a failed test does not wait for it.
+    // If the test fails, it runs on: it does not keep the output open.
     let mut sleep = Command::new("sleep");
     sleep.arg("600").stdout(Stdio::null()).stderr(Stdio::null());
     sleep.spawn().expect("sleep")

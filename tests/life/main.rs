@@ -21,6 +21,7 @@ mod frozen_marks;
 mod generations;
 mod held;
 mod killed_frozen;
+mod late_faults;
 mod let_go;
 mod many;
 mod max_freeze;

@@ -272,7 +272,7 @@ fn compaction(run: &mut Run) -> Done {
 }
 
 fn userfaultfd(run: &mut Run) -> Done {
-    run.can("uffd 0 2097152")?;
+    run.can("uffd 0 2097152 0")?;
     let report = run.check(&[]);
     let thread = report.under("pthread_create", Anon);
     let bytes = report.under("cmd_uffd", Anon);

@@ -34,7 +34,7 @@
 //   shrink S LEN          by LEN bytes
 //   remove_range S OFF LEN fallocate(2): a hole in the memfd
 //   memfd_write S LEN     a memfd, written by write(2) and never mapped
-//   uffd S LEN            anonymous memory filled by UFFDIO_COPY when touched
+//   uffd S LEN MS         anonymous memory filled by UFFDIO_COPY, MS milliseconds after each page is touched
 //   stack KIB             grows the main thread's stack by KIB KiB
 //   heap LEN              malloc, each page written; realloc LEN: to that size; free
 //   fork S OFF LEN        a child that stores to these pages and stays   end: it ends
@@ -368,6 +368,7 @@ static NOINLINE void *serve_uffd(void *fd)
 			.len = page_size,
 		};
 
+		usleep(arg[2] * 1000);
 		ioctl((int)(intptr_t)fd, UFFDIO_COPY, &copy);
 	}
 	return NULL;
@@ -683,7 +684,7 @@ static const struct command commands[] = {
 	COMMAND(touch, "snn"), COMMAND(again, "snn"), COMMAND(look, "snn"), COMMAND(number, "snn"),
 	COMMAND(fill, "snn"), COMMAND(advise, "snnn"), COMMAND(lock, "snn"), COMMAND(unlock, "snn"),
 	COMMAND(protect, "snnn"), COMMAND(unmap, "snn"), COMMAND(move, "s"), COMMAND(grow, "sn"),
-	COMMAND(shrink, "sn"), COMMAND(remove_range, "snn"), COMMAND(memfd_write, "sn"), COMMAND(uffd, "sn"),
+	COMMAND(shrink, "sn"), COMMAND(remove_range, "snn"), COMMAND(memfd_write, "sn"), COMMAND(uffd, "snn"),
 	COMMAND(stack, "n"), COMMAND(heap, "n"), COMMAND(realloc, "n"), COMMAND(free, ""),
 	COMMAND(fork, "snn"), COMMAND(end, ""), COMMAND(vfork, "snn"), COMMAND(clone_vm, "snn"),
 	COMMAND(exec, ""), COMMAND(read, "pnn"), COMMAND(write, "pnn"), COMMAND(direct, "pn"),

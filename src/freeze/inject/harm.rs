@@ -52,14 +52,14 @@ pub(super) fn check(thread: &Stopped, injector: &Injector) -> Result<Filters, St
     }
 }
 
-/// Whether a child that ends at once does no harm to those that come later: the first process of a PID namespace ends it with
-/// itself.
+/// Checks that a thread has its children in its own PID namespace. In another one, memprof's child may be the first process, with
+/// which the namespace ends: the thread could have no child any more.
 ///
 /// # Errors
-/// It may be the first one, or may end another one's namespace.
+/// It has them in another one, or the kernel does not say.
 pub(super) fn check_child(thread: &Stopped) -> Result<(), String> {
     let tid = thread.tid;
-    // (There is nothing to read before the first child.)
+    // (Of a namespace without a process, the kernel shows nothing.)
     let namespace = |name| fs::read_link(format!("/proc/{tid}/ns/{name}")).ok();
     let own = namespace("pid");
     if own.is_none() || own != namespace("pid_for_children") {

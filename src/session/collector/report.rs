@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::{Activity, Collector, Last, Numbered, SETTLE, Settled};
+use super::{Activity, Collector, Idle, Last, Numbered, SETTLE};
 use crate::aggregate::ReportError;
 use crate::api::{LastScan, ProviderError, Status};
 use crate::freeze::Freeze;
@@ -39,8 +39,8 @@ impl Pace {
 
 /// A page fault is counted when it begins. After so long without activity, its pages are mostly there.
 const FAULTS_END: Duration = Duration::from_millis(50);
-/// The end of a fault is not seen, which a disk or a busy machine may delay. So a scan after a pause is trusted until the pause
-/// is so many times as long; an idle target is scanned more and more rarely.
+/// A disk or a busy machine may delay the end of a fault, which is not counted. So a scan of a target that has been idle for some
+/// time is trusted until it has been idle for so many times as long. It is scanned more and more rarely then.
 const TRUSTED: u32 = 4;
 /// Minimum size of an event in the ring buffer, in bytes.
 const EVENT_BYTES: u64 = 48;
@@ -158,16 +158,16 @@ impl Collector {
             took,
             // What had not been read then is missing, as may be the pages of a fault that was under way, and neither need
             // be followed by anything else.
-            settled: (settled && quiet).then_some(Settled { activity, pause }),
+            idle: (settled && quiet).then_some(Idle { activity, pause }),
         });
         Ok(profile)
     }
 
     /// Whether the target has not changed since this scan.
     fn is_current(&self, last: &Last) -> bool {
-        last.settled.as_ref().is_some_and(|settled| {
-            settled.activity == self.probe.activity()
-                && self.activity.changed.elapsed() < settled.pause * TRUSTED
+        last.idle.as_ref().is_some_and(|idle| {
+            idle.activity == self.probe.activity()
+                && self.activity.changed.elapsed() < idle.pause * TRUSTED
         })
     }
 

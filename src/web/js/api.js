@@ -193,8 +193,8 @@ function labelled(/** @type {string} */ type, /** @type {string | undefined} */ 
 
 function tree(/** @type {any} */ reply, kind = "cache") {
   const { parent, frame, total, self, error, self_error, from, to, self_from, self_to } = reply.nodes;
-  const amounts = from ? { value: to, self: self_to, before: from, selfBefore: self_from, error, selfError: self_error } : { value: total, self, error, selfError: self_error };
-  const made = new Tree({ frames: frames(reply), parent: parent.map((/** @type {number | null} */ p) => p ?? -1), frame, ...amounts });
+  const amounts = from ? { value: to, self: self_to, before: from, selfBefore: self_from } : { value: total, self };
+  const made = new Tree({ frames: frames(reply), parent: parent.map((/** @type {number | null} */ p) => p ?? -1), frame, ...amounts, error, selfError: self_error });
   made.cut = reply.cut;
   made.report = reply.report;
   made.unit = unitOf(kind);

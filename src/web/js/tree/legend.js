@@ -58,7 +58,7 @@ function totals(/** @type {Tree} */ tree, /** @type {number} */ zoom) {
     if (!at || node < at.end) return;
     const counted = zoom <= node ? node : zoom;
     at.total += tree.value[counted];
-    // As in a search.
+    // Taken as independent, as in a search.
     at.error = Math.hypot(at.error, tree.error[counted]);
     at.end = tree.end[node];
   };

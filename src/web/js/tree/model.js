@@ -41,7 +41,7 @@ export class Tree {
     this.self = pick(rows.self);
     /** Standard errors of `value`; in a diff those of the change, which are no less than that of either figure. */
     this.error = rows.error ? pick(rows.error) : new Float64Array(count);
-    /** The same of `self`. */
+    /** Standard errors of `self`; in a diff those of its change. */
     this.selfError = rows.selfError ? pick(rows.selfError) : new Float64Array(count);
     this.before = rows.before ? pick(rows.before) : null;
     this.selfBefore = rows.selfBefore ? pick(rows.selfBefore) : null;

@@ -53,7 +53,7 @@ export function search(/** @type {Tree} */ tree, /** @type {What} */ what, withi
     if (node < counted) continue;
     // Its value includes all descendants.
     bytes += tree.value[node];
-    // As if they were independent: what one has of the same mapping, another has not.
+    // Taken as independent. Nodes with memory of one mapping are not: mostly, what one has too much, another has too little.
     error = Math.hypot(error, tree.error[node]);
     counted = tree.end[node];
   }

@@ -1,7 +1,7 @@
 // The call tree as a table with collapsible rows.
 
 import { h } from "../dom.js";
-import { amount, change as signed, estimate, exactly, percent } from "../format.js";
+import { estimate, exactly, percent } from "../format.js";
 import { bar, ESTIMATE, Table } from "../table.js";
 import { SELF } from "../words.js";
 import { fileName } from "./legend.js";
@@ -30,7 +30,7 @@ export class TreeTable {
     const tree = () => /** @type {Shown} */ (this.shown).tree;
     const columns = [
       { name: "value", label: "Total", title: "The frame and everything below it", numeric: true, rem: ESTIMATE, cell: (/** @type {number} */ n) => bar(estimate(tree().value[n], tree().error[n], tree().unit), tree().value[n], tree().value[0]), tip: (/** @type {number} */ n) => exactly(tree().value[n], tree().error[n], tree().unit) },
-      { name: "share", label: "Share", title: "Share of the whole, or growth", numeric: true, rem: ESTIMATE, cell: (/** @type {number} */ n) => (tree().isDiff ? signed(tree().change(n), tree().error[n], tree().unit) : percent(tree().value[n], tree().value[0])) },
+      { name: "share", label: "Share", title: "Share of the whole", numeric: true, cell: (/** @type {number} */ n) => percent(tree().value[n], tree().value[0]) },
       { name: "self", label: "Self", title: SELF, numeric: true, rem: ESTIMATE, cell: (/** @type {number} */ n) => estimate(tree().self[n], tree().selfError[n], tree().unit), tip: (/** @type {number} */ n) => exactly(tree().self[n], tree().selfError[n], tree().unit) },
       { name: "name", label: "Frame", wide: true, indent: (/** @type {number} */ n) => this.indent(n) + TOGGLE, cell: (/** @type {number} */ n) => this.name(n), tip: (/** @type {number} */ n) => tree().of(n).name },
       { name: "module", label: "File", cell: (/** @type {number} */ n) => fileName(tree().of(n).module, Boolean(tree().of(n).own), tree().of(n).line), tip: (/** @type {number} */ n) => tree().of(n).path ?? tree().of(n).module },
