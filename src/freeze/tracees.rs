@@ -46,6 +46,9 @@ enum State {
     Interrupted,
     /// Stopped; the pending signal, or 0.
     Stopped(i32),
+    /// Exiting, because it was killed. It is traced, and its parent cannot collect it, until it is waited for.
+    Exiting,
+    /// Not traced any more.
     Ended,
 }
 
@@ -250,7 +253,7 @@ impl Tracees {
         self.threads.iter().any(|t| t.state == State::Interrupted)
     }
 
-    /// Whether a thread is traced: one that has not stopped can be let go only by the end of the current thread of memprof.
+    /// Whether a thread is traced: one that has not stopped, or exits, can be let go only by the end of the current thread of memprof.
     pub(super) fn has_any(&self) -> bool {
         self.threads.iter().any(|t| t.state != State::Ended)
     }
@@ -271,7 +274,7 @@ impl Tracee {
     fn interrupt(&mut self) {
         self.state = match request(libc::PTRACE_INTERRUPT, self.tid, 0) {
             Ok(()) => State::Interrupted,
-            Err(_) => State::Ended,
+            Err(_) => State::Exiting,
         };
     }
 
@@ -281,8 +284,13 @@ impl Tracee {
             self.poll();
         }
         if let State::Stopped(signal) = self.state {
-            let _ = request(libc::PTRACE_DETACH, self.tid, signal);
-            self.state = State::Ended;
+            self.state = match request(libc::PTRACE_DETACH, self.tid, signal) {
+                Ok(()) => State::Ended,
+                Err(_) => State::Exiting,
+            };
+        }
+        if self.state == State::Exiting {
+            self.poll();
         }
     }
 

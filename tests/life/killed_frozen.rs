@@ -38,7 +38,7 @@ fn its_parent_can_collect_it() {
         let (m, killed) = (&m, &killed);
         scope.spawn(move || {
             while !killed.load(Ordering::Relaxed) {
-                // The last request fails.
+                // The last request fails. There is none after it, which might collect what that has left.
                 m.send("POST", "/v2/marks", r#"{"freeze": true}"#);
                 std::thread::sleep(Duration::from_millis(20));
             }
@@ -46,8 +46,8 @@ fn its_parent_can_collect_it() {
         let begun = Instant::now();
         while state(pid) != 't' && begun.elapsed() < LIMIT {}
         let held = state(pid) == 't';
-        signal(pid, libc::SIGKILL);
         killed.store(true, Ordering::Relaxed);
+        signal(pid, libc::SIGKILL);
         assert!(held, "it was never frozen");
     });
     // Fails if there is no line within a minute: then the parent waits for a child that memprof still traces.
