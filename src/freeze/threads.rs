@@ -3,6 +3,8 @@
 use std::fmt::Display;
 use std::fs;
 use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use super::guard;
 use crate::event::Pid;
@@ -25,6 +27,17 @@ pub(super) fn count(pid: Pid) -> usize {
     let status = proc_text::read(&format!("/proc/{pid}/status")).unwrap_or_default();
     let count = status.lines().find_map(|l| l.strip_prefix("Threads:"));
     count.and_then(|n| n.trim().parse().ok()).unwrap_or(0)
+}
+
+/// Lets others run until the next look at a thread that was asked to stop, or resumed to stop again, at `begun`. Most stop at once, and
+/// a sleep takes much longer than that.
+pub(super) fn pause(begun: Instant) {
+    const SOON: Duration = Duration::from_micros(200);
+    const PAUSE: Duration = Duration::from_micros(100);
+    match begun.elapsed() < SOON {
+        true => thread::yield_now(),
+        false => thread::sleep(PAUSE),
+    }
 }
 
 /// The state letter of a thread.

@@ -11,7 +11,7 @@ use nix::time::{ClockId, clock_gettime};
 use super::Watchdog;
 use crate::event::Pid;
 use crate::freeze::inject::{Call, CallError, Injector};
-use crate::freeze::threads::{has_ended, state, threads};
+use crate::freeze::threads::{has_ended, pause, state, threads};
 use crate::freeze::tracees::Tracees;
 use crate::proc_text;
 
@@ -21,8 +21,6 @@ pub(super) const LEAST: Duration = Duration::from_millis(10);
 pub(super) const SOON: Duration = Duration::from_secs(2);
 pub(super) const LATER: Duration = Duration::from_secs(60);
 
-/// Time between two looks at threads that are to stop.
-const LOOK: Duration = Duration::from_micros(200);
 /// How long one thread is waited for before another one is asked, too.
 const EACH: Duration = Duration::from_millis(10);
 /// Time between two looks for a child that is to be reaped.
@@ -95,13 +93,14 @@ impl Reaper {
             sleep(EACH);
             self.tracees.forget_released();
         }
-        let end = Instant::now() + EACH;
-        let mut looked = Instant::now();
+        let asked = Instant::now();
+        let end = asked + EACH;
+        let mut looked = asked;
         while self.tracees.is_waiting() && Instant::now() < end {
-            watchdog.set(LOOK);
+            watchdog.set(EACH);
             if !self.tracees.poll() {
                 looked = Instant::now();
-                sleep(LOOK);
+                pause(asked);
                 continue;
             }
             let left = max.saturating_sub(self.stop);

@@ -7,6 +7,7 @@ use std::{fs, io, thread};
 use nix::sys::uio::{RemoteIoVec, process_vm_writev};
 use nix::unistd::Pid;
 
+use crate::freeze::threads;
 use crate::freeze::watchdog::Watchdog;
 use crate::privileges;
 
@@ -120,9 +121,6 @@ impl<'a> Waiting<'a> {
 
 /// Waits for a thread until this time; `None` if it has not stopped.
 fn wait_until(tid: i32, end: Instant) -> io::Result<Option<Stop>> {
-    /// Most stops follow each other closely.
-    const SOON: Duration = Duration::from_micros(200);
-    const PAUSE: Duration = Duration::from_micros(100);
     let begun = Instant::now();
     loop {
         if let Some(stop) = waited(tid, libc::WNOHANG)? {
@@ -131,10 +129,7 @@ fn wait_until(tid: i32, end: Instant) -> io::Result<Option<Stop>> {
         if Instant::now() >= end {
             return Ok(None);
         }
-        match begun.elapsed() < SOON {
-            true => thread::yield_now(),
-            false => thread::sleep(PAUSE),
-        }
+        threads::pause(begun);
     }
 }
 
