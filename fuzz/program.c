@@ -2,7 +2,7 @@
  *
  *   gcc -O2 -g -Wl,-z,norelro -Wl,-z,noseparate-code -o program-x86_64 program.c
  *
- * packed-x86_64 is what objcopy --compress-debug-sections=zlib makes of it; in lines-x86_64 a fuzzer has
+ * packed-x86_64, zstd-x86_64 and zdebug-x86_64 are what objcopy --compress-debug-sections=zlib, zstd and zlib-gnu make of it; in lines-x86_64 a fuzzer has
  * damaged the line numbers, over which an earlier reader panicked.
  *
  * minidebug-x86_64 is a stripped copy with its symbols in .gnu_debugdata, as the MiniDebugInfo chapter of gdb's manual

@@ -47,6 +47,7 @@ use crate::target::Container;
 /// All that is known about the followed processes.
 #[derive(Default)]
 pub struct Aggregator {
+    /// When it was created: since then the target is followed.
     began: Option<Instant>,
     modules: ModuleTable,
     classifier: Classifier,

@@ -4,6 +4,7 @@
 //! still open here), SIGBUS would kill memprof. A failed read is just an error.
 
 mod headers;
+mod links;
 mod mapping;
 mod symbols;
 
@@ -262,7 +263,10 @@ impl<'f> Elf<'f> {
             let debug = name.starts_with(".debug_") || name.starts_with(".zdebug_");
             debug.then(|| name.to_owned())
         };
-        let contained = self.sections.iter().filter(|s| s.kind != SHT_NOBITS && s.size > 0);
+        let contained = self
+            .sections
+            .iter()
+            .filter(|s| s.kind != SHT_NOBITS && s.size > 0);
         contained.filter_map(|s| Some((name_of(s)?, s))).collect()
     }
 
@@ -275,29 +279,6 @@ impl<'f> Elf<'f> {
                 let notes = self.contents(s).ok()?;
                 find_build_id(&notes, if s.align == 8 { 8 } else { 4 })
             })
-    }
-
-    /// The `.gnu_debuglink`: base name and CRC-32 of the debug file.
-    pub(crate) fn debug_link(&self) -> Option<(Vec<u8>, u32)> {
-        let s = self
-            .section_named(".gnu_debuglink")
-            .filter(|s| s.size <= MAX_NOTES)?;
-        let data = self.contents(s).ok()?;
-        let len = data.iter().position(|b| *b == 0)?;
-        let crc = data
-            .get((len + 1).next_multiple_of(4)..)?
-            .first_chunk::<4>()?;
-        Some((data[..len].to_vec(), u32::from_le_bytes(*crc)))
-    }
-
-    /// The file with the parts of debug information that several files share (dwz), and its build id.
-    pub(crate) fn alternative_link(&self) -> Option<(Vec<u8>, Vec<u8>)> {
-        let s = self
-            .section_named(".gnu_debugaltlink")
-            .filter(|s| s.size <= MAX_NOTES)?;
-        let data = self.contents(s).ok()?;
-        let len = data.iter().position(|b| *b == 0)?;
-        Some((data[..len].to_vec(), data[len + 1..].to_vec()))
     }
 
     /// Fills `buf` from a position in the file.

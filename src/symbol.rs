@@ -233,8 +233,8 @@ impl Symbols {
         }
     }
 
-    /// One line: which files of the profile have no symbols, and what would bring their names; of which files the debug information was
-    /// not read, and why. `None` if no file that matters is without symbols or if nothing is known to help, and all was read. A saved profile has that of the machine it comes from.
+    /// One line: which files of the profile have no symbols, and what would bring their names; which debug information was not read, and
+    /// why. `None` if there is nothing to say of any file that matters. A saved profile has that of the machine it comes from.
     pub fn advice(&self) -> Option<&str> {
         self.advice.as_deref()
     }

@@ -278,12 +278,17 @@ impl Worker {
 
     /// Says of which files in the request not all debug information was read.
     fn add_unread(&self, request: &Request, symbols: &mut Symbols) {
-        let ids = request.frames.iter().filter_map(|frame| match frame.kind() {
-            FrameKind::Code(id, _) => Some(id),
-            FrameKind::Unmapped(_) => None,
-        });
+        let ids = request
+            .frames
+            .iter()
+            .filter_map(|frame| match frame.kind() {
+                FrameKind::Code(id, _) => Some(id),
+                FrameKind::Unmapped(_) => None,
+            });
         let ids: BTreeSet<ModuleId> = ids.collect();
-        let modules = ids.iter().filter_map(|id| request.modules.get(usize::from(id.0)));
+        let modules = ids
+            .iter()
+            .filter_map(|id| request.modules.get(usize::from(id.0)));
         let unread = modules.filter_map(|module| self.dwarf.unread(ModuleKey::of(module)));
         unread.for_each(|what| symbols.add_unread(what));
     }

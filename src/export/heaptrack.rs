@@ -101,7 +101,7 @@ fn write(report: &Report, _: &ExportOptions, out: &mut dyn Write) -> io::Result<
     events.write(out)?;
     let kernel = &profile.kernel_after;
     let rss = kernel.rss_anon + kernel.rss_shmem + kernel.rss_file;
-    writeln!(out, "R {:x}", rss / page as u64)?;
+    writeln!(out, "R {:x}", rss / page)?;
     writeln!(out, "c {:x}", profile.observed.as_millis())
 }
 

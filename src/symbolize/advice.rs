@@ -49,7 +49,9 @@ impl Symbolizer {
             runtimes::line(&runtimes, whole),
         ];
         let parts = parts.into_iter().flatten();
-        let parts: Vec<String> = parts.chain(symbols.unread().take(NAMED).map(str::to_owned)).collect();
+        let parts: Vec<String> = parts
+            .chain(symbols.unread().take(NAMED).map(str::to_owned))
+            .collect();
         (!parts.is_empty()).then(|| parts.join(". "))
     }
 

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::sync::{Arc, Weak};
 
 use addr2line::{Context, Frame, LookupContinuation, LookupResult};
-use gimli::{Dwarf as GimliDwarf, UnitOffset};
+use gimli::{AbbreviationsCacheStrategy, Dwarf as GimliDwarf, UnitOffset};
 
 use super::debuginfod_cache::CacheDirs;
 use super::demangle::demangle;
@@ -75,7 +75,10 @@ impl Source {
     fn read(file: &TargetFile, elf: &Elf, program: &Path) -> Option<Source> {
         let mut kept = Kept::new(MAX_UNPACKED);
         let sections = kept.load(file, elf, false)?;
-        let mut dwarf = GimliDwarf::load(|id| Ok::<_, Infallible>(sections.get(Some(id.name())))).ok()?;
+        let mut dwarf =
+            GimliDwarf::load(|id| Ok::<_, Infallible>(sections.get(Some(id.name())))).ok()?;
+        // Units share their lists of abbreviations, which would be read again for each.
+        dwarf.populate_abbreviations_cache(AbbreviationsCacheStrategy::Duplicates);
         let mut split = Split::new(program, kept);
         if let Some(shared) = split.shared(elf) {
             dwarf.set_sup(shared);
@@ -102,7 +105,11 @@ impl Source {
         };
         let (mut inlined, mut outermost) = (Vec::new(), None);
         while let Some(frame) = frames.next().ok()? {
-            inlined.extend(outermost.replace(frame).and_then(|inner| self::inlined(&inner)));
+            inlined.extend(
+                outermost
+                    .replace(frame)
+                    .and_then(|inner| self::inlined(&inner)),
+            );
         }
         let own = outermost?;
         // Without functions the line may be that of an inlined one.
@@ -111,8 +118,13 @@ impl Source {
         }
         let name = own.function.as_ref();
         Some(Lines {
-            name: name.and_then(|f| Some(f.raw_name().ok()?.into_owned())).unwrap_or_default(),
-            start: own.dw_die_offset.and_then(|die| self.start(addr, die)).unwrap_or(addr),
+            name: name
+                .and_then(|f| Some(f.raw_name().ok()?.into_owned()))
+                .unwrap_or_default(),
+            start: own
+                .dw_die_offset
+                .and_then(|die| self.start(addr, die))
+                .unwrap_or(addr),
             rust: name.is_some_and(|f| f.language == Some(gimli::DW_LANG_Rust)),
             inlined,
             location: own.location.as_ref().and_then(location),
@@ -205,7 +217,10 @@ impl Dwarf {
             (source, found)
         });
         if let Some(missing) = source.and_then(|source| source.split.borrow().missing()) {
-            let what = format!("Not all debug information of {} was read: {missing}", module.name);
+            let what = format!(
+                "Not all debug information of {} was read: {missing}",
+                module.name
+            );
             self.unread.insert(key, what);
         }
         match found.filter(|(source, _)| source.is_whole()) {
@@ -219,7 +234,8 @@ impl Dwarf {
 struct Unreadable;
 
 fn open(module: &Module, elf: &Elf, cache: &CacheDirs) -> Result<Option<Source>, Unreadable> {
-    let read = |file: &TargetFile, elf: &Elf| Source::read(file, elf, &module.path).ok_or(Unreadable);
+    let read =
+        |file: &TargetFile, elf: &Elf| Source::read(file, elf, &module.path).ok_or(Unreadable);
     if elf.has_debug_info() {
         return module.file.as_ref().map(|file| read(file, elf)).transpose();
     }

@@ -38,7 +38,9 @@ pub fn unpack(elf: &Elf, section: &Section, old: bool, limit: u64) -> Option<Vec
     let mut unpacked = Vec::new();
     let most = claim.size.saturating_add(1);
     match claim.kind {
-        ELFCOMPRESS_ZLIB => ZlibDecoder::new(packed).take(most).read_to_end(&mut unpacked),
+        ELFCOMPRESS_ZLIB => ZlibDecoder::new(packed)
+            .take(most)
+            .read_to_end(&mut unpacked),
         ELFCOMPRESS_ZSTD => {
             let decoder = StreamingDecoder::new(packed).ok()?;
             decoder.take(most).read_to_end(&mut unpacked)
@@ -120,7 +122,10 @@ mod tests {
     }
 
     fn header(kind: CompressionType, claim: u64) -> Vec<u8> {
-        [u64::from(kind.0), claim, 1].iter().flat_map(|word| word.to_le_bytes()).collect()
+        [u64::from(kind.0), claim, 1]
+            .iter()
+            .flat_map(|word| word.to_le_bytes())
+            .collect()
     }
 
     /// A file with one section.
@@ -155,8 +160,16 @@ mod tests {
         const SIZE: u64 = 100_000;
         let old = |claim: u64| [OLD_MAGIC, &claim.to_be_bytes()].concat();
         let forms: [(&dyn Fn(u64) -> Vec<u8>, Vec<u8>, bool); 3] = [
-            (&|claim| header(ELFCOMPRESS_ZLIB, claim), zlib(SIZE as usize), false),
-            (&|claim| header(ELFCOMPRESS_ZSTD, claim), zstd(SIZE as usize), false),
+            (
+                &|claim| header(ELFCOMPRESS_ZLIB, claim),
+                zlib(SIZE as usize),
+                false,
+            ),
+            (
+                &|claim| header(ELFCOMPRESS_ZSTD, claim),
+                zstd(SIZE as usize),
+                false,
+            ),
             (&old, zlib(SIZE as usize), true),
         ];
         for (header, packed, old) in forms {
@@ -165,11 +178,18 @@ mod tests {
             assert_eq!(unpacked(&good, old, SIZE), Some(SIZE as usize));
             assert_eq!(unpacked(&good, old, SIZE - 1), None);
             for claim in [0, 16, SIZE - 1, SIZE + 1, u64::MAX] {
-                assert_eq!(unpacked(&of(claim, &packed), old, u64::MAX), None, "{claim}");
+                assert_eq!(
+                    unpacked(&of(claim, &packed), old, u64::MAX),
+                    None,
+                    "{claim}"
+                );
             }
             let cut = of(SIZE, &packed[..packed.len() / 2]);
             assert_eq!(unpacked(&cut, old, u64::MAX), None);
         }
-        assert_eq!(unpacked(&header(CompressionType(77), 0), false, u64::MAX), None);
+        assert_eq!(
+            unpacked(&header(CompressionType(77), 0), false, u64::MAX),
+            None
+        );
     }
 }

@@ -155,7 +155,16 @@ impl Mapped {
         shrunk::survive();
         let (read, private) = (ProtFlags::PROT_READ, MapFlags::MAP_PRIVATE);
         // SAFETY: a new mapping at an address that the kernel chooses replaces nothing.
-        let at = unsafe { mmap(None, NonZeroUsize::new(size)?, read, private, file.as_fd(), 0) };
+        let at = unsafe {
+            mmap(
+                None,
+                NonZeroUsize::new(size)?,
+                read,
+                private,
+                file.as_fd(),
+                0,
+            )
+        };
         Some(Mapped {
             at: at.ok()?,
             size,

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use addr2line::SplitDwarfLoad;
-use gimli::{Dwarf, DwarfPackage, DwoId};
+use gimli::{AbbreviationsCacheStrategy, Dwarf, DwarfPackage, DwoId};
 
 use super::debugfile::{DEBUG_DIRS, by_build_id};
 use super::sections::{Kept, Slice};
@@ -20,6 +20,8 @@ use crate::modules::open_regular;
 
 /// Maximum number of `.dwo` files that are read for one program.
 const MAX_UNITS: usize = 4096;
+/// Longest path that Linux takes, in bytes.
+const LONGEST_PATH: usize = 4096;
 /// How many missing files are remembered by name.
 const MAX_NAMED: usize = 16;
 
@@ -48,7 +50,7 @@ impl Split {
 
     /// The debug information that the file shares with others, if it does.
     pub fn shared(&mut self, elf: &Elf) -> Option<Dwarf<Slice>> {
-        let (name, id) = elf.alternative_link()?;
+        let (name, id) = elf.shared_link()?;
         let name = Path::new(OsStr::from_bytes(&name));
         let found = self.shared_at(name, &id);
         if found.is_none() {
@@ -60,23 +62,35 @@ impl Split {
     fn shared_at(&mut self, name: &Path, id: &[u8]) -> Option<Dwarf<Slice>> {
         let mut paths = vec![self.beside(name)];
         let base = name.file_name().unwrap_or_default();
-        paths.extend(DEBUG_DIRS.iter().map(|dir| Path::new(dir).join(".dwz").join(base)));
+        paths.extend(
+            DEBUG_DIRS
+                .iter()
+                .map(|dir| Path::new(dir).join(".dwz").join(base)),
+        );
         paths.extend(by_build_id(id));
-        paths.into_iter().filter(|path| path.is_absolute()).find_map(|path| {
-            let file = open_regular(&path).ok()?;
-            let elf = Elf::read_debug_file(&file).ok()?;
-            if elf.build_id().as_deref() != Some(id) {
-                return None;
-            }
-            let sections = self.kept.load(&file, &elf, false)?;
-            Dwarf::load(|id| Ok::<_, Infallible>(sections.get(Some(id.name())))).ok()
-        })
+        paths
+            .into_iter()
+            .filter(|path| path.is_absolute())
+            .find_map(|path| {
+                let file = open_regular(&path).ok()?;
+                let elf = Elf::read_debug_file(&file).ok()?;
+                if !elf.is_shared(id) {
+                    return None;
+                }
+                let sections = self.kept.load(&file, &elf, false)?;
+                let load =
+                    |id: gimli::SectionId| Ok::<_, Infallible>(sections.get(Some(id.name())));
+                let mut dwarf = Dwarf::load(load).ok()?;
+                dwarf.populate_abbreviations_cache(AbbreviationsCacheStrategy::Duplicates);
+                Some(dwarf)
+            })
     }
 
     /// The split debug information of a unit, from the package or from its own file.
     pub fn unit(&mut self, wanted: &SplitDwarfLoad<Slice>) -> Option<Arc<Dwarf<Slice>>> {
         let text = |slice: &Option<Slice>| slice.map_or(&[][..], |s| s.slice());
-        let [path, dir] = [&wanted.path, &wanted.comp_dir].map(|s| Path::new(OsStr::from_bytes(text(s))));
+        let [path, dir] =
+            [&wanted.path, &wanted.comp_dir].map(|s| Path::new(OsStr::from_bytes(text(s))));
         let found = self
             .packed_unit(wanted)
             .or_else(|| self.single_unit(wanted, path, dir));
@@ -106,24 +120,32 @@ impl Split {
     }
 
     /// The file is where the compiler wrote it, or beside the program.
-    fn single_unit(&mut self, wanted: &SplitDwarfLoad<Slice>, path: &Path, dir: &Path) -> Option<Dwarf<Slice>> {
+    fn single_unit(
+        &mut self,
+        wanted: &SplitDwarfLoad<Slice>,
+        path: &Path,
+        dir: &Path,
+    ) -> Option<Dwarf<Slice>> {
         let base = Path::new(path.file_name()?);
         let paths = [dir.join(path), self.beside(path), self.beside(base)];
-        paths.into_iter().filter(|path| path.is_absolute()).find_map(|path| {
-            if self.units >= MAX_UNITS {
-                return None;
-            }
-            let file = open_regular(&path).ok()?;
-            self.units += 1;
-            let elf = Elf::read_debug_file(&file).ok()?;
-            let sections = self.kept.load_unit(&elf)?;
-            let load = |id: gimli::SectionId| Ok::<_, Infallible>(sections.get(id.dwo_name()));
-            let mut dwarf = Dwarf::load(load).ok()?;
-            (id_of(&dwarf)? == wanted.dwo_id).then(|| {
-                dwarf.make_dwo(&wanted.parent);
-                dwarf
+        paths
+            .into_iter()
+            .filter(|path| path.is_absolute())
+            .find_map(|path| {
+                if self.units >= MAX_UNITS {
+                    return None;
+                }
+                let file = open_regular(&path).ok()?;
+                self.units += 1;
+                let elf = Elf::read_debug_file(&file).ok()?;
+                let sections = self.kept.load_unit(&elf)?;
+                let load = |id: gimli::SectionId| Ok::<_, Infallible>(sections.get(id.dwo_name()));
+                let mut dwarf = Dwarf::load(load).ok()?;
+                (id_of(&dwarf)? == wanted.dwo_id).then(|| {
+                    dwarf.make_dwo(&wanted.parent);
+                    dwarf
+                })
             })
-        })
     }
 
     /// Which files were not found, in words; `None` if all were.
@@ -131,7 +153,9 @@ impl Split {
         let first = self.missing.first()?.display();
         Some(match self.missing.len() - 1 {
             0 => format!("{first} was not found"),
-            1.. if self.missing.len() == MAX_NAMED => format!("{first} and many more files were not found"),
+            1.. if self.missing.len() == MAX_NAMED => {
+                format!("{first} and many more files were not found")
+            }
             more => format!("{first} and {more} more were not found"),
         })
     }
@@ -141,6 +165,10 @@ impl Split {
     }
 
     fn is_missing(&mut self, path: &Path) {
+        let path = match path.as_os_str().len() {
+            0..=LONGEST_PATH => path,
+            _ => Path::new("a file with a longer path than there are"),
+        };
         if self.missing.len() < MAX_NAMED {
             self.missing.insert(path.to_owned());
         }

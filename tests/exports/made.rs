@@ -298,7 +298,10 @@ fn pprof_reads_a_server() {
     let mut samples: Vec<_> = frames.iter().map(|f| (vec![*f], kib(4000, 0, 0))).collect();
     samples.push((vec![at(1, 0x30), at(0, 0x10)], kib(2000, 0, 0)));
     let known: Vec<_> = frames.iter().zip(names).collect();
-    let known: Vec<_> = known.iter().map(|(f, n)| (**f, *n, Language::Other)).collect();
+    let known: Vec<_> = known
+        .iter()
+        .map(|(f, n)| (**f, *n, Language::Other))
+        .collect();
     let mut report = Report::clone(&report(&samples, &[], &known));
     let profile = Arc::make_mut(&mut report.profile);
     profile.measures = MEASURES.to_vec();
@@ -317,12 +320,17 @@ fn pprof_reads_a_server() {
         let top = String::from_utf8(out.stdout).unwrap();
         assert!(out.status.success(), "{said}");
         for name in names {
-            let row = top.lines().find(|line| line.ends_with(&format!("  {name}")));
+            let row = top
+                .lines()
+                .find(|line| line.ends_with(&format!("  {name}")));
             let flat = row.and_then(|row| row.split_whitespace().next());
             assert_eq!(flat, Some("4000kB"), "{name}: {top}");
         }
         assert!(top.contains("[no symbol] (libc-2.31.so)"), "{top}");
-        let above: Vec<&str> = top.lines().take_while(|l| !l.starts_with("Showing")).collect();
+        let above: Vec<&str> = top
+            .lines()
+            .take_while(|l| !l.starts_with("Showing"))
+            .collect();
         assert_eq!(above.len(), 4, "{top}");
         assert!(above.contains(&"lost: 3 events"), "{top}");
     }
