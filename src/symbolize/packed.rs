@@ -155,11 +155,14 @@ mod tests {
         Some(found.len())
     }
 
+    /// The header for a declared size, the compressed bytes, and whether it is the old form.
+    type Form<'a> = (&'a dyn Fn(u64) -> Vec<u8>, Vec<u8>, bool);
+
     #[test]
     fn each_form_unpacks_up_to_the_limit_to_what_it_says() {
         const SIZE: u64 = 100_000;
         let old = |claim: u64| [OLD_MAGIC, &claim.to_be_bytes()].concat();
-        let forms: [(&dyn Fn(u64) -> Vec<u8>, Vec<u8>, bool); 3] = [
+        let forms: [Form<'_>; 3] = [
             (
                 &|claim| header(ELFCOMPRESS_ZLIB, claim),
                 zlib(SIZE as usize),

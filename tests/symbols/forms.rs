@@ -118,7 +118,7 @@ impl Fixture {
 fn has(tool: &str) -> bool {
     let found = Command::new(tool).arg("--version").output().is_ok();
     if !found {
-        skip(&format!("{tool} is not installed"));
+        skip(format!("{tool} is not installed"));
     }
     found
 }
