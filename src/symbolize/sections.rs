@@ -53,9 +53,6 @@ struct Mapped {
     file: File,
 }
 
-// SAFETY: the mapping is only read, and belongs to the value wherever that is.
-unsafe impl Send for Mapped {}
-
 /// The sections of a file, by name.
 pub(super) struct Sections(HashMap<String, &'static [u8]>);
 
