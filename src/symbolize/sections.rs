@@ -144,10 +144,7 @@ fn part(whole: &'static [u8], section: &Section) -> Option<&'static [u8]> {
 
 impl Mapped {
     fn of(file: &TargetFile) -> Option<Mapped> {
-        let file = match file.opened() {
-            Some(file) => file.try_clone().ok()?,
-            None => copy(file)?,
-        };
+        let file = readable(file)?;
         let size = usize::try_from(file.metadata().ok()?.len()).ok()?;
         shrunk::survive();
         let (read, private) = (ProtFlags::PROT_READ, MapFlags::MAP_PRIVATE);
@@ -180,6 +177,14 @@ impl Drop for Mapped {
     fn drop(&mut self) {
         // SAFETY: `of` made this mapping, and nothing refers to it any more.
         let _ = unsafe { munmap(self.at, self.size) };
+    }
+}
+
+/// The file, or a copy, to be mapped.
+pub(super) fn readable(file: &TargetFile) -> Option<File> {
+    match file.opened() {
+        Some(file) => file.try_clone().ok(),
+        None => copy(file),
     }
 }
 
