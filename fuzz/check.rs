@@ -92,13 +92,16 @@ pub fn table(bytes: &[u8]) -> bool {
     true
 }
 
-/// Starts the symbolizer, and silences blazesym's panics over malformed debug information from now on: they
+/// Starts the symbolizer, and silences its readers' panics over malformed debug information from now on: they
 /// are caught and lose no names. Other panics are handled as before.
 pub fn symbolizer() -> Symbolizer {
     let usual = panic::take_hook();
     panic::set_hook(Box::new(move |info| {
         let from = info.location().map_or("", |l| l.file());
-        if !from.contains("/blazesym-") {
+        if !["/blazesym-", "/addr2line-", "/gimli-"]
+            .iter()
+            .any(|reader| from.contains(reader))
+        {
             usual(info);
         }
     }));

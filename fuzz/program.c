@@ -2,8 +2,8 @@
  *
  *   gcc -O2 -g -Wl,-z,norelro -Wl,-z,noseparate-code -o program-x86_64 program.c
  *
- * packed-x86_64 is what objcopy --compress-debug-sections=zlib makes of it; in lines-x86_64 a fuzzer has
- * damaged the line numbers, over which blazesym 0.2.7 panics.
+ * packed-x86_64, zstd-x86_64 and zdebug-x86_64 are what objcopy --compress-debug-sections=zlib, zstd and zlib-gnu make of it; in lines-x86_64 a fuzzer has
+ * damaged the line numbers, over which an earlier reader panicked.
  *
  * minidebug-x86_64 is a stripped copy with its symbols in .gnu_debugdata, as the MiniDebugInfo chapter of gdb's manual
  * makes it; go-x86_64 and go1-x86_64 are stripped copies with a .gopclntab of Go 1.20 and Go 1.2 for the same functions.

@@ -47,6 +47,8 @@ use crate::target::Container;
 /// All that is known about the followed processes.
 #[derive(Default)]
 pub struct Aggregator {
+    /// When it was created: since then the target is followed.
+    began: Option<Instant>,
     modules: ModuleTable,
     classifier: Classifier,
     stacks: StackTable,
@@ -86,6 +88,7 @@ impl Aggregator {
     /// Creates an empty aggregator. `bound` says that the probe sends frames as places in files.
     pub fn new(bound: bool) -> Aggregator {
         Aggregator {
+            began: Some(Instant::now()),
             reads_code_early: !bound,
             ..Aggregator::default()
         }

@@ -48,6 +48,8 @@ mod view;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
+use tokio::sync::Semaphore;
+
 use crate::series::Series;
 use events::Events;
 use heap::Heaps;
@@ -94,6 +96,8 @@ pub struct Api {
     filtering: Queue,
     marks: Marks,
     heaps: Heaps,
+    /// Large replies of `/v1` that are being sent.
+    streams: Arc<Semaphore>,
     series: Mutex<Series>,
     events: Events,
     started: Instant,
@@ -117,6 +121,7 @@ impl Api {
             filtering: Queue::default(),
             marks: Marks::default(),
             heaps: Heaps::default(),
+            streams: Arc::new(Semaphore::new(v1::STREAMS)),
             series: Mutex::default(),
             events: Events::default(),
             started: Instant::now(),
@@ -204,6 +209,7 @@ mod tests {
     use super::*;
     use crate::event::Pid;
     use crate::export::json::{EMPTY_TREE, Short};
+    use crate::profile::Frame;
     use crate::tree::testing::{at, kib, profile, symbols};
 
     struct Fixed(Result<Arc<Report>, ProviderError>);
@@ -336,6 +342,47 @@ mod tests {
         assert!(tokio::time::timeout(soon, &mut further).await.is_err());
         under_way.pop();
         further.await.unwrap();
+    }
+
+    /// A tree that is larger than the room is written while it is sent, and equals one that fits.
+    #[tokio::test]
+    async fn a_tree_of_any_size_is_answered() {
+        let stacks: Vec<Vec<Frame>> = (0..3_000)
+            .map(|n| (0..20).map(|depth| at(0, 0x1000 + n * depth)).collect())
+            .collect();
+        let samples: Vec<_> = stacks.iter().map(|s| (s.as_slice(), kib(4, 0))).collect();
+        let report = Arc::new(Report {
+            profile: Arc::new(profile(&samples, &[])),
+            symbols: Arc::new(symbols(&[])),
+            sequence: 1,
+        });
+        let with_room = |room| {
+            let provider = Arc::new(Fixed(Ok(Arc::clone(&report))));
+            Api::with(provider, ApiOptions::default(), ReplyBuilder::new(0, room))
+        };
+        let whole = body(&with_room(ROOM), tree(0)).await;
+        assert!(whole.len() > 4 << 20, "{}", whole.len());
+        let api = with_room(1 << 20);
+        let mut unread = Vec::new();
+        for _ in 0..v1::STREAMS {
+            unread.push(api.answer(tree(0)).await.unwrap());
+        }
+        let refused = api.answer(tree(0)).await.unwrap_err();
+        assert!(matches!(refused, ApiError::Busy(_)), "{refused}");
+        let Some(Body::Live(mut pieces)) = unread.pop().map(|reply| reply.body) else {
+            panic!("the reply is not sent piece by piece");
+        };
+        drop(unread);
+        let mut sent = Vec::new();
+        while let Some(piece) = pieces.recv().await {
+            assert!(piece.len() <= 64 << 10);
+            sent.extend_from_slice(&piece);
+        }
+        assert!(sent == whole);
+        // Those whose clients went away have ended, too.
+        while api.streams.available_permits() < v1::STREAMS {
+            tokio::task::yield_now().await;
+        }
     }
 
     #[tokio::test]

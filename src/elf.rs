@@ -4,6 +4,7 @@
 //! still open here), SIGBUS would kill memprof. A failed read is just an error.
 
 mod headers;
+mod links;
 mod mapping;
 mod symbols;
 
@@ -32,6 +33,8 @@ const SHDR_SIZE: usize = size_of::<SectionHeader64<LittleEndian>>();
 const MAX_SECTIONS: u64 = 65_535;
 /// Maximum size of a note or debug link section, in bytes; real ones have tens of bytes.
 const MAX_NOTES: u64 = 64 << 10;
+/// Longest name of a section of debug information that is looked at, in bytes.
+const LONGEST_DEBUG_NAME: usize = 32;
 /// Bytes read of a dynamic section, which has about 30 entries of 16 bytes.
 const MAX_DYNAMIC: usize = 4096;
 /// Maximum length of a path, in bytes: the kernel's `PATH_MAX`.
@@ -70,6 +73,19 @@ impl<'f> Elf<'f> {
     /// # Errors
     /// The file is not such a file, or its headers point outside it.
     pub fn read(file: &'f dyn ReadAt) -> Result<Elf<'f>, ElfError> {
+        let elf = Elf::read_debug_file(file)?;
+        match elf.kind {
+            ET_EXEC | ET_DYN => Ok(elf),
+            _ => Err(bad("neither an executable nor a shared library")),
+        }
+    }
+
+    /// Reads the headers of a little-endian 64-bit ELF file of any type: files with debug information alone (`.dwo`, `.dwp`) are no
+    /// programs.
+    ///
+    /// # Errors
+    /// The file is not such a file, or its headers point outside it.
+    pub(crate) fn read_debug_file(file: &'f dyn ReadAt) -> Result<Elf<'f>, ElfError> {
         let mut h = [0; EHDR_SIZE];
         let got = read_some(file, &mut h, 0)?;
         if got < 4 || h[..4] != ELFMAG {
@@ -82,9 +98,6 @@ impl<'f> Elf<'f> {
             return Err(bad("not a little-endian 64-bit ELF file"));
         }
         let kind = FileType(u16_at(&h, 16));
-        if !matches!(kind, ET_EXEC | ET_DYN) {
-            return Err(bad("neither an executable nor a shared library"));
-        }
         let sections = read_sections(file, &h)?;
         let names = sections.get(usize::from(u16_at(&h, 62))).copied();
         Ok(Elf {
@@ -232,12 +245,29 @@ impl<'f> Elf<'f> {
 
     /// Whether the file itself contains debug information.
     pub(crate) fn has_debug_info(&self) -> bool {
-        self.section_named(".debug_info").is_some()
+        let names = [".debug_info", ".zdebug_info"];
+        names.iter().any(|name| self.section_named(name).is_some())
     }
 
-    /// The compressed sections.
-    pub(crate) fn compressed_sections(&self) -> impl Iterator<Item = &Section> {
-        self.sections.iter().filter(|s| s.compressed())
+    /// The sections of debug information with their names.
+    pub(crate) fn debug_sections(&self) -> Vec<(String, &Section)> {
+        let Some(table) = self.names else {
+            return Vec::new();
+        };
+        let name_of = |s: &Section| {
+            let mut name = [0; LONGEST_DEBUG_NAME];
+            let at = table.offset.saturating_add(u64::from(s.name));
+            let got = self.read_some(&mut name, at).ok()?;
+            let name = name[..got].split(|b| *b == 0).next()?;
+            let name = std::str::from_utf8(name).ok()?;
+            let debug = name.starts_with(".debug_") || name.starts_with(".zdebug_");
+            debug.then(|| name.to_owned())
+        };
+        let contained = self
+            .sections
+            .iter()
+            .filter(|s| s.kind != SHT_NOBITS && s.size > 0);
+        contained.filter_map(|s| Some((name_of(s)?, s))).collect()
     }
 
     /// The build id, which the linker writes and `strip` keeps.
@@ -249,19 +279,6 @@ impl<'f> Elf<'f> {
                 let notes = self.contents(s).ok()?;
                 find_build_id(&notes, if s.align == 8 { 8 } else { 4 })
             })
-    }
-
-    /// The `.gnu_debuglink`: base name and CRC-32 of the debug file.
-    pub(crate) fn debug_link(&self) -> Option<(Vec<u8>, u32)> {
-        let s = self
-            .section_named(".gnu_debuglink")
-            .filter(|s| s.size <= MAX_NOTES)?;
-        let data = self.contents(s).ok()?;
-        let len = data.iter().position(|b| *b == 0)?;
-        let crc = data
-            .get((len + 1).next_multiple_of(4)..)?
-            .first_chunk::<4>()?;
-        Some((data[..len].to_vec(), u32::from_le_bytes(*crc)))
     }
 
     /// Fills `buf` from a position in the file.

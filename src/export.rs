@@ -103,7 +103,7 @@ pub struct Exporter {
 ///
 /// ```
 /// use std::sync::Arc;
-/// use std::time::SystemTime;
+/// use std::time::{Duration, SystemTime};
 ///
 /// use memprof::event::{Outcome, Pid};
 /// use memprof::export::{self, ExportOptions, Report};
@@ -118,6 +118,7 @@ pub struct Exporter {
 /// let profile = Profile {
 ///     taken: SystemTime::now(),
 ///     taken_ns: 0,
+///     observed: Duration::ZERO,
 ///     target: TargetInfo { pid: Pid(1), comm: "node".into(), pids: vec![Pid(1)], alive: true },
 ///     samples: vec![Sample { stack: Arc::new(stack), amounts: usage.into() }],
 ///     not_observed: Vec::new(),

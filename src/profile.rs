@@ -43,7 +43,7 @@ pub use uncertainty::{UncertainPart, Uncertainty, UncertaintyOf};
 pub use usage::{Amounts, Usage};
 
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use crate::event::{Outcome, Pid};
 use crate::measure::{Column, MEASURES, Measure};
@@ -164,6 +164,8 @@ pub struct Profile {
     /// The same moment in ns of `CLOCK_MONOTONIC`, by which ages and durations are measured: the system's clock may be set at
     /// any time. 0 in an opened profile.
     pub taken_ns: u64,
+    /// How long memprof had followed its target by then. Zero in an opened profile.
+    pub observed: Duration,
     /// The target.
     pub target: TargetInfo,
     /// Memory by stack.
@@ -252,6 +254,7 @@ impl Profile {
         Profile {
             taken: self.taken,
             taken_ns: self.taken_ns,
+            observed: self.observed,
             target: self.target.clone(),
             samples: file.samples.clone(),
             not_observed: (file.lost > 0).then_some(lost).into_iter().collect(),

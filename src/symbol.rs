@@ -1,6 +1,6 @@
 //! Symbols of code positions. A failure is a value: [`Symbol::Unknown`] says why there is no name.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 use std::sync::Arc;
 
@@ -176,6 +176,8 @@ pub struct Symbols {
     rust_hashes: bool,
     /// Which files have no symbols, and what would bring names.
     advice: Option<String>,
+    /// What was not read of the debug information of files, in words.
+    unread: BTreeSet<String>,
 }
 
 impl Symbols {
@@ -231,10 +233,20 @@ impl Symbols {
         }
     }
 
-    /// One line: which files of the profile have no symbols, and what would bring their names. `None` if no file that
-    /// matters is without symbols, or if nothing is known to help. A saved profile has that of the machine it comes from.
+    /// One line: which files of the profile have no symbols, and what would bring their names; which debug information was not read, and
+    /// why. `None` if there is nothing to say of any file that matters. A saved profile has that of the machine it comes from.
     pub fn advice(&self) -> Option<&str> {
         self.advice.as_deref()
+    }
+
+    /// What was not read of the debug information of the files: one sentence for each, without a full stop.
+    pub fn unread(&self) -> impl Iterator<Item = &str> {
+        self.unread.iter().map(String::as_str)
+    }
+
+    /// Adds what was not read of a file's debug information.
+    pub(crate) fn add_unread(&mut self, what: &str) {
+        self.unread.insert(what.to_owned());
     }
 
     /// Sets the line of [`Symbols::advice`]. It may come from a saved profile, so it is shortened and made printable.

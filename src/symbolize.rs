@@ -12,13 +12,17 @@ mod demangle;
 mod dwarf;
 pub mod fetch;
 mod gopclntab;
+mod linked;
 mod minidebug;
 mod names;
 mod packages;
 mod packed;
+mod plain;
 mod runtimes;
+mod sections;
 mod shrunk;
 mod sources;
+mod split;
 mod symtab;
 
 use std::collections::{BTreeSet, HashMap};
@@ -268,7 +272,27 @@ impl Worker {
                 symbols.insert(Frame::code(id, offset), symbol);
             }
         }
+        if request.detail == Detail::Inlined {
+            self.add_unread(request, &mut symbols);
+        }
         symbols
+    }
+
+    /// Says of which files in the request not all debug information was read.
+    fn add_unread(&self, request: &Request, symbols: &mut Symbols) {
+        let ids = request
+            .frames
+            .iter()
+            .filter_map(|frame| match frame.kind() {
+                FrameKind::Code(id, _) => Some(id),
+                FrameKind::Unmapped(_) => None,
+            });
+        let ids: BTreeSet<ModuleId> = ids.collect();
+        let modules = ids
+            .iter()
+            .filter_map(|id| request.modules.get(usize::from(id.0)));
+        let unread = modules.filter_map(|module| self.dwarf.unread(ModuleKey::of(module)));
+        unread.for_each(|what| symbols.add_unread(what));
     }
 
     /// The symbol if it is known without reading a file, else the module and offset to look up.
@@ -347,6 +371,7 @@ impl Worker {
         let modules = &self.modules;
         self.names
             .retain(|(module, _, _)| modules.contains_key(module));
+        self.dwarf.retain(|module| modules.contains_key(module));
         self.sources
             .requests
             .retain(|module| modules.contains_key(module));

@@ -5,12 +5,13 @@
 //! 1. Frames become `Label`s (`frame_label`). `Naming` says what a node is.
 //! 2. Stacks become `Paths` of labels with one or more columns of bytes: one profile, the two sides of
 //!    a diff, or several figures of one profile (`Paths::columns`).
-//! 3. `Layout` merges the paths into a tree; `Table` counts functions instead.
+//! 3. `Layout` merges the paths into a tree; `Descent` yields its rows without keeping them; `Table` counts functions instead.
 //! 4. The text of a label always comes from `Label`'s `Display`.
 //!
 //! Samples of zero bytes produce no node. All other samples are in the tree: the root's bytes are the
 //! profile's total.
 
+mod descent;
 pub(crate) mod errors;
 mod label;
 mod layout;
@@ -24,6 +25,7 @@ mod table;
 #[cfg(test)]
 pub(crate) mod testing;
 
+pub(crate) use descent::Descent;
 pub(crate) use label::{
     CHAIN, Category, Code, Label, LabelId, Labels, Merge, NO_FUNCTION, NO_SYMBOL, Naming, SELF,
 };

@@ -782,7 +782,8 @@ fn a_difference_is_exported_where_the_format_holds_one() {
 fn metrics_say_what_the_summary_says() {
     let server = start(Fixed(Ok(grown(3))));
     let summary = server.get("/v2/summary").json();
-    let metrics = server.get("/metrics");
+    let accept = [("Accept", "application/openmetrics-text")];
+    let metrics = server.request("GET", "/metrics", &accept);
     assert!(
         metrics
             .header("content-type")

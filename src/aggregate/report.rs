@@ -91,6 +91,7 @@ impl Aggregator {
         Profile {
             taken: SystemTime::now(),
             taken_ns: now_ns(),
+            observed: self.began.map(|began| began.elapsed()).unwrap_or_default(),
             target,
             samples: rows.samples,
             not_observed: rows.not_observed,

@@ -105,6 +105,9 @@ pub enum ApiError {
     /// An invalid parameter; which, and what is expected.
     #[error("{0}")]
     BadRequest(String),
+    /// The reply would not fit; what to do.
+    #[error("{0}")]
+    TooLarge(String),
     /// The client is not permitted to request this; why.
     #[error("{0}")]
     Forbidden(String),

@@ -134,7 +134,7 @@ impl Out {
         let wanted = (self.body.len() + more - self.held.bytes).next_multiple_of(step);
         if self.held.bytes + wanted > room.size {
             let most = room.size >> 20;
-            return Err(ApiError::BadRequest(format!(
+            return Err(ApiError::TooLarge(format!(
                 "the reply would be larger than {most} MiB: reduce it with threshold, max_nodes, kind or \
                  pid if the path has these parameters, or write a profile to a file with --output"
             )));
@@ -244,7 +244,7 @@ mod tests {
     fn a_reply_that_has_no_room_at_all_is_refused() {
         let (room, cache) = (Room::new(64 << 10), Arc::new(Cache::new(1 << 20)));
         let error = written(&room, &cache, 65 << 10).unwrap_err();
-        assert!(matches!(error, ApiError::BadRequest(_)), "{error}");
+        assert!(matches!(error, ApiError::TooLarge(_)), "{error}");
         assert_eq!(room.lock().free, 64 << 10);
     }
 

@@ -3,6 +3,7 @@
 //! heaptrack writes one event for each call; here are estimates of very many. So each event stands for as many calls as the
 //! first line says, and the sizes of a stack's events add up to its bytes: those of temporary allocations (freed right after), those
 //! that were freed later, and those that live, which heaptrack calls leaked. What lives is allocated last: the peak is now.
+//! At the end are the RSS at the moment of the report, and how long memprof had followed the target by then.
 
 use std::collections::HashMap;
 use std::io::{self, Write};
@@ -75,7 +76,8 @@ fn write(report: &Report, _: &ExportOptions, out: &mut dyn Write) -> io::Result<
         printable(&target.comm),
         target.pid
     )?;
-    writeln!(out, "I {:x} 0", crate::residency::page_size())?;
+    let page = crate::residency::page_size();
+    writeln!(out, "I {page:x} 0")?;
     let mut events = Events::default();
     // Number 0 is used for nothing: heaptrack takes it for the last event where there was none.
     writeln!(out, "t 0 0\na 0 1")?;
@@ -96,7 +98,11 @@ fn write(report: &Report, _: &ExportOptions, out: &mut dyn Write) -> io::Result<
             })?;
         }
     }
-    events.write(out)
+    events.write(out)?;
+    let kernel = &profile.kernel_after;
+    let rss = kernel.rss_anon + kernel.rss_shmem + kernel.rss_file;
+    writeln!(out, "R {:x}", rss / page)?;
+    writeln!(out, "c {:x}", profile.observed.as_millis())
 }
 
 /// Sizes of a stack's events, each with their number.

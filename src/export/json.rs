@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use super::{ExportOptions, Exporter, Report, Supports};
 use crate::profile::{Amounts, Profile};
-use crate::tree::{Code, Direction, Label, Layout, Limits, Merge, Naming, Order, Paths};
+use crate::tree::{Code, Descent, Direction, Label, Merge, Naming, Paths};
 
 /// Bytes in a KiB.
 const KIB: u64 = 1024;
@@ -154,17 +154,14 @@ pub(crate) fn write_tree(report: &Report, shape: TreeShape, out: &mut dyn Write)
     };
     let mut paths = Paths::columns(report.side(), shape.direction, naming, columns);
     paths.cut_below(shape.depth);
-    let limits = Limits {
-        threshold: shape.threshold,
-        max_nodes: usize::MAX,
-    };
-    let rows = Layout::ordered(&mut paths, limits, Order::Offset).rows;
+    let rows = Descent::new(&mut paths, shape.threshold);
+    let labels = rows.labels();
     let mut path: Vec<Open> = Vec::new();
-    for (at, row) in (0..).zip(&rows) {
+    for (at, row) in (0..).zip(rows) {
         while let Some(done) = path.pop_if(|open| open.row != row.parent) {
             close(done, out)?;
         }
-        let (label, amount) = (paths.labels().get(row.label), Kib::from(row.total));
+        let (label, amount) = (labels.get(row.label), Kib::from(row.total));
         if let Some(parent) = path.last_mut() {
             if label.is_rest() {
                 parent.below_threshold = amount;
@@ -237,7 +234,7 @@ mod tests {
 
     use super::*;
     use crate::profile::{Frame, Usage};
-    use crate::symbol::{Language, Symbols};
+    use crate::symbol::{Function, Language, Location, Symbol, Symbols};
     use crate::tree::testing::{at, kib, profile, symbols};
 
     fn tree(profile: Profile, symbols: Symbols, threshold: u64, depth: usize) -> String {
@@ -371,6 +368,33 @@ mod tests {
             let tree: Value = serde_json::from_str(&text).unwrap();
             check(&tree);
             prop_assert_eq!(tree["value"].as_u64(), Some(total / KIB));
+        }
+    }
+
+    /// Two functions of a Python file may be at the same line; clients find a frame by its file's name and its offset.
+    #[test]
+    fn functions_of_one_file_have_offsets_of_their_own() {
+        let (outer, inner) = (at(0, 12), at(0, 1 << 24 | 12));
+        let profile = profile(&[(&[inner, outer], kib(8, 0))], &[]);
+        let function = |name: &str| Function {
+            name: name.to_owned(),
+            language: Language::Python,
+            offset_in_function: 0,
+            first_line: Some(10),
+            inlined: Vec::new(),
+            location: Some(Location {
+                file: "node".to_owned(),
+                line: Some(12),
+            }),
+        };
+        let names = [(outer, function("<module>")), (inner, function("<lambda>"))];
+        let names = names.map(|(frame, function)| (frame, Arc::new(Symbol::Known(function))));
+        let text = tree(profile, names.into_iter().collect(), 0, DEPTH);
+        for name in [
+            r#""offset":"0000000c","executable":"node","functionName":"<module>""#,
+            r#""offset":"0100000c","executable":"node","functionName":"<lambda>""#,
+        ] {
+            assert!(text.contains(name), "{name}: {text}");
         }
     }
 

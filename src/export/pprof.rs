@@ -7,7 +7,11 @@
 //! is asked for, `anon_space` for example.
 //! Memory without a stack is in a function `[before attach: MAPPING]` with the reason as a label. Stacks
 //! have a label with their unwind outcome. Comments contain the target, the kernel's figures, losses, and
-//! the kinds of memory without a value type.
+//! the kinds of memory without a value type. pprof shows comments above every table unless they begin with `#`; so do
+//! all but those of losses.
+//!
+//! Functions have no `system_name`: if it equals the name, pprof takes the name for a mangled one and cuts `<…>` and `(…)`
+//! out of it, so that different functions become one.
 //!
 //! Concatenated protobuf messages are merged into one message, so a profile is written in small parts and
 //! is never completely in memory.
@@ -31,8 +35,8 @@ use super::rows::{self, Place};
 use super::{ExportOptions, Exporter, Report, Supports};
 use crate::measure::Unit;
 use crate::profile::{Amounts, Frame, KernelFigures, Kind, Profile};
-use crate::symbol::{Location, Symbols};
-use crate::tree::Label;
+use crate::symbol::Location;
+use crate::tree::{Label, Merge, frame_label};
 
 /// The value types of resident bytes; the first one is the default.
 const RESIDENT: [(&str, Kind); 3] = [
@@ -61,7 +65,9 @@ pub(super) const FORMAT: Exporter = Exporter {
 
 fn write(report: &Report, options: &ExportOptions, out: &mut dyn Write) -> io::Result<()> {
     let (values, first) = values_with(&report.profile, options.kind);
-    Writer::new(report, values, first, Duration::ZERO, out).write()
+    let mut writer = Writer::new(report, values, first, Duration::ZERO, out);
+    writer.tables.names_all = true;
+    writer.write()
 }
 
 /// A value type of a sample: its name and its figures.
@@ -123,7 +129,10 @@ struct Writer<'a, W: Write> {
 
 /// What samples refer to, by number.
 struct Tables<'a> {
-    symbols: &'a Symbols,
+    report: &'a Report,
+    /// Whether code without a name gets one that says so. Otherwise pprof asks the server that it has the profile from for
+    /// names. Stores look for them by build id, but not of locations that have one.
+    names_all: bool,
     strings: Strings,
     locations: HashMap<Frame, u64>,
     pseudo: HashMap<String, u64>,
@@ -147,7 +156,8 @@ impl<'a, W: Write> Writer<'a, W> {
             lasted,
             mappings: Mappings::new(&report.profile, &report.symbols),
             tables: Tables {
-                symbols: &report.symbols,
+                report,
+                names_all: false,
                 strings: Strings::default(),
                 locations: HashMap::new(),
                 pseudo: HashMap::new(),
@@ -230,9 +240,13 @@ impl Tables<'_> {
         if let Some(id) = self.locations.get(&frame) {
             return *id;
         }
-        let functions = rows::functions(self.symbols, frame).into_iter();
+        let functions = rows::functions(&self.report.symbols, frame).into_iter();
         let line = functions.map(|(name, location)| self.line(name, location, part));
-        let line = line.collect();
+        let mut line: Vec<_> = line.collect();
+        if line.is_empty() && self.names_all {
+            let unnamed = frame_label(self.report.side(), frame, Merge::Function).to_string();
+            line.push(self.line(&unnamed, None, part));
+        }
         let id = self.push(part, mapping_id, address, line);
         self.locations.insert(frame, id);
         id
@@ -280,7 +294,6 @@ impl Tables<'_> {
             part.function.push(proto::Function {
                 id: next,
                 name,
-                system_name: name,
                 filename,
             });
             next
@@ -352,10 +365,11 @@ fn comments(profile: &Profile, values: &[Value]) -> Vec<String> {
     if profile.is_heap_exact() {
         lines.push("heap: every call counted, no estimates".to_owned());
     }
-    let lost = profile.losses.lost();
-    lines.extend(lost.map(|(what, count)| format!("lost: {count} {what}")));
     let not_counted = profile.losses.not_counted();
     lines.extend(not_counted.map(|(what, count)| format!("not counted: {count} {what}")));
+    let mut lines: Vec<_> = lines.iter().map(|line| format!("# {line}")).collect();
+    let lost = profile.losses.lost();
+    lines.extend(lost.map(|(what, count)| format!("lost: {count} {what}")));
     lines
 }
 

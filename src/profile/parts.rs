@@ -131,6 +131,7 @@ impl Profile {
         Profile {
             taken: self.taken,
             taken_ns: self.taken_ns,
+            observed: self.observed,
             target: TargetInfo {
                 pid: pids.first().copied().unwrap_or(self.target.pid),
                 comm,

@@ -84,6 +84,7 @@ impl Intervals {
         let changed = Profile {
             taken: profile.taken,
             taken_ns: profile.taken_ns,
+            observed: profile.observed,
             target: profile.target.clone(),
             samples,
             not_observed,

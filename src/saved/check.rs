@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::figures::Figures;
 use super::parts::{self, Uncertainty};
@@ -89,6 +90,7 @@ pub(super) fn build(whole: Whole) -> Checked<Saved> {
     let profile = Profile {
         taken: parts::time(whole.taken_unix_ms, whole.taken_ns),
         taken_ns: 0,
+        observed: Duration::ZERO,
         target: TargetInfo {
             pid: Pid(whole.target.pid),
             comm: whole.target.comm,

@@ -6,7 +6,8 @@ use hyper::header::ACCEPT;
 const TEXT: &str = "text/plain";
 const OPEN_METRICS: &str = "application/openmetrics-text";
 
-/// Whether the header `Accept` prefers plain text to OpenMetrics; not if it does not name plain text.
+/// Whether the reply is plain text: unless the header `Accept` names OpenMetrics and does not prefer plain text. A client that names
+/// neither (curl, before `promtool check metrics`) knows plain text, in which each counter has its help.
 pub(super) fn prefers_text(headers: &HeaderMap) -> bool {
     let (mut text, mut open_metrics) = (0.0, 0.0);
     let values = headers.get_all(ACCEPT).iter();
@@ -24,7 +25,7 @@ pub(super) fn prefers_text(headers: &HeaderMap) -> bool {
             open_metrics = quality.max(open_metrics);
         }
     }
-    text > open_metrics
+    open_metrics == 0.0 || text > open_metrics
 }
 
 #[cfg(test)]
@@ -32,16 +33,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn plain_text_is_for_who_asks_for_it() {
+    fn open_metrics_is_for_who_asks_for_it() {
         for (accept, wanted) in [
-            (&[][..], false),
-            (&["*/*"], false),
-            (&["text/html,*/*;q=0.8"], false),
+            (&[][..], true),
+            (&["*/*"], true),
+            (&["text/html,*/*;q=0.8"], true),
             (&["text/plain"], true),
             (&["Text/Plain; version=0.0.4; q=0.5, */*;q=0.1"], true),
             (&["application/openmetrics-text", "text/plain"], false),
-            (&["text/plain;q=0"], false),
-            (&["text/plain;q=x"], false),
+            (&["text/plain;q=x"], true),
+            (&["application/openmetrics-text"], false),
             // Prometheus 2.42.
             (
                 &[

@@ -42,7 +42,7 @@ impl From<ApiError> for Refusal {
     fn from(error: ApiError) -> Refusal {
         let status = match error {
             ApiError::NotFound(_) => StatusCode::NOT_FOUND,
-            ApiError::BadRequest(_) => StatusCode::BAD_REQUEST,
+            ApiError::BadRequest(_) | ApiError::TooLarge(_) => StatusCode::BAD_REQUEST,
             ApiError::Forbidden(_) => StatusCode::FORBIDDEN,
             ApiError::Full(_) => StatusCode::CONFLICT,
             ApiError::Busy(_) | ApiError::Unavailable(_) | ApiError::Failed(_) => {

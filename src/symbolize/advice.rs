@@ -48,7 +48,10 @@ impl Symbolizer {
             self.advice_on_files(profile, symbols),
             runtimes::line(&runtimes, whole),
         ];
-        let parts: Vec<String> = parts.into_iter().flatten().collect();
+        let parts = parts.into_iter().flatten();
+        let parts: Vec<String> = parts
+            .chain(symbols.unread().take(NAMED).map(str::to_owned))
+            .collect();
         (!parts.is_empty()).then(|| parts.join(". "))
     }
 

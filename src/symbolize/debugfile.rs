@@ -11,7 +11,7 @@ use crate::elf::Elf;
 use crate::modules::open_regular;
 use crate::target_file::TargetFile;
 
-const DEBUG_DIRS: [&str; 2] = ["/usr/lib/debug", "/usr/local/lib/debug"];
+pub(super) const DEBUG_DIRS: [&str; 2] = ["/usr/lib/debug", "/usr/local/lib/debug"];
 /// Maximum size of a file that is checksummed, in bytes.
 const MAX_CHECKED: u64 = 4 << 30;
 
@@ -37,7 +37,8 @@ pub(super) fn find(elf: &Elf, module: &Path, cache: &CacheDirs) -> Option<Target
     installed.or_else(|| cache.find(&BuildId::of(elf)?))
 }
 
-fn by_build_id(id: &[u8]) -> Vec<PathBuf> {
+/// Where a debug file with this build id may be.
+pub(super) fn by_build_id(id: &[u8]) -> Vec<PathBuf> {
     let hex: Vec<String> = id.iter().map(|b| format!("{b:02x}")).collect();
     let Some((first, rest)) = hex.split_first().filter(|(_, rest)| !rest.is_empty()) else {
         return Vec::new();

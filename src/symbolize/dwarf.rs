@@ -1,31 +1,20 @@
-//! Inlined functions and source lines from debug information, read with blazesym.
+//! Inlined functions and source lines from debug information.
 
-use std::borrow::Cow;
 use std::collections::HashMap;
-use std::fs::File;
-use std::io::{self, Read};
-use std::os::fd::AsRawFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
 use std::sync::{Arc, Weak};
-
-use blazesym::helper::ElfResolver;
-use blazesym::symbolize::{CodeInfo, FindSymOpts, InlinedFn, SrcLang, Symbolize};
-use nix::sys::memfd::{MFdFlags, memfd_create};
 
 use super::debuginfod_cache::CacheDirs;
 use super::demangle::demangle;
-use super::packed::unpacks_within;
-use super::{ModuleKey, debugfile, shrunk};
+use super::linked::{self, Linked};
+use super::plain::{self, Plain};
+use super::{ModuleKey, debugfile};
 use crate::elf::Elf;
 use crate::profile::Module;
 use crate::symbol::{InlinedFunction, Language, Location};
 use crate::target_file::TargetFile;
 
-/// Maximum size of decompressed debug sections, in bytes, because they are decompressed into memory; files
-/// that exceed it get names only.
-const MAX_UNPACKED: u64 = 1 << 30;
-/// Maximum size of a file that is copied for its debug information, in bytes.
-const MAX_COPIED: u64 = 256 << 20;
 /// Maximum number of files whose debug information is kept between requests.
 const MAX_OPEN: usize = 16;
 
@@ -48,6 +37,8 @@ pub struct Lines {
 #[derive(Debug, Default)]
 pub struct Dwarf {
     open: HashMap<ModuleKey, Entry>,
+    /// What was not read of the debug information of files, in words.
+    unread: HashMap<ModuleKey, String>,
 }
 
 #[derive(Debug)]
@@ -57,39 +48,43 @@ struct Entry {
     source: Option<Source>,
 }
 
-/// A file whose debug information is mapped.
+/// The debug information of a file.
 #[derive(Debug)]
-struct Source {
-    resolver: ElfResolver,
-    file: File,
-    /// The file's size when it was mapped, in bytes.
-    size: u64,
+enum Source {
+    Plain(Plain),
+    Linked(Linked),
 }
 
 impl Source {
-    fn map(file: &TargetFile, elf: &Elf) -> Option<Source> {
-        if !unpacks_within(elf, MAX_UNPACKED) {
-            return None;
+    /// Reads the debug information of a file that belongs to the program at this path.
+    fn read(file: &TargetFile, elf: &Elf, program: &Path) -> Option<Source> {
+        match plain::is_plain(elf) {
+            true => Plain::map(file).map(Source::Plain),
+            false => Linked::read(file, elf, program).map(Source::Linked),
         }
-        let file = match file.opened() {
-            Some(file) => file.try_clone().ok()?,
-            None => copy(file)?,
-        };
-        let size = file.metadata().ok()?.len();
-        shrunk::survive();
-        // The resolver maps the file immediately and keeps no path, so the descriptor number may be
-        // reused for another file afterwards.
-        let resolver = ElfResolver::open(format!("/proc/self/fd/{}", file.as_raw_fd())).ok()?;
-        Some(Source {
-            resolver,
-            file,
-            size,
-        })
     }
 
-    /// Whether the file still has all mapped bytes: what lies behind its end is read as zeros (`shrunk.rs`).
+    /// Whether its files still have all bytes that they had.
     fn is_whole(&self) -> bool {
-        self.file.metadata().is_ok_and(|m| m.len() >= self.size)
+        match self {
+            Source::Plain(plain) => plain.is_whole(),
+            Source::Linked(linked) => linked.is_whole(),
+        }
+    }
+
+    fn look_up(&self, addr: u64) -> Option<Lines> {
+        match self {
+            Source::Plain(plain) => plain.look_up(addr),
+            Source::Linked(linked) => linked.look_up(addr),
+        }
+    }
+
+    /// Which files were not found, in words; `None` if all were.
+    fn missing(&self) -> Option<String> {
+        match self {
+            Source::Plain(_) => None,
+            Source::Linked(linked) => linked.missing(),
+        }
     }
 }
 
@@ -102,6 +97,17 @@ impl Dwarf {
     /// Drops the debug information of one module.
     pub(super) fn forget(&mut self, key: ModuleKey) {
         self.open.remove(&key);
+        self.unread.remove(&key);
+    }
+
+    /// Forgets what was not read of other modules than these.
+    pub(super) fn retain(&mut self, known: impl Fn(&ModuleKey) -> bool) {
+        self.unread.retain(|key, _| known(key));
+    }
+
+    /// What was not read of a module's debug information, if anything.
+    pub(super) fn unread(&self, key: ModuleKey) -> Option<&str> {
+        self.unread.get(&key).map(String::as_str)
     }
 
     /// Whether anything is held in memory.
@@ -118,7 +124,7 @@ impl Dwarf {
         cache: &CacheDirs,
         addrs: &[u64],
     ) -> Vec<Option<Lines>> {
-        // Malformed debug information can make blazesym panic. Then only the lines are lost, because names
+        // Malformed debug information might make its reader panic. Then only the lines are lost, because names
         // come from the symbol table, and the file is not tried again.
         let found = catch_unwind(AssertUnwindSafe(|| self.read(module, elf, cache, addrs)));
         found.unwrap_or_else(|_| {
@@ -126,6 +132,7 @@ impl Dwarf {
             let source = None;
             let broken = Entry { _module, source };
             self.open.insert(ModuleKey::of(module), broken);
+            self.unread.insert(ModuleKey::of(module), damaged(module));
             addrs.iter().map(|_| None).collect()
         })
     }
@@ -141,22 +148,26 @@ impl Dwarf {
         if self.open.len() >= MAX_OPEN && !self.open.contains_key(&key) {
             self.clear();
         }
-        let entry = self.open.entry(key).or_insert_with(|| {
+        if !self.open.contains_key(&key) {
             let _module = Arc::downgrade(module);
-            Entry {
-                _module,
-                source: open(module, elf, cache),
-            }
-        });
-        let found = entry
-            .source
-            .as_ref()
-            .filter(|s| s.is_whole())
-            .map(|source| {
-                let found = addrs.iter().map(|addr| look_up(&source.resolver, *addr));
-                let found: Vec<_> = found.collect();
-                (source, found)
+            let source = open(module, elf, cache).unwrap_or_else(|Unreadable| {
+                self.unread.insert(key, damaged(module));
+                None
             });
+            self.open.insert(key, Entry { _module, source });
+        }
+        let source = self.open.get(&key).and_then(|entry| entry.source.as_ref());
+        let found = source.filter(|s| s.is_whole()).map(|source| {
+            let found: Vec<_> = addrs.iter().map(|addr| source.look_up(*addr)).collect();
+            (source, found)
+        });
+        if let Some(missing) = source.and_then(Source::missing) {
+            let what = format!(
+                "Not all debug information of {} was read: {missing}",
+                module.name
+            );
+            self.unread.insert(key, what);
+        }
         match found.filter(|(source, _)| source.is_whole()) {
             Some((_, found)) => found,
             None => addrs.iter().map(|_| None).collect(),
@@ -164,54 +175,28 @@ impl Dwarf {
     }
 }
 
-fn open(module: &Module, elf: &Elf, cache: &CacheDirs) -> Option<Source> {
+/// The file has debug information that cannot be read.
+struct Unreadable;
+
+fn open(module: &Module, elf: &Elf, cache: &CacheDirs) -> Result<Option<Source>, Unreadable> {
+    let read =
+        |file: &TargetFile, elf: &Elf| Source::read(file, elf, &module.path).ok_or(Unreadable);
     if elf.has_debug_info() {
-        return Source::map(module.file.as_ref()?, elf);
+        return module.file.as_ref().map(|file| read(file, elf)).transpose();
     }
-    let debug = debugfile::find(elf, &module.path, cache)?;
-    let elf = Elf::read(&debug).ok().filter(Elf::has_debug_info)?;
-    Source::map(&debug, &elf)
+    let Some(debug) = debugfile::find(elf, &module.path, cache) else {
+        return Ok(None);
+    };
+    let elf = Elf::read(&debug).ok().filter(Elf::has_debug_info);
+    elf.map(|elf| read(&debug, &elf)).transpose()
 }
 
-/// A copy in memory: reading a mapping of the file would wait for its file system without a limit.
-fn copy(file: &TargetFile) -> Option<File> {
-    if file.about().size() > MAX_COPIED {
-        return None;
-    }
-    let mut copy = File::from(memfd_create(c"debug-info", MFdFlags::MFD_CLOEXEC).ok()?);
-    let copied = io::copy(&mut file.contents().take(MAX_COPIED + 1), &mut copy).ok()?;
-    (copied <= MAX_COPIED).then_some(copy)
-}
-
-fn look_up(resolver: &ElfResolver, addr: u64) -> Option<Lines> {
-    let sym = resolver
-        .find_sym(addr, &FindSymOpts::CodeInfoAndInlined)
-        .ok()?
-        .ok()?;
-    Some(Lines {
-        name: sym.name.to_owned(),
-        start: sym.addr,
-        rust: sym.lang == SrcLang::Rust,
-        // blazesym lists them outermost first.
-        inlined: sym.inlined.iter().rev().map(inlined).collect(),
-        location: sym.code_info.as_deref().and_then(location),
-    })
-}
-
-fn inlined(f: &InlinedFn) -> InlinedFunction {
-    InlinedFunction {
-        name: demangle(f.name.as_bytes()).0,
-        location: f.code_info.as_ref().and_then(location),
-    }
-}
-
-fn location(code: &CodeInfo) -> Option<Location> {
-    let path = code.to_path();
-    let file: Cow<str> = path.to_string_lossy();
-    (!file.is_empty()).then(|| Location {
-        file: file.into_owned(),
-        line: code.line,
-    })
+fn damaged(module: &Module) -> String {
+    format!(
+        "No debug information of {} was read: it is damaged, compressed in an unknown way, or larger than {} MiB",
+        module.name,
+        linked::MAX_UNPACKED >> 20
+    )
 }
 
 impl Lines {
@@ -222,33 +207,5 @@ impl Lines {
         }
         let (name, language) = demangle(self.name.as_bytes());
         Some((name, if self.rust { Language::Rust } else { language }))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::fs;
-
-    use super::*;
-
-    /// Between a look at its size and the reading of it, a file may be cut.
-    #[test]
-    fn a_file_that_shrinks_while_it_is_read_is_no_end() {
-        let own = fs::read("/proc/self/exe").unwrap();
-        let mut file = tempfile::tempfile().unwrap();
-        io::Write::write_all(&mut file, &own).unwrap();
-        let cut = file.try_clone().unwrap();
-        let file = TargetFile::from(file);
-        let elf = Elf::read(&file).unwrap();
-        if !elf.has_debug_info() {
-            return crate::skip::skip("the tests are built without debug information");
-        }
-        let source = Source::map(&file, &elf).unwrap();
-        let code = *elf.code_segments().next().unwrap();
-        cut.set_len(4096).unwrap();
-        for inside in (0..code.size).step_by(1 << 20) {
-            let _ = look_up(&source.resolver, code.addr + inside);
-        }
-        assert!(!source.is_whole());
     }
 }

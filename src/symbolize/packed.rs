@@ -1,53 +1,73 @@
-//! Checks the size of compressed sections before they are decompressed into memory.
+//! Compressed sections: zlib and zstd with a header (`SHF_COMPRESSED`), and the older `.zdebug_*`, which are zlib.
 
-use std::io::{self, Read};
+use std::io::{BufReader, Read};
 
 use flate2::read::ZlibDecoder;
 use object::LittleEndian;
-use object::elf::{CompressionHeader64, CompressionType, ELFCOMPRESS_ZLIB};
+use object::elf::{CompressionHeader64, CompressionType, ELFCOMPRESS_ZLIB, ELFCOMPRESS_ZSTD};
+use ruzstd::decoding::StreamingDecoder;
 
 use crate::elf::{Elf, Section, u32_at, u64_at};
 
 /// Size of the header before the compressed bytes, and position of the decompressed size in it.
-const HEADER: u64 = size_of::<CompressionHeader64<LittleEndian>>() as u64;
+const HEADER: usize = size_of::<CompressionHeader64<LittleEndian>>();
 const CLAIM: usize = 8;
+/// What begins a `.zdebug_*` section, before its decompressed size.
+const OLD_MAGIC: &[u8] = b"ZLIB";
+const OLD_HEADER: usize = OLD_MAGIC.len() + size_of::<u64>();
 
-/// Whether the compressed sections of a file decompress to their declared sizes, and to at most `limit` bytes.
+/// How a section is compressed, the size of its header, and the decompressed size that it declares.
+struct Claim {
+    kind: CompressionType,
+    header: usize,
+    size: u64,
+}
+
+/// The decompressed contents of a section; `old` for a `.zdebug_*` one. `None` if it is damaged, if it does not decompress to exactly
+/// its declared size, or if that is more than `limit` bytes.
 ///
-/// The declared size alone is not enough: blazesym takes all decompressed bytes, which may be a thousand times
-/// the file's size. So zlib sections are decompressed here first and discarded, a few KiB at a time.
-pub fn unpacks_within(elf: &Elf, limit: u64) -> bool {
-    let Ok(mut file) = elf.file_size() else {
-        return false;
-    };
-    let mut left = limit;
-    elf.compressed_sections().all(|section| {
-        // Real sections do not overlap, so their total size is at most the file's.
-        let rest = file.checked_sub(section.size);
-        let claim = claim(elf, section);
-        let (Some(rest), Some((kind, size))) = (rest, claim) else {
-            return false;
-        };
-        let Some(after) = left.checked_sub(size) else {
-            return false;
-        };
-        (file, left) = (rest, after);
-        kind != ELFCOMPRESS_ZLIB || unpacks_to(elf, section, size)
+/// No room is made before there are bytes for it: what a section declares may be false.
+pub fn unpack(elf: &Elf, section: &Section, old: bool, limit: u64) -> Option<Vec<u8>> {
+    let claim = claim(elf, section, old)?;
+    if claim.size > limit {
+        return None;
+    }
+    let header = claim.header as u64;
+    let begin = section.offset.saturating_add(header);
+    let packed = BufReader::new(Part::new(elf, begin, section.size.saturating_sub(header)));
+    let mut unpacked = Vec::new();
+    let most = claim.size.saturating_add(1);
+    match claim.kind {
+        ELFCOMPRESS_ZLIB => ZlibDecoder::new(packed)
+            .take(most)
+            .read_to_end(&mut unpacked),
+        ELFCOMPRESS_ZSTD => {
+            let decoder = StreamingDecoder::new(packed).ok()?;
+            decoder.take(most).read_to_end(&mut unpacked)
+        }
+        _ => return None,
+    }
+    .ok()?;
+    (unpacked.len() as u64 == claim.size).then_some(unpacked)
+}
+
+fn claim(elf: &Elf, section: &Section, old: bool) -> Option<Claim> {
+    let mut header = [0; HEADER];
+    let length = if old { OLD_HEADER } else { HEADER };
+    elf.read_at(&mut header[..length], section.offset).ok()?;
+    if !old {
+        return Some(Claim {
+            kind: CompressionType(u32_at(&header, 0)),
+            header: HEADER,
+            size: u64_at(&header, CLAIM),
+        });
+    }
+    let size = header.strip_prefix(OLD_MAGIC)?.first_chunk()?;
+    Some(Claim {
+        kind: ELFCOMPRESS_ZLIB,
+        header: OLD_HEADER,
+        size: u64::from_be_bytes(*size),
     })
-}
-
-/// The compression type of a section and its declared decompressed size, in bytes.
-fn claim(elf: &Elf, section: &Section) -> Option<(CompressionType, u64)> {
-    let mut header = [0; HEADER as usize];
-    elf.read_at(&mut header, section.offset).ok()?;
-    Some((CompressionType(u32_at(&header, 0)), u64_at(&header, CLAIM)))
-}
-
-fn unpacks_to(elf: &Elf, section: &Section, size: u64) -> bool {
-    let begin = section.offset.saturating_add(HEADER);
-    let packed = Part::new(elf, begin, section.size.saturating_sub(HEADER));
-    let mut unpacked = ZlibDecoder::new(packed).take(size.saturating_add(1));
-    io::copy(&mut unpacked, &mut io::sink()).is_ok_and(|n| n == size)
 }
 
 /// A sequential reader of a part of a file.
@@ -66,10 +86,10 @@ impl<'e> Part<'e> {
 }
 
 impl Read for Part<'_> {
-    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+    fn read(&mut self, buf: &mut [u8]) -> std::io::Result<usize> {
         let most = usize::try_from(self.left).map_or(buf.len(), |left| left.min(buf.len()));
         let got = self.elf.read_some(&mut buf[..most], self.at);
-        let got = got.map_err(|e| io::Error::other(e.to_string()))?;
+        let got = got.map_err(|e| std::io::Error::other(e.to_string()))?;
         self.at = self.at.saturating_add(got as u64);
         self.left -= got as u64;
         Ok(got)
@@ -83,8 +103,7 @@ mod tests {
 
     use flate2::Compression;
     use flate2::write::ZlibEncoder;
-
-    use object::elf::{FileHeader64, SHF_COMPRESSED, SectionHeader64};
+    use object::elf::{FileHeader64, SHF_COMPRESSED, SHT_PROGBITS, SectionHeader64};
 
     use super::*;
 
@@ -97,61 +116,83 @@ mod tests {
         packer.finish().unwrap()
     }
 
-    /// A file with compressed sections, given as (declared size, compressed bytes).
-    fn file(sections: &[(u64, &[u8])], overlap: bool) -> File {
-        let mut bytes = vec![0; EHDR + SHDR * sections.len()];
+    fn zstd(size: usize) -> Vec<u8> {
+        let level = ruzstd::encoding::CompressionLevel::Fastest;
+        ruzstd::encoding::compress_to_vec(&vec![0; size][..], level)
+    }
+
+    fn header(kind: CompressionType, claim: u64) -> Vec<u8> {
+        [u64::from(kind.0), claim, 1]
+            .iter()
+            .flat_map(|word| word.to_le_bytes())
+            .collect()
+    }
+
+    /// A file with one section.
+    fn file(contents: &[u8]) -> File {
+        let mut bytes = vec![0; EHDR + SHDR];
         bytes[..6].copy_from_slice(&[0x7f, b'E', b'L', b'F', 2, 1]);
         bytes[16] = 3;
         bytes[40..48].copy_from_slice(&(EHDR as u64).to_le_bytes());
         bytes[58..60].copy_from_slice(&(SHDR as u16).to_le_bytes());
-        bytes[60..62].copy_from_slice(&(sections.len() as u16).to_le_bytes());
-        let begin = bytes.len();
-        for (i, (claim, packed)) in sections.iter().enumerate() {
-            let at = if overlap { begin } else { bytes.len() };
-            let header = &mut bytes[EHDR + i * SHDR..][..SHDR];
-            header[8..16].copy_from_slice(&SHF_COMPRESSED.0.to_le_bytes());
-            header[24..32].copy_from_slice(&(at as u64).to_le_bytes());
-            let size = HEADER + packed.len() as u64;
-            header[32..40].copy_from_slice(&size.to_le_bytes());
-            if !overlap || i == 0 {
-                bytes.extend(u64::from(ELFCOMPRESS_ZLIB.0).to_le_bytes());
-                bytes.extend(claim.to_le_bytes());
-                bytes.extend(1u64.to_le_bytes());
-                bytes.extend(*packed);
-            }
-        }
+        bytes[60] = 1;
+        let section = &mut bytes[EHDR..];
+        section[4..8].copy_from_slice(&SHT_PROGBITS.0.to_le_bytes());
+        section[8..16].copy_from_slice(&SHF_COMPRESSED.0.to_le_bytes());
+        section[24..32].copy_from_slice(&((EHDR + SHDR) as u64).to_le_bytes());
+        section[32..40].copy_from_slice(&(contents.len() as u64).to_le_bytes());
+        bytes.extend(contents);
         let mut file = tempfile::tempfile().unwrap();
         file.write_all(&bytes).unwrap();
         file
     }
 
-    fn within(file: &File, limit: u64) -> bool {
-        unpacks_within(&Elf::read(file).unwrap(), limit)
+    fn unpacked(contents: &[u8], old: bool, limit: u64) -> Option<usize> {
+        let file = file(contents);
+        let elf = Elf::read(&file).unwrap();
+        let found = unpack(&elf, elf.section(0).unwrap(), old, limit)?;
+        assert!(found.iter().all(|byte| *byte == 0));
+        Some(found.len())
     }
 
-    #[test]
-    fn honest_sections_pass_up_to_the_limit() {
-        let packed = zlib(100_000);
-        let two = file(&[(100_000, &packed), (100_000, &packed)], false);
-        assert!(within(&two, 200_000));
-        assert!(!within(&two, 199_999));
-    }
+    /// The header for a declared size, the compressed bytes, and whether it is the old form.
+    type Form<'a> = (&'a dyn Fn(u64) -> Vec<u8>, Vec<u8>, bool);
 
     #[test]
-    fn what_unpacks_to_more_or_less_than_it_says_does_not_pass() {
-        let packed = zlib(100_000);
-        for claim in [0, 16, 99_999, 100_001, u64::MAX] {
-            assert!(!within(&file(&[(claim, &packed)], false), u64::MAX));
+    fn each_form_unpacks_up_to_the_limit_to_what_it_says() {
+        const SIZE: u64 = 100_000;
+        let old = |claim: u64| [OLD_MAGIC, &claim.to_be_bytes()].concat();
+        let forms: [Form<'_>; 3] = [
+            (
+                &|claim| header(ELFCOMPRESS_ZLIB, claim),
+                zlib(SIZE as usize),
+                false,
+            ),
+            (
+                &|claim| header(ELFCOMPRESS_ZSTD, claim),
+                zstd(SIZE as usize),
+                false,
+            ),
+            (&old, zlib(SIZE as usize), true),
+        ];
+        for (header, packed, old) in forms {
+            let of = |claim, packed: &[u8]| [&header(claim), packed].concat();
+            let good = of(SIZE, &packed);
+            assert_eq!(unpacked(&good, old, SIZE), Some(SIZE as usize));
+            assert_eq!(unpacked(&good, old, SIZE - 1), None);
+            for claim in [0, 16, SIZE - 1, SIZE + 1, u64::MAX] {
+                assert_eq!(
+                    unpacked(&of(claim, &packed), old, u64::MAX),
+                    None,
+                    "{claim}"
+                );
+            }
+            let cut = of(SIZE, &packed[..packed.len() / 2]);
+            assert_eq!(unpacked(&cut, old, u64::MAX), None);
         }
-        let cut = &packed[..packed.len() / 2];
-        assert!(!within(&file(&[(100_000, cut)], false), u64::MAX));
-    }
-
-    #[test]
-    fn sections_that_share_their_bytes_do_not_pass() {
-        let packed = zlib(1_000_000);
-        let same = [(1_000_000, &packed[..]); 8];
-        assert!(within(&file(&same[..1], true), u64::MAX));
-        assert!(!within(&file(&same, true), u64::MAX));
+        assert_eq!(
+            unpacked(&header(CompressionType(77), 0), false, u64::MAX),
+            None
+        );
     }
 }

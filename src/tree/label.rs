@@ -138,7 +138,8 @@ pub struct Code<'a> {
     pub file: &'a str,
     /// Path of the file as in the target's mappings.
     pub path: &'a Path,
-    /// File offset of the call site in bytes, or its line if there is a [`Code::first_line`]; `None` for a function.
+    /// File offset of the call site in bytes, or its line if there is a [`Code::first_line`] (with [`Merge::Frame`] its position among
+    /// the functions of its file); `None` for a function.
     pub offset: Option<u64>,
     /// First line of a function without machine code of its own in a file; 0 if it has no lines.
     pub first_line: Option<u32>,

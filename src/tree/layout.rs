@@ -22,8 +22,6 @@ pub struct Limits {
 pub enum Order {
     /// By bytes descending, then by label.
     Size,
-    /// The order of the `/v1` contract: by bytes descending, then by offset, file, function and category.
-    Offset,
     /// By the text of the label.
     Name,
 }
@@ -128,16 +126,13 @@ fn keep_largest<const N: usize>(
 fn in_order<const N: usize>(rows: &[Row<N>], labels: &Labels<'_>, order: Order) -> Vec<Row<N>> {
     let ranks = match order {
         Order::Name => ranks(labels),
-        Order::Size | Order::Offset => Vec::new(),
+        Order::Size => Vec::new(),
     };
     let compare = |a: &Row<N>, b: &Row<N>| match order {
         Order::Name => ranks[a.label as usize].cmp(&ranks[b.label as usize]),
-        Order::Size | Order::Offset => {
+        Order::Size => {
             let sizes = Reverse(a.weight()).cmp(&Reverse(b.weight()));
-            sizes.then_with(|| match (order, labels.get(a.label), labels.get(b.label)) {
-                (Order::Offset, Label::Code(a), Label::Code(b)) => a.by_offset(b),
-                (_, a, b) => a.cmp(b),
-            })
+            sizes.then_with(|| labels.get(a.label).cmp(labels.get(b.label)))
         }
     };
     let is_rest = |row: &Row<N>| labels.get(row.label).is_rest();

@@ -31,9 +31,10 @@ fn code<'a>(
         },
         file: &module.name,
         path: &module.path,
-        // (An unknown line counts as the function's first one.)
+        // (An unknown line counts as the function's first one.) Clients of `/v1` tell the frames of a file apart by their offset, so
+        // there it is the position that memprof gave the function and the line.
         offset: Some(match (function, first_line) {
-            (Some(f), Some(first)) => line_of(f).unwrap_or(first).into(),
+            (Some(f), Some(first)) if merge != Merge::Frame => line_of(f).unwrap_or(first).into(),
             _ => offset,
         }),
         first_line,

@@ -173,6 +173,17 @@ impl<'a, const N: usize> Paths<'a, N> {
         self.paths.iter().map(|path| (self.steps(path), path.bytes))
     }
 
+    /// How many paths there are.
+    pub(super) fn len(&self) -> usize {
+        self.paths.len()
+    }
+
+    /// One path with its bytes.
+    pub(super) fn at(&self, index: usize) -> (&[LabelId], [u64; N]) {
+        let path = &self.paths[index];
+        (self.steps(path), path.bytes)
+    }
+
     /// The paths of one profile's samples, each with the sample's index in its profile.
     pub(crate) fn of_samples(&self, side: usize) -> impl Iterator<Item = (u32, &[LabelId])> {
         let paths = self.paths.iter();

@@ -109,11 +109,9 @@ fn nodes(profile: &Profile, direction: Direction, threshold: u64) -> Nodes {
     };
     let columns = |of: &Amounts| [of.usage.value(), of.usage.cache];
     let mut paths = Paths::columns((profile, &names), direction, naming, columns);
-    let limits = Limits {
-        threshold,
-        max_nodes: usize::MAX,
-    };
-    let rows = Layout::ordered(&mut paths, limits, Order::Offset).rows;
+    let rows = Descent::new(&mut paths, threshold);
+    let labels = rows.labels();
+    let rows: Vec<_> = rows.collect();
     let mut sums: Vec<[u64; 2]> = rows.iter().map(|row| row.own).collect();
     let mut frames: Vec<Vec<Frame>> = vec![Vec::new()];
     let (mut by_path, mut rests) = (BTreeMap::from([(Vec::new(), rows[0])]), Vec::new());
@@ -122,7 +120,7 @@ fn nodes(profile: &Profile, direction: Direction, threshold: u64) -> Nodes {
         let parent = row.parent as usize;
         (0..2).for_each(|column| sums[parent][column] += row.total[column]);
         let mut path = frames[parent].clone();
-        match paths.labels().get(row.label) {
+        match labels.get(row.label) {
             Label::Code(code) => {
                 path.push(Frame::code(code.module.unwrap(), code.offset.unwrap()));
                 assert_eq!(by_path.insert(path.clone(), *row), None);

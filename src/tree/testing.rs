@@ -1,7 +1,7 @@
 //! Small profiles for tests.
 
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use crate::event::{Outcome, Pid};
 use crate::measure::{ColumnId, HEAP, RESIDENCY};
@@ -49,6 +49,7 @@ pub(crate) fn profile(samples: &[(&[Frame], Usage)], not_observed: &[Usage]) -> 
     Profile {
         taken: SystemTime::UNIX_EPOCH,
         taken_ns: 0,
+        observed: Duration::ZERO,
         target: TargetInfo {
             pid: Pid(42),
             comm: "node".into(),

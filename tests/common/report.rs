@@ -3,7 +3,7 @@
 #![allow(dead_code, reason = "each test binary uses its own part")]
 
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use ::memprof::api::Report;
 use ::memprof::event::{Outcome, Pid};
@@ -85,6 +85,7 @@ pub fn profile(
     Profile {
         taken: SystemTime::now(),
         taken_ns: 0,
+        observed: Duration::ZERO,
         target: TargetInfo {
             pid: Pid(4711),
             comm: "node".to_owned(),

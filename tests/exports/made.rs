@@ -10,11 +10,12 @@ use ::memprof::event::{Outcome, PartialReason};
 use ::memprof::export::{self, EXPORTERS, ExportOptions};
 use ::memprof::measure::{ColumnId, MEASURES};
 use ::memprof::profile::{Amounts, Frame, Kind, Stack, Usage};
+use ::memprof::server::ServerOptions;
 use ::memprof::symbol::{Function, InlinedFunction, Language, Location, Symbol};
 use ::memprof::tree::Direction;
 
 use crate::common::skip::skip;
-use crate::common::{at, kib, report};
+use crate::common::{Fixed, Server, at, kib, report};
 use crate::readers::{self, pprof_says, table, wanted};
 
 pub fn written(format: &str, report: &Report, options: &ExportOptions) -> Vec<u8> {
@@ -283,6 +284,59 @@ fn pprof_knows_functions_files_and_comments() {
     }
 }
 
+/// pprof takes what it reads from a running memprof as it is: it merges no functions whose names differ in `<…>` or `(…)` alone,
+/// and asks for no more names, although a file has none. Above the table are its own lines and what was lost.
+#[test]
+fn pprof_reads_a_server() {
+    let names = [
+        "<[u8; 4] as T>::go",
+        "<(i32, &dyn Fn) as T>::go",
+        "call<int>(int)",
+        "<module>",
+    ];
+    let frames: Vec<_> = (0..4).map(|n| at(0, 0x10 + n)).collect();
+    let mut samples: Vec<_> = frames.iter().map(|f| (vec![*f], kib(4000, 0, 0))).collect();
+    samples.push((vec![at(1, 0x30), at(0, 0x10)], kib(2000, 0, 0)));
+    let known: Vec<_> = frames.iter().zip(names).collect();
+    let known: Vec<_> = known
+        .iter()
+        .map(|(f, n)| (**f, *n, Language::Other))
+        .collect();
+    let mut report = Report::clone(&report(&samples, &[], &known));
+    let profile = Arc::make_mut(&mut report.profile);
+    profile.measures = MEASURES.to_vec();
+    profile.losses.add("events", 3);
+    let server = Server::start(Fixed(Ok(Arc::new(report))), ServerOptions::default());
+    for path in ["/debug/pprof/heap", "/v2/export/pprof"] {
+        let dir = tempfile::tempdir().unwrap();
+        let out = Command::new("go")
+            .args(["tool", "pprof", "-top", "-unit=KB", "-nodefraction=0"])
+            .arg(format!("http://{}{path}", server.address))
+            .env("HOME", dir.path())
+            .env("PPROF_TMPDIR", dir.path())
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&out.stderr);
+        let top = String::from_utf8(out.stdout).unwrap();
+        assert!(out.status.success(), "{said}");
+        for name in names {
+            let row = top
+                .lines()
+                .find(|line| line.ends_with(&format!("  {name}")));
+            let flat = row.and_then(|row| row.split_whitespace().next());
+            assert_eq!(flat, Some("4000kB"), "{name}: {top}");
+        }
+        assert!(top.contains("[no symbol] (libc-2.31.so)"), "{top}");
+        let above: Vec<&str> = top
+            .lines()
+            .take_while(|l| !l.starts_with("Showing"))
+            .collect();
+        assert_eq!(above.len(), 4, "{top}");
+        assert!(above.contains(&"lost: 3 events"), "{top}");
+    }
+    server.stop();
+}
+
 /// Inlined functions and source lines, if known.
 #[test]
 fn pprof_knows_lines() {
@@ -388,6 +442,9 @@ fn heaptrack_print_reads_it() {
     let mut report = Report::clone(&report(&samples, &[], &names));
     let profile = Arc::make_mut(&mut report.profile);
     profile.measures = MEASURES[..4].to_vec();
+    profile.observed = std::time::Duration::from_secs(90);
+    profile.kernel_after.rss_anon = 50 << 20;
+    profile.kernel_after.rss_file = 14 << 20;
     // Three million allocations: each event stands for 16 of them.
     let figures = [
         (0, "alloc_space", 9_000_000_000),
@@ -430,6 +487,8 @@ fn heaptrack_print_reads_it() {
         "peak heap memory consumption: 2.00G",
         "calls to allocation functions: 187501",
         "temporary memory allocations: 93750",
+        "total runtime: 90.0",
+        "peak RSS (including heaptrack overhead): 67.11M",
         "parse",
         "read_line",
     ] {

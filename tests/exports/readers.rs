@@ -91,7 +91,7 @@ fn heaptrack(bytes: &[u8]) -> Sums {
         let number = |at: usize| hex(words[at]);
         match words[0] {
             "v" => assert_eq!(line, "v 10400 2"),
-            "X" | "I" => {}
+            "X" | "I" | "R" | "c" => {}
             "s" => strings += 1,
             "i" => {
                 assert!(number(2) <= strings && number(3) <= strings, "{line}");

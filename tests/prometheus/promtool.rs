@@ -121,7 +121,8 @@ fn it_has_nothing_to_say_about_the_metrics() {
         return;
     }
     let server = Server::start(Fixed(Ok(everything())), ServerOptions::default());
-    let reply = get(server.address, "/metrics", "Accept: text/plain\r\n");
+    // As curl asks for them.
+    let reply = get(server.address, "/metrics", "Accept: */*\r\n");
     let kind = reply.header("content-type").unwrap();
     assert!(kind.starts_with("text/plain; version=0.0.4"), "{kind}");
     for metric in [
@@ -146,7 +147,8 @@ fn it_has_nothing_to_say_about_the_metrics() {
         lines.sort();
         lines
     };
-    let open = server.get("/metrics");
+    let accept = "Accept: application/openmetrics-text\r\n";
+    let open = get(server.address, "/metrics", accept);
     assert!(open.text().ends_with("# EOF\n"));
     assert_eq!(samples(open.text()), samples(reply.text()));
     server.stop();

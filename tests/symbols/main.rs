@@ -4,6 +4,7 @@ mod debuginfod;
 #[path = "../common/debuginfod_server.rs"]
 mod debuginfod_server;
 mod fixture;
+mod forms;
 mod hostile;
 #[path = "../common/listening.rs"]
 mod listening;
