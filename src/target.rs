@@ -13,6 +13,7 @@ use std::path::Path;
 
 use crate::event::Pid;
 use crate::mmap_lock;
+use crate::proc_dir;
 use crate::proc_text;
 use crate::target_file;
 
@@ -231,7 +232,7 @@ pub(crate) fn is_named(pid: Pid, name: &str) -> bool {
 
 /// Whether a process has executed a program that gains privileges (`AT_SECURE`).
 pub(crate) fn is_secure(pid: Pid) -> bool {
-    let vector = fs::read(format!("/proc/{pid}/auxv")).unwrap_or_default();
+    let vector = proc_dir::read(pid, "auxv").unwrap_or_default();
     let words: Vec<u64> = vector
         .as_chunks::<8>()
         .0
@@ -257,11 +258,11 @@ pub(crate) fn command_line(pid: Pid) -> Option<Vec<u8>> {
     if mmap_lock::is_held(pid) {
         return None;
     }
-    fs::read(format!("/proc/{pid}/cmdline")).ok()
+    proc_dir::read(pid, "cmdline").ok()
 }
 
 fn exe_name(pid: Pid) -> Option<String> {
-    let exe = fs::read_link(format!("/proc/{pid}/exe")).ok()?;
+    let exe = proc_dir::link(pid, "exe").ok()?;
     let name = exe.file_name()?.to_string_lossy().into_owned();
     Some(name.strip_suffix(" (deleted)").unwrap_or(&name).to_owned())
 }
@@ -282,7 +283,8 @@ pub(crate) fn parent(pid: Pid) -> Option<Pid> {
     let stat = proc_text::read(&format!("/proc/{pid}/stat")).ok()?;
     // "pid (comm) state ppid …", where comm may hold anything, parentheses included.
     let mut after = stat.get(stat.rfind(')')? + 1..)?.split_whitespace();
-    if after.next()? == "Z" {
+    // (A process goes on without its first thread if it has others.)
+    if after.next()? == "Z" && !proc_dir::lives(pid) {
         return None;
     }
     Some(Pid(after.next()?.parse().ok()?))

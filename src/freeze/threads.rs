@@ -1,30 +1,21 @@
 //! The threads of a process, read from `/proc`.
 
 use std::fmt::Display;
-use std::fs;
 use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use super::guard;
 use crate::event::Pid;
+use crate::proc_dir;
+pub(crate) use crate::proc_dir::threads;
 use crate::proc_text;
-
-/// The thread ids of a process; empty if it is gone.
-pub(crate) fn threads(pid: Pid) -> Vec<i32> {
-    let Ok(entries) = fs::read_dir(format!("/proc/{pid}/task")) else {
-        return Vec::new();
-    };
-    entries
-        .filter_map(|e| e.ok()?.file_name().to_str()?.parse().ok())
-        .collect()
-}
 
 /// The kernel's thread count, including ended threads that are not yet reaped; 0 for a process that is
 /// gone.
 pub(super) fn count(pid: Pid) -> usize {
     // Not `stat`, for which the kernel sums up the CPU time of every thread.
-    let status = proc_text::read(&format!("/proc/{pid}/status")).unwrap_or_default();
+    let status = proc_dir::text(pid, "status").unwrap_or_default();
     let count = status.lines().find_map(|l| l.strip_prefix("Threads:"));
     count.and_then(|n| n.trim().parse().ok()).unwrap_or(0)
 }

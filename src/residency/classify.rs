@@ -17,6 +17,7 @@ use std::fs;
 use super::inode::{Dev, huge_page_shifts, memfd_dev, stat_node};
 use super::vma::{Backing, Vma};
 use crate::event::Pid;
+use crate::proc_dir;
 use crate::target_file::file_system_at;
 
 /// Maximum number of cached (device, inode) pairs; beyond it the cache is cleared.
@@ -130,7 +131,7 @@ impl Classifier {
             return None;
         }
         let (start, end) = (vma.start.0, vma.end.0);
-        let link = format!("/proc/{pid}/map_files/{start:x}-{end:x}");
+        let link = proc_dir::path(pid, &format!("map_files/{start:x}-{end:x}"));
         let node = stat_node(&CString::new(&*link).ok()?)?;
         if let Some(backing) = node.backing() {
             return Some(backing);
@@ -175,7 +176,7 @@ fn guess(vma: &Vma, mounts: &HashMap<Dev, FsKind>, own: &HashMap<Dev, FsKind>) -
 
 /// The file systems that `pid` has mounted, by device; if it has ended, those of memprof.
 fn mounted(pid: Pid) -> HashMap<Dev, FsKind> {
-    let text = fs::read(format!("/proc/{pid}/mountinfo"));
+    let text = proc_dir::read(pid, "mountinfo");
     let text = text.or_else(|_| fs::read("/proc/self/mountinfo"));
     let text = text.unwrap_or_default();
     parse_mountinfo(&String::from_utf8_lossy(&text))

@@ -38,9 +38,8 @@ pub enum At {
 pub enum Moment {
     /// It runs.
     Running,
-    /// It is about to exit, and stopped: its last thread, and that one's registers unless it was killed. The others have
-    /// ended.
-    Exiting(Pid, Option<Registers>),
+    /// It is about to exit, and stopped: the registers of its last thread unless it was killed. The others have ended.
+    Exiting(Option<Registers>),
 }
 
 /// How long its other threads may take to end before the last one.
@@ -92,7 +91,7 @@ pub(super) async fn run_until<T>(
             match others(pid, thread) {
                 Others::Ended => {
                     if let Some(tell) = tell.take()
-                        && tell.send((thread, Registers::of_stopped(thread))).is_ok()
+                        && tell.send(Registers::of_stopped(thread)).is_ok()
                     {
                         let _ = held.recv();
                     }
@@ -142,7 +141,7 @@ pub(super) async fn run_until<T>(
     loop {
         tokio::select! {
             biased;
-            Ok((thread, registers)) = &mut exiting => {
+            Ok(registers) = &mut exiting => {
                 // The signal that ended the command may yet reach memprof.
                 signals.restore_later();
                 if let At::After(time) = at {
@@ -151,7 +150,7 @@ pub(super) async fn run_until<T>(
                         time.as_secs_f64()
                     ));
                 }
-                let looked = look(pid, Moment::Exiting(thread, registers)).await;
+                let looked = look(pid, Moment::Exiting(registers)).await;
                 drop(hold);
                 let status = (&mut command.ended).await;
                 let status = status.context("the command's thread ended early")??;
