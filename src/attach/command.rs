@@ -15,7 +15,7 @@ use super::walk::Tables;
 use crate::config::AttachConfig;
 use crate::event::Pid;
 use crate::export::printable;
-use crate::freeze::{Apart, Held, HoldError, LoadError, Loader, Loading, threads};
+use crate::freeze::{Apart, Held, HoldError, LoadError, Loader, Loading, not_traceable, threads};
 use crate::privileges::{self, Role};
 use crate::proc_dir;
 use crate::proc_text;
@@ -242,9 +242,7 @@ impl Search<'_> {
             Ok(held) => held,
             Err(HoldError::Missed(why)) => return Ok(Err(No::Missed(why))),
             Err(HoldError::Blocked(why)) => bail!("{why}; nothing was changed"),
-            Err(HoldError::Refused(e)) => bail!(
-                "its threads cannot be traced: {e}; detach other debuggers, or run memprof as root or with CAP_SYS_PTRACE"
-            ),
+            Err(HoldError::Refused(e)) => bail!("{}", not_traceable(tid, &e)),
         };
         let place = match self.place(tid, &held) {
             Ok(place) => place,

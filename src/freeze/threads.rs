@@ -1,15 +1,18 @@
 //! The threads of a process, read from `/proc`.
 
 use std::fmt::Display;
+use std::io;
 use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use super::guard;
 use crate::event::Pid;
+use crate::export::printable;
 use crate::proc_dir;
 pub(crate) use crate::proc_dir::threads;
 use crate::proc_text;
+use crate::residency::{PROTECTED, has_capabilities};
 
 /// The kernel's thread count, including ended threads that are not yet reaped; 0 for a process that is
 /// gone.
@@ -86,6 +89,23 @@ pub(super) fn is_traced_by_guard(tid: i32) -> bool {
     let name = |tracer| proc_text::read(&format!("/proc/{tracer}/comm")).ok();
     let name = tracer(tid).and_then(name);
     name.is_some_and(|name| name.as_bytes().trim_ascii_end() == guard::NAME.to_bytes())
+}
+
+/// Why a thread cannot be traced, after the kernel has refused, and what to do.
+pub(crate) fn not_traceable(tid: i32, error: &io::Error) -> String {
+    const PTRACE: u64 = 1 << 19;
+    let refused = format!("its threads cannot be traced: {error}");
+    match tracer(tid) {
+        Some(by @ 1..) => {
+            let name = proc_text::read(&format!("/proc/{by}/comm")).unwrap_or_default();
+            let name = printable(name.trim_end());
+            format!(
+                "{refused}; process {by} ({name}), a debugger or another memprof, traces thread {tid}: end that first"
+            )
+        }
+        _ if has_capabilities(PTRACE) => format!("{refused}; {PROTECTED}"),
+        _ => format!("{refused}; run memprof as root or with CAP_SYS_PTRACE"),
+    }
 }
 
 /// The thread that traces another one; 0 for none.
