@@ -225,9 +225,11 @@ pub(crate) fn unescape(name: &[u8]) -> Vec<u8> {
     out
 }
 
-/// Decodes a name; the kernel appends ` (deleted)` to unlinked paths.
+/// What the kernel appends to unlinked paths.
+pub(super) const DELETED: &str = " (deleted)";
+
+/// Decodes a name.
 fn decode_name(raw: &[u8]) -> (String, bool) {
-    const DELETED: &str = " (deleted)";
     let name = String::from_utf8_lossy(&unescape(raw)).into_owned();
     match name.strip_suffix(DELETED) {
         Some(path) if name.starts_with('/') => (path.to_owned(), true),

@@ -9,7 +9,9 @@ use std::time::Duration;
 use super::{Category, named_as_library};
 use crate::event::Pid;
 use crate::proc_dir;
+use crate::residency::classify::named_deleted;
 use crate::residency::page::page_size;
+use crate::residency::proc_maps::DELETED;
 use crate::residency::threads::{self, Threads};
 use crate::residency::vma::{Backing, Perms, Vma};
 
@@ -169,7 +171,9 @@ fn is_guard(pagemap: &File, address: u64) -> bool {
 pub(crate) fn executable(pid: Pid) -> Option<String> {
     let path = proc_dir::link(pid, "exe").ok()?;
     let path = path.to_string_lossy();
-    Some(path.strip_suffix(" (deleted)").unwrap_or(&path).to_owned())
+    let bare = path.strip_suffix(DELETED);
+    let bare = bare.filter(|bare| !named_deleted(pid, "exe", bare));
+    Some(bare.unwrap_or(&path).to_owned())
 }
 
 /// The final category: a file with executable mappings is a library.
