@@ -7,6 +7,7 @@ mod presence;
 mod program;
 
 use std::collections::HashMap;
+use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::fs;
 use std::path::Path;
@@ -30,7 +31,7 @@ pub enum Selector {
     /// A running process.
     Pid(Pid),
     /// A command to start.
-    Command(Vec<String>),
+    Command(Vec<OsString>),
     /// Every process in this control group and in those below it, now and later.
     Cgroup(Cgroup),
     /// Every process of this machine (of memprof's pid namespace), now and later.
@@ -90,7 +91,9 @@ impl fmt::Display for Selector {
         match self {
             Selector::Comm(name) => write!(f, "process named {name}"),
             Selector::Pid(pid) => write!(f, "process {pid}"),
-            Selector::Command(argv) => write!(f, "command {}", argv.join(" ")),
+            Selector::Command(argv) => {
+                write!(f, "command {}", argv.join(OsStr::new(" ")).display())
+            }
             Selector::Cgroup(group) => write!(f, "cgroup {group}"),
             Selector::All => write!(f, "all processes"),
         }

@@ -1,6 +1,7 @@
 //! Runs a command for its heap snapshot: does something with it after a time, or at its end while its memory is still there.
 //! It is profiled only if somebody follows it.
 
+use std::ffi::OsString;
 use std::pin::pin;
 use std::sync::mpsc::sync_channel;
 use std::time::Duration;
@@ -54,7 +55,7 @@ const PAUSE: Duration = Duration::from_millis(1);
 /// The command could not be started; it ended without that moment, as by `SIGKILL` before it ran; a signal ended
 /// memprof. Or the error of `look`; the command has ended or runs on.
 pub fn run<T>(
-    argv: &[String],
+    argv: &[OsString],
     at: At,
     look: impl FnOnce(Pid, Moment) -> Result<T>,
 ) -> Result<(T, Option<ExitStatus>)> {
