@@ -170,11 +170,16 @@ impl Ambiguous {
 /// # Errors
 /// [`Ambiguous`] if several match.
 pub(crate) fn find(name: &str, family: bool) -> Result<Option<Candidate>, Ambiguous> {
-    let mut candidates: Vec<Candidate> = processes()
-        .into_iter()
-        .filter(|pid| is_named(*pid, name))
-        .filter_map(candidate)
-        .collect();
+    let all = processes();
+    let those = |is: &dyn Fn(Pid) -> bool| -> Vec<Candidate> {
+        let pids = all.iter().copied().filter(|pid| is(*pid));
+        pids.filter_map(candidate).collect()
+    };
+    let mut candidates = those(&|pid| is_named(pid, name));
+    if candidates.is_empty() {
+        // It may have given itself another name since it executed its program.
+        candidates = those(&|pid| exe_name(pid).as_deref() == Some(name));
+    }
     candidates.sort_by_key(|c| c.pid);
     if candidates.len() < 2 {
         return Ok(candidates.pop());
@@ -331,6 +336,28 @@ mod tests {
         assert_eq!(comm("light-node"), Some("light-node".into()));
         assert_eq!(comm("protocol-runner-4"), Some("protocol-runner".into()));
         assert_eq!(comm("aaaaaaaaaaaaaaéé"), Some("aaaaaaaaaaaaaa".into()));
+    }
+
+    #[test]
+    fn one_that_was_renamed_is_found_by_its_program() {
+        let dir = tempfile::tempdir().unwrap();
+        let name = format!("renamed-{}", std::process::id());
+        let shell = dir.path().join(&name);
+        fs::copy("/bin/sh", &shell).unwrap();
+        let script = "echo other > /proc/$$/comm; read line";
+        let mut child = std::process::Command::new(&shell)
+            .args(["-c", script])
+            .stdin(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        let pid = Pid(child.id());
+        while comm(pid).as_deref() != Some("other") {
+            std::thread::yield_now();
+        }
+        let found = find(&name, false).unwrap();
+        assert_eq!(found.map(|found| found.pid), Some(pid));
+        let _ = child.kill();
+        let _ = child.wait();
     }
 
     #[test]
