@@ -5,14 +5,15 @@ use std::time::Duration;
 
 use nix::time::{ClockId, clock_gettime};
 
-use crate::proc_text;
+use crate::event::Pid;
+use crate::proc_dir;
 
 /// The time in ns of `CLOCK_MONOTONIC`, as the probe has it (`bpf_ktime_get_ns`), in whatever time namespace memprof runs.
 pub(crate) fn now_ns() -> u64 {
     static AHEAD: OnceLock<i64> = OnceLock::new();
     let now = clock_gettime(ClockId::CLOCK_MONOTONIC).map(Duration::from);
     let now = now.map_or(0, |now| u64::try_from(now.as_nanos()).unwrap_or(u64::MAX));
-    without(now, *AHEAD.get_or_init(|| ahead("self")))
+    without(now, *AHEAD.get_or_init(|| ahead(Pid(std::process::id()))))
 }
 
 /// A time of a clock that is ahead by so many ns, by the probe's.
@@ -22,9 +23,9 @@ pub(crate) fn without(time: u64, ahead: i64) -> u64 {
 
 /// By how many ns the `CLOCK_MONOTONIC` of a process's time namespace is ahead. (The file is about the namespace of its
 /// children, which a process enters when it executes a program.)
-pub(crate) fn ahead(process: &str) -> i64 {
+pub(crate) fn ahead(pid: Pid) -> i64 {
     // Missing without support for time namespaces.
-    let text = proc_text::read(&format!("/proc/{process}/timens_offsets")).unwrap_or_default();
+    let text = proc_dir::text(pid, "timens_offsets").unwrap_or_default();
     parse(&text).unwrap_or(0)
 }
 

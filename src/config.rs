@@ -1,5 +1,6 @@
 //! The validated configuration, independent of its source.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -277,7 +278,7 @@ pub enum HeapTarget {
     /// A running process.
     Process(ProcessTarget),
     /// A command that it starts, at this moment.
-    Command(Vec<String>, At),
+    Command(Vec<OsString>, At),
 }
 
 /// How `memprof heap --by-stack` samples allocations.

@@ -17,6 +17,7 @@ use std::time::{Duration, Instant, SystemTime};
 use directories::Directories;
 
 use crate::event::Pid;
+use crate::proc_dir;
 use crate::profile::{FileId, KnownPath, PathFrom};
 use crate::residency::{Vma, file_id};
 
@@ -100,7 +101,7 @@ impl FilePaths {
 
     /// Searches the open files of a process; none if it has ended or may not be inspected.
     fn look(&mut self, pid: Pid, files: &[FileId], left: &mut usize) {
-        let Ok(open) = fs::read_dir(format!("/proc/{pid}/fd")) else {
+        let Ok(open) = proc_dir::with(pid, |dir| fs::read_dir(format!("{dir}/fd"))) else {
             return;
         };
         for entry in open.flatten() {

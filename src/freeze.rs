@@ -49,7 +49,7 @@ pub(crate) use inject::{Functions, LoadError, Loading};
 pub(crate) use loader::{Held, HoldError, Loader, State};
 pub use registers::Registers;
 pub use threads::stands_still;
-pub(crate) use threads::{has_ended, is_killed, is_traced_here, threads};
+pub(crate) use threads::{has_ended, is_killed, is_traced_here, not_traceable, threads};
 
 /// In microseconds.
 fn micros(time: Duration) -> u64 {

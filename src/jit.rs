@@ -287,7 +287,7 @@ impl RuntimeCode {
                 file,
                 until: None,
                 dump: Jitdump::default(),
-                ahead: clock::ahead(&self.pid.to_string()),
+                ahead: clock::ahead(self.pid),
             });
             return;
         }

@@ -39,6 +39,7 @@ pub(crate) mod patient;
 pub(crate) mod priority;
 pub(crate) mod privileges;
 pub mod probe;
+pub(crate) mod proc_dir;
 pub(crate) mod proc_text;
 pub mod profile;
 pub mod push;

@@ -5,7 +5,6 @@
 //! So threads that nobody waits for look first.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::fs::File;
 use std::io::Read;
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::thread;
@@ -15,6 +14,7 @@ use nix::unistd::{Pid as Tid, gettid};
 
 use crate::event::Pid;
 use crate::privileges::{self, Role};
+use crate::proc_dir;
 use crate::proc_text;
 
 /// After so long the lock counts as held. `fork` and `munmap` of gigabytes take tens of milliseconds.
@@ -180,7 +180,7 @@ fn look() {
 
 /// Returns once nobody holds the process's mmap lock: the kernel takes it to read an entry of the page tables.
 fn wait_for(pid: Pid) {
-    if let Ok(mut pagemap) = File::open(format!("/proc/{pid}/pagemap")) {
+    if let Ok(mut pagemap) = proc_dir::open(pid, "pagemap") {
         let _ = pagemap.read(&mut [0; size_of::<u64>()]);
     }
 }

@@ -22,6 +22,7 @@ use self::run_name::Executable;
 use crate::elf::Segment;
 use crate::event::{FileNumber, Pid};
 use crate::mmap_lock;
+use crate::proc_dir;
 use crate::profile::{Frame, FunctionName, FunctionRoom, Functions, Module, ModuleId, Origin};
 use crate::residency::ThrottledFile;
 use crate::symbol::Language;
@@ -314,7 +315,7 @@ impl AddressMap {
     /// # Ok::<(), std::io::Error>(())
     /// ```
     pub fn load(pid: Pid, table: &mut ModuleTable) -> io::Result<AddressMap> {
-        AddressMap::load_as(pid, Path::new(&format!("/proc/{pid}/exe")), table)
+        AddressMap::load_as(pid, Path::new(&proc_dir::path(pid, "exe")), table)
     }
 
     /// Like [`AddressMap::load`], for a process that stands in for the one whose executable is `exe`.
@@ -325,7 +326,7 @@ impl AddressMap {
         if mmap_lock::is_held(pid) {
             return Err(io::ErrorKind::WouldBlock.into());
         }
-        let maps = BufReader::new(ThrottledFile::open(format!("/proc/{pid}/maps"))?);
+        let maps = BufReader::new(ThrottledFile::open(pid, "maps")?);
         let exe = about_path(exe).ok().map(|about| about.identity());
         AddressMap::parse(maps, pid, exe, table)
     }

@@ -37,7 +37,7 @@ pub(crate) mod vma;
 pub use category::Category;
 pub use classify::Classifier;
 pub use error::{Error, Result};
-pub(crate) use error::{PROTECTED, denial, readable};
+pub(crate) use error::{PROTECTED, denial, has_capabilities, readable};
 pub(crate) use inode::directory_id;
 pub use inode::file_id;
 pub use kept::Kept;

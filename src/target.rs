@@ -7,12 +7,14 @@ mod presence;
 mod program;
 
 use std::collections::HashMap;
+use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::fs;
 use std::path::Path;
 
 use crate::event::Pid;
 use crate::mmap_lock;
+use crate::proc_dir;
 use crate::proc_text;
 use crate::target_file;
 
@@ -29,7 +31,7 @@ pub enum Selector {
     /// A running process.
     Pid(Pid),
     /// A command to start.
-    Command(Vec<String>),
+    Command(Vec<OsString>),
     /// Every process in this control group and in those below it, now and later.
     Cgroup(Cgroup),
     /// Every process of this machine (of memprof's pid namespace), now and later.
@@ -89,7 +91,9 @@ impl fmt::Display for Selector {
         match self {
             Selector::Comm(name) => write!(f, "process named {name}"),
             Selector::Pid(pid) => write!(f, "process {pid}"),
-            Selector::Command(argv) => write!(f, "command {}", argv.join(" ")),
+            Selector::Command(argv) => {
+                write!(f, "command {}", argv.join(OsStr::new(" ")).display())
+            }
             Selector::Cgroup(group) => write!(f, "cgroup {group}"),
             Selector::All => write!(f, "all processes"),
         }
@@ -166,11 +170,16 @@ impl Ambiguous {
 /// # Errors
 /// [`Ambiguous`] if several match.
 pub(crate) fn find(name: &str, family: bool) -> Result<Option<Candidate>, Ambiguous> {
-    let mut candidates: Vec<Candidate> = processes()
-        .into_iter()
-        .filter(|pid| is_named(*pid, name))
-        .filter_map(candidate)
-        .collect();
+    let all = processes();
+    let those = |is: &dyn Fn(Pid) -> bool| -> Vec<Candidate> {
+        let pids = all.iter().copied().filter(|pid| is(*pid));
+        pids.filter_map(candidate).collect()
+    };
+    let mut candidates = those(&|pid| is_named(pid, name));
+    if candidates.is_empty() {
+        // It may have given itself another name since it executed its program.
+        candidates = those(&|pid| exe_name(pid).as_deref() == Some(name));
+    }
     candidates.sort_by_key(|c| c.pid);
     if candidates.len() < 2 {
         return Ok(candidates.pop());
@@ -231,7 +240,7 @@ pub(crate) fn is_named(pid: Pid, name: &str) -> bool {
 
 /// Whether a process has executed a program that gains privileges (`AT_SECURE`).
 pub(crate) fn is_secure(pid: Pid) -> bool {
-    let vector = fs::read(format!("/proc/{pid}/auxv")).unwrap_or_default();
+    let vector = proc_dir::read(pid, "auxv").unwrap_or_default();
     let words: Vec<u64> = vector
         .as_chunks::<8>()
         .0
@@ -257,11 +266,11 @@ pub(crate) fn command_line(pid: Pid) -> Option<Vec<u8>> {
     if mmap_lock::is_held(pid) {
         return None;
     }
-    fs::read(format!("/proc/{pid}/cmdline")).ok()
+    proc_dir::read(pid, "cmdline").ok()
 }
 
 fn exe_name(pid: Pid) -> Option<String> {
-    let exe = fs::read_link(format!("/proc/{pid}/exe")).ok()?;
+    let exe = proc_dir::link(pid, "exe").ok()?;
     let name = exe.file_name()?.to_string_lossy().into_owned();
     Some(name.strip_suffix(" (deleted)").unwrap_or(&name).to_owned())
 }
@@ -282,7 +291,8 @@ pub(crate) fn parent(pid: Pid) -> Option<Pid> {
     let stat = proc_text::read(&format!("/proc/{pid}/stat")).ok()?;
     // "pid (comm) state ppid …", where comm may hold anything, parentheses included.
     let mut after = stat.get(stat.rfind(')')? + 1..)?.split_whitespace();
-    if after.next()? == "Z" {
+    // (A process goes on without its first thread if it has others.)
+    if after.next()? == "Z" && !proc_dir::lives(pid) {
         return None;
     }
     Some(Pid(after.next()?.parse().ok()?))
@@ -326,6 +336,28 @@ mod tests {
         assert_eq!(comm("light-node"), Some("light-node".into()));
         assert_eq!(comm("protocol-runner-4"), Some("protocol-runner".into()));
         assert_eq!(comm("aaaaaaaaaaaaaaéé"), Some("aaaaaaaaaaaaaa".into()));
+    }
+
+    #[test]
+    fn one_that_was_renamed_is_found_by_its_program() {
+        let dir = tempfile::tempdir().unwrap();
+        let name = format!("renamed-{}", std::process::id());
+        let shell = dir.path().join(&name);
+        fs::copy("/bin/sh", &shell).unwrap();
+        let script = "echo other > /proc/$$/comm; read line";
+        let mut child = std::process::Command::new(&shell)
+            .args(["-c", script])
+            .stdin(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        let pid = Pid(child.id());
+        while comm(pid).as_deref() != Some("other") {
+            std::thread::yield_now();
+        }
+        let found = find(&name, false).unwrap();
+        assert_eq!(found.map(|found| found.pid), Some(pid));
+        let _ = child.kill();
+        let _ = child.wait();
     }
 
     #[test]

@@ -15,8 +15,9 @@ use super::walk::Tables;
 use crate::config::AttachConfig;
 use crate::event::Pid;
 use crate::export::printable;
-use crate::freeze::{Apart, Held, HoldError, LoadError, Loader, Loading, threads};
+use crate::freeze::{Apart, Held, HoldError, LoadError, Loader, Loading, not_traceable, threads};
 use crate::privileges::{self, Role};
+use crate::proc_dir;
 use crate::proc_text;
 use crate::residency::readable;
 use crate::sampler::{Image, Options};
@@ -84,7 +85,7 @@ fn files_with_libc(pid: Pid) -> Result<Files> {
 
 /// Whether the process is in a state in which it can load the library.
 fn check(pid: Pid) -> Result<()> {
-    let status = proc_text::read(&format!("/proc/{pid}/status"))?;
+    let status = proc_dir::text(pid, "status")?;
     let field = |name: &str| {
         let line = status.lines().find_map(|line| line.strip_prefix(name));
         line.map(str::trim).unwrap_or_default()
@@ -97,7 +98,7 @@ fn check(pid: Pid) -> Result<()> {
         bail!("it is stopped (SIGSTOP): it must run; `kill -CONT {pid}` resumes it");
     }
     // The loader opens the library by a path in /proc.
-    if fs::symlink_metadata(format!("/proc/{pid}/root/proc/self")).is_err() {
+    if fs::symlink_metadata(proc_dir::path(pid, "root/proc/self")).is_err() {
         bail!("its file tree has no /proc, from which its loader could load the library");
     }
     Ok(())
@@ -156,7 +157,7 @@ struct By {
 
 fn attach(config: &AttachConfig, pid: Pid, image: &Image, files: Files) -> Result<Done> {
     let begun = Instant::now();
-    let memory = File::open(format!("/proc/{pid}/mem"))
+    let memory = proc_dir::open(pid, "mem")
         .with_context(|| format!("cannot read the memory of process {pid}; run memprof as root"))?;
     let mut search = Search {
         pid,
@@ -241,9 +242,7 @@ impl Search<'_> {
             Ok(held) => held,
             Err(HoldError::Missed(why)) => return Ok(Err(No::Missed(why))),
             Err(HoldError::Blocked(why)) => bail!("{why}; nothing was changed"),
-            Err(HoldError::Refused(e)) => bail!(
-                "its threads cannot be traced: {e}; detach other debuggers, or run memprof as root or with CAP_SYS_PTRACE"
-            ),
+            Err(HoldError::Refused(e)) => bail!("{}", not_traceable(tid, &e)),
         };
         let place = match self.place(tid, &held) {
             Ok(place) => place,

@@ -1,6 +1,5 @@
 //! The files that a process has loaded: the loader, the C library, the allocator, and their functions.
 
-use std::fs;
 use std::ops::Range;
 
 use anyhow::{Context, Result, anyhow, bail};
@@ -11,6 +10,7 @@ use crate::elf::Elf;
 use crate::event::{Addr, Pid};
 use crate::freeze::Functions;
 use crate::modules::{file_of, open_regular};
+use crate::proc_dir;
 use crate::residency::{Vma, proc_maps};
 use crate::target_file::TargetFile;
 
@@ -118,7 +118,7 @@ impl Files {
     /// # Errors
     /// Why the process cannot load the library.
     pub(super) fn read(pid: Pid) -> Result<Files> {
-        let executable = open_regular(format!("/proc/{pid}/exe").as_ref())
+        let executable = open_regular(proc_dir::path(pid, "exe").as_ref())
             .with_context(|| format!("cannot open the executable of process {pid}"))?;
         let elf = Elf::read(&executable).map_err(|e| anyhow!("its executable: {e}"))?;
         if elf.machine() != object::elf::EM_X86_64 {
@@ -130,7 +130,7 @@ impl Files {
                 "it is linked statically, or was started by naming the dynamic loader: it has no loader that could load a library"
             );
         }
-        let vmas = proc_maps::parse(&fs::read(format!("/proc/{pid}/maps"))?)?;
+        let vmas = proc_maps::parse(&proc_dir::read(pid, "maps")?)?;
         let mut files = mapped(pid, &vmas);
         let main = executable.identity();
         for file in &mut files {
@@ -277,7 +277,7 @@ fn look(pid: Pid, vma: &Vma) -> Option<Loaded> {
 
 /// The address of the dynamic loader; 0 without one.
 fn loader_address(pid: Pid) -> Result<u64> {
-    let auxv = fs::read(format!("/proc/{pid}/auxv"))
+    let auxv = proc_dir::read(pid, "auxv")
         .with_context(|| format!("cannot read how process {pid} was started"))?;
     let (words, _) = auxv.as_chunks::<8>();
     let words: Vec<u64> = words.iter().map(|word| u64::from_ne_bytes(*word)).collect();

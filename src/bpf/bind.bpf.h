@@ -218,6 +218,8 @@ static __noinline int bind_program(__u32 mm_id, struct mm_struct *mm, __u64 entr
 
 /* The process whose code the next run of the iterator binds, in memprof's pid namespace. */
 __u32 bind_pid = 0;
+/* The thread through which it visits the mappings; 0 until it has met one. */
+__u32 bind_thread = 0;
 
 SEC("iter/task_vma")
 int bind_process(struct bpf_iter__task_vma *ctx)
@@ -227,7 +229,7 @@ int bind_process(struct bpf_iter__task_vma *ctx)
 	struct bind_ctx c = {};
 	struct mm_info *info;
 	struct mm_struct *mm;
-	__u32 pid;
+	__u32 pid, thread;
 
 	if (!task || !vma || !(vma->vm_flags & VM_EXEC))
 		return 0;
@@ -236,6 +238,12 @@ int bind_process(struct bpf_iter__task_vma *ctx)
 	mm = task->mm;
 	if (!mm || pid != bind_pid)
 		return 0;
+	/* Once the first thread has ended, the same mappings come again with each of the others. */
+	thread = task->pid;
+	if (!bind_thread)
+		bind_thread = thread;
+	if (thread != bind_thread)
+		return 1;
 	info = find_mm(mm);
 	c.mm_id = info ? info->mm_id : 0;
 	look_at_vma(task, vma, &c);

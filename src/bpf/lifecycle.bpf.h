@@ -18,6 +18,9 @@
 #include "settings.bpf.h"
 #include "snapshots.bpf.h"
 
+/* The flag of the kernel's own threads, in task_struct.flags. */
+#define PF_KTHREAD 0x00200000
+
 /* 1 while memprof waits for a process named `wanted_comm`. */
 __u32 waiting = 0;
 /* The processes that the next run of an iterator follows or forgets: pids in memprof's pid namespace. */
@@ -141,7 +144,11 @@ int find_process(struct bpf_iter__task *ctx)
 	struct mm_struct *mm;
 	__u32 tgid, pid, mm_id;
 
-	if (!task || task->pid != task->tgid)
+	/* A kernel thread may use the memory of a process for a while. */
+	if (!task || task->flags & PF_KTHREAD)
+		return 0;
+	/* Another thread stands in for a first one that has ended. */
+	if (task->pid != task->tgid && task->group_leader->mm)
 		return 0;
 	pid = view_pid(task);
 	if (!pid || !bpf_map_lookup_elem(&wanted, &pid))
@@ -152,7 +159,7 @@ int find_process(struct bpf_iter__task *ctx)
 		return 0;
 	mm_id = follow(mm, tgid, pid, NULL);
 	if (mm_id)
-		emit_process(task, PROCESS_FOUND, pid, mm_id, 0, 0);
+		emit_process(task->group_leader, PROCESS_FOUND, pid, mm_id, 0, 0);
 	return 0;
 }
 

@@ -1,12 +1,12 @@
 //! Determines, by trying, what memprof may access of a process.
 
-use std::fs::{self, File};
+use std::fs;
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::MetadataExt;
 
 use super::facts::{Caps, Trial, effective_caps};
 use crate::event::Pid;
-use crate::proc_text;
+use crate::proc_dir;
 use crate::residency::{self, Method, Scanner};
 use crate::target_file::{TargetFile, about_path};
 
@@ -36,30 +36,25 @@ pub struct Access {
 impl Access {
     /// Tries the access; `None` if the process does not exist or has no memory of its own.
     pub fn to(pid: Pid) -> Option<Access> {
-        let dir = format!("/proc/{pid}");
-        let uid = fs::metadata(&dir).ok()?.uid();
-        if !has_memory(pid) {
+        let uid = fs::metadata(proc_dir::path(pid, "")).ok()?.uid();
+        if !proc_dir::lives(pid) {
             return None;
         }
-        let tried = |path: String, outcome: io::Result<()>| -> Trial {
-            outcome.map_err(|e| refused(&path, &e)).into()
+        let tried = |name: &str, outcome: io::Result<()>| -> Trial {
+            let refused = |e| refused(&proc_dir::shown(pid, name), &e);
+            outcome.map_err(refused).into()
         };
+        let program = |dir: &str| about_path(format!("{dir}/exe")).map(drop);
         let access = Access {
             pid,
             uid: uid_of(pid).unwrap_or(uid),
             pages: pages(pid),
-            program: tried(
-                format!("{dir}/exe"),
-                about_path(format!("{dir}/exe")).map(drop),
-            ),
-            mapped_files: tried(format!("{dir}/map_files"), mapped_file(&dir)),
-            memory: tried(
-                format!("{dir}/mem"),
-                File::open(format!("{dir}/mem")).map(drop),
-            ),
+            program: tried("exe", proc_dir::with(pid, program)),
+            mapped_files: tried("map_files", proc_dir::with(pid, mapped_file)),
+            memory: tried("mem", proc_dir::open(pid, "mem").map(drop)),
         };
         // Failures of a process that has ended meanwhile are not refusals.
-        has_memory(pid).then_some(access)
+        proc_dir::lives(pid).then_some(access)
     }
 
     /// Access to a process of another user; if there is none, root tries root's processes. Some processes have
@@ -69,7 +64,7 @@ impl Access {
         let (mut others, mut roots) = (Vec::new(), Vec::new());
         for pid in processes().take(MOST_LOOKED_AT) {
             match uid_of(pid) {
-                _ if pid.0 == std::process::id() || !has_memory(pid) => {}
+                _ if pid.0 == std::process::id() || !proc_dir::lives(pid) => {}
                 Some(uid) if uid != own => others.push(pid),
                 Some(0) => roots.push(pid),
                 _ => {}
@@ -151,9 +146,8 @@ fn refused(path: &str, e: &io::Error) -> String {
 }
 
 fn pages(pid: Pid) -> Trial {
-    let path = format!("/proc/{pid}/pagemap");
-    if let Err(e) = File::open(&path) {
-        return Trial::Fails(refused(&path, &e));
+    if let Err(e) = proc_dir::open(pid, "pagemap") {
+        return Trial::Fails(refused(&proc_dir::shown(pid, "pagemap"), &e));
     }
     match Scanner::open(pid, Method::Auto) {
         Ok(_) => Trial::Works,
@@ -183,15 +177,9 @@ fn processes() -> impl Iterator<Item = Pid> {
     entries.filter_map(|e| Some(Pid(e.file_name().to_str()?.parse().ok()?)))
 }
 
-/// Whether a process has memory; kernel threads and zombies have none.
-fn has_memory(pid: Pid) -> bool {
-    let statm = fs::read_to_string(format!("/proc/{pid}/statm"));
-    statm.is_ok_and(|text| !text.starts_with("0 "))
-}
-
 /// The real user id. (The owner of `/proc/PID` is root if the process is not dumpable.)
 fn uid_of(pid: Pid) -> Option<u32> {
-    let status = proc_text::read(&format!("/proc/{pid}/status")).ok()?;
+    let status = proc_dir::text(pid, "status").ok()?;
     let line = status.lines().find_map(|l| l.strip_prefix("Uid:"))?;
     line.split_whitespace().next()?.parse().ok()
 }

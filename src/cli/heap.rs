@@ -8,7 +8,7 @@ use clap::{ArgGroup, Args, CommandFactory};
 
 use super::Cli;
 use super::maps::ProcessArgs;
-use super::values::{HEAP_INTERVAL, parse_interval, parse_seconds, words};
+use super::values::{HEAP_INTERVAL, parse_interval, parse_seconds};
 use crate::config::{ByStackConfig, HeapConfig, HeapFormat, HeapTarget};
 use crate::heap::{Approach, SnapshotOptions};
 use crate::session::held::At;
@@ -71,7 +71,7 @@ impl HeapArgs {
     pub(super) fn config(self) -> Result<HeapConfig, clap::Error> {
         let target = match self.process.target() {
             Some(process) => HeapTarget::Process(process),
-            None => HeapTarget::Command(words(self.command)?, self.at.unwrap_or(At::End)),
+            None => HeapTarget::Command(self.command, self.at.unwrap_or(At::End)),
         };
         let sampled_for = match (&target, self.sampled_for) {
             (HeapTarget::Process(_), None) if self.by_stack => {

@@ -11,7 +11,7 @@ use crate::export::{self, EXPORTERS, ExportOptions, Exporter};
 use crate::profile::Kind;
 
 /// The files, each with its format: the one of `--format`, or that of its extension; and with its kind: one of `kinds` is that
-/// of all files, several are theirs in order.
+/// of all files, several are theirs in order. If some of the files can have the one of all, those that cannot have every kind.
 pub(super) fn outputs(
     paths: Vec<PathBuf>,
     format: Option<&str>,
@@ -31,10 +31,18 @@ pub(super) fn outputs(
         let message = "--format allows only one --output; with several, each file's extension selects its format";
         return Err(conflict(message.to_owned()));
     }
-    let output = |(at, path): (usize, PathBuf)| {
-        let format = format_of(&path, format, EXPORTERS[0].name)?;
+    let format_of = |path: &PathBuf| format_of(path, format, EXPORTERS[0].name);
+    let formats: Vec<_> = paths.iter().map(format_of).collect::<Result<_, _>>()?;
+    let of_all = kinds.first().filter(|_| kinds.len() == 1);
+    let some_can = formats.iter().any(|format| format.supports.kind);
+    let output = |(at, (path, format)): (usize, (PathBuf, &'static Exporter))| {
+        let kind = match of_all {
+            Some(_) if some_can && !format.supports.kind => Kind::All,
+            Some(kind) => *kind,
+            None => *kinds.get(at).unwrap_or(&options.kind),
+        };
         let options = ExportOptions {
-            kind: *kinds.get(at).or(kinds.first()).unwrap_or(&options.kind),
+            kind,
             ..options.clone()
         };
         options.check(format).map_err(|e| conflict(e.to_string()))?;
@@ -44,7 +52,8 @@ pub(super) fn outputs(
             options,
         })
     };
-    paths.into_iter().enumerate().map(output).collect()
+    let outputs = paths.into_iter().zip(formats).enumerate();
+    outputs.map(output).collect()
 }
 
 /// The file of `--on-oom`: a saved profile unless it has another format's extension.

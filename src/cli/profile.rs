@@ -13,7 +13,7 @@ use super::outputs::{file_on_oom, kinds_of, outputs};
 use super::push::PushArgs;
 use super::values::{
     HEAP_INTERVAL, HeapHow, ReadFrames, UnwindArg, formats, frames_of, parse_interval, parse_name,
-    parse_pid, parse_seconds, parse_size, parse_wait, stacks, words,
+    parse_pid, parse_seconds, parse_size, parse_wait, stacks,
 };
 use crate::allocations::Filter;
 use crate::config::{Config, HeapSampling, SharedOnce};
@@ -269,7 +269,7 @@ pub(super) fn config(args: ProfileArgs) -> Result<Config, clap::Error> {
         (_, Some(pid), _) => Selector::Pid(pid),
         (_, _, Some(path)) => Selector::Cgroup(cgroup(&path)?),
         _ if args.all => Selector::All,
-        _ => Selector::Command(words(args.command)?),
+        _ => Selector::Command(args.command),
     };
     Ok(Config {
         target,

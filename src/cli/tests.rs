@@ -59,6 +59,9 @@ fn each_output_may_have_its_kind() {
     assert_eq!(kinds(two).unwrap(), ["alloc_objects", "alloc_space"]);
     let one = "memprof --pid 1 -o a.svg -o b.txt --kind anon";
     assert_eq!(kinds(one).unwrap(), ["anon", "anon"]);
+    // A saved profile has all kinds.
+    let mixed = "memprof --pid 1 -o a.svg -o a.memprof.json --kind anon";
+    assert_eq!(kinds(mixed).unwrap(), ["anon", "all"]);
     assert_eq!(
         kinds("memprof --pid 1 -o a.svg -o b.svg").unwrap(),
         ["all"; 2]
@@ -67,6 +70,14 @@ fn each_output_may_have_its_kind() {
         (
             "memprof --pid 1 -o a.svg -o b.svg -o c.svg --kind anon --kind swap",
             "there are 2 --kind and 3 --output",
+        ),
+        (
+            "memprof --pid 1 -o a.memprof.json -o b.memprof.json --kind anon",
+            "does not support a single kind of memory",
+        ),
+        (
+            "memprof --pid 1 -o a.svg --kind anon -o a.memprof.json --kind swap",
+            "does not support a single kind of memory",
         ),
         (
             "memprof --pid 1 -o a.svg --kind anon -o b.svg --kind alloc_space",
@@ -122,7 +133,7 @@ fn exactly_one_target() {
         Some(Selector::Comm("light-node".into()))
     );
     assert_eq!(target("memprof --pid 7"), Some(Selector::Pid(Pid(7))));
-    let words = vec!["ls".to_owned(), "-l".to_owned()];
+    let words = ["ls", "-l"].map(OsString::from).to_vec();
     assert_eq!(target("memprof -- ls -l"), Some(Selector::Command(words)));
 }
 
@@ -240,7 +251,7 @@ fn man_pages_name_their_options() {
 fn top_is_a_profile_run_with_a_screen() {
     let config = |line| config_of(line).unwrap_or_else(|e| panic!("{line}: {e}"));
     let top = config("memprof top --interval 0.5 --color never --no-server -- ls -l");
-    let words = vec!["ls".to_owned(), "-l".to_owned()];
+    let words = ["ls", "-l"].map(OsString::from).to_vec();
     assert_eq!(top.target, Selector::Command(words));
     assert!(top.listen.is_none());
     let screen = ScreenOptions {

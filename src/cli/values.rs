@@ -1,6 +1,5 @@
 //! Parsers for single values of the command line.
 
-use std::ffi::OsString;
 use std::time::Duration;
 
 use clap::builder::{PossibleValue, PossibleValuesParser};
@@ -91,20 +90,6 @@ pub(super) fn stacks(stacks: Stacks, overhead: Option<Overhead>) -> Result<Stack
         )),
         (stacks, None) => Ok(stacks),
     }
-}
-
-/// The words of a command.
-///
-/// # Errors
-/// One of them is not valid UTF-8.
-pub(super) fn words(command: Vec<OsString>) -> Result<Vec<String>, clap::Error> {
-    let text = |w: OsString| {
-        w.into_string().map_err(|w| {
-            let message = format!("the argument {} is not valid UTF-8; memprof starts commands with UTF-8 arguments only\n", w.to_string_lossy());
-            Cli::command().error(clap::error::ErrorKind::InvalidUtf8, message)
-        })
-    };
-    command.into_iter().map(text).collect()
 }
 
 #[cfg(test)]

@@ -19,6 +19,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::event::Pid;
+use crate::proc_dir;
 use crate::profile::FileId;
 use crate::residency::{directory_id, file_id};
 use crate::target::command_line;
@@ -167,11 +168,11 @@ fn beginnings(near: &[PathBuf], pids: &[Pid]) -> VecDeque<Directory> {
         }
     };
     for pid in pids.iter().take(MOST_PROCESSES) {
-        let root = PathBuf::from(format!("/proc/{pid}/root"));
+        let root = PathBuf::from(proc_dir::path(*pid, "root"));
         // A command that has ended has no root any more; it had memprof's.
         let ended = fs::read_link(&root).is_err();
         let root: Arc<Path> = if ended { Path::new("/") } else { &root }.into();
-        let cwd = match fs::read_link(format!("/proc/{pid}/cwd")) {
+        let cwd = match proc_dir::link(*pid, "cwd") {
             Ok(cwd) => Some(cwd),
             Err(_) => env::current_dir().ok(),
         };
@@ -196,8 +197,8 @@ fn beginnings(near: &[PathBuf], pids: &[Pid]) -> VecDeque<Directory> {
 /// The directories of [`PLACES`] and the mount points of these files' devices, as the first process sees them.
 fn common(files: &BTreeSet<FileId>, pids: &[Pid]) -> VecDeque<Directory> {
     let mounts = pids.iter().find_map(|pid| {
-        let file = File::open(format!("/proc/{pid}/mountinfo")).ok()?;
-        Some((format!("/proc/{pid}/root"), file))
+        let file = proc_dir::open(*pid, "mountinfo").ok()?;
+        Some((proc_dir::path(*pid, "root"), file))
     });
     // A command that has ended has no root any more; it had memprof's.
     let own = || Some((String::from("/"), File::open("/proc/self/mountinfo").ok()?));

@@ -206,9 +206,10 @@ impl Freezer<'_> {
     fn error(&self, pid: Pid, error: &StopError) -> FreezeError {
         let stopped = self.tracees.stopped() + self.signalled_threads;
         match error {
-            StopError::Refused(_, e) => FreezeError::new(format!(
-                "cannot stop process {pid}: its threads cannot be traced: {e}; detach other debuggers, or run memprof as root or with CAP_SYS_PTRACE"
-            )),
+            StopError::Refused(tid, e) => {
+                let why = threads::not_traceable(*tid, e);
+                FreezeError::new(format!("cannot stop process {pid}: {why}"))
+            }
             StopError::TimedOut(waited) => {
                 let waited = match waited {
                     Some(tid) if threads::state(*tid) == Some('D') => {

@@ -24,6 +24,7 @@ pub(crate) use self::load::{Functions, LoadError, Loaded, Loading};
 use self::way_back::WayBack;
 use super::registers::{self, NO_CALL, word};
 use crate::event::Pid;
+use crate::proc_dir;
 use crate::residency::{Classifier, proc_maps};
 
 /// `syscall; ret`.
@@ -114,8 +115,9 @@ impl Injector {
     /// # Errors
     /// Why no call can be made in it.
     pub(super) fn prepare(pid: Pid) -> Result<Injector, String> {
-        let path = format!("/proc/{pid}/mem");
-        let mem = File::open(&path).map_err(|e| format!("{path} cannot be opened: {e}"))?;
+        let mem = proc_dir::open(pid, "mem");
+        let mem =
+            mem.map_err(|e| format!("{} cannot be opened: {e}", proc_dir::shown(pid, "mem")))?;
         let vmas = proc_maps::read(pid, &mut Classifier::new()).map_err(|e| format!("{e:#}"))?;
         let code = || {
             let code = vmas.iter().filter(|vma| vma.perms.exec && vma.perms.read);

@@ -1,30 +1,24 @@
 //! The threads of a process, read from `/proc`.
 
 use std::fmt::Display;
-use std::fs;
+use std::io;
 use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use super::guard;
 use crate::event::Pid;
+use crate::export::printable;
+use crate::proc_dir;
+pub(crate) use crate::proc_dir::threads;
 use crate::proc_text;
-
-/// The thread ids of a process; empty if it is gone.
-pub(crate) fn threads(pid: Pid) -> Vec<i32> {
-    let Ok(entries) = fs::read_dir(format!("/proc/{pid}/task")) else {
-        return Vec::new();
-    };
-    entries
-        .filter_map(|e| e.ok()?.file_name().to_str()?.parse().ok())
-        .collect()
-}
+use crate::residency::{PROTECTED, has_capabilities};
 
 /// The kernel's thread count, including ended threads that are not yet reaped; 0 for a process that is
 /// gone.
 pub(super) fn count(pid: Pid) -> usize {
     // Not `stat`, for which the kernel sums up the CPU time of every thread.
-    let status = proc_text::read(&format!("/proc/{pid}/status")).unwrap_or_default();
+    let status = proc_dir::text(pid, "status").unwrap_or_default();
     let count = status.lines().find_map(|l| l.strip_prefix("Threads:"));
     count.and_then(|n| n.trim().parse().ok()).unwrap_or(0)
 }
@@ -95,6 +89,23 @@ pub(super) fn is_traced_by_guard(tid: i32) -> bool {
     let name = |tracer| proc_text::read(&format!("/proc/{tracer}/comm")).ok();
     let name = tracer(tid).and_then(name);
     name.is_some_and(|name| name.as_bytes().trim_ascii_end() == guard::NAME.to_bytes())
+}
+
+/// Why a thread cannot be traced, after the kernel has refused, and what to do.
+pub(crate) fn not_traceable(tid: i32, error: &io::Error) -> String {
+    const PTRACE: u64 = 1 << 19;
+    let refused = format!("its threads cannot be traced: {error}");
+    match tracer(tid) {
+        Some(by @ 1..) => {
+            let name = proc_text::read(&format!("/proc/{by}/comm")).unwrap_or_default();
+            let name = printable(name.trim_end());
+            format!(
+                "{refused}; process {by} ({name}), a debugger or another memprof, traces thread {tid}: end that first"
+            )
+        }
+        _ if has_capabilities(PTRACE) => format!("{refused}; {PROTECTED}"),
+        _ => format!("{refused}; run memprof as root or with CAP_SYS_PTRACE"),
+    }
 }
 
 /// The thread that traces another one; 0 for none.

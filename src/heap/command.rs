@@ -73,9 +73,9 @@ fn without_stacks(config: &HeapConfig) -> Result<(Heap, Option<u8>)> {
         HeapTarget::Process(target) => Ok((running(target.process()?, config)?, None)),
         HeapTarget::Command(argv, at) => held::run(argv, *at, |pid, moment| match moment {
             Moment::Running => running(pid, config),
-            Moment::Exiting(thread, registers) => {
+            Moment::Exiting(registers) => {
                 let none = &mut |_| None;
-                let measured = measure_exiting(pid, thread, registers, config.top, none);
+                let measured = measure_exiting(pid, registers, config.top, none);
                 Ok(measured.with_context(|| failed(pid))?.heap)
             }
         }),

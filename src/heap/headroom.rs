@@ -8,6 +8,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::event::Pid;
+use crate::proc_dir;
 use crate::residency::figures::kib;
 
 /// The page tables of a child take this share of its anonymous memory: one of this.
@@ -69,15 +70,15 @@ impl Headroom {
         let mounts = Mount::parse(&mounts);
         let machine = fs::read_to_string("/proc/meminfo").unwrap_or_default();
         let machine = kib(&machine, "MemAvailable:");
-        let of = |process: &str| {
-            let groups = fs::read_to_string(format!("/proc/{process}/cgroup")).unwrap_or_default();
+        let of = |pid: Pid| {
+            let groups = proc_dir::text(pid, "cgroup").unwrap_or_default();
             let mut places = groups_left(&groups, &mounts);
             places.extend(machine.map(|left| (Place::Machine, left)));
             places
         };
         Headroom {
-            own: of("self"),
-            target: of(&pid.to_string()),
+            own: of(Pid(std::process::id())),
+            target: of(pid),
         }
     }
 

@@ -115,27 +115,17 @@ fn with_stops(mut measured: Measured, stopped: Duration) -> Measured {
     measured
 }
 
-/// The same of a process that is about to exit and is stopped, with its last thread and that one's registers.
+/// The same of a process that is about to exit and is stopped, with the registers of its last thread.
 ///
 /// # Errors
 /// It may not be read, or there is no memory for a copy of its memory.
 pub fn measure_exiting(
     pid: Pid,
-    last: Pid,
     registers: Option<Registers>,
     top: usize,
     samples: SampleSource,
 ) -> Result<Measured> {
-    // If the first thread has ended, the memory is found by the last one's id only.
-    let take = || snapshot::take_exiting(last, registers);
-    let measured = measure_once(last, top, take, samples)?;
-    let comm = target::comm(pid).unwrap_or_default();
-    let heap = Heap {
-        pid: pid.0,
-        comm,
-        ..measured.heap
-    };
-    Ok(Measured { heap, ..measured })
+    measure_once(pid, top, || snapshot::take_exiting(pid, registers), samples)
 }
 
 fn measure_once(

@@ -8,6 +8,7 @@ use std::os::unix::fs::FileExt;
 use std::time::Instant;
 
 use crate::event::Pid;
+use crate::proc_dir;
 use crate::residency::page_size;
 
 /// Maximum number of bytes that one call reads. If the process is killed meanwhile, the kernel frees its memory afterwards.
@@ -69,7 +70,7 @@ impl Memory {
     /// # Errors
     /// The process has ended, or may not be read, or there is no memory for the copy.
     pub(crate) fn copy(&mut self, pid: Pid, pages: &[Run], end: Option<Instant>) -> io::Result<()> {
-        let memory = File::open(format!("/proc/{pid}/mem"))?;
+        let memory = proc_dir::open(pid, "mem")?;
         for piece in pages.iter().flat_map(pieces) {
             if end.is_some_and(|end| Instant::now() >= end) {
                 break;

@@ -8,6 +8,7 @@ use super::{Kind, python};
 use crate::event::{Addr, FunctionKey, FunctionNumber, FunctionSeen, LineTable, Pid};
 use crate::mmap_lock;
 use crate::modules::ModuleTable;
+use crate::proc_dir;
 use crate::profile::{Frame, FunctionName, Origin};
 
 /// Maximum size of a function's table of lines, in bytes. Those of large modules have tens of thousands.
@@ -136,7 +137,7 @@ fn read_lines(pid: Pid, seen: &FunctionSeen, at: Addr) -> Option<Box<[u8]>> {
     if mmap_lock::is_held(pid) {
         return None;
     }
-    let memory = File::open(format!("/proc/{pid}/mem")).ok()?;
+    let memory = proc_dir::open(pid, "mem").ok()?;
     let layout = python::Layout::of(seen.version)?;
     // PyBytesObject: reference count, type, size, hash, bytes.
     let size = word(&memory, at.0.checked_add(16)?)?;

@@ -7,6 +7,7 @@ use std::time::{Duration, SystemTime};
 use nix::time::{ClockId, clock_gettime};
 
 use crate::event::Pid;
+use crate::proc_dir;
 use crate::proc_text;
 use crate::target_file::{TargetFile, about, find_in, root_of};
 
@@ -35,10 +36,10 @@ pub struct Place {
 impl Place {
     /// The place of a process's map; `None` if the process has ended, or may not be inspected.
     pub fn of(pid: Pid) -> Option<Place> {
-        let status = proc_text::read(&format!("/proc/{pid}/status")).ok()?;
+        let status = proc_dir::text(pid, "status").ok()?;
         let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name));
         // The last id is that in the process's own namespace; the second user id is the effective one.
-        let inside: u32 = field("NSpid:")?
+        let inside: u32 = field("NStgid:")?
             .split_whitespace()
             .next_back()?
             .parse()

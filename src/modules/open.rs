@@ -1,7 +1,7 @@
 //! Opens the files behind mappings. They come from the target, so they are not trusted.
 
 use std::ffi::CString;
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
@@ -12,6 +12,7 @@ use nix::sys::memfd::{MFdFlags, memfd_create};
 use super::code_mappings::Mapping;
 use super::path_of;
 use crate::event::Pid;
+use crate::proc_dir;
 use crate::residency::Vma;
 use crate::target_file::{TargetFile, about, find, find_in, root_of};
 
@@ -38,12 +39,12 @@ pub fn open_regular(path: &Path) -> io::Result<TargetFile> {
 /// `map_files` leads to the file itself, even if it is deleted or in another mount namespace, but needs privileges;
 /// the fallback is the path inside the process's root.
 pub fn mapped_file(pid: Pid, m: &Mapping) -> Option<TargetFile> {
-    let link = format!("/proc/{pid}/map_files/{:x}-{:x}", m.start, m.end);
-    let link = Path::new(&link);
-    if let Ok(file) = TargetFile::at_link(link)
+    let name = format!("map_files/{:x}-{:x}", m.start, m.end);
+    let at_link = |dir: &str| TargetFile::at_link(&Path::new(dir).join(&name));
+    if let Ok(file) = proc_dir::with(pid, at_link)
         // The process may have mapped another file there since maps was read. If `stat` shows another device than
         // maps (overlayfs, btrfs), compare the paths.
-        && (is_same(&file, m) || fs::read_link(link).is_ok_and(|p| p == path_of(&m.path)))
+        && (is_same(&file, m) || proc_dir::link(pid, &name).is_ok_and(|p| p == path_of(&m.path)))
     {
         return Some(file);
     }
@@ -96,7 +97,7 @@ pub fn read_vdso(pid: Pid, m: &Mapping) -> io::Result<Vec<u8>> {
         ));
     }
     let mut image = vec![0; size as usize];
-    File::open(format!("/proc/{pid}/mem"))?.read_exact_at(&mut image, m.start)?;
+    proc_dir::open(pid, "mem")?.read_exact_at(&mut image, m.start)?;
     Ok(image)
 }
 

@@ -6,7 +6,7 @@
 //! inode, in the process's own file tree. Reads are bounded, and the file is not opened for reading.
 
 use std::ffi::OsStr;
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
@@ -16,6 +16,7 @@ use std::sync::Arc;
 use super::{ModuleTable, base_name};
 use crate::event::Pid;
 use crate::mmap_lock;
+use crate::proc_dir;
 use crate::profile::{Module, ModuleId};
 use crate::target_file::{about, about_path, find_in, root_of};
 
@@ -92,14 +93,14 @@ impl ModuleTable {
 
 /// The name under which a process runs its executable, if the kernel reports another name of the same file; else `None`.
 pub(crate) fn runs_as(pid: Pid) -> Option<String> {
-    let known = fs::read_link(format!("/proc/{pid}/exe")).ok()?;
+    let known = proc_dir::link(pid, "exe").ok()?;
     let name = of(pid, executable(pid)?, &known)?;
     says_more(&name, &base_name(&known)).then_some(name)
 }
 
 /// Device and inode number of a process's executable, as `stat` shows them; `None` if the process has ended.
 fn executable(pid: Pid) -> Option<(u64, u64)> {
-    let exe = about_path(format!("/proc/{pid}/exe")).ok()?;
+    let exe = proc_dir::with(pid, |dir| about_path(format!("{dir}/exe"))).ok()?;
     Some(exe.identity())
 }
 
@@ -132,7 +133,7 @@ fn says_more(name: &str, kernels: &str) -> bool {
 
 /// The path that was given to `execve`: it lies on the process's stack.
 fn started_as(pid: Pid) -> Option<PathBuf> {
-    let auxv = start_of(&format!("/proc/{pid}/auxv"))?;
+    let auxv = start_of(pid, "auxv")?;
     let mut words = auxv
         .as_chunks::<8>()
         .0
@@ -146,21 +147,24 @@ fn started_as(pid: Pid) -> Option<PathBuf> {
         }
     };
     let mut text = [0; MOST];
-    let memory = File::open(format!("/proc/{pid}/mem")).ok()?;
+    let memory = proc_dir::open(pid, "mem").ok()?;
     let read = memory.read_at(&mut text, address).ok()?;
     first(&text[..read])
 }
 
 /// The first argument, which is mostly the program's name.
 fn first_word(pid: Pid) -> Option<PathBuf> {
-    first(&start_of(&format!("/proc/{pid}/cmdline"))?)
+    first(&start_of(pid, "cmdline")?)
 }
 
-fn start_of(path: &str) -> Option<Vec<u8>> {
-    let mut text = Vec::new();
-    let file = File::open(path).ok()?;
-    file.take(MOST as u64).read_to_end(&mut text).ok()?;
-    Some(text)
+fn start_of(pid: Pid, name: &str) -> Option<Vec<u8>> {
+    let read = |dir: &str| {
+        let mut text = Vec::new();
+        let file = File::open(format!("{dir}/{name}")).ok()?;
+        file.take(MOST as u64).read_to_end(&mut text).ok()?;
+        Some(text)
+    };
+    proc_dir::with(pid, read)
 }
 
 /// The text before the first NUL; `None` without one, or if it is empty.
@@ -181,7 +185,7 @@ fn identity(pid: Pid, path: &Path) -> Option<(u64, u64)> {
     let root = root_of(pid).ok()?;
     let path = match path.is_absolute() {
         true => path.to_owned(),
-        false => fs::read_link(format!("/proc/{pid}/cwd")).ok()?.join(path),
+        false => proc_dir::link(pid, "cwd").ok()?.join(path),
     };
     let file = find_in(&root, &path, 0).ok()?;
     Some(about(&file).ok()?.identity())
@@ -189,6 +193,7 @@ fn identity(pid: Pid, path: &Path) -> Option<(u64, u64)> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
     use std::os::unix::fs::symlink;
     use std::os::unix::process::CommandExt;
     use std::process::{Child, Command, Stdio};

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::os::fd::AsRawFd;
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result, anyhow, bail};
 use libbpf_rs::skel::{OpenSkel, Skel};
 use libbpf_rs::{Link, MapCore, MapFlags, ProgramAttachType, UprobeMultiOpts, UprobeOpts};
 
@@ -13,6 +13,7 @@ use super::{Probe, ProbeConfig};
 use crate::capability::KernelVersion;
 use crate::event::{MmId, Pid};
 use crate::exact::{Function, Role};
+use crate::proc_dir;
 use crate::source::Source;
 use crate::source::exact::{BEGINS, ENDS, EXITS, FREES, SOURCE, THROWS};
 use crate::wire::{self, OpenMemprofSkel, exact_seen, exact_sum};
@@ -100,6 +101,12 @@ impl Probe {
         file: &impl AsRawFd,
         functions: &[Function],
     ) -> Result<Vec<Link>> {
+        // The kernel finds the memory to put the probes into by the first thread, and would find none.
+        if proc_dir::thread(pid) != pid.0.cast_signed() {
+            bail!(
+                "the first thread of process {pid} has ended, by which the kernel would find its memory"
+            );
+        }
         self.add_lost_row()?;
         let entries = |wanted: fn(&Function) -> bool| {
             let chosen = functions.iter().filter(|f| wanted(f));

@@ -2,7 +2,6 @@
 //! mappings.
 
 use std::os::fd::AsFd;
-use std::path::Path;
 use std::sync::atomic::Ordering::SeqCst;
 
 use anyhow::{Context, Result};
@@ -12,6 +11,7 @@ use super::batch::each_entry;
 use super::{Probe, iterate, shared};
 use crate::event::{MmId, Pid};
 use crate::mmap_lock;
+use crate::proc_dir;
 use crate::wire::{self, proc_info};
 
 /// Processes per read, 16 bytes each.
@@ -76,9 +76,7 @@ impl Probe {
                 let program = &probe.skel.progs.bind_process;
                 match (iterate::run_for(program.as_fd(), *pid), &probe.bind) {
                     // Before 6.1 an iterator cannot be limited to one process.
-                    (Err(_), Some(bind)) if Path::new(&format!("/proc/{pid}")).exists() => {
-                        iterate::run(bind)
-                    }
+                    (Err(_), Some(bind)) if proc_dir::lives(*pid) => iterate::run(bind),
                     // The process has ended.
                     _ => Ok(()),
                 }
@@ -99,6 +97,7 @@ impl Probe {
     fn bind_with(&mut self, pid: Pid, run: impl Fn(&Probe) -> Result<()>) -> Result<()> {
         if let Some(bss) = self.skel.maps.bss_data.as_deref_mut() {
             shared(&mut bss.bind_pid).store(pid.0, SeqCst);
+            shared(&mut bss.bind_thread).store(0, SeqCst);
         }
         run(self).context("cannot iterate over a process's mappings in the kernel")
     }

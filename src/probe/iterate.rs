@@ -1,6 +1,6 @@
 //! Running the probe's iterators.
 
-use std::io::Read;
+use std::io::{ErrorKind, Read};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use anyhow::{Context, Result};
@@ -11,12 +11,11 @@ use crate::event::Pid;
 /// Runs an iterator over all its elements.
 pub(super) fn run(link: &Link) -> Result<()> {
     let mut iter = Iter::new(link)?;
-    let mut output = Vec::new();
-    iter.read_to_end(&mut output)?;
+    iter.read_to_end(&mut Vec::new())?;
     Ok(())
 }
 
-/// Runs an iterator over tasks or mappings for one process (6.1, f0d74c4da1f0).
+/// Runs an iterator over tasks or mappings for one process (6.1, f0d74c4da1f0), to its end or until the program returns 1.
 pub(super) fn run_for(program: BorrowedFd<'_>, pid: Pid) -> Result<()> {
     let mut info = libbpf_sys::bpf_iter_link_info::default();
     info.task.pid = pid.0;
@@ -39,8 +38,11 @@ pub(super) fn run_for(program: BorrowedFd<'_>, pid: Pid) -> Result<()> {
     // SAFETY: the descriptor is open.
     let iter = owned(unsafe { libbpf_sys::bpf_iter_create(link.as_raw_fd()) });
     let mut iter = std::fs::File::from(iter.context("cannot create a BPF iterator")?);
-    iter.read_to_end(&mut Vec::new())?;
-    Ok(())
+    match iter.read_to_end(&mut Vec::new()) {
+        // The kernel would have the program try the same element again.
+        Err(e) if e.kind() != ErrorKind::WouldBlock => Err(e.into()),
+        _ => Ok(()),
+    }
 }
 
 /// A descriptor returned by the kernel, or its error.

@@ -7,7 +7,6 @@ use libbpf_rs::skel::Skel;
 use libbpf_rs::{Link, MapCore, MapFlags, UprobeOpts};
 
 use super::Probe;
-use crate::event::Pid;
 use crate::source::samples::{ALLOCATION, FREE, MARK};
 use crate::usdt::{Argument, Place, Usdt};
 use crate::wire::{self, SAMPLE_ARGUMENTS, SAMPLE_PROBES, argument_place, sample_probe};
@@ -34,13 +33,14 @@ pub(crate) fn is_sampler_probe(name: &str) -> bool {
 }
 
 impl Probe {
-    /// Listens to these probes: of one process, or of all that map the file. Ends when the links are dropped.
+    /// Listens to these probes: of the process of one thread, or of all that map the file. Ends when the links are dropped, and with
+    /// that thread: the kernel finds the process's memory by it.
     ///
     /// # Errors
     /// A probe has other arguments than a sampler's, or the kernel refuses.
     pub fn listen(
         &mut self,
-        pid: Option<Pid>,
+        thread: Option<i32>,
         file: &impl AsRawFd,
         probes: &[Usdt],
     ) -> Result<Vec<Link>> {
@@ -48,10 +48,16 @@ impl Probe {
         let is_free = |probe: &&Usdt| probe.arguments.as_ref().is_ok_and(|all| all.len() == 1);
         let (frees, rest): (Vec<&Usdt>, Vec<&Usdt>) = probes.iter().partition(is_free);
         let all = frees.into_iter().chain(rest);
-        all.map(|probe| self.listen_to(pid, file, probe)).collect()
+        all.map(|probe| self.listen_to(thread, file, probe))
+            .collect()
     }
 
-    fn listen_to(&mut self, pid: Option<Pid>, file: &impl AsRawFd, probe: &Usdt) -> Result<Link> {
+    fn listen_to(
+        &mut self,
+        thread: Option<i32>,
+        file: &impl AsRawFd,
+        probe: &Usdt,
+    ) -> Result<Link> {
         let what = || format!("the probe {}:{}", probe.provider, probe.name);
         let known = PROBES.iter().find(|(name, ..)| *name == probe.name);
         let Some((_, program, arguments)) = known else {
@@ -83,9 +89,8 @@ impl Probe {
             cookie,
             ..UprobeOpts::default()
         };
-        let pid = pid.map_or(-1, |pid| pid.0.cast_signed());
         program
-            .attach_uprobe_with_opts(pid, path, probe.offset as usize, options)
+            .attach_uprobe_with_opts(thread.unwrap_or(-1), path, probe.offset as usize, options)
             .with_context(|| format!("cannot listen to {}", what()))
     }
 

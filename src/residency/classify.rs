@@ -13,11 +13,14 @@
 use std::collections::HashMap;
 use std::ffi::CString;
 use std::fs;
+use std::path::{Path, PathBuf};
 
 use super::inode::{Dev, huge_page_shifts, memfd_dev, stat_node};
+use super::proc_maps::DELETED;
 use super::vma::{Backing, Vma};
 use crate::event::Pid;
-use crate::target_file::file_system_at;
+use crate::proc_dir;
+use crate::target_file::{about, about_path, file_system_at, find_in, root_of};
 
 /// Maximum number of cached (device, inode) pairs; beyond it the cache is cleared.
 const CACHE_LIMIT: usize = 65_536;
@@ -106,6 +109,9 @@ impl Classifier {
         }
         let mut mounts = None;
         for vma in vmas.into_iter().filter(|v| v.has_file()) {
+            if vma.deleted && is_named_deleted(pid, vma) {
+                (vma.name, vma.deleted) = (format!("{}{DELETED}", vma.name), false);
+            }
             let key = (vma.dev, vma.ino);
             if let Some(&known) = self.files.get(&key) {
                 vma.backing = known;
@@ -130,7 +136,7 @@ impl Classifier {
             return None;
         }
         let (start, end) = (vma.start.0, vma.end.0);
-        let link = format!("/proc/{pid}/map_files/{start:x}-{end:x}");
+        let link = proc_dir::path(pid, &format!("map_files/{start:x}-{end:x}"));
         let node = stat_node(&CString::new(&*link).ok()?)?;
         if let Some(backing) = node.backing() {
             return Some(backing);
@@ -141,6 +147,24 @@ impl Classifier {
         };
         Some(kind.backing())
     }
+}
+
+/// Whether a file that the kernel's text calls deleted exists under a name that ends so.
+fn is_named_deleted(pid: Pid, vma: &Vma) -> bool {
+    let (start, end) = (vma.start.0, vma.end.0);
+    let has_path = !vma.name.starts_with("/memfd:");
+    has_path && named_deleted(pid, &format!("map_files/{start:x}-{end:x}"), &vma.name)
+}
+
+/// The same of the file that a link of a process's directory leads to; `bare` is its name without the end.
+pub(super) fn named_deleted(pid: Pid, link: &str, bare: &str) -> bool {
+    let mapped = proc_dir::with(pid, |dir| about_path(Path::new(dir).join(link)));
+    let Some(mapped) = mapped.ok().filter(|mapped| !mapped.is_unlinked()) else {
+        return false;
+    };
+    let path = PathBuf::from(format!("{bare}{DELETED}"));
+    let named = root_of(pid).and_then(|root| about(&find_in(&root, &path, 0)?));
+    named.is_ok_and(|named| named.identity() == mapped.identity())
 }
 
 /// The devices of the kernel's own mounts, on which memfds lie: one of shmem and one of hugetlbfs for
@@ -175,7 +199,7 @@ fn guess(vma: &Vma, mounts: &HashMap<Dev, FsKind>, own: &HashMap<Dev, FsKind>) -
 
 /// The file systems that `pid` has mounted, by device; if it has ended, those of memprof.
 fn mounted(pid: Pid) -> HashMap<Dev, FsKind> {
-    let text = fs::read(format!("/proc/{pid}/mountinfo"));
+    let text = proc_dir::read(pid, "mountinfo");
     let text = text.or_else(|_| fs::read("/proc/self/mountinfo"));
     let text = text.unwrap_or_default();
     parse_mountinfo(&String::from_utf8_lossy(&text))
@@ -197,6 +221,8 @@ fn parse_mount(line: &str) -> Option<(Dev, FsKind)> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::fd::AsRawFd;
+
     use super::*;
 
     #[test]
@@ -221,6 +247,36 @@ mod tests {
             ((0, 43), FsKind::Remote),
         ];
         assert_eq!(mounts, expected.into_iter().collect());
+    }
+
+    /// The name of the mapping of a file of this process, and whether it is deleted.
+    fn shown(file: &std::fs::File) -> (String, bool) {
+        use std::os::unix::fs::MetadataExt;
+        let ino = file.metadata().unwrap().ino();
+        let own = Pid(std::process::id());
+        let vmas = crate::residency::proc_maps::read(own, &mut Classifier::new()).unwrap();
+        let vma = vmas.into_iter().find(|vma| vma.ino == ino).unwrap();
+        (vma.name, vma.deleted)
+    }
+
+    #[test]
+    fn a_file_may_be_named_as_if_it_were_deleted() {
+        let dir = tempfile::tempdir().unwrap();
+        for name in ["plain", "odd (deleted)"] {
+            let path = dir.path().join(name);
+            fs::write(&path, "x").unwrap();
+            let file = fs::File::open(&path).unwrap();
+            // SAFETY: a new mapping, which nothing reads.
+            let mapped = unsafe {
+                let (read, private) = (libc::PROT_READ, libc::MAP_PRIVATE);
+                libc::mmap(std::ptr::null_mut(), 1, read, private, file.as_raw_fd(), 0)
+            };
+            assert_ne!(mapped, libc::MAP_FAILED);
+            let text = path.to_str().unwrap().to_owned();
+            assert_eq!(shown(&file), (text.clone(), false));
+            fs::remove_file(&path).unwrap();
+            assert_eq!(shown(&file), (text, true));
+        }
     }
 
     #[test]

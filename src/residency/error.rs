@@ -88,7 +88,7 @@ impl Error {
             Some(errno @ (libc::EACCES | libc::EPERM)) => Error::Denied {
                 what,
                 reason: denial(errno),
-                remedy: match may_look() {
+                remedy: match has_capabilities(SUFFICIENT) {
                     true => PROTECTED,
                     false => LOOKING,
                 },
@@ -125,10 +125,10 @@ pub(crate) fn denial(errno: i32) -> &'static str {
     }
 }
 
-/// Whether this thread has the capabilities that [`LOOKING`] names.
-fn may_look() -> bool {
+/// Whether this thread has all of these capabilities, each a bit.
+pub(crate) fn has_capabilities(sufficient: u64) -> bool {
     let status = std::fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
     let line = status.lines().find_map(|l| l.strip_prefix("CapEff:"));
     let bits = line.and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok());
-    bits.is_some_and(|bits| bits & SUFFICIENT == SUFFICIENT)
+    bits.is_some_and(|bits| bits & sufficient == sufficient)
 }

@@ -4,13 +4,11 @@
 //! threads or CPUs update in batches; it is exact only from Linux 6.16 on (commit 82241a83cd15, "mm:
 //! fix the inaccurate memory statistics issue for users", also in 6.12.39 and later of that series).
 
-use std::fs;
-
 use super::error::{Error, Result, readable};
 use super::smaps;
 use super::vma::Vma;
 use crate::event::Pid;
-use crate::proc_text;
+use crate::proc_dir;
 use crate::profile::KernelFigures;
 
 /// Memory counters of `/proc/PID/status`, in bytes.
@@ -90,8 +88,8 @@ pub(super) fn holds_little(now: &KernelFigures) -> bool {
 /// # Errors
 /// [`Error::Gone`] for a process that has ended, a zombie or a kernel thread.
 pub fn status(pid: Pid) -> Result<Status> {
-    let path = format!("/proc/{pid}/status");
-    let text = proc_text::read(&path).map_err(|e| Error::from_io(pid, &path, e))?;
+    let path = proc_dir::shown(pid, "status");
+    let text = proc_dir::text(pid, "status").map_err(|e| Error::from_io(pid, &path, e))?;
     parse_status(&text).map_err(|line| match line {
         Some(line) => Error::malformed(path, line.as_bytes()),
         None => Error::Gone(pid),
@@ -105,8 +103,8 @@ pub fn status(pid: Pid) -> Result<Status> {
 /// without the right to trace it.
 pub fn rollup(pid: Pid) -> Result<smaps::Figures> {
     readable(pid)?;
-    let path = format!("/proc/{pid}/smaps_rollup");
-    let text = fs::read(&path).map_err(|e| Error::from_io(pid, &path, e))?;
+    let path = proc_dir::shown(pid, "smaps_rollup");
+    let text = proc_dir::read(pid, "smaps_rollup").map_err(|e| Error::from_io(pid, &path, e))?;
     if text.is_empty() {
         return Err(Error::Gone(pid));
     }

@@ -6,7 +6,7 @@
 //! kernel ends the read and frees the memory.
 
 use std::ffi::c_void;
-use std::fs::{self, File};
+use std::fs::File;
 use std::io;
 use std::num::NonZeroUsize;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
@@ -32,6 +32,7 @@ use super::scan::Pages;
 use super::smaps;
 use super::vma::{Backing, Vma};
 use crate::event::Pid;
+use crate::proc_dir;
 use crate::profile::KernelFigures;
 
 /// Time limit for the read to block, in ms.
@@ -124,25 +125,20 @@ impl Kept {
                 Ok(0) if text.is_empty() => return Err(Error::Gone(self.pid)),
                 Ok(0) => return Ok(text),
                 Ok(n) => text.extend_from_slice(&part[..n]),
-                Err(e) => return Err(Error::from_io(self.pid, path(self.pid, name), e)),
+                Err(e) => return Err(Error::from_io(self.pid, proc_dir::shown(self.pid, name), e)),
             }
         }
     }
 }
 
-fn path(pid: Pid, name: &str) -> String {
-    format!("/proc/{pid}/{name}")
-}
-
 fn open(pid: Pid, name: &str) -> Result<File> {
-    let path = path(pid, name);
-    File::open(&path).map_err(|e| Error::from_io(pid, path, e))
+    proc_dir::open(pid, name).map_err(|e| Error::from_io(pid, proc_dir::shown(pid, name), e))
 }
 
 /// An address that a process has mapped and touched since `exec`.
 fn mapped_address(pid: Pid) -> Result<u64> {
-    let path = path(pid, "auxv");
-    let auxv = fs::read(&path).map_err(|e| Error::from_io(pid, path, e))?;
+    let auxv = proc_dir::read(pid, "auxv");
+    let auxv = auxv.map_err(|e| Error::from_io(pid, proc_dir::shown(pid, "auxv"), e))?;
     let words: Vec<u64> = auxv
         .chunks_exact(8)
         .filter_map(|word| word.try_into().ok().map(u64::from_ne_bytes))
@@ -340,11 +336,11 @@ mod tests {
             .spawn()
             .unwrap();
         let pid = Pid(child.id());
-        while !fs::read_link(path(pid, "exe")).is_ok_and(|exe| exe.ends_with("sleep")) {
+        while !proc_dir::link(pid, "exe").is_ok_and(|exe| exe.ends_with("sleep")) {
             thread::yield_now();
         }
         // The child's memory changes until it sleeps.
-        while fs::read_to_string(path(pid, "wchan")).is_ok_and(|at| !at.contains("nanosleep")) {
+        while proc_dir::text(pid, "wchan").is_ok_and(|at| !at.contains("nanosleep")) {
             thread::yield_now();
         }
         let kept = match Kept::new(pid, || ()) {

@@ -10,6 +10,7 @@ use super::error::{Error, Result};
 use super::throttle::ThrottledFile;
 use super::vma::{Backing, Perms, Vma};
 use crate::event::{Addr, Pid};
+use crate::proc_dir;
 
 /// Reads the mappings of `pid`, in address order, each with its [`Backing`] determined.
 ///
@@ -25,7 +26,7 @@ pub fn read(pid: Pid, classifier: &mut Classifier) -> Result<Vec<Vma>> {
 /// # Errors
 /// As for [`read`].
 pub(crate) fn starts(pid: Pid) -> Result<Vec<u64>> {
-    let vmas = parse(&text(pid, |path| std::fs::File::open(path))?)?;
+    let vmas = parse(&text(pid, proc_dir::open)?)?;
     Ok(vmas.iter().map(|vma| vma.start.0).collect())
 }
 
@@ -43,7 +44,7 @@ impl Foreseen {
     /// # Errors
     /// As for [`read`].
     pub fn read(pid: Pid, classifier: &mut Classifier) -> Result<Foreseen> {
-        let text = text(pid, |path| ThrottledFile::open(path))?;
+        let text = text(pid, ThrottledFile::open)?;
         let mut vmas = parse(&text)?;
         classifier.classify(pid, &mut vmas);
         Ok(Foreseen { pid, text, vmas })
@@ -64,7 +65,7 @@ impl Foreseen {
     /// # Errors
     /// As for [`read`].
     pub(crate) fn read_again(self, classifier: &mut Classifier) -> Result<Vec<Vma>> {
-        let now = text(self.pid, |path| std::fs::File::open(path))?;
+        let now = text(self.pid, proc_dir::open)?;
         if now == self.text {
             return Ok(self.vmas);
         }
@@ -74,10 +75,10 @@ impl Foreseen {
     }
 }
 
-fn text<F: Read>(pid: Pid, open: impl FnOnce(&str) -> std::io::Result<F>) -> Result<Vec<u8>> {
-    let path = format!("/proc/{pid}/maps");
+fn text<F: Read>(pid: Pid, open: fn(Pid, &str) -> std::io::Result<F>) -> Result<Vec<u8>> {
+    let path = proc_dir::shown(pid, "maps");
     let mut text = Vec::new();
-    open(&path)
+    open(pid, "maps")
         .and_then(|mut file| file.read_to_end(&mut text))
         .map_err(|e| Error::from_io(pid, path, e))?;
     if text.is_empty() {
@@ -224,9 +225,11 @@ pub(crate) fn unescape(name: &[u8]) -> Vec<u8> {
     out
 }
 
-/// Decodes a name; the kernel appends ` (deleted)` to unlinked paths.
+/// What the kernel appends to unlinked paths.
+pub(super) const DELETED: &str = " (deleted)";
+
+/// Decodes a name.
 fn decode_name(raw: &[u8]) -> (String, bool) {
-    const DELETED: &str = " (deleted)";
     let name = String::from_utf8_lossy(&unescape(raw)).into_owned();
     match name.strip_suffix(DELETED) {
         Some(path) if name.starts_with('/') => (path.to_owned(), true),

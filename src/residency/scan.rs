@@ -24,6 +24,7 @@ use super::sparse::Sparse;
 use super::throttle::{Pace, Throttle};
 use super::vma::Vma;
 use crate::event::Pid;
+use crate::proc_dir;
 
 mod group;
 mod pages;
@@ -75,10 +76,11 @@ impl Pages {
     /// [`Error::Held`]; [`Error::Gone`]; [`Error::Denied`] without the right to trace the process.
     pub fn open(pid: Pid) -> Result<Pages> {
         readable(pid)?;
-        let path = format!("/proc/{pid}/pagemap");
+        let pagemap = proc_dir::open(pid, "pagemap");
         Ok(Pages {
             pid,
-            pagemap: File::open(&path).map_err(|e| Error::from_io(pid, path, e))?,
+            pagemap: pagemap
+                .map_err(|e| Error::from_io(pid, proc_dir::shown(pid, "pagemap"), e))?,
             sparse: Sparse::new(pid),
         })
     }
@@ -308,7 +310,7 @@ impl Scanner {
     }
 
     fn error(&self, source: std::io::Error) -> Error {
-        Error::from_io(self.pid, format!("/proc/{}/pagemap", self.pid), source)
+        Error::from_io(self.pid, proc_dir::shown(self.pid, "pagemap"), source)
     }
 
     fn scan_windows(
@@ -369,8 +371,8 @@ fn resume(regions: &[Region], capacity: usize, max_bytes: u64, stop: u64) -> u64
 
 fn choose(pid: Pid, method: Method, pagemap: &File, flags: bool) -> Result<bool> {
     let has_ioctl = || {
-        let path = format!("/proc/{pid}/pagemap");
-        ioctl::is_supported(pagemap).map_err(|e| Error::from_io(pid, path, e))
+        ioctl::is_supported(pagemap)
+            .map_err(|e| Error::from_io(pid, proc_dir::shown(pid, "pagemap"), e))
     };
     let use_ioctl = method != Method::Pagemap && has_ioctl()?;
     if use_ioctl {

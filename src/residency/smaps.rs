@@ -15,6 +15,7 @@ use super::proc_maps;
 use super::throttle::ThrottledFile;
 use super::vma::Vma;
 use crate::event::Pid;
+use crate::proc_dir;
 
 /// Longest line that is parsed, in bytes; the rest of a longer line is skipped. A path has at most 4 KiB,
 /// or 16 KiB escaped.
@@ -153,8 +154,8 @@ pub enum AtFork {
 /// If the process ends during the read, the remaining mappings are missing, without an error.
 pub fn read(pid: Pid, classifier: &mut Classifier, each: &mut dyn FnMut(Region)) -> Result<()> {
     readable(pid)?;
-    let path = format!("/proc/{pid}/smaps");
-    let file = ThrottledFile::open(&path).map_err(|e| Error::from_io(pid, &path, e))?;
+    let file = ThrottledFile::open(pid, "smaps");
+    let file = file.map_err(|e| Error::from_io(pid, proc_dir::shown(pid, "smaps"), e))?;
     parse_all(pid, BufReader::with_capacity(READ, file), classifier, each)
 }
 
@@ -165,7 +166,7 @@ pub(super) fn parse_all(
     classifier: &mut Classifier,
     each: &mut dyn FnMut(Region),
 ) -> Result<()> {
-    let path = format!("/proc/{pid}/smaps");
+    let path = proc_dir::shown(pid, "smaps");
     let mut batch: Vec<Region> = Vec::with_capacity(BATCH);
     let mut some = false;
     let mut pass_on = |batch: &mut Vec<Region>| {

@@ -58,7 +58,7 @@ impl Sparse {
 
 /// Returns an empty set if smaps cannot be read.
 fn read_empty(pid: Pid) -> HashSet<(u64, u64)> {
-    let Ok(file) = ThrottledFile::open(format!("/proc/{pid}/smaps")) else {
+    let Ok(file) = ThrottledFile::open(pid, "smaps") else {
         return HashSet::new();
     };
     parse_empty(BufReader::new(file))

@@ -5,11 +5,11 @@
 
 use std::fs::File;
 use std::io::{self, Read};
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 use super::error::{Error, Result};
 use crate::event::Pid;
+use crate::proc_dir;
 
 /// Time after which the next gap between two holds of the lock gets a pause.
 const STRETCH: Duration = Duration::from_millis(1);
@@ -86,9 +86,9 @@ impl ThrottledFile {
     ///
     /// # Errors
     /// Those of [`File::open`].
-    pub fn open(path: impl AsRef<Path>) -> io::Result<ThrottledFile> {
+    pub(crate) fn open(pid: Pid, name: &str) -> io::Result<ThrottledFile> {
         Ok(ThrottledFile {
-            file: File::open(path)?,
+            file: proc_dir::open(pid, name)?,
             throttle: Throttle::new(),
         })
     }

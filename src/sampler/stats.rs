@@ -1,6 +1,5 @@
 //! What the library in a target says of itself.
 
-use std::fs::{self, File};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
@@ -8,6 +7,7 @@ use std::path::PathBuf;
 
 use super::Library;
 use crate::event::Pid;
+use crate::proc_dir;
 
 /// Whether the library sees the allocations of its process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -126,7 +126,7 @@ impl Preloaded {
     ///
     /// The process is gone, or may not be read.
     pub fn stats(&self, pid: Pid) -> io::Result<Option<Stats>> {
-        let maps = fs::read(format!("/proc/{pid}/maps"))?;
+        let maps = proc_dir::read(pid, "maps")?;
         // The file's first part is mapped at the address that the others are relative to.
         let own = maps
             .split(|b| *b == b'\n')
@@ -137,7 +137,7 @@ impl Preloaded {
             return Ok(None);
         };
         let mut bytes = [0; Stats::SIZE];
-        let memory = File::open(format!("/proc/{pid}/mem"))?;
+        let memory = proc_dir::open(pid, "mem")?;
         memory.read_exact_at(&mut bytes, start.wrapping_add(self.stats_address))?;
         Ok(Stats::parse(&bytes))
     }

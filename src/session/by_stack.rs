@@ -1,5 +1,6 @@
 //! A session for one heap snapshot with the stacks of sampled allocations: `memprof heap --by-stack`.
 
+use std::ffi::OsString;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -58,7 +59,7 @@ pub fn take(
 impl Session<'_> {
     async fn of_command(
         &self,
-        argv: &[String],
+        argv: &[OsString],
         at: At,
         how: HeapOptions,
     ) -> Result<(Arc<HeapSnapshot>, Option<ExitStatus>)> {

@@ -12,7 +12,7 @@ use std::env;
 use std::ffi::{CString, OsString};
 use std::io::{self, Read, Write};
 use std::os::fd::AsRawFd;
-use std::os::unix::ffi::OsStringExt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -100,7 +100,7 @@ const LOOK_AGAIN: Duration = Duration::from_millis(2);
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Launch<'a> {
     /// Its words.
-    pub argv: &'a [String],
+    pub argv: &'a [OsString],
     /// It has `/dev/null` for its standard streams.
     pub quiet: bool,
     /// A library that samples its allocations.
@@ -141,7 +141,8 @@ pub fn prepare(
 ) -> Result<Prepared> {
     let Launch { argv, quiet, .. } = launch;
     let environment = launch.environment()?;
-    let name = argv.first().context("no command was given")?.clone();
+    let name = argv.first().context("no command was given")?;
+    let name = name.to_string_lossy().into_owned();
     let argv: Vec<CString> = argv
         .iter()
         .map(|arg| CString::new(arg.as_bytes()).context("an argument contains a NUL byte"))

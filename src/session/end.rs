@@ -1,5 +1,6 @@
 //! The main loop of a session: runs until something ends it.
 
+use std::ffi::OsString;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -88,7 +89,7 @@ impl Session<'_> {
     }
 
     /// Starts the command, unless a signal has come: the command was not there to receive a Ctrl-C.
-    fn start_command(&self, argv: &[String], signals: &Signals) -> Result<Prepared> {
+    fn start_command(&self, argv: &[OsString], signals: &Signals) -> Result<Prepared> {
         // The live view owns the terminal.
         let quiet = self.config.screen.is_some();
         let launch = Launch {
@@ -216,10 +217,10 @@ impl Session<'_> {
         if *following != Some(pid) {
             let name = match &self.config.target {
                 // The process has not called `exec` yet: its name is still memprof's.
-                Selector::Command(argv) => argv[0].as_str(),
-                _ => comm,
+                Selector::Command(argv) => argv[0].to_string_lossy(),
+                _ => comm.into(),
             };
-            console::print(&format!("following {} (pid {pid})", printable(name)));
+            console::print(&format!("following {} (pid {pid})", printable(&name)));
         }
         *following = Some(pid);
     }

@@ -1,6 +1,7 @@
 //! Runs a command for its heap snapshot: does something with it after a time, or at its end while its memory is still there.
 //! It is profiled only if somebody follows it.
 
+use std::ffi::OsString;
 use std::pin::pin;
 use std::sync::mpsc::sync_channel;
 use std::time::Duration;
@@ -38,9 +39,8 @@ pub enum At {
 pub enum Moment {
     /// It runs.
     Running,
-    /// It is about to exit, and stopped: its last thread, and that one's registers unless it was killed. The others have
-    /// ended.
-    Exiting(Pid, Option<Registers>),
+    /// It is about to exit, and stopped: the registers of its last thread unless it was killed. The others have ended.
+    Exiting(Option<Registers>),
 }
 
 /// How long its other threads may take to end before the last one.
@@ -55,7 +55,7 @@ const PAUSE: Duration = Duration::from_millis(1);
 /// The command could not be started; it ended without that moment, as by `SIGKILL` before it ran; a signal ended
 /// memprof. Or the error of `look`; the command has ended or runs on.
 pub fn run<T>(
-    argv: &[String],
+    argv: &[OsString],
     at: At,
     look: impl FnOnce(Pid, Moment) -> Result<T>,
 ) -> Result<(T, Option<ExitStatus>)> {
@@ -92,7 +92,7 @@ pub(super) async fn run_until<T>(
             match others(pid, thread) {
                 Others::Ended => {
                     if let Some(tell) = tell.take()
-                        && tell.send((thread, Registers::of_stopped(thread))).is_ok()
+                        && tell.send(Registers::of_stopped(thread)).is_ok()
                     {
                         let _ = held.recv();
                     }
@@ -142,7 +142,7 @@ pub(super) async fn run_until<T>(
     loop {
         tokio::select! {
             biased;
-            Ok((thread, registers)) = &mut exiting => {
+            Ok(registers) = &mut exiting => {
                 // The signal that ended the command may yet reach memprof.
                 signals.restore_later();
                 if let At::After(time) = at {
@@ -151,7 +151,7 @@ pub(super) async fn run_until<T>(
                         time.as_secs_f64()
                     ));
                 }
-                let looked = look(pid, Moment::Exiting(thread, registers)).await;
+                let looked = look(pid, Moment::Exiting(registers)).await;
                 drop(hold);
                 let status = (&mut command.ended).await;
                 let status = status.context("the command's thread ended early")??;

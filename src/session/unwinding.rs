@@ -19,6 +19,7 @@ use crate::export::printable;
 use crate::interpreter::Wanted;
 use crate::modules::{AddressMap, ModuleTable, open_regular};
 use crate::probe::{Probe, TableMaps};
+use crate::proc_dir;
 use crate::profile::Losses;
 use crate::residency::page_size;
 use crate::target::Program;
@@ -142,7 +143,7 @@ impl Unwinding {
                 .push(code);
         }
         for (pid, seen) in by_pid {
-            let exe = PathBuf::from(format!("/proc/{pid}/exe"));
+            let exe = PathBuf::from(proc_dir::path(pid, "exe"));
             self.register_unfollowed(pid, &exe, &seen, aggregator)?;
         }
         self.publisher.finish(&mut self.maps, PREPARE_PROCESSES);

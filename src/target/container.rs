@@ -1,8 +1,7 @@
 //! The container and the pod of a process, from the names of its control groups.
 
-use std::fs;
-
 use crate::event::Pid;
+use crate::proc_dir;
 
 /// Where a process runs, as far as the names of its control groups say.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -24,7 +23,7 @@ impl Container {
 
     /// The container of a process; `None` if the process is gone.
     pub fn of(pid: Pid) -> Option<Container> {
-        let groups = fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
+        let groups = proc_dir::text(pid, "cgroup").ok()?;
         Some(Container::named_by(&groups))
     }
 

@@ -7,7 +7,7 @@ use nix::errno::Errno;
 use super::comm;
 use crate::event::Pid;
 use crate::export::printable;
-use crate::freeze;
+use crate::proc_dir;
 use crate::proc_text;
 
 /// The kernel's flag of its own threads, in `/proc/PID/stat`.
@@ -44,7 +44,8 @@ impl Presence {
         let (state, flags) = parse(&stat).unwrap_or(("", 0));
         match state {
             _ if flags & PF_KTHREAD != 0 => Presence::KernelThread,
-            "Z" | "X" => Presence::Zombie,
+            // Without its first thread, a process goes on if it has others.
+            "Z" | "X" if !proc_dir::lives(pid) => Presence::Zombie,
             _ => Presence::Process,
         }
     }
@@ -74,11 +75,6 @@ impl Presence {
             Presence::KernelThread => {
                 format!("{} is a kernel thread: it has no user memory", name())
             }
-            Presence::Zombie if others_run(pid) => format!(
-                "the first thread of {} has ended before others: memprof does not read such processes, whose memory the \
-                 kernel shows only under the ids of the other threads",
-                name()
-            ),
             Presence::Zombie => format!(
                 "{} has ended (a zombie: its parent has not waited for it): it has no memory any more",
                 name()
@@ -90,12 +86,6 @@ impl Presence {
     }
 }
 
-/// Whether threads of a process run although its first one has ended.
-fn others_run(pid: Pid) -> bool {
-    let mut threads = freeze::threads(pid).into_iter();
-    threads.any(|tid| !freeze::has_ended(tid))
-}
-
 /// State and flags: the third and the ninth field.
 fn parse(stat: &str) -> Option<(&str, u64)> {
     // "pid (comm) state …", where comm may hold anything, parentheses included.
@@ -105,7 +95,7 @@ fn parse(stat: &str) -> Option<(&str, u64)> {
 
 /// The process that a thread belongs to.
 fn leader(pid: Pid) -> Option<Pid> {
-    let status = proc_text::read(&format!("/proc/{pid}/status")).ok()?;
+    let status = proc_dir::text(pid, "status").ok()?;
     let line = status.lines().find_map(|l| l.strip_prefix("Tgid:"))?;
     line.trim().parse().ok().map(Pid)
 }

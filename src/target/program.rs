@@ -17,6 +17,7 @@ use super::library_cache;
 use crate::elf::Elf;
 use crate::event::Pid;
 use crate::modules::open_regular;
+use crate::proc_dir;
 
 /// Where loaders search last.
 const DIRECTORIES: [&str; 5] = ["/lib64", "/usr/lib64", "/lib", "/usr/lib", "/usr/local/lib"];
@@ -35,7 +36,7 @@ pub struct Program {
 impl Program {
     /// The files that a newly started process will run; `None` if it is gone.
     pub fn of(pid: Pid) -> Option<Program> {
-        let exe = PathBuf::from(format!("/proc/{pid}/exe"));
+        let exe = PathBuf::from(proc_dir::path(pid, "exe"));
         let path = fs::read_link(&exe).ok()?;
         // If its path names another file in memprof's own root, or none, its libraries are not searched in
         // advance.

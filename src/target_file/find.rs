@@ -13,6 +13,7 @@ use super::handle_of;
 use super::local::is_local;
 use super::readers::{self, Key};
 use crate::event::Pid;
+use crate::proc_dir;
 
 /// What the kernel knows of a file.
 #[derive(Clone, Copy, Debug)]
@@ -148,5 +149,5 @@ pub(crate) fn find_directory(root: &Path, path: &Path) -> io::Result<File> {
 /// # Errors
 /// The process has ended, or may not be inspected.
 pub(crate) fn root_of(pid: Pid) -> io::Result<File> {
-    handle_of(Path::new(&format!("/proc/{pid}/root")))
+    proc_dir::with(pid, |dir| handle_of(&Path::new(dir).join("root")))
 }

@@ -2,6 +2,7 @@
 
 #![allow(dead_code, reason = "each test binary uses its own part")]
 
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use ::memprof::event::Pid;
@@ -14,13 +15,13 @@ pub fn signal(pid: Pid, signal: i32) {
     unsafe { libc::kill(pid.0 as i32, signal) };
 }
 
-/// Stops every thread of a process. If memprof traces it, a stopped thread is in state `t`.
+/// Stops every thread of a process. If memprof traces it, a stopped thread is in state `t`. The first one may have ended.
 pub fn stop(pid: Pid) {
     signal(pid, libc::SIGSTOP);
     wait_until(|| {
         threads(pid)
             .into_iter()
-            .all(|t| matches!(state(t), 'T' | 't'))
+            .all(|t| matches!(state(t), 'T' | 't' | 'Z'))
     });
 }
 
@@ -43,6 +44,15 @@ pub fn threads(pid: Pid) -> Vec<Pid> {
         .map(|t| t.unwrap().file_name().into_string().unwrap())
         .map(|t| Pid(t.parse().unwrap()))
         .collect()
+}
+
+/// The directory of a thread that lives: of the first one, or of another if that has ended.
+pub fn living(pid: Pid) -> PathBuf {
+    let first = [pid].into_iter().chain(threads(pid));
+    let tid = first
+        .into_iter()
+        .find(|tid| !matches!(state(*tid), 'Z' | 'X'));
+    PathBuf::from(format!("/proc/{}", tid.unwrap_or(pid)))
 }
 
 /// The letter of a thread's state: `T` stopped, `Z` zombie; `X` if there is no such thread.

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use ::memprof::event::Pid;
 
-use crate::common::process::{LIMIT, eventually, signal};
+use crate::common::process::{LIMIT, eventually, living, signal};
 use crate::common::random::Random;
 use crate::common::skip::skip;
 use crate::start;
@@ -116,7 +116,7 @@ fn kill(memprof: &mut Child) {
 }
 
 fn maps(pid: Pid) -> String {
-    fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default()
+    fs::read_to_string(living(pid).join("maps")).unwrap_or_default()
 }
 
 fn is_loaded(pid: Pid) -> bool {
@@ -134,9 +134,7 @@ struct Left {
 
 impl Left {
     fn of(pid: Pid) -> Left {
-        let files = fs::read_dir(format!("/proc/{pid}/fd"))
-            .into_iter()
-            .flatten();
+        let files = fs::read_dir(living(pid).join("fd")).into_iter().flatten();
         let files = files
             .flatten()
             .filter_map(|file| fs::read_link(file.path()).ok());

@@ -77,12 +77,31 @@ fn the_last_thread_may_execute_a_program() {
     assert!(ended.stdout.contains("Allocator: glibc"), "{ended:?}");
 }
 
+/// It is read through another thread, by each approach, and nothing remains in it.
 #[test]
-fn a_process_without_its_first_thread_is_not_read() {
+fn a_process_without_its_first_thread_is_read() {
     let mut workload = Workload::start(&program("relay"));
     workload.lines.line();
+    eventually(LIMIT, "the first thread ends", || {
+        state(workload.pid()) == 'Z'
+    });
     let pid = workload.pid().to_string();
-    memprof(&["heap", "--pid", &pid]).must(1, &["(relay) has ended before others"]);
+    for approach in ["copy", "fork"] {
+        let json = ["--snapshot", approach, "--format", "json"];
+        let ended = memprof(&[&["heap", "--pid", &pid][..], &json].concat());
+        ended.must(0, &[]);
+        let heap: Value = serde_json::from_str(&ended.stdout).unwrap();
+        assert_eq!(
+            (&heap["comm"], &heap["taken"]["approach"]),
+            (&"relay".into(), &approach.into())
+        );
+        assert_eq!(heap["taken"]["remains"], Value::Null, "{}", heap["taken"]);
+        assert_eq!(heap["kernel"][0], heap["anonymous"], "{}", heap["kernel"]);
+    }
+    let ended = memprof(&["maps", "--pid", &pid, "--format", "json"]);
+    ended.must(0, &[]);
+    let maps: Value = serde_json::from_str(&ended.stdout).unwrap();
+    assert_eq!(maps["verdict"], "equal", "{maps}");
     workload.end();
 }
 

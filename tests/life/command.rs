@@ -1,6 +1,8 @@
 //! `memprof -- COMMAND`.
 
+use std::ffi::OsStr;
 use std::io::Write;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Output, Stdio};
 
@@ -35,6 +37,17 @@ fn its_output_is_its_own() {
     let out = run(&["--no-server", "--", "sh", "-c", "echo one; echo two >&2"]);
     assert_eq!(String::from_utf8_lossy(&out.stdout), "one\n");
     assert!(String::from_utf8_lossy(&out.stderr).contains("two\n"));
+}
+
+#[test]
+fn its_arguments_are_any_bytes() {
+    let word = OsStr::from_bytes(b"caf\xe9 \xff");
+    let mut memprof = Command::new(BINARY);
+    memprof
+        .args(["--no-server", "--", "printf", "%s"])
+        .arg(word);
+    let out = memprof.output().unwrap();
+    assert_eq!(out.stdout, word.as_bytes(), "{out:?}");
 }
 
 #[test]

@@ -16,6 +16,7 @@ mod diagnostics;
 mod ending;
 mod endings;
 mod fault_events;
+mod first_thread;
 mod freeze;
 mod frozen_marks;
 mod generations;

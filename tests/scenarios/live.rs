@@ -1,6 +1,7 @@
 //! memprof's collector and symbolizer, run in this process.
 
 use std::collections::BTreeSet;
+use std::ffi::OsString;
 use std::sync::Arc;
 
 use ::memprof::cli::{self, Run};
@@ -33,7 +34,7 @@ impl Live {
     }
 
     /// Starts a command under memprof.
-    pub fn command(&self, argv: &[String]) -> Prepared {
+    pub fn command(&self, argv: &[OsString]) -> Prepared {
         start_command(
             &self.collecting,
             Launch {

@@ -62,7 +62,7 @@ impl<'a> Run<'a> {
         let dir = tempfile::tempdir_in(scratch()).unwrap();
         let (input, output) = (dir.path().join("in"), dir.path().join("out"));
         let (to, from) = (fifo(&input), BufReader::new(fifo(&output)));
-        let argv = [&moves(), &input, &output].map(|p| p.to_str().unwrap().to_owned());
+        let argv = [&moves(), &input, &output].map(|p| p.clone().into_os_string());
         let prepared = live.command(&argv);
         let pids = vec![prepared.pid];
         let mut run = Run {

@@ -37,6 +37,7 @@
 //   mlock BYTES           mapping made resident by mlock(2)             munmap
 //   thp BYTES             2 MiB-aligned mapping with MADV_HUGEPAGE, written   munmap
 //   getppid N             so many system calls that change nothing
+//   leave                 the first thread ends; another one goes on
 //   exit N                exit with status N
 //
 // `munmap` releases the latest mapping that is still held, whichever command made it. Except for
@@ -482,7 +483,7 @@ static NOINLINE int cmd_exec(void)
 {
 	char *args[] = { program_args[0], "--answer", NULL };
 
-	return execv("/proc/self/exe", args);
+	return execv("/proc/thread-self/exe", args);
 }
 
 static NOINLINE int cmd_shared_anon(size_t bytes)
@@ -575,6 +576,28 @@ static NOINLINE int cmd_getppid(size_t n)
 	return 0;
 }
 
+static int serve(void);
+static pthread_t first_thread;
+
+static void *go_on(void *arg)
+{
+	pthread_join(first_thread, NULL);
+	answer(0);
+	exit(serve());
+	return arg;
+}
+
+static NOINLINE int cmd_leave(void)
+{
+	pthread_t second;
+
+	first_thread = pthread_self();
+	errno = pthread_create(&second, NULL, go_on, NULL);
+	if (errno)
+		return -1;
+	pthread_exit(NULL);
+}
+
 static NOINLINE int cmd_exit(size_t status)
 {
 	// No answer is printed: the exit is the answer.
@@ -620,6 +643,7 @@ static const struct command commands[] = {
 	{ "mlock", .number = cmd_mlock },
 	{ "thp", .number = cmd_thp },
 	{ "getppid", .number = cmd_getppid },
+	{ "leave", .plain = cmd_leave },
 	{ "exit", .number = cmd_exit },
 };
 

@@ -11,8 +11,9 @@ use nix::time::{ClockId, clock_gettime};
 use super::Watchdog;
 use crate::event::Pid;
 use crate::freeze::inject::{Call, CallError, Injector};
-use crate::freeze::threads::{has_ended, pause, state, threads};
+use crate::freeze::threads::{pause, state, threads};
 use crate::freeze::tracees::Tracees;
+use crate::proc_dir;
 use crate::proc_text;
 
 /// The least time for which a thread may be stopped for this: it takes less than a millisecond.
@@ -62,7 +63,7 @@ pub(super) fn reap(
     if let Ok(mut watchdog) = Watchdog::new() {
         while !is_gone && begun.elapsed() < patience && reaper.stop < max {
             // The kernel's process that reaps all others has it then.
-            is_gone = has_ended(pid.0.cast_signed()) || reaper.round(&mut watchdog, max);
+            is_gone = !proc_dir::lives(pid) || reaper.round(&mut watchdog, max);
         }
     }
     // What is still to stop is let go when this process ends.
@@ -151,7 +152,7 @@ impl Reaper {
 /// know its id.
 pub(super) fn later(pid: Pid, begun: u64) {
     let start = Instant::now();
-    while start.elapsed() < LATER && !has_ended(pid.0.cast_signed()) {
+    while start.elapsed() < LATER && proc_dir::lives(pid) {
         let left = LATER.saturating_sub(start.elapsed());
         for child in children(pid) {
             if is_left(child, begun)

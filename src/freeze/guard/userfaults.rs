@@ -5,6 +5,7 @@ use std::fs;
 use std::path::Path;
 
 use crate::event::Pid;
+use crate::proc_dir;
 
 /// `UFFD_FEATURE_EVENT_FORK`.
 const HEARS_FORKS: u64 = 1 << 1;
@@ -14,16 +15,16 @@ const HEARS_FORKS: u64 = 1 << 1;
 /// # Errors
 /// One may.
 pub(super) fn check(pid: Pid) -> Result<(), String> {
-    let files = fs::read_dir(format!("/proc/{pid}/fd"));
-    let files = files.map_err(|e| format!("/proc/{pid}/fd cannot be read: {e}"))?;
+    let files = proc_dir::with(pid, |dir| fs::read_dir(format!("{dir}/fd")));
+    let files = files.map_err(|e| format!("its open files cannot be listed: {e}"))?;
     for file in files.flatten() {
         let leads = fs::read_link(file.path());
         if !leads.is_ok_and(|leads| leads == Path::new("anon_inode:[userfaultfd]")) {
             continue;
         }
         let number = file.file_name();
-        let info = format!("/proc/{pid}/fdinfo/{}", number.display());
-        let info = fs::read_to_string(info).unwrap_or_default();
+        let info = format!("fdinfo/{}", number.display());
+        let info = proc_dir::text(pid, &info).unwrap_or_default();
         if features(&info).is_none_or(|features| features & HEARS_FORKS != 0) {
             return Err("it handles its page faults itself (userfaultfd) and would have to handle the fork, too".to_owned());
         }

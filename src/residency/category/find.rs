@@ -2,13 +2,16 @@
 
 use std::cell::OnceCell;
 use std::collections::HashSet;
-use std::fs::{self, File};
+use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::time::Duration;
 
 use super::{Category, named_as_library};
 use crate::event::Pid;
+use crate::proc_dir;
+use crate::residency::classify::named_deleted;
 use crate::residency::page::page_size;
+use crate::residency::proc_maps::DELETED;
 use crate::residency::threads::{self, Threads};
 use crate::residency::vma::{Backing, Perms, Vma};
 
@@ -37,7 +40,7 @@ impl<'a> Categories<'a> {
         Categories {
             threads,
             executable,
-            memory: File::open(format!("/proc/{pid}/mem")).ok(),
+            memory: proc_dir::open(pid, "mem").ok(),
         }
     }
 
@@ -132,7 +135,7 @@ pub(crate) fn of_all(pid: Pid, vmas: &[Vma], executable: Option<String>) -> Vec<
     let categories = Categories::new(pid, &threads, executable);
     let pagemap = OnceCell::new();
     let guarded = |vma: &Vma| {
-        let open = || File::open(format!("/proc/{pid}/pagemap")).ok();
+        let open = || proc_dir::open(pid, "pagemap").ok();
         let file: Option<&File> = pagemap.get_or_init(open).as_ref();
         file.is_some_and(|file| is_guard(file, vma.start.0))
     };
@@ -166,9 +169,11 @@ fn is_guard(pagemap: &File, address: u64) -> bool {
 
 /// The path of a process's executable, as in `maps` but without ` (deleted)`; `None` if the process has ended.
 pub(crate) fn executable(pid: Pid) -> Option<String> {
-    let path = fs::read_link(format!("/proc/{pid}/exe")).ok()?;
+    let path = proc_dir::link(pid, "exe").ok()?;
     let path = path.to_string_lossy();
-    Some(path.strip_suffix(" (deleted)").unwrap_or(&path).to_owned())
+    let bare = path.strip_suffix(DELETED);
+    let bare = bare.filter(|bare| !named_deleted(pid, "exe", bare));
+    Some(bare.unwrap_or(&path).to_owned())
 }
 
 /// The final category: a file with executable mappings is a library.

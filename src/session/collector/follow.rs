@@ -9,6 +9,7 @@ use anyhow::{Result, bail};
 use super::{Collector, Progress, TICK};
 use crate::event::{CodeSeen, Event, MmId, Pid, ProcessChange, ProcessEvent};
 use crate::privileges::{self, Role};
+use crate::proc_dir;
 use crate::profile::Profile;
 use crate::session::reconcile;
 use crate::target::{self, Presence, Selector};
@@ -290,7 +291,9 @@ impl Collector {
         self.searched = Some(Instant::now());
         let inside = self.selector.members().unwrap_or_default();
         let inside: BTreeSet<Pid> = inside.into_iter().collect();
-        self.refused.retain(|pid| inside.contains(pid));
+        // One that lives was between two programs, or has the id of another that has ended.
+        self.refused
+            .retain(|pid| inside.contains(pid) && !proc_dir::lives(*pid));
         let followed: BTreeSet<Pid> = self.aggregator.pids().into_iter().collect();
         let left: Vec<Pid> = followed.difference(&inside).copied().collect();
         if !left.is_empty() {

@@ -165,18 +165,13 @@ impl Collector {
             privileges::reduce(Role::Heap);
             let mut guard = guard.lock().unwrap_or_else(PoisonError::into_inner);
             let collecting = request.collecting;
-            // If the first thread has ended, the memory is found by the last one's id only.
-            let reads = match request.moment {
-                Moment::Running => pid,
-                Moment::Exiting(last, _) => last,
-            };
             let mut sampled: Option<SampledHeap> = None;
             let mut samples = |at| {
                 let asked = |reply| Command::Samples(SamplesRequest { pid, at, reply });
                 sampled = collecting.wait_for(PATIENCE, asked).flatten();
                 let stats = preloaded
                     .as_ref()
-                    .and_then(|library| library.stats(reads).ok());
+                    .and_then(|library| library.stats(pid).ok());
                 let found = sampled.as_mut()?;
                 found.samples.lost += stats.flatten().map_or(0, |stats| stats.dropped);
                 Some(found.samples.clone())
@@ -185,8 +180,8 @@ impl Collector {
                 Moment::Running => {
                     heap::measure_with_samples(pid, &options, top, &mut guard, &mut samples)
                 }
-                Moment::Exiting(last, registers) => {
-                    heap::measure_exiting(pid, last, registers, top, &mut samples)
+                Moment::Exiting(registers) => {
+                    heap::measure_exiting(pid, registers, top, &mut samples)
                 }
             };
             drop(guard);

@@ -16,6 +16,7 @@ use crate::elf::Elf;
 use crate::event::{Event, MarkSet, MmId, Pid, RangeChange};
 use crate::mmap_lock;
 use crate::probe::{is_sampler_probe, sets_marks};
+use crate::proc_dir;
 use crate::profile::ModuleId;
 use crate::sampler::{self, Preloaded};
 use crate::target_file::ReadAt;
@@ -26,6 +27,8 @@ const PROVIDERS: [&str; 2] = ["otel_memory", "ddheap"];
 
 /// Minimum time between two looks at the code of processes that map more.
 const PAUSE: Duration = Duration::from_millis(50);
+/// Time between two looks whether the threads live that probes are tied to.
+const AGAIN: Duration = Duration::from_secs(1);
 /// Programs load their libraries, and with them a sampler, within this time.
 const LOADED: Duration = Duration::from_secs(2);
 
@@ -50,8 +53,10 @@ pub(super) struct Samplers {
     /// Address spaces that have mapped code since the last look.
     changed: BTreeSet<MmId>,
     looked: Option<Instant>,
-    /// The links of each process and file.
-    listening: BTreeMap<(MmId, ModuleId), Vec<Link>>,
+    /// The links of each process and file, and the thread that they end with.
+    listening: BTreeMap<(MmId, ModuleId), (i32, Vec<Link>)>,
+    /// When it was last looked whether those threads live.
+    checked: Option<Instant>,
     preloaded: Vec<Link>,
     /// Number of marks that were not passed on.
     marks_left_out: u64,
@@ -134,6 +139,7 @@ impl Collector {
     /// Looks for samplers where code was mapped.
     pub(super) fn look_for_samplers(&mut self) {
         self.say_if_there_is_none();
+        self.listen_again();
         let recent = |at: Instant| at.elapsed() < PAUSE;
         if self.samplers.changed.is_empty() || self.samplers.looked.is_some_and(recent) {
             return;
@@ -151,6 +157,32 @@ impl Collector {
         let now = Instant::now();
         if self.samplers.looked.replace(now).is_none() {
             self.samplers.missing_since = Some(now);
+        }
+    }
+
+    /// Ties the probes of a process to another thread if the one that they were tied to has ended.
+    fn listen_again(&mut self) {
+        let samplers = &mut self.samplers;
+        if samplers.checked.is_some_and(|at| at.elapsed() < AGAIN) {
+            return;
+        }
+        samplers.checked = Some(Instant::now());
+        let aggregator = &self.aggregator;
+        let is_lost = |mm: MmId, thread: i32| {
+            let pid = aggregator.pid_of(mm);
+            pid.is_some_and(|pid| !proc_dir::has_memory(pid, thread) && proc_dir::lives(pid))
+        };
+        let all = samplers.listening.iter();
+        let lost = all.filter(|((mm, _), (thread, _))| is_lost(*mm, *thread));
+        let lost: Vec<_> = lost.map(|(key, (thread, _))| (*key, *thread)).collect();
+        for (key, thread) in lost {
+            samplers.listening.remove(&key);
+            console::print(&format!(
+                "thread {thread} has ended, and with it the probes of a sampler, which memprof listens to again through another \
+                 thread: allocations of up to {} s are missing",
+                AGAIN.as_secs()
+            ));
+            samplers.changed.insert(key.0);
         }
     }
 
@@ -212,12 +244,13 @@ impl Collector {
             if !file.answers_at(probes.iter().map(|probe| probe.offset)) {
                 continue;
             }
-            match self.probe.listen(Some(pid), file, &probes) {
+            let thread = proc_dir::thread(pid);
+            match self.probe.listen(Some(thread), file, &probes) {
                 Ok(links) => {
                     let is_sampler = |p: &Usdt| !sets_marks(&p.provider, &p.name);
                     self.samplers.found |= probes.iter().any(is_sampler);
                     tracing::debug!(%pid, file = %module.path.display(), "a sampler is listened to");
-                    self.samplers.listening.insert((mm, id), links);
+                    self.samplers.listening.insert((mm, id), (thread, links));
                 }
                 Err(e) => self.samplers.fail(pid, &e),
             }
