@@ -121,10 +121,14 @@ impl<'f> Elf<'f> {
         self.segments.iter().filter(|s| s.code())
     }
 
+    /// The loaded segments, in the file's order.
+    pub(crate) fn loaded_segments(&self) -> impl Iterator<Item = &Segment> {
+        self.segments.iter().filter(|s| s.kind == PT_LOAD)
+    }
+
     /// The first address behind all loaded segments, as they are in memory.
     pub(crate) fn end(&self) -> Option<u64> {
-        let loaded = self.segments.iter().filter(|s| s.kind == PT_LOAD);
-        loaded
+        self.loaded_segments()
             .map(|s| s.addr.saturating_add(s.size_in_memory))
             .max()
     }

@@ -4,6 +4,7 @@
 //! addresses to (module, file offset).
 
 mod code_mappings;
+mod moved;
 mod open;
 mod run_name;
 mod runtime;
@@ -27,6 +28,7 @@ use crate::residency::ThrottledFile;
 use crate::symbol::Language;
 use crate::target_file::{TargetFile, about_path};
 
+pub use self::moved::MovedCode;
 pub use self::open::open_regular;
 pub(crate) use self::open::{file_of, mapped_file};
 pub(crate) use self::run_name::runs_as;
@@ -282,6 +284,10 @@ impl ModuleTable {
 pub struct AddressMap {
     /// In ascending order, without overlap.
     ranges: Vec<Range>,
+    /// Code that was moved from its file's mapping to other memory.
+    moved: Vec<MovedCode>,
+    /// Code without a file, where the file's code may be that surrounds it.
+    in_place: Vec<std::ops::Range<u64>>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -339,8 +345,10 @@ impl AddressMap {
         table: &mut ModuleTable,
     ) -> io::Result<AddressMap> {
         let mut ranges = Vec::new();
-        code_mappings::for_each_code(maps, |m| {
-            if let Some(module) = table.intern(pid, &m, exe) {
+        let mut finder = moved::Finder::default();
+        code_mappings::for_each_mapping(maps, |m| {
+            finder.see(&m);
+            if let Some(module) = m.exec.then(|| table.intern(pid, &m, exe)).flatten() {
                 // Code generated at run time has no file: its offset is the address.
                 let jit = table.jit == Some(module);
                 ranges.push(Range {
@@ -351,6 +359,25 @@ impl AddressMap {
                 });
             }
         })?;
+        let mut map = AddressMap::default();
+        for enclosed in finder.found() {
+            match enclosed.identify(pid, exe, table) {
+                Some(moved) => map.moved.push(moved),
+                None => map.in_place.push(enclosed.range()),
+            }
+        }
+        map.take_ranges(ranges, table);
+        Ok(map)
+    }
+
+    /// Puts the ranges in order, those of moved code as what they are.
+    fn take_ranges(&mut self, mut ranges: Vec<Range>, table: &ModuleTable) {
+        for range in &mut ranges {
+            let moved = self.moved.iter().find(|moved| moved.start == range.start);
+            if let Some(moved) = moved {
+                (range.module, range.offset) = (moved.module, moved.offset);
+            }
+        }
         // The kernel lists them in order, but a mapping that is moved during the read may appear twice.
         ranges.sort_by_key(|r| r.start);
         // JIT memory often consists of many adjacent mappings with different protection.
@@ -363,7 +390,17 @@ impl AddressMap {
             }
             goes_on
         });
-        Ok(AddressMap { ranges })
+        self.ranges = ranges;
+    }
+
+    /// Code that was moved from its file's mapping to other memory.
+    pub fn moved(&self) -> &[MovedCode] {
+        &self.moved
+    }
+
+    /// Whether code may be moved to this address: it is between mappings of one file, and has other bytes yet.
+    pub(crate) fn may_be_moved(&self, addr: u64) -> bool {
+        self.in_place.iter().any(|range| range.contains(&addr))
     }
 
     /// The module mapped at an address, and the position in its file, in bytes; `None` if no executable file is

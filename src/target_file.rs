@@ -12,6 +12,7 @@
 
 mod find;
 mod local;
+mod memory;
 mod message;
 mod reader;
 mod readers;
@@ -26,6 +27,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 pub use self::find::About;
 pub(crate) use self::find::{about, about_path, find, find_directory, find_in, root_of};
+pub(crate) use self::memory::TargetMemory;
 pub use self::reader::{start, stop};
 use self::readers::{Key, rests};
 pub(crate) use self::readers::{file_system_at, is_reader, unanswered};

@@ -80,7 +80,8 @@ impl Segment {
         }
     }
 
-    pub(super) fn code(&self) -> bool {
+    /// Whether it is loaded as code.
+    pub(crate) fn code(&self) -> bool {
         self.kind == PT_LOAD && self.flags.contains(PF_X)
     }
 }

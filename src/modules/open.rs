@@ -54,15 +54,7 @@ pub fn mapped_file(pid: Pid, m: &Mapping) -> Option<TargetFile> {
 
 /// Like [`mapped_file`], for a mapping as the residency books have it.
 pub(crate) fn file_of(pid: Pid, vma: &Vma) -> Option<TargetFile> {
-    let mapping = Mapping {
-        start: vma.start.0,
-        end: vma.end.0,
-        offset: vma.file_offset,
-        dev: libc::makedev(vma.dev.0, vma.dev.1),
-        inode: vma.ino,
-        path: vma.name.clone().into_bytes(),
-    };
-    mapped_file(pid, &mapping)
+    mapped_file(pid, &Mapping::of(vma))
 }
 
 fn is_same(file: &TargetFile, m: &Mapping) -> bool {

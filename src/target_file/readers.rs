@@ -39,18 +39,20 @@ const KEPT: usize = 2;
 /// Maximum number of file systems and directories of which something is remembered.
 const REMEMBERED: usize = 4096;
 
-/// What a question waits for: a device that a server answers for, a directory in a file tree, or a file on a local disk.
+/// What a question waits for: a device that a server answers for, a directory in a file tree, a file on a local disk, or the
+/// memory of a process.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Key {
     Device(u64),
     File((u64, u64)),
     Directory((u64, u64), PathBuf),
+    Memory(Pid),
 }
 
 impl Key {
     fn patience(&self) -> Duration {
         match self {
-            Key::Device(_) => PATIENCE_DEVICE,
+            Key::Device(_) | Key::Memory(_) => PATIENCE_DEVICE,
             Key::Directory(..) => PATIENCE_DIRECTORY,
             Key::File(_) => PATIENCE_FILE,
         }

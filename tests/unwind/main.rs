@@ -10,6 +10,7 @@ mod full;
 #[cfg(target_arch = "x86_64")]
 mod live;
 mod made;
+mod moved;
 mod oracle;
 mod packed;
 mod readelf;
