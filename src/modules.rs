@@ -4,6 +4,7 @@
 //! addresses to (module, file offset).
 
 mod code_mappings;
+mod in_memory;
 mod moved;
 mod open;
 mod run_name;
@@ -60,6 +61,7 @@ pub struct ModuleTable {
     max_open: usize,
     refused: u64,
     unopened: u64,
+    copied: u64,
 }
 
 impl Default for ModuleTable {
@@ -93,6 +95,7 @@ impl ModuleTable {
             max_open,
             refused: 0,
             unopened: 0,
+            copied: 0,
         }
     }
 
@@ -143,6 +146,11 @@ impl ModuleTable {
         self.unopened
     }
 
+    /// Number of modules whose file could not be opened, and was copied from a process's memory.
+    pub fn copied(&self) -> u64 {
+        self.copied
+    }
+
     fn intern(&mut self, pid: Pid, m: &Mapping, exe: Option<(u64, u64)>) -> Option<ModuleId> {
         if m.anonymous() {
             return self.intern_jit();
@@ -156,13 +164,14 @@ impl ModuleTable {
         if self.is_full() {
             return None;
         }
-        let file = self.may_open().then(|| open::mapped_file(pid, m)).flatten();
+        let file = self.may_open().then(|| self.open(pid, m)).flatten();
         if m.shared_memory() && !runtime::is_program(file.as_ref()) {
             return self.intern_jit();
         }
         // On overlayfs and btrfs `stat` shows another device than maps: compare only values from `stat`.
-        let identity = file.as_ref().map_or((m.dev, m.inode), TargetFile::identity);
-        let path = open::undeleted_path(pid, m, file.as_ref());
+        let opened = file.as_ref().filter(|file| !file.is_own());
+        let identity = opened.map_or((m.dev, m.inode), TargetFile::identity);
+        let path = open::undeleted_path(pid, m, opened);
         let own = exe == Some(identity);
         let id = self.push(path, (m.dev, m.inode), file, own)?;
         if own {
@@ -174,6 +183,16 @@ impl ModuleTable {
         }
         self.by_file.insert((m.dev, m.inode), id);
         Some(id)
+    }
+
+    /// The file behind a mapping, or a copy of what the process has of it in memory; `None` if neither can be had.
+    fn open(&mut self, pid: Pid, m: &Mapping) -> Option<TargetFile> {
+        let file = open::mapped_file(pid, m).filter(|file| !file.is_refused());
+        file.or_else(|| {
+            let copy = in_memory::copy(pid, m).ok()?;
+            self.copied += 1;
+            Some(TargetFile::from(copy))
+        })
     }
 
     /// The position of a line of a function in a source file, in which the function need not be known yet; `None` if there
@@ -332,7 +351,10 @@ impl AddressMap {
             return Err(io::ErrorKind::WouldBlock.into());
         }
         let maps = BufReader::new(ThrottledFile::open(format!("/proc/{pid}/maps"))?);
-        let exe = about_path(exe).ok().map(|about| about.identity());
+        let exe = match about_path(exe) {
+            Ok(about) => Some(about.identity()),
+            Err(_) => open::mapped_executable(pid, exe),
+        };
         AddressMap::parse(maps, pid, exe, table)
     }
 

@@ -123,10 +123,11 @@ fn places<'s>(
     at: &'s Enclosed,
     segments: &'s [Segment],
 ) -> impl Iterator<Item = (u64, &'s Segment)> {
-    let biases = segments.iter().filter_map(|s| bias(&at.before, s));
-    let biases = biases.filter(|bias| {
-        let mut after = segments.iter().filter_map(|s| self::bias(&at.after, s));
-        after.any(|after| after == *bias)
+    let bias = |m: &Mapping, s: &Segment| s.bias_in(m.start, m.offset);
+    let biases = segments.iter().filter_map(move |s| bias(&at.before, s));
+    let biases = biases.filter(move |found| {
+        let mut after = segments.iter().filter_map(|s| bias(&at.after, s));
+        after.any(|after| after == *found)
     });
     biases.flat_map(move |bias| {
         let code = segments.iter().filter(|s| s.code());
@@ -136,14 +137,6 @@ fn places<'s>(
         };
         code.filter(holds).map(move |s| (bias, s))
     })
-}
-
-/// The load bias with which a mapping is one of this segment, or a part of one.
-fn bias(m: &Mapping, segment: &Segment) -> Option<u64> {
-    let (first, last) = in_pages(segment.offset, segment.size);
-    let is_part = first <= m.offset && m.offset < last;
-    let start = m.start.wrapping_sub(m.offset).wrapping_add(segment.offset);
-    is_part.then_some(start.wrapping_sub(segment.addr))
 }
 
 /// The pages that a range of this size touches: from the first to behind the last.

@@ -157,6 +157,20 @@ pub(super) fn read(
     Ok(bytes.len())
 }
 
+/// Reads at most `buf.len()` bytes of what a process has mapped of files.
+pub(super) fn read_memory(pid: Pid, buf: &mut [u8], address: u64) -> io::Result<usize> {
+    let asked = Asked::Memory {
+        pid: i32::try_from(pid.0).map_err(|_| io::ErrorKind::NotFound)?,
+        address,
+        length: buf.len().min(PART) as u64,
+    };
+    let (bytes, _) = ask(&Key::Memory(pid), &asked, None)?;
+    let to = buf.get_mut(..bytes.len());
+    to.ok_or(io::ErrorKind::InvalidData)?
+        .copy_from_slice(&bytes);
+    Ok(bytes.len())
+}
+
 pub(super) fn find(key: &Key, root: Option<&File>, path: &Path, flags: i32) -> io::Result<File> {
     let (_, found) = ask(key, &Asked::Find { flags, path }, root)?;
     found.map(File::from).ok_or(io::ErrorKind::NotFound.into())

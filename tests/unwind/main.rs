@@ -18,4 +18,5 @@ mod real;
 mod rules;
 mod saved;
 mod servers;
+mod unreadable;
 mod wander;
