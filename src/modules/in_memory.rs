@@ -44,18 +44,21 @@ pub(super) fn copy(pid: Pid, m: &Mapping) -> io::Result<File> {
     let elf = Elf::read(&image).map_err(invalid)?;
     let _ = elf.build_id();
     let _ = crate::unwind::eh_frame(&elf);
-    if let Some(symbols) = elf.section_of_kind(SHT_DYNSYM) {
-        let names = elf.section(symbols.link as usize);
-        let _ = (
-            elf.contents(symbols),
-            names.map(|names| elf.contents(names)),
-        );
+    let symbols = elf.section_of_kind(SHT_DYNSYM);
+    let names = symbols.and_then(|symbols| elf.section(symbols.link as usize));
+    for section in symbols.into_iter().chain(names) {
+        if section.size <= MAX_FILE {
+            let _ = elf.contents(section);
+        }
     }
     // It may have mapped another file there meanwhile.
-    match mappings_of(pid, m)? == mappings {
-        true => Ok(image.copy),
-        false => Err(io::ErrorKind::NotFound.into()),
+    if mappings_of(pid, m)? != mappings {
+        return Err(io::ErrorKind::NotFound.into());
     }
+    // Whoever reads the copy is to find all code within its size.
+    image.copy.set_len(image.size)?;
+    COPIED.fetch_add(image.copied.into_inner(), Ordering::Relaxed);
+    Ok(image.copy)
 }
 
 fn invalid(why: impl ToString) -> io::Error {
@@ -165,9 +168,7 @@ impl Image {
     fn keep(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
         let size = bytes.len() as u64;
         let of_file = self.copied.fetch_add(size, Ordering::Relaxed) + size;
-        let of_all = COPIED.fetch_add(size, Ordering::Relaxed) + size;
-        if of_file > MAX_FILE || of_all > MAX_ALL {
-            COPIED.fetch_sub(size, Ordering::Relaxed);
+        if of_file > MAX_FILE || COPIED.load(Ordering::Relaxed) + of_file > MAX_ALL {
             return Err(io::ErrorKind::OutOfMemory.into());
         }
         self.copy.write_all_at(bytes, offset)
@@ -197,3 +198,6 @@ impl ReadAt for Image {
         Ok(self.size)
     }
 }
+
+#[cfg(test)]
+mod tests;
