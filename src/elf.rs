@@ -196,9 +196,10 @@ impl<'f> Elf<'f> {
         let Some(section) = self.segments.iter().find(|s| s.kind == PT_DYNAMIC) else {
             return Vec::new();
         };
-        let got = self.read_some(&mut table, section.offset).unwrap_or(0);
         let size = usize::try_from(section.size).unwrap_or(usize::MAX);
-        let entries = table[..got.min(size)].chunks_exact(16);
+        let table = &mut table[..size.min(MAX_DYNAMIC)];
+        let got = self.read_some(table, section.offset).unwrap_or(0);
+        let entries = table[..got].chunks_exact(16);
         let entries = entries.map(|e| (DynamicTag(u64_at(e, 0).cast_signed()), u64_at(e, 8)));
         entries.take_while(|(tag, _)| *tag != DT_NULL).collect()
     }
