@@ -201,6 +201,21 @@ impl Aggregator {
         Some((space.code.map(), &mut self.modules))
     }
 
+    /// Looks whether an address space has code that was moved to other memory.
+    pub fn look_for_moved_code(&mut self, mm: MmId) {
+        if let Some(space) = self.spaces.get_mut(&mm) {
+            space.code.look_for_moved_code(&mut self.modules);
+        }
+    }
+
+    /// A followed process of which the probe is to be told again which code was moved to other memory, with its mappings and the
+    /// table of files.
+    pub fn moved_code(&mut self) -> Option<(Pid, Arc<AddressMap>, &mut ModuleTable)> {
+        let mut spaces = self.spaces.values_mut();
+        let (pid, code) = spaces.find_map(|s| Some((s.pid, s.code.take_moved()?)))?;
+        Some((pid, code, &mut self.modules))
+    }
+
     /// The code that an unfollowed process has mapped, as if `exe` were its executable; `None` if it may not be
     /// inspected.
     pub fn look_at_code(

@@ -7,6 +7,7 @@
 mod access;
 mod checks;
 mod facts;
+mod program;
 mod trials;
 
 use std::fmt::{self, Write};

@@ -3,6 +3,7 @@
 //! The file is not memory-mapped: if it were truncated during use (a rebuild over a library that is
 //! still open here), SIGBUS would kill memprof. A failed read is just an error.
 
+mod dynamic_symbols;
 mod headers;
 mod links;
 mod mapping;
@@ -16,8 +17,9 @@ use object::LittleEndian;
 use object::elf::{
     DF_1_PIE, DT_FLAGS_1, DT_NULL, DataEncoding, DynamicFlags1, DynamicTag, ELFCLASS64,
     ELFDATA2LSB, ELFMAG, EM_X86_64, ET_DYN, ET_EXEC, FileClass, FileHeader64, FileType, Machine,
-    NT_GNU_BUILD_ID, NoteType, PT_DYNAMIC, PT_GNU_EH_FRAME, PT_INTERP, PT_LOAD, ProgramHeader64,
-    ProgramType, SHT_NOBITS, SHT_NOTE, SectionHeader64, SectionType,
+    NT_GNU_BUILD_ID, NoteType, PT_DYNAMIC, PT_GNU_EH_FRAME, PT_INTERP, PT_LOAD, PT_NOTE,
+    ProgramHeader64, ProgramType, SHN_LORESERVE, SHT_NOBITS, SHT_NOTE, SectionHeader64,
+    SectionType,
 };
 
 pub use self::headers::{Section, Segment};
@@ -65,6 +67,8 @@ pub struct Elf<'f> {
     sections: Vec<Section>,
     names: Option<Section>,
     segments: Vec<Segment>,
+    /// Whether it has no section headers: `sections` come from the dynamic section.
+    without_sections: bool,
 }
 
 impl<'f> Elf<'f> {
@@ -100,15 +104,21 @@ impl<'f> Elf<'f> {
         let kind = FileType(u16_at(&h, 16));
         let sections = read_sections(file, &h)?;
         let names = sections.get(usize::from(u16_at(&h, 62))).copied();
-        Ok(Elf {
+        let mut elf = Elf {
             file,
             kind,
             machine: Machine(u16_at(&h, 18)),
             entry: u64_at(&h, 24),
             segments: read_segments(file, &h)?,
+            without_sections: false,
             sections,
             names,
-        })
+        };
+        if elf.sections.is_empty() {
+            elf.sections = elf.dynamic_symbols().unwrap_or_default();
+            elf.without_sections = true;
+        }
+        Ok(elf)
     }
 
     /// The address of a byte of code, in the file's own addresses (before relocation), for its
@@ -134,10 +144,19 @@ impl<'f> Elf<'f> {
         self.segments.iter().filter(|s| s.code())
     }
 
+    /// All program headers.
+    pub(crate) fn segments(&self) -> impl Iterator<Item = &Segment> {
+        self.segments.iter()
+    }
+
+    /// The loaded segments, in the file's order.
+    pub(crate) fn loaded_segments(&self) -> impl Iterator<Item = &Segment> {
+        self.segments.iter().filter(|s| s.kind == PT_LOAD)
+    }
+
     /// The first address behind all loaded segments, as they are in memory.
     pub(crate) fn end(&self) -> Option<u64> {
-        let loaded = self.segments.iter().filter(|s| s.kind == PT_LOAD);
-        loaded
+        self.loaded_segments()
             .map(|s| s.addr.saturating_add(s.size_in_memory))
             .max()
     }
@@ -190,9 +209,10 @@ impl<'f> Elf<'f> {
         let Some(section) = self.segments.iter().find(|s| s.kind == PT_DYNAMIC) else {
             return Vec::new();
         };
-        let got = self.read_some(&mut table, section.offset).unwrap_or(0);
         let size = usize::try_from(section.size).unwrap_or(usize::MAX);
-        let entries = table[..got.min(size)].chunks_exact(16);
+        let table = &mut table[..size.min(MAX_DYNAMIC)];
+        let got = self.read_some(table, section.offset).unwrap_or(0);
+        let entries = table[..got].chunks_exact(16);
         let entries = entries.map(|e| (DynamicTag(u64_at(e, 0).cast_signed()), u64_at(e, 8)));
         entries.take_while(|(tag, _)| *tag != DT_NULL).collect()
     }
@@ -231,6 +251,21 @@ impl<'f> Elf<'f> {
     /// The section with this index.
     pub fn section(&self, index: usize) -> Option<&Section> {
         self.sections.get(index)
+    }
+
+    /// The end of the code that a symbol at this address may stand for, according to the index of its section; `None` if it is no
+    /// code of this file.
+    pub(crate) fn end_of_code(&self, index: usize, address: u64) -> Option<u64> {
+        // Undefined and absolute symbols have no section.
+        if index == 0 || index >= usize::from(SHN_LORESERVE) {
+            return None;
+        }
+        if self.without_sections {
+            let (segment, _) = self.loaded_at(address).filter(|(s, _)| s.code())?;
+            return segment.addr.checked_add(segment.size);
+        }
+        let section = self.section(index).filter(|s| s.executable())?;
+        Some(section.end())
     }
 
     /// The first section of this kind that has bytes in the file.
@@ -272,13 +307,19 @@ impl<'f> Elf<'f> {
 
     /// The build id, which the linker writes and `strip` keeps.
     pub fn build_id(&self) -> Option<Vec<u8>> {
-        self.sections
-            .iter()
-            .filter(|s| s.kind == SHT_NOTE && s.size <= MAX_NOTES)
-            .find_map(|s| {
-                let notes = self.contents(s).ok()?;
-                find_build_id(&notes, if s.align == 8 { 8 } else { 4 })
-            })
+        let sections = self.sections.iter().filter(|s| s.kind == SHT_NOTE);
+        let sections = sections.map(|s| (s.offset, s.size, s.align));
+        let segments = self.segments.iter().filter(|s| s.kind == PT_NOTE);
+        let segments = segments.map(|s| (s.offset, s.size, s.align));
+        let mut notes = sections.chain(segments.filter(|_| self.without_sections));
+        notes.find_map(|(offset, size, align)| {
+            if size > MAX_NOTES {
+                return None;
+            }
+            let mut notes = vec![0; size as usize];
+            self.read_at(&mut notes, offset).ok()?;
+            find_build_id(&notes, if align == 8 { 8 } else { 4 })
+        })
     }
 
     /// Fills `buf` from a position in the file.

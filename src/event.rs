@@ -314,8 +314,8 @@ pub struct CodeSeen {
     pub bound: bool,
     /// First address of the mapping.
     pub start: Addr,
-    /// The file.
-    pub file: FileKey,
+    /// The file; `None` if it lies in memory without a file.
+    pub file: Option<FileKey>,
 }
 
 /// A new stack, or one part of a stack that is too deep for one record; later events carry only its id.

@@ -4,6 +4,8 @@
 //! addresses to (module, file offset).
 
 mod code_mappings;
+mod in_memory;
+mod moved;
 mod open;
 mod run_name;
 mod runtime;
@@ -28,6 +30,7 @@ use crate::residency::ThrottledFile;
 use crate::symbol::Language;
 use crate::target_file::{TargetFile, about_path};
 
+pub use self::moved::MovedCode;
 pub use self::open::open_regular;
 pub(crate) use self::open::{file_of, mapped_file};
 pub(crate) use self::run_name::runs_as;
@@ -59,6 +62,7 @@ pub struct ModuleTable {
     max_open: usize,
     refused: u64,
     unopened: u64,
+    copied: u64,
 }
 
 impl Default for ModuleTable {
@@ -92,6 +96,7 @@ impl ModuleTable {
             max_open,
             refused: 0,
             unopened: 0,
+            copied: 0,
         }
     }
 
@@ -142,6 +147,11 @@ impl ModuleTable {
         self.unopened
     }
 
+    /// Number of modules whose file could not be opened, and was copied from a process's memory.
+    pub fn copied(&self) -> u64 {
+        self.copied
+    }
+
     fn intern(&mut self, pid: Pid, m: &Mapping, exe: Option<(u64, u64)>) -> Option<ModuleId> {
         if m.anonymous() {
             return self.intern_jit();
@@ -155,13 +165,14 @@ impl ModuleTable {
         if self.is_full() {
             return None;
         }
-        let file = self.may_open().then(|| open::mapped_file(pid, m)).flatten();
+        let file = self.may_open().then(|| self.open(pid, m)).flatten();
         if m.shared_memory() && !runtime::is_program(file.as_ref()) {
             return self.intern_jit();
         }
         // On overlayfs and btrfs `stat` shows another device than maps: compare only values from `stat`.
-        let identity = file.as_ref().map_or((m.dev, m.inode), TargetFile::identity);
-        let path = open::undeleted_path(pid, m, file.as_ref());
+        let opened = file.as_ref().filter(|file| !file.is_own());
+        let identity = opened.map_or((m.dev, m.inode), TargetFile::identity);
+        let path = open::undeleted_path(pid, m, opened);
         let own = exe == Some(identity);
         let id = self.push(path, (m.dev, m.inode), file, own)?;
         if own {
@@ -173,6 +184,16 @@ impl ModuleTable {
         }
         self.by_file.insert((m.dev, m.inode), id);
         Some(id)
+    }
+
+    /// The file behind a mapping, or a copy of what the process has of it in memory; `None` if neither can be had.
+    fn open(&mut self, pid: Pid, m: &Mapping) -> Option<TargetFile> {
+        let file = open::mapped_file(pid, m).filter(|file| !file.is_refused());
+        file.or_else(|| {
+            let copy = in_memory::copy(pid, m).ok()?;
+            self.copied += 1;
+            Some(TargetFile::from(copy))
+        })
     }
 
     /// The position of a line of a function in a source file, in which the function need not be known yet; `None` if there
@@ -283,6 +304,10 @@ impl ModuleTable {
 pub struct AddressMap {
     /// In ascending order, without overlap.
     ranges: Vec<Range>,
+    /// Code that was moved from its file's mapping to other memory.
+    moved: Vec<MovedCode>,
+    /// Code without a file, where the file's code may be that surrounds it.
+    in_place: Vec<std::ops::Range<u64>>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -327,7 +352,10 @@ impl AddressMap {
             return Err(io::ErrorKind::WouldBlock.into());
         }
         let maps = BufReader::new(ThrottledFile::open(pid, "maps")?);
-        let exe = about_path(exe).ok().map(|about| about.identity());
+        let exe = match about_path(exe) {
+            Ok(about) => Some(about.identity()),
+            Err(_) => open::mapped_executable(pid, exe),
+        };
         AddressMap::parse(maps, pid, exe, table)
     }
 
@@ -340,8 +368,10 @@ impl AddressMap {
         table: &mut ModuleTable,
     ) -> io::Result<AddressMap> {
         let mut ranges = Vec::new();
-        code_mappings::for_each_code(maps, |m| {
-            if let Some(module) = table.intern(pid, &m, exe) {
+        let mut finder = moved::Finder::default();
+        code_mappings::for_each_mapping(maps, |m| {
+            finder.see(&m);
+            if let Some(module) = m.exec.then(|| table.intern(pid, &m, exe)).flatten() {
                 // Code generated at run time has no file: its offset is the address.
                 let jit = table.jit == Some(module);
                 ranges.push(Range {
@@ -352,6 +382,25 @@ impl AddressMap {
                 });
             }
         })?;
+        let mut map = AddressMap::default();
+        for enclosed in finder.found() {
+            match enclosed.identify(pid, exe, table) {
+                Some(moved) => map.moved.push(moved),
+                None => map.in_place.push(enclosed.range()),
+            }
+        }
+        map.take_ranges(ranges, table);
+        Ok(map)
+    }
+
+    /// Puts the ranges in order, those of moved code as what they are.
+    fn take_ranges(&mut self, mut ranges: Vec<Range>, table: &ModuleTable) {
+        for range in &mut ranges {
+            let moved = self.moved.iter().find(|moved| moved.start == range.start);
+            if let Some(moved) = moved {
+                (range.module, range.offset) = (moved.module, moved.offset);
+            }
+        }
         // The kernel lists them in order, but a mapping that is moved during the read may appear twice.
         ranges.sort_by_key(|r| r.start);
         // JIT memory often consists of many adjacent mappings with different protection.
@@ -364,7 +413,17 @@ impl AddressMap {
             }
             goes_on
         });
-        Ok(AddressMap { ranges })
+        self.ranges = ranges;
+    }
+
+    /// Code that was moved from its file's mapping to other memory.
+    pub fn moved(&self) -> &[MovedCode] {
+        &self.moved
+    }
+
+    /// Whether code may be moved to this address: it is between mappings of one file, and has other bytes yet.
+    pub(crate) fn may_be_moved(&self, addr: u64) -> bool {
+        self.in_place.iter().any(|range| range.contains(&addr))
     }
 
     /// The module mapped at an address, and the position in its file, in bytes; `None` if no executable file is

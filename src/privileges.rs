@@ -99,7 +99,11 @@ impl Role {
                 return vec![Capability::CAP_SYS_PTRACE, Capability::CAP_DAC_READ_SEARCH];
             }
             // For programs and debug files that only their owner may read.
-            Role::Symbols | Role::Files => return vec![Capability::CAP_DAC_READ_SEARCH],
+            Role::Symbols => return vec![Capability::CAP_DAC_READ_SEARCH],
+            // And for files that processes have mapped, but memprof cannot open.
+            Role::Files => {
+                return vec![Capability::CAP_SYS_PTRACE, Capability::CAP_DAC_READ_SEARCH];
+            }
             Role::Fetch | Role::Push | Role::Tables | Role::Keep => return Vec::new(),
         };
         [LOOKING, more].concat()
@@ -110,7 +114,7 @@ impl Role {
     fn looks_at_processes(self) -> bool {
         !matches!(
             self,
-            Role::Symbols | Role::Fetch | Role::Push | Role::Tables | Role::Files | Role::Keep
+            Role::Symbols | Role::Fetch | Role::Push | Role::Tables | Role::Keep
         )
     }
 }

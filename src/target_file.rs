@@ -12,6 +12,7 @@
 
 mod find;
 mod local;
+mod memory;
 mod message;
 mod reader;
 mod readers;
@@ -26,6 +27,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 pub use self::find::About;
 pub(crate) use self::find::{about, about_path, find, find_directory, find_in, root_of};
+pub(crate) use self::memory::{MappedMemory, TargetMemory};
 pub use self::reader::{start, stop};
 use self::readers::{Key, rests};
 pub(crate) use self::readers::{file_system_at, is_reader, unanswered};
@@ -138,6 +140,18 @@ impl TargetFile {
             access,
             about,
         })
+    }
+
+    /// Whether it is a file of memprof's own, such as a copy of what a process has in memory.
+    pub(crate) fn is_own(&self) -> bool {
+        self.access == Access::Own
+    }
+
+    /// Whether memprof may not read it, though it could be looked at.
+    pub(crate) fn is_refused(&self) -> bool {
+        let remote = matches!(self.access, Access::Remote(_));
+        let read = || self.read_at(&mut [0], 0);
+        remote && read().is_err_and(|e| e.kind() == io::ErrorKind::PermissionDenied)
     }
 
     /// What was known of it when it was looked at.

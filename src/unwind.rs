@@ -22,4 +22,5 @@ pub mod walk;
 pub(crate) use self::build::FunctionRanges;
 pub use self::build::{Figures, TableError};
 pub use self::rule::{Arch, BX_KEPT, BX_SAVED, CfaKind, FpKind, RA_IN_LINK_REGISTER, Rule};
+pub(crate) use self::sections::eh_frame;
 pub use self::table::{Packed, Page, Row, Table};

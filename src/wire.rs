@@ -43,6 +43,8 @@ pub(crate) const REGION_BITS: u32 = abi::limits::REGION_BITS.0;
 pub(crate) const BUCKET_SLOTS: u64 = abi::limits::BUCKET_SLOTS.0 as u64;
 /// Maximum number of executable segments that the probe knows of a file.
 pub(crate) const MAX_SEGMENTS: usize = abi::limits::MAX_SEGMENTS.0 as usize;
+/// Maximum number of ranges of moved code that are bound at once.
+pub(crate) const MAX_MOVED: usize = abi::limits::MAX_MOVED.0 as usize;
 /// Ids below this one name no stack.
 pub(crate) const STACK_FIRST: u32 = abi::stack_ids::STACK_FIRST.0;
 /// The state of a stack's slot that is about to be freed.

@@ -234,6 +234,10 @@ impl Aggregator {
             "modules whose file could not be opened",
             self.modules.unopened(),
         );
+        losses.add(
+            "modules whose file could not be opened: only exported functions have names, copied from memory",
+            self.modules.copied(),
+        );
         let refused = self.spaces.values().map(|s| s.functions.refused());
         losses.add(
             "interpreted functions without a name: no room for more",

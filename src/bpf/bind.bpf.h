@@ -44,6 +44,8 @@ struct bind_ctx {
 	struct file_key file;
 	__u32 found;
 	__u32 mm_id;
+	__u32 again; /* it was mapped before: the iterator has found it */
+	__u32 pad;
 };
 
 /* A mapping of a file, and the best matching segment of the file so far. */
@@ -102,7 +104,7 @@ static long look_at_vma(struct task_struct *task, struct vm_area_struct *vma, st
 	c->found = 1;
 	file = vma->vm_file;
 	if (!file) {
-		c->m.anonymous = 1;
+		c->m.origin = CODE_OF_NO_FILE;
 		return 0;
 	}
 	inode = file->f_inode;
@@ -118,6 +120,14 @@ static long look_at_vma(struct task_struct *task, struct vm_area_struct *vma, st
 }
 
 /*
+ * Code of the process in the next run of the iterator that was moved to other memory, and whether that is all of it: user
+ * space has compared it with the files.
+ */
+struct moved_code moved_code[MAX_MOVED];
+__u32 moved_nr;
+__u32 moved_are_known;
+
+/*
  * Binds a mapping to its file's number. If the file has no number, or is not ready, notifies user space. Returns
  * whether the number is known. (Global: verified once.)
  */
@@ -127,15 +137,15 @@ __noinline int bind_found(struct bind_ctx *c, __u32 pid)
 	struct unwind_space *space;
 	struct code_file *file;
 	__u64 address = 0;
-	__u32 known = 0;
-	int failed;
+	__u32 known = c && c->m.origin == CODE_MOVED;
+	int failed, before;
 
 	if (!c || !c->found || c->m.end <= c->m.start)
 		return 0;
 	e.mm_id = c->mm_id;
 	e.pid = pid;
 	e.start = c->m.start;
-	if (!c->m.anonymous) {
+	if (c->m.origin == CODE_OF_FILE) {
 		/* (6.1 accepts as a map key only memory whose location it knows.) */
 		e.file = c->file;
 		file = bpf_map_lookup_elem(&code_files, &e.file);
@@ -151,8 +161,18 @@ __noinline int bind_found(struct bind_ctx *c, __u32 pid)
 	}
 	if (!c->mm_id)
 		return known;
-	if (c->m.anonymous)
+	before = origin_of(c->mm_id, c->m.start, c->m.end);
+	/* (Other memory there would have come by mmap().) */
+	if (c->again && !known && (before == CODE_MOVED || (before == CODE_IN_PLACE && !moved_are_known)))
+		return 0;
+	if (c->m.origin == CODE_OF_NO_FILE) {
 		code_made_at_run_time = 1;
+		if (!c->again && (before == CODE_OF_FILE || before == CODE_MOVED))
+			c->m.origin = CODE_IN_PLACE;
+		/* Reported once: it is known from now on. */
+		if (c->again && before <= CODE_OF_FILE)
+			emit_code(&e);
+	}
 	space = space_get(c->mm_id);
 	if (!space) {
 		count_loss(LOSS_SPACES);
@@ -195,7 +215,7 @@ __noinline int bind_vdso(__u32 mm_id)
 
 	if (!addr || bpf_find_vma(task, addr, look_at_vma, &c, 0) || !c.found)
 		return 0;
-	c.m.anonymous = 0;
+	c.m.origin = CODE_OF_FILE;
 	c.file.size = c.m.end - c.m.start;
 	return bind_found(&c, view_pid(task));
 }
@@ -220,6 +240,18 @@ static __noinline int bind_program(__u32 mm_id, struct mm_struct *mm, __u64 entr
 __u32 bind_pid = 0;
 /* The thread through which it visits the mappings; 0 until it has met one. */
 __u32 bind_thread = 0;
+
+static long try_moved(__u64 i, struct bind_ctx *c)
+{
+	struct moved_code *moved = &moved_code[INDEX(i, MAX_MOVED)];
+
+	if (c->m.start < moved->start || c->m.end > moved->end)
+		return 0;
+	c->m.table = moved->table;
+	c->m.bias = moved->bias;
+	c->m.origin = CODE_MOVED;
+	return 1;
+}
 
 SEC("iter/task_vma")
 int bind_process(struct bpf_iter__task_vma *ctx)
@@ -246,11 +278,13 @@ int bind_process(struct bpf_iter__task_vma *ctx)
 		return 1;
 	info = find_mm(mm);
 	c.mm_id = info ? info->mm_id : 0;
+	c.again = 1;
 	look_at_vma(task, vma, &c);
-	if (c.m.anonymous && (__u64)mm->context.vdso == c.m.start) {
-		c.m.anonymous = 0;
+	if (c.m.origin && (__u64)mm->context.vdso == c.m.start) {
+		c.m.origin = CODE_OF_FILE;
 		c.file.size = c.m.end - c.m.start;
 	}
+	bpf_loop(moved_nr, try_moved, &c, 0);
 	bind_found(&c, pid);
 	return 0;
 }

@@ -72,13 +72,21 @@ static __always_inline __u32 version_of(struct unwind_space *space)
 	return *(volatile __u32 *)&space->version;
 }
 
-/* Whether a range is known to be code: one mapping contains it. */
-static __always_inline int is_known_code(__u32 mm_id, __u64 start, __u64 end)
+/* Where the known code that contains a range comes from: an enum code_origin, or -1 if none does. */
+static __always_inline int origin_of(__u32 mm_id, __u64 start, __u64 end)
 {
 	struct unwind_space *space = bpf_map_lookup_elem(&unwind_spaces, &mm_id);
 	__u32 at = find_mapping(space, start);
 
-	return space && at < MAX_MAPPINGS && end <= space->at[INDEX(at, MAX_MAPPINGS)].end;
+	if (!space || at >= MAX_MAPPINGS || end > space->at[INDEX(at, MAX_MAPPINGS)].end)
+		return -1;
+	return space->at[INDEX(at, MAX_MAPPINGS)].origin;
+}
+
+/* Whether a range is known to be code: one mapping contains it. */
+static __always_inline int is_known_code(__u32 mm_id, __u64 start, __u64 end)
+{
+	return origin_of(mm_id, start, end) >= 0;
 }
 
 /* A change of an address space's mappings. */
@@ -135,7 +143,7 @@ static long trim_step(__u64 i, struct edit_ctx *c)
 	to = &c->space->at[INDEX(c->to, MAX_MAPPINGS)];
 	to->bias = from->bias;
 	to->table = from->table;
-	to->anonymous = from->anonymous;
+	to->origin = from->origin;
 	to->start = start;
 	to->end = end;
 	c->to++;
@@ -160,7 +168,8 @@ static __always_inline int put_mapping(struct edit_ctx *c, struct unwind_mapping
 	struct unwind_mapping *before = &c->space->at[INDEX(at, MAX_MAPPINGS)];
 
 	/* JIT code is often mapped in many adjacent pieces. */
-	if (at < MAX_MAPPINGS && m->anonymous && before->anonymous && before->end == m->start) {
+	if (at < MAX_MAPPINGS && m->origin == CODE_OF_NO_FILE && before->origin == CODE_OF_NO_FILE &&
+	    before->end == m->start) {
 		before->end = m->end;
 		return 0;
 	}
@@ -194,7 +203,7 @@ __noinline int insert_mapping(struct unwind_space *space, struct unwind_mapping 
 	old = &space->at[INDEX(at, MAX_MAPPINGS)];
 	if (at < MAX_MAPPINGS && old->end > c.start) {
 		if (old->start <= c.start && old->end >= c.end && old->bias == m->bias && old->table == m->table &&
-		    old->anonymous == m->anonymous) {
+		    old->origin == m->origin) {
 			unlock_space(&c);
 			return 0;
 		}

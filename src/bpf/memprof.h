@@ -20,6 +20,8 @@ enum limits {
 	BUCKET_SLOTS = 4,
 	/* Maximum number of executable mappings of an address space. */
 	MAX_MAPPINGS = 512,
+	/* Maximum number of ranges of moved code that one run of the iterator binds. */
+	MAX_MOVED = 16,
 	/* Maximum number of executable segments of a file. */
 	MAX_SEGMENTS = 8,
 	/* Rows in one array of unwind_rows. */
@@ -209,7 +211,10 @@ struct file_key {
 	__u32 pad;
 };
 
-/* Code was mapped from a file that has no number or is not ready: user space has to look at it. */
+/*
+ * Code was mapped from a file that has no number or is not ready, or without a file (`file` is then all 0): user space has to
+ * look at it.
+ */
 struct code_event {
 	__u32 kind;
 	__u32 mm_id; /* 0: not followed, requested by user space */
@@ -449,12 +454,29 @@ struct code_file {
 	struct code_segment segment[MAX_SEGMENTS];
 };
 
+/* Where the code in a mapping comes from. */
+enum code_origin {
+	CODE_OF_FILE = 0,
+	CODE_OF_NO_FILE = 1, /* anonymous memory */
+	CODE_IN_PLACE = 2, /* anonymous memory where a file's code was: perhaps the program moves its code there */
+	CODE_MOVED = 3, /* a file's code in other memory, at the addresses that it had in the file's mapping */
+};
+
 struct unwind_mapping {
 	__u64 start;
 	__u64 end;
 	__u64 bias; /* address - bias = address in the file */
 	__u32 table; /* the file's number, 0: none; its table may not be published yet */
-	__u32 anonymous; /* code generated at run time */
+	__u32 origin; /* enum code_origin */
+};
+
+/* A range of code that was moved from a file's mapping to other memory. */
+struct moved_code {
+	__u64 start;
+	__u64 end;
+	__u64 bias; /* as in unwind_mapping */
+	__u32 table; /* the file's number */
+	__u32 pad;
 };
 
 /* The executable mappings of an address space, by address. */
@@ -467,6 +489,7 @@ struct unwind_space {
 _Static_assert(sizeof(struct unwind_rule) == 16, "unwind_rule");
 _Static_assert(sizeof(struct unwind_page) == 16, "unwind_page");
 _Static_assert(sizeof(struct unwind_mapping) == 32, "unwind_mapping");
+_Static_assert(sizeof(struct moved_code) == 32, "moved_code");
 _Static_assert(sizeof(struct code_file) == 8 + 24 * MAX_SEGMENTS, "code_file");
 
 #include "interpreter.h"

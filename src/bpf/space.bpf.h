@@ -209,6 +209,19 @@ static __always_inline int exit_mmap(struct caller *c, long ret)
 	return range_mapped(c, RANGE_MAPPED, flags, ret, SYSCALL_ARG2(c->regs));
 }
 
+/* A program that moves its code to anonymous memory copies it, and then takes away the right to write: now user space can
+ * compare. (Global: verified once.) */
+__noinline int may_be_moved(__u32 mm_id, __u64 start, __u64 end)
+{
+	struct code_event e = { .mm_id = mm_id, .start = start };
+
+	if (origin_of(mm_id, start, end) != CODE_IN_PLACE)
+		return 0;
+	e.pid = view_pid(bpf_get_current_task_btf());
+	emit_code(&e);
+	return 1;
+}
+
 /* JITs write code and then make it executable, some again and again: only code that is not known yet is bound. */
 static __always_inline int exit_mprotect(struct caller *c, long ret)
 {
@@ -219,8 +232,9 @@ static __always_inline int exit_mprotect(struct caller *c, long ret)
 	e.mm_id = c->st->mm_id;
 	e.start = page_down(SYSCALL_ARG1(c->regs));
 	e.end = page_up(e.start + SYSCALL_ARG2(c->regs));
-	if (e.start < e.end && !(e.end >> 57) && !is_known_code(e.mm_id, e.start, e.end) &&
-	    !bind_code(e.mm_id, e.start))
+	if (e.start >= e.end || e.end >> 57 || may_be_moved(e.mm_id, e.start, e.end))
+		return 0;
+	if (!is_known_code(e.mm_id, e.start, e.end) && !bind_code(e.mm_id, e.start))
 		emit_range(&e);
 	return 0;
 }

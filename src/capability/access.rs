@@ -5,6 +5,7 @@ use std::io::{self, ErrorKind};
 use std::os::unix::fs::MetadataExt;
 
 use super::facts::{Caps, Trial, effective_caps};
+use super::program;
 use crate::event::Pid;
 use crate::proc_dir;
 use crate::residency::{self, Method, Scanner};
@@ -109,15 +110,17 @@ pub(crate) fn require_access(pid: Pid) -> anyhow::Result<Option<String>> {
             access.uid
         );
     }
-    let less = access.refused();
-    Ok((!less.is_empty()).then(|| {
-        format!(
-            "process {pid} of user id {}: {}: its functions may have no names, and --freeze cannot stop it; \
-             {remedy}",
-            access.uid,
-            less.join(", ")
-        )
-    }))
+    let process = format!("process {pid} of user id {}", access.uid);
+    let less = match (access.memory.why(), access.program.why()) {
+        (Some(_), _) => format!(
+            "{}: its functions may have no names, and --freeze cannot stop it; {remedy}",
+            access.refused().join(", ")
+        ),
+        // The process may be inspected, so the file system refuses its program.
+        (None, Some(why)) => program::unreadable(pid, why),
+        (None, None) => return Ok(None),
+    };
+    Ok(Some(format!("{process}: {less}")))
 }
 
 /// The remedy if access to a process is refused.

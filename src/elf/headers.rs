@@ -1,9 +1,11 @@
 //! Section and program headers, and reading their integers.
 
 use object::elf::{
-    PF_X, PT_LOAD, ProgramFlags, ProgramType, SHF_COMPRESSED, SHF_EXECINSTR, SectionFlags,
+    PF_W, PF_X, PT_LOAD, ProgramFlags, ProgramType, SHF_COMPRESSED, SHF_EXECINSTR, SectionFlags,
     SectionType,
 };
+
+use crate::residency::page_size;
 
 /// A section header.
 #[derive(Debug, Clone, Copy)]
@@ -66,6 +68,7 @@ pub struct Segment {
     pub size: u64,
     /// Size in memory, in bytes.
     pub size_in_memory: u64,
+    pub(super) align: u64,
 }
 
 impl Segment {
@@ -77,10 +80,37 @@ impl Segment {
             addr: u64_at(b, 16),
             size: u64_at(b, 32),
             size_in_memory: u64_at(b, 40),
+            align: u64_at(b, 48),
         }
     }
 
-    pub(super) fn code(&self) -> bool {
+    /// What it is for.
+    pub(crate) fn kind(&self) -> ProgramType {
+        self.kind
+    }
+
+    /// Whether it is loaded.
+    pub(crate) fn is_loaded(&self) -> bool {
+        self.kind == PT_LOAD
+    }
+
+    /// Whether the process may write to it.
+    pub(crate) fn writable(&self) -> bool {
+        self.flags.contains(PF_W)
+    }
+
+    /// The load bias with which a mapping that starts here, with this file offset, is one of this segment or a part of one; `None`
+    /// if it contains none of the segment's pages.
+    pub(crate) fn bias_in(&self, start: u64, offset: u64) -> Option<u64> {
+        let page = page_size();
+        let last = self.offset.saturating_add(self.size);
+        let is_part = self.offset / page * page <= offset && offset < last;
+        let first = start.wrapping_sub(offset).wrapping_add(self.offset);
+        is_part.then_some(first.wrapping_sub(self.addr))
+    }
+
+    /// Whether it is loaded as code.
+    pub(crate) fn code(&self) -> bool {
         self.kind == PT_LOAD && self.flags.contains(PF_X)
     }
 }

@@ -7,10 +7,10 @@ use object::elf::{SectionType, Sym64};
 
 use super::{Elf, ElfError, Section, bad, u16_at, u32_at, u64_at};
 
-const SYM_SIZE: usize = size_of::<Sym64<LittleEndian>>();
+pub(super) const SYM_SIZE: usize = size_of::<Sym64<LittleEndian>>();
 const SYMS_PER_READ: usize = 4096;
 /// Maximum size of a symbol table, in bytes: eleven million symbols. Those of the largest programs have two million.
-const MAX_TABLE: u64 = 256 << 20;
+pub(super) const MAX_TABLE: u64 = 256 << 20;
 /// Bytes of a table of names that are searched at once.
 const STRINGS_PER_READ: usize = 1 << 20;
 /// Maximum size of a table of names that is searched, in bytes.

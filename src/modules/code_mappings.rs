@@ -1,4 +1,4 @@
-//! The executable mappings in `/proc/PID/maps`.
+//! The mappings of files and of code in `/proc/PID/maps`.
 
 use std::io::{self, BufRead};
 
@@ -7,7 +7,7 @@ use crate::residency::{Vma, proc_maps};
 /// The vDSO's name in maps.
 pub const VDSO: &str = "[vdso]";
 
-/// One executable mapping.
+/// One mapping.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mapping {
     /// First address.
@@ -20,6 +20,8 @@ pub struct Mapping {
     pub dev: u64,
     /// Inode number; 0 for the vDSO and for anonymous memory.
     pub inode: u64,
+    /// Whether it is executable.
+    pub exec: bool,
     /// Path with newlines decoded, possibly with ` (deleted)` appended.
     pub path: Vec<u8>,
 }
@@ -33,6 +35,7 @@ impl Mapping {
             offset: vma.file_offset,
             dev: libc::makedev(vma.dev.0, vma.dev.1),
             inode: vma.ino,
+            exec: vma.perms.exec,
             path: vma.name.clone().into_bytes(),
         }
     }
@@ -43,21 +46,32 @@ impl Mapping {
         self.inode == 0 && (self.path.is_empty() || self.path.starts_with(b"[anon"))
     }
 
-    /// Whether it is memory that several mappings share without a file: `memfd_create`, `MAP_SHARED | MAP_ANONYMOUS`, or
-    /// System V's. It can contain code generated at run time, or a program.
+    /// Whether it is memory without a file, of one process or shared.
+    pub(super) fn without_file(&self) -> bool {
+        self.inode == 0 || self.shared_memory()
+    }
+
+    /// Whether it is memory that several mappings share without a file: `memfd_create`, `MAP_SHARED | MAP_ANONYMOUS`,
+    /// System V's, or `MAP_HUGETLB`. It can contain code generated at run time, or a program.
     pub fn shared_memory(&self) -> bool {
-        let starts: [&[u8]; 4] = [b"/memfd:", b"/dev/zero (deleted)", b"/SYSV", b"/dev/shm/"];
+        let starts: [&[u8]; 5] = [
+            b"/memfd:",
+            b"/dev/zero (deleted)",
+            b"/SYSV",
+            b"/dev/shm/",
+            b"/anon_hugepage (deleted)",
+        ];
         self.path.ends_with(b" (deleted)")
             && starts.iter().any(|start| self.path.starts_with(start))
     }
 }
 
-/// Calls `f` for each executable mapping of a file, of the vDSO and of anonymous memory. Skips lines that it cannot
-/// parse.
+/// Calls `f` for each mapping of a file, and for each executable one of the vDSO and of memory without a file. Skips lines that
+/// it cannot parse.
 ///
 /// # Errors
 /// If reading fails.
-pub fn for_each_code(mut maps: impl BufRead, mut f: impl FnMut(Mapping)) -> io::Result<()> {
+pub fn for_each_mapping(mut maps: impl BufRead, mut f: impl FnMut(Mapping)) -> io::Result<()> {
     let mut line = Vec::new();
     loop {
         line.clear();
@@ -75,20 +89,18 @@ pub fn for_each_code(mut maps: impl BufRead, mut f: impl FnMut(Mapping)) -> io::
 
 fn parse(line: &[u8]) -> Option<Mapping> {
     let line = proc_maps::fields(line)?;
-    if !line.perms.exec {
-        return None;
-    }
     let mapping = Mapping {
         start: line.start,
         end: line.end,
         offset: line.offset,
         dev: libc::makedev(line.dev.0, line.dev.1),
         inode: line.ino,
+        exec: line.perms.exec,
         path: proc_maps::unescape(line.name),
     };
-    // The rest is the vsyscall page, or code on the heap or stack.
-    let known = mapping.inode != 0 || mapping.anonymous() || line.name == VDSO.as_bytes();
-    known.then_some(mapping)
+    // The rest is data, the vsyscall page, or code on the heap or stack.
+    let code = || mapping.exec && (mapping.anonymous() || line.name == VDSO.as_bytes());
+    (mapping.inode != 0 || code()).then_some(mapping)
 }
 
 #[cfg(test)]
@@ -109,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn only_code_of_files_of_the_vdso_and_of_anonymous_memory() {
+    fn only_files_and_code_of_the_vdso_and_of_anonymous_memory() {
         let maps = b"00400000-00401000 r--p 00000000 fe:01 5 /bin/x\n\
             00401000-00402000 r-xp 00001000 fe:01 5 /bin/x\n\
             00500000-00501000 rwxp 00000000 00:00 0 \n\
@@ -118,8 +130,9 @@ mod tests {
             00800000-00801000 rwxp 00000000 00:00 0                          [stack]\n\
             ffffffffff600000-ffffffffff601000 --xp 00000000 00:00 0                  [vsyscall]\n";
         let mut got = Vec::new();
-        for_each_code(&maps[..], |m| got.push((m.start, m.anonymous()))).unwrap();
+        for_each_mapping(&maps[..], |m| got.push((m.start, m.anonymous()))).unwrap();
         let want = [
+            (0x400000, false),
             (0x401000, false),
             (0x500000, true),
             (0x600000, false),
@@ -135,6 +148,7 @@ mod tests {
             ("/dev/zero (deleted)", true),
             ("/SYSV00000000 (deleted)", true),
             ("/dev/shm/x (deleted)", true),
+            ("/anon_hugepage (deleted)", true),
             ("/dev/shm/x", false),
             ("/memfd", false),
             ("/usr/lib/libx.so (deleted)", false),

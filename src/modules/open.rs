@@ -1,19 +1,19 @@
 //! Opens the files behind mappings. They come from the target, so they are not trusted.
 
 use std::ffi::CString;
-use std::fs::File;
-use std::io::{self, Write};
+use std::fs::{self, File};
+use std::io::{self, BufReader, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use nix::sys::memfd::{MFdFlags, memfd_create};
 
-use super::code_mappings::Mapping;
+use super::code_mappings::{Mapping, for_each_mapping};
 use super::path_of;
 use crate::event::Pid;
 use crate::proc_dir;
-use crate::residency::Vma;
+use crate::residency::{ThrottledFile, Vma};
 use crate::target_file::{TargetFile, about, find, find_in, root_of};
 
 const DELETED: &[u8] = b" (deleted)";
@@ -55,15 +55,21 @@ pub fn mapped_file(pid: Pid, m: &Mapping) -> Option<TargetFile> {
 
 /// Like [`mapped_file`], for a mapping as the residency books have it.
 pub(crate) fn file_of(pid: Pid, vma: &Vma) -> Option<TargetFile> {
-    let mapping = Mapping {
-        start: vma.start.0,
-        end: vma.end.0,
-        offset: vma.file_offset,
-        dev: libc::makedev(vma.dev.0, vma.dev.1),
-        inode: vma.ino,
-        path: vma.name.clone().into_bytes(),
-    };
-    mapped_file(pid, &mapping)
+    mapped_file(pid, &Mapping::of(vma))
+}
+
+/// Device and inode number of an executable that cannot be looked at, as the process's mappings show them.
+pub(super) fn mapped_executable(pid: Pid, exe: &Path) -> Option<(u64, u64)> {
+    let path = fs::read_link(exe).ok()?;
+    let maps = ThrottledFile::open(pid, "maps").ok()?;
+    let mut found = None;
+    for_each_mapping(BufReader::new(maps), |m| {
+        if path_of(&m.path) == path {
+            found = Some((m.dev, m.inode));
+        }
+    })
+    .ok()?;
+    found
 }
 
 fn is_same(file: &TargetFile, m: &Mapping) -> bool {

@@ -50,7 +50,7 @@ impl ModuleTable {
     }
 
     /// All code generated at run time is one module, without a file.
-    pub(super) fn intern_jit(&mut self) -> Option<ModuleId> {
+    pub(crate) fn intern_jit(&mut self) -> Option<ModuleId> {
         if self.jit.is_none() && !self.is_full() {
             let id = ModuleId(u16::try_from(self.modules.len()).ok()?);
             self.modules.push(Arc::new(Module::jit()));

@@ -218,7 +218,10 @@ fn rules(role: Role) -> Result<Rules, seccompiler::BackendError> {
             calls.extend(looking.chain(more));
         }
         Role::Files => {
-            let looking = LOOKING.iter().chain(PROBING).chain(SIGNALS);
+            let ptrace = LOOKING
+                .iter()
+                .filter(|call| **call != libc::SYS_process_vm_readv);
+            let looking = ptrace.chain(PROBING).chain(SIGNALS);
             // It starts readers, and looks paths up in the file trees of targets.
             let needed = [libc::SYS_socketpair, libc::SYS_openat2];
             let changing = CHANGING.iter().filter(|call| !needed.contains(call));

@@ -9,10 +9,11 @@ use libbpf_rs::{MapCore, MapFlags};
 
 use super::batch::each_entry;
 use super::{Probe, iterate, shared};
-use crate::event::{MmId, Pid};
+use crate::event::{FileNumber, MmId, Pid};
 use crate::mmap_lock;
+use crate::modules::MovedCode;
 use crate::proc_dir;
-use crate::wire::{self, proc_info};
+use crate::wire::{self, MAX_MOVED, proc_info};
 
 /// Processes per read, 16 bytes each.
 const PROCESS_BATCH: u32 = 1024;
@@ -83,6 +84,35 @@ impl Probe {
             })?;
         }
         Ok(())
+    }
+
+    /// Binds code of a process that was moved from files' mappings to other memory, each range with its file's number. All other
+    /// code without a file counts as made at run time from now on.
+    ///
+    /// # Errors
+    /// As for [`Probe::bind`].
+    pub fn bind_moved(&mut self, pid: Pid, moved: &[(MovedCode, FileNumber)]) -> Result<()> {
+        let (full, last) = moved.split_at(moved.len() / MAX_MOVED * MAX_MOVED);
+        for some in full.chunks(MAX_MOVED) {
+            self.tell_moved(some, false);
+            self.bind(&[pid])?;
+        }
+        self.tell_moved(last, true);
+        let bound = self.bind(&[pid]);
+        self.tell_moved(&[], false);
+        bound
+    }
+
+    fn tell_moved(&mut self, moved: &[(MovedCode, FileNumber)], all: bool) {
+        let Some(bss) = self.skel.maps.bss_data.as_deref_mut() else {
+            return;
+        };
+        for (to, (code, number)) in bss.moved_code.iter_mut().zip(moved) {
+            (to.start, to.end) = (code.start, code.end);
+            (to.bias, to.table) = (code.bias, number.0);
+        }
+        shared(&mut bss.moved_nr).store(moved.len() as u32, SeqCst);
+        shared(&mut bss.moved_are_known).store(all.into(), SeqCst);
     }
 
     /// Binds the code of processes that could not be read before.

@@ -395,6 +395,7 @@ impl Collector {
         self.look_for_samplers();
         self.look_for_allocators();
         if let Some(unwinding) = &mut self.unwinding {
+            unwinding.bind_moved(&mut self.aggregator, &mut self.probe)?;
             let aggregator = &self.aggregator;
             unwinding.update(|| aggregator.pids(), &mut self.probe)?;
         }

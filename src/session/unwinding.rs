@@ -17,7 +17,7 @@ use crate::console;
 use crate::event::{Addr, CodeSeen, MmId, Pid};
 use crate::export::printable;
 use crate::interpreter::Wanted;
-use crate::modules::{AddressMap, ModuleTable, open_regular};
+use crate::modules::{AddressMap, ModuleTable, MovedCode, open_regular};
 use crate::probe::{Probe, TableMaps};
 use crate::proc_dir;
 use crate::profile::Losses;
@@ -65,20 +65,45 @@ impl Unwinding {
         for code in seen {
             // The address space may be gone: its files are reported again when another process maps them.
             let mm = code.mm.filter(|mm| aggregator.has(*mm));
-            if let Some(mm) = mm.filter(|_| !(code.bound && self.publisher.knows(&code.file))) {
-                by_space.entry(mm).or_default().push(code);
+            match (mm, code.file) {
+                (Some(mm), None) => aggregator.look_for_moved_code(mm),
+                (Some(mm), Some(_)) if !(code.bound && self.knows(code)) => {
+                    by_space.entry(mm).or_default().push(code);
+                }
+                _ => {}
             }
         }
         let mut bind = BTreeSet::new();
         for (mm, seen) in by_space {
             bind.extend(seen.iter().find_map(|code| code.pid));
             // The file may have been registered for another process since the report.
-            if !seen.iter().all(|code| self.publisher.knows(&code.file)) {
+            if !seen.iter().all(|code| self.knows(code)) {
                 self.register(&seen, aggregator, |aggregator| aggregator.code_now(mm))?;
             }
         }
         let bind: Vec<Pid> = bind.into_iter().collect();
         probe.bind(&bind)
+    }
+
+    /// Whether the file of code that the probe reported is registered, if it has one.
+    fn knows(&self, code: &CodeSeen) -> bool {
+        code.file.is_none_or(|file| self.publisher.knows(&file))
+    }
+
+    /// Binds code that was moved from files' mappings to other memory.
+    ///
+    /// # Errors
+    /// The probe cannot bind it.
+    pub fn bind_moved(&mut self, aggregator: &mut Aggregator, probe: &mut Probe) -> Result<()> {
+        while let Some((pid, code, modules)) = aggregator.moved_code() {
+            let mut number = |at: &MovedCode| {
+                let number = self.publisher.number_of(at.module, modules, &self.maps)?;
+                Some((*at, number))
+            };
+            let moved: Vec<_> = code.moved().iter().filter_map(&mut number).collect();
+            probe.bind_moved(pid, &moved)?;
+        }
+        Ok(())
     }
 
     /// Numbers the files of the mappings that `read` returns.
@@ -93,11 +118,21 @@ impl Unwinding {
             let Some((code, modules)) = read(aggregator) else {
                 return Ok(());
             };
+            for moved in code.moved() {
+                // Its table, too, is to be there before the process is followed.
+                let _ = self.publisher.number_of(moved.module, modules, &self.maps);
+            }
             let mut changed = false;
             for seen in seen {
-                if let Some((module, _)) = code.locate(seen.start.0) {
+                let moved = |moved: &&MovedCode| moved.start == seen.start.0;
+                // The file that is mapped where moved code is, is shared memory.
+                let module = match code.moved().iter().find(moved) {
+                    Some(_) => modules.intern_jit(),
+                    None => code.locate(seen.start.0).map(|(module, _)| module),
+                };
+                if let (Some(file), Some(module)) = (seen.file, module) {
                     let maps = &mut self.maps;
-                    let came = self.publisher.register(seen.file, module, modules, maps)?;
+                    let came = self.publisher.register(file, module, modules, maps)?;
                     changed |= came == Registered::Changed;
                 }
             }
@@ -157,7 +192,7 @@ impl Unwinding {
         seen: &[&CodeSeen],
         aggregator: &mut Aggregator,
     ) -> Result<()> {
-        if seen.iter().all(|code| self.publisher.knows(&code.file)) {
+        if seen.iter().all(|code| self.knows(code)) {
             return Ok(());
         }
         self.register(seen, aggregator, |aggregator| {

@@ -20,6 +20,8 @@ pub struct CodeMap {
     map: Arc<AddressMap>,
     stale: bool,
     read: Option<Instant>,
+    /// Whether the probe is to be told which code in `map` was moved to other memory.
+    moved: bool,
     /// Names of code made at run time; `None` until there is such code.
     jit: Option<Box<RuntimeCode>>,
 }
@@ -32,6 +34,7 @@ impl CodeMap {
             map: Arc::default(),
             stale: true,
             read: None,
+            moved: false,
             jit: None,
         }
     }
@@ -43,6 +46,7 @@ impl CodeMap {
             map: Arc::clone(&self.map),
             stale: self.stale,
             read: self.read,
+            moved: self.moved,
             jit: self.jit.as_ref().map(|jit| Box::new(jit.forked(child))),
         }
     }
@@ -58,7 +62,10 @@ impl CodeMap {
         match AddressMap::load(self.pid, modules) {
             // It cannot be read now.
             Err(e) if e.kind() == ErrorKind::WouldBlock => return,
-            Ok(map) if !map.is_empty() => self.map = Arc::new(map),
+            Ok(map) if !map.is_empty() => {
+                self.moved |= !map.moved().is_empty() && map.moved() != self.map.moved();
+                self.map = Arc::new(map);
+            }
             _ => {}
         }
         self.stale = false;
@@ -69,12 +76,25 @@ impl CodeMap {
         Arc::clone(&self.map)
     }
 
+    /// Looks whether code was moved to other memory.
+    pub fn look_for_moved_code(&mut self, modules: &mut ModuleTable) {
+        self.stale = true;
+        self.reload(modules);
+        self.moved |= !self.stale;
+    }
+
+    /// The mappings, if the probe is to be told which code in them was moved.
+    pub fn take_moved(&mut self) -> Option<Arc<AddressMap>> {
+        std::mem::take(&mut self.moved).then(|| self.map())
+    }
+
     pub(super) fn frame(&mut self, addr: Addr, modules: &mut ModuleTable) -> Frame {
         if self.stale {
             self.reload(modules);
         }
         let mut found = self.map.locate(addr.0);
-        if found.is_none() && self.read.is_none_or(|at| at.elapsed() >= RELOAD_PAUSE) {
+        let open = found.is_none() || self.map.may_be_moved(addr.0);
+        if open && self.read.is_none_or(|at| at.elapsed() >= RELOAD_PAUSE) {
             self.reload(modules);
             found = self.map.locate(addr.0);
         }

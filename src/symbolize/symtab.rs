@@ -87,13 +87,12 @@ fn function(elf: &Elf, raw: &[u8]) -> Option<Sym> {
     if label && elf.has_mapping_symbols() {
         return None;
     }
-    // Undefined and absolute symbols have no section; data symbols have a non-executable one.
     let index = usize::from(u16_at(raw, 6));
-    let section = elf.section(index).filter(|s| index > 0 && s.executable())?;
+    let end_of_code = elf.end_of_code(index, start)?;
     let end = if size > 0 {
         start.checked_add(size)?
     } else {
-        section.end()
+        end_of_code
     };
     Some(Sym {
         name: u32_at(raw, 0),

@@ -26,6 +26,8 @@ pub(super) enum Asked<'p> {
     },
     /// Find a path: in the tree whose root is sent, or in memprof's own.
     Find { flags: i32, path: &'p Path },
+    /// Read so many bytes of a process's memory.
+    Memory { pid: i32, address: u64, length: u64 },
     /// Say on which file system the file is (`statfs`).
     FileSystem,
 }
@@ -42,6 +44,14 @@ impl Asked<'_> {
             } => ([0, handle.unwrap_or(NONE), *offset, *length], Path::new("")),
             Asked::Find { flags, path } => ([1, flags.cast_unsigned().into(), 0, 0], path),
             Asked::FileSystem => ([2, 0, 0, 0], Path::new("")),
+            Asked::Memory {
+                pid,
+                address,
+                length,
+            } => (
+                [3, pid.cast_unsigned().into(), *address, *length],
+                Path::new(""),
+            ),
         };
         let mut bytes = words.map(u64::to_ne_bytes).concat();
         bytes.extend(path.as_os_str().as_bytes());
@@ -62,6 +72,11 @@ impl Asked<'_> {
                 path: Path::new(OsStr::from_bytes(path)),
             },
             2 => Asked::FileSystem,
+            3 => Asked::Memory {
+                pid: word(1) as i32,
+                address: word(2),
+                length: word(3),
+            },
             _ => return None,
         })
     }
@@ -151,6 +166,11 @@ mod tests {
                 path: Path::new("/a b"),
             },
             Asked::FileSystem,
+            Asked::Memory {
+                pid: 7,
+                address: 1 << 46,
+                length: 4096,
+            },
         ] {
             assert_eq!(Asked::from_bytes(&asked.to_bytes()), Some(asked));
         }

@@ -5,7 +5,7 @@
 
 use std::ffi::CString;
 use std::fs::File;
-use std::io;
+use std::io::{self, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
@@ -19,6 +19,7 @@ use nix::sys::prctl::{set_name, set_pdeathsig};
 use nix::sys::signal::{SigHandler, Signal, signal};
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
 use nix::sys::stat::Mode;
+use nix::sys::uio::{RemoteIoVec, process_vm_readv};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::{ForkResult, Pid, fork, getppid, setsid};
 
@@ -177,6 +178,14 @@ pub(super) fn answer(
             Ok(found) => (Ok(Vec::new()), Some(found)),
             Err(e) => (Err(e.into()), None),
         },
+        (
+            Asked::Memory {
+                pid,
+                address,
+                length,
+            },
+            _,
+        ) => (read_memory(*pid, *address, *length), None),
         (_, None) => (Err(io::ErrorKind::InvalidInput.into()), None),
         (
             Asked::Read {
@@ -209,6 +218,19 @@ fn read(
     };
     let mut bytes = vec![0; usize::try_from(length).map_or(PART, |n| n.min(PART))];
     let read = file.read_at(&mut bytes, offset)?;
+    bytes.truncate(read);
+    Ok(bytes)
+}
+
+/// Reads memory of a process up to the first page that cannot be read.
+fn read_memory(pid: i32, address: u64, length: u64) -> io::Result<Vec<u8>> {
+    let mut bytes = vec![0; usize::try_from(length).map_or(PART, |n| n.min(PART))];
+    let from = RemoteIoVec {
+        base: usize::try_from(address).map_err(|_| io::ErrorKind::InvalidInput)?,
+        len: bytes.len(),
+    };
+    let mut to = [IoSliceMut::new(&mut bytes)];
+    let read = process_vm_readv(Pid::from_raw(pid), &mut to, &[from])?;
     bytes.truncate(read);
     Ok(bytes)
 }

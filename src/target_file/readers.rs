@@ -18,7 +18,7 @@ use nix::unistd::Pid as NixPid;
 use super::message::{Answer, Asked, PART, answer_from_bytes, receive, send};
 use super::reader;
 use crate::event::Pid;
-use crate::proc_text;
+use crate::{proc_dir, proc_text};
 
 /// After so long a server does not answer, a path leads nowhere, a disk is stuck: a busy one takes a second for a page.
 const PATIENCE_DEVICE: Duration = Duration::from_secs(1);
@@ -39,18 +39,20 @@ const KEPT: usize = 2;
 /// Maximum number of file systems and directories of which something is remembered.
 const REMEMBERED: usize = 4096;
 
-/// What a question waits for: a device that a server answers for, a directory in a file tree, or a file on a local disk.
+/// What a question waits for: a device that a server answers for, a directory in a file tree, a file on a local disk, or the
+/// memory of a process.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Key {
     Device(u64),
     File((u64, u64)),
     Directory((u64, u64), PathBuf),
+    Memory(Pid),
 }
 
 impl Key {
     fn patience(&self) -> Duration {
         match self {
-            Key::Device(_) => PATIENCE_DEVICE,
+            Key::Device(_) | Key::Memory(_) => PATIENCE_DEVICE,
             Key::Directory(..) => PATIENCE_DIRECTORY,
             Key::File(_) => PATIENCE_FILE,
         }
@@ -149,6 +151,20 @@ pub(super) fn read(
         length,
     };
     let (bytes, _) = ask(key, &asked, Some(file))?;
+    let to = buf.get_mut(..bytes.len());
+    to.ok_or(io::ErrorKind::InvalidData)?
+        .copy_from_slice(&bytes);
+    Ok(bytes.len())
+}
+
+/// Reads at most `buf.len()` bytes of what a process has mapped of files.
+pub(super) fn read_memory(pid: Pid, buf: &mut [u8], address: u64) -> io::Result<usize> {
+    let asked = Asked::Memory {
+        pid: proc_dir::thread(pid),
+        address,
+        length: buf.len().min(PART) as u64,
+    };
+    let (bytes, _) = ask(&Key::Memory(pid), &asked, None)?;
     let to = buf.get_mut(..bytes.len());
     to.ok_or(io::ErrorKind::InvalidData)?
         .copy_from_slice(&bytes);

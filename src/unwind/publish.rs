@@ -165,9 +165,38 @@ impl Publisher {
             }
             return Ok(Registered::Known);
         }
-        let Some(file) = modules.modules().get(usize::from(module.0)).cloned() else {
+        let Some(mut numbered) = self.order::<S>(module, modules) else {
             return Ok(Registered::Known);
         };
+        store.write_file(key, &numbered.code)?;
+        numbered.keys.push(key);
+        self.files.insert(module, numbered);
+        self.by_key.insert(key, module);
+        Ok(Registered::Done)
+    }
+
+    /// The number of a file, whose table is queued to be built if it was not before; `None` if it has none.
+    pub fn number_of<S: TableStore>(
+        &mut self,
+        module: ModuleId,
+        modules: &mut ModuleTable,
+        _: &S,
+    ) -> Option<FileNumber> {
+        if !self.files.contains_key(&module) {
+            let numbered = self.order::<S>(module, modules)?;
+            self.files.insert(module, numbered);
+        }
+        self.files.get(&module)?.code.number
+    }
+
+    /// Gives a file its number and queues its table to be built; `None` if the queue is full: the probe reports the file again
+    /// when it is next mapped.
+    fn order<S: TableStore>(
+        &mut self,
+        module: ModuleId,
+        modules: &mut ModuleTable,
+    ) -> Option<Numbered> {
+        let file = modules.modules().get(usize::from(module.0)).cloned()?;
         let segments = segments(&file).filter(|s| s.len() <= S::SEGMENTS);
         let unanswered = segments.is_none() && file.rests();
         let segments = segments.unwrap_or_default();
@@ -185,10 +214,7 @@ impl Publisher {
             if self.interpreters && self.queues.searches.try_send(order()).is_ok() {
                 self.searching += 1;
             }
-            // The queue is full: the probe reports the file again when it is next mapped.
-            if self.queues.tables.try_send(order()).is_err() {
-                return Ok(Registered::Known);
-            }
+            self.queues.tables.try_send(order()).ok()?;
             self.building += 1;
             state = State::Ordered;
         }
@@ -197,16 +223,12 @@ impl Publisher {
             ready: number.is_none(),
             segments,
         };
-        store.write_file(key, &code)?;
-        let numbered = Numbered {
+        Some(Numbered {
             file,
-            keys: vec![key],
+            keys: Vec::new(),
             code,
             state,
-        };
-        self.files.insert(module, numbered);
-        self.by_key.insert(key, module);
-        Ok(Registered::Done)
+        })
     }
 
     /// Whether a file that the probe reported is registered.

@@ -85,12 +85,13 @@ fn decode_code(bytes: &[u8]) -> Result<CodeSeen, Malformed> {
         pid: (e.pid != 0).then_some(Pid(e.pid)),
         bound: e.bound != 0,
         start: Addr(e.start),
-        file: FileKey {
+        // (The vDSO has a size.)
+        file: (e.file.ino != 0 || e.file.size != 0).then_some(FileKey {
             dev: e.file.dev,
             ino: e.file.ino,
             modified: e.file.modified,
             size: e.file.size,
-        },
+        }),
     })
 }
 

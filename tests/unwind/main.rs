@@ -10,6 +10,7 @@ mod full;
 #[cfg(target_arch = "x86_64")]
 mod live;
 mod made;
+mod moved;
 mod oracle;
 mod packed;
 mod readelf;
@@ -17,4 +18,5 @@ mod real;
 mod rules;
 mod saved;
 mod servers;
+mod unreadable;
 mod wander;

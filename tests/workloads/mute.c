@@ -5,11 +5,11 @@
 // Build:
 //   cc -O1 -g -fno-omit-frame-pointer -o mute mute.c
 // Run, as root:
-//   mute DIRECTORY MIB
+//   mute DIRECTORY MIB [USER]
 //
 // It mounts a file system of its own (FUSE) on DIRECTORY, in a mount namespace of its own, with one file: itself. It
 // executes that file as a process that takes MIB of memory. Then it says `ready PID` and takes commands, one on each line,
-// and answers `ok` to each:
+// and answers `ok` to each. With USER, an id, the process and the file system are that user's, and nobody else may read it:
 //
 //   mute      the file system takes requests, and answers none. Who asks it something cannot be killed meanwhile.
 //   speak     it answers all of them
@@ -136,26 +136,34 @@ static void serve_program(int fuse, int program, int told)
 	}
 }
 
+/* Exported. */
+NOINLINE void take(size_t mib)
+{
+	hold(mib);
+	keep_frame();
+}
+
 /* The process: takes memory for each byte that comes. */
 static void run(size_t mib)
 {
 	char what = 'g';
 
 	/* It needs nothing of its file any more. */
-	if (mlockall(MCL_CURRENT))
+	if (geteuid() == 0 && mlockall(MCL_CURRENT))
 		die("mlockall");
 	do {
-		hold(mib);
+		take(mib);
 		if (write(STDOUT_FILENO, &what, 1) != 1)
 			die("write");
 	} while (read(STDIN_FILENO, &what, 1) == 1);
 }
 
-static void mount_at(const char *directory, int fuse)
+static void mount_at(const char *directory, int fuse, const char *user)
 {
-	char options[64];
+	char options[96];
 
-	snprintf(options, sizeof(options), "fd=%d,rootmode=40000,user_id=0,group_id=0,allow_other", fuse);
+	snprintf(options, sizeof(options), "fd=%d,rootmode=40000,user_id=%s,group_id=%s%s", fuse, user, user,
+		 strcmp(user, "0") ? "" : ",allow_other");
 	if (unshare(CLONE_NEWNS) || mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) ||
 	    mount("mute", directory, "fuse", MS_NOSUID | MS_NODEV, options))
 		die("mount");
@@ -164,12 +172,13 @@ static void mount_at(const char *directory, int fuse)
 int main(int argc, char **argv)
 {
 	int fuse, program, server[2], told[2], done[2];
+	const char *user = argc > 3 ? argv[3] : "0";
 	char path[4096], line[16];
 	pid_t pid;
 
 	page_size = (size_t)sysconf(_SC_PAGESIZE);
-	if (argc != 3) {
-		fprintf(stderr, "usage: mute DIRECTORY MIB\n");
+	if (argc != 3 && argc != 4) {
+		fprintf(stderr, "usage: mute DIRECTORY MIB [USER]\n");
 		return 2;
 	}
 	if (!strcmp(argv[1], "run")) {
@@ -180,7 +189,7 @@ int main(int argc, char **argv)
 	program = open("/proc/self/exe", O_RDONLY | O_CLOEXEC);
 	if (fuse < 0 || program < 0 || pipe2(server, O_CLOEXEC) || pipe2(told, O_CLOEXEC) || pipe2(done, O_CLOEXEC))
 		die("/dev/fuse");
-	mount_at(argv[1], fuse);
+	mount_at(argv[1], fuse, user);
 	if (child() == 0) {
 		serve_program(fuse, program, server[0]);
 		_exit(0);
@@ -191,6 +200,8 @@ int main(int argc, char **argv)
 	if (pid == 0) {
 		dup2(told[0], STDIN_FILENO);
 		dup2(done[1], STDOUT_FILENO);
+		if (setgid((gid_t)atoi(user)) || setuid((uid_t)atoi(user)))
+			die("setuid");
 		execl(path, path, "run", argv[2], NULL);
 		die("exec");
 	}

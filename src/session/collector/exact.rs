@@ -95,7 +95,9 @@ impl Collector {
             let seen: BTreeSet<usize> = code.ranges().map(|(_, _, _, id)| id.0.into()).collect();
             let modules = seen.into_iter().filter_map(|at| modules.get(at));
             let files: Vec<(&Path, &TargetFile)> = modules
+                // (No code runs in copies of what processes have in memory.)
                 .filter_map(|m| Some((m.path.as_path(), m.file.as_ref()?)))
+                .filter(|(_, file)| !file.is_own())
                 .collect();
             self.count_calls_of(pid, &files);
         }

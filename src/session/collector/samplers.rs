@@ -219,7 +219,10 @@ impl Collector {
             let Some(module) = modules.get(usize::from(id.0)) else {
                 continue;
             };
-            let Some(file) = &module.file else { continue };
+            // (No code runs in copies of what processes have in memory.)
+            let Some(file) = module.file.as_ref().filter(|file| !file.is_own()) else {
+                continue;
+            };
             // Its probes are listened to in all processes.
             let own = options.preloaded.as_ref();
             if own.is_some_and(|own| own.path == module.path) {
