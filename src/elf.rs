@@ -3,6 +3,7 @@
 //! The file is not memory-mapped: if it were truncated during use (a rebuild over a library that is
 //! still open here), SIGBUS would kill memprof. A failed read is just an error.
 
+mod gopclntab;
 mod headers;
 mod mapping;
 mod symbols;
@@ -19,6 +20,7 @@ use object::elf::{
     ProgramType, SHT_NOBITS, SHT_NOTE, SectionHeader64, SectionType,
 };
 
+pub(crate) use self::gopclntab::{GoFunction, GoFunctions};
 pub use self::headers::{Section, Segment};
 pub(crate) use self::headers::{u16_at, u32_at, u64_at};
 pub(crate) use self::mapping::address_of_mapping;

@@ -126,25 +126,6 @@ static __always_inline __u32 half_at(struct interpreter_stack *is, __u32 offset)
 	return word_at(is, offset) >> (offset & 4) * 8;
 }
 
-static __always_inline __u64 read_word(__u64 addr)
-{
-	__u64 word = 0;
-
-	if (bpf_probe_read_user(&word, sizeof(word), (void *)addr))
-		return 0;
-	return word;
-}
-
-/* The address of the current thread's own memory: struct pthread. */
-static __always_inline __u64 thread_pointer(void)
-{
-#if defined(bpf_target_x86)
-	return bpf_get_current_task_btf()->thread.fsbase;
-#else
-	return 0; /* not supported: user space does not look for interpreters either */
-#endif
-}
-
 /* Adds a frame; one beyond the maximum is left out. */
 static __always_inline void add_interpreted(struct interpreter_stack *is, __u32 mm_id, struct interpreted_frame *f)
 {

@@ -8,7 +8,9 @@
 
 #include "base.bpf.h"
 #include "code.bpf.h"
+#include "ends.bpf.h"
 #include "mappings.bpf.h"
+#include "registers.bpf.h"
 #include "returns.bpf.h"
 #include "rules.bpf.h"
 #include "settings.bpf.h"
@@ -23,6 +25,7 @@
 #define FRAME_USES_OTHER 0x1000u /* it needs another register (rbx, the link register) */
 #define FRAME_SETS_FP 0x2000u /* the caller's frame pointer register does not depend on this frame's */
 #define FRAME_SP_LOST 0x4000u /* arm64 only: the stack pointer is `sp` or above it */
+#define FRAME_UNCALLED 0x8000u /* no call pushed the return address: its function begins there */
 /* The state that the rest of the walk depends on, besides `ip`, `sp` and the stack. */
 #define FRAME_STATE (RULE_NEEDS | FRAME_CALL | FRAME_ASSISTED | FRAME_SP_LOST)
 /* What the step from a frame to its caller reports about the frame. */
@@ -139,6 +142,12 @@ static __always_inline int is_code(struct task_state *st, __u64 addr)
 	return addr >= 4096 && !(addr >> 56);
 }
 
+/*
+ * A frame pointer below the stack pointer by at least this much leads to another stack, which was left: Go's code on
+ * 64-bit ARM leaves a goroutine's like that. Closer, it may be a value that means nothing.
+ */
+#define OTHER_STACK_BYTES (1 << 20)
+
 /* The step from a frame without a rule: by its frame pointer, if that leads to code. */
 static __always_inline int assisted_step(struct task_state *st, __u64 *ret)
 {
@@ -152,9 +161,11 @@ static __always_inline int assisted_step(struct task_state *st, __u64 *ret)
 	 */
 	if (fp == 0)
 		return st->t.flags & FRAME_ASSISTED ? 0 : -1;
-	if (fp < st->t.sp || stack_word(st, fp + 8, ret))
+	if ((fp < st->t.sp && st->t.sp - fp < OTHER_STACK_BYTES) || stack_word(st, fp + 8, ret))
 		return -1;
 	if (*ret && !is_code(st, *ret - 1))
+		return -1;
+	if (fp < st->t.sp && !follows_call(*ret))
 		return -1;
 	st->t.sp = fp + 16;
 	st->t.flags &= ~RULE_NEEDS;
@@ -222,6 +233,31 @@ static __always_inline int signal_step(struct task_state *st, struct unwind_rule
 	       stack_word(st, base + (__s64)rule->cfa_offset, &st->t.sp);
 }
 
+/*
+ * The stack pointer on another stack, which a Go function left: from what its frame says (CFA_GO_CALL), or from the
+ * goroutine whose thread is on its own stack (CFA_GO_STOPPED). Returns 0 if it cannot be read.
+ */
+static __noinline __u64 other_stack(struct task_state *st, struct unwind_rule *rule)
+{
+	__u16 low = rule->cfa_offset, high = (__u32)rule->cfa_offset >> 16;
+	__u64 at, depth = 0;
+
+	/* What is read here is not part of the stack: the cached walk does not compare it. */
+	st->t.noted = NOTED_TOO_MANY;
+	if (rule->cfa == CFA_GO_CALL) {
+		at = read_word(st->t.sp + high);
+		depth = read_word(st->t.sp + low);
+		low = rule->fp_offset;
+	} else {
+		at = read_word(thread_pointer() + (__s16)low);
+		at = read_word(at + high);
+		at = read_word(at + (__u16)rule->fp_offset);
+		low = (__u32)rule->fp_offset >> 16;
+	}
+	at = at ? read_word(at + low) : 0;
+	return at ? at - depth : 0;
+}
+
 /* The canonical frame address by a rule; 0 if it cannot be computed. */
 static __always_inline __u64 find_cfa(struct task_state *st, struct unwind_rule *rule, __u64 fp)
 {
@@ -242,6 +278,10 @@ static __always_inline __u64 find_cfa(struct task_state *st, struct unwind_rule 
 	case CFA_DEREF_SP:
 		offset += rule->cfa == CFA_DEREF_FP ? fp : st->t.sp;
 		return stack_word(st, offset, &cfa) ? 0 : cfa + (rule->flags >> RULE_ADDEND_SHIFT);
+	case CFA_GO_CALL:
+	case CFA_GO_STOPPED:
+		cfa = other_stack(st, rule);
+		return cfa ? cfa + (rule->flags >> RULE_ADDEND_SHIFT) : 0;
 	}
 	return 0;
 }
@@ -268,6 +308,8 @@ static __always_inline int ruled_step(struct task_state *st, struct unwind_rule 
 		return OUTCOME_UNSUPPORTED;
 	if (((flags & RULE_NEEDS_FP) || is_found_by_fp(st, rule)) && frame_pointer(st, &fp))
 		return OUTCOME_UNREADABLE;
+	if ((flags & RULE_OTHER_STACK) && (flags & RULE_NEEDS_FP) && !fp)
+		return OUTCOME_COMPLETE;
 	cfa = is_found_by_fp(st, rule) && fp >= st->t.sp ? fp - (__s64)rule->fp_offset : find_cfa(st, rule, fp);
 	known &= ~RULE_RA_IN_LINK_REGISTER;
 #if defined(bpf_target_arm64)
@@ -285,8 +327,9 @@ static __always_inline int ruled_step(struct task_state *st, struct unwind_rule 
 #endif
 	if (stack_word_here(st, cfa + (__s64)rule->ra_offset, ret))
 		return OUTCOME_UNREADABLE;
-	/* Callers lie above: anything else is an error or a loop. */
-	if (cfa < st->t.sp || (cfa == st->t.sp && !(flags & RULE_RA_IN_LINK_REGISTER)))
+	/* Callers lie above: anything else is an error or a loop. (Switches between stacks are few in real ones, and the
+	 * limit of frames ends a loop.) */
+	if ((cfa < st->t.sp && !(flags & RULE_OTHER_STACK)) || (cfa == st->t.sp && !(flags & RULE_RA_IN_LINK_REGISTER)))
 		return OUTCOME_UNREADABLE;
 	if (!(flags & (RULE_BX_KEPT | RULE_BX_SAVED)))
 		known &= ~RULE_NEEDS_BX;
@@ -303,6 +346,11 @@ static __always_inline int ruled_step(struct task_state *st, struct unwind_rule 
 	return -1;
 }
 
+static __always_inline int is_covered(struct unwind_rule *rule)
+{
+	return rule && rule->cfa != CFA_NOT_COVERED;
+}
+
 /* The step from a frame to its caller. Returns 1 if the walk ends here. */
 static __always_inline long table_step(struct task_state *st)
 {
@@ -311,15 +359,25 @@ static __always_inline long table_step(struct task_state *st)
 	__u64 ret = 0;
 	int end;
 
-	call = FRAME_CALL;
-	if (!rule || rule->cfa == CFA_NOT_COVERED) {
+	/* A function may be returned to that was never called: the one that ends a context of makecontext(). */
+	if (call && !is_covered(rule) && !follows_call(st->t.ip)) {
+		at = search_rule(st, st->t.ip);
+		rule = at == NO_RULE ? NULL : bpf_map_lookup_elem(&unwind_rules, &at);
+		if (is_covered(rule))
+			st->t.flags = (st->t.flags & ~FRAME_CALL) | FRAME_UNCALLED;
+	}
+	if (!is_covered(rule)) {
+		/* find_rule() has set the outcome. */
 		if (ruleless_step(st, &ret))
-			return 1; /* find_rule() has set the outcome */
+			return call && ends_thread(st) ? table_ends(st, OUTCOME_COMPLETE) : 1;
+		call = FRAME_CALL;
 	} else if (rule->cfa == CFA_STOP) {
 		return table_ends(st, OUTCOME_COMPLETE);
 	} else if (rule->cfa == CFA_UNSUPPORTED) {
 		return table_ends(st, OUTCOME_UNSUPPORTED);
 	} else if (rule->cfa == CFA_SIGNAL) {
+		if (call && st->t.nr > 1)
+			st->t.flags |= FRAME_UNCALLED;
 		call = 0;
 		if (signal_step(st, rule, &ret))
 			return table_ends(st, OUTCOME_UNREADABLE);
@@ -327,6 +385,7 @@ static __always_inline long table_step(struct task_state *st)
 		end = ruled_step(st, rule, &ret);
 		if (end >= 0)
 			return table_ends(st, end);
+		call = FRAME_CALL;
 	}
 	/* (After a signal frame, 0 may be a call through a null pointer.) */
 	if (ret == 0 && call)

@@ -192,6 +192,10 @@ static long walk_frame(__u64 i, struct walk_ctx *c)
 		end = table_ends(st, OUTCOME_DEPTH_LIMIT);
 	} else {
 		end = table_step(st);
+		if (st->t.flags & FRAME_UNCALLED) {
+			st->t.flags &= ~FRAME_UNCALLED;
+			f->ip++;
+		}
 	}
 	f->key = place_in_file(st, f->ip);
 	f->flags |= st->t.flags & FRAME_STEP;
