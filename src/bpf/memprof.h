@@ -416,7 +416,7 @@ struct unwind_rule {
 	__u16 flags;
 	__s32 cfa_offset;
 	__s32 fp_offset;
-	__s32 ra_offset; /* the return address is at CFA + this */
+	__s32 ra_offset; /* the return address is at CFA + this; 0 with CFA_GO_STOPPED: the goroutine has it */
 };
 
 /* Rows of many tables. A row is `rule << 16 | pc & 0xffff`. */

@@ -233,9 +233,11 @@ static __always_inline int signal_step(struct task_state *st, struct unwind_rule
 	       stack_word(st, base + (__s64)rule->cfa_offset, &st->t.sp);
 }
 
+#if defined(bpf_target_x86)
 /*
  * The stack pointer on another stack, which a Go function left: from what its frame says (CFA_GO_CALL), or from the
- * goroutine whose thread is on its own stack (CFA_GO_STOPPED). Returns 0 if it cannot be read.
+ * goroutine whose thread is on its own stack (CFA_GO_STOPPED; the link register is then where the goroutine stopped).
+ * Returns 0 if it cannot be read, or if the thread has no goroutine any more.
  */
 static __noinline __u64 other_stack(struct task_state *st, struct unwind_rule *rule)
 {
@@ -253,10 +255,12 @@ static __noinline __u64 other_stack(struct task_state *st, struct unwind_rule *r
 		at = read_word(at + high);
 		at = read_word(at + (__u16)rule->fp_offset);
 		low = (__u32)rule->fp_offset >> 16;
+		st->t.lr = at ? read_word(at + low + 8) : 0;
 	}
 	at = at ? read_word(at + low) : 0;
 	return at ? at - depth : 0;
 }
+#endif
 
 /* The canonical frame address by a rule; 0 if it cannot be computed. */
 static __always_inline __u64 find_cfa(struct task_state *st, struct unwind_rule *rule, __u64 fp)
@@ -278,10 +282,12 @@ static __always_inline __u64 find_cfa(struct task_state *st, struct unwind_rule 
 	case CFA_DEREF_SP:
 		offset += rule->cfa == CFA_DEREF_FP ? fp : st->t.sp;
 		return stack_word(st, offset, &cfa) ? 0 : cfa + (rule->flags >> RULE_ADDEND_SHIFT);
+#if defined(bpf_target_x86)
 	case CFA_GO_CALL:
 	case CFA_GO_STOPPED:
 		cfa = other_stack(st, rule);
 		return cfa ? cfa + (rule->flags >> RULE_ADDEND_SHIFT) : 0;
+#endif
 	}
 	return 0;
 }
@@ -297,6 +303,28 @@ static __always_inline int is_found_by_fp(struct task_state *st, struct unwind_r
 	       rule->fp == FP_AT_CFA && rule->ra_offset == rule->fp_offset + 8;
 }
 
+/* Whether the caller may be on another stack. (On 64-bit ARM there are no such rules, and no room for them on the BPF
+ * stack.) */
+static __always_inline int is_to_other_stack(__u32 flags)
+{
+#if defined(bpf_target_x86)
+	return flags & RULE_OTHER_STACK;
+#else
+	return 0;
+#endif
+}
+
+/*
+ * The walk has come to a stack that is too far from where it began, and goes on with places that are right there: an
+ * interpreter's frames are found by theirs. Those of the frames so far then lie where no stack is. There is no cached walk.
+ */
+static __always_inline void count_places_near(struct task_state *st, __u64 addr)
+{
+	st->base = addr + (8ull << 30);
+	st->cached_nr = st->t.left = 0;
+	st->t.noted = NOTED_TOO_MANY;
+}
+
 /* The step from a frame to its caller by a rule. Returns an outcome if the walk ends here, else -1. */
 static __always_inline int ruled_step(struct task_state *st, struct unwind_rule *rule, __u64 *ret)
 {
@@ -308,7 +336,7 @@ static __always_inline int ruled_step(struct task_state *st, struct unwind_rule 
 		return OUTCOME_UNSUPPORTED;
 	if (((flags & RULE_NEEDS_FP) || is_found_by_fp(st, rule)) && frame_pointer(st, &fp))
 		return OUTCOME_UNREADABLE;
-	if ((flags & RULE_OTHER_STACK) && (flags & RULE_NEEDS_FP) && !fp)
+	if (is_to_other_stack(flags) && (flags & RULE_NEEDS_FP) && !fp)
 		return OUTCOME_COMPLETE;
 	cfa = is_found_by_fp(st, rule) && fp >= st->t.sp ? fp - (__s64)rule->fp_offset : find_cfa(st, rule, fp);
 	known &= ~RULE_RA_IN_LINK_REGISTER;
@@ -323,14 +351,18 @@ static __always_inline int ruled_step(struct task_state *st, struct unwind_rule 
 		    stack_word(st, cfa - 8, ret))
 			return OUTCOME_UNREADABLE;
 		known |= RULE_NEEDS_BX;
+	} else if (rule->cfa == CFA_GO_STOPPED && !rule->ra_offset) {
+		*ret = cfa ? st->t.lr : 0;
 	} else
 #endif
 	if (stack_word_here(st, cfa + (__s64)rule->ra_offset, ret))
 		return OUTCOME_UNREADABLE;
 	/* Callers lie above: anything else is an error or a loop. (Switches between stacks are few in real ones, and the
 	 * limit of frames ends a loop.) */
-	if ((cfa < st->t.sp && !(flags & RULE_OTHER_STACK)) || (cfa == st->t.sp && !(flags & RULE_RA_IN_LINK_REGISTER)))
+	if ((cfa < st->t.sp && !is_to_other_stack(flags)) || (cfa == st->t.sp && !(flags & RULE_RA_IN_LINK_REGISTER)))
 		return OUTCOME_UNREADABLE;
+	if (is_to_other_stack(flags) && cfa > st->t.sp && !is_place(st, cfa))
+		count_places_near(st, cfa);
 	if (!(flags & (RULE_BX_KEPT | RULE_BX_SAVED)))
 		known &= ~RULE_NEEDS_BX;
 	st->t.flags = (st->t.flags & ~RULE_NEEDS) | known;

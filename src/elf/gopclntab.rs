@@ -7,6 +7,14 @@ use super::{Elf, ElfError, Section, bad, u32_at, u64_at};
 
 /// Position-independent programs have the table among the data that the loader relocates.
 const SECTIONS: [&str; 2] = [".gopclntab", ".data.rel.ro.gopclntab"];
+/// Where a linker for C puts that section, up to Go 1.25, without a name of its own.
+const MERGED: &str = ".data.rel.ro";
+/// A section that every Go program has.
+const BUILD_INFO: &str = ".go.buildinfo";
+/// The begin of a table is at a multiple of this.
+const ALIGN: usize = 32;
+/// Bytes read at a time to find it.
+const BLOCK: u64 = 64 << 10;
 /// Maximum length of a name, in bytes.
 const MAX_NAME: usize = 64 << 10;
 /// Maximum number of functions: more than any program has.
@@ -14,6 +22,8 @@ const MAX_FUNCTIONS: u64 = 1 << 26;
 /// Maximum size of a table that is read as a whole, in bytes.
 const MAX_TABLE: u64 = 256 << 20;
 const WORD: u64 = 8;
+/// The first word of a table: of Go 1.2, 1.16, 1.18 and 1.20.
+const MAGICS: [u32; 4] = [0xffff_fffb, 0xffff_fffa, 0xffff_fff0, 0xffff_fff1];
 /// Where the linker puts what a program knows of itself, from Go 1.26 on, and where the first address of its code is
 /// in there.
 const MODULE: &str = ".go.module";
@@ -64,7 +74,7 @@ impl<'e> GoFunctions<'e> {
     /// The table is damaged.
     pub fn read(elf: &'e Elf<'e>) -> Result<Option<GoFunctions<'e>>, ElfError> {
         let section = SECTIONS.iter().find_map(|name| elf.section_named(name));
-        let Some(section) = section.copied() else {
+        let Some(section) = section.copied().or_else(|| merged(elf)) else {
             return Ok(None);
         };
         let mut head = [0; 72];
@@ -261,6 +271,35 @@ impl<'e> GoFunctions<'e> {
     }
 }
 
+/// The table in a section that has other data too.
+fn merged(elf: &Elf) -> Option<Section> {
+    elf.section_named(BUILD_INFO)?;
+    let section = *elf.section_named(MERGED)?;
+    let mut block = vec![0; BLOCK as usize];
+    for from in (0..section.size.min(MAX_TABLE)).step_by(BLOCK as usize) {
+        let block = &mut block[..(section.size - from).min(BLOCK) as usize];
+        elf.read_at(block, section.offset.checked_add(from)?).ok()?;
+        if let Some(at) = block.chunks_exact(ALIGN).position(is_begin) {
+            let before = from + (at * ALIGN) as u64;
+            return Some(Section {
+                addr: section.addr + before,
+                offset: section.offset + before,
+                size: section.size - before,
+                ..section
+            });
+        }
+    }
+    None
+}
+
+fn is_begin(head: &[u8]) -> bool {
+    let count = u64_at(head, 8);
+    MAGICS.contains(&u32_at(head, 0))
+        && head[4..8] == [0, 0, 1, 8]
+        && count > 0
+        && count <= MAX_FUNCTIONS
+}
+
 /// Where the addresses of the list count from. The header says it until Go 1.25, unless the loader has to fill it in.
 /// Code of C may precede that of Go in the section.
 fn text_start(elf: &Elf, said: u64) -> u64 {
@@ -299,7 +338,6 @@ mod tests {
         (0x60, "go:last"),
     ];
     const END: u64 = 0x100;
-    const VERSIONS: [u32; 4] = [0xffff_fffb, 0xffff_fffa, 0xffff_fff0, 0xffff_fff1];
 
     /// A table as the Go linker of one version lays it out.
     fn table(magic: u32, text_start: u64) -> Vec<u8> {
@@ -418,7 +456,7 @@ mod tests {
             Some((at, name.to_owned()))
         });
         let wanted: Vec<_> = wanted.into_iter().chain([None]).collect();
-        for magic in VERSIONS {
+        for magic in MAGICS {
             // The section's name in position-independent programs; a header whose address the loader would fill in.
             for (name, said) in [(SECTIONS[0], TEXT), (SECTIONS[1], TEXT), (SECTIONS[0], 0)] {
                 let table = table(magic, said);
@@ -430,9 +468,58 @@ mod tests {
     }
 
     #[test]
+    fn a_table_is_found_among_other_data() {
+        let table = table(MAGICS[2], TEXT);
+        for before in [0, 32, BLOCK as usize - 32] {
+            let data = [vec![0xff; before], table.clone()].concat();
+            let text = (".text", TEXT, &[0x90; 8][..]);
+            let relocated = (MERGED, 0x50_0000, &data[..]);
+            let go = file(&[text, relocated, (BUILD_INFO, 0x60_0000, &[0; 16])]);
+            let found = names(&go, &[TEXT + 0x40]).unwrap();
+            assert_eq!(found, [Some((0x40, FUNCTIONS[1].1.to_owned()))]);
+            let other = file(&[text, relocated]);
+            assert!(
+                GoFunctions::read(&Elf::read(&other).unwrap())
+                    .unwrap()
+                    .is_none()
+            );
+        }
+    }
+
+    /// Depths are changes, in groups of seven bits whose lowest bit is the sign, each before the size of its code.
+    #[test]
+    fn depths_of_a_function() {
+        for (magic, flags_at) in [(MAGICS[2], 37), (MAGICS[3], 41)] {
+            let mut table = table(magic, TEXT);
+            // The first function's description: the position of its depths, and that it sets the stack pointer.
+            let list = u64_at(&table, 64) as usize;
+            let description = list + u32_at(&table, list + 4) as usize;
+            let values = table.len() + 64;
+            table.resize(values, 0);
+            table[56..64].copy_from_slice(&(values as u64 - 8).to_le_bytes());
+            table[description + 16..][..4].copy_from_slice(&8u32.to_le_bytes());
+            table[description + flags_at] = 2;
+            // From -1 to 0, to 200 (0x190 with the sign), to 0.
+            table.extend([2, 4, 0x90, 3, 0x30, 0x8f, 3, 1, 0]);
+            let file = file(&[
+                (".text", TEXT, &[0x90; 8]),
+                (SECTIONS[0], 0x50_0000, &table),
+            ]);
+            let elf = Elf::read(&file).unwrap();
+            let functions = GoFunctions::read(&elf).unwrap().unwrap();
+            let function = functions.describe(0).unwrap().unwrap();
+            assert!(function.sets_sp && !function.outermost && !function.assembler);
+            let mut found = Vec::new();
+            let each = |range: std::ops::Range<u64>, depth| found.push((range.start - TEXT, depth));
+            functions.depths(function, TEXT, each).unwrap();
+            assert_eq!(found, [(0, 0), (4, 200), (0x34, 0)]);
+        }
+    }
+
+    #[test]
     fn a_damaged_table_is_an_error_or_gives_other_names() {
         let asked: Vec<u64> = (TEXT - 1..TEXT + END + 1).collect();
-        for magic in VERSIONS {
+        for magic in MAGICS {
             let good = table(magic, TEXT);
             for at in 0..good.len() {
                 for value in [0, 1, 0x7f, 0x80, 0xff] {
@@ -446,7 +533,7 @@ mod tests {
             }
         }
         let claims = [0xff; 8];
-        let mut many = table(VERSIONS[3], TEXT);
+        let mut many = table(MAGICS[3], TEXT);
         many[8..16].copy_from_slice(&claims);
         let many = file(&[(SECTIONS[0], 0, &many)]);
         names(&many, &asked).expect_err("too many functions");

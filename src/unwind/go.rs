@@ -235,13 +235,15 @@ fn frame_record(code: &[u8]) -> Option<(u64, u64)> {
 }
 
 impl Goroutine {
-    /// The rule of code that was called by one whose frame ends `above` the goroutine's stack pointer.
+    /// The rule of code whose caller's frame ends `above` the goroutine's stack pointer, where its return address is. If
+    /// it ends right there, the goroutine has that.
     fn rule(self, above: u16) -> Rule {
         let [m, goroutine, sp] = self.offsets;
         Rule {
             flags: OTHER_STACK | above << ADDEND_SHIFT,
             cfa_offset: halves(self.thread.cast_unsigned(), m),
             fp_offset: halves(goroutine, sp),
+            ra_offset: -i32::from(above),
             ..returned_to(CfaKind::GoStopped, FpKind::Same)
         }
     }

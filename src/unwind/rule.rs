@@ -21,7 +21,8 @@ pub struct Rule {
     pub cfa_offset: i32,
     /// Offset of the saved frame pointer register of the caller, in bytes, from the base that `fp` gives.
     pub fp_offset: i32,
-    /// Offset of the saved return address from the CFA, in bytes (x86-64: -8); with [`BX_SAVED`] that of
+    /// Offset of the saved return address from the CFA, in bytes (x86-64: -8; 0 with [`CfaKind::GoStopped`]: the goroutine
+    /// has it, beside its stack pointer); with [`BX_SAVED`] that of
     /// the saved `rbx`.
     pub ra_offset: i32,
 }
