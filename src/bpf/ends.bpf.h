@@ -15,13 +15,14 @@ struct mm_struct___stack {
 	unsigned long start_stack; /* the first thread's stack pointer at the program's start */
 } __attribute__((preserve_access_index));
 
-/* Whether the instruction before an address is a call. (May be true of other instructions that end in such bytes.) */
+/* 1 if the instruction before an address is a call (or ends in bytes like those of one), 0 if not, -1 if it cannot be
+ * read. */
 static __noinline int follows_call(__u64 addr)
 {
 	__u64 code = 0;
 
 	if (bpf_probe_read_user(&code, sizeof(code), (void *)(addr - sizeof(code))))
-		return 0;
+		return -1;
 #if defined(bpf_target_x86)
 	/* call rel32 */
 	if ((code >> 24 & 0xff) == 0xe8)

@@ -25,7 +25,7 @@
 #define FRAME_USES_OTHER 0x1000u /* it needs another register (rbx, the link register) */
 #define FRAME_SETS_FP 0x2000u /* the caller's frame pointer register does not depend on this frame's */
 #define FRAME_SP_LOST 0x4000u /* arm64 only: the stack pointer is `sp` or above it */
-#define FRAME_UNCALLED 0x8000u /* no call pushed the return address: its function begins there */
+#define FRAME_UNCALLED 0x8000u /* no call pushed the return address: the frame's place is right there */
 /* The state that the rest of the walk depends on, besides `ip`, `sp` and the stack. */
 #define FRAME_STATE (RULE_NEEDS | FRAME_CALL | FRAME_ASSISTED | FRAME_SP_LOST)
 /* What the step from a frame to its caller reports about the frame. */
@@ -34,7 +34,7 @@
 /* More words than a cached walk can hold. */
 #define NOTED_TOO_MANY 0x4000
 
-/* The place of a stack address, valid up to 16 GiB on either side of `base`. */
+/* The place of a stack address, valid up to 16 GiB on either side of `base`. A frame farther away has FAR_PLACE. */
 static __always_inline __u32 place_of(struct task_state *st, __u64 addr)
 {
 	return (addr - st->base) >> 3;
@@ -44,6 +44,9 @@ static __always_inline __u64 address_of(struct task_state *st, __u32 place)
 {
 	return st->base + 8 * (__s64)(__s32)place;
 }
+
+/* Below all others. */
+#define FAR_PLACE 0x80000000u
 
 static __always_inline int is_place(struct task_state *st, __u64 addr)
 {
@@ -165,7 +168,7 @@ static __always_inline int assisted_step(struct task_state *st, __u64 *ret)
 		return -1;
 	if (*ret && !is_code(st, *ret - 1))
 		return -1;
-	if (fp < st->t.sp && !follows_call(*ret))
+	if (fp < st->t.sp && follows_call(*ret) != 1)
 		return -1;
 	st->t.sp = fp + 16;
 	st->t.flags &= ~RULE_NEEDS;
@@ -316,11 +319,11 @@ static __always_inline int is_to_other_stack(__u32 flags)
 
 /*
  * The walk has come to a stack that is too far from where it began, and goes on with places that are right there: an
- * interpreter's frames are found by theirs. Those of the frames so far then lie where no stack is. There is no cached walk.
+ * interpreter's frames are found by theirs. Those of the frames so far are then far below. There is no cached walk.
  */
 static __always_inline void count_places_near(struct task_state *st, __u64 addr)
 {
-	st->base = addr + (8ull << 30);
+	st->base = addr - (8ull << 30);
 	st->cached_nr = st->t.left = 0;
 	st->t.noted = NOTED_TOO_MANY;
 }
@@ -391,12 +394,13 @@ static __always_inline long table_step(struct task_state *st)
 	__u64 ret = 0;
 	int end;
 
-	/* A function may be returned to that was never called: the one that ends a context of makecontext(). */
-	if (call && !is_covered(rule) && !follows_call(st->t.ip)) {
+	/* Code may be returned to that has called nothing: what ends a fiber, as __start_context() a makecontext()'s. */
+	if (call && !is_covered(rule) && st->t.end && follows_call(st->t.ip) == 0) {
 		at = search_rule(st, st->t.ip);
 		rule = at == NO_RULE ? NULL : bpf_map_lookup_elem(&unwind_rules, &at);
-		if (is_covered(rule))
-			st->t.flags = (st->t.flags & ~FRAME_CALL) | FRAME_UNCALLED;
+		st->t.flags = (st->t.flags & ~FRAME_CALL) | FRAME_UNCALLED;
+		if (is_covered(rule) && rule->cfa != CFA_SIGNAL)
+			return table_ends(st, OUTCOME_COMPLETE);
 	}
 	if (!is_covered(rule)) {
 		/* find_rule() has set the outcome. */

@@ -70,7 +70,7 @@ static __always_inline long walk_step(struct task_state *st, __u32 n)
 	ret = st->window[INDEX(at + 1, WINDOW_WORDS)];
 	if (ret == 0)
 		return walk_ends(st, OUTCOME_COMPLETE);
-	if (ret < 4096 || ret >> 56 || (fp < st->t.sp && !follows_call(ret)))
+	if (ret < 4096 || ret >> 56 || (fp < st->t.sp && follows_call(ret) != 1))
 		return walk_ends(st, OUTCOME_NO_FRAME_POINTER);
 	st->t.sp = fp + 16;
 	st->t.fp = st->window[INDEX(at, WINDOW_WORDS)];
