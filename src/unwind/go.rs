@@ -378,3 +378,50 @@ fn call_of_c(start: u64, code: &[u8]) -> Option<Vec<Step>> {
     ];
     Some(steps.map(|(at, rule)| (start + at as u64, rule)).into())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The end of `systemstack`, by a constant and by a register, after other code.
+    #[test]
+    fn where_a_goroutine_has_its_stack_pointer() {
+        let load = [0x48, 0x8b, 0x58, 0x30, 0x48, 0x8b, 0x83, 0xc0, 0, 0, 0];
+        let back = [0x48, 0x8b, 0x60, 0x38, 0xc3];
+        let minus_8 = [0xf8, 0xff, 0xff, 0xff];
+        let fixed = [&[0x64, 0x48, 0x8b, 0x04, 0x25][..], &minus_8, &load].concat();
+        let fixed = [&fixed[..], &[0x64, 0x48, 0x89, 0x04, 0x25], &minus_8, &back].concat();
+        let moved = [
+            &[0x48, 0xc7, 0xc1][..],
+            &minus_8,
+            &[0x64, 0x48, 0x8b, 0x01],
+            &load,
+        ]
+        .concat();
+        let moved = [&moved[..], &[0x64, 0x48, 0x89, 0x01], &back].concat();
+        let wanted = Goroutine {
+            thread: -8,
+            offsets: [0x30, 0xc0, 0x38],
+        };
+        for code in [fixed, moved] {
+            let code = [&[0x64, 0x48, 0x8b, 0x04, 0x25, 0xf8][..], &code].concat();
+            assert_eq!(goroutine(&code), Some(wanted));
+            for size in 0..code.len() - 1 {
+                assert_eq!(goroutine(&code[..size]), None);
+            }
+        }
+        let rule = wanted.rule(8);
+        assert_eq!((rule.cfa_offset, rule.fp_offset), (0x30_fff8, 0x38_00c0));
+        assert_eq!((rule.cfa_addend(), rule.ra_offset), (8, -8));
+    }
+
+    #[test]
+    fn where_a_prologue_has_set_the_frame_pointer() {
+        assert_eq!(frame_record(&[0x55, 0x48, 0x89, 0xe5]), Some((0, 3)));
+        let near = [
+            0x18, 0x48, 0x89, 0x6c, 0x24, 0x18, 0x48, 0x8d, 0x6c, 0x24, 0x18,
+        ];
+        assert_eq!(frame_record(&near), Some((5, 10)));
+        assert_eq!(frame_record(&near[1..]), None);
+    }
+}

@@ -70,26 +70,42 @@ fn every_stack_of_a_program() {
         return;
     };
     let found = profile(&[], &[program.to_str().unwrap()]);
-    let from_main =
-        |chain: &str, leaf: &str| found.chain(&format!("* main.main {chain}"), leaf, LEAF);
-    from_main("main.callFill * c_leaf touch", "c_leaf");
-    from_main(
-        "main.callBack * goBack * * main.goBack main.backLeaf",
-        "main.backLeaf",
-    );
-    from_main(
-        "main.callBack * goBack * * main.goBack main.callNested * nested_leaf touch",
-        "nested_leaf",
-    );
-    // C's function was called on the thread's own stack, and Go's on that of a goroutine which it got for that.
-    found.chain(
-        "* c_thread goFromThread * * main.goFromThread main.threadLeaf",
-        "main.threadLeaf",
-        LEAF,
-    );
-    from_main("main.callSystem * main.systemLeaf", "main.systemLeaf");
-    from_main("main.trap * on_fault handler_leaf touch", "handler_leaf");
-    found.chain("* main.main.func1 main.goLeaf", "main.goLeaf", LEAF);
+    for (chain, leaf) in [
+        ("* main.main main.callFill * c_leaf touch", "c_leaf"),
+        (
+            "* main.main main.callBack * goBack * * main.goBack main.backLeaf",
+            "main.backLeaf",
+        ),
+        (
+            "* main.main main.callBack * goBack * * main.goBack main.callNested * nested_leaf touch",
+            "nested_leaf",
+        ),
+        // Its thread is C's, and got a goroutine, with a stack, for the call.
+        (
+            "* c_thread goFromThread * * main.goFromThread main.threadLeaf",
+            "main.threadLeaf",
+        ),
+        (
+            "* main.main main.callSystem * main.systemLeaf",
+            "main.systemLeaf",
+        ),
+        (
+            "* main.main main.trap * on_fault handler_leaf touch",
+            "handler_leaf",
+        ),
+        ("* main.main.func1 main.goLeaf", "main.goLeaf"),
+    ] {
+        let has = |frames: &[String]| frames.iter().any(|f| f == leaf);
+        let stacks = found.stacks.iter().filter(|(frames, _)| has(frames));
+        let all: u64 = stacks.map(|(_, bytes)| bytes).sum();
+        let bytes = found.bytes(chain);
+        // A new goroutine's stack may have been touched there, too.
+        assert!(
+            (LEAF..=LEAF + 16384).contains(&bytes) && all <= LEAF + 16384,
+            "{chain}: {bytes} of {all}\n{}",
+            found.text()
+        );
+    }
     // The signal handler returns to this function, which nothing calls.
     let restores = |frame: &String| frame.contains("restore_rt");
     assert!(
@@ -141,8 +157,13 @@ fn stripped_and_at_any_address() {
                 found.text()
             );
         }
-        found.chain("* * * main.threadLeaf", "main.threadLeaf", LEAF);
-        found.chain("* main.main.func1 main.goLeaf", "main.goLeaf", LEAF);
+        for chain in ["* * * main.threadLeaf", "* main.main.func1 main.goLeaf"] {
+            assert!(
+                found.bytes(chain) >= LEAF,
+                "{name}: {chain}\n{}",
+                found.text()
+            );
+        }
         all_complete(&found);
     }
 }
