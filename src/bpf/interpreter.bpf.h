@@ -14,10 +14,13 @@
 #include "counters.bpf.h"
 #include "events.bpf.h"
 #include "follow.bpf.h"
+#include "frames.bpf.h"
 #include "mappings.bpf.h"
+#include "registers.bpf.h"
 #include "rules.bpf.h"
 #include "tables.bpf.h"
 #include "thread.bpf.h"
+#include "window.bpf.h"
 
 /* Maximum number of frames of interpreted functions in a stack. Those beyond are left out, with a mark. */
 #define MAX_INTERPRETED 256

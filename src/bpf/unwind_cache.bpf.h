@@ -9,6 +9,7 @@
 
 #include "base.bpf.h"
 #include "code.bpf.h"
+#include "frames.bpf.h"
 #include "send.bpf.h"
 #include "settings.bpf.h"
 #include "tables.bpf.h"

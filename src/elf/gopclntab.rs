@@ -152,7 +152,7 @@ impl<'e> GoFunctions<'e> {
     }
 
     /// Calls `each` with the ranges of a function's code, in order, and how many bytes it has on the stack there,
-    /// besides its return address.
+    /// besides its return address, until it returns `false`.
     ///
     /// # Errors
     /// The table is damaged.
@@ -160,7 +160,7 @@ impl<'e> GoFunctions<'e> {
         &self,
         function: GoFunction,
         start: u64,
-        mut each: impl FnMut(std::ops::Range<u64>, i32),
+        mut each: impl FnMut(std::ops::Range<u64>, i32) -> bool,
     ) -> Result<(), ElfError> {
         let (mut at, mut pc, mut depth) = (function.depths, start, -1i32);
         loop {
@@ -172,7 +172,9 @@ impl<'e> GoFunctions<'e> {
             depth = depth.wrapping_add((change >> 1) as i32 ^ -((change & 1) as i32));
             let end = pc.checked_add(u64::from(self.varint(&mut at)?));
             let end = end.filter(|end| *end > pc).ok_or_else(outside)?;
-            each(pc..end, depth);
+            if !each(pc..end, depth) {
+                return Ok(());
+            }
             pc = end;
         }
     }
@@ -435,15 +437,27 @@ mod tests {
         file
     }
 
+    /// Reads all depths, as far as they can be.
+    fn read_depths(table: &GoFunctions) {
+        for index in 0..table.count().min(8) {
+            if let (Ok(Some(function)), Ok(start)) = (table.describe(index), table.start(index)) {
+                let _ = table.depths(function, start, |_, _| true);
+            }
+        }
+    }
+
     fn names(file: &File, addrs: &[u64]) -> Result<Vec<Option<(u64, String)>>, ElfError> {
         let elf = Elf::read(file).unwrap();
-        let table = GoFunctions::read(&elf)?.unwrap();
+        let Some(table) = GoFunctions::read(&elf)? else {
+            return Ok(vec![None; addrs.len()]);
+        };
+        read_depths(&table);
         let named = |addr: &u64| {
             let Some((index, start)) = table.function(*addr)? else {
                 return Ok(None);
             };
             let name = String::from_utf8_lossy(&table.name(index)?).into_owned();
-            Ok(Some((start - TEXT, name)))
+            Ok(Some((start.wrapping_sub(TEXT), name)))
         };
         addrs.iter().map(named).collect()
     }
@@ -510,7 +524,10 @@ mod tests {
             let function = functions.describe(0).unwrap().unwrap();
             assert!(function.sets_sp && !function.outermost && !function.assembler);
             let mut found = Vec::new();
-            let each = |range: std::ops::Range<u64>, depth| found.push((range.start - TEXT, depth));
+            let each = |range: std::ops::Range<u64>, depth| {
+                found.push((range.start - TEXT, depth));
+                true
+            };
             functions.depths(function, TEXT, each).unwrap();
             assert_eq!(found, [(0, 0), (4, 200), (0x34, 0)]);
         }
