@@ -4,6 +4,7 @@
 //! still open here), SIGBUS would kill memprof. A failed read is just an error.
 
 mod dynamic_symbols;
+mod gopclntab;
 mod headers;
 mod links;
 mod mapping;
@@ -22,6 +23,7 @@ use object::elf::{
     SectionType,
 };
 
+pub(crate) use self::gopclntab::{GoFunction, GoFunctions};
 pub use self::headers::{Section, Segment};
 pub(crate) use self::headers::{u16_at, u32_at, u64_at};
 pub(crate) use self::mapping::address_of_mapping;

@@ -8,6 +8,7 @@ mod build;
 mod cfi;
 mod columns;
 mod expression;
+mod go;
 mod linkage;
 mod program;
 pub(crate) mod publish;
@@ -21,6 +22,8 @@ pub mod walk;
 
 pub(crate) use self::build::FunctionRanges;
 pub use self::build::{Figures, TableError};
-pub use self::rule::{Arch, BX_KEPT, BX_SAVED, CfaKind, FpKind, RA_IN_LINK_REGISTER, Rule};
+pub use self::rule::{
+    Arch, BX_KEPT, BX_SAVED, CfaKind, FpKind, OTHER_STACK, RA_IN_LINK_REGISTER, Rule,
+};
 pub(crate) use self::sections::eh_frame;
 pub use self::table::{Packed, Page, Row, Table};

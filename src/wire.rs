@@ -122,6 +122,8 @@ const _: () = {
     assert!(CfaKind::Signal as u32 == abi::cfa_kind::CFA_SIGNAL.0);
     assert!(CfaKind::Unsupported as u32 == abi::cfa_kind::CFA_UNSUPPORTED.0);
     assert!(CfaKind::Bx as u32 == abi::cfa_kind::CFA_BX.0);
+    assert!(CfaKind::GoCall as u32 == abi::cfa_kind::CFA_GO_CALL.0);
+    assert!(CfaKind::GoStopped as u32 == abi::cfa_kind::CFA_GO_STOPPED.0);
     assert!(FpKind::Same as u32 == abi::fp_kind::FP_SAME.0);
     assert!(FpKind::AtCfa as u32 == abi::fp_kind::FP_AT_CFA.0);
     assert!(FpKind::AtFp as u32 == abi::fp_kind::FP_AT_FP.0);
@@ -129,6 +131,7 @@ const _: () = {
     assert!(rule::RA_IN_LINK_REGISTER as u32 == abi::rule_flag::RULE_RA_IN_LINK_REGISTER.0);
     assert!(rule::BX_KEPT as u32 == abi::rule_flag::RULE_BX_KEPT.0);
     assert!(rule::BX_SAVED as u32 == abi::rule_flag::RULE_BX_SAVED.0);
+    assert!(rule::OTHER_STACK as u32 == abi::rule_flag::RULE_OTHER_STACK.0);
     assert!(rule::NEEDS_FP as u32 == abi::rule_flag::RULE_NEEDS_FP.0);
     assert!(rule::NEEDS_BX as u32 == abi::rule_flag::RULE_NEEDS_BX.0);
     assert!(rule::ADDEND_SHIFT == abi::rule_flag::RULE_ADDEND_SHIFT.0);

@@ -14,10 +14,13 @@
 #include "counters.bpf.h"
 #include "events.bpf.h"
 #include "follow.bpf.h"
+#include "frames.bpf.h"
 #include "mappings.bpf.h"
+#include "registers.bpf.h"
 #include "rules.bpf.h"
 #include "tables.bpf.h"
 #include "thread.bpf.h"
+#include "window.bpf.h"
 
 /* Maximum number of frames of interpreted functions in a stack. Those beyond are left out, with a mark. */
 #define MAX_INTERPRETED 256
@@ -124,25 +127,6 @@ static __always_inline __u64 word_at(struct interpreter_stack *is, __u32 offset)
 static __always_inline __u32 half_at(struct interpreter_stack *is, __u32 offset)
 {
 	return word_at(is, offset) >> (offset & 4) * 8;
-}
-
-static __always_inline __u64 read_word(__u64 addr)
-{
-	__u64 word = 0;
-
-	if (bpf_probe_read_user(&word, sizeof(word), (void *)addr))
-		return 0;
-	return word;
-}
-
-/* The address of the current thread's own memory: struct pthread. */
-static __always_inline __u64 thread_pointer(void)
-{
-#if defined(bpf_target_x86)
-	return bpf_get_current_task_btf()->thread.fsbase;
-#else
-	return 0; /* not supported: user space does not look for interpreters either */
-#endif
 }
 
 /* Adds a frame; one beyond the maximum is left out. */

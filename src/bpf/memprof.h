@@ -388,6 +388,8 @@ enum cfa_kind {
 	CFA_SIGNAL = 7, /* the registers are in the signal frame */
 	CFA_UNSUPPORTED = 8,
 	CFA_BX = 9, /* rbx + offset: the dynamic loader's resolver of lazy binding */
+	CFA_GO_CALL = 10, /* the goroutine in the frame, less the depth in the frame; see other_stack() */
+	CFA_GO_STOPPED = 11, /* the stack pointer of the thread's goroutine; see other_stack() */
 };
 
 /* How the caller's frame pointer is found. */
@@ -409,6 +411,7 @@ enum rule_flag {
 	RULE_NEEDS = RULE_RA_IN_LINK_REGISTER | RULE_NEEDS_FP | RULE_NEEDS_BX,
 	RULE_BX_KEPT = 0x02, /* x86-64: rbx is still the caller's */
 	RULE_BX_SAVED = 0x04, /* x86-64: rbx is saved at CFA + ra_offset, the return address at CFA - 8 */
+	RULE_OTHER_STACK = 0x08, /* the caller may be on another stack, at any address */
 	RULE_ADDEND_SHIFT = 8,
 };
 
@@ -418,7 +421,7 @@ struct unwind_rule {
 	__u16 flags;
 	__s32 cfa_offset;
 	__s32 fp_offset;
-	__s32 ra_offset; /* the return address is at CFA + this */
+	__s32 ra_offset; /* the return address is at CFA + this; 0 with CFA_GO_STOPPED: the goroutine has it */
 };
 
 /* Rows of many tables. A row is `rule << 16 | pc & 0xffff`. */

@@ -50,4 +50,14 @@ static __always_inline __u64 user_ip_of(struct task_struct *task)
 #endif
 }
 
+/* The address of the current thread's own memory: struct pthread. */
+static __always_inline __u64 thread_pointer(void)
+{
+#if defined(bpf_target_x86)
+	return bpf_get_current_task_btf()->thread.fsbase;
+#else
+	return 0; /* not supported: user space does not look for interpreters either */
+#endif
+}
+
 #endif

@@ -8,117 +8,15 @@
 
 #include "base.bpf.h"
 #include "code.bpf.h"
+#include "ends.bpf.h"
+#include "frames.bpf.h"
 #include "mappings.bpf.h"
+#include "registers.bpf.h"
 #include "returns.bpf.h"
 #include "rules.bpf.h"
 #include "settings.bpf.h"
 #include "thread.bpf.h"
 #include "window.bpf.h"
-
-/* Flags of a frame, besides RULE_NEEDS, which says which of its registers are known. */
-#define FRAME_CALL 0x0100u /* the instruction pointer is a return address: the call lies before it */
-#define FRAME_ASSISTED 0x0200u /* a frame pointer was used on the way here */
-#define FRAME_FP_SAVED 0x0400u /* `fp` is the stack address where the register is saved */
-#define FRAME_USES_FP 0x0800u /* the walk from here on needs the frame pointer register */
-#define FRAME_USES_OTHER 0x1000u /* it needs another register (rbx, the link register) */
-#define FRAME_SETS_FP 0x2000u /* the caller's frame pointer register does not depend on this frame's */
-#define FRAME_SP_LOST 0x4000u /* arm64 only: the stack pointer is `sp` or above it */
-/* The state that the rest of the walk depends on, besides `ip`, `sp` and the stack. */
-#define FRAME_STATE (RULE_NEEDS | FRAME_CALL | FRAME_ASSISTED | FRAME_SP_LOST)
-/* What the step from a frame to its caller reports about the frame. */
-#define FRAME_STEP (FRAME_USES_FP | FRAME_USES_OTHER | FRAME_SETS_FP)
-
-/* More words than a cached walk can hold. */
-#define NOTED_TOO_MANY 0x4000
-
-/* The place of a stack address, valid up to 16 GiB on either side of `base`. */
-static __always_inline __u32 place_of(struct task_state *st, __u64 addr)
-{
-	return (addr - st->base) >> 3;
-}
-
-static __always_inline __u64 address_of(struct task_state *st, __u32 place)
-{
-	return st->base + 8 * (__s64)(__s32)place;
-}
-
-static __always_inline int is_place(struct task_state *st, __u64 addr)
-{
-	return address_of(st, place_of(st, addr)) == addr;
-}
-
-/*
- * Brings the word at `addr` and many above it into the window, but none beyond what the cached walk has read.
- */
-static __always_inline int move_window(struct task_state *st, __u64 addr)
-{
-	__u32 words = WINDOW_WORDS;
-	__u64 last;
-
-	if (st->cached_nr) {
-		last = address_of(st, st->words[0].at);
-		if (last >= addr && (last - addr) >> 3 < WINDOW_WORDS - 1 - WINDOW_SLACK)
-			words = ((last - addr) >> 3) + 1 + WINDOW_SLACK;
-	}
-	return read_window(st, addr, WINDOW_SLACK, words);
-}
-
-/*
- * Reads one word of the stack through the window: one long read serves many frames. Notes the word and its place: as
- * long as all noted words are unchanged, so is the stack. Returns 0, or -1 if the word cannot be read.
- */
-static __always_inline int stack_word_here(struct task_state *st, __u64 addr, __u64 *word)
-{
-	__u32 nr;
-	__u64 at;
-
-	if (addr & 7)
-		return -1;
-	at = (addr - st->t.window_base) >> 3;
-	if (addr < st->t.window_base || at >= st->t.window_words) {
-		if (move_window(st, addr))
-			return -1;
-		at = (addr - st->t.window_base) >> 3;
-	}
-	*word = st->window[INDEX(at, WINDOW_WORDS)];
-	nr = CACHED_WORDS - 1 - st->t.noted;
-	if (nr < CACHED_WORDS && is_place(st, addr)) {
-		/* (6.1's verifier has forgotten the bound.) */
-		struct noted_word *w = &st->words[INDEX(nr, CACHED_WORDS)];
-
-		w->at = place_of(st, addr);
-		w->low = *word;
-		w->high = *word >> 32;
-		st->t.noted++;
-		/* This overwrites a word of the cached walk, which can then no longer be compared. */
-		if (st->t.same > nr)
-			st->t.same = nr;
-	} else {
-		st->t.noted = NOTED_TOO_MANY;
-	}
-	return 0;
-}
-
-/* stack_word_here() as a call. */
-__noinline int stack_word(struct task_state *st, __u64 addr, __u64 *word)
-{
-	return st && word ? stack_word_here(st, addr, word) : -1;
-}
-
-/* The frame's frame pointer register, read from the stack if it is saved there. Returns 0, or -1 if unreadable. */
-static __always_inline int frame_pointer(struct task_state *st, __u64 *fp)
-{
-	st->t.flags |= FRAME_USES_FP;
-	*fp = st->t.fp;
-	return st->t.flags & FRAME_FP_SAVED ? stack_word(st, *fp, fp) : 0;
-}
-
-/* The caller's frame pointer register is saved at `addr`; it is read only if a frame needs it. */
-static __always_inline void fp_saved_at(struct task_state *st, __u64 addr)
-{
-	st->t.fp = addr;
-	st->t.flags |= FRAME_FP_SAVED | FRAME_SETS_FP | RULE_NEEDS_FP;
-}
 
 static __always_inline long table_ends(struct task_state *st, __u32 outcome)
 {
@@ -139,6 +37,12 @@ static __always_inline int is_code(struct task_state *st, __u64 addr)
 	return addr >= 4096 && !(addr >> 56);
 }
 
+/*
+ * A frame pointer below the stack pointer by at least this much leads to another stack, which was left: Go's code on
+ * 64-bit ARM leaves a goroutine's like that. Closer, it may be a value that means nothing.
+ */
+#define OTHER_STACK_BYTES (1 << 20)
+
 /* The step from a frame without a rule: by its frame pointer, if that leads to code. */
 static __always_inline int assisted_step(struct task_state *st, __u64 *ret)
 {
@@ -152,9 +56,11 @@ static __always_inline int assisted_step(struct task_state *st, __u64 *ret)
 	 */
 	if (fp == 0)
 		return st->t.flags & FRAME_ASSISTED ? 0 : -1;
-	if (fp < st->t.sp || stack_word(st, fp + 8, ret))
+	if ((fp < st->t.sp && st->t.sp - fp < OTHER_STACK_BYTES) || stack_word(st, fp + 8, ret))
 		return -1;
 	if (*ret && !is_code(st, *ret - 1))
+		return -1;
+	if (fp < st->t.sp && follows_call(*ret) != 1)
 		return -1;
 	st->t.sp = fp + 16;
 	st->t.flags &= ~RULE_NEEDS;
@@ -222,6 +128,35 @@ static __always_inline int signal_step(struct task_state *st, struct unwind_rule
 	       stack_word(st, base + (__s64)rule->cfa_offset, &st->t.sp);
 }
 
+#if defined(bpf_target_x86)
+/*
+ * The stack pointer on another stack, which a Go function left: from what its frame says (CFA_GO_CALL), or from the
+ * goroutine whose thread is on its own stack (CFA_GO_STOPPED; the link register is then where the goroutine stopped).
+ * Returns 0 if it cannot be read, or if the thread has no goroutine any more.
+ */
+static __noinline __u64 other_stack(struct task_state *st, struct unwind_rule *rule)
+{
+	__u16 low = rule->cfa_offset, high = (__u32)rule->cfa_offset >> 16;
+	__u64 at, depth = 0;
+
+	/* What is read here is not part of the stack: the cached walk does not compare it. */
+	st->t.noted = NOTED_TOO_MANY;
+	if (rule->cfa == CFA_GO_CALL) {
+		at = read_word(st->t.sp + high);
+		depth = read_word(st->t.sp + low);
+		low = rule->fp_offset;
+	} else {
+		at = read_word(thread_pointer() + (__s16)low);
+		at = read_word(at + high);
+		at = read_word(at + (__u16)rule->fp_offset);
+		low = (__u32)rule->fp_offset >> 16;
+		st->t.lr = at ? read_word(at + low + 8) : 0;
+	}
+	at = at ? read_word(at + low) : 0;
+	return at ? at - depth : 0;
+}
+#endif
+
 /* The canonical frame address by a rule; 0 if it cannot be computed. */
 static __always_inline __u64 find_cfa(struct task_state *st, struct unwind_rule *rule, __u64 fp)
 {
@@ -242,6 +177,12 @@ static __always_inline __u64 find_cfa(struct task_state *st, struct unwind_rule 
 	case CFA_DEREF_SP:
 		offset += rule->cfa == CFA_DEREF_FP ? fp : st->t.sp;
 		return stack_word(st, offset, &cfa) ? 0 : cfa + (rule->flags >> RULE_ADDEND_SHIFT);
+#if defined(bpf_target_x86)
+	case CFA_GO_CALL:
+	case CFA_GO_STOPPED:
+		cfa = other_stack(st, rule);
+		return cfa ? cfa + (rule->flags >> RULE_ADDEND_SHIFT) : 0;
+#endif
 	}
 	return 0;
 }
@@ -257,6 +198,17 @@ static __always_inline int is_found_by_fp(struct task_state *st, struct unwind_r
 	       rule->fp == FP_AT_CFA && rule->ra_offset == rule->fp_offset + 8;
 }
 
+/* Whether the caller may be on another stack. (On 64-bit ARM there are no such rules, and no room for them on the BPF
+ * stack.) */
+static __always_inline int is_to_other_stack(__u32 flags)
+{
+#if defined(bpf_target_x86)
+	return flags & RULE_OTHER_STACK;
+#else
+	return 0;
+#endif
+}
+
 /* The step from a frame to its caller by a rule. Returns an outcome if the walk ends here, else -1. */
 static __always_inline int ruled_step(struct task_state *st, struct unwind_rule *rule, __u64 *ret)
 {
@@ -268,6 +220,8 @@ static __always_inline int ruled_step(struct task_state *st, struct unwind_rule 
 		return OUTCOME_UNSUPPORTED;
 	if (((flags & RULE_NEEDS_FP) || is_found_by_fp(st, rule)) && frame_pointer(st, &fp))
 		return OUTCOME_UNREADABLE;
+	if (is_to_other_stack(flags) && (flags & RULE_NEEDS_FP) && !fp)
+		return OUTCOME_COMPLETE;
 	cfa = is_found_by_fp(st, rule) && fp >= st->t.sp ? fp - (__s64)rule->fp_offset : find_cfa(st, rule, fp);
 	known &= ~RULE_RA_IN_LINK_REGISTER;
 #if defined(bpf_target_arm64)
@@ -281,13 +235,18 @@ static __always_inline int ruled_step(struct task_state *st, struct unwind_rule 
 		    stack_word(st, cfa - 8, ret))
 			return OUTCOME_UNREADABLE;
 		known |= RULE_NEEDS_BX;
+	} else if (rule->cfa == CFA_GO_STOPPED && !rule->ra_offset) {
+		*ret = cfa ? st->t.lr : 0;
 	} else
 #endif
 	if (stack_word_here(st, cfa + (__s64)rule->ra_offset, ret))
 		return OUTCOME_UNREADABLE;
-	/* Callers lie above: anything else is an error or a loop. */
-	if (cfa < st->t.sp || (cfa == st->t.sp && !(flags & RULE_RA_IN_LINK_REGISTER)))
+	/* Callers lie above: anything else is an error or a loop. (Switches between stacks are few in real ones, and the
+	 * limit of frames ends a loop.) */
+	if ((cfa < st->t.sp && !is_to_other_stack(flags)) || (cfa == st->t.sp && !(flags & RULE_RA_IN_LINK_REGISTER)))
 		return OUTCOME_UNREADABLE;
+	if (is_to_other_stack(flags) && cfa > st->t.sp && !is_place(st, cfa))
+		count_places_near(st, cfa);
 	if (!(flags & (RULE_BX_KEPT | RULE_BX_SAVED)))
 		known &= ~RULE_NEEDS_BX;
 	st->t.flags = (st->t.flags & ~RULE_NEEDS) | known;
@@ -303,6 +262,11 @@ static __always_inline int ruled_step(struct task_state *st, struct unwind_rule 
 	return -1;
 }
 
+static __always_inline int is_covered(struct unwind_rule *rule)
+{
+	return rule && rule->cfa != CFA_NOT_COVERED;
+}
+
 /* The step from a frame to its caller. Returns 1 if the walk ends here. */
 static __always_inline long table_step(struct task_state *st)
 {
@@ -311,15 +275,26 @@ static __always_inline long table_step(struct task_state *st)
 	__u64 ret = 0;
 	int end;
 
-	call = FRAME_CALL;
-	if (!rule || rule->cfa == CFA_NOT_COVERED) {
+	/* Code may be returned to that has called nothing: what ends a fiber, as __start_context() a makecontext()'s. */
+	if (call && !is_covered(rule) && st->t.end && follows_call(st->t.ip) == 0) {
+		at = search_rule(st, st->t.ip);
+		rule = at == NO_RULE ? NULL : bpf_map_lookup_elem(&unwind_rules, &at);
+		st->t.flags = (st->t.flags & ~FRAME_CALL) | FRAME_UNCALLED;
+		if (is_covered(rule) && rule->cfa != CFA_SIGNAL)
+			return table_ends(st, OUTCOME_COMPLETE);
+	}
+	if (!is_covered(rule)) {
+		/* find_rule() has set the outcome. */
 		if (ruleless_step(st, &ret))
-			return 1; /* find_rule() has set the outcome */
+			return call && ends_thread(st) ? table_ends(st, OUTCOME_COMPLETE) : 1;
+		call = FRAME_CALL;
 	} else if (rule->cfa == CFA_STOP) {
 		return table_ends(st, OUTCOME_COMPLETE);
 	} else if (rule->cfa == CFA_UNSUPPORTED) {
 		return table_ends(st, OUTCOME_UNSUPPORTED);
 	} else if (rule->cfa == CFA_SIGNAL) {
+		if (call && st->t.nr > 1)
+			st->t.flags |= FRAME_UNCALLED;
 		call = 0;
 		if (signal_step(st, rule, &ret))
 			return table_ends(st, OUTCOME_UNREADABLE);
@@ -327,6 +302,7 @@ static __always_inline long table_step(struct task_state *st)
 		end = ruled_step(st, rule, &ret);
 		if (end >= 0)
 			return table_ends(st, end);
+		call = FRAME_CALL;
 	}
 	/* (After a signal frame, 0 may be a call through a null pointer.) */
 	if (ret == 0 && call)

@@ -7,6 +7,7 @@
 
 #include "base.bpf.h"
 #include "counters.bpf.h"
+#include "ends.bpf.h"
 #include "follow.bpf.h"
 #include "functions.bpf.h"
 #include "interpreter.bpf.h"
@@ -60,8 +61,8 @@ static __always_inline long walk_step(struct task_state *st, __u32 n)
 	/* The end of the chain, set by _start or clone. */
 	if (fp == 0)
 		return walk_ends(st, OUTCOME_COMPLETE);
-	/* (The stack pointer is the lower bound for the frame pointer.) */
-	if (fp < st->t.sp || (fp & 7))
+	/* The stack pointer is the lower bound for the frame pointer, except where the stack was switched. */
+	if ((fp < st->t.sp && st->t.sp - fp < OTHER_STACK_BYTES) || (fp & 7))
 		return walk_ends(st, OUTCOME_NO_FRAME_POINTER);
 	at = window_at(st, fp);
 	if (at >= WINDOW_WORDS - 1)
@@ -69,7 +70,7 @@ static __always_inline long walk_step(struct task_state *st, __u32 n)
 	ret = st->window[INDEX(at + 1, WINDOW_WORDS)];
 	if (ret == 0)
 		return walk_ends(st, OUTCOME_COMPLETE);
-	if (ret < 4096 || ret >> 56)
+	if (ret < 4096 || ret >> 56 || (fp < st->t.sp && follows_call(ret) != 1))
 		return walk_ends(st, OUTCOME_NO_FRAME_POINTER);
 	st->t.sp = fp + 16;
 	st->t.fp = st->window[INDEX(at, WINDOW_WORDS)];

@@ -9,6 +9,7 @@
 
 #include "base.bpf.h"
 #include "code.bpf.h"
+#include "frames.bpf.h"
 #include "send.bpf.h"
 #include "settings.bpf.h"
 #include "tables.bpf.h"
@@ -179,11 +180,11 @@ static long walk_frame(__u64 i, struct walk_ctx *c)
 	if (st->t.left > at)
 		st->t.left = at;
 	f->ip = st->t.ip - (st->t.flags & FRAME_CALL ? 1 : 0);
-	f->sp = place_of(st, st->t.sp);
+	f->sp = is_place(st, st->t.sp) ? place_of(st, st->t.sp) : FAR_PLACE;
 	f->fp = place_of(st, st->t.fp);
 	f->words = st->t.noted;
 	f->flags = st->t.flags;
-	if (!is_place(st, st->t.sp) || ((f->flags & FRAME_FP_SAVED) && !is_place(st, st->t.fp)))
+	if (f->sp == FAR_PLACE || ((f->flags & FRAME_FP_SAVED) && !is_place(st, st->t.fp)))
 		st->t.noted = NOTED_TOO_MANY;
 	st->t.nr = i + 1;
 	st->t.flags &= FRAME_STATE | FRAME_FP_SAVED;
@@ -192,6 +193,10 @@ static long walk_frame(__u64 i, struct walk_ctx *c)
 		end = table_ends(st, OUTCOME_DEPTH_LIMIT);
 	} else {
 		end = table_step(st);
+		if (st->t.flags & FRAME_UNCALLED) {
+			st->t.flags &= ~FRAME_UNCALLED;
+			f->ip++;
+		}
 	}
 	f->key = place_in_file(st, f->ip);
 	f->flags |= st->t.flags & FRAME_STEP;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /*
- * The window: a copy of a part of the user stack. One long read serves many words.
+ * Reads of user memory. The window is a copy of a part of the user stack: one long read serves many words.
  */
 #ifndef MEMPROF_WINDOW_H
 #define MEMPROF_WINDOW_H
@@ -30,6 +30,16 @@ __noinline int read_window(struct task_state *st, __u64 addr, __u32 slack, __u32
 		return 0;
 	st->t.window_words = 0;
 	return -1;
+}
+
+/* A word of user memory besides the stack; 0 if it cannot be read. */
+static __always_inline __u64 read_word(__u64 addr)
+{
+	__u64 word = 0;
+
+	if (bpf_probe_read_user(&word, sizeof(word), (void *)addr))
+		return 0;
+	return word;
 }
 
 #endif

@@ -4,6 +4,7 @@ use gimli::{BaseAddresses, DebugFrame, EhFrame, LittleEndian, Vendor};
 
 use super::cfi::Cfi;
 use super::expression::Reader;
+use super::go::GoCode;
 use super::linkage::linkage_tables;
 use super::rows::Rows;
 use super::rule::{Arch, CfaKind, Rule};
@@ -51,8 +52,9 @@ pub struct Figures {
 }
 
 impl Table {
-    /// Builds the table of an ELF file from `.eh_frame`, and from `.debug_frame` for code that `.eh_frame`
-    /// does not cover.
+    /// Builds the table of an ELF file from `.eh_frame`, for other code from Go's own table, and for code that
+    /// neither covers from `.debug_frame`. (Go's linker writes `.debug_frame` too, which does not tell where code
+    /// switches stacks.)
     ///
     /// # Errors
     /// The file cannot be read or has no unwind information.
@@ -98,7 +100,9 @@ impl Table {
             ..Figures::default()
         };
 
-        let spans = fill(settle(spans), &settle(more));
+        let (go, gos) = GoCode::read(&elf, arch).unzip();
+        let spans = fill(settle(spans), &gos.unwrap_or_default());
+        let spans = fill(spans, &settle(more));
         let spans = clip(&spans, &code);
         let open = gaps(&spans, &code);
         let spans = fill(spans, &trampolines(&elf, arch, &open));
@@ -112,9 +116,10 @@ impl Table {
             for span in &spans {
                 rows.begin_span(span);
                 let emit = |pc, rule| rows.push(pc, rule, span.end);
-                match (span.source, &eh, &debug) {
-                    (Source::EhFrame, Some(cfi), _) => cfi.rules(span, with_bx, emit),
-                    (Source::DebugFrame, _, Some(cfi)) => cfi.rules(span, with_bx, emit),
+                match (span.source, &eh, &debug, &go) {
+                    (Source::EhFrame, Some(cfi), ..) => cfi.rules(span, with_bx, emit),
+                    (Source::DebugFrame, _, Some(cfi), _) => cfi.rules(span, with_bx, emit),
+                    (Source::Go, .., Some(go)) => go.rules(span, emit),
                     (Source::Trampoline, ..) => rows.cover(span, arch.signal_rule()),
                     (Source::Linkage(part), ..) => rows.cover(span, part.rule(arch)),
                     (Source::Entry, ..) => rows.cover(span, Rule::STOP),

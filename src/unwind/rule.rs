@@ -14,14 +14,15 @@ pub struct Rule {
     pub cfa: u8,
     /// How the caller's frame pointer register is found: a [`FpKind`].
     pub fp: u8,
-    /// Bits 0 to 2: [`RA_IN_LINK_REGISTER`], [`BX_KEPT`], [`BX_SAVED`]; bits 8 to 15: bytes added to a CFA that
+    /// Bits 0 to 3: [`RA_IN_LINK_REGISTER`], [`BX_KEPT`], [`BX_SAVED`], [`OTHER_STACK`]; bits 8 to 15: bytes added to a CFA that
     /// was read from memory ([`CfaKind::DerefFp`], [`CfaKind::DerefSp`]).
     pub flags: u16,
     /// Offset of the CFA, or of the memory it is read from, in bytes.
     pub cfa_offset: i32,
     /// Offset of the saved frame pointer register of the caller, in bytes, from the base that `fp` gives.
     pub fp_offset: i32,
-    /// Offset of the saved return address from the CFA, in bytes (x86-64: -8); with [`BX_SAVED`] that of
+    /// Offset of the saved return address from the CFA, in bytes (x86-64: -8; 0 with [`CfaKind::GoStopped`]: the goroutine
+    /// has it, beside its stack pointer); with [`BX_SAVED`] that of
     /// the saved `rbx`.
     pub ra_offset: i32,
 }
@@ -35,6 +36,9 @@ pub const RA_IN_LINK_REGISTER: u16 = 1;
 pub const BX_KEPT: u16 = 2;
 /// Bit of [`Rule::flags`]: `rbx` was saved at the CFA plus `ra_offset`, the return address is at CFA - 8.
 pub const BX_SAVED: u16 = 4;
+/// Bit of [`Rule::flags`]: the caller's stack may be another one, at any address. (A frame pointer of 0 then ends the
+/// stack.)
+pub const OTHER_STACK: u16 = 8;
 /// Bit of [`Rule::needs`]: the rule needs the frame pointer register.
 pub const NEEDS_FP: u16 = 0x10;
 /// Bit of the same: the rule needs `rbx`.
@@ -69,6 +73,14 @@ pub enum CfaKind {
     /// `rbx + cfa_offset` (x86-64): the lazy-binding resolver saves all registers in a frame of unknown
     /// size.
     Bx = 9,
+    /// Go up to 1.20 on x86-64, a call of C on the thread's own stack: the frame says which goroutine called, and how
+    /// deep its stack was. `*(*(sp + high half of cfa_offset) + fp_offset) - *(sp + low half of cfa_offset) +
+    /// (flags >> 8)`.
+    GoCall = 10,
+    /// Go on x86-64, a goroutine whose thread uses its own stack: the goroutine has its stack pointer. `*(*(*(*(TLS +
+    /// low half of cfa_offset) + high half of cfa_offset) + low half of fp_offset) + high half of fp_offset) +
+    /// (flags >> 8)`, where TLS is the thread pointer.
+    GoStopped = 11,
 }
 
 /// How the caller's frame pointer register is found.
@@ -116,6 +128,8 @@ impl Rule {
             6 => CfaKind::DerefSp,
             7 => CfaKind::Signal,
             9 => CfaKind::Bx,
+            10 => CfaKind::GoCall,
+            11 => CfaKind::GoStopped,
             _ => CfaKind::Unsupported,
         }
     }

@@ -9,6 +9,8 @@ pub enum Source {
     EhFrame,
     /// An entry of `.debug_frame`.
     DebugFrame,
+    /// An entry of Go's own table of functions.
+    Go,
     /// A signal trampoline, recognised by its machine code.
     Trampoline,
     /// A linkage table, recognised by its machine code.
@@ -26,7 +28,7 @@ pub struct Span {
     pub end: u64,
     /// The source of its rules.
     pub source: Source,
-    /// Position of the entry in its section, in bytes.
+    /// Position of the entry in its section, in bytes; in Go's table its index.
     pub entry: usize,
 }
 

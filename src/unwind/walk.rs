@@ -1,6 +1,8 @@
 //! The stack walk in user space: the reference for the one in the BPF program.
 
-use super::rule::{Arch, BX_KEPT, BX_SAVED, CfaKind, FpKind, RA_IN_LINK_REGISTER, Rule};
+use super::rule::{
+    Arch, BX_KEPT, BX_SAVED, CfaKind, FpKind, OTHER_STACK, RA_IN_LINK_REGISTER, Rule,
+};
 use super::table::Table;
 
 /// The registers that a walk starts from.
@@ -71,8 +73,8 @@ pub enum Reason {
 /// The frames of a stack, innermost first, and how the walk ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Walk {
-    /// Instruction addresses: return addresses minus one; the first address and addresses that a signal
-    /// interrupted unchanged.
+    /// Instruction addresses: return addresses minus one; the first address, addresses that a signal interrupted, and
+    /// the trampoline to which its handler returns, unchanged.
     pub frames: Vec<u64>,
     /// How it ended.
     pub ended: Ended,
@@ -81,6 +83,8 @@ pub struct Walk {
 /// The current frame of a walk.
 #[derive(Clone, Copy)]
 struct Frame {
+    /// `pc` is a return address minus one.
+    called: bool,
     /// An address inside the frame's current or calling instruction.
     pc: u64,
     sp: u64,
@@ -96,11 +100,15 @@ struct Frame {
 /// 1. A return address is looked up minus one, so that it lies in the call. The first frame's address and
 ///    an address that a signal interrupted are looked up unchanged.
 /// 2. A return address of 0 ends a stack, as a [`CfaKind::Stop`] rule does.
-/// 3. Each caller's stack pointer must be greater than its callee's, with two exceptions: after a signal
-///    frame, whose handler may have its own stack, it may have any value; if the return address is still in
-///    the link register of 64-bit ARM, it may be equal.
+/// 3. Each caller's stack pointer must be greater than its callee's, with three exceptions: after a signal
+///    frame, whose handler may have its own stack, and by a rule with [`OTHER_STACK`], it may have any value; if
+///    the return address is still in the link register of 64-bit ARM, it may be equal.
+///
+/// The walk in the BPF program also reads machine code where no table covers a return address (`ends.bpf.h`), and
+/// knows the thread pointer, which [`CfaKind::GoStopped`] needs. This one does not.
 pub fn walk(process: &impl Process, arch: Arch, start: Registers, limit: usize) -> Walk {
     let mut frame = Frame {
+        called: false,
         pc: start.ip,
         sp: start.sp,
         fp: Some(start.fp),
@@ -112,7 +120,8 @@ pub fn walk(process: &impl Process, arch: Arch, start: Registers, limit: usize) 
         if frames.len() == limit {
             break Ended::Partial(Reason::DepthLimit);
         }
-        frames.push(frame.pc);
+        let returns_from_signal = frame.called && rule_of(process, &frame).is_ok_and(is_signal);
+        frames.push(frame.pc + u64::from(returns_from_signal));
         match step(process, arch, &frame) {
             Ok(Some(caller)) => frame = caller,
             Ok(None) => break Ended::Complete,
@@ -122,13 +131,20 @@ pub fn walk(process: &impl Process, arch: Arch, start: Registers, limit: usize) 
     Walk { frames, ended }
 }
 
+fn is_signal(rule: &Rule) -> bool {
+    rule.cfa_kind() == CfaKind::Signal
+}
+
+fn rule_of<'t>(process: &'t impl Process, frame: &Frame) -> Result<&'t Rule, Reason> {
+    match process.module(frame.pc) {
+        Mapped::Nothing => Err(Reason::NoMapping),
+        Mapped::NoTable => Err(Reason::NoTable),
+        Mapped::Table(table, bias) => Ok(table.rule_at(frame.pc.wrapping_sub(bias))),
+    }
+}
+
 fn step(process: &impl Process, arch: Arch, frame: &Frame) -> Result<Option<Frame>, Reason> {
-    let (table, bias) = match process.module(frame.pc) {
-        Mapped::Nothing => return Err(Reason::NoMapping),
-        Mapped::NoTable => return Err(Reason::NoTable),
-        Mapped::Table(table, bias) => (table, bias),
-    };
-    let rule = table.rule_at(frame.pc.wrapping_sub(bias));
+    let rule = rule_of(process, frame)?;
     match rule.cfa_kind() {
         CfaKind::Stop => Ok(None),
         CfaKind::NotCovered => Err(Reason::NotCovered),
@@ -158,6 +174,7 @@ fn interrupted(
         Arch::Aarch64 => Some(saved(rule.ra_offset.wrapping_sub(16))?),
     };
     Ok(Frame {
+        called: false,
         pc: saved(rule.ra_offset)?,
         sp: saved(rule.cfa_offset)?,
         fp: Some(saved(rule.fp_offset)?),
@@ -173,6 +190,10 @@ fn caller(
     frame: &Frame,
 ) -> Result<Option<Frame>, Reason> {
     let fp = || frame.fp.ok_or(Reason::LostRegister);
+    let other_stack = rule.flags & OTHER_STACK != 0;
+    if other_stack && rule.cfa_kind() == CfaKind::Fp && fp()? == 0 {
+        return Ok(None);
+    }
     let cfa = match rule.cfa_kind() {
         CfaKind::Sp => at(frame.sp, rule.cfa_offset),
         CfaKind::Fp => at(fp()?, rule.cfa_offset),
@@ -181,6 +202,15 @@ fn caller(
             let pushed = (frame.pc & 15) as i32 >= rule.cfa_offset;
             frame.sp.wrapping_add(if pushed { 16 } else { 8 })
         }
+        CfaKind::GoCall => {
+            let in_frame = |half: i32| read(process, at(frame.sp, half & 0xffff));
+            let goroutine = in_frame(rule.cfa_offset >> 16)?;
+            read(process, at(goroutine, rule.fp_offset))?
+                .wrapping_sub(in_frame(rule.cfa_offset)?)
+                .wrapping_add(rule.cfa_addend())
+        }
+        // The thread pointer is not known here.
+        CfaKind::GoStopped => return Err(Reason::Unsupported),
         CfaKind::DerefSp => {
             read(process, at(frame.sp, rule.cfa_offset))?.wrapping_add(rule.cfa_addend())
         }
@@ -194,7 +224,7 @@ fn caller(
         // A function that has called another must have saved its return address.
         (true, None) => return Err(Reason::Unsupported),
     };
-    if cfa < frame.sp || (cfa == frame.sp && !in_register) {
+    if (cfa < frame.sp && !other_stack) || (cfa == frame.sp && !in_register) {
         return Err(Reason::NoProgress);
     }
     let fp = match rule.fp_kind() {
@@ -210,6 +240,7 @@ fn caller(
     };
     let ra = return_address(arch, ra);
     Ok((ra != 0).then(|| Frame {
+        called: true,
         pc: ra - 1,
         sp: cfa,
         fp,

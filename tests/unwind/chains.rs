@@ -225,8 +225,8 @@ fn c_with_segments_in_one_page_of_the_file() {
     check_compiled("gcc", "chains_one_page", &flags);
 }
 
-/// This C library has no unwind information: a stack ends in its first frame, the caller of `main`, and is marked as
-/// incomplete. Its signal trampoline is recognised.
+/// This C library has no unwind information: a stack ends in its first frame. The callers of `main` and of a thread's
+/// function are recognised as outermost, and so is its signal trampoline.
 #[test]
 fn c_with_musl() {
     deep_chains();
@@ -259,7 +259,44 @@ fn check_musl(program: &Path) {
         let leaf = chain.rsplit_once(' ').unwrap().1;
         found.chain(&format!("* main {chain}"), leaf, LEAF);
     }
-    assert!(found.ended("partial: no unwind table") >= 9 * LEAF / KIB);
+    found.chain("* thread_start thread_leaf", "thread_leaf", LEAF);
+    for leaf in [
+        "a_leaf",
+        "huge_frame_leaf",
+        "fault_leaf",
+        "altstack_leaf",
+        "thread_leaf",
+    ] {
+        let has = |frames: &[String]| frames.last().is_some_and(|f| f == leaf);
+        let stacks = found.stacks.iter().filter(|(frames, _)| has(frames));
+        let whole = stacks.filter(|(frames, _)| !frames[0].starts_with("[cut_off"));
+        let whole: u64 = whole.map(|(_, bytes)| bytes).sum();
+        assert_eq!(whole, LEAF, "{leaf}\n{}", found.text());
+    }
+    // The callback of a function without unwind information.
+    let qsort = found
+        .stacks
+        .iter()
+        .filter(|(frames, _)| frames.iter().any(|f| f == "qsort_leaf"));
+    for (frames, _) in qsort {
+        assert!(
+            frames[0].starts_with("[cut_off:_no_unwind_table]"),
+            "{frames:?}"
+        );
+    }
+}
+
+/// Stacks that begin in the middle of nowhere: contexts of `makecontext`, and a fiber like those of boost.context.
+#[test]
+fn fibers() {
+    let Some(program) = compile("gcc", "fibers", &source("fibers.c"), &[]) else {
+        return;
+    };
+    let found = profile(&[], &[program.to_str().unwrap()]);
+    found.chain("__start_context context context_leaf", "context_leaf", LEAF);
+    found.chain("fiber_end fiber fiber_leaf", "fiber_leaf", LEAF);
+    found.chain("_start * main resumed_leaf", "resumed_leaf", LEAF);
+    assert_eq!(found.complete().1, 100.0, "{}", found.text());
 }
 
 #[test]

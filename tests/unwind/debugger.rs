@@ -139,8 +139,8 @@ fn libraries_that_come_and_go() {
     agree(&[program, first, second, chains::PATIENT], None, 1);
 }
 
-/// This C library has no unwind information: memprof's stacks end there, and gdb continues by analysing the machine
-/// code. The common part must be the same.
+/// This C library has no unwind information: memprof's stacks end in its first frame, and gdb continues by analysing the
+/// machine code. The common part must be the same.
 #[test]
 fn c_with_musl() {
     let Some(program) = chains::compile_chains("musl-gcc", "agree_musl", &["-static"]) else {

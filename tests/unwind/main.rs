@@ -8,6 +8,8 @@ mod debugger;
 mod found;
 mod full;
 #[cfg(target_arch = "x86_64")]
+mod go;
+#[cfg(target_arch = "x86_64")]
 mod live;
 mod made;
 mod moved;

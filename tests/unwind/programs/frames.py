@@ -26,11 +26,12 @@ def show():
     known = list(mappings())
     frame = gdb.newest_frame()
     print("LEAF", frame.name())
-    as_it_is = False
+    trampoline = False
     while frame.older() is not None:
-        # What a signal interrupted is not a call.
-        as_it_is = frame.type() == gdb.SIGTRAMP_FRAME
-        frame = frame.older()
+        # What a signal interrupted is not a call, and none precedes the trampoline to which its handler returns.
+        interrupted, frame = trampoline, frame.older()
+        trampoline = frame.type() == gdb.SIGTRAMP_FRAME
+        as_it_is = interrupted or trampoline
         # Inlined functions, and those that ended in a jump: debug information has them, the stack not.
         if frame.type() in (gdb.INLINE_FRAME, gdb.TAILCALL_FRAME):
             continue

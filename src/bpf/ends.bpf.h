@@ -1,0 +1,78 @@
+/* SPDX-License-Identifier: MIT OR GPL-2.0-only */
+/*
+ * What the machine code at a return address says where tables say nothing: whether a call pushed the address, and
+ * whether the stack ends there.
+ */
+#ifndef MEMPROF_ENDS_H
+#define MEMPROF_ENDS_H
+
+#include "base.bpf.h"
+#include "registers.bpf.h"
+#include "thread.bpf.h"
+
+/* 2.6 and later. */
+struct mm_struct___stack {
+	unsigned long start_stack; /* the first thread's stack pointer at the program's start */
+} __attribute__((preserve_access_index));
+
+/* 1 if the instruction before an address is a call (or ends in bytes like those of one), 0 if not, -1 if it cannot be
+ * read. */
+static __noinline int follows_call(__u64 addr)
+{
+	__u64 code = 0;
+
+	if (bpf_probe_read_user(&code, sizeof(code), (void *)(addr - sizeof(code))))
+		return -1;
+#if defined(bpf_target_x86)
+	/* call rel32 */
+	if ((code >> 24 & 0xff) == 0xe8)
+		return 1;
+	/* call *…: 0xff, then a byte whose middle bits are 2, then up to five bytes of address. */
+#pragma unroll
+	for (int i = 8; i <= 48; i += 8)
+		if ((code >> i & 0x38ff) == 0x10ff)
+			return 1;
+	return 0;
+#elif defined(bpf_target_arm64)
+	code >>= 32;
+	return (code & 0xfc000000) == 0x94000000 || (code & 0xfffffc1f) == 0xd63f0000; /* bl, blr */
+#endif
+}
+
+/*
+ * How far below a stack's beginning the frame may be whose function ends the thread: musl's, for the first thread (its
+ * static programs keep 400 bytes in the caller) and for others, whose stack begins below their thread-local data.
+ */
+#define FIRST_THREAD_BYTES 2048
+#define OTHER_THREAD_BYTES 4096
+
+/*
+ * Whether the frame's function ends the thread when the call returns, as the C library's start code does: it passes the
+ * result on to exit() or pthread_exit() at once, and its frame is where the stack begins. musl has no table for it.
+ * Or the call returns to "exit(0)" and an instruction that no program may execute: the end of a fiber
+ * (boost.context). x86-64 only.
+ */
+static __noinline int ends_thread(struct task_state *st)
+{
+#if defined(bpf_target_x86)
+	struct mm_struct___stack *mm = (void *)bpf_get_current_task_btf()->mm;
+	__u64 code[2] = {}, sp = st->t.sp;
+	__u32 start;
+
+	if (bpf_probe_read_user(code, sizeof(code), (void *)st->t.ip))
+		return 0;
+	start = code[0];
+	/* xor %rdi, %rdi; call; hlt */
+	if (start == 0xe8ff3148)
+		return (code[1] & 0xff) == 0xf4;
+	/* mov %eax, %edi; call — mov %rax, %rdi; call — movslq %eax, %rdi; call */
+	if ((start & 0xffffff) != 0xe8c789 && start != 0xe8c78948 && start != 0xe8f86348)
+		return 0;
+	return (mm && BPF_CORE_READ(mm, start_stack) - sp < FIRST_THREAD_BYTES) ||
+	       thread_pointer() - sp < OTHER_THREAD_BYTES;
+#else
+	return 0;
+#endif
+}
+
+#endif

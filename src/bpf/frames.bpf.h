@@ -1,0 +1,132 @@
+/* SPDX-License-Identifier: MIT OR GPL-2.0-only */
+/*
+ * The frames of a walk by tables: their state, their places on the stack, and the words of the stack that they read.
+ */
+#ifndef MEMPROF_FRAMES_H
+#define MEMPROF_FRAMES_H
+
+#include "base.bpf.h"
+#include "thread.bpf.h"
+#include "window.bpf.h"
+
+/* Flags of a frame, besides RULE_NEEDS, which says which of its registers are known. */
+#define FRAME_CALL 0x0100u /* the instruction pointer is a return address: the call lies before it */
+#define FRAME_ASSISTED 0x0200u /* a frame pointer was used on the way here */
+#define FRAME_FP_SAVED 0x0400u /* `fp` is the stack address where the register is saved */
+#define FRAME_USES_FP 0x0800u /* the walk from here on needs the frame pointer register */
+#define FRAME_USES_OTHER 0x1000u /* it needs another register (rbx, the link register) */
+#define FRAME_SETS_FP 0x2000u /* the caller's frame pointer register does not depend on this frame's */
+#define FRAME_SP_LOST 0x4000u /* arm64 only: the stack pointer is `sp` or above it */
+#define FRAME_UNCALLED 0x8000u /* no call pushed the return address: the frame's place is right there */
+/* The state that the rest of the walk depends on, besides `ip`, `sp` and the stack. */
+#define FRAME_STATE (RULE_NEEDS | FRAME_CALL | FRAME_ASSISTED | FRAME_SP_LOST)
+/* What the step from a frame to its caller reports about the frame. */
+#define FRAME_STEP (FRAME_USES_FP | FRAME_USES_OTHER | FRAME_SETS_FP)
+
+/* More words than a cached walk can hold. */
+#define NOTED_TOO_MANY 0x4000
+
+/* The place of a stack address, valid up to 16 GiB on either side of `base`. A frame farther away has FAR_PLACE. */
+static __always_inline __u32 place_of(struct task_state *st, __u64 addr)
+{
+	return (addr - st->base) >> 3;
+}
+
+static __always_inline __u64 address_of(struct task_state *st, __u32 place)
+{
+	return st->base + 8 * (__s64)(__s32)place;
+}
+
+/* Below all others. */
+#define FAR_PLACE 0x80000000u
+
+static __always_inline int is_place(struct task_state *st, __u64 addr)
+{
+	return address_of(st, place_of(st, addr)) == addr;
+}
+
+/*
+ * The walk has come to a stack that is too far from where it began, and goes on with places that are right there: an
+ * interpreter's frames are found by theirs. Those of the frames so far are then far below. There is no cached walk.
+ */
+static __always_inline void count_places_near(struct task_state *st, __u64 addr)
+{
+	st->base = addr - (8ull << 30);
+	st->cached_nr = st->t.left = 0;
+	st->t.noted = NOTED_TOO_MANY;
+}
+
+/*
+ * Brings the word at `addr` and many above it into the window, but none beyond what the cached walk has read.
+ */
+static __always_inline int move_window(struct task_state *st, __u64 addr)
+{
+	__u32 words = WINDOW_WORDS;
+	__u64 last;
+
+	if (st->cached_nr) {
+		last = address_of(st, st->words[0].at);
+		if (last >= addr && (last - addr) >> 3 < WINDOW_WORDS - 1 - WINDOW_SLACK)
+			words = ((last - addr) >> 3) + 1 + WINDOW_SLACK;
+	}
+	return read_window(st, addr, WINDOW_SLACK, words);
+}
+
+/*
+ * Reads one word of the stack through the window: one long read serves many frames. Notes the word and its place: as
+ * long as all noted words are unchanged, so is the stack. Returns 0, or -1 if the word cannot be read.
+ */
+static __always_inline int stack_word_here(struct task_state *st, __u64 addr, __u64 *word)
+{
+	__u32 nr;
+	__u64 at;
+
+	if (addr & 7)
+		return -1;
+	at = (addr - st->t.window_base) >> 3;
+	if (addr < st->t.window_base || at >= st->t.window_words) {
+		if (move_window(st, addr))
+			return -1;
+		at = (addr - st->t.window_base) >> 3;
+	}
+	*word = st->window[INDEX(at, WINDOW_WORDS)];
+	nr = CACHED_WORDS - 1 - st->t.noted;
+	if (nr < CACHED_WORDS && is_place(st, addr)) {
+		/* (6.1's verifier has forgotten the bound.) */
+		struct noted_word *w = &st->words[INDEX(nr, CACHED_WORDS)];
+
+		w->at = place_of(st, addr);
+		w->low = *word;
+		w->high = *word >> 32;
+		st->t.noted++;
+		/* This overwrites a word of the cached walk, which can then no longer be compared. */
+		if (st->t.same > nr)
+			st->t.same = nr;
+	} else {
+		st->t.noted = NOTED_TOO_MANY;
+	}
+	return 0;
+}
+
+/* stack_word_here() as a call. */
+__noinline int stack_word(struct task_state *st, __u64 addr, __u64 *word)
+{
+	return st && word ? stack_word_here(st, addr, word) : -1;
+}
+
+/* The frame's frame pointer register, read from the stack if it is saved there. Returns 0, or -1 if unreadable. */
+static __always_inline int frame_pointer(struct task_state *st, __u64 *fp)
+{
+	st->t.flags |= FRAME_USES_FP;
+	*fp = st->t.fp;
+	return st->t.flags & FRAME_FP_SAVED ? stack_word(st, *fp, fp) : 0;
+}
+
+/* The caller's frame pointer register is saved at `addr`; it is read only if a frame needs it. */
+static __always_inline void fp_saved_at(struct task_state *st, __u64 addr)
+{
+	st->t.fp = addr;
+	st->t.flags |= FRAME_FP_SAVED | FRAME_SETS_FP | RULE_NEEDS_FP;
+}
+
+#endif

@@ -1,0 +1,558 @@
+//! Go's own table of functions (`.gopclntab`), which its run time needs, so that `-ldflags="-s -w"` and `strip` keep it.
+//!
+//! Four layouts, each named by the magic number at its begin: that of Go 1.2, 1.16, 1.18 and 1.20. To look up a few
+//! addresses, nothing is kept in memory: each is a binary search in the file.
+
+use super::{Elf, ElfError, Section, bad, u32_at, u64_at};
+
+/// Position-independent programs have the table among the data that the loader relocates.
+const SECTIONS: [&str; 2] = [".gopclntab", ".data.rel.ro.gopclntab"];
+/// Where a linker for C puts that section, up to Go 1.25, without a name of its own.
+const MERGED: &str = ".data.rel.ro";
+/// A section that every Go program has.
+const BUILD_INFO: &str = ".go.buildinfo";
+/// The begin of a table is at a multiple of this.
+const ALIGN: usize = 32;
+/// Bytes read at a time to find it.
+const BLOCK: u64 = 64 << 10;
+/// Maximum length of a name, in bytes.
+const MAX_NAME: usize = 64 << 10;
+/// Maximum number of functions: more than any program has.
+const MAX_FUNCTIONS: u64 = 1 << 26;
+/// Maximum size of a table that is read as a whole, in bytes.
+const MAX_TABLE: u64 = 256 << 20;
+const WORD: u64 = 8;
+/// The first word of a table: of Go 1.2, 1.16, 1.18 and 1.20.
+const MAGICS: [u32; 4] = [0xffff_fffb, 0xffff_fffa, 0xffff_fff0, 0xffff_fff1];
+/// Where the linker puts what a program knows of itself, from Go 1.26 on, and where the first address of its code is
+/// in there.
+const MODULE: &str = ".go.module";
+const MODULE_TEXT: u64 = 22 * WORD;
+
+/// Go's table of functions. Positions are relative to its begin.
+#[derive(Debug)]
+pub(crate) struct GoFunctions<'e> {
+    elf: &'e Elf<'e>,
+    section: Section,
+    /// Number of functions.
+    count: u64,
+    /// The list of functions: of each its first address and where its description is. After the last one stands the
+    /// end of its code.
+    functions: u64,
+    /// What a description's position counts from.
+    descriptions: u64,
+    /// What a name's position counts from.
+    names: u64,
+    /// Size of a number in the list, in bytes: 8, or 4 from Go 1.18 on.
+    size: u64,
+    /// What is added to an address of the list.
+    text: u64,
+    /// What the positions of tables by address count from, and where a description has its function's flags; `None`
+    /// before Go 1.18.
+    values: Option<(u64, usize)>,
+    /// The whole table, once it was loaded.
+    loaded: Vec<u8>,
+}
+
+/// How Go's run time unwinds a function.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct GoFunction {
+    /// Position of its stack depths, see [`GoFunctions::depths`].
+    depths: u64,
+    /// It is the outermost function of a stack.
+    pub outermost: bool,
+    /// It sets the stack pointer to any value.
+    pub sets_sp: bool,
+    /// It is assembler code.
+    pub assembler: bool,
+}
+
+impl<'e> GoFunctions<'e> {
+    /// The table of a file; `None` if it is not Go's.
+    ///
+    /// # Errors
+    /// The table is damaged.
+    pub fn read(elf: &'e Elf<'e>) -> Result<Option<GoFunctions<'e>>, ElfError> {
+        let section = SECTIONS.iter().find_map(|name| elf.section_named(name));
+        let Some(section) = section.copied().or_else(|| merged(elf)) else {
+            return Ok(None);
+        };
+        let mut head = [0; 72];
+        elf.read_at(&mut head, section.offset)?;
+        let size_of_word = head[7];
+        if u64::from(size_of_word) != WORD || head[4..6] != [0, 0] {
+            return Err(bad("Go's function table has an unknown header"));
+        }
+        let word = |n: usize| u64_at(&head, 8 + 8 * n);
+        let count = word(0);
+        // (Before Go 1.16, all positions count from the table's begin.)
+        let (functions, descriptions, names, size, text) = match u32_at(&head, 0) {
+            0xffff_fffb => (16, 0, 0, WORD, 0),
+            0xffff_fffa => (word(6), word(6), word(2), WORD, 0),
+            0xffff_fff0 | 0xffff_fff1 => (word(7), word(7), word(3), 4, text_start(elf, word(2))),
+            _ => return Err(bad("Go's function table is of an unknown version")),
+        };
+        if count > MAX_FUNCTIONS {
+            return Err(bad("Go's function table claims too many functions"));
+        }
+        Ok(Some(GoFunctions {
+            elf,
+            section,
+            count,
+            functions,
+            descriptions,
+            names,
+            size,
+            text,
+            values: match u32_at(&head, 0) {
+                0xffff_fff0 => Some((word(6), 37)),
+                0xffff_fff1 => Some((word(6), 41)),
+                _ => None,
+            },
+            loaded: Vec::new(),
+        }))
+    }
+
+    /// Reads the whole table, for a caller who wants all of it.
+    ///
+    /// # Errors
+    /// It cannot be read, or is too large.
+    pub fn load(&mut self) -> Result<(), ElfError> {
+        if self.section.size > MAX_TABLE {
+            return Err(bad("Go's function table is too large"));
+        }
+        self.loaded = self.elf.contents(&self.section)?;
+        Ok(())
+    }
+
+    /// Number of functions.
+    pub fn count(&self) -> u64 {
+        self.count
+    }
+
+    /// How a function is unwound; `None` before Go 1.18.
+    ///
+    /// # Errors
+    /// The table is damaged.
+    pub fn describe(&self, index: u64) -> Result<Option<GoFunction>, ElfError> {
+        let Some((values, flags_at)) = self.values else {
+            return Ok(None);
+        };
+        let at = self.number(2 * index + 1)?.checked_add(self.descriptions);
+        let mut description = [0; 44];
+        self.bytes(&mut description, at.ok_or_else(outside)?)?;
+        let flags = description[flags_at];
+        let depths = values.checked_add(u64::from(u32_at(&description, 16)));
+        Ok(Some(GoFunction {
+            depths: depths.ok_or_else(outside)?,
+            outermost: flags & 1 != 0,
+            sets_sp: flags & 2 != 0,
+            assembler: flags & 4 != 0,
+        }))
+    }
+
+    /// Calls `each` with the ranges of a function's code, in order, and how many bytes it has on the stack there,
+    /// besides its return address, until it returns `false`.
+    ///
+    /// # Errors
+    /// The table is damaged.
+    pub fn depths(
+        &self,
+        function: GoFunction,
+        start: u64,
+        mut each: impl FnMut(std::ops::Range<u64>, i32) -> bool,
+    ) -> Result<(), ElfError> {
+        let (mut at, mut pc, mut depth) = (function.depths, start, -1i32);
+        loop {
+            let change = self.varint(&mut at)?;
+            if change == 0 && pc != start {
+                return Ok(());
+            }
+            // The lowest bit is the sign.
+            depth = depth.wrapping_add((change >> 1) as i32 ^ -((change & 1) as i32));
+            let end = pc.checked_add(u64::from(self.varint(&mut at)?));
+            let end = end.filter(|end| *end > pc).ok_or_else(outside)?;
+            if !each(pc..end, depth) {
+                return Ok(());
+            }
+            pc = end;
+        }
+    }
+
+    /// A number in groups of seven bits, of which the lowest come first.
+    fn varint(&self, at: &mut u64) -> Result<u32, ElfError> {
+        let mut value = 0;
+        for shift in (0..32).step_by(7) {
+            let mut byte = [0];
+            self.bytes(&mut byte, *at)?;
+            *at += 1;
+            value |= u32::from(byte[0] & 0x7f) << shift;
+            if byte[0] < 0x80 {
+                return Ok(value);
+            }
+        }
+        Err(outside())
+    }
+
+    /// Reads bytes at a position in the table.
+    fn bytes(&self, buf: &mut [u8], at: u64) -> Result<(), ElfError> {
+        let end = at.checked_add(buf.len() as u64);
+        let end = end.filter(|end| *end <= self.section.size);
+        let end = end.ok_or_else(outside)?;
+        if let Some(loaded) = self.loaded.get(at as usize..end as usize) {
+            buf.copy_from_slice(loaded);
+            return Ok(());
+        }
+        self.elf
+            .read_at(buf, self.section.offset.saturating_add(at))
+    }
+
+    /// A number of the list of functions.
+    fn number(&self, index: u64) -> Result<u64, ElfError> {
+        let mut raw = [0; 8];
+        let size = self.size as usize;
+        let at = index
+            .checked_mul(self.size)
+            .and_then(|at| at.checked_add(self.functions));
+        let at = at.ok_or_else(outside)?;
+        self.bytes(&mut raw[..size], at)?;
+        Ok(u64::from_le_bytes(raw))
+    }
+
+    /// The first address of a function; that of the one after the last is the end of all.
+    pub fn start(&self, index: u64) -> Result<u64, ElfError> {
+        Ok(self.number(2 * index)?.wrapping_add(self.text))
+    }
+
+    /// The index and the first address of the function that contains an address.
+    pub fn function(&self, addr: u64) -> Result<Option<(u64, u64)>, ElfError> {
+        // The number of functions that begin at or before the address, the end counted as one.
+        let (mut low, mut high) = (0, self.count + 1);
+        while low < high {
+            let middle = low + (high - low) / 2;
+            if self.start(middle)? <= addr {
+                low = middle + 1;
+            } else {
+                high = middle;
+            }
+        }
+        match low {
+            0 => Ok(None),
+            n if n > self.count => Ok(None),
+            n => Ok(Some((n - 1, self.start(n - 1)?))),
+        }
+    }
+
+    pub fn name(&self, index: u64) -> Result<Vec<u8>, ElfError> {
+        // The name follows the function's first address, which is as large as in the list.
+        let at = self.number(2 * index + 1)?.checked_add(self.descriptions);
+        let at = at
+            .and_then(|at| at.checked_add(self.size))
+            .ok_or_else(outside)?;
+        let mut offset = [0; 4];
+        self.bytes(&mut offset, at)?;
+        let at = self
+            .names
+            .checked_add(u64::from(u32::from_le_bytes(offset)));
+        let at = at.ok_or_else(outside)?;
+        let room = self.section.size.checked_sub(at).ok_or_else(outside)?;
+        let room = usize::try_from(room).unwrap_or(MAX_NAME).min(MAX_NAME);
+        let mut size = room.min(128);
+        loop {
+            let mut name = vec![0; size];
+            self.bytes(&mut name, at)?;
+            if let Some(end) = name.iter().position(|b| *b == 0) {
+                name.truncate(end);
+                return Ok(name);
+            }
+            if size == room {
+                return Ok(name);
+            }
+            size = (size * 8).min(room);
+        }
+    }
+}
+
+/// The table in a section that has other data too.
+fn merged(elf: &Elf) -> Option<Section> {
+    elf.section_named(BUILD_INFO)?;
+    let section = *elf.section_named(MERGED)?;
+    let mut block = vec![0; BLOCK as usize];
+    for from in (0..section.size.min(MAX_TABLE)).step_by(BLOCK as usize) {
+        let block = &mut block[..(section.size - from).min(BLOCK) as usize];
+        elf.read_at(block, section.offset.checked_add(from)?).ok()?;
+        if let Some(at) = block.chunks_exact(ALIGN).position(is_begin) {
+            let before = from + (at * ALIGN) as u64;
+            return Some(Section {
+                addr: section.addr + before,
+                offset: section.offset + before,
+                size: section.size - before,
+                ..section
+            });
+        }
+    }
+    None
+}
+
+fn is_begin(head: &[u8]) -> bool {
+    let count = u64_at(head, 8);
+    MAGICS.contains(&u32_at(head, 0))
+        && head[4..8] == [0, 0, 1, 8]
+        && count > 0
+        && count <= MAX_FUNCTIONS
+}
+
+/// Where the addresses of the list count from. The header says it until Go 1.25, unless the loader has to fill it in.
+/// Code of C may precede that of Go in the section.
+fn text_start(elf: &Elf, said: u64) -> u64 {
+    if said != 0 {
+        return said;
+    }
+    module_text(elf)
+        .or_else(|| Some(elf.section_named(".text")?.addr))
+        .unwrap_or(0)
+}
+
+fn module_text(elf: &Elf) -> Option<u64> {
+    let at = elf.section_named(MODULE)?.offset.checked_add(MODULE_TEXT)?;
+    let mut word = [0; WORD as usize];
+    elf.read_at(&mut word, at).ok()?;
+    let text = u64::from_le_bytes(word);
+    let inside = |s: &super::Segment| text.checked_sub(s.addr).is_some_and(|at| at < s.size);
+    elf.code_segments().any(inside).then_some(text)
+}
+
+fn outside() -> ElfError {
+    bad("Go's function table points outside itself")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::io::Write;
+
+    use super::*;
+
+    const TEXT: u64 = 0x40_1000;
+    const FUNCTIONS: [(u64, &str); 3] = [
+        (0, "main.first"),
+        (0x40, "main.(*T).Second"),
+        (0x60, "go:last"),
+    ];
+    const END: u64 = 0x100;
+
+    /// A table as the Go linker of one version lays it out.
+    fn table(magic: u32, text_start: u64) -> Vec<u8> {
+        let offsets = magic == 0xffff_fff0 || magic == 0xffff_fff1;
+        let size = if offsets { 4 } else { 8 };
+        let number = |value: u64| value.to_le_bytes()[..size].to_vec();
+        let address = |at: u64| number(if offsets { at } else { TEXT + at });
+        let (mut names, mut places) = (Vec::new(), Vec::new());
+        for (_, name) in FUNCTIONS {
+            places.push(names.len() as u64);
+            names.extend(name.bytes().chain([0]));
+        }
+        let header = match magic {
+            0xffff_fffb => 16,
+            0xffff_fffa => 64,
+            _ => 72,
+        };
+        let old = magic == 0xffff_fffb;
+        let list = (2 * FUNCTIONS.len() + 1) * size;
+        // The old one: list, descriptions, names. The others: names, list, descriptions.
+        let (functions, names_at) = match old {
+            true => (16, 16 + list + FUNCTIONS.len() * (size + 4)),
+            false => (header + names.len(), header),
+        };
+        let mut out = magic.to_le_bytes().to_vec();
+        out.extend([0, 0, 1, 8]);
+        out.extend((FUNCTIONS.len() as u64).to_le_bytes());
+        if !old {
+            let mut words = vec![1];
+            words.extend(offsets.then_some(text_start));
+            words.extend([names_at as u64, 0, 0, 0, functions as u64]);
+            words
+                .iter()
+                .for_each(|word: &u64| out.extend(word.to_le_bytes()));
+            out.extend(&names);
+        }
+        assert_eq!(out.len(), functions);
+        let base = if old { functions + list } else { list };
+        for (i, (at, _)) in FUNCTIONS.iter().enumerate() {
+            out.extend(address(*at));
+            out.extend(number((base + i * (size + 4)) as u64));
+        }
+        out.extend(address(END));
+        for ((at, _), place) in FUNCTIONS.iter().zip(places) {
+            out.extend(address(*at));
+            let place = if old { names_at as u64 + place } else { place };
+            out.extend((place as u32).to_le_bytes());
+        }
+        if old {
+            out.extend(&names);
+        }
+        out
+    }
+
+    /// A file with these sections: name, address, contents.
+    fn file(sections: &[(&str, u64, &[u8])]) -> File {
+        let mut names = vec![0];
+        let mut places = vec![(0, 0, 0)];
+        let mut bytes = vec![0; 64];
+        for (name, addr, contents) in sections {
+            places.push((names.len(), *addr, contents.len()));
+            names.extend(name.bytes().chain([0]));
+        }
+        let own = names.len();
+        names.extend(b".shstrtab\0");
+        places.push((own, 0, names.len()));
+        let mut headers = Vec::new();
+        let contents = sections
+            .iter()
+            .map(|(_, _, contents)| *contents)
+            .chain([&names[..]]);
+        for ((name, addr, size), contents) in
+            places.iter().zip([&[][..]].into_iter().chain(contents))
+        {
+            let mut header = [0; 64];
+            header[..4].copy_from_slice(&(*name as u32).to_le_bytes());
+            header[4] = u8::from(*size > 0);
+            header[16..24].copy_from_slice(&addr.to_le_bytes());
+            header[24..32].copy_from_slice(&(bytes.len() as u64).to_le_bytes());
+            header[32..40].copy_from_slice(&(*size as u64).to_le_bytes());
+            headers.extend(header);
+            bytes.extend(contents);
+        }
+        let count = places.len() as u16;
+        bytes[..6].copy_from_slice(&[0x7f, b'E', b'L', b'F', 2, 1]);
+        bytes[16] = 2;
+        let at = (bytes.len() as u64).to_le_bytes();
+        bytes[40..48].copy_from_slice(&at);
+        bytes[58..60].copy_from_slice(&64u16.to_le_bytes());
+        bytes[60..62].copy_from_slice(&count.to_le_bytes());
+        bytes[62..64].copy_from_slice(&(count - 1).to_le_bytes());
+        bytes.extend(headers);
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(&bytes).unwrap();
+        file
+    }
+
+    /// Reads all depths, as far as they can be.
+    fn read_depths(table: &GoFunctions) {
+        for index in 0..table.count().min(8) {
+            if let (Ok(Some(function)), Ok(start)) = (table.describe(index), table.start(index)) {
+                let _ = table.depths(function, start, |_, _| true);
+            }
+        }
+    }
+
+    fn names(file: &File, addrs: &[u64]) -> Result<Vec<Option<(u64, String)>>, ElfError> {
+        let elf = Elf::read(file).unwrap();
+        let Some(table) = GoFunctions::read(&elf)? else {
+            return Ok(vec![None; addrs.len()]);
+        };
+        read_depths(&table);
+        let named = |addr: &u64| {
+            let Some((index, start)) = table.function(*addr)? else {
+                return Ok(None);
+            };
+            let name = String::from_utf8_lossy(&table.name(index)?).into_owned();
+            Ok(Some((start.wrapping_sub(TEXT), name)))
+        };
+        addrs.iter().map(named).collect()
+    }
+
+    #[test]
+    fn each_version_is_read() {
+        let asked = [0, 0x3f, 0x40, 0x5f, 0x60, END - 1, END].map(|at| TEXT + at);
+        let wanted = [0, 0, 1, 1, 2, 2].map(|i| {
+            let (at, name) = FUNCTIONS[i];
+            Some((at, name.to_owned()))
+        });
+        let wanted: Vec<_> = wanted.into_iter().chain([None]).collect();
+        for magic in MAGICS {
+            // The section's name in position-independent programs; a header whose address the loader would fill in.
+            for (name, said) in [(SECTIONS[0], TEXT), (SECTIONS[1], TEXT), (SECTIONS[0], 0)] {
+                let table = table(magic, said);
+                let file = file(&[(".text", TEXT, &[0x90; 8]), (name, 0x50_0000, &table)]);
+                assert_eq!(names(&file, &asked).unwrap(), wanted, "{magic:#x}");
+                assert_eq!(names(&file, &[TEXT - 1, u64::MAX]).unwrap(), [None, None]);
+            }
+        }
+    }
+
+    #[test]
+    fn a_table_is_found_among_other_data() {
+        let table = table(MAGICS[2], TEXT);
+        for before in [0, 32, BLOCK as usize - 32] {
+            let data = [vec![0xff; before], table.clone()].concat();
+            let text = (".text", TEXT, &[0x90; 8][..]);
+            let relocated = (MERGED, 0x50_0000, &data[..]);
+            let go = file(&[text, relocated, (BUILD_INFO, 0x60_0000, &[0; 16])]);
+            let found = names(&go, &[TEXT + 0x40]).unwrap();
+            assert_eq!(found, [Some((0x40, FUNCTIONS[1].1.to_owned()))]);
+            let other = file(&[text, relocated]);
+            assert!(
+                GoFunctions::read(&Elf::read(&other).unwrap())
+                    .unwrap()
+                    .is_none()
+            );
+        }
+    }
+
+    /// Depths are changes, in groups of seven bits whose lowest bit is the sign, each before the size of its code.
+    #[test]
+    fn depths_of_a_function() {
+        for (magic, flags_at) in [(MAGICS[2], 37), (MAGICS[3], 41)] {
+            let mut table = table(magic, TEXT);
+            // The first function's description: the position of its depths, and that it sets the stack pointer.
+            let list = u64_at(&table, 64) as usize;
+            let description = list + u32_at(&table, list + 4) as usize;
+            let values = table.len() + 64;
+            table.resize(values, 0);
+            table[56..64].copy_from_slice(&(values as u64 - 8).to_le_bytes());
+            table[description + 16..][..4].copy_from_slice(&8u32.to_le_bytes());
+            table[description + flags_at] = 2;
+            // From -1 to 0, to 200 (0x190 with the sign), to 0.
+            table.extend([2, 4, 0x90, 3, 0x30, 0x8f, 3, 1, 0]);
+            let file = file(&[
+                (".text", TEXT, &[0x90; 8]),
+                (SECTIONS[0], 0x50_0000, &table),
+            ]);
+            let elf = Elf::read(&file).unwrap();
+            let functions = GoFunctions::read(&elf).unwrap().unwrap();
+            let function = functions.describe(0).unwrap().unwrap();
+            assert!(function.sets_sp && !function.outermost && !function.assembler);
+            let mut found = Vec::new();
+            let each = |range: std::ops::Range<u64>, depth| {
+                found.push((range.start - TEXT, depth));
+                true
+            };
+            functions.depths(function, TEXT, each).unwrap();
+            assert_eq!(found, [(0, 0), (4, 200), (0x34, 0)]);
+        }
+    }
+
+    #[test]
+    fn a_damaged_table_is_an_error_or_gives_other_names() {
+        let asked: Vec<u64> = (TEXT - 1..TEXT + END + 1).collect();
+        for magic in MAGICS {
+            let good = table(magic, TEXT);
+            for at in 0..good.len() {
+                for value in [0, 1, 0x7f, 0x80, 0xff] {
+                    let mut bad = good.clone();
+                    bad[at] = value;
+                    let file = file(&[(SECTIONS[0], 0, &bad)]);
+                    let _ = names(&file, &asked);
+                }
+                let file = file(&[(SECTIONS[0], 0, &good[..at.max(1)])]);
+                let _ = names(&file, &asked);
+            }
+        }
+        let claims = [0xff; 8];
+        let mut many = table(MAGICS[3], TEXT);
+        many[8..16].copy_from_slice(&claims);
+        let many = file(&[(SECTIONS[0], 0, &many)]);
+        names(&many, &asked).expect_err("too many functions");
+    }
+}
