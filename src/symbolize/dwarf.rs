@@ -52,7 +52,7 @@ struct Entry {
 #[derive(Debug)]
 enum Source {
     Plain(Plain),
-    Linked(Linked),
+    Linked(Box<Linked>),
 }
 
 impl Source {
@@ -60,7 +60,9 @@ impl Source {
     fn read(file: &TargetFile, elf: &Elf, program: &Path) -> Option<Source> {
         match plain::is_plain(elf) {
             true => Plain::map(file).map(Source::Plain),
-            false => Linked::read(file, elf, program).map(Source::Linked),
+            false => {
+                Linked::read(file, elf, program).map(|linked| Source::Linked(Box::new(linked)))
+            }
         }
     }
 
