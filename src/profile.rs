@@ -164,7 +164,7 @@ pub struct Profile {
     /// The same moment in ns of `CLOCK_MONOTONIC`, by which ages and durations are measured: the system's clock may be set at
     /// any time. 0 in an opened profile.
     pub taken_ns: u64,
-    /// How long memprof had followed its target by then. Zero in an opened profile.
+    /// How long memprof had followed its target by then.
     pub observed: Duration,
     /// The target.
     pub target: TargetInfo,

@@ -48,6 +48,7 @@ fn write(report: &Report, _: &ExportOptions, out: &mut dyn Write) -> io::Result<
         report: report.sequence,
         taken_unix_ms: u64::try_from(taken.as_millis()).unwrap_or(u64::MAX),
         taken_ns: taken.subsec_nanos() % 1_000_000,
+        followed_ms: u64::try_from(profile.observed.as_millis()).unwrap_or(u64::MAX),
         target: (&profile.target).into(),
         stopped_us: profile.freeze.lasted().map(|lasted| lasted.as_micros()),
         stopped_in_turn: profile.freeze.in_turn(),
@@ -103,6 +104,7 @@ struct Whole<'a> {
     taken_unix_ms: u64,
     /// Nanoseconds after the millisecond.
     taken_ns: u32,
+    followed_ms: u64,
     target: Target<'a>,
     stopped_us: Option<u128>,
     stopped_in_turn: bool,

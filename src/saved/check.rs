@@ -90,7 +90,7 @@ pub(super) fn build(whole: Whole) -> Checked<Saved> {
     let profile = Profile {
         taken: parts::time(whole.taken_unix_ms, whole.taken_ns),
         taken_ns: 0,
-        observed: Duration::ZERO,
+        observed: Duration::from_millis(whole.followed_ms),
         target: TargetInfo {
             pid: Pid(whole.target.pid),
             comm: whole.target.comm,

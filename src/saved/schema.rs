@@ -39,6 +39,7 @@ pub(super) struct Whole {
     pub report: u64,
     pub taken_unix_ms: u64,
     pub taken_ns: u32,
+    pub followed_ms: u64,
     pub target: Target,
     pub freeze: Freeze,
     pub measures: Bounded<String, MOST_MEASURES>,

@@ -35,6 +35,7 @@ fn full() -> Report {
         &[kib(12, 0)],
     );
     p.taken = UNIX_EPOCH + Duration::new(1_700_000_000, 123_456_789);
+    p.observed = Duration::from_millis(61_234);
     let kernel = Amounts::in_column(KERNEL_BYTES, 8192);
     p.samples[1].amounts += kernel;
     p.total += kernel;
