@@ -379,7 +379,7 @@ mod tests {
             sent.extend_from_slice(&piece);
         }
         assert!(sent == whole);
-        // Those whose clients went away have ended, too.
+        // The streams whose clients went away have ended, too.
         while api.streams.available_permits() < v1::STREAMS {
             tokio::task::yield_now().await;
         }

@@ -13,12 +13,17 @@ pub(crate) fn now_ns() -> u64 {
     static AHEAD: OnceLock<i64> = OnceLock::new();
     let now = clock_gettime(ClockId::CLOCK_MONOTONIC).map(Duration::from);
     let now = now.map_or(0, |now| u64::try_from(now.as_nanos()).unwrap_or(u64::MAX));
-    without(now, *AHEAD.get_or_init(|| ahead(Pid(std::process::id()))))
+    without(now, *AHEAD.get_or_init(own_ahead))
 }
 
 /// A time of a clock that is ahead by so many ns, by the probe's.
 pub(crate) fn without(time: u64, ahead: i64) -> u64 {
     time.saturating_add_signed(ahead.saturating_neg())
+}
+
+fn own_ahead() -> i64 {
+    let text = std::fs::read_to_string("/proc/self/timens_offsets").unwrap_or_default();
+    parse(&text).unwrap_or(0)
 }
 
 /// By how many ns the `CLOCK_MONOTONIC` of a process's time namespace is ahead. (The file is about the namespace of its

@@ -7,7 +7,7 @@ use std::path::Path;
 use crate::event::Pid;
 use crate::proc_dir;
 
-/// What the file's absence costs, and what helps.
+/// Says what memprof lacks without the file, and what to do.
 pub(super) fn unreadable(pid: Pid, why: &str) -> String {
     let path = proc_dir::link(pid, "exe").unwrap_or_default();
     let mounts = proc_dir::read(pid, "mountinfo").unwrap_or_default();

@@ -1,6 +1,6 @@
 //! Go's own table of functions (`.gopclntab`), which its run time needs, so that `-ldflags="-s -w"` and `strip` keep it.
 //!
-//! Four layouts, each named by the magic number at its begin: that of Go 1.2, 1.16, 1.18 and 1.20. To look up a few
+//! Four layouts, each named by the magic number at its beginning: that of Go 1.2, 1.16, 1.18 and 1.20. To look up a few
 //! addresses, nothing is kept in memory: each is a binary search in the file.
 
 use super::{Elf, ElfError, Section, bad, u32_at, u64_at};
@@ -29,7 +29,7 @@ const MAGICS: [u32; 4] = [0xffff_fffb, 0xffff_fffa, 0xffff_fff0, 0xffff_fff1];
 const MODULE: &str = ".go.module";
 const MODULE_TEXT: u64 = 22 * WORD;
 
-/// Go's table of functions. Positions are relative to its begin.
+/// Go's table of functions. Positions are relative to its beginning.
 #[derive(Debug)]
 pub(crate) struct GoFunctions<'e> {
     elf: &'e Elf<'e>,
@@ -39,15 +39,15 @@ pub(crate) struct GoFunctions<'e> {
     /// The list of functions: of each its first address and where its description is. After the last one stands the
     /// end of its code.
     functions: u64,
-    /// What a description's position counts from.
+    /// Where positions of descriptions count from.
     descriptions: u64,
-    /// What a name's position counts from.
+    /// Where positions of names count from.
     names: u64,
     /// Size of a number in the list, in bytes: 8, or 4 from Go 1.18 on.
     size: u64,
-    /// What is added to an address of the list.
+    /// Is added to each address in the list.
     text: u64,
-    /// What the positions of tables by address count from, and where a description has its function's flags; `None`
+    /// Where positions of tables by address count from, and where a description has its function's flags; `None`
     /// before Go 1.18.
     values: Option<(u64, usize)>,
     /// The whole table, once it was loaded.
@@ -85,7 +85,7 @@ impl<'e> GoFunctions<'e> {
         }
         let word = |n: usize| u64_at(&head, 8 + 8 * n);
         let count = word(0);
-        // (Before Go 1.16, all positions count from the table's begin.)
+        // (Before Go 1.16, all positions count from the table's beginning.)
         let (functions, descriptions, names, size, text) = match u32_at(&head, 0) {
             0xffff_fffb => (16, 0, 0, WORD, 0),
             0xffff_fffa => (word(6), word(6), word(2), WORD, 0),

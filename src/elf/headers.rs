@@ -84,7 +84,7 @@ impl Segment {
         }
     }
 
-    /// What it is for.
+    /// Its type (`p_type`).
     pub(crate) fn kind(&self) -> ProgramType {
         self.kind
     }

@@ -70,15 +70,14 @@ impl Headroom {
         let mounts = Mount::parse(&mounts);
         let machine = fs::read_to_string("/proc/meminfo").unwrap_or_default();
         let machine = kib(&machine, "MemAvailable:");
-        let of = |pid: Pid| {
-            let groups = proc_dir::text(pid, "cgroup").unwrap_or_default();
-            let mut places = groups_left(&groups, &mounts);
+        let of = |groups: std::io::Result<String>| {
+            let mut places = groups_left(&groups.unwrap_or_default(), &mounts);
             places.extend(machine.map(|left| (Place::Machine, left)));
             places
         };
         Headroom {
-            own: of(Pid(std::process::id())),
-            target: of(pid),
+            own: of(fs::read_to_string("/proc/self/cgroup")),
+            target: of(proc_dir::text(pid, "cgroup")),
         }
     }
 

@@ -115,7 +115,7 @@ fn with_stops(mut measured: Measured, stopped: Duration) -> Measured {
     measured
 }
 
-/// The same of a process that is about to exit and is stopped, with the registers of its last thread.
+/// Measures the heap of a process that is about to exit and is stopped, with the registers of its last thread.
 ///
 /// # Errors
 /// It may not be read, or there is no memory for a copy of its memory.

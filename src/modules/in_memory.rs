@@ -83,7 +83,7 @@ struct Image {
     memory: MappedMemory,
     /// Positions in the file, and the address of the first.
     parts: Vec<(Range<u64>, u64)>,
-    /// What is in the copy as it was in the file, though it is not so in memory.
+    /// Ranges of the copy that hold the file's bytes where the memory has others, which the loader wrote.
     ready: Vec<Range<u64>>,
     size: u64,
     copied: AtomicU64,

@@ -97,7 +97,7 @@ impl Unwinding {
     pub fn bind_moved(&mut self, aggregator: &mut Aggregator, probe: &mut Probe) -> Result<()> {
         while let Some((pid, code, modules)) = aggregator.moved_code() {
             let mut number = |at: &MovedCode| {
-                let number = self.publisher.number_of(at.module, modules, &self.maps)?;
+                let number = self.publisher.number_of::<TableMaps>(at.module, modules)?;
                 Some((*at, number))
             };
             let moved: Vec<_> = code.moved().iter().filter_map(&mut number).collect();
@@ -120,7 +120,7 @@ impl Unwinding {
             };
             for moved in code.moved() {
                 // Its table, too, is to be there before the process is followed.
-                let _ = self.publisher.number_of(moved.module, modules, &self.maps);
+                let _ = self.publisher.number_of::<TableMaps>(moved.module, modules);
             }
             let mut changed = false;
             for seen in seen {

@@ -211,3 +211,38 @@ impl Lines {
         Some((name, if self.rust { Language::Rust } else { language }))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::io::Write;
+
+    use super::*;
+
+    /// Between a look at its size and the reading of it, a file may be cut.
+    #[test]
+    fn a_file_that_shrinks_while_it_is_read_is_no_end() {
+        let own = Path::new("/proc/self/exe");
+        let bytes = fs::read(own).unwrap();
+        for is_linked in [false, true] {
+            let mut file = tempfile::tempfile().unwrap();
+            file.write_all(&bytes).unwrap();
+            let cut = file.try_clone().unwrap();
+            let file = TargetFile::from(file);
+            let elf = Elf::read(&file).unwrap();
+            if !elf.has_debug_info() {
+                return crate::skip::skip("the tests are built without debug information");
+            }
+            let source = match is_linked {
+                true => Source::Linked(Box::new(Linked::read(&file, &elf, own).unwrap())),
+                false => Source::Plain(Plain::map(&file).unwrap()),
+            };
+            let code = *elf.code_segments().next().unwrap();
+            cut.set_len(4096).unwrap();
+            for inside in (0..code.size).step_by(1 << 20) {
+                let _ = source.look_up(code.addr + inside);
+            }
+            assert!(!source.is_whole());
+        }
+    }
+}

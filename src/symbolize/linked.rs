@@ -128,32 +128,3 @@ fn location(found: &addr2line::Location<'_>) -> Option<Location> {
         line: found.line.filter(|line| *line > 0),
     })
 }
-
-#[cfg(test)]
-mod tests {
-    use std::fs;
-    use std::io::Write;
-
-    use super::*;
-
-    /// Between a look at its size and the reading of it, a file may be cut.
-    #[test]
-    fn a_file_that_shrinks_while_it_is_read_is_no_end() {
-        let own = fs::read("/proc/self/exe").unwrap();
-        let mut file = tempfile::tempfile().unwrap();
-        file.write_all(&own).unwrap();
-        let cut = file.try_clone().unwrap();
-        let file = TargetFile::from(file);
-        let elf = Elf::read(&file).unwrap();
-        if !elf.has_debug_info() {
-            return crate::skip::skip("the tests are built without debug information");
-        }
-        let source = Linked::read(&file, &elf, Path::new("/proc/self/exe")).unwrap();
-        let code = *elf.code_segments().next().unwrap();
-        cut.set_len(4096).unwrap();
-        for inside in (0..code.size).step_by(1 << 20) {
-            let _ = source.look_up(code.addr + inside);
-        }
-        assert!(!source.is_whole());
-    }
-}

@@ -180,7 +180,6 @@ impl Publisher {
         &mut self,
         module: ModuleId,
         modules: &mut ModuleTable,
-        _: &S,
     ) -> Option<FileNumber> {
         if !self.files.contains_key(&module) {
             let numbered = self.order::<S>(module, modules)?;
