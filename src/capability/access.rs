@@ -153,7 +153,8 @@ fn pages(pid: Pid) -> Trial {
         return Trial::Fails(refused(&proc_dir::shown(pid, "pagemap"), &e));
     }
     match Scanner::open(pid, Method::Auto) {
-        Ok(_) => Trial::Works,
+        // Gone: it was not refused, but the process has ended, which the caller finds out, or executed a program.
+        Ok(_) | Err(residency::Error::Gone(_)) => Trial::Works,
         // Its remedy is added by the caller.
         Err(residency::Error::Denied { what, reason, .. }) => {
             Trial::Fails(format!("{what}: {reason}"))
@@ -196,6 +197,27 @@ mod tests {
         let own = Access::to(Pid(std::process::id())).unwrap();
         assert_eq!(own.refused(), Vec::<&str>::new());
         assert_eq!(own.uid, nix::unistd::getuid().as_raw());
+    }
+
+    #[test]
+    fn a_process_that_executes_all_the_time_refuses_nothing() {
+        let mut command = std::process::Command::new("/bin/sh");
+        // `sh -c TEXT $0`: the text executes itself, again and again.
+        command.args(["-c", r#"exec sh -c "$0" "$0""#, r#"exec sh -c "$0" "$0""#]);
+        let mut restless = command.spawn().unwrap();
+        let refused: Vec<_> = (0..2000)
+            .filter_map(|_| Access::to(Pid(restless.id())))
+            .flat_map(|access| {
+                access
+                    .refused()
+                    .into_iter()
+                    .map(str::to_owned)
+                    .collect::<Vec<_>>()
+            })
+            .collect();
+        restless.kill().unwrap();
+        restless.wait().unwrap();
+        assert_eq!(refused, Vec::<String>::new());
     }
 
     #[test]

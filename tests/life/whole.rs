@@ -85,7 +85,8 @@ fn a_control_group_has_a_tree_of_its_own() {
     let mut outside = Workload::start(&program("scenarios"));
     inside.iter().for_each(|w| group.put(w.pid()));
     other.put(outside.pid());
-    let m = Memprof::start(&["--all"]);
+    // Beside many faults of other processes functions would be estimated.
+    let m = Memprof::start(&["--all", "--stacks", "all"]);
     m.said("following ");
     inside[0].lines.tell("mmap 2097152");
     inside[1].lines.tell("mmap 3145728");
