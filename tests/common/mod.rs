@@ -190,8 +190,10 @@ impl Reply {
         value
     }
 
+    #[track_caller]
     pub fn json(&self) -> serde_json::Value {
-        serde_json::from_slice(&self.body).unwrap()
+        let body = serde_json::from_slice(&self.body);
+        body.unwrap_or_else(|e| panic!("{e}: {} {:?}", self.status, self.text()))
     }
 
     pub fn text(&self) -> &str {

@@ -10,6 +10,15 @@ use ::memprof::event::Pid;
 /// Timeout of every operation; long enough for a busy machine.
 pub const LIMIT: Duration = Duration::from_secs(60);
 
+/// A figure of a file below `/proc`, such as `status` and `smaps_rollup`, in bytes. The name ends with a colon.
+#[track_caller]
+pub fn figure(path: &str, name: &str) -> u64 {
+    let text = std::fs::read_to_string(path).unwrap();
+    let line = text.lines().find_map(|line| line.strip_prefix(name));
+    let kib = line.and_then(|line| line.trim().strip_suffix(" kB"));
+    kib.unwrap().trim().parse::<u64>().unwrap() * 1024
+}
+
 pub fn signal(pid: Pid, signal: i32) {
     // SAFETY: kill has no memory-safety preconditions; this test started the process.
     unsafe { libc::kill(pid.0 as i32, signal) };

@@ -9,6 +9,7 @@ use ::memprof::event::Pid;
 use serde_json::{Value, json};
 
 use crate::binary::memprof;
+use crate::common::process::figure;
 use crate::common::skip::skip;
 use crate::common::workload::{Lines, Running, Workload, program};
 use crate::fork::{children, heap};
@@ -21,15 +22,12 @@ fn workload(how: &str, mib: u64) -> Workload {
 }
 
 fn anonymous(pid: Pid) -> u64 {
-    figure(pid, "Anonymous:")
+    rollup(pid, "Anonymous:")
 }
 
 /// A figure of `smaps_rollup`, in bytes.
-fn figure(pid: Pid, name: &str) -> u64 {
-    let text = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap();
-    let line = text.lines().find_map(|line| line.strip_prefix(name));
-    let kib = line.and_then(|line| line.trim().strip_suffix(" kB"));
-    kib.unwrap().trim().parse::<u64>().unwrap() * 1024
+fn rollup(pid: Pid, name: &str) -> u64 {
+    figure(&format!("/proc/{pid}/smaps_rollup"), name)
 }
 
 /// A snapshot of a process that waits has all of its memory, and calls nothing unreachable.
@@ -190,11 +188,11 @@ fn memory_that_forked_processes_share_stays_shared() {
     let mut workload = workload("none", 8);
     workload.lines.tell("fork");
     let pid = workload.pid();
-    let before = figure(pid, "Pss_Anon:");
+    let before = rollup(pid, "Pss_Anon:");
     assert!(before < anonymous(pid) * 2 / 3, "it is shared: {before}");
     for how in ["copy", "fork"] {
         heap(pid, &["--snapshot", how, "--max-stop", "10000"]);
-        let after = figure(pid, "Pss_Anon:");
+        let after = rollup(pid, "Pss_Anon:");
         assert!(after < before + before / 8, "{how}: {before} {after}");
     }
     workload.end();

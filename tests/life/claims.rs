@@ -7,9 +7,10 @@ use std::time::{Duration, Instant};
 
 use tempfile::tempdir_in;
 
-use crate::KIB;
 use crate::common::memprof::Memprof;
+use crate::common::process::figure;
 use crate::common::workload::{Workload, program};
+use crate::{KIB, MIB};
 
 /// What takes an hour without a limit takes less with one, on a busy machine, too.
 const MOMENT: Duration = Duration::from_secs(30);
@@ -55,15 +56,8 @@ fn more_symbols_than_any_program_has() {
         tree.through("__libc_start_main").value >= 4 * KIB
             || tree.through("__libc_start_call_main").value >= 4 * KIB
     );
-    let own = fs::read_to_string(format!("/proc/{}/status", m.pid())).unwrap();
-    let peak = own.lines().find_map(|line| line.strip_prefix("VmHWM:"));
-    let peak: u64 = peak
-        .unwrap()
-        .trim()
-        .trim_end_matches(" kB")
-        .parse()
-        .unwrap();
-    assert!(peak < 512 * KIB, "{peak} KiB");
+    let peak = figure(&format!("/proc/{}/status", m.pid()), "VmHWM:");
+    assert!(peak < 512 * MIB, "{peak} bytes");
     m.interrupt();
     let took = began.elapsed();
     assert!(took < MOMENT, "{took:?}");

@@ -1,30 +1,19 @@
 //! Processes that go on after their first thread has ended: `/proc/PID` shows nothing of their memory then.
 
-use std::fs;
-
 use ::memprof::event::Pid;
 
 use crate::common::cgroup::Group;
 use crate::common::memprof::Memprof;
 #[cfg(target_arch = "x86_64")]
 use crate::common::memprof::run;
-use crate::common::process::{cont, state, stop, threads, wait_until};
+use crate::common::process::{cont, figure, state, stop, threads, wait_until};
 use crate::common::workload::{Workload, named, program, unique_name};
 use crate::{KIB, MIB};
 
 /// The kernel's figure, from the directory of the thread that is left.
 fn anonymous(pid: Pid) -> u64 {
     let left = threads(pid).into_iter().find(|tid| *tid != pid).unwrap();
-    let rollup = fs::read_to_string(format!("/proc/{left}/smaps_rollup")).unwrap();
-    let line = rollup.lines().find_map(|l| l.strip_prefix("Anonymous:"));
-    let kib: u64 = line
-        .unwrap()
-        .trim()
-        .strip_suffix(" kB")
-        .unwrap()
-        .parse()
-        .unwrap();
-    kib * KIB
+    figure(&format!("/proc/{left}/smaps_rollup"), "Anonymous:")
 }
 
 /// Stops a process and waits until memprof's figure equals the kernel's.
@@ -120,6 +109,9 @@ fn allocations_are_seen_without_it_or_missed_with_a_word() {
     leave(&mut workload);
     m.said("listens to again through another thread");
     allocate_until_seen(&mut workload, &m);
+    let summary = m.get("/v2/summary");
+    let summary = summary.text();
+    assert!(summary.contains("gaps of about a second"), "{summary}");
     m.interrupt();
     let args = [
         "--heap=exact",

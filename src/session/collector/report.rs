@@ -142,6 +142,7 @@ impl Collector {
         profile
             .losses
             .add("steps of memprof that failed", self.failures);
+        self.samplers.losses(&mut profile.losses);
         if let Some(unwinding) = &self.unwinding {
             unwinding.losses(&mut profile.losses);
         }

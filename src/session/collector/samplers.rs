@@ -17,7 +17,7 @@ use crate::event::{Event, MarkSet, MmId, Pid, RangeChange};
 use crate::mmap_lock;
 use crate::probe::{is_sampler_probe, sets_marks};
 use crate::proc_dir;
-use crate::profile::ModuleId;
+use crate::profile::{Losses, ModuleId};
 use crate::sampler::{self, Preloaded};
 use crate::target_file::ReadAt;
 use crate::usdt::{self, Usdt};
@@ -62,6 +62,8 @@ pub(super) struct Samplers {
     marks_left_out: u64,
     /// Number of samplers to which memprof could not listen.
     failures: u64,
+    /// How often the thread that probes were tied to had ended.
+    interruptions: u64,
     /// Whether there was one in any process.
     found: bool,
     /// When the first process was looked at; `None` once it was said that there is none.
@@ -177,6 +179,7 @@ impl Collector {
         let lost: Vec<_> = lost.map(|(key, (thread, _))| (*key, *thread)).collect();
         for (key, thread) in lost {
             samplers.listening.remove(&key);
+            samplers.interruptions += 1;
             console::print(&format!(
                 "thread {thread} has ended, and with it the probes of a sampler, which memprof listens to again through another \
                  thread: allocations of up to {} s are missing",
@@ -276,6 +279,22 @@ impl Samplers {
     /// Whether a followed process has a sampler that is listened to.
     pub(super) fn are_found(&self) -> bool {
         self.found
+    }
+
+    /// What is missing of samples and marks.
+    pub(super) fn losses(&self, losses: &mut Losses) {
+        losses.add(
+            "samplers of allocations that memprof could not listen to",
+            self.failures,
+        );
+        losses.add(
+            "gaps of about a second in the sampled allocations of a process: the thread that the probes were tied to had ended",
+            self.interruptions,
+        );
+        losses.add(
+            "marks of programs left out: more were set than memprof could make reports",
+            self.marks_left_out,
+        );
     }
 
     fn fail(&mut self, pid: Pid, e: &anyhow::Error) {
