@@ -263,18 +263,27 @@ while cat /proc/"$pid"/task/*/stat | grep -qv ') T '; do
     sleep 0.1
 done
 sleep 0.3
-# Debian's static busybox crashes on wget -T.
-timeout 120 wget -q -O /tmp/tree "$url/v1/tree?threshold=0" || fail "no answer to /v1/tree"
+# On some kernels, RssAnon and RssShmem in status lag behind. All files of the guest are on tmpfs, so all
+# resident pages are one or the other, except for the kernel's own ([vdso], inode 0).
+kernels_sum() {
+    awk '/^[0-9a-f]+-/ { file = $5 != 0 }
+        $1 == "Rss:" { rss = $2 }
+        $1 == "Anonymous:" { sum += file ? rss : $2 }
+        END { print sum }' "/proc/$pid/smaps"
+}
+# khugepaged makes huge pages of a stopped process's memory, too, with the pages that were missing.
+tries=0 kernel=
+while [ "$kernel" != "$(kernels_sum)" ]; do
+    tries=$((tries + 1))
+    [ "$tries" -lt 10 ] || fail "the memory of the stopped workload changes all the time"
+    kernel=$(kernels_sum)
+    # Debian's static busybox crashes on wget -T.
+    timeout 120 wget -q -O /tmp/tree "$url/v1/tree?threshold=0" || fail "no answer to /v1/tree"
+done
 # Where there are no tracepoints of page faults, only the followed process pays for its events.
 if [ "$(uname -m)" = x86_64 ]; then faults=tracepoints; else faults=thread_events; fi
 timeout 120 wget -q -O /tmp/health "$url/v2/health" || fail "no answer to /v2/health"
 grep -q "\"fault_hooks\":{\"at\":\"$faults\",\"why\":null}" /tmp/health || fail "faults are not seen at $faults: $(cat /tmp/health)"
-# On some kernels, RssAnon and RssShmem in status lag behind. All files of the guest are on tmpfs, so all
-# resident pages are one or the other, except for the kernel's own ([vdso], inode 0).
-kernel=$(awk '/^[0-9a-f]+-/ { file = $5 != 0 }
-    $1 == "Rss:" { rss = $2 }
-    $1 == "Anonymous:" { sum += file ? rss : $2 }
-    END { print sum }' "/proc/$pid/smaps")
 value=$(sed 's/^{"value":\([0-9]*\),.*/\1/' /tmp/tree)
 cache=$(sed 's/^{"value":[0-9]*,"cacheValue":\([0-9]*\),.*/\1/' /tmp/tree)
 resident=$((value - cache))
