@@ -16,7 +16,7 @@ prepare_apt() {
     security=${security:-${main%/}-security/}
     mkdir -p "$apt/lists/partial" "$apt/archives/partial"
     {
-        for suite in bookworm trixie trixie-backports; do
+        for suite in bookworm bookworm-backports trixie trixie-backports; do
             echo "deb [signed-by=$keyring] $main $suite main"
         done
         for suite in bullseye-security bookworm-security trixie-security; do

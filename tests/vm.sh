@@ -226,6 +226,30 @@ accelerator() {
     fi
 }
 
+# An emulator without the fault of is_emulators_fault: the installed one, or that of this release's backports, which is kept in the
+# cache. Sets `emulator` to it, with the option that says where its firmware is; to the installed one if there is no other.
+find_emulator() {
+    emulator=(qemu-system-x86_64)
+    local installed release package version from
+    installed=$(qemu-system-x86_64 --version | sed -n '1s/.*version \([0-9.]*\).*/\1/p')
+    [ "$(printf '%s\n' "$installed" 8.1 | sort -V | head -n 1)" != 8.1 ] || return 0
+    release=$(. /etc/os-release && echo "$VERSION_ID")
+    version=$(${apt_there:-false} && apt-cache madison qemu-system-x86 | awk '{ print $3 }' | grep "~bpo$release+" | sort -V | tail -n 1)
+    [ -n "$version" ] || return 0
+    from=$cache/qemu-$version
+    if [ ! -e "$from/complete" ]; then
+        mkdir -p "$from" && rm -f "$work"/*.deb
+        (cd "$work" && apt-get download -qq qemu-system-{x86,data}="$version" seabios) >>"$work/apt.log" 2>&1 || return 0
+        for package in "$work"/*.deb; do
+            dpkg-deb -x "$package" "$from" || return 0
+        done
+        rm -f "$work"/*.deb
+        "$from/usr/bin/qemu-system-x86_64" --version >/dev/null 2>&1 || return 0
+        touch "$from/complete"
+    fi
+    emulator=("$from/usr/bin/qemu-system-x86_64" -L "$from/usr/share/qemu" -L "$from/usr/share/seabios")
+}
+
 # Prepares the guest's files, with these archives first, and its disk.
 prepare_boot() {
     local image=$1 nonce=$2 wanted=$3
@@ -242,7 +266,7 @@ boot() {
     local image=$1 nonce=$2 wanted=$3 out=$4
     shift 4
     prepare_boot "$image" "$nonce" "$wanted" "$work/base.cpio" "$work/more.cpio" || return 1
-    timeout --kill-after=5 "$boot_limit" qemu-system-x86_64 "$@" \
+    timeout --kill-after=5 "$boot_limit" "${emulator[@]}" "$@" \
         -cpu max -m 1024 -smp 2 -nodefaults -no-user-config -display none -no-reboot \
         -serial "file:$work/console" -serial "file:$out" -kernel "$image" -initrd "$work/initrd" \
         -drive "file=$work/disk,format=raw,if=none,id=disk,cache=unsafe" -device virtio-blk-pci,drive=disk \
@@ -363,6 +387,7 @@ check_all() {
         { apt_there=false && say "cannot reach Debian's archive; using only the kept images"; }
     case $kind in
     amd64)
+        find_emulator
         cargo build -q --release || die "memprof does not build"
         build_initrd
         ;;
