@@ -10,6 +10,8 @@ mod full;
 #[cfg(target_arch = "x86_64")]
 mod go;
 #[cfg(target_arch = "x86_64")]
+mod images;
+#[cfg(target_arch = "x86_64")]
 mod live;
 mod made;
 mod moved;
@@ -20,5 +22,7 @@ mod real;
 mod rules;
 mod saved;
 mod servers;
+#[cfg(target_arch = "x86_64")]
+mod stops;
 mod unreadable;
 mod wander;
