@@ -86,7 +86,7 @@ pub fn first_second(command: &[&str]) -> Found {
 }
 
 /// CPU time used by all threads of a process; zero if there is no such process.
-fn cpu_time(pid: Pid) -> Duration {
+pub fn cpu_time(pid: Pid) -> Duration {
     let Ok(stat) = std::fs::read_to_string(format!("/proc/{pid}/stat")) else {
         return Duration::ZERO;
     };

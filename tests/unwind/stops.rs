@@ -16,10 +16,10 @@ use memprof::unwind::Arch;
 use memprof::unwind::walk::{Ended, Mapped, Process, Registers, walk};
 
 use crate::chains::source;
-use crate::common::process::{LIMIT, cont, state, stop, threads, wait_until};
+use crate::common::process::{cont, eventually, state, stop, threads, wait_until};
 use crate::common::random::Random;
 use crate::common::skip::skip;
-use crate::found::attached;
+use crate::found::{attached, cpu_time};
 use crate::images::{Code, Tables, code_at, mapped, modules};
 use crate::real::installed;
 
@@ -28,6 +28,8 @@ const DEPTH: usize = 1000;
 /// What every machine for tests has, and how often each is stopped without `MEMPROF_STOPS`.
 const USUAL: [&str; 3] = ["perl", "python", "git"];
 const USUAL_STOPS: usize = 20;
+/// Most time for the preparations of `busy.sh`: compilers, databases.
+const PREPARED: Duration = Duration::from_secs(300);
 /// A program that ends is started again, at most so often.
 const STARTS: usize = 40;
 
@@ -56,7 +58,7 @@ impl Busy {
             _dir: dir,
         };
         let mut missing = false;
-        wait_until(|| {
+        eventually(PREPARED, "the program is not ready", || {
             missing = busy
                 .child
                 .try_wait()
@@ -127,7 +129,7 @@ impl Gdb {
     /// Lets the process run for a moment and stops a thread of it; `None` if the process has ended.
     fn stop(&mut self, pid: Pid, random: &mut Random) -> Option<Stop> {
         let _ = writeln!(self.input);
-        let limit = Instant::now() + LIMIT;
+        let limit = Instant::now() + Duration::from_secs(2);
         while state(pid) == 't' && Instant::now() < limit {
             std::thread::sleep(Duration::from_millis(1));
         }
@@ -253,20 +255,17 @@ fn verdict(process: &Stopped, stop: &Stop) -> Verdict {
     let common = common
         .take_while(|(ours, theirs)| **ours == theirs.0)
         .count();
-    let (mine, theirs) = (ours.frames.get(common), stop.frames.get(common));
-    let rest = |frames: &[u64]| frames.iter().all(|pc| process.is_call(*pc));
-    match (mine, theirs) {
-        (None, None) => Verdict::Equal,
-        (Some(_), None) if rest(&ours.frames[common..]) => Verdict::GdbEnds,
-        (_, Some((pc, _))) if !process.is_call(*pc) => Verdict::GdbStrays,
-        (None, Some(_)) if ours.ended != Ended::Complete => {
-            let Ended::Partial(reason) = ours.ended else {
-                unreachable!()
-            };
+    let (mine, theirs) = (&ours.frames[common..], stop.frames.get(common));
+    let are_calls = mine.iter().all(|pc| process.is_call(*pc));
+    match (mine.is_empty(), theirs, ours.ended) {
+        (true, None, _) => Verdict::Equal,
+        (false, None, _) if are_calls => Verdict::GdbEnds,
+        (true, Some(_), Ended::Partial(reason)) => {
             let last = ours.frames.last().copied().unwrap_or_default();
             let place = code_at(&process.modules, last).map_or("no file", |c| &c.mapping.path);
             Verdict::Ends(format!("{reason:?} in {place}"))
         }
+        (_, Some((pc, _)), _) if are_calls && !process.is_call(*pc) => Verdict::GdbStrays,
         _ => Verdict::Wrong(both(process, stop, &ours.frames, ours.ended)),
     }
 }
@@ -300,9 +299,10 @@ fn stops(name: &str, count: usize) -> Option<BTreeMap<Verdict, usize>> {
         let mut gdb = Gdb::attach(pid);
         while done < count
             && let Some(stop) = gdb.stop(pid, &mut random)
+            && let Ok(memory) = File::open(format!("/proc/{pid}/mem"))
         {
             let process = Stopped {
-                memory: File::open(format!("/proc/{pid}/mem")).unwrap(),
+                memory,
                 modules: modules(&pid.to_string(), &mut tables),
             };
             *verdicts.entry(verdict(&process, &stop)).or_default() += 1;
@@ -320,19 +320,18 @@ fn roots(name: &str) {
     let Some(busy) = Busy::start(name) else {
         return;
     };
-    std::thread::sleep(Duration::from_secs(1));
-    // Its tables are made while it is stopped: it is measured as a program that has run for long.
-    stop(busy.pid());
-    let found = attached(busy.pid(), || {
+    let pid = busy.pid();
+    wait_until(|| cpu_time(pid) > Duration::from_millis(100) || state(pid) == 'X');
+    // The tables are made while it is stopped: it is measured as a program that has run for long.
+    stop(pid);
+    let found = attached(pid, || {
         std::thread::sleep(Duration::from_secs(10));
-        cont(busy.pid());
+        cont(pid);
         std::thread::sleep(Duration::from_secs(5));
     });
     let (stacks, bytes) = found.complete();
-    println!(
-        "{name}: {stacks:.2} % of stacks complete, {bytes:.3} % of bytes\n{}",
-        found.summary
-    );
+    let summary = &found.summary;
+    println!("{name}: {stacks:.2} % of stacks complete, {bytes:.3} % of bytes\n{summary}");
     if let Some(dir) = std::env::var_os("MEMPROF_STOPS_KEEP") {
         let path = std::path::Path::new(&dir).join(format!("{name}.txt"));
         fs::write(path, found.text()).unwrap();

@@ -8,6 +8,9 @@ need() {
 	done
 }
 
+JS='for (;;) { const m = new Map(); for (let n = 0; n < 30000; n++) { const k = "k" + n * 7919 % 5003; if (!m.has(k)) m.set(k, []); m.get(k).push({ n, s: String(n).repeat(3) }); }
+	const l = [...m].sort((a, b) => a[0] < b[0] ? -1 : 1); const t = JSON.stringify(l); JSON.parse(t); t.slice(0, 100000).replace(/[0-9]+/g, d => d.length); new Uint8Array(1 << 20).fill(1); }'
+
 case $1 in
 perl)
 	need perl
@@ -27,11 +30,11 @@ while True:
 	;;
 git)
 	need git
-	git init -q . && for n in 1 2 3 4 5 6 7 8; do
-		seq $n $((n * 40000)) > file$n
-		git add . && git -c user.name=n -c user.email=n@example.org commit -qm $n
-	done
-	exec git -c pack.threads=2 pack-objects --all --no-reuse-delta --window=250 --depth=250 --stdout -q < /dev/null > /dev/null
+	git init -q .
+	# Versions of a text that differ in each line, and have much in common.
+	awk 'BEGIN { for (n = 1; n <= 2000; n++) { t = ""; for (i = 0; i < 1000; i++) t = t (i * 7919 + int(i * n / 1000)) "\n"; printf "blob\ndata %d\n%s\n", length(t), t } }' | git fast-import --quiet
+	git cat-file --batch-all-objects --batch-check='%(objectname)' > objects
+	exec git -c pack.threads=2 pack-objects --no-reuse-delta --window=250 --depth=250 --stdout -q < objects > /dev/null
 	;;
 nginx)
 	need nginx python3
@@ -151,9 +154,9 @@ mariadb)
 	mariadb-install-db --no-defaults --user=root --datadir="$PWD/data" --auth-root-authentication-method=normal --skip-test-db > /dev/null
 	cat > init.sql <<-END
 		CREATE DATABASE d; USE d; CREATE TABLE t (id INT PRIMARY KEY AUTO_INCREMENT, s VARCHAR(200), n DOUBLE, KEY (s));
-		CREATE EVENT e ON SCHEDULE EVERY 1 SECOND DO BEGIN DECLARE i INT DEFAULT 0; WHILE i < 100000 DO INSERT INTO t (s, n) SELECT REPEAT(MD5(i), 5), RAND() FROM seq_1_to_50; SELECT COUNT(*), SUM(n) FROM (SELECT s, n FROM t ORDER BY n LIMIT 20000) q GROUP BY s INTO OUTFILE '/dev/null'; SET i = i + 1; END WHILE; END;
+		CREATE DEFINER='root'@'localhost' EVENT e ON SCHEDULE EVERY 1 SECOND DO BEGIN DECLARE i INT DEFAULT 0; WHILE i < 100000 DO INSERT INTO t (s, n) SELECT REPEAT(MD5(i), 5), RAND() FROM seq_1_to_50; SELECT MAX(c) INTO @x FROM (SELECT s, n, COUNT(*) c FROM (SELECT s, n FROM t ORDER BY n LIMIT 20000) q GROUP BY s) r; SET i = i + 1; END WHILE; END;
 	END
-	tr '\n' ' ' < init.sql | sed 's/;  *CREATE EVENT/;\nCREATE EVENT/; s/; USE/;\nUSE/; s/; CREATE TABLE/;\nCREATE TABLE/' > init && mv init init.sql
+	tr '\n' ' ' < init.sql | sed 's/;  *CREATE DEFINER/;\nCREATE DEFINER/; s/; USE/;\nUSE/; s/; CREATE TABLE/;\nCREATE TABLE/' > init && mv init init.sql
 	exec mariadbd --no-defaults --user=root --datadir="$PWD/data" --socket="$PWD/socket" --skip-networking --event-scheduler=ON --init-file="$PWD/init.sql" --secure-file-priv=
 	;;
 clang)
@@ -173,6 +176,114 @@ tcl)
 	need tclsh
 	printf 'while 1 { set d [dict create]; for {set n 0} {$n < 20000} {incr n} { dict lappend d [expr {$n * 7919 %% 5003}] [format %%x $n] }\nset l [lsort -command {string compare} [dict keys $d]]; regsub -all {[0-9]+} [join $l ,] <&> t; split $t , }\n' > busy.tcl
 	exec tclsh busy.tcl
+	;;
+go)
+	go=${MEMPROF_GO:-go}
+	need "$go" cc
+	cat > busy.go <<-END
+		package main
+		/*
+		#include <stdlib.h>
+		#include <string.h>
+		extern int ordered(void *, void *);
+		static int by(const void *a, const void *b) { return ordered((void *)a, (void *)b); }
+		static void sort(int *v, int n) { qsort(v, n, sizeof(*v), by); }
+		static void touch(int n) { char *p = malloc(n); memset(p, 1, n); free(p); }
+		*/
+		import "C"
+		import ("fmt"; "sort"; "strings"; "unsafe")
+		//export ordered
+		func ordered(a, b unsafe.Pointer) C.int { return *(*C.int)(a) - *(*C.int)(b) }
+		func work() {
+			for {
+				m := map[string][]int{}
+				for i := 0; i < 20000; i++ { k := fmt.Sprint(i * 7919 % 5003); m[k] = append(m[k], i) }
+				var l []string
+				for k := range m { l = append(l, k) }
+				sort.Strings(l)
+				_ = strings.Split(strings.Join(l, ","), ",")
+				v := make([]C.int, 3000)
+				for i := range v { v[i] = C.int(i * 7919 % 5003) }
+				C.sort(&v[0], C.int(len(v)))
+				C.touch(1 << 20)
+			}
+		}
+		func main() { go work(); go work(); work() }
+	END
+	GO111MODULE=off GOCACHE=$PWD/cache "$go" build -o busy busy.go && exec ./busy
+	;;
+greenlet)
+	need python3
+	python3 -c 'import greenlet' || exit 3
+	exec python3 -c '
+import greenlet, json
+def deep(n, other):
+    if n: return deep(n - 1, other)
+    while True:
+        d = sorted(([str(i) * 3, list(range(i % 20))] for i in range(3000)), key=lambda e: e[0])
+        json.loads(json.dumps(d))
+        other[0].switch()
+others = [[None], [None]]
+a, b = (greenlet.greenlet(lambda n=n, o=o: deep(n, o)) for n, o in zip((3, 30), others))
+others[0][0], others[1][0] = b, a
+a.switch()'
+	;;
+boost)
+	need c++
+	cat > busy.cc <<-END
+		#include <boost/context/fiber.hpp>
+		#include <algorithm>
+		#include <string>
+		#include <vector>
+		namespace ctx = boost::context;
+		static void work() {
+			std::vector<std::string> v;
+			for (int i = 0; i < 2000; i++) v.push_back(std::to_string(i * 7919 % 5003) + std::string(i % 200, 120));
+			std::sort(v.begin(), v.end());
+		}
+		int main() {
+			auto body = [](ctx::fiber &&back) { for (;;) { work(); back = std::move(back).resume(); } return std::move(back); };
+			ctx::fiber a{body}, b{body};
+			for (;;) { a = std::move(a).resume(); work(); b = std::move(b).resume(); }
+		}
+	END
+	c++ -O2 -std=c++17 busy.cc -o busy -lboost_context || exit 3
+	exec ./busy
+	;;
+zig)
+	need zig
+	cat > busy.zig <<-END
+		const std = @import("std");
+		pub fn main() !void {
+		    const gpa = std.heap.page_allocator;
+		    while (true) {
+		        var list: std.ArrayList([]u8) = .empty;
+		        defer list.deinit(gpa);
+		        for (0..2000) |n| try list.append(gpa, try std.fmt.allocPrint(gpa, "{x}", .{n *% 7919}));
+		        std.mem.sort([]u8, list.items, {}, struct { fn less(_: void, a: []u8, b: []u8) bool { return std.mem.order(u8, a, b) == .lt; } }.less);
+		        for (list.items) |s| gpa.free(s);
+		    }
+		}
+	END
+	ZIG_GLOBAL_CACHE_DIR=$PWD/cache zig build-exe -OReleaseSafe busy.zig > zig.log 2>&1 && exec ./busy
+	;;
+rust-analyzer)
+	need rust-analyzer rustc
+	mkdir -p src && printf '[package]\nname = "busy"\nversion = "0.1.0"\nedition = "2021"\n' > Cargo.toml
+	seq 400 | awk '{ printf "#[derive(Clone, Debug, PartialEq, Eq, Hash, Default)] pub struct S%d { a: Vec<u32>, b: String }\nimpl S%d { pub fn f(&self) -> usize { self.a.iter().map(|x| *x as usize).filter(|x| x %% 2 == 0).sum::<usize>() + self.b.len() } }\n", $1, $1 }' > src/lib.rs
+	exec "$(rustup which rust-analyzer 2>/dev/null || command -v rust-analyzer)" analysis-stats .
+	;;
+gofmt)
+	need gofmt go
+	exec gofmt -d "$(go env GOROOT)/src/"
+	;;
+bun)
+	need bun
+	exec bun -e "$JS"
+	;;
+deno)
+	need deno
+	exec deno eval "$JS"
 	;;
 esac
 exit 3

@@ -46,7 +46,9 @@ for setting in [
     "backtrace limit unlimited",
 ]:
     gdb.execute("set " + setting)
-gdb.execute("handle all nostop noprint pass", to_string=True)
+# SBCL has its own SIGTRAPs.
+for signals in ["all", "SIGTRAP"]:
+    gdb.execute("handle %s nostop noprint pass" % signals, to_string=True)
 print("READY", flush=True)
 while sys.stdin.readline():
     gdb.execute("continue", to_string=True)
