@@ -12,8 +12,8 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use memprof::event::Pid;
-use memprof::unwind::Arch;
 use memprof::unwind::walk::{Ended, Mapped, Process, Registers, walk};
+use memprof::unwind::{Arch, OTHER_STACK};
 
 use crate::chains::source;
 use crate::common::process::{cont, eventually, state, stop, threads, wait_until};
@@ -193,7 +193,7 @@ fn interrupt(pid: Pid, random: &mut Random) -> bool {
     }
     let thread = random.of(&chosen);
     // SAFETY: it has no memory-safety preconditions; this test started the process.
-    unsafe { libc::syscall(libc::SYS_tgkill, pid.0, thread.0, libc::SIGINT) == 0 }
+    unsafe { libc::syscall(libc::SYS_tgkill, pid.0, thread.0, libc::SIGSTOP) == 0 }
 }
 
 /// A stopped process.
@@ -226,6 +226,16 @@ impl Stopped {
         code[2] == 0xe8 || (2..=7).any(|n| indirect(&n))
     }
 
+    /// Whether the function's caller may be on another stack.
+    fn leaves_stack(&self, pc: u64) -> bool {
+        match self.module(pc) {
+            Mapped::Table(table, bias) => {
+                table.rule_at(pc.wrapping_sub(bias)).flags & OTHER_STACK != 0
+            }
+            _ => false,
+        }
+    }
+
     fn place(&self, pc: u64) -> String {
         let Some(code) = code_at(&self.modules, pc) else {
             return format!("{pc:x}");
@@ -241,7 +251,7 @@ enum Verdict {
     Equal,
     /// gdb ends earlier; the rest of ours are calls.
     GdbEnds,
-    /// gdb continues where nothing called: it guesses, without unwind information.
+    /// gdb continues where nothing called, or on a stack that was left: it guesses, without unwind information.
     GdbStrays,
     /// memprof ends earlier, for this reason, in this file.
     Ends(String),
@@ -256,6 +266,8 @@ fn verdict(process: &Stopped, stop: &Stop) -> Verdict {
         .take_while(|(ours, theirs)| **ours == theirs.0)
         .count();
     let (mine, theirs) = (&ours.frames[common..], stop.frames.get(common));
+    // What gdb has of such a frame is not its caller's, who may be on another stack.
+    let is_left = common > 0 && process.leaves_stack(ours.frames[common - 1]);
     let are_calls = mine.iter().all(|pc| process.is_call(*pc));
     match (mine.is_empty(), theirs, ours.ended) {
         (true, None, _) => Verdict::Equal,
@@ -265,7 +277,9 @@ fn verdict(process: &Stopped, stop: &Stop) -> Verdict {
             let place = code_at(&process.modules, last).map_or("no file", |c| &c.mapping.path);
             Verdict::Ends(format!("{reason:?} in {place}"))
         }
-        (_, Some((pc, _)), _) if are_calls && !process.is_call(*pc) => Verdict::GdbStrays,
+        (_, Some((pc, _)), _) if are_calls && (is_left || !process.is_call(*pc)) => {
+            Verdict::GdbStrays
+        }
         _ => Verdict::Wrong(both(process, stop, &ours.frames, ours.ended)),
     }
 }

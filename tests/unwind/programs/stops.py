@@ -1,4 +1,4 @@
-# For gdb, attached to a process: at each SIGINT prints the registers of the thread that it stopped and its frames as gdb
+# For gdb, attached to a process: at each SIGSTOP prints the registers of the thread that it stopped and its frames as gdb
 # unwinds them, then waits for a line of input. Addresses are as memprof's walk has them: those of calls are one less
 # than the return address.
 import sys
@@ -46,9 +46,9 @@ for setting in [
     "backtrace limit unlimited",
 ]:
     gdb.execute("set " + setting)
-# SBCL has its own SIGTRAPs.
-for signals in ["all", "SIGTRAP"]:
-    gdb.execute("handle %s nostop noprint pass" % signals, to_string=True)
+# Some programs block SIGINT, and SBCL has SIGTRAPs of its own.
+for what in ["all nostop noprint pass", "SIGINT SIGTRAP nostop noprint pass", "SIGSTOP stop print nopass"]:
+    gdb.execute("handle " + what, to_string=True)
 print("READY", flush=True)
 while sys.stdin.readline():
     gdb.execute("continue", to_string=True)
