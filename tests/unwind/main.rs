@@ -1,5 +1,7 @@
 //! Unwind tables and walks with them, compared with binutils and with known stacks.
 
+#[cfg(target_arch = "x86_64")]
+mod busy;
 mod chains;
 #[path = "../common/mod.rs"]
 mod common;
@@ -22,6 +24,8 @@ mod real;
 mod rules;
 mod saved;
 mod servers;
+#[cfg(target_arch = "x86_64")]
+mod stopped_by_gdb;
 #[cfg(target_arch = "x86_64")]
 mod stops;
 mod unreadable;

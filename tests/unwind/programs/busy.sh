@@ -250,33 +250,6 @@ boost)
 	c++ -O2 -std=c++17 busy.cc -o busy -lboost_context || exit 3
 	exec ./busy
 	;;
-zig)
-	need zig
-	cat > busy.zig <<-END
-		const std = @import("std");
-		pub fn main() !void {
-		    const gpa = std.heap.page_allocator;
-		    while (true) {
-		        var list: std.ArrayList([]u8) = .empty;
-		        defer list.deinit(gpa);
-		        for (0..2000) |n| try list.append(gpa, try std.fmt.allocPrint(gpa, "{x}", .{n *% 7919}));
-		        std.mem.sort([]u8, list.items, {}, struct { fn less(_: void, a: []u8, b: []u8) bool { return std.mem.order(u8, a, b) == .lt; } }.less);
-		        for (list.items) |s| gpa.free(s);
-		    }
-		}
-	END
-	ZIG_GLOBAL_CACHE_DIR=$PWD/cache zig build-exe -OReleaseSafe busy.zig > zig.log 2>&1 && exec ./busy
-	;;
-rust-analyzer)
-	need rust-analyzer rustc
-	mkdir -p src && printf '[package]\nname = "busy"\nversion = "0.1.0"\nedition = "2021"\n' > Cargo.toml
-	seq 400 | awk '{ printf "#[derive(Clone, Debug, PartialEq, Eq, Hash, Default)] pub struct S%d { a: Vec<u32>, b: String }\nimpl S%d { pub fn f(&self) -> usize { self.a.iter().map(|x| *x as usize).filter(|x| x %% 2 == 0).sum::<usize>() + self.b.len() } }\n", $1, $1 }' > src/lib.rs
-	exec "$(rustup which rust-analyzer 2>/dev/null || command -v rust-analyzer)" analysis-stats .
-	;;
-gofmt)
-	need gofmt go
-	exec gofmt -d "$(go env GOROOT)/src/"
-	;;
 bun)
 	need bun
 	exec bun -e "$JS"
