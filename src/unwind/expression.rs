@@ -48,6 +48,12 @@ pub fn recognise(expression: Expression<Reader<'_>>) -> Option<Known> {
             Some(sum),
             Some(deref),
             Some(Operation::PlusConstant { value }),
+        ]
+        | [
+            Some(sum),
+            Some(deref),
+            Some(Operation::UnsignedConstant { value }),
+            Some(Operation::Plus),
         ] => dereferenced(sum, deref, *value),
         _ => plt(&ops),
     }

@@ -42,6 +42,12 @@ pub fn attached(pid: Pid, work: impl FnOnce()) -> Found {
 /// Like [`attached`], with further options.
 #[track_caller]
 pub fn attached_with(options: &[&str], pid: Pid, work: impl FnOnce()) -> Found {
+    attached_by(options, pid, |_| work())
+}
+
+/// Like [`attached_with`]; `work` gets memprof's process id.
+#[track_caller]
+pub fn attached_by(options: &[&str], pid: Pid, work: impl FnOnce(Pid)) -> Found {
     let out = tempfile::NamedTempFile::with_suffix(".folded").unwrap();
     let said = tempfile::NamedTempFile::new().unwrap();
     let pid = pid.to_string();
@@ -52,7 +58,7 @@ pub fn attached_with(options: &[&str], pid: Pid, work: impl FnOnce()) -> Found {
     let m = Memprof::spawn(&args, Stdio::null(), said.reopen().unwrap().into());
     m.said("following ");
     std::thread::sleep(Duration::from_secs(1));
-    work();
+    work(Pid(m.child.id()));
     m.interrupt();
     let summary = std::fs::read_to_string(said.path()).unwrap();
     Found::read(out.path(), summary)
@@ -86,7 +92,7 @@ pub fn first_second(command: &[&str]) -> Found {
 }
 
 /// CPU time used by all threads of a process; zero if there is no such process.
-fn cpu_time(pid: Pid) -> Duration {
+pub fn cpu_time(pid: Pid) -> Duration {
     let Ok(stat) = std::fs::read_to_string(format!("/proc/{pid}/stat")) else {
         return Duration::ZERO;
     };

@@ -8,8 +8,7 @@ use std::cell::UnsafeCell;
 use std::collections::HashMap;
 use std::ffi::{c_int, c_void};
 use std::fmt::Write;
-use std::fs::{self, File};
-use std::os::unix::fs::FileExt;
+use std::fs;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
@@ -18,7 +17,7 @@ use memprof::unwind::walk::{Ended, Mapped, Process, Registers, walk};
 use memprof::unwind::{Arch, CfaKind, Table};
 
 use crate::common::process::LIMIT;
-use crate::made::file_of;
+use crate::images::{Code, Mapping, image, mapped, mappings, modules};
 
 const SAMPLES: usize = 1000;
 const STACK: usize = 24 << 10;
@@ -114,9 +113,6 @@ struct Saved<'a> {
     modules: &'a [Code],
 }
 
-/// A mapping of code: its start, its end, the table of its file, and the offset added to the table's addresses.
-type Code = (u64, u64, Option<(Table, u64)>);
-
 impl Process for Saved<'_> {
     fn read(&self, addr: u64) -> Option<u64> {
         let at = usize::try_from(addr.checked_sub(self.sample.handler.sp)?).ok()?;
@@ -125,64 +121,15 @@ impl Process for Saved<'_> {
     }
 
     fn module(&self, pc: u64) -> Mapped<'_> {
-        match self.modules.iter().find(|(s, e, _)| (*s..*e).contains(&pc)) {
-            Some((_, _, Some((table, bias)))) => Mapped::Table(table, *bias),
-            Some(_) => Mapped::NoTable,
-            None => Mapped::Nothing,
-        }
+        mapped(self.modules, pc)
     }
-}
-
-struct Mapping {
-    start: u64,
-    end: u64,
-    code: bool,
-    offset: u64,
-    path: String,
-}
-
-fn mappings() -> Vec<Mapping> {
-    let maps = fs::read_to_string("/proc/self/maps").unwrap();
-    let parse = |line: &str| {
-        let words: Vec<&str> = line.split_whitespace().collect();
-        let (start, end) = words[0].split_once('-').unwrap();
-        Mapping {
-            start: u64::from_str_radix(start, 16).unwrap(),
-            end: u64::from_str_radix(end, 16).unwrap(),
-            code: words[1].contains('x'),
-            offset: u64::from_str_radix(words[2], 16).unwrap(),
-            path: words.get(5).map_or_else(String::new, |p| (*p).to_owned()),
-        }
-    };
-    maps.lines().map(parse).collect()
-}
-
-fn image(mapping: &Mapping) -> Option<File> {
-    if mapping.path == "[vdso]" {
-        let mut image = vec![0; (mapping.end - mapping.start) as usize];
-        let memory = File::open("/proc/self/mem").unwrap();
-        memory.read_exact_at(&mut image, mapping.start).unwrap();
-        return Some(file_of(&image));
-    }
-    File::open(&mapping.path).ok()
-}
-
-fn modules() -> Vec<Code> {
-    let module = |m: &Mapping| {
-        let file = image(m)?;
-        let elf = Elf::read(&file).ok()?;
-        let address = elf.address_of_mapping(m.offset, m.end - m.start)?;
-        Some((Table::build(&file).ok()?, m.start.wrapping_sub(address)))
-    };
-    let code = mappings().into_iter().filter(|m| m.code);
-    code.map(|m| (m.start, m.end, module(&m))).collect()
 }
 
 /// PLT stubs: some linkers generate no unwind information for them, so the exception unwinder stops
 /// there.
 fn stubs() -> Vec<std::ops::Range<u64>> {
     let range = |m: &Mapping| {
-        let file = image(m)?;
+        let file = image("self", m)?;
         let elf = Elf::read(&file).ok()?;
         let bias = m
             .start
@@ -191,7 +138,7 @@ fn stubs() -> Vec<std::ops::Range<u64>> {
         let start = bias.wrapping_add(plt.addr);
         Some(start..start + plt.size)
     };
-    let code = mappings().into_iter().filter(|m| m.code);
+    let code = mappings("self").into_iter().filter(|m| m.code);
     code.filter_map(|m| range(&m)).collect()
 }
 
@@ -296,7 +243,7 @@ fn saved_stacks_are_walked_as_the_exception_unwinder_walks_them() {
         stop.store(true, Ordering::Relaxed);
         worker.join().unwrap();
     });
-    check(&modules());
+    check(&modules("self", &mut HashMap::new()));
 }
 
 /// The other unwinder's frames. It reports the place before the signal trampoline, which no call precedes.
@@ -358,7 +305,10 @@ fn check(modules: &[Code]) {
 
 #[test]
 fn the_kernels_own_code_page_has_a_table() {
-    let vdso = mappings().into_iter().find(|m| m.path == "[vdso]").unwrap();
-    let table = Table::build(&image(&vdso).unwrap()).unwrap();
+    let vdso = mappings("self")
+        .into_iter()
+        .find(|m| m.path == "[vdso]")
+        .unwrap();
+    let table = Table::build(&image("self", &vdso).unwrap()).unwrap();
     assert!(table.rows.len() > 10 && table.rows.last().unwrap().pc < vdso.end - vdso.start);
 }

@@ -1,5 +1,7 @@
 //! Unwind tables and walks with them, compared with binutils and with known stacks.
 
+#[cfg(target_arch = "x86_64")]
+mod busy;
 mod chains;
 #[path = "../common/mod.rs"]
 mod common;
@@ -9,6 +11,8 @@ mod found;
 mod full;
 #[cfg(target_arch = "x86_64")]
 mod go;
+#[cfg(target_arch = "x86_64")]
+mod images;
 #[cfg(target_arch = "x86_64")]
 mod live;
 mod made;
@@ -20,5 +24,9 @@ mod real;
 mod rules;
 mod saved;
 mod servers;
+#[cfg(target_arch = "x86_64")]
+mod stopped_by_gdb;
+#[cfg(target_arch = "x86_64")]
+mod stops;
 mod unreadable;
 mod wander;

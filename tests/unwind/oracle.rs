@@ -332,7 +332,15 @@ fn cfa_agrees(
             let plain = format!("DW_OP_{register}: {n}; DW_OP_deref");
             match rule.cfa_addend() {
                 0 => holds(Column::Cfa, &plain),
-                a => holds(Column::Cfa, &format!("{plain}; DW_OP_plus_uconst: {a}")),
+                a => {
+                    let added = [
+                        format!("DW_OP_plus_uconst: {a}"),
+                        format!("DW_OP_lit{a}; DW_OP_plus"),
+                    ];
+                    added
+                        .iter()
+                        .any(|added| holds(Column::Cfa, &format!("{plain}; {added}")))
+                }
             }
         }
         // Only rows of an unsupported kind may be missing.

@@ -116,6 +116,14 @@ fn realigned_stacks() {
         ..sp(152)
     };
     assert_eq!(first(&program), want);
+    // The same addition in two operations: CFA = *(rbp + 0) + 16.
+    let program = [0x0f, 5, 0x76, 0, 0x06, 0x40, 0x22];
+    let want = Rule {
+        cfa: CfaKind::DerefFp as u8,
+        flags: 16 << 8,
+        ..sp(0)
+    };
+    assert_eq!(first(&program), want);
 }
 
 #[test]
