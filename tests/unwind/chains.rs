@@ -317,6 +317,20 @@ fn a_frame_pointer_that_is_none_ends_no_stack() {
     found.chain(&format!("{cut} masked_leaf"), "masked_leaf", LEAF);
 }
 
+/// The library is found by a variable that the command has, and memprof has not; it is the first thing that runs.
+#[test]
+fn a_library_that_the_environment_names() {
+    let source = source("served.c");
+    let shared = ["-shared", "-fPIC", "-Wl,-soname,libnamed.so", "-DLIBRARY"];
+    let Some(library) = compile("gcc", "libnamed.so", &source, &shared) else {
+        return;
+    };
+    let program = compile("gcc", "named", &source, &[library.to_str().unwrap()]).unwrap();
+    let path = format!("LD_LIBRARY_PATH={}", dir().display());
+    let found = profile(&[], &["env", &path, program.to_str().unwrap()]);
+    found.chain("_start * main served_leaf", "served_leaf", LEAF);
+}
+
 #[test]
 fn c_static_at_any_address() {
     check_compiled("gcc", "chains_static_pie", &["-static-pie"]);
