@@ -227,6 +227,11 @@ impl Aggregator {
         Some((Arc::new(code), &mut self.modules))
     }
 
+    /// The table of files.
+    pub fn modules_mut(&mut self) -> &mut ModuleTable {
+        &mut self.modules
+    }
+
     /// Arranges that the memory of a followed process is kept when it ends, for a last scan. The thread that keeps it
     /// calls `begin` first.
     ///

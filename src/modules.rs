@@ -173,17 +173,44 @@ impl ModuleTable {
         let opened = file.as_ref().filter(|file| !file.is_own());
         let identity = opened.map_or((m.dev, m.inode), TargetFile::identity);
         let path = open::undeleted_path(pid, m, opened);
-        let own = exe == Some(identity);
-        let id = self.push(path, (m.dev, m.inode), file, own)?;
-        if own {
-            self.unnamed.push(Executable {
-                module: id,
-                identity,
-                runs_as: None,
-            });
+        let own = (exe == Some(identity)).then_some(identity);
+        self.push_file(path, (m.dev, m.inode), file, own)
+    }
+
+    /// The module of a file that a process is about to map; `own` says whether it is the process's executable.
+    pub(crate) fn intern_file(
+        &mut self,
+        path: &Path,
+        file: &TargetFile,
+        own: bool,
+    ) -> Option<ModuleId> {
+        let identity = file.identity();
+        if let Some(id) = self.by_file.get(&identity) {
+            return Some(*id);
         }
-        self.by_file.insert((m.dev, m.inode), id);
-        Some(id)
+        if !self.may_open() || self.is_full() || file.is_refused() {
+            return None;
+        }
+        let own = own.then_some(identity);
+        self.push_file(path.into(), identity, Some(file.clone()), own)
+    }
+
+    /// Adds a file; `own` is its identity if it is an executable.
+    fn push_file(
+        &mut self,
+        path: PathBuf,
+        mapped: (u64, u64),
+        file: Option<TargetFile>,
+        own: Option<(u64, u64)>,
+    ) -> Option<ModuleId> {
+        let module = self.push(path, mapped, file, own.is_some())?;
+        self.unnamed.extend(own.map(|identity| Executable {
+            module,
+            identity,
+            runs_as: None,
+        }));
+        self.by_file.insert(mapped, module);
+        Some(module)
     }
 
     /// The file behind a mapping, or a copy of what the process has of it in memory; `None` if neither can be had.

@@ -7,6 +7,7 @@
 #define MEMPROF_ENDS_H
 
 #include "base.bpf.h"
+#include "frames.bpf.h"
 #include "registers.bpf.h"
 #include "thread.bpf.h"
 
@@ -37,6 +38,12 @@ static __noinline int follows_call(__u64 addr)
 	code >>= 32;
 	return (code & 0xfc000000) == 0x94000000 || (code & 0xfffffc1f) == 0xd63f0000; /* bl, blr */
 #endif
+}
+
+/* Whether a call led to the frame, by the code before its address. */
+static __always_inline int was_called(struct task_state *st)
+{
+	return (st->t.flags & FRAME_CALL) && follows_call(st->t.ip) == 1;
 }
 
 /*

@@ -43,22 +43,27 @@ static __always_inline int is_code(struct task_state *st, __u64 addr)
  */
 #define OTHER_STACK_BYTES (1 << 20)
 
-/* The step from a frame without a rule: by its frame pointer, if that leads to code. */
+/*
+ * Whether a frame pointer of 0, or to a return address of 0, ends the stack: a frame pointer led to this frame, and so did a
+ * call. Elsewhere it means nothing: code without frame pointers may have any value in the register.
+ */
+static __always_inline int ends_chain(struct task_state *st)
+{
+	return (st->t.flags & FRAME_ASSISTED) && st->t.fp + 16 == st->t.sp && was_called(st);
+}
+
+/* The step from a frame without a rule: by its frame pointer, if that leads to code or is the end. */
 static __always_inline int assisted_step(struct task_state *st, __u64 *ret)
 {
 	__u64 fp;
 
 	if (unwind_mode != UNWIND_AUTO || frame_pointer(st, &fp))
 		return -1;
-	/*
-	 * A frame pointer of 0 ends a chain that is in use (*ret is then 0 too). In the first frame without a rule it
-	 * means nothing: code without frame pointers may have any value there.
-	 */
-	if (fp == 0)
-		return st->t.flags & FRAME_ASSISTED ? 0 : -1;
-	if ((fp < st->t.sp && st->t.sp - fp < OTHER_STACK_BYTES) || stack_word(st, fp + 8, ret))
+	if (fp && ((fp < st->t.sp && st->t.sp - fp < OTHER_STACK_BYTES) || stack_word(st, fp + 8, ret)))
 		return -1;
-	if (*ret && !is_code(st, *ret - 1))
+	if (!*ret)
+		return (!fp || fp >= st->t.sp) && ends_chain(st) ? 0 : -1;
+	if (!is_code(st, *ret - 1))
 		return -1;
 	if (fp < st->t.sp && follows_call(*ret) != 1)
 		return -1;
@@ -271,15 +276,19 @@ static __always_inline int is_covered(struct unwind_rule *rule)
 static __always_inline long table_step(struct task_state *st)
 {
 	__u32 call = st->t.flags & FRAME_CALL ? 1 : 0, at = find_rule(st, st->t.ip - call);
-	struct unwind_rule *rule = at == NO_RULE ? NULL : bpf_map_lookup_elem(&unwind_rules, &at);
+	struct unwind_rule *rule = at == NO_RULE ? NULL : bpf_map_lookup_elem(&unwind_rules, &at), *there;
 	__u64 ret = 0;
-	int end;
+	int end, called;
 
-	/* Code may be returned to that has called nothing: what ends a fiber, as __start_context() a makecontext()'s. */
-	if (call && !is_covered(rule) && st->t.end && follows_call(st->t.ip) == 0) {
+	/* Code may be returned to that has called nothing: what ends a fiber, as __start_context() a makecontext()'s. It has not
+	 * run yet, so that it may not be in memory; then the table says where a function begins behind code of none. */
+	if (call && !is_covered(rule) && st->t.end && (called = follows_call(st->t.ip)) != 1) {
 		at = search_rule(st, st->t.ip);
-		rule = at == NO_RULE ? NULL : bpf_map_lookup_elem(&unwind_rules, &at);
-		st->t.flags = (st->t.flags & ~FRAME_CALL) | FRAME_UNCALLED;
+		there = at == NO_RULE ? NULL : bpf_map_lookup_elem(&unwind_rules, &at);
+		if (!called || (is_covered(there) && there->cfa != CFA_SIGNAL)) {
+			st->t.flags = (st->t.flags & ~FRAME_CALL) | FRAME_UNCALLED;
+			rule = there;
+		}
 		if (is_covered(rule) && rule->cfa != CFA_SIGNAL)
 			return table_ends(st, OUTCOME_COMPLETE);
 	}

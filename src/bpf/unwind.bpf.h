@@ -50,6 +50,15 @@ static __always_inline int note_frame(struct task_state *st, __u32 n, __u64 ip)
 	return 0;
 }
 
+/*
+ * The end of the chain, set by _start or clone. Where no call led to the frame, as to the first one, the register may have
+ * any value.
+ */
+static __always_inline long chain_ends(struct task_state *st)
+{
+	return walk_ends(st, was_called(st) ? OUTCOME_COMPLETE : OUTCOME_NO_FRAME_POINTER);
+}
+
 /* One step: from a frame pointer to the caller's frame pointer and the return address. */
 static __always_inline long walk_step(struct task_state *st, __u32 n)
 {
@@ -58,9 +67,8 @@ static __always_inline long walk_step(struct task_state *st, __u32 n)
 
 	if (n >= max_frames)
 		return walk_ends(st, OUTCOME_DEPTH_LIMIT);
-	/* The end of the chain, set by _start or clone. */
 	if (fp == 0)
-		return walk_ends(st, OUTCOME_COMPLETE);
+		return chain_ends(st);
 	/* The stack pointer is the lower bound for the frame pointer, except where the stack was switched. */
 	if ((fp < st->t.sp && st->t.sp - fp < OTHER_STACK_BYTES) || (fp & 7))
 		return walk_ends(st, OUTCOME_NO_FRAME_POINTER);
@@ -69,11 +77,13 @@ static __always_inline long walk_step(struct task_state *st, __u32 n)
 		return walk_ends(st, OUTCOME_UNREADABLE);
 	ret = st->window[INDEX(at + 1, WINDOW_WORDS)];
 	if (ret == 0)
-		return walk_ends(st, OUTCOME_COMPLETE);
+		return chain_ends(st);
 	if (ret < 4096 || ret >> 56 || (fp < st->t.sp && follows_call(ret) != 1))
 		return walk_ends(st, OUTCOME_NO_FRAME_POINTER);
 	st->t.sp = fp + 16;
 	st->t.fp = st->window[INDEX(at, WINDOW_WORDS)];
+	st->t.ip = ret;
+	st->t.flags |= FRAME_CALL;
 	return note_frame(st, n, ret - 1) ? 1 : 0;
 }
 

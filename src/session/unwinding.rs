@@ -23,6 +23,7 @@ use crate::proc_dir;
 use crate::profile::Losses;
 use crate::residency::page_size;
 use crate::target::Program;
+use crate::target_file::TargetFile;
 use crate::unwind::publish::{Publisher, Registered};
 
 /// How long a command waits for the tables of its code, at most, so that its first stacks are complete. A
@@ -143,7 +144,7 @@ impl Unwinding {
         Ok(())
     }
 
-    /// Builds the tables of files that memprof itself has mapped; waits up to `PREPARE` for them.
+    /// Builds the tables of files that a command is about to map; waits up to `PREPARE` for them.
     ///
     /// # Errors
     /// The probe's maps cannot be written.
@@ -157,6 +158,14 @@ impl Unwinding {
         let seen: Vec<&CodeSeen> = seen.iter().filter(mapped).collect();
         let own = Pid(std::process::id());
         self.register_unfollowed(own, &files.program, &seen, aggregator)?;
+        for (path, file) in &files.served {
+            let modules = aggregator.modules_mut();
+            let is_program = *path == files.program;
+            if let Some(module) = modules.intern_file(path, file, is_program) {
+                let (key, maps) = (file.about().key(), &mut self.maps);
+                self.publisher.register(key, module, modules, maps)?;
+            }
+        }
         self.publisher.finish(&mut self.maps, PREPARE);
         Ok(())
     }
@@ -233,12 +242,13 @@ impl Unwinding {
 }
 
 /// Files that memprof maps as code so that the probe reports the kernel's ids of them. (`stat` shows another
-/// device on some file systems.)
+/// device on some file systems.) It maps none that another process or machine serves, and takes the ids that `stat` shows.
 pub struct MappedFiles {
     program: PathBuf,
     /// The program and its libraries.
     paths: Vec<PathBuf>,
     mapped: Vec<Mapped>,
+    served: Vec<(PathBuf, TargetFile)>,
 }
 
 impl MappedFiles {
@@ -247,11 +257,19 @@ impl MappedFiles {
     pub fn new(program: Program) -> MappedFiles {
         let files = std::iter::once(&program.path).chain(&program.libraries);
         let paths: Vec<PathBuf> = files.cloned().collect();
-        let mapped = paths.iter().filter_map(|path| Mapped::new(path)).collect();
+        let (mut mapped, mut served) = (Vec::new(), Vec::new());
+        for path in &paths {
+            match open_regular(path) {
+                Ok(file) if file.opened().is_none() => served.push((path.clone(), file)),
+                Ok(file) => mapped.extend(Mapped::new(&file)),
+                Err(_) => {}
+            }
+        }
         MappedFiles {
             paths,
             program: program.path,
             mapped,
+            served,
         }
     }
 
@@ -275,8 +293,7 @@ struct Mapped {
 unsafe impl Send for Mapped {}
 
 impl Mapped {
-    fn new(path: &Path) -> Option<Mapped> {
-        let file = open_regular(path).ok()?;
+    fn new(file: &TargetFile) -> Option<Mapped> {
         let length = NonZeroUsize::new(usize::try_from(page_size()).ok()?)?;
         let protection = ProtFlags::PROT_READ | ProtFlags::PROT_EXEC;
         // SAFETY: a new mapping at an address that the kernel chooses, never read or executed.

@@ -4,11 +4,9 @@
 //! A missed library costs little: its unwind table is ready a moment after it is first mapped.
 
 use std::collections::BTreeSet;
-use std::env;
 use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use object::elf::{DT_NEEDED, DT_RPATH, DT_RUNPATH, DT_STRTAB};
@@ -18,6 +16,7 @@ use crate::elf::Elf;
 use crate::event::Pid;
 use crate::modules::open_regular;
 use crate::proc_dir;
+use crate::target_file::{self, About, about, about_path};
 
 /// Where loaders search last.
 const DIRECTORIES: [&str; 5] = ["/lib64", "/usr/lib64", "/lib", "/usr/lib", "/usr/local/lib"];
@@ -41,7 +40,7 @@ impl Program {
         // If its path names another file in memprof's own root, or none, its libraries are not searched in
         // advance.
         if is_same(&exe, &path) {
-            let libraries = libraries(&path);
+            let libraries = libraries(&path, &Environment::of(pid));
             return Some(Program { path, libraries });
         }
         Some(Program {
@@ -51,9 +50,40 @@ impl Program {
     }
 }
 
-fn is_same(a: &Path, b: &Path) -> bool {
-    let identity = |path| fs::metadata(path).map(|m| (m.dev(), m.ino())).ok();
-    identity(a).is_some() && identity(a) == identity(b)
+fn is_same(exe: &Path, path: &Path) -> bool {
+    let identity = |about: About| about.identity();
+    let at_path = looked_at(path).map(identity);
+    at_path.is_some() && at_path == about_path(exe).ok().map(identity)
+}
+
+fn looked_at(path: &Path) -> Option<About> {
+    about(&target_file::find(path).ok()?).ok()
+}
+
+fn is_file(path: &Path) -> bool {
+    looked_at(path).is_some_and(|about| about.is_file())
+}
+
+/// What the loader reads of a process's environment.
+#[derive(Default)]
+struct Environment {
+    library_path: OsString,
+    preload: OsString,
+}
+
+impl Environment {
+    fn of(pid: Pid) -> Environment {
+        let text = proc_dir::read(pid, "environ").unwrap_or_default();
+        let variables = || text.split(|b| *b == 0);
+        let value = |name: &[u8]| {
+            let value = variables().find_map(|v| v.strip_prefix(name)?.strip_prefix(b"="));
+            OsStr::from_bytes(value.unwrap_or_default()).to_owned()
+        };
+        Environment {
+            library_path: value(b"LD_LIBRARY_PATH"),
+            preload: value(b"LD_PRELOAD"),
+        }
+    }
 }
 
 /// The libraries that one file needs.
@@ -101,14 +131,11 @@ fn split(list: &OsStr, file: &Path) -> Vec<PathBuf> {
 }
 
 /// The libraries of a program, each once, including those that its libraries need.
-fn libraries(program: &Path) -> Vec<PathBuf> {
-    let given: Vec<PathBuf> =
-        env::var_os("LD_LIBRARY_PATH").map_or_else(Vec::new, |list| split(&list, program));
-    let mut found: Vec<PathBuf> = env::var_os("LD_PRELOAD").map_or_else(Vec::new, |list| {
-        let names = list.as_bytes().split(|b| b" :".contains(b));
-        names.map(|n| PathBuf::from(OsStr::from_bytes(n))).collect()
-    });
-    found.retain(|path| path.is_file());
+fn libraries(program: &Path, environment: &Environment) -> Vec<PathBuf> {
+    let given = split(&environment.library_path, program);
+    let preloaded = environment.preload.as_bytes().split(|b| b" :".contains(b));
+    let preloaded = preloaded.map(|name| PathBuf::from(OsStr::from_bytes(name)));
+    let mut found: Vec<PathBuf> = preloaded.filter(|path| is_file(path)).collect();
     let cache = library_cache::read();
     let mut known = BTreeSet::new();
     let mut at = None;
@@ -133,7 +160,7 @@ fn find(name: &OsStr, lists: &[&Vec<PathBuf>], cache: &[(OsString, PathBuf)]) ->
     if name.as_bytes().contains(&b'/') {
         return vec![PathBuf::from(name)];
     }
-    let in_directory = |directory: &Path| Some(directory.join(name)).filter(|p| p.is_file());
+    let in_directory = |directory: &Path| Some(directory.join(name)).filter(|p| is_file(p));
     let mut listed = lists.iter().flat_map(|list| list.iter());
     if let Some(path) = listed.find_map(|directory| in_directory(directory)) {
         return vec![path];
@@ -149,6 +176,9 @@ fn find(name: &OsStr, lists: &[&Vec<PathBuf>], cache: &[(OsString, PathBuf)]) ->
 
 #[cfg(test)]
 mod tests {
+    use std::env;
+    use std::os::unix::fs::MetadataExt;
+
     use super::*;
     use crate::modules::{AddressMap, ModuleTable};
 

@@ -12,7 +12,7 @@ use std::time::{Duration, SystemTime};
 use super::handle_of;
 use super::local::is_local;
 use super::readers::{self, Key};
-use crate::event::Pid;
+use crate::event::{FileKey, Pid};
 use crate::proc_dir;
 
 /// What the kernel knows of a file.
@@ -65,6 +65,20 @@ impl About {
     /// Its permissions.
     pub(crate) fn mode(&self) -> u32 {
         self.0.stx_mode.into()
+    }
+
+    /// How the probe names the file, if its file system shows the numbers by which the kernel knows it. (Overlayfs does not.)
+    pub(crate) fn key(&self) -> FileKey {
+        const MINOR_BITS: u32 = 20;
+        let since = self
+            .modified()
+            .and_then(|at| at.duration_since(SystemTime::UNIX_EPOCH).ok());
+        FileKey {
+            dev: self.0.stx_dev_major << MINOR_BITS | self.0.stx_dev_minor,
+            ino: self.0.stx_ino,
+            modified: since.map_or(0, |since| since.as_nanos() as u64),
+            size: self.0.stx_size,
+        }
     }
 
     /// When its contents last changed.

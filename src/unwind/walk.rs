@@ -104,8 +104,9 @@ struct Frame {
 ///    frame, whose handler may have its own stack, and by a rule with [`OTHER_STACK`], it may have any value; if
 ///    the return address is still in the link register of 64-bit ARM, it may be equal.
 ///
-/// The walk in the BPF program also reads machine code where no table covers a return address (`ends.bpf.h`), and
-/// knows the thread pointer, which [`CfaKind::GoStopped`] needs. This one does not.
+/// The walk in the BPF program also follows frame pointers and reads machine code where no table covers an address
+/// (`tables.bpf.h`, `ends.bpf.h`), and knows the thread pointer, which [`CfaKind::GoStopped`] needs. This one does not: here a
+/// return address of 0 was always found by a table.
 pub fn walk(process: &impl Process, arch: Arch, start: Registers, limit: usize) -> Walk {
     let mut frame = Frame {
         called: false,

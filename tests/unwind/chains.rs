@@ -299,6 +299,38 @@ fn fibers() {
     assert_eq!(found.complete().1, 100.0, "{}", found.text());
 }
 
+/// Their frames have no table, and the register leads to a return address of 0: that is not the end of the stack.
+#[test]
+fn a_frame_pointer_that_is_none_ends_no_stack() {
+    let Some(program) = compile("gcc", "masked", &source("masked.c"), &[]) else {
+        return;
+    };
+    let program = program.to_str().unwrap();
+    let found = profile(&[], &[program]);
+    let cut = "[cut_off:_no_unwind_table]";
+    found.chain(&format!("{cut} masked_leaf"), "masked_leaf", LEAF);
+    let called = format!("{cut} masked_caller called_leaf");
+    found.chain(&called, "masked_caller", LEAF);
+    assert_eq!(found.ended("assisted by frame pointers"), 0);
+    let found = profile(&["--unwind", "fp"], &[program]);
+    let cut = "[cut_off:_no_frame_pointer]";
+    found.chain(&format!("{cut} masked_leaf"), "masked_leaf", LEAF);
+}
+
+/// The library is found by a variable that the command has, and memprof has not; it is the first thing that runs.
+#[test]
+fn a_library_that_the_environment_names() {
+    let source = source("served.c");
+    let shared = ["-shared", "-fPIC", "-Wl,-soname,libnamed.so", "-DLIBRARY"];
+    let Some(library) = compile("gcc", "libnamed.so", &source, &shared) else {
+        return;
+    };
+    let program = compile("gcc", "named", &source, &[library.to_str().unwrap()]).unwrap();
+    let path = format!("LD_LIBRARY_PATH={}", dir().display());
+    let found = profile(&[], &["env", &path, program.to_str().unwrap()]);
+    found.chain("_start * main served_leaf", "served_leaf", LEAF);
+}
+
 #[test]
 fn c_static_at_any_address() {
     check_compiled("gcc", "chains_static_pie", &["-static-pie"]);

@@ -19,9 +19,17 @@ pub struct Found {
 
 #[track_caller]
 pub fn profile(options: &[&str], command: &[&str]) -> Found {
+    profile_under(&[], options, command)
+}
+
+/// Like [`profile`]; memprof is started by another program, which is given its command line.
+#[track_caller]
+pub fn profile_under(starter: &[&str], options: &[&str], command: &[&str]) -> Found {
     let out = tempfile::NamedTempFile::with_suffix(".folded").unwrap();
     let path = out.path().to_str().unwrap();
-    let ended = Command::new(BINARY)
+    let words = [starter, &[BINARY]].concat();
+    let ended = Command::new(words[0])
+        .args(&words[1..])
         .args(["--no-server", "--stacks", "all", "-o", path])
         .args(options)
         .arg("--")

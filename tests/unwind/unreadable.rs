@@ -1,4 +1,5 @@
-//! Files that memprof cannot open: what a process has of them in memory gives tables and exported names.
+//! Files that memprof does not open itself. Those that it cannot open: what a process has of them in memory gives tables and exported
+//! names. Those of a server: others read them.
 //!
 //! Needs root, FUSE and `cc`.
 
@@ -9,11 +10,11 @@ use std::path::{Path, PathBuf};
 use memprof::event::Pid;
 use tempfile::TempDir;
 
-use super::chains::compile;
+use super::chains::{compile, source};
 use super::common::memprof::Memprof;
 use super::common::skip::skip;
-use super::common::workload::Workload;
-use super::found::attached;
+use super::common::workload::{self, Workload};
+use super::found::{attached, profile_under};
 
 const MIB: u64 = 1 << 20;
 /// `nobody`.
@@ -79,4 +80,31 @@ fn the_message_says_why_and_what_helps() {
     assert!(!said.contains("--freeze"), "{said}");
     m.interrupt();
     mounted.workload.end();
+}
+
+/// The library's function runs first of all: its table is there before the program begins.
+#[test]
+fn a_command_waits_for_the_tables_of_a_servers_files() {
+    if !Path::new("/dev/fuse").exists() {
+        skip("there is no /dev/fuse");
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let library = directory.path().join("libserved.so");
+    let (at, library) = (
+        directory.path().to_str().unwrap(),
+        library.to_str().unwrap(),
+    );
+    let source = source("served.c");
+    let shared = ["-shared", "-fPIC", "-DLIBRARY"];
+    let Some(built) = compile("gcc", "libserved.so", &source, &shared) else {
+        return;
+    };
+    // The file system hides it, and serves it.
+    fs::copy(built, library).unwrap();
+    let program = compile("gcc", "served", &source, &[library]).unwrap();
+    let server = workload::program("mute");
+    let server = [server.to_str().unwrap(), at, "serve", library];
+    let found = profile_under(&server, &[], &[program.to_str().unwrap()]);
+    found.chain("_start * main served_leaf", "served_leaf", 64 << 10);
 }

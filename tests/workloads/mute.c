@@ -15,6 +15,8 @@
 //   speak     it answers all of them
 //   grow      the process takes MIB more
 //   quit      also at the end of the input
+//
+// With `mute DIRECTORY serve FILE COMMAND…` the file system contains FILE, under any name, and the process becomes the command.
 
 #define _GNU_SOURCE
 #include <errno.h>
@@ -169,6 +171,26 @@ static void mount_at(const char *directory, int fuse, const char *user)
 		die("mount");
 }
 
+/* Returns only where it fails. */
+static int serve_beside(const char *directory, const char *file, char **command)
+{
+	int fuse = open("/dev/fuse", O_RDWR | O_CLOEXEC), served = open(file, O_RDONLY | O_CLOEXEC), told[2];
+
+	/* The server ends when nobody has the other end of the pipe any more. */
+	if (fuse < 0 || served < 0 || pipe(told))
+		die(file);
+	mount_at(directory, fuse, "0");
+	if (fork() == 0) {
+		close(told[1]);
+		serve_program(fuse, served, told[0]);
+		_exit(0);
+	}
+	close(told[0]);
+	execvp(command[0], command);
+	die("exec");
+	return 1;
+}
+
 int main(int argc, char **argv)
 {
 	int fuse, program, server[2], told[2], done[2];
@@ -176,6 +198,8 @@ int main(int argc, char **argv)
 	char path[4096], line[16];
 	pid_t pid;
 
+	if (argc > 4 && !strcmp(argv[2], "serve"))
+		return serve_beside(argv[1], argv[3], argv + 4);
 	page_size = (size_t)sysconf(_SC_PAGESIZE);
 	if (argc != 3 && argc != 4) {
 		fprintf(stderr, "usage: mute DIRECTORY MIB [USER]\n");
