@@ -1,8 +1,12 @@
 //! Unwind tables and walks with them, compared with binutils and with known stacks.
 
 mod chains;
+#[cfg(target_arch = "x86_64")]
+mod code;
 #[path = "../common/mod.rs"]
 mod common;
+#[cfg(target_arch = "x86_64")]
+mod containers;
 mod corpus;
 mod debugger;
 mod found;
