@@ -105,7 +105,9 @@ impl<'e> Follower<'e> {
                 add(&mut all, function.reached);
             }
         }
-        let certain = all.into_iter().filter(|(_, reached)| !reached.disputed);
+        let certain = all
+            .into_iter()
+            .filter(|(_, reached)| !reached.disputed && reached.size > 0);
         let ruled = certain.filter_map(|(at, Reached { state, size, .. })| {
             Some((at, at + u64::from(size), state.rule()?))
         });
@@ -202,6 +204,12 @@ impl<'e> Follower<'e> {
             function.ends.insert(path.at);
         }
         function.returns |= leaves;
+        // No call pushes the address behind a jump or a return. If it is returned to all the same, as at the end of a fiber, it
+        // is looked up at itself, unless its last byte has a rule.
+        let goes_on = paths[known..].iter().any(|to| to.at == next.at);
+        if !goes_on && !calls(&instruction) {
+            function.shorten(path.at);
+        }
         let edges = paths[known..].iter().map(|to| (path.at, to.at));
         function.edges.extend(edges);
         Ok(())

@@ -9,6 +9,7 @@ use super::state::State;
 #[derive(Clone, Copy, Debug)]
 pub struct Reached {
     pub state: State,
+    /// How many of its bytes have the rule.
     pub size: u8,
     /// Whether other functions reach it in another state.
     pub disputed: bool,
@@ -30,6 +31,13 @@ pub struct Function {
 }
 
 impl Function {
+    /// Takes the rule from the last byte of an instruction.
+    pub fn shorten(&mut self, at: u64) {
+        if let Some(reached) = self.reached.get_mut(&at) {
+            reached.size = reached.size.saturating_sub(1);
+        }
+    }
+
     /// Leaves out what leads to no end and into no loop: it is behind a call that does not return, and may be part of another
     /// function.
     pub fn prune(&mut self) {
