@@ -112,6 +112,7 @@ pub fn symbolizer() -> Symbolizer {
 pub fn symbols(symbolizer: &Symbolizer, bytes: &[u8], step: usize) {
     let module = Arc::new(Module {
         path: "/nowhere/fuzzed".into(),
+        tree: None,
         name: "fuzzed".into(),
         dev_ino: (0, 0),
         file: Some(file_of(bytes).into()),

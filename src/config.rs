@@ -24,7 +24,7 @@ use crate::screen::ScreenOptions;
 use crate::server::Listen;
 use crate::session::held::At;
 use crate::source::{self, Source};
-use crate::target::{self, Selector};
+use crate::target::{self, Presence, Selector};
 
 /// Configuration of a profiling session.
 pub struct Config {
@@ -252,7 +252,9 @@ impl ProcessTarget {
             ProcessTarget::Comm(name) => match target::find(name, false)? {
                 Some(found) => Ok(found.pid),
                 None => {
-                    bail!("no process is named {name}; `ps -e` lists the names of all processes")
+                    let lists = "`ps -e` lists the names of all processes";
+                    let helps = Presence::overlooked().unwrap_or(lists);
+                    bail!("no process is named {name}; {helps}")
                 }
             },
         }

@@ -17,6 +17,7 @@ pub mod jit;
 pub mod measure;
 mod mmap_lock;
 pub mod modules;
+mod mounts;
 mod proc_dir;
 mod proc_text;
 pub mod profile;

@@ -35,6 +35,7 @@ pub mod limits;
 pub mod measure;
 pub(crate) mod mmap_lock;
 pub mod modules;
+pub(crate) mod mounts;
 pub(crate) mod patient;
 pub(crate) mod priority;
 pub(crate) mod privileges;

@@ -28,7 +28,7 @@ use crate::proc_dir;
 use crate::profile::{Frame, FunctionName, FunctionRoom, Functions, Module, ModuleId, Origin};
 use crate::residency::ThrottledFile;
 use crate::symbol::Language;
-use crate::target_file::{TargetFile, about_path};
+use crate::target_file::{FileTree, TargetFile, TreeId, about_path};
 
 pub use self::moved::MovedCode;
 pub use self::open::open_regular;
@@ -53,6 +53,8 @@ pub struct ModuleTable {
     numbered: Vec<(ModuleId, Vec<Segment>)>,
     /// The executables whose name may still change.
     unnamed: Vec<Executable>,
+    /// The file trees of files, other than memprof's own.
+    trees: HashMap<TreeId, FileTree>,
     /// Source files of interpreted programs.
     sources: HashMap<(Origin, Language, String), ModuleId>,
     function_room: FunctionRoom,
@@ -89,6 +91,7 @@ impl ModuleTable {
             jit: None,
             numbered: Vec::new(),
             unnamed: Vec::new(),
+            trees: HashMap::new(),
             sources: HashMap::new(),
             function_room: FunctionRoom::new(MAX_FUNCTION_BYTES),
             shared: None,
@@ -174,7 +177,8 @@ impl ModuleTable {
         let identity = opened.map_or((m.dev, m.inode), TargetFile::identity);
         let path = open::undeleted_path(pid, m, opened);
         let own = (exe == Some(identity)).then_some(identity);
-        self.push_file(path, (m.dev, m.inode), file, own)
+        let tree = self.tree_of(pid);
+        self.push_file((path, tree), (m.dev, m.inode), file, own)
     }
 
     /// The module of a file that a process is about to map; `own` says whether it is the process's executable.
@@ -192,18 +196,18 @@ impl ModuleTable {
             return None;
         }
         let own = own.then_some(identity);
-        self.push_file(path.into(), identity, Some(file.clone()), own)
+        self.push_file((path.into(), None), identity, Some(file.clone()), own)
     }
 
     /// Adds a file; `own` is its identity if it is an executable.
     fn push_file(
         &mut self,
-        path: PathBuf,
+        place: (PathBuf, Option<FileTree>),
         mapped: (u64, u64),
         file: Option<TargetFile>,
         own: Option<(u64, u64)>,
     ) -> Option<ModuleId> {
-        let module = self.push(path, mapped, file, own.is_some())?;
+        let module = self.push(place, mapped, file, own.is_some())?;
         self.unnamed.extend(own.map(|identity| Executable {
             module,
             identity,
@@ -254,6 +258,7 @@ impl ModuleTable {
         let id = ModuleId(u16::try_from(self.modules.len()).ok()?);
         self.modules.push(Arc::new(Module {
             path: path.into(),
+            tree: None,
             name: base_name(Path::new(path)),
             dev_ino: (0, 0),
             file: None,
@@ -285,14 +290,29 @@ impl ModuleTable {
             .flatten();
         let file = file.map(TargetFile::from);
         let identity = file.as_ref().map_or((0, 0), TargetFile::identity);
-        let id = self.push(PathBuf::from(code_mappings::VDSO), identity, file, false)?;
+        let place = (PathBuf::from(code_mappings::VDSO), None);
+        let id = self.push(place, identity, file, false)?;
         self.vdso.push((image, id));
         Some(id)
     }
 
+    /// The file tree of a process, if it is not memprof's own and may be kept open.
+    fn tree_of(&mut self, pid: Pid) -> Option<FileTree> {
+        let tree = FileTree::of(pid)?;
+        if let Some(known) = self.trees.get(&tree.id()) {
+            return Some(known.clone());
+        }
+        if !self.may_open() {
+            return None;
+        }
+        self.open_files += 1;
+        self.trees.insert(tree.id(), tree.clone());
+        Some(tree)
+    }
+
     fn push(
         &mut self,
-        path: PathBuf,
+        (path, tree): (PathBuf, Option<FileTree>),
         dev_ino: (u64, u64),
         file: Option<TargetFile>,
         own_executable: bool,
@@ -305,6 +325,7 @@ impl ModuleTable {
         self.modules.push(Arc::new(Module {
             name: base_name(&path),
             path,
+            tree,
             dev_ino,
             file,
             layout: None,

@@ -160,13 +160,19 @@ impl<'a> Session<'a> {
     fn start(config: &'a Config) -> Result<(Session<'a>, Happened)> {
         let token = config.token_file.as_deref().map(Token::read).transpose()?;
         let token = token.map(Arc::new);
-        if let Selector::Pid(pid) = config.target {
-            if let Some(why) = Presence::of(pid).refusal(pid) {
-                bail!("cannot profile process {pid}: {why}");
+        match config.target {
+            Selector::Pid(pid) => {
+                if let Some(why) = Presence::of(pid).refusal(pid) {
+                    bail!("cannot profile process {pid}: {why}");
+                }
+                capability::require_access(pid)?
+                    .iter()
+                    .for_each(|less| console::print(less));
             }
-            capability::require_access(pid)?
-                .iter()
-                .for_each(|less| console::print(less));
+            Selector::Comm(_) | Selector::Cgroup(_) | Selector::All => {
+                Presence::overlooked().into_iter().for_each(console::print);
+            }
+            Selector::Command(_) => {}
         }
         let (symbolizer, fetching) = naming::start(config)?;
         let pushing = push::start(config)?;

@@ -16,6 +16,7 @@ mod memory;
 mod message;
 mod reader;
 mod readers;
+mod tree;
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read};
@@ -31,6 +32,8 @@ pub(crate) use self::memory::{MappedMemory, TargetMemory};
 pub use self::reader::{start, stop};
 use self::readers::{Key, rests};
 pub(crate) use self::readers::{file_system_at, is_reader, unanswered};
+pub use self::tree::FileTree;
+pub(crate) use self::tree::TreeId;
 
 /// Something to read from: a [`File`] of memprof's own, or a [`TargetFile`].
 pub trait ReadAt: std::fmt::Debug + Sync {

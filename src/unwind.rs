@@ -10,6 +10,7 @@ mod columns;
 mod expression;
 mod go;
 mod linkage;
+mod machine_code;
 mod program;
 pub(crate) mod publish;
 mod rows;

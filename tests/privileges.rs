@@ -132,6 +132,54 @@ fn assert_exact(m: &Memprof, pid: Pid) {
     assert_eq!(tree.at(&["cmd_mmap"]).value * 1024, 8 * MIB);
 }
 
+/// The command, in a mount namespace whose `/proc` shows a process only to who may trace it.
+fn with_hidden_processes(command: &Command) -> Command {
+    let hide = "mount -t proc -o hidepid=2 proc /proc; exec \"$@\"";
+    let mut hidden = Command::new("unshare");
+    hidden.args(["--mount", "/bin/sh", "-ec", hide, "sh"]);
+    hidden.arg(command.get_program()).args(command.get_args());
+    hidden
+}
+
+#[test]
+fn processes_that_proc_hides_are_not_left_out_silently() {
+    let target = workload_of(NOBODY);
+    let pid = target.pid().to_string();
+    let run = |caps: &[&str], args: &[&str]| {
+        let mut command = with(caps, ANOTHER, &place().memprof);
+        output(&mut with_hidden_processes(command.args(args))).1
+    };
+    let said = run(OWN, &["--no-server", "--pid", &pid]);
+    assert!(
+        said.contains("exists, but /proc does not show it"),
+        "{said}"
+    );
+    let said = run(OWN, &["--no-server", "--comm", "scenarios", "--wait", "1"]);
+    assert!(
+        said.contains("(hidepid), so that others are not found"),
+        "{said}"
+    );
+    let said = run(OWN, &["maps", "--comm", "scenarios"]);
+    assert!(
+        said.contains("no process is named scenarios; /proc shows"),
+        "{said}"
+    );
+    let said_with = |caps: &[&str], args: &[&str], wanted: &str| {
+        let mut command = with(caps, ANOTHER, &place().memprof);
+        let mut command = with_hidden_processes(command.arg("--no-server").args(args));
+        let mut m = Memprof::spawn_unserved(command.stdin(Stdio::null()).stdout(Stdio::null()));
+        m.said(wanted);
+        m.signal(libc::SIGTERM);
+        m.wait();
+        m.all_said()
+    };
+    said_with(OWN, &["--all"], "(hidepid), so that others are not found");
+    // With CAP_SYS_PTRACE all are seen.
+    let said = said_with(OTHERS, &["--pid", &pid], "following ");
+    assert!(!said.contains("hidepid"), "{said}");
+    target.end();
+}
+
 #[test]
 fn the_sets_of_the_readme_suffice() {
     // The last one: root, as in a container with only these capabilities.

@@ -1,10 +1,9 @@
 //! Why a program's file cannot be opened though its process may be inspected: its file system refuses it.
 
-use std::ffi::OsStr;
-use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use crate::event::Pid;
+use crate::mounts;
 use crate::proc_dir;
 
 /// Says what memprof lacks without the file, and what to do.
@@ -30,34 +29,10 @@ pub(super) fn unreadable(pid: Pid, why: &str) -> String {
 
 /// The type of the file system that a path is on, in a text like that of `/proc/PID/mountinfo`.
 fn file_system(mounts: &[u8], path: &Path) -> Option<String> {
-    let mounts = mounts.split(|byte| *byte == b'\n').filter_map(mount);
-    // (Of several mounts on one directory, the last is seen.)
-    let on = mounts.filter(|(point, _)| path.starts_with(OsStr::from_bytes(point)));
-    let (_, kind) = on.max_by_key(|(point, _)| point.len())?;
-    Some(String::from_utf8_lossy(kind).into_owned())
-}
-
-/// Directory and type of a line.
-fn mount(line: &[u8]) -> Option<(Vec<u8>, &[u8])> {
-    let mut fields = line.split(|byte| *byte == b' ');
-    let point = unescape(fields.nth(4)?);
-    let mut fields = fields.skip_while(|field| *field != b"-");
-    Some((point, fields.nth(1)?))
-}
-
-/// Decodes the bytes that the kernel writes as `\` and three octal digits.
-fn unescape(text: &[u8]) -> Vec<u8> {
-    let mut parts = text.split(|byte| *byte == b'\\');
-    let mut decoded = parts.next().unwrap_or_default().to_vec();
-    for part in parts {
-        let (digits, rest) = part.split_at(part.len().min(3));
-        let value = digits.iter().fold(0, |sum: u32, digit| {
-            sum * 8 + u32::from(digit.wrapping_sub(b'0') & 7)
-        });
-        decoded.push(value as u8);
-        decoded.extend(rest);
-    }
-    decoded
+    let on = mounts::parse(mounts).filter(|mount| path.starts_with(&mount.point));
+    // (The last of those with the longest path: of several mounts on one directory, it is seen.)
+    let on = on.max_by_key(|mount| mount.point.as_os_str().len())?;
+    Some(on.kind)
 }
 
 #[cfg(test)]

@@ -19,6 +19,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::event::Pid;
+use crate::mounts;
 use crate::proc_dir;
 use crate::profile::FileId;
 use crate::residency::{directory_id, file_id};
@@ -208,10 +209,10 @@ fn common(files: &BTreeSet<FileId>, pids: &[Pid]) -> VecDeque<Directory> {
     let mut text = Vec::new();
     // What was read counts, even if the rest could not be.
     let _ = file.take(MOST_MOUNTS).read_to_end(&mut text);
-    let points = text.split(|byte| *byte == b'\n').filter_map(mount_point);
-    let sought = points.filter(|(dev, _)| files.iter().any(|file| file.dev == *dev));
-    let places = sought.flat_map(|(_, point)| match point.parent() {
-        Some(_) => vec![point],
+    let points = mounts::parse(&text).filter(|mount| mount.point.is_absolute());
+    let sought = points.filter(|mount| files.iter().any(|file| file.dev == mount.device));
+    let places = sought.flat_map(|mount| match mount.point.parent() {
+        Some(_) => vec![mount.point],
         None => PLACES.map(PathBuf::from).to_vec(),
     });
     let mut known = HashSet::new();
@@ -223,37 +224,6 @@ fn common(files: &BTreeSet<FileId>, pids: &[Pid]) -> VecDeque<Directory> {
         depth: 0,
     };
     places.take(MOST_BEGINNINGS).map(directory).collect()
-}
-
-/// The device and the mount point of a line of `mountinfo`: `ID PARENT MAJOR:MINOR ROOT POINT …`.
-fn mount_point(line: &[u8]) -> Option<((u32, u32), PathBuf)> {
-    let mut fields = line.split(|byte| *byte == b' ').skip(2);
-    let (major, minor) = std::str::from_utf8(fields.next()?).ok()?.split_once(':')?;
-    let point = unescaped(fields.nth(1)?);
-    let point = PathBuf::from(OsStr::from_bytes(&point));
-    let device = (major.parse().ok()?, minor.parse().ok()?);
-    point.is_absolute().then_some((device, point))
-}
-
-/// The kernel writes spaces, tabs, newlines and backslashes as octal numbers: `\040`.
-fn unescaped(text: &[u8]) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text;
-    while let Some((first, after)) = rest.split_first() {
-        let digits = after.get(..3).filter(|_| *first == b'\\');
-        let digits = digits.and_then(|digits| std::str::from_utf8(digits).ok());
-        match digits.and_then(|digits| u8::from_str_radix(digits, 8).ok()) {
-            Some(byte) => {
-                bytes.push(byte);
-                rest = &after[3..];
-            }
-            None => {
-                bytes.push(*first);
-                rest = after;
-            }
-        }
-    }
-    bytes
 }
 
 fn c_path(path: &Path) -> Option<CString> {
@@ -272,22 +242,6 @@ mod tests {
             dev: (libc::major(meta.dev()), libc::minor(meta.dev())),
             ino: meta.ino(),
         }
-    }
-
-    #[test]
-    fn mount_points_are_read_with_their_escapes() {
-        let line = b"36 35 254:0 /root\\040x /a\\040b\\134c rw,noatime master:1 - ext4 /dev/vda rw";
-        let found = mount_point(line);
-        assert_eq!(found, Some(((254, 0), PathBuf::from("/a b\\c"))));
-        for bad in [
-            &b""[..],
-            b"36 35 254:0 /",
-            b"36 35 x:0 / / rw",
-            b"36 35 1:2 / b rw",
-        ] {
-            assert_eq!(mount_point(bad), None);
-        }
-        assert_eq!(unescaped(b"\\9 \\04"), b"\\9 \\04");
     }
 
     #[test]

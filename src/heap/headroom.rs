@@ -8,6 +8,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::event::Pid;
+use crate::mounts::{self, Mount};
 use crate::proc_dir;
 use crate::residency::figures::kib;
 
@@ -66,8 +67,8 @@ pub(super) struct Headroom {
 impl Headroom {
     /// That of memprof and of a process, as far as it can be read.
     pub(super) fn of(pid: Pid) -> Headroom {
-        let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-        let mounts = Mount::parse(&mounts);
+        let mounts = fs::read("/proc/self/mountinfo").unwrap_or_default();
+        let mounts = hierarchies(&mounts);
         let machine = fs::read_to_string("/proc/meminfo").unwrap_or_default();
         let machine = kib(&machine, "MemAvailable:");
         let of = |groups: std::io::Result<String>| {
@@ -127,34 +128,31 @@ fn needed(anonymous: u64) -> u64 {
 
 /// A mounted hierarchy of control groups that limits memory.
 #[derive(Debug, PartialEq, Eq)]
-struct Mount {
+struct Hierarchy {
     /// The group at its root, and where it is mounted.
     root: PathBuf,
     point: PathBuf,
     version_2: bool,
 }
 
-impl Mount {
-    /// Those of a file like `/proc/self/mountinfo`: `ID PARENT DEV ROOT POINT OPTIONS … - TYPE SOURCE OPTIONS`.
-    fn parse(text: &str) -> Vec<Mount> {
-        let parse = |line: &str| {
-            let (mount, of) = line.split_once(" - ")?;
-            let mut of = of.split(' ');
-            let version_2 = match (of.next()?, of.nth(1)?) {
-                ("cgroup2", _) => true,
-                ("cgroup", options) if options.split(',').any(|o| o == "memory") => false,
-                _ => return None,
-            };
-            let mut words = mount.split(' ').skip(3);
-            Some(Mount {
-                root: words.next()?.into(),
-                point: words.next()?.into(),
-                version_2,
-            })
+/// Those of a file like `/proc/self/mountinfo`.
+fn hierarchies(mountinfo: &[u8]) -> Vec<Hierarchy> {
+    let hierarchy = |mount: Mount| {
+        let version_2 = match mount.kind.as_str() {
+            "cgroup2" => true,
+            "cgroup" if mount.options.split(',').any(|o| o == "memory") => false,
+            _ => return None,
         };
-        text.lines().filter_map(parse).collect()
-    }
+        Some(Hierarchy {
+            root: mount.root,
+            point: mount.point,
+            version_2,
+        })
+    };
+    mounts::parse(mountinfo).filter_map(hierarchy).collect()
+}
 
+impl Hierarchy {
     /// The directory of a group in it.
     fn directory(&self, group: &str) -> Option<PathBuf> {
         // A group outside of memprof's namespace begins with `/..`.
@@ -166,7 +164,7 @@ impl Mount {
 
 /// What is left in the groups of a file like `/proc/PID/cgroup`, and in those above: `ID:CONTROLLERS:GROUP`, without
 /// controllers for version 2.
-fn groups_left(text: &str, mounts: &[Mount]) -> BTreeMap<Place, u64> {
+fn groups_left(text: &str, mounts: &[Hierarchy]) -> BTreeMap<Place, u64> {
     let mut found = BTreeMap::new();
     for line in text.lines() {
         let mut fields = line.splitn(3, ':').skip(1);
@@ -241,7 +239,7 @@ mod tests {
     fn what_is_left_is_the_least_of_all_groups() {
         let point = tempfile::tempdir().unwrap();
         let mounts = MOUNTS.replace("POINT", point.path().to_str().unwrap());
-        let mounts = Mount::parse(&mounts);
+        let mounts = hierarchies(mounts.as_bytes());
         assert_eq!(mounts.len(), 2);
         let one = point.path().join("one/a");
         let unlimited = (("memory.limit_in_bytes", "9223372036854771712\n"), "7\n");

@@ -80,6 +80,7 @@ impl ModuleTable {
         }
         *module = Arc::new(Module {
             path: module.path.clone(),
+            tree: module.tree.clone(),
             name,
             dev_ino: module.dev_ino,
             file: module.file.clone(),

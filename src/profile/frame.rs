@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use super::{CodeLayout, Functions, Origin};
 use crate::event::Outcome;
-use crate::target_file::TargetFile;
+use crate::target_file::{FileTree, TargetFile};
 
 /// Index of a [`Module`] in [`Profile::modules`](super::Profile::modules).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -16,6 +16,8 @@ pub struct ModuleId(pub u16);
 pub struct Module {
     /// Path as the kernel shows it in `/proc/PID/maps`, without a ` (deleted)` suffix.
     pub path: PathBuf,
+    /// The file tree that the path is in, if that is not memprof's own.
+    pub tree: Option<FileTree>,
     /// Base name for display: `libc.so.6`; of an executable with several names, the one that it runs under.
     pub name: String,
     /// Device and inode number, to distinguish two files with the same name.
@@ -35,6 +37,7 @@ impl Module {
     pub fn jit() -> Module {
         Module {
             path: JIT.into(),
+            tree: None,
             name: JIT.to_owned(),
             dev_ino: (0, 0),
             file: None,

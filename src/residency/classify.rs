@@ -19,6 +19,7 @@ use super::inode::{Dev, huge_page_shifts, memfd_dev, stat_node};
 use super::proc_maps::DELETED;
 use super::vma::{Backing, Vma};
 use crate::event::Pid;
+use crate::mounts;
 use crate::proc_dir;
 use crate::target_file::{about, about_path, file_system_at, find_in, root_of};
 
@@ -201,22 +202,15 @@ fn guess(vma: &Vma, mounts: &HashMap<Dev, FsKind>, own: &HashMap<Dev, FsKind>) -
 fn mounted(pid: Pid) -> HashMap<Dev, FsKind> {
     let text = proc_dir::read(pid, "mountinfo");
     let text = text.or_else(|_| fs::read("/proc/self/mountinfo"));
-    let text = text.unwrap_or_default();
-    parse_mountinfo(&String::from_utf8_lossy(&text))
+    kinds(&text.unwrap_or_default())
 }
 
-/// Lines are `ID PARENT MAJOR:MINOR ROOT POINT OPTIONS [FIELDS…] - TYPE SOURCE OPTIONS`; numbers decimal.
-fn parse_mountinfo(text: &str) -> HashMap<Dev, FsKind> {
-    text.lines().filter_map(parse_mount).collect()
-}
-
-/// `None` also for `rootfs`: it is a tmpfs or a ramfs, and only `statfs` shows which.
-fn parse_mount(line: &str) -> Option<(Dev, FsKind)> {
-    let (left, right) = line.split_once(" - ")?;
-    let (major, minor) = left.split(' ').nth(2)?.split_once(':')?;
-    let dev = (major.parse().ok()?, minor.parse().ok()?);
-    let name = right.split(' ').next()?;
-    (name != "rootfs").then(|| (dev, FsKind::from_name(name)))
+/// Without `rootfs`: it is a tmpfs or a ramfs, and only `statfs` shows which.
+fn kinds(mountinfo: &[u8]) -> HashMap<Dev, FsKind> {
+    mounts::parse(mountinfo)
+        .filter(|mount| mount.kind != "rootfs")
+        .map(|mount| (mount.device, FsKind::from_name(&mount.kind)))
+        .collect()
 }
 
 #[cfg(test)]
@@ -226,17 +220,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn mountinfo_lines() {
-        let text = "24 27 0:6 / /dev rw,relatime - devtmpfs devtmpfs rw,size=1k\n\
+    fn file_systems_have_kinds() {
+        let text = b"24 27 0:6 / /dev rw,relatime - devtmpfs devtmpfs rw,size=1k\n\
              25 24 0:23 / /dev/shm rw master:1 propagate_from:2 - tmpfs tmpfs rw\n\
              27 1 254:0 / / rw,relatime - ext4 /dev/vda rw\n\
              28 1 0:40 / /a\\040-\\040b rw - overlay none rw\n\
              29 1 0:41 / /h rw - hugetlbfs none rw\n\
              30 1 0:42 / /n rw - nfs4 host:/x rw\n\
              1 1 0:2 / / rw - rootfs none rw,size=491984k\n\
-             31 1 0:43 / /f rw - fuse.sshfs x rw\n\
-             garbage\n1 2 3 - tmpfs\n1 2 a:b / / rw - tmpfs x rw\n";
-        let mounts = parse_mountinfo(text);
+             31 1 0:43 / /f rw - fuse.sshfs x rw\n";
+        let mounts = kinds(text);
         let expected = [
             ((0, 6), FsKind::Shmem),
             ((0, 23), FsKind::Shmem),

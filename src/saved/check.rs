@@ -189,6 +189,7 @@ fn modules(modules: Vec<schema::Module>) -> Checked<Vec<Arc<Module>>> {
         }
         Ok(Arc::new(Module {
             path: module.path.into(),
+            tree: None,
             name: module.name,
             dev_ino: (0, 0),
             file: None,

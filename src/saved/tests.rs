@@ -80,6 +80,7 @@ fn full() -> Report {
     let mut modules = p.modules.to_vec();
     modules[0] = Arc::new(Module {
         path: "/opt/node".into(),
+        tree: None,
         name: "node".into(),
         dev_ino: (0, 0),
         file: None,

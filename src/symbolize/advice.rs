@@ -101,7 +101,7 @@ impl Remedies {
     fn of(&mut self, module: &Module, cache: &CacheDirs) -> Option<Remedy> {
         let elf = Elf::read(module.file.as_ref()?).ok()?;
         if elf.section_of_kind(SHT_SYMTAB).is_some()
-            || debugfile::find(&elf, &module.path, cache).is_some()
+            || debugfile::find(&elf, module, cache).is_some()
         {
             return None;
         }

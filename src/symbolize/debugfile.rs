@@ -9,31 +9,41 @@ use super::debuginfod_cache::CacheDirs;
 use super::fetch::BuildId;
 use crate::elf::Elf;
 use crate::modules::open_regular;
-use crate::target_file::TargetFile;
+use crate::profile::Module;
+use crate::target_file::{FileTree, TargetFile};
 
 pub(super) const DEBUG_DIRS: [&str; 2] = ["/usr/lib/debug", "/usr/local/lib/debug"];
 /// Maximum size of a file that is checksummed, in bytes.
 const MAX_CHECKED: u64 = 4 << 30;
 
+/// Opens the files to which a path leads: in memprof's own file tree, and in that of the processes that use the module. What
+/// they contain says which is the right one.
+pub(super) fn open(path: &Path, tree: Option<&FileTree>) -> impl Iterator<Item = TargetFile> {
+    let own = open_regular(path).ok();
+    own.into_iter()
+        .chain(tree.into_iter().filter_map(|tree| tree.open(path).ok()))
+}
+
 /// Opens the debug file that belongs to a module, if one is installed or in the cache of debuginfod clients.
 ///
-/// The candidates are looked up in memprof's own mount namespace, which may have a different file at
-/// the same path. So the file must have the module's build id or, for a module without a build id, the
-/// checksum in its debug link.
-pub(super) fn find(elf: &Elf, module: &Path, cache: &CacheDirs) -> Option<TargetFile> {
+/// Either file tree may have a different file at the same path. So the file must have the module's build id or, for a module
+/// without a build id, the checksum in its debug link.
+pub(super) fn find(elf: &Elf, module: &Module, cache: &CacheDirs) -> Option<TargetFile> {
+    let tree = module.tree.as_ref();
     let id = elf.build_id();
     let link = elf.debug_link();
     let by_id = id.iter().flat_map(|id| by_build_id(id));
-    let by_link = link.iter().flat_map(|(name, _)| by_link(name, module));
-    let installed = by_id.chain(by_link).find_map(|path| {
-        let file = open_regular(&path).ok()?;
-        let same = match (&id, &link) {
-            (Some(id), _) => Elf::read(&file).ok()?.build_id().as_ref() == Some(id),
-            (None, Some((_, crc))) => checksum(&file) == Some(*crc),
-            (None, None) => false,
-        };
-        same.then_some(file)
-    });
+    let by_link = link
+        .iter()
+        .flat_map(|(name, _)| by_link(name, &module.path));
+    let is_same = |file: &TargetFile| match (&id, &link) {
+        (Some(id), _) => Elf::read(file).is_ok_and(|elf| elf.build_id().as_ref() == Some(id)),
+        (None, Some((_, crc))) => checksum(file) == Some(*crc),
+        (None, None) => false,
+    };
+    let installed = by_id
+        .chain(by_link)
+        .find_map(|path| open(&path, tree).find(is_same));
     installed.or_else(|| cache.find(&BuildId::of(elf)?))
 }
 

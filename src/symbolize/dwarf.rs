@@ -2,7 +2,6 @@
 
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::Path;
 use std::sync::{Arc, Weak};
 
 use super::debuginfod_cache::CacheDirs;
@@ -56,13 +55,11 @@ enum Source {
 }
 
 impl Source {
-    /// Reads the debug information of a file that belongs to the program at this path.
-    fn read(file: &TargetFile, elf: &Elf, program: &Path) -> Option<Source> {
+    /// Reads the debug information of a module from its own file or a debug file.
+    fn read(file: &TargetFile, elf: &Elf, module: &Module) -> Option<Source> {
         match plain::is_plain(elf) {
             true => Plain::map(file).map(Source::Plain),
-            false => {
-                Linked::read(file, elf, program).map(|linked| Source::Linked(Box::new(linked)))
-            }
+            false => Linked::read(file, elf, module).map(|linked| Source::Linked(Box::new(linked))),
         }
     }
 
@@ -181,12 +178,11 @@ impl Dwarf {
 struct Unreadable;
 
 fn open(module: &Module, elf: &Elf, cache: &CacheDirs) -> Result<Option<Source>, Unreadable> {
-    let read =
-        |file: &TargetFile, elf: &Elf| Source::read(file, elf, &module.path).ok_or(Unreadable);
+    let read = |file: &TargetFile, elf: &Elf| Source::read(file, elf, module).ok_or(Unreadable);
     if elf.has_debug_info() {
         return module.file.as_ref().map(|file| read(file, elf)).transpose();
     }
-    let Some(debug) = debugfile::find(elf, &module.path, cache) else {
+    let Some(debug) = debugfile::find(elf, module, cache) else {
         return Ok(None);
     };
     let elf = Elf::read(&debug).ok().filter(Elf::has_debug_info);
@@ -222,8 +218,7 @@ mod tests {
     /// Between a look at its size and the reading of it, a file may be cut.
     #[test]
     fn a_file_that_shrinks_while_it_is_read_is_no_end() {
-        let own = Path::new("/proc/self/exe");
-        let bytes = fs::read(own).unwrap();
+        let bytes = fs::read("/proc/self/exe").unwrap();
         for is_linked in [false, true] {
             let mut file = tempfile::tempfile().unwrap();
             file.write_all(&bytes).unwrap();
@@ -234,7 +229,9 @@ mod tests {
                 return crate::skip::skip("the tests are built without debug information");
             }
             let source = match is_linked {
-                true => Source::Linked(Box::new(Linked::read(&file, &elf, own).unwrap())),
+                true => {
+                    Source::Linked(Box::new(Linked::read(&file, &elf, &Module::jit()).unwrap()))
+                }
                 false => Source::Plain(Plain::map(&file).unwrap()),
             };
             let code = *elf.code_segments().next().unwrap();

@@ -3,7 +3,6 @@
 use std::cell::RefCell;
 use std::convert::Infallible;
 use std::fmt;
-use std::path::Path;
 
 use addr2line::{Context, Frame, LookupContinuation, LookupResult};
 use gimli::{AbbreviationsCacheStrategy, Dwarf as GimliDwarf, UnitOffset};
@@ -13,6 +12,7 @@ use super::dwarf::Lines;
 use super::sections::{Kept, Slice};
 use super::split::Split;
 use crate::elf::Elf;
+use crate::profile::Module;
 use crate::symbol::{InlinedFunction, Location};
 use crate::target_file::TargetFile;
 
@@ -34,15 +34,15 @@ impl fmt::Debug for Linked {
 }
 
 impl Linked {
-    /// Reads the debug information of a file that belongs to the program at this path.
-    pub fn read(file: &TargetFile, elf: &Elf, program: &Path) -> Option<Linked> {
+    /// Reads the debug information of a module from its own file or a debug file.
+    pub fn read(file: &TargetFile, elf: &Elf, module: &Module) -> Option<Linked> {
         let mut kept = Kept::new(MAX_UNPACKED);
         let sections = kept.load(file, elf, false)?;
         let mut dwarf =
             GimliDwarf::load(|id| Ok::<_, Infallible>(sections.get(Some(id.name())))).ok()?;
         // Units share their lists of abbreviations, which would be read again for each.
         dwarf.populate_abbreviations_cache(AbbreviationsCacheStrategy::Duplicates);
-        let mut split = Split::new(program, kept);
+        let mut split = Split::new(module, kept);
         if let Some(shared) = split.shared(elf) {
             dwarf.set_sup(shared);
         }

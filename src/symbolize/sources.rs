@@ -46,7 +46,7 @@ impl Sources {
         let full = elf.section_of_kind(SHT_SYMTAB).is_some();
         let debug = match full {
             true => None,
-            false => debugfile::find(elf, &module.path, &self.cache),
+            false => debugfile::find(elf, module, &self.cache),
         };
         if full {
             names.add(addrs, |all| symtab::lookup(elf, SHT_SYMTAB, false, all));

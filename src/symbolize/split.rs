@@ -1,7 +1,8 @@
 //! Debug information that is not in the program's own file: split DWARF (`.dwo` files and packages of them, `.dwp`), and the file
 //! that several programs share (dwz, `.gnu_debugaltlink`).
 //!
-//! Like debug files, these are looked up in memprof's own mount namespace, and must have the id that the program names.
+//! Like debug files, these are looked up in memprof's own file tree, then in that of the processes that use the program, and must
+//! have the id that the program names.
 
 use std::collections::BTreeSet;
 use std::convert::Infallible;
@@ -13,10 +14,11 @@ use std::sync::Arc;
 use addr2line::SplitDwarfLoad;
 use gimli::{AbbreviationsCacheStrategy, Dwarf, DwarfPackage, DwoId};
 
-use super::debugfile::{DEBUG_DIRS, by_build_id};
+use super::debugfile::{DEBUG_DIRS, by_build_id, open};
 use super::sections::{Kept, Slice};
 use crate::elf::Elf;
-use crate::modules::open_regular;
+use crate::profile::Module;
+use crate::target_file::{FileTree, TargetFile};
 
 /// Maximum number of `.dwo` files that are read for one program.
 const MAX_UNITS: usize = 4096;
@@ -28,8 +30,10 @@ const MAX_NAMED: usize = 16;
 /// What is known of the other files of a program's debug information.
 pub(super) struct Split {
     program: PathBuf,
-    /// Refers to what `kept` keeps, so it is dropped first. `None` until it is needed.
-    package: Option<Option<DwarfPackage<Slice>>>,
+    /// The program's file tree, if it is not memprof's own.
+    tree: Option<FileTree>,
+    /// Refer to what `kept` keeps, so they are dropped first. `None` until they are needed.
+    packages: Option<Vec<DwarfPackage<Slice>>>,
     units: usize,
     /// The files that were not found.
     missing: BTreeSet<PathBuf>,
@@ -37,11 +41,12 @@ pub(super) struct Split {
 }
 
 impl Split {
-    /// Nothing known yet of the program at this path.
-    pub fn new(program: &Path, kept: Kept) -> Split {
+    /// Nothing known yet of this program.
+    pub fn new(program: &Module, kept: Kept) -> Split {
         Split {
-            program: program.to_owned(),
-            package: None,
+            program: program.path.clone(),
+            tree: program.tree.clone(),
+            packages: None,
             units: 0,
             missing: BTreeSet::new(),
             kept,
@@ -68,11 +73,12 @@ impl Split {
                 .map(|dir| Path::new(dir).join(".dwz").join(base)),
         );
         paths.extend(by_build_id(id));
+        let tree = self.tree.clone();
         paths
-            .into_iter()
+            .iter()
             .filter(|path| path.is_absolute())
-            .find_map(|path| {
-                let file = open_regular(&path).ok()?;
+            .flat_map(|path| open(path, tree.as_ref()))
+            .find_map(|file| {
                 let elf = Elf::read_debug_file(&file).ok()?;
                 if !elf.is_shared(id) {
                     return None;
@@ -101,22 +107,29 @@ impl Split {
     }
 
     fn packed_unit(&mut self, wanted: &SplitDwarfLoad<Slice>) -> Option<Dwarf<Slice>> {
-        if self.package.is_none() {
-            self.package = Some(self.open_package());
+        if self.packages.is_none() {
+            self.packages = Some(self.open_packages());
         }
-        let package = self.package.as_ref()?.as_ref()?;
-        package.find_cu(wanted.dwo_id, &wanted.parent).ok()?
+        let mut packages = self.packages.iter().flatten();
+        packages.find_map(|package| package.find_cu(wanted.dwo_id, &wanted.parent).ok()?)
     }
 
-    /// The package has the name of the program, with `.dwp` behind it.
-    fn open_package(&mut self) -> Option<DwarfPackage<Slice>> {
+    /// A package has the name of the program, with `.dwp` behind it.
+    fn open_packages(&mut self) -> Vec<DwarfPackage<Slice>> {
         let mut path = self.program.clone().into_os_string();
         path.push(".dwp");
-        let file = open_regular(Path::new(&path)).ok()?;
-        let elf = Elf::read_debug_file(&file).ok()?;
-        let sections = self.kept.load(&file, &elf, true)?;
-        let load = |id: gimli::SectionId| Ok::<_, gimli::Error>(sections.get(id.dwo_name()));
-        DwarfPackage::load(load, sections.get(None)).ok()
+        let files = open(Path::new(&path), self.tree.as_ref());
+        let files: Vec<TargetFile> = files.collect();
+        files
+            .iter()
+            .filter_map(|file| {
+                let elf = Elf::read_debug_file(file).ok()?;
+                let sections = self.kept.load(file, &elf, true)?;
+                let load =
+                    |id: gimli::SectionId| Ok::<_, gimli::Error>(sections.get(id.dwo_name()));
+                DwarfPackage::load(load, sections.get(None)).ok()
+            })
+            .collect()
     }
 
     /// The file is where the compiler wrote it, or beside the program.
@@ -128,14 +141,15 @@ impl Split {
     ) -> Option<Dwarf<Slice>> {
         let base = Path::new(path.file_name()?);
         let paths = [dir.join(path), self.beside(path), self.beside(base)];
+        let tree = self.tree.clone();
         paths
-            .into_iter()
+            .iter()
             .filter(|path| path.is_absolute())
-            .find_map(|path| {
+            .flat_map(|path| open(path, tree.as_ref()))
+            .find_map(|file| {
                 if self.units >= MAX_UNITS {
                     return None;
                 }
-                let file = open_regular(&path).ok()?;
                 self.units += 1;
                 let elf = Elf::read_debug_file(&file).ok()?;
                 let sections = self.kept.load_unit(&elf)?;

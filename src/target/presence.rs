@@ -50,6 +50,15 @@ impl Presence {
         }
     }
 
+    /// What a search for processes overlooks, in words, if this `/proc` hides some.
+    pub fn overlooked() -> Option<&'static str> {
+        // The first process belongs to root, and there is always one.
+        (Presence::of(Pid(1)) == Presence::Hidden).then_some(
+            "/proc shows memprof only processes of its own user (hidepid), so that others are not found; run memprof as root, or \
+             give it CAP_SYS_PTRACE",
+        )
+    }
+
     /// `hidepid` hides a process's directory, but not that the process exists.
     fn without_proc(pid: Pid) -> Presence {
         match nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid.0 as i32), None) {

@@ -2,10 +2,12 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::About;
+use crate::mounts::{self, Mount};
 
 /// File systems whose contents are on a device of this machine, or in its memory. An overlay is not among them: any of its
 /// layers may be on a file system that a server answers for.
@@ -60,35 +62,25 @@ pub(super) fn is_local(about: &About) -> bool {
 }
 
 impl Mounts {
-    /// Lines are `ID PARENT MAJOR:MINOR ROOT POINT OPTIONS [FIELDS…] - TYPE SOURCE OPTIONS`.
     fn parse(text: &[u8]) -> Mounts {
         let mut found = Mounts {
             read: Instant::now(),
             devices: BTreeSet::new(),
             mounts: BTreeSet::new(),
         };
-        for line in String::from_utf8_lossy(text).lines() {
-            if let Some((mount, device)) = local(line) {
-                found.mounts.insert(mount);
-                found.devices.insert(device);
-            }
+        for mount in mounts::parse(text).filter(is_on_this_machine) {
+            let (major, minor) = mount.device;
+            found.mounts.insert(mount.id);
+            found.devices.insert(libc::makedev(major, minor));
         }
         found
     }
 }
 
-/// Mount and device of a line, if they are local. Memprof's own root is, unless a server answers for it: without its root
-/// memprof cannot run.
-fn local(line: &str) -> Option<(u64, u64)> {
-    let (left, right) = line.split_once(" - ")?;
-    let mut fields = left.split(' ');
-    let mount = fields.next()?.parse().ok()?;
-    let (major, minor) = fields.nth(1)?.split_once(':')?;
-    let device = libc::makedev(major.parse().ok()?, minor.parse().ok()?);
-    let is_root = fields.nth(1)? == "/";
-    let kind = right.split(' ').next()?;
-    let is_local = LOCAL.contains(&kind) || is_root && kind == "overlay";
-    is_local.then_some((mount, device))
+/// Whether a mount is local. Memprof's own root is, unless a server answers for it: without its root memprof cannot run.
+fn is_on_this_machine(mount: &Mount) -> bool {
+    let is_root = mount.point == Path::new("/");
+    LOCAL.contains(&&*mount.kind) || is_root && mount.kind == "overlay"
 }
 
 #[cfg(test)]
@@ -98,16 +90,13 @@ mod tests {
     #[test]
     fn servers_and_what_may_lie_above_them_are_not_local() {
         let line = |point: &str, kind: &str| {
-            local(&format!(
-                "36 35 254:1 / {point} rw,relatime shared:1 - {kind} /dev/vda rw"
-            ))
-            .is_some()
+            let line = format!("36 35 254:1 / {point} rw,relatime shared:1 - {kind} /dev/vda rw");
+            !Mounts::parse(line.as_bytes()).mounts.is_empty()
         };
         assert!(line("/", "ext4") && line("/srv", "btrfs") && line("/", "overlay"));
         for kind in ["fuse", "fuse.sshfs", "fuseblk", "nfs4", "9p", "overlay"] {
             assert!(!line("/mnt", kind), "{kind}");
         }
         assert!(!line("/", "fuse.overlayfs"));
-        assert_eq!(local("x"), None);
     }
 }

@@ -35,6 +35,7 @@ pub(crate) fn profile(samples: &[(&[Frame], Usage)], not_observed: &[Usage]) -> 
             name: name.to_owned(),
             dev_ino: (1, 1),
             file: None,
+            tree: None,
             layout: None,
             functions: None,
             own_executable: own,

@@ -6,6 +6,7 @@ use super::cfi::Cfi;
 use super::expression::Reader;
 use super::go::GoCode;
 use super::linkage::linkage_tables;
+use super::machine_code::MachineCode;
 use super::rows::Rows;
 use super::rule::{Arch, CfaKind, Rule};
 use super::scan::{entry_span, trampolines};
@@ -109,7 +110,9 @@ impl Table {
         let open = gaps(&spans, &code);
         let spans = fill(spans, &linkage_tables(&elf, arch, &open));
         let open = gaps(&spans, &code);
+        let (followed, more) = MachineCode::read(&elf, arch, &open);
         let spans = fill(spans, entry_span(&elf, &open).as_slice());
+        let spans = fill(spans, &more);
 
         let made = |with_bx| {
             let mut rows = Rows::default();
@@ -122,6 +125,7 @@ impl Table {
                     (Source::Go, .., Some(go)) => go.rules(span, emit),
                     (Source::Trampoline, ..) => rows.cover(span, arch.signal_rule()),
                     (Source::Linkage(part), ..) => rows.cover(span, part.rule(arch)),
+                    (Source::MachineCode, ..) => followed.rules(span, emit),
                     (Source::Entry, ..) => rows.cover(span, Rule::STOP),
                     _ => rows.cover(span, Rule::UNSUPPORTED),
                 }

@@ -17,6 +17,8 @@ pub enum Source {
     Linkage(Linkage),
     /// The program's first instructions.
     Entry,
+    /// A function, followed through its machine code.
+    MachineCode,
 }
 
 /// A range of addresses and the source of its rules.

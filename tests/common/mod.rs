@@ -5,6 +5,7 @@
 
 pub mod allocators;
 pub mod cgroup;
+pub mod container;
 pub mod debuginfod_server;
 pub mod document;
 pub mod files;

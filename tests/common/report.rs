@@ -114,6 +114,7 @@ pub fn profile(
 pub fn module(name: &str, own_executable: bool) -> Arc<Module> {
     Arc::new(Module {
         path: format!("/opt/{name}").into(),
+        tree: None,
         name: name.to_owned(),
         dev_ino: (1, 1),
         file: None,

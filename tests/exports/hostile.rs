@@ -52,6 +52,7 @@ fn nasty() -> Arc<Report> {
     let module = &modules[0];
     modules[0] = Arc::new(Module {
         path: OsStr::from_bytes(b"=/tmp/\"<\n\xff\xc3(").into(),
+        tree: None,
         name: "-\"<;\n".to_owned(),
         dev_ino: module.dev_ino,
         file: None,

@@ -45,6 +45,7 @@ pub fn module(path: &Path) -> Arc<Module> {
         name: path.file_name().unwrap().to_string_lossy().into_owned(),
         dev_ino: (0, 0),
         file: Some(File::open(path).unwrap().into()),
+        tree: None,
         layout: None,
         functions: None,
         own_executable: true,

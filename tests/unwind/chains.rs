@@ -225,64 +225,41 @@ fn c_with_segments_in_one_page_of_the_file() {
     check_compiled("gcc", "chains_one_page", &flags);
 }
 
-/// This C library has no unwind information: a stack ends in its first frame. The callers of `main` and of a thread's
-/// function are recognised as outermost, and so is its signal trampoline.
+/// This C library has no unwind information: its machine code says how much of the stack it has. The callers of `main` and of a
+/// thread's function are recognised as outermost, and so is its signal trampoline.
 #[test]
 fn c_with_musl() {
-    deep_chains();
     for (name, flags) in [
         ("chains_musl", &["-fno-ipa-icf"][..]),
         ("chains_musl_static", &["-fno-ipa-icf", "-static"]),
     ] {
-        if let Some(program) = compile("musl-gcc", name, &source("chains.c"), flags) {
-            check_musl(&program);
+        if let Some(program) = compile_chains("musl-gcc", name, flags) {
+            check_chains(&program);
         }
     }
 }
 
-#[track_caller]
-fn check_musl(program: &Path) {
-    let cache = tempfile::NamedTempFile::new_in(dir()).unwrap();
-    let command = [program.to_str().unwrap(), cache.path().to_str().unwrap()];
-    let found = profile(&["--unwind", "tables"], &command);
-    for chain in [
-        &format!("deep100_case {}a_leaf", numbered('a', 0..100)),
-        "huge_frame_case huge_frame huge_frame_leaf",
-        "realigned_case realigned realigned_leaf",
-        "alloca_case alloca_frame alloca_leaf",
-        "fault_case faulting * fault_handler fault_leaf",
-        "altstack_case bare_fault * altstack_handler altstack_leaf",
-        "vfork_case vfork_child vfork_leaf",
-        "tail_case tail_leaf",
-        &format!("recursion_case {}recursion_leaf", "recursion ".repeat(30)),
-    ] {
-        let leaf = chain.rsplit_once(' ').unwrap().1;
-        found.chain(&format!("* main {chain}"), leaf, LEAF);
-    }
-    found.chain("* thread_start thread_leaf", "thread_leaf", LEAF);
-    for leaf in [
-        "a_leaf",
-        "huge_frame_leaf",
-        "fault_leaf",
-        "altstack_leaf",
-        "thread_leaf",
-    ] {
-        let has = |frames: &[String]| frames.last().is_some_and(|f| f == leaf);
-        let stacks = found.stacks.iter().filter(|(frames, _)| has(frames));
-        let whole = stacks.filter(|(frames, _)| !frames[0].starts_with("[cut_off"));
-        let whole: u64 = whole.map(|(_, bytes)| bytes).sum();
-        assert_eq!(whole, LEAF, "{leaf}\n{}", found.text());
-    }
-    // The callback of a function without unwind information.
-    let qsort = found
-        .stacks
-        .iter()
-        .filter(|(frames, _)| frames.iter().any(|f| f == "qsort_leaf"));
-    for (frames, _) in qsort {
-        assert!(
-            frames[0].starts_with("[cut_off:_no_unwind_table]"),
-            "{frames:?}"
-        );
+/// Functions in assembler, without unwind information, also if they have no symbols.
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn assembler() {
+    for (name, flags) in [("bare", &[][..]), ("bare_stripped", &["-s"])] {
+        let flags = [flags, &["-nostdlib", "-static"]].concat();
+        let Some(program) = compile("gcc", name, &source("bare.s"), &flags) else {
+            return;
+        };
+        let found = profile(&["--unwind", "tables"], &[program.to_str().unwrap()]);
+        assert_eq!(found.complete(), (100.0, 100.0), "{}", found.text());
+        if flags.contains(&"-s") {
+            continue;
+        }
+        let ways = ["depth", "frame", "move", "switch"].map(|way| format!("by_{way}"));
+        let others = ["by_pointer *", "*", "jumped"];
+        for way in ways.iter().map(String::as_str).chain(others) {
+            let chain = format!("_start {way} touch");
+            assert!(found.bytes(&chain) >= LEAF, "{chain}\n{}", found.text());
+        }
+        assert_eq!(found.bytes("_start * touch"), 7 * LEAF, "{}", found.text());
     }
 }
 

@@ -50,20 +50,18 @@ pub fn attached(pid: Pid, work: impl FnOnce()) -> Found {
 /// Like [`attached`], with further options.
 #[track_caller]
 pub fn attached_with(options: &[&str], pid: Pid, work: impl FnOnce()) -> Found {
-    attached_by(options, pid, |_| work())
+    attached_by(Command::new(BINARY).args(options), pid, |_| work())
 }
 
-/// Like [`attached_with`]; `work` gets memprof's process id.
+/// Like [`attached`], by a command that executes memprof, whose process id `work` gets.
 #[track_caller]
-pub fn attached_by(options: &[&str], pid: Pid, work: impl FnOnce(Pid)) -> Found {
+pub fn attached_by(memprof: &mut Command, pid: Pid, work: impl FnOnce(Pid)) -> Found {
     let out = tempfile::NamedTempFile::with_suffix(".folded").unwrap();
     let said = tempfile::NamedTempFile::new().unwrap();
-    let pid = pid.to_string();
-    let mut args = vec!["--no-server", "--stacks", "all", "-o"];
-    args.push(out.path().to_str().unwrap());
-    args.extend(["--pid", &pid]);
-    args.extend(options);
-    let m = Memprof::spawn(&args, Stdio::null(), said.reopen().unwrap().into());
+    memprof.args(["--no-server", "--stacks", "all", "-o"]);
+    memprof.arg(out.path()).args(["--pid", &pid.to_string()]);
+    memprof.stdin(Stdio::null()).stdout(said.reopen().unwrap());
+    let m = Memprof::spawn_unserved(memprof);
     m.said("following ");
     std::thread::sleep(Duration::from_secs(1));
     work(Pid(m.child.id()));

@@ -312,6 +312,8 @@ fn debug_frame_fills_what_eh_frame_leaves() {
 fn a_program_begins_where_no_one_calls_it() {
     let mut made = x86(&[]);
     made.entry = CODE + 0x200;
+    // `hlt`: the machine code says no more.
+    made.code.fill(0xf4);
     let none = Rule::NOT_COVERED;
     let want = [
         (0, sp(8)),
@@ -323,6 +325,17 @@ fn a_program_begins_where_no_one_calls_it() {
     // The file's own information takes precedence.
     made.entry = CODE + 0x10;
     assert_eq!(rows(&made).len(), 2);
+}
+
+/// What a copy of a file from memory lacks reads as zeros.
+#[test]
+fn a_hole_is_no_code() {
+    let mut made = Made::new(X86_64, Vec::new());
+    (made.entry, made.code) = (CODE, vec![0; CODE_SIZE as usize]);
+    assert_eq!(rows(&made), [(0, Rule::STOP), (0x20, Rule::NOT_COVERED)]);
+    // The same of code: its first instructions are those of the program.
+    made.code.fill(0x90);
+    assert_eq!(rows(&made)[..2], [(0, Rule::STOP), (0x20, sp(8))]);
 }
 
 #[test]

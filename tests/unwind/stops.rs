@@ -6,12 +6,14 @@
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use memprof::unwind::walk::{Ended, Mapped, Process, walk};
 use memprof::unwind::{Arch, OTHER_STACK, Rule};
 
 use crate::busy::{Busy, all};
+use crate::common::memprof::BINARY;
 use crate::common::process::{LIMIT, cont, state, stop, wait_until};
 use crate::common::random::Random;
 use crate::common::skip::skip;
@@ -185,7 +187,7 @@ fn roots(name: &str) {
     wait_until(|| cpu_time(pid) > Duration::from_millis(100) || state(pid) == 'X');
     // The tables are made while it is stopped, until memprof is idle: it is measured as a program that has run for long.
     stop(pid);
-    let found = attached_by(&[], pid, |memprof| {
+    let found = attached_by(&mut Command::new(BINARY), pid, |memprof| {
         let (mut before, limit) = (Duration::ZERO, Instant::now() + 3 * LIMIT);
         while cpu_time(memprof) > before + Duration::from_millis(300) && Instant::now() < limit {
             before = cpu_time(memprof);

@@ -1,20 +1,25 @@
-//! Files that memprof does not open itself. Those that it cannot open: what a process has of them in memory gives tables and exported
-//! names. Those of a server: others read them.
+//! Files that memprof does not open itself. Those that it cannot open, or that no path leads to any more: what a process has of
+//! them in memory gives tables and exported names. Those of a server: others read them.
 //!
-//! Needs root, FUSE and `cc`.
+//! Needs root, FUSE, `cc`, `setpriv` and `unshare`.
 
-use std::fs::{self, Permissions};
+use std::fs::{self, File, Permissions};
+use std::io::Write;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
 
 use memprof::event::Pid;
+use nix::sys::memfd::{MFdFlags, memfd_create};
 use tempfile::TempDir;
 
 use super::chains::{compile, source};
-use super::common::memprof::Memprof;
+use super::common::memprof::{BINARY, Memprof};
 use super::common::skip::skip;
 use super::common::workload::{self, Workload};
-use super::found::{attached, profile_under};
+use super::found::{Found, attached, attached_by, profile_under};
 
 const MIB: u64 = 1 << 20;
 /// `nobody`.
@@ -107,4 +112,109 @@ fn a_command_waits_for_the_tables_of_a_servers_files() {
     let server = [server.to_str().unwrap(), at, "serve", library];
     let found = profile_under(&server, &[], &[program.to_str().unwrap()]);
     found.chain("_start * main served_leaf", "served_leaf", 64 << 10);
+}
+
+/// The directory of a program and its library, in which they may be deleted.
+struct Pair {
+    directory: TempDir,
+}
+
+impl Pair {
+    #[track_caller]
+    fn new() -> Option<Pair> {
+        static COMPILED: OnceLock<Option<[PathBuf; 2]>> = OnceLock::new();
+        let [library, program] = COMPILED.get_or_init(compiled).as_ref()?;
+        let directory = tempfile::tempdir().unwrap();
+        let to = |name: &str| directory.path().join(name);
+        fs::copy(program, to("program")).unwrap();
+        fs::copy(library, to("libcontainer.so")).unwrap();
+        Some(Pair { directory })
+    }
+
+    /// Starts the program by a shell script that runs in the directory, with a mount namespace of its own.
+    fn start(&self, script: &str) -> Workload {
+        let mut unshare = Command::new("unshare");
+        unshare.args(["--mount", "/bin/sh", "-ec", script]);
+        unshare.env("LD_LIBRARY_PATH", self.directory.path());
+        let mut workload = Workload::start_as(unshare.current_dir(self.directory.path()));
+        // It has loaded its library then.
+        workload.lines.tell("go");
+        workload
+    }
+}
+
+fn compiled() -> Option<[PathBuf; 2]> {
+    let flags = ["-shared", "-fPIC", "-DLIBRARY"];
+    let library = compile("gcc", "libcontainer.so", &source("container.c"), &flags)?;
+    let flags = ["-rdynamic", "-DPROGRAM", library.to_str().unwrap()];
+    let program = compile("gcc", "container", &source("container.c"), &flags)?;
+    Some([library, program])
+}
+
+/// A file system whose upper layer has both files.
+const OVERLAY: &str = "mkdir -p lower upper all; mount -t tmpfs none upper; mkdir upper/upper upper/work; \
+    mount -t overlay none -o lowerdir=lower,upperdir=upper/upper,workdir=upper/work all; \
+    cp program libcontainer.so all; cd all; export LD_LIBRARY_PATH=.; ";
+
+/// All stacks are whole, with the exported functions of both files.
+#[track_caller]
+fn check(found: &Found) {
+    assert_eq!(found.complete(), (100.0, 100.0), "{}", found.text());
+    assert!(!found.summary.contains("assisted"), "{}", found.text());
+    let bytes = found.bytes("_start * main everything by_hand");
+    assert!(bytes >= MIB * 9 / 10, "{}", found.text());
+}
+
+/// `map_files` leads to such files.
+#[test]
+fn deleted_and_detached_files_are_read() {
+    let Some(pair) = Pair::new() else {
+        return;
+    };
+    let detached = format!("{OVERLAY} umount -l . ; exec ./program");
+    let overlay = format!("{OVERLAY} exec ./program");
+    for script in [&*overlay, &*detached, "exec ./program"] {
+        let mut workload = pair.start(script);
+        if script == "exec ./program" {
+            for name in ["program", "libcontainer.so"] {
+                fs::remove_file(pair.directory.path().join(name)).unwrap();
+            }
+        }
+        let found = attached(workload.pid(), || workload.lines.tell("go"));
+        workload.end();
+        check(&found);
+        assert!(found.summary.contains("Losses: none"), "{}", found.summary);
+    }
+}
+
+#[test]
+fn a_program_in_memory_is_read() {
+    let Some(pair) = Pair::new() else {
+        return;
+    };
+    let mut file = File::from(memfd_create(c"program", MFdFlags::empty()).unwrap());
+    let program = fs::read(pair.directory.path().join("program")).unwrap();
+    file.write_all(&program).unwrap();
+    let path = format!("exec /proc/{}/fd/{}", std::process::id(), file.as_raw_fd());
+    let mut workload = pair.start(&path);
+    let found = attached(workload.pid(), || workload.lines.tell("go"));
+    workload.end();
+    check(&found);
+}
+
+/// Without the privilege for `map_files`, there is no way to a file whose mount was detached but the memory of its process.
+#[test]
+fn files_that_no_path_leads_to_are_read_from_memory() {
+    let Some(pair) = Pair::new() else {
+        return;
+    };
+    let mut workload = pair.start(&format!("{OVERLAY} umount -l . ; exec ./program"));
+    let mut memprof = Command::new("setpriv");
+    let less = "-sys_admin,-checkpoint_restore";
+    memprof.args(["--bounding-set", less, "--inh-caps", less, BINARY]);
+    let found = attached_by(&mut memprof, workload.pid(), |_| workload.lines.tell("go"));
+    workload.end();
+    check(&found);
+    let lost = "file could not be opened: only exported functions have names";
+    assert!(found.summary.contains(lost), "{}", found.summary);
 }

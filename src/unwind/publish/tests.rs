@@ -80,6 +80,7 @@ fn module_without_file() -> Arc<Module> {
         name: "nowhere".into(),
         dev_ino: (0, 0),
         file: None,
+        tree: None,
         layout: None,
         functions: None,
         own_executable: false,
