@@ -97,8 +97,11 @@ impl<'e> Follower<'e> {
             self.explore(start);
         }
         self.left = MAX_STEPS;
+        // In order, so that the limit always cuts off the same ones.
+        let mut starts: Vec<u64> = self.seen.iter().copied().collect();
+        starts.sort_unstable();
         let mut all = HashMap::new();
-        for start in self.seen.clone() {
+        for start in starts {
             let mut function = Function::default();
             if let Ok(()) = self.follow(start, &mut function) {
                 function.prune();
