@@ -4,15 +4,13 @@
 //! Needs root, `musl-gcc` and a static busybox.
 
 use std::process::Command;
-use std::time::Duration;
 
 use super::chains::{compile, source};
 use super::common::container::Container;
+use super::common::memprof::BINARY;
 use super::common::skip::skip;
-use super::found::{Found, attached, attached_with};
+use super::found::{Found, attached_by, attached_with, wait_until_idle};
 
-/// Until the tables of musl and the program are built, on a busy machine.
-const TABLES: Duration = Duration::from_secs(8);
 /// What each way to use memory brings in, in bytes.
 const SIZE: u64 = 1 << 20;
 
@@ -23,8 +21,8 @@ fn in_container(name: &str, flags: &[&str]) -> Option<Found> {
     let container = Container::new()?;
     container.put(&program, "/app");
     let (mut workload, pid) = container.start(&["/app"]);
-    let found = attached(pid, || {
-        std::thread::sleep(TABLES);
+    let found = attached_by(&mut Command::new(BINARY), pid, |memprof| {
+        wait_until_idle(memprof);
         workload.lines.tell("go");
     });
     workload.end();

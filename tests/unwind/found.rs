@@ -2,12 +2,12 @@
 
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use memprof::event::Pid;
 
 use super::common::memprof::{BINARY, Memprof};
-use super::common::process::wait_until;
+use super::common::process::{LIMIT, wait_until};
 
 /// The results of a run of memprof.
 pub struct Found {
@@ -107,6 +107,17 @@ pub fn cpu_time(pid: Pid) -> Duration {
     let ticks: u64 = fields.map(|n| n.parse::<u64>().unwrap()).sum();
     // USER_HZ is 100 everywhere.
     Duration::from_millis(ticks * 10)
+}
+
+/// Waits until memprof has no more to do: it has built the unwind tables of the code that it found.
+pub fn wait_until_idle(memprof: Pid) {
+    let limit = Instant::now() + 3 * LIMIT;
+    let mut is_busy = true;
+    while is_busy && Instant::now() < limit {
+        let before = cpu_time(memprof);
+        std::thread::sleep(Duration::from_secs(2));
+        is_busy = cpu_time(memprof) > before + Duration::from_millis(150);
+    }
 }
 
 /// Whether a stack matches a pattern. The node of cut-off stacks has to be there only if the pattern begins with it.

@@ -7,17 +7,17 @@ use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use memprof::unwind::walk::{Ended, Mapped, Process, walk};
 use memprof::unwind::{Arch, OTHER_STACK, Rule};
 
 use crate::busy::{Busy, all};
 use crate::common::memprof::BINARY;
-use crate::common::process::{LIMIT, cont, state, stop, wait_until};
+use crate::common::process::{cont, state, stop, wait_until};
 use crate::common::random::Random;
 use crate::common::skip::skip;
-use crate::found::{attached_by, cpu_time};
+use crate::found::{attached_by, cpu_time, wait_until_idle};
 use crate::images::{Code, Tables, code_at, mapped, modules};
 use crate::real::installed;
 use crate::stopped_by_gdb::{Gdb, Stop};
@@ -188,11 +188,7 @@ fn roots(name: &str) {
     // The tables are made while it is stopped, until memprof is idle: it is measured as a program that has run for long.
     stop(pid);
     let found = attached_by(&mut Command::new(BINARY), pid, |memprof| {
-        let (mut before, limit) = (Duration::ZERO, Instant::now() + 3 * LIMIT);
-        while cpu_time(memprof) > before + Duration::from_millis(300) && Instant::now() < limit {
-            before = cpu_time(memprof);
-            std::thread::sleep(Duration::from_secs(5));
-        }
+        wait_until_idle(memprof);
         cont(pid);
         std::thread::sleep(Duration::from_secs(5));
     });
