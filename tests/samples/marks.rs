@@ -44,7 +44,13 @@ fn of_the_program() {
     (0..20).for_each(|n| workload.lines.tell(&format!("mark {n}")));
     m.said("keeps at most 16 marks");
     assert_eq!(marks(&m).len(), 16);
-    assert_eq!(m.lost(), [""; 0]);
+    // Some may have come faster than memprof could take them.
+    let lost = m.lost();
+    assert!(
+        lost.iter()
+            .all(|row| row.contains("marks of programs left out")),
+        "{lost:?}"
+    );
 }
 
 #[test]
