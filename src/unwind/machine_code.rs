@@ -30,6 +30,9 @@ const MAX_RELOCATIONS: usize = RELA_SIZE << 15;
 const LEAST: u64 = 16;
 /// If gaps are a smaller part of the code than one of this, they are what the compiler adds to each program.
 const SHARE: u64 = 64;
+/// More is code that a run-time system brings along (V8's built-in functions): it has conventions of its own, keeps frame
+/// pointers, and would take seconds. In bytes.
+const MAX_CODE: u64 = 1 << 20;
 
 /// The rules of code without unwind information, by address.
 #[derive(Debug, Default)]
@@ -45,7 +48,7 @@ impl MachineCode {
             .collect();
         let open: u64 = gaps.iter().map(|(start, end)| end - start).sum();
         let code: u64 = elf.code_segments().map(|segment| segment.size).sum();
-        if arch != Arch::X86_64 || open == 0 || open < code / SHARE {
+        if arch != Arch::X86_64 || open == 0 || open < code / SHARE || open > MAX_CODE {
             return Default::default();
         }
         let mut follower = Follower::new(elf, &gaps);

@@ -139,8 +139,8 @@ fn libraries_that_come_and_go() {
     agree(&[program, first, second, chains::PATIENT], None, 1);
 }
 
-/// This C library has no unwind information: memprof's stacks end in its first frame, and gdb continues by analysing the
-/// machine code. The common part must be the same.
+/// This C library has no unwind information: both analyse its machine code, and gdb ends where it finds no function. The
+/// common part must be the same.
 #[test]
 fn c_with_musl() {
     let Some(program) = chains::compile_chains("musl-gcc", "agree_musl", &["-static"]) else {
@@ -166,8 +166,12 @@ fn c_with_musl() {
         };
         for callers in ours {
             frames += callers.len();
+            let is_same = |theirs: &Callers| {
+                let known = theirs.iter().take_while(|(file, _)| file != "?");
+                known.zip(callers).all(|(theirs, ours)| theirs == ours)
+            };
             assert!(
-                theirs.iter().any(|t| t.starts_with(callers)),
+                theirs.iter().any(is_same),
                 "{leaf}: {ours:x?}, gdb: {theirs:x?}"
             );
         }

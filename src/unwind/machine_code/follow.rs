@@ -3,7 +3,8 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use iced_x86::{
-    Code, Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory, OpKind,
+    Code, Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory, Mnemonic,
+    OpKind,
 };
 
 use super::cases::Switch;
@@ -208,14 +209,22 @@ impl<'e> Follower<'e> {
         }
         function.returns |= leaves;
         // No call pushes the address behind a jump or a return. If it is returned to all the same, as at the end of a fiber, it
-        // is looked up at itself, unless its last byte has a rule.
+        // is looked up at itself, unless its last byte has a rule. (Nothing returns to padding.)
         let goes_on = paths[known..].iter().any(|to| to.at == next.at);
-        if !goes_on && !calls(&instruction) {
+        if !goes_on && !calls(&instruction) && !self.is_padding(next.at) {
             function.shorten(path.at);
         }
         let edges = paths[known..].iter().map(|to| (path.at, to.at));
         function.edges.extend(edges);
         Ok(())
+    }
+
+    /// Whether there is an instruction with which functions are filled up.
+    fn is_padding(&self, at: u64) -> bool {
+        let decoded = self
+            .code_at(at)
+            .map(|code| Decoder::with_ip(64, code, at, DecoderOptions::NONE).decode());
+        decoded.is_some_and(|i| matches!(i.mnemonic(), Mnemonic::Nop | Mnemonic::Int3))
     }
 
     /// Where a function goes on after an instruction that was reached on `path`; `next` is right behind it.

@@ -1,6 +1,6 @@
 /*
  * Functions without unwind information that have a pointer to zeros on the stack in the frame pointer register. Each touches
- * LEAF bytes: one itself, the other by a function that it calls.
+ * LEAF bytes: one itself, the other by a function that it calls. Their code does not show either what they have on the stack.
  */
 #define _GNU_SOURCE
 #include <stddef.h>
@@ -19,14 +19,16 @@ __attribute__((noinline, noclone, used)) void called_leaf(char *at)
 		((volatile char *)at)[i] = 1;
 }
 
+#define UNKNOWN_STACK "mov %rsp, %rax\nmov %rax, %rsp\n"
+
 void masked_leaf(char *at, long *zeros);
 void masked_caller(char *at, long *zeros);
 __asm__(".text\n.type masked_leaf, @function\nmasked_leaf:\n"
-	"push %rbp\nmov %rsi, %rbp\nmov $16, %ecx\n"
+	"push %rbp\nmov %rsi, %rbp\n" UNKNOWN_STACK "mov $16, %ecx\n"
 	"1: movb $1, (%rdi)\nadd $4096, %rdi\ndec %ecx\njnz 1b\n"
 	"pop %rbp\nret\n.size masked_leaf, .-masked_leaf\n"
 	".type masked_caller, @function\nmasked_caller:\n"
-	"push %rbp\nmov %rsi, %rbp\ncall called_leaf\npop %rbp\nret\n.size masked_caller, .-masked_caller\n");
+	"push %rbp\nmov %rsi, %rbp\n" UNKNOWN_STACK "call called_leaf\npop %rbp\nret\n.size masked_caller, .-masked_caller\n");
 
 int main(void)
 {
