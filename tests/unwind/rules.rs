@@ -379,7 +379,8 @@ fn a_function_cut_into_many_parts_does_not_take_for_ever() {
     let began = std::time::Instant::now();
     // Code that was not reached has no rule.
     assert!(rows(&made).iter().any(|(_, r)| *r == Rule::UNSUPPORTED));
-    assert!(began.elapsed().as_secs() < 10, "{:?}", began.elapsed());
+    // Without a limit it takes many minutes; with one, less than that also on a busy machine.
+    assert!(began.elapsed().as_secs() < 60, "{:?}", began.elapsed());
 }
 
 /// PLTs without unwind information, at 0x8000 in a file whose only function is elsewhere.
