@@ -1,4 +1,4 @@
-//! What a file like `/proc/PID/mountinfo` says of mounts.
+//! Parses `/proc/PID/mountinfo`: the mounts that a process sees.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
@@ -7,7 +7,7 @@ use std::path::PathBuf;
 /// A mount.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Mount {
-    /// Its number.
+    /// The kernel's number of the mount.
     pub id: u64,
     /// Major and minor number of its device.
     pub device: (u32, u32),

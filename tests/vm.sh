@@ -15,7 +15,7 @@
 # A guest has an ext4 disk. Prints one line per kernel, and at the end the result of each scenario of
 # tests/scenarios on each kernel, and on this machine's kernel if `cargo test --test scenarios` was run
 # before, and the failed tests with what their panics said. Exit status: 0 if every kernel passed, 1 if one failed, 77 if one was skipped (REQUIRE_VM=1 makes
-# that a failure). Installs nothing: it needs qemu-system-x86, busybox-static, e2fsprogs, apt and dpkg; for
+# that a failure). A QEMU older than 8.1 is replaced by that of this release's backports, in the same cache. Installs nothing: it needs qemu-system-x86, busybox-static, e2fsprogs, apt and dpkg; for
 # 64-bit ARM qemu-system-arm, gcc-aarch64-linux-gnu, libc6-dev-arm64-cross and, for arm64-run-*, Rust's standard library
 # (rustup target add aarch64-unknown-linux-gnu).
 set -uo pipefail
@@ -233,7 +233,7 @@ find_emulator() {
     local installed release package version from
     installed=$(qemu-system-x86_64 --version | sed -n '1s/.*version \([0-9.]*\).*/\1/p')
     [ "$(printf '%s\n' "$installed" 8.1 | sort -V | head -n 1)" != 8.1 ] || return 0
-    release=$(. /etc/os-release && echo "$VERSION_ID")
+    release=$(. /etc/os-release && echo "${VERSION_ID-}")
     version=$(${apt_there:-false} && apt-cache madison qemu-system-x86 | awk '{ print $3 }' | grep "~bpo$release+" | sort -V | tail -n 1)
     [ -n "$version" ] || return 0
     from=$cache/qemu-$version

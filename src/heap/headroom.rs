@@ -135,7 +135,7 @@ struct Hierarchy {
     version_2: bool,
 }
 
-/// Those of a file like `/proc/self/mountinfo`.
+/// The hierarchies that limit memory, in the text of a file like `/proc/self/mountinfo`.
 fn hierarchies(mountinfo: &[u8]) -> Vec<Hierarchy> {
     let hierarchy = |mount: Mount| {
         let version_2 = match mount.kind.as_str() {

@@ -10,6 +10,7 @@ use nix::sys::statfs::{CGROUP_SUPER_MAGIC, CGROUP2_SUPER_MAGIC, statfs};
 
 use super::is_own;
 use crate::event::Pid;
+use crate::mounts::{self, Mount};
 use crate::profile::CgroupMemory;
 use crate::residency::cgroup::{GroupFigures, Version};
 
@@ -110,14 +111,12 @@ impl Cgroup {
         if !self.dir.is_dir() {
             return Err(format!("the control group {dir} no longer exists"));
         }
-        let elsewhere = mounts()
-            .into_iter()
-            .find_map(|mount| mount.memory_of_version_1());
+        let elsewhere = mounted().into_iter().find(charges_memory);
         Err(match elsewhere {
-            Some(point) => format!(
+            Some(mount) => format!(
                 "{dir} has no memory controller: memory is charged to the groups of another hierarchy; give the group's \
                  directory below {}",
-                point.display()
+                mount.point.display()
             ),
             None => format!(
                 "the memory controller is not enabled in {dir}: the memory of its processes is charged to a group above \
@@ -150,37 +149,18 @@ fn below(dir: &Path) -> Vec<PathBuf> {
     dirs.map(|e| e.path()).collect()
 }
 
-/// A mounted file system.
-struct Mount {
-    point: PathBuf,
-    kind: String,
-    options: String,
+fn mounted() -> Vec<Mount> {
+    let text = fs::read("/proc/self/mountinfo").unwrap_or_default();
+    mounts::parse(&text).collect()
 }
 
-impl Mount {
-    /// Where it is mounted, if it is the hierarchy of version 1 that charges memory.
-    fn memory_of_version_1(self) -> Option<PathBuf> {
-        let memory = self.options.split(',').any(|option| option == "memory");
-        (self.kind == "cgroup" && memory).then_some(self.point)
-    }
-}
-
-/// Lines are `SOURCE POINT TYPE OPTIONS …`.
-fn mounts() -> Vec<Mount> {
-    let text = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
-    let mount = |line: &str| {
-        let mut words = line.split(' ').skip(1);
-        Some(Mount {
-            point: words.next()?.into(),
-            kind: words.next()?.to_owned(),
-            options: words.next()?.to_owned(),
-        })
-    };
-    text.lines().filter_map(mount).collect()
+/// Whether it is the hierarchy of version 1 that charges memory.
+fn charges_memory(mount: &Mount) -> bool {
+    mount.kind == "cgroup" && mount.options.split(',').any(|option| option == "memory")
 }
 
 fn mount_of_version_2() -> Option<PathBuf> {
-    let mut found = mounts().into_iter();
+    let mut found = mounted().into_iter();
     let found = found.find(|mount| mount.kind == "cgroup2");
     found.map(|mount| mount.point)
 }

@@ -50,7 +50,7 @@ impl Presence {
         }
     }
 
-    /// What a search for processes overlooks, in words, if this `/proc` hides some.
+    /// Says that a search for processes is incomplete, if this `/proc` hides some.
     pub fn overlooked() -> Option<&'static str> {
         // The first process belongs to root, and there is always one.
         (Presence::of(Pid(1)) == Presence::Hidden).then_some(

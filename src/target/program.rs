@@ -64,7 +64,7 @@ fn is_file(path: &Path) -> bool {
     looked_at(path).is_some_and(|about| about.is_file())
 }
 
-/// What the loader reads of a process's environment.
+/// The variables of a process's environment that the loader reads.
 #[derive(Default)]
 struct Environment {
     library_path: OsString,

@@ -16,11 +16,11 @@ pub struct FileTree {
     id: TreeId,
 }
 
-/// What distinguishes file trees: device and inode number of the root, and the number of its mount.
+/// Identifies a file tree: device and inode number of its root, and the number of the mount of the root.
 pub(crate) type TreeId = ((u64, u64), u64);
 
 impl FileTree {
-    /// That of a process; `None` if it is memprof's own, or if the process has ended.
+    /// The file tree of a process; `None` if it is memprof's own, or if the process has ended.
     pub(crate) fn of(pid: Pid) -> Option<FileTree> {
         let (root, own) = (root_of(pid).ok()?, handle_of(Path::new("/")).ok()?);
         let id = id_of(&root).ok()?;

@@ -4,8 +4,8 @@
 //! call, or because its address is taken. From its first instruction on, where the stack has only the return address, all
 //! paths are followed; each `push`, `pop` and sum says how much the stack has then.
 //!
-//! What is not certain has no rule. A function with a path that contradicts another, or that returns to something else than its
-//! return address, is left out; so is code after an instruction that takes the stack pointer from elsewhere, and code
+//! Code has no rule where the analysis is not certain. A function with a path that contradicts another, or that returns to
+//! anything but its return address, is left out; so is code after an instruction that takes the stack pointer from elsewhere, and code
 //! that two functions reach with different stacks.
 //!
 //! A function that clears the frame pointer register and has not saved it never returns: so begin programs and threads, as the
@@ -25,7 +25,7 @@ use crate::elf::{Elf, u32_at, u64_at};
 
 /// Size of an entry of the relocation table, and the maximum size of the part that is read, in bytes.
 const RELA_SIZE: usize = 24;
-const MAX_RELOCATIONS: usize = RELA_SIZE << 15;
+const MAX_RELA_BYTES: u64 = (RELA_SIZE as u64) << 15;
 /// Shorter gaps are padding between functions, in bytes.
 const LEAST: u64 = 16;
 /// If gaps are a smaller part of the code than one of this, they are what the compiler adds to each program.
@@ -52,10 +52,14 @@ impl MachineCode {
             return Default::default();
         }
         let mut follower = Follower::new(elf, &gaps);
-        // (A library's may mean nothing.)
+        // The entry of a library may mean nothing.
         follower.begin(elf.header_entry(), false);
-        symbols(elf).for_each(|start| follower.begin(start, true));
-        pointers(elf).for_each(|start| follower.begin(start, false));
+        for start in symbols(elf) {
+            follower.begin(start, true);
+        }
+        for start in pointers(elf) {
+            follower.begin(start, false);
+        }
         let mut rules = MachineCode::default();
         let mut spans: Vec<Span> = Vec::new();
         for (start, end, rule) in follower.rules() {
@@ -85,8 +89,8 @@ impl MachineCode {
     }
 }
 
-/// Where functions begin by the symbol tables. (A damaged one has none.)
-fn symbols(elf: &Elf) -> impl Iterator<Item = u64> {
+/// The beginnings of functions in the symbol tables. A damaged table has none.
+fn symbols(elf: &Elf) -> Vec<u64> {
     let mut found = Vec::new();
     let tables = [SHT_SYMTAB, SHT_DYNSYM].map(|kind| elf.section_of_kind(kind));
     for table in tables.into_iter().flatten() {
@@ -97,18 +101,18 @@ fn symbols(elf: &Elf) -> impl Iterator<Item = u64> {
             Ok(())
         });
     }
-    found.into_iter()
+    found
 }
 
 /// The addresses that the loader writes into data: some are those of functions.
-fn pointers(elf: &Elf) -> impl Iterator<Item = u64> {
+fn pointers(elf: &Elf) -> Vec<u64> {
     let dynamic = elf.dynamic();
     let value = |wanted| {
         let found = dynamic.iter().find(|(tag, _)| *tag == wanted);
         found.map(|(_, value)| *value)
     };
     let table = value(DT_RELA).and_then(|at| elf.loaded_at(at));
-    let size = value(DT_RELASZ).map_or(0, |size| size.min(MAX_RELOCATIONS as u64));
+    let size = value(DT_RELASZ).map_or(0, |size| size.min(MAX_RELA_BYTES));
     let mut bytes = vec![0; size as usize];
     let got = table.and_then(|(segment, inside)| {
         let offset = segment.offset.checked_add(inside)?;
@@ -117,6 +121,5 @@ fn pointers(elf: &Elf) -> impl Iterator<Item = u64> {
     bytes.truncate(got.unwrap_or(0));
     let entries = bytes.chunks_exact(RELA_SIZE);
     let relative = entries.filter(|entry| u32_at(entry, 8) == R_X86_64_RELATIVE.0);
-    let pointers: Vec<u64> = relative.map(|entry| u64_at(entry, 16)).collect();
-    pointers.into_iter()
+    relative.map(|entry| u64_at(entry, 16)).collect()
 }

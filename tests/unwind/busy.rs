@@ -12,6 +12,7 @@ use crate::common::process::eventually;
 
 /// Most time for the preparations of `busy.sh`: compilers, databases.
 const PREPARED: Duration = Duration::from_secs(300);
+
 /// A program at work, with all that it has started.
 pub struct Busy {
     child: Child,

@@ -232,6 +232,12 @@ fn as_gdb_at_random_stops() {
         if often.is_some() {
             roots(&name);
         }
+        let total: usize = verdicts.values().sum();
+        assert!(total > 0, "{name}: gdb stopped it never");
+        if USUAL.contains(&&*name) {
+            let equal = verdicts.get(&Verdict::Equal).copied().unwrap_or(0);
+            assert!(equal * 10 >= total * 9, "{name}: {verdicts:?}");
+        }
         wrong.extend(verdicts.into_keys().filter_map(|v| match v {
             Verdict::Wrong(text) => Some(format!("{name}: {text}")),
             _ => None,

@@ -281,7 +281,7 @@ impl Samplers {
         self.found
     }
 
-    /// What is missing of samples and marks.
+    /// Counts missing samples and marks.
     pub(super) fn losses(&self, losses: &mut Losses) {
         losses.add(
             "samplers of allocations that memprof could not listen to",

@@ -7,10 +7,10 @@ use crate::elf::{Elf, u32_at, u64_at};
 /// Maximum number of cases of a table.
 const MAX_CASES: u64 = 1024;
 
-/// What the instructions before a jump have said of its table.
+/// The table of a jump, as far as the instructions before the jump show it.
 #[derive(Clone, Copy, Default)]
 pub struct Switch {
-    /// Its address.
+    /// The address of the table.
     table: Option<u64>,
     /// The number of its last case.
     last: Option<u64>,
