@@ -22,8 +22,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
-use memprof::event::Pid;
 use memprof::heap::{Approach, SnapshotOptions, Stages};
+use memprof::sys::ids::Pid;
 use support::pairs::{Aim, check, is_full, median, number};
 use support::profiler::Profiler;
 use support::workload::{Workload, compile, figure};

@@ -31,9 +31,9 @@ use std::time::Instant;
 
 use self::ancestry::Ancestry;
 use self::ended::EndedSpaces;
-use crate::event::{Event, MmId, Pid, ProcessChange, ProcessEvent, StackId, StackSeen};
+use crate::event::{Event, ProcessChange, ProcessEvent, StackSeen};
 use crate::file_paths::FilePaths;
-use crate::interpreter::FunctionTable;
+use crate::interpreter::functions::FunctionTable;
 use crate::jit::Problems;
 use crate::modules::{AddressMap, ModuleTable};
 use crate::probe::{Probe, UsedStacks};
@@ -42,6 +42,7 @@ use crate::residency::{Classifier, Kept, MapCounts, Method, Pages, Scanner, cate
 use crate::samples::Samples;
 use crate::space::Space;
 use crate::stack::StackTable;
+use crate::sys::ids::{MmId, Pid, StackId};
 use crate::target::Container;
 
 /// All that is known about the followed processes.

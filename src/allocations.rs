@@ -15,14 +15,14 @@ pub use marks::MarkTime;
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use crate::event::Pid;
-use crate::export::Report;
 use crate::measure::{
     ALLOC_OBJECTS, ALLOC_SPACE, ColumnId, INUSE_OBJECTS, INUSE_SPACE, TEMPORARY_OBJECTS,
     TEMPORARY_SPACE,
 };
+use crate::profile::Report;
 use crate::profile::{Amounts, Profile, Sample, Stack, Uncertainty};
 use crate::samples::Estimate;
+use crate::sys::ids::Pid;
 
 /// A sampled allocation. Times are in ns since the first one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

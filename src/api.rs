@@ -15,7 +15,6 @@ mod export;
 mod files;
 mod fixed;
 mod functions;
-mod grown_by;
 mod health;
 mod heap;
 mod heap_diff;
@@ -50,6 +49,7 @@ use std::time::Instant;
 
 use tokio::sync::Semaphore;
 
+use crate::collect::ProviderError;
 use crate::series::Series;
 use events::Events;
 use heap::Heaps;
@@ -58,11 +58,10 @@ use marks::{Mark, Marks};
 use reply_builder::{Again, Queue, ReplyBuilder, Shown};
 use view::View;
 
-pub use crate::export::Report;
+pub use crate::profile::Report;
 pub use futures_util::future::BoxFuture;
-pub use grown_by::{GrownBy, GrownRow};
 pub use opened::Opened;
-pub use provider::{HeapOptions, HeapSnapshot, LastScan, Provider, ProviderError, Status};
+pub use provider::Provider;
 pub use reply::{ApiError, Body, EVENTS, Reply};
 pub use request::{Ask, Request, RequestParts};
 pub use route::{Method, ROUTES, Route, SMALL_BODY};
@@ -207,9 +206,9 @@ mod tests {
     use std::sync::atomic::{AtomicU64, Ordering};
 
     use super::*;
-    use crate::event::Pid;
     use crate::export::json::{EMPTY_TREE, Short};
     use crate::profile::Frame;
+    use crate::sys::ids::Pid;
     use crate::tree::testing::{at, kib, profile, symbols};
 
     struct Fixed(Result<Arc<Report>, ProviderError>);

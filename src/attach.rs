@@ -14,3 +14,20 @@ mod safe_point;
 mod walk;
 
 pub use command::run;
+
+use std::time::Duration;
+
+use crate::target::ProcessTarget;
+
+/// What `memprof attach-heap` does.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AttachConfig {
+    /// The process that is to load the library.
+    pub target: ProcessTarget,
+    /// Whether the user has agreed.
+    pub agreed: bool,
+    /// For how many allocated bytes one sample stands on average.
+    pub interval: u64,
+    /// How long memprof looks for a safe moment, and how long the loader may take then.
+    pub wait: Duration,
+}

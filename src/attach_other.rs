@@ -2,7 +2,7 @@
 
 use anyhow::{Result, bail};
 
-use crate::config::AttachConfig;
+use crate::attach::AttachConfig;
 
 /// There is none.
 ///

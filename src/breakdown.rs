@@ -17,11 +17,11 @@ use std::fs;
 
 use serde::Serialize;
 
-use crate::event::Pid;
 use crate::residency::category::{Categories, executable};
 use crate::residency::smaps::{self, Figures};
 use crate::residency::threads::{self, Threads};
 use crate::residency::{Classifier, Result, figures};
+use crate::sys::ids::Pid;
 use crate::target;
 use accounts::Accounts;
 
@@ -193,7 +193,7 @@ pub fn measure(pid: Pid, show: Show) -> Result<Breakdown> {
     })?;
     let after = rollup(pid)?;
     let mut breakdown = finish(pid, accounts, &threads, (before, after), show);
-    breakdown.runs_as = crate::modules::runs_as(pid);
+    breakdown.runs_as = crate::sys::run_name::runs_as(pid);
     breakdown.page_tables = figures::status(pid)?.page_tables;
     Ok(breakdown)
 }

@@ -18,7 +18,8 @@ use std::io;
 use clap::{ArgGroup, ColorChoice, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use self::profile::ProfileArgs;
-use crate::config::{AttachConfig, Config, DiffConfig, HeapConfig, MapsConfig, OpenConfig};
+use crate::attach::AttachConfig;
+use crate::config::{Config, DiffConfig, HeapConfig, MapsConfig, OpenConfig};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -134,7 +135,7 @@ pub fn parse() -> Run {
 ///
 /// ```
 /// use memprof::cli::{self, Run};
-/// use memprof::event::Pid;
+/// use memprof::sys::ids::Pid;
 /// use memprof::target::Selector;
 ///
 /// let line = "memprof --pid 1234 --no-server --output out.svg";

@@ -4,17 +4,16 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{Result, bail};
 use clap::ValueEnum;
 
 use crate::allocations::Filter;
 use crate::breakdown::Show;
 use crate::debuginfod::Wish;
-use crate::event::Pid;
 use crate::exact::ExactOptions;
 use crate::export::{ExportOptions, Exporter};
 use crate::freeze::{Freeze, MAX_FREEZE};
 use crate::gate::Gate;
+use crate::heap::At;
 use crate::heap::SnapshotOptions;
 use crate::interpreter::Wanted;
 use crate::measure::HEAP;
@@ -22,9 +21,9 @@ use crate::probe::{FRAME_LIMITS, Stacks, Unwind};
 use crate::push;
 use crate::screen::ScreenOptions;
 use crate::server::Listen;
-use crate::session::held::At;
 use crate::source::{self, Source};
-use crate::target::{self, Presence, Selector};
+use crate::target::ProcessTarget;
+use crate::target::Selector;
 
 /// Configuration of a profiling session.
 pub struct Config {
@@ -221,15 +220,6 @@ pub enum HeapFormat {
     Html,
 }
 
-/// The process that `memprof maps` or `memprof heap` inspects.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum ProcessTarget {
-    /// The process with this id.
-    Pid(Pid),
-    /// The process with this name.
-    Comm(String),
-}
-
 /// Configuration of `memprof maps`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MapsConfig {
@@ -239,39 +229,6 @@ pub struct MapsConfig {
     pub show: Show,
     /// The output format.
     pub format: TableFormat,
-}
-
-impl ProcessTarget {
-    /// Finds the process.
-    ///
-    /// # Errors
-    /// No process has the name, or several have.
-    pub fn process(&self) -> Result<Pid> {
-        match self {
-            ProcessTarget::Pid(pid) => Ok(*pid),
-            ProcessTarget::Comm(name) => match target::find(name, false)? {
-                Some(found) => Ok(found.pid),
-                None => {
-                    let lists = "`ps -e` lists the names of all processes";
-                    let helps = Presence::overlooked().unwrap_or(lists);
-                    bail!("no process is named {name}; {helps}")
-                }
-            },
-        }
-    }
-}
-
-/// Configuration of `memprof attach-heap`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct AttachConfig {
-    /// The process that is to load the library.
-    pub target: ProcessTarget,
-    /// Whether the user has agreed.
-    pub agreed: bool,
-    /// For how many allocated bytes one sample stands on average.
-    pub interval: u64,
-    /// How long memprof looks for a safe moment, and how long the loader may take then.
-    pub wait: Duration,
 }
 
 /// What `memprof heap` inspects.

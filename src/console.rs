@@ -12,14 +12,13 @@ use tracing_subscriber::fmt::time::uptime;
 use tracing_subscriber::prelude::*;
 
 use crate::patient::Patient;
-use crate::screen::News;
 
 /// Maximum number of messages kept while the view owns the terminal; further ones are only counted.
 const MOST: usize = 200;
 
 /// Messages held back until the terminal is released.
 struct Held {
-    to: News,
+    to: Box<dyn Fn(&str) + Send>,
     messages: Vec<String>,
     further: usize,
 }
@@ -78,7 +77,7 @@ pub(crate) fn print(message: &str) {
     match &mut *HELD.lock().unwrap_or_else(PoisonError::into_inner) {
         None => write(message),
         Some(held) => {
-            held.to.message(message);
+            (held.to)(message);
             if held.messages.len() < MOST {
                 held.messages.push(message.to_owned());
             } else {
@@ -94,10 +93,10 @@ fn write(message: &str) {
     let _ = Patient::new(&io::stderr()).write_all(line.as_bytes());
 }
 
-/// Sends messages to the view from now on.
-pub(crate) fn hold(to: News) {
+/// Sends messages to `to` from now on.
+pub(crate) fn hold(to: impl Fn(&str) + Send + 'static) {
     let held = Held {
-        to,
+        to: Box::new(to),
         messages: Vec::new(),
         further: 0,
     };

@@ -1,57 +1,10 @@
 //! Domain types: what the probe saw, independent of BPF and HTTP.
 
-use std::fmt;
-
 use crate::interpreter::Kind;
-
-/// A process id (thread group id) as seen from memprof's own pid namespace.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Pid(pub u32);
-
-impl fmt::Display for Pid {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
-    }
-}
-
-/// One address space (the kernel's `mm_struct`), numbered by the probe in the order it was followed.
-///
-/// Totals are keyed by address space, not by process: a `vfork` or `CLONE_VM` child faults into its
-/// parent's, and `exec` gives a process a new one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct MmId(pub u32);
-
-/// A distinct call stack, numbered by the probe when first seen. Processes that run the same code share it. Once
-/// nothing refers to it any more, its number can be given to another stack.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct StackId(pub u32);
-
-/// A virtual address in a followed process.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Addr(pub u64);
-
-impl fmt::Debug for Addr {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:#x}", self.0)
-    }
-}
-
-/// A file that code is mapped from, by the number that user space assigned to it for the probe.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct FileNumber(pub u32);
-
-/// A file that code is mapped from, as the kernel knows it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct FileKey {
-    /// The kernel's own device number (`s_dev`), which can differ from that of `stat`; 0 for the vDSO.
-    pub dev: u32,
-    /// Inode number.
-    pub ino: u64,
-    /// Modification time of its contents, in ns since the epoch.
-    pub modified: u64,
-    /// Size in bytes.
-    pub size: u64,
-}
+use crate::jit::NamesWritten;
+use crate::modules::FileNumber;
+use crate::profile::Outcome;
+use crate::sys::ids::{Addr, FileKey, MmId, Pid, StackId};
 
 /// The position of a frame's code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -116,103 +69,6 @@ pub struct FunctionSeen {
     pub name: String,
     /// The file of its source; cut at the beginning with `…` if it is long.
     pub file: String,
-}
-
-/// How a stack walk ended; kept with every stack and shown next to every total.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Outcome {
-    /// The walk reached the outermost frame.
-    Complete,
-    /// The walk reached the outermost frame, with the help of frame pointers where code had no table.
-    Assisted,
-    /// Some frames are kept, but the walk could not continue.
-    Partial(PartialReason),
-    /// No stack was taken (`--unwind off`).
-    NotTaken,
-}
-
-/// Why a walk stopped before the outermost frame.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum PartialReason {
-    /// The next frame's memory could not be read.
-    UnreadableStack,
-    /// The frame pointer register did not hold a frame pointer: code built without them.
-    NoFramePointer,
-    /// The stack has more frames than the walk's limit.
-    DepthLimit,
-    /// The code lies in no known mapping: mapped a moment ago, or a damaged stack.
-    NoMapping,
-    /// The code was generated at run time (JIT), and its frame pointer leads nowhere.
-    Jit,
-    /// The code's file has no unwind table (yet), or the table does not cover the address.
-    NoTable,
-    /// The unwind table has a rule that the walk cannot follow.
-    UnsupportedRule,
-}
-
-impl PartialReason {
-    /// Short label for the node that groups the stacks that were cut off for this reason.
-    pub fn label(self) -> &'static str {
-        match self {
-            PartialReason::UnreadableStack => "unreadable stack",
-            PartialReason::NoFramePointer => "no frame pointer",
-            PartialReason::DepthLimit => "depth limit, see --max-frames",
-            PartialReason::NoMapping => "code in no known file",
-            PartialReason::Jit => "code made at run time (JIT)",
-            PartialReason::NoTable => "no unwind table",
-            PartialReason::UnsupportedRule => "unsupported unwind rule",
-        }
-    }
-}
-
-impl Outcome {
-    /// Why the walk stopped before the outermost frame, if it did.
-    pub fn cut_off(self) -> Option<PartialReason> {
-        match self {
-            Outcome::Partial(reason) => Some(reason),
-            Outcome::Complete | Outcome::Assisted | Outcome::NotTaken => None,
-        }
-    }
-
-    /// Whether the walk reached the outermost frame.
-    pub fn is_complete(self) -> bool {
-        matches!(self, Outcome::Complete | Outcome::Assisted)
-    }
-
-    /// Every outcome.
-    const ALL: [Outcome; 10] = [
-        Outcome::Complete,
-        Outcome::Assisted,
-        Outcome::Partial(PartialReason::UnreadableStack),
-        Outcome::Partial(PartialReason::NoFramePointer),
-        Outcome::Partial(PartialReason::DepthLimit),
-        Outcome::Partial(PartialReason::NoMapping),
-        Outcome::Partial(PartialReason::Jit),
-        Outcome::Partial(PartialReason::NoTable),
-        Outcome::Partial(PartialReason::UnsupportedRule),
-        Outcome::NotTaken,
-    ];
-
-    /// Looks up an outcome by its label.
-    pub(crate) fn by_label(label: &str) -> Option<Outcome> {
-        Outcome::ALL.into_iter().find(|o| o.label() == label)
-    }
-
-    /// Short lower-case label for reports.
-    pub fn label(self) -> &'static str {
-        match self {
-            Outcome::Complete => "complete",
-            Outcome::Assisted => "complete, assisted by frame pointers",
-            Outcome::Partial(PartialReason::UnreadableStack) => "partial: unreadable stack",
-            Outcome::Partial(PartialReason::NoFramePointer) => "partial: no frame pointer",
-            Outcome::Partial(PartialReason::DepthLimit) => "partial: depth limit",
-            Outcome::Partial(PartialReason::NoMapping) => "partial: code in no known file",
-            Outcome::Partial(PartialReason::Jit) => "partial: code made at run time (JIT)",
-            Outcome::Partial(PartialReason::NoTable) => "partial: no unwind table",
-            Outcome::Partial(PartialReason::UnsupportedRule) => "partial: unsupported unwind rule",
-            Outcome::NotTaken => "not taken",
-        }
-    }
 }
 
 /// What the probe reports through the ring buffer, in order of occurrence.
@@ -290,17 +146,6 @@ pub struct OomVictim {
     pub mm: MmId,
     /// When, in ns of `CLOCK_MONOTONIC`.
     pub at: u64,
-}
-
-/// A write to a file that is named like a perf map.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct NamesWritten {
-    /// The address space of the process that has written.
-    pub mm: MmId,
-    /// The file's inode number.
-    pub inode: u64,
-    /// Where in the file the write ended, in bytes.
-    pub end: u64,
 }
 
 /// Code that the probe cannot bind to a file's table by itself.

@@ -10,16 +10,13 @@ mod imports;
 mod site;
 
 use std::collections::HashMap;
-use std::sync::Arc;
 
 use object::elf::{EM_X86_64, SHT_DYNSYM, SHT_SYMTAB, STT_FUNC};
 
-use crate::capability::KernelVersion;
 use crate::elf::{Elf, ElfError, u16_at, u32_at, u64_at};
-use crate::profile::Stack;
+use crate::sys::kernel_version::KernelVersion;
 use crate::target_file::ReadAt;
 use crate::unwind::FunctionRanges;
-use crate::wire::exact_flag;
 use exits::Exits;
 use functions::{Kind, Signature};
 use imports::Imports;
@@ -85,15 +82,6 @@ pub struct Function {
     /// Whether the kernel emulates the instructions of the traps, which costs 1 µs, or lets the processor execute one alone,
     /// which costs 15 to 50.
     pub emulated: bool,
-}
-
-/// The sizes of a stack's allocations.
-#[derive(Clone, Debug)]
-pub struct StackSizes {
-    /// The stack; `None` if it was lost.
-    pub stack: Option<Arc<Stack>>,
-    /// Numbers of allocations by the number of bits of their size in bytes.
-    pub sizes: Vec<u64>,
 }
 
 /// A symbol of the table, found in a file.
@@ -267,23 +255,21 @@ fn symbols(elf: &Elf<'_>) -> Result<Vec<Found>, ElfError> {
 }
 
 fn cookie(signature: &Signature, site: &Site, exits: bool) -> u64 {
-    let none = exact_flag::EXACT_NO_REGISTER.0 as u8;
-    let at = |argument: Option<u8>| argument.map_or(none, |a| site.registers[usize::from(a)]);
+    let at = |argument: Option<u8>| {
+        argument.map_or(flag::NO_REGISTER, |a| site.registers[usize::from(a)])
+    };
     let mut flags = 0;
     for (flag, set) in [
         (
-            exact_flag::EXACT_RESIZES,
+            flag::RESIZES,
             matches!(signature.kind, Kind::Resizes | Kind::ResizesOrFrees),
         ),
-        (
-            exact_flag::EXACT_FREES,
-            signature.kind == Kind::ResizesOrFrees,
-        ),
-        (exact_flag::EXACT_STORES, signature.kind == Kind::Stores),
-        (exact_flag::EXACT_NO_RETURN, signature.throws && !exits),
-        (exact_flag::EXACT_EXITS, exits),
+        (flag::FREES, signature.kind == Kind::ResizesOrFrees),
+        (flag::STORES, signature.kind == Kind::Stores),
+        (flag::NO_RETURN, signature.throws && !exits),
+        (flag::EXITS, exits),
     ] {
-        flags |= if set { flag.0 as u8 } else { 0 };
+        flags |= if set { flag } else { 0 };
     }
     let bytes = [
         at(signature.size),
@@ -292,6 +278,16 @@ fn cookie(signature: &Signature, site: &Site, exits: bool) -> u64 {
         flags,
     ];
     u64::from(u32::from_le_bytes(bytes))
+}
+
+/// The values of `enum exact_flag` in `memprof.h`; `wire` checks at compile time that they agree.
+pub(crate) mod flag {
+    pub(crate) const RESIZES: u8 = 1;
+    pub(crate) const STORES: u8 = 2;
+    pub(crate) const NO_RETURN: u8 = 4;
+    pub(crate) const FREES: u8 = 8;
+    pub(crate) const EXITS: u8 = 16;
+    pub(crate) const NO_REGISTER: u8 = 0xff;
 }
 
 #[cfg(test)]

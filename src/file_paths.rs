@@ -16,10 +16,11 @@ use std::time::{Duration, Instant, SystemTime};
 
 use directories::Directories;
 
-use crate::event::Pid;
 use crate::proc_dir;
-use crate::profile::{FileId, KnownPath, PathFrom};
+use crate::profile::{KnownPath, PathFrom};
 use crate::residency::{Vma, file_id};
+use crate::sys::file_id::FileId;
+use crate::sys::ids::Pid;
 
 /// Minimum time between searches of open files, and the most files per search.
 const LOOK_PAUSE: Duration = Duration::from_secs(1);

@@ -34,7 +34,7 @@ use serde::{Deserialize, Serialize};
 use std::time::{Duration, Instant};
 
 pub(crate) use crate::clock::now_ns;
-use crate::event::Pid;
+use crate::sys::ids::Pid;
 #[cfg(target_arch = "x86_64")]
 pub(crate) use apart::Apart;
 use claims::Claims;

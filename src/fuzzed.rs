@@ -47,7 +47,7 @@ pub mod target {
     mod container;
     pub use container::Container;
 
-    pub fn comm(_: crate::event::Pid) -> Option<String> {
+    pub fn comm(_: crate::sys::ids::Pid) -> Option<String> {
         None
     }
 }

@@ -2,9 +2,9 @@
 
 use std::fmt;
 
-use crate::export::Report;
 use crate::measure::Unit;
 use crate::profile::Kind;
+use crate::profile::Report;
 use crate::tree::Table;
 
 /// A limit; it fires if a figure is above it.

@@ -6,13 +6,12 @@
 //! | which file contains an interpreter, and its layout | [`find`], one file for each interpreter |
 //! | walking its frames, describing its functions | `src/bpf/python.bpf.h`, `ruby.bpf.h`: one file for each interpreter |
 //! | their place among the native frames | `src/bpf/interpreter.bpf.h` |
-//! | functions by number, and lines of their instructions | [`FunctionTable`] |
+//! | functions by number, and lines of their instructions | `collect::functions` |
 
-mod functions;
+pub(crate) mod functions;
 mod python;
 mod ruby;
 
-pub use self::functions::FunctionTable;
 pub(crate) use self::python::{Layout as PythonLayout, Python};
 pub(crate) use self::ruby::{Ruby, qualified};
 use crate::elf::Elf;

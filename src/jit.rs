@@ -28,9 +28,10 @@ pub use self::ranges::{Added, Budget, Code, Ranges};
 pub use self::waiting::Renamed;
 use self::waiting::{Forgotten, Waiting};
 use crate::clock;
-use crate::event::{NamesWritten, Pid};
 use crate::modules::{AddressMap, ModuleTable};
 use crate::profile::{Frame, FunctionName, Origin};
+use crate::sys::ids::MmId;
+use crate::sys::ids::Pid;
 use crate::target_file::{ReadAt, TargetFile};
 
 /// What the names of all processes' code may take, in bytes.
@@ -43,6 +44,17 @@ const LOOK_AGAIN: Duration = Duration::from_millis(200);
 const MOST_WAITING: usize = 4096;
 
 static SHARED: LazyLock<Budget> = LazyLock::new(|| Budget::new(MOST_BYTES));
+
+/// A write to a file that is named like a perf map.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NamesWritten {
+    /// The address space of the process that has written.
+    pub mm: MmId,
+    /// The file's inode number.
+    pub inode: u64,
+    /// Where in the file the write ended, in bytes.
+    pub end: u64,
+}
 
 /// What could not be read, counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

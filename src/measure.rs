@@ -1,7 +1,7 @@
 //! Measures: what the figures of a report count, and in which unit.
 //!
 //! Residency is the measure of every report: bytes of resident and cached pages
-//! ([`Usage`](crate::profile::Usage)), which add up to the kernel's figures. Every other measure has columns of its
+//! ([`Usage`](crate::sys::usage::Usage)), which add up to the kernel's figures. Every other measure has columns of its
 //! own, in its own unit, and is in no sum of residency. Its figures are kept per stack next to the resident bytes
 //! ([`Amounts`](crate::profile::Amounts)), and each column is a [`Kind`](crate::profile::Kind) that trees, tables,
 //! diffs, the time series, metrics and exports can show.
@@ -14,6 +14,7 @@ mod kernel_memory;
 mod residency;
 mod shared;
 
+pub use heap::TEMPORARY;
 pub(crate) use heap::{
     ALLOC_OBJECTS, ALLOC_SPACE, EXACT, HEAP, INUSE_OBJECTS, INUSE_SPACE, TEMPORARY_OBJECTS,
     TEMPORARY_SPACE, WINDOW,
@@ -34,7 +35,7 @@ pub struct Measure {
     /// Whether replies and files state its figures even if they were not counted, as they have done from the start. Figures
     /// of other measures are left out where they are 0.
     pub always_stated: bool,
-    /// Its columns. Residency has none, because its kinds are the fields of [`Usage`](crate::profile::Usage).
+    /// Its columns. Residency has none, because its kinds are the fields of [`Usage`](crate::sys::usage::Usage).
     pub columns: &'static [Column],
 }
 

@@ -12,10 +12,10 @@ use std::time::{Duration, Instant};
 
 use nix::unistd::{Pid as Tid, gettid};
 
-use crate::event::Pid;
 use crate::privileges::{self, Role};
 use crate::proc_dir;
 use crate::proc_text;
+use crate::sys::ids::Pid;
 
 /// After so long the lock counts as held. `fork` and `munmap` of gigabytes take tens of milliseconds.
 const PATIENCE: Duration = Duration::from_millis(100);

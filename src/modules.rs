@@ -22,18 +22,18 @@ use nix::sys::resource::{Resource, getrlimit};
 pub(crate) use self::code_mappings::Mapping;
 use self::run_name::Executable;
 use crate::elf::Segment;
-use crate::event::{FileNumber, Pid};
 use crate::mmap_lock;
 use crate::proc_dir;
 use crate::profile::{Frame, FunctionName, FunctionRoom, Functions, Module, ModuleId, Origin};
 use crate::residency::ThrottledFile;
 use crate::symbol::Language;
+use crate::sys::ids::Pid;
+use crate::sys::run_name::base_name;
 use crate::target_file::{FileTree, TargetFile, TreeId, about_path};
 
 pub use self::moved::MovedCode;
 pub use self::open::open_regular;
 pub(crate) use self::open::{file_of, mapped_file};
-pub(crate) use self::run_name::runs_as;
 
 /// A [`ModuleId`] has 16 bits; its last value marks frames without a module.
 pub(crate) const MAX_MODULES: usize = 65_534;
@@ -41,6 +41,10 @@ pub(crate) const MAX_MODULES: usize = 65_534;
 const MAX_VDSO_IMAGES: usize = 4;
 /// Memory that the names of functions without machine code of their own may take, in bytes.
 const MAX_FUNCTION_BYTES: usize = 64 << 20;
+
+/// A file that code is mapped from, by the number that user space assigned to it for the probe.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct FileNumber(pub u32);
 
 /// All executable files seen, each once.
 #[derive(Debug)]
@@ -375,7 +379,7 @@ impl AddressMap {
     /// # Examples
     ///
     /// ```
-    /// use memprof::event::Pid;
+    /// use memprof::sys::ids::Pid;
     /// use memprof::modules::{AddressMap, ModuleTable};
     ///
     /// fn here() {}
@@ -503,11 +507,6 @@ impl AddressMap {
     pub fn is_empty(&self) -> bool {
         self.ranges.is_empty()
     }
-}
-
-fn base_name(path: &Path) -> String {
-    let name = path.file_name().unwrap_or(path.as_os_str());
-    name.to_string_lossy().into_owned()
 }
 
 fn path_of(bytes: &[u8]) -> &Path {

@@ -19,9 +19,9 @@ mod tables;
 #[cfg(test)]
 mod tests;
 
+use crate::sys::kernel_version::KernelVersion;
 pub use config::{FRAME_LIMITS, Overhead, ProbeConfig, Stacks, Unwind};
 pub use exact::SeenCalls;
-pub(crate) use exact::kernel;
 use fault_events::FaultEvents;
 pub use fault_events::{FaultsSeen, SharedFaultsSeen};
 use faults::FaultHooks;
@@ -42,10 +42,11 @@ use anyhow::{Context, Result};
 use libbpf_rs::{AsRawLibbpf, Link, MapCore, RingBuffer, libbpf_sys};
 
 use self::stacks::StackSlots;
-use crate::event::{Event, FunctionKey, MmId, Pid};
+use crate::event::{Event, FunctionKey};
 use crate::measure::{EXACT, MEASURES, Measure, WINDOW};
 use crate::profile::{Faults, Losses};
 use crate::source::Source;
+use crate::sys::ids::{MmId, Pid};
 use crate::wire::{self, MemprofSkel};
 
 /// Records taken from the ring buffer per call: about a millisecond of work.
@@ -268,7 +269,7 @@ impl Probe {
     /// programs, it only skipped those that would have interrupted themselves, which are no losses. `fault_kernel` does that:
     /// the walk of a stack may read a bad address. So its skips are not counted.)
     fn skipped_programs(&self) -> u64 {
-        if exact::kernel() < hooks::PREEMPTS_PROGRAMS {
+        if KernelVersion::running() < hooks::PREEMPTS_PROGRAMS {
             return 0;
         }
         let progs = &self.skel.progs;

@@ -10,7 +10,7 @@ use std::fs::{self, File};
 use std::io;
 use std::path::PathBuf;
 
-use crate::event::Pid;
+use crate::sys::ids::Pid;
 
 /// Maximum number of looks at the list of threads. Each further one means that all that were listed have ended meanwhile.
 const LOOKS: usize = 16;

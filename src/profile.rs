@@ -16,9 +16,12 @@ mod kind;
 mod losses;
 mod members;
 mod oom_kills;
+mod outcome;
 mod parts;
 mod place;
+mod report;
 mod shown;
+mod sizes;
 mod uncertainty;
 mod usage;
 
@@ -30,23 +33,28 @@ pub use freeze_outcome::FreezeOutcome;
 pub(crate) use functions::Room as FunctionRoom;
 pub use functions::{FunctionName, Functions, Origin, Position};
 pub(crate) use groups::GroupTotal;
-pub use kernel_figures::{Agreement, KernelFigures, Verdict};
+pub use kernel_figures::{Agreement, Verdict};
 pub use kind::Kind;
 pub use losses::Losses;
 pub(crate) use members::Member;
 pub use oom_kills::{LastFigures, OomKill, OomKills};
+pub use outcome::{Outcome, PartialReason};
 pub(crate) use parts::Subset;
-pub use place::{CachedFile, FileId, KnownPath, MappedBytes, Mapping, PathFrom, Places};
+pub use place::{CachedFile, KnownPath, MappedBytes, Mapping, PathFrom, Places};
+pub use report::Report;
 pub use shown::Frames;
+pub use sizes::StackSizes;
 pub(crate) use uncertainty::{ErrorSum, Margin, Parts};
 pub use uncertainty::{UncertainPart, Uncertainty, UncertaintyOf};
-pub use usage::{Amounts, Usage};
+pub use usage::Amounts;
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use crate::event::{Outcome, Pid};
 use crate::measure::{Column, MEASURES, Measure};
+use crate::sys::ids::Pid;
+use crate::sys::kernel_figures::KernelFigures;
+use crate::sys::usage::Usage;
 use crate::target::Container;
 
 /// The memory attributed to one stack.

@@ -49,8 +49,9 @@ pub use scan::{Method, Pages, Scanner};
 pub use throttle::ThrottledFile;
 pub use vma::{Backing, Perms, Vma, VmaKind};
 
-use crate::event::Pid;
-use crate::profile::{KernelFigures, Usage};
+use crate::sys::ids::Pid;
+use crate::sys::kernel_figures::KernelFigures;
+use crate::sys::usage::Usage;
 
 /// The memory totals of one process.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -22,18 +22,17 @@ use std::time::Duration;
 
 use history::History;
 
-use crate::event::{MmId, SampleFreed, SampledAllocation, StackId};
+use crate::event::{SampleFreed, SampledAllocation};
+use crate::measure::TEMPORARY;
 use crate::measure::{
     ALLOC_OBJECTS, ALLOC_SPACE, ColumnId, INUSE_OBJECTS, INUSE_SPACE, TEMPORARY_OBJECTS,
     TEMPORARY_SPACE,
 };
 use crate::profile::{Amounts, Losses};
 use crate::source::Totals;
+use crate::sys::ids::{MmId, StackId};
 use crate::wire;
 use freed::Freed;
-
-/// An allocation freed this soon counts as temporary.
-pub const TEMPORARY: Duration = Duration::from_millis(10);
 
 /// Maximum number of live samples of all processes, about 60 bytes each. A process that has its share of them may keep no
 /// more, so the true maximum is twice that.

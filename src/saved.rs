@@ -24,7 +24,7 @@ use crate::symbol::Symbols;
 
 pub(crate) use cgroup::Cgroup;
 pub(crate) use oom_kills::OomKills;
-pub(crate) use parts::{Freeze, Layout, Mapping, Path, Uncertainty, hex, unix_ms};
+pub(crate) use parts::{Freeze, Layout, Mapping, Path, Uncertainty, unix_ms};
 pub(crate) use place::Place;
 pub(crate) use schema::NOT_LOOKED_UP;
 

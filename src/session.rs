@@ -35,19 +35,23 @@ use anyhow::{Context, Result, anyhow, bail};
 use tokio::runtime::Runtime;
 use tokio::sync::{mpsc, watch};
 
-use crate::api::{Api, ApiOptions, Provider, ProviderError, Report};
+use crate::api::{Api, ApiOptions, Provider};
 use crate::capability;
+use crate::collect::CollectorHandle;
+use crate::collect::ProviderError;
 use crate::config::{Config, Output};
 use crate::console;
-use crate::event::{MarkSet, Pid};
+use crate::event::MarkSet;
 use crate::heap::headroom;
 use crate::priority;
 use crate::privileges::{self, Role};
+use crate::profile::Report;
 use crate::push::{Pusher, Pushing};
 use crate::sampler::{self, Library};
 use crate::screen;
 use crate::server::{self, Listen, Listener, ServerOptions, Token};
-use crate::source::resident::OOM_HOOK;
+use crate::source::resident_pages::OOM_HOOK;
+use crate::sys::ids::Pid;
 use crate::target::{Presence, Selector};
 use collector::{Command, Killed, Progress};
 pub use command::Launch;
@@ -55,7 +59,7 @@ use live::Live;
 use manager::Manager;
 pub use opened::{diff, open};
 use push::Feeding;
-use reports::{Collecting, Reports};
+use reports::Reports;
 use signals::Signals;
 pub use start::{Started, follow_command, start_collector, start_command};
 
@@ -137,7 +141,7 @@ struct Happened {
 /// A running session.
 struct Session<'a> {
     config: &'a Config,
-    collecting: Collecting,
+    collecting: CollectorHandle,
     progress: watch::Receiver<Progress>,
     reports: Arc<Reports>,
     /// The library that the command has preloaded.

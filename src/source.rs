@@ -4,6 +4,7 @@ pub mod exact;
 pub mod kernel_memory;
 pub mod page_cache;
 pub mod resident;
+pub mod resident_pages;
 pub mod samples;
 mod uncertainties;
 
@@ -14,10 +15,11 @@ use std::ops::Range;
 
 use anyhow::Result;
 
-use crate::event::StackId;
 use crate::measure::{ColumnId, Measure};
 use crate::probe::faults;
-use crate::profile::{Amounts, FileId, Unobserved};
+use crate::profile::{Amounts, Unobserved};
+use crate::sys::file_id::FileId;
+use crate::sys::ids::StackId;
 use crate::wire::Bss;
 
 /// An event source: the BPF programs that fill its ledger, and how a report uses the ledger.
@@ -85,7 +87,7 @@ pub trait ReadLedger {
 
 /// All sources.
 pub static SOURCES: [&Source; 5] = [
-    &resident::SOURCE,
+    &resident_pages::SOURCE,
     &page_cache::SOURCE,
     &kernel_memory::SOURCE,
     &samples::SOURCE,

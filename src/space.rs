@@ -5,14 +5,15 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use crate::aggregate::Recent;
-use crate::event::{MmId, Pid, RangeChange, RangeEvent};
-use crate::interpreter::FunctionTable;
+use crate::event::{RangeChange, RangeEvent};
+use crate::interpreter::functions::FunctionTable;
 use crate::profile::Amounts;
 use crate::residency::{
     Classifier, Kept, Method, PageKind, RangeMap, RangeSet, Result, Scanner, proc_maps,
 };
 use crate::source::resident::RangeOwner;
 use crate::stack::CodeMap;
+use crate::sys::ids::{MmId, Pid};
 use crate::target::Container;
 
 /// Maximum number of address ranges whose caller is kept, about 100 bytes each; the kernel's own default limit
@@ -188,7 +189,7 @@ impl Space {
 
     /// The kernel filled a range without faults: its pages belong to the call that mapped them or, if that is
     /// unknown, to the call that had them filled.
-    fn populate(&mut self, range: std::ops::Range<u64>, stack: crate::event::StackId) {
+    fn populate(&mut self, range: std::ops::Range<u64>, stack: crate::sys::ids::StackId) {
         let known: Vec<_> = self
             .ranges
             .overlapping(range.clone())
@@ -204,7 +205,7 @@ impl Space {
         self.populate_part(at..range.end, stack);
     }
 
-    fn populate_part(&mut self, range: std::ops::Range<u64>, stack: crate::event::StackId) {
+    fn populate_part(&mut self, range: std::ops::Range<u64>, stack: crate::sys::ids::StackId) {
         if !range.is_empty() {
             let _ = self.ranges_mut().insert(
                 range,
@@ -225,7 +226,7 @@ impl Space {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::event::{Addr, StackId};
+    use crate::sys::ids::{Addr, StackId};
 
     fn event(change: RangeChange, start: u64, end: u64) -> RangeEvent {
         RangeEvent {

@@ -8,11 +8,13 @@ use std::sync::Arc;
 
 use self::by_order::Part;
 pub use self::code_map::CodeMap;
-use crate::event::{FunctionNumber, MmId, Outcome, PartialReason, Place, StackId, StackSeen};
-use crate::interpreter::FunctionTable;
+use crate::event::{FunctionNumber, Place, StackSeen};
+use crate::interpreter::functions::FunctionTable;
 use crate::jit::Renamed;
 use crate::modules::ModuleTable;
 use crate::profile::{Frame, FrameKind, Stack};
+use crate::profile::{Outcome, PartialReason};
+use crate::sys::ids::{MmId, StackId};
 
 /// Maximum number of stacks of which only some parts have arrived. The probe sends the parts of a stack without a
 /// pause, so if there are more such stacks than CPUs, the rest are stacks whose other parts it could not send.
@@ -171,7 +173,8 @@ fn ended(outcome: Outcome, frames: &[Frame], modules: &ModuleTable) -> Outcome {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::event::{Addr, PartialReason, Pid};
+    use crate::profile::PartialReason;
+    use crate::sys::ids::{Addr, Pid};
 
     fn own_code() -> u64 {
         own_code as fn() -> u64 as usize as u64

@@ -2,9 +2,10 @@
 
 mod cgroup;
 mod container;
-mod library_cache;
+pub(crate) mod library_cache;
 mod presence;
-mod program;
+pub(crate) mod program;
+mod target;
 
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
@@ -12,16 +13,16 @@ use std::fmt;
 use std::fs;
 use std::path::Path;
 
-use crate::event::Pid;
 use crate::mmap_lock;
 use crate::proc_dir;
 use crate::proc_text;
+use crate::sys::ids::Pid;
 use crate::target_file;
 
 pub use cgroup::Cgroup;
 pub use container::Container;
 pub(crate) use presence::Presence;
-pub use program::Program;
+pub use target::ProcessTarget;
 
 /// How the user names the target.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -71,7 +72,7 @@ impl Selector {
     /// # Examples
     ///
     /// ```
-    /// use memprof::event::Pid;
+    /// use memprof::sys::ids::Pid;
     /// use memprof::target::Selector;
     ///
     /// let selector = Selector::Comm("a-very-long-process-name".into());
@@ -138,7 +139,7 @@ impl fmt::Display for Ambiguous {
         )?;
         for c in &self.candidates {
             let command: String = c.command.chars().take(100).collect();
-            let command = crate::export::printable(&command);
+            let command = crate::sys::text::printable(&command);
             write!(f, "\n  {:>8}  (parent {})  {command}", c.pid, c.parent)?;
         }
         write!(f, "\nChoose one with `--pid PID`")?;

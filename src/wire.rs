@@ -26,10 +26,11 @@ use skel::types::{
     self as abi, code_event, function_event, mark_event, names_event, oom_event, process_event,
     range_event, sample_event, stack_event,
 };
-pub(crate) use skel::types::{argument_place, exact_flag, loss, walk_mode as WalkMode};
+pub(crate) use skel::types::{argument_place, loss, walk_mode as WalkMode};
 
 pub use self::decode::decode;
 pub(crate) use self::losses::{LOSS_COUNTERS, LOSSES};
+use crate::exact::flag;
 use crate::probe::Unwind;
 use crate::unwind::rule::{self, CfaKind, FpKind};
 
@@ -139,6 +140,16 @@ const _: () = {
     assert!(Unwind::FramePointers as u32 == abi::unwind_mode::UNWIND_FP.0);
     assert!(Unwind::Tables as u32 == abi::unwind_mode::UNWIND_TABLES.0);
     assert!(Unwind::Auto as u32 == abi::unwind_mode::UNWIND_AUTO.0);
+};
+
+// So are the flags of the cookies of allocation functions.
+const _: () = {
+    assert!(flag::RESIZES as u32 == abi::exact_flag::EXACT_RESIZES.0);
+    assert!(flag::STORES as u32 == abi::exact_flag::EXACT_STORES.0);
+    assert!(flag::NO_RETURN as u32 == abi::exact_flag::EXACT_NO_RETURN.0);
+    assert!(flag::FREES as u32 == abi::exact_flag::EXACT_FREES.0);
+    assert!(flag::EXITS as u32 == abi::exact_flag::EXACT_EXITS.0);
+    assert!(flag::NO_REGISTER as u32 == abi::exact_flag::EXACT_NO_REGISTER.0);
 };
 
 /// Why bytes from the ring buffer are not an event.

@@ -11,10 +11,10 @@ use common::process::stop;
 use common::skip::skip;
 use common::workload::{Workload, program};
 use common::{Fixed, Server};
-use memprof::api::Report;
-use memprof::event::Pid;
+use memprof::profile::Report;
 use memprof::residency::figures;
 use memprof::server::ServerOptions;
+use memprof::sys::ids::Pid;
 use nix::ifaddrs::getifaddrs;
 
 /// A report whose target is these processes.

@@ -4,7 +4,8 @@ mod common;
 
 use std::collections::BTreeSet;
 
-use memprof::api::{Provider, ProviderError, ROUTES};
+use memprof::api::{Provider, ROUTES};
+use memprof::collect::ProviderError;
 use memprof::profile::Frame;
 use memprof::server::ServerOptions;
 use memprof::symbol::Language;

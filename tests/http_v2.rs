@@ -9,20 +9,21 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
-use memprof::api::{
-    ApiError, BoxFuture, HeapOptions, HeapSnapshot, LastScan, Method, Provider, ProviderError,
-    ROUTES, Report, Status,
-};
-use memprof::event::Pid;
+use memprof::api::{ApiError, BoxFuture, Method, Provider, ROUTES};
+use memprof::collect::{LastScan, ProviderError, Status};
 use memprof::freeze::Freeze;
 use memprof::heap::{Heap, OtherRow, Row, SizeClass, What};
+use memprof::heap::{HeapOptions, HeapSnapshot};
+use memprof::profile::Report;
 use memprof::profile::{
-    CachedFile, FileId, Frame, FreezeOutcome, KnownPath, MappedBytes, Mapping, PathFrom, Places,
-    Profile, Sample,
+    CachedFile, Frame, FreezeOutcome, KnownPath, MappedBytes, Mapping, PathFrom, Places, Profile,
+    Sample,
 };
 use memprof::residency::Category;
 use memprof::server::{ServerOptions, Token};
 use memprof::symbol::{InlinedFunction, Language, Symbol};
+use memprof::sys::file_id::FileId;
+use memprof::sys::ids::Pid;
 use serde_json::{Value, json};
 
 use common::document::{check, schema};

@@ -7,11 +7,11 @@ use anyhow::Result;
 
 use super::Aggregator;
 use crate::allocations::{Allocation, Allocations};
-use crate::event::{MmId, Pid, StackId};
-use crate::exact::StackSizes;
 use crate::probe::Probe;
 use crate::profile::Stack;
+use crate::profile::StackSizes;
 use crate::source;
+use crate::sys::ids::{MmId, Pid, StackId};
 
 impl Aggregator {
     /// The sizes of each stack's allocations in an exact window.

@@ -4,10 +4,11 @@ use std::ops::Range;
 use std::time::Instant;
 
 use super::Aggregator;
-use crate::event::{MmId, NamesWritten};
+use crate::jit::NamesWritten;
 use crate::jit::Problems;
 use crate::probe::Probe;
 use crate::profile::Losses;
+use crate::sys::ids::MmId;
 
 impl Aggregator {
     /// Whether a followed process has made code at run time, in which a frame was seen.

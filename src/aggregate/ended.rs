@@ -54,8 +54,8 @@ impl EndedSpaces {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::event::Pid;
     use crate::profile::Amounts;
+    use crate::sys::ids::Pid;
 
     #[test]
     fn the_newest_are_kept_and_those_without_figures_counted() {

@@ -7,7 +7,8 @@ use anyhow::Result;
 
 use super::tally::{Tallied, Tally};
 use crate::residency::{PageRun, Vma};
-use crate::source::resident::{Copier, Copies, Join, PageLedger, SpaceView, parts};
+use crate::source::resident::{Copier, Copies, Join, SpaceView, parts};
+use crate::source::resident_pages::PageLedger;
 use crate::stack::StackTable;
 
 /// Most runs of pages (40 bytes each) and bytes of records that are kept.
@@ -105,8 +106,8 @@ impl<'a, L: PageLedger> Gather<'a, L> {
 mod tests {
     use super::*;
     use crate::aggregate::tally::tests::Pages;
-    use crate::event::{Addr, MmId};
     use crate::residency::{PageKind, RangeMap, RangeSet, proc_maps};
+    use crate::sys::ids::{Addr, MmId};
 
     const PAGE: u64 = 4096;
 

@@ -2,10 +2,10 @@
 
 use super::tally::Tally;
 use super::{Aggregator, ReportError, Snapshot};
-use crate::event::Pid;
 use crate::heap::HeapPages;
 use crate::probe::Probe;
 use crate::source::resident::Join;
+use crate::sys::ids::Pid;
 
 impl Aggregator {
     /// The memory of these pages alone, by stack id as the ledger has it now. A page that was given back since has no

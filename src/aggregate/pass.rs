@@ -6,12 +6,12 @@ use std::time::{Duration, Instant};
 
 use super::Aggregator;
 use super::scan::Scanned;
-use crate::event::{MmId, Pid, StackId};
 use crate::mmap_lock;
 use crate::probe::Probe;
 use crate::proc_text;
-use crate::profile::KernelFigures;
 use crate::residency::{Error as ScanError, MapCounts, figures};
+use crate::sys::ids::{MmId, Pid, StackId};
+use crate::sys::kernel_figures::KernelFigures;
 
 /// So many processes are scanned in each pass.
 const FEW: usize = 32;

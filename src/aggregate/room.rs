@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 
 use super::Aggregator;
-use crate::event::{MmId, RangeEvent};
+use crate::event::RangeEvent;
 use crate::space::Space;
+use crate::sys::ids::MmId;
 
 /// How many ranges, and runs of pages from before the attach, all processes may have: about 100 MiB. When there are so
 /// many, a process may add some only up to its even share, so that there are never more than twice as many.
@@ -56,7 +57,8 @@ impl Aggregator {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::event::{Addr, Pid, RangeChange, StackId};
+    use crate::event::RangeChange;
+    use crate::sys::ids::{Addr, Pid, StackId};
 
     fn mapped(mm: MmId, page: u64) -> RangeEvent {
         // Every other page: neighbours would be one range.

@@ -5,10 +5,11 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use super::{Aggregator, Snapshot};
-use crate::event::{MmId, Pid, StackId};
 use crate::heap::{HeapSample, HeapSamples, Origin};
 use crate::probe::Probe;
-use crate::profile::{Amounts, Frame, Profile, Sample, Stack, Usage};
+use crate::profile::{Amounts, Frame, Profile, Sample, Stack};
+use crate::sys::ids::{MmId, Pid, StackId};
+use crate::sys::usage::Usage;
 
 /// Sampled allocations that were live at a moment.
 #[derive(Clone, Debug)]

@@ -7,10 +7,9 @@ use anyhow::{Context, Result};
 use super::pass::Counted;
 use super::tally::{Tallied, Tally, Unknown};
 use super::{Aggregator, ReportError, Snapshot};
-use crate::event::{MmId, Pid};
 use crate::freeze::stands_still;
 use crate::probe::Probe;
-use crate::profile::{FileId, FreezeOutcome, KernelFigures, MappedBytes, Mapping};
+use crate::profile::{FreezeOutcome, MappedBytes, Mapping};
 use crate::residency::{
     Category, Classifier, Error as ScanError, Pages, Scanner, Vma, figures, page_size,
 };
@@ -18,6 +17,9 @@ use crate::residency::{category, proc_maps};
 use crate::source::Totals;
 use crate::source::resident::{Join, SpaceView};
 use crate::stack::StackTable;
+use crate::sys::file_id::FileId;
+use crate::sys::ids::{MmId, Pid};
+use crate::sys::kernel_figures::KernelFigures;
 
 /// One process, scanned.
 #[derive(Clone, Debug)]

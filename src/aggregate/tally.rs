@@ -4,12 +4,14 @@ use std::collections::HashMap;
 
 use anyhow::Result;
 
-use crate::event::StackId;
-use crate::profile::{Amounts, MappedBytes, Usage};
+use crate::profile::{Amounts, MappedBytes};
 use crate::residency::{PageRun, Vma};
 use crate::source::Totals;
-use crate::source::resident::{Join, PageLedger};
+use crate::source::resident::Join;
+use crate::source::resident_pages::PageLedger;
 use crate::stack::StackTable;
+use crate::sys::ids::StackId;
+use crate::sys::usage::Usage;
 
 /// Most pairs of mapping and stack that are kept until the frames of the stack arrive, 56 bytes each. The bytes of further
 /// ones count as with a stack in their mapping, even if the frames are lost.
@@ -121,11 +123,14 @@ pub(super) mod tests {
     use std::collections::BTreeMap;
 
     use super::*;
-    use crate::event::{Addr, MmId, Outcome, StackSeen};
-    use crate::interpreter::FunctionTable;
+    use crate::event::StackSeen;
+    use crate::interpreter::functions::FunctionTable;
     use crate::modules::ModuleTable;
+    use crate::profile::Outcome;
     use crate::residency::{PageKind, RangeMap, RangeSet, proc_maps};
-    use crate::source::resident::{Chunk, SpaceView};
+    use crate::source::resident::SpaceView;
+    use crate::source::resident_pages::Chunk;
+    use crate::sys::ids::{Addr, MmId};
 
     const PAGE: u64 = 4096;
 

@@ -9,10 +9,10 @@ use cel::{Context, Env, ExecutionError, Program, Value};
 
 use super::marks::{self, MarkTime};
 use super::{Allocation, Allocations, NamedAllocations};
-use crate::event::Pid;
-use crate::export::Report;
+use crate::profile::Report;
 use crate::profile::{FrameKind, Stack};
 use crate::symbol::Symbols;
+use crate::sys::ids::Pid;
 
 /// Maximum length of an expression, in bytes, and depth of its brackets: parsing and evaluation are recursive.
 const LONGEST: usize = 500;

@@ -13,8 +13,8 @@ use super::{Api, ApiError, Ask, BoxFuture, Reply, Request};
 use crate::allocations::{
     Average, Course, Filter, Group, GroupBy, Groups, Key, MarkTime, NamedAllocations,
 };
-use crate::event::Pid;
 use crate::samples::Estimate;
+use crate::sys::ids::Pid;
 use crate::tree::Label;
 
 /// Parameters of `/v2/allocations`.

@@ -9,7 +9,8 @@ use super::reply::internal;
 use super::request::RequestContext;
 use super::room::Out;
 use super::view::{View, view};
-use super::{ApiError, Report, Request};
+use super::{ApiError, Request};
+use crate::profile::Report;
 use crate::profile::{BalanceRow, CgroupMemory};
 
 /// Parameters of `/v2/cgroup`.

@@ -10,8 +10,8 @@ use super::shape::kind;
 use super::view::{Part, View, no_process};
 use super::{Api, ApiError, BoxFuture, Reply};
 use crate::allocations::{Filter, NamedAllocations};
-use crate::event::Pid;
 use crate::measure::HEAP;
+use crate::sys::ids::Pid;
 
 /// The parameter `filter`.
 ///

@@ -5,12 +5,15 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::Serialize;
 
+use super::ApiError;
 use super::query::bad;
-use super::{ApiError, Report};
-use crate::event::Outcome;
 use crate::export::Faults;
 use crate::measure::Measure;
-use crate::profile::{self, Amounts, FreezeOutcome, KernelFigures, Kind, Profile, Verdict};
+use crate::profile;
+use crate::profile::Outcome;
+use crate::profile::Report;
+use crate::profile::{Amounts, FreezeOutcome, Kind, Profile, Verdict};
+use crate::sys::kernel_figures::KernelFigures;
 use crate::target::Container;
 
 /// Figures by kind, in the order of [`Kind::ALL`].

@@ -15,8 +15,9 @@ use super::room::Out;
 use super::shape::Shape;
 use super::tree::{Drawn, Errors, Places};
 use super::view::{ReportSelector, View};
-use super::{Api, ApiError, Ask, BoxFuture, Reply, Report, Request};
+use super::{Api, ApiError, Ask, BoxFuture, Reply, Request};
 use crate::profile::Kind;
+use crate::profile::Report;
 use crate::tree::{Paths, Table, TableRow};
 
 /// Parameters of `/v2/diff`.

@@ -13,8 +13,10 @@ use super::request::RequestContext;
 use super::room::Out;
 use super::shape::{direction, kind};
 use super::view::{ReportSelector, View, frames};
-use super::{Api, ApiError, Ask, BoxFuture, Reply, Report, Request};
-use crate::export::{EXPORTERS, ExportOptions, Exporter, by_name, names, write};
+use super::{Api, ApiError, Ask, BoxFuture, Reply, Request};
+use crate::export::{ExportOptions, Exporter, write};
+use crate::http::exporters::{EXPORTERS, by_name, names};
+use crate::profile::Report;
 
 /// Parameters of `/v2/export/{format}`.
 pub(super) const PARAMETERS: &[&str] = &[

@@ -14,8 +14,10 @@ use super::room::Out;
 use super::shape::{Shape, search};
 use super::tree::write_tree;
 use super::view::{View, view};
-use super::{ApiError, Report, Request};
-use crate::profile::{CachedFile, FileId, Kind, PathFrom};
+use super::{ApiError, Request};
+use crate::profile::Report;
+use crate::profile::{CachedFile, Kind, PathFrom};
+use crate::sys::file_id::FileId;
 use crate::tree::Search;
 
 /// Parameters of `/v2/files`.

@@ -11,8 +11,9 @@ use super::request::RequestContext;
 use super::room::Out;
 use super::shape::{kind, search};
 use super::view::{View, view};
-use super::{ApiError, Report, Request};
+use super::{ApiError, Request};
 use crate::profile::Kind;
+use crate::profile::Report;
 use crate::tree::{Code, Search, Table, TableRow};
 
 /// Parameters of `/v2/functions`.

@@ -12,9 +12,10 @@ use super::kept::{self, Keepable, KeptList, MOST, checked_name};
 use super::query::bad;
 use super::reply::{JSON, internal};
 use super::request::RequestContext;
-use super::{Api, ApiError, Ask, BoxFuture, GrownBy, HeapOptions, HeapSnapshot, Reply, Request};
-use crate::event::Pid;
+use super::{Api, ApiError, Ask, BoxFuture, Reply, Request};
 use crate::heap::{Approach, ByStack, Figures, Heap};
+use crate::heap::{GrownBy, HeapOptions, HeapSnapshot};
+use crate::sys::ids::Pid;
 
 /// Limit for the bytes of all snapshots together, as JSON.
 const MOST_BYTES: usize = 8 << 20;

@@ -13,9 +13,11 @@ use super::request::RequestContext;
 use super::room::Out;
 use super::shape::search;
 use super::view::{View, view};
-use super::{ApiError, Report, Request};
-use crate::profile::{MappedBytes, Mapping, Profile, Usage};
+use super::{ApiError, Request};
+use crate::profile::Report;
+use crate::profile::{MappedBytes, Mapping, Profile};
 use crate::residency::Category;
+use crate::sys::usage::Usage;
 use crate::tree::Search;
 
 /// Parameters of `/v2/maps`.

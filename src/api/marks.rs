@@ -11,9 +11,10 @@ use super::common::{Kinds, millis, stopped_us};
 use super::kept::{self, Keepable, KeptList, MOST, checked_name};
 use super::oom_kills::OomKillRow;
 use super::request::RequestContext;
-use super::{Api, ApiError, Ask, BoxFuture, Reply, Report, Request};
+use super::{Api, ApiError, Ask, BoxFuture, Reply, Request};
 use crate::allocations::MarkTime;
 use crate::freeze::Freeze;
+use crate::profile::Report;
 use crate::profile::{FreezeOutcome, OomKill, Profile, Sample, Stack};
 
 /// Limit for the bytes of all marks together. A stack in several marks is counted once.

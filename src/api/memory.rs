@@ -9,9 +9,10 @@ use super::query::bad;
 use super::reply::internal;
 use super::request::RequestContext;
 use super::room::Roomed;
-use super::{Api, ApiError, Ask, BoxFuture, ProviderError, Reply, Request};
+use super::{Api, ApiError, Ask, BoxFuture, Reply, Request};
 use crate::breakdown::{Breakdown, Show, measure};
-use crate::event::Pid;
+use crate::collect::ProviderError;
+use crate::sys::ids::Pid;
 
 pub(super) const PARAMETERS: &[&str] = &["top", "pid"];
 

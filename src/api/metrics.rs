@@ -18,11 +18,13 @@ use super::reply::internal;
 use super::request::RequestContext;
 use super::room::Out;
 use super::view::View;
-use super::{Api, ApiError, Ask, Body, BoxFuture, ProviderError, Reply, Report, Request, own};
-use crate::export::printable;
+use super::{Api, ApiError, Ask, Body, BoxFuture, Reply, Request, own};
+use crate::collect::ProviderError;
 use crate::measure::Unit;
+use crate::profile::Report;
 use crate::profile::{Amounts, Frames, Kind, Profile};
 use crate::push;
+use crate::sys::text::printable;
 use crate::tree::{NO_SYMBOL, Table};
 
 /// Kinds that are resident in the target's address space.
@@ -313,7 +315,8 @@ impl Figures {
 
     fn stacks(&mut self, profile: &Profile) {
         let outcomes = profile.outcomes();
-        let label = |outcome: crate::event::Outcome| vec![("outcome", outcome.label().to_owned())];
+        let label =
+            |outcome: crate::profile::Outcome| vec![("outcome", outcome.label().to_owned())];
         let stacks = outcomes.iter().map(|(o, stacks, _)| (label(*o), *stacks));
         let help = "Distinct call stacks, by outcome of unwinding";
         self.gauges("memprof_stacks", help, stacks);

@@ -11,7 +11,8 @@ use super::marks::MarkReply;
 use super::query::bad;
 use super::reply::internal;
 use super::request::RequestContext;
-use super::{Api, ApiError, Ask, BoxFuture, Reply, Report, Request};
+use super::{Api, ApiError, Ask, BoxFuture, Reply, Request};
+use crate::profile::Report;
 use crate::saved;
 
 /// Parameters of `/v2/marks/open`.

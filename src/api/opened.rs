@@ -3,9 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{BoxFuture, LastScan, Provider, ProviderError, Report, Status};
-use crate::event::Pid;
+use super::{BoxFuture, Provider};
+use crate::collect::{LastScan, ProviderError, Status};
+use crate::profile::Report;
 use crate::saved::Saved;
+use crate::sys::ids::Pid;
 
 /// A saved profile that was opened.
 #[derive(Clone, Debug)]

@@ -8,7 +8,8 @@ use super::request::RequestContext;
 use super::room::Out;
 
 use super::view::{View, view};
-use super::{ApiError, Report, Request};
+use super::{ApiError, Request};
+use crate::profile::Report;
 use crate::profile::{EndedProcess, GroupTotal, Member};
 
 /// Parameters of `/v2/processes`.

@@ -1,17 +1,18 @@
 //! Source of the API's reports.
 
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
 
-use super::{ApiError, BoxFuture, GrownBy, Report};
+use super::{ApiError, BoxFuture};
 use crate::allocations::NamedAllocations;
+use crate::collect::{ProviderError, Status};
 use crate::debuginfod;
-use crate::event::Pid;
 use crate::freeze::Freeze;
-use crate::heap::{Approach, ByStack, Heap};
+use crate::heap::{HeapOptions, HeapSnapshot};
 use crate::probe::{FaultsSeen, Missing, SyscallHooks};
-use crate::profile::{MapUsage, Profile};
+use crate::profile::MapUsage;
+use crate::profile::Report;
 use crate::push;
+use crate::sys::ids::Pid;
 
 /// Provides reports.
 pub trait Provider: Send + Sync + 'static {
@@ -98,67 +99,4 @@ pub trait Provider: Send + Sync + 'static {
     fn tables(&self) -> BoxFuture<'_, Vec<MapUsage>> {
         Box::pin(async { Vec::new() })
     }
-}
-
-/// How a heap snapshot is taken.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct HeapOptions {
-    /// Whether the process is forked or its memory copied while it is stopped.
-    pub approach: Approach,
-    /// Maximum time for which the process is stopped; `None` for that of `--max-freeze`.
-    pub max_stop: Option<Duration>,
-    /// Number of chunks and of other single things that are listed.
-    pub top: usize,
-    /// Number of stacks that are listed in each table by stack.
-    pub stacks: usize,
-    /// What sets the limit of the stop, for messages.
-    pub limit: &'static str,
-    /// Whether to find out who made the heap grow.
-    pub grown_by: bool,
-}
-
-/// A heap snapshot, and when it was taken.
-#[derive(Clone, Debug)]
-pub struct HeapSnapshot {
-    /// What it found.
-    pub heap: Heap,
-    /// When the process was stopped for it, or shortly after.
-    pub taken: SystemTime,
-    /// Who made the heap grow, if that was asked for and the heap was read.
-    pub grown_by: Option<GrownBy>,
-    /// The heap by the stacks that allocated it, if allocations are sampled and the heap was read.
-    pub by_stack: Option<ByStack>,
-}
-
-/// Why there is no report.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum ProviderError {
-    /// The target has not started yet.
-    #[error("the target has not started yet")]
-    NoTarget,
-    /// The report could not be made, with the reason.
-    #[error("{0}")]
-    Failed(String),
-}
-
-/// What is known without a scan.
-#[derive(Clone, Debug, Default)]
-pub struct Status {
-    /// The followed processes; empty if they have ended.
-    pub pids: Vec<Pid>,
-    /// The newest scan.
-    pub last: Option<LastScan>,
-}
-
-/// The newest scan.
-#[derive(Clone, Debug)]
-pub struct LastScan {
-    /// Number of its report.
-    pub sequence: u64,
-    /// What it found.
-    pub profile: Arc<Profile>,
-    /// How long it took.
-    pub took: Duration,
-    /// Whether no hook has seen a change of the target's memory since.
-    pub current: bool,
 }

@@ -11,8 +11,9 @@ use super::cache::Cache;
 use super::reply::internal;
 use super::room::{Out, Reservation, Room};
 use super::view::View;
-use super::{ApiError, BoxFuture, Provider, Report};
+use super::{ApiError, BoxFuture, Provider};
 use crate::allocator;
+use crate::profile::Report;
 
 /// Maximum number of replies that wait for their turn, all for different requests: few enough that the last one
 /// is built before its client times out.

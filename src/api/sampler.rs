@@ -7,13 +7,15 @@ use std::time::{Duration, Instant, SystemTime};
 use nix::time::{ClockId, clock_gettime};
 use tokio::time::{MissedTickBehavior, interval};
 
+use super::Api;
 use super::common::millis;
-use super::{self as api, Api, LastScan};
-use crate::event::Pid;
+use crate::collect;
+use crate::collect::LastScan;
 use crate::measure::{COLUMNS, ColumnId};
 use crate::profile::{Kind, Profile};
 use crate::residency::figures::{self, Status};
 use crate::series::{Sample, Series};
+use crate::sys::ids::Pid;
 
 /// How often figures are sampled.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -95,7 +97,7 @@ fn now_ms() -> u64 {
     now.unwrap_or_default().as_millis() as u64
 }
 
-async fn take(status: &api::Status, sums: &mut Option<Sums>) -> Sample {
+async fn take(status: &collect::Status, sums: &mut Option<Sums>) -> Sample {
     let pids = status.pids.clone();
     // Reading another process's status takes locks that it may hold for a while.
     let counters = tokio::task::spawn_blocking(move || counters(&pids)).await;

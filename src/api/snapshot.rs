@@ -6,8 +6,9 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::reply_builder::ReplyBuilder;
-use super::{Api, ApiError, ApiOptions, Opened, ROOM, Report, RequestParts, Route};
+use super::{Api, ApiError, ApiOptions, Opened, ROOM, RequestParts, Route};
 use crate::profile::CachedFile;
+use crate::profile::Report;
 
 /// An API without a server: answers requests about one report on the calling thread.
 pub(crate) struct Snapshot {

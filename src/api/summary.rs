@@ -10,8 +10,9 @@ use super::reply::internal;
 use super::request::RequestContext;
 use super::room::Out;
 use super::view::{View, view};
-use super::{ApiError, Report, Request};
+use super::{ApiError, Request};
 use crate::export::Target;
+use crate::profile::Report;
 use crate::profile::{Amounts, Profile, Unobserved};
 
 /// Parameters of `/v2/summary`.

@@ -11,7 +11,8 @@ use super::request::RequestContext;
 use super::room::Out;
 use super::shape::Shape;
 use super::view::{View, view};
-use super::{ApiError, Report, Request};
+use super::{ApiError, Request};
+use crate::profile::Report;
 use crate::profile::Uncertainty;
 use crate::tree::{Cut, Label, Labels, Layout, Merge, Paths, Reading, Row, errors};
 

@@ -12,9 +12,10 @@ use super::reply::{Body, JSON, internal};
 use super::request::RequestContext;
 use super::room::Out;
 use super::view::{ReportSelector, View, view};
-use super::{Api, ApiError, Ask, BoxFuture, Reply, Report, Request};
+use super::{Api, ApiError, Ask, BoxFuture, Reply, Request};
 use crate::export::json::{DEPTH, EMPTY_TREE, Short, TreeShape, write_tree};
 use crate::profile::Frames;
+use crate::profile::Report;
 use crate::tree::Direction;
 
 /// Parameters of `/v1/tree`.

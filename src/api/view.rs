@@ -9,10 +9,12 @@ use super::query::{Query, bad, quoted};
 use super::reply::JSON;
 use super::request::RequestContext;
 use super::room::Out;
-use super::{Api, ApiError, Ask, BoxFuture, ProviderError, Reply, Report, Request};
+use super::{Api, ApiError, Ask, BoxFuture, Reply, Request};
 use crate::allocations::Filter;
-use crate::event::Pid;
+use crate::collect::ProviderError;
+use crate::profile::Report;
 use crate::profile::{Frames, Subset};
+use crate::sys::ids::Pid;
 
 /// A view of a report. Its `Debug` form identifies it: replies are shared by that.
 pub(super) trait View: Debug + Send + Sync + 'static {

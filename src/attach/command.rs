@@ -12,15 +12,15 @@ use super::loader_lock;
 use super::report::{Done, Found};
 use super::safe_point::{Place, judge};
 use super::walk::Tables;
-use crate::config::AttachConfig;
-use crate::event::Pid;
-use crate::export::printable;
+use crate::attach::AttachConfig;
 use crate::freeze::{Apart, Held, HoldError, LoadError, Loader, Loading, not_traceable, threads};
 use crate::privileges::{self, Role};
 use crate::proc_dir;
 use crate::proc_text;
 use crate::residency::readable;
 use crate::sampler::{Image, Options};
+use crate::sys::ids::Pid;
+use crate::sys::text::printable;
 use crate::target::{Presence, comm};
 
 /// How long a thread may take to stop.

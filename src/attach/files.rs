@@ -7,11 +7,11 @@ use anyhow::{Context, Result, anyhow, bail};
 use super::functions::{Known, known, names};
 use super::loader_lock;
 use crate::elf::Elf;
-use crate::event::{Addr, Pid};
 use crate::freeze::Functions;
 use crate::modules::{file_of, open_regular};
 use crate::proc_dir;
 use crate::residency::{Vma, proc_maps};
+use crate::sys::ids::{Addr, Pid};
 use crate::target_file::TargetFile;
 
 /// Entries of the auxiliary vector: the end, and the address of the loader.

@@ -8,8 +8,8 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 
 use super::safe_point::Place;
-use crate::event::Pid;
 use crate::sampler::{Image, Imports, State, Stats};
+use crate::sys::ids::Pid;
 
 /// What the library did when it was loaded.
 #[derive(Clone, Copy, Debug)]

@@ -1,7 +1,7 @@
 use super::*;
-use crate::event::Addr;
 use crate::residency::smaps::{AtFork, Region};
 use crate::residency::{Backing, Perms, Vma};
+use crate::sys::ids::Addr;
 use proptest::prelude::*;
 
 const PAGE: u64 = 4096;

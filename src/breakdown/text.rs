@@ -3,9 +3,9 @@
 use std::io::{self, Write};
 
 use super::{Breakdown, RegionRow, Sums, Verdict};
-use crate::export::printable;
 use crate::residency::Category;
 use crate::residency::smaps::Figures;
+use crate::sys::text::printable;
 
 impl Breakdown {
     /// Writes it as text.

@@ -6,9 +6,9 @@ use std::os::unix::fs::MetadataExt;
 
 use super::facts::{Caps, Trial, effective_caps};
 use super::program;
-use crate::event::Pid;
 use crate::proc_dir;
 use crate::residency::{self, Method, Scanner};
+use crate::sys::ids::Pid;
 use crate::target_file::{TargetFile, about_path};
 
 /// Maximum number of processes searched for one of another user.

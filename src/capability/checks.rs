@@ -1,9 +1,10 @@
 //! The checks: one function for each requirement of memprof.
 
-use super::facts::{BtfFact, Caps, Facts, KernelVersion, Trial, VMLINUX_BTF};
+use super::facts::{BtfFact, Caps, Facts, Trial, VMLINUX_BTF};
 use super::{Check, FULL_KERNEL, Status, trials};
 use crate::probe::faults;
 use crate::source::{self, Tracepoints};
+use crate::sys::kernel_version::KernelVersion;
 
 /// Below this hard limit of open files, functions of a target with many libraries may lack names.
 pub(super) const ENOUGH_OPEN_FILES: u64 = 1024;

@@ -13,11 +13,12 @@ use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::resource::{Resource, getrlimit};
 
 use super::access::{self, Access};
-use crate::event::Pid;
 use crate::privileges::{self, Role};
 use crate::probe::{Probe, ProbeConfig, SyscallHooks, faults};
 use crate::residency::{self, Method, Scanner};
 use crate::source;
+use crate::sys::ids::Pid;
+use crate::sys::kernel_version::KernelVersion;
 
 /// The kernel's BTF file; the path is the same on every architecture.
 pub const VMLINUX_BTF: &str = "/sys/kernel/btf/vmlinux";
@@ -48,26 +49,6 @@ impl Caps {
     /// Whether capability number `bit` is effective.
     pub fn has(self, bit: u32) -> bool {
         self.0 & (1 << bit) != 0
-    }
-}
-
-/// A kernel version, `(major, minor)`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct KernelVersion(pub u32, pub u32);
-
-impl KernelVersion {
-    /// Reads the start of a release string such as `6.1.0-18-amd64`.
-    pub fn parse(release: &str) -> Option<KernelVersion> {
-        let mut parts = release.trim().split(|c: char| !c.is_ascii_digit());
-        let major = parts.next()?.parse().ok()?;
-        let minor = parts.next()?.parse().ok()?;
-        Some(KernelVersion(major, minor))
-    }
-}
-
-impl std::fmt::Display for KernelVersion {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}.{}", self.0, self.1)
     }
 }
 
@@ -368,23 +349,6 @@ fn in_initial_namespace(kind: &str, inode: u64) -> Option<bool> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn versions_are_read_from_release_strings() {
-        let cases = [
-            ("6.1.0-18-amd64", Some(KernelVersion(6, 1))),
-            ("5.10.0", Some(KernelVersion(5, 10))),
-            ("6.18-rc3", Some(KernelVersion(6, 18))),
-            ("6.18.44-fc-v509\n", Some(KernelVersion(6, 18))),
-            ("weird", None),
-            ("", None),
-        ];
-        for (release, version) in cases {
-            assert_eq!(KernelVersion::parse(release), version, "{release:?}");
-        }
-        assert!(KernelVersion(5, 10) < KernelVersion(6, 1));
-        assert!(KernelVersion(5, 9) < KernelVersion(5, 10));
-    }
 
     #[test]
     fn capabilities_are_read_from_status() {

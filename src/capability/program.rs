@@ -2,9 +2,9 @@
 
 use std::path::Path;
 
-use crate::event::Pid;
 use crate::mounts;
 use crate::proc_dir;
+use crate::sys::ids::Pid;
 
 /// Says what memprof lacks without the file, and what to do.
 pub(super) fn unreadable(pid: Pid, why: &str) -> String {

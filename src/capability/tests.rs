@@ -2,9 +2,9 @@
 
 use super::checks::ENOUGH_OPEN_FILES;
 use super::*;
-use crate::event::Pid;
 use crate::probe::SyscallHooks;
 use crate::source;
+use crate::sys::ids::Pid;
 
 /// A current kernel, root, nothing missing.
 fn good() -> Facts {

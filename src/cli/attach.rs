@@ -6,7 +6,8 @@ use clap::{ArgGroup, Args};
 
 use super::maps::ProcessArgs;
 use super::values::{HEAP_INTERVAL, parse_interval, parse_seconds};
-use crate::config::{AttachConfig, ProcessTarget};
+use crate::attach::AttachConfig;
+use crate::target::ProcessTarget;
 
 #[derive(Debug, Args)]
 #[command(group = ArgGroup::new("process").args(["pid", "comm"]).required(true))]

@@ -10,8 +10,8 @@ use super::Cli;
 use super::maps::ProcessArgs;
 use super::values::{HEAP_INTERVAL, parse_interval, parse_seconds};
 use crate::config::{ByStackConfig, HeapConfig, HeapFormat, HeapTarget};
+use crate::heap::At;
 use crate::heap::{Approach, SnapshotOptions};
-use crate::session::held::At;
 
 /// Number of size classes and chunks listed by default.
 const DEFAULT_TOP: usize = 20;

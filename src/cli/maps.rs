@@ -4,8 +4,9 @@ use clap::{ArgGroup, Args};
 
 use super::values::{parse_name, parse_pid};
 use crate::breakdown::Show;
-use crate::config::{MapsConfig, ProcessTarget, TableFormat};
-use crate::event::Pid;
+use crate::config::{MapsConfig, TableFormat};
+use crate::sys::ids::Pid;
+use crate::target::ProcessTarget;
 
 /// Number of mappings and names listed by default.
 const DEFAULT_TOP: usize = 20;

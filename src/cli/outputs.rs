@@ -7,7 +7,8 @@ use clap::error::ErrorKind;
 
 use super::Cli;
 use crate::config::Output;
-use crate::export::{self, EXPORTERS, ExportOptions, Exporter};
+use crate::export::{ExportOptions, Exporter};
+use crate::http::exporters::{self, EXPORTERS};
 use crate::profile::Kind;
 
 /// The files, each with its format: the one of `--format`, or that of its extension; and with its kind: one of `kinds` is that
@@ -84,9 +85,9 @@ pub(super) fn format_of(
     default: &str,
 ) -> Result<&'static Exporter, clap::Error> {
     let found = match format {
-        Some(name) => export::by_name(name),
-        None if path.extension().is_none() => export::by_name(default),
-        None => export::by_ending(path),
+        Some(name) => exporters::by_name(name),
+        None if path.extension().is_none() => exporters::by_name(default),
+        None => exporters::by_extension(path),
     };
     found.ok_or_else(|| Cli::command().error(ErrorKind::ValueValidation, unknown(path) + "\n"))
 }

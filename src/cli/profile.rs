@@ -18,16 +18,16 @@ use super::values::{
 use crate::allocations::Filter;
 use crate::config::{Config, HeapSampling, SharedOnce};
 use crate::debuginfod::Wish;
-use crate::event::Pid;
 use crate::export::ExportOptions;
 use crate::freeze::{Freeze, MAX_FREEZE};
 use crate::interpreter::Wanted;
+use crate::measure::TEMPORARY;
 use crate::measure::{HEAP, KERNEL_MEMORY, PSS, SHARED};
 use crate::probe::{FRAME_LIMITS, Overhead, Stacks};
 use crate::profile::{Frames, Kind};
-use crate::samples::TEMPORARY;
 use crate::server::{DEFAULT_LISTEN, Listen};
 use crate::source;
+use crate::sys::ids::Pid;
 use crate::target::{Cgroup, Selector};
 use crate::tree::Direction;
 

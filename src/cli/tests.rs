@@ -5,12 +5,12 @@ use clap::CommandFactory;
 
 use super::{Cli, Run, parse_from};
 use crate::config::Config;
-use crate::event::Pid;
-use crate::export::EXPORTERS;
 use crate::freeze::Freeze;
+use crate::http::exporters::EXPORTERS;
 use crate::probe::{Stacks, Unwind};
 use crate::profile::Kind;
 use crate::screen::ScreenOptions;
+use crate::sys::ids::Pid;
 use crate::target::Selector;
 use crate::tree::Direction;
 

@@ -6,10 +6,11 @@ use clap::builder::{PossibleValue, PossibleValuesParser};
 use clap::{CommandFactory, ValueEnum};
 
 use super::Cli;
-use crate::event::Pid;
-use crate::export::{EXPORTERS, Exporter};
+use crate::export::Exporter;
+use crate::http::exporters::EXPORTERS;
 use crate::probe::{Overhead, Stacks, Unwind};
 use crate::profile::Frames;
+use crate::sys::ids::Pid;
 
 /// For how many allocated bytes one sample stands by default: as in jemalloc.
 pub(super) const HEAP_INTERVAL: u64 = 512 * 1024;

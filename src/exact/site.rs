@@ -12,7 +12,7 @@ use iced_x86::{
 
 use object::elf::{EM_X86_64, Machine};
 
-use crate::capability::KernelVersion;
+use crate::sys::kernel_version::KernelVersion;
 
 /// `nop5` is emulated from this version on (a89b5aea5a24 "uprobes/x86: Add support to emulate nop instructions").
 const EMULATES_NOP5: KernelVersion = KernelVersion(6, 18);

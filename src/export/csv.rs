@@ -10,7 +10,8 @@
 use std::collections::{BTreeMap, HashMap};
 use std::io::{self, Write};
 
-use super::{ExportOptions, Exporter, Report, Supports, cells, folded};
+use super::{ExportOptions, Exporter, Supports, cells, folded};
+use crate::profile::Report;
 use crate::profile::{Amounts, Frame, Kind, Profile};
 use crate::symbol::Symbols;
 use crate::tree::{Direction, Label, Merge, errors, frame_label};

@@ -7,9 +7,10 @@
 
 use std::io::{self, Write};
 
-use super::clean::{cut, missing, steers};
 use super::names::NameTree;
-use super::{ExportOptions, Exporter, Report, Supports};
+use super::{ExportOptions, Exporter, Supports};
+use crate::profile::Report;
+use crate::sys::text::{cut, is_control_or_format, missing};
 
 pub(super) const FORMAT: Exporter = Exporter {
     name: "folded",
@@ -73,7 +74,7 @@ pub(super) fn escape(name: &str, line: &mut String) {
         match c {
             ';' => line.push_str("\\x3b"),
             '\\' => line.push_str("\\\\"),
-            c if steers(c) => line.extend(c.escape_default()),
+            c if is_control_or_format(c) => line.extend(c.escape_default()),
             c => line.push(c),
         }
     }

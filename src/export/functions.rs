@@ -11,10 +11,12 @@
 use std::cmp::Reverse;
 use std::io::{self, Write};
 
-use super::{ExportOptions, Exporter, Report, Supports, cells, printable};
+use super::{ExportOptions, Exporter, Supports, cells};
 use crate::measure::Unit;
 use crate::profile::Profile;
+use crate::profile::Report;
 use crate::symbol::Symbols;
+use crate::sys::text::printable;
 use crate::tree::{Category, Label, Table};
 
 pub(super) const FORMAT: Exporter = Exporter {

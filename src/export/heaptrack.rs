@@ -8,11 +8,13 @@
 use std::collections::HashMap;
 use std::io::{self, Write};
 
-use super::{ExportOptions, Exporter, Report, Supports, printable};
+use super::{ExportOptions, Exporter, Supports};
 use crate::measure::{
     ALLOC_OBJECTS, ALLOC_SPACE, INUSE_OBJECTS, INUSE_SPACE, TEMPORARY_OBJECTS, TEMPORARY_SPACE,
 };
 use crate::profile::Amounts;
+use crate::profile::Report;
+use crate::sys::text::printable;
 use crate::tree::{Direction, Label, Merge, Naming, Paths};
 
 pub(super) const FORMAT: Exporter = Exporter {

@@ -6,7 +6,8 @@ use std::io::{self, Write};
 
 use serde::Serialize;
 
-use super::{ExportOptions, Exporter, Report, Supports};
+use super::{ExportOptions, Exporter, Supports};
+use crate::profile::Report;
 use crate::profile::{Amounts, Profile};
 use crate::tree::{Code, Descent, Direction, Label, Merge, Naming, Paths};
 
@@ -233,8 +234,9 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::profile::{Frame, Usage};
+    use crate::profile::Frame;
     use crate::symbol::{Function, Language, Location, Symbol, Symbols};
+    use crate::sys::usage::Usage;
     use crate::tree::testing::{at, kib, profile, symbols};
 
     fn tree(profile: Profile, symbols: Symbols, threshold: u64, depth: usize) -> String {

@@ -2,7 +2,8 @@
 
 use std::io;
 
-use super::{ExportOptions, Report};
+use super::ExportOptions;
+use crate::profile::Report;
 use crate::tree::{Direction, Label, Layout, Limits, Merge, Naming, Order, Paths, Reading, Row};
 
 /// A tree of names with two columns of bytes: before (0 without a baseline) and now.

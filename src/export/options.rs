@@ -3,7 +3,8 @@
 use std::fmt;
 use std::sync::Arc;
 
-use super::{EXPORTERS, Exporter, Report};
+use super::{Exporter, FORMATS};
+use crate::profile::Report;
 use crate::profile::{Frames, Kind};
 use crate::tree::Direction;
 
@@ -38,7 +39,7 @@ pub struct Supports {
 }
 
 impl Supports {
-    pub(super) const NOTHING: Supports = Supports {
+    pub(crate) const NOTHING: Supports = Supports {
         direction: false,
         kind: false,
         threshold: false,
@@ -63,10 +64,11 @@ impl ExportOptions {
     /// # Examples
     ///
     /// ```
-    /// use memprof::export::{self, ExportOptions};
+    /// use memprof::export::ExportOptions;
+    /// use memprof::http::exporters;
     ///
     /// let options = ExportOptions { threshold: Some(64 << 10), ..ExportOptions::default() };
-    /// let format = |name| export::by_name(name).unwrap();
+    /// let format = |name| exporters::by_name(name).unwrap();
     /// assert_eq!(options.check(format("svg")), Ok(()));
     /// let error = options.check(format("csv")).unwrap_err();
     /// assert!(error.to_string().starts_with("the format csv does not support a threshold"));
@@ -150,7 +152,7 @@ impl fmt::Display for Unsupported {
             self.format,
             self.wish.name()
         )?;
-        let others = EXPORTERS.iter().filter(|e| self.wish.held_by(e));
+        let others = FORMATS.iter().filter(|e| self.wish.held_by(e));
         for (at, other) in others.enumerate() {
             f.write_str(if at == 0 { "; these do: " } else { ", " })?;
             f.write_str(other.name)?;
@@ -167,7 +169,7 @@ impl std::error::Error for Unsupported {}
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::export::by_name;
+    use crate::export::testing::by_name;
     use crate::tree::testing::profile;
 
     fn refused(format: &str, options: &ExportOptions) -> Option<String> {
@@ -177,7 +179,7 @@ mod tests {
 
     #[test]
     fn every_format_takes_the_default() {
-        for format in EXPORTERS {
+        for format in FORMATS {
             assert_eq!(ExportOptions::default().check(format), Ok(()));
         }
     }

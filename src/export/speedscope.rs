@@ -10,10 +10,12 @@ use std::io::{self, Write};
 
 use serde::{Serialize, Serializer};
 
-use super::{ExportOptions, Exporter, Report, Supports, printable};
-use crate::event::PartialReason;
+use super::{ExportOptions, Exporter, Supports};
 use crate::measure::Unit;
+use crate::profile::PartialReason;
+use crate::profile::Report;
 use crate::profile::{Amounts, Frame, Kind, Profile, Stack};
+use crate::sys::text::printable;
 use crate::tree::{Label, Merge, frame_label};
 
 pub(super) const FORMAT: Exporter = Exporter {

@@ -16,9 +16,11 @@ use std::io::{self, Write};
 use self::colour::Colours;
 use self::frame::{CHAR_WIDTH, FRAME_HEIGHT, Frame, amount};
 use super::names::NameTree;
-use super::{ExportOptions, Exporter, Report, Supports, printable};
+use super::{ExportOptions, Exporter, Supports};
 use crate::measure::Unit;
+use crate::profile::Report;
 use crate::profile::{Kind, Margin};
+use crate::sys::text::printable;
 use crate::tree::{Direction, Row};
 
 /// Room on either side of the heading for buttons, in pixels.

@@ -1,9 +1,10 @@
 //! Estimates of the heap, in bytes and in objects, in the formats of one kind.
 
+use super::ExportOptions;
 use super::testing::{report, written, written_with};
-use super::{ExportOptions, Report};
 use crate::measure::{ALLOC_OBJECTS, ALLOC_SPACE, INUSE_OBJECTS, INUSE_SPACE};
 use crate::profile::Kind;
+use crate::profile::Report;
 use crate::tree::testing::{at, kib, profile, with_heap};
 
 const MIB: u64 = 1 << 20;

@@ -5,7 +5,8 @@ use std::io::{self, Write};
 
 use super::clean::readable;
 use super::summary::write_head;
-use super::{ExportOptions, Exporter, Report, Supports};
+use super::{ExportOptions, Exporter, Supports};
+use crate::profile::Report;
 use crate::profile::{Kind, Margin, Profile, Uncertainty};
 use crate::symbol::Symbols;
 use crate::tree::{CHAIN, Direction, Layout, Limits, Merge, Naming, Paths, Reading, SELF, errors};

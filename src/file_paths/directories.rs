@@ -18,11 +18,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::event::Pid;
 use crate::mounts;
 use crate::proc_dir;
-use crate::profile::FileId;
 use crate::residency::{directory_id, file_id};
+use crate::sys::file_id::FileId;
+use crate::sys::ids::Pid;
 use crate::target::command_line;
 use crate::target_file::find_directory;
 

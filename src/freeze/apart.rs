@@ -14,7 +14,7 @@ use nix::unistd::{ForkResult, Pid as NixPid, fork, getpid, getppid, pipe2, setsi
 
 use super::freezer::{raise_priority, raise_priority_of_session};
 use super::threads::threads;
-use crate::event::Pid;
+use crate::sys::ids::Pid;
 
 /// A process that waits for its work, on another process.
 #[derive(Debug)]

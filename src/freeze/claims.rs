@@ -7,7 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::{FreezeError, PAUSE};
-use crate::event::Pid;
+use crate::sys::ids::Pid;
 
 static CLAIMED: Mutex<BTreeSet<Pid>> = Mutex::new(BTreeSet::new());
 

@@ -10,7 +10,7 @@ use std::time::Duration;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use super::guard::message::{Asked, Said, receive, send};
-use crate::event::Pid;
+use crate::sys::ids::Pid;
 
 /// How much longer than it may stop a process the guard may take for an answer: it prepares, and it cleans up.
 const PATIENCE: Duration = Duration::from_secs(30);

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use super::{FreezeStats, threads};
-use crate::event::Pid;
+use crate::sys::ids::Pid;
 
 /// Defaults without a measurement: stopping and releasing a thread, the fixed cost of a scan, and scanning a
 /// GiB of 4 KiB pages. They are rather low, because one attempt gives a measurement.

@@ -8,7 +8,7 @@ use super::guard::message::{Asked, Said};
 use super::micros;
 use super::registers::Registers;
 use super::watchdog::GRACE;
-use crate::event::Pid;
+use crate::sys::ids::Pid;
 
 /// Maximum time to wait for an exact report of the process before the child is removed.
 const PATIENCE: Duration = Duration::from_secs(1);

@@ -11,7 +11,7 @@ use super::threads;
 use super::tracees::{StopError, Tracees};
 use super::watchdog::Watchdog;
 use super::{FreezeError, FreezeStats};
-use crate::event::Pid;
+use crate::sys::ids::Pid;
 
 /// Time reserved for releasing one thread: released threads compete with the freezer for the CPU. The reserve
 /// shortens the time for stopping and scanning.

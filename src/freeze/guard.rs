@@ -29,8 +29,8 @@ use nix::unistd::{ForkResult, Pid as NixPid, fork, getppid, pipe2, setsid};
 use self::message::{Asked, Said, receive, send};
 use super::freezer::{raise_priority, raise_priority_of_session};
 use super::watchdog::Watchdog;
-use crate::event::Pid;
 use crate::privileges::{self, Role};
+use crate::sys::ids::Pid;
 
 /// The name of its processes, as the kernel shows it.
 pub(super) const NAME: &CStr = c"memprof-guard";

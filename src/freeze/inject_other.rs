@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use super::watchdog::Watchdog;
-use crate::event::Pid;
+use crate::sys::ids::Pid;
 
 /// A system call, which nothing here makes.
 #[expect(dead_code)]

@@ -10,7 +10,7 @@ use super::registers::word;
 use super::threads::state;
 use super::tracees::{StopError, Tracees};
 use super::watchdog::Watchdog;
-use crate::event::Pid;
+use crate::sys::ids::Pid;
 
 /// A process that is to load a library.
 #[derive(Debug)]

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::event::Pid;
+use crate::sys::ids::Pid;
 
 /// A thread's registers, as the kernel saved them when it stopped.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -14,7 +14,7 @@ use super::inject::{LoadError, Loaded, Loading};
 use super::registers::{self, Registers};
 use super::threads::{self, has_ended, threads};
 use super::watchdog::Watchdog;
-use crate::event::Pid;
+use crate::sys::ids::Pid;
 
 /// Polling interval for a thread that has not stopped yet.
 const PAUSE: Duration = Duration::from_micros(50);

@@ -7,13 +7,14 @@ use anyhow::{Context, Result, anyhow};
 use serde::Serialize;
 
 use super::{ByStack, Heap, measure, measure_exiting};
-use crate::api::{GrownBy, HeapOptions, HeapSnapshot};
 use crate::config::{ByStackConfig, Config, HeapConfig, HeapFormat, HeapSampling, HeapTarget};
-use crate::event::Pid;
-use crate::export::write_heap_html;
-use crate::samples::TEMPORARY;
+use crate::heap::{At, Moment};
+use crate::heap::{GrownBy, HeapOptions, HeapSnapshot};
+use crate::http::write_heap_html;
+use crate::measure::TEMPORARY;
 use crate::session::by_stack;
-use crate::session::held::{self, At, Moment};
+use crate::session::held;
+use crate::sys::ids::Pid;
 use crate::target::{Presence, Selector};
 
 /// Returns the output of `memprof heap`, and its exit status: that of a command which has ended.

@@ -125,8 +125,8 @@ fn is_text(bytes: &[u8]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::event::Addr;
     use crate::residency::{Backing, Perms};
+    use crate::sys::ids::Addr;
 
     fn look(bytes: &[u8]) -> Look {
         let vma = Vma {

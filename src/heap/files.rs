@@ -7,10 +7,10 @@ use object::elf::{SHT_DYNSYM, SHT_SYMTAB, STT_OBJECT, SectionType, SymbolInfo};
 
 use super::memory::Memory;
 use crate::elf::{Elf, ElfError, Section, u16_at, u64_at};
-use crate::event::{Addr, Pid};
 use crate::modules::file_of;
 use crate::residency::{Vma, page_size};
 use crate::symbolize::lookup;
+use crate::sys::ids::{Addr, Pid};
 use crate::target_file::{ReadAt, TargetFile};
 
 /// Bytes of a file that are read at once.

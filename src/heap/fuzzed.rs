@@ -46,9 +46,9 @@ mod snapshot {
 
     use super::memory::{Memory, Run};
     use super::whole::{KernelSums, Missing};
-    use crate::event::Pid;
     use crate::freeze::{Guard, Registers};
     use crate::residency::Vma;
+    use crate::sys::ids::Pid;
 
     #[derive(Clone, Debug, Default, PartialEq, Serialize)]
     pub struct Taken {

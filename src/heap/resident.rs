@@ -1,8 +1,8 @@
 //! The resident pages of a heap, for what else is known of them.
 
 use super::memory::{Run, overlapping};
-use crate::event::Addr;
 use crate::residency::{PageKind, PageRun, Vma, page_size};
+use crate::sys::ids::Addr;
 
 /// The resident pages of a heap at the moment of its snapshot.
 #[derive(Clone, Debug, Default)]

@@ -9,8 +9,8 @@ use super::glibc;
 use super::reach;
 use super::snapshot::{self, SnapshotOptions};
 use super::types::Census;
-use crate::event::Pid;
 use crate::freeze::Guard;
+use crate::sys::ids::Pid;
 
 /// Times of the parts of one analysis, in the unit of the clock.
 #[derive(Clone, Copy, Debug, Default)]

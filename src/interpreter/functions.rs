@@ -5,11 +5,12 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 
 use super::{Kind, python};
-use crate::event::{Addr, FunctionKey, FunctionNumber, FunctionSeen, LineTable, Pid};
+use crate::event::{FunctionKey, FunctionNumber, FunctionSeen, LineTable};
 use crate::mmap_lock;
 use crate::modules::ModuleTable;
 use crate::proc_dir;
 use crate::profile::{Frame, FunctionName, Origin};
+use crate::sys::ids::{Addr, Pid};
 
 /// Maximum size of a function's table of lines, in bytes. Those of large modules have tens of thousands.
 const MAX_LINES: u64 = 1 << 20;

@@ -6,9 +6,9 @@ use std::time::{Duration, SystemTime};
 
 use nix::time::{ClockId, clock_gettime};
 
-use crate::event::Pid;
 use crate::proc_dir;
 use crate::proc_text;
+use crate::sys::ids::Pid;
 use crate::target_file::{TargetFile, about, find_in, root_of};
 
 /// Clocks and file systems do not agree better than this.

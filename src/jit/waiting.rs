@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 
 use super::{MOST_WAITING, RuntimeCode};
 use crate::clock::now_ns;
-use crate::event::StackId;
 use crate::modules::ModuleTable;
 use crate::profile::Frame;
+use crate::sys::ids::StackId;
 
 /// A name without a time that comes later than this after the stack may be that of other code.
 const LATE: Duration = Duration::from_millis(250);

@@ -3,7 +3,12 @@
 //! The texts are those of sampled allocations. [`WINDOW`] and [`EXACT`] say of a profile that calls were counted instead;
 //! [`Profile::as_counted`](crate::profile::Profile) puts the texts into other words then.
 
+use std::time::Duration;
+
 use super::{Column, ColumnId, Measure, Unit};
+
+/// An allocation freed this soon counts as temporary.
+pub const TEMPORARY: Duration = Duration::from_millis(10);
 
 /// Allocations by the stack that made them.
 pub const HEAP: Measure = Measure {

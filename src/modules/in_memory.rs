@@ -17,8 +17,8 @@ use object::elf::{DT_GNU_HASH, DT_HASH, DT_STRTAB, DT_SYMTAB, DynamicTag, PT_DYN
 use super::code_mappings::{Mapping, for_each_mapping};
 use super::open;
 use crate::elf::{Elf, Segment, u64_at};
-use crate::event::Pid;
 use crate::residency::ThrottledFile;
+use crate::sys::ids::Pid;
 use crate::target_file::{MappedMemory, ReadAt};
 
 /// Maximum number of bytes that are copied of a file, and of all files.

@@ -8,9 +8,9 @@
 use super::ModuleTable;
 use super::code_mappings::Mapping;
 use crate::elf::{Elf, Segment};
-use crate::event::Pid;
 use crate::profile::ModuleId;
 use crate::residency::page_size;
+use crate::sys::ids::Pid;
 use crate::target_file::{ReadAt, TargetMemory};
 
 /// Number of places at which the bytes are compared, and bytes at each.

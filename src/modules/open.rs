@@ -11,9 +11,9 @@ use nix::sys::memfd::{MFdFlags, memfd_create};
 
 use super::code_mappings::{Mapping, for_each_mapping};
 use super::path_of;
-use crate::event::Pid;
 use crate::proc_dir;
 use crate::residency::{ThrottledFile, Vma};
+use crate::sys::ids::Pid;
 use crate::target_file::{TargetFile, about, find, find_in, root_of};
 
 const DELETED: &[u8] = b" (deleted)";

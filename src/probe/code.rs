@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering::SeqCst;
 use anyhow::{Context, Result};
 
 use super::{Probe, shared};
-use crate::event::MmId;
+use crate::sys::ids::MmId;
 use crate::wire::{CODE_GENERATION_BITS, CODE_GRANULE_BITS};
 
 impl Probe {

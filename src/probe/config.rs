@@ -6,7 +6,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use crate::exact::ExactOptions;
-use crate::samples::TEMPORARY;
+use crate::measure::TEMPORARY;
 use crate::source::{self, Source};
 use crate::wire;
 

@@ -9,10 +9,11 @@ use libbpf_rs::{MapCore, MapFlags};
 
 use super::batch::each_entry;
 use super::{Probe, iterate, shared};
-use crate::event::{FileNumber, MmId, Pid};
 use crate::mmap_lock;
+use crate::modules::FileNumber;
 use crate::modules::MovedCode;
 use crate::proc_dir;
+use crate::sys::ids::{MmId, Pid};
 use crate::wire::{self, MAX_MOVED, proc_info};
 
 /// Processes per read, 16 bytes each.

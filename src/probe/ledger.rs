@@ -11,7 +11,7 @@ use anyhow::{Context, Result};
 use libbpf_rs::{MapCore, ProgramInput, ProgramMut, libbpf_sys};
 
 use super::Probe;
-use crate::event::MmId;
+use crate::sys::ids::MmId;
 use crate::wire::page_chunk;
 
 /// Chunks dropped by one run of the program: about a millisecond of work.

@@ -6,10 +6,10 @@ use libbpf_rs::{MapCore, MapFlags};
 
 use super::Probe;
 use super::batch::each_entry;
-use crate::event::MmId;
 use crate::profile::MapUsage;
-use crate::source::resident::{Chunk, PageLedger};
+use crate::source::resident_pages::{Chunk, PageLedger};
 use crate::source::{Ledger, ReadLedger, Source};
+use crate::sys::ids::MmId;
 use crate::wire::{self, page_chunk};
 
 impl ReadLedger for Probe {

@@ -14,8 +14,8 @@ use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType};
 use nix::sys::mman::{MapFlags as Mapping, ProtFlags, mmap, munmap};
 
 use super::{Probe, shared};
-use crate::event::StackId;
 use crate::source::ReadLedger;
+use crate::sys::ids::StackId;
 use crate::wire::{
     BUCKET_SLOTS, MemprofSkel, SLOT_LEAVING, STACK_FIRST, stack_bucket, stack_of_record,
 };

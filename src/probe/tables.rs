@@ -8,8 +8,9 @@ use anyhow::{Context, Result};
 use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType};
 
 use super::batch::each_entry;
-use crate::event::{FileKey, FileNumber};
 use crate::interpreter::{Interpreter, PythonLayout, Ruby};
+use crate::modules::FileNumber;
+use crate::sys::ids::FileKey;
 use crate::unwind::Rule;
 use crate::unwind::publish::{CodeFile, PageAt, TableStore};
 use crate::wire::{

@@ -3,7 +3,7 @@
 use std::time::SystemTime;
 
 use super::Amounts;
-use crate::event::Pid;
+use crate::sys::ids::Pid;
 use crate::target::Container;
 
 /// Followed processes that have ended.

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use super::{CodeLayout, Functions, Origin};
-use crate::event::Outcome;
+use crate::profile::Outcome;
 use crate::target_file::{FileTree, TargetFile};
 
 /// Index of a [`Module`] in [`Profile::modules`](super::Profile::modules).

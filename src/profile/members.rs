@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use super::{Amounts, Profile, Share};
-use crate::event::Pid;
+use crate::sys::ids::Pid;
 use crate::target::Container;
 
 /// One of a profile's processes.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use super::Profile;
-use crate::event::Pid;
+use crate::sys::ids::Pid;
 use crate::target::Container;
 
 /// Followed processes that the out-of-memory killer has killed.

@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
-use crate::export::Report;
 use crate::measure::{COLUMNS, ColumnId};
+use crate::profile::Report;
 use crate::profile::{Amounts, Ended, Kind, NotObserved, Profile, Sample, Stack, Unobserved};
 
 /// Figures of the cumulative columns; other columns are 0.

@@ -11,12 +11,12 @@ use opentelemetry_proto::tonic::resource::v1::Resource;
 
 use super::random_id;
 use super::resource::{Attributes, Value};
-use crate::export::Report;
 use crate::export::mappings::{Mapping, Mappings};
 use crate::export::pprof::Value as ValueType;
 use crate::export::rows::{self, Place};
 use crate::measure::Unit;
 use crate::profile::Frame;
+use crate::profile::Report;
 use crate::symbol::{Language, Symbols};
 
 /// The request. Figures of `moment` are of the report's moment, those of `interval` of the time before it.

@@ -3,8 +3,8 @@
 
 use std::fs;
 
-use crate::event::Pid;
 use crate::profile::Profile;
+use crate::sys::ids::Pid;
 use crate::target::Container;
 
 /// The name of a profile's service.

@@ -18,9 +18,9 @@ use std::path::{Path, PathBuf};
 use super::inode::{Dev, huge_page_shifts, memfd_dev, stat_node};
 use super::proc_maps::DELETED;
 use super::vma::{Backing, Vma};
-use crate::event::Pid;
 use crate::mounts;
 use crate::proc_dir;
+use crate::sys::ids::Pid;
 use crate::target_file::{about, about_path, file_system_at, find_in, root_of};
 
 /// Maximum number of cached (device, inode) pairs; beyond it the cache is cleared.

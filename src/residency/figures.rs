@@ -7,9 +7,9 @@
 use super::error::{Error, Result, readable};
 use super::smaps;
 use super::vma::Vma;
-use crate::event::Pid;
 use crate::proc_dir;
-use crate::profile::KernelFigures;
+use crate::sys::ids::Pid;
+use crate::sys::kernel_figures::KernelFigures;
 
 /// Memory counters of `/proc/PID/status`, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -48,7 +48,7 @@ pub fn read(pid: Pid) -> Result<KernelFigures> {
 /// # Examples
 ///
 /// ```
-/// use memprof::event::Pid;
+/// use memprof::sys::ids::Pid;
 /// use memprof::residency::figures;
 ///
 /// let own = figures::counters(Pid(std::process::id()))?;

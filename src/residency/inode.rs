@@ -6,7 +6,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 use super::vma::Backing;
-use crate::profile::FileId;
+use crate::sys::file_id::FileId;
 
 /// A device number: (major, minor).
 pub(super) type Dev = (u32, u32);

@@ -31,9 +31,9 @@ use super::proc_maps;
 use super::scan::Pages;
 use super::smaps;
 use super::vma::{Backing, Vma};
-use crate::event::Pid;
 use crate::proc_dir;
-use crate::profile::KernelFigures;
+use crate::sys::ids::Pid;
+use crate::sys::kernel_figures::KernelFigures;
 
 /// Time limit for the read to block, in ms.
 const BEGIN: u16 = 1000;
@@ -315,8 +315,8 @@ mod tests {
     use std::process::{Command, Stdio};
 
     use super::*;
-    use crate::profile::Usage;
     use crate::residency::{Method, Scanner, add_run, figures};
+    use crate::sys::usage::Usage;
 
     /// The memory of the kept address space: by the page scan, and by the kernel's figures.
     fn seen(kept: &Kept) -> Result<(Usage, KernelFigures)> {

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use super::error::{Error, Result, denial};
 use super::page::{PageKind, PageRun};
 use super::pagemap::{self, Entry};
-use crate::event::Addr;
+use crate::sys::ids::Addr;
 
 /// Entries of `/proc/PID/pagemap` read at a time: 16 KiB, for 8 MiB of memory in 4 KiB pages.
 const ENTRIES: usize = 2048;

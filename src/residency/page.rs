@@ -2,7 +2,7 @@
 
 use std::num::NonZeroU32;
 
-use crate::event::Addr;
+use crate::sys::ids::Addr;
 
 /// Proportional shares are counted in parts of a byte: `1 << SHARE_SHIFT` are one byte, as in the kernel (`PSS_SHIFT` in
 /// fs/proc/task_mmu.c).

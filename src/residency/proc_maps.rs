@@ -9,8 +9,8 @@ use super::classify::Classifier;
 use super::error::{Error, Result};
 use super::throttle::ThrottledFile;
 use super::vma::{Backing, Perms, Vma};
-use crate::event::{Addr, Pid};
 use crate::proc_dir;
+use crate::sys::ids::{Addr, Pid};
 
 /// Reads the mappings of `pid`, in address order, each with its [`Backing`] determined.
 ///

@@ -1,7 +1,7 @@
 //! Joins neighbouring pages of one kind into runs.
 
 use super::page::{PageKind, PageRun};
-use crate::event::Addr;
+use crate::sys::ids::Addr;
 
 /// Joins pushed ranges and reports a run when it ends, at [`Runs::flush`], or on drop.
 pub(super) struct Runs<F: FnMut(PageRun)> {

@@ -23,8 +23,8 @@ use super::runs::Runs;
 use super::sparse::Sparse;
 use super::throttle::{Pace, Throttle};
 use super::vma::Vma;
-use crate::event::Pid;
 use crate::proc_dir;
+use crate::sys::ids::Pid;
 
 mod group;
 mod pages;

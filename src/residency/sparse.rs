@@ -14,7 +14,7 @@ use std::io::{BufRead, BufReader};
 use super::figures;
 use super::throttle::ThrottledFile;
 use super::vma::Vma;
-use crate::event::Pid;
+use crate::sys::ids::Pid;
 
 /// Minimum size, in bytes, of a mapping that is looked up in smaps if the process holds little memory.
 const LARGE: u64 = 4 << 30;

@@ -7,7 +7,7 @@
 use std::fs;
 use std::time::{Duration, Instant};
 
-use crate::event::Pid;
+use crate::sys::ids::Pid;
 
 /// Maximum number of threads that are read.
 const MOST: usize = 65_536;

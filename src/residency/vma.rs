@@ -1,6 +1,6 @@
 //! A mapping (virtual memory area, VMA) of a process: its address range, permissions and backing.
 
-use crate::event::Addr;
+use crate::sys::ids::Addr;
 
 /// The permissions of a mapping: the second column of `/proc/PID/maps`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

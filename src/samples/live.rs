@@ -6,7 +6,8 @@ use std::sync::Arc;
 use rustc_hash::FxHashMap;
 
 use super::Estimate;
-use crate::event::{Addr, SampledAllocation, StackId};
+use crate::event::SampledAllocation;
+use crate::sys::ids::{Addr, StackId};
 
 /// A sampled allocation that was not freed yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

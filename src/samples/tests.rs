@@ -1,5 +1,5 @@
 use super::*;
-use crate::event::Addr;
+use crate::sys::ids::Addr;
 
 const ONE: MmId = MmId(1);
 const CHILD: MmId = MmId(2);

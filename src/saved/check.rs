@@ -8,14 +8,17 @@ use super::figures::Figures;
 use super::parts::{self, Uncertainty};
 use super::schema::{self, Kernel, NamedFrame, Whole};
 use super::{Saved, Symbols};
-use crate::event::{Outcome, Pid};
 use crate::measure::{MEASURES, Measure, RESIDENCY};
+use crate::profile;
+use crate::profile::Outcome;
 use crate::profile::{
-    self, Amounts, CachedFile, Ended, EndedProcess, Faults, FileId, Frame, FrameKind, Functions,
-    KernelFigures, Kind, Losses, Mapping, Module, NotObserved, Origin, Places, Profile, Sample,
-    Share, Stack, TargetInfo,
+    Amounts, CachedFile, Ended, EndedProcess, Faults, Frame, FrameKind, Functions, Kind, Losses,
+    Mapping, Module, NotObserved, Origin, Places, Profile, Sample, Share, Stack, TargetInfo,
 };
 use crate::symbol::{Language, Symbol};
+use crate::sys::file_id::FileId;
+use crate::sys::ids::Pid;
+use crate::sys::kernel_figures::KernelFigures;
 
 /// The most frames of a stack that memprof takes (`--max-frames`).
 const MOST_FRAMES: usize = 1024;

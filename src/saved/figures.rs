@@ -6,7 +6,8 @@ use serde::de::{Error, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
 use crate::measure::ColumnId;
-use crate::profile::{Amounts, Usage};
+use crate::profile::Amounts;
+use crate::sys::usage::Usage;
 
 /// Figures of every kind that is not a sum.
 pub(super) struct Figures(pub Amounts);

@@ -5,8 +5,8 @@ use serde::{Deserialize, Serialize};
 use super::parts::{time, unix_ms};
 use super::place::Place;
 use super::schema::Bounded;
-use crate::event::Pid;
 use crate::profile::{self, LastFigures};
+use crate::sys::ids::Pid;
 
 /// All of them, and the newest, oldest first.
 #[derive(Serialize, Deserialize)]

@@ -5,13 +5,16 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::event::Pid;
 use crate::measure::ColumnId;
+use crate::profile;
 use crate::profile::{
-    self, Amounts, CodeLayout, CodeSegment, FreezeOutcome, KnownPath, MappedBytes, PathFrom,
-    UncertaintyOf, Usage,
+    Amounts, CodeLayout, CodeSegment, FreezeOutcome, KnownPath, MappedBytes, PathFrom,
+    UncertaintyOf,
 };
 use crate::residency::{Category, PageKind};
+use crate::sys::ids::Pid;
+use crate::sys::text::hex;
+use crate::sys::usage::Usage;
 
 /// The kinds of resident bytes; `anon` and so on.
 #[derive(Serialize, Deserialize)]
@@ -335,11 +338,6 @@ pub(crate) struct Layout {
 }
 
 struct Digits(Vec<u8>);
-
-/// Bytes as lower-case hexadecimal digits.
-pub(crate) fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
 
 impl Serialize for Digits {
     fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {

@@ -14,11 +14,13 @@ use super::oom_kills::OomKills;
 use super::parts::{Freeze, Layout, Mapping, Path, Uncertainty};
 use super::place::Place;
 use super::{FORMAT, VERSION};
-use crate::event::Outcome;
-use crate::profile::{self, Frame, KernelFigures, ModuleId, Unobserved};
+use crate::profile;
+use crate::profile::Outcome;
+use crate::profile::{Frame, ModuleId, Unobserved};
 use crate::symbol::{
     Function, InlinedFunction, Language, Location, Symbol, UnknownReason, UnnamedFunction,
 };
+use crate::sys::kernel_figures::KernelFigures;
 
 /// Ends the message about a version inside a JSON error.
 pub(super) const VERSION_MARK: char = '\u{1}';

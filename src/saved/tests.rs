@@ -4,20 +4,26 @@ use std::time::{Duration, UNIX_EPOCH};
 use serde_json::{Value, json};
 
 use super::*;
-use crate::event::{Outcome, PartialReason, Pid};
+use crate::export::ExportOptions;
 use crate::export::testing::bytes;
-use crate::export::{EXPORTERS, ExportOptions, Report};
+use crate::http::exporters::EXPORTERS;
 use crate::measure::{KERNEL_BYTES, MEASURES};
+use crate::profile::Report;
 use crate::profile::{
-    Amounts, CachedFile, CgroupMemory, CodeLayout, CodeSegment, Ended, EndedProcess, Faults,
-    FileId, Frame, FreezeOutcome, KernelFigures, KnownPath, LastFigures, Losses, MappedBytes,
-    Mapping, Module, OomKill, OomKills, PathFrom, Places, Sample, Share, Stack, Unobserved, Usage,
+    Amounts, CachedFile, CgroupMemory, CodeLayout, CodeSegment, Ended, EndedProcess, Faults, Frame,
+    FreezeOutcome, KnownPath, LastFigures, Losses, MappedBytes, Mapping, Module, OomKill, OomKills,
+    PathFrom, Places, Sample, Share, Stack, Unobserved,
 };
+use crate::profile::{Outcome, PartialReason};
 use crate::residency::cgroup::{GroupFigures, Version};
 use crate::residency::{Category, PageKind};
 use crate::symbol::{
     Function, InlinedFunction, Language, Location, Symbol, Symbols, UnknownReason, UnnamedFunction,
 };
+use crate::sys::file_id::FileId;
+use crate::sys::ids::Pid;
+use crate::sys::kernel_figures::KernelFigures;
+use crate::sys::usage::Usage;
 use crate::target::Container;
 use crate::tree::testing::{at, kib, profile};
 

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use crate::api::HeapSnapshot;
-use crate::event::Pid;
-use crate::export::printable;
+use crate::heap::HeapSnapshot;
 use crate::heap::{Allocator, Figures};
 use crate::profile::Subset;
+use crate::sys::ids::Pid;
+use crate::sys::text::printable;
 
 use super::state::State;
 use super::words::{clock, kib};

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::words::clock;
-use crate::api::Report;
+use crate::profile::Report;
 
 /// Marks that are kept; each holds a report.
 pub(super) const MOST_MARKS: usize = 9;

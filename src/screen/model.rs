@@ -5,8 +5,8 @@
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
-use crate::api::Report;
 use crate::measure::Unit;
+use crate::profile::Report;
 use crate::profile::{Frames, Kind, Profile, Subset};
 use crate::symbol::Symbols;
 use crate::tree::{

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use super::history::History;
 use super::state::State;
 use super::view::View;
-use crate::api::Report;
-use crate::event::Pid;
+use crate::profile::Report;
 use crate::profile::{Profile, Subset};
+use crate::sys::ids::Pid;
 
 /// A part of the reports that is shown alone.
 #[derive(Debug)]

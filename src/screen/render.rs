@@ -15,9 +15,9 @@ use ratatui::widgets::Paragraph;
 
 use super::state::State;
 use super::view::{Sort, View};
-use crate::api::Report;
-use crate::export::printable;
+use crate::profile::Report;
 use crate::profile::{Frames, Kind};
+use crate::sys::text::printable;
 use crate::tree::{Direction, Merge};
 
 pub(super) use advice::lines as advice_lines;

@@ -18,7 +18,8 @@ use super::processes::Lists;
 use super::rows::{self, FunctionRow, TreeRow};
 use super::theme::Theme;
 use super::view::{Overlay, Sort, View};
-use crate::api::{HeapSnapshot, Report};
+use crate::heap::HeapSnapshot;
+use crate::profile::Report;
 use crate::profile::{Frames, Kind};
 use crate::tree::{Direction, Naming};
 

@@ -22,9 +22,10 @@ use ratatui::style::{Color, Modifier};
 use super::model::Model;
 use super::render::render;
 use super::state::{Input, State};
-use crate::api::Report;
-use crate::profile::{Frame, Usage};
+use crate::profile::Frame;
+use crate::profile::Report;
 use crate::symbol::Language;
+use crate::sys::usage::Usage;
 use crate::tree::testing::{at, kib, profile, symbols};
 
 const MAIN: (u16, u64) = (0, 1);

@@ -9,14 +9,15 @@ use tokio::time::sleep;
 
 use super::collector::{Command, Progress};
 use super::command::{ExitStatus, Launch};
-use super::held::{self, At, Moment};
+use super::held;
 use super::{Session, require, runtime};
-use crate::api::{HeapOptions, HeapSnapshot};
 use crate::config::Config;
 use crate::console;
-use crate::event::Pid;
+use crate::heap::{At, Moment};
+use crate::heap::{HeapOptions, HeapSnapshot};
 use crate::priority;
 use crate::privileges::{self, Role};
+use crate::sys::ids::Pid;
 use crate::target::Selector;
 
 /// How long memprof looks for the sampler of a process, and how often: its code is read while it is followed.

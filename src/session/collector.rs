@@ -22,13 +22,14 @@ use super::sweep::Sweeper;
 use super::unwinding::{MappedFiles, Unwinding};
 use crate::aggregate::Aggregator;
 use crate::allocations::Allocations;
-use crate::api::{ProviderError, Status};
+use crate::collect::{ProviderError, Status};
 use crate::console;
-use crate::event::{CodeSeen, Event, Pid, ProcessChange};
-use crate::exact::StackSizes;
+use crate::event::{CodeSeen, Event, ProcessChange};
 use crate::freeze::{Freeze, Guard, now_ns};
 use crate::probe::{Probe, SeenCalls};
+use crate::profile::StackSizes;
 use crate::profile::{MapUsage, Profile};
+use crate::sys::ids::Pid;
 use crate::target::Selector;
 
 mod exact;

@@ -24,12 +24,12 @@ use nix::sys::wait::waitpid;
 use nix::unistd::{ForkResult, Pid as NixPid, fork};
 use tokio::sync::oneshot;
 
-use crate::event::Pid;
 use crate::freeze;
 use crate::privileges::{self, Role};
 use crate::sampler::Library;
 use crate::session::failure::Failure;
 use crate::session::signals;
+use crate::sys::ids::Pid;
 
 /// How a command ended, in the shell's terms: its exit status, or 128 plus the signal number.
 pub type ExitStatus = u8;

@@ -18,10 +18,10 @@ use super::signals::{Ending, Signals};
 use super::{Session, follow_command};
 use crate::api::Provider;
 use crate::console;
-use crate::event::Pid;
-use crate::export::printable;
 use crate::privileges::{self, Role};
 use crate::server::Listen;
+use crate::sys::ids::Pid;
+use crate::sys::text::printable;
 use crate::target::Selector;
 
 /// How long memprof waits for a command to end after an ending signal.

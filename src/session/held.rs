@@ -17,31 +17,15 @@ use super::end::{
     COMMAND_GRACE, SILENT, sleep_until, tell_left, tell_not_ended, tell_wait, wait_until_executed,
 };
 use super::failure::Failure;
-use super::reports::Collecting;
 use super::signals::{Ending, Signals};
 use super::start;
+use crate::collect::CollectorHandle;
 use crate::console;
-use crate::event::Pid;
-use crate::freeze::{self, Registers};
+use crate::freeze;
+use crate::freeze::Registers;
+use crate::heap::{At, Moment};
 use crate::privileges::{self, Role};
-
-/// When something is done with a command.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum At {
-    /// This long after it has executed its program; if it ends before, at its end.
-    After(Duration),
-    /// At its end.
-    End,
-}
-
-/// A command at the moment that was asked for.
-#[derive(Debug)]
-pub enum Moment {
-    /// It runs.
-    Running,
-    /// It is about to exit, and stopped: the registers of its last thread unless it was killed. The others have ended.
-    Exiting(Option<Registers>),
-}
+use crate::sys::ids::Pid;
 
 /// How long its other threads may take to end before the last one.
 const OTHERS: Duration = Duration::from_secs(1);
@@ -74,7 +58,7 @@ pub fn run<T>(
 /// The same. A session may follow the command from its first page on.
 pub(super) async fn run_until<T>(
     launch: Launch<'_>,
-    follower: Option<&Collecting>,
+    follower: Option<&CollectorHandle>,
     at: At,
     look: impl AsyncFnOnce(Pid, Moment) -> Result<T>,
 ) -> Result<(T, Option<ExitStatus>)> {

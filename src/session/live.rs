@@ -7,11 +7,12 @@ use anyhow::{Context, Result};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
-use crate::api::{HeapOptions, Provider};
+use crate::api::Provider;
 use crate::console;
-use crate::event::Pid;
 use crate::heap::Approach;
+use crate::heap::HeapOptions;
 use crate::screen::{News, Screen, ScreenOptions};
+use crate::sys::ids::Pid;
 
 /// Making reports takes at most 1/`SHARE` of the time.
 const SHARE: u32 = 5;
@@ -30,7 +31,8 @@ impl Live {
     /// The terminal cannot be used.
     pub(super) fn start(options: ScreenOptions, reports: Arc<dyn Provider>) -> Result<Live> {
         let mut screen = Screen::start(options)?;
-        console::hold(screen.news());
+        let news = screen.news();
+        console::hold(move |message| news.message(message));
         let heaps = screen.heaps.take();
         let taking_heaps = heaps
             .map(|wanted| tokio::spawn(take_heaps(Arc::clone(&reports), screen.news(), wanted)));

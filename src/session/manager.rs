@@ -17,9 +17,9 @@ use tokio::sync::oneshot;
 use tokio::time::{self, MissedTickBehavior};
 
 use super::collector::{Command, Progress};
-use super::reports::Collecting;
+use crate::collect::CollectorHandle;
 use crate::console;
-use crate::export::printable;
+use crate::sys::text::printable;
 use crate::target::Selector;
 
 /// How long a message may wait for room in the manager's queue. After that it is lost.
@@ -66,7 +66,7 @@ impl Manager {
 
     /// memprof listens and follows. From now on the manager hears at every interval of its watchdog that memprof works: that the
     /// thread which serves does, and that the collector answers.
-    pub(super) fn ready(&self, collecting: &Collecting) {
+    pub(super) fn ready(&self, collecting: &CollectorHandle) {
         self.send("READY=1");
         if let (Some(_), Some(interval)) = (&self.socket, self.watchdog) {
             tokio::spawn(keep_alive(self.clone(), interval / 2, collecting.clone()));
@@ -138,7 +138,7 @@ fn watchdog(
     }
 }
 
-async fn keep_alive(manager: Manager, interval: Duration, collecting: Collecting) {
+async fn keep_alive(manager: Manager, interval: Duration, collecting: CollectorHandle) {
     let mut ticks = time::interval(interval);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
@@ -169,7 +169,7 @@ fn status(target: &Selector, progress: &Progress) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::event::Pid;
+    use crate::sys::ids::Pid;
 
     #[test]
     fn a_watchdog_of_another_process_is_not_memprofs() {

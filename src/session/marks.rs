@@ -8,8 +8,9 @@ use tokio::sync::mpsc;
 
 use crate::api::Api;
 use crate::console;
-use crate::event::{MarkSet, Pid};
-use crate::export::printable;
+use crate::event::MarkSet;
+use crate::sys::ids::Pid;
+use crate::sys::text::printable;
 
 /// Makes them from now on, each kind by a task of its own. Needs a tokio runtime.
 ///

@@ -16,12 +16,13 @@ use tokio::task::JoinHandle;
 use super::collector::Killed;
 use super::output;
 use super::reports::Reports;
-use crate::api::{Api, Report};
+use crate::api::Api;
 use crate::config::Output;
 use crate::console;
-use crate::event::Pid;
-use crate::export::printable;
 use crate::privileges;
+use crate::profile::Report;
+use crate::sys::ids::Pid;
+use crate::sys::text::printable;
 
 /// The option that names the file.
 const OPTION: &str = "--on-oom";

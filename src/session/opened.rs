@@ -10,14 +10,15 @@ use tokio::sync::watch;
 use super::live::Live;
 use super::output;
 use super::signals::Signals;
-use crate::api::{Api, ApiOptions, Opened, Provider, Report};
+use crate::api::{Api, ApiOptions, Opened, Provider};
 use crate::config::{DiffConfig, OpenConfig, Output};
 use crate::console;
-use crate::export::printable;
 use crate::privileges::{self, Role};
+use crate::profile::Report;
 use crate::saved;
 use crate::screen;
 use crate::server::{self, Listen, Listener, ServerOptions, Token};
+use crate::sys::text::printable;
 
 /// Exit status if a gate fires.
 const GATE_FIRED: u8 = 3;

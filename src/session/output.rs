@@ -18,10 +18,11 @@ use self::place::{
 };
 use crate::config::Output;
 use crate::console;
-use crate::exact::StackSizes;
-use crate::export::{self, Report};
+use crate::export;
 use crate::patient::Patient;
 use crate::profile::Frames;
+use crate::profile::Report;
+use crate::profile::StackSizes;
 
 /// The options that name files.
 pub const OUTPUT: &str = "--output";

@@ -12,8 +12,8 @@ use nix::sys::signal::{Signal, raise};
 use tokio::signal::unix::{self, SignalKind};
 
 use super::collector::Command;
-use super::reports::Collecting;
 use super::signals::is_ignored;
+use crate::collect::CollectorHandle;
 
 /// How long the collector may take, which may be scanning. After that, memprof stops as far as it can.
 const LONGEST: Duration = Duration::from_secs(2);
@@ -46,7 +46,7 @@ impl Pauses {
 }
 
 /// Stops memprof until it is continued.
-pub(super) fn stop(collecting: &Collecting) {
+pub(super) fn stop(collecting: &CollectorHandle) {
     let was_kept = collecting.wait_for(LONGEST, Command::LetGo);
     let _ = raise(Signal::SIGSTOP);
     if was_kept == Some(true) {

@@ -9,9 +9,11 @@ use tokio::task::{JoinHandle, spawn_blocking};
 use tokio::time::{MissedTickBehavior, interval_at, timeout};
 
 use super::reports::Reports;
-use crate::api::{Provider, ProviderError, Report};
+use crate::api::Provider;
+use crate::collect::ProviderError;
 use crate::config::Config;
 use crate::console;
+use crate::profile::Report;
 use crate::push::{self, Limits, Pusher, Pushing};
 
 /// How long the last profile may take to be made, and to be delivered.

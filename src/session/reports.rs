@@ -5,26 +5,26 @@ mod heap;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::sync::mpsc::{SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 
-use nix::sys::eventfd::EventFd;
 use tokio::sync::{Mutex, oneshot, watch};
 
 use super::collector::{Command, Numbered, Progress};
-use super::held::Moment;
 use crate::allocations::NamedAllocations;
-use crate::api::{
-    ApiError, BoxFuture, HeapOptions, HeapSnapshot, Provider, ProviderError, Report, Status,
-};
+use crate::api::{ApiError, BoxFuture, Provider};
+use crate::collect::CollectorHandle;
+use crate::collect::{ProviderError, Status};
 use crate::debuginfod::{self, Fetching};
-use crate::event::Pid;
 use crate::freeze::Freeze;
+use crate::heap::Moment;
+use crate::heap::{HeapOptions, HeapSnapshot};
 use crate::probe::{FaultsSeen, Missing, SharedFaultsSeen, SyscallHooks};
+use crate::profile::Report;
 use crate::profile::{Frame, FrameKind, FreezeOutcome, MapUsage, Profile};
 use crate::push::{self, Pushing};
 use crate::symbol::Symbols;
 use crate::symbolize::{Detail, Symbolizer};
+use crate::sys::ids::Pid;
 use crate::target::Selector;
 
 /// How long the target runs, at least, between two reports that freeze it: `RUN`, and `RUN_SHARE` times as
@@ -35,45 +35,10 @@ const RUN_SHARE: u32 = 9;
 /// How long the collector may take to answer without a scan; after that, its last answer is used.
 const STATUS_WAIT: Duration = Duration::from_millis(30);
 
-/// A handle to the collector thread.
-#[derive(Clone, Debug)]
-pub struct Collecting {
-    commands: SyncSender<Command>,
-    wake: Arc<EventFd>,
-}
-
-impl Collecting {
-    /// A handle to the thread that reads `commands` and is woken through `wake`.
-    pub fn new(commands: SyncSender<Command>, wake: Arc<EventFd>) -> Collecting {
-        Collecting { commands, wake }
-    }
-
-    /// Sends a command.
-    ///
-    /// # Errors
-    /// The collector has ended, or its queue is full.
-    pub fn send(&self, command: Command) -> Result<(), ProviderError> {
-        let sent = self.commands.try_send(command);
-        let _ = self.wake.write(1);
-        sent.map_err(|e| ProviderError::Failed(format!("the collector does not answer: {e}")))
-    }
-
-    /// Sends a command and waits up to `timeout` for its answer.
-    pub fn wait_for<T>(
-        &self,
-        timeout: Duration,
-        command: impl FnOnce(SyncSender<T>) -> Command,
-    ) -> Option<T> {
-        let (done, ready) = sync_channel(1);
-        self.send(command(done)).ok()?;
-        ready.recv_timeout(timeout).ok()
-    }
-}
-
 /// Makes reports; concurrent requests share one.
 pub struct Reports {
     awaited: Option<String>,
-    collecting: Collecting,
+    collecting: CollectorHandle,
     progress: watch::Receiver<Progress>,
     symbolizer: Symbolizer,
     newest: Mutex<Option<Newest>>,
@@ -109,7 +74,7 @@ impl Reports {
     /// says.
     pub fn new(
         target: &Selector,
-        collecting: Collecting,
+        collecting: CollectorHandle,
         progress: watch::Receiver<Progress>,
         symbolizer: Symbolizer,
         freeze: Freeze,

@@ -12,18 +12,19 @@ use tokio::sync::{mpsc, watch};
 
 use super::collector::{Collector, Command, Killed, Pace, Progress, SamplerOptions};
 use super::command::{self, Launch, Prepared, Stop, Traced};
-use super::reports::Collecting;
 use super::unwinding::{self, MappedFiles, Unwinding};
+use crate::collect::CollectorHandle;
 use crate::config::{Config, SharedOnce};
 use crate::console;
-use crate::event::{MarkSet, Pid};
+use crate::event::MarkSet;
 use crate::freeze::{Freeze, Guard};
+use crate::measure::TEMPORARY;
 use crate::privileges::{self, Role};
 use crate::probe::{Missing, Probe, ProbeConfig, SharedFaultsSeen, SyscallHooks};
 use crate::residency::MapCounts;
 use crate::sampler::{self, Library};
-use crate::samples::TEMPORARY;
-use crate::target::Program;
+use crate::sys::ids::Pid;
+use crate::target::program::Program;
 
 /// Capacity of the collector's command queue.
 const QUEUE: usize = 64;
@@ -38,7 +39,7 @@ const KILLS: usize = 16;
 /// The collector thread, as it has started.
 pub struct Started {
     /// A handle to it.
-    pub collecting: Collecting,
+    pub collecting: CollectorHandle,
     /// What it publishes of the target.
     pub progress: watch::Receiver<Progress>,
     /// BPF programs that this kernel does not have room for.
@@ -159,7 +160,7 @@ pub fn start_collector(config: &Config, sampler: Option<&Library>) -> Result<Sta
         .recv()
         .map_err(|_| anyhow!("the collector thread ended early"))??;
     Ok(Started {
-        collecting: Collecting::new(commands, wake),
+        collecting: CollectorHandle::new(commands, wake),
         progress,
         missing,
         syscall_hooks,
@@ -190,7 +191,7 @@ fn map_counts(wanted: SharedOnce) -> Result<Option<MapCounts>> {
 ///
 /// # Errors
 /// The process cannot be created or followed.
-pub fn start_command(collecting: &Collecting, launch: Launch<'_>) -> Result<Prepared> {
+pub fn start_command(collecting: &CollectorHandle, launch: Launch<'_>) -> Result<Prepared> {
     let prepared = follow_command(collecting, launch)?;
     prepared.release();
     Ok(prepared)
@@ -200,7 +201,7 @@ pub fn start_command(collecting: &Collecting, launch: Launch<'_>) -> Result<Prep
 ///
 /// # Errors
 /// The process cannot be created or followed.
-pub fn follow_command(collecting: &Collecting, launch: Launch<'_>) -> Result<Prepared> {
+pub fn follow_command(collecting: &CollectorHandle, launch: Launch<'_>) -> Result<Prepared> {
     let at_stops = collecting.clone();
     let sampler = launch.sampler.map(|library| library.path().to_owned());
     let prepared = command::prepare(launch, move |pid, stop| {
@@ -219,7 +220,7 @@ pub fn follow_command(collecting: &Collecting, launch: Launch<'_>) -> Result<Pre
 
 /// Has the unwind tables built of a program that has just been executed, and is stopped, and of the library that samples its
 /// allocations. Returns whether its memory will still be there after it has ended.
-pub(super) fn executed(collecting: &Collecting, pid: Pid, sampler: Option<&Path>) -> bool {
+pub(super) fn executed(collecting: &CollectorHandle, pid: Pid, sampler: Option<&Path>) -> bool {
     let Some(mut program) = Program::of(pid) else {
         return false;
     };
@@ -236,7 +237,7 @@ pub(super) fn executed(collecting: &Collecting, pid: Pid, sampler: Option<&Path>
 ///
 /// # Errors
 /// It cannot be followed.
-pub(super) fn follow(collecting: &Collecting, pid: Pid) -> Result<()> {
+pub(super) fn follow(collecting: &CollectorHandle, pid: Pid) -> Result<()> {
     let (reply, answer) = sync_channel(1);
     collecting.send(Command::Follow(pid, reply))?;
     answer.recv().context("the collector has ended")?

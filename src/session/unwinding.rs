@@ -14,15 +14,16 @@ use nix::sys::mman::{MapFlags, ProtFlags, mmap, munmap};
 
 use crate::aggregate::Aggregator;
 use crate::console;
-use crate::event::{Addr, CodeSeen, MmId, Pid};
-use crate::export::printable;
+use crate::event::CodeSeen;
 use crate::interpreter::Wanted;
 use crate::modules::{AddressMap, ModuleTable, MovedCode, open_regular};
 use crate::probe::{Probe, TableMaps};
 use crate::proc_dir;
 use crate::profile::Losses;
 use crate::residency::page_size;
-use crate::target::Program;
+use crate::sys::ids::{Addr, MmId, Pid};
+use crate::sys::text::printable;
+use crate::target::program::Program;
 use crate::target_file::TargetFile;
 use crate::unwind::publish::{Publisher, Registered};
 

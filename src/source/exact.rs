@@ -3,12 +3,12 @@
 use anyhow::Result;
 
 use super::{Ledger, ReadLedger, Source, Totals};
-use crate::event::StackId;
 use crate::measure::{
     ALLOC_OBJECTS, ALLOC_SPACE, ColumnId, HEAP, INUSE_OBJECTS, INUSE_SPACE, TEMPORARY_OBJECTS,
     TEMPORARY_SPACE,
 };
 use crate::profile::Amounts;
+use crate::sys::ids::StackId;
 use crate::wire::{self, exact_sum};
 
 /// The option that enables it.

@@ -6,9 +6,9 @@ use std::collections::HashMap;
 use anyhow::Result;
 
 use super::{Ledger, ReadLedger, Source, Totals};
-use crate::event::StackId;
 use crate::measure::{KERNEL_BYTES, KERNEL_MEMORY};
 use crate::profile::Amounts;
+use crate::sys::ids::StackId;
 use crate::wire::{self, kernel_page};
 
 /// The source of kernel memory.

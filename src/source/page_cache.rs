@@ -5,9 +5,10 @@ use std::collections::HashMap;
 use anyhow::Result;
 
 use super::{Ledger, ReadLedger, Source, Totals, Tracepoints};
-use crate::event::StackId;
 use crate::measure::RESIDENCY;
-use crate::profile::{FileId, Usage};
+use crate::sys::file_id::FileId;
+use crate::sys::ids::StackId;
+use crate::sys::usage::Usage;
 use crate::wire::{self, STACK_NONE, cache_chunk, cache_key};
 
 /// The page-cache source.

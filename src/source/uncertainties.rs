@@ -2,10 +2,10 @@
 
 use rustc_hash::FxHashMap;
 
-use crate::event::{Addr, MmId, StackId};
 #[cfg(doc)]
 use crate::profile::Uncertainty;
 use crate::profile::UncertaintyOf;
+use crate::sys::ids::{Addr, MmId, StackId};
 
 /// How far figures with a stack may be off.
 #[derive(Clone, Debug, Default, PartialEq)]

@@ -4,9 +4,9 @@
 //! another interpreter's functions; but with greenlets, whose C stacks begin somewhere on others, the outermost ones are
 //! another greenlet's.
 
-use crate::event::Outcome;
 use crate::modules::ModuleTable;
 use crate::profile::Frame;
+use crate::profile::Outcome;
 
 /// Part of a stack's files that switch C stacks: greenlet's. Evaluators behind such a frame may be another greenlet's.
 const SWITCHES_STACKS: &str = "greenlet";
@@ -93,7 +93,7 @@ fn put_together(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::event::PartialReason;
+    use crate::profile::PartialReason;
     use crate::profile::{FrameKind, ModuleId};
 
     const NATIVE: u16 = 0;

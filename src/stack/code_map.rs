@@ -5,10 +5,11 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::event::{Addr, NamesWritten, Pid, StackId};
+use crate::jit::NamesWritten;
 use crate::jit::{Problems, Renamed, RuntimeCode};
 use crate::modules::{AddressMap, ModuleTable};
 use crate::profile::{Frame, FrameKind};
+use crate::sys::ids::{Addr, Pid, StackId};
 
 /// Minimum time between two reads of a process's mappings that unknown addresses cause.
 const RELOAD_PAUSE: Duration = Duration::from_millis(100);

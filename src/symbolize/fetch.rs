@@ -9,7 +9,7 @@ use std::sync::mpsc::{Receiver, SyncSender};
 use super::ModuleKey;
 use crate::elf::Elf;
 use crate::profile::Module;
-use crate::saved::hex;
+use crate::sys::text::hex;
 
 /// Sizes of build ids, in bytes. Linkers write 8, 16 or 20.
 const SIZES: std::ops::RangeInclusive<usize> = 4..=64;

@@ -9,10 +9,9 @@ use anyhow::{Result, bail};
 use nix::sys::statfs::{CGROUP_SUPER_MAGIC, CGROUP2_SUPER_MAGIC, statfs};
 
 use super::is_own;
-use crate::event::Pid;
 use crate::mounts::{self, Mount};
-use crate::profile::CgroupMemory;
 use crate::residency::cgroup::{GroupFigures, Version};
+use crate::sys::ids::Pid;
 
 /// File with the list of processes in a control group's directory.
 const PROCS: &str = "cgroup.procs";
@@ -83,18 +82,21 @@ impl Cgroup {
         groups
     }
 
+    /// Its directory.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
     /// What the kernel charges to it now.
-    pub fn memory(&self) -> CgroupMemory {
-        let charged = self.version_of_memory().and_then(|version| {
-            let groups = self.groups().len() as u64;
-            GroupFigures::read(&self.dir, version, groups)
-                .map(|figures| (version, figures))
-                .map_err(|e| format!("cannot read {}/memory.stat: {e}", self.dir.display()))
-        });
-        CgroupMemory {
-            dir: self.dir.clone(),
-            charged,
-        }
+    ///
+    /// # Errors
+    /// Why there are no figures.
+    pub fn charged(&self) -> std::result::Result<(Version, GroupFigures), String> {
+        let version = self.version_of_memory()?;
+        let groups = self.groups().len() as u64;
+        GroupFigures::read(&self.dir, version, groups)
+            .map(|figures| (version, figures))
+            .map_err(|e| format!("cannot read {}/memory.stat: {e}", self.dir.display()))
     }
 
     /// The version of the memory controller that the group has; why it has none.
@@ -183,7 +185,7 @@ mod tests {
         let Ok(group) = Cgroup::find(pids) else {
             return;
         };
-        let why = group.memory().charged.unwrap_err();
+        let why = group.charged().unwrap_err();
         assert!(why.contains("no memory controller"), "{why}");
     }
 

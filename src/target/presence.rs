@@ -5,10 +5,10 @@ use std::io::ErrorKind;
 use nix::errno::Errno;
 
 use super::comm;
-use crate::event::Pid;
-use crate::export::printable;
 use crate::proc_dir;
 use crate::proc_text;
+use crate::sys::ids::Pid;
+use crate::sys::text::printable;
 
 /// The kernel's flag of its own threads, in `/proc/PID/stat`.
 const PF_KTHREAD: u64 = 0x0020_0000;

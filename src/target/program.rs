@@ -13,9 +13,9 @@ use object::elf::{DT_NEEDED, DT_RPATH, DT_RUNPATH, DT_STRTAB};
 
 use super::library_cache;
 use crate::elf::Elf;
-use crate::event::Pid;
 use crate::modules::open_regular;
 use crate::proc_dir;
+use crate::sys::ids::Pid;
 use crate::target_file::{self, About, about, about_path};
 
 /// Where loaders search last.

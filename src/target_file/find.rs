@@ -12,8 +12,8 @@ use std::time::{Duration, SystemTime};
 use super::handle_of;
 use super::local::is_local;
 use super::readers::{self, Key};
-use crate::event::{FileKey, Pid};
 use crate::proc_dir;
+use crate::sys::ids::{FileKey, Pid};
 
 /// What the kernel knows of a file.
 #[derive(Clone, Copy, Debug)]

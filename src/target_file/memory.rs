@@ -5,8 +5,8 @@ use std::io;
 
 use super::readers::Key;
 use super::{ReadAt, readers};
-use crate::event::Pid;
 use crate::proc_dir;
+use crate::sys::ids::Pid;
 
 /// The memory of a process; positions are addresses.
 #[derive(Debug)]

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use super::find::{about, find_in, root_of};
 use super::{TargetFile, handle_of};
-use crate::event::Pid;
+use crate::sys::ids::Pid;
 
 /// A file tree that is not memprof's own.
 #[derive(Clone, Debug)]

@@ -26,7 +26,7 @@ use std::path::Path;
 
 use rustc_hash::FxHashMap;
 
-use crate::event::PartialReason;
+use crate::profile::PartialReason;
 use crate::profile::{Module, ModuleId, Unobserved};
 use crate::symbol::Language;
 
@@ -197,7 +197,7 @@ impl Label<'_> {
 }
 
 /// The text of the label. Names are verbatim from their file: callers that print them must make them
-/// [`printable`](crate::export::printable).
+/// [`printable`](crate::sys::text::printable).
 impl fmt::Display for Label<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -3,10 +3,13 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use crate::event::{Outcome, Pid};
 use crate::measure::{ColumnId, HEAP, RESIDENCY};
+use crate::profile::Outcome;
 use crate::profile::*;
 use crate::symbol::{Function, Language, Symbol, Symbols};
+use crate::sys::ids::Pid;
+use crate::sys::kernel_figures::KernelFigures;
+use crate::sys::usage::Usage;
 
 pub(crate) const KIB: u64 = 1024;
 

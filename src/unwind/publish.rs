@@ -17,7 +17,7 @@
 mod builders;
 mod interpreters;
 mod room;
-mod store;
+pub(crate) mod store;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -32,10 +32,11 @@ use self::room::Room;
 pub use self::store::{CodeFile, PageAt, TableStore};
 use super::{Packed, Rule};
 use crate::elf::{Elf, Segment};
-use crate::event::{FileKey, FileNumber};
 use crate::interpreter::Wanted;
+use crate::modules::FileNumber;
 use crate::modules::{MAX_MODULES, ModuleTable};
 use crate::profile::{Module, ModuleId};
+use crate::sys::ids::FileKey;
 
 /// Minimum time between retries of tables that did not fit.
 const RETRY_PAUSE: Duration = Duration::from_secs(1);

@@ -6,11 +6,15 @@ use super::skel::types::{
 };
 use super::{Malformed, read_record};
 use crate::event::{
-    Addr, CodeSeen, Event, FileKey, FileNumber, FunctionNumber, FunctionSeen, LineTable, MarkSet,
-    MmId, NamesWritten, OomVictim, Outcome, PartialReason, Pid, Place, ProcessChange, ProcessEvent,
-    RangeChange, RangeEvent, SampleFreed, SampledAllocation, StackId, StackSeen,
+    CodeSeen, Event, FunctionNumber, FunctionSeen, LineTable, MarkSet, OomVictim, Place,
+    ProcessChange, ProcessEvent, RangeChange, RangeEvent, SampleFreed, SampledAllocation,
+    StackSeen,
 };
 use crate::interpreter::{Kind, qualified};
+use crate::jit::NamesWritten;
+use crate::modules::FileNumber;
+use crate::profile::{Outcome, PartialReason};
+use crate::sys::ids::{Addr, FileKey, MmId, Pid, StackId};
 
 /// Decodes one ring-buffer record.
 ///

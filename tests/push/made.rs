@@ -7,7 +7,7 @@ use ::memprof::measure::{ColumnId, MEASURES};
 use ::memprof::profile::{Amounts, Kind, Profile};
 use ::memprof::push::{self, Limits};
 use ::memprof::symbol::Language;
-use memprof::api::Report;
+use memprof::profile::Report;
 use nix::time::{ClockId, clock_gettime};
 
 use crate::common::store::Store;

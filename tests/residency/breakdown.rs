@@ -3,8 +3,8 @@
 use std::process::{Command, Stdio};
 
 use memprof::breakdown::{Breakdown, Category, Show, Verdict, measure};
-use memprof::event::Pid;
 use memprof::residency::figures;
+use memprof::sys::ids::Pid;
 
 use crate::MIB;
 use crate::target::{Target, wait_until};

@@ -5,10 +5,10 @@ use std::os::fd::AsFd;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use memprof::profile::Usage;
 use memprof::residency::{
     Classifier, Error, Scanner, add_run, cachestat, figures, proc_maps, read_with,
 };
+use memprof::sys::usage::Usage;
 
 use crate::skip::skip;
 use crate::target::Target;

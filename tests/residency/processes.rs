@@ -7,8 +7,8 @@ use std::process::Command;
 use std::time::Duration;
 
 use memprof::breakdown::{Category, Show};
-use memprof::event::Pid;
 use memprof::residency::{Classifier, Error, Method, Scanner, figures, proc_maps, read, read_with};
+use memprof::sys::ids::Pid;
 
 use crate::target::{Target, signal, stop};
 use crate::{METHODS, between, measure, say};

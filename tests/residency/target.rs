@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::OnceLock;
 
-use memprof::event::Pid;
+use memprof::sys::ids::Pid;
 
 use crate::process::state;
 pub use crate::process::{signal, stop, wait_until};

@@ -8,11 +8,11 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
-use memprof::event::Pid;
 use memprof::modules::{AddressMap, ModuleTable, open_regular};
 use memprof::profile::{Frame, Module};
 use memprof::symbol::Symbol;
 use memprof::symbolize::Symbolizer;
+use memprof::sys::ids::Pid;
 use memprof::target_file::ReadAt;
 use tempfile::tempdir;
 

@@ -5,7 +5,7 @@ use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use memprof::event::Pid;
+use memprof::sys::ids::Pid;
 
 use crate::chains::source;
 use crate::common::process::eventually;

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use memprof::event::Pid;
+use memprof::sys::ids::Pid;
 
 use super::common::memprof::{BINARY, Memprof};
 use super::common::process::{LIMIT, wait_until};

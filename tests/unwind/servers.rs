@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::Command;
 
-use memprof::event::Pid;
+use memprof::sys::ids::Pid;
 
 use super::common::postgres::Postgres;
 use super::common::process::wait_until;

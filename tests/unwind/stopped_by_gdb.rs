@@ -5,7 +5,7 @@ use std::os::fd::AsFd;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use memprof::event::Pid;
+use memprof::sys::ids::Pid;
 use memprof::unwind::walk::Registers;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 

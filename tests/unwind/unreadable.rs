@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
-use memprof::event::Pid;
+use memprof::sys::ids::Pid;
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use tempfile::TempDir;
 

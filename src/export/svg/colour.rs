@@ -2,8 +2,8 @@
 
 use std::collections::HashMap;
 
-use crate::export::Report;
 use crate::profile::Kind;
+use crate::profile::Report;
 use crate::tree::{Category, Table};
 
 /// Frames that are not code, such as memory without a stack.

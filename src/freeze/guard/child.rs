@@ -12,12 +12,12 @@ use nix::unistd::Pid as NixPid;
 
 use super::message::{Asked, Said, receive, send};
 use super::{End, Memprof, Watchdog, holder, reap, userfaults};
-use crate::event::Pid;
 use crate::freeze::counters;
 use crate::freeze::freezer::Freezer;
 use crate::freeze::inject::{Call, CallError, Injector, Returned};
 use crate::freeze::now_ns;
 use crate::freeze::registers::Registers;
+use crate::sys::ids::Pid;
 
 /// The part of the permitted time that is kept for the removal, at most.
 const FOR_REMOVAL: Duration = Duration::from_millis(50);

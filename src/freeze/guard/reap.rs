@@ -9,12 +9,12 @@ use std::time::{Duration, Instant};
 use nix::time::{ClockId, clock_gettime};
 
 use super::Watchdog;
-use crate::event::Pid;
 use crate::freeze::inject::{Call, CallError, Injector};
 use crate::freeze::threads::{pause, state, threads};
 use crate::freeze::tracees::Tracees;
 use crate::proc_dir;
 use crate::proc_text;
+use crate::sys::ids::Pid;
 
 /// The least time for which a thread may be stopped for this: it takes less than a millisecond.
 pub(super) const LEAST: Duration = Duration::from_millis(10);

@@ -4,9 +4,9 @@
 use std::collections::HashMap;
 
 use super::super::memory::Memory;
-use crate::event::{Addr, Pid};
 use crate::modules::{Mapping, mapped_file};
 use crate::residency::Vma;
+use crate::sys::ids::{Addr, Pid};
 use crate::target_file::{ReadAt, TargetFile};
 
 /// Offset of an object's type.

@@ -7,13 +7,13 @@ use std::os::unix::fs::FileExt;
 use std::time::Duration;
 
 use super::{Category, named_as_library};
-use crate::event::Pid;
 use crate::proc_dir;
 use crate::residency::classify::named_deleted;
 use crate::residency::page::page_size;
 use crate::residency::proc_maps::DELETED;
 use crate::residency::threads::{self, Threads};
 use crate::residency::vma::{Backing, Perms, Vma};
+use crate::sys::ids::Pid;
 
 /// The category of a mapping, which may also decide that of the mapping below it.
 #[derive(Clone, Copy, Debug)]
@@ -237,7 +237,7 @@ mod tests {
         assert_eq!(all.len(), vmas.len());
         let at = vmas
             .iter()
-            .position(|vma| vma.contains(crate::event::Addr(address)));
+            .position(|vma| vma.contains(crate::sys::ids::Addr(address)));
         let at = at.expect("it is mapped");
         all[at - 1..(at + 2).min(all.len())].to_vec()
     }

@@ -57,9 +57,9 @@ impl<'v, F: FnMut(usize, PageRun)> Cut<'v, F> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::event::Addr;
     use crate::residency::page::PageKind;
     use crate::residency::proc_maps;
+    use crate::sys::ids::Addr;
 
     fn vmas(text: &[&str]) -> Vec<Vma> {
         proc_maps::parse(text.join("\n").as_bytes()).unwrap()

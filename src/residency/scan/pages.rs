@@ -178,10 +178,10 @@ fn known_file(policy: Policy) -> Option<PageKind> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::event::{Addr, Pid};
     use crate::residency::own_memory::OwnMemory;
     use crate::residency::scan::Method;
     use crate::residency::vma::{Backing, Perms, Vma};
+    use crate::sys::ids::{Addr, Pid};
 
     /// Kernels before 6.16 do not mark the huge zero page; checking every huge page finds it.
     #[test]

@@ -5,13 +5,13 @@ use ratatui::layout::Rect;
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{RenderDirection, Sparkline};
 
-use crate::event::Outcome;
-use crate::export::printable;
 use crate::measure::{ALLOC_SPACE, INUSE_OBJECTS, INUSE_SPACE};
+use crate::profile::Outcome;
 use crate::profile::{Agreement, Kind, Profile, Verdict};
 use crate::screen::state::State;
 use crate::screen::theme::Theme;
 use crate::screen::words::{clock, kib, percent, with_margin};
+use crate::sys::text::printable;
 
 const LIVE: Kind = Kind::Column(INUSE_SPACE);
 const OBJECTS: Kind = Kind::Column(INUSE_OBJECTS);

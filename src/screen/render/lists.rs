@@ -4,12 +4,12 @@ use ratatui::Frame;
 use ratatui::layout::Rect;
 use ratatui::text::Line;
 
-use crate::export::printable;
 use crate::screen::model::{Model, Pair};
 use crate::screen::rows::{FunctionRow, TreeRow};
 use crate::screen::state::State;
 use crate::screen::view::{Sort, View};
 use crate::screen::words::{change, estimate, figure, percent};
+use crate::sys::text::printable;
 use crate::tree::{CHAIN, SELF};
 
 /// Indentation per level and its maximum, in columns.

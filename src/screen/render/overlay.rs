@@ -7,12 +7,12 @@ use ratatui::layout::Rect;
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Clear};
 
-use crate::export::printable;
 use crate::profile::Profile;
 use crate::screen::keys::HELP;
 use crate::screen::state::State;
 use crate::screen::view::Overlay;
 use crate::screen::words::kib;
+use crate::sys::text::printable;
 use crate::tree::Label;
 
 /// Maximum number of listed mappings.

@@ -5,12 +5,12 @@ use ratatui::layout::Rect;
 use ratatui::text::Line;
 
 use super::lists::{end_of, is_narrow, row};
-use crate::export::printable;
 use crate::profile::Kind;
 use crate::screen::list::{Column, Figures, List, Row};
 use crate::screen::state::State;
 use crate::screen::view::View;
 use crate::screen::words::{change, figure, percent};
+use crate::sys::text::printable;
 
 /// Kinds that have a column beside the chosen one, as far as there is room.
 const FURTHER: [Kind; 6] = [

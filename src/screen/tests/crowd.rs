@@ -1,8 +1,8 @@
 //! Reports of several processes, and what their lists show.
 
 use super::*;
-use crate::event::Pid;
 use crate::profile::{FreezeOutcome, Profile, Share};
+use crate::sys::ids::Pid;
 use crate::target::Container;
 
 pub(super) const ID: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";

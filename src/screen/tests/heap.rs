@@ -3,7 +3,7 @@
 use std::time::{Duration, UNIX_EPOCH};
 
 use super::*;
-use crate::api::HeapSnapshot;
+use crate::heap::HeapSnapshot;
 use crate::heap::{Allocator, Heap, Mallinfo, Row, Taken, Unreachable, What};
 
 fn snapshot(allocator: Allocator) -> Arc<HeapSnapshot> {

@@ -8,11 +8,13 @@ use libbpf_rs::Link;
 
 use super::Collector;
 use crate::console;
-use crate::event::{Event, MmId, Pid, RangeChange};
+use crate::event::{Event, RangeChange};
 use crate::exact::{self, Function, Role};
-use crate::export::printable;
 use crate::modules::open_regular;
-use crate::probe::{SeenCalls, kernel};
+use crate::probe::SeenCalls;
+use crate::sys::ids::{MmId, Pid};
+use crate::sys::kernel_version::KernelVersion;
+use crate::sys::text::printable;
 use crate::target_file::TargetFile;
 
 /// Device and inode of a file.
@@ -122,7 +124,7 @@ impl Collector {
         for (path, file) in files {
             let id = file.identity();
             let functions = self.exact.files.entry(id).or_insert_with(|| {
-                let found = exact::functions_of(*file, kernel());
+                let found = exact::functions_of(*file, KernelVersion::running());
                 found.unwrap_or_default().into()
             });
             let functions = Rc::clone(functions);

@@ -7,11 +7,12 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, bail};
 
 use super::{Collector, Progress, TICK};
-use crate::event::{CodeSeen, Event, MmId, Pid, ProcessChange, ProcessEvent};
+use crate::event::{CodeSeen, Event, ProcessChange, ProcessEvent};
 use crate::privileges::{self, Role};
 use crate::proc_dir;
 use crate::profile::Profile;
 use crate::session::reconcile;
+use crate::sys::ids::{MmId, Pid};
 use crate::target::{self, Presence, Selector};
 
 /// How often processes are searched by name, in addition to the probe's `exec` hook.

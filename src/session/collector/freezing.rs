@@ -8,10 +8,10 @@ use crate::aggregate::{
     Prepared, ReportError, Scanned, Snapshot, Still, StillError, Unscanned, held_by,
 };
 use crate::console;
-use crate::event::{MmId, Pid};
 use crate::freeze::{Costs, Estimate, Freeze, FreezeError, FreezeStats, Frozen, Guard, MAX_FREEZE};
 use crate::profile::FreezeOutcome;
 use crate::residency::{Error as ScanError, Pages, Scanner, figures};
+use crate::sys::ids::{MmId, Pid};
 
 /// How many rounds of events from processes being frozen are taken in, and the time limit of each round.
 const MAX_ROUNDS: usize = 16;

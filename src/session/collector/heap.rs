@@ -11,15 +11,15 @@ use tokio::sync::{OwnedMutexGuard, oneshot};
 use super::{Collector, Command, SETTLE};
 use crate::aggregate::{ReportError, SampledHeap};
 use crate::allocator;
-use crate::api::{HeapOptions, HeapSnapshot};
-use crate::event::Pid;
+use crate::collect::CollectorHandle;
 use crate::freeze::Guard;
+use crate::heap::Moment;
 use crate::heap::{self, HeapPages, Joint, Measured, Origin, SnapshotOptions};
+use crate::heap::{HeapOptions, HeapSnapshot};
 use crate::priority;
 use crate::privileges::{self, Role};
 use crate::profile::Profile;
-use crate::session::held::Moment;
-use crate::session::reports::Collecting;
+use crate::sys::ids::Pid;
 use crate::target::{self, Selector};
 
 /// Maximum time to wait for the collector to look up samples.
@@ -36,7 +36,7 @@ pub struct HeapRequest {
     /// Receives the snapshot and the heap's resident pages, or why there is none.
     pub reply: oneshot::Sender<Result<TakenHeap, String>>,
     /// For questions to the collector while it is taken.
-    pub collecting: Collecting,
+    pub collecting: CollectorHandle,
     /// Released at the end, also if nobody waits for the reply any more.
     pub turn: OwnedMutexGuard<()>,
 }

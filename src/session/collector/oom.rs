@@ -7,9 +7,10 @@ use std::time::{Duration, Instant, SystemTime};
 use tokio::sync::mpsc;
 
 use super::{Collector, Numbered};
-use crate::event::{Event, OomVictim, Pid, ProcessChange};
+use crate::event::{Event, OomVictim, ProcessChange};
 use crate::freeze::now_ns;
 use crate::profile::{OomKill, OomKills, Profile};
+use crate::sys::ids::Pid;
 use crate::target::Container;
 
 /// The kernel takes a victim's memory by force after this time (5.18 "oom_kill.c: futex: delay the OOM reaper to allow time for

@@ -5,8 +5,9 @@ use std::time::{Duration, Instant};
 
 use super::{Activity, Collector, Idle, Last, Numbered, SETTLE};
 use crate::aggregate::ReportError;
-use crate::api::{LastScan, ProviderError, Status};
+use crate::collect::{LastScan, ProviderError, Status};
 use crate::freeze::Freeze;
+use crate::profile::CgroupMemory;
 use crate::profile::{Losses, Profile};
 use crate::residency::Error as ScanError;
 use crate::target::Selector;
@@ -127,7 +128,10 @@ impl Collector {
         let mut profile = self.aggregator.profile(snapshot, &self.probe);
         profile.freeze = outcome;
         if let Selector::Cgroup(group) = &self.selector {
-            profile.cgroup = Some(Arc::new(group.memory()));
+            profile.cgroup = Some(Arc::new(CgroupMemory {
+                dir: group.dir().to_owned(),
+                charged: group.charged(),
+            }));
         }
         profile.oom_kills = self.kills.seen.clone();
         if !settled {

@@ -13,12 +13,13 @@ use tokio::sync::mpsc;
 use super::Collector;
 use crate::console;
 use crate::elf::Elf;
-use crate::event::{Event, MarkSet, MmId, Pid, RangeChange};
+use crate::event::{Event, MarkSet, RangeChange};
 use crate::mmap_lock;
 use crate::probe::{is_sampler_probe, sets_marks};
 use crate::proc_dir;
 use crate::profile::{Losses, ModuleId};
 use crate::sampler::{self, Preloaded};
+use crate::sys::ids::{MmId, Pid};
 use crate::target_file::ReadAt;
 use crate::usdt::{self, Usdt};
 

@@ -6,8 +6,9 @@ use tokio::sync::oneshot;
 
 use super::Reports;
 use crate::allocations::NamedAllocations;
-use crate::api::{ApiError, Provider, Report};
+use crate::api::{ApiError, Provider};
 use crate::measure::HEAP;
+use crate::profile::Report;
 use crate::session::collector::Command;
 use crate::symbolize::Detail;
 

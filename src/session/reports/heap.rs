@@ -8,14 +8,16 @@ use tokio::sync::oneshot;
 
 use super::{RUN, RUN_SHARE, Reports};
 use crate::aggregate::SampledHeap;
-use crate::api::{ApiError, GrownBy, HeapOptions, HeapSnapshot, Report};
-use crate::event::{Pid, StackId};
-use crate::export::folded_lines;
+use crate::api::ApiError;
+use crate::export::{folded_lines, grown_by};
+use crate::heap::Moment;
 use crate::heap::{ByStack, HeapPages, Joint};
+use crate::heap::{GrownBy, HeapOptions, HeapSnapshot};
+use crate::profile::Report;
 use crate::profile::{LOST_STACK, Profile, Sample};
 use crate::session::collector::{Command, HeapRequest, OwnersRequest, TakenHeap};
-use crate::session::held::Moment;
 use crate::symbolize::Detail;
+use crate::sys::ids::{Pid, StackId};
 
 impl Reports {
     /// Takes a heap snapshot of a followed process.
@@ -139,7 +141,7 @@ impl Reports {
             symbols: symbols.map_err(|e| e.to_string())?,
             sequence: 0,
         };
-        let rows = tokio::task::spawn_blocking(move || GrownBy::of(&report, shared, top));
+        let rows = tokio::task::spawn_blocking(move || grown_by(&report, shared, top));
         rows.await.map_err(|e| e.to_string())
     }
 }

@@ -5,9 +5,10 @@ use std::cell::RefCell;
 use anyhow::Result;
 use rustc_hash::FxHashMap;
 
-use super::{Chunk, Loaded, PageLedger, SpaceView, in_chunks};
-use crate::event::MmId;
+use super::{Loaded, SpaceView, in_chunks};
 use crate::residency::PageRun;
+use crate::source::resident_pages::{Chunk, PageLedger};
+use crate::sys::ids::MmId;
 use crate::wire::CHUNK_PAGES;
 
 /// Copies of chunks of a ledger.

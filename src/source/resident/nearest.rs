@@ -2,9 +2,10 @@
 
 use std::ops::Range;
 
-use super::{Join, Owner, PageLedger, Record, Sink, recorded};
-use crate::event::Addr;
+use super::{Join, Owner, Record, Sink, recorded};
 use crate::residency::{PageKind, PageRun, Vma};
+use crate::source::resident_pages::PageLedger;
+use crate::sys::ids::Addr;
 use crate::wire::{CHUNK_PAGES, STACK_NONE, STACK_UNRECORDED, STACK_UNWALKED};
 
 /// Pages that one fault on a file or on shared memory maps around itself (the default `fault_around_bytes`, 64 KiB).

@@ -17,11 +17,12 @@ use std::collections::BTreeMap;
 use rustc_hash::FxHashMap;
 
 use super::{Owner, Sink, recorded};
-use crate::event::MmId;
 use crate::measure::PSS;
-use crate::profile::{Amounts, UncertaintyOf, Usage};
+use crate::profile::{Amounts, UncertaintyOf};
 use crate::residency::{PageKind, Vma, figure_of};
 use crate::source::{Divided, Group, Part};
+use crate::sys::ids::MmId;
+use crate::sys::usage::Usage;
 
 /// The sampled faults of one mapping, and the pages that they stand for.
 #[derive(Debug, Default)]

@@ -5,9 +5,10 @@ use std::collections::{BTreeMap, HashSet};
 use proptest::prelude::*;
 
 use super::*;
-use crate::event::{Outcome, PartialReason};
-use crate::profile::{Frame, Kind, Profile, Usage};
+use crate::profile::{Frame, Kind, Profile};
+use crate::profile::{Outcome, PartialReason};
 use crate::symbol::{InlinedFunction, Language, Symbol, Symbols};
+use crate::sys::usage::Usage;
 use crate::tree::properties::{any_profile, direction};
 use crate::tree::testing::{at, ended, kib, profile, symbols};
 use crate::tree::{Direction, Find, FunctionId, Merge, Naming, Reading, Search, Table};

@@ -5,8 +5,9 @@ use std::collections::HashSet;
 use anyhow::Result;
 
 use crate::elf::Segment;
-use crate::event::{FileKey, FileNumber};
 use crate::interpreter::Interpreter;
+use crate::modules::FileNumber;
+use crate::sys::ids::FileKey;
 use crate::unwind::Rule;
 
 /// A file as the probe knows it.

@@ -3,7 +3,8 @@
 use std::io::{self, Write};
 
 use super::{page, write_page};
-use crate::api::{HeapSnapshot, write_heap};
+use crate::api::write_heap;
+use crate::heap::HeapSnapshot;
 
 /// Writes it.
 ///
@@ -17,8 +18,8 @@ pub(crate) fn write(taken: &HeapSnapshot, out: &mut dyn Write) -> io::Result<()>
 mod tests {
     use std::time::SystemTime;
 
-    use crate::export::html::tests::{NASTY, data};
     use crate::heap::{Heap, Seen, TypeKind, TypeRow, Types};
+    use crate::http::offline::tests::{NASTY, data};
 
     use super::*;
 

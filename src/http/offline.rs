@@ -17,8 +17,9 @@ use base64::write::EncoderWriter;
 use flate2::Compression;
 use flate2::write::GzEncoder;
 
-use super::{ExportOptions, Exporter, Report, Supports};
 use crate::api::{self, Snapshot};
+use crate::export::{ExportOptions, Exporter, Supports};
+use crate::profile::Report;
 use crate::profile::{Frames, Kind};
 
 pub(crate) use heap::write as write_heap_html;
@@ -29,7 +30,7 @@ const PIECE: usize = 64 << 10;
 /// The page shows the stacks of at most this many files, those with most page cache.
 const MOST_FILES: usize = 20;
 
-pub(super) const FORMAT: Exporter = Exporter {
+pub(crate) const FORMAT: Exporter = Exporter {
     name: "html",
     about: "one page to open in a browser: the views of this page, without memprof",
     extension: "html",
@@ -155,10 +156,16 @@ pub(super) mod tests {
     use serde_json::Value;
 
     use super::*;
-    use crate::export::testing::{report, written};
+    use crate::export::testing::report;
     use crate::tree::testing::{at, kib, profile};
 
     pub(super) const NASTY: &str = "</script><script>alert(1)</script><!--<script>";
+
+    fn written(report: &Report) -> String {
+        let mut out = Vec::new();
+        write(report, &ExportOptions::default(), &mut out).unwrap();
+        String::from_utf8(out).unwrap()
+    }
 
     fn nasty() -> Report {
         let mut profile = profile(&[(&[at(0, 1), at(1, 2)], kib(64, 8))], &[kib(4, 0)]);
@@ -182,12 +189,9 @@ pub(super) mod tests {
 
     #[test]
     fn names_are_in_the_data_only() {
-        let html = written("html", &nasty());
+        let html = written(&nasty());
         assert!(!html.contains("alert(1)"));
-        let harmless = written(
-            "html",
-            &report(profile(&[(&[at(0, 1)], kib(64, 8))], &[]), &[]),
-        );
+        let harmless = written(&report(profile(&[(&[at(0, 1)], kib(64, 8))], &[]), &[]));
         let tags = |html: &str| html.matches("<script").count() + html.matches("</script").count();
         assert_eq!(tags(&html), tags(&harmless));
         let data = data(&html);
@@ -200,13 +204,13 @@ pub(super) mod tests {
 
     #[test]
     fn the_document_refers_to_nothing_outside() {
-        let html = written("html", &nasty());
+        let html = written(&nasty());
         let policy = "default-src 'none'";
         assert!(html.contains(policy));
         for outside in ["src=\"", "href=\"assets", "@import"] {
             assert!(!html.contains(outside), "{outside}");
         }
         // The same report is the same file.
-        assert!(html == written("html", &nasty()));
+        assert!(html == written(&nasty()));
     }
 }

@@ -1,0 +1,3 @@
+//! Code addresses: which file, which unwind rule, which name.
+
+pub(crate) mod layout;
