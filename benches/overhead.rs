@@ -18,8 +18,8 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use memprof::residency::figures;
 use memprof::sys::ids::Pid;
+use memprof::sys::residency::figures;
 use nix::sys::statfs::{FsType, statfs};
 
 use skip::skip_named;

@@ -13,8 +13,8 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use memprof::residency::{Classifier, Method, Scanner, add_run, figures, proc_maps};
 use memprof::sys::ids::Pid;
+use memprof::sys::residency::{Classifier, Method, Scanner, add_run, figures, proc_maps};
 use memprof::sys::usage::Usage;
 
 use support::counters::{map_memory, memory_in_pieces_of_4_kib};

@@ -14,6 +14,7 @@ mod names;
 mod options;
 pub(crate) mod pprof;
 mod profile;
+pub mod push;
 pub(crate) mod rows;
 mod sizes;
 mod speedscope;
@@ -68,14 +69,16 @@ pub struct Exporter {
 /// use std::sync::Arc;
 /// use std::time::{Duration, SystemTime};
 ///
-/// use memprof::event::{Outcome, Pid};
-/// use memprof::export::{self, ExportOptions, Report};
+/// use memprof::export::{self, ExportOptions};
 /// use memprof::http::exporters;
-/// use memprof::measure::RESIDENCY;
+/// use memprof::profile::measure::RESIDENCY;
 /// use memprof::profile::{
-///     Faults, Frame, FreezeOutcome, KernelFigures, Losses, Places, Profile, Sample, Stack, TargetInfo, Usage,
+///     Faults, Frame, FreezeOutcome, Losses, Outcome, Places, Profile, Report, Sample, Stack, TargetInfo,
 /// };
-/// use memprof::symbol::Symbols;
+/// use memprof::profile::symbol::Symbols;
+/// use memprof::sys::ids::Pid;
+/// use memprof::sys::kernel_figures::KernelFigures;
+/// use memprof::sys::usage::Usage;
 ///
 /// let usage = Usage { anon: 4096, ..Usage::default() };
 /// let stack = Stack { frames: [Frame::unmapped(0x7f00)].into(), outcome: Outcome::Complete };
@@ -149,9 +152,9 @@ mod tests;
 #[cfg(test)]
 pub(crate) mod testing {
     use super::*;
+    use crate::profile::symbol::Language;
+    use crate::profile::tree::testing::symbols;
     use crate::profile::{Frame, Profile};
-    use crate::symbol::Language;
-    use crate::tree::testing::symbols;
 
     /// A report of a profile; the functions' language is unknown.
     pub(crate) fn report(profile: Profile, names: &[(Frame, &str)]) -> Report {

@@ -8,9 +8,9 @@
 mod address_map;
 mod all_heaps;
 mod arenas;
+pub mod attach;
 mod by_stack;
 mod chunks;
-pub mod command;
 mod contents;
 mod figures;
 mod files;
@@ -28,6 +28,7 @@ mod reach;
 mod report;
 mod resident;
 mod retained;
+pub mod sampler;
 mod seen;
 mod sizes;
 mod snapshot;

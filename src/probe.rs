@@ -3,6 +3,7 @@
 mod batch;
 mod code;
 mod config;
+pub mod event;
 mod exact;
 mod fault_events;
 pub(crate) mod faults;
@@ -14,10 +15,13 @@ mod load;
 mod read;
 mod samplers;
 mod sizes;
+pub(crate) mod source;
 mod stacks;
+pub(crate) mod table_store;
 mod tables;
 #[cfg(test)]
 mod tests;
+pub(crate) mod wire;
 
 use crate::sys::kernel_version::KernelVersion;
 pub use config::{FRAME_LIMITS, Overhead, ProbeConfig, Stacks, Unwind};
@@ -42,12 +46,12 @@ use anyhow::{Context, Result};
 use libbpf_rs::{AsRawLibbpf, Link, MapCore, RingBuffer, libbpf_sys};
 
 use self::stacks::StackSlots;
-use crate::event::{Event, FunctionKey};
-use crate::measure::{EXACT, MEASURES, Measure, WINDOW};
+use crate::probe::event::{Event, FunctionKey};
+use crate::probe::source::Source;
+use crate::probe::wire::MemprofSkel;
+use crate::profile::measure::{EXACT, MEASURES, Measure, WINDOW};
 use crate::profile::{Faults, Losses};
-use crate::source::Source;
 use crate::sys::ids::{MmId, Pid};
-use crate::wire::{self, MemprofSkel};
 
 /// Records taken from the ring buffer per call: about a millisecond of work.
 const EVENTS_AT_ONCE: usize = 1024;
@@ -322,7 +326,7 @@ impl Probe {
         self.lost(wire::loss::LOSS_RING_ALLOCATION)
     }
 
-    fn bss<T: Copy + Default>(&self, field: impl Fn(&crate::wire::Bss) -> *const T) -> T {
+    fn bss<T: Copy + Default>(&self, field: impl Fn(&crate::probe::wire::Bss) -> *const T) -> T {
         match self.skel.maps.bss_data.as_deref() {
             // SAFETY: a valid field of the mapped .bss; volatile because the kernel writes it.
             Some(bss) => unsafe { field(bss).read_volatile() },

@@ -3,31 +3,39 @@
 //! The aggregator hands a [`Profile`] to all views and exporters: pages are joined with stacks, addresses
 //! are converted to ([`Module`], file offset) pairs, and names are not looked up yet.
 
+pub mod allocations;
 mod cgroup;
 mod code_layout;
 mod counted;
 mod ended;
+pub(crate) mod estimate;
 mod frame;
 mod freeze_outcome;
 mod functions;
+pub mod gate;
 mod groups;
 mod kernel_figures;
 mod kind;
 mod losses;
+pub mod measure;
 mod members;
 mod oom_kills;
 mod outcome;
 mod parts;
 mod place;
 mod report;
+pub mod saved;
 mod shown;
 mod sizes;
+pub mod symbol;
+pub mod tree;
 mod uncertainty;
 mod usage;
 
 pub use cgroup::{BalanceRow, CgroupMemory, UNEXPLAINED};
 pub use code_layout::{CodeLayout, CodeSegment};
 pub use ended::{Ended, EndedProcess};
+pub use estimate::Estimate;
 pub use frame::{Frame, FrameKind, JIT, Module, ModuleId, Stack};
 pub use freeze_outcome::FreezeOutcome;
 pub(crate) use functions::Room as FunctionRoom;
@@ -51,11 +59,11 @@ pub use usage::Amounts;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use crate::measure::{Column, MEASURES, Measure};
+use crate::profile::measure::{Column, MEASURES, Measure};
 use crate::sys::ids::Pid;
 use crate::sys::kernel_figures::KernelFigures;
+use crate::sys::process::Container;
 use crate::sys::usage::Usage;
-use crate::target::Container;
 
 /// The memory attributed to one stack.
 #[derive(Clone, Debug)]

@@ -11,10 +11,10 @@ use common::process::stop;
 use common::skip::skip;
 use common::workload::{Workload, program};
 use common::{Fixed, Server};
+use memprof::http::server::ServerOptions;
 use memprof::profile::Report;
-use memprof::residency::figures;
-use memprof::server::ServerOptions;
 use memprof::sys::ids::Pid;
+use memprof::sys::residency::figures;
 use nix::ifaddrs::getifaddrs;
 
 /// A report whose target is these processes.

@@ -10,7 +10,7 @@ use std::fs;
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::process::Command;
 
-use ::memprof::residency::page_size;
+use ::memprof::sys::residency::page_size;
 use common::memprof::Memprof;
 use common::skip;
 use common::workload::{Workload, program};

@@ -4,11 +4,11 @@ mod common;
 
 use std::collections::BTreeSet;
 
-use memprof::api::{Provider, ROUTES};
 use memprof::collect::ProviderError;
+use memprof::http::api::{Provider, ROUTES};
+use memprof::http::server::ServerOptions;
 use memprof::profile::Frame;
-use memprof::server::ServerOptions;
-use memprof::symbol::Language;
+use memprof::profile::symbol::Language;
 use serde_json::{Value, json};
 
 use common::{Fixed, Reply, Server, at, kib, report};

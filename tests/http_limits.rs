@@ -11,10 +11,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
 use std::time::{Duration, Instant};
 
-use memprof::api::{BoxFuture, Provider};
 use memprof::collect::ProviderError;
+use memprof::http::api::{BoxFuture, Provider};
+use memprof::http::server::ServerOptions;
 use memprof::profile::Report;
-use memprof::server::ServerOptions;
 use memprof::sys::ids::Pid;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, SockaddrStorage, connect, socket};

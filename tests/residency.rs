@@ -23,10 +23,10 @@ mod target;
 
 use std::path::Path;
 
-use memprof::residency::{
+use memprof::sys::ids::Pid;
+use memprof::sys::residency::{
     Backing, Classifier, Method, PageKind, PageRun, Scanner, VmaKind, figures, proc_maps, read_with,
 };
-use memprof::sys::ids::Pid;
 use memprof::sys::usage::Usage;
 use target::Target;
 

@@ -9,7 +9,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-use ::memprof::export::EXPORTERS;
+use ::memprof::http::exporters::EXPORTERS;
 use common::cgroup::Group;
 use common::memprof::{BINARY, Memprof};
 use common::process::{cont, stop, wait_until};

@@ -16,8 +16,8 @@ use std::sync::RwLock;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use ::memprof::event::Pid;
-use ::memprof::residency::figures;
+use ::memprof::sys::ids::Pid;
+use ::memprof::sys::residency::figures;
 use serde_json::Value;
 
 use common::memprof::Memprof;

@@ -11,8 +11,8 @@ use std::os::fd::AsFd;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use ::memprof::event::Pid;
-use ::memprof::residency::figures;
+use ::memprof::sys::ids::Pid;
+use ::memprof::sys::residency::figures;
 use common::cgroup::Group;
 use common::memprof::{BINARY, run_to_error};
 use common::process::{LIMIT, cont, signal, stop, wait_until};

@@ -18,8 +18,8 @@ use std::io;
 use clap::{ArgGroup, ColorChoice, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use self::profile::ProfileArgs;
-use crate::attach::AttachConfig;
-use crate::config::{Config, DiffConfig, HeapConfig, MapsConfig, OpenConfig};
+use crate::app::config::{Config, DiffConfig, HeapConfig, MapsConfig, OpenConfig};
+use crate::heap::attach::AttachConfig;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -134,9 +134,9 @@ pub fn parse() -> Run {
 /// # Examples
 ///
 /// ```
-/// use memprof::cli::{self, Run};
+/// use memprof::app::cli::{self, Run};
 /// use memprof::sys::ids::Pid;
-/// use memprof::target::Selector;
+/// use memprof::sys::process::Selector;
 ///
 /// let line = "memprof --pid 1234 --no-server --output out.svg";
 /// let Ok(Run::Profile(config)) = cli::parse_from(line.split(' ').map(Into::into)) else {

@@ -6,24 +6,25 @@ use std::time::Duration;
 
 use clap::ValueEnum;
 
-use crate::allocations::Filter;
-use crate::breakdown::Show;
-use crate::debuginfod::Wish;
-use crate::exact::ExactOptions;
+use crate::code::allocators::ExactOptions;
+use crate::code::debuginfod::Wish;
+use crate::code::interpreter::Wanted;
+use crate::export::push;
 use crate::export::{ExportOptions, Exporter};
-use crate::freeze::{Freeze, MAX_FREEZE};
-use crate::gate::Gate;
 use crate::heap::At;
 use crate::heap::SnapshotOptions;
-use crate::interpreter::Wanted;
-use crate::measure::HEAP;
+use crate::http::server::Listen;
+use crate::probe::source;
+use crate::probe::source::Source;
 use crate::probe::{FRAME_LIMITS, Stacks, Unwind};
-use crate::push;
-use crate::screen::ScreenOptions;
-use crate::server::Listen;
-use crate::source::{self, Source};
-use crate::target::ProcessTarget;
-use crate::target::Selector;
+use crate::profile::allocations::Filter;
+use crate::profile::gate::Gate;
+use crate::profile::measure::HEAP;
+use crate::sys::breakdown::Show;
+use crate::sys::freeze::{Freeze, MAX_FREEZE};
+use crate::sys::process::ProcessTarget;
+use crate::sys::process::Selector;
+use crate::tui::ScreenOptions;
 
 /// Configuration of a profiling session.
 pub struct Config {
@@ -70,7 +71,7 @@ pub struct Config {
     /// The files to write at the end.
     pub outputs: Vec<Output>,
     /// Where the last profile of a process goes that the out-of-memory killer has killed; see
-    /// [`oom`](crate::session::oom) for its path.
+    /// [`oom`](crate::app::session::oom) for its path.
     pub on_oom: Option<Output>,
     /// The store that profiles are pushed to, if any.
     pub push: Option<push::Options>,
@@ -78,11 +79,11 @@ pub struct Config {
     pub screen: Option<ScreenOptions>,
     /// Whether the session takes a heap snapshot by itself (`memprof heap --by-stack`).
     pub takes_heap: bool,
-    /// How many diagnostics are shown: 0 for none ([`console::show_diagnostics`](crate::console)).
+    /// How many diagnostics are shown: 0 for none ([`console::show_diagnostics`](crate::sys::console)).
     pub verbosity: u8,
 }
 
-/// Whether memory is also counted with shared pages counted once ([`SHARED`](crate::measure)).
+/// Whether memory is also counted with shared pages counted once ([`SHARED`](crate::profile::measure)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SharedOnce {
     /// It is not.

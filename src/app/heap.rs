@@ -6,16 +6,16 @@ use std::time::SystemTime;
 use anyhow::{Context, Result, anyhow};
 use serde::Serialize;
 
-use super::{ByStack, Heap, measure, measure_exiting};
-use crate::config::{ByStackConfig, Config, HeapConfig, HeapFormat, HeapSampling, HeapTarget};
+use crate::app::config::{ByStackConfig, Config, HeapConfig, HeapFormat, HeapSampling, HeapTarget};
+use crate::app::session::by_stack;
+use crate::app::session::held;
 use crate::heap::{At, Moment};
+use crate::heap::{ByStack, Heap, measure, measure_exiting};
 use crate::heap::{GrownBy, HeapOptions, HeapSnapshot};
 use crate::http::write_heap_html;
-use crate::measure::TEMPORARY;
-use crate::session::by_stack;
-use crate::session::held;
+use crate::profile::measure::TEMPORARY;
 use crate::sys::ids::Pid;
-use crate::target::{Presence, Selector};
+use crate::sys::process::{Presence, Selector};
 
 /// Returns the output of `memprof heap`, and its exit status: that of a command which has ended.
 ///

@@ -2,9 +2,9 @@
 
 use anyhow::{Context, Result, anyhow};
 
-use super::measure;
-use crate::config::{MapsConfig, TableFormat};
-use crate::target::Presence;
+use crate::app::config::{MapsConfig, TableFormat};
+use crate::sys::breakdown::measure;
+use crate::sys::process::Presence;
 
 /// Returns the output of `memprof maps`.
 ///

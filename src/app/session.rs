@@ -5,8 +5,6 @@
 //! bounded channels.
 
 pub mod by_stack;
-mod collection;
-pub mod collector;
 pub mod command;
 mod end;
 pub mod failure;
@@ -20,12 +18,9 @@ mod opened;
 mod output;
 mod pause;
 mod push;
-mod reconcile;
 pub mod reports;
 mod signals;
 mod start;
-mod sweep;
-pub mod unwinding;
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -35,25 +30,28 @@ use anyhow::{Context, Result, anyhow, bail};
 use tokio::runtime::Runtime;
 use tokio::sync::{mpsc, watch};
 
-use crate::api::{Api, ApiOptions, Provider};
-use crate::capability;
+use crate::app::capability;
+use crate::app::config::{Config, Output};
 use crate::collect::CollectorHandle;
 use crate::collect::ProviderError;
-use crate::config::{Config, Output};
-use crate::console;
-use crate::event::MarkSet;
+use crate::collect::collector::{Command, Killed, Progress};
+use crate::export::push::{Pusher, Pushing};
 use crate::heap::headroom;
-use crate::priority;
-use crate::privileges::{self, Role};
+use crate::heap::sampler;
+use crate::heap::sampler::Library;
+use crate::http::api::{Api, ApiOptions, Provider};
+use crate::http::server;
+use crate::http::server::{Listen, Listener, ServerOptions, Token};
+use crate::probe::event::MarkSet;
+use crate::probe::source::resident_pages::OOM_HOOK;
 use crate::profile::Report;
-use crate::push::{Pusher, Pushing};
-use crate::sampler::{self, Library};
-use crate::screen;
-use crate::server::{self, Listen, Listener, ServerOptions, Token};
-use crate::source::resident_pages::OOM_HOOK;
+use crate::sys::console;
 use crate::sys::ids::Pid;
-use crate::target::{Presence, Selector};
-use collector::{Command, Killed, Progress};
+use crate::sys::priority;
+use crate::sys::privileges;
+use crate::sys::privileges::Role;
+use crate::sys::process::{Presence, Selector};
+use crate::tui;
 pub use command::Launch;
 use live::Live;
 use manager::Manager;
@@ -78,7 +76,7 @@ const HELPER: Role = Role::Server {
 pub fn run(config: &Config) -> Result<ExitCode> {
     console::show_diagnostics(config.verbosity)?;
     if config.screen.is_some() {
-        screen::require()?;
+        tui::require()?;
     }
     require()?;
     for output in config.outputs.iter().filter(|o| !o.is_stdout()) {

@@ -13,10 +13,10 @@ use std::collections::HashMap;
 
 use object::elf::{EM_X86_64, SHT_DYNSYM, SHT_SYMTAB, STT_FUNC};
 
-use crate::elf::{Elf, ElfError, u16_at, u32_at, u64_at};
+use crate::code::elf::{Elf, ElfError, u16_at, u32_at, u64_at};
+use crate::code::unwind::FunctionRanges;
 use crate::sys::kernel_version::KernelVersion;
-use crate::target_file::ReadAt;
-use crate::unwind::FunctionRanges;
+use crate::sys::target_file::ReadAt;
 use exits::Exits;
 use functions::{Kind, Signature};
 use imports::Imports;

@@ -22,9 +22,10 @@ use std::time::Duration;
 use serde::Serialize;
 
 pub use self::servers::{Servers, Wish};
-use crate::priority;
-use crate::privileges::{self, Role};
-use crate::symbolize::fetch::{BuildId, Fetch, Wanted};
+use crate::code::symbolize::fetch::{BuildId, Fetch, Wanted};
+use crate::sys::priority;
+use crate::sys::privileges;
+use crate::sys::privileges::Role;
 use client::{Answer, Client};
 
 /// Capacity of the queue of files that are wanted.

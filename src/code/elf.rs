@@ -28,7 +28,7 @@ pub use self::headers::{Section, Segment};
 pub(crate) use self::headers::{u16_at, u32_at, u64_at};
 pub(crate) use self::mapping::address_of_mapping;
 pub(crate) use self::symbols::Extent;
-use crate::target_file::ReadAt;
+use crate::sys::target_file::ReadAt;
 
 const EHDR_SIZE: usize = size_of::<FileHeader64<LittleEndian>>();
 const PHDR_SIZE: usize = size_of::<ProgramHeader64<LittleEndian>>();

@@ -8,14 +8,13 @@
 //! | their place among the native frames | `src/bpf/interpreter.bpf.h` |
 //! | functions by number, and lines of their instructions | `collect::functions` |
 
-pub(crate) mod functions;
-mod python;
+pub(crate) mod python;
 mod ruby;
 
 pub(crate) use self::python::{Layout as PythonLayout, Python};
 pub(crate) use self::ruby::{Ruby, qualified};
-use crate::elf::Elf;
-use crate::symbol::Language;
+use crate::code::elf::Elf;
+use crate::profile::symbol::Language;
 
 /// The interpreters that memprof knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -35,7 +34,7 @@ impl Kind {
         }
     }
 
-    fn language(self) -> Language {
+    pub(crate) fn language(self) -> Language {
         match self {
             Kind::Python => Language::Python,
             Kind::Ruby => Language::Ruby,
@@ -43,7 +42,7 @@ impl Kind {
     }
 
     /// Whether a file with that path is the program's own: neither the standard library nor an installed package.
-    fn is_own(self, path: &str) -> bool {
+    pub(crate) fn is_own(self, path: &str) -> bool {
         match self {
             Kind::Python => python::is_own(path),
             Kind::Ruby => ruby::is_own(path),

@@ -27,12 +27,12 @@ pub use self::perf_map::PerfMap;
 pub use self::ranges::{Added, Budget, Code, Ranges};
 pub use self::waiting::Renamed;
 use self::waiting::{Forgotten, Waiting};
-use crate::clock;
-use crate::modules::{AddressMap, ModuleTable};
+use crate::code::modules::{AddressMap, ModuleTable};
 use crate::profile::{Frame, FunctionName, Origin};
+use crate::sys::clock;
 use crate::sys::ids::MmId;
 use crate::sys::ids::Pid;
-use crate::target_file::{ReadAt, TargetFile};
+use crate::sys::target_file::{ReadAt, TargetFile};
 
 /// What the names of all processes' code may take, in bytes.
 const MOST_BYTES: usize = 64 << 20;

@@ -2,9 +2,9 @@
 
 use std::borrow::Cow;
 
-use crate::elf::Elf;
+use crate::code::elf::Elf;
 use crate::profile::{CodeLayout, CodeSegment, Module};
-use crate::target_file::ReadAt;
+use crate::sys::target_file::ReadAt;
 
 /// The layout of a module's code: read from the open file, or from the saved profile. `None` if neither is there.
 pub(crate) fn of_module(module: &Module) -> Option<Cow<'_, CodeLayout>> {

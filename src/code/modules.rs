@@ -21,15 +21,15 @@ use nix::sys::resource::{Resource, getrlimit};
 
 pub(crate) use self::code_mappings::Mapping;
 use self::run_name::Executable;
-use crate::elf::Segment;
-use crate::mmap_lock;
-use crate::proc_dir;
+use crate::code::elf::Segment;
+use crate::profile::symbol::Language;
 use crate::profile::{Frame, FunctionName, FunctionRoom, Functions, Module, ModuleId, Origin};
-use crate::residency::ThrottledFile;
-use crate::symbol::Language;
 use crate::sys::ids::Pid;
+use crate::sys::mmap_lock;
+use crate::sys::proc_dir;
+use crate::sys::residency::ThrottledFile;
 use crate::sys::run_name::base_name;
-use crate::target_file::{FileTree, TargetFile, TreeId, about_path};
+use crate::sys::target_file::{FileTree, TargetFile, TreeId, about_path};
 
 pub use self::moved::MovedCode;
 pub use self::open::open_regular;
@@ -380,7 +380,7 @@ impl AddressMap {
     ///
     /// ```
     /// use memprof::sys::ids::Pid;
-    /// use memprof::modules::{AddressMap, ModuleTable};
+    /// use memprof::code::modules::{AddressMap, ModuleTable};
     ///
     /// fn here() {}
     ///

@@ -41,10 +41,11 @@ use self::dwarf::Dwarf;
 use self::fetch::{Fetch, Requests};
 use self::sources::Sources;
 pub(crate) use self::symtab::lookup;
-use crate::priority;
-use crate::privileges::{self, Role};
+use crate::profile::symbol::{Function, Language, Symbol, Symbols, UnknownReason};
 use crate::profile::{Frame, FrameKind, JIT, Module, ModuleId};
-use crate::symbol::{Function, Language, Symbol, Symbols, UnknownReason};
+use crate::sys::priority;
+use crate::sys::privileges;
+use crate::sys::privileges::Role;
 
 /// Length of the request queue.
 const QUEUE: usize = 8;

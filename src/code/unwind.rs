@@ -12,7 +12,6 @@ mod go;
 mod linkage;
 mod machine_code;
 mod program;
-pub(crate) mod publish;
 mod rows;
 pub(crate) mod rule;
 mod scan;

@@ -11,7 +11,7 @@ pub use argument::{Argument, Place};
 
 use object::elf::EM_AARCH64;
 
-use crate::elf::{Elf, ElfError};
+use crate::code::elf::{Elf, ElfError};
 
 /// A section of notes is read up to this size, in bytes: that of libc has 4 KiB, the largest known 100 KiB.
 const MOST_BYTES: u64 = 1 << 20;

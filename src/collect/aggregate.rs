@@ -31,19 +31,19 @@ use std::time::Instant;
 
 use self::ancestry::Ancestry;
 use self::ended::EndedSpaces;
-use crate::event::{Event, ProcessChange, ProcessEvent, StackSeen};
-use crate::file_paths::FilePaths;
-use crate::interpreter::functions::FunctionTable;
-use crate::jit::Problems;
-use crate::modules::{AddressMap, ModuleTable};
+use crate::code::jit::Problems;
+use crate::code::modules::{AddressMap, ModuleTable};
+use crate::collect::file_paths::FilePaths;
+use crate::collect::functions::FunctionTable;
+use crate::collect::samples::Samples;
+use crate::collect::space::Space;
+use crate::collect::stack::StackTable;
+use crate::probe::event::{Event, ProcessChange, ProcessEvent, StackSeen};
 use crate::probe::{Probe, UsedStacks};
 use crate::profile::ModuleId;
-use crate::residency::{Classifier, Kept, MapCounts, Method, Pages, Scanner, category};
-use crate::samples::Samples;
-use crate::space::Space;
-use crate::stack::StackTable;
 use crate::sys::ids::{MmId, Pid, StackId};
-use crate::target::Container;
+use crate::sys::process::Container;
+use crate::sys::residency::{Classifier, Kept, MapCounts, Method, Pages, Scanner, category};
 
 /// All that is known about the followed processes.
 #[derive(Default)]
@@ -127,7 +127,7 @@ impl Aggregator {
     ///
     /// # Errors
     /// As for [`Scanner::of`].
-    pub fn scanner(&self, pages: Pages) -> Result<Scanner, crate::residency::Error> {
+    pub fn scanner(&self, pages: Pages) -> Result<Scanner, crate::sys::residency::Error> {
         let counts = self.pass_counts.as_ref().or(self.map_counts.as_ref());
         let scanner = Scanner::of(pages, Method::Auto)?;
         Ok(scanner.count_maps(counts.cloned()))
@@ -238,7 +238,7 @@ impl Aggregator {
     ///
     /// # Errors
     /// If the process has ended, or the kernel refuses.
-    pub fn keep(&mut self, mm: MmId, begin: fn()) -> Result<(), crate::residency::Error> {
+    pub fn keep(&mut self, mm: MmId, begin: fn()) -> Result<(), crate::sys::residency::Error> {
         if let Some(space) = self.spaces.get_mut(&mm) {
             space.executable = category::executable(space.pid);
             space.kept = Some(Arc::new(Kept::new(space.pid, begin)?));

@@ -20,17 +20,17 @@ pub use samplers::SamplerOptions;
 use super::collection::Collected;
 use super::sweep::Sweeper;
 use super::unwinding::{MappedFiles, Unwinding};
-use crate::aggregate::Aggregator;
-use crate::allocations::Allocations;
+use crate::collect::aggregate::Aggregator;
 use crate::collect::{ProviderError, Status};
-use crate::console;
-use crate::event::{CodeSeen, Event, ProcessChange};
-use crate::freeze::{Freeze, Guard, now_ns};
+use crate::probe::event::{CodeSeen, Event, ProcessChange};
 use crate::probe::{Probe, SeenCalls};
 use crate::profile::StackSizes;
+use crate::profile::allocations::Allocations;
 use crate::profile::{MapUsage, Profile};
+use crate::sys::console;
+use crate::sys::freeze::{Freeze, Guard, now_ns};
 use crate::sys::ids::Pid;
-use crate::target::Selector;
+use crate::sys::process::Selector;
 
 mod exact;
 mod follow;
@@ -131,7 +131,7 @@ pub struct Collector {
     pub follow_forks: bool,
     /// Where progress goes.
     pub progress: tokio::sync::watch::Sender<Progress>,
-    pub(super) aggregator: Aggregator,
+    pub(crate) aggregator: Aggregator,
     /// `None` if stacks are taken without unwind tables.
     unwinding: Option<Unwinding>,
     target: Option<Pid>,

@@ -16,11 +16,11 @@ use std::time::{Duration, Instant, SystemTime};
 
 use directories::Directories;
 
-use crate::proc_dir;
 use crate::profile::{KnownPath, PathFrom};
-use crate::residency::{Vma, file_id};
 use crate::sys::file_id::FileId;
 use crate::sys::ids::Pid;
+use crate::sys::proc_dir;
+use crate::sys::residency::{Vma, file_id};
 
 /// Minimum time between searches of open files, and the most files per search.
 const LOOK_PAUSE: Duration = Duration::from_secs(1);

@@ -4,13 +4,13 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
-use super::{Kind, python};
-use crate::event::{FunctionKey, FunctionNumber, FunctionSeen, LineTable};
-use crate::mmap_lock;
-use crate::modules::ModuleTable;
-use crate::proc_dir;
+use crate::code::interpreter::{Kind, python};
+use crate::code::modules::ModuleTable;
+use crate::probe::event::{FunctionKey, FunctionNumber, FunctionSeen, LineTable};
 use crate::profile::{Frame, FunctionName, Origin};
 use crate::sys::ids::{Addr, Pid};
+use crate::sys::mmap_lock;
+use crate::sys::proc_dir;
 
 /// Maximum size of a function's table of lines, in bytes. Those of large modules have tens of thousands.
 const MAX_LINES: u64 = 1 << 20;

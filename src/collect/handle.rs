@@ -7,7 +7,7 @@ use std::time::Duration;
 use nix::sys::eventfd::EventFd;
 
 use crate::collect::ProviderError;
-use crate::session::collector::Command;
+use crate::collect::collector::Command;
 
 /// A handle to the collector thread.
 #[derive(Clone, Debug)]

@@ -12,11 +12,12 @@ use std::path::{Path, PathBuf};
 use object::elf::{DT_NEEDED, DT_RPATH, DT_RUNPATH, DT_STRTAB};
 
 use super::library_cache;
-use crate::elf::Elf;
-use crate::modules::open_regular;
-use crate::proc_dir;
+use crate::code::elf::Elf;
+use crate::code::modules::open_regular;
 use crate::sys::ids::Pid;
-use crate::target_file::{self, About, about, about_path};
+use crate::sys::proc_dir;
+use crate::sys::target_file;
+use crate::sys::target_file::{About, about, about_path};
 
 /// Where loaders search last.
 const DIRECTORIES: [&str; 5] = ["/lib64", "/usr/lib64", "/lib", "/usr/lib", "/usr/local/lib"];
@@ -180,7 +181,7 @@ mod tests {
     use std::os::unix::fs::MetadataExt;
 
     use super::*;
-    use crate::modules::{AddressMap, ModuleTable};
+    use crate::code::modules::{AddressMap, ModuleTable};
 
     #[test]
     fn the_libraries_of_a_program_are_those_that_it_maps() {

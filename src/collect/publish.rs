@@ -17,7 +17,6 @@
 mod builders;
 mod interpreters;
 mod room;
-pub(crate) mod store;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -29,12 +28,12 @@ use nix::sys::eventfd::EventFd;
 
 use self::builders::{BuildOrder, Done, Queues};
 use self::room::Room;
-pub use self::store::{CodeFile, PageAt, TableStore};
-use super::{Packed, Rule};
-use crate::elf::{Elf, Segment};
-use crate::interpreter::Wanted;
-use crate::modules::FileNumber;
-use crate::modules::{MAX_MODULES, ModuleTable};
+use crate::code::elf::{Elf, Segment};
+use crate::code::interpreter::Wanted;
+use crate::code::modules::FileNumber;
+use crate::code::modules::{MAX_MODULES, ModuleTable};
+use crate::code::unwind::{Packed, Rule};
+pub use crate::probe::table_store::{CodeFile, PageAt, TableStore};
 use crate::profile::{Module, ModuleId};
 use crate::sys::ids::FileKey;
 

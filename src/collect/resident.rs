@@ -21,15 +21,15 @@ use self::nearest::neighbour_window;
 use self::record::Record;
 use self::sampled::{By, Sampled};
 
-use super::Totals;
-use crate::measure::PSS;
+use crate::probe::source::Totals;
+use crate::probe::source::resident_pages::Chunk;
+use crate::probe::source::resident_pages::PageLedger;
+use crate::probe::wire::{CHUNK_PAGES, STACK_LOST, STACK_NONE, STACK_UNRECORDED, STACK_UNWALKED};
+use crate::profile::measure::PSS;
 use crate::profile::{Amounts, MappedBytes, Unobserved};
-use crate::residency::{PageRun, RangeMap, RangeSet, SHARE_SHIFT, Vma, add_run};
-use crate::source::resident_pages::Chunk;
-use crate::source::resident_pages::PageLedger;
 use crate::sys::ids::{Addr, MmId, StackId};
+use crate::sys::residency::{PageRun, RangeMap, RangeSet, SHARE_SHIFT, Vma, add_run};
 use crate::sys::usage::Usage;
-use crate::wire::{CHUNK_PAGES, STACK_LOST, STACK_NONE, STACK_UNRECORDED, STACK_UNWALKED};
 
 /// The call that mapped or filled an address range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

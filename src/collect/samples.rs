@@ -8,12 +8,10 @@
 //! Samples come through the ring buffer in the order in which they were taken, so the free of a sample follows it. What
 //! did not fit the ring buffer is counted as lost.
 
-mod estimate;
 mod freed;
 mod history;
 mod live;
 
-pub use estimate::Estimate;
 pub use history::{Forgotten, Record};
 pub use live::{Live, LiveSample};
 
@@ -22,16 +20,17 @@ use std::time::Duration;
 
 use history::History;
 
-use crate::event::{SampleFreed, SampledAllocation};
-use crate::measure::TEMPORARY;
-use crate::measure::{
+use crate::probe::event::{SampleFreed, SampledAllocation};
+use crate::probe::source::Totals;
+use crate::probe::wire;
+use crate::profile::Estimate;
+use crate::profile::measure::TEMPORARY;
+use crate::profile::measure::{
     ALLOC_OBJECTS, ALLOC_SPACE, ColumnId, INUSE_OBJECTS, INUSE_SPACE, TEMPORARY_OBJECTS,
     TEMPORARY_SPACE,
 };
 use crate::profile::{Amounts, Losses};
-use crate::source::Totals;
 use crate::sys::ids::{MmId, StackId};
-use crate::wire;
 use freed::Freed;
 
 /// Maximum number of live samples of all processes, about 60 bytes each. A process that has its share of them may keep no

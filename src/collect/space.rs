@@ -4,17 +4,17 @@
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use crate::aggregate::Recent;
-use crate::event::{RangeChange, RangeEvent};
-use crate::interpreter::functions::FunctionTable;
+use crate::collect::aggregate::Recent;
+use crate::collect::functions::FunctionTable;
+use crate::collect::resident::RangeOwner;
+use crate::collect::stack::CodeMap;
+use crate::probe::event::{RangeChange, RangeEvent};
 use crate::profile::Amounts;
-use crate::residency::{
+use crate::sys::ids::{MmId, Pid};
+use crate::sys::process::Container;
+use crate::sys::residency::{
     Classifier, Kept, Method, PageKind, RangeMap, RangeSet, Result, Scanner, proc_maps,
 };
-use crate::source::resident::RangeOwner;
-use crate::stack::CodeMap;
-use crate::sys::ids::{MmId, Pid};
-use crate::target::Container;
 
 /// Maximum number of address ranges whose caller is kept, about 100 bytes each; the kernel's own default limit
 /// (`vm.max_map_count`) is 65,530 mappings.
@@ -129,7 +129,7 @@ impl Space {
         let mut scanner = Scanner::open(self.pid, Method::Auto)?;
         let vmas = proc_maps::read(self.pid, classifier)?;
         let before = self.before_mut();
-        let mut keep = |_, run: crate::residency::PageRun| {
+        let mut keep = |_, run: crate::sys::residency::PageRun| {
             if run.kind != PageKind::Hugetlb {
                 // If full, the forgotten runs are shown as not observed, and counted.
                 let _ = before.insert(run.start.0..run.end.0);

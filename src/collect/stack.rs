@@ -8,10 +8,10 @@ use std::sync::Arc;
 
 use self::by_order::Part;
 pub use self::code_map::CodeMap;
-use crate::event::{FunctionNumber, Place, StackSeen};
-use crate::interpreter::functions::FunctionTable;
-use crate::jit::Renamed;
-use crate::modules::ModuleTable;
+use crate::code::jit::Renamed;
+use crate::code::modules::ModuleTable;
+use crate::collect::functions::FunctionTable;
+use crate::probe::event::{FunctionNumber, Place, StackSeen};
 use crate::profile::{Frame, FrameKind, Stack};
 use crate::profile::{Outcome, PartialReason};
 use crate::sys::ids::{MmId, StackId};

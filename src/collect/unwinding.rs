@@ -12,24 +12,24 @@ use anyhow::Result;
 use nix::sys::eventfd::EventFd;
 use nix::sys::mman::{MapFlags, ProtFlags, mmap, munmap};
 
-use crate::aggregate::Aggregator;
-use crate::console;
-use crate::event::CodeSeen;
-use crate::interpreter::Wanted;
-use crate::modules::{AddressMap, ModuleTable, MovedCode, open_regular};
+use crate::code::interpreter::Wanted;
+use crate::code::modules::{AddressMap, ModuleTable, MovedCode, open_regular};
+use crate::collect::aggregate::Aggregator;
+use crate::collect::program::Program;
+use crate::collect::publish::{Publisher, Registered};
+use crate::probe::event::CodeSeen;
 use crate::probe::{Probe, TableMaps};
-use crate::proc_dir;
 use crate::profile::Losses;
-use crate::residency::page_size;
+use crate::sys::console;
 use crate::sys::ids::{Addr, MmId, Pid};
+use crate::sys::proc_dir;
+use crate::sys::residency::page_size;
+use crate::sys::target_file::TargetFile;
 use crate::sys::text::printable;
-use crate::target::program::Program;
-use crate::target_file::TargetFile;
-use crate::unwind::publish::{Publisher, Registered};
 
 /// How long a command waits for the tables of its code, at most, so that its first stacks are complete. A
 /// compiler's libraries take a second; on a busy machine, or in an unoptimised build, more than ten.
-pub(super) const PREPARE: Duration = Duration::from_secs(30);
+pub(crate) const PREPARE: Duration = Duration::from_secs(30);
 
 /// Time limit for building the tables of running processes before they are followed, in total.
 const PREPARE_PROCESSES: Duration = Duration::from_secs(1);

@@ -12,9 +12,9 @@ use std::io::{self, Write};
 
 use super::{ExportOptions, Exporter, Supports, cells, folded};
 use crate::profile::Report;
+use crate::profile::symbol::Symbols;
+use crate::profile::tree::{Direction, Label, Merge, errors, frame_label};
 use crate::profile::{Amounts, Frame, Kind, Profile};
-use crate::symbol::Symbols;
-use crate::tree::{Direction, Label, Merge, errors, frame_label};
 
 pub(super) const FORMAT: Exporter = Exporter {
     name: "csv",

@@ -90,8 +90,8 @@ mod tests {
     use super::*;
     use crate::export::testing::written;
     use crate::profile::Frame;
-    use crate::symbol::Language;
-    use crate::tree::testing::{at, kib, profile, symbols};
+    use crate::profile::symbol::Language;
+    use crate::profile::tree::testing::{at, kib, profile, symbols};
 
     #[test]
     fn lines_add_up_and_keep_their_frames() {

@@ -12,12 +12,12 @@ use std::cmp::Reverse;
 use std::io::{self, Write};
 
 use super::{ExportOptions, Exporter, Supports, cells};
-use crate::measure::Unit;
 use crate::profile::Profile;
 use crate::profile::Report;
-use crate::symbol::Symbols;
+use crate::profile::measure::Unit;
+use crate::profile::symbol::Symbols;
+use crate::profile::tree::{Category, Label, Table};
 use crate::sys::text::printable;
-use crate::tree::{Category, Label, Table};
 
 pub(super) const FORMAT: Exporter = Exporter {
     name: "functions",

@@ -30,7 +30,7 @@ pub(crate) fn grown_by(report: &Report, shared: u64, top: usize) -> GrownBy {
 #[cfg(test)]
 mod tests {
     use crate::export::testing::report;
-    use crate::tree::testing::{at, kib, profile};
+    use crate::profile::tree::testing::{at, kib, profile};
 
     use super::*;
 

@@ -8,8 +8,8 @@ use serde::Serialize;
 
 use super::{ExportOptions, Exporter, Supports};
 use crate::profile::Report;
+use crate::profile::tree::{Code, Descent, Direction, Label, Merge, Naming, Paths};
 use crate::profile::{Amounts, Profile};
-use crate::tree::{Code, Descent, Direction, Label, Merge, Naming, Paths};
 
 /// Bytes in a KiB.
 const KIB: u64 = 1024;
@@ -235,9 +235,9 @@ mod tests {
 
     use super::*;
     use crate::profile::Frame;
-    use crate::symbol::{Function, Language, Location, Symbol, Symbols};
+    use crate::profile::symbol::{Function, Language, Location, Symbol, Symbols};
+    use crate::profile::tree::testing::{at, kib, profile, symbols};
     use crate::sys::usage::Usage;
-    use crate::tree::testing::{at, kib, profile, symbols};
 
     fn tree(profile: Profile, symbols: Symbols, threshold: u64, depth: usize) -> String {
         let report = Report {

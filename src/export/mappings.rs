@@ -7,8 +7,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use crate::profile::symbol::{Function, Symbols};
 use crate::profile::{Frame, FrameKind, Module, ModuleId, Profile};
-use crate::symbol::{Function, Symbols};
 use crate::sys::text::hex;
 
 /// The files in a profile's stacks.

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use super::{Exporter, FORMATS};
 use crate::profile::Report;
+use crate::profile::tree::Direction;
 use crate::profile::{Frames, Kind};
-use crate::tree::Direction;
 
 /// What to export and how. The default is the complete report with the format's own defaults.
 #[derive(Clone, Debug, Default)]
@@ -170,7 +170,7 @@ impl std::error::Error for Unsupported {}
 mod tests {
     use super::*;
     use crate::export::testing::by_name;
-    use crate::tree::testing::profile;
+    use crate::profile::tree::testing::profile;
 
     fn refused(format: &str, options: &ExportOptions) -> Option<String> {
         let checked = options.check(by_name(format).unwrap());

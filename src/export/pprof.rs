@@ -33,12 +33,12 @@ use self::strings::Strings;
 use super::mappings::{Known, Mapping, Mappings};
 use super::rows::{self, Place};
 use super::{ExportOptions, Exporter, Supports};
-use crate::measure::Unit;
 use crate::profile::Report;
+use crate::profile::measure::Unit;
+use crate::profile::symbol::Location;
+use crate::profile::tree::{Label, Merge, frame_label};
 use crate::profile::{Amounts, Frame, Kind, Profile};
-use crate::symbol::Location;
 use crate::sys::kernel_figures::KernelFigures;
-use crate::tree::{Label, Merge, frame_label};
 
 /// The value types of resident bytes; the first one is the default.
 const RESIDENT: [(&str, Kind); 3] = [

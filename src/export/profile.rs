@@ -15,12 +15,12 @@ use serde::{Serialize, Serializer};
 
 use self::parts::{Each, Ended, Files, NotObserved, OtherStacks, Processes, StackNumbers};
 use super::{ExportOptions, Exporter, Supports};
-use crate::measure::Measure;
 use crate::profile;
 use crate::profile::Report;
+use crate::profile::measure::Measure;
+use crate::profile::saved;
+use crate::profile::symbol::{Function, Location, Symbol, Symbols};
 use crate::profile::{Amounts, Frame, FrameKind, Kind, Origin, Profile, TargetInfo};
-use crate::saved;
-use crate::symbol::{Function, Location, Symbol, Symbols};
 use crate::sys::kernel_figures::KernelFigures;
 
 pub(super) const FORMAT: Exporter = Exporter {

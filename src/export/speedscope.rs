@@ -11,12 +11,12 @@ use std::io::{self, Write};
 use serde::{Serialize, Serializer};
 
 use super::{ExportOptions, Exporter, Supports};
-use crate::measure::Unit;
 use crate::profile::PartialReason;
 use crate::profile::Report;
+use crate::profile::measure::Unit;
+use crate::profile::tree::{Label, Merge, frame_label};
 use crate::profile::{Amounts, Frame, Kind, Profile, Stack};
 use crate::sys::text::printable;
-use crate::tree::{Label, Merge, frame_label};
 
 pub(super) const FORMAT: Exporter = Exporter {
     name: "speedscope",

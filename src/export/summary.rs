@@ -5,14 +5,14 @@ use std::cmp::Reverse;
 use std::io::{self, Write};
 
 use super::clean::readable;
-use crate::measure::{INUSE_SPACE, Unit};
 use crate::profile::Report;
+use crate::profile::measure::{INUSE_SPACE, Unit};
+use crate::profile::tree::{Category, Label, Table, TableRow};
 use crate::profile::{
     Agreement, CgroupMemory, FreezeOutcome, Kind, Margin, OomKills, Profile, Verdict,
 };
-use crate::residency::cgroup::GroupFigures;
+use crate::sys::residency::cgroup::GroupFigures;
 use crate::sys::text::printable;
-use crate::tree::{Category, Label, Table, TableRow};
 
 /// Functions per table.
 const TOP: usize = 15;

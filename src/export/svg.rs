@@ -17,11 +17,11 @@ use self::colour::Colours;
 use self::frame::{CHAR_WIDTH, FRAME_HEIGHT, Frame, amount};
 use super::names::NameTree;
 use super::{ExportOptions, Exporter, Supports};
-use crate::measure::Unit;
 use crate::profile::Report;
+use crate::profile::measure::Unit;
+use crate::profile::tree::{Direction, Row};
 use crate::profile::{Kind, Margin};
 use crate::sys::text::printable;
-use crate::tree::{Direction, Row};
 
 /// Room on either side of the heading for buttons, in pixels.
 const SIDE: f64 = 100.0;

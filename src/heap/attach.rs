@@ -5,19 +5,31 @@
 //! loader (`safe_point.rs`, by its stack: `walk.rs`); the others run on, so that locks that they hold become free.
 //! `freeze::inject` has the thread do it, and find its own way back.
 
+#[cfg(target_arch = "x86_64")]
 mod command;
+#[cfg(target_arch = "x86_64")]
 mod files;
+#[cfg(target_arch = "x86_64")]
 mod functions;
+#[cfg(target_arch = "x86_64")]
 mod loader_lock;
+#[cfg(target_arch = "x86_64")]
 mod report;
+#[cfg(target_arch = "x86_64")]
 mod safe_point;
+#[cfg(not(target_arch = "x86_64"))]
+mod unsupported;
+#[cfg(target_arch = "x86_64")]
 mod walk;
 
+#[cfg(target_arch = "x86_64")]
 pub use command::run;
+#[cfg(not(target_arch = "x86_64"))]
+pub use unsupported::run;
 
 use std::time::Duration;
 
-use crate::target::ProcessTarget;
+use crate::sys::process::ProcessTarget;
 
 /// What `memprof attach-heap` does.
 #[derive(Clone, Debug, PartialEq, Eq)]

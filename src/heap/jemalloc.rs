@@ -29,7 +29,7 @@ use super::chunks::Kind;
 use super::glibc;
 use super::memory::{Run, overlapping};
 use super::snapshot::Snapshot;
-use crate::residency::Vma;
+use crate::sys::residency::Vma;
 
 /// Size of jemalloc's pages, in bytes.
 const PAGE: u64 = 4096;

@@ -26,11 +26,11 @@ use super::sizes::Sizes;
 use super::snapshot::{self, Snapshot, SnapshotOptions};
 use super::types::Census;
 use super::whole::{Anonymous, Disturbed};
-use crate::freeze::{Guard, Registers};
-use crate::residency::category::{executable, of_all};
-use crate::residency::{Category, Method, Scanner, figures, page_size};
+use crate::sys::freeze::{Guard, Registers};
 use crate::sys::ids::Pid;
-use crate::target;
+use crate::sys::process;
+use crate::sys::residency::category::{executable, of_all};
+use crate::sys::residency::{Category, Method, Scanner, figures, page_size};
 use anyhow::{Context, Result};
 use std::time::Duration;
 
@@ -185,7 +185,7 @@ fn measure_once(
     }
     let heap = Heap {
         pid: pid.0,
-        comm: target::comm(pid).unwrap_or_default(),
+        comm: process::comm(pid).unwrap_or_default(),
         taken: snapshot.taken.clone(),
         attempts: 1,
         disturbed: None,

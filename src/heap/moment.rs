@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::freeze::Registers;
+use crate::sys::freeze::Registers;
 
 /// When something is done with a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -18,12 +18,13 @@ use self::inventory::Inventory;
 use super::headroom::Headroom;
 use super::memory::{Memory, Run};
 use super::whole::{Anonymous, KernelSums, Missing, MissingKind};
-use crate::freeze::{self, Fork, ForkError, Frozen, Guard, Registers, now_ns};
-use crate::residency::proc_maps::Foreseen;
-use crate::residency::{
+use crate::sys::freeze;
+use crate::sys::freeze::{Fork, ForkError, Frozen, Guard, Registers, now_ns};
+use crate::sys::ids::Pid;
+use crate::sys::residency::proc_maps::Foreseen;
+use crate::sys::residency::{
     Classifier, Method, PageKind, PageRun, Perms, Scanner, Vma, page_size, readable,
 };
-use crate::sys::ids::Pid;
 
 /// Share of memory that may come in between the first look and the stop without page faults of the copy: one of this.
 const GROWTH: u64 = 16;

@@ -9,7 +9,7 @@ use super::glibc;
 use super::reach;
 use super::snapshot::{self, SnapshotOptions};
 use super::types::Census;
-use crate::freeze::Guard;
+use crate::sys::freeze::Guard;
 use crate::sys::ids::Pid;
 
 /// Times of the parts of one analysis, in the unit of the clock.

@@ -12,9 +12,9 @@ use super::memory::{Memory, Run};
 use super::reach;
 use super::snapshot::Snapshot;
 use super::types::Census;
-use crate::freeze::Registers;
-use crate::residency::{Backing, Category, Perms, Vma};
+use crate::sys::freeze::Registers;
 use crate::sys::ids::{Addr, StackId};
+use crate::sys::residency::{Backing, Category, Perms, Vma};
 pub use of_jemalloc::examine as examine_jemalloc;
 
 /// Addresses of the parts: a library's code and constants, its data, the heap, an arena of a thread, other memory.

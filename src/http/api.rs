@@ -50,7 +50,7 @@ use std::time::Instant;
 use tokio::sync::Semaphore;
 
 use crate::collect::ProviderError;
-use crate::series::Series;
+use crate::http::series::Series;
 use events::Events;
 use heap::Heaps;
 pub(crate) use heap::write_heap;
@@ -208,8 +208,8 @@ mod tests {
     use super::*;
     use crate::export::json::{EMPTY_TREE, Short};
     use crate::profile::Frame;
+    use crate::profile::tree::testing::{at, kib, profile, symbols};
     use crate::sys::ids::Pid;
-    use crate::tree::testing::{at, kib, profile, symbols};
 
     struct Fixed(Result<Arc<Report>, ProviderError>);
 

@@ -17,8 +17,9 @@ use base64::write::EncoderWriter;
 use flate2::Compression;
 use flate2::write::GzEncoder;
 
-use crate::api::{self, Snapshot};
 use crate::export::{ExportOptions, Exporter, Supports};
+use crate::http::api;
+use crate::http::api::Snapshot;
 use crate::profile::Report;
 use crate::profile::{Frames, Kind};
 
@@ -157,7 +158,7 @@ pub(super) mod tests {
 
     use super::*;
     use crate::export::testing::report;
-    use crate::tree::testing::{at, kib, profile};
+    use crate::profile::tree::testing::{at, kib, profile};
 
     pub(super) const NASTY: &str = "</script><script>alert(1)</script><!--<script>";
 

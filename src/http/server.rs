@@ -29,7 +29,7 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
-use crate::api::Api;
+use crate::http::api::Api;
 use accept::{Incoming, accept};
 use access::Access;
 use connection::Connections;

@@ -1,8 +1,8 @@
 //! Domain types: what the probe saw, independent of BPF and HTTP.
 
-use crate::interpreter::Kind;
-use crate::jit::NamesWritten;
-use crate::modules::FileNumber;
+use crate::code::interpreter::Kind;
+use crate::code::jit::NamesWritten;
+use crate::code::modules::FileNumber;
 use crate::profile::Outcome;
 use crate::sys::ids::{Addr, FileKey, MmId, Pid, StackId};
 
@@ -221,7 +221,7 @@ pub enum ProcessChange {
     },
     /// It ended.
     Exited {
-        /// Bytes of page tables at its end; meaningless unless its memory is kept ([`Kept`](crate::residency::Kept)).
+        /// Bytes of page tables at its end; meaningless unless its memory is kept ([`Kept`](crate::sys::residency::Kept)).
         page_tables: u64,
     },
 }

@@ -3,7 +3,6 @@
 pub mod exact;
 pub mod kernel_memory;
 pub mod page_cache;
-pub mod resident;
 pub mod resident_pages;
 pub mod samples;
 mod uncertainties;
@@ -15,12 +14,12 @@ use std::ops::Range;
 
 use anyhow::Result;
 
-use crate::measure::{ColumnId, Measure};
 use crate::probe::faults;
+use crate::probe::wire::Bss;
+use crate::profile::measure::{ColumnId, Measure};
 use crate::profile::{Amounts, Unobserved};
 use crate::sys::file_id::FileId;
 use crate::sys::ids::StackId;
-use crate::wire::Bss;
 
 /// An event source: the BPF programs that fill its ledger, and how a report uses the ledger.
 pub struct Source {

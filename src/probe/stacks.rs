@@ -14,11 +14,11 @@ use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType};
 use nix::sys::mman::{MapFlags as Mapping, ProtFlags, mmap, munmap};
 
 use super::{Probe, shared};
-use crate::source::ReadLedger;
-use crate::sys::ids::StackId;
-use crate::wire::{
+use crate::probe::source::ReadLedger;
+use crate::probe::wire::{
     BUCKET_SLOTS, MemprofSkel, SLOT_LEAVING, STACK_FIRST, stack_bucket, stack_of_record,
 };
+use crate::sys::ids::StackId;
 
 /// A slot, modified by both sides: `struct stack_slot`.
 #[repr(C)]

@@ -4,11 +4,11 @@ use std::collections::HashSet;
 
 use anyhow::Result;
 
-use crate::elf::Segment;
-use crate::interpreter::Interpreter;
-use crate::modules::FileNumber;
+use crate::code::elf::Segment;
+use crate::code::interpreter::Interpreter;
+use crate::code::modules::FileNumber;
+use crate::code::unwind::Rule;
 use crate::sys::ids::FileKey;
-use crate::unwind::Rule;
 
 /// A file as the probe knows it.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -10,10 +10,10 @@ use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
 use libbpf_rs::{MapCore, MapFlags, MapType};
 
 use super::{Probe, ProbeConfig};
+use crate::probe::source::SOURCES;
+use crate::probe::wire::MemprofSkelBuilder;
 use crate::skip::skip;
-use crate::source::SOURCES;
 use crate::sys::kernel_version::KernelVersion;
-use crate::wire::MemprofSkelBuilder;
 
 /// From this version on, x86-64 has private stacks; see `compat.bpf.h`.
 const PRIVATE_STACKS: KernelVersion = KernelVersion(6, 13);

@@ -1,6 +1,6 @@
 //! Sampled allocations one by one, for questions that sums do not answer: by lifetime, by moment, by size, by thread.
 //!
-//! The collector keeps every live sample, and the newest of those that were freed ([`crate::samples`]). A [`Filter`]
+//! The collector keeps every live sample, and the newest of those that were freed ([`crate::collect::samples`]). A [`Filter`]
 //! chooses among them; the chosen ones become a profile whose heap columns are their estimates, so that every view and
 //! format shows them.
 
@@ -15,13 +15,13 @@ pub use marks::MarkTime;
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use crate::measure::{
+use crate::profile::Estimate;
+use crate::profile::Report;
+use crate::profile::measure::{
     ALLOC_OBJECTS, ALLOC_SPACE, ColumnId, INUSE_OBJECTS, INUSE_SPACE, TEMPORARY_OBJECTS,
     TEMPORARY_SPACE,
 };
-use crate::profile::Report;
 use crate::profile::{Amounts, Profile, Sample, Stack, Uncertainty};
-use crate::samples::Estimate;
 use crate::sys::ids::Pid;
 
 /// A sampled allocation. Times are in ns since the first one.

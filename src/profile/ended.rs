@@ -4,7 +4,7 @@ use std::time::SystemTime;
 
 use super::Amounts;
 use crate::sys::ids::Pid;
-use crate::target::Container;
+use crate::sys::process::Container;
 
 /// Followed processes that have ended.
 #[derive(Clone, Debug, Default)]

@@ -2,10 +2,10 @@
 
 use std::fmt;
 
-use crate::measure::Unit;
 use crate::profile::Kind;
 use crate::profile::Report;
-use crate::tree::Table;
+use crate::profile::measure::Unit;
+use crate::profile::tree::Table;
 
 /// A limit; it fires if a figure is above it.
 #[derive(Clone, Debug, PartialEq)]
@@ -187,7 +187,7 @@ impl fmt::Display for Finding<'_> {
 mod tests {
     use super::*;
     use crate::export::testing::report;
-    use crate::tree::testing::{at, kib, profile};
+    use crate::profile::tree::testing::{at, kib, profile};
 
     fn gate(subject: Subject, figure: Figure, limit: Limit) -> Gate {
         Gate {

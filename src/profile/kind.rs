@@ -1,7 +1,7 @@
 //! The kinds of figures that can be shown by stack.
 
 use super::Amounts;
-use crate::measure::{COLUMNS, ColumnId, Measure, RESIDENCY, Unit};
+use crate::profile::measure::{COLUMNS, ColumnId, Measure, RESIDENCY, Unit};
 #[cfg(doc)]
 use crate::sys::usage::Usage;
 

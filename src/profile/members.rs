@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use super::{Amounts, Profile, Share};
 use crate::sys::ids::Pid;
-use crate::target::Container;
+use crate::sys::process::Container;
 
 /// One of a profile's processes.
 #[derive(Clone, Copy, Debug)]

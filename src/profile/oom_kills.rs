@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 
 use super::Profile;
 use crate::sys::ids::Pid;
-use crate::target::Container;
+use crate::sys::process::Container;
 
 /// Followed processes that the out-of-memory killer has killed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use super::{Sample, Stack};
-use crate::residency::Category;
 use crate::sys::file_id::FileId;
 use crate::sys::ids::Pid;
+use crate::sys::residency::Category;
 use crate::sys::usage::Usage;
 
 /// Where the memory of a report is.

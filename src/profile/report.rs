@@ -3,8 +3,8 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
+use crate::profile::symbol::Symbols;
 use crate::profile::{Frames, Profile};
-use crate::symbol::Symbols;
 
 /// A profile with its symbols: the input of every view and every format.
 #[derive(Clone, Debug)]

@@ -20,7 +20,7 @@ use std::path::Path as FilePath;
 use serde::Deserialize;
 
 use crate::profile::Profile;
-use crate::symbol::Symbols;
+use crate::profile::symbol::Symbols;
 
 pub(crate) use cgroup::Cgroup;
 pub(crate) use oom_kills::OomKills;
@@ -99,7 +99,7 @@ pub fn open(path: &FilePath) -> Result<Saved, SavedError> {
 /// # Examples
 ///
 /// ```
-/// use memprof::saved::{self, SavedError};
+/// use memprof::profile::saved::{self, SavedError};
 ///
 /// let error = saved::read(&b"{\"format\":\"memprof profile\""[..], 1 << 20).unwrap_err();
 /// assert!(matches!(error, SavedError::Truncated(_)));

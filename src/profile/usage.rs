@@ -2,7 +2,7 @@
 
 use std::ops::{AddAssign, SubAssign};
 
-use crate::measure::{COLUMNS, ColumnId};
+use crate::profile::measure::{COLUMNS, ColumnId};
 use crate::sys::usage::Usage;
 
 /// Resident bytes, and the columns of all other measures: the figures of one stack, or a sum of them.

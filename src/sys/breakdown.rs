@@ -6,7 +6,6 @@
 //! of names, the mappings that are shown.
 
 mod accounts;
-pub mod command;
 mod names;
 mod regions;
 #[cfg(test)]
@@ -17,15 +16,17 @@ use std::fs;
 
 use serde::Serialize;
 
-use crate::residency::category::{Categories, executable};
-use crate::residency::smaps::{self, Figures};
-use crate::residency::threads::{self, Threads};
-use crate::residency::{Classifier, Result, figures};
 use crate::sys::ids::Pid;
-use crate::target;
+use crate::sys::process;
+use crate::sys::residency::category::{Categories, executable};
+use crate::sys::residency::smaps;
+use crate::sys::residency::smaps::Figures;
+use crate::sys::residency::threads;
+use crate::sys::residency::threads::Threads;
+use crate::sys::residency::{Classifier, Result, figures};
 use accounts::Accounts;
 
-pub use crate::residency::Category;
+pub use crate::sys::residency::Category;
 pub use regions::MOST_REGIONS;
 
 /// Which mappings are shown individually.
@@ -181,7 +182,7 @@ pub struct Breakdown {
 /// Measures the address space of a process.
 ///
 /// # Errors
-/// Those of `smaps::read`; [`Gone`](crate::residency::Error::Gone) also for a process that ended
+/// Those of `smaps::read`; [`Gone`](crate::sys::residency::Error::Gone) also for a process that ended
 /// meanwhile.
 pub fn measure(pid: Pid, show: Show) -> Result<Breakdown> {
     let before = rollup(pid)?;
@@ -231,7 +232,7 @@ fn finish(
     let (verdict, sharing_differs) = compare(&total, rollup_before, rollup_after);
     Breakdown {
         pid,
-        comm: target::comm(pid).unwrap_or_default(),
+        comm: process::comm(pid).unwrap_or_default(),
         runs_as: None,
         stacks: StacksTold {
             threads: threads.count,

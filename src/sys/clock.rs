@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use nix::time::{ClockId, clock_gettime};
 
-use crate::proc_dir;
 use crate::sys::ids::Pid;
+use crate::sys::proc_dir;
 
 /// The time in ns of `CLOCK_MONOTONIC`, as the probe has it (`bpf_ktime_get_ns`), in whatever time namespace memprof runs.
 pub(crate) fn now_ns() -> u64 {

@@ -11,7 +11,7 @@ use tracing_subscriber::filter::Targets;
 use tracing_subscriber::fmt::time::uptime;
 use tracing_subscriber::prelude::*;
 
-use crate::patient::Patient;
+use crate::sys::patient::Patient;
 
 /// Maximum number of messages kept while the view owns the terminal; further ones are only counted.
 const MOST: usize = 200;

@@ -21,7 +21,7 @@ mod estimate;
 mod fork;
 mod freezer;
 pub mod guard;
-#[cfg_attr(not(target_arch = "x86_64"), path = "freeze/inject_other.rs")]
+#[cfg_attr(not(target_arch = "x86_64"), path = "freeze/inject/unsupported.rs")]
 mod inject;
 #[cfg(target_arch = "x86_64")]
 mod loader;
@@ -33,7 +33,7 @@ mod watchdog;
 use serde::{Deserialize, Serialize};
 use std::time::{Duration, Instant};
 
-pub(crate) use crate::clock::now_ns;
+pub(crate) use crate::sys::clock::now_ns;
 use crate::sys::ids::Pid;
 #[cfg(target_arch = "x86_64")]
 pub(crate) use apart::Apart;

@@ -6,10 +6,10 @@ use std::ops::AddAssign;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KernelFigures {
     /// `Anonymous` of `/proc/PID/smaps_rollup`; `None` if it was not read because that would have stalled
-    /// the target (see [`figures::is_brief`](crate::residency::figures::is_brief)).
+    /// the target (see [`figures::is_brief`](crate::sys::residency::figures::is_brief)).
     pub anonymous: Option<u64>,
     /// `RssAnon` of `/proc/PID/status` (approximate up to Linux 6.15). For a command that has ended, this and the next
-    /// three are sums over `smaps`, by what backs each mapping ([`Kept`](crate::residency::Kept)).
+    /// three are sums over `smaps`, by what backs each mapping ([`Kept`](crate::sys::residency::Kept)).
     pub rss_anon: u64,
     /// `RssShmem` of `/proc/PID/status`.
     pub rss_shmem: u64,

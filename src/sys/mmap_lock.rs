@@ -12,10 +12,11 @@ use std::time::{Duration, Instant};
 
 use nix::unistd::{Pid as Tid, gettid};
 
-use crate::privileges::{self, Role};
-use crate::proc_dir;
-use crate::proc_text;
 use crate::sys::ids::Pid;
+use crate::sys::privileges;
+use crate::sys::privileges::Role;
+use crate::sys::proc_dir;
+use crate::sys::proc_text;
 
 /// After so long the lock counts as held. `fork` and `munmap` of gigabytes take tens of milliseconds.
 const PATIENCE: Duration = Duration::from_millis(100);

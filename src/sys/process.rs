@@ -2,9 +2,7 @@
 
 mod cgroup;
 mod container;
-pub(crate) mod library_cache;
 mod presence;
-pub(crate) mod program;
 mod target;
 
 use std::collections::HashMap;
@@ -13,11 +11,11 @@ use std::fmt;
 use std::fs;
 use std::path::Path;
 
-use crate::mmap_lock;
-use crate::proc_dir;
-use crate::proc_text;
 use crate::sys::ids::Pid;
-use crate::target_file;
+use crate::sys::mmap_lock;
+use crate::sys::proc_dir;
+use crate::sys::proc_text;
+use crate::sys::target_file;
 
 pub use cgroup::Cgroup;
 pub use container::Container;
@@ -73,7 +71,7 @@ impl Selector {
     ///
     /// ```
     /// use memprof::sys::ids::Pid;
-    /// use memprof::target::Selector;
+    /// use memprof::sys::process::Selector;
     ///
     /// let selector = Selector::Comm("a-very-long-process-name".into());
     /// assert_eq!(selector.comm().as_deref(), Some("a-very-long-pro"));

@@ -12,10 +12,10 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use crate::mmap_lock;
-use crate::proc_dir;
 use crate::sys::ids::Pid;
-use crate::target_file::{about, about_path, find_in, root_of};
+use crate::sys::mmap_lock;
+use crate::sys::proc_dir;
+use crate::sys::target_file::{about, about_path, find_in, root_of};
 
 /// Maximum length of a path, and of each file that is read, in bytes.
 const MAX_TEXT: usize = 4096;

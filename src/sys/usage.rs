@@ -7,7 +7,8 @@ use std::ops::{AddAssign, SubAssign};
 /// # Examples
 ///
 /// ```
-/// use memprof::profile::{Amounts, Kind, Usage};
+/// use memprof::profile::{Amounts, Kind};
+/// use memprof::sys::usage::Usage;
 ///
 /// let mut usage = Usage { anon: 8192, cache: 4096, ..Usage::default() };
 /// usage += Usage { shmem: 4096, swap: 4096, ..Usage::default() };

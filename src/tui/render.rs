@@ -16,9 +16,9 @@ use ratatui::widgets::Paragraph;
 use super::state::State;
 use super::view::{Sort, View};
 use crate::profile::Report;
+use crate::profile::tree::{Direction, Merge};
 use crate::profile::{Frames, Kind};
 use crate::sys::text::printable;
-use crate::tree::{Direction, Merge};
 
 pub(super) use advice::lines as advice_lines;
 pub(super) use header::lines as header_lines;

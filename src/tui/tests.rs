@@ -24,9 +24,9 @@ use super::render::render;
 use super::state::{Input, State};
 use crate::profile::Frame;
 use crate::profile::Report;
-use crate::symbol::Language;
+use crate::profile::symbol::Language;
+use crate::profile::tree::testing::{at, kib, profile, symbols};
 use crate::sys::usage::Usage;
-use crate::tree::testing::{at, kib, profile, symbols};
 
 const MAIN: (u16, u64) = (0, 1);
 

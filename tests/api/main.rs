@@ -20,10 +20,10 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::os::fd::AsFd;
 
-use ::memprof::event::Pid;
-use ::memprof::residency::cachestat::cachestat;
-use ::memprof::residency::figures;
-use ::memprof::residency::page_size;
+use ::memprof::sys::ids::Pid;
+use ::memprof::sys::residency::cachestat::cachestat;
+use ::memprof::sys::residency::figures;
+use ::memprof::sys::residency::page_size;
 use common::memprof::Memprof;
 use common::process::{cont, stop, wait_until};
 use common::reclaim::undisturbed;

@@ -4,9 +4,9 @@
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;
 
-use ::memprof::export::EXPORTERS;
+use ::memprof::http::exporters::EXPORTERS;
 use ::memprof::profile::Kind;
-use ::memprof::residency::figures;
+use ::memprof::sys::residency::figures;
 use serde_json::Value;
 
 use super::browser::{Browser, PATIENCE};

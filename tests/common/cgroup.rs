@@ -6,7 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use ::memprof::event::Pid;
+use ::memprof::sys::ids::Pid;
 
 use super::process::LIMIT;
 use super::workload::unique_name;

@@ -6,7 +6,7 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use ::memprof::event::Pid;
+use ::memprof::sys::ids::Pid;
 use tempfile::TempDir;
 
 use super::process::wait_until;

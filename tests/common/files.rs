@@ -8,8 +8,8 @@ use std::num::NonZeroUsize;
 use std::os::fd::AsFd;
 use std::path::Path;
 
-use ::memprof::residency::Error;
-use ::memprof::residency::cachestat::cachestat;
+use ::memprof::sys::residency::Error;
+use ::memprof::sys::residency::cachestat::cachestat;
 use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
 use nix::sys::mman::{MapFlags, ProtFlags, mmap, munmap};
 

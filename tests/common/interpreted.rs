@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
-use ::memprof::residency::figures;
+use ::memprof::sys::residency::figures;
 
 use super::memprof::Memprof;
 use super::process::{cont, stop};

@@ -7,7 +7,7 @@ use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Instant;
 
-use ::memprof::event::Pid;
+use ::memprof::sys::ids::Pid;
 
 use super::process::LIMIT;
 use super::tree::Node;

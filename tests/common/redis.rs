@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use ::memprof::event::Pid;
+use ::memprof::sys::ids::Pid;
 
 use super::process::{LIMIT, eventually};
 use super::workload::Running;

@@ -2,7 +2,7 @@
 
 use serde::Deserialize;
 
-use ::memprof::event::Pid;
+use ::memprof::sys::ids::Pid;
 
 use super::process::{LIMIT, eventually};
 use super::workload::{Lines, Workload, program};

@@ -5,10 +5,11 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 
-use ::memprof::api::Report;
-use ::memprof::export::{EXPORTERS, ExportOptions};
+use ::memprof::export::ExportOptions;
+use ::memprof::http::exporters::EXPORTERS;
 use ::memprof::profile::Module;
-use ::memprof::symbol::Language;
+use ::memprof::profile::Report;
+use ::memprof::profile::symbol::Language;
 
 use crate::common::{at, kib, report};
 use crate::made::{readers_find_every_byte, written};

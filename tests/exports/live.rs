@@ -3,9 +3,9 @@
 
 use std::process::Stdio;
 
-use ::memprof::export::EXPORTERS;
+use ::memprof::http::exporters::EXPORTERS;
 use ::memprof::profile::Kind;
-use ::memprof::residency::figures;
+use ::memprof::sys::residency::figures;
 
 use crate::common::memprof::Memprof;
 use crate::common::process::{cont, stop};

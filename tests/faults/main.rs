@@ -24,8 +24,8 @@ mod target;
 
 use std::time::{Instant, SystemTime};
 
-use ::memprof::event::Pid;
-use ::memprof::residency::figures;
+use ::memprof::sys::ids::Pid;
+use ::memprof::sys::residency::figures;
 use serde_json::Value;
 
 use common::memprof::Memprof;

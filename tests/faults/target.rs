@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use std::thread::{scope, sleep};
 use std::time::Duration;
 
-use ::memprof::event::Pid;
+use ::memprof::sys::ids::Pid;
 
 use crate::common::memprof::{BINARY, Memprof};
 use crate::common::process::{cont, signal, state, threads, wait_until};

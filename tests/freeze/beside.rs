@@ -3,8 +3,8 @@
 use std::thread::sleep;
 use std::time::Duration;
 
-use ::memprof::event::Pid;
-use ::memprof::freeze::{Fork, Frozen, Guard};
+use ::memprof::sys::freeze::{Fork, Frozen, Guard};
+use ::memprof::sys::ids::Pid;
 
 use crate::common::process::{signal, state};
 use crate::frozen::{end, freeze, guard, sleeper, wait_for};

@@ -3,8 +3,8 @@
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use ::memprof::event::Pid;
-use ::memprof::freeze::{FreezeError, Frozen, Guard, guards_run};
+use ::memprof::sys::freeze::{FreezeError, Frozen, Guard, guards_run};
+use ::memprof::sys::ids::Pid;
 
 use crate::common::process::{signal, state};
 

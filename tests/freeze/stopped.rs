@@ -4,7 +4,7 @@ use std::fs;
 use std::process::Child;
 use std::time::Duration;
 
-use ::memprof::event::Pid;
+use ::memprof::sys::ids::Pid;
 
 use crate::common::cgroup::Group;
 use crate::common::memprof::Memprof;

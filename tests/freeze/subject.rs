@@ -5,7 +5,7 @@ use std::os::unix::fs::FileExt;
 use std::process::Command;
 use std::time::Duration;
 
-use ::memprof::event::Pid;
+use ::memprof::sys::ids::Pid;
 use tempfile::TempDir;
 
 use crate::common::process::{LIMIT, eventually, signal, state, threads};

@@ -1,7 +1,7 @@
 //! A snapshot of a process that memprof profiles: the pages that the process writes to while its copy-on-write child lives
 //! keep their owners.
 
-use ::memprof::event::Pid;
+use ::memprof::sys::ids::Pid;
 
 use crate::binary::memprof;
 use crate::common::memprof::Memprof;

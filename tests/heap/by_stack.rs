@@ -5,8 +5,8 @@ use std::num::NonZeroU64;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use ::memprof::event::Pid;
-use ::memprof::sampler::{Library, Options};
+use ::memprof::heap::sampler::{Library, Options};
+use ::memprof::sys::ids::Pid;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::Value;

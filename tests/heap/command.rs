@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use ::memprof::event::Pid;
+use ::memprof::sys::ids::Pid;
 use nix::sys::signal::Signal;
 use serde_json::Value;
 

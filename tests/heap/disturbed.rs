@@ -4,7 +4,7 @@
 use std::process::{Command, Stdio};
 use std::thread;
 
-use ::memprof::event::Pid;
+use ::memprof::sys::ids::Pid;
 use serde_json::Value;
 
 use crate::binary::{MEMPROF, run};

@@ -6,8 +6,8 @@ use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
 use std::time::Duration;
 
-use ::memprof::event::Pid;
 use ::memprof::heap::Mallinfo;
+use ::memprof::sys::ids::Pid;
 use serde::Deserialize;
 use serde_json::Value;
 

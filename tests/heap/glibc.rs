@@ -4,10 +4,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use ::memprof::event::Pid;
 use ::memprof::heap::{
     Allocator, Approach, ArenaKind, ArenaRow, Heap, Mallinfo, Row, SnapshotOptions, What,
 };
+use ::memprof::sys::ids::Pid;
 use serde::Deserialize;
 
 use crate::common::process::{cont, stop};

@@ -3,8 +3,8 @@
 use std::fs;
 use std::time::{Duration, Instant};
 
-use ::memprof::event::Pid;
 use ::memprof::heap::{Allocator, SnapshotOptions};
+use ::memprof::sys::ids::Pid;
 
 use crate::common::process::{eventually, signal};
 use crate::common::workload::{Workload, program};

@@ -5,7 +5,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use ::memprof::event::Pid;
+use ::memprof::sys::ids::Pid;
 use serde_json::Value;
 
 use crate::binary::{Ended, MEMPROF, memprof, run};

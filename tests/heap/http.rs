@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use ::memprof::event::Pid;
+use ::memprof::sys::ids::Pid;
 use serde_json::Value;
 
 use crate::common::document::check;

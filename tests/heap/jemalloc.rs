@@ -5,8 +5,8 @@ use std::process::Command;
 use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
-use ::memprof::event::Pid;
 use ::memprof::heap::{Heap, JemallocFigures, JemallocHeap, What};
+use ::memprof::sys::ids::Pid;
 use serde::Deserialize;
 
 use crate::common::allocators::{JEMALLOC, LINK_JEMALLOC, allocator};

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use ::memprof::event::Pid;
+use ::memprof::sys::ids::Pid;
 use serde_json::{Value, json};
 
 use crate::binary::memprof;

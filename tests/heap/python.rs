@@ -9,8 +9,8 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use ::memprof::event::Pid;
 use ::memprof::heap::{Heap, PoolClass, PythonHeap, PythonRead, Role, What};
+use ::memprof::sys::ids::Pid;
 
 use crate::common::process::{cont, eventually, signal, stop};
 use crate::common::pythons::pythons;

@@ -1,7 +1,7 @@
 //! All processes of a control group: those already in it, and those that enter it, are forked in it, or leave it.
 
-use ::memprof::event::Pid;
-use ::memprof::residency::figures;
+use ::memprof::sys::ids::Pid;
+use ::memprof::sys::residency::figures;
 
 use crate::common::cgroup::Group;
 use crate::common::memprof::{BINARY, Memprof};

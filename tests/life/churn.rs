@@ -5,8 +5,8 @@
 
 use std::time::{Duration, Instant};
 
-use ::memprof::event::Pid;
-use ::memprof::residency::figures;
+use ::memprof::sys::ids::Pid;
+use ::memprof::sys::residency::figures;
 
 use crate::KIB;
 use crate::common::memprof::Memprof;

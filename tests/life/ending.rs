@@ -5,7 +5,7 @@ use std::io::Read;
 use std::net::TcpStream;
 use std::process::Stdio;
 
-use ::memprof::event::Pid;
+use ::memprof::sys::ids::Pid;
 
 use crate::MIB;
 use crate::common::connect;

@@ -13,7 +13,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime};
 
-use ::memprof::event::Pid;
+use ::memprof::sys::ids::Pid;
 
 use crate::common::memprof::BINARY;
 use crate::common::process::{LIMIT, signal, threads};

@@ -2,7 +2,7 @@
 
 use std::process::{Command, Stdio};
 
-use ::memprof::event::Pid;
+use ::memprof::sys::ids::Pid;
 use nix::sys::signal::Signal;
 
 use crate::common::memprof::{BINARY, Memprof};

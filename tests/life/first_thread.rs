@@ -1,6 +1,6 @@
 //! Processes that go on after their first thread has ended: `/proc/PID` shows nothing of their memory then.
 
-use ::memprof::event::Pid;
+use ::memprof::sys::ids::Pid;
 
 use crate::common::cgroup::Group;
 use crate::common::memprof::Memprof;

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use ::memprof::residency::figures;
+use ::memprof::sys::residency::figures;
 use nix::sys::ptrace;
 use nix::unistd::Pid as NixPid;
 use serde_json::Value;

@@ -4,7 +4,7 @@
 //! 4,000 processes with 280,000 stacks by default, more than the table of stacks has slots; in full, 30,000
 //! processes with 2,100,000: `MEMPROF_GENERATIONS=30000 cargo test --test life -- generations --nocapture`.
 
-use ::memprof::event::Pid;
+use ::memprof::sys::ids::Pid;
 
 use crate::KIB;
 use crate::common::memprof::Memprof;

@@ -1,8 +1,8 @@
 //! Processes that cannot be read, because their mmap lock is held for as long as a file server does not answer: all who look at
 //! them wait, as `ps` does. memprof does not.
 
-use ::memprof::event::Pid;
-use ::memprof::residency::figures;
+use ::memprof::sys::ids::Pid;
+use ::memprof::sys::residency::figures;
 use serde_json::Value;
 use tempfile::TempDir;
 

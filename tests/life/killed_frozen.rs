@@ -4,7 +4,7 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use ::memprof::event::Pid;
+use ::memprof::sys::ids::Pid;
 
 use crate::common::memprof::Memprof;
 use crate::common::process::{LIMIT, signal, state};

@@ -1,6 +1,6 @@
 //! Page faults that end long after they have begun, as from a slow disk: nothing else tells that their pages are there.
 
-use ::memprof::residency::figures;
+use ::memprof::sys::residency::figures;
 use serde_json::Value;
 
 use crate::common::memprof::Memprof;

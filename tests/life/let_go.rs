@@ -3,7 +3,7 @@
 use std::process::Command;
 use std::time::Duration;
 
-use ::memprof::event::Pid;
+use ::memprof::sys::ids::Pid;
 
 use crate::common::memprof::{Memprof, run};
 use crate::common::process::{comm, cont, signal, threads, wait_until};

@@ -1,7 +1,7 @@
 //! Of many processes, those alone are scanned again that have changed.
 
-use ::memprof::event::Pid;
-use ::memprof::residency::figures;
+use ::memprof::sys::ids::Pid;
+use ::memprof::sys::residency::figures;
 use serde_json::Value;
 
 use crate::MIB;

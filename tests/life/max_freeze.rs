@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::time::Duration;
 
-use ::memprof::freeze::{Frozen, Guard, guards_run, stands_still};
+use ::memprof::sys::freeze::{Frozen, Guard, guards_run, stands_still};
 use serde_json::Value;
 
 use crate::common::memprof::{BINARY, Memprof};

@@ -3,8 +3,8 @@
 use std::fs;
 use std::time::{Duration, Instant};
 
-use ::memprof::event::Pid;
-use ::memprof::target::descendants;
+use ::memprof::sys::ids::Pid;
+use ::memprof::sys::process::descendants;
 use tempfile::TempDir;
 
 use crate::KIB;

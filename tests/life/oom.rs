@@ -4,7 +4,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use ::memprof::profile::OomKill;
-use ::memprof::saved::{self, Saved};
+use ::memprof::profile::saved;
+use ::memprof::profile::saved::Saved;
 use tempfile::TempDir;
 
 use crate::MIB;

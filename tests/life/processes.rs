@@ -2,8 +2,8 @@
 
 use std::os::unix::fs::MetadataExt;
 
-use ::memprof::event::Pid;
-use ::memprof::residency::figures;
+use ::memprof::sys::ids::Pid;
+use ::memprof::sys::residency::figures;
 use serde_json::Value;
 
 use crate::MIB;

@@ -1,7 +1,7 @@
 //! Every process of the machine (`--all`).
 
-use ::memprof::event::Pid;
-use ::memprof::residency::figures;
+use ::memprof::sys::ids::Pid;
+use ::memprof::sys::residency::figures;
 use serde_json::Value;
 
 use crate::common::cgroup::Group;

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use ::memprof::api::Report;
+use ::memprof::http::server::ServerOptions;
 use ::memprof::profile::Frame;
-use ::memprof::server::ServerOptions;
-use ::memprof::symbol::Language;
+use ::memprof::profile::Report;
+use ::memprof::profile::symbol::Language;
 use serde_json::json;
 
 use super::browser::Browser;

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use ::memprof::api::Report;
-use ::memprof::event::{Outcome, PartialReason};
+use ::memprof::http::server::ServerOptions;
+use ::memprof::profile::Report;
 use ::memprof::profile::Stack;
-use ::memprof::server::ServerOptions;
-use ::memprof::symbol::Language;
+use ::memprof::profile::symbol::Language;
+use ::memprof::profile::{Outcome, PartialReason};
 
 use super::browser::Browser;
 use super::common::{Fixed, Server, at, kib, report};

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use ::memprof::api::Report;
+use ::memprof::http::server::ServerOptions;
+use ::memprof::profile::Report;
+use ::memprof::profile::symbol::Language;
 use ::memprof::profile::{Faults, Uncertainty};
-use ::memprof::residency::PageKind;
-use ::memprof::server::ServerOptions;
-use ::memprof::symbol::Language;
+use ::memprof::sys::residency::PageKind;
 
 use super::browser::Browser;
 use super::common::{Fixed, Server, at, kib, report};

@@ -4,9 +4,10 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ::memprof::api::{Opened, Report};
+use ::memprof::http::api::Opened;
+use ::memprof::http::server::ServerOptions;
+use ::memprof::profile::Report;
 use ::memprof::profile::{LastFigures, OomKill, OomKills};
-use ::memprof::server::ServerOptions;
 use serde_json::json;
 
 use super::browser::Browser;

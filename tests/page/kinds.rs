@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use ::memprof::api::Report;
-use ::memprof::measure::{ColumnId, MEASURES};
+use ::memprof::http::server::ServerOptions;
+use ::memprof::profile::Report;
+use ::memprof::profile::measure::{ColumnId, MEASURES};
+use ::memprof::profile::symbol::Language;
 use ::memprof::profile::{Amounts, Uncertainty};
-use ::memprof::server::ServerOptions;
-use ::memprof::symbol::Language;
 use serde_json::{Value, json};
 
 use super::browser::Browser;

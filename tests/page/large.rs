@@ -3,11 +3,12 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use ::memprof::api::Report;
-use ::memprof::profile::{CachedFile, FileId, Frame, KnownPath, MappedBytes, Mapping, PathFrom};
-use ::memprof::residency::Category;
-use ::memprof::server::ServerOptions;
-use ::memprof::symbol::Language;
+use ::memprof::http::server::ServerOptions;
+use ::memprof::profile::Report;
+use ::memprof::profile::symbol::Language;
+use ::memprof::profile::{CachedFile, Frame, KnownPath, MappedBytes, Mapping, PathFrom};
+use ::memprof::sys::file_id::FileId;
+use ::memprof::sys::residency::Category;
 use serde_json::json;
 
 use super::browser::Browser;

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use ::memprof::event::Pid;
+use ::memprof::sys::ids::Pid;
 use serde_json::Value;
 
 use super::browser::{Browser, PATIENCE};

@@ -1,6 +1,6 @@
 //! The choice of process and time: all processes or one, the current report or a mark.
 
-use ::memprof::event::Pid;
+use ::memprof::sys::ids::Pid;
 
 use super::browser::Browser;
 use super::common::cgroup::Group;

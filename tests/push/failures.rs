@@ -3,7 +3,8 @@
 use std::fs;
 use std::time::{Duration, Instant};
 
-use ::memprof::push::{self, Credentials, Limits, Pusher, Pushing, Status};
+use ::memprof::export::push;
+use ::memprof::export::push::{Credentials, Limits, Pusher, Pushing, Status};
 use opentelemetry_proto::tonic::collector::profiles::v1development::{
     ExportProfilesPartialSuccess, ExportProfilesServiceResponse,
 };

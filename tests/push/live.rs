@@ -4,7 +4,7 @@ use std::fs;
 use std::process::Stdio;
 use std::time::Duration;
 
-use ::memprof::api::OPENAPI_V2;
+use ::memprof::http::api::OPENAPI_V2;
 
 use crate::common::document;
 use crate::common::memprof::{Memprof, run};

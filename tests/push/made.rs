@@ -3,10 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use ::memprof::measure::{ColumnId, MEASURES};
+use ::memprof::export::push;
+use ::memprof::export::push::Limits;
+use ::memprof::profile::measure::{ColumnId, MEASURES};
+use ::memprof::profile::symbol::Language;
 use ::memprof::profile::{Amounts, Kind, Profile};
-use ::memprof::push::{self, Limits};
-use ::memprof::symbol::Language;
 use memprof::profile::Report;
 use nix::time::{ClockId, clock_gettime};
 

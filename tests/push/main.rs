@@ -15,7 +15,7 @@ mod readers;
 use std::path::Path;
 use std::time::Duration;
 
-use ::memprof::push::{Credentials, Destination, Limits, Options};
+use ::memprof::export::push::{Credentials, Destination, Limits, Options};
 
 use crate::common::store::Store;
 

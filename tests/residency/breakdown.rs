@@ -2,9 +2,9 @@
 
 use std::process::{Command, Stdio};
 
-use memprof::breakdown::{Breakdown, Category, Show, Verdict, measure};
-use memprof::residency::figures;
+use memprof::sys::breakdown::{Breakdown, Category, Show, Verdict, measure};
 use memprof::sys::ids::Pid;
+use memprof::sys::residency::figures;
 
 use crate::MIB;
 use crate::target::{Target, wait_until};

@@ -5,7 +5,7 @@ use std::os::fd::AsFd;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use memprof::residency::{
+use memprof::sys::residency::{
     Classifier, Error, Scanner, add_run, cachestat, figures, proc_maps, read_with,
 };
 use memprof::sys::usage::Usage;

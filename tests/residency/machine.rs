@@ -5,8 +5,8 @@ use std::path::Path;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use memprof::residency::{Classifier, Method, PageRun, Scanner, figures, proc_maps};
 use memprof::sys::ids::Pid;
+use memprof::sys::residency::{Classifier, Method, PageRun, Scanner, figures, proc_maps};
 
 use crate::machine_settings::{Setting, Swap};
 use crate::skip::skip;

@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 use std::path::Path;
 
-use memprof::residency::{Classifier, MapCounts, PageKind, Scanner, page_size, proc_maps};
 use memprof::sys::ids::Pid;
+use memprof::sys::residency::{Classifier, MapCounts, PageKind, Scanner, page_size, proc_maps};
 
 use crate::target::Target;
 use crate::{METHODS, say};

@@ -6,7 +6,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use memprof::sampler::{Library, Options};
+use memprof::heap::sampler::{Library, Options};
 
 use super::support::{LIBCS, exists, listening_library, program, run, stdout};
 

@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, SystemTime};
 
-use memprof::elf::Elf;
-use memprof::sampler::{Library, Options, SamplerError, Unfit, check};
+use memprof::code::elf::Elf;
+use memprof::heap::sampler::{Library, Options, SamplerError, Unfit, check};
 use object::LittleEndian;
 use object::elf::{DT_NEEDED, DT_TEXTREL, FileHeader64, PF_W, PT_LOAD, ProgramHeader64};
 

@@ -5,8 +5,8 @@ use std::num::NonZeroU64;
 use std::os::unix::fs::FileExt;
 use std::process::Command;
 
-use memprof::elf::Elf;
-use memprof::sampler::{Library, Options, State, Stats};
+use memprof::code::elf::Elf;
+use memprof::heap::sampler::{Library, Options, State, Stats};
 
 use super::common::workload::Workload;
 use super::file::probes;

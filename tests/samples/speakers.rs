@@ -1,6 +1,6 @@
 //! Processes that speak the contract by themselves: nothing is preloaded.
 
-use ::memprof::event::Pid;
+use ::memprof::sys::ids::Pid;
 use serde_json::Value;
 
 use crate::common::memprof::Memprof;

@@ -3,8 +3,8 @@
 
 use std::fs;
 
-use ::memprof::event::Pid;
 use ::memprof::profile::Kind::{Anon, Hugetlb, Resident, Shmem, Swap as Swapped};
+use ::memprof::sys::ids::Pid;
 
 use crate::common::machine::{Setting, Swap};
 use crate::common::process::wait_until;
@@ -46,7 +46,7 @@ fn set(path: &str, value: &str) -> Result<Setting, Skip> {
 
 /// Bytes that are mapped as huge pages.
 fn anon_huge(pid: Pid) -> u64 {
-    ::memprof::residency::figures::rollup(pid)
+    ::memprof::sys::residency::figures::rollup(pid)
         .unwrap()
         .anon_huge
 }

@@ -6,9 +6,10 @@ use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use ::memprof::event::Pid;
-use ::memprof::profile::{Kind, Usage};
-use ::memprof::session::command::Prepared;
+use ::memprof::app::session::command::Prepared;
+use ::memprof::profile::Kind;
+use ::memprof::sys::ids::Pid;
+use ::memprof::sys::usage::Usage;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use crate::common::process::{LIMIT, cont, signal, stop, wait_until};

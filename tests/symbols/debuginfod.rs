@@ -5,10 +5,11 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use memprof::debuginfod::{self, Fetching, Limits, Servers};
-use memprof::symbol::Symbol;
-use memprof::symbolize::debuginfod_cache::CacheDirs;
-use memprof::symbolize::{Detail, Symbolizer};
+use memprof::code::debuginfod;
+use memprof::code::debuginfod::{Fetching, Limits, Servers};
+use memprof::code::symbolize::debuginfod_cache::CacheDirs;
+use memprof::code::symbolize::{Detail, Symbolizer};
+use memprof::profile::symbol::Symbol;
 use tempfile::{TempDir, tempdir};
 
 use crate::debuginfod_server::{Answer, Server};

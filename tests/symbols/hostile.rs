@@ -5,9 +5,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use memprof::code::symbolize::{Detail, Symbolizer};
+use memprof::profile::symbol::{Symbol, UnknownReason};
 use memprof::profile::{Frame, Module, ModuleId};
-use memprof::symbol::{Symbol, UnknownReason};
-use memprof::symbolize::{Detail, Symbolizer};
 use tempfile::tempdir;
 
 use crate::fixture::{build, module, place, run};

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use memprof::code::symbolize::{Detail, Symbolizer};
+use memprof::profile::symbol::{Language, Symbol};
 use memprof::profile::{Frame, ModuleId};
-use memprof::symbol::{Language, Symbol};
-use memprof::symbolize::{Detail, Symbolizer};
 
 use crate::fixture::{Listed, cxxfilt, module, nm, offset_of_addr, run, segments};
 

@@ -6,8 +6,8 @@ use std::fs::{self, File};
 use std::path::Path;
 use std::process::Command;
 
-use memprof::elf::Elf;
-use memprof::unwind::{CfaKind, Rule, Table};
+use memprof::code::elf::Elf;
+use memprof::code::unwind::{CfaKind, Rule, Table};
 
 use super::common::skip::skip;
 

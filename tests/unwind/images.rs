@@ -5,9 +5,9 @@ use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::rc::Rc;
 
-use memprof::elf::Elf;
-use memprof::unwind::Table;
-use memprof::unwind::walk::Mapped;
+use memprof::code::elf::Elf;
+use memprof::code::unwind::Table;
+use memprof::code::unwind::walk::Mapped;
 
 use crate::made::file_of;
 

@@ -7,8 +7,8 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use memprof::elf::Elf;
-use memprof::unwind::{BX_KEPT, BX_SAVED, CfaKind, FpKind, Rule, Table, TableError};
+use memprof::code::elf::Elf;
+use memprof::code::unwind::{BX_KEPT, BX_SAVED, CfaKind, FpKind, Rule, Table, TableError};
 
 use crate::readelf::{self, Cfa, Column, Expressions, Fde, Place, Row};
 

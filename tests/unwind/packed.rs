@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use memprof::unwind::{Row, Rule, Table};
+use memprof::code::unwind::{Row, Rule, Table};
 use proptest::prelude::*;
 
 /// A table whose rules differ in their offset; rule 0 is "not covered".

@@ -9,9 +9,9 @@ use std::io::{BufRead, BufReader, BufWriter, Write};
 use std::path::PathBuf;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
-use memprof::elf::Elf;
-use memprof::unwind::walk::{Ended, Mapped, Process, Reason, Registers, walk};
-use memprof::unwind::{Arch, RA_IN_LINK_REGISTER, Rule, Table};
+use memprof::code::elf::Elf;
+use memprof::code::unwind::walk::{Ended, Mapped, Process, Reason, Registers, walk};
+use memprof::code::unwind::{Arch, RA_IN_LINK_REGISTER, Rule, Table};
 
 use crate::common::random::Random;
 

@@ -5,8 +5,8 @@ use std::os::fd::AsFd;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use memprof::code::unwind::walk::Registers;
 use memprof::sys::ids::Pid;
-use memprof::unwind::walk::Registers;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use crate::chains::source;

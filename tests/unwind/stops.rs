@@ -9,8 +9,8 @@ use std::os::unix::fs::FileExt;
 use std::process::Command;
 use std::time::Duration;
 
-use memprof::unwind::walk::{Ended, Mapped, Process, walk};
-use memprof::unwind::{Arch, OTHER_STACK, Rule};
+use memprof::code::unwind::walk::{Ended, Mapped, Process, walk};
+use memprof::code::unwind::{Arch, OTHER_STACK, Rule};
 
 use crate::busy::{Busy, all};
 use crate::common::memprof::BINARY;

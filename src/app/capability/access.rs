@@ -6,10 +6,11 @@ use std::os::unix::fs::MetadataExt;
 
 use super::facts::{Caps, Trial, effective_caps};
 use super::program;
-use crate::proc_dir;
-use crate::residency::{self, Method, Scanner};
 use crate::sys::ids::Pid;
-use crate::target_file::{TargetFile, about_path};
+use crate::sys::proc_dir;
+use crate::sys::residency;
+use crate::sys::residency::{Method, Scanner};
+use crate::sys::target_file::{TargetFile, about_path};
 
 /// Maximum number of processes searched for one of another user.
 const MOST_LOOKED_AT: usize = 10_000;

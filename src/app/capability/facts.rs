@@ -13,12 +13,14 @@ use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::resource::{Resource, getrlimit};
 
 use super::access::{self, Access};
-use crate::privileges::{self, Role};
+use crate::probe::source;
 use crate::probe::{Probe, ProbeConfig, SyscallHooks, faults};
-use crate::residency::{self, Method, Scanner};
-use crate::source;
 use crate::sys::ids::Pid;
 use crate::sys::kernel_version::KernelVersion;
+use crate::sys::privileges;
+use crate::sys::privileges::Role;
+use crate::sys::residency;
+use crate::sys::residency::{Method, Scanner};
 
 /// The kernel's BTF file; the path is the same on every architecture.
 pub const VMLINUX_BTF: &str = "/sys/kernel/btf/vmlinux";

@@ -2,9 +2,9 @@
 
 use std::path::Path;
 
-use crate::mounts;
-use crate::proc_dir;
 use crate::sys::ids::Pid;
+use crate::sys::mounts;
+use crate::sys::proc_dir;
 
 /// Says what memprof lacks without the file, and what to do.
 pub(super) fn unreadable(pid: Pid, why: &str) -> String {

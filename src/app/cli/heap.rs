@@ -9,7 +9,7 @@ use clap::{ArgGroup, Args, CommandFactory};
 use super::Cli;
 use super::maps::ProcessArgs;
 use super::values::{HEAP_INTERVAL, parse_interval, parse_seconds};
-use crate::config::{ByStackConfig, HeapConfig, HeapFormat, HeapTarget};
+use crate::app::config::{ByStackConfig, HeapConfig, HeapFormat, HeapTarget};
 use crate::heap::At;
 use crate::heap::{Approach, SnapshotOptions};
 

@@ -3,10 +3,10 @@
 use clap::{ArgGroup, Args};
 
 use super::values::{parse_name, parse_pid};
-use crate::breakdown::Show;
-use crate::config::{MapsConfig, TableFormat};
+use crate::app::config::{MapsConfig, TableFormat};
+use crate::sys::breakdown::Show;
 use crate::sys::ids::Pid;
-use crate::target::ProcessTarget;
+use crate::sys::process::ProcessTarget;
 
 /// Number of mappings and names listed by default.
 const DEFAULT_TOP: usize = 20;

@@ -6,7 +6,7 @@ use clap::CommandFactory;
 use clap::error::ErrorKind;
 
 use super::Cli;
-use crate::config::Output;
+use crate::app::config::Output;
 use crate::export::{ExportOptions, Exporter};
 use crate::http::exporters::{self, EXPORTERS};
 use crate::profile::Kind;

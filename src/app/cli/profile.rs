@@ -15,21 +15,21 @@ use super::values::{
     HEAP_INTERVAL, HeapHow, ReadFrames, UnwindArg, formats, frames_of, parse_interval, parse_name,
     parse_pid, parse_seconds, parse_size, parse_wait, stacks,
 };
-use crate::allocations::Filter;
-use crate::config::{Config, HeapSampling, SharedOnce};
-use crate::debuginfod::Wish;
+use crate::app::config::{Config, HeapSampling, SharedOnce};
+use crate::code::debuginfod::Wish;
+use crate::code::interpreter::Wanted;
 use crate::export::ExportOptions;
-use crate::freeze::{Freeze, MAX_FREEZE};
-use crate::interpreter::Wanted;
-use crate::measure::TEMPORARY;
-use crate::measure::{HEAP, KERNEL_MEMORY, PSS, SHARED};
+use crate::http::server::{DEFAULT_LISTEN, Listen};
+use crate::probe::source;
 use crate::probe::{FRAME_LIMITS, Overhead, Stacks};
+use crate::profile::allocations::Filter;
+use crate::profile::measure::TEMPORARY;
+use crate::profile::measure::{HEAP, KERNEL_MEMORY, PSS, SHARED};
+use crate::profile::tree::Direction;
 use crate::profile::{Frames, Kind};
-use crate::server::{DEFAULT_LISTEN, Listen};
-use crate::source;
+use crate::sys::freeze::{Freeze, MAX_FREEZE};
 use crate::sys::ids::Pid;
-use crate::target::{Cgroup, Selector};
-use crate::tree::Direction;
+use crate::sys::process::{Cgroup, Selector};
 
 /// The flags of `memprof` without a subcommand, which those of `memprof top` include.
 #[derive(Debug, Args)]

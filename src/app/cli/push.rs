@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::Args;
 
 use super::values::parse_seconds;
-use crate::push::{Credentials, Destination, Options, parse_label};
+use crate::export::push::{Credentials, Destination, Options, parse_label};
 
 /// Time between two profiles.
 const INTERVAL: Duration = Duration::from_secs(60);

@@ -10,13 +10,13 @@ use super::gate::parse_gate;
 use super::outputs::{format_of, kinds_of, outputs};
 use super::top::colour;
 use super::values::{formats, frames_of, parse_size};
-use crate::config::{DiffConfig, OpenConfig, Output};
+use crate::app::config::{DiffConfig, OpenConfig, Output};
 use crate::export::ExportOptions;
-use crate::gate::Gate;
+use crate::http::server::{DEFAULT_LISTEN, Listen};
+use crate::profile::gate::Gate;
+use crate::profile::tree::Direction;
 use crate::profile::{Frames, Kind};
-use crate::screen::{INTERVAL, ScreenOptions};
-use crate::server::{DEFAULT_LISTEN, Listen};
-use crate::tree::Direction;
+use crate::tui::{INTERVAL, ScreenOptions};
 
 /// What is written of a profile.
 #[derive(Debug, Args)]

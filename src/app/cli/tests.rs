@@ -4,15 +4,15 @@ use std::time::Duration;
 use clap::CommandFactory;
 
 use super::{Cli, Run, parse_from};
-use crate::config::Config;
-use crate::freeze::Freeze;
+use crate::app::config::Config;
 use crate::http::exporters::EXPORTERS;
 use crate::probe::{Stacks, Unwind};
 use crate::profile::Kind;
-use crate::screen::ScreenOptions;
+use crate::profile::tree::Direction;
+use crate::sys::freeze::Freeze;
 use crate::sys::ids::Pid;
-use crate::target::Selector;
-use crate::tree::Direction;
+use crate::sys::process::Selector;
+use crate::tui::ScreenOptions;
 
 #[test]
 fn an_overhead_is_for_stacks_by_a_budget() {
@@ -285,7 +285,7 @@ fn defaults_are_the_documented_ones() {
 
 #[test]
 fn debuginfod_servers_are_asked_on_request() {
-    use crate::debuginfod::Wish;
+    use crate::code::debuginfod::Wish;
     for (option, wish) in [
         ("", Wish::Environment),
         (" --debuginfod", Wish::Usual),

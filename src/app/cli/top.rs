@@ -6,8 +6,8 @@ use clap::{ArgGroup, Args, ColorChoice};
 
 use super::profile::{ProfileArgs, config};
 use super::values::parse_seconds;
-use crate::config::Config;
-use crate::screen::ScreenOptions;
+use crate::app::config::Config;
+use crate::tui::ScreenOptions;
 
 #[derive(Debug, Args)]
 #[command(

@@ -7,18 +7,19 @@ use std::time::Duration;
 use anyhow::{Context, Result, anyhow, bail};
 use tokio::time::sleep;
 
-use super::collector::{Command, Progress};
 use super::command::{ExitStatus, Launch};
 use super::held;
 use super::{Session, require, runtime};
-use crate::config::Config;
-use crate::console;
+use crate::app::config::Config;
+use crate::collect::collector::{Command, Progress};
 use crate::heap::{At, Moment};
 use crate::heap::{HeapOptions, HeapSnapshot};
-use crate::priority;
-use crate::privileges::{self, Role};
+use crate::sys::console;
 use crate::sys::ids::Pid;
-use crate::target::Selector;
+use crate::sys::priority;
+use crate::sys::privileges;
+use crate::sys::privileges::Role;
+use crate::sys::process::Selector;
 
 /// How long memprof looks for the sampler of a process, and how often: its code is read while it is followed.
 const LOOKS: Duration = Duration::from_secs(1);

@@ -9,20 +9,21 @@ use anyhow::{Context, Result};
 use nix::sys::signal::Signal;
 use tokio::time::Instant;
 
-use super::collector::Progress;
 use super::command::{ExitStatus, Launch, Prepared};
 use super::failure::Failure;
 use super::live::Live;
 use super::pause::{self, Pauses};
 use super::signals::{Ending, Signals};
 use super::{Session, follow_command};
-use crate::api::Provider;
-use crate::console;
-use crate::privileges::{self, Role};
-use crate::server::Listen;
+use crate::collect::collector::Progress;
+use crate::http::api::Provider;
+use crate::http::server::Listen;
+use crate::sys::console;
 use crate::sys::ids::Pid;
+use crate::sys::privileges;
+use crate::sys::privileges::Role;
+use crate::sys::process::Selector;
 use crate::sys::text::printable;
-use crate::target::Selector;
 
 /// How long memprof waits for a command to end after an ending signal.
 pub(super) const COMMAND_GRACE: Duration = Duration::from_secs(10);

@@ -20,12 +20,13 @@ use super::failure::Failure;
 use super::signals::{Ending, Signals};
 use super::start;
 use crate::collect::CollectorHandle;
-use crate::console;
-use crate::freeze;
-use crate::freeze::Registers;
 use crate::heap::{At, Moment};
-use crate::privileges::{self, Role};
+use crate::sys::console;
+use crate::sys::freeze;
+use crate::sys::freeze::Registers;
 use crate::sys::ids::Pid;
+use crate::sys::privileges;
+use crate::sys::privileges::Role;
 
 /// How long its other threads may take to end before the last one.
 const OTHERS: Duration = Duration::from_secs(1);

@@ -7,12 +7,12 @@ use anyhow::{Context, Result};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
-use crate::api::Provider;
-use crate::console;
 use crate::heap::Approach;
 use crate::heap::HeapOptions;
-use crate::screen::{News, Screen, ScreenOptions};
+use crate::http::api::Provider;
+use crate::sys::console;
 use crate::sys::ids::Pid;
+use crate::tui::{News, Screen, ScreenOptions};
 
 /// Making reports takes at most 1/`SHARE` of the time.
 const SHARE: u32 = 5;

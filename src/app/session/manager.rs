@@ -16,11 +16,11 @@ use anyhow::{Context, Result, bail};
 use tokio::sync::oneshot;
 use tokio::time::{self, MissedTickBehavior};
 
-use super::collector::{Command, Progress};
 use crate::collect::CollectorHandle;
-use crate::console;
+use crate::collect::collector::{Command, Progress};
+use crate::sys::console;
+use crate::sys::process::Selector;
 use crate::sys::text::printable;
-use crate::target::Selector;
 
 /// How long a message may wait for room in the manager's queue. After that it is lost.
 const LONGEST: Duration = Duration::from_secs(1);

@@ -6,9 +6,9 @@ use anyhow::{Context, Result};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
-use crate::api::Api;
-use crate::console;
-use crate::event::MarkSet;
+use crate::http::api::Api;
+use crate::probe::event::MarkSet;
+use crate::sys::console;
 use crate::sys::ids::Pid;
 use crate::sys::text::printable;
 

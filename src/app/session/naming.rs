@@ -2,11 +2,12 @@
 
 use anyhow::{Context, Result};
 
-use crate::config::Config;
-use crate::console;
-use crate::debuginfod::{self, Fetching, Limits, Servers};
-use crate::symbolize::Symbolizer;
-use crate::symbolize::debuginfod_cache::{CACHE_PATH, CacheDirs};
+use crate::app::config::Config;
+use crate::code::debuginfod;
+use crate::code::debuginfod::{Fetching, Limits, Servers};
+use crate::code::symbolize::Symbolizer;
+use crate::code::symbolize::debuginfod_cache::{CACHE_PATH, CacheDirs};
+use crate::sys::console;
 
 /// Starts the symbol thread, and the one that asks debuginfod servers if the user wants that. Says which ones are asked.
 ///

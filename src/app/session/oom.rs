@@ -13,15 +13,15 @@ use anyhow::Result;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 
-use super::collector::Killed;
 use super::output;
 use super::reports::Reports;
-use crate::api::Api;
-use crate::config::Output;
-use crate::console;
-use crate::privileges;
+use crate::app::config::Output;
+use crate::collect::collector::Killed;
+use crate::http::api::Api;
 use crate::profile::Report;
+use crate::sys::console;
 use crate::sys::ids::Pid;
+use crate::sys::privileges;
 use crate::sys::text::printable;
 
 /// The option that names the file.

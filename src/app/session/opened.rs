@@ -10,15 +10,17 @@ use tokio::sync::watch;
 use super::live::Live;
 use super::output;
 use super::signals::Signals;
-use crate::api::{Api, ApiOptions, Opened, Provider};
-use crate::config::{DiffConfig, OpenConfig, Output};
-use crate::console;
-use crate::privileges::{self, Role};
+use crate::app::config::{DiffConfig, OpenConfig, Output};
+use crate::http::api::{Api, ApiOptions, Opened, Provider};
+use crate::http::server;
+use crate::http::server::{Listen, Listener, ServerOptions, Token};
 use crate::profile::Report;
-use crate::saved;
-use crate::screen;
-use crate::server::{self, Listen, Listener, ServerOptions, Token};
+use crate::profile::saved;
+use crate::sys::console;
+use crate::sys::privileges;
+use crate::sys::privileges::Role;
 use crate::sys::text::printable;
+use crate::tui;
 
 /// Exit status if a gate fires.
 const GATE_FIRED: u8 = 3;
@@ -36,7 +38,7 @@ fn read(path: &Path) -> Result<Report> {
 /// The file is not a saved profile, or what is made of it cannot be written, served or shown.
 pub fn open(config: OpenConfig) -> Result<ExitCode> {
     if config.screen.is_some() {
-        screen::require()?;
+        tui::require()?;
     }
     for output in config.outputs.iter().filter(|o| !o.is_stdout()) {
         output::check(&output.path, output::OUTPUT)?;

@@ -16,13 +16,13 @@ use nix::sys::resource::{Resource, getrlimit};
 use self::place::{
     Way, give_name, keep_pipe, kept_permissions, named, nameless, open_direct, part_of, way,
 };
-use crate::config::Output;
-use crate::console;
+use crate::app::config::Output;
 use crate::export;
-use crate::patient::Patient;
 use crate::profile::Frames;
 use crate::profile::Report;
 use crate::profile::StackSizes;
+use crate::sys::console;
+use crate::sys::patient::Patient;
 
 /// The options that name files.
 pub const OUTPUT: &str = "--output";

@@ -11,9 +11,9 @@ use anyhow::{Context, Result};
 use nix::sys::signal::{Signal, raise};
 use tokio::signal::unix::{self, SignalKind};
 
-use super::collector::Command;
 use super::signals::is_ignored;
 use crate::collect::CollectorHandle;
+use crate::collect::collector::Command;
 
 /// How long the collector may take, which may be scanning. After that, memprof stops as far as it can.
 const LONGEST: Duration = Duration::from_secs(2);

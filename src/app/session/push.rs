@@ -9,12 +9,13 @@ use tokio::task::{JoinHandle, spawn_blocking};
 use tokio::time::{MissedTickBehavior, interval_at, timeout};
 
 use super::reports::Reports;
-use crate::api::Provider;
+use crate::app::config::Config;
 use crate::collect::ProviderError;
-use crate::config::Config;
-use crate::console;
+use crate::export::push;
+use crate::export::push::{Limits, Pusher, Pushing};
+use crate::http::api::Provider;
 use crate::profile::Report;
-use crate::push::{self, Limits, Pusher, Pushing};
+use crate::sys::console;
 
 /// How long the last profile may take to be made, and to be delivered.
 const LAST: Duration = Duration::from_secs(5);

@@ -9,23 +9,25 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::{Mutex, oneshot, watch};
 
-use super::collector::{Command, Numbered, Progress};
-use crate::allocations::NamedAllocations;
-use crate::api::{ApiError, BoxFuture, Provider};
+use crate::code::debuginfod;
+use crate::code::debuginfod::Fetching;
+use crate::code::symbolize::{Detail, Symbolizer};
 use crate::collect::CollectorHandle;
+use crate::collect::collector::{Command, Numbered, Progress};
 use crate::collect::{ProviderError, Status};
-use crate::debuginfod::{self, Fetching};
-use crate::freeze::Freeze;
+use crate::export::push;
+use crate::export::push::Pushing;
 use crate::heap::Moment;
 use crate::heap::{HeapOptions, HeapSnapshot};
+use crate::http::api::{ApiError, BoxFuture, Provider};
 use crate::probe::{FaultsSeen, Missing, SharedFaultsSeen, SyscallHooks};
 use crate::profile::Report;
+use crate::profile::allocations::NamedAllocations;
+use crate::profile::symbol::Symbols;
 use crate::profile::{Frame, FrameKind, FreezeOutcome, MapUsage, Profile};
-use crate::push::{self, Pushing};
-use crate::symbol::Symbols;
-use crate::symbolize::{Detail, Symbolizer};
+use crate::sys::freeze::Freeze;
 use crate::sys::ids::Pid;
-use crate::target::Selector;
+use crate::sys::process::Selector;
 
 /// How long the target runs, at least, between two reports that freeze it: `RUN`, and `RUN_SHARE` times as
 /// long as it was frozen.

@@ -10,21 +10,24 @@ use anyhow::{Context, Result, anyhow};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use tokio::sync::{mpsc, watch};
 
-use super::collector::{Collector, Command, Killed, Pace, Progress, SamplerOptions};
 use super::command::{self, Launch, Prepared, Stop, Traced};
-use super::unwinding::{self, MappedFiles, Unwinding};
+use crate::app::config::{Config, SharedOnce};
 use crate::collect::CollectorHandle;
-use crate::config::{Config, SharedOnce};
-use crate::console;
-use crate::event::MarkSet;
-use crate::freeze::{Freeze, Guard};
-use crate::measure::TEMPORARY;
-use crate::privileges::{self, Role};
+use crate::collect::collector::{Collector, Command, Killed, Pace, Progress, SamplerOptions};
+use crate::collect::program::Program;
+use crate::collect::unwinding;
+use crate::collect::unwinding::{MappedFiles, Unwinding};
+use crate::heap::sampler;
+use crate::heap::sampler::Library;
+use crate::probe::event::MarkSet;
 use crate::probe::{Missing, Probe, ProbeConfig, SharedFaultsSeen, SyscallHooks};
-use crate::residency::MapCounts;
-use crate::sampler::{self, Library};
+use crate::profile::measure::TEMPORARY;
+use crate::sys::console;
+use crate::sys::freeze::{Freeze, Guard};
 use crate::sys::ids::Pid;
-use crate::target::program::Program;
+use crate::sys::privileges;
+use crate::sys::privileges::Role;
+use crate::sys::residency::MapCounts;
 
 /// Capacity of the collector's command queue.
 const QUEUE: usize = 64;

@@ -11,8 +11,8 @@ use iced_x86::{Decoder, DecoderOptions, FlowControl};
 
 use super::imports::Imports;
 use super::site::{self, Callee};
-use crate::elf::Elf;
-use crate::unwind::FunctionRanges;
+use crate::code::elf::Elf;
+use crate::code::unwind::FunctionRanges;
 
 /// Maximum number of functions that one leads to by jumps, and of bytes of one.
 const MOST_FUNCTIONS: usize = 32;

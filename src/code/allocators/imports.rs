@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use object::elf::{R_X86_64_GLOB_DAT, R_X86_64_JUMP_SLOT};
 
 use super::site::{self, Callee};
-use crate::elf::{Elf, ElfError, u16_at, u32_at, u64_at};
+use crate::code::elf::{Elf, ElfError, u16_at, u32_at, u64_at};
 
 /// Sizes of a relocation, of a symbol, and of an entry of `.plt`.
 const RELOCATION: usize = 24;

@@ -8,10 +8,10 @@ use std::path::{Path, PathBuf};
 use ureq::Agent;
 
 use super::Limits;
-use crate::elf::Elf;
-use crate::http_client;
-use crate::symbolize::debuginfod_cache::file_of;
-use crate::symbolize::fetch::BuildId;
+use crate::code::elf::Elf;
+use crate::code::symbolize::debuginfod_cache::file_of;
+use crate::code::symbolize::fetch::BuildId;
+use crate::sys::http_client;
 
 const MAX_REDIRECTS: u32 = 5;
 
@@ -82,7 +82,7 @@ impl Client {
         let cannot = |e: io::Error| {
             let (path, variable) = (
                 path.display(),
-                crate::symbolize::debuginfod_cache::CACHE_PATH,
+                crate::code::symbolize::debuginfod_cache::CACHE_PATH,
             );
             format!("cannot write {path}: {e}; set {variable} to a directory of your own")
         };

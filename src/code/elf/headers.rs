@@ -5,7 +5,7 @@ use object::elf::{
     SectionType,
 };
 
-use crate::residency::page_size;
+use crate::sys::residency::page_size;
 
 /// A section header.
 #[derive(Debug, Clone, Copy)]

@@ -1,7 +1,7 @@
 //! Which address of a file a mapping of it begins with.
 
 use super::Segment;
-use crate::residency::page_size;
+use crate::sys::residency::page_size;
 
 /// [`Elf::address_of_mapping`](super::Elf::address_of_mapping) for the executable segments of a file that is no longer open.
 ///

@@ -6,9 +6,9 @@ mod lines;
 use object::elf::{EM_X86_64, SHT_DYNSYM, SHT_SYMTAB};
 
 pub(crate) use self::layout::Layout;
-pub(super) use self::lines::line_of;
+pub(crate) use self::lines::line_of;
 use super::word_at;
-use crate::elf::{Elf, Extent};
+use crate::code::elf::{Elf, Extent};
 
 /// A file with a CPython interpreter. Addresses are the file's own (before relocation).
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -9,7 +9,7 @@ use object::elf::{EM_X86_64, PT_TLS, R_X86_64_DTPMOD64, SHT_DYNSYM, SHT_SYMTAB};
 
 pub(crate) use self::layout::Layout;
 use super::word_at;
-use crate::elf::{Elf, Extent, u32_at, u64_at};
+use crate::code::elf::{Elf, Extent, u32_at, u64_at};
 
 /// A file with a CRuby interpreter. Addresses are the file's own (before relocation).
 #[derive(Clone, Debug, PartialEq, Eq)]

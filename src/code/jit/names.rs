@@ -1,7 +1,7 @@
 //! The names that runtimes give to code made at run time, taken apart where their convention is known.
 
 use crate::profile::JIT;
-use crate::symbol::Language;
+use crate::profile::symbol::Language;
 
 /// From this column on, in its first line, a source file is taken for one that a tool put on few lines: the column then
 /// is part of a function's name, because many functions share the line.

@@ -6,10 +6,10 @@ use std::time::{Duration, SystemTime};
 
 use nix::time::{ClockId, clock_gettime};
 
-use crate::proc_dir;
-use crate::proc_text;
 use crate::sys::ids::Pid;
-use crate::target_file::{TargetFile, about, find_in, root_of};
+use crate::sys::proc_dir;
+use crate::sys::proc_text;
+use crate::sys::target_file::{TargetFile, about, find_in, root_of};
 
 /// Clocks and file systems do not agree better than this.
 const SLACK: Duration = Duration::from_secs(1);

@@ -4,9 +4,9 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use super::{MOST_WAITING, RuntimeCode};
-use crate::clock::now_ns;
-use crate::modules::ModuleTable;
+use crate::code::modules::ModuleTable;
 use crate::profile::Frame;
+use crate::sys::clock::now_ns;
 use crate::sys::ids::StackId;
 
 /// A name without a time that comes later than this after the stack may be that of other code.

@@ -2,7 +2,7 @@
 
 use std::io::{self, BufRead};
 
-use crate::residency::{Vma, proc_maps};
+use crate::sys::residency::{Vma, proc_maps};
 
 /// The vDSO's name in maps.
 pub const VDSO: &str = "[vdso]";

@@ -16,10 +16,10 @@ use object::elf::{DT_GNU_HASH, DT_HASH, DT_STRTAB, DT_SYMTAB, DynamicTag, PT_DYN
 
 use super::code_mappings::{Mapping, for_each_mapping};
 use super::open;
-use crate::elf::{Elf, Segment, u64_at};
-use crate::residency::ThrottledFile;
+use crate::code::elf::{Elf, Segment, u64_at};
 use crate::sys::ids::Pid;
-use crate::target_file::{MappedMemory, ReadAt};
+use crate::sys::residency::ThrottledFile;
+use crate::sys::target_file::{MappedMemory, ReadAt};
 
 /// Maximum number of bytes that are copied of a file, and of all files.
 const MAX_FILE: u64 = 64 << 20;
@@ -43,7 +43,7 @@ pub(super) fn copy(pid: Pid, m: &Mapping) -> io::Result<File> {
     let image = Image::begin(pid, &mappings)?;
     let elf = Elf::read(&image).map_err(invalid)?;
     let _ = elf.build_id();
-    let _ = crate::unwind::eh_frame(&elf);
+    let _ = crate::code::unwind::eh_frame(&elf);
     let symbols = elf.section_of_kind(SHT_DYNSYM);
     let names = symbols.and_then(|symbols| elf.section(symbols.link as usize));
     for section in symbols.into_iter().chain(names) {

@@ -7,11 +7,11 @@
 
 use super::ModuleTable;
 use super::code_mappings::Mapping;
-use crate::elf::{Elf, Segment};
+use crate::code::elf::{Elf, Segment};
 use crate::profile::ModuleId;
-use crate::residency::page_size;
 use crate::sys::ids::Pid;
-use crate::target_file::{ReadAt, TargetMemory};
+use crate::sys::residency::page_size;
+use crate::sys::target_file::{ReadAt, TargetMemory};
 
 /// Number of places at which the bytes are compared, and bytes at each.
 const PLACES: u64 = 16;

@@ -11,10 +11,10 @@ use nix::sys::memfd::{MFdFlags, memfd_create};
 
 use super::code_mappings::{Mapping, for_each_mapping};
 use super::path_of;
-use crate::proc_dir;
-use crate::residency::{ThrottledFile, Vma};
 use crate::sys::ids::Pid;
-use crate::target_file::{TargetFile, about, find, find_in, root_of};
+use crate::sys::proc_dir;
+use crate::sys::residency::{ThrottledFile, Vma};
+use crate::sys::target_file::{TargetFile, about, find, find_in, root_of};
 
 const DELETED: &[u8] = b" (deleted)";
 /// Real images have two or three pages.

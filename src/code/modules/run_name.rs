@@ -77,7 +77,7 @@ mod tests {
     use std::os::unix::fs::symlink;
 
     use super::*;
-    use crate::modules::AddressMap;
+    use crate::code::modules::AddressMap;
     use crate::sys::run_name::testing::Sleeper;
 
     #[test]

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::ModuleTable;
 use crate::profile::{Frame, FrameKind, Module, ModuleId};
-use crate::target_file::{ReadAt, TargetFile};
+use crate::sys::target_file::{ReadAt, TargetFile};
 
 impl ModuleTable {
     /// Whether a frame is code generated at run time.

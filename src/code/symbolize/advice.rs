@@ -13,9 +13,9 @@ use super::fetch::BuildId;
 use super::packages;
 use super::runtimes;
 use super::{Job, PATIENCE, Symbolizer};
-use crate::elf::Elf;
+use crate::code::elf::Elf;
+use crate::profile::symbol::{Symbol, Symbols, UnknownReason};
 use crate::profile::{Frame, FrameKind, Kind, Module, ModuleId, Profile};
-use crate::symbol::{Symbol, Symbols, UnknownReason};
 
 /// Number of files that are named.
 const NAMED: usize = 3;
@@ -208,7 +208,7 @@ pub(super) fn line(files: &[(Nameless, Remedy)], whole: u64, asking: bool) -> Op
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::symbol::{Language, UnnamedFunction};
+    use crate::profile::symbol::{Language, UnnamedFunction};
 
     fn file(name: &str, bytes: u64, remedy: Remedy) -> (Nameless, Remedy) {
         let module = Arc::new(Module {
@@ -220,7 +220,7 @@ mod tests {
 
     #[test]
     fn files_with_the_most_bytes_under_functions_without_a_name_are_found() {
-        use crate::tree::testing::{at, kib, profile, symbols};
+        use crate::profile::tree::testing::{at, kib, profile, symbols};
         let names = [(at(0, 1), "main", Language::Other)];
         let unnamed = |frame| {
             let function = UnnamedFunction {

@@ -5,7 +5,7 @@ use std::hash::Hash;
 use std::mem::{size_of, take};
 use std::sync::Arc;
 
-use crate::symbol::{Location, Symbol};
+use crate::profile::symbol::{Location, Symbol};
 
 /// A cache with two generations: when the young one is full, the old one is dropped and the young one
 /// replaces it. A hit in the old generation moves the entry to the young one, so entries in use stay.
@@ -89,7 +89,7 @@ fn weight(symbol: &Symbol) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::symbol::UnknownReason;
+    use crate::profile::symbol::UnknownReason;
 
     #[test]
     fn bounded_by_entries_and_bytes_and_keeps_what_is_used() {

@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 
 use super::debuginfod_cache::CacheDirs;
 use super::fetch::BuildId;
-use crate::elf::Elf;
-use crate::modules::open_regular;
+use crate::code::elf::Elf;
+use crate::code::modules::open_regular;
 use crate::profile::Module;
-use crate::target_file::{FileTree, TargetFile};
+use crate::sys::target_file::{FileTree, TargetFile};
 
 pub(super) const DEBUG_DIRS: [&str; 2] = ["/usr/lib/debug", "/usr/local/lib/debug"];
 /// Maximum size of a file that is checksummed, in bytes.

@@ -8,9 +8,9 @@ use std::path::{Path, PathBuf};
 use nix::unistd::{Uid, User};
 
 use super::fetch::BuildId;
-use crate::elf::Elf;
-use crate::modules::open_regular;
-use crate::target_file::TargetFile;
+use crate::code::elf::Elf;
+use crate::code::modules::open_regular;
+use crate::sys::target_file::TargetFile;
 
 /// The environment variable that names the cache directory.
 pub const CACHE_PATH: &str = "DEBUGINFOD_CACHE_PATH";

@@ -4,7 +4,7 @@ use std::fmt::{self, Write};
 
 use cpp_demangle::{DemangleOptions, ParseOptions};
 
-use crate::symbol::Language;
+use crate::profile::symbol::Language;
 
 /// Maximum length of a name, in bytes; a longer one is cut and ends in `…`.
 pub const MAX_NAME: usize = 4096;
@@ -14,7 +14,7 @@ const RECURSION: u32 = 96;
 /// Returns the demangled name and the language, as far as the mangling shows it.
 ///
 /// Names in Rust's legacy mangling keep the hash, which distinguishes instances of one function, because the contract of
-/// `/v1` has it ([`Symbols::shown`](crate::symbol::Symbols::shown) cuts it); v0 names lose their crate hashes. A name that cannot be demangled stays unchanged.
+/// `/v1` has it ([`Symbols::shown`](crate::profile::symbol::Symbols::shown) cuts it); v0 names lose their crate hashes. A name that cannot be demangled stays unchanged.
 pub fn demangle(raw: &[u8]) -> (String, Language) {
     let name = String::from_utf8_lossy(raw);
     let name = strip_version(&name);
@@ -158,7 +158,7 @@ mod tests {
     #[test]
     fn hostile_names_are_bounded() {
         // A quarter of the symbol thread's stack.
-        let small = std::thread::Builder::new().stack_size(crate::symbolize::STACK / 4);
+        let small = std::thread::Builder::new().stack_size(crate::code::symbolize::STACK / 4);
         small.spawn(try_hostile_names).unwrap().join().unwrap();
     }
 

@@ -9,10 +9,10 @@ use super::demangle::demangle;
 use super::linked::{self, Linked};
 use super::plain::{self, Plain};
 use super::{ModuleKey, debugfile};
-use crate::elf::Elf;
+use crate::code::elf::Elf;
 use crate::profile::Module;
-use crate::symbol::{InlinedFunction, Language, Location};
-use crate::target_file::TargetFile;
+use crate::profile::symbol::{InlinedFunction, Language, Location};
+use crate::sys::target_file::TargetFile;
 
 /// Maximum number of files whose debug information is kept between requests.
 const MAX_OPEN: usize = 16;

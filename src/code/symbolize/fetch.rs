@@ -1,4 +1,4 @@
-//! The seam to whoever fetches debug files from servers (`crate::debuginfod`): the symbol thread says which files it
+//! The seam to whoever fetches debug files from servers (`crate::code::debuginfod`): the symbol thread says which files it
 //! would like to have, and is told which ones have arrived in the cache directory. It never waits for one.
 
 use std::collections::{HashMap, HashSet};
@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender};
 
 use super::ModuleKey;
-use crate::elf::Elf;
+use crate::code::elf::Elf;
 use crate::profile::Module;
 use crate::sys::text::hex;
 

@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use super::symtab::Found;
-use crate::elf::{Elf, ElfError, GoFunctions};
+use crate::code::elf::{Elf, ElfError, GoFunctions};
 
 /// Looks up each of `addrs`. Addresses that the table does not cover, and all addresses of a file that is not Go's,
 /// have no result.

@@ -11,10 +11,10 @@ use super::demangle::demangle;
 use super::dwarf::Lines;
 use super::sections::{Kept, Slice};
 use super::split::Split;
-use crate::elf::Elf;
+use crate::code::elf::Elf;
 use crate::profile::Module;
-use crate::symbol::{InlinedFunction, Location};
-use crate::target_file::TargetFile;
+use crate::profile::symbol::{InlinedFunction, Location};
+use crate::sys::target_file::TargetFile;
 
 /// Maximum size of the debug sections of a file that are decompressed or copied into memory, in bytes; a file
 /// that exceeds it gets names only.

@@ -11,7 +11,7 @@ use nix::sys::memfd::{MFdFlags, memfd_create};
 
 use super::ModuleKey;
 use super::packed::Part;
-use crate::elf::Elf;
+use crate::code::elf::Elf;
 use crate::profile::Module;
 
 const SECTION: &str = ".gnu_debugdata";

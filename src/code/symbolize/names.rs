@@ -6,9 +6,11 @@ use std::sync::Arc;
 use super::demangle::demangle;
 use super::dwarf::{Dwarf, Lines};
 use super::sources::{Names, Sources};
-use crate::elf::{Elf, ElfError};
+use crate::code::elf::{Elf, ElfError};
+use crate::profile::symbol::{
+    Function, Language, Location, Symbol, UnknownReason, UnnamedFunction,
+};
 use crate::profile::{Functions, Module, Position};
-use crate::symbol::{Function, Language, Location, Symbol, UnknownReason, UnnamedFunction};
 
 impl From<ElfError> for UnknownReason {
     fn from(e: ElfError) -> Self {

@@ -9,9 +9,9 @@ use flate2::read::GzDecoder;
 use lz4_flex::frame::FrameDecoder;
 use memchr::memmem::Finder;
 
-use crate::modules::open_regular;
+use crate::code::modules::open_regular;
 use crate::profile::Module;
-use crate::target_file::{Contents, ReadAt, about, find};
+use crate::sys::target_file::{Contents, ReadAt, about, find};
 
 /// Maximum number of lists that are searched, and maximum size of all of them, in bytes.
 const MAX_LISTS: usize = 20_000;
@@ -138,7 +138,7 @@ mod tests {
     use std::io::Write;
 
     use super::*;
-    use crate::target_file::TargetFile;
+    use crate::sys::target_file::TargetFile;
 
     fn write(root: &Path, path: &str, text: &str) {
         let path = root.join(path);

@@ -7,7 +7,7 @@ use object::LittleEndian;
 use object::elf::{CompressionHeader64, CompressionType, ELFCOMPRESS_ZLIB, ELFCOMPRESS_ZSTD};
 use ruzstd::decoding::StreamingDecoder;
 
-use crate::elf::{Elf, Section, u32_at, u64_at};
+use crate::code::elf::{Elf, Section, u32_at, u64_at};
 
 /// Size of the header before the compressed bytes, and position of the decompressed size in it.
 const HEADER: usize = size_of::<CompressionHeader64<LittleEndian>>();

@@ -11,9 +11,9 @@ use super::demangle::demangle;
 use super::dwarf::Lines;
 use super::sections::readable;
 use super::shrunk;
-use crate::elf::{Elf, Section};
-use crate::symbol::{InlinedFunction, Location};
-use crate::target_file::TargetFile;
+use crate::code::elf::{Elf, Section};
+use crate::profile::symbol::{InlinedFunction, Location};
+use crate::sys::target_file::TargetFile;
 
 /// Where addresses are that split debug information refers to. (Some compilers have them in files without that, too.)
 const ADDRESSES: &str = ".debug_addr";

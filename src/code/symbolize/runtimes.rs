@@ -2,8 +2,8 @@
 
 use std::collections::HashMap;
 
+use crate::profile::symbol::{Symbol, Symbols};
 use crate::profile::{Frame, FrameKind, Kind, Module, ModuleId, Origin, Profile, Stack};
-use crate::symbol::{Symbol, Symbols};
 
 /// Number of runtimes that are named.
 const NAMED: usize = 2;
@@ -166,8 +166,8 @@ mod tests {
 
     use super::*;
     use crate::profile::Functions;
-    use crate::symbol::Language;
-    use crate::tree::testing::{at, kib, profile, symbols};
+    use crate::profile::symbol::Language;
+    use crate::profile::tree::testing::{at, kib, profile, symbols};
 
     fn found(profile: &Profile, symbols: &Symbols) -> Vec<(&'static str, u64)> {
         let silent = silent(profile, symbols);

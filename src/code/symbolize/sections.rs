@@ -13,8 +13,8 @@ use nix::sys::mman::{MapFlags, ProtFlags, mmap, munmap};
 
 use super::packed::unpack;
 use super::shrunk;
-use crate::elf::{Elf, Section};
-use crate::target_file::TargetFile;
+use crate::code::elf::{Elf, Section};
+use crate::sys::target_file::TargetFile;
 
 /// Maximum size of a file that is copied for its debug information, in bytes.
 const MAX_COPIED: u64 = 256 << 20;

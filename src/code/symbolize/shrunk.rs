@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
 
-use crate::residency::page_size;
+use crate::sys::residency::page_size;
 
 /// `BUS_ADRERR`: there is nothing at this address. (Others are faults of the memory itself.)
 const NOTHING_THERE: libc::c_int = 2;

@@ -10,10 +10,10 @@ use super::fetch::Requests;
 use super::gopclntab;
 use super::minidebug::MiniDebug;
 use super::symtab::{self, Found};
-use crate::elf::{Elf, ElfError};
+use crate::code::elf::{Elf, ElfError};
+use crate::code::unwind::FunctionRanges;
 use crate::profile::Module;
-use crate::symbol::UnknownReason;
-use crate::unwind::FunctionRanges;
+use crate::profile::symbol::UnknownReason;
 
 /// The sources outside of the file itself, and what was unpacked of files.
 #[derive(Debug, Default)]

@@ -16,9 +16,9 @@ use gimli::{AbbreviationsCacheStrategy, Dwarf, DwarfPackage, DwoId};
 
 use super::debugfile::{DEBUG_DIRS, by_build_id, open};
 use super::sections::{Kept, Slice};
-use crate::elf::Elf;
+use crate::code::elf::Elf;
 use crate::profile::Module;
-use crate::target_file::{FileTree, TargetFile};
+use crate::sys::target_file::{FileTree, TargetFile};
 
 /// Maximum number of `.dwo` files that are read for one program.
 const MAX_UNITS: usize = 4096;

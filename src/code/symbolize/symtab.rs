@@ -10,7 +10,7 @@ use object::elf::{
     SymbolInfo,
 };
 
-use crate::elf::{Elf, ElfError, Section, u16_at, u32_at, u64_at};
+use crate::code::elf::{Elf, ElfError, Section, u16_at, u32_at, u64_at};
 
 /// Mangled names of C++ templates can be long, but not longer than this.
 const MAX_NAME: usize = 64 << 10;

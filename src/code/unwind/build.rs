@@ -13,8 +13,8 @@ use super::scan::{entry_span, trampolines};
 use super::sections::{code_ranges, debug_frame, eh_frame};
 use super::spans::{Source, Span, clip, fill, gaps, settle};
 use super::table::Table;
-use crate::elf::{Elf, ElfError};
-use crate::target_file::ReadAt;
+use crate::code::elf::{Elf, ElfError};
+use crate::sys::target_file::ReadAt;
 
 /// Maximum number of functions (FDEs) in a section.
 const MAX_SPANS: usize = 8 << 20;
@@ -65,7 +65,7 @@ impl Table {
     /// ```
     /// use std::fs::File;
     ///
-    /// use memprof::unwind::{Rule, Table};
+    /// use memprof::code::unwind::{Rule, Table};
     ///
     /// let table = Table::build(&File::open("/proc/self/exe")?)?;
     /// assert!(table.rows.is_sorted_by_key(|row| row.pc));

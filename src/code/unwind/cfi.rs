@@ -10,7 +10,7 @@ use super::expression::Reader;
 use super::program::{Run, Unknown};
 use super::rule::{Arch, Rule};
 use super::spans::{Source, Span};
-use crate::elf::{u32_at, u64_at};
+use crate::code::elf::{u32_at, u64_at};
 
 /// A section's entries, parsed but not executed.
 #[derive(Debug)]

@@ -18,7 +18,7 @@ use std::ops::Range;
 use self::code::{Goroutine, Step, call_of_c, frame_record, goroutine, returned_to};
 use super::rule::{Arch, CfaKind, FpKind, OTHER_STACK, Rule};
 use super::spans::{Source, Span};
-use crate::elf::{Elf, ElfError, GoFunction, GoFunctions};
+use crate::code::elf::{Elf, ElfError, GoFunction, GoFunctions};
 
 /// Bytes read of a function that switches stacks; the longest, `cgocallback`, has about 300.
 const SWITCH_SIZE: u64 = 512;

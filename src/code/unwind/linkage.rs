@@ -6,7 +6,7 @@
 use super::rule::{Arch, CfaKind, RA_IN_LINK_REGISTER, Rule};
 use super::scan::{Blocks, MAX_SCANNED};
 use super::spans::{Source, Span};
-use crate::elf::{Elf, u32_at};
+use crate::code::elf::{Elf, u32_at};
 
 /// Size of the longest entry that is matched as a whole, in bytes.
 const ENTRY: usize = 16;

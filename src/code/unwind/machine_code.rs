@@ -21,7 +21,7 @@ use object::elf::{DT_RELA, DT_RELASZ, R_X86_64_RELATIVE, SHT_DYNSYM, SHT_SYMTAB,
 use self::follow::Follower;
 use super::rule::{Arch, Rule};
 use super::spans::{Source, Span};
-use crate::elf::{Elf, u32_at, u64_at};
+use crate::code::elf::{Elf, u32_at, u64_at};
 
 /// Size of an entry of the relocation table, and the maximum size of the part that is read, in bytes.
 const RELA_SIZE: usize = 24;

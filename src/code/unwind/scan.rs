@@ -5,7 +5,7 @@ use object::elf::SHT_DYNSYM;
 
 use super::rule::Arch;
 use super::spans::{Source, Span};
-use crate::elf::Elf;
+use crate::code::elf::Elf;
 
 /// Maximum number of bytes of uncovered code that are scanned.
 pub(super) const MAX_SCANNED: u64 = 16 << 20;

@@ -4,7 +4,7 @@ use gimli::{BaseAddresses, LittleEndian};
 
 use super::TableError;
 use super::table::MAX_ADDRESS;
-use crate::elf::{Elf, Section, u32_at};
+use crate::code::elf::{Elf, Section, u32_at};
 
 /// Maximum size of a section of unwind information, in bytes.
 const MAX_SECTION: u64 = 256 << 20;

@@ -6,11 +6,11 @@ use std::sync::Arc;
 use anyhow::Result;
 
 use super::Aggregator;
-use crate::allocations::{Allocation, Allocations};
 use crate::probe::Probe;
+use crate::probe::source;
 use crate::profile::Stack;
 use crate::profile::StackSizes;
-use crate::source;
+use crate::profile::allocations::{Allocation, Allocations};
 use crate::sys::ids::{MmId, Pid, StackId};
 
 impl Aggregator {

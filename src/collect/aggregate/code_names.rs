@@ -4,8 +4,8 @@ use std::ops::Range;
 use std::time::Instant;
 
 use super::Aggregator;
-use crate::jit::NamesWritten;
-use crate::jit::Problems;
+use crate::code::jit::NamesWritten;
+use crate::code::jit::Problems;
 use crate::probe::Probe;
 use crate::profile::Losses;
 use crate::sys::ids::MmId;

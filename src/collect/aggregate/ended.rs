@@ -3,8 +3,8 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant, SystemTime};
 
+use crate::collect::space::Space;
 use crate::profile::{Ended, EndedProcess};
-use crate::space::Space;
 
 /// Most processes that are kept, about 1 KiB each.
 const MOST: usize = Ended::MOST;

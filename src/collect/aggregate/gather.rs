@@ -6,10 +6,10 @@ use std::cell::RefCell;
 use anyhow::Result;
 
 use super::tally::{Tallied, Tally};
-use crate::residency::{PageRun, Vma};
-use crate::source::resident::{Copier, Copies, Join, SpaceView, parts};
-use crate::source::resident_pages::PageLedger;
-use crate::stack::StackTable;
+use crate::collect::resident::{Copier, Copies, Join, SpaceView, parts};
+use crate::collect::stack::StackTable;
+use crate::probe::source::resident_pages::PageLedger;
+use crate::sys::residency::{PageRun, Vma};
 
 /// Most runs of pages (40 bytes each) and bytes of records that are kept.
 const MOST_RUNS: usize = 1 << 18;
@@ -105,9 +105,9 @@ impl<'a, L: PageLedger> Gather<'a, L> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::aggregate::tally::tests::Pages;
-    use crate::residency::{PageKind, RangeMap, RangeSet, proc_maps};
+    use crate::collect::aggregate::tally::tests::Pages;
     use crate::sys::ids::{Addr, MmId};
+    use crate::sys::residency::{PageKind, RangeMap, RangeSet, proc_maps};
 
     const PAGE: u64 = 4096;
 

@@ -2,9 +2,9 @@
 
 use super::tally::Tally;
 use super::{Aggregator, ReportError, Snapshot};
+use crate::collect::resident::Join;
 use crate::heap::HeapPages;
 use crate::probe::Probe;
-use crate::source::resident::Join;
 use crate::sys::ids::Pid;
 
 impl Aggregator {

@@ -6,12 +6,12 @@ use std::time::{Duration, Instant};
 
 use super::Aggregator;
 use super::scan::Scanned;
-use crate::mmap_lock;
 use crate::probe::Probe;
-use crate::proc_text;
-use crate::residency::{Error as ScanError, MapCounts, figures};
 use crate::sys::ids::{MmId, Pid, StackId};
 use crate::sys::kernel_figures::KernelFigures;
+use crate::sys::mmap_lock;
+use crate::sys::proc_text;
+use crate::sys::residency::{Error as ScanError, MapCounts, figures};
 
 /// So many processes are scanned in each pass.
 const FEW: usize = 32;

@@ -6,21 +6,21 @@ use std::time::SystemTime;
 
 use super::Aggregator;
 use super::scan::Scanned;
-use crate::freeze::now_ns;
-use crate::measure::{ALLOC_SPACE, ColumnId, INUSE_OBJECTS, INUSE_SPACE, Measure, SHARED};
+use crate::collect::space::Space;
 use crate::probe::Probe;
+use crate::probe::source::{Part, Totals, Uncertainties};
+use crate::profile::measure::{ALLOC_SPACE, ColumnId, INUSE_OBJECTS, INUSE_SPACE, Measure, SHARED};
 use crate::profile::{
     Amounts, CachedFile, Frame, FrameKind, FreezeOutcome, LOST_STACK, Losses, Mapping, NotObserved,
     OomKills, Places, Profile, Sample, Share, Stack, TargetInfo, UncertainPart, Uncertainty,
     UncertaintyOf, Unobserved,
 };
-use crate::source::{Part, Totals, Uncertainties};
-use crate::space::Space;
 use crate::sys::file_id::FileId;
+use crate::sys::freeze::now_ns;
 use crate::sys::ids::{MmId, Pid, StackId};
 use crate::sys::kernel_figures::KernelFigures;
+use crate::sys::process::Container;
 use crate::sys::usage::Usage;
-use crate::target::Container;
 
 /// Why there is no report.
 #[derive(Debug)]

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use super::Aggregator;
-use crate::event::RangeEvent;
-use crate::space::Space;
+use crate::collect::space::Space;
+use crate::probe::event::RangeEvent;
 use crate::sys::ids::MmId;
 
 /// How many ranges, and runs of pages from before the attach, all processes may have: about 100 MiB. When there are so
@@ -57,7 +57,7 @@ impl Aggregator {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::event::RangeChange;
+    use crate::probe::event::RangeChange;
     use crate::sys::ids::{Addr, Pid, StackId};
 
     fn mapped(mm: MmId, page: u64) -> RangeEvent {

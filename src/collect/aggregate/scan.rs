@@ -7,19 +7,19 @@ use anyhow::{Context, Result};
 use super::pass::Counted;
 use super::tally::{Tallied, Tally, Unknown};
 use super::{Aggregator, ReportError, Snapshot};
-use crate::freeze::stands_still;
+use crate::collect::resident::{Join, SpaceView};
+use crate::collect::stack::StackTable;
 use crate::probe::Probe;
+use crate::probe::source::Totals;
 use crate::profile::{FreezeOutcome, MappedBytes, Mapping};
-use crate::residency::{
-    Category, Classifier, Error as ScanError, Pages, Scanner, Vma, figures, page_size,
-};
-use crate::residency::{category, proc_maps};
-use crate::source::Totals;
-use crate::source::resident::{Join, SpaceView};
-use crate::stack::StackTable;
 use crate::sys::file_id::FileId;
+use crate::sys::freeze::stands_still;
 use crate::sys::ids::{MmId, Pid};
 use crate::sys::kernel_figures::KernelFigures;
+use crate::sys::residency::{
+    Category, Classifier, Error as ScanError, Pages, Scanner, Vma, figures, page_size,
+};
+use crate::sys::residency::{category, proc_maps};
 
 /// One process, scanned.
 #[derive(Clone, Debug)]

@@ -4,13 +4,13 @@ use std::collections::HashMap;
 
 use anyhow::Result;
 
+use crate::collect::resident::Join;
+use crate::collect::stack::StackTable;
+use crate::probe::source::Totals;
+use crate::probe::source::resident_pages::PageLedger;
 use crate::profile::{Amounts, MappedBytes};
-use crate::residency::{PageRun, Vma};
-use crate::source::Totals;
-use crate::source::resident::Join;
-use crate::source::resident_pages::PageLedger;
-use crate::stack::StackTable;
 use crate::sys::ids::StackId;
+use crate::sys::residency::{PageRun, Vma};
 use crate::sys::usage::Usage;
 
 /// Most pairs of mapping and stack that are kept until the frames of the stack arrive, 56 bytes each. The bytes of further
@@ -123,14 +123,14 @@ pub(super) mod tests {
     use std::collections::BTreeMap;
 
     use super::*;
-    use crate::event::StackSeen;
-    use crate::interpreter::functions::FunctionTable;
-    use crate::modules::ModuleTable;
+    use crate::code::modules::ModuleTable;
+    use crate::collect::functions::FunctionTable;
+    use crate::collect::resident::SpaceView;
+    use crate::probe::event::StackSeen;
+    use crate::probe::source::resident_pages::Chunk;
     use crate::profile::Outcome;
-    use crate::residency::{PageKind, RangeMap, RangeSet, proc_maps};
-    use crate::source::resident::SpaceView;
-    use crate::source::resident_pages::Chunk;
     use crate::sys::ids::{Addr, MmId};
+    use crate::sys::residency::{PageKind, RangeMap, RangeSet, proc_maps};
 
     const PAGE: u64 = 4096;
 

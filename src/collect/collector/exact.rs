@@ -7,15 +7,16 @@ use std::rc::Rc;
 use libbpf_rs::Link;
 
 use super::Collector;
-use crate::console;
-use crate::event::{Event, RangeChange};
-use crate::exact::{self, Function, Role};
-use crate::modules::open_regular;
+use crate::code::allocators;
+use crate::code::allocators::{Function, Role};
+use crate::code::modules::open_regular;
 use crate::probe::SeenCalls;
+use crate::probe::event::{Event, RangeChange};
+use crate::sys::console;
 use crate::sys::ids::{MmId, Pid};
 use crate::sys::kernel_version::KernelVersion;
+use crate::sys::target_file::TargetFile;
 use crate::sys::text::printable;
-use crate::target_file::TargetFile;
 
 /// Device and inode of a file.
 type FileId = (u64, u64);
@@ -124,7 +125,7 @@ impl Collector {
         for (path, file) in files {
             let id = file.identity();
             let functions = self.exact.files.entry(id).or_insert_with(|| {
-                let found = exact::functions_of(*file, KernelVersion::running());
+                let found = allocators::functions_of(*file, KernelVersion::running());
                 found.unwrap_or_default().into()
             });
             let functions = Rc::clone(functions);

@@ -7,13 +7,15 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, bail};
 
 use super::{Collector, Progress, TICK};
-use crate::event::{CodeSeen, Event, ProcessChange, ProcessEvent};
-use crate::privileges::{self, Role};
-use crate::proc_dir;
+use crate::collect::reconcile;
+use crate::probe::event::{CodeSeen, Event, ProcessChange, ProcessEvent};
 use crate::profile::Profile;
-use crate::session::reconcile;
 use crate::sys::ids::{MmId, Pid};
-use crate::target::{self, Presence, Selector};
+use crate::sys::privileges;
+use crate::sys::privileges::Role;
+use crate::sys::proc_dir;
+use crate::sys::process;
+use crate::sys::process::{Presence, Selector};
 
 /// How often processes are searched by name, in addition to the probe's `exec` hook.
 const SEARCH_PAUSE: Duration = Duration::from_secs(1);
@@ -43,12 +45,12 @@ impl Collector {
                 self.follow_members()?;
             }
             Selector::Comm(name) => {
-                if target::find(&name, self.follow_forks)?.is_none() {
+                if process::find(&name, self.follow_forks)?.is_none() {
                     self.probe.see_all_faults(AWAITED)?;
                 }
                 self.probe.set_waiting(true);
                 self.searched = Some(Instant::now());
-                if let Some(found) = target::find(&name, self.follow_forks)? {
+                if let Some(found) = process::find(&name, self.follow_forks)? {
                     self.probe.set_waiting(false);
                     self.follow(found.pid)?;
                 }
@@ -66,14 +68,14 @@ impl Collector {
     pub fn follow(&mut self, pid: Pid) -> Result<()> {
         let mut pids = vec![pid];
         if self.follow_forks {
-            pids.extend(target::descendants(pid));
+            pids.extend(process::descendants(pid));
         }
         self.follow_all(&pids)?;
         // Processes that were forked before their parents were followed.
         for _ in 0..MOST_LOOKS {
             let known: BTreeSet<Pid> = pids.iter().copied().collect();
             let mut fresh = match self.follow_forks {
-                true => target::descendants(pid),
+                true => process::descendants(pid),
                 false => Vec::new(),
             };
             fresh.retain(|pid| !known.contains(pid));
@@ -152,7 +154,7 @@ impl Collector {
 
     pub(super) fn is_wanted(&self, pid: Pid) -> bool {
         match &self.selector {
-            Selector::Comm(name) => target::is_named(pid, name),
+            Selector::Comm(name) => process::is_named(pid, name),
             _ => true,
         }
     }
@@ -167,7 +169,7 @@ impl Collector {
             }
             ProcessChange::Execed { left } => {
                 // The kernel ends the events of a process that gains privileges.
-                if target::is_secure(e.pid) {
+                if process::is_secure(e.pid) {
                     self.probe.see_faults_of(&[e.pid])?;
                 }
                 if self.aggregator.is_starting(left) {
@@ -265,7 +267,7 @@ impl Collector {
         }
         self.searched = Some(Instant::now());
         // If several match, follow the first one: the list of candidates is for the start only.
-        let found = match target::find(&name, self.follow_forks) {
+        let found = match process::find(&name, self.follow_forks) {
             Ok(found) => found,
             Err(several) => several.candidates.into_iter().next(),
         };

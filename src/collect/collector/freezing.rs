@@ -4,14 +4,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use super::Collector;
-use crate::aggregate::{
+use crate::collect::aggregate::{
     Prepared, ReportError, Scanned, Snapshot, Still, StillError, Unscanned, held_by,
 };
-use crate::console;
-use crate::freeze::{Costs, Estimate, Freeze, FreezeError, FreezeStats, Frozen, Guard, MAX_FREEZE};
 use crate::profile::FreezeOutcome;
-use crate::residency::{Error as ScanError, Pages, Scanner, figures};
+use crate::sys::console;
+use crate::sys::freeze::{
+    Costs, Estimate, Freeze, FreezeError, FreezeStats, Frozen, Guard, MAX_FREEZE,
+};
 use crate::sys::ids::{MmId, Pid};
+use crate::sys::residency::{Error as ScanError, Pages, Scanner, figures};
 
 /// How many rounds of events from processes being frozen are taken in, and the time limit of each round.
 const MAX_ROUNDS: usize = 16;

@@ -9,18 +9,20 @@ use std::time::{Duration, Instant, SystemTime};
 use tokio::sync::{OwnedMutexGuard, oneshot};
 
 use super::{Collector, Command, SETTLE};
-use crate::aggregate::{ReportError, SampledHeap};
-use crate::allocator;
 use crate::collect::CollectorHandle;
-use crate::freeze::Guard;
+use crate::collect::aggregate::{ReportError, SampledHeap};
 use crate::heap::Moment;
 use crate::heap::{self, HeapPages, Joint, Measured, Origin, SnapshotOptions};
 use crate::heap::{HeapOptions, HeapSnapshot};
-use crate::priority;
-use crate::privileges::{self, Role};
 use crate::profile::Profile;
+use crate::sys::allocator;
+use crate::sys::freeze::Guard;
 use crate::sys::ids::Pid;
-use crate::target::{self, Selector};
+use crate::sys::priority;
+use crate::sys::privileges;
+use crate::sys::privileges::Role;
+use crate::sys::process;
+use crate::sys::process::Selector;
 
 /// Maximum time to wait for the collector to look up samples.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -85,7 +87,7 @@ impl Collector {
     /// Whether a process is a guard, or one that a guard has started: they would be stopped by themselves.
     pub(super) fn is_of_guards(&self, pid: Pid) -> bool {
         self.guards.contains(&pid)
-            || target::parent(pid).is_some_and(|parent| self.guards.contains(&parent))
+            || process::parent(pid).is_some_and(|parent| self.guards.contains(&parent))
     }
 
     /// Looks up whose pages these are.

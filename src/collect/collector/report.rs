@@ -4,14 +4,14 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::{Activity, Collector, Idle, Last, Numbered, SETTLE};
-use crate::aggregate::ReportError;
+use crate::collect::aggregate::ReportError;
 use crate::collect::{LastScan, ProviderError, Status};
-use crate::freeze::Freeze;
 use crate::profile::CgroupMemory;
 use crate::profile::{Losses, Profile};
-use crate::residency::Error as ScanError;
-use crate::target::Selector;
-use crate::target_file::unanswered;
+use crate::sys::freeze::Freeze;
+use crate::sys::process::Selector;
+use crate::sys::residency::Error as ScanError;
+use crate::sys::target_file::unanswered;
 
 /// How often, at most, a changing target is scanned without a request, so that a last profile exists when it ends.
 #[derive(Clone, Copy, Debug)]

@@ -11,17 +11,19 @@ use libbpf_rs::Link;
 use tokio::sync::mpsc;
 
 use super::Collector;
-use crate::console;
-use crate::elf::Elf;
-use crate::event::{Event, MarkSet, RangeChange};
-use crate::mmap_lock;
+use crate::code::elf::Elf;
+use crate::code::usdt;
+use crate::code::usdt::Usdt;
+use crate::heap::sampler;
+use crate::heap::sampler::Preloaded;
+use crate::probe::event::{Event, MarkSet, RangeChange};
 use crate::probe::{is_sampler_probe, sets_marks};
-use crate::proc_dir;
 use crate::profile::{Losses, ModuleId};
-use crate::sampler::{self, Preloaded};
+use crate::sys::console;
 use crate::sys::ids::{MmId, Pid};
-use crate::target_file::ReadAt;
-use crate::usdt::{self, Usdt};
+use crate::sys::mmap_lock;
+use crate::sys::proc_dir;
+use crate::sys::target_file::ReadAt;
 
 /// The providers whose probes are a sampler's: OpenTelemetry's contract, and the library family that it came from.
 const PROVIDERS: [&str; 2] = ["otel_memory", "ddheap"];

@@ -18,13 +18,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::mounts;
-use crate::proc_dir;
-use crate::residency::{directory_id, file_id};
 use crate::sys::file_id::FileId;
 use crate::sys::ids::Pid;
-use crate::target::command_line;
-use crate::target_file::find_directory;
+use crate::sys::mounts;
+use crate::sys::proc_dir;
+use crate::sys::process::command_line;
+use crate::sys::residency::{directory_id, file_id};
+use crate::sys::target_file::find_directory;
 
 /// How many levels below a directory are searched.
 const DEPTH: u32 = 3;

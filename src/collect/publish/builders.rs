@@ -8,12 +8,14 @@ use std::time::Instant;
 use anyhow::{Context, Result};
 use nix::sys::eventfd::EventFd;
 
-use crate::elf::Elf;
-use crate::interpreter::{self, Interpreter, Unread, Wanted};
-use crate::priority;
-use crate::privileges::{self, Role};
+use crate::code::elf::Elf;
+use crate::code::interpreter;
+use crate::code::interpreter::{Interpreter, Unread, Wanted};
+use crate::code::unwind::{Packed, Rule, Table};
 use crate::profile::{Module, ModuleId};
-use crate::unwind::{Packed, Rule, Table};
+use crate::sys::priority;
+use crate::sys::privileges;
+use crate::sys::privileges::Role;
 
 /// Length of the build queue; a file that does not fit is queued when it is next mapped.
 const QUEUE: usize = 4096;

@@ -1,7 +1,7 @@
 //! Interpreters found in files, into the probe's map.
 
 use super::{Publisher, TableStore};
-use crate::interpreter::{Interpreter, Unread};
+use crate::code::interpreter::{Interpreter, Unread};
 use crate::profile::ModuleId;
 
 impl Publisher {

@@ -1,6 +1,6 @@
 use super::*;
-use crate::interpreter::{Interpreter, Wanted};
-use crate::unwind::Page;
+use crate::code::interpreter::{Interpreter, Wanted};
+use crate::code::unwind::Page;
 
 /// A store that keeps what is written, with small limits.
 #[derive(Default)]
@@ -271,7 +271,7 @@ fn a_file_has_a_number_at_once_and_its_table_soon() {
     let (mut p, mut maps) = (publisher(), Large(Maps::default()));
     let mut modules = ModuleTable::new();
     let own = crate::sys::ids::Pid(std::process::id());
-    let code = crate::modules::AddressMap::load(own, &mut modules).unwrap();
+    let code = crate::code::modules::AddressMap::load(own, &mut modules).unwrap();
     let here = a_file_has_a_number_at_once_and_its_table_soon as fn() as usize as u64;
     let (module, offset) = code.locate(here).expect("own code is mapped");
     let mut register = |p: &mut Publisher, maps: &mut Large, key| {

@@ -6,10 +6,10 @@ use anyhow::Result;
 use rustc_hash::FxHashMap;
 
 use super::{Loaded, SpaceView, in_chunks};
-use crate::residency::PageRun;
-use crate::source::resident_pages::{Chunk, PageLedger};
+use crate::probe::source::resident_pages::{Chunk, PageLedger};
+use crate::probe::wire::CHUNK_PAGES;
 use crate::sys::ids::MmId;
-use crate::wire::CHUNK_PAGES;
+use crate::sys::residency::PageRun;
 
 /// Copies of chunks of a ledger.
 #[derive(Debug, Default)]

@@ -1,6 +1,6 @@
 //! The entries of the page ledger.
 
-use crate::wire::{
+use crate::probe::wire::{
     RECORD_FOLLOWS, RECORD_INHERITED, RECORD_SHARE_BITS, RECORD_STACK_BITS, RECORD_WRITE,
     stack_of_record,
 };

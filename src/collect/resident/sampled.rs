@@ -17,11 +17,11 @@ use std::collections::BTreeMap;
 use rustc_hash::FxHashMap;
 
 use super::{Owner, Sink, recorded};
-use crate::measure::PSS;
+use crate::probe::source::{Divided, Group, Part};
+use crate::profile::measure::PSS;
 use crate::profile::{Amounts, UncertaintyOf};
-use crate::residency::{PageKind, Vma, figure_of};
-use crate::source::{Divided, Group, Part};
 use crate::sys::ids::MmId;
+use crate::sys::residency::{PageKind, Vma, figure_of};
 use crate::sys::usage::Usage;
 
 /// The sampled faults of one mapping, and the pages that they stand for.

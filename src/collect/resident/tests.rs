@@ -9,8 +9,8 @@ use std::ops::Range;
 use proptest::prelude::*;
 
 use super::*;
-use crate::residency::{Backing, PageKind, Perms};
-use crate::wire::RECORD_STACK_BITS;
+use crate::probe::wire::RECORD_STACK_BITS;
+use crate::sys::residency::{Backing, PageKind, Perms};
 
 const PAGE: u64 = 4096;
 const MM: MmId = MmId(2);

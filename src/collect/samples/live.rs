@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
-use super::Estimate;
-use crate::event::SampledAllocation;
+use crate::probe::event::SampledAllocation;
+use crate::profile::Estimate;
 use crate::sys::ids::{Addr, StackId};
 
 /// A sampled allocation that was not freed yet.

@@ -4,7 +4,7 @@
 //! another interpreter's functions; but with greenlets, whose C stacks begin somewhere on others, the outermost ones are
 //! another greenlet's.
 
-use crate::modules::ModuleTable;
+use crate::code::modules::ModuleTable;
 use crate::profile::Frame;
 use crate::profile::Outcome;
 

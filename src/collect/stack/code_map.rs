@@ -5,9 +5,9 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::jit::NamesWritten;
-use crate::jit::{Problems, Renamed, RuntimeCode};
-use crate::modules::{AddressMap, ModuleTable};
+use crate::code::jit::NamesWritten;
+use crate::code::jit::{Problems, Renamed, RuntimeCode};
+use crate::code::modules::{AddressMap, ModuleTable};
 use crate::profile::{Frame, FrameKind};
 use crate::sys::ids::{Addr, Pid, StackId};
 

@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
-use crate::measure::{COLUMNS, ColumnId};
 use crate::profile::Report;
+use crate::profile::measure::{COLUMNS, ColumnId};
 use crate::profile::{Amounts, Ended, Kind, NotObserved, Profile, Sample, Stack, Unobserved};
 
 /// Figures of the cumulative columns; other columns are 0.
@@ -140,8 +140,8 @@ fn counts(amounts: &Amounts) -> Counts {
 mod tests {
     use super::*;
     use crate::export::testing::report;
-    use crate::measure::{ALLOC_SPACE, INUSE_SPACE};
-    use crate::tree::testing::{at, kib, profile};
+    use crate::profile::measure::{ALLOC_SPACE, INUSE_SPACE};
+    use crate::profile::tree::testing::{at, kib, profile};
 
     /// A report of stacks with these allocated bytes; everything else is 4 KiB.
     fn allocated(stacks: &[(u64, u64)]) -> Report {

@@ -5,7 +5,7 @@ use std::fs;
 
 use crate::profile::Profile;
 use crate::sys::ids::Pid;
-use crate::target::Container;
+use crate::sys::process::Container;
 
 /// The name of a profile's service.
 const SERVICE: &str = "service.name";
@@ -119,7 +119,7 @@ pub(super) fn labels(attributes: &Attributes) -> Vec<(String, String)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tree::testing::{at, kib, profile};
+    use crate::profile::tree::testing::{at, kib, profile};
 
     fn text(text: &str) -> Value {
         Value::Text(text.to_owned())

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use crate::profile::Kind;
 use crate::profile::Report;
-use crate::tree::{Category, Table};
+use crate::profile::tree::{Category, Table};
 
 /// Frames that are not code, such as memory without a stack.
 const NO_CODE: &str = "rgb(196,200,207)";

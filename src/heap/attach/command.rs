@@ -12,16 +12,19 @@ use super::loader_lock;
 use super::report::{Done, Found};
 use super::safe_point::{Place, judge};
 use super::walk::Tables;
-use crate::attach::AttachConfig;
-use crate::freeze::{Apart, Held, HoldError, LoadError, Loader, Loading, not_traceable, threads};
-use crate::privileges::{self, Role};
-use crate::proc_dir;
-use crate::proc_text;
-use crate::residency::readable;
-use crate::sampler::{Image, Options};
+use crate::heap::attach::AttachConfig;
+use crate::heap::sampler::{Image, Options};
+use crate::sys::freeze::{
+    Apart, Held, HoldError, LoadError, Loader, Loading, not_traceable, threads,
+};
 use crate::sys::ids::Pid;
+use crate::sys::privileges;
+use crate::sys::privileges::Role;
+use crate::sys::proc_dir;
+use crate::sys::proc_text;
+use crate::sys::process::{Presence, comm};
+use crate::sys::residency::readable;
 use crate::sys::text::printable;
-use crate::target::{Presence, comm};
 
 /// How long a thread may take to stop.
 const MAX_STOP: Duration = Duration::from_millis(50);

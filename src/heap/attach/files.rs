@@ -6,13 +6,13 @@ use anyhow::{Context, Result, anyhow, bail};
 
 use super::functions::{Known, known, names};
 use super::loader_lock;
-use crate::elf::Elf;
-use crate::freeze::Functions;
-use crate::modules::{file_of, open_regular};
-use crate::proc_dir;
-use crate::residency::{Vma, proc_maps};
+use crate::code::elf::Elf;
+use crate::code::modules::{file_of, open_regular};
+use crate::sys::freeze::Functions;
 use crate::sys::ids::{Addr, Pid};
-use crate::target_file::TargetFile;
+use crate::sys::proc_dir;
+use crate::sys::residency::{Vma, proc_maps};
+use crate::sys::target_file::TargetFile;
 
 /// Entries of the auxiliary vector: the end, and the address of the loader.
 const AT_NULL: u64 = 0;

@@ -3,8 +3,8 @@
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
-use crate::elf::Elf;
-use crate::target_file::ReadAt;
+use crate::code::elf::Elf;
+use crate::sys::target_file::ReadAt;
 
 /// The loader's variables. Their layout differs between versions.
 const VARIABLES: &str = "_rtld_global";

@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 
 use super::safe_point::Place;
-use crate::sampler::{Image, Imports, State, Stats};
+use crate::heap::sampler::{Image, Imports, State, Stats};
 use crate::sys::ids::Pid;
 
 /// What the library did when it was loaded.

@@ -3,8 +3,8 @@
 
 use super::files::Kind;
 use super::functions::Known;
-use crate::freeze::State;
-use crate::unwind::walk::Ended;
+use crate::code::unwind::walk::Ended;
+use crate::sys::freeze::State;
 
 /// What the kernel notes for a system call that a stop has interrupted while it waited: that it is started again, or ends
 /// early (`EINTR`).
@@ -134,7 +134,7 @@ fn waits_for_the_program(frames: &[Frame], own_malloc: bool) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::unwind::walk::Reason;
+    use crate::code::unwind::walk::Reason;
 
     const PROGRAM: Frame = Frame {
         kind: Some(Kind::Program {

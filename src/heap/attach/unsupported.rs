@@ -2,7 +2,7 @@
 
 use anyhow::{Result, bail};
 
-use crate::attach::AttachConfig;
+use crate::heap::attach::AttachConfig;
 
 /// There is none.
 ///

@@ -7,9 +7,9 @@ use std::os::unix::fs::FileExt;
 
 use super::files::Files;
 use super::safe_point::Frame;
-use crate::freeze::State;
-use crate::unwind::walk::{Ended, Mapped, Process, Registers, walk};
-use crate::unwind::{Arch, CfaKind, Table};
+use crate::code::unwind::walk::{Ended, Mapped, Process, Registers, walk};
+use crate::code::unwind::{Arch, CfaKind, Table};
+use crate::sys::freeze::State;
 
 /// Maximum number of frames.
 const MOST_FRAMES: usize = 1024;

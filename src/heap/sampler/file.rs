@@ -19,8 +19,8 @@ use object::elf::{FileHeader64, PF_W, PT_LOAD, ProgramHeader64, SHT_DYNSYM};
 
 use super::left_behind::{self, locked};
 use super::{BYTES, DEFAULT_INTERVAL};
-use crate::elf::Elf;
-use crate::target_file::ReadAt;
+use crate::code::elf::Elf;
+use crate::sys::target_file::ReadAt;
 
 pub(super) const NAME: &str = "libmemprof_heap.so";
 /// What the names of the directories begin with.

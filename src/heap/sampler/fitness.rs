@@ -8,9 +8,9 @@ use std::path::{Path, PathBuf};
 use nix::unistd::{getegid, geteuid};
 use object::elf::{EM_AARCH64, EM_X86_64};
 
-use crate::elf::Elf;
-use crate::modules::open_regular;
-use crate::target_file::{About, ReadAt, TargetFile};
+use crate::code::elf::Elf;
+use crate::code::modules::open_regular;
+use crate::sys::target_file::{About, ReadAt, TargetFile};
 
 /// Why a program cannot preload the library.
 #[derive(Debug, thiserror::Error)]

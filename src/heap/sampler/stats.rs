@@ -6,8 +6,8 @@ use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 
 use super::Library;
-use crate::proc_dir;
 use crate::sys::ids::Pid;
+use crate::sys::proc_dir;
 
 /// Whether the library sees the allocations of its process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -2,9 +2,10 @@
 //! pass on.
 
 use crate::heap::whole::Anonymous;
-use crate::residency::smaps::{self, AtFork, Region};
-use crate::residency::{Classifier, Result, VmaKind, figures};
 use crate::sys::ids::Pid;
+use crate::sys::residency::smaps;
+use crate::sys::residency::smaps::{AtFork, Region};
+use crate::sys::residency::{Classifier, Result, VmaKind, figures};
 
 /// What the kernel says.
 #[derive(Debug, Default)]

@@ -10,12 +10,12 @@ use super::functions::{Name, Page, PageReply, Sorting};
 use super::query::{Query, bad};
 use super::request::RequestContext;
 use super::{Api, ApiError, Ask, BoxFuture, Reply, Request};
-use crate::allocations::{
+use crate::profile::Estimate;
+use crate::profile::allocations::{
     Average, Course, Filter, Group, GroupBy, Groups, Key, MarkTime, NamedAllocations,
 };
-use crate::samples::Estimate;
+use crate::profile::tree::Label;
 use crate::sys::ids::Pid;
-use crate::tree::Label;
 
 /// Parameters of `/v2/allocations`.
 pub(super) const PARAMETERS: &[&str] = &[

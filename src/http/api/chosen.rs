@@ -9,8 +9,8 @@ use super::reply_builder::Shown;
 use super::shape::kind;
 use super::view::{Part, View, no_process};
 use super::{Api, ApiError, BoxFuture, Reply};
-use crate::allocations::{Filter, NamedAllocations};
-use crate::measure::HEAP;
+use crate::profile::allocations::{Filter, NamedAllocations};
+use crate::profile::measure::HEAP;
 use crate::sys::ids::Pid;
 
 /// The parameter `filter`.

@@ -8,13 +8,13 @@ use serde::Serialize;
 use super::ApiError;
 use super::query::bad;
 use crate::export::Faults;
-use crate::measure::Measure;
 use crate::profile;
 use crate::profile::Outcome;
 use crate::profile::Report;
+use crate::profile::measure::Measure;
 use crate::profile::{Amounts, FreezeOutcome, Kind, Profile, Verdict};
 use crate::sys::kernel_figures::KernelFigures;
-use crate::target::Container;
+use crate::sys::process::Container;
 
 /// Figures by kind, in the order of [`Kind::ALL`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -18,7 +18,7 @@ use super::view::{ReportSelector, View};
 use super::{Api, ApiError, Ask, BoxFuture, Reply, Request};
 use crate::profile::Kind;
 use crate::profile::Report;
-use crate::tree::{Paths, Table, TableRow};
+use crate::profile::tree::{Paths, Table, TableRow};
 
 /// Parameters of `/v2/diff`.
 pub(super) const PARAMETERS: &[&str] = &[
@@ -266,7 +266,8 @@ impl Between {
             sides: self.sides(report, drawn.rows[0].total),
             matched: drawn.matched.as_ref().map(Sides::from),
         };
-        let column = |of: fn(&crate::tree::Row<2>) -> u64| drawn.rows.iter().map(of).collect();
+        let column =
+            |of: fn(&crate::profile::tree::Row<2>) -> u64| drawn.rows.iter().map(of).collect();
         let nodes = Nodes {
             at: drawn.places(),
             from: column(|row| row.total[0]),

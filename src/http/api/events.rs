@@ -14,7 +14,7 @@ use super::reply::EVENTS;
 use super::request::RequestContext;
 use super::summary;
 use super::{Api, ApiError, Ask, Body, BoxFuture, Reply, Request};
-use crate::series::{FIGURES, Sample};
+use crate::http::series::{FIGURES, Sample};
 
 /// Maximum number of connected clients.
 pub(super) const CLIENTS: usize = 32;

@@ -16,9 +16,9 @@ use super::tree::write_tree;
 use super::view::{View, view};
 use super::{ApiError, Request};
 use crate::profile::Report;
+use crate::profile::tree::Search;
 use crate::profile::{CachedFile, Kind, PathFrom};
 use crate::sys::file_id::FileId;
-use crate::tree::Search;
 
 /// Parameters of `/v2/files`.
 pub(super) const PARAMETERS: &[&str] = &[

@@ -14,7 +14,7 @@ use super::view::{View, view};
 use super::{ApiError, Request};
 use crate::profile::Kind;
 use crate::profile::Report;
-use crate::tree::{Code, Search, Table, TableRow};
+use crate::profile::tree::{Code, Search, Table, TableRow};
 
 /// Parameters of `/v2/functions`.
 pub(super) const PARAMETERS: &[&str] = &[

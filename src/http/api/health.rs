@@ -10,13 +10,13 @@ use super::events::CLIENTS;
 use super::own;
 use super::request::RequestContext;
 use super::{Api, ApiError, Ask, BoxFuture, Provider, Reply, Request};
+use crate::code::debuginfod;
 use crate::collect::LastScan;
-use crate::debuginfod;
-use crate::freeze::now_ns;
+use crate::export::push;
+use crate::http::series::Series;
 use crate::probe::{FaultsSeen, SyscallHooks};
 use crate::profile::MapUsage;
-use crate::push;
-use crate::series::Series;
+use crate::sys::freeze::now_ns;
 
 /// `/v2/health`.
 pub(super) fn read(_: &RequestContext<'_>) -> Result<Request, ApiError> {

@@ -15,10 +15,10 @@ use super::shape::search;
 use super::view::{View, view};
 use super::{ApiError, Request};
 use crate::profile::Report;
+use crate::profile::tree::Search;
 use crate::profile::{MappedBytes, Mapping, Profile};
-use crate::residency::Category;
+use crate::sys::residency::Category;
 use crate::sys::usage::Usage;
-use crate::tree::Search;
 
 /// Parameters of `/v2/maps`.
 pub(super) const PARAMETERS: &[&str] = &[

@@ -10,8 +10,8 @@ use super::reply::internal;
 use super::request::RequestContext;
 use super::room::Roomed;
 use super::{Api, ApiError, Ask, BoxFuture, Reply, Request};
-use crate::breakdown::{Breakdown, Show, measure};
 use crate::collect::ProviderError;
+use crate::sys::breakdown::{Breakdown, Show, measure};
 use crate::sys::ids::Pid;
 
 pub(super) const PARAMETERS: &[&str] = &["top", "pid"];

@@ -20,12 +20,12 @@ use super::room::Out;
 use super::view::View;
 use super::{Api, ApiError, Ask, Body, BoxFuture, Reply, Request, own};
 use crate::collect::ProviderError;
-use crate::measure::Unit;
+use crate::export::push;
 use crate::profile::Report;
+use crate::profile::measure::Unit;
+use crate::profile::tree::{NO_SYMBOL, Table};
 use crate::profile::{Amounts, Frames, Kind, Profile};
-use crate::push;
 use crate::sys::text::printable;
-use crate::tree::{NO_SYMBOL, Table};
 
 /// Kinds that are resident in the target's address space.
 const RESIDENT: [Kind; 4] = [Kind::Anon, Kind::Shmem, Kind::File, Kind::Hugetlb];
@@ -354,7 +354,7 @@ impl Figures {
             ("total", "hold including their callees"),
         ];
         for (column, words) in columns {
-            let of = |row: &crate::tree::TableRow<'_, 1>| match column {
+            let of = |row: &crate::profile::tree::TableRow<'_, 1>| match column {
                 "self" => row.own[0],
                 _ => row.total[0],
             };
@@ -380,8 +380,8 @@ fn kind_label(kind: Kind) -> (&'static str, String) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::symbol::Language;
-    use crate::tree::testing::{at, kib, profile, symbols};
+    use crate::profile::symbol::Language;
+    use crate::profile::tree::testing::{at, kib, profile, symbols};
 
     #[test]
     fn labels_are_printable_and_bounded() {

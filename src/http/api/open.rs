@@ -13,7 +13,7 @@ use super::reply::internal;
 use super::request::RequestContext;
 use super::{Api, ApiError, Ask, BoxFuture, Reply, Request};
 use crate::profile::Report;
-use crate::saved;
+use crate::profile::saved;
 
 /// Parameters of `/v2/marks/open`.
 pub(super) const PARAMETERS: &[&str] = &["name"];

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::{BoxFuture, Provider};
 use crate::collect::{LastScan, ProviderError, Status};
 use crate::profile::Report;
-use crate::saved::Saved;
+use crate::profile::saved::Saved;
 use crate::sys::ids::Pid;
 
 /// A saved profile that was opened.

@@ -3,15 +3,15 @@
 use std::sync::Arc;
 
 use super::{ApiError, BoxFuture};
-use crate::allocations::NamedAllocations;
+use crate::code::debuginfod;
 use crate::collect::{ProviderError, Status};
-use crate::debuginfod;
-use crate::freeze::Freeze;
+use crate::export::push;
 use crate::heap::{HeapOptions, HeapSnapshot};
 use crate::probe::{FaultsSeen, Missing, SyscallHooks};
 use crate::profile::MapUsage;
 use crate::profile::Report;
-use crate::push;
+use crate::profile::allocations::NamedAllocations;
+use crate::sys::freeze::Freeze;
 use crate::sys::ids::Pid;
 
 /// Provides reports.

@@ -11,11 +11,12 @@ use super::Api;
 use super::common::millis;
 use crate::collect;
 use crate::collect::LastScan;
-use crate::measure::{COLUMNS, ColumnId};
+use crate::http::series::{Sample, Series};
+use crate::profile::measure::{COLUMNS, ColumnId};
 use crate::profile::{Kind, Profile};
-use crate::residency::figures::{self, Status};
-use crate::series::{Sample, Series};
 use crate::sys::ids::Pid;
+use crate::sys::residency::figures;
+use crate::sys::residency::figures::Status;
 
 /// How often figures are sampled.
 const PAUSE: Duration = Duration::from_secs(1);

@@ -10,7 +10,7 @@ use super::reply::{JSON, internal};
 use super::request::RequestContext;
 use super::room::Roomed;
 use super::{Api, ApiError, Ask, BoxFuture, Reply, Request};
-use crate::series::{FIGURES, Figure, Resolution, Sample, Series};
+use crate::http::series::{FIGURES, Figure, Resolution, Sample, Series};
 
 /// Parameters of `/v2/series`.
 pub(super) const PARAMETERS: &[&str] = &["resolution", "since"];

@@ -3,7 +3,7 @@
 use super::ApiError;
 use super::query::{Query, bad};
 use crate::profile::Kind;
-use crate::tree::{Direction, Find, FunctionId, Limits, Merge, Naming, Reading, Search};
+use crate::profile::tree::{Direction, Find, FunctionId, Limits, Merge, Naming, Reading, Search};
 
 /// Default and maximum number of nodes.
 const NODES: u64 = 50_000;

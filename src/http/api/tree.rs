@@ -14,7 +14,7 @@ use super::view::{View, view};
 use super::{ApiError, Request};
 use crate::profile::Report;
 use crate::profile::Uncertainty;
-use crate::tree::{Cut, Label, Labels, Layout, Merge, Paths, Reading, Row, errors};
+use crate::profile::tree::{Cut, Label, Labels, Layout, Merge, Paths, Reading, Row, errors};
 
 /// Parameters of `/v2/tree`.
 pub(super) const PARAMETERS: &[&str] = &[

@@ -16,7 +16,7 @@ use super::{Api, ApiError, Ask, BoxFuture, Reply, Request};
 use crate::export::json::{DEPTH, EMPTY_TREE, Short, TreeShape, write_tree};
 use crate::profile::Frames;
 use crate::profile::Report;
-use crate::tree::Direction;
+use crate::profile::tree::Direction;
 
 /// Parameters of `/v1/tree`.
 pub(super) const TREE: &[&str] = &["threshold", "reverse", "short", "depth"];

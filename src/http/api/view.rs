@@ -10,9 +10,9 @@ use super::reply::JSON;
 use super::request::RequestContext;
 use super::room::Out;
 use super::{Api, ApiError, Ask, BoxFuture, Reply, Request};
-use crate::allocations::Filter;
 use crate::collect::ProviderError;
 use crate::profile::Report;
+use crate::profile::allocations::Filter;
 use crate::profile::{Frames, Subset};
 use crate::sys::ids::Pid;
 

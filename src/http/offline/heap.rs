@@ -3,8 +3,8 @@
 use std::io::{self, Write};
 
 use super::{page, write_page};
-use crate::api::write_heap;
 use crate::heap::HeapSnapshot;
+use crate::http::api::write_heap;
 
 /// Writes it.
 ///

@@ -10,7 +10,7 @@ use std::sync::LazyLock;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 
-use crate::web::{ASSETS, Asset, find};
+use crate::http::web::{ASSETS, Asset, find};
 
 /// What the document may load: what is in it. It cannot connect to anything.
 const POLICY: &str = "default-src 'none'; script-src 'unsafe-inline' data:; style-src 'unsafe-inline'; \

@@ -22,7 +22,7 @@ use super::ServerOptions;
 use super::access::Access;
 use super::registry::{Connection, Phase};
 use super::respond::{Refusal, Rest};
-use crate::api::{Api, ApiError, Body as Reply, SMALL_BODY};
+use crate::http::api::{Api, ApiError, Body as Reply, SMALL_BODY};
 
 /// How much of a body is passed to hyper at a time, in bytes. It counts as sent although hyper may still buffer
 /// it, so it is small.

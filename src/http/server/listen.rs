@@ -130,7 +130,7 @@ impl Listener {
 /// # Examples
 ///
 /// ```
-/// use memprof::server::{Listen, bind};
+/// use memprof::http::server::{Listen, bind};
 ///
 /// // Port 0 selects a free port.
 /// let listener = bind(&"127.0.0.1:0".parse()?)?;

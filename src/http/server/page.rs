@@ -7,8 +7,8 @@ use hyper::{HeaderMap, Method, Response, StatusCode};
 
 use super::connection::Connections;
 use super::respond::Refusal;
-use crate::api::Body;
-use crate::web::Asset;
+use crate::http::api::Body;
+use crate::http::web::Asset;
 
 /// Sent with every file. Function and file names come from the profiled program: even if a name got into the
 /// markup, it could neither run a script nor contact another host.

@@ -8,9 +8,9 @@ use tokio::time::timeout;
 
 use super::connection::Connections;
 use super::{forgery, formats};
-use crate::api::{ApiError, Body, Method as Asks, Reply, RequestParts, Route};
+use crate::http::api::{ApiError, Body, Method as Asks, Reply, RequestParts, Route};
+use crate::http::web;
 use crate::sys::text::printable;
-use crate::web;
 
 const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
 

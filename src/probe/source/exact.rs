@@ -3,13 +3,14 @@
 use anyhow::Result;
 
 use super::{Ledger, ReadLedger, Source, Totals};
-use crate::measure::{
+use crate::probe::wire;
+use crate::probe::wire::exact_sum;
+use crate::profile::Amounts;
+use crate::profile::measure::{
     ALLOC_OBJECTS, ALLOC_SPACE, ColumnId, HEAP, INUSE_OBJECTS, INUSE_SPACE, TEMPORARY_OBJECTS,
     TEMPORARY_SPACE,
 };
-use crate::profile::Amounts;
 use crate::sys::ids::StackId;
-use crate::wire::{self, exact_sum};
 
 /// The option that enables it.
 pub(crate) const OPTION: &str = "--heap=exact";

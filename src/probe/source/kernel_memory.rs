@@ -6,10 +6,11 @@ use std::collections::HashMap;
 use anyhow::Result;
 
 use super::{Ledger, ReadLedger, Source, Totals};
-use crate::measure::{KERNEL_BYTES, KERNEL_MEMORY};
+use crate::probe::wire;
+use crate::probe::wire::kernel_page;
 use crate::profile::Amounts;
+use crate::profile::measure::{KERNEL_BYTES, KERNEL_MEMORY};
 use crate::sys::ids::StackId;
-use crate::wire::{self, kernel_page};
 
 /// The source of kernel memory.
 pub static SOURCE: Source = Source {

@@ -5,11 +5,12 @@ use std::collections::HashMap;
 use anyhow::Result;
 
 use super::{Ledger, ReadLedger, Source, Totals, Tracepoints};
-use crate::measure::RESIDENCY;
+use crate::probe::wire;
+use crate::probe::wire::{STACK_NONE, cache_chunk, cache_key};
+use crate::profile::measure::RESIDENCY;
 use crate::sys::file_id::FileId;
 use crate::sys::ids::StackId;
 use crate::sys::usage::Usage;
-use crate::wire::{self, STACK_NONE, cache_chunk, cache_key};
 
 /// The page-cache source.
 pub static SOURCE: Source = Source {

@@ -3,9 +3,9 @@
 use anyhow::Result;
 
 use super::{Ledger, Source, Tracepoints};
-use crate::measure::RESIDENCY;
+use crate::probe::wire::{CHUNK_PAGES, page_chunk};
+use crate::profile::measure::RESIDENCY;
 use crate::sys::ids::MmId;
-use crate::wire::{CHUNK_PAGES, page_chunk};
 
 /// The optional program that sees the out-of-memory killer.
 pub const OOM_HOOK: &str = "oom_kill";

@@ -5,14 +5,14 @@ use super::skel::types::{
     range_event, sample_event, sent_text, stack_event,
 };
 use super::{Malformed, read_record};
-use crate::event::{
+use crate::code::interpreter::{Kind, qualified};
+use crate::code::jit::NamesWritten;
+use crate::code::modules::FileNumber;
+use crate::probe::event::{
     CodeSeen, Event, FunctionNumber, FunctionSeen, LineTable, MarkSet, OomVictim, Place,
     ProcessChange, ProcessEvent, RangeChange, RangeEvent, SampleFreed, SampledAllocation,
     StackSeen,
 };
-use crate::interpreter::{Kind, qualified};
-use crate::jit::NamesWritten;
-use crate::modules::FileNumber;
 use crate::profile::{Outcome, PartialReason};
 use crate::sys::ids::{Addr, FileKey, MmId, Pid, StackId};
 

@@ -5,8 +5,8 @@ use std::collections::HashMap;
 use std::hash::Hash;
 
 use super::{Allocation, Allocations, NamedAllocations};
-use crate::samples::Estimate;
-use crate::tree::{Direction, Label, Merge, Naming, Paths};
+use crate::profile::Estimate;
+use crate::profile::tree::{Direction, Label, Merge, Naming, Paths};
 
 /// What the allocations of a group have in common.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

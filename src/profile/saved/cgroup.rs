@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::schema::Bounded;
 use crate::profile::CgroupMemory;
-use crate::residency::cgroup::{GroupFigures, Version};
+use crate::sys::residency::cgroup::{GroupFigures, Version};
 
 /// Most parts of the kernel's memory.
 const MOST_PARTS: usize = 100;

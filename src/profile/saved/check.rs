@@ -8,14 +8,14 @@ use super::figures::Figures;
 use super::parts::{self, Uncertainty};
 use super::schema::{self, Kernel, NamedFrame, Whole};
 use super::{Saved, Symbols};
-use crate::measure::{MEASURES, Measure, RESIDENCY};
 use crate::profile;
 use crate::profile::Outcome;
+use crate::profile::measure::{MEASURES, Measure, RESIDENCY};
+use crate::profile::symbol::{Language, Symbol};
 use crate::profile::{
     Amounts, CachedFile, Ended, EndedProcess, Faults, Frame, FrameKind, Functions, Kind, Losses,
     Mapping, Module, NotObserved, Origin, Places, Profile, Sample, Share, Stack, TargetInfo,
 };
-use crate::symbol::{Language, Symbol};
 use crate::sys::file_id::FileId;
 use crate::sys::ids::Pid;
 use crate::sys::kernel_figures::KernelFigures;

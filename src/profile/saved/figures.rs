@@ -5,8 +5,8 @@ use std::fmt;
 use serde::de::{Error, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
-use crate::measure::ColumnId;
 use crate::profile::Amounts;
+use crate::profile::measure::ColumnId;
 use crate::sys::usage::Usage;
 
 /// Figures of every kind that is not a sum.

@@ -5,14 +5,14 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::measure::ColumnId;
 use crate::profile;
+use crate::profile::measure::ColumnId;
 use crate::profile::{
     Amounts, CodeLayout, CodeSegment, FreezeOutcome, KnownPath, MappedBytes, PathFrom,
     UncertaintyOf,
 };
-use crate::residency::{Category, PageKind};
 use crate::sys::ids::Pid;
+use crate::sys::residency::{Category, PageKind};
 use crate::sys::text::hex;
 use crate::sys::usage::Usage;
 

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::target::Container;
+use crate::sys::process::Container;
 
 /// Its control group, and its container and pod as far as the names of groups say.
 #[derive(Serialize, Deserialize)]

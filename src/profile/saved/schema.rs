@@ -16,10 +16,10 @@ use super::place::Place;
 use super::{FORMAT, VERSION};
 use crate::profile;
 use crate::profile::Outcome;
-use crate::profile::{Frame, ModuleId, Unobserved};
-use crate::symbol::{
+use crate::profile::symbol::{
     Function, InlinedFunction, Language, Location, Symbol, UnknownReason, UnnamedFunction,
 };
+use crate::profile::{Frame, ModuleId, Unobserved};
 use crate::sys::kernel_figures::KernelFigures;
 
 /// Ends the message about a version inside a JSON error.

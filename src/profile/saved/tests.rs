@@ -7,25 +7,25 @@ use super::*;
 use crate::export::ExportOptions;
 use crate::export::testing::bytes;
 use crate::http::exporters::EXPORTERS;
-use crate::measure::{KERNEL_BYTES, MEASURES};
 use crate::profile::Report;
+use crate::profile::measure::{KERNEL_BYTES, MEASURES};
+use crate::profile::symbol::{
+    Function, InlinedFunction, Language, Location, Symbol, Symbols, UnknownReason, UnnamedFunction,
+};
+use crate::profile::tree::testing::{at, kib, profile};
 use crate::profile::{
     Amounts, CachedFile, CgroupMemory, CodeLayout, CodeSegment, Ended, EndedProcess, Faults, Frame,
     FreezeOutcome, KnownPath, LastFigures, Losses, MappedBytes, Mapping, Module, OomKill, OomKills,
     PathFrom, Places, Sample, Share, Stack, Unobserved,
 };
 use crate::profile::{Outcome, PartialReason};
-use crate::residency::cgroup::{GroupFigures, Version};
-use crate::residency::{Category, PageKind};
-use crate::symbol::{
-    Function, InlinedFunction, Language, Location, Symbol, Symbols, UnknownReason, UnnamedFunction,
-};
 use crate::sys::file_id::FileId;
 use crate::sys::ids::Pid;
 use crate::sys::kernel_figures::KernelFigures;
+use crate::sys::process::Container;
+use crate::sys::residency::cgroup::{GroupFigures, Version};
+use crate::sys::residency::{Category, PageKind};
 use crate::sys::usage::Usage;
-use crate::target::Container;
-use crate::tree::testing::{at, kib, profile};
 
 const ONE: Pid = Pid(42);
 const OTHER: Pid = Pid(43);

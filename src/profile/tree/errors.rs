@@ -189,10 +189,10 @@ pub fn of_samples(profile: &Profile, kind: Kind) -> Vec<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::residency::PageKind;
-    use crate::symbol::Language;
-    use crate::tree::testing::{at, kib, profile, symbols};
-    use crate::tree::{Direction, Layout, Limits, Naming, Reading, Table};
+    use crate::profile::symbol::Language;
+    use crate::profile::tree::testing::{at, kib, profile, symbols};
+    use crate::profile::tree::{Direction, Layout, Limits, Naming, Reading, Table};
+    use crate::sys::residency::PageKind;
 
     fn between(one: u32, other: Option<u32>, pages: PageKind, error: f64) -> Uncertainty {
         Uncertainty::between(pages, [Some(one), other], error * error)

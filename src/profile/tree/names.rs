@@ -3,8 +3,8 @@
 use rustc_hash::FxHashMap;
 
 use super::label::{Category, Code, Label, LabelId, Labels, Merge, Naming};
+use crate::profile::symbol::{Function, Symbols};
 use crate::profile::{Frame, FrameKind, Module, Profile};
-use crate::symbol::{Function, Symbols};
 
 /// The label of a frame of this profile; an inlined function counts as the function that contains its code.
 pub fn frame_label<'a>(of: (&'a Profile, &'a Symbols), frame: Frame, merge: Merge) -> Label<'a> {

@@ -3,8 +3,8 @@
 use super::label::{Label, LabelId, Labels, Merge, Naming};
 use super::names::FrameLabels;
 use super::{Direction, Find};
+use crate::profile::symbol::Symbols;
 use crate::profile::{Amounts, Kind, Profile};
-use crate::symbol::Symbols;
 
 /// One path and its bytes in each of `N` columns.
 #[derive(Clone, Copy, Debug)]

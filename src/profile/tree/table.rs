@@ -4,8 +4,8 @@ use super::Direction;
 use super::errors;
 use super::label::{Code, Label, Merge, Naming};
 use super::paths::{Paths, Reading, add};
+use crate::profile::symbol::Symbols;
 use crate::profile::{Kind, Profile};
-use crate::symbol::Symbols;
 
 /// A function with its bytes on each side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use crate::measure::{ColumnId, HEAP, RESIDENCY};
 use crate::profile::Outcome;
+use crate::profile::measure::{ColumnId, HEAP, RESIDENCY};
+use crate::profile::symbol::{Function, Language, Symbol, Symbols};
 use crate::profile::*;
-use crate::symbol::{Function, Language, Symbol, Symbols};
 use crate::sys::ids::Pid;
 use crate::sys::kernel_figures::KernelFigures;
 use crate::sys::usage::Usage;

@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use super::names::Names;
 use super::regions::{Place, Regions};
 use super::{NameRow, RegionRow, Show, Sums};
-use crate::residency::Category;
-use crate::residency::category::{Categories, named_as_library, settled};
-use crate::residency::smaps::Region;
+use crate::sys::residency::Category;
+use crate::sys::residency::category::{Categories, named_as_library, settled};
+use crate::sys::residency::smaps::Region;
 
 /// Sums while mappings are being added.
 #[derive(Debug)]

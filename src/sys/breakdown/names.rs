@@ -6,9 +6,9 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
 use super::{NameRow, Sums};
-use crate::residency::Category;
-use crate::residency::category::{named_as_library, settled};
-use crate::residency::smaps::Region;
+use crate::sys::residency::Category;
+use crate::sys::residency::category::{named_as_library, settled};
+use crate::sys::residency::smaps::Region;
 
 /// Maximum number of names. With names of maximum length they take 10 MiB.
 const MOST_NAMES: usize = 16_384;

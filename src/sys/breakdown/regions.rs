@@ -5,8 +5,8 @@ use std::collections::BinaryHeap;
 
 use super::names::{Key, cut};
 use super::{RegionRow, Show};
-use crate::residency::smaps::{Figures, Region};
-use crate::residency::{Category, Perms};
+use crate::sys::residency::smaps::{Figures, Region};
+use crate::sys::residency::{Category, Perms};
 
 /// Maximum number of mappings kept for display, at most 1 KiB each.
 pub const MOST_REGIONS: usize = 131_072;

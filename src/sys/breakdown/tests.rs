@@ -1,7 +1,7 @@
 use super::*;
-use crate::residency::smaps::{AtFork, Region};
-use crate::residency::{Backing, Perms, Vma};
 use crate::sys::ids::Addr;
+use crate::sys::residency::smaps::{AtFork, Region};
+use crate::sys::residency::{Backing, Perms, Vma};
 use proptest::prelude::*;
 
 const PAGE: u64 = 4096;

@@ -3,8 +3,8 @@
 use std::io::{self, Write};
 
 use super::{Breakdown, RegionRow, Sums, Verdict};
-use crate::residency::Category;
-use crate::residency::smaps::Figures;
+use crate::sys::residency::Category;
+use crate::sys::residency::smaps::Figures;
 use crate::sys::text::printable;
 
 impl Breakdown {

@@ -1,8 +1,8 @@
 //! The kernel's counters of a stopped process.
 
-use crate::residency::figures;
 use crate::sys::ids::Pid;
 use crate::sys::kernel_version::KernelVersion;
+use crate::sys::residency::figures;
 
 /// The first kernel whose counters are exact (commit 82241a83cd15, "mm: fix the inaccurate memory statistics issue for users").
 const EXACT: KernelVersion = KernelVersion(6, 16);

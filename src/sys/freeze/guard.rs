@@ -29,8 +29,9 @@ use nix::unistd::{ForkResult, Pid as NixPid, fork, getppid, pipe2, setsid};
 use self::message::{Asked, Said, receive, send};
 use super::freezer::{raise_priority, raise_priority_of_session};
 use super::watchdog::Watchdog;
-use crate::privileges::{self, Role};
 use crate::sys::ids::Pid;
+use crate::sys::privileges;
+use crate::sys::privileges::Role;
 
 /// The name of its processes, as the kernel shows it.
 pub(super) const NAME: &CStr = c"memprof-guard";

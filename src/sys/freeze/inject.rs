@@ -23,9 +23,9 @@ use self::control::{Stop, adopt, ptrace, set_mask, write};
 pub(crate) use self::load::{Functions, LoadError, Loaded, Loading};
 use self::way_back::WayBack;
 use super::registers::{self, NO_CALL, word};
-use crate::proc_dir;
-use crate::residency::{Classifier, proc_maps};
 use crate::sys::ids::Pid;
+use crate::sys::proc_dir;
+use crate::sys::residency::{Classifier, proc_maps};
 
 /// `syscall; ret`.
 const CALL: [u8; 3] = [0x0f, 0x05, 0xc3];

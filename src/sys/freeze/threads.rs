@@ -7,11 +7,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::guard;
-use crate::proc_dir;
-pub(crate) use crate::proc_dir::threads;
-use crate::proc_text;
-use crate::residency::{PROTECTED, has_capabilities};
 use crate::sys::ids::Pid;
+use crate::sys::proc_dir;
+pub(crate) use crate::sys::proc_dir::threads;
+use crate::sys::proc_text;
+use crate::sys::residency::{PROTECTED, has_capabilities};
 use crate::sys::text::printable;
 
 /// The kernel's thread count, including ended threads that are not yet reaped; 0 for a process that is

@@ -9,9 +9,10 @@ use anyhow::{Result, bail};
 use nix::sys::statfs::{CGROUP_SUPER_MAGIC, CGROUP2_SUPER_MAGIC, statfs};
 
 use super::is_own;
-use crate::mounts::{self, Mount};
-use crate::residency::cgroup::{GroupFigures, Version};
 use crate::sys::ids::Pid;
+use crate::sys::mounts;
+use crate::sys::mounts::Mount;
+use crate::sys::residency::cgroup::{GroupFigures, Version};
 
 /// File with the list of processes in a control group's directory.
 const PROCS: &str = "cgroup.procs";

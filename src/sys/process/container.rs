@@ -1,7 +1,7 @@
 //! The container and the pod of a process, from the names of its control groups.
 
-use crate::proc_dir;
 use crate::sys::ids::Pid;
+use crate::sys::proc_dir;
 
 /// Where a process runs, as far as the names of its control groups say.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -5,9 +5,9 @@ use std::io::ErrorKind;
 use nix::errno::Errno;
 
 use super::comm;
-use crate::proc_dir;
-use crate::proc_text;
 use crate::sys::ids::Pid;
+use crate::sys::proc_dir;
+use crate::sys::proc_text;
 use crate::sys::text::printable;
 
 /// The kernel's flag of its own threads, in `/proc/PID/stat`.

@@ -12,8 +12,8 @@ use std::time::{Duration, SystemTime};
 use super::handle_of;
 use super::local::is_local;
 use super::readers::{self, Key};
-use crate::proc_dir;
 use crate::sys::ids::{FileKey, Pid};
+use crate::sys::proc_dir;
 
 /// What the kernel knows of a file.
 #[derive(Clone, Copy, Debug)]

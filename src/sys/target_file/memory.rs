@@ -5,8 +5,8 @@ use std::io;
 
 use super::readers::Key;
 use super::{ReadAt, readers};
-use crate::proc_dir;
 use crate::sys::ids::Pid;
+use crate::sys::proc_dir;
 
 /// The memory of a process; positions are addresses.
 #[derive(Debug)]

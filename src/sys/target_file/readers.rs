@@ -18,7 +18,7 @@ use nix::unistd::Pid as NixPid;
 use super::message::{Answer, Asked, PART, answer_from_bytes, receive, send};
 use super::reader;
 use crate::sys::ids::Pid;
-use crate::{proc_dir, proc_text};
+use crate::sys::{proc_dir, proc_text};
 
 /// After so long a server does not answer, a path leads nowhere, a disk is stuck: a busy one takes a second for a page.
 const PATIENCE_DEVICE: Duration = Duration::from_secs(1);

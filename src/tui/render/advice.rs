@@ -3,8 +3,8 @@
 use ratatui::text::Line;
 
 use crate::profile::Unobserved;
-use crate::screen::state::State;
-use crate::screen::words::percent;
+use crate::tui::state::State;
+use crate::tui::words::percent;
 
 /// Narrower screens have a short form.
 const WIDE: u16 = 78;
@@ -12,7 +12,7 @@ const WIDE: u16 = 78;
 const HIGH: u16 = 18;
 
 /// The advice; empty if most memory has a stack or the view shows changes, which have one, or no stacks.
-pub(in crate::screen) fn lines(state: &State) -> Vec<Line<'static>> {
+pub(in crate::tui) fn lines(state: &State) -> Vec<Line<'static>> {
     let Some(report) = state.shown().filter(|_| !state.view.is_list()) else {
         return Vec::new();
     };

@@ -5,13 +5,13 @@ use ratatui::layout::Rect;
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{RenderDirection, Sparkline};
 
-use crate::measure::{ALLOC_SPACE, INUSE_OBJECTS, INUSE_SPACE};
 use crate::profile::Outcome;
+use crate::profile::measure::{ALLOC_SPACE, INUSE_OBJECTS, INUSE_SPACE};
 use crate::profile::{Agreement, Kind, Profile, Verdict};
-use crate::screen::state::State;
-use crate::screen::theme::Theme;
-use crate::screen::words::{clock, kib, percent, with_margin};
 use crate::sys::text::printable;
+use crate::tui::state::State;
+use crate::tui::theme::Theme;
+use crate::tui::words::{clock, kib, percent, with_margin};
 
 const LIVE: Kind = Kind::Column(INUSE_SPACE);
 const OBJECTS: Kind = Kind::Column(INUSE_OBJECTS);
@@ -24,7 +24,7 @@ const CURVE: u16 = 2;
 
 /// The header's height on a screen of `of` lines. A small screen has no curve, a very small one only
 /// the first line.
-pub(in crate::screen) fn lines(state: &State, of: u16) -> u16 {
+pub(in crate::tui) fn lines(state: &State, of: u16) -> u16 {
     let words = words(state);
     match of {
         18.. => words + CURVE + 1,

@@ -4,13 +4,13 @@ use ratatui::Frame;
 use ratatui::layout::Rect;
 use ratatui::text::Line;
 
-use crate::screen::model::{Model, Pair};
-use crate::screen::rows::{FunctionRow, TreeRow};
-use crate::screen::state::State;
-use crate::screen::view::{Sort, View};
-use crate::screen::words::{change, estimate, figure, percent};
+use crate::profile::tree::{CHAIN, SELF};
 use crate::sys::text::printable;
-use crate::tree::{CHAIN, SELF};
+use crate::tui::model::{Model, Pair};
+use crate::tui::rows::{FunctionRow, TreeRow};
+use crate::tui::state::State;
+use crate::tui::view::{Sort, View};
+use crate::tui::words::{change, estimate, figure, percent};
 
 /// Indentation per level and its maximum, in columns.
 const STEP: usize = 2;

@@ -8,12 +8,12 @@ use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Clear};
 
 use crate::profile::Profile;
-use crate::screen::keys::HELP;
-use crate::screen::state::State;
-use crate::screen::view::Overlay;
-use crate::screen::words::kib;
+use crate::profile::tree::Label;
 use crate::sys::text::printable;
-use crate::tree::Label;
+use crate::tui::keys::HELP;
+use crate::tui::state::State;
+use crate::tui::view::Overlay;
+use crate::tui::words::kib;
 
 /// Maximum number of listed mappings.
 const MOST_MAPPINGS: usize = 200;
@@ -46,7 +46,7 @@ pub(super) fn render(state: &State, frame: &mut Frame<'_>, area: Rect) {
 }
 
 /// The lines of the current overlay.
-pub(in crate::screen) fn lines(state: &State) -> Vec<Line<'static>> {
+pub(in crate::tui) fn lines(state: &State) -> Vec<Line<'static>> {
     match (state.overlay, state.shown()) {
         (Overlay::Help, _) => help(state),
         (Overlay::Details, Some(report)) => details(&report.profile, state),

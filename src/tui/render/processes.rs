@@ -6,11 +6,11 @@ use ratatui::text::Line;
 
 use super::lists::{end_of, is_narrow, row};
 use crate::profile::Kind;
-use crate::screen::list::{Column, Figures, List, Row};
-use crate::screen::state::State;
-use crate::screen::view::View;
-use crate::screen::words::{change, figure, percent};
 use crate::sys::text::printable;
+use crate::tui::list::{Column, Figures, List, Row};
+use crate::tui::state::State;
+use crate::tui::view::View;
+use crate::tui::words::{change, figure, percent};
 
 /// Kinds that have a column beside the chosen one, as far as there is room.
 const FURTHER: [Kind; 6] = [
@@ -31,7 +31,7 @@ const PLACE: usize = 14;
 const GROUP: usize = 30;
 
 /// The kinds that have a column beside the chosen one.
-pub(in crate::screen) fn further_kinds(state: &State) -> Vec<Kind> {
+pub(in crate::tui) fn further_kinds(state: &State) -> Vec<Kind> {
     if is_narrow(state) {
         return Vec::new();
     }

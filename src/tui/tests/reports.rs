@@ -1,7 +1,7 @@
 //! What changes with reports: marks and differences, pauses, losses.
 
 use super::*;
-use crate::screen::marks::MOST_MARKS;
+use crate::tui::marks::MOST_MARKS;
 
 #[test]
 fn changes_since_a_mark() {

@@ -5,12 +5,12 @@ use std::sync::Arc;
 use tokio::sync::oneshot;
 
 use super::Reports;
-use crate::allocations::NamedAllocations;
-use crate::api::{ApiError, Provider};
-use crate::measure::HEAP;
+use crate::code::symbolize::Detail;
+use crate::collect::collector::Command;
+use crate::http::api::{ApiError, Provider};
 use crate::profile::Report;
-use crate::session::collector::Command;
-use crate::symbolize::Detail;
+use crate::profile::allocations::NamedAllocations;
+use crate::profile::measure::HEAP;
 
 impl Reports {
     /// The sampled allocations that are kept now.

@@ -7,16 +7,16 @@ use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 
 use super::{RUN, RUN_SHARE, Reports};
-use crate::aggregate::SampledHeap;
-use crate::api::ApiError;
+use crate::code::symbolize::Detail;
+use crate::collect::aggregate::SampledHeap;
+use crate::collect::collector::{Command, HeapRequest, OwnersRequest, TakenHeap};
 use crate::export::{folded_lines, grown_by};
 use crate::heap::Moment;
 use crate::heap::{ByStack, HeapPages, Joint};
 use crate::heap::{GrownBy, HeapOptions, HeapSnapshot};
+use crate::http::api::ApiError;
 use crate::profile::Report;
 use crate::profile::{LOST_STACK, Profile, Sample};
-use crate::session::collector::{Command, HeapRequest, OwnersRequest, TakenHeap};
-use crate::symbolize::Detail;
 use crate::sys::ids::{Pid, StackId};
 
 impl Reports {

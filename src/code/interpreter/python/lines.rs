@@ -2,12 +2,7 @@
 
 /// The line of an instruction; `None` if the table has none, or ends before it. `at` is its distance from the first
 /// one, in bytes.
-pub(in crate::interpreter) fn line_of(
-    version: u16,
-    table: &[u8],
-    first: u32,
-    at: u32,
-) -> Option<u32> {
+pub(crate) fn line_of(version: u16, table: &[u8], first: u32, at: u32) -> Option<u32> {
     let line = match version {
         ..=9 => by_lnotab(table, first.into(), at.into()),
         10 => by_pairs(table, first.into(), at.into()),

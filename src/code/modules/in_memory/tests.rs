@@ -4,7 +4,7 @@ use std::num::NonZeroUsize;
 use nix::sys::mman::{MapFlags, ProtFlags, mmap, munmap};
 
 use super::*;
-use crate::unwind::{Rule, Table};
+use crate::code::unwind::{Rule, Table};
 
 fn own() -> Pid {
     Pid(std::process::id())

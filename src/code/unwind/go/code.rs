@@ -1,7 +1,7 @@
 //! What the machine code of Go's run time says of the stacks between which it switches.
 
-use crate::elf::u32_at;
-use crate::unwind::rule::{ADDEND_SHIFT, CfaKind, FpKind, OTHER_STACK, Rule};
+use crate::code::elf::u32_at;
+use crate::code::unwind::rule::{ADDEND_SHIFT, CfaKind, FpKind, OTHER_STACK, Rule};
 
 /// A rule from an address on.
 pub type Step = (u64, Rule);

@@ -2,7 +2,7 @@
 
 use iced_x86::{Code, Instruction, OpKind, Register};
 
-use crate::elf::{Elf, u32_at, u64_at};
+use crate::code::elf::{Elf, u32_at, u64_at};
 
 /// Maximum number of cases of a table.
 const MAX_CASES: u64 = 1024;

@@ -10,9 +10,9 @@ use iced_x86::{
 use super::cases::Switch;
 use super::function::{Function, Reached, add};
 use super::state::State;
-use crate::elf::Elf;
-use crate::unwind::rule::Rule;
-use crate::unwind::scan::MAX_SCANNED;
+use crate::code::elf::Elf;
+use crate::code::unwind::rule::Rule;
+use crate::code::unwind::scan::MAX_SCANNED;
 
 /// Maximum number of instructions that are followed in a file, some of them several times, and in a function.
 const MAX_STEPS: usize = 1 << 20;

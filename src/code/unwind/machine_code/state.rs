@@ -4,7 +4,7 @@ use iced_x86::{
     Code, FlowControl, Instruction, InstructionInfoFactory, OpAccess, OpKind, Register,
 };
 
-use crate::unwind::rule::{CfaKind, FpKind, Rule};
+use crate::code::unwind::rule::{CfaKind, FpKind, Rule};
 
 /// Frames are smaller, in bytes.
 const MAX_DEPTH: i32 = 1 << 28;

@@ -2,9 +2,9 @@
 //! and within their errors.
 
 use super::*;
+use crate::probe::wire::{RECORD_FOLLOWS, RECORD_STACK_BITS};
 use crate::profile::{ErrorSum, Parts, UncertainPart};
 use crate::random::Random;
-use crate::wire::{RECORD_FOLLOWS, RECORD_STACK_BITS};
 
 const FIRST: u64 = 1024;
 

@@ -3,8 +3,8 @@
 use prometheus_client::encoding::text::encode;
 use prometheus_client::registry::Registry;
 
-use crate::api::ApiError;
-use crate::api::reply::internal;
+use crate::http::api::ApiError;
+use crate::http::api::reply::internal;
 
 /// The format that the client library writes.
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";

@@ -1,6 +1,6 @@
 use proptest::prelude::*;
 
-use crate::api::{ApiError, RequestParts, Route};
+use crate::http::api::{ApiError, RequestParts, Route};
 
 /// The parsed request, in its `Debug` form.
 fn ask(path: &str, query: &str) -> Result<String, ApiError> {

@@ -5,13 +5,13 @@ use std::collections::{BTreeMap, HashSet};
 use proptest::prelude::*;
 
 use super::*;
+use crate::profile::symbol::{InlinedFunction, Language, Symbol, Symbols};
+use crate::profile::tree::properties::{any_profile, direction};
+use crate::profile::tree::testing::{at, ended, kib, profile, symbols};
+use crate::profile::tree::{Direction, Find, FunctionId, Merge, Naming, Reading, Search, Table};
 use crate::profile::{Frame, Kind, Profile};
 use crate::profile::{Outcome, PartialReason};
-use crate::symbol::{InlinedFunction, Language, Symbol, Symbols};
 use crate::sys::usage::Usage;
-use crate::tree::properties::{any_profile, direction};
-use crate::tree::testing::{at, ended, kib, profile, symbols};
-use crate::tree::{Direction, Find, FunctionId, Merge, Naming, Reading, Search, Table};
 
 /// Names, one of them with functions inlined into it.
 fn names() -> Symbols {

@@ -12,11 +12,11 @@ use nix::unistd::Pid as NixPid;
 
 use super::message::{Asked, Said, receive, send};
 use super::{End, Memprof, Watchdog, holder, reap, userfaults};
-use crate::freeze::counters;
-use crate::freeze::freezer::Freezer;
-use crate::freeze::inject::{Call, CallError, Injector, Returned};
-use crate::freeze::now_ns;
-use crate::freeze::registers::Registers;
+use crate::sys::freeze::counters;
+use crate::sys::freeze::freezer::Freezer;
+use crate::sys::freeze::inject::{Call, CallError, Injector, Returned};
+use crate::sys::freeze::now_ns;
+use crate::sys::freeze::registers::Registers;
 use crate::sys::ids::Pid;
 
 /// The part of the permitted time that is kept for the removal, at most.

@@ -9,10 +9,10 @@ use nix::sys::time::TimeSpec;
 
 use super::message::{Asked, Said, receive, send};
 use super::{Memprof, Watchdog};
-use crate::freeze::freezer::Freezer;
-use crate::freeze::registers::Registers;
-use crate::freeze::threads::state;
-use crate::freeze::{FreezeError, now_ns};
+use crate::sys::freeze::freezer::Freezer;
+use crate::sys::freeze::registers::Registers;
+use crate::sys::freeze::threads::state;
+use crate::sys::freeze::{FreezeError, now_ns};
 use crate::sys::ids::Pid;
 
 /// Stops processes until memprof asks to let them run, or is gone or stopped itself, or the time is up. Returns whether none of

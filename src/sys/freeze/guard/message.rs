@@ -5,13 +5,13 @@ use std::io::{self, Read, Write};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::freeze::registers::Registers;
-use crate::freeze::{FreezeError, FreezeStats};
+use crate::sys::freeze::registers::Registers;
+use crate::sys::freeze::{FreezeError, FreezeStats};
 
 /// What memprof asks of the guard.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(in crate::freeze) enum Asked {
+pub(in crate::sys::freeze) enum Asked {
     /// Stop all threads of these processes, for so many microseconds at most.
     Stop {
         pids: Vec<u32>,
@@ -33,7 +33,7 @@ pub(in crate::freeze) enum Asked {
 /// What the guard answers.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(in crate::freeze) enum Said {
+pub(in crate::sys::freeze) enum Said {
     /// All are stopped until this time at the latest, in ns of `CLOCK_MONOTONIC`.
     Stopped { until: u64 },
     /// Without being asked, before they run: the time is up.
@@ -75,7 +75,7 @@ pub(in crate::freeze) enum Said {
 
 impl Said {
     /// Why this is not the answer that was expected.
-    pub(in crate::freeze) fn unexpected(self) -> String {
+    pub(in crate::sys::freeze) fn unexpected(self) -> String {
         match self {
             Said::Lost(why) => why,
             _ => "memprof's guard gave another answer".to_owned(),
@@ -90,7 +90,7 @@ const MOST: u32 = 1 << 30;
 ///
 /// # Errors
 /// Nobody receives it.
-pub(in crate::freeze) fn send(to: &mut impl Write, what: &impl Serialize) -> io::Result<()> {
+pub(in crate::sys::freeze) fn send(to: &mut impl Write, what: &impl Serialize) -> io::Result<()> {
     let mut bytes = vec![0; 4];
     serde_json::to_writer(&mut bytes, what)?;
     let len = u32::try_from(bytes.len() - 4).map_err(io::Error::other)?;
@@ -103,7 +103,7 @@ pub(in crate::freeze) fn send(to: &mut impl Write, what: &impl Serialize) -> io:
 ///
 /// # Errors
 /// The other side is gone, or does not speak as expected.
-pub(in crate::freeze) fn receive<T: DeserializeOwned>(from: &mut impl Read) -> io::Result<T> {
+pub(in crate::sys::freeze) fn receive<T: DeserializeOwned>(from: &mut impl Read) -> io::Result<T> {
     let mut len = [0; 4];
     from.read_exact(&mut len)?;
     let len = u32::from_le_bytes(len);

@@ -9,12 +9,12 @@ use std::time::{Duration, Instant};
 use nix::time::{ClockId, clock_gettime};
 
 use super::Watchdog;
-use crate::freeze::inject::{Call, CallError, Injector};
-use crate::freeze::threads::{pause, state, threads};
-use crate::freeze::tracees::Tracees;
-use crate::proc_dir;
-use crate::proc_text;
+use crate::sys::freeze::inject::{Call, CallError, Injector};
+use crate::sys::freeze::threads::{pause, state, threads};
+use crate::sys::freeze::tracees::Tracees;
 use crate::sys::ids::Pid;
+use crate::sys::proc_dir;
+use crate::sys::proc_text;
 
 /// The least time for which a thread may be stopped for this: it takes less than a millisecond.
 pub(super) const LEAST: Duration = Duration::from_millis(10);

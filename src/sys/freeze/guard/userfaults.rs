@@ -4,8 +4,8 @@
 use std::fs;
 use std::path::Path;
 
-use crate::proc_dir;
 use crate::sys::ids::Pid;
+use crate::sys::proc_dir;
 
 /// `UFFD_FEATURE_EVENT_FORK`.
 const HEARS_FORKS: u64 = 1 << 1;

@@ -7,9 +7,9 @@ use std::{fs, io, thread};
 use nix::sys::uio::{RemoteIoVec, process_vm_writev};
 use nix::unistd::Pid;
 
-use crate::freeze::threads;
-use crate::freeze::watchdog::Watchdog;
-use crate::privileges;
+use crate::sys::freeze::threads;
+use crate::sys::freeze::watchdog::Watchdog;
+use crate::sys::privileges;
 
 const PTRACE_SETSIGMASK: libc::c_uint = 0x420b;
 
@@ -45,7 +45,7 @@ pub(super) enum Stop {
 }
 
 /// How long is waited for a thread that makes a call.
-pub(in crate::freeze) struct Waiting<'a> {
+pub(in crate::sys::freeze) struct Waiting<'a> {
     end: Instant,
     watchdog: &'a mut Watchdog,
     /// Lets the other threads run.
@@ -56,7 +56,7 @@ pub(in crate::freeze) struct Waiting<'a> {
 
 impl<'a> Waiting<'a> {
     /// Until `end`, and longer once the other threads run, which the call may be waiting for.
-    pub(in crate::freeze) fn new(
+    pub(in crate::sys::freeze) fn new(
         end: Instant,
         watchdog: &'a mut Watchdog,
         others: &'a mut dyn FnMut(i32),

@@ -7,8 +7,8 @@ use super::control::ptrace;
 use super::seccomp::{Entry, Filters};
 use super::way_back::WayBack;
 use super::{Call, Injector, SIGRETURN, Stopped};
-use crate::freeze::registers::{NO_CALL, word};
-use crate::proc_text;
+use crate::sys::freeze::registers::{NO_CALL, word};
+use crate::sys::proc_text;
 
 /// The code segment of 64-bit programs.
 const USER_CODE: u64 = 0x33;

@@ -13,8 +13,9 @@ use super::way_back::{WayBack, signal_frame};
 use super::{
     ALL_BLOCKED, ARGS, Call, Injector, NT_X86_XSTATE, SYSCALL, Stopped, harm, settle, sleeps,
 };
-use crate::freeze::registers::{self, NO_CALL, word};
-use crate::freeze::watchdog::Watchdog;
+use crate::sys::freeze::registers;
+use crate::sys::freeze::registers::{NO_CALL, word};
+use crate::sys::freeze::watchdog::Watchdog;
 
 /// Flags of the processor that functions expect to be clear: a single step, the direction, checks of alignment.
 const CLEAR: u64 = 1 << 8 | 1 << 10 | 1 << 18;
@@ -100,7 +101,7 @@ impl Injector {
     ///
     /// # Errors
     /// It was not loaded, or that is not known yet.
-    pub(in crate::freeze) fn load(
+    pub(in crate::sys::freeze) fn load(
         &self,
         tid: i32,
         what: &Loading<'_>,

@@ -8,7 +8,7 @@ use super::control::write;
 use super::load::Loading;
 use super::stub::{Job, PREFIX, code};
 use super::{Call, Injector};
-use crate::residency::proc_maps;
+use crate::sys::residency::proc_maps;
 
 /// Room for the code, in bytes: a page on every x86-64.
 const CODE: u64 = 4096;
@@ -214,7 +214,7 @@ mod tests {
         let maps = proc_maps::parse(&maps).unwrap();
         for (n, room) in rooms.iter().enumerate() {
             assert!(room.at % CODE == 0 && room.stack() < END);
-            let near = |vma: &crate::residency::Vma| {
+            let near = |vma: &crate::sys::residency::Vma| {
                 vma.start.0 < room.stack() + MARGIN / 2 && room.at < vma.end.0 + MARGIN / 2
             };
             assert!(!maps.iter().any(near), "{room:?}");

@@ -8,7 +8,7 @@ use std::io;
 
 use super::control::ptrace;
 use super::{ARGS, SYSCALL};
-use crate::freeze::registers::word;
+use crate::sys::freeze::registers::word;
 
 const PTRACE_SECCOMP_GET_FILTER: libc::c_uint = 0x420c;
 /// Maximum number of instructions of one filter.

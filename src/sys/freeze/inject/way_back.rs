@@ -4,7 +4,7 @@
 use std::arch::x86_64::{__cpuid_count, __get_cpuid_max};
 
 use super::{ALL_BLOCKED, Injector, SYSCALL, Stopped};
-use crate::freeze::registers::{NO_CALL, word};
+use crate::sys::freeze::registers::{NO_CALL, word};
 
 /// Bytes below the stack pointer that belong to the running function.
 const RED_ZONE: u64 = 128;

@@ -31,9 +31,9 @@ use super::proc_maps;
 use super::scan::Pages;
 use super::smaps;
 use super::vma::{Backing, Vma};
-use crate::proc_dir;
 use crate::sys::ids::Pid;
 use crate::sys::kernel_figures::KernelFigures;
+use crate::sys::proc_dir;
 
 /// Time limit for the read to block, in ms.
 const BEGIN: u16 = 1000;
@@ -315,7 +315,7 @@ mod tests {
     use std::process::{Command, Stdio};
 
     use super::*;
-    use crate::residency::{Method, Scanner, add_run, figures};
+    use crate::sys::residency::{Method, Scanner, add_run, figures};
     use crate::sys::usage::Usage;
 
     /// The memory of the kept address space: by the page scan, and by the kernel's figures.

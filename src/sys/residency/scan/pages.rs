@@ -4,14 +4,15 @@ use std::ops::Range;
 use std::time::Duration;
 
 use super::Scanner;
-use crate::residency::error::Result;
-use crate::residency::ioctl::{
+use crate::sys::residency::error::Result;
+use crate::sys::residency::ioctl::{
     PAGE_IS_FILE, PAGE_IS_HUGE, PAGE_IS_PFNZERO, PAGE_IS_SWAPPED, Region,
 };
-use crate::residency::page::{PageKind, PageRun};
-use crate::residency::pagemap::{self, Entry};
-use crate::residency::policy::{FileRule, OtherRule, Policy};
-use crate::residency::runs::Runs;
+use crate::sys::residency::page::{PageKind, PageRun};
+use crate::sys::residency::pagemap;
+use crate::sys::residency::pagemap::Entry;
+use crate::sys::residency::policy::{FileRule, OtherRule, Policy};
+use crate::sys::residency::runs::Runs;
 
 /// Zero entries, to skip many absent pages with one comparison.
 static HOLE: [u64; 512] = [0; 512];
@@ -178,10 +179,10 @@ fn known_file(policy: Policy) -> Option<PageKind> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::residency::own_memory::OwnMemory;
-    use crate::residency::scan::Method;
-    use crate::residency::vma::{Backing, Perms, Vma};
     use crate::sys::ids::{Addr, Pid};
+    use crate::sys::residency::own_memory::OwnMemory;
+    use crate::sys::residency::scan::Method;
+    use crate::sys::residency::vma::{Backing, Perms, Vma};
 
     /// Kernels before 6.16 do not mark the huge zero page; checking every huge page finds it.
     #[test]
@@ -216,7 +217,7 @@ mod tests {
             let region = Region {
                 start: own.start(),
                 end: own.start() + LEN,
-                categories: PAGE_IS_HUGE | crate::residency::ioctl::PAGE_IS_PRESENT,
+                categories: PAGE_IS_HUGE | crate::sys::residency::ioctl::PAGE_IS_PRESENT,
             };
             for (verify, bytes) in [(false, LEN), (true, 0)] {
                 scanner.verify_huge = verify;

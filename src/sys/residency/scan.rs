@@ -23,8 +23,8 @@ use super::runs::Runs;
 use super::sparse::Sparse;
 use super::throttle::{Pace, Throttle};
 use super::vma::Vma;
-use crate::proc_dir;
 use crate::sys::ids::Pid;
+use crate::sys::proc_dir;
 
 mod group;
 mod pages;
@@ -407,7 +407,10 @@ mod tests {
     #[test]
     fn one_that_is_to_hurry_gives_up_in_time() {
         let own = Pid(std::process::id());
-        let vmas = crate::residency::proc_maps::read(own, &mut crate::residency::Classifier::new());
+        let vmas = crate::sys::residency::proc_maps::read(
+            own,
+            &mut crate::sys::residency::Classifier::new(),
+        );
         let vmas = vmas.unwrap();
         for method in [Method::Ioctl, Method::Pagemap] {
             let mut scanner = Scanner::open(own, method).unwrap();

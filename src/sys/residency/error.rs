@@ -2,8 +2,8 @@
 
 use std::io;
 
-use crate::mmap_lock;
 use crate::sys::ids::Pid;
+use crate::sys::mmap_lock;
 
 /// The remedy for lacking access to another user's process.
 const LOOKING: &str = "run memprof as root or with CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH (`memprof doctor` \

@@ -1,9 +1,9 @@
 //! Scans neighbouring mappings as one range and splits its runs by mapping: with ten thousand mappings,
 //! one system call each would take longer than their pages.
 
-use crate::residency::page::PageRun;
-use crate::residency::policy::Policy;
-use crate::residency::vma::Vma;
+use crate::sys::residency::page::PageRun;
+use crate::sys::residency::policy::Policy;
+use crate::sys::residency::vma::Vma;
 
 /// The number of mappings, from the first one on, that can be scanned as one range: they have the same
 /// policy, are in order with gaps of at most `gap` bytes, and none of them is `alone`.
@@ -57,9 +57,9 @@ impl<'v, F: FnMut(usize, PageRun)> Cut<'v, F> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::residency::page::PageKind;
-    use crate::residency::proc_maps;
     use crate::sys::ids::Addr;
+    use crate::sys::residency::page::PageKind;
+    use crate::sys::residency::proc_maps;
 
     fn vmas(text: &[&str]) -> Vec<Vma> {
         proc_maps::parse(text.join("\n").as_bytes()).unwrap()

@@ -7,9 +7,9 @@
 use super::error::{Error, Result, readable};
 use super::smaps;
 use super::vma::Vma;
-use crate::proc_dir;
 use crate::sys::ids::Pid;
 use crate::sys::kernel_figures::KernelFigures;
+use crate::sys::proc_dir;
 
 /// Memory counters of `/proc/PID/status`, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -49,12 +49,12 @@ pub fn read(pid: Pid) -> Result<KernelFigures> {
 ///
 /// ```
 /// use memprof::sys::ids::Pid;
-/// use memprof::residency::figures;
+/// use memprof::sys::residency::figures;
 ///
 /// let own = figures::counters(Pid(std::process::id()))?;
 /// assert!(own.rss_anon > 0);
 /// assert_eq!(own.resident(), own.rss_anon + own.rss_shmem);
-/// # Ok::<(), memprof::residency::Error>(())
+/// # Ok::<(), memprof::sys::residency::Error>(())
 /// ```
 pub fn counters(pid: Pid) -> Result<KernelFigures> {
     let status = status(pid)?;
@@ -157,7 +157,7 @@ pub(crate) fn kib(text: &str, name: &str) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::residency::proc_maps;
+    use crate::sys::residency::proc_maps;
     use proptest::prelude::*;
 
     const STATUS: &str = "Name:\tRssAnon: 5 kB\nState:\tT (stopped)\nVmHWM:\t    1900 kB\n\

@@ -8,8 +8,8 @@ use std::io::{self, Read};
 use std::time::{Duration, Instant};
 
 use super::error::{Error, Result};
-use crate::proc_dir;
 use crate::sys::ids::Pid;
+use crate::sys::proc_dir;
 
 /// Time after which the next gap between two holds of the lock gets a pause.
 const STRETCH: Duration = Duration::from_millis(1);

@@ -14,8 +14,8 @@ use super::error::{Error, Result, readable};
 use super::proc_maps;
 use super::throttle::ThrottledFile;
 use super::vma::Vma;
-use crate::proc_dir;
 use crate::sys::ids::Pid;
+use crate::sys::proc_dir;
 
 /// Longest line that is parsed, in bytes; the rest of a longer line is skipped. A path has at most 4 KiB,
 /// or 16 KiB escaped.

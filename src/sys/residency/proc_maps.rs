@@ -9,8 +9,8 @@ use super::classify::Classifier;
 use super::error::{Error, Result};
 use super::throttle::ThrottledFile;
 use super::vma::{Backing, Perms, Vma};
-use crate::proc_dir;
 use crate::sys::ids::{Addr, Pid};
+use crate::sys::proc_dir;
 
 /// Reads the mappings of `pid`, in address order, each with its [`Backing`] determined.
 ///
@@ -98,14 +98,14 @@ fn text<F: Read>(pid: Pid, open: fn(Pid, &str) -> std::io::Result<F>) -> Result<
 /// # Examples
 ///
 /// ```
-/// use memprof::residency::proc_maps;
+/// use memprof::sys::residency::proc_maps;
 ///
 /// let text = b"55d0c0000000-55d0c0021000 rw-p 00000000 00:00 0    [heap]\n";
 /// let heap = &proc_maps::parse(text)?[0];
 /// assert_eq!((heap.len(), heap.label()), (0x21000, "[heap]"));
 /// assert_eq!(heap.perms.to_string(), "rw-p");
 /// assert!(proc_maps::parse(b"not a mapping\n").is_err());
-/// # Ok::<(), memprof::residency::Error>(())
+/// # Ok::<(), memprof::sys::residency::Error>(())
 /// ```
 pub fn parse(text: &[u8]) -> Result<Vec<Vma>> {
     text.split(|&b| b == b'\n')

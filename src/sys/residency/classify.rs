@@ -18,10 +18,10 @@ use std::path::{Path, PathBuf};
 use super::inode::{Dev, huge_page_shifts, memfd_dev, stat_node};
 use super::proc_maps::DELETED;
 use super::vma::{Backing, Vma};
-use crate::mounts;
-use crate::proc_dir;
 use crate::sys::ids::Pid;
-use crate::target_file::{about, about_path, file_system_at, find_in, root_of};
+use crate::sys::mounts;
+use crate::sys::proc_dir;
+use crate::sys::target_file::{about, about_path, file_system_at, find_in, root_of};
 
 /// Maximum number of cached (device, inode) pairs; beyond it the cache is cleared.
 const CACHE_LIMIT: usize = 65_536;
@@ -247,7 +247,7 @@ mod tests {
         use std::os::unix::fs::MetadataExt;
         let ino = file.metadata().unwrap().ino();
         let own = Pid(std::process::id());
-        let vmas = crate::residency::proc_maps::read(own, &mut Classifier::new()).unwrap();
+        let vmas = crate::sys::residency::proc_maps::read(own, &mut Classifier::new()).unwrap();
         let vma = vmas.into_iter().find(|vma| vma.ino == ino).unwrap();
         (vma.name, vma.deleted)
     }

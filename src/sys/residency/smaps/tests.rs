@@ -1,5 +1,5 @@
 use super::*;
-use crate::residency::figures;
+use crate::sys::residency::figures;
 use proptest::prelude::*;
 
 const FIELDS: &str = "Size:                132 kB\nKernelPageSize:        4 kB\n\
@@ -37,7 +37,7 @@ fn a_mapping_and_its_figures() {
     assert_eq!((guard.guarded, guard.grows_down), (true, false));
     let at_fork = [stack, guard, wiped].map(|region| region.at_fork);
     assert_eq!(at_fork, [AtFork::Shared, AtFork::LeftOut, AtFork::Wiped]);
-    assert_eq!(guard.vma.perms, crate::residency::Perms::default());
+    assert_eq!(guard.vma.perms, crate::sys::residency::Perms::default());
 }
 
 #[test]

@@ -7,13 +7,14 @@ use std::os::unix::fs::FileExt;
 use std::time::Duration;
 
 use super::{Category, named_as_library};
-use crate::proc_dir;
-use crate::residency::classify::named_deleted;
-use crate::residency::page::page_size;
-use crate::residency::proc_maps::DELETED;
-use crate::residency::threads::{self, Threads};
-use crate::residency::vma::{Backing, Perms, Vma};
 use crate::sys::ids::Pid;
+use crate::sys::proc_dir;
+use crate::sys::residency::classify::named_deleted;
+use crate::sys::residency::page::page_size;
+use crate::sys::residency::proc_maps::DELETED;
+use crate::sys::residency::threads;
+use crate::sys::residency::threads::Threads;
+use crate::sys::residency::vma::{Backing, Perms, Vma};
 
 /// The category of a mapping, which may also decide that of the mapping below it.
 #[derive(Clone, Copy, Debug)]
@@ -227,7 +228,7 @@ fn shared(name: &str, deleted: bool) -> Category {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::residency::{Classifier, proc_maps};
+    use crate::sys::residency::{Classifier, proc_maps};
 
     /// The category of the mapping of this process that contains an address, and those of its neighbours.
     fn around(address: u64) -> Vec<Category> {

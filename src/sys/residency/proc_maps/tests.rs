@@ -1,5 +1,5 @@
 use super::*;
-use crate::residency::vma::VmaKind;
+use crate::sys::residency::vma::VmaKind;
 use proptest::prelude::*;
 
 fn one(line: &str) -> Vma {
