@@ -17,7 +17,6 @@ use memprof::http::api::{Api, ApiOptions, BoxFuture, Provider, RequestParts, Rou
 use memprof::profile::symbol::{Function, Language, Symbol, Symbols};
 use memprof::profile::*;
 use memprof::sys::ids::Pid;
-
 use memprof::sys::usage::Usage;
 use random::Random;
 use report::{module, profile};

@@ -40,7 +40,8 @@ use std::cell::{Cell, RefCell};
 use std::collections::{BTreeSet, VecDeque};
 use std::os::fd::{AsFd, RawFd};
 use std::rc::Rc;
-use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
+use std::sync::atomic::AtomicU32;
+use std::sync::atomic::Ordering::SeqCst;
 
 use anyhow::{Context, Result};
 use libbpf_rs::{AsRawLibbpf, Link, MapCore, RingBuffer, libbpf_sys};

@@ -11,7 +11,6 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use ::memprof::sys::residency::figures;
-
 use common::Reply;
 use common::cgroup::Group;
 use common::memprof::{BINARY, Memprof};

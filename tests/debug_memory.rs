@@ -7,6 +7,8 @@ mod common;
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use nix::ifaddrs::getifaddrs;
+
 use common::process::stop;
 use common::skip::skip;
 use common::workload::{Workload, program};
@@ -15,7 +17,6 @@ use memprof::http::server::ServerOptions;
 use memprof::profile::Report;
 use memprof::sys::ids::Pid;
 use memprof::sys::residency::figures;
-use nix::ifaddrs::getifaddrs;
 
 /// A report whose target is these processes.
 fn of(pids: &[Pid]) -> Fixed {

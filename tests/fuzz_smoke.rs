@@ -13,8 +13,7 @@ use std::fs;
 use std::io;
 use std::time::{Duration, Instant};
 
-use memprof::export;
-use memprof::export::ExportOptions;
+use memprof::export::{self, ExportOptions};
 use memprof::http::exporters::EXPORTERS;
 use memprof::profile::Report;
 use random::Random;

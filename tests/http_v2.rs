@@ -9,25 +9,23 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
+use serde_json::{Value, json};
+
+use common::document::{check, schema};
+use common::{Fixed, Reply, Server, at, kib, report};
 use memprof::collect::{LastScan, ProviderError, Status};
-use memprof::heap::{Heap, OtherRow, Row, SizeClass, What};
-use memprof::heap::{HeapOptions, HeapSnapshot};
+use memprof::heap::{Heap, HeapOptions, HeapSnapshot, OtherRow, Row, SizeClass, What};
 use memprof::http::api::{ApiError, BoxFuture, Method, Provider, ROUTES};
 use memprof::http::server::{ServerOptions, Token};
-use memprof::profile::Report;
 use memprof::profile::symbol::{InlinedFunction, Language, Symbol};
 use memprof::profile::{
     CachedFile, Frame, FreezeOutcome, KnownPath, MappedBytes, Mapping, PathFrom, Places, Profile,
-    Sample,
+    Report, Sample,
 };
 use memprof::sys::file_id::FileId;
 use memprof::sys::freeze::Freeze;
 use memprof::sys::ids::Pid;
 use memprof::sys::residency::Category;
-use serde_json::{Value, json};
-
-use common::document::{check, schema};
-use common::{Fixed, Reply, Server, at, kib, report};
 
 const DOCUMENT: &str = "/openapi/memprof-v2.json";
 

@@ -9,21 +9,17 @@ use clap::ValueEnum;
 use crate::code::allocators::ExactOptions;
 use crate::code::debuginfod::Wish;
 use crate::code::interpreter::Wanted;
-use crate::export::push;
-use crate::export::{ExportOptions, Exporter};
-use crate::heap::At;
-use crate::heap::SnapshotOptions;
+use crate::export::{ExportOptions, Exporter, push};
+use crate::heap::{At, SnapshotOptions};
 use crate::http::server::Listen;
-use crate::probe::source;
-use crate::probe::source::Source;
+use crate::probe::source::{self, Source};
 use crate::probe::{FRAME_LIMITS, Stacks, Unwind};
 use crate::profile::allocations::Filter;
 use crate::profile::gate::Gate;
 use crate::profile::measure::HEAP;
 use crate::sys::breakdown::Show;
 use crate::sys::freeze::{Freeze, MAX_FREEZE};
-use crate::sys::process::ProcessTarget;
-use crate::sys::process::Selector;
+use crate::sys::process::{ProcessTarget, Selector};
 use crate::tui::ScreenOptions;
 
 /// Configuration of a profiling session.

@@ -7,11 +7,10 @@ use anyhow::{Context, Result, anyhow};
 use serde::Serialize;
 
 use crate::app::config::{ByStackConfig, Config, HeapConfig, HeapFormat, HeapSampling, HeapTarget};
-use crate::app::session::by_stack;
-use crate::app::session::held;
-use crate::heap::{At, Moment};
-use crate::heap::{ByStack, Heap, measure, measure_exiting};
-use crate::heap::{GrownBy, HeapOptions, HeapSnapshot};
+use crate::app::session::{by_stack, held};
+use crate::heap::{
+    At, ByStack, GrownBy, Heap, HeapOptions, HeapSnapshot, Moment, measure, measure_exiting,
+};
 use crate::http::write_heap_html;
 use crate::profile::measure::TEMPORARY;
 use crate::sys::ids::Pid;

@@ -24,8 +24,7 @@ use serde::Serialize;
 pub use self::servers::{Servers, Wish};
 use crate::code::symbolize::fetch::{BuildId, Fetch, Wanted};
 use crate::sys::priority;
-use crate::sys::privileges;
-use crate::sys::privileges::Role;
+use crate::sys::privileges::{self, Role};
 use client::{Answer, Client};
 
 /// Capacity of the queue of files that are wanted.

@@ -30,8 +30,7 @@ use self::waiting::{Forgotten, Waiting};
 use crate::code::modules::{AddressMap, ModuleTable};
 use crate::profile::{Frame, FunctionName, Origin};
 use crate::sys::clock;
-use crate::sys::ids::MmId;
-use crate::sys::ids::Pid;
+use crate::sys::ids::{MmId, Pid};
 use crate::sys::target_file::{ReadAt, TargetFile};
 
 /// What the names of all processes' code may take, in bytes.

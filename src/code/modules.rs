@@ -25,11 +25,10 @@ use crate::code::elf::Segment;
 use crate::profile::symbol::Language;
 use crate::profile::{Frame, FunctionName, FunctionRoom, Functions, Module, ModuleId, Origin};
 use crate::sys::ids::Pid;
-use crate::sys::mmap_lock;
-use crate::sys::proc_dir;
 use crate::sys::residency::ThrottledFile;
 use crate::sys::run_name::base_name;
 use crate::sys::target_file::{FileTree, TargetFile, TreeId, about_path};
+use crate::sys::{mmap_lock, proc_dir};
 
 pub use self::moved::MovedCode;
 pub use self::open::open_regular;

@@ -44,8 +44,7 @@ pub(crate) use self::symtab::lookup;
 use crate::profile::symbol::{Function, Language, Symbol, Symbols, UnknownReason};
 use crate::profile::{Frame, FrameKind, JIT, Module, ModuleId};
 use crate::sys::priority;
-use crate::sys::privileges;
-use crate::sys::privileges::Role;
+use crate::sys::privileges::{self, Role};
 
 /// Length of the request queue.
 const QUEUE: usize = 8;

@@ -9,8 +9,7 @@ use crate::code::modules::ModuleTable;
 use crate::probe::event::{FunctionKey, FunctionNumber, FunctionSeen, LineTable};
 use crate::profile::{Frame, FunctionName, Origin};
 use crate::sys::ids::{Addr, Pid};
-use crate::sys::mmap_lock;
-use crate::sys::proc_dir;
+use crate::sys::{mmap_lock, proc_dir};
 
 /// Maximum size of a function's table of lines, in bytes. Those of large modules have tens of thousands.
 const MAX_LINES: u64 = 1 << 20;

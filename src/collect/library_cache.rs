@@ -54,8 +54,9 @@ fn parse(bytes: &[u8]) -> Vec<(OsString, PathBuf)> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use proptest::prelude::*;
+
+    use super::*;
 
     fn cache(entries: u32) -> Vec<u8> {
         let mut bytes = b"something older".to_vec();

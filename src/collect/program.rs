@@ -16,8 +16,7 @@ use crate::code::elf::Elf;
 use crate::code::modules::open_regular;
 use crate::sys::ids::Pid;
 use crate::sys::proc_dir;
-use crate::sys::target_file;
-use crate::sys::target_file::{About, about, about_path};
+use crate::sys::target_file::{self, About, about, about_path};
 
 /// Where loaders search last.
 const DIRECTORIES: [&str; 5] = ["/lib64", "/usr/lib64", "/lib", "/usr/lib", "/usr/local/lib"];

@@ -20,10 +20,8 @@ pub use self::copies::{Copier, Copies};
 use self::nearest::neighbour_window;
 use self::record::Record;
 use self::sampled::{By, Sampled};
-
 use crate::probe::source::Totals;
-use crate::probe::source::resident_pages::Chunk;
-use crate::probe::source::resident_pages::PageLedger;
+use crate::probe::source::resident_pages::{Chunk, PageLedger};
 use crate::probe::wire::{CHUNK_PAGES, STACK_LOST, STACK_NONE, STACK_UNRECORDED, STACK_UNWALKED};
 use crate::profile::measure::PSS;
 use crate::profile::{Amounts, MappedBytes, Unobserved};

@@ -18,20 +18,17 @@ pub use live::{Live, LiveSample};
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
-use history::History;
-
 use crate::probe::event::{SampleFreed, SampledAllocation};
 use crate::probe::source::Totals;
 use crate::probe::wire;
-use crate::profile::Estimate;
-use crate::profile::measure::TEMPORARY;
 use crate::profile::measure::{
-    ALLOC_OBJECTS, ALLOC_SPACE, ColumnId, INUSE_OBJECTS, INUSE_SPACE, TEMPORARY_OBJECTS,
+    ALLOC_OBJECTS, ALLOC_SPACE, ColumnId, INUSE_OBJECTS, INUSE_SPACE, TEMPORARY, TEMPORARY_OBJECTS,
     TEMPORARY_SPACE,
 };
-use crate::profile::{Amounts, Losses};
+use crate::profile::{Amounts, Estimate, Losses};
 use crate::sys::ids::{MmId, StackId};
 use freed::Freed;
+use history::History;
 
 /// Maximum number of live samples of all processes, about 60 bytes each. A process that has its share of them may keep no
 /// more, so the true maximum is twice that.

@@ -12,8 +12,7 @@ use crate::code::jit::Renamed;
 use crate::code::modules::ModuleTable;
 use crate::collect::functions::FunctionTable;
 use crate::probe::event::{FunctionNumber, Place, StackSeen};
-use crate::profile::{Frame, FrameKind, Stack};
-use crate::profile::{Outcome, PartialReason};
+use crate::profile::{Frame, FrameKind, Outcome, PartialReason, Stack};
 use crate::sys::ids::{MmId, StackId};
 
 /// Maximum number of stacks of which only some parts have arrived. The probe sends the parts of a stack without a

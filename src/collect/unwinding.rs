@@ -20,12 +20,11 @@ use crate::collect::publish::{Publisher, Registered};
 use crate::probe::event::CodeSeen;
 use crate::probe::{Probe, TableMaps};
 use crate::profile::Losses;
-use crate::sys::console;
 use crate::sys::ids::{Addr, MmId, Pid};
-use crate::sys::proc_dir;
 use crate::sys::residency::page_size;
 use crate::sys::target_file::TargetFile;
 use crate::sys::text::printable;
+use crate::sys::{console, proc_dir};
 
 /// How long a command waits for the tables of its code, at most, so that its first stacks are complete. A
 /// compiler's libraries take a second; on a busy machine, or in an unoptimised build, more than ten.

@@ -12,11 +12,10 @@ use std::cmp::Reverse;
 use std::io::{self, Write};
 
 use super::{ExportOptions, Exporter, Supports, cells};
-use crate::profile::Profile;
-use crate::profile::Report;
 use crate::profile::measure::Unit;
 use crate::profile::symbol::Symbols;
 use crate::profile::tree::{Category, Label, Table};
+use crate::profile::{Profile, Report};
 use crate::sys::text::printable;
 
 pub(super) const FORMAT: Exporter = Exporter {

@@ -9,12 +9,11 @@ use std::collections::HashMap;
 use std::io::{self, Write};
 
 use super::{ExportOptions, Exporter, Supports};
-use crate::profile::Amounts;
-use crate::profile::Report;
 use crate::profile::measure::{
     ALLOC_OBJECTS, ALLOC_SPACE, INUSE_OBJECTS, INUSE_SPACE, TEMPORARY_OBJECTS, TEMPORARY_SPACE,
 };
 use crate::profile::tree::{Direction, Label, Merge, Naming, Paths};
+use crate::profile::{Amounts, Report};
 use crate::sys::text::printable;
 
 pub(super) const FORMAT: Exporter = Exporter {

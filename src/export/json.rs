@@ -7,9 +7,8 @@ use std::io::{self, Write};
 use serde::Serialize;
 
 use super::{ExportOptions, Exporter, Supports};
-use crate::profile::Report;
 use crate::profile::tree::{Code, Descent, Direction, Label, Merge, Naming, Paths};
-use crate::profile::{Amounts, Profile};
+use crate::profile::{Amounts, Profile, Report};
 
 /// Bytes in a KiB.
 const KIB: u64 = 1024;

@@ -4,9 +4,8 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::{Exporter, FORMATS};
-use crate::profile::Report;
 use crate::profile::tree::Direction;
-use crate::profile::{Frames, Kind};
+use crate::profile::{Frames, Kind, Report};
 
 /// What to export and how. The default is the complete report with the format's own defaults.
 #[derive(Clone, Debug, Default)]

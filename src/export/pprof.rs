@@ -33,11 +33,10 @@ use self::strings::Strings;
 use super::mappings::{Known, Mapping, Mappings};
 use super::rows::{self, Place};
 use super::{ExportOptions, Exporter, Supports};
-use crate::profile::Report;
 use crate::profile::measure::Unit;
 use crate::profile::symbol::Location;
 use crate::profile::tree::{Label, Merge, frame_label};
-use crate::profile::{Amounts, Frame, Kind, Profile};
+use crate::profile::{Amounts, Frame, Kind, Profile, Report};
 use crate::sys::kernel_figures::KernelFigures;
 
 /// The value types of resident bytes; the first one is the default.

@@ -15,12 +15,11 @@ use serde::{Serialize, Serializer};
 
 use self::parts::{Each, Ended, Files, NotObserved, OtherStacks, Processes, StackNumbers};
 use super::{ExportOptions, Exporter, Supports};
-use crate::profile;
-use crate::profile::Report;
 use crate::profile::measure::Measure;
-use crate::profile::saved;
 use crate::profile::symbol::{Function, Location, Symbol, Symbols};
-use crate::profile::{Amounts, Frame, FrameKind, Kind, Origin, Profile, TargetInfo};
+use crate::profile::{
+    self, Amounts, Frame, FrameKind, Kind, Origin, Profile, Report, TargetInfo, saved,
+};
 use crate::sys::kernel_figures::KernelFigures;
 
 pub(super) const FORMAT: Exporter = Exporter {

@@ -9,8 +9,7 @@ use std::io::{self, Write};
 
 use super::cells;
 use super::csv::Cells;
-use crate::profile::Report;
-use crate::profile::StackSizes;
+use crate::profile::{Report, StackSizes};
 
 /// Writes the histogram. `report` has the names of the stacks.
 ///

@@ -11,11 +11,9 @@ use std::io::{self, Write};
 use serde::{Serialize, Serializer};
 
 use super::{ExportOptions, Exporter, Supports};
-use crate::profile::PartialReason;
-use crate::profile::Report;
 use crate::profile::measure::Unit;
 use crate::profile::tree::{Label, Merge, frame_label};
-use crate::profile::{Amounts, Frame, Kind, Profile, Stack};
+use crate::profile::{Amounts, Frame, Kind, PartialReason, Profile, Report, Stack};
 use crate::sys::text::printable;
 
 pub(super) const FORMAT: Exporter = Exporter {

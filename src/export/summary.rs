@@ -5,11 +5,10 @@ use std::cmp::Reverse;
 use std::io::{self, Write};
 
 use super::clean::readable;
-use crate::profile::Report;
 use crate::profile::measure::{INUSE_SPACE, Unit};
 use crate::profile::tree::{Category, Label, Table, TableRow};
 use crate::profile::{
-    Agreement, CgroupMemory, FreezeOutcome, Kind, Margin, OomKills, Profile, Verdict,
+    Agreement, CgroupMemory, FreezeOutcome, Kind, Margin, OomKills, Profile, Report, Verdict,
 };
 use crate::sys::residency::cgroup::GroupFigures;
 use crate::sys::text::printable;

@@ -17,10 +17,9 @@ use self::colour::Colours;
 use self::frame::{CHAR_WIDTH, FRAME_HEIGHT, Frame, amount};
 use super::names::NameTree;
 use super::{ExportOptions, Exporter, Supports};
-use crate::profile::Report;
 use crate::profile::measure::Unit;
 use crate::profile::tree::{Direction, Row};
-use crate::profile::{Kind, Margin};
+use crate::profile::{Kind, Margin, Report};
 use crate::sys::text::printable;
 
 /// Room on either side of the heading for buttons, in pixels.

@@ -2,10 +2,9 @@
 
 use super::ExportOptions;
 use super::testing::{report, written, written_with};
-use crate::profile::Kind;
-use crate::profile::Report;
 use crate::profile::measure::{ALLOC_OBJECTS, ALLOC_SPACE, INUSE_OBJECTS, INUSE_SPACE};
 use crate::profile::tree::testing::{at, kib, profile, with_heap};
+use crate::profile::{Kind, Report};
 
 const MIB: u64 = 1 << 20;
 

@@ -6,12 +6,11 @@ use std::io::{self, Write};
 use super::clean::readable;
 use super::summary::write_head;
 use super::{ExportOptions, Exporter, Supports};
-use crate::profile::Report;
 use crate::profile::symbol::Symbols;
 use crate::profile::tree::{
     CHAIN, Direction, Layout, Limits, Merge, Naming, Paths, Reading, SELF, errors,
 };
-use crate::profile::{Kind, Margin, Profile, Uncertainty};
+use crate::profile::{Kind, Margin, Profile, Report, Uncertainty};
 
 /// By default, nodes smaller than 1/`SMALL` of the total are aggregated.
 const SMALL: u64 = 200;

@@ -8,8 +8,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::sys::ids::Pid;
-use crate::sys::mounts;
-use crate::sys::mounts::Mount;
+use crate::sys::mounts::{self, Mount};
 use crate::sys::proc_dir;
 use crate::sys::residency::figures::kib;
 

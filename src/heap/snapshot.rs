@@ -18,8 +18,7 @@ use self::inventory::Inventory;
 use super::headroom::Headroom;
 use super::memory::{Memory, Run};
 use super::whole::{Anonymous, KernelSums, Missing, MissingKind};
-use crate::sys::freeze;
-use crate::sys::freeze::{Fork, ForkError, Frozen, Guard, Registers, now_ns};
+use crate::sys::freeze::{self, Fork, ForkError, Frozen, Guard, Registers, now_ns};
 use crate::sys::ids::Pid;
 use crate::sys::residency::proc_maps::Foreseen;
 use crate::sys::residency::{

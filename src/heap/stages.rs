@@ -5,10 +5,9 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 
 use super::all_heaps::AllHeaps;
-use super::glibc;
-use super::reach;
 use super::snapshot::{self, SnapshotOptions};
 use super::types::Census;
+use super::{glibc, reach};
 use crate::sys::freeze::Guard;
 use crate::sys::ids::Pid;
 

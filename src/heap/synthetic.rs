@@ -6,12 +6,10 @@ use std::ops::Range;
 
 use super::all_heaps::AllHeaps;
 use super::by_stack::{self, Heads, HeapSample, HeapSamples, Origin};
-use super::glibc;
-use super::ledger;
 use super::memory::{Memory, Run};
-use super::reach;
 use super::snapshot::Snapshot;
 use super::types::Census;
+use super::{glibc, ledger, reach};
 use crate::sys::freeze::Registers;
 use crate::sys::ids::{Addr, StackId};
 use crate::sys::residency::{Backing, Category, Perms, Vma};

@@ -18,10 +18,8 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 
 use crate::export::{ExportOptions, Exporter, Supports};
-use crate::http::api;
-use crate::http::api::Snapshot;
-use crate::profile::Report;
-use crate::profile::{Frames, Kind};
+use crate::http::api::{self, Snapshot};
+use crate::profile::{Frames, Kind, Report};
 
 pub(crate) use heap::write as write_heap_html;
 

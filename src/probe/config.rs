@@ -6,8 +6,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use crate::code::allocators::ExactOptions;
-use crate::probe::source;
-use crate::probe::source::Source;
+use crate::probe::source::{self, Source};
 use crate::probe::wire;
 use crate::profile::measure::TEMPORARY;
 

@@ -17,8 +17,7 @@ use super::faults::FaultHooks;
 use super::stacks::StackSlots;
 use super::{FunctionHooks, Inbox, Missing, Probe, SyscallHooks, exact, sizes};
 use crate::probe::source::{SOURCES, Source};
-use crate::probe::wire;
-use crate::probe::wire::{MemprofSkel, MemprofSkelBuilder, OpenMemprofSkel};
+use crate::probe::wire::{self, MemprofSkel, MemprofSkelBuilder, OpenMemprofSkel};
 use crate::sys::residency::page_size;
 
 /// Environment variable: if set, libbpf's messages and the verifier's statistics go to stderr.

@@ -8,8 +8,7 @@ use super::Probe;
 use super::batch::each_entry;
 use crate::probe::source::resident_pages::{Chunk, PageLedger};
 use crate::probe::source::{Ledger, ReadLedger, Source};
-use crate::probe::wire;
-use crate::probe::wire::page_chunk;
+use crate::probe::wire::{self, page_chunk};
 use crate::profile::MapUsage;
 use crate::sys::ids::MmId;
 

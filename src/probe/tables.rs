@@ -12,9 +12,8 @@ use crate::code::interpreter::{Interpreter, PythonLayout, Ruby};
 use crate::code::modules::FileNumber;
 use crate::code::unwind::Rule;
 use crate::collect::publish::{CodeFile, PageAt, TableStore};
-use crate::probe::wire;
 use crate::probe::wire::{
-    MAX_SEGMENTS, MemprofSkel, code_file, code_segment, file_key, interpreter_file,
+    self, MAX_SEGMENTS, MemprofSkel, code_file, code_segment, file_key, interpreter_file,
     interpreter_kind, python_layout, ruby_layout, unwind_page, unwind_page_key, unwind_rule,
     unwind_space,
 };

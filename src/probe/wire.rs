@@ -31,8 +31,7 @@ pub(crate) use skel::types::{argument_place, loss, walk_mode as WalkMode};
 pub use self::decode::decode;
 pub(crate) use self::losses::{LOSS_COUNTERS, LOSSES};
 use crate::code::allocators::flag;
-use crate::code::unwind::rule;
-use crate::code::unwind::rule::{CfaKind, FpKind};
+use crate::code::unwind::rule::{self, CfaKind, FpKind};
 use crate::probe::Unwind;
 
 /// Pages in one ledger chunk.

@@ -15,13 +15,11 @@ pub use marks::MarkTime;
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use crate::profile::Estimate;
-use crate::profile::Report;
 use crate::profile::measure::{
     ALLOC_OBJECTS, ALLOC_SPACE, ColumnId, INUSE_OBJECTS, INUSE_SPACE, TEMPORARY_OBJECTS,
     TEMPORARY_SPACE,
 };
-use crate::profile::{Amounts, Profile, Sample, Stack, Uncertainty};
+use crate::profile::{Amounts, Estimate, Profile, Report, Sample, Stack, Uncertainty};
 use crate::sys::ids::Pid;
 
 /// A sampled allocation. Times are in ns since the first one.

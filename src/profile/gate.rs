@@ -2,10 +2,9 @@
 
 use std::fmt;
 
-use crate::profile::Kind;
-use crate::profile::Report;
 use crate::profile::measure::Unit;
 use crate::profile::tree::Table;
+use crate::profile::{Kind, Report};
 
 /// A limit; it fires if a figure is above it.
 #[derive(Clone, Debug, PartialEq)]

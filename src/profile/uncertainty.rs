@@ -2,6 +2,7 @@
 
 #[cfg(doc)]
 use super::Sample;
+
 use super::{Amounts, Kind, Profile};
 use crate::profile::measure::{ColumnId, Unit};
 use crate::sys::residency::{PageKind, figure_of};

@@ -19,10 +19,8 @@ use serde::Serialize;
 use crate::sys::ids::Pid;
 use crate::sys::process;
 use crate::sys::residency::category::{Categories, executable};
-use crate::sys::residency::smaps;
-use crate::sys::residency::smaps::Figures;
-use crate::sys::residency::threads;
-use crate::sys::residency::threads::Threads;
+use crate::sys::residency::smaps::{self, Figures};
+use crate::sys::residency::threads::{self, Threads};
 use crate::sys::residency::{Classifier, Result, figures};
 use accounts::Accounts;
 

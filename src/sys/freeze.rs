@@ -30,8 +30,9 @@ mod threads;
 mod tracees;
 mod watchdog;
 
-use serde::{Deserialize, Serialize};
 use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
 
 pub(crate) use crate::sys::clock::now_ns;
 use crate::sys::ids::Pid;

@@ -13,10 +13,8 @@ use std::time::{Duration, Instant};
 use nix::unistd::{Pid as Tid, gettid};
 
 use crate::sys::ids::Pid;
-use crate::sys::privileges;
-use crate::sys::privileges::Role;
-use crate::sys::proc_dir;
-use crate::sys::proc_text;
+use crate::sys::privileges::{self, Role};
+use crate::sys::{proc_dir, proc_text};
 
 /// After so long the lock counts as held. `fork` and `munmap` of gigabytes take tens of milliseconds.
 const PATIENCE: Duration = Duration::from_millis(100);

@@ -12,10 +12,7 @@ use std::fs;
 use std::path::Path;
 
 use crate::sys::ids::Pid;
-use crate::sys::mmap_lock;
-use crate::sys::proc_dir;
-use crate::sys::proc_text;
-use crate::sys::target_file;
+use crate::sys::{mmap_lock, proc_dir, proc_text, target_file};
 
 pub use cgroup::Cgroup;
 pub use container::Container;

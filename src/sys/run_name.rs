@@ -13,9 +13,8 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use crate::sys::ids::Pid;
-use crate::sys::mmap_lock;
-use crate::sys::proc_dir;
 use crate::sys::target_file::{about, about_path, find_in, root_of};
+use crate::sys::{mmap_lock, proc_dir};
 
 /// Maximum length of a path, and of each file that is read, in bytes.
 const MAX_TEXT: usize = 4096;

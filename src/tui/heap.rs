@@ -2,14 +2,12 @@
 
 use std::sync::Arc;
 
-use crate::heap::HeapSnapshot;
-use crate::heap::{Allocator, Figures};
+use super::state::State;
+use super::words::{clock, kib};
+use crate::heap::{Allocator, Figures, HeapSnapshot};
 use crate::profile::Subset;
 use crate::sys::ids::Pid;
 use crate::sys::text::printable;
-
-use super::state::State;
-use super::words::{clock, kib};
 
 /// Lines that it takes at most.
 const MOST_LINES: usize = 3;

@@ -5,14 +5,13 @@
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
-use crate::profile::Report;
 use crate::profile::measure::Unit;
 use crate::profile::symbol::Symbols;
 use crate::profile::tree::{
     Direction, Find, Label, LabelId, Labels, Layout, Limits, Naming, Paths, Reading, Row, Search,
     Table, errors,
 };
-use crate::profile::{Frames, Kind, Profile, Subset};
+use crate::profile::{Frames, Kind, Profile, Report, Subset};
 
 /// Maximum number of nodes; the largest ones are kept, and the others are aggregated.
 const MOST_NODES: usize = 200_000;

@@ -5,8 +5,7 @@ use std::sync::Arc;
 use super::history::History;
 use super::state::State;
 use super::view::View;
-use crate::profile::Report;
-use crate::profile::{Profile, Subset};
+use crate::profile::{Profile, Report, Subset};
 use crate::sys::ids::Pid;
 
 /// A part of the reports that is shown alone.

@@ -15,9 +15,8 @@ use ratatui::widgets::Paragraph;
 
 use super::state::State;
 use super::view::{Sort, View};
-use crate::profile::Report;
 use crate::profile::tree::{Direction, Merge};
-use crate::profile::{Frames, Kind};
+use crate::profile::{Frames, Kind, Report};
 use crate::sys::text::printable;
 
 pub(super) use advice::lines as advice_lines;

@@ -19,9 +19,8 @@ use super::rows::{self, FunctionRow, TreeRow};
 use super::theme::Theme;
 use super::view::{Overlay, Sort, View};
 use crate::heap::HeapSnapshot;
-use crate::profile::Report;
 use crate::profile::tree::{Direction, Naming};
-use crate::profile::{Frames, Kind};
+use crate::profile::{Frames, Kind, Report};
 
 /// Limit of unfolded keys; beyond it, keys of unlisted nodes are forgotten.
 const MOST_UNFOLDED: usize = 4 * rows::MOST_ROWS;

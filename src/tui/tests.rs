@@ -22,10 +22,9 @@ use ratatui::style::{Color, Modifier};
 use super::model::Model;
 use super::render::render;
 use super::state::{Input, State};
-use crate::profile::Frame;
-use crate::profile::Report;
 use crate::profile::symbol::Language;
 use crate::profile::tree::testing::{at, kib, profile, symbols};
+use crate::profile::{Frame, Report};
 use crate::sys::usage::Usage;
 
 const MAIN: (u16, u64) = (0, 1);

@@ -5,21 +5,17 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
 
-use ::memprof::export;
-use ::memprof::export::ExportOptions;
-use ::memprof::http::exporters::{self, EXPORTERS};
-use ::memprof::http::server::ServerOptions;
-use ::memprof::profile::Report;
-use ::memprof::profile::measure::{ColumnId, MEASURES};
-use ::memprof::profile::symbol::{Function, InlinedFunction, Language, Location, Symbol};
-use ::memprof::profile::tree::Direction;
-use ::memprof::profile::{Amounts, Frame, Kind, Stack};
-use ::memprof::profile::{Outcome, PartialReason};
-use ::memprof::sys::usage::Usage;
-
 use crate::common::skip::skip;
 use crate::common::{Fixed, Server, at, kib, report};
 use crate::readers::{self, pprof_says, table, wanted};
+use ::memprof::export::{self, ExportOptions};
+use ::memprof::http::exporters::{self, EXPORTERS};
+use ::memprof::http::server::ServerOptions;
+use ::memprof::profile::measure::{ColumnId, MEASURES};
+use ::memprof::profile::symbol::{Function, InlinedFunction, Language, Location, Symbol};
+use ::memprof::profile::tree::Direction;
+use ::memprof::profile::{Amounts, Frame, Kind, Outcome, PartialReason, Report, Stack};
+use ::memprof::sys::usage::Usage;
 
 pub fn written(format: &str, report: &Report, options: &ExportOptions) -> Vec<u8> {
     let mut out = Vec::new();

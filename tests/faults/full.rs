@@ -6,13 +6,13 @@
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use ::memprof::sys::ids::Pid;
 use serde_json::Value;
 
 use crate::common::memprof::{BINARY, Memprof};
 use crate::common::process::{LIMIT, cont, eventually, stop, wait_until};
 use crate::common::workload::{Lines, Workload, program};
 use crate::equals_the_kernel;
+use ::memprof::sys::ids::Pid;
 
 /// A memprof whose tables have these sizes.
 fn with_sizes(sizes: &str, args: &[&str]) -> Memprof {

@@ -4,13 +4,13 @@
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use ::memprof::sys::ids::Pid;
-use ::memprof::sys::residency::figures;
 use serde_json::Value;
 
 use crate::common::memprof::{BINARY, Memprof};
 use crate::common::process::{cont, stop};
 use crate::common::workload::{Lines, Workload, program};
+use ::memprof::sys::ids::Pid;
+use ::memprof::sys::residency::figures;
 
 fn spawner(args: &[&str], sizes: Option<&str>) -> (Memprof, Lines) {
     let program = program("spawner");

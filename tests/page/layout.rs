@@ -3,11 +3,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use ::memprof::export;
-use ::memprof::http::server::ServerOptions;
-use ::memprof::profile::Report;
-use ::memprof::profile::symbol::Language;
-use ::memprof::profile::{Frame, Profile};
 use serde_json::json;
 
 use super::browser::Browser;
@@ -16,7 +11,11 @@ use super::common::{Fixed, Server, at, kib, report};
 use super::lists::{drawn, until};
 use super::live::Run;
 use super::shown::*;
+use ::memprof::export;
 use ::memprof::http::exporters;
+use ::memprof::http::server::ServerOptions;
+use ::memprof::profile::symbol::Language;
+use ::memprof::profile::{Frame, Profile, Report};
 
 /// A wide screen and a phone.
 pub const SIZES: [(u32, u32); 2] = [(1440, 900), (390, 844)];

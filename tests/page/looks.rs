@@ -1,12 +1,12 @@
 //! Dark and light schemes, wide and narrow screens, and how the files are served.
 
-use ::memprof::http::server::ServerOptions;
-use ::memprof::profile::Frame;
-use ::memprof::profile::symbol::Language;
 use serde_json::json;
 
 use super::browser::Browser;
 use super::common::{Fixed, Server, at, kib, report};
+use ::memprof::http::server::ServerOptions;
+use ::memprof::profile::Frame;
+use ::memprof::profile::symbol::Language;
 
 /// The views of a server without a live process.
 const VIEWS: [&str; 4] = ["flame", "treemap", "tree", "functions"];

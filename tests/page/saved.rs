@@ -2,17 +2,16 @@
 
 use std::sync::Arc;
 
-use ::memprof::export::{self, ExportOptions};
-use ::memprof::http::api::Opened;
-use ::memprof::http::server::ServerOptions;
-use ::memprof::profile::Kind;
-use ::memprof::profile::Report;
-use ::memprof::profile::symbol::Language;
 use serde_json::json;
 
 use super::browser::Browser;
 use super::common::{Fixed, Server, at, kib, report};
+use ::memprof::export::{self, ExportOptions};
+use ::memprof::http::api::Opened;
 use ::memprof::http::exporters;
+use ::memprof::http::server::ServerOptions;
+use ::memprof::profile::symbol::Language;
+use ::memprof::profile::{Kind, Report};
 
 const MARKUP: &str =
     "</script><img src=x onerror=\"window.hacked=1\"><script>window.hacked=2</script>";

@@ -6,14 +6,13 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
+use crate::target::{Target, signal, stop};
+use crate::{METHODS, between, measure, say};
 use memprof::sys::breakdown::{Category, Show};
 use memprof::sys::ids::Pid;
 use memprof::sys::residency::{
     Classifier, Error, Method, Scanner, figures, proc_maps, read, read_with,
 };
-
-use crate::target::{Target, signal, stop};
-use crate::{METHODS, between, measure, say};
 
 #[test]
 fn python_and_a_fork_of_this_test() {

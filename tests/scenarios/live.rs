@@ -4,8 +4,9 @@ use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::sync::Arc;
 
-use ::memprof::app::cli;
-use ::memprof::app::cli::Run;
+use tokio::sync::oneshot;
+
+use ::memprof::app::cli::{self, Run};
 use ::memprof::app::config::Config;
 use ::memprof::app::session::command::Prepared;
 use ::memprof::app::session::{Launch, start_collector, start_command};
@@ -17,7 +18,6 @@ use ::memprof::profile::{Amounts, Frame, FrameKind, Kind, Profile, Unobserved};
 use ::memprof::sys::freeze::Freeze;
 use ::memprof::sys::ids::Pid;
 use ::memprof::sys::usage::Usage;
-use tokio::sync::oneshot;
 
 /// A running collector. It follows one command after the other.
 pub struct Live {

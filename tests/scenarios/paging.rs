@@ -3,13 +3,12 @@
 
 use std::fs;
 
-use ::memprof::profile::Kind::{Anon, Hugetlb, Resident, Shmem, Swap as Swapped};
-use ::memprof::sys::ids::Pid;
-
 use crate::common::machine::{Setting, Swap};
 use crate::common::process::wait_until;
 use crate::run::{KIB, MIB, Run};
 use crate::{Scenario, Skip, scenario};
+use ::memprof::profile::Kind::{Anon, Hugetlb, Resident, Shmem, Swap as Swapped};
+use ::memprof::sys::ids::Pid;
 
 pub const SCENARIOS: &[Scenario] = &[
     scenario!(huge_pages_by_fault),

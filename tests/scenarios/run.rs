@@ -6,16 +6,16 @@ use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use ::memprof::app::session::command::Prepared;
-use ::memprof::profile::Kind;
-use ::memprof::sys::ids::Pid;
-use ::memprof::sys::usage::Usage;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use crate::common::process::{LIMIT, cont, signal, stop, wait_until};
 use crate::common::{files, workload};
 use crate::figures;
 use crate::live::{Live, Report};
+use ::memprof::app::session::command::Prepared;
+use ::memprof::profile::Kind;
+use ::memprof::sys::ids::Pid;
+use ::memprof::sys::usage::Usage;
 
 pub const KIB: u64 = 1024;
 pub const MIB: u64 = 1024 * KIB;

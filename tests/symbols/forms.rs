@@ -6,13 +6,13 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 
-use memprof::code::symbolize::{Detail, Symbolizer};
-use memprof::profile::symbol::Function;
-use memprof::profile::{Frame, Module, ModuleId};
 use tempfile::tempdir;
 
 use crate::fixture::{module, place, run, symbol};
 use crate::skip::skip;
+use memprof::code::symbolize::{Detail, Symbolizer};
+use memprof::profile::symbol::Function;
+use memprof::profile::{Frame, Module, ModuleId};
 
 const SOURCE: &str = "#include <stddef.h>
 static inline __attribute__((always_inline)) void inner(volatile char *p, size_t n) {

@@ -3,12 +3,12 @@
 use std::fs;
 use std::path::Path;
 
-use memprof::code::symbolize::{Detail, Symbolizer};
-use memprof::profile::symbol::{Language, Symbol, UnknownReason};
-use memprof::profile::{Frame, ModuleId};
 use tempfile::tempdir;
 
 use crate::fixture::{build, function, module, place, run, symbol};
+use memprof::code::symbolize::{Detail, Symbolizer};
+use memprof::profile::symbol::{Language, Symbol, UnknownReason};
+use memprof::profile::{Frame, ModuleId};
 
 const C: &str = r#"
 #include <stdlib.h>

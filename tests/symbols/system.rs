@@ -4,11 +4,10 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use crate::fixture::{Listed, cxxfilt, module, nm, offset_of_addr, run, segments};
 use memprof::code::symbolize::{Detail, Symbolizer};
 use memprof::profile::symbol::{Language, Symbol};
 use memprof::profile::{Frame, ModuleId};
-
-use crate::fixture::{Listed, cxxfilt, module, nm, offset_of_addr, run, segments};
 
 fn library(name: &str) -> PathBuf {
     let path = run("cc", &[&format!("-print-file-name={name}")]);

@@ -1,12 +1,11 @@
 //! Call frame instructions, one kind at a time.
 
-use memprof::code::unwind::{
-    BX_KEPT, BX_SAVED, CfaKind, FpKind, RA_IN_LINK_REGISTER, Rule, TableError,
-};
-
 use crate::made::{
     AARCH64, ARM_START, CODE, CODE_SIZE, Encoding, Frames, Made, PCREL, X86_64, X86_START,
     debug_frame, x86,
+};
+use memprof::code::unwind::{
+    BX_KEPT, BX_SAVED, CfaKind, FpKind, RA_IN_LINK_REGISTER, Rule, TableError,
 };
 
 fn sp(offset: i32) -> Rule {

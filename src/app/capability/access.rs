@@ -8,8 +8,7 @@ use super::facts::{Caps, Trial, effective_caps};
 use super::program;
 use crate::sys::ids::Pid;
 use crate::sys::proc_dir;
-use crate::sys::residency;
-use crate::sys::residency::{Method, Scanner};
+use crate::sys::residency::{self, Method, Scanner};
 use crate::sys::target_file::{TargetFile, about_path};
 
 /// Maximum number of processes searched for one of another user.

@@ -13,14 +13,11 @@ use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::resource::{Resource, getrlimit};
 
 use super::access::{self, Access};
-use crate::probe::source;
-use crate::probe::{Probe, ProbeConfig, SyscallHooks, faults};
+use crate::probe::{Probe, ProbeConfig, SyscallHooks, faults, source};
 use crate::sys::ids::Pid;
 use crate::sys::kernel_version::KernelVersion;
-use crate::sys::privileges;
-use crate::sys::privileges::Role;
-use crate::sys::residency;
-use crate::sys::residency::{Method, Scanner};
+use crate::sys::privileges::{self, Role};
+use crate::sys::residency::{self, Method, Scanner};
 
 /// The kernel's BTF file; the path is the same on every architecture.
 pub const VMLINUX_BTF: &str = "/sys/kernel/btf/vmlinux";

@@ -3,8 +3,7 @@
 use std::path::Path;
 
 use crate::sys::ids::Pid;
-use crate::sys::mounts;
-use crate::sys::proc_dir;
+use crate::sys::{mounts, proc_dir};
 
 /// Says what memprof lacks without the file, and what to do.
 pub(super) fn unreadable(pid: Pid, why: &str) -> String {

@@ -2,8 +2,7 @@
 
 use super::checks::ENOUGH_OPEN_FILES;
 use super::*;
-use crate::probe::SyscallHooks;
-use crate::probe::source;
+use crate::probe::{SyscallHooks, source};
 use crate::sys::ids::Pid;
 
 /// A current kernel, root, nothing missing.

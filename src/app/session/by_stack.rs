@@ -8,18 +8,14 @@ use anyhow::{Context, Result, anyhow, bail};
 use tokio::time::sleep;
 
 use super::command::{ExitStatus, Launch};
-use super::held;
-use super::{Session, require, runtime};
+use super::{Session, held, require, runtime};
 use crate::app::config::Config;
 use crate::collect::collector::{Command, Progress};
-use crate::heap::{At, Moment};
-use crate::heap::{HeapOptions, HeapSnapshot};
-use crate::sys::console;
+use crate::heap::{At, HeapOptions, HeapSnapshot, Moment};
 use crate::sys::ids::Pid;
-use crate::sys::priority;
-use crate::sys::privileges;
-use crate::sys::privileges::Role;
+use crate::sys::privileges::{self, Role};
 use crate::sys::process::Selector;
+use crate::sys::{console, priority};
 
 /// How long memprof looks for the sampler of a process, and how often: its code is read while it is followed.
 const LOOKS: Duration = Duration::from_secs(1);

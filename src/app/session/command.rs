@@ -29,8 +29,7 @@ use crate::app::session::signals;
 use crate::heap::sampler::Library;
 use crate::sys::freeze;
 use crate::sys::ids::Pid;
-use crate::sys::privileges;
-use crate::sys::privileges::Role;
+use crate::sys::privileges::{self, Role};
 
 /// How a command ended, in the shell's terms: its exit status, or 128 plus the signal number.
 pub type ExitStatus = u8;

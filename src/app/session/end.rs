@@ -20,8 +20,7 @@ use crate::http::api::Provider;
 use crate::http::server::Listen;
 use crate::sys::console;
 use crate::sys::ids::Pid;
-use crate::sys::privileges;
-use crate::sys::privileges::Role;
+use crate::sys::privileges::{self, Role};
 use crate::sys::process::Selector;
 use crate::sys::text::printable;
 

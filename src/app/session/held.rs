@@ -22,11 +22,9 @@ use super::start;
 use crate::collect::CollectorHandle;
 use crate::heap::{At, Moment};
 use crate::sys::console;
-use crate::sys::freeze;
-use crate::sys::freeze::Registers;
+use crate::sys::freeze::{self, Registers};
 use crate::sys::ids::Pid;
-use crate::sys::privileges;
-use crate::sys::privileges::Role;
+use crate::sys::privileges::{self, Role};
 
 /// How long its other threads may take to end before the last one.
 const OTHERS: Duration = Duration::from_secs(1);

@@ -7,8 +7,7 @@ use anyhow::{Context, Result};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
-use crate::heap::Approach;
-use crate::heap::HeapOptions;
+use crate::heap::{Approach, HeapOptions};
 use crate::http::api::Provider;
 use crate::sys::console;
 use crate::sys::ids::Pid;

@@ -3,8 +3,7 @@
 use anyhow::{Context, Result};
 
 use crate::app::config::Config;
-use crate::code::debuginfod;
-use crate::code::debuginfod::{Fetching, Limits, Servers};
+use crate::code::debuginfod::{self, Fetching, Limits, Servers};
 use crate::code::symbolize::Symbolizer;
 use crate::code::symbolize::debuginfod_cache::{CACHE_PATH, CacheDirs};
 use crate::sys::console;

@@ -19,10 +19,9 @@ use crate::app::config::Output;
 use crate::collect::collector::Killed;
 use crate::http::api::Api;
 use crate::profile::Report;
-use crate::sys::console;
 use crate::sys::ids::Pid;
-use crate::sys::privileges;
 use crate::sys::text::printable;
+use crate::sys::{console, privileges};
 
 /// The option that names the file.
 const OPTION: &str = "--on-oom";

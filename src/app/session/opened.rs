@@ -12,13 +12,10 @@ use super::output;
 use super::signals::Signals;
 use crate::app::config::{DiffConfig, OpenConfig, Output};
 use crate::http::api::{Api, ApiOptions, Opened, Provider};
-use crate::http::server;
-use crate::http::server::{Listen, Listener, ServerOptions, Token};
-use crate::profile::Report;
-use crate::profile::saved;
+use crate::http::server::{self, Listen, Listener, ServerOptions, Token};
+use crate::profile::{Report, saved};
 use crate::sys::console;
-use crate::sys::privileges;
-use crate::sys::privileges::Role;
+use crate::sys::privileges::{self, Role};
 use crate::sys::text::printable;
 use crate::tui;
 

@@ -18,9 +18,7 @@ use self::place::{
 };
 use crate::app::config::Output;
 use crate::export;
-use crate::profile::Frames;
-use crate::profile::Report;
-use crate::profile::StackSizes;
+use crate::profile::{Frames, Report, StackSizes};
 use crate::sys::console;
 use crate::sys::patient::Patient;
 

@@ -9,22 +9,17 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::{Mutex, oneshot, watch};
 
-use crate::code::debuginfod;
-use crate::code::debuginfod::Fetching;
+use crate::code::debuginfod::{self, Fetching};
 use crate::code::symbolize::{Detail, Symbolizer};
-use crate::collect::CollectorHandle;
 use crate::collect::collector::{Command, Numbered, Progress};
-use crate::collect::{ProviderError, Status};
-use crate::export::push;
-use crate::export::push::Pushing;
-use crate::heap::Moment;
-use crate::heap::{HeapOptions, HeapSnapshot};
+use crate::collect::{CollectorHandle, ProviderError, Status};
+use crate::export::push::{self, Pushing};
+use crate::heap::{HeapOptions, HeapSnapshot, Moment};
 use crate::http::api::{ApiError, BoxFuture, Provider};
 use crate::probe::{FaultsSeen, Missing, SharedFaultsSeen, SyscallHooks};
-use crate::profile::Report;
 use crate::profile::allocations::NamedAllocations;
 use crate::profile::symbol::Symbols;
-use crate::profile::{Frame, FrameKind, FreezeOutcome, MapUsage, Profile};
+use crate::profile::{Frame, FrameKind, FreezeOutcome, MapUsage, Profile, Report};
 use crate::sys::freeze::Freeze;
 use crate::sys::ids::Pid;
 use crate::sys::process::Selector;

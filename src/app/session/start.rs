@@ -15,18 +15,15 @@ use crate::app::config::{Config, SharedOnce};
 use crate::collect::CollectorHandle;
 use crate::collect::collector::{Collector, Command, Killed, Pace, Progress, SamplerOptions};
 use crate::collect::program::Program;
-use crate::collect::unwinding;
-use crate::collect::unwinding::{MappedFiles, Unwinding};
-use crate::heap::sampler;
-use crate::heap::sampler::Library;
+use crate::collect::unwinding::{self, MappedFiles, Unwinding};
+use crate::heap::sampler::{self, Library};
 use crate::probe::event::MarkSet;
 use crate::probe::{Missing, Probe, ProbeConfig, SharedFaultsSeen, SyscallHooks};
 use crate::profile::measure::TEMPORARY;
 use crate::sys::console;
 use crate::sys::freeze::{Freeze, Guard};
 use crate::sys::ids::Pid;
-use crate::sys::privileges;
-use crate::sys::privileges::Role;
+use crate::sys::privileges::{self, Role};
 use crate::sys::residency::MapCounts;
 
 /// Capacity of the collector's command queue.

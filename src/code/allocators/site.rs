@@ -9,7 +9,6 @@ use iced_x86::{
     Code, Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory, OpAccess,
     Register,
 };
-
 use object::elf::{EM_X86_64, Machine};
 
 use crate::sys::kernel_version::KernelVersion;

@@ -3,6 +3,7 @@
 use object::LittleEndian;
 #[cfg(target_arch = "x86_64")]
 use object::elf::SHT_DYNSYM;
+
 use object::elf::{SectionType, Sym64};
 
 use super::{Elf, ElfError, Section, bad, u16_at, u32_at, u64_at};

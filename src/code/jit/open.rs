@@ -7,9 +7,8 @@ use std::time::{Duration, SystemTime};
 use nix::time::{ClockId, clock_gettime};
 
 use crate::sys::ids::Pid;
-use crate::sys::proc_dir;
-use crate::sys::proc_text;
 use crate::sys::target_file::{TargetFile, about, find_in, root_of};
+use crate::sys::{proc_dir, proc_text};
 
 /// Clocks and file systems do not agree better than this.
 const SLACK: Duration = Duration::from_secs(1);
@@ -94,9 +93,10 @@ fn started(pid: Pid) -> Option<SystemTime> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use std::fs;
     use std::os::unix::fs::symlink;
+
+    use super::*;
 
     fn perf_map(pid: Pid) -> Result<TargetFile, NoMap> {
         Place::of(pid).unwrap().open()

@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::Relaxed;
 
 /// What a range takes besides its texts, in bytes, about.
 const EACH: usize = 160;
@@ -197,8 +198,9 @@ fn size_of_code(code: &Code) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use proptest::prelude::*;
+
+    use super::*;
 
     fn code(name: &str) -> Code {
         Code {

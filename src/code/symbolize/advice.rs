@@ -7,12 +7,9 @@ use std::sync::{Arc, mpsc};
 
 use object::elf::SHT_SYMTAB;
 
-use super::debugfile;
 use super::debuginfod_cache::CacheDirs;
 use super::fetch::BuildId;
-use super::packages;
-use super::runtimes;
-use super::{Job, PATIENCE, Symbolizer};
+use super::{Job, PATIENCE, Symbolizer, debugfile, packages, runtimes};
 use crate::code::elf::Elf;
 use crate::profile::symbol::{Symbol, Symbols, UnknownReason};
 use crate::profile::{Frame, FrameKind, Kind, Module, ModuleId, Profile};

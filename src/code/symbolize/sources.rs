@@ -4,12 +4,11 @@ use std::sync::Arc;
 
 use object::elf::{SHT_DYNSYM, SHT_SYMTAB};
 
-use super::debugfile;
 use super::debuginfod_cache::CacheDirs;
 use super::fetch::Requests;
-use super::gopclntab;
 use super::minidebug::MiniDebug;
 use super::symtab::{self, Found};
+use super::{debugfile, gopclntab};
 use crate::code::elf::{Elf, ElfError};
 use crate::code::unwind::FunctionRanges;
 use crate::profile::Module;

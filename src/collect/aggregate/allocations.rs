@@ -6,11 +6,9 @@ use std::sync::Arc;
 use anyhow::Result;
 
 use super::Aggregator;
-use crate::probe::Probe;
-use crate::probe::source;
-use crate::profile::Stack;
-use crate::profile::StackSizes;
+use crate::probe::{Probe, source};
 use crate::profile::allocations::{Allocation, Allocations};
+use crate::profile::{Stack, StackSizes};
 use crate::sys::ids::{MmId, Pid, StackId};
 
 impl Aggregator {

@@ -4,8 +4,7 @@ use std::ops::Range;
 use std::time::Instant;
 
 use super::Aggregator;
-use crate::code::jit::NamesWritten;
-use crate::code::jit::Problems;
+use crate::code::jit::{NamesWritten, Problems};
 use crate::probe::Probe;
 use crate::profile::Losses;
 use crate::sys::ids::MmId;

@@ -9,9 +9,8 @@ use super::scan::Scanned;
 use crate::probe::Probe;
 use crate::sys::ids::{MmId, Pid, StackId};
 use crate::sys::kernel_figures::KernelFigures;
-use crate::sys::mmap_lock;
-use crate::sys::proc_text;
 use crate::sys::residency::{Error as ScanError, MapCounts, figures};
+use crate::sys::{mmap_lock, proc_text};
 
 /// So many processes are scanned in each pass.
 const FEW: usize = 32;

@@ -17,9 +17,9 @@ use crate::sys::freeze::stands_still;
 use crate::sys::ids::{MmId, Pid};
 use crate::sys::kernel_figures::KernelFigures;
 use crate::sys::residency::{
-    Category, Classifier, Error as ScanError, Pages, Scanner, Vma, figures, page_size,
+    Category, Classifier, Error as ScanError, Pages, Scanner, Vma, category, figures, page_size,
+    proc_maps,
 };
-use crate::sys::residency::{category, proc_maps};
 
 /// One process, scanned.
 #[derive(Clone, Debug)]

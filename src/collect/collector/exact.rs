@@ -7,8 +7,7 @@ use std::rc::Rc;
 use libbpf_rs::Link;
 
 use super::Collector;
-use crate::code::allocators;
-use crate::code::allocators::{Function, Role};
+use crate::code::allocators::{self, Function, Role};
 use crate::code::modules::open_regular;
 use crate::probe::SeenCalls;
 use crate::probe::event::{Event, RangeChange};

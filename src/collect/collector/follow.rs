@@ -11,11 +11,9 @@ use crate::collect::reconcile;
 use crate::probe::event::{CodeSeen, Event, ProcessChange, ProcessEvent};
 use crate::profile::Profile;
 use crate::sys::ids::{MmId, Pid};
-use crate::sys::privileges;
-use crate::sys::privileges::Role;
+use crate::sys::privileges::{self, Role};
 use crate::sys::proc_dir;
-use crate::sys::process;
-use crate::sys::process::{Presence, Selector};
+use crate::sys::process::{self, Presence, Selector};
 
 /// How often processes are searched by name, in addition to the probe's `exec` hook.
 const SEARCH_PAUSE: Duration = Duration::from_secs(1);

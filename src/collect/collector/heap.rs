@@ -11,18 +11,15 @@ use tokio::sync::{OwnedMutexGuard, oneshot};
 use super::{Collector, Command, SETTLE};
 use crate::collect::CollectorHandle;
 use crate::collect::aggregate::{ReportError, SampledHeap};
-use crate::heap::Moment;
-use crate::heap::{self, HeapPages, Joint, Measured, Origin, SnapshotOptions};
-use crate::heap::{HeapOptions, HeapSnapshot};
+use crate::heap::{
+    self, HeapOptions, HeapPages, HeapSnapshot, Joint, Measured, Moment, Origin, SnapshotOptions,
+};
 use crate::profile::Profile;
-use crate::sys::allocator;
 use crate::sys::freeze::Guard;
 use crate::sys::ids::Pid;
-use crate::sys::priority;
-use crate::sys::privileges;
-use crate::sys::privileges::Role;
-use crate::sys::process;
-use crate::sys::process::Selector;
+use crate::sys::privileges::{self, Role};
+use crate::sys::process::{self, Selector};
+use crate::sys::{allocator, priority};
 
 /// Maximum time to wait for the collector to look up samples.
 const PATIENCE: Duration = Duration::from_secs(10);

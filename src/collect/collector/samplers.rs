@@ -12,18 +12,14 @@ use tokio::sync::mpsc;
 
 use super::Collector;
 use crate::code::elf::Elf;
-use crate::code::usdt;
-use crate::code::usdt::Usdt;
-use crate::heap::sampler;
-use crate::heap::sampler::Preloaded;
+use crate::code::usdt::{self, Usdt};
+use crate::heap::sampler::{self, Preloaded};
 use crate::probe::event::{Event, MarkSet, RangeChange};
 use crate::probe::{is_sampler_probe, sets_marks};
 use crate::profile::{Losses, ModuleId};
-use crate::sys::console;
 use crate::sys::ids::{MmId, Pid};
-use crate::sys::mmap_lock;
-use crate::sys::proc_dir;
 use crate::sys::target_file::ReadAt;
+use crate::sys::{console, mmap_lock, proc_dir};
 
 /// The providers whose probes are a sampler's: OpenTelemetry's contract, and the library family that it came from.
 const PROVIDERS: [&str; 2] = ["otel_memory", "ddheap"];

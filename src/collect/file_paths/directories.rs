@@ -20,11 +20,10 @@ use std::time::{Duration, Instant};
 
 use crate::sys::file_id::FileId;
 use crate::sys::ids::Pid;
-use crate::sys::mounts;
-use crate::sys::proc_dir;
 use crate::sys::process::command_line;
 use crate::sys::residency::{directory_id, file_id};
 use crate::sys::target_file::find_directory;
+use crate::sys::{mounts, proc_dir};
 
 /// How many levels below a directory are searched.
 const DEPTH: u32 = 3;

@@ -9,13 +9,11 @@ use anyhow::{Context, Result};
 use nix::sys::eventfd::EventFd;
 
 use crate::code::elf::Elf;
-use crate::code::interpreter;
-use crate::code::interpreter::{Interpreter, Unread, Wanted};
+use crate::code::interpreter::{self, Interpreter, Unread, Wanted};
 use crate::code::unwind::{Packed, Rule, Table};
 use crate::profile::{Module, ModuleId};
 use crate::sys::priority;
-use crate::sys::privileges;
-use crate::sys::privileges::Role;
+use crate::sys::privileges::{self, Role};
 
 /// Length of the build queue; a file that does not fit is queued when it is next mapped.
 const QUEUE: usize = 4096;

@@ -5,8 +5,7 @@
 //! another greenlet's.
 
 use crate::code::modules::ModuleTable;
-use crate::profile::Frame;
-use crate::profile::Outcome;
+use crate::profile::{Frame, Outcome};
 
 /// Part of a stack's files that switch C stacks: greenlet's. Evaluators behind such a frame may be another greenlet's.
 const SWITCHES_STACKS: &str = "greenlet";
@@ -93,8 +92,7 @@ fn put_together(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::profile::PartialReason;
-    use crate::profile::{FrameKind, ModuleId};
+    use crate::profile::{FrameKind, ModuleId, PartialReason};
 
     const NATIVE: u16 = 0;
     const SWITCH: u16 = 1;

@@ -5,8 +5,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::code::jit::NamesWritten;
-use crate::code::jit::{Problems, Renamed, RuntimeCode};
+use crate::code::jit::{NamesWritten, Problems, Renamed, RuntimeCode};
 use crate::code::modules::{AddressMap, ModuleTable};
 use crate::profile::{Frame, FrameKind};
 use crate::sys::ids::{Addr, Pid, StackId};

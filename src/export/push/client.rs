@@ -16,8 +16,7 @@ use ureq::http::header::{HeaderMap, RETRY_AFTER};
 
 use super::queue::Outcome;
 use super::{Destination, Limits, Protocol};
-use crate::sys::http_client;
-use crate::sys::http_client::Authorities;
+use crate::sys::http_client::{self, Authorities};
 use crate::sys::text::printable;
 
 /// Bytes of a reply that are read, and characters of it in a message.

@@ -6,9 +6,10 @@ use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
-use crate::profile::Report;
 use crate::profile::measure::{COLUMNS, ColumnId};
-use crate::profile::{Amounts, Ended, Kind, NotObserved, Profile, Sample, Stack, Unobserved};
+use crate::profile::{
+    Amounts, Ended, Kind, NotObserved, Profile, Report, Sample, Stack, Unobserved,
+};
 
 /// Figures of the cumulative columns; other columns are 0.
 type Counts = [u64; COLUMNS];

@@ -14,10 +14,9 @@ use super::resource::{Attributes, Value};
 use crate::export::mappings::{Mapping, Mappings};
 use crate::export::pprof::Value as ValueType;
 use crate::export::rows::{self, Place};
-use crate::profile::Frame;
-use crate::profile::Report;
 use crate::profile::measure::Unit;
 use crate::profile::symbol::{Language, Symbols};
+use crate::profile::{Frame, Report};
 
 /// The request. Figures of `moment` are of the report's moment, those of `interval` of the time before it.
 pub(super) fn request(

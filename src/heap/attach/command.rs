@@ -18,13 +18,11 @@ use crate::sys::freeze::{
     Apart, Held, HoldError, LoadError, Loader, Loading, not_traceable, threads,
 };
 use crate::sys::ids::Pid;
-use crate::sys::privileges;
-use crate::sys::privileges::Role;
-use crate::sys::proc_dir;
-use crate::sys::proc_text;
+use crate::sys::privileges::{self, Role};
 use crate::sys::process::{Presence, comm};
 use crate::sys::residency::readable;
 use crate::sys::text::printable;
+use crate::sys::{proc_dir, proc_text};
 
 /// How long a thread may take to stop.
 const MAX_STOP: Duration = Duration::from_millis(50);

@@ -11,8 +11,7 @@ use crate::heap::memory::{Memory, Run};
 use crate::heap::whole::{Anonymous, Disturbed, Missing, MissingKind};
 use crate::sys::freeze::{Fork, is_killed};
 use crate::sys::ids::{Addr, Pid};
-use crate::sys::residency::proc_maps;
-use crate::sys::residency::proc_maps::Foreseen;
+use crate::sys::residency::proc_maps::{self, Foreseen};
 use crate::sys::residency::{Classifier, Error, Method, Scanner, Vma, figures, page_size};
 
 /// What copying takes, in ns for each page: twice what was measured into memory that is there already.

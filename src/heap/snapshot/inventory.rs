@@ -3,8 +3,7 @@
 
 use crate::heap::whole::Anonymous;
 use crate::sys::ids::Pid;
-use crate::sys::residency::smaps;
-use crate::sys::residency::smaps::{AtFork, Region};
+use crate::sys::residency::smaps::{self, AtFork, Region};
 use crate::sys::residency::{Classifier, Result, VmaKind, figures};
 
 /// What the kernel says.

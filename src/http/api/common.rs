@@ -8,11 +8,8 @@ use serde::Serialize;
 use super::ApiError;
 use super::query::bad;
 use crate::export::Faults;
-use crate::profile;
-use crate::profile::Outcome;
-use crate::profile::Report;
 use crate::profile::measure::Measure;
-use crate::profile::{Amounts, FreezeOutcome, Kind, Profile, Verdict};
+use crate::profile::{self, Amounts, FreezeOutcome, Kind, Outcome, Profile, Report, Verdict};
 use crate::sys::kernel_figures::KernelFigures;
 use crate::sys::process::Container;
 

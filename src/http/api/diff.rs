@@ -16,9 +16,8 @@ use super::shape::Shape;
 use super::tree::{Drawn, Errors, Places};
 use super::view::{ReportSelector, View};
 use super::{Api, ApiError, Ask, BoxFuture, Reply, Request};
-use crate::profile::Kind;
-use crate::profile::Report;
 use crate::profile::tree::{Paths, Table, TableRow};
+use crate::profile::{Kind, Report};
 
 /// Parameters of `/v2/diff`.
 pub(super) const PARAMETERS: &[&str] = &[

@@ -12,8 +12,7 @@ use tokio::time::sleep;
 
 use super::reply::EVENTS;
 use super::request::RequestContext;
-use super::summary;
-use super::{Api, ApiError, Ask, Body, BoxFuture, Reply, Request};
+use super::{Api, ApiError, Ask, Body, BoxFuture, Reply, Request, summary};
 use crate::http::series::{FIGURES, Sample};
 
 /// Maximum number of connected clients.

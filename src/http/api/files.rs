@@ -15,9 +15,8 @@ use super::shape::{Shape, search};
 use super::tree::write_tree;
 use super::view::{View, view};
 use super::{ApiError, Request};
-use crate::profile::Report;
 use crate::profile::tree::Search;
-use crate::profile::{CachedFile, Kind, PathFrom};
+use crate::profile::{CachedFile, Kind, PathFrom, Report};
 use crate::sys::file_id::FileId;
 
 /// Parameters of `/v2/files`.

@@ -7,9 +7,8 @@ use serde::Serialize;
 
 use super::common::{Loss, OutcomeRow, losses, millis, outcomes};
 use super::events::CLIENTS;
-use super::own;
 use super::request::RequestContext;
-use super::{Api, ApiError, Ask, BoxFuture, Provider, Reply, Request};
+use super::{Api, ApiError, Ask, BoxFuture, Provider, Reply, Request, own};
 use crate::code::debuginfod;
 use crate::collect::LastScan;
 use crate::export::push;

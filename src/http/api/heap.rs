@@ -13,8 +13,7 @@ use super::query::bad;
 use super::reply::{JSON, internal};
 use super::request::RequestContext;
 use super::{Api, ApiError, Ask, BoxFuture, Reply, Request};
-use crate::heap::{Approach, ByStack, Figures, Heap};
-use crate::heap::{GrownBy, HeapOptions, HeapSnapshot};
+use crate::heap::{Approach, ByStack, Figures, GrownBy, Heap, HeapOptions, HeapSnapshot};
 use crate::sys::ids::Pid;
 
 /// Limit for the bytes of all snapshots together, as JSON.

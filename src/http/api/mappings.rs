@@ -14,9 +14,8 @@ use super::room::Out;
 use super::shape::search;
 use super::view::{View, view};
 use super::{ApiError, Request};
-use crate::profile::Report;
 use crate::profile::tree::Search;
-use crate::profile::{MappedBytes, Mapping, Profile};
+use crate::profile::{MappedBytes, Mapping, Profile, Report};
 use crate::sys::residency::Category;
 use crate::sys::usage::Usage;
 

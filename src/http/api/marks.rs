@@ -12,9 +12,8 @@ use super::kept::{self, Keepable, KeptList, MOST, checked_name};
 use super::oom_kills::OomKillRow;
 use super::request::RequestContext;
 use super::{Api, ApiError, Ask, BoxFuture, Reply, Request};
-use crate::profile::Report;
 use crate::profile::allocations::MarkTime;
-use crate::profile::{FreezeOutcome, OomKill, Profile, Sample, Stack};
+use crate::profile::{FreezeOutcome, OomKill, Profile, Report, Sample, Stack};
 use crate::sys::freeze::Freeze;
 
 /// Limit for the bytes of all marks together. A stack in several marks is counted once.

@@ -21,10 +21,9 @@ use super::view::View;
 use super::{Api, ApiError, Ask, Body, BoxFuture, Reply, Request, own};
 use crate::collect::ProviderError;
 use crate::export::push;
-use crate::profile::Report;
 use crate::profile::measure::Unit;
 use crate::profile::tree::{NO_SYMBOL, Table};
-use crate::profile::{Amounts, Frames, Kind, Profile};
+use crate::profile::{Amounts, Frames, Kind, Profile, Report};
 use crate::sys::text::printable;
 
 /// Kinds that are resident in the target's address space.

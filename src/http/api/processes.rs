@@ -6,11 +6,9 @@ use super::common::{Agreement, Bracket, Kinds, Place, ReportInfo, millis};
 use super::reply::internal;
 use super::request::RequestContext;
 use super::room::Out;
-
 use super::view::{View, view};
 use super::{ApiError, Request};
-use crate::profile::Report;
-use crate::profile::{EndedProcess, GroupTotal, Member};
+use crate::profile::{EndedProcess, GroupTotal, Member, Report};
 
 /// Parameters of `/v2/processes`.
 pub(super) const PARAMETERS: &[&str] = &["mark", "cgroup"];

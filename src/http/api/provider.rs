@@ -8,9 +8,8 @@ use crate::collect::{ProviderError, Status};
 use crate::export::push;
 use crate::heap::{HeapOptions, HeapSnapshot};
 use crate::probe::{FaultsSeen, Missing, SyscallHooks};
-use crate::profile::MapUsage;
-use crate::profile::Report;
 use crate::profile::allocations::NamedAllocations;
+use crate::profile::{MapUsage, Report};
 use crate::sys::freeze::Freeze;
 use crate::sys::ids::Pid;
 

@@ -2,10 +2,10 @@
 
 use super::query::{Query, UnknownParams};
 use super::request::{Request, RequestContext, RequestParts};
-use super::{ApiError, OPENAPI_V1, OPENAPI_V2};
 use super::{
-    allocations, cgroup, diff, events, export, files, fixed, functions, health, heap, heap_diff,
-    mappings, marks, memory, metrics, open, processes, series, summary, tree, v1,
+    ApiError, OPENAPI_V1, OPENAPI_V2, allocations, cgroup, diff, events, export, files, fixed,
+    functions, health, heap, heap_diff, mappings, marks, memory, metrics, open, processes, series,
+    summary, tree, v1,
 };
 
 /// Methods of a route. `HEAD` is a `Get` whose body is not sent.

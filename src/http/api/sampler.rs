@@ -9,14 +9,12 @@ use tokio::time::{MissedTickBehavior, interval};
 
 use super::Api;
 use super::common::millis;
-use crate::collect;
-use crate::collect::LastScan;
+use crate::collect::{self, LastScan};
 use crate::http::series::{Sample, Series};
 use crate::profile::measure::{COLUMNS, ColumnId};
 use crate::profile::{Kind, Profile};
 use crate::sys::ids::Pid;
-use crate::sys::residency::figures;
-use crate::sys::residency::figures::Status;
+use crate::sys::residency::figures::{self, Status};
 
 /// How often figures are sampled.
 const PAUSE: Duration = Duration::from_secs(1);

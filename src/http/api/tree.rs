@@ -12,9 +12,8 @@ use super::room::Out;
 use super::shape::Shape;
 use super::view::{View, view};
 use super::{ApiError, Request};
-use crate::profile::Report;
-use crate::profile::Uncertainty;
 use crate::profile::tree::{Cut, Label, Labels, Layout, Merge, Paths, Reading, Row, errors};
+use crate::profile::{Report, Uncertainty};
 
 /// Parameters of `/v2/tree`.
 pub(super) const PARAMETERS: &[&str] = &[

@@ -11,9 +11,8 @@ use super::request::RequestContext;
 use super::room::Out;
 use super::{Api, ApiError, Ask, BoxFuture, Reply, Request};
 use crate::collect::ProviderError;
-use crate::profile::Report;
 use crate::profile::allocations::Filter;
-use crate::profile::{Frames, Subset};
+use crate::profile::{Frames, Report, Subset};
 use crate::sys::ids::Pid;
 
 /// A view of a report. Its `Debug` form identifies it: replies are shared by that.

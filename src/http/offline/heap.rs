@@ -18,10 +18,9 @@ pub(crate) fn write(taken: &HeapSnapshot, out: &mut dyn Write) -> io::Result<()>
 mod tests {
     use std::time::SystemTime;
 
+    use super::*;
     use crate::heap::{Heap, Seen, TypeKind, TypeRow, Types};
     use crate::http::offline::tests::{NASTY, data};
-
-    use super::*;
 
     fn written(comm: &str, name: &str) -> String {
         let row = TypeRow {

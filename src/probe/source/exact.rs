@@ -3,8 +3,7 @@
 use anyhow::Result;
 
 use super::{Ledger, ReadLedger, Source, Totals};
-use crate::probe::wire;
-use crate::probe::wire::exact_sum;
+use crate::probe::wire::{self, exact_sum};
 use crate::profile::Amounts;
 use crate::profile::measure::{
     ALLOC_OBJECTS, ALLOC_SPACE, ColumnId, HEAP, INUSE_OBJECTS, INUSE_SPACE, TEMPORARY_OBJECTS,

@@ -6,8 +6,7 @@ use std::collections::HashMap;
 use anyhow::Result;
 
 use super::{Ledger, ReadLedger, Source, Totals};
-use crate::probe::wire;
-use crate::probe::wire::kernel_page;
+use crate::probe::wire::{self, kernel_page};
 use crate::profile::Amounts;
 use crate::profile::measure::{KERNEL_BYTES, KERNEL_MEMORY};
 use crate::sys::ids::StackId;

@@ -5,8 +5,7 @@ use std::collections::HashMap;
 use anyhow::Result;
 
 use super::{Ledger, ReadLedger, Source, Totals, Tracepoints};
-use crate::probe::wire;
-use crate::probe::wire::{STACK_NONE, cache_chunk, cache_key};
+use crate::probe::wire::{self, STACK_NONE, cache_chunk, cache_key};
 use crate::profile::measure::RESIDENCY;
 use crate::sys::file_id::FileId;
 use crate::sys::ids::StackId;

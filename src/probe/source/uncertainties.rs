@@ -4,6 +4,7 @@ use rustc_hash::FxHashMap;
 
 #[cfg(doc)]
 use crate::profile::Uncertainty;
+
 use crate::profile::UncertaintyOf;
 use crate::sys::ids::{Addr, MmId, StackId};
 

@@ -288,9 +288,10 @@ fn decode_range(bytes: &[u8]) -> Result<RangeEvent, Malformed> {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::super::record_bytes;
     use super::*;
-    use proptest::prelude::*;
 
     fn stack_record(nr: u32, outcome: u32) -> stack_event {
         let mut e = stack_event {

@@ -9,9 +9,8 @@ use cel::{Context, Env, ExecutionError, Program, Value};
 
 use super::marks::{self, MarkTime};
 use super::{Allocation, Allocations, NamedAllocations};
-use crate::profile::Report;
 use crate::profile::symbol::Symbols;
-use crate::profile::{FrameKind, Stack};
+use crate::profile::{FrameKind, Report, Stack};
 use crate::sys::ids::Pid;
 
 /// Maximum length of an expression, in bytes, and depth of its brackets: parsing and evaluation are recursive.

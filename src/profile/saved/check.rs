@@ -8,13 +8,12 @@ use super::figures::Figures;
 use super::parts::{self, Uncertainty};
 use super::schema::{self, Kernel, NamedFrame, Whole};
 use super::{Saved, Symbols};
-use crate::profile;
-use crate::profile::Outcome;
 use crate::profile::measure::{MEASURES, Measure, RESIDENCY};
 use crate::profile::symbol::{Language, Symbol};
 use crate::profile::{
-    Amounts, CachedFile, Ended, EndedProcess, Faults, Frame, FrameKind, Functions, Kind, Losses,
-    Mapping, Module, NotObserved, Origin, Places, Profile, Sample, Share, Stack, TargetInfo,
+    self, Amounts, CachedFile, Ended, EndedProcess, Faults, Frame, FrameKind, Functions, Kind,
+    Losses, Mapping, Module, NotObserved, Origin, Outcome, Places, Profile, Sample, Share, Stack,
+    TargetInfo,
 };
 use crate::sys::file_id::FileId;
 use crate::sys::ids::Pid;

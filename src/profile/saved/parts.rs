@@ -5,10 +5,9 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::profile;
 use crate::profile::measure::ColumnId;
 use crate::profile::{
-    Amounts, CodeLayout, CodeSegment, FreezeOutcome, KnownPath, MappedBytes, PathFrom,
+    self, Amounts, CodeLayout, CodeSegment, FreezeOutcome, KnownPath, MappedBytes, PathFrom,
     UncertaintyOf,
 };
 use crate::sys::ids::Pid;

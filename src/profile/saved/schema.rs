@@ -14,12 +14,10 @@ use super::oom_kills::OomKills;
 use super::parts::{Freeze, Layout, Mapping, Path, Uncertainty};
 use super::place::Place;
 use super::{FORMAT, VERSION};
-use crate::profile;
-use crate::profile::Outcome;
 use crate::profile::symbol::{
     Function, InlinedFunction, Language, Location, Symbol, UnknownReason, UnnamedFunction,
 };
-use crate::profile::{Frame, ModuleId, Unobserved};
+use crate::profile::{self, Frame, ModuleId, Outcome, Unobserved};
 use crate::sys::kernel_figures::KernelFigures;
 
 /// Ends the message about a version inside a JSON error.

@@ -7,7 +7,6 @@ use super::*;
 use crate::export::ExportOptions;
 use crate::export::testing::bytes;
 use crate::http::exporters::EXPORTERS;
-use crate::profile::Report;
 use crate::profile::measure::{KERNEL_BYTES, MEASURES};
 use crate::profile::symbol::{
     Function, InlinedFunction, Language, Location, Symbol, Symbols, UnknownReason, UnnamedFunction,
@@ -16,9 +15,8 @@ use crate::profile::tree::testing::{at, kib, profile};
 use crate::profile::{
     Amounts, CachedFile, CgroupMemory, CodeLayout, CodeSegment, Ended, EndedProcess, Faults, Frame,
     FreezeOutcome, KnownPath, LastFigures, Losses, MappedBytes, Mapping, Module, OomKill, OomKills,
-    PathFrom, Places, Sample, Share, Stack, Unobserved,
+    Outcome, PartialReason, PathFrom, Places, Report, Sample, Share, Stack, Unobserved,
 };
-use crate::profile::{Outcome, PartialReason};
 use crate::sys::file_id::FileId;
 use crate::sys::ids::Pid;
 use crate::sys::kernel_figures::KernelFigures;

@@ -26,9 +26,8 @@ use std::path::Path;
 
 use rustc_hash::FxHashMap;
 
-use crate::profile::PartialReason;
 use crate::profile::symbol::Language;
-use crate::profile::{Module, ModuleId, Unobserved};
+use crate::profile::{Module, ModuleId, PartialReason, Unobserved};
 
 /// The name of a function without a symbol in its file.
 pub const NO_SYMBOL: &str = "[no symbol]";

@@ -9,8 +9,7 @@ use proptest::prelude::*;
 use super::testing::{KIB, at, ended, kib, profile, symbols};
 use super::*;
 use crate::profile::symbol::{Language, Symbols};
-use crate::profile::{Amounts, Frame, FrameKind, Kind, Profile};
-use crate::profile::{Outcome, PartialReason};
+use crate::profile::{Amounts, Frame, FrameKind, Kind, Outcome, PartialReason, Profile};
 use crate::sys::usage::Usage;
 
 fn frame() -> impl Strategy<Value = Frame> {

@@ -1,9 +1,8 @@
 //! Functions of one or two profiles, at any depth of a stack.
 
-use super::Direction;
-use super::errors;
 use super::label::{Code, Label, Merge, Naming};
 use super::paths::{Paths, Reading, add};
+use super::{Direction, errors};
 use crate::profile::symbol::Symbols;
 use crate::profile::{Kind, Profile};
 

@@ -3,10 +3,9 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use crate::profile::Outcome;
 use crate::profile::measure::{ColumnId, HEAP, RESIDENCY};
 use crate::profile::symbol::{Function, Language, Symbol, Symbols};
-use crate::profile::*;
+use crate::profile::{Outcome, *};
 use crate::sys::ids::Pid;
 use crate::sys::kernel_figures::KernelFigures;
 use crate::sys::usage::Usage;

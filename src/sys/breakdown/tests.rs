@@ -1,8 +1,9 @@
+use proptest::prelude::*;
+
 use super::*;
 use crate::sys::ids::Addr;
 use crate::sys::residency::smaps::{AtFork, Region};
 use crate::sys::residency::{Backing, Perms, Vma};
-use proptest::prelude::*;
 
 const PAGE: u64 = 4096;
 

@@ -7,10 +7,9 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid as NixPid;
 
 use super::inject::{Call, CallError, Injector, Returned};
-use super::threads;
 use super::tracees::{StopError, Tracees};
 use super::watchdog::Watchdog;
-use super::{FreezeError, FreezeStats};
+use super::{FreezeError, FreezeStats, threads};
 use crate::sys::ids::Pid;
 
 /// Time reserved for releasing one thread: released threads compete with the freezer for the CPU. The reserve

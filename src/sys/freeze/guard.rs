@@ -30,8 +30,7 @@ use self::message::{Asked, Said, receive, send};
 use super::freezer::{raise_priority, raise_priority_of_session};
 use super::watchdog::Watchdog;
 use crate::sys::ids::Pid;
-use crate::sys::privileges;
-use crate::sys::privileges::Role;
+use crate::sys::privileges::{self, Role};
 
 /// The name of its processes, as the kernel shows it.
 pub(super) const NAME: &CStr = c"memprof-guard";

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use super::inject::{Call, CallError, Injector, Returned, Waiting};
 #[cfg(target_arch = "x86_64")]
 use super::inject::{LoadError, Loaded, Loading};
+
 use super::registers::{self, Registers};
 use super::threads::{self, has_ended, threads};
 use super::watchdog::Watchdog;

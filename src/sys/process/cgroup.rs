@@ -10,8 +10,7 @@ use nix::sys::statfs::{CGROUP_SUPER_MAGIC, CGROUP2_SUPER_MAGIC, statfs};
 
 use super::is_own;
 use crate::sys::ids::Pid;
-use crate::sys::mounts;
-use crate::sys::mounts::Mount;
+use crate::sys::mounts::{self, Mount};
 use crate::sys::residency::cgroup::{GroupFigures, Version};
 
 /// File with the list of processes in a control group's directory.

@@ -6,9 +6,8 @@ use nix::errno::Errno;
 
 use super::comm;
 use crate::sys::ids::Pid;
-use crate::sys::proc_dir;
-use crate::sys::proc_text;
 use crate::sys::text::printable;
+use crate::sys::{proc_dir, proc_text};
 
 /// The kernel's flag of its own threads, in `/proc/PID/stat`.
 const PF_KTHREAD: u64 = 0x0020_0000;

@@ -19,9 +19,8 @@ use super::inode::{Dev, huge_page_shifts, memfd_dev, stat_node};
 use super::proc_maps::DELETED;
 use super::vma::{Backing, Vma};
 use crate::sys::ids::Pid;
-use crate::sys::mounts;
-use crate::sys::proc_dir;
 use crate::sys::target_file::{about, about_path, file_system_at, find_in, root_of};
+use crate::sys::{mounts, proc_dir};
 
 /// Maximum number of cached (device, inode) pairs; beyond it the cache is cleared.
 const CACHE_LIMIT: usize = 65_536;

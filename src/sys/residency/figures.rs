@@ -156,9 +156,10 @@ pub(crate) fn kib(text: &str, name: &str) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
     use crate::sys::residency::proc_maps;
-    use proptest::prelude::*;
 
     const STATUS: &str = "Name:\tRssAnon: 5 kB\nState:\tT (stopped)\nVmHWM:\t    1900 kB\n\
         RssAnon:\t      96 kB\nRssFile:\t    1748 kB\nRssShmem:\t       8 kB\n\

@@ -7,8 +7,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::About;
-use crate::sys::mounts;
-use crate::sys::mounts::Mount;
+use crate::sys::mounts::{self, Mount};
 
 /// File systems whose contents are on a device of this machine, or in its memory. An overlay is not among them: any of its
 /// layers may be on a file system that a server answers for.

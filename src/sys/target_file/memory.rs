@@ -3,8 +3,8 @@
 use std::fs::File;
 use std::io;
 
-use super::readers::Key;
-use super::{ReadAt, readers};
+use super::ReadAt;
+use super::readers::{self, Key};
 use crate::sys::ids::Pid;
 use crate::sys::proc_dir;
 

@@ -25,8 +25,7 @@ use nix::unistd::{ForkResult, Pid, fork, getppid, setsid};
 
 use super::message::{Answer, Asked, PART, answer_to_bytes, receive, send};
 use super::readers;
-use crate::sys::privileges;
-use crate::sys::privileges::Role;
+use crate::sys::privileges::{self, Role};
 
 /// Starts the process that starts readers. Without it, this process reads files itself and waits for them. Must be called
 /// before it has a second thread.

@@ -5,9 +5,8 @@ use ratatui::layout::Rect;
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{RenderDirection, Sparkline};
 
-use crate::profile::Outcome;
 use crate::profile::measure::{ALLOC_SPACE, INUSE_OBJECTS, INUSE_SPACE};
-use crate::profile::{Agreement, Kind, Profile, Verdict};
+use crate::profile::{Agreement, Kind, Outcome, Profile, Verdict};
 use crate::sys::text::printable;
 use crate::tui::state::State;
 use crate::tui::theme::Theme;

@@ -3,8 +3,7 @@
 use std::time::{Duration, UNIX_EPOCH};
 
 use super::*;
-use crate::heap::HeapSnapshot;
-use crate::heap::{Allocator, Heap, Mallinfo, Row, Taken, Unreachable, What};
+use crate::heap::{Allocator, Heap, HeapSnapshot, Mallinfo, Row, Taken, Unreachable, What};
 
 fn snapshot(allocator: Allocator) -> Arc<HeapSnapshot> {
     let row = |what, resident| Row {

@@ -11,12 +11,9 @@ use crate::code::symbolize::Detail;
 use crate::collect::aggregate::SampledHeap;
 use crate::collect::collector::{Command, HeapRequest, OwnersRequest, TakenHeap};
 use crate::export::{folded_lines, grown_by};
-use crate::heap::Moment;
-use crate::heap::{ByStack, HeapPages, Joint};
-use crate::heap::{GrownBy, HeapOptions, HeapSnapshot};
+use crate::heap::{ByStack, GrownBy, HeapOptions, HeapPages, HeapSnapshot, Joint, Moment};
 use crate::http::api::ApiError;
-use crate::profile::Report;
-use crate::profile::{LOST_STACK, Profile, Sample};
+use crate::profile::{LOST_STACK, Profile, Report, Sample};
 use crate::sys::ids::{Pid, StackId};
 
 impl Reports {

@@ -97,8 +97,9 @@ fn signed(bytes: &mut impl Iterator<Item = u8>) -> Option<i64> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use proptest::prelude::*;
+
+    use super::*;
 
     fn lines(version: u16, table: &[u8], first: u32, until: u32) -> Vec<Option<u32>> {
         let at = (0..until).step_by(2);

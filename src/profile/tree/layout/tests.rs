@@ -9,8 +9,7 @@ use crate::profile::symbol::{InlinedFunction, Language, Symbol, Symbols};
 use crate::profile::tree::properties::{any_profile, direction};
 use crate::profile::tree::testing::{at, ended, kib, profile, symbols};
 use crate::profile::tree::{Direction, Find, FunctionId, Merge, Naming, Reading, Search, Table};
-use crate::profile::{Frame, Kind, Profile};
-use crate::profile::{Outcome, PartialReason};
+use crate::profile::{Frame, Kind, Outcome, PartialReason, Profile};
 use crate::sys::usage::Usage;
 
 /// Names, one of them with functions inlined into it.

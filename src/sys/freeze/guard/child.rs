@@ -12,11 +12,10 @@ use nix::unistd::Pid as NixPid;
 
 use super::message::{Asked, Said, receive, send};
 use super::{End, Memprof, Watchdog, holder, reap, userfaults};
-use crate::sys::freeze::counters;
 use crate::sys::freeze::freezer::Freezer;
 use crate::sys::freeze::inject::{Call, CallError, Injector, Returned};
-use crate::sys::freeze::now_ns;
 use crate::sys::freeze::registers::Registers;
+use crate::sys::freeze::{counters, now_ns};
 use crate::sys::ids::Pid;
 
 /// The part of the permitted time that is kept for the removal, at most.

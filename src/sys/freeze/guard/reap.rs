@@ -13,8 +13,7 @@ use crate::sys::freeze::inject::{Call, CallError, Injector};
 use crate::sys::freeze::threads::{pause, state, threads};
 use crate::sys::freeze::tracees::Tracees;
 use crate::sys::ids::Pid;
-use crate::sys::proc_dir;
-use crate::sys::proc_text;
+use crate::sys::{proc_dir, proc_text};
 
 /// The least time for which a thread may be stopped for this: it takes less than a millisecond.
 pub(super) const LEAST: Duration = Duration::from_millis(10);

@@ -1,8 +1,9 @@
 //! Control of a traced thread.
 
-use std::io::IoSlice;
+use std::fs;
+use std::io::{self, IoSlice};
+use std::thread;
 use std::time::{Duration, Instant};
-use std::{fs, io, thread};
 
 use nix::sys::uio::{RemoteIoVec, process_vm_writev};
 use nix::unistd::Pid;

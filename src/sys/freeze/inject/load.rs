@@ -13,8 +13,7 @@ use super::way_back::{WayBack, signal_frame};
 use super::{
     ALL_BLOCKED, ARGS, Call, Injector, NT_X86_XSTATE, SYSCALL, Stopped, harm, settle, sleeps,
 };
-use crate::sys::freeze::registers;
-use crate::sys::freeze::registers::{NO_CALL, word};
+use crate::sys::freeze::registers::{self, NO_CALL, word};
 use crate::sys::freeze::watchdog::Watchdog;
 
 /// Flags of the processor that functions expect to be clear: a single step, the direction, checks of alignment.

@@ -9,8 +9,7 @@ use std::time::Duration;
 use super::control::Waiting;
 use super::seccomp::{Entry, Filters};
 use super::{ARGS, Injector, Stopped};
-use crate::sys::freeze::registers;
-use crate::sys::freeze::registers::{NO_CALL, word};
+use crate::sys::freeze::registers::{self, NO_CALL, word};
 
 /// What the kernel returns for a wait that goes on by what it keeps (`ERESTART_RESTARTBLOCK`).
 const GOES_ON: i64 = -516;

@@ -12,8 +12,7 @@ use crate::sys::proc_dir;
 use crate::sys::residency::classify::named_deleted;
 use crate::sys::residency::page::page_size;
 use crate::sys::residency::proc_maps::DELETED;
-use crate::sys::residency::threads;
-use crate::sys::residency::threads::Threads;
+use crate::sys::residency::threads::{self, Threads};
 use crate::sys::residency::vma::{Backing, Perms, Vma};
 
 /// The category of a mapping, which may also decide that of the mapping below it.

@@ -1,6 +1,7 @@
+use proptest::prelude::*;
+
 use super::*;
 use crate::sys::residency::vma::VmaKind;
-use proptest::prelude::*;
 
 fn one(line: &str) -> Vma {
     let vmas = parse(line.as_bytes()).unwrap();

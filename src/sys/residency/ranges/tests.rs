@@ -1,6 +1,8 @@
-use super::*;
-use proptest::prelude::*;
 use std::ops::Range;
+
+use proptest::prelude::*;
+
+use super::*;
 
 const SPACE: usize = 64;
 

@@ -9,8 +9,7 @@ use crate::sys::residency::ioctl::{
     PAGE_IS_FILE, PAGE_IS_HUGE, PAGE_IS_PFNZERO, PAGE_IS_SWAPPED, Region,
 };
 use crate::sys::residency::page::{PageKind, PageRun};
-use crate::sys::residency::pagemap;
-use crate::sys::residency::pagemap::Entry;
+use crate::sys::residency::pagemap::{self, Entry};
 use crate::sys::residency::policy::{FileRule, OtherRule, Policy};
 use crate::sys::residency::runs::Runs;
 

@@ -1,6 +1,7 @@
+use proptest::prelude::*;
+
 use super::*;
 use crate::sys::residency::figures;
-use proptest::prelude::*;
 
 const FIELDS: &str = "Size:                132 kB\nKernelPageSize:        4 kB\n\
     Rss:                  12 kB\nPss:                   5 kB\nPss_Dirty:             1 kB\n\
