@@ -152,22 +152,6 @@ mod tests;
 #[cfg(test)]
 pub(crate) mod testing {
     use super::*;
-    use crate::profile::symbol::Language;
-    use crate::profile::tree::testing::symbols;
-    use crate::profile::{Frame, Profile};
-
-    /// A report of a profile; the functions' language is unknown.
-    pub(crate) fn report(profile: Profile, names: &[(Frame, &str)]) -> Report {
-        let names: Vec<_> = names
-            .iter()
-            .map(|(f, n)| (*f, *n, Language::Other))
-            .collect();
-        Report {
-            profile: Arc::new(profile),
-            symbols: Arc::new(symbols(&names)),
-            sequence: 1,
-        }
-    }
 
     /// Looks up a format by name.
     pub(crate) fn by_name(name: &str) -> Option<&'static Exporter> {

@@ -1,6 +1,8 @@
 //! memprof shows which code owns the physical memory that a running Linux process holds.
 
 #[cfg(test)]
+mod layers;
+#[cfg(test)]
 #[path = "../tests/common/random.rs"]
 mod random;
 #[cfg(test)]

@@ -28,6 +28,8 @@ pub mod saved;
 mod shown;
 mod sizes;
 pub mod symbol;
+#[cfg(test)]
+pub(crate) mod testing;
 pub mod tree;
 mod uncertainty;
 mod usage;

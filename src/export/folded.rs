@@ -91,7 +91,7 @@ mod tests {
     use crate::export::testing::written;
     use crate::profile::Frame;
     use crate::profile::symbol::Language;
-    use crate::profile::tree::testing::{at, kib, profile, symbols};
+    use crate::profile::testing::{at, kib, profile, symbols};
 
     #[test]
     fn lines_add_up_and_keep_their_frames() {

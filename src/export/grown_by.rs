@@ -30,8 +30,8 @@ pub(crate) fn grown_by(report: &Report, shared: u64, top: usize) -> GrownBy {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::export::testing::report;
-    use crate::profile::tree::testing::{at, kib, profile};
+    use crate::profile::testing::report;
+    use crate::profile::testing::{at, kib, profile};
 
     #[test]
     fn rows_and_the_rest_are_all_bytes() {

@@ -235,7 +235,7 @@ mod tests {
     use super::*;
     use crate::profile::Frame;
     use crate::profile::symbol::{Function, Language, Location, Symbol, Symbols};
-    use crate::profile::tree::testing::{at, kib, profile, symbols};
+    use crate::profile::testing::{at, kib, profile, symbols};
     use crate::sys::usage::Usage;
 
     fn tree(profile: Profile, symbols: Symbols, threshold: u64, depth: usize) -> String {

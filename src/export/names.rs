@@ -82,7 +82,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::export::testing::report;
+    use crate::profile::testing::report;
     use crate::profile::tree::properties::any_profile;
     use crate::profile::{Frames, Kind};
 

@@ -169,7 +169,7 @@ impl std::error::Error for Unsupported {}
 mod tests {
     use super::*;
     use crate::export::testing::by_name;
-    use crate::profile::tree::testing::profile;
+    use crate::profile::testing::profile;
 
     fn refused(format: &str, options: &ExportOptions) -> Option<String> {
         let checked = options.check(by_name(format).unwrap());

@@ -421,3 +421,5 @@ impl Serialize for Stacks<'_> {
         }))
     }
 }
+#[cfg(test)]
+mod tests;

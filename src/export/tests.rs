@@ -1,9 +1,10 @@
 //! Estimates of the heap, in bytes and in objects, in the formats of one kind.
 
 use super::ExportOptions;
-use super::testing::{report, written, written_with};
+use super::testing::{written, written_with};
 use crate::profile::measure::{ALLOC_OBJECTS, ALLOC_SPACE, INUSE_OBJECTS, INUSE_SPACE};
-use crate::profile::tree::testing::{at, kib, profile, with_heap};
+use crate::profile::testing::report;
+use crate::profile::testing::{at, kib, profile, with_heap};
 use crate::profile::{Kind, Report};
 
 const MIB: u64 = 1 << 20;

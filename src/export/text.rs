@@ -150,7 +150,7 @@ mod tests {
     use crate::export::testing::written;
     use crate::profile::Losses;
     use crate::profile::symbol::Language;
-    use crate::profile::tree::testing::{at, kib, profile, symbols};
+    use crate::profile::testing::{at, kib, profile, symbols};
     use crate::sys::residency::PageKind;
 
     #[test]

@@ -208,7 +208,7 @@ mod tests {
     use super::*;
     use crate::export::json::{EMPTY_TREE, Short};
     use crate::profile::Frame;
-    use crate::profile::tree::testing::{at, kib, profile, symbols};
+    use crate::profile::testing::{at, kib, profile, symbols};
     use crate::sys::ids::Pid;
 
     struct Fixed(Result<Arc<Report>, ProviderError>);

@@ -155,8 +155,8 @@ pub(super) mod tests {
     use serde_json::Value;
 
     use super::*;
-    use crate::export::testing::report;
-    use crate::profile::tree::testing::{at, kib, profile};
+    use crate::profile::testing::report;
+    use crate::profile::testing::{at, kib, profile};
 
     pub(super) const NASTY: &str = "</script><script>alert(1)</script><!--<script>";
 

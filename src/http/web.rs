@@ -117,7 +117,7 @@ mod tests {
     use super::*;
 
     fn folder() -> PathBuf {
-        Path::new(env!("CARGO_MANIFEST_DIR")).join("src/web")
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("src/http/web")
     }
 
     /// Every file below a folder, relative to it.

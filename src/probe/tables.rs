@@ -11,7 +11,7 @@ use super::batch::each_entry;
 use crate::code::interpreter::{Interpreter, PythonLayout, Ruby};
 use crate::code::modules::FileNumber;
 use crate::code::unwind::Rule;
-use crate::collect::publish::{CodeFile, PageAt, TableStore};
+use crate::probe::table_store::{CodeFile, PageAt, TableStore};
 use crate::probe::wire::{
     self, MAX_SEGMENTS, MemprofSkel, code_file, code_segment, file_key, interpreter_file,
     interpreter_kind, python_layout, ruby_layout, unwind_page, unwind_page_key, unwind_rule,

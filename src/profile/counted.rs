@@ -68,7 +68,7 @@ impl Profile {
 mod tests {
     use crate::profile::Kind;
     use crate::profile::measure::{EXACT, HEAP, WINDOW};
-    use crate::profile::tree::testing::profile;
+    use crate::profile::testing::profile;
 
     #[test]
     fn a_window_is_not_called_samples_and_all_of_its_calls_no_estimates() {

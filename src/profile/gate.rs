@@ -185,8 +185,8 @@ impl fmt::Display for Finding<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::export::testing::report;
-    use crate::profile::tree::testing::{at, kib, profile};
+    use crate::profile::testing::report;
+    use crate::profile::testing::{at, kib, profile};
 
     fn gate(subject: Subject, figure: Figure, limit: Limit) -> Gate {
         Gate {

@@ -11,7 +11,7 @@ mod figures;
 mod oom_kills;
 mod parts;
 mod place;
-mod schema;
+pub(crate) mod schema;
 
 use std::fs::File;
 use std::io::{self, BufReader, Read};
@@ -131,6 +131,3 @@ fn explained(e: serde_json::Error) -> SavedError {
         },
     }
 }
-
-#[cfg(test)]
-mod tests;

@@ -22,8 +22,6 @@ pub(crate) mod properties;
 mod search;
 mod sweep;
 mod table;
-#[cfg(test)]
-pub(crate) mod testing;
 
 pub(crate) use descent::Descent;
 pub(crate) use label::{

@@ -169,7 +169,7 @@ pub(crate) mod testing {
 
         pub(crate) fn name(&self) -> Option<String> {
             let pid = self.pid();
-            let known = fs::read_link(format!("/proc/{pid}/exe")).unwrap();
+            let known = proc_dir::link(pid, "exe").unwrap();
             name_of(pid, executable(pid).unwrap(), &known)
         }
     }

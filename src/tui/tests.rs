@@ -23,7 +23,7 @@ use super::model::Model;
 use super::render::render;
 use super::state::{Input, State};
 use crate::profile::symbol::Language;
-use crate::profile::tree::testing::{at, kib, profile, symbols};
+use crate::profile::testing::{at, kib, profile, symbols};
 use crate::profile::{Frame, Report};
 use crate::sys::usage::Usage;
 

@@ -167,7 +167,7 @@ mod tests {
     use super::*;
     use crate::profile::Functions;
     use crate::profile::symbol::Language;
-    use crate::profile::tree::testing::{at, kib, profile, symbols};
+    use crate::profile::testing::{at, kib, profile, symbols};
 
     fn found(profile: &Profile, symbols: &Symbols) -> Vec<(&'static str, u64)> {
         let silent = silent(profile, symbols);

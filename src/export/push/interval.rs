@@ -140,9 +140,9 @@ fn counts(amounts: &Amounts) -> Counts {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::export::testing::report;
     use crate::profile::measure::{ALLOC_SPACE, INUSE_SPACE};
-    use crate::profile::tree::testing::{at, kib, profile};
+    use crate::profile::testing::report;
+    use crate::profile::testing::{at, kib, profile};
 
     /// A report of stacks with these allocated bytes; everything else is 4 KiB.
     fn allocated(stacks: &[(u64, u64)]) -> Report {

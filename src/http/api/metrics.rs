@@ -380,7 +380,7 @@ fn kind_label(kind: Kind) -> (&'static str, String) {
 mod tests {
     use super::*;
     use crate::profile::symbol::Language;
-    use crate::profile::tree::testing::{at, kib, profile, symbols};
+    use crate::profile::testing::{at, kib, profile, symbols};
 
     #[test]
     fn labels_are_printable_and_bounded() {

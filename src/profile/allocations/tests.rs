@@ -1,7 +1,7 @@
 use super::*;
 use crate::profile::UncertaintyOf;
 use crate::profile::symbol::{Language, Symbols};
-use crate::profile::tree::testing::{at, kib, profile, symbols};
+use crate::profile::testing::{at, kib, profile, symbols};
 
 const SECOND: u64 = 1_000_000_000;
 

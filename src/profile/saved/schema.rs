@@ -21,7 +21,7 @@ use crate::profile::{self, Frame, ModuleId, Outcome, Unobserved};
 use crate::sys::kernel_figures::KernelFigures;
 
 /// Ends the message about a version inside a JSON error.
-pub(super) const VERSION_MARK: char = '\u{1}';
+pub(crate) const VERSION_MARK: char = '\u{1}';
 
 /// Limits of lists whose entries can take much more memory than their text.
 const MOST_MODULES: usize = u16::MAX as usize;

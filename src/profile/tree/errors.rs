@@ -190,7 +190,7 @@ pub fn of_samples(profile: &Profile, kind: Kind) -> Vec<u64> {
 mod tests {
     use super::*;
     use crate::profile::symbol::Language;
-    use crate::profile::tree::testing::{at, kib, profile, symbols};
+    use crate::profile::testing::{at, kib, profile, symbols};
     use crate::profile::tree::{Direction, Layout, Limits, Naming, Reading, Table};
     use crate::sys::residency::PageKind;
 

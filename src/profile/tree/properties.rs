@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 
-use super::testing::{KIB, at, ended, kib, profile, symbols};
 use super::*;
 use crate::profile::symbol::{Language, Symbols};
+use crate::profile::testing::{KIB, at, ended, kib, profile, symbols};
 use crate::profile::{Amounts, Frame, FrameKind, Kind, Outcome, PartialReason, Profile};
 use crate::sys::usage::Usage;
 

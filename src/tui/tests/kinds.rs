@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::profile::measure::{INUSE_OBJECTS, INUSE_SPACE};
-use crate::profile::tree::testing::with_heap;
+use crate::profile::testing::with_heap;
 
 /// `malloc` holds 40 MiB in 5,000 allocations, and `read` 64 KiB, no better known than by 1 MiB.
 #[test]

@@ -6,8 +6,8 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::profile::symbol::{InlinedFunction, Language, Symbol, Symbols};
+use crate::profile::testing::{at, ended, kib, profile, symbols};
 use crate::profile::tree::properties::{any_profile, direction};
-use crate::profile::tree::testing::{at, ended, kib, profile, symbols};
 use crate::profile::tree::{Direction, Find, FunctionId, Merge, Naming, Reading, Search, Table};
 use crate::profile::{Frame, Kind, Outcome, PartialReason, Profile};
 use crate::sys::usage::Usage;

@@ -3,15 +3,15 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use serde_json::{Value, json};
 
-use super::*;
 use crate::export::ExportOptions;
+use crate::export::FORMATS;
 use crate::export::testing::bytes;
-use crate::http::exporters::EXPORTERS;
 use crate::profile::measure::{KERNEL_BYTES, MEASURES};
+use crate::profile::saved::*;
 use crate::profile::symbol::{
     Function, InlinedFunction, Language, Location, Symbol, Symbols, UnknownReason, UnnamedFunction,
 };
-use crate::profile::tree::testing::{at, kib, profile};
+use crate::profile::testing::{at, kib, profile};
 use crate::profile::{
     Amounts, CachedFile, CgroupMemory, CodeLayout, CodeSegment, Ended, EndedProcess, Faults, Frame,
     FreezeOutcome, KnownPath, LastFigures, Losses, MappedBytes, Mapping, Module, OomKill, OomKills,
@@ -251,7 +251,7 @@ fn everything_is_read_back() {
     assert_eq!(fields(&saved), fields(&live));
     assert_eq!(saved.sequence, live.sequence);
     assert_eq!(saved.symbols, live.symbols);
-    for format in EXPORTERS {
+    for format in FORMATS {
         for pid in [None, Some(ONE), Some(OTHER)] {
             let of = |report: &Report| {
                 let mut report = report.clone();
@@ -479,7 +479,7 @@ fn what_does_not_fit_together_is_refused() {
     for (change, wanted) in cases {
         let said = refused(change);
         assert!(said.contains(wanted), "{said:?} lacks {wanted:?}");
-        assert!(!said.contains(schema::VERSION_MARK), "{said}");
+        assert!(!said.contains(crate::profile::saved::schema::VERSION_MARK), "{said}");
     }
 }
 
@@ -523,6 +523,6 @@ fn size_is_limited() {
     assert!(matches!(error, SavedError::TooLarge(_)), "{error}");
     let endless = read(std::io::repeat(b' '), 1 << 20).unwrap_err();
     assert!(matches!(endless, SavedError::TooLarge(_)), "{endless}");
-    let error = open(FilePath::new("/nowhere/p")).unwrap_err();
+    let error = open(std::path::Path::new("/nowhere/p")).unwrap_err();
     assert!(error.to_string().contains("No such file"), "{error}");
 }

@@ -135,3 +135,16 @@ pub(crate) fn with_heap(profile: &mut Profile, samples: &[&[Figure]]) {
         }
     }
 }
+
+/// A report of a profile; the functions' language is unknown.
+pub(crate) fn report(profile: Profile, names: &[(Frame, &str)]) -> Report {
+    let names: Vec<_> = names
+        .iter()
+        .map(|(f, n)| (*f, *n, Language::Other))
+        .collect();
+    Report {
+        profile: Arc::new(profile),
+        symbols: Arc::new(symbols(&names)),
+        sequence: 1,
+    }
+}
