@@ -10,8 +10,8 @@ use anyhow::{Context, Result, bail};
 use libbpf_cargo::SkeletonBuilder;
 
 const SOURCE: &str = "src/bpf/memprof.bpf.c";
-const SAMPLER: &str = "src/sampler";
-const SAMPLER_FLAGS: &str = "src/sampler/flags";
+const SAMPLER: &str = "src/heap/sampler";
+const SAMPLER_FLAGS: &str = "src/heap/sampler/flags";
 
 fn main() -> Result<()> {
     println!("cargo:rerun-if-changed=src/bpf");

@@ -12,13 +12,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use memprof::api::{
-    Api, ApiOptions, BoxFuture, Provider, ProviderError, Report, RequestParts, Route,
-};
-use memprof::event::{Outcome, Pid};
+use memprof::collect::ProviderError;
+use memprof::http::api::{Api, ApiOptions, BoxFuture, Provider, RequestParts, Route};
+use memprof::profile::symbol::{Function, Language, Symbol, Symbols};
 use memprof::profile::*;
-use memprof::symbol::{Function, Language, Symbol, Symbols};
-
+use memprof::sys::ids::Pid;
+use memprof::sys::usage::Usage;
 use random::Random;
 use report::{module, profile};
 

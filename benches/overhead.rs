@@ -18,10 +18,10 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use memprof::event::Pid;
-use memprof::residency::figures;
 use nix::sys::statfs::{FsType, statfs};
 
+use memprof::sys::ids::Pid;
+use memprof::sys::residency::figures;
 use skip::skip_named;
 use support::counters::{FaultCounter, bpf_memory};
 use support::pairs::{Aim, Pairs, interleave, is_short, median, number, verdict};

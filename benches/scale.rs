@@ -13,10 +13,10 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use memprof::event::Pid;
-use memprof::profile::Usage;
-use memprof::residency::{Classifier, Method, Scanner, add_run, figures, proc_maps};
 
+use memprof::sys::ids::Pid;
+use memprof::sys::residency::{Classifier, Method, Scanner, add_run, figures, proc_maps};
+use memprof::sys::usage::Usage;
 use support::counters::{map_memory, memory_in_pieces_of_4_kib};
 use support::pairs::{Aim, Pairs, is_short, median, verdict};
 use support::profiler::Profiler;

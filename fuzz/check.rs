@@ -5,14 +5,15 @@ use std::io::Write;
 use std::panic;
 use std::sync::Arc;
 
-use memprof::elf::Elf;
-use memprof::interpreter;
+use memprof::code::elf::Elf;
+use memprof::code::interpreter;
+use memprof::code::symbolize::{Detail, Symbolizer};
+use memprof::code::unwind::walk::{Mapped, Process, Registers, walk};
+use memprof::code::unwind::{Arch, Table};
+use memprof::profile::saved;
+use memprof::profile::saved::Saved;
+use memprof::profile::symbol::Symbol;
 use memprof::profile::{Amounts, Frame, FrameKind, Kind, Module, ModuleId, NotObserved, Sample};
-use memprof::saved::{self, Saved};
-use memprof::symbol::Symbol;
-use memprof::symbolize::{Detail, Symbolizer};
-use memprof::unwind::walk::{Mapped, Process, Registers, walk};
-use memprof::unwind::{Arch, Table};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 
 fn file_of(bytes: &[u8]) -> File {
@@ -215,7 +216,7 @@ pub fn saved(bytes: &[u8]) -> Option<Saved> {
 
 /// Reads the bytes as a perf map, in pieces, and as a jitdump file that grows; looks code up in what they name.
 pub fn names(bytes: &[u8]) {
-    use memprof::jit::{Budget, Jitdump, PerfMap, Ranges, Record, RuntimeName};
+    use memprof::code::jit::{Budget, Jitdump, PerfMap, Ranges, Record, RuntimeName};
 
     let mut ranges = Ranges::new(Budget::new(1 << 20));
     let mut map = PerfMap::default();

@@ -96,8 +96,8 @@ check_routes() {
         found=$((found + 1))
         # The description calls it {id}, the guide ID.
         grep -qE "${route%%\{*}([^a-z0-9/]|[A-Z])" docs/http-api.md || fail "docs/http-api.md does not name $route"
-    done < <(cat src/web/openapi-v1.json src/web/openapi-v2.json | grep -oE '^ *"/[^"]+": *\{' | grep -oE '/[^"]+')
-    [ "$found" -ge 15 ] || fail "only $found routes were found in src/web/openapi-*.json"
+    done < <(cat src/http/web/openapi-v1.json src/http/web/openapi-v2.json | grep -oE '^ *"/[^"]+": *\{' | grep -oE '/[^"]+')
+    [ "$found" -ge 15 ] || fail "only $found routes were found in src/http/web/openapi-*.json"
 }
 
 # Files of this project that the documents name, in backquotes.

@@ -6,14 +6,15 @@ mod clean;
 mod csv;
 mod folded;
 mod functions;
+mod grown_by;
 mod heaptrack;
-mod html;
 pub mod json;
 pub(crate) mod mappings;
 mod names;
 mod options;
 pub(crate) mod pprof;
 mod profile;
+pub mod push;
 pub(crate) mod rows;
 mod sizes;
 mod speedscope;
@@ -21,54 +22,17 @@ mod summary;
 mod svg;
 mod text;
 
-use std::borrow::Cow;
 use std::io::{self, Write};
-use std::path::Path;
 use std::sync::Arc;
 
-use crate::profile::{Frames, Profile};
-use crate::symbol::Symbols;
+use crate::profile::Report;
 
-pub(crate) use clean::printable;
 pub(crate) use folded::lines as folded_lines;
-pub(crate) use html::write_heap_html;
+pub(crate) use grown_by::grown_by;
 pub use options::{ExportOptions, Supports, Unsupported};
 pub(crate) use profile::{Faults, Target};
 pub(crate) use sizes::write_sizes;
 pub(crate) use summary::write_summary;
-
-/// Bytes as lower-case hexadecimal digits.
-pub(crate) use crate::saved::hex;
-
-/// A profile with its symbols: the input of every view and every format.
-#[derive(Clone, Debug)]
-pub struct Report {
-    /// The profile.
-    pub profile: Arc<Profile>,
-    /// The names of its frames.
-    pub symbols: Arc<Symbols>,
-    /// Number of the report; two reports with the same number are the same report.
-    pub sequence: u64,
-}
-
-impl Report {
-    /// The same report with these frames of an interpreted program; as recorded, it has all of them.
-    pub(crate) fn showing(&self, frames: Frames) -> Cow<'_, Report> {
-        if !self.profile.has_source() {
-            return Cow::Borrowed(self);
-        }
-        Cow::Owned(Report {
-            profile: Arc::new(self.profile.showing(frames)),
-            symbols: Arc::clone(&self.symbols),
-            sequence: self.sequence,
-        })
-    }
-
-    /// The input of a tree or a function table.
-    pub(crate) fn side(&self) -> (&Profile, &Symbols) {
-        (&self.profile, &self.symbols)
-    }
-}
 
 /// A format: its name, the options that it supports, and its writer.
 #[derive(Clone, Copy, Debug)]
@@ -90,7 +54,7 @@ pub struct Exporter {
     /// Whether it says at which addresses the process has mapped what.
     pub has_addresses: bool,
     /// Writes a report; [`write()`] checks the options first.
-    write: fn(&Report, &ExportOptions, &mut dyn Write) -> io::Result<()>,
+    pub(crate) write: fn(&Report, &ExportOptions, &mut dyn Write) -> io::Result<()>,
 }
 
 /// Writes the report in this format.
@@ -105,13 +69,16 @@ pub struct Exporter {
 /// use std::sync::Arc;
 /// use std::time::{Duration, SystemTime};
 ///
-/// use memprof::event::{Outcome, Pid};
-/// use memprof::export::{self, ExportOptions, Report};
-/// use memprof::measure::RESIDENCY;
+/// use memprof::export::{self, ExportOptions};
+/// use memprof::http::exporters;
+/// use memprof::profile::measure::RESIDENCY;
 /// use memprof::profile::{
-///     Faults, Frame, FreezeOutcome, KernelFigures, Losses, Places, Profile, Sample, Stack, TargetInfo, Usage,
+///     Faults, Frame, FreezeOutcome, Losses, Outcome, Places, Profile, Report, Sample, Stack, TargetInfo,
 /// };
-/// use memprof::symbol::Symbols;
+/// use memprof::profile::symbol::Symbols;
+/// use memprof::sys::ids::Pid;
+/// use memprof::sys::kernel_figures::KernelFigures;
+/// use memprof::sys::usage::Usage;
 ///
 /// let usage = Usage { anon: 4096, ..Usage::default() };
 /// let stack = Stack { frames: [Frame::unmapped(0x7f00)].into(), outcome: Outcome::Complete };
@@ -141,7 +108,7 @@ pub struct Exporter {
 /// let report = Report { profile: Arc::new(profile), symbols, sequence: 1 };
 ///
 /// let mut out = Vec::new();
-/// let folded = export::by_name("folded").unwrap();
+/// let folded = exporters::by_name("folded").unwrap();
 /// export::write(folded, &report, &ExportOptions::default(), &mut out).unwrap();
 /// assert_eq!(out, b"[unknown] 4096\n");
 /// ```
@@ -165,13 +132,12 @@ pub fn write(
     (format.write)(&report.showing(options.frames), &options, out)
 }
 
-/// Every format, in display order.
-pub static EXPORTERS: &[Exporter] = &[
+/// Every format of this wing, in display order; `http::exporters` adds the page.
+pub(crate) const FORMATS: &[Exporter] = &[
     json::FORMAT,
     profile::FORMAT,
     folded::FORMAT,
     svg::FORMAT,
-    html::FORMAT,
     pprof::FORMAT,
     speedscope::FORMAT,
     heaptrack::FORMAT,
@@ -180,36 +146,15 @@ pub static EXPORTERS: &[Exporter] = &[
     text::FORMAT,
 ];
 
-/// Looks up a format by name.
-pub fn by_name(name: &str) -> Option<&'static Exporter> {
-    EXPORTERS.iter().find(|e| e.name == name)
-}
-
-/// The format with the longest extension that matches the file name.
-pub(crate) fn by_ending(path: &Path) -> Option<&'static Exporter> {
-    let name = path.file_name().unwrap_or_default().to_string_lossy();
-    let ends = |e: &&Exporter| {
-        let rest = name.strip_suffix(e.extension);
-        rest.is_some_and(|rest| rest.ends_with('.'))
-    };
-    let fitting = EXPORTERS.iter().filter(ends);
-    fitting.max_by_key(|e| e.extension.len())
-}
-
-/// The names of all formats.
-pub fn names() -> impl Iterator<Item = &'static str> {
-    EXPORTERS.iter().map(|e| e.name)
-}
-
 #[cfg(test)]
 mod tests;
 
 #[cfg(test)]
 pub(crate) mod testing {
     use super::*;
-    use crate::profile::Frame;
-    use crate::symbol::Language;
-    use crate::tree::testing::symbols;
+    use crate::profile::symbol::Language;
+    use crate::profile::tree::testing::symbols;
+    use crate::profile::{Frame, Profile};
 
     /// A report of a profile; the functions' language is unknown.
     pub(crate) fn report(profile: Profile, names: &[(Frame, &str)]) -> Report {
@@ -224,6 +169,11 @@ pub(crate) mod testing {
         }
     }
 
+    /// Looks up a format by name.
+    pub(crate) fn by_name(name: &str) -> Option<&'static Exporter> {
+        FORMATS.iter().find(|e| e.name == name)
+    }
+
     pub(crate) fn bytes(name: &str, report: &Report, options: &ExportOptions) -> Vec<u8> {
         let mut out = Vec::new();
         write(by_name(name).unwrap(), report, options, &mut out).unwrap();
@@ -236,14 +186,5 @@ pub(crate) mod testing {
 
     pub(crate) fn written(name: &str, report: &Report) -> String {
         written_with(name, report, &ExportOptions::default())
-    }
-
-    #[test]
-    fn names_are_unique_and_found() {
-        for (at, name) in names().enumerate() {
-            assert_eq!(names().position(|n| n == name), Some(at));
-            assert_eq!(by_name(name).unwrap().name, name);
-        }
-        assert!(by_name("JSON").is_none());
     }
 }

@@ -3,16 +3,11 @@
 use std::io::{self, Write};
 use std::process::ExitCode;
 
-use memprof::allocator;
-use memprof::attach;
-use memprof::breakdown;
-use memprof::capability;
-use memprof::cli::{self, Run};
-use memprof::freeze::guard;
-use memprof::heap;
-use memprof::limits;
-use memprof::session;
-use memprof::target_file;
+use memprof::app::cli::{self, Run};
+use memprof::app::{capability, heap, maps, session};
+use memprof::heap::attach;
+use memprof::sys::freeze::guard;
+use memprof::sys::{allocator, limits, target_file};
 
 fn main() -> ExitCode {
     allocator::keep_little();
@@ -26,10 +21,8 @@ fn main() -> ExitCode {
     }
     let done = match run {
         Run::Profile(config) => session::run(&config),
-        Run::Maps(config) => breakdown::command::run(&config).and_then(|text| print(&text, 0)),
-        Run::Heap(config) => {
-            heap::command::run(&config).and_then(|(text, status)| print(&text, status))
-        }
+        Run::Maps(config) => maps::run(&config).and_then(|text| print(&text, 0)),
+        Run::Heap(config) => heap::run(&config).and_then(|(text, status)| print(&text, status)),
         Run::AttachHeap(config) => attach::run(&config).and_then(|text| print(&text, 0)),
         Run::ForkGuard => guard::run().map(|()| ExitCode::SUCCESS).map_err(Into::into),
         Run::Open(config) => session::open(config),

@@ -3,6 +3,7 @@
 mod batch;
 mod code;
 mod config;
+pub mod event;
 mod exact;
 mod fault_events;
 pub(crate) mod faults;
@@ -14,14 +15,17 @@ mod load;
 mod read;
 mod samplers;
 mod sizes;
+pub(crate) mod source;
 mod stacks;
+pub(crate) mod table_store;
 mod tables;
 #[cfg(test)]
 mod tests;
+pub(crate) mod wire;
 
+use crate::sys::kernel_version::KernelVersion;
 pub use config::{FRAME_LIMITS, Overhead, ProbeConfig, Stacks, Unwind};
 pub use exact::SeenCalls;
-pub(crate) use exact::kernel;
 use fault_events::FaultEvents;
 pub use fault_events::{FaultsSeen, SharedFaultsSeen};
 use faults::FaultHooks;
@@ -36,17 +40,19 @@ use std::cell::{Cell, RefCell};
 use std::collections::{BTreeSet, VecDeque};
 use std::os::fd::{AsFd, RawFd};
 use std::rc::Rc;
-use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
+use std::sync::atomic::AtomicU32;
+use std::sync::atomic::Ordering::SeqCst;
 
 use anyhow::{Context, Result};
 use libbpf_rs::{AsRawLibbpf, Link, MapCore, RingBuffer, libbpf_sys};
 
 use self::stacks::StackSlots;
-use crate::event::{Event, FunctionKey, MmId, Pid};
-use crate::measure::{EXACT, MEASURES, Measure, WINDOW};
+use crate::probe::event::{Event, FunctionKey};
+use crate::probe::source::Source;
+use crate::probe::wire::MemprofSkel;
+use crate::profile::measure::{EXACT, MEASURES, Measure, WINDOW};
 use crate::profile::{Faults, Losses};
-use crate::source::Source;
-use crate::wire::{self, MemprofSkel};
+use crate::sys::ids::{MmId, Pid};
 
 /// Records taken from the ring buffer per call: about a millisecond of work.
 const EVENTS_AT_ONCE: usize = 1024;
@@ -268,7 +274,7 @@ impl Probe {
     /// programs, it only skipped those that would have interrupted themselves, which are no losses. `fault_kernel` does that:
     /// the walk of a stack may read a bad address. So its skips are not counted.)
     fn skipped_programs(&self) -> u64 {
-        if exact::kernel() < hooks::PREEMPTS_PROGRAMS {
+        if KernelVersion::running() < hooks::PREEMPTS_PROGRAMS {
             return 0;
         }
         let progs = &self.skel.progs;
@@ -321,7 +327,7 @@ impl Probe {
         self.lost(wire::loss::LOSS_RING_ALLOCATION)
     }
 
-    fn bss<T: Copy + Default>(&self, field: impl Fn(&crate::wire::Bss) -> *const T) -> T {
+    fn bss<T: Copy + Default>(&self, field: impl Fn(&crate::probe::wire::Bss) -> *const T) -> T {
         match self.skel.maps.bss_data.as_deref() {
             // SAFETY: a valid field of the mapped .bss; volatile because the kernel writes it.
             Some(bss) => unsafe { field(bss).read_volatile() },

@@ -3,51 +3,67 @@
 //! The aggregator hands a [`Profile`] to all views and exporters: pages are joined with stacks, addresses
 //! are converted to ([`Module`], file offset) pairs, and names are not looked up yet.
 
+pub mod allocations;
 mod cgroup;
 mod code_layout;
 mod counted;
 mod ended;
+pub(crate) mod estimate;
 mod frame;
 mod freeze_outcome;
 mod functions;
+pub mod gate;
 mod groups;
 mod kernel_figures;
 mod kind;
 mod losses;
+pub mod measure;
 mod members;
 mod oom_kills;
+mod outcome;
 mod parts;
 mod place;
+mod report;
+pub mod saved;
 mod shown;
+mod sizes;
+pub mod symbol;
+pub mod tree;
 mod uncertainty;
 mod usage;
 
 pub use cgroup::{BalanceRow, CgroupMemory, UNEXPLAINED};
 pub use code_layout::{CodeLayout, CodeSegment};
 pub use ended::{Ended, EndedProcess};
+pub use estimate::Estimate;
 pub use frame::{Frame, FrameKind, JIT, Module, ModuleId, Stack};
 pub use freeze_outcome::FreezeOutcome;
 pub(crate) use functions::Room as FunctionRoom;
 pub use functions::{FunctionName, Functions, Origin, Position};
 pub(crate) use groups::GroupTotal;
-pub use kernel_figures::{Agreement, KernelFigures, Verdict};
+pub use kernel_figures::{Agreement, Verdict};
 pub use kind::Kind;
 pub use losses::Losses;
 pub(crate) use members::Member;
 pub use oom_kills::{LastFigures, OomKill, OomKills};
+pub use outcome::{Outcome, PartialReason};
 pub(crate) use parts::Subset;
-pub use place::{CachedFile, FileId, KnownPath, MappedBytes, Mapping, PathFrom, Places};
+pub use place::{CachedFile, KnownPath, MappedBytes, Mapping, PathFrom, Places};
+pub use report::Report;
 pub use shown::Frames;
+pub use sizes::StackSizes;
 pub(crate) use uncertainty::{ErrorSum, Margin, Parts};
 pub use uncertainty::{UncertainPart, Uncertainty, UncertaintyOf};
-pub use usage::{Amounts, Usage};
+pub use usage::Amounts;
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use crate::event::{Outcome, Pid};
-use crate::measure::{Column, MEASURES, Measure};
-use crate::target::Container;
+use crate::profile::measure::{Column, MEASURES, Measure};
+use crate::sys::ids::Pid;
+use crate::sys::kernel_figures::KernelFigures;
+use crate::sys::process::Container;
+use crate::sys::usage::Usage;
 
 /// The memory attributed to one stack.
 #[derive(Clone, Debug)]

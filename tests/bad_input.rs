@@ -18,11 +18,12 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use binary::{Kept, MEMPROF, Memprof, PATIENCE, in_own_mounts, memprof, no_panic, run, status};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+use binary::{Kept, MEMPROF, Memprof, PATIENCE, in_own_mounts, memprof, no_panic, run, status};
 use rubbish::RUBBISH;
 use skip::skip;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 /// A directory that every user can access, on a disk file system.
 fn directory() -> tempfile::TempDir {

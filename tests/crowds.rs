@@ -10,8 +10,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use ::memprof::residency::figures;
-
+use ::memprof::sys::residency::figures;
 use common::Reply;
 use common::cgroup::Group;
 use common::memprof::{BINARY, Memprof};

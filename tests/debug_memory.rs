@@ -7,15 +7,16 @@ mod common;
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use nix::ifaddrs::getifaddrs;
+
 use common::process::stop;
 use common::skip::skip;
 use common::workload::{Workload, program};
 use common::{Fixed, Server};
-use memprof::api::Report;
-use memprof::event::Pid;
-use memprof::residency::figures;
-use memprof::server::ServerOptions;
-use nix::ifaddrs::getifaddrs;
+use memprof::http::server::ServerOptions;
+use memprof::profile::Report;
+use memprof::sys::ids::Pid;
+use memprof::sys::residency::figures;
 
 /// A report whose target is these processes.
 fn of(pids: &[Pid]) -> Fixed {

@@ -8,12 +8,13 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use serde_json::Value;
+
 use common::debuginfod_server::{Answer, Server};
 use common::listening::certificates;
 use common::memprof::{BINARY, Memprof};
 use common::process::{LIMIT, eventually};
 use common::skip::skip;
-use serde_json::Value;
 
 const PROGRAM: &str = r#"
 #include <stdio.h>

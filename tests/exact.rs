@@ -7,8 +7,8 @@ mod common;
 
 use std::fmt::Write as _;
 
-use ::memprof::event::Pid;
-use ::memprof::residency::figures;
+use ::memprof::sys::ids::Pid;
+use ::memprof::sys::residency::figures;
 use common::memprof::Memprof;
 use common::process::{cont, stop};
 use common::tree::Node;

@@ -13,8 +13,9 @@ use std::fs;
 use std::io;
 use std::time::{Duration, Instant};
 
-use memprof::api::Report;
-use memprof::export::{self, EXPORTERS, ExportOptions};
+use memprof::export::{self, ExportOptions};
+use memprof::http::exporters::EXPORTERS;
+use memprof::profile::Report;
 use random::Random;
 
 /// The minimum number of damaged files. They take about twenty seconds; `scripts/fuzz.sh` tries far more.

@@ -4,13 +4,14 @@ mod common;
 
 use std::collections::BTreeSet;
 
-use memprof::api::{Provider, ProviderError, ROUTES};
-use memprof::profile::Frame;
-use memprof::server::ServerOptions;
-use memprof::symbol::Language;
 use serde_json::{Value, json};
 
 use common::{Fixed, Reply, Server, at, kib, report};
+use memprof::collect::ProviderError;
+use memprof::http::api::{Provider, ROUTES};
+use memprof::http::server::ServerOptions;
+use memprof::profile::Frame;
+use memprof::profile::symbol::Language;
 
 const DOCUMENT: &str = "/openapi/memory-profiler-openapi.json";
 

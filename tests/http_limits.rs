@@ -11,9 +11,6 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
 use std::time::{Duration, Instant};
 
-use memprof::api::{BoxFuture, Provider, ProviderError, Report};
-use memprof::event::Pid;
-use memprof::server::ServerOptions;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, SockaddrStorage, connect, socket};
 use proptest::prelude::*;
@@ -23,6 +20,11 @@ use tokio::time::{sleep, timeout};
 use common::process::eventually;
 use common::rubbish::RUBBISH;
 use common::{Fixed, Reply, Server, at, kib, report};
+use memprof::collect::ProviderError;
+use memprof::http::api::{BoxFuture, Provider};
+use memprof::http::server::ServerOptions;
+use memprof::profile::Report;
+use memprof::sys::ids::Pid;
 
 fn turn() -> MutexGuard<'static, ()> {
     static TURN: Mutex<()> = Mutex::new(());

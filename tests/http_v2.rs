@@ -9,24 +9,23 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
-use memprof::api::{
-    ApiError, BoxFuture, HeapOptions, HeapSnapshot, LastScan, Method, Provider, ProviderError,
-    ROUTES, Report, Status,
-};
-use memprof::event::Pid;
-use memprof::freeze::Freeze;
-use memprof::heap::{Heap, OtherRow, Row, SizeClass, What};
-use memprof::profile::{
-    CachedFile, FileId, Frame, FreezeOutcome, KnownPath, MappedBytes, Mapping, PathFrom, Places,
-    Profile, Sample,
-};
-use memprof::residency::Category;
-use memprof::server::{ServerOptions, Token};
-use memprof::symbol::{InlinedFunction, Language, Symbol};
 use serde_json::{Value, json};
 
 use common::document::{check, schema};
 use common::{Fixed, Reply, Server, at, kib, report};
+use memprof::collect::{LastScan, ProviderError, Status};
+use memprof::heap::{Heap, HeapOptions, HeapSnapshot, OtherRow, Row, SizeClass, What};
+use memprof::http::api::{ApiError, BoxFuture, Method, Provider, ROUTES};
+use memprof::http::server::{ServerOptions, Token};
+use memprof::profile::symbol::{InlinedFunction, Language, Symbol};
+use memprof::profile::{
+    CachedFile, Frame, FreezeOutcome, KnownPath, MappedBytes, Mapping, PathFrom, Places, Profile,
+    Report, Sample,
+};
+use memprof::sys::file_id::FileId;
+use memprof::sys::freeze::Freeze;
+use memprof::sys::ids::Pid;
+use memprof::sys::residency::Category;
 
 const DOCUMENT: &str = "/openapi/memprof-v2.json";
 
@@ -246,7 +245,7 @@ fn replies_are_as_the_document_says() {
 
 #[test]
 fn the_documents_examples_are_of_its_schemas() {
-    let document: Value = serde_json::from_str(memprof::api::OPENAPI_V2).unwrap();
+    let document: Value = serde_json::from_str(memprof::http::api::OPENAPI_V2).unwrap();
     let mut checked = 0;
     for (path, operations) in document["paths"].as_object().unwrap() {
         let example = &operations["get"]["responses"]["200"]["content"]["application/json"];
@@ -260,7 +259,7 @@ fn the_documents_examples_are_of_its_schemas() {
 
 #[test]
 fn routes_and_parameters_are_those_of_the_document() {
-    let document: Value = serde_json::from_str(memprof::api::OPENAPI_V2).unwrap();
+    let document: Value = serde_json::from_str(memprof::http::api::OPENAPI_V2).unwrap();
     let mut described = BTreeSet::new();
     for (path, operations) in document["paths"].as_object().unwrap() {
         for (method, operation) in operations.as_object().unwrap() {
@@ -435,7 +434,7 @@ fn marks_are_made_counted_and_removed() {
 #[test]
 fn a_saved_profile_is_kept_as_a_mark() {
     let server = start(Growing::default());
-    let document: Value = serde_json::from_str(memprof::api::OPENAPI_V2).unwrap();
+    let document: Value = serde_json::from_str(memprof::http::api::OPENAPI_V2).unwrap();
     let saved = server.get("/v2/export/profile");
     let open = |headers: &str, body: &str| post(&server, "/v2/marks/open?name=a", headers, body);
     let reply = open("", saved.text());

@@ -4,10 +4,10 @@
 
 mod common;
 
-use ::memprof::event::Pid;
-use ::memprof::residency::figures;
 use serde_json::Value;
 
+use ::memprof::sys::ids::Pid;
+use ::memprof::sys::residency::figures;
 use common::memprof::Memprof;
 use common::process::wait_until;
 use common::workload::{Workload, program};

@@ -7,8 +7,9 @@ mod common;
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
-use ::memprof::event::{Event, MmId, StackId};
+use ::memprof::probe::event::Event;
 use ::memprof::probe::{Probe, ProbeConfig, Sweep};
+use ::memprof::sys::ids::{MmId, StackId};
 use common::workload::{Workload, program};
 
 const CHUNK: u64 = 2 << 20;

@@ -7,7 +7,7 @@ mod common;
 
 use std::path::Path;
 
-use ::memprof::residency::figures;
+use ::memprof::sys::residency::figures;
 use common::memprof::Memprof;
 use common::process::{cont, signal, stop, wait_until};
 use common::skip::skip;

@@ -15,12 +15,13 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::OnceLock;
 
-use ::memprof::event::Pid;
-use ::memprof::residency::figures;
+use serde_json::Value;
+
+use ::memprof::sys::ids::Pid;
+use ::memprof::sys::residency::figures;
 use common::memprof::{BINARY, Memprof};
 use common::process::{signal, stop, threads, wait_until};
 use common::workload::{Workload, program, unique_name};
-use serde_json::Value;
 
 /// The user that runs memprof, and another user.
 const NOBODY: u32 = 65534;

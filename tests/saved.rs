@@ -9,13 +9,14 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-use ::memprof::export::EXPORTERS;
+use serde_json::Value;
+
+use ::memprof::http::exporters::EXPORTERS;
 use common::cgroup::Group;
 use common::memprof::{BINARY, Memprof};
 use common::process::{cont, stop, wait_until};
 use common::terminal::Top;
 use common::workload::{Workload, program};
-use serde_json::Value;
 
 /// A user without privileges.
 const NOBODY: u32 = 65534;

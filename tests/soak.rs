@@ -16,10 +16,10 @@ use std::sync::RwLock;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use ::memprof::event::Pid;
-use ::memprof::residency::figures;
 use serde_json::Value;
 
+use ::memprof::sys::ids::Pid;
+use ::memprof::sys::residency::figures;
 use common::memprof::Memprof;
 use common::process::wait_until;
 use common::workload::{Workload, program};

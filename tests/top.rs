@@ -11,14 +11,15 @@ use std::os::fd::AsFd;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use ::memprof::event::Pid;
-use ::memprof::residency::figures;
+use nix::poll::{PollFd, PollFlags, poll};
+
+use ::memprof::sys::ids::Pid;
+use ::memprof::sys::residency::figures;
 use common::cgroup::Group;
 use common::memprof::{BINARY, run_to_error};
 use common::process::{LIMIT, cont, signal, stop, wait_until};
 use common::terminal::{Top, open};
 use common::workload::{Workload, program};
-use nix::poll::{PollFd, PollFlags, poll};
 
 fn scenarios() -> (Workload, String) {
     let workload = Workload::start(&program("scenarios"));

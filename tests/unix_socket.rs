@@ -11,7 +11,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use ::memprof::api::{Method, ROUTES};
+use ::memprof::http::api::{Method, ROUTES};
 use common::memprof::{BINARY, Memprof, run_to_error};
 use common::process::LIMIT;
 use common::workload::{Workload, program};

@@ -10,10 +10,10 @@
 use std::collections::{BTreeMap, HashMap};
 use std::io::{self, Write};
 
-use super::{ExportOptions, Exporter, Report, Supports, cells, folded};
-use crate::profile::{Amounts, Frame, Kind, Profile};
-use crate::symbol::Symbols;
-use crate::tree::{Direction, Label, Merge, errors, frame_label};
+use super::{ExportOptions, Exporter, Supports, cells, folded};
+use crate::profile::symbol::Symbols;
+use crate::profile::tree::{Direction, Label, Merge, errors, frame_label};
+use crate::profile::{Amounts, Frame, Kind, Profile, Report};
 
 pub(super) const FORMAT: Exporter = Exporter {
     name: "csv",

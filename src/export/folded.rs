@@ -7,9 +7,10 @@
 
 use std::io::{self, Write};
 
-use super::clean::{cut, missing, steers};
 use super::names::NameTree;
-use super::{ExportOptions, Exporter, Report, Supports};
+use super::{ExportOptions, Exporter, Supports};
+use crate::profile::Report;
+use crate::sys::text::{cut, is_control_or_format, missing};
 
 pub(super) const FORMAT: Exporter = Exporter {
     name: "folded",
@@ -73,7 +74,7 @@ pub(super) fn escape(name: &str, line: &mut String) {
         match c {
             ';' => line.push_str("\\x3b"),
             '\\' => line.push_str("\\\\"),
-            c if steers(c) => line.extend(c.escape_default()),
+            c if is_control_or_format(c) => line.extend(c.escape_default()),
             c => line.push(c),
         }
     }
@@ -89,8 +90,8 @@ mod tests {
     use super::*;
     use crate::export::testing::written;
     use crate::profile::Frame;
-    use crate::symbol::Language;
-    use crate::tree::testing::{at, kib, profile, symbols};
+    use crate::profile::symbol::Language;
+    use crate::profile::tree::testing::{at, kib, profile, symbols};
 
     #[test]
     fn lines_add_up_and_keep_their_frames() {

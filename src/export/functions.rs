@@ -11,11 +11,12 @@
 use std::cmp::Reverse;
 use std::io::{self, Write};
 
-use super::{ExportOptions, Exporter, Report, Supports, cells, printable};
-use crate::measure::Unit;
-use crate::profile::Profile;
-use crate::symbol::Symbols;
-use crate::tree::{Category, Label, Table};
+use super::{ExportOptions, Exporter, Supports, cells};
+use crate::profile::measure::Unit;
+use crate::profile::symbol::Symbols;
+use crate::profile::tree::{Category, Label, Table};
+use crate::profile::{Profile, Report};
+use crate::sys::text::printable;
 
 pub(super) const FORMAT: Exporter = Exporter {
     name: "functions",

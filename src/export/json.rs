@@ -6,9 +6,9 @@ use std::io::{self, Write};
 
 use serde::Serialize;
 
-use super::{ExportOptions, Exporter, Report, Supports};
-use crate::profile::{Amounts, Profile};
-use crate::tree::{Code, Descent, Direction, Label, Merge, Naming, Paths};
+use super::{ExportOptions, Exporter, Supports};
+use crate::profile::tree::{Code, Descent, Direction, Label, Merge, Naming, Paths};
+use crate::profile::{Amounts, Profile, Report};
 
 /// Bytes in a KiB.
 const KIB: u64 = 1024;
@@ -233,9 +233,10 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::profile::{Frame, Usage};
-    use crate::symbol::{Function, Language, Location, Symbol, Symbols};
-    use crate::tree::testing::{at, kib, profile, symbols};
+    use crate::profile::Frame;
+    use crate::profile::symbol::{Function, Language, Location, Symbol, Symbols};
+    use crate::profile::tree::testing::{at, kib, profile, symbols};
+    use crate::sys::usage::Usage;
 
     fn tree(profile: Profile, symbols: Symbols, threshold: u64, depth: usize) -> String {
         let report = Report {

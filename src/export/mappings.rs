@@ -7,9 +7,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::hex;
+use crate::profile::symbol::{Function, Symbols};
 use crate::profile::{Frame, FrameKind, Module, ModuleId, Profile};
-use crate::symbol::{Function, Symbols};
+use crate::sys::text::hex;
 
 /// The files in a profile's stacks.
 pub(crate) struct Mappings(BTreeMap<ModuleId, Mapping>);
@@ -101,7 +101,7 @@ impl Mapping {
 
     /// Reads the build id and the addresses, if the file has them.
     fn read_file(&mut self) {
-        let Some(layout) = self.module.code_layout() else {
+        let Some(layout) = crate::code::layout::of_module(&self.module) else {
             return;
         };
         self.build_id = hex(&layout.build_id);

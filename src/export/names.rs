@@ -2,8 +2,11 @@
 
 use std::io;
 
-use super::{ExportOptions, Report};
-use crate::tree::{Direction, Label, Layout, Limits, Merge, Naming, Order, Paths, Reading, Row};
+use super::ExportOptions;
+use crate::profile::Report;
+use crate::profile::tree::{
+    Direction, Label, Layout, Limits, Merge, Naming, Order, Paths, Reading, Row,
+};
 
 /// A tree of names with two columns of bytes: before (0 without a baseline) and now.
 #[derive(Debug)]
@@ -80,8 +83,8 @@ mod tests {
 
     use super::*;
     use crate::export::testing::report;
+    use crate::profile::tree::properties::any_profile;
     use crate::profile::{Frames, Kind};
-    use crate::tree::properties::any_profile;
 
     fn any_report() -> impl Strategy<Value = Report> {
         any_profile().prop_map(|profile| report(profile, &[]))

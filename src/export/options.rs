@@ -3,9 +3,9 @@
 use std::fmt;
 use std::sync::Arc;
 
-use super::{EXPORTERS, Exporter, Report};
-use crate::profile::{Frames, Kind};
-use crate::tree::Direction;
+use super::{Exporter, FORMATS};
+use crate::profile::tree::Direction;
+use crate::profile::{Frames, Kind, Report};
 
 /// What to export and how. The default is the complete report with the format's own defaults.
 #[derive(Clone, Debug, Default)]
@@ -38,7 +38,7 @@ pub struct Supports {
 }
 
 impl Supports {
-    pub(super) const NOTHING: Supports = Supports {
+    pub(crate) const NOTHING: Supports = Supports {
         direction: false,
         kind: false,
         threshold: false,
@@ -63,10 +63,11 @@ impl ExportOptions {
     /// # Examples
     ///
     /// ```
-    /// use memprof::export::{self, ExportOptions};
+    /// use memprof::export::ExportOptions;
+    /// use memprof::http::exporters;
     ///
     /// let options = ExportOptions { threshold: Some(64 << 10), ..ExportOptions::default() };
-    /// let format = |name| export::by_name(name).unwrap();
+    /// let format = |name| exporters::by_name(name).unwrap();
     /// assert_eq!(options.check(format("svg")), Ok(()));
     /// let error = options.check(format("csv")).unwrap_err();
     /// assert!(error.to_string().starts_with("the format csv does not support a threshold"));
@@ -150,7 +151,7 @@ impl fmt::Display for Unsupported {
             self.format,
             self.wish.name()
         )?;
-        let others = EXPORTERS.iter().filter(|e| self.wish.held_by(e));
+        let others = FORMATS.iter().filter(|e| self.wish.held_by(e));
         for (at, other) in others.enumerate() {
             f.write_str(if at == 0 { "; these do: " } else { ", " })?;
             f.write_str(other.name)?;
@@ -167,8 +168,8 @@ impl std::error::Error for Unsupported {}
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::export::by_name;
-    use crate::tree::testing::profile;
+    use crate::export::testing::by_name;
+    use crate::profile::tree::testing::profile;
 
     fn refused(format: &str, options: &ExportOptions) -> Option<String> {
         let checked = options.check(by_name(format).unwrap());
@@ -177,7 +178,7 @@ mod tests {
 
     #[test]
     fn every_format_takes_the_default() {
-        for format in EXPORTERS {
+        for format in FORMATS {
             assert_eq!(ExportOptions::default().check(format), Ok(()));
         }
     }

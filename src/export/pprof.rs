@@ -32,11 +32,12 @@ use self::message as proto;
 use self::strings::Strings;
 use super::mappings::{Known, Mapping, Mappings};
 use super::rows::{self, Place};
-use super::{ExportOptions, Exporter, Report, Supports};
-use crate::measure::Unit;
-use crate::profile::{Amounts, Frame, KernelFigures, Kind, Profile};
-use crate::symbol::Location;
-use crate::tree::{Label, Merge, frame_label};
+use super::{ExportOptions, Exporter, Supports};
+use crate::profile::measure::Unit;
+use crate::profile::symbol::Location;
+use crate::profile::tree::{Label, Merge, frame_label};
+use crate::profile::{Amounts, Frame, Kind, Profile, Report};
+use crate::sys::kernel_figures::KernelFigures;
 
 /// The value types of resident bytes; the first one is the default.
 const RESIDENT: [(&str, Kind); 3] = [

@@ -7,9 +7,9 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 
+use super::cells;
 use super::csv::Cells;
-use super::{Report, cells};
-use crate::exact::StackSizes;
+use crate::profile::{Report, StackSizes};
 
 /// Writes the histogram. `report` has the names of the stacks.
 ///

@@ -10,11 +10,11 @@ use std::io::{self, Write};
 
 use serde::{Serialize, Serializer};
 
-use super::{ExportOptions, Exporter, Report, Supports, printable};
-use crate::event::PartialReason;
-use crate::measure::Unit;
-use crate::profile::{Amounts, Frame, Kind, Profile, Stack};
-use crate::tree::{Label, Merge, frame_label};
+use super::{ExportOptions, Exporter, Supports};
+use crate::profile::measure::Unit;
+use crate::profile::tree::{Label, Merge, frame_label};
+use crate::profile::{Amounts, Frame, Kind, PartialReason, Profile, Report, Stack};
+use crate::sys::text::printable;
 
 pub(super) const FORMAT: Exporter = Exporter {
     name: "speedscope",

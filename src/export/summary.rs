@@ -5,13 +5,13 @@ use std::cmp::Reverse;
 use std::io::{self, Write};
 
 use super::clean::readable;
-use super::{Report, printable};
-use crate::measure::{INUSE_SPACE, Unit};
+use crate::profile::measure::{INUSE_SPACE, Unit};
+use crate::profile::tree::{Category, Label, Table, TableRow};
 use crate::profile::{
-    Agreement, CgroupMemory, FreezeOutcome, Kind, Margin, OomKills, Profile, Verdict,
+    Agreement, CgroupMemory, FreezeOutcome, Kind, Margin, OomKills, Profile, Report, Verdict,
 };
-use crate::residency::cgroup::GroupFigures;
-use crate::tree::{Category, Label, Table, TableRow};
+use crate::sys::residency::cgroup::GroupFigures;
+use crate::sys::text::printable;
 
 /// Functions per table.
 const TOP: usize = 15;

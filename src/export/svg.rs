@@ -16,10 +16,11 @@ use std::io::{self, Write};
 use self::colour::Colours;
 use self::frame::{CHAR_WIDTH, FRAME_HEIGHT, Frame, amount};
 use super::names::NameTree;
-use super::{ExportOptions, Exporter, Report, Supports, printable};
-use crate::measure::Unit;
-use crate::profile::{Kind, Margin};
-use crate::tree::{Direction, Row};
+use super::{ExportOptions, Exporter, Supports};
+use crate::profile::measure::Unit;
+use crate::profile::tree::{Direction, Row};
+use crate::profile::{Kind, Margin, Report};
+use crate::sys::text::printable;
 
 /// Room on either side of the heading for buttons, in pixels.
 const SIDE: f64 = 100.0;

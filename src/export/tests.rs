@@ -1,10 +1,10 @@
 //! Estimates of the heap, in bytes and in objects, in the formats of one kind.
 
+use super::ExportOptions;
 use super::testing::{report, written, written_with};
-use super::{ExportOptions, Report};
-use crate::measure::{ALLOC_OBJECTS, ALLOC_SPACE, INUSE_OBJECTS, INUSE_SPACE};
-use crate::profile::Kind;
-use crate::tree::testing::{at, kib, profile, with_heap};
+use crate::profile::measure::{ALLOC_OBJECTS, ALLOC_SPACE, INUSE_OBJECTS, INUSE_SPACE};
+use crate::profile::tree::testing::{at, kib, profile, with_heap};
+use crate::profile::{Kind, Report};
 
 const MIB: u64 = 1 << 20;
 

@@ -5,10 +5,12 @@ use std::io::{self, Write};
 
 use super::clean::readable;
 use super::summary::write_head;
-use super::{ExportOptions, Exporter, Report, Supports};
-use crate::profile::{Kind, Margin, Profile, Uncertainty};
-use crate::symbol::Symbols;
-use crate::tree::{CHAIN, Direction, Layout, Limits, Merge, Naming, Paths, Reading, SELF, errors};
+use super::{ExportOptions, Exporter, Supports};
+use crate::profile::symbol::Symbols;
+use crate::profile::tree::{
+    CHAIN, Direction, Layout, Limits, Merge, Naming, Paths, Reading, SELF, errors,
+};
+use crate::profile::{Kind, Margin, Profile, Report, Uncertainty};
 
 /// By default, nodes smaller than 1/`SMALL` of the total are aggregated.
 const SMALL: u64 = 200;
@@ -147,9 +149,9 @@ mod tests {
     use super::*;
     use crate::export::testing::written;
     use crate::profile::Losses;
-    use crate::residency::PageKind;
-    use crate::symbol::Language;
-    use crate::tree::testing::{at, kib, profile, symbols};
+    use crate::profile::symbol::Language;
+    use crate::profile::tree::testing::{at, kib, profile, symbols};
+    use crate::sys::residency::PageKind;
 
     #[test]
     fn the_whole_report() {

@@ -31,7 +31,7 @@ pub use samples::{HeapSample, HeapSamples, Origin, SampleCounts};
 
 use super::memory::Run;
 use super::report::{OtherRow, Row, What};
-use crate::event::StackId;
+use crate::sys::ids::StackId;
 use estimate::{Divided, Quantity, divide};
 use strata::{BY_PINNING, BY_SIZE, Method, Stratum, strata};
 

@@ -1,7 +1,7 @@
 //! What a chunk's contents look like: text, addresses, zeroes.
 
 use super::memory::Memory;
-use crate::residency::Vma;
+use crate::sys::residency::Vma;
 
 /// Minimum length of text, in bytes. (A word that is an address has at most six bytes that are not 0.)
 const MIN_TEXT: usize = 8;
@@ -125,8 +125,8 @@ fn is_text(bytes: &[u8]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::event::Addr;
-    use crate::residency::{Backing, Perms};
+    use crate::sys::ids::Addr;
+    use crate::sys::residency::{Backing, Perms};
 
     fn look(bytes: &[u8]) -> Look {
         let vma = Vma {

@@ -6,12 +6,12 @@ use std::collections::{BTreeMap, HashMap};
 use object::elf::{SHT_DYNSYM, SHT_SYMTAB, STT_OBJECT, SectionType, SymbolInfo};
 
 use super::memory::Memory;
-use crate::elf::{Elf, ElfError, Section, u16_at, u64_at};
-use crate::event::{Addr, Pid};
-use crate::modules::file_of;
-use crate::residency::{Vma, page_size};
-use crate::symbolize::lookup;
-use crate::target_file::{ReadAt, TargetFile};
+use crate::code::elf::{Elf, ElfError, Section, u16_at, u64_at};
+use crate::code::modules::file_of;
+use crate::code::symbolize::lookup;
+use crate::sys::ids::{Addr, Pid};
+use crate::sys::residency::{Vma, page_size};
+use crate::sys::target_file::{ReadAt, TargetFile};
 
 /// Bytes of a file that are read at once.
 const BLOCK: u64 = 4096;

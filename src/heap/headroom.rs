@@ -7,10 +7,10 @@ use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::event::Pid;
-use crate::mounts::{self, Mount};
-use crate::proc_dir;
-use crate::residency::figures::kib;
+use crate::sys::ids::Pid;
+use crate::sys::mounts::{self, Mount};
+use crate::sys::proc_dir;
+use crate::sys::residency::figures::kib;
 
 /// The page tables of a child take this share of its anonymous memory: one of this.
 const PAGE_TABLES: u64 = 512;

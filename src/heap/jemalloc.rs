@@ -23,13 +23,12 @@ pub(crate) use base::Block;
 pub(crate) use regions::{Extent, Region, Regions, State};
 pub use report::{JemallocFigures, JemallocHeap};
 
-use tree::Tree;
-
 use super::chunks::Kind;
 use super::glibc;
 use super::memory::{Run, overlapping};
 use super::snapshot::Snapshot;
-use crate::residency::Vma;
+use crate::sys::residency::Vma;
+use tree::Tree;
 
 /// Size of jemalloc's pages, in bytes.
 const PAGE: u64 = 4096;

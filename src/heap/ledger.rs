@@ -8,6 +8,9 @@ pub(super) use of_samples::join;
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
 
 use super::address_map::Cells;
 use super::all_heaps::AllHeaps;
@@ -18,21 +21,18 @@ use super::jemalloc::{self, JemallocHeap};
 use super::memory::{Run, overlapping};
 use super::pages::Occupancy;
 use super::python::{self, Pymalloc, PythonHeap};
-use super::reach;
 use super::report::{Allocator, Heap, Object, OtherRow, Row, What};
 use super::resident::HeapPages;
-use super::seen;
 use super::sizes::Sizes;
 use super::snapshot::{self, Snapshot, SnapshotOptions};
 use super::types::Census;
 use super::whole::{Anonymous, Disturbed};
-use crate::event::Pid;
-use crate::freeze::{Guard, Registers};
-use crate::residency::category::{executable, of_all};
-use crate::residency::{Category, Method, Scanner, figures, page_size};
-use crate::target;
-use anyhow::{Context, Result};
-use std::time::Duration;
+use super::{reach, seen};
+use crate::sys::freeze::{Guard, Registers};
+use crate::sys::ids::Pid;
+use crate::sys::process;
+use crate::sys::residency::category::{executable, of_all};
+use crate::sys::residency::{Category, Method, Scanner, figures, page_size};
 
 /// Maximum number of snapshots: a process is rarely stopped in the middle of `malloc`.
 const ATTEMPTS: u32 = 3;
@@ -185,7 +185,7 @@ fn measure_once(
     }
     let heap = Heap {
         pid: pid.0,
-        comm: target::comm(pid).unwrap_or_default(),
+        comm: process::comm(pid).unwrap_or_default(),
         taken: snapshot.taken.clone(),
         attempts: 1,
         disturbed: None,

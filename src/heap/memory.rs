@@ -7,9 +7,9 @@ use std::mem::MaybeUninit;
 use std::os::unix::fs::FileExt;
 use std::time::Instant;
 
-use crate::event::Pid;
-use crate::proc_dir;
-use crate::residency::page_size;
+use crate::sys::ids::Pid;
+use crate::sys::proc_dir;
+use crate::sys::residency::page_size;
 
 /// Maximum number of bytes that one call reads. If the process is killed meanwhile, the kernel frees its memory afterwards.
 const BYTES: u64 = 256 << 10;

@@ -1,6 +1,6 @@
 //! Symbols to names, many at once: demanglers recurse, so that they have a thread with a stack that is large enough.
 
-use crate::symbolize::{STACK, demangle};
+use crate::code::symbolize::{STACK, demangle};
 
 /// What a name is made from.
 #[derive(Debug)]

@@ -24,7 +24,7 @@ pub use report::{PoolClass, PyType, PythonHeap, PythonRead, Role};
 use super::all_heaps::AllHeaps;
 use super::memory::{Run, overlapping};
 use super::snapshot::Snapshot;
-use crate::event::Pid;
+use crate::sys::ids::Pid;
 
 /// Number of size classes; their sizes are multiples of [`STEP`].
 const CLASSES: usize = 32;

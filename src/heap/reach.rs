@@ -14,9 +14,9 @@ use super::memory::{Memory, Run, overlapping};
 use super::retained::OTHER;
 use super::snapshot::Snapshot;
 use super::types::Census;
-use crate::event::Addr;
-use crate::freeze::Registers;
-use crate::residency::Vma;
+use crate::sys::freeze::Registers;
+use crate::sys::ids::Addr;
+use crate::sys::residency::Vma;
 
 /// Bytes below a stack pointer that a function may use (the red zone of x86-64).
 const RED_ZONE: u64 = 128;

@@ -14,7 +14,7 @@ use super::seen::Seen;
 use super::snapshot::Taken;
 use super::types::Types;
 use super::whole::{Agreement, Missing};
-use crate::residency::Category;
+use crate::sys::residency::Category;
 
 /// What the bytes of a heap are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]

@@ -1,8 +1,8 @@
 //! The resident pages of a heap, for what else is known of them.
 
 use super::memory::{Run, overlapping};
-use crate::event::Addr;
-use crate::residency::{PageKind, PageRun, Vma, page_size};
+use crate::sys::ids::Addr;
+use crate::sys::residency::{PageKind, PageRun, Vma, page_size};
 
 /// The resident pages of a heap at the moment of its snapshot.
 #[derive(Clone, Debug, Default)]
@@ -66,7 +66,7 @@ fn anonymous(start: u64, end: u64) -> PageRun {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::residency::proc_maps;
+    use crate::sys::residency::proc_maps;
 
     #[test]
     fn each_byte_is_on_a_page_or_shared() {

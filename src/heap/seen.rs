@@ -7,11 +7,11 @@ use std::io::{self, Write};
 use object::elf::{SHT_DYNSYM, SHT_SYMTAB};
 use serde::Serialize;
 
-use crate::elf::Elf;
-use crate::event::Pid;
-use crate::export::printable;
-use crate::modules::{Mapping, mapped_file};
-use crate::residency::Vma;
+use crate::code::elf::Elf;
+use crate::code::modules::{Mapping, mapped_file};
+use crate::sys::ids::Pid;
+use crate::sys::residency::Vma;
+use crate::sys::text::printable;
 
 /// An allocator or a managed heap, which was not read: its memory is shown as anonymous memory of no known use.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]

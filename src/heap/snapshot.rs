@@ -18,10 +18,10 @@ use self::inventory::Inventory;
 use super::headroom::Headroom;
 use super::memory::{Memory, Run};
 use super::whole::{Anonymous, KernelSums, Missing, MissingKind};
-use crate::event::Pid;
-use crate::freeze::{self, Fork, ForkError, Frozen, Guard, Registers, now_ns};
-use crate::residency::proc_maps::Foreseen;
-use crate::residency::{
+use crate::sys::freeze::{self, Fork, ForkError, Frozen, Guard, Registers, now_ns};
+use crate::sys::ids::Pid;
+use crate::sys::residency::proc_maps::Foreseen;
+use crate::sys::residency::{
     Classifier, Method, PageKind, PageRun, Perms, Scanner, Vma, page_size, readable,
 };
 

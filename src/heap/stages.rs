@@ -5,12 +5,11 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 
 use super::all_heaps::AllHeaps;
-use super::glibc;
-use super::reach;
 use super::snapshot::{self, SnapshotOptions};
 use super::types::Census;
-use crate::event::Pid;
-use crate::freeze::Guard;
+use super::{glibc, reach};
+use crate::sys::freeze::Guard;
+use crate::sys::ids::Pid;
 
 /// Times of the parts of one analysis, in the unit of the clock.
 #[derive(Clone, Copy, Debug, Default)]

@@ -6,15 +6,13 @@ use std::ops::Range;
 
 use super::all_heaps::AllHeaps;
 use super::by_stack::{self, Heads, HeapSample, HeapSamples, Origin};
-use super::glibc;
-use super::ledger;
 use super::memory::{Memory, Run};
-use super::reach;
 use super::snapshot::Snapshot;
 use super::types::Census;
-use crate::event::{Addr, StackId};
-use crate::freeze::Registers;
-use crate::residency::{Backing, Category, Perms, Vma};
+use super::{glibc, ledger, reach};
+use crate::sys::freeze::Registers;
+use crate::sys::ids::{Addr, StackId};
+use crate::sys::residency::{Backing, Category, Perms, Vma};
 pub use of_jemalloc::examine as examine_jemalloc;
 
 /// Addresses of the parts: a library's code and constants, its data, the heap, an arena of a thread, other memory.

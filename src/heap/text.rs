@@ -7,7 +7,7 @@ use super::reach::Unreachable;
 use super::report::{Allocator, Heap, SizeClass, What};
 use super::snapshot::{Approach, Taken};
 use super::whole::Agreement;
-use crate::export::printable;
+use crate::sys::text::printable;
 
 /// For how long the process was stopped, and for what.
 fn stops(taken: &Taken) -> String {

@@ -4,7 +4,7 @@ use std::io::{self, Write};
 
 use super::retained::{Retained, RootKind};
 use super::types::{TypeKind, Types};
-use crate::export::printable;
+use crate::sys::text::printable;
 
 impl Types {
     /// Writes at most `top` types.

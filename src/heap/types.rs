@@ -17,7 +17,7 @@ use super::snapshot::Snapshot;
 use super::vtables::{
     MAX_TABLES, METHODS, Table, Tables, class_name, class_symbol, type_of_function,
 };
-use crate::event::Pid;
+use crate::sys::ids::Pid;
 
 /// Maximum number of types that are listed.
 const MAX_ROWS: usize = 1000;

@@ -7,8 +7,8 @@ use std::sync::atomic::Ordering::SeqCst;
 use anyhow::{Context, Result};
 
 use super::{Probe, shared};
-use crate::event::MmId;
-use crate::wire::{CODE_GENERATION_BITS, CODE_GRANULE_BITS};
+use crate::probe::wire::{CODE_GENERATION_BITS, CODE_GRANULE_BITS};
+use crate::sys::ids::MmId;
 
 impl Probe {
     /// Whether a followed process has mapped memory for code made at run time.

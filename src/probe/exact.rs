@@ -1,7 +1,6 @@
 //! Probes on the functions of allocators (`--heap=exact`).
 
 use std::collections::BTreeSet;
-use std::fs;
 use std::os::fd::AsRawFd;
 
 use anyhow::{Context, Result, anyhow, bail};
@@ -10,13 +9,13 @@ use libbpf_rs::{Link, MapCore, MapFlags, ProgramAttachType, UprobeMultiOpts, Upr
 
 use super::batch::each_entry;
 use super::{Probe, ProbeConfig};
-use crate::capability::KernelVersion;
-use crate::event::{MmId, Pid};
-use crate::exact::{Function, Role};
-use crate::proc_dir;
-use crate::source::Source;
-use crate::source::exact::{BEGINS, ENDS, EXITS, FREES, SOURCE, THROWS};
-use crate::wire::{self, OpenMemprofSkel, exact_seen, exact_sum};
+use crate::code::allocators::{Function, Role};
+use crate::probe::source::Source;
+use crate::probe::source::exact::{BEGINS, ENDS, EXITS, FREES, SOURCE, THROWS};
+use crate::probe::wire::{self, OpenMemprofSkel, exact_seen, exact_sum};
+use crate::sys::ids::{MmId, Pid};
+use crate::sys::kernel_version::KernelVersion;
+use crate::sys::proc_dir;
 
 /// Since 6.6 one link can have many uprobes (89ae89f53d20 "bpf: Add multi uprobe link"); before 6.10 such a link saw only
 /// one thread of a process (46ba0e49b642 "bpf: fix multi-uprobe PID filtering logic").
@@ -54,12 +53,6 @@ impl std::fmt::Display for SeenCalls {
     }
 }
 
-/// The version of the running kernel; the oldest one if it is not known.
-pub(crate) fn kernel() -> KernelVersion {
-    let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
-    KernelVersion::parse(&release).unwrap_or_default()
-}
-
 /// A probe's offset in its file, and its cookie.
 type Place = (u64, u64);
 
@@ -78,7 +71,7 @@ pub(super) fn counts_every_call(config: &ProbeConfig) -> bool {
 
 /// Chooses the kind of links, before the programs are loaded. Returns whether one link can have many uprobes.
 pub(super) fn prepare(open: &mut OpenMemprofSkel<'static>) -> bool {
-    let multi = kernel() >= MULTI;
+    let multi = KernelVersion::running() >= MULTI;
     for mut program in open.open_object_mut().progs_mut() {
         let ours = [BEGINS, ENDS, EXITS, THROWS, FREES]
             .iter()

@@ -9,11 +9,10 @@ use libbpf_rs::{MapCore, MapFlags};
 
 use super::batch::each_entry;
 use super::{Probe, iterate, shared};
-use crate::event::{FileNumber, MmId, Pid};
-use crate::mmap_lock;
-use crate::modules::MovedCode;
-use crate::proc_dir;
-use crate::wire::{self, MAX_MOVED, proc_info};
+use crate::code::modules::{FileNumber, MovedCode};
+use crate::probe::wire::{self, MAX_MOVED, proc_info};
+use crate::sys::ids::{MmId, Pid};
+use crate::sys::{mmap_lock, proc_dir};
 
 /// Processes per read, 16 bytes each.
 const PROCESS_BATCH: u32 = 1024;
@@ -26,7 +25,7 @@ impl Probe {
         }
     }
 
-    /// Follows running processes. Each [`Event::Process`](crate::event::Event::Process) comes through the ring
+    /// Follows running processes. Each [`Event::Process`](crate::probe::event::Event::Process) comes through the ring
     /// buffer; a process that does not exist causes none.
     ///
     /// # Errors
@@ -60,7 +59,7 @@ impl Probe {
     }
 
     /// Binds the code that processes have mapped to its files' tables. Code without a table causes an
-    /// [`Event::Code`](crate::event::Event::Code) through the ring buffer; for a process that is not followed, that
+    /// [`Event::Code`](crate::probe::event::Event::Code) through the ring buffer; for a process that is not followed, that
     /// is the only effect. One that cannot be read now is left for [`Probe::bind_left`].
     ///
     /// # Errors

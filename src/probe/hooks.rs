@@ -9,9 +9,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use anyhow::{Context, Result, anyhow};
 use libbpf_rs::libbpf_sys;
 
-use crate::capability::KernelVersion;
-
-use super::exact::kernel;
+use crate::sys::kernel_version::KernelVersion;
 
 /// Environment variable, for tests: `functions` or `tracepoints`, and no other way is tried.
 const OVERRIDE: &str = "MEMPROF_SYSCALL_HOOKS";
@@ -79,10 +77,12 @@ impl SyscallHooks {
             Ok(other) => Err(anyhow!(
                 "{OVERRIDE} is {other:?}, not `functions` or `tracepoints`"
             )),
-            Err(_) if kernel() < TELLS_MISSED => Ok(SyscallHooks::Tracepoints(format!(
-                "Linux {} does not tell how many calls other hooks miss; {TELLS_MISSED} does",
-                kernel()
-            ))),
+            Err(_) if KernelVersion::running() < TELLS_MISSED => {
+                Ok(SyscallHooks::Tracepoints(format!(
+                    "Linux {} does not tell how many calls other hooks miss; {TELLS_MISSED} does",
+                    KernelVersion::running()
+                )))
+            }
             Err(_) => Ok(match try_functions() {
                 Ok(()) => SyscallHooks::Functions,
                 Err(e) => SyscallHooks::Tracepoints(format!("kprobe.multi: {e}")),
@@ -123,7 +123,7 @@ impl FunctionHooks {
     /// Attaches these programs to the functions of the system calls.
     pub(super) fn attach(begin: BorrowedFd<'_>, returns: BorrowedFd<'_>) -> Result<FunctionHooks> {
         let begin = link_by_name(begin, &ENTERS, false)?;
-        let returns = match kernel() < HAS_ROOM {
+        let returns = match KernelVersion::running() < HAS_ROOM {
             true => link_with_room(returns, &RETURNS)?,
             false => link_by_name(returns, &RETURNS, true)?,
         };
@@ -141,7 +141,7 @@ impl FunctionHooks {
     /// Sees the returns of `write` too, from now on.
     pub(super) fn see_writes(&mut self, returns: BorrowedFd<'_>) -> Result<()> {
         self.sees_writes = true;
-        let link = match kernel() < HAS_ROOM {
+        let link = match KernelVersion::running() < HAS_ROOM {
             true => link_with_room(returns, &["write"])?,
             false => link_by_name(returns, &["write"], true)?,
         };

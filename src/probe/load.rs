@@ -16,9 +16,9 @@ use super::fault_events::FaultEvents;
 use super::faults::FaultHooks;
 use super::stacks::StackSlots;
 use super::{FunctionHooks, Inbox, Missing, Probe, SyscallHooks, exact, sizes};
-use crate::residency::page_size;
-use crate::source::{SOURCES, Source};
-use crate::wire::{self, MemprofSkel, MemprofSkelBuilder, OpenMemprofSkel};
+use crate::probe::source::{SOURCES, Source};
+use crate::probe::wire::{self, MemprofSkel, MemprofSkelBuilder, OpenMemprofSkel};
+use crate::sys::residency::page_size;
 
 /// Environment variable: if set, libbpf's messages and the verifier's statistics go to stderr.
 const LOG: &str = "MEMPROF_LIBBPF_LOG";

@@ -6,11 +6,11 @@ use libbpf_rs::{MapCore, MapFlags};
 
 use super::Probe;
 use super::batch::each_entry;
-use crate::event::MmId;
+use crate::probe::source::resident_pages::{Chunk, PageLedger};
+use crate::probe::source::{Ledger, ReadLedger, Source};
+use crate::probe::wire::{self, page_chunk};
 use crate::profile::MapUsage;
-use crate::source::resident::{Chunk, PageLedger};
-use crate::source::{Ledger, ReadLedger, Source};
-use crate::wire::{self, page_chunk};
+use crate::sys::ids::MmId;
 
 impl ReadLedger for Probe {
     fn read(&self, ledger: &Ledger, each: &mut dyn FnMut(&[u8], &[u8])) -> Result<()> {

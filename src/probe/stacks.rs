@@ -7,18 +7,19 @@
 
 use std::num::NonZeroUsize;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::SeqCst};
+use std::sync::atomic::Ordering::SeqCst;
+use std::sync::atomic::{AtomicU32, AtomicU64};
 
 use anyhow::{Context, Result};
 use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType};
 use nix::sys::mman::{MapFlags as Mapping, ProtFlags, mmap, munmap};
 
 use super::{Probe, shared};
-use crate::event::StackId;
-use crate::source::ReadLedger;
-use crate::wire::{
+use crate::probe::source::ReadLedger;
+use crate::probe::wire::{
     BUCKET_SLOTS, MemprofSkel, SLOT_LEAVING, STACK_FIRST, stack_bucket, stack_of_record,
 };
+use crate::sys::ids::StackId;
 
 /// A slot, modified by both sides: `struct stack_slot`.
 #[repr(C)]

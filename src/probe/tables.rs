@@ -8,15 +8,16 @@ use anyhow::{Context, Result};
 use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType};
 
 use super::batch::each_entry;
-use crate::event::{FileKey, FileNumber};
-use crate::interpreter::{Interpreter, PythonLayout, Ruby};
-use crate::unwind::Rule;
-use crate::unwind::publish::{CodeFile, PageAt, TableStore};
-use crate::wire::{
+use crate::code::interpreter::{Interpreter, PythonLayout, Ruby};
+use crate::code::modules::FileNumber;
+use crate::code::unwind::Rule;
+use crate::collect::publish::{CodeFile, PageAt, TableStore};
+use crate::probe::wire::{
     self, MAX_SEGMENTS, MemprofSkel, code_file, code_segment, file_key, interpreter_file,
     interpreter_kind, python_layout, ruby_layout, unwind_page, unwind_page_key, unwind_rule,
     unwind_space,
 };
+use crate::sys::ids::FileKey;
 
 /// Address spaces per read, 16 KiB each.
 const SPACES: u32 = 32;

@@ -9,11 +9,11 @@ use libbpf_rs::query::{ProgInfoIter, ProgInfoQueryOptions};
 use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
 use libbpf_rs::{MapCore, MapFlags, MapType};
 
-use super::{Probe, ProbeConfig, kernel};
-use crate::capability::KernelVersion;
+use super::{Probe, ProbeConfig};
+use crate::probe::source::SOURCES;
+use crate::probe::wire::MemprofSkelBuilder;
 use crate::skip::skip;
-use crate::source::SOURCES;
-use crate::wire::MemprofSkelBuilder;
+use crate::sys::kernel_version::KernelVersion;
 
 /// From this version on, x86-64 has private stacks; see `compat.bpf.h`.
 const PRIVATE_STACKS: KernelVersion = KernelVersion(6, 13);
@@ -78,7 +78,9 @@ fn no_program_that_may_run_twice_at_once_has_a_private_stack() {
         .iter()
         .filter(|(number, _)| private.contains(number))
         .collect();
-    if private.is_empty() && (kernel() < PRIVATE_STACKS || !cfg!(target_arch = "x86_64")) {
+    if private.is_empty()
+        && (KernelVersion::running() < PRIVATE_STACKS || !cfg!(target_arch = "x86_64"))
+    {
         return skip(
             "no program has a private stack on this kernel, or code in which this test finds it",
         );

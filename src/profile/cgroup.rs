@@ -3,8 +3,8 @@
 use std::borrow::Cow;
 use std::path::PathBuf;
 
-use super::Usage;
-use crate::residency::cgroup::{GroupFigures, Version};
+use crate::sys::residency::cgroup::{GroupFigures, Version};
+use crate::sys::usage::Usage;
 
 /// The memory of a followed control group when a profile was taken.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use super::{Kind, Profile};
-use crate::measure::{EXACT, HEAP, WINDOW};
+use crate::profile::measure::{EXACT, HEAP, WINDOW};
 
 /// What texts about sampled allocations become in a window in which every call was counted. In this order: the first is a
 /// part of none that follows.
@@ -66,9 +66,9 @@ impl Profile {
 
 #[cfg(test)]
 mod tests {
-    use crate::measure::{EXACT, HEAP, WINDOW};
     use crate::profile::Kind;
-    use crate::tree::testing::profile;
+    use crate::profile::measure::{EXACT, HEAP, WINDOW};
+    use crate::profile::tree::testing::profile;
 
     #[test]
     fn a_window_is_not_called_samples_and_all_of_its_calls_no_estimates() {

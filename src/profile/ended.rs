@@ -3,8 +3,8 @@
 use std::time::SystemTime;
 
 use super::Amounts;
-use crate::event::Pid;
-use crate::target::Container;
+use crate::sys::ids::Pid;
+use crate::sys::process::Container;
 
 /// Followed processes that have ended.
 #[derive(Clone, Debug, Default)]

@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 
 use super::{CodeLayout, Functions, Origin};
-use crate::event::Outcome;
-use crate::target_file::{FileTree, TargetFile};
+use crate::profile::Outcome;
+use crate::sys::target_file::{FileTree, TargetFile};
 
 /// Index of a [`Module`] in [`Profile::modules`](super::Profile::modules).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

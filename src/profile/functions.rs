@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::sync::{Arc, RwLock};
 
-use crate::symbol::Language;
+use crate::profile::symbol::Language;
 
 /// What runs functions without machine code of their own in a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::{Amounts, Profile};
-use crate::target::Container;
+use crate::sys::process::Container;
 
 /// The processes that are in one control group itself, not in those below it.
 #[derive(Clone, Copy, Debug)]

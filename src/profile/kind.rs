@@ -1,9 +1,9 @@
 //! The kinds of figures that can be shown by stack.
 
 use super::Amounts;
+use crate::profile::measure::{COLUMNS, ColumnId, Measure, RESIDENCY, Unit};
 #[cfg(doc)]
-use super::Usage;
-use crate::measure::{COLUMNS, ColumnId, Measure, RESIDENCY, Unit};
+use crate::sys::usage::Usage;
 
 /// A category of resident bytes, a sum of categories, or a column of another measure. The HTTP API, the command
 /// line and the metrics' `kind` label use the same names.

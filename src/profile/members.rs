@@ -3,8 +3,8 @@
 use std::borrow::Cow;
 
 use super::{Amounts, Profile, Share};
-use crate::event::Pid;
-use crate::target::Container;
+use crate::sys::ids::Pid;
+use crate::sys::process::Container;
 
 /// One of a profile's processes.
 #[derive(Clone, Copy, Debug)]

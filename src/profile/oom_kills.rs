@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use super::Profile;
-use crate::event::Pid;
-use crate::target::Container;
+use crate::sys::ids::Pid;
+use crate::sys::process::Container;
 
 /// Followed processes that the out-of-memory killer has killed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

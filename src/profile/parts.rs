@@ -4,10 +4,10 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use super::{
-    Amounts, Ended, KernelFigures, Profile, Sample, Share, Stack, TargetInfo, UncertainPart,
-    Uncertainty,
+    Amounts, Ended, Profile, Sample, Share, Stack, TargetInfo, UncertainPart, Uncertainty,
 };
-use crate::event::Pid;
+use crate::sys::ids::Pid;
+use crate::sys::kernel_figures::KernelFigures;
 
 /// Some of a profile's processes.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

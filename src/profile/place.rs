@@ -4,9 +4,11 @@ use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use super::{Sample, Stack, Usage};
-use crate::event::Pid;
-use crate::residency::Category;
+use super::{Sample, Stack};
+use crate::sys::file_id::FileId;
+use crate::sys::ids::Pid;
+use crate::sys::residency::Category;
+use crate::sys::usage::Usage;
 
 /// Where the memory of a report is.
 #[derive(Clone, Debug, Default)]
@@ -88,15 +90,6 @@ impl MappedBytes {
         self.attributed -= usage;
         self.not_observed += usage;
     }
-}
-
-/// A file on a file system.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct FileId {
-    /// Device, (major, minor).
-    pub dev: (u32, u32),
-    /// Inode number.
-    pub ino: u64,
 }
 
 /// A file with cached pages that the target brought in.

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::{CachedFile, Frame, FrameKind, Module, Origin, Places, Profile, Sample, Share, Stack};
-use crate::symbol::Language;
+use crate::profile::symbol::Language;
 
 /// Which frames a profile shows of stacks with functions of an interpreted program. Other stacks are always shown as they
 /// are.

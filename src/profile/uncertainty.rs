@@ -2,9 +2,11 @@
 
 #[cfg(doc)]
 use super::Sample;
-use super::{Amounts, Kind, Profile, Usage};
-use crate::measure::{ColumnId, Unit};
-use crate::residency::{PageKind, figure_of};
+
+use super::{Amounts, Kind, Profile};
+use crate::profile::measure::{ColumnId, Unit};
+use crate::sys::residency::{PageKind, figure_of};
+use crate::sys::usage::Usage;
 
 /// An amount that was divided among stacks by samples, because not every stack was walked; or, in a column, what samples of
 /// allocations stand for.

@@ -20,17 +20,17 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::os::fd::AsFd;
 
-use ::memprof::event::Pid;
-use ::memprof::residency::cachestat::cachestat;
-use ::memprof::residency::figures;
-use ::memprof::residency::page_size;
+use serde_json::Value;
+
+use ::memprof::sys::ids::Pid;
+use ::memprof::sys::residency::cachestat::cachestat;
+use ::memprof::sys::residency::{figures, page_size};
 use common::memprof::Memprof;
 use common::process::{cont, stop, wait_until};
 use common::reclaim::undisturbed;
 use common::terminal::Top;
 use common::workload::{Workload, program};
 use common::{Reply, exchange};
-use serde_json::Value;
 
 const MIB: u64 = 1 << 20;
 const KINDS: [&str; 8] = [

@@ -4,9 +4,6 @@
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;
 
-use ::memprof::export::EXPORTERS;
-use ::memprof::profile::Kind;
-use ::memprof::residency::figures;
 use serde_json::Value;
 
 use super::browser::{Browser, PATIENCE};
@@ -14,6 +11,9 @@ use super::common::memprof::run;
 use super::common::terminal::Top;
 use super::shown::must_mean;
 use super::{MAPPED, Walk, number, readers};
+use ::memprof::http::exporters::EXPORTERS;
+use ::memprof::profile::Kind;
+use ::memprof::sys::residency::figures;
 
 /// In groups of three digits.
 fn grouped(number: u64) -> String {

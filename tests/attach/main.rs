@@ -22,7 +22,7 @@ use std::fs;
 use std::ops::Range;
 use std::path::PathBuf;
 
-use ::memprof::event::Pid;
+use ::memprof::sys::ids::Pid;
 use binary::{Ended, memprof};
 use common::process::{LIMIT, eventually, runs, threads};
 

@@ -4,13 +4,12 @@ use std::process::Stdio;
 use std::thread::sleep;
 use std::time::Duration;
 
-use ::memprof::event::Pid;
-
 use crate::common::postgres::Postgres;
 use crate::common::process::{LIMIT, eventually, state};
 use crate::common::redis::Redis;
 use crate::common::skip::skip;
 use crate::{attach, attached, rounds};
+use ::memprof::sys::ids::Pid;
 
 #[test]
 fn redis_goes_on() {

@@ -6,10 +6,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use ::memprof::event::Pid;
-
 use super::process::LIMIT;
 use super::workload::unique_name;
+use ::memprof::sys::ids::Pid;
 
 /// A group, removed when dropped.
 pub struct Group {

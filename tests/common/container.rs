@@ -6,12 +6,12 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use ::memprof::event::Pid;
 use tempfile::TempDir;
 
 use super::process::wait_until;
 use super::skip::skip;
 use super::workload::Workload;
+use ::memprof::sys::ids::Pid;
 
 /// Where programs look for musl's loader.
 const LOADER: &str = "/lib/ld-musl-x86_64.so.1";

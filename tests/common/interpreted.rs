@@ -4,10 +4,9 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
-use ::memprof::residency::figures;
-
 use super::memprof::Memprof;
 use super::process::{cont, stop};
+use ::memprof::sys::residency::figures;
 
 /// A function of an interpreted program, as both sides name it: name, file, line.
 pub type SourceFrame = (String, String, u32);

@@ -7,12 +7,11 @@ use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Instant;
 
-use ::memprof::event::Pid;
-
 use super::process::LIMIT;
 use super::tree::Node;
 use super::workload::Lines;
 use super::{Reply, exchange};
+use ::memprof::sys::ids::Pid;
 
 pub const BINARY: &str = env!("CARGO_BIN_EXE_memprof");
 /// A running memprof; killed when dropped.

@@ -34,10 +34,13 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-use ::memprof::api::{Api, ApiOptions, BoxFuture, Provider, ProviderError, Report};
-use ::memprof::event::Pid;
-use ::memprof::server::{Listen, ServerOptions, bind, serve};
 use tokio::sync::oneshot;
+
+use ::memprof::collect::ProviderError;
+use ::memprof::http::api::{Api, ApiOptions, BoxFuture, Provider};
+use ::memprof::http::server::{Listen, ServerOptions, bind, serve};
+use ::memprof::profile::Report;
+use ::memprof::sys::ids::Pid;
 
 #[allow(unused_imports, reason = "each test binary uses its own part")]
 pub use report::{at, kib, report};

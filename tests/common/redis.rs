@@ -3,10 +3,9 @@
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use ::memprof::event::Pid;
-
 use super::process::{LIMIT, eventually};
 use super::workload::Running;
+use ::memprof::sys::ids::Pid;
 
 const SERVER: &str = "/usr/bin/redis-server";
 

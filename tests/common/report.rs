@@ -5,11 +5,12 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use ::memprof::api::Report;
-use ::memprof::event::{Outcome, Pid};
-use ::memprof::measure::RESIDENCY;
+use ::memprof::profile::measure::RESIDENCY;
+use ::memprof::profile::symbol::{Function, Language, Symbol};
 use ::memprof::profile::*;
-use ::memprof::symbol::{Function, Language, Symbol};
+use ::memprof::sys::ids::Pid;
+use ::memprof::sys::kernel_figures::KernelFigures;
+use ::memprof::sys::usage::Usage;
 
 pub fn at(module: u16, offset: u64) -> Frame {
     Frame::code(ModuleId(module), offset)

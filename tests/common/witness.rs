@@ -2,10 +2,9 @@
 
 use serde::Deserialize;
 
-use ::memprof::event::Pid;
-
 use super::process::{LIMIT, eventually};
 use super::workload::{Lines, Workload, program};
+use ::memprof::sys::ids::Pid;
 
 /// What it says of itself.
 #[derive(Debug, Deserialize)]

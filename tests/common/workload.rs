@@ -8,11 +8,11 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use ::memprof::event::Pid;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use serde::Deserialize;
 
 use super::process::LIMIT;
+use ::memprof::sys::ids::Pid;
 
 const FLAGS: [&str; 6] = [
     "-O1",

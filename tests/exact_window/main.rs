@@ -16,8 +16,9 @@ mod words;
 
 use std::collections::BTreeMap;
 
-use common::memprof::Memprof;
 use serde_json::Value;
+
+use common::memprof::Memprof;
 
 /// The figures of a kind below each function that has any, and that none has an error.
 #[track_caller]

@@ -5,14 +5,13 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 
-use ::memprof::api::Report;
-use ::memprof::export::{EXPORTERS, ExportOptions};
-use ::memprof::profile::Module;
-use ::memprof::symbol::Language;
-
 use crate::common::{at, kib, report};
 use crate::made::{readers_find_every_byte, written};
 use crate::readers::{self, table};
+use ::memprof::export::ExportOptions;
+use ::memprof::http::exporters::EXPORTERS;
+use ::memprof::profile::symbol::Language;
+use ::memprof::profile::{Module, Report};
 
 const NAMES: [&str; 14] = [
     "a\"b'c`d",

@@ -3,14 +3,13 @@
 
 use std::process::Stdio;
 
-use ::memprof::export::EXPORTERS;
-use ::memprof::profile::Kind;
-use ::memprof::residency::figures;
-
 use crate::common::memprof::Memprof;
 use crate::common::process::{cont, stop};
 use crate::common::workload::{Workload, program};
 use crate::readers;
+use ::memprof::http::exporters::EXPORTERS;
+use ::memprof::profile::Kind;
+use ::memprof::sys::residency::figures;
 
 const MIB: u64 = 1 << 20;
 

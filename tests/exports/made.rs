@@ -5,22 +5,21 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
 
-use ::memprof::api::Report;
-use ::memprof::event::{Outcome, PartialReason};
-use ::memprof::export::{self, EXPORTERS, ExportOptions};
-use ::memprof::measure::{ColumnId, MEASURES};
-use ::memprof::profile::{Amounts, Frame, Kind, Stack, Usage};
-use ::memprof::server::ServerOptions;
-use ::memprof::symbol::{Function, InlinedFunction, Language, Location, Symbol};
-use ::memprof::tree::Direction;
-
 use crate::common::skip::skip;
 use crate::common::{Fixed, Server, at, kib, report};
 use crate::readers::{self, pprof_says, table, wanted};
+use ::memprof::export::{self, ExportOptions};
+use ::memprof::http::exporters::{self, EXPORTERS};
+use ::memprof::http::server::ServerOptions;
+use ::memprof::profile::measure::{ColumnId, MEASURES};
+use ::memprof::profile::symbol::{Function, InlinedFunction, Language, Location, Symbol};
+use ::memprof::profile::tree::Direction;
+use ::memprof::profile::{Amounts, Frame, Kind, Outcome, PartialReason, Report, Stack};
+use ::memprof::sys::usage::Usage;
 
 pub fn written(format: &str, report: &Report, options: &ExportOptions) -> Vec<u8> {
     let mut out = Vec::new();
-    let format = export::by_name(format).unwrap();
+    let format = exporters::by_name(format).unwrap();
     export::write(format, report, options, &mut out).unwrap();
     out
 }

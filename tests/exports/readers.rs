@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::io::Write;
 use std::process::{Command, Stdio};
 
-use ::memprof::profile::Kind;
 use serde_json::Value;
 
 use crate::common::tree::Node;
+use ::memprof::profile::Kind;
 
 /// Bytes by the format's name for the kind.
 pub type Sums = BTreeMap<String, u64>;

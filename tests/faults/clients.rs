@@ -25,8 +25,8 @@ const LISTENERS: usize = 32;
 /// Everything that can be read, by the documents of the API; `mark` and `heap` are there.
 fn routes(mark: &str, heap: &str) -> Vec<String> {
     let documents = [
-        include_str!("../../src/web/openapi-v2.json"),
-        include_str!("../../src/web/openapi-v1.json"),
+        include_str!("../../src/http/web/openapi-v2.json"),
+        include_str!("../../src/http/web/openapi-v1.json"),
     ];
     let mut routes = Vec::new();
     for document in documents {

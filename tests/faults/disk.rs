@@ -8,8 +8,7 @@ use tempfile::TempDir;
 
 use crate::common::cgroup::Group;
 use crate::common::memprof::{BINARY, Memprof, run};
-use crate::common::process::LIMIT;
-use crate::common::process::eventually;
+use crate::common::process::{LIMIT, eventually};
 use crate::common::skip::skip;
 use crate::common::workload::{Workload, program};
 use crate::equals_the_kernel;

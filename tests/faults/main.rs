@@ -24,10 +24,10 @@ mod target;
 
 use std::time::{Instant, SystemTime};
 
-use ::memprof::event::Pid;
-use ::memprof::residency::figures;
 use serde_json::Value;
 
+use ::memprof::sys::ids::Pid;
+use ::memprof::sys::residency::figures;
 use common::memprof::Memprof;
 use common::process::{LIMIT, cont, stop};
 use common::random::Random;

@@ -8,12 +8,11 @@ use std::process::{Command, Stdio};
 use std::thread::{scope, sleep};
 use std::time::Duration;
 
-use ::memprof::event::Pid;
-
 use crate::common::memprof::{BINARY, Memprof};
 use crate::common::process::{cont, signal, state, threads, wait_until};
 use crate::common::workload::{Workload, program};
 use crate::{dice, equals_the_kernel, times};
+use ::memprof::sys::ids::Pid;
 
 /// What happens to the target.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -3,11 +3,10 @@
 use std::thread::sleep;
 use std::time::Duration;
 
-use ::memprof::event::Pid;
-use ::memprof::freeze::{Fork, Frozen, Guard};
-
 use crate::common::process::{signal, state};
 use crate::frozen::{end, freeze, guard, sleeper, wait_for};
+use ::memprof::sys::freeze::{Fork, Frozen, Guard};
+use ::memprof::sys::ids::Pid;
 
 const LONG: Duration = Duration::from_secs(30);
 /// Longer than the guard may go without a sign of life.

@@ -3,10 +3,9 @@
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use ::memprof::event::Pid;
-use ::memprof::freeze::{FreezeError, Frozen, Guard, guards_run};
-
 use crate::common::process::{signal, state};
+use ::memprof::sys::freeze::{FreezeError, Frozen, Guard, guards_run};
+use ::memprof::sys::ids::Pid;
 
 pub fn guard() -> Guard {
     guards_run(crate::binary::MEMPROF.into());

@@ -19,7 +19,7 @@ mod userfaults;
 use std::process::{Child, Command, Stdio};
 use std::time::Instant;
 
-use ::memprof::event::Pid;
+use ::memprof::sys::ids::Pid;
 use common::process::{LIMIT, state};
 
 /// Starts memprof, which says nothing.

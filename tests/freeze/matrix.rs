@@ -6,13 +6,12 @@ use std::process::Child;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use ::memprof::event::Pid;
-
 use crate::common::process::{LIMIT, eventually, living, signal};
 use crate::common::random::Random;
 use crate::common::skip::skip;
 use crate::start;
 use crate::subject::{STATES, Subject};
+use ::memprof::sys::ids::Pid;
 
 /// How a process is stopped: the arguments of memprof.
 const WAYS: [&[&str]; 4] = [

@@ -4,14 +4,13 @@ use std::fs;
 use std::process::Child;
 use std::time::Duration;
 
-use ::memprof::event::Pid;
-
 use crate::common::cgroup::Group;
 use crate::common::memprof::Memprof;
 use crate::common::process::{LIMIT, eventually, runs, signal, state};
 use crate::common::skip::skip;
 use crate::subject::Subject;
 use crate::{is_held, start};
+use ::memprof::sys::ids::Pid;
 
 /// Number of times that memprof is stopped while it holds the process.
 const TIMES: usize = 3;

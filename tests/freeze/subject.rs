@@ -5,11 +5,11 @@ use std::os::unix::fs::FileExt;
 use std::process::Command;
 use std::time::Duration;
 
-use ::memprof::event::Pid;
 use tempfile::TempDir;
 
 use crate::common::process::{LIMIT, eventually, signal, state, threads};
 use crate::common::workload::{Workload, program};
+use ::memprof::sys::ids::Pid;
 
 /// Every state that it can be in.
 #[cfg(target_arch = "x86_64")]

@@ -1,11 +1,10 @@
 //! A snapshot of a process that memprof profiles: the pages that the process writes to while its copy-on-write child lives
 //! keep their owners.
 
-use ::memprof::event::Pid;
-
 use crate::binary::memprof;
 use crate::common::memprof::Memprof;
 use crate::common::workload::{Workload, program};
+use ::memprof::sys::ids::Pid;
 
 const MIB: u64 = 32;
 const KIB: u64 = MIB * 1024;

@@ -5,8 +5,6 @@ use std::num::NonZeroU64;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use ::memprof::event::Pid;
-use ::memprof::sampler::{Library, Options};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::Value;
@@ -19,6 +17,8 @@ use crate::common::workload::{Workload, program};
 use crate::glibc::compiled;
 use crate::types;
 use crate::unreachable::nearly_all;
+use ::memprof::heap::sampler::{Library, Options};
+use ::memprof::sys::ids::Pid;
 
 /// A right estimate is further away than so many standard errors in one of two million cases.
 const ERRORS: f64 = 5.1;

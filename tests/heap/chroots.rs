@@ -10,8 +10,7 @@ use std::process::Command;
 use crate::common::skip::skip;
 use crate::common::workload::Workload;
 use crate::glibc::compare;
-use crate::jemalloc;
-use crate::unreachable;
+use crate::{jemalloc, unreachable};
 
 #[test]
 fn other_releases() {

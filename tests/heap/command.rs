@@ -4,7 +4,6 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use ::memprof::event::Pid;
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
@@ -13,6 +12,7 @@ use crate::common::process::{LIMIT, eventually, signal, state};
 use crate::common::workload::{Workload, program};
 use crate::glibc::compiled;
 use crate::unreachable::nearly_all;
+use ::memprof::sys::ids::Pid;
 
 /// Runs `memprof heap` on a command without input; returns the command's own output as JSON, and the report.
 fn at_end(command: &Path) -> (Value, Value) {

@@ -4,7 +4,6 @@
 use std::process::{Command, Stdio};
 use std::thread;
 
-use ::memprof::event::Pid;
 use serde_json::Value;
 
 use crate::binary::{MEMPROF, run};
@@ -12,6 +11,7 @@ use crate::common::process::{LIMIT, eventually, signal};
 use crate::common::witness::{unharmed, witness};
 use crate::common::workload::{Workload, program};
 use crate::fork::children;
+use ::memprof::sys::ids::Pid;
 
 /// Takes a snapshot of a process, and does something once there is a child.
 fn heap(pid: Pid, disturb: impl FnOnce(Pid)) -> Value {

@@ -6,8 +6,6 @@ use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
 use std::time::Duration;
 
-use ::memprof::event::Pid;
-use ::memprof::heap::Mallinfo;
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -17,6 +15,8 @@ use crate::common::process::{LIMIT, cont, eventually, signal, state, stop, threa
 use crate::common::random::Random;
 use crate::common::witness::{unharmed, witness};
 use crate::common::workload::{Workload, program};
+use ::memprof::heap::Mallinfo;
+use ::memprof::sys::ids::Pid;
 
 /// Number of times that memprof is killed; MEMPROF_KILLS=100 for more.
 fn kills() -> u32 {

@@ -4,15 +4,15 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use ::memprof::event::Pid;
-use ::memprof::heap::{
-    Allocator, Approach, ArenaKind, ArenaRow, Heap, Mallinfo, Row, SnapshotOptions, What,
-};
 use serde::Deserialize;
 
 use crate::common::process::{cont, stop};
 use crate::common::skip::skip;
 use crate::common::workload::{Workload, program};
+use ::memprof::heap::{
+    Allocator, Approach, ArenaKind, ArenaRow, Heap, Mallinfo, Row, SnapshotOptions, What,
+};
+use ::memprof::sys::ids::Pid;
 
 /// The limit of a stop: long, as the machine may be busy.
 pub const COPY: SnapshotOptions = SnapshotOptions {

@@ -3,13 +3,13 @@
 use std::fs;
 use std::time::{Duration, Instant};
 
-use ::memprof::event::Pid;
-use ::memprof::heap::{Allocator, SnapshotOptions};
+use serde::Deserialize;
 
 use crate::common::process::{eventually, signal};
 use crate::common::workload::{Workload, program};
 use crate::glibc::{COPY, snapshot};
-use serde::Deserialize;
+use ::memprof::heap::{Allocator, SnapshotOptions};
+use ::memprof::sys::ids::Pid;
 
 /// Number of snapshots; MEMPROF_SNAPSHOTS=200 for more.
 pub fn snapshots() -> u32 {

@@ -5,7 +5,6 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use ::memprof::event::Pid;
 use serde_json::Value;
 
 use crate::binary::{Ended, MEMPROF, memprof, run};
@@ -13,6 +12,7 @@ use crate::common::cgroup::Group;
 use crate::common::skip::skip;
 use crate::common::workload::{Workload, program};
 use crate::fork::children;
+use ::memprof::sys::ids::Pid;
 
 const MIB: u64 = 1 << 20;
 

@@ -2,13 +2,13 @@
 
 use std::process::Command;
 
-use ::memprof::event::Pid;
 use serde_json::Value;
 
 use crate::common::document::check;
 use crate::common::memprof::Memprof;
 use crate::common::process::{cont, eventually, stop, wait_until};
 use crate::common::workload::{Workload, program};
+use ::memprof::sys::ids::Pid;
 
 const HEAP: &str = "/v2/heap";
 

@@ -5,8 +5,6 @@ use std::process::Command;
 use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
-use ::memprof::event::Pid;
-use ::memprof::heap::{Heap, JemallocFigures, JemallocHeap, What};
 use serde::Deserialize;
 
 use crate::common::allocators::{JEMALLOC, LINK_JEMALLOC, allocator};
@@ -17,6 +15,8 @@ use crate::common::workload::Workload;
 use crate::glibc::{COPY, compiled, snapshot};
 use crate::harm::snapshots;
 use crate::unreachable::compare;
+use ::memprof::heap::{Heap, JemallocFigures, JemallocHeap, What};
+use ::memprof::sys::ids::Pid;
 
 /// What the workload prints.
 #[derive(Debug, Deserialize)]

@@ -5,7 +5,6 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use ::memprof::event::Pid;
 use serde_json::{Value, json};
 
 use crate::binary::memprof;
@@ -13,6 +12,7 @@ use crate::common::process::figure;
 use crate::common::skip::skip;
 use crate::common::workload::{Lines, Running, Workload, program};
 use crate::fork::{children, heap};
+use ::memprof::sys::ids::Pid;
 
 /// A process whose blocks' addresses are only in memory of this kind.
 fn workload(how: &str, mib: u64) -> Workload {

@@ -27,12 +27,12 @@ mod seen;
 mod types;
 mod unreachable;
 
-use ::memprof::event::Pid;
 use ::memprof::heap::{Cell, Heap, Row, SnapshotOptions};
+use ::memprof::sys::ids::Pid;
 
 /// A snapshot, for which memprof's guard stops the process.
 fn measure(pid: Pid, options: &SnapshotOptions, top: usize) -> anyhow::Result<Heap> {
-    ::memprof::freeze::guards_run(binary::MEMPROF.into());
+    ::memprof::sys::freeze::guards_run(binary::MEMPROF.into());
     ::memprof::heap::measure(pid, options, top)
 }
 

@@ -9,15 +9,14 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use ::memprof::event::Pid;
-use ::memprof::heap::{Heap, PoolClass, PythonHeap, PythonRead, Role, What};
-
 use crate::common::process::{cont, eventually, signal, stop};
 use crate::common::pythons::pythons;
 use crate::common::random::Random;
 use crate::common::skip::skip;
 use crate::common::workload::{Running, Workload};
 use crate::glibc::{COPY, arenas_have_the_same_bytes};
+use ::memprof::heap::{Heap, PoolClass, PythonHeap, PythonRead, Role, What};
+use ::memprof::sys::ids::Pid;
 
 /// Fills stderr, a pipe of one page, so that the interpreter is stopped in the middle of `sys._debugmallocstats()`: behind
 /// the first line, which it writes before it counts, and the empty line, which it writes after that.

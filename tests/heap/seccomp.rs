@@ -5,7 +5,6 @@ use std::io;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Output};
 
-use ::memprof::event::Pid;
 use seccompiler::{
     BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter,
     SeccompRule, TargetArch, apply_filter,
@@ -16,6 +15,7 @@ use crate::common::process::threads;
 use crate::common::witness::{unharmed, witness};
 use crate::common::workload::{Workload, program};
 use crate::fork::{has_the_same_heap, heap, killing_the_guard_harms_nobody, notices_nothing};
+use ::memprof::sys::ids::Pid;
 
 type Rules = BTreeMap<i64, Vec<SeccompRule>>;
 

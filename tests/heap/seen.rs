@@ -4,12 +4,11 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use ::memprof::event::Pid;
-
 use crate::common::process::eventually;
 use crate::common::skip::skip;
 use crate::common::workload::{Running, Workload, program};
 use crate::glibc::COPY;
+use ::memprof::sys::ids::Pid;
 
 fn names(pid: Pid) -> Vec<&'static str> {
     let heap = crate::measure(pid, &COPY, 1).expect("a snapshot");

@@ -3,12 +3,12 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use ::memprof::heap::{Heap, RootKind, TypeKind, TypeRow, What};
 use serde::Deserialize;
 
 use crate::common::skip::skip;
 use crate::common::workload::{Workload, program};
 use crate::glibc::snapshot;
+use ::memprof::heap::{Heap, RootKind, TypeKind, TypeRow, What};
 
 /// What the C++ workload prints.
 #[derive(Debug, Deserialize)]

@@ -2,12 +2,12 @@
 
 use std::path::Path;
 
-use ::memprof::heap::Unreachable;
 use serde::Deserialize;
 
 use crate::common::skip::skip;
 use crate::common::workload::{Workload, program};
 use crate::glibc::{compiled, snapshot};
+use ::memprof::heap::Unreachable;
 
 /// What the workload forgot.
 #[derive(Debug, Deserialize)]

@@ -13,8 +13,9 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-use common::memprof::BINARY;
 use tempfile::TempDir;
+
+use common::memprof::BINARY;
 
 const PAGE: u64 = 4096;
 

@@ -1,13 +1,12 @@
 //! All processes of a control group: those already in it, and those that enter it, are forked in it, or leave it.
 
-use ::memprof::event::Pid;
-use ::memprof::residency::figures;
-
 use crate::common::cgroup::Group;
 use crate::common::memprof::{BINARY, Memprof};
 use crate::common::process::{cont, stop, wait_until};
 use crate::common::workload::{Workload, program};
 use crate::{KIB, MIB};
+use ::memprof::sys::ids::Pid;
+use ::memprof::sys::residency::figures;
 
 /// Stops these processes and waits until memprof's figure equals the kernel's.
 #[track_caller]

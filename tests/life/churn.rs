@@ -5,15 +5,14 @@
 
 use std::time::{Duration, Instant};
 
-use ::memprof::event::Pid;
-use ::memprof::residency::figures;
-
 use crate::KIB;
 use crate::common::memprof::Memprof;
 use crate::common::process::{cont, stop};
 use crate::common::tree::Node;
 use crate::common::workload::{Workload, program};
 use crate::counters::FaultCounter;
+use ::memprof::sys::ids::Pid;
+use ::memprof::sys::residency::figures;
 
 /// Allowed growth of memprof after it has seen everything that the target does, in KiB.
 const GROWTH: u64 = 16 * 1024;

@@ -6,14 +6,13 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Output, Stdio};
 
-use ::memprof::event::Pid;
-
 use crate::common::files::{evict, require_page_cache};
 use crate::common::memprof::{BINARY, Memprof, run};
 use crate::common::process::{comm, cont, signal, stop, wait_until};
 use crate::common::tree::Node;
 use crate::common::workload::{Lines, program};
 use crate::{KIB, MIB};
+use ::memprof::sys::ids::Pid;
 
 #[test]
 fn its_exit_status_is_passed_on() {

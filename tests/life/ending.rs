@@ -5,13 +5,12 @@ use std::io::Read;
 use std::net::TcpStream;
 use std::process::Stdio;
 
-use ::memprof::event::Pid;
-
 use crate::MIB;
 use crate::common::connect;
 use crate::common::memprof::Memprof;
 use crate::common::process::wait_until;
 use crate::common::workload::{Workload, program};
+use ::memprof::sys::ids::Pid;
 
 /// The ids of the BPF programs to which a process has descriptors.
 fn programs_of(pid: Pid) -> BTreeSet<u32> {

@@ -13,12 +13,11 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime};
 
-use ::memprof::event::Pid;
-
 use crate::common::memprof::BINARY;
 use crate::common::process::{LIMIT, signal, threads};
 use crate::common::random::Random;
 use crate::common::workload::program;
+use ::memprof::sys::ids::Pid;
 
 /// Concurrent endings.
 const AT_ONCE: usize = 3;

@@ -2,12 +2,12 @@
 
 use std::process::{Command, Stdio};
 
-use ::memprof::event::Pid;
 use nix::sys::signal::Signal;
 
 use crate::common::memprof::{BINARY, Memprof};
 use crate::common::process::wait_until;
 use crate::common::workload::{Workload, program};
+use ::memprof::sys::ids::Pid;
 
 /// Page faults of a process, as the kernel counts them.
 fn minor_faults(pid: Pid) -> u64 {

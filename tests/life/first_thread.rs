@@ -1,11 +1,11 @@
 //! Processes that go on after their first thread has ended: `/proc/PID` shows nothing of their memory then.
 
-use ::memprof::event::Pid;
-
 use crate::common::cgroup::Group;
 use crate::common::memprof::Memprof;
 #[cfg(target_arch = "x86_64")]
 use crate::common::memprof::run;
+use ::memprof::sys::ids::Pid;
+
 use crate::common::process::{cont, figure, state, stop, threads, wait_until};
 use crate::common::workload::{Workload, named, program, unique_name};
 use crate::{KIB, MIB};

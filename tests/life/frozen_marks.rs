@@ -2,7 +2,6 @@
 
 use std::time::{Duration, Instant};
 
-use ::memprof::residency::figures;
 use nix::sys::ptrace;
 use nix::unistd::Pid as NixPid;
 use serde_json::Value;
@@ -10,6 +9,7 @@ use serde_json::Value;
 use crate::common::memprof::Memprof;
 use crate::common::process::{cont, runs, state, stop, wait_until};
 use crate::common::workload::{Workload, program};
+use ::memprof::sys::residency::figures;
 
 /// The target runs at least this long between two freezes.
 const RUN: Duration = Duration::from_millis(100);

@@ -4,13 +4,12 @@
 //! 4,000 processes with 280,000 stacks by default, more than the table of stacks has slots; in full, 30,000
 //! processes with 2,100,000: `MEMPROF_GENERATIONS=30000 cargo test --test life -- generations --nocapture`.
 
-use ::memprof::event::Pid;
-
 use crate::KIB;
 use crate::common::memprof::Memprof;
 use crate::common::process::wait_until;
 use crate::common::workload::{Workload, program};
 use crate::counters::{bpf_memory, held};
+use ::memprof::sys::ids::Pid;
 
 /// Number of unique stacks of each process.
 const STACKS: u64 = 70;

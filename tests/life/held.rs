@@ -1,8 +1,6 @@
 //! Processes that cannot be read, because their mmap lock is held for as long as a file server does not answer: all who look at
 //! them wait, as `ps` does. memprof does not.
 
-use ::memprof::event::Pid;
-use ::memprof::residency::figures;
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -11,6 +9,8 @@ use crate::common::memprof::{Memprof, run_to_error};
 use crate::common::process::wait_until;
 use crate::common::workload::{Workload, named, program, unique_name};
 use crate::{KIB, MIB};
+use ::memprof::sys::ids::Pid;
+use ::memprof::sys::residency::figures;
 
 /// The workload `locked`, and the process whose lock it can have held. Nothing here may read that one's memory meanwhile.
 struct Held {

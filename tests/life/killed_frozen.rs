@@ -4,11 +4,10 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use ::memprof::event::Pid;
-
 use crate::common::memprof::Memprof;
 use crate::common::process::{LIMIT, signal, state};
 use crate::common::workload::{Lines, Running, Workload, program};
+use ::memprof::sys::ids::Pid;
 
 /// Its parent learns of its end at once, not only when memprof ends.
 #[test]

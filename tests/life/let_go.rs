@@ -3,11 +3,10 @@
 use std::process::Command;
 use std::time::Duration;
 
-use ::memprof::event::Pid;
-
 use crate::common::memprof::{Memprof, run};
 use crate::common::process::{comm, cont, signal, threads, wait_until};
 use crate::common::workload::program;
+use ::memprof::sys::ids::Pid;
 
 fn tracer(pid: Pid) -> String {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();

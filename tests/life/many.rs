@@ -1,7 +1,5 @@
 //! Of many processes, those alone are scanned again that have changed.
 
-use ::memprof::event::Pid;
-use ::memprof::residency::figures;
 use serde_json::Value;
 
 use crate::MIB;
@@ -9,6 +7,8 @@ use crate::common::cgroup::Group;
 use crate::common::memprof::Memprof;
 use crate::common::process::{cont, stop, wait_until};
 use crate::common::workload::{Workload, program};
+use ::memprof::sys::ids::Pid;
+use ::memprof::sys::residency::figures;
 
 /// More than are scanned each time.
 const MANY: usize = 36;

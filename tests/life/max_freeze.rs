@@ -3,12 +3,12 @@
 use std::io::Write;
 use std::time::Duration;
 
-use ::memprof::freeze::{Frozen, Guard, guards_run, stands_still};
 use serde_json::Value;
 
 use crate::common::memprof::{BINARY, Memprof};
 use crate::common::process::{runs, state, wait_until};
 use crate::common::workload::{Workload, program};
+use ::memprof::sys::freeze::{Frozen, Guard, guards_run, stands_still};
 
 /// The default.
 const BOUND: Duration = Duration::from_millis(50);

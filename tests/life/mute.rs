@@ -3,14 +3,14 @@
 use std::fs;
 use std::time::{Duration, Instant};
 
-use ::memprof::event::Pid;
-use ::memprof::target::descendants;
 use tempfile::TempDir;
 
 use crate::KIB;
 use crate::common::memprof::{Memprof, run};
 use crate::common::process::{state, wait_until};
 use crate::common::workload::{Workload, program};
+use ::memprof::sys::ids::Pid;
+use ::memprof::sys::process::descendants;
 
 /// What takes for ever without a limit takes less with one, on a busy machine, too.
 const MOMENT: Duration = Duration::from_secs(20);

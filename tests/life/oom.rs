@@ -3,8 +3,6 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use ::memprof::profile::OomKill;
-use ::memprof::saved::{self, Saved};
 use tempfile::TempDir;
 
 use crate::MIB;
@@ -14,6 +12,8 @@ use crate::common::memprof::{BINARY, Memprof, run, run_to_error};
 use crate::common::process::{signal, wait_until};
 use crate::common::skip::skip;
 use crate::common::workload::{Workload, program};
+use ::memprof::profile::OomKill;
+use ::memprof::profile::saved::{self, Saved};
 
 /// What a group may have, what a workload holds before, and what it asks for in vain.
 const LIMIT: u64 = 64 * MIB;

@@ -2,14 +2,14 @@
 
 use std::os::unix::fs::MetadataExt;
 
-use ::memprof::event::Pid;
-use ::memprof::residency::figures;
 use serde_json::Value;
 
 use crate::MIB;
 use crate::common::memprof::Memprof;
 use crate::common::process::{cont, stop};
 use crate::common::workload::{Family, Lines, Member, program};
+use ::memprof::sys::ids::Pid;
+use ::memprof::sys::residency::figures;
 
 /// `forked_allocator` under memprof, its processes stopped.
 struct Run {

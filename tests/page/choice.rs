@@ -2,15 +2,14 @@
 
 use std::sync::Arc;
 
-use ::memprof::api::Report;
-use ::memprof::profile::Frame;
-use ::memprof::server::ServerOptions;
-use ::memprof::symbol::Language;
 use serde_json::json;
 
 use super::browser::Browser;
 use super::common::{Fixed, Server, at, kib, report};
 use super::shown::*;
+use ::memprof::http::server::ServerOptions;
+use ::memprof::profile::symbol::Language;
+use ::memprof::profile::{Frame, Report};
 
 const SIZES: [(u32, u32); 2] = [(1440, 900), (390, 844)];
 const KIB: u64 = 1024;

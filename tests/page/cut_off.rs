@@ -2,14 +2,11 @@
 
 use std::sync::Arc;
 
-use ::memprof::api::Report;
-use ::memprof::event::{Outcome, PartialReason};
-use ::memprof::profile::Stack;
-use ::memprof::server::ServerOptions;
-use ::memprof::symbol::Language;
-
 use super::browser::Browser;
 use super::common::{Fixed, Server, at, kib, report};
+use ::memprof::http::server::ServerOptions;
+use ::memprof::profile::symbol::Language;
+use ::memprof::profile::{Outcome, PartialReason, Report, Stack};
 
 #[test]
 fn one_node_says_why_stacks_are_cut_off() {

@@ -2,15 +2,13 @@
 
 use std::sync::Arc;
 
-use ::memprof::api::Report;
-use ::memprof::profile::{Faults, Uncertainty};
-use ::memprof::residency::PageKind;
-use ::memprof::server::ServerOptions;
-use ::memprof::symbol::Language;
-
 use super::browser::Browser;
 use super::common::{Fixed, Server, at, kib, report};
 use super::shown::*;
+use ::memprof::http::server::ServerOptions;
+use ::memprof::profile::symbol::Language;
+use ::memprof::profile::{Faults, Report, Uncertainty};
+use ::memprof::sys::residency::PageKind;
 
 /// `large` holds 4,000 KiB and `small` 40, of which neither is known better than by some 50 KiB.
 fn estimates() -> Arc<Report> {

@@ -4,9 +4,6 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ::memprof::api::{Opened, Report};
-use ::memprof::profile::{LastFigures, OomKill, OomKills};
-use ::memprof::server::ServerOptions;
 use serde_json::json;
 
 use super::browser::Browser;
@@ -16,6 +13,9 @@ use super::common::skip::skip;
 use super::common::workload::{Workload, program};
 use super::common::{Server, at, kib, report};
 use super::lists::until;
+use ::memprof::http::api::Opened;
+use ::memprof::http::server::ServerOptions;
+use ::memprof::profile::{LastFigures, OomKill, OomKills, Report};
 
 const MIB: u64 = 1 << 20;
 const MARKUP: &str = "<img src=x onerror=\"window.hacked=1\">";

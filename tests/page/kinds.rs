@@ -2,11 +2,6 @@
 
 use std::sync::Arc;
 
-use ::memprof::api::Report;
-use ::memprof::measure::{ColumnId, MEASURES};
-use ::memprof::profile::{Amounts, Uncertainty};
-use ::memprof::server::ServerOptions;
-use ::memprof::symbol::Language;
 use serde_json::{Value, json};
 
 use super::browser::Browser;
@@ -16,6 +11,10 @@ use super::common::workload::program;
 use super::common::{Fixed, Server, at, kib, report};
 use super::live::MIB;
 use super::shown::*;
+use ::memprof::http::server::ServerOptions;
+use ::memprof::profile::measure::{ColumnId, MEASURES};
+use ::memprof::profile::symbol::Language;
+use ::memprof::profile::{Amounts, Report, Uncertainty};
 
 /// Each kind of the heap, and what its line beside the selector begins with.
 const HEAP: [(&str, &str); 6] = [

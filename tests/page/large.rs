@@ -3,17 +3,17 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use ::memprof::api::Report;
-use ::memprof::profile::{CachedFile, FileId, Frame, KnownPath, MappedBytes, Mapping, PathFrom};
-use ::memprof::residency::Category;
-use ::memprof::server::ServerOptions;
-use ::memprof::symbol::Language;
 use serde_json::json;
 
 use super::browser::Browser;
 use super::common::random::Random;
 use super::common::{Fixed, Server, at, kib, report};
 use super::shown::*;
+use ::memprof::http::server::ServerOptions;
+use ::memprof::profile::symbol::Language;
+use ::memprof::profile::{CachedFile, Frame, KnownPath, MappedBytes, Mapping, PathFrom, Report};
+use ::memprof::sys::file_id::FileId;
+use ::memprof::sys::residency::Category;
 
 const NODES: usize = 50_000;
 const MARKUP: &str = "<img src=x onerror=\"window.hacked=1\"><script>window.hacked=2</script>";

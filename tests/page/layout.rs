@@ -3,11 +3,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use ::memprof::api::Report;
-use ::memprof::export;
-use ::memprof::profile::{Frame, Profile};
-use ::memprof::server::ServerOptions;
-use ::memprof::symbol::Language;
 use serde_json::json;
 
 use super::browser::Browser;
@@ -16,6 +11,11 @@ use super::common::{Fixed, Server, at, kib, report};
 use super::lists::{drawn, until};
 use super::live::Run;
 use super::shown::*;
+use ::memprof::export;
+use ::memprof::http::exporters;
+use ::memprof::http::server::ServerOptions;
+use ::memprof::profile::symbol::Language;
+use ::memprof::profile::{Frame, Profile, Report};
 
 /// A wide screen and a phone.
 pub const SIZES: [(u32, u32); 2] = [(1440, 900), (390, 844)];
@@ -460,7 +460,13 @@ fn the_svg_export_has_the_colours_of_the_page() {
     Arc::make_mut(&mut Arc::get_mut(&mut report).unwrap().profile).modules = modules.into();
     let mut svg = Vec::new();
     let options = export::ExportOptions::default();
-    export::write(export::by_name("svg").unwrap(), &report, &options, &mut svg).unwrap();
+    export::write(
+        exporters::by_name("svg").unwrap(),
+        &report,
+        &options,
+        &mut svg,
+    )
+    .unwrap();
     let svg = String::from_utf8(svg).unwrap();
     let (server, browser) = shown(report);
     browser.open("");

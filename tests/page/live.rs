@@ -2,7 +2,6 @@
 
 use std::time::{Duration, Instant};
 
-use ::memprof::event::Pid;
 use serde_json::Value;
 
 use super::browser::{Browser, PATIENCE};
@@ -10,6 +9,7 @@ use super::common::memprof::Memprof;
 use super::common::process::{cont, stop};
 use super::common::workload::{Lines, program};
 use super::shown::*;
+use ::memprof::sys::ids::Pid;
 
 pub const MIB: u64 = 1 << 20;
 

@@ -1,12 +1,12 @@
 //! Dark and light schemes, wide and narrow screens, and how the files are served.
 
-use ::memprof::profile::Frame;
-use ::memprof::server::ServerOptions;
-use ::memprof::symbol::Language;
 use serde_json::json;
 
 use super::browser::Browser;
 use super::common::{Fixed, Server, at, kib, report};
+use ::memprof::http::server::ServerOptions;
+use ::memprof::profile::Frame;
+use ::memprof::profile::symbol::Language;
 
 /// The views of a server without a live process.
 const VIEWS: [&str; 4] = ["flame", "treemap", "tree", "functions"];
@@ -102,7 +102,7 @@ fn narrow_screens() {
 #[test]
 fn files_are_served_for_browsers() {
     let server = server();
-    for asset in ::memprof::web::ASSETS {
+    for asset in ::memprof::http::web::ASSETS {
         let reply = server.get(asset.path);
         assert_eq!((reply.status, asset.path), (200, asset.path));
         assert_eq!(reply.body, asset.bytes);

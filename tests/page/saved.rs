@@ -2,15 +2,16 @@
 
 use std::sync::Arc;
 
-use ::memprof::api::{Opened, Report};
-use ::memprof::export::{self, ExportOptions};
-use ::memprof::profile::Kind;
-use ::memprof::server::ServerOptions;
-use ::memprof::symbol::Language;
 use serde_json::json;
 
 use super::browser::Browser;
 use super::common::{Fixed, Server, at, kib, report};
+use ::memprof::export::{self, ExportOptions};
+use ::memprof::http::api::Opened;
+use ::memprof::http::exporters;
+use ::memprof::http::server::ServerOptions;
+use ::memprof::profile::symbol::Language;
+use ::memprof::profile::{Kind, Report};
 
 const MARKUP: &str =
     "</script><img src=x onerror=\"window.hacked=1\"><script>window.hacked=2</script>";
@@ -35,7 +36,7 @@ fn nasty(size: u64) -> Arc<Report> {
 
 fn written(format: &str, report: &Report) -> Vec<u8> {
     let mut out = Vec::new();
-    let format = export::by_name(format).unwrap();
+    let format = exporters::by_name(format).unwrap();
     export::write(format, report, &ExportOptions::default(), &mut out).unwrap();
     out
 }

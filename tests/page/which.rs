@@ -1,7 +1,5 @@
 //! The choice of process and time: all processes or one, the current report or a mark.
 
-use ::memprof::event::Pid;
-
 use super::browser::Browser;
 use super::common::cgroup::Group;
 use super::common::memprof::Memprof;
@@ -10,6 +8,7 @@ use super::common::workload::{Family, Workload, program};
 use super::lists::until;
 use super::live::{MIB, Run};
 use super::shown::*;
+use ::memprof::sys::ids::Pid;
 
 const ANON: &str = "#totals [data-kind=anon] dd";
 

@@ -6,13 +6,12 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 
-use ::memprof::api::Report;
-use ::memprof::measure::MEASURES;
-use ::memprof::server::ServerOptions;
-use ::memprof::symbol::Language;
-
 use crate::common::{Fixed, Server, at, kib, report};
 use crate::{configuration, deploy, get, has};
+use ::memprof::http::server::ServerOptions;
+use ::memprof::profile::Report;
+use ::memprof::profile::measure::MEASURES;
+use ::memprof::profile::symbol::Language;
 
 /// Runs promtool; returns whether it succeeded, and what it said.
 fn promtool(args: &[&str], input: &[u8]) -> (bool, String) {

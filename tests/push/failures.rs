@@ -3,7 +3,6 @@
 use std::fs;
 use std::time::{Duration, Instant};
 
-use ::memprof::push::{self, Credentials, Limits, Pusher, Pushing, Status};
 use opentelemetry_proto::tonic::collector::profiles::v1development::{
     ExportProfilesPartialSuccess, ExportProfilesServiceResponse,
 };
@@ -15,6 +14,7 @@ use crate::common::skip::skip;
 use crate::common::store::{Answer, Store};
 use crate::common::{at, kib, report};
 use crate::{options, quick, token};
+use ::memprof::export::push::{self, Credentials, Limits, Pusher, Pushing, Status};
 
 fn start(store: &Store) -> (Pusher, Pushing) {
     push::start(&options("otlp", store), quick()).unwrap()

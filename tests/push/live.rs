@@ -4,14 +4,13 @@ use std::fs;
 use std::process::Stdio;
 use std::time::Duration;
 
-use ::memprof::api::OPENAPI_V2;
-
 use crate::common::document;
 use crate::common::memprof::{Memprof, run};
 use crate::common::process::{LIMIT, eventually, runs};
 use crate::common::store::{Answer, Store};
 use crate::common::workload::{Workload, program};
 use crate::decode::decode;
+use ::memprof::http::api::OPENAPI_V2;
 
 /// The value of a metric.
 #[track_caller]

@@ -3,17 +3,17 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use ::memprof::measure::{ColumnId, MEASURES};
-use ::memprof::profile::{Amounts, Kind, Profile};
-use ::memprof::push::{self, Limits};
-use ::memprof::symbol::Language;
-use memprof::api::Report;
 use nix::time::{ClockId, clock_gettime};
 
 use crate::common::store::Store;
 use crate::common::{at, kib, report};
 use crate::decode::{Pushed, decode};
 use crate::options;
+use ::memprof::export::push::{self, Limits};
+use ::memprof::profile::measure::{ColumnId, MEASURES};
+use ::memprof::profile::symbol::Language;
+use ::memprof::profile::{Amounts, Kind, Profile};
+use memprof::profile::Report;
 
 const PROTOCOLS: [&str; 3] = ["otlp", "pyroscope", "parca"];
 

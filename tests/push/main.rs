@@ -15,9 +15,8 @@ mod readers;
 use std::path::Path;
 use std::time::Duration;
 
-use ::memprof::push::{Credentials, Destination, Limits, Options};
-
 use crate::common::store::Store;
+use ::memprof::export::push::{Credentials, Destination, Limits, Options};
 
 /// Pushes to a store in this protocol.
 fn options(protocol: &str, store: &Store) -> Options {

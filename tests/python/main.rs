@@ -12,7 +12,7 @@ mod switching;
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, Stdio};
 
-use ::memprof::event::Pid;
+use ::memprof::sys::ids::Pid;
 use common::interpreted::{self, Mark, Saved, SourceFrame, all_merged, saved_as_the_kernel_says};
 use common::memprof::Memprof;
 use common::pythons::pythons;

@@ -2,12 +2,11 @@
 
 use std::process::{Command, Stdio};
 
-use memprof::breakdown::{Breakdown, Category, Show, Verdict, measure};
-use memprof::event::Pid;
-use memprof::residency::figures;
-
 use crate::MIB;
 use crate::target::{Target, wait_until};
+use memprof::sys::breakdown::{Breakdown, Category, Show, Verdict, measure};
+use memprof::sys::ids::Pid;
+use memprof::sys::residency::figures;
 
 /// The sums of a stopped process equal the kernel's, to the KiB.
 pub fn equals(pid: Pid) -> Breakdown {

@@ -5,14 +5,13 @@ use std::os::fd::AsFd;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use memprof::profile::Usage;
-use memprof::residency::{
-    Classifier, Error, Scanner, add_run, cachestat, figures, proc_maps, read_with,
-};
-
 use crate::skip::skip;
 use crate::target::Target;
 use crate::{METHODS, between, say};
+use memprof::sys::residency::{
+    Classifier, Error, Scanner, add_run, cachestat, figures, proc_maps, read_with,
+};
+use memprof::sys::usage::Usage;
 
 #[test]
 fn a_reservation_of_a_tebibyte_is_quick() {

@@ -6,12 +6,13 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use memprof::breakdown::{Category, Show};
-use memprof::event::Pid;
-use memprof::residency::{Classifier, Error, Method, Scanner, figures, proc_maps, read, read_with};
-
 use crate::target::{Target, signal, stop};
 use crate::{METHODS, between, measure, say};
+use memprof::sys::breakdown::{Category, Show};
+use memprof::sys::ids::Pid;
+use memprof::sys::residency::{
+    Classifier, Error, Method, Scanner, figures, proc_maps, read, read_with,
+};
 
 #[test]
 fn python_and_a_fork_of_this_test() {
@@ -166,7 +167,7 @@ fn as_an_ordinary_user() {
     ));
     assert!(denied(figures::rollup(Pid(1)).unwrap_err()));
     assert!(denied(
-        memprof::breakdown::measure(Pid(1), Show::All).unwrap_err()
+        memprof::sys::breakdown::measure(Pid(1), Show::All).unwrap_err()
     ));
     assert!(figures::status(Pid(1)).is_ok());
     for scenario in ["memfd", "zero_read", "shared_anon", "thp", "huge_zero"] {

@@ -3,11 +3,10 @@
 use std::collections::HashMap;
 use std::path::Path;
 
-use memprof::event::Pid;
-use memprof::residency::{Classifier, MapCounts, PageKind, Scanner, page_size, proc_maps};
-
 use crate::target::Target;
 use crate::{METHODS, say};
+use memprof::sys::ids::Pid;
+use memprof::sys::residency::{Classifier, MapCounts, PageKind, Scanner, page_size, proc_maps};
 
 /// The kernel's proportional shares by the mapping's address, in KiB.
 fn kernels(pid: Pid) -> HashMap<u64, u64> {

@@ -5,10 +5,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::OnceLock;
 
-use memprof::event::Pid;
-
 use crate::process::state;
 pub use crate::process::{signal, stop, wait_until};
+use memprof::sys::ids::Pid;
 
 /// A running workload that waits.
 pub struct Target {

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, Stdio};
 
-use ::memprof::event::Pid;
+use ::memprof::sys::ids::Pid;
 use common::interpreted::{self, Mark, Saved, SourceFrame, saved_as_the_kernel_says};
 use common::memprof::Memprof;
 use common::rubies::rubies;

@@ -6,9 +6,8 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use memprof::sampler::{Library, Options};
-
 use super::support::{LIBCS, exists, listening_library, program, run, stdout};
+use memprof::heap::sampler::{Library, Options};
 
 /// Every allocation is a sample.
 fn sampling_all() -> Library {

@@ -5,12 +5,11 @@ use std::num::NonZeroU64;
 use std::os::unix::fs::FileExt;
 use std::process::Command;
 
-use memprof::elf::Elf;
-use memprof::sampler::{Library, Options, State, Stats};
-
 use super::common::workload::Workload;
 use super::file::probes;
 use super::support::{LIBCS, exists, program};
+use memprof::code::elf::Elf;
+use memprof::heap::sampler::{Library, Options, State, Stats};
 
 /// Entries of the library's table of samples.
 const ROOM: u64 = 1 << 16;

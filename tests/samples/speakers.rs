@@ -1,12 +1,12 @@
 //! Processes that speak the contract by themselves: nothing is preloaded.
 
-use ::memprof::event::Pid;
 use serde_json::Value;
 
 use crate::common::memprof::Memprof;
 use crate::common::process::wait_until;
 use crate::common::workload::{Workload, program};
 use crate::{below, total};
+use ::memprof::sys::ids::Pid;
 
 /// The probes of `speaker`: three of `alloc`, one of `free`.
 const LISTENED: &str = "3 1";

@@ -1,10 +1,9 @@
 //! Processes that share pages: copy-on-write after fork, with parents and children separately and together.
 
-use ::memprof::profile::Kind::{Anon, Shmem};
-
 use crate::live::Report;
 use crate::run::{MIB, Run};
 use crate::{Scenario, Skip, scenario};
+use ::memprof::profile::Kind::{Anon, Shmem};
 
 pub const SCENARIOS: &[Scenario] = &[
     scenario!(fork_parent_alone),

@@ -4,22 +4,24 @@ use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::sync::Arc;
 
-use ::memprof::cli::{self, Run};
-use ::memprof::config::Config;
-use ::memprof::event::Pid;
-use ::memprof::freeze::Freeze;
-use ::memprof::profile::{Amounts, Frame, FrameKind, Kind, Profile, Unobserved, Usage};
-use ::memprof::session::collector::Command;
-use ::memprof::session::command::Prepared;
-use ::memprof::session::reports::Collecting;
-use ::memprof::session::{Launch, start_collector, start_command};
-use ::memprof::symbol::Symbols;
-use ::memprof::symbolize::Symbolizer;
 use tokio::sync::oneshot;
+
+use ::memprof::app::cli::{self, Run};
+use ::memprof::app::config::Config;
+use ::memprof::app::session::command::Prepared;
+use ::memprof::app::session::{Launch, start_collector, start_command};
+use ::memprof::code::symbolize::Symbolizer;
+use ::memprof::collect::CollectorHandle;
+use ::memprof::collect::collector::Command;
+use ::memprof::profile::symbol::Symbols;
+use ::memprof::profile::{Amounts, Frame, FrameKind, Kind, Profile, Unobserved};
+use ::memprof::sys::freeze::Freeze;
+use ::memprof::sys::ids::Pid;
+use ::memprof::sys::usage::Usage;
 
 /// A running collector. It follows one command after the other.
 pub struct Live {
-    collecting: Collecting,
+    collecting: CollectorHandle,
     symbolizer: Symbolizer,
 }
 

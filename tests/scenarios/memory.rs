@@ -1,10 +1,9 @@
 //! Address-space calls: private, shared and file mappings.
 
-use ::memprof::profile::Kind::{self, Anon, File, Resident, Shmem};
-
 use crate::common::files;
 use crate::run::{KIB, MIB, Run};
 use crate::{Scenario, Skip, scenario};
+use ::memprof::profile::Kind::{self, Anon, File, Resident, Shmem};
 
 pub const SCENARIOS: &[Scenario] = &[
     scenario!(private_memory),

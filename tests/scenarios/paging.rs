@@ -3,13 +3,12 @@
 
 use std::fs;
 
-use ::memprof::event::Pid;
-use ::memprof::profile::Kind::{Anon, Hugetlb, Resident, Shmem, Swap as Swapped};
-
 use crate::common::machine::{Setting, Swap};
 use crate::common::process::wait_until;
 use crate::run::{KIB, MIB, Run};
 use crate::{Scenario, Skip, scenario};
+use ::memprof::profile::Kind::{Anon, Hugetlb, Resident, Shmem, Swap as Swapped};
+use ::memprof::sys::ids::Pid;
 
 pub const SCENARIOS: &[Scenario] = &[
     scenario!(huge_pages_by_fault),
@@ -46,7 +45,7 @@ fn set(path: &str, value: &str) -> Result<Setting, Skip> {
 
 /// Bytes that are mapped as huge pages.
 fn anon_huge(pid: Pid) -> u64 {
-    ::memprof::residency::figures::rollup(pid)
+    ::memprof::sys::residency::figures::rollup(pid)
         .unwrap()
         .anon_huge
 }

@@ -6,15 +6,16 @@ use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use ::memprof::event::Pid;
-use ::memprof::profile::{Kind, Usage};
-use ::memprof::session::command::Prepared;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use crate::common::process::{LIMIT, cont, signal, stop, wait_until};
 use crate::common::{files, workload};
 use crate::figures;
 use crate::live::{Live, Report};
+use ::memprof::app::session::command::Prepared;
+use ::memprof::profile::Kind;
+use ::memprof::sys::ids::Pid;
+use ::memprof::sys::usage::Usage;
 
 pub const KIB: u64 = 1024;
 pub const MIB: u64 = 1024 * KIB;

@@ -1,12 +1,11 @@
 //! Scenarios in which only a share of the faults has its stack walked: the sums stay those of the kernel, and a
 //! function has about the bytes that it touched.
 
-use ::memprof::profile::Kind::Anon;
-
 use crate::paging::swap_space;
 use crate::random::sequences;
 use crate::run::{KIB, MIB, Run};
 use crate::{BUDGET, SAMPLED, Scenario, Skip, scenario};
+use ::memprof::profile::Kind::Anon;
 
 pub const SCENARIOS: &[Scenario] = &[
     scenario!(shares, forks: false, stacks: SAMPLED),

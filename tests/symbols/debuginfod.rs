@@ -5,15 +5,15 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use memprof::debuginfod::{self, Fetching, Limits, Servers};
-use memprof::symbol::Symbol;
-use memprof::symbolize::debuginfod_cache::CacheDirs;
-use memprof::symbolize::{Detail, Symbolizer};
 use tempfile::{TempDir, tempdir};
 
 use crate::debuginfod_server::{Answer, Server};
 use crate::fixture::{build, module, place, run, symbol};
 use crate::sources::{FLAGS, PROGRAM, build_id};
+use memprof::code::debuginfod::{self, Fetching, Limits, Servers};
+use memprof::code::symbolize::debuginfod_cache::CacheDirs;
+use memprof::code::symbolize::{Detail, Symbolizer};
+use memprof::profile::symbol::Symbol;
 
 /// A stripped program, its debug file, and a session that asks servers.
 struct Program {

@@ -5,13 +5,13 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use memprof::profile::{Frame, Module, ModuleId};
-use memprof::symbol::{Symbol, UnknownReason};
-use memprof::symbolize::{Detail, Symbolizer};
 use tempfile::tempdir;
 
 use crate::fixture::{build, module, place, run};
 use crate::random::Random;
+use memprof::code::symbolize::{Detail, Symbolizer};
+use memprof::profile::symbol::{Symbol, UnknownReason};
+use memprof::profile::{Frame, Module, ModuleId};
 
 const SOURCE: &str = "#include <stdlib.h>
 static inline void *in(int n) { return malloc(n); }

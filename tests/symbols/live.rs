@@ -8,16 +8,16 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
-use memprof::event::Pid;
-use memprof::modules::{AddressMap, ModuleTable, open_regular};
-use memprof::profile::{Frame, Module};
-use memprof::symbol::Symbol;
-use memprof::symbolize::Symbolizer;
-use memprof::target_file::ReadAt;
 use tempfile::tempdir;
 
 use crate::fixture::{build, offset_of_addr, place, run, segments};
 use crate::process::eventually;
+use memprof::code::modules::{AddressMap, ModuleTable, open_regular};
+use memprof::code::symbolize::Symbolizer;
+use memprof::profile::symbol::Symbol;
+use memprof::profile::{Frame, Module};
+use memprof::sys::ids::Pid;
+use memprof::sys::target_file::ReadAt;
 
 /// A program that prints the address of `leaf`, and then waits.
 const WAITS: &str = r#"

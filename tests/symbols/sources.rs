@@ -4,13 +4,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use memprof::profile::{Frame, ModuleId};
-use memprof::symbol::Symbol;
-use memprof::symbolize::debuginfod_cache::CacheDirs;
-use memprof::symbolize::{Detail, Symbolizer};
 use tempfile::tempdir;
 
 use crate::fixture::{build, function, module, nm, offset_of_addr, place, run, segments, symbol};
+use memprof::code::symbolize::debuginfod_cache::CacheDirs;
+use memprof::code::symbolize::{Detail, Symbolizer};
+use memprof::profile::symbol::Symbol;
+use memprof::profile::{Frame, ModuleId};
 
 /// Exports one function; the others are in no dynamic symbol table.
 pub const PROGRAM: &str = r#"

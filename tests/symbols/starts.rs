@@ -4,13 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use memprof::profile::{Frame, ModuleId};
-use memprof::symbol::Symbol;
-use memprof::symbolize::Symbolizer;
-use memprof::symbolize::debuginfod_cache::CacheDirs;
-
 use crate::fixture::{build, module, nm, offset_of_addr, run, segments};
 use crate::skip::skip_named;
+use memprof::code::symbolize::Symbolizer;
+use memprof::code::symbolize::debuginfod_cache::CacheDirs;
+use memprof::profile::symbol::Symbol;
+use memprof::profile::{Frame, ModuleId};
 
 /// What became of the functions that have a symbol in the unstripped copy only.
 struct Starts {

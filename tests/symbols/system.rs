@@ -4,11 +4,10 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use memprof::profile::{Frame, ModuleId};
-use memprof::symbol::{Language, Symbol};
-use memprof::symbolize::{Detail, Symbolizer};
-
 use crate::fixture::{Listed, cxxfilt, module, nm, offset_of_addr, run, segments};
+use memprof::code::symbolize::{Detail, Symbolizer};
+use memprof::profile::symbol::{Language, Symbol};
+use memprof::profile::{Frame, ModuleId};
 
 fn library(name: &str) -> PathBuf {
     let path = run("cc", &[&format!("-print-file-name={name}")]);

@@ -5,10 +5,9 @@ use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use memprof::event::Pid;
-
 use crate::chains::source;
 use crate::common::process::eventually;
+use memprof::sys::ids::Pid;
 
 /// Most time for the preparations of `busy.sh`: compilers, databases.
 const PREPARED: Duration = Duration::from_secs(300);

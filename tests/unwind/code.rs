@@ -6,10 +6,9 @@ use std::fs::{self, File};
 use std::path::Path;
 use std::process::Command;
 
-use memprof::elf::Elf;
-use memprof::unwind::{CfaKind, Rule, Table};
-
 use super::common::skip::skip;
+use memprof::code::elf::Elf;
+use memprof::code::unwind::{CfaKind, Rule, Table};
 
 /// The rules of a library at each address, by its own information and by its machine code.
 fn both(library: &Path) -> (Table, Table) {

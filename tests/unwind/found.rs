@@ -4,10 +4,9 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use memprof::event::Pid;
-
 use super::common::memprof::{BINARY, Memprof};
 use super::common::process::{LIMIT, wait_until};
+use memprof::sys::ids::Pid;
 
 /// The results of a run of memprof.
 pub struct Found {

@@ -5,11 +5,10 @@ use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::rc::Rc;
 
-use memprof::elf::Elf;
-use memprof::unwind::Table;
-use memprof::unwind::walk::Mapped;
-
 use crate::made::file_of;
+use memprof::code::elf::Elf;
+use memprof::code::unwind::Table;
+use memprof::code::unwind::walk::Mapped;
 
 /// Tables that were made before, by file.
 pub type Tables = HashMap<String, Option<Rc<Table>>>;

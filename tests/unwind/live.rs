@@ -12,12 +12,11 @@ use std::fs;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use memprof::elf::Elf;
-use memprof::unwind::walk::{Ended, Mapped, Process, Registers, walk};
-use memprof::unwind::{Arch, CfaKind, Table};
-
 use crate::common::process::LIMIT;
 use crate::images::{Code, Mapping, image, mapped, mappings, modules};
+use memprof::code::elf::Elf;
+use memprof::code::unwind::walk::{Ended, Mapped, Process, Registers, walk};
+use memprof::code::unwind::{Arch, CfaKind, Table};
 
 const SAMPLES: usize = 1000;
 const STACK: usize = 24 << 10;

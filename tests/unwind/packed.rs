@@ -2,8 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use memprof::unwind::{Row, Rule, Table};
 use proptest::prelude::*;
+
+use memprof::code::unwind::{Row, Rule, Table};
 
 /// A table whose rules differ in their offset; rule 0 is "not covered".
 fn table(starts: BTreeMap<u64, u16>) -> Table {

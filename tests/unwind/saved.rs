@@ -9,11 +9,10 @@ use std::io::{BufRead, BufReader, BufWriter, Write};
 use std::path::PathBuf;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
-use memprof::elf::Elf;
-use memprof::unwind::walk::{Ended, Mapped, Process, Reason, Registers, walk};
-use memprof::unwind::{Arch, RA_IN_LINK_REGISTER, Rule, Table};
-
 use crate::common::random::Random;
+use memprof::code::elf::Elf;
+use memprof::code::unwind::walk::{Ended, Mapped, Process, Reason, Registers, walk};
+use memprof::code::unwind::{Arch, RA_IN_LINK_REGISTER, Rule, Table};
 
 const PROGRAMS: [(&str, Arch); 3] = [
     ("x86_64", Arch::X86_64),

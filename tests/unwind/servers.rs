@@ -3,14 +3,13 @@
 use std::path::Path;
 use std::process::Command;
 
-use memprof::event::Pid;
-
 use super::common::postgres::Postgres;
 use super::common::process::wait_until;
 use super::common::skip::skip;
 use super::common::workload::Running;
 use super::found::{Found, attached, attached_with, first_second};
 use super::real::{RUNNING, STARTED, attached_while_it_works, check, installed, start};
+use memprof::sys::ids::Pid;
 
 #[test]
 fn redis() {

@@ -5,13 +5,13 @@ use std::os::fd::AsFd;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use memprof::event::Pid;
-use memprof::unwind::walk::Registers;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use crate::chains::source;
 use crate::common::process::{LIMIT, state, threads};
 use crate::common::random::Random;
+use memprof::code::unwind::walk::Registers;
+use memprof::sys::ids::Pid;
 
 /// A stopped thread as gdb sees it.
 pub struct Stop {

@@ -9,9 +9,6 @@ use std::os::unix::fs::FileExt;
 use std::process::Command;
 use std::time::Duration;
 
-use memprof::unwind::walk::{Ended, Mapped, Process, walk};
-use memprof::unwind::{Arch, OTHER_STACK, Rule};
-
 use crate::busy::{Busy, all};
 use crate::common::memprof::BINARY;
 use crate::common::process::{cont, state, stop, wait_until};
@@ -21,6 +18,8 @@ use crate::found::{attached_by, cpu_time, wait_until_idle};
 use crate::images::{Code, Tables, code_at, mapped, modules};
 use crate::real::installed;
 use crate::stopped_by_gdb::{Gdb, Stop};
+use memprof::code::unwind::walk::{Ended, Mapped, Process, walk};
+use memprof::code::unwind::{Arch, OTHER_STACK, Rule};
 
 /// Frames that are compared; the script has the same limit.
 const DEPTH: usize = 1000;

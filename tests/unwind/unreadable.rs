@@ -11,7 +11,6 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
-use memprof::event::Pid;
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use tempfile::TempDir;
 
@@ -20,6 +19,7 @@ use super::common::memprof::{BINARY, Memprof};
 use super::common::skip::skip;
 use super::common::workload::{self, Workload};
 use super::found::{Found, attached, attached_by, profile_under};
+use memprof::sys::ids::Pid;
 
 const MIB: u64 = 1 << 20;
 /// `nobody`.

@@ -2,9 +2,8 @@
 
 use std::collections::HashMap;
 
-use crate::export::Report;
-use crate::profile::Kind;
-use crate::tree::{Category, Table};
+use crate::profile::tree::{Category, Table};
+use crate::profile::{Kind, Report};
 
 /// Frames that are not code, such as memory without a stack.
 const NO_CODE: &str = "rgb(196,200,207)";

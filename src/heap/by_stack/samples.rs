@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 use serde::Serialize;
 
 use super::super::all_heaps::AllHeaps;
-use crate::event::StackId;
+use crate::sys::ids::StackId;
 
 /// A sampled allocation that was not freed yet when the process was stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

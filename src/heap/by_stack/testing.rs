@@ -8,8 +8,8 @@ use super::super::ledger;
 use super::super::memory::{Memory, Run};
 use super::super::snapshot::Snapshot;
 use super::*;
-use crate::event::Addr;
-use crate::residency::{Backing, Category, Perms, Vma};
+use crate::sys::ids::Addr;
+use crate::sys::residency::{Backing, Category, Perms, Vma};
 
 pub(super) const PAGE: u64 = 4096;
 const MAIN: u64 = 0x5555_0000_0000;

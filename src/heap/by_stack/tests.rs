@@ -6,7 +6,7 @@ use super::super::types::Census;
 use super::super::{glibc, ledger, reach, synthetic};
 use super::testing::*;
 use super::*;
-use crate::residency::Category;
+use crate::sys::residency::Category;
 
 const SMALL: Wanted = Wanted {
     chunks: 200,

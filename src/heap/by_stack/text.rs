@@ -4,7 +4,7 @@ use std::io::{self, Write};
 
 use super::super::text::{kib, write_left};
 use super::{ByStack, Estimated, HeadOf, RestKind, RestRow};
-use crate::export::printable;
+use crate::sys::text::printable;
 
 impl ByStack {
     /// Writes it as text, with at most `top` rows in lists.

@@ -7,7 +7,7 @@ use super::super::snapshot::Snapshot;
 use super::Refusal;
 use super::state::Parameters;
 use super::walk::{HEADER, Part};
-use crate::residency::page_size;
+use crate::sys::residency::page_size;
 
 /// The flag in a chunk's size that says so; the others are not set then.
 const IS_MMAPPED: u64 = 2;

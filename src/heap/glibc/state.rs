@@ -3,7 +3,7 @@
 
 use super::super::memory::Memory;
 use super::Refusal;
-use crate::residency::Vma;
+use crate::sys::residency::Vma;
 
 /// Number of lists of free chunks (`NBINS - 1`): unsorted, small and large ones.
 pub(super) const BINS: u64 = 127;

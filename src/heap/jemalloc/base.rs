@@ -4,7 +4,7 @@
 use super::super::memory::Memory;
 use super::layout::{ADDRESS, Layout, SIZE};
 use super::{classes, is_anonymous};
-use crate::residency::Vma;
+use crate::sys::residency::Vma;
 
 /// Alignment of blocks, in bytes.
 const ALIGN: u64 = 2 << 20;

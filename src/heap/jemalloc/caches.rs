@@ -8,7 +8,7 @@ use super::super::memory::Memory;
 use super::layout::{Caches, Layout};
 use super::regions::Regions;
 use super::{Refusal, classes};
-use crate::freeze::Registers;
+use crate::sys::freeze::Registers;
 
 /// How far a thread's variables extend below its thread pointer, in bytes.
 const THREAD_LOCAL: u64 = 64 << 10;

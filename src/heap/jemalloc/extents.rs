@@ -8,7 +8,7 @@ use super::layout::{ADDRESS, BITMAP, DESCRIPTION, Element, Layout, SIZE};
 use super::regions::{Extent, Regions, State};
 use super::tree::Tree;
 use super::{PAGE, Refusal, classes, is_mapped};
-use crate::residency::Vma;
+use crate::sys::residency::Vma;
 
 /// Maximum number of regions of a slab.
 const MAX_REGIONS: u64 = 512;

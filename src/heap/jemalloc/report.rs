@@ -7,7 +7,7 @@ use serde::Serialize;
 use super::super::seen::Seen;
 use super::super::text::kib;
 use super::{Heap, Refusal};
-use crate::export::printable;
+use crate::sys::text::printable;
 
 /// Figures with the names and the meaning of jemalloc's own statistics (`stats.*`), in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]

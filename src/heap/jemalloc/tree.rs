@@ -4,7 +4,7 @@
 use super::super::memory::Memory;
 use super::base::{self, Block};
 use super::layout::{ADDRESS, DESCRIPTION, Layout, Shape};
-use crate::residency::Vma;
+use crate::sys::residency::Vma;
 
 /// Number of elements of each table that are looked at to know for which addresses it is.
 const TRIED: usize = 64;

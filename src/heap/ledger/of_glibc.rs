@@ -6,7 +6,7 @@ use super::super::glibc;
 use super::super::memory::overlapping;
 use super::super::report::What;
 use super::Ledger;
-use crate::residency::page_size;
+use crate::sys::residency::page_size;
 
 /// Bytes between the beginning of a chunk and what its header describes.
 const SIZE_FIELD: u64 = 8;

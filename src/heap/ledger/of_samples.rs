@@ -5,7 +5,7 @@ use super::super::by_stack::{self, Heads, HeapSamples, Holdings, Joint, Owner, P
 use super::super::chunks::Kind;
 use super::super::snapshot::Snapshot;
 use super::Ledger;
-use crate::residency::{Category, page_size};
+use crate::sys::residency::{Category, page_size};
 
 impl Ledger<'_> {
     /// Has it note what these chunks hold, and all of their classes.

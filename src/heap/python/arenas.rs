@@ -3,7 +3,7 @@
 use super::super::glibc::written_data;
 use super::super::memory::Memory;
 use super::{Arena, CLASSES, Refusal, STEP};
-use crate::residency::{Vma, page_size};
+use crate::sys::residency::{Vma, page_size};
 
 /// Offsets in a pool's header.
 const NEXT_POOL: u64 = 16;

@@ -12,7 +12,7 @@ use super::super::memory::Memory;
 use super::super::snapshot::Snapshot;
 use super::types::{OB_TYPE, Type, Types};
 use super::{Block, FREE, LIVE, Pymalloc};
-use crate::event::Pid;
+use crate::sys::ids::Pid;
 
 /// Positions of objects in their blocks.
 const POSITIONS: [u64; 3] = [0, 16, 32];

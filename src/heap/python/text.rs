@@ -4,7 +4,7 @@ use std::io::{self, Write};
 
 use super::super::text::{kib, write_left};
 use super::{PythonHeap, PythonRead, Role};
-use crate::export::printable;
+use crate::sys::text::printable;
 
 impl PythonHeap {
     /// Writes it as text.

@@ -4,10 +4,10 @@
 use std::collections::HashMap;
 
 use super::super::memory::Memory;
-use crate::event::{Addr, Pid};
-use crate::modules::{Mapping, mapped_file};
-use crate::residency::Vma;
-use crate::target_file::{ReadAt, TargetFile};
+use crate::code::modules::{Mapping, mapped_file};
+use crate::sys::ids::{Addr, Pid};
+use crate::sys::residency::Vma;
+use crate::sys::target_file::{ReadAt, TargetFile};
 
 /// Offset of an object's type.
 pub(super) const OB_TYPE: u64 = 8;

@@ -7,12 +7,12 @@ use anyhow::Result;
 
 use super::inventory::Inventory;
 use super::{Approach, Copied, GROWTH, Pages, Snapshot, Taken, fork_time, ms, pages};
-use crate::event::{Addr, Pid};
-use crate::freeze::{Fork, is_killed};
 use crate::heap::memory::{Memory, Run};
 use crate::heap::whole::{Anonymous, Disturbed, Missing, MissingKind};
-use crate::residency::proc_maps::{self, Foreseen};
-use crate::residency::{Classifier, Error, Method, Scanner, Vma, figures, page_size};
+use crate::sys::freeze::{Fork, is_killed};
+use crate::sys::ids::{Addr, Pid};
+use crate::sys::residency::proc_maps::{self, Foreseen};
+use crate::sys::residency::{Classifier, Error, Method, Scanner, Vma, figures, page_size};
 
 /// What copying takes, in ns for each page: twice what was measured into memory that is there already.
 const COPY_NS: u64 = 2_400;

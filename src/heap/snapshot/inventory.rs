@@ -1,10 +1,10 @@
 //! What the kernel says of a process's private memory, mapping by mapping (`smaps`): its sum, and what a fork would not
 //! pass on.
 
-use crate::event::Pid;
 use crate::heap::whole::Anonymous;
-use crate::residency::smaps::{self, AtFork, Region};
-use crate::residency::{Classifier, Result, VmaKind, figures};
+use crate::sys::ids::Pid;
+use crate::sys::residency::smaps::{self, AtFork, Region};
+use crate::sys::residency::{Classifier, Result, VmaKind, figures};
 
 /// What the kernel says.
 #[derive(Debug, Default)]

@@ -5,9 +5,9 @@ use super::super::jemalloc;
 use super::super::memory::Memory;
 use super::super::snapshot::Snapshot;
 use super::{Image, add_up, split};
-use crate::event::Addr;
-use crate::freeze::Registers;
-use crate::residency::{Backing, Perms, Vma};
+use crate::sys::freeze::Registers;
+use crate::sys::ids::Addr;
+use crate::sys::residency::{Backing, Perms, Vma};
 
 /// Addresses: a library's data with the tree's root, a block, its table, the heap, a thread's variables.
 const ROOT: u64 = 0x7f00_0000_0000;

@@ -1,0 +1,395 @@
+//! Gathers, without evaluating them, the facts about the kernel, memprof's privileges and its environment.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io;
+use std::os::fd::AsFd;
+use std::path::Path;
+
+use libbpf_rs::btf::Btf;
+use libbpf_rs::btf::types::Typedef;
+use libbpf_rs::{MapHandle, MapType, libbpf_sys};
+use nix::sys::memfd::{MFdFlags, memfd_create};
+use nix::sys::resource::{Resource, getrlimit};
+
+use super::access::{self, Access};
+use crate::probe::{Probe, ProbeConfig, SyscallHooks, faults, source};
+use crate::sys::ids::Pid;
+use crate::sys::kernel_version::KernelVersion;
+use crate::sys::privileges::{self, Role};
+use crate::sys::residency::{self, Method, Scanner};
+
+/// The kernel's BTF file; the path is the same on every architecture.
+pub const VMLINUX_BTF: &str = "/sys/kernel/btf/vmlinux";
+
+/// The number of the kernel's performance events for probes of programs.
+pub const UPROBES: &str = "/sys/bus/event_source/devices/uprobe/type";
+
+/// Effective capabilities of memprof itself, as the bits of `CapEff`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Caps(pub u64);
+
+impl Caps {
+    /// `CAP_DAC_READ_SEARCH`.
+    pub const DAC_READ_SEARCH: u32 = 2;
+    /// `CAP_SETPCAP`.
+    pub const SETPCAP: u32 = 8;
+    /// `CAP_SYS_PTRACE`.
+    pub const SYS_PTRACE: u32 = 19;
+    /// `CAP_SYS_ADMIN`.
+    pub const SYS_ADMIN: u32 = 21;
+    /// `CAP_PERFMON`.
+    pub const PERFMON: u32 = 38;
+    /// `CAP_BPF`.
+    pub const BPF: u32 = 39;
+    /// `CAP_CHECKPOINT_RESTORE`.
+    pub const CHECKPOINT_RESTORE: u32 = 40;
+
+    /// Whether capability number `bit` is effective.
+    pub fn has(self, bit: u32) -> bool {
+        self.0 & (1 << bit) != 0
+    }
+}
+
+/// The outcome of trying a kernel feature on memprof itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Trial {
+    /// It worked.
+    Works,
+    /// It failed with this error.
+    Fails(String),
+}
+
+impl Trial {
+    /// Whether it worked.
+    pub fn works(&self) -> bool {
+        *self == Trial::Works
+    }
+
+    /// The error, if it failed.
+    pub fn why(&self) -> Option<&str> {
+        match self {
+            Trial::Works => None,
+            Trial::Fails(why) => Some(why),
+        }
+    }
+}
+
+impl<T, E: std::fmt::Display> From<Result<T, E>> for Trial {
+    fn from(result: Result<T, E>) -> Trial {
+        match result {
+            Ok(_) => Trial::Works,
+            Err(error) => Trial::Fails(error.to_string()),
+        }
+    }
+}
+
+/// The state of the kernel's type information.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum BtfFact {
+    /// Readable; contains these of the tracepoints that sources need.
+    Present(BTreeSet<&'static str>),
+    /// There is no such file.
+    Absent,
+    /// The file exists but could not be read or parsed, for this reason.
+    Unreadable(String),
+}
+
+/// All facts that determine what memprof can do here.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Facts {
+    /// Reading `/proc/self/status`, on which most other facts depend.
+    pub proc: Trial,
+    /// Effective user id.
+    pub uid: u32,
+    /// Effective capabilities.
+    pub caps: Caps,
+    /// `/proc/sys/kernel/osrelease`.
+    pub release: String,
+    /// The release's version; `None` if it could not be parsed.
+    pub version: Option<KernelVersion>,
+    /// Architecture, as Rust names it: `x86_64`, `aarch64`.
+    pub arch: &'static str,
+    /// The kernel's type information.
+    pub btf: BtfFact,
+    /// Creating a BPF ring buffer.
+    pub bpf: Trial,
+    /// Calling the BPF helpers `bpf_task_pt_regs` (5.15) and `bpf_loop` (5.17).
+    pub bpf_helpers: Trial,
+    /// Opening the software event of page faults, which is used where the kernel has no tracepoints for them.
+    pub fault_event: Trial,
+    /// The `PAGEMAP_SCAN` ioctl (6.7) on memprof itself.
+    pub pagemap_scan: Trial,
+    /// Page frame numbers and `/proc/kpageflags`.
+    pub page_frames: Trial,
+    /// Opening a file that memprof itself has mapped, through `/proc/PID/map_files`.
+    pub mapped_files: Trial,
+    /// The `cachestat` system call (6.5) on a file of memprof's own.
+    pub cachestat: Trial,
+    /// The kernel's performance events for probes of programs.
+    pub uprobes: Trial,
+    /// The kernel's lockdown mode: `none`, `integrity`, `confidentiality`; `None` if not shown.
+    pub lockdown: Option<String>,
+    /// Whether memprof runs in the initial pid namespace; `None` if unknown.
+    pub initial_pid_namespace: Option<bool>,
+    /// Whether memprof runs in the initial user namespace; `None` if unknown. Capabilities of another user
+    /// namespace are valid only in it.
+    pub initial_user_namespace: Option<bool>,
+    /// Soft and hard limit of open files; `None` if unknown.
+    pub open_files: Option<(u64, u64)>,
+    /// The slow trials, made only for `memprof doctor`.
+    pub trials: Option<Trials>,
+}
+
+/// The trials that `memprof doctor` makes, but not the normal start.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Trials {
+    /// Access to a process of another user; `None` if there is none.
+    pub other: Option<Access>,
+    /// Loading and attaching the whole probe: the optional hooks that could not be attached, or the error.
+    /// `None` if it was not tried.
+    pub probe: Option<Result<Vec<&'static str>, String>>,
+    /// Where the probe sees system calls, if it could be loaded.
+    pub syscall_hooks: Option<SyscallHooks>,
+    /// Dropping privileges as each thread does after the start.
+    pub reduction: Trial,
+}
+
+impl Facts {
+    /// Examines this machine. No change outlasts the call.
+    pub fn gather() -> Facts {
+        let release = read_trimmed("/proc/sys/kernel/osrelease").unwrap_or_default();
+        Facts {
+            proc: fs::read("/proc/self/status").into(),
+            uid: nix::unistd::geteuid().as_raw(),
+            caps: effective_caps(),
+            version: KernelVersion::parse(&release),
+            release,
+            arch: std::env::consts::ARCH,
+            btf: btf(Path::new(VMLINUX_BTF)),
+            bpf: create_ring_buffer().into(),
+            bpf_helpers: call_helpers().into(),
+            fault_event: faults::try_event().into(),
+            pagemap_scan: scan_own_pagemap().into(),
+            page_frames: own_page_frames().into(),
+            mapped_files: access::mapped_file("/proc/self").into(),
+            cachestat: own_cachestat().into(),
+            uprobes: fs::read(UPROBES).into(),
+            lockdown: lockdown(Path::new("/sys/kernel/security/lockdown")),
+            initial_pid_namespace: in_initial_namespace("pid", 0xEFFF_FFFC),
+            initial_user_namespace: in_initial_namespace("user", 0xEFFF_FFFD),
+            open_files: getrlimit(Resource::RLIMIT_NOFILE).ok(),
+            trials: None,
+        }
+    }
+}
+
+impl Trials {
+    /// Runs the trials. With `with_probe`, the probe is loaded and attached without a target, and then
+    /// dropped.
+    pub fn run(with_probe: bool) -> Trials {
+        let (probe, syscall_hooks) = match with_probe.then(load_probe) {
+            Some(Ok((missing, hooks))) => (Some(Ok(missing)), Some(hooks)),
+            Some(Err(e)) => (Some(Err(e)), None),
+            None => (None, None),
+        };
+        Trials {
+            other: Access::to_another_user(),
+            probe,
+            syscall_hooks,
+            reduction: give_up_privileges().into(),
+        }
+    }
+}
+
+fn load_probe() -> Result<(Vec<&'static str>, SyscallHooks), String> {
+    match Probe::load(&ProbeConfig::default()) {
+        Ok(probe) => {
+            let missing = probe.missing().iter().map(|(name, _)| *name).collect();
+            Ok((missing, probe.syscall_hooks().clone()))
+        }
+        Err(e) => Err(format!("{e:#}")),
+    }
+}
+
+/// Drops privileges as every role does, each on its own short-lived thread.
+fn give_up_privileges() -> Result<(), String> {
+    for role in Role::ALL {
+        let tried = std::thread::spawn(move || privileges::try_reduce(role)).join();
+        tried.map_err(|_| "the thread that tried it panicked".to_owned())??;
+    }
+    Ok(())
+}
+
+fn read_trimmed(path: &str) -> Option<String> {
+    let text = fs::read_to_string(path).ok()?;
+    Some(text.trim().to_owned())
+}
+
+/// The mode; if the file is there but may not be read, that.
+fn lockdown(path: &Path) -> Option<String> {
+    match fs::read_to_string(path) {
+        Ok(text) => selected(&text),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => None,
+        Err(e) => Some(format!("unknown: cannot read {}: {e}", path.display())),
+    }
+}
+
+/// `integrity` from `none [integrity] confidentiality`.
+fn selected(choices: &str) -> Option<String> {
+    let (_, rest) = choices.split_once('[')?;
+    let (word, _) = rest.split_once(']')?;
+    Some(word.to_owned())
+}
+
+/// The effective capabilities of the current thread.
+pub(super) fn effective_caps() -> Caps {
+    fs::read_to_string("/proc/thread-self/status").map_or(Caps(0), |status| parse_caps(&status))
+}
+
+fn parse_caps(status: &str) -> Caps {
+    let hex = status.lines().find_map(|l| l.strip_prefix("CapEff:"));
+    Caps(hex.map_or(0, |h| u64::from_str_radix(h.trim(), 16).unwrap_or(0)))
+}
+
+fn btf(path: &Path) -> BtfFact {
+    // Not `exists`, which is false as well for what may not be looked at.
+    if let Err(e) = path.metadata() {
+        return match e.kind() {
+            io::ErrorKind::NotFound => BtfFact::Absent,
+            _ => BtfFact::Unreadable(e.to_string()),
+        };
+    }
+    match Btf::from_path(path) {
+        Ok(btf) => {
+            let there = |name: &&str| {
+                btf.type_by_name::<Typedef<'_>>(&format!("btf_trace_{name}"))
+                    .is_some()
+            };
+            BtfFact::Present(source::tracepoints().filter(there).collect())
+        }
+        Err(error) => BtfFact::Unreadable(error.to_string()),
+    }
+}
+
+/// Creates the smallest BPF ring buffer and drops it; needs `bpf(2)`, the privilege and Linux 5.8.
+fn create_ring_buffer() -> Result<(), libbpf_rs::Error> {
+    let options = libbpf_sys::bpf_map_create_opts {
+        sz: size_of::<libbpf_sys::bpf_map_create_opts>() as libbpf_sys::size_t,
+        ..Default::default()
+    };
+    let page = nix::unistd::sysconf(nix::unistd::SysconfVar::PAGE_SIZE)
+        .ok()
+        .flatten()
+        .unwrap_or(4096);
+    MapHandle::create(
+        MapType::RingBuf,
+        Some("memprof_probe"),
+        0,
+        0,
+        page as u32,
+        &options,
+    )
+    .map(drop)
+}
+
+/// Loads a program with a single call for each helper that the probe requires.
+fn call_helpers() -> Result<(), String> {
+    let helpers = [
+        ("bpf_task_pt_regs", libbpf_sys::BPF_FUNC_task_pt_regs),
+        ("bpf_loop", libbpf_sys::BPF_FUNC_loop),
+    ];
+    for (name, id) in helpers {
+        let kind = libbpf_sys::BPF_PROG_TYPE_TRACEPOINT;
+        // SAFETY: plain numbers; a null options pointer is allowed.
+        let answer = unsafe { libbpf_sys::libbpf_probe_bpf_helper(kind, id, std::ptr::null()) };
+        match answer {
+            1 => {}
+            0 => return Err(format!("this kernel has no {name}")),
+            _ => return Err(format!("{name}: {}", io::Error::from_raw_os_error(-answer))),
+        }
+    }
+    Ok(())
+}
+
+/// Opens a scanner on memprof itself, as the residency scan does, without scanning.
+fn scan_own_pagemap() -> residency::Result<()> {
+    Scanner::open(Pid(std::process::id()), Method::Ioctl).map(drop)
+}
+
+/// Checks that the kernel shows page frames and their flags, which needs CAP_SYS_ADMIN.
+fn own_page_frames() -> Result<(), String> {
+    let scanner =
+        Scanner::open(Pid(std::process::id()), Method::Auto).map_err(|e| e.to_string())?;
+    match scanner.sees_page_flags() {
+        true => Ok(()),
+        false => Err("/proc/self/pagemap or /proc/kpageflags does not show them".into()),
+    }
+}
+
+/// Calls `cachestat` on a file of memprof's own, because the kernel requires write access to the file.
+fn own_cachestat() -> residency::Result<()> {
+    let file = memfd_create(c"memprof-doctor", MFdFlags::MFD_CLOEXEC).map_err(|e| {
+        residency::Error::Io {
+            what: "memfd_create(2)".into(),
+            source: e.into(),
+        }
+    })?;
+    residency::cachestat::cachestat(file.as_fd(), 0, 0).map(drop)
+}
+
+/// The kernel gives the initial namespaces fixed inode numbers (`PROC_PID_INIT_INO`,
+/// `PROC_USER_INIT_INO`).
+fn in_initial_namespace(kind: &str, inode: u64) -> Option<bool> {
+    let link = fs::read_link(format!("/proc/self/ns/{kind}")).ok()?;
+    Some(link.to_str()? == format!("{kind}:[{inode}]"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn capabilities_are_read_from_status() {
+        let caps = parse_caps("Name:\tx\nCapPrm:\t0\nCapEff:\t000000c000280000\nCapBnd:\t0\n");
+        for bit in [Caps::SYS_PTRACE, Caps::SYS_ADMIN, Caps::PERFMON, Caps::BPF] {
+            assert!(caps.has(bit), "capability {bit}");
+        }
+        assert!(!caps.has(0));
+        assert_eq!(parse_caps("nothing here"), Caps(0));
+    }
+
+    #[test]
+    fn the_selected_lockdown_mode_is_found() {
+        let text = "none [integrity] confidentiality";
+        assert_eq!(selected(text).as_deref(), Some("integrity"));
+        assert_eq!(selected("none"), None);
+    }
+
+    #[test]
+    fn a_missing_btf_file_is_absent_and_a_broken_one_unreadable() {
+        let dir = tempfile::tempdir().unwrap();
+        assert_eq!(btf(&dir.path().join("none")), BtfFact::Absent);
+        let broken = dir.path().join("broken");
+        fs::write(&broken, b"not BTF").unwrap();
+        assert!(matches!(btf(&broken), BtfFact::Unreadable(_)));
+    }
+
+    #[test]
+    fn this_machine_can_be_looked_at() {
+        let facts = Facts::gather();
+        assert!(facts.version.is_some(), "{:?}", facts.release);
+        assert!(facts.open_files.is_some_and(|(soft, hard)| soft <= hard));
+        if let Some(version) = facts.version {
+            // The trials agree with the kernel version, unless something refuses the calls.
+            assert_eq!(
+                facts.pagemap_scan.works(),
+                version >= KernelVersion(6, 7),
+                "{:?}",
+                facts.pagemap_scan
+            );
+            let too_old = version < KernelVersion(6, 5);
+            assert!(!(too_old && facts.cachestat.works()));
+        }
+    }
+}

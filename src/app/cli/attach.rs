@@ -1,0 +1,40 @@
+//! The flags of `memprof attach-heap`.
+
+use std::time::Duration;
+
+use clap::{ArgGroup, Args};
+
+use super::maps::ProcessArgs;
+use super::values::{HEAP_INTERVAL, parse_interval, parse_seconds};
+use crate::heap::attach::AttachConfig;
+use crate::sys::process::ProcessTarget;
+
+#[derive(Debug, Args)]
+#[command(group = ArgGroup::new("process").args(["pid", "comm"]).required(true))]
+pub(super) struct AttachArgs {
+    #[command(flatten)]
+    process: ProcessArgs,
+    /// Do not ask. The process is changed until it ends: one of its threads is made to load a library, through which its
+    /// calls of the allocator go then
+    #[arg(long, short)]
+    yes: bool,
+    /// For how many allocated bytes one sample stands on average: `65536`, `512KiB` [default: 512KiB]
+    #[arg(long, value_name = "SIZE", value_parser = parse_interval)]
+    heap_interval: Option<u64>,
+    /// Look for a safe moment for at most this many seconds, and wait as long for the process's loader
+    #[arg(long, value_name = "SECS", default_value = "5", value_parser = parse_seconds)]
+    wait: Duration,
+}
+
+impl AttachArgs {
+    pub(super) fn config(self) -> AttachConfig {
+        let target = self.process.target();
+        AttachConfig {
+            // (The parser requires one.)
+            target: target.unwrap_or_else(|| ProcessTarget::Comm(String::new())),
+            agreed: self.yes,
+            interval: self.heap_interval.unwrap_or(HEAP_INTERVAL),
+            wait: self.wait,
+        }
+    }
+}

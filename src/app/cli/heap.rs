@@ -1,0 +1,111 @@
+//! The flags of `memprof heap`.
+
+use std::ffi::OsString;
+use std::time::Duration;
+
+use clap::error::ErrorKind;
+use clap::{ArgGroup, Args, CommandFactory};
+
+use super::Cli;
+use super::maps::ProcessArgs;
+use super::values::{HEAP_INTERVAL, parse_interval, parse_seconds};
+use crate::app::config::{ByStackConfig, HeapConfig, HeapFormat, HeapTarget};
+use crate::heap::{Approach, At, SnapshotOptions};
+
+/// Number of size classes and chunks listed by default.
+const DEFAULT_TOP: usize = 20;
+/// Default maximum time for which the process is stopped, in milliseconds.
+const MAX_STOP: u32 = 1000;
+
+#[derive(Debug, Args)]
+#[command(group = ArgGroup::new("heap").args(["pid", "comm", "command"]).required(true))]
+pub(super) struct HeapArgs {
+    #[command(flatten)]
+    process: ProcessArgs,
+    /// Start this command, and take a snapshot of it at its end or --at another time. At its end, memprof exits with its exit
+    /// status; otherwise the command runs on
+    #[arg(last = true, value_name = "COMMAND")]
+    command: Vec<OsString>,
+    /// When to take the snapshot of a command: this many seconds after its start, or `end` [default: end]
+    #[arg(long, value_name = "SECS|end", value_parser = parse_at, conflicts_with_all = ["pid", "comm"])]
+    at: Option<At>,
+    /// List this many size classes and this many of the largest chunks
+    #[arg(long, value_name = "N", default_value_t = DEFAULT_TOP)]
+    top: usize,
+    /// How the snapshot is taken [default: auto]
+    #[arg(
+        long,
+        value_name = "HOW",
+        default_value = "auto",
+        hide_default_value = true
+    )]
+    snapshot: Approach,
+    /// Stop the process for at most this many milliseconds; if that is too short, no snapshot is taken. Forking goes
+    /// on to its end once it has begun
+    #[arg(long, value_name = "MS", default_value_t = MAX_STOP, value_parser = clap::value_parser!(u32).range(1..=60_000))]
+    max_stop: u32,
+    /// Also show the heap by the stacks that allocated it: what is live, what keeps free memory resident, and what nothing
+    /// refers to, at the end of a command what it forgot to free. A command has a small library preloaded that samples its
+    /// allocations; a process that runs already needs a sampler (`memprof attach-heap`) and --for
+    #[arg(long)]
+    by_stack: bool,
+    /// With --by-stack: for how many allocated bytes of a command one sample stands on average: `65536`, `512KiB` [default:
+    /// 512KiB]. 0: each allocation is a sample, and nothing is estimated; each one, and its free, then costs the command
+    /// microseconds
+    #[arg(long, value_name = "SIZE", requires = "by_stack", conflicts_with_all = ["pid", "comm"], value_parser = parse_interval)]
+    heap_interval: Option<u64>,
+    /// With --by-stack: also listen to probes of this provider that follow OpenTelemetry's contract
+    #[arg(long, value_name = "NAME", requires = "by_stack")]
+    heap_provider: Vec<String>,
+    /// With --by-stack and --pid or --comm: take the snapshot after the process's allocations were sampled for this many
+    /// seconds. What it allocated before has no stack
+    #[arg(long = "for", value_name = "SECS", requires = "by_stack", conflicts_with = "command", value_parser = parse_seconds)]
+    sampled_for: Option<Duration>,
+    /// Output format
+    #[arg(long, value_name = "FORMAT", default_value = "text")]
+    format: HeapFormat,
+}
+
+impl HeapArgs {
+    pub(super) fn config(self) -> Result<HeapConfig, clap::Error> {
+        let target = match self.process.target() {
+            Some(process) => HeapTarget::Process(process),
+            None => HeapTarget::Command(self.command, self.at.unwrap_or(At::End)),
+        };
+        let sampled_for = match (&target, self.sampled_for) {
+            (HeapTarget::Process(_), None) if self.by_stack => {
+                return Err(Cli::command().error(
+                    ErrorKind::MissingRequiredArgument,
+                    "--by-stack with a process that runs already requires --for SECS: memprof sees only what is allocated \
+                     while it listens, so for how long is it to listen before the snapshot?\n",
+                ));
+            }
+            (_, sampled_for) => sampled_for.unwrap_or_default(),
+        };
+        let by_stack = self.by_stack.then_some(ByStackConfig {
+            interval: self.heap_interval.unwrap_or(HEAP_INTERVAL),
+            providers: self.heap_provider,
+            sampled_for,
+        });
+        Ok(HeapConfig {
+            target,
+            by_stack,
+            top: self.top,
+            snapshot: SnapshotOptions {
+                approach: self.snapshot,
+                max_stop: Duration::from_millis(self.max_stop.into()),
+                limit: "--max-stop",
+            },
+            format: self.format,
+        })
+    }
+}
+
+fn parse_at(text: &str) -> Result<At, String> {
+    match text {
+        "end" => Ok(At::End),
+        _ => parse_seconds(text)
+            .map(At::After)
+            .map_err(|e| format!("{e}; or `end`")),
+    }
+}

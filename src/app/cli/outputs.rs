@@ -1,0 +1,105 @@
+//! The files of `--output`, and their formats.
+
+use std::path::{Path, PathBuf};
+
+use clap::CommandFactory;
+use clap::error::ErrorKind;
+
+use super::Cli;
+use crate::app::config::Output;
+use crate::export::{ExportOptions, Exporter};
+use crate::http::exporters::{self, EXPORTERS};
+use crate::profile::Kind;
+
+/// The files, each with its format: the one of `--format`, or that of its extension; and with its kind: one of `kinds` is that
+/// of all files, several are theirs in order. If some of the files can have the one of all, those that cannot have every kind.
+pub(super) fn outputs(
+    paths: Vec<PathBuf>,
+    format: Option<&str>,
+    kinds: &[Kind],
+    options: &ExportOptions,
+) -> Result<Vec<Output>, clap::Error> {
+    let conflict =
+        |message: String| Cli::command().error(ErrorKind::ArgumentConflict, message + "\n");
+    if kinds.len() > 1 && kinds.len() != paths.len() {
+        return Err(conflict(format!(
+            "there are {} --kind and {} --output: give one --kind for all files, or one for each, in their order",
+            kinds.len(),
+            paths.len()
+        )));
+    }
+    if paths.len() > 1 && format.is_some() {
+        let message = "--format allows only one --output; with several, each file's extension selects its format";
+        return Err(conflict(message.to_owned()));
+    }
+    let format_of = |path: &PathBuf| format_of(path, format, EXPORTERS[0].name);
+    let formats: Vec<_> = paths.iter().map(format_of).collect::<Result<_, _>>()?;
+    let of_all = kinds.first().filter(|_| kinds.len() == 1);
+    let some_can = formats.iter().any(|format| format.supports.kind);
+    let output = |(at, (path, format)): (usize, (PathBuf, &'static Exporter))| {
+        let kind = match of_all {
+            Some(_) if some_can && !format.supports.kind => Kind::All,
+            Some(kind) => *kind,
+            None => *kinds.get(at).unwrap_or(&options.kind),
+        };
+        let options = ExportOptions {
+            kind,
+            ..options.clone()
+        };
+        options.check(format).map_err(|e| conflict(e.to_string()))?;
+        Ok(Output {
+            path,
+            format,
+            options,
+        })
+    };
+    let outputs = paths.into_iter().zip(formats).enumerate();
+    outputs.map(output).collect()
+}
+
+/// The file of `--on-oom`: a saved profile unless it has another format's extension.
+pub(super) fn file_on_oom(path: PathBuf) -> Result<Output, clap::Error> {
+    if path.as_os_str() == "-" {
+        let message = "--on-oom needs a file: standard output may be the command's\n";
+        return Err(Cli::command().error(ErrorKind::ValueValidation, message));
+    }
+    Ok(Output {
+        format: format_of(&path, None, "profile")?,
+        options: ExportOptions::default(),
+        path,
+    })
+}
+
+/// The kinds of these names, which clap has checked.
+pub(super) fn kinds_of(names: &[String]) -> Vec<Kind> {
+    names
+        .iter()
+        .filter_map(|name| Kind::by_name(name))
+        .collect()
+}
+
+/// The format of a file: the one of `--format`, else that of its extension, else `default` if it has none.
+pub(super) fn format_of(
+    path: &Path,
+    format: Option<&str>,
+    default: &str,
+) -> Result<&'static Exporter, clap::Error> {
+    let found = match format {
+        Some(name) => exporters::by_name(name),
+        None if path.extension().is_none() => exporters::by_name(default),
+        None => exporters::by_extension(path),
+    };
+    found.ok_or_else(|| Cli::command().error(ErrorKind::ValueValidation, unknown(path) + "\n"))
+}
+
+/// The message for an extension that no format has.
+fn unknown(path: &Path) -> String {
+    let mut text = format!(
+        "no format has the extension of {}; name the format with --format, or use one of these extensions:",
+        path.display()
+    );
+    for format in EXPORTERS {
+        text += &format!("\n  .{:<16} --format {}", format.extension, format.name);
+    }
+    text
+}

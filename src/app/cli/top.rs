@@ -1,0 +1,48 @@
+//! The flags of `memprof top`.
+
+use std::time::Duration;
+
+use clap::{ArgGroup, Args, ColorChoice};
+
+use super::profile::{ProfileArgs, config};
+use super::values::parse_seconds;
+use crate::app::config::Config;
+use crate::tui::ScreenOptions;
+
+#[derive(Debug, Args)]
+#[command(
+    group = ArgGroup::new("target").args(["comm", "pid", "cgroup", "all", "command"]).required(true),
+    after_help = "`?` shows the keys; `P` lists the processes and the control groups, each with a view of its own. A \
+                  COMMAND has no standard input or output, because the view uses the terminal. To keep its output: \
+                  `-- sh -c 'exec ./server >log 2>&1'`."
+)]
+pub(super) struct TopArgs {
+    #[command(flatten)]
+    profile: ProfileArgs,
+    /// Make a new report this many seconds after the last one
+    #[arg(long, value_name = "SECS", default_value = "1", value_parser = parse_seconds)]
+    interval: Duration,
+}
+
+impl TopArgs {
+    pub(super) fn config(self) -> Result<Config, clap::Error> {
+        let screen = ScreenOptions {
+            interval: self.interval,
+            colour: colour(self.profile.color),
+        };
+        Ok(Config {
+            screen: Some(screen),
+            ..config(self.profile)?
+        })
+    }
+}
+
+/// With `auto`, `NO_COLOR` and a dumb terminal disable colour.
+pub(super) fn colour(choice: ColorChoice) -> bool {
+    let set = |name| std::env::var_os(name).filter(|v| !v.is_empty());
+    match choice {
+        ColorChoice::Always => true,
+        ColorChoice::Never => false,
+        ColorChoice::Auto => set("NO_COLOR").is_none() && set("TERM").is_none_or(|t| t != "dumb"),
+    }
+}

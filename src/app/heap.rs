@@ -1,0 +1,124 @@
+//! `memprof heap`.
+
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use anyhow::{Context, Result, anyhow};
+use serde::Serialize;
+
+use crate::app::config::{ByStackConfig, Config, HeapConfig, HeapFormat, HeapSampling, HeapTarget};
+use crate::app::session::{by_stack, held};
+use crate::heap::{
+    At, ByStack, GrownBy, Heap, HeapOptions, HeapSnapshot, Moment, measure, measure_exiting,
+};
+use crate::http::write_heap_html;
+use crate::profile::measure::TEMPORARY;
+use crate::sys::ids::Pid;
+use crate::sys::process::{Presence, Selector};
+
+/// Returns the output of `memprof heap`, and its exit status: that of a command which has ended.
+///
+/// # Errors
+/// No process matches, several match, permissions are missing, the process could not be stopped, or the command could
+/// not be run; the message says what to do.
+pub fn run(config: &HeapConfig) -> Result<(Vec<u8>, u8)> {
+    let (taken, status) = match &config.by_stack {
+        Some(sampling) => with_stacks(config, sampling)?,
+        None => {
+            let (heap, status) = without_stacks(config)?;
+            let taken = HeapSnapshot {
+                heap,
+                taken: SystemTime::now(),
+                grown_by: None,
+                by_stack: None,
+            };
+            (Arc::new(taken), status)
+        }
+    };
+    let mut out = Vec::new();
+    match (config.format, &taken.by_stack) {
+        (HeapFormat::Text, by_stack) => {
+            taken.heap.write_text(&mut out, config.top)?;
+            if let Some(by_stack) = by_stack {
+                by_stack.write_text(&mut out, config.top)?;
+            }
+        }
+        (HeapFormat::Json, by_stack) => {
+            let whole = Whole {
+                heap: &taken.heap,
+                grown_by: taken.grown_by.as_ref(),
+                by_stack: by_stack.as_ref(),
+            };
+            serde_json::to_writer_pretty(&mut out, &whole)?;
+            out.push(b'\n');
+        }
+        (HeapFormat::Html, _) => write_heap_html(&taken, &mut out)?,
+    }
+    Ok((out, status.unwrap_or(0)))
+}
+
+/// The JSON of a snapshot.
+#[derive(Serialize)]
+struct Whole<'a> {
+    #[serde(flatten)]
+    heap: &'a Heap,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    grown_by: Option<&'a GrownBy>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    by_stack: Option<&'a ByStack>,
+}
+
+fn without_stacks(config: &HeapConfig) -> Result<(Heap, Option<u8>)> {
+    match &config.target {
+        HeapTarget::Process(target) => Ok((running(target.process()?, config)?, None)),
+        HeapTarget::Command(argv, at) => held::run(argv, *at, |pid, moment| match moment {
+            Moment::Running => running(pid, config),
+            Moment::Exiting(registers) => {
+                let none = &mut |_| None;
+                let measured = measure_exiting(pid, registers, config.top, none);
+                Ok(measured.with_context(|| failed(pid))?.heap)
+            }
+        }),
+    }
+}
+
+fn with_stacks(
+    config: &HeapConfig,
+    sampling: &ByStackConfig,
+) -> Result<(Arc<HeapSnapshot>, Option<u8>)> {
+    let (target, at) = match &config.target {
+        HeapTarget::Process(target) => (
+            Selector::Pid(target.process()?),
+            At::After(sampling.sampled_for),
+        ),
+        HeapTarget::Command(argv, at) => (Selector::Command(argv.clone()), *at),
+    };
+    let heap = HeapSampling {
+        interval: sampling.interval,
+        providers: sampling.providers.clone(),
+        exact: None,
+        temporary: TEMPORARY,
+        sizes: None,
+        filter: None,
+    };
+    let how = HeapOptions {
+        approach: config.snapshot.approach,
+        max_stop: Some(config.snapshot.max_stop),
+        top: config.top,
+        stacks: config.top,
+        limit: config.snapshot.limit,
+        grown_by: true,
+    };
+    by_stack::take(&Config::for_heap(target, heap), at, how)
+}
+
+fn failed(pid: Pid) -> String {
+    format!("cannot take a heap snapshot of process {pid}")
+}
+
+fn running(pid: Pid, config: &HeapConfig) -> Result<Heap> {
+    if let Some(why) = Presence::of(pid).refusal(pid) {
+        return Err(anyhow!(why)).with_context(|| failed(pid));
+    }
+    measure(pid, &config.snapshot, config.top).with_context(|| failed(pid))
+}

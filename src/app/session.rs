@@ -1,0 +1,416 @@
+//! Wiring of a session: its threads, the channels between them, and shutdown.
+//!
+//! The collector thread owns the probe and the aggregator; the symbol thread owns the names; the main thread
+//! serves HTTP, feeds the live view of `memprof top` and waits for signals. The threads communicate over
+//! bounded channels.
+
+pub mod by_stack;
+pub mod command;
+mod end;
+pub mod failure;
+pub mod held;
+mod live;
+mod manager;
+mod marks;
+mod naming;
+pub mod oom;
+mod opened;
+mod output;
+mod pause;
+mod push;
+pub mod reports;
+mod signals;
+mod start;
+
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow, bail};
+use tokio::runtime::Runtime;
+use tokio::sync::{mpsc, watch};
+
+use crate::app::capability;
+use crate::app::config::{Config, Output};
+use crate::collect::collector::{Command, Killed, Progress};
+use crate::collect::{CollectorHandle, ProviderError};
+use crate::export::push::{Pusher, Pushing};
+use crate::heap::headroom;
+use crate::heap::sampler::{self, Library};
+use crate::http::api::{Api, ApiOptions, Provider};
+use crate::http::server::{self, Listen, Listener, ServerOptions, Token};
+use crate::probe::event::MarkSet;
+use crate::probe::source::resident_pages::OOM_HOOK;
+use crate::profile::Report;
+use crate::sys::ids::Pid;
+use crate::sys::privileges::{self, Role};
+use crate::sys::process::{Presence, Selector};
+use crate::sys::{console, priority};
+use crate::tui;
+pub use command::Launch;
+use live::Live;
+use manager::Manager;
+pub use opened::{diff, open};
+use push::Feeding;
+use reports::Reports;
+use signals::Signals;
+pub use start::{Started, follow_command, start_collector, start_command};
+
+/// Upper limit for detaching from the samplers and the functions of processes.
+const DETACH: Duration = Duration::from_secs(5);
+
+/// Privileges of the threads that build replies: they write no files.
+const HELPER: Role = Role::Server {
+    writes_files: false,
+};
+
+/// Runs a profiling session as configured, until it ends.
+///
+/// # Errors
+/// A start-up failure, with what to do about it, or a failure of the collector.
+pub fn run(config: &Config) -> Result<ExitCode> {
+    console::show_diagnostics(config.verbosity)?;
+    if config.screen.is_some() {
+        tui::require()?;
+    }
+    require()?;
+    for output in config.outputs.iter().filter(|o| !o.is_stdout()) {
+        output::check(&output.path, output::OUTPUT)?;
+    }
+    if let Some(path) = config.heap.as_ref().and_then(|heap| heap.sizes.as_deref()) {
+        output::check(path, output::SIZES)?;
+    }
+    if let Some(to) = &config.on_oom {
+        oom::check(to)?;
+    }
+    let listeners = config
+        .listen
+        .iter()
+        .map(server::bind)
+        .collect::<Result<Vec<_>, _>>()?;
+    let (session, happened) = Session::start(config)?;
+    let runtime = runtime()?;
+    priority::restore();
+    let code = runtime.block_on(session.live(listeners, happened));
+    // Neither a client that is still reading nor a running lookup may delay the exit.
+    runtime.shutdown_timeout(Duration::from_secs(1));
+    code
+}
+
+/// Checks that this machine can be profiled, and prepares for it.
+///
+/// # Errors
+/// What is missing, and how to get it.
+fn require() -> Result<()> {
+    capability::require()?;
+    priority::raise();
+    raise_file_limit();
+    if let Some(scarce) = headroom::scarce() {
+        console::print(&scarce);
+    }
+    Ok(())
+}
+
+/// The runtime of the main thread; its other threads build replies.
+fn runtime() -> Result<Runtime> {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .on_thread_start(|| {
+            priority::restore();
+            drop(privileges::limit_capabilities(HELPER));
+        })
+        .build()
+        .context("cannot start the runtime of the main thread")
+}
+
+/// What followed processes do that a session reacts to.
+struct Happened {
+    /// They set marks.
+    marks: mpsc::Receiver<(Pid, MarkSet)>,
+    /// They are killed because memory has run out.
+    kills: mpsc::Receiver<Killed>,
+}
+
+/// A running session.
+struct Session<'a> {
+    config: &'a Config,
+    collecting: CollectorHandle,
+    progress: watch::Receiver<Progress>,
+    reports: Arc<Reports>,
+    /// The library that the command has preloaded.
+    sampler: Option<Library>,
+    /// What pushes profiles to a store, until it begins to.
+    pushing: Option<(Pusher, Pushing)>,
+    /// What clients must show.
+    token: Option<Arc<Token>>,
+    /// Who started memprof as a service.
+    manager: Manager,
+    /// The live view, while it owns the terminal.
+    live: Option<Live>,
+}
+
+impl<'a> Session<'a> {
+    /// Starts its threads, with the probe. Returns what comes from the followed processes, too.
+    ///
+    /// # Errors
+    /// The target cannot be followed, or the probe not be loaded.
+    fn start(config: &'a Config) -> Result<(Session<'a>, Happened)> {
+        let token = config.token_file.as_deref().map(Token::read).transpose()?;
+        let token = token.map(Arc::new);
+        match config.target {
+            Selector::Pid(pid) => {
+                if let Some(why) = Presence::of(pid).refusal(pid) {
+                    bail!("cannot profile process {pid}: {why}");
+                }
+                capability::require_access(pid)?
+                    .iter()
+                    .for_each(|less| console::print(less));
+            }
+            Selector::Comm(_) | Selector::Cgroup(_) | Selector::All => {
+                Presence::overlooked().into_iter().for_each(console::print);
+            }
+            Selector::Command(_) => {}
+        }
+        let (symbolizer, fetching) = naming::start(config)?;
+        let pushing = push::start(config)?;
+        let sampler = match (&config.heap, &config.target) {
+            (Some(heap), Selector::Command(_)) if heap.exact.is_none() => {
+                Some(Library::place(&sampler::Options {
+                    interval: heap.interval,
+                    // A command is often a script that executes the program.
+                    children: true,
+                    ..sampler::Options::default()
+                })?)
+            }
+            _ => None,
+        };
+        let Started {
+            collecting,
+            progress,
+            missing,
+            syscall_hooks,
+            faults_seen,
+            marks,
+            kills,
+        } = start_collector(config, sampler.as_ref())?;
+        for (program, why) in &missing {
+            console::print(&format!(
+                "continuing without the BPF program {program}: {why}"
+            ));
+            if *program == OOM_HOOK && config.on_oom.is_some() {
+                console::print("nothing will be written by --on-oom");
+            }
+        }
+        let reports = Reports::new(
+            &config.target,
+            collecting.clone(),
+            progress.clone(),
+            symbolizer,
+            config.freeze,
+        );
+        let pushed = pushing.as_ref().map(|(_, pushing)| pushing.clone());
+        let reports = reports.with_clients(fetching, pushed);
+        let reports = Arc::new(reports.with_hooks(syscall_hooks, faults_seen, missing));
+        let session = Session {
+            config,
+            collecting,
+            progress,
+            reports,
+            sampler,
+            pushing,
+            token,
+            manager: Manager::of_environment(&config.target),
+            live: None,
+        };
+        Ok((session, Happened { marks, kills }))
+    }
+}
+
+impl Session<'_> {
+    async fn live(mut self, listeners: Vec<Listener>, happened: Happened) -> Result<ExitCode> {
+        let mut signals = Signals::new()?;
+        let (stop, mut stopped) = watch::channel(false);
+        let addresses: Vec<_> = listeners.iter().filter_map(Listener::address).collect();
+        let options = ApiOptions {
+            metrics_functions: self.config.metrics_functions,
+        };
+        let api = Api::new(Arc::clone(&self.reports) as Arc<dyn Provider>, options);
+        marks::make(&api, happened.marks)?;
+        let telling = oom::Telling::start(
+            Arc::clone(&api),
+            Arc::clone(&self.reports),
+            self.config.on_oom.as_ref(),
+            happened.kills,
+        );
+        let server = tokio::spawn(server::serve(
+            listeners,
+            Arc::clone(&api),
+            self.server_options(),
+            async move {
+                let _ = stopped.wait_for(|stop| *stop).await;
+            },
+        ));
+        let feeding = self.pushing.take().zip(self.config.push.as_ref());
+        let feeding = feeding.map(|((pusher, pushing), options)| {
+            Feeding::start(Arc::clone(&self.reports), pusher, pushing, options.interval)
+        });
+        let outcome = self.profile_until_end(&mut signals, &addresses).await;
+        // Restores the terminal before anything else is printed.
+        self.live = None;
+        self.manager.stopping();
+        self.stop_counting();
+        // After a first signal, a further one now kills memprof: the last report and the outputs take time.
+        signals.restore();
+        // The server keeps answering while the last report is made.
+        let written = match &outcome {
+            Ok(_) => self.write_results(&api).await,
+            Err(_) => Ok(()),
+        };
+        // The last report has taken in the end of the target.
+        let _ = self.collecting.wait_for(DETACH, Command::ReportVictims);
+        telling.finish().await;
+        let pushed = match feeding {
+            Some(feeding) => Some(feeding.finish().await),
+            None => None,
+        };
+        stop.send_replace(true);
+        let _ = server.await;
+        self.end();
+        if let Some(line) = pushed {
+            console::print(&line);
+        }
+        let code = outcome?;
+        written?;
+        Ok(ExitCode::from(code))
+    }
+
+    /// Detaches from the target, and ends the threads.
+    fn end(&mut self) {
+        if self.config.heap.is_some() {
+            // If memprof ended first, the kernel would do it at any time after.
+            let _ = self.collecting.wait_for(DETACH, Command::Detach);
+        }
+        let _ = self.collecting.send(Command::Stop);
+        if let Some(library) = self.sampler.take().filter(Library::is_mapped) {
+            let path = library.keep();
+            console::print(&format!("{} stays: processes still use it", path.display()));
+        }
+        if let Some(line) = self.reports.debuginfod().and_then(|status| status.line()) {
+            console::print(&line);
+        }
+    }
+
+    /// Ends an exact window before the last report is made, and says what was seen in it.
+    fn stop_counting(&self) {
+        let exact = self
+            .config
+            .heap
+            .as_ref()
+            .and_then(|heap| heap.exact.as_ref());
+        if exact.is_none() {
+            return;
+        }
+        if let Some(Some(seen)) = self.collecting.wait_for(DETACH, Command::StopCounting) {
+            console::print(&seen.to_string());
+        }
+    }
+
+    fn server_options(&self) -> ServerOptions {
+        ServerOptions {
+            allow_hosts: self.config.allow_hosts.clone(),
+            cors_origins: self.config.cors_origins.clone(),
+            token: self.token.clone(),
+            warn: Some(Arc::new(console::print)),
+            ..ServerOptions::default()
+        }
+    }
+
+    fn announce(&self, addresses: &[Listen]) {
+        if let Progress::Waiting = *self.progress.borrow()
+            && let Some(what) = self.config.target.awaited()
+        {
+            let limit = match self.config.wait {
+                Some(wait) => format!(" for at most {} s (--wait)", wait.as_secs_f64()),
+                None => "; Ctrl-C ends memprof, --wait SECS limits the wait".to_owned(),
+            };
+            let then = match self.config.duration {
+                Some(_) => "; --duration begins when it is there",
+                None => "",
+            };
+            console::print(&format!("waiting for {what}{limit}{then}"));
+        }
+        for address in addresses {
+            let lines = server::greeting(address, self.config.token_file.as_deref());
+            lines.iter().for_each(|line| console::print(line));
+        }
+    }
+
+    async fn write_results(&self, api: &Api) -> Result<()> {
+        let report = match self.reports.profile().await {
+            Ok(report) => report,
+            Err(e) => {
+                let e = match (&*self.progress.borrow(), e) {
+                    (Progress::Ended { pid, .. }, ProviderError::NoTarget) => {
+                        format!("pid {pid} ended before its memory could be read")
+                    }
+                    (_, e) => e.to_string(),
+                };
+                console::print(&format!("no profile: {e}"));
+                return match self.config.outputs.first() {
+                    Some(output) => Err(anyhow!("cannot write {}: {e}", output.path.display())),
+                    None => Ok(()),
+                };
+            }
+        };
+        let outputs = &self.config.outputs;
+        let mut report = report;
+        if outputs.iter().any(|o| o.format.wants_lines) {
+            match self.reports.with_lines(&report).await {
+                Ok(with_lines) => report = with_lines,
+                Err(e) => console::print(&format!("the profile has no source lines: {e}")),
+            }
+        }
+        let profiles = self.write_profiles(api, &report).await;
+        let sizes = self.write_sizes(&report);
+        // If a command runs, stdout belongs to its output.
+        let stdout_taken = matches!(self.config.target, Selector::Command(_))
+            || outputs.iter().any(Output::is_stdout);
+        let summary =
+            output::write_summary(&report, stdout_taken).context("cannot write the summary");
+        output::all([profiles, sizes, summary])
+    }
+
+    async fn write_profiles(&self, api: &Api, report: &Arc<Report>) -> Result<()> {
+        let filter = self.config.heap.as_ref().and_then(|h| h.filter.as_ref());
+        let chosen = match filter {
+            Some(filter) => {
+                let named = self.reports.allocations().await;
+                let named = named.map_err(|e| anyhow!("cannot apply --filter: {e}"))?;
+                Arc::new(filter.choose(&named, None, &api.mark_times())?)
+            }
+            None => Arc::clone(report),
+        };
+        let outputs = self.config.outputs.iter();
+        output::all(outputs.map(|output| {
+            privileges::writing_files(|| output::write_profile(output, &chosen, output::OUTPUT))
+        }))
+    }
+
+    fn write_sizes(&self, report: &Report) -> Result<()> {
+        let Some(path) = self.config.heap.as_ref().and_then(|h| h.sizes.as_deref()) else {
+            return Ok(());
+        };
+        let sizes = self.collecting.wait_for(DETACH, Command::Sizes);
+        let sizes = sizes.context("the collector has ended")??;
+        privileges::writing_files(|| output::write_sizes(path, report, &sizes))
+    }
+}
+
+/// Raises the descriptor limit to the hard limit: perf events, open modules and connections all need
+/// descriptors.
+fn raise_file_limit() {
+    use nix::sys::resource::{Resource, getrlimit, setrlimit};
+    if let Ok((_, hard)) = getrlimit(Resource::RLIMIT_NOFILE) {
+        let _ = setrlimit(Resource::RLIMIT_NOFILE, hard, hard);
+    }
+}

@@ -1,0 +1,102 @@
+//! The live view beside the server: shows reports and holds messages back from the terminal.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+
+use crate::heap::{Approach, HeapOptions};
+use crate::http::api::Provider;
+use crate::sys::console;
+use crate::sys::ids::Pid;
+use crate::tui::{News, Screen, ScreenOptions};
+
+/// Making reports takes at most 1/`SHARE` of the time.
+const SHARE: u32 = 5;
+
+/// A view that owns the terminal.
+pub(super) struct Live {
+    screen: Screen,
+    feeding: JoinHandle<()>,
+    taking_heaps: Option<JoinHandle<()>>,
+}
+
+impl Live {
+    /// Takes over the terminal and starts to show reports. Needs a tokio runtime.
+    ///
+    /// # Errors
+    /// The terminal cannot be used.
+    pub(super) fn start(options: ScreenOptions, reports: Arc<dyn Provider>) -> Result<Live> {
+        let mut screen = Screen::start(options)?;
+        let news = screen.news();
+        console::hold(move |message| news.message(message));
+        let heaps = screen.heaps.take();
+        let taking_heaps = heaps
+            .map(|wanted| tokio::spawn(take_heaps(Arc::clone(&reports), screen.news(), wanted)));
+        let feeding = tokio::spawn(feed(reports, screen.news(), options.interval));
+        Ok(Live {
+            screen,
+            feeding,
+            taking_heaps,
+        })
+    }
+
+    /// Completes when the user quits.
+    ///
+    /// # Errors
+    /// The terminal failed.
+    pub(super) async fn ended(&mut self) -> Result<()> {
+        let ended = (&mut self.screen.ended).await;
+        ended.context("the screen thread ended early")?
+    }
+}
+
+impl Drop for Live {
+    fn drop(&mut self) {
+        self.feeding.abort();
+        if let Some(taking) = &self.taking_heaps {
+            taking.abort();
+        }
+        self.screen.end();
+        console::release();
+    }
+}
+
+async fn feed(reports: Arc<dyn Provider>, news: News, interval: Duration) {
+    let mut advised = false;
+    loop {
+        let begun = Instant::now();
+        match reports.profile().await {
+            Ok(report) => {
+                // Once: it is in the summary at the end, too.
+                if let Some(advice) = report.symbols.advice().filter(|_| !advised) {
+                    console::print(advice);
+                    advised = true;
+                }
+                news.report(report);
+            }
+            Err(e) => news.no_report(e.to_string()),
+        }
+        let took = begun.elapsed();
+        tokio::time::sleep(interval.max(took * SHARE).saturating_sub(took)).await;
+    }
+}
+
+/// Takes the heap snapshots that the user asks for, with the same limit of the stop as requests to the API.
+async fn take_heaps(reports: Arc<dyn Provider>, news: News, mut wanted: mpsc::Receiver<Pid>) {
+    let how = HeapOptions {
+        max_stop: None,
+        // Only the sums are shown.
+        top: 1,
+        stacks: 1,
+        approach: Approach::Auto,
+        limit: "--max-freeze",
+        grown_by: false,
+    };
+    while let Some(pid) = wanted.recv().await {
+        let taken = reports.heap(pid, how).await;
+        news.heap(taken.map_err(|e| e.to_string())).await;
+    }
+}

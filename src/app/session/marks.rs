@@ -1,0 +1,46 @@
+//! Marks that nobody asks for over HTTP: by the signal SIGUSR1, and by the program's own probe `memprof:mark`.
+
+use std::sync::Arc;
+
+use anyhow::{Context, Result};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::mpsc;
+
+use crate::http::api::Api;
+use crate::probe::event::MarkSet;
+use crate::sys::console;
+use crate::sys::ids::Pid;
+use crate::sys::text::printable;
+
+/// Makes them from now on, each kind by a task of its own. Needs a tokio runtime.
+///
+/// # Errors
+/// The signal cannot be handled.
+pub(super) fn make(api: &Arc<Api>, mut set: mpsc::Receiver<(Pid, MarkSet)>) -> Result<()> {
+    let mut asked = signal(SignalKind::user_defined1()).context("cannot wait for SIGUSR1")?;
+    let by_signal = Arc::clone(api);
+    tokio::spawn(async move {
+        while asked.recv().await.is_some() {
+            make_one(&by_signal, None, None, "SIGUSR1").await;
+        }
+    });
+    let by_program = Arc::clone(api);
+    tokio::spawn(async move {
+        while let Some((pid, mark)) = set.recv().await {
+            let who = format!("process {pid}");
+            make_one(&by_program, mark.name, Some(mark.at), &who).await;
+        }
+    });
+    Ok(())
+}
+
+async fn make_one(api: &Api, name: Option<String>, at_ns: Option<u64>, who: &str) {
+    let called = match &name {
+        Some(name) => format!(" {:?}", printable(name)),
+        None => String::new(),
+    };
+    match api.make_mark(name, at_ns).await {
+        Ok(id) => console::print(&format!("mark {id}{called} (set by {who})")),
+        Err(e) => console::print(&format!("no mark{called}, which {who} has set: {e}")),
+    }
+}

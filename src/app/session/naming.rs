@@ -1,0 +1,37 @@
+//! Starts the threads that give functions names.
+
+use anyhow::{Context, Result};
+
+use crate::app::config::Config;
+use crate::code::debuginfod::{self, Fetching, Limits, Servers};
+use crate::code::symbolize::Symbolizer;
+use crate::code::symbolize::debuginfod_cache::{CACHE_PATH, CacheDirs};
+use crate::sys::console;
+
+/// Starts the symbol thread, and the one that asks debuginfod servers if the user wants that. Says which ones are asked.
+///
+/// # Errors
+/// A thread cannot be started.
+pub(super) fn start(config: &Config) -> Result<(Symbolizer, Option<Fetching>)> {
+    let cache = CacheDirs::of_environment();
+    let (fetch, fetching) = match Servers::chosen(&config.debuginfod) {
+        None => (None, None),
+        Some(servers) => match cache.dirs.first() {
+            None => {
+                console::print(&format!(
+                    "debuginfod: nobody is asked, because there is no home directory for the files; set {CACHE_PATH}"
+                ));
+                (None, None)
+            }
+            Some(dir) => {
+                console::print(&servers.line());
+                let started = debuginfod::start(servers, dir.clone(), Limits::of_environment());
+                let (fetch, fetching) = started.context("cannot start the debuginfod thread")?;
+                (Some(fetch), Some(fetching))
+            }
+        },
+    };
+    let symbolizer =
+        Symbolizer::start_with(cache, fetch).context("cannot start the symbol thread")?;
+    Ok((symbolizer.with_rust_hashes(config.rust_hashes), fetching))
+}

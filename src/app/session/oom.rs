@@ -1,0 +1,179 @@
+//! What is done when the out-of-memory killer has killed a followed process: a mark of its last profile, a message, and the
+//! file of `--on-oom`.
+//!
+//! The profile is written with the names of functions and without source lines: looking these up takes memory, of which
+//! there may be none.
+
+use std::ffi::OsString;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use anyhow::Result;
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinHandle;
+
+use super::output;
+use super::reports::Reports;
+use crate::app::config::Output;
+use crate::collect::collector::Killed;
+use crate::http::api::Api;
+use crate::profile::Report;
+use crate::sys::ids::Pid;
+use crate::sys::text::printable;
+use crate::sys::{console, privileges};
+
+/// The option that names the file.
+const OPTION: &str = "--on-oom";
+/// What stands for the process id in the file's name, as in `core_pattern`.
+const PID: &[u8] = b"%p";
+/// Most files that are written in a session.
+const MOST_FILES: usize = 16;
+
+/// The file for a process: `%p` in its name is the process id.
+fn path_for(pattern: &Path, pid: Pid) -> PathBuf {
+    let bytes = pattern.as_os_str().as_bytes();
+    let (mut path, mut at) = (Vec::new(), 0);
+    while at < bytes.len() {
+        if bytes[at..].starts_with(PID) {
+            path.extend(pid.to_string().bytes());
+            at += PID.len();
+        } else {
+            path.push(bytes[at]);
+            at += 1;
+        }
+    }
+    OsString::from_vec(path).into()
+}
+
+/// Checks at the start whether the file could be written.
+///
+/// # Errors
+/// Why it cannot be.
+pub(super) fn check(to: &Output) -> Result<()> {
+    output::check(&path_for(&to.path, Pid(std::process::id())), OPTION)
+}
+
+/// The task that does it.
+pub(super) struct Telling {
+    stop: oneshot::Sender<()>,
+    task: JoinHandle<()>,
+}
+
+impl Telling {
+    /// Starts it. Needs a tokio runtime.
+    pub(super) fn start(
+        api: Arc<Api>,
+        reports: Arc<Reports>,
+        to: Option<&Output>,
+        mut kills: mpsc::Receiver<Killed>,
+    ) -> Telling {
+        let (stop, mut stopped) = oneshot::channel();
+        let mut teller = Teller {
+            api,
+            reports,
+            to: to.cloned(),
+            written: 0,
+            told_of_limit: false,
+        };
+        let task = tokio::spawn(async move {
+            loop {
+                tokio::select! {
+                    killed = kills.recv() => match killed {
+                        Some(killed) => teller.tell(killed).await,
+                        None => return,
+                    },
+                    _ = &mut stopped => break,
+                }
+            }
+            while let Ok(killed) = kills.try_recv() {
+                teller.tell(killed).await;
+            }
+        });
+        Telling { stop, task }
+    }
+
+    /// Waits until everything that the collector has reported is told and written.
+    pub(super) async fn finish(self) {
+        let _ = self.stop.send(());
+        let _ = self.task.await;
+    }
+}
+
+struct Teller {
+    api: Arc<Api>,
+    reports: Arc<Reports>,
+    to: Option<Output>,
+    /// Number of files that were written.
+    written: usize,
+    told_of_limit: bool,
+}
+
+impl Teller {
+    async fn tell(&mut self, killed: Killed) {
+        let kill = &killed.kill;
+        let who = format!("process {} ({})", kill.pid, printable(&kill.comm));
+        let told = format!("{who} was killed because memory had run out (OOM): {kill}");
+        let Some(profile) = killed.profile else {
+            return console::print(&told);
+        };
+        let report = match self.reports.named(profile).await {
+            Ok(report) => report,
+            Err(e) => return console::print(&format!("{told}; {e}")),
+        };
+        let mark = self
+            .api
+            .make_mark_of_kill(kill, Arc::clone(&report), killed.at_ns);
+        match mark {
+            Ok(id) => console::print(&format!("{told}; mark {id}")),
+            Err(e) => console::print(&format!("{told}; no mark: {e}")),
+        }
+        if let Err(e) = self.write(kill.pid, &report) {
+            console::print(&format!("{e:#}"));
+        }
+    }
+
+    fn write(&mut self, pid: Pid, report: &Report) -> Result<()> {
+        let Some(to) = &self.to else { return Ok(()) };
+        let path = path_for(&to.path, pid);
+        let most = match path == to.path {
+            true => 1,
+            false => MOST_FILES,
+        };
+        if self.written == most {
+            if !std::mem::replace(&mut self.told_of_limit, true) {
+                console::print(&limit(&to.path, most));
+            }
+            return Ok(());
+        }
+        let to = Output { path, ..to.clone() };
+        privileges::writing_files(|| output::write_profile(&to, report, OPTION))?;
+        self.written += 1;
+        Ok(())
+    }
+}
+
+fn limit(path: &Path, most: usize) -> String {
+    match most {
+        1 => format!(
+            "{} keeps the profile of the first kill; with %p in its name, each process that is killed has a file of its own",
+            path.display()
+        ),
+        most => {
+            format!("{OPTION} writes at most {most} files: those of further kills are not written")
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_process_id_is_a_part_of_the_name() {
+        let path = |pattern: &str| path_for(Path::new(pattern), Pid(42));
+        assert_eq!(path("oom.memprof.json"), Path::new("oom.memprof.json"));
+        assert_eq!(path("/d/oom-%p.json"), Path::new("/d/oom-42.json"));
+        assert_eq!(path("%p/%p%"), Path::new("42/42%"));
+    }
+}

@@ -1,0 +1,202 @@
+//! Output at the end of a session: the profile for `--output`, and the summary.
+//!
+//! The path is checked at the start. A profile is written to a file without a name, which gets one beside its destination and
+//! then takes its place, so that a crash leaves no partial file and an existing file stays until then. Pipes, terminals and
+//! other special files are written to directly.
+
+mod place;
+
+use std::fs::{self, File};
+use std::io::{self, BufWriter, Write};
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use nix::sys::resource::{Resource, getrlimit};
+
+use self::place::{
+    Way, give_name, keep_pipe, kept_permissions, named, nameless, open_direct, part_of, way,
+};
+use crate::app::config::Output;
+use crate::export;
+use crate::profile::{Frames, Report, StackSizes};
+use crate::sys::console;
+use crate::sys::patient::Patient;
+
+/// The options that name files.
+pub const OUTPUT: &str = "--output";
+pub const SIZES: &str = "--sizes";
+
+/// Permissions of a new file, from which the user's mask takes some.
+const SHARED: u32 = 0o666;
+/// Those of a file with addresses, which tell an attacker where code is mapped.
+const PRIVATE: u32 = 0o600;
+
+/// Checks at the start whether writing the file of this option would fail later. Changes no existing file.
+///
+/// # Errors
+/// Why the file cannot be written.
+pub fn check(path: &Path, option: &str) -> Result<()> {
+    let tried = way(path).and_then(|way| match way {
+        Way::Direct => keep_pipe(path),
+        Way::Beside(place) => check_beside(&place),
+    });
+    tried.with_context(|| refused(path, option))
+}
+
+/// Writes all of it, whatever fails: where one disk is full, another may not be.
+///
+/// # Errors
+/// The last failure; those before it are printed.
+pub fn all(written: impl IntoIterator<Item = Result<()>>) -> Result<()> {
+    let mut last = None;
+    for e in written.into_iter().filter_map(Result::err) {
+        if let Some(e) = last.replace(e) {
+            console::print(&format!("error: {e:#}"));
+        }
+    }
+    last.map_or(Ok(()), Err)
+}
+
+/// Writes a profile to the file of `option`.
+///
+/// # Errors
+/// The profile cannot be written; an existing file is then unchanged.
+pub fn write_profile(output: &Output, report: &Report, option: &str) -> Result<()> {
+    let make = |out: &mut dyn Write| export::write(output.format, report, &output.options, out);
+    if output.is_stdout() {
+        return write_stdout(make).context("cannot write the profile to stdout");
+    }
+    let mode = match output.format.has_addresses {
+        true => PRIVATE,
+        false => SHARED,
+    };
+    write(&output.path, option, mode, make)?;
+    let (path, format) = (output.path.display(), output.format.name);
+    console::print(&format!("wrote {path} ({format})"));
+    Ok(())
+}
+
+/// Writes the sizes of allocations to the file of `--sizes`.
+///
+/// # Errors
+/// They cannot be written; an existing file is then unchanged.
+pub fn write_sizes(path: &Path, report: &Report, sizes: &[StackSizes]) -> Result<()> {
+    write(path, SIZES, SHARED, |out| {
+        export::write_sizes(report, sizes, out)
+    })?;
+    console::print(&format!("wrote {} (sizes by stack)", path.display()));
+    Ok(())
+}
+
+/// Writes the summary to stdout, or to stderr if stdout is taken.
+///
+/// # Errors
+/// The summary cannot be written.
+pub fn write_summary(report: &Report, stdout_taken: bool) -> io::Result<()> {
+    let mut text = b"\n".to_vec();
+    export::write_summary(&report.showing(Frames::All), &mut text)?;
+    let written = match stdout_taken {
+        true => Patient::new(&io::stderr()).write_all(&text),
+        false => write_stdout(|out| out.write_all(&text)),
+    };
+    match written {
+        // The terminal is gone, and memprof is ending for that reason.
+        Err(e) if e.raw_os_error() == Some(libc::EIO) => Ok(()),
+        other => other,
+    }
+}
+
+/// Writes to stdout; a closed pipe (`| head`) is not an error.
+fn write_stdout(make: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> io::Result<()> {
+    match buffered(Patient::new(&io::stdout()), make) {
+        Err(e) if e.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        other => other,
+    }
+}
+
+/// Buffers the output: the formats write in small pieces.
+fn buffered(
+    out: impl Write,
+    make: impl FnOnce(&mut dyn Write) -> io::Result<()>,
+) -> io::Result<()> {
+    let mut out = BufWriter::new(out);
+    make(&mut out)?;
+    out.flush()
+}
+
+/// Writes the whole file.
+fn write(
+    path: &Path,
+    option: &str,
+    mode: u32,
+    make: impl FnOnce(&mut dyn Write) -> io::Result<()>,
+) -> Result<()> {
+    let written = way(path).and_then(|way| match way {
+        Way::Direct => buffered(Patient::new(&open_direct(path)?), make),
+        Way::Beside(place) => write_beside(&place, nameless(&place, mode), mode, make),
+    });
+    written
+        .map_err(with_limit)
+        .with_context(|| refused(path, option))
+}
+
+/// Names the limit of the size of files, if it was that.
+fn with_limit(e: io::Error) -> io::Error {
+    if e.raw_os_error() != Some(libc::EFBIG) {
+        return e;
+    }
+    let limit = getrlimit(Resource::RLIMIT_FSIZE).map_or(0, |(soft, _)| soft);
+    let why = format!(
+        "it would exceed the {limit} bytes that this process may write to a file (EFBIG; RLIMIT_FSIZE, `ulimit -f`)"
+    );
+    io::Error::new(e.kind(), why)
+}
+
+fn refused(path: &Path, option: &str) -> String {
+    format!(
+        "cannot write a profile to {}; name another file with {option}",
+        path.display()
+    )
+}
+
+fn check_beside(place: &Path) -> io::Result<()> {
+    match fs::symlink_metadata(part_of(place)?) {
+        // Such as a name that is too long.
+        Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
+        _ => {}
+    }
+    match nameless(place, PRIVATE) {
+        Some(_) => Ok(()),
+        None => named(place, PRIVATE).and_then(|(_, part)| fs::remove_file(part)),
+    }
+}
+
+/// Writes the file without a name, or else one that has another name, and puts it in its place.
+fn write_beside(
+    place: &Path,
+    nameless: Option<File>,
+    mode: u32,
+    make: impl FnOnce(&mut dyn Write) -> io::Result<()>,
+) -> io::Result<()> {
+    let (file, mut part) = match nameless {
+        Some(file) => (file, None),
+        None => named(place, mode).map(|(file, part)| (file, Some(part)))?,
+    };
+    let done = buffered(&file, make).and_then(|()| {
+        if let Some(permissions) = kept_permissions(place) {
+            file.set_permissions(permissions)?;
+        }
+        let part = match &part {
+            Some(part) => part,
+            None => part.insert(give_name(&file, place)?),
+        };
+        fs::rename(part, place)
+    });
+    if let (Err(_), Some(part)) = (&done, part) {
+        let _ = fs::remove_file(part);
+    }
+    done
+}
+
+#[cfg(test)]
+mod tests;

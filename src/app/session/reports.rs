@@ -1,0 +1,368 @@
+//! Makes reports: profiles from the collector with symbol names.
+
+mod allocations;
+mod heap;
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tokio::sync::{Mutex, oneshot, watch};
+
+use crate::code::debuginfod::{self, Fetching};
+use crate::code::symbolize::{Detail, Symbolizer};
+use crate::collect::collector::{Command, Numbered, Progress};
+use crate::collect::{CollectorHandle, ProviderError, Status};
+use crate::export::push::{self, Pushing};
+use crate::heap::{HeapOptions, HeapSnapshot, Moment};
+use crate::http::api::{ApiError, BoxFuture, Provider};
+use crate::probe::{FaultsSeen, Missing, SharedFaultsSeen, SyscallHooks};
+use crate::profile::allocations::NamedAllocations;
+use crate::profile::symbol::Symbols;
+use crate::profile::{Frame, FrameKind, FreezeOutcome, MapUsage, Profile, Report};
+use crate::sys::freeze::Freeze;
+use crate::sys::ids::Pid;
+use crate::sys::process::Selector;
+
+/// How long the target runs, at least, between two reports that freeze it: `RUN`, and `RUN_SHARE` times as
+/// long as it was frozen.
+const RUN: Duration = Duration::from_millis(100);
+const RUN_SHARE: u32 = 9;
+
+/// How long the collector may take to answer without a scan; after that, its last answer is used.
+const STATUS_WAIT: Duration = Duration::from_millis(30);
+
+/// Makes reports; concurrent requests share one.
+pub struct Reports {
+    awaited: Option<String>,
+    collecting: CollectorHandle,
+    progress: watch::Receiver<Progress>,
+    symbolizer: Symbolizer,
+    newest: Mutex<Option<Newest>>,
+    freeze: Freeze,
+    /// The target is not frozen again before this time; requests that need a freeze wait on this lock.
+    runs_until: Mutex<Instant>,
+    /// What debuginfod servers are asked for, if they are.
+    fetching: Option<Fetching>,
+    /// What is pushed to a store, if something is.
+    pushing: Option<Pushing>,
+    /// Where the probe sees system calls.
+    syscall_hooks: Option<SyscallHooks>,
+    /// Where it sees page faults.
+    faults_seen: Option<SharedFaultsSeen>,
+    /// The probe's optional programs that this kernel did not attach.
+    missing: Vec<Missing>,
+    status: Mutex<Option<Status>>,
+    tables: Mutex<Option<Vec<MapUsage>>>,
+    /// Whose turn it is to take a heap snapshot.
+    heaps: Arc<tokio::sync::Mutex<()>>,
+}
+
+/// The newest report, and when it was requested.
+struct Newest {
+    report: Arc<Report>,
+    asked: Instant,
+    /// Number of debug files that had been fetched before.
+    fetched: u64,
+}
+
+impl Reports {
+    /// Takes profiles from the collector and names from the symbolizer; freezes the target at least as `freeze`
+    /// says.
+    pub fn new(
+        target: &Selector,
+        collecting: CollectorHandle,
+        progress: watch::Receiver<Progress>,
+        symbolizer: Symbolizer,
+        freeze: Freeze,
+    ) -> Reports {
+        Reports {
+            awaited: target.awaited(),
+            collecting,
+            progress,
+            symbolizer,
+            newest: Mutex::new(None),
+            freeze,
+            runs_until: Mutex::new(Instant::now()),
+            fetching: None,
+            pushing: None,
+            syscall_hooks: None,
+            faults_seen: None,
+            missing: Vec::new(),
+            status: Mutex::default(),
+            tables: Mutex::default(),
+            heaps: Arc::default(),
+        }
+    }
+
+    /// The same, which say what memprof's HTTP clients do.
+    pub fn with_clients(self, fetching: Option<Fetching>, pushing: Option<Pushing>) -> Reports {
+        Reports {
+            fetching,
+            pushing,
+            ..self
+        }
+    }
+
+    /// The same, which say where system calls and page faults are seen, and which programs of the probe are missing.
+    pub fn with_hooks(
+        self,
+        syscalls: SyscallHooks,
+        faults: SharedFaultsSeen,
+        missing: Vec<Missing>,
+    ) -> Reports {
+        Reports {
+            syscall_hooks: Some(syscalls),
+            faults_seen: Some(faults),
+            missing,
+            ..self
+        }
+    }
+
+    /// The collector's answer to a command, and true; if it is busy, its previous answer, and false. `None` if
+    /// the collector has ended.
+    async fn ask_at_once<T: Clone>(
+        &self,
+        last: &Mutex<Option<T>>,
+        command: impl FnOnce(oneshot::Sender<T>) -> Command,
+    ) -> Option<(T, bool)> {
+        let mut last = last.lock().await;
+        let (reply, answer) = oneshot::channel();
+        // If its queue is full, the collector will answer the next request.
+        let _ = self.collecting.send(command(reply));
+        let fresh = match &*last {
+            None => answer.await.ok(),
+            Some(_) => {
+                let answer = tokio::time::timeout(STATUS_WAIT, answer).await;
+                answer.ok().and_then(Result::ok)
+            }
+        };
+        match fresh {
+            Some(fresh) => Some((last.insert(fresh).clone(), true)),
+            None if self.progress.has_changed().is_err() => None,
+            None => Some((last.clone()?, false)),
+        }
+    }
+
+    /// A report, with the target frozen for it as `freeze` says, where possible. However many clients request
+    /// this, the target is frozen for at most a tenth of the time.
+    ///
+    /// # Errors
+    /// See [`Provider::profile`].
+    pub async fn report(&self, freeze: Freeze) -> Result<Arc<Report>, ProviderError> {
+        let arrived = Instant::now();
+        let freeze = freeze.max(self.freeze);
+        if freeze == Freeze::No {
+            return self.since(arrived, freeze).await;
+        }
+        let mut runs_until = self.runs_until.lock().await;
+        let known = self.known(&*self.newest.lock().await, arrived, freeze);
+        if let Some(report) = known {
+            return Ok(report);
+        }
+        tokio::time::sleep_until((*runs_until).into()).await;
+        // Set before the wait: this future may be dropped while the target is frozen.
+        *runs_until = Instant::now() + RUN;
+        let report = self.since(arrived, freeze).await?;
+        let frozen = report.profile.freeze.cost();
+        *runs_until = Instant::now() + RUN.max(frozen * RUN_SHARE);
+        Ok(report)
+    }
+
+    /// The newest report, if it shows the state at some time after `arrived`.
+    fn known(
+        &self,
+        newest: &Option<Newest>,
+        arrived: Instant,
+        freeze: Freeze,
+    ) -> Option<Arc<Report>> {
+        let as_asked = |n: &&Newest| match freeze {
+            Freeze::No => true,
+            Freeze::Each => n.report.profile.freeze != FreezeOutcome::Ran,
+            Freeze::Group => !matches!(
+                n.report.profile.freeze,
+                FreezeOutcome::Ran | FreezeOutcome::InTurn { .. }
+            ),
+        };
+        let newest = newest
+            .as_ref()
+            .filter(|n| n.asked >= arrived)
+            .filter(as_asked);
+        newest.map(|n| Arc::clone(&n.report))
+    }
+
+    /// A report of the state at some time after `arrived`.
+    async fn since(&self, arrived: Instant, freeze: Freeze) -> Result<Arc<Report>, ProviderError> {
+        // Locked while a report is made. Requests that arrived before that report was begun share it: it shows
+        // the state at some time after they arrived.
+        let mut newest = self.newest.lock().await;
+        if let Some(report) = self.known(&newest, arrived, freeze) {
+            return Ok(report);
+        }
+        let asked = Instant::now();
+        let (reply, answer) = oneshot::channel();
+        self.collecting.send(Command::Report { freeze, reply })?;
+        let gone = |_| ProviderError::Failed("the collector has ended".into());
+        let (sequence, profile) = answer.await.map_err(gone)??;
+        // The last report of a target that has ended gets the names that arrive later.
+        let fetched = self.fetching.as_ref().map_or(0, |f| f.status().fetched);
+        let same = |n: &&mut Newest| n.report.sequence == sequence && n.fetched == fetched;
+        if let Some(n) = newest.as_mut().filter(same) {
+            n.asked = asked;
+            return Ok(Arc::clone(&n.report));
+        }
+        let symbols = self.names(&profile, Detail::Names).await?;
+        let report = Arc::new(Report {
+            profile,
+            symbols,
+            sequence,
+        });
+        *newest = Some(Newest {
+            report: Arc::clone(&report),
+            asked,
+            fetched,
+        });
+        Ok(report)
+    }
+
+    /// A profile of the collector with the names of its functions.
+    ///
+    /// # Errors
+    /// The names cannot be looked up at all.
+    pub async fn named(&self, (sequence, profile): Numbered) -> Result<Arc<Report>, ProviderError> {
+        let symbols = self.names(&profile, Detail::Names).await?;
+        Ok(Arc::new(Report {
+            profile,
+            symbols,
+            sequence,
+        }))
+    }
+
+    /// The same report with source lines and inlined functions, for files with debug information. This takes
+    /// seconds for a large program.
+    ///
+    /// # Errors
+    /// The names cannot be looked up at all.
+    pub async fn with_lines(&self, report: &Report) -> Result<Arc<Report>, ProviderError> {
+        let symbols = self.names(&report.profile, Detail::Inlined).await?;
+        Ok(Arc::new(Report {
+            profile: Arc::clone(&report.profile),
+            symbols,
+            sequence: report.sequence,
+        }))
+    }
+
+    async fn names(
+        &self,
+        profile: &Arc<Profile>,
+        detail: Detail,
+    ) -> Result<Arc<Symbols>, ProviderError> {
+        let (symbolizer, profile) = (self.symbolizer.clone(), Arc::clone(profile));
+        let symbols = tokio::task::spawn_blocking(move || {
+            let mut symbols = symbolizer.resolve_with(&frames(&profile), &profile.modules, detail);
+            symbols.set_advice(symbolizer.advice(&profile, &symbols));
+            symbols
+        });
+        symbols
+            .await
+            .map(Arc::new)
+            .map_err(|e| ProviderError::Failed(format!("cannot look up names: {e}")))
+    }
+}
+
+impl Provider for Reports {
+    fn profile(&self) -> BoxFuture<'_, Result<Arc<Report>, ProviderError>> {
+        Box::pin(self.report(Freeze::No))
+    }
+
+    fn known(&self, number: u64) -> BoxFuture<'_, Option<Arc<Report>>> {
+        Box::pin(async move {
+            let newest = self.newest.lock().await;
+            let known = newest.as_ref().filter(|n| n.report.sequence == number);
+            known.map(|n| Arc::clone(&n.report))
+        })
+    }
+
+    fn frozen(&self, how: Freeze) -> BoxFuture<'_, Result<Arc<Report>, ProviderError>> {
+        Box::pin(self.report(how))
+    }
+
+    fn heap(
+        &self,
+        pid: Pid,
+        how: HeapOptions,
+    ) -> BoxFuture<'_, Result<Arc<HeapSnapshot>, ApiError>> {
+        Box::pin(self.take_heap(pid, Moment::Running, how))
+    }
+
+    fn allocations(&self) -> BoxFuture<'_, Result<NamedAllocations, ApiError>> {
+        Box::pin(self.named_allocations())
+    }
+
+    fn with_lines(&self, report: Arc<Report>) -> BoxFuture<'_, Result<Arc<Report>, ProviderError>> {
+        Box::pin(async move { Reports::with_lines(self, &report).await })
+    }
+
+    fn status(&self) -> BoxFuture<'_, Option<Status>> {
+        Box::pin(async {
+            let (mut status, fresh) = self.ask_at_once(&self.status, Command::Status).await?;
+            if let Some(last) = &mut status.last {
+                last.current &= fresh;
+            }
+            Some(status)
+        })
+    }
+
+    fn tables(&self) -> BoxFuture<'_, Vec<MapUsage>> {
+        Box::pin(async {
+            let tables = self.ask_at_once(&self.tables, Command::Tables);
+            tables.await.map(|(tables, _)| tables).unwrap_or_default()
+        })
+    }
+
+    fn awaited(&self) -> Option<String> {
+        self.awaited.clone()
+    }
+
+    fn debuginfod(&self) -> Option<debuginfod::Status> {
+        self.fetching.as_ref().map(Fetching::status)
+    }
+
+    fn pushed(&self) -> Option<push::Status> {
+        self.pushing.as_ref().map(Pushing::status)
+    }
+
+    fn syscall_hooks(&self) -> Option<SyscallHooks> {
+        self.syscall_hooks.clone()
+    }
+
+    fn faults_seen(&self) -> FaultsSeen {
+        let seen = self.faults_seen.as_ref();
+        seen.map(|seen| seen.lock().unwrap_or_else(|e| e.into_inner()).clone())
+            .unwrap_or_default()
+    }
+
+    fn missing_programs(&self) -> Vec<Missing> {
+        self.missing.clone()
+    }
+
+    fn pid(&self) -> Option<Pid> {
+        match *self.progress.borrow() {
+            Progress::Following { pid, .. } | Progress::Ended { pid, .. } => Some(pid),
+            Progress::Waiting => None,
+        }
+    }
+}
+
+/// Every distinct code frame of a profile.
+fn frames(profile: &Profile) -> Vec<Frame> {
+    let distinct: BTreeSet<Frame> = profile
+        .samples
+        .iter()
+        .flat_map(|s| s.stack.frames.iter().copied())
+        .collect();
+    distinct
+        .into_iter()
+        .filter(|f| matches!(f.kind(), FrameKind::Code(..)))
+        .collect()
+}

@@ -1,0 +1,244 @@
+//! Starts the collector thread, and a command.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::mpsc::sync_channel;
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow};
+use nix::sys::eventfd::{EfdFlags, EventFd};
+use tokio::sync::{mpsc, watch};
+
+use super::command::{self, Launch, Prepared, Stop, Traced};
+use crate::app::config::{Config, SharedOnce};
+use crate::collect::CollectorHandle;
+use crate::collect::collector::{Collector, Command, Killed, Pace, Progress, SamplerOptions};
+use crate::collect::program::Program;
+use crate::collect::unwinding::{self, MappedFiles, Unwinding};
+use crate::heap::sampler::{self, Library};
+use crate::probe::event::MarkSet;
+use crate::probe::{Missing, Probe, ProbeConfig, SharedFaultsSeen, SyscallHooks};
+use crate::profile::measure::TEMPORARY;
+use crate::sys::console;
+use crate::sys::freeze::{Freeze, Guard};
+use crate::sys::ids::Pid;
+use crate::sys::privileges::{self, Role};
+use crate::sys::residency::MapCounts;
+
+/// Capacity of the collector's command queue.
+const QUEUE: usize = 64;
+/// Upper limit for holding a command stopped, at its start and at its end.
+const HOLD: Duration = unwinding::PREPARE.saturating_add(Duration::from_secs(10));
+
+/// Maximum number of marks of programs that wait for their report.
+const MARKS: usize = 16;
+/// Maximum number of kills that wait to be told of.
+const KILLS: usize = 16;
+
+/// The collector thread, as it has started.
+pub struct Started {
+    /// A handle to it.
+    pub collecting: CollectorHandle,
+    /// What it publishes of the target.
+    pub progress: watch::Receiver<Progress>,
+    /// BPF programs that this kernel does not have room for.
+    pub missing: Vec<Missing>,
+    /// Where the probe sees system calls.
+    pub syscall_hooks: SyscallHooks,
+    /// Where it sees page faults, now and later.
+    pub faults_seen: SharedFaultsSeen,
+    /// Followed processes that the out-of-memory killer has killed.
+    pub kills: mpsc::Receiver<Killed>,
+    /// Marks that followed processes set; nothing comes if allocations are not sampled.
+    pub marks: mpsc::Receiver<(Pid, MarkSet)>,
+}
+
+/// Starts the thread that owns the probe; returns once the target is followed or memprof waits for it. (A
+/// command is followed by [`start_command`].) `sampler` is the library that the command has preloaded.
+///
+/// # Errors
+/// The probe cannot be loaded, or the target cannot be followed.
+pub fn start_collector(config: &Config, sampler: Option<&Library>) -> Result<Started> {
+    let wake = Arc::new(EventFd::from_flags(
+        EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK,
+    )?);
+    let (commands, inbox) = sync_channel(QUEUE);
+    let (tell, progress) = watch::channel(Progress::Waiting);
+    let (started, ready) = sync_channel(1);
+    let (set_marks, marks) = mpsc::channel(MARKS);
+    let (tell_kill, kills) = mpsc::channel(KILLS);
+    let exact = config.heap.as_ref().and_then(|heap| heap.exact.clone());
+    let probe_config = ProbeConfig {
+        follow_forks: config.follow_forks || config.target.wants_children(),
+        unwind: config.unwind,
+        max_frames: config.max_frames,
+        stacks: config.stacks,
+        sources: config.sources.clone(),
+        exact: exact.clone().unwrap_or_default(),
+        temporary: config
+            .heap
+            .as_ref()
+            .map_or(TEMPORARY, |heap| heap.temporary),
+        wanted_comm: config.target.comm(),
+    };
+    let (selector, follow_forks) = (config.target.clone(), config.follow_forks);
+    let heap = config.heap.clone();
+    let pace = match config.on_oom {
+        Some(_) => Pace::CLOSE,
+        None => Pace::default(),
+    };
+    let preloaded = sampler.map(Library::preloaded);
+    let shared_once = config.shared_once;
+    let (max_freeze, interpreters) = (config.max_freeze, config.interpreters);
+    // Otherwise nobody can ask for a heap snapshot.
+    let takes_heaps = config.listen.is_some() || config.screen.is_some() || config.takes_heap;
+    // Over HTTP, marks can ask for it.
+    let freezes = config.freeze != Freeze::No || config.listen.is_some();
+    let woken = Arc::clone(&wake);
+    thread::Builder::new()
+        .name("memprof-collect".into())
+        .spawn(move || {
+            let begin = || -> Result<Collector> {
+                let probe = Probe::load(&probe_config)?;
+                // If one cannot be started, a heap snapshot or a report says why the process was not stopped.
+                let (mut forking, mut freezing) = (Guard::default(), Guard::default());
+                if takes_heaps {
+                    let _ = forking.start();
+                }
+                if freezes {
+                    let _ = freezing.start();
+                }
+                let map_counts = map_counts(shared_once)?;
+                privileges::reduce(Role::Collector);
+                let unwinding = match probe_config.unwind.needs_tables() {
+                    true => Some(Unwinding::start(&probe, Arc::clone(&woken), interpreters)?),
+                    false => None,
+                };
+                let mut collector =
+                    Collector::new(probe, selector, follow_forks, tell.clone(), unwinding);
+                if let Some(counts) = map_counts {
+                    collector.aggregator.count_maps(counts);
+                }
+                collector.freezing.max = max_freeze;
+                collector.pace = pace;
+                collector.tell_of_kills(tell_kill);
+                collector.stop_by(forking, freezing);
+                if exact.is_some() {
+                    collector.count_all_calls();
+                } else if let Some(heap) = &heap {
+                    collector
+                        .aggregator
+                        .samples_mut()
+                        .set_temporary(heap.temporary);
+                    collector.listen_to_samplers(Some(SamplerOptions {
+                        providers: heap.providers.clone(),
+                        preloaded,
+                        marks: Some(set_marks),
+                    }))?;
+                }
+                collector.begin()?;
+                Ok(collector)
+            };
+            let mut collector = match begin() {
+                Ok(collector) => collector,
+                Err(e) => {
+                    let _ = started.send(Err(e));
+                    return;
+                }
+            };
+            let probe = &collector.probe;
+            let _ = started.send(Ok((
+                probe.missing().to_vec(),
+                probe.syscall_hooks().clone(),
+                probe.faults_seen(),
+            )));
+            collector.run(&inbox, &woken);
+        })
+        .context("cannot start the collector thread")?;
+    let (missing, syscall_hooks, faults_seen) = ready
+        .recv()
+        .map_err(|_| anyhow!("the collector thread ended early"))??;
+    Ok(Started {
+        collecting: CollectorHandle::new(commands, wake),
+        progress,
+        missing,
+        syscall_hooks,
+        faults_seen,
+        kills,
+        marks,
+    })
+}
+
+/// Where to look up how often pages are mapped, if that is to be counted.
+fn map_counts(wanted: SharedOnce) -> Result<Option<MapCounts>> {
+    if wanted == SharedOnce::No {
+        return Ok(None);
+    }
+    match MapCounts::open() {
+        Ok(counts) => Ok(Some(counts)),
+        Err(e) if wanted == SharedOnce::IfPossible => {
+            console::print(&format!(
+                "shared pages are counted for each process that maps them: {e}"
+            ));
+            Ok(None)
+        }
+        Err(e) => Err(e).context("cannot count shared pages once (--pss)"),
+    }
+}
+
+/// Starts a command and follows it from its first page on.
+///
+/// # Errors
+/// The process cannot be created or followed.
+pub fn start_command(collecting: &CollectorHandle, launch: Launch<'_>) -> Result<Prepared> {
+    let prepared = follow_command(collecting, launch)?;
+    prepared.release();
+    Ok(prepared)
+}
+
+/// Follows the process that becomes the command once it is released.
+///
+/// # Errors
+/// The process cannot be created or followed.
+pub fn follow_command(collecting: &CollectorHandle, launch: Launch<'_>) -> Result<Prepared> {
+    let at_stops = collecting.clone();
+    let sampler = launch.sampler.map(|library| library.path().to_owned());
+    let prepared = command::prepare(launch, move |pid, stop| {
+        let kept = match stop {
+            Stop::Exec => executed(&at_stops, pid, sampler.as_deref()),
+            Stop::End => at_stops.wait_for(HOLD, Command::Final).is_some(),
+        };
+        match kept {
+            true => Traced::Briefly,
+            false => Traced::ToTheEnd,
+        }
+    })?;
+    follow(collecting, prepared.pid)?;
+    Ok(prepared)
+}
+
+/// Has the unwind tables built of a program that has just been executed, and is stopped, and of the library that samples its
+/// allocations. Returns whether its memory will still be there after it has ended.
+pub(super) fn executed(collecting: &CollectorHandle, pid: Pid, sampler: Option<&Path>) -> bool {
+    let Some(mut program) = Program::of(pid) else {
+        return false;
+    };
+    match sampler.map(|_| sampler::check(&program.path)) {
+        Some(Err(unfit)) => console::print(&format!("no allocation is sampled: {unfit}")),
+        _ => program.libraries.extend(sampler.map(Path::to_owned)),
+    }
+    let files = MappedFiles::new(program);
+    let kept = collecting.wait_for(HOLD, |done| Command::Prepare(files, done));
+    kept == Some(true)
+}
+
+/// Follows the process that will become the command.
+///
+/// # Errors
+/// It cannot be followed.
+pub(super) fn follow(collecting: &CollectorHandle, pid: Pid) -> Result<()> {
+    let (reply, answer) = sync_channel(1);
+    collecting.send(Command::Follow(pid, reply))?;
+    answer.recv().context("the collector has ended")?
+}

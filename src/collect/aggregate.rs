@@ -1,0 +1,393 @@
+//! Turns events into what is known about the followed processes, and joins it with residency into a
+//! [`Profile`](crate::profile::Profile).
+//!
+//! The aggregator keeps what the ring buffer delivered: stacks, processes, address ranges. When a report is requested,
+//! it reads the resident pages from the kernel (`pass.rs` and `scan.rs`, of frozen processes `still.rs`; added up in `tally.rs`) and assembles the report (`report.rs`).
+
+mod allocations;
+mod ancestry;
+mod code_names;
+mod ended;
+mod gather;
+mod owners;
+mod pass;
+mod report;
+mod room;
+mod sampled;
+mod scan;
+mod still;
+mod tally;
+
+pub use pass::{Recent, Unscanned};
+pub use report::{ReportError, Snapshot};
+pub use sampled::SampledHeap;
+pub use scan::{Scanned, StillError, held_by};
+pub use still::{Prepared, Still};
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Instant;
+
+use self::ancestry::Ancestry;
+use self::ended::EndedSpaces;
+use crate::code::jit::Problems;
+use crate::code::modules::{AddressMap, ModuleTable};
+use crate::collect::file_paths::FilePaths;
+use crate::collect::functions::FunctionTable;
+use crate::collect::samples::Samples;
+use crate::collect::space::Space;
+use crate::collect::stack::StackTable;
+use crate::probe::event::{Event, ProcessChange, ProcessEvent, StackSeen};
+use crate::probe::{Probe, UsedStacks};
+use crate::profile::ModuleId;
+use crate::sys::ids::{MmId, Pid, StackId};
+use crate::sys::process::Container;
+use crate::sys::residency::{Classifier, Kept, MapCounts, Method, Pages, Scanner, category};
+
+/// All that is known about the followed processes.
+#[derive(Default)]
+pub struct Aggregator {
+    /// When it was created: since then the target is followed.
+    began: Option<Instant>,
+    modules: ModuleTable,
+    classifier: Classifier,
+    stacks: StackTable,
+    /// By address space; ended ones are removed.
+    spaces: BTreeMap<MmId, Space>,
+    ancestry: Ancestry,
+    ended: EndedSpaces,
+    /// The address space in which memprof starts its command, before `exec`.
+    starting: Option<MmId>,
+    paths: FilePaths,
+    /// Whether to read a process's mappings when it starts: needed if frames arrive as addresses, not as places in
+    /// files.
+    reads_code_early: bool,
+    /// Frames of interpreters that have no place among the native ones.
+    unmerged: u64,
+    /// The probe's count of lost address-space events at the last check of the range totals.
+    ranges_lost: u64,
+    /// What could not be read of the names of code made at run time, by processes that have ended.
+    name_problems: Problems,
+    samples: Samples,
+    /// Where to look up how often pages are mapped, if that is counted (`--pss`).
+    map_counts: Option<MapCounts>,
+    /// The same, during a pass over several processes.
+    pass_counts: Option<MapCounts>,
+    /// How many ranges the processes hold together.
+    held: room::Held,
+    /// When the last pass over many processes ended.
+    passed: Option<Instant>,
+    /// The library that memprof preloads. It is known by its path, so that it is also recognised in a process that ends
+    /// before its mappings are looked at.
+    preloaded: Option<PathBuf>,
+    /// Other copies of memprof's library, attached to a running process for example.
+    samplers: BTreeSet<ModuleId>,
+}
+
+impl Aggregator {
+    /// Creates an empty aggregator. `bound` says that the probe sends frames as places in files.
+    pub fn new(bound: bool) -> Aggregator {
+        Aggregator {
+            began: Some(Instant::now()),
+            reads_code_early: !bound,
+            ..Aggregator::default()
+        }
+    }
+
+    /// Applies one event. Events must be applied in the order in which they were emitted.
+    pub fn apply(&mut self, event: &Event, probe: &Probe) {
+        match event {
+            Event::Stack(seen) => self.stack(seen),
+            Event::Process(e) => self.process(e, probe),
+            Event::Range(e) => self.change_range(e),
+            Event::Function(seen) => {
+                if let Some(space) = self.spaces.get_mut(&seen.mm) {
+                    space.functions.insert(seen);
+                }
+            }
+            // The unwind tables need the first; the collector passes on the others.
+            Event::Code(_) | Event::Mark(_) | Event::OomKill(_) => {}
+            Event::Names(written) => self.names_written(written),
+            Event::Allocation(sample) => {
+                if self.spaces.contains_key(&sample.mm) {
+                    self.samples.allocated(sample);
+                }
+            }
+            Event::Free(freed) => self.samples.freed(freed),
+        }
+    }
+
+    /// Also counts memory with shared pages counted once.
+    pub fn count_maps(&mut self, counts: MapCounts) {
+        self.map_counts = Some(counts);
+    }
+
+    /// Prepares to scan a process.
+    ///
+    /// # Errors
+    /// As for [`Scanner::of`].
+    pub fn scanner(&self, pages: Pages) -> Result<Scanner, crate::sys::residency::Error> {
+        let counts = self.pass_counts.as_ref().or(self.map_counts.as_ref());
+        let scanner = Scanner::of(pages, Method::Auto)?;
+        Ok(scanner.count_maps(counts.cloned()))
+    }
+
+    /// The followed processes, in the order in which they were followed.
+    pub fn pids(&self) -> Vec<Pid> {
+        self.spaces.values().map(|s| s.pid).collect()
+    }
+
+    /// This followed process will become memprof's command. What it does before `exec` is memprof's: the page cache and
+    /// the kernel memory of that time are not counted.
+    pub fn starts_as(&mut self, pid: Pid) {
+        let mut spaces = self.spaces.iter();
+        self.starting = spaces.find(|(_, s)| s.pid == pid).map(|(mm, _)| *mm);
+    }
+
+    /// Whether memprof starts its command in this address space.
+    pub fn is_starting(&self, mm: MmId) -> bool {
+        self.starting == Some(mm)
+    }
+
+    /// Whether any process is followed.
+    pub fn follows_any(&self) -> bool {
+        !self.spaces.is_empty()
+    }
+
+    /// The followed address spaces and the process in each.
+    pub fn spaces(&self) -> Vec<(MmId, Pid)> {
+        self.spaces.iter().map(|(mm, s)| (*mm, s.pid)).collect()
+    }
+
+    /// The process that a followed address space belongs to.
+    pub fn pid_of(&self, mm: MmId) -> Option<Pid> {
+        self.spaces.get(&mm).map(|space| space.pid)
+    }
+
+    /// The name of the process in an address space, and where it ran at the last report; the name is empty if the process
+    /// is not followed.
+    pub fn name_and_place(&self, mm: MmId) -> (String, Option<Container>) {
+        let known = self.spaces.get(&mm);
+        known.map_or_else(Default::default, |space| {
+            let container = space.last.as_ref().and_then(|(_, at, _)| at.clone());
+            (space.comm.clone(), container)
+        })
+    }
+
+    /// The sampled allocations of the followed processes.
+    pub fn samples_mut(&mut self) -> &mut Samples {
+        &mut self.samples
+    }
+
+    /// The stacks of samples are shown from the caller of memprof's library on; this is the one that memprof preloads.
+    pub fn set_preloaded(&mut self, path: &Path) {
+        self.preloaded = Some(path.to_owned());
+    }
+
+    /// This is memprof's library, too.
+    pub fn set_sampler(&mut self, module: ModuleId) {
+        self.samplers.insert(module);
+    }
+
+    /// Whether an address space is followed.
+    pub fn has(&self, mm: MmId) -> bool {
+        self.spaces.contains_key(&mm)
+    }
+
+    /// The code that a followed address space has mapped now, and the table of its files.
+    pub fn code_now(&mut self, mm: MmId) -> Option<(Arc<AddressMap>, &mut ModuleTable)> {
+        let space = self.spaces.get_mut(&mm)?;
+        space.code.reload(&mut self.modules);
+        Some((space.code.map(), &mut self.modules))
+    }
+
+    /// Looks whether an address space has code that was moved to other memory.
+    pub fn look_for_moved_code(&mut self, mm: MmId) {
+        if let Some(space) = self.spaces.get_mut(&mm) {
+            space.code.look_for_moved_code(&mut self.modules);
+        }
+    }
+
+    /// A followed process of which the probe is to be told again which code was moved to other memory, with its mappings and the
+    /// table of files.
+    pub fn moved_code(&mut self) -> Option<(Pid, Arc<AddressMap>, &mut ModuleTable)> {
+        let mut spaces = self.spaces.values_mut();
+        let (pid, code) = spaces.find_map(|s| Some((s.pid, s.code.take_moved()?)))?;
+        Some((pid, code, &mut self.modules))
+    }
+
+    /// The code that an unfollowed process has mapped, as if `exe` were its executable; `None` if it may not be
+    /// inspected.
+    pub fn look_at_code(
+        &mut self,
+        pid: Pid,
+        exe: &Path,
+    ) -> Option<(Arc<AddressMap>, &mut ModuleTable)> {
+        let code = AddressMap::load_as(pid, exe, &mut self.modules).ok()?;
+        Some((Arc::new(code), &mut self.modules))
+    }
+
+    /// The table of files.
+    pub fn modules_mut(&mut self) -> &mut ModuleTable {
+        &mut self.modules
+    }
+
+    /// Arranges that the memory of a followed process is kept when it ends, for a last scan. The thread that keeps it
+    /// calls `begin` first.
+    ///
+    /// # Errors
+    /// If the process has ended, or the kernel refuses.
+    pub fn keep(&mut self, mm: MmId, begin: fn()) -> Result<(), crate::sys::residency::Error> {
+        if let Some(space) = self.spaces.get_mut(&mm) {
+            space.executable = category::executable(space.pid);
+            space.kept = Some(Arc::new(Kept::new(space.pid, begin)?));
+        }
+        Ok(())
+    }
+
+    /// No memory is kept any more when its process ends.
+    pub fn let_go(&mut self) {
+        for space in self.spaces.values_mut() {
+            space.kept = None;
+        }
+    }
+
+    /// Whether a thread that keeps memory takes processor time ([`Kept::spins`]).
+    pub fn keeping_spins(&self) -> bool {
+        let mut kept = self.spaces.values().filter_map(|s| s.kept.as_ref());
+        kept.any(|kept| kept.spins())
+    }
+
+    /// Records the bytes of page tables with which a process whose memory is kept has ended.
+    pub fn ended_with(&mut self, mm: MmId, page_tables: u64) {
+        if let Some(space) = self.spaces.get_mut(&mm) {
+            space.page_tables = page_tables;
+        }
+    }
+
+    /// Whether a process's memory will be kept when it ends.
+    pub fn is_kept(&self, mm: MmId, pid: Pid) -> bool {
+        let space = self.spaces.get(&mm);
+        space.is_some_and(|space| space.pid == pid && space.kept.is_some())
+    }
+
+    /// Marks the stacks that ranges, scans and samples refer to.
+    pub fn mark_used(&self, used: &mut UsedStacks) {
+        let ranges = self.spaces.values().flat_map(|space| space.ranges.iter());
+        for (_, owner) in ranges {
+            used.insert(owner.stack);
+        }
+        let recent = self
+            .spaces
+            .values()
+            .filter_map(|space| space.recent.as_ref());
+        recent
+            .flat_map(Recent::stacks)
+            .for_each(|stack| used.insert(stack));
+        self.samples.stacks().for_each(|stack| used.insert(stack));
+    }
+
+    /// Removes a stack that the probe has freed.
+    pub fn forget_stack(&mut self, id: StackId) {
+        self.stacks.remove(id);
+    }
+
+    /// Stops following a process that continues without memprof. Returns the address space that was its own.
+    pub fn forget(&mut self, pid: Pid, probe: &Probe) -> Option<MmId> {
+        let found = self.spaces.iter().find(|(_, s)| s.pid == pid);
+        let mm = found.map(|(mm, _)| *mm);
+        if let Some(mm) = mm {
+            let _ = self.end(mm, pid, probe);
+        }
+        mm
+    }
+
+    fn stack(&mut self, seen: &StackSeen) {
+        // Also if the address space has ended: another process may have the same stack.
+        let none = FunctionTable::default();
+        let (code, functions) = match self.spaces.get_mut(&seen.mm) {
+            Some(space) => (Some(&mut space.code), &space.functions),
+            None => (None, &none),
+        };
+        let unmerged = self
+            .stacks
+            .insert(seen.clone(), code, functions, &mut self.modules);
+        self.unmerged += u64::from(unmerged);
+    }
+
+    fn process(&mut self, e: &ProcessEvent, probe: &Probe) {
+        match e.change {
+            ProcessChange::Found => {
+                let mut space = Space::new(e.pid, &e.comm);
+                // Pages that cannot be read now are shown as "not observed" later; nothing is lost.
+                let _ = space.remember_before(&mut self.classifier);
+                self.start(e.mm, space);
+            }
+            ProcessChange::Matched => self.start(e.mm, Space::new(e.pid, &e.comm)),
+            // A vfork child is in its parent's address space: the totals are the parent's.
+            ProcessChange::Forked { .. } if self.has(e.mm) => {}
+            ProcessChange::Forked { parent_mm, .. } => {
+                let space = match self.spaces.get(&parent_mm) {
+                    Some(parent) => parent.forked(parent_mm, e.pid, &e.comm),
+                    None => Space::new(e.pid, &e.comm),
+                };
+                self.samples.forked(parent_mm, e.mm);
+                self.start(e.mm, space);
+            }
+            ProcessChange::Execed { left } => {
+                let _ = self.end(left, e.pid, probe);
+                self.start(e.mm, Space::new(e.pid, &e.comm));
+            }
+            ProcessChange::Exited { .. } => {
+                if let Some(space) = self.end(e.mm, e.pid, probe) {
+                    self.ended.add(space);
+                }
+            }
+        }
+    }
+
+    fn start(&mut self, mm: MmId, mut space: Space) {
+        // A vfork child has its parent's address space: the totals are the parent's.
+        if self.has(mm) {
+            return;
+        }
+        self.modules.runs(space.pid);
+        if self.reads_code_early {
+            space.code.reload(&mut self.modules);
+        }
+        self.ancestry.begins(&space.ancestors);
+        self.spaces.insert(mm, space);
+        self.held.forget();
+    }
+
+    /// Removes an address space if it is this process's own.
+    fn end(&mut self, mm: MmId, pid: Pid, probe: &Probe) -> Option<Space> {
+        let own = |space: &Space| space.pid == pid;
+        if !self.spaces.get(&mm).is_some_and(own) {
+            return None;
+        }
+        // What it wrote at its end.
+        self.read_names_of(mm);
+        let space = self.spaces.remove(&mm)?;
+        self.held.forget();
+        probe.forget_functions(space.functions.all());
+        self.samples.ended(mm);
+        self.keep_name_problems(space.code.name_problems());
+        for unneeded in self.ancestry.ends(mm, &space.ancestors) {
+            probe.forget_space(unneeded);
+        }
+        Some(space)
+    }
+
+    /// A lost address-space event can leave a wrong caller in the range totals: they are cleared.
+    fn distrust_ranges(&mut self, probe: &Probe) {
+        let lost = probe.ranges_lost();
+        if lost != self.ranges_lost {
+            self.ranges_lost = lost;
+            for space in self.spaces.values_mut() {
+                space.forget_ranges();
+            }
+        }
+    }
+}

@@ -1,0 +1,75 @@
+//! The last figures of processes that have ended, for a while.
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant, SystemTime};
+
+use crate::collect::space::Space;
+use crate::profile::{Ended, EndedProcess};
+
+/// Most processes that are kept, about 1 KiB each.
+const MOST: usize = Ended::MOST;
+/// For how long they are kept.
+const KEPT: Duration = Duration::from_secs(600);
+
+/// Processes that have ended.
+#[derive(Default)]
+pub(super) struct EndedSpaces {
+    /// With the moment at which memprof noticed it.
+    newest: VecDeque<(Instant, EndedProcess)>,
+    unscanned: u64,
+}
+
+impl EndedSpaces {
+    /// A process has ended.
+    pub(super) fn add(&mut self, space: Space) {
+        let Some((total, container, scanned)) = space.last else {
+            self.unscanned += 1;
+            return;
+        };
+        if self.newest.len() == MOST {
+            self.newest.pop_front();
+        }
+        let ended = EndedProcess {
+            pid: space.pid,
+            comm: space.comm,
+            container,
+            total,
+            scanned,
+            ended: SystemTime::now(),
+        };
+        self.newest.push_back((Instant::now(), ended));
+    }
+
+    /// Those of the last minutes.
+    pub(super) fn newest(&mut self) -> Ended {
+        self.newest.retain(|(at, _)| at.elapsed() <= KEPT);
+        let processes = self.newest.iter().map(|(_, ended)| ended.clone());
+        Ended {
+            processes: processes.collect(),
+            unscanned: self.unscanned,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::profile::Amounts;
+    use crate::sys::ids::Pid;
+
+    #[test]
+    fn the_newest_are_kept_and_those_without_figures_counted() {
+        let mut ended = EndedSpaces::default();
+        ended.add(Space::new(Pid(1), "never"));
+        for pid in 0..MOST as u32 + 5 {
+            let mut space = Space::new(Pid(pid), "x");
+            space.last = Some((Amounts::default(), None, SystemTime::now()));
+            ended.add(space);
+        }
+        let kept = ended.newest();
+        assert_eq!((kept.processes.len(), kept.unscanned), (MOST, 1));
+        assert_eq!(kept.processes[0].pid, Pid(5));
+        ended.newest[0].0 -= KEPT * 2;
+        assert_eq!(ended.newest().processes[0].pid, Pid(6));
+    }
+}

@@ -1,0 +1,192 @@
+//! Gathers the pages of a frozen process and copies of their records, in bounded memory: what does not fit is joined while
+//! the process stands still.
+
+use std::cell::RefCell;
+
+use anyhow::Result;
+
+use super::tally::{Tallied, Tally};
+use crate::collect::resident::{Copier, Copies, Join, SpaceView, parts};
+use crate::collect::stack::StackTable;
+use crate::probe::source::resident_pages::PageLedger;
+use crate::sys::residency::{PageRun, Vma};
+
+/// Most runs of pages (40 bytes each) and bytes of records that are kept.
+const MOST_RUNS: usize = 1 << 18;
+const MOST_BYTES: usize = 16 << 20;
+
+/// Pages and their records.
+pub(super) struct Gather<'a, L> {
+    copier: Copier<'a, L>,
+    copies: &'a RefCell<Copies>,
+    /// Each with the index of its mapping.
+    runs: Vec<(u32, PageRun)>,
+    /// If not all of them fit, those that came before `runs`.
+    tally: Option<Tally<'a, RefCell<Copies>>>,
+    space: SpaceView<'a>,
+    vmas: &'a [Vma],
+    stacks: &'a StackTable,
+    most: (usize, usize),
+    copied: Result<()>,
+}
+
+/// The pages that were gathered.
+pub(super) enum Gathered {
+    /// All runs, to be joined with the copies.
+    Runs(Vec<(u32, PageRun)>),
+    /// Joined already, because not all of them fit.
+    Joined(Box<Tallied>),
+}
+
+impl<'a, L: PageLedger> Gather<'a, L> {
+    /// Copies records of `ledger` to `copies`.
+    pub(super) fn new(
+        ledger: &'a L,
+        space: SpaceView<'a>,
+        copies: &'a RefCell<Copies>,
+        vmas: &'a [Vma],
+        stacks: &'a StackTable,
+    ) -> Self {
+        Gather {
+            copier: Copier::new(ledger, space, copies),
+            copies,
+            runs: Vec::new(),
+            tally: None,
+            space,
+            vmas,
+            stacks,
+            most: (MOST_RUNS, MOST_BYTES),
+            copied: Ok(()),
+        }
+    }
+
+    /// Adds a run of pages of the mapping with this index. Runs come in the order of their addresses.
+    pub(super) fn add(&mut self, index: usize, run: PageRun) {
+        for part in parts(run) {
+            if self.copied.is_err() {
+                return;
+            }
+            self.copied = self.copier.add(part);
+            self.runs.push((index as u32, part));
+            if self.runs.len() >= self.most.0 || self.copies.borrow().bytes() >= self.most.1 {
+                self.join();
+            }
+        }
+    }
+
+    /// Joins what was gathered, which is then forgotten.
+    fn join(&mut self) {
+        let new = || Tally::new(Join::new(self.copies, self.space), self.vmas, self.stacks);
+        let tally = self.tally.get_or_insert_with(new);
+        for (index, run) in self.runs.drain(..) {
+            tally.add(index as usize, run);
+        }
+        // The join has a copy of the last chunk, of which more pages may follow.
+        self.copies.borrow_mut().clear();
+    }
+
+    /// What was gathered.
+    ///
+    /// # Errors
+    /// If the ledger could not be read.
+    pub(super) fn finish(mut self) -> Result<Gathered> {
+        self.copied?;
+        self.copied = Ok(());
+        if self.tally.is_some() {
+            self.join();
+        }
+        match self.tally {
+            Some(tally) => Ok(Gathered::Joined(Box::new(tally.finish()?))),
+            None => Ok(Gathered::Runs(self.runs)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::collect::aggregate::tally::tests::Pages;
+    use crate::sys::ids::{Addr, MmId};
+    use crate::sys::residency::{PageKind, RangeMap, RangeSet, proc_maps};
+
+    const PAGE: u64 = 4096;
+
+    /// However little fits, the result is that of joining all pages with the ledger itself.
+    #[test]
+    fn what_does_not_fit_is_joined_at_once() {
+        let maps =
+            b"10000000-58000000 rw-p 00000000 00:00 0\n90000000-a0000000 rw-p 00000000 00:00 0\n";
+        let vmas = proc_maps::parse(maps).unwrap();
+        // Alternating stacks, long runs of one, and pages without a record.
+        let stack = |page: u64| match page % 7000 {
+            0..2000 => 20 + (page % 3) as u32,
+            2000..5000 => 30,
+            5000..6000 if page.is_multiple_of(5) => 40,
+            _ => 0,
+        };
+        let first = 0x1000_0000 / PAGE;
+        let pages = (first..first + 40_000).chain(0x9000_0000 / PAGE..0x9000_0000 / PAGE + 9000);
+        let pages = pages
+            .map(|page| (page, stack(page)))
+            .filter(|(_, stack)| *stack > 0);
+        let ledger = Pages(pages.collect());
+        let run = |start: u64, end: u64| PageRun {
+            start: Addr(start),
+            end: Addr(end),
+            kind: PageKind::Anon,
+            huge: false,
+            maps: None,
+        };
+        let runs = [
+            (0, run(0x1000_0000, 0x1000_5000)),
+            (0, run(0x1000_6000, 0x5700_0000)),
+            (1, run(0x9000_0000, 0x9200_0000)),
+            (1, run(0x9200_1000, 0x9200_2000)),
+        ];
+        let stacks = StackTable::default();
+        let (ranges, before) = (RangeMap::new(8), RangeSet::new(8));
+        for sampled in [false, true] {
+            let space = SpaceView {
+                mm: MmId(1),
+                ancestors: &[],
+                ranges: &ranges,
+                before: &before,
+                page_size: PAGE,
+                sampled,
+            };
+            let mut direct = Tally::new(Join::new(&ledger, space), &vmas, &stacks);
+            runs.iter()
+                .for_each(|(index, run)| direct.add(*index, *run));
+            let direct = direct.finish().unwrap();
+            assert!(direct.totals.stacks.len() >= 5);
+            for (most, joins) in [
+                ((100, 1 << 20), false),
+                ((100, 5000), true),
+                ((2, 1 << 20), true),
+            ] {
+                let copies = RefCell::default();
+                let mut gather = Gather::new(&ledger, space, &copies, &vmas, &stacks);
+                gather.most = most;
+                for (index, run) in runs {
+                    gather.add(index, run);
+                    assert!(
+                        gather.runs.len() <= most.0 && copies.borrow().bytes() < most.1 + 600_000
+                    );
+                }
+                let gathered = gather.finish().unwrap();
+                assert_eq!(matches!(gathered, Gathered::Joined(_)), joins);
+                let tallied = match gathered {
+                    Gathered::Joined(tallied) => *tallied,
+                    Gathered::Runs(runs) => {
+                        let mut tally = Tally::new(Join::new(&copies, space), &vmas, &stacks);
+                        runs.iter()
+                            .for_each(|(index, run)| tally.add(*index as usize, *run));
+                        tally.finish().unwrap()
+                    }
+                };
+                assert_eq!(tallied.totals, direct.totals, "{most:?}");
+                assert_eq!(tallied.bytes, direct.bytes, "{most:?}");
+            }
+        }
+    }
+}

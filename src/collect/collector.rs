@@ -1,0 +1,461 @@
+//! The thread that owns the probe: reads events, keeps the target followed, scans on request.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::mpsc::{Receiver, SyncSender, TryRecvError};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::eventfd::EventFd;
+use tokio::sync::oneshot;
+
+use freezing::Freezing;
+pub use heap::{HeapRequest, OwnersRequest, SamplesRequest, TakenHeap};
+pub use oom::Killed;
+pub use report::Pace;
+pub use samplers::SamplerOptions;
+
+use super::collection::Collected;
+use super::sweep::Sweeper;
+use super::unwinding::{MappedFiles, Unwinding};
+use crate::collect::aggregate::Aggregator;
+use crate::collect::{ProviderError, Status};
+use crate::probe::event::{CodeSeen, Event, ProcessChange};
+use crate::probe::{Probe, SeenCalls};
+use crate::profile::allocations::Allocations;
+use crate::profile::{MapUsage, Profile, StackSizes};
+use crate::sys::console;
+use crate::sys::freeze::{Freeze, Guard, now_ns};
+use crate::sys::ids::Pid;
+use crate::sys::process::Selector;
+
+mod exact;
+mod follow;
+mod freezing;
+mod heap;
+mod oom;
+mod report;
+mod samplers;
+
+/// How long events may wait in the ring buffer if there are too few of them to trigger a wakeup.
+const TICK: Duration = Duration::from_millis(100);
+/// The same while a followed process makes code at run time.
+const NAMES_TICK: Duration = Duration::from_millis(10);
+/// Time limits: `TURN` for each of taking in events, reclaiming ledger room and sweeping the ledger before the
+/// collector checks for commands again; `SETTLE` for taking in events before a report.
+const TURN: Duration = Duration::from_millis(20);
+const SETTLE: Duration = Duration::from_millis(150);
+/// A profile and its sequence number.
+pub type Numbered = (u64, Arc<Profile>);
+
+/// Requests to the collector.
+pub enum Command {
+    /// A profile of the current state, or the last one if the target has ended.
+    Report {
+        /// Whether to freeze the target for the scan, where possible.
+        freeze: Freeze,
+        /// Receives the profile.
+        reply: oneshot::Sender<Result<Numbered, ProviderError>>,
+    },
+    /// What is known without a scan.
+    Status(oneshot::Sender<Status>),
+    /// How full the probe's tables are.
+    Tables(oneshot::Sender<Vec<MapUsage>>),
+    /// Take the command's last profile. Until the reply, the command is stopped while exiting or remains a
+    /// zombie.
+    Final(SyncSender<()>),
+    /// Build the unwind tables of these files, which a command is about to run. The reply says whether its
+    /// memory will still be there after it has ended.
+    Prepare(MappedFiles, SyncSender<bool>),
+    /// Keep the command's memory no longer: memprof is about to stop. The reply says whether it was kept.
+    LetGo(SyncSender<bool>),
+    /// Keep it again.
+    KeepAgain(SyncSender<()>),
+    /// Follow this process, which will become the command.
+    Follow(Pid, SyncSender<Result<()>>),
+    /// Take a heap snapshot, on another thread.
+    Heap(HeapRequest),
+    /// Look up whose pages of a heap are.
+    Owners(OwnersRequest),
+    /// The sampled allocations that are kept one by one.
+    Allocations(oneshot::Sender<Allocations>),
+    /// Look up the sampled allocations that were live when a process was stopped.
+    Samples(SamplesRequest),
+    /// Whether a followed process has a sampler of allocations that is listened to.
+    HasSampler(SyncSender<bool>),
+    /// The heap snapshot of this process was taken: frees of samples are kept no longer.
+    HeapTaken(Pid),
+    /// The sizes of the allocations that were counted.
+    Sizes(SyncSender<Result<Vec<StackSizes>>>),
+    /// Stop counting every call, and say what was seen.
+    StopCounting(SyncSender<Option<SeenCalls>>),
+    /// Report processes that the out-of-memory killer has chosen, also if they have not ended yet.
+    ReportVictims(SyncSender<()>),
+    /// Stop listening to samplers. Until the reply, the kernel may still change their processes.
+    Detach(SyncSender<()>),
+    /// End the thread.
+    Stop,
+}
+
+/// Progress of the target, as published by the collector.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Progress {
+    /// No target yet.
+    Waiting,
+    /// Following this process.
+    Following {
+        /// The target.
+        pid: Pid,
+        /// Its name.
+        comm: String,
+    },
+    /// The target ended; its last profile stays. `Following` may never have been observed.
+    Ended {
+        /// The target.
+        pid: Pid,
+        /// Its name.
+        comm: String,
+    },
+}
+
+/// State of the collector thread.
+pub struct Collector {
+    /// The probe.
+    pub probe: Probe,
+    /// Which processes to follow.
+    pub selector: Selector,
+    /// Follow children too.
+    pub follow_forks: bool,
+    /// Where progress goes.
+    pub progress: tokio::sync::watch::Sender<Progress>,
+    pub(crate) aggregator: Aggregator,
+    /// `None` if stacks are taken without unwind tables.
+    unwinding: Option<Unwinding>,
+    target: Option<Pid>,
+    last: Option<Last>,
+    activity: Activity,
+    pub(super) collected: Option<Collected>,
+    /// Events taken from the ring buffer, but not yet applied.
+    waiting: VecDeque<Event>,
+    sweeper: Sweeper,
+    /// Whether the probe still has ledger room to reclaim.
+    reclaiming: bool,
+    /// Number of lost process events at the last reconciliation.
+    reconciled: u64,
+    /// Number of processes that the newest report leaves out because they could not be scanned, and whether the reason was
+    /// printed for one.
+    unscanned: u64,
+    /// Number of processes of which the newest report has an older state.
+    older: u64,
+    /// The same, because they cannot be read now.
+    held: u64,
+    told_unscanned: bool,
+    /// Number of failures that did not end memprof.
+    failures: u64,
+    sequence: u64,
+    /// Scans that became a profile.
+    scans: u64,
+    searched: Option<Instant>,
+    /// Processes of the control group without memory of their own: zombies, kernel threads, and processes that
+    /// share another's address space or are heap snapshots of others.
+    refused: BTreeSet<Pid>,
+    /// The processes that stop others for memprof.
+    guards: Vec<Pid>,
+    /// Settings and cost estimates for freezing targets.
+    pub freezing: Freezing,
+    /// How often the target is scanned without a request.
+    pub pace: Pace,
+    samplers: samplers::Samplers,
+    exact: exact::ExactCalls,
+    kills: oom::Kills,
+    /// Forks processes for heap snapshots.
+    guard: Arc<Mutex<Guard>>,
+    /// Pending report requests, each with its freeze mode.
+    report_wanted: Vec<(Freeze, oneshot::Sender<Result<Numbered, ProviderError>>)>,
+}
+
+/// The newest profile.
+struct Last {
+    profile: Numbered,
+    at: Instant,
+    took: Duration,
+    /// `None` if events were left unread, or if the target was active just before.
+    idle: Option<Idle>,
+}
+
+/// How long the target had been idle when it was scanned.
+struct Idle {
+    /// The probe's count of activity, which did not change meanwhile.
+    activity: u64,
+    pause: Duration,
+}
+
+/// When the probe's count of activity last changed, as far as it was looked at.
+struct Activity {
+    count: u64,
+    changed: Instant,
+}
+
+impl Collector {
+    /// Creates a collector that follows no process yet.
+    pub fn new(
+        probe: Probe,
+        selector: Selector,
+        follow_forks: bool,
+        progress: tokio::sync::watch::Sender<Progress>,
+        unwinding: Option<Unwinding>,
+    ) -> Collector {
+        Collector {
+            probe,
+            selector,
+            follow_forks,
+            progress,
+            aggregator: Aggregator::new(unwinding.is_some()),
+            unwinding,
+            target: None,
+            last: None,
+            activity: Activity {
+                count: 0,
+                changed: Instant::now(),
+            },
+            collected: None,
+            waiting: VecDeque::new(),
+            sweeper: Sweeper::default(),
+            reclaiming: false,
+            reconciled: 0,
+            unscanned: 0,
+            older: 0,
+            held: 0,
+            told_unscanned: false,
+            failures: 0,
+            sequence: 0,
+            scans: 0,
+            searched: None,
+            refused: BTreeSet::new(),
+            guards: Vec::new(),
+            freezing: Freezing::default(),
+            samplers: samplers::Samplers::default(),
+            pace: Pace::default(),
+            exact: exact::ExactCalls::default(),
+            kills: oom::Kills::default(),
+            guard: Arc::default(),
+            report_wanted: Vec::new(),
+        }
+    }
+
+    /// Runs until told to stop.
+    pub fn run(&mut self, commands: &Receiver<Command>, wake: &EventFd) {
+        loop {
+            self.sleep(wake);
+            let taken = self.take_events(TURN);
+            self.tolerate(taken.map(drop));
+            loop {
+                match commands.try_recv() {
+                    Ok(Command::Report { freeze, reply }) => {
+                        self.report_wanted.push((freeze, reply));
+                    }
+                    // The receiver may be gone.
+                    Ok(Command::Status(reply)) => drop(reply.send(self.status())),
+                    Ok(Command::Tables(reply)) => {
+                        drop(reply.send(self.probe.tables()));
+                    }
+                    Ok(Command::Final(done)) => {
+                        let taken = self.take_events(SETTLE);
+                        self.tolerate(taken.map(drop));
+                        if self.target.is_some() {
+                            // A failure leaves the last profile in place.
+                            let _ = self.scan(Freeze::No);
+                        }
+                        let _ = done.send(());
+                    }
+                    Ok(Command::Prepare(files, done)) => {
+                        let prepared = self.prepare(&files);
+                        self.tolerate(prepared);
+                        let _ = done.send(self.is_kept());
+                    }
+                    Ok(Command::Follow(pid, done)) => {
+                        let followed = self.follow(pid);
+                        self.aggregator.starts_as(pid);
+                        let _ = done.send(followed);
+                    }
+                    Ok(Command::Heap(request)) => self.take_heap(request),
+                    Ok(Command::Owners(request)) => self.find_owners(request),
+                    Ok(Command::Allocations(reply)) => {
+                        let taken = self.take_events(SETTLE);
+                        self.tolerate(taken.map(drop));
+                        let _ = reply.send(self.aggregator.allocations(now_ns()));
+                    }
+                    Ok(Command::Samples(request)) => self.find_samples(request),
+                    Ok(Command::HasSampler(reply)) => {
+                        let _ = reply.send(self.samplers.are_found());
+                    }
+                    Ok(Command::HeapTaken(pid)) => self.forget_freed(pid),
+                    Ok(Command::Sizes(reply)) => {
+                        let _ = reply.send(self.aggregator.sizes(&self.probe));
+                    }
+                    Ok(Command::StopCounting(done)) => {
+                        let _ = done.send(self.stop_counting());
+                    }
+                    Ok(Command::ReportVictims(done)) => {
+                        let taken = self.take_events(SETTLE);
+                        self.tolerate(taken.map(drop));
+                        self.report_all_victims();
+                        let _ = done.send(());
+                    }
+                    Ok(Command::LetGo(done)) => {
+                        let was_kept = self.is_kept();
+                        self.aggregator.let_go();
+                        let _ = done.send(was_kept);
+                    }
+                    Ok(Command::KeepAgain(done)) => {
+                        self.keep_again();
+                        let _ = done.send(());
+                    }
+                    Ok(Command::Detach(done)) => {
+                        self.stop_listening();
+                        let _ = done.send(());
+                    }
+                    Ok(Command::Stop) | Err(TryRecvError::Disconnected) => return,
+                    Err(TryRecvError::Empty) => break,
+                }
+            }
+            self.answer_reports();
+            self.keep_last();
+            self.keep_quietly();
+            self.report_overdue();
+            let collected = self.collect_stacks();
+            self.tolerate(collected);
+            self.reclaiming = !self.probe.reclaim(Instant::now() + TURN);
+            self.sweeper.turn(&self.probe, Instant::now() + TURN);
+            let searched = self.search();
+            self.tolerate(searched);
+        }
+    }
+
+    /// A failure does not end a recording: it is counted, and the first one is printed.
+    fn tolerate(&mut self, outcome: Result<()>) {
+        if let Err(e) = outcome {
+            tracing::warn!("{e:#}");
+            if self.failures == 0 {
+                console::print(&format!("memprof continues despite an error: {e:#}"));
+            }
+            self.failures += 1;
+        }
+    }
+
+    /// Waits for the ring buffer, for a command, or for the next tick.
+    fn sleep(&self, wake: &EventFd) {
+        // SAFETY: the ring buffer's descriptor lives as long as the probe, which `self` holds.
+        let ring = unsafe { BorrowedFd::borrow_raw(self.probe.ring_fd()) };
+        let mut fds = [
+            PollFd::new(ring, PollFlags::POLLIN),
+            PollFd::new(wake.as_fd(), PollFlags::POLLIN),
+        ];
+        let busy = self.reclaiming || self.sweeper.is_busy() || !self.waiting.is_empty();
+        let timeout = match busy {
+            true => Duration::ZERO,
+            // Names of code made at run time are read as they are written.
+            false if self.aggregator.has_runtime_code() => NAMES_TICK,
+            false => TICK.min(self.pace.pause / 2),
+        };
+        let timeout = PollTimeout::try_from(timeout).unwrap_or(PollTimeout::MAX);
+        let _ = poll(&mut fds, timeout);
+        if fds[1].any().unwrap_or(false) {
+            let _ = wake.read();
+        }
+    }
+
+    /// Takes in pending events until none is left or `limit` has passed; more may arrive meanwhile. Returns
+    /// whether none is left.
+    pub(super) fn take_events(&mut self, limit: Duration) -> Result<bool> {
+        let until = Instant::now() + limit;
+        let mut seen = Vec::new();
+        let mut in_time = true;
+        while in_time {
+            if self.waiting.is_empty() {
+                self.bind_seen(&mut seen)?;
+                self.probe.bind_left()?;
+                self.waiting.extend(self.probe.take_events()?);
+            }
+            let Some(event) = self.waiting.pop_front() else {
+                break;
+            };
+            let applied = self.apply(&event, &mut seen);
+            self.tolerate(applied);
+            in_time = Instant::now() < until;
+        }
+        self.bind_seen(&mut seen)?;
+        if self.probe.sees_runtime_code() {
+            let seen = self.probe.see_names_written();
+            self.tolerate(seen);
+        }
+        self.aggregator.read_code_names(&mut self.probe);
+        self.look_for_samplers();
+        self.look_for_allocators();
+        if let Some(unwinding) = &mut self.unwinding {
+            unwinding.bind_moved(&mut self.aggregator, &mut self.probe)?;
+            let aggregator = &self.aggregator;
+            unwinding.update(|| aggregator.pids(), &mut self.probe)?;
+        }
+        Ok(in_time)
+    }
+
+    /// Registers and binds code that the probe could not bind.
+    fn bind_seen(&mut self, seen: &mut Vec<CodeSeen>) -> Result<()> {
+        match &mut self.unwinding {
+            Some(unwinding) if !seen.is_empty() => {
+                let seen = std::mem::take(seen);
+                unwinding.seen(&seen, &mut self.aggregator, &mut self.probe)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Builds the unwind tables of a command that is about to start.
+    fn prepare(&mut self, files: &MappedFiles) -> Result<()> {
+        self.take_events(SETTLE)?;
+        let seen = self.look_at_code(&[Pid(std::process::id())])?;
+        if let Some(unwinding) = &mut self.unwinding {
+            unwinding.prepare(files, &seen, &mut self.aggregator)?;
+            unwinding.published(&mut self.probe);
+        }
+        self.count_calls_of_command(files.paths());
+        Ok(())
+    }
+
+    /// Applies an event; collects code that the probe could not bind for [`Collector::bind_seen`].
+    fn apply(&mut self, event: &Event, seen: &mut Vec<CodeSeen>) -> Result<()> {
+        if let Event::Code(code) = event {
+            seen.push(*code);
+            return Ok(());
+        }
+        if let Event::Process(e) = event
+            && e.change == ProcessChange::Matched
+            && !self.is_wanted(e.pid)
+        {
+            // Another program whose name has the same first 15 bytes.
+            self.probe.forget(&[e.pid])?;
+            self.probe.set_waiting(true);
+            return Ok(());
+        }
+        if let Event::Process(e) = event
+            && let ProcessChange::Exited { page_tables } = e.change
+            && self.aggregator.is_kept(e.mm, e.pid)
+        {
+            self.aggregator.ended_with(e.mm, page_tables);
+            // Its memory is still there. If the scan fails, the last profile stays.
+            let _ = self.scan(Freeze::No);
+        }
+        self.note_kill(event);
+        self.aggregator.apply(event, &self.probe);
+        self.note_code(event);
+        self.note_mark(event);
+        self.note_allocators(event);
+        if let Event::Process(e) = event {
+            self.process_changed(e)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,171 @@
+//! Followed processes that the out-of-memory killer kills, each with the last profile that has it.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+
+use tokio::sync::mpsc;
+
+use super::{Collector, Numbered};
+use crate::probe::event::{Event, OomVictim, ProcessChange};
+use crate::profile::{OomKill, OomKills, Profile};
+use crate::sys::freeze::now_ns;
+use crate::sys::ids::Pid;
+use crate::sys::process::Container;
+
+/// The kernel takes a victim's memory by force after this time (5.18 "oom_kill.c: futex: delay the OOM reaper to allow time for
+/// proper futex cleanup"): what a scan finds then is not what it held. A victim that has not ended by then is not waited for.
+const REAPED: Duration = Duration::from_secs(2);
+/// Most victims whose end is awaited.
+const MOST: usize = 64;
+
+/// A process that was killed.
+#[derive(Debug)]
+pub struct Killed {
+    /// The process.
+    pub kill: OomKill,
+    /// When, in ns of `CLOCK_MONOTONIC`.
+    pub at_ns: u64,
+    /// The last profile that has its memory, or the last one before the kill if none has; `None` if there is none at all.
+    pub profile: Option<Numbered>,
+}
+
+/// The kills.
+#[derive(Default)]
+pub(super) struct Kills {
+    /// Receives them, if somebody wants to know.
+    to: Option<mpsc::Sender<Killed>>,
+    pub(super) seen: OomKills,
+    /// Those whose process has not ended.
+    dying: VecDeque<Dying>,
+}
+
+/// A process that the killer has chosen.
+struct Dying {
+    victim: OomVictim,
+    comm: String,
+    container: Option<Container>,
+    killed: SystemTime,
+    /// The same moment.
+    at: Instant,
+    /// The last profile that had been made when memprof heard of it.
+    before: Option<Numbered>,
+}
+
+impl Collector {
+    /// Tells of kills from now on.
+    pub fn tell_of_kills(&mut self, to: mpsc::Sender<Killed>) {
+        self.kills.to = Some(to);
+    }
+
+    /// Notes what an event says of processes that are killed.
+    pub(super) fn note_kill(&mut self, event: &Event) {
+        match event {
+            Event::OomKill(victim) => self.note_victim(victim),
+            Event::Process(e) if matches!(e.change, ProcessChange::Exited { .. }) => {
+                self.report_victim(e.pid);
+            }
+            _ => {}
+        }
+    }
+
+    /// A process is being killed. It is reported once it has ended: its memory may be scanned until then.
+    fn note_victim(&mut self, victim: &OomVictim) {
+        let waits = |dying: &Dying| dying.victim.pid == victim.pid;
+        if self.kills.dying.iter().any(waits) {
+            return;
+        }
+        if self.kills.dying.len() == MOST {
+            self.report_first();
+        }
+        let (comm, container) = self.aggregator.name_and_place(victim.mm);
+        let ago = Duration::from_nanos(now_ns().saturating_sub(victim.at));
+        let (now, here) = (SystemTime::now(), Instant::now());
+        tracing::info!(pid = %victim.pid, comm, ?ago, "chosen by the out-of-memory killer");
+        self.kills.dying.push_back(Dying {
+            victim: *victim,
+            comm,
+            container: container.or_else(|| Container::of(victim.pid)),
+            killed: now.checked_sub(ago).unwrap_or(now),
+            at: here.checked_sub(ago).unwrap_or(here),
+            before: self.last.as_ref().map(|last| last.profile.clone()),
+        });
+    }
+
+    /// A process has ended, or is no longer followed.
+    pub(super) fn report_victim(&mut self, pid: Pid) {
+        let mut dying = self.kills.dying.iter();
+        if let Some(at) = dying.position(|dying| dying.victim.pid == pid)
+            && let Some(dying) = self.kills.dying.remove(at)
+        {
+            self.report_killed(dying);
+        }
+    }
+
+    /// Reports victims that should have ended by now.
+    pub(super) fn report_overdue(&mut self) {
+        while let Some(first) = self.kills.dying.front()
+            && first.at.elapsed() > REAPED
+        {
+            self.report_first();
+        }
+    }
+
+    /// Reports all victims, as nobody waits any longer.
+    pub(super) fn report_all_victims(&mut self) {
+        while !self.kills.dying.is_empty() {
+            self.report_first();
+        }
+    }
+
+    fn report_first(&mut self) {
+        if let Some(dying) = self.kills.dying.pop_front() {
+            self.report_killed(dying);
+        }
+    }
+
+    fn report_killed(&mut self, dying: Dying) {
+        let pid = dying.victim.pid;
+        let has_it = |(_, profile): &Numbered| profile.target.pids.contains(&pid);
+        let newest = self.last.as_ref().filter(|last| {
+            let (_, profile) = &last.profile;
+            let reaped = dying.victim.at + REAPED.as_nanos() as u64;
+            profile.taken_ns <= reaped && has_it(&last.profile)
+        });
+        let begun_after = newest.is_some_and(|last| {
+            let begun = last.at.checked_sub(last.took);
+            begun.is_some_and(|begun| begun >= dying.at)
+        });
+        let newest = newest.map(|last| last.profile.clone());
+        let found = newest.or_else(|| dying.before.clone().filter(has_it));
+        let moment = (dying.killed, dying.victim.at);
+        let kill = OomKill {
+            pid,
+            comm: dying.comm,
+            container: dying.container,
+            killed: dying.killed,
+            last: found
+                .as_ref()
+                .and_then(|(_, p)| p.last_figures(pid, moment, begun_after)),
+        };
+        self.kills.seen = self.kills.seen.with(kill.clone());
+        let profile = found.or(dying.before).map(|(_, profile)| {
+            self.sequence += 1;
+            let oom_kills = self.kills.seen.clone();
+            let profile = Profile {
+                oom_kills,
+                ..Profile::clone(&profile)
+            };
+            (self.sequence, Arc::new(profile))
+        });
+        let killed = Killed {
+            kill,
+            at_ns: dying.victim.at,
+            profile,
+        };
+        // It stays in the list if nobody takes it.
+        if let Some(to) = &self.kills.to {
+            let _ = to.try_send(killed);
+        }
+    }
+}

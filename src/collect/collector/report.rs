@@ -1,0 +1,208 @@
+//! Reports: scans on request, and periodic ones so that the target leaves a profile when it ends.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::{Activity, Collector, Idle, Last, Numbered, SETTLE};
+use crate::collect::aggregate::ReportError;
+use crate::collect::{LastScan, ProviderError, Status};
+use crate::profile::{CgroupMemory, Losses, Profile};
+use crate::sys::freeze::Freeze;
+use crate::sys::process::Selector;
+use crate::sys::residency::Error as ScanError;
+use crate::sys::target_file::unanswered;
+
+/// How often, at most, a changing target is scanned without a request, so that a last profile exists when it ends.
+#[derive(Clone, Copy, Debug)]
+pub struct Pace {
+    pub(super) pause: Duration,
+    /// These scans take at most one of so many parts of the time.
+    share: u32,
+}
+
+impl Default for Pace {
+    fn default() -> Pace {
+        Pace {
+            pause: Duration::from_secs(1),
+            share: 100,
+        }
+    }
+}
+
+impl Pace {
+    /// That of a target that may be killed at any moment (`--on-oom`).
+    pub const CLOSE: Pace = Pace {
+        pause: Duration::from_millis(100),
+        share: 20,
+    };
+}
+
+/// A page fault is counted when it begins. After so long without activity, its pages are mostly there.
+const FAULTS_END: Duration = Duration::from_millis(50);
+/// A disk or a busy machine may delay the end of a fault, which is not counted. So a scan of a target that has been idle for some
+/// time is trusted until it has been idle for so many times as long. It is scanned more and more rarely then.
+const TRUSTED: u32 = 4;
+/// Minimum size of an event in the ring buffer, in bytes.
+const EVENT_BYTES: u64 = 48;
+
+impl Collector {
+    pub(super) fn answer_reports(&mut self) {
+        if self.report_wanted.is_empty() {
+            return;
+        }
+        let freeze = self.report_wanted.iter().map(|(freeze, _)| *freeze).max();
+        let freeze = freeze.unwrap_or_default();
+        let answer = self.report(freeze);
+        for (_, reply) in self.report_wanted.drain(..) {
+            // The receiver may be gone.
+            let _ = reply.send(answer.clone());
+        }
+    }
+
+    pub(super) fn status(&self) -> Status {
+        let last = self.last.as_ref().map(|last| LastScan {
+            sequence: last.profile.0,
+            profile: Arc::clone(&last.profile.1),
+            took: last.took,
+            current: self.is_current(last),
+        });
+        Status {
+            pids: self.aggregator.pids(),
+            last,
+        }
+    }
+
+    pub(super) fn report(&mut self, freeze: Freeze) -> Result<Numbered, ProviderError> {
+        match self.scan(freeze) {
+            Ok(profile) => Ok(profile),
+            Err(ReportError::NoTarget) => match &self.last {
+                Some(last) => Ok(last.profile.clone()),
+                None => Err(ProviderError::NoTarget),
+            },
+            Err(ReportError::Failed(e)) => match &mut self.last {
+                Some(last) if ScanError::is_held(&e) => {
+                    // Once: it stays the last one until the process can be read.
+                    if !last.profile.1.losses.has(Losses::HELD) {
+                        let mut older = Profile::clone(&last.profile.1);
+                        older.losses.add(Losses::HELD, 1);
+                        self.sequence += 1;
+                        last.profile = (self.sequence, Arc::new(older));
+                    }
+                    Ok(last.profile.clone())
+                }
+                _ => Err(ProviderError::Failed(format!("{e:#}"))),
+            },
+        }
+    }
+
+    pub(super) fn scan(&mut self, freeze: Freeze) -> Result<Numbered, ReportError> {
+        let scanned = self.try_scan(freeze);
+        if let Err(why) = &scanned {
+            tracing::debug!(?why, "no scan");
+        }
+        scanned
+    }
+
+    fn try_scan(&mut self, freeze: Freeze) -> Result<Numbered, ReportError> {
+        // A process forked a moment ago belongs to the requested state.
+        let mut settled = self.take_events(SETTLE).map_err(ReportError::Failed)?;
+        if settled {
+            let reconciled = self.reconcile();
+            self.tolerate(reconciled);
+        }
+        self.probe.look_for_swap();
+        let activity = self.look_at_activity();
+        let pause = self.activity.changed.elapsed();
+        let quiet = pause >= FAULTS_END;
+        (self.unscanned, self.older, self.held) = (0, 0, 0);
+        let start = Instant::now();
+        let (snapshot, outcome) = self.snapshot(freeze)?;
+        let scans = self.scans;
+        // The scan found stacks whose frames were still in the ring buffer.
+        settled &= self.take_events(SETTLE).map_err(ReportError::Failed)?;
+        // Among the events was the command's end: its last state was scanned meanwhile, and is newer than this one.
+        if let Some(last) = self.last.as_ref().filter(|_| self.scans != scans) {
+            return Ok(last.profile.clone());
+        }
+        let mut profile = self.aggregator.profile(snapshot, &self.probe);
+        profile.freeze = outcome;
+        if let Selector::Cgroup(group) = &self.selector {
+            profile.cgroup = Some(Arc::new(CgroupMemory {
+                dir: group.dir().to_owned(),
+                charged: group.charged(),
+            }));
+        }
+        profile.oom_kills = self.kills.seen.clone();
+        if !settled {
+            let taken = self.waiting.len() as u64 * EVENT_BYTES;
+            let behind = taken + self.probe.waiting_bytes();
+            profile.losses.add(Losses::BEHIND, behind);
+        }
+        profile.losses.add(Losses::NOT_SCANNED, self.unscanned);
+        profile.losses.add(Losses::OLDER, self.older);
+        profile.losses.add(Losses::HELD, self.held);
+        profile.losses.add(Losses::UNANSWERED, unanswered());
+        profile
+            .losses
+            .add("steps of memprof that failed", self.failures);
+        self.samplers.losses(&mut profile.losses);
+        if let Some(unwinding) = &self.unwinding {
+            unwinding.losses(&mut profile.losses);
+        }
+        self.scans += 1;
+        self.sequence += 1;
+        let profile = (self.sequence, Arc::new(profile));
+        let at = Instant::now();
+        let took = at.duration_since(start);
+        let (number, processes) = (self.sequence, profile.1.target.pids.len());
+        tracing::debug!(number, processes, ?freeze, ?took, settled, quiet, "scanned");
+        self.last = Some(Last {
+            profile: profile.clone(),
+            at,
+            took,
+            // What had not been read then is missing, as may be the pages of a fault that was under way, and neither need
+            // be followed by anything else.
+            idle: (settled && quiet).then_some(Idle { activity, pause }),
+        });
+        Ok(profile)
+    }
+
+    /// Whether the target has not changed since this scan.
+    fn is_current(&self, last: &Last) -> bool {
+        last.idle.as_ref().is_some_and(|idle| {
+            idle.activity == self.probe.activity()
+                && self.activity.changed.elapsed() < idle.pause * TRUSTED
+        })
+    }
+
+    /// The probe's count of activity. Notes when it changes.
+    fn look_at_activity(&mut self) -> u64 {
+        let count = self.probe.activity();
+        if count != self.activity.count {
+            self.activity = Activity {
+                count,
+                changed: Instant::now(),
+            };
+        }
+        count
+    }
+
+    /// Scans a changing target periodically, so that it leaves a profile when it ends.
+    pub(super) fn keep_last(&mut self) {
+        if self.target.is_none() {
+            return;
+        }
+        self.look_at_activity();
+        let due = match &self.last {
+            None => true,
+            Some(last) => {
+                let pause = self.pace.pause.max(last.took * self.pace.share);
+                !self.is_current(last) && last.at.elapsed() >= pause
+            }
+        };
+        if due {
+            // The same failure, with its reason, comes again when a report is requested.
+            let _ = self.scan(Freeze::No);
+        }
+    }
+}

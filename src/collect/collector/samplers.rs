@@ -1,0 +1,317 @@
+//! Finds samplers in the followed processes, and listens to them: the library that memprof has preloaded, and any other
+//! code that speaks the contract of OpenTelemetry's profiler (`--heap`). So for probes by which programs set marks.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::fs::File;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use libbpf_rs::Link;
+use tokio::sync::mpsc;
+
+use super::Collector;
+use crate::code::elf::Elf;
+use crate::code::usdt::{self, Usdt};
+use crate::heap::sampler::{self, Preloaded};
+use crate::probe::event::{Event, MarkSet, RangeChange};
+use crate::probe::{is_sampler_probe, sets_marks};
+use crate::profile::{Losses, ModuleId};
+use crate::sys::ids::{MmId, Pid};
+use crate::sys::target_file::ReadAt;
+use crate::sys::{console, mmap_lock, proc_dir};
+
+/// The providers whose probes are a sampler's: OpenTelemetry's contract, and the library family that it came from.
+const PROVIDERS: [&str; 2] = ["otel_memory", "ddheap"];
+
+/// Minimum time between two looks at the code of processes that map more.
+const PAUSE: Duration = Duration::from_millis(50);
+/// Time between two looks whether the threads live that probes are tied to.
+const AGAIN: Duration = Duration::from_secs(1);
+/// Programs load their libraries, and with them a sampler, within this time.
+const LOADED: Duration = Duration::from_secs(2);
+
+/// Whom to listen to.
+#[derive(Clone, Debug, Default)]
+pub struct SamplerOptions {
+    /// Further providers.
+    pub providers: Vec<String>,
+    /// The library that memprof preloads.
+    pub preloaded: Option<Preloaded>,
+    /// Receives the marks that programs set, unless it is full.
+    pub marks: Option<mpsc::Sender<(Pid, MarkSet)>>,
+}
+
+/// The samplers of the followed processes.
+#[derive(Default)]
+pub(super) struct Samplers {
+    /// `None` if nobody wants to know of them.
+    options: Option<Rc<SamplerOptions>>,
+    /// The samplers' probes of each file that was looked at.
+    files: HashMap<ModuleId, Rc<[Usdt]>>,
+    /// Address spaces that have mapped code since the last look.
+    changed: BTreeSet<MmId>,
+    looked: Option<Instant>,
+    /// The links of each process and file, and the thread that they end with.
+    listening: BTreeMap<(MmId, ModuleId), (i32, Vec<Link>)>,
+    /// When it was last looked whether those threads live.
+    checked: Option<Instant>,
+    preloaded: Vec<Link>,
+    /// Number of marks that were not passed on.
+    marks_left_out: u64,
+    /// Number of samplers to which memprof could not listen.
+    failures: u64,
+    /// How often the thread that probes were tied to had ended.
+    interruptions: u64,
+    /// Whether there was one in any process.
+    found: bool,
+    /// When the first process was looked at; `None` once it was said that there is none.
+    missing_since: Option<Instant>,
+}
+
+impl Collector {
+    /// Listens to samplers from now on, first to the library that memprof preloads.
+    ///
+    /// # Errors
+    /// If that is impossible.
+    pub fn listen_to_samplers(&mut self, options: Option<SamplerOptions>) -> Result<()> {
+        if let Some(Preloaded { path, .. }) = options.as_ref().and_then(|o| o.preloaded.as_ref()) {
+            let of = || format!("the sampler {}", path.display());
+            let file = File::open(path).with_context(|| format!("cannot open {}", of()))?;
+            let probes = samplers_probes(&file, |provider| PROVIDERS.contains(&provider));
+            self.aggregator.set_preloaded(path);
+            self.samplers.preloaded = self
+                .probe
+                .listen(None, &file, &probes)
+                .with_context(|| format!("cannot listen to {}", of()))?;
+        }
+        self.samplers.options = options.map(Rc::new);
+        Ok(())
+    }
+
+    /// Stops listening, one probe after the other.
+    pub(super) fn stop_listening(&mut self) {
+        let samplers = std::mem::take(&mut self.samplers);
+        drop(samplers);
+    }
+
+    /// Notes what an event says of code that may contain a sampler.
+    pub(super) fn note_code(&mut self, event: &Event) {
+        if self.samplers.options.is_none() {
+            return;
+        }
+        match event {
+            Event::Process(e) => {
+                self.samplers.changed.insert(e.mm);
+            }
+            Event::Range(e) => {
+                let code = matches!(
+                    e.change,
+                    RangeChange::Mapped { code: true, .. } | RangeChange::Executable
+                );
+                if code {
+                    self.samplers.changed.insert(e.mm);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Passes on a mark that a program has set.
+    pub(super) fn note_mark(&mut self, event: &Event) {
+        let Event::Mark(mark) = event else { return };
+        let samplers = &mut self.samplers;
+        let marks = samplers.options.as_ref().and_then(|o| o.marks.as_ref());
+        // Some sessions want none.
+        let marks = marks.filter(|marks| !marks.is_closed());
+        let (Some(marks), Some(pid)) = (marks, self.aggregator.pid_of(mark.mm)) else {
+            return;
+        };
+        if marks.try_send((pid, mark.clone())).is_err() {
+            if samplers.marks_left_out == 0 {
+                console::print(&format!(
+                    "process {pid} sets marks faster than memprof can make reports; some are left out"
+                ));
+            }
+            samplers.marks_left_out += 1;
+        }
+    }
+
+    /// Looks for samplers where code was mapped.
+    pub(super) fn look_for_samplers(&mut self) {
+        self.say_if_there_is_none();
+        self.listen_again();
+        let recent = |at: Instant| at.elapsed() < PAUSE;
+        if self.samplers.changed.is_empty() || self.samplers.looked.is_some_and(recent) {
+            return;
+        }
+        let aggregator = &self.aggregator;
+        let samplers = &mut self.samplers;
+        samplers.listening.retain(|(mm, _), _| aggregator.has(*mm));
+        for mm in std::mem::take(&mut samplers.changed) {
+            match self.aggregator.pid_of(mm) {
+                // Later: it is asked again.
+                Some(pid) if mmap_lock::is_held(pid) => drop(self.samplers.changed.insert(mm)),
+                _ => self.look_for_samplers_of(mm),
+            }
+        }
+        let now = Instant::now();
+        if self.samplers.looked.replace(now).is_none() {
+            self.samplers.missing_since = Some(now);
+        }
+    }
+
+    /// Ties the probes of a process to another thread if the one that they were tied to has ended.
+    fn listen_again(&mut self) {
+        let samplers = &mut self.samplers;
+        if samplers.checked.is_some_and(|at| at.elapsed() < AGAIN) {
+            return;
+        }
+        samplers.checked = Some(Instant::now());
+        let aggregator = &self.aggregator;
+        let is_lost = |mm: MmId, thread: i32| {
+            let pid = aggregator.pid_of(mm);
+            pid.is_some_and(|pid| !proc_dir::has_memory(pid, thread) && proc_dir::lives(pid))
+        };
+        let all = samplers.listening.iter();
+        let lost = all.filter(|((mm, _), (thread, _))| is_lost(*mm, *thread));
+        let lost: Vec<_> = lost.map(|(key, (thread, _))| (*key, *thread)).collect();
+        for (key, thread) in lost {
+            samplers.listening.remove(&key);
+            samplers.interruptions += 1;
+            console::print(&format!(
+                "thread {thread} has ended, and with it the probes of a sampler, which memprof listens to again through another \
+                 thread: allocations of up to {} s are missing",
+                AGAIN.as_secs()
+            ));
+            samplers.changed.insert(key.0);
+        }
+    }
+
+    fn say_if_there_is_none(&mut self) {
+        let samplers = &mut self.samplers;
+        let late = |since: Instant| since.elapsed() >= LOADED;
+        if samplers.found || !samplers.missing_since.is_some_and(late) {
+            return;
+        }
+        samplers.missing_since = None;
+        console::print(
+            "no process has a sampler of allocations, so the heap by stack stays empty; `memprof --heap -- COMMAND` starts \
+             a command with one, `memprof attach-heap --pid PID` gives one to a running process",
+        );
+    }
+
+    fn look_for_samplers_of(&mut self, mm: MmId) {
+        let Some(pid) = self.aggregator.pid_of(mm) else {
+            return;
+        };
+        let Some(options) = self.samplers.options.clone() else {
+            return;
+        };
+        let wanted = |provider: &str| {
+            let mut more = options.providers.iter();
+            PROVIDERS.contains(&provider) || more.any(|name| name == provider)
+        };
+        let Some((code, modules)) = self.aggregator.code_now(mm) else {
+            return;
+        };
+        let modules = modules.modules();
+        let seen: HashSet<ModuleId> = code.ranges().map(|(_, _, _, id)| id).collect();
+        for id in seen {
+            let Some(module) = modules.get(usize::from(id.0)) else {
+                continue;
+            };
+            // (No code runs in copies of what processes have in memory.)
+            let Some(file) = module.file.as_ref().filter(|file| !file.is_own()) else {
+                continue;
+            };
+            // Its probes are listened to in all processes.
+            let own = options.preloaded.as_ref();
+            if own.is_some_and(|own| own.path == module.path) {
+                self.samplers.found = true;
+                continue;
+            }
+            let files = &mut self.samplers.files;
+            let probes = files
+                .entry(id)
+                .or_insert_with(|| samplers_probes(file, wanted).into());
+            let probes = Rc::clone(probes);
+            if file.rests() {
+                // It is looked at again when the process next maps code.
+                files.remove(&id);
+            }
+            if !probes.is_empty() && sampler::is_library(file) {
+                self.aggregator.set_sampler(id);
+            }
+            if probes.is_empty() || self.samplers.listening.contains_key(&(mm, id)) {
+                continue;
+            }
+            if !file.answers_at(probes.iter().map(|probe| probe.offset)) {
+                continue;
+            }
+            let thread = proc_dir::thread(pid);
+            match self.probe.listen(Some(thread), file, &probes) {
+                Ok(links) => {
+                    let is_sampler = |p: &Usdt| !sets_marks(&p.provider, &p.name);
+                    self.samplers.found |= probes.iter().any(is_sampler);
+                    tracing::debug!(%pid, file = %module.path.display(), "a sampler is listened to");
+                    self.samplers.listening.insert((mm, id), (thread, links));
+                }
+                Err(e) => self.samplers.fail(pid, &e),
+            }
+        }
+    }
+}
+
+impl Samplers {
+    /// Whether samplers are listened to.
+    pub(super) fn is_listening(&self) -> bool {
+        self.options.is_some()
+    }
+
+    /// Memprof's own library, if it is listened to from the start of each process that has preloaded it.
+    pub(super) fn preloaded(&self) -> Option<&Preloaded> {
+        let options = self.options.as_ref().filter(|_| !self.preloaded.is_empty());
+        options.and_then(|options| options.preloaded.as_ref())
+    }
+
+    /// Whether a followed process has a sampler that is listened to.
+    pub(super) fn are_found(&self) -> bool {
+        self.found
+    }
+
+    /// Counts missing samples and marks.
+    pub(super) fn losses(&self, losses: &mut Losses) {
+        losses.add(
+            "samplers of allocations that memprof could not listen to",
+            self.failures,
+        );
+        losses.add(
+            "gaps of about a second in the sampled allocations of a process: the thread that the probes were tied to had ended",
+            self.interruptions,
+        );
+        losses.add(
+            "marks of programs left out: more were set than memprof could make reports",
+            self.marks_left_out,
+        );
+    }
+
+    fn fail(&mut self, pid: Pid, e: &anyhow::Error) {
+        tracing::warn!(%pid, "{e:#}");
+        if self.failures == 0 {
+            console::print(&format!(
+                "process {pid} has a sampler of allocations, but {e:#}"
+            ));
+        }
+        self.failures += 1;
+    }
+}
+
+/// The probes in a file that memprof listens to; none if it cannot be read.
+fn samplers_probes(file: &dyn ReadAt, provider: impl Fn(&str) -> bool) -> Vec<Usdt> {
+    let wanted =
+        |of: &str, name: &str| (provider(of) && is_sampler_probe(name)) || sets_marks(of, name);
+    let elf = Elf::read(file);
+    let probes = elf.and_then(|elf| usdt::probes(&elf, wanted));
+    probes.unwrap_or_default()
+}

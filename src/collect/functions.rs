@@ -1,0 +1,167 @@
+//! The functions of a process's interpreter, by the numbers that the probe gives them.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+
+use crate::code::interpreter::{Kind, python};
+use crate::code::modules::ModuleTable;
+use crate::probe::event::{FunctionKey, FunctionNumber, FunctionSeen, LineTable};
+use crate::profile::{Frame, FunctionName, Origin};
+use crate::sys::ids::{Addr, Pid};
+use crate::sys::{mmap_lock, proc_dir};
+
+/// Maximum size of a function's table of lines, in bytes. Those of large modules have tens of thousands.
+const MAX_LINES: u64 = 1 << 20;
+/// Maximum number of functions of one process, a few hundred bytes each.
+const MAX_FUNCTIONS: usize = 262_144;
+/// Memory for the tables of lines of one process, in bytes.
+const MAX_ALL_LINES: usize = 32 << 20;
+
+/// The functions of one address space.
+#[derive(Debug, Default)]
+pub struct FunctionTable {
+    functions: HashMap<FunctionNumber, Function>,
+    /// The interpreter; `None` before the first function.
+    kind: Option<Kind>,
+    /// Bytes of all tables of lines.
+    lines: usize,
+    /// Functions that did not fit.
+    refused: u64,
+}
+
+#[derive(Debug)]
+struct Function {
+    key: FunctionKey,
+    kind: Kind,
+    /// Minor version of its interpreter.
+    version: u16,
+    name: FunctionName,
+    file: Box<str>,
+    /// Its table of lines; empty if it could not be read.
+    lines: Box<[u8]>,
+}
+
+impl FunctionTable {
+    /// Adds a function. Its table of lines is read from the process: at once, because the function may soon be gone.
+    pub fn insert(&mut self, seen: &FunctionSeen) {
+        if self.functions.len() >= MAX_FUNCTIONS {
+            self.refused += 1;
+            return;
+        }
+        let mut lines = match &seen.lines {
+            LineTable::Sent(lines) => lines.clone(),
+            LineTable::At(at) => seen
+                .pid
+                .and_then(|pid| read_lines(pid, seen, *at))
+                .unwrap_or_default(),
+        };
+        if self.lines + lines.len() > MAX_ALL_LINES {
+            lines = Box::default();
+        }
+        self.lines += lines.len();
+        self.kind = Some(seen.interpreter);
+        let function = Function {
+            key: FunctionKey {
+                mm: seen.mm,
+                code: seen.code,
+                check: seen.check,
+            },
+            kind: seen.interpreter,
+            version: seen.version,
+            name: FunctionName {
+                name: seen.name.as_str().into(),
+                first_line: seen.first_line,
+            },
+            file: seen.file.as_str().into(),
+            lines,
+        };
+        self.functions.insert(seen.number, function);
+    }
+
+    /// Number of functions that did not fit.
+    pub fn refused(&self) -> u64 {
+        self.refused
+    }
+
+    /// Every function: the probe forgets those of a process that has ended.
+    pub fn all(&self) -> impl Iterator<Item = FunctionKey> {
+        self.functions.values().map(|f| f.key)
+    }
+
+    /// The frame of an instruction; `at` is what the probe knows of it: in Python its distance from the function's first one,
+    /// in bytes; in Ruby its line. `None` if there is no room for its name.
+    pub fn frame(
+        &self,
+        number: FunctionNumber,
+        at: Option<u32>,
+        modules: &mut ModuleTable,
+    ) -> Option<Frame> {
+        let Some(function) = self.functions.get(&number) else {
+            // Frames that were left out of the stack, or a function whose description was lost.
+            let kind = self.kind.unwrap_or(Kind::Python);
+            let language = kind.name();
+            let what = match number.0 {
+                0 => format!("[more {language} frames]"),
+                _ => format!("[unknown {language} function]"),
+            };
+            let name = FunctionName {
+                name: what.into(),
+                first_line: 0,
+            };
+            let (of, file) = (
+                (Origin::Interpreter, kind.language()),
+                format!("[{language}]"),
+            );
+            return modules.in_source(of, &file, false, name, 0);
+        };
+        let Function {
+            kind,
+            version,
+            name,
+            file,
+            lines,
+            ..
+        } = function;
+        let line = at.and_then(|at| match kind {
+            Kind::Python => python::line_of(*version, lines, name.first_line, at),
+            Kind::Ruby => Some(at),
+        });
+        let (of, own) = ((Origin::Interpreter, kind.language()), kind.is_own(file));
+        modules.in_source(of, file, own, name.clone(), line.unwrap_or(0))
+    }
+}
+
+/// Reads a function's table of lines, if the function is still there.
+fn read_lines(pid: Pid, seen: &FunctionSeen, at: Addr) -> Option<Box<[u8]>> {
+    if mmap_lock::is_held(pid) {
+        return None;
+    }
+    let memory = proc_dir::open(pid, "mem").ok()?;
+    let layout = python::Layout::of(seen.version)?;
+    // PyBytesObject: reference count, type, size, hash, bytes.
+    let size = word(&memory, at.0.checked_add(16)?)?;
+    if size > MAX_LINES {
+        return None;
+    }
+    let mut lines = vec![0; usize::try_from(size).ok()?];
+    memory
+        .read_exact_at(&mut lines, at.0.checked_add(32)?)
+        .ok()?;
+    // Read after the table: if the code object is still the same, so was its table. The allocator overwrites the first
+    // word of an object that is freed with a pointer, which has other bits than a reference count (32 bits; from 3.14 on
+    // with flags in the highest 16).
+    let code = |offset: u16| word(&memory, seen.code.0.checked_add(offset.into())?);
+    let references = code(0)?;
+    let same = references as u32 != 0
+        && references >> 32 & 0xffff == 0
+        && code(layout.code_lines)? == at.0
+        && code(layout.code_first_line)? as u32 == seen.first_line;
+    same.then(|| lines.into())
+}
+
+fn word(memory: &File, at: u64) -> Option<u64> {
+    let mut word = [0; 8];
+    memory.read_exact_at(&mut word, at).ok()?;
+    Some(u64::from_ne_bytes(word))
+}

@@ -1,0 +1,68 @@
+//! The entries of the page ledger.
+
+use crate::probe::wire::{
+    RECORD_FOLLOWS, RECORD_INHERITED, RECORD_SHARE_BITS, RECORD_STACK_BITS, RECORD_WRITE,
+    stack_of_record,
+};
+
+/// A page's record: `enum page_record`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Record {
+    pub(super) stack: u32,
+    /// `share_code()` of the interval.
+    share: u32,
+    /// The page came in by a neighbour's fault.
+    pub(super) follows: bool,
+    /// The fault was a write, which maps no small pages around it.
+    pub(super) write: bool,
+    /// It is a copy of a parent's record.
+    pub(super) inherited: bool,
+}
+
+impl Record {
+    pub(super) fn of(entry: u32) -> Record {
+        Record {
+            stack: stack_of_record(entry),
+            share: entry >> RECORD_STACK_BITS & ((1 << RECORD_SHARE_BITS) - 1),
+            follows: entry & RECORD_FOLLOWS != 0,
+            write: entry & RECORD_WRITE != 0,
+            inherited: entry & RECORD_INHERITED != 0,
+        }
+    }
+
+    /// Of how many faults one was walked when this one was; 1 if it was walked in any case.
+    pub(super) fn interval(self) -> u32 {
+        match self.share {
+            share @ ..32 => share.max(1),
+            share => (16 + share % 16) << (share / 16 - 1),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn intervals_are_kept_to_five_bits() {
+        let interval = |share: u32| Record::of(20 | share << RECORD_STACK_BITS).interval();
+        assert_eq!(
+            [0, 2, 31, 32, 33, 47, 48].map(interval),
+            [1, 2, 31, 32, 34, 62, 64]
+        );
+        // Of each interval up to the greatest one, as share_code() makes them: the highest bit and the four after it.
+        let share = |interval: u32| {
+            let bits = (interval | 16).ilog2() - 4;
+            (bits << 4) + (interval >> bits)
+        };
+        for n in 2..=65_536u32 {
+            let low = n.ilog2().saturating_sub(4);
+            assert_eq!(interval(share(n)), n >> low << low);
+        }
+        assert!(share(65_536) < 1 << RECORD_SHARE_BITS);
+        let all = u32::MAX >> 1;
+        assert!(Record::of(all).follows && !Record::of(all ^ RECORD_FOLLOWS).follows);
+        assert!(Record::of(all).write && !Record::of(all ^ RECORD_WRITE).write);
+        assert_eq!(Record::of(all).stack, (1 << RECORD_STACK_BITS) - 1);
+    }
+}

@@ -1,0 +1,93 @@
+//! The sampled allocations of one process that were not freed yet.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use rustc_hash::FxHashMap;
+
+use crate::probe::event::SampledAllocation;
+use crate::profile::Estimate;
+use crate::sys::ids::{Addr, StackId};
+
+/// A sampled allocation that was not freed yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LiveSample {
+    /// The stack that made it.
+    pub stack: StackId,
+    /// The bytes that the program asked for; at least 1.
+    pub size: u64,
+    /// The bytes for which it stands; at least 1.
+    pub weight: u64,
+    /// When it was made, in ns of `CLOCK_MONOTONIC`.
+    pub at: u64,
+    /// The thread that made it, by its id in the initial pid namespace.
+    pub thread: u32,
+}
+
+impl LiveSample {
+    /// The sample, with figures that can be true: they come from the process.
+    pub(super) fn new(seen: &SampledAllocation) -> LiveSample {
+        let size = seen.size.max(1);
+        LiveSample {
+            stack: seen.stack,
+            size,
+            weight: if seen.weight == 0 { size } else { seen.weight },
+            at: seen.at,
+            thread: seen.thread,
+        }
+    }
+
+    /// What it stands for.
+    pub fn estimate(&self) -> Estimate {
+        Estimate::of(self.size, self.weight)
+    }
+}
+
+/// The live samples of a process, by address. A forked child shares them with its parent until one of the two changes.
+#[derive(Clone, Debug, Default)]
+pub struct Live(Arc<FxHashMap<Addr, LiveSample>>);
+
+impl Live {
+    /// Adds a sample. Returns the one that was at its address.
+    pub(super) fn insert(&mut self, at: Addr, sample: LiveSample) -> Option<LiveSample> {
+        Arc::make_mut(&mut self.0).insert(at, sample)
+    }
+
+    /// Removes a sample.
+    pub(super) fn remove(&mut self, at: Addr) -> Option<LiveSample> {
+        // (Making a map that is shared one's own copies it.)
+        if !self.0.contains_key(&at) {
+            return None;
+        }
+        Arc::make_mut(&mut self.0).remove(&at)
+    }
+
+    /// Their number.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// All of them, in no order.
+    pub fn iter(&self) -> impl Iterator<Item = (Addr, LiveSample)> {
+        self.0.iter().map(|(at, sample)| (*at, *sample))
+    }
+
+    /// Their stacks, with repetitions.
+    pub(super) fn stacks(&self) -> impl Iterator<Item = StackId> {
+        self.0.values().map(|sample| sample.stack)
+    }
+
+    /// What they stand for, by stack.
+    pub(super) fn by_stack(&self) -> HashMap<StackId, Estimate> {
+        let mut sums: HashMap<StackId, Estimate> = HashMap::new();
+        for sample in self.0.values() {
+            *sums.entry(sample.stack).or_default() += sample.estimate();
+        }
+        sums
+    }
+}

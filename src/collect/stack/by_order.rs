@@ -1,0 +1,152 @@
+//! Functions of an interpreter whose evaluators are known by their order only: CPython 3.8 and 3.9.
+//!
+//! Usually there are as many of both. If there are more evaluators, the innermost ones are just starting or ending, or run
+//! another interpreter's functions; but with greenlets, whose C stacks begin somewhere on others, the outermost ones are
+//! another greenlet's.
+
+use crate::code::modules::ModuleTable;
+use crate::profile::{Frame, Outcome};
+
+/// Part of a stack's files that switch C stacks: greenlet's. Evaluators behind such a frame may be another greenlet's.
+const SWITCHES_STACKS: &str = "greenlet";
+
+/// A part of a stack as it arrives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Part {
+    /// A frame.
+    Frame(Frame),
+    /// The next frame is an evaluator's, which runs one function.
+    Evaluator,
+}
+
+/// The frames of a stack, each function before the frame of its evaluator; and how many functions, or evaluators, have no
+/// place if these are left out. `left_out` says that the last function stands for many.
+pub(super) fn merge(
+    parts: &[Part],
+    outcome: Outcome,
+    left_out: bool,
+    modules: &ModuleTable,
+) -> (Vec<Frame>, u32) {
+    let switches = |frame: Frame| {
+        let path = modules.path(frame);
+        path.is_some_and(|path| path.to_string_lossy().contains(SWITCHES_STACKS))
+    };
+    let cut = left_out || matches!(outcome, Outcome::Partial(_));
+    put_together(parts, cut, outcome, |f| modules.is_interpreted(f), switches)
+}
+
+fn put_together(
+    parts: &[Part],
+    cut: bool,
+    outcome: Outcome,
+    is_interpreted: impl Fn(Frame) -> bool,
+    switches: impl Fn(Frame) -> bool,
+) -> (Vec<Frame>, u32) {
+    let frame = |part: &Part| match part {
+        Part::Frame(frame) => Some(*frame),
+        Part::Evaluator => None,
+    };
+    let count = |parts: &[Part]| parts.iter().filter(|p| **p == Part::Evaluator).count();
+    let evaluators = count(parts);
+    if evaluators == 0 {
+        return (parts.iter().filter_map(frame).collect(), 0);
+    }
+    let is_native = |p: &Part| frame(p).is_none_or(|f| !is_interpreted(f));
+    let end = parts.iter().rposition(is_native).map_or(0, |at| at + 1);
+    let (native, functions) = parts.split_at(end);
+    let without_functions = || {
+        let all = native.iter().filter_map(frame).collect();
+        (all, evaluators.abs_diff(functions.len()) as u32)
+    };
+    // Evaluators without a function, innermost first: one that is just starting or ending, or another interpreter's.
+    let starting = match evaluators.checked_sub(functions.len()) {
+        _ if cut => 0,
+        Some(0) => 0,
+        // The walk was misled, see ended(): the others are not on it.
+        None if outcome == Outcome::Assisted => 0,
+        Some(more) => match native.iter().position(|p| frame(p).is_some_and(&switches)) {
+            None => more,
+            Some(at) if count(&native[..at]) == functions.len() => 0,
+            Some(_) => return without_functions(),
+        },
+        None => return without_functions(),
+    };
+    let mut functions = functions.iter().filter_map(frame);
+    let mut evaluators = 0;
+    let mut merged = Vec::with_capacity(parts.len());
+    for part in native {
+        match part {
+            Part::Frame(frame) => merged.push(*frame),
+            Part::Evaluator => {
+                evaluators += 1;
+                if evaluators > starting {
+                    merged.extend(functions.next());
+                }
+            }
+        }
+    }
+    merged.extend(functions);
+    (merged, 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::profile::{FrameKind, ModuleId, PartialReason};
+
+    const NATIVE: u16 = 0;
+    const SWITCH: u16 = 1;
+    const SOURCE: u16 = 2;
+    const CUT: Outcome = Outcome::Partial(PartialReason::NoTable);
+
+    /// `e`: an evaluator, numbered from the innermost one on; `g`: greenlet's code; digits: functions.
+    fn merged(stack: &str, outcome: Outcome, left_out: bool) -> (String, u32) {
+        let mut parts = Vec::new();
+        for c in stack.chars() {
+            let module = match c {
+                'e' => {
+                    parts.push(Part::Evaluator);
+                    NATIVE
+                }
+                'g' => SWITCH,
+                _ => SOURCE,
+            };
+            parts.push(Part::Frame(Frame::code(ModuleId(module), c.into())));
+        }
+        let of = |frame: Frame, module| matches!(frame.kind(), FrameKind::Code(id, _) if id == ModuleId(module));
+        let cut = left_out || matches!(outcome, Outcome::Partial(_));
+        let source = |f| of(f, SOURCE);
+        let (frames, unmerged) = put_together(&parts, cut, outcome, source, |f| of(f, SWITCH));
+        let text = frames.iter().map(|frame| match frame.kind() {
+            FrameKind::Code(_, c) => char::from_u32(c as u32).unwrap(),
+            FrameKind::Unmapped(_) => '?',
+        });
+        (text.collect(), unmerged)
+    }
+
+    #[test]
+    fn each_evaluator_runs_one_function() {
+        for (stack, outcome, left_out, wanted, unmerged) in [
+            ("ee12", Outcome::Complete, false, "1e2e", 0),
+            // The innermost one is starting.
+            ("eee12", Outcome::Complete, false, "e1e2e", 0),
+            // Two greenlets: the outer evaluators are another one's.
+            ("eegee12", Outcome::Complete, false, "1e2egee", 0),
+            // The greenlet's innermost evaluator may be starting: nothing says which are whose.
+            ("eeegee12", Outcome::Complete, false, "eeegee", 3),
+            ("ee123", Outcome::Complete, false, "ee", 1),
+            // The native walk was cut off, or misled.
+            ("ee1234", CUT, false, "1e2e34", 0),
+            ("ee1234", Outcome::Assisted, false, "1e2e34", 0),
+            // The last function stands for many.
+            ("eeeee12+", Outcome::Complete, true, "1e2e+eee", 0),
+            ("g", Outcome::Complete, false, "g", 0),
+        ] {
+            assert_eq!(
+                merged(stack, outcome, left_out),
+                (wanted.into(), unmerged),
+                "{stack}"
+            );
+        }
+    }
+}

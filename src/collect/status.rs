@@ -1,0 +1,40 @@
+//! What is known of the target without a scan, and why there is no report.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::profile::Profile;
+use crate::sys::ids::Pid;
+
+/// Why there is no report.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ProviderError {
+    /// The target has not started yet.
+    #[error("the target has not started yet")]
+    NoTarget,
+    /// The report could not be made, with the reason.
+    #[error("{0}")]
+    Failed(String),
+}
+
+/// What is known without a scan.
+#[derive(Clone, Debug, Default)]
+pub struct Status {
+    /// The followed processes; empty if they have ended.
+    pub pids: Vec<Pid>,
+    /// The newest scan.
+    pub last: Option<LastScan>,
+}
+
+/// The newest scan.
+#[derive(Clone, Debug)]
+pub struct LastScan {
+    /// Number of its report.
+    pub sequence: u64,
+    /// What it found.
+    pub profile: Arc<Profile>,
+    /// How long it took.
+    pub took: Duration,
+    /// Whether no hook has seen a change of the target's memory since.
+    pub current: bool,
+}

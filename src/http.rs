@@ -1,0 +1,10 @@
+//! The server, the API and the page.
+
+pub mod api;
+pub mod exporters;
+mod offline;
+pub(crate) mod series;
+pub mod server;
+pub mod web;
+
+pub(crate) use offline::write_heap_html;

@@ -1,0 +1,336 @@
+//! `/v2/allocations`: the sampled allocations that are kept, in groups, with averages and their course over time.
+
+use std::cmp::Ordering;
+use std::sync::Arc;
+
+use serde::Serialize;
+
+use super::common::millis;
+use super::functions::{Name, Page, PageReply, Sorting};
+use super::query::{Query, bad};
+use super::request::RequestContext;
+use super::{Api, ApiError, Ask, BoxFuture, Reply, Request};
+use crate::profile::Estimate;
+use crate::profile::allocations::{
+    Average, Course, Filter, Group, GroupBy, Groups, Key, MarkTime, NamedAllocations,
+};
+use crate::profile::tree::Label;
+use crate::sys::ids::Pid;
+
+/// Parameters of `/v2/allocations`.
+pub(super) const PARAMETERS: &[&str] = &[
+    "by", "sort", "order", "filter", "pid", "offset", "limit", "parts",
+];
+
+/// Default and maximum number of parts of the time that rows have figures for.
+const PARTS: u64 = 32;
+const MOST_PARTS: u64 = 120;
+/// Maximum number of rows.
+const MOST_ROWS: u64 = 500;
+/// Maximum number of frames of a row that is a stack.
+const MOST_FRAMES: usize = 64;
+
+#[derive(Clone, Copy, Debug)]
+enum By {
+    Allocated,
+    Objects,
+    Live,
+    Temporary,
+    Size,
+    Lifetime,
+    Age,
+    Key,
+}
+
+#[derive(Clone, Debug)]
+struct AllocationsRequest {
+    by: GroupBy,
+    name: &'static str,
+    sorting: Sorting<By>,
+    filter: Option<Filter>,
+    pid: Option<Pid>,
+    page: Page,
+    parts: usize,
+}
+
+/// `/v2/allocations`.
+pub(super) fn read(asked: &RequestContext<'_>) -> Result<Request, ApiError> {
+    Ok(Arc::new(AllocationsRequest::read(&asked.query)?))
+}
+
+impl AllocationsRequest {
+    fn read(query: &Query) -> Result<AllocationsRequest, ApiError> {
+        let groups = [
+            ("function", GroupBy::Function),
+            ("stack", GroupBy::Stack),
+            ("thread", GroupBy::Thread),
+            ("size", GroupBy::Size),
+            ("lifetime", GroupBy::Lifetime),
+        ];
+        let words = [
+            ("allocated", By::Allocated, false),
+            ("objects", By::Objects, false),
+            ("live", By::Live, false),
+            ("temporary", By::Temporary, false),
+            ("size", By::Size, false),
+            ("lifetime", By::Lifetime, false),
+            ("age", By::Age, false),
+            ("key", By::Key, true),
+        ];
+        let named = query.word("by", groups.map(|group| (group.0, group)))?;
+        let (name, by) = named.unwrap_or(groups[0]);
+        let filter = query.text("filter").filter(|text| !text.is_empty());
+        let pid = query.number("pid", "", i32::MAX as u64)?;
+        let parts = query.number("parts", "", MOST_PARTS)?;
+        Ok(AllocationsRequest {
+            by,
+            name,
+            sorting: Sorting::read(query, words)?,
+            filter: filter
+                .map(Filter::parse)
+                .transpose()
+                .map_err(|e| bad(e.to_string()))?,
+            pid: pid.map(|pid| Pid(pid as u32)),
+            page: Page::read_at_most(query, MOST_ROWS)?,
+            parts: parts.unwrap_or(PARTS).max(1) as usize,
+        })
+    }
+
+    /// The reply. Takes a while: for a blocking thread.
+    fn reply(&self, named: &NamedAllocations, marks: &[MarkTime]) -> Result<Reply, ApiError> {
+        let chosen = match &self.filter {
+            Some(filter) => filter
+                .indices(named, self.pid, marks)
+                .map_err(|e| bad(e.to_string()))?,
+            None => named.of_process(self.pid),
+        };
+        let groups = Groups::new(named, &chosen, self.by);
+        let order = self.order(&groups);
+        let shown = self.page.part(&order);
+        let (course, courses) = groups.courses(shown, self.parts);
+        let rows = shown.iter().zip(&courses).map(|(&at, course)| Row {
+            key: KeyReply::from(&groups.keys[at]),
+            figures: Figures::new(&groups.groups[at], course),
+        });
+        let all = &*named.allocations;
+        let seconds = |ns: u64| ns as f64 / 1e9;
+        Reply::json(&AllocationsReply {
+            report: named.report.sequence,
+            taken: millis(named.report.profile.taken),
+            by: self.name,
+            sort: self.sorting.name,
+            order: self.sorting.order(),
+            seconds: seconds(all.now_ns),
+            parts: self.parts,
+            temporary: seconds(all.temporary_ns),
+            missing: all.missing,
+            missing_until: all.missing_until_ns.map(seconds),
+            without_stack: all.without_stack,
+            total: Figures::new(&groups.total, &course),
+            page: self.page.about(order.len()),
+            rows: rows.collect(),
+        })
+    }
+
+    /// The indices of the groups, in the order that was asked for.
+    fn order(&self, groups: &Groups<'_>) -> Vec<usize> {
+        let mut order: Vec<usize> = (0..groups.keys.len()).collect();
+        let average = |average: Option<Average>| average.map_or(-1.0, |a| a.value);
+        let figure = |group: &Group| match self.sorting.by {
+            By::Allocated => group.all.space,
+            By::Objects => group.all.objects,
+            By::Live => group.live.space,
+            By::Temporary => group.temporary.space,
+            By::Size => average(group.average_size()),
+            By::Lifetime => average(group.average_lifetime()),
+            By::Age => average(group.average_age()),
+            By::Key => 0.0,
+        };
+        let keys = |a: usize, b: usize| compare(&groups.keys[a], &groups.keys[b]);
+        order.sort_by(|&a, &b| {
+            let ascending = match self.sorting.by {
+                By::Key => keys(a, b),
+                _ => figure(&groups.groups[a]).total_cmp(&figure(&groups.groups[b])),
+            };
+            self.sorting.turned(ascending).then_with(|| keys(a, b))
+        });
+        order
+    }
+}
+
+/// The order of keys; live allocations come after all lifetimes.
+fn compare(a: &Key<'_>, b: &Key<'_>) -> Ordering {
+    match (a, b) {
+        (Key::Function(a), Key::Function(b)) => a.cmp(b),
+        (Key::Stack(a), Key::Stack(b)) => a.cmp(b),
+        (Key::Thread(a), Key::Thread(b)) => a.cmp(b),
+        (Key::Size(a), Key::Size(b)) => a.cmp(b),
+        (Key::Lifetime(a), Key::Lifetime(b)) => {
+            let last = |of: &Option<u64>| of.unwrap_or(u64::MAX);
+            last(a).cmp(&last(b))
+        }
+        // All keys of a reply are of one sort.
+        _ => Ordering::Equal,
+    }
+}
+
+impl Ask for AllocationsRequest {
+    fn answer<'a>(&'a self, api: &'a Api) -> BoxFuture<'a, Result<Reply, ApiError>> {
+        Box::pin(async move {
+            let _turn = api.filtering.turn().await?;
+            let named = api.allocations_with(self.pid).await?;
+            let (asked, marks) = (self.clone(), api.mark_times());
+            let made = tokio::task::spawn_blocking(move || asked.reply(&named, &marks)).await;
+            made.map_err(|e| ApiError::Failed(e.to_string()))?
+        })
+    }
+}
+
+/// Times are in seconds; those within the recording count from its first sample.
+#[derive(Serialize)]
+struct AllocationsReply<'a> {
+    report: u64,
+    taken: u64,
+    by: &'static str,
+    sort: &'static str,
+    order: &'static str,
+    seconds: f64,
+    parts: usize,
+    temporary: f64,
+    missing: u64,
+    missing_until: Option<f64>,
+    without_stack: u64,
+    total: Figures,
+    #[serde(flatten)]
+    page: PageReply,
+    rows: Vec<Row<'a>>,
+}
+
+#[derive(Serialize)]
+struct Row<'a> {
+    #[serde(flatten)]
+    key: KeyReply<'a>,
+    #[serde(flatten)]
+    figures: Figures,
+}
+
+#[derive(Serialize)]
+#[serde(untagged)]
+enum KeyReply<'a> {
+    Function(Name<'a>),
+    /// A frame without a known function.
+    Frame {
+        frame: String,
+    },
+    Stack {
+        frames: Vec<String>,
+        frames_left_out: usize,
+    },
+    Thread {
+        thread: u32,
+    },
+    Size {
+        size_from: u64,
+        size_to: u64,
+    },
+    Lifetime {
+        lifetime_from: f64,
+        lifetime_to: f64,
+    },
+    Live {
+        live_now: bool,
+    },
+}
+
+impl<'a> From<&Key<'a>> for KeyReply<'a> {
+    fn from(key: &Key<'a>) -> KeyReply<'a> {
+        let seconds = |ns: u64| ns as f64 / 1e9;
+        match key {
+            Key::Function(Label::Code(code)) => KeyReply::Function(code.into()),
+            Key::Function(other) => KeyReply::Frame {
+                frame: other.to_string(),
+            },
+            Key::Stack(labels) => KeyReply::Stack {
+                frames: labels
+                    .iter()
+                    .take(MOST_FRAMES)
+                    .map(Label::to_string)
+                    .collect(),
+                frames_left_out: labels.len().saturating_sub(MOST_FRAMES),
+            },
+            Key::Thread(thread) => KeyReply::Thread { thread: *thread },
+            Key::Size(from) => KeyReply::Size {
+                size_from: *from,
+                size_to: from.saturating_mul(2),
+            },
+            Key::Lifetime(Some(from)) => KeyReply::Lifetime {
+                lifetime_from: seconds(*from),
+                lifetime_to: seconds(from.saturating_mul(10).max(1_000)),
+            },
+            Key::Lifetime(None) => KeyReply::Live { live_now: true },
+        }
+    }
+}
+
+/// Bytes, numbers of allocations and seconds, each with its standard error where it is an estimate.
+#[derive(Serialize)]
+struct Figures {
+    samples: u64,
+    alloc_space: u64,
+    alloc_space_error: u64,
+    alloc_objects: u64,
+    alloc_objects_error: u64,
+    inuse_space: u64,
+    inuse_space_error: u64,
+    inuse_objects: u64,
+    inuse_objects_error: u64,
+    temporary_space: u64,
+    temporary_space_error: u64,
+    temporary_objects: u64,
+    temporary_objects_error: u64,
+    average_size: Option<f64>,
+    average_size_error: Option<f64>,
+    average_lifetime: Option<f64>,
+    average_lifetime_error: Option<f64>,
+    average_age: Option<f64>,
+    average_age_error: Option<f64>,
+    allocated: Vec<u64>,
+    live: Vec<u64>,
+}
+
+impl Figures {
+    fn new(group: &Group, course: &Course) -> Figures {
+        let whole = |figure: f64| figure.max(0.0).round() as u64;
+        let error = |variance: f64| whole(variance.max(0.0).sqrt());
+        let space = |of: &Estimate| (whole(of.space), error(of.space_variance));
+        let objects = |of: &Estimate| (whole(of.objects), error(of.objects_variance));
+        let (all, live, temporary) = (&group.all, &group.live, &group.temporary);
+        let size = group.average_size();
+        let (lifetime, age) = (group.average_lifetime(), group.average_age());
+        let value = |of: Option<Average>, unit: f64| of.map(|a| a.value / unit);
+        let spread = |of: Option<Average>, unit: f64| of.map(|a| a.error / unit);
+        Figures {
+            samples: group.samples,
+            alloc_space: space(all).0,
+            alloc_space_error: space(all).1,
+            alloc_objects: objects(all).0,
+            alloc_objects_error: objects(all).1,
+            inuse_space: space(live).0,
+            inuse_space_error: space(live).1,
+            inuse_objects: objects(live).0,
+            inuse_objects_error: objects(live).1,
+            temporary_space: space(temporary).0,
+            temporary_space_error: space(temporary).1,
+            temporary_objects: objects(temporary).0,
+            temporary_objects_error: objects(temporary).1,
+            average_size: value(size, 1.0),
+            average_size_error: spread(size, 1.0),
+            average_lifetime: value(lifetime, 1e9),
+            average_lifetime_error: spread(lifetime, 1e9),
+            average_age: value(age, 1e9),
+            average_age_error: spread(age, 1e9),
+            allocated: course.allocated.iter().copied().map(whole).collect(),
+            live: course.live.iter().copied().map(whole).collect(),
+        }
+    }
+}

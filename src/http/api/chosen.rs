@@ -1,0 +1,100 @@
+//! Views of the sampled allocations that a filter chooses.
+//!
+//! Which ones it chooses depends on the moment of the request. So these replies are not shared, and built one at a time.
+
+use std::sync::Arc;
+
+use super::query::{Query, bad};
+use super::reply_builder::Shown;
+use super::shape::kind;
+use super::view::{Part, View, no_process};
+use super::{Api, ApiError, BoxFuture, Reply};
+use crate::profile::allocations::{Filter, NamedAllocations};
+use crate::profile::measure::HEAP;
+use crate::sys::ids::Pid;
+
+/// The parameter `filter`.
+///
+/// # Errors
+/// It is no filter, or stands beside a mark or a kind that has no sampled allocations.
+pub(super) fn filter(query: &Query) -> Result<Option<Filter>, ApiError> {
+    let Some(text) = query.text("filter").filter(|text| !text.is_empty()) else {
+        return Ok(None);
+    };
+    let filter = Filter::parse(text).map_err(|e| bad(e.to_string()))?;
+    if query.text("mark").is_some() {
+        return Err(bad(
+            "parameters filter and mark exclude each other: a mark has no single allocations"
+                .to_owned(),
+        ));
+    }
+    if kind(query)?.measure().name != HEAP.name {
+        let kinds = HEAP.columns.iter().map(|column| column.name);
+        return Err(bad(format!(
+            "parameter filter needs a kind of the sampled heap: {}",
+            kinds.collect::<Vec<_>>().join(", ")
+        )));
+    }
+    Ok(Some(filter))
+}
+
+impl Api {
+    /// The sampled allocations that are kept now.
+    ///
+    /// # Errors
+    /// Allocations are not sampled, or there is no such process.
+    pub(super) async fn allocations_with(
+        &self,
+        pid: Option<Pid>,
+    ) -> Result<NamedAllocations, ApiError> {
+        let named = self.provider().allocations().await?;
+        let pids = &named.report.profile.target.pids;
+        match pid.filter(|pid| !pids.contains(pid)) {
+            Some(pid) => Err(no_process(pid)),
+            None => Ok(named),
+        }
+    }
+}
+
+/// Sampled allocations to show.
+pub(super) struct Chosen {
+    pub(super) filter: Filter,
+    /// Those of one process; `None` for all of them.
+    pub(super) pid: Option<Pid>,
+    /// Which frames are shown.
+    pub(super) part: Part,
+}
+
+impl Chosen {
+    /// The same with all frames, as recorded.
+    pub(super) fn recorded(self) -> Chosen {
+        Chosen {
+            part: self.part.recorded(),
+            ..self
+        }
+    }
+
+    /// Replies with a view of them.
+    ///
+    /// # Errors
+    /// Allocations are not sampled, there is no such process, or the filter cannot be evaluated.
+    pub(super) async fn show(self, api: &Api, view: Arc<dyn View>) -> Result<Reply, ApiError> {
+        let _turn = api.filtering.turn().await?;
+        let Chosen { filter, pid, part } = self;
+        let named = api.allocations_with(pid).await?;
+        let marks = api.mark_times();
+        let choose = move || filter.choose(&named, pid, &marks);
+        let chosen = tokio::task::spawn_blocking(choose).await;
+        let chosen = chosen.map_err(|e| ApiError::Failed(e.to_string()))?;
+        let report = Arc::new(chosen.map_err(|e| bad(e.to_string()))?);
+        let again = || -> BoxFuture<'_, _> { Box::pin(async { Ok(Arc::clone(&report)) }) };
+        let shown = Shown {
+            sequence: report.sequence,
+            report: Arc::downgrade(&report),
+            again: &again,
+        };
+        let (view, content_type) = (part.in_view(Arc::clone(&view)), view.content_type());
+        let made = api.reply_builder.make(shown, view, api.provider()).await?;
+        Ok(Reply::made(content_type, made))
+    }
+}

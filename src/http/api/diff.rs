@@ -1,0 +1,325 @@
+//! `/v2/diff`: the difference between two states, by stack or by function.
+
+use std::fmt;
+use std::sync::Arc;
+
+use serde::Serialize;
+
+use super::common::{counted, millis};
+use super::functions::{FunctionsParams, Name, PageReply};
+use super::marks::{Mark, NOW};
+use super::query::bad;
+use super::reply::internal;
+use super::request::RequestContext;
+use super::room::Out;
+use super::shape::Shape;
+use super::tree::{Drawn, Errors, Places};
+use super::view::{ReportSelector, View};
+use super::{Api, ApiError, Ask, BoxFuture, Reply, Request};
+use crate::profile::tree::{Paths, Table, TableRow};
+use crate::profile::{Kind, Report};
+
+/// Parameters of `/v2/diff`.
+pub(super) const PARAMETERS: &[&str] = &[
+    "from",
+    "to",
+    "by",
+    "kind",
+    "inlined",
+    "frames",
+    "search",
+    "direction",
+    "merge",
+    "threshold",
+    "max_nodes",
+    "sort",
+    "order",
+    "offset",
+    "limit",
+    "pid",
+    "cgroup",
+];
+
+/// Parameters of trees only, and of tables of functions only.
+const OF_TREES: &[&str] = &["direction", "merge", "threshold", "max_nodes"];
+const OF_TABLES: &[&str] = &["sort", "order", "offset", "limit"];
+
+#[derive(Clone, Debug)]
+enum By {
+    Stack(Shape),
+    Function(FunctionsParams),
+}
+
+impl By {
+    fn kind(&self) -> Kind {
+        match self {
+            By::Stack(shape) => shape.reading.kind,
+            By::Function(wanted) => wanted.kind,
+        }
+    }
+
+    /// Whether inlined functions are separate frames.
+    fn inlined(&self) -> bool {
+        match self {
+            By::Stack(shape) => shape.reading.naming.inlined,
+            By::Function(wanted) => wanted.inlined,
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Diff {
+    from: String,
+    to: String,
+    which: ReportSelector,
+    by: By,
+}
+
+/// `/v2/diff`.
+pub(super) fn read(asked: &RequestContext<'_>) -> Result<Request, ApiError> {
+    let query = &asked.query;
+    let by_function = query.word("by", [("stack", false), ("function", true)])?;
+    let (by, foreign) = match by_function {
+        Some(true) => (By::Function(FunctionsParams::read(query)?), OF_TREES),
+        _ => (By::Stack(Shape::read(query)?), OF_TABLES),
+    };
+    if let Some(name) = foreign.iter().find(|name| query.text(name).is_some()) {
+        let other = match by {
+            By::Function(_) => "stack",
+            By::Stack(_) => "function",
+        };
+        return Err(bad(format!(
+            "parameter {name} is valid only with by={other}"
+        )));
+    }
+    let from = query.text("from").ok_or_else(|| {
+        bad("parameter from is missing: give the id of a mark; /v2/marks lists them".to_owned())
+    })?;
+    Ok(Arc::new(Diff {
+        from: from.to_owned(),
+        to: query.text("to").unwrap_or(NOW).to_owned(),
+        which: ReportSelector::read(query)?,
+        by,
+    }))
+}
+
+impl Ask for Diff {
+    fn answer<'a>(&'a self, api: &'a Api) -> BoxFuture<'a, Result<Reply, ApiError>> {
+        Box::pin(async {
+            let from = api.marks.get(&self.from)?;
+            let to = api.marks.get_or_now(&self.to)?;
+            let report = api.state(to.as_ref()).await?;
+            let view = Between {
+                from,
+                to: to.clone(),
+                by: self.by.clone(),
+                which: self.which.clone(),
+            };
+            let again = api.state_again(to);
+            let view = self.which.shown().in_view(Arc::new(view));
+            api.show(report, &again, view).await
+        })
+    }
+}
+
+/// A difference between a mark and the report that is shown.
+#[derive(Clone)]
+struct Between {
+    from: Mark,
+    /// The mark whose report is shown; `None` for the newest report.
+    to: Option<Mark>,
+    by: By,
+    which: ReportSelector,
+}
+
+/// Equal `Debug` forms mean equal differences: marks never change.
+impl fmt::Debug for Between {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let to = self.to.as_ref().map(|mark| mark.id);
+        write!(f, "Between {} {to:?} {:?}", self.from.id, self.by)
+    }
+}
+
+/// A side of a difference.
+#[derive(Serialize)]
+struct Side {
+    id: String,
+    name: Option<String>,
+    report: u64,
+    taken: u64,
+    total: u64,
+}
+
+#[derive(Serialize)]
+struct Sides<T> {
+    from: T,
+    to: T,
+}
+
+impl<T: Copy> From<&[T; 2]> for Sides<T> {
+    fn from(pair: &[T; 2]) -> Sides<T> {
+        let [from, to] = *pair;
+        Sides { from, to }
+    }
+}
+
+#[derive(Serialize)]
+struct TreeHead {
+    by: &'static str,
+    #[serde(flatten)]
+    sides: Sides<Side>,
+    matched: Option<Sides<u64>>,
+}
+
+#[derive(Serialize)]
+struct Nodes {
+    #[serde(flatten)]
+    at: Places,
+    from: Vec<u64>,
+    to: Vec<u64>,
+    self_from: Vec<u64>,
+    self_to: Vec<u64>,
+    #[serde(flatten)]
+    errors: Errors,
+}
+
+#[derive(Serialize)]
+struct Row<'a> {
+    #[serde(flatten)]
+    name: Name<'a>,
+    self_from: u64,
+    self_to: u64,
+    #[serde(rename = "self")]
+    own: i128,
+    total_from: u64,
+    total_to: u64,
+    total: i128,
+    self_error: u64,
+    total_error: u64,
+}
+
+#[derive(Serialize)]
+struct FunctionsReply<'a> {
+    by: &'static str,
+    report: super::common::ReportInfo,
+    kind: &'static str,
+    sort: &'static str,
+    order: &'static str,
+    inlined: bool,
+    #[serde(flatten)]
+    sides: Sides<Side>,
+    not_observed: Sides<u64>,
+    no_stack: Sides<u64>,
+    unmapped: Sides<u64>,
+    #[serde(flatten)]
+    page: PageReply,
+    rows: Vec<Row<'a>>,
+}
+
+impl View for Between {
+    fn needs_lines(&self) -> bool {
+        self.by.inlined()
+    }
+
+    fn baseline(&self) -> Option<Arc<Report>> {
+        Some(Arc::clone(&self.from.report))
+    }
+
+    fn compared_with(&self, baseline: Arc<Report>) -> Option<Arc<dyn View>> {
+        let mut view = self.clone();
+        view.from.report = baseline;
+        Some(Arc::new(view))
+    }
+
+    fn write(&self, report: &Report, out: &mut Out) -> Result<(), ApiError> {
+        counted(self.by.kind(), &report.profile)?;
+        match &self.by {
+            By::Stack(shape) => self.write_tree(shape, report, out),
+            By::Function(wanted) => self.write_table(wanted, report, out),
+        }
+    }
+}
+
+impl Between {
+    fn sides(&self, report: &Report, [from, to]: [u64; 2]) -> Sides<Side> {
+        let side = |mark: Option<&Mark>, report: &Report, total| Side {
+            id: mark.map_or_else(|| NOW.to_owned(), |mark| mark.id.to_string()),
+            name: mark.and_then(|mark| mark.name.clone()),
+            report: report.sequence,
+            taken: millis(report.profile.taken),
+            total,
+        };
+        Sides {
+            from: side(Some(&self.from), &self.from.report, from),
+            to: side(self.to.as_ref(), report, to),
+        }
+    }
+
+    fn write_tree(&self, shape: &Shape, report: &Report, out: &mut Out) -> Result<(), ApiError> {
+        let from = &*self.which.shown().of(&self.from.report)?;
+        let mut paths = Paths::new([from.side(), report.side()], shape.reading);
+        let uncertainties = [&*from.profile.uncertainties, &*report.profile.uncertainties];
+        let mut drawn = Drawn::new(&mut paths, shape, &uncertainties);
+        let head = TreeHead {
+            by: "stack",
+            sides: self.sides(report, drawn.rows[0].total),
+            matched: drawn.matched.as_ref().map(Sides::from),
+        };
+        let column =
+            |of: fn(&crate::profile::tree::Row<2>) -> u64| drawn.rows.iter().map(of).collect();
+        let nodes = Nodes {
+            at: drawn.places(),
+            from: column(|row| row.total[0]),
+            to: column(|row| row.total[1]),
+            self_from: column(|row| row.own[0]),
+            self_to: column(|row| row.own[1]),
+            errors: drawn.errors(),
+        };
+        let reply = drawn.reply(report.into(), shape, head, nodes);
+        serde_json::to_writer(out, &reply).map_err(internal)
+    }
+
+    fn write_table(
+        &self,
+        wanted: &FunctionsParams,
+        report: &Report,
+        out: &mut Out,
+    ) -> Result<(), ApiError> {
+        let from = &*self.which.shown().of(&self.from.report)?;
+        let sides = [from.side(), report.side()];
+        let table = Table::new(sides, wanted.kind, wanted.inlined);
+        let rows = wanted.rows(&table, |[from, to]| from.abs_diff(*to));
+        let reply = FunctionsReply {
+            by: "function",
+            report: report.into(),
+            kind: wanted.kind.name(),
+            sort: wanted.sorting.name,
+            order: wanted.sorting.order(),
+            inlined: wanted.inlined,
+            sides: self.sides(report, table.total),
+            not_observed: (&table.not_observed()).into(),
+            no_stack: (&table.no_stack()).into(),
+            unmapped: (&table.unmapped()).into(),
+            page: wanted.page.about(rows.len()),
+            rows: wanted.page.of(&rows),
+        };
+        serde_json::to_writer(out, &reply).map_err(internal)
+    }
+}
+
+impl<'a> From<&TableRow<'a, 2>> for Row<'a> {
+    fn from(row: &TableRow<'a, 2>) -> Row<'a> {
+        let difference = |[from, to]: [u64; 2]| i128::from(to) - i128::from(from);
+        Row {
+            name: (&row.code).into(),
+            self_from: row.own[0],
+            self_to: row.own[1],
+            own: difference(row.own),
+            total_from: row.total[0],
+            total_to: row.total[1],
+            total: difference(row.total),
+            self_error: row.errors[0],
+            total_error: row.errors[1],
+        }
+    }
+}

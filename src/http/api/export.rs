@@ -1,0 +1,239 @@
+//! `/v2/export/{format}` and `/v2/exports`: a report in any export format.
+
+use std::fmt;
+use std::sync::Arc;
+
+use serde::Serialize;
+
+use super::common::counted;
+use super::marks::NOW;
+use super::query::{bad, quoted};
+use super::reply::internal;
+use super::request::RequestContext;
+use super::room::Out;
+use super::shape::{direction, kind};
+use super::view::{ReportSelector, View, frames};
+use super::{Api, ApiError, Ask, BoxFuture, Reply, Request};
+use crate::export::{ExportOptions, Exporter, write};
+use crate::http::exporters::{EXPORTERS, by_name, names};
+use crate::profile::Report;
+
+/// Parameters of `/v2/export/{format}`.
+pub(super) const PARAMETERS: &[&str] = &[
+    "direction",
+    "kind",
+    "threshold",
+    "from",
+    "to",
+    "pid",
+    "cgroup",
+    "frames",
+    "filter",
+];
+
+/// The format of `/debug/pprof/heap`.
+const PPROF: &str = "pprof";
+
+/// `/v2/export/{format}`.
+pub(super) fn read(asked: &RequestContext<'_>) -> Result<Request, ApiError> {
+    let format = by_name(asked.name).ok_or_else(|| {
+        let known = names().collect::<Vec<_>>().join(", ");
+        let name = quoted(asked.name);
+        ApiError::NotFound(Some(format!("unknown format {name}: use one of {known}")))
+    })?;
+    let query = &asked.query;
+    let options = ExportOptions {
+        direction: direction(query)?,
+        kind: kind(query)?,
+        threshold: query.number("threshold", " of bytes", u64::MAX)?,
+        frames: frames(query)?,
+        baseline: None,
+    };
+    options.check(format).map_err(|e| bad(e.to_string()))?;
+    Ok(Arc::new(Export {
+        format,
+        options,
+        from: query.text("from").map(str::to_owned),
+        to: query.text("to").unwrap_or(NOW).to_owned(),
+        which: ReportSelector::read(query)?,
+        local: asked.local,
+    }))
+}
+
+/// `/debug/pprof/heap`: the usual path for pprof tools.
+pub(super) fn pprof(asked: &RequestContext<'_>) -> Result<Request, ApiError> {
+    Ok(Arc::new(Export {
+        format: by_name(PPROF).ok_or(ApiError::NotFound(None))?,
+        options: ExportOptions::default(),
+        from: None,
+        to: NOW.to_owned(),
+        which: ReportSelector::default(),
+        local: asked.local,
+    }))
+}
+
+/// `/v2/exports`.
+pub(super) fn list(_: &RequestContext<'_>) -> Result<Request, ApiError> {
+    Ok(Arc::new(List))
+}
+
+#[derive(Clone)]
+struct Export {
+    format: &'static Exporter,
+    options: ExportOptions,
+    /// Id of the mark to subtract.
+    from: Option<String>,
+    /// Id of the mark whose report is exported, or [`NOW`].
+    to: String,
+    which: ReportSelector,
+    /// Whether the client is on this machine; others get no addresses, as from `/v2/maps`.
+    local: bool,
+}
+
+/// Equal `Debug` forms mean equal exports: marks never change, and ids are not reused.
+impl fmt::Debug for Export {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ExportOptions {
+            direction,
+            kind,
+            threshold,
+            frames: _,
+            baseline: _,
+        } = &self.options;
+        let (name, from, to) = (self.format.name, &self.from, &self.to);
+        let (which, local) = (&self.which, self.local);
+        write!(
+            f,
+            "Export {name} {direction:?} {kind:?} {threshold:?} {from:?} {to:?} {which:?} {local}"
+        )
+    }
+}
+
+impl Ask for Export {
+    fn answer<'a>(&'a self, api: &'a Api) -> BoxFuture<'a, Result<Reply, ApiError>> {
+        Box::pin(async {
+            let mut options = self.options.clone();
+            if let Some(id) = &self.from {
+                options.baseline = Some(api.marks.get(id)?.report);
+                options.check(self.format).map_err(|e| bad(e.to_string()))?;
+            }
+            if let Some(chosen) = self.which.chosen() {
+                if self.from.is_some() || self.to != NOW {
+                    return Err(bad(
+                        "parameter filter excludes from and to: marks have no single allocations"
+                            .to_owned(),
+                    ));
+                }
+                return chosen.recorded().show(api, Arc::new(self.clone())).await;
+            }
+            let to = api.marks.get_or_now(&self.to)?;
+            let report = api.state(to.as_ref()).await?;
+            let view = Export {
+                format: self.format,
+                options,
+                from: self.from.clone(),
+                to: self.to.clone(),
+                which: self.which.clone(),
+                local: self.local,
+            };
+            let again = api.state_again(to);
+            let view = self.which.recorded().in_view(Arc::new(view));
+            api.show(report, &again, view).await
+        })
+    }
+}
+
+impl View for Export {
+    fn content_type(&self) -> &'static str {
+        self.format.content_type
+    }
+
+    fn baseline(&self) -> Option<Arc<Report>> {
+        self.options.baseline.clone()
+    }
+
+    fn compared_with(&self, baseline: Arc<Report>) -> Option<Arc<dyn View>> {
+        let mut view = self.clone();
+        view.options.baseline = Some(baseline);
+        Some(Arc::new(view))
+    }
+
+    fn write(&self, report: &Report, out: &mut Out) -> Result<(), ApiError> {
+        counted(self.options.kind, &report.profile)?;
+        let mut options = self.options.clone();
+        if let Some(baseline) = &mut options.baseline {
+            *baseline = Arc::new(self.which.recorded().of(baseline)?.into_owned());
+        }
+        let hidden = (!self.local).then(|| Report {
+            profile: Arc::new(report.profile.without_mappings()),
+            ..report.clone()
+        });
+        let report = hidden.as_ref().unwrap_or(report);
+        write(self.format, report, &options, out).map_err(internal)
+    }
+
+    fn needs_lines(&self) -> bool {
+        self.format.wants_lines
+    }
+
+    fn file_name(&self, report: &Report) -> Option<String> {
+        let target = &report.profile.target;
+        let plain = |c: char| {
+            if c.is_ascii_alphanumeric() || c == '-' {
+                c
+            } else {
+                '_'
+            }
+        };
+        let comm: String = target.comm.chars().map(plain).collect();
+        let (pid, number) = (target.pid, report.sequence);
+        let extension = self.format.extension;
+        Some(format!("memprof-{comm}-{pid}-{number}.{extension}"))
+    }
+}
+
+#[derive(Debug)]
+struct List;
+
+#[derive(Serialize)]
+struct Format {
+    name: &'static str,
+    about: &'static str,
+    extension: &'static str,
+    content_type: &'static str,
+    href: String,
+    options: Vec<&'static str>,
+}
+
+impl From<&Exporter> for Format {
+    fn from(format: &Exporter) -> Format {
+        let can = &format.supports;
+        // Every format can export a mark's report and a single process. A filter needs a kind of the heap.
+        let options = [
+            ("direction", can.direction),
+            ("kind", can.kind),
+            ("threshold", can.threshold),
+            ("from", can.difference),
+            ("to", true),
+            ("pid", true),
+            ("cgroup", true),
+            ("filter", can.kind),
+        ];
+        let options = options.into_iter().filter(|(_, held)| *held);
+        Format {
+            name: format.name,
+            about: format.about,
+            extension: format.extension,
+            content_type: format.content_type,
+            href: format!("/v2/export/{}", format.name),
+            options: options.map(|(name, _)| name).collect(),
+        }
+    }
+}
+
+impl Ask for List {
+    fn answer<'a>(&'a self, _: &'a Api) -> BoxFuture<'a, Result<Reply, ApiError>> {
+        let formats: Vec<Format> = EXPORTERS.iter().map(Format::from).collect();
+        Box::pin(async move { Reply::json(&formats) })
+    }
+}

@@ -1,0 +1,212 @@
+//! `/v2/files`: page cache by file, and the stacks that read a file into it.
+
+use std::cmp::Ordering;
+use std::sync::Arc;
+
+use serde::Serialize;
+
+use super::common::{ReportInfo, millis};
+use super::functions::{Page, PageReply, Sorting};
+use super::query::{Query, bad, quoted};
+use super::reply::internal;
+use super::request::RequestContext;
+use super::room::Out;
+use super::shape::{Shape, search};
+use super::tree::write_tree;
+use super::view::{View, view};
+use super::{ApiError, Request};
+use crate::profile::tree::Search;
+use crate::profile::{CachedFile, Kind, PathFrom, Report};
+use crate::sys::file_id::FileId;
+
+/// Parameters of `/v2/files`.
+pub(super) const PARAMETERS: &[&str] = &[
+    "sort", "order", "search", "offset", "limit", "mark", "pid", "cgroup",
+];
+
+/// Parameters of `/v2/files/stacks`.
+pub(super) const OF_STACKS: &[&str] = &[
+    "file",
+    "direction",
+    "merge",
+    "inlined",
+    "threshold",
+    "max_nodes",
+    "search",
+    "frames",
+    "mark",
+    "pid",
+    "cgroup",
+];
+
+#[derive(Clone, Copy, Debug)]
+enum By {
+    Cached,
+    Path,
+}
+
+#[derive(Debug)]
+struct Files {
+    sorting: Sorting<By>,
+    search: Option<Search>,
+    page: Page,
+}
+
+/// `/v2/files`.
+pub(super) fn read(asked: &RequestContext<'_>) -> Result<Request, ApiError> {
+    let words = [("cached", By::Cached, false), ("path", By::Path, true)];
+    let files = Files {
+        sorting: Sorting::read(&asked.query, words)?,
+        search: search(&asked.query)?,
+        page: Page::read(&asked.query)?,
+    };
+    view(asked, files)
+}
+
+#[derive(Serialize)]
+struct FilesReply<'a> {
+    report: ReportInfo,
+    sort: &'static str,
+    order: &'static str,
+    total: u64,
+    other: u64,
+    #[serde(flatten)]
+    page: PageReply,
+    matched: u64,
+    rows: Vec<File<'a>>,
+}
+
+#[derive(Serialize)]
+struct File<'a> {
+    id: String,
+    device: String,
+    inode: u64,
+    path: Option<&'a str>,
+    path_from: Option<&'static str>,
+    path_seen: Option<u64>,
+    deleted: bool,
+    cached: u64,
+    stacks: usize,
+}
+
+/// The id of a file in replies and requests.
+pub(super) fn id(FileId { dev, ino }: &FileId) -> String {
+    format!("{}:{}:{ino}", dev.0, dev.1)
+}
+
+impl<'a> From<&'a CachedFile> for File<'a> {
+    fn from(file: &'a CachedFile) -> File<'a> {
+        let FileId { dev, ino } = file.id;
+        let path = file.path.as_ref();
+        let from = |from| match from {
+            PathFrom::OpenFile => "fd",
+            PathFrom::Mapping => "maps",
+            PathFrom::Directory => "directory",
+        };
+        File {
+            id: id(&file.id),
+            device: format!("{}:{}", dev.0, dev.1),
+            inode: ino,
+            path: path.map(|p| p.path.as_str()),
+            path_from: path.map(|p| from(p.from)),
+            path_seen: path.map(|p| millis(p.seen)),
+            deleted: path.is_some_and(|p| p.deleted),
+            cached: file.cached(),
+            stacks: file.samples.len(),
+        }
+    }
+}
+
+impl Files {
+    fn order(&self, a: &CachedFile, b: &CachedFile) -> Ordering {
+        let path = |file: &CachedFile| file.path.as_ref().map(|p| p.path.clone());
+        let turned = self.sorting.turned(match self.sorting.by {
+            By::Cached => a.cached().cmp(&b.cached()),
+            // Files without a path come last.
+            By::Path => (path(a).is_none(), path(a)).cmp(&(path(b).is_none(), path(b))),
+        });
+        turned.then_with(|| a.id.cmp(&b.id))
+    }
+}
+
+impl View for Files {
+    fn write(&self, report: &Report, out: &mut Out) -> Result<(), ApiError> {
+        let places = &report.profile.places;
+        let matches = |file: &&CachedFile| match (&self.search, &file.path) {
+            (None, _) => true,
+            (Some(search), Some(known)) => search.text(&known.path),
+            (Some(_), None) => false,
+        };
+        let mut rows: Vec<&CachedFile> = places.files.iter().filter(matches).collect();
+        rows.sort_by(|a, b| self.order(a, b));
+        let reply = FilesReply {
+            report: report.into(),
+            sort: self.sorting.name,
+            order: self.sorting.order(),
+            total: report.profile.total.usage.cache,
+            other: places.other_files,
+            page: self.page.about(rows.len()),
+            matched: rows.iter().map(|file| file.cached()).sum(),
+            rows: self.page.of(&rows),
+        };
+        serde_json::to_writer(out, &reply).map_err(internal)
+    }
+}
+
+#[derive(Debug)]
+struct Stacks {
+    file: FileId,
+    shape: Shape,
+}
+
+/// `/v2/files/stacks`.
+pub(super) fn stacks(asked: &RequestContext<'_>) -> Result<Request, ApiError> {
+    let mut shape = Shape::read(&asked.query)?;
+    shape.reading.kind = Kind::Cache;
+    let file = file(&asked.query)?;
+    view(asked, Stacks { file, shape })
+}
+
+fn file(query: &Query) -> Result<FileId, ApiError> {
+    let text = query.text("file").unwrap_or_default();
+    let mut parts = text.split(':');
+    let mut number = || parts.next().and_then(|part| part.parse::<u64>().ok());
+    let device = |part| u32::try_from(part).ok();
+    let (major, minor, ino) = (number(), number(), number());
+    match (
+        major.and_then(device),
+        minor.and_then(device),
+        ino,
+        parts.next(),
+    ) {
+        (Some(major), Some(minor), Some(ino), None) => Ok(FileId {
+            dev: (major, minor),
+            ino,
+        }),
+        _ => Err(bad(format!(
+            "parameter file must be the id of a file in /v2/files (MAJOR:MINOR:INODE), got {}",
+            quoted(text)
+        ))),
+    }
+}
+
+impl View for Stacks {
+    fn needs_lines(&self) -> bool {
+        self.shape.reading.naming.inlined
+    }
+
+    fn write(&self, report: &Report, out: &mut Out) -> Result<(), ApiError> {
+        let files = &report.profile.places.files;
+        let Ok(at) = files.binary_search_by_key(&self.file, |file| file.id) else {
+            let message = "the target has no cached pages of this file now: /v2/files lists the files that it has";
+            return Err(ApiError::NotFound(Some(message.to_owned())));
+        };
+        let part = Report {
+            profile: Arc::new(report.profile.of_file(&files[at])),
+            symbols: Arc::clone(&report.symbols),
+            sequence: report.sequence,
+        };
+        // The totals and the comparison with the kernel are the target's, not the file's.
+        write_tree(&part, report.into(), &self.shape, out)
+    }
+}

@@ -1,0 +1,278 @@
+//! `/v2/functions`: functions with the memory they hold, in pages.
+
+use std::cmp::Ordering;
+
+use serde::Serialize;
+
+use super::common::{ReportInfo, counted};
+use super::query::Query;
+use super::reply::internal;
+use super::request::RequestContext;
+use super::room::Out;
+use super::shape::{kind, search};
+use super::view::{View, view};
+use super::{ApiError, Request};
+use crate::profile::tree::{Code, Search, Table, TableRow};
+use crate::profile::{Kind, Report};
+
+/// Parameters of `/v2/functions`.
+pub(super) const PARAMETERS: &[&str] = &[
+    "sort", "order", "kind", "inlined", "search", "offset", "limit", "mark", "pid", "cgroup",
+    "frames", "filter",
+];
+
+/// Default and maximum number of rows.
+const ROWS: u64 = 100;
+const MOST_ROWS: u64 = 10_000;
+
+/// The requested range of rows.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Page {
+    offset: u64,
+    limit: u64,
+}
+
+impl Page {
+    pub(super) fn read(query: &Query) -> Result<Page, ApiError> {
+        Page::read_at_most(query, MOST_ROWS)
+    }
+
+    /// The same, with at most so many rows.
+    pub(super) fn read_at_most(query: &Query, most: u64) -> Result<Page, ApiError> {
+        Ok(Page {
+            offset: query.number("offset", "", u64::MAX)?.unwrap_or(0),
+            limit: query.number("limit", "", most)?.unwrap_or(ROWS),
+        })
+    }
+
+    /// The page's part of all rows.
+    pub(super) fn part<'r, T>(&self, rows: &'r [T]) -> &'r [T] {
+        let offset = usize::try_from(self.offset).unwrap_or(usize::MAX);
+        let rest = rows.get(offset..).unwrap_or_default();
+        &rest[..rest.len().min(self.limit as usize)]
+    }
+
+    /// The rows of the page, as the reply shows them.
+    pub(super) fn of<'r, T, R: From<&'r T>>(&self, rows: &[&'r T]) -> Vec<R> {
+        self.part(rows).iter().map(|row| R::from(*row)).collect()
+    }
+
+    /// The page as the reply describes it; `count` is the number of all rows.
+    pub(super) fn about(&self, count: usize) -> PageReply {
+        PageReply {
+            count: count as u64,
+            offset: self.offset,
+            limit: self.limit,
+        }
+    }
+}
+
+/// The range of rows in a reply.
+#[derive(Debug, Serialize)]
+pub(super) struct PageReply {
+    count: u64,
+    offset: u64,
+    limit: u64,
+}
+
+/// Sort key and direction of a list.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sorting<K> {
+    pub(super) by: K,
+    pub(super) name: &'static str,
+    ascending: bool,
+}
+
+impl<K: Copy> Sorting<K> {
+    /// Reads `sort`, one of these words (by default the first), and `order`. The third item of a word says
+    /// whether it sorts in ascending order by default.
+    pub(super) fn read<const W: usize>(
+        query: &Query,
+        words: [(&'static str, K, bool); W],
+    ) -> Result<Sorting<K>, ApiError> {
+        let sort = query.word("sort", words.map(|word| (word.0, word)))?;
+        let (name, by, ascending) = sort.unwrap_or(words[0]);
+        let order = query.word("order", [("asc", true), ("desc", false)])?;
+        Ok(Sorting {
+            by,
+            name,
+            ascending: order.unwrap_or(ascending),
+        })
+    }
+
+    pub(super) fn order(&self) -> &'static str {
+        if self.ascending { "asc" } else { "desc" }
+    }
+
+    /// Applies the sort direction to the result of an ascending comparison.
+    pub(super) fn turned(&self, ascending: Ordering) -> Ordering {
+        if self.ascending {
+            ascending
+        } else {
+            ascending.reverse()
+        }
+    }
+}
+
+/// Sort key of functions.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum By {
+    Total,
+    Own,
+    Name,
+}
+
+/// Parameters of a table of functions.
+#[derive(Clone, Debug)]
+pub(super) struct FunctionsParams {
+    pub(super) kind: Kind,
+    pub(super) inlined: bool,
+    pub(super) sorting: Sorting<By>,
+    pub(super) page: Page,
+    search: Option<Search>,
+}
+
+impl FunctionsParams {
+    pub(super) fn read(query: &Query) -> Result<FunctionsParams, ApiError> {
+        let words = [
+            ("total", By::Total, false),
+            ("self", By::Own, false),
+            ("name", By::Name, true),
+        ];
+        Ok(FunctionsParams {
+            kind: kind(query)?,
+            inlined: query.boolean("inlined")?.unwrap_or(false),
+            sorting: Sorting::read(query, words)?,
+            page: Page::read(query)?,
+            search: search(query)?,
+        })
+    }
+
+    /// The matching rows, sorted; `size` maps a row's amounts to the sort key.
+    pub(super) fn rows<'t, 'a, const N: usize>(
+        &self,
+        table: &'t Table<'a, N>,
+        size: impl Fn(&[u64; N]) -> u64,
+    ) -> Vec<&'t TableRow<'a, N>> {
+        let search = self.search.as_ref();
+        let matches = |code: &Code<'_>| {
+            search.is_none_or(|s| code.function.is_some_and(|f| s.text(f)) || s.text(code.file))
+        };
+        let mut rows: Vec<_> = table.rows.iter().filter(|r| matches(&r.code)).collect();
+        let key = |row: &TableRow<'a, N>| match self.sorting.by {
+            By::Total => (size(&row.total), size(&row.own)),
+            By::Own => (size(&row.own), size(&row.total)),
+            By::Name => (0, 0),
+        };
+        rows.sort_by(|a, b| {
+            let turned = match self.sorting.by {
+                By::Name => self.sorting.turned(a.code.cmp(&b.code)),
+                _ => self.sorting.turned(key(a).cmp(&key(b))),
+            };
+            turned.then_with(|| a.code.cmp(&b.code))
+        });
+        rows
+    }
+}
+
+/// `/v2/functions`.
+pub(super) fn read(asked: &RequestContext<'_>) -> Result<Request, ApiError> {
+    view(asked, Functions(FunctionsParams::read(&asked.query)?))
+}
+
+#[derive(Debug)]
+struct Functions(FunctionsParams);
+
+/// Name and origin of a function.
+#[derive(Serialize)]
+pub(super) struct Name<'a> {
+    function: Option<&'a str>,
+    file: &'a str,
+    path: String,
+    /// The first line of a function without machine code of its own in a file.
+    line: Option<u64>,
+    category: &'static str,
+    inlined: bool,
+}
+
+impl<'a> From<&Code<'a>> for Name<'a> {
+    fn from(code: &Code<'a>) -> Name<'a> {
+        Name {
+            function: code.function,
+            file: code.file,
+            path: code.path.to_string_lossy().into_owned(),
+            line: code.line(),
+            category: code.category.name(),
+            inlined: code.inlined,
+        }
+    }
+}
+
+#[derive(Serialize)]
+struct Row<'a> {
+    #[serde(flatten)]
+    name: Name<'a>,
+    #[serde(rename = "self")]
+    own: u64,
+    total: u64,
+    self_error: u64,
+    total_error: u64,
+}
+
+#[derive(Serialize)]
+struct FunctionsReply<'a> {
+    report: ReportInfo,
+    kind: &'static str,
+    sort: &'static str,
+    order: &'static str,
+    inlined: bool,
+    total: u64,
+    not_observed: u64,
+    no_stack: u64,
+    unmapped: u64,
+    #[serde(flatten)]
+    page: PageReply,
+    matched: u64,
+    rows: Vec<Row<'a>>,
+}
+
+impl View for Functions {
+    fn needs_lines(&self) -> bool {
+        self.0.inlined
+    }
+
+    fn write(&self, report: &Report, out: &mut Out) -> Result<(), ApiError> {
+        let wanted = &self.0;
+        counted(wanted.kind, &report.profile)?;
+        let table = Table::new([report.side()], wanted.kind, wanted.inlined);
+        let rows = wanted.rows(&table, |[bytes]| *bytes);
+        let row = |row: &&TableRow<'_, 1>| row.own[0];
+        let reply = FunctionsReply {
+            report: report.into(),
+            kind: wanted.kind.name(),
+            sort: wanted.sorting.name,
+            order: wanted.sorting.order(),
+            inlined: wanted.inlined,
+            total: table.total[0],
+            not_observed: table.not_observed()[0],
+            no_stack: table.no_stack()[0],
+            unmapped: table.unmapped()[0],
+            page: wanted.page.about(rows.len()),
+            matched: rows.iter().map(row).sum(),
+            rows: wanted.page.of(&rows),
+        };
+        serde_json::to_writer(out, &reply).map_err(internal)
+    }
+}
+
+impl<'a> From<&TableRow<'a, 1>> for Row<'a> {
+    fn from(row: &TableRow<'a, 1>) -> Row<'a> {
+        Row {
+            name: (&row.code).into(),
+            own: row.own[0],
+            total: row.total[0],
+            self_error: row.errors[0],
+            total_error: row.errors[1],
+        }
+    }
+}

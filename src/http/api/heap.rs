@@ -1,0 +1,327 @@
+//! `/v2/heap`: heap snapshots of the followed processes, which are kept.
+
+use std::io::{self, Write};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+
+use super::common::millis;
+use super::kept::{self, Keepable, KeptList, MOST, checked_name};
+use super::query::bad;
+use super::reply::{JSON, internal};
+use super::request::RequestContext;
+use super::{Api, ApiError, Ask, BoxFuture, Reply, Request};
+use crate::heap::{Approach, ByStack, Figures, GrownBy, Heap, HeapOptions, HeapSnapshot};
+use crate::sys::ids::Pid;
+
+/// Limit for the bytes of all snapshots together, as JSON.
+const MOST_BYTES: usize = 8 << 20;
+
+/// Number of chunks and other single things that are listed by default, and at most.
+const TOP: usize = 100;
+const MOST_TOP: usize = 1000;
+/// Maximum number of stacks that a snapshot lists: each may be as long as its names.
+const MOST_STACKS: usize = 200;
+/// The longest stop that a request may allow, in milliseconds.
+const LONGEST_STOP: u64 = 10_000;
+
+/// Maximum number of process ids in a message.
+const NAMED: usize = 8;
+
+/// A kept snapshot.
+#[derive(Clone)]
+pub(super) struct Kept {
+    pub(super) info: Info,
+    /// The snapshot as JSON.
+    pub(super) json: Bytes,
+    /// Who made the heap grow, as JSON.
+    pub(super) grown_by: Bytes,
+    /// The heap by stack, as JSON.
+    by_stack: Bytes,
+}
+
+impl Kept {
+    fn bytes(&self) -> usize {
+        self.json.len() + self.grown_by.len() + self.by_stack.len()
+    }
+}
+
+/// What the list of snapshots says of one.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Info {
+    id: String,
+    name: Option<String>,
+    taken: u64,
+    pid: u32,
+    comm: String,
+    stopped_us: u64,
+    copied: u64,
+    allocator: &'static str,
+    refused: Option<String>,
+    #[serde(flatten)]
+    figures: Figures,
+}
+
+impl Info {
+    fn new(id: u64, name: Option<String>, taken: &HeapSnapshot) -> Info {
+        let heap = &taken.heap;
+        Info {
+            id: id.to_string(),
+            name,
+            taken: millis(taken.taken),
+            pid: heap.pid,
+            comm: heap.comm.clone(),
+            stopped_us: (heap.taken.stops_ms * 1e3) as u64,
+            copied: heap.copied,
+            allocator: heap.allocator_name(),
+            refused: heap.refused().map(str::to_owned),
+            figures: heap.into(),
+        }
+    }
+}
+
+/// A snapshot that is not kept, as `GET /v2/heap/{id}` shows one: for exports.
+///
+/// # Errors
+/// Those of `out`.
+pub(crate) fn write_heap(taken: &HeapSnapshot, out: &mut dyn Write) -> io::Result<()> {
+    #[derive(Serialize)]
+    struct Whole<'a> {
+        snapshot: Info,
+        heap: &'a Heap,
+        grown_by: &'a Option<GrownBy>,
+        by_stack: &'a Option<ByStack>,
+    }
+    let whole = Whole {
+        snapshot: Info::new(1, None, taken),
+        heap: &taken.heap,
+        grown_by: &taken.grown_by,
+        by_stack: &taken.by_stack,
+    };
+    Ok(serde_json::to_writer(out, &whole)?)
+}
+
+impl Keepable for Kept {
+    const NAME: &'static str = "heap snapshot";
+    const PATH: &'static str = "/v2/heap";
+    const MOST_BYTES: usize = MOST_BYTES;
+}
+
+/// The snapshots.
+#[derive(Default)]
+pub(super) struct Heaps(Mutex<KeptList<Kept>>);
+
+impl Heaps {
+    fn lock(&self) -> MutexGuard<'_, KeptList<Kept>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The snapshot with that id.
+    ///
+    /// # Errors
+    /// [`ApiError::NotFound`] if there is none.
+    pub(super) fn get(&self, id: &str) -> Result<Kept, ApiError> {
+        self.lock().get(id).cloned()
+    }
+
+    /// Checks that there is room for one more snapshot, of so many bytes as JSON.
+    fn check_room(&self, bytes: usize) -> Result<(), ApiError> {
+        check_room(&self.lock(), bytes)
+    }
+
+    /// Keeps a snapshot, if there is room.
+    fn add(&self, name: Option<String>, taken: &HeapSnapshot) -> Result<Info, ApiError> {
+        let json = serde_json::to_vec(&taken.heap).map_err(internal)?;
+        let grown_by = serde_json::to_vec(&taken.grown_by).map_err(internal)?;
+        let by_stack = serde_json::to_vec(&taken.by_stack).map_err(internal)?;
+        let mut list = self.lock();
+        check_room(&list, json.len() + grown_by.len() + by_stack.len())?;
+        let mut info = Info::new(0, name, taken);
+        list.add(|number| {
+            info.id = number.to_string();
+            Kept {
+                info: info.clone(),
+                json: json.into(),
+                grown_by: grown_by.into(),
+                by_stack: by_stack.into(),
+            }
+        });
+        Ok(info)
+    }
+}
+
+fn check_room(list: &KeptList<Kept>, bytes: usize) -> Result<(), ApiError> {
+    list.check_room(list.iter().map(Kept::bytes).sum::<usize>() + bytes)
+}
+
+/// JSON body of a request to take a snapshot.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct Params {
+    name: Option<String>,
+    /// Which process, where several are followed.
+    pid: Option<u32>,
+    /// Maximum time of the stop, in milliseconds; by default that of `--max-freeze`.
+    max_stop: Option<u64>,
+    top: Option<usize>,
+}
+
+#[derive(Debug)]
+struct List;
+
+#[derive(Debug)]
+struct Take {
+    name: Option<String>,
+    pid: Option<Pid>,
+    options: HeapOptions,
+}
+
+#[derive(Debug)]
+struct Show(String);
+
+#[derive(Debug)]
+struct Forget(String);
+
+/// `GET /v2/heap`.
+pub(super) fn list(_: &RequestContext<'_>) -> Result<Request, ApiError> {
+    Ok(Arc::new(List))
+}
+
+/// `POST /v2/heap`.
+pub(super) fn take(asked: &RequestContext<'_>) -> Result<Request, ApiError> {
+    if !asked.local {
+        let message = "a heap snapshot stops the target and takes as much memory as its heap, so only clients on this \
+                       machine may request it: use a loopback address, without a proxy";
+        return Err(ApiError::Forbidden(message.to_owned()));
+    }
+    let example = r#"{"name": "start", "max_stop": 200}"#;
+    let wanted: Params = kept::parameters(&asked.body, example)?;
+    let between = |name: &str, value: u64, most: u64| match value {
+        1.. if value <= most => Ok(()),
+        _ => Err(bad(format!(
+            "{name} must be a whole number from 1 to {most}, got {value}"
+        ))),
+    };
+    if let Some(ms) = wanted.max_stop {
+        between("max_stop, in milliseconds,", ms, LONGEST_STOP)?;
+    }
+    let top = wanted.top.unwrap_or(TOP);
+    between("top", top as u64, MOST_TOP as u64)?;
+    Ok(Arc::new(Take {
+        name: checked_name(wanted.name)?,
+        pid: wanted.pid.map(Pid),
+        options: HeapOptions {
+            max_stop: wanted.max_stop.map(Duration::from_millis),
+            top,
+            stacks: top.min(MOST_STACKS),
+            approach: Approach::Auto,
+            limit: "max_stop in the request",
+            grown_by: true,
+        },
+    }))
+}
+
+/// `GET /v2/heap/{id}`.
+pub(super) fn show(asked: &RequestContext<'_>) -> Result<Request, ApiError> {
+    if !asked.local {
+        let message = "this reply contains addresses, so only clients on this machine may request it: use a loopback address, without a proxy";
+        return Err(ApiError::Forbidden(message.to_owned()));
+    }
+    Ok(Arc::new(Show(asked.name.to_owned())))
+}
+
+/// `DELETE /v2/heap/{id}`.
+pub(super) fn forget(asked: &RequestContext<'_>) -> Result<Request, ApiError> {
+    Ok(Arc::new(Forget(asked.name.to_owned())))
+}
+
+impl Ask for List {
+    fn answer<'a>(&'a self, api: &'a Api) -> BoxFuture<'a, Result<Reply, ApiError>> {
+        #[derive(Serialize)]
+        struct ListReply {
+            snapshots: Vec<Info>,
+            limit: usize,
+        }
+        Box::pin(async {
+            let list = api.heaps.lock();
+            let snapshots = list.iter().map(|kept| kept.info.clone()).collect();
+            Reply::json(&ListReply {
+                snapshots,
+                limit: MOST,
+            })
+        })
+    }
+}
+
+impl Ask for Take {
+    fn answer<'a>(&'a self, api: &'a Api) -> BoxFuture<'a, Result<Reply, ApiError>> {
+        Box::pin(async {
+            // Do not stop the target if there is no room for the snapshot.
+            api.heaps.check_room(0)?;
+            let pid = followed(api, self.pid).await?;
+            let taken = api.provider().heap(pid, self.options).await?;
+            Reply::created(&api.heaps.add(self.name.clone(), &taken)?)
+        })
+    }
+}
+
+/// The followed process that is meant.
+async fn followed(api: &Api, wanted: Option<Pid>) -> Result<Pid, ApiError> {
+    let pids = match api.provider().status().await {
+        Some(status) => status.pids,
+        None => api.provider().pid().into_iter().collect(),
+    };
+    match (wanted, &pids[..]) {
+        (_, []) if api.provider().pid().is_none() => Err(api.no_target()),
+        (_, []) => Err(ApiError::Failed(
+            "a heap snapshot needs a running process, and the target has ended".to_owned(),
+        )),
+        (Some(pid), pids) if !pids.contains(&pid) => Err(ApiError::NotFound(Some(format!(
+            "memprof does not follow a process {pid}: /v2/processes lists the processes"
+        )))),
+        (Some(pid), _) => Ok(pid),
+        (None, [pid]) => Ok(*pid),
+        (None, several) => {
+            let named: Vec<String> = several.iter().take(NAMED).map(Pid::to_string).collect();
+            let more = if several.len() > NAMED { ", …" } else { "" };
+            Err(bad(format!(
+                "memprof follows {} processes: choose one with {{\"pid\": PID}} ({}{more})",
+                several.len(),
+                named.join(", ")
+            )))
+        }
+    }
+}
+
+impl Ask for Show {
+    fn answer<'a>(&'a self, api: &'a Api) -> BoxFuture<'a, Result<Reply, ApiError>> {
+        Box::pin(async {
+            let kept = api.heaps.get(&self.0)?;
+            let info = serde_json::to_vec(&kept.info).map_err(internal)?;
+            let parts: [(&str, &[u8]); 4] = [
+                ("{\"snapshot\":", &info),
+                (",\"heap\":", &kept.json),
+                (",\"grown_by\":", &kept.grown_by),
+                (",\"by_stack\":", &kept.by_stack),
+            ];
+            let mut whole = Vec::new();
+            for (name, json) in parts {
+                whole.extend_from_slice(name.as_bytes());
+                whole.extend_from_slice(json);
+            }
+            whole.push(b'}');
+            Ok(Reply::new(JSON, whole))
+        })
+    }
+}
+
+impl Ask for Forget {
+    fn answer<'a>(&'a self, api: &'a Api) -> BoxFuture<'a, Result<Reply, ApiError>> {
+        Box::pin(async {
+            api.heaps.lock().remove(&self.0)?;
+            Ok(Reply::deleted())
+        })
+    }
+}

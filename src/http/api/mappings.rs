@@ -1,0 +1,243 @@
+//! `/v2/maps`: the address space, mapping by mapping. Only local clients get a reply: addresses defeat address
+//! space randomisation.
+
+use std::cmp::Ordering;
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+use super::common::{Kinds, ReportInfo};
+use super::functions::{Page, PageReply, Sorting};
+use super::reply::internal;
+use super::request::RequestContext;
+use super::room::Out;
+use super::shape::search;
+use super::view::{View, view};
+use super::{ApiError, Request};
+use crate::profile::tree::Search;
+use crate::profile::{MappedBytes, Mapping, Profile, Report};
+use crate::sys::residency::Category;
+use crate::sys::usage::Usage;
+
+/// Parameters of `/v2/maps`.
+pub(super) const PARAMETERS: &[&str] = &[
+    "sort", "order", "search", "offset", "limit", "mark", "pid", "cgroup",
+];
+
+#[derive(Clone, Copy, Debug)]
+enum By {
+    Address,
+    Size,
+    Resident,
+    Swap,
+    NotObserved,
+}
+
+#[derive(Debug)]
+struct Maps {
+    sorting: Sorting<By>,
+    search: Option<Search>,
+    page: Page,
+}
+
+/// `/v2/maps`.
+pub(super) fn read(asked: &RequestContext<'_>) -> Result<Request, ApiError> {
+    if !asked.local {
+        let message = "this reply contains addresses, so only clients on this machine may request it: use a loopback address, without a proxy";
+        return Err(ApiError::Forbidden(message.to_owned()));
+    }
+    let words = [
+        ("address", By::Address, true),
+        ("size", By::Size, false),
+        ("resident", By::Resident, false),
+        ("swap", By::Swap, false),
+        ("not_observed", By::NotObserved, false),
+    ];
+    let maps = Maps {
+        sorting: Sorting::read(&asked.query, words)?,
+        search: search(&asked.query)?,
+        page: Page::read(&asked.query)?,
+    };
+    view(asked, maps)
+}
+
+#[derive(Serialize)]
+struct MapsReply<'a> {
+    report: ReportInfo,
+    sort: &'static str,
+    order: &'static str,
+    #[serde(flatten)]
+    sums: Sums,
+    categories: Vec<CategoryRow>,
+    #[serde(flatten)]
+    page: PageReply,
+    rows: Vec<Row<'a>>,
+}
+
+/// Sums over mappings.
+#[derive(Serialize)]
+struct Sums {
+    size: u64,
+    bytes: Kinds,
+    attributed: u64,
+    not_observed: u64,
+    huge: u64,
+}
+
+#[derive(Serialize)]
+struct CategoryRow {
+    category: &'static str,
+    mappings: u64,
+    #[serde(flatten)]
+    sums: Sums,
+}
+
+/// Mappings that are being added up.
+#[derive(Default)]
+struct Sum {
+    mappings: u64,
+    size: u64,
+    bytes: MappedBytes,
+}
+
+impl Sum {
+    fn add(&mut self, mapping: &Mapping) {
+        self.mappings += 1;
+        self.size += size(mapping);
+        self.bytes.attributed += mapping.bytes.attributed;
+        self.bytes.not_observed += mapping.bytes.not_observed;
+        self.bytes.huge += mapping.bytes.huge;
+    }
+}
+
+impl From<&Sum> for Sums {
+    fn from(sum: &Sum) -> Sums {
+        Sums {
+            size: sum.size,
+            bytes: Kinds(bytes(&sum.bytes).into()),
+            // Of the kinds that are in the totals, so that their sums are those of the report.
+            attributed: sum.bytes.attributed.resident(),
+            not_observed: sum.bytes.not_observed.resident(),
+            huge: sum.bytes.huge,
+        }
+    }
+}
+
+#[derive(Serialize)]
+struct Row<'a> {
+    pid: u32,
+    start: String,
+    end: String,
+    permissions: &'a str,
+    name: &'a str,
+    runs_as: Option<&'a str>,
+    category: &'static str,
+    #[serde(flatten)]
+    sums: Sums,
+}
+
+fn bytes(mapped: &MappedBytes) -> Usage {
+    let mut usage = mapped.attributed;
+    usage += mapped.not_observed;
+    usage
+}
+
+fn resident(usage: &Usage) -> u64 {
+    usage.anon + usage.shmem + usage.file + usage.hugetlb
+}
+
+fn size(mapping: &Mapping) -> u64 {
+    mapping.end - mapping.start
+}
+
+impl<'a> From<&'a Mapping> for Row<'a> {
+    fn from(mapping: &'a Mapping) -> Row<'a> {
+        let mut sum = Sum::default();
+        sum.add(mapping);
+        Row {
+            pid: mapping.pid.0,
+            start: format!("{:x}", mapping.start),
+            end: format!("{:x}", mapping.end),
+            permissions: &mapping.permissions,
+            name: &mapping.name,
+            runs_as: None,
+            category: mapping.category.name(),
+            sums: (&sum).into(),
+        }
+    }
+}
+
+impl Maps {
+    fn order(&self, a: &Mapping, b: &Mapping) -> Ordering {
+        let place = |m: &Mapping| (m.pid, m.start);
+        let key = |m: &Mapping| match self.sorting.by {
+            By::Address => 0,
+            By::Size => size(m),
+            By::Resident => resident(&bytes(&m.bytes)),
+            By::Swap => bytes(&m.bytes).swap,
+            By::NotObserved => m.bytes.not_observed.resident(),
+        };
+        let ascending = match self.sorting.by {
+            By::Address => place(a).cmp(&place(b)),
+            _ => key(a).cmp(&key(b)),
+        };
+        let turned = self.sorting.turned(ascending);
+        turned.then_with(|| place(a).cmp(&place(b)))
+    }
+}
+
+/// The name under which the executable of this path runs, if it is not that of the path.
+fn runs_as<'a>(profile: &'a Profile, path: &str) -> Option<&'a str> {
+    let mut modules = profile.modules.iter();
+    let own = modules.find(|m| m.own_executable && m.path.as_os_str() == path)?;
+    let other = own.path.file_name().is_none_or(|name| *name != *own.name);
+    other.then_some(&own.name)
+}
+
+/// The sums of each category, in the order in which they are shown.
+fn categories(mappings: &[&Mapping]) -> Vec<CategoryRow> {
+    // By category and not by name, because that has the order.
+    let mut sums = BTreeMap::<(Category, &'static str), Sum>::new();
+    for mapping in mappings {
+        let name = mapping.category.name();
+        let first = sums.keys().find(|(_, known)| *known == name);
+        let key = first.copied().unwrap_or((mapping.category, name));
+        sums.entry(key).or_default().add(mapping);
+    }
+    let row = |((_, category), sum): (&(Category, &'static str), &Sum)| CategoryRow {
+        category,
+        mappings: sum.mappings,
+        sums: sum.into(),
+    };
+    sums.iter().map(row).collect()
+}
+
+impl View for Maps {
+    fn write(&self, report: &Report, out: &mut Out) -> Result<(), ApiError> {
+        let search = self.search.as_ref();
+        let matches = |m: &&Mapping| search.is_none_or(|s| s.text(&m.name));
+        let mappings = &report.profile.places.mappings;
+        let mut rows: Vec<&Mapping> = mappings.iter().filter(matches).collect();
+        rows.sort_by(|a, b| self.order(a, b));
+        let mut sum = Sum::default();
+        rows.iter().for_each(|mapping| sum.add(mapping));
+        let executable = Category::OwnBinary.name();
+        let mut reply = MapsReply {
+            report: report.into(),
+            sort: self.sorting.name,
+            order: self.sorting.order(),
+            sums: (&sum).into(),
+            categories: categories(&rows),
+            page: self.page.about(rows.len()),
+            rows: self.page.of(&rows),
+        };
+        for row in reply
+            .rows
+            .iter_mut()
+            .filter(|row| row.category == executable)
+        {
+            row.runs_as = runs_as(&report.profile, row.name);
+        }
+        serde_json::to_writer(out, &reply).map_err(internal)
+    }
+}

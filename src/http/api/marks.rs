@@ -1,0 +1,373 @@
+//! `/v2/marks`: states kept for differences.
+
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::SystemTime;
+
+use rustc_hash::FxHashSet;
+use serde::{Deserialize, Serialize};
+
+use super::common::{Kinds, millis, stopped_us};
+use super::kept::{self, Keepable, KeptList, MOST, checked_name};
+use super::oom_kills::OomKillRow;
+use super::request::RequestContext;
+use super::{Api, ApiError, Ask, BoxFuture, Reply, Request};
+use crate::profile::allocations::MarkTime;
+use crate::profile::{FreezeOutcome, OomKill, Profile, Report, Sample, Stack};
+use crate::sys::freeze::Freeze;
+
+/// Limit for the bytes of all marks together. A stack in several marks is counted once.
+const MOST_BYTES: usize = 48 << 20;
+
+/// Approximate bytes of a frame's name in a report, of a mapping or other row, and of the headers of a stack's
+/// two memory blocks.
+const NAME: usize = 48;
+const ROW: usize = 128;
+const HEADS: usize = 32;
+
+/// Most marks of processes that were killed. A service that is killed and restarted again and again leaves room for those of
+/// its user.
+const MOST_OF_KILLS: usize = 4;
+
+/// Denotes the newest report where a mark id is expected.
+pub(super) const NOW: &str = "now";
+
+/// A kept state.
+#[derive(Clone)]
+pub(super) struct Mark {
+    pub(super) id: u64,
+    pub(super) name: Option<String>,
+    pub(super) report: Arc<Report>,
+    created: SystemTime,
+    /// See [`MarkTime`].
+    at_ns: Option<u64>,
+    /// The process that was killed because memory had run out, if the mark was made for that.
+    oom_kill: Option<OomKill>,
+}
+
+impl Keepable for Mark {
+    const NAME: &'static str = "mark";
+    const PATH: &'static str = "/v2/marks";
+    const MOST_BYTES: usize = MOST_BYTES;
+}
+
+/// The marks.
+#[derive(Default)]
+pub(super) struct Marks(Mutex<Kept>);
+
+#[derive(Default)]
+struct Kept {
+    marks: KeptList<Mark>,
+    /// Reports of deleted marks that requests still use, and their bytes.
+    deleted: Vec<(Weak<Profile>, usize)>,
+}
+
+impl Marks {
+    fn lock(&self) -> MutexGuard<'_, Kept> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn count(&self) -> usize {
+        self.lock().marks.len()
+    }
+
+    /// The mark with that id.
+    ///
+    /// # Errors
+    /// [`ApiError::NotFound`] if there is none.
+    pub(super) fn get(&self, id: &str) -> Result<Mark, ApiError> {
+        self.lock().marks.get(id).cloned()
+    }
+
+    /// The mark with that id; `None` for [`NOW`].
+    ///
+    /// # Errors
+    /// [`ApiError::NotFound`] if there is none.
+    pub(super) fn get_or_now(&self, id: &str) -> Result<Option<Mark>, ApiError> {
+        match id {
+            NOW => Ok(None),
+            id => self.get(id).map(Some),
+        }
+    }
+
+    /// Keeps a report; `at_ns` is the moment that the mark stands for, as in [`MarkTime`].
+    ///
+    /// # Errors
+    /// [`ApiError::Full`] if there is no room.
+    pub(super) fn add(
+        &self,
+        name: Option<String>,
+        report: Arc<Report>,
+        at_ns: Option<u64>,
+    ) -> Result<Mark, ApiError> {
+        self.add_of(name, report, at_ns, None)
+    }
+
+    fn add_of(
+        &self,
+        name: Option<String>,
+        report: Arc<Report>,
+        at_ns: Option<u64>,
+        oom_kill: Option<OomKill>,
+    ) -> Result<Mark, ApiError> {
+        let mut kept = self.lock();
+        let of_kill = |mark: &&Mark| mark.oom_kill.is_some();
+        if oom_kill.is_some() && kept.marks.iter().filter(of_kill).count() >= MOST_OF_KILLS {
+            return Err(ApiError::Full(format!(
+                "memprof makes at most {MOST_OF_KILLS} marks by itself, of processes that were killed: delete one with \
+                 DELETE /v2/marks/ID"
+            )));
+        }
+        kept.check_room(Some(&report))?;
+        let mut mark = Mark {
+            id: 0,
+            name,
+            report,
+            created: SystemTime::now(),
+            at_ns,
+            oom_kill,
+        };
+        kept.marks.add(|id| {
+            mark.id = id;
+            mark.clone()
+        });
+        Ok(mark)
+    }
+
+    /// Checks that there is room for one more mark, whatever its report.
+    ///
+    /// # Errors
+    /// [`ApiError::Full`] if there is none.
+    pub(super) fn check_room(&self) -> Result<(), ApiError> {
+        self.lock().check_room(None)
+    }
+
+    fn remove(&self, id: &str) -> Result<(), ApiError> {
+        let mut kept = self.lock();
+        if let Some(mark) = kept.marks.remove(id)? {
+            let bytes = weight(&mark.report, &mut HashSet::default());
+            let report = Arc::downgrade(&mark.report.profile);
+            kept.deleted.push((report, bytes));
+        }
+        Ok(())
+    }
+}
+
+impl Api {
+    /// When the marks were made, for filters; oldest first.
+    pub fn mark_times(&self) -> Vec<MarkTime> {
+        let kept = self.marks.lock();
+        let times = kept.marks.iter().map(|mark| MarkTime {
+            id: mark.id,
+            name: mark.name.clone(),
+            at_ns: mark.at_ns,
+        });
+        times.collect()
+    }
+}
+
+/// Approximate size of a report in bytes; counts only stacks that are not in `counted`.
+fn weight(report: &Report, counted: &mut FxHashSet<*const Stack>) -> usize {
+    let profile = &report.profile;
+    let each = profile.processes.iter().map(|share| &share.samples);
+    let files = profile.places.files.iter().map(|file| &file.samples);
+    let mut bytes = report.symbols.len() * NAME
+        + profile.not_observed.len() * ROW
+        + profile.places.mappings.len() * ROW;
+    for sample in [&profile.samples]
+        .into_iter()
+        .chain(each)
+        .chain(files)
+        .flatten()
+    {
+        bytes += size_of::<Sample>();
+        if counted.insert(Arc::as_ptr(&sample.stack)) {
+            bytes += size_of::<Stack>() + size_of_val(&*sample.stack.frames) + HEADS;
+        }
+    }
+    bytes
+}
+
+impl Kept {
+    /// Checks that one more mark fits, of this report if it is given. The first mark always fits.
+    fn check_room(&mut self, report: Option<&Report>) -> Result<(), ApiError> {
+        self.deleted.retain(|(report, _)| report.strong_count() > 0);
+        if self.marks.len() == 0 && self.deleted.is_empty() {
+            return Ok(());
+        }
+        let mut counted = HashSet::default();
+        let marks = self.marks.iter().map(|mark| &*mark.report);
+        let held: usize = marks.chain(report).map(|r| weight(r, &mut counted)).sum();
+        let deleted: usize = self.deleted.iter().map(|(_, bytes)| bytes).sum();
+        self.marks.check_room(held + deleted)
+    }
+}
+
+/// A mark as `/v2/marks` shows it.
+#[derive(Debug, Serialize)]
+pub(super) struct MarkReply<'a> {
+    id: String,
+    name: Option<String>,
+    created: u64,
+    report: u64,
+    taken: u64,
+    stopped_us: Option<u64>,
+    stopped_in_turn: bool,
+    exact: bool,
+    total: Kinds,
+    /// The process that was killed, if the mark was made for that.
+    oom_kill: Option<OomKillRow<'a>>,
+}
+
+impl<'a> From<&'a Mark> for MarkReply<'a> {
+    fn from(mark: &'a Mark) -> MarkReply<'a> {
+        let profile = &mark.report.profile;
+        MarkReply {
+            id: mark.id.to_string(),
+            name: mark.name.clone(),
+            created: millis(mark.created),
+            report: mark.report.sequence,
+            taken: millis(profile.taken),
+            stopped_us: stopped_us(&profile.freeze),
+            stopped_in_turn: profile.freeze.in_turn(),
+            exact: profile.is_exact(),
+            total: Kinds(profile.total),
+            oom_kill: mark.oom_kill.as_ref().map(OomKillRow::from),
+        }
+    }
+}
+
+#[derive(Debug)]
+struct List;
+
+#[derive(Debug)]
+struct Keep(MarkParams);
+
+#[derive(Debug)]
+struct Forget(String);
+
+/// JSON body of a request to make a mark.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct MarkParams {
+    name: Option<String>,
+    /// Freeze the target for the mark's report.
+    freeze: bool,
+    /// Freeze all processes at once for it.
+    freeze_group: bool,
+}
+
+/// `GET /v2/marks`.
+pub(super) fn list(_: &RequestContext<'_>) -> Result<Request, ApiError> {
+    Ok(Arc::new(List))
+}
+
+/// `POST /v2/marks`.
+pub(super) fn keep(asked: &RequestContext<'_>) -> Result<Request, ApiError> {
+    let example = r#"{"name": "start", "freeze": true}"#;
+    let mut wanted: MarkParams = kept::parameters(&asked.body, example)?;
+    wanted.name = checked_name(wanted.name)?;
+    Ok(Arc::new(Keep(wanted)))
+}
+
+/// `DELETE /v2/marks/{id}`.
+pub(super) fn forget(asked: &RequestContext<'_>) -> Result<Request, ApiError> {
+    Ok(Arc::new(Forget(asked.name.to_owned())))
+}
+
+impl Ask for List {
+    fn answer<'a>(&'a self, api: &'a Api) -> BoxFuture<'a, Result<Reply, ApiError>> {
+        #[derive(Serialize)]
+        struct ListReply<'a> {
+            marks: Vec<MarkReply<'a>>,
+            limit: usize,
+        }
+        Box::pin(async {
+            let kept = api.marks.lock();
+            let marks = kept.marks.iter().map(MarkReply::from).collect();
+            Reply::json(&ListReply { marks, limit: MOST })
+        })
+    }
+}
+
+impl Ask for Keep {
+    fn answer<'a>(&'a self, api: &'a Api) -> BoxFuture<'a, Result<Reply, ApiError>> {
+        Box::pin(async {
+            let report = match (self.0.freeze_group, self.0.freeze) {
+                (true, _) => still(api, Freeze::Group).await?,
+                (_, true) => still(api, Freeze::Each).await?,
+                _ => api.provider().profile().await?,
+            };
+            let at_ns = report.profile.taken_ns;
+            let mark = api.marks.add(self.0.name.clone(), report, Some(at_ns))?;
+            Reply::created(&MarkReply::from(&mark))
+        })
+    }
+}
+
+impl Api {
+    /// Makes a mark of the newest state, and returns its number. `at_ns` is the moment that it stands for in filters,
+    /// in ns of `CLOCK_MONOTONIC`, if that is not when its report was taken.
+    ///
+    /// # Errors
+    /// There is no room for it, or nothing to report.
+    pub async fn make_mark(
+        &self,
+        name: Option<String>,
+        at_ns: Option<u64>,
+    ) -> Result<u64, ApiError> {
+        let name = checked_name(name)?;
+        self.marks.check_room()?;
+        let report = self.provider().profile().await?;
+        let at_ns = at_ns.unwrap_or_else(|| report.profile.taken_ns);
+        self.marks
+            .add(name, report, Some(at_ns))
+            .map(|mark| mark.id)
+    }
+}
+
+impl Api {
+    /// Makes a mark of the last profile of a process that was killed because memory had run out, and returns its number.
+    /// `at_ns` is when it was killed, in ns of `CLOCK_MONOTONIC`.
+    ///
+    /// # Errors
+    /// There is no room for it, or there are as many marks of that kind as memprof makes.
+    pub fn make_mark_of_kill(
+        &self,
+        kill: &OomKill,
+        report: Arc<Report>,
+        at_ns: u64,
+    ) -> Result<u64, ApiError> {
+        let name = checked_name(Some(format!("OOM: {} ({})", kill.comm, kill.pid)))?;
+        let mark = self
+            .marks
+            .add_of(name, report, Some(at_ns), Some(kill.clone()))?;
+        Ok(mark.id)
+    }
+}
+
+/// A report with the target frozen, or an error.
+async fn still(api: &Api, how: Freeze) -> Result<Arc<Report>, ApiError> {
+    // Do not freeze the target if there is no room for the mark.
+    api.marks.check_room()?;
+    let report = api.provider().frozen(how).await?;
+    let profile = &report.profile;
+    let why = match &profile.freeze {
+        _ if !profile.target.alive => "it has ended",
+        FreezeOutcome::Still(_) | FreezeOutcome::InTurn { .. } => return Ok(report),
+        FreezeOutcome::Failed { why, .. } => why,
+        FreezeOutcome::Ran => "no attempt was made",
+    };
+    Err(ApiError::Unavailable(format!(
+        "the target could not be frozen: {why}"
+    )))
+}
+
+impl Ask for Forget {
+    fn answer<'a>(&'a self, api: &'a Api) -> BoxFuture<'a, Result<Reply, ApiError>> {
+        Box::pin(async {
+            api.marks.remove(&self.0)?;
+            Ok(Reply::deleted())
+        })
+    }
+}

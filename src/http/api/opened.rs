@@ -1,0 +1,69 @@
+//! A saved profile as the source of the API's reports: always the same one.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::{BoxFuture, Provider};
+use crate::collect::{LastScan, ProviderError, Status};
+use crate::profile::Report;
+use crate::profile::saved::Saved;
+use crate::sys::ids::Pid;
+
+/// A saved profile that was opened.
+#[derive(Clone, Debug)]
+pub struct Opened {
+    name: String,
+    report: Arc<Report>,
+}
+
+impl Opened {
+    /// The report of a file called `name`.
+    pub fn new(name: String, report: Arc<Report>) -> Opened {
+        Opened { name, report }
+    }
+
+    /// The report.
+    pub fn report(&self) -> &Arc<Report> {
+        &self.report
+    }
+}
+
+impl From<Saved> for Report {
+    fn from(saved: Saved) -> Report {
+        Report {
+            profile: Arc::new(saved.profile),
+            symbols: Arc::new(saved.symbols),
+            sequence: saved.sequence,
+        }
+    }
+}
+
+impl Provider for Opened {
+    fn profile(&self) -> BoxFuture<'_, Result<Arc<Report>, ProviderError>> {
+        Box::pin(async { Ok(Arc::clone(&self.report)) })
+    }
+
+    fn pid(&self) -> Option<Pid> {
+        Some(self.report.profile.target.pid)
+    }
+
+    /// No process is followed: one with the same id now is another one.
+    fn status(&self) -> BoxFuture<'_, Option<Status>> {
+        let last = LastScan {
+            sequence: self.report.sequence,
+            profile: Arc::clone(&self.report.profile),
+            took: Duration::ZERO,
+            current: true,
+        };
+        Box::pin(async {
+            Some(Status {
+                pids: Vec::new(),
+                last: Some(last),
+            })
+        })
+    }
+
+    fn opened(&self) -> Option<&str> {
+        Some(&self.name)
+    }
+}

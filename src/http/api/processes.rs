@@ -1,0 +1,118 @@
+//! `/v2/processes`: each followed process with its own totals, and each control group.
+
+use serde::Serialize;
+
+use super::common::{Agreement, Bracket, Kinds, Place, ReportInfo, millis};
+use super::reply::internal;
+use super::request::RequestContext;
+use super::room::Out;
+use super::view::{View, view};
+use super::{ApiError, Request};
+use crate::profile::{EndedProcess, GroupTotal, Member, Report};
+
+/// Parameters of `/v2/processes`.
+pub(super) const PARAMETERS: &[&str] = &["mark", "cgroup"];
+
+/// `/v2/processes`.
+pub(super) fn read(asked: &RequestContext<'_>) -> Result<Request, ApiError> {
+    view(asked, Processes)
+}
+
+#[derive(Debug)]
+struct Processes;
+
+#[derive(Serialize)]
+struct ProcessesReply<'a> {
+    report: ReportInfo,
+    total: Kinds,
+    rows: Vec<Row<'a>>,
+    groups: Vec<GroupRow<'a>>,
+    ended: Vec<EndedRow<'a>>,
+    ended_unscanned: u64,
+}
+
+#[derive(Serialize)]
+struct Row<'a> {
+    pid: u32,
+    comm: &'a str,
+    #[serde(flatten)]
+    place: Place<'a>,
+    total: Kinds,
+    attributed: Kinds,
+    kernel: Bracket,
+    agreement: Agreement,
+}
+
+impl<'a> From<Member<'a>> for Row<'a> {
+    fn from(member: Member<'a>) -> Row<'a> {
+        let figures = member.figures();
+        Row {
+            pid: member.pid.0,
+            comm: member.comm,
+            place: member.container.into(),
+            total: Kinds(*member.total),
+            attributed: Kinds(figures.attributed()),
+            kernel: (&*figures).into(),
+            agreement: figures.agreement().into(),
+        }
+    }
+}
+
+/// The processes that are in one control group itself.
+#[derive(Serialize)]
+struct GroupRow<'a> {
+    #[serde(flatten)]
+    place: Place<'a>,
+    processes: usize,
+    total: Kinds,
+}
+
+impl<'a> From<GroupTotal<'a>> for GroupRow<'a> {
+    fn from(group: GroupTotal<'a>) -> GroupRow<'a> {
+        GroupRow {
+            place: Some(group.container).into(),
+            processes: group.processes,
+            total: Kinds(group.total),
+        }
+    }
+}
+
+/// A process that has ended.
+#[derive(Serialize)]
+struct EndedRow<'a> {
+    pid: u32,
+    comm: &'a str,
+    #[serde(flatten)]
+    place: Place<'a>,
+    total: Kinds,
+    scanned: u64,
+    ended: u64,
+}
+
+impl<'a> From<&'a EndedProcess> for EndedRow<'a> {
+    fn from(ended: &'a EndedProcess) -> EndedRow<'a> {
+        EndedRow {
+            pid: ended.pid.0,
+            comm: &ended.comm,
+            place: ended.container.as_ref().into(),
+            total: Kinds(ended.total),
+            scanned: millis(ended.scanned),
+            ended: millis(ended.ended),
+        }
+    }
+}
+
+impl View for Processes {
+    fn write(&self, report: &Report, out: &mut Out) -> Result<(), ApiError> {
+        let profile = &report.profile;
+        let reply = ProcessesReply {
+            report: report.into(),
+            total: Kinds(profile.total),
+            rows: profile.members().into_iter().map(Row::from).collect(),
+            groups: profile.groups().into_iter().map(GroupRow::from).collect(),
+            ended: profile.ended.processes.iter().map(EndedRow::from).collect(),
+            ended_unscanned: profile.ended.unscanned,
+        };
+        serde_json::to_writer(out, &reply).map_err(internal)
+    }
+}

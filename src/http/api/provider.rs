@@ -1,0 +1,101 @@
+//! Source of the API's reports.
+
+use std::sync::Arc;
+
+use super::{ApiError, BoxFuture};
+use crate::code::debuginfod;
+use crate::collect::{ProviderError, Status};
+use crate::export::push;
+use crate::heap::{HeapOptions, HeapSnapshot};
+use crate::probe::{FaultsSeen, Missing, SyscallHooks};
+use crate::profile::allocations::NamedAllocations;
+use crate::profile::{MapUsage, Report};
+use crate::sys::freeze::Freeze;
+use crate::sys::ids::Pid;
+
+/// Provides reports.
+pub trait Provider: Send + Sync + 'static {
+    /// The newest report. Called for every request; concurrent callers share one scan.
+    fn profile(&self) -> BoxFuture<'_, Result<Arc<Report>, ProviderError>>;
+
+    /// The newest report, if it has this number.
+    fn known(&self, _number: u64) -> BoxFuture<'_, Option<Arc<Report>>> {
+        Box::pin(async { None })
+    }
+
+    /// Like [`Provider::profile`], with the target frozen for the scan. [`Profile::freeze`] says whether
+    /// it was.
+    fn frozen(&self, _how: Freeze) -> BoxFuture<'_, Result<Arc<Report>, ProviderError>> {
+        self.profile()
+    }
+
+    /// Takes a heap snapshot of a followed process, one at a time.
+    fn heap(
+        &self,
+        _pid: Pid,
+        _how: HeapOptions,
+    ) -> BoxFuture<'_, Result<Arc<HeapSnapshot>, ApiError>> {
+        let why = "a heap snapshot needs a running process, and memprof follows none here";
+        Box::pin(async move { Err(ApiError::Failed(why.to_owned())) })
+    }
+
+    /// The sampled allocations that are kept one by one, with the names of their stacks.
+    fn allocations(&self) -> BoxFuture<'_, Result<NamedAllocations, ApiError>> {
+        let why = "sampled allocations are kept one by one while memprof profiles, not in files";
+        Box::pin(async move { Err(ApiError::Failed(why.to_owned())) })
+    }
+
+    /// The target's process id; `None` before there is a target.
+    fn pid(&self) -> Option<Pid>;
+
+    /// What is awaited before there is a target, such as `a process named NAME`; `None` if that is not known.
+    fn awaited(&self) -> Option<String> {
+        None
+    }
+
+    /// The same report with source lines and inlined functions, for files with debug information. This may take
+    /// seconds.
+    fn with_lines(&self, report: Arc<Report>) -> BoxFuture<'_, Result<Arc<Report>, ProviderError>> {
+        Box::pin(async { Ok(report) })
+    }
+
+    /// What is known without a scan; `None` if nothing is.
+    fn status(&self) -> BoxFuture<'_, Option<Status>> {
+        Box::pin(async { None })
+    }
+
+    /// The file whose saved profile this is; `None` for a live target.
+    fn opened(&self) -> Option<&str> {
+        None
+    }
+
+    /// What debuginfod servers were asked for; `None` if none is asked.
+    fn debuginfod(&self) -> Option<debuginfod::Status> {
+        None
+    }
+
+    /// What was pushed to a store of profiles; `None` if nothing is to be.
+    fn pushed(&self) -> Option<push::Status> {
+        None
+    }
+
+    /// Where the probe sees system calls; `None` without a probe.
+    fn syscall_hooks(&self) -> Option<SyscallHooks> {
+        None
+    }
+
+    /// Where the probe sees page faults.
+    fn faults_seen(&self) -> FaultsSeen {
+        FaultsSeen::Nowhere
+    }
+
+    /// Optional programs of the probe that this kernel did not attach, and why.
+    fn missing_programs(&self) -> Vec<Missing> {
+        Vec::new()
+    }
+
+    /// How full the probe's tables are; may be slightly out of date.
+    fn tables(&self) -> BoxFuture<'_, Vec<MapUsage>> {
+        Box::pin(async { Vec::new() })
+    }
+}

@@ -1,0 +1,231 @@
+//! Builds replies: each once, one at a time, within the room for replies.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use super::cache::Cache;
+use super::reply::internal;
+use super::room::{Out, Reservation, Room};
+use super::view::View;
+use super::{ApiError, BoxFuture, Provider};
+use crate::profile::Report;
+use crate::sys::allocator;
+
+/// Maximum number of replies that wait for their turn, all for different requests: few enough that the last one
+/// is built before its client times out.
+const QUEUED: usize = 64;
+
+/// Room for light replies, in bytes. Metrics are polled so often that they must not wait for trees.
+const LIGHT_ROOM: usize = 16 << 20;
+
+/// A reply is large, and took much memory, if it has at least `LARGE` bytes or took at least `LONG` to build.
+const LARGE: usize = 1 << 20;
+const LONG: Duration = Duration::from_millis(20);
+
+/// How long after the last large reply the allocator returns free memory to the kernel: once for a series of
+/// replies.
+const QUIET: Duration = Duration::from_secs(1);
+
+/// A reply, and the file name to save it under.
+pub(super) type Made = (Bytes, Option<String>);
+
+/// Gets a report again, or a newer one.
+pub(super) type Again<'a> =
+    dyn Fn() -> BoxFuture<'a, Result<Arc<Report>, ApiError>> + Send + Sync + 'a;
+
+/// A report to be shown. Waiting requests do not keep their reports alive: each may be a different one.
+pub(super) struct Shown<'s, 'a> {
+    pub(super) sequence: u64,
+    pub(super) report: Weak<Report>,
+    pub(super) again: &'s Again<'a>,
+}
+
+pub(super) struct ReplyBuilder {
+    cache: Arc<Cache>,
+    heavy: Lane,
+    light: Lane,
+    /// Number of large replies so far.
+    large: Arc<AtomicU64>,
+}
+
+/// Builds one reply at a time.
+struct Lane {
+    queue: Queue,
+    room: Arc<Room>,
+}
+
+/// Requests that are served one at a time. Few wait; further ones are refused.
+pub(super) struct Queue {
+    turn: Arc<Semaphore>,
+    places: Arc<Semaphore>,
+}
+
+/// The right to build a reply, and the place in the queue.
+pub(super) type Turn = (OwnedSemaphorePermit, OwnedSemaphorePermit);
+
+impl Lane {
+    fn new(room: usize) -> Lane {
+        Lane {
+            queue: Queue::default(),
+            room: Room::new(room),
+        }
+    }
+}
+
+impl Default for Queue {
+    fn default() -> Queue {
+        Queue {
+            turn: Arc::new(Semaphore::new(1)),
+            places: Arc::new(Semaphore::new(QUEUED + 1)),
+        }
+    }
+}
+
+impl Queue {
+    /// Waits for the caller's turn, which ends when it is dropped.
+    ///
+    /// # Errors
+    /// [`ApiError::Busy`]: too many requests are waiting.
+    pub(super) async fn turn(&self) -> Result<Turn, ApiError> {
+        let place = Arc::clone(&self.places).try_acquire_owned();
+        let place = place.map_err(|_| {
+            ApiError::Busy(format!(
+                "{QUEUED} other requests are queued: try again later"
+            ))
+        })?;
+        let turn = Arc::clone(&self.turn).acquire_owned().await;
+        Ok((turn.map_err(internal)?, place))
+    }
+}
+
+impl ReplyBuilder {
+    /// Caches up to `cached` bytes of replies, and has room for `room` bytes in total.
+    pub(super) fn new(cached: usize, room: usize) -> ReplyBuilder {
+        ReplyBuilder {
+            cache: Arc::new(Cache::new(cached)),
+            heavy: Lane::new(room),
+            light: Lane::new(LIGHT_ROOM),
+            large: Arc::default(),
+        }
+    }
+
+    /// Whether a reply waits until others are sent.
+    pub(super) fn is_short(&self) -> bool {
+        self.heavy.room.is_short() || self.light.room.is_short()
+    }
+
+    /// Ends all waits for room, for server shutdown.
+    pub(super) fn close(&self) {
+        self.heavy.room.close();
+        self.light.room.close();
+    }
+
+    /// Room for a small reply of `bytes` bytes.
+    ///
+    /// # Errors
+    /// [`ApiError::Busy`] if there is none.
+    pub(super) fn room(&self, bytes: usize) -> Result<Reservation, ApiError> {
+        let room = &self.heavy.room;
+        let free = room.try_take(bytes).or_else(|| {
+            self.cache.clear();
+            room.try_take(bytes)
+        });
+        free.ok_or_else(|| {
+            ApiError::Busy("too many large replies are being sent: try again later".to_owned())
+        })
+    }
+
+    /// The reply shared by equal requests for the same report. The first request builds it; if its client
+    /// disconnects, the next waiting request does.
+    pub(super) async fn shared(
+        &self,
+        shown: Shown<'_, '_>,
+        view: Arc<dyn View>,
+        provider: &dyn Provider,
+    ) -> Result<Made, ApiError> {
+        let cell = self.cache.cell(shown.sequence, &format!("{view:?}"));
+        let made = cell
+            .get_or_try_init(|| self.make(shown, view, provider))
+            .await?;
+        Ok(made.clone())
+    }
+
+    /// Builds a reply on a blocking thread, once it is its turn.
+    pub(super) async fn make(
+        &self,
+        shown: Shown<'_, '_>,
+        view: Arc<dyn View>,
+        provider: &dyn Provider,
+    ) -> Result<Made, ApiError> {
+        let lane = match view.is_light() {
+            true => &self.light,
+            false => &self.heavy,
+        };
+        let turn = lane.queue.turn().await?;
+        let report = match shown.report.upgrade() {
+            Some(report) => report,
+            None => (shown.again)().await?,
+        };
+        let (report, view) = with_lines(report, view, provider).await?;
+        let mut out = Out::new(&lane.room, &self.cache);
+        // The thread keeps the turn: it continues even if no client waits any more.
+        let made = tokio::task::spawn_blocking(move || {
+            let start = Instant::now();
+            let name = view.file_name(&report);
+            let written = view.write(&report, &mut out);
+            // If both failed, the lack of room is the more informative error.
+            let body = out.finish().and_then(|body| written.map(|()| body));
+            drop((report, view));
+            let large = body.as_ref().is_ok_and(|body| body.len() >= LARGE);
+            let large = large || start.elapsed() >= LONG;
+            (body.map(|body| (body, name)), large, turn)
+        });
+        let (made, large, _turn) = made.await.map_err(internal)?;
+        self.cache.trim();
+        if large {
+            self.give_back_later();
+        }
+        made
+    }
+
+    /// Returns free memory to the kernel, unless another large reply follows soon, which then does so.
+    fn give_back_later(&self) {
+        let number = self.large.fetch_add(1, Ordering::Relaxed) + 1;
+        let newest = Arc::clone(&self.large);
+        tokio::spawn(async move {
+            tokio::time::sleep(QUIET).await;
+            if newest.load(Ordering::Relaxed) == number {
+                // Nothing waits for it.
+                drop(tokio::task::spawn_blocking(allocator::give_back));
+            }
+        });
+    }
+}
+
+/// The report and its baseline, with source lines if the view needs them.
+async fn with_lines(
+    report: Arc<Report>,
+    view: Arc<dyn View>,
+    provider: &dyn Provider,
+) -> Result<(Arc<Report>, Arc<dyn View>), ApiError> {
+    if !view.needs_lines() {
+        return Ok((report, view));
+    }
+    let lines = |report: Arc<Report>| async {
+        match report.symbols.is_final() {
+            true => Ok(report),
+            false => provider.with_lines(report).await,
+        }
+    };
+    let report = lines(report).await?;
+    let Some(baseline) = view.baseline() else {
+        return Ok((report, view));
+    };
+    let baseline = lines(baseline).await?;
+    let compared = view.compared_with(baseline);
+    Ok((report, compared.unwrap_or(view)))
+}

@@ -1,0 +1,99 @@
+//! Parameters of a tree: which end is at the root, what a node is, limits, and what to find.
+
+use super::ApiError;
+use super::query::{Query, bad};
+use crate::profile::Kind;
+use crate::profile::tree::{Direction, Find, FunctionId, Limits, Merge, Naming, Reading, Search};
+
+/// Default and maximum number of nodes.
+const NODES: u64 = 50_000;
+const MOST_NODES: u64 = 200_000;
+
+/// Maximum length of a search text, in bytes.
+pub(super) const LONGEST_SEARCH: usize = 256;
+
+/// Maximum length of the name and the path of one function, in bytes.
+const LONGEST_NAME: usize = 4096;
+
+/// Parameters of a tree.
+#[derive(Clone, Debug)]
+pub(super) struct Shape {
+    pub(super) reading: Reading,
+    pub(super) limits: Limits,
+    pub(super) find: Option<Find>,
+    /// Whether the tree shows only what is below the found function.
+    pub(super) focus: bool,
+}
+
+/// A kind of bytes, `all` by default.
+pub(super) fn kind(query: &Query) -> Result<Kind, ApiError> {
+    let kinds = Kind::ALL.map(|kind| (kind.name(), kind));
+    Ok(query.word("kind", kinds)?.unwrap_or_default())
+}
+
+/// A direction, if one is given.
+pub(super) fn direction(query: &Query) -> Result<Option<Direction>, ApiError> {
+    query.word("direction", Direction::ALL.map(|d| (d.name(), d)))
+}
+
+/// The search, if any.
+pub(super) fn search(query: &Query) -> Result<Option<Search>, ApiError> {
+    let text = query.short("search", LONGEST_SEARCH)?;
+    Ok(text.filter(|t| !t.is_empty()).map(|t| Search::new(&t)))
+}
+
+/// What to find, if anything: the names that match `search`, or the function that `function` and `path` name.
+fn find(query: &Query) -> Result<Option<Find>, ApiError> {
+    let found = search(query)?.map(Find::Search);
+    let name = query.short("function", LONGEST_NAME)?;
+    match (query.short("path", LONGEST_NAME)?, found) {
+        (Some(_), Some(_)) => Err(bad(
+            "parameters search and path exclude each other: give one of them".to_owned(),
+        )),
+        (Some(path), None) => Ok(Some(Find::Function(FunctionId {
+            name,
+            path: path.into(),
+        }))),
+        (None, _) if name.is_some() => Err(bad(
+            "parameter function needs path, the path of its file: /v2/functions lists both"
+                .to_owned(),
+        )),
+        (None, found) => Ok(found),
+    }
+}
+
+impl Shape {
+    pub(super) fn read(query: &Query) -> Result<Shape, ApiError> {
+        let merges = [("function", Merge::Function), ("site", Merge::Site)];
+        let merge = query.word("merge", merges)?;
+        let naming = Naming {
+            merge: merge.unwrap_or_default(),
+            inlined: query.boolean("inlined")?.unwrap_or(false),
+        };
+        let reading = Reading {
+            direction: direction(query)?.unwrap_or_default(),
+            naming,
+            kind: kind(query)?,
+        };
+        let max_nodes = query.number("max_nodes", "", MOST_NODES)?.unwrap_or(NODES);
+        let limits = Limits {
+            threshold: query
+                .number("threshold", " of bytes", u64::MAX)?
+                .unwrap_or(0),
+            max_nodes: max_nodes.max(1) as usize,
+        };
+        let find = find(query)?;
+        let focus = query.boolean("focus")?.unwrap_or(false);
+        if focus && !matches!(find, Some(Find::Function(_))) {
+            return Err(bad(
+                "parameter focus needs a function: give path and function".to_owned(),
+            ));
+        }
+        Ok(Shape {
+            reading,
+            limits,
+            find,
+            focus,
+        })
+    }
+}

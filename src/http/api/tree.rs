@@ -1,0 +1,336 @@
+//! `/v2/tree`: the call tree as columns.
+
+use std::path::Path;
+
+use rustc_hash::FxHashMap;
+use serde::Serialize;
+
+use super::common::{ReportInfo, counted};
+use super::reply::internal;
+use super::request::RequestContext;
+use super::room::Out;
+use super::shape::Shape;
+use super::view::{View, view};
+use super::{ApiError, Request};
+use crate::profile::tree::{Cut, Label, Labels, Layout, Merge, Paths, Reading, Row, errors};
+use crate::profile::{Report, Uncertainty};
+
+/// Parameters of `/v2/tree`.
+pub(super) const PARAMETERS: &[&str] = &[
+    "direction",
+    "merge",
+    "inlined",
+    "kind",
+    "threshold",
+    "max_nodes",
+    "search",
+    "function",
+    "path",
+    "focus",
+    "frames",
+    "mark",
+    "report",
+    "pid",
+    "cgroup",
+    "filter",
+];
+
+/// `/v2/tree`.
+pub(super) fn read(asked: &RequestContext<'_>) -> Result<Request, ApiError> {
+    view(asked, Tree(Shape::read(&asked.query)?))
+}
+
+#[derive(Debug)]
+struct Tree(Shape);
+
+impl View for Tree {
+    fn needs_lines(&self) -> bool {
+        self.0.reading.naming.inlined
+    }
+
+    fn write(&self, report: &Report, out: &mut Out) -> Result<(), ApiError> {
+        write_tree(report, report.into(), &self.0, out)
+    }
+}
+
+/// Writes the tree of a report, or of a part of the report that `info` describes.
+pub(super) fn write_tree(
+    report: &Report,
+    info: ReportInfo,
+    shape: &Shape,
+    out: &mut Out,
+) -> Result<(), ApiError> {
+    counted(shape.reading.kind, &report.profile)?;
+    let mut paths = Paths::new([report.side()], shape.reading);
+    let [total] = paths.total();
+    let mut drawn = Drawn::new(&mut paths, shape, &[&report.profile.uncertainties]);
+    let head = Head {
+        total,
+        matched: drawn.matched.map(|[bytes]| bytes),
+    };
+    let nodes = Nodes {
+        at: drawn.places(),
+        total: drawn.rows.iter().map(|row| row.total[0]).collect(),
+        own: drawn.rows.iter().map(|row| row.own[0]).collect(),
+        errors: drawn.errors(),
+    };
+    let reply = drawn.reply(info, shape, head, nodes);
+    serde_json::to_writer(out, &reply).map_err(internal)
+}
+
+#[derive(Serialize)]
+struct Head {
+    total: u64,
+    matched: Option<u64>,
+}
+
+#[derive(Serialize)]
+struct Nodes {
+    #[serde(flatten)]
+    at: Places,
+    total: Vec<u64>,
+    #[serde(rename = "self")]
+    own: Vec<u64>,
+    #[serde(flatten)]
+    errors: Errors,
+}
+
+/// The standard errors of nodes, or of their differences.
+#[derive(Serialize)]
+pub(super) struct Errors {
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    error: Vec<u64>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    self_error: Vec<u64>,
+}
+
+/// A tree as columns; `H` and `N` are the parts in which a tree and a difference differ.
+#[derive(Serialize)]
+pub(super) struct TreeReply<'a, H, N> {
+    report: ReportInfo,
+    direction: &'static str,
+    merge: &'static str,
+    inlined: bool,
+    kind: &'static str,
+    threshold: u64,
+    #[serde(flatten)]
+    head: H,
+    cut: CutReply,
+    strings: Vec<&'a str>,
+    modules: Vec<Module<'a>>,
+    frames: Frames,
+    nodes: N,
+}
+
+/// Parent and frame of each node.
+#[derive(Serialize)]
+pub(super) struct Places {
+    parent: Vec<Option<u32>>,
+    frame: Vec<u32>,
+}
+
+#[derive(Serialize)]
+struct CutReply {
+    below_threshold: u64,
+    over_limit: u64,
+}
+
+#[derive(Serialize)]
+struct Module<'a> {
+    name: &'a str,
+    path: String,
+}
+
+#[derive(Default, Serialize)]
+struct Frames {
+    r#type: Vec<&'static str>,
+    name: Vec<Option<u32>>,
+    module: Vec<Option<u32>>,
+    offset: Vec<Option<u64>>,
+    /// Lines of source code, of functions without machine code of their own in a file.
+    line: Vec<Option<u64>>,
+    reason: Vec<Option<&'static str>>,
+    category: Vec<Option<&'static str>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    r#match: Option<Vec<bool>>,
+}
+
+/// A tree laid out, with its frames.
+pub(super) struct Drawn<'a, const N: usize> {
+    pub(super) rows: Vec<Row<N>>,
+    errors: Vec<[u64; 2]>,
+    /// Bytes of the matching stacks, if there was a search.
+    pub(super) matched: Option<[u64; N]>,
+    cut: Cut,
+    legend: Legend<'a>,
+}
+
+impl<'a, const N: usize> Drawn<'a, N> {
+    /// Lays out a tree, with the standard errors of its nodes; `uncertainties` are those of each profile.
+    pub(super) fn new(
+        paths: &mut Paths<'a, N>,
+        shape: &Shape,
+        uncertainties: &[&[Uncertainty]],
+    ) -> Drawn<'a, N> {
+        let found = shape.find.as_ref().map(|find| paths.find(find));
+        let (matches, matched) = found.unzip();
+        if shape.focus {
+            paths.focus(
+                matches.as_deref().unwrap_or_default(),
+                shape.reading.direction,
+            );
+        }
+        let mut layout = Layout::new(paths, shape.limits);
+        let errors = errors::of_rows(paths, &layout.rows, uncertainties, shape.reading.kind);
+        let legend = Legend::new(&mut layout.rows, paths.labels(), matches);
+        Drawn {
+            rows: layout.rows,
+            errors,
+            matched,
+            cut: layout.cut,
+            legend,
+        }
+    }
+
+    pub(super) fn errors(&mut self) -> Errors {
+        let (self_error, error) = self.errors.drain(..).map(|[own, all]| (own, all)).unzip();
+        Errors { error, self_error }
+    }
+
+    pub(super) fn places(&self) -> Places {
+        let root = std::iter::once(None);
+        let others = self.rows.iter().skip(1).map(|row| Some(row.parent));
+        Places {
+            parent: root.chain(others).collect(),
+            frame: self.rows.iter().map(|row| row.label).collect(),
+        }
+    }
+
+    pub(super) fn reply<H, C>(
+        self,
+        report: ReportInfo,
+        shape: &Shape,
+        head: H,
+        nodes: C,
+    ) -> TreeReply<'a, H, C> {
+        let Reading {
+            direction,
+            naming,
+            kind,
+        } = shape.reading;
+        TreeReply {
+            report,
+            direction: direction.name(),
+            merge: match naming.merge {
+                Merge::Site => "site",
+                _ => "function",
+            },
+            inlined: naming.inlined,
+            kind: kind.name(),
+            threshold: shape.limits.threshold,
+            head,
+            cut: CutReply {
+                below_threshold: self.cut.below_threshold,
+                over_limit: self.cut.over_limit,
+            },
+            strings: self.legend.strings.list,
+            modules: self.legend.modules,
+            frames: self.legend.frames,
+            nodes,
+        }
+    }
+}
+
+/// Tables that the nodes' numbers refer to.
+#[derive(Default)]
+struct Legend<'a> {
+    strings: Strings<'a>,
+    modules: Vec<Module<'a>>,
+    by_path: FxHashMap<&'a Path, u32>,
+    frames: Frames,
+}
+
+impl<'a> Legend<'a> {
+    /// Numbers the labels of the rows in order of appearance and stores the numbers in the rows.
+    fn new<const N: usize>(
+        rows: &mut [Row<N>],
+        labels: &Labels<'a>,
+        matches: Option<Vec<bool>>,
+    ) -> Legend<'a> {
+        let mut legend = Legend::default();
+        let mut numbers: Vec<Option<u32>> = vec![None; labels.all().len()];
+        let mut marks = Vec::new();
+        for row in rows {
+            let label = row.label as usize;
+            row.label = *numbers[label].get_or_insert_with(|| {
+                // Labels of aggregate rows were added after the search.
+                let is_match = |m: &Vec<bool>| m.get(label).copied().unwrap_or(false);
+                marks.push(matches.as_ref().is_some_and(is_match));
+                legend.add(labels.get(row.label))
+            });
+        }
+        legend.frames.r#match = matches.map(|_| marks);
+        legend
+    }
+
+    fn add(&mut self, label: &Label<'a>) -> u32 {
+        let number = self.frames.r#type.len() as u32;
+        let (name, reason, code) = match *label {
+            Label::Code(code) => (code.function, None, Some(code)),
+            Label::NotObserved(mapping, reason) => (Some(mapping), Some(reason.name()), None),
+            Label::CutOff(reason) => (Some(reason.label()), None, None),
+            _ => (None, None, None),
+        };
+        let name = name.map(|name| self.strings.number(name));
+        let module = code.map(|code| self.module(code.file, code.path));
+        let frames = &mut self.frames;
+        frames.r#type.push(type_name(label));
+        frames.name.push(name);
+        frames.module.push(module);
+        frames.offset.push(code.and_then(|code| code.file_offset()));
+        frames.line.push(code.and_then(|code| code.line()));
+        frames.reason.push(reason);
+        frames.category.push(code.map(|code| code.category.name()));
+        number
+    }
+
+    fn module(&mut self, name: &'a str, path: &'a Path) -> u32 {
+        let modules = &mut self.modules;
+        *self.by_path.entry(path).or_insert_with(|| {
+            let path = path.to_string_lossy().into_owned();
+            modules.push(Module { name, path });
+            (modules.len() - 1) as u32
+        })
+    }
+}
+
+fn type_name(label: &Label<'_>) -> &'static str {
+    match label {
+        Label::Root => "root",
+        Label::Code(code) if code.inlined => "inlined",
+        Label::Code(_) | Label::Name(..) => "function",
+        Label::Unmapped => "unmapped",
+        Label::CutOff(_) => "cut_off",
+        Label::NoStack => "no_stack",
+        Label::NotObserved(..) => "not_observed",
+        Label::BelowThreshold => "below_threshold",
+        Label::OverLimit => "over_limit",
+    }
+}
+
+/// Strings, each stored once.
+#[derive(Default)]
+struct Strings<'a> {
+    list: Vec<&'a str>,
+    numbers: FxHashMap<&'a str, u32>,
+}
+
+impl<'a> Strings<'a> {
+    fn number(&mut self, text: &'a str) -> u32 {
+        let list = &mut self.list;
+        *self.numbers.entry(text).or_insert_with(|| {
+            list.push(text);
+            (list.len() - 1) as u32
+        })
+    }
+}

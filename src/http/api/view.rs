@@ -1,0 +1,323 @@
+//! Views of a report: each reply is built once and shared.
+
+use std::borrow::Cow;
+use std::fmt::Debug;
+use std::sync::Arc;
+
+use super::chosen::{self, Chosen};
+use super::query::{Query, bad, quoted};
+use super::reply::JSON;
+use super::request::RequestContext;
+use super::room::Out;
+use super::{Api, ApiError, Ask, BoxFuture, Reply, Request};
+use crate::collect::ProviderError;
+use crate::profile::allocations::Filter;
+use crate::profile::{Frames, Report, Subset};
+use crate::sys::ids::Pid;
+
+/// A view of a report. Its `Debug` form identifies it: replies are shared by that.
+pub(super) trait View: Debug + Send + Sync + 'static {
+    /// MIME type of the output.
+    fn content_type(&self) -> &'static str {
+        JSON
+    }
+
+    /// Writes the view. Runs on a blocking thread.
+    fn write(&self, report: &Report, out: &mut Out) -> Result<(), ApiError>;
+
+    /// Whether the report needs source lines and inlined functions.
+    fn needs_lines(&self) -> bool {
+        false
+    }
+
+    /// The baseline of the view, if it is a difference.
+    fn baseline(&self) -> Option<Arc<Report>> {
+        None
+    }
+
+    /// The same view, with this form of its baseline.
+    fn compared_with(&self, _baseline: Arc<Report>) -> Option<Arc<dyn View>> {
+        None
+    }
+
+    /// Whether it is built alongside trees instead of after them.
+    fn is_light(&self) -> bool {
+        false
+    }
+
+    /// The reply while there is no target yet; `None`: there is no report.
+    fn before_target(&self) -> Option<&'static str> {
+        None
+    }
+
+    /// File name to save it under.
+    fn file_name(&self, _: &Report) -> Option<String> {
+        None
+    }
+}
+
+/// The requested report and processes: the parameters `mark`, `report`, `pid` and `cgroup`.
+#[derive(Clone, Debug, Default)]
+pub(super) struct ReportSelector {
+    /// Id of a mark; `None` for the newest report.
+    mark: Option<String>,
+    /// Number of a report that need not be made again if it is the newest one.
+    known: Option<u64>,
+    /// One process of it; `None` for all of them together.
+    pub(super) pid: Option<Pid>,
+    /// The processes of this control group and of those below it.
+    cgroup: Option<Arc<str>>,
+    /// Which frames of an interpreted program.
+    pub(super) frames: Frames,
+    /// Only the sampled allocations that it chooses.
+    filter: Option<Filter>,
+}
+
+impl ReportSelector {
+    pub(super) fn read(query: &Query) -> Result<ReportSelector, ApiError> {
+        let pid = query.number("pid", "", i32::MAX as u64)?;
+        let cgroup = query.text("cgroup").map(Arc::from);
+        for other in ["pid", "filter"] {
+            if cgroup.is_some() && query.text(other).is_some() {
+                return Err(bad(format!(
+                    "parameters cgroup and {other} exclude each other"
+                )));
+            }
+        }
+        Ok(ReportSelector {
+            mark: query.text("mark").map(str::to_owned),
+            known: query.number("report", "", u64::MAX)?,
+            pid: pid.map(|pid| Pid(pid as u32)),
+            cgroup,
+            frames: frames(query)?,
+            filter: chosen::filter(query)?,
+        })
+    }
+
+    /// The sampled allocations to show, if only some are.
+    pub(super) fn chosen(&self) -> Option<Chosen> {
+        let (filter, pid) = (self.filter.clone()?, self.pid);
+        let part = Part {
+            processes: None,
+            ..self.shown()
+        };
+        Some(Chosen { filter, pid, part })
+    }
+
+    /// The report, with all its processes.
+    pub(super) async fn report(&self, api: &Api) -> Result<Arc<Report>, Missing> {
+        if let Some(id) = &self.mark {
+            return Ok(api.marks.get(id)?.report);
+        }
+        if let Some(number) = self.known
+            && let Some(report) = api.provider().known(number).await
+        {
+            return Ok(report);
+        }
+        Ok(api.provider().profile().await?)
+    }
+
+    /// The part that views show: the one process, if any, with the chosen frames.
+    pub(super) fn shown(&self) -> Part {
+        let group = || self.cgroup.clone().map(Subset::Group);
+        Part {
+            processes: self.pid.map(Subset::Process).or_else(group),
+            frames: Some(self.frames),
+        }
+    }
+
+    /// The same part with all frames, as recorded.
+    pub(super) fn recorded(&self) -> Part {
+        self.shown().recorded()
+    }
+}
+
+/// A part of a report.
+#[derive(Clone, Debug)]
+pub(super) struct Part {
+    /// Some of its processes; `None` for all of them together.
+    processes: Option<Subset>,
+    /// Which frames of an interpreted program; `None` for all, as recorded.
+    frames: Option<Frames>,
+}
+
+impl Part {
+    /// The same part with all frames, as recorded.
+    pub(super) fn recorded(self) -> Part {
+        Part {
+            frames: None,
+            ..self
+        }
+    }
+
+    /// That part of a report.
+    ///
+    /// # Errors
+    /// [`ApiError::NotFound`] if the report has no such process or control group.
+    pub(super) fn of<'r>(&self, report: &'r Report) -> Result<Cow<'r, Report>, ApiError> {
+        let Some(processes) = &self.processes else {
+            return Ok(self.showing(report));
+        };
+        let profile = report.profile.part(processes);
+        let profile = profile.ok_or_else(|| match processes {
+            Subset::Process(pid) => no_process(*pid),
+            Subset::Group(group) => no_group(group),
+        })?;
+        let report = Report {
+            profile: Arc::new(profile),
+            ..report.clone()
+        };
+        Ok(Cow::Owned(self.showing(&report).into_owned()))
+    }
+
+    fn showing<'r>(&self, report: &'r Report) -> Cow<'r, Report> {
+        match self.frames {
+            Some(frames) => report.showing(frames),
+            None => Cow::Borrowed(report),
+        }
+    }
+
+    /// A view of that part.
+    pub(super) fn in_view(self, view: Arc<dyn View>) -> Arc<dyn View> {
+        Arc::new(OfPart { part: self, view })
+    }
+}
+
+pub(super) fn no_process(pid: Pid) -> ApiError {
+    ApiError::NotFound(Some(format!(
+        "there is no process {pid} in this report: /v2/processes lists the processes"
+    )))
+}
+
+fn no_group(group: &str) -> ApiError {
+    ApiError::NotFound(Some(format!(
+        "no process of this report is known to be in the control group {}: /v2/processes lists the groups",
+        quoted(group)
+    )))
+}
+
+/// The parameter `frames`.
+pub(super) fn frames(query: &Query) -> Result<Frames, ApiError> {
+    let choices = Frames::ALL.map(|frames| (frames.name(), frames));
+    Ok(query.word("frames", choices)?.unwrap_or_default())
+}
+
+/// Why there is no report to show.
+pub(super) enum Missing {
+    NoTarget,
+    Error(ApiError),
+}
+
+impl From<ProviderError> for Missing {
+    fn from(e: ProviderError) -> Missing {
+        match e {
+            ProviderError::NoTarget => Missing::NoTarget,
+            e => Missing::Error(e.into()),
+        }
+    }
+}
+
+impl From<ApiError> for Missing {
+    fn from(e: ApiError) -> Missing {
+        Missing::Error(e)
+    }
+}
+
+impl From<Missing> for ApiError {
+    fn from(missing: Missing) -> ApiError {
+        match missing {
+            Missing::NoTarget => ProviderError::NoTarget.into(),
+            Missing::Error(e) => e,
+        }
+    }
+}
+
+/// A view of a part of a report.
+#[derive(Debug)]
+struct OfPart {
+    part: Part,
+    view: Arc<dyn View>,
+}
+
+impl View for OfPart {
+    fn content_type(&self) -> &'static str {
+        self.view.content_type()
+    }
+
+    fn write(&self, report: &Report, out: &mut Out) -> Result<(), ApiError> {
+        self.view.write(&*self.part.of(report)?, out)
+    }
+
+    fn needs_lines(&self) -> bool {
+        self.view.needs_lines()
+    }
+
+    fn baseline(&self) -> Option<Arc<Report>> {
+        self.view.baseline()
+    }
+
+    fn compared_with(&self, baseline: Arc<Report>) -> Option<Arc<dyn View>> {
+        Some(
+            self.part
+                .clone()
+                .in_view(self.view.compared_with(baseline)?),
+        )
+    }
+
+    fn is_light(&self) -> bool {
+        self.view.is_light()
+    }
+
+    fn before_target(&self) -> Option<&'static str> {
+        self.view.before_target()
+    }
+
+    fn file_name(&self, report: &Report) -> Option<String> {
+        self.view.file_name(&*self.part.of(report).ok()?)
+    }
+}
+
+#[derive(Debug)]
+struct Viewed<V> {
+    which: ReportSelector,
+    view: Arc<V>,
+}
+
+/// A request for a view of the report that the parameters select.
+pub(super) fn view(asked: &RequestContext<'_>, view: impl View) -> Result<Request, ApiError> {
+    Ok(Arc::new(Viewed {
+        which: ReportSelector::read(&asked.query)?,
+        view: Arc::new(view),
+    }))
+}
+
+impl<V: View> Ask for Viewed<V> {
+    fn answer<'a>(&'a self, api: &'a Api) -> BoxFuture<'a, Result<Reply, ApiError>> {
+        Box::pin(async {
+            let view: Arc<dyn View> = self.view.clone();
+            if let Some(chosen) = self.which.chosen() {
+                return chosen.show(api, view).await;
+            }
+            let again =
+                || -> BoxFuture<'a, _> { Box::pin(async { Ok(self.which.report(api).await?) }) };
+            match self.which.report(api).await {
+                Ok(report) => {
+                    api.show(report, &again, self.which.shown().in_view(view))
+                        .await
+                }
+                Err(Missing::NoTarget) if view.before_target().is_some() => {
+                    let text = view.before_target().unwrap_or_default();
+                    Ok(Reply::new(view.content_type(), text))
+                }
+                Err(Missing::NoTarget) => Err(api.no_target()),
+                Err(e) => Err(e.into()),
+            }
+        })
+    }
+}
+
+impl From<ProviderError> for ApiError {
+    fn from(e: ProviderError) -> ApiError {
+        ApiError::Unavailable(e.to_string())
+    }
+}

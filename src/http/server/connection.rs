@@ -1,0 +1,259 @@
+//! One connection, from its first to its last byte.
+
+use std::convert::Infallible;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body_util::{BodyExt, LengthLimitError, Limited};
+use hyper::body::{Body, Frame, Incoming, SizeHint};
+use hyper::http::request::Parts;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::{Request, Response, StatusCode};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::sync::{Semaphore, SemaphorePermit, watch};
+use tokio::time::{Instant, sleep_until, timeout};
+
+use super::ServerOptions;
+use super::access::Access;
+use super::registry::{Connection, Phase};
+use super::respond::{Refusal, Rest};
+use crate::http::api::{Api, ApiError, Body as Reply, SMALL_BODY};
+
+/// How much of a body is passed to hyper at a time, in bytes. It counts as sent although hyper may still buffer
+/// it, so it is small.
+const PIECE: usize = 64 << 10;
+
+/// One large request body at a time: they take memory until they are parsed.
+static LARGE_BODY: Semaphore = Semaphore::const_new(1);
+
+/// Paths that are answered even if all other slots are taken.
+const VITAL: [&str; 2] = ["/v2/health", "/metrics"];
+
+/// State shared by all connections.
+pub(super) struct Connections {
+    pub(super) api: Arc<Api>,
+    pub(super) access: Access,
+    pub(super) options: ServerOptions,
+}
+
+/// Deadline of the current exchange; `None` between exchanges.
+type Deadline = watch::Sender<Option<Instant>>;
+
+impl Connections {
+    pub(super) fn warn(&self, message: &str) {
+        if let Some(warn) = &self.options.warn {
+            warn(message);
+        }
+    }
+
+    /// Serves until the client or a time limit ends the connection, or until `stop`, after the current
+    /// exchange. `local`: whether the client is on this machine.
+    pub(super) async fn serve(
+        &self,
+        stream: impl AsyncRead + AsyncWrite + Unpin,
+        local: bool,
+        registered: Arc<Connection>,
+        mut stop: watch::Receiver<bool>,
+    ) {
+        let (deadline, watched) = watch::channel(None);
+        let service = service_fn(|request| {
+            let under_way = UnderWay {
+                deadline: deadline.clone(),
+                connection: Arc::clone(&registered),
+            };
+            self.exchange(request, local, under_way)
+        });
+        let mut connection = pin!(
+            http1::Builder::new()
+                .timer(TokioTimer::new())
+                .header_read_timeout(self.options.header_timeout)
+                .max_buf_size(self.options.max_header.max(8192))
+                .serve_connection(TokioIo::new(stream), service)
+        );
+        let mut overdue = pin!(overdue(watched));
+        let mut stopping = false;
+        loop {
+            tokio::select! {
+                // How the connection ended is up to the client.
+                _ = connection.as_mut() => return,
+                () = overdue.as_mut() => return,
+                () = registered.told_to_go() => return,
+                _ = stop.wait_for(|stop| *stop), if !stopping => {
+                    stopping = true;
+                    connection.as_mut().graceful_shutdown();
+                }
+            }
+        }
+    }
+
+    async fn exchange(
+        &self,
+        request: Request<Incoming>,
+        local: bool,
+        under_way: UnderWay,
+    ) -> Result<Response<Sent>, Infallible> {
+        let limit = self.options.exchange_timeout;
+        let deadline = Some(Instant::now() + limit);
+        under_way.deadline.send_replace(deadline);
+        let (head, body) = request.into_parts();
+        let arrived = Instant::now();
+        // Read before taking a slot: a request is complete only once its body has arrived.
+        let body = self.body(&head, body, local).await;
+        let response = match self.turn(&head, &under_way.connection).await {
+            true => {
+                let (body, _large) = match body {
+                    Ok((body, large)) => (Ok(body), large),
+                    Err(refusal) => (Err(refusal), None),
+                };
+                let rest = body.map(|body| Rest { body, local });
+                self.respond(&head, rest).await
+            }
+            false => self.too_many(&head),
+        };
+        let (method, path, status) = (&head.method, head.uri.path(), response.status().as_u16());
+        tracing::debug!(%method, path, status, took = ?arrived.elapsed(), "answered");
+        under_way.connection.enter(match response.body() {
+            Reply::Live(_) => Phase::Live,
+            Reply::Whole(_) | Reply::Two(..) => Phase::Sending,
+        });
+        Ok(response.map(|rest| Sent {
+            rest,
+            limit,
+            under_way,
+        }))
+    }
+
+    /// Waits until the request may be answered; returns false if it may not.
+    async fn turn(&self, head: &Parts, connection: &Connection) -> bool {
+        let vital = VITAL.contains(&head.uri.path());
+        let limit = self.options.answer_timeout;
+        let began = timeout(limit, connection.begin(vital)).await;
+        began.unwrap_or(false)
+    }
+
+    /// The body of a request, if the route uses one, and the right to have a large one.
+    async fn body(
+        &self,
+        head: &Parts,
+        body: Incoming,
+        local: bool,
+    ) -> Result<(Bytes, Option<SemaphorePermit<'static>>), Refusal> {
+        let Some(limit) = self.largest_body(head) else {
+            return Ok((Bytes::new(), None));
+        };
+        let large = match limit > SMALL_BODY {
+            // The route refuses a request from another machine; its body is not read.
+            true if !(local && self.is_from_here(head)) => return Ok((Bytes::new(), None)),
+            true => Some(LARGE_BODY.try_acquire().map_err(|_| {
+                let message = "another large request is being read: try again later";
+                Refusal::from(ApiError::Busy(message.to_owned()))
+            })?),
+            false => None,
+        };
+        match Limited::new(body, limit).collect().await {
+            Ok(body) => Ok((body.to_bytes(), large)),
+            Err(e) if e.is::<LengthLimitError>() => {
+                let message = format!("the body is larger than {limit} bytes");
+                Err(Refusal(StatusCode::PAYLOAD_TOO_LARGE, message))
+            }
+            Err(e) => {
+                let message = format!("cannot read the request body: {e}");
+                Err(Refusal(StatusCode::BAD_REQUEST, message))
+            }
+        }
+    }
+}
+
+/// Completes when an exchange misses its deadline.
+async fn overdue(mut deadline: watch::Receiver<Option<Instant>>) {
+    loop {
+        let until = *deadline.borrow_and_update();
+        let passed = async {
+            match until {
+                Some(until) => sleep_until(until).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            () = passed => return,
+            changed = deadline.changed() => if changed.is_err() {
+                return;
+            }
+        }
+    }
+}
+
+/// An exchange, from the end of the request's header to the end of the reply.
+struct UnderWay {
+    deadline: Deadline,
+    connection: Arc<Connection>,
+}
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        self.deadline.send_replace(None);
+        self.connection.enter(Phase::Idle);
+    }
+}
+
+/// The body of a response. Dropping it ends the exchange.
+pub(super) struct Sent {
+    rest: Reply,
+    limit: Duration,
+    under_way: UnderWay,
+}
+
+type Piece = Option<Result<Frame<Bytes>, Infallible>>;
+
+impl Body for Sent {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Piece> {
+        match &mut self.rest {
+            Reply::Two(first, second) if first.is_empty() => {
+                self.rest = Reply::Whole(std::mem::take(second));
+                self.poll_frame(cx)
+            }
+            Reply::Two(rest, _) => {
+                let piece = rest.len().min(PIECE);
+                Poll::Ready(Some(Ok(Frame::data(rest.split_to(piece)))))
+            }
+            Reply::Whole(rest) if rest.is_empty() => Poll::Ready(None),
+            Reply::Whole(rest) => {
+                let piece = rest.len().min(PIECE);
+                Poll::Ready(Some(Ok(Frame::data(rest.split_to(piece)))))
+            }
+            Reply::Live(pieces) => match pieces.poll_recv(cx) {
+                Poll::Ready(piece) => {
+                    // The time limit is for receiving this piece; waiting for the next one is not the client's
+                    // fault.
+                    let until = Instant::now() + self.limit;
+                    self.under_way.deadline.send_replace(Some(until));
+                    Poll::Ready(piece.map(|piece| Ok(Frame::data(piece))))
+                }
+                Poll::Pending => {
+                    self.under_way.deadline.send_replace(None);
+                    Poll::Pending
+                }
+            },
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        matches!(&self.rest, Reply::Whole(rest) if rest.is_empty())
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match &self.rest {
+            Reply::Whole(rest) => SizeHint::with_exact(rest.len() as u64),
+            Reply::Two(first, second) => SizeHint::with_exact((first.len() + second.len()) as u64),
+            Reply::Live(_) => SizeHint::default(),
+        }
+    }
+}

@@ -1,0 +1,95 @@
+//! The maps to which tables are published, as the publisher sees them.
+
+use std::collections::HashSet;
+
+use anyhow::Result;
+
+use crate::code::elf::Segment;
+use crate::code::interpreter::Interpreter;
+use crate::code::modules::FileNumber;
+use crate::code::unwind::Rule;
+use crate::sys::ids::FileKey;
+
+/// A file as the probe knows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CodeFile {
+    /// Its number; `None` if it is not an ELF file.
+    pub number: Option<FileNumber>,
+    /// The probe need not report it when it is mapped again.
+    pub ready: bool,
+    /// The code segments of its program headers.
+    pub segments: Vec<Segment>,
+}
+
+impl CodeFile {
+    /// A file that never gets a table.
+    pub const WITHOUT_TABLE: CodeFile = CodeFile {
+        number: None,
+        ready: true,
+        segments: Vec::new(),
+    };
+}
+
+/// The maps to which tables are published.
+pub trait TableStore {
+    /// Total capacity in rules.
+    const RULES: u32;
+    /// Rows per chunk.
+    const CHUNK_ROWS: u32;
+    /// Total capacity in chunks.
+    const CHUNKS: u32;
+    /// Maximum number of code segments per file.
+    const SEGMENTS: usize;
+
+    /// Writes rules from index `first` on.
+    ///
+    /// # Errors
+    /// The map refused them.
+    fn write_rules(&mut self, first: u32, rules: &[Rule]) -> Result<()>;
+
+    /// Writes rows of a chunk: each part is (first row, rows). Creates the chunk if it is new.
+    ///
+    /// # Errors
+    /// The map refused them.
+    fn write_rows(&mut self, chunk: u32, parts: &[(u32, &[u32])]) -> Result<()>;
+
+    /// Writes a page: the location of its rows and the first of the table's rules.
+    ///
+    /// # Errors
+    /// The map refused it.
+    fn write_page(&mut self, file: FileNumber, page: u32, at: PageAt) -> Result<()>;
+
+    /// Deletes a page.
+    fn delete_page(&mut self, file: FileNumber, page: u32);
+
+    /// Writes a file's record.
+    ///
+    /// # Errors
+    /// The map refused it.
+    fn write_file(&mut self, key: FileKey, file: &CodeFile) -> Result<()>;
+
+    /// Writes that a file contains an interpreter.
+    ///
+    /// # Errors
+    /// The map refused it.
+    fn write_interpreter(&mut self, file: FileNumber, interpreter: &Interpreter) -> Result<()>;
+
+    /// The files that the followed address spaces currently map.
+    ///
+    /// # Errors
+    /// The map could not be read.
+    fn mapped(&self) -> Result<HashSet<FileNumber>>;
+}
+
+/// The location of a page's rows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PageAt {
+    /// The chunk.
+    pub chunk: u32,
+    /// The page's first row in the chunk.
+    pub first: u32,
+    /// Number of rows.
+    pub count: u32,
+    /// The first of the table's rules.
+    pub rules: u32,
+}

@@ -1,0 +1,48 @@
+//! The numbers by which processes, address spaces, stacks, addresses and files are known.
+
+use std::fmt;
+
+/// A process id (thread group id) as seen from memprof's own pid namespace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Pid(pub u32);
+
+impl fmt::Display for Pid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// One address space (the kernel's `mm_struct`), numbered by the probe in the order it was followed.
+///
+/// Totals are keyed by address space, not by process: a `vfork` or `CLONE_VM` child faults into its
+/// parent's, and `exec` gives a process a new one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct MmId(pub u32);
+
+/// A distinct call stack, numbered by the probe when first seen. Processes that run the same code share it. Once
+/// nothing refers to it any more, its number can be given to another stack.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct StackId(pub u32);
+
+/// A virtual address in a followed process.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Addr(pub u64);
+
+impl fmt::Debug for Addr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:#x}", self.0)
+    }
+}
+
+/// A file that code is mapped from, as the kernel knows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct FileKey {
+    /// The kernel's own device number (`s_dev`), which can differ from that of `stat`; 0 for the vDSO.
+    pub dev: u32,
+    /// Inode number.
+    pub ino: u64,
+    /// Modification time of its contents, in ns since the epoch.
+    pub modified: u64,
+    /// Size in bytes.
+    pub size: u64,
+}

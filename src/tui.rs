@@ -1,0 +1,248 @@
+//! The live view on a terminal: `memprof top`.
+//!
+//! In reading order: `model` is the content of a report under the chosen settings, `state` the user's
+//! settings and cursor positions, `keys` updates the state on key presses, `rows` lists the visible rows,
+//! `list` and `processes` those of processes and control groups, `part` is one of them shown alone, `render`
+//! draws a state, `terminal` is the real terminal. All but the last are pure. [`Screen`] runs
+//! them on its own thread. A second thread builds models, so that the view responds to keys while a
+//! large report is processed.
+
+mod heap;
+mod history;
+mod keys;
+mod list;
+mod marks;
+mod messages;
+mod model;
+mod part;
+mod place;
+mod processes;
+mod render;
+mod rows;
+mod state;
+mod terminal;
+#[cfg(test)]
+mod tests;
+mod theme;
+mod view;
+mod words;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow};
+use tokio::sync::{mpsc, oneshot};
+
+use crate::heap::HeapSnapshot;
+use crate::profile::Report;
+use crate::sys::ids::Pid;
+use model::{Job, Model};
+use state::{Input, State};
+use terminal::Terminal;
+
+pub use terminal::require;
+
+/// How long the screen waits for a key before it checks for news.
+const TICK: Duration = Duration::from_millis(50);
+/// Capacity of the queue of news.
+const QUEUE: usize = 64;
+
+/// Usual time between two requests for a report.
+pub(crate) const INTERVAL: Duration = Duration::from_secs(1);
+
+/// Settings of the view.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ScreenOptions {
+    /// Minimum time between requests for a new report.
+    pub interval: Duration,
+    /// Whether colours are used.
+    pub colour: bool,
+}
+
+/// A running view. The terminal is restored when it ends or is dropped.
+pub struct Screen {
+    news: News,
+    thread: Option<JoinHandle<()>>,
+    /// Completes when the user quits, or the terminal fails.
+    pub ended: oneshot::Receiver<Result<()>>,
+    /// Receives the processes of which the user wants a heap snapshot; for the task that takes them.
+    pub heaps: Option<mpsc::Receiver<Pid>>,
+}
+
+/// Sends news to the view. News are dropped if the queue is full; newer ones will follow.
+#[derive(Clone)]
+pub struct News {
+    to: SyncSender<Input>,
+    stop: Arc<AtomicBool>,
+}
+
+impl News {
+    fn send(&self, input: Input) {
+        let _ = self.to.try_send(input);
+    }
+
+    /// Sends a new report.
+    pub fn report(&self, report: Arc<Report>) {
+        self.send(Input::Report(report));
+    }
+
+    /// Sends the reason why there is no report.
+    pub fn no_report(&self, why: String) {
+        self.send(Input::ReportError(why));
+    }
+
+    /// Sends a heap snapshot, or why there is none. Waits for room: no newer one follows.
+    pub async fn heap(&self, taken: Result<Arc<HeapSnapshot>, String>) {
+        let mut input = Input::Heap(taken);
+        while let Err(TrySendError::Full(again)) = self.to.try_send(input) {
+            input = again;
+            tokio::time::sleep(TICK).await;
+        }
+    }
+
+    /// Sends a message to the user.
+    pub fn message(&self, text: &str) {
+        self.send(Input::Message(text.to_owned()));
+    }
+}
+
+impl Screen {
+    /// Takes over the terminal and shows the `News` that it receives.
+    ///
+    /// # Errors
+    /// The terminal cannot be used.
+    pub fn start(options: ScreenOptions) -> Result<Screen> {
+        let (to, from) = sync_channel(QUEUE);
+        let stop = Arc::new(AtomicBool::new(false));
+        let news = News {
+            to,
+            stop: Arc::clone(&stop),
+        };
+        let builder = Builder::start(news.clone())?;
+        let mut terminal = Terminal::enter()?;
+        let (tell, ended) = oneshot::channel();
+        let (wish, heaps) = mpsc::channel(1);
+        let thread = thread::Builder::new()
+            .name("memprof-screen".into())
+            .spawn(move || {
+                let done = show(&mut terminal, options.colour, &from, &stop, builder, &wish);
+                // Restore the terminal before the end is signalled, so that later output is visible.
+                drop(terminal);
+                let _ = tell.send(done);
+            })
+            .context("cannot start the screen thread")?;
+        Ok(Screen {
+            news,
+            thread: Some(thread),
+            ended,
+            heaps: Some(heaps),
+        })
+    }
+
+    /// A sender of news for this view.
+    pub fn news(&self) -> News {
+        self.news.clone()
+    }
+
+    /// Ends the view and restores the terminal.
+    pub fn end(&mut self) {
+        self.news.stop.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            // The panic hook has already reported a panic.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Drop for Screen {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+/// Runs until the user quits or `stop` is set.
+fn show(
+    terminal: &mut Terminal,
+    colour: bool,
+    news: &Receiver<Input>,
+    stop: &AtomicBool,
+    mut builder: Builder,
+    heaps: &mpsc::Sender<Pid>,
+) -> Result<()> {
+    let mut state = State::new(colour, terminal.size());
+    terminal.draw(&state)?;
+    while !stop.load(Ordering::Relaxed) {
+        let mut changed = false;
+        let input = terminal.input(TICK)?;
+        for input in input.into_iter().chain(news.try_iter().take(QUEUE)) {
+            changed = true;
+            if let Input::Model(_) = input {
+                builder.busy = false;
+            }
+            if state.update(input) {
+                return Ok(());
+            }
+        }
+        if let Some(job) = state.job.take() {
+            builder.next = Some(job);
+        }
+        if let Some(pid) = state.heap.wanted.take() {
+            // Snapshots are taken one at a time, so there is room. The task that takes them ends with the view.
+            let _ = heaps.try_send(pid);
+        }
+        builder.go_on()?;
+        if changed {
+            terminal.draw(&state)?;
+        }
+    }
+    Ok(())
+}
+
+/// The thread that builds models, one at a time, always for the latest job.
+struct Builder {
+    jobs: SyncSender<Job>,
+    next: Option<Job>,
+    busy: bool,
+}
+
+impl Builder {
+    fn start(news: News) -> Result<Builder> {
+        let (jobs, inbox) = sync_channel::<Job>(1);
+        thread::Builder::new()
+            .name("memprof-model".into())
+            .spawn(move || {
+                while let Ok(job) = inbox.recv() {
+                    let model = Arc::new(Model::new(job));
+                    if news.to.send(Input::Model(model)).is_err() {
+                        return;
+                    }
+                }
+            })
+            .context("cannot start the thread that prepares the view")?;
+        Ok(Builder {
+            jobs,
+            next: None,
+            busy: false,
+        })
+    }
+
+    fn go_on(&mut self) -> Result<()> {
+        if self.busy {
+            return Ok(());
+        }
+        let Some(job) = self.next.take() else {
+            return Ok(());
+        };
+        match self.jobs.try_send(job) {
+            Ok(()) => self.busy = true,
+            Err(TrySendError::Full(job)) => self.next = Some(job),
+            Err(TrySendError::Disconnected(_)) => {
+                return Err(anyhow!("the thread that prepares the view ended early"));
+            }
+        }
+        Ok(())
+    }
+}

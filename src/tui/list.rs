@@ -1,0 +1,292 @@
+//! A list of processes or of control groups: rows, sums, filter, order.
+//!
+//! Rows are made when a report comes or a setting changes; frames read only those that are seen.
+
+use std::cmp::Ordering;
+use std::collections::HashMap;
+
+use super::model::Pair;
+use super::place::Place;
+use super::view::View;
+use crate::profile::tree::Search;
+use crate::profile::{Amounts, Kind, Profile, Subset};
+use crate::sys::process::Container;
+
+/// Characters of a container's id that are shown, as runtimes show it.
+const SHORT_ID: usize = 12;
+
+/// What a list is sorted by.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Column {
+    /// The chosen kind; with a mark, its change.
+    #[default]
+    Chosen,
+    /// Another kind.
+    Kind(Kind),
+    /// The process id, or the number of processes.
+    Number,
+    /// The process's name.
+    Name,
+    /// Container, pod and control group.
+    Place,
+}
+
+/// What both lists are filtered and sorted by.
+#[derive(Debug, Default)]
+pub(super) struct Order {
+    pub(super) sort: Column,
+    pub(super) reversed: bool,
+    pub(super) filter: String,
+}
+
+/// Figures now and at the mark.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Figures {
+    pub(super) now: Amounts,
+    pub(super) then: Amounts,
+}
+
+impl Figures {
+    fn add(&mut self, other: Figures) {
+        self.now += other.now;
+        self.then += other.then;
+    }
+
+    fn take_out(&mut self, part: Figures) {
+        self.now -= part.now;
+        self.then -= part.then;
+    }
+
+    pub(super) fn pair(&self, kind: Kind) -> Pair {
+        Pair {
+            now: kind.of(&self.now),
+            then: kind.of(&self.then),
+        }
+    }
+}
+
+/// A process or a control group.
+#[derive(Debug, Default)]
+pub(super) struct Row {
+    /// The process or the group; `None` in the row of the memory that is in no other row.
+    pub(super) subset: Option<Subset>,
+    /// The process id, or how many processes are in the group itself.
+    pub(super) number: usize,
+    /// The process's name; groups have none.
+    pub(super) name: String,
+    /// Container, pod and control group.
+    pub(super) place: String,
+    pub(super) figures: Figures,
+    /// Whether it was there at the mark and is not any more.
+    pub(super) is_gone: bool,
+}
+
+impl Row {
+    /// What the head calls it.
+    pub(super) fn title(&self) -> String {
+        match &self.subset {
+            Some(Subset::Group(group)) => format!("control group {group} and below"),
+            _ => format!("{} (pid {})", self.name, self.number),
+        }
+    }
+}
+
+/// A list: the rows that its filter leaves, in their order.
+#[derive(Debug, Default)]
+pub(super) struct List {
+    pub(super) rows: Vec<Row>,
+    /// The sum of the rows; without a filter, that is the whole.
+    pub(super) sum: Figures,
+    /// The whole, whatever the filter.
+    pub(super) whole: Figures,
+    /// How many processes or groups there are now.
+    pub(super) all: usize,
+    /// How many of them the filter leaves.
+    pub(super) listed: usize,
+    pub(super) place: Place,
+}
+
+/// What becomes a row.
+struct Entry<'a> {
+    subset: Subset,
+    number: usize,
+    name: &'a str,
+    container: Option<&'a Container>,
+    figures: Figures,
+    is_gone: bool,
+}
+
+impl<'a> Entry<'a> {
+    /// What a view lists of a profile.
+    fn all(view: View, profile: &'a Profile) -> Vec<Entry<'a>> {
+        let figures = |total: &Amounts| Figures {
+            now: *total,
+            then: Amounts::default(),
+        };
+        if view == View::Groups {
+            let groups = profile.groups().into_iter().map(|group| Entry {
+                subset: Subset::Group(group.container.group.as_str().into()),
+                number: group.processes,
+                name: "",
+                container: Some(group.container),
+                figures: figures(&group.total),
+                is_gone: false,
+            });
+            return groups.collect();
+        }
+        let members = profile.members().into_iter().map(|member| Entry {
+            subset: Subset::Process(member.pid),
+            number: member.pid.0 as usize,
+            name: member.comm,
+            container: member.container,
+            figures: figures(member.total),
+            is_gone: false,
+        });
+        members.collect()
+    }
+
+    /// The same with the figures of a mark, and what was there only then.
+    fn since(view: View, now: &'a Profile, mark: Option<&'a Profile>) -> Vec<Entry<'a>> {
+        let mut entries = Entry::all(view, now);
+        let before = mark.map(|mark| Entry::all(view, mark)).unwrap_or_default();
+        let before = before.into_iter().map(|e| (e.subset.clone(), e));
+        let mut before: HashMap<Subset, Entry<'_>> = before.collect();
+        for entry in &mut entries {
+            if let Some(then) = before.remove(&entry.subset) {
+                entry.figures.then = then.figures.now;
+            }
+        }
+        entries.extend(before.into_values().map(|entry| Entry {
+            figures: Figures {
+                now: Amounts::default(),
+                then: entry.figures.now,
+            },
+            is_gone: true,
+            ..entry
+        }));
+        entries
+    }
+
+    /// Whether a filter leaves it: names, ids and places, as in the page's list.
+    fn matches(&self, search: &Search) -> bool {
+        let mut text = format!("{} {}", self.name, self.number);
+        if let Some(Container { group, id, pod }) = self.container {
+            let parts = [Some(group), id.as_ref(), pod.as_ref()];
+            for part in parts.into_iter().flatten() {
+                text.push(' ');
+                text += part;
+            }
+        }
+        search.text(&text)
+    }
+}
+
+/// Container and pod, whose names are shorter, then the control group.
+fn place(container: &Container) -> String {
+    let Container { group, id, pod } = container;
+    let id = id.as_ref().map(|id| id.chars().take(SHORT_ID).collect());
+    let pod = pod.as_ref().map(|pod| format!("pod {pod}"));
+    let parts = [id, pod, Some(group.clone())];
+    parts.into_iter().flatten().collect::<Vec<_>>().join("  ")
+}
+
+impl From<Entry<'_>> for Row {
+    fn from(entry: Entry<'_>) -> Row {
+        Row {
+            subset: Some(entry.subset),
+            number: entry.number,
+            name: entry.name.to_owned(),
+            place: entry.container.map(place).unwrap_or_default(),
+            figures: entry.figures,
+            is_gone: entry.is_gone,
+        }
+    }
+}
+
+impl List {
+    /// The list of a view, with the figures of a mark.
+    pub(super) fn of(
+        view: View,
+        now: &Profile,
+        mark: Option<&Profile>,
+        order: &Order,
+        kind: Kind,
+    ) -> List {
+        let whole = Figures {
+            now: now.total,
+            then: mark.map(|mark| mark.total).unwrap_or_default(),
+        };
+        let mut entries = Entry::since(view, now, mark);
+        let all = entries.iter().filter(|entry| !entry.is_gone).count();
+        let mut rest = whole;
+        entries.iter().for_each(|e| rest.take_out(e.figures));
+        let is_filtered = !order.filter.is_empty();
+        if is_filtered {
+            let search = Search::new(&order.filter);
+            entries.retain(|entry| entry.matches(&search));
+        }
+        let mut rows: Vec<Row> = entries.into_iter().map(Row::from).collect();
+        let listed = rows.iter().filter(|row| !row.is_gone).count();
+        if !is_filtered && rest != Figures::default() {
+            rows.push(Row {
+                name: rest_name(view).to_owned(),
+                figures: rest,
+                ..Row::default()
+            });
+        }
+        let mut sum = Figures::default();
+        rows.iter().for_each(|row| sum.add(row.figures));
+        rows.sort_by(|a, b| compare(view, order, kind, mark.is_some(), [a, b]));
+        List {
+            rows,
+            sum,
+            whole,
+            all,
+            listed,
+            place: Place::default(),
+        }
+    }
+
+    /// The row of a process or group.
+    pub(super) fn at(&self, subset: &Subset) -> Option<usize> {
+        let mut rows = self.rows.iter();
+        rows.position(|row| row.subset.as_ref() == Some(subset))
+    }
+}
+
+/// What the row of the rest is called.
+fn rest_name(view: View) -> &'static str {
+    match view {
+        View::Groups => "[in no known control group]",
+        _ => "[of ended processes]",
+    }
+}
+
+fn compare(view: View, order: &Order, kind: Kind, by_change: bool, [a, b]: [&Row; 2]) -> Ordering {
+    // The largest first: with a mark, by change.
+    let weight = |row: &Row| {
+        let pair = row.figures.pair(kind);
+        match by_change {
+            true => (pair.change().unsigned_abs(), pair.now),
+            false => (u128::from(pair.now), 0),
+        }
+    };
+    let by = match order.sort {
+        Column::Chosen => weight(b).cmp(&weight(a)),
+        Column::Kind(kind) => kind.of(&b.figures.now).cmp(&kind.of(&a.figures.now)),
+        Column::Number if view == View::Groups => b.number.cmp(&a.number),
+        Column::Number => a.number.cmp(&b.number),
+        Column::Name => a.name.cmp(&b.name),
+        Column::Place => a.place.cmp(&b.place),
+    };
+    let by = match order.reversed {
+        true => by.reverse(),
+        false => by,
+    };
+    // What is no process does not lead the list.
+    let last = a.subset.is_none().cmp(&b.subset.is_none());
+    last.then(by)
+        .then_with(|| a.name.cmp(&b.name))
+        .then_with(|| a.place.cmp(&b.place))
+        .then(a.number.cmp(&b.number))
+}

@@ -1,0 +1,253 @@
+//! The content of a report: functions and the call tree for one kind of bytes, next to those of a mark.
+//!
+//! A model owns its data, so that it can be drawn while the next one is built.
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::Arc;
+
+use crate::profile::measure::Unit;
+use crate::profile::symbol::Symbols;
+use crate::profile::tree::{
+    Direction, Find, Label, LabelId, Labels, Layout, Limits, Naming, Paths, Reading, Row, Search,
+    Table, errors,
+};
+use crate::profile::{Frames, Kind, Profile, Report, Subset};
+
+/// Maximum number of nodes; the largest ones are kept, and the others are aggregated.
+const MOST_NODES: usize = 200_000;
+
+/// A request to build a model.
+#[derive(Clone, Debug)]
+pub(super) struct Job {
+    pub(super) report: Arc<Report>,
+    /// The report to compare with.
+    pub(super) mark: Option<Arc<Report>>,
+    /// Which of its processes; `None` for all.
+    pub(super) subset: Option<Subset>,
+    pub(super) kind: Kind,
+    pub(super) direction: Direction,
+    pub(super) naming: Naming,
+    pub(super) frames: Frames,
+    pub(super) filter: String,
+}
+
+/// Bytes now and at the mark; `then` is 0 without a mark.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Pair {
+    pub(super) now: u64,
+    pub(super) then: u64,
+}
+
+impl Pair {
+    fn of<const N: usize>(sides: [u64; N]) -> Pair {
+        let side = |at: usize| sides.get(at).copied().unwrap_or(0);
+        Pair {
+            now: side(0),
+            then: side(1),
+        }
+    }
+
+    /// The growth, in bytes.
+    pub(super) fn change(self) -> i128 {
+        i128::from(self.now) - i128::from(self.then)
+    }
+
+    fn add(&mut self, other: Pair) {
+        self.now += other.now;
+        self.then += other.then;
+    }
+}
+
+/// A function with the bytes it holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct FunctionLine {
+    pub(super) name: String,
+    pub(super) own: Pair,
+    pub(super) total: Pair,
+    /// The standard errors of both, in bytes.
+    pub(super) errors: [u64; 2],
+}
+
+/// A node of the tree. Its descendants follow it, up to `end`.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Node {
+    /// Identifies the node among all others, also in later models.
+    pub(super) key: u64,
+    pub(super) end: usize,
+    /// Index of its name.
+    name: usize,
+    pub(super) total: Pair,
+    /// Bytes of stacks that end in it.
+    pub(super) own: Pair,
+    /// The standard errors of `own` and `total`.
+    pub(super) errors: [u64; 2],
+    /// The filter matches it.
+    pub(super) named: bool,
+    /// The filter matches one of its descendants.
+    pub(super) on_the_way: bool,
+}
+
+/// The content of a report that is shown.
+#[derive(Debug)]
+pub(super) struct Model {
+    /// The functions that match the filter.
+    pub(super) functions: Vec<FunctionLine>,
+    /// Bytes outside functions.
+    pub(super) unknown: Pair,
+    pub(super) whole: Pair,
+    /// What the figures count.
+    pub(super) unit: Unit,
+    /// Depth first, the root at 0.
+    pub(super) tree: Vec<Node>,
+    names: Vec<String>,
+    pub(super) filtered: bool,
+    /// True if the report is compared with a mark.
+    pub(super) is_difference: bool,
+    /// Which processes it is about; `None` for all.
+    pub(super) subset: Option<Subset>,
+    /// The report of these processes alone.
+    pub(super) report: Arc<Report>,
+}
+
+impl Job {
+    /// The part of a report, without places. What a mark does not have is empty there.
+    fn part_of(&self, report: &Arc<Report>) -> Arc<Report> {
+        let profile = &report.profile;
+        match &self.subset {
+            Some(subset) if !profile.is_only(subset) => Arc::new(Report {
+                profile: Arc::new(
+                    profile
+                        .figures(subset)
+                        .unwrap_or_else(|| profile.figures_of(&[])),
+                ),
+                ..Report::clone(report)
+            }),
+            _ => Arc::clone(report),
+        }
+    }
+}
+
+impl Model {
+    pub(super) fn new(job: Job) -> Model {
+        let part = job.part_of(&job.report);
+        let report = part.showing(job.frames);
+        match &job.mark {
+            None => Model::of([report.side()], &job, &part),
+            Some(mark) => {
+                let mark = job.part_of(mark);
+                let mark = mark.showing(job.frames);
+                Model::of([report.side(), mark.side()], &job, &part)
+            }
+        }
+    }
+
+    fn of<const N: usize>(
+        sides: [(&Profile, &Symbols); N],
+        job: &Job,
+        report: &Arc<Report>,
+    ) -> Model {
+        let search = Search::new(&job.filter);
+        let reading = Reading {
+            direction: job.direction,
+            naming: job.naming,
+            kind: job.kind,
+        };
+        let limits = Limits {
+            threshold: 0,
+            max_nodes: MOST_NODES,
+        };
+        let mut paths = Paths::new(sides, reading);
+        let layout = Layout::new(&mut paths, limits);
+        let (named, _) = paths.find(&Find::Search(search.clone()));
+        // Those of a difference are not those of what is shown.
+        let errors = match &sides[..] {
+            [(profile, _)] => {
+                errors::of_rows(&paths, &layout.rows, &[&profile.uncertainties], job.kind)
+            }
+            _ => Vec::new(),
+        };
+        let labels = paths.labels();
+        let table = Table::new(sides, job.kind, job.naming.inlined);
+        let mut unknown = Pair::default();
+        for (_, bytes) in &table.others {
+            unknown.add(Pair::of(*bytes));
+        }
+        let kept = table.rows.iter();
+        let kept = kept.filter(|row| search.matches(&Label::Code(row.code)));
+        Model {
+            functions: kept
+                .map(|row| FunctionLine {
+                    name: row.code.to_string(),
+                    own: Pair::of(row.own),
+                    total: Pair::of(row.total),
+                    // Those of a difference are not those of what is shown.
+                    errors: if N == 1 { row.errors } else { [0; 2] },
+                })
+                .collect(),
+            unknown,
+            whole: Pair::of(table.total),
+            unit: job.kind.unit(),
+            tree: nodes(&layout.rows, &errors, labels, &named),
+            names: labels.all().iter().map(Label::to_string).collect(),
+            filtered: !job.filter.is_empty(),
+            is_difference: N > 1,
+            subset: job.subset.clone(),
+            report: Arc::clone(report),
+        }
+    }
+
+    /// The name of a node.
+    pub(super) fn name(&self, node: usize) -> &str {
+        &self.names[self.tree[node].name]
+    }
+
+    /// The children of a node, largest first.
+    pub(super) fn children(&self, node: usize) -> impl Iterator<Item = usize> {
+        let end = self.tree[node].end;
+        let first = Some(node + 1).filter(|at| *at < end);
+        std::iter::successors(first, move |at| {
+            Some(self.tree[*at].end).filter(|next| *next < end)
+        })
+    }
+}
+
+fn nodes<const N: usize>(
+    rows: &[Row<N>],
+    errors: &[[u64; 2]],
+    labels: &Labels<'_>,
+    named: &[bool],
+) -> Vec<Node> {
+    let mut nodes: Vec<Node> = Vec::with_capacity(rows.len());
+    for (at, row) in rows.iter().enumerate() {
+        let above = nodes.get(row.parent as usize).map_or(0, |node| node.key);
+        nodes.push(Node {
+            key: key(above, labels.get(row.label)),
+            end: at + 1,
+            name: row.label as usize,
+            total: Pair::of(row.total),
+            own: Pair::of(row.own),
+            errors: errors.get(at).copied().unwrap_or_default(),
+            named: is_named(named, row.label),
+            on_the_way: false,
+        });
+    }
+    // In reverse order, all descendants are complete before their parent is visited.
+    for at in (1..rows.len()).rev() {
+        let below = nodes[at];
+        let parent = &mut nodes[rows[at].parent as usize];
+        parent.end = parent.end.max(below.end);
+        parent.on_the_way |= below.named || below.on_the_way;
+    }
+    nodes
+}
+
+/// Whether the filter matches a label; labels that were added after the search never match.
+fn is_named(named: &[bool], label: LabelId) -> bool {
+    named.get(label as usize).copied().unwrap_or(false)
+}
+
+fn key(above: u64, label: &Label<'_>) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    (above, label).hash(&mut hasher);
+    hasher.finish()
+}

@@ -1,0 +1,121 @@
+//! The process or control group that is shown instead of all processes, and the way there and back.
+
+use std::sync::Arc;
+
+use super::history::History;
+use super::state::State;
+use super::view::View;
+use crate::profile::{Profile, Report, Subset};
+use crate::sys::ids::Pid;
+
+/// A part of the reports that is shown alone.
+#[derive(Debug)]
+pub(super) struct Part {
+    /// What the user chose.
+    chosen: Subset,
+    /// The same in `report`.
+    pub(super) subset: Subset,
+    /// What the head calls it: `nginx (pid 7)`, `/system.slice/nginx.service and below`.
+    pub(super) name: String,
+    /// The newest report that has it.
+    pub(super) report: Arc<Report>,
+    /// Whether newer ones do not.
+    pub(super) has_ended: bool,
+    pub(super) history: History,
+    /// Its processes in `report`.
+    pub(super) inside: Vec<Pid>,
+}
+
+impl Part {
+    /// A part of a report, which has it.
+    fn new(chosen: Subset, name: String, report: &Arc<Report>) -> Part {
+        let mut part = Part {
+            subset: chosen.clone(),
+            chosen,
+            name,
+            report: Arc::clone(report),
+            has_ended: false,
+            history: History::default(),
+            inside: Vec::new(),
+        };
+        part.take(report, false);
+        part
+    }
+
+    /// Follows it into a new report. While the view is paused, that one is not shown.
+    pub(super) fn take(&mut self, report: &Arc<Report>, paused: bool) {
+        let subset = self.subset_in(&report.profile);
+        let found = report.profile.total_of(&subset);
+        if let Some((total, _)) = &found {
+            self.history.push(total.usage.resident());
+        }
+        if paused {
+            return;
+        }
+        self.has_ended = found.is_none();
+        if let Some((_, pids)) = found {
+            self.inside = pids;
+            self.report = Arc::clone(report);
+            self.subset = subset;
+        }
+    }
+
+    /// A profile of a single process does not say in which control group it is.
+    fn subset_in(&self, profile: &Profile) -> Subset {
+        let pid = profile.target.pid;
+        match profile.processes.is_empty() && self.inside.contains(&pid) {
+            true => Subset::Process(pid),
+            false => self.chosen.clone(),
+        }
+    }
+}
+
+impl State {
+    /// The report of what is shown: of all processes, or of the part; `None` until there is one.
+    pub(super) fn shown(&self) -> Option<&Arc<Report>> {
+        match &self.part {
+            None => self.report.as_ref(),
+            Some(_) => self.model.as_ref().map(|model| &model.report),
+        }
+    }
+
+    /// The history of what is shown.
+    pub(super) fn history(&self) -> &History {
+        let part = self.part.as_ref();
+        part.map_or(&self.history, |part| &part.history)
+    }
+
+    /// From the functions or the tree to the list, and from there to where it was opened.
+    pub(super) fn toggle_lists(&mut self) {
+        if self.view.is_list() {
+            return self.show(self.lists.from);
+        }
+        self.lists.from = self.view;
+        let Some(part) = self.part.take() else {
+            return self.show(View::Processes);
+        };
+        self.forget_model();
+        self.show(match part.chosen {
+            Subset::Process(_) => View::Processes,
+            Subset::Group(_) => View::Groups,
+        });
+        self.select(&part.chosen);
+    }
+
+    /// Shows the selected process or control group alone, in the view from which the lists were opened.
+    pub(super) fn enter(&mut self) {
+        let (Some(report), Some(row)) = (&self.report, self.selected()) else {
+            return;
+        };
+        let why = match &row.subset {
+            None => "these bytes are of no process that runs",
+            Some(_) if row.is_gone => "it is not there any more: only its figures at the mark are",
+            Some(subset) => {
+                self.part = Some(Part::new(subset.clone(), row.title(), report));
+                self.forget_model();
+                return self.show(self.lists.from);
+            }
+        };
+        self.messages.show(why.to_owned());
+    }
+}

@@ -1,0 +1,178 @@
+//! Draws a state. Pure: the same state gives the same frame.
+
+mod advice;
+mod header;
+mod lists;
+mod overlay;
+mod processes;
+
+use std::sync::Arc;
+
+use ratatui::Frame;
+use ratatui::layout::{Constraint, Layout, Rect};
+use ratatui::text::{Line, Span};
+use ratatui::widgets::Paragraph;
+
+use super::state::State;
+use super::view::{Sort, View};
+use crate::profile::tree::{Direction, Merge};
+use crate::profile::{Frames, Kind, Report};
+use crate::sys::text::printable;
+
+pub(super) use advice::lines as advice_lines;
+pub(super) use header::lines as header_lines;
+pub(super) use overlay::lines as overlay_lines;
+pub(super) use processes::further_kinds;
+
+/// Draws the whole screen.
+pub(super) fn render(state: &State, frame: &mut Frame<'_>) {
+    let area = frame.area();
+    let advice = advice::lines(state);
+    let heap = state.heap.lines(state.size).into_iter();
+    let heap: Vec<Line<'_>> = heap.map(Line::raw).collect();
+    let is_list = state.view.is_list();
+    let parts = [
+        Constraint::Length(header::lines(state, area.height)),
+        Constraint::Length(advice.len() as u16),
+        Constraint::Length(heap.len() as u16),
+        Constraint::Length(1),
+        Constraint::Length(u16::from(is_list)),
+        Constraint::Min(1),
+        Constraint::Length(1),
+        Constraint::Length(1),
+    ];
+    let [
+        head,
+        what_to_do,
+        newest_heap,
+        columns,
+        sum,
+        list,
+        detail,
+        bottom,
+    ] = Layout::vertical(parts).areas(area);
+    header::render(state, frame, head);
+    frame.render_widget(paragraph(advice), what_to_do);
+    frame.render_widget(paragraph(heap), newest_heap);
+    let (tops, name) = match is_list {
+        true => (processes::heading(state), processes::selected_name(state)),
+        false => (lists::heading(state), lists::selected_name(state)),
+    };
+    frame.render_widget(Line::styled(tops, state.theme.selected()), columns);
+    match is_list {
+        true => processes::render(state, frame, sum, list),
+        false => lists::render(state, frame, list),
+    }
+    frame.render_widget(Line::styled(name, state.theme.dim()), detail);
+    frame.render_widget(bottom_line(state, bottom), bottom);
+    overlay::render(state, frame, area);
+}
+
+/// The filter input, the message, or the keys.
+fn bottom_line(state: &State, area: Rect) -> Line<'static> {
+    let accent = state.theme.accent();
+    if state.editing {
+        return Line::from(vec![
+            Span::styled("filter: ", accent),
+            Span::raw(printable(state.filter()).into_owned()),
+            Span::styled("_", accent),
+        ]);
+    }
+    if let Some(message) = state.messages.shown() {
+        return Line::raw(printable(message).into_owned());
+    }
+    let mut spans = Vec::new();
+    // The help names all keys, so it has its place.
+    let mut left = usize::from(area.width).saturating_sub("? help".len() + 2);
+    for (key, what) in keys(state) {
+        // A key that does not fit is left out, not truncated.
+        let needed = if key == "?" {
+            0
+        } else {
+            key.len() + what.len() + 3
+        };
+        let Some(rest) = left.checked_sub(needed) else {
+            continue;
+        };
+        left = rest;
+        spans.push(Span::styled(key, accent));
+        spans.push(Span::raw(format!(" {what}  ")));
+    }
+    Line::from(spans)
+}
+
+/// The keys that lead somewhere from here, and what they do.
+fn keys(state: &State) -> Vec<(&'static str, &'static str)> {
+    let mut keys = vec![("q", "end")];
+    let several = |report: &Arc<Report>| !report.profile.processes.is_empty();
+    match state.view {
+        View::Functions => keys.push(("Tab", "tree")),
+        View::Tree => keys.push(("Tab", "functions")),
+        View::Processes => keys.push(("Tab", "groups")),
+        View::Groups => keys.push(("Tab", "processes")),
+    }
+    match (state.view.is_list(), &state.part) {
+        (true, _) => keys.extend([("Enter", "show"), ("Esc", "back")]),
+        (false, Some(_)) => keys.push(("Esc", "back")),
+        (false, None) if state.report.as_ref().is_some_and(several) => {
+            keys.push(("P", "processes"));
+        }
+        (false, None) => {}
+    }
+    keys.extend([("/", "filter"), ("n", "kind"), ("s", "sort")]);
+    match state.view {
+        View::Functions => {}
+        View::Tree => drop(keys.pop()),
+        View::Processes | View::Groups => keys.push(("S", "reverse")),
+    }
+    keys.extend([
+        ("p", "pause"),
+        ("m", "mark"),
+        ("d", "change"),
+        ("i", "details"),
+        ("h", "heap"),
+        ("?", "help"),
+    ]);
+    keys
+}
+
+/// The current settings: `functions by self, anon, change since mark 2, "malloc"`.
+fn chosen(state: &State) -> String {
+    let mut words = match (state.view, state.sort, state.direction) {
+        (View::Functions, Sort::Own, _) => "functions by self".to_owned(),
+        (View::Functions, Sort::Total, _) => "functions by total".to_owned(),
+        (View::Functions, Sort::Name, _) => "functions by name".to_owned(),
+        (View::Tree, _, Direction::OutermostFirst) => "tree of callees".to_owned(),
+        (View::Tree, _, Direction::InnermostFirst) => "tree of callers".to_owned(),
+        (View::Processes | View::Groups, ..) => processes::order(state),
+    };
+    if state.view == View::Tree && state.naming.merge == Merge::Site {
+        words += ", by call site";
+    }
+    if !state.view.is_list() {
+        match state.frames {
+            Frames::All => {}
+            Frames::Source => words += ", interpreted alone",
+            Frames::Native => words += ", native",
+        }
+        if state.naming.inlined {
+            words += ", with inlined";
+        }
+    }
+    if state.kind != Kind::All {
+        let profile = state.report.as_ref().map(|report| &report.profile);
+        let kind = profile.map_or(state.kind.label().into(), |p| p.label(state.kind));
+        words += &format!(", {kind} only");
+    }
+    if let Some(mark) = state.marks.compared() {
+        words += &format!(", change since mark {}", mark.number);
+    }
+    if !state.filter().is_empty() {
+        words += &format!(", \"{}\"", printable(state.filter()));
+    }
+    words
+}
+
+fn paragraph<'a>(lines: Vec<Line<'a>>) -> Paragraph<'a> {
+    Paragraph::new(lines)
+}

@@ -1,0 +1,44 @@
+//! What to do if most memory has no stack because it is older than memprof.
+
+use ratatui::text::Line;
+
+use crate::profile::Unobserved;
+use crate::tui::state::State;
+use crate::tui::words::percent;
+
+/// Narrower screens have a short form.
+const WIDE: u16 = 78;
+/// Lower screens have none.
+const HIGH: u16 = 18;
+
+/// The advice; empty if most memory has a stack or the view shows changes, which have one, or no stacks.
+pub(in crate::tui) fn lines(state: &State) -> Vec<Line<'static>> {
+    let Some(report) = state.shown().filter(|_| !state.view.is_list()) else {
+        return Vec::new();
+    };
+    let rows = report.profile.not_observed.iter();
+    let before = rows.filter(|row| row.reason == Unobserved::BeforeAttach);
+    let before: u64 = before.map(|row| state.kind.of(&row.amounts)).sum();
+    let whole = state.kind.of(&report.profile.total);
+    if before <= whole / 2 || state.marks.compared().is_some() || state.size.1 < HIGH {
+        return Vec::new();
+    }
+    let share = percent(before, whole);
+    let text = match (state.size.0 >= WIDE, state.marks.newest()) {
+        (true, None) => vec![
+            format!(
+                "{share} % was there before memprof attached, so its stacks are unknown. What to do:"
+            ),
+            "m now, d later for the change by stack; all of it: `memprof top -- COMMAND`"
+                .to_owned(),
+        ],
+        (true, Some(mark)) => vec![
+            format!("{share} % was there before memprof attached, so its stacks are unknown."),
+            format!("d: what has changed since mark {}, by stack", mark.number),
+        ],
+        (false, None) => vec![format!("{share} % is old: m, then d")],
+        (false, Some(_)) => vec![format!("{share} % is old: press d")],
+    };
+    let line = |text| Line::styled(text, state.theme.accent());
+    text.into_iter().map(line).collect()
+}

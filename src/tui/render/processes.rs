@@ -1,0 +1,216 @@
+//! The lists of processes and of control groups, below their sums.
+
+use ratatui::Frame;
+use ratatui::layout::Rect;
+use ratatui::text::Line;
+
+use super::lists::{end_of, is_narrow, row};
+use crate::profile::Kind;
+use crate::sys::text::printable;
+use crate::tui::list::{Column, Figures, List, Row};
+use crate::tui::state::State;
+use crate::tui::view::View;
+use crate::tui::words::{change, figure, percent};
+
+/// Kinds that have a column beside the chosen one, as far as there is room.
+const FURTHER: [Kind; 6] = [
+    Kind::Anon,
+    Kind::File,
+    Kind::Shmem,
+    Kind::Swap,
+    Kind::Cache,
+    Kind::Hugetlb,
+];
+/// Columns of characters: a figure with its space, the share, the number, a process's name with its spaces (the kernel's
+/// names have at most 15 bytes), and what is left for the place at least.
+const FIGURE: usize = 12;
+const SHARE: usize = 6;
+const NUMBER: usize = 8;
+const NAME: usize = 17;
+const PLACE: usize = 14;
+const GROUP: usize = 30;
+
+/// The kinds that have a column beside the chosen one.
+pub(in crate::tui) fn further_kinds(state: &State) -> Vec<Kind> {
+    if is_narrow(state) {
+        return Vec::new();
+    }
+    let second = match is_difference(state) {
+        true => FIGURE,
+        false => SHARE,
+    };
+    let rest = match state.view {
+        View::Groups => GROUP,
+        _ => NAME + PLACE,
+    };
+    let room = usize::from(state.size.0).saturating_sub(FIGURE - 1 + second + NUMBER + rest);
+    let kinds = FURTHER.into_iter().filter(|kind| *kind != state.kind);
+    kinds.take(room / FIGURE).collect()
+}
+
+fn is_difference(state: &State) -> bool {
+    state.marks.compared().is_some()
+}
+
+/// The column headings with the current settings.
+pub(super) fn heading(state: &State) -> String {
+    let unit = state.kind.unit().symbol();
+    let mut columns = match (is_difference(state), is_narrow(state)) {
+        (true, true) => format!("{:>11}", "change"),
+        (true, false) => format!("{:>11} {unit:>11}", "change"),
+        (false, true) => format!("{unit:>11}"),
+        (false, false) => format!("{unit:>11} {:>5}", "%"),
+    };
+    if !is_narrow(state) {
+        for kind in further_kinds(state) {
+            columns += &format!(" {:>11}", kind.name());
+        }
+        let number = match state.view {
+            View::Groups => "procs",
+            _ => "pid",
+        };
+        columns += &format!(" {number:>7}");
+    }
+    let width = usize::from(state.size.0);
+    format!("{:<width$}", format!("{columns}  {}", super::chosen(state)))
+}
+
+/// What is listed, and in which order: `processes by pid, reversed`.
+pub(super) fn order(state: &State) -> String {
+    let order = &state.lists.order;
+    let (what, number) = match state.view {
+        View::Groups => ("groups", "number"),
+        _ => ("processes", "pid"),
+    };
+    let by = match order.sort {
+        Column::Chosen if is_difference(state) => "change",
+        Column::Chosen => "size",
+        Column::Kind(kind) => kind.name(),
+        Column::Number => number,
+        Column::Name if state.view == View::Groups => "group",
+        Column::Name => "name",
+        Column::Place => "group",
+    };
+    let reversed = match order.reversed {
+        true => ", reversed",
+        false => "",
+    };
+    format!("{what} by {by}{reversed}")
+}
+
+/// Draws the sum, and the rows that are seen.
+pub(super) fn render(state: &State, frame: &mut Frame<'_>, sum: Rect, area: Rect) {
+    let Some(list) = state.list() else {
+        return;
+    };
+    frame.render_widget(
+        Line::styled(sum_line(state, list), state.theme.heading()),
+        sum,
+    );
+    let first = list.place.top;
+    let seen = list.rows.iter().enumerate().skip(first);
+    let seen = seen.take(usize::from(area.height));
+    let mut lines: Vec<Line<'_>> = seen
+        .map(|(at, line)| row(line_of(state, list, line), at == list.place.cursor, state))
+        .collect();
+    if list.rows.is_empty() {
+        lines.push(Line::styled("             nothing", state.theme.dim()));
+    }
+    frame.render_widget(super::paragraph(lines), area);
+}
+
+fn figures(state: &State, list: &List, figures: Figures) -> String {
+    let (pair, unit) = (figures.pair(state.kind), state.kind.unit());
+    let now = figure(unit, pair.now);
+    let changed = change(unit, pair.then, pair.now);
+    let mut text = match (is_difference(state), is_narrow(state)) {
+        (true, true) => return format!("{changed:>11}"),
+        (false, true) => return format!("{now:>11}"),
+        (true, false) => format!("{changed:>11} {now:>11}"),
+        (false, false) => {
+            let whole = list.whole.pair(state.kind).now;
+            format!("{now:>11} {:>5}", percent(pair.now, whole))
+        }
+    };
+    for kind in further_kinds(state) {
+        let now = figure(kind.unit(), kind.of(&figures.now));
+        text += &format!(" {now:>11}");
+    }
+    text
+}
+
+/// How many there are, and what they hold together.
+fn sum_line(state: &State, list: &List) -> String {
+    let figures = figures(state, list, list.sum);
+    let what = match (state.view, list.listed) {
+        (View::Groups, 1) => "group",
+        (View::Groups, _) => "groups",
+        (_, 1) => "process",
+        _ => "processes",
+    };
+    let of_all = match list.listed == list.all {
+        true => String::new(),
+        false => format!(" of {}", list.all),
+    };
+    let ended = state.report.as_ref().map(|report| &report.profile.ended);
+    let ended = match (ended.map_or(0, |ended| ended.processes.len()), state.view) {
+        (0, _) => String::new(),
+        (n, View::Groups) => format!(" ({n} processes ended)"),
+        (n, _) => format!(" ({n} more ended)"),
+    };
+    let count = list.listed;
+    match is_narrow(state) {
+        true => format!("{figures}  {count} {what}{of_all}{ended}"),
+        false => format!("{figures} {count:>7}  {what}{of_all}{ended}"),
+    }
+}
+
+fn line_of(state: &State, list: &List, row: &Row) -> String {
+    let figures = figures(state, list, row.figures);
+    let name = printable(&row.name);
+    let number = match row.subset {
+        Some(_) => row.number.to_string(),
+        None => String::new(),
+    };
+    let gone = if row.is_gone { "(ended) " } else { "" };
+    let mut line = match (is_narrow(state), name.is_empty()) {
+        (true, true) => format!("{figures}  {gone}"),
+        (true, false) => return format!("{figures}  {gone}{number} {name}"),
+        (false, true) => format!("{figures} {number:>7}  {gone}"),
+        (false, false) => {
+            let name = format!("{gone}{name}");
+            format!("{figures} {number:>7}  {name:<15}  ")
+        }
+    };
+    let room = usize::from(state.size.0).saturating_sub(line.chars().count());
+    line += &fitted(&printable(&row.place), room);
+    line
+}
+
+/// A place in so many columns. Of a control group, the end of its path says more than the beginning.
+fn fitted(place: &str, room: usize) -> String {
+    let long = place.chars().count();
+    match place.starts_with('/') && long > room && room > 0 {
+        true => {
+            let end = place.chars().skip(long + 1 - room);
+            format!("…{}", end.collect::<String>())
+        }
+        false => place.to_owned(),
+    }
+}
+
+/// Everything that is known of the selected row but its figures.
+pub(super) fn selected_name(state: &State) -> String {
+    let Some(row) = state.selected() else {
+        return String::new();
+    };
+    let title = match row.subset {
+        Some(_) => row.title(),
+        None => row.name.clone(),
+    };
+    let text = match state.view {
+        View::Processes if !row.place.is_empty() => format!("{title}  {}", row.place),
+        _ => title,
+    };
+    end_of(printable(&text).into_owned(), state)
+}

@@ -1,0 +1,299 @@
+//! The user's settings, the cursor positions, and the data to show. Nothing here touches a terminal.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use ratatui::crossterm::event::KeyEvent;
+
+use super::heap::NewestHeap;
+use super::history::History;
+use super::keys;
+use super::list::List;
+use super::marks::Marks;
+use super::messages::Messages;
+use super::model::{Job, Model};
+use super::part::Part;
+use super::place::Place;
+use super::processes::Lists;
+use super::rows::{self, FunctionRow, TreeRow};
+use super::theme::Theme;
+use super::view::{Overlay, Sort, View};
+use crate::heap::HeapSnapshot;
+use crate::profile::tree::{Direction, Naming};
+use crate::profile::{Frames, Kind, Report};
+
+/// Limit of unfolded keys; beyond it, keys of unlisted nodes are forgotten.
+const MOST_UNFOLDED: usize = 4 * rows::MOST_ROWS;
+/// Lines that are not rows: the bottom two and the column headings.
+pub(super) const FRAME_LINES: u16 = 3;
+
+/// An event.
+#[derive(Debug)]
+pub(super) enum Input {
+    /// A key.
+    Key(KeyEvent),
+    /// The terminal's size in columns and lines.
+    Resize(u16, u16),
+    /// A new report.
+    Report(Arc<Report>),
+    /// Why there is no report.
+    ReportError(String),
+    /// The result of a [`Job`].
+    Model(Arc<Model>),
+    /// A heap snapshot, or why there is none.
+    Heap(Result<Arc<HeapSnapshot>, String>),
+    /// A message to the user.
+    Message(String),
+}
+
+/// Everything that determines what is drawn.
+#[derive(Debug)]
+pub(super) struct State {
+    pub(super) theme: Theme,
+    pub(super) size: (u16, u16),
+    pub(super) view: View,
+    pub(super) sort: Sort,
+    pub(super) kind: Kind,
+    pub(super) direction: Direction,
+    pub(super) naming: Naming,
+    pub(super) frames: Frames,
+    pub(super) overlay: Overlay,
+    /// The overlay's first visible line.
+    pub(super) overlay_top: usize,
+    /// The filter of functions and tree.
+    pub(super) filter: String,
+    /// True while keys edit the filter.
+    pub(super) editing: bool,
+    pub(super) paused: bool,
+    pub(super) marks: Marks,
+    pub(super) history: History,
+    /// The report that is shown, with all its processes.
+    pub(super) report: Option<Arc<Report>>,
+    /// The part of it that is shown alone.
+    pub(super) part: Option<Part>,
+    pub(super) lists: Lists,
+    /// The model that the rows come from.
+    pub(super) model: Option<Arc<Model>>,
+    pub(super) functions: Vec<FunctionRow>,
+    pub(super) tree: Vec<TreeRow>,
+    /// True if not all rows of the tree are listed.
+    pub(super) tree_cut: bool,
+    pub(super) unfolded: HashSet<u64>,
+    pub(super) in_functions: Place,
+    pub(super) in_tree: Place,
+    pub(super) messages: Messages,
+    /// A model to build.
+    pub(super) job: Option<Job>,
+    pub(super) heap: NewestHeap,
+}
+
+impl State {
+    pub(super) fn new(colour: bool, size: (u16, u16)) -> State {
+        State {
+            theme: Theme { colour },
+            size,
+            view: View::Functions,
+            sort: Sort::Own,
+            kind: Kind::All,
+            direction: Direction::OutermostFirst,
+            naming: Naming::default(),
+            frames: Frames::default(),
+            overlay: Overlay::None,
+            overlay_top: 0,
+            filter: String::new(),
+            editing: false,
+            paused: false,
+            marks: Marks::default(),
+            history: History::default(),
+            report: None,
+            part: None,
+            lists: Lists::new(),
+            model: None,
+            functions: Vec::new(),
+            tree: Vec::new(),
+            tree_cut: false,
+            unfolded: HashSet::new(),
+            in_functions: Place::default(),
+            in_tree: Place::default(),
+            messages: Messages::default(),
+            job: None,
+            heap: NewestHeap::default(),
+        }
+    }
+
+    /// Handles an event; true when the user quits.
+    pub(super) fn update(&mut self, input: Input) -> bool {
+        match input {
+            Input::Key(key) if keys::press(self, key) => return true,
+            Input::Key(_) => {}
+            Input::Resize(columns, lines) => self.size = (columns, lines),
+            Input::Report(report) => self.take_report(report),
+            Input::ReportError(why) if self.report.is_none() => self.messages.show(why),
+            Input::ReportError(why) => self.messages.show(format!("no new report: {why}")),
+            Input::Model(model) => {
+                // The user may have chosen another part meanwhile.
+                let part = self.part.as_ref().map(|part| &part.subset);
+                if part == model.subset.as_ref() {
+                    self.show_model(&model);
+                }
+            }
+            Input::Heap(taken) => self.heap.show(&taken),
+            Input::Message(text) => self.messages.queue(text),
+        }
+        // The list may have become lower.
+        self.stay_in_sight();
+        false
+    }
+
+    fn take_report(&mut self, report: Arc<Report>) {
+        self.messages.grow_old();
+        self.history.push(report.profile.total.usage.resident());
+        if let Some(part) = &mut self.part {
+            part.take(&report, self.paused);
+        }
+        if !self.paused {
+            self.report = Some(report);
+            if self.part.as_ref().is_none_or(|part| !part.has_ended) {
+                self.refresh();
+            }
+        }
+    }
+
+    /// Shows another view.
+    pub(super) fn show(&mut self, view: View) {
+        // While a list is shown, no models are built.
+        let stale = self.view.is_list() || view.is_list() || self.model.is_none();
+        self.view = view;
+        if stale {
+            self.refresh();
+        }
+    }
+
+    /// Makes what is shown anew, for the current report and settings.
+    pub(super) fn refresh(&mut self) {
+        match self.view.is_list() {
+            true => self.fill_list(),
+            false => self.request_model(),
+        }
+    }
+
+    fn request_model(&mut self) {
+        let (report, subset) = match &self.part {
+            Some(part) => (Some(&part.report), Some(part.subset.clone())),
+            None => (self.report.as_ref(), None),
+        };
+        let Some(report) = report else {
+            return;
+        };
+        self.job = Some(Job {
+            report: Arc::clone(report),
+            mark: self.marks.compared().map(|m| Arc::clone(&m.report)),
+            subset,
+            kind: self.kind,
+            direction: self.direction,
+            naming: self.naming,
+            frames: self.frames,
+            filter: self.filter.clone(),
+        });
+    }
+
+    /// Shows no functions and no tree until the next model.
+    pub(super) fn forget_model(&mut self) {
+        self.model = None;
+        (self.functions, self.tree) = (Vec::new(), Vec::new());
+        (self.in_functions, self.in_tree) = (Place::default(), Place::default());
+    }
+
+    /// The filter of what is shown.
+    pub(super) fn filter(&self) -> &str {
+        match self.view.is_list() {
+            true => &self.lists.order.filter,
+            false => &self.filter,
+        }
+    }
+
+    pub(super) fn filter_mut(&mut self) -> &mut String {
+        match self.view.is_list() {
+            true => &mut self.lists.order.filter,
+            false => &mut self.filter,
+        }
+    }
+
+    /// Recomputes the model's rows; the cursor stays on its function or node. In the function list, a cursor
+    /// on the first row stays on the first row instead.
+    fn show_model(&mut self, model: &Arc<Model>) {
+        let page = self.page();
+        let listed = rows::functions(model, self.sort);
+        let at = self.in_functions.cursor;
+        let selected = match (at, &self.model, self.functions.get(at)) {
+            (1.., Some(shown), Some(row)) => Some(row.name(shown)),
+            _ => None,
+        };
+        let to = selected.and_then(|s| listed.iter().position(|r| r.name(model) == s));
+        self.in_functions.follow(to, listed.len(), page);
+        self.functions = listed;
+        let (listed, whole) = rows::tree(model, &self.unfolded);
+        let selected = self.tree.get(self.in_tree.cursor).map(|r| r.key);
+        let to = selected.and_then(|s| listed.iter().position(|r| r.key == s));
+        self.in_tree.follow(to, listed.len(), page);
+        (self.tree, self.tree_cut) = (listed, !whole);
+        self.model = Some(Arc::clone(model));
+    }
+
+    /// Recomputes the rows after sorting or unfolding changed.
+    pub(super) fn relist(&mut self) {
+        if let Some(model) = self.model.clone() {
+            self.show_model(&model);
+        }
+    }
+
+    /// The number of visible rows.
+    pub(super) fn page(&self) -> usize {
+        let lines = self.size.1;
+        let told = super::render::advice_lines(self).len() + self.heap.lines(self.size).len();
+        let sum = u16::from(self.view.is_list());
+        let used = super::render::header_lines(self, lines) + told as u16 + FRAME_LINES + sum;
+        usize::from(lines.saturating_sub(used)).max(1)
+    }
+
+    pub(super) fn place(&self) -> (Place, usize) {
+        let place_in = |list: &List| (list.place, list.rows.len());
+        match self.view {
+            View::Functions => (self.in_functions, self.functions.len()),
+            View::Tree => (self.in_tree, self.tree.len()),
+            View::Processes => place_in(&self.lists.processes),
+            View::Groups => place_in(&self.lists.groups),
+        }
+    }
+
+    /// Moves the cursor of the visible list.
+    pub(super) fn go(&mut self, to: usize) {
+        let (page, (_, rows)) = (self.page(), self.place());
+        let place = match self.view {
+            View::Functions => &mut self.in_functions,
+            View::Tree => &mut self.in_tree,
+            View::Processes => &mut self.lists.processes.place,
+            View::Groups => &mut self.lists.groups.place,
+        };
+        place.go(to, rows, page);
+    }
+
+    /// Keeps the cursor in view.
+    fn stay_in_sight(&mut self) {
+        let (place, _) = self.place();
+        self.go(place.cursor);
+    }
+
+    /// Adds unfolded keys. Above `MOST_UNFOLDED` keys, forgets those of unlisted nodes first.
+    pub(super) fn unfold(&mut self, keys: Vec<u64>) {
+        if self.unfolded.len() > MOST_UNFOLDED {
+            let listed: HashSet<u64> = self.tree.iter().map(|r| r.key).collect();
+            self.unfolded.retain(|key| listed.contains(key));
+        }
+        self.unfolded.extend(keys);
+    }
+
+    pub(super) fn selected_node(&self) -> Option<&TreeRow> {
+        self.tree.get(self.in_tree.cursor)
+    }
+}

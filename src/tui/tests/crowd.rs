@@ -1,0 +1,129 @@
+//! Reports of several processes, and what their lists show.
+
+use super::*;
+use crate::profile::{FreezeOutcome, Profile, Share};
+use crate::sys::ids::Pid;
+use crate::sys::process::Container;
+
+pub(super) const ID: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
+pub(super) const POD: &str = "b15e0b8f-6d25-4d1f-9d2c-3a1f6f0a1b2c";
+
+/// A process: its id, its name, its control group, KiB of its function `grow` and of the page cache that `read` brought in.
+pub(super) type Process<'a> = (u32, &'a str, &'a str, u64, u64);
+
+/// nginx in a group, with another program in one below it, and a program in a container.
+pub(super) const THREE: [Process<'_>; 3] = [
+    (7, "nginx", "/web", 4000, 0),
+    (30, "worker", "/web/below", 1000, 500),
+    (8, "redis-server", "/pods/redis", 2000, 3000),
+];
+
+fn container(group: &str) -> Container {
+    let in_pod = group.starts_with("/pods");
+    Container {
+        group: group.to_owned(),
+        id: in_pod.then(|| ID.to_owned()),
+        pod: in_pod.then(|| POD.to_owned()),
+    }
+}
+
+fn share(whole: &Profile, process: &Process<'_>, at: usize) -> Share {
+    let (pid, comm, group, ..) = *process;
+    let samples = whole.samples[2 * at..2 * at + 2].to_vec();
+    let mut total = samples[0].amounts;
+    total += samples[1].amounts;
+    let mut kernel = whole.kernel_before;
+    (kernel.rss_anon, kernel.anonymous) = (total.usage.anon, Some(total.usage.anon));
+    Share {
+        pid: Pid(pid),
+        comm: comm.to_owned(),
+        container: (!group.is_empty()).then(|| container(group)),
+        samples,
+        not_observed: Vec::new(),
+        total,
+        uncertainties: Vec::new(),
+        kernel_before: kernel,
+        kernel_after: kernel,
+        freeze: FreezeOutcome::Ran,
+    }
+}
+
+/// A report of these processes, and of page cache that an ended one brought in. A profile of a single process has no shares.
+pub(super) fn of(processes: &[Process<'_>], ended_cache: u64) -> Arc<Report> {
+    let f = |(module, offset)| at(module, offset);
+    let (main, grow, read) = (f(MAIN), at(0, 2), at(0, 3));
+    let (growing, reading) = ([grow, main], [read, main]);
+    let mut stacks: Vec<(&[Frame], Usage)> = Vec::new();
+    for (.., anon, cache) in processes {
+        stacks.push((&growing, kib(*anon, 0)));
+        stacks.push((&reading, kib(0, *cache)));
+    }
+    if ended_cache > 0 {
+        stacks.push((&reading, kib(0, ended_cache)));
+    }
+    let mut profile = profile(&stacks, &[]);
+    profile.target.pids = processes.iter().map(|process| Pid(process.0)).collect();
+    profile.target.pid = profile.target.pids[0];
+    profile.target.comm = processes[0].1.to_owned();
+    if processes.len() > 1 {
+        let shares = processes.iter().enumerate();
+        profile.processes = shares.map(|(at, p)| share(&profile, p, at)).collect();
+    }
+    let names = [
+        (main, "main", Language::Other),
+        (grow, "grow", Language::Other),
+        (read, "read", Language::Other),
+    ];
+    Arc::new(Report {
+        profile: Arc::new(profile),
+        symbols: Arc::new(symbols(&names)),
+        sequence: 1,
+    })
+}
+
+/// So many processes in ten control groups.
+pub(super) fn crowd(processes: usize, first: u64) -> Arc<Report> {
+    let groups: Vec<String> = (0..10).map(|n| format!("/group{n}")).collect();
+    let process = |n: usize| {
+        (
+            n as u32 + 1,
+            "one",
+            groups[n % 10].as_str(),
+            first + n as u64,
+            0,
+        )
+    };
+    let processes: Vec<Process<'_>> = (0..processes).map(process).collect();
+    of(&processes, 0)
+}
+
+pub(super) fn shown(size: (u16, u16), processes: &[Process<'_>], keys: &str) -> State {
+    let mut state = State::new(false, size);
+    feed(&mut state, Input::Report(of(processes, 64)));
+    types(&mut state, keys);
+    state
+}
+
+/// The sum and the rows of the list that is shown.
+pub(super) fn listed(state: &State) -> Vec<String> {
+    let text = text(state);
+    let heading = text.iter().position(|l| l.contains(" by ")).unwrap();
+    let rows = text[heading + 1..text.len() - 2].iter();
+    rows.take_while(|l| !l.is_empty()).cloned().collect()
+}
+
+/// The names in them: what follows the number.
+pub(super) fn who(state: &State) -> Vec<String> {
+    let rows = listed(state).into_iter().skip(1);
+    let name = |row: String| {
+        row.split_whitespace()
+            .skip_while(|w| !is_name(w))
+            .collect::<Vec<_>>()
+            .join(" ")
+    };
+    rows.map(name).collect()
+}
+
+fn is_name(word: &str) -> bool {
+    word.starts_with(|c: char| c.is_alphabetic() || c == '[' || c == '/' || c == '(')
+}

@@ -1,0 +1,127 @@
+//! The line of a heap snapshot.
+
+use std::time::{Duration, UNIX_EPOCH};
+
+use super::*;
+use crate::heap::{Allocator, Heap, HeapSnapshot, Mallinfo, Row, Taken, Unreachable, What};
+
+fn snapshot(allocator: Allocator) -> Arc<HeapSnapshot> {
+    let row = |what, resident| Row {
+        what,
+        chunks: 1,
+        bytes: resident,
+        resident,
+    };
+    let heap = Heap {
+        allocator,
+        rows: vec![
+            row(What::Live, 301 << 20),
+            row(What::Top, 45 << 20),
+            row(What::Overhead, 1 << 20),
+        ],
+        trimmable: 12 << 20,
+        unreachable: Some(Unreachable {
+            bytes: 3 << 10,
+            ..Unreachable::default()
+        }),
+        taken: Taken {
+            stop_ms: 9.14,
+            ..Taken::default()
+        },
+        ..Heap::default()
+    };
+    Arc::new(HeapSnapshot {
+        heap,
+        taken: UNIX_EPOCH + Duration::from_secs(12 * 3600 + 67),
+        grown_by: None,
+        by_stack: None,
+    })
+}
+
+fn glibc() -> Allocator {
+    Allocator::Glibc {
+        arenas: 1,
+        thread_caches: 1,
+        mallinfo2: Mallinfo::default(),
+    }
+}
+
+/// The text of the screen in one line.
+fn words(state: &State) -> String {
+    let text = text(state).join(" ");
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+#[test]
+fn h_asks_once_and_the_line_has_the_figures() {
+    let mut state = State::new(false, (80, 24));
+    types(&mut state, "h");
+    shows(&state, &["heap: there is no report yet"]);
+    assert!(state.heap.wanted.is_none());
+    feed(&mut state, Input::Report(report(4000)));
+    let before = state.page();
+    types(&mut state, "h");
+    let pid = state.report.as_ref().unwrap().profile.target.pid;
+    assert_eq!(state.heap.wanted.take(), Some(pid));
+    types(&mut state, "h");
+    assert!(state.heap.wanted.is_none(), "one at a time");
+    feed(&mut state, Input::Heap(Ok(snapshot(glibc()))));
+    let wanted = "heap of process 0, 12:01:07 UTC: 301.0 MiB live, 45.0 MiB free (12.0 MiB would be returned by malloc_trim), \
+                  3 KiB unreachable, stop 9.1 ms";
+    assert!(words(&state).contains(wanted), "{:#?}", text(&state));
+    // Its two lines are taken from the list.
+    assert_eq!(state.page() + 1, before);
+    // It stays, and can be taken again.
+    for _ in 0..20 {
+        feed(&mut state, Input::Report(report(4000)));
+    }
+    assert!(words(&state).contains(wanted));
+    types(&mut state, "h");
+    assert!(state.heap.wanted.is_some());
+}
+
+#[test]
+fn what_failed_is_said_in_the_line() {
+    let mut state = started((80, 24));
+    let long = "cannot take a heap snapshot: \x1b[31m".to_owned() + &"reason ".repeat(80);
+    for (heard, said) in [
+        (
+            Err("process 7 has ended".to_owned()),
+            "heap: process 7 has ended",
+        ),
+        (
+            Err(long),
+            "heap: cannot take a heap snapshot: \u{fffd}[31mreason reason",
+        ),
+        (
+            Ok(snapshot(Allocator::Refused {
+                reason: "a list of free chunks is broken at 0x10".to_owned(),
+            })),
+            "heap of process 0, 12:01:07 UTC: the heap was not read: a list of free chunks is broken at 0x10, stop 9.1 ms",
+        ),
+    ] {
+        types(&mut state, "h");
+        feed(&mut state, Input::Heap(heard));
+        assert!(words(&state).contains(said), "{:#?}", text(&state));
+    }
+    let mut none = HeapSnapshot::clone(&snapshot(Allocator::Unknown));
+    none.heap.rows.clear();
+    none.heap.anonymous = 5 << 20;
+    feed(&mut state, Input::Heap(Ok(Arc::new(none))));
+    assert!(words(&state).contains("no heap that memprof reads; anonymous memory 5.0 MiB"));
+}
+
+#[test]
+fn it_fits_every_screen() {
+    for size in [(20, 5), (50, 12), (200, 40)] {
+        let mut state = started(size);
+        feed(&mut state, Input::Heap(Ok(snapshot(glibc()))));
+        let lines = text(&state);
+        assert!(lines.iter().any(|line| line.contains("heap")), "{lines:#?}");
+        assert!(
+            lines
+                .iter()
+                .all(|line| line.chars().count() <= size.0.into())
+        );
+    }
+}
