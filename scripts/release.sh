@@ -3,12 +3,12 @@
 #
 #   scripts/release.sh [PART…]      (binary deb arm64 notes sums without an argument)
 #
-#   check   fails unless $TAG is v and the version in Cargo.toml, and CHANGELOG.md has a section for it
+#   check   fails unless $TAG is v and the version in Cargo.toml, and CHANGELOG.md has a dated section for it
 #   binary  a static binary for x86-64, which needs no library and runs with any glibc, as .tar.gz
 #   deb     the same binary as a Debian package
 #   arm64   a static binary for 64-bit ARM, built on x86-64, as .tar.gz; needs rustup target add aarch64-unknown-linux-gnu
 #   image   a container image from the Dockerfile, for `docker load`; needs docker or podman
-#   notes   notes.md: the version's section of CHANGELOG.md, or the unreleased one if TAG is not set
+#   notes   notes.md: the version's section of CHANGELOG.md, or the section [Unreleased] if there is none and TAG is not set
 #   sums    SHA256SUMS of all files
 #
 # DEB_MAINTAINER: the package's maintainer. Run it on Debian 12: later releases of libelf need more libraries.
@@ -41,6 +41,8 @@ part_check() {
         die "the tag is ${TAG:-not set in TAG}, the version in Cargo.toml is $version: tag v$version"
     [ -n "$(section "$version")" ] ||
         die "CHANGELOG.md has no section [$version]: rename [Unreleased] and date it"
+    grep -qE "^## \\[${version//./\\.}] - [0-9]{4}-[0-9]{2}-[0-9]{2}$" CHANGELOG.md ||
+        die "the section [$version] of CHANGELOG.md has no date: write its heading as ## [$version] - YYYY-MM-DD"
 }
 
 # With libelf, zlib and glibc inside. A RUSTFLAGS variable replaces the flags in .cargo/config.toml.

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Runs docs/deploy/memprof.service under a real systemd: process 1 of namespaces of its own on this kernel, over this
-# machine's root (tests/systemd/machine.sh). The unit is installed by the commands that it begins with.
+# Tests docs/deploy/memprof.service under a real systemd. systemd is process 1 of new namespaces on this kernel, over this
+# machine's root (tests/systemd/machine.sh). The commands at the beginning of the unit install it.
 #
-# Exit status 77: skipped, with the reason printed.
+# Exit status 77 means skipped; the reason is printed.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 # shellcheck source=scripts/lib.sh
@@ -26,7 +26,7 @@ place=/srv/memprof-test
 url=http://127.0.0.1:17832
 work=$(mktemp -d -p /var/tmp)
 mkdir "$work/machine"
-# Process 1 of the machine, by its id here, and who waits for it.
+# The pid of the machine's process 1 in this namespace, and the process that waits for it.
 machine='' waiting=''
 
 inside() { nsenter -t "$machine" -a "$@"; }
@@ -35,10 +35,10 @@ clean_up() {
     local status=$?
     if [ -n "$machine" ]; then
         if [ "$status" -ne 0 ]; then
-            say "what memprof and systemd said:"
+            say "output of memprof and systemd:"
             inside journalctl --no-pager -o cat -n 60 >&2 || true
         fi
-        # All processes in its namespace end with it.
+        # The kernel ends all processes in its pid namespace, too.
         kill -KILL "$machine" 2>/dev/null || true
     fi
     [ -z "$waiting" ] || wait "$waiting" 2>/dev/null || true
@@ -53,7 +53,7 @@ clean_up() {
 trap clean_up EXIT
 trap 'exit 130' INT TERM
 
-# Repeats a command until it succeeds: WHAT COMMAND…
+# Repeats a command for up to 15 s until it succeeds: until_so DESCRIPTION COMMAND…
 until_so() {
     local what=$1 tries
     shift
@@ -82,14 +82,14 @@ boot() {
     until_so "systemd runs: $(cat "$log")" inside systemctl is-active -q basic.target
 }
 
-# ---- What memprof answers, and what the kernel says. ----
+# ---- memprof's answers and the kernel's figures. ----
 
-# METHOD PATH, with the token.
+# Requests a path with the token: ask METHOD PATH
 ask() { inside curl -sf -X "$1" -H "Authorization: Bearer $token" "$url$2"; }
 
 main_pid() { inside systemctl show -p MainPID --value "$1"; }
 
-# A setting of the unit's state, as `systemctl show` has it.
+# A property of the unit, from `systemctl show`.
 state() { inside systemctl show -p "$1" --value memprof; }
 
 expect_state() {
@@ -98,7 +98,7 @@ expect_state() {
     [ "$is" = "$2" ] || die "$1 of the unit is $is, not $2"
 }
 
-# Anonymous memory of the target in KiB, by memprof.
+# The target's anonymous memory in KiB, according to memprof.
 anon_of_row() {
     ask GET /v2/processes | /usr/bin/python3 -c 'import json, sys
 rows = json.load(sys.stdin)["rows"]
@@ -114,7 +114,7 @@ has_kernel_figure() {
     [ "$ours" = "$kernel" ]
 }
 
-# The target, of another user, stands still.
+# Stops the target, which belongs to another user, so that both figures are of one state.
 expect_kernel_figure() {
     inside kill -STOP "$target"
     until_so "the figures are equal" has_kernel_figure
@@ -127,7 +127,7 @@ names_functions() {
     grep -q block_cache::grow "$work/tree" && grep -q peer::receive_buffer "$work/tree"
 }
 
-# Installs a drop-in, as `systemctl edit` does, with these lines.
+# Installs a drop-in with these lines, as `systemctl edit` does.
 drop_in() {
     inside mkdir -p /etc/systemd/system/memprof.service.d
     { echo '[Service]' && printf '%s\n' "$@"; } | inside tee /etc/systemd/system/memprof.service.d/override.conf >/dev/null
@@ -140,7 +140,7 @@ drop_nothing() {
     inside systemctl reset-failed memprof
 }
 
-# What belongs to a dynamic user, as whom memprof runs, where such a user can write.
+# Lists files of dynamic users, in the directories that such a user can write to. memprof runs as a dynamic user.
 files() {
     inside find /dev/shm /run /tmp /var/tmp /var/lib/private /var/cache/private -uid +61183 -uid -65520 2>/dev/null || true
 }
@@ -149,7 +149,7 @@ nothing_left() {
     [ -z "$(/usr/bin/python3 tests/systemd/bpf.py left <"$work/held" | tee "$work/left")" ] || { cat "$work/left" && return 1; }
 }
 
-# On this machine, where ids are other ones.
+# The pid in this namespace of a process in the machine's pid namespace.
 outer_pid() {
     local pid
     while read -r pid; do
@@ -165,7 +165,7 @@ install_unit() {
     [ "$(grep -c '' <<<"$commands")" -eq 5 ] || die "the unit does not begin with five commands: $commands"
     say "installing the unit by its own commands"
     inside sh -euc "cd $place; $(sed '$d' <<<"$commands")"
-    # It must be ready when this returns.
+    # memprof must be ready when this command returns.
     inside sh -euc "$(sed -n '$p' <<<"$commands")"
     token=$(inside cat /etc/memprof/token)
     ask GET /v2/summary >/dev/null || die "the unit is started, and memprof does not answer"
@@ -173,7 +173,7 @@ install_unit() {
     expect_state StatusText "following every process"
 }
 
-# A process of another user. Files are in memory.
+# Starts a process of another user. Its files are in memory.
 start_target() {
     inside systemd-run -q --unit light-node -p User=nobody -p RuntimeDirectory=light-node \
         "$place/light-node" --dir /run/light-node --cache-mib 32
@@ -200,7 +200,7 @@ expect_whole() {
     expect_kernel_figure
     missing=$(ask GET /v2/health | /usr/bin/python3 -c 'import json, sys; print(json.load(sys.stdin)["missing_programs"])')
     [ "$missing" = '[]' ] || die "the probe has no $missing"
-    # `memprof doctor` with the unit's rights finds what it finds with all of them, but for page frames, and its own.
+    # With the unit's privileges, `memprof doctor` must find the same as with all privileges, except for page frames.
     drop_in 'ExecStartPre=/usr/local/bin/memprof doctor'
     inside systemctl restart memprof
     inside journalctl --no-pager -o cat "_SYSTEMD_INVOCATION_ID=$(state InvocationID)" >"$work/doctor"
@@ -222,7 +222,7 @@ expect_ends() {
         grep -q "$what" "$work/held" || die "memprof (pid $pid) holds no BPF $what"
     done
     inside systemctl restart memprof
-    until_so "what the last one held is gone" nothing_left
+    until_so "the BPF objects of the previous memprof are gone" nothing_left
     before=$(main_pid memprof)
     inside kill -KILL "$before"
     until_so "systemd has started it again" inside bash -c "[ \"\$(systemctl show -p MainPID --value memprof)\" != $before ] &&
@@ -253,7 +253,7 @@ expect_options() {
     inside systemctl status --no-pager memprof >"$work/status" || true
     grep -q "tip: a similar argument exists: '--all'" "$work/status" ||
         die "systemctl status does not say what is wrong: $(cat "$work/status")"
-    # What is no error of the options is tried again, a few times.
+    # systemd retries other failures a few times.
     drop_in 'Environment="MEMPROF_OPTIONS=--pid 4194303"'
     inside systemctl reset-failed memprof
     ! inside systemctl restart memprof 2>/dev/null || die "systemctl does not fail when memprof does"

@@ -1,7 +1,7 @@
-"""What of BPF a process holds, and what of that is there still.
+"""Lists the BPF objects of a process, and which of them still exist.
 
-    bpf.py held PID        prints its programs, maps and links, one a line: `prog 12`
-    bpf.py left <LINES     prints those that the kernel has still
+    bpf.py held PID        prints its programs, maps and links, one per line: `prog 12`
+    bpf.py left <LINES     prints those of these lines that still exist in the kernel
 """
 
 import ctypes
@@ -13,7 +13,7 @@ import struct
 import sys
 
 CALL = {"x86_64": 321, "aarch64": 280}[platform.machine()]
-# BPF_PROG_GET_FD_BY_ID and so on.
+# The commands of bpf(2): BPF_PROG_GET_FD_BY_ID, BPF_MAP_GET_FD_BY_ID, BPF_LINK_GET_FD_BY_ID.
 BY_ID = {"prog": 13, "map": 14, "link": 30}
 
 

@@ -1,10 +1,11 @@
 #!/bin/sh
-# Becomes systemd as process 1 of new namespaces: tests/systemd.sh starts this with unshare.
+# Runs systemd as process 1 of new namespaces. tests/systemd.sh starts this script with unshare.
 #
 #   machine.sh DIRECTORY FILE…
 #
-# Its root is this machine's, under a layer in memory that takes every change. DIRECTORY is a mount point for that; /srv/memprof-test has
-# the files. It has no units but Debian's own, starts none that is not needed for others, and cannot change this kernel's settings.
+# The root is this machine's, under an overlay in memory that receives every change. DIRECTORY is the mount point of the overlay. The
+# files are in /srv/memprof-test. The machine has only Debian's own units, starts only units that others need, and cannot change this
+# kernel's settings.
 set -eu
 dir=$1
 shift
@@ -33,7 +34,7 @@ rm -rf etc/systemd/system
 mkdir -p etc/systemd/system
 : >etc/fstab
 : >etc/machine-id
-# What it would say to the kernel for the whole machine.
+# These units would configure the kernel for the whole machine.
 for unit in systemd-journald-audit.socket systemd-modules-load.service systemd-udevd.service \
     systemd-udevd-control.socket systemd-udevd-kernel.socket systemd-udev-trigger.service; do
     ln -s /dev/null "etc/systemd/system/$unit"
