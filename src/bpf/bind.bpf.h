@@ -52,7 +52,7 @@ struct bind_ctx {
 struct segment_search {
 	__u64 offset; /* in the file, bytes */
 	__u64 end;
-	__u64 most; /* bytes of the segment in the mapping; 0: none found yet */
+	__u64 overlap; /* bytes of the segment in the mapping; 0: none found yet */
 	__u64 address; /* of the mapping's start, in the file's own addresses */
 	__u32 whole; /* the mapping was made for exactly this segment */
 	__u32 pad;
@@ -73,8 +73,8 @@ __noinline int try_segment(struct segment_search *c, struct code_segment *s)
 	if (to <= from)
 		return 0;
 	whole = (s->offset & ~(page - 1)) == c->offset && ((last + page - 1) & ~(page - 1)) == c->end;
-	if (whole > c->whole || (whole == c->whole && to - from >= c->most)) {
-		c->most = to - from;
+	if (whole > c->whole || (whole == c->whole && to - from >= c->overlap)) {
+		c->overlap = to - from;
 		c->whole = whole;
 		c->address = s->address + c->offset - s->offset;
 	}
@@ -89,10 +89,10 @@ static __always_inline int address_of_mapping(struct code_file *file, __u64 offs
 		if (i < file->nr)
 			try_segment(&c, &file->segment[i]);
 	*address = c.address;
-	return c.most ? 0 : -1;
+	return c.overlap ? 0 : -1;
 }
 
-static long look_at_vma(struct task_struct *task, struct vm_area_struct *vma, struct bind_ctx *c)
+static long examine_vma(struct task_struct *task, struct vm_area_struct *vma, struct bind_ctx *c)
 {
 	struct inode *inode;
 	struct file *file;
@@ -110,7 +110,7 @@ static long look_at_vma(struct task_struct *task, struct vm_area_struct *vma, st
 	inode = file->f_inode;
 	/* Memory that several mappings share (memfd, shared anonymous memory): Erlang, .NET and PHP put their code there. */
 	if (inode->i_sb->s_magic == TMPFS_MAGIC && !inode->i_nlink)
-		code_made_at_run_time = 1;
+		jit_code_seen = 1;
 	c->offset = vma->vm_pgoff << page_shift;
 	c->file.ino = inode->i_ino;
 	c->file.dev = inode->i_sb->s_dev;
@@ -161,12 +161,12 @@ __noinline int bind_found(struct bind_ctx *c, __u32 pid)
 	}
 	if (!c->mm_id)
 		return known;
-	before = origin_of(c->mm_id, c->m.start, c->m.end);
+	before = find_origin(c->mm_id, c->m.start, c->m.end);
 	/* (Other memory there would have come by mmap().) */
 	if (c->again && !known && (before == CODE_MOVED || (before == CODE_IN_PLACE && !moved_are_known)))
 		return 0;
 	if (c->m.origin == CODE_OF_NO_FILE) {
-		code_made_at_run_time = 1;
+		jit_code_seen = 1;
 		if (!c->again && (before == CODE_OF_FILE || before == CODE_MOVED))
 			c->m.origin = CODE_IN_PLACE;
 		/* Reported once: it is known from now on. */
@@ -200,7 +200,7 @@ __noinline int bind_code(__u32 mm_id, __u64 addr)
 	if (unwind_mode < UNWIND_TABLES)
 		return 0;
 	/* bpf_find_vma(): 5.17, 7c7e3d31e785 */
-	if (bpf_find_vma(task, addr, look_at_vma, &c, 0))
+	if (bpf_find_vma(task, addr, examine_vma, &c, 0))
 		return 0;
 	return bind_found(&c, view_pid(task));
 }
@@ -213,7 +213,7 @@ __noinline int bind_vdso(__u32 mm_id)
 	struct mm_struct *mm = task->mm;
 	__u64 addr = mm ? (__u64)mm->context.vdso : 0;
 
-	if (!addr || bpf_find_vma(task, addr, look_at_vma, &c, 0) || !c.found)
+	if (!addr || bpf_find_vma(task, addr, examine_vma, &c, 0) || !c.found)
 		return 0;
 	c.m.origin = CODE_OF_FILE;
 	c.file.size = c.m.end - c.m.start;
@@ -279,7 +279,7 @@ int bind_process(struct bpf_iter__task_vma *ctx)
 	info = find_mm(mm);
 	c.mm_id = info ? info->mm_id : 0;
 	c.again = 1;
-	look_at_vma(task, vma, &c);
+	examine_vma(task, vma, &c);
 	if (c.m.origin && (__u64)mm->context.vdso == c.m.start) {
 		c.m.origin = CODE_OF_FILE;
 		c.file.size = c.m.end - c.m.start;

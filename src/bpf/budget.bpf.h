@@ -31,7 +31,7 @@ volatile __u32 walk_budget = 20000;
 #define BALANCE_SHIFT 3
 
 /* Maximum duration of a walk: what takes longer was interrupted. */
-#define MOST_WALK_NS 20000u
+#define MAX_WALK_NS 20000u
 
 /* A processor's figures are added to those of all after so many walks. */
 #define WALKS_AT_ONCE 64
@@ -78,10 +78,10 @@ static __always_inline void charge_walk(struct cpu_state *c, struct task_state *
 		return;
 	took = bpf_ktime_get_ns() - c->timer;
 	c->timer = 0;
-	c->spent += (took < MOST_WALK_NS ? took : MOST_WALK_NS) * c->timer_weight;
+	c->spent += (took < MAX_WALK_NS ? took : MAX_WALK_NS) * c->timer_weight;
 }
 
-static __always_inline __u64 take_sum(__u64 *sum)
+static __always_inline __u64 drain_sum(__u64 *sum)
 {
 	__u64 had = *sum;
 
@@ -116,7 +116,7 @@ static __always_inline __u32 affordable_interval(__s64 afford, __u64 faults, __u
 /* Adds a processor's figures to those of all. Returns the new interval, or 0 if it stays. */
 static __always_inline __u32 settle(struct cpu_state *c)
 {
-	__s64 share, credit, most = SAVED_NS / MILLION * walk_budget;
+	__s64 share, credit, max = SAVED_NS / MILLION * walk_budget;
 	__u64 ran, faults, walks, spent;
 
 	__sync_fetch_and_add(&window_sum.faults, c->faults - c->settled_faults);
@@ -127,16 +127,16 @@ static __always_inline __u32 settle(struct cpu_state *c)
 		return 0;
 	window_sum.begun = c->walked_at;
 	/* (If two processors are here at once, the second one finds little, and the next window makes up for it.) */
-	ran = take_sum(&window_sum.ran);
-	faults = take_sum(&window_sum.faults);
-	walks = take_sum(&window_sum.walks);
-	spent = take_sum(&window_sum.spent);
+	ran = drain_sum(&window_sum.ran);
+	faults = drain_sum(&window_sum.faults);
+	walks = drain_sum(&window_sum.walks);
+	spent = drain_sum(&window_sum.spent);
 	share = ran * walk_budget / MILLION;
 	credit = walk_credit + share - (__s64)spent;
-	if (credit > most)
-		credit = most;
-	if (credit < -most)
-		credit = -most;
+	if (credit > max)
+		credit = max;
+	if (credit < -max)
+		credit = -max;
 	walk_credit = credit;
 	return affordable_interval(share + (credit >> BALANCE_SHIFT), faults, walks, spent);
 }

@@ -43,7 +43,7 @@ static __always_inline __u32 file_slot(const struct cache_key *key)
 }
 
 /* Fills in `key` for a folio. Returns the index of the folio's first page in the file. */
-static __always_inline __u64 cache_key_of(struct folio *folio, struct inode *inode, struct cache_key *key)
+static __always_inline __u64 fill_cache_key(struct folio *folio, struct inode *inode, struct cache_key *key)
 {
 	__u64 index = folio->index;
 
@@ -90,7 +90,7 @@ SEC("tp_btf/mm_filemap_add_to_page_cache")
 int BPF_PROG(cache_add, struct folio *folio)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
-	struct task_state *st = followed(task);
+	struct task_state *st = followed_state(task);
 	struct cache_chunk *chunk;
 	struct cache_key key = {};
 	struct inode *inode;
@@ -107,7 +107,7 @@ int BPF_PROG(cache_add, struct folio *folio)
 	}
 	if (inode->i_sb->s_magic == HUGETLBFS_MAGIC)
 		return 0;
-	index = cache_key_of(folio, inode, &key);
+	index = fill_cache_key(folio, inode, &key);
 	if (n > CHUNK_PAGES)
 		n = CHUNK_PAGES;
 	stack = stack_id(st, 1);
@@ -134,7 +134,7 @@ int BPF_PROG(cache_delete, struct folio *folio)
 	__u32 slot, gone;
 	__u64 index;
 
-	index = cache_key_of(folio, folio->mapping->host, &key);
+	index = fill_cache_key(folio, folio->mapping->host, &key);
 	slot = file_slot(&key);
 	if (!file_filter[slot])
 		return 0;

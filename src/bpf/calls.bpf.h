@@ -24,7 +24,7 @@
 #include "counters.bpf.h"
 #include "follow.bpf.h"
 #include "space.bpf.h"
-#include "take.bpf.h"
+#include "pending.bpf.h"
 #include "thread.bpf.h"
 
 /* ---- kprobe.multi: user space names the functions. ---- */
@@ -43,7 +43,7 @@ int calls_begin(void *ctx)
 	struct task_struct *task = bpf_get_current_task_btf();
 	__u64 nr;
 
-	if (!maybe_followed(task))
+	if (!task_may_be_followed(task))
 		return 0;
 	nr = SYSCALL_NR((struct pt_regs *)bpf_task_pt_regs(task));
 	return is_wanted(nr, ENTERS) ? syscall_begins(nr) : 0;
@@ -62,7 +62,7 @@ int calls_return(struct pt_regs *ctx)
 
 struct no_programs after_range SEC(".maps");
 
-/* Like take_stack(), for the only thing that system calls want. */
+/* Like walk_pending(), for the only thing that system calls want. */
 REENTRANT("kretprobe.multi", calls_take_range, after_range)
 {
 	struct task_state *st = bpf_task_storage_get(&tasks, bpf_get_current_task_btf(), NULL, 0);
@@ -71,8 +71,8 @@ REENTRANT("kretprobe.multi", calls_take_range, after_range)
 		count_loss(LOSS_TASK_STATE);
 		return;
 	}
-	st->taking.what = TAKE_NOTHING;
-	take_range(st);
+	st->pending.kind = PENDING_NONE;
+	record_range(st);
 }
 
 /* ---- Tracepoints. ---- */
@@ -89,7 +89,7 @@ SEC("raw_tp/sys_exit")
 int syscall_exit(struct bpf_raw_tracepoint_args *ctx)
 {
 	if (syscall_returns(ctx->args[1]))
-		tail_take_stack(ctx);
+		tail_walk_pending(ctx);
 	return 0;
 }
 

@@ -17,7 +17,7 @@ __u32 code_generations[1 << CODE_GENERATION_BITS];
 __u32 code_generation_of_all;
 
 /* Whether a followed process has mapped memory for code made at run time. */
-__u32 code_made_at_run_time;
+__u32 jit_code_seen;
 
 /*
  * Whether the walk looks at the code behind a call before it uses the frame pointer: set once a process has code that

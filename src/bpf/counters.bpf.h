@@ -19,10 +19,10 @@ struct cpu_state {
 	__u64 unwalked; /* those of them whose stack was not walked (walk_interval) */
 	__u64 changes; /* other changes of their memory: while nothing changes, no new scan is needed */
 	__u64 mm; /* the address space of the last fault of a followed process */
-	__u64 plain; /* the thread whose fault under way needs no look at its page's allocation, see plain_fault() */
+	__u64 plain; /* the thread whose fault under way needs no look at its page's allocation, see note_plain_fault() */
 	__u32 plain_migrations; /* of that thread, at the fault */
 	__u32 generation; /* follow_generation at that last fault */
-	__u32 walk_in; /* faults before the next walk; see is_walked() */
+	__u32 walk_in; /* faults before the next walk; see decide_walk() */
 	__u32 walked_at; /* when the last walk ended, in ticks */
 	__u8 plain_any_order; /* that thread's fault was not walked */
 	__u8 walk_in_share; /* the share of the faults that is walked while `walk_in` counts down, see share_code() */
@@ -35,8 +35,8 @@ struct cpu_state {
 	__u32 timer_weight; /* for how many walks it stands */
 	__u32 walks;
 	/* With events: the last fault, and the event that reported it; see is_counted_twice(). */
-	__u64 fault;
-	__u64 event;
+	__u64 reported_fault;
+	__u64 reported_event;
 	__u64 unused;
 } __attribute__((aligned(64)));
 

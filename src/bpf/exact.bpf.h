@@ -97,7 +97,7 @@ static __noinline int block_allocated(struct exact_call *call, __u32 mm_id, __u6
 {
 	struct exact_block block = { .stack = call->stack, .size = call->size, .at = bpf_ktime_get_ns() }, old;
 	struct exact_key key = { .address = address, .mm_id = mm_id };
-	struct exact_sum *sum = sum_of(&block.stack);
+	struct exact_sum *sum = find_sum(&block.stack);
 	__u64 weight = exact_every;
 
 	if (!sum)
@@ -109,13 +109,13 @@ static __noinline int block_allocated(struct exact_call *call, __u32 mm_id, __u6
 		count_loss(LOSS_EXACT_OPERATORS);
 		return 0;
 	}
-	if (put_block(&key, &block)) {
+	if (insert_block(&key, &block)) {
 		/* A block at this address was freed by a function that has no probe. */
-		if (take_block(&key, &old) == 0) {
+		if (remove_block(&key, &old) == 0) {
 			count_loss(LOSS_EXACT_FREE);
 			block_freed(&old);
 		}
-		if (put_block(&key, &block)) {
+		if (insert_block(&key, &block)) {
 			count_loss(LOSS_EXACT_BLOCKS);
 			return 0;
 		}
@@ -166,7 +166,7 @@ static __noinline int note_call(struct pt_regs *ctx, __u32 mm_id)
 	if (flags & EXACT_RESIZES) {
 		/* Not when it returns: another thread may have its address by then. */
 		key.address = call->pointer;
-		if (take_block(&key, &call->old))
+		if (remove_block(&key, &call->old))
 			call->old.at = 0;
 	}
 	call->to = 0;
@@ -203,7 +203,7 @@ static __noinline int note_stack(__u32 mm_id, __u32 stack)
 
 REENTRANT("uprobe", call_begins, after_call)
 {
-	struct task_state *st = followed(bpf_get_current_task_btf());
+	struct task_state *st = followed_state(bpf_get_current_task_btf());
 
 	/* With an id of its own for each address space, so that the sums by stack are also those by process. */
 	if (st && note_call(ctx, st->mm_id) == 1)
@@ -227,7 +227,7 @@ static __noinline int finish_call(struct pt_regs *ctx, __u32 mm_id, struct exact
 		/* If it failed, the old block is still there. With a size of 0, it was a free. */
 		if (result || !call->size || call->flags & EXACT_FREES)
 			block_freed(&call->old);
-		else if (put_block(&key, &call->old))
+		else if (insert_block(&key, &call->old))
 			count_loss(LOSS_EXACT_BLOCKS);
 	}
 	if (call->stack == STACK_NONE)
@@ -243,7 +243,7 @@ static __noinline int finish_call(struct pt_regs *ctx, __u32 mm_id, struct exact
 static __always_inline void finish_at(struct pt_regs *ctx, __u64 sp)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
-	struct task_state *st = followed(task);
+	struct task_state *st = followed_state(task);
 	struct exact_call *call = bpf_task_storage_get(&exact_calls, task, NULL, 0);
 
 	/* (A nested call returns with another stack pointer.) */
@@ -275,7 +275,7 @@ static __noinline int fail_call(struct exact_call *call, __u32 mm_id)
 	struct exact_key key = { .address = call->pointer, .mm_id = mm_id };
 
 	call->sp = 0;
-	if (call->old.at && put_block(&key, &call->old))
+	if (call->old.at && insert_block(&key, &call->old))
 		count_loss(LOSS_EXACT_BLOCKS);
 	if (call->stack != STACK_NONE)
 		count_seen(&exact_seen.failed);
@@ -286,7 +286,7 @@ static __noinline int fail_call(struct exact_call *call, __u32 mm_id)
 REENTRANT("uprobe", call_throws, after_call)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
-	struct task_state *st = followed(task);
+	struct task_state *st = followed_state(task);
 	struct exact_call *call = bpf_task_storage_get(&exact_calls, task, NULL, 0);
 
 	if (st && call && call->sp && call->flags & EXACT_EXITS)
@@ -302,15 +302,15 @@ static __noinline int free_begins(struct pt_regs *ctx, __u32 mm_id)
 	if (call && is_nested(call, PT_REGS_SP(ctx)))
 		return 0;
 	key.address = register_at(ctx, bpf_get_attach_cookie(ctx) >> 16);
-	if (!key.address || take_block(&key, &block))
+	if (!key.address || remove_block(&key, &block))
 		return 0;
 	count_activity();
 	return block_freed(&block);
 }
 
-REENTRANT("uprobe", block_freed_by, after_call)
+REENTRANT("uprobe", free_called, after_call)
 {
-	struct task_state *st = followed(bpf_get_current_task_btf());
+	struct task_state *st = followed_state(bpf_get_current_task_btf());
 
 	if (st)
 		free_begins(ctx, st->mm_id);

@@ -44,7 +44,7 @@ struct {
  * The row of a stack. If there is no room for it, that of lost stacks, which user space has added; `stack` is then theirs. Or
  * NULL.
  */
-static __always_inline struct exact_sum *sum_of(__u32 *stack)
+static __always_inline struct exact_sum *find_sum(__u32 *stack)
 {
 	struct exact_sum *sum = bpf_map_lookup_elem(&exact_sums, stack);
 
@@ -101,7 +101,7 @@ static __noinline int block_freed(struct exact_block *block)
 }
 
 /* Takes a block out of the live ones; 0 if it was there. */
-static __always_inline int take_block(struct exact_key *key, struct exact_block *to)
+static __always_inline int remove_block(struct exact_key *key, struct exact_block *to)
 {
 	struct exact_block *known = bpf_map_lookup_elem(&exact_blocks, key);
 
@@ -112,7 +112,7 @@ static __always_inline int take_block(struct exact_key *key, struct exact_block 
 	return bpf_map_delete_elem(&exact_blocks, key) ? -1 : 0;
 }
 
-static __always_inline int put_block(struct exact_key *key, struct exact_block *block)
+static __always_inline int insert_block(struct exact_key *key, struct exact_block *block)
 {
 	return bpf_map_update_elem(&exact_blocks, key, block, BPF_NOEXIST) ? -1 : 0;
 }

@@ -48,26 +48,26 @@ static __always_inline struct mm_info *find_mm(struct mm_struct *mm)
 }
 
 /* False if the address space is certainly not followed, which costs one load in most cases. */
-static __always_inline int maybe_followed_mm(struct mm_struct *mm)
+static __always_inline int mm_may_be_followed(struct mm_struct *mm)
 {
 	return mm && mm_filter[mm_slot(mm)];
 }
 
-static __always_inline int maybe_followed(struct task_struct *task)
+static __always_inline int task_may_be_followed(struct task_struct *task)
 {
-	return maybe_followed_mm(task->mm);
+	return mm_may_be_followed(task->mm);
 }
 
 /*
  * The state of a thread whose address space is followed, with a current mm_id; else NULL. (`mm` is task->mm: each
  * load of it makes the verifier search the kernel's types for half a millisecond.)
  */
-static __always_inline struct task_state *followed_mm(struct task_struct *task, struct mm_struct *mm)
+static __always_inline struct task_state *followed_state_with_mm(struct task_struct *task, struct mm_struct *mm)
 {
 	struct task_state *st;
 	struct mm_info *info;
 
-	if (!maybe_followed_mm(mm))
+	if (!mm_may_be_followed(mm))
 		return NULL;
 	st = bpf_task_storage_get(&tasks, task, NULL, BPF_LOCAL_STORAGE_GET_F_CREATE);
 	if (!st) {
@@ -83,15 +83,15 @@ static __always_inline struct task_state *followed_mm(struct task_struct *task, 
 	return st->mm_id ? st : NULL;
 }
 
-static __always_inline struct task_state *followed(struct task_struct *task)
+static __always_inline struct task_state *followed_state(struct task_struct *task)
 {
-	return followed_mm(task, task->mm);
+	return followed_state_with_mm(task, task->mm);
 }
 
 /* The pid of a struct pid in memprof's own pid namespace; 0 if it has none there. (Global: verified once.) */
-__noinline __u32 pid_in_view(__u64 of)
+__noinline __u32 pid_in_view(__u64 address)
 {
-	struct pid *pid = (void *)of;
+	struct pid *pid = (void *)address;
 	__u32 level = BPF_CORE_READ(pid, level);
 
 	for (__u32 i = 0; i < 32; i++) {

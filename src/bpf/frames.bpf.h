@@ -26,30 +26,30 @@
 /* More words than a cached walk can hold. */
 #define NOTED_TOO_MANY 0x4000
 
-/* The place of a stack address, valid up to 16 GiB on either side of `base`. A frame farther away has FAR_PLACE. */
-static __always_inline __u32 place_of(struct task_state *st, __u64 addr)
+/* The place of a stack address, valid up to 16 GiB on either side of `base`. A frame farther away has OFFSET_TOO_FAR. */
+static __always_inline __u32 stack_offset(struct task_state *st, __u64 addr)
 {
 	return (addr - st->base) >> 3;
 }
 
-static __always_inline __u64 address_of(struct task_state *st, __u32 place)
+static __always_inline __u64 stack_address(struct task_state *st, __u32 offset)
 {
-	return st->base + 8 * (__s64)(__s32)place;
+	return st->base + 8 * (__s64)(__s32)offset;
 }
 
 /* Below all others. */
-#define FAR_PLACE 0x80000000u
+#define OFFSET_TOO_FAR 0x80000000u
 
-static __always_inline int is_place(struct task_state *st, __u64 addr)
+static __always_inline int has_stack_offset(struct task_state *st, __u64 addr)
 {
-	return address_of(st, place_of(st, addr)) == addr;
+	return stack_address(st, stack_offset(st, addr)) == addr;
 }
 
 /*
  * The walk has come to a stack that is too far from where it began, and goes on with places that are right there: an
  * interpreter's frames are found by theirs. Those of the frames so far are then far below. There is no cached walk.
  */
-static __always_inline void count_places_near(struct task_state *st, __u64 addr)
+static __always_inline void rebase_offsets(struct task_state *st, __u64 addr)
 {
 	st->base = addr - (8ull << 30);
 	st->cached_nr = st->t.left = 0;
@@ -65,7 +65,7 @@ static __always_inline int move_window(struct task_state *st, __u64 addr)
 	__u64 last;
 
 	if (st->cached_nr) {
-		last = address_of(st, st->words[0].at);
+		last = stack_address(st, st->words[0].at);
 		if (last >= addr && (last - addr) >> 3 < WINDOW_WORDS - 1 - WINDOW_SLACK)
 			words = ((last - addr) >> 3) + 1 + WINDOW_SLACK;
 	}
@@ -91,11 +91,11 @@ static __always_inline int stack_word_here(struct task_state *st, __u64 addr, __
 	}
 	*word = st->window[INDEX(at, WINDOW_WORDS)];
 	nr = CACHED_WORDS - 1 - st->t.noted;
-	if (nr < CACHED_WORDS && is_place(st, addr)) {
+	if (nr < CACHED_WORDS && has_stack_offset(st, addr)) {
 		/* (6.1's verifier has forgotten the bound.) */
 		struct noted_word *w = &st->words[INDEX(nr, CACHED_WORDS)];
 
-		w->at = place_of(st, addr);
+		w->at = stack_offset(st, addr);
 		w->low = *word;
 		w->high = *word >> 32;
 		st->t.noted++;

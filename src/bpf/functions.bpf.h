@@ -145,7 +145,7 @@ __noinline __u64 walk_interpreter(struct task_state *st)
 	if (!st)
 		return 0;
 	mm_id = st->mm_id;
-	space = interpreter_of(mm_id);
+	space = find_interpreter(mm_id);
 	if (!space)
 		return 0;
 	is = bpf_task_storage_get(&interpreter_stacks, bpf_get_current_task_btf(), NULL,

@@ -11,6 +11,6 @@
 #define GFP_IO 0x40u
 #define GFP_FS 0x80u
 #define GFP_DIRECT_RECLAIM 0x400u /* may wait for memory */
-#define GFP_NOMEMALLOC 0x80000u /* with an order: a huge page or folio of user memory, see large() */
+#define GFP_NOMEMALLOC 0x80000u /* with an order: a huge page or folio of user memory, see is_large() */
 
 #endif

@@ -17,8 +17,8 @@
 #include "frames.bpf.h"
 #include "mappings.bpf.h"
 #include "registers.bpf.h"
-#include "rules.bpf.h"
-#include "tables.bpf.h"
+#include "unwind_tables.bpf.h"
+#include "step.bpf.h"
 #include "thread.bpf.h"
 #include "window.bpf.h"
 
@@ -81,7 +81,10 @@ struct interpreter_stack {
 	__u64 above; /* stack pointer behind the native frames that are sent */
 	__u64 evaluator_start; /* the evaluator's code */
 	__u64 evaluator_end;
-	__u64 places[MAX_FRAMES]; /* the native frames that are sent, as place_in_file() has them */
+	union {
+		__u64 encoded[MAX_FRAMES]; /* the native frames to send, by encode_frame() */
+		__u64 tag_addresses[MAX_FRAMES]; /* Ruby, during its walk: the tags found */
+	};
 	__u64 buffer[BUFFER_WORDS]; /* a structure of the interpreter */
 	__u64 batch[BUFFER_WORDS]; /* Ruby: frames that were read together */
 	struct interpreted_frame frames[MAX_INTERPRETED];
@@ -193,7 +196,7 @@ static long attach_step(__u64 i, struct attach_ctx *c)
 }
 
 /* The interpreter of an address space; NULL if there is none. */
-static __noinline struct interpreter_space *interpreter_of(__u32 mm_id)
+static __noinline struct interpreter_space *find_interpreter(__u32 mm_id)
 {
 	struct attach_ctx c = { .found = bpf_map_lookup_elem(&interpreter_spaces, &mm_id) };
 	__u32 nr, now;
@@ -223,7 +226,7 @@ static __noinline struct interpreter_space *interpreter_of(__u32 mm_id)
 struct fill_ctx {
 	struct task_state *st;
 	union {
-		__u64 *places; /* for the native frames: in the record, or to be merged */
+		__u64 *encoded; /* for the native frames: in the record, or to be merged */
 		struct interpreter_stack *is; /* while they are merged */
 	};
 };
@@ -291,7 +294,7 @@ static long merge_step(__u64 i, struct fill_ctx *c)
 	__u32 out = is->out, next = is->evaluator;
 	struct frame *f = &st->frames[INDEX(st->t.innermost - is->native, MAX_FRAMES)];
 	struct frame *caller = &st->frames[INDEX(st->t.innermost - is->native - 1, MAX_FRAMES)];
-	__u64 low = address_of(st, f->sp), high = is->above;
+	__u64 low = stack_address(st, f->sp), high = is->above;
 
 	if (out >= MAX_SENT_FRAMES)
 		return 1;
@@ -311,7 +314,7 @@ static long merge_step(__u64 i, struct fill_ctx *c)
 		goto native;
 	}
 	if (is->native + 1 < st->t.to_send)
-		high = address_of(st, caller->sp);
+		high = stack_address(st, caller->sp);
 	else if (is->rest && !is_evaluator(is, f->ip))
 		high = low; /* its part of the stack ends nobody knows where */
 	/* An evaluator that is nowhere on this stack: another greenlet's, for example. */
@@ -329,7 +332,7 @@ static long merge_step(__u64 i, struct fill_ctx *c)
 		is->evaluator = next + 1;
 	}
 native:
-	put_frame(st, out, is->places[INDEX(is->native, MAX_FRAMES)]);
+	put_frame(st, out, is->encoded[INDEX(is->native, MAX_FRAMES)]);
 	is->native++;
 	is->out = out + 1;
 	return 0;

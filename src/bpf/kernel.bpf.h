@@ -73,9 +73,9 @@ int BPF_PROG(kernel_page_allocated, struct page *page, unsigned int order, gfp_t
 	if ((gfp & GFP_MOVABLE) || !(gfp & GFP_OF_TASK) || !page || order >= CHUNK_SHIFT)
 		return 0;
 	task = bpf_get_current_task_btf();
-	if (!maybe_followed(task))
+	if (!task_may_be_followed(task))
 		return 0;
-	st = followed(task);
+	st = followed_state(task);
 	slot = kernel_slot(key);
 	if (!st || st->walking || !slot)
 		return 0;

@@ -12,7 +12,7 @@
 #include "stacks.bpf.h"
 
 /* Maximum number of iterations of bpf_loop() (BPF_MAX_LOOPS): more than the ledger can have chunks. */
-#define MOST_LOOPS (1u << 23)
+#define MAX_LOOPS (1u << 23)
 
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -184,7 +184,7 @@ struct use_ctx {
 	__u32 pad;
 };
 
-static long look_at_some(__u64 i, struct use_ctx *c)
+static long collect_some(__u64 i, struct use_ctx *c)
 {
 #pragma unroll
 	for (__u32 j = 0; j < ENTRY_STEPS; j++)
@@ -197,7 +197,7 @@ static __always_inline int chunk_in_use(struct page_chunk *chunk)
 {
 	struct use_ctx c = { .chunk = chunk };
 
-	bpf_loop(CHUNK_PAGES / ENTRY_STEPS, look_at_some, &c, 0);
+	bpf_loop(CHUNK_PAGES / ENTRY_STEPS, collect_some, &c, 0);
 	return c.any != 0;
 }
 
@@ -209,12 +209,12 @@ struct range {
 	__u64 end;
 };
 
-/* The number of chunks that a nonempty range spans, at most MOST_LOOPS. */
+/* The number of chunks that a nonempty range spans, at most MAX_LOOPS. */
 static __always_inline __u32 chunks_of(const struct range *r)
 {
 	__u64 n = ((r->end - 1) >> CHUNK_SHIFT) - (r->first >> CHUNK_SHIFT) + 1;
 
-	return n < MOST_LOOPS ? n : MOST_LOOPS;
+	return n < MAX_LOOPS ? n : MAX_LOOPS;
 }
 
 /*
@@ -237,7 +237,7 @@ static __always_inline __u64 base_of_key(__u64 key)
 }
 
 /* The part of the chunk at page `base` that lies in the range: returns the index of its first page, sets its length. */
-static __always_inline __u32 part_of(const struct range *r, __u64 base, __u32 *n)
+static __always_inline __u32 clip_to_range(const struct range *r, __u64 base, __u32 *n)
 {
 	__u32 from = base < r->first ? r->first - base : 0;
 
@@ -247,7 +247,7 @@ static __always_inline __u32 part_of(const struct range *r, __u64 base, __u32 *n
 
 static __always_inline void clear_chunk(const struct range *r, __u64 key)
 {
-	__u32 n, from = part_of(r, base_of_key(key), &n);
+	__u32 n, from = clip_to_range(r, base_of_key(key), &n);
 	struct page_chunk *chunk;
 
 	if (n == CHUNK_PAGES) {
@@ -318,7 +318,7 @@ __noinline int move_part(__u32 mm_id, __u64 src, __u64 dst, __u32 n)
 /* Copies the records that the chunk at page `base` has in the range. */
 static __always_inline void move_chunk(struct move_ctx *m, __u64 base)
 {
-	__u32 n, from = part_of(&m->from, base, &n);
+	__u32 n, from = clip_to_range(&m->from, base, &n);
 	__u64 src = base + from, dst = m->dst + (src - m->from.first);
 	/* The destination spans at most two chunks. */
 	__u32 head = CHUNK_PAGES - (dst & (CHUNK_PAGES - 1));
@@ -359,14 +359,14 @@ __noinline int ledger_move(__u32 mm_id, __u64 src, __u64 dst, __u64 n)
  * User space runs these two (BPF_PROG_TEST_RUN); they are not attached to anything.
  */
 
-/* Removes the records of an ended address space, at most `most` chunks. Returns 1 if more are left. */
+/* Removes the records of an ended address space, at most `max` chunks. Returns 1 if more are left. */
 SEC("raw_tp")
-int BPF_PROG(forget_space, __u32 mm_id, __u32 most)
+int BPF_PROG(forget_space, __u32 mm_id, __u32 max)
 {
 	struct clear_ctx c = { .r = { .mm_id = mm_id, .end = (CHUNK_NUMBER_MASK + 1) << CHUNK_SHIFT } };
 
 	c.at = chunk_key(mm_id, 0);
-	bpf_loop(most & (MOST_LOOPS - 1), clear_next, &c, 0);
+	bpf_loop(max & (MAX_LOOPS - 1), clear_next, &c, 0);
 	return !c.done;
 }
 

@@ -62,7 +62,7 @@ static __always_inline void emit_process(struct task_struct *task, __u32 change,
 }
 
 /* A process is no longer followed: releases its address space, which is forgotten with the last user. */
-static __noinline int leave_mm(__u64 mm)
+static __noinline int release_mm(__u64 mm)
 {
 	struct mm_info *known = bpf_map_lookup_elem(&mms, &mm);
 	__u32 slot, mm_id;
@@ -117,7 +117,7 @@ static __noinline __u32 follow(struct mm_struct *mm, __u32 tgid, __u32 pid, stru
 	if (bpf_map_update_elem(&procs, &tgid, &proc, BPF_ANY)) {
 		count_loss(LOSS_PROCESS_TABLE);
 		/* Its exit would not be noticed. */
-		leave_mm(proc.mm);
+		release_mm(proc.mm);
 		return 0;
 	}
 	__sync_fetch_and_add(&followed_processes, 1);
@@ -134,7 +134,7 @@ __noinline int unfollow(__u32 tgid)
 	mm = proc->mm;
 	if (bpf_map_delete_elem(&procs, &tgid) == 0)
 		__sync_fetch_and_sub(&followed_processes, 1);
-	return leave_mm(mm);
+	return release_mm(mm);
 }
 
 SEC("iter/task")
@@ -185,7 +185,7 @@ int BPF_PROG(process_fork, struct task_struct *parent, struct task_struct *child
 	if (!(follow_forks || snapshot) || child->pid != child->tgid)
 		return 0;
 	mm = child->mm;
-	if (!mm || !maybe_followed(parent))
+	if (!mm || !task_may_be_followed(parent))
 		return 0;
 	from = find_mm(parent->mm);
 	if (!from)
@@ -202,7 +202,7 @@ int BPF_PROG(process_fork, struct task_struct *parent, struct task_struct *child
 	return 0;
 }
 
-static __always_inline int comm_wanted(struct task_struct *task)
+static __always_inline int has_wanted_comm(struct task_struct *task)
 {
 	char comm[16] = {};
 
@@ -223,7 +223,7 @@ int BPF_PROG(process_exec, struct task_struct *task)
 		left = proc->mm_id;
 		unfollow(tgid);
 	} else {
-		if (!waiting || !comm_wanted(task) || !__sync_lock_test_and_set(&waiting, 0))
+		if (!waiting || !has_wanted_comm(task) || !__sync_lock_test_and_set(&waiting, 0))
 			return 0;
 		change = PROCESS_MATCHED;
 	}
@@ -235,7 +235,7 @@ int BPF_PROG(process_exec, struct task_struct *task)
 		return 0;
 	}
 	emit_process(task, change, pid, mm_id, left, 0);
-	bind_program(mm_id, task->mm, user_ip_of(task));
+	bind_program(mm_id, task->mm, read_user_ip(task));
 	return 0;
 }
 

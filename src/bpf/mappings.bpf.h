@@ -73,7 +73,7 @@ static __always_inline __u32 version_of(struct unwind_space *space)
 }
 
 /* Where the known code that contains a range comes from: an enum code_origin, or -1 if none does. */
-static __always_inline int origin_of(__u32 mm_id, __u64 start, __u64 end)
+static __always_inline int find_origin(__u32 mm_id, __u64 start, __u64 end)
 {
 	struct unwind_space *space = bpf_map_lookup_elem(&unwind_spaces, &mm_id);
 	__u32 at = find_mapping(space, start);
@@ -86,7 +86,7 @@ static __always_inline int origin_of(__u32 mm_id, __u64 start, __u64 end)
 /* Whether a range is known to be code: one mapping contains it. */
 static __always_inline int is_known_code(__u32 mm_id, __u64 start, __u64 end)
 {
-	return origin_of(mm_id, start, end) >= 0;
+	return find_origin(mm_id, start, end) >= 0;
 }
 
 /* A change of an address space's mappings. */

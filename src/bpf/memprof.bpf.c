@@ -29,26 +29,26 @@ char LICENSE[] SEC("license") = "Dual MIT/GPL";
 
 struct no_programs after_stack SEC(".maps");
 
-/* Takes the stack that another program wants, as a tail call; see struct taking. */
-REENTRANT("raw_tp", take_stack, after_stack)
+/* Takes the stack that another program wants, as a tail call; see struct pending. */
+REENTRANT("raw_tp", walk_pending, after_stack)
 {
 	struct task_state *st = bpf_task_storage_get(&tasks, bpf_get_current_task_btf(), NULL, 0);
-	__u32 what;
+	__u32 kind;
 
 	if (!st) {
 		count_loss(LOSS_TASK_STATE);
 		return;
 	}
-	what = st->taking.what;
-	st->taking.what = TAKE_NOTHING;
-	if (what == TAKE_FAULT) {
-		take_fault(st);
-	} else if (what == TAKE_RANGE) {
-		take_range(st);
-	} else if (what == TAKE_ALLOCATION) {
-		take_allocation(st);
-		if (!st->taking.order)
-			st->fault = 0;
+	kind = st->pending.kind;
+	st->pending.kind = PENDING_NONE;
+	if (kind == PENDING_FAULT) {
+		record_fault(st);
+	} else if (kind == PENDING_RANGE) {
+		record_range(st);
+	} else if (kind == PENDING_ALLOCATION) {
+		record_allocation(st);
+		if (!st->pending.order)
+			st->fault_address = 0;
 	}
 }
 

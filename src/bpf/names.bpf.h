@@ -89,7 +89,7 @@ static __always_inline void replace_code(struct task_state *st)
 }
 
 /* The open file behind a descriptor of the current task; NULL if there is none. */
-static __always_inline struct file *file_of(struct task_struct *task, __u64 fd)
+static __always_inline struct file *find_file(struct task_struct *task, __u64 fd)
 {
 	struct fdtable *table = BPF_CORE_READ(task, files, fdt);
 	struct file **files = BPF_CORE_READ(table, fd), *file = NULL;
@@ -100,10 +100,10 @@ static __always_inline struct file *file_of(struct task_struct *task, __u64 fd)
 }
 
 /* Notes what was written, and tells user space. (Global: verified once.) */
-__noinline int note_names(struct task_state *st, __u64 of, __u64 text, __u64 bytes, __u32 lines)
+__noinline int note_names(struct task_state *st, __u64 file_address, __u64 text, __u64 bytes, __u32 lines)
 {
 	struct names_event e = { .kind = EVENT_NAMES };
-	struct file *file = (void *)of;
+	struct file *file = (void *)file_address;
 	struct line *line;
 
 	if (!st)
@@ -135,11 +135,11 @@ __noinline int names_written(__u64 bytes)
 	struct file *file;
 	__u32 start = 0;
 
-	file = file_of(task, SYSCALL_ARG1(regs));
+	file = find_file(task, SYSCALL_ARG1(regs));
 	name = BPF_CORE_READ(file, f_path.dentry, d_name.name);
 	if (bpf_probe_read_kernel(&start, sizeof(start), name) || (start != PERF_NAME && start != JIT_NAME))
 		return 0;
-	st = followed_mm(task, task->mm);
+	st = followed_state_with_mm(task, task->mm);
 	if (st && !is_compat(task))
 		note_names(st, (__u64)file, SYSCALL_ARG2(regs), bytes, start == PERF_NAME);
 	return 0;

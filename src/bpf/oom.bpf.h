@@ -25,7 +25,7 @@ struct trace_event_raw_mark_victim {
  * The id of the process that has the thread that was marked, in the initial pid namespace; 0 if it is not killed: a
  * process that exits by itself may be marked, too, so that it gets the memory that it needs for that.
  */
-static __always_inline __u32 victim_of(__u64 marked)
+static __always_inline __u32 find_victim(__u64 marked)
 {
 	struct task_struct *task = (void *)marked, *current;
 
@@ -47,7 +47,7 @@ SEC("raw_tp/mark_victim")
 int BPF_PROG(oom_kill, __u64 marked)
 {
 	struct oom_event e = { .kind = EVENT_OOM_KILL, .at = bpf_ktime_get_ns() };
-	__u32 tgid = victim_of(marked);
+	__u32 tgid = find_victim(marked);
 	struct proc_info *proc = bpf_map_lookup_elem(&procs, &tgid);
 
 	if (!proc)

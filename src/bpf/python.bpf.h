@@ -23,7 +23,7 @@
 /* Bytes read of a code object: all that is used of it. */
 #define CODE_BYTES 144
 /* Maximum number of frames that are looked at, with those that are left out. */
-#define MAX_LOOKED_AT 1024
+#define MAX_EXAMINED 1024
 /* Attempts to find a thread's state before it is tried only now and then: threads that the interpreter does not know have
  * none. */
 #define TRIES 64
@@ -125,7 +125,7 @@ struct python_ctx {
  * 3.11 and 3.12: an evaluator that is starting has its _PyCFrame in the thread's state before the frame in it is set. Goes
  * on to its caller's. Returns whether there is none.
  */
-static __always_inline long leave_starting(struct interpreter_stack *is, struct python_layout *l)
+static __always_inline long skip_starting(struct interpreter_stack *is, struct python_layout *l)
 {
 	if (l->frames == PYTHON_OBJECTS_CFRAMES || !is->cframe)
 		return 1;
@@ -200,11 +200,11 @@ static long python_step(__u64 i, struct python_ctx *c)
 	__u8 entry;
 
 	if (!frame)
-		return is->nr || leave_starting(is, l);
+		return is->nr || skip_starting(is, l);
 	bytes = objects ? FRAME_OBJECT_BYTES : l->version < 14 ? FRAME_BYTES : FRAME_BYTES_3_14;
 	at = frame_at(c->st, frame, bytes, objects);
 	if (at >= WINDOW_WORDS)
-		return is->nr || leave_starting(is, l);
+		return is->nr || skip_starting(is, l);
 	is->frame = frame_word(c->st, at, l->frame_previous);
 	entry = frame_word(c->st, at, l->frame_entry) >> (l->frame_entry & 7) * 8;
 	if (l->frames >= PYTHON_SHIMS_CFRAME && entry == OWNED_BY_C_STACK) {
@@ -216,7 +216,7 @@ static long python_step(__u64 i, struct python_ctx *c)
 	if (objects)
 		instruction = (__u32)(instruction >> (l->frame_instruction & 4) * 8);
 	if (check_code(is, c->space, &f))
-		return is->nr || leave_starting(is, l);
+		return is->nr || skip_starting(is, l);
 	instruction = objects ? instruction * l->instruction_size : instruction - f.code - l->code_start;
 	f.instruction = instruction < FRAME_NO_INSTRUCTION ? instruction : FRAME_NO_INSTRUCTION;
 	add_interpreted(is, c->mm_id, &f);
@@ -244,16 +244,16 @@ static __noinline __u32 walk_python(struct task_state *st, struct interpreter_st
 		return 0;
 	is->walk++;
 	st->t.window_words = 0;
-	bpf_loop(MAX_LOOKED_AT, python_step, &c, 0);
+	bpf_loop(MAX_EXAMINED, python_step, &c, 0);
 	return is->nr;
 }
 
 /*
- * Copies at most `most` bytes of a text object: its first ones, or its last ones. Returns the number of bytes. `header` is
+ * Copies at most `max` bytes of a text object: its first ones, or its last ones. Returns the number of bytes. `header` is
  * scratch space for five words: the BPF stack is short.
  */
 static __always_inline __u32 copy_python_text(struct python_layout *layout, __u64 object, struct sent_text *text,
-					      void *to, __u32 most, int last, __u64 *header)
+					      void *to, __u32 max, int last, __u64 *header)
 {
 	__u32 state, width, size;
 	__u64 at;
@@ -272,12 +272,12 @@ static __always_inline __u32 copy_python_text(struct python_layout *layout, __u6
 	text->length = header[2] < 0xffffff ? header[2] : 0xffffff;
 	size = text->length * width;
 	at = object + (text->ascii ? layout->text_ascii : layout->text_compact);
-	if (size > most) {
+	if (size > max) {
 		if (last)
-			at += size - most;
-		size = most;
+			at += size - max;
+		size = max;
 	}
-	if (size > most || bpf_probe_read_user(to, size, (void *)at))
+	if (size > max || bpf_probe_read_user(to, size, (void *)at))
 		return 0;
 	text->sent = size;
 	return size;

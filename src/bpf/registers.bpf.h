@@ -19,7 +19,7 @@ struct user_regs {
 	__u64 in_syscall; /* ip is the address after a system call instruction */
 };
 
-static __always_inline void user_regs_of(struct task_struct *task, struct user_regs *out)
+static __always_inline void read_user_regs(struct task_struct *task, struct user_regs *out)
 {
 	struct pt_regs *regs = (struct pt_regs *)bpf_task_pt_regs(task);
 
@@ -39,7 +39,7 @@ static __always_inline void user_regs_of(struct task_struct *task, struct user_r
 #endif
 }
 
-static __always_inline __u64 user_ip_of(struct task_struct *task)
+static __always_inline __u64 read_user_ip(struct task_struct *task)
 {
 	struct pt_regs *regs = (struct pt_regs *)bpf_task_pt_regs(task);
 

@@ -17,7 +17,7 @@
 #include "thread.bpf.h"
 
 /* Maximum number of frames that are looked at: more than a VM stack of 1 MiB has. */
-#define RUBY_LOOKED_AT 16384
+#define RUBY_MAX_FRAMES 16384
 #define RUBY_MAX_TAGS 1024
 /* Maximum number of words of thread-local storage that are looked at; user space knows how many there are. */
 #define RUBY_TLS_WORDS 8
@@ -212,7 +212,7 @@ static long ruby_tag_step(__u64 i, struct ruby_ctx *c)
 	}
 	if (target - c->space->evaluator >= c->space->evaluator_end - c->space->evaluator)
 		return 0;
-	is->places[INDEX(nr, MAX_FRAMES)] = tag;
+	is->tag_addresses[INDEX(nr, MAX_FRAMES)] = tag;
 	is->tags = nr + 1;
 	return nr + 1 >= MAX_FRAMES;
 }
@@ -226,22 +226,22 @@ static __always_inline void find_tags(struct ruby_ctx *c, __u64 first, __u32 jum
 }
 
 /* The places on the C stack of the calls of vm_exec(). */
-struct place_ctx {
+struct locate_ctx {
 	struct interpreter_stack *is;
 	__u32 skipped; /* tags */
 	__u32 pad;
 };
 
-static long place_evaluator(__u64 i, struct place_ctx *c)
+static long locate_evaluator(__u64 i, struct locate_ctx *c)
 {
 	c->is->all[INDEX(i + c->is->unstarted, MAX_EVALUATORS)].address =
-		c->is->places[INDEX(i + c->skipped, MAX_FRAMES)];
+		c->is->tag_addresses[INDEX(i + c->skipped, MAX_FRAMES)];
 	return 0;
 }
 
-static __always_inline void place_evaluators(struct interpreter_stack *is, __u32 tags)
+static __always_inline void locate_evaluators(struct interpreter_stack *is, __u32 tags)
 {
-	struct place_ctx c = { .is = is };
+	struct locate_ctx c = { .is = is };
 	__u32 calls = is->evaluators, nr;
 
 	if (is->flags & INTERPRETER_LEFT_OUT || tags >= MAX_FRAMES) {
@@ -258,7 +258,7 @@ static __always_inline void place_evaluators(struct interpreter_stack *is, __u32
 	nr = tags - c.skipped;
 	if (nr > calls - is->unstarted)
 		nr = calls - is->unstarted;
-	bpf_loop(nr < MAX_EVALUATORS ? nr : 0, place_evaluator, &c, 0);
+	bpf_loop(nr < MAX_EVALUATORS ? nr : 0, locate_evaluator, &c, 0);
 }
 
 /* Reads the interpreter's frames of the current thread. Returns their number. */
@@ -275,7 +275,7 @@ static __noinline __u32 walk_ruby(struct interpreter_stack *is, struct interpret
 	c.end = is->buffer[0] + is->buffer[1] * 8 - space->ruby.frame_size;
 	is->frame = is->cframe = is->buffer[2];
 	first = is->buffer[3];
-	bpf_loop(RUBY_LOOKED_AT, ruby_step, &c, 0);
+	bpf_loop(RUBY_MAX_FRAMES, ruby_step, &c, 0);
 	if (!is->nr)
 		return 0;
 	c.guard = read_word(thread_pointer() + 0x30);
@@ -288,7 +288,7 @@ static __noinline __u32 walk_ruby(struct interpreter_stack *is, struct interpret
 		if (!is->tags)
 			space->jump_buffer = JUMP_BUFFER_UNKNOWN;
 	}
-	place_evaluators(is, is->tags);
+	locate_evaluators(is, is->tags);
 	return is->nr;
 }
 

@@ -58,9 +58,9 @@ __noinline __u32 ruby_line(struct interpreter_stack *is, struct interpreter_spac
 	return line && line < FRAME_NO_INSTRUCTION ? line : FRAME_NO_INSTRUCTION;
 }
 
-/* Copies at most `most` bytes of a text object: its first ones, or its last ones. */
+/* Copies at most `max` bytes of a text object: its first ones, or its last ones. */
 static __always_inline void copy_ruby_text(struct interpreter_stack *is, struct ruby_layout *l, __u64 object,
-					   struct sent_text *text, void *to, __u32 most, int last)
+					   struct sent_text *text, void *to, __u32 max, int last)
 {
 	__u64 at, length;
 	__u32 size;
@@ -80,12 +80,12 @@ static __always_inline void copy_ruby_text(struct interpreter_stack *is, struct 
 	text->width = TEXT_UTF8;
 	text->length = length < 0xffffff ? length : 0xffffff;
 	size = text->length;
-	if (size > most) {
+	if (size > max) {
 		if (last)
-			at += size - most;
-		size = most;
+			at += size - max;
+		size = max;
 	}
-	if (size > most || bpf_probe_read_user(to, size, (void *)at))
+	if (size > max || bpf_probe_read_user(to, size, (void *)at))
 		return;
 	text->sent = size;
 }

@@ -80,7 +80,7 @@ static __noinline int send_sample(struct pt_regs *ctx, struct task_state *st, __
 
 REENTRANT("uprobe", allocation_sampled, after_sample)
 {
-	struct task_state *st = followed(bpf_get_current_task_btf());
+	struct task_state *st = followed_state(bpf_get_current_task_btf());
 
 	if (st)
 		send_sample(ctx, st, stack_id(st, 0));
@@ -88,7 +88,7 @@ REENTRANT("uprobe", allocation_sampled, after_sample)
 
 REENTRANT("uprobe", sample_freed, after_sample)
 {
-	struct task_state *st = followed(bpf_get_current_task_btf());
+	struct task_state *st = followed_state(bpf_get_current_task_btf());
 
 	if (st)
 		send_sample(ctx, st, STACK_NONE);
@@ -116,7 +116,7 @@ static __noinline int send_mark(struct pt_regs *ctx, struct task_state *st)
 
 REENTRANT("uprobe", mark_set, after_sample)
 {
-	struct task_state *st = followed(bpf_get_current_task_btf());
+	struct task_state *st = followed_state(bpf_get_current_task_btf());
 
 	if (st)
 		send_mark(ctx, st);

@@ -83,13 +83,18 @@ static __always_inline __u32 share_code(__u32 interval)
 }
 
 /*
- * The return value of is_walked() for a walked fault, with the share of the faults that was walked: 1/interval for the
- * interval from which the current gap was drawn.
+ * Whether the stack of a fault is walked. A walked fault has WALKED plus share_code() of the share of faults that was walked:
+ * 1/interval, for the interval from which the current gap was drawn.
  */
-#define WALKED(share) (1 + (int)(share))
+enum walk_decision {
+	FINISHED_UNWALKED = -2, /* not walked, and already counted: the program returns */
+	UNDECIDED = -1, /* the callee decides */
+	NOT_WALKED = 0,
+	WALKED = 1,
+};
 
-/* Whether to walk the stack of this fault: 0 or WALKED(). */
-static __always_inline int is_walked(struct cpu_state *c)
+/* Decides whether to walk the stack of this fault, and starts the timer of the walk. Returns NOT_WALKED, or WALKED plus the share. */
+static __always_inline int decide_walk(struct cpu_state *c)
 {
 	__u32 interval = walk_interval, share = c->walk_in_share, before = c->walk_in;
 
@@ -98,27 +103,27 @@ static __always_inline int is_walked(struct cpu_state *c)
 		c->timer = 0;
 		if (walk_mode == WALK_BUDGET && !(c->faults % TIMED_ONE_IN))
 			start_timer(c, TIMED_ONE_IN);
-		return WALKED(0);
+		return WALKED;
 	}
 	if (walk_mode == WALK_BUDGET && (__u32)bpf_jiffies64() - c->walked_at >= PAUSE_TICKS) {
 		/* The interval may be too long after a pause: the first fault is walked in any case. */
 		share = 0;
 	} else if (before) {
 		c->walk_in = before - 1;
-		return 0;
+		return NOT_WALKED;
 	}
 	c->walk_in = random_gap(interval);
 	c->walk_in_share = share_code(interval);
 	if (walk_mode == WALK_BUDGET)
 		start_timer(c, 1);
-	return WALKED(share);
+	return WALKED + (int)share;
 }
 
 /*
  * Takes the processor's walks from the first faults, all of which are walked. Returns 0 if these are over; with
  * WALK_SHARE, the interval begins then.
  */
-static __always_inline int take_first(struct cpu_state *c)
+static __always_inline int charge_first_walks(struct cpu_state *c)
 {
 	if (walk_first <= 0)
 		return 0;
@@ -144,7 +149,7 @@ static __noinline int note_walk(struct task_state *st)
 	/* The words that all processors write are written rarely. */
 	if (interval <= 1 && c->walks < WALKS_AT_ONCE)
 		return 0;
-	if (!take_first(c) && walk_mode == WALK_BUDGET) {
+	if (!charge_first_walks(c) && walk_mode == WALK_BUDGET) {
 		interval = settle(c);
 		if (interval)
 			walk_interval = interval;
@@ -161,7 +166,7 @@ static __noinline int note_walk(struct task_state *st)
  * recorded, which still leaves large folios, or is not walked. Without the thread's state, which is dear to find,
  * page_allocated() can then end at once. If the thread moves to another processor in between, the note does not hold.
  */
-static __always_inline void plain_fault(struct cpu_state *c, struct task_struct *task, __u8 any_order)
+static __always_inline void note_plain_fault(struct cpu_state *c, struct task_struct *task, __u8 any_order)
 {
 	c->plain_migrations = task->se.nr_migrations;
 	c->plain_any_order = any_order;

@@ -8,7 +8,7 @@
 #include "base.bpf.h"
 #include "events.bpf.h"
 #include "interpreter.bpf.h"
-#include "rules.bpf.h"
+#include "unwind_tables.bpf.h"
 #include "settings.bpf.h"
 #include "thread.bpf.h"
 
@@ -36,7 +36,7 @@ static long fill_steps(__u64 i, struct fill_ctx *c)
 			return 1;
 		if (unwind_mode >= UNWIND_TABLES)
 			find_code(st, ip);
-		c->places[INDEX(to, MAX_FRAMES)] = place_in_file(st, ip);
+		c->encoded[INDEX(to, MAX_FRAMES)] = encode_frame(st, ip);
 	}
 	return 0;
 }
@@ -103,7 +103,7 @@ __noinline int send_frames(struct task_state *st, __u32 before, __u32 nr, __u32 
 	st->t.to_send = nr;
 	if (st->interpreted)
 		is = bpf_task_storage_get(&interpreter_stacks, bpf_get_current_task_btf(), NULL, 0);
-	c.places = is ? is->places : st->event.frames;
+	c.encoded = is ? is->encoded : st->event.frames;
 	bpf_loop((nr + FILL_STEPS - 1) / FILL_STEPS, fill_steps, &c, 0);
 	if (is) {
 		c.is = is;

@@ -34,18 +34,18 @@ static __always_inline int is_snapshot(struct task_struct *child)
 	return child->ptrace && !child->exit_signal;
 }
 
-static __noinline int snapshot_begins(struct mm_info *of, struct mm_struct *mm, __u32 tgid)
+static __noinline int snapshot_begins(struct mm_info *parent, struct mm_struct *mm, __u32 tgid)
 {
 	struct snapshot_of snapshot = { .mm = (__u64)mm };
 
-	if (!of)
+	if (!parent)
 		return 0;
-	snapshot.mm_id = of->mm_id;
+	snapshot.mm_id = parent->mm_id;
 	if (bpf_map_update_elem(&snapshots, &tgid, &snapshot, BPF_NOEXIST)) {
 		count_loss(LOSS_COW_CHILDREN);
 		return 0;
 	}
-	__sync_fetch_and_add(&of->snapshots, 1);
+	__sync_fetch_and_add(&parent->snapshots, 1);
 	__sync_fetch_and_add(&nr_snapshots, 1);
 	return 0;
 }
@@ -73,14 +73,14 @@ static __noinline int snapshot_ends(__u32 tgid)
  * Whether a page that is copied in the current address space keeps its owner, or remains without one. (A page of a file that is
  * mapped privately is copied like one that is shared with a snapshot: the two cannot be told apart here.)
  */
-__noinline int keeps_owner(__u64 vpage)
+__noinline int inherit_owner(__u64 vpage)
 {
 	struct mm_info *info = nr_snapshots ? find_mm(bpf_get_current_task_btf()->mm) : NULL;
 
 	if (!info || !info->snapshots)
 		return 0;
 	for (int i = 0; i < MAX_ANCESTORS; i++)
-		child_takes(info->mm_id, vpage, record_of(info->ancestors[i], vpage));
+		copy_record_to_child(info->mm_id, vpage, find_record(info->ancestors[i], vpage));
 	return 1;
 }
 

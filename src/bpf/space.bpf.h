@@ -54,8 +54,8 @@ struct caller {
 /* System calls whose entry or return is examined. (A table: each comparison would add a path for the verifier.) */
 #define ENTERS 1
 #define RETURNS 2
-#define MOST_SYSCALLS 512
-static const __u8 wanted_calls[MOST_SYSCALLS] = {
+#define MAX_SYSCALLS 512
+static const __u8 wanted_calls[MAX_SYSCALLS] = {
 	[SYSCALL_MMAP] = ENTERS | RETURNS,
 	[SYSCALL_BRK] = ENTERS | RETURNS,
 	[SYSCALL_MREMAP] = ENTERS | RETURNS,
@@ -70,7 +70,7 @@ static const __u8 wanted_calls[MOST_SYSCALLS] = {
 
 static __always_inline int is_wanted(__u64 nr, __u8 when)
 {
-	return nr < MOST_SYSCALLS && (wanted_calls[INDEX(nr, MOST_SYSCALLS)] & when);
+	return nr < MAX_SYSCALLS && (wanted_calls[INDEX(nr, MAX_SYSCALLS)] & when);
 }
 
 static __always_inline void emit_range(struct range_event *e)
@@ -92,42 +92,42 @@ __noinline int range_dropped(__u32 mm_id, __u32 change, __u64 start, __u64 len)
 	e.end = page_up(start + len);
 	if (e.start >= e.end || e.end >> 57)
 		return 0;
-	range_to_cow_children(mm_id, e.start >> page_shift, e.end >> page_shift);
+	copy_range_to_children(mm_id, e.start >> page_shift, e.end >> page_shift);
 	ledger_clear(mm_id, e.start >> page_shift, e.end >> page_shift);
 	emit_range(&e);
 	return 0;
 }
 
-/* Memory was mapped or filled: notes the range, which take_stack() sends with the stack. Returns 0 if it is empty. */
+/* Memory was mapped or filled: notes the range, which walk_pending() sends with the stack. Returns 0 if it is empty. */
 static __always_inline int range_mapped(struct caller *c, __u32 change, __u32 flags, __u64 start, __u64 len)
 {
-	struct taking *t = &c->st->taking;
+	struct pending *p = &c->st->pending;
 
-	t->start = page_down(start);
-	t->end = page_up(start + len);
-	if (t->start >= t->end || t->end >> 57)
+	p->start = page_down(start);
+	p->end = page_up(start + len);
+	if (p->start >= p->end || p->end >> 57)
 		return 0;
-	if ((flags & RANGE_FLAG_CODE) && bind_code(c->st->mm_id, t->start))
+	if ((flags & RANGE_FLAG_CODE) && bind_code(c->st->mm_id, p->start))
 		flags &= ~RANGE_FLAG_CODE;
-	t->what = TAKE_RANGE;
-	t->change = change;
-	t->flags = flags;
+	p->kind = PENDING_RANGE;
+	p->change = change;
+	p->flags = flags;
 	return 1;
 }
 
-static __always_inline void take_range(struct task_state *st)
+static __always_inline void record_range(struct task_state *st)
 {
 	__u32 stack = stack_id(st, 0);
 	/* In the walk's scratch space: the BPF stack is nearly full after eight nested calls. */
 	struct range_event *e = (void *)&st->event;
 
 	st->t.window_words = 0;
-	e->change = st->taking.change;
+	e->change = st->pending.change;
 	e->mm_id = st->mm_id;
 	e->stack_id = stack;
-	e->flags = st->taking.flags;
-	e->start = st->taking.start;
-	e->end = st->taking.end;
+	e->flags = st->pending.flags;
+	e->start = st->pending.start;
+	e->end = st->pending.end;
 	e->from = 0;
 	emit_range(e);
 }
@@ -169,9 +169,9 @@ static __always_inline int syscall_begins(__u64 nr)
 	struct caller c = { .task = bpf_get_current_task_btf() };
 
 	c.mm = c.task->mm;
-	if (!maybe_followed_mm(c.mm))
+	if (!mm_may_be_followed(c.mm))
 		return 0;
-	c.st = followed_mm(c.task, c.mm);
+	c.st = followed_state_with_mm(c.task, c.mm);
 	if (!c.st || is_compat(c.task))
 		return 0;
 	c.regs = (void *)bpf_task_pt_regs(c.task);
@@ -215,7 +215,7 @@ __noinline int may_be_moved(__u32 mm_id, __u64 start, __u64 end)
 {
 	struct code_event e = { .mm_id = mm_id, .start = start };
 
-	if (origin_of(mm_id, start, end) != CODE_IN_PLACE)
+	if (find_origin(mm_id, start, end) != CODE_IN_PLACE)
 		return 0;
 	e.pid = view_pid(bpf_get_current_task_btf());
 	emit_code(&e);
@@ -258,7 +258,7 @@ static __always_inline int exit_mremap(struct caller *c, long ret)
 		return 0;
 	e.from = SYSCALL_ARG1(c->regs);
 	if (e.from != to && kept) {
-		range_to_cow_children(c->st->mm_id, e.from >> page_shift, (e.from + kept) >> page_shift);
+		copy_range_to_children(c->st->mm_id, e.from >> page_shift, (e.from + kept) >> page_shift);
 		ledger_move(c->st->mm_id, e.from >> page_shift, to >> page_shift, kept >> page_shift);
 		e.mm_id = c->st->mm_id;
 		e.start = to;
@@ -323,17 +323,17 @@ static __always_inline int syscall_returns(long ret)
 	__u64 nr;
 
 	c.mm = c.task->mm;
-	if (!maybe_followed_mm(c.mm))
+	if (!mm_may_be_followed(c.mm))
 		return 0;
 	c.regs = (void *)bpf_task_pt_regs(c.task);
 	nr = SYSCALL_NR(c.regs);
-	if (nr == SYSCALL_WRITE && code_made_at_run_time && ret > 0) {
+	if (nr == SYSCALL_WRITE && jit_code_seen && ret > 0) {
 		names_written(ret);
 		return 0;
 	}
 	if (!is_wanted(nr, RETURNS))
 		return 0;
-	c.st = followed_mm(c.task, c.mm);
+	c.st = followed_state_with_mm(c.task, c.mm);
 	if (!c.st || is_compat(c.task))
 		return 0;
 	return syscall_done(&c, nr, ret);

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /*
- * The step from one frame to its caller by the tables (rules.bpf.h); unwind_cache.bpf.h has the whole walk. Included
+ * The step from one frame to its caller by the tables (unwind_tables.bpf.h); walk.bpf.h has the whole walk. Included
  * by way of unwind.bpf.h.
  */
-#ifndef MEMPROF_TABLES_H
-#define MEMPROF_TABLES_H
+#ifndef MEMPROF_STEP_H
+#define MEMPROF_STEP_H
 
 #include "base.bpf.h"
 #include "code.bpf.h"
@@ -13,7 +13,7 @@
 #include "mappings.bpf.h"
 #include "registers.bpf.h"
 #include "returns.bpf.h"
-#include "rules.bpf.h"
+#include "unwind_tables.bpf.h"
 #include "settings.bpf.h"
 #include "thread.bpf.h"
 #include "window.bpf.h"
@@ -250,8 +250,8 @@ static __always_inline int ruled_step(struct task_state *st, struct unwind_rule 
 	 * limit of frames ends a loop.) */
 	if ((cfa < st->t.sp && !is_to_other_stack(flags)) || (cfa == st->t.sp && !(flags & RULE_RA_IN_LINK_REGISTER)))
 		return OUTCOME_UNREADABLE;
-	if (is_to_other_stack(flags) && cfa > st->t.sp && !is_place(st, cfa))
-		count_places_near(st, cfa);
+	if (is_to_other_stack(flags) && cfa > st->t.sp && !has_stack_offset(st, cfa))
+		rebase_offsets(st, cfa);
 	if (!(flags & (RULE_BX_KEPT | RULE_BX_SAVED)))
 		known &= ~RULE_NEEDS_BX;
 	st->t.flags = (st->t.flags & ~RULE_NEEDS) | known;

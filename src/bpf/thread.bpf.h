@@ -21,10 +21,10 @@ struct stack_hash {
 	__u32 pad;
 };
 
-/* A frame of a walk by tables, as the walk reached it; see unwind_cache.bpf.h. */
+/* A frame of a walk by tables, as the walk reached it; see walk.bpf.h. */
 struct frame {
 	__u64 ip; /* return addresses minus one */
-	__u64 key; /* hash of the frames from the outermost one to this; during the walk: place_in_file() */
+	__u64 key; /* hash of the frames from the outermost one to this; during the walk: encode_frame() */
 	__u32 check; /* the other hash */
 	__u32 sp; /* a place, as in struct noted_word */
 	__u32 fp; /* the place where the frame pointer register is saved, if it is (FRAME_FP_SAVED) */
@@ -65,16 +65,16 @@ struct walk {
 	__u32 to_send; /* how many frames of it, from `innermost` on */
 };
 
-/* What take_stack() has to do. */
-enum take {
-	TAKE_NOTHING = 0,
-	TAKE_FAULT = 1,
-	TAKE_ALLOCATION = 2,
-	TAKE_RANGE = 3,
+/* What walk_pending() has to do. */
+enum pending_kind {
+	PENDING_NONE = 0,
+	PENDING_FAULT = 1,
+	PENDING_ALLOCATION = 2,
+	PENDING_RANGE = 3,
 };
 
-struct taking {
-	__u32 what;
+struct pending {
+	__u32 kind;
 	__u32 change; /* of a range */
 	union {
 		__u32 flags; /* of a range */
@@ -87,8 +87,8 @@ struct taking {
 
 /* The state of one thread of a followed process. */
 struct task_state {
-	struct taking taking;
-	__u64 fault; /* address of the last fault, until its page is allocated; else 0 */
+	struct pending pending;
+	__u64 fault_address; /* address of the last fault, until its page is allocated; else 0 */
 	__u64 fault_ip; /* user registers at its start */
 	__u64 fault_sp;
 	__u64 brk; /* the end of the heap at the entry of brk */

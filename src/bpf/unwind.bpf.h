@@ -15,7 +15,7 @@
 #include "send.bpf.h"
 #include "stacks.bpf.h"
 #include "thread.bpf.h"
-#include "unwind_cache.bpf.h"
+#include "walk.bpf.h"
 #include "window.bpf.h"
 
 /*
@@ -191,7 +191,7 @@ static __always_inline int send_stack(struct task_state *st, struct user_regs *r
  * The id of the stack that the walk found; a new stack is sent to user space. Returns STACK_NONE if its slot is being
  * freed at this very moment. (Global: verified once.)
  */
-__noinline __u32 known_stack(struct task_state *st, struct user_regs *regs)
+__noinline __u32 intern_stack(struct task_state *st, struct user_regs *regs)
 {
 	__u32 check, slot, bucket, state;
 	struct stack_bucket *b;
@@ -255,7 +255,7 @@ __noinline __u32 stack_id(struct task_state *st, __u32 own)
 		st->cached_ids[0] = st->cached_ids[1] = 0;
 		st->last_key = 0;
 	}
-	user_regs_of(bpf_get_current_task_btf(), &regs);
+	read_user_regs(bpf_get_current_task_btf(), &regs);
 	walk(st, &regs, 0);
 	if (unwind_mode >= UNWIND_TABLES) {
 		/* Also where the walk is the cached one: calls between interpreted functions may leave the C stack as it is. */
@@ -265,7 +265,7 @@ __noinline __u32 stack_id(struct task_state *st, __u32 own)
 			st->walking = 0;
 		}
 		st->interpreted = interpreted != 0;
-		id = end_tables(st, regs.bp, own, interpreted);
+		id = finish_walk(st, regs.bp, own, interpreted);
 		if (id)
 			return id;
 		if (interpreted)
@@ -275,9 +275,9 @@ __noinline __u32 stack_id(struct task_state *st, __u32 own)
 	}
 	if (own)
 		hash_word(&st->t.hash, st->mm_id);
-	id = known_stack(st, &regs);
+	id = intern_stack(st, &regs);
 	if (id == STACK_NONE)
-		id = known_stack(st, &regs);
+		id = intern_stack(st, &regs);
 	if (id == STACK_NONE) {
 		count_loss(LOSS_STACK_TABLE);
 		return STACK_LOST;

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /*
  * The unwind tables: most programs keep no frame pointers, but all have .eh_frame, from which user space builds these
- * tables. This file looks up the rule for an address; tables.bpf.h applies it.
+ * tables. This file looks up the rule for an address; step.bpf.h applies it.
  */
-#ifndef MEMPROF_RULES_H
-#define MEMPROF_RULES_H
+#ifndef MEMPROF_UNWIND_TABLES_H
+#define MEMPROF_UNWIND_TABLES_H
 
 #include "base.bpf.h"
 #include "mappings.bpf.h"
@@ -129,7 +129,7 @@ static __always_inline int find_code(struct task_state *st, __u64 pc)
  * A frame as it is sent and hashed: the place in its file if the file has a number, else the address. The walk must
  * still hold the frame's mapping.
  */
-static __always_inline __u64 place_in_file(struct task_state *st, __u64 ip)
+static __always_inline __u64 encode_frame(struct task_state *st, __u64 ip)
 {
 	__u64 address = ip - st->t.bias;
 

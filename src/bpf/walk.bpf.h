@@ -4,15 +4,15 @@
  * them. If the next walk reaches one of these frames in the same state, and the words from there on are unchanged,
  * the rest of the stack is known.
  */
-#ifndef MEMPROF_UNWIND_CACHE_H
-#define MEMPROF_UNWIND_CACHE_H
+#ifndef MEMPROF_WALK_H
+#define MEMPROF_WALK_H
 
 #include "base.bpf.h"
 #include "code.bpf.h"
 #include "frames.bpf.h"
 #include "send.bpf.h"
 #include "settings.bpf.h"
-#include "tables.bpf.h"
+#include "step.bpf.h"
 #include "thread.bpf.h"
 
 struct same_ctx {
@@ -24,13 +24,13 @@ struct same_ctx {
 };
 
 /* Brings the word at a place, and many above it, into the window. Returns 0, or -1 if it is unreadable. */
-static __noinline int same_window(struct same_ctx *c, __u32 place)
+static __noinline int same_window(struct same_ctx *c, __u32 offset)
 {
 	struct task_state *st = c->st;
 
-	if (move_window(st, address_of(st, place)))
+	if (move_window(st, stack_address(st, offset)))
 		return -1;
-	c->first = place_of(st, st->t.window_base);
+	c->first = stack_offset(st, st->t.window_base);
 	c->words = st->t.window_words;
 	return 0;
 }
@@ -66,7 +66,7 @@ static __always_inline int same_words(struct task_state *st, __u32 n)
 {
 	struct same_ctx c = { .st = st, .left = n };
 
-	c.first = place_of(st, st->t.window_base);
+	c.first = stack_offset(st, st->t.window_base);
 	c.words = st->t.window_words;
 	bpf_loop(CACHED_WORDS / SAME_STEPS + 1, same_steps, &c, 0);
 	/* A word differs: the frames for which it was read cannot be met any more. */
@@ -80,7 +80,7 @@ static __always_inline int same_words(struct task_state *st, __u32 n)
 /* Passes over at most `steps` cached frames that the walk can no longer meet. Returns how many are left. */
 static __always_inline __u32 pass_over(struct task_state *st, int steps)
 {
-	__s32 sp = place_of(st, st->t.sp);
+	__s32 sp = stack_offset(st, st->t.sp);
 	__u32 left = st->t.left;
 
 	for (int k = 0; k < steps; k++) {
@@ -113,22 +113,22 @@ static __always_inline int same_fp(struct task_state *st, struct frame *f)
 
 	if ((f->flags & FRAME_FP_SAVED) != saved)
 		return 0;
-	return saved ? is_place(st, st->t.fp) && f->fp == place_of(st, st->t.fp) : st->t.fp == st->cached_fp;
+	return saved ? has_stack_offset(st, st->t.fp) && f->fp == stack_offset(st, st->t.fp) : st->t.fp == st->cached_fp;
 }
 
 /*
  * Whether the cached walk reached this frame, frame `i`, in the same state, and all it read from there on is
  * unchanged: then the rest of the cached walk applies.
  */
-static __always_inline int meets(struct task_state *st, __u64 i)
+static __always_inline int matches_cached(struct task_state *st, __u64 i)
 {
 	__u32 left = frames_left(st), flags = st->t.flags;
 	struct frame *f;
 
-	if (!left || !is_place(st, st->t.sp))
+	if (!left || !has_stack_offset(st, st->t.sp))
 		return 0;
 	f = &st->frames[INDEX(left - 1, MAX_FRAMES)];
-	if (f->sp != place_of(st, st->t.sp) || f->ip != st->t.ip - (flags & FRAME_CALL ? 1 : 0))
+	if (f->sp != stack_offset(st, st->t.sp) || f->ip != st->t.ip - (flags & FRAME_CALL ? 1 : 0))
 		return 0;
 	if (((f->flags ^ flags) & FRAME_STATE) || (f->flags & FRAME_USES_OTHER))
 		return 0;
@@ -148,11 +148,11 @@ static __always_inline int meets(struct task_state *st, __u64 i)
  * Adds a frame to a hash of the stack. A place in a file is the same in all processes; an address belongs to one
  * address space, and to the code that is there now.
  */
-static __always_inline void hash_frame(struct task_state *st, struct stack_hash *h, __u64 place)
+static __always_inline void hash_frame(struct task_state *st, struct stack_hash *h, __u64 frame)
 {
-	if (!(place & FRAME_IN_FILE))
-		place ^= st->mm_id * 0x9e3779b97f4a7c15ull + code_generation(st->mm_id, place);
-	hash_word(h, place);
+	if (!(frame & FRAME_IN_FILE))
+		frame ^= st->mm_id * 0x9e3779b97f4a7c15ull + code_generation(st->mm_id, frame);
+	hash_word(h, frame);
 }
 
 struct walk_ctx {
@@ -167,7 +167,7 @@ static long walk_frame(__u64 i, struct walk_ctx *c)
 	struct frame *f = &st->frames[at];
 	long end;
 
-	if (i && meets(st, i))
+	if (i && matches_cached(st, i))
 		return 1;
 	/* Deeper than MAX_FRAMES: this frame overwrites an older one. */
 	if (i >= MAX_FRAMES) {
@@ -180,11 +180,11 @@ static long walk_frame(__u64 i, struct walk_ctx *c)
 	if (st->t.left > at)
 		st->t.left = at;
 	f->ip = st->t.ip - (st->t.flags & FRAME_CALL ? 1 : 0);
-	f->sp = is_place(st, st->t.sp) ? place_of(st, st->t.sp) : FAR_PLACE;
-	f->fp = place_of(st, st->t.fp);
+	f->sp = has_stack_offset(st, st->t.sp) ? stack_offset(st, st->t.sp) : OFFSET_TOO_FAR;
+	f->fp = stack_offset(st, st->t.fp);
 	f->words = st->t.noted;
 	f->flags = st->t.flags;
-	if (f->sp == FAR_PLACE || ((f->flags & FRAME_FP_SAVED) && !is_place(st, st->t.fp)))
+	if (f->sp == OFFSET_TOO_FAR || ((f->flags & FRAME_FP_SAVED) && !has_stack_offset(st, st->t.fp)))
 		st->t.noted = NOTED_TOO_MANY;
 	st->t.nr = i + 1;
 	st->t.flags &= FRAME_STATE | FRAME_FP_SAVED;
@@ -198,12 +198,12 @@ static long walk_frame(__u64 i, struct walk_ctx *c)
 			f->ip++;
 		}
 	}
-	f->key = place_in_file(st, f->ip);
+	f->key = encode_frame(st, f->ip);
 	f->flags |= st->t.flags & FRAME_STEP;
 	return end;
 }
 
-struct keep_ctx {
+struct cache_frames_ctx {
 	struct task_state *st;
 	struct stack_hash hash;
 	__u32 from; /* index of the next frame */
@@ -212,15 +212,15 @@ struct keep_ctx {
 	__u32 uses; /* registers of the current frame that it and the outer frames need */
 };
 
-#define KEEP_STEPS 4
+#define CACHE_STEPS 4
 
 /* Moves the walk's frames, from the outermost one on, behind the cached ones that it shares. */
-static long keep_frames(__u64 i, struct keep_ctx *c)
+static long cache_frames(__u64 i, struct cache_frames_ctx *c)
 {
 	struct task_state *st = c->st;
 
 #pragma unroll
-	for (__u32 k = 0; k < KEEP_STEPS; k++) {
+	for (__u32 k = 0; k < CACHE_STEPS; k++) {
 		__u32 from = c->from;
 		struct frame f, *to;
 
@@ -243,13 +243,13 @@ static long keep_frames(__u64 i, struct keep_ctx *c)
 	return 0;
 }
 
-struct keep_words_ctx {
+struct cache_words_ctx {
 	struct task_state *st;
 	__u32 from;
 	__u32 to;
 };
 
-static long keep_words(__u64 i, struct keep_words_ctx *c)
+static long cache_words(__u64 i, struct cache_words_ctx *c)
 {
 	struct task_state *st = c->st;
 
@@ -270,11 +270,11 @@ static long keep_words(__u64 i, struct keep_words_ctx *c)
  * Makes the walk that just ended the cached one: the part that the two share stays in place, the rest moves up to it.
  * (Not inline: the walk, which the caller calls first, leaves too little of the BPF stack for its variables.)
  */
-static __noinline int keep_walk(struct task_state *st)
+static __noinline int cache_walk(struct task_state *st)
 {
 	__u32 met = st->t.met, nr = st->t.nr, noted = st->t.noted, words = 0;
-	struct keep_ctx c = { .st = st, .from = MAX_FRAMES - nr, .to = met };
-	struct keep_words_ctx w = { .st = st, .from = CACHED_WORDS - noted };
+	struct cache_frames_ctx c = { .st = st, .from = MAX_FRAMES - nr, .to = met };
+	struct cache_words_ctx w = { .st = st, .from = CACHED_WORDS - noted };
 	struct frame *f;
 
 	c.hash = st->t.hash;
@@ -289,10 +289,10 @@ static __noinline int keep_walk(struct task_state *st)
 	}
 	c.words = words + noted;
 	if (nr)
-		bpf_loop(MAX_FRAMES / KEEP_STEPS + 1, keep_frames, &c, 0);
+		bpf_loop(MAX_FRAMES / CACHE_STEPS + 1, cache_frames, &c, 0);
 	w.to = words;
 	if (noted && noted <= CACHED_WORDS)
-		bpf_loop(CACHED_WORDS / SAME_STEPS + 1, keep_words, &w, 0);
+		bpf_loop(CACHED_WORDS / SAME_STEPS + 1, cache_words, &w, 0);
 	st->cached_nr = met + nr;
 	st->cached_words = c.words;
 	st->cached_outcome = st->t.outcome;
@@ -307,17 +307,17 @@ static long hash_frames(__u64 i, struct walk_ctx *c)
 	struct task_state *st = c->st;
 
 #pragma unroll
-	for (__u32 k = 0; k < KEEP_STEPS; k++)
-		hash_frame(st, &st->t.hash, st->frames[INDEX(i * KEEP_STEPS + k, MAX_FRAMES)].key);
+	for (__u32 k = 0; k < CACHE_STEPS; k++)
+		hash_frame(st, &st->t.hash, st->frames[INDEX(i * CACHE_STEPS + k, MAX_FRAMES)].key);
 	return 0;
 }
 
 /* Ends a walk that is too deep to be cached: hashes the frames that are still stored, and the number of all. */
-static __always_inline void end_deep(struct task_state *st)
+static __always_inline void finish_deep_walk(struct task_state *st)
 {
 	struct walk_ctx c = { .st = st };
 
-	bpf_loop(MAX_FRAMES / KEEP_STEPS, hash_frames, &c, 0);
+	bpf_loop(MAX_FRAMES / CACHE_STEPS, hash_frames, &c, 0);
 	hash_word(&st->t.hash, (__u64)st->t.nr << 32 | st->t.outcome);
 	st->cached_nr = 0;
 	st->t.innermost = MAX_FRAMES - 1;
@@ -338,7 +338,7 @@ static __always_inline void follow_tables(struct task_state *st)
 	if (st->cached_generation != unwind_generation || st->cached_mm_id != st->mm_id || !is_sound(st))
 		st->cached_nr = 0;
 	/* Another stack, a fiber's for example: its places would be those of other addresses. */
-	if (!is_place(st, st->t.sp & ~7ull))
+	if (!has_stack_offset(st, st->t.sp & ~7ull))
 		st->cached_nr = 0;
 	if (!st->cached_nr)
 		st->base = st->t.sp & ~7ull;
@@ -351,7 +351,7 @@ static __always_inline void follow_tables(struct task_state *st)
 	st->t.same = st->cached_words;
 	st->t.met = 0;
 	/* A loop that touches a buffer is at the same place again: no loop over frames is needed. */
-	if (!meets(st, 0))
+	if (!matches_cached(st, 0))
 		bpf_loop(max_frames, walk_frame, &c, 0);
 }
 
@@ -359,7 +359,7 @@ static __always_inline void follow_tables(struct task_state *st)
  * Ends a walk by tables: computes its hash. `interpreted` is that of its interpreter's frames. Returns the id if the
  * stack is the cached one and its id is known, else 0.
  */
-static __always_inline __u32 end_tables(struct task_state *st, __u64 fp, __u32 own, __u64 interpreted)
+static __always_inline __u32 finish_walk(struct task_state *st, __u64 fp, __u32 own, __u64 interpreted)
 {
 	int same = !st->t.nr && st->t.met == st->cached_nr && st->cached_interpreted == interpreted;
 
@@ -370,9 +370,9 @@ static __always_inline __u32 end_tables(struct task_state *st, __u64 fp, __u32 o
 		st->cached_ids[0] = st->cached_ids[1] = 0;
 	st->cached_fp = fp;
 	if (st->t.nr > MAX_FRAMES)
-		end_deep(st);
+		finish_deep_walk(st);
 	else
-		keep_walk(st);
+		cache_walk(st);
 	return 0;
 }
 
