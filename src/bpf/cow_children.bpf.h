@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /*
- * Pages that a child shares with its parent since fork have only the parent's records. Before the parent's page is
- * replaced or unmapped, each living child copies the record.
+ * After fork, a child shares pages with its parent, and only the parent has records of them. Before a page of the
+ * parent is replaced or unmapped, each living child copies the record.
  */
 #ifndef MEMPROF_COW_CHILDREN_H
 #define MEMPROF_COW_CHILDREN_H
@@ -47,7 +47,7 @@ static __always_inline __u32 find_record(__u32 mm_id, __u64 vpage)
 	return chunk ? chunk->stack[vpage & (CHUNK_PAGES - 1)] : STACK_NONE;
 }
 
-/* Copies a record to a child, unless the child has its own. (Global: verified once.) */
+/* Copies a record to a child, unless the child has its own record. Global: verified once. */
 __noinline int copy_record_to_child(__u32 child, __u64 vpage, __u32 stack)
 {
 	struct page_chunk *chunk = child ? chunk_get(chunk_key(child, vpage)) : NULL;
@@ -58,8 +58,8 @@ __noinline int copy_record_to_child(__u32 child, __u64 vpage, __u32 stack)
 }
 
 /*
- * The current address space gets its own page in place of a shared one; `own` is its record, if it has one. The children's
- * page stays the former one, also if no record of it exists: the new page's record is not theirs.
+ * The current address space gets its own page in place of a shared one; `own` is its record, or STACK_NONE. The
+ * children keep the shared page even if no record of it exists: the new page's record does not apply to them.
  */
 __noinline int copy_page_to_children(__u64 vpage, __u32 own)
 {
@@ -110,7 +110,7 @@ static long inherit_next(__u64 i, struct inherit_ctx *c)
 	return 0;
 }
 
-/* Copies the parent's records of the pages [first, end) to a child. (Global: verified once.) */
+/* Copies the parent's records of the pages [first, end) to a child. Global: verified once. */
 __noinline int inherit_range(__u32 child, __u32 mm_id, __u64 first, __u64 end)
 {
 	struct inherit_ctx c = {

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /*
- * The hooks of a page fault: the start of the fault, and the allocation of a page for it.
+ * The hooks of a page fault: the start of the fault, and the allocation of its page. fault_begins() says what is
+ * recorded when.
  */
 #ifndef MEMPROF_FAULT_H
 #define MEMPROF_FAULT_H
@@ -17,12 +18,12 @@
 #include "thread.bpf.h"
 #include "unwind.bpf.h"
 
-/* Bit of a page fault's error code: the page was present, but the access was not allowed. */
+/* Bits of a page fault's error code. FAULT_PRESENT: the page was present, but the access was not allowed. */
 #define FAULT_PRESENT 1ul
 /* The access was a write. */
 #define FAULT_WRITE 2ul
 
-/* (Not inline, like finish_unwalked().) */
+/* decide_walk() as a call. Not inline, for the same reason as finish_unwalked(). */
 static __noinline int decide_walk_out_of_line(void)
 {
 	return decide_walk(own_cpu());
@@ -40,9 +41,9 @@ static long note_anonymous(struct task_struct *task, struct vm_area_struct *vma,
 }
 
 /*
- * Whether the page of a fault of which only a share is walked may return from swap. Then it had its first fault before, which
- * was not walked, and gets no owner now either. A page that is new is zeroed when it is allocated: record_allocation().
- * (Global: verified once.)
+ * Whether the page of a fault may return from swap. Such a page had its first fault before, without a walk, so it gets
+ * no owner now either. Only a question if a share of the faults is walked. A new page is zeroed when it is allocated:
+ * record_allocation(). Global: verified once.
  */
 __noinline int may_return_from_swap(__u64 address, int walked)
 {
@@ -56,13 +57,13 @@ __noinline int may_return_from_swap(__u64 address, int walked)
 }
 
 /*
- * Notes the start of a fault. The callers record the current stack for the page, unless it has an owner. A record of
- * a fault that then fails is harmless: reports count only pages that the kernel says are resident.
+ * Notes the start of a fault. Callers record the current stack for the page unless it has an owner. A record of a fault
+ * that fails later is harmless: reports count only pages that the kernel calls resident.
  *
- * (The end of a fault has a hook too, the perf event of a successful fault. It would double the overhead for the
- * target, and cost every process a part of that.)
+ * The end of a fault has a hook too, the perf event of a successful fault. Using it would double the overhead for the
+ * target, and cost every other process a share of that.
  *
- * Returns the page's entry in the ledger if it gets an owner now and the stack is to be walked, else NULL.
+ * Returns the page's entry in the ledger if the page gets an owner now and the stack is to be walked, else NULL.
  */
 static __always_inline __u32 *fault_begins(struct task_state *st, int walked, __u64 address, __u64 error_code)
 {
@@ -72,7 +73,7 @@ static __always_inline __u32 *fault_begins(struct task_state *st, int walked, __
 	struct user_regs regs;
 	__u32 *owner;
 
-	/* The stack walk reads user memory, and a read of a bad address raises a fault of its own. */
+	/* The stack walk reads user memory, and reading a bad address raises a fault within the walk. */
 	if (!st || st->walking || !can_be_user(address))
 		return NULL;
 	cpu = own_cpu();
@@ -93,7 +94,7 @@ static __always_inline __u32 *fault_begins(struct task_state *st, int walked, __
 		st->fault_address = 0;
 		if (!(error_code & FAULT_PRESENT))
 			return NULL;
-		/* If the page is copied, that has to be recorded. */
+		/* If the fault copies the page, the copy needs a record. */
 		chunk = NULL;
 		st->fault_stack = STACK_UNWALKED;
 	}
@@ -102,7 +103,7 @@ static __always_inline __u32 *fault_begins(struct task_state *st, int walked, __
 	st->fault_ip = regs.ip;
 	st->fault_sp = regs.sp;
 	st->fault_present = error_code & FAULT_PRESENT;
-	/* A page that is present has its owner, or was there before memprof: only a copy of it gets one. */
+	/* A present page has an owner, or is older than memprof: only its copy gets an owner. */
 	if (!chunk || st->fault_present)
 		return NULL;
 	owner = &chunk->stack[vpage & (CHUNK_PAGES - 1)];
@@ -111,15 +112,15 @@ static __always_inline __u32 *fault_begins(struct task_state *st, int walked, __
 	return owner;
 }
 
-/* Whether the address space is that of the last fault on this processor: then it is followed. */
+/* Whether this is the address space of the last fault on this processor, which is followed. */
 static __always_inline int is_last_mm(struct cpu_state *cpu, struct mm_struct *mm)
 {
 	return mm && cpu->mm == (__u64)mm && cpu->generation == follow_generation;
 }
 
 /*
- * Ends a fault that is not walked, if possible: finding the thread's state would double its cost. Returns FINISHED_UNWALKED, what
- * decide_walk() says, or UNDECIDED. (Not inline: fault_user() has 32 bytes of stack left, see ARCHITECTURE.md.)
+ * Finishes a fault that is not walked, if possible without the thread's state, whose lookup would double the cost of
+ * the fault. Returns an enum walk_decision. Not inline: fault_user() has 32 bytes of stack left, see README.md.
  */
 static __noinline int finish_unwalked(struct mm_struct *mm, __u64 address, __u64 error_code)
 {
@@ -139,7 +140,7 @@ static __noinline int finish_unwalked(struct mm_struct *mm, __u64 address, __u64
 	return FINISHED_UNWALKED;
 }
 
-/* A fault of the current thread, of which the walk is part of the program. */
+/* Handles a fault of the current thread in the programs that contain the walk. */
 static __always_inline int handle_fault(struct task_struct *task, struct mm_struct *mm, __u64 address, __u64 error_code)
 {
 	int walked = UNDECIDED;
@@ -161,7 +162,7 @@ static __always_inline int handle_fault(struct task_struct *task, struct mm_stru
 	return 0;
 }
 
-/* ---- Tracepoints, which Linux has on x86. ---- */
+/* ---- Tracepoints: x86 only. ---- */
 
 SEC("tp_btf/page_fault_user")
 int BPF_PROG(fault_user, unsigned long address, struct pt_regs *regs, unsigned long error_code)
@@ -169,11 +170,11 @@ int BPF_PROG(fault_user, unsigned long address, struct pt_regs *regs, unsigned l
 	struct task_struct *task = bpf_get_current_task_btf();
 	struct mm_struct *mm = task->mm;
 
-	/* All processes come here. */
+	/* Faults of all processes reach this line. */
 	return mm_may_be_followed(mm) ? handle_fault(task, mm, address, error_code) : 0;
 }
 
-/* The kernel's own accesses to user memory, such as read(2) into a fresh buffer. */
+/* Accesses of the kernel to user memory, such as read(2) into a fresh buffer. */
 SEC("raw_tp/page_fault_kernel")
 int fault_kernel(struct bpf_raw_tracepoint_args *ctx)
 {
@@ -186,29 +187,31 @@ int fault_kernel(struct bpf_raw_tracepoint_args *ctx)
 	return 0;
 }
 
-/* ---- The software event of page faults, where there are no such tracepoints (64-bit ARM). ---- */
+/* ---- The software event of page faults, where these tracepoints do not exist (64-bit ARM). ---- */
 
 /*
- * The kernel counts this event before it handles the fault, whoever accessed the user's memory, and does not say whether
- * the page was there. If it was, the access was a write, and the page can be read. A read of a page that is not there
- * fails at once: faults of programs are not handled. (It fails as well if the processor cannot note accesses itself, before
- * ARMv8.1, and the page is marked as not accessed, as fork() marks a child's: then the page seems to be new.)
+ * The kernel counts this event before it handles the fault, for every access to user memory. The event does not tell
+ * whether the page was present. If it was, the access was a write, and the page is readable. A read of an absent page
+ * fails at once, because faults of programs are not handled. A read also fails if the processor cannot set the access
+ * flag itself (before ARMv8.1) and the page is marked as not accessed, as fork() marks the pages of a child: such a
+ * page seems to be new.
  */
 struct bpf_perf_event_data_kern___event {
 	void *event;
 } __attribute__((preserve_access_index));
 
 struct task_struct___faulting {
-	__u64 start_time; /* 5.5 and later */
+	__u64 start_time; /* since 5.5 */
 	unsigned long min_flt;
 	unsigned long maj_flt;
 } __attribute__((preserve_access_index));
 
 /*
- * A thread that started while user space opened events for its process may have two, one of its own and one inherited. The
- * kernel reports both, one after the other, and counts the fault when it is over: so only the first report counts. (A thread's
- * event may be another one later: where two threads with the same events follow each other, the kernel exchanges them.) Not
- * inline: fault_event() has no stack left, see ARCHITECTURE.md.
+ * Whether another event has reported this fault. A thread that starts while user space opens events for its process may
+ * have two events, its own and an inherited one. The kernel reports the fault through both, one after the other, and
+ * counts the fault afterwards: so only the first report counts. The event of a thread may change: if two threads with
+ * the same events run one after the other, the kernel exchanges their events. Not inline: fault_event() has no stack
+ * left, see README.md.
  */
 static __noinline int is_counted_twice(struct bpf_perf_event_data *ctx, struct task_struct *task)
 {
@@ -235,7 +238,7 @@ int fault_event(struct bpf_perf_event_data *ctx)
 	__u64 address = ctx->addr;
 	__u8 byte;
 
-	/* All processes come here. */
+	/* Faults of all processes reach this line. */
 	if (!mm_may_be_followed(mm) || !can_be_user(address) || is_counted_twice(ctx, task))
 		return 0;
 	return handle_fault(task, mm, address,
@@ -256,8 +259,8 @@ static __always_inline void record_fault(struct task_state *st)
 }
 
 /*
- * True if the allocation is a huge page or large folio of anonymous or shared memory. Their gfp flags come from
- * GFP_TRANSHUGE_LIGHT; folios that a fault reads into the page cache lack its __GFP_NOMEMALLOC.
+ * Whether the allocation is a huge page or large folio of anonymous or shared memory, with gfp flags from
+ * GFP_TRANSHUGE_LIGHT. Folios that a fault reads into the page cache lack the __GFP_NOMEMALLOC in these flags.
  */
 static __always_inline int is_large(unsigned int order, gfp_t gfp)
 {
@@ -265,8 +268,8 @@ static __always_inline int is_large(unsigned int order, gfp_t gfp)
 }
 
 /*
- * Gives the page of a fault that was allocated its owner, and the rest of a larger allocation where a page has none.
- * (Not inline: the walk, which the caller calls first, leaves too little of the BPF stack for its variables.)
+ * Sets the owner of the page that a fault allocated, and of those pages in a larger allocation that have none. Not
+ * inline: the walk, which the caller calls first, leaves too little of the BPF stack for these variables.
  */
 static __noinline int set_owners(struct task_state *st, struct page_chunk *chunk, __u32 stack)
 {
@@ -278,7 +281,7 @@ static __noinline int set_owners(struct task_state *st, struct page_chunk *chunk
 		__u32 follows = stack == STACK_UNWALKED ? stack : stack | RECORD_FOLLOWS;
 		__u32 first = index & ~((1u << order) - 1);
 
-		/* It replaces the huge zero page, whose readers own nothing. */
+		/* The page replaces the huge zero page, whose readers own nothing. */
 		if (st->fault_present)
 			chunk_fill(chunk, first, 1u << order, follows);
 		else
@@ -291,9 +294,9 @@ static __noinline int set_owners(struct task_state *st, struct page_chunk *chunk
 }
 
 /*
- * A page is allocated during a fault. A new page, or the copy that a write makes, gets the current stack as its
- * owner; a page that returns from swap or from a file keeps its owner. If the allocation is larger than the faulting
- * page, its other pages without an owner get this one too.
+ * Records a page allocated during a fault. The current stack becomes the owner of a new page, and of the copy that a
+ * write makes. A page that returns from swap or from a file keeps its owner. If the allocation is larger than the
+ * faulting page, the stack also becomes the owner of the other pages that have none.
  */
 static __always_inline void record_allocation(struct task_state *st)
 {
@@ -302,7 +305,7 @@ static __always_inline void record_allocation(struct task_state *st)
 	struct page_chunk *chunk;
 	struct user_regs regs;
 
-	/* Is this still the same fault, or something later in this thread? */
+	/* Continue only in the same fault, not later in this thread. */
 	read_user_regs(bpf_get_current_task_btf(), &regs);
 	if (regs.ip != st->fault_ip || regs.sp != st->fault_sp)
 		return;
@@ -314,7 +317,7 @@ static __always_inline void record_allocation(struct task_state *st)
 		if (!(st->pending.gfp & GFP_ZERO) && inherit_owner(vpage))
 			return;
 	}
-	/* An id from an ended epoch may already name another stack. */
+	/* An id from an earlier epoch may already belong to another stack. */
 	if (stack == STACK_NONE || (known && st->epoch != stack_epoch)) {
 		restart_timer(own_cpu());
 		stack = stack_id(st, 0) | st->fault_record;
@@ -339,7 +342,7 @@ int page_allocated(struct bpf_raw_tracepoint_args *ctx)
 	task = bpf_get_current_task_btf();
 	if (!task_may_be_followed(task) || is_plain_allocation(task, order))
 		return 0;
-	/* Only fault_begins() sets `fault`, and only in a followed address space. */
+	/* Only fault_begins() sets `fault_address`, and only in a followed address space. */
 	st = bpf_task_storage_get(&tasks, task, NULL, 0);
 	if (!st || !st->fault_address)
 		return 0;
