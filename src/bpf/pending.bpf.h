@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /*
- * How a program takes the current stack without containing the walk: a tail call of walk_pending(), in memprof.bpf.c.
+ * Walks of the current stack for programs that do not contain the walk: a tail call of walk_pending() in memprof.bpf.c.
  */
 #ifndef MEMPROF_PENDING_H
 #define MEMPROF_PENDING_H
@@ -9,8 +9,9 @@
 #include "counters.bpf.h"
 
 /*
- * The stack walk is long: verifying it takes more than ten milliseconds in each program that contains it. So all but
- * the most frequent events note what they want (struct pending) and tail-call walk_pending(), which contains the walk.
+ * The stack walk is long: its verification takes more than ten milliseconds in each program that contains it. So all
+ * but the most frequent events describe their work in struct pending and tail-call walk_pending(), which contains the
+ * walk.
  */
 int walk_pending(void *ctx);
 
@@ -26,7 +27,7 @@ struct {
 static __always_inline void tail_walk_pending(void *ctx)
 {
 	bpf_tail_call(ctx, &walker, 0);
-	/* (A tail call returns only if it fails.) */
+	/* A tail call returns only if it fails. */
 	count_loss(LOSS_STACK_TABLE);
 }
 

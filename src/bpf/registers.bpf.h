@@ -11,7 +11,10 @@ struct user_regs {
 	__u64 ip;
 	__u64 sp;
 	__u64 bp;
-	/* (One place: the BPF stack is short. The walk takes both from it, and needs one.) */
+	/*
+	 * One word for both: the BPF stack is short. The walk copies the word to both fields, and needs only one of
+	 * them.
+	 */
 	union {
 		__u64 bx; /* x86-64 only */
 		__u64 lr; /* arm64 only */
@@ -23,7 +26,7 @@ static __always_inline void read_user_regs(struct task_struct *task, struct user
 {
 	struct pt_regs *regs = (struct pt_regs *)bpf_task_pt_regs(task);
 
-	/* Plain loads, not PT_REGS_*_CORE(), each of which is a call. */
+	/* Plain loads, because each PT_REGS_*_CORE() is a call. */
 #if defined(bpf_target_x86)
 	out->ip = regs->ip;
 	out->sp = regs->sp;
@@ -50,13 +53,13 @@ static __always_inline __u64 read_user_ip(struct task_struct *task)
 #endif
 }
 
-/* The address of the current thread's own memory: struct pthread. */
+/* The address of the current thread's struct pthread. */
 static __always_inline __u64 thread_pointer(void)
 {
 #if defined(bpf_target_x86)
 	return bpf_get_current_task_btf()->thread.fsbase;
 #else
-	return 0; /* not supported: user space does not look for interpreters either */
+	return 0; /* not supported: user space does not search for interpreters there */
 #endif
 }
 

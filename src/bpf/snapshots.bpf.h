@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /*
- * Copy-on-write children that a heap snapshot makes of a followed process (freeze/guard.rs). They are not followed; and
- * while one lives, a write of the process to a page that it shares with the child copies the page, which keeps its owner.
+ * Copy-on-write children that a heap snapshot makes of a followed process (freeze/guard.rs). The children are not
+ * followed. While a child lives, a write of the process to a page shared with the child copies the page, and the copy
+ * keeps its owner.
  */
 #ifndef MEMPROF_SNAPSHOTS_H
 #define MEMPROF_SNAPSHOTS_H
@@ -25,10 +26,13 @@ struct {
 	__type(key, __u32);
 	__type(value, struct snapshot_of);
 } snapshots SEC(".maps");
-/* Number of entries. */
+/* Number of entries in `snapshots`. */
 __u32 nr_snapshots = 0;
 
-/* Whether a new process is a snapshot: it is traced, and sends its parent no signal when it ends, as no program's is. */
+/*
+ * Whether a new process is a snapshot: it is traced, and sends its parent no signal at its end. No process of a program
+ * does both.
+ */
 static __always_inline int is_snapshot(struct task_struct *child)
 {
 	return child->ptrace && !child->exit_signal;
@@ -51,8 +55,9 @@ static __noinline int snapshot_begins(struct mm_info *parent, struct mm_struct *
 }
 
 /*
- * A process was reaped. If it was a snapshot, no page is shared with it any more. (When a process exits, up to 6.15 its address space is
- * gone unless somebody reads it; later kernels tell of the exit before that, and pages are copied until it is.)
+ * Handles a reaped process. If it was a snapshot, it shares no more pages. Up to 6.15, the address space of an exiting
+ * process is gone unless somebody reads it. Later kernels report the exit before that, and pages are copied until the
+ * address space is gone.
  */
 static __noinline int snapshot_ends(__u32 tgid)
 {
@@ -70,8 +75,9 @@ static __noinline int snapshot_ends(__u32 tgid)
 }
 
 /*
- * Whether a page that is copied in the current address space keeps its owner, or remains without one. (A page of a file that is
- * mapped privately is copied like one that is shared with a snapshot: the two cannot be told apart here.)
+ * Whether a page that is copied in the current address space inherits its owner from the shared page, or stays without
+ * one. Copies the records of ancestors. A private page of a file is copied like a page shared with a snapshot: they are
+ * indistinguishable here.
  */
 __noinline int inherit_owner(__u64 vpage)
 {

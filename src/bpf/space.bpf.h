@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /*
- * Address-space changes of followed processes. Ranges that a call drops are forgotten when it is entered: a page that
- * is faulted into the reused range right afterwards then keeps its record. Ranges that a call maps or moves are known
- * when it returns. Where the calls are hooked is in calls.bpf.h.
+ * Address-space changes of followed processes. Records of a range that a call drops are removed when the call is
+ * entered, so that a page faulted into the reused range right afterwards keeps its record. Ranges that a call maps or
+ * moves are known at its return. calls.bpf.h hooks the calls.
  */
 #ifndef MEMPROF_SPACE_H
 #define MEMPROF_SPACE_H
@@ -43,7 +43,7 @@ static __always_inline __u64 page_up(__u64 x)
 	return page_down(x + (1ull << page_shift) - 1);
 }
 
-/* The caller of a system call, in a followed address space. */
+/* The caller of a system call in a followed address space. */
 struct caller {
 	struct task_struct *task;
 	struct mm_struct *mm;
@@ -51,7 +51,9 @@ struct caller {
 	struct pt_regs *regs;
 };
 
-/* System calls whose entry or return is examined. (A table: each comparison would add a path for the verifier.) */
+/*
+ * System calls whose entry or return is examined. A table, because each comparison would add a path for the verifier.
+ */
 #define ENTERS 1
 #define RETURNS 2
 #define MAX_SYSCALLS 512
@@ -78,12 +80,12 @@ static __always_inline void emit_range(struct range_event *e)
 	count_activity();
 	e->kind = EVENT_RANGE;
 	e->pad = 0;
-	/* Code must be looked up while it is still mapped. */
+	/* Code must be looked up while it is mapped. */
 	if (e->flags & RANGE_FLAG_CODE ? emit_now(e, sizeof(*e)) : emit(e, sizeof(*e)))
 		count_loss(LOSS_RING_RANGE);
 }
 
-/* (Global: verified once.) */
+/* Global: verified once. */
 __noinline int range_dropped(__u32 mm_id, __u32 change, __u64 start, __u64 len)
 {
 	struct range_event e = { .change = change, .mm_id = mm_id };
@@ -98,7 +100,10 @@ __noinline int range_dropped(__u32 mm_id, __u32 change, __u64 start, __u64 len)
 	return 0;
 }
 
-/* Memory was mapped or filled: notes the range, which walk_pending() sends with the stack. Returns 0 if it is empty. */
+/*
+ * Notes a range that was mapped or filled; walk_pending() then sends it with the stack. Returns 0 if the range is
+ * empty.
+ */
 static __always_inline int range_mapped(struct caller *c, __u32 change, __u32 flags, __u64 start, __u64 len)
 {
 	struct pending *p = &c->st->pending;
@@ -163,7 +168,7 @@ static __always_inline int enter_madvise(struct caller *c)
 	return 0;
 }
 
-/* One of the system calls begins whose entry is examined. */
+/* Handles the entry of a system call in wanted_calls. */
 static __always_inline int syscall_begins(__u64 nr)
 {
 	struct caller c = { .task = bpf_get_current_task_btf() };
@@ -209,8 +214,10 @@ static __always_inline int exit_mmap(struct caller *c, long ret)
 	return range_mapped(c, RANGE_MAPPED, flags, ret, SYSCALL_ARG2(c->regs));
 }
 
-/* A program that moves its code to anonymous memory copies it, and then takes away the right to write: now user space can
- * compare. (Global: verified once.) */
+/*
+ * Reports memory that may contain moved code. A program that moves its code to anonymous memory copies the code, and
+ * then removes write access: from then on, user space can compare. Global: verified once.
+ */
 __noinline int may_be_moved(__u32 mm_id, __u64 start, __u64 end)
 {
 	struct code_event e = { .mm_id = mm_id, .start = start };
@@ -222,7 +229,7 @@ __noinline int may_be_moved(__u32 mm_id, __u64 start, __u64 end)
 	return 1;
 }
 
-/* JITs write code and then make it executable, some again and again: only code that is not known yet is bound. */
+/* JITs write code and then make it executable, often repeatedly: bind only unknown code. */
 static __always_inline int exit_mprotect(struct caller *c, long ret)
 {
 	struct range_event e = { .change = RANGE_EXECUTABLE, .flags = RANGE_FLAG_CODE };
@@ -291,7 +298,7 @@ static __always_inline int exit_mlockall(struct caller *c, long ret)
 	return range_mapped(c, RANGE_POPULATED, 0, 0, (1ull << 57) - (1ull << page_shift));
 }
 
-/* Handles the return of a system call. Returns whether to send an event with the caller's stack. */
+/* Handles the return of a system call in wanted_calls. Returns whether to send an event with the caller's stack. */
 static __always_inline int syscall_done(struct caller *c, __u64 nr, long ret)
 {
 	switch (nr) {
@@ -316,7 +323,7 @@ static __always_inline int syscall_done(struct caller *c, __u64 nr, long ret)
 	return 0;
 }
 
-/* A system call returns. Returns whether to send an event with the caller's stack. */
+/* Handles the return of a system call. Returns whether to send an event with the caller's stack. */
 static __always_inline int syscall_returns(long ret)
 {
 	struct caller c = { .task = bpf_get_current_task_btf() };

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /*
- * The whole walk by tables, and its cache. A thread keeps its last walk: the frames, and the words of stack read for
- * them. If the next walk reaches one of these frames in the same state, and the words from there on are unchanged,
- * the rest of the stack is known.
+ * The whole walk by tables, and its cache. A thread stores its last walk: the frames, and the words of stack read for
+ * them. If the next walk reaches one of these frames in the same state, and the words from there on are unchanged, the
+ * rest of the stack is known.
  */
 #ifndef MEMPROF_WALK_H
 #define MEMPROF_WALK_H
@@ -17,13 +17,13 @@
 
 struct same_ctx {
 	struct task_state *st;
-	__u32 first; /* place of the window's first word */
+	__u32 first; /* stack offset of the window's first word */
 	__u32 words; /* in the window */
 	__u32 left; /* words to compare */
 	__u32 pad;
 };
 
-/* Brings the word at a place, and many above it, into the window. Returns 0, or -1 if it is unreadable. */
+/* Reads the word at a stack offset, and many words above it, into the window. Returns 0, or -1 if it cannot be read. */
 static __noinline int same_window(struct same_ctx *c, __u32 offset)
 {
 	struct task_state *st = c->st;
@@ -35,7 +35,7 @@ static __noinline int same_window(struct same_ctx *c, __u32 offset)
 	return 0;
 }
 
-/* Several words per call, and no call per word: this is what a fault in a loop costs. */
+/* Words per call, without a call for each word. This loop is the cost of a fault in a loop. */
 #define SAME_STEPS 8
 
 static long same_steps(__u64 i, struct same_ctx *c)
@@ -61,7 +61,7 @@ static long same_steps(__u64 i, struct same_ctx *c)
 	return 0;
 }
 
-/* Whether the stack still holds the cached walk's `n` outermost words. */
+/* Whether the stack still has the `n` outermost words of the cached walk. */
 static __always_inline int same_words(struct task_state *st, __u32 n)
 {
 	struct same_ctx c = { .st = st, .left = n };
@@ -69,15 +69,15 @@ static __always_inline int same_words(struct task_state *st, __u32 n)
 	c.first = stack_offset(st, st->t.window_base);
 	c.words = st->t.window_words;
 	bpf_loop(CACHED_WORDS / SAME_STEPS + 1, same_steps, &c, 0);
-	/* A word differs: the frames for which it was read cannot be met any more. */
+	/* A word differs: the walk cannot match the frames for which the word was read any more. */
 	st->t.same = c.left ? c.left - 1 : st->t.same;
 	return !c.left;
 }
 
-/* Maximum number of cached frames passed over in one step. */
+/* Maximum number of cached frames passed over per call. */
 #define PASS_STEPS 16
 
-/* Passes over at most `steps` cached frames that the walk can no longer meet. Returns how many are left. */
+/* Passes over at most `steps` cached frames that the walk can no longer match. Returns the number of frames left. */
 static __always_inline __u32 pass_over(struct task_state *st, int steps)
 {
 	__s32 sp = stack_offset(st, st->t.sp);
@@ -106,7 +106,7 @@ static __always_inline __u32 frames_left(struct task_state *st)
 	return pass_over(st, 2) + 1 < left ? pass_over_many(st) : st->t.left;
 }
 
-/* Whether the frame pointer register is unchanged, or saved at the same place. */
+/* Whether the frame pointer register is unchanged, or saved at the same stack offset. */
 static __always_inline int same_fp(struct task_state *st, struct frame *f)
 {
 	__u32 saved = st->t.flags & FRAME_FP_SAVED;
@@ -117,8 +117,8 @@ static __always_inline int same_fp(struct task_state *st, struct frame *f)
 }
 
 /*
- * Whether the cached walk reached this frame, frame `i`, in the same state, and all it read from there on is
- * unchanged: then the rest of the cached walk applies.
+ * Whether this frame, frame `i`, matches a frame of the cached walk: the cached walk reached it in the same state, and
+ * all words that it read from there on are unchanged. Then the rest of the cached walk applies.
  */
 static __always_inline int matches_cached(struct task_state *st, __u64 i)
 {
@@ -134,7 +134,7 @@ static __always_inline int matches_cached(struct task_state *st, __u64 i)
 		return 0;
 	if ((f->flags & FRAME_USES_FP) && !same_fp(st, f))
 		return 0;
-	/* Where the depth limit cuts a walk depends on where the walk began. */
+	/* Where the depth limit cuts a walk depends on the start of the walk. */
 	if (st->cached_outcome == OUTCOME_DEPTH_LIMIT && (i || left != st->cached_nr))
 		return 0;
 	if (!same_words(st, f->words))
@@ -145,8 +145,8 @@ static __always_inline int matches_cached(struct task_state *st, __u64 i)
 }
 
 /*
- * Adds a frame to a hash of the stack. A place in a file is the same in all processes; an address belongs to one
- * address space, and to the code that is there now.
+ * Adds an encoded frame to a hash of the stack. A location in a file is the same in all processes. An address belongs
+ * to one address space, and to the current code at this address.
  */
 static __always_inline void hash_frame(struct task_state *st, struct stack_hash *h, __u64 frame)
 {
@@ -169,14 +169,14 @@ static long walk_frame(__u64 i, struct walk_ctx *c)
 
 	if (i && matches_cached(st, i))
 		return 1;
-	/* Deeper than MAX_FRAMES: this frame overwrites an older one. */
+	/* Deeper than MAX_FRAMES: this frame overwrites an older frame. */
 	if (i >= MAX_FRAMES) {
 		if (!st->t.sending)
 			hash_frame(st, &st->t.hash, f->key);
 		else if (is_part(i) && send_part(st, i))
 			return 1;
 	}
-	/* This overwrites a frame of the cached walk; the two walks could not meet there any more. */
+	/* This overwrites a frame of the cached walk, which the walk then cannot match any more. */
 	if (st->t.left > at)
 		st->t.left = at;
 	f->ip = st->t.ip - (st->t.flags & FRAME_CALL ? 1 : 0);
@@ -189,7 +189,7 @@ static long walk_frame(__u64 i, struct walk_ctx *c)
 	st->t.nr = i + 1;
 	st->t.flags &= FRAME_STATE | FRAME_FP_SAVED;
 	if (i + 1 == max_frames) {
-		search_rule(st, f->ip); /* for its place in the file */
+		search_rule(st, f->ip); /* for its location in the file */
 		end = table_ends(st, OUTCOME_DEPTH_LIMIT);
 	} else {
 		end = table_step(st);
@@ -207,14 +207,14 @@ struct cache_frames_ctx {
 	struct task_state *st;
 	struct stack_hash hash;
 	__u32 from; /* index of the next frame */
-	__u32 to; /* its new index */
-	__u32 words; /* words read in all, including the cached ones */
-	__u32 uses; /* registers of the current frame that it and the outer frames need */
+	__u32 to; /* new index of that frame */
+	__u32 words; /* number of words read, including the cached words */
+	__u32 uses; /* registers of the current frame that this and the outer frames need */
 };
 
 #define CACHE_STEPS 4
 
-/* Moves the walk's frames, from the outermost one on, behind the cached ones that it shares. */
+/* Moves the frames of the walk, from the outermost one on, after the frames shared with the cached walk. */
 static long cache_frames(__u64 i, struct cache_frames_ctx *c)
 {
 	struct task_state *st = c->st;
@@ -267,8 +267,8 @@ static long cache_words(__u64 i, struct cache_words_ctx *c)
 }
 
 /*
- * Makes the walk that just ended the cached one: the part that the two share stays in place, the rest moves up to it.
- * (Not inline: the walk, which the caller calls first, leaves too little of the BPF stack for its variables.)
+ * Makes the finished walk the cached one. The frames and words that both share stay; the others move up to them. Not
+ * inline: the walk, which the caller calls first, leaves too little of the BPF stack for these variables.
  */
 static __noinline int cache_walk(struct task_state *st)
 {
@@ -312,7 +312,10 @@ static long hash_frames(__u64 i, struct walk_ctx *c)
 	return 0;
 }
 
-/* Ends a walk that is too deep to be cached: hashes the frames that are still stored, and the number of all. */
+/*
+ * Finishes a walk that is too deep for the cache: hashes the frames that are still stored, and the number of all
+ * frames.
+ */
 static __always_inline void finish_deep_walk(struct task_state *st)
 {
 	struct walk_ctx c = { .st = st };
@@ -323,10 +326,10 @@ static __always_inline void finish_deep_walk(struct task_state *st)
 	st->t.innermost = MAX_FRAMES - 1;
 }
 
-/* Whether a later walk can rely on the cached one. */
+/* Whether a later walk can use the cached one. */
 static __always_inline int is_sound(struct task_state *st)
 {
-	/* What was unreadable may be readable later, for example a page that was swapped out. */
+	/* Unreadable memory may be readable later, for example a page that was swapped out. */
 	return st->cached_words <= CACHED_WORDS && st->cached_outcome != OUTCOME_UNREADABLE;
 }
 
@@ -337,7 +340,7 @@ static __always_inline void follow_tables(struct task_state *st)
 
 	if (st->cached_generation != unwind_generation || st->cached_mm_id != st->mm_id || !is_sound(st))
 		st->cached_nr = 0;
-	/* Another stack, a fiber's for example: its places would be those of other addresses. */
+	/* Another stack, for example a fiber's: its offsets would represent other addresses. */
 	if (!has_stack_offset(st, st->t.sp & ~7ull))
 		st->cached_nr = 0;
 	if (!st->cached_nr)
@@ -350,14 +353,14 @@ static __always_inline void follow_tables(struct task_state *st)
 	st->t.left = st->cached_nr;
 	st->t.same = st->cached_words;
 	st->t.met = 0;
-	/* A loop that touches a buffer is at the same place again: no loop over frames is needed. */
+	/* A loop that touches a buffer faults in the same state again: no loop over frames is needed. */
 	if (!matches_cached(st, 0))
 		bpf_loop(max_frames, walk_frame, &c, 0);
 }
 
 /*
- * Ends a walk by tables: computes its hash. `interpreted` is that of its interpreter's frames. Returns the id if the
- * stack is the cached one and its id is known, else 0.
+ * Finishes a walk by tables: computes its hash. `interpreted` is the hash of its interpreted frames. Returns the id if
+ * the stack is the cached one and its id is known, else 0.
  */
 static __always_inline __u32 finish_walk(struct task_state *st, __u64 fp, __u32 own, __u64 interpreted)
 {
