@@ -34,7 +34,7 @@ struct cpu_state {
 	__u64 timer; /* start of the walk that is timed, or 0 */
 	__u32 timer_weight; /* number of walks that the timed walk represents */
 	__u32 walks;
-	/* The last fault that a perf event reported, and the event; see is_counted_twice(). */
+	/* The last fault that a perf event reported, and the event; see is_reported_twice(). */
 	__u64 reported_fault;
 	__u64 reported_event;
 	__u64 unused;

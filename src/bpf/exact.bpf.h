@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /*
  * Every allocation (--heap=exact): uprobes on the functions of the process's allocators, for a bounded time. User space
- * finds the functions (src/exact/) and attaches these programs. The cookie of each link says which registers contain
- * the arguments.
+ * finds the functions (src/exact/) and attaches these programs. The cookie of each link names the registers with the
+ * arguments.
  *
  * The programs add figures up by stack. A row contains only counted calls; everything that does not fit has a counter
  * of its own.

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /*
- * The hooks of a page fault: the start of the fault, and the allocation of its page. fault_begins() says what is
- * recorded when.
+ * The hooks of a page fault: the start of the fault (fault_begins()), and the allocation of its page
+ * (record_allocation()).
  */
 #ifndef MEMPROF_FAULT_H
 #define MEMPROF_FAULT_H
@@ -18,10 +18,9 @@
 #include "thread.bpf.h"
 #include "unwind.bpf.h"
 
-/* Bits of a page fault's error code. FAULT_PRESENT: the page was present, but the access was not allowed. */
-#define FAULT_PRESENT 1ul
-/* The access was a write. */
-#define FAULT_WRITE 2ul
+/* Bits of a page fault's error code. */
+#define FAULT_PRESENT 1ul /* the page was present, but the access was not allowed */
+#define FAULT_WRITE 2ul /* the access was a write */
 
 /* decide_walk() as a call. Not inline, for the same reason as finish_unwalked(). */
 static __noinline int decide_walk_out_of_line(void)
@@ -42,8 +41,8 @@ static long note_anonymous(struct task_struct *task, struct vm_area_struct *vma,
 
 /*
  * Whether the page of a fault may return from swap. Such a page had its first fault before, without a walk, so it gets
- * no owner now either. Only a question if a share of the faults is walked. A new page is zeroed when it is allocated:
- * record_allocation(). Global: verified once.
+ * no owner now either. This matters only while a share of the faults is walked. A new page is zeroed when it is
+ * allocated: record_allocation(). Global: verified once.
  */
 __noinline int may_return_from_swap(__u64 address, int walked)
 {
@@ -60,8 +59,8 @@ __noinline int may_return_from_swap(__u64 address, int walked)
  * Notes the start of a fault. Callers record the current stack for the page unless it has an owner. A record of a fault
  * that fails later is harmless: reports count only pages that the kernel calls resident.
  *
- * The end of a fault has a hook too, the perf event of a successful fault. Using it would double the overhead for the
- * target, and cost every other process a share of that.
+ * The end of a fault also has a hook: the perf event of a successful fault. Using it would double the overhead for the
+ * target, and cost every process a share of that.
  *
  * Returns the page's entry in the ledger if the page gets an owner now and the stack is to be walked, else NULL.
  */
@@ -133,7 +132,7 @@ static __noinline int finish_unwalked(struct mm_struct *mm, __u64 address, __u64
 	if (walked)
 		return walked;
 	if (error_code & FAULT_PRESENT)
-		return 0;
+		return NOT_WALKED;
 	__sync_fetch_and_add(&cpu->faults, 1);
 	__sync_fetch_and_add(&cpu->unwalked, 1);
 	note_plain_fault(cpu, bpf_get_current_task_btf(), 1);
@@ -190,7 +189,7 @@ int fault_kernel(struct bpf_raw_tracepoint_args *ctx)
 /* ---- The software event of page faults, where these tracepoints do not exist (64-bit ARM). ---- */
 
 /*
- * The kernel counts this event before it handles the fault, for every access to user memory. The event does not tell
+ * The kernel counts this event before it handles the fault, for every access to user memory. The event does not show
  * whether the page was present. If it was, the access was a write, and the page is readable. A read of an absent page
  * fails at once, because faults of programs are not handled. A read also fails if the processor cannot set the access
  * flag itself (before ARMv8.1) and the page is marked as not accessed, as fork() marks the pages of a child: such a
@@ -213,7 +212,7 @@ struct task_struct___faulting {
  * the same events run one after the other, the kernel exchanges their events. Not inline: fault_event() has no stack
  * left, see README.md.
  */
-static __noinline int is_counted_twice(struct bpf_perf_event_data *ctx, struct task_struct *task)
+static __noinline int is_reported_twice(struct bpf_perf_event_data *ctx, struct task_struct *task)
 {
 	struct task_struct___faulting *thread = (void *)task;
 	__u64 fault = thread->start_time * 0x9e3779b97f4a7c15ull + (thread->min_flt + thread->maj_flt) * 0xff51afd7ed558ccdull;
@@ -239,10 +238,10 @@ int fault_event(struct bpf_perf_event_data *ctx)
 	__u8 byte;
 
 	/* Faults of all processes reach this line. */
-	if (!mm_may_be_followed(mm) || !can_be_user(address) || is_counted_twice(ctx, task))
+	if (!mm_may_be_followed(mm) || !can_be_user(address) || is_reported_twice(ctx, task))
 		return 0;
 	return handle_fault(task, mm, address,
-			bpf_probe_read_user(&byte, sizeof(byte), (void *)address) ? 0 : FAULT_PRESENT);
+			    bpf_probe_read_user(&byte, sizeof(byte), (void *)address) ? 0 : FAULT_PRESENT);
 }
 
 static __always_inline void record_fault(struct task_state *st)

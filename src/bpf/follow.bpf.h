@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /*
  * Followed address spaces and processes, and the filter that ends events of all other processes early.
- * mm_may_be_followed() and task_may_be_followed() ask the filter; followed_state() and followed_state_with_mm() give
+ * mm_may_be_followed() and task_may_be_followed() use the filter; followed_state() and followed_state_with_mm() return
  * the thread's state.
  */
 #ifndef MEMPROF_FOLLOW_H

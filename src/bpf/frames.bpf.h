@@ -10,9 +10,9 @@
 #include "thread.bpf.h"
 #include "window.bpf.h"
 
-/* Flags of a frame. The bits in RULE_NEEDS say which of its registers are known. */
+/* Flags of a frame. The bits in RULE_NEEDS are the registers of the frame that are known. */
 #define FRAME_CALL 0x0100u /* the instruction pointer is a return address: the call is before it */
-#define FRAME_ASSISTED 0x0200u /* the walk used a frame pointer on the way to this frame */
+#define FRAME_ASSISTED 0x0200u /* an earlier step used a frame pointer */
 #define FRAME_FP_SAVED 0x0400u /* `fp` is the stack address where the register is saved */
 #define FRAME_USES_FP 0x0800u /* the rest of the walk needs the frame pointer register */
 #define FRAME_USES_OTHER 0x1000u /* the rest of the walk needs another register (rbx, the link register) */
@@ -21,7 +21,7 @@
 #define FRAME_UNCALLED 0x8000u /* no call pushed the return address: it is itself the address of the frame's code */
 /* The state on which the rest of the walk depends, besides `ip`, `sp` and the stack. */
 #define FRAME_STATE (RULE_NEEDS | FRAME_CALL | FRAME_ASSISTED | FRAME_SP_LOST)
-/* What the step to the caller reports about the frame. */
+/* Facts about the frame that the step to the caller adds. */
 #define FRAME_STEP (FRAME_USES_FP | FRAME_USES_OTHER | FRAME_SETS_FP)
 
 /* More words than a cached walk can have. */
@@ -60,9 +60,7 @@ static __always_inline void rebase_offsets(struct task_state *st, __u64 addr)
 	st->t.noted = NOTED_TOO_MANY;
 }
 
-/*
- * Reads the word at `addr` and many words above it into the window, but no word beyond what the cached walk has read.
- */
+/* Reads the word at `addr` and many words above it into the window, but no word above those of the cached walk. */
 static __always_inline int move_window(struct task_state *st, __u64 addr)
 {
 	__u32 words = WINDOW_WORDS;

@@ -64,7 +64,7 @@ __noinline __u32 send_function(struct task_state *st, struct interpreter_stack *
 	e->interpreter = space->kind;
 	/* The mask gives 6.1's verifier the bound. */
 	size = INDEX(sent + offsetof(struct function_event, lines_table), 2048);
-	/* User space must read at once what was not sent: the function may soon cease to exist. */
+	/* User space must read an unsent table at once: the function may soon cease to exist. */
 	if (e->lines_size && !sent ? emit_now(e, size) : emit(e, size))
 		return 0;
 	return function;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /*
  * Frames of interpreted programs. Evaluators are C functions: a native stack shows that they run interpreted functions,
- * but not which ones. The probe reads the interpreter's own list of frames beside the native stack (python.bpf.h,
- * ruby.bpf.h), and includes it in the identity of the stack.
+ * but not which ones. The probe also reads the interpreter's own list of frames (python.bpf.h, ruby.bpf.h), and
+ * includes it in the identity of the stack.
  *
  * When a new stack is sent, each group of interpreted frames goes before the frame of the evaluator that runs it. The
  * evaluator is found by address: a structure of the interpreter lies in the evaluator's frame on the C stack. If the

@@ -182,7 +182,7 @@ enum frame_bits {
 };
 #define FRAME_IN_FILE (1ull << FRAME_IN_FILE_BIT)
 #define FRAME_INTERPRETED (1ull << FRAME_INTERPRETED_BIT)
-/* Not a frame: the next frame is an evaluator's. Only the order of evaluators tells which frames it runs. */
+/* Not a frame: the next frame is an evaluator's. Only the order of evaluators determines which frames it runs. */
 #define FRAME_EVALUATOR (FRAME_INTERPRETED | 1ull << FRAME_EVALUATOR_BIT)
 
 struct process_event {
@@ -286,8 +286,8 @@ struct probe_argument {
 };
 
 /*
- * The arguments of a probe. Of an allocation: address, size and weight. Of a free: the address. Of a mark: the address
- * of its name.
+ * The arguments of a probe. For an allocation: address, size and weight. For a free: the address. For a mark: the
+ * address of its name.
  */
 struct sample_probe {
 	struct probe_argument argument[SAMPLE_ARGUMENTS];
@@ -528,7 +528,7 @@ struct proc_info {
 	__u32 pid; /* in memprof's pid namespace */
 };
 
-/* A known stack. Its id is STACK_FIRST plus the index of its slot. */
+/* A known stack. The id is STACK_FIRST plus the index of its slot. */
 struct stack_slot {
 	__u64 key; /* the stack's hash; 0: the slot is free */
 	__u32 check; /* a second hash, which distinguishes stacks with the same key; 0: not written yet */

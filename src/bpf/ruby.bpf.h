@@ -2,12 +2,12 @@
 /*
  * Ruby's frames (CRuby). Each native thread has in thread-local storage (ruby_current_ec) a pointer to the execution
  * context of the fiber that it runs. The pointer stays valid when the thread releases the VM's lock; fibers and ractors
- * change it. Since 3.3, ruby_current_ec has no symbol in a stripped library. So the word is found by what it points to:
- * an execution context whose innermost frame lies on its own VM stack.
+ * change it. Since 3.3, ruby_current_ec has no symbol in a stripped library. So the word is found by its target: an
+ * execution context whose innermost frame lies on its own VM stack.
  *
- * A frame says whether vm_exec() returns after it (FINISH). Each vm_exec() has a tag on the C stack to which exceptions
- * jump, in a list of the execution context. Tags of other functions jump to other code. So the tags that jump into
- * vm_exec() and the frames with FINISH represent the same calls, and the tags give the calls their addresses.
+ * The flag FINISH of a frame means that vm_exec() returns after it. Each vm_exec() has a tag on the C stack to which
+ * exceptions jump, in a list of the execution context. Tags of other functions jump to other code. So the tags that
+ * jump into vm_exec() and the frames with FINISH represent the same calls, and the tags give the calls their addresses.
  */
 #ifndef MEMPROF_RUBY_H
 #define MEMPROF_RUBY_H

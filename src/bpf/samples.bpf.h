@@ -2,7 +2,7 @@
 /*
  * Sampled allocations (--heap). A sampler inside the process fires a probe for about one allocation in 512 KiB, and
  * another one for the free of such an allocation. The probes are USDT probes. User space attaches these programs to
- * them, and tells where their arguments are. src/samples.rs evaluates the records.
+ * them, and writes the locations of their arguments to sample_probes. src/samples.rs evaluates the records.
  *
  * A program can set marks with a USDT probe of memprof's own.
  *

@@ -165,9 +165,9 @@ static __noinline int note_walk(struct task_state *st)
 
 /*
  * Notes that the current fault needs nothing of the allocation of its page: the fault is no copy-on-write, and its
- * stack is recorded or not walked. After a recorded stack, large folios still need an owner (`any_order`).
- * page_allocated() can then return early, without the expensive lookup of the thread's state. If the thread moves to
- * another processor in between, the note is void.
+ * stack is recorded or not walked. With a recorded stack, only single pages are plain, because a large folio sets more
+ * owners; without a walk, allocations of any order are. page_allocated() can then return early, without the expensive
+ * lookup of the thread's state. If the thread moves to another processor in between, the note is void.
  */
 static __always_inline void note_plain_fault(struct cpu_state *c, struct task_struct *task, __u8 any_order)
 {

@@ -12,7 +12,7 @@
 #include "cow_children.bpf.h"
 #include "follow.bpf.h"
 
-/* The address space of which a child is a snapshot. */
+/* The address space that a child is a snapshot of. */
 struct snapshot_of {
 	__u64 mm;
 	__u32 mm_id;
@@ -56,8 +56,8 @@ static __noinline int snapshot_begins(struct mm_info *parent, struct mm_struct *
 
 /*
  * Handles a reaped process. If it was a snapshot, it shares no more pages. Up to 6.15, the address space of an exiting
- * process is gone unless somebody reads it. Later kernels report the exit before that, and pages are copied until the
- * address space is gone.
+ * process is gone unless another process reads it. Later kernels report the exit before that, and pages are copied
+ * until the address space is gone.
  */
 static __noinline int snapshot_ends(__u32 tgid)
 {

@@ -89,7 +89,7 @@ static __always_inline int assisted_step(struct task_state *st, __u64 *ret)
 
 /*
  * The step from JIT code whose call returns to an epilogue: the trampolines of `python -X perf`, which have neither a
- * table nor a frame pointer. The next instructions tell where the return address is.
+ * table nor a frame pointer. The next instructions show where the return address is.
  */
 static __always_inline int epilogue_step(struct task_state *st, __u64 *ret)
 {
@@ -120,7 +120,7 @@ static __always_inline int ruleless_step(struct task_state *st, __u64 *ret)
 	return code_has_epilogues ? -1 : epilogue_step(st, ret);
 }
 
-/* The step from a signal frame to the interrupted frame. The rule says where its registers are saved. */
+/* The step from a signal frame to the interrupted frame, whose registers are saved at the rule's offsets. */
 static __always_inline int signal_step(struct task_state *st, struct unwind_rule *rule, __u64 *ret)
 {
 	__u64 base = st->t.sp;
@@ -197,9 +197,9 @@ static __always_inline __u64 find_cfa(struct task_state *st, struct unwind_rule 
 }
 
 /*
- * Whether the frame pointer locates the frame: the stack pointer is unknown, and the rule says where the frame stores
- * the pair of registers to which the frame pointer points. This is true in code with frame pointers; other code saves
- * the link register alone.
+ * Whether the frame pointer locates the frame: the stack pointer is unknown, and the rule has the offset at which the
+ * frame stores the pair of registers to which the frame pointer points. This is true in code with frame pointers; other
+ * code saves the link register alone.
  */
 static __always_inline int is_found_by_fp(struct task_state *st, struct unwind_rule *rule)
 {

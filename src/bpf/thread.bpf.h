@@ -39,7 +39,7 @@ struct noted_word {
 	__u32 high;
 };
 
-/* A walk in progress. Unless a comment says otherwise, a field describes the current frame. */
+/* A walk in progress. Without another comment, a field describes the current frame. */
 struct walk {
 	__u64 ip;
 	__u64 sp;

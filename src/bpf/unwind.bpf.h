@@ -208,7 +208,7 @@ __noinline __u32 intern_stack(struct task_state *st, struct user_regs *regs)
 	check = st->t.hash.check | 1;
 	key = st->t.hash.key;
 	key |= !key;
-	/* The same stack as last time: a loop that touches a buffer. */
+	/* A loop that touches a buffer has the same stack again. */
 	if (key == st->last_key && check == st->last_check)
 		return st->last_id;
 	slot = find_slot(key);
