@@ -258,21 +258,21 @@ static __always_inline int exit_brk(struct caller *c, long ret)
 static __always_inline int exit_mremap(struct caller *c, long ret)
 {
 	__u64 old_len = page_up(SYSCALL_ARG2(c->regs)), len = page_up(SYSCALL_ARG3(c->regs)), to = ret;
-	__u64 kept = old_len < len ? old_len : len;
+	__u64 moved = old_len < len ? old_len : len;
 	struct range_event e = { .change = RANGE_MOVED };
 
 	if (failed(ret))
 		return 0;
 	e.from = SYSCALL_ARG1(c->regs);
-	if (e.from != to && kept) {
-		copy_range_to_children(c->st->mm_id, e.from >> page_shift, (e.from + kept) >> page_shift);
-		ledger_move(c->st->mm_id, e.from >> page_shift, to >> page_shift, kept >> page_shift);
+	if (e.from != to && moved) {
+		copy_range_to_children(c->st->mm_id, e.from >> page_shift, (e.from + moved) >> page_shift);
+		ledger_move(c->st->mm_id, e.from >> page_shift, to >> page_shift, moved >> page_shift);
 		e.mm_id = c->st->mm_id;
 		e.start = to;
-		e.end = to + kept;
+		e.end = to + moved;
 		emit_range(&e);
 	}
-	return len > kept && range_mapped(c, RANGE_MAPPED, 0, to + kept, len - kept);
+	return len > moved && range_mapped(c, RANGE_MAPPED, 0, to + moved, len - moved);
 }
 
 static __always_inline int exit_madvise(struct caller *c, long ret)

@@ -59,7 +59,7 @@ struct walk {
 	__u32 innermost; /* index of the innermost frame in `frames`; its callers are before it */
 	__u32 left; /* frames of the cached walk that this walk may still reach */
 	__u32 same; /* words of the cached walk, from the outermost frame on, that are not known to differ */
-	__u32 met; /* number of frames shared with the cached walk */
+	__u32 shared; /* number of frames shared with the cached walk */
 	__u32 outcome;
 	__u32 sending; /* id of the stack that is being sent, else 0 */
 	__u32 to_send; /* number of frames to send, from `innermost` on */

@@ -139,7 +139,7 @@ static __always_inline int matches_cached(struct task_state *st, __u64 i)
 		return 0;
 	if (!same_words(st, f->words))
 		return 0;
-	st->t.met = left;
+	st->t.shared = left;
 	st->t.outcome = st->cached_outcome;
 	return 1;
 }
@@ -272,14 +272,14 @@ static long cache_words(__u64 i, struct cache_words_ctx *c)
  */
 static __noinline int cache_walk(struct task_state *st)
 {
-	__u32 met = st->t.met, nr = st->t.nr, noted = st->t.noted, words = 0;
-	struct cache_frames_ctx c = { .st = st, .from = MAX_FRAMES - nr, .to = met };
+	__u32 shared = st->t.shared, nr = st->t.nr, noted = st->t.noted, words = 0;
+	struct cache_frames_ctx c = { .st = st, .from = MAX_FRAMES - nr, .to = shared };
 	struct cache_words_ctx w = { .st = st, .from = CACHED_WORDS - noted };
 	struct frame *f;
 
 	c.hash = st->t.hash;
-	if (met) {
-		f = &st->frames[INDEX(met - 1, MAX_FRAMES)];
+	if (shared) {
+		f = &st->frames[INDEX(shared - 1, MAX_FRAMES)];
 		c.hash.key = f->key;
 		c.hash.check = f->check;
 		c.uses = f->flags & (FRAME_USES_FP | FRAME_USES_OTHER);
@@ -293,7 +293,7 @@ static __noinline int cache_walk(struct task_state *st)
 	w.to = words;
 	if (noted && noted <= CACHED_WORDS)
 		bpf_loop(CACHED_WORDS / SAME_STEPS + 1, cache_words, &w, 0);
-	st->cached_nr = met + nr;
+	st->cached_nr = shared + nr;
 	st->cached_words = c.words;
 	st->cached_outcome = st->t.outcome;
 	st->t.hash = c.hash;
@@ -352,7 +352,7 @@ static __always_inline void follow_tables(struct task_state *st)
 	st->t.noted = 0;
 	st->t.left = st->cached_nr;
 	st->t.same = st->cached_words;
-	st->t.met = 0;
+	st->t.shared = 0;
 	/* A loop that touches a buffer faults in the same state again: no loop over frames is needed. */
 	if (!matches_cached(st, 0))
 		bpf_loop(max_frames, walk_frame, &c, 0);
@@ -364,7 +364,7 @@ static __always_inline void follow_tables(struct task_state *st)
  */
 static __always_inline __u32 finish_walk(struct task_state *st, __u64 fp, __u32 own, __u64 interpreted)
 {
-	int same = !st->t.nr && st->t.met == st->cached_nr && st->cached_interpreted == interpreted;
+	int same = !st->t.nr && st->t.shared == st->cached_nr && st->cached_interpreted == interpreted;
 
 	st->cached_interpreted = interpreted;
 	if (same && st->cached_ids[own & 1])

@@ -127,7 +127,8 @@ static void for_each(struct patching *in, const struct symbols *symbols, const E
 			continue;
 		const Elf64_Sym *symbol = &symbols->table[index];
 		const struct import *import = import_named(symbols->names + symbol->st_name);
-		struct import_entry entry = {.import = import, .at = symbols->base + rela->r_offset, .is_call = type == R_JUMP_SLOT};
+		struct import_entry entry = {
+			.import = import, .at = symbols->base + rela->r_offset, .is_call = type == R_JUMP_SLOT};
 		if (symbol->st_shndx != SHN_UNDEF)
 			entry.own = symbols->base + symbol->st_value;
 		if (import)
