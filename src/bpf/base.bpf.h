@@ -29,13 +29,13 @@
 		asm volatile("%0 &= %1" : "+r"(_index) : "i"((n) - 1));  \
 		_index;                                                  \
 	})
-#else /* compiled for user space, by a test */
+#else /* user space, in a test */
 #define INDEX(i, n) ((__u64)(i) & ((n) - 1))
 #endif
 
 /*
- * Adds an entry to a map: a copy of the only value of the array `initial`, which is too large for the BPF stack.
- * Returns 0 if the entry is new.
+ * Adds an entry to a map. The entry is a copy of the only value of the array `initial`, because the value is too large
+ * for the BPF stack. Returns 0 if the entry is new.
  */
 static __always_inline long insert_initial(void *map, const void *key, void *initial)
 {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /*
- * Binds mappings of code to their files. The probe finds them itself, before the code runs: at exec, at mmap and
+ * Binds mappings of code to their files. The probe finds the mappings itself, before the code runs: at exec, mmap and
  * mprotect, and with an iterator for earlier mappings. User space only assigns each file its number, once, and is
- * notified of files without one.
+ * notified of files without a number.
  */
 #ifndef MEMPROF_BIND_H
 #define MEMPROF_BIND_H
@@ -20,7 +20,7 @@
 
 #define TMPFS_MAGIC 0x01021994
 
-/* Files that code is mapped from, by device, inode, size and modification time. */
+/* Files with mapped code, by device, inode, size and modification time. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
@@ -29,7 +29,7 @@ struct {
 	__type(value, struct code_file);
 } code_files SEC(".maps");
 
-/* Notifies user space of code that it has to look at. */
+/* Notifies user space of code that needs attention. */
 static __always_inline void emit_code(struct code_event *e)
 {
 	e->kind = EVENT_CODE;
@@ -37,14 +37,14 @@ static __always_inline void emit_code(struct code_event *e)
 		count_loss(LOSS_RING_CODE);
 }
 
-/* A mapping under examination, and the file behind it. */
+/* A mapping under examination and its file. */
 struct bind_ctx {
 	struct unwind_mapping m;
 	__u64 offset; /* in the file, bytes */
 	struct file_key file;
 	__u32 found;
 	__u32 mm_id;
-	__u32 again; /* it was mapped before: the iterator has found it */
+	__u32 again; /* the mapping existed before: the iterator found it */
 	__u32 pad;
 };
 
@@ -52,14 +52,16 @@ struct bind_ctx {
 struct segment_search {
 	__u64 offset; /* in the file, bytes */
 	__u64 end;
-	__u64 most; /* bytes of the segment in the mapping; 0: none found yet */
-	__u64 address; /* of the mapping's start, in the file's own addresses */
-	__u32 whole; /* the mapping was made for exactly this segment */
+	__u64 overlap; /* bytes of the segment in the mapping; 0: no segment found yet */
+	__u64 address; /* start of the mapping, in the file's own addresses */
+	__u32 whole; /* the mapping covers exactly this segment */
 	__u32 pad;
 };
 
-/* Like elf.rs: the segment that the mapping was made for, else the one that most of it belongs to. (Global: verified
- * once.) */
+/*
+ * Same choice as in elf.rs: prefer the segment that the mapping covers exactly, then the segment with the largest share
+ * of the mapping. Global: verified once.
+ */
 __noinline int try_segment(struct segment_search *c, struct code_segment *s)
 {
 	__u64 page = 1ull << page_shift, from, last, to;
@@ -73,8 +75,8 @@ __noinline int try_segment(struct segment_search *c, struct code_segment *s)
 	if (to <= from)
 		return 0;
 	whole = (s->offset & ~(page - 1)) == c->offset && ((last + page - 1) & ~(page - 1)) == c->end;
-	if (whole > c->whole || (whole == c->whole && to - from >= c->most)) {
-		c->most = to - from;
+	if (whole > c->whole || (whole == c->whole && to - from >= c->overlap)) {
+		c->overlap = to - from;
 		c->whole = whole;
 		c->address = s->address + c->offset - s->offset;
 	}
@@ -89,10 +91,10 @@ static __always_inline int address_of_mapping(struct code_file *file, __u64 offs
 		if (i < file->nr)
 			try_segment(&c, &file->segment[i]);
 	*address = c.address;
-	return c.most ? 0 : -1;
+	return c.overlap ? 0 : -1;
 }
 
-static long look_at_vma(struct task_struct *task, struct vm_area_struct *vma, struct bind_ctx *c)
+static long examine_vma(struct task_struct *task, struct vm_area_struct *vma, struct bind_ctx *c)
 {
 	struct inode *inode;
 	struct file *file;
@@ -108,9 +110,12 @@ static long look_at_vma(struct task_struct *task, struct vm_area_struct *vma, st
 		return 0;
 	}
 	inode = file->f_inode;
-	/* Memory that several mappings share (memfd, shared anonymous memory): Erlang, .NET and PHP put their code there. */
+	/*
+	 * Memory that several mappings share (memfd, shared anonymous memory). Erlang, .NET and PHP put their JIT code
+	 * there.
+	 */
 	if (inode->i_sb->s_magic == TMPFS_MAGIC && !inode->i_nlink)
-		code_made_at_run_time = 1;
+		jit_code_seen = 1;
 	c->offset = vma->vm_pgoff << page_shift;
 	c->file.ino = inode->i_ino;
 	c->file.dev = inode->i_sb->s_dev;
@@ -120,16 +125,16 @@ static long look_at_vma(struct task_struct *task, struct vm_area_struct *vma, st
 }
 
 /*
- * Code of the process in the next run of the iterator that was moved to other memory, and whether that is all of it: user
- * space has compared it with the files.
+ * Moved code of the process that the next run of the iterator examines, and whether the list is complete. User space
+ * has compared the code with the files.
  */
 struct moved_code moved_code[MAX_MOVED];
 __u32 moved_nr;
 __u32 moved_are_known;
 
 /*
- * Binds a mapping to its file's number. If the file has no number, or is not ready, notifies user space. Returns
- * whether the number is known. (Global: verified once.)
+ * Binds a mapping to its file's number. Notifies user space if the file has no number or is not ready. Returns whether
+ * the number is known. Global: verified once.
  */
 __noinline int bind_found(struct bind_ctx *c, __u32 pid)
 {
@@ -146,7 +151,7 @@ __noinline int bind_found(struct bind_ctx *c, __u32 pid)
 	e.pid = pid;
 	e.start = c->m.start;
 	if (c->m.origin == CODE_OF_FILE) {
-		/* (6.1 accepts as a map key only memory whose location it knows.) */
+		/* 6.1 accepts a map key only in memory of known location. */
 		e.file = c->file;
 		file = bpf_map_lookup_elem(&code_files, &e.file);
 		if (file && file->table && !address_of_mapping(file, c->offset, c->m.end - c->m.start, &address)) {
@@ -161,15 +166,15 @@ __noinline int bind_found(struct bind_ctx *c, __u32 pid)
 	}
 	if (!c->mm_id)
 		return known;
-	before = origin_of(c->mm_id, c->m.start, c->m.end);
-	/* (Other memory there would have come by mmap().) */
+	before = find_origin(c->mm_id, c->m.start, c->m.end);
+	/* New memory at this address would have come by mmap(). */
 	if (c->again && !known && (before == CODE_MOVED || (before == CODE_IN_PLACE && !moved_are_known)))
 		return 0;
 	if (c->m.origin == CODE_OF_NO_FILE) {
-		code_made_at_run_time = 1;
+		jit_code_seen = 1;
 		if (!c->again && (before == CODE_OF_FILE || before == CODE_MOVED))
 			c->m.origin = CODE_IN_PLACE;
-		/* Reported once: it is known from now on. */
+		/* Report the mapping only now: from here on it is known. */
 		if (c->again && before <= CODE_OF_FILE)
 			emit_code(&e);
 	}
@@ -191,7 +196,7 @@ __noinline int bind_found(struct bind_ctx *c, __u32 pid)
 	return 0;
 }
 
-/* Binds the code mapped at an address of the current address space, if any. Returns whether its file has a number. */
+/* Binds the code mapped at an address of the current address space, if any. Returns whether the file has a number. */
 __noinline int bind_code(__u32 mm_id, __u64 addr)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
@@ -200,12 +205,12 @@ __noinline int bind_code(__u32 mm_id, __u64 addr)
 	if (unwind_mode < UNWIND_TABLES)
 		return 0;
 	/* bpf_find_vma(): 5.17, 7c7e3d31e785 */
-	if (bpf_find_vma(task, addr, look_at_vma, &c, 0))
+	if (bpf_find_vma(task, addr, examine_vma, &c, 0))
 		return 0;
 	return bind_found(&c, view_pid(task));
 }
 
-/* Binds the vDSO. It has no file; all processes of a kind have the same image, identified by its size. */
+/* Binds the vDSO. It has no file. All processes of one kind have the same image, which its size identifies. */
 __noinline int bind_vdso(__u32 mm_id)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
@@ -213,14 +218,16 @@ __noinline int bind_vdso(__u32 mm_id)
 	struct mm_struct *mm = task->mm;
 	__u64 addr = mm ? (__u64)mm->context.vdso : 0;
 
-	if (!addr || bpf_find_vma(task, addr, look_at_vma, &c, 0) || !c.found)
+	if (!addr || bpf_find_vma(task, addr, examine_vma, &c, 0) || !c.found)
 		return 0;
 	c.m.origin = CODE_OF_FILE;
 	c.file.size = c.m.end - c.m.start;
 	return bind_found(&c, view_pid(task));
 }
 
-/* A program starts: binds its own code, its loader's, and the vDSO. The loader's later mappings come with mmap. */
+/*
+ * Binds a starting program: its own code, its loader's code, and the vDSO. The loader's later mappings come by mmap().
+ */
 static __noinline int bind_program(__u32 mm_id, struct mm_struct *mm, __u64 entry)
 {
 	__u64 first = mm->start_code, last = mm->end_code - 1;
@@ -236,9 +243,9 @@ static __noinline int bind_program(__u32 mm_id, struct mm_struct *mm, __u64 entr
 	return 0;
 }
 
-/* The process whose code the next run of the iterator binds, in memprof's pid namespace. */
+/* The process whose code the next run of the iterator binds; a pid in memprof's pid namespace. */
 __u32 bind_pid = 0;
-/* The thread through which it visits the mappings; 0 until it has met one. */
+/* The thread whose mappings the iterator visits; 0 until the iterator meets a thread of the process. */
 __u32 bind_thread = 0;
 
 static long try_moved(__u64 i, struct bind_ctx *c)
@@ -270,7 +277,7 @@ int bind_process(struct bpf_iter__task_vma *ctx)
 	mm = task->mm;
 	if (!mm || pid != bind_pid)
 		return 0;
-	/* Once the first thread has ended, the same mappings come again with each of the others. */
+	/* Once the first thread has ended, the iterator repeats the same mappings for each of the other threads. */
 	thread = task->pid;
 	if (!bind_thread)
 		bind_thread = thread;
@@ -279,7 +286,7 @@ int bind_process(struct bpf_iter__task_vma *ctx)
 	info = find_mm(mm);
 	c.mm_id = info ? info->mm_id : 0;
 	c.again = 1;
-	look_at_vma(task, vma, &c);
+	examine_vma(task, vma, &c);
 	if (c.m.origin && (__u64)mm->context.vdso == c.m.start) {
 		c.m.origin = CODE_OF_FILE;
 		c.file.size = c.m.end - c.m.start;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /*
- * The page-cache ledger: which stack of a followed process brought in each cached page of each file. Additions are
- * recorded only while a followed process is current; removals are recorded in any context.
+ * The page-cache ledger: for each cached page of each file, the stack of a followed process that brought the page in.
+ * Additions are recorded only while a followed process is current, removals in any context.
  */
 #ifndef MEMPROF_CACHE_H
 #define MEMPROF_CACHE_H
@@ -29,9 +29,9 @@ struct {
 	__type(value, struct cache_chunk);
 } cache SEC(".maps");
 
-__u64 cache_chunks; /* in `cache` */
+__u64 cache_chunks; /* entries in `cache` */
 
-/* Number of chunks per hash of the file: a removal in an unrelated file ends after one load. */
+/* Number of chunks per hash of the file. A removal in an unrelated file ends after one load of this filter. */
 #define FILE_FILTER_BITS 12
 __u32 file_filter[1 << FILE_FILTER_BITS];
 
@@ -43,7 +43,7 @@ static __always_inline __u32 file_slot(const struct cache_key *key)
 }
 
 /* Fills in `key` for a folio. Returns the index of the folio's first page in the file. */
-static __always_inline __u64 cache_key_of(struct folio *folio, struct inode *inode, struct cache_key *key)
+static __always_inline __u64 fill_cache_key(struct folio *folio, struct inode *inode, struct cache_key *key)
 {
 	__u64 index = folio->index;
 
@@ -66,7 +66,10 @@ static __noinline struct cache_chunk *cache_chunk_get(struct cache_key *key)
 	return bpf_map_lookup_elem(&cache, key);
 }
 
-/* Sets `n` entries from `first` on. Returns how many changed between empty and not empty. (Global: verified once.) */
+/*
+ * Sets `n` entries, from `first` on. Returns the number of entries that changed between empty and not empty. Global:
+ * verified once.
+ */
 __noinline __u32 cache_chunk_fill(struct cache_chunk *chunk, __u32 first, __u32 n, __u32 stack)
 {
 	return chunk ? set_entries(chunk->stack, first, n, stack, 0) : 0;
@@ -77,7 +80,7 @@ static __always_inline int cache_chunk_add(struct cache_chunk *chunk, __u32 firs
 {
 	__u32 fresh;
 
-	/* The reservation keeps the chunk alive while its entries are written. */
+	/* The reservation prevents the removal of the chunk while entries are written. */
 	if (__sync_fetch_and_add(&chunk->live, n) & CHUNK_DEAD)
 		return 0;
 	fresh = cache_chunk_fill(chunk, first, n, stack);
@@ -90,7 +93,7 @@ SEC("tp_btf/mm_filemap_add_to_page_cache")
 int BPF_PROG(cache_add, struct folio *folio)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
-	struct task_state *st = followed(task);
+	struct task_state *st = followed_state(task);
 	struct cache_chunk *chunk;
 	struct cache_key key = {};
 	struct inode *inode;
@@ -107,7 +110,7 @@ int BPF_PROG(cache_add, struct folio *folio)
 	}
 	if (inode->i_sb->s_magic == HUGETLBFS_MAGIC)
 		return 0;
-	index = cache_key_of(folio, inode, &key);
+	index = fill_cache_key(folio, inode, &key);
 	if (n > CHUNK_PAGES)
 		n = CHUNK_PAGES;
 	stack = stack_id(st, 1);
@@ -134,7 +137,7 @@ int BPF_PROG(cache_delete, struct folio *folio)
 	__u32 slot, gone;
 	__u64 index;
 
-	index = cache_key_of(folio, folio->mapping->host, &key);
+	index = fill_cache_key(folio, folio->mapping->host, &key);
 	slot = file_slot(&key);
 	if (!file_filter[slot])
 		return 0;
@@ -147,7 +150,7 @@ int BPF_PROG(cache_delete, struct folio *folio)
 	count_activity();
 	if (__sync_fetch_and_sub(&chunk->live, gone) != gone)
 		return 0;
-	/* That was the last entry. A concurrent add either makes this exchange fail or sees CHUNK_DEAD and retries. */
+	/* The last entry is gone. A concurrent add either makes this exchange fail, or sees CHUNK_DEAD and retries. */
 	if (__sync_val_compare_and_swap(&chunk->live, 0, CHUNK_DEAD) != 0)
 		return 0;
 	if (bpf_map_delete_elem(&cache, &key) == 0) {

@@ -1,20 +1,20 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /*
- * Where the system calls are hooked that space.bpf.h looks at. User space loads one of two sets (src/probe/hooks.rs):
+ * Hooks of the system calls that space.bpf.h handles. User space loads one of two sets (src/probe/hooks.rs):
  *
- *  - kprobe.multi: at the functions of these calls alone. All other system calls cost what they cost without memprof.
- *  - Tracepoints of all system calls. Whatever they look at, the kernel takes the slow path into and out of every call
- *    of every process then: 240 instructions, 75 to 170 ns.
+ *  - kprobe.multi at the functions of these calls. Other system calls cost nothing extra.
+ *  - Tracepoints of all system calls. The kernel then takes the slow path into and out of every call of every process:
+ *    240 instructions, 75 to 170 ns.
  *
- * A system call that is missed makes figures wrong, so these are not used:
+ * A missed system call makes figures wrong, so these hooks are not used:
  *
- *  - fentry and fexit. Where the kernel preempts its own code, it skips such a program if it has preempted another run of
- *    it on the same processor: eight threads lost nine calls of ten. And each function takes its own program, 6 to 12 ms
- *    to attach, and up to 150 ms to detach.
- *  - Single kretprobes, which have ten places for calls under way, or two for each processor: 100 threads lost two
- *    thirds of the returns.
+ *  - fentry and fexit. A kernel that preempts its own code skips such a program if it has preempted another run of it
+ *    on the same processor: eight threads lost nine calls of ten. Each function also needs its own program, which takes
+ *    6 to 12 ms to attach and up to 150 ms to detach.
+ *  - Single kretprobes. They track ten calls under way, or two for each processor: 100 threads lost two thirds of the
+ *    returns.
  *
- * What other threads of the kernel do for a process, such as io_uring's madvise, is seen by no hook of system calls.
+ * No hook of system calls sees the work that other kernel threads do for a process, such as io_uring's madvise.
  */
 #ifndef MEMPROF_CALLS_H
 #define MEMPROF_CALLS_H
@@ -24,12 +24,12 @@
 #include "counters.bpf.h"
 #include "follow.bpf.h"
 #include "space.bpf.h"
-#include "take.bpf.h"
+#include "pending.bpf.h"
 #include "thread.bpf.h"
 
 /* ---- kprobe.multi: user space names the functions. ---- */
 
-/* Like `walker`, whose programs are of another kind. User space writes calls_take_range() into it. */
+/* Like `walker`, for programs of another type. User space writes calls_take_range() into it. */
 struct {
 	__uint(type, BPF_MAP_TYPE_PROG_ARRAY);
 	__uint(max_entries, 1);
@@ -43,7 +43,7 @@ int calls_begin(void *ctx)
 	struct task_struct *task = bpf_get_current_task_btf();
 	__u64 nr;
 
-	if (!maybe_followed(task))
+	if (!task_may_be_followed(task))
 		return 0;
 	nr = SYSCALL_NR((struct pt_regs *)bpf_task_pt_regs(task));
 	return is_wanted(nr, ENTERS) ? syscall_begins(nr) : 0;
@@ -54,7 +54,7 @@ int calls_return(struct pt_regs *ctx)
 {
 	if (syscall_returns(PT_REGS_RC(ctx))) {
 		bpf_tail_call(ctx, &range_walker, 0);
-		/* (A tail call returns only if it fails.) */
+		/* A tail call returns only if it fails. */
 		count_loss(LOSS_STACK_TABLE);
 	}
 	return 0;
@@ -62,7 +62,7 @@ int calls_return(struct pt_regs *ctx)
 
 struct no_programs after_range SEC(".maps");
 
-/* Like take_stack(), for the only thing that system calls want. */
+/* Like walk_pending(), for PENDING_RANGE, the only kind of pending work that system calls have. */
 REENTRANT("kretprobe.multi", calls_take_range, after_range)
 {
 	struct task_state *st = bpf_task_storage_get(&tasks, bpf_get_current_task_btf(), NULL, 0);
@@ -71,8 +71,8 @@ REENTRANT("kretprobe.multi", calls_take_range, after_range)
 		count_loss(LOSS_TASK_STATE);
 		return;
 	}
-	st->taking.what = TAKE_NOTHING;
-	take_range(st);
+	st->pending.kind = PENDING_NONE;
+	record_range(st);
 }
 
 /* ---- Tracepoints. ---- */
@@ -89,7 +89,7 @@ SEC("raw_tp/sys_exit")
 int syscall_exit(struct bpf_raw_tracepoint_args *ctx)
 {
 	if (syscall_returns(ctx->args[1]))
-		tail_take_stack(ctx);
+		tail_walk_pending(ctx);
 	return 0;
 }
 

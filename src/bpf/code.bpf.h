@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /*
- * Code made at run time: its addresses are reused for other code, and then a stack with them is another stack.
+ * JIT code. Runtimes reuse its addresses for other code, so a stack with the same addresses may be another stack.
  */
 #ifndef MEMPROF_CODE_H
 #define MEMPROF_CODE_H
@@ -8,19 +8,20 @@
 #include "base.bpf.h"
 
 /*
- * How often the code in a granule of addresses was replaced. Granules share counters, which is harmless: a stack then
- * has one more id. User space increments them when it reads that a runtime has written other code (probe/code.rs).
+ * For each granule of addresses, how often its code was replaced. Granules share counters, which is harmless: a stack
+ * then gets one more id. User space increments a counter when it reads that a runtime has written other code
+ * (probe/code.rs).
  */
 __u32 code_generations[1 << CODE_GENERATION_BITS];
 
-/* The same for all code: how often a jitdump file was written. */
+/* How often a jitdump file was written: replaces the code of all granules. */
 __u32 code_generation_of_all;
 
-/* Whether a followed process has mapped memory for code made at run time. */
-__u32 code_made_at_run_time;
+/* Whether a followed process has mapped memory for JIT code. */
+__u32 jit_code_seen;
 
 /*
- * Whether the walk looks at the code behind a call before it uses the frame pointer: set once a process has code that
+ * Whether the walk examines the code after a call before it uses the frame pointer. Set once a process has code that
  * needs it (epilogue_step()).
  */
 __u32 code_has_epilogues;
@@ -30,7 +31,7 @@ static __always_inline __u64 code_slot(__u32 mm_id, __u64 addr)
 	return (addr >> CODE_GRANULE_BITS) + (__u64)mm_id * 0x9e3779b1;
 }
 
-/* The generation of the code at an address, mixed, to be hashed with it. */
+/* The generation of the code at an address, mixed for hashing. */
 static __always_inline __u64 code_generation(__u32 mm_id, __u64 addr)
 {
 	__u64 slot = code_slot(mm_id, addr);

@@ -8,14 +8,15 @@
 #include "base.bpf.h"
 
 /*
- * A program that may run several times at once on one processor: at a uprobe, or reached by a tail call, nothing keeps a
- * kernel that preempts it from running it there for another thread, too (README.md).
+ * A program that may run several times at once on one processor: at a uprobe, or reached by a tail call. A preemptive
+ * kernel may run it there for another thread, too (README.md).
  *
- * Such a program must have no private stack. From 6.13 on (e00931c02568 "bpf: Enable private stack for eligible subprogs";
- * on 64-bit ARM from 6.18 on) a program of these types with 64 bytes of stack or more has one for each processor, and two
- * runs would share it. The kernel gives none to a program that contains a tail call. This one leads nowhere: `nowhere` is an
- * empty array, one for each way to attach a program (4540aed51b12 "bpf: Enforce expected_attach_type for tailcall
- * compatibility", 6.18 and stable series). It comes first: behind the work, `ctx` would take up stack meanwhile.
+ * Such a program must have no private stack. From 6.13 on (e00931c02568 "bpf: Enable private stack for eligible
+ * subprogs"; on 64-bit ARM from 6.18 on) a program of these types with 64 bytes of stack or more has one private stack
+ * for each processor, and two runs would share it. The kernel gives no private stack to a program that contains a tail
+ * call. The tail call here leads nowhere: `nowhere` is an empty array, one for each attach type (4540aed51b12 "bpf:
+ * Enforce expected_attach_type for tailcall compatibility", 6.18 and stable series). The tail call comes first: after
+ * the work, `ctx` would occupy stack meanwhile.
  */
 #define REENTRANT(section, name, nowhere)                     \
 	static __always_inline void run_##name(void *ctx);    \
@@ -74,7 +75,7 @@ struct inode___v67 {
 	struct timespec64___v66 __i_mtime;
 } __attribute__((preserve_access_index));
 
-/* A file's modification time, in ns. */
+/* Modification time of a file, in ns. */
 static __always_inline __u64 modified_ns(struct inode *inode)
 {
 	struct inode___v67 *v67 = (void *)inode;
@@ -87,7 +88,7 @@ static __always_inline __u64 modified_ns(struct inode *inode)
 	return v66->i_mtime.tv_sec * 1000000000ull + v66->i_mtime.tv_nsec;
 }
 
-/* The system calls that change address spaces, their arguments, and the number of the current call. */
+/* System calls that change address spaces, their arguments, and the number of the current call. */
 #if defined(bpf_target_x86)
 #define SYSCALL_WRITE 1
 #define SYSCALL_MMAP 9
@@ -128,7 +129,7 @@ static __always_inline __u64 modified_ns(struct inode *inode)
 #define TIF_32BIT 22
 #endif
 
-/* True in a 32-bit system call: its numbers mean other calls. */
+/* Whether the current system call is a 32-bit call, whose numbers mean other calls. */
 static __always_inline int is_compat(struct task_struct *task)
 {
 #if defined(bpf_target_x86)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /*
- * Pages that a child shares with its parent since fork have only the parent's records. Before the parent's page is
- * replaced or unmapped, each living child copies the record.
+ * After fork, a child shares pages with its parent, and only the parent has records of them. Before a page of the
+ * parent is replaced or unmapped, each living child copies the record.
  */
 #ifndef MEMPROF_COW_CHILDREN_H
 #define MEMPROF_COW_CHILDREN_H
@@ -40,15 +40,15 @@ static __noinline int remove_cow_child(__u64 parent_mm, __u32 mm_id)
 	return 0;
 }
 
-static __always_inline __u32 record_of(__u32 mm_id, __u64 vpage)
+static __always_inline __u32 find_record(__u32 mm_id, __u64 vpage)
 {
 	struct page_chunk *chunk = mm_id ? chunk_find(chunk_key(mm_id, vpage)) : NULL;
 
 	return chunk ? chunk->stack[vpage & (CHUNK_PAGES - 1)] : STACK_NONE;
 }
 
-/* Copies a record to a child, unless the child has its own. (Global: verified once.) */
-__noinline int child_takes(__u32 child, __u64 vpage, __u32 stack)
+/* Copies a record to a child, unless the child has its own record. Global: verified once. */
+__noinline int copy_record_to_child(__u32 child, __u64 vpage, __u32 stack)
 {
 	struct page_chunk *chunk = child ? chunk_get(chunk_key(child, vpage)) : NULL;
 
@@ -58,23 +58,23 @@ __noinline int child_takes(__u32 child, __u64 vpage, __u32 stack)
 }
 
 /*
- * The current address space gets its own page in place of a shared one; `own` is its record, if it has one. The children's
- * page stays the former one, also if no record of it exists: the new page's record is not theirs.
+ * The current address space gets its own page in place of a shared one; `own` is its record, or STACK_NONE. The
+ * children keep the shared page even if no record of it exists: the new page's record does not apply to them.
  */
-__noinline int page_to_cow_children(__u64 vpage, __u32 own)
+__noinline int copy_page_to_children(__u64 vpage, __u32 own)
 {
 	struct mm_info *info = find_mm(bpf_get_current_task_btf()->mm);
 
 	if (!info || !info->nr_cow_children)
 		return 0;
 	for (int i = 0; i < MAX_ANCESTORS && own == STACK_NONE; i++)
-		own = record_of(info->ancestors[i], vpage);
+		own = find_record(info->ancestors[i], vpage);
 	if (own == STACK_NONE)
 		own = STACK_UNRECORDED;
 	if (stacks_collected)
 		use_stack(own);
 	for (int i = 0; i < MAX_COW_CHILDREN; i++)
-		child_takes(info->cow_children[i], vpage, own);
+		copy_record_to_child(info->cow_children[i], vpage, own);
 	return 0;
 }
 
@@ -88,7 +88,7 @@ struct inherit_ctx {
 static __always_inline void inherit_chunk(struct inherit_ctx *c, __u64 base)
 {
 	struct page_chunk *own = chunk_find(chunk_key(c->lost.mm_id, base));
-	__u32 n, from = part_of(&c->lost, base, &n);
+	__u32 n, from = clip_to_range(&c->lost, base, &n);
 	struct page_chunk *child;
 
 	if (!own)
@@ -110,7 +110,7 @@ static long inherit_next(__u64 i, struct inherit_ctx *c)
 	return 0;
 }
 
-/* Copies the parent's records of the pages [first, end) to a child. (Global: verified once.) */
+/* Copies the parent's records of the pages [first, end) to a child. Global: verified once. */
 __noinline int inherit_range(__u32 child, __u32 mm_id, __u64 first, __u64 end)
 {
 	struct inherit_ctx c = {
@@ -125,7 +125,7 @@ __noinline int inherit_range(__u32 child, __u32 mm_id, __u64 first, __u64 end)
 }
 
 /* The current address space is about to lose the pages [first, end). */
-__noinline int range_to_cow_children(__u32 mm_id, __u64 first, __u64 end)
+__noinline int copy_range_to_children(__u32 mm_id, __u64 first, __u64 end)
 {
 	struct mm_info *info = find_mm(bpf_get_current_task_btf()->mm);
 

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /*
  * The directory of the page ledger: which chunks each address space has, as a tree of bitmaps of 512 bits, like page
- * tables. Iterating a range or a whole address space costs in proportion to its chunks, not to its size or to the
- * chunks of others.
+ * tables. Iterating a range or a whole address space costs in proportion to its own chunks, not to its size or to the
+ * chunks of other address spaces.
  *
- * A chunk's bit is set after the chunk is inserted, and cleared before the chunk is deleted. So an existing chunk
- * always ends up with its bit set, despite concurrent changes. A bit without a chunk is harmless.
+ * A chunk's bit is set after the chunk is inserted, and cleared before the chunk is deleted. So the bit of an existing
+ * chunk is set in the end, despite concurrent changes. A bit without a chunk is harmless.
  */
 #ifndef MEMPROF_DIRECTORY_H
 #define MEMPROF_DIRECTORY_H
@@ -18,23 +18,23 @@
 #define NODE_BITS 9
 #define NODE_SLOTS (1u << NODE_BITS)
 #define NODE_WORDS (NODE_SLOTS / 64)
-/* A node of level 1 has a bit for each chunk of 1 GiB; the single node of level 4 covers all 36 bits. */
+/* A node of level 1 has a bit for each chunk of 1 GiB. The single node of level 4 covers all 36 bits. */
 #define NODE_LEVELS 4
-/* Position of the level in a node's key; the bits below are the node's index among those of its level. */
+/* Position of the level in a node's key. The bits below are the node's index within its level. */
 #define NODE_LEVEL_SHIFT 28
 
 /* Set in directory_node.live once the last bit is cleared: the node is about to be removed. */
 #define NODE_DEAD 0x80000000u
 #define NODE_RETRIES 8
-/* Maximum number of nodes examined per search; the next call continues an unfinished search. */
+/* Maximum number of nodes examined per search. The next call continues an unfinished search. */
 #define NODE_STEPS 16
 
-/* Greater than the key of any chunk. */
+/* Greater than every chunk key. */
 #define NO_CHUNK (~0ull)
 #define CHUNK_NUMBER_MASK ((1ull << REGION_BITS) - 1)
 
 struct directory_node {
-	__u32 live; /* bits that are set, plus reservations for bits about to be set */
+	__u32 live; /* number of set bits, plus reservations for bits that are about to be set */
 	__u32 pad;
 	__u64 bits[NODE_WORDS];
 };
@@ -47,7 +47,7 @@ struct {
 	__type(value, struct directory_node);
 } directory SEC(".maps");
 
-/* The key of the node of a level that contains a chunk; chunks are identified by their ledger key. */
+/* The key of the node of a level that contains a chunk. Ledger keys identify chunks. */
 static __always_inline __u64 node_key(__u64 chunk, __u32 level)
 {
 	return (chunk & ~CHUNK_NUMBER_MASK) | ((__u64)level << NODE_LEVEL_SHIFT) |
@@ -59,7 +59,7 @@ static __always_inline __u32 node_slot(__u64 chunk, __u32 level)
 	return (chunk >> (NODE_BITS * (level - 1))) & (NODE_SLOTS - 1);
 }
 
-/* Sets a bit. Returns 1 if the node was created, 0 if it existed, -1 if there is no room. */
+/* Sets a bit. Returns 1 if the node was created, 0 if it existed, -1 if the map is full. */
 __noinline int node_set(__u64 key, __u32 slot)
 {
 	struct directory_node empty = {}, *node;
@@ -78,7 +78,7 @@ __noinline int node_set(__u64 key, __u32 slot)
 		}
 		if (node->bits[word] & bit)
 			return made;
-		/* The reservation keeps the node alive while its bit is set. */
+		/* The reservation prevents the removal of the node while its bit is set. */
 		if (__sync_fetch_and_add(&node->live, 1) & NODE_DEAD)
 			continue;
 		if (__sync_fetch_and_or(&node->bits[word], bit) & bit)
@@ -88,7 +88,7 @@ __noinline int node_set(__u64 key, __u32 slot)
 	return -1;
 }
 
-/* Clears a bit. Returns 1 if it was the node's last: the caller must then remove the node. */
+/* Clears a bit. Returns 1 if it was the last bit of the node: the caller must then remove the node. */
 static __always_inline int node_clear(__u64 key, __u32 slot)
 {
 	struct directory_node *node = bpf_map_lookup_elem(&directory, &key);
@@ -104,7 +104,7 @@ static __always_inline int node_clear(__u64 key, __u32 slot)
 	return __sync_val_compare_and_swap(&node->live, 0, NODE_DEAD) == 0;
 }
 
-/* Removes a chunk that is deleted, or is about to be. */
+/* Removes a chunk that is deleted or about to be deleted. */
 __noinline int directory_remove(__u64 chunk)
 {
 	__u32 dead = 0;
@@ -115,8 +115,10 @@ __noinline int directory_remove(__u64 chunk)
 			break;
 		dead = level;
 	}
-	/* A node that is marked dead cannot be recreated until it is removed. The parents go first: then nothing
-	 * refers to it. */
+	/*
+	 * A node that is marked dead cannot be recreated until it is removed. Parents go first, so that nothing refers
+	 * to the removed node.
+	 */
 	for (__u32 level = NODE_LEVELS; level; level--) {
 		key = node_key(chunk, level);
 		if (level <= dead)
@@ -180,7 +182,7 @@ struct search {
 	__u32 pad;
 };
 
-/* Examines one node. Returns nonzero when the search has ended. */
+/* Examines one node. Returns nonzero at the end of the search. */
 __noinline int search_node(struct search *s)
 {
 	__u32 shift, slot, found;
@@ -198,7 +200,7 @@ __noinline int search_node(struct search *s)
 			s->at = ((at >> shift) << shift) | ((__u64)found << (shift - NODE_BITS));
 		return --s->level == 0;
 	}
-	/* No bit is left in this node: continue behind it, one level up. */
+	/* No bit is left in this node: continue after it, one level up. */
 	at = ((at >> shift) + 1) << shift;
 	s->at = at > CHUNK_NUMBER_MASK ? NO_CHUNK : at;
 	if (s->level < NODE_LEVELS)
@@ -206,7 +208,7 @@ __noinline int search_node(struct search *s)
 	return at > CHUNK_NUMBER_MASK;
 }
 
-/* The address space's first chunk at or after `chunk`, or NO_CHUNK. The result may not exist in the ledger. */
+/* The first chunk of the address space at or after `chunk`, or NO_CHUNK. The chunk may not exist in the ledger. */
 __noinline __u64 directory_next(__u64 chunk)
 {
 	struct search s = { .space = chunk & ~CHUNK_NUMBER_MASK, .at = chunk & CHUNK_NUMBER_MASK, .level = 1 };

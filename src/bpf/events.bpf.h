@@ -14,12 +14,12 @@ struct {
 } events SEC(".maps");
 
 /*
- * Up to where user space had read when it was last woken. Until it reads on, it need not be woken again: a wake-up is an
+ * User space's read position at the last wakeup. Until user space reads on, it needs no other wakeup: a wakeup is an
  * interrupt, which costs a virtual machine microseconds.
  */
 __u64 woken_at = ~0ull;
 
-/* Sends a record, and wakes user space if `wake` and nobody has since it last read. */
+/* Sends a record. If `wake`, wakes user space unless it was woken since its last read. */
 static __always_inline int output(void *record, __u64 size, __u32 wake)
 {
 	__u64 read = bpf_ringbuf_query(&events, BPF_RB_CONS_POS);
@@ -40,7 +40,7 @@ static __always_inline int emit_now(void *record, __u64 size)
 	return output(record, size, 1);
 }
 
-/* Sends a record; wakes user space once `wake_bytes` are waiting. */
+/* Sends a record. Wakes user space once `wake_bytes` are pending. */
 static __always_inline int emit(void *record, __u64 size)
 {
 	return output(record, size, bpf_ringbuf_query(&events, BPF_RB_AVAIL_DATA) >= wake_bytes);

@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /*
  * Every allocation (--heap=exact): uprobes on the functions of the process's allocators, for a bounded time. User space
- * finds the functions (src/exact/) and attaches these programs to them; each link's cookie says where the arguments are.
+ * finds the functions (src/exact/) and attaches these programs. The cookie of each link names the registers with the
+ * arguments.
  *
- * Figures are added up here, by stack. The rows name only what was counted: whatever does not fit has a counter.
+ * The programs add figures up by stack. A row contains only counted calls; everything that does not fit has a counter
+ * of its own.
  *
- * A function that calls another one counts once: the outermost call of a thread is noted until it returns.
+ * An allocation function that calls another one counts once: the outermost call of a thread is noted until it returns.
  */
 #ifndef MEMPROF_EXACT_H
 #define MEMPROF_EXACT_H
@@ -18,23 +20,23 @@
 #include "returns.bpf.h"
 #include "unwind.bpf.h"
 
-/* Which calls are counted. Set by user space before it loads the programs. */
+/* Which calls are counted. User space sets these before it loads the programs. */
 __u64 exact_min = 0;
 __u64 exact_max = ~0ull;
 __u64 exact_skip = 0;
 
-/* What was seen. */
+/* Counters of calls. */
 struct exact_seen exact_seen;
 
-/* A thread's call of an allocation function that has not returned yet. */
+/* The outermost call of an allocation function in a thread, until it returns. */
 struct exact_call {
 	__u64 sp; /* at the function's entry; 0: none */
-	__u64 to; /* the return address, of calls with EXACT_EXITS */
+	__u64 to; /* the return address, for calls with EXACT_EXITS */
 	__u64 size;
-	__u64 pointer; /* of the block that is resized, or where the result is stored; see exact_flag */
+	__u64 pointer; /* the resized block, or the address that receives the result; see exact_flag */
 	__u32 flags;
 	__u32 stack; /* STACK_NONE: not counted */
-	struct exact_block old; /* the block that is resized; `at` is 0 if there is none */
+	struct exact_block old; /* the resized block; `at` is 0 if there is none */
 };
 
 struct {
@@ -60,8 +62,8 @@ static __always_inline __u64 register_at(struct pt_regs *ctx, __u32 index)
 }
 
 /*
- * Whether the noted call is still on the stack. If its frame was left in another way than by its return (longjmp, an
- * exception), the stack pointer is above it by now, or its return address is no longer the one that the kernel put there.
+ * Whether the noted call is still on the stack. A frame may be left without a return, by longjmp or an exception. Then
+ * the stack pointer is above the frame, or the word there is no longer the return address that the kernel wrote.
  */
 static __always_inline int is_on_stack(struct exact_call *call, __u64 sp)
 {
@@ -78,7 +80,7 @@ static __always_inline int is_on_stack(struct exact_call *call, __u64 sp)
 #endif
 }
 
-/* Whether a function of an allocator is called by another one. */
+/* Whether the call comes from within another allocation function. Counts such a call. */
 static __always_inline int is_nested(struct exact_call *call, __u64 sp)
 {
 	if (!call->sp)
@@ -92,12 +94,12 @@ static __always_inline int is_nested(struct exact_call *call, __u64 sp)
 	return 0;
 }
 
-/* A counted allocation has succeeded; its address is 0 if that is not known. */
+/* Adds a counted allocation that has succeeded; its address is 0 if unknown. */
 static __noinline int block_allocated(struct exact_call *call, __u32 mm_id, __u64 address)
 {
 	struct exact_block block = { .stack = call->stack, .size = call->size, .at = bpf_ktime_get_ns() }, old;
 	struct exact_key key = { .address = address, .mm_id = mm_id };
-	struct exact_sum *sum = sum_of(&block.stack);
+	struct exact_sum *sum = find_sum(&block.stack);
 	__u64 weight = exact_every;
 
 	if (!sum)
@@ -109,13 +111,13 @@ static __noinline int block_allocated(struct exact_call *call, __u32 mm_id, __u6
 		count_loss(LOSS_EXACT_OPERATORS);
 		return 0;
 	}
-	if (put_block(&key, &block)) {
-		/* A block at this address was freed by a function that has no probe. */
-		if (take_block(&key, &old) == 0) {
+	if (insert_block(&key, &block)) {
+		/* A function without a probe has freed the block at this address. */
+		if (remove_block(&key, &old) == 0) {
 			count_loss(LOSS_EXACT_FREE);
 			block_freed(&old);
 		}
-		if (put_block(&key, &block)) {
+		if (insert_block(&key, &block)) {
 			count_loss(LOSS_EXACT_BLOCKS);
 			return 0;
 		}
@@ -125,7 +127,7 @@ static __noinline int block_allocated(struct exact_call *call, __u32 mm_id, __u6
 	return 0;
 }
 
-/* Whether a call of this size is counted. */
+/* Whether a call with this size is counted. */
 static __always_inline int is_counted(__u64 size)
 {
 	if (exact_skip && __sync_fetch_and_add(&exact_seen.calls, 1) < exact_skip)
@@ -139,7 +141,7 @@ static __always_inline int is_counted(__u64 size)
 	return exact_every <= 1 || bpf_get_prandom_u32() % exact_every == 0;
 }
 
-/* Notes a call, and takes the block that it resizes out of the live ones. Returns 1 if its stack is wanted. */
+/* Notes a call, and removes the block that it resizes from the live blocks. Returns 1 if the call needs a stack. */
 static __noinline int note_call(struct pt_regs *ctx, __u32 mm_id)
 {
 	__u64 cookie = bpf_get_attach_cookie(ctx), sp = PT_REGS_SP(ctx), size;
@@ -164,9 +166,9 @@ static __noinline int note_call(struct pt_regs *ctx, __u32 mm_id)
 	if (flags & (EXACT_RESIZES | EXACT_STORES))
 		call->pointer = register_at(ctx, cookie >> 16);
 	if (flags & EXACT_RESIZES) {
-		/* Not when it returns: another thread may have its address by then. */
+		/* Remove it now, not at the return: by then, another thread may own its address. */
 		key.address = call->pointer;
-		if (take_block(&key, &call->old))
+		if (remove_block(&key, &call->old))
 			call->old.at = 0;
 	}
 	call->to = 0;
@@ -178,7 +180,9 @@ static __noinline int note_call(struct pt_regs *ctx, __u32 mm_id)
 		block_freed(&call->old);
 	if (!is_counted(size))
 		return 0;
-	/* No address space has room for it: the call fails. (Where returns have no probe, nobody else says so.) */
+	/*
+	 * No address space is that large: the call fails. Count the failure here, because the return may have no probe.
+	 */
 	if (size >> 47) {
 		count_seen(&exact_seen.failed);
 		return 0;
@@ -203,14 +207,14 @@ static __noinline int note_stack(__u32 mm_id, __u32 stack)
 
 REENTRANT("uprobe", call_begins, after_call)
 {
-	struct task_state *st = followed(bpf_get_current_task_btf());
+	struct task_state *st = followed_state(bpf_get_current_task_btf());
 
-	/* With an id of its own for each address space, so that the sums by stack are also those by process. */
+	/* With `own`, each address space has its own stack ids, so the sums by stack are also sums by process. */
 	if (st && note_call(ctx, st->mm_id) == 1)
 		note_stack(st->mm_id, stack_id(st, 1));
 }
 
-/* A noted call has returned. */
+/* Handles the return of a noted call. */
 static __noinline int finish_call(struct pt_regs *ctx, __u32 mm_id, struct exact_call *call)
 {
 	struct exact_key key = { .address = call->pointer, .mm_id = mm_id };
@@ -224,29 +228,29 @@ static __noinline int finish_call(struct pt_regs *ctx, __u32 mm_id, struct exact
 		result = stored;
 	}
 	if (call->old.at) {
-		/* If it failed, the old block is still there. With a size of 0, it was a free. */
+		/* A failed call leaves the old block in place. With a size of 0, the call was a free. */
 		if (result || !call->size || call->flags & EXACT_FREES)
 			block_freed(&call->old);
-		else if (put_block(&key, &call->old))
+		else if (insert_block(&key, &call->old))
 			count_loss(LOSS_EXACT_BLOCKS);
 	}
 	if (call->stack == STACK_NONE)
 		return 0;
 	if (result)
 		block_allocated(call, mm_id, result);
-	else if (!(call->flags & EXACT_RESIZES && !call->size)) /* (That was a free.) */
+	else if (!(call->flags & EXACT_RESIZES && !call->size)) /* a size of 0 is a free, not a failure */
 		count_seen(&exact_seen.failed);
 	return 0;
 }
 
-/* A call returns whose return address was at `sp`. */
+/* Handles the return of a call whose return address was at `sp`. */
 static __always_inline void finish_at(struct pt_regs *ctx, __u64 sp)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
-	struct task_state *st = followed(task);
+	struct task_state *st = followed_state(task);
 	struct exact_call *call = bpf_task_storage_get(&exact_calls, task, NULL, 0);
 
-	/* (A nested call returns with another stack pointer.) */
+	/* A nested call returns with another stack pointer. */
 	if (!st || !call || !call->sp || call->sp != sp)
 		return;
 	call->sp = 0;
@@ -263,7 +267,7 @@ REENTRANT("uprobe", call_ends, after_call)
 #endif
 }
 
-/* At a `ret` instruction, also one of other calls. */
+/* At a `ret` instruction, which other calls may execute, too. */
 REENTRANT("uprobe", call_exits, after_call)
 {
 	finish_at(ctx, PT_REGS_SP((struct pt_regs *)ctx));
@@ -275,18 +279,18 @@ static __noinline int fail_call(struct exact_call *call, __u32 mm_id)
 	struct exact_key key = { .address = call->pointer, .mm_id = mm_id };
 
 	call->sp = 0;
-	if (call->old.at && put_block(&key, &call->old))
+	if (call->old.at && insert_block(&key, &call->old))
 		count_loss(LOSS_EXACT_BLOCKS);
 	if (call->stack != STACK_NONE)
 		count_seen(&exact_seen.failed);
 	return 0;
 }
 
-/* At the beginning of an exception. */
+/* At the start of an exception. */
 REENTRANT("uprobe", call_throws, after_call)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
-	struct task_state *st = followed(task);
+	struct task_state *st = followed_state(task);
 	struct exact_call *call = bpf_task_storage_get(&exact_calls, task, NULL, 0);
 
 	if (st && call && call->sp && call->flags & EXACT_EXITS)
@@ -302,15 +306,15 @@ static __noinline int free_begins(struct pt_regs *ctx, __u32 mm_id)
 	if (call && is_nested(call, PT_REGS_SP(ctx)))
 		return 0;
 	key.address = register_at(ctx, bpf_get_attach_cookie(ctx) >> 16);
-	if (!key.address || take_block(&key, &block))
+	if (!key.address || remove_block(&key, &block))
 		return 0;
 	count_activity();
 	return block_freed(&block);
 }
 
-REENTRANT("uprobe", block_freed_by, after_call)
+REENTRANT("uprobe", free_called, after_call)
 {
-	struct task_state *st = followed(bpf_get_current_task_btf());
+	struct task_state *st = followed_state(bpf_get_current_task_btf());
 
 	if (st)
 		free_begins(ctx, st->mm_id);

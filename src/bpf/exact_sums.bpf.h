@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /*
- * What is known of every allocation (--heap=exact): the sums of each stack, and the blocks that live.
+ * Sums of every allocation by stack, and the live blocks (--heap=exact).
  */
 #ifndef MEMPROF_EXACT_SUMS_H
 #define MEMPROF_EXACT_SUMS_H
@@ -8,14 +8,14 @@
 #include "base.bpf.h"
 #include "counters.bpf.h"
 
-/* One call in so many is counted. Set by user space before it loads the programs, as what follows. */
+/* One call in `exact_every` is counted. User space sets this and the next value before it loads the programs. */
 __u32 exact_every = 1;
-/* What is freed within this time is temporary. */
+/* A block freed within this time is temporary. */
 __u64 exact_temporary_ns = 10000000;
 
 __u64 exact_rows; /* entries in exact_sums */
 
-/* What each stack has allocated. */
+/* The sums of each stack. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
@@ -31,7 +31,7 @@ struct {
 	__type(value, struct exact_sum);
 } exact_initial SEC(".maps");
 
-/* The blocks that were counted and not freed. */
+/* Counted blocks that are not freed. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
@@ -41,10 +41,10 @@ struct {
 } exact_blocks SEC(".maps");
 
 /*
- * The row of a stack. If there is no room for it, that of lost stacks, which user space has added; `stack` is then theirs. Or
- * NULL.
+ * The row of a stack. If the map is full, the row of lost stacks, which user space has added; `stack` is then set to
+ * STACK_LOST. NULL if neither exists.
  */
-static __always_inline struct exact_sum *sum_of(__u32 *stack)
+static __always_inline struct exact_sum *find_sum(__u32 *stack)
 {
 	struct exact_sum *sum = bpf_map_lookup_elem(&exact_sums, stack);
 
@@ -58,13 +58,16 @@ static __always_inline struct exact_sum *sum_of(__u32 *stack)
 		*stack = STACK_LOST;
 		return bpf_map_lookup_elem(&exact_sums, stack);
 	}
-	/* (Each time: another thread that has just added the row may be preempted before it writes them.) */
+	/*
+	 * Written on every call: another thread that has just added the row may be preempted before it writes these
+	 * fields.
+	 */
 	sum->stack = *stack;
 	sum->weight = exact_every;
 	return sum;
 }
 
-/* Number of bits of a size: its class in the histogram. */
+/* The number of bits of a size, which is its class in the histogram. */
 static __always_inline __u32 size_class(__u64 size)
 {
 	__u32 bits = 0;
@@ -82,7 +85,7 @@ static __always_inline __u32 size_class(__u64 size)
 	return bits + (size >> 1 ? 2 : size);
 }
 
-/* A block was freed, or resized. (Not inline: it is needed in several places.) */
+/* Subtracts a block that was freed or resized. Not inline, because it has several callers. */
 static __noinline int block_freed(struct exact_block *block)
 {
 	__u32 stack = block->stack;
@@ -100,19 +103,19 @@ static __noinline int block_freed(struct exact_block *block)
 	return 0;
 }
 
-/* Takes a block out of the live ones; 0 if it was there. */
-static __always_inline int take_block(struct exact_key *key, struct exact_block *to)
+/* Removes a block from the live blocks. Returns 0 if it was live. */
+static __always_inline int remove_block(struct exact_key *key, struct exact_block *to)
 {
 	struct exact_block *known = bpf_map_lookup_elem(&exact_blocks, key);
 
 	if (!known)
 		return -1;
 	*to = *known;
-	/* (Whoever deletes it has it: a program that frees a block twice does not confuse the sums.) */
+	/* The thread that deletes the entry owns the block, so a double free does not corrupt the sums. */
 	return bpf_map_delete_elem(&exact_blocks, key) ? -1 : 0;
 }
 
-static __always_inline int put_block(struct exact_key *key, struct exact_block *block)
+static __always_inline int insert_block(struct exact_key *key, struct exact_block *block)
 {
 	return bpf_map_update_elem(&exact_blocks, key, block, BPF_NOEXIST) ? -1 : 0;
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /*
- * The hooks of a page fault: the start of the fault, and the allocation of a page for it.
+ * The hooks of a page fault: the start of the fault (fault_begins()), and the allocation of its page
+ * (record_allocation()).
  */
 #ifndef MEMPROF_FAULT_H
 #define MEMPROF_FAULT_H
@@ -13,27 +14,23 @@
 #include "ledger.bpf.h"
 #include "sampling.bpf.h"
 #include "snapshots.bpf.h"
-#include "take.bpf.h"
+#include "pending.bpf.h"
 #include "thread.bpf.h"
 #include "unwind.bpf.h"
 
-/* Bit of a page fault's error code: the page was present, but the access was not allowed. */
-#define FAULT_PRESENT 1ul
-/* The access was a write. */
-#define FAULT_WRITE 2ul
+/* Bits of a page fault's error code. */
+#define FAULT_PRESENT 1ul /* the page was present, but the access was not allowed */
+#define FAULT_WRITE 2ul /* the access was a write */
 
-/* Whether to walk is decided by the callee. */
-#define UNDECIDED (-1)
-
-/* (Not inline, like end_unwalked().) */
-static __noinline int decide_walk(void)
+/* decide_walk() as a call. Not inline, for the same reason as finish_unwalked(). */
+static __noinline int decide_walk_out_of_line(void)
 {
-	return is_walked(own_cpu());
+	return decide_walk(own_cpu());
 }
 
-static __always_inline int can_be_user(__u64 addr)
+static __always_inline int can_be_user(__u64 address)
 {
-	return addr >= 65536 && !(addr >> 57);
+	return address >= 65536 && !(address >> 57);
 }
 
 static long note_anonymous(struct task_struct *task, struct vm_area_struct *vma, __u32 *anonymous)
@@ -43,40 +40,40 @@ static long note_anonymous(struct task_struct *task, struct vm_area_struct *vma,
 }
 
 /*
- * Whether the page of a fault of which only a share is walked may return from swap. Then it had its first fault before, which
- * was not walked, and gets no owner now either. A page that is new is zeroed when it is allocated: take_allocation().
- * (Global: verified once.)
+ * Whether the page of a fault may return from swap. Such a page had its first fault before, without a walk, so it gets
+ * no owner now either. This matters only while a share of the faults is walked. A new page is zeroed when it is
+ * allocated: record_allocation(). Global: verified once.
  */
-__noinline int may_return_from_swap(__u64 addr, int walked)
+__noinline int may_return_from_swap(__u64 address, int walked)
 {
 	__u32 anonymous = 0;
 
-	if (!*(volatile __u32 *)&swap_on || walked <= WALKED(0))
+	if (!*(volatile __u32 *)&swap_on || walked <= WALKED)
 		return 0;
 	/* bpf_find_vma(): 5.17, 7c7e3d31e785 */
-	bpf_find_vma(bpf_get_current_task_btf(), addr, note_anonymous, &anonymous, 0);
+	bpf_find_vma(bpf_get_current_task_btf(), address, note_anonymous, &anonymous, 0);
 	return anonymous;
 }
 
 /*
- * Notes the start of a fault. The callers record the current stack for the page, unless it has an owner. A record of
- * a fault that then fails is harmless: reports count only pages that the kernel says are resident.
+ * Notes the start of a fault. Callers record the current stack for the page unless it has an owner. A record of a fault
+ * that fails later is harmless: reports count only pages that the kernel calls resident.
  *
- * (The end of a fault has a hook too, the perf event of a successful fault. It would double the overhead for the
- * target, and cost every process a part of that.)
+ * The end of a fault also has a hook: the perf event of a successful fault. Using it would double the overhead for the
+ * target, and cost every process a share of that.
  *
- * Returns the page's entry in the ledger if it gets an owner now and the stack is to be walked, else NULL.
+ * Returns the page's entry in the ledger if the page gets an owner now and the stack is to be walked, else NULL.
  */
-static __always_inline __u32 *fault_begins(struct task_state *st, int walked, __u64 addr, __u64 error_code)
+static __always_inline __u32 *fault_begins(struct task_state *st, int walked, __u64 address, __u64 error_code)
 {
-	__u64 vpage = addr >> page_shift;
+	__u64 vpage = address >> page_shift;
 	struct page_chunk *chunk;
 	struct cpu_state *cpu;
 	struct user_regs regs;
 	__u32 *owner;
 
-	/* The stack walk reads user memory, and a read of a bad address raises a fault of its own. */
-	if (!st || st->walking || !can_be_user(addr))
+	/* The stack walk reads user memory, and reading a bad address raises a fault within the walk. */
+	if (!st || st->walking || !can_be_user(address))
 		return NULL;
 	cpu = own_cpu();
 	__sync_fetch_and_add(&cpu->faults, 1);
@@ -84,90 +81,87 @@ static __always_inline __u32 *fault_begins(struct task_state *st, int walked, __
 	cpu->mm = st->mm;
 	cpu->generation = st->generation;
 	if (walked == UNDECIDED)
-		walked = walks_all() ? WALKED(0) : decide_walk();
+		walked = walks_all() ? WALKED : decide_walk_out_of_line();
 	if (walked) {
 		chunk = chunk_get(chunk_key(st->mm_id, vpage));
 		if (!chunk)
 			return NULL;
 		st->fault_stack = STACK_NONE;
-		st->fault_record = (walked - WALKED(0)) << RECORD_STACK_BITS | (error_code & FAULT_WRITE ? RECORD_WRITE : 0);
+		st->fault_record = (walked - WALKED) << RECORD_STACK_BITS | (error_code & FAULT_WRITE ? RECORD_WRITE : 0);
 	} else {
 		__sync_fetch_and_add(&cpu->unwalked, 1);
-		st->fault = 0;
+		st->fault_address = 0;
 		if (!(error_code & FAULT_PRESENT))
 			return NULL;
-		/* If the page is copied, that has to be recorded. */
+		/* If the fault copies the page, the copy needs a record. */
 		chunk = NULL;
 		st->fault_stack = STACK_UNWALKED;
 	}
-	user_regs_of(bpf_get_current_task_btf(), &regs);
-	st->fault = addr;
+	read_user_regs(bpf_get_current_task_btf(), &regs);
+	st->fault_address = address;
 	st->fault_ip = regs.ip;
 	st->fault_sp = regs.sp;
 	st->fault_present = error_code & FAULT_PRESENT;
-	/* A page that is present has its owner, or was there before memprof: only a copy of it gets one. */
+	/* A present page has an owner, or is older than memprof: only its copy gets an owner. */
 	if (!chunk || st->fault_present)
 		return NULL;
 	owner = &chunk->stack[vpage & (CHUNK_PAGES - 1)];
-	if (*owner != STACK_NONE || may_return_from_swap(addr, walked))
+	if (*owner != STACK_NONE || may_return_from_swap(address, walked))
 		return NULL;
 	return owner;
 }
 
-/* Whether the address space is that of the last fault on this processor: then it is followed. */
+/* Whether this is the address space of the last fault on this processor, which is followed. */
 static __always_inline int is_last_mm(struct cpu_state *cpu, struct mm_struct *mm)
 {
 	return mm && cpu->mm == (__u64)mm && cpu->generation == follow_generation;
 }
 
-/* The fault is not walked, and over for memprof. */
-#define ENDED (-2)
-
 /*
- * Ends a fault that is not walked, if possible: finding the thread's state would double its cost. Returns ENDED, what
- * is_walked() says, or UNDECIDED. (Not inline: fault_user() has 32 bytes of stack left, see ARCHITECTURE.md.)
+ * Finishes a fault that is not walked, if possible without the thread's state, whose lookup would double the cost of
+ * the fault. Returns an enum walk_decision. Not inline: fault_user() has 32 bytes of stack left, see README.md.
  */
-static __noinline int end_unwalked(struct mm_struct *mm, __u64 addr, __u64 error_code)
+static __noinline int finish_unwalked(struct mm_struct *mm, __u64 address, __u64 error_code)
 {
 	struct cpu_state *cpu = own_cpu();
 	int walked;
 
-	if (!is_last_mm(cpu, mm) || !can_be_user(addr))
+	if (!is_last_mm(cpu, mm) || !can_be_user(address))
 		return UNDECIDED;
-	walked = is_walked(cpu);
+	walked = decide_walk(cpu);
 	if (walked)
 		return walked;
 	if (error_code & FAULT_PRESENT)
-		return 0;
+		return NOT_WALKED;
 	__sync_fetch_and_add(&cpu->faults, 1);
 	__sync_fetch_and_add(&cpu->unwalked, 1);
-	plain_fault(cpu, bpf_get_current_task_btf(), 1);
-	return ENDED;
+	note_plain_fault(cpu, bpf_get_current_task_btf(), 1);
+	return FINISHED_UNWALKED;
 }
 
-/* A fault of the current thread, of which the walk is part of the program. */
-static __always_inline int fault_of(struct task_struct *task, struct mm_struct *mm, __u64 address, __u64 error_code)
+/* Handles a fault of the current thread in the programs that contain the walk. */
+static __always_inline int handle_fault(struct task_struct *task, struct mm_struct *mm, __u64 address, __u64 error_code)
 {
 	int walked = UNDECIDED;
 	struct task_state *st;
 	__u32 *owner;
 
 	if (!walks_all())
-		walked = end_unwalked(mm, address, error_code);
-	if (walked == ENDED)
+		walked = finish_unwalked(mm, address, error_code);
+	if (walked == FINISHED_UNWALKED)
 		return 0;
-	st = followed_mm(task, mm);
+	st = followed_state_with_mm(task, mm);
 	owner = fault_begins(st, walked, address, error_code);
 	if (!st || !owner)
 		return 0;
 	*owner = st->fault_stack = stack_id(st, 0) | st->fault_record;
-	plain_fault(own_cpu(), bpf_get_current_task_btf(), 0);
+	note_plain_fault(own_cpu(), bpf_get_current_task_btf(), 0);
 	if (!walks_all())
 		note_walk(st);
 	return 0;
 }
 
-/* ---- Tracepoints, which Linux has on x86. ---- */
+/* ---- Tracepoints: x86 only. ---- */
 
 SEC("tp_btf/page_fault_user")
 int BPF_PROG(fault_user, unsigned long address, struct pt_regs *regs, unsigned long error_code)
@@ -175,48 +169,50 @@ int BPF_PROG(fault_user, unsigned long address, struct pt_regs *regs, unsigned l
 	struct task_struct *task = bpf_get_current_task_btf();
 	struct mm_struct *mm = task->mm;
 
-	/* All processes come here. */
-	return maybe_followed_mm(mm) ? fault_of(task, mm, address, error_code) : 0;
+	/* Faults of all processes reach this line. */
+	return mm_may_be_followed(mm) ? handle_fault(task, mm, address, error_code) : 0;
 }
 
-/* The kernel's own accesses to user memory, such as read(2) into a fresh buffer. */
+/* Accesses of the kernel to user memory, such as read(2) into a fresh buffer. */
 SEC("raw_tp/page_fault_kernel")
 int fault_kernel(struct bpf_raw_tracepoint_args *ctx)
 {
-	struct task_state *st = followed(bpf_get_current_task_btf());
+	struct task_state *st = followed_state(bpf_get_current_task_btf());
 
 	if (!fault_begins(st, UNDECIDED, ctx->args[0], ctx->args[2]) || !st)
 		return 0;
-	st->taking.what = TAKE_FAULT;
-	tail_take_stack(ctx);
+	st->pending.kind = PENDING_FAULT;
+	tail_walk_pending(ctx);
 	return 0;
 }
 
-/* ---- The software event of page faults, where there are no such tracepoints (64-bit ARM). ---- */
+/* ---- The software event of page faults, where these tracepoints do not exist (64-bit ARM). ---- */
 
 /*
- * The kernel counts this event before it handles the fault, whoever accessed the user's memory, and does not say whether
- * the page was there. If it was, the access was a write, and the page can be read. A read of a page that is not there
- * fails at once: faults of programs are not handled. (It fails as well if the processor cannot note accesses itself, before
- * ARMv8.1, and the page is marked as not accessed, as fork() marks a child's: then the page seems to be new.)
+ * The kernel counts this event before it handles the fault, for every access to user memory. The event does not show
+ * whether the page was present. If it was, the access was a write, and the page is readable. A read of an absent page
+ * fails at once, because faults of programs are not handled. A read also fails if the processor cannot set the access
+ * flag itself (before ARMv8.1) and the page is marked as not accessed, as fork() marks the pages of a child: such a
+ * page seems to be new.
  */
 struct bpf_perf_event_data_kern___event {
 	void *event;
 } __attribute__((preserve_access_index));
 
 struct task_struct___faulting {
-	__u64 start_time; /* 5.5 and later */
+	__u64 start_time; /* since 5.5 */
 	unsigned long min_flt;
 	unsigned long maj_flt;
 } __attribute__((preserve_access_index));
 
 /*
- * A thread that started while user space opened events for its process may have two, one of its own and one inherited. The
- * kernel reports both, one after the other, and counts the fault when it is over: so only the first report counts. (A thread's
- * event may be another one later: where two threads with the same events follow each other, the kernel exchanges them.) Not
- * inline: fault_event() has no stack left, see ARCHITECTURE.md.
+ * Whether another event has reported this fault. A thread that starts while user space opens events for its process may
+ * have two events, its own and an inherited one. The kernel reports the fault through both, one after the other, and
+ * counts the fault afterwards: so only the first report counts. The event of a thread may change: if two threads with
+ * the same events run one after the other, the kernel exchanges their events. Not inline: fault_event() has no stack
+ * left, see README.md.
  */
-static __noinline int is_counted_twice(struct bpf_perf_event_data *ctx, struct task_struct *task)
+static __noinline int is_reported_twice(struct bpf_perf_event_data *ctx, struct task_struct *task)
 {
 	struct task_struct___faulting *thread = (void *)task;
 	__u64 fault = thread->start_time * 0x9e3779b97f4a7c15ull + (thread->min_flt + thread->maj_flt) * 0xff51afd7ed558ccdull;
@@ -226,10 +222,10 @@ static __noinline int is_counted_twice(struct bpf_perf_event_data *ctx, struct t
 
 	fault ^= ctx->addr;
 	bpf_probe_read_kernel(&event, sizeof(event), (void *)ctx + bpf_core_field_offset(data->event));
-	if (cpu->fault == fault && cpu->event != event)
+	if (cpu->reported_fault == fault && cpu->reported_event != event)
 		return 1;
-	cpu->fault = fault;
-	cpu->event = event;
+	cpu->reported_fault = fault;
+	cpu->reported_event = event;
 	return 0;
 }
 
@@ -241,16 +237,16 @@ int fault_event(struct bpf_perf_event_data *ctx)
 	__u64 address = ctx->addr;
 	__u8 byte;
 
-	/* All processes come here. */
-	if (!maybe_followed_mm(mm) || !can_be_user(address) || is_counted_twice(ctx, task))
+	/* Faults of all processes reach this line. */
+	if (!mm_may_be_followed(mm) || !can_be_user(address) || is_reported_twice(ctx, task))
 		return 0;
-	return fault_of(task, mm, address,
-			bpf_probe_read_user(&byte, sizeof(byte), (void *)address) ? 0 : FAULT_PRESENT);
+	return handle_fault(task, mm, address,
+			    bpf_probe_read_user(&byte, sizeof(byte), (void *)address) ? 0 : FAULT_PRESENT);
 }
 
-static __always_inline void take_fault(struct task_state *st)
+static __always_inline void record_fault(struct task_state *st)
 {
-	__u64 vpage = st->fault >> page_shift;
+	__u64 vpage = st->fault_address >> page_shift;
 	struct page_chunk *chunk = chunk_find(chunk_key(st->mm_id, vpage));
 
 	if (!chunk)
@@ -262,29 +258,29 @@ static __always_inline void take_fault(struct task_state *st)
 }
 
 /*
- * True if the allocation is a huge page or large folio of anonymous or shared memory. Their gfp flags come from
- * GFP_TRANSHUGE_LIGHT; folios that a fault reads into the page cache lack its __GFP_NOMEMALLOC.
+ * Whether the allocation is a huge page or large folio of anonymous or shared memory, with gfp flags from
+ * GFP_TRANSHUGE_LIGHT. Folios that a fault reads into the page cache lack the __GFP_NOMEMALLOC in these flags.
  */
-static __always_inline int large(unsigned int order, gfp_t gfp)
+static __always_inline int is_large(unsigned int order, gfp_t gfp)
 {
 	return order && order <= CHUNK_SHIFT && (gfp & GFP_NOMEMALLOC);
 }
 
 /*
- * Gives the page of a fault that was allocated its owner, and the rest of a larger allocation where a page has none.
- * (Not inline: the walk, which the caller calls first, leaves too little of the BPF stack for its variables.)
+ * Sets the owner of the page that a fault allocated, and of those pages in a larger allocation that have none. Not
+ * inline: the walk, which the caller calls first, leaves too little of the BPF stack for these variables.
  */
 static __noinline int set_owners(struct task_state *st, struct page_chunk *chunk, __u32 stack)
 {
-	__u32 place = st->fault >> page_shift & (CHUNK_PAGES - 1), order = st->taking.order;
-	__u32 replaces = st->fault_present || (st->taking.gfp & GFP_ZERO);
-	__u32 *owner = &chunk->stack[place];
+	__u32 index = st->fault_address >> page_shift & (CHUNK_PAGES - 1), order = st->pending.order;
+	__u32 replaces = st->fault_present || (st->pending.gfp & GFP_ZERO);
+	__u32 *owner = &chunk->stack[index];
 
-	if (large(order, st->taking.gfp)) {
+	if (is_large(order, st->pending.gfp)) {
 		__u32 follows = stack == STACK_UNWALKED ? stack : stack | RECORD_FOLLOWS;
-		__u32 first = place & ~((1u << order) - 1);
+		__u32 first = index & ~((1u << order) - 1);
 
-		/* It replaces the huge zero page, whose readers own nothing. */
+		/* The page replaces the huge zero page, whose readers own nothing. */
 		if (st->fault_present)
 			chunk_fill(chunk, first, 1u << order, follows);
 		else
@@ -297,30 +293,30 @@ static __noinline int set_owners(struct task_state *st, struct page_chunk *chunk
 }
 
 /*
- * A page is allocated during a fault. A new page, or the copy that a write makes, gets the current stack as its
- * owner; a page that returns from swap or from a file keeps its owner. If the allocation is larger than the faulting
- * page, its other pages without an owner get this one too.
+ * Records a page allocated during a fault. The current stack becomes the owner of a new page, and of the copy that a
+ * write makes. A page that returns from swap or from a file keeps its owner. If the allocation is larger than the
+ * faulting page, the stack also becomes the owner of the other pages that have none.
  */
-static __always_inline void take_allocation(struct task_state *st)
+static __always_inline void record_allocation(struct task_state *st)
 {
-	__u64 vpage = st->fault >> page_shift;
+	__u64 vpage = st->fault_address >> page_shift;
 	__u32 stack = st->fault_stack, known = stack != STACK_NONE && stack != STACK_UNWALKED;
 	struct page_chunk *chunk;
 	struct user_regs regs;
 
-	/* Is this still the same fault, or something later in this thread? */
-	user_regs_of(bpf_get_current_task_btf(), &regs);
+	/* Continue only in the same fault, not later in this thread. */
+	read_user_regs(bpf_get_current_task_btf(), &regs);
 	if (regs.ip != st->fault_ip || regs.sp != st->fault_sp)
 		return;
 	chunk = chunk_get(chunk_key(st->mm_id, vpage));
 	if (!chunk)
 		return;
-	if (st->fault_present && !st->taking.order) {
-		page_to_cow_children(vpage, known ? STACK_NONE : chunk->stack[vpage & (CHUNK_PAGES - 1)]);
-		if (!(st->taking.gfp & GFP_ZERO) && keeps_owner(vpage))
+	if (st->fault_present && !st->pending.order) {
+		copy_page_to_children(vpage, known ? STACK_NONE : chunk->stack[vpage & (CHUNK_PAGES - 1)]);
+		if (!(st->pending.gfp & GFP_ZERO) && inherit_owner(vpage))
 			return;
 	}
-	/* An id from an ended epoch may already name another stack. */
+	/* An id from an earlier epoch may already belong to another stack. */
 	if (stack == STACK_NONE || (known && st->epoch != stack_epoch)) {
 		restart_timer(own_cpu());
 		stack = stack_id(st, 0) | st->fault_record;
@@ -343,20 +339,20 @@ int page_allocated(struct bpf_raw_tracepoint_args *ctx)
 	if (!(gfp & GFP_MOVABLE) || !page)
 		return 0;
 	task = bpf_get_current_task_btf();
-	if (!maybe_followed(task) || is_plain_allocation(task, order))
+	if (!task_may_be_followed(task) || is_plain_allocation(task, order))
 		return 0;
-	/* Only fault_begins() sets `fault`, and only in a followed address space. */
+	/* Only fault_begins() sets `fault_address`, and only in a followed address space. */
 	st = bpf_task_storage_get(&tasks, task, NULL, 0);
-	if (!st || !st->fault)
+	if (!st || !st->fault_address)
 		return 0;
-	wanted = large(order, gfp) || st->fault_present || (!st->fault_stack && (gfp & GFP_ZERO));
+	wanted = is_large(order, gfp) || st->fault_present || (!st->fault_stack && (gfp & GFP_ZERO));
 	if (wanted) {
-		st->taking.what = TAKE_ALLOCATION;
-		st->taking.order = order;
-		st->taking.gfp = gfp;
-		tail_take_stack(ctx);
+		st->pending.kind = PENDING_ALLOCATION;
+		st->pending.order = order;
+		st->pending.gfp = gfp;
+		tail_walk_pending(ctx);
 	} else if (!order) {
-		st->fault = 0;
+		st->fault_address = 0;
 	}
 	return 0;
 }

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /*
- * Which address spaces and processes are followed, and the filter that lets events of all others end early.
+ * Followed address spaces and processes, and the filter that ends events of all other processes early.
+ * mm_may_be_followed() and task_may_be_followed() use the filter; followed_state() and followed_state_with_mm() return
+ * the thread's state.
  */
 #ifndef MEMPROF_FOLLOW_H
 #define MEMPROF_FOLLOW_H
@@ -11,13 +13,18 @@
 #include "thread.bpf.h"
 
 __u32 next_mm_id = 1;
-/* Changes whenever an address space is followed or forgotten: the mm_id that threads have cached is stale. */
+/*
+ * Changes whenever an address space is followed or forgotten. A thread's cached mm_id of an earlier generation is
+ * stale.
+ */
 __u32 follow_generation = 1;
 __u64 followed_processes; /* in `procs` */
 
-/* Number of followed address spaces per hash of mmap_base: an unrelated process's event ends after one load. (The
- * verifier permits no arithmetic on the mm pointer itself. mmap_base is random per exec; where it is not, a false
- * match costs one lookup.) */
+/*
+ * Number of followed address spaces per hash of mmap_base: an event of an unrelated process ends after one load. The
+ * hash is not of the mm pointer, because the verifier permits no arithmetic on it. mmap_base is random per exec; where
+ * it is not, a false match costs one lookup.
+ */
 #define MM_FILTER_BITS 10
 __u32 mm_filter[1 << MM_FILTER_BITS];
 
@@ -47,27 +54,27 @@ static __always_inline struct mm_info *find_mm(struct mm_struct *mm)
 	return bpf_map_lookup_elem(&mms, &mm);
 }
 
-/* False if the address space is certainly not followed, which costs one load in most cases. */
-static __always_inline int maybe_followed_mm(struct mm_struct *mm)
+/* False if the address space is certainly not followed: in most cases, that costs one load. */
+static __always_inline int mm_may_be_followed(struct mm_struct *mm)
 {
 	return mm && mm_filter[mm_slot(mm)];
 }
 
-static __always_inline int maybe_followed(struct task_struct *task)
+static __always_inline int task_may_be_followed(struct task_struct *task)
 {
-	return maybe_followed_mm(task->mm);
+	return mm_may_be_followed(task->mm);
 }
 
 /*
- * The state of a thread whose address space is followed, with a current mm_id; else NULL. (`mm` is task->mm: each
- * load of it makes the verifier search the kernel's types for half a millisecond.)
+ * The state of a thread, with a current mm_id, if its address space is followed; else NULL. `mm` is task->mm: each load
+ * of that field has the verifier search the kernel's types for half a millisecond.
  */
-static __always_inline struct task_state *followed_mm(struct task_struct *task, struct mm_struct *mm)
+static __always_inline struct task_state *followed_state_with_mm(struct task_struct *task, struct mm_struct *mm)
 {
 	struct task_state *st;
 	struct mm_info *info;
 
-	if (!maybe_followed_mm(mm))
+	if (!mm_may_be_followed(mm))
 		return NULL;
 	st = bpf_task_storage_get(&tasks, task, NULL, BPF_LOCAL_STORAGE_GET_F_CREATE);
 	if (!st) {
@@ -83,15 +90,15 @@ static __always_inline struct task_state *followed_mm(struct task_struct *task, 
 	return st->mm_id ? st : NULL;
 }
 
-static __always_inline struct task_state *followed(struct task_struct *task)
+static __always_inline struct task_state *followed_state(struct task_struct *task)
 {
-	return followed_mm(task, task->mm);
+	return followed_state_with_mm(task, task->mm);
 }
 
-/* The pid of a struct pid in memprof's own pid namespace; 0 if it has none there. (Global: verified once.) */
-__noinline __u32 pid_in_view(__u64 of)
+/* Translates a struct pid to a pid in memprof's own pid namespace; 0 if it has none there. Global: verified once. */
+__noinline __u32 pid_in_view(__u64 address)
 {
-	struct pid *pid = (void *)of;
+	struct pid *pid = (void *)address;
 	__u32 level = BPF_CORE_READ(pid, level);
 
 	for (__u32 i = 0; i < 32; i++) {

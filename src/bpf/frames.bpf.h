@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /*
- * The frames of a walk by tables: their state, their places on the stack, and the words of the stack that they read.
+ * The frames of a walk by tables: their state, their offsets on the stack, and the words of the stack that the walk
+ * reads.
  */
 #ifndef MEMPROF_FRAMES_H
 #define MEMPROF_FRAMES_H
@@ -9,63 +10,64 @@
 #include "thread.bpf.h"
 #include "window.bpf.h"
 
-/* Flags of a frame, besides RULE_NEEDS, which says which of its registers are known. */
-#define FRAME_CALL 0x0100u /* the instruction pointer is a return address: the call lies before it */
-#define FRAME_ASSISTED 0x0200u /* a frame pointer was used on the way here */
+/* Flags of a frame. The bits in RULE_NEEDS are the registers of the frame that are known. */
+#define FRAME_CALL 0x0100u /* the instruction pointer is a return address: the call is before it */
+#define FRAME_ASSISTED 0x0200u /* an earlier step used a frame pointer */
 #define FRAME_FP_SAVED 0x0400u /* `fp` is the stack address where the register is saved */
-#define FRAME_USES_FP 0x0800u /* the walk from here on needs the frame pointer register */
-#define FRAME_USES_OTHER 0x1000u /* it needs another register (rbx, the link register) */
+#define FRAME_USES_FP 0x0800u /* the rest of the walk needs the frame pointer register */
+#define FRAME_USES_OTHER 0x1000u /* the rest of the walk needs another register (rbx, the link register) */
 #define FRAME_SETS_FP 0x2000u /* the caller's frame pointer register does not depend on this frame's */
-#define FRAME_SP_LOST 0x4000u /* arm64 only: the stack pointer is `sp` or above it */
-#define FRAME_UNCALLED 0x8000u /* no call pushed the return address: the frame's place is right there */
-/* The state that the rest of the walk depends on, besides `ip`, `sp` and the stack. */
+#define FRAME_SP_LOST 0x4000u /* arm64 only: the real stack pointer is at or above `sp` */
+#define FRAME_UNCALLED 0x8000u /* no call pushed the return address: it is itself the address of the frame's code */
+/* The state on which the rest of the walk depends, besides `ip`, `sp` and the stack. */
 #define FRAME_STATE (RULE_NEEDS | FRAME_CALL | FRAME_ASSISTED | FRAME_SP_LOST)
-/* What the step from a frame to its caller reports about the frame. */
+/* Facts about the frame that the step to the caller adds. */
 #define FRAME_STEP (FRAME_USES_FP | FRAME_USES_OTHER | FRAME_SETS_FP)
 
-/* More words than a cached walk can hold. */
+/* More words than a cached walk can have. */
 #define NOTED_TOO_MANY 0x4000
 
-/* The place of a stack address, valid up to 16 GiB on either side of `base`. A frame farther away has FAR_PLACE. */
-static __always_inline __u32 place_of(struct task_state *st, __u64 addr)
+/*
+ * The stack offset of an address: its distance from `base` in words, valid up to 16 GiB on either side of `base`. A
+ * frame farther away has OFFSET_TOO_FAR.
+ */
+static __always_inline __u32 stack_offset(struct task_state *st, __u64 addr)
 {
 	return (addr - st->base) >> 3;
 }
 
-static __always_inline __u64 address_of(struct task_state *st, __u32 place)
+static __always_inline __u64 stack_address(struct task_state *st, __u32 offset)
 {
-	return st->base + 8 * (__s64)(__s32)place;
+	return st->base + 8 * (__s64)(__s32)offset;
 }
 
-/* Below all others. */
-#define FAR_PLACE 0x80000000u
+/* Below all other offsets. */
+#define OFFSET_TOO_FAR 0x80000000u
 
-static __always_inline int is_place(struct task_state *st, __u64 addr)
+static __always_inline int has_stack_offset(struct task_state *st, __u64 addr)
 {
-	return address_of(st, place_of(st, addr)) == addr;
+	return stack_address(st, stack_offset(st, addr)) == addr;
 }
 
 /*
- * The walk has come to a stack that is too far from where it began, and goes on with places that are right there: an
- * interpreter's frames are found by theirs. Those of the frames so far are then far below. There is no cached walk.
+ * Moves `base` when a walk reaches a stack that is too far away. Offsets are then valid on the new stack, where an
+ * interpreter's frames are found by them. The frames so far are then far below, and no walk is cached.
  */
-static __always_inline void count_places_near(struct task_state *st, __u64 addr)
+static __always_inline void rebase_offsets(struct task_state *st, __u64 addr)
 {
 	st->base = addr - (8ull << 30);
 	st->cached_nr = st->t.left = 0;
 	st->t.noted = NOTED_TOO_MANY;
 }
 
-/*
- * Brings the word at `addr` and many above it into the window, but none beyond what the cached walk has read.
- */
+/* Reads the word at `addr` and many words above it into the window, but no word above those of the cached walk. */
 static __always_inline int move_window(struct task_state *st, __u64 addr)
 {
 	__u32 words = WINDOW_WORDS;
 	__u64 last;
 
 	if (st->cached_nr) {
-		last = address_of(st, st->words[0].at);
+		last = stack_address(st, st->words[0].at);
 		if (last >= addr && (last - addr) >> 3 < WINDOW_WORDS - 1 - WINDOW_SLACK)
 			words = ((last - addr) >> 3) + 1 + WINDOW_SLACK;
 	}
@@ -73,8 +75,8 @@ static __always_inline int move_window(struct task_state *st, __u64 addr)
 }
 
 /*
- * Reads one word of the stack through the window: one long read serves many frames. Notes the word and its place: as
- * long as all noted words are unchanged, so is the stack. Returns 0, or -1 if the word cannot be read.
+ * Reads one word of the stack through the window: one long read serves many frames. Notes the word and its offset:
+ * while all noted words are unchanged, the stack is unchanged. Returns 0, or -1 if the word cannot be read.
  */
 static __always_inline int stack_word_here(struct task_state *st, __u64 addr, __u64 *word)
 {
@@ -91,15 +93,15 @@ static __always_inline int stack_word_here(struct task_state *st, __u64 addr, __
 	}
 	*word = st->window[INDEX(at, WINDOW_WORDS)];
 	nr = CACHED_WORDS - 1 - st->t.noted;
-	if (nr < CACHED_WORDS && is_place(st, addr)) {
-		/* (6.1's verifier has forgotten the bound.) */
+	if (nr < CACHED_WORDS && has_stack_offset(st, addr)) {
+		/* 6.1's verifier has forgotten the bound. */
 		struct noted_word *w = &st->words[INDEX(nr, CACHED_WORDS)];
 
-		w->at = place_of(st, addr);
+		w->at = stack_offset(st, addr);
 		w->low = *word;
 		w->high = *word >> 32;
 		st->t.noted++;
-		/* This overwrites a word of the cached walk, which can then no longer be compared. */
+		/* This overwrites a word of the cached walk, which can then not be compared any more. */
 		if (st->t.same > nr)
 			st->t.same = nr;
 	} else {
@@ -108,13 +110,15 @@ static __always_inline int stack_word_here(struct task_state *st, __u64 addr, __
 	return 0;
 }
 
-/* stack_word_here() as a call. */
+/* stack_word_here() as a call. Global: verified once. */
 __noinline int stack_word(struct task_state *st, __u64 addr, __u64 *word)
 {
 	return st && word ? stack_word_here(st, addr, word) : -1;
 }
 
-/* The frame's frame pointer register, read from the stack if it is saved there. Returns 0, or -1 if unreadable. */
+/*
+ * The frame's frame pointer register, read from the stack if it is saved there. Returns 0, or -1 if it cannot be read.
+ */
 static __always_inline int frame_pointer(struct task_state *st, __u64 *fp)
 {
 	st->t.flags |= FRAME_USES_FP;
@@ -122,7 +126,7 @@ static __always_inline int frame_pointer(struct task_state *st, __u64 *fp)
 	return st->t.flags & FRAME_FP_SAVED ? stack_word(st, *fp, fp) : 0;
 }
 
-/* The caller's frame pointer register is saved at `addr`; it is read only if a frame needs it. */
+/* Notes that the caller's frame pointer register is saved at `addr`. It is read only if a frame needs it. */
 static __always_inline void fp_saved_at(struct task_state *st, __u64 addr)
 {
 	st->t.fp = addr;

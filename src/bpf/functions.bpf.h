@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /*
- * The interpreters, each with a file of its own: which of them walks and describes what. And
- * the functions of interpreted programs: each gets a number and is described to user space when a stack first has it,
- * while its frame keeps it alive.
+ * Functions of interpreted programs. Each function gets a number. The probe describes a function to user space when a
+ * stack contains it for the first time, because then its frame ensures that it exists. Each interpreter has a header of
+ * its own; the functions here choose between them.
  */
 #ifndef MEMPROF_FUNCTIONS_H
 #define MEMPROF_FUNCTIONS_H
@@ -16,7 +16,9 @@
 #include "ruby_functions.bpf.h"
 #include "thread.bpf.h"
 
-/* The numbers of functions that user space knows. User space deletes those of address spaces that are gone. */
+/*
+ * Numbers of the functions that user space knows. User space deletes functions of address spaces that no longer exist.
+ */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
@@ -27,15 +29,15 @@ struct {
 
 __u32 last_function = 0;
 
-/* A function's address: Ruby has other bits above. */
+/* The address in interpreted_frame.code. Ruby's bits above it contain something else. */
 #define FUNCTION_ADDRESS ((1ull << RUBY_CODE_BITS) - 1)
 
-/* The number of a function that cannot be read: none has it. */
+/* The number of an unreadable function; no function has it. */
 #define FUNCTION_UNREADABLE 0xffffffff
 
 /*
- * Sends what user space needs to know of a function. Returns its number, FUNCTION_UNREADABLE, or 0 if it does not fit the
- * ring buffer. (Global: verified once.)
+ * Sends the description of a function to user space. Returns its number, FUNCTION_UNREADABLE, or 0 if the record does
+ * not fit into the ring buffer. Global: verified once.
  */
 __noinline __u32 send_function(struct task_state *st, struct interpreter_stack *is, struct interpreter_space *space,
 			       struct interpreted_frame *f)
@@ -60,9 +62,9 @@ __noinline __u32 send_function(struct task_state *st, struct interpreter_stack *
 	e->code = f->code & FUNCTION_ADDRESS;
 	e->check = f->check;
 	e->interpreter = space->kind;
-	/* (The mask tells 6.1's verifier the bound.) */
+	/* The mask gives 6.1's verifier the bound. */
 	size = INDEX(sent + offsetof(struct function_event, lines_table), 2048);
-	/* What was not sent has to be read at once: the function may soon be gone. */
+	/* User space must read an unsent table at once: the function may soon cease to exist. */
 	if (e->lines_size && !sent ? emit_now(e, size) : emit(e, size))
 		return 0;
 	return function;
@@ -93,15 +95,17 @@ static long number_function(__u64 i, struct functions_ctx *c)
 		return 1;
 	if (function == FUNCTION_UNREADABLE)
 		return 0;
-	/* If another thread was faster, both numbers are known. Without memory for an entry, the function is described
-	 * again with the next new stack. */
+	/*
+	 * If another thread was faster, user space knows both numbers. Without memory for an entry, the function is
+	 * described again with the next new stack.
+	 */
 	bpf_map_update_elem(&functions, &key, &function, BPF_NOEXIST);
 	return 0;
 }
 
 /*
- * Prepares the frames to be sent with their stack. Returns 0, or -1 if a function does not fit the ring buffer. (Global:
- * verified once.)
+ * Prepares the interpreter's frames for sending with their stack. Returns 0, or -1 if the record of a function does not
+ * fit into the ring buffer. Global: verified once.
  */
 __noinline int number_functions(struct task_state *st, struct interpreter_stack *is)
 {
@@ -133,8 +137,8 @@ __noinline int number_functions(struct task_state *st, struct interpreter_stack 
 }
 
 /*
- * Reads the interpreter's frames of the current thread. Returns a hash of them, or 0 if there are none. (Global:
- * verified once.)
+ * Reads the interpreter's frames of the current thread. Returns a hash of them, or 0 if there are none. Global:
+ * verified once.
  */
 __noinline __u64 walk_interpreter(struct task_state *st)
 {
@@ -145,7 +149,7 @@ __noinline __u64 walk_interpreter(struct task_state *st)
 	if (!st)
 		return 0;
 	mm_id = st->mm_id;
-	space = interpreter_of(mm_id);
+	space = find_interpreter(mm_id);
 	if (!space)
 		return 0;
 	is = bpf_task_storage_get(&interpreter_stacks, bpf_get_current_task_btf(), NULL,

@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /*
- * Frames of interpreted programs. Their evaluators run in C: a native stack says that there are such frames, but not
- * whose. The interpreter's own list of frames is read beside the native stack (python.bpf.h,
- * ruby.bpf.h), as part of the stack's
- * identity. When a new stack is sent, each group of frames is put before the frame of the evaluator that runs it, which
- * is found by address: some structure of the interpreter lies in the evaluator's frame on the C stack. If the native walk
- * was cut off, the groups whose evaluators it did not reach are put behind its end: they are callers of what it found.
+ * Frames of interpreted programs. Evaluators are C functions: a native stack shows that they run interpreted functions,
+ * but not which ones. The probe also reads the interpreter's own list of frames (python.bpf.h, ruby.bpf.h), and
+ * includes it in the identity of the stack.
+ *
+ * When a new stack is sent, each group of interpreted frames goes before the frame of the evaluator that runs it. The
+ * evaluator is found by address: a structure of the interpreter lies in the evaluator's frame on the C stack. If the
+ * native walk was cut off, the groups of the evaluators beyond its end go after its end: they are callers of the frames
+ * found.
  */
 #ifndef MEMPROF_INTERPRETER_H
 #define MEMPROF_INTERPRETER_H
@@ -17,32 +19,32 @@
 #include "frames.bpf.h"
 #include "mappings.bpf.h"
 #include "registers.bpf.h"
-#include "rules.bpf.h"
-#include "tables.bpf.h"
+#include "unwind_tables.bpf.h"
+#include "step.bpf.h"
 #include "thread.bpf.h"
 #include "window.bpf.h"
 
-/* Maximum number of frames of interpreted functions in a stack. Those beyond are left out, with a mark. */
+/* Maximum number of interpreted frames in a stack. Frames beyond it are left out, with a mark. */
 #define MAX_INTERPRETED 256
-/* Maximum number of evaluators that run them. */
+/* Maximum number of evaluators that run these frames. */
 #define MAX_EVALUATORS 128
 
 #define BUFFER_WORDS 32
 
 struct interpreted_frame {
 	__u64 code; /* address of the code object */
-	__u32 instruction; /* distance from the code's start, bytes; or FRAME_NO_INSTRUCTION */
-	__u32 check; /* of the code object; when the stack is sent: the function's number */
+	__u32 instruction; /* distance from the start of the code, bytes; or FRAME_NO_INSTRUCTION */
+	__u32 check; /* of the code object; while the stack is sent: the function's number */
 };
 
-/* An evaluator, and the frames that it runs: those from the previous evaluator's on. */
+/* An evaluator and the frames that it runs, which begin where the previous evaluator's end. */
 struct evaluator {
-	__u64 address; /* in its frame on the C stack; 0: not known */
-	__u32 end; /* the first frame behind its own */
+	__u64 address; /* an address in its frame on the C stack; 0: unknown */
+	__u32 end; /* index after its last frame */
 	__u32 pad;
 };
 
-/* Python: a code object that this walk has read already. Recursion and nested imports have few, again and again. */
+/* Python: a code object that this walk has already read. Recursion and nested imports repeat few code objects often. */
 struct seen_code {
 	__u64 code;
 	__u32 check;
@@ -55,10 +57,10 @@ enum interpreter_flag {
 	INTERPRETER_LEFT_OUT = 1, /* more than MAX_INTERPRETED frames */
 };
 
-/* The interpreter's frames of a thread, innermost first. Only threads of interpreters have one. */
+/* The interpreter's frames of a thread, innermost first. Only threads of interpreters have this state. */
 struct interpreter_stack {
 	__u64 frame; /* the next frame */
-	__u64 cframe; /* the evaluator's structure that belongs to it */
+	__u64 cframe; /* the evaluator's structure for this frame */
 	__u64 thread; /* the thread's state in the interpreter */
 	struct stack_hash hash;
 	__u32 nr;
@@ -67,23 +69,26 @@ struct interpreter_stack {
 	/* Progress of sending. */
 	__u32 at; /* next frame */
 	__u32 evaluator;
-	__u32 native; /* native frames of this part that are done */
-	__u32 out; /* frames in the record */
+	__u32 native; /* native frames of this record's part that are done */
+	__u32 out; /* frames in the current record */
 	__u32 sent; /* frames in earlier records */
 	__u32 unmerged;
-	__u8 by_order; /* evaluators have no addresses: each runs one frame; user space puts them together */
-	__u8 rest; /* the frames that are left when all native ones are sent are put behind them */
+	__u8 by_order; /* evaluators have no addresses, and each runs one frame; user space merges them by order */
+	__u8 rest; /* once all native frames are sent, the remaining interpreted frames go after them */
 	__u16 pad;
-	__u32 marked; /* native frames of this part up to the last one that was marked as an evaluator's */
-	__u32 unstarted; /* evaluators that are not on the stack yet: of a call that is being set up */
-	__u32 tags; /* Ruby: those that were found */
+	__u32 marked; /* native frames of this part, up to the last one marked as an evaluator's */
+	__u32 unstarted; /* evaluators that are not on the stack yet: their call is being set up */
+	__u32 tags; /* Ruby: number of tags found */
 	__u32 walk; /* number of this walk */
-	__u64 above; /* stack pointer behind the native frames that are sent */
-	__u64 evaluator_start; /* the evaluator's code */
+	__u64 above; /* stack pointer above the native frames that are sent */
+	__u64 evaluator_start; /* address range of the evaluator's code */
 	__u64 evaluator_end;
-	__u64 places[MAX_FRAMES]; /* the native frames that are sent, as place_in_file() has them */
+	union {
+		__u64 encoded[MAX_FRAMES]; /* the native frames to send, by encode_frame() */
+		__u64 tag_addresses[MAX_FRAMES]; /* Ruby, during its walk: addresses of the tags found */
+	};
 	__u64 buffer[BUFFER_WORDS]; /* a structure of the interpreter */
-	__u64 batch[BUFFER_WORDS]; /* Ruby: frames that were read together */
+	__u64 batch[BUFFER_WORDS]; /* Ruby: frames that are read together */
 	struct interpreted_frame frames[MAX_INTERPRETED];
 	struct evaluator all[MAX_EVALUATORS];
 	struct seen_code seen[1 << SEEN_CODES_BITS];
@@ -98,7 +103,7 @@ struct {
 	__type(value, struct interpreter_stack);
 } interpreter_stacks SEC(".maps");
 
-/* Files with an interpreter, by their numbers. User space writes it. */
+/* Files with an interpreter, by file number. User space writes it. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
@@ -107,7 +112,7 @@ struct {
 	__type(value, struct interpreter_file);
 } interpreter_files SEC(".maps");
 
-/* By address space. */
+/* Interpreters by address space. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
@@ -116,7 +121,7 @@ struct {
 	__type(value, struct interpreter_space);
 } interpreter_spaces SEC(".maps");
 
-/* Number of files in interpreter_files: without any, nothing here runs. */
+/* Number of files in interpreter_files. While it is 0, nothing here runs. */
 __u32 interpreters = 0;
 
 static __always_inline __u64 word_at(struct interpreter_stack *is, __u32 offset)
@@ -129,7 +134,7 @@ static __always_inline __u32 half_at(struct interpreter_stack *is, __u32 offset)
 	return word_at(is, offset) >> (offset & 4) * 8;
 }
 
-/* Adds a frame; one beyond the maximum is left out. */
+/* Adds a frame. Leaves it out, with a mark, if there are MAX_INTERPRETED frames. */
 static __always_inline void add_interpreted(struct interpreter_stack *is, __u32 mm_id, struct interpreted_frame *f)
 {
 	__u32 nr = is->nr;
@@ -144,7 +149,7 @@ static __always_inline void add_interpreted(struct interpreter_stack *is, __u32 
 	hash_word(&is->hash, (__u64)f->check << 32 | f->instruction);
 }
 
-/* The frames that were added since the last evaluator are run by this one. */
+/* Adds an evaluator, which runs the frames added since the previous evaluator. */
 static __always_inline void end_evaluator(struct interpreter_stack *is, __u64 address)
 {
 	__u32 nr = is->evaluators;
@@ -159,7 +164,7 @@ static __always_inline void end_evaluator(struct interpreter_stack *is, __u64 ad
 	hash_word(&is->hash, is->nr);
 }
 
-/* The initial value of new entries. */
+/* Initial value of new entries. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
@@ -187,13 +192,13 @@ static long attach_step(__u64 i, struct attach_ctx *c)
 	c->found->code_type = file->code_type + m->bias;
 	c->found->evaluator = file->evaluator + m->bias;
 	c->found->evaluator_end = file->evaluator_end + m->bias;
-	/* Last: other threads use it from then on. */
+	/* Written last: from then on, other threads use the entry. */
 	*(volatile __u64 *)&c->found->runtime = file->runtime + m->bias;
 	return 1;
 }
 
-/* The interpreter of an address space; NULL if there is none. */
-static __noinline struct interpreter_space *interpreter_of(__u32 mm_id)
+/* The interpreter of an address space; NULL if it has none. */
+static __noinline struct interpreter_space *find_interpreter(__u32 mm_id)
 {
 	struct attach_ctx c = { .found = bpf_map_lookup_elem(&interpreter_spaces, &mm_id) };
 	__u32 nr, now;
@@ -203,7 +208,7 @@ static __noinline struct interpreter_space *interpreter_of(__u32 mm_id)
 	c.space = bpf_map_lookup_elem(&unwind_spaces, &mm_id);
 	if (!c.space)
 		return NULL;
-	/* Looks again when code was mapped, or another file with an interpreter was found. */
+	/* Search again after code was mapped, or after another file with an interpreter was found. */
 	now = version_of(c.space) + (interpreters << 24);
 	if (!c.found) {
 		insert_initial(&interpreter_spaces, &mm_id, &no_interpreter);
@@ -219,12 +224,12 @@ static __noinline struct interpreter_space *interpreter_of(__u32 mm_id)
 	return c.found->runtime ? c.found : NULL;
 }
 
-/* What is sent: frames of the walk, and those of an interpreter among them. */
+/* Frames to send: those of the walk, and among them those of an interpreter. */
 struct fill_ctx {
 	struct task_state *st;
 	union {
-		__u64 *places; /* for the native frames: in the record, or to be merged */
-		struct interpreter_stack *is; /* while they are merged */
+		__u64 *encoded; /* encoded native frames: in the record, or in interpreter_stack for merging */
+		struct interpreter_stack *is; /* during merging */
 	};
 };
 
@@ -233,7 +238,7 @@ static __always_inline int is_evaluator(struct interpreter_stack *is, __u64 ip)
 	return ip >= is->evaluator_start && ip < is->evaluator_end;
 }
 
-/* Whether the native frame whose part of the stack is [low, high) is that of the next evaluator. */
+/* Whether the native frame that spans the stack range [low, high) belongs to the next evaluator. */
 static __always_inline int runs_next(struct interpreter_stack *is, __u64 low, __u64 high)
 {
 	__u32 next = is->evaluator;
@@ -245,13 +250,13 @@ static __always_inline int runs_next(struct interpreter_stack *is, __u64 low, __
 	return e->address >= low && e->address < high;
 }
 
-/* Puts a frame into the record, which lies where the window was. (A mask tells 6.1's verifier the bound.) */
+/* Writes a frame to the record, which shares its memory with the window. The mask gives 6.1's verifier the bound. */
 static __always_inline void put_frame(struct task_state *st, __u32 at, __u64 frame)
 {
 	st->window[INDEX(offsetof(struct stack_event, frames) / 8 + at, WINDOW_WORDS)] = frame;
 }
 
-/* Leaves the frames of the next evaluator out. */
+/* Leaves out the frames of the next evaluator. */
 static __always_inline void skip_evaluator(struct interpreter_stack *is)
 {
 	__u32 next = is->evaluator, end = is->all[INDEX(next, MAX_EVALUATORS)].end;
@@ -261,7 +266,7 @@ static __always_inline void skip_evaluator(struct interpreter_stack *is)
 	is->evaluator = next + 1;
 }
 
-/* Puts one of the interpreter's frames into the record, or the mark for those that were left out. */
+/* Writes the next interpreted frame to the record, or the mark for omitted frames. */
 static __always_inline void put_interpreted(struct task_state *st, struct interpreter_stack *is)
 {
 	struct interpreted_frame *in = &is->frames[INDEX(is->at, MAX_INTERPRETED)];
@@ -277,13 +282,13 @@ static __always_inline void put_interpreted(struct task_state *st, struct interp
 	is->out++;
 }
 
-/* Whether frames are left to be put behind the native ones. */
+/* Whether interpreted frames remain that go after the native frames. */
 static __always_inline int has_rest(struct interpreter_stack *is)
 {
 	return is->rest && (is->at < is->nr || is->flags & INTERPRETER_LEFT_OUT);
 }
 
-/* Puts one frame into the record: an interpreter's, or a native one. */
+/* Writes one frame to the record: an interpreted one or a native one. */
 static long merge_step(__u64 i, struct fill_ctx *c)
 {
 	struct interpreter_stack *is = c->is;
@@ -291,7 +296,7 @@ static long merge_step(__u64 i, struct fill_ctx *c)
 	__u32 out = is->out, next = is->evaluator;
 	struct frame *f = &st->frames[INDEX(st->t.innermost - is->native, MAX_FRAMES)];
 	struct frame *caller = &st->frames[INDEX(st->t.innermost - is->native - 1, MAX_FRAMES)];
-	__u64 low = address_of(st, f->sp), high = is->above;
+	__u64 low = stack_address(st, f->sp), high = is->above;
 
 	if (out >= MAX_SENT_FRAMES)
 		return 1;
@@ -311,10 +316,10 @@ static long merge_step(__u64 i, struct fill_ctx *c)
 		goto native;
 	}
 	if (is->native + 1 < st->t.to_send)
-		high = address_of(st, caller->sp);
+		high = stack_address(st, caller->sp);
 	else if (is->rest && !is_evaluator(is, f->ip))
-		high = low; /* its part of the stack ends nobody knows where */
-	/* An evaluator that is nowhere on this stack: another greenlet's, for example. */
+		high = low; /* its end on the stack is unknown */
+	/* An evaluator that is not on this stack, for example another greenlet's. */
 	if (next < is->evaluators && is->all[INDEX(next, MAX_EVALUATORS)].address < low) {
 		skip_evaluator(is);
 		return 0;
@@ -329,13 +334,13 @@ static long merge_step(__u64 i, struct fill_ctx *c)
 		is->evaluator = next + 1;
 	}
 native:
-	put_frame(st, out, is->places[INDEX(is->native, MAX_FRAMES)]);
+	put_frame(st, out, is->encoded[INDEX(is->native, MAX_FRAMES)]);
 	is->native++;
 	is->out = out + 1;
 	return 0;
 }
 
-/* Ends a stack whose frames were all sent: notes how many frames of the interpreter have no place on it. */
+/* Completes a stack whose frames were all sent: notes the number of interpreted frames without a position on it. */
 static __always_inline void end_merged(struct interpreter_stack *is, struct stack_event *s)
 {
 	s->unmerged = is->unmerged + is->nr - is->at;

@@ -4,13 +4,14 @@
  * with --kernel: any task can free such a page, so every page free in the system has to be checked.
  *
  * Accounting is per page, not per object, and approximate:
- *  - a page counts if a followed thread requested it from the page allocator, under that thread's stack, no matter
- *    who uses it later: other objects in a slab may belong to other processes, and a forked child's first page
- *    tables are allocated by its parent;
- *  - not counted: objects in slabs that existed before; vmalloc memory (such as kernel stacks of threads), which is
- *    allocated in bulk without this tracepoint; allocations by interrupts (incoming packets) and others that must
- *    not sleep;
- *  - an allocation that is freed in parts is removed as a whole with its first part.
+ *
+ *  - A page counts if a followed thread requested it from the page allocator, under the stack of that thread,
+ *    regardless of later users: other objects in a slab may belong to other processes, and a parent allocates the first
+ *    page tables of a forked child.
+ *  - These do not count: objects in slabs that existed before; vmalloc memory (such as kernel stacks of threads), which
+ *    is allocated in bulk without this tracepoint; allocations by interrupts (incoming packets), and other allocations
+ *    that must not sleep.
+ *  - An allocation that is freed in pieces is removed as a whole with its first piece.
  */
 #ifndef MEMPROF_KERNEL_H
 #define MEMPROF_KERNEL_H
@@ -29,7 +30,7 @@ struct {
 	__type(value, struct kernel_page);
 } kernel_pages SEC(".maps");
 
-__u64 kernel_allocations; /* in `kernel_pages` */
+__u64 kernel_allocations; /* entries in `kernel_pages` */
 
 /* Number of entries per hash of the key: most page frees end after one load. */
 #define KERNEL_FILTER_BITS 16
@@ -48,15 +49,15 @@ static __always_inline __u32 *kernel_slot(__u64 page)
 }
 
 /*
- * These are plain raw_tp programs, whose arguments are integers: the verifier permits no arithmetic on the pointers
- * of tp_btf programs, and a page is identified by its address alone.
+ * The programs here are plain raw_tp programs, whose arguments are integers. The verifier permits no arithmetic on the
+ * pointers of tp_btf programs, and the address alone identifies a page.
  */
 
 /*
- * Tells a task's allocation from one in an interrupt, where the current task is arbitrary. Only allocations that may
- * sleep have one of these flags; slab and sockets clear __GFP_DIRECT_RECLAIM on their first attempt at a larger
- * block. (Task allocations that must not sleep, GFP_ATOMIC or GFP_NOWAIT, are missed, memprof's own maps among them.
- * preempt_count would be exact, but kallsyms may not know its address.)
+ * Flags that distinguish a task's allocation from one in an interrupt, where the current task is arbitrary. Only
+ * allocations that may sleep have one of these flags. Slabs and sockets clear __GFP_DIRECT_RECLAIM on their first
+ * attempt at a larger block. Task allocations that must not sleep (GFP_ATOMIC, GFP_NOWAIT) are missed, including those
+ * of memprof's own maps. preempt_count would be exact, but kallsyms may not have its address.
  */
 #define GFP_OF_TASK (GFP_DIRECT_RECLAIM | GFP_IO | GFP_FS)
 
@@ -69,13 +70,13 @@ int BPF_PROG(kernel_page_allocated, struct page *page, unsigned int order, gfp_t
 	__u64 key = (__u64)page;
 	__u32 *slot;
 
-	/* Movable pages are user memory and page cache; orders of a huge page and above are hugetlbfs pages. */
+	/* Movable pages are user memory and page cache. Orders of a huge page and above are hugetlbfs pages. */
 	if ((gfp & GFP_MOVABLE) || !(gfp & GFP_OF_TASK) || !page || order >= CHUNK_SHIFT)
 		return 0;
 	task = bpf_get_current_task_btf();
-	if (!maybe_followed(task))
+	if (!task_may_be_followed(task))
 		return 0;
-	st = followed(task);
+	st = followed_state(task);
 	slot = kernel_slot(key);
 	if (!st || st->walking || !slot)
 		return 0;
@@ -111,7 +112,7 @@ int BPF_PROG(kernel_page_freed, struct page *page, unsigned int order)
 	return kernel_page_gone((__u64)page);
 }
 
-/* Page cache of block devices and some file-system metadata is not movable, but is not kernel memory either. */
+/* Page cache of block devices, and some file-system metadata, is neither movable nor kernel memory. */
 SEC("raw_tp/mm_filemap_add_to_page_cache")
 int BPF_PROG(kernel_page_cached, struct folio *folio)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /*
- * The page ledger: which stack brought in each virtual page of each followed address space. Chunks of 512 pages cost
- * a dense program 4 bytes per page and one hash lookup per fault.
+ * The page ledger: for each virtual page of each followed address space, the stack that brought the page in. With
+ * chunks of 512 pages, a dense program costs 4 bytes per page and one hash lookup per fault.
  */
 #ifndef MEMPROF_LEDGER_H
 #define MEMPROF_LEDGER_H
@@ -12,7 +12,7 @@
 #include "stacks.bpf.h"
 
 /* Maximum number of iterations of bpf_loop() (BPF_MAX_LOOPS): more than the ledger can have chunks. */
-#define MOST_LOOPS (1u << 23)
+#define MAX_LOOPS (1u << 23)
 
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -22,9 +22,9 @@ struct {
 	__type(value, struct page_chunk);
 } pages SEC(".maps");
 
-__u64 page_chunks; /* in `pages` */
+__u64 page_chunks; /* entries in `pages` */
 
-/* The initial value of new chunks, of this ledger and the page cache's. */
+/* Initial value of new chunks, in this ledger and in the page cache's. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
@@ -42,7 +42,7 @@ static __always_inline struct page_chunk *chunk_find(__u64 key)
 	return bpf_map_lookup_elem(&pages, &key);
 }
 
-/* (Global, like the loops below: verified once.) */
+/* Global, like the loops below: verified once. */
 __noinline int chunk_drop(__u64 key)
 {
 	directory_remove(key);
@@ -59,7 +59,7 @@ static __noinline struct page_chunk *chunk_get(__u64 key)
 		return chunk;
 	if (insert_initial(&pages, &key, &zero_chunk) == 0) {
 		__sync_fetch_and_add(&page_chunks, 1);
-		/* A chunk that is missing from the directory would never be found again. */
+		/* A chunk without a directory entry would never be found again. */
 		if (directory_add(key) && bpf_map_delete_elem(&pages, &key) == 0)
 			__sync_fetch_and_sub(&page_chunks, 1);
 	}
@@ -69,28 +69,28 @@ static __noinline struct page_chunk *chunk_get(__u64 key)
 	return chunk;
 }
 
-/* 1 for STACK_NONE, else 0; stack ids stay below 2^31. */
+/* 1 for STACK_NONE, else 0. Stack ids stay below 2^31. */
 static __always_inline __u32 is_empty(__u32 stack)
 {
 	return (stack - 1) >> 31;
 }
 
 /*
- * Loops over a chunk's entries handle ENTRY_STEPS at a time: a call for each would cost more than the entry.
- * (bpf_loop() lets the verifier check one iteration. The body has no branch per entry, which would double the
- * verifier's paths each time.)
+ * Loops over the entries of a chunk handle ENTRY_STEPS entries per call: a call for each entry would cost more than the
+ * entry. bpf_loop() lets the verifier check one iteration. The body has no branch per entry: each branch would double
+ * the verifier's paths.
  */
 #define ENTRY_STEPS 8
 
 struct entries {
 	__u32 *dst;
 	__u32 *src;
-	__u32 to; /* index of the first one in `dst` */
-	__u32 from; /* index of the first one in `src` */
+	__u32 to; /* index of the first entry in `dst` */
+	__u32 from; /* index of the first entry in `src` */
 	__u32 n;
 	__u32 stack; /* the new value */
-	__u32 keep; /* all ones: entries that are not empty stay as they are; else 0 */
-	__u32 changed; /* how many changed between empty and not empty */
+	__u32 keep; /* all ones: only empty entries change; else 0 */
+	__u32 changed; /* number of entries that changed between empty and not empty */
 };
 
 static __always_inline void set_entry(struct entries *e, __u32 k, __u32 stack)
@@ -127,7 +127,7 @@ static long copy_some(__u64 i, struct entries *e)
 
 #define ENTRY_LOOPS(n) (((n) + ENTRY_STEPS - 1) / ENTRY_STEPS)
 
-/* Sets `n` entries from `first` on. Returns how many changed between empty and not empty. */
+/* Sets `n` entries, from `first` on. Returns the number of entries that changed between empty and not empty. */
 static __always_inline __u32 set_entries(__u32 *dst, __u32 first, __u32 n, __u32 stack, __u32 keep)
 {
 	struct entries e = { .dst = dst, .to = first, .n = n, .stack = stack, .keep = keep };
@@ -136,7 +136,7 @@ static __always_inline __u32 set_entries(__u32 *dst, __u32 first, __u32 n, __u32
 	return e.changed;
 }
 
-/* Sets `n` entries from `first` on. (Global, like the next ones: verified once.) */
+/* Sets `n` entries, from `first` on. Global, like the next functions: verified once. */
 __noinline int chunk_fill(struct page_chunk *chunk, __u32 first, __u32 n, __u32 stack)
 {
 	if (chunk)
@@ -144,7 +144,7 @@ __noinline int chunk_fill(struct page_chunk *chunk, __u32 first, __u32 n, __u32 
 	return 0;
 }
 
-/* Sets the empty ones among `n` entries from `first` on. */
+/* Sets the empty entries among `n` entries, from `first` on. */
 __noinline int chunk_fill_empty(struct page_chunk *chunk, __u32 first, __u32 n, __u32 stack)
 {
 	if (chunk)
@@ -164,7 +164,7 @@ static __always_inline void copy_entries(struct page_chunk *dst, __u32 to, struc
 	bpf_loop(ENTRY_LOOPS(n), copy_some, &e, 0);
 }
 
-/* Copies `n` entries from `first` on, except where `dst` is not empty. */
+/* Copies `n` entries, from `first` on, except where `dst` is not empty. */
 __noinline int chunk_inherit(struct page_chunk *dst, struct page_chunk *src, __u32 first, __u32 n)
 {
 	copy_entries(dst, first, src, first, n, ~0u);
@@ -184,7 +184,7 @@ struct use_ctx {
 	__u32 pad;
 };
 
-static long look_at_some(__u64 i, struct use_ctx *c)
+static long collect_some(__u64 i, struct use_ctx *c)
 {
 #pragma unroll
 	for (__u32 j = 0; j < ENTRY_STEPS; j++)
@@ -192,16 +192,16 @@ static long look_at_some(__u64 i, struct use_ctx *c)
 	return c->any != 0;
 }
 
-/* Whether a chunk holds any record. */
+/* Whether a chunk has a record. */
 static __always_inline int chunk_in_use(struct page_chunk *chunk)
 {
 	struct use_ctx c = { .chunk = chunk };
 
-	bpf_loop(CHUNK_PAGES / ENTRY_STEPS, look_at_some, &c, 0);
+	bpf_loop(CHUNK_PAGES / ENTRY_STEPS, collect_some, &c, 0);
 	return c.any != 0;
 }
 
-/* Pages of an address space. */
+/* A range of pages in an address space. */
 struct range {
 	__u32 mm_id;
 	__u32 pad;
@@ -209,12 +209,12 @@ struct range {
 	__u64 end;
 };
 
-/* The number of chunks that a nonempty range spans, at most MOST_LOOPS. */
+/* The number of chunks that a nonempty range spans, at most MAX_LOOPS. */
 static __always_inline __u32 chunks_of(const struct range *r)
 {
 	__u64 n = ((r->end - 1) >> CHUNK_SHIFT) - (r->first >> CHUNK_SHIFT) + 1;
 
-	return n < MOST_LOOPS ? n : MOST_LOOPS;
+	return n < MAX_LOOPS ? n : MAX_LOOPS;
 }
 
 /*
@@ -236,8 +236,11 @@ static __always_inline __u64 base_of_key(__u64 key)
 	return (key & ((1ull << REGION_BITS) - 1)) << CHUNK_SHIFT;
 }
 
-/* The part of the chunk at page `base` that lies in the range: returns the index of its first page, sets its length. */
-static __always_inline __u32 part_of(const struct range *r, __u64 base, __u32 *n)
+/*
+ * Intersects the chunk that begins at page `base` with the range. Returns the index of the first common page, and sets
+ * the number of common pages.
+ */
+static __always_inline __u32 clip_to_range(const struct range *r, __u64 base, __u32 *n)
 {
 	__u32 from = base < r->first ? r->first - base : 0;
 
@@ -247,7 +250,7 @@ static __always_inline __u32 part_of(const struct range *r, __u64 base, __u32 *n
 
 static __always_inline void clear_chunk(const struct range *r, __u64 key)
 {
-	__u32 n, from = part_of(r, base_of_key(key), &n);
+	__u32 n, from = clip_to_range(r, base_of_key(key), &n);
 	struct page_chunk *chunk;
 
 	if (n == CHUNK_PAGES) {
@@ -262,7 +265,7 @@ static __always_inline void clear_chunk(const struct range *r, __u64 key)
 struct clear_ctx {
 	struct range r;
 	__u64 at;
-	__u64 done; /* the whole range */
+	__u64 done; /* the whole range is cleared */
 };
 
 static long clear_next(__u64 i, struct clear_ctx *c)
@@ -294,11 +297,11 @@ __noinline int ledger_clear(__u32 mm_id, __u64 first, __u64 end)
 
 struct move_ctx {
 	struct range from;
-	__u64 dst; /* page that the first page moves to */
+	__u64 dst; /* destination of the first page */
 	__u64 at;
 };
 
-/* Copies the records of `n` pages. Those at `src` lie in one chunk, and so do those at `dst`. */
+/* Copies the records of `n` pages. The pages at `src` lie in one chunk, and so do the pages at `dst`. */
 __noinline int move_part(__u32 mm_id, __u64 src, __u64 dst, __u32 n)
 {
 	struct page_chunk *s = chunk_find(chunk_key(mm_id, src));
@@ -315,10 +318,10 @@ __noinline int move_part(__u32 mm_id, __u64 src, __u64 dst, __u32 n)
 	return 0;
 }
 
-/* Copies the records that the chunk at page `base` has in the range. */
+/* Copies the records in the range from the chunk that begins at page `base`. */
 static __always_inline void move_chunk(struct move_ctx *m, __u64 base)
 {
-	__u32 n, from = part_of(&m->from, base, &n);
+	__u32 n, from = clip_to_range(&m->from, base, &n);
 	__u64 src = base + from, dst = m->dst + (src - m->from.first);
 	/* The destination spans at most two chunks. */
 	__u32 head = CHUNK_PAGES - (dst & (CHUNK_PAGES - 1));
@@ -355,24 +358,22 @@ __noinline int ledger_move(__u32 mm_id, __u64 src, __u64 dst, __u64 n)
 	return ledger_clear(mm_id, src, src + n);
 }
 
-/*
- * User space runs these two (BPF_PROG_TEST_RUN); they are not attached to anything.
- */
+/* User space runs the next two programs (BPF_PROG_TEST_RUN). They are not attached. */
 
-/* Removes the records of an ended address space, at most `most` chunks. Returns 1 if more are left. */
+/* Removes at most `max` chunks of an ended address space. Returns 1 if chunks are left. */
 SEC("raw_tp")
-int BPF_PROG(forget_space, __u32 mm_id, __u32 most)
+int BPF_PROG(forget_space, __u32 mm_id, __u32 max)
 {
 	struct clear_ctx c = { .r = { .mm_id = mm_id, .end = (CHUNK_NUMBER_MASK + 1) << CHUNK_SHIFT } };
 
 	c.at = chunk_key(mm_id, 0);
-	bpf_loop(most & (MOST_LOOPS - 1), clear_next, &c, 0);
+	bpf_loop(max & (MAX_LOOPS - 1), clear_next, &c, 0);
 	return !c.done;
 }
 
 /*
- * Drops a chunk that holds no record. A fault that is recorded in it at this very moment is lost; its page is then
- * attributed to the call that mapped it.
+ * Drops a chunk without records. A fault recorded in it at this very moment is lost; its page is then attributed to the
+ * call that mapped it.
  */
 SEC("raw_tp")
 int BPF_PROG(drop_empty_chunk, __u64 key)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /*
- * The life cycle of followed processes: found by the task iterator, matched by name at exec, forked, given a new
- * address space, ended.
+ * The life cycle of followed processes: the task iterator finds them, or an exec matches the awaited name; they fork,
+ * get a new address space, and exit.
  */
 #ifndef MEMPROF_LIFECYCLE_H
 #define MEMPROF_LIFECYCLE_H
@@ -18,12 +18,12 @@
 #include "settings.bpf.h"
 #include "snapshots.bpf.h"
 
-/* The flag of the kernel's own threads, in task_struct.flags. */
+/* The flag of kernel threads in task_struct.flags. */
 #define PF_KTHREAD 0x00200000
 
 /* 1 while memprof waits for a process named `wanted_comm`. */
 __u32 waiting = 0;
-/* The processes that the next run of an iterator follows or forgets: pids in memprof's pid namespace. */
+/* Processes that the next run of an iterator follows or forgets: pids in memprof's pid namespace. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
@@ -61,8 +61,11 @@ static __always_inline void emit_process(struct task_struct *task, __u32 change,
 	emit_process_with(task, change, pid, mm_id, parent_mm_id, parent_pid, 0);
 }
 
-/* A process is no longer followed: releases its address space, which is forgotten with the last user. */
-static __noinline int leave_mm(__u64 mm)
+/*
+ * Releases the address space of a process that is no longer followed. The last user's release forgets the address
+ * space.
+ */
+static __noinline int release_mm(__u64 mm)
 {
 	struct mm_info *known = bpf_map_lookup_elem(&mms, &mm);
 	__u32 slot, mm_id;
@@ -82,8 +85,8 @@ static __noinline int leave_mm(__u64 mm)
 }
 
 /*
- * Follows the address space of a process; `parent` is the one it was forked from, or NULL. Returns its id, or 0 if a
- * table is full.
+ * Follows the address space of a process; `parent` is the address space from which it was forked, or NULL. Returns its
+ * id, or 0 if a table is full.
  */
 static __noinline __u32 follow(struct mm_struct *mm, __u32 tgid, __u32 pid, struct mm_struct *parent)
 {
@@ -116,8 +119,8 @@ static __noinline __u32 follow(struct mm_struct *mm, __u32 tgid, __u32 pid, stru
 	}
 	if (bpf_map_update_elem(&procs, &tgid, &proc, BPF_ANY)) {
 		count_loss(LOSS_PROCESS_TABLE);
-		/* Its exit would not be noticed. */
-		leave_mm(proc.mm);
+		/* Undo: without an entry, the exit of the process would be missed. */
+		release_mm(proc.mm);
 		return 0;
 	}
 	__sync_fetch_and_add(&followed_processes, 1);
@@ -134,7 +137,7 @@ __noinline int unfollow(__u32 tgid)
 	mm = proc->mm;
 	if (bpf_map_delete_elem(&procs, &tgid) == 0)
 		__sync_fetch_and_sub(&followed_processes, 1);
-	return leave_mm(mm);
+	return release_mm(mm);
 }
 
 SEC("iter/task")
@@ -147,7 +150,7 @@ int find_process(struct bpf_iter__task *ctx)
 	/* A kernel thread may use the memory of a process for a while. */
 	if (!task || task->flags & PF_KTHREAD)
 		return 0;
-	/* Another thread stands in for a first one that has ended. */
+	/* Another thread represents a process whose first thread has ended. */
 	if (task->pid != task->tgid && task->group_leader->mm)
 		return 0;
 	pid = view_pid(task);
@@ -185,7 +188,7 @@ int BPF_PROG(process_fork, struct task_struct *parent, struct task_struct *child
 	if (!(follow_forks || snapshot) || child->pid != child->tgid)
 		return 0;
 	mm = child->mm;
-	if (!mm || !maybe_followed(parent))
+	if (!mm || !task_may_be_followed(parent))
 		return 0;
 	from = find_mm(parent->mm);
 	if (!from)
@@ -202,7 +205,7 @@ int BPF_PROG(process_fork, struct task_struct *parent, struct task_struct *child
 	return 0;
 }
 
-static __always_inline int comm_wanted(struct task_struct *task)
+static __always_inline int has_wanted_comm(struct task_struct *task)
 {
 	char comm[16] = {};
 
@@ -223,19 +226,19 @@ int BPF_PROG(process_exec, struct task_struct *task)
 		left = proc->mm_id;
 		unfollow(tgid);
 	} else {
-		if (!waiting || !comm_wanted(task) || !__sync_lock_test_and_set(&waiting, 0))
+		if (!waiting || !has_wanted_comm(task) || !__sync_lock_test_and_set(&waiting, 0))
 			return 0;
 		change = PROCESS_MATCHED;
 	}
 	pid = view_pid(task);
 	mm_id = follow(task->mm, tgid, pid, NULL);
 	if (!mm_id) {
-		if (left) /* no room for its new address space */
+		if (left) /* the table is full for its new address space */
 			emit_process(task, PROCESS_EXITED, pid, left, 0, 0);
 		return 0;
 	}
 	emit_process(task, change, pid, mm_id, left, 0);
-	bind_program(mm_id, task->mm, user_ip_of(task));
+	bind_program(mm_id, task->mm, read_user_ip(task));
 	return 0;
 }
 
@@ -247,7 +250,7 @@ int BPF_PROG(process_exit, struct task_struct *task)
 	struct mm_struct *mm;
 	__u64 page_tables;
 
-	/* Only the last thread of the process: `live` was decremented before this tracepoint. */
+	/* Continue only in the last thread of the process: `live` was decremented before this tracepoint. */
 	if (task->signal->live.counter)
 		return 0;
 	proc = bpf_map_lookup_elem(&procs, &tgid);
@@ -255,7 +258,10 @@ int BPF_PROG(process_exit, struct task_struct *task)
 		return 0;
 	pid = proc->pid;
 	mm_id = proc->mm_id;
-	/* (Not task->mm: up to 6.15 that is NULL by now. If nothing keeps the address space, the value is junk.) */
+	/*
+	 * Not task->mm: up to 6.15 it is already NULL. If nothing holds a reference to the address space, the value is
+	 * junk.
+	 */
 	mm = (void *)proc->mm;
 	page_tables = BPF_CORE_READ(mm, pgtables_bytes.counter);
 	unfollow(tgid);

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /*
- * Where each address space has mapped which file's code: looking an address up, and changes. bind.bpf.h finds the
- * mappings.
+ * The code mappings of each address space: lookups by address, and changes. bind.bpf.h finds the mappings.
  */
 #ifndef MEMPROF_MAPPINGS_H
 #define MEMPROF_MAPPINGS_H
@@ -17,7 +16,7 @@ struct {
 	__type(value, struct unwind_space);
 } unwind_spaces SEC(".maps");
 
-/* The initial value of new address spaces. */
+/* Initial value of new address spaces. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
@@ -28,13 +27,13 @@ struct {
 /* Changes whenever a table is added or a mapping replaces code: cached walks are then invalid. */
 __u32 unwind_generation = 1;
 
-/* All ones if `a` <= `b`, else 0, for numbers below 2^63. */
+/* All ones if `a` <= `b`, else 0; for numbers below 2^63. */
 static __always_inline __u32 not_above(__u64 a, __u64 b)
 {
 	return (__s64)(a - b - 1) >> 63;
 }
 
-/* Index of the last mapping that begins at or before `pc`, or MAX_MAPPINGS. (Global: verified once.) */
+/* Index of the last mapping that begins at or before `pc`, or MAX_MAPPINGS. Global: verified once. */
 __noinline __u32 last_mapping(struct unwind_space *space, __u64 pc)
 {
 	__u32 at = 0, n;
@@ -72,8 +71,8 @@ static __always_inline __u32 version_of(struct unwind_space *space)
 	return *(volatile __u32 *)&space->version;
 }
 
-/* Where the known code that contains a range comes from: an enum code_origin, or -1 if none does. */
-static __always_inline int origin_of(__u32 mm_id, __u64 start, __u64 end)
+/* The origin of the mapping that contains a range: an enum code_origin, or -1 if no mapping does. */
+static __always_inline int find_origin(__u32 mm_id, __u64 start, __u64 end)
 {
 	struct unwind_space *space = bpf_map_lookup_elem(&unwind_spaces, &mm_id);
 	__u32 at = find_mapping(space, start);
@@ -83,16 +82,16 @@ static __always_inline int origin_of(__u32 mm_id, __u64 start, __u64 end)
 	return space->at[INDEX(at, MAX_MAPPINGS)].origin;
 }
 
-/* Whether a range is known to be code: one mapping contains it. */
+/* Whether one mapping contains the range, which is then known to be code. */
 static __always_inline int is_known_code(__u32 mm_id, __u64 start, __u64 end)
 {
-	return origin_of(mm_id, start, end) >= 0;
+	return find_origin(mm_id, start, end) >= 0;
 }
 
 /* A change of an address space's mappings. */
 struct edit_ctx {
 	struct unwind_space *space;
-	__u64 start; /* the range that is mapped */
+	__u64 start; /* the new mapping's range */
 	__u64 end;
 	__u32 from;
 	__u32 to;
@@ -100,7 +99,9 @@ struct edit_ctx {
 	__u32 pad;
 };
 
-/* Two threads rarely map code at once, and a change takes microseconds; but a hypervisor may suspend the other. */
+/*
+ * Two threads rarely map code at once, and a change takes microseconds. But a hypervisor may suspend the other thread.
+ */
 #define LOCK_TRIES (1 << 18)
 
 static long lock_step(__u64 i, struct edit_ctx *c)
@@ -113,7 +114,7 @@ static long lock_step(__u64 i, struct edit_ctx *c)
 	return 1;
 }
 
-/* Only the holder of the lock changes the mappings; readers find none meanwhile. Returns whether it was taken. */
+/* Locks the mappings for a change. Readers find no mapping meanwhile. Returns whether the lock was taken. */
 static __always_inline int lock_space(struct edit_ctx *c)
 {
 	bpf_loop(LOCK_TRIES, lock_step, c, 0);
@@ -125,7 +126,7 @@ static __always_inline void unlock_space(struct edit_ctx *c)
 	__sync_fetch_and_add(&c->space->version, 1);
 }
 
-/* Trims an old mapping to what the new one leaves of it: the part before it, else the part behind it. */
+/* Trims an old mapping to what a new one leaves of it: the range before the new one, else the range after it. */
 static long trim_step(__u64 i, struct edit_ctx *c)
 {
 	struct unwind_mapping *from = &c->space->at[INDEX(i, MAX_MAPPINGS)];
@@ -161,7 +162,7 @@ static long shift_step(__u64 i, struct edit_ctx *c)
 	return 0;
 }
 
-/* Inserts a mapping at its place by address. Returns 0, or -1 if there is no room. */
+/* Inserts a mapping in address order. Returns 0, or -1 if the array is full. */
 static __always_inline int put_mapping(struct edit_ctx *c, struct unwind_mapping *m)
 {
 	__u32 nr = c->space->nr, at = last_mapping(c->space, m->start), to = at >= MAX_MAPPINGS ? 0 : at + 1;
@@ -185,7 +186,10 @@ static __always_inline int put_mapping(struct edit_ctx *c, struct unwind_mapping
 
 #define MAPPINGS_BUSY 1
 
-/* Inserts a mapping over what it overlaps. Returns 0, MAPPINGS_BUSY, or -1 if it is full. (Global: verified once.) */
+/*
+ * Inserts a mapping, and trims the mappings that it overlaps. Returns 0, MAPPINGS_BUSY, or -1 if the array is full.
+ * Global: verified once.
+ */
 __noinline int insert_mapping(struct unwind_space *space, struct unwind_mapping *m)
 {
 	struct edit_ctx c = { .space = space };
@@ -228,8 +232,10 @@ static __noinline struct unwind_space *space_get(__u32 mm_id)
 	return bpf_map_lookup_elem(&unwind_spaces, &mm_id);
 }
 
-/* Gives a child the mappings of its parent: the code lies at the same addresses, so its first stacks are complete
- * too. */
+/*
+ * Copies a parent's mappings to its child: code is at the same addresses, so the first stacks of the child are
+ * complete, too.
+ */
 __noinline int copy_space(__u32 from, __u32 to)
 {
 	struct edit_ctx c = { .space = bpf_map_lookup_elem(&unwind_spaces, &from) };

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0-only
 /*
- * The probe. Read memprof.h first, then fault.bpf.h: a page fault takes the path fault_begins(), page_allocated().
- * The other hooks have one header per group:
+ * The probe. README.md has the reading order of the headers: a page fault first, from fault_user() to
+ * record_allocation(). The other hooks have one header per group:
  *
- *  space.bpf.h      address-space changes: mmap, munmap, mremap, brk, madvise, mlock; calls.bpf.h: their hooks
- *  lifecycle.bpf.h  processes: fork, exec, exit
- *  cache.bpf.h      page cache
- *  kernel.bpf.h     kernel memory (--kernel)
- *  oom.bpf.h        processes that the kernel kills because memory has run out
- *  names.bpf.h      what runtimes write about code that they make
- *  samples.bpf.h    sampled allocations, their frees, and marks of the program (--heap)
- *  exact.bpf.h      every allocation and free (--heap=exact)
+ *  - space.bpf.h: address-space changes by mmap, munmap, mremap, brk, madvise and mlock; calls.bpf.h hooks these calls
+ *  - lifecycle.bpf.h: processes: fork, exec, exit
+ *  - cache.bpf.h: page cache
+ *  - kernel.bpf.h: kernel memory (--kernel)
+ *  - oom.bpf.h: processes that the kernel's out-of-memory killer chooses
+ *  - names.bpf.h: perf maps and jitdump files of runtimes with JIT code
+ *  - samples.bpf.h: sampled allocations, their frees, and marks of the program (--heap)
+ *  - exact.bpf.h: every allocation and free (--heap=exact)
  */
 #include "base.bpf.h"
 #include "cache.bpf.h"
@@ -29,30 +29,33 @@ char LICENSE[] SEC("license") = "Dual MIT/GPL";
 
 struct no_programs after_stack SEC(".maps");
 
-/* Takes the stack that another program wants, as a tail call; see struct taking. */
-REENTRANT("raw_tp", take_stack, after_stack)
+/*
+ * Walks the stack that another program has left pending; the program reaches this one by a tail call. See struct
+ * pending.
+ */
+REENTRANT("raw_tp", walk_pending, after_stack)
 {
 	struct task_state *st = bpf_task_storage_get(&tasks, bpf_get_current_task_btf(), NULL, 0);
-	__u32 what;
+	__u32 kind;
 
 	if (!st) {
 		count_loss(LOSS_TASK_STATE);
 		return;
 	}
-	what = st->taking.what;
-	st->taking.what = TAKE_NOTHING;
-	if (what == TAKE_FAULT) {
-		take_fault(st);
-	} else if (what == TAKE_RANGE) {
-		take_range(st);
-	} else if (what == TAKE_ALLOCATION) {
-		take_allocation(st);
-		if (!st->taking.order)
-			st->fault = 0;
+	kind = st->pending.kind;
+	st->pending.kind = PENDING_NONE;
+	if (kind == PENDING_FAULT) {
+		record_fault(st);
+	} else if (kind == PENDING_RANGE) {
+		record_range(st);
+	} else if (kind == PENDING_ALLOCATION) {
+		record_allocation(st);
+		if (!st->pending.order)
+			st->fault_address = 0;
 	}
 }
 
-/* Keeps these types in the program's BTF, from which the skeleton makes the Rust types. */
+/* Adds these types to the program's BTF, from which the skeleton generates the Rust types. */
 #define EXPORT(type) type _##type SEC(".rodata.types")
 struct EXPORT(stack_event) = {};
 struct EXPORT(process_event) = {};

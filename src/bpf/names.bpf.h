@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /*
- * Perf maps (and jitdump files, whose records are not looked at here): a runtime writes a line "START SIZE NAME" before
- * it runs code that it has made. From this write on, stacks with these addresses are other stacks; and user space reads
- * the file up to here before it names later ones. Only once a followed process has made code at run time are its writes
- * looked at (calls.bpf.h).
+ * Perf maps and jitdump files. A runtime writes a line "START SIZE NAME" to a perf map before it runs new JIT code.
+ * From this write on, stacks with these addresses are other stacks, and user space reads the file up to here before it
+ * names later stacks. The records of jitdump files are not parsed here. The writes of followed processes are examined
+ * only after one of them has mapped memory for JIT code (space.bpf.h).
  */
 #ifndef MEMPROF_NAMES_H
 #define MEMPROF_NAMES_H
@@ -15,10 +15,10 @@
 #include "follow.bpf.h"
 #include "mappings.bpf.h"
 
-/* The bytes of a line that are looked at: two numbers with "0x", and two spaces. */
+/* Bytes of a line that are examined. LINE_NUMBERS of them can contain the two numbers with "0x", and two spaces. */
 #define LINE_BYTES 64
 #define LINE_NUMBERS 40
-/* Maximum number of granules of one line; user space completes the rest. */
+/* Maximum number of granules of one line. User space completes the rest. */
 #define LINE_GRANULES 512
 
 /* "perf", "jit-" and "py::" */
@@ -26,11 +26,14 @@
 #define JIT_NAME 0x2d74696au
 #define PYTHON_NAME 0x3a3a7970u
 
-/* A line. It is in a thread's scratch space, whose contents the verifier does not follow: it would follow every digit. */
+/*
+ * A line of a perf map. It is in a thread's scratch space, whose contents the verifier does not track: it would track
+ * every digit.
+ */
 struct line {
 	__u64 number[2]; /* start, size */
 	__u32 field;
-	__u32 name; /* where in the text it begins */
+	__u32 name; /* index of the name in the text */
 	char text[LINE_BYTES];
 };
 
@@ -38,7 +41,7 @@ struct line_ctx {
 	struct task_state *st;
 };
 
-/* Takes in one character. */
+/* Parses one character. */
 static long line_step(__u64 i, struct line_ctx *c)
 {
 	struct line *line = (void *)&c->st->event;
@@ -65,7 +68,7 @@ static long granule_step(__u64 i, struct line_ctx *c)
 	return 0;
 }
 
-/* Counts the code that a line names as replaced. What it was before, user space knows. */
+/* Counts the code of a line as replaced. User space knows the previous code. */
 static __always_inline void replace_code(struct task_state *st)
 {
 	struct line_ctx c = { .st = st };
@@ -88,8 +91,8 @@ static __always_inline void replace_code(struct task_state *st)
 	__sync_fetch_and_add(&unwind_generation, 1);
 }
 
-/* The open file behind a descriptor of the current task; NULL if there is none. */
-static __always_inline struct file *file_of(struct task_struct *task, __u64 fd)
+/* The open file of a descriptor of the current task, or NULL. */
+static __always_inline struct file *find_file(struct task_struct *task, __u64 fd)
 {
 	struct fdtable *table = BPF_CORE_READ(task, files, fdt);
 	struct file **files = BPF_CORE_READ(table, fd), *file = NULL;
@@ -99,11 +102,11 @@ static __always_inline struct file *file_of(struct task_struct *task, __u64 fd)
 	return file;
 }
 
-/* Notes what was written, and tells user space. (Global: verified once.) */
-__noinline int note_names(struct task_state *st, __u64 of, __u64 text, __u64 bytes, __u32 lines)
+/* Notes a write to a perf map or jitdump file, and notifies user space. Global: verified once. */
+__noinline int note_names(struct task_state *st, __u64 file_address, __u64 text, __u64 bytes, __u32 lines)
 {
 	struct names_event e = { .kind = EVENT_NAMES };
-	struct file *file = (void *)of;
+	struct file *file = (void *)file_address;
 	struct line *line;
 
 	if (!st)
@@ -120,12 +123,12 @@ __noinline int note_names(struct task_state *st, __u64 of, __u64 text, __u64 byt
 	e.mm_id = st->mm_id;
 	e.ino = BPF_CORE_READ(file, f_inode, i_ino);
 	e.end = BPF_CORE_READ(file, f_pos);
-	/* If it does not fit, the next one tells as much. */
+	/* If the record does not fit into the ring buffer, the next one contains the same information. */
 	emit(&e, sizeof(e));
 	return 0;
 }
 
-/* The current task has written `bytes` to a file. (Global: verified once.) */
+/* Handles a write of `bytes` bytes by the current task. Global: verified once. */
 __noinline int names_written(__u64 bytes)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
@@ -135,11 +138,11 @@ __noinline int names_written(__u64 bytes)
 	struct file *file;
 	__u32 start = 0;
 
-	file = file_of(task, SYSCALL_ARG1(regs));
+	file = find_file(task, SYSCALL_ARG1(regs));
 	name = BPF_CORE_READ(file, f_path.dentry, d_name.name);
 	if (bpf_probe_read_kernel(&start, sizeof(start), name) || (start != PERF_NAME && start != JIT_NAME))
 		return 0;
-	st = followed_mm(task, task->mm);
+	st = followed_state_with_mm(task, task->mm);
 	if (st && !is_compat(task))
 		note_names(st, (__u64)file, SYSCALL_ARG2(regs), bytes, start == PERF_NAME);
 	return 0;

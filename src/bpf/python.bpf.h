@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /*
- * CPython's frames. The thread's state is where the interpreter keeps it for its own use when it has released the
- * GIL: in the thread's specific data of the C library, under a key that _PyRuntime has. It says which thread it is of,
- * and every code object which type it has, so wild pointers are noticed.
+ * CPython's frames. The interpreter stores a thread's state for its own use while it has released the GIL: in the
+ * thread's specific data of the C library, under a key in _PyRuntime. The state names its thread, and every code object
+ * names its type, so wild pointers are detected.
  */
 #ifndef MEMPROF_PYTHON_H
 #define MEMPROF_PYTHON_H
@@ -11,26 +11,28 @@
 #include "interpreter.bpf.h"
 #include "thread.bpf.h"
 
-/* Bytes read of a thread's state, and of a frame: an object until 3.10. */
+/* Bytes read of a thread's state, and of a frame that is an object (up to 3.10). */
 #define THREAD_BYTES 192
 #define FRAME_OBJECT_BYTES 112
 /* Bytes of a whole thread's state in 3.10: the first CFrame is at its end. */
 #define THREAD_STATE_BYTES 280
 #define FRAME_BYTES 72
 #define FRAME_BYTES_3_14 80
-/* Words of frames that are read together. */
+/* Maximum number of words of frames in one read. */
 #define FRAMES_WORDS 128
-/* Bytes read of a code object: all that is used of it. */
+/* Bytes read of a code object, up to the last field in use. */
 #define CODE_BYTES 144
-/* Maximum number of frames that are looked at, with those that are left out. */
-#define MAX_LOOKED_AT 1024
-/* Attempts to find a thread's state before it is tried only now and then: threads that the interpreter does not know have
- * none. */
+/* Maximum number of frames examined, including those that are left out. */
+#define MAX_EXAMINED 1024
+/*
+ * Attempts to find a thread's state before only one attempt in TRIES is made: threads that the interpreter does not
+ * know have no state.
+ */
 #define TRIES 64
-/* From 3.12 on: a frame that lies on the C stack, in the evaluator's stack frame. */
+/* Since 3.12: a frame on the C stack, in the evaluator's stack frame. */
 #define OWNED_BY_C_STACK 3
 
-/* What a key stands for in this thread, if its entry is `at` bytes behind a pointer at `pointer`. */
+/* The thread's value of a key whose entry is `at` bytes after the pointer at `pointer`. */
 static __always_inline __u64 specific(__u64 thread, __u32 pointer, __u32 at)
 {
 	__u64 block = read_word(thread + pointer);
@@ -46,9 +48,9 @@ static __always_inline int is_thread(struct interpreter_space *space, __u64 stat
 }
 
 /*
- * Finds out where this process's C library has the thread's state. glibc (2.36 and 2.43 were tried): pointers to
- * blocks of 32 entries of 16 bytes at 0x510 in struct pthread. musl (not tried): a pointer to an array, at 0x80 or 0x78
- * in struct pthread. Only a state that names this thread is taken.
+ * Finds the position of the thread's state in the C library's data of this process. glibc (tested with 2.36 and 2.43)
+ * has pointers to blocks of 32 entries of 16 bytes at 0x510 in struct pthread. musl (not tested) has a pointer to an
+ * array, at 0x80 or 0x78 in struct pthread. Only a state that names this thread is accepted.
  */
 static __noinline int find_slot_of_thread(struct interpreter_space *space, __u64 thread)
 {
@@ -77,7 +79,7 @@ static __noinline int find_slot_of_thread(struct interpreter_space *space, __u64
 	return 1;
 }
 
-/* Reads a thread's state, if it is this thread's. */
+/* Reads a thread's state. Fails if the state names another thread. */
 static __always_inline int read_thread(struct interpreter_stack *is, struct python_layout *l, __u64 state, __u64 thread)
 {
 	is->thread = state;
@@ -85,7 +87,7 @@ static __always_inline int read_thread(struct interpreter_stack *is, struct pyth
 	       word_at(is, l->thread_id) == thread;
 }
 
-/* Finds the thread's state in the interpreter and its innermost frame. Returns whether there is one. */
+/* Finds the thread's state in the interpreter and its innermost frame. Returns whether there is a frame. */
 static __always_inline int find_thread(struct interpreter_stack *is, struct interpreter_space *space)
 {
 	struct python_layout *l = &space->python;
@@ -93,7 +95,10 @@ static __always_inline int find_thread(struct interpreter_stack *is, struct inte
 
 	if (!thread)
 		return 0;
-	/* The thread that runs, also in a subinterpreter; 3.12 has no such word, and 3.13 changes the key's value. */
+	/*
+	 * First try the state of the running thread, which is right in a subinterpreter, too. 3.12 has no such word;
+	 * 3.13 changes the value of the key.
+	 */
 	if (l->current && read_thread(is, l, read_word(space->runtime + l->current), thread))
 		goto found;
 	if (!space->slot && !find_slot_of_thread(space, thread))
@@ -114,7 +119,7 @@ found:
 }
 
 struct python_ctx {
-	struct task_state *st; /* its window is free after the native walk */
+	struct task_state *st; /* the window is free after the native walk */
 	struct interpreter_stack *is;
 	struct interpreter_space *space;
 	__u32 mm_id;
@@ -122,10 +127,10 @@ struct python_ctx {
 };
 
 /*
- * 3.11 and 3.12: an evaluator that is starting has its _PyCFrame in the thread's state before the frame in it is set. Goes
- * on to its caller's. Returns whether there is none.
+ * Skips an evaluator that is starting. In 3.11 and 3.12 its _PyCFrame is in the thread's state before the frame in it
+ * is set. Continues with the caller's _PyCFrame. Returns whether there is none.
  */
-static __always_inline long leave_starting(struct interpreter_stack *is, struct python_layout *l)
+static __always_inline long skip_starting(struct interpreter_stack *is, struct python_layout *l)
 {
 	if (l->frames == PYTHON_OBJECTS_CFRAMES || !is->cframe)
 		return 1;
@@ -135,9 +140,9 @@ static __always_inline long leave_starting(struct interpreter_stack *is, struct 
 }
 
 /*
- * Brings a frame into the window. Returns the index of its first word, or WINDOW_WORDS if it cannot be read. From 3.11 on
- * the frames of a thread lie side by side, callers below: one long read serves many. It begins in the frame's own page:
- * a read of a page that is not there takes a microsecond.
+ * Reads a frame into the window. Returns the index of its first word, or WINDOW_WORDS if it cannot be read. Since 3.11
+ * the frames of a thread are adjacent, with callers at lower addresses: one long read serves many frames. The read
+ * begins in the frame's own page, because reading an absent page takes a microsecond.
  */
 static __always_inline __u32 frame_at(struct task_state *st, __u64 frame, __u32 bytes, int objects)
 {
@@ -152,7 +157,7 @@ static __always_inline __u32 frame_at(struct task_state *st, __u64 frame, __u32 
 		first = frame;
 	else if (first < frame + bytes - 8 * FRAMES_WORDS)
 		first = frame + bytes - 8 * FRAMES_WORDS;
-	/* (The mask tells the verifier the bound.) */
+	/* The mask gives the verifier the bound. */
 	size = INDEX(frame + bytes - first, 16 * FRAMES_WORDS);
 	st->t.window_base = first;
 	st->t.window_words = size / 8;
@@ -167,7 +172,10 @@ static __always_inline __u64 frame_word(struct task_state *st, __u32 at, __u32 o
 	return st->window[INDEX(at + (offset >> 3), WINDOW_WORDS)];
 }
 
-/* Reads a code object; what distinguishes it is `check`. Returns 0, or -1 if it is none. */
+/*
+ * Reads a code object. Sets `check`, which distinguishes it from other code objects. Returns 0, or -1 if it is not a
+ * code object.
+ */
 static __always_inline int check_code(struct interpreter_stack *is, struct interpreter_space *space,
 				      struct interpreted_frame *f)
 {
@@ -189,7 +197,7 @@ static __always_inline int check_code(struct interpreter_stack *is, struct inter
 	return 0;
 }
 
-/* Takes one frame and goes on to its caller. */
+/* Adds one frame and continues with its caller. */
 static long python_step(__u64 i, struct python_ctx *c)
 {
 	struct python_layout *l = &c->space->python;
@@ -200,29 +208,31 @@ static long python_step(__u64 i, struct python_ctx *c)
 	__u8 entry;
 
 	if (!frame)
-		return is->nr || leave_starting(is, l);
+		return is->nr || skip_starting(is, l);
 	bytes = objects ? FRAME_OBJECT_BYTES : l->version < 14 ? FRAME_BYTES : FRAME_BYTES_3_14;
 	at = frame_at(c->st, frame, bytes, objects);
 	if (at >= WINDOW_WORDS)
-		return is->nr || leave_starting(is, l);
+		return is->nr || skip_starting(is, l);
 	is->frame = frame_word(c->st, at, l->frame_previous);
 	entry = frame_word(c->st, at, l->frame_entry) >> (l->frame_entry & 7) * 8;
 	if (l->frames >= PYTHON_SHIMS_CFRAME && entry == OWNED_BY_C_STACK) {
 		end_evaluator(is, frame);
 		return 0;
 	}
-	f.code = frame_word(c->st, at, l->frame_code) & ~3ull; /* (3.14: the lowest bits are a tag) */
+	f.code = frame_word(c->st, at, l->frame_code) & ~3ull; /* 3.14: the lowest bits are a tag */
 	instruction = frame_word(c->st, at, l->frame_instruction);
 	if (objects)
 		instruction = (__u32)(instruction >> (l->frame_instruction & 4) * 8);
 	if (check_code(is, c->space, &f))
-		return is->nr || leave_starting(is, l);
+		return is->nr || skip_starting(is, l);
 	instruction = objects ? instruction * l->instruction_size : instruction - f.code - l->code_start;
 	f.instruction = instruction < FRAME_NO_INSTRUCTION ? instruction : FRAME_NO_INSTRUCTION;
 	add_interpreted(is, c->mm_id, &f);
 	if (l->frames == PYTHON_OBJECTS_CFRAMES && is->cframe - is->thread < THREAD_STATE_BYTES) {
-		/* The first CFrame is no evaluator's. An evaluator that is ending took its CFrame out of the list a few
-		 * instructions before its frame: so each frame has got the evaluator of the next one. */
+		/*
+		 * No evaluator has the first CFrame. An evaluator that is ending removes its CFrame from the list a few
+		 * instructions before its frame: then each frame got the evaluator of the next one.
+		 */
 		is->evaluators = 0;
 		return 1;
 	}
@@ -244,16 +254,16 @@ static __noinline __u32 walk_python(struct task_state *st, struct interpreter_st
 		return 0;
 	is->walk++;
 	st->t.window_words = 0;
-	bpf_loop(MAX_LOOKED_AT, python_step, &c, 0);
+	bpf_loop(MAX_EXAMINED, python_step, &c, 0);
 	return is->nr;
 }
 
 /*
- * Copies at most `most` bytes of a text object: its first ones, or its last ones. Returns the number of bytes. `header` is
- * scratch space for five words: the BPF stack is short.
+ * Copies at most `max` bytes of a text object: the first bytes, or the last bytes. Returns the number of bytes.
+ * `header` is scratch space for five words, because the BPF stack is short.
  */
 static __always_inline __u32 copy_python_text(struct python_layout *layout, __u64 object, struct sent_text *text,
-					      void *to, __u32 most, int last, __u64 *header)
+					      void *to, __u32 max, int last, __u64 *header)
 {
 	__u32 state, width, size;
 	__u64 at;
@@ -263,7 +273,7 @@ static __always_inline __u32 copy_python_text(struct python_layout *layout, __u6
 	if (bpf_probe_read_user(header, 5 * 8, (void *)object))
 		return 0;
 	state = header[4];
-	/* Its bits from text_kind on: the width of a character (3), compact, ASCII. */
+	/* Bits of the state, from text_kind on: the width of a character (3 bits), compact, ASCII. */
 	width = state >> layout->text_kind & 7;
 	text->ascii = state >> (layout->text_kind + 4) & 1;
 	if (width != 1 && width != 2 && width != 4)
@@ -272,23 +282,23 @@ static __always_inline __u32 copy_python_text(struct python_layout *layout, __u6
 	text->length = header[2] < 0xffffff ? header[2] : 0xffffff;
 	size = text->length * width;
 	at = object + (text->ascii ? layout->text_ascii : layout->text_compact);
-	if (size > most) {
+	if (size > max) {
 		if (last)
-			at += size - most;
-		size = most;
+			at += size - max;
+		size = max;
 	}
-	if (size > most || bpf_probe_read_user(to, size, (void *)at))
+	if (size > max || bpf_probe_read_user(to, size, (void *)at))
 		return 0;
 	text->sent = size;
 	return size;
 }
 
-/* What stands for the size of a table of lines that is larger. */
+/* Represents every larger size of a table of lines. */
 #define MAX_LINES_SIZE 0xffffffff
 
 /*
- * Describes a function: its names and its table of lines. Returns the number of bytes of the table that are sent, or -1 if
- * the code object cannot be read.
+ * Describes a function: its names and its table of lines. Returns the number of table bytes to send, or -1 if the code
+ * object cannot be read.
  */
 static __always_inline long describe_python(struct interpreter_stack *is, struct interpreter_space *space, __u64 code,
 					    struct function_event *e)

@@ -11,7 +11,10 @@ struct user_regs {
 	__u64 ip;
 	__u64 sp;
 	__u64 bp;
-	/* (One place: the BPF stack is short. The walk takes both from it, and needs one.) */
+	/*
+	 * One word for both: the BPF stack is short. The walk copies the word to both fields, and needs only one of
+	 * them.
+	 */
 	union {
 		__u64 bx; /* x86-64 only */
 		__u64 lr; /* arm64 only */
@@ -19,11 +22,11 @@ struct user_regs {
 	__u64 in_syscall; /* ip is the address after a system call instruction */
 };
 
-static __always_inline void user_regs_of(struct task_struct *task, struct user_regs *out)
+static __always_inline void read_user_regs(struct task_struct *task, struct user_regs *out)
 {
 	struct pt_regs *regs = (struct pt_regs *)bpf_task_pt_regs(task);
 
-	/* Plain loads, not PT_REGS_*_CORE(), each of which is a call. */
+	/* Plain loads, because each PT_REGS_*_CORE() is a call. */
 #if defined(bpf_target_x86)
 	out->ip = regs->ip;
 	out->sp = regs->sp;
@@ -39,7 +42,7 @@ static __always_inline void user_regs_of(struct task_struct *task, struct user_r
 #endif
 }
 
-static __always_inline __u64 user_ip_of(struct task_struct *task)
+static __always_inline __u64 read_user_ip(struct task_struct *task)
 {
 	struct pt_regs *regs = (struct pt_regs *)bpf_task_pt_regs(task);
 
@@ -50,13 +53,13 @@ static __always_inline __u64 user_ip_of(struct task_struct *task)
 #endif
 }
 
-/* The address of the current thread's own memory: struct pthread. */
+/* The address of the current thread's struct pthread. */
 static __always_inline __u64 thread_pointer(void)
 {
 #if defined(bpf_target_x86)
 	return bpf_get_current_task_btf()->thread.fsbase;
 #else
-	return 0; /* not supported: user space does not look for interpreters either */
+	return 0; /* not supported: user space does not search for interpreters there */
 #endif
 }
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /*
- * Functions whose return has a probe (uretprobe): while they run, their return address on the stack is that of a page of
- * the kernel's, which knows the right one.
+ * Functions with a probe at their return (uretprobe). While such a function runs, its return address on the stack is an
+ * address in a page of the kernel's, which knows the real return address.
  */
 #ifndef MEMPROF_RETURNS_H
 #define MEMPROF_RETURNS_H
@@ -23,14 +23,16 @@ struct task_struct___probed {
 	struct uprobe_task___probed *utask;
 } __attribute__((preserve_access_index));
 
-/* Calls with a probed return, one within the other, that are looked through. */
+/* Maximum number of nested calls with a probed return in a lookup. */
 #define PROBED_RETURNS 8
 
-/* The address to which the current task's function returns whose return address is at `at` on the stack; 0 if its return
- * has no probe. (Global: verified once.) */
+/*
+ * The real return address of the current task's function whose return address is at `at` on the stack; 0 if its return
+ * has no probe. Global: verified once.
+ */
 __noinline __u64 probed_return(__u64 at)
 {
-#if defined(__bpf__) /* (A test compiles the walk for user space.) */
+#if defined(__bpf__) /* not in the test that compiles the walk for user space */
 	struct task_struct___probed *task = (void *)bpf_get_current_task_btf();
 	struct return_instance___probed *call = NULL;
 
@@ -46,7 +48,7 @@ __noinline __u64 probed_return(__u64 at)
 	return 0;
 }
 
-/* Whether a return address may be that of the kernel's page: its first byte. */
+/* Whether a return address may be the kernel's, which is at the start of a page. */
 static __always_inline int may_be_probed(__u64 address)
 {
 	return address && !(address & 4095);

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /*
- * Ruby's frames (CRuby). Each native thread has a pointer to its execution context, that of the fiber it runs, in
- * thread-local storage (ruby_current_ec): it stays when the thread releases the VM's lock, and fibers and ractors change
- * it. From 3.3 on it has no symbol in a stripped library, so it is found by what it points to: an execution context whose
- * innermost frame lies on its own VM stack.
+ * Ruby's frames (CRuby). Each native thread has in thread-local storage (ruby_current_ec) a pointer to the execution
+ * context of the fiber that it runs. The pointer stays valid when the thread releases the VM's lock; fibers and ractors
+ * change it. Since 3.3, ruby_current_ec has no symbol in a stripped library. So the word is found by its target: an
+ * execution context whose innermost frame lies on its own VM stack.
  *
- * A frame says whether vm_exec() returns behind it (FINISH), and each vm_exec() has on the C stack a tag to which
- * exceptions jump, in a list that the execution context keeps. Tags of other functions jump to other code. So the tags
- * that jump into vm_exec() and the frames with FINISH are the same calls, and the tags give them their addresses.
+ * The flag FINISH of a frame means that vm_exec() returns after it. Each vm_exec() has a tag on the C stack to which
+ * exceptions jump, in a list of the execution context. Tags of other functions jump to other code. So the tags that
+ * jump into vm_exec() and the frames with FINISH represent the same calls, and the tags give the calls their addresses.
  */
 #ifndef MEMPROF_RUBY_H
 #define MEMPROF_RUBY_H
@@ -16,17 +16,17 @@
 #include "interpreter.bpf.h"
 #include "thread.bpf.h"
 
-/* Maximum number of frames that are looked at: more than a VM stack of 1 MiB has. */
-#define RUBY_LOOKED_AT 16384
+/* Maximum number of frames examined: more than a VM stack of 1 MiB has. */
+#define RUBY_MAX_FRAMES 16384
 #define RUBY_MAX_TAGS 1024
-/* Maximum number of words of thread-local storage that are looked at; user space knows how many there are. */
+/* Maximum number of words of thread-local storage examined. User space knows their real number. */
 #define RUBY_TLS_WORDS 8
 /* Maximum size of a VM stack, in words. */
 #define RUBY_MAX_STACK (1 << 27)
-/* Attempts to find the execution context before it is tried only now and then. */
+/* Attempts to find the execution context before only one attempt in RUBY_TRIES is made. */
 #define RUBY_TRIES 64
 
-/* Flags of an object: its type, whether a text is elsewhere, which kind of internal object. */
+/* Flags of an object: its type, whether its text is elsewhere, the kind of an internal object. */
 #define RUBY_TYPE(flags) ((flags) & 0x1f)
 #define RUBY_CLASS 2
 #define RUBY_MODULE 3
@@ -46,7 +46,7 @@
 
 /* rb_iseq_constant_body: the same in all versions, up to the label. */
 #define RUBY_BODY_BYTES 184
-#define RUBY_BODY_USED 128 /* by a walk */
+#define RUBY_BODY_USED 128 /* bytes that a walk reads */
 #define RUBY_BODY_SIZE 4
 #define RUBY_BODY_CODE 8
 #define RUBY_BODY_PATH 64
@@ -55,9 +55,9 @@
 /* Types of an instruction sequence. */
 #define RUBY_RESCUE 4
 #define RUBY_EVAL 6
-/* How many instruction sequences a rescue clause or an eval may be nested in. */
+/* Maximum number of instruction sequences around a rescue clause or an eval. */
 #define RUBY_MAX_NESTED 4
-/* How many environments a block may be nested in before its method is not looked for. */
+/* Maximum number of environments around a block in the search for its method. */
 #define RUBY_MAX_ENVIRONMENTS 8
 
 /* struct succ_index_table: ranks of the first positions, nine in a word, then blocks. */
@@ -66,7 +66,10 @@
 #define RUBY_BLOCK_BYTES 80
 #define RUBY_ENTRY_BYTES 12
 
-/* A function's address, and the distance of a frame from the innermost one, in frames. */
+/*
+ * Bits of a function's address in interpreted_frame.code. The bits above them are the distance from the innermost
+ * frame, in frames.
+ */
 #define RUBY_CODE_BITS 48
 
 static __always_inline int is_context(struct interpreter_stack *is, __u64 ec)
@@ -82,7 +85,7 @@ static __always_inline int is_context(struct interpreter_stack *is, __u64 ec)
 	return size && size <= RUBY_MAX_STACK && !(frame & 7) && frame > stack && frame < stack + size * 8;
 }
 
-/* This thread's storage for the interpreter's module. (glibc: pairs of a pointer and what to free.) */
+/* This thread's storage for the interpreter's module. glibc has pairs of a pointer and the pointer to free. */
 static __always_inline __u64 thread_storage(struct interpreter_space *space)
 {
 	__u64 thread = thread_pointer(), storage;
@@ -94,7 +97,7 @@ static __always_inline __u64 thread_storage(struct interpreter_space *space)
 	if (!space->module || space->module > 0xffff)
 		return 0;
 	storage = read_word(read_word(thread + 8) + 16 * (__u64)space->module);
-	/* (-1: not allocated in this thread.) */
+	/* -1: not allocated in this thread. */
 	return storage & 7 ? 0 : storage;
 }
 
@@ -112,7 +115,7 @@ static long slot_step(__u64 i, struct slot_ctx *c)
 	return 1;
 }
 
-/* Finds out which word of the storage is ruby_current_ec. */
+/* Finds the word of the storage that is ruby_current_ec. */
 static __noinline int find_context_slot(struct interpreter_stack *is, struct interpreter_space *space, __u64 storage)
 {
 	struct slot_ctx c = { .is = is, .space = space, .storage = storage };
@@ -128,16 +131,16 @@ struct ruby_ctx {
 	struct interpreter_stack *is;
 	struct interpreter_space *space;
 	__u64 end; /* of the VM stack */
-	__u64 guard; /* what the C library mixes into addresses in jump buffers */
+	__u64 guard; /* the value that the C library mixes into addresses in jump buffers */
 	__u32 mm_id;
-	__u16 left_out; /* the next frame: its rescue clause stands for it */
-	__u16 single; /* frames are read one by one: memory behind them cannot be read */
+	__u16 left_out; /* skip the next frame: its rescue clause represents it */
+	__u16 single; /* read frames one by one: the memory after them is unreadable */
 };
 
-/* Frames that are read together: a read costs about as much as the rest of the work on a frame. */
+/* Frames per read. A read costs about as much as the rest of the work on a frame. */
 #define RUBY_BATCH 4
 
-/* Takes one frame and goes on to its caller. */
+/* Adds one frame and continues with its caller. */
 static long ruby_step(__u64 i, struct ruby_ctx *c)
 {
 	struct ruby_layout *l = &c->space->ruby;
@@ -160,7 +163,7 @@ static long ruby_step(__u64 i, struct ruby_ctx *c)
 	pc = is->batch[INDEX(at, BUFFER_WORDS)];
 	iseq = is->batch[INDEX(at + 2, BUFFER_WORDS)];
 	environment = is->batch[INDEX(at + 4, BUFFER_WORDS)];
-	/* A method written in C; or nothing that vm_exec() runs: a library in C that is being loaded. */
+	/* A method written in C, or a library in C that is being loaded: vm_exec() does not run it. */
 	if (!iseq || !pc)
 		return 0;
 	if (nr < MAX_INTERPRETED && !c->left_out) {
@@ -170,7 +173,7 @@ static long ruby_step(__u64 i, struct ruby_ctx *c)
 			return 1;
 		if (bpf_probe_read_user(is->buffer, RUBY_BODY_USED, (void *)is->buffer[2]))
 			return 1;
-		/* The saved position is behind the instruction. */
+		/* The saved position is after the instruction. */
 		position = (pc - word_at(is, RUBY_BODY_CODE)) >> 3;
 		position -= position != 0;
 		f.instruction = position < half_at(is, RUBY_BODY_SIZE) ? position : FRAME_NO_INSTRUCTION;
@@ -193,7 +196,7 @@ static long ruby_step(__u64 i, struct ruby_ctx *c)
 	return 0;
 }
 
-/* Takes one tag: notes its address if it jumps into vm_exec(). */
+/* Examines one tag. Notes its address if it jumps into vm_exec(). */
 static long ruby_tag_step(__u64 i, struct ruby_ctx *c)
 {
 	struct interpreter_stack *is = c->is;
@@ -212,7 +215,7 @@ static long ruby_tag_step(__u64 i, struct ruby_ctx *c)
 	}
 	if (target - c->space->evaluator >= c->space->evaluator_end - c->space->evaluator)
 		return 0;
-	is->places[INDEX(nr, MAX_FRAMES)] = tag;
+	is->tag_addresses[INDEX(nr, MAX_FRAMES)] = tag;
 	is->tags = nr + 1;
 	return nr + 1 >= MAX_FRAMES;
 }
@@ -225,27 +228,27 @@ static __always_inline void find_tags(struct ruby_ctx *c, __u64 first, __u32 jum
 	bpf_loop(RUBY_MAX_TAGS, ruby_tag_step, c, 0);
 }
 
-/* The places on the C stack of the calls of vm_exec(). */
-struct place_ctx {
+/* Assigns the addresses of tags to the calls of vm_exec(). */
+struct locate_ctx {
 	struct interpreter_stack *is;
-	__u32 skipped; /* tags */
+	__u32 skipped; /* number of tags without an evaluator */
 	__u32 pad;
 };
 
-static long place_evaluator(__u64 i, struct place_ctx *c)
+static long locate_evaluator(__u64 i, struct locate_ctx *c)
 {
 	c->is->all[INDEX(i + c->is->unstarted, MAX_EVALUATORS)].address =
-		c->is->places[INDEX(i + c->skipped, MAX_FRAMES)];
+		c->is->tag_addresses[INDEX(i + c->skipped, MAX_FRAMES)];
 	return 0;
 }
 
-static __always_inline void place_evaluators(struct interpreter_stack *is, __u32 tags)
+static __always_inline void locate_evaluators(struct interpreter_stack *is, __u32 tags)
 {
-	struct place_ctx c = { .is = is };
+	struct locate_ctx c = { .is = is };
 	__u32 calls = is->evaluators, nr;
 
 	if (is->flags & INTERPRETER_LEFT_OUT || tags >= MAX_FRAMES) {
-		/* Not all are known: they are the same from the innermost on. */
+		/* Some frames or tags are unknown: they correspond from the innermost on. */
 	} else if (calls == tags + 1) {
 		/* A frame was pushed, and vm_exec() is about to be called. */
 		is->unstarted = 1;
@@ -258,7 +261,7 @@ static __always_inline void place_evaluators(struct interpreter_stack *is, __u32
 	nr = tags - c.skipped;
 	if (nr > calls - is->unstarted)
 		nr = calls - is->unstarted;
-	bpf_loop(nr < MAX_EVALUATORS ? nr : 0, place_evaluator, &c, 0);
+	bpf_loop(nr < MAX_EVALUATORS ? nr : 0, locate_evaluator, &c, 0);
 }
 
 /* Reads the interpreter's frames of the current thread. Returns their number. */
@@ -271,11 +274,11 @@ static __noinline __u32 walk_ruby(struct interpreter_stack *is, struct interpret
 		return 0;
 	if (!is_context(is, read_word(storage + 8 * (space->slot - 1))))
 		return 0;
-	/* (The outermost frame is there from the start. It runs nothing.) */
+	/* The outermost frame exists from the start and runs nothing. */
 	c.end = is->buffer[0] + is->buffer[1] * 8 - space->ruby.frame_size;
 	is->frame = is->cframe = is->buffer[2];
 	first = is->buffer[3];
-	bpf_loop(RUBY_LOOKED_AT, ruby_step, &c, 0);
+	bpf_loop(RUBY_MAX_FRAMES, ruby_step, &c, 0);
 	if (!is->nr)
 		return 0;
 	c.guard = read_word(thread_pointer() + 0x30);
@@ -288,7 +291,7 @@ static __noinline __u32 walk_ruby(struct interpreter_stack *is, struct interpret
 		if (!is->tags)
 			space->jump_buffer = JUMP_BUFFER_UNKNOWN;
 	}
-	place_evaluators(is, is->tags);
+	locate_evaluators(is, is->tags);
 	return is->nr;
 }
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /*
- * Ruby's functions: the lines of their instructions, and their names. Read when a new stack is sent.
+ * Ruby's functions: their names, and the lines of their instructions. Read when a new stack is sent.
  */
 #ifndef MEMPROF_RUBY_FUNCTIONS_H
 #define MEMPROF_RUBY_FUNCTIONS_H
@@ -17,7 +17,7 @@ static __always_inline __u32 bits_set(__u64 word)
 	return word * 0x0101010101010101ull >> 56;
 }
 
-/* The number of entries up to a position. */
+/* Number of entries up to a position. */
 static __always_inline __u32 ruby_rank(__u64 table, __u32 position)
 {
 	__u64 block, small;
@@ -35,8 +35,8 @@ static __always_inline __u32 ruby_rank(__u64 table, __u32 position)
 }
 
 /*
- * The line of a frame's instruction, or FRAME_NO_INSTRUCTION. (User space would need two tables of each function for it,
- * which may soon be gone. Global: verified once.)
+ * The line of a frame's instruction, or FRAME_NO_INSTRUCTION. User space would need two tables of each function, which
+ * may soon cease to exist. Global: verified once.
  */
 __noinline __u32 ruby_line(struct interpreter_stack *is, struct interpreter_space *space, struct interpreted_frame *f)
 {
@@ -58,9 +58,9 @@ __noinline __u32 ruby_line(struct interpreter_stack *is, struct interpreter_spac
 	return line && line < FRAME_NO_INSTRUCTION ? line : FRAME_NO_INSTRUCTION;
 }
 
-/* Copies at most `most` bytes of a text object: its first ones, or its last ones. */
+/* Copies at most `max` bytes of a text object: the first bytes, or the last bytes. */
 static __always_inline void copy_ruby_text(struct interpreter_stack *is, struct ruby_layout *l, __u64 object,
-					   struct sent_text *text, void *to, __u32 most, int last)
+					   struct sent_text *text, void *to, __u32 max, int last)
 {
 	__u64 at, length;
 	__u32 size;
@@ -80,17 +80,17 @@ static __always_inline void copy_ruby_text(struct interpreter_stack *is, struct 
 	text->width = TEXT_UTF8;
 	text->length = length < 0xffffff ? length : 0xffffff;
 	size = text->length;
-	if (size > most) {
+	if (size > max) {
 		if (last)
-			at += size - most;
-		size = most;
+			at += size - max;
+		size = max;
 	}
-	if (size > most || bpf_probe_read_user(to, size, (void *)at))
+	if (size > max || bpf_probe_read_user(to, size, (void *)at))
 		return;
 	text->sent = size;
 }
 
-/* The class that has the method to which a frame belongs; 0: there is none. */
+/* The class of the method to which a frame belongs; 0 if there is none. */
 static __always_inline __u64 ruby_owner(struct interpreter_stack *is, __u64 frame)
 {
 	__u64 environment = read_word(frame + 4 * 8), entry, outer;
@@ -105,7 +105,7 @@ static __always_inline __u64 ruby_owner(struct interpreter_stack *is, __u64 fram
 		outer = is->buffer[1];
 		local = is->buffer[2] & RUBY_LOCAL;
 		if (entry && !(entry & 7) && !bpf_probe_read_user(is->buffer, 5 * 8, (void *)entry)) {
-			/* Of a method that uses $~: the method entry is inside. */
+			/* In a method that uses $~, the method entry is inside. */
 			if (RUBY_KIND(is->buffer[0]) == RUBY_SVAR &&
 			    bpf_probe_read_user(is->buffer, 5 * 8, (void *)is->buffer[1]))
 				return 0;
@@ -132,7 +132,9 @@ static __always_inline __u64 ruby_class_name(struct interpreter_stack *is, struc
 	}
 	if (RUBY_TYPE(flags) != RUBY_CLASS && RUBY_TYPE(flags) != RUBY_MODULE)
 		return 0;
-	/* (permanent_classpath is the lowest bit of the third byte from the end of the word before.) */
+	/*
+	 * permanent_classpath is bit 40 of the word before class_path: the lowest bit of the third byte from its end.
+	 */
 	permanent = read_word(owner + l->class_path - 8) >> 40 & 1;
 	return permanent ? read_word(owner + l->class_path) : 0;
 }
@@ -143,8 +145,8 @@ static __always_inline __u32 ruby_first_line(struct interpreter_stack *is, struc
 }
 
 /*
- * Describes a function: its names. Returns the number of bytes that are sent beside the fixed ones, or -1 if it cannot be
- * read.
+ * Describes a function: its names. Returns the number of bytes to send in addition to the fixed ones, or -1 if it
+ * cannot be read.
  */
 static __always_inline long describe_ruby(struct interpreter_stack *is, struct interpreter_space *space, __u64 code,
 					  struct function_event *e)
@@ -159,7 +161,7 @@ static __always_inline long describe_ruby(struct interpreter_stack *is, struct i
 	e->version = l->version;
 	e->first_line = ruby_first_line(is, l);
 	path = word_at(is, RUBY_BODY_PATH);
-	/* A rescue clause and an eval have the name of the function around them. */
+	/* A rescue clause and an eval have the name of the surrounding function. */
 #pragma clang loop unroll(disable)
 	for (int i = 0; i < RUBY_MAX_NESTED; i++) {
 		type = half_at(is, 0);

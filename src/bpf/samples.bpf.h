@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /*
- * Sampled allocations (--heap): a sampler inside the process fires a probe for about one allocation in 512 KiB, and one
- * for the free of such an allocation. The probes are USDTs; user space attaches these programs to them, and says where
- * their arguments are. What user space makes of the records is in src/samples.rs.
+ * Sampled allocations (--heap). A sampler inside the process fires a probe for about one allocation in 512 KiB, and
+ * another one for the free of such an allocation. The probes are USDT probes. User space attaches these programs to
+ * them, and writes the locations of their arguments to sample_probes. src/samples.rs evaluates the records.
  *
- * A program can set marks by a probe of memprof's own.
+ * A program can set marks with a USDT probe of memprof's own.
  *
  * The probes are instructions of the process, so it can fire them with any arguments: nothing here relies on them.
  */
@@ -18,7 +18,7 @@
 #include "follow.bpf.h"
 #include "unwind.bpf.h"
 
-/* The probes that memprof listens to, by the cookie of their link. */
+/* The probes with a listener, by the cookie of their link. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, SAMPLE_PROBES);
@@ -28,7 +28,7 @@ struct {
 
 struct no_programs after_sample SEC(".maps");
 
-/* The value of an argument; 0 if it cannot be read. */
+/* The value of an argument, or 0 if it cannot be read. */
 static __always_inline __u64 argument(struct pt_regs *ctx, struct probe_argument *a)
 {
 	__u64 value = a->value, reg = 0;
@@ -45,7 +45,7 @@ static __always_inline __u64 argument(struct pt_regs *ctx, struct probe_argument
 	return a->is_signed ? (__u64)((__s64)(value << unused) >> unused) : value << unused >> unused;
 }
 
-/* The arguments of the probe that was hit. */
+/* The argument locations of the probe that fired. */
 static __always_inline struct sample_probe *hit_probe(struct pt_regs *ctx)
 {
 	__u32 cookie = bpf_get_attach_cookie(ctx);
@@ -53,8 +53,10 @@ static __always_inline struct sample_probe *hit_probe(struct pt_regs *ctx)
 	return bpf_map_lookup_elem(&sample_probes, &cookie);
 }
 
-/* Sends a record of the probe that was hit. (Not inline: where stacks are walked, little of the 512 bytes of stack is left;
- * see ARCHITECTURE.md.) */
+/*
+ * Sends a record of the probe that fired. Not inline: little of the 512 bytes of stack is left where stacks are walked,
+ * see README.md.
+ */
 static __noinline int send_sample(struct pt_regs *ctx, struct task_state *st, __u32 stack)
 {
 	struct sample_probe *probe = hit_probe(ctx);
@@ -80,7 +82,7 @@ static __noinline int send_sample(struct pt_regs *ctx, struct task_state *st, __
 
 REENTRANT("uprobe", allocation_sampled, after_sample)
 {
-	struct task_state *st = followed(bpf_get_current_task_btf());
+	struct task_state *st = followed_state(bpf_get_current_task_btf());
 
 	if (st)
 		send_sample(ctx, st, stack_id(st, 0));
@@ -88,13 +90,13 @@ REENTRANT("uprobe", allocation_sampled, after_sample)
 
 REENTRANT("uprobe", sample_freed, after_sample)
 {
-	struct task_state *st = followed(bpf_get_current_task_btf());
+	struct task_state *st = followed_state(bpf_get_current_task_btf());
 
 	if (st)
 		send_sample(ctx, st, STACK_NONE);
 }
 
-/* Sends a mark. (Not inline, as above.) */
+/* Sends a mark. Not inline, for the same reason. */
 static __noinline int send_mark(struct pt_regs *ctx, struct task_state *st)
 {
 	struct sample_probe *probe = hit_probe(ctx);
@@ -116,7 +118,7 @@ static __noinline int send_mark(struct pt_regs *ctx, struct task_state *st)
 
 REENTRANT("uprobe", mark_set, after_sample)
 {
-	struct task_state *st = followed(bpf_get_current_task_btf());
+	struct task_state *st = followed_state(bpf_get_current_task_btf());
 
 	if (st)
 		send_mark(ctx, st);

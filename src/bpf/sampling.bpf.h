@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /*
- * Which page faults have their stack walked (--stacks). The sums do not depend on it: they come from the kernel's page
- * tables.
+ * Chooses the page faults whose stacks are walked (--stacks). The sums do not depend on the choice: they come from the
+ * kernel's page tables.
  */
 #ifndef MEMPROF_SAMPLING_H
 #define MEMPROF_SAMPLING_H
@@ -12,24 +12,26 @@
 
 /*
  * Which faults are walked: enum walk_mode. Not a constant: the verifier would then remove calls, and 6.18 refuses to
- * compile the functions that nobody calls any more ("verifier bug: No program to jit").
+ * compile functions that lost their callers ("verifier bug: No program to jit").
  */
 volatile __u8 walk_mode = WALK_BUDGET;
 
-/* Of so many faults, one is walked, with WALK_SHARE after the first ones. */
+/* With WALK_SHARE, after the first faults: one of `walk_share` faults is walked. */
 volatile __u32 walk_share = 1;
 
-/* The same for the next faults; 1: every fault is walked. */
+/* One of `walk_interval` faults is walked now; 1: every fault is walked. */
 volatile __u32 walk_interval = 1;
 
-/* Whether the machine has swap space: user space looks at each report. */
+/* Whether the machine has swap space. User space updates it at each report. */
 __u32 swap_on;
 
-/* How many more faults are walked in any case, so that the stacks of a small program are complete. */
+/* Number of first faults that are still walked without a choice, so that the stacks of a small program are complete. */
 __s32 walk_first = WALK_FIRST;
 
-/* With WALK_BUDGET, the share of the walks that are timed as long as all faults are walked: one of so many. A prime, so
- * that few loops fall into step with it. */
+/*
+ * With WALK_BUDGET, while all faults are walked: one of TIMED_ONE_IN walks is timed. A prime, so that few loops
+ * synchronize with it.
+ */
 #define TIMED_ONE_IN 17
 
 static __always_inline int walks_all(void)
@@ -37,7 +39,7 @@ static __always_inline int walks_all(void)
 	return walk_mode == WALK_ALL;
 }
 
-/* The position of the highest bit. */
+/* Position of the highest bit. */
 static __always_inline __u32 highest_bit(__u32 word)
 {
 	__u32 bits = 0;
@@ -53,25 +55,25 @@ static __always_inline __u32 highest_bit(__u32 word)
 }
 
 /*
- * How many faults go unwalked before the next walk: random, as if each fault had the same chance of 1/interval, whatever
- * the others have. So no loop falls into step with the interval, and each walked fault stands for `interval` faults
- * (src/source/resident/sampled.rs). It is ln(u) / ln(1 - 1/interval) for a random u in (0, 1], rounded down; the divisor
- * is -1 / (interval - 1/2 - 1/(9 * interval)), off by 0.2 % at most.
+ * Number of faults before the next walk. It is random, as if each fault had the chance 1/interval, independently of the
+ * other faults. So no loop synchronizes with the interval, and each walked fault represents `interval` faults
+ * (src/source/resident/sampled.rs). The number is ln(u) / ln(1 - 1/interval) for a random u in (0, 1], rounded down.
+ * The divisor is approximated by -1 / (interval - 1/2 - 1/(9 * interval)), with an error of at most 0.2 %.
  */
 static __always_inline __u32 random_gap(__u32 interval)
 {
 	__u32 u = bpf_get_prandom_u32() | 1, bits = highest_bit(u);
 	__u64 f, log2;
 
-	/* log2(1 + f) by a parabola: off by 0.01 at most. In units of 2^-16. */
+	/* log2(1 + f), approximated by a parabola, in units of 2^-16: the error is at most 0.01. */
 	f = ((__u64)u << (32 - bits) & 0xffffffff) >> 16;
 	log2 = (32 - bits) * 65536 - (f + (f * (65536 - f) >> 16) * 22713 / 65536);
 	return (log2 * 45426 >> 16) * (((__u64)interval << 8) - 128 - 28 / interval) >> 24;
 }
 
 /*
- * The share of the faults that is walked, 1/interval, as it is kept in records: 0 for all of them, intervals below 32 as
- * they are, and above the four bits after the highest one, with its position.
+ * The share of faults that is walked, 1/interval, in the format of records. 0 is all faults. An interval below 32 is
+ * stored as it is, a larger one as the position of its highest bit and the next four bits.
  */
 static __always_inline __u32 share_code(__u32 interval)
 {
@@ -83,42 +85,50 @@ static __always_inline __u32 share_code(__u32 interval)
 }
 
 /*
- * The return value of is_walked() for a walked fault, with the share of the faults that was walked: 1/interval for the
- * interval from which the current gap was drawn.
+ * Whether the stack of a fault is walked. A walked fault has WALKED plus share_code() of the share of faults that was
+ * walked: 1/interval, for the interval from which the current gap was drawn.
  */
-#define WALKED(share) (1 + (int)(share))
+enum walk_decision {
+	FINISHED_UNWALKED = -2, /* not walked, and already counted: the program returns */
+	UNDECIDED = -1, /* fault_begins() decides */
+	NOT_WALKED = 0,
+	WALKED = 1,
+};
 
-/* Whether to walk the stack of this fault: 0 or WALKED(). */
-static __always_inline int is_walked(struct cpu_state *c)
+/*
+ * Decides whether the stack of this fault is walked, and starts the timer of the walk. Returns NOT_WALKED, or WALKED
+ * plus the share.
+ */
+static __always_inline int decide_walk(struct cpu_state *c)
 {
 	__u32 interval = walk_interval, share = c->walk_in_share, before = c->walk_in;
 
 	if (interval <= 1) {
-		/* (A fault that then needs no stack leaves its timer to the next one.) */
+		/* A fault that then needs no stack leaves its timer to the next fault. */
 		c->timer = 0;
 		if (walk_mode == WALK_BUDGET && !(c->faults % TIMED_ONE_IN))
 			start_timer(c, TIMED_ONE_IN);
-		return WALKED(0);
+		return WALKED;
 	}
 	if (walk_mode == WALK_BUDGET && (__u32)bpf_jiffies64() - c->walked_at >= PAUSE_TICKS) {
-		/* The interval may be too long after a pause: the first fault is walked in any case. */
+		/* After a pause the interval may be too long: walk the first fault. */
 		share = 0;
 	} else if (before) {
 		c->walk_in = before - 1;
-		return 0;
+		return NOT_WALKED;
 	}
 	c->walk_in = random_gap(interval);
 	c->walk_in_share = share_code(interval);
 	if (walk_mode == WALK_BUDGET)
 		start_timer(c, 1);
-	return WALKED(share);
+	return WALKED + (int)share;
 }
 
 /*
- * Takes the processor's walks from the first faults, all of which are walked. Returns 0 if these are over; with
+ * Counts the processor's walks as first faults, all of which are walked. Returns 0 after the first faults. With
  * WALK_SHARE, the interval begins then.
  */
-static __always_inline int take_first(struct cpu_state *c)
+static __always_inline int charge_first_walks(struct cpu_state *c)
 {
 	if (walk_first <= 0)
 		return 0;
@@ -127,10 +137,7 @@ static __always_inline int take_first(struct cpu_state *c)
 	return 1;
 }
 
-/*
- * Notes that a stack was walked for a fault of the current thread. (Not inline: its callers are short of stack, see
- * ARCHITECTURE.md.)
- */
+/* Notes the walk for a fault of the current thread. Not inline: its callers are short of stack, see README.md. */
 static __noinline int note_walk(struct task_state *st)
 {
 	struct cpu_state *c = own_cpu();
@@ -141,10 +148,10 @@ static __noinline int note_walk(struct task_state *st)
 	c->walks++;
 	if (walk_mode == WALK_BUDGET)
 		charge_walk(c, st);
-	/* The words that all processors write are written rarely. */
+	/* Words that all processors write are written rarely. */
 	if (interval <= 1 && c->walks < WALKS_AT_ONCE)
 		return 0;
-	if (!take_first(c) && walk_mode == WALK_BUDGET) {
+	if (!charge_first_walks(c) && walk_mode == WALK_BUDGET) {
 		interval = settle(c);
 		if (interval)
 			walk_interval = interval;
@@ -157,18 +164,19 @@ static __noinline int note_walk(struct task_state *st)
 }
 
 /*
- * Notes that the thread's fault needs nothing of the allocation of its page: it is no copy-on-write, and its stack is
- * recorded, which still leaves large folios, or is not walked. Without the thread's state, which is dear to find,
- * page_allocated() can then end at once. If the thread moves to another processor in between, the note does not hold.
+ * Notes that the current fault needs nothing of the allocation of its page: the fault is no copy-on-write, and its
+ * stack is recorded or not walked. With a recorded stack, only single pages are plain, because a large folio sets more
+ * owners; without a walk, allocations of any order are. page_allocated() can then return early, without the expensive
+ * lookup of the thread's state. If the thread moves to another processor in between, the note is void.
  */
-static __always_inline void plain_fault(struct cpu_state *c, struct task_struct *task, __u8 any_order)
+static __always_inline void note_plain_fault(struct cpu_state *c, struct task_struct *task, __u8 any_order)
 {
 	c->plain_migrations = task->se.nr_migrations;
 	c->plain_any_order = any_order;
 	c->plain = (__u64)task;
 }
 
-/* Whether the allocation belongs to such a fault, or follows it: the next fault ends the note. */
+/* Whether the allocation belongs to a plain fault, or follows it: the next fault clears the note. */
 static __always_inline int is_plain_allocation(struct task_struct *task, __u32 order)
 {
 	struct cpu_state *c = own_cpu();

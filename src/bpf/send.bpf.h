@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /*
- * Sending a new stack to user space: its frames, each as a place in a file where that is known.
+ * Sends a new stack to user space: its frames, as locations in files where the file is known.
  */
 #ifndef MEMPROF_SEND_H
 #define MEMPROF_SEND_H
@@ -8,20 +8,23 @@
 #include "base.bpf.h"
 #include "events.bpf.h"
 #include "interpreter.bpf.h"
-#include "rules.bpf.h"
+#include "unwind_tables.bpf.h"
 #include "settings.bpf.h"
 #include "thread.bpf.h"
 
-/* Maximum number of records for MAX_FRAMES native frames and MAX_INTERPRETED others. */
+/* Maximum number of records for MAX_FRAMES native frames and MAX_INTERPRETED interpreted frames. */
 #define MAX_RECORDS 3
 
-/* Whether a part of a stack ends before frame `n`. */
+/* Whether frame `n` begins a new part of a stack. */
 static __always_inline int is_part(__u64 n)
 {
 	return (n & (MAX_FRAMES - 1)) == 0;
 }
 
-/* (More steps need more BPF stack, of which eight nested calls take up to 480 of 512 bytes on 6.1, which rounds each up to 32.) */
+/*
+ * More steps would need more BPF stack. Eight nested calls use up to 480 of 512 bytes on 6.1, which rounds each call up
+ * to 32 bytes.
+ */
 #define FILL_STEPS 2
 
 static long fill_steps(__u64 i, struct fill_ctx *c)
@@ -36,14 +39,14 @@ static long fill_steps(__u64 i, struct fill_ctx *c)
 			return 1;
 		if (unwind_mode >= UNWIND_TABLES)
 			find_code(st, ip);
-		c->places[INDEX(to, MAX_FRAMES)] = place_in_file(st, ip);
+		c->encoded[INDEX(to, MAX_FRAMES)] = encode_frame(st, ip);
 	}
 	return 0;
 }
 
 /*
- * Like send_frames(), with the interpreter's frames among the native ones: in several records, if they are many.
- * (Inlined: calls nest at most eight deep.)
+ * Like send_frames(), with the interpreter's frames among the native frames; in several records if they are many.
+ * Inlined, because calls nest at most eight deep.
  */
 static __always_inline int send_merged(struct fill_ctx *c, __u32 last)
 {
@@ -57,7 +60,7 @@ static __always_inline int send_merged(struct fill_ctx *c, __u32 last)
 	is->above = last ? ~0ull : st->t.sp;
 	is->rest = last && (is->by_order || st->t.outcome != OUTCOME_COMPLETE);
 	s = &st->event;
-	/* (Not unrolled: that would need more BPF stack.) */
+	/* Not unrolled: that would need more BPF stack. */
 #pragma clang loop unroll(disable)
 	for (int i = 0; i < MAX_RECORDS; i++) {
 		is->out = 0;
@@ -74,7 +77,7 @@ static __always_inline int send_merged(struct fill_ctx *c, __u32 last)
 		if (s->last)
 			end_merged(is, s);
 		is->sent += is->out;
-		/* (The mask tells 6.1's verifier the bound.) */
+		/* The mask gives 6.1's verifier the bound. */
 		size = INDEX(offsetof(struct stack_event, frames) + is->out * 8, 2048);
 		if (emit(s, size)) {
 			st->t.sending = 0;
@@ -87,8 +90,8 @@ static __always_inline int send_merged(struct fill_ctx *c, __u32 last)
 }
 
 /*
- * Sends `nr` frames of the stack whose id is `sending`, from frame `before` on; unless `last`, more parts follow.
- * Returns 0, or -1 and sets `sending` to 0. (Global: verified once, for all callers.)
+ * Sends `nr` frames of the stack with the id `sending`, from frame `before` on. More parts follow unless `last`.
+ * Returns 0, or -1 and sets `sending` to 0. Global: verified once, for all callers.
  */
 __noinline int send_frames(struct task_state *st, __u32 before, __u32 nr, __u32 last)
 {
@@ -103,7 +106,7 @@ __noinline int send_frames(struct task_state *st, __u32 before, __u32 nr, __u32 
 	st->t.to_send = nr;
 	if (st->interpreted)
 		is = bpf_task_storage_get(&interpreter_stacks, bpf_get_current_task_btf(), NULL, 0);
-	c.places = is ? is->places : st->event.frames;
+	c.encoded = is ? is->encoded : st->event.frames;
 	bpf_loop((nr + FILL_STEPS - 1) / FILL_STEPS, fill_steps, &c, 0);
 	if (is) {
 		c.is = is;
@@ -121,16 +124,16 @@ __noinline int send_frames(struct task_state *st, __u32 before, __u32 nr, __u32 
 	s->before = before;
 	s->last = last;
 	s->unmerged = s->by_order = 0;
-	/* (The mask tells 6.1's verifier the bound.) */
+	/* The mask gives 6.1's verifier the bound. */
 	size = INDEX(offsetof(struct stack_event, frames) + nr * 8, 2048);
-	/* Code that user space does not know yet: it has to look at once. */
+	/* User space does not know this code yet: it must examine the code at once. */
 	failed = last && s->outcome == OUTCOME_NO_MAPPING ? emit_now(s, size) : emit(s, size);
 	if (failed)
 		st->t.sending = 0;
 	return failed ? -1 : 0;
 }
 
-/* Sends the frames before frame `n` during a walk, to make room for more. */
+/* Sends the frames before frame `n` during a walk, so that the walk can reuse their memory. */
 static __always_inline int send_part(struct task_state *st, __u32 n)
 {
 	st->t.innermost = MAX_FRAMES - 1;

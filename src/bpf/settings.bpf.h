@@ -9,7 +9,7 @@
 
 const volatile __u32 page_shift = 12;
 
-/* memprof's pid namespace: pids in records are relative to it. */
+/* memprof's pid namespace. Pids in records are relative to it. */
 const volatile __u32 view_ns = 0;
 
 /* Ring buffer fill level, in bytes, that triggers a wakeup. */
@@ -20,12 +20,12 @@ const volatile __u8 follow_forks = 0;
 const volatile char wanted_comm[16] = {};
 
 /*
- * How stacks are walked: enum unwind_mode. Not a constant: the verifier would then remove the code that a mode does
- * not need, and 6.18 refuses to compile the rest ("verifier bug: No program to jit").
+ * How stacks are walked: enum unwind_mode. Not a constant: the verifier would then remove the code that a mode does not
+ * need, and 6.18 refuses to compile the rest ("verifier bug: No program to jit").
  */
 volatile __u8 unwind_mode = UNWIND_AUTO;
 
-/* Maximum number of frames taken of a stack; at least MAX_FRAMES. */
+/* Maximum number of frames walked per stack; at least MAX_FRAMES. */
 volatile __u32 max_frames = MAX_FRAMES;
 
 #endif

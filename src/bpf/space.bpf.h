@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /*
- * Address-space changes of followed processes. Ranges that a call drops are forgotten when it is entered: a page that
- * is faulted into the reused range right afterwards then keeps its record. Ranges that a call maps or moves are known
- * when it returns. Where the calls are hooked is in calls.bpf.h.
+ * Address-space changes of followed processes. Records of a range that a call drops are removed when the call is
+ * entered, so that a page faulted into the reused range right afterwards keeps its record. Ranges that a call maps or
+ * moves are known at its return. calls.bpf.h hooks the calls.
  */
 #ifndef MEMPROF_SPACE_H
 #define MEMPROF_SPACE_H
@@ -43,7 +43,7 @@ static __always_inline __u64 page_up(__u64 x)
 	return page_down(x + (1ull << page_shift) - 1);
 }
 
-/* The caller of a system call, in a followed address space. */
+/* The caller of a system call in a followed address space. */
 struct caller {
 	struct task_struct *task;
 	struct mm_struct *mm;
@@ -51,11 +51,13 @@ struct caller {
 	struct pt_regs *regs;
 };
 
-/* System calls whose entry or return is examined. (A table: each comparison would add a path for the verifier.) */
+/*
+ * System calls whose entry or return is examined. A table, because each comparison would add a path for the verifier.
+ */
 #define ENTERS 1
 #define RETURNS 2
-#define MOST_SYSCALLS 512
-static const __u8 wanted_calls[MOST_SYSCALLS] = {
+#define MAX_SYSCALLS 512
+static const __u8 wanted_calls[MAX_SYSCALLS] = {
 	[SYSCALL_MMAP] = ENTERS | RETURNS,
 	[SYSCALL_BRK] = ENTERS | RETURNS,
 	[SYSCALL_MREMAP] = ENTERS | RETURNS,
@@ -70,7 +72,7 @@ static const __u8 wanted_calls[MOST_SYSCALLS] = {
 
 static __always_inline int is_wanted(__u64 nr, __u8 when)
 {
-	return nr < MOST_SYSCALLS && (wanted_calls[INDEX(nr, MOST_SYSCALLS)] & when);
+	return nr < MAX_SYSCALLS && (wanted_calls[INDEX(nr, MAX_SYSCALLS)] & when);
 }
 
 static __always_inline void emit_range(struct range_event *e)
@@ -78,12 +80,12 @@ static __always_inline void emit_range(struct range_event *e)
 	count_activity();
 	e->kind = EVENT_RANGE;
 	e->pad = 0;
-	/* Code must be looked up while it is still mapped. */
+	/* Code must be looked up while it is mapped. */
 	if (e->flags & RANGE_FLAG_CODE ? emit_now(e, sizeof(*e)) : emit(e, sizeof(*e)))
 		count_loss(LOSS_RING_RANGE);
 }
 
-/* (Global: verified once.) */
+/* Global: verified once. */
 __noinline int range_dropped(__u32 mm_id, __u32 change, __u64 start, __u64 len)
 {
 	struct range_event e = { .change = change, .mm_id = mm_id };
@@ -92,42 +94,45 @@ __noinline int range_dropped(__u32 mm_id, __u32 change, __u64 start, __u64 len)
 	e.end = page_up(start + len);
 	if (e.start >= e.end || e.end >> 57)
 		return 0;
-	range_to_cow_children(mm_id, e.start >> page_shift, e.end >> page_shift);
+	copy_range_to_children(mm_id, e.start >> page_shift, e.end >> page_shift);
 	ledger_clear(mm_id, e.start >> page_shift, e.end >> page_shift);
 	emit_range(&e);
 	return 0;
 }
 
-/* Memory was mapped or filled: notes the range, which take_stack() sends with the stack. Returns 0 if it is empty. */
+/*
+ * Notes a range that was mapped or filled; walk_pending() then sends it with the stack. Returns 0 if the range is
+ * empty.
+ */
 static __always_inline int range_mapped(struct caller *c, __u32 change, __u32 flags, __u64 start, __u64 len)
 {
-	struct taking *t = &c->st->taking;
+	struct pending *p = &c->st->pending;
 
-	t->start = page_down(start);
-	t->end = page_up(start + len);
-	if (t->start >= t->end || t->end >> 57)
+	p->start = page_down(start);
+	p->end = page_up(start + len);
+	if (p->start >= p->end || p->end >> 57)
 		return 0;
-	if ((flags & RANGE_FLAG_CODE) && bind_code(c->st->mm_id, t->start))
+	if ((flags & RANGE_FLAG_CODE) && bind_code(c->st->mm_id, p->start))
 		flags &= ~RANGE_FLAG_CODE;
-	t->what = TAKE_RANGE;
-	t->change = change;
-	t->flags = flags;
+	p->kind = PENDING_RANGE;
+	p->change = change;
+	p->flags = flags;
 	return 1;
 }
 
-static __always_inline void take_range(struct task_state *st)
+static __always_inline void record_range(struct task_state *st)
 {
 	__u32 stack = stack_id(st, 0);
 	/* In the walk's scratch space: the BPF stack is nearly full after eight nested calls. */
 	struct range_event *e = (void *)&st->event;
 
 	st->t.window_words = 0;
-	e->change = st->taking.change;
+	e->change = st->pending.change;
 	e->mm_id = st->mm_id;
 	e->stack_id = stack;
-	e->flags = st->taking.flags;
-	e->start = st->taking.start;
-	e->end = st->taking.end;
+	e->flags = st->pending.flags;
+	e->start = st->pending.start;
+	e->end = st->pending.end;
 	e->from = 0;
 	emit_range(e);
 }
@@ -163,15 +168,15 @@ static __always_inline int enter_madvise(struct caller *c)
 	return 0;
 }
 
-/* One of the system calls begins whose entry is examined. */
+/* Handles the entry of a system call in wanted_calls. */
 static __always_inline int syscall_begins(__u64 nr)
 {
 	struct caller c = { .task = bpf_get_current_task_btf() };
 
 	c.mm = c.task->mm;
-	if (!maybe_followed_mm(c.mm))
+	if (!mm_may_be_followed(c.mm))
 		return 0;
-	c.st = followed_mm(c.task, c.mm);
+	c.st = followed_state_with_mm(c.task, c.mm);
 	if (!c.st || is_compat(c.task))
 		return 0;
 	c.regs = (void *)bpf_task_pt_regs(c.task);
@@ -209,20 +214,22 @@ static __always_inline int exit_mmap(struct caller *c, long ret)
 	return range_mapped(c, RANGE_MAPPED, flags, ret, SYSCALL_ARG2(c->regs));
 }
 
-/* A program that moves its code to anonymous memory copies it, and then takes away the right to write: now user space can
- * compare. (Global: verified once.) */
+/*
+ * Reports memory that may contain moved code. A program that moves its code to anonymous memory copies the code, and
+ * then removes write access: from then on, user space can compare. Global: verified once.
+ */
 __noinline int may_be_moved(__u32 mm_id, __u64 start, __u64 end)
 {
 	struct code_event e = { .mm_id = mm_id, .start = start };
 
-	if (origin_of(mm_id, start, end) != CODE_IN_PLACE)
+	if (find_origin(mm_id, start, end) != CODE_IN_PLACE)
 		return 0;
 	e.pid = view_pid(bpf_get_current_task_btf());
 	emit_code(&e);
 	return 1;
 }
 
-/* JITs write code and then make it executable, some again and again: only code that is not known yet is bound. */
+/* JITs write code and then make it executable, often repeatedly: bind only unknown code. */
 static __always_inline int exit_mprotect(struct caller *c, long ret)
 {
 	struct range_event e = { .change = RANGE_EXECUTABLE, .flags = RANGE_FLAG_CODE };
@@ -251,21 +258,21 @@ static __always_inline int exit_brk(struct caller *c, long ret)
 static __always_inline int exit_mremap(struct caller *c, long ret)
 {
 	__u64 old_len = page_up(SYSCALL_ARG2(c->regs)), len = page_up(SYSCALL_ARG3(c->regs)), to = ret;
-	__u64 kept = old_len < len ? old_len : len;
+	__u64 moved = old_len < len ? old_len : len;
 	struct range_event e = { .change = RANGE_MOVED };
 
 	if (failed(ret))
 		return 0;
 	e.from = SYSCALL_ARG1(c->regs);
-	if (e.from != to && kept) {
-		range_to_cow_children(c->st->mm_id, e.from >> page_shift, (e.from + kept) >> page_shift);
-		ledger_move(c->st->mm_id, e.from >> page_shift, to >> page_shift, kept >> page_shift);
+	if (e.from != to && moved) {
+		copy_range_to_children(c->st->mm_id, e.from >> page_shift, (e.from + moved) >> page_shift);
+		ledger_move(c->st->mm_id, e.from >> page_shift, to >> page_shift, moved >> page_shift);
 		e.mm_id = c->st->mm_id;
 		e.start = to;
-		e.end = to + kept;
+		e.end = to + moved;
 		emit_range(&e);
 	}
-	return len > kept && range_mapped(c, RANGE_MAPPED, 0, to + kept, len - kept);
+	return len > moved && range_mapped(c, RANGE_MAPPED, 0, to + moved, len - moved);
 }
 
 static __always_inline int exit_madvise(struct caller *c, long ret)
@@ -291,7 +298,7 @@ static __always_inline int exit_mlockall(struct caller *c, long ret)
 	return range_mapped(c, RANGE_POPULATED, 0, 0, (1ull << 57) - (1ull << page_shift));
 }
 
-/* Handles the return of a system call. Returns whether to send an event with the caller's stack. */
+/* Handles the return of a system call in wanted_calls. Returns whether to send an event with the caller's stack. */
 static __always_inline int syscall_done(struct caller *c, __u64 nr, long ret)
 {
 	switch (nr) {
@@ -316,24 +323,24 @@ static __always_inline int syscall_done(struct caller *c, __u64 nr, long ret)
 	return 0;
 }
 
-/* A system call returns. Returns whether to send an event with the caller's stack. */
+/* Handles the return of a system call. Returns whether to send an event with the caller's stack. */
 static __always_inline int syscall_returns(long ret)
 {
 	struct caller c = { .task = bpf_get_current_task_btf() };
 	__u64 nr;
 
 	c.mm = c.task->mm;
-	if (!maybe_followed_mm(c.mm))
+	if (!mm_may_be_followed(c.mm))
 		return 0;
 	c.regs = (void *)bpf_task_pt_regs(c.task);
 	nr = SYSCALL_NR(c.regs);
-	if (nr == SYSCALL_WRITE && code_made_at_run_time && ret > 0) {
+	if (nr == SYSCALL_WRITE && jit_code_seen && ret > 0) {
 		names_written(ret);
 		return 0;
 	}
 	if (!is_wanted(nr, RETURNS))
 		return 0;
-	c.st = followed_mm(c.task, c.mm);
+	c.st = followed_state_with_mm(c.task, c.mm);
 	if (!c.st || is_compat(c.task))
 		return 0;
 	return syscall_done(&c, nr, ret);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /*
- * The table of known stacks: a stack's index in it gives its id.
+ * The table of known stacks. The index of a stack is its id.
  */
 #ifndef MEMPROF_STACKS_H
 #define MEMPROF_STACKS_H
@@ -10,9 +10,9 @@
 
 /*
  * A hash table in an array. A hash map of the kernel needs half a microsecond more for a new stack, because it
- * allocates memory for each. User space shares this array, and frees the slots that nothing refers to any more
- * (stacks.rs): it marks a slot that was not used in the current epoch, and that no ledger names, as leaving, and
- * clears it; then another stack can use it.
+ * allocates memory for each. User space shares this array, and frees the slots without references (stacks.rs). It marks
+ * a slot as leaving if the slot was not used in the current epoch and no ledger refers to it, and then clears the slot
+ * for another stack.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -24,8 +24,10 @@ struct {
 
 __u32 known_stacks; /* used slots in `stacks` */
 
-/* User space writes to this map to wait until every running program has ended: map_update_elem() of a map of maps
- * waits for an RCU grace period (1ae80cf31938, 4.18). */
+/*
+ * User space writes to this map to wait for the end of all running programs: map_update_elem() of a map of maps waits
+ * for an RCU grace period (1ae80cf31938, 4.18).
+ */
 struct grace_inner {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
@@ -40,16 +42,16 @@ struct {
 	__array(values, struct grace_inner);
 } grace SEC(".maps");
 
-/* User space increments it, and then looks for slots that are no longer used. */
+/* User space increments it before it searches for unused slots. */
 __u32 stack_epoch = 1;
-/* User space is looking: ids that are copied within the ledgers count as used. */
+/* 1 while user space searches: ids copied within the ledgers then count as used. */
 __u32 stacks_collected = 0;
 
-/* Buckets in which a stack may be, from the one that its hash selects. */
+/* Number of buckets in which a stack may be, from the bucket of its hash on. */
 #define PROBES 16
 #define NO_SLOT 0xffffffff
 
-/* The bucket's slot that has this key, or a free one, which it claims; else NO_SLOT. (Global: verified once.) */
+/* The slot in the bucket with this key, or a free slot, which it claims; else NO_SLOT. Global: verified once. */
 __noinline __u32 slot_in_bucket(struct stack_bucket *bucket, __u64 key)
 {
 	if (!bucket)
@@ -72,9 +74,9 @@ __noinline __u32 slot_in_bucket(struct stack_bucket *bucket, __u64 key)
 }
 
 /*
- * The index of the slot that has this key, or of a free one, which it claims; else NO_SLOT. A free slot ends the
- * search, even if the key lies behind it because a slot before it was freed: the stack then has two ids, which is
- * harmless. (Global: verified once.)
+ * The index of the slot with this key, or of a free slot, which it claims; else NO_SLOT. A free slot ends the search.
+ * If an earlier slot was freed, the key may exist after it: the stack then has two ids, which is harmless. Global:
+ * verified once.
  */
 __noinline __u32 find_slot(__u64 key)
 {
@@ -88,7 +90,10 @@ __noinline __u32 find_slot(__u64 key)
 	return NO_SLOT;
 }
 
-/* Marks a slot as used in this epoch, which keeps it. Returns its state; SLOT_LEAVING if user space was faster. */
+/*
+ * Marks a slot as used in this epoch, so that it is not freed. Returns its state; SLOT_LEAVING if user space was
+ * faster.
+ */
 static __always_inline __u32 use_slot(struct stack_slot *s)
 {
 	__u32 epoch = stack_epoch, state = *(volatile __u32 *)&s->state, was;
@@ -105,13 +110,16 @@ static __always_inline __u32 use_slot(struct stack_slot *s)
 	return SLOT_LEAVING;
 }
 
-/* The stack of an entry of the page ledger: enum page_record. */
+/* The stack of a page ledger entry: enum page_record. */
 static __always_inline __u32 stack_of_record(__u32 record)
 {
 	return record & ((1 << RECORD_STACK_BITS) - 1);
 }
 
-/* Marks a record's stack as used: the record was copied within a ledger, to a part that user space may have read already. */
+/*
+ * Marks a record's stack as used. The record was copied within a ledger, to a range that user space may have read
+ * already.
+ */
 static __always_inline void use_stack(__u32 record)
 {
 	__u32 id = stack_of_record(record), slot = id - STACK_FIRST, bucket = slot / BUCKET_SLOTS;
@@ -130,7 +138,7 @@ static long use_step(__u64 i, struct page_chunk **chunk)
 	return 0;
 }
 
-/* Marks all stacks of a chunk as used. (Global: verified once.) */
+/* Marks all stacks of a chunk as used. Global: verified once. */
 __noinline int use_stacks(struct page_chunk *chunk)
 {
 	if (chunk)

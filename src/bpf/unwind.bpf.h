@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /*
- * The user stack of the current task: its registers, the walk, and the id of the stack.
+ * The user stack of the current task: its registers, its walk, and its id.
  */
 #ifndef MEMPROF_UNWIND_H
 #define MEMPROF_UNWIND_H
@@ -15,12 +15,12 @@
 #include "send.bpf.h"
 #include "stacks.bpf.h"
 #include "thread.bpf.h"
-#include "unwind_cache.bpf.h"
+#include "walk.bpf.h"
 #include "window.bpf.h"
 
 /*
- * Brings the two words at `addr` into the window and returns the index of the first, or WINDOW_WORDS if they cannot
- * be read. One long read serves many frames: a read costs several times as much as the rest of the work on a frame.
+ * Reads the two words at `addr` into the window. Returns the index of the first word, or WINDOW_WORDS if they cannot be
+ * read. One long read serves many frames: a read costs several times as much as the rest of the work on a frame.
  */
 static __always_inline __u32 window_at(struct task_state *st, __u64 addr)
 {
@@ -39,7 +39,7 @@ static __always_inline long walk_ends(struct task_state *st, __u32 outcome)
 	return 1;
 }
 
-/* Notes a frame. Returns 0, or -1 if the frames before it could not be sent. */
+/* Notes a frame. Returns 0, or -1 if the earlier frames could not be sent. */
 static __always_inline int note_frame(struct task_state *st, __u32 n, __u64 ip)
 {
 	if (n && is_part(n) && st->t.sending && send_part(st, n))
@@ -51,15 +51,15 @@ static __always_inline int note_frame(struct task_state *st, __u32 n, __u64 ip)
 }
 
 /*
- * The end of the chain, set by _start or clone. Where no call led to the frame, as to the first one, the register may have
- * any value.
+ * Ends the walk at the end of the chain, which _start or clone has set. A frame without a call, such as the first one,
+ * may have any value in the register.
  */
 static __always_inline long chain_ends(struct task_state *st)
 {
 	return walk_ends(st, was_called(st) ? OUTCOME_COMPLETE : OUTCOME_NO_FRAME_POINTER);
 }
 
-/* One step: from a frame pointer to the caller's frame pointer and the return address. */
+/* One step: from a frame pointer to the caller's frame pointer and return address. */
 static __always_inline long walk_step(struct task_state *st, __u32 n)
 {
 	__u64 fp = st->t.fp, ret;
@@ -69,7 +69,7 @@ static __always_inline long walk_step(struct task_state *st, __u32 n)
 		return walk_ends(st, OUTCOME_DEPTH_LIMIT);
 	if (fp == 0)
 		return chain_ends(st);
-	/* The stack pointer is the lower bound for the frame pointer, except where the stack was switched. */
+	/* The stack pointer is the lower bound of the frame pointer, unless the code switched stacks. */
 	if ((fp < st->t.sp && st->t.sp - fp < OTHER_STACK_BYTES) || (fp & 7))
 		return walk_ends(st, OUTCOME_NO_FRAME_POINTER);
 	at = window_at(st, fp);
@@ -87,7 +87,7 @@ static __always_inline long walk_step(struct task_state *st, __u32 n)
 	return note_frame(st, n, ret - 1) ? 1 : 0;
 }
 
-/* Several steps per call: a call for each would cost as much as the step. */
+/* Steps per call: a call for each step would cost as much as the step. */
 #define STEPS 4
 
 static long walk_steps(__u64 i, struct walk_ctx *c)
@@ -103,21 +103,23 @@ static long walk_steps(__u64 i, struct walk_ctx *c)
 	return end;
 }
 
-/* Follows the chain of frame pointers from the registers on. */
+/* Follows the chain of frame pointers, from the registers on. */
 static __always_inline void follow_frame_pointers(struct task_state *st)
 {
 	struct walk_ctx c = { .st = st };
 
 	note_frame(st, 0, st->t.ip - (st->t.flags & FRAME_CALL ? 1 : 0));
-	/* bpf_loop() (5.17, e6f2dd0f8067): the verifier checks one iteration; unrolled it would check 100 times as
-	 * much. */
+	/*
+	 * bpf_loop() (5.17, e6f2dd0f8067): the verifier checks one iteration. An unrolled loop would cost it 100 times
+	 * as much.
+	 */
 	bpf_loop(max_frames / STEPS + 1, walk_steps, &c, 0);
 	st->t.innermost = MAX_FRAMES - 1;
 }
 
 /*
- * Walks the stack from the registers on. If `sending` is the stack's id, sends the frames during the walk. (Global:
- * verified once, for both callers.)
+ * Walks the stack, from the registers on. If `sending` is the id of the stack, sends the frames during the walk.
+ * Global: verified once, for both callers.
  */
 __noinline int walk(struct task_state *st, struct user_regs *regs, __u32 sending)
 {
@@ -130,14 +132,16 @@ __noinline int walk(struct task_state *st, struct user_regs *regs, __u32 sending
 	st->t.lr = regs->lr;
 	st->t.flags = RULE_NEEDS | (regs->in_syscall ? FRAME_CALL : 0);
 	st->t.hash.key = st->t.hash.check = 0;
-	/* Mixed in like a frame: as a plain start value it would cancel out against the first frame's address. */
+	/*
+	 * Hashed like a frame: as a plain start value, mm_id would cancel out against the address of the first frame.
+	 */
 	if (unwind_mode < UNWIND_TABLES)
 		hash_word(&st->t.hash, st->mm_id);
 	st->t.window_words = 0;
 	st->t.nr = 0;
 	st->t.outcome = OUTCOME_NOT_TAKEN;
 	st->t.sending = sending;
-	/* Its own reads can fault: see fault_begins(). */
+	/* Reads of the walk can fault: see fault_begins(). */
 	st->walking = 1;
 	st->t.start = st->t.end = 0;
 	if (unwind_mode == UNWIND_FP)
@@ -149,15 +153,16 @@ __noinline int walk(struct task_state *st, struct user_regs *regs, __u32 sending
 }
 
 /*
- * Sends the stack that the walk just found. A stack deeper than MAX_FRAMES is walked again, and sent in parts.
- * Returns 0 or -1.
+ * Sends the stack of the last walk. A stack deeper than MAX_FRAMES is walked again, and sent in parts. Returns 0 or -1.
  */
 static __always_inline int send_stack(struct task_state *st, struct user_regs *regs, __u32 id)
 {
 	__u32 before = 0;
 
-	/* Constant during a thread's life, and five reads of kernel memory to find. (Not in send_frames(), which may
-	 * be called when the BPF stack is nearly full.) */
+	/*
+	 * The pid is constant for a thread, and takes five reads of kernel memory. Not looked up in send_frames(),
+	 * which may run when the BPF stack is nearly full.
+	 */
 	if (!st->pid)
 		st->pid = view_pid(bpf_get_current_task_btf());
 	st->t.sending = id;
@@ -169,7 +174,7 @@ static __always_inline int send_stack(struct task_state *st, struct user_regs *r
 
 		if (!is)
 			return -1;
-		/* (Its reads can fault, too.) */
+		/* Reads of number_functions() can fault, too. */
 		st->walking = 1;
 		failed = number_functions(st, is);
 		st->walking = 0;
@@ -188,10 +193,10 @@ static __always_inline int send_stack(struct task_state *st, struct user_regs *r
 }
 
 /*
- * The id of the stack that the walk found; a new stack is sent to user space. Returns STACK_NONE if its slot is being
- * freed at this very moment. (Global: verified once.)
+ * Interns the stack of the last walk: returns its id, and sends a new stack to user space. Returns STACK_NONE if user
+ * space is freeing its slot at this moment. Global: verified once.
  */
-__noinline __u32 known_stack(struct task_state *st, struct user_regs *regs)
+__noinline __u32 intern_stack(struct task_state *st, struct user_regs *regs)
 {
 	__u32 check, slot, bucket, state;
 	struct stack_bucket *b;
@@ -203,7 +208,7 @@ __noinline __u32 known_stack(struct task_state *st, struct user_regs *regs)
 	check = st->t.hash.check | 1;
 	key = st->t.hash.key;
 	key |= !key;
-	/* Same as last time: a loop that touches a buffer. */
+	/* A loop that touches a buffer has the same stack again. */
 	if (key == st->last_key && check == st->last_check)
 		return st->last_id;
 	slot = find_slot(key);
@@ -237,9 +242,9 @@ __noinline __u32 known_stack(struct task_state *st, struct user_regs *regs)
 }
 
 /*
- * The id of the current task's user stack. If a new stack cannot be sent, that is counted, and the next event tries
- * again. With `own`, the same stack has a different id in each address space. (Global: the verifier checks the walk
- * once per program, not once per path to it; otherwise 7.2's verifier gives up on the end of a fault.)
+ * The id of the current task's user stack. If a new stack cannot be sent, a loss is counted, and the next event tries
+ * again. With `own`, the same stack has a different id in each address space. Global: the verifier checks the walk once
+ * per program, not once per path to it. Otherwise 7.2's verifier gives up on the end of a fault.
  */
 __noinline __u32 stack_id(struct task_state *st, __u32 own)
 {
@@ -249,23 +254,25 @@ __noinline __u32 stack_id(struct task_state *st, __u32 own)
 
 	if (!st)
 		return STACK_LOST;
-	/* The cached ids may have been freed and given to other stacks. */
+	/* User space may have freed the cached ids, and other stacks may have them now. */
 	if (st->epoch != stack_epoch) {
 		st->epoch = stack_epoch;
 		st->cached_ids[0] = st->cached_ids[1] = 0;
 		st->last_key = 0;
 	}
-	user_regs_of(bpf_get_current_task_btf(), &regs);
+	read_user_regs(bpf_get_current_task_btf(), &regs);
 	walk(st, &regs, 0);
 	if (unwind_mode >= UNWIND_TABLES) {
-		/* Also where the walk is the cached one: calls between interpreted functions may leave the C stack as it is. */
+		/*
+		 * Also needed for a cached walk: calls between interpreted functions may leave the C stack unchanged.
+		 */
 		if (interpreters) {
 			st->walking = 1;
 			interpreted = walk_interpreter(st);
 			st->walking = 0;
 		}
 		st->interpreted = interpreted != 0;
-		id = end_tables(st, regs.bp, own, interpreted);
+		id = finish_walk(st, regs.bp, own, interpreted);
 		if (id)
 			return id;
 		if (interpreted)
@@ -275,9 +282,9 @@ __noinline __u32 stack_id(struct task_state *st, __u32 own)
 	}
 	if (own)
 		hash_word(&st->t.hash, st->mm_id);
-	id = known_stack(st, &regs);
+	id = intern_stack(st, &regs);
 	if (id == STACK_NONE)
-		id = known_stack(st, &regs);
+		id = intern_stack(st, &regs);
 	if (id == STACK_NONE) {
 		count_loss(LOSS_STACK_TABLE);
 		return STACK_LOST;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /*
- * Reads of user memory. The window is a copy of a part of the user stack: one long read serves many words.
+ * Reads of user memory. The window is a copy of a section of the user stack: one long read serves many words.
  */
 #ifndef MEMPROF_WINDOW_H
 #define MEMPROF_WINDOW_H
@@ -9,8 +9,8 @@
 #include "thread.bpf.h"
 
 /*
- * Reads `words` words into the window, from `slack` words below `addr` on. If not all of them can be read, reads only
- * those from `addr` to the end of its page. Returns 0 or -1. (Global: verified once.)
+ * Reads `words` words into the window, starting `slack` words below `addr`. If they are not all readable, reads only
+ * from `addr` to the end of its page. Returns 0 or -1. Global: verified once.
  */
 __noinline int read_window(struct task_state *st, __u64 addr, __u32 slack, __u32 words)
 {
@@ -32,7 +32,7 @@ __noinline int read_window(struct task_state *st, __u64 addr, __u32 slack, __u32
 	return -1;
 }
 
-/* A word of user memory besides the stack; 0 if it cannot be read. */
+/* A word of user memory outside the stack, or 0 if it cannot be read. */
 static __always_inline __u64 read_word(__u64 addr)
 {
 	__u64 word = 0;

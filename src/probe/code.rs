@@ -13,7 +13,7 @@ use crate::sys::ids::MmId;
 impl Probe {
     /// Whether a followed process has mapped memory for code made at run time.
     pub fn sees_runtime_code(&self) -> bool {
-        self.bss(|b| &raw const b.code_made_at_run_time) != 0
+        self.bss(|b| &raw const b.jit_code_seen) != 0
     }
 
     /// Has the probe see what runtimes write about code that they make, once a process has made such code. Later writes of

@@ -105,7 +105,7 @@ struct Frame {
 ///    the return address is still in the link register of 64-bit ARM, it may be equal.
 ///
 /// The walk in the BPF program also follows frame pointers and reads machine code where no table covers an address
-/// (`tables.bpf.h`, `ends.bpf.h`), and knows the thread pointer, which [`CfaKind::GoStopped`] needs. This one does not: here a
+/// (`step.bpf.h`, `ends.bpf.h`), and knows the thread pointer, which [`CfaKind::GoStopped`] needs. This one does not: here a
 /// return address of 0 was always found by a table.
 pub fn walk(process: &impl Process, arch: Arch, start: Registers, limit: usize) -> Walk {
     let mut frame = Frame {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
- * The parts of the ELF format that next.c reads, by the names of the specification, and <link.h>'s list of
- * loaded files.
+ * The structures of the ELF format that next.c reads, with the names of the specification, and the list of loaded files
+ * from <link.h>.
  */
 #ifndef MEMPROF_SAMPLER_ELF64_H
 #define MEMPROF_SAMPLER_ELF64_H
@@ -42,7 +42,7 @@ enum { DT_NULL = 0, DT_PLTRELSZ = 2, DT_HASH = 4, DT_STRTAB = 5, DT_SYMTAB = 6, 
 enum { DT_GNU_HASH = 0x6ffffef5, DT_VERSYM = 0x6ffffff0 };
 enum { STB_LOCAL = 0, STT_NOTYPE = 0, STT_FUNC = 2, STT_GNU_IFUNC = 10, SHN_UNDEF = 0 };
 
-/* Relocations by which a loader writes the address of a symbol. */
+/* Relocations at which a loader writes the address of a symbol. */
 #if defined(__x86_64__)
 enum { R_ADDRESS = 1, R_GLOB_DAT = 6, R_JUMP_SLOT = 7 };
 #elif defined(__aarch64__)
@@ -54,7 +54,7 @@ struct dl_phdr_info {
 	const char *dlpi_name;
 	const Elf64_Phdr *dlpi_phdr;
 	uint16_t dlpi_phnum;
-	/* How many files were ever loaded and unloaded; not in every C library. */
+	/* Numbers of files ever loaded and unloaded; some C libraries lack them. */
 	unsigned long long dlpi_adds, dlpi_subs;
 };
 extern __attribute__((weak)) int dl_iterate_phdr(int (*)(struct dl_phdr_info *, size_t, void *), void *);

@@ -2,16 +2,15 @@
 /*
  * The functions that programs call in place of their C library's.
  *
- * calloc(), realloc() and others may be made of other functions that this library replaces, as musl's are:
- * nothing is counted while they run. (What a signal handler allocates while it interrupts one of them is not
- * counted either.)
+ * calloc(), realloc() and others may call other functions that this library replaces, as musl's do: nothing is counted
+ * while they run. Allocations of a signal handler that interrupts one of them are not counted either.
  */
 #include "sampler.h"
 #include "samples.h"
 
 /*
- * Each function's type, and what stands for one that the C library does not have. The members are what the
- * program would call.
+ * The type of each function, and its substitute if the C library lacks it. The members of `next` are the functions that
+ * the program would call without this library.
  */
 #define FUNCTIONS(F) \
 	F(void *, malloc, (size_t size), (size), missing) \
@@ -27,11 +26,11 @@
 	F(void, free_sized, (void *ptr, size_t size), (ptr, size), own_free_sized) \
 	F(void, free_aligned_sized, (void *ptr, size_t align, size_t size), (ptr, align, size), own_free_aligned_sized)
 
-/* The functions themselves, below. */
+/* The functions themselves, defined below. */
 #define DECLARED(type, name, parameters, arguments, otherwise) type name parameters;
 FUNCTIONS(DECLARED)
 
-/* Until the first call of any of them. */
+/* Initial members: the first call of any function finds the real ones. */
 #define FIRST_DECLARED(type, name, parameters, arguments, otherwise) static type first_##name parameters;
 #define MEMBER(type, name, parameters, arguments, otherwise) type(*name) parameters;
 #define FIRST(type, name, parameters, arguments, otherwise) .name = first_##name,
@@ -54,7 +53,7 @@ extern __attribute__((weak)) int *__errno_location(void);
 static void *missing(void)
 {
 	if (__errno_location)
-	 *__errno_location() = ENOSYS;
+		*__errno_location() = ENOSYS;
 	return NULL;
 }
 
@@ -81,18 +80,18 @@ static void own_free_aligned_sized(void *ptr, size_t align, size_t size)
 	next.free(ptr);
 }
 
-/* Two threads that do this at once find the same. */
+/* Two threads that do this at once find the same functions. */
 COLD void find_functions(void)
 {
-#define WANTED(type, name, parameters, arguments, otherwise) {.symbol = #name},
-	struct wanted wanted[] = {FUNCTIONS(WANTED)};
+#define REQUEST(type, name, parameters, arguments, otherwise) {.symbol = #name},
+	struct symbol_request requests[] = {FUNCTIONS(REQUEST)};
 	struct own own = {0};
-	find_next(wanted, sizeof wanted / sizeof *wanted, &own);
+	find_next(requests, sizeof requests / sizeof *requests, &own);
 	memprof_heap_stats.state = own.program_has_malloc ? STATE_OWN_MALLOC : STATE_ACTIVE;
 	start(own.path);
-	find_operators(wanted[0].file);
+	find_operators(requests[0].file);
 	find_jemalloc();
-	struct wanted *at = wanted;
+	struct symbol_request *at = requests;
 #define ASSIGN(type, name, parameters, arguments, otherwise) \
 	next.name = at->address ? at->address : (void *)otherwise; \
 	add_import(#name, at->address, name); \
@@ -125,7 +124,7 @@ EXPORTED void *malloc(size_t size)
 
 static COLD void free_sample(void *ptr)
 {
-	/* First: once it is free, another thread may be given the block. */
+	/* Before the free: once the block is free, another thread may get it. */
 	freed(ptr);
 	next.free(ptr);
 }
@@ -144,30 +143,30 @@ EXPORTED void *calloc(size_t count, size_t size)
 }
 
 /*
- * The sample is held before the call, after which the block may be another thread's, and remains if the call
- * fails. In place or not, the block counts as a new allocation of the new size.
+ * The sample is marked before the call, because another thread may own the block after the call. It stays if the call
+ * fails. The block counts as a new allocation with the new size, even if it did not move.
  */
-static inline void *resized(void *old, slot *held, void *ptr, size_t size, bool overflow)
+static inline void *resized(void *old, slot *resizing, void *ptr, size_t size, bool overflow)
 {
-	/* A block resized to 0 bytes is free if there is no new one, except in C libraries that always return one. */
+	/* Without a new block, a block resized to 0 bytes is free, except in C libraries that always return a block. */
 	bool failed = ptr == NULL && (size != 0 || overflow);
-	if (unlikely(held != NULL))
-		resize_end(held, old, failed);
+	if (unlikely(resizing != NULL))
+		resize_end(resizing, old, failed);
 	return counted(ptr, size);
 }
 
 EXPORTED void *realloc(void *old, size_t size)
 {
-	slot *held = may_be_sample(old) ? resize_begin(old) : NULL;
-	return resized(old, held, UNCOUNTED(next.realloc(old, size)), size, false);
+	slot *resizing = may_be_sample(old) ? resize_begin(old) : NULL;
+	return resized(old, resizing, UNCOUNTED(next.realloc(old, size)), size, false);
 }
 
 EXPORTED void *reallocarray(void *old, size_t count, size_t size)
 {
 	size_t bytes;
 	bool overflow = __builtin_mul_overflow(count, size, &bytes);
-	slot *held = may_be_sample(old) ? resize_begin(old) : NULL;
-	return resized(old, held, UNCOUNTED(next.reallocarray(old, count, size)), bytes, overflow);
+	slot *resizing = may_be_sample(old) ? resize_begin(old) : NULL;
+	return resized(old, resizing, UNCOUNTED(next.reallocarray(old, count, size)), bytes, overflow);
 }
 
 EXPORTED int posix_memalign(void **ptr, size_t align, size_t size)
@@ -193,7 +192,7 @@ EXPORTED void *valloc(size_t size)
 	return counted(UNCOUNTED(next.valloc(size)), size);
 }
 
-/* It rounds up to whole pages, which the caller did not ask for: they are not counted. */
+/* pvalloc() rounds up to whole pages. The caller did not request the extra bytes, so they are not counted. */
 EXPORTED void *pvalloc(size_t size)
 {
 	return counted(UNCOUNTED(next.pvalloc(size)), size);

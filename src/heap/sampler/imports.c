@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
- * In a process that was running already, programs and libraries have the addresses of the allocator's functions: the
- * loader has written them where the files' relocations say. They are replaced by those of this library's functions, one
- * by one: a thread calls either the old function or the new one, which calls the old one.
+ * Patches the imports of a process that was already running. The program and its libraries contain the addresses of the
+ * allocator's functions: the loader has written them to the targets of the files' relocations. They are replaced one by
+ * one by the addresses of this library's functions. A thread calls either the old function, or the new one, which calls
+ * the old one.
  *
- * This runs in the library's constructor, so the loader's lock is held: no other file is being loaded, relocated or
- * unloaded. Files that are loaded later are looked at when the program looks up a symbol, as it does in what it has
- * just loaded. That takes the loader's lock, too, and the loader calls look_again() while it holds it.
+ * This code runs in the library's constructor, under the loader's lock: no other file is loaded, relocated or unloaded
+ * meanwhile. Files that are loaded later are patched when the program looks up a symbol, as it does in a file that it
+ * has just loaded. The lookup also takes the loader's lock, and the loader calls look_again() under it.
  */
 #include "loaded.h"
 
@@ -15,19 +16,19 @@ struct imports EXPORTED memprof_heap_imports;
 extern __attribute__((weak)) unsigned long getauxval(unsigned long);
 extern __attribute__((weak)) int mprotect(void *, size_t, int);
 
-enum { PROT_READ = 1, PROT_WRITE = 2, AT_PAGESZ = 6, MOST_IMPORTS = 64, KNOWN = 1024 };
+enum { PROT_READ = 1, PROT_WRITE = 2, AT_PAGESZ = 6, MAX_IMPORTS = 64, MAX_KNOWN = 1024 };
 
-static struct import imports[MOST_IMPORTS];
+static struct import imports[MAX_IMPORTS];
 static size_t count;
 
-/* Files that were looked at, by where they are loaded, as far as there is room. */
-static uintptr_t known[KNOWN];
-/* How many files had been loaded and unloaded then. */
+/* Load addresses of the files examined so far. A collision forgets the older file, which is then examined again. */
+static uintptr_t known[MAX_KNOWN];
+/* Numbers of files loaded and unloaded at that time. */
 static unsigned long long adds, subs;
 
 void add_import(const char *symbol, void *from, void *to)
 {
-	if (is_injected() && from && count < MOST_IMPORTS)
+	if (is_injected() && from && count < MAX_IMPORTS)
 		imports[count++] = (struct import){symbol, from, to};
 }
 
@@ -39,44 +40,44 @@ static const struct import *import_named(const char *name)
 	return NULL;
 }
 
-/* A file whose places are patched. */
+/* A file whose imports are patched. */
 struct patching {
 	const struct dl_phdr_info *file;
-	uintptr_t read_only, read_only_end; /* the loader has made this part of its data read-only */
-	bool unlocked;                      /* it is writable meanwhile */
+	uintptr_t read_only, read_only_end; /* the range of its data that the loader has made read-only */
+	bool unlocked;                      /* the range is writable meanwhile */
 	uint64_t patched, other, failed;
 };
 
-/* A place that the loader writes the address of an import to. */
-struct place {
+/* A word at which the loader writes the address of an import. */
+struct import_entry {
 	const struct import *import;
 	uintptr_t at;
-	uintptr_t own; /* the file's own function of that name, which need not be what the place leads to; 0 if it has none */
+	uintptr_t own; /* the file's own function of that name, if any; the word may lead elsewhere; 0: none */
 	bool is_call;
 };
 
-/* Where it leads. */
-enum leads { NOWHERE, TO_LIBRARY, AS_EXPECTED, UNBOUND, ELSEWHERE };
+/* The target of such a word. */
+enum entry_target { TARGET_NULL, TARGET_LIBRARY, TARGET_EXPECTED, TARGET_UNBOUND, TARGET_OTHER };
 
-static enum leads leads(const struct patching *in, const struct place *place)
+static enum entry_target find_target(const struct patching *in, const struct import_entry *entry)
 {
-	uintptr_t value = __atomic_load_n((uintptr_t *)place->at, __ATOMIC_RELAXED);
+	uintptr_t value = __atomic_load_n((uintptr_t *)entry->at, __ATOMIC_RELAXED);
 	if (value == 0)
-		return NOWHERE;
-	if (value == (uintptr_t)place->import->to)
-		return TO_LIBRARY;
-	if (value == (uintptr_t)place->import->from)
-		return AS_EXPECTED;
-	/* Calls that the loader binds when they are first made lead to the file's code for that until then. */
-	return place->is_call && is_in(in->file, value) && value != place->own ? UNBOUND : ELSEWHERE;
+		return TARGET_NULL;
+	if (value == (uintptr_t)entry->import->to)
+		return TARGET_LIBRARY;
+	if (value == (uintptr_t)entry->import->from)
+		return TARGET_EXPECTED;
+	/* With lazy binding, the word of a call leads to the file's own code until the first call. */
+	return entry->is_call && is_in(in->file, value) && value != entry->own ? TARGET_UNBOUND : TARGET_OTHER;
 }
 
 static bool is_writable(const struct dl_phdr_info *file, uintptr_t address)
 {
 	uintptr_t here = address - file->dlpi_addr;
 	for (int n = 0; n < file->dlpi_phnum; n++) {
-		const Elf64_Phdr *part = &file->dlpi_phdr[n];
-		if (part->p_type == PT_LOAD && part->p_flags & PF_W && here - part->p_vaddr < part->p_memsz)
+		const Elf64_Phdr *header = &file->dlpi_phdr[n];
+		if (header->p_type == PT_LOAD && header->p_flags & PF_W && here - header->p_vaddr < header->p_memsz)
 			return true;
 	}
 	return false;
@@ -97,24 +98,24 @@ static bool unlock(struct patching *in, uintptr_t at)
 	return at < in->read_only || at >= in->read_only_end || in->unlocked;
 }
 
-typedef void visit(struct patching *in, const struct place *place);
+typedef void visit(struct patching *in, const struct import_entry *entry);
 
-static void count_other(struct patching *in, const struct place *place)
+static void count_other(struct patching *in, const struct import_entry *entry)
 {
-	in->other += leads(in, place) == ELSEWHERE;
+	in->other += find_target(in, entry) == TARGET_OTHER;
 }
 
-static void patch(struct patching *in, const struct place *place)
+static void patch(struct patching *in, const struct import_entry *entry)
 {
-	enum leads where = leads(in, place);
-	/* What is bound later in a file with another allocator may be bound to that one. */
-	if (where != AS_EXPECTED && (where != UNBOUND || in->other))
+	enum entry_target target = find_target(in, entry);
+	/* In a file with another allocator, lazy binding may choose that allocator. */
+	if (target != TARGET_EXPECTED && (target != TARGET_UNBOUND || in->other))
 		return;
-	if (!unlock(in, place->at)) {
+	if (!unlock(in, entry->at)) {
 		in->failed++;
 		return;
 	}
-	__atomic_store_n((uintptr_t *)place->at, (uintptr_t)place->import->to, __ATOMIC_RELEASE);
+	__atomic_store_n((uintptr_t *)entry->at, (uintptr_t)entry->import->to, __ATOMIC_RELEASE);
 	in->patched++;
 }
 
@@ -126,11 +127,12 @@ static void for_each(struct patching *in, const struct symbols *symbols, const E
 			continue;
 		const Elf64_Sym *symbol = &symbols->table[index];
 		const struct import *import = import_named(symbols->names + symbol->st_name);
-		struct place place = {.import = import, .at = symbols->base + rela->r_offset, .is_call = type == R_JUMP_SLOT};
+		struct import_entry entry = {
+			.import = import, .at = symbols->base + rela->r_offset, .is_call = type == R_JUMP_SLOT};
 		if (symbol->st_shndx != SHN_UNDEF)
-			place.own = symbols->base + symbol->st_value;
+			entry.own = symbols->base + symbol->st_value;
 		if (import)
-			visit(in, &place);
+			visit(in, &entry);
 	}
 }
 
@@ -154,20 +156,20 @@ static int patch_file(struct dl_phdr_info *file, size_t size, void *data)
 		adds = file->dlpi_adds;
 		subs = file->dlpi_subs;
 	}
-	uintptr_t *place = &known[mix(file->dlpi_addr) % KNOWN];
+	uintptr_t *seen = &known[mix(file->dlpi_addr) % MAX_KNOWN];
 	struct symbols symbols;
-	if (*place == file->dlpi_addr + 1 || is_own(file) || !symbols_of(file, &symbols))
+	if (*seen == file->dlpi_addr + 1 || is_own(file) || !symbols_of(file, &symbols))
 		return 0;
-	*place = file->dlpi_addr + 1;
+	*seen = file->dlpi_addr + 1;
 	struct patching in = {.file = file};
 	uintptr_t page = getauxval ? getauxval(AT_PAGESZ) : 4096;
 	for (int n = 0; n < file->dlpi_phnum; n++) {
-		const Elf64_Phdr *part = &file->dlpi_phdr[n];
-		if (part->p_type != PT_GNU_RELRO)
+		const Elf64_Phdr *header = &file->dlpi_phdr[n];
+		if (header->p_type != PT_GNU_RELRO)
 			continue;
-		/* As the loader rounds. */
-		in.read_only = (file->dlpi_addr + part->p_vaddr) & -page;
-		in.read_only_end = (file->dlpi_addr + part->p_vaddr + part->p_memsz) & -page;
+		/* Rounded as by the loader. */
+		in.read_only = (file->dlpi_addr + header->p_vaddr) & -page;
+		in.read_only_end = (file->dlpi_addr + header->p_vaddr + header->p_memsz) & -page;
 	}
 	for_all(&in, &symbols, count_other);
 	for_all(&in, &symbols, patch);
@@ -181,14 +183,14 @@ static int patch_file(struct dl_phdr_info *file, size_t size, void *data)
 }
 
 static void *(*next_dlsym)(void *, const char *);
-/* The library as dlsym() knows it. */
+/* The library's handle for dlsym(). */
 static void *own_handle;
 
 static void nothing(void)
 {
 }
 
-/* The loader calls this, as it would to choose one of several functions, when the symbol is looked up. */
+/* An ifunc resolver. The loader calls it to choose a function when the symbol is looked up. */
 static __attribute__((used)) void (*look_again(void))(void)
 {
 	dl_iterate_phdr(patch_file, NULL);
@@ -209,23 +211,23 @@ static void *own_dlsym(void *handle, const char *name)
 {
 	bool unloaded = false;
 	if (own_handle && dl_iterate_phdr(has_changed, &unloaded) == 2) {
-		/* Another file may be where an unloaded one was. */
-		for (size_t n = 0; unloaded && n < KNOWN; n++)
+		/* Another file may have the address of an unloaded one. */
+		for (size_t n = 0; unloaded && n < MAX_KNOWN; n++)
 			__atomic_store_n(&known[n], 0, __ATOMIC_RELAXED);
 		next_dlsym(own_handle, "memprof_heap_look_again");
 	}
-	/* A jump: what dlsym() finds depends on who has called it. */
+	/* A jump: the result of dlsym() depends on its caller. */
 	__attribute__((musttail)) return next_dlsym(handle, name);
 }
 
 static void find_loader(void)
 {
 	enum { RTLD_DL_LINKMAP = 2 };
-	struct wanted wanted[] = {{.symbol = "dlsym"}, {.symbol = "dladdr1"}};
+	struct symbol_request requests[] = {{.symbol = "dlsym"}, {.symbol = "dladdr1"}};
 	struct own own;
-	find_next(wanted, 2, &own);
-	next_dlsym = wanted[0].address;
-	int (*dladdr1)(const void *, void *, void **, int) = wanted[1].address;
+	find_next(requests, 2, &own);
+	next_dlsym = requests[0].address;
+	int (*dladdr1)(const void *, void *, void **, int) = requests[1].address;
 	void *info[4];
 	if (next_dlsym && dladdr1 && !dladdr1((const void *)&memprof_heap_config, info, &own_handle, RTLD_DL_LINKMAP))
 		own_handle = NULL;

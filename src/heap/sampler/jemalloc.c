@@ -2,11 +2,11 @@
 /*
  * jemalloc's own functions, some of which tcmalloc has, too.
  *
- * Programs look whether such functions exist, and use them if so. Therefore they work without jemalloc as
- * well, by those of the C library. Programs that look for all of jemalloc do not find mallctl() then.
+ * Programs check whether such functions exist, and then use them. Therefore these functions also work without jemalloc,
+ * by calling those of the C library. Programs that check for all of jemalloc do not find mallctl() then.
  *
- * Names with a prefix (je_mallocx, tc_malloc, mi_malloc) are not here for that reason: each family has functions that
- * the C library cannot stand for, and a program that finds one of them calls the others.
+ * Names with a prefix (je_mallocx, tc_malloc, mi_malloc) are omitted for this reason: each family has functions that
+ * the C library cannot replace, and a program that finds one of them calls the others.
  */
 #include "sampler.h"
 #include "samples.h"
@@ -15,13 +15,13 @@ extern void *aligned_alloc(size_t, size_t), *calloc(size_t, size_t), *realloc(vo
 extern void free(void *);
 extern __attribute__((weak)) size_t malloc_usable_size(void *);
 
-/* In the flags: log2 of the alignment, and whether the new bytes are zero. */
+/* Flags: log2 of the alignment, and whether new bytes are zero. */
 #define ALIGN(flags) ((size_t)1 << ((flags)&63))
 #define ZERO 0x40
-/* Every allocator's blocks are aligned to as much. */
+/* Every allocator aligns blocks to USUAL_ALIGN bytes at least. */
 #define USUAL_ALIGN 16
 
-/* The functions themselves, below. */
+/* The functions themselves, defined below. */
 void *mallocx(size_t size, int flags), *rallocx(void *old, size_t size, int flags);
 void dallocx(void *ptr, int flags), sdallocx(void *ptr, size_t size, int flags);
 size_t xallocx(void *ptr, size_t size, size_t extra, int flags);
@@ -35,24 +35,24 @@ static bool found;
 
 COLD void find_jemalloc(void)
 {
-	struct wanted wanted[] = {{.symbol = "mallocx"},
-				  {.symbol = "rallocx"},
-				  {.symbol = "dallocx"},
-				  {.symbol = "sdallocx"},
-				  {.symbol = "xallocx"}};
+	struct symbol_request requests[] = {{.symbol = "mallocx"},
+					    {.symbol = "rallocx"},
+					    {.symbol = "dallocx"},
+					    {.symbol = "sdallocx"},
+					    {.symbol = "xallocx"}};
 	struct own own;
-	find_next(wanted, sizeof wanted / sizeof *wanted, &own);
-	next_mallocx = wanted[0].address;
-	next_rallocx = wanted[1].address;
-	next_dallocx = wanted[2].address;
-	next_sdallocx = wanted[3].address;
-	next_xallocx = wanted[4].address;
+	find_next(requests, sizeof requests / sizeof *requests, &own);
+	next_mallocx = requests[0].address;
+	next_rallocx = requests[1].address;
+	next_dallocx = requests[2].address;
+	next_sdallocx = requests[3].address;
+	next_xallocx = requests[4].address;
 	found = true;
-	add_import("mallocx", wanted[0].address, mallocx);
-	add_import("rallocx", wanted[1].address, rallocx);
-	add_import("dallocx", wanted[2].address, dallocx);
-	add_import("sdallocx", wanted[3].address, sdallocx);
-	add_import("xallocx", wanted[4].address, xallocx);
+	add_import("mallocx", requests[0].address, mallocx);
+	add_import("rallocx", requests[1].address, rallocx);
+	add_import("dallocx", requests[2].address, dallocx);
+	add_import("sdallocx", requests[3].address, sdallocx);
+	add_import("xallocx", requests[4].address, xallocx);
 }
 
 static inline void ready(void)
@@ -74,7 +74,7 @@ EXPORTED void *mallocx(size_t size, int flags)
 	size_t bytes = (size + align - 1) & -align;
 	uint8_t *ptr = aligned_alloc(align, bytes);
 	for (volatile uint8_t *at = ptr; ptr && flags & ZERO && at < ptr + size; at++)
-	 *at = 0;
+		*at = 0;
 	return ptr;
 }
 
@@ -82,29 +82,29 @@ EXPORTED void *rallocx(void *old, size_t size, int flags)
 {
 	ready();
 	if (!next_rallocx)
-		/* How many bytes to clear or to copy is known to the allocator only. */
+		/* Only the allocator knows how many bytes to clear or to copy. */
 		return ALIGN(flags) <= USUAL_ALIGN && !(flags & ZERO) ? realloc(old, size) : NULL;
-	slot *held = may_be_sample(old) ? resize_begin(old) : NULL;
+	slot *resizing = may_be_sample(old) ? resize_begin(old) : NULL;
 	void *ptr = next_rallocx(old, size, flags);
-	if (unlikely(held != NULL))
-		resize_end(held, old, ptr == NULL);
+	if (unlikely(resizing != NULL))
+		resize_end(resizing, old, ptr == NULL);
 	return counted(ptr, size);
 }
 
 /*
- * Resizes in place, to between size and size + extra bytes, and returns how large the block is, which may be more. Smaller than
- * size: it is as it was.
+ * Resizes a block in place, to between size and size + extra bytes. Returns its usable size, which may be larger. If
+ * that is below size, the block is unchanged.
  */
 EXPORTED size_t xallocx(void *ptr, size_t size, size_t extra, int flags)
 {
 	ready();
 	if (!next_xallocx)
 		return malloc_usable_size ? malloc_usable_size(ptr) : 0;
-	slot *held = may_be_sample(ptr) ? resize_begin(ptr) : NULL;
+	slot *resizing = may_be_sample(ptr) ? resize_begin(ptr) : NULL;
 	size_t usable = next_xallocx(ptr, size, extra, flags);
 	bool failed = usable < size;
-	if (unlikely(held != NULL))
-		resize_end(held, ptr, failed);
+	if (unlikely(resizing != NULL))
+		resize_end(resizing, ptr, failed);
 	if (!failed)
 		counted(ptr, usable - size < extra ? usable : size + extra);
 	return usable;

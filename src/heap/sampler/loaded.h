@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
-/* next.c: loaded files, as their own dynamic sections describe them. */
+/*
+ * next.c: loaded files, as described by their own dynamic sections.
+ */
 #ifndef MEMPROF_SAMPLER_LOADED_H
 #define MEMPROF_SAMPLER_LOADED_H
 
 #include "elf64.h"
 #include "sampler.h"
 
-/* What a loaded file says about its symbols, and where the loader has written their addresses. */
+/* A loaded file's symbols, and its relocations. */
 struct symbols {
 	Elf64_Addr base;
 	const Elf64_Sym *table;
@@ -17,7 +19,7 @@ struct symbols {
 	size_t rela_bytes, jmprel_bytes;
 };
 
-/* False if it has none. */
+/* Returns false if the file has no symbols. */
 bool symbols_of(const struct dl_phdr_info *file, struct symbols *out);
 bool is_in(const struct dl_phdr_info *file, uintptr_t address);
 bool is_own(const struct dl_phdr_info *file);

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
- * Finds the functions that the program would call without this library, as dlsym(RTLD_NEXT) does; in a process
- * that was running already, those that it calls. dlsym() itself may allocate, and is in a library of its own in older
- * C libraries.
+ * Finds the functions that the program would call without this library, as dlsym(RTLD_NEXT) does. In a process that was
+ * already running, finds the functions that it calls. dlsym() is not an option: it may allocate, and older C libraries
+ * have it in a library of its own.
  */
 #include "loaded.h"
 
-/* glibc has made the addresses in this section absolute, musl has not, and nobody has done so for the vDSO. */
+/* glibc makes the addresses in the dynamic section absolute, musl does not, and no loader does in the vDSO's. */
 static const void *address_of(Elf64_Addr base, Elf64_Addr value)
 {
 	return (const void *)(value < base ? base + value : value);
@@ -20,7 +20,7 @@ bool symbols_of(const struct dl_phdr_info *file, struct symbols *out)
 			entry = (const Elf64_Dyn *)(file->dlpi_addr + file->dlpi_phdr[n].p_vaddr);
 	if (entry == NULL)
 		return false;
- *out = (struct symbols){.base = file->dlpi_addr};
+	*out = (struct symbols){.base = file->dlpi_addr};
 	for (; entry->d_tag != DT_NULL; entry++) {
 		const void *address = address_of(file->dlpi_addr, entry->d_ptr);
 		switch (entry->d_tag) {
@@ -63,7 +63,7 @@ bool equal(const char *a, const char *b)
 	return *a == *b;
 }
 
-/* The function's address if this entry of the symbol table defines it. */
+/* The function's address, if this entry of the symbol table defines it. */
 static void *defined(const struct symbols *in, uint32_t index, const char *name)
 {
 	const Elf64_Sym *symbol = &in->table[index];
@@ -72,7 +72,7 @@ static void *defined(const struct symbols *in, uint32_t index, const char *name)
 		return NULL;
 	if (type != STT_FUNC && type != STT_NOTYPE && type != STT_GNU_IFUNC)
 		return NULL;
-	/* The highest bit: an old version, only for programs that ask for it. */
+	/* The highest bit marks an old version, only for programs that request it. */
 	if ((in->versions && in->versions[index] & 0x8000) || !equal(in->names + symbol->st_name, name))
 		return NULL;
 	void *address = (void *)(in->base + symbol->st_value);
@@ -122,8 +122,8 @@ bool is_in(const struct dl_phdr_info *file, uintptr_t address)
 {
 	uintptr_t here = address - file->dlpi_addr;
 	for (int n = 0; n < file->dlpi_phnum; n++) {
-		const Elf64_Phdr *part = &file->dlpi_phdr[n];
-		if (part->p_type == PT_LOAD && here - part->p_vaddr < part->p_memsz)
+		const Elf64_Phdr *header = &file->dlpi_phdr[n];
+		if (header->p_type == PT_LOAD && here - header->p_vaddr < header->p_memsz)
 			return true;
 	}
 	return false;
@@ -135,14 +135,14 @@ bool is_own(const struct dl_phdr_info *file)
 }
 
 struct search {
-	struct wanted *wanted;
+	struct symbol_request *requests;
 	size_t count;
 	struct own *own;
-	size_t files; /* without its own */
+	size_t files; /* examined so far, without this library */
 	bool own_seen;
 };
 
-static int look(struct dl_phdr_info *file, size_t size, void *data)
+static int search_file(struct dl_phdr_info *file, size_t size, void *data)
 {
 	(void)size;
 	struct search *search = data;
@@ -154,32 +154,35 @@ static int look(struct dl_phdr_info *file, size_t size, void *data)
 	}
 	if (!symbols_of(file, &in))
 		return 0;
-	/* Before its own there are the program and what it preloads before; without preloading, the program comes first. */
+	/*
+	 * Files before this library are the program, and libraries preloaded before it. Without preloading, only the
+	 * program comes first.
+	 */
 	bool before = is_injected() ? search->files++ == 0 : !search->own_seen;
 	if (before)
 		search->own->program_has_malloc |= find(&in, "malloc") != NULL;
 	if (before && !is_injected())
 		return 0;
-	for (struct wanted *wanted = search->wanted; wanted < search->wanted + search->count; wanted++)
-		if (!wanted->address) {
-			wanted->address = find(&in, wanted->symbol);
-			wanted->file = in.base;
+	for (struct symbol_request *request = search->requests; request < search->requests + search->count; request++)
+		if (!request->address) {
+			request->address = find(&in, request->symbol);
+			request->file = in.base;
 		}
 	return 0;
 }
 
-void find_next(struct wanted *wanted, size_t count, struct own *own)
+void find_next(struct symbol_request *requests, size_t count, struct own *own)
 {
-	struct search search = {wanted, count, own, 0, false};
+	struct search search = {requests, count, own, 0, false};
 	if (dl_iterate_phdr)
-		dl_iterate_phdr(look, &search);
+		dl_iterate_phdr(search_file, &search);
 }
 
-/* For the compiler, which clears and copies structures with them. */
+/* The compiler clears and copies structures with these functions. */
 __attribute__((visibility("hidden"))) void *memset(void *to, int byte, size_t bytes)
 {
 	for (volatile uint8_t *at = to; bytes > 0; bytes--)
-	 *at++ = (uint8_t)byte;
+		*at++ = (uint8_t)byte;
 	return to;
 }
 
@@ -187,6 +190,6 @@ __attribute__((visibility("hidden"))) void *memcpy(void *to, const void *from, s
 {
 	const uint8_t *in = from;
 	for (volatile uint8_t *at = to; bytes > 0; bytes--)
-	 *at++ = *in++;
+		*at++ = *in++;
 	return to;
 }

@@ -1,14 +1,13 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
- * C++'s operators. Most of them call malloc() and free(), where they are counted: then these here only lead to
- * them. Those of jemalloc, tcmalloc and mimalloc do not, so they are counted here.
+ * C++'s operators. Most implementations call malloc() and free(), where the bytes are counted: the operators here then
+ * only lead to them. The operators of jemalloc, tcmalloc and mimalloc do not, so they are counted here.
  *
- * A program without C++ may load a library with C++ later, which then finds these. They call malloc() and
- * free() themselves in that case, as the library that has the real ones may be unloaded again.
+ * A program without C++ may load a library with C++ later, which then finds these operators. They call malloc() and
+ * free() themselves in that case, because the library with the real operators may be unloaded again.
  *
- * All parameters are words: the sizes, alignments, and the address of std::nothrow. Exceptions may pass
- * through, so there is nothing to undo: whether jemalloc's operators have called malloc(), as they do now and
- * then, is seen by its count.
+ * All parameters are words: sizes, alignments, and the address of std::nothrow. Exceptions may pass through, so there
+ * is nothing to undo. jemalloc's operators sometimes call malloc(): the count of bytes shows it.
  */
 #include "sampler.h"
 #include "samples.h"
@@ -45,12 +44,12 @@ typedef void(*operator_delete) WORDS;
 
 static COLD void *malloc_failed(const char *name, uintptr_t first, uintptr_t second, uintptr_t third)
 {
-	struct wanted wanted = {.symbol = name};
+	struct symbol_request request = {.symbol = name};
 	struct own own;
-	find_next(&wanted, 1, &own);
-	/* It calls the program's handler, or throws. */
-	if (wanted.address)
-		return ((operator_new)wanted.address)(first, second, third);
+	find_next(&request, 1, &own);
+	/* The real operator calls the program's handler, or throws. */
+	if (request.address)
+		return ((operator_new)request.address)(first, second, third);
 	__builtin_trap();
 }
 
@@ -63,8 +62,8 @@ static void *plain_new(const char *name, uintptr_t align, bool nothrow, uintptr_
 }
 
 /*
- * What each operator leads to: until the first call; if there is no other; if the allocator's own is to be
- * counted; or the other itself.
+ * The target of each operator: before the first call, first_; without a real operator, plain_; if the allocator's own
+ * operator is counted here, counted_; else the real operator.
  */
 #define NEW(name, align, nothrow) \
 	static void *first_##name WORDS; \
@@ -117,11 +116,11 @@ OPERATORS(NEW, DELETE)
 
 void find_operators(uintptr_t malloc_file)
 {
-#define WANTED_NEW(name, align, nothrow) {.symbol = #name},
-#define WANTED_DELETE(name) {.symbol = #name},
-	struct wanted wanted[] = {OPERATORS(WANTED_NEW, WANTED_DELETE)}, *at = wanted;
+#define REQUEST_NEW(name, align, nothrow) {.symbol = #name},
+#define REQUEST_DELETE(name) {.symbol = #name},
+	struct symbol_request requests[] = {OPERATORS(REQUEST_NEW, REQUEST_DELETE)}, *at = requests;
 	struct own own;
-	find_next(wanted, sizeof wanted / sizeof *wanted, &own);
+	find_next(requests, sizeof requests / sizeof *requests, &own);
 #define CHOOSE(name) \
 	next_##name = at->address; \
 	chosen_##name = !at->address ? plain_##name : at->file == malloc_file ? counted_##name : next_##name; \

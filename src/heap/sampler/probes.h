@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
- * The probes `otel_memory:alloc` and `otel_memory:free`: a nop each, and a note that says where it is.
+ * The probes `otel_memory:alloc` and `otel_memory:free`: a nop each, and a note with its address.
  *
- * The notes have the format of SystemTap's <sys/sdt.h>, which debuggers, bpftrace and libbpf read. The nop is
- * one byte long on x86-64, as every kernel emulates that one. While somebody listens, the kernel keeps the
- * semaphore above 0.
+ * The notes have the format of SystemTap's <sys/sdt.h>, which debuggers, bpftrace and libbpf read. The nop is one byte
+ * long on x86-64, because every kernel emulates that one. While a listener exists, the kernel keeps the semaphore above
+ * 0.
  */
 #ifndef MEMPROF_SAMPLER_PROBES_H
 #define MEMPROF_SAMPLER_PROBES_H
@@ -15,8 +15,7 @@ extern volatile uint16_t alloc_semaphore, free_semaphore;
 
 #ifdef MEMPROF_SAMPLER_TEST
 /*
- * Tests listen inside the process: the same library, but the program's functions are called in place of the
- * nops.
+ * Tests listen inside the process: the library is the same, but it calls the program's functions in place of the nops.
  */
 extern __attribute__((weak)) void sampler_test_alloc(void *ptr, size_t size, uint64_t weight);
 extern __attribute__((weak)) void sampler_test_free(void *ptr);
@@ -40,7 +39,7 @@ extern __attribute__((weak)) void sampler_test_free(void *ptr);
 	".asciz \"" arguments "\"\n" \
 	"994: .balign 4\n" \
 	".popsection\n" \
-	/* Readers correct the addresses by where this section is, should prelink have moved the file's parts. */ \
+	/* Readers correct addresses by the address of this section, in case prelink has moved the file's sections. */ \
 	".ifndef _.stapsdt.base\n" \
 	".pushsection .stapsdt.base,\"aG\",\"progbits\",.stapsdt.base,comdat\n" \
 	".weak _.stapsdt.base\n" \

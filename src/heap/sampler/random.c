@@ -2,14 +2,13 @@
 /*
  * Sampling intervals and weights, without libm.
  *
- * The points at which samples are taken are a Poisson process over the bytes that a thread allocates: the
- * distance T to the next one is exponential with the interval as its mean. An allocation of `size` bytes is
- * sampled if a point lies in it: if T < size, that is, if floor(T) < size, as sizes are whole. So p = 1 -
- * exp(-size / mean), exactly. If it is not sampled, T - size is distributed as T was, and so is floor(T) -
- * size. If it is, a new T is drawn for the bytes after it: what the others have been does not matter to it. So
- * allocations are sampled independently of each other, and the sum of size / p over the samples is an unbiased
- * estimate of the sum of all sizes, with an unbiased estimate of its variance, the sum of (size / p)^2 (1 -
- * p).
+ * Sampling points are a Poisson process over the bytes that a thread allocates: the distance T to the next point is
+ * exponential, with the interval as its mean. An allocation of `size` bytes is sampled if a point lies in it: if T <
+ * size, which is floor(T) < size, because sizes are whole. So p = 1 - exp(-size / mean), exactly. If the allocation is
+ * not sampled, T - size is distributed as T was, and floor(T) - size as floor(T). If it is sampled, a new T is drawn
+ * for the bytes after it, independently of the earlier values. So allocations are sampled independently of each other.
+ * The sum of size / p over the samples is an unbiased estimate of the sum of all sizes. The sum of (size / p)^2 (1 - p)
+ * is an unbiased estimate of its variance.
  */
 #include "sampler.h"
 
@@ -69,7 +68,7 @@ static double inverse_share(double x)
 		return x;
 	if (x > 0.5)
 		return x / (1 - exp_minus(x));
-	/* 1 - exp(-x) would cancel. The series has Bernoulli's numbers; its next term is below 1e-12 here. */
+	/* 1 - exp(-x) would cancel. The series has Bernoulli's numbers; the next term is below 1e-12 here. */
 	double x2 = x * x;
 	return 1 + x / 2 + x2 / 12 * (1 - x2 / 60 * (1 - x2 / 42 * (1 - x2 / 40)));
 }
@@ -81,8 +80,8 @@ static double uniform(uint64_t random)
 }
 
 /*
- * The program may have chosen another rounding, or traps for inexact results, and may look at what results its
- * own calculations had.
+ * The program may have chosen another rounding mode, or traps for inexact results, and may read the status flags of its
+ * own calculations.
  */
 #if defined(__x86_64__)
 typedef uint32_t float_state;
@@ -114,12 +113,12 @@ static void float_end(float_state state)
 #endif
 
 /*
- * Compilers move calculations across such statements, unless they depend on a value from after the first, and a
- * value before the last depends on them.
+ * Compilers move calculations across such statements. They do not if the calculations depend on a value pinned after
+ * the first statement, and a value pinned before the last statement depends on them.
  */
 #define PIN(integer) __asm__ volatile("" : "+r"(integer))
 
-/* floor(T), for the next T. */
+/* floor(T) for the next T. */
 uint64_t draw_interval(uint64_t *random)
 {
 	uint64_t mean = memprof_heap_config.interval, bits = next_random(random);
@@ -134,11 +133,11 @@ uint64_t draw_interval(uint64_t *random)
 	return bytes;
 }
 
-/* size / p, rounded at random to one of its neighbours such that its expectation is exact. Never below size. */
+/* size / p, stochastically rounded, so the expectation is exact. Never below size. */
 uint64_t weighted_bytes(size_t size, uint64_t *random)
 {
 	uint64_t mean = memprof_heap_config.interval, bits = next_random(random);
-	/* p is 1 for all that a double can tell. */
+	/* In double precision, p is 1. */
 	if (size / 40 >= mean)
 		return size;
 	size_t bytes = size;

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
-/* What happens to the few allocations that are sampled, and when they are freed. */
+/*
+ * Reports the few sampled allocations, and their frees.
+ */
 #include "samples.h"
 
 #include "probes.h"
@@ -9,7 +11,7 @@ struct stats EXPORTED memprof_heap_stats;
 volatile uint16_t alloc_semaphore __attribute__((section(".probes"))) = 0;
 volatile uint16_t free_semaphore __attribute__((section(".probes"))) = 0;
 
-/* One function each, so that each probe has one place. */
+/* One function for each probe, so that each probe has one address. */
 static COLD void report_alloc(void *ptr, size_t size, uint64_t weight)
 {
 	probe_alloc(ptr, size, weight);
@@ -23,7 +25,7 @@ static COLD void report_free(void *ptr)
 
 static void report(void *ptr, size_t size, uint64_t weight)
 {
-	/* Without a listener for frees nothing needs to be remembered. */
+	/* Without a listener for frees, samples need no table entry. */
 	if (FREE_LISTENED()) {
 		switch (table_insert(ptr)) {
 		case NO_ROOM:
@@ -41,8 +43,8 @@ static void report(void *ptr, size_t size, uint64_t weight)
 }
 
 /*
- * The slow path of counted(). If the allocation failed (ptr is NULL), its bytes have been counted all the
- * same: that they are must not depend on where the next sample lies.
+ * The slow path of counted(). The bytes of a failed allocation (ptr is NULL) count, too: whether they count must not
+ * depend on the position of the next sample.
  */
 COLD void *sampled(void *ptr, size_t size)
 {
@@ -55,7 +57,7 @@ COLD void *sampled(void *ptr, size_t size)
 		}
 	}
 	/*
-	 * Complete before the probe: signals are delivered when the kernel returns from it, and their handlers may
+	 * Set before the probe: the kernel delivers signals when it returns from the probe, and their handlers may
 	 * allocate.
 	 */
 	thread.left = draw_interval(&thread.random);
@@ -72,13 +74,13 @@ COLD void freed(void *ptr)
 
 COLD slot *resize_begin(void *ptr)
 {
-	return table_hold(ptr);
+	return table_begin_resize(ptr);
 }
 
-COLD void resize_end(slot *held, void *ptr, bool failed)
+COLD void resize_end(slot *resizing, void *ptr, bool failed)
 {
 	if (failed)
-		table_restore(held, ptr);
-	else if (table_drop(held, ptr))
+		table_cancel_resize(resizing, ptr);
+	else if (table_finish_resize(resizing, ptr))
 		report_free(ptr);
 }

@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
- * The parts of the library that a target preloads, as they see each other. docs/sampler.md describes the
- * whole.
+ * Interfaces between the files of the library that a target preloads. docs/sampler.md describes the whole.
  *
- * The library has no dependency at run time and serves any C library, so it includes only the compiler's own
- * headers. It takes no lock and makes no system call: it runs in signal handlers, after fork() in threads, and
- * under seccomp.
+ * The library has no dependency at run time and works with any C library, so it includes only the compiler's own
+ * headers. It takes no lock and makes no system call: it runs in signal handlers, after fork() in threads, and under
+ * seccomp.
  */
 #ifndef MEMPROF_SAMPLER_H
 #define MEMPROF_SAMPLER_H
@@ -21,42 +20,42 @@
 
 #define CONFIG_MAGIC UINT64_C(0x31706165685f6d70) /* "pm_heap1" */
 
-/* What memprof writes into its copy of the file before anything loads it: src/sampler.rs. */
+/* Configuration that memprof writes into its copy of the file before a process loads it: src/sampler.rs. */
 struct config {
 	uint64_t magic;
-	uint64_t interval; /* mean bytes between two samples; 0: every allocation that is not empty */
-	uint64_t seed;     /* 0: another one in each process */
+	uint64_t interval; /* mean bytes between two samples; 0: every nonempty allocation */
+	uint64_t seed;     /* 0: a different seed in each process */
 	uint64_t flags;
-	uint64_t sets;     /* sets of the table of live samples, behind the library's own memory; 0: those within it */
+	uint64_t sets;     /* sets of the table of live samples, after the library's memory; 0: the built-in table */
 };
 enum {
-	CONFIG_LEAVE_ENVIRONMENT = 1, /* programs that the target executes are not to preload the library */
-	CONFIG_INJECTED = 2,          /* the process was running already when it loaded the library */
+	CONFIG_LEAVE_ENVIRONMENT = 1, /* programs that the target executes do not preload the library */
+	CONFIG_INJECTED = 2,          /* the process was already running when it loaded the library */
 };
 
 extern const volatile struct config memprof_heap_config;
 
-/* What memprof reads from the target. */
+/* Counters that memprof reads from the target. */
 struct stats {
 	uint64_t state;         /* enum state */
-	uint64_t dropped;       /* samples that the table had no room for: nobody was told of them */
-	uint64_t dropped_bytes; /* their weights */
+	uint64_t dropped;       /* samples that did not fit into the table, and were not reported */
+	uint64_t dropped_bytes; /* weights of the dropped samples */
 	uint64_t tracked;       /* samples in the table */
 };
 enum state {
 	STATE_NEW = 0,
 	STATE_ACTIVE = 1,
-	STATE_OWN_MALLOC = 2, /* the program has a malloc of its own, which comes before the library's */
+	STATE_OWN_MALLOC = 2, /* the program has its own malloc, which takes precedence over the library's */
 };
 extern struct stats memprof_heap_stats;
 
-/* What memprof reads from a target that was running already: places in it that contain the address of a function. */
+/* Counters of patched imports, which memprof reads from a target that was already running. */
 struct imports {
-	uint64_t files;   /* loaded files in which some were patched */
-	uint64_t patched; /* they lead to the library now */
-	uint64_t other;   /* they do not lead to the function that the others lead to, and were left as they are */
-	uint64_t failed;  /* they could not be written */
-	uint64_t done;    /* 1: all loaded files were looked at */
+	uint64_t files;   /* loaded files with patched imports */
+	uint64_t patched; /* imports that lead to the library now */
+	uint64_t other;   /* unchanged imports, because they lead to another function */
+	uint64_t failed;  /* imports that could not be written */
+	uint64_t done;    /* 1: all loaded files were examined */
 };
 extern struct imports memprof_heap_imports;
 
@@ -65,40 +64,40 @@ static inline bool is_injected(void)
 	return memprof_heap_config.flags & CONFIG_INJECTED;
 }
 
-/* A thread's part. Initial-exec: the library is loaded at the start, and this is one instruction to reach. */
+/* State of a thread. Initial-exec TLS, because the library is loaded at the start: access takes one instruction. */
 struct thread {
-	uint64_t left;   /* bytes that are allocated before the next sample; 0 in a new thread */
-	uint64_t random; /* state of the generator; 0 in a new thread */
+	uint64_t left;   /* bytes to allocate before the next sample; 0 in a new thread */
+	uint64_t random; /* state of the random generator; 0 in a new thread */
 };
 extern __thread struct thread thread __attribute__((tls_model("initial-exec")));
 
 /* next.c: the functions that the program would call without the library. */
-struct wanted {
+struct symbol_request {
 	const char *symbol;
-	void *address;  /* NULL: no library after this one has it */
-	uintptr_t file; /* the load address of the one that has it */
+	void *address;  /* NULL: no library after this one defines it */
+	uintptr_t file; /* load address of the defining file */
 };
 struct own {
 	const char *path;
-	bool program_has_malloc; /* the program, or what it preloads before this library */
+	bool program_has_malloc; /* in the program, or in a library preloaded before this one */
 };
-void find_next(struct wanted *wanted, size_t count, struct own *own);
+void find_next(struct symbol_request *requests, size_t count, struct own *own);
 
 /*
- * functions.c, operators.c, jemalloc.c: their functions of the allocator. Called once, before the first of
- * them is.
+ * functions.c, operators.c, jemalloc.c: each finds its functions of the allocator. Called once, before the first call
+ * of any of them.
  */
 void find_functions(void);
 void find_operators(uintptr_t malloc_file);
 void find_jemalloc(void);
 
-/* imports.c: in a process that was running already. */
+/* imports.c: for a process that was already running. */
 struct import {
 	const char *symbol;
-	void *from; /* what the process calls by this name */
-	void *to;   /* what it calls from then on */
+	void *from; /* the function that the process calls by this name */
+	void *to;   /* the function that it calls from then on */
 };
-/* Nothing if there is no such function. */
+/* Does nothing if `from` is NULL. */
 void add_import(const char *symbol, void *from, void *to);
 void patch_imports(void);
 
@@ -115,7 +114,7 @@ uint64_t weighted_bytes(size_t size, uint64_t *random);
 /* sample.c */
 void *sampled(void *ptr, size_t size);
 
-/* Counts an allocation's bytes, and samples it if the next sample lies among them. Returns ptr. */
+/* Counts an allocation's bytes, and samples the allocation if the next sampling point lies in them. Returns ptr. */
 static inline __attribute__((always_inline)) void *counted(void *ptr, size_t size)
 {
 	uint64_t left;
@@ -125,18 +124,20 @@ static inline __attribute__((always_inline)) void *counted(void *ptr, size_t siz
 	return ptr;
 }
 
-/* table.c: the addresses of the samples that are live. */
+/* table.c: addresses of live samples. */
 #define FILTER_BITS 16
 extern uint8_t filter[1 << FILTER_BITS];
 typedef uintptr_t slot;
 
-/* Neighbours share a cache line of the filter, which then costs a program as much cache as its heap is large. */
+/*
+ * Neighbours share a cache line of the filter, so the filter occupies cache in proportion to the heap of the program.
+ */
 static inline __attribute__((always_inline)) size_t filter_index(const void *ptr)
 {
 	uintptr_t address = (uintptr_t)ptr >> 10;
 	return (address ^ (address >> FILTER_BITS)) & ((1 << FILTER_BITS) - 1);
 }
-/* False if ptr is no sample's address. */
+/* False if no sample has this address. */
 static inline __attribute__((always_inline)) bool may_be_sample(const void *ptr)
 {
 	return unlikely(__atomic_load_n(&filter[filter_index(ptr)], __ATOMIC_RELAXED) != 0);
@@ -144,13 +145,13 @@ static inline __attribute__((always_inline)) bool may_be_sample(const void *ptr)
 
 enum inserted { NO_ROOM, INSERTED, REPLACED };
 enum inserted table_insert(void *ptr);
-/* Whether there was such a sample. */
+/* Returns whether the sample existed. */
 bool table_remove(void *ptr);
-/* The sample's slot, now held: its block may be free already. NULL: no sample. */
-slot *table_hold(void *ptr);
-/* Takes a held sample out; false if that block's address is another sample's by now. */
-bool table_drop(slot *held, void *ptr);
-/* A held sample is as before. */
-void table_restore(slot *held, void *ptr);
+/* Marks a sample whose block may be freed by a resize. Returns its slot, or NULL if there is no sample. */
+slot *table_begin_resize(void *ptr);
+/* Removes a marked sample. Returns false if another sample has the address by now. */
+bool table_finish_resize(slot *resizing, void *ptr);
+/* Removes the mark: the resize has failed. */
+void table_cancel_resize(slot *resizing, void *ptr);
 
 #endif

@@ -1,14 +1,16 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
-/* sample.c, as the replaced functions call it. */
+/*
+ * sample.c: the interface for the replaced functions.
+ */
 #ifndef MEMPROF_SAMPLER_SAMPLES_H
 #define MEMPROF_SAMPLER_SAMPLES_H
 
 #include "sampler.h"
 
-/* A block that may be a sample is about to be freed. */
+/* Called before the free of a block that may be a sample. */
 void freed(void *ptr);
-/* A block that may be a sample is about to be resized. Returns NULL if it is no sample. */
+/* Called before the resize of a block that may be a sample. Returns NULL if it is not a sample. */
 slot *resize_begin(void *ptr);
-void resize_end(slot *held, void *ptr, bool failed);
+void resize_end(slot *resizing, void *ptr, bool failed);
 
 #endif

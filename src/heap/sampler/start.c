@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
- * A process's, a thread's and a forked child's start: seeds of the random numbers, and the environment of
- * programs executed later.
+ * The start of a process, a thread and a forked child: seeds of the random numbers, and the environment of programs
+ * executed later.
  */
 #include "sampler.h"
 
@@ -10,7 +10,7 @@
 #define TEST_SEED 0
 #endif
 
-/* Patched by memprof in its copy of the file, hence not for the compiler to know. */
+/* memprof patches this in its copy of the file, so the compiler must not assume the values. */
 const volatile struct config EXPORTED memprof_heap_config = {
 	.magic = CONFIG_MAGIC, .interval = TEST_INTERVAL, .seed = TEST_SEED};
 
@@ -24,8 +24,8 @@ static uint64_t key, threads, forks;
 static const char *own_path;
 
 /*
- * Before the first allocation. The kernel gives each process 16 random bytes, which cost no system call: a
- * sandbox may forbid them.
+ * Called before the first allocation. The kernel gives each process 16 random bytes, which need no system call: a
+ * sandbox may forbid it.
  */
 void start(const char *path)
 {
@@ -38,7 +38,7 @@ void start(const char *path)
 		key = mix((uintptr_t)&bytes) ^ mix((uintptr_t)&key);
 }
 
-/* Each thread has a sequence of its own. */
+/* Each thread has its own sequence of random numbers. */
 void new_thread(void)
 {
 	uint64_t number = __atomic_add_fetch(&threads, 1, __ATOMIC_RELAXED);
@@ -49,8 +49,9 @@ void new_thread(void)
 }
 
 /*
- * A forked child's sequence depends on which of its parent's forks it is. Its first sample is its own, too:
- * children that all sampled what their parent would have sampled next would not err independently.
+ * The sequence of a forked child depends on the number of the fork in its parent. The first sample of a child is also
+ * its own: if all children took the sample that their parent would have taken next, their errors would not be
+ * independent.
  */
 static void before_fork(void)
 {
@@ -66,11 +67,11 @@ static void after_fork_in_child(void)
 
 static void register_at_fork(void)
 {
-	struct wanted wanted[] = {{.symbol = "__register_atfork"}, {.symbol = "pthread_atfork"}};
+	struct symbol_request requests[] = {{.symbol = "__register_atfork"}, {.symbol = "pthread_atfork"}};
 	struct own own;
-	find_next(wanted, 2, &own);
-	int (*glibc)(void (*)(void), void (*)(void), void (*)(void), void *) = wanted[0].address;
-	int (*other)(void (*)(void), void (*)(void), void (*)(void)) = wanted[1].address;
+	find_next(requests, 2, &own);
+	int (*glibc)(void (*)(void), void (*)(void), void (*)(void), void *) = requests[0].address;
+	int (*other)(void (*)(void), void (*)(void), void (*)(void)) = requests[1].address;
 	if (glibc)
 		glibc(before_fork, NULL, after_fork_in_child, NULL);
 	else if (other)
@@ -93,7 +94,7 @@ static bool begins(const char *text, const char *with, size_t bytes)
 	return n == bytes;
 }
 
-/* Removes the library's path from LD_PRELOAD, in place, and the variable if nothing else is in it. */
+/* Removes the library's path from LD_PRELOAD, in place, and the variable if it is empty then. */
 static void leave_environment(void)
 {
 	static const char variable[] = "LD_PRELOAD=";
@@ -103,7 +104,7 @@ static void leave_environment(void)
 	char **to = environ;
 	for (char **from = environ; *from; from++) {
 		if (!begins(*from, variable, sizeof variable - 1)) {
-		 *to++ = *from;
+			*to++ = *from;
 			continue;
 		}
 		char *start = *from + sizeof variable - 1, *out = start, *in = start;
@@ -115,20 +116,20 @@ static void leave_environment(void)
 			size_t with_separator = entry + (in[entry] != 0);
 			if (!is_own)
 				for (size_t n = 0; n < with_separator; n++)
-				 *out++ = in[n];
+					*out++ = in[n];
 			in += with_separator;
 		}
-		/* The last one's separator went with it. */
+		/* The separator of the last entry is already removed. */
 		if (out > start && (out[-1] == ':' || out[-1] == ' '))
 			out--;
-	 *out = 0;
+		*out = 0;
 		if (out > start)
-		 *to++ = *from;
+			*to++ = *from;
 	}
- *to = NULL;
+	*to = NULL;
 }
 
-/* Once the C library has started. */
+/* Called once the C library has started. */
 void finish_start(void)
 {
 	register_at_fork();

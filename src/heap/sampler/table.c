@@ -1,34 +1,33 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
- * The addresses of the samples that are live: a fixed table that threads and signal handlers change without
- * locks.
+ * The addresses of live samples: a fixed table that threads and signal handlers change without locks.
  *
- * An address may be in one of two sets of eight slots, and it is in one at most: only the thread that
- * allocates or frees a block changes its slot. In front of the table is a filter: for each slice of the
- * address space, how many samples lie in it.
+ * An address may be in one of two sets of eight slots, and is in at most one: only the thread that allocates or frees a
+ * block changes its slot. A filter precedes the table: for each slice of the address space, the number of samples in
+ * it.
  */
 #include "sampler.h"
 
 #define SETS (1 << 13)
 #define WAYS 8
-/* The end of the library's memory. With more sets, memprof has the loader map zeroes behind it for them. */
+/* The end of the library's memory. For a larger table, memprof has the loader map zeroes after it. */
 extern char _end[] __attribute__((visibility("hidden")));
-/* Addresses of blocks are even. This bit marks one whose block realloc() may have freed. */
-#define HELD 1
+/* Addresses of blocks are even. This bit marks a block that realloc() may have freed. */
+#define RESIZING 1
 
 uint8_t filter[1 << FILTER_BITS];
 static slot table[SETS][WAYS] __attribute__((aligned(64)));
 
 /*
- * What a slot contains of an address: no address. A search of the process's memory for what refers to a block,
- * memprof's own or that of a leak checker, must not find the table.
+ * The value of a slot is not the address itself. A search of the process's memory for references to a block, by memprof
+ * or by a leak checker, must not find the table.
  */
-static slot hidden(uintptr_t address)
+static slot slot_value(uintptr_t address)
 {
 	return address ^ UINT64_C(0xffff) << 48;
 }
 
-/* Blocks of one size lie at regular distances, so every bit of the address matters for every bit of the set. */
+/* Blocks of one size lie at regular distances, so every bit of the address must affect every bit of the set. */
 static slot *set_of(uintptr_t address, int choice)
 {
 	uint64_t sets = memprof_heap_config.sets, hash = mix(address);
@@ -55,8 +54,8 @@ static bool change(slot *at, slot from, slot to)
 }
 
 /*
- * The slot in which the value is; the sets are those of the address. None is NULL's, whose value is that of
- * empty slots.
+ * The slot with this value, in one of the two sets of the address. NULL has no slot, because its value is that of empty
+ * slots.
  */
 static slot *find(uintptr_t address, slot value)
 {
@@ -71,7 +70,7 @@ static slot *find(uintptr_t address, slot value)
 	return NULL;
 }
 
-/* Counts one sample more in the filter; false if that one counts as many as it can. */
+/* Counts one more sample in the filter. Returns false if its counter is at the maximum. */
 static bool filter_add(const void *ptr)
 {
 	uint8_t *count = &filter[filter_index(ptr)], old = __atomic_load_n(count, __ATOMIC_RELAXED);
@@ -90,22 +89,22 @@ static void filter_sub(const void *ptr)
 }
 
 /*
- * A block that the table already contains was freed unseen (REPLACED): by another allocator's function, or by
- * a realloc() that has not come back to say so.
+ * REPLACED: the table already contains the block, so its free was missed. Another allocator's function freed it, or a
+ * realloc() that has not returned yet.
  */
 enum inserted table_insert(void *ptr)
 {
 	uintptr_t address = (uintptr_t)ptr;
-	slot own = hidden(address);
+	slot own = slot_value(address);
 	slot *old = find(address, own);
 	if (old)
 		return REPLACED;
-	old = find(address, own | HELD);
-	if (old && change(old, own | HELD, own))
+	old = find(address, own | RESIZING);
+	if (old && change(old, own | RESIZING, own))
 		return REPLACED;
 	if (!filter_add(ptr))
 		return NO_ROOM;
-	/* The emptier one first: so neither is full before nearly all of the table is. */
+	/* Fill the emptier set first: then neither set is full before nearly all of the table is. */
 	int first = used(set_of(address, 1)) < used(set_of(address, 0));
 	for (int choice = 0; choice < 2; choice++) {
 		slot *set = set_of(address, choice ^ first);
@@ -119,7 +118,7 @@ enum inserted table_insert(void *ptr)
 
 bool table_remove(void *ptr)
 {
-	slot own = hidden((uintptr_t)ptr);
+	slot own = slot_value((uintptr_t)ptr);
 	slot *at = find((uintptr_t)ptr, own);
 	if (!at || !change(at, own, 0))
 		return false;
@@ -127,24 +126,24 @@ bool table_remove(void *ptr)
 	return true;
 }
 
-slot *table_hold(void *ptr)
+slot *table_begin_resize(void *ptr)
 {
 	uintptr_t address = (uintptr_t)ptr;
-	slot own = hidden(address);
+	slot own = slot_value(address);
 	slot *at = find(address, own);
-	return at && change(at, own, own | HELD) ? at : NULL;
+	return at && change(at, own, own | RESIZING) ? at : NULL;
 }
 
-bool table_drop(slot *held, void *ptr)
+bool table_finish_resize(slot *resizing, void *ptr)
 {
-	if (!change(held, hidden((uintptr_t)ptr) | HELD, 0))
+	if (!change(resizing, slot_value((uintptr_t)ptr) | RESIZING, 0))
 		return false;
 	filter_sub(ptr);
 	return true;
 }
 
-void table_restore(slot *held, void *ptr)
+void table_cancel_resize(slot *resizing, void *ptr)
 {
-	slot own = hidden((uintptr_t)ptr);
-	change(held, own | HELD, own);
+	slot own = slot_value((uintptr_t)ptr);
+	change(resizing, own | RESIZING, own);
 }

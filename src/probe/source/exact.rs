@@ -22,7 +22,7 @@ pub(crate) const EXITS: &str = "call_exits";
 /// The program at the beginning of an exception.
 pub(crate) const THROWS: &str = "call_throws";
 /// The program at the entry of a function that frees.
-pub(crate) const FREES: &str = "block_freed_by";
+pub(crate) const FREES: &str = "free_called";
 
 /// Maximum figure of a stack: figures come from processes, and the sums of all 65,536 stacks must fit into 64 bits.
 const MOST: u64 = 1 << 47;

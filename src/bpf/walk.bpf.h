@@ -1,41 +1,41 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /*
- * The whole walk by tables, and its cache. A thread keeps its last walk: the frames, and the words of stack read for
- * them. If the next walk reaches one of these frames in the same state, and the words from there on are unchanged,
- * the rest of the stack is known.
+ * The whole walk by tables, and its cache. A thread stores its last walk: the frames, and the words of stack read for
+ * them. If the next walk reaches one of these frames in the same state, and the words from there on are unchanged, the
+ * rest of the stack is known.
  */
-#ifndef MEMPROF_UNWIND_CACHE_H
-#define MEMPROF_UNWIND_CACHE_H
+#ifndef MEMPROF_WALK_H
+#define MEMPROF_WALK_H
 
 #include "base.bpf.h"
 #include "code.bpf.h"
 #include "frames.bpf.h"
 #include "send.bpf.h"
 #include "settings.bpf.h"
-#include "tables.bpf.h"
+#include "step.bpf.h"
 #include "thread.bpf.h"
 
 struct same_ctx {
 	struct task_state *st;
-	__u32 first; /* place of the window's first word */
+	__u32 first; /* stack offset of the window's first word */
 	__u32 words; /* in the window */
 	__u32 left; /* words to compare */
 	__u32 pad;
 };
 
-/* Brings the word at a place, and many above it, into the window. Returns 0, or -1 if it is unreadable. */
-static __noinline int same_window(struct same_ctx *c, __u32 place)
+/* Reads the word at a stack offset, and many words above it, into the window. Returns 0, or -1 if it cannot be read. */
+static __noinline int same_window(struct same_ctx *c, __u32 offset)
 {
 	struct task_state *st = c->st;
 
-	if (move_window(st, address_of(st, place)))
+	if (move_window(st, stack_address(st, offset)))
 		return -1;
-	c->first = place_of(st, st->t.window_base);
+	c->first = stack_offset(st, st->t.window_base);
 	c->words = st->t.window_words;
 	return 0;
 }
 
-/* Several words per call, and no call per word: this is what a fault in a loop costs. */
+/* Words per call, without a call for each word. This loop is the cost of a fault in a loop. */
 #define SAME_STEPS 8
 
 static long same_steps(__u64 i, struct same_ctx *c)
@@ -61,26 +61,26 @@ static long same_steps(__u64 i, struct same_ctx *c)
 	return 0;
 }
 
-/* Whether the stack still holds the cached walk's `n` outermost words. */
+/* Whether the stack still has the `n` outermost words of the cached walk. */
 static __always_inline int same_words(struct task_state *st, __u32 n)
 {
 	struct same_ctx c = { .st = st, .left = n };
 
-	c.first = place_of(st, st->t.window_base);
+	c.first = stack_offset(st, st->t.window_base);
 	c.words = st->t.window_words;
 	bpf_loop(CACHED_WORDS / SAME_STEPS + 1, same_steps, &c, 0);
-	/* A word differs: the frames for which it was read cannot be met any more. */
+	/* A word differs: the walk cannot match the frames for which the word was read any more. */
 	st->t.same = c.left ? c.left - 1 : st->t.same;
 	return !c.left;
 }
 
-/* Maximum number of cached frames passed over in one step. */
+/* Maximum number of cached frames passed over per call. */
 #define PASS_STEPS 16
 
-/* Passes over at most `steps` cached frames that the walk can no longer meet. Returns how many are left. */
+/* Passes over at most `steps` cached frames that the walk can no longer match. Returns the number of frames left. */
 static __always_inline __u32 pass_over(struct task_state *st, int steps)
 {
-	__s32 sp = place_of(st, st->t.sp);
+	__s32 sp = stack_offset(st, st->t.sp);
 	__u32 left = st->t.left;
 
 	for (int k = 0; k < steps; k++) {
@@ -106,53 +106,53 @@ static __always_inline __u32 frames_left(struct task_state *st)
 	return pass_over(st, 2) + 1 < left ? pass_over_many(st) : st->t.left;
 }
 
-/* Whether the frame pointer register is unchanged, or saved at the same place. */
+/* Whether the frame pointer register is unchanged, or saved at the same stack offset. */
 static __always_inline int same_fp(struct task_state *st, struct frame *f)
 {
 	__u32 saved = st->t.flags & FRAME_FP_SAVED;
 
 	if ((f->flags & FRAME_FP_SAVED) != saved)
 		return 0;
-	return saved ? is_place(st, st->t.fp) && f->fp == place_of(st, st->t.fp) : st->t.fp == st->cached_fp;
+	return saved ? has_stack_offset(st, st->t.fp) && f->fp == stack_offset(st, st->t.fp) : st->t.fp == st->cached_fp;
 }
 
 /*
- * Whether the cached walk reached this frame, frame `i`, in the same state, and all it read from there on is
- * unchanged: then the rest of the cached walk applies.
+ * Whether this frame, frame `i`, matches a frame of the cached walk: the cached walk reached it in the same state, and
+ * all words that it read from there on are unchanged. Then the rest of the cached walk applies.
  */
-static __always_inline int meets(struct task_state *st, __u64 i)
+static __always_inline int matches_cached(struct task_state *st, __u64 i)
 {
 	__u32 left = frames_left(st), flags = st->t.flags;
 	struct frame *f;
 
-	if (!left || !is_place(st, st->t.sp))
+	if (!left || !has_stack_offset(st, st->t.sp))
 		return 0;
 	f = &st->frames[INDEX(left - 1, MAX_FRAMES)];
-	if (f->sp != place_of(st, st->t.sp) || f->ip != st->t.ip - (flags & FRAME_CALL ? 1 : 0))
+	if (f->sp != stack_offset(st, st->t.sp) || f->ip != st->t.ip - (flags & FRAME_CALL ? 1 : 0))
 		return 0;
 	if (((f->flags ^ flags) & FRAME_STATE) || (f->flags & FRAME_USES_OTHER))
 		return 0;
 	if ((f->flags & FRAME_USES_FP) && !same_fp(st, f))
 		return 0;
-	/* Where the depth limit cuts a walk depends on where the walk began. */
+	/* Where the depth limit cuts a walk depends on the start of the walk. */
 	if (st->cached_outcome == OUTCOME_DEPTH_LIMIT && (i || left != st->cached_nr))
 		return 0;
 	if (!same_words(st, f->words))
 		return 0;
-	st->t.met = left;
+	st->t.shared = left;
 	st->t.outcome = st->cached_outcome;
 	return 1;
 }
 
 /*
- * Adds a frame to a hash of the stack. A place in a file is the same in all processes; an address belongs to one
- * address space, and to the code that is there now.
+ * Adds an encoded frame to a hash of the stack. A location in a file is the same in all processes. An address belongs
+ * to one address space, and to the current code at this address.
  */
-static __always_inline void hash_frame(struct task_state *st, struct stack_hash *h, __u64 place)
+static __always_inline void hash_frame(struct task_state *st, struct stack_hash *h, __u64 frame)
 {
-	if (!(place & FRAME_IN_FILE))
-		place ^= st->mm_id * 0x9e3779b97f4a7c15ull + code_generation(st->mm_id, place);
-	hash_word(h, place);
+	if (!(frame & FRAME_IN_FILE))
+		frame ^= st->mm_id * 0x9e3779b97f4a7c15ull + code_generation(st->mm_id, frame);
+	hash_word(h, frame);
 }
 
 struct walk_ctx {
@@ -167,29 +167,29 @@ static long walk_frame(__u64 i, struct walk_ctx *c)
 	struct frame *f = &st->frames[at];
 	long end;
 
-	if (i && meets(st, i))
+	if (i && matches_cached(st, i))
 		return 1;
-	/* Deeper than MAX_FRAMES: this frame overwrites an older one. */
+	/* Deeper than MAX_FRAMES: this frame overwrites an older frame. */
 	if (i >= MAX_FRAMES) {
 		if (!st->t.sending)
 			hash_frame(st, &st->t.hash, f->key);
 		else if (is_part(i) && send_part(st, i))
 			return 1;
 	}
-	/* This overwrites a frame of the cached walk; the two walks could not meet there any more. */
+	/* This overwrites a frame of the cached walk, which the walk then cannot match any more. */
 	if (st->t.left > at)
 		st->t.left = at;
 	f->ip = st->t.ip - (st->t.flags & FRAME_CALL ? 1 : 0);
-	f->sp = is_place(st, st->t.sp) ? place_of(st, st->t.sp) : FAR_PLACE;
-	f->fp = place_of(st, st->t.fp);
+	f->sp = has_stack_offset(st, st->t.sp) ? stack_offset(st, st->t.sp) : OFFSET_TOO_FAR;
+	f->fp = stack_offset(st, st->t.fp);
 	f->words = st->t.noted;
 	f->flags = st->t.flags;
-	if (f->sp == FAR_PLACE || ((f->flags & FRAME_FP_SAVED) && !is_place(st, st->t.fp)))
+	if (f->sp == OFFSET_TOO_FAR || ((f->flags & FRAME_FP_SAVED) && !has_stack_offset(st, st->t.fp)))
 		st->t.noted = NOTED_TOO_MANY;
 	st->t.nr = i + 1;
 	st->t.flags &= FRAME_STATE | FRAME_FP_SAVED;
 	if (i + 1 == max_frames) {
-		search_rule(st, f->ip); /* for its place in the file */
+		search_rule(st, f->ip); /* for its location in the file */
 		end = table_ends(st, OUTCOME_DEPTH_LIMIT);
 	} else {
 		end = table_step(st);
@@ -198,29 +198,29 @@ static long walk_frame(__u64 i, struct walk_ctx *c)
 			f->ip++;
 		}
 	}
-	f->key = place_in_file(st, f->ip);
+	f->key = encode_frame(st, f->ip);
 	f->flags |= st->t.flags & FRAME_STEP;
 	return end;
 }
 
-struct keep_ctx {
+struct cache_frames_ctx {
 	struct task_state *st;
 	struct stack_hash hash;
 	__u32 from; /* index of the next frame */
-	__u32 to; /* its new index */
-	__u32 words; /* words read in all, including the cached ones */
-	__u32 uses; /* registers of the current frame that it and the outer frames need */
+	__u32 to; /* new index of that frame */
+	__u32 words; /* number of words read, including the cached words */
+	__u32 uses; /* registers of the current frame that this and the outer frames need */
 };
 
-#define KEEP_STEPS 4
+#define CACHE_STEPS 4
 
-/* Moves the walk's frames, from the outermost one on, behind the cached ones that it shares. */
-static long keep_frames(__u64 i, struct keep_ctx *c)
+/* Moves the frames of the walk, from the outermost one on, after the frames shared with the cached walk. */
+static long cache_frames(__u64 i, struct cache_frames_ctx *c)
 {
 	struct task_state *st = c->st;
 
 #pragma unroll
-	for (__u32 k = 0; k < KEEP_STEPS; k++) {
+	for (__u32 k = 0; k < CACHE_STEPS; k++) {
 		__u32 from = c->from;
 		struct frame f, *to;
 
@@ -243,13 +243,13 @@ static long keep_frames(__u64 i, struct keep_ctx *c)
 	return 0;
 }
 
-struct keep_words_ctx {
+struct cache_words_ctx {
 	struct task_state *st;
 	__u32 from;
 	__u32 to;
 };
 
-static long keep_words(__u64 i, struct keep_words_ctx *c)
+static long cache_words(__u64 i, struct cache_words_ctx *c)
 {
 	struct task_state *st = c->st;
 
@@ -267,19 +267,19 @@ static long keep_words(__u64 i, struct keep_words_ctx *c)
 }
 
 /*
- * Makes the walk that just ended the cached one: the part that the two share stays in place, the rest moves up to it.
- * (Not inline: the walk, which the caller calls first, leaves too little of the BPF stack for its variables.)
+ * Makes the finished walk the cached one. The frames and words that both share stay; the others move up to them. Not
+ * inline: the walk, which the caller calls first, leaves too little of the BPF stack for these variables.
  */
-static __noinline int keep_walk(struct task_state *st)
+static __noinline int cache_walk(struct task_state *st)
 {
-	__u32 met = st->t.met, nr = st->t.nr, noted = st->t.noted, words = 0;
-	struct keep_ctx c = { .st = st, .from = MAX_FRAMES - nr, .to = met };
-	struct keep_words_ctx w = { .st = st, .from = CACHED_WORDS - noted };
+	__u32 shared = st->t.shared, nr = st->t.nr, noted = st->t.noted, words = 0;
+	struct cache_frames_ctx c = { .st = st, .from = MAX_FRAMES - nr, .to = shared };
+	struct cache_words_ctx w = { .st = st, .from = CACHED_WORDS - noted };
 	struct frame *f;
 
 	c.hash = st->t.hash;
-	if (met) {
-		f = &st->frames[INDEX(met - 1, MAX_FRAMES)];
+	if (shared) {
+		f = &st->frames[INDEX(shared - 1, MAX_FRAMES)];
 		c.hash.key = f->key;
 		c.hash.check = f->check;
 		c.uses = f->flags & (FRAME_USES_FP | FRAME_USES_OTHER);
@@ -289,11 +289,11 @@ static __noinline int keep_walk(struct task_state *st)
 	}
 	c.words = words + noted;
 	if (nr)
-		bpf_loop(MAX_FRAMES / KEEP_STEPS + 1, keep_frames, &c, 0);
+		bpf_loop(MAX_FRAMES / CACHE_STEPS + 1, cache_frames, &c, 0);
 	w.to = words;
 	if (noted && noted <= CACHED_WORDS)
-		bpf_loop(CACHED_WORDS / SAME_STEPS + 1, keep_words, &w, 0);
-	st->cached_nr = met + nr;
+		bpf_loop(CACHED_WORDS / SAME_STEPS + 1, cache_words, &w, 0);
+	st->cached_nr = shared + nr;
 	st->cached_words = c.words;
 	st->cached_outcome = st->t.outcome;
 	st->t.hash = c.hash;
@@ -307,26 +307,29 @@ static long hash_frames(__u64 i, struct walk_ctx *c)
 	struct task_state *st = c->st;
 
 #pragma unroll
-	for (__u32 k = 0; k < KEEP_STEPS; k++)
-		hash_frame(st, &st->t.hash, st->frames[INDEX(i * KEEP_STEPS + k, MAX_FRAMES)].key);
+	for (__u32 k = 0; k < CACHE_STEPS; k++)
+		hash_frame(st, &st->t.hash, st->frames[INDEX(i * CACHE_STEPS + k, MAX_FRAMES)].key);
 	return 0;
 }
 
-/* Ends a walk that is too deep to be cached: hashes the frames that are still stored, and the number of all. */
-static __always_inline void end_deep(struct task_state *st)
+/*
+ * Finishes a walk that is too deep for the cache: hashes the frames that are still stored, and the number of all
+ * frames.
+ */
+static __always_inline void finish_deep_walk(struct task_state *st)
 {
 	struct walk_ctx c = { .st = st };
 
-	bpf_loop(MAX_FRAMES / KEEP_STEPS, hash_frames, &c, 0);
+	bpf_loop(MAX_FRAMES / CACHE_STEPS, hash_frames, &c, 0);
 	hash_word(&st->t.hash, (__u64)st->t.nr << 32 | st->t.outcome);
 	st->cached_nr = 0;
 	st->t.innermost = MAX_FRAMES - 1;
 }
 
-/* Whether a later walk can rely on the cached one. */
+/* Whether a later walk can use the cached one. */
 static __always_inline int is_sound(struct task_state *st)
 {
-	/* What was unreadable may be readable later, for example a page that was swapped out. */
+	/* Unreadable memory may be readable later, for example a page that was swapped out. */
 	return st->cached_words <= CACHED_WORDS && st->cached_outcome != OUTCOME_UNREADABLE;
 }
 
@@ -337,8 +340,8 @@ static __always_inline void follow_tables(struct task_state *st)
 
 	if (st->cached_generation != unwind_generation || st->cached_mm_id != st->mm_id || !is_sound(st))
 		st->cached_nr = 0;
-	/* Another stack, a fiber's for example: its places would be those of other addresses. */
-	if (!is_place(st, st->t.sp & ~7ull))
+	/* Another stack, for example a fiber's: its offsets would represent other addresses. */
+	if (!has_stack_offset(st, st->t.sp & ~7ull))
 		st->cached_nr = 0;
 	if (!st->cached_nr)
 		st->base = st->t.sp & ~7ull;
@@ -349,19 +352,19 @@ static __always_inline void follow_tables(struct task_state *st)
 	st->t.noted = 0;
 	st->t.left = st->cached_nr;
 	st->t.same = st->cached_words;
-	st->t.met = 0;
-	/* A loop that touches a buffer is at the same place again: no loop over frames is needed. */
-	if (!meets(st, 0))
+	st->t.shared = 0;
+	/* A loop that touches a buffer faults in the same state again: no loop over frames is needed. */
+	if (!matches_cached(st, 0))
 		bpf_loop(max_frames, walk_frame, &c, 0);
 }
 
 /*
- * Ends a walk by tables: computes its hash. `interpreted` is that of its interpreter's frames. Returns the id if the
- * stack is the cached one and its id is known, else 0.
+ * Finishes a walk by tables: computes its hash. `interpreted` is the hash of its interpreted frames. Returns the id if
+ * the stack is the cached one and its id is known, else 0.
  */
-static __always_inline __u32 end_tables(struct task_state *st, __u64 fp, __u32 own, __u64 interpreted)
+static __always_inline __u32 finish_walk(struct task_state *st, __u64 fp, __u32 own, __u64 interpreted)
 {
-	int same = !st->t.nr && st->t.met == st->cached_nr && st->cached_interpreted == interpreted;
+	int same = !st->t.nr && st->t.shared == st->cached_nr && st->cached_interpreted == interpreted;
 
 	st->cached_interpreted = interpreted;
 	if (same && st->cached_ids[own & 1])
@@ -370,9 +373,9 @@ static __always_inline __u32 end_tables(struct task_state *st, __u64 fp, __u32 o
 		st->cached_ids[0] = st->cached_ids[1] = 0;
 	st->cached_fp = fp;
 	if (st->t.nr > MAX_FRAMES)
-		end_deep(st);
+		finish_deep_walk(st);
 	else
-		keep_walk(st);
+		cache_walk(st);
 	return 0;
 }
 

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /*
- * The unwind tables: most programs keep no frame pointers, but all have .eh_frame, from which user space builds these
- * tables. This file looks up the rule for an address; tables.bpf.h applies it.
+ * The unwind tables. Most programs have no frame pointers, but all have .eh_frame, from which user space builds these
+ * tables. This header finds the rule for an address; step.bpf.h applies it.
  */
-#ifndef MEMPROF_RULES_H
-#define MEMPROF_RULES_H
+#ifndef MEMPROF_UNWIND_TABLES_H
+#define MEMPROF_UNWIND_TABLES_H
 
 #include "base.bpf.h"
 #include "mappings.bpf.h"
@@ -40,7 +40,7 @@ struct {
 	__array(values, struct unwind_chunk);
 } unwind_chunks SEC(".maps");
 
-/* The last row of [first, first + n) whose pc is not above `low`; the first row's never is. */
+/* The last row of [first, first + n) whose pc is not above `low`. The pc of the first row never is. */
 __noinline __u32 find_row(struct unwind_rows *rows, __u32 first, __u32 n, __u32 low)
 {
 	__u32 at = first;
@@ -61,10 +61,10 @@ __noinline __u32 find_row(struct unwind_rows *rows, __u32 first, __u32 n, __u32 
 #define NO_RULE 0xffffffff
 
 /*
- * Recently found rules, by place. A place (16 bits of table, 32 of address) is mixed by an invertible multiplication:
- * the upper bits select the entry, and the entry stores the others, so it matches one place only. An entry is one
- * word, so no thread sees half of another's write. Entries never become stale, because a table never changes and its
- * number is not reused.
+ * Recently found rules, by location: 16 bits of table, 32 bits of address. An invertible multiplication mixes the
+ * location. The upper bits of the product select the entry, and the entry stores the other bits, so it matches one
+ * location only. An entry is one word, so no thread reads half of another thread's write. Entries never become stale,
+ * because a table never changes and its number is not reused.
  */
 #define RULE_CACHE_BITS 14
 #define RULE_TAG_BITS 34
@@ -78,13 +78,16 @@ static __always_inline __u64 rule_mix(__u32 table, __u64 pc)
 	return ((((__u64)table << 32) | pc) * 0x9e3779b97f4a7c15ull) & ((1ull << (RULE_CACHE_BITS + RULE_TAG_BITS)) - 1);
 }
 
-/* The stored part of a mixed place, with a bit that no empty entry has. For RULE_NOT_CACHED it matches no entry. */
+/*
+ * The stored bits of a mixed location, with a bit that no empty entry has. For RULE_NOT_CACHED, the tag matches no
+ * entry.
+ */
 static __always_inline __u64 rule_tag(__u64 mixed)
 {
 	return (mixed & ((1ull << RULE_TAG_BITS) - 1)) | 1ull << RULE_TAG_BITS | (mixed >> 63) << 47;
 }
 
-/* The cached rule of a mixed place, or NO_RULE. */
+/* The cached rule of a mixed location, or NO_RULE. */
 static __always_inline __u32 cached_rule(__u64 mixed)
 {
 	__u64 cached = rule_cache[INDEX(mixed >> RULE_TAG_BITS, 1 << RULE_CACHE_BITS)];
@@ -92,8 +95,10 @@ static __always_inline __u32 cached_rule(__u64 mixed)
 	return cached >> 16 == rule_tag(mixed) ? cached & 0xffff : NO_RULE;
 }
 
-/* Loads the mapping that contains `pc` into the walk. Returns whether there is one. (Inlined: calls nest at most
- * eight deep.) */
+/*
+ * Loads the mapping that contains `pc` into the walk. Returns whether there is one. Inlined, because calls nest at most
+ * eight deep.
+ */
 static __always_inline int find_code(struct task_state *st, __u64 pc)
 {
 	struct unwind_space *space;
@@ -126,16 +131,16 @@ static __always_inline int find_code(struct task_state *st, __u64 pc)
 }
 
 /*
- * A frame as it is sent and hashed: the place in its file if the file has a number, else the address. The walk must
- * still hold the frame's mapping.
+ * Encodes a frame for sending and hashing: as a location in its file if the file has a number, else as an address. The
+ * walk must still have the mapping of the frame loaded.
  */
-static __always_inline __u64 place_in_file(struct task_state *st, __u64 ip)
+static __always_inline __u64 encode_frame(struct task_state *st, __u64 ip)
 {
 	__u64 address = ip - st->t.bias;
 
 	if (ip < st->t.start || ip >= st->t.end || !st->t.table || st->t.table >> FRAME_FILE_BITS ||
 	    address >> FRAME_FILE_SHIFT)
-		return ip & ~FRAME_IN_FILE; /* (No user address has that bit, but junk may.) */
+		return ip & ~FRAME_IN_FILE; /* no user address has that bit, but junk may have it */
 	return FRAME_IN_FILE | (__u64)st->t.table << FRAME_FILE_SHIFT | address;
 }
 
@@ -181,8 +186,8 @@ __noinline __u32 search_rule(struct task_state *st, __u64 pc)
 }
 
 /*
- * The rule for an address; or NO_RULE, with the reason in the walk's outcome. The last mapping is kept, because the
- * next frame is often in the same one. (The common case is inlined: a call costs as much.)
+ * The rule for an address; or NO_RULE, with the reason in the walk's outcome. The walk caches the last mapping, because
+ * the next frame is often in the same one. The common case is inlined, because a call costs as much as the lookup.
  */
 static __always_inline __u32 find_rule(struct task_state *st, __u64 pc)
 {

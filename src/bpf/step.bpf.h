@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /*
- * The step from one frame to its caller by the tables (rules.bpf.h); unwind_cache.bpf.h has the whole walk. Included
- * by way of unwind.bpf.h.
+ * The step from one frame to its caller by the tables (unwind_tables.bpf.h). walk.bpf.h has the whole walk.
+ * unwind.bpf.h includes this header.
  */
-#ifndef MEMPROF_TABLES_H
-#define MEMPROF_TABLES_H
+#ifndef MEMPROF_STEP_H
+#define MEMPROF_STEP_H
 
 #include "base.bpf.h"
 #include "code.bpf.h"
@@ -13,7 +13,7 @@
 #include "mappings.bpf.h"
 #include "registers.bpf.h"
 #include "returns.bpf.h"
-#include "rules.bpf.h"
+#include "unwind_tables.bpf.h"
 #include "settings.bpf.h"
 #include "thread.bpf.h"
 #include "window.bpf.h"
@@ -26,7 +26,7 @@ static __always_inline long table_ends(struct task_state *st, __u32 outcome)
 	return 1;
 }
 
-/* Whether a return address can be one. Without known mappings any user address can; user space then drops junk. */
+/* Whether a value can be a return address. Without known mappings, any user address can; user space then drops junk. */
 static __always_inline int is_code(struct task_state *st, __u64 addr)
 {
 	__u32 mm_id = st->mm_id;
@@ -38,21 +38,23 @@ static __always_inline int is_code(struct task_state *st, __u64 addr)
 }
 
 /*
- * A frame pointer below the stack pointer by at least this much leads to another stack, which was left: Go's code on
- * 64-bit ARM leaves a goroutine's like that. Closer, it may be a value that means nothing.
+ * Minimum distance of a frame pointer below the stack pointer at which it leads to another stack, which the code has
+ * left. Go's code on 64-bit ARM leaves a goroutine's stack like that. A closer frame pointer may be a meaningless
+ * value.
  */
 #define OTHER_STACK_BYTES (1 << 20)
 
 /*
- * Whether a frame pointer of 0, or to a return address of 0, ends the stack: a frame pointer led to this frame, and so did a
- * call. Elsewhere it means nothing: code without frame pointers may have any value in the register.
+ * Whether the stack ends at a frame pointer of 0, or at one that leads to a return address of 0. It does if a frame
+ * pointer led to this frame, and so did a call. Elsewhere the value means nothing: code without frame pointers may have
+ * any value in the register.
  */
 static __always_inline int ends_chain(struct task_state *st)
 {
 	return (st->t.flags & FRAME_ASSISTED) && st->t.fp + 16 == st->t.sp && was_called(st);
 }
 
-/* The step from a frame without a rule: by its frame pointer, if that leads to code or is the end. */
+/* The step from a frame without a rule, by its frame pointer, if that leads to code or to the end of the stack. */
 static __always_inline int assisted_step(struct task_state *st, __u64 *ret)
 {
 	__u64 fp;
@@ -71,8 +73,10 @@ static __always_inline int assisted_step(struct task_state *st, __u64 *ret)
 	st->t.flags &= ~RULE_NEEDS;
 	st->t.flags |= FRAME_ASSISTED;
 #if defined(bpf_target_arm64)
-	/* What a frame pointer points to lies anywhere in its frame, as a rule below the local variables. (`sp` is right where
-	 * there are none.) */
+	/*
+	 * A frame pointer points anywhere into its frame, usually below the local variables. `sp` is right in frames
+	 * without local variables.
+	 */
 	st->t.flags |= FRAME_SP_LOST;
 #endif
 	fp_saved_at(st, fp);
@@ -84,8 +88,8 @@ static __always_inline int assisted_step(struct task_state *st, __u64 *ret)
 #define EPILOGUE_MASK 0xffffffffffull
 
 /*
- * The step from code made at run time whose call returns to an epilogue: the trampolines of `python -X perf`, which
- * have neither a table nor a frame pointer. What the code does next says where its return address is.
+ * The step from JIT code whose call returns to an epilogue: the trampolines of `python -X perf`, which have neither a
+ * table nor a frame pointer. The next instructions show where the return address is.
  */
 static __always_inline int epilogue_step(struct task_state *st, __u64 *ret)
 {
@@ -116,7 +120,7 @@ static __always_inline int ruleless_step(struct task_state *st, __u64 *ret)
 	return code_has_epilogues ? -1 : epilogue_step(st, ret);
 }
 
-/* The step from a signal frame to the interrupted frame, whose registers are saved where the rule says. */
+/* The step from a signal frame to the interrupted frame, whose registers are saved at the rule's offsets. */
 static __always_inline int signal_step(struct task_state *st, struct unwind_rule *rule, __u64 *ret)
 {
 	__u64 base = st->t.sp;
@@ -128,23 +132,23 @@ static __always_inline int signal_step(struct task_state *st, struct unwind_rule
 		return -1;
 #endif
 	fp_saved_at(st, base + (__s64)rule->fp_offset);
-	/* With an alternate signal stack, which may lie anywhere, this step may lead downwards. */
+	/* An alternate signal stack may lie anywhere, so this step may lead downwards. */
 	return stack_word(st, base + (__s64)rule->ra_offset, ret) ||
 	       stack_word(st, base + (__s64)rule->cfa_offset, &st->t.sp);
 }
 
 #if defined(bpf_target_x86)
 /*
- * The stack pointer on another stack, which a Go function left: from what its frame says (CFA_GO_CALL), or from the
- * goroutine whose thread is on its own stack (CFA_GO_STOPPED; the link register is then where the goroutine stopped).
- * Returns 0 if it cannot be read, or if the thread has no goroutine any more.
+ * The stack pointer on another stack, which a Go function has left. It comes from the function's frame (CFA_GO_CALL),
+ * or from the goroutine of a thread that is on its own stack (CFA_GO_STOPPED); the link register is then the address at
+ * which the goroutine stopped. Returns 0 if it cannot be read, or if the thread no longer has a goroutine.
  */
 static __noinline __u64 other_stack(struct task_state *st, struct unwind_rule *rule)
 {
 	__u16 low = rule->cfa_offset, high = (__u32)rule->cfa_offset >> 16;
 	__u64 at, depth = 0;
 
-	/* What is read here is not part of the stack: the cached walk does not compare it. */
+	/* The words read here are not part of the stack: the cached walk does not compare them. */
 	st->t.noted = NOTED_TOO_MANY;
 	if (rule->cfa == CFA_GO_CALL) {
 		at = read_word(st->t.sp + high);
@@ -162,7 +166,7 @@ static __noinline __u64 other_stack(struct task_state *st, struct unwind_rule *r
 }
 #endif
 
-/* The canonical frame address by a rule; 0 if it cannot be computed. */
+/* The canonical frame address by a rule, or 0 if it cannot be computed. */
 static __always_inline __u64 find_cfa(struct task_state *st, struct unwind_rule *rule, __u64 fp)
 {
 	__u64 cfa = 0, offset = (__s64)rule->cfa_offset;
@@ -193,9 +197,9 @@ static __always_inline __u64 find_cfa(struct task_state *st, struct unwind_rule 
 }
 
 /*
- * Whether the frame pointer says where the frame is: the stack pointer is not known, and the rule says where the frame has the
- * pair of registers that the frame pointer points to. (It does in code that keeps frame pointers; other code saves the link
- * register alone.)
+ * Whether the frame pointer locates the frame: the stack pointer is unknown, and the rule has the offset at which the
+ * frame stores the pair of registers to which the frame pointer points. This is true in code with frame pointers; other
+ * code saves the link register alone.
  */
 static __always_inline int is_found_by_fp(struct task_state *st, struct unwind_rule *rule)
 {
@@ -203,8 +207,7 @@ static __always_inline int is_found_by_fp(struct task_state *st, struct unwind_r
 	       rule->fp == FP_AT_CFA && rule->ra_offset == rule->fp_offset + 8;
 }
 
-/* Whether the caller may be on another stack. (On 64-bit ARM there are no such rules, and no room for them on the BPF
- * stack.) */
+/* Whether the caller may be on another stack. 64-bit ARM has no such rules, and no BPF stack left for them. */
 static __always_inline int is_to_other_stack(__u32 flags)
 {
 #if defined(bpf_target_x86)
@@ -220,7 +223,7 @@ static __always_inline int ruled_step(struct task_state *st, struct unwind_rule 
 	__u32 flags = rule->flags, known = st->t.flags & RULE_NEEDS;
 	__u64 cfa, fp = 0;
 
-	/* The rule needs a register that an inner frame's rules did not recover. */
+	/* The rule needs a register that the rules of inner frames did not recover. */
 	if (flags & RULE_NEEDS & ~known)
 		return OUTCOME_UNSUPPORTED;
 	if (((flags & RULE_NEEDS_FP) || is_found_by_fp(st, rule)) && frame_pointer(st, &fp))
@@ -246,12 +249,14 @@ static __always_inline int ruled_step(struct task_state *st, struct unwind_rule 
 #endif
 	if (stack_word_here(st, cfa + (__s64)rule->ra_offset, ret))
 		return OUTCOME_UNREADABLE;
-	/* Callers lie above: anything else is an error or a loop. (Switches between stacks are few in real ones, and the
-	 * limit of frames ends a loop.) */
+	/*
+	 * Callers are at higher addresses: anything else is an error or a loop. Real stacks contain few switches
+	 * between stacks, and the limit of frames ends a loop.
+	 */
 	if ((cfa < st->t.sp && !is_to_other_stack(flags)) || (cfa == st->t.sp && !(flags & RULE_RA_IN_LINK_REGISTER)))
 		return OUTCOME_UNREADABLE;
-	if (is_to_other_stack(flags) && cfa > st->t.sp && !is_place(st, cfa))
-		count_places_near(st, cfa);
+	if (is_to_other_stack(flags) && cfa > st->t.sp && !has_stack_offset(st, cfa))
+		rebase_offsets(st, cfa);
 	if (!(flags & (RULE_BX_KEPT | RULE_BX_SAVED)))
 		known &= ~RULE_NEEDS_BX;
 	st->t.flags = (st->t.flags & ~RULE_NEEDS) | known;
@@ -262,7 +267,7 @@ static __always_inline int ruled_step(struct task_state *st, struct unwind_rule 
 	st->t.sp = cfa;
 #if defined(bpf_target_arm64)
 	st->t.flags &= ~FRAME_SP_LOST;
-	*ret &= (1ull << 48) - 1; /* without its authentication code */
+	*ret &= (1ull << 48) - 1; /* remove the authentication code */
 #endif
 	return -1;
 }
@@ -280,8 +285,11 @@ static __always_inline long table_step(struct task_state *st)
 	__u64 ret = 0;
 	int end, called;
 
-	/* Code may be returned to that has called nothing: what ends a fiber, as __start_context() a makecontext()'s. It has not
-	 * run yet, so that it may not be in memory; then the table says where a function begins behind code of none. */
+	/*
+	 * A return address may lead to code that has called nothing, at the end of a fiber: __start_context() in a
+	 * context of makecontext() is an example. The code has not run yet, so it may not be in memory; then the table
+	 * shows whether a function begins here, after code without a function.
+	 */
 	if (call && !is_covered(rule) && st->t.end && (called = follows_call(st->t.ip)) != 1) {
 		at = search_rule(st, st->t.ip);
 		there = at == NO_RULE ? NULL : bpf_map_lookup_elem(&unwind_rules, &at);
@@ -313,7 +321,7 @@ static __always_inline long table_step(struct task_state *st)
 			return table_ends(st, end);
 		call = FRAME_CALL;
 	}
-	/* (After a signal frame, 0 may be a call through a null pointer.) */
+	/* After a signal frame, 0 may be a call through a null pointer. */
 	if (ret == 0 && call)
 		return table_ends(st, OUTCOME_COMPLETE);
 	if (may_be_probed(ret) && call) {
@@ -324,7 +332,7 @@ static __always_inline long table_step(struct task_state *st)
 #endif
 		if (to) {
 			ret = to;
-			/* The cached walk knows the words of the stack, where each caller is the same page. */
+			/* The cached walk compares words of the stack, and here each caller is the same page. */
 			st->t.noted = NOTED_TOO_MANY;
 		}
 	}
