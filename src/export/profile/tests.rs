@@ -479,7 +479,10 @@ fn what_does_not_fit_together_is_refused() {
     for (change, wanted) in cases {
         let said = refused(change);
         assert!(said.contains(wanted), "{said:?} lacks {wanted:?}");
-        assert!(!said.contains(crate::profile::saved::schema::VERSION_MARK), "{said}");
+        assert!(
+            !said.contains(crate::profile::saved::schema::VERSION_MARK),
+            "{said}"
+        );
     }
 }
 
