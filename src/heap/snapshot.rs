@@ -10,7 +10,6 @@ use std::io;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
-use clap::ValueEnum;
 use serde::Serialize;
 
 use self::forked::KeptBack;
@@ -33,7 +32,7 @@ const SMALL: u64 = 16 << 20;
 const FORK_NS: u64 = 150;
 
 /// How a snapshot is taken.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, ValueEnum)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Approach {
     /// Fork where that is possible and the process is not small, else copy

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::time::Duration;
 
 use clap::error::ErrorKind;
-use clap::{ArgGroup, Args, CommandFactory};
+use clap::{ArgGroup, Args, CommandFactory, ValueEnum};
 
 use super::Cli;
 use super::maps::ProcessArgs;
@@ -39,7 +39,7 @@ pub(super) struct HeapArgs {
         default_value = "auto",
         hide_default_value = true
     )]
-    snapshot: Approach,
+    snapshot: SnapshotBy,
     /// Stop the process for at most this many milliseconds; if that is too short, no snapshot is taken. Forking goes
     /// on to its end once it has begun
     #[arg(long, value_name = "MS", default_value_t = MAX_STOP, value_parser = clap::value_parser!(u32).range(1..=60_000))]
@@ -64,6 +64,27 @@ pub(super) struct HeapArgs {
     /// Output format
     #[arg(long, value_name = "FORMAT", default_value = "text")]
     format: HeapFormat,
+}
+
+/// The values of `--snapshot`: [`Approach`] as the command line has it.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum SnapshotBy {
+    /// Fork where that is possible and the process is not small, else copy
+    Auto,
+    /// Stop the process until it has made a copy-on-write child, and copy the child's memory
+    Fork,
+    /// Stop the process until its memory is copied
+    Copy,
+}
+
+impl From<SnapshotBy> for Approach {
+    fn from(by: SnapshotBy) -> Approach {
+        match by {
+            SnapshotBy::Auto => Approach::Auto,
+            SnapshotBy::Fork => Approach::Fork,
+            SnapshotBy::Copy => Approach::Copy,
+        }
+    }
 }
 
 impl HeapArgs {
@@ -92,7 +113,7 @@ impl HeapArgs {
             by_stack,
             top: self.top,
             snapshot: SnapshotOptions {
-                approach: self.snapshot,
+                approach: self.snapshot.into(),
                 max_stop: Duration::from_millis(self.max_stop.into()),
                 limit: "--max-stop",
             },
