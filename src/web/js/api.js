@@ -3,11 +3,11 @@
 
 import { clock } from "./format.js";
 import { Tree } from "./tree/model.js";
-import { isSaved, saved } from "./saved.js";
+import { isSaved, saved } from "./offline.js";
 import { heapIs, isOfHeap, isSampled, unitOf } from "./kinds.js";
 import { state } from "./state.js";
 import { askForToken, credentials, Events, hasToken } from "./token.js";
-import { noSymbol, reason } from "./words.js";
+import { noSymbol, reason } from "./glossary.js";
 
 /** @typedef {import("./tree/model.js").Frame} Frame */
 /** @typedef {Record<string, number>} Usage bytes by kind */

@@ -5,9 +5,9 @@ import { field, fill, h, later, select, set } from "./dom.js";
 import { FilterBox } from "./filter.js";
 import { bytes, parseBytes } from "./format.js";
 import { groupOf, isOfHeap, KINDS, unitOf } from "./kinds.js";
-import { isSaved, savedKinds } from "./saved.js";
+import { isSaved, savedKinds } from "./offline.js";
 import { change, state } from "./state.js";
-import { meaning } from "./words.js";
+import { meaning } from "./glossary.js";
 
 const box = () => /** @type {HTMLElement} */ (document.getElementById("controls"));
 

@@ -4,7 +4,7 @@
 import { fill, h, say, set } from "./dom.js";
 import { bytes, clock, estimateWithError, exact, exactly, number } from "./format.js";
 import { isOfHeap, KINDS, unitOf } from "./kinds.js";
-import { awaited, label, lastProfile, meaning, OUTSIDE, reason } from "./words.js";
+import { awaited, label, lastProfile, meaning, OUTSIDE, reason } from "./glossary.js";
 
 /** @typedef {import("./api.js").Summary} Summary */
 /** @typedef {import("./api.js").Report} Report */

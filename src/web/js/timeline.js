@@ -5,10 +5,10 @@ import { ticksTo } from "./axis.js";
 import { fill, h, later, notice, select, set } from "./dom.js";
 import { amount, clock } from "./format.js";
 import { asCounted, isOfHeap, KINDS, unitOf } from "./kinds.js";
-import { MarkNames } from "./marks.js";
+import { MarkNames } from "./mark_labels.js";
 import { change, state } from "./state.js";
 import { colour, isDark } from "./theme.js";
-import { label } from "./words.js";
+import { label } from "./glossary.js";
 
 /** @typedef {import("./api.js").Mark} Mark */
 

@@ -4,7 +4,7 @@
 import { fill, h } from "../dom.js";
 import { bytes, change as signed, exact, number } from "../format.js";
 import { bar } from "../table.js";
-import { place, rootName, words } from "./words.js";
+import { place, rootName, words } from "./glossary.js";
 
 /** @typedef {Record<string, any>} Row */
 /** @typedef {{ key: any[], from: number[] | null, to: number[] | null }} DiffRow */

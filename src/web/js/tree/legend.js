@@ -2,7 +2,7 @@
 
 import { fill, h } from "../dom.js";
 import { estimate } from "../format.js";
-import { atLine } from "../words.js";
+import { atLine } from "../glossary.js";
 import { fileColours } from "./colours.js";
 
 /** @typedef {import("./model.js").Tree} Tree */

@@ -3,7 +3,7 @@
 import { h } from "../dom.js";
 import { estimate, exactly, percent } from "../format.js";
 import { bar, ESTIMATE, Table } from "../table.js";
-import { SELF } from "../words.js";
+import { SELF } from "../glossary.js";
 import { fileName } from "./legend.js";
 
 /** @typedef {import("./model.js").Tree} Tree */

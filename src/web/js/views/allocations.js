@@ -6,7 +6,7 @@ import { isFiltered } from "../filter.js";
 import { bytes, estimate, estimateWithError, exactly, number, span } from "../format.js";
 import { change, state } from "../state.js";
 import { bar, ESTIMATE, pages, Table } from "../table.js";
-import { noSymbol } from "../words.js";
+import { noSymbol } from "../glossary.js";
 
 const LIMIT = 100;
 const SORTS = /^-?(allocated|objects|live|temporary|size|lifetime|age|key)$/;

@@ -5,7 +5,7 @@ import { fill, h, notice, say, select } from "../dom.js";
 import { change as signed, clock, estimate, exactly } from "../format.js";
 import { change, state } from "../state.js";
 import { bar, ESTIMATE, sort, Table } from "../table.js";
-import { noSymbol } from "../words.js";
+import { noSymbol } from "../glossary.js";
 import { Graph } from "./graph.js";
 
 /** @typedef {import("../api.js").DiffRow} DiffRow */

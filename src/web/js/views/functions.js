@@ -8,7 +8,7 @@ import { isOfHeap, nothingOf, unitOf } from "../kinds.js";
 import { change, state } from "../state.js";
 import { bar, ESTIMATE, pages, Table } from "../table.js";
 import { fileName } from "../tree/legend.js";
-import { label, noSymbol, SELF, TOTAL } from "../words.js";
+import { label, noSymbol, SELF, TOTAL } from "../glossary.js";
 
 const LIMIT = 100;
 

@@ -11,7 +11,7 @@ import { legend } from "../tree/legend.js";
 import { search } from "../tree/search.js";
 import { Treemap } from "../tree/treemap.js";
 import { TreeTable } from "../tree/treetable.js";
-import { atLine, label, noSymbol } from "../words.js";
+import { atLine, label, noSymbol } from "../glossary.js";
 
 /** @typedef {import("../tree/model.js").Tree} Tree */
 

@@ -3,7 +3,7 @@
 import { api } from "../api.js";
 import { fill, h } from "../dom.js";
 import { bytes, clock, exact, number, percent, span } from "../format.js";
-import { lastProfile, reason } from "../words.js";
+import { lastProfile, reason } from "../glossary.js";
 
 /** @typedef {import("../api.js").Health} Health */
 /** @typedef {import("../api.js").Summary} Summary */

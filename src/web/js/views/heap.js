@@ -3,10 +3,10 @@
 import { fill, h, notice, say, select, set } from "../dom.js";
 import { bytes, clock, exact, number } from "../format.js";
 import { addressMap } from "../heap/address_map.js";
-import { stackTables } from "../heap/by_stack.js";
-import { heapTree, WAYS } from "../heap/map.js";
+import { stackTables } from "../heap/stack_tables.js";
+import { heapTree, WAYS } from "../heap/tree.js";
 import { card, diffCards, occupancyCard, tableCards } from "../heap/tables.js";
-import { MISSING } from "../heap/words.js";
+import { MISSING } from "../heap/glossary.js";
 import { change, state } from "../state.js";
 import { Graph } from "./graph.js";
 
@@ -53,7 +53,7 @@ class HeapMap extends Graph {
 let limit = "";
 
 /** Says which heaps were read, and how much of them is in use. */
-function told(/** @type {import("../heap/words.js").Heap} */ heap, /** @type {HeapInfo} */ snapshot) {
+function told(/** @type {import("../heap/glossary.js").Heap} */ heap, /** @type {HeapInfo} */ snapshot) {
   const { allocator, jemalloc } = heap;
   const several = heap.attempts > 1 ? `, in ${heap.attempts} attempts` : "";
   const moment = "A process that is stopped in the middle of malloc has such a heap, or one that is damaged.";

@@ -6,7 +6,7 @@ import { amount, exactly, number } from "../format.js";
 import { isOfHeap, unitOf } from "../kinds.js";
 import { change, state } from "../state.js";
 import { bar } from "../table.js";
-import { label } from "../words.js";
+import { label } from "../glossary.js";
 import { List } from "./list.js";
 
 /** @typedef {import("../api.js").ProcessRow} ProcessRow */

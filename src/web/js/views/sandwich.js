@@ -7,7 +7,7 @@ import { isFiltered } from "../filter.js";
 import { estimateWithError, percent } from "../format.js";
 import { change, openSandwich, state } from "../state.js";
 import { isDark } from "../theme.js";
-import { label, noSymbol } from "../words.js";
+import { label, noSymbol } from "../glossary.js";
 import { Functions } from "./functions.js";
 import { Graph } from "./graph.js";
 

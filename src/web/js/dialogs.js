@@ -5,7 +5,7 @@ import { fill, h } from "./dom.js";
 import { asCounted, KINDS, unitOf } from "./kinds.js";
 import { state } from "./state.js";
 import { hasToken, save } from "./token.js";
-import { KEYS, TERMS } from "./words.js";
+import { KEYS, TERMS } from "./glossary.js";
 
 const dialog = (/** @type {string} */ id) => /** @type {HTMLDialogElement} */ (document.getElementById(id));
 

@@ -6,7 +6,7 @@ import { bytes, exact, number } from "../format.js";
 import { change, state } from "../state.js";
 import { bar, sort, Table } from "../table.js";
 import { matcher } from "../tree/search.js";
-import { purpose } from "../words.js";
+import { purpose } from "../glossary.js";
 
 /** @typedef {import("../api.js").Mapping} Mapping */
 /** @typedef {import("../api.js").MappingSums} MappingSums */

@@ -1,7 +1,7 @@
 // Live updates: totals as Server-Sent Events, or by polling if events do not work.
 
 import { api, ApiError, newestReport } from "./api.js";
-import { isSaved } from "./saved.js";
+import { isSaved } from "./offline.js";
 import { state } from "./state.js";
 
 /** @typedef {import("./api.js").Summary} Summary */

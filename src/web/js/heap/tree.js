@@ -3,7 +3,7 @@
 
 import { Tree } from "../tree/model.js";
 import { sizeName } from "./tables.js";
-import { KINDS, ROLES, WHATS } from "./words.js";
+import { KINDS, ROLES, WHATS } from "./glossary.js";
 
 /** @typedef {Record<string, any>} Heap */
 /** The areas of a snapshot: [path of names, bytes]. @typedef {[string[], number][]} Areas */

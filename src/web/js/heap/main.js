@@ -2,7 +2,7 @@
 
 import { fill, h, notice } from "../dom.js";
 import { bytes, exact } from "../format.js";
-import { contents } from "../saved.js";
+import { contents } from "../offline.js";
 import { follow, onChange } from "../state.js";
 import { toggleTheme, useTheme } from "../theme.js";
 import { HeapView } from "../views/heap.js";
