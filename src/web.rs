@@ -59,6 +59,7 @@ pub static ASSETS: &[Asset] = assets! {
     JS, "js/mark_labels.js";
     JS, "js/offline.js";
     JS, "js/selection.js";
+    JS, "js/sort.js";
     JS, "js/state.js";
     JS, "js/table.js";
     JS, "js/tabs.js";
@@ -85,6 +86,7 @@ pub static ASSETS: &[Asset] = assets! {
     JS, "js/views/health.js";
     JS, "js/views/heap.js";
     JS, "js/views/list.js";
+    JS, "js/views/paged_table.js";
     JS, "js/views/processes.js";
     JS, "js/views/sandwich.js";
     JS, "vendor/d3-hierarchy/d3-hierarchy.min.mjs";

@@ -1,29 +1,25 @@
-// Opens saved profiles: a dropped or chosen file becomes a mark, which every view can show and compare.
+// Uploads saved profiles: a dropped or selected file becomes a mark, which every view can show and compare.
 
 import { api } from "./api.js";
-import { fill, h } from "./dom.js";
+import { byId, hideBanner, messageOf, showBanner } from "./dom.js";
 import { change } from "./state.js";
 
-const at = (/** @type {string} */ id) => /** @type {any} */ (document.getElementById(id));
-
-/** Accepts files; `opened` is called when one was opened. */
+/** Accepts files; `opened` is called after each upload. */
 export function acceptFiles(/** @type {() => Promise<void>} */ opened) {
-  const take = async (/** @type {File | undefined} */ file) => {
+  const upload = async (/** @type {File | undefined} */ file) => {
     if (!file) return;
-    const banner = at("banner");
     try {
       const mark = await api.openFile(file);
-      banner.hidden = true;
+      hideBanner();
       await opened();
       change({ mark: mark.id, pid: "", zoom: "", sel: "", file: "" }, true);
     } catch (error) {
-      fill(banner, h("strong", {}, `${file.name} could not be opened. `), error instanceof Error ? error.message : "");
-      banner.hidden = false;
+      showBanner(`${file.name} could not be opened.`, messageOf(error));
     }
   };
-  const holdsFiles = (/** @type {DragEvent} */ event) => event.dataTransfer?.types.includes("Files") ?? false;
+  const hasFiles = (/** @type {DragEvent} */ event) => event.dataTransfer?.types.includes("Files") ?? false;
   addEventListener("dragover", (event) => {
-    if (!holdsFiles(event)) return;
+    if (!hasFiles(event)) return;
     event.preventDefault();
     document.body.classList.add("dropping");
   });
@@ -31,15 +27,15 @@ export function acceptFiles(/** @type {() => Promise<void>} */ opened) {
     if (event.relatedTarget === null) document.body.classList.remove("dropping");
   });
   addEventListener("drop", (event) => {
-    if (!holdsFiles(event)) return;
+    if (!hasFiles(event)) return;
     event.preventDefault();
     document.body.classList.remove("dropping");
-    take(event.dataTransfer?.files[0]);
+    upload(event.dataTransfer?.files[0]);
   });
-  at("open").addEventListener("click", () => at("file").click());
-  at("file").addEventListener("change", () => {
-    take(at("file").files[0]);
-    // The same file may be chosen again.
-    at("file").value = "";
+  byId("open").addEventListener("click", () => byId("file").click());
+  byId("file").addEventListener("change", () => {
+    upload(byId("file").files[0]);
+    // Without this, selecting the same file again would not be a change.
+    byId("file").value = "";
   });
 }
