@@ -30,8 +30,8 @@ const CONTROLS = /** @type {Record<string, string[]>} */ ({
 /** The controls with a fixed list: [label, [[value, label]], explanation] by setting. */
 const LISTS = /** @type {Record<string, [string, [string, string][], string]>} */ ({
   shape: ["Shape", [["icicle", "icicle (root on top)"], ["flame", "flame (root at the bottom)"]], "Direction in which the graph grows"],
-  dir: ["Direction", [["callees", "callees: from main down"], ["callers", "callers: from the allocator up"]], "Callees: functions and what they call, starting with main. Callers: the functions that touched the memory, and who called them."],
-  merge: ["Merge by", [["function", "function"], ["site", "call site"]], "Function: one frame per function. Call site: one frame for each place in the code that makes the call."],
+  dir: ["Direction", [["callees", "callees: from main down"], ["callers", "callers: from the allocator up"]], "Callees: from main down to the functions that it calls. Callers: from the functions that touched the memory up to their callers."],
+  merge: ["Merge by", [["function", "function"], ["site", "call site"]], "Function: one frame per function. Call site: one frame per call in the source code."],
   inl: ["Inlined", [["", "with the caller"], ["1", "separate frames"]], "Shows functions that the compiler inlined as separate frames, if debug information names them"],
   py: ["Interpreted", [["", "with native functions"], ["source", "source functions only"], ["native", "native functions only"]], "Functions of the Python or Ruby program among the native functions (without the interpreter’s evaluators), only functions of the program, or only native functions"],
   aby: ["Groups", [["function", "function"], ["stack", "stack"], ["thread", "thread"], ["size", "size"], ["lifetime", "lifetime"]], "The property by which allocations are grouped. By function: an allocation is in the row of each function on its stack"],

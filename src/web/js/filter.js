@@ -43,7 +43,7 @@ export class FilterBox {
     this.error = h("p", { class: "trouble", id: "filter-error", role: "alert", hidden: true });
     /** The marks in the list of examples. */
     this.signature = "";
-    this.field = h("label", { class: "field", title: ABOUT }, h("span", {}, "Only allocations (filter)"), this.input);
+    this.field = h("label", { class: "field", title: ABOUT }, h("span", {}, "Filter allocations"), this.input);
     /** Empty and hidden while no filter applies. */
     this.element = h("div", { class: "filter", hidden: true });
     this.offer();

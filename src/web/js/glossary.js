@@ -30,7 +30,7 @@ const PURPOSES = /** @type {Record<string, [string, string]>} */ ({
   heap: ["heap", "The heap that brk extends: malloc of the first thread."],
   arena: ["heaps of threads (glibc arenas)", "Arenas that glibc's malloc creates for threads. Each of their heaps is a mapping of 64 MiB of addresses."],
   main_stack: ["stack of the main thread", "[stack]"],
-  thread_stack: ["stacks of other threads", "Memory that contains a thread's stack pointer and has guard pages. The stack pointer of a running thread is not known: its stack counts as other anonymous memory."],
+  thread_stack: ["stacks of other threads", "Memory that contains a thread's stack pointer and has guard pages. The stack pointer of a running thread is unknown: its stack counts as other anonymous memory."],
   stack_guard: ["guard pages of stacks", "Inaccessible pages below a thread's stack."],
   named_anon: ["anonymous, named by the program", "[anon:NAME], set with prctl(PR_SET_VMA)."],
   reserved: ["reserved addresses", "Inaccessible anonymous memory, which only reserves addresses."],

@@ -41,9 +41,9 @@ export class Tree {
     this.parent = Int32Array.from(order, (old) => (rows.parent[old] < 0 ? -1 : at[rows.parent[old]]));
     this.value = pick(rows.value);
     this.self = pick(rows.self);
-    /** Standard errors of `value`; in a diff of its change, which are not smaller than those of either figure. */
+    /** Standard errors of `value`; in a diff, of its change: not smaller than the error of either figure. */
     this.error = rows.error ? pick(rows.error) : new Float64Array(count);
-    /** Standard errors of `self`; in a diff of its change. */
+    /** Standard errors of `self`; in a diff, of its change. */
     this.selfError = rows.selfError ? pick(rows.selfError) : new Float64Array(count);
     this.before = rows.before ? pick(rows.before) : null;
     this.selfBefore = rows.selfBefore ? pick(rows.selfBefore) : null;

@@ -53,7 +53,7 @@ export function search(/** @type {Tree} */ tree, /** @type {Query} */ query, wit
     if (node < counted) continue;
     // The value includes all descendants.
     bytes += tree.value[node];
-    // The errors are taken as independent. Errors of nodes with memory of one mapping are not: most of them cancel out.
+    // The errors are taken as independent. Errors of nodes with memory of one mapping are not: mostly they cancel out.
     error = Math.hypot(error, tree.error[node]);
     counted = tree.end[node];
   }

@@ -24,7 +24,7 @@ import { Graph } from "./graph.js";
  */
 
 const ABOUT = "A heap snapshot shows the objects in the heap of the process now, including those allocated before memprof attached. The process is stopped for milliseconds while its memory is copied.";
-const STOP_LIMITS = /** @type {[string, string][]} */ ([["", "--max-freeze"], ["200", "200 ms"], ["1000", "1 s"], ["10000", "10 s"]]);
+const STOP_LIMITS = /** @type {[string, string][]} */ ([["", "default (--max-freeze)"], ["200", "200 ms"], ["1000", "1 s"], ["10000", "10 s"]]);
 
 /** The treemap of a snapshot. The nodes are sizes, not functions. */
 class HeapTreemap extends Graph {
