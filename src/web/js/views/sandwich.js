@@ -81,8 +81,10 @@ export class Sandwich {
     const shown = state.path ? this.halves : this.list.element;
     display(this.element, shown);
     if (!state.path) {
+      const wasFocused = this.revealed !== "";
       this.revealed = "";
-      return;
+      // Another search, order or page of the list needs a request. When the user leaves a function, `refresh` follows.
+      return wasFocused ? null : this.list.show();
     }
     this.draw(this.callers, [state.zoomUp, state.selUp]);
     this.draw(this.callees, [state.zoom, state.sel]);
