@@ -10,7 +10,7 @@ const [ROW, NARROW_ROW] = [26, 40];
 /** Number of texts that are measured: those with the largest estimated widths. */
 const MEASURED = 24;
 /** Width of a column of estimates, in rem: `123.4 MiB ± 23.4 MiB`. */
-export const ESTIMATE_REM = 10.5;
+export const ESTIMATE_REM = 12;
 
 /**
  * @template T
