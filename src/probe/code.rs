@@ -59,7 +59,7 @@ impl Probe {
     }
 }
 
-/// Same as `code_slot()` in code.bpf.h. Adjacent granules have adjacent slots.
+/// Mirrors `code_slot()` in code.bpf.h. Adjacent granules have adjacent slots.
 fn code_slot(mm: MmId, granule: u64) -> usize {
     let slots = 1 << CODE_GENERATION_BITS;
     (granule.wrapping_add(u64::from(mm.0).wrapping_mul(0x9e37_79b1)) & (slots - 1)) as usize

@@ -88,7 +88,7 @@ impl Probe {
     /// without a file counts as JIT code from now on.
     ///
     /// # Errors
-    /// Same as for [`Probe::bind`].
+    /// See [`Probe::bind`].
     pub fn bind_moved(&mut self, pid: Pid, moved: &[(MovedCode, FileNumber)]) -> Result<()> {
         let (full, last) = moved.split_at(moved.len() / MAX_MOVED * MAX_MOVED);
         for some in full.chunks(MAX_MOVED) {
@@ -116,7 +116,7 @@ impl Probe {
     /// Binds the code of processes whose mmap lock was held before.
     ///
     /// # Errors
-    /// Same as for [`Probe::bind`].
+    /// See [`Probe::bind`].
     pub fn bind_left(&mut self) -> Result<()> {
         let left: Vec<Pid> = std::mem::take(&mut self.unbound).into_iter().collect();
         self.bind(&left)

@@ -39,7 +39,7 @@ pub(super) fn run_for(program: BorrowedFd<'_>, pid: Pid) -> Result<()> {
     let iter = owned(unsafe { libbpf_sys::bpf_iter_create(link.as_raw_fd()) });
     let mut iter = std::fs::File::from(iter.context("cannot create a BPF iterator")?);
     match iter.read_to_end(&mut Vec::new()) {
-        // EAGAIN: the program returned 1, by which it would see the same element again.
+        // EAGAIN: the program returned 1. A further read would run it on the same element again.
         Err(e) if e.kind() != ErrorKind::WouldBlock => Err(e.into()),
         _ => Ok(()),
     }
