@@ -107,14 +107,14 @@ pub enum Progress {
     Following {
         /// The target.
         pid: Pid,
-        /// Its name.
+        /// The name of the target.
         comm: String,
     },
     /// The target ended; its last profile stays. `Following` may never have been observed.
     Ended {
         /// The target.
         pid: Pid,
-        /// Its name.
+        /// The name of the target.
         comm: String,
     },
 }

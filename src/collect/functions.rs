@@ -38,7 +38,7 @@ struct Function {
     version: u16,
     name: FunctionName,
     file: Box<str>,
-    /// Its line table; empty if it could not be read.
+    /// The line table; empty if it could not be read.
     lines: Box<[u8]>,
 }
 

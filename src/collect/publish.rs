@@ -5,12 +5,12 @@
 //! large library), so separate threads do it. Until it is published, the number has no pages and the walk uses
 //! frame pointers. Rules are written first, then rows, then pages, so the probe never finds an incomplete
 //! table. When the maps are full, tables that no followed process maps any more are dropped. Their numbers are
-//! not reused: a process forked a moment ago that still has such a number finds no table rather than another
+//! not reused: a process forked a moment ago that has such a number finds no table rather than another
 //! file's. Tables that did not fit are retried periodically.
 //!
 //! Stacks in files without a table are not unwound in user space meanwhile: copying registers and up to 32 KiB
-//! of stack for each would gain almost nothing. Measured from a program's first instruction, with all tables
-//! still to be built, the share of bytes in use after one second with complete stacks is 100.000 % for CPython,
+//! of stack for each would gain almost nothing. Measured from a program's first instruction, with no table
+//! built, the share of bytes in use after one second with complete stacks is 100.000 % for CPython,
 //! rustc and SQLite, and 99.76 % for node (0.12 % lack a table, 0.12 % exceed the depth). About 1 % of the stacks
 //! lack a table, and their memory is soon freed.
 

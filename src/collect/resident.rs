@@ -31,7 +31,7 @@ use crate::sys::usage::Usage;
 /// The call that mapped or filled an address range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RangeOwner {
-    /// Its stack.
+    /// The call's stack.
     pub stack: StackId,
     /// Whether it had the kernel fill the range without faults.
     pub populated: bool,

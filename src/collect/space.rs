@@ -27,13 +27,13 @@ const MAX_ANCESTORS: usize = 8;
 /// One followed address space.
 #[derive(Debug)]
 pub struct Space {
-    /// Its process.
+    /// The process.
     pub pid: Pid,
     /// The process's name.
     pub comm: String,
     /// The address spaces it was forked from, nearest first.
     pub ancestors: Vec<MmId>,
-    /// Its executable mappings.
+    /// The executable mappings.
     pub code: CodeMap,
     /// The functions of its interpreter.
     pub functions: FunctionTable,
@@ -51,7 +51,7 @@ pub struct Space {
     pub most: usize,
     /// Number of changes of the address space that were applied.
     pub changes: u64,
-    /// Its last scan, if several processes are followed.
+    /// The last scan, if several processes are followed.
     pub recent: Option<Recent>,
     /// The path of its executable at the last report.
     pub executable: Option<String>,

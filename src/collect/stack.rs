@@ -1,4 +1,4 @@
-//! Stacks by id. Addresses are converted to positions in files while the process's mappings are still valid.
+//! Stacks by id. Addresses are converted to positions in files while the process's mappings are valid.
 
 mod by_order;
 mod code_map;

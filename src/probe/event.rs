@@ -46,7 +46,7 @@ pub enum LineTable {
 /// A function of an interpreted program, seen for the first time in an address space.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FunctionSeen {
-    /// Its number.
+    /// The function's number.
     pub number: FunctionNumber,
     /// The address space.
     pub mm: MmId,
@@ -60,13 +60,13 @@ pub struct FunctionSeen {
     pub interpreter: Kind,
     /// Minor version of the interpreter.
     pub version: u16,
-    /// Its line table.
+    /// The line table.
     pub lines: LineTable,
-    /// Its first line, counted from 1.
+    /// The first line, counted from 1.
     pub first_line: u32,
-    /// Its name, qualified if the interpreter has qualified names; a long name is cut at the end with `…`.
+    /// The name, qualified if the interpreter has qualified names; a long name is cut at the end with `…`.
     pub name: String,
-    /// Its source file; a long path is cut at the beginning with `…`.
+    /// The source file; a long path is cut at the beginning with `…`.
     pub file: String,
 }
 
@@ -104,7 +104,7 @@ pub struct SampledAllocation {
     pub stack: StackId,
     /// The thread that made it, by its id in the initial pid namespace.
     pub thread: u32,
-    /// Its address.
+    /// The address of the allocation.
     pub address: Addr,
     /// The requested size, in bytes.
     pub size: u64,
@@ -141,7 +141,7 @@ pub struct MarkSet {
 pub struct OomVictim {
     /// The process.
     pub pid: Pid,
-    /// Its address space.
+    /// The process's address space.
     pub mm: MmId,
     /// Time of the choice, in ns of `CLOCK_MONOTONIC`.
     pub at: u64,
@@ -186,39 +186,39 @@ pub struct StackSeen {
     pub frames: Vec<Place>,
 }
 
-/// A change in the life of a followed process.
+/// A followed process, and the change in its life.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProcessEvent {
     /// The process.
     pub pid: Pid,
-    /// Its address space after the change.
+    /// The process's address space after the change.
     pub mm: MmId,
-    /// Its name.
+    /// The process's name.
     pub comm: String,
-    /// What happened.
+    /// The change.
     pub change: ProcessChange,
 }
 
-/// What happened to a process.
+/// A change in the life of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProcessChange {
-    /// It was running before memprof attached to it.
+    /// The process was running before memprof attached to it.
     Found,
-    /// It took the awaited name by `exec`.
+    /// The process took the awaited name by `exec`.
     Matched,
-    /// It was forked from a followed process.
+    /// The process was forked from a followed process.
     Forked {
         /// The parent's address space, whose records apply to pages shared since the fork.
         parent_mm: MmId,
         /// The parent.
         parent: Pid,
     },
-    /// It has a new address space by `exec`.
+    /// The process has a new address space by `exec`.
     Execed {
         /// The address space left behind.
         left: MmId,
     },
-    /// It ended.
+    /// The process ended.
     Exited {
         /// Size of the page tables at its end, in bytes; meaningless unless its memory is kept
         /// ([`Kept`](crate::sys::residency::Kept)).
@@ -226,7 +226,7 @@ pub enum ProcessChange {
     },
 }
 
-/// A change of an address range in a followed address space.
+/// An address range in a followed address space, and its change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RangeEvent {
     /// The address space.
@@ -235,11 +235,11 @@ pub struct RangeEvent {
     pub start: Addr,
     /// End, exclusive, page aligned.
     pub end: Addr,
-    /// What happened.
+    /// The change.
     pub change: RangeChange,
 }
 
-/// What happened to an address range.
+/// A change of an address range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RangeChange {
     /// Mapped by `mmap`, `brk` or a growing `mremap`.

@@ -49,9 +49,9 @@ pub struct Source {
 
 /// Kernel tracepoints needed for one purpose.
 pub struct Tracepoints {
-    /// Their name in `memprof doctor`.
+    /// The tracepoints' name in `memprof doctor`.
     pub check: &'static str,
-    /// Their names.
+    /// The tracepoints' names in the kernel.
     pub names: &'static [&'static str],
     /// The consequence of a missing tracepoint.
     pub consequence: &'static str,
@@ -64,7 +64,7 @@ pub type Collect = fn(&dyn ReadLedger, page_size: u64, &mut Totals) -> Result<()
 
 /// A BPF hash map whose values name stacks.
 pub struct Ledger {
-    /// Its name.
+    /// The map's name.
     pub map: &'static str,
     /// The probe's counter of its entries.
     pub entries: fn(&Bss) -> *const u64,
@@ -99,7 +99,7 @@ pub fn tracepoints() -> impl Iterator<Item = &'static str> {
     needed.chain(faults::TRACEPOINTS)
 }
 
-/// The sources to load: those that need no option, and those whose option is given.
+/// The sources to load: sources that need no option, and sources whose option is given.
 pub fn chosen(options: &[&str]) -> Vec<&'static Source> {
     let wanted = |source: &&Source| source.option.is_none_or(|needed| options.contains(&needed));
     SOURCES.into_iter().filter(wanted).collect()

@@ -13,7 +13,7 @@ use crate::sys::ids::FileKey;
 /// A file as the probe knows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CodeFile {
-    /// Its number; `None` if it is not an ELF file.
+    /// The file's number; `None` if it is not an ELF file.
     pub number: Option<FileNumber>,
     /// Whether the probe need not report the file when it is mapped again.
     pub ready: bool,

@@ -101,7 +101,7 @@ impl Recent {
 struct Due {
     unchanged: bool,
     last: Option<Instant>,
-    /// Its index among the followed processes.
+    /// The process's index among the followed processes.
     at: usize,
 }
 

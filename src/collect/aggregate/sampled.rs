@@ -16,7 +16,7 @@ use crate::sys::usage::Usage;
 pub struct SampledHeap {
     /// The samples.
     pub samples: HeapSamples,
-    /// Their known stacks: one sample of `profile` for each, in the same order.
+    /// The samples' known stacks: one sample of `profile` for each, in the same order.
     pub stacks: Vec<StackId>,
     /// The stacks, each with one byte, for their names.
     pub profile: Profile,

@@ -92,7 +92,7 @@ impl Collector {
         let OwnersRequest { pid, pages, reply } = request;
         let found = match self.aggregator.owners(pid, pages, &self.probe) {
             Ok(found) => {
-                // Frames of some stacks may still be in the ring buffer.
+                // Frames of some stacks may be in the ring buffer.
                 let taken = self.take_events(SETTLE);
                 self.tolerate(taken.map(drop));
                 Ok(self.aggregator.profile(found, &self.probe))

@@ -16,7 +16,7 @@ use crate::sys::target_file::unanswered;
 #[derive(Clone, Copy, Debug)]
 pub struct Pace {
     pub(super) pause: Duration,
-    /// These scans take at most 1/`share` of the time.
+    /// Periodic scans take at most 1/`share` of the time.
     share: u32,
 }
 
@@ -119,7 +119,7 @@ impl Collector {
         let start = Instant::now();
         let (snapshot, outcome) = self.snapshot(freeze)?;
         let scans = self.scans;
-        // The scan found stacks whose frames were still in the ring buffer.
+        // The scan found stacks whose frames were in the ring buffer.
         settled &= self.take_events(SETTLE).map_err(ReportError::Failed)?;
         // The events included the command's end: its last state was scanned meanwhile, and is newer than this one.
         if let Some(last) = self.last.as_ref().filter(|_| self.scans != scans) {
