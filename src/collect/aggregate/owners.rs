@@ -3,9 +3,9 @@
 use super::tally::Tally;
 use super::{Aggregator, ReportError, Snapshot};
 use crate::collect::resident::Join;
-use crate::heap::HeapPages;
 use crate::probe::Probe;
-use crate::sys::ids::Pid;
+use memprof_heap::HeapPages;
+use memprof_sys::ids::Pid;
 
 impl Aggregator {
     /// The memory of these pages alone, by stack id according to the ledger's current records. A page that was freed since then has

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::Aggregator;
 use crate::collect::space::Space;
 use crate::probe::event::RangeEvent;
-use crate::sys::ids::MmId;
+use memprof_sys::ids::MmId;
 
 /// Maximum number of ranges, and of runs of pages from before the attach, of all processes: about 100 MiB. Beyond it, a process may
 /// add entries only up to its even share, so that the total never exceeds twice this number.
@@ -58,7 +58,7 @@ impl Aggregator {
 mod tests {
     use super::*;
     use crate::probe::event::RangeChange;
-    use crate::sys::ids::{Addr, Pid, StackId};
+    use memprof_sys::ids::{Addr, Pid, StackId};
 
     fn mapped(mm: MmId, page: u64) -> RangeEvent {
         // Every other page, because adjacent ranges would be merged.

@@ -8,10 +8,10 @@ use tokio::sync::mpsc;
 
 use super::{Collector, Numbered};
 use crate::probe::event::{Event, OomVictim, ProcessChange};
-use crate::profile::{OomKill, OomKills, Profile};
-use crate::sys::freeze::now_ns;
-use crate::sys::ids::Pid;
-use crate::sys::process::Container;
+use memprof_profile::{OomKill, OomKills, Profile};
+use memprof_sys::freeze::now_ns;
+use memprof_sys::ids::Pid;
+use memprof_sys::process::Container;
 
 /// Time after which the kernel takes a victim's memory by force (5.18 "oom_kill.c: futex: delay the OOM reaper to allow time for
 /// proper futex cleanup"). A later scan does not show the memory that the victim had, so memprof stops waiting for the victim's

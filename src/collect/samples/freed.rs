@@ -1,7 +1,7 @@
 //! Reconstructs the samples that were live at an earlier moment: the live samples, and the samples freed since.
 
 use super::{LiveSample, Samples};
-use crate::sys::ids::{Addr, MmId};
+use memprof_sys::ids::{Addr, MmId};
 
 /// Maximum number of frees that are stored for one address space.
 const MOST: usize = 1 << 18;

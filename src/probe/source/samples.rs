@@ -2,7 +2,7 @@
 //! them up.
 
 use super::Source;
-use crate::profile::measure::HEAP;
+use memprof_profile::measure::HEAP;
 
 /// The program attached to a sampler's allocation probe.
 pub(crate) const ALLOCATION: &str = "allocation_sampled";

@@ -3,10 +3,10 @@
 use rustc_hash::FxHashMap;
 
 #[cfg(doc)]
-use crate::profile::Uncertainty;
+use memprof_profile::Uncertainty;
 
-use crate::profile::UncertaintyOf;
-use crate::sys::ids::{Addr, MmId, StackId};
+use memprof_profile::UncertaintyOf;
+use memprof_sys::ids::{Addr, MmId, StackId};
 
 /// The errors of figures with a stack.
 #[derive(Clone, Debug, Default, PartialEq)]
