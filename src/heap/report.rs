@@ -122,6 +122,7 @@ impl What {
 /// Sums of one kind of heap bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Row {
+    /// The kind of bytes.
     pub what: What,
     /// Number of chunks.
     pub chunks: u64,

@@ -38,6 +38,7 @@ pub enum RootKind {
 /// The objects that one root leads to.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct RootRow {
+    /// Kind of the root.
     pub kind: RootKind,
     /// Name of the variable, or its file and address in the file; id of the thread; name of the mapping.
     pub name: String,
@@ -52,6 +53,7 @@ pub struct RootRow {
 /// The objects of one type that one root leads to.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Retainer {
+    /// Kind of the root.
     pub kind: RootKind,
     /// Name of the root.
     pub root: String,
