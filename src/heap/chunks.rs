@@ -6,7 +6,7 @@ use super::memory::prefetch;
 
 /// Alignment of chunks, in bytes.
 pub(crate) const GRANULE: u64 = 16;
-/// Offset of a glibc chunk's contents, and how far they extend behind the chunk's end, in bytes.
+/// Offset of a glibc chunk's contents, and how far they extend past the end of the chunk, in bytes.
 pub(super) const CONTENTS: u64 = 16;
 pub(super) const BEHIND: u64 = 8;
 /// Heap bytes that a block describes.

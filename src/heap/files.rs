@@ -92,7 +92,7 @@ impl<'a> Files<'a> {
     }
 
     /// Groups the mappings into modules: consecutive mappings of one file, at least one of them executable, and the
-    /// zeroed data behind them.
+    /// zeroed data after them.
     fn find(&mut self) {
         let private = |vma: &Vma| vma.ino != 0 && !vma.perms.shared;
         let mut groups: Vec<Vec<usize>> = Vec::new();

@@ -61,7 +61,7 @@ impl Memory {
         Ok(memory)
     }
 
-    /// Copies these pages until done or until `end`. Leaves out pages that are gone. If the pages are not behind
+    /// Copies these pages until done or until `end`. Leaves out pages that are gone. If the pages do not follow
     /// everything copied before, call [`Memory::sort`] afterwards.
     ///
     /// Does not use `process_vm_readv`, because that pins pages. Before pinning, the kernel replaces pages that a

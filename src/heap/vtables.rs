@@ -1,6 +1,6 @@
 //! Recognizes vtables: of C++ classes, and of Rust types behind trait objects.
 //!
-//! C++ (Itanium ABI): the first word of an object points behind two words of the vtable: the offset of the subobject
+//! C++ (Itanium ABI): the first word of an object points just past two words of the vtable: the offset of the subobject
 //! that has this pointer, and the address of the class's `std::type_info`, which contains its name. This needs no
 //! symbols. With `-fno-rtti` the address is 0, and only a symbol (`vtable for X`) gives the name.
 //!

@@ -173,7 +173,7 @@ impl Holdings {
         });
     }
 
-    /// The sample of the chunk whose contents begin here. Continues behind the previous lookup unless the address is
+    /// The sample of the chunk whose contents begin here. Continues after the previous lookup unless the address is
     /// lower, as in the next heap.
     fn find(&mut self, start: u64) -> Option<usize> {
         let starts_behind = |index: usize| {

@@ -95,7 +95,7 @@ pub(super) fn find(memory: &Memory, vmas: &[Vma]) -> Result<Option<State>, Refus
     Ok(Some(State { arenas, parameters }))
 }
 
-/// The writable private data of files, and the zeroed data behind it.
+/// The writable private data of files, and the zeroed data after it.
 pub(in crate::heap) fn written_data(vmas: &[Vma]) -> impl Iterator<Item = (u64, u64)> {
     let is_data = |vma: &Vma| vma.perms.write && !vma.perms.shared;
     let of_file = move |vma: &Vma| is_data(vma) && vma.ino != 0;
@@ -152,7 +152,7 @@ fn are_bins(memory: &Memory, bins: u64) -> bool {
 
 /// Whether the two links at this address belong to the head of a ring.
 fn is_ring(memory: &Memory, links: u64) -> bool {
-    // Bins are linked as if they were chunks, whose links are 16 bytes behind their beginning.
+    // Bins are linked as if they were chunks, whose links are 16 bytes after their beginning.
     let (Some(head), Some(next)) = (links.checked_sub(16), memory.word(links)) else {
         return false;
     };

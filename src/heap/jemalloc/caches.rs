@@ -28,7 +28,7 @@ const STACKS: u64 = 16;
 /// Offset of the ring's link in the slow part of a cache (5.3). The word in front of the stack descriptors points to
 /// that part.
 const LINK: u64 = 16;
-/// Offset of the ring's link from the stack descriptors, behind those of the small classes (before 5.3).
+/// Offset of the ring's link from the stack descriptors, after those of the small classes (before 5.3).
 const LINK_BEHIND: u64 = classes::SMALL * STACK + 40;
 
 /// A thread cache.

@@ -59,7 +59,7 @@ pub(super) fn find(tree: &Tree, vmas: &[Vma]) -> Vec<(u64, String)> {
     found
 }
 
-/// The writable data of all modules: file mappings, and the anonymous memory directly behind them.
+/// The writable data of all modules: file mappings, and the anonymous memory directly after them.
 fn data(vmas: &[Vma]) -> Vec<(u64, u64, &str)> {
     let mut found: Vec<(u64, u64, &str)> = Vec::new();
     // End and name of the previous module.
