@@ -1,0 +1,74 @@
+//! Heap snapshots: which chunks are in use, which are free, and which resident pages they occupy.
+//!
+//! In reading order:
+//!
+//! - `snapshot` stops the process and copies its private memory (`memory`); `whole` reports whether the copy is
+//!   complete.
+//! - `glibc` and `jemalloc` read the allocators' own structures in the copy; `all_heaps` presents both as one heap.
+//!   `python` reads CPython's arenas and objects.
+//! - `reach` finds unreachable chunks, `types` counts chunks by type, and `retained` counts them by the root that
+//!   keeps them alive.
+//! - `ledger` attributes every resident byte to an owner; `report` holds the totals.
+//! - `by_stack` joins the totals with sampled allocations.
+//! - `text` prints the result.
+//! - `attach` makes a running process load the sampling library that `sampler` contains.
+
+mod address_map;
+mod all_heaps;
+mod arenas;
+pub mod attach;
+mod by_stack;
+mod chunks;
+mod contents;
+mod figures;
+mod files;
+mod glibc;
+mod grown_by;
+pub mod headroom;
+mod jemalloc;
+mod ledger;
+mod memory;
+mod moment;
+mod names;
+mod pages;
+mod python;
+mod reach;
+mod report;
+mod resident;
+mod retained;
+pub mod sampler;
+mod seen;
+mod sizes;
+mod snapshot;
+mod stages;
+pub mod synthetic;
+mod taken;
+mod text;
+mod text_types;
+mod types;
+mod vtables;
+mod whole;
+
+pub use address_map::{AddressMap, Cell, MapRange};
+pub use arenas::{ArenaKind, ArenaRow};
+pub use by_stack::{
+    ByStack, Estimated, EstimatedNumber, FreePagesRow, HeadOf, HeapSample, HeapSamples, Joint,
+    LeakRow, Origin, RestKind, RestRow, SampleCounts, StackRow,
+};
+pub use figures::Figures;
+pub use glibc::{Mallinfo, Refusal};
+pub use grown_by::{GrownBy, GrownRow};
+pub use jemalloc::{JemallocFigures, JemallocHeap};
+pub use ledger::{Measured, SampleSource, measure, measure_exiting, measure_with_samples};
+pub use moment::{At, Moment};
+pub use python::{PoolClass, PyType, PythonHeap, PythonRead, Role};
+pub use reach::{Head, Unreachable};
+pub use report::{Allocator, Heap, Object, OtherRow, Row, SizeClass, What};
+pub use resident::HeapPages;
+pub use retained::{ObjectRoot, Retained, Retainer, RootKind, RootRow};
+pub use seen::Seen;
+pub use snapshot::{Approach, SnapshotOptions, Taken};
+pub use stages::Stages;
+pub use taken::{HeapOptions, HeapSnapshot};
+pub use types::{TypeKind, TypeRow, Types};
+pub use whole::{Agreement, Missing, MissingKind};

@@ -1,0 +1,272 @@
+//! The report of a heap snapshot, as `memprof heap` prints it. Sizes are in bytes.
+
+use serde::Serialize;
+
+use super::address_map::AddressMap;
+use super::arenas::ArenaRow;
+use super::chunks::Kind;
+use super::glibc::Mallinfo;
+use super::jemalloc::JemallocHeap;
+use super::python::PythonHeap;
+use super::reach::Unreachable;
+use super::retained::Retained;
+use super::seen::Seen;
+use super::snapshot::Taken;
+use super::types::Types;
+use super::whole::{Agreement, Missing};
+use memprof_sys::residency::Category;
+
+/// The kind of heap bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum What {
+    /// Contents of chunks in use.
+    Live,
+    /// Contents of chunks in use that have mappings of their own.
+    LiveMapped,
+    /// Free, in a thread's cache.
+    ThreadCache,
+    /// Free, in a fast bin.
+    Fast,
+    /// Free, not sorted into a bin yet.
+    Unsorted,
+    /// Free, in a small bin.
+    Small,
+    /// Free, in a large bin.
+    Large,
+    /// Top chunk: the end of an arena, from which new chunks are split.
+    Top,
+    /// The allocator's own: headers, arenas, end markers, alignment.
+    Overhead,
+    /// jemalloc: regions in use in slabs.
+    JemallocLive,
+    /// jemalloc: large regions in use.
+    JemallocLarge,
+    /// jemalloc: free regions in thread caches.
+    JemallocCache,
+    /// jemalloc: free regions in slabs.
+    JemallocFree,
+    /// jemalloc: free pages that were written to.
+    JemallocDirty,
+    /// jemalloc: free pages that the kernel may reclaim.
+    JemallocMuzzy,
+    /// jemalloc: free pages that were returned to the kernel, and pages that were never used.
+    JemallocRetained,
+    /// jemalloc's own: its blocks, the stacks of thread caches, alignment.
+    JemallocOverhead,
+    /// Python's allocator: blocks in use.
+    PythonLive,
+    /// Python's allocator: free blocks of pools in use.
+    PythonFree,
+    /// Python's allocator: free pools.
+    PythonPools,
+    /// Python's allocator: headers of pools, alignment.
+    PythonOverhead,
+}
+
+impl What {
+    /// All kinds, in display order.
+    pub const ALL: [What; 21] = [
+        What::Live,
+        What::LiveMapped,
+        What::ThreadCache,
+        What::Fast,
+        What::Unsorted,
+        What::Small,
+        What::Large,
+        What::Top,
+        What::Overhead,
+        What::JemallocLive,
+        What::JemallocLarge,
+        What::JemallocCache,
+        What::JemallocFree,
+        What::JemallocDirty,
+        What::JemallocMuzzy,
+        What::JemallocRetained,
+        What::JemallocOverhead,
+        What::PythonLive,
+        What::PythonFree,
+        What::PythonPools,
+        What::PythonOverhead,
+    ];
+
+    pub(super) fn of(kind: Kind) -> What {
+        match kind {
+            kind if kind.is_live() => What::Live,
+            Kind::Tcache => What::ThreadCache,
+            Kind::Fast => What::Fast,
+            Kind::Unsorted => What::Unsorted,
+            Kind::Small => What::Small,
+            Kind::Large => What::Large,
+            Kind::Top => What::Top,
+            _ => What::Overhead,
+        }
+    }
+
+    /// Whether the program uses these bytes.
+    pub fn is_live(self) -> bool {
+        use What::*;
+        matches!(
+            self,
+            Live | LiveMapped | JemallocLive | JemallocLarge | PythonLive
+        )
+    }
+
+    /// Whether these bytes are an allocator's own.
+    pub fn is_overhead(self) -> bool {
+        use What::*;
+        matches!(self, Overhead | JemallocOverhead | PythonOverhead)
+    }
+}
+
+/// Sums of one kind of heap bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Row {
+    /// The kind of bytes.
+    pub what: What,
+    /// Number of chunks.
+    pub chunks: u64,
+    /// Bytes, resident or not.
+    pub bytes: u64,
+    /// Resident bytes.
+    pub resident: u64,
+}
+
+/// Anonymous memory outside the heap, of one category.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct OtherRow {
+    /// Category of the memory.
+    pub category: Category,
+    /// Resident bytes.
+    pub resident: u64,
+}
+
+/// The chunks of similar size.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct SizeClass {
+    /// Minimum size of these chunks with header, in bytes.
+    pub from: u64,
+    /// Maximum size, in bytes.
+    pub to: u64,
+    /// Number of chunks in use.
+    pub live: u64,
+    /// Bytes of the chunks in use, with headers.
+    pub live_bytes: u64,
+    /// Number of free chunks, without top chunks.
+    pub free: u64,
+    /// Bytes of the free chunks.
+    pub free_bytes: u64,
+    /// Free bytes on the pages that chunks of this class keep in memory. The free bytes of a page are divided among
+    /// the chunks in use on it, in proportion to their bytes there.
+    pub pinned: u64,
+}
+
+/// A chunk in use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Object {
+    /// Address of its contents.
+    pub address: u64,
+    /// Size of its contents, in bytes.
+    pub bytes: u64,
+    /// Resident bytes.
+    pub resident: u64,
+}
+
+/// The state of glibc's allocator in the process.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case", tag = "name")]
+pub enum Allocator {
+    /// glibc's heap was read.
+    Glibc {
+        /// Number of arenas.
+        arenas: usize,
+        /// Number of thread caches that contain chunks.
+        thread_caches: usize,
+        /// The figures that `mallinfo2` would have returned.
+        mallinfo2: Mallinfo,
+    },
+    /// glibc's heap was found but could not be read.
+    Refused {
+        /// The reason.
+        reason: String,
+    },
+    /// No glibc heap was found.
+    #[default]
+    Unknown,
+}
+
+/// The report of a heap snapshot. Sizes are in bytes.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Heap {
+    /// Id of the process.
+    pub pid: u32,
+    /// Name of the process (`comm`).
+    pub comm: String,
+    /// How the snapshot was taken, and for how long the process was stopped.
+    pub taken: Taken,
+    /// Number of snapshots taken. Another one is taken if the heap is inconsistent, or if the process or its child
+    /// disturbs a snapshot.
+    pub attempts: u32,
+    /// Why the last disturbed snapshot was abandoned.
+    pub disturbed: Option<String>,
+    /// Bytes copied.
+    pub copied: u64,
+    /// Bytes that could not be copied. They are in no row of the heap.
+    pub unread: u64,
+    /// State of glibc's allocator.
+    pub allocator: Allocator,
+    /// The heap by kind of bytes.
+    pub rows: Vec<Row>,
+    /// The same bytes by arena, in descending order of resident bytes.
+    pub arenas: Vec<ArenaRow>,
+    /// Anonymous memory outside the heap.
+    pub others: Vec<OtherRow>,
+    /// All resident anonymous memory: the sum of `rows` and `others`.
+    pub anonymous: u64,
+    /// The kernel's figure for `anonymous` (`Anonymous` of `smaps`) before and after the stop.
+    pub kernel: [u64; 2],
+    /// The kernel's figure for `anonymous` (`RssAnon`) while the process was stopped; `None` where that is not exact.
+    pub kernel_at_stop: Option<u64>,
+    /// Comparison of `anonymous` with the kernel's figures.
+    pub agreement: Agreement,
+    /// Private memory that is not in the snapshot.
+    pub missing: Vec<Missing>,
+    /// Anonymous memory that is swapped out.
+    pub swapped: u64,
+    /// Number of the heap's resident pages by live share: none, up to 10 %, up to 20 %, and so on.
+    pub occupancy: [u64; 11],
+    /// The heap by address.
+    pub map: AddressMap,
+    /// Bytes that `malloc_trim(0)` would return to the kernel now.
+    pub trimmable: u64,
+    /// Chunks by size.
+    pub sizes: Vec<SizeClass>,
+    /// The largest chunks in use.
+    pub largest: Vec<Object>,
+    /// The unreachable chunks, if the heap was read and the snapshot contains all memory that may refer to them.
+    pub unreachable: Option<Unreachable>,
+    /// Why no chunk is reported as unreachable although the heap was read.
+    pub not_called_unreachable: Option<String>,
+    /// Objects by type, if the heap was read.
+    pub types: Option<Types>,
+    /// The roots that the objects are reachable from, if the heap was read.
+    pub retained: Option<Retained>,
+    /// Other allocators and managed heaps that were detected but not read.
+    pub seen: Vec<Seen>,
+    /// jemalloc's heap, if the process has one.
+    pub jemalloc: Option<JemallocHeap>,
+    /// Python's own allocator and its objects, if the process has it.
+    pub python: Option<PythonHeap>,
+}
+
+impl Heap {
+    /// Why an allocator's heap could not be read.
+    pub fn refused(&self) -> Option<&str> {
+        match (&self.allocator, &self.jemalloc) {
+            (Allocator::Refused { reason }, _) | (_, Some(JemallocHeap::Refused { reason })) => {
+                Some(reason)
+            }
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,145 @@
+//! The library's state and counters in a target.
+
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+
+use super::Library;
+use memprof_sys::ids::Pid;
+use memprof_sys::proc_dir;
+
+/// Whether the library sees the allocations of its process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    /// The process has not allocated yet.
+    New,
+    /// The library sees the allocations.
+    Active,
+    /// The program itself contains a `malloc`, which takes precedence over preloaded ones.
+    OwnMalloc,
+}
+
+/// The library's counters in one process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stats {
+    /// Whether the library sees the process's allocations.
+    pub state: State,
+    /// Samples that were not reported because the library's address table was full.
+    pub dropped: u64,
+    /// Bytes that the dropped samples stood for.
+    pub dropped_bytes: u64,
+    /// Live samples that the library remembers.
+    pub tracked: u64,
+}
+
+impl Stats {
+    /// Size of the structure in the target, in bytes.
+    pub const SIZE: usize = 32;
+
+    /// Decodes the structure; `None` if the state is unknown.
+    pub fn parse(bytes: &[u8; Stats::SIZE]) -> Option<Stats> {
+        let (words, _) = bytes.as_chunks::<8>();
+        let word = |n: usize| u64::from_ne_bytes(words[n]);
+        let state = match word(0) {
+            0 => State::New,
+            1 => State::Active,
+            2 => State::OwnMalloc,
+            _ => return None,
+        };
+        Some(Stats {
+            state,
+            dropped: word(1),
+            dropped_bytes: word(2),
+            tracked: word(3),
+        })
+    }
+}
+
+/// The result of attaching the library to a running process: number of words found with the address of an allocation
+/// function.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Imports {
+    /// Loaded files in which words were patched.
+    pub files: u64,
+    /// Words that now lead to the library.
+    pub patched: u64,
+    /// Words that lead to another allocator than the others do, and were left unchanged.
+    pub other: u64,
+    /// Words that could not be written.
+    pub failed: u64,
+    /// Whether all loaded files were searched.
+    pub done: bool,
+}
+
+impl Imports {
+    /// Size of the structure in the target, in bytes.
+    pub const SIZE: usize = 40;
+
+    /// Decodes the structure.
+    pub fn parse(bytes: &[u8; Imports::SIZE]) -> Imports {
+        let (words, _) = bytes.as_chunks::<8>();
+        let word = |n: usize| u64::from_ne_bytes(words[n]);
+        Imports {
+            files: word(0),
+            patched: word(1),
+            other: word(2),
+            failed: word(3),
+            done: word(4) == 1,
+        }
+    }
+}
+
+/// Identifies a placed copy of the library without owning it.
+#[derive(Clone, Debug)]
+pub struct Preloaded {
+    /// Path of the file.
+    pub path: PathBuf,
+    /// Mean number of bytes between two samples.
+    pub interval: u64,
+    stats_address: u64,
+}
+
+impl Library {
+    /// Returns a description of the copy that does not own it.
+    pub fn preloaded(&self) -> Preloaded {
+        Preloaded {
+            path: self.path().to_owned(),
+            interval: self.interval(),
+            stats_address: self.stats_address(),
+        }
+    }
+
+    /// The library's counters in a process; `None` if the process has not loaded this copy.
+    ///
+    /// # Errors
+    ///
+    /// The process is gone, or may not be read.
+    pub fn stats(&self, pid: Pid) -> io::Result<Option<Stats>> {
+        self.preloaded().stats(pid)
+    }
+}
+
+impl Preloaded {
+    /// The library's counters in a process; `None` if the process has not loaded this copy.
+    ///
+    /// # Errors
+    ///
+    /// The process is gone, or may not be read.
+    pub fn stats(&self, pid: Pid) -> io::Result<Option<Stats>> {
+        let maps = proc_dir::read(pid, "maps")?;
+        // The file's first mapping starts at the load address.
+        let own = maps
+            .split(|b| *b == b'\n')
+            .find(|line| line.ends_with(self.path.as_os_str().as_bytes()));
+        let start = own.and_then(|line| line.split(|b| *b == b'-').next());
+        let start = start.and_then(|hex| u64::from_str_radix(str::from_utf8(hex).ok()?, 16).ok());
+        let Some(start) = start else {
+            return Ok(None);
+        };
+        let mut bytes = [0; Stats::SIZE];
+        let memory = proc_dir::open(pid, "mem")?;
+        memory.read_exact_at(&mut bytes, start.wrapping_add(self.stats_address))?;
+        Ok(Stats::parse(&bytes))
+    }
+}
