@@ -98,7 +98,7 @@ impl Headroom {
     /// be enough memory for all of it, because the process may write to every page while the child lives. If memory
     /// runs out, the kernel kills the child first, but frees its memory only when memprof's read of it has finished.
     /// Meanwhile the kernel may kill the process: this happened to 6 of 25 processes that wrote without a pause and
-    /// had memory for 60 %.
+    /// had enough memory for only 60 %.
     pub(super) fn refuses_fork(&self, anonymous: u64) -> Option<String> {
         let written = anonymous + anonymous / PAGE_TABLES;
         let (place, left) = self.target.iter().find(|(place, left)| {

@@ -71,11 +71,11 @@ impl Measured {
     }
 }
 
-/// Returns the sampled allocations that were live at a moment, in ns of `CLOCK_MONOTONIC`; `None` if the process is
+/// Supplies the sampled allocations that were live at a moment, in ns of `CLOCK_MONOTONIC`; `None` if the process is
 /// not sampled.
 pub type SampleSource<'a> = &'a mut dyn FnMut(u64) -> Option<HeapSamples>;
 
-/// Like [`measure`], with samples. `guard` forks the process, if it is forked.
+/// Like [`measure`], with samples. `guard` stops or forks the process.
 ///
 /// # Errors
 /// The errors of [`measure`].

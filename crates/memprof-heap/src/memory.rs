@@ -40,7 +40,7 @@ pub(crate) struct Memory {
     runs: Vec<Run>,
     /// Offset of each run's bytes in `bytes`.
     at: Vec<usize>,
-    /// The copied bytes, followed by reserve.
+    /// The copied bytes, followed by reserved space.
     bytes: Vec<u8>,
     /// Number of copied bytes.
     used: usize,
@@ -51,7 +51,7 @@ pub(crate) struct Memory {
 }
 
 impl Memory {
-    /// An empty copy with a reserve of `bytes` bytes. The reserve is resident, so that copying takes no page faults.
+    /// An empty copy with `bytes` bytes reserved. The reserved space is resident, so that copying takes no page faults.
     ///
     /// # Errors
     /// Out of memory.
@@ -66,8 +66,8 @@ impl Memory {
     ///
     /// Does not use `process_vm_readv`, because that pins pages. Before pinning, the kernel replaces pages that a
     /// forked process shares by private copies, in the process that is read (since Linux 5.19, commit a7f226604170).
-    /// A child would take as much memory as its parent, and processes forked from one another would no longer share
-    /// memory.
+    /// A child would take as much memory as its parent, and processes forked from a common parent would no longer
+    /// share memory.
     ///
     /// # Errors
     /// The process has ended or may not be read, or there is not enough memory for the copy.

@@ -1,7 +1,8 @@
 //! Takes a snapshot: a copy of a process's private memory at one moment.
 //!
 //! If possible, the process is forked: it is stopped until the child exists, and the copy is made from the child
-//! (`memprof_sys::freeze::fork`, `forked`). Otherwise, and if it is small, the process is stopped until the copy is complete.
+//! (`memprof_sys::freeze::fork`, `forked`). Otherwise, and if it is small, the process is stopped until the copy is
+//! complete.
 
 mod forked;
 mod inventory;

@@ -125,7 +125,7 @@ pub(crate) struct Heads {
 }
 
 impl Heads {
-    /// Will record the heads of these chunks only.
+    /// Starts empty, and accepts the heads of these chunks only.
     pub(crate) fn of(placed: &[Placed]) -> Heads {
         Heads {
             wanted: placed.iter().map(|placed| placed.start).collect(),

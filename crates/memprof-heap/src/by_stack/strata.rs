@@ -145,7 +145,7 @@ pub(super) fn strata(holdings: &Holdings, from_start: bool) -> [Vec<Stratum>; 2]
     let sizes = |_, class: &Class| Expected::of(class, interval);
     let bytes = |joined: &Joined| joined.held.contents as f64 / joined.placed.p;
     let sizes = merged(holdings, &BY_SIZE, sizes, bytes);
-    // The pinned bytes of a chunk are independent of its size, so samples are counted here instead of their bytes.
+    // A class of pinned bytes says nothing about chunk sizes, so samples are counted here instead of their bytes.
     let pinning = |index: usize, class: &Class| Expected {
         samples: class.expected,
         bytes: class.expected,

@@ -1,7 +1,7 @@
 //! Chunks with mappings of their own.
 //!
-//! They are found by their headers at the beginning of pages, because the kernel may merge such mappings with each
-//! other and with others.
+//! The chunks are found by their headers at the beginning of pages, because the kernel may merge such mappings with
+//! each other and with others.
 
 use super::super::chunks::Kind;
 use super::super::memory::Memory;

@@ -1,8 +1,8 @@
 //! Classifies blocks: Python objects by type, memory of such objects, and neither.
 //!
 //! A block is an object if its type field is the address of a type, and the type's flags say that its objects begin
-//! there: at the beginning of the block, after the 16 bytes of the garbage collector's header, or after the header
-//! with an instance's dict and weak references (3.11 and later). The reference count must be plausible, and the
+//! there: at the beginning of the block, or after the 16-byte header of the garbage collector, the 16-byte header with
+//! an instance's dict and weak references (3.11 and later), or both. The reference count must be plausible, and the
 //! type's size must fit.
 //!
 //! Memory of objects is any block that is not an object and that an object refers to: a list's items, a dict's keys,

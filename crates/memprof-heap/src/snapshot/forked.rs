@@ -29,7 +29,7 @@ pub(super) struct KeptBack {
 
 impl KeptBack {
     /// Prepares for a running process. `None` if a child inherits everything, or if the rest cannot be copied in
-    /// time. The guard reserves up to a quarter of that time for removing the child.
+    /// time. The guard reserves up to a quarter of `max_stop` for removing the child.
     ///
     /// # Errors
     /// The process may not be read, or there is not enough memory for the copy.
