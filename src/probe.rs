@@ -1,4 +1,4 @@
-//! The BPF programs in the kernel, their ring buffer and their ledgers.
+//! The user-space half of the BPF programs: loading, attaching, the ring buffer and the ledgers.
 
 mod batch;
 mod code;
@@ -57,7 +57,7 @@ use memprof_sys::ids::{MmId, Pid};
 /// Records taken from the ring buffer per call: about a millisecond of work.
 const EVENTS_AT_ONCE: usize = 1024;
 
-/// A program that could not be attached, and why; the rest works without it.
+/// An optional program that could not be attached, and the reason; memprof works without it.
 pub type Missing = (&'static str, String);
 
 /// The loaded and attached probe. Dropping it, or the end of the process, detaches everything.
@@ -66,33 +66,33 @@ pub struct Probe {
     ring: RingBuffer<'static>,
     inbox: Rc<RefCell<Inbox>>,
     _links: Vec<Link>,
-    /// Where system calls are seen, and the hooks if that is at their functions.
+    /// How system calls are hooked. `functions` contains the hooks if they are at the calls' functions.
     syscall_hooks: SyscallHooks,
     functions: Option<FunctionHooks>,
     find: Link,
     forget: Link,
     bind: Option<Link>,
-    /// Processes whose code is to be bound once they can be read.
+    /// Processes whose code is to be bound once their mappings can be read.
     unbound: BTreeSet<Pid>,
     slots: StackSlots,
     missing: Vec<Missing>,
-    /// Where page faults are seen; `None` if they have no hook.
+    /// How page faults are hooked; `None` if they have no hook.
     fault_hooks: Option<FaultHooks>,
     fault_events: FaultEvents,
-    /// How often it was asked for changes that it may not have seen.
+    /// Number of calls of [`Probe::activity`] without a hook on faults, when changes may have gone unnoticed.
     unseen: Cell<u64>,
     /// Number of processors that count events.
     cpus: usize,
     sources: Vec<&'static Source>,
-    /// Ended address spaces whose part of the page ledger is not released yet.
+    /// Ended address spaces whose page-ledger records are not released yet.
     ended: RefCell<VecDeque<MmId>>,
     /// Changes of the ledger that the kernel refused.
     refused: Cell<u64>,
     /// Number of entries in the map of unwind-table pages.
     table_pages: Rc<Cell<u64>>,
-    /// The samplers' probes that it has been told of; the index is a link's cookie.
+    /// The records in the map of samplers' probes: argument locations. The index is a link's cookie.
     sample_probes: Vec<Vec<u8>>,
-    /// Whether the heap's figures are no estimates.
+    /// Whether every allocation is counted, so that the heap's figures are exact.
     counts_every_call: bool,
     /// Whether one link can have many uprobes.
     multi: bool,
@@ -120,14 +120,14 @@ impl Probe {
         }
     }
 
-    /// Says how many files with an interpreter the probe's maps have.
+    /// Sets the number of files with an interpreter in the probe's maps.
     pub fn interpreters_known(&mut self, files: u32) {
         if let Some(bss) = self.skel.maps.bss_data.as_deref_mut() {
             shared(&mut bss.interpreters).store(files, SeqCst);
         }
     }
 
-    /// Forgets the functions of an interpreter that has ended.
+    /// Deletes the functions of an ended interpreter from the BPF map.
     pub fn forget_functions(&self, functions: impl Iterator<Item = FunctionKey>) {
         for f in functions {
             let key = wire::function_key {
@@ -135,7 +135,7 @@ impl Probe {
                 mm_id: f.mm.0,
                 check: f.check,
             };
-            // A function that did not fit has no entry.
+            // A function that did not fit into the map has no entry.
             let _ = self.skel.maps.functions.delete(wire::record_bytes(&key));
         }
     }
@@ -166,7 +166,7 @@ impl Probe {
         &self.missing
     }
 
-    /// Where system calls that change address spaces are seen.
+    /// How system calls that change address spaces are hooked.
     pub fn syscall_hooks(&self) -> &SyscallHooks {
         &self.syscall_hooks
     }
@@ -176,8 +176,8 @@ impl Probe {
         self.ring.epoll_fd()
     }
 
-    /// Takes the oldest events from the ring buffer, in order, at most 1024 of them. It returns even if events arrive
-    /// faster than they are taken.
+    /// Takes at most 1024 of the oldest events from the ring buffer, in order. Returns even if events arrive faster than they are
+    /// taken.
     ///
     /// # Errors
     /// If the ring buffer cannot be read.
@@ -212,7 +212,7 @@ impl Probe {
         sum.faults + sum.changes + self.unseen.get()
     }
 
-    /// Page faults of followed processes, and those of them whose stack was not walked; `None` if faults have no hook.
+    /// Number of page faults of followed processes, and of those without a stack walk; `None` if faults have no hook.
     pub fn faults(&self) -> Option<Faults> {
         let sum = self.counters();
         self.fault_hooks.map(|_| Faults {
@@ -226,14 +226,14 @@ impl Probe {
         self.faults().is_some_and(|faults| faults.unwalked == 0)
     }
 
-    /// Looks whether the machine has swap space: then the probe tells new pages from those that return.
+    /// Checks whether the machine has swap space. If it has, the probe distinguishes new pages from pages that return from swap.
     pub fn look_for_swap(&mut self) {
         if let Some(bss) = self.skel.maps.bss_data.as_deref_mut() {
             shared(&mut bss.swap_on).store(sizes::has_swap().into(), SeqCst);
         }
     }
 
-    /// What all processors have counted.
+    /// The counters, summed over all processors.
     fn counters(&self) -> wire::cpu_state {
         let mut sum = wire::cpu_state::default();
         for cpu in 0..self.cpus {
@@ -270,9 +270,11 @@ impl Probe {
         losses
     }
 
-    /// How often the kernel skipped one of these programs at another tracepoint, for any process. (Before it preempted
-    /// programs, it only skipped those that would have interrupted themselves, which are no losses. `fault_kernel` does that:
-    /// the walk of a stack may read a bad address. So its skips are not counted.)
+    /// Number of times the kernel skipped one of these programs at a tracepoint, for any process.
+    ///
+    /// Before [`hooks::PREEMPTS_PROGRAMS`] the kernel does not preempt programs. It only skips programs that would have interrupted
+    /// themselves, and such skips are no losses. `fault_kernel` interrupts itself, because a stack walk may read a bad address, so
+    /// its skips are not counted.
     fn skipped_programs(&self) -> u64 {
         if KernelVersion::running() < hooks::PREEMPTS_PROGRAMS {
             return 0;
@@ -289,7 +291,7 @@ impl Probe {
             &progs.cache_add,
             &progs.cache_delete,
         ] {
-            // Which of them are loaded depends on the options. (`as_fd` must not be called for others.)
+            // The options determine which of them are loaded. `as_fd` must not be called for a program that is not loaded.
             // SAFETY: the program is a part of the open object.
             let fd = unsafe { libbpf_sys::bpf_program__fd(program.as_libbpf_object().as_ptr()) };
             if fd >= 0 {
@@ -336,7 +338,7 @@ impl Probe {
     }
 }
 
-/// A word that the kernel modifies too.
+/// Atomic access to a word that the BPF programs also modify.
 fn shared(word: &mut u32) -> &AtomicU32 {
     // SAFETY: aligned, valid as long as the borrow, and both sides modify it by atomic operations.
     unsafe { AtomicU32::from_ptr(word) }

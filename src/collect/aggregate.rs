@@ -1,8 +1,9 @@
-//! Turns events into what is known about the followed processes, and joins it with residency into a
+//! Collects the state of the followed processes from events, and joins it with residency into a
 //! [`Profile`](memprof_profile::Profile).
 //!
-//! The aggregator keeps what the ring buffer delivered: stacks, processes, address ranges. When a report is requested,
-//! it reads the resident pages from the kernel (`pass.rs` and `scan.rs`, of frozen processes `still.rs`; added up in `tally.rs`) and assembles the report (`report.rs`).
+//! The aggregator stores stacks, processes and address ranges from the ring buffer. For a report, it reads the resident pages from
+//! the kernel (`pass.rs` and `scan.rs`; `still.rs` for frozen processes), adds them up (`tally.rs`) and assembles the report
+//! (`report.rs`).
 
 mod allocations;
 mod ancestry;
@@ -45,48 +46,47 @@ use memprof_sys::ids::{MmId, Pid, StackId};
 use memprof_sys::process::Container;
 use memprof_sys::residency::{Classifier, Kept, MapCounts, Method, Pages, Scanner, category};
 
-/// All that is known about the followed processes.
+/// The state of the followed processes.
 #[derive(Default)]
 pub struct Aggregator {
-    /// When it was created: since then the target is followed.
+    /// Creation time: the target is followed since then.
     began: Option<Instant>,
     modules: ModuleTable,
     classifier: Classifier,
     stacks: StackTable,
-    /// By address space; ended ones are removed.
+    /// By address space; ended address spaces are removed.
     spaces: BTreeMap<MmId, Space>,
     ancestry: Ancestry,
     ended: EndedSpaces,
     /// The address space in which memprof starts its command, before `exec`.
     starting: Option<MmId>,
     paths: FilePaths,
-    /// Whether to read a process's mappings when it starts: needed if frames arrive as addresses, not as places in
-    /// files.
+    /// Whether to read a process's mappings when it starts: needed if frames arrive as addresses, not as positions in files.
     reads_code_early: bool,
-    /// Frames of interpreters that have no place among the native ones.
+    /// Number of interpreter frames that could not be merged into the native stack.
     unmerged: u64,
     /// The probe's count of lost address-space events at the last check of the range totals.
     ranges_lost: u64,
-    /// What could not be read of the names of code made at run time, by processes that have ended.
+    /// Problems with the names of JIT code, of processes that have ended.
     name_problems: Problems,
     samples: Samples,
-    /// Where to look up how often pages are mapped, if that is counted (`--pss`).
+    /// The source of each page's number of mappings, if that is counted (`--pss`).
     map_counts: Option<MapCounts>,
-    /// The same, during a pass over several processes.
+    /// `map_counts` during a pass over several processes.
     pass_counts: Option<MapCounts>,
-    /// How many ranges the processes hold together.
+    /// Number of ranges of all processes together.
     held: room::Held,
-    /// When the last pass over many processes ended.
+    /// End of the last pass over many processes.
     passed: Option<Instant>,
-    /// The library that memprof preloads. It is known by its path, so that it is also recognised in a process that ends
-    /// before its mappings are looked at.
+    /// The library that memprof preloads. It is identified by its path, so that it is recognised even in a process that ends before
+    /// its mappings are read.
     preloaded: Option<PathBuf>,
-    /// Other copies of memprof's library, attached to a running process for example.
+    /// Other copies of memprof's library, for example in a running process to which the library was attached.
     samplers: BTreeSet<ModuleId>,
 }
 
 impl Aggregator {
-    /// Creates an empty aggregator. `bound` says that the probe sends frames as places in files.
+    /// Creates an empty aggregator. `bound` is whether the probe sends frames as positions in files.
     pub fn new(bound: bool) -> Aggregator {
         Aggregator {
             began: Some(Instant::now()),
@@ -106,7 +106,7 @@ impl Aggregator {
                     space.functions.insert(seen);
                 }
             }
-            // The unwind tables need the first; the collector passes on the others.
+            // The unwind tables need `Code`; the collector passes on the others.
             Event::Code(_) | Event::Mark(_) | Event::OomKill(_) => {}
             Event::Names(written) => self.names_written(written),
             Event::Allocation(sample) => {
@@ -118,7 +118,7 @@ impl Aggregator {
         }
     }
 
-    /// Also counts memory with shared pages counted once.
+    /// Also counts proportional shares (PSS): a page that several processes share counts once in their sum.
     pub fn count_maps(&mut self, counts: MapCounts) {
         self.map_counts = Some(counts);
     }
@@ -126,7 +126,7 @@ impl Aggregator {
     /// Prepares to scan a process.
     ///
     /// # Errors
-    /// As for [`Scanner::of`].
+    /// See [`Scanner::of`].
     pub fn scanner(&self, pages: Pages) -> Result<Scanner, memprof_sys::residency::Error> {
         let counts = self.pass_counts.as_ref().or(self.map_counts.as_ref());
         let scanner = Scanner::of(pages, Method::Auto)?;
@@ -138,8 +138,8 @@ impl Aggregator {
         self.spaces.values().map(|s| s.pid).collect()
     }
 
-    /// This followed process will become memprof's command. What it does before `exec` is memprof's: the page cache and
-    /// the kernel memory of that time are not counted.
+    /// Marks a followed process that will become memprof's command. Its activity before `exec` is memprof's own, so page cache and
+    /// kernel memory of that time are not counted.
     pub fn starts_as(&mut self, pid: Pid) {
         let mut spaces = self.spaces.iter();
         self.starting = spaces.find(|(_, s)| s.pid == pid).map(|(mm, _)| *mm);
@@ -165,8 +165,8 @@ impl Aggregator {
         self.spaces.get(&mm).map(|space| space.pid)
     }
 
-    /// The name of the process in an address space, and where it ran at the last report; the name is empty if the process
-    /// is not followed.
+    /// The name of the process in an address space, and its container at the last report. The name is empty if the process is not
+    /// followed.
     pub fn name_and_place(&self, mm: MmId) -> (String, Option<Container>) {
         let known = self.spaces.get(&mm);
         known.map_or_else(Default::default, |space| {
@@ -180,12 +180,12 @@ impl Aggregator {
         &mut self.samples
     }
 
-    /// The stacks of samples are shown from the caller of memprof's library on; this is the one that memprof preloads.
+    /// Sets the library that memprof preloads. Stacks of samples are shown from the library's caller on.
     pub fn set_preloaded(&mut self, path: &Path) {
         self.preloaded = Some(path.to_owned());
     }
 
-    /// This is memprof's library, too.
+    /// Adds a module that is another copy of memprof's library.
     pub fn set_sampler(&mut self, module: ModuleId) {
         self.samplers.insert(module);
     }
@@ -202,15 +202,14 @@ impl Aggregator {
         Some((space.code.map(), &mut self.modules))
     }
 
-    /// Looks whether an address space has code that was moved to other memory.
+    /// Checks whether an address space has code that was moved to other memory.
     pub fn look_for_moved_code(&mut self, mm: MmId) {
         if let Some(space) = self.spaces.get_mut(&mm) {
             space.code.look_for_moved_code(&mut self.modules);
         }
     }
 
-    /// A followed process of which the probe is to be told again which code was moved to other memory, with its mappings and the
-    /// table of files.
+    /// A followed process whose moved code the probe must be notified of again, with its mappings and the table of files.
     pub fn moved_code(&mut self) -> Option<(Pid, Arc<AddressMap>, &mut ModuleTable)> {
         let mut spaces = self.spaces.values_mut();
         let (pid, code) = spaces.find_map(|s| Some((s.pid, s.code.take_moved()?)))?;
@@ -233,8 +232,7 @@ impl Aggregator {
         &mut self.modules
     }
 
-    /// Arranges that the memory of a followed process is kept when it ends, for a last scan. The thread that keeps it
-    /// calls `begin` first.
+    /// Keeps the memory of a followed process when it ends, for a last scan. The thread that keeps it calls `begin` first.
     ///
     /// # Errors
     /// If the process has ended, or the kernel refuses.
@@ -246,7 +244,7 @@ impl Aggregator {
         Ok(())
     }
 
-    /// No memory is kept any more when its process ends.
+    /// Stops keeping memory of processes that end.
     pub fn let_go(&mut self) {
         for space in self.spaces.values_mut() {
             space.kept = None;
@@ -259,7 +257,7 @@ impl Aggregator {
         kept.any(|kept| kept.spins())
     }
 
-    /// Records the bytes of page tables with which a process whose memory is kept has ended.
+    /// Records the size of the page tables, in bytes, of an ended process whose memory is kept.
     pub fn ended_with(&mut self, mm: MmId, page_tables: u64) {
         if let Some(space) = self.spaces.get_mut(&mm) {
             space.page_tables = page_tables;
@@ -293,7 +291,7 @@ impl Aggregator {
         self.stacks.remove(id);
     }
 
-    /// Stops following a process that continues without memprof. Returns the address space that was its own.
+    /// Stops following a process that continues without memprof. Returns the process's own address space.
     pub fn forget(&mut self, pid: Pid, probe: &Probe) -> Option<MmId> {
         let found = self.spaces.iter().find(|(_, s)| s.pid == pid);
         let mm = found.map(|(mm, _)| *mm);
@@ -304,7 +302,7 @@ impl Aggregator {
     }
 
     fn stack(&mut self, seen: &StackSeen) {
-        // Also if the address space has ended: another process may have the same stack.
+        // Inserted even if the address space has ended: another process may have the same stack.
         let none = FunctionTable::default();
         let (code, functions) = match self.spaces.get_mut(&seen.mm) {
             Some(space) => (Some(&mut space.code), &space.functions),
@@ -367,7 +365,7 @@ impl Aggregator {
         if !self.spaces.get(&mm).is_some_and(own) {
             return None;
         }
-        // What it wrote at its end.
+        // Reads the names that the process wrote at its end.
         self.read_names_of(mm);
         let space = self.spaces.remove(&mm)?;
         self.held.forget();
@@ -380,7 +378,7 @@ impl Aggregator {
         Some(space)
     }
 
-    /// A lost address-space event can leave a wrong caller in the range totals: they are cleared.
+    /// Clears the range totals after a lost address-space event, which can leave a wrong caller in them.
     fn distrust_ranges(&mut self, probe: &Probe) {
         let lost = probe.ranges_lost();
         if lost != self.ranges_lost {

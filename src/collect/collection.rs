@@ -1,4 +1,4 @@
-//! Frees stacks that nothing refers to any more, so that a recording can run indefinitely.
+//! Frees stacks that nothing refers to, so that a recording can run indefinitely.
 
 use std::time::{Duration, Instant};
 
@@ -17,7 +17,7 @@ const ALL: Duration = Duration::from_secs(1);
 pub(super) struct Collected {
     at: Instant,
     took: Duration,
-    /// Stacks left after it.
+    /// Number of stacks left after it.
     left: usize,
 }
 

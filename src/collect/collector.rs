@@ -41,10 +41,10 @@ mod samplers;
 
 /// How long events may wait in the ring buffer if there are too few of them to trigger a wakeup.
 const TICK: Duration = Duration::from_millis(100);
-/// The same while a followed process makes code at run time.
+/// [`TICK`] while a followed process has JIT code.
 const NAMES_TICK: Duration = Duration::from_millis(10);
-/// Time limits: `TURN` for each of taking in events, reclaiming ledger room and sweeping the ledger before the
-/// collector checks for commands again; `SETTLE` for taking in events before a report.
+/// Time limits. `TURN` limits each of taking in events, reclaiming ledger entries and sweeping the ledger, before the collector
+/// checks for commands again. `SETTLE` limits taking in events before a report.
 const TURN: Duration = Duration::from_millis(20);
 const SETTLE: Duration = Duration::from_millis(150);
 /// A profile and its sequence number.
@@ -59,47 +59,46 @@ pub enum Command {
         /// Receives the profile.
         reply: oneshot::Sender<Result<Numbered, ProviderError>>,
     },
-    /// What is known without a scan.
+    /// The status, without a scan.
     Status(oneshot::Sender<Status>),
-    /// How full the probe's tables are.
+    /// Numbers of entries and capacities of the probe's tables.
     Tables(oneshot::Sender<Vec<MapUsage>>),
-    /// Take the command's last profile. Until the reply, the command is stopped while exiting or remains a
-    /// zombie.
+    /// Take the command's last profile. Until the reply, the command is stopped while exiting, or remains a zombie.
     Final(SyncSender<()>),
-    /// Build the unwind tables of these files, which a command is about to run. The reply says whether its
-    /// memory will still be there after it has ended.
+    /// Build the unwind tables of these files, which a command is about to run. The reply is whether its memory will be readable
+    /// after its end.
     Prepare(MappedFiles, SyncSender<bool>),
-    /// Keep the command's memory no longer: memprof is about to stop. The reply says whether it was kept.
+    /// Stop keeping the command's memory, because memprof is about to stop. The reply is whether it was kept.
     LetGo(SyncSender<bool>),
-    /// Keep it again.
+    /// Keep the command's memory again.
     KeepAgain(SyncSender<()>),
     /// Follow this process, which will become the command.
     Follow(Pid, SyncSender<Result<()>>),
     /// Take a heap snapshot, on another thread.
     Heap(HeapRequest),
-    /// Look up whose pages of a heap are.
+    /// Look up the stacks that brought in pages of a heap.
     Owners(OwnersRequest),
-    /// The sampled allocations that are kept one by one.
+    /// The individual sampled allocations that are stored.
     Allocations(oneshot::Sender<Allocations>),
     /// Look up the sampled allocations that were live when a process was stopped.
     Samples(SamplesRequest),
-    /// Whether a followed process has a sampler of allocations that is listened to.
+    /// Whether memprof is attached to a sampler of a followed process.
     HasSampler(SyncSender<bool>),
-    /// The heap snapshot of this process was taken: frees of samples are kept no longer.
+    /// Stop keeping frees of samples: the heap snapshot of this process was taken.
     HeapTaken(Pid),
-    /// The sizes of the allocations that were counted.
+    /// The sizes of the counted allocations.
     Sizes(SyncSender<Result<Vec<StackSizes>>>),
-    /// Stop counting every call, and say what was seen.
+    /// Stop counting every call, and return the numbers of calls.
     StopCounting(SyncSender<Option<SeenCalls>>),
-    /// Report processes that the out-of-memory killer has chosen, also if they have not ended yet.
+    /// Report processes that the out-of-memory killer has chosen, even if they have not ended.
     ReportVictims(SyncSender<()>),
-    /// Stop listening to samplers. Until the reply, the kernel may still change their processes.
+    /// Detach from samplers. Until the reply, the kernel may change the samplers' processes.
     Detach(SyncSender<()>),
     /// End the thread.
     Stop,
 }
 
-/// Progress of the target, as published by the collector.
+/// Progress of the target, published by the collector.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Progress {
     /// No target yet.
@@ -108,14 +107,14 @@ pub enum Progress {
     Following {
         /// The target.
         pid: Pid,
-        /// Its name.
+        /// The name of the target.
         comm: String,
     },
     /// The target ended; its last profile stays. `Following` may never have been observed.
     Ended {
         /// The target.
         pid: Pid,
-        /// Its name.
+        /// The name of the target.
         comm: String,
     },
 }
@@ -126,12 +125,12 @@ pub struct Collector {
     pub probe: Probe,
     /// Which processes to follow.
     pub selector: Selector,
-    /// Follow children too.
+    /// Also follow children.
     pub follow_forks: bool,
-    /// Where progress goes.
+    /// Receives progress.
     pub progress: tokio::sync::watch::Sender<Progress>,
     pub(crate) aggregator: Aggregator,
-    /// `None` if stacks are taken without unwind tables.
+    /// `None` if stacks are walked without unwind tables.
     unwinding: Option<Unwinding>,
     target: Option<Pid>,
     last: Option<Last>,
@@ -140,28 +139,28 @@ pub struct Collector {
     /// Events taken from the ring buffer, but not yet applied.
     waiting: VecDeque<Event>,
     sweeper: Sweeper,
-    /// Whether the probe still has ledger room to reclaim.
+    /// Whether the probe has ledger entries to reclaim.
     reclaiming: bool,
     /// Number of lost process events at the last reconciliation.
     reconciled: u64,
-    /// Number of processes that the newest report leaves out because they could not be scanned, and whether the reason was
-    /// printed for one.
+    /// Number of processes that the newest report omits because they could not be scanned. `told_unscanned` is set once the reason
+    /// was printed for one of them.
     unscanned: u64,
-    /// Number of processes of which the newest report has an older state.
+    /// Number of processes with an outdated state in the newest report, because time was up.
     older: u64,
-    /// The same, because they cannot be read now.
+    /// Number of processes with an outdated state in the newest report, because their mmap lock was held.
     held: u64,
     told_unscanned: bool,
     /// Number of failures that did not end memprof.
     failures: u64,
     sequence: u64,
-    /// Scans that became a profile.
+    /// Number of scans that became a profile.
     scans: u64,
     searched: Option<Instant>,
     /// Processes of the control group without memory of their own: zombies, kernel threads, and processes that
     /// share another's address space or are heap snapshots of others.
     refused: BTreeSet<Pid>,
-    /// The processes that stop others for memprof.
+    /// The guards: processes that stop others for memprof.
     guards: Vec<Pid>,
     /// Settings and cost estimates for freezing targets.
     pub freezing: Freezing,
@@ -187,12 +186,12 @@ struct Last {
 
 /// How long the target had been idle when it was scanned.
 struct Idle {
-    /// The probe's count of activity, which did not change meanwhile.
+    /// The probe's activity count, which did not change meanwhile.
     activity: u64,
     pause: Duration,
 }
 
-/// When the probe's count of activity last changed, as far as it was looked at.
+/// The last observed change of the probe's activity count.
 struct Activity {
     count: u64,
     changed: Instant,
@@ -245,7 +244,7 @@ impl Collector {
         }
     }
 
-    /// Runs until told to stop.
+    /// Runs until [`Command::Stop`], or until the command channel is closed.
     pub fn run(&mut self, commands: &Receiver<Command>, wake: &EventFd) {
         loop {
             self.sleep(wake);
@@ -334,7 +333,7 @@ impl Collector {
         }
     }
 
-    /// A failure does not end a recording: it is counted, and the first one is printed.
+    /// Counts a failure, which does not end a recording, and prints the first one.
     fn tolerate(&mut self, outcome: Result<()>) {
         if let Err(e) = outcome {
             tracing::warn!("{e:#}");
@@ -356,7 +355,7 @@ impl Collector {
         let busy = self.reclaiming || self.sweeper.is_busy() || !self.waiting.is_empty();
         let timeout = match busy {
             true => Duration::ZERO,
-            // Names of code made at run time are read as they are written.
+            // Names of JIT code are read as they are written.
             false if self.aggregator.has_runtime_code() => NAMES_TICK,
             false => TICK.min(self.pace.pause / 2),
         };
@@ -445,7 +444,7 @@ impl Collector {
             && self.aggregator.is_kept(e.mm, e.pid)
         {
             self.aggregator.ended_with(e.mm, page_tables);
-            // Its memory is still there. If the scan fails, the last profile stays.
+            // The process's memory is kept. If the scan fails, the last profile stays.
             let _ = self.scan(Freeze::No);
         }
         self.note_kill(event);

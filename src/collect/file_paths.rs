@@ -1,9 +1,8 @@
-//! Paths of cached files, found through the target's mappings and open files, and in directories near those.
+//! Paths of cached files, found through the target's mappings and open files, and in nearby directories.
 //!
-//! The page-cache ledger identifies a file by device and inode. Its path is found among the target's mappings, which
-//! every scan reads, or among its open files, which are searched only when a file has no path, or else in directories
-//! (`directories.rs`). A path is kept as long
-//! as pages of the file are cached: the kernel drops those before it gives the inode number to another file.
+//! The page-cache ledger identifies a file by device and inode. Its path is looked up in the target's mappings, which every scan
+//! reads. If a file has no path, it is searched among the target's open files, and then in directories (`directories.rs`). A path
+//! is stored as long as pages of the file are cached: the kernel drops these pages before it reuses the inode number.
 
 mod directories;
 
@@ -21,7 +20,7 @@ use memprof_sys::ids::Pid;
 use memprof_sys::proc_dir;
 use memprof_sys::residency::{Vma, file_id};
 
-/// Minimum time between searches of open files, and the most files per search.
+/// Minimum time between searches of open files, and maximum number of files per search.
 const LOOK_PAUSE: Duration = Duration::from_secs(1);
 const MOST_OPEN: usize = 4096;
 
@@ -45,7 +44,7 @@ impl FilePaths {
                 dev: vma.dev,
                 ino: vma.ino,
             };
-            // The mappings of a file are adjacent: mostly it is known already.
+            // The mappings of a file are adjacent, so the file is usually known.
             let known = self.known.entry(id).or_insert_with(|| KnownPath {
                 path: vma.name.clone(),
                 deleted: vma.deleted,
@@ -59,8 +58,8 @@ impl FilePaths {
         }
     }
 
-    /// Removes all files but these, and searches the processes' open files for those without a path. `files` must be
-    /// sorted.
+    /// Removes all files except `files`, and searches the processes' open files, and directories, for files without a path. `files`
+    /// must be sorted.
     pub fn keep(&mut self, files: &[FileId], pids: &[Pid]) {
         let is_missing = files.iter().any(|id| !self.known.contains_key(id));
         let due = self.looked.is_none_or(|at| at.elapsed() >= LOOK_PAUSE);
@@ -68,7 +67,7 @@ impl FilePaths {
             self.known.retain(|id, _| files.binary_search(id).is_ok());
             return;
         }
-        // Also the mapped files whose pages are not cached for the target.
+        // Includes mapped files whose pages are not cached for the target.
         let near: Vec<PathBuf> = self
             .known
             .values()
@@ -99,7 +98,7 @@ impl FilePaths {
         self.known.get(&id)
     }
 
-    /// Searches the open files of a process; none if it has ended or may not be inspected.
+    /// Searches the open files of a process; finds none if it has ended or may not be inspected.
     fn look(&mut self, pid: Pid, files: &[FileId], left: &mut usize) {
         let Ok(open) = proc_dir::with(pid, |dir| fs::read_dir(format!("{dir}/fd"))) else {
             return;

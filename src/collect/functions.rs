@@ -1,4 +1,4 @@
-//! The functions of a process's interpreter, by the numbers that the probe gives them.
+//! The functions of a process's interpreter, by the numbers that the probe assigns.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -11,11 +11,11 @@ use memprof_profile::{Frame, FunctionName, Origin};
 use memprof_sys::ids::{Addr, Pid};
 use memprof_sys::{mmap_lock, proc_dir};
 
-/// Maximum size of a function's table of lines, in bytes. Those of large modules have tens of thousands.
+/// Maximum size of a function's line table, in bytes. Line tables of large modules have tens of thousands of bytes.
 const MAX_LINES: u64 = 1 << 20;
 /// Maximum number of functions of one process, a few hundred bytes each.
 const MAX_FUNCTIONS: usize = 262_144;
-/// Memory for the tables of lines of one process, in bytes.
+/// Memory for the line tables of one process, in bytes.
 const MAX_ALL_LINES: usize = 32 << 20;
 
 /// The functions of one address space.
@@ -24,9 +24,9 @@ pub struct FunctionTable {
     functions: HashMap<FunctionNumber, Function>,
     /// The interpreter; `None` before the first function.
     kind: Option<Kind>,
-    /// Bytes of all tables of lines.
+    /// Total size of the line tables, in bytes.
     lines: usize,
-    /// Functions that did not fit.
+    /// Number of functions that did not fit.
     refused: u64,
 }
 
@@ -38,12 +38,12 @@ struct Function {
     version: u16,
     name: FunctionName,
     file: Box<str>,
-    /// Its table of lines; empty if it could not be read.
+    /// The line table; empty if it could not be read.
     lines: Box<[u8]>,
 }
 
 impl FunctionTable {
-    /// Adds a function. Its table of lines is read from the process: at once, because the function may soon be gone.
+    /// Adds a function. Its line table is read from the process at once, because the function may soon be gone.
     pub fn insert(&mut self, seen: &FunctionSeen) {
         if self.functions.len() >= MAX_FUNCTIONS {
             self.refused += 1;
@@ -84,13 +84,13 @@ impl FunctionTable {
         self.refused
     }
 
-    /// Every function: the probe forgets those of a process that has ended.
+    /// The keys of all functions, for their removal from the probe when the process ends.
     pub fn all(&self) -> impl Iterator<Item = FunctionKey> {
         self.functions.values().map(|f| f.key)
     }
 
-    /// The frame of an instruction; `at` is what the probe knows of it: in Python its distance from the function's first one,
-    /// in bytes; in Ruby its line. `None` if there is no room for its name.
+    /// The frame of an instruction. `at` is the position that the probe knows: in Python, the offset from the function's first
+    /// instruction, in bytes; in Ruby, the line. `None` if the name does not fit.
     pub fn frame(
         &self,
         number: FunctionNumber,
@@ -98,7 +98,7 @@ impl FunctionTable {
         modules: &mut ModuleTable,
     ) -> Option<Frame> {
         let Some(function) = self.functions.get(&number) else {
-            // Frames that were left out of the stack, or a function whose description was lost.
+            // Omitted frames of the stack, or a function whose description was lost.
             let kind = self.kind.unwrap_or(Kind::Python);
             let language = kind.name();
             let what = match number.0 {
@@ -132,7 +132,7 @@ impl FunctionTable {
     }
 }
 
-/// Reads a function's table of lines, if the function is still there.
+/// Reads a function's line table, if the function exists.
 fn read_lines(pid: Pid, seen: &FunctionSeen, at: Addr) -> Option<Box<[u8]>> {
     if mmap_lock::is_held(pid) {
         return None;
@@ -148,9 +148,9 @@ fn read_lines(pid: Pid, seen: &FunctionSeen, at: Addr) -> Option<Box<[u8]>> {
     memory
         .read_exact_at(&mut lines, at.0.checked_add(32)?)
         .ok()?;
-    // Read after the table: if the code object is still the same, so was its table. The allocator overwrites the first
-    // word of an object that is freed with a pointer, which has other bits than a reference count (32 bits; from 3.14 on
-    // with flags in the highest 16).
+    // Read after the table: if the code object is unchanged now, so was its table. The allocator overwrites the first word of a
+    // freed object with a pointer, whose bits differ from those of a reference count (32 bits; from 3.14 on with flags in the
+    // highest 16).
     let code = |offset: u16| word(&memory, seen.code.0.checked_add(offset.into())?);
     let references = code(0)?;
     let same = references as u32 != 0

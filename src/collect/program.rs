@@ -18,7 +18,7 @@ use memprof_sys::ids::Pid;
 use memprof_sys::proc_dir;
 use memprof_sys::target_file::{self, About, about, about_path};
 
-/// Where loaders search last.
+/// Directories that loaders search last.
 const DIRECTORIES: [&str; 5] = ["/lib64", "/usr/lib64", "/lib", "/usr/lib", "/usr/local/lib"];
 /// Maximum number of libraries per program; no usual program has more.
 const MAX_LIBRARIES: usize = 1000;
@@ -37,8 +37,7 @@ impl Program {
     pub fn of(pid: Pid) -> Option<Program> {
         let exe = PathBuf::from(proc_dir::path(pid, "exe"));
         let path = fs::read_link(&exe).ok()?;
-        // If its path names another file in memprof's own root, or none, its libraries are not searched in
-        // advance.
+        // If its path names another file in memprof's own root, or no file, its libraries are not searched in advance.
         if is_same(&exe, &path) {
             let libraries = libraries(&path, &Environment::of(pid));
             return Some(Program { path, libraries });
@@ -91,7 +90,7 @@ impl Environment {
 struct Needs {
     loader: Option<PathBuf>,
     names: Vec<OsString>,
-    /// Directories where the file wants them to be searched.
+    /// Directories that the file adds to the search.
     directories: Vec<PathBuf>,
 }
 

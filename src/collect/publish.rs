@@ -5,12 +5,12 @@
 //! large library), so separate threads do it. Until it is published, the number has no pages and the walk uses
 //! frame pointers. Rules are written first, then rows, then pages, so the probe never finds an incomplete
 //! table. When the maps are full, tables that no followed process maps any more are dropped. Their numbers are
-//! not reused: a process forked a moment ago that still has such a number finds no table rather than another
+//! not reused: a process forked a moment ago that has such a number finds no table rather than another
 //! file's. Tables that did not fit are retried periodically.
 //!
 //! Stacks in files without a table are not unwound in user space meanwhile: copying registers and up to 32 KiB
-//! of stack for each would gain almost nothing. Measured from a program's first instruction, with all tables
-//! still to be built, the share of bytes in use after one second with complete stacks is 100.000 % for CPython,
+//! of stack for each would gain almost nothing. Measured from a program's first instruction, with no table
+//! built, the share of bytes in use after one second with complete stacks is 100.000 % for CPython,
 //! rustc and SQLite, and 99.76 % for node (0.12 % lack a table, 0.12 % exceed the depth). About 1 % of the stacks
 //! lack a table, and their memory is soon freed.
 
@@ -38,7 +38,7 @@ use memprof_sys::ids::FileKey;
 
 /// Minimum time between retries of tables that did not fit.
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
-/// Time limit for looking for the interpreters of files that are about to be followed: milliseconds, except on a busy machine.
+/// Time limit for the interpreter search in files that are about to be followed. It takes milliseconds, except on a busy machine.
 const SEARCHES: Duration = Duration::from_secs(10);
 
 /// A file that has a number.
@@ -58,7 +58,7 @@ enum State {
     Ready(Place),
     /// The table did not fit in the maps.
     Refused,
-    /// The file's file system did not answer; the file is forgotten once it may be read.
+    /// The file's file system did not answer. The file is dropped once it may be read, so that it is registered again.
     Unanswered,
     /// The file cannot have a table.
     None,
@@ -87,29 +87,29 @@ pub enum Registered {
 pub struct Publisher {
     queues: Queues,
     done: Receiver<(ModuleId, Done)>,
-    /// Whether the threads also look for interpreters in the files.
+    /// Whether the threads also search the files for interpreters.
     interpreters: bool,
     files: HashMap<ModuleId, Numbered>,
     /// All keys of all files.
     by_key: HashMap<FileKey, ModuleId>,
-    /// Tables being built.
+    /// Number of tables being built.
     building: usize,
-    /// Files in which an interpreter is looked for.
+    /// Number of files being searched for an interpreter.
     searching: usize,
     /// Free rules, and free rows of all chunks; `None` until first used.
     rules: Option<Room>,
     rows: Option<Room>,
     retried: Instant,
     refused: HashSet<ModuleId>,
-    /// Whether files were forgotten that processes have mapped.
+    /// Whether files that processes have mapped were dropped.
     forgotten: bool,
-    /// Files with an interpreter whose frames are not read, each with the reason, since they were last taken.
+    /// Files with an interpreter whose frames are not read, each with the reason, since the last [`Publisher::take_unread`].
     unread: Vec<String>,
 }
 
 impl Publisher {
-    /// Starts the threads; they write to `wake` when a table is built. `interpreters` says which interpreters
-    /// they also look for in the files.
+    /// Starts the threads; they write to `wake` when a table is built. `interpreters` are the interpreters for which they also
+    /// search the files.
     ///
     /// # Errors
     /// A thread could not be started.
@@ -144,7 +144,7 @@ impl Publisher {
         store: &mut S,
     ) -> Result<Registered> {
         if modules.is_jit_module(module) {
-            // Shared memory, which has no table. A process may make and make executable as much of it as it wants.
+            // Shared memory, which has no table. A process may make any amount of shared memory executable.
             if self.by_key.len() < MAX_MODULES {
                 self.by_key.insert(key, module);
             }
@@ -174,7 +174,7 @@ impl Publisher {
         Ok(Registered::Done)
     }
 
-    /// The number of a file, whose table is queued to be built if it was not before; `None` if it has none.
+    /// The number of a file; `None` if it has none. Queues its table to be built, unless that was done before.
     pub fn number_of<S: TableStore>(
         &mut self,
         module: ModuleId,
@@ -187,8 +187,8 @@ impl Publisher {
         self.files.get(&module)?.code.number
     }
 
-    /// Gives a file its number and queues its table to be built; `None` if the queue is full: the probe reports the file again
-    /// when it is next mapped.
+    /// Assigns a file its number and queues its table to be built. `None` if the queue is full: then the probe reports the file
+    /// again when it is next mapped.
     fn order<S: TableStore>(
         &mut self,
         module: ModuleId,
@@ -208,7 +208,7 @@ impl Publisher {
                 module,
                 file: Arc::clone(&file),
             };
-            // (First: a thread looks for interpreters when it takes a table's order.)
+            // Queued first: a thread searches for interpreters when it takes a table's order.
             if self.interpreters && self.queues.searches.try_send(order()).is_ok() {
                 self.searching += 1;
             }
@@ -245,8 +245,8 @@ impl Publisher {
         fresh
     }
 
-    /// Waits, at most for `timeout`, until every queued table is published; and at most for [`SEARCHES`] until the
-    /// interpreters of all files are.
+    /// Waits up to `timeout` until every queued table is published, and up to [`SEARCHES`] until the interpreters of all files are
+    /// published.
     pub fn finish<S: TableStore>(&mut self, store: &mut S, timeout: Duration) {
         let began = Instant::now();
         while self.building > 0 || self.searching > 0 {
@@ -264,12 +264,12 @@ impl Publisher {
         }
     }
 
-    /// Whether files were forgotten since the last call that processes have mapped: the probe is to report them again.
+    /// Whether files that processes have mapped were dropped since the last call. The probe must report them again.
     pub fn take_forgotten(&mut self) -> bool {
         std::mem::take(&mut self.forgotten)
     }
 
-    /// The number of files that had no table at some time because the maps were full.
+    /// The number of files that once had no table because the maps were full.
     pub fn refused(&self) -> u64 {
         self.refused.len() as u64
     }
@@ -315,7 +315,7 @@ impl Publisher {
         }
     }
 
-    /// Forgets the files that could not be read before, and may be read now. They get a new number when they are reported.
+    /// Drops the files that could not be read before and may be read now. They get a new number when they are reported.
     fn forget_unanswered<S: TableStore>(&mut self, store: &mut S) {
         let by_key = &mut self.by_key;
         let forgotten = &mut self.forgotten;
@@ -415,7 +415,7 @@ impl Publisher {
         self.give_back::<S>(place);
     }
 
-    /// Allocates room for a table; `None` if there is not enough.
+    /// Allocates slots for a table; `None` if there are not enough.
     fn place<S: TableStore>(&mut self, packed: &Packed, rules: u32) -> Option<Place> {
         let free = self.rules.get_or_insert_with(|| Room::new(S::RULES, 1));
         let first_rule = free.take(rules)?;

@@ -1,13 +1,12 @@
 //! Resident pages: joins the kernel's page scan with the page ledger.
 //!
-//! The scan says which pages are resident; the ledger says which stack brought a page in. A page gets its stack from
-//! the first of these: its own record; an ancestor process's record (pages shared since `fork`); the call that had its
-//! range filled without faults (`MAP_POPULATE`, `mlock`); the nearest record around it, where one fault maps many
-//! pages (huge pages, fault-around of files and shared memory); the call that mapped its range. Without any of these
-//! it is reported as not observed.
+//! The scan shows which pages are resident; the ledger records which stack brought a page in. A page gets its stack from the first
+//! of these: its own record; an ancestor process's record (pages shared since `fork`); the call that filled its range without
+//! faults (`MAP_POPULATE`, `mlock`); the nearest record around it, where one fault maps many pages (huge pages, fault-around of
+//! files and shared memory); the call that mapped its range. Otherwise the page is reported as not observed.
 //!
-//! If not every fault's stack was walked (`--stacks`), pages that have neither a record nor a call that filled their range
-//! are divided among the stacks of their mapping that were walked: an estimate, with its error (`sampled.rs`).
+//! If some faults were not walked (`--stacks`), pages that have neither a record nor a call that filled their range are divided
+//! among the walked stacks of their mapping: an estimate, with its error (`sampled.rs`).
 
 mod copies;
 mod nearest;
@@ -32,13 +31,13 @@ use memprof_sys::usage::Usage;
 /// The call that mapped or filled an address range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RangeOwner {
-    /// Its stack.
+    /// The call's stack.
     pub stack: StackId,
     /// Whether it had the kernel fill the range without faults.
     pub populated: bool,
 }
 
-/// What is known about an address space besides its ledger.
+/// The known state of an address space besides its ledger.
 #[derive(Clone, Copy, Debug)]
 pub struct SpaceView<'a> {
     /// The address space.
@@ -51,7 +50,7 @@ pub struct SpaceView<'a> {
     pub before: &'a RangeSet,
     /// Size of a page in bytes.
     pub page_size: u64,
-    /// Whether there were faults whose stack was not walked.
+    /// Whether some faults were not walked.
     pub sampled: bool,
 }
 
@@ -62,7 +61,7 @@ enum Owner {
     Nobody(Unobserved),
 }
 
-/// Where the bytes of a mapping are counted.
+/// The totals to which the bytes of a mapping are added.
 struct Sink<'a> {
     totals: &'a mut Totals,
     mapping: &'a mut MappedBytes,
@@ -104,8 +103,8 @@ impl Sink<'_> {
     }
 }
 
-/// The current chunk: its number, its records, how many ancestors' records they include, and which records are theirs: 0 for
-/// the address space's own, 1 for those of the nearest ancestor.
+/// The current chunk: its number, its records, how many ancestors' records they include, and the origin of each record: 0 is the
+/// address space itself, 1 the nearest ancestor.
 struct Loaded {
     at: Option<u64>,
     ancestors: usize,
@@ -159,7 +158,7 @@ impl Loaded {
     }
 }
 
-/// The parts of a run in each chunk, with the chunk's number.
+/// Splits a run by chunk. Returns each chunk's number and its part of the run.
 fn in_chunks(run: PageRun, page_size: u64) -> impl Iterator<Item = (u64, PageRun)> {
     let chunk_bytes = page_size * CHUNK_PAGES as u64;
     let chunks = run.start.0 / chunk_bytes..run.end.0.div_ceil(chunk_bytes);
@@ -173,7 +172,7 @@ fn in_chunks(run: PageRun, page_size: u64) -> impl Iterator<Item = (u64, PageRun
     })
 }
 
-/// The parts of a run of at most 1 GiB. To join them is to join the run.
+/// Splits a run into parts of at most 1 GiB. Joining the parts is equivalent to joining the run.
 pub fn parts(run: PageRun) -> impl Iterator<Item = PageRun> {
     const PART: u64 = 1 << 30;
     let parts = run.start.0 / PART..run.end.0.div_ceil(PART);
@@ -189,7 +188,7 @@ pub struct Join<'a, L> {
     ledger: &'a L,
     space: SpaceView<'a>,
     loaded: Loaded,
-    /// Of the current mapping.
+    /// The sampled faults of the current mapping.
     sampled: Sampled,
 }
 
@@ -204,8 +203,8 @@ impl<'a, L: PageLedger> Join<'a, L> {
         }
     }
 
-    /// Adds a run of a mapping's pages: each byte to exactly one owner, and to the mapping's figures. The runs of a
-    /// mapping come in the order of their addresses, and [`Join::end_mapping`] after the last one.
+    /// Adds a run of a mapping's pages: each byte to exactly one owner, and to the mapping's figures. The runs of a mapping must
+    /// come in address order, and [`Join::end_mapping`] after the last one.
     ///
     /// # Errors
     /// If the ledger cannot be read.
@@ -265,7 +264,7 @@ impl<'a, L: PageLedger> Join<'a, L> {
         to.add(vma, recorded(record.stack), run);
     }
 
-    /// Notes pages that walked faults brought in: they stand for others if not all faults were walked.
+    /// Notes pages that walked faults brought in. They stand for others if some faults were not walked.
     fn add_walked(
         &mut self,
         run: PageRun,
@@ -291,7 +290,7 @@ impl<'a, L: PageLedger> Join<'a, L> {
         }
     }
 
-    /// Adds pages whose fault was not walked, or which came in without an event.
+    /// Adds pages whose fault was not walked, and pages without an event.
     fn add_unwalked(&mut self, run: PageRun, fallback: Owner, to: &mut Sink<'_>) {
         let amounts = to.amounts_of(run);
         self.sampled
@@ -324,7 +323,7 @@ impl<'a, L: PageLedger> Join<'a, L> {
         }
     }
 
-    /// The owner of the range at `at`, and the address, at most `limit`, where that changes.
+    /// The owner of the range at `at`, and the address, at most `limit`, where the owner changes.
     fn range_owner(&self, at: u64, limit: u64) -> (Option<RangeOwner>, u64) {
         match self.space.ranges.overlapping(at..limit).next() {
             Some((r, owner)) if r.start <= at => (Some(*owner), r.end.min(limit)),
@@ -364,7 +363,7 @@ impl<'a, L: PageLedger> Join<'a, L> {
         }
     }
 
-    /// Whether the page at `at` was resident at attach, and the address, at most `limit`, where that changes.
+    /// Whether the page at `at` was resident at attach, and the address, at most `limit`, where this changes.
     fn was_before(&self, at: u64, limit: u64) -> (bool, u64) {
         match self.space.before.overlapping(at..limit).next() {
             Some(r) if r.start <= at => (true, r.end.min(limit)),

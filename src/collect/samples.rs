@@ -1,12 +1,12 @@
 //! Heap memory by the stack that allocated it, estimated from sampled allocations.
 //!
-//! A sampler in the process samples each allocation with a probability `p` that depends on its size alone, and says for
-//! how many bytes it stands (`weight = size / p`). So a sample stands for `weight` bytes and `1 / p` allocations, and
-//! the sums over samples estimate those over all allocations without bias. The samples are independent: the variance
-//! of a sum of bytes is estimated by the sum of `weight² (1 − p)`, that of a count by the sum of `(1 − p) / p²`.
+//! A sampler in the process samples each allocation with a probability `p` that depends only on its size, and reports the bytes
+//! that the sample represents (`weight = size / p`). A sample represents `weight` bytes and `1 / p` allocations, and sums over
+//! samples are unbiased estimates of the sums over all allocations. The samples are independent: the variance of a sum of bytes is
+//! estimated by the sum of `weight² (1 − p)`, that of a count by the sum of `(1 − p) / p²`.
 //!
-//! Samples come through the ring buffer in the order in which they were taken, so the free of a sample follows it. What
-//! did not fit the ring buffer is counted as lost.
+//! Samples come through the ring buffer in the order in which they were taken, so the free of a sample follows it. Samples that do
+//! not fit into the ring buffer are counted as lost.
 
 mod freed;
 mod history;
@@ -30,16 +30,16 @@ use memprof_profile::measure::{
 use memprof_profile::{Amounts, Estimate, Losses};
 use memprof_sys::ids::{MmId, StackId};
 
-/// Maximum number of live samples of all processes, about 60 bytes each. A process that has its share of them may keep no
-/// more, so the true maximum is twice that.
+/// Maximum number of live samples of all processes, about 60 bytes each. Beyond it, a process may add samples only up to its even
+/// share, so the true maximum is twice this number.
 const MOST_LIVE: usize = 1 << 20;
-/// Maximum number of stacks in the sums of a process, and of all that have ended, about 120 bytes each.
+/// Maximum number of stacks in the sums of a process, and in the sums of all ended processes, about 120 bytes each.
 const MOST_STACKS: usize = 1 << 16;
-/// Maximum number of bytes of one sample, and of all together: figures come from the processes, and the sums of all stacks
+/// Maximum number of bytes of one sample, and of all samples together. Figures come from the processes, and the sums of all stacks
 /// must fit into 64 bits.
 const MOST_BYTES: u64 = 1 << 47;
 const MOST_IN_ALL: u64 = 1 << 62;
-/// The stack of what is beyond.
+/// The stack for allocations whose own stack does not fit.
 const OTHER: StackId = StackId(wire::STACK_LOST);
 
 /// The sampled allocations of all followed processes.
@@ -47,24 +47,24 @@ const OTHER: StackId = StackId(wire::STACK_LOST);
 pub struct Samples {
     /// By address space.
     spaces: BTreeMap<MmId, Space>,
-    /// What ended processes have allocated.
+    /// Allocations of ended processes.
     ended: Sums,
     history: History,
-    /// When the first sample was taken, in ns of `CLOCK_MONOTONIC`.
+    /// Time of the first sample, in ns of `CLOCK_MONOTONIC`.
     began: Option<u64>,
-    /// When the newest one was taken.
+    /// Time of the newest sample.
     newest: u64,
-    /// Live samples of all address spaces.
+    /// Number of live samples of all address spaces.
     live: usize,
-    /// Samples whose frees will not be noticed, because there is no room for them.
+    /// Number of samples whose frees will not be noticed, because the samples did not fit.
     untracked: u64,
-    /// Samples at the address of a live one, whose free was therefore not seen.
+    /// Number of samples at the address of a live sample, whose free was therefore missed.
     unseen_frees: u64,
-    /// Samples whose stack stands for many, because there is no room for more.
+    /// Number of samples counted under [`OTHER`], because their stack did not fit.
     unsummed: u64,
-    /// Samples with figures that cannot be true.
+    /// Number of samples with impossible figures.
     refused: u64,
-    /// Bytes that all samples so far stand for.
+    /// Bytes that all samples so far represent.
     bytes: u64,
     temporary_ns: u64,
 }
@@ -74,20 +74,20 @@ pub struct Samples {
 struct Space {
     live: Live,
     sums: Sums,
-    /// If it was forked, when the last sample before was taken, in ns of `CLOCK_MONOTONIC`.
+    /// For a forked address space, the time of the newest sample before the fork, in ns of `CLOCK_MONOTONIC`.
     forked: Option<u64>,
-    /// While a heap snapshot is taken.
+    /// Freed samples, while a heap snapshot is taken.
     freed: Option<Freed>,
 }
 
-/// What each stack has allocated so far.
+/// The allocations of each stack so far.
 #[derive(Debug, Default)]
 struct Sums(HashMap<StackId, Allocated>);
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Allocated {
     all: Estimate,
-    /// Freed soon.
+    /// Allocations that were freed soon.
     temporary: Estimate,
 }
 
@@ -111,12 +111,12 @@ impl Default for Samples {
 }
 
 impl Samples {
-    /// Allocations freed within this time count as temporary.
+    /// Sets the time within which a freed allocation counts as temporary.
     pub fn set_temporary(&mut self, within: Duration) {
         self.temporary_ns = u64::try_from(within.as_nanos()).unwrap_or(u64::MAX);
     }
 
-    /// Takes in a sampled allocation.
+    /// Adds a sampled allocation.
     pub fn allocated(&mut self, seen: &SampledAllocation) {
         let sample = LiveSample::new(seen);
         if sample.weight.max(sample.size) > MOST_BYTES || self.bytes > MOST_IN_ALL {
@@ -150,7 +150,7 @@ impl Samples {
         }
     }
 
-    /// Takes in the free of a sampled allocation. Those of samples that were taken before memprof listened are ignored.
+    /// Applies the free of a sampled allocation. Frees of samples from before memprof attached are ignored.
     pub fn freed(&mut self, seen: &SampleFreed) {
         let Some(space) = self.spaces.get_mut(&seen.mm) else {
             return;
@@ -171,7 +171,7 @@ impl Samples {
         }
     }
 
-    /// A followed process was forked: the child's heap is a copy of its parent's.
+    /// Adds a forked process, whose heap is a copy of its parent's.
     pub fn forked(&mut self, parent: MmId, child: MmId) {
         if let Some(live) = self.spaces.get(&parent).map(|space| space.live.clone()) {
             self.live += live.len();
@@ -184,13 +184,13 @@ impl Samples {
         }
     }
 
-    /// An address space has ended. What it has allocated stays in the sums.
+    /// Removes an ended address space. Its allocations remain in the sums.
     pub fn ended(&mut self, mm: MmId) {
         let Some(space) = self.spaces.remove(&mm) else {
             return;
         };
         self.live -= space.live.len();
-        // What it held at its end.
+        // Allocations that were live at its end.
         let live = space
             .live
             .iter()
@@ -224,7 +224,7 @@ impl Samples {
             .chain(self.history.stacks())
     }
 
-    /// Every sample that is kept: live ones, and the newest of those that were freed.
+    /// All stored samples: the live samples, and the newest freed samples.
     pub fn records(&self) -> impl Iterator<Item = Record> {
         let live = self.spaces.iter().flat_map(|(mm, space)| {
             let live = space.live.iter();
@@ -233,7 +233,7 @@ impl Samples {
         self.history.iter().chain(live)
     }
 
-    /// When the first sample was taken, in ns of `CLOCK_MONOTONIC`.
+    /// Time of the first sample, in ns of `CLOCK_MONOTONIC`.
     pub fn began(&self) -> Option<u64> {
         self.began
     }
@@ -243,7 +243,7 @@ impl Samples {
         self.history.forgotten()
     }
 
-    /// An allocation freed within so many ns counts as temporary.
+    /// The time within which a freed allocation counts as temporary, in ns.
     pub fn temporary_ns(&self) -> u64 {
         self.temporary_ns
     }
@@ -259,12 +259,12 @@ impl Samples {
         }
     }
 
-    /// Adds what ended processes have allocated.
+    /// Adds the allocations of ended processes.
     pub(crate) fn add_ended_to(&self, totals: &mut Totals) {
         self.ended.add_to(totals);
     }
 
-    /// Adds what is missing from the estimates.
+    /// Adds the losses of the estimates.
     pub fn losses(&self, losses: &mut Losses) {
         losses.add(
             "sampled allocations that are not in the live heap: too many live ones",
@@ -297,7 +297,7 @@ impl Space {
 }
 
 impl Sums {
-    /// The sums of a stack; `None` if there is no room for it.
+    /// The sums of a stack; `None` if the stack does not fit.
     fn entry(&mut self, stack: StackId) -> Option<&mut Allocated> {
         if self.0.len() >= MOST_STACKS && !self.0.contains_key(&stack) {
             return None;

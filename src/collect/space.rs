@@ -1,5 +1,5 @@
-//! What is known about a followed address space besides its ledger: which call mapped which range since attach, which
-//! pages were resident before, where its code lies.
+//! The known state of a followed address space besides its ledger: which call mapped which range since attach, which pages were
+//! resident before, where its code is.
 
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -16,42 +16,42 @@ use memprof_sys::residency::{
     Classifier, Kept, Method, PageKind, RangeMap, RangeSet, Result, Scanner, proc_maps,
 };
 
-/// Maximum number of address ranges whose caller is kept, about 100 bytes each; the kernel's own default limit
+/// Maximum number of address ranges whose caller is stored, about 100 bytes each; the kernel's own default limit
 /// (`vm.max_map_count`) is 65,530 mappings.
 const MAX_RANGES: usize = 131_072;
-/// Maximum number of runs of pages kept as resident before the attach, about 100 bytes each.
+/// Maximum number of runs of pages stored as resident before the attach, about 100 bytes each.
 const MAX_BEFORE: usize = 262_144;
-/// Generations of `fork` through which records are looked up.
+/// Number of `fork` generations through which records are looked up.
 const MAX_ANCESTORS: usize = 8;
 
 /// One followed address space.
 #[derive(Debug)]
 pub struct Space {
-    /// Its process.
+    /// The process.
     pub pid: Pid,
-    /// Its name.
+    /// The process's name.
     pub comm: String,
     /// The address spaces it was forked from, nearest first.
     pub ancestors: Vec<MmId>,
-    /// Its executable mappings.
+    /// The executable mappings.
     pub code: CodeMap,
     /// The functions of its interpreter.
     pub functions: FunctionTable,
     /// The call that mapped each range since the attach. Shared with the parent until one of the two changes.
     pub ranges: Arc<RangeMap<RangeOwner>>,
-    /// Pages that were resident at the attach and have not been dropped since; shared in the same way.
+    /// Pages that were resident at the attach and have not been dropped since. Shared like `ranges`.
     pub before: Arc<RangeSet>,
-    /// If set, its memory stays readable when the process has ended.
+    /// If set, keeps the memory readable after the process has ended.
     pub kept: Option<Arc<Kept>>,
     /// Bytes of page tables at the end of the process; 0 until then.
     pub page_tables: u64,
-    /// What it held at the last report, where it ran, and when that was.
+    /// The figures and container at the last report, and its time.
     pub last: Option<(Amounts, Option<Container>, SystemTime)>,
-    /// Maximum number of `ranges` and of runs in `before` that it may have, where it has fewer than its own limits.
+    /// Maximum number of `ranges` and of runs in `before`, where it is below their own limits.
     pub most: usize,
     /// Number of changes of the address space that were applied.
     pub changes: u64,
-    /// Its last scan, if many processes are followed.
+    /// The last scan, if several processes are followed.
     pub recent: Option<Recent>,
     /// The path of its executable at the last report.
     pub executable: Option<String>,
@@ -100,7 +100,7 @@ impl Space {
         }
     }
 
-    /// How many ranges and runs of pages it holds; of those that it shares with others, its part.
+    /// Number of ranges and runs of pages. Shared ones count in part.
     pub fn held(&self) -> usize {
         let part = |len: usize, owners: usize| len.div_ceil(owners);
         part(self.ranges.len(), Arc::strong_count(&self.ranges))
@@ -121,7 +121,7 @@ impl Space {
         before
     }
 
-    /// Records which pages are resident now: their stacks were not seen.
+    /// Records the pages that are resident now, whose stacks were not observed.
     ///
     /// # Errors
     /// If the process has ended, or its pages may not be read.
@@ -187,8 +187,8 @@ impl Space {
         self.ranges_mut().clear();
     }
 
-    /// The kernel filled a range without faults: its pages belong to the call that mapped them or, if that is
-    /// unknown, to the call that had them filled.
+    /// Marks a range that the kernel filled without faults. Its pages belong to the call that mapped them or, if that call is
+    /// unknown, to the call that filled them.
     fn populate(&mut self, range: std::ops::Range<u64>, stack: memprof_sys::ids::StackId) {
         let known: Vec<_> = self
             .ranges

@@ -1,4 +1,4 @@
-//! Stacks by id. Addresses are converted to positions in files while the process's mappings are still valid.
+//! Stacks by id. Addresses are converted to positions in files while the process's mappings are valid.
 
 mod by_order;
 mod code_map;
@@ -33,7 +33,7 @@ impl StackTable {
         self.stacks.get(&id).map(|(_, stack)| stack)
     }
 
-    /// Removes a stack whose id may be given to another one.
+    /// Removes a stack whose id may be reused.
     pub fn remove(&mut self, id: StackId) {
         self.stacks.remove(&id);
         self.unfinished.remove(&id);
@@ -42,7 +42,7 @@ impl StackTable {
     /// Replaces frames of a stack of this address space that had no name.
     pub fn rename(&mut self, mm: MmId, renamed: &[Renamed], modules: &ModuleTable) {
         for one in renamed {
-            // The id may have been given to another stack meanwhile.
+            // The id may have been reused for another stack meanwhile.
             let Some((_, stack)) = self.stacks.get_mut(&one.stack).filter(|(of, _)| *of == mm)
             else {
                 continue;
@@ -58,7 +58,7 @@ impl StackTable {
         }
     }
 
-    /// Names all frames of this address space that have no name yet, by the code that is known now.
+    /// Names all unnamed frames of this address space by the code that is known now.
     pub fn rename_all(&mut self, mm: MmId, code: &CodeMap, modules: &mut ModuleTable) {
         for (_, stack) in self.stacks.values_mut().filter(|(of, _)| *of == mm) {
             if stack.frames.iter().any(|frame| modules.is_jit(*frame)) {
@@ -76,8 +76,8 @@ impl StackTable {
         self.stacks.get(&id).map(|(mm, _)| *mm)
     }
 
-    /// Adds a new stack, or one part of it. `code` is the code map of its process; `None` if the process has ended:
-    /// then addresses are not converted. Returns how many frames of an interpreter have no place on it.
+    /// Adds a new stack, or one part of it. `code` is the code map of its process. It is `None` if the process has ended; then
+    /// addresses are not converted. Returns the number of interpreter frames that could not be merged.
     pub fn insert(
         &mut self,
         seen: StackSeen,
@@ -131,14 +131,14 @@ impl StackTable {
     }
 }
 
-/// Number of frames up to the outermost native one. Behind it are functions of an interpreter, if the native walk was cut off.
+/// Number of frames up to the outermost native one. If the native walk was cut off, interpreter functions follow it.
 fn native_end(frames: &[Frame], modules: &ModuleTable) -> usize {
     let native = frames.iter().rposition(|f| !modules.is_interpreted(*f));
     native.map_or(0, |at| at + 1)
 }
 
-/// Removes outermost native frames that lie in no file: before a failing walk notices its error, it may take a few words for
-/// return addresses. The outcome says that the stack is cut.
+/// Removes outermost native frames that are in no file: before a failing walk detects its error, it may take a few words for return
+/// addresses. The outcome shows that the stack is cut.
 fn trim_junk(frames: &mut Vec<Frame>, modules: &ModuleTable) {
     let end = native_end(frames, modules);
     let junk = |f: &&Frame| matches!(f.kind(), FrameKind::Unmapped(_));
@@ -150,8 +150,8 @@ fn trim_junk(frames: &mut Vec<Frame>, modules: &ModuleTable) {
 /// file is behind it.
 fn ended(outcome: Outcome, frames: &[Frame], modules: &ModuleTable) -> Outcome {
     let end = native_end(frames, modules);
-    // A walk that frame pointers helped seems complete where it is not if it was misled. If the interpreter knows of more
-    // functions, it was.
+    // A misled walk with the help of frame pointers looks complete, but is not. The walk was misled if the interpreter knows more
+    // functions.
     let misled = outcome == Outcome::Assisted && end < frames.len();
     let outcome = if misled {
         Outcome::Partial(PartialReason::NoTable)
@@ -257,7 +257,7 @@ mod tests {
         assert!(table.unfinished.len() <= UNFINISHED);
     }
 
-    /// Behind the end of a native walk that was cut off are the interpreter's functions that it did not reach.
+    /// If a native walk was cut off, the interpreter's functions that it did not reach follow its end.
     #[test]
     fn functions_behind_a_cut_walk_are_kept() {
         let mut table = StackTable::default();

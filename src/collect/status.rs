@@ -1,4 +1,4 @@
-//! What is known of the target without a scan, and why there is no report.
+//! The status of the target without a scan, and the reasons for a missing report.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,12 +12,12 @@ pub enum ProviderError {
     /// The target has not started yet.
     #[error("the target has not started yet")]
     NoTarget,
-    /// The report could not be made, with the reason.
+    /// The report failed, for this reason.
     #[error("{0}")]
     Failed(String),
 }
 
-/// What is known without a scan.
+/// The status of the target without a scan.
 #[derive(Clone, Debug, Default)]
 pub struct Status {
     /// The followed processes; empty if they have ended.
@@ -29,11 +29,11 @@ pub struct Status {
 /// The newest scan.
 #[derive(Clone, Debug)]
 pub struct LastScan {
-    /// Number of its report.
+    /// The number of its report.
     pub sequence: u64,
-    /// What it found.
+    /// The profile from the scan.
     pub profile: Arc<Profile>,
-    /// How long it took.
+    /// Duration of the scan.
     pub took: Duration,
     /// Whether no hook has seen a change of the target's memory since.
     pub current: bool,

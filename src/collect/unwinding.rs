@@ -26,8 +26,8 @@ use memprof_sys::target_file::TargetFile;
 use memprof_sys::text::printable;
 use memprof_sys::{console, proc_dir};
 
-/// How long a command waits for the tables of its code, at most, so that its first stacks are complete. A
-/// compiler's libraries take a second; on a busy machine, or in an unoptimised build, more than ten.
+/// Maximum time for which a command waits for the tables of its code, so that its first stacks are complete. A compiler's libraries
+/// take a second; on a busy machine, or in an unoptimised build, more than ten.
 pub(crate) const PREPARE: Duration = Duration::from_secs(30);
 
 /// Time limit for building the tables of running processes before they are followed, in total.
@@ -86,12 +86,12 @@ impl Unwinding {
         probe.bind(&bind)
     }
 
-    /// Whether the file of code that the probe reported is registered, if it has one.
+    /// Whether the file of reported code is registered; true for code without a file.
     fn knows(&self, code: &CodeSeen) -> bool {
         code.file.is_none_or(|file| self.publisher.knows(&file))
     }
 
-    /// Binds code that was moved from files' mappings to other memory.
+    /// Binds code that was moved from file mappings to other memory.
     ///
     /// # Errors
     /// The probe cannot bind it.
@@ -120,13 +120,13 @@ impl Unwinding {
                 return Ok(());
             };
             for moved in code.moved() {
-                // Its table, too, is to be there before the process is followed.
+                // The table of moved code must also be ready before the process is followed.
                 let _ = self.publisher.number_of::<TableMaps>(moved.module, modules);
             }
             let mut changed = false;
             for seen in seen {
                 let moved = |moved: &&MovedCode| moved.start == seen.start.0;
-                // The file that is mapped where moved code is, is shared memory.
+                // A file that is mapped where moved code is, is shared memory.
                 let module = match code.moved().iter().find(moved) {
                     Some(_) => modules.intern_jit(),
                     None => code.locate(seen.start.0).map(|(module, _)| module),
@@ -209,7 +209,7 @@ impl Unwinding {
         })
     }
 
-    /// Tells the probe that its maps have changed.
+    /// Notifies the probe that its maps have changed.
     pub fn published(&mut self, probe: &mut Probe) {
         for text in self.publisher.take_unread() {
             console::print(&printable(&text));
@@ -218,7 +218,7 @@ impl Unwinding {
         probe.tables_changed();
     }
 
-    /// Publishes the tables that are ready. `followed` are the processes whose code is reported again if need be.
+    /// Publishes the finished tables. `followed` returns the processes whose code is reported again if files were dropped.
     ///
     /// # Errors
     /// The probe cannot report code.
@@ -241,8 +241,8 @@ impl Unwinding {
     }
 }
 
-/// Files that memprof maps as code so that the probe reports the kernel's ids of them. (`stat` shows another
-/// device on some file systems.) It maps none that another process or machine serves, and takes the ids that `stat` shows.
+/// Files that memprof maps as code so that the probe reports the kernel's ids of them: on some file systems, `stat` shows another
+/// device. memprof does not map files that another process or machine serves, and uses the ids from `stat` for them.
 pub struct MappedFiles {
     program: PathBuf,
     /// The program and its libraries.

@@ -84,7 +84,7 @@ fn kinds(report: &Report) -> Vec<Kind> {
     Kind::ALL.into_iter().filter(holds).collect()
 }
 
-/// What the page requests: under which key it looks for the reply (`js/saved.js`), and the request.
+/// What the page requests: under which key it looks for the reply (`js/offline.js`), and the request.
 fn requests(report: &Report, kinds: &[Kind], frames: Frames) -> Vec<(String, String)> {
     let key = |name: &str, query: &str| (name.to_owned(), format!("/v2/{name}{query}"));
     let mut all = vec![

@@ -1,18 +1,18 @@
 //! Reading whole BPF hash maps in batches.
 //!
-//! (libbpf-rs 0.27's iterator takes a batch that is not full for the last one. But the kernel also ends a batch before
-//! a bucket of the map that does not fit into its rest, so that iterator leaves entries out now and then.)
+//! libbpf-rs 0.27's iterator takes a batch that is not full for the last one. The kernel also ends a batch early, before a bucket
+//! of the map that does not fit into the rest of the batch. That iterator therefore omits entries now and then.
 
 use std::io;
 use std::os::fd::AsRawFd;
 
 use libbpf_rs::{MapCore, libbpf_sys};
 
-/// Calls `each` with the key and the value of every entry of a hash map, `at_once` of them per system call. What is added or
-/// removed meanwhile may be left out. (A key-by-key iteration would restart if its current key is removed.)
+/// Calls `each` with the key and the value of every entry of a hash map, and reads `at_once` entries per system call. Entries that
+/// are added or removed meanwhile may be omitted. A key-by-key iteration would restart if its current key is removed.
 ///
 /// # Errors
-/// The kernel's, for example because it is no hash map.
+/// The kernel's error, for example because the map is not a hash map.
 pub(super) fn each_entry(
     map: &(impl MapCore + ?Sized),
     at_once: u32,
@@ -30,8 +30,8 @@ pub(super) fn each_entry(
         let start = from
             .as_mut()
             .map_or(std::ptr::null_mut(), |at| &raw mut *at);
-        // SAFETY: both buffers hold `count` keys and values of this map, whose values are not one for each processor; a
-        // position in the iteration of a hash map has 4 bytes.
+        // SAFETY: both buffers hold `count` keys and values of this map, which is not a per-CPU map; a position in the iteration of
+        // a hash map has 4 bytes.
         let done = unsafe {
             libbpf_sys::bpf_map_lookup_batch(
                 map.as_fd().as_raw_fd(),
@@ -44,9 +44,9 @@ pub(super) fn each_entry(
             )
         };
         match -done {
-            // The second: this batch is the last one.
+            // ENOENT: this batch is the last one.
             0 | libc::ENOENT => {}
-            // A bucket has more entries.
+            // ENOSPC: a bucket has more entries than a batch.
             libc::ENOSPC if at_once < u32::MAX / 2 => {
                 at_once *= 2;
                 continue;
@@ -73,14 +73,14 @@ mod tests {
 
     use super::*;
 
-    /// Also where buckets have several entries, and where one has more than a batch.
+    /// Covers buckets with several entries, and a bucket with more entries than a batch.
     #[test]
     fn every_entry_is_read() {
         let opts = libbpf_sys::bpf_map_create_opts {
             sz: size_of::<libbpf_sys::bpf_map_create_opts>() as _,
             ..Default::default()
         };
-        // (Needs root, as everything that loads BPF.)
+        // Needs root, like everything that loads BPF.
         let map = MapHandle::create(MapType::Hash, Some("batch_test"), 4, 8, 1000, &opts).unwrap();
         for n in 0..1000u32 {
             let value = u64::from(n) * 3;

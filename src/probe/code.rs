@@ -1,4 +1,4 @@
-//! Code made at run time, as the probe knows it: when other code is at an address, stacks with it are other stacks.
+//! JIT code in the probe: code generations, so that stacks through replaced code are different stacks.
 
 use std::ops::Range;
 use std::os::fd::AsFd;
@@ -11,13 +11,15 @@ use crate::probe::wire::{CODE_GENERATION_BITS, CODE_GRANULE_BITS};
 use memprof_sys::ids::MmId;
 
 impl Probe {
-    /// Whether a followed process has mapped memory for code made at run time.
+    /// Whether a followed process has mapped memory for JIT code.
     pub fn sees_runtime_code(&self) -> bool {
         self.bss(|b| &raw const b.jit_code_seen) != 0
     }
 
-    /// Has the probe see what runtimes write about code that they make, once a process has made such code. Later writes of
-    /// all processes cost more then.
+    /// Hooks the returns of `write`, by which runtimes name their JIT code.
+    ///
+    /// Called once a process has JIT code, because every `write` of every process costs more from then on. Does nothing if system
+    /// calls are hooked at tracepoints, or if the hook was tried before.
     ///
     /// # Errors
     /// The kernel refuses the hook; it is not tried again.
@@ -28,7 +30,7 @@ impl Probe {
         functions
             .see_writes(self.skel.progs.calls_return.as_fd())
             .context("names of code made at run time may be those of other code that was at the same address")?;
-        // Code that was named before may be other code.
+        // Code that was named before may have been replaced.
         if let Some(bss) = self.skel.maps.bss_data.as_deref_mut() {
             shared(&mut bss.code_generation_of_all).fetch_add(1, SeqCst);
         }
@@ -36,19 +38,19 @@ impl Probe {
         Ok(())
     }
 
-    /// Has the probe look at the code behind a call before it uses the frame pointer, in code made at run time.
+    /// Makes the probe examine the code behind a call before it uses the frame pointer, in JIT code.
     pub fn expect_epilogues(&mut self) {
         if let Some(bss) = self.skel.maps.bss_data.as_deref_mut() {
             shared(&mut bss.code_has_epilogues).store(1, SeqCst);
         }
     }
 
-    /// Tells the probe that the code at these addresses was replaced.
+    /// Notifies the probe that the code at these addresses was replaced.
     pub fn code_replaced(&mut self, mm: MmId, addresses: Range<u64>) {
         if let Some(bss) = self.skel.maps.bss_data.as_deref_mut() {
             let granules = addresses.start >> CODE_GRANULE_BITS
                 ..=addresses.end.saturating_sub(1) >> CODE_GRANULE_BITS;
-            // From this number on, the granules take all places.
+            // This number of adjacent granules covers all slots.
             for granule in granules.take(1 << CODE_GENERATION_BITS) {
                 shared(&mut bss.code_generations[code_slot(mm, granule)]).fetch_add(1, SeqCst);
             }
@@ -57,7 +59,7 @@ impl Probe {
     }
 }
 
-/// As in `code_slot()` of code.bpf.h. Adjacent granules have adjacent slots.
+/// Mirrors `code_slot()` in code.bpf.h. Adjacent granules have adjacent slots.
 fn code_slot(mm: MmId, granule: u64) -> usize {
     let slots = 1 << CODE_GENERATION_BITS;
     (granule.wrapping_add(u64::from(mm.0).wrapping_mul(0x9e37_79b1)) & (slots - 1)) as usize

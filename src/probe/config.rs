@@ -13,26 +13,26 @@ use memprof_profile::measure::TEMPORARY;
 /// Settings of the probe, fixed when it is loaded.
 #[derive(Clone)]
 pub struct ProbeConfig {
-    /// Follow children too.
+    /// Also follow children.
     pub follow_forks: bool,
-    /// How stacks are taken; with `Unwind::Off` all memory has one empty stack.
+    /// How stacks are walked; with `Unwind::Off` all memory has one empty stack.
     pub unwind: Unwind,
-    /// Maximum number of frames taken of a stack, the innermost ones; within [`FRAME_LIMITS`].
+    /// Maximum number of frames per stack, counted from the innermost; within [`FRAME_LIMITS`].
     pub max_frames: u32,
     /// Which page faults have their stack walked.
     pub stacks: Stacks,
     /// The event sources that are loaded (`source::chosen`).
     pub sources: Vec<&'static Source>,
-    /// Which calls are counted, if all allocations are.
+    /// Which calls are counted if every allocation is counted.
     pub exact: ExactOptions,
     /// Allocations freed within this time count as temporary.
     pub temporary: Duration,
-    /// The name to wait for at `exec` (`comm`, at most 15 bytes).
+    /// The process name to wait for at `exec` (`comm`, at most 15 bytes).
     pub wanted_comm: Option<String>,
 }
 
 impl Default for ProbeConfig {
-    /// The sources that need no option, and all stacks, in the usual depth.
+    /// The sources that need no option, all stacks, and the default depth.
     fn default() -> ProbeConfig {
         ProbeConfig {
             follow_forks: false,
@@ -47,15 +47,15 @@ impl Default for ProbeConfig {
     }
 }
 
-/// Which page faults have their stack walked. The sums do not depend on it: they come from the kernel's page tables.
+/// Which page faults have their stack walked. Sums do not depend on it: they come from the kernel's page tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stacks {
-    /// The first 16,384, then all of them as long as that takes less than a share of the CPU time, else as many as fit
-    /// into it, chosen at random.
+    /// The first 16,384 faults, then all faults while the walks take less than a share of the CPU time, else as many faults as fit
+    /// into that share, chosen at random.
     Auto(Overhead),
-    /// All of them.
+    /// All faults.
     All,
-    /// After the first 16,384 faults, one of so many, chosen at random.
+    /// After the first 16,384 faults, one in N, chosen at random.
     OneIn(NonZeroU32),
     /// None: faults have no hook. Memory has the stack of the call that mapped its range.
     Off,
@@ -68,10 +68,10 @@ impl Default for Stacks {
 }
 
 impl Stacks {
-    /// Maximum number of faults of which one is walked.
+    /// Maximum N of [`Stacks::OneIn`].
     pub const MAX_INTERVAL: u32 = 65_536;
 
-    /// How the probe is told.
+    /// The mode in the BPF program's terms.
     pub(crate) fn mode(self) -> wire::WalkMode {
         match self {
             Stacks::Auto(_) => wire::WalkMode::WALK_BUDGET,
@@ -115,7 +115,7 @@ impl Default for Overhead {
 }
 
 impl Overhead {
-    /// In millionths.
+    /// The share in millionths.
     pub fn millionths(self) -> u32 {
         self.millionths
     }
@@ -124,7 +124,7 @@ impl Overhead {
 impl FromStr for Overhead {
     type Err = &'static str;
 
-    /// Parses a percentage, with or without its sign.
+    /// Parses a percentage, with or without a percent sign.
     fn from_str(text: &str) -> Result<Overhead, &'static str> {
         let number = text.strip_suffix('%').unwrap_or(text).parse().ok();
         match number.filter(|percent: &f64| (0.01..=100.0).contains(percent)) {
@@ -151,14 +151,14 @@ pub enum Unwind {
 }
 
 impl Unwind {
-    /// Whether tables have to be built.
+    /// Whether unwind tables have to be built.
     pub fn needs_tables(self) -> bool {
         matches!(self, Unwind::Tables | Unwind::Auto)
     }
 }
 
-/// Permitted values of `max_frames`. Up to the lower bound, a walk is cached and costs little; at the
-/// upper bound, walking every frame on each event is still bearable.
+/// Permitted values of `max_frames`. Up to the lower bound, a walk is cached and costs little. At the upper bound, walking every
+/// frame on each event remains affordable.
 pub const FRAME_LIMITS: RangeInclusive<u32> = 128..=1024;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Domain types: what the probe saw, independent of BPF and HTTP.
+//! The events that the probe reports, as types independent of BPF and HTTP.
 
 use memprof_code::interpreter::Kind;
 use memprof_code::jit::NamesWritten;
@@ -13,41 +13,40 @@ pub enum Place {
     Address(Addr),
     /// An address in a file, the same in every process.
     InFile(FileNumber, u64),
-    /// An instruction of an interpreted function: its distance from the function's first one, in bytes, if it is known.
+    /// An instruction of an interpreted function: its offset from the function's first instruction, in bytes, if it is known.
     Interpreted(FunctionNumber, Option<u32>),
-    /// No frame: the next one is that of an interpreter's evaluator, which runs one function.
+    /// A marker, not a frame: the next frame is that of an interpreter's evaluator, which runs one function.
     Evaluator,
 }
 
-/// A function of an interpreted program, by the number that the probe gave it in its address space. 0 stands for frames that
-/// were left out.
+/// A function of an interpreted program, by the number that the probe assigned in its address space. 0 stands for omitted frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct FunctionNumber(pub u32);
 
-/// The probe's name of a function of an interpreted program.
+/// The probe's key of a function of an interpreted program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct FunctionKey {
     /// The address space.
     pub mm: MmId,
     /// Address of its code object.
     pub code: Addr,
-    /// Distinguishes code objects that have the same address one after the other.
+    /// Distinguishes code objects that had the same address one after the other.
     pub check: u32,
 }
 
-/// A function's table of lines, in the interpreter's form.
+/// A function's line table, in the interpreter's format.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LineTable {
     /// The table.
     Sent(Box<[u8]>),
-    /// The address of the object that contains it: it was too long.
+    /// The address of the object that contains the table, if the table is too long to send.
     At(Addr),
 }
 
 /// A function of an interpreted program, seen for the first time in an address space.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FunctionSeen {
-    /// Its number.
+    /// The function's number.
     pub number: FunctionNumber,
     /// The address space.
     pub mm: MmId,
@@ -55,23 +54,23 @@ pub struct FunctionSeen {
     pub pid: Option<Pid>,
     /// Address of its code object.
     pub code: Addr,
-    /// Distinguishes code objects that have the same address one after the other.
+    /// Distinguishes code objects that had the same address one after the other.
     pub check: u32,
     /// The interpreter that runs it.
     pub interpreter: Kind,
     /// Minor version of the interpreter.
     pub version: u16,
-    /// Its table of lines.
+    /// The line table.
     pub lines: LineTable,
-    /// Its first line, counted from 1.
+    /// The first line, counted from 1.
     pub first_line: u32,
-    /// Its name, qualified if the interpreter has qualified names; cut at the end with `…` if it is long.
+    /// The name, qualified if the interpreter has qualified names; a long name is cut at the end with `…`.
     pub name: String,
-    /// The file of its source; cut at the beginning with `…` if it is long.
+    /// The source file; a long path is cut at the beginning with `…`.
     pub file: String,
 }
 
-/// What the probe reports through the ring buffer, in order of occurrence.
+/// An event in the ring buffer. Events come in order of occurrence.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
     /// A stack seen for the first time.
@@ -84,7 +83,7 @@ pub enum Event {
     Code(CodeSeen),
     /// A function of an interpreted program was seen for the first time.
     Function(FunctionSeen),
-    /// A runtime has written names of code that it has made.
+    /// A runtime has written names of its JIT code.
     Names(NamesWritten),
     /// A sampler has sampled an allocation.
     Allocation(SampledAllocation),
@@ -105,13 +104,13 @@ pub struct SampledAllocation {
     pub stack: StackId,
     /// The thread that made it, by its id in the initial pid namespace.
     pub thread: u32,
-    /// Its address.
+    /// The address of the allocation.
     pub address: Addr,
-    /// The bytes that the program asked for.
+    /// The requested size, in bytes.
     pub size: u64,
-    /// The bytes for which it stands: its size divided by the probability of being sampled.
+    /// The bytes that the sample represents: its size divided by its sampling probability.
     pub weight: u64,
-    /// When, in ns of `CLOCK_MONOTONIC`.
+    /// Time of the allocation, in ns of `CLOCK_MONOTONIC`.
     pub at: u64,
 }
 
@@ -122,29 +121,29 @@ pub struct SampleFreed {
     pub mm: MmId,
     /// The address of the allocation.
     pub address: Addr,
-    /// When, in ns of `CLOCK_MONOTONIC`.
+    /// Time of the free, in ns of `CLOCK_MONOTONIC`.
     pub at: u64,
 }
 
-/// A mark that the program has set by the probe `memprof:mark`.
+/// A mark that the program has set with the probe `memprof:mark`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MarkSet {
     /// The address space.
     pub mm: MmId,
-    /// Its name, cut to 63 bytes; `None` if it is empty or could not be read.
+    /// The mark's name, cut to 63 bytes; `None` if it is empty or could not be read.
     pub name: Option<String>,
-    /// When, in ns of `CLOCK_MONOTONIC`.
+    /// Time of the mark, in ns of `CLOCK_MONOTONIC`.
     pub at: u64,
 }
 
-/// A process that the kernel's out-of-memory killer has chosen. It ends in a moment, if it has not yet.
+/// A process that the kernel's out-of-memory killer has chosen. It ends soon or has already ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OomVictim {
     /// The process.
     pub pid: Pid,
-    /// Its address space.
+    /// The process's address space.
     pub mm: MmId,
-    /// When, in ns of `CLOCK_MONOTONIC`.
+    /// Time of the choice, in ns of `CLOCK_MONOTONIC`.
     pub at: u64,
 }
 
@@ -155,18 +154,18 @@ pub struct CodeSeen {
     pub mm: Option<MmId>,
     /// The process; `None` if it is not visible in memprof's pid namespace.
     pub pid: Option<Pid>,
-    /// Whether it is bound to the file's number; the table is not published yet.
+    /// Whether the code is bound to the file's number although the table is not published yet.
     pub bound: bool,
     /// First address of the mapping.
     pub start: Addr,
-    /// The file; `None` if it lies in memory without a file.
+    /// The file; `None` for memory without a file.
     pub file: Option<FileKey>,
 }
 
-/// A new stack, or one part of a stack that is too deep for one record; later events carry only its id.
+/// A new stack, or one part of a stack that is too deep for one record. Later events carry only its id.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StackSeen {
-    /// The id that the ledgers hold.
+    /// The stack's id in the ledgers.
     pub id: StackId,
     /// The address space to which the frames' addresses belong.
     pub mm: MmId,
@@ -178,55 +177,56 @@ pub struct StackSeen {
     pub before: usize,
     /// Whether this part contains the outermost frame.
     pub last: bool,
-    /// Frames of an interpreter that were left out because no evaluator of theirs is on the stack; valid in the last part.
+    /// Number of interpreter frames omitted because their evaluator is not on the stack; valid in the last part.
     pub unmerged: u32,
-    /// Whether an interpreter's frames have their place by order: they are the last ones, and their evaluators are marked
+    /// Whether interpreter frames are placed by order: they are the last frames, and their evaluators are marked
     /// ([`Place::Evaluator`]).
     pub by_order: bool,
     /// Instruction addresses, innermost first; for callers, the last byte of the call instruction.
     pub frames: Vec<Place>,
 }
 
-/// A change in the life of a followed process.
+/// A followed process, and the change in its life.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProcessEvent {
     /// The process.
     pub pid: Pid,
-    /// Its address space after the change.
+    /// The process's address space after the change.
     pub mm: MmId,
-    /// Its name.
+    /// The process's name.
     pub comm: String,
-    /// What happened.
+    /// The change.
     pub change: ProcessChange,
 }
 
-/// What happened to a process.
+/// A change in the life of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProcessChange {
-    /// It was running before memprof attached to it.
+    /// The process was running before memprof attached to it.
     Found,
-    /// It took the awaited name by `exec`.
+    /// The process took the awaited name by `exec`.
     Matched,
-    /// It was forked from a followed process.
+    /// The process was forked from a followed process.
     Forked {
         /// The parent's address space, whose records apply to pages shared since the fork.
         parent_mm: MmId,
         /// The parent.
         parent: Pid,
     },
-    /// It has a new address space by `exec`.
+    /// The process has a new address space by `exec`.
     Execed {
         /// The address space left behind.
         left: MmId,
     },
-    /// It ended.
+    /// The process ended.
     Exited {
-        /// Bytes of page tables at its end; meaningless unless its memory is kept ([`Kept`](memprof_sys::residency::Kept)).
+        /// Size of the page tables at its end, in bytes; meaningless unless its memory is kept
+        /// ([`Kept`](memprof_sys::residency::Kept)).
         page_tables: u64,
     },
 }
 
-/// A change of an address range in a followed address space.
+/// An address range in a followed address space, and its change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RangeEvent {
     /// The address space.
@@ -235,20 +235,20 @@ pub struct RangeEvent {
     pub start: Addr,
     /// End, exclusive, page aligned.
     pub end: Addr,
-    /// What happened.
+    /// The change.
     pub change: RangeChange,
 }
 
-/// What happened to an address range.
+/// A change of an address range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RangeChange {
     /// Mapped by `mmap`, `brk` or a growing `mremap`.
     Mapped {
         /// The caller's stack.
         stack: StackId,
-        /// The kernel filled it without faults (`MAP_POPULATE`, `MAP_LOCKED`, `mlockall`).
+        /// Whether the kernel filled the range without faults (`MAP_POPULATE`, `MAP_LOCKED`, `mlockall`).
         populated: bool,
-        /// It is executable: the process's modules may have changed.
+        /// Whether the range is executable: the process's modules may have changed.
         code: bool,
     },
     /// Filled without faults by `mlock` or `MADV_POPULATE_*`.
@@ -258,9 +258,9 @@ pub enum RangeChange {
     },
     /// No longer mapped: `munmap`, `brk` shrinking, `MAP_FIXED` or `mremap` over it.
     Unmapped,
-    /// Still mapped, its contents dropped: `MADV_DONTNEED`, `MADV_REMOVE`.
+    /// Mapped as before, with its contents dropped: `MADV_DONTNEED`, `MADV_REMOVE`.
     Emptied,
-    /// It became code by `mprotect`; nothing else changed.
+    /// Made executable by `mprotect`; nothing else changed.
     Executable,
     /// Moved here from another address.
     Moved {

@@ -17,23 +17,23 @@ use memprof_sys::ids::{MmId, Pid};
 use memprof_sys::kernel_version::KernelVersion;
 use memprof_sys::proc_dir;
 
-/// Since 6.6 one link can have many uprobes (89ae89f53d20 "bpf: Add multi uprobe link"); before 6.10 such a link saw only
-/// one thread of a process (46ba0e49b642 "bpf: fix multi-uprobe PID filtering logic").
+/// First version for which one link has many uprobes. Such links exist since 6.6 (89ae89f53d20 "bpf: Add multi uprobe link"), but
+/// before 6.10 they saw only one thread of a process (46ba0e49b642 "bpf: fix multi-uprobe PID filtering logic").
 const MULTI: KernelVersion = KernelVersion(6, 10);
 
 /// Entries of the map of blocks per read.
 const BLOCKS_AT_ONCE: u32 = 8192;
 
-/// Calls of allocation functions that were seen.
+/// Numbers of calls of allocation functions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SeenCalls {
-    /// All, except those within another one and those that only free.
+    /// All calls, except nested calls and calls that only free.
     pub calls: u64,
-    /// Those within another one, which are not counted. Those that free are among them.
+    /// Calls within another call, which are not counted; nested frees are included.
     pub nested: u64,
-    /// Those that were not counted because of their size.
+    /// Calls that were not counted because of their size.
     pub filtered: u64,
-    /// Those that would have been counted, but failed.
+    /// Calls that would have been counted, but failed.
     pub failed: u64,
 }
 
@@ -56,20 +56,20 @@ impl std::fmt::Display for SeenCalls {
 /// A probe's offset in its file, and its cookie.
 type Place = (u64, u64);
 
-/// A program, whether it runs at returns, and where it is attached.
+/// A program's name, whether it runs at returns, and where it is attached.
 type Step = (&'static str, bool, Vec<Place>);
 
-/// Whether a source is that of calls.
+/// Whether a source is the exact count of allocations.
 pub(super) fn is_source(source: &&'static Source) -> bool {
     std::ptr::eq(*source, &SOURCE)
 }
 
-/// Whether the heap's figures are no estimates.
+/// Whether every allocation is counted, so that the heap's figures are exact.
 pub(super) fn counts_every_call(config: &ProbeConfig) -> bool {
     config.exact.every == 1 && config.sources.iter().any(is_source)
 }
 
-/// Chooses the kind of links, before the programs are loaded. Returns whether one link can have many uprobes.
+/// Chooses the attach type of the programs, before they are loaded. Returns whether one link can have many uprobes.
 pub(super) fn prepare(open: &mut OpenMemprofSkel<'static>) -> bool {
     let multi = KernelVersion::running() >= MULTI;
     for mut program in open.open_object_mut().progs_mut() {
@@ -84,17 +84,17 @@ pub(super) fn prepare(open: &mut OpenMemprofSkel<'static>) -> bool {
 }
 
 impl Probe {
-    /// Counts calls of these functions of a file in one process, until the links are dropped, in their order.
+    /// Counts calls of `functions`, which are in `file`, in one process. Counting ends when the links are dropped, in their order.
     ///
     /// # Errors
-    /// The kernel refuses.
+    /// The process's first thread has ended, or the kernel refuses a probe.
     pub fn count_calls(
         &mut self,
         pid: Pid,
         file: &impl AsRawFd,
         functions: &[Function],
     ) -> Result<Vec<Link>> {
-        // The kernel finds the memory to put the probes into by the first thread, and would find none.
+        // The kernel finds the memory for the probes by the first thread, which has none after its end.
         if proc_dir::thread(pid) != pid.0.cast_signed() {
             bail!(
                 "the first thread of process {pid} has ended, by which the kernel would find its memory"
@@ -107,7 +107,7 @@ impl Probe {
         };
         // Functions that end in the same way share their `ret`.
         let exits: BTreeSet<u64> = functions.iter().flat_map(|f| f.exits.clone()).collect();
-        // Frees first, and returns before entries: nothing begins that would not be seen to end.
+        // Frees first, and returns before entries: no call begins whose end would be missed.
         let steps: [Step; 5] = [
             (FREES, false, entries(|f| f.role == Role::Frees)),
             (THROWS, false, entries(|f| f.role == Role::Throws)),
@@ -164,7 +164,7 @@ impl Probe {
         places.iter().map(attach).collect()
     }
 
-    /// The row for allocations whose stack has no room.
+    /// Adds the row for allocations whose stack does not fit into the map.
     fn add_lost_row(&self) -> Result<()> {
         let lost = exact_sum {
             stack: wire::STACK_LOST,
@@ -181,7 +181,7 @@ impl Probe {
         }
     }
 
-    /// Forgets the blocks of address spaces that have ended: nobody will free them.
+    /// Deletes the blocks of ended address spaces, which no free will delete.
     ///
     /// # Errors
     /// The kernel refuses.
@@ -200,13 +200,13 @@ impl Probe {
         })
         .context("cannot read the BPF map of blocks")?;
         for key in keys {
-            // Another thread of the process may have freed it at its end.
+            // Another thread of the ending process may have freed the block meanwhile.
             let _ = blocks.delete(&key);
         }
         Ok(())
     }
 
-    /// Calls of allocation functions that were seen so far.
+    /// Numbers of calls of allocation functions so far.
     pub fn seen_calls(&self) -> SeenCalls {
         let seen: exact_seen = self.bss(|b| &raw const b.exact_seen);
         SeenCalls {

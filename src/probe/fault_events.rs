@@ -1,4 +1,4 @@
-//! The software events of page faults: of the threads of one process, so that others pay little, or of all processors.
+//! The software events of page faults: one per thread of one process, so that other processes pay little, or one per processor.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -14,14 +14,14 @@ use super::faults::FaultHooks;
 use memprof_sys::freeze::threads;
 use memprof_sys::ids::Pid;
 
-/// Maximum number of threads with an event of their own, which is a descriptor of memprof's and as long as the target lives. The
-/// threads that they start later inherit it.
+/// Maximum number of threads with an event of their own. Each event occupies one of memprof's descriptors as long as the target
+/// lives. Threads that are started later inherit it.
 const MOST_THREADS: usize = 256;
-/// A thread without an event is seen by the second look if it was started by one without, and so on: threads that are started
-/// during a look by those that have an event are none of them.
+/// Maximum number of searches for threads without an event. A thread that starts during a search inherits its creator's event. If
+/// the creator has none yet, the next search finds the new thread.
 const LOOKS: usize = 4;
 
-/// `PERF_EVENT_IOC_SET_BPF`: `_IOW('$', 8, __u32)`, the same on both processors.
+/// `PERF_EVENT_IOC_SET_BPF`: `_IOW('$', 8, __u32)`, the same on both architectures.
 const SET_PROGRAM: libc::Ioctl = 0x4004_2408;
 
 const ONLINE: &str = "/sys/devices/system/cpu/online";
@@ -34,26 +34,26 @@ pub enum FaultsSeen {
     Nowhere,
     /// At the kernel's tracepoints.
     Tracepoints,
-    /// At the software event of the followed process's threads.
+    /// At the software events of the followed process's threads.
     Threads,
-    /// At that of each processor, for this reason: each fault of each process runs a program.
+    /// At the software event of each processor, for this reason. Each fault of each process runs a program.
     Processors(String),
 }
 
-/// The same, which may change: only the collector knows whom it follows.
+/// A shared [`FaultsSeen`] that may change: only the collector knows which processes it follows.
 pub type SharedFaultsSeen = Arc<Mutex<FaultsSeen>>;
 
-/// The events that are open.
+/// The open events.
 #[derive(Default)]
 pub(super) struct FaultEvents {
-    /// Those of threads. What inherits from one ends with it, so those of threads that have ended are kept.
+    /// Events of threads. An event that inherits from another ends with it, so the events of ended threads stay open.
     threads: Vec<OwnedFd>,
     processors: Vec<OwnedFd>,
     seen: SharedFaultsSeen,
 }
 
 impl FaultEvents {
-    /// Without events, or before any is open.
+    /// The state before any event is open; `hooks` is `None` if faults have no hook.
     pub(super) fn new(hooks: Option<FaultHooks>) -> FaultEvents {
         let seen = match hooks {
             Some(FaultHooks::Tracepoints) => FaultsSeen::Tracepoints,
@@ -110,11 +110,11 @@ impl FaultEvents {
 }
 
 impl Probe {
-    /// Has page faults of processes seen that are about to be followed: where that is by events, by those of their threads, unless
-    /// all processors have one.
+    /// Makes the probe see page faults of processes that are about to be followed. Where software events are used, opens the events
+    /// of their threads, or of all processors if that fails. Does nothing if all processors have an event.
     ///
     /// # Errors
-    /// The kernel refuses the events of processors, too.
+    /// The kernel also refuses the events of processors.
     pub fn see_faults_of(&mut self, pids: &[Pid]) -> Result<()> {
         if self.fault_hooks != Some(FaultHooks::Events) || !self.fault_events.processors.is_empty()
         {
@@ -128,10 +128,10 @@ impl Probe {
         Ok(())
     }
 
-    /// Has page faults of all processes seen, where that is by events.
+    /// Makes the probe see page faults of all processes, where software events are used. `why` is the reason in [`FaultsSeen`].
     ///
     /// # Errors
-    /// The kernel refuses.
+    /// The kernel refuses an event.
     pub fn see_all_faults(&mut self, why: &str) -> Result<()> {
         if self.fault_hooks != Some(FaultHooks::Events) {
             return Ok(());
@@ -145,7 +145,7 @@ impl Probe {
         Ok(())
     }
 
-    /// Closes the events of threads: nobody is followed any more.
+    /// Closes the events of threads, because no process is followed any more.
     pub fn see_no_faults(&mut self) {
         if !self.fault_events.threads.is_empty() {
             self.fault_events.threads.clear();
@@ -159,7 +159,7 @@ impl Probe {
     }
 }
 
-/// Runs a program whenever an event occurs. (Not by a BPF link, which would be a second descriptor.)
+/// Runs a program whenever an event occurs. A BPF link would take a second descriptor.
 fn run_at(event: &OwnedFd, program: BorrowedFd<'_>) -> Result<()> {
     // SAFETY: the request takes a descriptor by value.
     let done = unsafe { libc::ioctl(event.as_raw_fd(), SET_PROGRAM, program.as_raw_fd()) };
@@ -170,7 +170,7 @@ fn run_at(event: &OwnedFd, program: BorrowedFd<'_>) -> Result<()> {
     }
 }
 
-/// Opens the event that each page fault is, of a thread (-1: all of them, 0: this one) on a processor (-1: all).
+/// Opens the page-fault event of a thread (-1: all threads, 0: this thread) on a processor (-1: all processors).
 pub(super) fn open(thread: libc::pid_t, cpu: i32) -> io::Result<OwnedFd> {
     let mut attributes = libbpf_sys::perf_event_attr {
         type_: libbpf_sys::PERF_TYPE_SOFTWARE,
@@ -180,9 +180,9 @@ pub(super) fn open(thread: libc::pid_t, cpu: i32) -> io::Result<OwnedFd> {
         ..Default::default()
     };
     attributes.__bindgen_anon_1.sample_period = 1;
-    // (The kernel refuses that for all threads.)
+    // The kernel refuses inheritance for an event of all threads.
     attributes.set_inherit((thread != -1).into());
-    // SAFETY: the attributes outlive the call, and say their size.
+    // SAFETY: the attributes outlive the call, and contain their size.
     let fd = unsafe {
         libc::syscall(
             libc::SYS_perf_event_open,
@@ -194,13 +194,13 @@ pub(super) fn open(thread: libc::pid_t, cpu: i32) -> io::Result<OwnedFd> {
         )
     };
     match fd {
-        // SAFETY: it is new, and nobody else's.
+        // SAFETY: the descriptor is new, and nothing else owns it.
         0.. => Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) }),
         _ => Err(io::Error::last_os_error()),
     }
 }
 
-/// The numbers of a list such as `0-3,5`.
+/// Parses a list such as `0-3,5`.
 fn numbers(list: &str) -> Option<Vec<i32>> {
     let mut all = Vec::new();
     for range in list.split(',') {

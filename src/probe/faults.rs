@@ -1,5 +1,5 @@
-//! Where the probe sees page faults: at the kernel's tracepoints, or, where there are none (64-bit ARM), at the software
-//! event that counts them (`src/bpf/fault.bpf.h`).
+//! The hook for page faults: the kernel's tracepoints, or, where there are none (64-bit ARM), the software event that counts page
+//! faults (`src/bpf/fault.bpf.h`).
 
 use std::io;
 
@@ -12,7 +12,7 @@ use super::fault_events;
 /// Environment variable, for tests: `tracepoints` or `events`.
 const OVERRIDE: &str = "MEMPROF_FAULT_HOOKS";
 
-/// The tracepoints, which Linux has on x86 and RISC-V.
+/// The page-fault tracepoints, which Linux has on x86 and RISC-V.
 pub(crate) const TRACEPOINTS: [&str; 2] = ["page_fault_user", "page_fault_kernel"];
 
 /// Where the probe sees page faults.
@@ -28,7 +28,7 @@ impl FaultHooks {
     /// The tracepoints if this kernel has them.
     ///
     /// # Errors
-    /// The environment variable for tests has another value.
+    /// The environment variable for tests has an unknown value.
     pub(super) fn choose() -> Result<FaultHooks> {
         match std::env::var(OVERRIDE).ok().as_deref() {
             Some("tracepoints") => Ok(FaultHooks::Tracepoints),
@@ -72,7 +72,7 @@ fn has_tracepoints() -> bool {
     })
 }
 
-/// Opens the event of page faults of this thread, for `memprof doctor`.
+/// Opens this thread's page-fault event, for `memprof doctor`.
 pub(crate) fn try_event() -> io::Result<()> {
     fault_events::open(0, -1).map(drop)
 }

@@ -1,5 +1,4 @@
-//! Which processes the probe follows, and the code that they have mapped: by the kernel's iterators over tasks and
-//! mappings.
+//! Following processes, and binding the code that they have mapped, by the kernel's iterators over tasks and mappings.
 
 use std::os::fd::AsFd;
 use std::sync::atomic::Ordering::SeqCst;
@@ -25,8 +24,8 @@ impl Probe {
         }
     }
 
-    /// Follows running processes. Each [`Event::Process`](crate::probe::event::Event::Process) comes through the ring
-    /// buffer; a process that does not exist causes none.
+    /// Follows running processes. Each [`Event::Process`](crate::probe::event::Event::Process) arrives through the ring buffer; a
+    /// process that does not exist causes none.
     ///
     /// # Errors
     /// If the task iterator fails.
@@ -59,8 +58,8 @@ impl Probe {
     }
 
     /// Binds the code that processes have mapped to its files' tables. Code without a table causes an
-    /// [`Event::Code`](crate::probe::event::Event::Code) through the ring buffer; for a process that is not followed, that
-    /// is the only effect. One that cannot be read now is left for [`Probe::bind_left`].
+    /// [`Event::Code`](crate::probe::event::Event::Code) through the ring buffer. For a process that is not followed, this event is
+    /// the only effect. A process whose mmap lock is held is left for [`Probe::bind_left`].
     ///
     /// # Errors
     /// If the iterator over mappings fails.
@@ -70,7 +69,7 @@ impl Probe {
         }
         let held = mmap_lock::held(pids);
         self.unbound.extend(&held);
-        // One by one: an iterator over all mappings would wait for each process of the machine.
+        // One by one: an iterator over all mappings would wait for each process on the machine.
         for pid in pids.iter().filter(|pid| !held.contains(pid)) {
             self.bind_with(*pid, |probe| {
                 let program = &probe.skel.progs.bind_process;
@@ -85,11 +84,11 @@ impl Probe {
         Ok(())
     }
 
-    /// Binds code of a process that was moved from files' mappings to other memory, each range with its file's number. All other
-    /// code without a file counts as made at run time from now on.
+    /// Binds code of a process that was moved from file mappings to other memory, each range with its file's number. All other code
+    /// without a file counts as JIT code from now on.
     ///
     /// # Errors
-    /// As for [`Probe::bind`].
+    /// See [`Probe::bind`].
     pub fn bind_moved(&mut self, pid: Pid, moved: &[(MovedCode, FileNumber)]) -> Result<()> {
         let (full, last) = moved.split_at(moved.len() / MAX_MOVED * MAX_MOVED);
         for some in full.chunks(MAX_MOVED) {
@@ -114,10 +113,10 @@ impl Probe {
         shared(&mut bss.moved_are_known).store(all.into(), SeqCst);
     }
 
-    /// Binds the code of processes that could not be read before.
+    /// Binds the code of processes whose mmap lock was held before.
     ///
     /// # Errors
-    /// As for [`Probe::bind`].
+    /// See [`Probe::bind`].
     pub fn bind_left(&mut self) -> Result<()> {
         let left: Vec<Pid> = std::mem::take(&mut self.unbound).into_iter().collect();
         self.bind(&left)

@@ -1,5 +1,5 @@
-//! Where the probe sees the system calls that change address spaces: at the functions of these calls, or at all system
-//! calls of all processes (`src/bpf/calls.bpf.h`).
+//! The hooks for system calls that change address spaces: at the functions of these calls, or at all system calls of all processes
+//! (`src/bpf/calls.bpf.h`).
 
 use std::ffi::CString;
 use std::fmt;
@@ -11,28 +11,28 @@ use libbpf_rs::libbpf_sys;
 
 use memprof_sys::kernel_version::KernelVersion;
 
-/// Environment variable, for tests: `functions` or `tracepoints`, and no other way is tried.
+/// Environment variable, for tests: `functions` or `tracepoints`. It disables the fallback.
 const OVERRIDE: &str = "MEMPROF_SYSCALL_HOOKS";
 
-/// From this version on, the kernel says how many calls such a hook has missed.
+/// First version that reports how many calls a hook at functions has missed.
 const TELLS_MISSED: KernelVersion = KernelVersion(6, 7);
 
-/// Before this version, whose fprobes use the function-graph tracer, returns of calls are missed if too many of them are
-/// under way. 100 threads on two processors lost an eighth on 6.12, and none with [`UNDER_WAY`].
+/// First version whose fprobes use the function-graph tracer. Earlier versions miss returns of calls if too many calls are in
+/// flight. On 6.12, 100 threads on two processors lost an eighth of the returns, and none with [`UNDER_WAY`].
 const HAS_ROOM: KernelVersion = KernelVersion(6, 14);
 
-/// Number of calls under way at a time, on the whole machine, whose returns are not missed before [`HAS_ROOM`]. The
-/// kernel has two places for each processor and address that it is told, so it is told addresses more than once.
+/// Number of calls in flight on the whole machine whose returns are not missed before [`HAS_ROOM`]. The kernel allocates two
+/// entries per processor for each requested address, so the request repeats the addresses.
 const UNDER_WAY: usize = 8192;
 
-/// From this version on, the kernel may preempt a program at a tracepoint, and skips it for all other tasks of the processor
-/// until it goes on (a46023d5616e "tracing: Guard __DECLARE_TRACE() use of __DO_TRACE_CALL() with SRCU-fast"). To disable
-/// preemption in the program would not help: what waits for the processor then gets it where the program enables it again.
+/// First version that may preempt a program at a tracepoint. Until the program resumes, the kernel skips it for all other tasks on
+/// that processor (a46023d5616e "tracing: Guard __DECLARE_TRACE() use of __DO_TRACE_CALL() with SRCU-fast"). Disabling preemption
+/// in the program would not help: a task that waits for the processor gets it as soon as the program enables preemption again.
 pub(super) const PREEMPTS_PROGRAMS: KernelVersion = KernelVersion(7, 0);
 
-/// The system calls whose entry is examined, as in `wanted_calls` of space.bpf.h.
+/// System calls whose entry is examined, as in `wanted_calls` of space.bpf.h.
 const ENTERS: [&str; 5] = ["mmap", "brk", "mremap", "madvise", "munmap"];
-/// Those whose return is.
+/// System calls whose return is examined, as in the same table.
 const RETURNS: [&str; 9] = [
     "mmap",
     "brk",
@@ -45,10 +45,10 @@ const RETURNS: [&str; 9] = [
     "mlockall",
 ];
 
-/// Where the probe sees system calls that change address spaces.
+/// How the probe sees system calls that change address spaces.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SyscallHooks {
-    /// At their functions: other system calls cost what they cost without memprof.
+    /// At their functions: other system calls cost no more than without memprof.
     Functions,
     /// At the entry and the return of every system call of every process, for this reason.
     Tracepoints(String),
@@ -64,10 +64,10 @@ impl fmt::Display for SyscallHooks {
 }
 
 impl SyscallHooks {
-    /// The better way of those that the kernel permits.
+    /// The functions if the kernel permits it and reports missed calls, else the tracepoints.
     ///
     /// # Errors
-    /// The environment variable for tests has another value.
+    /// The environment variable for tests has an unknown value.
     pub(super) fn choose() -> Result<SyscallHooks> {
         match std::env::var(OVERRIDE) {
             Ok(forced) if forced == "functions" => Ok(SyscallHooks::Functions),
@@ -90,7 +90,7 @@ impl SyscallHooks {
         }
     }
 
-    /// Whether there is no other way to try.
+    /// Whether the environment variable disables the fallback.
     pub(super) fn is_forced() -> bool {
         std::env::var_os(OVERRIDE).is_some()
     }
@@ -115,7 +115,7 @@ impl SyscallHooks {
 /// The hooks of functions; dropping them detaches the programs.
 pub(super) struct FunctionHooks {
     links: Vec<OwnedFd>,
-    /// Whether there is a hook, or was to be one, of the writes by which runtimes name the code that they make.
+    /// Whether the returns of `write`, by which runtimes name their JIT code, are hooked, or hooking them was tried.
     sees_writes: bool,
 }
 
@@ -133,12 +133,12 @@ impl FunctionHooks {
         })
     }
 
-    /// Whether the returns of `write` are seen, or that was tried.
+    /// Whether the returns of `write` are hooked, or hooking them was tried.
     pub(super) fn sees_writes(&self) -> bool {
         self.sees_writes
     }
 
-    /// Sees the returns of `write` too, from now on.
+    /// Also hooks the returns of `write`.
     pub(super) fn see_writes(&mut self, returns: BorrowedFd<'_>) -> Result<()> {
         self.sees_writes = true;
         let link = match KernelVersion::running() < HAS_ROOM {
@@ -149,13 +149,13 @@ impl FunctionHooks {
         Ok(())
     }
 
-    /// Number of calls, of any process, that the kernel did not tell these hooks.
+    /// Number of calls, of any process, that the kernel did not report to these hooks.
     pub(super) fn missed(&self) -> u64 {
         self.links.iter().map(missed_by).sum()
     }
 }
 
-/// The function of a system call.
+/// The kernel function of a system call.
 fn function(call: &str) -> String {
     match cfg!(target_arch = "aarch64") {
         true => format!("__arm64_sys_{call}"),
@@ -178,7 +178,7 @@ fn link_by_name(program: BorrowedFd<'_>, calls: &[&str], returns: bool) -> Resul
         .with_context(|| format!("cannot attach to the system calls {}", calls.join(" ")))
 }
 
-/// Attaches to the returns of these calls, with room for [`UNDER_WAY`] of them.
+/// Attaches to the returns of these calls, with capacity for [`UNDER_WAY`] calls in flight.
 fn link_with_room(program: BorrowedFd<'_>, calls: &[&str]) -> Result<OwnedFd> {
     let symbols = std::fs::read("/proc/kallsyms").context("cannot read /proc/kallsyms")?;
     let symbols = String::from_utf8_lossy(&symbols);
@@ -195,7 +195,7 @@ fn link_with_room(program: BorrowedFd<'_>, calls: &[&str]) -> Result<OwnedFd> {
         .with_context(|| format!("cannot attach to the system calls {}", calls.join(" ")))
 }
 
-/// The addresses of the functions of system calls, in `/proc/kallsyms`.
+/// Looks up the functions of system calls in the text of `/proc/kallsyms`.
 fn addresses(symbols: &str, calls: &[&str]) -> Result<Vec<u64>> {
     let functions: Vec<String> = calls.iter().map(|call| function(call)).collect();
     let mut found = vec![0; calls.len()];
@@ -237,7 +237,7 @@ fn link(program: BorrowedFd<'_>, targets: Targets) -> io::Result<OwnedFd> {
         ..Default::default()
     };
     options.__bindgen_anon_1.kprobe_multi = targets;
-    // SAFETY: the program is open, the options and what they point to outlive the call.
+    // SAFETY: the program is open, and the options and everything they point to outlive the call.
     let fd = unsafe {
         libbpf_sys::bpf_link_create(
             program.as_raw_fd(),
@@ -249,16 +249,16 @@ fn link(program: BorrowedFd<'_>, targets: Targets) -> io::Result<OwnedFd> {
     owned(fd)
 }
 
-/// What a call of libbpf has opened.
+/// Takes ownership of a descriptor that libbpf returned, or returns its error.
 fn owned(fd: i32) -> io::Result<OwnedFd> {
     match fd {
-        // SAFETY: it is new, and nobody else's.
+        // SAFETY: the descriptor is new, and nothing else owns it.
         0.. => Ok(unsafe { OwnedFd::from_raw_fd(fd) }),
         error => Err(io::Error::from_raw_os_error(-error)),
     }
 }
 
-/// Whether the kernel would attach programs to functions.
+/// Checks whether the kernel would attach programs to functions.
 fn try_functions() -> io::Result<()> {
     // r0 = 0; exit
     let code = [
@@ -276,7 +276,7 @@ fn try_functions() -> io::Result<()> {
         expected_attach_type: libbpf_sys::BPF_TRACE_KPROBE_MULTI,
         ..Default::default()
     };
-    // SAFETY: the code, the options and the texts outlive the call.
+    // SAFETY: the code, the options and the strings outlive the call.
     let program = unsafe {
         libbpf_sys::bpf_prog_load(
             libbpf_sys::BPF_PROG_TYPE_KPROBE,
@@ -288,8 +288,8 @@ fn try_functions() -> io::Result<()> {
         )
     };
     let program = owned(program)?;
-    // Without functions nothing is attached, which takes long to undo: a kernel that has such hooks finds the request
-    // invalid.
+    // The request names no functions, because attached programs take long to detach. A kernel that has such hooks rejects the
+    // request as invalid.
     match link(program.as_fd(), targets(false)) {
         Err(e) if e.raw_os_error() == Some(libc::EINVAL) => Ok(()),
         Err(e) => Err(e),
@@ -297,8 +297,8 @@ fn try_functions() -> io::Result<()> {
     }
 }
 
-/// How often the kernel skipped a program, because another run of it, or of a similar one, was under way on the same
-/// processor. From [`PREEMPTS_PROGRAMS`] on, it may preempt one at a tracepoint.
+/// Number of times the kernel skipped a program, because another run of it, or of a similar program, was in progress on the same
+/// processor. From [`PREEMPTS_PROGRAMS`] on, the kernel may preempt a program at a tracepoint.
 pub(super) fn skipped(program: BorrowedFd<'_>) -> u64 {
     let mut info = libbpf_sys::bpf_prog_info::default();
     let mut size = size_of_val(&info) as u32;
@@ -320,7 +320,7 @@ fn missed_by(link: &OwnedFd) -> u64 {
         libbpf_sys::bpf_link_get_info_by_fd(link.as_raw_fd(), &raw mut info, &raw mut size)
     };
     match failed {
-        // SAFETY: it is such a link; the kernel has filled in its part.
+        // SAFETY: the link is of this type, and the kernel has filled in its union member.
         0 => unsafe { info.__bindgen_anon_1.kprobe_multi.missed },
         _ => 0,
     }
@@ -365,7 +365,7 @@ mod tests {
 
     #[test]
     fn a_kernel_without_these_hooks_says_so_quickly() {
-        // Whatever the answer is, nothing stays attached.
+        // Whatever the result is, nothing stays attached.
         let _ = try_functions();
     }
 }

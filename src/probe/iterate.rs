@@ -25,7 +25,7 @@ pub(super) fn run_for(program: BorrowedFd<'_>, pid: Pid) -> Result<()> {
         iter_info_len: size_of::<libbpf_sys::bpf_iter_link_info>() as _,
         ..Default::default()
     };
-    // SAFETY: `opts` and what it points to outlive the call.
+    // SAFETY: `opts` and everything it points to outlive the call.
     let link = owned(unsafe {
         libbpf_sys::bpf_link_create(
             program.as_raw_fd(),
@@ -39,7 +39,7 @@ pub(super) fn run_for(program: BorrowedFd<'_>, pid: Pid) -> Result<()> {
     let iter = owned(unsafe { libbpf_sys::bpf_iter_create(link.as_raw_fd()) });
     let mut iter = std::fs::File::from(iter.context("cannot create a BPF iterator")?);
     match iter.read_to_end(&mut Vec::new()) {
-        // The kernel would have the program try the same element again.
+        // EAGAIN: the program returned 1. A further read would run it on the same element again.
         Err(e) if e.kind() != ErrorKind::WouldBlock => Err(e.into()),
         _ => Ok(()),
     }

@@ -1,7 +1,7 @@
-//! Releases entries of the page ledger: those of ended address spaces, and chunks that hold no record.
+//! Releasing entries of the page ledger: entries of ended address spaces, and chunks without a record.
 //!
-//! Both happen in steps, while the caller has time. The work is done by BPF programs that are run from here: they
-//! know which chunks an address space has (`directory.bpf.h`), and modify the ledger as the hooks do.
+//! Both happen in steps, while the caller has time. BPF programs that are run from here do the work: they know which chunks an
+//! address space has (`directory.bpf.h`), and modify the ledger as the hooks do.
 
 use std::collections::HashSet;
 use std::os::fd::{AsFd, AsRawFd};
@@ -14,16 +14,16 @@ use super::Probe;
 use crate::probe::wire::page_chunk;
 use memprof_sys::ids::MmId;
 
-/// Chunks dropped by one run of the program: about a millisecond of work.
+/// Maximum number of chunks that one run of the program drops: about a millisecond of work.
 const DROPPED_AT_ONCE: u64 = 1024;
 
 /// Chunks per read of the ledger, 2 KiB each.
 const READ_AT_ONCE: usize = 256;
 
-/// A stepwise search of the whole page ledger for chunks that hold no record.
+/// A stepwise search of the whole page ledger for chunks without a record.
 #[derive(Debug, Default)]
 pub struct Sweep {
-    /// Where the kernel's iteration of the map continues; `None` at its start.
+    /// The position in the kernel's iteration of the map; `None` at its start.
     at: Option<u32>,
     /// Empty chunks found by this search.
     found: HashSet<u64>,
@@ -57,7 +57,7 @@ impl Probe {
                 Ok(1) => {}
                 Ok(_) => drop(ended.pop_front()),
                 Err(_) => {
-                    // Its entries stay until memprof ends; the failure is counted.
+                    // The address space's entries stay until memprof ends; the failure is counted.
                     self.refuse();
                     ended.pop_front();
                 }
@@ -69,12 +69,11 @@ impl Probe {
         ended.is_empty()
     }
 
-    /// Continues a search of the page ledger. Drops the chunks that hold no record now and held none in the previous
-    /// search, so that a chunk created a moment ago stays. Returns whether the search has reached the end of the
-    /// ledger.
+    /// Continues a search of the page ledger. Drops the chunks that hold no record now and held none in the previous search, so
+    /// that recently created chunks stay. Returns whether the search has reached the end of the ledger.
     ///
-    /// A fault that is recorded in a dropped chunk at this very moment is lost; its page is then attributed to the
-    /// call that mapped it.
+    /// A fault that is recorded in a chunk while the chunk is dropped is lost. Its page is then attributed to the call that mapped
+    /// it.
     ///
     /// # Errors
     /// If the map cannot be read.
@@ -146,12 +145,12 @@ impl Probe {
         (held, u64::from(self.skel.maps.pages.max_entries()))
     }
 
-    /// The number of chunks, counted by iteration: one system call for each.
+    /// The number of chunks, counted by iteration with one system call per chunk.
     pub fn count_page_chunks(&self) -> u64 {
         self.skel.maps.pages.keys().count() as u64
     }
 
-    /// Number of nodes in the page ledger's directory: one system call for each.
+    /// Number of nodes in the page ledger's directory, counted with one system call per node.
     pub fn directory_nodes(&self) -> usize {
         self.skel.maps.directory.keys().count()
     }

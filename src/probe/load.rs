@@ -1,4 +1,4 @@
-//! Loads the BPF programs: open, settings, sizes, load, attach.
+//! Loading the BPF programs: open, set options and table sizes, load, attach.
 
 use std::cell::{Cell, RefCell};
 use std::mem::MaybeUninit;
@@ -32,7 +32,7 @@ const LIFECYCLE: [&str; 4] = [
 ];
 
 impl Probe {
-    /// Loads the programs and attaches all that need no target.
+    /// Loads the programs, and attaches all programs that need no target.
     ///
     /// # Errors
     /// If the kernel refuses the programs or a required hook; the message names it.
@@ -51,7 +51,7 @@ impl Probe {
         let began = Instant::now();
         raise_memlock();
         quiet_libbpf();
-        // The skeleton borrows this as long as it lives, which, except in tests, is until the process ends.
+        // The skeleton borrows this object for its lifetime, which lasts until the process ends, except in tests.
         let object: &'static mut MaybeUninit<OpenObject> =
             Box::leak(Box::new(MaybeUninit::uninit()));
         let mut open = MemprofSkelBuilder::default()
@@ -175,7 +175,7 @@ impl Probe {
     }
 }
 
-/// Why the probe is not loaded.
+/// Why the probe could not be loaded.
 #[derive(Debug, thiserror::Error)]
 enum Failure {
     /// The kernel does not attach programs to the functions of system calls.
@@ -185,7 +185,7 @@ enum Failure {
     Other(#[from] anyhow::Error),
 }
 
-/// (Events are opened once it is known whom to follow.)
+/// Attaches to the tracepoints of page faults. Software events are opened once the processes to follow are known.
 fn attach_to_faults(
     skel: &MemprofSkel<'static>,
     hooks: FaultHooks,
@@ -220,14 +220,14 @@ fn own_pid_namespace() -> Result<u32> {
     Ok(ns.ino() as u32)
 }
 
-/// Before Linux 5.11 BPF maps count against RLIMIT_MEMLOCK. Later they count against the cgroup, so it does not
-/// matter if raising the limit fails.
+/// Raises RLIMIT_MEMLOCK, against which BPF maps count before Linux 5.11. Later they count against the cgroup, so a failure to
+/// raise the limit is ignored.
 fn raise_memlock() {
     use nix::sys::resource::{RLIM_INFINITY, Resource, setrlimit};
     let _ = setrlimit(Resource::RLIMIT_MEMLOCK, RLIM_INFINITY, RLIM_INFINITY);
 }
 
-/// libbpf prints to stderr by default; memprof's errors contain what matters of it.
+/// Silences libbpf unless [`LOG`] is set. It prints to stderr by default, and memprof's errors contain the relevant part.
 fn quiet_libbpf() {
     let show = std::env::var_os(LOG).is_some();
     libbpf_rs::set_print(show.then_some((PrintLevel::Debug, |_, message| eprint!("{message}"))));
@@ -253,7 +253,7 @@ fn open_ring(
     builder.build().context("cannot open the ring buffer")
 }
 
-/// Keeps a source's programs and maps out of the kernel.
+/// Excludes a source's programs and maps from loading.
 fn leave_out(open: &mut OpenMemprofSkel<'static>, source: &Source) -> Result<()> {
     for programs in [
         source.programs,

@@ -41,7 +41,7 @@ impl Probe {
         maps.find(|map| map.name() == ledger.map)
     }
 
-    /// How full the ledgers and tables are: entries and capacity.
+    /// Numbers of entries and capacities of the ledgers and tables.
     pub fn tables(&self) -> Vec<MapUsage> {
         let maps = &self.skel.maps;
         let fill = |name, entries, map: &dyn MapCore| MapUsage {

@@ -1,4 +1,4 @@
-//! Listening to samplers, and to programs that set marks: BPF programs at their probes.
+//! Attaching BPF programs to the probes of samplers, and to the probe by which programs set marks.
 
 use std::os::fd::AsRawFd;
 
@@ -21,30 +21,30 @@ const PROBES: [(&str, &str, usize); 3] = [
 /// Provider and name of the probe by which a program sets marks. Its argument is the address of a name.
 const MARKS: (&str, &str) = ("memprof", "mark");
 
-/// Whether this is a probe by which a program sets marks.
+/// Whether this is the probe by which a program sets marks.
 pub(crate) fn sets_marks(provider: &str, name: &str) -> bool {
     (provider, name) == MARKS
 }
 
-/// Whether a probe of this name is one of a sampler's.
+/// Whether a probe of this name is a sampler's.
 pub(crate) fn is_sampler_probe(name: &str) -> bool {
     let mut known = PROBES.iter().filter(|(known, ..)| *known != MARKS.1);
     known.any(|(known, ..)| *known == name)
 }
 
 impl Probe {
-    /// Listens to these probes: of the process of one thread, or of all that map the file. Ends when the links are dropped, and with
-    /// that thread: the kernel finds the process's memory by it.
+    /// Attaches to `probes` in the process of one thread, or in all processes that map the file. The hooks end when the links are
+    /// dropped. They also end with that thread, because the kernel finds the process's memory by it.
     ///
     /// # Errors
-    /// A probe has other arguments than a sampler's, or the kernel refuses.
+    /// A probe's arguments differ from those of a sampler, or the kernel refuses.
     pub fn listen(
         &mut self,
         thread: Option<i32>,
         file: &impl AsRawFd,
         probes: &[Usdt],
     ) -> Result<Vec<Link>> {
-        // Frees first: a sampler may not remember what it has sampled while nobody listens to them.
+        // Frees first: a sampler may not track its samples while nothing is attached to its free probe.
         let is_free = |probe: &&Usdt| probe.arguments.as_ref().is_ok_and(|all| all.len() == 1);
         let (frees, rest): (Vec<&Usdt>, Vec<&Usdt>) = probes.iter().partition(is_free);
         let all = frees.into_iter().chain(rest);
@@ -82,7 +82,7 @@ impl Probe {
             .progs_mut()
             .find(|p| p.name() == *program)
             .ok_or_else(|| anyhow!("memprof has no BPF program {program}"))?;
-        // A path that leads to this very file, whatever its name is in the process's file tree.
+        // A path that leads to this very file, whatever its name in the process's file tree.
         let path = format!("/proc/self/fd/{}", file.as_raw_fd());
         let options = UprobeOpts {
             ref_ctr_offset: probe.semaphore as usize,
@@ -94,7 +94,7 @@ impl Probe {
             .with_context(|| format!("cannot listen to {}", what()))
     }
 
-    /// What the probe's links pass to the program: the place of its arguments in the map.
+    /// The cookie that the probe's links pass to the program: the index of its argument locations in the map.
     fn cookie_of(&mut self, arguments: &[Argument]) -> Result<u64> {
         let mut record = sample_probe::default();
         for (to, from) in record.argument.iter_mut().zip(arguments) {

@@ -1,4 +1,4 @@
-//! Capacities of the probe's tables: as many entries as this machine can need.
+//! Capacities of the probe's tables, sized for this machine.
 //!
 //! The tables allocate entries as they fill; an unused entry costs only 16 bytes.
 
@@ -13,13 +13,14 @@ use memprof_sys::residency::figures::kib;
 /// Environment variable, for tests: `procs=40,pages=1000` sets the capacities of these maps.
 const OVERRIDE: &str = "MEMPROF_TABLE_SIZES";
 
-/// Followed processes: the minimum makes a small machine's limits irrelevant; at the maximum the empty tables
-/// take 8 MiB.
+/// Minimum and maximum number of followed processes. The minimum makes a small machine's limits irrelevant. At the maximum the
+/// empty tables take 8 MiB.
 const PROCESSES: (u64, u64) = (4096, 262_144);
-/// Address spaces whose mappings the stack walk knows, 16 KiB each: sized for a 64th of memory.
+/// Minimum and maximum number of address spaces whose mappings the stack walk knows, 16 KiB each: sized for a 64th of memory.
 const CODE_SPACES: (u64, u64) = (1024, PROCESSES.1);
 const CODE_SPACE_SHARE: u64 = 64 * 16 * 1024;
-/// Chunks of the page ledger and of the page-cache ledger, 2 KiB each: sized for a 32nd of memory each.
+/// Minimum and maximum number of chunks of the page ledger and of the page-cache ledger, 2 KiB each: sized for a 32nd of memory
+/// each.
 const CHUNKS: (u64, u64) = (65_536, 4_194_304);
 const CHUNK_SHARE: u64 = 32 * 2048;
 /// Chunks per node of the page ledger's directory: a node has at least one, and most have many.
@@ -110,7 +111,7 @@ pub(super) fn has_swap() -> bool {
     meminfo("SwapTotal:").is_some_and(|bytes| bytes > 0)
 }
 
-/// A figure of the machine's memory, in bytes.
+/// A value of `/proc/meminfo`, in bytes.
 fn meminfo(key: &str) -> Option<u64> {
     kib(&fs::read_to_string("/proc/meminfo").ok()?, key)
 }

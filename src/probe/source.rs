@@ -1,4 +1,4 @@
-//! Event sources: the kinds of memory that memprof attributes. One file per source, one registry line.
+//! Event sources: the kinds of memory that memprof attributes, with one file and one registry line per source.
 
 pub mod exact;
 pub mod kernel_memory;
@@ -31,32 +31,31 @@ pub struct Source {
     pub at_faults: &'static [&'static str],
     /// Optional programs: without them figures have less detail, but stay correct.
     pub optional: &'static [&'static str],
-    /// Kernel tracepoints that its programs attach to, except those that every supported kernel has.
+    /// Kernel tracepoints that its programs attach to, except tracepoints that every supported kernel has.
     pub tracepoints: &'static [Tracepoints],
     /// The measure that it fills.
     pub measure: &'static Measure,
-    /// The command-line option with which it is loaded; `None` if it always is.
+    /// The command-line option that enables the source; `None` if it is always loaded.
     pub option: Option<&'static str>,
     /// Programs that are attached later, to what user space finds in a process.
     pub on_demand: &'static [&'static str],
-    /// Maps that only its programs need, beside the ledger.
+    /// Maps that only its programs need, besides the ledger.
     pub maps: &'static [&'static str],
-    /// Where its programs record what they see; `None` if they send it.
+    /// Where its programs record their data; `None` if they send events instead.
     pub ledger: Option<&'static Ledger>,
-    /// Sums up memory outside address spaces; memory in an address space is joined with its scan
-    /// (`collect::resident`).
+    /// Sums up memory outside address spaces. Memory in an address space is joined with its scan (`collect::resident::Join`).
     pub collect: Option<Collect>,
 }
 
 /// Kernel tracepoints needed for one purpose.
 pub struct Tracepoints {
-    /// What `memprof doctor` calls them.
+    /// The tracepoints' name in `memprof doctor`.
     pub check: &'static str,
-    /// Their names.
+    /// The tracepoints' names in the kernel.
     pub names: &'static [&'static str],
-    /// What does not work if one is missing.
+    /// The consequence of a missing tracepoint.
     pub consequence: &'static str,
-    /// How to remedy that.
+    /// The remedy for a missing tracepoint.
     pub remedy: &'static str,
 }
 
@@ -65,7 +64,7 @@ pub type Collect = fn(&dyn ReadLedger, page_size: u64, &mut Totals) -> Result<()
 
 /// A BPF hash map whose values name stacks.
 pub struct Ledger {
-    /// Its name.
+    /// The map's name.
     pub map: &'static str,
     /// The probe's counter of its entries.
     pub entries: fn(&Bss) -> *const u64,
@@ -100,13 +99,13 @@ pub fn tracepoints() -> impl Iterator<Item = &'static str> {
     needed.chain(faults::TRACEPOINTS)
 }
 
-/// The sources to load: those that need no option, and those whose option is given.
+/// The sources to load: sources that need no option, and sources whose option is given.
 pub fn chosen(options: &[&str]) -> Vec<&'static Source> {
     let wanted = |source: &&Source| source.option.is_none_or(|needed| options.contains(&needed));
     SOURCES.into_iter().filter(wanted).collect()
 }
 
-/// Figures per owner, as provided by the sources.
+/// Figures per owner, as the sources provide them.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Totals {
     /// Figures with a stack.
@@ -117,7 +116,7 @@ pub struct Totals {
     pub files: BTreeMap<FileId, HashMap<StackId, u64>>,
     /// Page cache of files that did not fit into `files`, in bytes.
     pub other_files: u64,
-    /// The part of a byte of proportional shares that is in no figure yet, in 1/4096.
+    /// Remainder of proportional shares that is in no figure yet, in 1/4096 of a byte.
     pub share_rest: u64,
     /// The errors of figures with a stack.
     pub uncertainties: Uncertainties,
@@ -138,14 +137,14 @@ impl Totals {
         reason: Unobserved,
         amounts: impl Into<Amounts>,
     ) {
-        // A lookup by a borrowed pair is impossible; there are few such calls, one per run of pages.
+        // The map cannot be searched by a borrowed pair. Calls are rare, one per run of pages.
         *self
             .unobserved
             .entry((mapping.to_owned(), reason))
             .or_default() += amounts.into();
     }
 
-    /// Adds the figures per owner of another value. Its page cache by file is not added.
+    /// Adds the figures per owner of another value, except its page cache by file.
     pub fn merge(&mut self, other: Totals) {
         for (id, amounts) in other.stacks {
             self.add_stack(id, amounts);

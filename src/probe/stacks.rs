@@ -1,9 +1,9 @@
-//! The probe's table of stacks, shared with user space, and how slots that nothing refers to are freed.
+//! The probe's table of stacks, shared with user space, and the collection of slots that nothing refers to.
 //!
-//! The steps: a new epoch begins; wait until every running program has ended; mark all stacks that are referred to
-//! (by the ledgers, and by the aggregator, which received the ring buffer's events); free the slots that were not
-//! used since the epoch began and are not marked. A program that uses a slot in between first writes the epoch into
-//! it, so that user space's compare-and-swap fails. See stacks.bpf.h for the other side.
+//! The steps: begin a new epoch; wait until every running program has ended; mark all stacks that the ledgers and the aggregator,
+//! which received the ring buffer's events, refer to; free the slots that are neither marked nor used since the epoch began. A
+//! program that uses a slot in between first writes the epoch into it, so that user space's compare-and-swap fails. See
+//! stacks.bpf.h for the other side.
 
 use std::num::NonZeroUsize;
 use std::ptr::NonNull;
@@ -21,7 +21,7 @@ use crate::probe::wire::{
 };
 use memprof_sys::ids::StackId;
 
-/// A slot, modified by both sides: `struct stack_slot`.
+/// A slot, modified by the BPF programs and user space: `struct stack_slot`.
 #[repr(C)]
 struct Slot {
     key: AtomicU64,
@@ -31,7 +31,7 @@ struct Slot {
 
 const _: () = assert!(size_of::<Slot>() * BUCKET_SLOTS as usize == size_of::<stack_bucket>());
 
-/// The set of stacks that are referred to, by slot.
+/// The set of referenced stacks, by slot.
 #[derive(Debug)]
 pub struct UsedStacks(Vec<u64>);
 
@@ -88,7 +88,7 @@ impl Probe {
                 let ids = value.get(ledger.stacks.clone()).unwrap_or_default();
                 for id in ids.chunks_exact(4).filter_map(|id| id.first_chunk()) {
                     if *id != last {
-                        // (The other ledgers have ids alone.)
+                        // Only the page ledger has other bits besides the id.
                         used.insert(StackId(stack_of_record(u32::from_ne_bytes(*id))));
                         last = *id;
                     }
@@ -173,8 +173,8 @@ impl StackSlots {
         UsedStacks::new(self.slots)
     }
 
-    /// Frees the slots that were not used in this epoch and that nothing refers to; calls `forget` for each before
-    /// another stack can take it. Returns their number.
+    /// Frees the slots that were not used in this epoch and that nothing refers to. Calls `forget` for each before another stack
+    /// can take it. Returns the number of freed slots.
     pub(super) fn free(
         &self,
         epoch: u32,
@@ -208,7 +208,7 @@ impl StackSlots {
 
 impl Drop for StackSlots {
     fn drop(&mut self) {
-        // SAFETY: the mapping that `new` made; nothing refers to it any more.
+        // SAFETY: `new` made the mapping, and nothing refers to it any more.
         let _ = unsafe { munmap(self.at.cast(), self.bytes.get()) };
     }
 }

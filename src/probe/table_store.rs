@@ -1,4 +1,4 @@
-//! The maps to which tables are published, as the publisher sees them.
+//! The maps to which unwind tables are published, as the publisher sees them.
 
 use std::collections::HashSet;
 
@@ -13,9 +13,9 @@ use memprof_sys::ids::FileKey;
 /// A file as the probe knows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CodeFile {
-    /// Its number; `None` if it is not an ELF file.
+    /// The file's number; `None` if it is not an ELF file.
     pub number: Option<FileNumber>,
-    /// The probe need not report it when it is mapped again.
+    /// Whether the probe need not report the file when it is mapped again.
     pub ready: bool,
     /// The code segments of its program headers.
     pub segments: Vec<Segment>,
@@ -30,7 +30,7 @@ impl CodeFile {
     };
 }
 
-/// The maps to which tables are published.
+/// The maps to which unwind tables are published.
 pub trait TableStore {
     /// Total capacity in rules.
     const RULES: u32;
@@ -68,7 +68,7 @@ pub trait TableStore {
     /// The map refused it.
     fn write_file(&mut self, key: FileKey, file: &CodeFile) -> Result<()>;
 
-    /// Writes that a file contains an interpreter.
+    /// Records that a file contains an interpreter.
     ///
     /// # Errors
     /// The map refused it.

@@ -1,4 +1,4 @@
-//! The probe's maps of unwind tables.
+//! The probe's BPF maps of unwind tables.
 
 use std::cell::Cell;
 use std::collections::HashSet;
@@ -150,7 +150,7 @@ impl TableStore for TableMaps {
             table: file.0,
             page,
         };
-        // A page that cannot be deleted only takes up room.
+        // A page that cannot be deleted only occupies an entry.
         if self.pages.delete(wire::record_bytes(&key)).is_ok() {
             self.held.set(self.held.get().saturating_sub(1));
         }

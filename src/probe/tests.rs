@@ -1,4 +1,4 @@
-//! What the kernel makes of the programs.
+//! Checks of the loaded programs in the kernel, and of their table in the BPF README.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -18,7 +18,7 @@ use memprof_sys::kernel_version::KernelVersion;
 /// From this version on, x86-64 has private stacks; see `compat.bpf.h`.
 const PRIVATE_STACKS: KernelVersion = KernelVersion(6, 13);
 
-/// Where code for x86-64 begins to use the private stack of its processor: `add %gs:…, %r9`.
+/// The instruction by which x86-64 code starts to use its processor's private stack: `add %gs:…, %r9`.
 const USES_PRIVATE_STACK: [u8; 5] = [0x65, 0x4c, 0x03, 0x0c, 0x25];
 
 /// The loaded programs, by their numbers: name and section.
@@ -62,7 +62,7 @@ fn with_private_stacks() -> Option<BTreeSet<u32>> {
         })
 }
 
-/// Two runs of such a program on one processor would share the stack, and the kernel panics.
+/// Two runs of such a program on one processor would share the stack, and the kernel would panic.
 #[test]
 fn no_program_that_may_run_twice_at_once_has_a_private_stack() {
     let config = ProbeConfig {

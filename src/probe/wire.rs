@@ -1,4 +1,4 @@
-//! What the probe and user space exchange: the generated skeleton, the records of memprof.h with the `unsafe` code
+//! The interface between the BPF programs and user space: the generated skeleton, the records of memprof.h with the `unsafe` code
 //! that reads and writes them, the events of the ring buffer, and the loss counters.
 
 mod decode;
@@ -36,29 +36,29 @@ use memprof_code::unwind::rule::{self, CfaKind, FpKind};
 
 /// Pages in one ledger chunk.
 pub(crate) const CHUNK_PAGES: usize = abi::limits::CHUNK_PAGES.0 as usize;
-/// Maximum number of executable mappings that the probe knows of an address space.
+/// Maximum number of executable mappings per address space that the probe knows.
 pub(crate) const MAX_MAPPINGS: usize = abi::limits::MAX_MAPPINGS.0 as usize;
 /// Address bits of a chunk number in a page-ledger key.
 pub(crate) const REGION_BITS: u32 = abi::limits::REGION_BITS.0;
 /// Slots in one bucket of the table of known stacks.
 pub(crate) const BUCKET_SLOTS: u64 = abi::limits::BUCKET_SLOTS.0 as u64;
-/// Maximum number of executable segments that the probe knows of a file.
+/// Maximum number of executable segments per file that the probe knows.
 pub(crate) const MAX_SEGMENTS: usize = abi::limits::MAX_SEGMENTS.0 as usize;
 /// Maximum number of ranges of moved code that are bound at once.
 pub(crate) const MAX_MOVED: usize = abi::limits::MAX_MOVED.0 as usize;
 /// Ids below this one name no stack.
 pub(crate) const STACK_FIRST: u32 = abi::stack_ids::STACK_FIRST.0;
-/// The state of a stack's slot that is about to be freed.
+/// The state of a stack's slot that is being freed.
 pub(crate) const SLOT_LEAVING: u32 = abi::slot_state::SLOT_LEAVING.0;
-/// A ledger entry that holds no record.
+/// A ledger entry without a record.
 pub(crate) const STACK_NONE: u32 = abi::stack_ids::STACK_NONE.0;
 /// A ledger entry whose stack was lost.
 pub(crate) const STACK_LOST: u32 = abi::stack_ids::STACK_LOST.0;
 /// A ledger entry of a page that was copied by a fault whose stack was not walked.
 pub(crate) const STACK_UNWALKED: u32 = abi::stack_ids::STACK_UNWALKED.0;
-/// A ledger entry of a page that was shared with a parent, whose records no longer apply to it.
+/// A ledger entry of a page shared with a parent, to which the parent's records no longer apply.
 pub(crate) const STACK_UNRECORDED: u32 = abi::stack_ids::STACK_UNRECORDED.0;
-/// Bits of a page ledger's entry that are the stack id, and those that are the share of the faults that were walked.
+/// Bits of a page-ledger entry: the stack id, and the share of faults that were walked.
 pub(crate) const RECORD_STACK_BITS: u32 = abi::page_record::RECORD_STACK_BITS.0;
 pub(crate) const RECORD_SHARE_BITS: u32 = abi::page_record::RECORD_SHARE_BITS.0;
 
@@ -67,21 +67,21 @@ pub(crate) const fn stack_of_record(entry: u32) -> u32 {
     entry & ((1 << RECORD_STACK_BITS) - 1)
 }
 
-/// The bits of such an entry that are set if the page came in by a neighbour's fault, and if the fault was a write.
+/// Bits of a page-ledger entry: the page came in by a neighbour's fault, and the fault was a write.
 pub(crate) const RECORD_FOLLOWS: u32 = abi::page_record::RECORD_FOLLOWS.0;
 pub(crate) const RECORD_WRITE: u32 = abi::page_record::RECORD_WRITE.0;
-/// The bit that is set if the record is a copy of a parent's.
+/// Bit of a page-ledger entry: the record is a copy of a parent's record.
 pub(crate) const RECORD_INHERITED: u32 = abi::page_record::RECORD_INHERITED.0;
-/// Bits of an address within a granule of code made at run time, whose generation the probe counts.
+/// Bits of an address within a granule of JIT code, whose generation the probe counts.
 pub(crate) const CODE_GRANULE_BITS: u32 = abi::limits::CODE_GRANULE_BITS.0;
-/// Bits of the number of such counters.
+/// Bits of the index of a generation counter.
 pub(crate) const CODE_GENERATION_BITS: u32 = abi::limits::CODE_GENERATION_BITS.0;
-/// Maximum number of kinds of probes that the probe listens to, and of their arguments.
+/// Maximum number of different argument locations of samplers' probes, and maximum number of arguments.
 pub(crate) const SAMPLE_PROBES: usize = abi::limits::SAMPLE_PROBES.0 as usize;
 pub(crate) const SAMPLE_ARGUMENTS: usize = abi::limits::SAMPLE_ARGUMENTS.0 as usize;
-/// Classes of the sizes of allocations.
+/// Number of size classes of allocations.
 pub(crate) const SIZE_CLASSES: usize = abi::limits::SIZE_CLASSES.0 as usize;
-/// Maximum number of processors whose events are counted apart.
+/// Maximum number of processors whose events are counted separately.
 pub(crate) const MAX_CPUS: usize = abi::limits::MAX_CPUS.0 as usize;
 
 const _: () = {
@@ -111,7 +111,7 @@ const _: () = {
     assert!(size_of::<stack_bucket>() == 16 * BUCKET_SLOTS as usize);
 };
 
-// The tables' rules are defined without the skeleton (fuzzing builds them alone): the values have to agree.
+// The unwind rules are defined without the skeleton, because fuzzing builds them alone. The values must agree.
 const _: () = {
     assert!(CfaKind::NotCovered as u32 == abi::cfa_kind::CFA_NOT_COVERED.0);
     assert!(CfaKind::Sp as u32 == abi::cfa_kind::CFA_SP.0);
@@ -142,7 +142,7 @@ const _: () = {
     assert!(Unwind::Auto as u32 == abi::unwind_mode::UNWIND_AUTO.0);
 };
 
-// So are the flags of the cookies of allocation functions.
+// The flags in the cookies of allocation functions are also defined without the skeleton.
 const _: () = {
     assert!(flag::RESIZES as u32 == abi::exact_flag::EXACT_RESIZES.0);
     assert!(flag::STORES as u32 == abi::exact_flag::EXACT_STORES.0);
@@ -152,12 +152,12 @@ const _: () = {
     assert!(flag::NO_REGISTER as u32 == abi::exact_flag::EXACT_NO_REGISTER.0);
 };
 
-/// Why bytes from the ring buffer are not an event.
+/// Why bytes from the ring buffer could not be decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Malformed {
     /// Fewer bytes than the record's fixed part.
     Short,
-    /// A kind or enum value that this version does not know.
+    /// A kind or enum value unknown to this version.
     Unknown,
 }
 
@@ -216,7 +216,7 @@ unsafe impl Record for interpreter_file {}
 // SAFETY: as above.
 unsafe impl Record for function_key {}
 
-/// Copies bytes into a record; fields that the bytes do not reach stay zero. `at_least` is the minimum length.
+/// Copies bytes into a record. Fields beyond the end of `bytes` stay zero. `at_least` is the minimum length.
 pub(crate) fn read_record<T: Record>(bytes: &[u8], at_least: usize) -> Result<T, Malformed> {
     if bytes.len() < at_least {
         return Err(Malformed::Short);

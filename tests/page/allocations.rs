@@ -54,11 +54,11 @@ fn groups_have_averages_and_a_course_and_lead_to_their_stacks() {
     browser.wait("document.querySelector('.note')?.dataset.count === '2'");
     assert_eq!(groups(&browser), ["64 B to 128 B", "1 MiB to 2 MiB"]);
     choose_groups(&browser, "lifetime");
-    browser.wait("document.querySelector('.rows')?.textContent.includes('still there')");
+    browser.wait("[...document.querySelectorAll('.rows .row')].some((row) => row.firstChild.textContent === 'live')");
     // A row is a filter of the flame graph.
     browser.run(
         "const rows = [...document.querySelectorAll('.rows .row')];
-        rows.find((row) => row.firstChild.textContent === 'still there').click()",
+        rows.find((row) => row.firstChild.textContent === 'live').click()",
         json!([]),
     );
     browser.wait("location.hash.includes('filter=live') && document.querySelector('canvas')");

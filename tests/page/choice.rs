@@ -122,6 +122,26 @@ fn a_function_is_chosen_by_name_and_file() {
     browser.end(server);
 }
 
+/// Another order or search of the sandwich's list is shown at once, not with the next report.
+#[test]
+fn the_list_of_the_sandwich_is_sorted_and_searched() {
+    let server = server();
+    let browser = Browser::start(server.address);
+    browser.open("#view=sandwich");
+    let first = |name: &str| {
+        browser.wait(&format!(
+            "document.querySelector('.rows .row').textContent.includes('{name}')"
+        ));
+    };
+    first("alloc");
+    browser.eval("document.querySelectorAll('.sort')[1].click()");
+    first("main");
+    browser.press("/visit");
+    first("visit");
+    assert_eq!(browser.figure(".note", "data-count"), 1);
+    browser.end(server);
+}
+
 #[test]
 fn callers_and_callees_of_a_recursive_function() {
     let server = server();

@@ -96,7 +96,7 @@ fn a_filter_chooses_what_is_shown() {
     // Nothing of it.
     browser.open("#view=tree&kind=alloc_space&filter=false");
     let said = browser.text("#content .notice");
-    assert!(said.contains("The filter chooses no allocation"), "{said}");
+    assert!(said.contains("The filter matches no allocation"), "{said}");
     // Only what is sampled can be filtered.
     let hidden = "document.querySelector('.filter').hidden";
     assert_eq!(browser.eval(hidden), false);
@@ -126,7 +126,7 @@ fn a_filter_that_cannot_be_used_says_why_beside_it() {
     must_total(&browser, 100_000 + (3 << 20) + 50 * 6_400);
     assert_eq!(browser.eval(&format!("{ERROR}.hidden")), true);
     assert_eq!(browser.eval(invalid), Value::Null);
-    choose_example(&browser, "what the maximum");
+    choose_example(&browser, "live at the maximum");
     must_total(&browser, 100_000 + (3 << 20));
     // The only error is the reply that was expected.
     let errors = browser.errors();

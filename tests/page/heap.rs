@@ -62,7 +62,7 @@ fn snapshots_and_their_difference() {
     let browser = Browser::start(m.address());
     browser.open("#view=heap");
     browser.wait("document.querySelector('.notice button')");
-    choose(&browser, "Longest stop", "10000");
+    choose(&browser, "Maximum stop", "10000");
     browser.click(".notice button");
     browser.wait(&format!("{TAKEN} === 1"));
     browser.wait("document.querySelector(\".card[data-table='rows']\")");

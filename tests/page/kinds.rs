@@ -18,8 +18,8 @@ use memprof_profile::{Amounts, Report, Uncertainty};
 
 /// Each kind of the heap, and what its line beside the selector begins with.
 const HEAP: [(&str, &str); 6] = [
-    ("inuse_space", "Live (estimated): who holds the heap now."),
-    ("inuse_objects", "Live (estimated): who holds the heap now."),
+    ("inuse_space", "Live (estimated): who uses the heap now."),
+    ("inuse_objects", "Live (estimated): who uses the heap now."),
     (
         "alloc_space",
         "Allocated (estimated): who causes the traffic.",
@@ -145,7 +145,7 @@ fn kinds_are_offered_if_they_are_counted() {
         groups,
         json!([
             "Resident (first touch)",
-            "Shared pages once",
+            "Proportional (PSS)",
             "Live heap (estimated)",
             "Allocated (estimated)",
             "Temporary (estimated)",

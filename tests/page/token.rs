@@ -47,7 +47,7 @@ fn the_page_has_it_from_its_address_or_asks() {
     browser.run("sessionStorage.clear()", json!([]));
     browser.load("#view=functions");
     for (token, says) in [
-        ("wrong-wrong-wrong-wrong", "answers those"),
+        ("wrong-wrong-wrong-wrong", "requires a token"),
         (TOKEN, "does not accept"),
     ] {
         browser.wait(&format!(

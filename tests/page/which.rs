@@ -131,12 +131,12 @@ fn an_exact_state_and_the_way_back() {
     let before = browser.figure(ANON, "data-bytes");
     browser.click("#freeze");
     browser.wait("location.hash.includes('mark=1')");
-    browser.wait("/^exact: frozen for .* ms$/.test(document.getElementById('still').textContent)");
+    browser.wait("/^exact: frozen for .* ms$/.test(document.getElementById('frozen').textContent)");
     // The view stays while the target continues.
     run.tell(&format!("mmap {}", 16 * MIB));
     let link = browser.link();
     browser.open(&link);
-    browser.wait("/^exact/.test(document.getElementById('still').textContent)");
+    browser.wait("/^exact/.test(document.getElementById('frozen').textContent)");
     assert_eq!(browser.figure(ANON, "data-bytes"), before);
     browser.click("#now");
     browser.wait(&format!(
@@ -144,7 +144,7 @@ fn an_exact_state_and_the_way_back() {
         before + 16 * MIB
     ));
     assert!(!browser.link().contains("mark"));
-    assert_eq!(browser.text("#still"), "");
+    assert_eq!(browser.text("#frozen"), "");
     browser.must_be_quiet();
 }
 

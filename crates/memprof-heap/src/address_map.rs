@@ -1,4 +1,4 @@
-//! The heap by address: how much of each part of the address space is live, free or not in memory.
+//! The heap by address: how much of each address range is live, free or not resident.
 
 use std::collections::BTreeMap;
 
@@ -7,60 +7,60 @@ use serde::{Serialize, Serializer};
 use super::memory::Run;
 use super::report::What;
 
-/// Maximum number of cells. If there are more, each is made twice as large.
+/// Maximum number of cells. Beyond it, the cell size is doubled.
 const MOST: usize = 2048;
-/// The smallest cell, in bytes.
+/// Initial size of a cell, in bytes.
 const SMALLEST: u64 = 4096;
 
-/// Bytes of the heap in one cell. What is neither live, free nor the allocator's own is not resident.
+/// Heap bytes in one cell. Bytes that are neither live, free nor overhead are not resident.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cell {
-    /// All of them.
+    /// All heap bytes, resident or not.
     pub bytes: u64,
     /// Resident contents of chunks in use.
     pub live: u64,
     /// Resident free bytes.
     pub free: u64,
-    /// The allocator's own resident bytes.
+    /// Resident bytes of the allocator's own structures.
     pub own: u64,
 }
 
-/// As `[bytes, live, free, own]`: there are many.
+/// Serialized as the array `[bytes, live, free, own]`, because a map has many cells.
 impl Serialize for Cell {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
         [self.bytes, self.live, self.free, self.own].serialize(to)
     }
 }
 
-/// Cells next to each other.
+/// A run of adjacent cells.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct MapRange {
-    /// Address of the first one.
+    /// Address of the first cell.
     pub start: u64,
     /// The cells, in address order.
     pub cells: Vec<Cell>,
 }
 
-/// The parts of the address space that have a heap.
+/// The address ranges that contain heap memory.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct AddressMap {
     /// Size of a cell, in bytes.
     pub cell: u64,
-    /// The parts, in address order.
+    /// The ranges, in address order.
     pub ranges: Vec<MapRange>,
 }
 
-/// Adds up cells.
+/// Adds up the heap's bytes by cell.
 #[derive(Debug)]
 pub(super) struct Cells {
     size: u64,
-    /// By number: address divided by size.
+    /// Keyed by cell number: address divided by `size`.
     cells: BTreeMap<u64, Cell>,
-    /// The cell that is being added to: chunks come in address order.
+    /// The cell being added to. Chunks arrive in address order, so it rarely changes.
     current: (u64, Cell),
 }
 
-/// Part of a cell's bytes.
+/// The field of a cell that bytes are added to.
 #[derive(Clone, Copy, Debug)]
 enum Role {
     All,
@@ -78,7 +78,7 @@ impl Cells {
         }
     }
 
-    /// Adds bytes of the heap; `resident` are the runs of them that are in memory.
+    /// Adds heap bytes of one kind; `resident` yields their resident runs.
     pub(super) fn add(
         &mut self,
         (start, end): (u64, u64),
@@ -100,7 +100,7 @@ impl Cells {
             let number = at / self.size;
             if number != self.current.0 {
                 self.turn_to(number);
-                // The cells may be larger now.
+                // The cell size may have doubled, which changes the number.
                 continue;
             }
             let stop = number.saturating_add(1).saturating_mul(self.size).min(end);
@@ -115,7 +115,8 @@ impl Cells {
         }
     }
 
-    /// Keeps the current cell, and goes on with this one.
+    /// Stores the current cell and makes the cell `number` current. Doubles the cell size while there are too many
+    /// cells.
     fn turn_to(&mut self, number: u64) {
         let (last, cell) = std::mem::take(&mut self.current);
         if cell != Cell::default() {
@@ -135,7 +136,7 @@ impl Cells {
         self.current = (number, cell);
     }
 
-    /// The map of what was added.
+    /// Returns the map of all bytes added so far.
     pub(super) fn map(&mut self) -> AddressMap {
         self.turn_to(u64::MAX);
         let mut ranges: Vec<MapRange> = Vec::new();
@@ -183,7 +184,7 @@ mod tests {
     #[test]
     fn cells_say_what_is_where() {
         let mut cells = Cells::new();
-        // Two pages of a chunk, of which the first is resident; a free chunk; far away a header.
+        // Two pages of a chunk, of which the first is resident; a free chunk; a header far away.
         cells.add((4096, 12288), What::Live, [run(4096, 8192)].into_iter());
         cells.add((12288, 13288), What::Small, [run(12288, 13288)].into_iter());
         cells.add(
@@ -191,7 +192,7 @@ mod tests {
             What::Overhead,
             [run(1 << 30, (1 << 30) + 16)].into_iter(),
         );
-        // Python's arenas come last, wherever they are.
+        // Python's arenas are added last, whatever their addresses.
         cells.add(
             (13288, 16384),
             What::PythonLive,
@@ -220,7 +221,7 @@ mod tests {
         assert_eq!(map.ranges[1].cells, [cell(16, 0, 0, 16)]);
     }
 
-    /// A heap of any size has few cells, at once, and nothing of it is lost.
+    /// The number of cells is bounded for a heap of any size, and no byte is lost.
     #[test]
     fn cells_grow_with_the_heap() {
         let mut cells = Cells::new();

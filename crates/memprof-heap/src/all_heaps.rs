@@ -1,35 +1,34 @@
-//! The heaps of all allocators that were read, as one: what finds and counts chunks does not need to know whose they
-//! are.
+//! The heaps of glibc and jemalloc as one, so that code that finds and counts chunks is independent of the allocator.
 
 use super::chunks::{BEHIND, CONTENTS, Kind};
 use super::glibc;
 use super::jemalloc::{self, Region};
 use super::memory::Run;
 
-/// Where a chunk is.
+/// The location of a chunk.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Place {
     /// In the part of glibc's heap with this index, at this address.
     Part(u32, u64),
-    /// glibc's chunk with a mapping of its own with this index.
+    /// A glibc chunk with a mapping of its own, by index.
     Mapped(u32),
-    /// A region of jemalloc's.
+    /// A jemalloc region.
     Region(Region),
 }
 
-/// The heaps.
+/// All heaps of a process.
 #[derive(Debug, Default)]
 pub(crate) struct AllHeaps {
-    /// glibc's.
+    /// glibc's heap, if the process has one.
     pub glibc: Option<glibc::Heap>,
-    /// jemalloc's.
+    /// jemalloc's heap, if the process has one.
     pub jemalloc: Option<jemalloc::Heap>,
-    /// First address of each, and first one behind it.
+    /// First address and end of glibc's heap and of jemalloc's.
     bounds: [(u64, u64); 2],
 }
 
 impl AllHeaps {
-    /// Those that were read.
+    /// Combines the heaps that were read.
     pub(crate) fn new(glibc: Option<glibc::Heap>, jemalloc: Option<jemalloc::Heap>) -> AllHeaps {
         let of_glibc = glibc.as_ref().map(|heap| {
             let ranges = heap.ranges();
@@ -47,12 +46,12 @@ impl AllHeaps {
         }
     }
 
-    /// Whether none was read.
+    /// Whether no heap was read.
     pub(crate) fn is_empty(&self) -> bool {
         self.glibc.is_none() && self.jemalloc.is_none()
     }
 
-    /// First address of all, and first one behind all.
+    /// First address of the lowest heap and end of the highest.
     pub(super) fn bounds(&self) -> (u64, u64) {
         let filled = self.bounds.iter().filter(|(start, end)| start < end);
         let start = filled.clone().map(|bounds| bounds.0).min();
@@ -71,7 +70,7 @@ impl AllHeaps {
         ranges
     }
 
-    /// The chunk in whose contents an address lies.
+    /// Finds the chunk whose contents include an address.
     pub(super) fn place(&self, addr: u64) -> Option<(Place, Kind)> {
         let [of_glibc, of_jemalloc] = self.bounds;
         if let Some(heap) = &self.jemalloc
@@ -94,7 +93,7 @@ impl AllHeaps {
         (addr >= chunk.at + CONTENTS).then_some((Place::Mapped(index as u32), chunk.kind))
     }
 
-    /// Prepares for a look at the chunk of glibc's in whose contents an address lies.
+    /// Prefetches the index entry of the glibc chunk whose contents include an address.
     pub(super) fn prefetch(&self, addr: u64) {
         let Some(heap) = &self.glibc else { return };
         let index = heap.parts.partition_point(|part| part.end <= addr);
@@ -103,7 +102,7 @@ impl AllHeaps {
         }
     }
 
-    /// First address of a chunk's contents, if it is known without reading anything.
+    /// First address of a chunk's contents, if no index has to be read for it.
     pub(super) fn start(place: Place) -> Option<u64> {
         match place {
             Place::Part(_, at) => Some(at + CONTENTS),
@@ -111,7 +110,7 @@ impl AllHeaps {
         }
     }
 
-    /// First address of a chunk's contents, and the first one behind them.
+    /// First address and end of a chunk's contents.
     pub(super) fn contents(&self, place: Place) -> (u64, u64) {
         match (place, &self.glibc, &self.jemalloc) {
             (Place::Part(index, at), Some(heap), _) => {
@@ -128,7 +127,7 @@ impl AllHeaps {
         }
     }
 
-    /// What a chunk is.
+    /// The kind of a chunk.
     pub(super) fn kind(&self, place: Place) -> Kind {
         let kind = match (place, &self.glibc, &self.jemalloc) {
             (Place::Part(index, at), Some(heap), _) => {
@@ -141,7 +140,7 @@ impl AllHeaps {
         kind.unwrap_or(Kind::Own)
     }
 
-    /// Changes what a chunk is.
+    /// Sets the kind of a chunk.
     pub(super) fn set(&mut self, place: Place, kind: Kind) {
         match (place, &mut self.glibc, &mut self.jemalloc) {
             (Place::Part(index, at), Some(heap), _) => {
@@ -153,12 +152,12 @@ impl AllHeaps {
         }
     }
 
-    /// The first chunk of all.
+    /// The first chunk of all heaps, in iteration order: glibc's parts, glibc's mapped chunks, jemalloc's regions.
     pub(super) fn first(&self) -> Option<Place> {
         self.first_from(0)
     }
 
-    /// The first chunk of glibc's parts from this one on, or of what follows them.
+    /// The first chunk in glibc's parts from index `part` on, or the first chunk after all parts.
     fn first_from(&self, part: usize) -> Option<Place> {
         let parts = self.glibc.iter().flat_map(|heap| &heap.parts);
         let mut firsts = parts.enumerate().skip(part).filter_map(|(index, part)| {
@@ -169,7 +168,7 @@ impl AllHeaps {
         firsts.next().or_else(|| self.mapped(0))
     }
 
-    /// glibc's chunk with a mapping of its own with this index, or the first one of what follows them.
+    /// glibc's mapped chunk with this index, or jemalloc's first region if there is none.
     fn mapped(&self, index: u32) -> Option<Place> {
         let count = self.glibc.as_ref().map_or(0, |heap| heap.mmapped.len());
         if (index as usize) < count {
@@ -179,7 +178,7 @@ impl AllHeaps {
         Some(Place::Region(first))
     }
 
-    /// The chunk that follows this one.
+    /// The next chunk in iteration order.
     pub(super) fn next(&self, place: Place) -> Option<Place> {
         match place {
             Place::Part(index, at) => {
@@ -197,7 +196,7 @@ impl AllHeaps {
         }
     }
 
-    /// The contents of all chunks in use.
+    /// The contents of all chunks in use, as address ranges.
     pub(crate) fn live(&self) -> impl Iterator<Item = (u64, u64)> {
         let all = std::iter::successors(self.first(), |place| self.next(*place));
         let live = all.filter(|place| self.kind(*place).is_live());

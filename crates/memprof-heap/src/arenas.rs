@@ -1,4 +1,4 @@
-//! The heap by arena: how much of each is in use, free, and in memory.
+//! The heap by arena: bytes in use, free, overhead and resident.
 
 use std::collections::HashMap;
 use std::io::{self, Write};
@@ -8,20 +8,20 @@ use serde::Serialize;
 use super::report::What;
 use super::text::{kib, write_left};
 
-/// Maximum number of rows; arenas beyond are added up in one more.
+/// Maximum number of rows. Further arenas are added up in one extra row.
 const MAX_ROWS: usize = 1000;
 
-/// What kind of arena it is.
+/// The kind of an arena.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ArenaKind {
     /// glibc's main arena.
     Main,
-    /// Another arena of glibc's, which it makes for threads.
+    /// A glibc arena other than the main one, created for threads.
     Thread,
-    /// The chunks that have mappings of their own.
+    /// All chunks with mappings of their own.
     Mapped,
-    /// One of jemalloc's arenas, or its own blocks, which belong to none.
+    /// A jemalloc arena, or jemalloc's own blocks, which belong to no arena.
     Jemalloc,
     /// The arenas of Python's own allocator.
     Python,
@@ -29,27 +29,27 @@ pub enum ArenaKind {
     Other,
 }
 
-/// An arena. Sizes are in bytes, resident or not unless they say so.
+/// An arena. Sizes are in bytes, whether resident or not, unless the field says otherwise.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ArenaRow {
-    /// What kind it is.
+    /// The kind of the arena.
     pub kind: ArenaKind,
-    /// Its name; that of a thread arena of glibc's has the arena's address, that of jemalloc's the index.
+    /// Name of the arena. It contains the address of a glibc thread arena, and the index of a jemalloc arena.
     pub name: String,
     /// Number of chunks or blocks in use.
     pub chunks: u64,
-    /// Contents of chunks in use.
+    /// Bytes of contents of chunks in use.
     pub live: u64,
     /// Free bytes.
     pub free: u64,
-    /// The allocator's own.
+    /// Bytes of the allocator's own structures.
     pub overhead: u64,
-    /// Those of all three that are in memory.
+    /// Resident bytes: live, free and overhead together.
     pub resident: u64,
 }
 
 impl ArenaRow {
-    /// All of its bytes.
+    /// All bytes of the arena, resident or not.
     pub fn bytes(&self) -> u64 {
         self.live + self.free + self.overhead
     }
@@ -57,10 +57,10 @@ impl ArenaRow {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Key {
-    /// glibc's, by number; the main one is 0.
+    /// A glibc arena, by number. The main arena is 0.
     Arena(usize),
     Mapped,
-    /// jemalloc's, by its index.
+    /// A jemalloc arena, by index.
     Jemalloc(u16),
     JemallocOwn,
     Python,
@@ -88,11 +88,11 @@ impl Sum {
     }
 }
 
-/// Sums while the heap is added.
+/// Adds up the heap's bytes by arena.
 #[derive(Debug)]
 pub(super) struct Arenas {
     sums: HashMap<Key, Sum>,
-    /// The arena that is being added, and its sums so far.
+    /// The arena being added to, and its sums so far.
     current: (Key, Sum),
 }
 
@@ -106,27 +106,27 @@ impl Default for Arenas {
 }
 
 impl Arenas {
-    /// What is added next belongs to glibc's arena with this number.
+    /// Directs the next bytes to glibc's arena with this number.
     pub(super) fn begin(&mut self, arena: usize) {
         self.switch(Key::Arena(arena));
     }
 
-    /// What is added next is a chunk with a mapping of its own.
+    /// Directs the next bytes to the chunks with mappings of their own.
     pub(super) fn begin_mapped(&mut self) {
         self.switch(Key::Mapped);
     }
 
-    /// What is added next belongs to the arena of jemalloc's with this index.
+    /// Directs the next bytes to jemalloc's arena with this index.
     pub(super) fn begin_jemalloc(&mut self, arena: u16) {
         self.switch(Key::Jemalloc(arena));
     }
 
-    /// What is added next is one of jemalloc's own blocks.
+    /// Directs the next bytes to jemalloc's own blocks.
     pub(super) fn begin_jemalloc_own(&mut self) {
         self.switch(Key::JemallocOwn);
     }
 
-    /// What is added next belongs to Python's allocator.
+    /// Directs the next bytes to Python's allocator.
     pub(super) fn begin_python(&mut self) {
         self.switch(Key::Python);
     }
@@ -138,12 +138,13 @@ impl Arenas {
         }
     }
 
-    /// Adds bytes, and the chunks that begin there.
+    /// Adds bytes, and the number of chunks that begin in them.
     pub(super) fn add(&mut self, what: What, chunks: u64, bytes: u64, resident: u64) {
         self.current.1.add(what, chunks, bytes, resident);
     }
 
-    /// The arenas that have bytes, those with the most resident ones first. `addresses` are those of glibc's.
+    /// Returns the arenas that have bytes, in descending order of resident bytes. `addresses` are the addresses of
+    /// glibc's arenas, by number.
     pub(super) fn rows(mut self, addresses: &[u64]) -> Vec<ArenaRow> {
         self.sums.insert(self.current.0, self.current.1);
         let mut rows: Vec<ArenaRow> = self
@@ -208,7 +209,8 @@ fn added(sum: ArenaRow, row: ArenaRow) -> ArenaRow {
     }
 }
 
-/// Writes at most `top` arenas as text, in KiB. One alone has the figures of the whole heap.
+/// Writes at most `top` arenas as text, in KiB. Writes nothing for a single arena, which would repeat the figures of
+/// the whole heap.
 pub(super) fn write_text(rows: &[ArenaRow], out: &mut dyn Write, top: usize) -> io::Result<()> {
     if rows.len() < 2 {
         return Ok(());

@@ -1,9 +1,10 @@
-//! `memprof attach-heap`: has a running process load the library that samples allocations.
+//! `memprof attach-heap`: makes a running process load the library that samples allocations.
 //!
-//! The process is changed for good: one of its threads calls its C library's `dlopen`, and the library has all loaded files
-//! call it in place of the allocator (`src/sampler/imports.c`). The thread must hold no lock of the allocator or of the
-//! loader (`safe_point.rs`, by its stack: `walk.rs`); the others run on, so that locks that they hold become free.
-//! `freeze::inject` has the thread do it, and find its own way back.
+//! The change is permanent: one thread of the process calls the C library's `dlopen`, and the library then makes all
+//! loaded files call it instead of the allocator (`src/sampler/imports.c`). The thread must hold no lock of the
+//! allocator or the loader; `safe_point.rs` decides that from the thread's stack (`walk.rs`). The other threads keep
+//! running, so that they release any lock they hold. `memprof_sys::freeze` injects the call and restores the thread's
+//! registers.
 
 #[cfg(target_arch = "x86_64")]
 mod command;
@@ -31,15 +32,15 @@ use std::time::Duration;
 
 use memprof_sys::process::ProcessTarget;
 
-/// What `memprof attach-heap` does.
+/// Configuration of `memprof attach-heap`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AttachConfig {
-    /// The process that is to load the library.
+    /// The process that loads the library.
     pub target: ProcessTarget,
-    /// Whether the user has agreed.
+    /// Whether the user has agreed to the change (`--yes`).
     pub agreed: bool,
-    /// For how many allocated bytes one sample stands on average.
+    /// Mean number of allocated bytes per sample.
     pub interval: u64,
-    /// How long memprof looks for a safe moment, and how long the loader may take then.
+    /// Maximum time to look for a safe moment, and then again for the loader to finish (`--wait`).
     pub wait: Duration,
 }

@@ -1,9 +1,13 @@
-//! The heap by stack: who holds what is in use, who keeps free memory resident, and whose chunks nothing refers to. Samples of
-//! allocations joined with a snapshot of the heap.
+//! The heap by stack: which stacks allocated the chunks in use, which keep free memory resident, and which allocated
+//! unreachable chunks. Joins sampled allocations with a heap snapshot.
 //!
-//! `samples` finds the chunks of the samples; `holdings` has, exactly, what each size class and each of these chunks holds;
-//! `strata` says which classes are estimated together and how; `estimate` divides their bytes among stacks; `build` makes
-//! the rows (`report`), and `text` shows them. All rows add up to the process's anonymous memory.
+//! - `samples` finds the chunks of the samples.
+//! - `holdings` counts exactly what each size class and each sampled chunk holds.
+//! - `strata` decides which classes are estimated together, and by which method.
+//! - `estimate` divides the bytes of the strata among stacks.
+//! - `build` makes the rows (`report`), and `text` prints them.
+//!
+//! The sum of all rows is the process's anonymous memory.
 
 mod build;
 mod estimate;
@@ -35,25 +39,25 @@ use estimate::{Divided, Quantity, divide};
 use memprof_sys::ids::StackId;
 use strata::{BY_PINNING, BY_SIZE, Method, Stratum, strata};
 
-/// Live samples joined with a snapshot, before the stacks have names.
+/// Live samples joined with a snapshot, before stacks are resolved to names.
 #[derive(Clone, Debug)]
 pub struct Joint {
     holdings: Holdings,
     heads: Heads,
     counts: SampleCounts,
     origin: Origin,
-    /// By size, and by what chunks pin.
+    /// Strata by chunk size, and by pinned bytes per byte of a chunk.
     strata: [Vec<Stratum>; 2],
-    /// Resident bytes of what no stack is looked for.
+    /// Resident bytes of Python's allocator by kind. They have no stacks.
     python: Vec<(What, u64)>,
     others: Vec<OtherRow>,
-    /// The allocators' own, without the headers of chunks in use.
+    /// Bytes of the allocators' own structures, without the headers of chunks in use.
     own: u64,
     total: u64,
 }
 
 impl Joint {
-    /// Joins what the ledger found with the samples. `rows` and `others` are the ledger's.
+    /// Joins the ledger's sums with the samples. `rows` and `others` are the ledger's.
     pub(super) fn new(
         mut holdings: Holdings,
         heads: Heads,
@@ -83,7 +87,7 @@ impl Joint {
         let total = heap
             + python.iter().map(|(_, bytes)| bytes).sum::<u64>()
             + others.iter().map(|row| row.resident).sum::<u64>();
-        // (A chunk that was placed and not met again would have no class.)
+        // Drop samples whose chunk the ledger did not pass: they have no class.
         holdings.joined.retain(|joined| joined.chunk > 0);
         let complete = origin.from_start && counts.lost == 0;
         Joint {
@@ -105,14 +109,16 @@ impl Joint {
         joined.map(|joined| joined.placed.sample.stack).collect()
     }
 
-    /// The resident pages without a chunk in use, by address: for who made the heap grow.
+    /// The resident pages without a chunk in use, by address. The caller looks up which stacks made the heap grow
+    /// there.
     pub fn free_pages(&self) -> impl Iterator<Item = Run> {
         self.holdings.free.iter().map(|free| free.pages)
     }
 
-    /// The rows. `name` has the names of a stack's functions, the outermost first, with `;` between them. `grown_by` says
-    /// which stacks brought in the pages without a chunk in use, with their bytes, as far as that is known; it may be empty. Lists at most `top` rows of
-    /// each kind.
+    /// Makes the rows, at most `top` of each kind.
+    ///
+    /// `name` returns the function names of a stack, outermost first, joined with `;`. `grown_by` lists the stacks
+    /// that brought in the pages without a chunk in use, with their bytes. It may be incomplete or empty.
     pub fn by_stack(
         &self,
         name: impl Fn(StackId) -> String,
@@ -133,12 +139,12 @@ impl Joint {
         build::build(self, &names.all, &cells, grown_by, top)
     }
 
-    /// Divides what the chunks hold among cells.
+    /// Divides the bytes that chunks hold among cells.
     fn divide(&self, cells: &[u32], quantity: &Quantity) -> Divided {
         divide(&self.strata[0], &BY_SIZE, &self.holdings, cells, quantity)
     }
 
-    /// Divides what they pin.
+    /// Divides the bytes that chunks pin among cells.
     fn divide_pinned(&self, cells: &[u32], quantity: &Quantity) -> Divided {
         divide(
             &self.strata[1],
@@ -149,7 +155,7 @@ impl Joint {
         )
     }
 
-    /// Why bytes of a stratum are no stack's.
+    /// Why the bytes of a stratum belong to no stack.
     fn reason(&self, method: Method) -> RestKind {
         match (method, self.origin.from_start) {
             (Method::TooFew, _) => RestKind::TooFewSamples,
@@ -159,7 +165,7 @@ impl Joint {
     }
 }
 
-/// Names, each once.
+/// Interned names.
 #[derive(Default)]
 struct Names {
     all: Vec<String>,

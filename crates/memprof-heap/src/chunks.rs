@@ -1,45 +1,46 @@
-//! The chunks of one contiguous part of a heap: where each begins, and what it is. Half a byte for each 16 bytes of the
-//! heap, in blocks that exist where chunks begin.
+//! The chunks of one contiguous part of a heap: start and kind of each.
+//!
+//! Takes half a byte per 16 bytes of the heap, in blocks that are allocated only where chunks begin.
 
 use super::memory::prefetch;
 
-/// Distance of addresses at which chunks can begin, in bytes.
+/// Alignment of chunks, in bytes.
 pub(crate) const GRANULE: u64 = 16;
-/// Offset of a glibc chunk's contents, and how far they extend behind its end, in bytes.
+/// Offset of a glibc chunk's contents, and how far they extend past the end of the chunk, in bytes.
 pub(super) const CONTENTS: u64 = 16;
 pub(super) const BEHIND: u64 = 8;
-/// Bytes of the heap that a block describes.
+/// Heap bytes that a block describes.
 const BLOCK: u64 = 256 << 10;
-/// Largest size of a contiguous part, in bytes.
+/// Maximum size of a contiguous part, in bytes.
 pub(crate) const LARGEST: u64 = 1 << 40;
 
-/// What a chunk is.
+/// The kind of a chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u8)]
 pub(crate) enum Kind {
     /// In use by the program.
     Live = 1,
-    /// In a thread's cache.
+    /// Free, in a thread's cache.
     Tcache,
-    /// In a fast bin.
+    /// Free, in a fast bin.
     Fast,
     /// Freed recently, not yet sorted into a bin.
     Unsorted,
-    /// In a small bin; of jemalloc, free in a slab.
+    /// Free, in a small bin; for jemalloc, free in a slab.
     Small,
-    /// In a large bin.
+    /// Free, in a large bin.
     Large,
-    /// The last chunk, which new ones are cut from.
+    /// Free, the last chunk, from which new ones are split.
     Top,
-    /// The allocator's own.
+    /// The allocator's own structure.
     Own,
-    /// In use, and found from the program's roots.
+    /// In use, and reachable from the program's roots.
     Reached,
-    /// In use, not found from the roots, and referred to by another such chunk.
+    /// In use, unreachable, and referred to by another unreachable chunk.
     Referred,
-    /// In use, not found from the roots, and counted under the chunk that leads to it.
+    /// In use, unreachable, and counted under its head.
     Counted,
-    /// In use, found from the program's roots, and its contents are still to be read.
+    /// In use and reachable, but its contents are yet to be read.
     Waiting,
 }
 
@@ -59,7 +60,7 @@ impl Kind {
         Kind::Waiting,
     ];
 
-    /// Whether the program uses it.
+    /// Whether the program uses the chunk.
     pub(crate) fn is_live(self) -> bool {
         use Kind::*;
         matches!(self, Live | Reached | Referred | Counted | Waiting)
@@ -73,34 +74,33 @@ impl Kind {
 /// A chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Chunk {
-    /// Its address: that of its header's first word, which belongs to the chunk before it while that is in use.
+    /// Address of the first word of its header. The word belongs to the preceding chunk while that is in use.
     pub at: u64,
-    /// Its size in bytes, with the header.
+    /// Size in bytes, with the header.
     pub size: u64,
-    /// What it is.
     pub kind: Kind,
 }
 
 #[derive(Debug, Default)]
 struct Block {
-    /// Two granules a byte, the lower one first; empty if no chunk begins in the block.
+    /// Two granules per byte, the lower granule in the low bits. Empty if no chunk begins in the block.
     nibbles: Box<[u8]>,
-    /// The last chunk that begins before the block; 0 if there is none.
+    /// Address of the last chunk that begins before the block; 0 if there is none.
     before: u64,
 }
 
-/// The chunks of a part of a heap.
+/// The chunks of one contiguous part of a heap.
 #[derive(Debug)]
 pub(crate) struct Chunks {
     start: u64,
     end: u64,
     blocks: Vec<Block>,
-    /// Address of the last chunk that was added.
+    /// Address of the chunk added last.
     last: u64,
 }
 
 impl Chunks {
-    /// No chunks yet, of the part from `start` to `end`. `None` if it is not aligned or too large.
+    /// Starts without chunks, for the part from `start` to `end`. `None` if the part is not aligned or too large.
     pub(crate) fn new(start: u64, end: u64) -> Option<Chunks> {
         let size = end.checked_sub(start)?;
         if !start.is_multiple_of(GRANULE) || !size.is_multiple_of(GRANULE) || size > LARGEST {
@@ -123,7 +123,7 @@ impl Chunks {
         self.start
     }
 
-    /// Adds the chunk behind those that were added before.
+    /// Adds a chunk. Addresses must ascend.
     pub(crate) fn add(&mut self, at: u64, kind: Kind) {
         let index = ((at - self.start) / BLOCK) as usize;
         let first = match self.last {
@@ -140,7 +140,7 @@ impl Chunks {
         self.last = at;
     }
 
-    /// Notes that all chunks were added.
+    /// Completes the index once all chunks are added.
     pub(crate) fn close(&mut self) {
         if self.last != 0 {
             let first = ((self.last - self.start) / BLOCK) as usize + 1;
@@ -165,7 +165,7 @@ impl Chunks {
         ))
     }
 
-    /// Has the processor fetch what is known of the chunk at or before an address, which will be asked for soon.
+    /// Prefetches the index entry of the chunk at or before an address, ahead of a lookup.
     pub(super) fn prefetch(&self, addr: u64) {
         if let Some((block, byte, _)) = self.place(addr)
             && let Some(byte) = self.blocks[block].nibbles.get(byte)
@@ -174,7 +174,7 @@ impl Chunks {
         }
     }
 
-    /// What begins at this address, if a chunk does.
+    /// The kind of the chunk that begins at this address, if any.
     pub(crate) fn kind_at(&self, at: u64) -> Option<Kind> {
         if !(at.wrapping_sub(self.start)).is_multiple_of(GRANULE) {
             return None;
@@ -184,7 +184,7 @@ impl Chunks {
         Kind::from_nibble(nibbles >> shift & 15)
     }
 
-    /// Changes what the chunk at this address is.
+    /// Sets the kind of the chunk at this address.
     pub(crate) fn set(&mut self, at: u64, kind: Kind) {
         if let Some((block, byte, shift)) = self.place(at)
             && let Some(nibbles) = self.blocks[block].nibbles.get_mut(byte)
@@ -193,7 +193,7 @@ impl Chunks {
         }
     }
 
-    /// The beginning of the chunk that contains an address, and what it is.
+    /// Start and kind of the chunk that contains an address.
     pub(crate) fn containing(&self, addr: u64) -> Option<(u64, Kind)> {
         let (index, byte, shift) = self.place(addr)?;
         let block = &self.blocks[index];
@@ -221,7 +221,7 @@ impl Chunks {
         self.next(at).unwrap_or(self.end) - at
     }
 
-    /// The first chunk that begins behind this address.
+    /// The first chunk that begins after this address.
     pub(crate) fn next(&self, at: u64) -> Option<u64> {
         let (mut index, byte, shift) = self.place(at)?;
         let nibbles = &self.blocks[index].nibbles;
@@ -244,7 +244,7 @@ impl Chunks {
         }
     }
 
-    /// All chunks, by address.
+    /// All chunks, in address order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = Chunk> {
         let kind = self.kind_at(self.start);
         let mut at = kind.map(|_| self.start);

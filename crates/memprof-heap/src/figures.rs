@@ -1,22 +1,22 @@
-//! The few figures of a snapshot that fit into one line.
+//! The figures of a snapshot that fit on one line.
 
 use serde::Serialize;
 
 use super::jemalloc::JemallocHeap;
 use super::report::{Allocator, Heap, What};
 
-/// The sums of a snapshot. Those of the heap are resident bytes.
+/// Summary of a snapshot. Heap figures are resident bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Figures {
     /// Contents of chunks in use.
     pub live: u64,
     /// Free bytes.
     pub free: u64,
-    /// The allocator's own.
+    /// The allocator's own structures.
     pub overhead: u64,
-    /// Free bytes that trimming would return to the system now.
+    /// Free bytes that trimming would return to the kernel now.
     pub trimmable: u64,
-    /// Contents of unreachable chunks, resident or not; `None` if they were not looked for.
+    /// Contents of unreachable chunks, resident or not; `None` if no search was made.
     pub unreachable: Option<u64>,
     /// All resident anonymous memory of the process.
     pub anonymous: u64,
@@ -43,7 +43,7 @@ impl From<&Heap> for Figures {
 }
 
 impl Heap {
-    /// Its allocator's name in the HTTP API. If there are several, glibc's counts only if it has more.
+    /// Name of the allocator in the HTTP API. With several allocators, the one with more bytes in use.
     pub fn allocator_name(&self) -> &'static str {
         let jemalloc = self.live_of(&[What::JemallocLive, What::JemallocLarge]);
         let glibc = self.live_of(&[What::Live, What::LiveMapped]);

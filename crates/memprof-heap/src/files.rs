@@ -1,4 +1,4 @@
-//! The ELF files that a process has mapped: what of its memory they contain, and the names of what lies there.
+//! The ELF files that a process has mapped: their memory ranges, their contents, and their symbols.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, HashMap};
@@ -13,51 +13,51 @@ use memprof_sys::ids::{Addr, Pid};
 use memprof_sys::residency::{Vma, page_size};
 use memprof_sys::target_file::{ReadAt, TargetFile};
 
-/// Bytes of a file that are read at once.
+/// Bytes of a file to read at once.
 const BLOCK: u64 = 4096;
-/// Maximum number of such reads.
+/// Maximum number of block reads.
 const READS: u32 = 1 << 20;
 /// Maximum size of a symbol table, in bytes.
 const MAX_TABLE: u64 = 256 << 20;
-/// Maximum number of times that a symbol of a file is found to contain an address.
+/// Maximum number of matches of an address with a symbol, per file.
 const MAX_MATCHES: usize = 4 << 20;
 /// Maximum length of a symbol's name, in bytes.
 pub(super) const MAX_NAME: usize = 4096;
 
-/// A program or library, as it is mapped.
+/// A mapped program or library.
 #[derive(Debug)]
 struct Module {
     /// Base name of its path.
     name: String,
-    /// Index of its mappings.
+    /// Indexes of its mappings.
     vmas: Vec<usize>,
     /// The file, if it could be opened.
     file: Option<TargetFile>,
-    /// Difference between its addresses in memory and its own.
+    /// Load bias: addresses in memory minus addresses in the file.
     bias: Option<u64>,
-    /// First address behind its zeroed data, which the kernel may join with other memory to one mapping; 0 if unknown.
+    /// End of its zeroed data (.bss), which the kernel may merge with other memory into one mapping; 0 if unknown.
     end: u64,
 }
 
-/// All of them.
+/// All mapped ELF files of a process.
 #[derive(Debug)]
 pub(super) struct Files<'a> {
     memory: &'a Memory,
     vmas: &'a [Vma],
     modules: Vec<Module>,
-    /// Of each mapping, its module.
+    /// Index of the module of each mapping.
     module_of: Vec<Option<u32>>,
-    /// First address of the modules, and the first one behind all.
+    /// First address of all modules, and their end.
     bounds: (u64, u64),
-    /// What was read last of a file: module, position, contents.
+    /// The block read last: module, block number, contents.
     block: RefCell<(u32, u64, Vec<u8>)>,
     reads_left: Cell<u32>,
-    /// The mapping that an address was in last.
+    /// Index of the mapping that contained the previous address.
     last: Cell<usize>,
 }
 
 impl<'a> Files<'a> {
-    /// Those of a process, which may have ended. Without a process no file is read.
+    /// Finds the files of a process, which may have exited. Without `pid` no file is read.
     pub(super) fn new(pid: Option<Pid>, memory: &'a Memory, vmas: &'a [Vma]) -> Files<'a> {
         let mut files = Files {
             memory,
@@ -91,8 +91,8 @@ impl<'a> Files<'a> {
         files
     }
 
-    /// Groups the mappings: those of one file that follow each other, of which one is executable, and the zeroed data
-    /// behind them.
+    /// Groups the mappings into modules: consecutive mappings of one file, at least one of them executable, and the
+    /// zeroed data after them.
     fn find(&mut self) {
         let private = |vma: &Vma| vma.ino != 0 && !vma.perms.shared;
         let mut groups: Vec<Vec<usize>> = Vec::new();
@@ -128,7 +128,7 @@ impl<'a> Files<'a> {
         }
     }
 
-    /// Whether a mapping belongs to the file of those before.
+    /// Whether a mapping belongs to the file of a group.
     fn belongs(&self, vma: &Vma, group: &[usize]) -> bool {
         let (Some(first), Some(last)) = (group.first(), group.last()) else {
             return false;
@@ -141,7 +141,7 @@ impl<'a> Files<'a> {
         if vma.ino == 0 {
             return adjacent && vma.perms.write && vma.name.is_empty() && last.perms.write;
         }
-        // One that begins with an earlier part of the file is the same file, mapped again.
+        // A mapping that begins at a lower file offset is the same file mapped a second time.
         (vma.ino, vma.dev) == (first.ino, first.dev)
             && (vma.file_offset > last.file_offset
                 || vma.file_offset == last.file_offset && adjacent)
@@ -165,7 +165,7 @@ impl<'a> Files<'a> {
         is_file.then_some((vma, module))
     }
 
-    /// Where the part of a mapping ends that is a file's, if this address is in it.
+    /// If this address belongs to a file: the end of the file's part of the mapping.
     pub(super) fn end_of(&self, addr: u64) -> Option<u64> {
         let (vma, module) = self.place(addr)?;
         let end = self.modules[module as usize].end;
@@ -176,17 +176,17 @@ impl<'a> Files<'a> {
         })
     }
 
-    /// Whether an address lies in one of them.
+    /// Whether an address belongs to one of the files.
     pub(super) fn contain(&self, addr: u64) -> bool {
         self.place(addr).is_some()
     }
 
-    /// Whether an address is one of code.
+    /// Whether an address is in code.
     pub(super) fn is_code(&self, addr: u64) -> bool {
         self.place(addr).is_some_and(|(vma, _)| vma.perms.exec)
     }
 
-    /// Bytes at an address: as they were in memory, or as the file has them if the process did not change them.
+    /// The bytes at an address: from the memory copy, or from the file if the process did not change them.
     fn bytes<const N: usize>(&self, addr: u64) -> Option<[u8; N]> {
         let (vma, module) = self.place(addr)?;
         if let Some(bytes) = self.memory.from(addr) {
@@ -208,12 +208,12 @@ impl<'a> Files<'a> {
         block.2.get((at % BLOCK) as usize..)?.first_chunk().copied()
     }
 
-    /// The word at an address.
+    /// The 64-bit word at an address.
     pub(super) fn word(&self, addr: u64) -> Option<u64> {
         self.bytes(addr).map(u64::from_le_bytes)
     }
 
-    /// The text at an address, up to its NUL; `None` if it is empty or longer than a name.
+    /// The NUL-terminated text at an address; `None` if it is empty or longer than [`MAX_NAME`].
     pub(super) fn text(&self, addr: u64) -> Option<Vec<u8>> {
         let mut text = Vec::new();
         for at in 0..MAX_NAME as u64 {
@@ -225,7 +225,7 @@ impl<'a> Files<'a> {
         None
     }
 
-    /// An address as its file has it: `libfoo.so+0x1234`. `None` if it is in none.
+    /// Formats an address relative to its file: `libfoo.so+0x1234`. `None` if it belongs to no file.
     pub(super) fn in_file(&self, addr: u64) -> Option<String> {
         let (vma, module) = self.place(addr)?;
         let module = &self.modules[module as usize];
@@ -235,7 +235,7 @@ impl<'a> Files<'a> {
         Some(format!("{}+{:#x}", module.name, addr.wrapping_sub(bias)))
     }
 
-    /// The functions that begin at these addresses, as their symbols have it.
+    /// Names of the functions that begin at these addresses, from the symbol tables.
     pub(super) fn functions(&self, addrs: impl Iterator<Item = u64>) -> HashMap<u64, Vec<u8>> {
         let mut found = HashMap::new();
         for (elf, bias, addrs) in self.by_file(addrs) {
@@ -255,7 +255,7 @@ impl<'a> Files<'a> {
         found
     }
 
-    /// The variables that these addresses lie in: each one's address and symbol.
+    /// The variables that contain these addresses: start and symbol name for each address.
     pub(super) fn variables(
         &self,
         addrs: impl Iterator<Item = u64>,
@@ -265,7 +265,7 @@ impl<'a> Files<'a> {
             let tables = [SHT_SYMTAB, SHT_DYNSYM].map(|kind| table(&elf, kind));
             let mut left = MAX_MATCHES;
             for table in tables.into_iter().flatten() {
-                // A damaged table has the names that were read before.
+                // An error in a damaged table does not discard the names read before it.
                 let _ = elf.for_each_symbol(table, |symbol| {
                     let (start, size) = (u64_at(symbol, 8), u64_at(symbol, 16));
                     let defined = u16_at(symbol, 6) != 0;
@@ -281,7 +281,7 @@ impl<'a> Files<'a> {
                         left = next.ok_or_else(|| ElfError::Bad("too many symbols".into()))?;
                         let at = addr.wrapping_add(bias);
                         let start = start.wrapping_add(bias);
-                        // The innermost; the first one of those with one address.
+                        // The innermost variable wins; of several with the same start, the first.
                         if found.get(&at).is_some_and(|(known, _)| *known >= start) {
                             continue;
                         }
@@ -298,7 +298,7 @@ impl<'a> Files<'a> {
         found
     }
 
-    /// Addresses by file, in the file's own numbering, in order and without duplicates.
+    /// The addresses grouped by file and converted to file addresses, sorted and without duplicates.
     fn by_file(
         &self,
         addrs: impl Iterator<Item = u64>,
@@ -322,7 +322,7 @@ impl<'a> Files<'a> {
     }
 }
 
-/// A symbol table of a size that is read.
+/// The symbol table of this kind, unless it is larger than [`MAX_TABLE`].
 fn table<'e>(elf: &'e Elf, kind: SectionType) -> Option<&'e Section> {
     elf.section_of_kind(kind)
         .filter(|table| table.size <= MAX_TABLE)

@@ -1,11 +1,12 @@
 //! glibc's heap (ptmalloc), read from a copy of a process's memory without symbols.
 //!
-//! Nothing is taken on trust: the free lists of an arena must be rings, a walk over its chunks must end where its newest
-//! chunk ends and add up to the size that glibc counts, every free chunk must be one that the walk found, and the chunks
-//! with mappings of their own must be as many and as large as glibc counts. Otherwise the heap is refused, with the reason.
+//! Every structure is verified. The free lists of an arena must be rings. A walk over its chunks must end at the top
+//! chunk and add up to the size that glibc counts. Every free chunk must be one that the walk found. The chunks with
+//! mappings of their own must match glibc's counters in number and size. Otherwise the heap is refused, with the
+//! reason.
 //!
-//! Layouts: glibc 2.31 to 2.43 (`malloc/malloc.c`, `malloc/arena.c`), 64-bit. Which one applies follows from the heap
-//! itself, as these checks hold for one only.
+//! Layouts: glibc 2.31 to 2.43 (`malloc/malloc.c`, `malloc/arena.c`), 64-bit. The layout is detected from the heap
+//! itself: the checks hold for one layout only.
 
 mod free;
 mod mmapped;
@@ -19,65 +20,65 @@ pub(crate) use mmapped::Mmapped;
 pub(super) use state::written_data;
 pub(crate) use walk::Part;
 
-/// The figures of `mallinfo2`, with its names.
+/// The figures of `mallinfo2`, under its names.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Mallinfo {
     /// Bytes of the arenas.
     pub arena: u64,
-    /// Number of free chunks: those in bins, and each arena's newest.
+    /// Number of free chunks: chunks in bins, and the top chunk of each arena.
     pub ordblks: u64,
     /// Number of chunks in fast bins.
     pub smblks: u64,
     /// Number of chunks with mappings of their own.
     pub hblks: u64,
-    /// Bytes of these.
+    /// Bytes of chunks with mappings of their own.
     pub hblkhd: u64,
     /// Bytes in fast bins.
     pub fsmblks: u64,
-    /// Bytes of the arenas in use, with chunks in threads' caches.
+    /// Bytes in use in the arenas, including chunks in thread caches.
     pub uordblks: u64,
     /// Free bytes of the arenas.
     pub fordblks: u64,
-    /// Bytes of the main arena's newest chunk.
+    /// Bytes of the main arena's top chunk.
     pub keepcost: u64,
 }
 
-/// Why a heap was not read.
+/// Why a heap could not be read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
     /// There are several sets of arenas, as with `dlmopen`.
     #[error("the process has {0} glibc heaps; memprof reads one")]
     SeveralHeaps(usize),
-    /// The list of arenas is not one.
+    /// The list of arenas is not a ring.
     #[error("the list of arenas does not end where it begins")]
     Arenas,
-    /// malloc's parameters were not found.
+    /// malloc's parameters (`mp_`) were not found.
     #[error("malloc's parameters were not found: {0}")]
     Parameters(&'static str),
     /// A chunk's size is impossible, or its header is not in memory.
     #[error("the header of the chunk at {0:#x} cannot be right")]
     Chunk(u64),
-    /// A free list contains something else.
+    /// A free list contains something other than free chunks.
     #[error("a list of free chunks is broken at {0:#x}")]
     FreeLists(u64),
-    /// The walk and glibc disagree about an arena's size.
+    /// The walk and glibc's counter disagree about an arena's size.
     #[error("the chunks of the arena at {arena:#x} have {walked} bytes; glibc counts {counted}")]
     Size {
-        /// Its address.
+        /// Address of the arena.
         arena: u64,
-        /// Bytes that were walked over.
+        /// Bytes of the chunks in the walk.
         walked: u64,
         /// Bytes that glibc counts.
         counted: u64,
     },
-    /// The search and glibc disagree about chunks with mappings of their own.
+    /// The search and glibc's counters disagree about chunks with mappings of their own.
     #[error(
         "{found} chunks with mappings of their own have {bytes} bytes; glibc counts {counted} with {counted_bytes}"
     )]
     Mmapped {
-        /// Number that was found.
+        /// Number of chunks found.
         found: u64,
-        /// Their bytes.
+        /// Bytes of the chunks found.
         bytes: u64,
         /// Number that glibc counts.
         counted: u64,
@@ -91,22 +92,22 @@ pub enum Refusal {
 pub(crate) struct Heap {
     /// Number of arenas.
     pub arenas: usize,
-    /// Their addresses; the main one is the first.
+    /// Addresses of the arenas, the main arena first.
     pub addresses: Vec<u64>,
-    /// The main arena's own structure, which lies among the program's data: from here to there.
+    /// Start and end of the main arena's `malloc_state`, which lies in the program's data.
     pub main_arena: (u64, u64),
-    /// The arenas' parts, by address.
+    /// The parts of all arenas, by address.
     pub parts: Vec<Part>,
     /// Chunks with mappings of their own, by address.
     pub mmapped: Vec<Mmapped>,
-    /// Number of threads' caches that have chunks.
+    /// Number of thread caches that contain chunks.
     pub tcaches: usize,
-    /// What `mallinfo2` would return.
+    /// The figures that `mallinfo2` would return.
     pub mallinfo: Mallinfo,
 }
 
 impl Heap {
-    /// The ranges of the heap, in address order.
+    /// The address ranges of the heap, in address order.
     pub(crate) fn ranges(&self) -> Vec<Run> {
         let parts = self.parts.iter().map(|part| (part.start, part.end));
         let mapped = self
@@ -126,10 +127,10 @@ impl Heap {
     }
 }
 
-/// Reads the heap. `None` if there is none.
+/// Reads the heap. `None` if the process has none.
 ///
 /// # Errors
-/// Something does not fit together: the process was stopped while it changed its lists, or its heap is damaged.
+/// The structures are inconsistent: the process was stopped while it changed its lists, or its heap is damaged.
 pub(crate) fn read(snapshot: &Snapshot) -> Result<Option<Heap>, Refusal> {
     let memory: &Memory = &snapshot.memory;
     let Some(state) = state::find(memory, &snapshot.vmas)? else {

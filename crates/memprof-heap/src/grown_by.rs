@@ -1,36 +1,37 @@
-//! The stacks whose first touches brought in the resident pages of a heap. They do not own the objects there, because allocators
-//! reuse pages.
+//! The stacks whose first touches brought in the resident pages of a heap. They need not own the objects there,
+//! because allocators reuse pages.
 
 use serde::Serialize;
 
 /// The stacks that brought in the resident pages of a heap. Sizes are in bytes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct GrownBy {
-    /// All of the heap's resident bytes: the sum of all rows, of those that are left out, and of `shared`.
+    /// Resident bytes of the whole heap: the sum of `rows`, `left_out_bytes` and `shared`.
     pub resident: u64,
-    /// The stacks with the most bytes, and memory without a stack with the reason.
+    /// The stacks with the most bytes, and memory without a stack by reason.
     pub rows: Vec<GrownRow>,
     /// Number of rows that are not listed.
     pub left_out: u64,
-    /// Their bytes.
+    /// Bytes of the rows that are not listed.
     pub left_out_bytes: u64,
-    /// Bytes on pages that the heap shares with what lies beside it, which are not looked up.
+    /// Bytes on pages that the heap shares with adjacent memory. Their stacks are not looked up.
     pub shared: u64,
-    /// Why nothing is known.
+    /// Reason why the lookup failed; the rows are empty then.
     pub error: Option<String>,
 }
 
-/// A stack.
+/// The resident bytes of one stack.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct GrownRow {
-    /// Names of its functions, the outermost first, with `;` between them; of memory without a stack `[REASON: MAPPING]`.
+    /// Function names of the stack, outermost first, joined with `;`. For memory without a stack: `[REASON:
+    /// MAPPING]`.
     pub stack: String,
     /// Resident bytes.
     pub bytes: u64,
 }
 
 impl GrownBy {
-    /// Nothing is known, for this reason.
+    /// The result of a failed lookup, with its reason.
     pub fn failed(why: String) -> GrownBy {
         GrownBy {
             error: Some(why),

@@ -1,6 +1,6 @@
-//! Whether there is memory for a snapshot: for memprof's copy, and for the pages that the process writes to while it
-//! has a copy-on-write child, which are charged to its control group. Limits of control groups of version 1 and 2, of
-//! all that contain it, and the machine's `MemAvailable`.
+//! Checks whether there is enough memory for a snapshot: for memprof's copy, and for the pages that the process
+//! writes to while it has a copy-on-write child, which are charged to its cgroup. Considers the limits of cgroups (v1
+//! and v2) and of their ancestors, and the machine's `MemAvailable`.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -12,14 +12,14 @@ use memprof_sys::mounts::{self, Mount};
 use memprof_sys::proc_dir;
 use memprof_sys::residency::figures::kib;
 
-/// The page tables of a child take this share of its anonymous memory: one of this.
+/// Page tables of a child take 1/`PAGE_TABLES` of its anonymous memory.
 const PAGE_TABLES: u64 = 512;
-/// Maximum number of control groups above each other that are looked at.
+/// Maximum number of nested cgroups to check.
 const MAX_DEPTH: usize = 64;
-/// A controller's hierarchy of version 1 has limits of about this size where there is none, in bytes.
+/// Cgroup v1 reports about this limit, in bytes, if there is none.
 const UNLIMITED: u64 = 1 << 62;
 
-/// Where memory is limited: the machine, or a control group by its directory.
+/// A limit on memory: the machine's, or that of a cgroup, by its directory.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Place {
     Machine,
@@ -35,10 +35,11 @@ impl fmt::Display for Place {
     }
 }
 
-/// Memory that memprof takes at least, with its maps in the kernel: 50 MiB for one small process and two processors.
+/// Minimum memory that memprof takes, including its maps in the kernel. Measured: 50 MiB for one small process and
+/// two CPUs.
 const LEAST: u64 = 64 << 20;
 
-/// Where less memory is left than memprof takes, for its user.
+/// Returns a warning if less memory is left than memprof takes.
 pub fn scarce() -> Option<String> {
     let own = Headroom::of(Pid(std::process::id())).own;
     let (place, left) = own.iter().min_by_key(|(_, left)| **left)?;
@@ -55,17 +56,17 @@ pub fn scarce() -> Option<String> {
     })
 }
 
-/// The memory that is left in each place that a snapshot takes memory in, in bytes.
+/// The memory that is left under each limit that a snapshot is charged to, in bytes.
 #[derive(Debug, Default)]
 pub(super) struct Headroom {
-    /// Where memprof's copy is charged.
+    /// Limits that memprof's copy is charged to.
     own: BTreeMap<Place, u64>,
-    /// Where the process's memory is charged.
+    /// Limits that the process's memory is charged to.
     target: BTreeMap<Place, u64>,
 }
 
 impl Headroom {
-    /// That of memprof and of a process, as far as it can be read.
+    /// Reads the limits of memprof and of a process, as far as they are readable.
     pub(super) fn of(pid: Pid) -> Headroom {
         let mounts = fs::read("/proc/self/mountinfo").unwrap_or_default();
         let mounts = hierarchies(&mounts);
@@ -82,7 +83,7 @@ impl Headroom {
         }
     }
 
-    /// Why a process with `anonymous` bytes of memory cannot be copied, if it cannot.
+    /// Returns the reason if there is not enough memory to copy a process with `anonymous` bytes of memory.
     pub(super) fn refuses_copy(&self, anonymous: u64) -> Option<String> {
         let needed = needed(anonymous);
         let (place, left) = self.own.iter().find(|(_, left)| **left < needed)?;
@@ -93,14 +94,15 @@ impl Headroom {
         ))
     }
 
-    /// Why a process with `anonymous` bytes of memory should not be forked and copied, if it should not: there must be room for
-    /// all of it, written to while the child lives. If there is less, and that is used up, the kernel ends the child first, but
-    /// frees its memory only when memprof's read of it is done: it may end the process meanwhile (6 of 25 that wrote without a pause and
-    /// had room for 60 %).
+    /// Returns the reason if a process with `anonymous` bytes of memory should not be forked and copied. There must
+    /// be enough memory for all of it, because the process may write to every page while the child lives. If memory
+    /// runs out, the kernel kills the child first, but frees its memory only when memprof's read of it has finished.
+    /// Meanwhile the kernel may kill the process: this happened to 6 of 25 processes that wrote without a pause and
+    /// had enough memory for only 60 %.
     pub(super) fn refuses_fork(&self, anonymous: u64) -> Option<String> {
         let written = anonymous + anonymous / PAGE_TABLES;
         let (place, left) = self.target.iter().find(|(place, left)| {
-            // What is limited for both must have room for both.
+            // A limit that applies to both must leave enough for both.
             let own = self.own.get(place).map_or(0, |_| needed(anonymous));
             **left < written + own
         })?;
@@ -119,23 +121,23 @@ impl Headroom {
     }
 }
 
-/// What memprof takes at most for a process with `anonymous` bytes of memory: the copy, what it knows of each chunk, and
+/// Maximum memory that memprof takes for a process with `anonymous` bytes of memory: the copy, the chunk index, and
 /// its own memory.
 fn needed(anonymous: u64) -> u64 {
     const OWN: u64 = 16 << 20;
     anonymous + anonymous / 4 + OWN
 }
 
-/// A mounted hierarchy of control groups that limits memory.
+/// A mounted cgroup hierarchy that limits memory.
 #[derive(Debug, PartialEq, Eq)]
 struct Hierarchy {
-    /// The group at its root, and where it is mounted.
+    /// The cgroup at its root; `point` is the mount point.
     root: PathBuf,
     point: PathBuf,
     version_2: bool,
 }
 
-/// The hierarchies that limit memory, in the text of a file like `/proc/self/mountinfo`.
+/// Parses the hierarchies that limit memory from the text of a `mountinfo` file.
 fn hierarchies(mountinfo: &[u8]) -> Vec<Hierarchy> {
     let hierarchy = |mount: Mount| {
         let version_2 = match mount.kind.as_str() {
@@ -153,17 +155,17 @@ fn hierarchies(mountinfo: &[u8]) -> Vec<Hierarchy> {
 }
 
 impl Hierarchy {
-    /// The directory of a group in it.
+    /// Directory of a cgroup in this hierarchy.
     fn directory(&self, group: &str) -> Option<PathBuf> {
-        // A group outside of memprof's namespace begins with `/..`.
+        // The path of a cgroup outside memprof's cgroup namespace begins with `/..`.
         let below = Path::new(group).strip_prefix(&self.root).ok()?;
         let dir = self.point.join(below);
         (!group.contains("..") && dir.is_dir()).then_some(dir)
     }
 }
 
-/// What is left in the groups of a file like `/proc/PID/cgroup`, and in those above: `ID:CONTROLLERS:GROUP`, without
-/// controllers for version 2.
+/// Memory left in the cgroups of a `/proc/PID/cgroup` file and in their ancestors. Lines are `ID:CONTROLLERS:GROUP`,
+/// without controllers for v2.
 fn groups_left(text: &str, mounts: &[Hierarchy]) -> BTreeMap<Place, u64> {
     let mut found = BTreeMap::new();
     for line in text.lines() {
@@ -189,13 +191,13 @@ fn groups_left(text: &str, mounts: &[Hierarchy]) -> BTreeMap<Place, u64> {
     found
 }
 
-/// What is left in a group: its limit without what it uses, except files that were not used lately, which the kernel
-/// drops first. `None` if it has no limit.
+/// Memory left in a cgroup: its limit minus its usage, not counting inactive file pages, which the kernel reclaims
+/// first. `None` if it has no limit.
 fn left_in(dir: &Path, version_2: bool) -> Option<u64> {
     let read = |name: &str| fs::read_to_string(dir.join(name)).ok();
     let number = |name: &str| read(name)?.trim().parse::<u64>().ok();
     let (limits, used, files): (&[&str], _, _) = match version_2 {
-        // Above `memory.high`, processes are slowed down. Without a limit the files say "max".
+        // Above `memory.high`, processes are throttled. Without a limit the files contain "max".
         true => (
             &["memory.max", "memory.high"],
             "memory.current",
@@ -276,7 +278,7 @@ mod tests {
         let expected = [(one.clone(), 400), (two.parent().unwrap().to_owned(), 200)];
         let expected = expected.map(|(dir, left)| (Place::Group(dir), left));
         assert_eq!(left, BTreeMap::from(expected));
-        // Outside of the namespace, and gone.
+        // Outside the namespace, and removed.
         for group in ["4:memory:/../a\n", "0::/other\n", "4:memory:/gone\n", "4\n"] {
             assert_eq!(groups_left(group, &mounts), BTreeMap::new(), "{group}");
         }
@@ -290,7 +292,7 @@ mod tests {
             target: target.iter().cloned().collect(),
         };
         const MIB: u64 = 1 << 20;
-        // 141 MiB for 100 MiB.
+        // A copy of 100 MiB needs 141 MiB.
         let separate = headroom(&[(group("/m"), 141 * MIB)], &[(group("/t"), 101 * MIB)]);
         assert_eq!(separate.refuses_copy(100 * MIB), None);
         assert_eq!(separate.refuses_fork(100 * MIB), None);

@@ -1,14 +1,16 @@
 //! jemalloc's heap, read from a copy of a process's memory without symbols.
 //!
-//! jemalloc knows all its memory as extents, consecutive pages: slabs with small regions of one size, large regions,
-//! and those that are free. A tree has the description of each (`extents`) by its address (`tree`). It is found by
-//! jemalloc's own blocks (`base`), in which its tables and descriptions are. Everything is checked: each page of the
-//! tree leads to a description that says the same of it, extents are disjoint and lie in anonymous memory, the free
-//! regions of each slab are as many as it counts. Then the caches of threads are looked for (`caches`), whose regions
-//! must be of the right size and in no other cache. If a check fails, the heap is refused with the reason.
+//! jemalloc divides all its memory into extents of consecutive pages: slabs with small regions of one size, large
+//! regions, and free extents. A radix tree maps each page to the descriptor of its extent (`tree`, `extents`). The
+//! tree is found by way of jemalloc's own blocks (`base`), which contain its tables and the descriptors.
 //!
-//! Layouts: jemalloc 5.2 and 5.3, as its headers have them (`edata.h`, `rtree.h`, `cache_bin.h`), 64-bit with pages of
-//! 4 KiB.
+//! Every structure is verified: each page's entry in the tree matches the descriptor that it leads to, extents are
+//! disjoint and lie in anonymous memory, and the number of free regions in each slab equals its counter. Then the
+//! thread caches are read (`caches`): their regions must have the right size and be in no other cache. If a check
+//! fails, the heap is refused with the reason.
+//!
+//! Layouts: jemalloc 5.2 and 5.3, according to their headers (`edata.h`, `rtree.h`, `cache_bin.h`), 64-bit with pages
+//! of 4 KiB.
 
 mod base;
 mod caches;
@@ -33,28 +35,28 @@ use tree::Tree;
 /// Size of jemalloc's pages, in bytes.
 const PAGE: u64 = 4096;
 
-/// Why jemalloc's heap was not read.
+/// Why jemalloc's heap could not be read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
-    /// There are several, as when a library brings its own.
+    /// The process has several jemalloc heaps, for example because a library contains its own.
     #[error("the process has {0} jemalloc heaps; memprof reads one")]
     SeveralHeaps(usize),
-    /// The tree was not found.
+    /// The tree of extents was not found.
     #[error("its blocks were found, but not the tree of its extents")]
     NoTree,
-    /// The tree says something else of a page than the description of its extent.
+    /// The tree's entry for a page contradicts the descriptor of its extent.
     #[error("the tree's entry for the page at {0:#x} contradicts the description of its extent")]
     Page(u64),
-    /// An extent is described impossibly, or is just being changed.
+    /// The descriptor of an extent is impossible, or is being changed.
     #[error("the description of the extent at {0:#x} cannot be right")]
     Extent(u64),
-    /// A slab's free regions are not as many as it counts.
+    /// The number of free regions in a slab differs from its counter.
     #[error("the free regions of the slab that is described at {0:#x} do not add up")]
     Slab(u64),
-    /// A thread's cache has something else than free regions.
+    /// A thread cache contains something other than free regions.
     #[error("the thread's cache at {0:#x} does not fit the regions")]
     Cache(u64),
-    /// An extent lies where glibc has chunks.
+    /// An extent overlaps glibc's chunks.
     #[error("the extent at {0:#x} overlaps glibc's heap")]
     Overlap(u64),
 }
@@ -62,18 +64,17 @@ pub enum Refusal {
 /// jemalloc's heap.
 #[derive(Debug)]
 pub(crate) struct Heap {
-    /// The name of the file that contains jemalloc.
+    /// Name of the file that contains jemalloc.
     pub module: String,
-    /// Extents and regions.
     pub regions: Regions,
     /// The blocks with jemalloc's own structures, by address.
     pub blocks: Vec<Block>,
-    /// Number of threads' caches.
+    /// Number of thread caches.
     pub caches: usize,
 }
 
 impl Heap {
-    /// The ranges of extents and blocks, in address order.
+    /// The address ranges of extents and blocks, in address order.
     pub(crate) fn ranges(&self) -> Vec<Run> {
         let extents = self.regions.extents.iter().map(|e| (e.start, e.end));
         let blocks = self.blocks.iter().map(|block| (block.start, block.end));
@@ -119,10 +120,10 @@ impl Heap {
     }
 }
 
-/// Reads the heap, which must not overlap glibc's. `None` if there is none.
+/// Reads the heap and checks that it does not overlap glibc's. `None` if there is none.
 ///
 /// # Errors
-/// Those of [`read`], and [`Refusal::Overlap`].
+/// The errors of [`read`], and [`Refusal::Overlap`].
 pub(crate) fn measure(
     snapshot: &Snapshot,
     glibc: Option<&glibc::Heap>,
@@ -143,8 +144,8 @@ pub(crate) fn measure(
 /// Reads the heap. `None` if there is none.
 ///
 /// # Errors
-/// Something does not fit together: the process was stopped while jemalloc changed it, it is damaged, or it is of a
-/// release with another layout.
+/// The structures are inconsistent: the process was stopped while jemalloc changed them, they are damaged, or the
+/// release has another layout.
 pub(crate) fn read(snapshot: &Snapshot) -> Result<Option<Heap>, Refusal> {
     let (memory, vmas) = (&snapshot.memory, &snapshot.vmas);
     let (mut trees, mut any) = (Vec::new(), false);
@@ -198,12 +199,12 @@ pub(crate) fn read(snapshot: &Snapshot) -> Result<Option<Heap>, Refusal> {
     }))
 }
 
-/// Whether a mapping may be an allocator's.
+/// Whether a mapping may belong to an allocator.
 fn is_anonymous(vma: &Vma) -> bool {
     vma.ino == 0 && !vma.perms.shared && !vma.name.starts_with("[stack")
 }
 
-/// Whether a range lies in anonymous memory as a whole.
+/// Whether a whole range lies in anonymous memory.
 fn is_mapped(vmas: &[Vma], start: u64, end: u64) -> bool {
     let first = vmas.partition_point(|vma| vma.end.0 <= start);
     let mut at = start;

@@ -1,4 +1,5 @@
-//! Whose each resident byte is: what of the heap is live, free or the allocator's own, and what is no heap.
+//! The ledger attributes every resident byte of a process: heap bytes that are live, free or the allocator's own, and
+//! memory outside the heap.
 
 mod of_glibc;
 mod of_jemalloc;
@@ -34,35 +35,35 @@ use memprof_sys::process;
 use memprof_sys::residency::category::{executable, of_all};
 use memprof_sys::residency::{Category, Method, Scanner, figures, page_size};
 
-/// Maximum number of snapshots: a process is rarely stopped in the middle of `malloc`.
+/// Maximum number of snapshots. A process is rarely stopped in the middle of `malloc`.
 const ATTEMPTS: u32 = 3;
 
-/// Takes a snapshot of a process and adds it up. Lists the `top` largest chunks. If
-/// the heap does not fit together, it tries again.
+/// Takes a snapshot of a process and adds it up. Lists the `top` largest chunks. Retries if the heap's structures are
+/// inconsistent.
 ///
 /// # Errors
-/// The process has ended, may not be read, or could not be stopped and copied in time. A heap that never fits together
-/// is no error, but [`Allocator::Refused`].
+/// The process has ended, may not be read, or could not be stopped and copied in time. A heap that stays inconsistent
+/// is not an error, but [`Allocator::Refused`].
 pub fn measure(pid: Pid, options: &SnapshotOptions, top: usize) -> Result<Heap> {
     let guard = &mut Guard::default();
     Ok(measure_with_samples(pid, options, top, guard, &mut |_| None)?.heap)
 }
 
-/// A snapshot, added up, and what else is needed of it.
+/// The sums of a snapshot, with the data for further joins.
 #[derive(Debug)]
 pub struct Measured {
     /// The sums.
     pub heap: Heap,
-    /// Which pages of the heap were resident.
+    /// The resident pages of the heap.
     pub pages: HeapPages,
-    /// The heap joined with samples, if there are some and the heap was read.
+    /// The heap joined with samples, if there are samples and the heap was read.
     pub joint: Option<Joint>,
-    /// Whether another snapshot may have what this one lacks.
+    /// Whether another snapshot may contain memory that this one lacks.
     unforeseen: bool,
 }
 
 impl Measured {
-    /// Whether another snapshot may tell more.
+    /// Whether another snapshot may be more complete.
     fn is_to_be_repeated(&self) -> bool {
         self.unforeseen
             || self.heap.refused().is_some()
@@ -70,14 +71,14 @@ impl Measured {
     }
 }
 
-/// Where the sampled allocations come from that were live at a moment, in ns of `CLOCK_MONOTONIC`; `None` if the process is not
-/// sampled.
+/// Supplies the sampled allocations that were live at a moment, in ns of `CLOCK_MONOTONIC`; `None` if the process is
+/// not sampled.
 pub type SampleSource<'a> = &'a mut dyn FnMut(u64) -> Option<HeapSamples>;
 
-/// The same with samples. If the process is forked, this guard does so.
+/// Like [`measure`], with samples. `guard` stops or forks the process.
 ///
 /// # Errors
-/// Those of [`measure`].
+/// The errors of [`measure`].
 pub fn measure_with_samples(
     pid: Pid,
     options: &SnapshotOptions,
@@ -102,23 +103,23 @@ pub fn measure_with_samples(
             Err(e) if e.is::<Disturbed>() => {
                 return Err(e.context(format!("none of {ATTEMPTS} snapshots could be finished")));
             }
-            // There may have been no time left for another one.
+            // The attempt may have failed because no time was left. Fall back to the last snapshot.
             Err(e) => return last.map(|last| with_stops(last, stopped)).ok_or(e),
         }
     }
     last.context("no snapshot was taken")
 }
 
-/// With the time for which its process was stopped in all.
+/// Sets the total time for which the process was stopped.
 fn with_stops(mut measured: Measured, stopped: Duration) -> Measured {
     measured.heap.taken.stops_ms = stopped.as_secs_f64() * 1e3;
     measured
 }
 
-/// Measures the heap of a process that is about to exit and is stopped, with the registers of its last thread.
+/// Measures the heap of a process that is about to exit and is stopped. `registers` are those of its last thread.
 ///
 /// # Errors
-/// It may not be read, or there is no memory for a copy of its memory.
+/// The process may not be read, or there is not enough memory for the copy.
 pub fn measure_exiting(
     pid: Pid,
     registers: Option<Registers>,
@@ -134,7 +135,7 @@ fn measure_once(
     take: impl FnOnce() -> Result<Snapshot>,
     samples: SampleSource,
 ) -> Result<Measured> {
-    // It stays with the program that the process runs now.
+    // Stays bound to the program that the process runs now, so that an `execve` is detected below.
     let program = Scanner::open(pid, Method::Auto)?;
     let snapshot = take()?;
     let samples = samples(snapshot.at);
@@ -263,16 +264,16 @@ struct Ledger<'a> {
     snapshot: &'a Snapshot,
     /// The resident runs.
     pages: Vec<Run>,
-    /// The first run that does not end before what is added next.
+    /// Index of the first run that does not end before the next bytes to add.
     next: usize,
     rows: [(u64, u64, u64); What::ALL.len()],
-    /// The ranges of the heap.
+    /// The address ranges of the heap.
     ranges: Vec<Run>,
     arenas: Arenas,
     occupancy: Occupancy,
     cells: Cells,
     sizes: Sizes,
-    /// The largest chunks in use: size, address, resident bytes. Of several of one size, those at the lowest addresses.
+    /// The largest chunks in use: size, address, resident bytes. Ties go to the lowest addresses.
     largest: BinaryHeap<Reverse<(u64, Reverse<u64>, u64)>>,
     top: usize,
     trimmable: u64,
@@ -312,7 +313,7 @@ impl<'a> Ledger<'a> {
         }
     }
 
-    /// Adds the arenas of Python's allocator, which are no part of the heap.
+    /// Adds the arenas of Python's allocator, which are not part of the heap.
     fn add_python(&mut self, pymalloc: &Pymalloc) {
         self.arenas.begin_python();
         for (what, row) in pymalloc.rows(&self.pages, &mut self.cells) {
@@ -323,7 +324,7 @@ impl<'a> Ledger<'a> {
         self.ranges.sort_by_key(|range| range.start);
     }
 
-    /// Adds bytes behind those that were added before. Returns how many of them are resident.
+    /// Adds bytes. Addresses must ascend. Returns the number of resident bytes among them.
     fn add(&mut self, (start, end): (u64, u64), what: What, class: Option<usize>) -> u64 {
         while self
             .pages

@@ -1,9 +1,17 @@
-//! Heap snapshot: what lives in the heap of a running process, what of it is free, and which pages that takes.
+//! Heap snapshots: which chunks are in use, which are free, and which resident pages they occupy.
 //!
-//! In reading order: `snapshot` stops the process and copies its private memory (`memory`), `whole` tells whether that is all; `glibc` reads the
-//! allocator's own structures in the copy, `jemalloc` those of another one (`all_heaps` is both as one), `python` those of CPython and its objects; `reach` finds the chunks that nothing refers to, while `types` counts all by type
-//! and `retained` by what leads to them; `ledger` adds up whose each resident byte is, as `report` has it; `by_stack` joins that with sampled allocations; `text` and
-//! `command` show it.
+//! In reading order:
+//!
+//! - `snapshot` stops the process and copies its private memory (`memory`); `whole` reports whether the copy is
+//!   complete.
+//! - `glibc` and `jemalloc` read the allocators' own structures in the copy; `all_heaps` presents both as one heap.
+//!   `python` reads CPython's arenas and objects.
+//! - `reach` finds unreachable chunks, `types` counts chunks by type, and `retained` counts them by the root that
+//!   keeps them alive.
+//! - `ledger` attributes every resident byte to an owner; `report` holds the totals.
+//! - `by_stack` joins the totals with sampled allocations.
+//! - `text` prints the result.
+//! - `attach` makes a running process load the sampling library that `sampler` contains.
 
 mod address_map;
 mod all_heaps;

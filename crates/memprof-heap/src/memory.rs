@@ -1,4 +1,4 @@
-//! A copy of a process's private memory, as it was at one moment.
+//! A copy of a process's private memory at one moment.
 
 use std::cell::Cell;
 use std::fs::File;
@@ -11,7 +11,8 @@ use memprof_sys::ids::Pid;
 use memprof_sys::proc_dir;
 use memprof_sys::residency::page_size;
 
-/// Maximum number of bytes that one call reads. If the process is killed meanwhile, the kernel frees its memory afterwards.
+/// Maximum number of bytes per read call. If the process is killed during a call, the kernel frees its memory only
+/// afterwards.
 const BYTES: u64 = 256 << 10;
 
 /// Consecutive pages.
@@ -19,9 +20,9 @@ const BYTES: u64 = 256 << 10;
 pub struct Run {
     /// First address.
     pub start: u64,
-    /// First address after it.
+    /// End of the run.
     pub end: u64,
-    /// Whether the pages were in memory, rather than swapped out.
+    /// Whether the pages are resident, rather than swapped out.
     pub resident: bool,
 }
 
@@ -32,25 +33,25 @@ impl Run {
     }
 }
 
-/// The copy.
+/// The copied memory.
 #[derive(Debug, Default)]
 pub(crate) struct Memory {
-    /// In address order.
+    /// The copied runs, in address order.
     runs: Vec<Run>,
-    /// The position of each run's bytes.
+    /// Offset of each run's bytes in `bytes`.
     at: Vec<usize>,
-    /// Their bytes, and the room behind them.
+    /// The copied bytes, followed by reserved space.
     bytes: Vec<u8>,
-    /// Number of bytes that were copied.
+    /// Number of copied bytes.
     used: usize,
-    /// Index of the run that was read last.
+    /// Index of the run that the previous lookup found.
     last: Cell<usize>,
-    /// Bytes that could not be copied.
+    /// Number of bytes that could not be copied.
     unread: u64,
 }
 
 impl Memory {
-    /// An empty copy with room for `bytes` bytes. The room is in memory already, so that copying takes no page faults.
+    /// An empty copy with `bytes` bytes reserved. The reserved space is resident, so that copying takes no page faults.
     ///
     /// # Errors
     /// Out of memory.
@@ -60,15 +61,16 @@ impl Memory {
         Ok(memory)
     }
 
-    /// Copies these pages, as far as that is done by `end`. Pages that are gone are left out. [`Memory::sort`] is to follow
-    /// if they are not behind all that was copied before.
+    /// Copies these pages until done or until `end`. Leaves out pages that are gone. If the pages do not follow
+    /// everything copied before, call [`Memory::sort`] afterwards.
     ///
-    /// Not by `process_vm_readv`: that pins pages, for which the kernel first makes those that a forked process shares private
-    /// ones (since Linux 5.19, commit a7f226604170), in the process that is read. A child would take as much memory as its
-    /// parent, and processes that were forked from one would share no memory any more.
+    /// Does not use `process_vm_readv`, because that pins pages. Before pinning, the kernel replaces pages that a
+    /// forked process shares by private copies, in the process that is read (since Linux 5.19, commit a7f226604170).
+    /// A child would take as much memory as its parent, and processes forked from a common parent would no longer
+    /// share memory.
     ///
     /// # Errors
-    /// The process has ended, or may not be read, or there is no memory for the copy.
+    /// The process has ended or may not be read, or there is not enough memory for the copy.
     pub(crate) fn copy(&mut self, pid: Pid, pages: &[Run], end: Option<Instant>) -> io::Result<()> {
         let memory = proc_dir::open(pid, "mem")?;
         for piece in pages.iter().flat_map(pieces) {
@@ -86,7 +88,7 @@ impl Memory {
             self.append(Run { end, ..piece });
             piece.start = end;
             if piece.len() > 0 {
-                // Its next page cannot be read.
+                // The next page cannot be read.
                 let gone = piece.len().min(page_size());
                 self.unread += gone;
                 piece.start += gone;
@@ -95,7 +97,7 @@ impl Memory {
         Ok(())
     }
 
-    /// Makes room for so many bytes more.
+    /// Reserves `bytes` more bytes.
     ///
     /// # Errors
     /// Out of memory.
@@ -103,7 +105,7 @@ impl Memory {
         self.grow(self.used + as_len(bytes)?)
     }
 
-    /// Puts what was copied in address order. Of a run that was copied twice, one stays.
+    /// Sorts the runs by address. Of runs that overlap, only one is retained.
     pub(crate) fn sort(&mut self) {
         let mut runs: Vec<(Run, usize)> = self.runs.drain(..).zip(self.at.drain(..)).collect();
         runs.sort_by_key(|(run, _)| run.start);
@@ -112,7 +114,7 @@ impl Memory {
         self.last.set(0);
     }
 
-    /// Makes room for `len` bytes, and writes to it.
+    /// Grows the buffer to `len` bytes, and writes to it so that it is resident.
     fn grow(&mut self, len: usize) -> io::Result<()> {
         static SOME: [u8; 1 << 16] = [1; 1 << 16];
         let more = len.saturating_sub(self.bytes.len());
@@ -125,12 +127,12 @@ impl Memory {
         Ok(())
     }
 
-    /// Copies a piece behind the bytes that are there. Returns the number of bytes.
+    /// Copies a piece to the end of the copied bytes. Returns the number of bytes read.
     fn read(&mut self, memory: &File, piece: &Run) -> io::Result<u64> {
         let (at, end) = (self.used, self.used + as_len(piece.len())?);
         self.grow(end)?;
         let read = match memory.read_at(&mut self.bytes[at..end], piece.start) {
-            // The process has no memory any more.
+            // The process has released its memory.
             Ok(0) => return Err(io::Error::from_raw_os_error(libc::ESRCH)),
             Err(e) if e.raw_os_error() == Some(libc::EIO) => 0,
             read => read?,
@@ -139,7 +141,7 @@ impl Memory {
         Ok(read as u64)
     }
 
-    /// Notes a run whose bytes follow those of the run before.
+    /// Records a run whose bytes follow those of the previous run.
     fn append(&mut self, run: Run) {
         match self.runs.last_mut() {
             _ if run.len() == 0 => {}
@@ -155,7 +157,7 @@ impl Memory {
         }
     }
 
-    /// A copy that consists of these bytes, each with its first address: no process's.
+    /// A synthetic copy from parts, each a first address and its bytes.
     pub(crate) fn of(parts: &[(u64, &[u8])]) -> Memory {
         let mut memory = Memory::default();
         for (start, bytes) in parts {
@@ -171,7 +173,7 @@ impl Memory {
         memory
     }
 
-    /// The runs that overlap the range, cut to it.
+    /// The runs that overlap a range, clipped to it.
     pub(crate) fn runs_in(&self, start: u64, end: u64) -> impl Iterator<Item = Run> {
         overlapping(&self.runs, start, end)
     }
@@ -181,12 +183,12 @@ impl Memory {
         self.used as u64
     }
 
-    /// Bytes that could not be copied.
+    /// Number of bytes that could not be copied.
     pub(crate) fn unread(&self) -> u64 {
         self.unread
     }
 
-    /// The copied bytes of the run that contains the address, from there on.
+    /// The copied bytes from an address to the end of its run.
     pub(crate) fn from(&self, addr: u64) -> Option<&[u8]> {
         let contains = |run: &&Run| run.start <= addr && addr < run.end;
         let mut index = self.last.get();
@@ -200,30 +202,30 @@ impl Memory {
         self.bytes.get(at + skip..at + run.len() as usize)
     }
 
-    /// Has the processor fetch what is at an address, which will be read soon.
+    /// Prefetches the byte at an address into the CPU cache, ahead of a read.
     pub(crate) fn prefetch(&self, addr: u64) {
         if let Some(byte) = self.from(addr).and_then(<[u8]>::first) {
             prefetch(byte);
         }
     }
 
-    /// The word at an address; `None` if it was not copied.
+    /// The 64-bit word at an address; `None` if it was not copied.
     pub(crate) fn word(&self, addr: u64) -> Option<u64> {
         let bytes = self.from(addr)?.first_chunk::<8>()?;
         Some(u64::from_le_bytes(*bytes))
     }
 
-    /// The 32-bit number at an address.
+    /// The 32-bit word at an address; `None` if it was not copied.
     pub(crate) fn half(&self, addr: u64) -> Option<u32> {
         let bytes = self.from(addr)?.first_chunk::<4>()?;
         Some(u32::from_le_bytes(*bytes))
     }
 }
 
-/// Has the processor fetch this byte, so that it is there when it is read: most of the time of a search is waiting for memory.
+/// Prefetches a byte into the CPU cache: a search spends most of its time waiting for memory.
 pub(super) fn prefetch(byte: &u8) {
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: every x86-64 processor has the instruction, which changes nothing that a program sees.
+    // SAFETY: every x86-64 CPU has the instruction, which has no effect visible to a program.
     unsafe {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
         _mm_prefetch::<_MM_HINT_T0>(std::ptr::from_ref(byte).cast());
@@ -231,7 +233,7 @@ pub(super) fn prefetch(byte: &u8) {
     let _ = byte;
 }
 
-/// Those of the runs, which are in address order, that overlap the range, cut to it.
+/// The runs that overlap a range, clipped to it. `runs` are in address order.
 pub(crate) fn overlapping(runs: &[Run], start: u64, end: u64) -> impl Iterator<Item = Run> {
     let first = runs.partition_point(|run| run.end <= start);
     let from = runs[first..].iter().copied();
@@ -243,13 +245,13 @@ pub(crate) fn overlapping(runs: &[Run], start: u64, end: u64) -> impl Iterator<I
         })
 }
 
-/// Has the kernel use huge pages for this memory where it can: it is filled and searched in half of the time then.
+/// Requests huge pages for this memory, which halves the time to fill and search it.
 fn in_huge_pages(room: &mut [MaybeUninit<u8>]) {
     let page = page_size() as usize;
     let skip = room.as_ptr().align_offset(page);
     if let Some(room) = room.get_mut(skip..).filter(|room| room.len() >= page) {
-        // SAFETY: the range lies in memory that this copy owns; the advice changes none of its contents. Where there are no huge
-        // pages, it has no effect.
+        // SAFETY: the range lies in memory that this copy owns, and the advice does not change its contents. Without
+        // huge pages, it has no effect.
         unsafe { libc::madvise(room.as_mut_ptr().cast(), room.len(), libc::MADV_HUGEPAGE) };
     }
 }
@@ -258,7 +260,7 @@ fn as_len(bytes: u64) -> io::Result<usize> {
     usize::try_from(bytes).map_err(|_| io::ErrorKind::OutOfMemory.into())
 }
 
-/// The run, in pieces that one call can read.
+/// The run in pieces of at most [`BYTES`].
 fn pieces(run: &Run) -> impl Iterator<Item = Run> {
     let run = *run;
     let starts = (run.start..run.end).step_by(BYTES as usize);
@@ -290,7 +292,7 @@ mod tests {
         assert_eq!(cut, [(0x1004, 0x1018), (0x3000, 0x3004)]);
     }
 
-    /// As where one part is copied from a child, and the other from its parent.
+    /// As when one part is copied from a child, and the other from its parent.
     #[test]
     fn what_was_copied_later_may_lie_before() {
         let parts: [(u64, &[u8]); 4] = [
@@ -318,7 +320,7 @@ mod tests {
         let len = std::num::NonZeroUsize::new(3 * page as usize).unwrap();
         // SAFETY: a new mapping at an address that the kernel chooses overlaps no other one.
         let at = unsafe { nix::sys::mman::mmap_anonymous(None, len, protection, memory) }.unwrap();
-        // SAFETY: the mapping is three pages long and nobody else's.
+        // SAFETY: the mapping is three pages long, and nothing else uses it.
         unsafe {
             at.cast::<u8>().as_ptr().write_bytes(5, len.get());
             nix::sys::mman::munmap(at.cast::<u8>().add(page as usize).cast(), page as usize)

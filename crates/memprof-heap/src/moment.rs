@@ -4,20 +4,20 @@ use std::time::Duration;
 
 use memprof_sys::freeze::Registers;
 
-/// When something is done with a command.
+/// The requested moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum At {
-    /// This long after it has executed its program; if it ends before, at its end.
+    /// This long after the command's `execve`, or at its exit if it exits earlier.
     After(Duration),
-    /// At its end.
+    /// At the command's exit.
     End,
 }
 
-/// A command at the moment that was asked for.
+/// The state of a command at the requested moment.
 #[derive(Debug)]
 pub enum Moment {
-    /// It runs.
+    /// The command runs.
     Running,
-    /// It is about to exit, and stopped: the registers of its last thread unless it was killed. The others have ended.
+    /// Stopped at exit. Holds the registers of the last thread, unless it was killed. All other threads have ended.
     Exiting(Option<Registers>),
 }

@@ -1,20 +1,20 @@
-//! Symbols to names, many at once: demanglers recurse, so that they have a thread with a stack that is large enough.
+//! Demangles many symbols at once. Demanglers recurse, so they run in a thread with a large enough stack.
 
 use memprof_code::symbolize::{STACK, demangle};
 
-/// What a name is made from.
+/// The input for one name.
 #[derive(Debug)]
 pub(super) struct Raw {
-    /// Symbols; the first one that `choose` likes gives the name.
+    /// Candidate symbols. The first one that `choose` accepts gives the name.
     pub symbols: Vec<Vec<u8>>,
-    /// What of a demangled symbol is the name.
+    /// Selects the name from a demangled symbol, or rejects the symbol.
     pub choose: fn(&str) -> Option<&str>,
-    /// The name otherwise.
+    /// The name if no symbol is accepted.
     pub otherwise: String,
 }
 
 impl Raw {
-    /// A name that is known.
+    /// A name that needs no demangling.
     pub(super) fn known(name: String) -> Raw {
         Raw {
             symbols: Vec::new(),
@@ -32,7 +32,7 @@ impl Raw {
     }
 }
 
-/// The names; empty ones if no thread can be started.
+/// Makes the names. They are empty if no thread can be started.
 pub(super) fn all(raw: Vec<Raw>) -> Vec<String> {
     if raw.iter().all(|raw| raw.symbols.is_empty()) {
         return raw.into_iter().map(|raw| raw.otherwise).collect();
@@ -50,7 +50,7 @@ pub(super) fn all(raw: Vec<Raw>) -> Vec<String> {
     names.unwrap_or_else(|| vec![String::new(); count])
 }
 
-/// A Rust function's name without the hash that the older mangling adds.
+/// A Rust function's name without the hash suffix of the legacy mangling.
 pub(super) fn without_hash(name: &str) -> &str {
     match name.rsplit_once("::h") {
         Some((name, hash)) if hash.len() == 16 && hash.bytes().all(|b| b.is_ascii_hexdigit()) => {

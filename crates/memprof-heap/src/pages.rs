@@ -1,4 +1,5 @@
-//! How much of each resident page of a heap is live. A page stays in memory if any part of it is.
+//! Counts the resident pages of a heap by the share of each that is live. A page stays in memory if any part of it is
+//! live.
 
 use super::sizes::Sizes;
 
@@ -6,11 +7,11 @@ use super::sizes::Sizes;
 #[derive(Debug)]
 pub(super) struct Occupancy {
     page: u64,
-    /// Pages by tenths that are live.
+    /// Number of pages by live tenths.
     pages: [u64; 11],
-    /// Number of the page that is being added.
+    /// Number of the page being added, valid if `any` is set.
     current: u64,
-    /// Whether there is one.
+    /// Whether a page is being added.
     any: bool,
     live: u64,
     free: u64,
@@ -19,7 +20,7 @@ pub(super) struct Occupancy {
 }
 
 impl Occupancy {
-    /// None yet, of pages of this many bytes.
+    /// Starts empty. `page` is the page size in bytes.
     pub(super) fn new(page: u64) -> Occupancy {
         Occupancy {
             page,
@@ -32,7 +33,8 @@ impl Occupancy {
         }
     }
 
-    /// Adds resident bytes: of a live chunk of the size class `live`, free ones, or the allocator's own.
+    /// Adds resident bytes: `live` is the size class of a live chunk; without it, the bytes are free or the
+    /// allocator's own.
     pub(super) fn add(
         &mut self,
         start: u64,
@@ -50,7 +52,7 @@ impl Occupancy {
             }
             let whole = (end / self.page).saturating_sub(number);
             if at.is_multiple_of(self.page) && whole > 1 {
-                // Pages that are entirely alike.
+                // Whole pages of one kind.
                 self.any = false;
                 self.pages[if live.is_some() { 10 } else { 0 }] += whole;
                 at += whole * self.page;
@@ -71,7 +73,7 @@ impl Occupancy {
         }
     }
 
-    /// Counts the last page.
+    /// Counts the current page.
     pub(super) fn finish(&mut self, sizes: &mut Sizes) {
         if self.any {
             self.pages[(self.live * 10).div_ceil(self.page) as usize] += 1;
@@ -82,7 +84,7 @@ impl Occupancy {
         (self.any, self.live, self.free) = (false, 0, 0);
     }
 
-    /// Number of pages by tenths that are live: none, up to 10 %, and so on.
+    /// Number of pages by live share: none, up to 10 %, up to 20 %, and so on.
     pub(super) fn pages(&self) -> [u64; 11] {
         self.pages
     }
@@ -106,7 +108,7 @@ mod tests {
         add(5 * 4096 + 10, 9 * 4096, true);
         occupancy.finish(&mut sizes);
         let pages = occupancy.pages();
-        // One with 100 bytes, three without any, one with all but ten, three and the first one in full.
+        // One page with 100 live bytes, three with none, one with all but ten, and four that are full.
         assert_eq!((pages[0], pages[1], pages[10]), (3, 1, 5));
         assert_eq!(pages.iter().sum::<u64>(), 9);
         let pinned = sizes.classes()[0].pinned;

@@ -1,14 +1,16 @@
-//! CPython's own allocator (pymalloc), and the objects in it by their types, read from a copy of a process's memory
-//! without symbols.
+//! CPython's own allocator (pymalloc) and the objects in it by type, read from a copy of a process's memory without
+//! symbols.
 //!
-//! pymalloc serves blocks of up to 512 bytes from pools, and takes pools from arenas, which are anonymous mappings. It is
-//! found by its table of pools in use, whose lists are rings (`arenas`). Everything is checked: each pool's blocks add up,
-//! each arena's pools do, and each list contains the pools that it must (`pools`). Otherwise the blocks are refused, with
-//! the reason. `objects` then asks which blocks begin with a Python object, by `types`.
+//! pymalloc serves blocks of up to 512 bytes from pools, and takes pools from arenas, which are anonymous mappings.
+//! It is found by its table of pools in use, whose lists are rings (`arenas`). Every structure is verified: the
+//! blocks of each pool and the pools of each arena add up, and each list contains the right pools (`pools`).
+//! Otherwise the blocks are refused, with the reason. `objects` then determines which blocks begin with a Python
+//! object, according to `types`.
 //!
-//! Layouts: CPython 3.8 to 3.14 (`Objects/obmalloc.c`), 64-bit: pools of 4 KiB in arenas of 256 KiB until 3.9, of 16 KiB in
-//! 1 MiB from 3.10 on. Free-threaded builds have mimalloc instead. Subinterpreters with an allocator of their own (3.12 and
-//! later) keep its tables in memory that is not searched: their arenas stay anonymous memory of no known use.
+//! Layouts: CPython 3.8 to 3.14 (`Objects/obmalloc.c`), 64-bit: pools of 4 KiB in arenas of 256 KiB up to 3.9, pools
+//! of 16 KiB in arenas of 1 MiB since 3.10. Free-threaded builds use mimalloc instead. Subinterpreters with an
+//! allocator of their own (3.12 and later) have its tables in memory that is not searched; their arenas are reported
+//! as anonymous memory of unknown use.
 
 mod arenas;
 mod objects;
@@ -26,38 +28,38 @@ use super::memory::{Run, overlapping};
 use super::snapshot::Snapshot;
 use memprof_sys::ids::Pid;
 
-/// Number of size classes; their sizes are multiples of [`STEP`].
+/// Number of size classes. Sizes are multiples of [`STEP`].
 const CLASSES: usize = 32;
-/// Smallest block, and distance of sizes, in bytes.
+/// Minimum size of a block, and step between sizes, in bytes.
 const STEP: u64 = 16;
 /// Size of a pool's header, in bytes.
 const POOL_HEADER: u64 = 48;
 
-/// Why pymalloc's blocks were not read.
+/// Why pymalloc's blocks could not be read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
-    /// There are several tables, as with two interpreters in one process.
+    /// The process has several tables, for example because of two interpreters.
     #[error("the process has {0} tables of pools; memprof reads one")]
     SeveralTables(usize),
-    /// The pools' size is none that CPython has.
+    /// The pools have a size that CPython does not use.
     #[error("the pool at {0:#x} has an unknown size")]
     PoolSize(u64),
     /// The table of arenas was not found.
     #[error("the table of arenas was not found")]
     NoArenas,
-    /// An arena is described impossibly.
+    /// The descriptor of an arena is impossible.
     #[error("the description of the arena at {0:#x} cannot be right")]
     Arena(u64),
-    /// A pool's numbers contradict each other.
+    /// The fields of a pool's header contradict each other.
     #[error("the numbers of the pool at {0:#x} do not add up")]
     Pool(u64),
     /// A pool's list of free blocks is broken.
     #[error("the free blocks of the pool at {0:#x} do not add up")]
     FreeBlocks(u64),
-    /// A list of pools contains something else, or lacks some.
+    /// A list of pools contains something other than the right pools, or lacks some.
     #[error("the list of pools with blocks of {0} bytes does not add up")]
     Lists(u64),
-    /// An arena lies where malloc has blocks.
+    /// An arena overlaps malloc's blocks.
     #[error("the arena at {0:#x} overlaps malloc's memory")]
     Overlap(u64),
 }
@@ -70,28 +72,28 @@ pub(crate) type Python = Result<(Pymalloc, Objects), Refusal>;
 pub(crate) struct Arena {
     /// First address.
     pub start: u64,
-    /// First address behind it.
+    /// End of the arena.
     pub end: u64,
-    /// Its first pool.
+    /// Address of its first pool.
     pools: u64,
-    /// The first pool that was never used; those from there on are free.
+    /// Address of the first pool that was never used. All pools from there on are free.
     unused: u64,
-    /// Number of its pools.
+    /// Number of pools.
     count: u64,
 }
 
 /// A pool that was used at least once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Pool {
-    /// Its address.
+    /// Address of the pool.
     pub at: u64,
-    /// Size of its blocks in bytes; 0 if the pool is free.
+    /// Size of its blocks, in bytes; 0 if the pool is free.
     pub block: u64,
-    /// Its first block in [`Pymalloc::blocks`].
+    /// Index of its first block in [`Pymalloc::blocks`].
     first: usize,
 }
 
-/// What a block is: [`FREE`], [`LIVE`], or what [`Objects`] found.
+/// The kind of a block: [`FREE`], [`LIVE`], or a value that [`Objects`] assigns.
 pub(crate) type Block = u32;
 /// Not in use.
 pub(crate) const FREE: Block = 0;
@@ -101,18 +103,18 @@ pub(crate) const LIVE: Block = 1;
 /// pymalloc's memory.
 #[derive(Debug)]
 pub(crate) struct Pymalloc {
-    /// Size of a pool in bytes.
+    /// Size of a pool, in bytes.
     pool_size: u64,
     /// The arenas, by address.
     pub arenas: Vec<Arena>,
     /// The pools, by address.
     pub pools: Vec<Pool>,
-    /// Their blocks.
+    /// The kind of each block of these pools.
     pub blocks: Vec<Block>,
 }
 
 impl Pymalloc {
-    /// The ranges of the arenas, in address order.
+    /// The address ranges of the arenas, in address order.
     pub(crate) fn ranges(&self) -> impl Iterator<Item = Run> {
         self.arenas.iter().map(|arena| Run {
             start: arena.start,
@@ -129,7 +131,7 @@ impl Pymalloc {
         }
     }
 
-    /// The blocks in use: address, size in bytes, position in [`Pymalloc::blocks`].
+    /// The blocks in use: address, size in bytes, index in [`Pymalloc::blocks`].
     pub(crate) fn live(&self) -> impl Iterator<Item = (u64, u64, usize)> {
         self.pools.iter().flat_map(|pool| {
             let blocks = pool.first..pool.first + self.capacity(pool);
@@ -146,7 +148,7 @@ impl Pymalloc {
         })
     }
 
-    /// The block that contains an address: its position in [`Pymalloc::blocks`].
+    /// Index in [`Pymalloc::blocks`] of the block that contains an address.
     pub(crate) fn containing(&self, addr: u64) -> Option<usize> {
         let index = self
             .pools
@@ -160,9 +162,9 @@ impl Pymalloc {
         (number < self.capacity(pool)).then_some(pool.first + number)
     }
 
-    /// The address and the size of the block at a position.
+    /// Address and size of the block with an index.
     pub(crate) fn place(&self, index: usize) -> (u64, u64) {
-        // (A free pool has no blocks: the next one begins where it does.)
+        // A free pool has no blocks, so that the next pool has the same first index.
         let pool = self.pools.partition_point(|pool| pool.first <= index);
         let pool = self.pools[..pool].last().filter(|pool| pool.block > 0);
         pool.map_or((0, 0), |pool| {
@@ -172,8 +174,8 @@ impl Pymalloc {
     }
 }
 
-/// Reads Python's memory. `heaps` are malloc's, which has the larger objects. `None` if there is no CPython, or one that was
-/// told to use malloc.
+/// Reads Python's memory. `heaps` are malloc's heaps, which contain the larger objects. `None` without CPython, or if
+/// CPython is configured to use malloc.
 pub(crate) fn measure(pid: Pid, snapshot: &Snapshot, heaps: &AllHeaps) -> Option<Python> {
     let malloc = heaps.ranges();
     let overlaps = |arena: &&Arena| {
@@ -191,10 +193,10 @@ pub(crate) fn measure(pid: Pid, snapshot: &Snapshot, heaps: &AllHeaps) -> Option
     }))
 }
 
-/// Reads pymalloc's memory. `None` if there is none: no CPython, or one that was told to use malloc.
+/// Reads pymalloc's memory. `None` without CPython, or if CPython is configured to use malloc.
 ///
 /// # Errors
-/// Something does not fit together: the process was stopped while it changed its lists, or its memory is damaged.
+/// The structures are inconsistent: the process was stopped while it changed its lists, or its memory is damaged.
 pub(crate) fn read(snapshot: &Snapshot) -> Result<Option<Pymalloc>, Refusal> {
     let Some(table) = arenas::find(&snapshot.memory, &snapshot.vmas)? else {
         return Ok(None);

@@ -1,7 +1,9 @@
-//! Which chunks in use can be reached: from the threads' registers, their stacks, the program's data and all its other
-//! private memory, through other chunks. Each word that could be the address of a chunk's contents counts as one
-//! (conservative): a chunk that is called unreachable has no such word anywhere, unless the program hides its pointers (in
-//! shared memory, in a file, encoded) or keeps only a pointer behind the contents' end.
+//! The reachability search: which chunks in use the program can still refer to.
+//!
+//! The search starts from the threads' registers, their stacks, the program's data and all other private memory, and
+//! follows the contents of chunks. It is conservative: each word that could be an address in a chunk's contents
+//! counts as a reference. A chunk that is reported as unreachable has no such word anywhere, unless the program hides
+//! its pointers (in shared memory, in a file, encoded) or has only a pointer beyond the end of the contents.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -20,43 +22,45 @@ use memprof_sys::residency::Vma;
 
 /// Bytes below a stack pointer that a function may use (the red zone of x86-64).
 const RED_ZONE: u64 = 128;
-/// How far a thread's variables extend below and above its thread pointer, in bytes, where they are not on its stack.
+/// Search range for a thread's variables below and above its thread pointer, in bytes, where they are not on its
+/// stack.
 const THREAD_LOCAL: (u64, u64) = (64 << 10, 8 << 10);
-/// Maximum number of chunks that wait for their contents to be read. Further ones are marked, and found again by a look at
-/// all chunks.
+/// Maximum number of queued chunks. Further chunks are marked, and found again by a pass over all chunks.
 const MAX_WAITING: usize = if cfg!(test) { 4 } else { 2 << 20 };
 
-/// Number of words whose chunks are fetched at once, and of chunks after which one will be read.
+/// Number of words whose chunks are prefetched at once; `AHEAD` is the prefetch distance in queued chunks.
 const TOGETHER: usize = 16;
 const AHEAD: usize = 8;
 
-/// The chunks in use that cannot be reached.
+/// The chunks in use that are unreachable.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Unreachable {
-    /// Their number.
+    /// Number of chunks.
     pub chunks: u64,
     /// Bytes of their contents.
     pub bytes: u64,
-    /// Those that no other unreachable chunk refers to, each with what only it leads to: the largest sums first.
+    /// The heads: chunks to which no other unreachable chunk refers, each with the chunks that only it leads to. In
+    /// descending order of bytes.
     pub heads: Vec<Head>,
     /// Number of heads that are not listed.
     pub heads_left_out: u64,
 }
 
-/// An unreachable chunk, with what it leads to.
+/// The head of a group of unreachable chunks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct Head {
-    /// Bytes of the contents of all these chunks.
+    /// Bytes of the contents of all chunks of the group.
     pub bytes: u64,
-    /// Number of chunks: itself and those that it leads to.
+    /// Number of chunks in the group, including the head.
     pub chunks: u64,
-    /// Address of its contents.
+    /// Address of the head's contents.
     pub address: u64,
-    /// Their size, in bytes.
+    /// Size of the head's contents, in bytes.
     pub own: u64,
 }
 
-/// Finds them, and has all chunks in use counted by type and by what leads to them. Lists the `top` largest heads.
+/// Finds the unreachable chunks, and counts all chunks in use by type and by root in `census`. Lists the `top`
+/// largest heads.
 pub(super) fn search(
     snapshot: &Snapshot,
     heaps: &mut AllHeaps,
@@ -66,19 +70,20 @@ pub(super) fn search(
     mark(snapshot, heaps, census).group(top)
 }
 
-/// Has all chunks in use counted like [`search`] where the snapshot lacks memory that may lead to chunks: none is unreachable.
+/// Counts all chunks in use like [`search`], for a snapshot that lacks memory that may refer to chunks. No chunk is
+/// reported as unreachable.
 pub(super) fn search_in_part(snapshot: &Snapshot, heaps: &mut AllHeaps, census: &mut Census) {
     mark(snapshot, heaps, census).follow_all();
 }
 
-/// Marks what can be reached.
+/// Marks the reachable chunks.
 fn mark<'a, 'b>(
     snapshot: &'a Snapshot,
     heaps: &'a mut AllHeaps,
     census: &'a mut Census<'b>,
 ) -> Search<'a, 'b> {
     let roots = roots(snapshot, heaps);
-    // The variables come first: of the roots that are equally near, they say most.
+    // Variables come first: of several equally near roots, they are the most informative.
     let (mut variables, mut others) = (Vec::new(), Vec::new());
     for (start, end, vma) in roots {
         let split = census.end_of_file(start).unwrap_or(start).clamp(start, end);
@@ -108,10 +113,11 @@ fn mark<'a, 'b>(
     search
 }
 
-/// All private memory of the process but its heap, and of the stacks only the parts in use; with the indexes of mappings.
+/// The roots: all private memory of the process except its heap and the unused parts of the stacks. Each range has
+/// the index of its mapping.
 fn roots(snapshot: &Snapshot, heaps: &AllHeaps) -> Vec<(u64, u64, usize)> {
     let mut ranges = heaps.ranges();
-    // glibc's own addresses of chunks are no references.
+    // Pointers to chunks in glibc's own main arena are not references.
     if let Some(heap) = &heaps.glibc {
         let (start, end) = heap.main_arena;
         let at = ranges.partition_point(|range| range.start < start);
@@ -135,7 +141,7 @@ fn roots(snapshot: &Snapshot, heaps: &AllHeaps) -> Vec<(u64, u64, usize)> {
             roots.push((start, part.start, index));
             start = part.end;
         }
-        // Thread-local variables are a root of their own.
+        // Thread-local variables are a separate root.
         let local = snapshot.threads.iter().map(|thread| thread.thread_pointer);
         if let Some(pointer) = local.filter(within).min().filter(|_| used == 0) {
             let local = thread_local(pointer, vma);
@@ -152,7 +158,7 @@ fn roots(snapshot: &Snapshot, heaps: &AllHeaps) -> Vec<(u64, u64, usize)> {
     roots
 }
 
-/// Where a thread's variables may be in the mapping that its thread pointer points into.
+/// Address range that may contain a thread's variables, in the mapping that its thread pointer points into.
 fn thread_local(pointer: u64, vma: &Vma) -> (u64, u64) {
     let (below, above) = THREAD_LOCAL;
     let start = pointer.saturating_sub(below) / 8 * 8;
@@ -160,7 +166,7 @@ fn thread_local(pointer: u64, vma: &Vma) -> (u64, u64) {
     (start.max(vma.start.0), end.min(vma.end.0))
 }
 
-/// The thread whose stack this mapping is, or whose variables are at this address.
+/// The thread whose stack is this mapping, or whose variables are at this address.
 fn thread_of(threads: &[Registers], vma: &Vma, addr: u64) -> Option<i32> {
     let within = |addr: u64| vma.contains(Addr(addr));
     let stack = threads.iter().filter(|thread| within(thread.stack_pointer));
@@ -175,12 +181,12 @@ fn thread_of(threads: &[Registers], vma: &Vma, addr: u64) -> Option<i32> {
         .map(|thread| thread.tid)
 }
 
-/// What the words that are looked at belong to.
+/// The origin of the words being read.
 #[derive(Clone, Copy, Debug)]
 enum From {
-    /// To variables: each is a root.
+    /// Variables: each word is a root of its own.
     Variables,
-    /// To this root, or to a chunk that it leads to.
+    /// This root, or a chunk that it leads to.
     Root(u32),
 }
 
@@ -188,27 +194,28 @@ enum From {
 #[derive(Clone, Copy, Debug)]
 struct Waiting {
     place: Place,
-    /// What leads to it.
+    /// The root that leads to it.
     root: u32,
-    /// The size of its contents in bytes if it is smaller than `u32::MAX`: known when it is found, and no longer in the
-    /// processor's cache later.
+    /// Size of its contents in bytes, saturated at `u32::MAX`. The size is known when the chunk is found; later it is
+    /// no longer in the CPU cache.
     len: u32,
 }
 
-/// What a chunk must be to be found, what it becomes, and whether its contents are read then.
+/// One pass of the search: the kinds that it accepts, the kind that an accepted chunk gets, and whether its contents
+/// are read.
 type Step = (fn(Kind) -> bool, Kind, bool);
 
 struct Search<'a, 'b> {
     memory: &'a Memory,
     heaps: &'a mut AllHeaps,
     census: &'a mut Census<'b>,
-    /// First address of all, and first one behind all.
+    /// First address of all heaps, and their end.
     bounds: (u64, u64),
     step: Step,
     from: From,
-    /// Chunks whose contents are to be read: the nearest first.
+    /// Chunks whose contents are to be read, nearest first.
     waiting: VecDeque<Waiting>,
-    /// Maximum number of these, and whether there were more.
+    /// Maximum length of the queue; `more` is set if it overflowed.
     most: usize,
     more: bool,
 }
@@ -232,7 +239,7 @@ impl<'a, 'b> Search<'a, 'b> {
         }
     }
 
-    /// The chunk in whose contents an address lies.
+    /// Finds the chunk whose contents include an address.
     fn place(&self, addr: u64) -> Option<(Place, Kind)> {
         match addr < self.bounds.0 || addr >= self.bounds.1 {
             true => None,
@@ -240,7 +247,7 @@ impl<'a, 'b> Search<'a, 'b> {
         }
     }
 
-    /// Looks at the word at an address, and at the one behind it.
+    /// Handles the word at an address; `next` is the word after it.
     fn word(&mut self, at: u64, word: u64, next: u64) {
         let Some((place, kind)) = self.place(word) else {
             return;
@@ -257,7 +264,7 @@ impl<'a, 'b> Search<'a, 'b> {
         }
         if follow && self.waiting.len() >= self.most {
             self.more = true;
-            // Those that lead from unreachable ones are counted by themselves then.
+            // While unreachable chunks are grouped, such chunks become heads of their own instead.
             if becomes == Kind::Reached {
                 self.heaps.set(place, Kind::Waiting);
             }
@@ -279,7 +286,7 @@ impl<'a, 'b> Search<'a, 'b> {
         self.waiting.push_back(Waiting { place, root, len });
     }
 
-    /// The next chunk whose contents are to be read, its contents and its root.
+    /// Takes the next chunk from the queue: its contents and its root.
     fn next_waiting(&mut self) -> Option<((u64, u64), u32)> {
         let Waiting { place, root, len } = self.waiting.pop_front()?;
         let ahead = self.waiting.get(AHEAD);
@@ -299,7 +306,7 @@ impl<'a, 'b> Search<'a, 'b> {
         }
     }
 
-    /// Looks at all words between two addresses, as far as they were copied.
+    /// Handles all copied words of an address range.
     fn range(&mut self, start: u64, end: u64) {
         let (memory, bounds) = (self.memory, self.bounds);
         for run in memory.runs_in(start, end) {
@@ -325,10 +332,11 @@ impl<'a, 'b> Search<'a, 'b> {
         }
     }
 
-    /// Looks at the contents of all chunks that were found, and of those that are found thereby.
+    /// Reads the contents of all chunks found, and of all chunks that those lead to.
     fn follow(&mut self) {
         self.drain();
-        // What had no room is looked for; all that it leads to has an unknown root.
+        // Chunks that did not fit into the queue are looked up again. They and all that they lead to have an unknown
+        // root.
         while std::mem::take(&mut self.more) {
             let mut next = self.heaps.first();
             while let Some(place) = next {
@@ -350,7 +358,7 @@ impl<'a, 'b> Search<'a, 'b> {
         }
     }
 
-    /// Counts what was not found as what memory leads to that the snapshot lacks.
+    /// Counts all remaining chunks under the root for memory that the snapshot lacks.
     fn follow_all(mut self) {
         let root = self.census.roots.missing();
         let mut next = self.heaps.first();
@@ -364,10 +372,10 @@ impl<'a, 'b> Search<'a, 'b> {
         }
     }
 
-    /// Sums up what was not found, by the chunks that lead to the others.
+    /// Groups the remaining, unreachable chunks by head.
     fn group(mut self, top: usize) -> Unreachable {
-        // Which of them do others refer to? (Each looks at its contents once; a chunk that refers to itself alone stays
-        // a head.)
+        // Mark the chunks that other unreachable chunks refer to. Each chunk's contents are read once. A chunk that
+        // only refers to itself remains a head.
         self.step = (|kind| kind == Kind::Live, Kind::Referred, false);
         let mut next = self.heaps.first();
         let mut any = false;
@@ -389,7 +397,7 @@ impl<'a, 'b> Search<'a, 'b> {
         self.step = (unreached, Kind::Counted, true);
         let mut found = Unreachable::default();
         let mut heads: BinaryHeap<Reverse<Head>> = BinaryHeap::new();
-        // Those that nothing refers to first; what is left then refers to each other in rings.
+        // First the chunks that nothing refers to. The remaining chunks then refer to each other in cycles.
         for kind in [Kind::Live, Kind::Referred] {
             let mut next = self.heaps.first();
             while let Some(place) = next {
@@ -411,7 +419,7 @@ impl<'a, 'b> Search<'a, 'b> {
         found
     }
 
-    /// Counts a chunk with all that it leads to and that is not counted yet.
+    /// Counts a chunk with all chunks that it leads to and that are not counted yet.
     fn count(&mut self, place: Place) -> Head {
         let (address, end) = self.heaps.contents(place);
         let mut head = Head {

@@ -1,4 +1,4 @@
-//! A heap snapshot, added up: what `memprof heap` shows. Sizes are in bytes.
+//! The report of a heap snapshot, as `memprof heap` prints it. Sizes are in bytes.
 
 use serde::Serialize;
 
@@ -16,7 +16,7 @@ use super::types::Types;
 use super::whole::{Agreement, Missing};
 use memprof_sys::residency::Category;
 
-/// What the bytes of a heap are.
+/// The kind of heap bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum What {
@@ -24,35 +24,35 @@ pub enum What {
     Live,
     /// Contents of chunks in use that have mappings of their own.
     LiveMapped,
-    /// Freed, in a thread's cache.
+    /// Free, in a thread's cache.
     ThreadCache,
-    /// Freed, in a fast bin.
+    /// Free, in a fast bin.
     Fast,
-    /// Freed, not sorted yet.
+    /// Free, not sorted into a bin yet.
     Unsorted,
-    /// Freed, in a small bin.
+    /// Free, in a small bin.
     Small,
-    /// Freed, in a large bin.
+    /// Free, in a large bin.
     Large,
-    /// The end of an arena, which new chunks are cut from.
+    /// Top chunk: the end of an arena, from which new chunks are split.
     Top,
-    /// The allocator's own: headers, arenas, marks, alignment.
+    /// The allocator's own: headers, arenas, end markers, alignment.
     Overhead,
     /// jemalloc: regions in use in slabs.
     JemallocLive,
     /// jemalloc: large regions in use.
     JemallocLarge,
-    /// jemalloc: freed, in a thread's cache.
+    /// jemalloc: free regions in thread caches.
     JemallocCache,
     /// jemalloc: free regions in slabs.
     JemallocFree,
     /// jemalloc: free pages that were written to.
     JemallocDirty,
-    /// jemalloc: free pages that the system may take.
+    /// jemalloc: free pages that the kernel may reclaim.
     JemallocMuzzy,
-    /// jemalloc: free pages that were returned to the system, and what was never used.
+    /// jemalloc: free pages that were returned to the kernel, and pages that were never used.
     JemallocRetained,
-    /// jemalloc's own: its blocks, the stacks of threads' caches, alignment.
+    /// jemalloc's own: its blocks, the stacks of thread caches, alignment.
     JemallocOverhead,
     /// Python's allocator: blocks in use.
     PythonLive,
@@ -65,7 +65,7 @@ pub enum What {
 }
 
 impl What {
-    /// All of them, in display order.
+    /// All kinds, in display order.
     pub const ALL: [What; 21] = [
         What::Live,
         What::LiveMapped,
@@ -112,52 +112,52 @@ impl What {
         )
     }
 
-    /// Whether they are an allocator's own.
+    /// Whether these bytes are an allocator's own.
     pub fn is_overhead(self) -> bool {
         use What::*;
         matches!(self, Overhead | JemallocOverhead | PythonOverhead)
     }
 }
 
-/// Bytes of a heap.
+/// Sums of one kind of heap bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Row {
-    /// What they are.
+    /// The kind of bytes.
     pub what: What,
     /// Number of chunks.
     pub chunks: u64,
     /// Bytes, resident or not.
     pub bytes: u64,
-    /// Those in memory.
+    /// Resident bytes.
     pub resident: u64,
 }
 
-/// Anonymous memory outside the heap.
+/// Anonymous memory outside the heap, of one category.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct OtherRow {
-    /// What kind of memory it is.
+    /// Category of the memory.
     pub category: Category,
-    /// Bytes in memory.
+    /// Resident bytes.
     pub resident: u64,
 }
 
 /// The chunks of similar size.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct SizeClass {
-    /// Smallest size of such a chunk with its header, in bytes.
+    /// Minimum size of these chunks with header, in bytes.
     pub from: u64,
-    /// Largest size, in bytes.
+    /// Maximum size, in bytes.
     pub to: u64,
     /// Number of chunks in use.
     pub live: u64,
-    /// Their bytes, with headers.
+    /// Bytes of the chunks in use, with headers.
     pub live_bytes: u64,
-    /// Number of free chunks, without the arenas' ends.
+    /// Number of free chunks, without top chunks.
     pub free: u64,
-    /// Their bytes.
+    /// Bytes of the free chunks.
     pub free_bytes: u64,
-    /// Free bytes on the pages that chunks of this class keep in memory. A page's free bytes are divided among the
-    /// chunks in use on it, by their bytes there.
+    /// Free bytes on the pages that chunks of this class keep in memory. The free bytes of a page are divided among
+    /// the chunks in use on it, in proportion to their bytes there.
     pub pinned: u64,
 }
 
@@ -168,99 +168,99 @@ pub struct Object {
     pub address: u64,
     /// Size of its contents, in bytes.
     pub bytes: u64,
-    /// Bytes in memory.
+    /// Resident bytes.
     pub resident: u64,
 }
 
-/// The allocator.
+/// The state of glibc's allocator in the process.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case", tag = "name")]
 pub enum Allocator {
-    /// glibc's.
+    /// glibc's heap was read.
     Glibc {
         /// Number of arenas.
         arenas: usize,
-        /// Number of threads' caches that hold chunks.
+        /// Number of thread caches that contain chunks.
         thread_caches: usize,
-        /// What `mallinfo2` would have returned.
+        /// The figures that `mallinfo2` would have returned.
         mallinfo2: Mallinfo,
     },
-    /// glibc's, which was not read.
+    /// glibc's heap was found but could not be read.
     Refused {
         /// The reason.
         reason: String,
     },
-    /// None that memprof reads.
+    /// No glibc heap was found.
     #[default]
     Unknown,
 }
 
-/// A heap snapshot, added up. Sizes are in bytes.
+/// The report of a heap snapshot. Sizes are in bytes.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Heap {
-    /// The process.
+    /// Id of the process.
     pub pid: u32,
-    /// Its name.
+    /// Name of the process (`comm`).
     pub comm: String,
     /// How the snapshot was taken, and for how long the process was stopped.
     pub taken: Taken,
-    /// Number of snapshots that were taken: further ones if the heap did not fit together, or if the process or its child did
-    /// not let one be finished.
+    /// Number of snapshots taken. Another one is taken if the heap is inconsistent, or if the process or its child
+    /// disturbs a snapshot.
     pub attempts: u32,
-    /// Why the one before the last was not finished.
+    /// Why the last disturbed snapshot was abandoned.
     pub disturbed: Option<String>,
-    /// Bytes that were copied meanwhile.
+    /// Bytes copied.
     pub copied: u64,
-    /// Bytes that could not be copied, and are in no row of the heap.
+    /// Bytes that could not be copied. They are in no row of the heap.
     pub unread: u64,
-    /// The allocator.
+    /// State of glibc's allocator.
     pub allocator: Allocator,
-    /// The heap by what its bytes are.
+    /// The heap by kind of bytes.
     pub rows: Vec<Row>,
-    /// The heap by arena: the same bytes, those with the most resident ones first.
+    /// The same bytes by arena, in descending order of resident bytes.
     pub arenas: Vec<ArenaRow>,
     /// Anonymous memory outside the heap.
     pub others: Vec<OtherRow>,
-    /// All resident anonymous memory: the sum of both.
+    /// All resident anonymous memory: the sum of `rows` and `others`.
     pub anonymous: u64,
-    /// The kernel's figure for it (`Anonymous` of `smaps`) before and after the stop.
+    /// The kernel's figure for `anonymous` (`Anonymous` of `smaps`) before and after the stop.
     pub kernel: [u64; 2],
-    /// The kernel's figure for it (`RssAnon`) while the process was stopped; `None` where that is not exact.
+    /// The kernel's figure for `anonymous` (`RssAnon`) while the process was stopped; `None` where that is not exact.
     pub kernel_at_stop: Option<u64>,
-    /// How it compares with the kernel's figures.
+    /// Comparison of `anonymous` with the kernel's figures.
     pub agreement: Agreement,
     /// Private memory that is not in the snapshot.
     pub missing: Vec<Missing>,
     /// Anonymous memory that is swapped out.
     pub swapped: u64,
-    /// Number of the heap's resident pages by how much of them is live: none, then up to 10 %, up to 20 %, and so on.
+    /// Number of the heap's resident pages by live share: none, up to 10 %, up to 20 %, and so on.
     pub occupancy: [u64; 11],
     /// The heap by address.
     pub map: AddressMap,
-    /// Bytes that `malloc_trim(0)` would return to the system now.
+    /// Bytes that `malloc_trim(0)` would return to the kernel now.
     pub trimmable: u64,
     /// Chunks by size.
     pub sizes: Vec<SizeClass>,
     /// The largest chunks in use.
     pub largest: Vec<Object>,
-    /// The chunks that nothing refers to, if the heap was read and the snapshot has all that may refer to them.
+    /// The unreachable chunks, if the heap was read and the snapshot contains all memory that may refer to them.
     pub unreachable: Option<Unreachable>,
-    /// Why no chunk is called unreachable, although the heap was read.
+    /// Why no chunk is reported as unreachable although the heap was read.
     pub not_called_unreachable: Option<String>,
     /// Objects by type, if the heap was read.
     pub types: Option<Types>,
-    /// What leads to them, if the heap was read.
+    /// The roots that the objects are reachable from, if the heap was read.
     pub retained: Option<Retained>,
-    /// Other allocators and managed heaps of which there is evidence.
+    /// Other allocators and managed heaps that were detected but not read.
     pub seen: Vec<Seen>,
     /// jemalloc's heap, if the process has one.
     pub jemalloc: Option<JemallocHeap>,
-    /// Python's own allocator and its objects, if the process has one.
+    /// Python's own allocator and its objects, if the process has it.
     pub python: Option<PythonHeap>,
 }
 
 impl Heap {
-    /// Why an allocator was refused.
+    /// Why an allocator's heap could not be read.
     pub fn refused(&self) -> Option<&str> {
         match (&self.allocator, &self.jemalloc) {
             (Allocator::Refused { reason }, _) | (_, Some(JemallocHeap::Refused { reason })) => {

@@ -1,4 +1,4 @@
-//! The resident pages of a heap, for what else is known of them.
+//! The resident pages of a heap, for lookups of the stacks that brought them in.
 
 use super::memory::{Run, overlapping};
 use memprof_sys::ids::Addr;
@@ -11,12 +11,13 @@ pub struct HeapPages {
     pub vmas: Vec<Vma>,
     /// The pages, by address, each run with the index of its mapping.
     pub runs: Vec<(usize, PageRun)>,
-    /// Resident bytes of the heap on pages that are not the heap's alone: where it does not begin or end with a page.
+    /// Resident bytes of the heap on pages that it shares with other memory: where it does not begin or end on a page
+    /// boundary.
     pub(crate) shared: u64,
 }
 
 impl HeapPages {
-    /// Those of these ranges. `pages` are the resident ones of the process. All are in address order.
+    /// Selects the pages of these ranges. `pages` are the resident runs of the process. All are in address order.
     pub(super) fn of(vmas: Vec<Vma>, pages: &[Run], ranges: &[Run]) -> HeapPages {
         let page = page_size();
         let (mut runs, mut shared) = (Vec::new(), 0);
@@ -35,18 +36,18 @@ impl HeapPages {
         HeapPages { vmas, runs, shared }
     }
 
-    /// Those of these runs alone.
+    /// Restricts to these runs.
     pub fn only(&self, runs: impl Iterator<Item = Run>) -> HeapPages {
         let runs: Vec<Run> = runs.collect();
         HeapPages::of(self.vmas.clone(), &runs, &runs)
     }
 
-    /// Resident bytes of the heap on pages that are not its alone.
+    /// Resident bytes of the heap on pages that it shares with other memory.
     pub fn shared(&self) -> u64 {
         self.shared
     }
 
-    /// Bytes of all of them.
+    /// All resident bytes of the heap.
     pub fn bytes(&self) -> u64 {
         let whole: u64 = self.runs.iter().map(|(_, run)| run.len()).sum();
         whole + self.shared
@@ -82,7 +83,7 @@ mod tests {
             run(0x1000_0000, 0x1000_0000 + 3 * page),
             run(0x2000_0000, 0x2000_0000 + 9 * page),
         ];
-        // It begins in the middle of a page, and has a hole.
+        // The heap begins in the middle of a page, and has a hole.
         let ranges = [
             run(0x1000_0000 + 100, 0x1010_0000),
             run(0x2000_0000 + page, 0x2000_0000 + 3 * page),

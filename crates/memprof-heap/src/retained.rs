@@ -1,5 +1,5 @@
-//! What leads to the objects: the search goes from the roots to all chunks, the nearest first, and counts each one under
-//! the root from which it was found first. Roots are words of the program's variables, threads (registers, stacks,
+//! Counts objects by root: the search starts from the roots and finds the nearest chunks first, and each chunk counts
+//! under the root that found it first. Roots are words of the program's variables, threads (registers, stacks,
 //! thread-local variables) and other mappings.
 
 use std::cmp::Reverse;
@@ -10,16 +10,16 @@ use serde::Serialize;
 use super::files::Files;
 use super::names::{self, Raw, without_hash};
 
-/// Maximum number of roots that are told apart.
+/// Maximum number of roots to distinguish.
 const MAX_ROOTS: usize = 1 << 18;
-/// Maximum number of sums of objects of one type under one root.
+/// Maximum number of (root, type) sums.
 const MAX_SUMS: usize = 1 << 19;
-/// Maximum number of roots that are listed.
+/// Maximum number of roots to list.
 const MAX_ROWS: usize = 1000;
-/// The root of what has none of its own.
+/// Index of the root for objects without a root of their own.
 pub(super) const OTHER: u32 = 0;
 
-/// What kind of root it is.
+/// The kind of a root.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RootKind {
@@ -29,20 +29,20 @@ pub enum RootKind {
     Thread,
     /// Another mapping.
     Mapping,
-    /// Memory that the snapshot lacks: it may lead to what nothing else leads to.
+    /// Memory that the snapshot lacks. It may lead to objects that nothing else leads to.
     Missing,
-    /// Roots that were too many to be told apart.
+    /// Roots beyond the maximum.
     Other,
 }
 
-/// What a root leads to first.
+/// The objects that one root leads to.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct RootRow {
-    /// What kind it is.
+    /// Kind of the root.
     pub kind: RootKind,
-    /// Name of the variable, or its file and address in it; the thread's id; the mapping.
+    /// Name of the variable, or its file and address in the file; id of the thread; name of the mapping.
     pub name: String,
-    /// Its address; 0 for a thread.
+    /// Address of the root; 0 for a thread.
     pub address: u64,
     /// Number of objects.
     pub count: u64,
@@ -50,12 +50,12 @@ pub struct RootRow {
     pub bytes: u64,
 }
 
-/// What a root leads to first of one type.
+/// The objects of one type that one root leads to.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Retainer {
-    /// What kind of root it is.
+    /// Kind of the root.
     pub kind: RootKind,
-    /// Its name.
+    /// Name of the root.
     pub root: String,
     /// Number of objects.
     pub count: u64,
@@ -63,25 +63,25 @@ pub struct Retainer {
     pub bytes: u64,
 }
 
-/// The root of an object.
+/// The root that leads to one object.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ObjectRoot {
     /// Address of the object's contents.
     pub address: u64,
-    /// What kind of root leads to it.
+    /// Kind of the root.
     pub kind: RootKind,
-    /// The root's name.
+    /// Name of the root.
     pub root: String,
 }
 
-/// What leads to the objects that can be reached.
+/// The reachable objects by root.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Retained {
-    /// The roots, those that lead to the most bytes first.
+    /// The roots, in descending order of bytes.
     pub roots: Vec<RootRow>,
     /// Number of roots that are not listed.
     pub left_out: u64,
-    /// Bytes of objects whose type is not known by root, as there were too many of both.
+    /// Bytes of objects whose type is not counted by root, because there were too many (root, type) pairs.
     pub not_by_type: u64,
     /// The roots of the largest objects.
     pub largest: Vec<ObjectRoot>,
@@ -96,22 +96,22 @@ enum Root {
     Missing,
 }
 
-/// Number and bytes of objects, and the roots of which these are sums.
+/// Number and bytes of objects, and the indexes of the summed roots.
 type Summed = (u64, u64, Vec<u32>);
 
-/// Sums while the objects are found.
+/// Sums while objects are found.
 #[derive(Debug)]
 pub(super) struct Roots {
     roots: Vec<(Root, u64, u64)>,
     /// Number and bytes of objects, by root and type.
     sums: HashMap<(u32, u32), (u64, u64)>,
-    /// The root that objects were added to last, and their number and bytes by type, which are not among the others yet.
+    /// The root of the previous object. `pending` has its number and bytes by type, which are not in `sums` yet.
     last: u32,
     pending: Vec<(u64, u64)>,
-    /// The types that have some.
+    /// The types that have pending objects.
     types: Vec<u32>,
     not_by_type: u64,
-    /// The largest objects: size, address, root. Of several of one size, those at the lowest addresses.
+    /// The largest objects: size, address, root. Ties go to the lowest addresses.
     largest: BinaryHeap<Reverse<(u64, Reverse<u64>, u32)>>,
     top: usize,
 }
@@ -130,12 +130,12 @@ impl Roots {
         }
     }
 
-    /// A word of a program's variables.
+    /// Adds a word of a program's variables as a root.
     pub(super) fn word(&mut self, addr: u64) -> u32 {
         self.push(Root::Word(addr))
     }
 
-    /// A thread.
+    /// Returns the root of a thread.
     pub(super) fn thread(&mut self, tid: i32) -> u32 {
         let known = self
             .roots
@@ -144,12 +144,12 @@ impl Roots {
         known.map_or_else(|| self.push(Root::Thread(tid)), |index| index as u32)
     }
 
-    /// Another mapping: its first address, and its name.
+    /// Adds another mapping as a root: its first address, and its name.
     pub(super) fn mapping(&mut self, start: u64, name: &str) -> u32 {
         self.push(Root::Mapping(start, name.to_owned()))
     }
 
-    /// Memory that the snapshot lacks.
+    /// Adds the root for memory that the snapshot lacks.
     pub(super) fn missing(&mut self) -> u32 {
         self.push(Root::Missing)
     }
@@ -167,7 +167,7 @@ impl Roots {
         let (_, objects, sum) = &mut self.roots[root as usize];
         *objects += 1;
         *sum += bytes;
-        // Most objects that are found one after the other have one root.
+        // Consecutive objects usually have the same root.
         if self.last != root {
             self.store_pending();
             self.last = root;
@@ -204,7 +204,7 @@ impl Roots {
         }
     }
 
-    /// The table of roots, and how they lead to each type.
+    /// Makes the table of roots, and the sums of each type by root.
     pub(super) fn finish(mut self, files: &Files) -> (Retained, Retainers) {
         self.store_pending();
         let words = self.roots.iter().filter_map(|(root, ..)| match root {
@@ -232,7 +232,7 @@ impl Roots {
         });
         let raw = raw.collect();
         let names = names::all(raw);
-        // The words of a variable are one root.
+        // All words of a variable are one root.
         let mut rows: BTreeMap<(RootKind, u64, &str), Summed> = BTreeMap::new();
         for (index, ((root, count, bytes), name)) in self.roots.iter().zip(&names).enumerate() {
             let (kind, address) = match root {
@@ -307,16 +307,16 @@ impl Roots {
     }
 }
 
-/// How the roots lead to each type.
+/// The sums of each type by root.
 #[derive(Debug)]
 pub(super) struct Retainers {
     all: Vec<(RootKind, String)>,
-    /// Type, root, number, bytes; in this order.
+    /// Type, root, number, bytes; sorted in this order.
     sums: Vec<(u32, u32, u64, u64)>,
 }
 
 impl Retainers {
-    /// The roots that lead to most bytes of the types with these numbers.
+    /// The `most` roots that lead to the most bytes of the types with these ids.
     pub(super) fn of(&self, ids: &[u32], most: usize) -> Vec<Retainer> {
         let mut by_root: HashMap<u32, (u64, u64)> = HashMap::new();
         for id in ids {

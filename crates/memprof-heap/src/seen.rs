@@ -1,5 +1,5 @@
-//! Allocators and managed heaps of which there is evidence in a process, beside glibc's: by the names of its files and
-//! mappings, and by the symbols and sections of these files. Nothing is guessed from the shape of memory.
+//! Detects allocators and managed heaps other than glibc's in a process, by the names of its files and mappings, and
+//! by the symbols and sections of these files. Memory contents are not used as evidence.
 
 use std::collections::HashSet;
 use std::io::{self, Write};
@@ -13,18 +13,18 @@ use memprof_sys::ids::Pid;
 use memprof_sys::residency::Vma;
 use memprof_sys::text::printable;
 
-/// An allocator or a managed heap, which was not read: its memory is shown as anonymous memory of no known use.
+/// A detected allocator or managed heap that is not read. Its memory is reported as anonymous memory of unknown use.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Seen {
-    /// Its name.
+    /// Name of the allocator or runtime.
     pub name: &'static str,
-    /// Its version, if the file says it.
+    /// Version, if the file contains it.
     pub version: Option<String>,
-    /// The file that contains it, or the mapping whose name says so.
+    /// The file that contains it, or the mapping whose name identifies it.
     pub module: String,
-    /// What says so.
+    /// The evidence: a name, symbol or section.
     pub evidence: String,
-    /// What shows a managed heap: a command of its own tools.
+    /// Command of a managed heap's own tools that shows the heap.
     pub tool: Option<String>,
 }
 
@@ -37,7 +37,7 @@ impl Seen {
     /// Writes it as lines of text.
     ///
     /// # Errors
-    /// Those of `out`.
+    /// Writing to `out` fails.
     pub(super) fn write_text(&self, out: &mut dyn Write) -> io::Result<()> {
         let version = self.version.as_deref().unwrap_or_default();
         let space = if version.is_empty() { "" } else { " " };
@@ -56,19 +56,19 @@ impl Seen {
     }
 }
 
-/// What is looked for.
+/// The evidence for one kind of allocator.
 #[derive(Clone, Copy, Debug)]
 struct Kind {
     name: &'static str,
-    /// Beginnings of its files' names.
+    /// Prefixes of its files' names.
     files: &'static [&'static str],
     /// Symbols that it defines.
     symbols: &'static [&'static str],
     /// A section of its files.
     section: Option<&'static str>,
-    /// Beginnings of its mappings' names.
+    /// Prefixes of its mappings' names.
     mappings: &'static [&'static str],
-    /// A command that shows its heap; `PID` stands for the process.
+    /// A command that shows its heap; `PID` is replaced by the process id.
     tool: Option<&'static str>,
 }
 
@@ -160,14 +160,14 @@ const KINDS: [Kind; 11] = [
     },
 ];
 
-/// Maximum number of files that are opened.
+/// Maximum number of files to open.
 const MAX_FILES: usize = 4096;
-/// Maximum size of a section that is searched for a version, in bytes.
+/// Maximum size of a section to search for a version, in bytes.
 const MAX_SECTION: u64 = 64 << 20;
 /// Maximum length of a version, in bytes.
 const MAX_VERSION: usize = 64;
 
-/// Looks at the process's mappings and the files of its code.
+/// Searches the process's mappings and the files of its code.
 pub(super) fn find(pid: Pid, vmas: &[Vma]) -> Vec<Seen> {
     let mut found: Vec<Seen> = Vec::new();
     let mut files = HashSet::new();
@@ -195,7 +195,7 @@ fn starts(name: &str, with: &[&str]) -> bool {
     with.iter().any(|start| name.starts_with(start))
 }
 
-/// Adds an allocator, once.
+/// Adds an allocator, unless it is listed already.
 fn add(
     found: &mut Vec<Seen>,
     kind: &Kind,
@@ -230,7 +230,7 @@ fn in_file(pid: Pid, vma: &Vma, found: &mut Vec<Seen>) {
     let Some(elf) = &elf else {
         return;
     };
-    // (musl's loader is a link to its libc.so, whose name says nothing.)
+    // musl's loader is a link to its libc.so, whose name is not specific.
     let loader = elf.interpreter();
     let loader = loader
         .as_deref()
@@ -272,7 +272,7 @@ fn in_file(pid: Pid, vma: &Vma, found: &mut Vec<Seen>) {
     }
 }
 
-/// The version that a file says.
+/// The version of an allocator, if its file contains it.
 fn version(kind: &Kind, elf: &Elf) -> Option<String> {
     let contents = |name| {
         let section = elf.section_named(name).filter(|s| s.size <= MAX_SECTION)?;
@@ -285,7 +285,7 @@ fn version(kind: &Kind, elf: &Elf) -> Option<String> {
     }
 }
 
-/// jemalloc's own text: version, number of commits since, and the commit: `5.3.0-0-g54eaed1d8b56…`.
+/// jemalloc's version string: version, number of commits since, and the commit: `5.3.0-0-g54eaed1d8b56…`.
 fn jemalloc_version(data: &[u8]) -> Option<String> {
     memchr::memmem::find_iter(data, b"-g").find_map(|at| {
         let commit = data.get(at + 2..at + 42)?;
@@ -305,7 +305,7 @@ fn jemalloc_version(data: &[u8]) -> Option<String> {
     })
 }
 
-/// From Go 1.18 on the version is in the section itself, behind 32 bytes: a length, then the text.
+/// Since Go 1.18, the version is in the section itself, after 32 bytes: a length, then the text.
 fn go_version(data: &[u8]) -> Option<String> {
     let length = usize::from(*data.get(32)?);
     let text = data.get(33..33 + length.min(MAX_VERSION))?;

@@ -1,12 +1,12 @@
-//! Chunks by size.
+//! Size classes of chunks, and sums by class.
 
 use super::report::SizeClass;
 
-/// Chunks up to this size, in bytes, have a class for each size.
+/// Maximum size, in bytes, up to which each multiple of [`STEP`] has its own class.
 const EXACT: u64 = 1024;
-/// Distance of these sizes.
+/// Step between these classes, in bytes.
 const STEP: u64 = 16;
-/// Classes of a doubling of size above.
+/// Number of classes per doubling of size above [`EXACT`].
 const PER_DOUBLING: u64 = 4;
 /// Number of classes.
 pub(super) const CLASSES: u64 = EXACT / STEP + 1 + (64 - EXACT.ilog2() as u64) * PER_DOUBLING;
@@ -26,7 +26,7 @@ impl Default for Sizes {
 }
 
 impl Sizes {
-    /// Counts a chunk; returns its class.
+    /// Counts a chunk. Returns the index of its class.
     pub(super) fn add(&mut self, size: u64, live: bool) -> usize {
         let index = index(size);
         if let Some(class) = self.classes.get_mut(index) {
@@ -40,7 +40,7 @@ impl Sizes {
         index
     }
 
-    /// Charges free bytes to a class.
+    /// Charges pinned free bytes to a class.
     pub(super) fn pin(&mut self, class: usize, free: u64) {
         if let Some(class) = self.classes.get_mut(class) {
             class.pinned += free;
@@ -61,13 +61,13 @@ impl Sizes {
     }
 }
 
-/// The smallest and the largest size, in bytes, of the class of a size.
+/// Minimum and maximum size, in bytes, of the class of a size.
 pub(super) fn class(size: u64) -> (u64, u64) {
     let index = index(size);
     (largest(index.saturating_sub(1)) + 1, largest(index))
 }
 
-/// The class of a size.
+/// Index of the class of a size.
 pub(super) fn index(size: u64) -> usize {
     if size <= EXACT {
         return size.div_ceil(STEP) as usize;
@@ -79,7 +79,7 @@ pub(super) fn index(size: u64) -> usize {
     (EXACT / STEP + 1 + above) as usize
 }
 
-/// The largest size of a class.
+/// Maximum size of a class.
 pub(super) fn largest(index: usize) -> u64 {
     let index = index as u64;
     if index <= EXACT / STEP {

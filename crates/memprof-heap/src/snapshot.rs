@@ -1,7 +1,8 @@
-//! Taking the snapshot: the process's private memory, as it was at one moment, is copied.
+//! Takes a snapshot: a copy of a process's private memory at one moment.
 //!
-//! A process is forked if that is possible: it is stopped until the child exists, and the copy is made from the child
-//! (`freeze::fork`, `forked`). Otherwise, and for small processes, it is stopped until the copy is made.
+//! If possible, the process is forked: it is stopped until the child exists, and the copy is made from the child
+//! (`memprof_sys::freeze::fork`, `forked`). Otherwise, and if it is small, the process is stopped until the copy is
+//! complete.
 
 mod forked;
 mod inventory;
@@ -24,11 +25,12 @@ use memprof_sys::residency::{
     Classifier, Method, PageKind, PageRun, Perms, Scanner, Vma, page_size, readable,
 };
 
-/// Share of memory that may come in between the first look and the stop without page faults of the copy: one of this.
+/// Reserve for memory that the process adds between the first scan and the stop: 1/`GROWTH` of its memory. The copy
+/// of that much causes no page faults.
 const GROWTH: u64 = 16;
 /// Up to this many bytes of anonymous memory, stopping and copying takes no longer than forking.
 const SMALL: u64 = 16 << 20;
-/// What forking takes, in ns for each page of anonymous memory: twice what was measured with pages of 4 KiB.
+/// Assumed cost of forking, in ns per page of anonymous memory: twice the cost measured with pages of 4 KiB.
 const FORK_NS: u64 = 150;
 
 /// How a snapshot is taken.
@@ -47,34 +49,34 @@ pub enum Approach {
 /// How a snapshot is taken, and for how long the process may be stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SnapshotOptions {
-    /// How it is taken.
+    /// The approach.
     pub approach: Approach,
-    /// Maximum time for which the process is stopped, all stops together. The thread by which a process is forked may be stopped
-    /// for longer.
+    /// Maximum total time for which the process is stopped. The thread that forks may be stopped for longer.
     pub max_stop: Duration,
-    /// What sets that limit, for messages.
+    /// The option or setting that determines `max_stop`, for messages.
     pub limit: &'static str,
 }
 
 /// How a snapshot was taken.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Taken {
-    /// By which approach: forked or copied.
+    /// The approach that was used: `Fork` or `Copy`.
     pub approach: Approach,
-    /// The time for which the process was stopped, in milliseconds.
+    /// Time for which the process was stopped, in milliseconds.
     pub stop_ms: f64,
-    /// The time for which one of its threads was stopped afterwards, so that nothing remains, in milliseconds.
+    /// Time for which one of its threads was stopped afterwards to remove all traces of the fork, in milliseconds.
     pub second_stop_ms: f64,
-    /// The time for which the process or one of its threads was stopped in all, in milliseconds: by attempts that failed, too.
+    /// Total time for which the process or one of its threads was stopped, including failed attempts, in
+    /// milliseconds.
     pub stops_ms: f64,
-    /// Why it was not forked, although it is not small.
+    /// Why the process was not forked, although it is not small.
     pub not_forked: Option<String>,
-    /// What is left of the child in the list of processes, and until when.
+    /// What remains of the child in the list of processes, and until when.
     pub remains: Option<String>,
 }
 
 impl Default for Taken {
-    /// Of one that is made up.
+    /// For a synthetic snapshot.
     fn default() -> Taken {
         Taken {
             approach: Approach::Copy,
@@ -87,45 +89,45 @@ impl Default for Taken {
     }
 }
 
-/// A process at one moment.
+/// A process's private memory and registers at one moment.
 #[derive(Debug)]
 pub(crate) struct Snapshot {
-    /// Its mappings, by address.
+    /// The mappings, by address.
     pub vmas: Vec<Vma>,
-    /// Its private memory.
+    /// The copied private memory.
     pub memory: Memory,
-    /// The registers of its threads.
+    /// The registers of the threads.
     pub threads: Vec<Registers>,
     /// How the snapshot was taken.
     pub taken: Taken,
     /// The moment, in ns of `CLOCK_MONOTONIC`.
     pub at: u64,
-    /// Its anonymous pages.
+    /// The private pages.
     pub pages: Pages,
-    /// The kernel's figures for it.
+    /// The kernel's figures for the anonymous memory.
     pub kernel: KernelSums,
-    /// Its private memory that is not in the snapshot.
+    /// Private memory that is not in the snapshot.
     pub missing: Vec<Missing>,
-    /// Whether memory is missing that another snapshot would have.
+    /// Whether memory is missing that another snapshot would contain.
     pub unforeseen: bool,
 }
 
-/// The private pages of a process, in memory or swapped out, by address.
+/// The private pages of a process, resident or swapped out, by address.
 #[derive(Debug, Default)]
 pub(crate) struct Pages {
-    /// The anonymous ones in readable mappings.
+    /// Anonymous pages in readable mappings.
     pub readable: Vec<Run>,
-    /// The other anonymous ones, which are not copied.
+    /// All other anonymous pages, which are not copied.
     pub hidden: Vec<Run>,
     /// Huge pages of hugetlbfs in readable mappings, which the kernel does not count as anonymous memory.
     pub hugetlb: Vec<Run>,
 }
 
-/// Takes a snapshot; the guard stops the process. `stopped` is the time for which that was done before for the same purpose,
-/// and which the options limit.
+/// Takes a snapshot; `guard` stops the process. `stopped` is the total time for which the process was stopped so far,
+/// including earlier attempts. The options limit it.
 ///
 /// # Errors
-/// The process has ended, may not be read, or could not be stopped and copied in time; it runs.
+/// The process has ended, may not be read, or could not be stopped and copied in time. It is no longer stopped.
 pub(crate) fn take(
     pid: Pid,
     options: &SnapshotOptions,
@@ -197,7 +199,7 @@ fn forked(
     }
 }
 
-/// Why a process is not forked if it is too large and nobody told memprof to.
+/// Returns the reason if forking is expected to exceed the limit. Not checked if forking was requested explicitly.
 fn takes_too_long(before: &Inventory, options: &SnapshotOptions) -> Option<String> {
     let expected = fork_time(before);
     let told = options.approach == Approach::Fork;
@@ -211,12 +213,12 @@ fn takes_too_long(before: &Inventory, options: &SnapshotOptions) -> Option<Strin
     })
 }
 
-/// How long forking a process may stop it.
+/// Maximum expected time for which forking stops a process.
 fn fork_time(process: &Inventory) -> Duration {
     Duration::from_nanos(process.anonymous.all() / page_size() * FORK_NS)
 }
 
-/// Checks that memprof has room for a copy. Returns what room there is.
+/// Checks that there is enough memory for a copy. Returns the available memory.
 fn check_room(pid: Pid, process: &Inventory) -> Result<Headroom> {
     let headroom = Headroom::of(pid);
     match headroom.refuses_copy(process.anonymous.all() + process.hugetlb) {
@@ -225,10 +227,10 @@ fn check_room(pid: Pid, process: &Inventory) -> Result<Headroom> {
     }
 }
 
-/// Copies the memory of a process that is about to exit and is stopped, with the registers of its last thread.
+/// Copies the memory of a process that is about to exit and is stopped. `registers` are those of its last thread.
 ///
 /// # Errors
-/// It may not be read, or there is no memory for the copy.
+/// The process may not be read, or there is not enough memory for the copy.
 pub(crate) fn take_exiting(pid: Pid, registers: Option<Registers>) -> Result<Snapshot> {
     let before = Inventory::read(pid)?;
     check_room(pid, &before)?;
@@ -244,15 +246,15 @@ pub(crate) fn take_exiting(pid: Pid, registers: Option<Registers>) -> Result<Sna
     Snapshot::whole(copied, threads, at, taken).compared(pid, &before, at_stop)
 }
 
-/// The kernel's exact figures for the anonymous memory of a process now.
+/// The kernel's current figures for the anonymous memory of a process, if they are exact.
 fn anonymous_now(pid: Pid) -> Option<Anonymous> {
     freeze::anonymous(pid).map(Anonymous::from)
 }
 
-/// Mappings, their pages, and a copy of these.
+/// Mappings, their pages, and a copy of the pages.
 type Copied = (Vec<Vma>, Pages, Memory);
 
-/// Copies the memory of a process that stands still for as long as that takes.
+/// Copies the memory of a process that stays stopped meanwhile.
 fn copy_all(pid: Pid) -> Result<Copied> {
     let mut scanner = Scanner::open(pid, Method::Auto)?;
     let vmas = Foreseen::read(pid, &mut Classifier::new())?.into_vmas();
@@ -266,7 +268,7 @@ fn ms(time: Duration) -> f64 {
     time.as_secs_f64() * 1e3
 }
 
-/// Stops the process for the time that the options permit at most, and copies its memory.
+/// Stops the process for at most the time that the options permit, and copies its memory.
 fn from_stopped(
     pid: Pid,
     options: &SnapshotOptions,
@@ -318,10 +320,10 @@ fn from_stopped(
     Snapshot::whole((vmas, pages, memory), threads, at, taken).compared(pid, before, at_stop)
 }
 
-/// What is found while the process is stopped, and the kernel's figure for its anonymous memory.
+/// Results of [`copy`]: mappings, pages, time of the copy in ns, and the kernel's figures for the anonymous memory.
 type Found = (Vec<Vma>, Pages, u64, Option<Anonymous>);
 
-/// What is done while the process is stopped.
+/// Copies the memory of the stopped process.
 fn copy(
     pid: Pid,
     frozen: &Frozen<'_>,
@@ -364,13 +366,13 @@ fn pages(scanner: &mut Scanner, vmas: &[Vma]) -> Result<Pages> {
 }
 
 impl Pages {
-    /// Bytes of those that are copied.
+    /// Bytes of the pages to copy.
     fn copied(&self) -> u64 {
         let runs = self.readable.iter().chain(&self.hugetlb);
         runs.map(Run::len).sum()
     }
 
-    /// Copies them, as far as that is done by `end`.
+    /// Copies the pages until done or until `end`.
     fn copy(&self, pid: Pid, memory: &mut Memory, end: Option<Instant>) -> io::Result<()> {
         memory.copy(pid, &self.readable, end)?;
         memory.copy(pid, &self.hugetlb, end)?;
@@ -380,7 +382,7 @@ impl Pages {
 }
 
 impl Snapshot {
-    /// One that lacks only what could not be read.
+    /// A snapshot that lacks only unreadable memory.
     fn whole(
         (vmas, pages, memory): Copied,
         threads: Vec<Registers>,
@@ -404,7 +406,7 @@ impl Snapshot {
         }
     }
 
-    /// With the kernel's figures before, at and after the stop.
+    /// Adds the kernel's figures before, at and after the stop.
     fn compared(
         mut self,
         pid: Pid,
@@ -419,7 +421,7 @@ impl Snapshot {
         Ok(self)
     }
 
-    /// One that is made up.
+    /// A synthetic snapshot.
     pub(crate) fn of(vmas: Vec<Vma>, memory: Memory, threads: Vec<Registers>) -> Snapshot {
         let parts = vmas.iter().map(|vma| Run {
             start: vma.start.0,

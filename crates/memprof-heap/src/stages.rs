@@ -1,4 +1,4 @@
-//! What the parts of an analysis take, for the benchmark.
+//! Measures the stages of an analysis, for the benchmark.
 
 use std::time::Duration;
 
@@ -11,19 +11,19 @@ use super::{glibc, reach};
 use memprof_sys::freeze::Guard;
 use memprof_sys::ids::Pid;
 
-/// Times of the parts of one analysis, in the unit of the clock.
+/// Durations of the stages of one analysis, in the unit of the clock.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Stages {
     /// Reading glibc's heap.
     pub walk: f64,
-    /// Finding what can be reached, and nothing else.
+    /// Finding the reachable chunks, and nothing else.
     pub mark: f64,
-    /// The same with what `memprof heap` does meanwhile: types and roots of all objects.
+    /// Finding the reachable chunks, and counting all objects by type and root as `memprof heap` does.
     pub mark_and_types: f64,
 }
 
 impl Stages {
-    /// Takes a snapshot, and analyses it in parts. `clock` returns the time that this thread has used.
+    /// Takes a snapshot, and analyses it in stages. `clock` returns the CPU time of this thread.
     ///
     /// # Errors
     /// There is no snapshot, or no glibc heap in it.
@@ -45,7 +45,7 @@ impl Stages {
         reach::search(&snapshot, &mut heaps, &mut nothing, 20);
         let marked = clock();
         drop((heaps, nothing));
-        // The marks are in the heap, so that it is read anew.
+        // The marks are stored in the heap, so it is read again.
         let mut heaps = read()?;
         let again = clock();
         let mut census = Census::new(Some(pid), &snapshot, 20);

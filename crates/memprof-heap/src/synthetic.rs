@@ -1,4 +1,4 @@
-//! Heaps made of bytes, which nobody has to trust: what the readers of heaps are fuzzed with.
+//! Synthetic heaps made from arbitrary bytes, for fuzzing the heap readers.
 
 mod of_jemalloc;
 
@@ -15,24 +15,24 @@ use memprof_sys::ids::{Addr, StackId};
 use memprof_sys::residency::{Backing, Category, Perms, Vma};
 pub use of_jemalloc::examine as examine_jemalloc;
 
-/// Addresses of the parts: a library's code and constants, its data, the heap, an arena of a thread, other memory.
+/// Addresses of the parts: a library's code and constants, its data, the heap, a thread's arena, other memory.
 const CONSTANTS: u64 = 0x7f00_0000_0000;
 const DATA: u64 = CONSTANTS + 0x1000;
 const HEAP: u64 = 0x5555_0000_0000;
 const ARENA: u64 = 0x7e00_0000_0000;
 const OTHER: u64 = 0x7e10_0000_0000;
-/// Places among the data: the main arena, and malloc's parameters.
+/// Addresses in the data: the main arena, and malloc's parameters.
 const MAIN: u64 = DATA + 0x100;
 const PARAMETERS: u64 = DATA + 0xa00;
-/// Bytes of an arena in front of its lists, and offsets from these.
+/// Bytes of an arena in front of its bins, and offsets relative to the bins.
 const BINS: u64 = 112;
 const NEXT: u64 = 2048;
 const SYSTEM_MEM: u64 = 2072;
 /// Offset of a thread's arena in its memory.
 const HEAP_INFO: u64 = 48;
-/// Maximum number of chunks that bytes ask for.
+/// Maximum number of chunks.
 const MAX_CHUNKS: usize = 256;
-/// Bytes of a change.
+/// Bytes of the encoding of one change.
 const CHANGE: usize = 12;
 
 /// A process's memory, in parts.
@@ -50,7 +50,7 @@ impl Image {
         }
     }
 
-    /// An arena, whose lists are empty.
+    /// Writes an arena with empty bins.
     fn arena(&mut self, at: u64, next: u64, top: u64, size: u64) {
         for list in 0..127 {
             let links = at + BINS + 16 * list;
@@ -62,7 +62,7 @@ impl Image {
         self.set(at + BINS + SYSTEM_MEM, size);
     }
 
-    /// Chunks of these sizes, and the last one with the rest. Returns its address.
+    /// Writes chunks of these sizes, and a top chunk with the rest. Returns the address of the top chunk.
     fn chunks(&mut self, Range { start, end }: Range<u64>, flags: u64, sizes: &[u8]) -> u64 {
         let mut at = start;
         for size in sizes {
@@ -71,7 +71,7 @@ impl Image {
                 break;
             }
             self.set(at + 8, size | flags | 1);
-            // What each one leads to: the next one.
+            // Each chunk refers to the next one.
             self.set(at + 16, at + size + 16);
             at += size;
         }
@@ -79,7 +79,7 @@ impl Image {
         at
     }
 
-    /// A sound heap with two arenas, and a class and a trait object.
+    /// A valid heap with two arenas, and a class and a trait object.
     fn new(sizes: &[u8]) -> Image {
         let parts = [
             (CONSTANTS, 0x1000),
@@ -111,7 +111,7 @@ impl Image {
         // A chunk with a mapping of its own.
         image.set(OTHER + 0x1000 + 8, 0x1000 | 2);
         image.set(OTHER, OTHER + 0x1010);
-        // A class: its description is one of the runtime's, which has a description.
+        // A class: its type_info is an object of a C++ runtime class, which has a type_info itself.
         let name = |at: u64, name: &[u8], image: &mut Image| {
             let bytes = &mut image.0[0].1;
             bytes[at as usize..at as usize + name.len()].copy_from_slice(name);
@@ -139,7 +139,7 @@ impl Image {
         image
     }
 
-    /// Changes a word: to a number, to the address of something, or by a bit.
+    /// Changes a word: to a number, to an address in a part, or by a bit.
     fn change(&mut self, change: &[u8; CHANGE]) {
         let [part, kind, a, b, word @ ..] = *change;
         let (start, bytes) = &self.0[usize::from(part) % self.0.len()];
@@ -206,7 +206,7 @@ impl Image {
     }
 }
 
-/// Reads a heap that is made and changed as the bytes say, and adds it up. Returns whether it could be read.
+/// Makes and changes a heap according to the bytes, reads it and adds it up. Returns whether it could be read.
 ///
 /// # Panics
 /// Sums that must be equal are not.
@@ -222,7 +222,7 @@ pub fn examine(bytes: &[u8]) -> bool {
     true
 }
 
-/// Sizes, and changes.
+/// Splits the bytes into sizes and changes.
 fn split(bytes: &[u8]) -> (&[u8], &[u8]) {
     match bytes.split_first() {
         Some((number, rest)) => rest.split_at(usize::from(*number).min(rest.len()).min(MAX_CHUNKS)),
@@ -230,7 +230,7 @@ fn split(bytes: &[u8]) -> (&[u8], &[u8]) {
     }
 }
 
-/// Counts a heap in two ways.
+/// Adds up a heap in two ways, and compares the sums.
 fn add_up(snapshot: &Snapshot, mut heap: AllHeaps) {
     let samples = some(&heap);
     let mut census = Census::new(None, snapshot, 3);
@@ -251,7 +251,7 @@ fn add_up(snapshot: &Snapshot, mut heap: AllHeaps) {
     assert_eq!(reached + lost.chunks, count);
 }
 
-/// Samples of every other chunk.
+/// Samples of every second chunk.
 fn some(heap: &AllHeaps) -> HeapSamples {
     let sample = |(number, (start, end)): (u64, (u64, u64))| HeapSample {
         address: start + number % 9,
@@ -270,8 +270,8 @@ fn some(heap: &AllHeaps) -> HeapSamples {
     }
 }
 
-/// A heap of chunks of 32 bytes that lead to each other, but for the one before the chunk at `cut`. Returns the address
-/// of its first chunk's contents, too.
+/// A heap of 32-byte chunks of which each refers to the next, except the one before the chunk at index `cut`. Also
+/// returns the address of the first chunk's contents.
 #[cfg(test)]
 pub(super) fn chain(cut: u64) -> (Snapshot, u64) {
     let mut image = Image::new(&[0; 9]);
@@ -288,7 +288,7 @@ mod tests {
     #[test]
     fn a_heap_that_is_made_is_read() {
         assert!(examine(&[]) && examine(&[4, 1, 0, 37, 200]));
-        // A change that is none.
+        // A change without effect.
         assert!(examine(&[1, 0, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0]));
     }
 
@@ -315,12 +315,13 @@ mod tests {
         assert!(!retained.roots.is_empty());
     }
 
-    /// More chunks wait than the search has room for (4 in tests): all are found, those without room under no root.
+    /// More chunks than the queue of the search holds (4 in tests): all are found, the ones that did not fit without
+    /// a root.
     #[test]
     fn chunks_without_room_in_the_queue_are_found() {
         let mut image = Image::new(&[0; 40]);
         for index in 0..40 {
-            // No chunk leads to another one.
+            // No chunk refers to another one.
             image.set(HEAP + 32 * index + 16, 0);
             image.set(OTHER + 0x300 + 8 * index, HEAP + 32 * index + 16);
         }

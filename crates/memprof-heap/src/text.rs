@@ -1,4 +1,4 @@
-//! A heap snapshot as text: tables in KiB.
+//! The report of a heap snapshot as text tables, in KiB.
 
 use std::io::{self, Write};
 
@@ -9,7 +9,7 @@ use super::snapshot::{Approach, Taken};
 use super::whole::Agreement;
 use memprof_sys::text::printable;
 
-/// For how long the process was stopped, and for what.
+/// Describes how long the process was stopped, and for which purpose.
 fn stops(taken: &Taken) -> String {
     let stops = match taken.approach {
         Approach::Fork => format!(
@@ -26,10 +26,10 @@ fn stops(taken: &Taken) -> String {
 }
 
 impl Heap {
-    /// Writes it as text, with at most `top` rows in lists.
+    /// Writes the report as text, with at most `top` rows per list.
     ///
     /// # Errors
-    /// Those of `out`.
+    /// Writing to `out` fails.
     pub fn write_text(&self, out: &mut dyn Write, top: usize) -> io::Result<()> {
         writeln!(
             out,
@@ -163,7 +163,7 @@ impl Heap {
         Ok(())
     }
 
-    /// What the kernel says of the anonymous memory.
+    /// Writes the kernel's figures for the anonymous memory.
     fn write_kernel(&self, out: &mut dyn Write) -> io::Result<()> {
         let [before, after] = self.kernel;
         let mut kernel = match before == after {
@@ -367,7 +367,7 @@ mod tests {
         String::from_utf8(out).unwrap()
     }
 
-    /// Of another heap, as jemalloc's, it returns nothing, and zero would look like a measurement.
+    /// malloc_trim does nothing for other allocators; printing 0 would look like a measurement.
     #[test]
     fn malloc_trim_is_named_only_where_glibc_s_heap_is() {
         let glibc = Allocator::Glibc {

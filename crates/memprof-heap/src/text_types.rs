@@ -55,7 +55,7 @@ impl Types {
 }
 
 impl Retained {
-    /// The name of the root that leads to one of the largest objects.
+    /// Name of the root that leads to one of the largest objects.
     pub(super) fn of(&self, address: u64) -> Option<&str> {
         let root = self.largest.iter().find(|root| root.address == address)?;
         Some(&root.root)

@@ -1,6 +1,7 @@
-//! Objects by type: each chunk in use is looked at once, when the search from the roots has found it or has not. C++
-//! classes by their tables of virtual functions, Rust types behind trait objects by theirs (`vtables`), text, zeroes and
-//! addresses by their look (`contents`); the rest by size.
+//! Counts chunks in use by type, once the search from the roots has found them or has finished without finding them.
+//!
+//! C++ classes are recognized by their vtables, Rust types behind trait objects by theirs (`vtables`), and text,
+//! zeroes and addresses by their contents (`contents`). All other chunks are classed by size.
 
 use std::collections::HashMap;
 
@@ -19,22 +20,22 @@ use super::vtables::{
 };
 use memprof_sys::ids::Pid;
 
-/// Maximum number of types that are listed.
+/// Maximum number of types to list.
 const MAX_ROWS: usize = 1000;
-/// Maximum number of trait objects of which is remembered that they are some.
+/// Maximum number of trait objects to remember.
 const MAX_TRAIT_OBJECTS: usize = 1 << 20;
-/// Number of types that are found without the table of all.
+/// Number of entries in the cache in front of the table of types.
 const RECENT: usize = 256;
-/// Number of roots that are listed of each type.
+/// Number of roots to list per type.
 const RETAINERS: usize = 3;
 
-/// What a type is known by.
+/// How a type is recognized.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TypeKind {
-    /// A C++ class, by the first word of its objects.
+    /// C++ class, recognized by the first word of its objects.
     Class,
-    /// A Rust type, by the functions of its trait objects.
+    /// Rust type, recognized by the vtable of its trait objects.
     TraitObject,
     /// Readable text.
     Text,
@@ -42,12 +43,12 @@ pub enum TypeKind {
     Pointers,
     /// Only zeroes.
     Zeroes,
-    /// Not known, by size.
+    /// Unknown type; classed by size.
     Unknown,
 }
 
 impl TypeKind {
-    /// Its name in tables.
+    /// Name of the kind in tables.
     pub fn name(self) -> &'static str {
         match self {
             TypeKind::Class => "C++",
@@ -63,34 +64,34 @@ impl TypeKind {
 /// The objects of a type.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct TypeRow {
-    /// What it is known by.
+    /// How the type is recognized.
     pub kind: TypeKind,
-    /// Its name, or the sizes of objects whose type is unknown.
+    /// Name of the type, or the size range of objects of unknown type.
     pub name: String,
     /// Number of objects.
     pub count: u64,
     /// Bytes of their contents.
     pub bytes: u64,
-    /// Address of one of them: an unreachable one, if there is any.
+    /// Address of one of the objects; an unreachable one, if there is any.
     pub example: u64,
-    /// Number of those that are unreachable.
+    /// Number of unreachable objects.
     pub unreachable: u64,
-    /// Bytes of their contents.
+    /// Bytes of the contents of unreachable objects.
     pub unreachable_bytes: u64,
-    /// What leads to the others first: the roots with the most bytes.
+    /// The roots that lead to the most bytes of the reachable objects.
     pub retained_by: Vec<Retainer>,
 }
 
 /// Objects by type.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Types {
-    /// The types, those with the most bytes first.
+    /// The types, in descending order of bytes.
     pub rows: Vec<TypeRow>,
     /// Number of types that are not listed.
     pub left_out: u64,
     /// Bytes of all objects.
     pub bytes: u64,
-    /// Bytes of those whose type has a name.
+    /// Bytes of objects whose type has a name.
     pub named: u64,
     /// Bytes of text, addresses and zeroes.
     pub recognized: u64,
@@ -105,7 +106,7 @@ enum Key {
 }
 
 impl Key {
-    /// Its place among those that were looked up last.
+    /// Index in the cache of recent lookups.
     fn place(self) -> usize {
         let number = match self {
             Key::Class(Table::Class(at) | Table::Nameless(at)) | Key::Trait(at) => at / 8,
@@ -131,22 +132,22 @@ pub(super) struct Census<'a> {
     memory: &'a Memory,
     tables: Tables<'a>,
     looks: Looks,
-    /// The tables of trait objects, by the address of the object.
+    /// Address of the vtable of each trait object, by the address of its data.
     traits: HashMap<u64, u64>,
     ids: HashMap<Key, u32>,
-    /// Those that were looked up last.
+    /// Cache of recent lookups in `ids`.
     recent: [Option<(Key, u32)>; RECENT],
     sums: Vec<(Key, Sum)>,
-    /// What leads to them.
+    /// The roots that lead to the objects.
     pub roots: Roots,
-    /// What leads to unreachable chunks with samples.
+    /// The heads of unreachable chunks with samples.
     pub heads: Heads,
-    /// Whether objects are counted at all.
+    /// Whether to count objects at all.
     counts: bool,
 }
 
 impl<'a> Census<'a> {
-    /// One that counts nothing: the search for what can be reached, alone, is measured with it.
+    /// A census that counts nothing, for measuring the search alone.
     pub(super) fn of_nothing(snapshot: &'a Snapshot) -> Census<'a> {
         Census {
             counts: false,
@@ -154,7 +155,8 @@ impl<'a> Census<'a> {
         }
     }
 
-    /// None yet. Without a process, its files are not read. The roots of the `top` largest objects are kept.
+    /// Starts empty. Without `pid`, the files of the process are not read. Records the roots of the `top` largest
+    /// objects.
     pub(super) fn new(pid: Option<Pid>, snapshot: &'a Snapshot, top: usize) -> Census<'a> {
         Census {
             memory: &snapshot.memory,
@@ -170,24 +172,25 @@ impl<'a> Census<'a> {
         }
     }
 
-    /// Whether an address lies among a file's data.
+    /// Whether an address belongs to a mapped file.
     pub(super) fn is_of_file(&self, addr: u64) -> bool {
         self.counts && self.tables.files.contain(addr)
     }
 
-    /// Where a file's data end, if the address lies among them.
+    /// If the address belongs to a mapped file: the end of the file's part of the mapping.
     pub(super) fn end_of_file(&self, addr: u64) -> Option<u64> {
         self.tables.files.end_of(addr)
     }
 
-    /// Notes the word behind one that is the address of an object, of `room` bytes.
+    /// Checks the word after the address of an object: if the pair is a trait object, records its vtable. `room` is
+    /// the size of the object's chunk contents, in bytes.
     pub(super) fn pair(&mut self, object: u64, room: u64, word: u64) {
         if self.traits.len() < MAX_TRAIT_OBJECTS && self.tables.is_trait_object(word, room) {
             self.traits.insert(object, word);
         }
     }
 
-    /// Counts an object: its contents, and the root that leads to it; `None` if it is unreachable.
+    /// Counts an object: its contents, and the root that leads to it. `None` if it is unreachable.
     pub(super) fn add(&mut self, (start, end): (u64, u64), root: Option<u32>) {
         if !self.counts {
             return;
@@ -211,7 +214,7 @@ impl<'a> Census<'a> {
     }
 
     fn id(&mut self, key: Key) -> u32 {
-        // Few types are most objects'.
+        // Most objects have one of a few types.
         let recent = &self.recent[key.place()];
         if let Some((_, id)) = recent.filter(|(known, _)| *known == key) {
             return id;
@@ -256,11 +259,11 @@ impl<'a> Census<'a> {
         }
     }
 
-    /// The table of types, and what leads to them.
+    /// Returns the table of types and the table of roots.
     pub(super) fn finish(self) -> (Types, Retained) {
         let names = names::all(self.raw_names());
         let (retained, retainers) = self.roots.finish(&self.tables.files);
-        // Types with several tables, as in several libraries, are one.
+        // A type with several vtables, for example in several libraries, is one row.
         let mut rows: HashMap<(TypeKind, &str), (TypeRow, Vec<u32>)> = HashMap::new();
         for (id, (name, (key, sum))) in names.iter().zip(&self.sums).enumerate() {
             let kind = kind(*key);
@@ -308,7 +311,7 @@ impl<'a> Census<'a> {
         (Types { rows, ..types }, retained)
     }
 
-    /// What the names of all types are made from.
+    /// The inputs for the names of all types.
     fn raw_names(&self) -> Vec<Raw> {
         let files = &self.tables.files;
         let keys = || self.sums.iter().map(|(key, _)| *key);
@@ -317,7 +320,7 @@ impl<'a> Census<'a> {
             _ => None,
         });
         let tables = files.variables(nameless);
-        // What drops the objects, and the first method.
+        // The drop function and the first method of a trait's vtable.
         let of_trait = |table: u64| [0, METHODS].map(|at| files.word(table.saturating_add(at)));
         let functions = keys().flat_map(|key| match key {
             Key::Trait(table) => of_trait(table),
@@ -341,7 +344,7 @@ impl<'a> Census<'a> {
             }
             Key::Class(Table::Nameless(table)) => {
                 let symbol = tables.get(&table);
-                // (With virtual bases, their offsets come first.)
+                // With virtual bases, their offsets come first in the vtable.
                 let symbol = symbol.filter(|(start, _)| *start <= table.wrapping_sub(16));
                 Raw {
                     symbols: symbol

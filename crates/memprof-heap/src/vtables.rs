@@ -1,54 +1,54 @@
-//! Tables of virtual functions: which class of C++, or which type behind a trait object of Rust, has a table.
+//! Recognizes vtables: of C++ classes, and of Rust types behind trait objects.
 //!
-//! C++ (Itanium ABI): the first word of an object points behind two words of the table: the offset of the part of the
-//! object that has this pointer, and the address of the class's `std::type_info`, which contains its name. This needs no
-//! symbols. With `-fno-rtti` there is no such address, and only a symbol (`vtable for X`) knows the name.
+//! C++ (Itanium ABI): the first word of an object points just past two words of the vtable: the offset of the subobject
+//! that has this pointer, and the address of the class's `std::type_info`, which contains its name. This needs no
+//! symbols. With `-fno-rtti` the address is 0, and only a symbol (`vtable for X`) gives the name.
 //!
-//! Rust: a trait object is a pair of words somewhere else: the address of the object, and that of its table, which begins
-//! with the function that drops the object (or 0), the object's size, its alignment, and the methods. The table has no
-//! name; the symbols of its functions contain that of the type.
+//! Rust: a trait object is a pair of words outside the object: the address of the object, and that of its vtable. The
+//! vtable begins with the object's drop function (or 0), its size, its alignment, and the methods. It contains no
+//! name, but the symbols of its functions contain the name of the type.
 
 use std::collections::HashMap;
 
 use super::files::Files;
 
-/// Maximum number of addresses of which is remembered whether they are those of tables.
+/// Maximum number of cached addresses, per cache.
 const MAX_KNOWN: usize = 1 << 18;
-/// Maximum number of different tables.
+/// Maximum number of different vtables.
 pub(super) const MAX_TABLES: usize = 1 << 16;
 /// Maximum size and alignment of a Rust object, in bytes.
 const MAX_SIZE: u64 = 1 << 40;
 const MAX_ALIGN: u64 = 1 << 29;
-/// Offsets in a Rust table.
+/// Offsets in a Rust vtable.
 const SIZE: u64 = 8;
 const ALIGN: u64 = 16;
 pub(super) const METHODS: u64 = 24;
-/// The classes of the C++ runtime whose objects describe classes; in namespace `__cxxabiv1`.
+/// The C++ runtime classes (in namespace `__cxxabiv1`) whose objects are the type_info of classes.
 const DESCRIPTIONS: [&[u8]; 3] = [
     b"N10__cxxabiv117__class_type_infoE",
     b"N10__cxxabiv120__si_class_type_infoE",
     b"N10__cxxabiv121__vmi_class_type_infoE",
 ];
 
-/// A table of virtual functions.
+/// The vtable of a C++ class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) enum Table {
-    /// Of a class; the address of its name.
+    /// With type_info; contains the address of the class's name.
     Class(u64),
-    /// Of a class without a description; the address of its functions.
+    /// Without type_info; contains the address of the virtual functions.
     Nameless(u64),
 }
 
-/// A table of a trait object.
+/// The vtable of a Rust trait object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct TraitTable {
     /// Size of the object, in bytes.
     size: u64,
-    /// Its alignment, in bytes.
+    /// Alignment of the object, in bytes.
     align: u64,
 }
 
-/// All tables that were looked at.
+/// Lookup of vtables, with a cache.
 #[derive(Debug)]
 pub(super) struct Tables<'a> {
     pub(super) files: Files<'a>,
@@ -67,7 +67,7 @@ impl<'a> Tables<'a> {
         }
     }
 
-    /// The table that the first word of an object points to.
+    /// The vtable that the first word of an object points to.
     pub(super) fn class(&mut self, word: u64) -> Option<Table> {
         if !word.is_multiple_of(8) || !self.files.contain(word) {
             return None;
@@ -84,7 +84,7 @@ impl<'a> Tables<'a> {
 
     fn read_class(&mut self, word: u64) -> Option<Table> {
         let files = &self.files;
-        // An object's first table is that of the whole object.
+        // The primary vtable has offset 0.
         if files.word(word.checked_sub(16)?)? != 0 {
             return None;
         }
@@ -100,7 +100,7 @@ impl<'a> Tables<'a> {
         }
     }
 
-    /// Whether a class's description is at this address: an object of a class of the C++ runtime, which is described
+    /// Whether a class's type_info is at this address: an object of a C++ runtime class, which has a type_info
     /// itself.
     fn describes_class(&mut self, info: u64) -> bool {
         let Some(table) = self.files.word(info) else {
@@ -120,7 +120,7 @@ impl<'a> Tables<'a> {
         describes
     }
 
-    /// Whether a word that follows the address of an object with `room` bytes makes it a trait object.
+    /// Whether a word that follows the address of an object with `room` bytes makes the pair a trait object.
     pub(super) fn is_trait_object(&mut self, word: u64, room: u64) -> bool {
         if !word.is_multiple_of(8) || !self.files.contain(word) {
             return false;
@@ -159,10 +159,11 @@ impl<'a> Tables<'a> {
 }
 
 impl TraitTable {
-    /// Whether the object, or one behind the two counters of `Rc` and `Arc`, fills a chunk's contents of this size.
+    /// Whether the object fills a chunk's contents of `room` bytes, alone or after the two counters of `Rc` and
+    /// `Arc`.
     fn fits(self, room: u64) -> bool {
-        // Contents are 24 bytes at least, and a multiple of 16 and 8 more; a rest that is too small for a chunk stays
-        // with them. Large ones have whole pages.
+        // Contents have at least 24 bytes, and a multiple of 16 plus 8. A remainder that is too small for a chunk
+        // stays in the chunk. Large chunks have whole pages.
         let fills = |size: u64| {
             let needed = match size {
                 0..=24 => 24,
@@ -180,7 +181,7 @@ impl TraitTable {
 
 /// Whether this is the mangled name of a type.
 fn is_name(name: &[u8]) -> bool {
-    // (A star says that two classes with this name may differ.)
+    // A leading star says that classes of this name may differ.
     let name = name.strip_prefix(b"*").unwrap_or(name);
     let first = name
         .first()
@@ -194,20 +195,20 @@ pub(super) fn class_symbol(name: &[u8]) -> Vec<u8> {
     [b"_ZTS", name].concat()
 }
 
-/// The class, of the demangled name of its table or of its name's symbol.
+/// Extracts the class from the demangled symbol of its vtable or of its type_info name.
 pub(super) fn class_name(demangled: &str) -> Option<&str> {
     let names = ["vtable for ", "{vtable(", "typeinfo name for "];
     let rest = names.iter().find_map(|name| demangled.strip_prefix(name))?;
     Some(rest.strip_suffix(")}").unwrap_or(rest))
 }
 
-/// The type of an object, of the demangled name of the function that drops it, or of a method.
+/// Extracts the type of an object from the demangled name of its drop function or of a method.
 pub(super) fn type_of_function(demangled: &str) -> Option<&str> {
     let dropped = "core::ptr::drop_in_place<";
     if let Some(rest) = demangled.strip_prefix(dropped) {
         return rest.rfind('>').map(|end| &rest[..end]);
     }
-    // `<T as Trait>::method`: the word at the outermost level.
+    // `<T as Trait>::method`: find ` as ` at the outermost nesting level.
     let rest = demangled.strip_prefix('<')?;
     let mut depth = 0_u32;
     for (at, c) in rest.char_indices() {

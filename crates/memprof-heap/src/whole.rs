@@ -1,22 +1,22 @@
-//! Whether a snapshot has all of a process's private memory: what it lacks, and how it compares with the kernel's figures.
-//! A chunk is called unreachable only if nothing is missing that might refer to it.
+//! Whether a snapshot contains all of a process's private memory: what it lacks, and how it compares with the
+//! kernel's figures. Chunks are reported as unreachable only if no memory is missing that might refer to them.
 
 use serde::Serialize;
 
-/// A snapshot differs from the kernel's figure if they are further apart than this share of it: one of this.
+/// Tolerated difference between a snapshot and the kernel's figure: 1/`TOLERANCE` of the figure.
 const TOLERANCE: u64 = 1000;
 
 /// The anonymous memory of a process, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Anonymous {
-    /// In memory.
+    /// Resident bytes.
     pub resident: u64,
-    /// Swapped out.
+    /// Swapped-out bytes.
     pub swapped: u64,
 }
 
 impl Anonymous {
-    /// Both: what is read from swap, or written to it, meanwhile does not change it.
+    /// The sum, which swapping in or out does not change.
     pub(super) fn all(&self) -> u64 {
         self.resident + self.swapped
     }
@@ -35,7 +35,7 @@ pub(crate) struct KernelSums {
     pub before: Anonymous,
     /// `RssAnon` and `VmSwap` while the process was stopped; `None` where the kernel's counters are not exact.
     pub at_stop: Option<Anonymous>,
-    /// As before, after the stop.
+    /// `Anonymous` of `smaps`, and `VmSwap`, after the stop.
     pub after: Anonymous,
 }
 
@@ -45,57 +45,57 @@ pub(crate) struct KernelSums {
 pub enum MissingKind {
     /// A forked child does not have it: `MADV_DONTFORK`.
     NotForked,
-    /// A forked child has zeroes in its place: `MADV_WIPEONFORK`.
+    /// A forked child has zeroes instead: `MADV_WIPEONFORK`.
     Wiped,
-    /// The kernel did not let it be read, as memory of a device.
+    /// The kernel did not let memprof read it, for example device memory.
     Unread,
 }
 
 /// Private memory that is not in a snapshot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Missing {
-    /// Why.
+    /// The reason.
     pub kind: MissingKind,
-    /// Its bytes, as far as they are known.
+    /// Bytes, as far as known.
     pub bytes: u64,
 }
 
-/// How a snapshot's anonymous memory compares with the kernel's figures.
+/// Comparison of a snapshot's anonymous memory with the kernel's figures.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Agreement {
-    /// It is what the kernel says before and after.
+    /// Equal to the kernel's figures before and after.
     #[default]
     Equal,
-    /// It is between the kernel's figures before and after.
+    /// Between the kernel's figures before and after.
     Between,
     /// The kernel's figures show that the process changed meanwhile.
     Changed,
-    /// It is not what the kernel says, and nothing shows that the process changed.
+    /// Different from the kernel's figures, and no sign that the process changed.
     Differs,
 }
 
-/// Why a snapshot is to be taken again.
+/// Why a snapshot must be taken again.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
 pub(super) enum Disturbed {
-    /// Somebody killed the child.
+    /// The child was killed.
     #[error(
         "its copy-on-write child was killed, by the kernel because memory had run out (it is to go first), or by somebody \
          with the right to"
     )]
     ChildKilled,
-    /// A look at the child got no answer.
+    /// A read of the child timed out.
     #[error(
         "its copy-on-write child could not be read in time: the machine is busy, or the child was ending"
     )]
     ChildHeld,
-    /// The process did.
+    /// The process called `execve`.
     #[error("it executed another program meanwhile")]
     OtherProgram,
 }
 
 impl KernelSums {
-    /// How they compare with what is in a snapshot.
+    /// Compares the figures with the anonymous memory found in a snapshot.
     pub(super) fn agree(&self, found: Anonymous) -> Agreement {
         let (before, after) = (self.before.resident, self.after.resident);
         let (low, high) = (before.min(after), before.max(after));
@@ -112,8 +112,8 @@ impl KernelSums {
         }
     }
 
-    /// What the kernel says of the same moment, or, if that is not known, the nearest of all that it says, in bytes, if
-    /// the snapshot is far from that.
+    /// Returns the kernel's figure, in bytes, if the snapshot differs from it by more than the tolerance. Uses the
+    /// figure at the stop or, without one, the nearest value between the figures before and after.
     fn off_from(&self, found: Anonymous) -> Option<u64> {
         let (before, after) = (self.before.all(), self.after.all());
         let between = || found.all().clamp(before.min(after), before.max(after));
@@ -121,7 +121,7 @@ impl KernelSums {
         (found.all().abs_diff(nearest) > nearest / TOLERANCE).then_some(nearest)
     }
 
-    /// Why no chunk of the snapshot can be called unreachable; `None` if it can.
+    /// Why no chunk of the snapshot can be reported as unreachable; `None` if chunks can.
     pub(super) fn doubt(&self, found: Anonymous, missing: &[Missing]) -> Option<String> {
         if missing.is_empty() {
             let (found, kernel) = (found.all() / 1024, self.off_from(found)? / 1024);
@@ -209,11 +209,11 @@ mod tests {
         let why = whole.doubt(resident(8 * MIB), &some).unwrap();
         assert!(why.contains("2.0 KiB of memory that a forked child does not have"));
         assert!(why.ends_with("let memprof read"), "{why}");
-        // Without the figure of the moment, what lies between the others is right.
+        // Without the figure at the stop, any value between the other two is right.
         let doubt = |before, after, found| sums(before, None, after).doubt(resident(found), &[]);
         assert_eq!(doubt(7 * MIB, 9 * MIB, 8 * MIB), None);
         assert!(doubt(7 * MIB, 8 * MIB, 9 * MIB).is_some());
-        // What was read from swap meanwhile is not missing.
+        // Memory that was swapped in meanwhile is not missing.
         let swapped = Anonymous {
             resident: 7 * MIB,
             swapped: MIB,

@@ -1,4 +1,4 @@
-//! The sampled allocations that are kept one by one, with their stacks.
+//! Individual sampled allocations, with their stacks.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ impl Aggregator {
     /// The sizes of each stack's allocations in an exact window.
     ///
     /// # Errors
-    /// If they cannot be read.
+    /// If the sizes cannot be read.
     pub fn sizes(&self, probe: &Probe) -> Result<Vec<StackSizes>> {
         let all = source::exact::sizes(probe)?.into_iter();
         let named = all.map(|(id, sizes)| StackSizes {
@@ -25,7 +25,7 @@ impl Aggregator {
         Ok(named.collect())
     }
 
-    /// Every sample that is kept. `now` is in ns of `CLOCK_MONOTONIC`.
+    /// All stored samples. `now` is in ns of `CLOCK_MONOTONIC`.
     pub fn allocations(&self, now: u64) -> Allocations {
         let mut numbers: HashMap<StackId, u32> = HashMap::new();
         let mut stacks: Vec<Arc<Stack>> = Vec::new();

@@ -1,5 +1,5 @@
-//! Which ended address spaces are still needed: a child's pages use its parent's records until the child writes to
-//! them, no matter how long ago the parent ended.
+//! Tracks which ended address spaces are needed: a child's pages use its parent's records until the child writes to them, no matter
+//! how long ago the parent ended.
 
 use std::collections::{HashMap, HashSet};
 
@@ -8,9 +8,9 @@ use memprof_sys::ids::MmId;
 /// The number of living descendants of each address space.
 #[derive(Debug, Default)]
 pub(super) struct Ancestry {
-    /// Address spaces that have living descendants, with their number.
+    /// Address spaces that have living descendants, and the number of these descendants.
     living: HashMap<MmId, usize>,
-    /// Those of them that have ended.
+    /// Ended address spaces that have living descendants.
     kept: HashSet<MmId>,
 }
 
@@ -22,7 +22,7 @@ impl Ancestry {
         }
     }
 
-    /// Removes an ended address space that was forked from `ancestors`. Returns those that are no longer needed.
+    /// Removes an ended address space that was forked from `ancestors`. Returns the address spaces that are no longer needed.
     pub(super) fn ends(&mut self, mm: MmId, ancestors: &[MmId]) -> Vec<MmId> {
         let mut unneeded = Vec::new();
         for ancestor in ancestors {

@@ -1,4 +1,4 @@
-//! Names of code that the followed processes make at run time.
+//! Names of the JIT code of the followed processes.
 
 use std::ops::Range;
 use std::time::Instant;
@@ -10,12 +10,12 @@ use memprof_profile::Losses;
 use memprof_sys::ids::MmId;
 
 impl Aggregator {
-    /// Whether a followed process has made code at run time, in which a frame was seen.
+    /// Whether a followed process has JIT code.
     pub fn has_runtime_code(&self) -> bool {
         self.spaces.values().any(|space| space.code.has_jit())
     }
 
-    /// Reads what a process has written: the stacks after this event are named by it.
+    /// Reads the names that a process has written. Stacks after this event get these names.
     pub(super) fn names_written(&mut self, written: &NamesWritten) {
         if let Some(space) = self.spaces.get_mut(&written.mm) {
             let renamed = space.code.names_written(written, &mut self.modules);
@@ -23,7 +23,7 @@ impl Aggregator {
         }
     }
 
-    /// Reads the names of such code that were written since the last call, and tells the probe where code was replaced.
+    /// Reads the names of JIT code that were written since the last call, and notifies the probe of replaced code.
     pub fn read_code_names(&mut self, probe: &mut Probe) {
         if probe.sees_runtime_code() {
             for space in self.spaces.values_mut() {
@@ -61,7 +61,7 @@ impl Aggregator {
         replaced
     }
 
-    /// Adds what could not be read of names, also of processes that have ended.
+    /// Adds the problems with names, including those of ended processes.
     pub(super) fn name_losses(&self, losses: &mut Losses) {
         let mut all = self.name_problems;
         for space in self.spaces.values() {
@@ -93,7 +93,7 @@ impl Aggregator {
         }
     }
 
-    /// Keeps the problems of a process that ends.
+    /// Records the problems of a process that ends.
     pub(super) fn keep_name_problems(&mut self, problems: Problems) {
         self.name_problems += problems;
     }

@@ -1,4 +1,4 @@
-//! The last figures of processes that have ended, for a while.
+//! The last figures of recently ended processes.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant, SystemTime};
@@ -6,21 +6,21 @@ use std::time::{Duration, Instant, SystemTime};
 use crate::collect::space::Space;
 use memprof_profile::{Ended, EndedProcess};
 
-/// Most processes that are kept, about 1 KiB each.
+/// Maximum number of stored processes, about 1 KiB each.
 const MOST: usize = Ended::MOST;
-/// For how long they are kept.
+/// How long a process is stored.
 const KEPT: Duration = Duration::from_secs(600);
 
-/// Processes that have ended.
+/// The ended processes.
 #[derive(Default)]
 pub(super) struct EndedSpaces {
-    /// With the moment at which memprof noticed it.
+    /// The processes, each with the time at which memprof noticed the end.
     newest: VecDeque<(Instant, EndedProcess)>,
     unscanned: u64,
 }
 
 impl EndedSpaces {
-    /// A process has ended.
+    /// Adds a process that has ended.
     pub(super) fn add(&mut self, space: Space) {
         let Some((total, container, scanned)) = space.last else {
             self.unscanned += 1;
@@ -40,7 +40,7 @@ impl EndedSpaces {
         self.newest.push_back((Instant::now(), ended));
     }
 
-    /// Those of the last minutes.
+    /// The processes that ended within [`KEPT`].
     pub(super) fn newest(&mut self) -> Ended {
         self.newest.retain(|(at, _)| at.elapsed() <= KEPT);
         let processes = self.newest.iter().map(|(_, ended)| ended.clone());

@@ -1,5 +1,5 @@
-//! Gathers the pages of a frozen process and copies of their records, in bounded memory: what does not fit is joined while
-//! the process stands still.
+//! Gathers the pages of a frozen process and copies of their records, in bounded memory. Pages that do not fit are joined while the
+//! process is frozen.
 
 use std::cell::RefCell;
 
@@ -11,17 +11,17 @@ use crate::collect::stack::StackTable;
 use crate::probe::source::resident_pages::PageLedger;
 use memprof_sys::residency::{PageRun, Vma};
 
-/// Most runs of pages (40 bytes each) and bytes of records that are kept.
+/// Maximum number of stored runs of pages (40 bytes each), and maximum size of the stored records in bytes.
 const MOST_RUNS: usize = 1 << 18;
 const MOST_BYTES: usize = 16 << 20;
 
-/// Pages and their records.
+/// The gathered pages and their records.
 pub(super) struct Gather<'a, L> {
     copier: Copier<'a, L>,
     copies: &'a RefCell<Copies>,
-    /// Each with the index of its mapping.
+    /// The runs, each with the index of its mapping.
     runs: Vec<(u32, PageRun)>,
-    /// If not all of them fit, those that came before `runs`.
+    /// The pages that came before `runs`, if not all pages fit.
     tally: Option<Tally<'a, RefCell<Copies>>>,
     space: SpaceView<'a>,
     vmas: &'a [Vma],
@@ -30,11 +30,11 @@ pub(super) struct Gather<'a, L> {
     copied: Result<()>,
 }
 
-/// The pages that were gathered.
+/// The gathered pages.
 pub(super) enum Gathered {
     /// All runs, to be joined with the copies.
     Runs(Vec<(u32, PageRun)>),
-    /// Joined already, because not all of them fit.
+    /// Totals, because not all pages fit.
     Joined(Box<Tallied>),
 }
 
@@ -60,7 +60,7 @@ impl<'a, L: PageLedger> Gather<'a, L> {
         }
     }
 
-    /// Adds a run of pages of the mapping with this index. Runs come in the order of their addresses.
+    /// Adds a run of pages of the mapping with this index. Runs must come in address order.
     pub(super) fn add(&mut self, index: usize, run: PageRun) {
         for part in parts(run) {
             if self.copied.is_err() {
@@ -74,7 +74,7 @@ impl<'a, L: PageLedger> Gather<'a, L> {
         }
     }
 
-    /// Joins what was gathered, which is then forgotten.
+    /// Joins the gathered pages, and removes them.
     fn join(&mut self) {
         let new = || Tally::new(Join::new(self.copies, self.space), self.vmas, self.stacks);
         let tally = self.tally.get_or_insert_with(new);
@@ -85,7 +85,7 @@ impl<'a, L: PageLedger> Gather<'a, L> {
         self.copies.borrow_mut().clear();
     }
 
-    /// What was gathered.
+    /// Returns the gathered pages.
     ///
     /// # Errors
     /// If the ledger could not be read.
@@ -111,7 +111,7 @@ mod tests {
 
     const PAGE: u64 = 4096;
 
-    /// However little fits, the result is that of joining all pages with the ledger itself.
+    /// Whatever the limits, the result equals a join of all pages with the ledger itself.
     #[test]
     fn what_does_not_fit_is_joined_at_once() {
         let maps =

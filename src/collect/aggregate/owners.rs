@@ -1,4 +1,4 @@
-//! Which stacks brought in some pages of a process.
+//! The stacks that brought in given pages of a process.
 
 use super::tally::Tally;
 use super::{Aggregator, ReportError, Snapshot};
@@ -8,8 +8,8 @@ use memprof_heap::HeapPages;
 use memprof_sys::ids::Pid;
 
 impl Aggregator {
-    /// The memory of these pages alone, by stack id as the ledger has it now. A page that was given back since has no
-    /// record any more, or that of its next owner.
+    /// The memory of these pages alone, by stack id according to the ledger's current records. A page that was freed since then has
+    /// no record, or the record of its next owner.
     ///
     /// # Errors
     /// The process is no longer followed, or its ledger could not be read.

@@ -1,5 +1,6 @@
-//! One pass over all followed processes, while they run. Of few, each is scanned. Of many (`--all`, `--cgroup`), those are
-//! that have changed since their last scan, as long as there is time; the others' last scans are used again.
+//! A pass over all followed processes while they run. If they are few, each is scanned. If they are many (`--all`, `--cgroup`),
+//! only processes that have changed since their last scan are scanned, as long as time permits. For the others, the last scan is
+//! used again.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -12,25 +13,26 @@ use memprof_sys::kernel_figures::KernelFigures;
 use memprof_sys::residency::{Error as ScanError, MapCounts, figures};
 use memprof_sys::{mmap_lock, proc_text};
 
-/// So many processes are scanned in each pass.
+/// Maximum number of followed processes for which each pass scans all of them.
 const FEW: usize = 32;
-/// After so long a process is scanned again, whatever the kernel has counted: it does not count that pages became one huge
-/// page or several, that other processes began to share them (PSS), or, before Linux 6.16, that a few of them came or went.
+/// Maximum age of a scan. An older scan is repeated whatever the kernel's counters show, because they miss some changes: pages that
+/// became one huge page or several, pages that other processes began to share (PSS), and, before Linux 6.16, a few pages that came
+/// or went.
 const LONGEST: Duration = Duration::from_secs(30);
-/// Passes take this part of the time, or this long.
+/// A pass takes at most 1/`SHARE` of the time since the last pass, but may always take `LEAST`.
 const SHARE: u32 = 4;
 const LEAST: Duration = Duration::from_millis(250);
 
-/// What a pass found.
+/// The result of a pass.
 #[derive(Default)]
 pub struct Pass {
     /// The processes, in the order in which they were followed.
     pub scanned: Vec<Scanned>,
-    /// Those that could not be scanned.
+    /// The processes that could not be scanned.
     pub unscanned: Vec<Unscanned>,
-    /// How many of `scanned` are scans of an earlier pass although the process has changed, because time was up.
+    /// Number of entries of `scanned` from an earlier pass although the process has changed, because time was up.
     pub older: u64,
-    /// How many are, because their mmap lock was held.
+    /// Number of entries of `scanned` from an earlier pass because the process's mmap lock was held.
     pub held: u64,
 }
 
@@ -38,17 +40,17 @@ pub struct Pass {
 pub struct Unscanned {
     /// The process.
     pub pid: Pid,
-    /// Why.
+    /// The reason.
     pub why: anyhow::Error,
 }
 
-/// What the kernel counts of a process. What changes in its pages changes one of these.
+/// The kernel's counters of a process. Changes of its pages change one of these.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Counted {
     figures: KernelFigures,
-    /// Page faults, minor and major, also those of threads that have ended; and threads.
+    /// Minor and major page faults, including those of ended threads, and the number of threads.
     faults: [u64; 3],
-    /// Changes of its address space that the probe saw.
+    /// Number of changes of its address space that the probe saw.
     changes: u64,
 }
 
@@ -64,14 +66,14 @@ impl Counted {
 
 /// Minor faults, major faults and threads in the text of `/proc/PID/stat`.
 fn faults(stat: &str) -> Option<[u64; 3]> {
-    // The name may have any characters. After it come the fields from the third on.
+    // The name may contain any character. The fields from the third on follow it.
     let (_, fields) = stat.rsplit_once(") ")?;
     let fields: Vec<&str> = fields.split_ascii_whitespace().collect();
     let field = |number: usize| fields.get(number - 3)?.parse().ok();
     Some([field(10)?, field(12)?, field(20)?])
 }
 
-/// The last scan of one of several processes.
+/// The last scan of a process, if several are followed.
 #[derive(Debug)]
 pub struct Recent {
     scanned: Box<Scanned>,
@@ -79,7 +81,7 @@ pub struct Recent {
 }
 
 impl Recent {
-    /// The scan, for another pass.
+    /// The scan, marked as repeated, for another pass.
     fn again(&self) -> Scanned {
         Scanned {
             repeated: true,
@@ -93,13 +95,13 @@ impl Recent {
     }
 }
 
-/// A process that is to be scanned, in this order: of those that have changed, the ones without a scan first, then those
-/// whose scan is oldest; and then those that have not changed for long.
+/// A process to be scanned. The order is: changed processes without a scan, other changed processes from the oldest scan to the
+/// newest, then unchanged processes whose scan is too old.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Due {
     unchanged: bool,
     last: Option<Instant>,
-    /// Its place among the followed processes.
+    /// The process's index among the followed processes.
     at: usize,
 }
 
@@ -112,7 +114,7 @@ impl Aggregator {
             0 | 1 => None,
             _ => self.map_counts.as_ref().map(MapCounts::for_one_pass),
         };
-        // They are waited for together, not one after the other.
+        // Waits for all held locks together, not for one after the other.
         mmap_lock::held(&spaces.iter().map(|(_, pid)| *pid).collect::<Vec<_>>());
         let pass = match spaces.len() <= FEW {
             true => self.scan_each(&spaces, probe),
@@ -131,7 +133,7 @@ impl Aggregator {
         pass
     }
 
-    /// Scans a process whose last scan is forgotten, unless it cannot be read now.
+    /// Scans a process and discards its last scan. If the process's mmap lock is held, returns the last scan again.
     fn scan_again(
         &mut self,
         mm: MmId,
@@ -156,7 +158,7 @@ impl Aggregator {
         }
     }
 
-    /// The scans of processes that have not changed are taken as they are. The others are scanned as long as there is time.
+    /// Reuses the scans of unchanged processes. Scans the other processes as long as time permits.
     fn scan_changed(&mut self, spaces: &[(MmId, Pid)], probe: &Probe) -> Pass {
         let begun = Instant::now();
         let since_last = self.passed.map_or(Duration::ZERO, |at| at.elapsed());
@@ -188,7 +190,7 @@ impl Aggregator {
             let recent = self.spaces.get_mut(&mm).map(|space| &mut space.recent);
             let late = Instant::now() >= end;
             match recent {
-                // Of one that has ended since, the last memory is scanned now or not at all.
+                // If the process has ended since, this is the last chance to scan its memory.
                 Some(Some(recent)) if late && counted[at].is_some() => {
                     scanned.insert(at, recent.again());
                     pass.older += u64::from(!unchanged);
@@ -211,13 +213,13 @@ impl Aggregator {
         pass
     }
 
-    /// The last scan of one of several processes.
+    /// The last scan of a process, if several are followed.
     pub fn last_scan(&self, mm: MmId) -> Option<Scanned> {
         let recent = self.spaces.get(&mm)?.recent.as_ref()?;
         Some(recent.again())
     }
 
-    /// Keeps the scan of one of several processes for the next passes.
+    /// Stores the scan of a process for the next passes, if several are followed.
     pub(super) fn remember(&mut self, process: &Scanned) {
         let one_of_several = self.spaces.len() > 1;
         if let Some(space) = self.spaces.get_mut(&process.mm)

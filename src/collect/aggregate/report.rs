@@ -125,8 +125,8 @@ impl Aggregator {
         measures
     }
 
-    /// Blocks of processes that have ended are not live. (Counts of every allocation are not by process, but their stacks
-    /// are: `source::exact`.)
+    /// Removes blocks of ended processes from the live heap. Counts of every allocation are not per process, but their stacks are
+    /// (`source::exact`).
     fn leave_out_ended(&self, beside: &mut Totals) {
         let ended = |id: &StackId| {
             let mm = self.stacks.seen_in(*id);
@@ -200,8 +200,8 @@ impl Aggregator {
         rows
     }
 
-    /// The stack of sampled allocations from the sampler's caller on. Other stacks, those of the sampler's own page faults
-    /// among them, stay as they are.
+    /// The stack of sampled allocations from the sampler's caller on. Other stacks, including those of the sampler's own page
+    /// faults, stay unchanged.
     fn without_sampler(&self, stack: &Arc<Stack>, amounts: &Amounts) -> Arc<Stack> {
         match [ALLOC_SPACE, INUSE_SPACE].map(|id| amounts.column(id)) {
             [0, 0] => Arc::clone(stack),
@@ -301,7 +301,7 @@ struct Rows {
     uncertainties: Vec<Uncertainty>,
 }
 
-/// Errors by stack id as errors of samples.
+/// Converts errors by stack id to errors of samples.
 fn uncertainties(
     divided: &Uncertainties,
     variances: &HashMap<(StackId, ColumnId), f64>,
@@ -346,7 +346,7 @@ fn uncertainties(
     all
 }
 
-/// Sorted by id, so that reports of the same state are identical.
+/// Sorts by id, so that reports of the same state are identical.
 fn sorted<T>(stacks: HashMap<StackId, T>) -> Vec<(StackId, T)> {
     let mut rows: Vec<_> = stacks.into_iter().collect();
     rows.sort_unstable_by_key(|(id, _)| *id);

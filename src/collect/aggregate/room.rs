@@ -1,4 +1,4 @@
-//! How many address ranges all processes may hold together.
+//! The limit on the number of address ranges of all processes together.
 
 use std::collections::BTreeMap;
 
@@ -7,27 +7,27 @@ use crate::collect::space::Space;
 use crate::probe::event::RangeEvent;
 use memprof_sys::ids::MmId;
 
-/// How many ranges, and runs of pages from before the attach, all processes may have: about 100 MiB. When there are so
-/// many, a process may add some only up to its even share, so that there are never more than twice as many.
+/// Maximum number of ranges, and of runs of pages from before the attach, of all processes: about 100 MiB. Beyond it, a process may
+/// add entries only up to its even share, so that the total never exceeds twice this number.
 const MOST: usize = 1 << 20;
-/// After so many changes they are counted anew: processes that share ranges stop sharing them.
+/// Number of changes after which the ranges are counted again: processes that share ranges stop sharing them.
 const COUNTED_FOR: u32 = 4096;
 
-/// How many there are, about.
+/// The approximate number of ranges of all processes.
 #[derive(Debug, Default)]
 pub(super) struct Held {
     ranges: usize,
-    /// For how many more changes the count holds.
+    /// Number of further changes for which `ranges` is valid.
     valid: u32,
 }
 
 impl Held {
-    /// Has them counted anew: processes came or went.
+    /// Invalidates the count, because processes came or went.
     pub(super) fn forget(&mut self) {
         self.valid = 0;
     }
 
-    /// How many ranges each process may have.
+    /// Maximum number of ranges of each process.
     fn share(&mut self, spaces: &BTreeMap<MmId, Space>) -> usize {
         if self.valid == 0 {
             self.ranges = spaces.values().map(Space::held).sum();
@@ -61,7 +61,7 @@ mod tests {
     use memprof_sys::ids::{Addr, Pid, StackId};
 
     fn mapped(mm: MmId, page: u64) -> RangeEvent {
-        // Every other page: neighbours would be one range.
+        // Every other page, because adjacent ranges would be merged.
         let start = page * 8192;
         RangeEvent {
             mm,
@@ -90,7 +90,7 @@ mod tests {
         assert!((MOST..=2 * MOST).contains(&total), "{total}");
         let last = &aggregator.spaces[large.last().unwrap()];
         assert!(last.forgotten() > 0, "what did not fit is counted");
-        // One with few ranges still adds its own, up to its share, and not more.
+        // A process with few ranges can add ranges up to its share.
         (0..70_000).for_each(|page| aggregator.change_range(&mapped(*small, page)));
         let small = &aggregator.spaces[small];
         assert_eq!(small.held(), MOST / 16);

@@ -11,12 +11,12 @@ use memprof_profile::{Amounts, Frame, Profile, Sample, Stack};
 use memprof_sys::ids::{MmId, Pid, StackId};
 use memprof_sys::usage::Usage;
 
-/// Sampled allocations that were live at a moment.
+/// Sampled allocations that were live at one moment.
 #[derive(Clone, Debug)]
 pub struct SampledHeap {
     /// The samples.
     pub samples: HeapSamples,
-    /// Their stacks, as far as these are known: one sample of the profile each, in the same order.
+    /// The samples' known stacks: one sample of `profile` for each, in the same order.
     pub stacks: Vec<StackId>,
     /// The stacks, each with one byte, for their names.
     pub profile: Profile,
@@ -29,11 +29,11 @@ impl Aggregator {
         space.map(|(mm, _)| *mm)
     }
 
-    /// The sampled allocations that were live at a moment, in ns of `CLOCK_MONOTONIC`, since which frees are kept. All events
-    /// up to then must have been applied.
+    /// The sampled allocations that were live at `at`, in ns of `CLOCK_MONOTONIC`. Frees must have been kept since before `at`, and
+    /// all events up to `at` must have been applied.
     pub fn sampled(&mut self, mm: MmId, at: u64, origin: Origin, probe: &Probe) -> SampledHeap {
         let (live, lost) = self.samples.live_at(mm, at);
-        // Without the sampler's frames, stacks with different ids can be the same.
+        // Without the sampler's frames, stacks with different ids can be equal.
         let mut ids: HashMap<Box<[Frame]>, StackId> = HashMap::new();
         let mut shown: HashMap<StackId, StackId> = HashMap::new();
         let mut stacks: BTreeMap<StackId, Arc<Stack>> = BTreeMap::new();

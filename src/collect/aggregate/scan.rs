@@ -21,7 +21,7 @@ use memprof_sys::residency::{
     proc_maps,
 };
 
-/// One process, scanned.
+/// The scan of one process.
 #[derive(Clone, Debug)]
 pub struct Scanned {
     pub(super) mm: MmId,
@@ -40,18 +40,18 @@ pub struct Scanned {
     pub(super) after: KernelFigures,
     /// Whether the process was frozen during the scan.
     pub(super) freeze: FreezeOutcome,
-    /// How long reading its mappings and pages took, pauses excluded.
+    /// Time for reading its mappings and pages, pauses excluded.
     pub took: Duration,
-    /// What the kernel had counted of it just before the scan; `None` if nothing looks for changes.
+    /// The kernel's counters of the process just before the scan; `None` if nothing looks for changes.
     pub(super) counted: Option<Counted>,
-    /// Whether it was in an earlier report, too.
+    /// Whether the scan was also in an earlier report.
     pub(super) repeated: bool,
 }
 
 /// Why a frozen process was not scanned.
 #[derive(Debug)]
 pub enum StillError {
-    /// The time limit was reached; the bytes found until then.
+    /// The time limit was reached; with the number of bytes found until then.
     TimeUp(u64),
     /// The process has ended.
     Gone,
@@ -76,7 +76,7 @@ impl From<ScanError> for StillError {
 }
 
 impl Scanned {
-    /// The mappings. Bytes of stacks that are not among these have lost their frames.
+    /// The mappings. Bytes count as lost if their stack is not in `stacks`.
     pub(super) fn mappings(&self, stacks: &StackTable) -> impl Iterator<Item = Mapping> {
         let mut bytes = self.bytes.clone();
         for lost in self
@@ -90,18 +90,18 @@ impl Scanned {
         mappings.map(|((vma, category), bytes)| mapping(self.pid, vma, *category, bytes))
     }
 
-    /// Sets how the process was held during the scan.
+    /// Sets how the process was frozen during the scan.
     pub fn with(self, freeze: FreezeOutcome) -> Scanned {
         Scanned { freeze, ..self }
     }
 
-    /// The bytes that it holds according to the kernel's counters.
+    /// Memory and swap of the process in bytes, according to the kernel's counters.
     pub fn resident(&self) -> u64 {
         held_by(&self.after)
     }
 }
 
-/// Bytes that a process holds according to the kernel's counters.
+/// Memory and swap of a process in bytes, according to the kernel's counters.
 pub fn held_by(figures: &KernelFigures) -> u64 {
     figures.resident() + figures.rss_file + figures.swap
 }
@@ -124,7 +124,7 @@ impl Aggregator {
             ..Snapshot::default()
         };
         for process in &mut snapshot.processes {
-            // Their executables may have been registered since they started.
+            // The executable may have been registered since the process started.
             self.modules.runs(process.pid);
             self.paths.mapped(&process.vmas);
             let executable = self.executable(process.mm);
@@ -142,7 +142,7 @@ impl Aggregator {
         Ok(snapshot)
     }
 
-    /// Scans a process while it runs, or its kept memory after its end; `None` if it has ended and nothing is kept.
+    /// Scans a process while it runs, or its kept memory after its end; `None` if it has ended and no memory is kept.
     ///
     /// # Errors
     /// If the scan fails.
@@ -207,7 +207,7 @@ impl Aggregator {
         Ok(space.context("the process is no longer followed")?.pid)
     }
 
-    /// Scans the pages and totals them by owner. The caller reads the kernel's figures afterwards.
+    /// Scans the pages and totals them by owner. The caller reads the kernel's counters afterwards.
     pub(super) fn join(
         &mut self,
         mm: MmId,
@@ -229,7 +229,7 @@ impl Aggregator {
         self.scanned(mm, vmas, tallied, (before, took))
     }
 
-    /// The path of the executable of an address space's process, also when the process has ended.
+    /// The path of the executable of an address space's process, even if the process has ended.
     fn executable(&mut self, mm: MmId) -> Option<String> {
         let space = self.spaces.get_mut(&mm)?;
         if let Some(path) = category::executable(space.pid) {
@@ -238,7 +238,7 @@ impl Aggregator {
         space.executable.clone()
     }
 
-    /// What is known of an address space besides its ledger.
+    /// The known state of an address space besides its ledger.
     pub(super) fn view(&self, mm: MmId, probe: &Probe) -> Result<SpaceView<'_>> {
         let space = self.spaces.get(&mm);
         let space = space.context("the process is no longer followed")?;
@@ -252,7 +252,7 @@ impl Aggregator {
         })
     }
 
-    /// The result of a scan, with the kernel's counters before it and how long it took.
+    /// The result of a scan, with the kernel's counters before it and its duration.
     pub(super) fn scanned(
         &self,
         mm: MmId,

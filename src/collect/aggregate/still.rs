@@ -1,5 +1,5 @@
-//! The scan of a frozen process. While it stands still, only what would change with it is read: its mappings, its pages,
-//! their records and the kernel's counters. They are joined after its release (`gather.rs`).
+//! The scan of a frozen process. While the process is frozen, memprof reads only the state that would change otherwise: its
+//! mappings, its pages, their records and the kernel's counters. They are joined after its release (`gather.rs`).
 
 use std::cell::RefCell;
 use std::time::{Duration, Instant};
@@ -17,7 +17,7 @@ use memprof_sys::kernel_figures::KernelFigures;
 use memprof_sys::residency::proc_maps::Foreseen;
 use memprof_sys::residency::{Error as ScanError, PageKind, PageRun, Pages, Scanner, Vma, figures};
 
-/// A process about to be frozen for a scan, with all that could be prepared in advance.
+/// A process that is about to be frozen for a scan, with everything that could be prepared in advance.
 pub struct Prepared {
     mm: MmId,
     pid: Pid,
@@ -30,7 +30,7 @@ pub struct Still {
     pid: Pid,
     before: KernelFigures,
     after: KernelFigures,
-    /// How long reading its mappings and pages took.
+    /// Time for reading its mappings and pages.
     pub took: Duration,
     /// Bytes of its anonymous pages.
     anon: u64,
@@ -39,31 +39,31 @@ pub struct Still {
 
 /// The pages of a frozen process.
 enum StillPages {
-    /// To be joined after the release: its runs, each with the index of its mapping, and their records.
+    /// To be joined after the release: the runs, each with the index of its mapping, and copies of their records.
     Copied {
         mm: MmId,
         vmas: Vec<Vma>,
         runs: Vec<(u32, PageRun)>,
         copies: RefCell<Copies>,
     },
-    /// Joined already, because there are too many to keep.
+    /// Joined while the process was frozen, because there are too many pages to store.
     Joined(Box<Scanned>),
 }
 
 impl Still {
-    /// The bytes that it holds according to the kernel's counters.
+    /// Memory and swap of the process in bytes, according to the kernel's counters.
     pub fn resident(&self) -> u64 {
         held_by(&self.after)
     }
 
-    /// Whether the kernel's counter of anonymous memory equals the pages that were found. If not, it may be approximate
+    /// Whether the kernel's counter of anonymous memory equals the pages that were found. If not, the counter may be approximate
     /// (before Linux 6.16).
     pub fn agrees(&self) -> bool {
         self.anon == self.after.rss_anon
     }
 
-    /// Reads the kernel's own page-table walk (`smaps_rollup`) while the process is frozen: one read serves as before
-    /// and after. `still` is called afterwards, and tells whether the process was frozen throughout.
+    /// Reads the kernel's own page-table walk (`smaps_rollup`) while the process is frozen: one read serves as before and after.
+    /// `still` is called afterwards, and returns whether the process was frozen throughout.
     ///
     /// # Errors
     /// If the process has ended, or may not be inspected.
@@ -77,7 +77,7 @@ impl Still {
 }
 
 impl Aggregator {
-    /// Prepares all that can be done before a process is frozen for a scan.
+    /// Does everything that can be done before a process is frozen for a scan.
     ///
     /// # Errors
     /// If the process has ended, or may not be inspected.
@@ -91,7 +91,7 @@ impl Aggregator {
         })
     }
 
-    /// Reads a frozen process, at most until `end`. [`Aggregator::join_still`] makes a scan of it.
+    /// Reads a frozen process, until `end` at the latest. [`Aggregator::join_still`] converts the result to a scan.
     ///
     /// # Errors
     /// If the time limit is reached, the process has ended, or the scan fails.
@@ -153,7 +153,7 @@ impl Aggregator {
         })
     }
 
-    /// Joins the pages of a frozen process with their records; it may run again.
+    /// Joins the pages of a frozen process with their records. The process may run again.
     ///
     /// # Errors
     /// If the process is no longer followed.

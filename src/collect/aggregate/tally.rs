@@ -1,4 +1,4 @@
-//! Adds up the pages of a process.
+//! Adds up the pages of a process by owner and by mapping.
 
 use std::collections::HashMap;
 
@@ -13,8 +13,8 @@ use memprof_sys::ids::StackId;
 use memprof_sys::residency::{PageRun, Vma};
 use memprof_sys::usage::Usage;
 
-/// Most pairs of mapping and stack that are kept until the frames of the stack arrive, 56 bytes each. The bytes of further
-/// ones count as with a stack in their mapping, even if the frames are lost.
+/// Maximum number of pairs of mapping and stack that are stored until the frames of the stack arrive, 56 bytes each. The bytes of
+/// further pairs count as attributed in their mapping, even if the frames are lost.
 const MOST_UNKNOWN: usize = 1 << 18;
 
 /// The bytes of a mapping whose stack was not known at the scan: its frames had not arrived yet, or were lost.
@@ -26,11 +26,11 @@ pub(super) struct Unknown {
     pub usage: Usage,
 }
 
-/// The pages of a process.
+/// The totals of a process's pages.
 pub(super) struct Tallied {
-    /// By owner.
+    /// Totals by owner.
     pub totals: Totals,
-    /// Of each mapping.
+    /// Bytes of each mapping.
     pub bytes: Vec<MappedBytes>,
     /// The part of `bytes` whose stack was not known.
     pub unknown: Vec<Unknown>,
@@ -41,13 +41,13 @@ pub(super) struct Tally<'a, L> {
     join: Join<'a, L>,
     vmas: &'a [Vma],
     stacks: &'a StackTable,
-    /// The current mapping's, without those of `by_stack`.
+    /// Totals without the stacks of finished mappings, which are in `by_stack`.
     totals: Totals,
     by_stack: HashMap<StackId, Amounts>,
     bytes: Vec<MappedBytes>,
     unknown: Vec<Unknown>,
     failed: Option<anyhow::Error>,
-    /// The bytes so far.
+    /// Number of bytes added so far.
     pub(super) seen: u64,
     /// The current mapping.
     last: Option<usize>,
@@ -86,7 +86,7 @@ impl<'a, L: PageLedger> Tally<'a, L> {
         let (totals, bytes) = (&mut self.totals, &mut self.bytes[index]);
         self.join.end_mapping(&self.vmas[index], totals, bytes);
         for (stack, amounts) in std::mem::take(&mut self.totals.stacks) {
-            // Its frames may still arrive.
+            // The frames of the stack may arrive later.
             if self.stacks.get(stack).is_none() && self.unknown.len() < MOST_UNKNOWN {
                 self.unknown.push(Unknown {
                     mapping: index as u32,
@@ -98,7 +98,7 @@ impl<'a, L: PageLedger> Tally<'a, L> {
         }
     }
 
-    /// What was added.
+    /// Returns the totals.
     ///
     /// # Errors
     /// If the ledger could not be read.
@@ -134,7 +134,7 @@ pub(super) mod tests {
 
     const PAGE: u64 = 4096;
 
-    /// The stack of each page is that of this number.
+    /// A ledger with the stack id of each page.
     pub struct Pages(pub BTreeMap<u64, u32>);
 
     impl PageLedger for Pages {

@@ -24,11 +24,11 @@ type FileId = (u64, u64);
 #[derive(Default)]
 pub(super) struct ExactCalls {
     wanted: bool,
-    /// The functions in each file that was looked at.
+    /// The functions in each examined file.
     files: HashMap<FileId, Rc<[Function]>>,
-    /// Address spaces that have mapped code since the last look.
+    /// Address spaces that have mapped code since the last search.
     changed: BTreeSet<MmId>,
-    /// Address spaces that were looked at.
+    /// Address spaces that were searched.
     known: BTreeSet<MmId>,
     /// The links of each process and file.
     counting: BTreeMap<(Pid, FileId), Vec<Link>>,
@@ -41,7 +41,7 @@ impl Collector {
         self.exact.wanted = true;
     }
 
-    /// Ends the counting. Returns what was seen if there was any.
+    /// Ends the counting. Returns the numbers of calls; `None` if calls were not counted.
     pub(super) fn stop_counting(&mut self) -> Option<SeenCalls> {
         if !std::mem::take(&mut self.exact.wanted) {
             return None;
@@ -50,7 +50,7 @@ impl Collector {
         Some(self.probe.seen_calls())
     }
 
-    /// Notes what an event says of code that may contain an allocator.
+    /// Notes an event that maps code, which may contain an allocator.
     pub(super) fn note_allocators(&mut self, event: &Event) {
         let mm = match event {
             _ if !self.exact.wanted => return,
@@ -64,7 +64,7 @@ impl Collector {
         self.exact.changed.insert(mm);
     }
 
-    /// Looks for allocators where code was mapped.
+    /// Searches newly mapped code for allocators.
     pub(super) fn look_for_allocators(&mut self) {
         if self.exact.changed.is_empty() {
             return;
@@ -97,7 +97,7 @@ impl Collector {
             let seen: BTreeSet<usize> = code.ranges().map(|(_, _, _, id)| id.0.into()).collect();
             let modules = seen.into_iter().filter_map(|at| modules.get(at));
             let files: Vec<(&Path, &TargetFile)> = modules
-                // (No code runs in copies of what processes have in memory.)
+                // Skips memprof's own copies of process memory, in which no code runs.
                 .filter_map(|m| Some((m.path.as_path(), m.file.as_ref()?)))
                 .filter(|(_, file)| !file.is_own())
                 .collect();
@@ -129,7 +129,7 @@ impl Collector {
             });
             let functions = Rc::clone(functions);
             if file.rests() {
-                // It is looked at again when the process next maps code.
+                // The file is examined again when the process next maps code.
                 self.exact.files.remove(&id);
             }
             if !functions.is_empty() && !self.exact.counting.contains_key(&(pid, id)) {
@@ -169,11 +169,11 @@ impl ExactCalls {
     }
 }
 
-/// Says what the probes will cost, before they are there.
+/// Prints the cost of the probes before they are attached.
 fn tell_cost<'f>(pid: Pid, files: impl Iterator<Item = (&'f Path, &'f [Function])>) {
     let (mut number, mut slow, mut names) = (0, Vec::new(), Vec::new());
     for (path, functions) in files {
-        // Exceptions are rare: their probe costs nothing.
+        // Exceptions are rare, so their probe costs nothing.
         let functions = functions.iter().filter(|f| f.role != Role::Throws);
         let functions: Vec<&Function> = functions.collect();
         if functions.is_empty() {

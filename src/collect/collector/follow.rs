@@ -1,4 +1,4 @@
-//! Which processes the collector follows: running ones, new ones, and what happens when all have ended.
+//! Following processes: running processes, new processes, and the end of the last one.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ const FOLLOW: Duration = Duration::from_secs(10);
 
 /// Maximum number of searches for descendants that are not followed yet.
 const MOST_LOOKS: usize = 5;
-/// Why page faults of all processes are seen where they need not be.
+/// The reason for page-fault events on all processors where events on threads would suffice otherwise.
 const AWAITED: &str = "memprof waits, or has waited, for a process with a name";
 /// Number of processes whose code the probe reports before the ring buffer is drained.
 const LOOKED_AT: usize = 64;
@@ -31,7 +31,7 @@ impl Collector {
     /// Follows the target if it is already running; otherwise waits for it.
     ///
     /// # Errors
-    /// There is no such process, more than one, or it cannot be followed.
+    /// There is no such process, there are several, or the process cannot be followed.
     pub fn begin(&mut self) -> Result<()> {
         match self.selector.clone() {
             Selector::Pid(pid) => self.follow(pid)?,
@@ -62,14 +62,14 @@ impl Collector {
     /// Follows a running process and, with `--follow-forks`, its descendants.
     ///
     /// # Errors
-    /// There is no such process, or it cannot be followed.
+    /// There is no such process, or the process cannot be followed.
     pub fn follow(&mut self, pid: Pid) -> Result<()> {
         let mut pids = vec![pid];
         if self.follow_forks {
             pids.extend(process::descendants(pid));
         }
         self.follow_all(&pids)?;
-        // Processes that were forked before their parents were followed.
+        // Covers processes that were forked before their parents were followed.
         for _ in 0..MOST_LOOKS {
             let known: BTreeSet<Pid> = pids.iter().copied().collect();
             let mut fresh = match self.follow_forks {
@@ -98,12 +98,12 @@ impl Collector {
         Ok(())
     }
 
-    /// Follows running processes; skips those that are gone.
+    /// Follows running processes; skips processes that are gone.
     pub(super) fn follow_all(&mut self, pids: &[Pid]) -> Result<()> {
         if pids.is_empty() {
             return Ok(());
         }
-        // Tables first, so that their first stacks are complete.
+        // Tables first, so that the processes' first stacks are complete.
         let seen = self.look_at_code(pids)?;
         if let Some(unwinding) = &mut self.unwinding {
             unwinding.prepare_processes(&seen, &mut self.aggregator)?;
@@ -117,8 +117,7 @@ impl Collector {
         self.take_events(FOLLOW).map(drop)
     }
 
-    /// Has the probe report the code of processes that are not followed; returns the code that has no table
-    /// yet.
+    /// Makes the probe report the code of processes that are not followed. Returns the code that has no table yet.
     pub(super) fn look_at_code(&mut self, pids: &[Pid]) -> Result<Vec<CodeSeen>> {
         let mut seen = Vec::new();
         for some in pids.chunks(LOOKED_AT) {
@@ -141,7 +140,7 @@ impl Collector {
         let lost = self.probe.process_events_lost();
         if lost != self.reconciled {
             let unheard = reconcile::unheard(&self.probe, &self.aggregator)?;
-            // Before: to apply the end of a command is to scan it, which comes back here.
+            // Set first: applying the end of a command scans it, and the scan calls this function again.
             self.reconciled = lost;
             for event in unheard {
                 self.apply(&event, &mut Vec::new())?;
@@ -171,7 +170,7 @@ impl Collector {
                     self.probe.see_faults_of(&[e.pid])?;
                 }
                 if self.aggregator.is_starting(left) {
-                    // A profile of memprof's own process, not of the command.
+                    // The last profile is that of memprof's own process, not of the command.
                     self.last = None;
                 }
                 if self.target == Some(e.pid) {
@@ -188,8 +187,8 @@ impl Collector {
         Ok(())
     }
 
-    /// Keeps the command's memory for a last scan after it has ended. Not if children are in the scan: some of
-    /// them end with the command, so the command is stopped while it exits.
+    /// Keeps the command's memory for a last scan after its end. Does nothing if children are also scanned: some of them end with
+    /// the command, so the command is stopped while it exits.
     pub(super) fn keep_command(&mut self, mm: MmId) {
         if matches!(self.selector, Selector::Command(_)) && !self.follow_forks {
             // If this fails, the command's thread traces it to its end and stops it while it exits
@@ -199,14 +198,14 @@ impl Collector {
         }
     }
 
-    /// Replaces the thread that keeps the command's memory if it takes processor time, which it would from now on.
+    /// Replaces the thread that keeps the command's memory if it takes processor time, because it would continue to do so.
     pub(super) fn keep_quietly(&mut self) {
         if self.aggregator.keeping_spins() {
             self.keep_again();
         }
     }
 
-    /// Keeps the command's memory as before memprof stopped.
+    /// Starts keeping the command's memory again.
     pub(super) fn keep_again(&mut self) {
         let mut spaces = self.aggregator.spaces().into_iter();
         if let Some((mm, _)) = spaces.find(|(_, pid)| Some(*pid) == self.target) {
@@ -214,7 +213,7 @@ impl Collector {
         }
     }
 
-    /// Whether the command's memory will still be there after it has ended.
+    /// Whether the command's memory will be readable after its end.
     pub(super) fn is_kept(&self) -> bool {
         let kept = |(mm, pid)| Some(pid) == self.target && self.aggregator.is_kept(mm, pid);
         self.aggregator.spaces().into_iter().any(kept)
@@ -264,7 +263,7 @@ impl Collector {
             return Ok(());
         }
         self.searched = Some(Instant::now());
-        // If several match, follow the first one: the list of candidates is for the start only.
+        // If several match, follow the first one: the list of candidates is only for the start.
         let found = match process::find(&name, self.follow_forks) {
             Ok(found) => found,
             Err(several) => several.candidates.into_iter().next(),
@@ -278,11 +277,12 @@ impl Collector {
         Ok(())
     }
 
-    /// Follows processes that entered the wanted group, and stops following those that left it. (The probe itself
-    /// follows processes forked in the group, at once.)
+    /// Follows processes that entered the wanted group, and stops following processes that left it. The probe itself follows
+    /// processes forked in the group, at once.
     fn follow_members(&mut self) -> Result<()> {
         let pause = match self.selector {
-            // Only what kernel threads start, and what memprof could not follow at first, comes by no fork.
+            // Only processes started by kernel threads, and processes that memprof could not follow at first, arrive without a
+            // fork.
             Selector::All => SEARCH_PAUSE,
             _ => TICK,
         };
@@ -292,7 +292,7 @@ impl Collector {
         self.searched = Some(Instant::now());
         let inside = self.selector.members().unwrap_or_default();
         let inside: BTreeSet<Pid> = inside.into_iter().collect();
-        // One that lives was between two programs, or has the id of another that has ended.
+        // A refused process that is alive was between two programs, or has the reused id of an ended process. It is tried again.
         self.refused
             .retain(|pid| inside.contains(pid) && !proc_dir::lives(*pid));
         let followed: BTreeSet<Pid> = self.aggregator.pids().into_iter().collect();

@@ -15,17 +15,16 @@ use memprof_sys::freeze::{
 use memprof_sys::ids::{MmId, Pid};
 use memprof_sys::residency::{Error as ScanError, Pages, Scanner, figures};
 
-/// How many rounds of events from processes being frozen are taken in, and the time limit of each round.
+/// Maximum number of rounds of taking in events from processes being frozen, and the time limit of each round.
 const MAX_ROUNDS: usize = 16;
 const ROUND_TIME: Duration = Duration::from_millis(10);
 
-/// The kernel's walk of the page tables takes about twice as long as the scan; it is skipped if the time may
-/// not suffice.
+/// The kernel's walk of the page tables takes about twice as long as the scan. It is skipped if time may not suffice.
 const WALK: u32 = 3;
-/// The least time to allow for the walk, however little there is to walk.
+/// Minimum time reserved for the walk, however little there is to walk.
 const WALK_LEAST: Duration = Duration::from_micros(200);
 
-/// Processes whose files are opened before they are frozen: one descriptor each.
+/// Maximum number of processes whose files are opened before they are frozen: one descriptor each.
 const MOST_PREPARED: usize = 512;
 
 /// Settings and cost estimates for freezing targets.
@@ -34,7 +33,7 @@ pub struct Freezing {
     /// Upper limit for one freeze.
     pub max: Duration,
     costs: Costs,
-    /// Freezes them.
+    /// Freezes the targets.
     pub guard: Guard,
 }
 
@@ -50,7 +49,7 @@ impl Default for Freezing {
 
 /// Why processes were not scanned while frozen.
 enum NotFrozen {
-    /// They were running; why, and how long they were frozen nevertheless.
+    /// The processes were running: the reason, and how long they were frozen nevertheless.
     Ran {
         why: String,
         frozen: Duration,
@@ -58,10 +57,10 @@ enum NotFrozen {
     Failed(anyhow::Error),
 }
 
-/// How several processes were frozen.
+/// The result of freezing several processes at once.
 enum AtOnce {
     Done(Vec<Scanned>, FreezeOutcome),
-    /// They should be frozen one by one; they were frozen for so long nevertheless.
+    /// The processes should be frozen one by one. They were frozen together for this long.
     InTurn(Duration),
 }
 
@@ -69,8 +68,7 @@ enum AtOnce {
 type Place = (MmId, Pid);
 
 impl Collector {
-    /// Scans the target, frozen as `freeze` says. If it cannot be frozen, or not long enough, scans it while it
-    /// runs.
+    /// Scans the target, frozen according to `freeze`. If it cannot be frozen, or not long enough, scans it while it runs.
     pub(super) fn snapshot(
         &mut self,
         freeze: Freeze,
@@ -110,7 +108,7 @@ impl Collector {
         Ok(pass.scanned)
     }
 
-    /// Notes processes that could not be scanned. They do not fail a report that has others.
+    /// Notes processes that could not be scanned. They do not fail a report that has other processes.
     fn leave_out(
         &mut self,
         has_others: bool,
@@ -122,7 +120,7 @@ impl Collector {
                 return Err(ReportError::Failed(why));
             }
             tracing::debug!(%pid, "not scanned: {why:#}");
-            // The first of them, once.
+            // Printed once, for the first of them.
             if !std::mem::replace(&mut self.told_unscanned, true) {
                 console::print(&format!(
                     "cannot scan process {pid}, which the reports leave out: {why:#}"
@@ -136,7 +134,7 @@ impl Collector {
     fn freeze_at_once(&mut self, places: &[Place], freeze: Freeze) -> Result<AtOnce, NotFrozen> {
         let or_in_turn = places.len() > 1 && freeze != Freeze::Group;
         let limit = match or_in_turn {
-            // The other half is for each of them in turn.
+            // The other half of the time is for freezing each of them in turn.
             true => self.freezing.max / 2,
             false => self.freezing.max,
         };
@@ -147,13 +145,14 @@ impl Collector {
                 Ok(AtOnce::Done(scanned.collect(), outcome))
             }
             Err(NotFrozen::Ran { frozen, .. }) if or_in_turn => Ok(AtOnce::InTurn(frozen)),
-            // One of them cannot be read: it is left out then.
+            // One of them cannot be read. Freezing in turn omits it.
             Err(_) if or_in_turn => Ok(AtOnce::InTurn(limit)),
             Err(e) => Err(e),
         }
     }
 
-    /// Freezes each process for its own scan, including those forked meanwhile. All together were frozen before for `before`.
+    /// Freezes each process for its own scan, including processes forked meanwhile. `before` is how long all of them were frozen
+    /// together.
     fn freeze_in_turn(
         &mut self,
         before: Duration,
@@ -216,8 +215,8 @@ impl Collector {
         Ok((scanned, outcome))
     }
 
-    /// Scans these processes while all of them are frozen at once; with `with_new`, includes the processes that
-    /// they fork until then.
+    /// Scans these processes while all of them are frozen at once. With `with_new`, includes the processes that they fork until
+    /// then.
     fn scan_frozen(
         &mut self,
         places: &[Place],
@@ -259,7 +258,7 @@ impl Collector {
         };
         let mut places = places.to_vec();
         let pids: Vec<Pid> = places.iter().map(|(_, pid)| *pid).collect();
-        // Fewer are left to take in while the processes stand still.
+        // Leaves fewer events to take in while the processes are frozen.
         self.take_events(ROUND_TIME).map_err(NotFrozen::Failed)?;
         let stopped = Frozen::stop(guard, &pids, limit);
         let mut frozen = stopped.map_err(|e| self.freeze_failed(e, &whom, estimate))?;
@@ -317,7 +316,7 @@ impl Collector {
         estimates.fold(Estimate::default(), Estimate::plus)
     }
 
-    /// Does what can be done for each process while it runs.
+    /// Does everything that can be done for each process while it runs.
     fn prepare_all(&mut self, places: &[Place]) -> Result<BTreeMap<Place, Prepared>, NotFrozen> {
         let mut all = BTreeMap::new();
         for place in places.iter().take(MOST_PREPARED) {
@@ -369,7 +368,7 @@ impl Collector {
         Ok(all)
     }
 
-    /// Joins what was read of frozen processes, which run again.
+    /// Joins the pages read from frozen processes, which run again.
     fn join_all(&mut self, read: Vec<Still>) -> Result<Vec<Scanned>, NotFrozen> {
         let mut all = Vec::with_capacity(read.len());
         for still in read {
@@ -392,7 +391,7 @@ impl Collector {
     }
 }
 
-/// Reads the kernel's own totals of the processes whose counters are not what the scan found, as far as the time allows.
+/// Reads the kernel's own totals of processes whose counters differ from the scan, as far as time permits.
 fn sum_up(read: &mut [Still], frozen: &Frozen<'_>) {
     for process in read.iter_mut().filter(|process| !process.agrees()) {
         let walk = (process.took * WALK).max(WALK_LEAST);

@@ -1,5 +1,5 @@
-//! Heap snapshots of followed processes. Each is taken by a thread of its own, with fewer privileges than the
-//! collector's, because the analysis takes seconds. It is started here because threads of the server may not stop processes.
+//! Heap snapshots of followed processes. Each is taken by a thread of its own, with fewer privileges than the collector's, because
+//! the analysis takes seconds. The thread is started here because threads of the server may not stop processes.
 
 use std::sync::mpsc::SyncSender;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -27,21 +27,21 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A request for a heap snapshot.
 pub struct HeapRequest {
-    /// Of this process.
+    /// The process.
     pub pid: Pid,
-    /// What it does.
+    /// Whether the process runs or exits.
     pub moment: Moment,
-    /// How it is taken.
+    /// Options for the snapshot.
     pub how: HeapOptions,
-    /// Receives the snapshot and the heap's resident pages, or why there is none.
+    /// Receives the snapshot and the heap's resident pages, or the reason for their absence.
     pub reply: oneshot::Sender<Result<TakenHeap, String>>,
-    /// For questions to the collector while it is taken.
+    /// For requests to the collector while the snapshot is taken.
     pub collecting: CollectorHandle,
-    /// Released at the end, also if nobody waits for the reply any more.
+    /// Released at the end, even if nothing waits for the reply any more.
     pub turn: OwnedMutexGuard<()>,
 }
 
-/// A heap snapshot, before anything that needs the collector is known of it.
+/// A heap snapshot without the parts that need the collector.
 pub struct TakenHeap {
     /// The snapshot.
     pub snapshot: HeapSnapshot,
@@ -57,22 +57,22 @@ pub struct SamplesRequest {
     pub pid: Pid,
     /// When it was stopped, in ns of `CLOCK_MONOTONIC`.
     pub at: u64,
-    /// Receives them; `None` if allocations are not sampled.
+    /// Receives the samples; `None` if allocations are not sampled.
     pub reply: SyncSender<Option<SampledHeap>>,
 }
 
 /// A request for the stacks that brought in pages of a heap.
 pub struct OwnersRequest {
-    /// Of this process.
+    /// The process.
     pub pid: Pid,
     /// The pages.
     pub pages: HeapPages,
-    /// Receives a profile of these pages alone, or why there is none.
+    /// Receives a profile of these pages alone, or the reason for its absence.
     pub reply: oneshot::Sender<Result<Profile, String>>,
 }
 
 impl Collector {
-    /// Has these guards stop processes from now on: one for heap snapshots, the other for reports.
+    /// Sets the guards that stop processes: `forking` for heap snapshots, `freezing` for reports.
     pub fn stop_by(&mut self, forking: Guard, freezing: Guard) {
         self.guards = [&forking, &freezing]
             .into_iter()
@@ -82,18 +82,18 @@ impl Collector {
         self.freezing.guard = freezing;
     }
 
-    /// Whether a process is a guard, or one that a guard has started: they would be stopped by themselves.
+    /// Whether a process is a guard, or was started by one. Following it would make the guard stop itself.
     pub(super) fn is_of_guards(&self, pid: Pid) -> bool {
         self.guards.contains(&pid)
             || process::parent(pid).is_some_and(|parent| self.guards.contains(&parent))
     }
 
-    /// Looks up whose pages these are.
+    /// Looks up the stacks that brought in these pages.
     pub(super) fn find_owners(&mut self, request: OwnersRequest) {
         let OwnersRequest { pid, pages, reply } = request;
         let found = match self.aggregator.owners(pid, pages, &self.probe) {
             Ok(found) => {
-                // Frames of some stacks may still be in the ring buffer.
+                // Frames of some stacks may be in the ring buffer.
                 let taken = self.take_events(SETTLE);
                 self.tolerate(taken.map(drop));
                 Ok(self.aggregator.profile(found, &self.probe))
@@ -105,13 +105,13 @@ impl Collector {
         let _ = reply.send(found);
     }
 
-    /// Looks up the samples that were live when a process was stopped. Frees are kept since before.
+    /// Looks up the samples that were live when a process was stopped. Frees have been kept since before.
     pub(super) fn find_samples(&mut self, request: SamplesRequest) {
         let SamplesRequest { pid, at, reply } = request;
         let space = self.aggregator.space_of(pid);
         let space = space.filter(|_| self.samplers.is_listening());
         let found = space.map(|mm| {
-            // What happened until then may still be in the ring buffer.
+            // Earlier events may be in the ring buffer.
             let until = Instant::now() + PATIENCE / 2;
             while Instant::now() < until {
                 let taken = self.take_events(SETTLE);
@@ -121,7 +121,7 @@ impl Collector {
                     break;
                 }
             }
-            // Others may have run before memprof listened to them.
+            // Other processes may have run before memprof attached to their samplers.
             let is_ours = matches!(self.selector, Selector::Command(_));
             let preloaded = self.samplers.preloaded().filter(|_| is_ours);
             let origin = Origin {
@@ -134,14 +134,14 @@ impl Collector {
         let _ = reply.send(found);
     }
 
-    /// Keeps frees of samples no longer.
+    /// Stops keeping frees of samples.
     pub(super) fn forget_freed(&mut self, pid: Pid) {
         if let Some(mm) = self.aggregator.space_of(pid) {
             self.aggregator.samples_mut().forget_freed(mm);
         }
     }
 
-    /// Starts to take a heap snapshot.
+    /// Starts a thread that takes a heap snapshot.
     pub(super) fn take_heap(&mut self, request: HeapRequest) {
         let pid = request.pid;
         let Some(mm) = self.aggregator.space_of(pid) else {
@@ -185,7 +185,7 @@ impl Collector {
                 }
             };
             drop(guard);
-            // If it cannot be sent, the next snapshot ends it.
+            // If this cannot be sent, the next snapshot resets the kept frees.
             let _ = collecting.send(Command::HeapTaken(pid));
             let taken = measured.map(
                 |Measured {
@@ -201,9 +201,9 @@ impl Collector {
                     joint: joint.zip(sampled),
                 },
             );
-            // What the search needed was in small blocks, which the allocator keeps.
+            // The analysis used small blocks, which the allocator retains.
             allocator::give_back();
-            // Whoever reads the reply may take the next one.
+            // Released before the reply, because the reply's receiver may request the next snapshot.
             drop(request.turn);
             // The receiver may be gone.
             let _ = request.reply.send(taken.map_err(|e| format!("{e:#}")));

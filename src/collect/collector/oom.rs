@@ -1,4 +1,4 @@
-//! Followed processes that the out-of-memory killer kills, each with the last profile that has it.
+//! Followed processes that the out-of-memory killer kills, each with the last profile that contains it.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -13,10 +13,11 @@ use memprof_sys::freeze::now_ns;
 use memprof_sys::ids::Pid;
 use memprof_sys::process::Container;
 
-/// The kernel takes a victim's memory by force after this time (5.18 "oom_kill.c: futex: delay the OOM reaper to allow time for
-/// proper futex cleanup"): what a scan finds then is not what it held. A victim that has not ended by then is not waited for.
+/// Time after which the kernel takes a victim's memory by force (5.18 "oom_kill.c: futex: delay the OOM reaper to allow time for
+/// proper futex cleanup"). A later scan does not show the memory that the victim had, so memprof stops waiting for the victim's
+/// end.
 const REAPED: Duration = Duration::from_secs(2);
-/// Most victims whose end is awaited.
+/// Maximum number of victims whose end is awaited.
 const MOST: usize = 64;
 
 /// A process that was killed.
@@ -24,19 +25,19 @@ const MOST: usize = 64;
 pub struct Killed {
     /// The process.
     pub kill: OomKill,
-    /// When, in ns of `CLOCK_MONOTONIC`.
+    /// Time of the kill, in ns of `CLOCK_MONOTONIC`.
     pub at_ns: u64,
-    /// The last profile that has its memory, or the last one before the kill if none has; `None` if there is none at all.
+    /// The last profile that contains its memory, or the last one before the kill if none does; `None` if there is no profile.
     pub profile: Option<Numbered>,
 }
 
-/// The kills.
+/// The kills so far.
 #[derive(Default)]
 pub(super) struct Kills {
-    /// Receives them, if somebody wants to know.
+    /// Receives the kills, if they are requested.
     to: Option<mpsc::Sender<Killed>>,
     pub(super) seen: OomKills,
-    /// Those whose process has not ended.
+    /// Victims whose process has not ended.
     dying: VecDeque<Dying>,
 }
 
@@ -46,19 +47,19 @@ struct Dying {
     comm: String,
     container: Option<Container>,
     killed: SystemTime,
-    /// The same moment.
+    /// `killed`, as an `Instant`.
     at: Instant,
-    /// The last profile that had been made when memprof heard of it.
+    /// The last profile at the time when memprof was notified of the kill.
     before: Option<Numbered>,
 }
 
 impl Collector {
-    /// Tells of kills from now on.
+    /// Sends kills to `to` from now on.
     pub fn tell_of_kills(&mut self, to: mpsc::Sender<Killed>) {
         self.kills.to = Some(to);
     }
 
-    /// Notes what an event says of processes that are killed.
+    /// Notes an event that kills or ends a process.
     pub(super) fn note_kill(&mut self, event: &Event) {
         match event {
             Event::OomKill(victim) => self.note_victim(victim),
@@ -69,7 +70,7 @@ impl Collector {
         }
     }
 
-    /// A process is being killed. It is reported once it has ended: its memory may be scanned until then.
+    /// Notes a victim. It is reported once it has ended, because its memory may be scanned until then.
     fn note_victim(&mut self, victim: &OomVictim) {
         let waits = |dying: &Dying| dying.victim.pid == victim.pid;
         if self.kills.dying.iter().any(waits) {
@@ -92,7 +93,7 @@ impl Collector {
         });
     }
 
-    /// A process has ended, or is no longer followed.
+    /// Reports a victim that has ended, or is no longer followed.
     pub(super) fn report_victim(&mut self, pid: Pid) {
         let mut dying = self.kills.dying.iter();
         if let Some(at) = dying.position(|dying| dying.victim.pid == pid)
@@ -102,7 +103,7 @@ impl Collector {
         }
     }
 
-    /// Reports victims that should have ended by now.
+    /// Reports victims whose end is overdue.
     pub(super) fn report_overdue(&mut self) {
         while let Some(first) = self.kills.dying.front()
             && first.at.elapsed() > REAPED
@@ -111,7 +112,7 @@ impl Collector {
         }
     }
 
-    /// Reports all victims, as nobody waits any longer.
+    /// Reports all victims without waiting any longer.
     pub(super) fn report_all_victims(&mut self) {
         while !self.kills.dying.is_empty() {
             self.report_first();
@@ -163,7 +164,7 @@ impl Collector {
             at_ns: dying.victim.at,
             profile,
         };
-        // It stays in the list if nobody takes it.
+        // The kill stays in the list if nothing receives it.
         if let Some(to) = &self.kills.to {
             let _ = to.try_send(killed);
         }

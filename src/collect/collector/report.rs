@@ -16,7 +16,7 @@ use memprof_sys::target_file::unanswered;
 #[derive(Clone, Copy, Debug)]
 pub struct Pace {
     pub(super) pause: Duration,
-    /// These scans take at most one of so many parts of the time.
+    /// Periodic scans take at most 1/`share` of the time.
     share: u32,
 }
 
@@ -30,17 +30,18 @@ impl Default for Pace {
 }
 
 impl Pace {
-    /// That of a target that may be killed at any moment (`--on-oom`).
+    /// The pace for a target that may be killed at any moment (`--on-oom`).
     pub const CLOSE: Pace = Pace {
         pause: Duration::from_millis(100),
         share: 20,
     };
 }
 
-/// A page fault is counted when it begins. After so long without activity, its pages are mostly there.
+/// A page fault is counted when it begins. After this time without activity, most of its pages are present.
 const FAULTS_END: Duration = Duration::from_millis(50);
 /// A disk or a busy machine may delay the end of a fault, which is not counted. So a scan of a target that has been idle for some
-/// time is trusted until it has been idle for so many times as long. It is scanned more and more rarely then.
+/// time is trusted until the target has been idle for `TRUSTED` times as long. An idle target is therefore scanned more and more
+/// rarely.
 const TRUSTED: u32 = 4;
 /// Minimum size of an event in the ring buffer, in bytes.
 const EVENT_BYTES: u64 = 48;
@@ -81,7 +82,7 @@ impl Collector {
             },
             Err(ReportError::Failed(e)) => match &mut self.last {
                 Some(last) if ScanError::is_held(&e) => {
-                    // Once: it stays the last one until the process can be read.
+                    // Added once: this profile stays the last one until the process can be read.
                     if !last.profile.1.losses.has(Losses::HELD) {
                         let mut older = Profile::clone(&last.profile.1);
                         older.losses.add(Losses::HELD, 1);
@@ -118,9 +119,9 @@ impl Collector {
         let start = Instant::now();
         let (snapshot, outcome) = self.snapshot(freeze)?;
         let scans = self.scans;
-        // The scan found stacks whose frames were still in the ring buffer.
+        // The scan found stacks whose frames were in the ring buffer.
         settled &= self.take_events(SETTLE).map_err(ReportError::Failed)?;
-        // Among the events was the command's end: its last state was scanned meanwhile, and is newer than this one.
+        // The events included the command's end: its last state was scanned meanwhile, and is newer than this one.
         if let Some(last) = self.last.as_ref().filter(|_| self.scans != scans) {
             return Ok(last.profile.clone());
         }
@@ -160,8 +161,8 @@ impl Collector {
             profile: profile.clone(),
             at,
             took,
-            // What had not been read then is missing, as may be the pages of a fault that was under way, and neither need
-            // be followed by anything else.
+            // The profile lacks unread events, and may lack the pages of a fault in progress. Possibly no further activity
+            // follows that would cause another scan.
             idle: (settled && quiet).then_some(Idle { activity, pause }),
         });
         Ok(profile)
@@ -201,7 +202,7 @@ impl Collector {
             }
         };
         if due {
-            // The same failure, with its reason, comes again when a report is requested.
+            // The failure recurs, with its reason, when a report is requested.
             let _ = self.scan(Freeze::No);
         }
     }

@@ -1,5 +1,5 @@
-//! Finds samplers in the followed processes, and listens to them: the library that memprof has preloaded, and any other
-//! code that speaks the contract of OpenTelemetry's profiler (`--heap`). So for probes by which programs set marks.
+//! Finds samplers in the followed processes, and attaches to them: the library that memprof has preloaded, and any other code that
+//! follows the contract of OpenTelemetry's profiler (`--heap`). Likewise for the probe by which programs set marks.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fs::File;
@@ -21,59 +21,59 @@ use memprof_sys::ids::{MmId, Pid};
 use memprof_sys::target_file::ReadAt;
 use memprof_sys::{console, mmap_lock, proc_dir};
 
-/// The providers whose probes are a sampler's: OpenTelemetry's contract, and the library family that it came from.
+/// The providers whose probes are a sampler's: OpenTelemetry's contract, and the library family in which it originated.
 const PROVIDERS: [&str; 2] = ["otel_memory", "ddheap"];
 
-/// Minimum time between two looks at the code of processes that map more.
+/// Minimum time between two searches of newly mapped code.
 const PAUSE: Duration = Duration::from_millis(50);
-/// Time between two looks whether the threads live that probes are tied to.
+/// Time between two checks whether the threads to which probes are tied are alive.
 const AGAIN: Duration = Duration::from_secs(1);
 /// Programs load their libraries, and with them a sampler, within this time.
 const LOADED: Duration = Duration::from_secs(2);
 
-/// Whom to listen to.
+/// The samplers to attach to.
 #[derive(Clone, Debug, Default)]
 pub struct SamplerOptions {
-    /// Further providers.
+    /// Additional providers.
     pub providers: Vec<String>,
     /// The library that memprof preloads.
     pub preloaded: Option<Preloaded>,
-    /// Receives the marks that programs set, unless it is full.
+    /// Receives the marks that programs set, unless the channel is full.
     pub marks: Option<mpsc::Sender<(Pid, MarkSet)>>,
 }
 
 /// The samplers of the followed processes.
 #[derive(Default)]
 pub(super) struct Samplers {
-    /// `None` if nobody wants to know of them.
+    /// `None` if samplers are not requested.
     options: Option<Rc<SamplerOptions>>,
-    /// The samplers' probes of each file that was looked at.
+    /// The samplers' probes in each examined file.
     files: HashMap<ModuleId, Rc<[Usdt]>>,
-    /// Address spaces that have mapped code since the last look.
+    /// Address spaces that have mapped code since the last search.
     changed: BTreeSet<MmId>,
     looked: Option<Instant>,
-    /// The links of each process and file, and the thread that they end with.
+    /// The links of each process and file, and the thread with which they end.
     listening: BTreeMap<(MmId, ModuleId), (i32, Vec<Link>)>,
-    /// When it was last looked whether those threads live.
+    /// Time of the last check whether these threads are alive.
     checked: Option<Instant>,
     preloaded: Vec<Link>,
     /// Number of marks that were not passed on.
     marks_left_out: u64,
-    /// Number of samplers to which memprof could not listen.
+    /// Number of samplers to which memprof could not attach.
     failures: u64,
-    /// How often the thread that probes were tied to had ended.
+    /// Number of times the thread to which probes were tied had ended.
     interruptions: u64,
-    /// Whether there was one in any process.
+    /// Whether any process had a sampler.
     found: bool,
-    /// When the first process was looked at; `None` once it was said that there is none.
+    /// Time of the first search; `None` once the absence of a sampler was printed.
     missing_since: Option<Instant>,
 }
 
 impl Collector {
-    /// Listens to samplers from now on, first to the library that memprof preloads.
+    /// Attaches to samplers from now on, first to the library that memprof preloads.
     ///
     /// # Errors
-    /// If that is impossible.
+    /// The preloaded library cannot be opened, or the kernel refuses its probes.
     pub fn listen_to_samplers(&mut self, options: Option<SamplerOptions>) -> Result<()> {
         if let Some(Preloaded { path, .. }) = options.as_ref().and_then(|o| o.preloaded.as_ref()) {
             let of = || format!("the sampler {}", path.display());
@@ -89,13 +89,13 @@ impl Collector {
         Ok(())
     }
 
-    /// Stops listening, one probe after the other.
+    /// Detaches from samplers, one probe after the other.
     pub(super) fn stop_listening(&mut self) {
         let samplers = std::mem::take(&mut self.samplers);
         drop(samplers);
     }
 
-    /// Notes what an event says of code that may contain a sampler.
+    /// Notes an event that maps code, which may contain a sampler.
     pub(super) fn note_code(&mut self, event: &Event) {
         if self.samplers.options.is_none() {
             return;
@@ -122,7 +122,7 @@ impl Collector {
         let Event::Mark(mark) = event else { return };
         let samplers = &mut self.samplers;
         let marks = samplers.options.as_ref().and_then(|o| o.marks.as_ref());
-        // Some sessions want none.
+        // Nothing receives marks in some sessions.
         let marks = marks.filter(|marks| !marks.is_closed());
         let (Some(marks), Some(pid)) = (marks, self.aggregator.pid_of(mark.mm)) else {
             return;
@@ -137,7 +137,7 @@ impl Collector {
         }
     }
 
-    /// Looks for samplers where code was mapped.
+    /// Searches newly mapped code for samplers.
     pub(super) fn look_for_samplers(&mut self) {
         self.say_if_there_is_none();
         self.listen_again();
@@ -150,7 +150,7 @@ impl Collector {
         samplers.listening.retain(|(mm, _), _| aggregator.has(*mm));
         for mm in std::mem::take(&mut samplers.changed) {
             match self.aggregator.pid_of(mm) {
-                // Later: it is asked again.
+                // Searched later, when the mmap lock is free.
                 Some(pid) if mmap_lock::is_held(pid) => drop(self.samplers.changed.insert(mm)),
                 _ => self.look_for_samplers_of(mm),
             }
@@ -161,7 +161,7 @@ impl Collector {
         }
     }
 
-    /// Ties the probes of a process to another thread if the one that they were tied to has ended.
+    /// Ties the probes of a process to another thread if their thread has ended.
     fn listen_again(&mut self) {
         let samplers = &mut self.samplers;
         if samplers.checked.is_some_and(|at| at.elapsed() < AGAIN) {
@@ -221,11 +221,11 @@ impl Collector {
             let Some(module) = modules.get(usize::from(id.0)) else {
                 continue;
             };
-            // (No code runs in copies of what processes have in memory.)
+            // Skips memprof's own copies of process memory, in which no code runs.
             let Some(file) = module.file.as_ref().filter(|file| !file.is_own()) else {
                 continue;
             };
-            // Its probes are listened to in all processes.
+            // Probes of the preloaded library are attached in all processes at once.
             let own = options.preloaded.as_ref();
             if own.is_some_and(|own| own.path == module.path) {
                 self.samplers.found = true;
@@ -237,7 +237,7 @@ impl Collector {
                 .or_insert_with(|| samplers_probes(file, wanted).into());
             let probes = Rc::clone(probes);
             if file.rests() {
-                // It is looked at again when the process next maps code.
+                // The file is examined again when the process next maps code.
                 files.remove(&id);
             }
             if !probes.is_empty() && sampler::is_library(file) {
@@ -264,18 +264,18 @@ impl Collector {
 }
 
 impl Samplers {
-    /// Whether samplers are listened to.
+    /// Whether samplers are requested.
     pub(super) fn is_listening(&self) -> bool {
         self.options.is_some()
     }
 
-    /// Memprof's own library, if it is listened to from the start of each process that has preloaded it.
+    /// Memprof's own library, if memprof is attached to it from the start of each process that has preloaded it.
     pub(super) fn preloaded(&self) -> Option<&Preloaded> {
         let options = self.options.as_ref().filter(|_| !self.preloaded.is_empty());
         options.and_then(|options| options.preloaded.as_ref())
     }
 
-    /// Whether a followed process has a sampler that is listened to.
+    /// Whether memprof is attached to a sampler of a followed process.
     pub(super) fn are_found(&self) -> bool {
         self.found
     }
@@ -307,7 +307,7 @@ impl Samplers {
     }
 }
 
-/// The probes in a file that memprof listens to; none if it cannot be read.
+/// The probes in a file to which memprof attaches; none if the file cannot be read.
 fn samplers_probes(file: &dyn ReadAt, provider: impl Fn(&str) -> bool) -> Vec<Usdt> {
     let wanted =
         |of: &str, name: &str| (provider(of) && is_sampler_probe(name)) || sets_marks(of, name);

@@ -1,10 +1,10 @@
-//! Searches directories for files that the target read and closed again, between two looks at its open files.
+//! Searches directories for files that the target opened and closed between two searches of its open files.
 //!
-//! Programs read files near others that they use, so the search begins in the directories of the files that the target
-//! has mapped or open, in its working directory and in those that its arguments name, and goes [`DEPTH`] levels down.
-//! If that finds not all of them, it continues in the places where programs keep data: mount points of the files' devices, and
-//! [`PLACES`] of the root. A directory lists inode numbers; a file is found if its device and inode are those that are sought. The search is
-//! bounded in time and in entries, and looks only at file systems on block devices: others may be remote.
+//! Programs read files near other files that they use. The search therefore begins in the directories of the files that the target
+//! has mapped or open, in its working directory, and in directories named by its arguments, and descends [`DEPTH`] levels. If files
+//! are missing then, the search continues where programs usually store data: mount points of the files' devices, and [`PLACES`] of
+//! the root. Directory entries contain inode numbers; a file is found if its device and inode match. The search is bounded in time
+//! and in entries. It skips file systems without a block device, because they may be remote.
 
 use std::collections::{BTreeSet, HashSet, VecDeque};
 use std::env;
@@ -25,11 +25,11 @@ use memprof_sys::residency::{directory_id, file_id};
 use memprof_sys::target_file::find_directory;
 use memprof_sys::{mounts, proc_dir};
 
-/// How many levels below a directory are searched.
+/// Number of levels that are searched below a directory.
 const DEPTH: u32 = 3;
-/// Time of one look; the next one continues.
+/// Time limit of one call; the next call continues.
 const TURN: Duration = Duration::from_millis(20);
-/// Maximum number of entries of a search near other files, and of one in common places.
+/// Maximum number of entries of a search near other files, and of a search in common places.
 const MOST_ENTRIES: usize = 100_000;
 /// Where programs keep data on the device of the root.
 const PLACES: [&str; 10] = [
@@ -44,18 +44,18 @@ const PLACES: [&str; 10] = [
     "/root",
     "/tmp",
 ];
-/// Most of a mount table that is read, in bytes.
+/// Maximum size of a mount table that is read, in bytes.
 const MOST_MOUNTS: u64 = 1 << 20;
 /// Maximum number of processes whose directories are searched.
 const MOST_PROCESSES: usize = 16;
 /// Maximum number of directories where a search begins.
 const MOST_BEGINNINGS: usize = 1_000;
 
-/// A search that goes on from look to look.
+/// A search that continues from call to call.
 #[derive(Debug, Default)]
 pub(super) struct Directories {
     sought: BTreeSet<FileId>,
-    /// Files that a complete search did not find; they are not sought again.
+    /// Files that a complete search did not find; they are not searched again.
     given_up: HashSet<FileId>,
     queue: VecDeque<Directory>,
     /// The directories that were searched.
@@ -68,14 +68,14 @@ pub(super) struct Directories {
 /// A directory to search.
 #[derive(Debug)]
 struct Directory {
-    /// The root of the file tree that has it: `/proc/PID/root`, or memprof's own.
+    /// The root of its file tree: `/proc/PID/root`, or memprof's own.
     root: Arc<Path>,
     path: PathBuf,
     depth: u32,
 }
 
 impl Directories {
-    /// Searches for some time; returns the files that were found. `near` are files that the processes use.
+    /// Searches for up to [`TURN`]. Returns the files that were found. `near` are files that the processes use.
     pub(super) fn look(
         &mut self,
         missing: &[FileId],
@@ -143,7 +143,7 @@ impl Directories {
                 let root = Arc::clone(&directory.root);
                 self.queue.push_back(Directory { root, path, depth });
             } else if kind.is_file() && self.sought.iter().any(|file| file.ino == entry.ino()) {
-                // The number alone may be that of another file: of another device, or below a mount.
+                // The number alone may belong to another file, on another device or below a mount point.
                 let file = c_path(&reached).and_then(|path| file_id(&path));
                 if let Some(file) = file.filter(|file| self.sought.remove(file)) {
                     found.push((file, path));
@@ -153,7 +153,7 @@ impl Directories {
     }
 }
 
-/// The directories of files that the processes use, each once.
+/// The directories of files that the processes use, without duplicates.
 fn beginnings(near: &[PathBuf], pids: &[Pid]) -> VecDeque<Directory> {
     let mut known = HashSet::new();
     let mut queue = VecDeque::new();
@@ -169,7 +169,7 @@ fn beginnings(near: &[PathBuf], pids: &[Pid]) -> VecDeque<Directory> {
     };
     for pid in pids.iter().take(MOST_PROCESSES) {
         let root = PathBuf::from(proc_dir::path(*pid, "root"));
-        // A command that has ended has no root any more; it had memprof's.
+        // The root of an ended command cannot be read; it was memprof's.
         let ended = fs::read_link(&root).is_err();
         let root: Arc<Path> = if ended { Path::new("/") } else { &root }.into();
         let cwd = match proc_dir::link(*pid, "cwd") {
@@ -200,13 +200,13 @@ fn common(files: &BTreeSet<FileId>, pids: &[Pid]) -> VecDeque<Directory> {
         let file = proc_dir::open(*pid, "mountinfo").ok()?;
         Some((proc_dir::path(*pid, "root"), file))
     });
-    // A command that has ended has no root any more; it had memprof's.
+    // The root of an ended command cannot be read; it was memprof's.
     let own = || Some((String::from("/"), File::open("/proc/self/mountinfo").ok()?));
     let Some((root, file)) = mounts.or_else(own) else {
         return VecDeque::new();
     };
     let mut text = Vec::new();
-    // What was read counts, even if the rest could not be.
+    // A part of the table is used even if the rest could not be read.
     let _ = file.take(MOST_MOUNTS).read_to_end(&mut text);
     let points = mounts::parse(&text).filter(|mount| mount.point.is_absolute());
     let sought = points.filter(|mount| files.iter().any(|file| file.dev == mount.device));
@@ -266,7 +266,7 @@ mod tests {
 
     #[test]
     fn a_closed_file_is_found_near_others() {
-        // Not in /tmp, which may be no file system on a disk.
+        // Not in /tmp, which may not be on a disk.
         let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
         let below = dir.path().join("a/b");
         fs::create_dir_all(&below).unwrap();
@@ -278,7 +278,7 @@ mod tests {
             return crate::skip::skip(format!("{} is on no block device", below.display()));
         }
         let pids = [Pid(std::process::id())];
-        // The same number on another device is another file, which is given up.
+        // An equal inode number on another device denotes another file, which is given up.
         let other = FileId {
             dev: (sought.dev.0, sought.dev.1 + 1),
             ..sought

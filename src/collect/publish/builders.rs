@@ -1,4 +1,4 @@
-//! The threads that build tables.
+//! The threads that build unwind tables and search files for interpreters.
 
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -26,23 +26,23 @@ pub(super) struct BuildOrder {
     pub(super) file: Arc<Module>,
 }
 
-/// What a thread has done with a file.
+/// The result of a thread's work on a file.
 pub(super) enum Done {
-    /// Looked for an interpreter: there is one, or the reason why its frames are not read.
+    /// Searched for an interpreter: the interpreter, or the reason why its frames are not read.
     Searched(Option<Result<Interpreter, Unread>>),
-    /// Built a table, or the error.
+    /// Built a table, or failed with this error.
     Built(Result<(Packed, Vec<Rule>), String>),
 }
 
 /// The queues of the threads.
 pub(super) struct Queues {
     pub(super) tables: SyncSender<BuildOrder>,
-    /// Files in which they look for an interpreter: before they build the next table, because that takes a thousandth of the
-    /// time, and functions of an interpreter are known without tables.
+    /// Files to search for an interpreter. A thread searches them before it builds the next table, because a search takes a
+    /// thousandth of the time, and functions of an interpreter are known without tables.
     pub(super) searches: SyncSender<BuildOrder>,
 }
 
-/// Starts the threads; they write to `wake` when something is done. `interpreters` says which interpreters they look for.
+/// Starts the threads; they write to `wake` when something is done. `interpreters` are the interpreters to search for.
 ///
 /// # Errors
 /// A thread could not be started.

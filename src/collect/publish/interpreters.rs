@@ -1,4 +1,4 @@
-//! Interpreters found in files, into the probe's map.
+//! Publishing interpreters found in files to the probe's map.
 
 use super::{Publisher, TableStore};
 use memprof_code::interpreter::{Interpreter, Unread};

@@ -1,7 +1,6 @@
-//! Allocates the slots of a map.
+//! An allocator for the slots of a map.
 
-/// The free slots of a map, numbered from 0 and divided into blocks of equal size. An allocation lies in
-/// one block.
+/// The free slots of a map, numbered from 0 and divided into blocks of equal size. An allocation does not cross a block boundary.
 #[derive(Debug)]
 pub struct Room {
     block: u32,
@@ -10,7 +9,7 @@ pub struct Room {
 }
 
 impl Room {
-    /// `blocks` free blocks of `block` slots.
+    /// Creates `blocks` free blocks of `block` slots.
     pub fn new(block: u32, blocks: u32) -> Room {
         let free = (0..blocks).map(|n| (n * block, block)).collect();
         Room { block, free }

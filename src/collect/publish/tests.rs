@@ -2,7 +2,7 @@ use super::*;
 use memprof_code::interpreter::{Interpreter, Wanted};
 use memprof_code::unwind::Page;
 
-/// A store that keeps what is written, with small limits.
+/// A store of everything that is written, with small limits.
 #[derive(Default)]
 struct Maps {
     rules: HashMap<u32, Rule>,

@@ -1,4 +1,4 @@
-//! The records of the pages of a frozen process, copied while it stands still, and joined with its pages after its release.
+//! Copies of the page records of a frozen process, joined with its pages after its release.
 
 use std::cell::RefCell;
 
@@ -18,10 +18,10 @@ pub struct Copies {
     bytes: usize,
 }
 
-/// The records of a chunk. Neighbouring pages mostly have the same stack.
+/// The records of a chunk. Neighbouring pages usually have the same stack.
 #[derive(Debug)]
 enum Records {
-    /// Stack ids, each with the number of pages that it is repeated for.
+    /// Records, each with the number of consecutive pages that have it.
     Runs(Box<[(u32, u16)]>),
     Pages(Box<Chunk>),
 }
@@ -61,12 +61,12 @@ impl Records {
 }
 
 impl Copies {
-    /// Bytes that they take.
+    /// Size of the copies in bytes.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Forgets all of them.
+    /// Removes all copies.
     pub fn clear(&mut self) {
         *self = Copies::default();
     }
@@ -94,7 +94,7 @@ pub struct Copier<'a, L> {
     loaded: Loaded,
 }
 
-/// A ledger that keeps a copy of what is read from it.
+/// A ledger that copies every chunk that is read from it.
 struct Copying<'a, L> {
     ledger: &'a L,
     copies: &'a RefCell<Copies>,
@@ -119,7 +119,7 @@ impl<'a, L: PageLedger> Copier<'a, L> {
         }
     }
 
-    /// Copies the records of these pages. Runs come in the order of their addresses.
+    /// Copies the records of these pages. Runs must come in address order.
     ///
     /// # Errors
     /// If the ledger cannot be read.

@@ -1,4 +1,4 @@
-//! Pages without a record of their own that one fault mapped around itself: they have the stack of the nearest record.
+//! Pages without a record of their own that one fault mapped around itself. They get the stack of the nearest record.
 
 use std::ops::Range;
 
@@ -8,7 +8,7 @@ use crate::probe::wire::{CHUNK_PAGES, STACK_NONE, STACK_UNRECORDED, STACK_UNWALK
 use memprof_sys::ids::Addr;
 use memprof_sys::residency::{PageKind, PageRun, Vma};
 
-/// Pages that one fault on a file or on shared memory maps around itself (the default `fault_around_bytes`, 64 KiB).
+/// Number of pages that one fault on a file or on shared memory maps around itself (the default `fault_around_bytes`, 64 KiB).
 const FAULT_AROUND_PAGES: usize = 16;
 
 impl<L: PageLedger> Join<'_, L> {
@@ -48,12 +48,12 @@ impl<L: PageLedger> Join<'_, L> {
         }
     }
 
-    /// Whether pages that have no record came in by a neighbour's fault. If not all faults were walked, they may have had
-    /// faults of their own.
+    /// Whether pages without a record came in by a neighbour's fault. If some faults were not walked, the pages may have had faults
+    /// of their own.
     fn brought_in(&self, run: PageRun, by: Record) -> bool {
         match (run.huge, run.kind) {
             _ if !self.space.sampled => true,
-            // khugepaged may have assembled it from small pages.
+            // khugepaged may have assembled the huge page from small pages.
             (true, PageKind::Anon) => false,
             (true, _) | (_, PageKind::Hugetlb) => true,
             (false, _) => !by.write,
@@ -90,8 +90,8 @@ fn aligned(index: usize, window: usize) -> Range<usize> {
     start..start + window
 }
 
-/// How many pages one fault can map: a huge page (also if khugepaged assembled it from small ones, and in hugetlbfs),
-/// or the fault-around window of files and shared memory. Each small anonymous page has its own fault.
+/// Number of pages that one fault can map: a huge page (even if khugepaged assembled it from small pages, and in hugetlbfs), or the
+/// fault-around window of files and shared memory. Each small anonymous page has its own fault.
 pub(super) fn neighbour_window(run: &PageRun) -> Option<usize> {
     match run.kind {
         _ if run.huge => Some(CHUNK_PAGES),

@@ -11,11 +11,11 @@ pub(super) struct Record {
     pub(super) stack: u32,
     /// `share_code()` of the interval.
     share: u32,
-    /// The page came in by a neighbour's fault.
+    /// Whether the page came in by a neighbour's fault.
     pub(super) follows: bool,
-    /// The fault was a write, which maps no small pages around it.
+    /// Whether the fault was a write, which maps no small pages around it.
     pub(super) write: bool,
-    /// It is a copy of a parent's record.
+    /// Whether the record is a copy of a parent's record.
     pub(super) inherited: bool,
 }
 
@@ -30,7 +30,7 @@ impl Record {
         }
     }
 
-    /// Of how many faults one was walked when this one was; 1 if it was walked in any case.
+    /// The sampling interval at the time of this fault: one fault in this many was walked; 1 if the fault was walked in any case.
     pub(super) fn interval(self) -> u32 {
         match self.share {
             share @ ..32 => share.max(1),
@@ -50,7 +50,7 @@ mod tests {
             [0, 2, 31, 32, 33, 47, 48].map(interval),
             [1, 2, 31, 32, 34, 62, 64]
         );
-        // Of each interval up to the greatest one, as share_code() makes them: the highest bit and the four after it.
+        // Covers each interval up to the maximum, encoded as in share_code(): the highest bit and the four bits after it.
         let share = |interval: u32| {
             let bits = (interval | 16).ilog2() - 4;
             (bits << 4) + (interval >> bits)

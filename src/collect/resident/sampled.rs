@@ -1,16 +1,16 @@
 //! Pages whose fault was not walked: divided among the stacks of the mapping's walked faults.
 //!
-//! Each record has the probability 1/n with which its fault was walked, so it stands for itself and n − 1 unwalked faults
-//! (Horvitz and Thompson). A fault that would have been walked in any case (n = 1) stands for itself alone. The unwalked pages
-//! of a mapping are divided in proportion to these weights, so that the sum is the kernel's. Where in the mapping a page lies
-//! does not matter: the records of an early function may be dense, and lie beside the unwalked pages of a later one.
+//! A fault is walked with probability 1/n, so its record stands for itself and n − 1 unwalked faults (Horvitz and Thompson). A
+//! fault that would have been walked in any case (n = 1) stands for itself alone. The unwalked pages of a mapping are divided in
+//! proportion to these weights, so that the sum is the kernel's. The position of a page in the mapping does not matter: the records
+//! of an early function may be dense, and be next to the unwalked pages of a later function.
 //!
-//! The error follows from the same weights, for any arrangement of pages: a walked fault of weight n − 1 contributes
-//! n(n − 1) to the variance of the sum of weights, and what the sum of all weights has too much is scaled away; see
+//! The error follows from the same weights, for any arrangement of pages. A walked fault of weight n − 1 contributes n(n − 1) to
+//! the variance of the sum of weights. The excess of the sum of all weights is scaled away; see
 //! [`Uncertainty`](memprof_profile::Uncertainty).
 //!
-//! Huge pages are apart from small ones, and so are pages of each kind. If none of their own faults was walked, the mapping's
-//! others stand for them; if there is none at all, the pages go to their range's owner, or count as not walked.
+//! Huge pages are separate from small pages, and so are pages of each kind. If none of their own faults was walked, the mapping's
+//! other walked faults stand for them. Without any walked fault, the pages go to their range's owner, or count as not walked.
 
 use std::collections::BTreeMap;
 
@@ -30,21 +30,21 @@ pub(super) struct Sampled {
     strata: BTreeMap<(PageKind, bool), Stratum>,
 }
 
-/// The pages of one kind, huge or not.
+/// The pages of one kind, either huge or small.
 #[derive(Debug, Default)]
 struct Stratum {
     walked: FxHashMap<By, Walked>,
-    /// By the owner if no walked fault stands for them.
+    /// Unwalked pages, by the owner that gets them if no walked fault stands for them.
     unwalked: FxHashMap<Owner, Amounts>,
 }
 
-/// What walked faults have in common.
+/// The properties that walked faults are grouped by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct By {
     pub(super) stack: u32,
-    /// The address space in which they were walked: this one, or an ancestor.
+    /// The address space in which the faults were walked: this one, or an ancestor.
     pub(super) mm: MmId,
-    /// Of how many faults one was walked.
+    /// The sampling interval: one fault in this many was walked.
     pub(super) interval: u32,
 }
 
@@ -69,7 +69,7 @@ impl Sampled {
         walked.pages += pages;
     }
 
-    /// Adds unwalked pages; `fallback` owns them if no walked fault stands for them.
+    /// Adds unwalked pages. `fallback` owns them if no walked fault stands for them.
     pub(super) fn add_unwalked(
         &mut self,
         (kind, huge): (PageKind, bool),
@@ -80,7 +80,7 @@ impl Sampled {
         *stratum.unwalked.entry(fallback).or_default() += amounts;
     }
 
-    /// Divides the unwalked pages of a mapping, all of which have been added. `root` is the oldest ancestor.
+    /// Divides the unwalked pages of a mapping, once all of them have been added. `root` is the oldest ancestor.
     pub(super) fn divide(&mut self, vma: &Vma, root: MmId, page_size: u64, to: &mut Sink<'_>) {
         let strata = std::mem::take(&mut self.strata);
         for ((kind, huge), stratum) in &strata {
@@ -108,7 +108,7 @@ impl Sampled {
     }
 }
 
-/// What the walked faults of each stack weigh, in pages.
+/// The weights of the walked faults of each stack, in pages.
 #[derive(Debug, Default)]
 struct Weights {
     stacks: BTreeMap<(u32, MmId), Weight>,
@@ -121,11 +121,11 @@ struct Weights {
 
 #[derive(Debug, Default)]
 struct Weight {
-    /// The unwalked pages that they stand for.
+    /// Number of unwalked pages that the faults stand for.
     pages: f64,
-    /// The variance of that, in pages².
+    /// The variance of `pages`, in pages².
     variance: f64,
-    /// Those that stand for others.
+    /// Number of faults that stand for others.
     faults: f64,
 }
 
@@ -134,7 +134,7 @@ impl Weights {
         let mut weights = Weights::default();
         for (by, walked) in walked {
             let n = f64::from(by.interval);
-            // (Pages around a fault whose own page is not in the mapping any more came in by one fault, too.)
+            // Even if the fault's own page is no longer in the mapping, one fault brought in the pages around it.
             let (faults, pages) = (walked.faults.max(1) as f64, walked.pages as f64);
             let squares = pages * pages / faults;
             let weight = weights.stacks.entry((by.stack, by.mm)).or_default();
@@ -166,7 +166,7 @@ impl Weights {
         for ((stack, _), weight) in &self.stacks {
             before += weight.pages;
             let upto = before / self.all;
-            // Whole pages, and whole bytes of proportional shares; what is rounded off goes to the next one.
+            // Whole pages, and whole bytes of proportional shares; the rounding remainder goes to the next stack.
             let mut usage = Usage::default();
             *figure_of(&mut usage, kind) = part_of(bytes / page_size, upto) * page_size;
             let mut amounts = Amounts::in_column(PSS, part_of(all.column(PSS), upto));
@@ -185,10 +185,10 @@ impl Weights {
         }
     }
 
-    /// The errors of an amount that is divided.
+    /// The errors of a divided amount.
     fn divided(&self, (of, group): (UncertaintyOf, Group), amount: f64) -> Divided {
         let scale = (amount / self.all).powi(2);
-        // The weights' own mean is in their variance: as for any sample, n/(n - 1).
+        // The mean of the weights is itself estimated, so the variance is scaled by n/(n - 1), as for any sample.
         let number = self.all * self.all / self.squares;
         let scale = scale * (1.0 + 1.0 / (number - 1.0).max(1.0));
         let part = |((stack, mm), weight): (&(u32, MmId), &Weight)| Part {
@@ -199,7 +199,7 @@ impl Weights {
             mm: *mm,
             share: weight.pages / self.all,
             variance: weight.variance * scale,
-            // Faults of a stack that was always walked so far may be among the others, too.
+            // A stack whose faults were all walked so far may also have unwalked faults.
             single: match weight.faults > 0.0 {
                 true => weight.variance / weight.faults * scale,
                 false => self.variance / self.faults * scale,

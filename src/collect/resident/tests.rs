@@ -1,4 +1,4 @@
-//! The join against a model that decides page by page.
+//! Tests of the join against a model that decides page by page.
 
 mod estimates;
 
@@ -87,7 +87,7 @@ impl World {
         self.join_and_map(runs, vma).0
     }
 
-    /// Returns the totals, and the mapping's figures. Copies of the records give the same as the ledger itself.
+    /// Returns the totals, and the mapping's figures. Copies of the records must give the same result as the ledger itself.
     fn join_and_map(&self, runs: &[PageRun], vma: &Vma) -> (Totals, MappedBytes) {
         let space = SpaceView {
             mm: MM,
@@ -227,7 +227,7 @@ fn unwalked_pages_are_divided_among_sampled_stacks() {
     let pages = run(1000..2010, PageKind::Anon, false);
     let totals = w.join(&[pages], &vma(0..9000));
     assert_eq!(nobody_pages(&totals, Unobserved::NotWalked), 1010);
-    // One of four faults was walked, and one of eight; that of 22 in any case.
+    // The fault of 20 stands for four faults, that of 21 for eight. The fault of 22 was walked in any case.
     w.ledger.set(MM, 1000, 20 | 4 << RECORD_STACK_BITS);
     w.ledger.set(MM, 2000, 21 | 8 << RECORD_STACK_BITS);
     w.ledger.set(MM, 1500, 22);
@@ -241,7 +241,7 @@ fn unwalked_pages_are_divided_among_sampled_stacks() {
         [20, 21, 22, 30, 31].map(|id| stack_pages(&totals, id)),
         [1 + 302, 1 + 705, 1, 0, 0]
     );
-    // What was there before, and what a call filled, is known.
+    // Pages from before the attach, and pages that a call filled, have a known owner.
     w.before.insert(1600 * PAGE..1700 * PAGE).unwrap();
     let owner = RangeOwner {
         stack: StackId(40),

@@ -1,15 +1,15 @@
-//! The live samples of a moment that is over: those of now, and those that were freed since.
+//! Reconstructs the samples that were live at an earlier moment: the live samples, and the samples freed since.
 
 use super::{LiveSample, Samples};
 use memprof_sys::ids::{Addr, MmId};
 
-/// Maximum number of frees that are kept for one address space.
+/// Maximum number of frees that are stored for one address space.
 const MOST: usize = 1 << 18;
 
-/// Samples that were freed lately.
+/// Recently freed samples.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Freed {
-    /// Each with the time of its free, in ns of `CLOCK_MONOTONIC`.
+    /// Freed samples, each with the time of its free, in ns of `CLOCK_MONOTONIC`.
     kept: Vec<(Addr, LiveSample, u64)>,
     left_out: u64,
 }
@@ -24,20 +24,20 @@ impl Freed {
 }
 
 impl Samples {
-    /// Keeps samples of this address space that are freed from now on, for [`Samples::live_at`].
+    /// Starts storing the freed samples of this address space, for [`Samples::live_at`].
     pub fn keep_freed(&mut self, mm: MmId) {
         self.spaces.entry(mm).or_default().freed = Some(Freed::default());
     }
 
-    /// Keeps them no longer.
+    /// Stops storing freed samples.
     pub fn forget_freed(&mut self, mm: MmId) {
         if let Some(space) = self.spaces.get_mut(&mm) {
             space.freed = None;
         }
     }
 
-    /// The samples that were live at a moment, in ns of `CLOCK_MONOTONIC`, since which frees are kept; and the number of
-    /// samples that may be missing.
+    /// The samples that were live at `at`, in ns of `CLOCK_MONOTONIC`, and the number of samples that may be missing. Freed samples
+    /// must have been stored since before `at`.
     pub fn live_at(&self, mm: MmId, at: u64) -> (Vec<(Addr, LiveSample)>, u64) {
         let Some(space) = self.spaces.get(&mm) else {
             return (Vec::new(), self.untracked);

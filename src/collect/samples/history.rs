@@ -1,11 +1,11 @@
-//! Sampled allocations, one by one: the live ones, and the newest of those that were freed.
+//! The newest sampled allocations that were freed, one by one.
 
 use std::collections::VecDeque;
 
 use super::LiveSample;
 use memprof_sys::ids::{MmId, StackId};
 
-/// Maximum number of freed samples that are kept, 56 bytes each.
+/// Maximum number of freed samples that are stored, 56 bytes each.
 pub(super) const MOST: usize = 1 << 18;
 
 /// A sampled allocation.
@@ -15,25 +15,27 @@ pub struct Record {
     pub mm: MmId,
     /// The sample.
     pub sample: LiveSample,
-    /// When it was freed, in ns of `CLOCK_MONOTONIC`; `None` if it is live, or was at the end of its process.
+    /// Time of the free, in ns of `CLOCK_MONOTONIC`; `None` if the allocation is live, or was live at the end of its process.
     pub freed: Option<u64>,
-    /// Whether it was made before the process was forked, by its parent.
+    /// Whether the parent made the allocation, before the process was forked.
     pub inherited: bool,
 }
 
-/// The newest samples that were freed, or whose process has ended. When there are too many, the oldest are forgotten; sums still have them.
+/// The newest samples that were freed, or whose process has ended. When there are too many, the oldest are discarded; the sums
+/// contain them.
 #[derive(Debug, Default)]
 pub(super) struct History {
     ended: VecDeque<Record>,
     forgotten: Forgotten,
 }
 
-/// The samples that are kept no longer.
+/// The discarded samples.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Forgotten {
-    /// Their number.
+    /// Number of discarded samples.
     pub samples: u64,
-    /// When the last one of them was freed, or made if it was not, in ns of `CLOCK_MONOTONIC`; `None` if there is none.
+    /// Time of the last free among them, or of the allocation if it was not freed, in ns of `CLOCK_MONOTONIC`; `None` if none was
+    /// discarded.
     pub until: Option<u64>,
 }
 
@@ -49,17 +51,17 @@ impl History {
         self.ended.push_back(record);
     }
 
-    /// All that are kept, in the order in which they were added.
+    /// All stored samples, in the order in which they were added.
     pub(super) fn iter(&self) -> impl Iterator<Item = Record> {
         self.ended.iter().copied()
     }
 
-    /// Those that are kept no longer.
+    /// The discarded samples.
     pub(super) fn forgotten(&self) -> Forgotten {
         self.forgotten
     }
 
-    /// The stacks, with repetitions.
+    /// The stacks of the stored samples, with repetitions.
     pub(super) fn stacks(&self) -> impl Iterator<Item = StackId> {
         self.ended.iter().map(|record| record.sample.stack)
     }

@@ -1,4 +1,4 @@
-//! The sampled allocations of one process that were not freed yet.
+//! The live sampled allocations of one process.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -9,23 +9,23 @@ use crate::probe::event::SampledAllocation;
 use memprof_profile::Estimate;
 use memprof_sys::ids::{Addr, StackId};
 
-/// A sampled allocation that was not freed yet.
+/// A live sampled allocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LiveSample {
-    /// The stack that made it.
+    /// The stack of the allocation.
     pub stack: StackId,
-    /// The bytes that the program asked for; at least 1.
+    /// The requested size in bytes; at least 1.
     pub size: u64,
-    /// The bytes for which it stands; at least 1.
+    /// The bytes that the sample represents; at least 1.
     pub weight: u64,
-    /// When it was made, in ns of `CLOCK_MONOTONIC`.
+    /// Time of the allocation, in ns of `CLOCK_MONOTONIC`.
     pub at: u64,
-    /// The thread that made it, by its id in the initial pid namespace.
+    /// The allocating thread, by its id in the initial pid namespace.
     pub thread: u32,
 }
 
 impl LiveSample {
-    /// The sample, with figures that can be true: they come from the process.
+    /// The sample, with a size and weight of at least 1: the figures come from the process.
     pub(super) fn new(seen: &SampledAllocation) -> LiveSample {
         let size = seen.size.max(1);
         LiveSample {
@@ -37,7 +37,7 @@ impl LiveSample {
         }
     }
 
-    /// What it stands for.
+    /// The allocations that the sample represents.
     pub fn estimate(&self) -> Estimate {
         Estimate::of(self.size, self.weight)
     }
@@ -48,41 +48,41 @@ impl LiveSample {
 pub struct Live(Arc<FxHashMap<Addr, LiveSample>>);
 
 impl Live {
-    /// Adds a sample. Returns the one that was at its address.
+    /// Adds a sample. Returns the sample that was at its address.
     pub(super) fn insert(&mut self, at: Addr, sample: LiveSample) -> Option<LiveSample> {
         Arc::make_mut(&mut self.0).insert(at, sample)
     }
 
     /// Removes a sample.
     pub(super) fn remove(&mut self, at: Addr) -> Option<LiveSample> {
-        // (Making a map that is shared one's own copies it.)
+        // `make_mut` would clone a shared map.
         if !self.0.contains_key(&at) {
             return None;
         }
         Arc::make_mut(&mut self.0).remove(&at)
     }
 
-    /// Their number.
+    /// Number of live samples.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether there is none.
+    /// Whether there are no live samples.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// All of them, in no order.
+    /// All live samples, in no order.
     pub fn iter(&self) -> impl Iterator<Item = (Addr, LiveSample)> {
         self.0.iter().map(|(at, sample)| (*at, *sample))
     }
 
-    /// Their stacks, with repetitions.
+    /// The stacks of the samples, with repetitions.
     pub(super) fn stacks(&self) -> impl Iterator<Item = StackId> {
         self.0.values().map(|sample| sample.stack)
     }
 
-    /// What they stand for, by stack.
+    /// The allocations that the samples represent, by stack.
     pub(super) fn by_stack(&self) -> HashMap<StackId, Estimate> {
         let mut sums: HashMap<StackId, Estimate> = HashMap::new();
         for sample in self.0.values() {

@@ -53,7 +53,7 @@ fn a_sample_stands_for_its_weight_until_it_is_freed() {
     assert_eq!(figures(&samples, ONE, 20), [6000, 11, 6000, 11, 0, 0]);
     samples.freed(&freed(ONE, 0x1000, TEMPORARY));
     samples.freed(&freed(ONE, 0x3000, TEMPORARY + Duration::from_nanos(1)));
-    // Not known.
+    // Unknown samples.
     samples.freed(&freed(ONE, 0x9000, Duration::ZERO));
     samples.freed(&freed(CHILD, 0x2000, Duration::ZERO));
     assert_eq!(figures(&samples, ONE, 20), [5000, 1, 6000, 11, 1000, 10]);
@@ -61,7 +61,7 @@ fn a_sample_stands_for_its_weight_until_it_is_freed() {
     let mut totals = Totals::default();
     samples.add_to(ONE, &mut totals);
     let variance = |stack, column| totals.variances[&(StackId(stack), column)];
-    // What is sampled for certain is exact.
+    // A sample with probability 1 is exact.
     assert_eq!(variance(20, INUSE_SPACE), 0.0);
     assert_eq!(variance(20, ALLOC_SPACE), 1000.0 * 1000.0 * 0.9);
     assert_eq!(variance(21, ALLOC_OBJECTS), 100.0 * 100.0 * 0.99);
@@ -94,7 +94,7 @@ fn figures_that_cannot_be_true_do_no_harm() {
         samples.allocated(&allocation(ONE, 20, size ^ weight, size, weight));
     }
     assert_eq!(samples.refused, 3);
-    // As many as it likes.
+    // Any number of samples with the maximum weight.
     for at in 0..1 << 16 {
         samples.allocated(&allocation(ONE, 20 + at as u32 % 9, at, 1, MOST_BYTES));
     }

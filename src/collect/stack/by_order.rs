@@ -1,13 +1,13 @@
-//! Functions of an interpreter whose evaluators are known by their order only: CPython 3.8 and 3.9.
+//! Merging functions of an interpreter whose evaluators are known only by their order: CPython 3.8 and 3.9.
 //!
-//! Usually there are as many of both. If there are more evaluators, the innermost ones are just starting or ending, or run
-//! another interpreter's functions; but with greenlets, whose C stacks begin somewhere on others, the outermost ones are
-//! another greenlet's.
+//! Usually their numbers are equal. If there are more evaluators, the innermost ones are starting or ending, or run another
+//! interpreter's functions. With greenlets, whose C stacks begin somewhere on other C stacks, the outermost evaluators belong to
+//! another greenlet.
 
 use memprof_code::modules::ModuleTable;
 use memprof_profile::{Frame, Outcome};
 
-/// Part of a stack's files that switch C stacks: greenlet's. Evaluators behind such a frame may be another greenlet's.
+/// Part of the paths of files that switch C stacks: greenlet's. Evaluators behind such a frame may be another greenlet's.
 const SWITCHES_STACKS: &str = "greenlet";
 
 /// A part of a stack as it arrives.
@@ -19,8 +19,8 @@ pub(super) enum Part {
     Evaluator,
 }
 
-/// The frames of a stack, each function before the frame of its evaluator; and how many functions, or evaluators, have no
-/// place if these are left out. `left_out` says that the last function stands for many.
+/// The frames of a stack, each function before the frame of its evaluator, and the number of functions or evaluators that could not
+/// be merged. `left_out` is whether the last function stands for many.
 pub(super) fn merge(
     parts: &[Part],
     outcome: Outcome,
@@ -58,11 +58,11 @@ fn put_together(
         let all = native.iter().filter_map(frame).collect();
         (all, evaluators.abs_diff(functions.len()) as u32)
     };
-    // Evaluators without a function, innermost first: one that is just starting or ending, or another interpreter's.
+    // Number of innermost evaluators without a function: they are starting or ending, or run another interpreter's functions.
     let starting = match evaluators.checked_sub(functions.len()) {
         _ if cut => 0,
         Some(0) => 0,
-        // The walk was misled, see ended(): the others are not on it.
+        // The walk was misled, see ended(): the other evaluators are not on the stack.
         None if outcome == Outcome::Assisted => 0,
         Some(more) => match native.iter().position(|p| frame(p).is_some_and(&switches)) {
             None => more,
@@ -130,9 +130,9 @@ mod tests {
             ("ee12", Outcome::Complete, false, "1e2e", 0),
             // The innermost one is starting.
             ("eee12", Outcome::Complete, false, "e1e2e", 0),
-            // Two greenlets: the outer evaluators are another one's.
+            // Two greenlets: the outer evaluators belong to the other one.
             ("eegee12", Outcome::Complete, false, "1e2egee", 0),
-            // The greenlet's innermost evaluator may be starting: nothing says which are whose.
+            // The greenlet's innermost evaluator may be starting, so the functions cannot be assigned.
             ("eeegee12", Outcome::Complete, false, "eeegee", 3),
             ("ee123", Outcome::Complete, false, "ee", 1),
             // The native walk was cut off, or misled.

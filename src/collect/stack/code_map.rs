@@ -1,4 +1,4 @@
-//! The code that a process has mapped: addresses to frames.
+//! The code that a process has mapped: converts addresses to frames.
 
 use std::io::ErrorKind;
 use std::ops::Range;
@@ -20,9 +20,9 @@ pub struct CodeMap {
     map: Arc<AddressMap>,
     stale: bool,
     read: Option<Instant>,
-    /// Whether the probe is to be told which code in `map` was moved to other memory.
+    /// Whether the probe must be notified which code in `map` was moved to other memory.
     moved: bool,
-    /// Names of code made at run time; `None` until there is such code.
+    /// Names of JIT code; `None` until there is JIT code.
     jit: Option<Box<RuntimeCode>>,
 }
 
@@ -51,7 +51,7 @@ impl CodeMap {
         }
     }
 
-    /// Executable memory was mapped or unmapped: the mappings are read again before the next lookup.
+    /// Marks the mappings as stale, because executable memory was mapped or unmapped. They are read again before the next lookup.
     pub fn mark_stale(&mut self) {
         self.stale = true;
     }
@@ -60,7 +60,7 @@ impl CodeMap {
     pub fn reload(&mut self, modules: &mut ModuleTable) {
         self.read = Some(Instant::now());
         match AddressMap::load(self.pid, modules) {
-            // It cannot be read now.
+            // The mappings cannot be read now.
             Err(e) if e.kind() == ErrorKind::WouldBlock => return,
             Ok(map) if !map.is_empty() => {
                 self.moved |= !map.moved().is_empty() && map.moved() != self.map.moved();
@@ -76,14 +76,14 @@ impl CodeMap {
         Arc::clone(&self.map)
     }
 
-    /// Looks whether code was moved to other memory.
+    /// Checks whether code was moved to other memory.
     pub fn look_for_moved_code(&mut self, modules: &mut ModuleTable) {
         self.stale = true;
         self.reload(modules);
         self.moved |= !self.stale;
     }
 
-    /// The mappings, if the probe is to be told which code in them was moved.
+    /// The mappings, if the probe must be notified which code in them was moved.
     pub fn take_moved(&mut self) -> Option<Arc<AddressMap>> {
         std::mem::take(&mut self.moved).then(|| self.map())
     }
@@ -112,7 +112,7 @@ impl CodeMap {
         }
     }
 
-    /// Looks whether the process has memory for code made at run time, before a frame is there: the process may end soon.
+    /// Checks whether the process has memory for JIT code, before a frame in it is seen: the process may end soon.
     pub fn look_for_runtime_code(&mut self, modules: &mut ModuleTable) {
         let recent = |at: Instant| at.elapsed() < RELOAD_PAUSE;
         if self.jit.is_some() || !self.stale || self.read.is_some_and(recent) {
@@ -128,7 +128,7 @@ impl CodeMap {
         }
     }
 
-    /// The frame with the name that the runtime gave its code, if it is code made at run time and has a name.
+    /// The frame with the name that the runtime gave its code, if it is JIT code with a name.
     fn name(&mut self, frame: Frame, modules: &mut ModuleTable) -> Frame {
         let FrameKind::Code(_, addr) = frame.kind() else {
             return frame;
@@ -160,7 +160,7 @@ impl CodeMap {
         }
     }
 
-    /// Whether the process has made code at run time, in which a frame was seen.
+    /// Whether the process has JIT code.
     pub fn has_jit(&self) -> bool {
         self.jit.is_some()
     }
@@ -192,14 +192,14 @@ impl CodeMap {
         self.jit.as_ref().is_some_and(|jit| jit.has_forgotten())
     }
 
-    /// All of the process's stacks were named again, which took this long.
+    /// Notes that all of the process's stacks were named again, and the time that this took.
     pub fn named_all(&mut self, took: Duration) {
         if let Some(jit) = &mut self.jit {
             jit.looked_at_all(took);
         }
     }
 
-    /// A frame of an old stack, with the name that its code has now if it had none.
+    /// A frame of an old stack, with the current name of its code if the frame had no name.
     pub(super) fn late_name(&self, frame: Frame, modules: &mut ModuleTable) -> Frame {
         let named = match (frame.kind(), &self.jit) {
             (FrameKind::Code(_, addr), Some(jit)) if modules.is_jit(frame) => {
@@ -215,7 +215,7 @@ impl CodeMap {
         self.jit.as_ref().is_some_and(|jit| jit.has_trampolines)
     }
 
-    /// What could not be read of the names.
+    /// Problems with the names.
     pub fn name_problems(&self) -> Problems {
         self.jit
             .as_ref()

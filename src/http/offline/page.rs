@@ -152,7 +152,7 @@ mod tests {
             );
             assert!(!text.contains("</style"), "{}", asset.path);
         }
-        for ((head, tail), main) in [(of_a_report(), "main"), (of_a_heap(), "heap/report")] {
+        for ((head, tail), main) in [(of_a_report(), "main"), (of_a_heap(), "heap/main")] {
             assert!(head.contains(&format!("\"memprof/js/{main}.js\": \"data:")));
             assert!(tail.contains(&format!("import \"memprof/js/{main}.js\"")));
             assert!(tail.contains("</html>"));

@@ -1,4 +1,4 @@
-//! Every allocation (`--heap=exact`), added up by stack in `exact.bpf.h`.
+//! The exact count of all allocations (`--heap=exact`), summed up by stack in `exact.bpf.h`.
 
 use anyhow::Result;
 
@@ -11,7 +11,7 @@ use memprof_profile::measure::{
 };
 use memprof_sys::ids::StackId;
 
-/// The option that enables it.
+/// The option that enables the source.
 pub(crate) const OPTION: &str = "--heap=exact";
 /// The program at the entry of an allocation function, and the one at its return.
 pub(crate) const BEGINS: &str = "call_begins";
@@ -19,12 +19,12 @@ pub(crate) const BEGINS: &str = "call_begins";
 pub(crate) const ENDS: &str = "call_ends";
 /// The program at the `ret` instructions of functions that throw.
 pub(crate) const EXITS: &str = "call_exits";
-/// The program at the beginning of an exception.
+/// The program at the start of an exception.
 pub(crate) const THROWS: &str = "call_throws";
 /// The program at the entry of a function that frees.
 pub(crate) const FREES: &str = "free_called";
 
-/// Maximum figure of a stack: figures come from processes, and the sums of all 65,536 stacks must fit into 64 bits.
+/// Maximum figure of a stack. Figures come from processes, and the sums of all 65,536 stacks must fit into 64 bits.
 const MOST: u64 = 1 << 47;
 
 /// The source of all allocations.
@@ -52,7 +52,7 @@ static LEDGER: Ledger = Ledger {
 fn collect(probe: &dyn ReadLedger, _: u64, totals: &mut Totals) -> Result<()> {
     probe.read(&LEDGER, &mut |_, value| {
         if let Ok(sum) = wire::read_record::<exact_sum>(value, size_of::<exact_sum>()) {
-            // (The row of lost stacks is there from the start.)
+            // The row of lost stacks exists from the start.
             if sum.objects > 0 {
                 add(&sum, totals);
             }
@@ -60,7 +60,7 @@ fn collect(probe: &dyn ReadLedger, _: u64, totals: &mut Totals) -> Result<()> {
     })
 }
 
-/// How many allocations of each size each stack has made, by the number of bits of the size.
+/// Numbers of allocations of each stack by size class, which is the number of bits of the size.
 ///
 /// # Errors
 /// If the map cannot be read.
@@ -104,8 +104,8 @@ fn add_variance(totals: &mut Totals, stack: StackId, column: ColumnId, variance:
     *totals.variances.entry((stack, column)).or_default() += variance;
 }
 
-/// The variances of bytes and of a number of allocations of which one in `weight` was counted, chosen at random. That of the
-/// bytes takes the mean square of the sizes of all allocations of the stack, by their classes.
+/// The variances of the bytes and of the number of allocations, when one allocation in `weight` is counted at random. The variance
+/// of the bytes uses the mean square of the sizes of all allocations of the stack, by size class.
 fn variances(sum: &exact_sum, bytes: u64, number: u64) -> (f64, f64) {
     let beyond = f64::from(sum.weight) - 1.0;
     let number = number as f64;
@@ -115,7 +115,7 @@ fn variances(sum: &exact_sum, bytes: u64, number: u64) -> (f64, f64) {
         *n as f64 * size * size
     });
     let mean = squares.sum::<f64>() / (sum.objects as f64).max(1.0);
-    // At least what equal sizes have.
+    // At least the value for equal sizes.
     let equal = bytes as f64 * (bytes as f64 / number.max(1.0));
     ((mean * number).max(equal) * beyond, number * beyond)
 }

@@ -1,5 +1,4 @@
-//! Kernel memory that the target allocated, page by page (`--kernel`): approximate. `kernel.bpf.h` describes what
-//! counts.
+//! Kernel memory that the target allocated, page by page (`--kernel`): approximate. `kernel.bpf.h` defines which pages count.
 
 use std::collections::HashMap;
 

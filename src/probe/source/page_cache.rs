@@ -1,4 +1,4 @@
-//! Page cache: file pages that the target's own I/O brought in and that are still cached.
+//! Page cache: file pages that the target's own I/O brought in and that remain cached.
 
 use std::collections::HashMap;
 
@@ -45,7 +45,7 @@ static LEDGER: Ledger = Ledger {
 /// Bits of the minor number in the kernel's own `dev_t`.
 const KERNEL_MINOR_BITS: u32 = 20;
 
-/// Maximum number of pairs of file and stack that are kept separate, about 50 bytes each.
+/// Maximum number of pairs of file and stack that are counted separately, about 50 bytes each.
 const MOST_PAIRS: usize = 1 << 20;
 
 /// Cached pages by file and stack.

@@ -1,4 +1,4 @@
-//! The resident-pages source: which pages came in by which stack. `collect::resident` joins them with the page scan.
+//! The resident-pages source: which stack brought in which page. `collect::resident` joins it with the page scan.
 
 use anyhow::Result;
 
@@ -45,7 +45,7 @@ pub static SOURCE: Source = Source {
 /// The entries of one chunk's pages (`enum page_record`); 0 where there is no record.
 pub type Chunk = [u32; CHUNK_PAGES];
 
-/// Reads the records of pages.
+/// Reads page records.
 pub trait PageLedger {
     /// The records of a chunk (page number / 512) of an address space; `None` if it has none.
     ///

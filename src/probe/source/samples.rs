@@ -1,14 +1,15 @@
-//! Sampled allocations (`--heap`). `samples.bpf.h` describes what the programs send; [`crate::collect::samples`] adds it up.
+//! Sampled allocations (`--heap`). `samples.bpf.h` describes the events that the programs send; [`crate::collect::samples`] sums
+//! them up.
 
 use super::Source;
 use memprof_profile::measure::HEAP;
 
-/// The program that is attached to a sampler's probe of an allocation.
+/// The program attached to a sampler's allocation probe.
 pub(crate) const ALLOCATION: &str = "allocation_sampled";
-/// The program that is attached to its probe of a free.
+/// The program attached to a sampler's free probe.
 pub(crate) const FREE: &str = "sample_freed";
 
-/// The program that is attached to the probe by which a program sets marks.
+/// The program attached to the probe by which a program sets marks.
 pub(crate) const MARK: &str = "mark_set";
 
 /// The source of sampled allocations.

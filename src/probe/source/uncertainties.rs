@@ -8,58 +8,58 @@ use memprof_profile::Uncertainty;
 use memprof_profile::UncertaintyOf;
 use memprof_sys::ids::{Addr, MmId, StackId};
 
-/// How far figures with a stack may be off.
+/// The errors of figures with a stack.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Uncertainties {
     divided: FxHashMap<(UncertaintyOf, Group), Divided>,
     parts: usize,
-    /// What did not fit, as if each stack had been estimated by itself: more than is due. The variance, and that of a single
-    /// sample.
+    /// Errors that did not fit, as if each stack had been estimated by itself, which overstates them. Each has the variance, and
+    /// the largest contribution of a single sample to it.
     rest: FxHashMap<(Option<StackId>, UncertaintyOf), [f64; 2]>,
 }
 
-/// A mapping of an address space and of those that were forked from it.
+/// A mapping of an address space and of the address spaces forked from it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Group {
     /// The oldest of these address spaces.
     pub root: MmId,
-    /// Where the mapping begins.
+    /// First address of the mapping.
     pub start: Addr,
-    /// Whether its pages are huge: they are estimated apart from small ones.
+    /// Whether its pages are huge: huge pages are estimated separately from small pages.
     pub huge: bool,
 }
 
 /// An amount that was divided among stacks: an [`Uncertainty`] by stack id.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Divided {
-    /// Of which figures.
+    /// The figures that contain the amount.
     pub of: UncertaintyOf,
-    /// Of which pages.
+    /// The pages of the amount.
     pub group: Group,
     /// The amount, in bytes.
     pub amount: f64,
-    /// The stacks.
+    /// The parts of the stacks.
     pub parts: Vec<Part>,
 }
 
-/// The part of one stack.
+/// One stack's part of an amount.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Part {
     /// `None` if the stack was lost.
     pub stack: Option<StackId>,
     /// The address space in which its faults were walked.
     pub mm: MmId,
-    /// The share of the amount, 0 to 1.
+    /// The share of the amount, from 0 to 1.
     pub share: f64,
     /// The variance of the stack's weight.
     pub variance: f64,
-    /// What a single sample contributes to it.
+    /// The contribution of a single sample to the variance.
     pub single: f64,
 }
 
 impl Divided {
-    /// Adds another amount of the same group. The same faults stand for pages of a process and of its children: both are off
-    /// by the same, so standard deviations add up.
+    /// Adds another amount of the same group. The same faults stand for pages of a process and of its children. Both amounts have
+    /// the same error, so the standard deviations add up.
     fn merge(&mut self, other: Divided) {
         let amount = self.amount + other.amount;
         let mut parts: FxHashMap<_, Part> = FxHashMap::default();
@@ -115,7 +115,7 @@ impl Uncertainties {
         rest[1] = rest[1].max(single);
     }
 
-    /// Adds those of other pages.
+    /// Adds the errors of other pages.
     pub fn merge(&mut self, other: Uncertainties) {
         other
             .divided
@@ -126,14 +126,14 @@ impl Uncertainties {
         }
     }
 
-    /// What was divided, in order, so that reports of the same state are identical.
+    /// The divided amounts, sorted, so that reports of the same state are identical.
     pub fn divided(&self) -> impl Iterator<Item = &Divided> {
         let mut all: Vec<&Divided> = self.divided.values().collect();
         all.sort_unstable_by_key(|divided| (divided.of, divided.group));
         all.into_iter()
     }
 
-    /// What did not fit: the variances of stacks by themselves, and those of their single samples, in order.
+    /// The errors that did not fit, sorted: for each stack the variance, and the largest contribution of a single sample.
     pub fn rest(&self) -> impl Iterator<Item = (Option<StackId>, UncertaintyOf, [f64; 2])> {
         let rest = self.rest.iter();
         let mut rest: Vec<_> = rest

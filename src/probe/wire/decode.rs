@@ -89,7 +89,7 @@ fn decode_code(bytes: &[u8]) -> Result<CodeSeen, Malformed> {
         pid: (e.pid != 0).then_some(Pid(e.pid)),
         bound: e.bound != 0,
         start: Addr(e.start),
-        // (The vDSO has a size.)
+        // The vDSO has no inode, but a size.
         file: (e.file.ino != 0 || e.file.size != 0).then_some(FileKey {
             dev: e.file.dev,
             ino: e.file.ino,
@@ -127,7 +127,7 @@ fn decode_function(bytes: &[u8]) -> Result<FunctionSeen, Malformed> {
         },
         first_line: match interpreter {
             Kind::Python => e.first_line,
-            // A whole file begins at 0.
+            // In Ruby, the code of a whole file has line 0.
             Kind::Ruby => e.first_line.max(1),
         },
         name,
@@ -135,16 +135,16 @@ fn decode_function(bytes: &[u8]) -> Result<FunctionSeen, Malformed> {
     })
 }
 
-/// What stands for the width of a character of UTF-8.
+/// The `width` that stands for UTF-8.
 const UTF8: usize = 8;
 
-/// Which end of a text is missing if it is too long.
+/// The end at which a long text is cut.
 enum Cut {
     Start,
     End,
 }
 
-/// The text in `bytes`; `?` if it could not be read. Characters that are none are replaced.
+/// Decodes the text in `bytes`; `?` if it could not be read. Invalid characters are replaced.
 fn decode_text(text: &sent_text, bytes: &[u8], cut: Cut) -> String {
     let sent = bytes.get(..text.sent as usize).unwrap_or_default();
     let wide = |width: usize| {
@@ -391,7 +391,7 @@ mod tests {
         }
     }
 
-    /// A function's record, and how many of its bytes are sent.
+    /// A function's record, and the number of its bytes that are sent.
     fn function_record(lines_size: u32) -> (function_event, usize) {
         let mut e = function_event {
             kind: abi::event_kind::EVENT_FUNCTION.0,

@@ -1,4 +1,4 @@
-//! `memprof attach-heap`.
+//! The `memprof attach-heap` command: finds a thread at a safe point and makes it load the library.
 
 use std::fs::{self, File};
 use std::io::{self, BufRead, IsTerminal, Write};
@@ -24,21 +24,22 @@ use memprof_sys::residency::readable;
 use memprof_sys::text::printable;
 use memprof_sys::{proc_dir, proc_text};
 
-/// How long a thread may take to stop.
+/// Maximum time for a thread to stop.
 const MAX_STOP: Duration = Duration::from_millis(50);
-/// Time between two looks at the threads.
+/// Pause between two passes over the threads.
 const PAUSE: Duration = Duration::from_millis(5);
-/// How long the list of loaded files is used.
+/// Age at which the list of loaded files is read again.
 const FRESH: Duration = Duration::from_millis(500);
-/// How long a process that has just started may take to load its C library.
+/// Maximum time for a newly started process to load its C library.
 const LOADS: Duration = Duration::from_secs(1);
 
-/// Has a running process load the library. Returns the output.
+/// Makes a running process load the library. Returns the text to print.
 ///
 /// # Errors
-/// The process cannot load it, or there was no safe moment; it is as it was, or the message says what is different.
+/// The process cannot load the library, or there was no safe moment. The process is unchanged unless the message says
+/// otherwise.
 pub fn run(config: &AttachConfig) -> Result<Vec<u8>> {
-    // As long as memprof has one thread.
+    // Must run while memprof has a single thread.
     let apart = Apart::start(|pid| attach_to(config, pid))?;
     let pid = config.target.process()?;
     if let Some(why) = Presence::of(pid).refusal(pid) {
@@ -60,7 +61,7 @@ pub fn run(config: &AttachConfig) -> Result<Vec<u8>> {
     apart.work(pid).with_context(cannot)
 }
 
-/// Does so once the user has agreed, in a process of its own.
+/// Runs in a separate process, after the user has agreed.
 fn attach_to(config: &AttachConfig, pid: Pid) -> Result<Vec<u8>> {
     let image = Image::for_running(&Options {
         interval: config.interval,
@@ -71,7 +72,7 @@ fn attach_to(config: &AttachConfig, pid: Pid) -> Result<Vec<u8>> {
     Ok(done.text(pid, &printable(&name)).into_bytes())
 }
 
-/// The files that a process has loaded, once its C library is among them.
+/// Reads the loaded files of a process, waiting until its C library is among them.
 fn files_with_libc(pid: Pid) -> Result<Files> {
     let begun = Instant::now();
     loop {
@@ -84,7 +85,7 @@ fn files_with_libc(pid: Pid) -> Result<Files> {
     }
 }
 
-/// Whether the process is in a state in which it can load the library.
+/// Checks that the process is in a state in which it can load the library.
 fn check(pid: Pid) -> Result<()> {
     let status = proc_dir::text(pid, "status")?;
     let field = |name: &str| {
@@ -105,7 +106,7 @@ fn check(pid: Pid) -> Result<()> {
     Ok(())
 }
 
-/// Asks the user, who has not agreed yet.
+/// Asks the user for consent, unless already given.
 fn confirm(config: &AttachConfig, pid: Pid, name: &str) -> Result<()> {
     if config.agreed {
         return Ok(());
@@ -140,15 +141,15 @@ struct Search<'a> {
     looked: Duration,
 }
 
-/// Why a thread has not loaded it.
+/// Why a thread did not load the library.
 enum No {
-    /// It was not looked at.
+    /// The thread could not be examined.
     Missed(String),
-    /// It may not.
+    /// The thread is not at a safe point.
     Refused(String),
 }
 
-/// A thread that has loaded it.
+/// The thread that loaded the library.
 struct By {
     tid: i32,
     place: Place,
@@ -171,7 +172,7 @@ fn attach(config: &AttachConfig, pid: Pid, image: &Image, files: Files) -> Resul
         stops: 0,
         looked: Duration::ZERO,
     };
-    // The files above are those of another user, perhaps.
+    // Privileges go only now: opening the process's files and memory above may need them if it runs as another user.
     privileges::reduce(Role::Attach);
     let by = search.until(begun + config.wait)?;
     let took = begun.elapsed();
@@ -191,13 +192,13 @@ fn attach(config: &AttachConfig, pid: Pid, image: &Image, files: Files) -> Resul
 }
 
 impl Search<'_> {
-    /// Looks at one thread after the other until one may load the library.
+    /// Tries one thread after another until one has loaded the library.
     fn until(&mut self, end: Instant) -> Result<By> {
         let mut read = Instant::now();
         let (mut why, mut missed) = (None, "it has no thread".to_owned());
         loop {
             let mut all = threads(self.pid);
-            // The first thread has the largest stack, and waits in most programs.
+            // Try the first thread first: it has the largest stack, and waits in most programs.
             all.sort_by_key(|tid| *tid != self.pid.0.cast_signed());
             if all.is_empty() {
                 bail!("it has ended");
@@ -226,7 +227,7 @@ impl Search<'_> {
         }
     }
 
-    /// Looks at a thread, and once more whenever unwind tables were missing, which are built while it runs.
+    /// Tries a thread. Tries again after each walk that lacked unwind tables, which are built while the thread runs.
     fn try_thread(&mut self, tid: i32, end: Instant) -> Result<Result<By, No>> {
         loop {
             let tried = self.look(tid, end)?;
@@ -236,7 +237,7 @@ impl Search<'_> {
         }
     }
 
-    /// Stops a thread, and has it load the library if it may. The inner error says why it may not.
+    /// Stops a thread and makes it load the library if it is at a safe point. The inner error says why it did not.
     fn look(&mut self, tid: i32, end: Instant) -> Result<Result<By, No>> {
         self.stops += 1;
         let mut held = match Held::stop(tid, MAX_STOP, end) {
@@ -283,7 +284,7 @@ impl Search<'_> {
         }
     }
 
-    /// Whether a stopped thread may call the loader.
+    /// Decides whether a stopped thread may call the loader.
     fn place(&self, tid: i32, held: &Held) -> Result<Place, String> {
         let state = held
             .state()
@@ -292,7 +293,7 @@ impl Search<'_> {
         let place = judge(&state, &frames, ended, self.files.own_malloc)
             .map_err(|why| format!("thread {tid} {why}"))?;
         match self.files.loader_lock {
-            // Whoever holds it may wait for this thread: in the constructor of a library.
+            // The owner of the lock may wait for this thread, for example in the constructor of a library.
             Some(lock) if loader_lock::is_held(&self.memory, lock) => {
                 Err("another thread is loading or unloading a library".to_owned())
             }
@@ -300,7 +301,7 @@ impl Search<'_> {
         }
     }
 
-    /// Where the library is loaded: the first word of what the loader returned (`struct link_map`).
+    /// Load address of the library: the first word of the `struct link_map` that the loader returned.
     fn base(&self, handle: u64) -> Result<u64> {
         use std::os::unix::fs::FileExt;
         let mut word = [0; 8];

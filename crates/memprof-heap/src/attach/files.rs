@@ -1,4 +1,4 @@
-//! The files that a process has loaded: the loader, the C library, the allocator, and their functions.
+//! The files that a process has loaded (loader, C library, allocator), and their functions.
 
 use std::ops::Range;
 
@@ -14,20 +14,20 @@ use memprof_sys::proc_dir;
 use memprof_sys::residency::{Vma, proc_maps};
 use memprof_sys::target_file::TargetFile;
 
-/// Entries of the auxiliary vector: the end, and the address of the loader.
+/// Keys of the auxiliary vector: its end, and the load address of the dynamic loader.
 const AT_NULL: u64 = 0;
 const AT_BASE: u64 = 7;
-/// In the second argument of `__libc_dlopen_mode`: a program calls, not the C library.
+/// Flag of `__libc_dlopen_mode`: the caller is a program, not the C library.
 const RTLD_DLOPEN: i32 = i32::MIN;
-/// Maximum number of files that are looked at.
+/// Maximum number of files to read.
 const MOST_FILES: usize = 4096;
 
-/// What a loaded file is.
+/// The role of a loaded file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     /// The executable, or any library.
     Program {
-        /// The former.
+        /// Whether the file is the executable.
         is_executable: bool,
     },
     /// A part of the C library.
@@ -38,7 +38,7 @@ pub(super) enum Kind {
     Allocator,
 }
 
-/// Functions that memprof calls, and signs of what a file is.
+/// Functions that memprof calls, and symbols that identify a file's role.
 const WANTED: [&str; 7] = [
     "__errno_location",
     "dlopen",
@@ -54,20 +54,21 @@ const WANTED: [&str; 7] = [
 pub(super) struct Loaded {
     /// Device and inode number.
     pub id: ((u32, u32), u64),
-    /// Its base name.
+    /// Base name of the file.
     pub name: String,
     pub file: TargetFile,
     pub kind: Kind,
-    /// Functions that matter, by their addresses in the file.
+    /// Address ranges in the file of the functions with a [`Known`] role.
     functions: Vec<(Range<u64>, Known)>,
     /// Addresses of the [`WANTED`] symbols in the file.
     wanted: [Option<u64>; WANTED.len()],
-    /// Its mappings that contain code: addresses, and the address minus that in the file.
+    /// Address ranges of the file's executable mappings, each with its load bias: the address in the process minus
+    /// the address in the file.
     code: Vec<(Range<u64>, u64)>,
 }
 
 impl Loaded {
-    /// The address of one of [`WANTED`] in the process.
+    /// Address in the process of one of the [`WANTED`] symbols.
     fn address(&self, name: &str) -> Option<u64> {
         let place = WANTED.iter().position(|wanted| *wanted == name)?;
         let (_, bias) = self.code.first()?;
@@ -80,7 +81,7 @@ impl Loaded {
     }
 
     fn kind_of(&self, is_loader: bool, is_executable: bool) -> Kind {
-        // Of glibc before 2.34.
+        // Separate files before glibc 2.34.
         let parts = ["libpthread", "libdl"];
         let is_part_of_libc = parts.iter().any(|part| self.name.starts_with(part));
         match () {
@@ -94,7 +95,7 @@ impl Loaded {
         }
     }
 
-    /// What is known of the function at an address in the file.
+    /// The role of the function at an address in the file.
     pub(super) fn function_at(&self, address: u64) -> Option<Known> {
         let mut functions = self.functions.iter();
         let found = functions.find(|(range, _)| range.contains(&address))?;
@@ -108,15 +109,15 @@ pub(super) struct Files {
     pub files: Vec<Loaded>,
     /// Whether the executable contains the allocator.
     pub own_malloc: bool,
-    /// The address of the loader's lock in the process, if it was found.
+    /// Address of the loader's lock in the process, if it was found.
     pub loader_lock: Option<u64>,
 }
 
 impl Files {
-    /// Reads them.
+    /// Reads the loaded files of a process.
     ///
     /// # Errors
-    /// Why the process cannot load the library.
+    /// The process cannot load the library; the error says why.
     pub(super) fn read(pid: Pid) -> Result<Files> {
         let executable = open_regular(proc_dir::path(pid, "exe").as_ref())
             .with_context(|| format!("cannot open the executable of process {pid}"))?;
@@ -160,7 +161,7 @@ impl Files {
         })
     }
 
-    /// The file with code at an address, and the address in the file.
+    /// The file with code at an address of the process, and the corresponding address in the file.
     pub(super) fn at(&self, address: u64) -> Option<(&Loaded, u64)> {
         self.files.iter().find_map(|file| {
             let (_, bias) = file
@@ -171,16 +172,16 @@ impl Files {
         })
     }
 
-    /// Where the library is loaded already: the address of its options.
+    /// Address of the library's options if the library is already loaded.
     pub(super) fn attached(&self) -> Option<u64> {
         let mut files = self.files.iter();
         files.find_map(|file| file.address("memprof_heap_config"))
     }
 
-    /// The functions of the C library that load a library.
+    /// Addresses of the C library's functions that load a library.
     ///
     /// # Errors
-    /// Why there are none.
+    /// The C library has no such functions; the error says why.
     pub(super) fn functions(&self) -> Result<Functions> {
         let libc = |file: &&Loaded| file.kind == Kind::Libc;
         let find = |name| {
@@ -247,7 +248,7 @@ fn mapped(pid: Pid, vmas: &[Vma]) -> Vec<Loaded> {
     files
 }
 
-/// Reads what matters of a file.
+/// Reads the symbols of a file.
 fn look(pid: Pid, vma: &Vma) -> Option<Loaded> {
     let file = file_of(pid, vma)?;
     let elf = Elf::read(&file).ok()?;
@@ -275,7 +276,7 @@ fn look(pid: Pid, vma: &Vma) -> Option<Loaded> {
     })
 }
 
-/// The address of the dynamic loader; 0 without one.
+/// Load address of the dynamic loader, or 0 without one.
 fn loader_address(pid: Pid) -> Result<u64> {
     let auxv = proc_dir::read(pid, "auxv")
         .with_context(|| format!("cannot read how process {pid} was started"))?;

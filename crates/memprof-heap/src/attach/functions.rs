@@ -1,13 +1,13 @@
-//! Functions of the C library that say what a thread does.
+//! Functions of the C library that reveal the state of a thread that is in them.
 
-/// What is known of a function.
+/// What a function on a thread's stack implies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Known {
-    /// It waits for what the program has asked for.
+    /// The function waits for an event on the program's behalf.
     Waits,
-    /// It does so, or waits for a lock of the program's.
+    /// The function waits for an event or for one of the program's locks.
     Locks,
-    /// It may hold a lock that `dlopen` needs.
+    /// The function may hold a lock that `dlopen` needs.
     Unsafe(&'static str),
 }
 
@@ -97,13 +97,13 @@ const UNSAFE: [&str; 46] = [
     "_exit",
 ];
 
-/// The names of all of them.
+/// The names of all listed functions.
 pub(super) fn names() -> impl Iterator<Item = &'static str> {
     let lists: [&[&str]; 3] = [&UNSAFE, &WAITING, &LOCKING];
     lists.into_iter().flatten().copied()
 }
 
-/// What is known of the function with this name.
+/// Looks a function up by name.
 pub(super) fn known(name: &'static str) -> Option<Known> {
     match name {
         name if UNSAFE.contains(&name) => Some(Known::Unsafe(name)),

@@ -1,4 +1,5 @@
-//! The lock that glibc's loader holds while it loads a library, and while that runs its constructors, which may take long.
+//! The lock that glibc's loader holds while it loads a library and runs the library's constructors, which may take
+//! long.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -6,18 +7,18 @@ use std::os::unix::fs::FileExt;
 use memprof_code::elf::Elf;
 use memprof_sys::target_file::ReadAt;
 
-/// The loader's variables. Their layout differs between versions.
+/// The symbol of the loader's variables. Their layout differs between glibc versions.
 const VARIABLES: &str = "_rtld_global";
-/// Maximum size of them, in bytes: it is about 5 KiB.
+/// Maximum size of the variables, in bytes. Actual size: about 5 KiB.
 const MOST: u64 = 64 << 10;
-/// Size of glibc's `pthread_mutex_t`, and where its kind is in it, in bytes.
+/// Size of glibc's `pthread_mutex_t` and offset of its kind, in bytes.
 const MUTEX: usize = 40;
 const KIND: usize = 16;
-/// The kind of a lock that its owner may take again.
+/// The mutex kind `PTHREAD_MUTEX_RECURSIVE_NP`.
 const RECURSIVE: u8 = 1;
 
-/// Where the lock is, as an address of the loader's file: the first of the recursive locks that stand next to each other in
-/// the loader's variables, as they are initialized in the file. `None` if there is no such place.
+/// Finds the lock: the first of two adjacent recursive mutexes in the initial contents of the loader's variables.
+/// Returns its address in the loader's file, or `None` if there are no such mutexes.
 pub(super) fn find(file: &dyn ReadAt) -> Option<u64> {
     let elf = Elf::read(file).ok()?;
     let mut found = None;
@@ -32,7 +33,7 @@ pub(super) fn find(file: &dyn ReadAt) -> Option<u64> {
     Some(variables.address + locks(&bytes)? as u64)
 }
 
-/// Where two or more recursive locks that nobody holds stand next to each other.
+/// Offset of the first of two adjacent recursive mutexes that are unlocked.
 fn locks(bytes: &[u8]) -> Option<usize> {
     let is_lock = |at: usize| {
         let lock = bytes.get(at..at + MUTEX);
@@ -65,7 +66,7 @@ mod tests {
         let start = u64::from_str_radix(line.split('-').next().unwrap(), 16).unwrap();
         let lock = find(&file).expect("glibc's loader has it") + start;
         let memory = File::open("/proc/self/mem").unwrap();
-        // (Other tests may load something.)
+        // Other tests may load a library meanwhile.
         assert!((0..1000).any(|_| !is_held(&memory, lock)));
     }
 

@@ -1,4 +1,4 @@
-//! What the library says of itself in a process, and what memprof says of that.
+//! The result of `memprof attach-heap`: the library's state and counters, and the text for the user.
 
 use std::fmt::Write as _;
 use std::fs::File;
@@ -11,7 +11,7 @@ use super::safe_point::Place;
 use crate::sampler::{Image, Imports, State, Stats};
 use memprof_sys::ids::Pid;
 
-/// What the library did when it was loaded.
+/// State of the library after it was loaded.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Found {
     pub state: State,
@@ -19,10 +19,10 @@ pub(super) struct Found {
 }
 
 impl Found {
-    /// Reads it, given the address of the library's options.
+    /// Reads the state. `config` is the address of the library's options in the process.
     ///
     /// # Errors
-    /// The process is gone, or what is there is not the library.
+    /// The process is gone, or there is no sampling library at this address.
     pub(super) fn read(memory: &File, config: u64, image: &Image) -> Result<Found> {
         let base = config.wrapping_sub(image.config);
         let context = "cannot read what the library says of itself";
@@ -47,19 +47,19 @@ impl Found {
     }
 }
 
-/// How it went.
+/// Summary of a successful attach.
 #[derive(Clone, Debug)]
 pub(super) struct Done {
     pub tid: i32,
     pub thread: String,
     pub place: Place,
-    /// How long the thread was held.
+    /// How long the loading thread was stopped.
     pub held: Duration,
-    /// How long threads were stopped before, in sum, to find a safe one.
+    /// Total time for which threads were stopped before, in search of a safe point.
     pub looked: Duration,
-    /// How often one was stopped.
+    /// Number of these stops.
     pub stops: u32,
-    /// From the beginning on.
+    /// Total time from the beginning of the search.
     pub took: Duration,
     pub found: Found,
 }

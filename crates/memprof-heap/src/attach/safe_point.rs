@@ -1,17 +1,17 @@
-//! Whether a stopped thread may call the loader: it must not hold a lock that the loader, or the allocator that the loader
-//! calls, needs. Its stack says so.
+//! Decides from the stack of a stopped thread whether the thread may call the loader. It must hold no lock that the
+//! loader needs, or the allocator that the loader calls.
 
 use super::files::Kind;
 use super::functions::Known;
 use memprof_code::unwind::walk::Ended;
 use memprof_sys::freeze::State;
 
-/// What the kernel notes for a system call that a stop has interrupted while it waited: that it is started again, or ends
-/// early (`EINTR`).
+/// Results of a system call that a stop interrupted while it waited: the kernel's restart codes (-512 to -516) and
+/// `EINTR` (-4).
 const INTERRUPTED: [i64; 5] = [-512, -513, -514, -516, -4];
 
-/// System calls that wait for something other than a lock, with their names. Neither allocators nor loaders make them, with
-/// the exception of `futex` and whatever was started again.
+/// System calls that wait for something other than a lock, with their names. Allocators and loaders make none of
+/// them, except `futex` and `restart_syscall`.
 const WAITS: [(i64, &str); 34] = [
     (libc::SYS_read, "read"),
     (libc::SYS_readv, "readv"),
@@ -52,28 +52,28 @@ const WAITS: [(i64, &str); 34] = [
 /// A frame of the thread's stack.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Frame {
-    /// The kind of its file; `None` if it has none.
+    /// Role of the frame's file; `None` if no loaded file has code at this address.
     pub kind: Option<Kind>,
-    /// Its function, if that is one of those that matter.
+    /// The frame's function, if it is one of the listed ones.
     pub function: Option<Known>,
-    /// Whether it returns from a signal handler.
+    /// Whether the frame returns from a signal handler.
     pub is_signal: bool,
 }
 
-/// Where a thread may call the loader.
+/// A safe point: the activity in which a thread may call the loader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Place {
-    /// It waits in this system call.
+    /// The thread waits in this system call.
     Waits(&'static str),
-    /// It runs code of the program or of a library.
+    /// The thread runs code of the program or of a library.
     Runs,
 }
 
-/// Whether a thread with these frames, innermost first, may call the loader. `own_malloc`: the program itself contains the
-/// allocator.
+/// Decides whether a thread with these frames, innermost first, may call the loader. `own_malloc` says that the
+/// executable contains the allocator.
 ///
 /// # Errors
-/// Why not.
+/// The thread may not call the loader; the text says why.
 pub(super) fn judge(
     state: &State,
     frames: &[Frame],
@@ -115,7 +115,7 @@ pub(super) fn judge(
     }
 }
 
-/// Whether a wait for something that may be a lock is one that the program has asked for.
+/// Whether a wait that may be for a lock is one that the program requested.
 fn waits_for_the_program(frames: &[Frame], own_malloc: bool) -> bool {
     let in_libc = |frame: &&Frame| frame.kind == Some(Kind::Libc);
     let mut called = frames.iter().take_while(in_libc).peekable();
@@ -125,7 +125,7 @@ fn waits_for_the_program(frames: &[Frame], own_malloc: bool) -> bool {
     }
     called.any(|frame| match frame.function {
         Some(Known::Waits) => true,
-        // An allocator within the program locks by these, too.
+        // An allocator inside the executable also locks with these functions.
         Some(Known::Locks) => !own_malloc,
         _ => false,
     })
@@ -186,7 +186,7 @@ mod tests {
             let got = judge(&futex, &frames, Ended::Complete, own_malloc);
             assert_eq!(got.is_ok(), safe, "{known:?} {own_malloc}: {got:?}");
         }
-        // A call that has come to its end is none that waits.
+        // A completed call no longer waits.
         assert!(place(&state(libc::SYS_read, 5), &[libc(None), PROGRAM]).is_err());
         assert!(place(&state(libc::SYS_mmap, -512), &[libc(None), PROGRAM]).is_err());
     }

@@ -1,10 +1,10 @@
-//! On processors where memprof cannot have other processes load libraries.
+//! `memprof attach-heap` on architectures other than x86-64, where memprof cannot inject the loader call.
 
 use anyhow::{Result, bail};
 
 use crate::attach::AttachConfig;
 
-/// There is none.
+/// Unsupported on this architecture.
 ///
 /// # Errors
 /// Always.

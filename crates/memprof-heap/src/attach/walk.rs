@@ -1,4 +1,4 @@
-//! The stack of a stopped thread.
+//! The stack walk of a stopped thread.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -11,7 +11,7 @@ use memprof_code::unwind::walk::{Ended, Mapped, Process, Registers, walk};
 use memprof_code::unwind::{Arch, CfaKind, Table};
 use memprof_sys::freeze::State;
 
-/// Maximum number of frames.
+/// Maximum number of frames of a walk.
 const MOST_FRAMES: usize = 1024;
 
 type FileId = ((u32, u32), u64);
@@ -20,11 +20,11 @@ type FileId = ((u32, u32), u64);
 #[derive(Debug, Default)]
 pub(super) struct Tables {
     known: HashMap<FileId, Option<Table>>,
-    /// Files whose tables a walk has lacked.
+    /// Files whose tables a walk lacked.
     wanted: RefCell<Vec<FileId>>,
 }
 
-/// A walk.
+/// State of one walk.
 struct Walking<'a> {
     memory: &'a File,
     files: &'a Files,
@@ -54,7 +54,7 @@ impl Process for Walking<'_> {
 }
 
 impl Tables {
-    /// The frames of a stopped thread, innermost first, and how its stack ended.
+    /// Returns the frames of a stopped thread, innermost first, and how the walk ended.
     pub(super) fn walk(&self, memory: &File, files: &Files, state: &State) -> (Vec<Frame>, Ended) {
         let process = Walking {
             memory,
@@ -84,7 +84,7 @@ impl Tables {
         }
     }
 
-    /// Builds the tables that walks have lacked. Returns whether there were any.
+    /// Builds the tables that walks lacked. Returns whether there were any.
     pub(super) fn build(&mut self, files: &Files) -> bool {
         let wanted = self.wanted.take();
         for id in &wanted {

@@ -1,4 +1,4 @@
-//! Makes the rows from the divided bytes.
+//! Makes the rows of the report from the divided bytes.
 
 use std::collections::HashMap;
 
@@ -37,7 +37,7 @@ const PINNED: Quantity = Quantity {
     wanted: |joined| joined.held.pinned as f64,
 };
 
-/// The rows of cells with these names.
+/// Makes the rows. `names` are the names of the cells, and `cells` has the cell of each sample.
 pub(super) fn build(
     joint: &Joint,
     names: &[String],
@@ -76,7 +76,7 @@ pub(super) fn build(
         row.unreachable_samples += u64::from(is_lost(joined));
         row.pinned_beside_samples += joined.held.pinned;
     }
-    // With few samples, more lies beside them than is concluded for all.
+    // With few samples, more bytes may lie beside them than are estimated for all chunks.
     for row in &mut rows {
         row.pinned_beside_samples = row.pinned_beside_samples.min(row.pinned.bytes);
     }
@@ -105,7 +105,7 @@ impl Estimated {
         Estimated { bytes, error }
     }
 
-    /// Reachable and not.
+    /// The sum of the reachable and the unreachable estimate.
     fn both(cell: &Cell) -> Estimated {
         let [a, b]: [Estimate; 2] = cell.estimates;
         Estimated::of((a.value + b.value).round() as u64, a.variance + b.variance)
@@ -125,7 +125,7 @@ fn leaks(joint: &Joint, names: &[String], cells: &[u32], top: usize) -> (Vec<Lea
     };
     let mut numbers: HashMap<(u32, HeadOf), u32> = HashMap::new();
     let mut rows: Vec<LeakRow> = Vec::new();
-    // Chunks that are not unreachable are one cell more, of which nothing is shown.
+    // Cell 0 collects the chunks that are not unreachable; it is not shown.
     let mut by_head = vec![0; joined.len()];
     for (index, one) in joined.iter().enumerate().filter(|(_, one)| is_lost(one)) {
         let start = one.placed.start;
@@ -182,7 +182,7 @@ fn leaks(joint: &Joint, names: &[String], cells: &[u32], top: usize) -> (Vec<Lea
     (rows, left as u64)
 }
 
-/// The free pages by who brought them in.
+/// The free pages, by the stack that brought them in.
 fn free_pages(joint: &Joint, grown_by: &[(Option<String>, u64)], top: usize) -> Vec<FreePagesRow> {
     let all: u64 = joint.holdings.free.iter().map(|free| free.free).sum();
     let known = grown_by.iter().filter(|(_, bytes)| *bytes > 0);
@@ -204,7 +204,7 @@ fn free_pages(joint: &Joint, grown_by: &[(Option<String>, u64)], top: usize) -> 
         .collect()
 }
 
-/// What has no stack.
+/// The rows of memory without a stack.
 fn rest(joint: &Joint, resident: Divided, pinned: Divided) -> Vec<RestRow> {
     let mut rows: Vec<RestRow> = Vec::new();
     let of_sizes = |rest: &Rest| {
@@ -212,7 +212,7 @@ fn rest(joint: &Joint, resident: Divided, pinned: Divided) -> Vec<RestRow> {
         let last = (rest.classes.end - 1) % CLASSES as usize;
         [largest(first.saturating_sub(1)) + 1, largest(last)]
     };
-    // Both allocators' chunks of a size are one row.
+    // Chunks of the same sizes share one row, whichever allocator they belong to.
     let mut add = |rest: &Rest, sizes: Option<[u64; 2]>, bytes: Estimated, pinned: u64| {
         let new = RestRow {
             kind: joint.reason(rest.method),

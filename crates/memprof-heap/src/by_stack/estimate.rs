@@ -1,25 +1,28 @@
-//! The estimator. Each sampled chunk i stands for 1/pᵢ chunks, so that Σ yᵢ/pᵢ estimates, without bias, the sum of any
-//! figure y of chunks (Horvitz and Thompson); its variance is estimated by Σ yᵢ² (1 − pᵢ)/pᵢ².
+//! The estimator.
 //!
-//! The exact sum Y of a stratum is known. If each of its chunks could be sampled, a stack's part is Y times its share of the
-//! samples' weights, a ratio: its bias is of the order of one sample's part, its variance that of the linearised ratio,
-//! Σ (1 − pᵢ)/pᵢ² (zᵢ − q yᵢ)² (Y/Ŷ)², where z is y for the stack's own chunks and 0 for others, and q its share.
+//! Each sampled chunk i stands for 1/pᵢ chunks, so that Σ yᵢ/pᵢ is an unbiased estimate of the sum of any figure y
+//! over chunks (Horvitz and Thompson). The estimate of its variance is Σ yᵢ² (1 − pᵢ)/pᵢ².
 //!
-//! Otherwise a stack's part is its sum of weights, and the rest of Y was not sampled. The strata of a group have one rest (those
-//! of chunks that are always sampled have their own): where
-//! chance makes the samples of one stratum stand for more than its bytes, the rest of the others is smaller. Cutting each
-//! stratum at its own bytes would make all estimates too small. Only if the samples of the whole group stand for more than its
-//! bytes, all are reduced alike.
+//! The exact sum Y of a stratum is known. If each of its chunks could be sampled, a stack gets the fraction of Y that
+//! it has of the samples' weights. This is a ratio estimate: its bias is of the order of one sample's contribution,
+//! and its variance is that of the linearised ratio, Σ (1 − pᵢ)/pᵢ² (zᵢ − q yᵢ)² (Y/Ŷ)², where z is y for the stack's
+//! own chunks and 0 for others, and q is the stack's fraction.
+//!
+//! Otherwise a stack gets its sum of weights, and the rest of Y counts as not sampled. The strata of a group share
+//! one rest, except that strata whose chunks are always sampled have a rest of their own. Where the samples of one
+//! stratum stand for more than its bytes by chance, the rest of the other strata is smaller. Limiting each stratum to
+//! its own bytes would bias all estimates downwards. Only if the samples of the whole group stand for more than its
+//! bytes are all of them scaled down by the same factor.
 
 use super::holdings::{Class, Held, Holdings, Joined};
 use super::round::apportion;
 use super::strata::{Classing, Method, Stratum};
 
-/// What is estimated.
+/// The figure to estimate.
 pub(super) struct Quantity {
-    /// The figure of which the exact sums are known.
+    /// The figure whose exact sums are known.
     pub of_all: fn(&Held) -> u64,
-    /// That which is estimated: the same, or a part of it.
+    /// The estimated figure: the same one, or a portion of it.
     pub wanted: fn(&Joined) -> f64,
 }
 
@@ -30,42 +33,42 @@ pub(super) struct Estimate {
     pub variance: f64,
 }
 
-/// Those of a cell, reachable and not.
+/// The estimates of a cell. Each array has the reachable chunks first, then the unreachable ones.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Cell {
-    /// In whole bytes: with the rests they add up to the exact sums, if the whole figure is wanted.
+    /// Whole bytes. If the estimated figure is the whole figure, cells and rests add up to the exact sums.
     pub bytes: [u64; 2],
     pub estimates: [Estimate; 2],
 }
 
-/// Bytes of a stratum or class that are no cell's.
+/// Bytes of a stratum or class that belong to no cell.
 #[derive(Clone, Debug)]
 pub(super) struct Rest {
     pub group: usize,
     pub classes: std::ops::Range<usize>,
     pub method: Method,
     pub bytes: u64,
-    /// Of an estimate; 0 of what is exact.
+    /// Variance of an estimate; 0 for exact bytes.
     pub variance: f64,
 }
 
-/// All of one quantity.
+/// The division of one quantity among cells.
 pub(super) struct Divided {
     pub cells: Vec<Cell>,
     pub rests: Vec<Rest>,
 }
 
-/// Sums over samples of one cell.
+/// Sums over the samples of one cell.
 #[derive(Clone, Copy, Debug, Default)]
 struct Sums {
     /// Σ z/p
     value: f64,
-    /// Σ (1 − p)/p² z², and with z y instead
+    /// Σ (1 − p)/p² z², and the same with z y for z²
     square: f64,
     mixed: f64,
 }
 
-/// Divides a quantity among cells; `cell_of` has the cell of each sample.
+/// Divides a quantity among cells. `cell_of` has the cell of each sample.
 pub(super) fn divide(
     strata: &[Stratum],
     classing: &Classing,
@@ -147,13 +150,13 @@ struct Adding<'a> {
     class_of: fn(&Joined) -> usize,
     cell_of: &'a [u32],
     quantity: &'a Quantity,
-    /// By cell; all zero but those in `touched`.
+    /// Indexed by cell. Zero except for the cells in `touched`.
     sums: Vec<Sums>,
     touched: Vec<u32>,
 }
 
 impl Adding<'_> {
-    /// Adds samples to their cells' sums. Returns the sums of all of them of the whole figure: value and square.
+    /// Adds samples to the sums of their cells. Returns value and square of the whole figure over these samples.
     fn add(&mut self, samples: &[usize]) -> (f64, f64) {
         let (mut value, mut square) = (0.0, 0.0);
         for index in samples {
@@ -178,7 +181,7 @@ impl Adding<'_> {
         (value, square)
     }
 
-    /// The cells with sums, which are zero again then.
+    /// Takes the nonzero sums with their cells, and resets the sums to zero.
     fn take(&mut self) -> Vec<(usize, Sums)> {
         let touched = std::mem::take(&mut self.touched);
         let sums = &mut self.sums;
@@ -187,7 +190,8 @@ impl Adding<'_> {
             .collect()
     }
 
-    /// Divides all bytes of a stratum by the samples' shares. False if the samples have none.
+    /// Divides all bytes of a stratum in proportion to the samples' weights. Returns false if the weights are zero
+    /// but the bytes are not.
     fn shares(&mut self, samples: &[usize], all: u64, group: usize, cells: &mut [Cell]) -> bool {
         let (value, square) = self.add(samples);
         let sums = self.take();
@@ -199,8 +203,8 @@ impl Adding<'_> {
         for ((cell, sums), bytes) in sums.into_iter().zip(apportion(all, &shares)) {
             let share = sums.value / value;
             let variance = sums.square - 2.0 * share * sums.mixed + share * share * square;
-            // Where one stack has all samples, that is 0. But chunks of other stacks may be there of which none was sampled:
-            // about as many as one sample stands for.
+            // If one stack has all samples, the variance is 0. But other stacks may have chunks of which none was
+            // sampled: about as many as one sample stands for.
             let unseen = share * share * square / samples.len() as f64;
             add(
                 &mut cells[cell],
@@ -213,7 +217,7 @@ impl Adding<'_> {
         true
     }
 
-    /// Gives each cell its weights; the rest of the bytes of all these classes stays.
+    /// Gives each cell the sum of its weights. The rest of the bytes of these classes becomes [`Rest`]s.
     fn weights(
         &mut self,
         samples: &[usize],
@@ -243,7 +247,7 @@ impl Adding<'_> {
         let rests: Vec<f64> = rests
             .map(|((_, bytes), (value, _))| (*bytes as f64 - factor * value).max(0.0))
             .collect();
-        // Those of all classes together; some classes may have a negative one.
+        // The rest of all classes together. Single classes may have a negative rest.
         let left = (all as f64 - factor * value).max(0.0);
         let scale = match rests.iter().sum::<f64>() {
             sum if sum > 0.0 => left / sum,

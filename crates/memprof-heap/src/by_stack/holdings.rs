@@ -1,9 +1,8 @@
-//! What each size class holds, exactly, and what the chunks with samples hold of it. Collected while the ledger goes over
-//! the heap.
+//! Exact sums of what each size class and each sampled chunk holds, collected while the ledger passes over the heap.
 //!
-//! A chunk holds its contents and header, and pins free bytes: those of a page are divided among the chunks in use on it by
-//! their bytes there. Chunks that pin are also classed by how much they pin for each byte of their own: those of one such
-//! class that were sampled stand for about as much each.
+//! A chunk holds its contents and header, and pins free bytes: the free bytes of a page are divided among the chunks
+//! in use on it, in proportion to their bytes there. Chunks that pin are also classed by pinned bytes per byte of
+//! their own, so that the sampled chunks of such a class stand for about the same number of bytes each.
 
 use super::super::chunks::Kind;
 use super::super::memory::Run;
@@ -11,29 +10,29 @@ use super::super::sizes::{self, CLASSES};
 use super::samples::Placed;
 use super::strata::{CERTAIN, interval};
 
-/// Which allocator's chunks they are.
+/// The allocator of a chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Owner {
     Glibc,
     Jemalloc,
 }
 
-/// Number of groups: by allocator, and whether they are reachable.
+/// Number of groups: two allocators, reachable and unreachable chunks of each.
 pub(super) const GROUPS: usize = 4;
-/// Number of classes by pinned bytes for each byte of a chunk: its power of two, and before those the chunks that are always
-/// sampled.
+/// Number of classes by pinned bytes per byte of a chunk. Class 0 has the chunks that are always sampled; the others
+/// are powers of two.
 pub(super) const PINNING: usize = 64;
 
-/// What chunks hold, in bytes.
+/// What one or more chunks hold, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Held {
     /// Number of chunks in use.
     pub chunks: u64,
     /// Contents, resident or not.
     pub contents: u64,
-    /// Contents and header in memory.
+    /// Resident contents and headers.
     pub resident: u64,
-    /// Free bytes in memory that they pin.
+    /// Resident free bytes that they pin.
     pub pinned: u64,
 }
 
@@ -41,18 +40,18 @@ pub(crate) struct Held {
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Class {
     pub held: Held,
-    /// Number of samples that are expected of them; of classes by pinned bytes.
+    /// Expected number of samples. Set only for classes by pinned bytes.
     pub expected: f64,
 }
 
-/// A sample and what its chunk holds.
+/// A sample with what its chunk holds.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Joined {
     pub placed: Placed,
     pub held: Held,
-    /// Bytes of its chunk with header.
+    /// Size of its chunk with header, in bytes.
     pub chunk: u64,
-    /// The group and the class of its chunk, by size and by what it pins.
+    /// Index of its chunk's size class, group included; `pinning` is the index of its class by pinned bytes.
     pub class: usize,
     pub pinning: usize,
 }
@@ -61,14 +60,14 @@ pub(crate) struct Joined {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FreePages {
     pub pages: Run,
-    /// Free bytes there; the others are the allocator's own.
+    /// Free bytes on these pages. The other bytes are the allocator's own.
     pub free: u64,
 }
 
-/// What a range is.
+/// The use of an address range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Part {
-    /// Of the chunk in use that was begun.
+    /// Belongs to the chunk in use that was begun last.
     Object,
     Free,
     Own,
@@ -77,12 +76,12 @@ pub(crate) enum Part {
 /// A chunk that may pin free bytes.
 #[derive(Clone, Copy, Debug)]
 struct Pinning {
-    /// Its number.
+    /// Sequence number of the chunk.
     number: u64,
     class: usize,
     joined: Option<usize>,
     contents: u64,
-    /// Bytes that it pins on the pages that were added.
+    /// Bytes that it pins on the pages added so far.
     pinned: u64,
 }
 
@@ -90,27 +89,27 @@ struct Pinning {
 #[derive(Clone, Debug)]
 pub(crate) struct Holdings {
     page: u64,
-    /// By group and class.
+    /// Indexed by group and size class.
     pub(super) classes: Vec<Class>,
-    /// By group and pinned bytes for each byte.
+    /// Indexed by group and class of pinned bytes.
     pub(super) pinning: Vec<Class>,
-    /// The mean number of bytes between samples.
+    /// Mean number of bytes between samples.
     pub(super) interval: f64,
     /// In address order.
     pub(super) joined: Vec<Joined>,
     pub(super) free: Vec<FreePages>,
-    /// The first sample whose chunk does not lie before the one that was begun last.
+    /// Index of the first sample whose chunk does not lie before the chunk that was begun last.
     next: usize,
-    /// The chunk that is being added, and the number of chunks.
+    /// The chunk being added, and the number of chunks so far.
     object: Option<Pinning>,
     number: u64,
-    /// The same chunk, if it began on a page that was added.
+    /// The chunk being added, if it began on an earlier page.
     carried: Option<Pinning>,
-    /// Number of the page that is being added.
+    /// Number of the page being added.
     current: Option<u64>,
     free_here: u64,
     live_here: u64,
-    /// The chunks on this page and their bytes there.
+    /// The chunks on this page, with their bytes there.
     here: Vec<(Pinning, u64)>,
 }
 
@@ -121,7 +120,8 @@ impl Default for Holdings {
 }
 
 impl Holdings {
-    /// None yet, of pages of this many bytes. `every` is the mean number of bytes between samples, if it is known.
+    /// Starts empty. `page` is the page size in bytes, and `every` the mean number of bytes between samples, if
+    /// known.
     pub(crate) fn new(page: u64, placed: &[Placed], every: Option<u64>) -> Holdings {
         let joined = placed.iter().map(|placed| Joined {
             placed: *placed,
@@ -149,7 +149,7 @@ impl Holdings {
         }
     }
 
-    /// What is added next belongs to a chunk in use, with its contents from `start` on, of `contents` bytes.
+    /// Directs the next bytes to a chunk in use, whose `contents` bytes of contents begin at `start`.
     pub(crate) fn begin(&mut self, owner: Owner, kind: Kind, size: u64, start: u64, contents: u64) {
         let lost = matches!(kind, Kind::Counted | Kind::Referred);
         let group = 2 * owner as usize + usize::from(lost);
@@ -173,7 +173,8 @@ impl Holdings {
         });
     }
 
-    /// The sample of the chunk whose contents begin here, behind those that were looked for before if it is the same heap.
+    /// The sample of the chunk whose contents begin here. Continues after the previous lookup unless the address is
+    /// lower, as in the next heap.
     fn find(&mut self, start: u64) -> Option<usize> {
         let starts_behind = |index: usize| {
             let joined = self.joined.get(index);
@@ -190,7 +191,7 @@ impl Holdings {
         (joined.placed.start == start).then_some(self.next)
     }
 
-    /// What is added next belongs to none.
+    /// Ends the chunk: the next bytes belong to no chunk.
     pub(crate) fn end(&mut self) {
         self.object = None;
         if let Some(pinning) = self.carried.take() {
@@ -198,7 +199,7 @@ impl Holdings {
         }
     }
 
-    /// Classes a chunk by what it pins.
+    /// Classes a chunk by the bytes that it pins.
     fn settle(&mut self, of: &Pinning) {
         if of.pinned == 0 {
             return;
@@ -213,7 +214,7 @@ impl Holdings {
                     .ilog2()
             }
         };
-        // Reachable or not, they pin alike.
+        // Reachable and unreachable chunks share a class: they pin alike.
         let group = of.class / CLASSES as usize / 2 * 2;
         let index = group * PINNING + (class as usize).min(PINNING - 1);
         let sum = &mut self.pinning[index];
@@ -231,7 +232,7 @@ impl Holdings {
         self.object.is_some()
     }
 
-    /// Adds resident bytes behind those that were added before.
+    /// Adds resident bytes. Addresses must ascend.
     pub(crate) fn add(&mut self, start: u64, end: u64, part: Part) {
         let mut at = start;
         while at < end {
@@ -242,7 +243,7 @@ impl Holdings {
             }
             let whole = (end / self.page).saturating_sub(number);
             if at.is_multiple_of(self.page) && whole > 1 {
-                // Pages that are entirely alike.
+                // Whole pages of one kind.
                 self.current = None;
                 let len = whole * self.page;
                 match part {
@@ -305,14 +306,14 @@ impl Holdings {
         }
     }
 
-    /// Counts the last page.
+    /// Completes the current page: divides its free bytes among its chunks.
     pub(crate) fn finish(&mut self) {
         let (free, live) = (self.free_here, self.live_here);
         if let Some(number) = self.current.filter(|_| free > 0) {
             if live == 0 {
                 self.free_pages(number * self.page, self.page, free);
             }
-            // Cumulated, so that the shares are whole bytes and add up.
+            // Cumulative division, so that the shares are whole bytes and add up.
             let (mut before, mut given) = (0, 0);
             for (of, bytes) in &mut self.here {
                 before += *bytes;
@@ -322,7 +323,7 @@ impl Holdings {
                 self.classes[of.class].held.pinned += share;
             }
         }
-        // The last one may go on behind this page.
+        // The last chunk may continue on the next page.
         let unfinished = self.object.map(|object| object.number);
         let mut here = std::mem::take(&mut self.here);
         for (of, _) in here.drain(..) {

@@ -1,47 +1,47 @@
-//! The rows: by stack, and without one. Sizes are in bytes.
+//! The rows of the report, by stack and without one. Sizes are in bytes.
 
 use serde::Serialize;
 
 use super::samples::SampleCounts;
 
-/// An estimate.
+/// An estimate with its standard error.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Estimated {
-    /// Bytes.
+    /// Estimated bytes.
     pub bytes: u64,
-    /// Its standard error, in bytes.
+    /// Standard error, in bytes.
     pub error: u64,
 }
 
-/// An estimated number of things.
+/// An estimated number with its standard error.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct EstimatedNumber {
-    /// How many.
+    /// Estimated number.
     pub number: u64,
-    /// Its standard error.
+    /// Standard error of the number.
     pub error: u64,
 }
 
 /// What the chunks of a stack hold.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct StackRow {
-    /// Names of its functions, the outermost first, with `;` between them.
+    /// Function names of the stack, outermost first, joined with `;`.
     pub stack: String,
     /// Number of live samples.
     pub samples: u64,
-    /// Requested bytes that are in use, resident or not.
+    /// Requested bytes of chunks in use, resident or not.
     pub live: Estimated,
     /// Resident bytes of its reachable chunks, with their headers.
     pub resident: Estimated,
-    /// Those of them that are headers, or were added to the requested size.
+    /// Portion of `resident` that is headers and rounding of the requested size.
     pub overhead: u64,
-    /// Resident free bytes on pages that its chunks keep in memory.
+    /// Resident free bytes on pages that the stack's chunks keep in memory.
     pub pinned: Estimated,
-    /// Those of them that lie beside the sampled chunks themselves; the others are concluded from these.
+    /// Portion of `pinned` that lies beside the sampled chunks themselves. The rest is extrapolated from it.
     pub pinned_beside_samples: u64,
-    /// Resident bytes of its unreachable chunks, with their headers.
+    /// Resident bytes of the stack's unreachable chunks, with their headers.
     pub unreachable: Estimated,
-    /// Number of live samples of these.
+    /// Number of live samples of unreachable chunks.
     pub unreachable_samples: u64,
 }
 
@@ -52,7 +52,7 @@ impl StackRow {
     }
 }
 
-/// Whose chunk leads to unreachable ones.
+/// The head of unreachable chunks: the chunk that leads to them.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "snake_case", tag = "kind", content = "stack")]
 pub enum HeadOf {
@@ -67,13 +67,13 @@ pub enum HeadOf {
 /// Unreachable chunks of a stack.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct LeakRow {
-    /// Who allocated them.
+    /// The stack that allocated them.
     pub stack: String,
-    /// What leads to them.
+    /// The chunk that leads to them.
     pub head: HeadOf,
-    /// Their resident bytes, with headers.
+    /// Resident bytes of the chunks, with headers.
     pub unreachable: Estimated,
-    /// The bytes that were requested, resident or not.
+    /// Requested bytes, resident or not.
     pub requested: Estimated,
     /// Number of chunks.
     pub allocations: EstimatedNumber,
@@ -83,19 +83,20 @@ pub struct LeakRow {
     pub example: u64,
 }
 
-/// What memory without a stack is.
+/// The kind of memory without a stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RestKind {
-    /// In use, and allocated before sampling began.
+    /// Chunks in use that were allocated before sampling began.
     BeforeSampling,
-    /// In use, and the samples say that not all of these chunks could be sampled, though sampling began with the program.
+    /// Chunks in use of which some were not sampled, as the number of samples shows, although sampling began with the
+    /// program.
     NotSampled,
-    /// In use, with too few samples for an estimate.
+    /// Chunks in use with too few samples for an estimate.
     TooFewSamples,
-    /// Of the allocators.
+    /// The allocators' own structures.
     AllocatorOwn,
-    /// Python's own allocator, whose blocks are not sampled.
+    /// Memory of Python's own allocator, whose blocks are not sampled.
     Python,
     /// Memory outside the heap.
     Other,
@@ -104,11 +105,11 @@ pub enum RestKind {
 /// Memory without a stack.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct RestRow {
-    /// What it is.
+    /// The kind of memory.
     pub kind: RestKind,
-    /// What of it: of Python's own allocator and of memory outside the heap.
+    /// Subdivision of the memory of Python's own allocator, and of memory outside the heap.
     pub name: Option<String>,
-    /// Smallest and largest size of the chunks, with header, if they are chunks.
+    /// Smallest and largest size of the chunks, with header. `None` if the memory is not in chunks.
     pub sizes: Option<[u64; 2]>,
     /// Whether nothing refers to the chunks.
     pub unreachable: bool,
@@ -121,7 +122,7 @@ pub struct RestRow {
 /// Resident pages without a chunk in use.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct FreePagesRow {
-    /// Who brought them in; `None` if that is not known.
+    /// The stack that brought them in; `None` if unknown.
     pub grown_by: Option<String>,
     /// Free bytes.
     pub resident: u64,
@@ -130,25 +131,25 @@ pub struct FreePagesRow {
 /// The heap by stack.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct ByStack {
-    /// What became of the samples.
+    /// Number of samples by their fate.
     pub samples: SampleCounts,
     /// Whether sampling began with the program.
     pub from_start: bool,
-    /// Whether each allocation was a sample: then nothing is estimated.
+    /// Whether each allocation was sampled, so that nothing is estimated.
     pub every: bool,
     /// The process's resident anonymous memory: the sum of all rows.
     pub total: u64,
-    /// The stacks, those with the most resident bytes first.
+    /// The stacks, in descending order of resident bytes.
     pub rows: Vec<StackRow>,
     /// Number of stacks that are not listed.
     pub left_out: u64,
-    /// Their resident bytes.
+    /// Resident bytes of the stacks that are not listed.
     pub left_out_bytes: u64,
-    /// Unreachable chunks by stack and by what leads to them: parts of the rows above.
+    /// Unreachable chunks by stack and head. Their bytes are also in `rows`.
     pub leaks: Vec<LeakRow>,
-    /// Number of these that are not listed.
+    /// Number of leak rows that are not listed.
     pub leaks_left_out: u64,
-    /// Resident pages without a chunk in use, by who brought them in, which may have been another than who freed them.
+    /// Resident pages without a chunk in use, by the stack that brought them in. Another stack may have freed them.
     pub free_pages: Vec<FreePagesRow>,
     /// Memory without a stack.
     pub rest: Vec<RestRow>,

@@ -1,7 +1,7 @@
-//! Whole bytes that add up.
+//! Rounding to whole bytes that add up.
 
-/// Divides `all` in proportion to the shares, in whole numbers that add up to it: each is the next lower one, and those with
-/// the largest remainders get one more. All zero if the shares are.
+/// Divides `all` in proportion to the shares, in whole numbers whose sum is `all`. Each number is rounded down, and
+/// the ones with the largest remainders get one more. Returns zeroes if the shares are all zero.
 pub(super) fn apportion(all: u64, shares: &[f64]) -> Vec<u64> {
     let usable = |share: f64| {
         if share.is_finite() {
@@ -19,7 +19,7 @@ pub(super) fn apportion(all: u64, shares: &[f64]) -> Vec<u64> {
     let mut remainders = Vec::with_capacity(shares.len());
     for (index, share) in shares.iter().enumerate() {
         let exact = all as f64 * (usable(*share) / sum);
-        // (Numbers beyond 2^53 are rounded: never give more than there is.)
+        // `f64` rounds numbers beyond 2^53: never give more than there is.
         let part = (exact as u64).min(left);
         left -= part;
         parts.push(part);

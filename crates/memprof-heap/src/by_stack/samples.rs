@@ -1,4 +1,4 @@
-//! Sampled allocations, and the chunks in which they are.
+//! Sampled allocations, and the chunks that contain them.
 
 use std::collections::{HashMap, HashSet};
 
@@ -7,21 +7,21 @@ use serde::Serialize;
 use super::super::all_heaps::AllHeaps;
 use memprof_sys::ids::StackId;
 
-/// A sampled allocation that was not freed yet when the process was stopped.
+/// A sampled allocation that was live when the process was stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HeapSample {
-    /// What the allocator returned.
+    /// The address that the allocator returned.
     pub address: u64,
-    /// The bytes that were requested.
+    /// Requested bytes.
     pub size: u64,
-    /// The bytes of all allocations that it stands for: its size divided by the probability that it was sampled.
+    /// Bytes of all allocations that the sample stands for: its size divided by its sampling probability.
     pub weight: u64,
-    /// Who allocated it.
+    /// The stack that allocated it.
     pub stack: StackId,
 }
 
 impl HeapSample {
-    /// The probability with which it was sampled; `None` if it cannot be one.
+    /// The sampling probability; `None` if size or weight is 0.
     pub(super) fn probability(&self) -> Option<f64> {
         let of_bytes = self.size > 0 && self.weight > 0;
         of_bytes.then(|| (self.size as f64 / self.weight as f64).min(1.0))
@@ -31,13 +31,13 @@ impl HeapSample {
 /// The live samples of a process at the moment of a snapshot.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HeapSamples {
-    /// Those that were kept.
+    /// The samples that memprof recorded.
     pub kept: Vec<HeapSample>,
-    /// How they were sampled.
+    /// How the samples were taken.
     pub origin: Origin,
-    /// Number of samples that were not kept.
+    /// Number of samples that memprof could not record.
     pub lost: u64,
-    /// Number of samples, of all processes and also such that were freed since, of which memprof was not told.
+    /// Number of samples that did not reach memprof. Counts all processes, and includes samples freed since.
     pub unsent: u64,
 }
 
@@ -46,43 +46,43 @@ pub struct HeapSamples {
 pub struct Origin {
     /// Whether sampling began with the program, so that each chunk in use could have been sampled.
     pub from_start: bool,
-    /// The mean number of bytes between samples, if that is known; with 0 each allocation is one.
+    /// Mean number of bytes between samples, if known. With 0, each allocation is sampled.
     pub interval: Option<u64>,
 }
 
 impl Origin {
-    /// Whether each allocation of the program was a sample.
+    /// Whether each allocation of the program was sampled.
     pub fn is_every(self) -> bool {
         self.from_start && self.interval == Some(0)
     }
 }
 
-/// What became of the samples in a join.
+/// Number of samples by their fate in a join.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct SampleCounts {
-    /// Those of chunks in use, from which all is estimated.
+    /// Samples of chunks in use. All estimates are made from them.
     pub joined: u64,
-    /// Those without a chunk in use at their address, or with one that is too small: they were freed, which was not seen.
+    /// Samples whose address has no chunk in use, or too small a chunk: memprof missed that they were freed.
     pub gone: u64,
-    /// Those of no bytes, which stand for none.
+    /// Zero-byte samples, which stand for no bytes.
     pub empty: u64,
-    /// Those that were not kept before the join: there was no room for them.
+    /// Samples that were dropped before the join because the sample table was full.
     pub lost: u64,
-    /// Those of which memprof was not told, because it could not keep up: of all processes, and also such that were freed since.
+    /// Samples dropped because memprof fell behind, across all processes, including samples freed since.
     pub unsent: u64,
 }
 
-/// A sample in its chunk.
+/// A sample with its chunk.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Placed {
     /// First address of the chunk's contents.
     pub start: u64,
     pub sample: HeapSample,
-    /// The probability with which it was sampled.
+    /// Sampling probability.
     pub p: f64,
 }
 
-/// Finds the chunks of all samples. Returns them in the order of their addresses, one for each chunk.
+/// Finds the chunks of all samples. Returns the samples in address order, at most one per chunk.
 pub(crate) fn place(heaps: &AllHeaps, samples: &HeapSamples) -> (Vec<Placed>, SampleCounts) {
     let mut counts = SampleCounts {
         lost: samples.lost,
@@ -117,7 +117,7 @@ pub(crate) fn place(heaps: &AllHeaps, samples: &HeapSamples) -> (Vec<Placed>, Sa
     (placed, counts)
 }
 
-/// The unreachable chunks that lead to others, of the chunks with samples.
+/// For each sampled chunk that is unreachable, the head that leads to it.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Heads {
     wanted: HashSet<u64>,
@@ -125,7 +125,7 @@ pub(crate) struct Heads {
 }
 
 impl Heads {
-    /// Those of these chunks are wanted.
+    /// Starts empty, and accepts the heads of these chunks only.
     pub(crate) fn of(placed: &[Placed]) -> Heads {
         Heads {
             wanted: placed.iter().map(|placed| placed.start).collect(),
@@ -133,14 +133,14 @@ impl Heads {
         }
     }
 
-    /// Notes that a chunk is unreachable and that `head` leads to it. Both are first addresses of contents.
+    /// Records that a chunk is unreachable and that `head` leads to it. Both are first addresses of contents.
     pub(crate) fn note(&mut self, chunk: u64, head: u64) {
         if self.wanted.contains(&chunk) {
             self.heads.insert(chunk, head);
         }
     }
 
-    /// What leads to an unreachable chunk.
+    /// The head of an unreachable chunk.
     pub(super) fn get(&self, chunk: u64) -> Option<u64> {
         self.heads.get(&chunk).copied()
     }

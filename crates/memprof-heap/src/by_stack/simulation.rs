@@ -1,4 +1,5 @@
-//! Made-up heaps with known owners, sampled many times: estimates are right on average, and their errors are true.
+//! Synthetic heaps with known owners, sampled many times: checks that the estimates are unbiased and that their
+//! standard errors are right.
 
 use std::collections::HashMap;
 
@@ -7,7 +8,7 @@ use super::testing::*;
 use super::tests::{name, samples};
 use super::*;
 
-/// The same heap, sampled.
+/// Draws a random sample of a heap.
 fn sampled(all: &Joint, from_start: bool, random: &mut Random, seen: fn(&Joined) -> bool) -> Joint {
     let mut joint = all.clone();
     joint.origin.from_start = from_start;
@@ -21,7 +22,7 @@ fn sampled(all: &Joint, from_start: bool, random: &mut Random, seen: fn(&Joined)
     joint
 }
 
-/// By stack: requested, reachable, unreachable and pinned bytes.
+/// Live, resident, unreachable and pinned bytes by stack.
 fn figures(shown: &ByStack) -> HashMap<String, [Estimated; 4]> {
     let rows = shown.rows.iter();
     rows.map(|row| {
@@ -33,7 +34,7 @@ fn figures(shown: &ByStack) -> HashMap<String, [Estimated; 4]> {
     .collect()
 }
 
-/// What was estimated, over many runs.
+/// Sums over many runs of one estimated figure.
 #[derive(Clone, Copy, Default)]
 struct Runs {
     sum: f64,
@@ -42,8 +43,8 @@ struct Runs {
 
 const RUNS: u32 = 1000;
 
-/// Samples a heap many times. Checks each stack's mean and, of all stacks together, how often the interval of 1.96 standard
-/// errors has the truth.
+/// Samples a heap many times. Checks the mean of each stack, and how often the interval of 1.96 standard errors
+/// covers the truth, over all stacks together.
 fn simulate(
     name_of: &str,
     from_start: bool,
@@ -87,7 +88,7 @@ fn simulate(
             covered * 100.0
         );
         if what == "pinned" {
-            // Few chunks pin most, so that these sums are far from normal.
+            // A few chunks pin most of the bytes, so that these sums are far from normally distributed.
             assert!(
                 worst.abs() < 0.03 && covered > 0.8,
                 "{name_of}: {worst} {covered}"
@@ -117,7 +118,7 @@ fn large() -> Joint {
     };
     let mut random = Random(3);
     let made = Made::new(&wanted, &mut random);
-    // All of them, as if each had been sampled.
+    // Every chunk is in the list, with the weight of a sample.
     let all = made.samples(0, &mut random).into_iter();
     let all = all.map(|sample| {
         let p = -(-(sample.size as f64) / INTERVAL).exp_m1();
@@ -127,7 +128,7 @@ fn large() -> Joint {
     made.join(&samples(all.collect(), true))
 }
 
-/// The same as if each chunk had certainly been sampled: what is to be estimated.
+/// The truth to be estimated: the same heap, as if each chunk had certainly been sampled.
 fn known(all: &Joint) -> Joint {
     let mut known = all.clone();
     known
@@ -145,7 +146,7 @@ fn estimates_from_the_start_are_unbiased_and_their_errors_true() {
     simulate("from the start", true, &known(&all), &all, |_| true);
 }
 
-/// Whether a chunk was allocated after sampling began: of some sizes most, of others few.
+/// Whether a chunk was allocated after sampling began: true for most chunks of some sizes, and for few of others.
 fn is_new(joined: &Joined) -> bool {
     let number = joined.placed.start.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 60;
     number < 4 + u64::from(joined.held.contents.ilog2()) % 8
@@ -158,7 +159,7 @@ fn estimates_of_what_was_allocated_later_are_unbiased_and_their_errors_true() {
     new.holdings.joined.retain(is_new);
     new.origin.from_start = false;
     simulate("later", false, &known(&new), &all, is_new);
-    // And if all was allocated since, though that is not known: only the sum of all is cut.
+    // Everything was allocated since, but memprof does not know it: only the sum of all strata is limited.
     let mut cut = all.clone();
     cut.origin.from_start = false;
     let mut random = Random(11);

@@ -1,51 +1,53 @@
-//! Strata: size classes that are estimated together, and how.
+//! Strata: size classes that are estimated together, and by which method.
 //!
-//! What is merged follows from the heap alone, not from which chunks were sampled: a choice by the sample would make the
-//! estimates biased.
+//! Merging depends on the heap alone, not on which chunks were sampled: a choice by the sample would bias the
+//! estimates.
 
 use std::ops::Range;
 
 use super::super::sizes::CLASSES;
 use super::holdings::{Class, GROUPS, Holdings, Joined, PINNING};
 
-/// Neighbouring classes are merged until this many samples of their chunks are expected.
+/// Neighbouring classes are merged until at least this number of samples is expected of them.
 const EXPECTED: f64 = 32.0;
-/// Fewer samples than this give no estimate of shares.
+/// Minimum number of samples for an estimate of shares.
 const MIN_SAMPLES: usize = 8;
-/// Chunks of this many intervals are practically always sampled (all but one in 3,000): each stands for itself.
+/// Chunks of at least this number of intervals are practically always sampled (all but one in 3,000): each stands for
+/// itself.
 pub(super) const CERTAIN: f64 = 8.0;
-/// By so many standard errors the samples of chunks may stand for less than all of them before some of the chunks
-/// count as not sampled.
+/// Number of standard errors by which the samples may stand for less than all chunks before some of the chunks count
+/// as not sampled.
 const TOLERATED: f64 = 4.0;
-/// Bytes between samples if the samples do not tell: the contract's default.
+/// Bytes between samples if the samples do not reveal it: the default of the sampling contract.
 const DEFAULT_INTERVAL: f64 = 512.0 * 1024.0;
 
-/// How the bytes of a stratum are divided.
+/// The method by which the bytes of a stratum are divided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Method {
-    /// All of its chunks could be sampled: the samples give the shares of all bytes.
+    /// All of the chunks could be sampled: the samples give the shares of all bytes.
     Shares,
-    /// Not all could be: the samples stand for their weights, and the rest was not sampled.
+    /// Not all of the chunks could be sampled: the samples stand for their weights, and the rest was not sampled.
     Weights,
-    /// There are too few samples for shares.
+    /// Too few samples for shares.
     TooFew,
 }
 
-/// Size classes of one group.
+/// Adjacent classes of one group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Stratum {
-    /// The group: by allocator and whether they are reachable.
+    /// The group: an allocator, and whether its chunks are reachable.
     pub group: usize,
-    /// Indexes of its classes.
+    /// Indexes of the classes.
     pub classes: Range<usize>,
-    /// Whether its chunks are so large that each is sampled.
+    /// Whether the chunks are so large that each is sampled.
     pub is_certain: bool,
-    /// How it is estimated.
+    /// How the bytes are divided.
     pub method: Method,
 }
 
-/// The mean number of bytes between samples, as sizes and weights of the samples have it: there may be several samplers. If
-/// all samples were certain, these say nothing, and it is what is known.
+/// The mean number of bytes between samples: the median that follows from the samples' sizes and weights, because
+/// there may be several samplers. If all samples were certain, they reveal nothing, and `known` or the default
+/// applies.
 pub(super) fn interval(joined: &[Joined], known: Option<u64>) -> f64 {
     let uncertain = joined.iter().filter(|joined| joined.placed.p < 0.99);
     // p = 1 − exp(−size / interval)
@@ -59,11 +61,11 @@ pub(super) fn interval(joined: &[Joined], known: Option<u64>) -> f64 {
     }
 }
 
-/// What is expected of a class's samples if each chunk of it could be sampled.
+/// Expectation for the samples of a class if each of its chunks could be sampled.
 #[derive(Clone, Copy, Debug, Default)]
 struct Expected {
     samples: f64,
-    /// Bytes of contents, and the variance of their estimate.
+    /// Bytes of contents; `variance` is that of their estimate.
     bytes: f64,
     variance: f64,
     is_certain: bool,
@@ -93,7 +95,7 @@ impl Expected {
     }
 }
 
-/// What was seen of it.
+/// The actual samples of a class.
 #[derive(Clone, Copy, Debug, Default)]
 struct Seen {
     samples: usize,
@@ -108,16 +110,16 @@ impl Seen {
         self.chunks += other.chunks;
     }
 
-    /// Whether shares can be concluded: there are enough samples, or nothing was left out.
+    /// Whether shares can be estimated: there are enough samples, or every chunk was sampled.
     fn suffices(&self) -> bool {
         self.samples >= MIN_SAMPLES || self.samples as u64 == self.chunks
     }
 }
 
-/// A way to class the chunks.
+/// A classification of the chunks.
 #[derive(Clone, Copy)]
 pub(super) struct Classing {
-    /// Number of classes of a group.
+    /// Number of classes per group.
     pub per_group: usize,
     pub classes: fn(&Holdings) -> &[Class],
     pub class_of: fn(&Joined) -> usize,
@@ -130,20 +132,20 @@ pub(super) const BY_SIZE: Classing = Classing {
     class_of: |joined| joined.class,
 };
 
-/// Those that pin, by how much for each of their bytes.
+/// Chunks that pin free bytes, by pinned bytes per byte of their own.
 pub(super) const BY_PINNING: Classing = Classing {
     per_group: PINNING,
     classes: |holdings| &holdings.pinning,
     class_of: |joined| joined.pinning,
 };
 
-/// The strata of both classings. Together those of one have all its classes with chunks.
+/// The strata of both classifications. Together, the strata of one contain all its classes that have chunks.
 pub(super) fn strata(holdings: &Holdings, from_start: bool) -> [Vec<Stratum>; 2] {
     let interval = holdings.interval;
     let sizes = |_, class: &Class| Expected::of(class, interval);
     let bytes = |joined: &Joined| joined.held.contents as f64 / joined.placed.p;
     let sizes = merged(holdings, &BY_SIZE, sizes, bytes);
-    // How much a chunk pins says nothing of its size, so that the samples are counted here.
+    // A class of pinned bytes says nothing about chunk sizes, so samples are counted here instead of their bytes.
     let pinning = |index: usize, class: &Class| Expected {
         samples: class.expected,
         bytes: class.expected,
@@ -151,7 +153,7 @@ pub(super) fn strata(holdings: &Holdings, from_start: bool) -> [Vec<Stratum>; 2]
         is_certain: index.is_multiple_of(PINNING),
     };
     let pinning = merged(holdings, &BY_PINNING, pinning, |_| 1.0);
-    // Of each allocator: a program may have another one that is not sampled.
+    // Per allocator: a program may have a second allocator that is not sampled.
     let incomplete = [0, 1].map(|allocator| {
         let (mut expected, mut seen) = (Expected::default(), Seen::default());
         let of = sizes
@@ -180,15 +182,15 @@ pub(super) fn strata(holdings: &Holdings, from_start: bool) -> [Vec<Stratum>; 2]
     })
 }
 
-/// Whether the samples say that not all chunks could be sampled.
+/// Whether the samples show that not all chunks could be sampled.
 fn is_less(expected: &Expected, seen: &Seen) -> bool {
     seen.bytes < expected.bytes - TOLERATED * expected.variance.sqrt()
 }
 
 type Merged = Vec<(Stratum, Expected, Seen)>;
 
-/// The classes, merged from the last one of each group on: so those of which few samples are expected and each stands for much
-/// are with the next ones.
+/// Merges the classes of each group from the last one on. Large chunks are few and each of their samples stands for
+/// much, so they are merged with the next smaller ones.
 fn merged(
     holdings: &Holdings,
     classing: &Classing,
@@ -237,7 +239,7 @@ fn merged(
     strata
 }
 
-/// The last classes of a group may be too few for a stratum of their own: they are part of the one before.
+/// Merges the last stratum of a group into the one before if it is too small to stand alone.
 fn merge_last(strata: &mut Merged, first: usize) {
     let uncertain = |(_, expected, _): &&(Stratum, Expected, Seen)| !expected.is_certain;
     let Some(last) = strata[first..].iter().rposition(|of| uncertain(&of)) else {

@@ -1,4 +1,4 @@
-//! Made-up heaps with known owners, and samples of them.
+//! Synthetic heaps with known owners, and samples of them.
 
 use super::super::all_heaps::AllHeaps;
 use super::super::chunks::{Chunks, Kind};
@@ -59,19 +59,19 @@ pub(super) struct Made {
     pub owned: Vec<Owned>,
 }
 
-/// What kind of heap is made.
+/// Parameters of a synthetic heap.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Wanted {
-    /// Number of chunks of each arena.
+    /// Number of chunks per arena.
     pub chunks: u64,
     /// Number of stacks.
     pub stacks: u64,
-    /// Share of free chunks, and of pages that are not resident, in percent.
+    /// Percentage of free chunks; `absent` is the percentage of pages that are not resident.
     pub free: u64,
     pub absent: u64,
-    /// Share of unreachable chunks, in percent.
+    /// Percentage of unreachable chunks.
     pub lost: u64,
-    /// Largest size of most chunks, in bytes.
+    /// Maximum size of most chunks, in bytes.
     pub size: u64,
     pub jemalloc: bool,
 }
@@ -149,7 +149,7 @@ impl Made {
         }
     }
 
-    /// Samples of a mean distance of so many bytes; of no distance, all.
+    /// Samples with this mean number of bytes between them; all allocations if it is 0.
     pub(super) fn samples(&self, interval: u64, random: &mut Random) -> Vec<HeapSample> {
         let sample = |owned: &Owned| {
             let p = match interval {
@@ -196,7 +196,7 @@ fn in_use(wanted: &Wanted, random: &mut Random) -> (bool, Kind) {
     }
 }
 
-/// Stacks differ in what sizes they have, so that wrong shares of classes are seen.
+/// The sizes depend on the stack, so that wrong shares of classes are detected.
 fn owner(
     start: u64,
     end: u64,
@@ -241,7 +241,7 @@ fn part(
     let mut run_of_free = 0;
     for _ in 0..wanted.chunks {
         let size = size(wanted, random);
-        // Free chunks beside each other make pages without a chunk in use.
+        // Adjacent free chunks create pages without a chunk in use.
         run_of_free = match random.below(100) {
             0 if wanted.free > 0 => 30,
             _ => run_of_free - run_of_free.min(1),

@@ -34,7 +34,8 @@ pub(super) fn samples(kept: Vec<HeapSample>, from_start: bool) -> HeapSamples {
     }
 }
 
-/// What each stack's chunks hold, counted chunk by chunk and page by page: reachable, unreachable, pinned (not rounded).
+/// Reachable, unreachable and pinned bytes of each stack, counted chunk by chunk and page by page. Pinned bytes are
+/// not rounded.
 fn truth(made: &Made) -> HashMap<String, (u64, u64, f64)> {
     let pages: Vec<_> = made
         .snapshot
@@ -98,7 +99,7 @@ fn free(made: &Made) -> Vec<(u64, u64)> {
     free
 }
 
-/// With all allocations as samples nothing is estimated.
+/// If every allocation is sampled, nothing is estimated.
 #[test]
 fn a_complete_list_gives_what_is_counted() {
     for seed in 0..40 {
@@ -118,7 +119,7 @@ fn a_complete_list_gives_what_is_counted() {
                 let (reachable, lost, pinned) = truth[&row.stack];
                 let found = (row.resident.bytes, row.unreachable.bytes);
                 assert_eq!(found, (reachable, lost), "{seed} {row:?}");
-                // Each page's shares are whole bytes.
+                // The shares of each page are rounded to whole bytes.
                 let most = 2.0 * made.owned.len() as f64;
                 assert!(
                     (row.pinned.bytes as f64 - pinned).abs() < most.min(1.0 + pinned * 0.02),
@@ -141,7 +142,7 @@ fn a_complete_list_gives_what_is_counted() {
     }
 }
 
-/// Whatever the samples are, no byte is lost or counted twice.
+/// For any samples, no byte is lost or counted twice.
 #[test]
 fn all_rows_add_up() {
     let mut kinds = std::collections::BTreeSet::new();
@@ -213,7 +214,7 @@ fn all_rows_add_up() {
     assert_eq!(kinds.len(), 5, "{kinds:?}");
 }
 
-/// Chunks that only unreachable ones lead to are under their own stacks, with what leads to them.
+/// Chunks that only unreachable chunks lead to are listed under their own stacks, with their head.
 #[test]
 fn what_leads_to_unreachable_chunks_is_named() {
     let (snapshot, first) = synthetic::chain(4);
@@ -260,14 +261,14 @@ fn what_leads_to_unreachable_chunks_is_named() {
         ]
     );
     assert!(shown.leaks.iter().all(|row| row.example == first + 4 * 32));
-    // Of the five samples none is of a reachable chunk, and the heap has some.
+    // None of the five samples is of a reachable chunk, and the heap has reachable ones.
     assert!(
         shown
             .rest
             .iter()
             .any(|row| row.kind == RestKind::TooFewSamples && !row.unreachable)
     );
-    // The same from fewer samples than give shares: what was seen is named, and no bytes are claimed.
+    // With fewer samples than shares need, the samples are listed, and no bytes are claimed.
     let (snapshot, _) = synthetic::chain(4);
     let mut heaps = AllHeaps::new(glibc::read(&snapshot).unwrap(), None);
     let list = samples(vec![of(6, 1)], true);

@@ -1,4 +1,4 @@
-//! The heap by stack as text: tables in KiB.
+//! The heap by stack as text tables, in KiB.
 
 use std::io::{self, Write};
 
@@ -7,10 +7,10 @@ use super::{ByStack, Estimated, HeadOf, RestKind, RestRow};
 use memprof_sys::text::printable;
 
 impl ByStack {
-    /// Writes it as text, with at most `top` rows in lists.
+    /// Writes the report as text, with at most `top` rows per list.
     ///
     /// # Errors
-    /// Those of `out`.
+    /// Writing to `out` fails.
     pub fn write_text(&self, out: &mut dyn Write, top: usize) -> io::Result<()> {
         let counts = &self.samples;
         match self.every {
@@ -130,7 +130,8 @@ impl ByStack {
     }
 }
 
-/// An estimate with its error. One that could as well be zero is an upper limit: twice the error above it.
+/// Formats an estimate with its error. An estimate that is not significantly above 0 is shown as an upper limit: the
+/// estimate plus twice its error.
 fn estimate(of: Estimated) -> String {
     let (bytes, error) = (kib(of.bytes), kib(of.error));
     match of {
@@ -140,7 +141,7 @@ fn estimate(of: Estimated) -> String {
     }
 }
 
-/// The same of whole bytes or numbers.
+/// Like [`estimate`], for whole bytes or numbers.
 fn whole(of: u64, error: u64) -> String {
     match error {
         0 => of.to_string(),

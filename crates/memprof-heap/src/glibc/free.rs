@@ -1,4 +1,4 @@
-//! The free chunks among all: those in the arenas' lists, in fast bins and in threads' caches.
+//! Marks the free chunks: chunks in the arenas' bins, in fast bins and in thread caches.
 
 use std::cell::Cell;
 
@@ -8,7 +8,7 @@ use super::state::{Arena, BINS, FAST_BINS, Parameters, State};
 use super::walk::{HEADER, Part};
 use super::{Mallinfo, Refusal};
 
-/// Threads' caches, by their size as chunks: until glibc 2.41, and since.
+/// Layouts of thread caches (tcache) by the size of their chunk: up to glibc 2.41, and later.
 const TCACHES: [(u64, TcacheLayout); 2] = [
     (
         0x290,
@@ -27,27 +27,27 @@ const TCACHES: [(u64, TcacheLayout); 2] = [
         },
     ),
 ];
-/// Number of a cache's lists whose chunks have one size.
+/// Number of lists of a cache whose chunks all have the same size.
 const SMALL_LISTS: u64 = 64;
 
 #[derive(Clone, Copy, Debug)]
 struct TcacheLayout {
     /// Number of lists.
     lists: u64,
-    /// Offset of their first chunks.
+    /// Offset of the array of list heads.
     entries: u64,
-    /// Whether the numbers at the beginning are how many chunks fit, rather than how many there are.
+    /// Whether the counters at the beginning count free slots instead of chunks.
     counts_room: bool,
 }
 
-/// The parts of a heap while its lists are read.
+/// The parts of a heap while the free lists are read.
 pub(super) struct Lists<'a> {
     memory: &'a Memory,
     parts: &'a mut [Part],
-    /// Whether links are mangled: since glibc 2.32. `None` until that is known.
+    /// Whether links are mangled (safe-linking, since glibc 2.32). `None` until known.
     mangled: Option<bool>,
-    /// Number of steps through lists of threads' caches that are left: what looks like a cache and is none may lead
-    /// anywhere, and real lists have no more chunks than there are.
+    /// Remaining steps through lists of thread caches. A false match of a cache may lead anywhere; real lists have no
+    /// more chunks than the memory can contain.
     left: Cell<u64>,
 }
 
@@ -61,7 +61,7 @@ impl<'a> Lists<'a> {
         }
     }
 
-    /// Reads the lists of all arenas, and adds up what `mallinfo2` does.
+    /// Reads the lists of all arenas, and adds up the figures of `mallinfo2`.
     pub(super) fn arenas(&mut self, state: &State) -> Result<Mallinfo, Refusal> {
         let mut info = Mallinfo::default();
         for arena in &state.arenas {
@@ -93,7 +93,7 @@ impl<'a> Lists<'a> {
                 info.smblks += 1;
                 info.fsmblks += size;
                 info.fordblks += size;
-                // (In fast bins, links are to chunks rather than to their contents.)
+                // Links in fast bins point to chunks rather than to their contents.
                 at = self.follow_fast(at + HEADER)?;
             }
         }
@@ -119,7 +119,7 @@ impl<'a> Lists<'a> {
         Ok(())
     }
 
-    /// Reads the threads' caches, which are chunks in use with their shape. Returns their number.
+    /// Reads the thread caches, which are found as chunks in use with the layout of a cache. Returns their number.
     pub(super) fn tcaches(&mut self, parameters: &Parameters) -> Result<usize, Refusal> {
         let mut caches = Vec::new();
         for part in &*self.parts {
@@ -148,8 +148,8 @@ impl<'a> Lists<'a> {
         Ok(caches.len())
     }
 
-    /// Whether a thread's cache is at this address: each list has as many chunks, of its size, as the cache says. (An
-    /// empty one cannot be told from a chunk of zeroes, and does not matter.)
+    /// Whether this address has a thread cache: each list must have the number and size of chunks that the cache
+    /// records. An empty cache looks like a chunk of zeroes and does not matter.
     fn is_tcache(
         &self,
         at: u64,
@@ -175,7 +175,7 @@ impl<'a> Lists<'a> {
                 entry = self.follow(entry, mangled).ok()?;
             }
             let expected = match layout.counts_room {
-                // A list that was never used, or is turned off, has no room.
+                // A list that was never used, or is turned off, has no slots.
                 true if number == 0 && seen == 0 => 0,
                 true => most.checked_sub(number)?,
                 false => number,
@@ -200,13 +200,13 @@ impl<'a> Lists<'a> {
         self.parts[self.part(at)?].chunks.kind_at(at)
     }
 
-    /// Size of the chunk at this address, as the walk found it.
+    /// Size of the chunk at this address, if the walk found a chunk there.
     fn size(&self, at: u64) -> Option<u64> {
         self.kind(at)?;
         Some(self.memory.word(at + 8)? & !7)
     }
 
-    /// Marks a chunk of a list, which must not be in another one. Returns its size.
+    /// Marks a chunk of a list, which must not be in another list. Returns its size.
     fn take(&mut self, at: u64, kind: Kind) -> Result<u64, Refusal> {
         let part = self.part(at).ok_or(Refusal::FreeLists(at))?;
         let chunks = &mut self.parts[part].chunks;
@@ -217,10 +217,10 @@ impl<'a> Lists<'a> {
         self.size(at).ok_or(Refusal::FreeLists(at))
     }
 
-    /// The link at an address, of a list that is certain.
+    /// Reads the link at an address of a certain list, and detects mangling from it.
     fn follow_fast(&mut self, at: u64) -> Result<u64, Refusal> {
         let link = self.word(at)?;
-        // The last link of a list is to 0.
+        // The last link of a list is 0 and reveals nothing.
         let mangled = self
             .mangled
             .unwrap_or(link != 0 && self.kind(link).is_none());

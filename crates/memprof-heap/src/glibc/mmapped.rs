@@ -1,5 +1,7 @@
-//! Chunks with mappings of their own. The kernel may have joined such mappings with each other and with others, so that
-//! they are found by their headers at the beginning of pages.
+//! Chunks with mappings of their own.
+//!
+//! The chunks are found by their headers at the beginning of pages, because the kernel may merge such mappings with
+//! each other and with others.
 
 use super::super::chunks::Kind;
 use super::super::memory::Memory;
@@ -9,24 +11,24 @@ use super::state::Parameters;
 use super::walk::{HEADER, Part};
 use memprof_sys::residency::page_size;
 
-/// The flag in a chunk's size that says so; the others are not set then.
+/// Flag `IS_MMAPPED` in a chunk's size. The other flags are clear then.
 const IS_MMAPPED: u64 = 2;
 const FLAGS: u64 = 7;
 
-/// A chunk.
+/// A chunk with a mapping of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Mmapped {
     /// First address of the mapping.
     pub start: u64,
     /// Size of the mapping, in bytes.
     pub len: u64,
-    /// Address of the chunk's header. Before that of an aligned block, part of the mapping is unused.
+    /// Address of the chunk's header. For an aligned block, the part of the mapping before it is unused.
     pub at: u64,
-    /// What is known of it: in use, and how it is reached.
+    /// Kind of the chunk: in use, and how it is reached.
     pub kind: Kind,
 }
 
-/// Finds them all, as many as glibc counts.
+/// Finds all such chunks, and compares their number and bytes with glibc's counters.
 pub(super) fn find(
     snapshot: &Snapshot,
     parts: &[Part],
@@ -67,7 +69,7 @@ pub(super) fn find(
     Ok(found)
 }
 
-/// The chunk whose header is in this page, if there is one: at its beginning, or before a block of larger alignment.
+/// The chunk whose header is in this page, if any: at its beginning, or in front of a block of larger alignment.
 fn at_page(memory: &Memory, page: u64) -> Option<Mmapped> {
     let size = page_size();
     let alignments = std::iter::successors(Some(HEADER), |n| Some(n * 2));
@@ -75,10 +77,10 @@ fn at_page(memory: &Memory, page: u64) -> Option<Mmapped> {
         .take_while(|n| *n <= size)
         .map(|n| page + n - HEADER);
     places.find_map(|at| {
-        // In the first word of the header, glibc notes how much of the mapping is before it.
+        // The first word of the header is the size of the unused part of the mapping in front of it.
         let (unused, head) = (memory.word(at)?, memory.word(at + 8)?);
         let used = unused.checked_add(head & !FLAGS)?;
-        // From glibc 2.43 on, the size is without the header.
+        // Since glibc 2.43, the size excludes the header.
         let len = match used.is_multiple_of(size) {
             true => used,
             false => used.checked_add(HEADER)?,

@@ -1,54 +1,54 @@
-//! glibc's own variables, found without symbols: the arenas, by the shape of their lists of free chunks, and malloc's
-//! parameters, by their neighbourhood.
+//! glibc's own variables, found without symbols: the arenas by the structure of their bins, and malloc's parameters
+//! by the address of the main arena's memory.
 
 use super::super::memory::Memory;
 use super::Refusal;
 use memprof_sys::residency::Vma;
 
-/// Number of lists of free chunks (`NBINS - 1`): unsorted, small and large ones.
+/// Number of bins (`NBINS - 1`): unsorted, small and large.
 pub(super) const BINS: u64 = 127;
-/// Offsets from an arena's lists: its newest chunk, the next arena, its size.
+/// Offsets of fields relative to an arena's bins: its top chunk (in front of them), the next arena, its size.
 const TOP: u64 = 16;
 const NEXT: u64 = 2048;
 const SYSTEM_MEM: u64 = 2072;
-/// End of an arena, from its lists on.
+/// End of an arena, relative to its bins.
 const END: u64 = 2088;
-/// Bytes of an arena in front of its lists: until glibc 2.42, which has fast bins, and from 2.43 on.
+/// Bytes of an arena in front of its bins: up to glibc 2.42, which has fast bins, and since 2.43.
 const BEFORE_LISTS: [u64; 2] = [112, 24];
 /// Number of fast bins.
 pub(super) const FAST_BINS: u64 = 10;
-/// Maximum number of arenas that are read.
+/// Maximum number of arenas to read.
 const MAX_ARENAS: usize = 65_536;
-/// Maximum number of heaps that are counted.
+/// Maximum number of heaps to count.
 const MAX_HEAPS: usize = 16;
-/// Maximum number of bytes in which glibc's variables are searched.
+/// Maximum number of bytes to search for glibc's variables.
 const SEARCHED: u64 = 256 << 20;
 
-/// An arena.
+/// An arena (`malloc_state`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Arena {
-    /// Its address.
+    /// Address of the arena.
     pub at: u64,
-    /// Address of its lists of free chunks.
+    /// Address of its bins.
     pub bins: u64,
-    /// Address of its newest chunk.
+    /// Address of its top chunk.
     pub top: u64,
-    /// Its memory, in bytes, as glibc counts it.
+    /// Bytes of its memory, as glibc counts them.
     pub system_mem: u64,
 }
 
 impl Arena {
-    /// Address of its fast bins; `None` from glibc 2.43 on, which has none.
+    /// Address of its fast bins; `None` since glibc 2.43, which has none.
     pub(super) fn fast_bins(&self) -> Option<u64> {
         (self.bins - self.at == BEFORE_LISTS[0]).then_some(self.at + 16)
     }
 
-    /// First address behind it.
+    /// End of the structure.
     pub(super) fn end(&self) -> u64 {
         self.bins + END
     }
 
-    /// Whether no chunk was ever cut from it: its newest chunk is a place holder.
+    /// Whether no chunk was ever allocated from it: its top chunk is a placeholder.
     pub(super) fn is_unused(&self) -> bool {
         self.top == self.bins - TOP
     }
@@ -57,28 +57,29 @@ impl Arena {
 /// malloc's parameters (`mp_`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Parameters {
-    /// Where the main arena begins.
+    /// First address of the main arena's memory.
     pub sbrk_base: u64,
-    /// Bytes in chunks with a mapping of their own.
+    /// Bytes of chunks with a mapping of their own.
     pub mmapped: u64,
-    /// Number of these chunks: by the layout from 2.35 on, and by the older one.
+    /// Number of these chunks: by the layout since 2.35, and by the older one.
     pub mmaps: [u32; 2],
-    /// Number of lists of a thread's cache of small chunks.
+    /// Number of small-chunk lists of a thread cache.
     pub tcache_bins: u64,
-    /// Maximum number of chunks of a list.
+    /// Maximum number of chunks per list.
     pub tcache_count: u64,
 }
 
-/// What was found.
+/// glibc's variables.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct State {
     /// The arenas, the main one first.
     pub arenas: Vec<Arena>,
-    /// The parameters; `None` if the main arena is unused and there is nothing that they could be recognised by.
+    /// The parameters; `None` if the main arena is unused, because nothing identifies them then.
     pub parameters: Option<Parameters>,
 }
 
-/// Finds them. `Ok(None)` if there are none: the program has another allocator, or has not called malloc.
+/// Finds glibc's variables. `Ok(None)` if there are none: the program uses another allocator, or has not called
+/// malloc.
 pub(super) fn find(memory: &Memory, vmas: &[Vma]) -> Result<Option<State>, Refusal> {
     let data: Vec<(u64, u64)> = written_data(vmas).collect();
     let found = all_bins(memory, &data);
@@ -94,7 +95,7 @@ pub(super) fn find(memory: &Memory, vmas: &[Vma]) -> Result<Option<State>, Refus
     Ok(Some(State { arenas, parameters }))
 }
 
-/// The writable private data of files, and the zeroed data behind it.
+/// The writable private data of files, and the zeroed data after it.
 pub(crate) fn written_data(vmas: &[Vma]) -> impl Iterator<Item = (u64, u64)> {
     let is_data = |vma: &Vma| vma.perms.write && !vma.perms.shared;
     let of_file = move |vma: &Vma| is_data(vma) && vma.ino != 0;
@@ -108,13 +109,13 @@ pub(crate) fn written_data(vmas: &[Vma]) -> impl Iterator<Item = (u64, u64)> {
         .map(|(vma, _)| (vma.start.0, vma.end.0))
 }
 
-/// Where arenas' lists are: so many rings behind each other. At most a few places are returned.
+/// Addresses of bins: [`BINS`] consecutive rings. Returns at most [`MAX_HEAPS`].
 fn all_bins(memory: &Memory, data: &[(u64, u64)]) -> Vec<u64> {
     let mut left = SEARCHED;
     let mut found = Vec::new();
     for (start, end) in data {
         let mut before = 0;
-        // The rings up to here without a gap, every 16 bytes; there are two places for them.
+        // Consecutive rings so far. Rings are 16 bytes apart, so that there are two sequences.
         let mut rings = [0; 2];
         for run in memory.runs_in(*start, (*end).min(start.saturating_add(left))) {
             left = left.saturating_sub(run.len());
@@ -141,7 +142,7 @@ fn all_bins(memory: &Memory, data: &[(u64, u64)]) -> Vec<u64> {
     found
 }
 
-/// Whether an arena's lists are at this address.
+/// Whether this address has the bins of an arena.
 fn are_bins(memory: &Memory, bins: u64) -> bool {
     (0..BINS).all(|i| {
         bins.checked_add(16 * i)
@@ -149,9 +150,9 @@ fn are_bins(memory: &Memory, bins: u64) -> bool {
     })
 }
 
-/// Whether the links at this address are those of a list's head: a ring through it.
+/// Whether the two links at this address belong to the head of a ring.
 fn is_ring(memory: &Memory, links: u64) -> bool {
-    // The lists are linked as if they were chunks, whose links are 16 bytes behind their beginning.
+    // Bins are linked as if they were chunks, whose links are 16 bytes after their beginning.
     let (Some(head), Some(next)) = (links.checked_sub(16), memory.word(links)) else {
         return false;
     };
@@ -168,7 +169,7 @@ fn is_ring(memory: &Memory, links: u64) -> bool {
             && memory.word(previous.wrapping_add(16)) == Some(head))
 }
 
-/// All arenas, from the main one on: a ring, too.
+/// All arenas, the main one first. They form a ring.
 fn arenas(memory: &Memory, bins: u64) -> Result<Vec<Arena>, Refusal> {
     let ring = |before_lists: u64| {
         let main = bins.checked_sub(before_lists)?;
@@ -202,7 +203,7 @@ fn arenas(memory: &Memory, bins: u64) -> Result<Vec<Arena>, Refusal> {
     }
 }
 
-/// malloc's parameters, in the same data: around the address at which the main arena begins.
+/// Finds malloc's parameters in the same data, around the address at which the main arena's memory begins.
 fn parameters(memory: &Memory, data: &[(u64, u64)], main: &Arena) -> Result<Parameters, Refusal> {
     let top = memory.word(main.top.wrapping_add(8));
     let end = top.and_then(|size| main.top.checked_add(size & !7));
@@ -232,7 +233,8 @@ fn parameters(memory: &Memory, data: &[(u64, u64)], main: &Arena) -> Result<Para
         .flat_map(|(start, end)| memory.runs_in(*start, *end));
     let places = runs.flat_map(|run| (run.start..run.end).step_by(8));
     let found: Vec<Parameters> = places.filter_map(at).take(MAX_HEAPS).collect();
-    // The loader's variables have the same address, too, and zeroes behind it, as malloc has without thread caches only.
+    // The loader's variables also contain this address, followed by zeroes. malloc's parameters have zeroes there
+    // only if thread caches are off.
     let cached = |found: &&Parameters| found.tcache_bins > 0 && found.tcache_count > 0;
     let mut cached = found.iter().filter(cached);
     match (&found[..], cached.next(), cached.next()) {

@@ -1,4 +1,4 @@
-//! All chunks of glibc's arenas, by address; each part must end where glibc says that it ends.
+//! Walks all chunks of glibc's arenas, in address order. Each arena's chunks must end where glibc's structures say.
 
 use super::super::chunks::{Chunks, Kind};
 use super::super::memory::Memory;
@@ -7,27 +7,26 @@ use super::state::{Arena, State};
 
 /// Flags in the lowest bits of a chunk's size.
 const FLAGS: u64 = 7;
-/// Size and alignment of the parts of all arenas but the main one (`HEAP_MAX_SIZE`).
+/// Maximum size and alignment of the parts of all arenas but the main one (`HEAP_MAX_SIZE`).
 const HEAP: u64 = 64 << 20;
-/// Size of the structure at the beginning of each part: since glibc 2.35, and before.
+/// Size of `heap_info` at the beginning of each part: since glibc 2.35, and before.
 const HEAP_INFO: [u64; 2] = [48, 32];
-/// Smallest size of a chunk that is not a mark of glibc's own, in bytes.
+/// Minimum size of a chunk other than glibc's end markers, in bytes.
 const SMALLEST: u64 = 32;
-/// Maximum number of parts of an arena.
+/// Maximum number of parts per arena.
 const MAX_PARTS: usize = 65_536;
-/// Bytes of a chunk's header.
+/// Size of a chunk's header, in bytes.
 pub(super) const HEADER: u64 = 16;
 
 /// A contiguous part of an arena.
 #[derive(Debug)]
 pub(crate) struct Part {
-    /// Index of its arena; the main one is 0.
+    /// Index of its arena. The main arena is 0.
     pub arena: usize,
-    /// First address: before the first chunk, glibc has its own structures.
+    /// First address. glibc's own structures precede the first chunk.
     pub start: u64,
-    /// First address behind it.
+    /// End of the part.
     pub end: u64,
-    /// Its chunks.
     pub chunks: Chunks,
 }
 
@@ -67,12 +66,12 @@ pub(super) fn walk(memory: &Memory, state: &State) -> Result<Vec<Part>, Refusal>
 /// A walk over all arenas.
 struct Walk<'a> {
     memory: &'a Memory,
-    /// Number of chunks that there can still be: each has a header of its own.
+    /// Maximum number of chunks that remain: each has a header of its own in memory.
     left: u64,
 }
 
 impl Walk<'_> {
-    /// The main arena, which grows by `brk`.
+    /// Walks the main arena, which grows by `brk`.
     fn main(&mut self, arena: &Arena, start: u64) -> Result<Part, Refusal> {
         let top = self
             .memory
@@ -85,7 +84,8 @@ impl Walk<'_> {
         self.part(arena, 0, (start, start.next_multiple_of(16), end))
     }
 
-    /// Another arena, whose parts are mappings of their own: the newest holds its top, each knows the one before.
+    /// Walks another arena, whose parts have mappings of their own. The newest part contains the top chunk, and each
+    /// part links to the previous one.
     fn other(&mut self, arena: &Arena, index: usize, parts: &mut Vec<Part>) -> Result<(), Refusal> {
         let mut start = arena.top & !(HEAP - 1);
         for _ in 0..MAX_PARTS {
@@ -95,7 +95,7 @@ impl Walk<'_> {
                 return Err(Refusal::Chunk(start));
             }
             let end = start + size;
-            // The first part has the arena behind its own structure.
+            // In the first part, the arena follows `heap_info`.
             let is_first = arena.at & !(HEAP - 1) == start;
             let walked = match is_first {
                 true => self.part(arena, index, (start, arena.end().next_multiple_of(16), end)),
@@ -113,7 +113,7 @@ impl Walk<'_> {
         Err(Refusal::Arenas)
     }
 
-    /// Walks from the first chunk to the end.
+    /// Walks from the first chunk of a part to its end.
     fn part(
         &mut self,
         arena: &Arena,
@@ -126,7 +126,7 @@ impl Walk<'_> {
             self.left = self.left.checked_sub(1).ok_or(Refusal::Arenas)?;
             let head = self.memory.word(at + 8).ok_or(Refusal::Chunk(at))?;
             let (size, kind) = match head & !FLAGS {
-                // Marks at the end of a part that is full.
+                // End markers of a full part.
                 0 | HEADER => (HEADER, Kind::Own),
                 size if at == arena.top => (size, Kind::Top),
                 size => (size, Kind::Live),

@@ -1,5 +1,5 @@
-//! The blocks that jemalloc keeps its own structures in. Each begins with its size and a description of what is unused
-//! at its end: where that ends, the block does.
+//! The blocks with jemalloc's own structures. Each begins with its size and a descriptor of the unused space at its
+//! end; both must end at the same address.
 
 use super::super::memory::Memory;
 use super::layout::{ADDRESS, Layout, SIZE};
@@ -8,24 +8,24 @@ use memprof_sys::residency::Vma;
 
 /// Alignment of blocks, in bytes.
 const ALIGN: u64 = 2 << 20;
-/// Offset of the description, and the size of a block's header.
+/// Offset of that descriptor, and size of a block's header, in bytes.
 const UNUSED: u64 = 16;
 const HEADER: u64 = 144;
-/// The arena of what belongs to none.
+/// Arena index of blocks, which belong to no arena.
 const NO_ARENA: u16 = 0xfff;
 
-/// A block.
+/// A block of jemalloc's own structures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Block {
     /// First address.
     pub start: u64,
-    /// First address behind it.
+    /// End of the block.
     pub end: u64,
-    /// The first address that is unused.
+    /// Start of the unused space.
     pub used: u64,
 }
 
-/// All blocks, by address.
+/// Finds all blocks, by address.
 pub(super) fn find(memory: &Memory, vmas: &[Vma], layout: &Layout) -> Vec<Block> {
     let mut found: Vec<Block> = Vec::new();
     for vma in vmas.iter().filter(|vma| is_anonymous(vma)) {
@@ -42,7 +42,7 @@ pub(super) fn find(memory: &Memory, vmas: &[Vma], layout: &Layout) -> Vec<Block>
             }
         }
     }
-    // (A block may extend over several mappings.)
+    // A block may span several mappings, and is found in each.
     found.dedup_by(|next, block| next.start < block.end);
     found
 }
@@ -67,7 +67,7 @@ fn block(memory: &Memory, layout: &Layout, at: u64) -> Option<Block> {
     })
 }
 
-/// Whether `len` bytes at an address lie in a block, behind its header.
+/// Whether `len` bytes at an address lie in a block, after its header.
 pub(super) fn contain(blocks: &[Block], addr: u64, len: u64) -> bool {
     let index = blocks.partition_point(|block| block.end <= addr);
     blocks.get(index).is_some_and(|block| {

@@ -1,5 +1,7 @@
-//! The caches of threads: stacks of free regions for each size class, which the slabs count as in use. What describes
-//! them lies among a thread's variables; all caches of an arena form a ring, so that one leads to the others.
+//! Thread caches: stacks of free regions per size class, which the slabs count as in use.
+//!
+//! The descriptors of a cache's stacks are thread-local data. All caches of an arena form a ring, so that one leads
+//! to the others.
 
 use std::collections::HashSet;
 
@@ -10,36 +12,37 @@ use super::regions::Regions;
 use super::{Refusal, classes};
 use memprof_sys::freeze::Registers;
 
-/// How far a thread's variables extend below its thread pointer, in bytes.
+/// Search range for a thread's variables below its thread pointer, in bytes.
 const THREAD_LOCAL: u64 = 64 << 10;
-/// Distance of the descriptions of stacks.
+/// Size of a stack descriptor, in bytes.
 const STACK: u64 = 24;
-/// Number of stacks that there are at least.
+/// Minimum number of stacks in a cache.
 const LEAST: usize = 8;
 /// Maximum number of caches.
 const MAX_CACHES: usize = 1 << 20;
 /// Maximum size of a stack, in bytes.
 const MAX_STACK: u64 = 1 << 16;
 
-/// Offset of an arena's link to the caches, where it points to the stacks' descriptions: from its own beginning.
+/// Offset of the pointer to the stack descriptors, from the link of an arena's ring of caches.
 const STACKS: u64 = 16;
-/// Offset of the link in what 5.3 keeps apart, to which the word before the stacks' descriptions points.
+/// Offset of the ring's link in the slow part of a cache (5.3). The word in front of the stack descriptors points to
+/// that part.
 const LINK: u64 = 16;
-/// Offset of the link behind the descriptions of the small stacks, before 5.3.
+/// Offset of the ring's link from the stack descriptors, after those of the small classes (before 5.3).
 const LINK_BEHIND: u64 = classes::SMALL * STACK + 40;
 
-/// A cache.
+/// A thread cache.
 #[derive(Debug)]
 struct Cache {
-    /// Address of its link.
+    /// Address of its link in the ring.
     link: u64,
-    /// The stacks of all classes: the class, and from where to where there are addresses of free regions.
+    /// The stack of each class: the class, and the address range of its pointers to free regions.
     stacks: Vec<(u64, u64, u64)>,
-    /// First address of the stacks, and the first one behind them.
+    /// First address and end of all stacks.
     bounds: (u64, u64),
 }
 
-/// Finds all caches, and notes what they have. Returns their number.
+/// Finds all caches and marks the regions in them. Returns the number of caches.
 pub(super) fn read(
     memory: &Memory,
     threads: &[Registers],
@@ -61,7 +64,7 @@ pub(super) fn read(
     Ok(known.len())
 }
 
-/// The other caches of the same arena.
+/// Reads the other caches of the same arena.
 fn ring(
     memory: &Memory,
     layout: &Layout,
@@ -86,7 +89,7 @@ fn ring(
     Err(Refusal::Cache(first.link))
 }
 
-/// The cache whose stacks are described here.
+/// The cache whose stack descriptors begin at this address.
 fn cache(memory: &Memory, layout: &Layout, at: u64) -> Option<Cache> {
     match layout.caches {
         Caches::Heads => heads(memory, at),
@@ -124,7 +127,7 @@ fn heads(memory: &Memory, at: u64) -> Option<Cache> {
         if cache.stacks.is_empty() {
             cache.bounds.0 = first;
         } else if cache.bounds.1 != first {
-            // Behind the last one there is something else.
+            // The last stack was the previous one.
             break;
         }
         if head % 8 != 0 || end % 8 != 0 {
@@ -173,10 +176,10 @@ fn counts(memory: &Memory, at: u64) -> Option<Cache> {
     (cache.stacks.len() as u64 >= classes::SMALL).then_some(cache)
 }
 
-/// Notes what a cache has: regions that are free, and one with its stacks, which is jemalloc's own.
+/// Marks the regions in a cache as free, and the region that contains its stacks as jemalloc's own.
 fn note(memory: &Memory, regions: &mut Regions, at: u64, cache: &Cache) -> Result<(), Refusal> {
     let wrong = || Refusal::Cache(at);
-    // (With `metadata_thp`, jemalloc has the stacks in a block of its own.)
+    // With `metadata_thp`, the stacks are in one of jemalloc's own blocks instead.
     if let Some(own) = regions.containing(cache.bounds.0) {
         let end = regions.place(own).1;
         if regions.kind(own) != Kind::Live || end < cache.bounds.1 {

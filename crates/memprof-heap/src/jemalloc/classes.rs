@@ -1,8 +1,8 @@
-//! jemalloc's size classes: four for each doubling of size.
+//! jemalloc's size classes: four per doubling of size.
 
 /// Number of classes.
 pub(super) const COUNT: u64 = 232;
-/// Number of those whose regions share slabs.
+/// Number of small classes, whose regions are in slabs.
 pub(super) const SMALL: u64 = 36;
 
 /// Size of the regions of a class, in bytes.

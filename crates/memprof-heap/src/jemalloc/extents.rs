@@ -1,5 +1,4 @@
-//! All extents, as the tree has them: what it says of each page must be what the description of the page's extent
-//! says.
+//! Reads all extents from the tree. Each page's entry in the tree must match the descriptor of the page's extent.
 
 use super::super::chunks::Kind;
 use super::super::memory::Memory;
@@ -13,7 +12,7 @@ use memprof_sys::residency::Vma;
 /// Maximum number of regions of a slab.
 const MAX_REGIONS: u64 = 512;
 
-/// All extents.
+/// Reads all extents.
 pub(super) fn read(tree: &Tree, vmas: &[Vma], root: u64) -> Result<Regions, Refusal> {
     let mut walk = Walk {
         memory: tree.memory,
@@ -49,7 +48,7 @@ struct Current {
     class: u64,
     state: u64,
     is_slab: bool,
-    /// Number of its pages that the tree has.
+    /// Number of its pages seen in the tree so far.
     pages: u64,
 }
 
@@ -62,7 +61,7 @@ struct Walk<'a> {
 }
 
 impl Walk<'_> {
-    /// A page, behind those before.
+    /// Checks a page. Addresses must ascend.
     fn page(&mut self, page: u64, element: &Element) -> Result<(), Refusal> {
         if element.description == 0 {
             return Ok(());
@@ -77,8 +76,8 @@ impl Walk<'_> {
         };
         current.pages += 1;
         let is_boundary = page == current.start || page == current.end - PAGE;
-        // Of a page of a slab, and of the first one of a large region, the tree says what is there. Of others these bits
-        // are old ones. Pages in the middle are registered of slabs only, without their state.
+        // Class and slab flag of an entry are valid for all pages of a slab and for the first page of a large region;
+        // elsewhere they are stale. Inner pages are registered for slabs only, without their state.
         let says = current.state == 0 && (current.is_slab || page == current.start);
         let same = (element.is_slab, element.class) == (current.is_slab, current.class);
         let same_state = element.state.is_none_or(|state| state == current.state);
@@ -95,7 +94,7 @@ impl Walk<'_> {
         }
     }
 
-    /// The extent that begins with a page.
+    /// Reads the extent that begins with a page.
     fn extent(&mut self, page: u64, description: u64) -> Result<Current, Refusal> {
         let wrong = || Refusal::Extent(page);
         if !base::contain(self.blocks, description, DESCRIPTION) {
@@ -105,7 +104,7 @@ impl Walk<'_> {
         let (bits, address, size) = (word(0)?, word(ADDRESS)?, word(SIZE)? / PAGE * PAGE);
         let (start, class) = (address / PAGE * PAGE, self.layout.class(bits));
         let state = self.layout.state(bits);
-        // (Of a free extent, the flag is an old one.)
+        // The flag of a free extent is stale.
         let is_slab = state == 0 && self.layout.is_slab(bits);
         let end = page.checked_add(size).filter(|end| *end > page);
         let end = end.filter(|_| start == page).ok_or_else(wrong)?;
@@ -133,7 +132,7 @@ impl Walk<'_> {
                 self.slab(description, count, self.layout.free(bits))?;
             }
             (0, false) => {
-                // Regions of the large classes begin anywhere in their first page.
+                // Large regions begin anywhere in their first page.
                 extent.size = if class < classes::COUNT {
                     classes::size(class)
                 } else {
@@ -148,7 +147,7 @@ impl Walk<'_> {
             (1, _) => extent.state = State::Dirty,
             (2, _) => extent.state = State::Muzzy,
             (3, _) => extent.state = State::Retained,
-            // Its state is being changed.
+            // The state is being changed.
             _ => return Err(wrong()),
         }
         self.regions.extents.push(extent);
@@ -163,10 +162,10 @@ impl Walk<'_> {
         })
     }
 
-    /// The regions of a slab: those whose bit is set are free, as many as it counts.
+    /// Reads the bitmap of a slab. Set bits are free regions, and their number must equal the slab's counter.
     fn slab(&mut self, description: u64, count: u64, free: u64) -> Result<(), Refusal> {
         let mut found = 0;
-        // (Words behind the last region's are not used.)
+        // Words beyond the last region are unused.
         for index in 0..count.div_ceil(64) {
             let word = self.memory.word(description + BITMAP + 8 * index);
             let word = word.ok_or(Refusal::Slab(description))?;
@@ -187,7 +186,7 @@ impl Walk<'_> {
         }
     }
 
-    /// Checks that all pages of the current extent were there.
+    /// Checks that all pages of the current extent were in the tree.
     fn finish(&mut self) -> Result<(), Refusal> {
         let Some(current) = self.current.take() else {
             return Ok(());

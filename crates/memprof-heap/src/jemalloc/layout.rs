@@ -1,42 +1,43 @@
-//! How the releases of jemalloc lay out what describes an extent.
+//! Layouts of jemalloc's extent descriptors and tree, by release.
 //!
-//! The description has 128 bytes: bits, address, size, links, and at 64 the bitmap of a slab, in which a free region's
-//! bit is set. Releases differ in the places of the bits, and in what an element of the tree repeats of them.
+//! A descriptor has 128 bytes: a bit field, address, size, links, and at offset 64 the bitmap of a slab, in which set
+//! bits are free regions. Releases differ in the positions of the bits, and in which of them the tree's elements
+//! repeat.
 
 use super::PAGE;
 
-/// Offsets in the description of an extent.
+/// Offsets in an extent descriptor.
 pub(super) const ADDRESS: u64 = 8;
 pub(super) const SIZE: u64 = 16;
 pub(super) const BITMAP: u64 = 64;
-/// Its size, in bytes.
+/// Size of an extent descriptor, in bytes.
 pub(super) const DESCRIPTION: u64 = 128;
 
-/// Where the bits are.
+/// Bit positions in an extent descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Layout {
-    /// Position and number of the bits of the state.
+    /// Position and width of the state.
     state: (u32, u32),
     /// Position of the size class (8 bits).
     class: u32,
     /// Position of the number of free regions (10 bits).
     free: u32,
-    /// Alignment of descriptions: the lower bits of an element of the tree are others.
+    /// Alignment of descriptors. The lower bits of a tree element have other meanings.
     align: u64,
-    /// How threads' caches look.
+    /// Layout of thread caches.
     pub caches: Caches,
 }
 
-/// How threads' caches look.
+/// Layout of thread caches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Caches {
-    /// Stacks that grow downwards, each described by its head and the lowest bits of its ends (5.3).
+    /// Stacks that grow downwards, each described by its head and the low bits of its ends (5.3).
     Heads,
     /// Stacks that are described by their number of regions and their end (5.1, 5.2).
     Counts,
 }
 
-/// Those that are known.
+/// The known layouts.
 pub(super) const ALL: [Layout; 2] = [
     // 5.3
     Layout {
@@ -61,7 +62,7 @@ fn field(bits: u64, at: u32, width: u32) -> u64 {
 }
 
 impl Layout {
-    /// What an extent is used for: see [`super::State`].
+    /// The state of an extent; see [`super::State`].
     pub(super) fn state(&self, bits: u64) -> u64 {
         field(bits, self.state.0, self.state.1)
     }
@@ -76,17 +77,17 @@ impl Layout {
         field(bits, self.free, 10)
     }
 
-    /// The arena's index.
+    /// Index of its arena.
     pub(super) fn arena(&self, bits: u64) -> u16 {
         field(bits, 0, 12) as u16
     }
 
-    /// Whether it is a slab.
+    /// Whether the extent is a slab.
     pub(super) fn is_slab(&self, bits: u64) -> bool {
         field(bits, 12, 1) == 1
     }
 
-    /// An element of the tree: its first word and, if it has two, the second one.
+    /// Decodes an element of the tree: its first word and, if it has two, the second one.
     pub(super) fn element(&self, shape: &Shape, word: u64, second: u64) -> Element {
         let has_state = self.caches == Caches::Heads;
         if shape.is_wide() {
@@ -110,23 +111,23 @@ impl Layout {
     }
 }
 
-/// How the tree is built: that depends on the processor that jemalloc was compiled on.
+/// Shape of the tree, which depends on the virtual address width of the CPU that jemalloc was compiled for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Shape {
     /// Number of levels.
     pub levels: u32,
-    /// Bits of an address that each of them distinguishes.
+    /// Number of address bits that each level decodes.
     bits: u32,
 }
 
-/// Those that are known.
+/// The known shapes.
 pub(super) const SHAPES: [Shape; 2] = [
     // For addresses of 48 bits.
     Shape {
         levels: 2,
         bits: 18,
     },
-    // For addresses of 57 bits, which leave no room for more in the same word.
+    // For addresses of 57 bits, which leave no bits of the word for other fields.
     Shape {
         levels: 3,
         bits: 15,
@@ -152,7 +153,7 @@ impl Shape {
         self.entry(level) << self.bits
     }
 
-    /// Position in an address of the bits that a level distinguishes.
+    /// Position of the address bits that a level decodes.
     fn shift(&self, level: u32) -> u32 {
         PAGE.ilog2() + self.bits * (self.levels - 1 - level)
     }
@@ -162,26 +163,26 @@ impl Shape {
         field(addr, self.shift(level), self.bits)
     }
 
-    /// The first address of an entry, in a table that begins with an address.
+    /// First address that an entry covers, in a table that begins at address `first`.
     pub(super) fn address(&self, level: u32, first: u64, index: u64) -> u64 {
         first + (index << self.shift(level))
     }
 
-    /// The first address that is not one of user space.
+    /// End of user-space addresses.
     pub(super) fn end(&self) -> u64 {
         1 << (self.shift(0) + self.bits - 1)
     }
 }
 
-/// What the tree says of a page.
+/// The tree's entry for a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Element {
-    /// The address of its extent's description; 0 if it has none.
+    /// Address of the extent's descriptor; 0 if the page has none.
     pub description: u64,
-    /// The size class of its extent's regions.
+    /// Size class of the extent's regions.
     pub class: u64,
-    /// Whether it is part of a slab.
+    /// Whether the page belongs to a slab.
     pub is_slab: bool,
-    /// The state of its extent, if it is repeated here.
+    /// State of the extent, if the element repeats it.
     pub state: Option<u64>,
 }

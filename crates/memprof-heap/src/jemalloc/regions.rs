@@ -1,69 +1,68 @@
-//! jemalloc's extents and their regions: where each is, and what it is.
+//! Index of jemalloc's extents and their regions, by address.
 
 use super::super::chunks::Kind;
 
-/// Smallest part of the address space that the index distinguishes: 64 KiB.
+/// Minimum size of an index window, as a power of two: 64 KiB.
 const WINDOW: u32 = 16;
-/// Maximum number of such parts.
+/// Maximum number of index windows.
 const MAX_WINDOWS: u64 = 1 << 20;
 
-/// What an extent is used for.
+/// The state of an extent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum State {
-    /// Its regions are.
+    /// Contains regions in use.
     Active,
-    /// Free, and was written to.
+    /// Free, and written to.
     Dirty,
-    /// Free, and the system may take its pages.
+    /// Free, and the kernel may reclaim its pages (`MADV_FREE`).
     Muzzy,
-    /// Free, and its pages were returned to the system.
+    /// Free, and its pages were returned to the kernel.
     Retained,
 }
 
-/// Consecutive pages.
+/// An extent: consecutive pages in one state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Extent {
     /// First address.
     pub start: u64,
-    /// First address behind it.
+    /// End of the extent.
     pub end: u64,
-    /// What it is used for.
     pub state: State,
-    /// The index of its arena.
+    /// Index of its arena.
     pub arena: u16,
     /// Address of its first region.
     pub at: u64,
     /// Size of its regions, in bytes.
     pub size: u64,
-    /// Its first region in [`Regions::kinds`].
+    /// Index of its first region in [`Regions::kinds`].
     pub first: usize,
     /// Number of its regions.
     pub count: u32,
 }
 
-/// A region: its extent's index, and its own there.
+/// A region: index of its extent, and index in the extent.
 pub(crate) type Region = (u32, u32);
 
-/// All of them.
+/// All extents and regions.
 #[derive(Debug, Default)]
 pub(crate) struct Regions {
-    /// By address, disjoint.
+    /// The extents, by address and disjoint.
     pub extents: Vec<Extent>,
-    /// What each region is.
+    /// The kind of each region.
     pub kinds: Vec<Kind>,
-    /// Of each part of the address space the first extent that ends behind its beginning.
+    /// For each index window, the first extent that ends after the window's beginning.
     windows: Vec<u32>,
-    /// The size of these parts: two to the power of this.
+    /// Size of a window, as a power of two.
     shift: u32,
 }
 
 impl Regions {
-    /// First address, and the first one behind all.
+    /// First address of all extents, and their end.
     pub(crate) fn bounds(&self) -> Option<(u64, u64)> {
         Some((self.extents.first()?.start, self.extents.last()?.end))
     }
 
-    /// Makes the index for [`Regions::containing`], when all extents are there.
+    /// Builds the index for [`Regions::containing`] once all extents are added.
     pub(crate) fn index(&mut self) {
         let Some((start, end)) = self.bounds() else {
             return;
@@ -94,25 +93,25 @@ impl Regions {
         let inside = addr.checked_sub(extent.at).filter(|_| extent.count > 0)?;
         let number = match extent.count {
             1 => u64::from(inside >= extent.size),
-            // A slab is smaller than 4 GiB, which makes the division faster.
+            // Slabs are smaller than 4 GiB, so a 32-bit division suffices, which is faster.
             _ => u64::from(inside as u32 / extent.size as u32),
         };
         (number < u64::from(extent.count)).then_some((index as u32, number as u32))
     }
 
-    /// First address of a region, and the first one behind it.
+    /// First address and end of a region.
     pub(crate) fn place(&self, (extent, index): Region) -> (u64, u64) {
         let extent = &self.extents[extent as usize];
         let at = extent.at + u64::from(index) * extent.size;
         (at, at + extent.size)
     }
 
-    /// What a region is.
+    /// The kind of a region.
     pub(crate) fn kind(&self, (extent, index): Region) -> Kind {
         self.kinds[self.extents[extent as usize].first + index as usize]
     }
 
-    /// Changes what a region is.
+    /// Sets the kind of a region.
     pub(crate) fn set(&mut self, (extent, index): Region, kind: Kind) {
         self.kinds[self.extents[extent as usize].first + index as usize] = kind;
     }
@@ -128,7 +127,7 @@ impl Regions {
         Some(((extent + index) as u32, 0))
     }
 
-    /// The region behind this one.
+    /// The region after this one.
     pub(crate) fn next(&self, (extent, index): Region) -> Option<Region> {
         if index + 1 < self.extents[extent as usize].count {
             return Some((extent, index + 1));
@@ -141,7 +140,7 @@ impl Regions {
 mod tests {
     use super::*;
 
-    /// Slabs with 3 regions of 80 bytes, and a large region that begins behind its extent does, far away.
+    /// Two slabs with 3 regions of 80 bytes each, and far away a large region that begins inside its extent.
     #[test]
     fn regions_are_found_by_any_of_their_addresses() {
         let mut regions = Regions::default();

@@ -1,4 +1,4 @@
-//! What a snapshot says of jemalloc, beside the rows of its memory.
+//! Summary of jemalloc's heap in a snapshot, beside the rows of its memory.
 
 use std::io::{self, Write};
 
@@ -9,24 +9,24 @@ use super::super::text::kib;
 use super::{Heap, Refusal};
 use memprof_sys::text::printable;
 
-/// Figures with the names and the meaning of jemalloc's own statistics (`stats.*`), in bytes.
+/// Figures with the names and meaning of jemalloc's own statistics (`stats.*`), in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct JemallocFigures {
-    /// Regions in use, with those in threads' caches.
+    /// Regions in use, including regions in thread caches.
     pub allocated: u64,
-    /// Those of them in threads' caches.
+    /// Regions in thread caches.
     pub cached: u64,
     /// Pages with regions in use.
     pub active: u64,
     /// Free pages that were written to.
     pub dirty: u64,
-    /// Free pages that the system may take.
+    /// Free pages that the kernel may reclaim.
     pub muzzy: u64,
-    /// Free pages that were returned to the system; their addresses are kept.
+    /// Free pages that were returned to the kernel; jemalloc retains the address range.
     pub retained: u64,
-    /// Pages of jemalloc's own blocks that it has used.
+    /// Used pages of jemalloc's own blocks.
     pub metadata: u64,
-    /// What jemalloc takes for resident: `active`, `dirty` and `metadata`.
+    /// Pages that jemalloc counts as resident: `active`, `dirty` and `metadata`.
     pub resident: u64,
 }
 
@@ -36,15 +36,15 @@ pub struct JemallocFigures {
 pub enum JemallocHeap {
     /// Its heap was read.
     Read {
-        /// The file that contains it.
+        /// Name of the file that contains jemalloc.
         module: String,
-        /// Its version, if the file says it.
+        /// Version of jemalloc, if the file contains it.
         version: Option<String>,
         /// Number of extents.
         extents: u64,
-        /// Number of threads' caches.
+        /// Number of thread caches.
         thread_caches: u64,
-        /// What its own statistics would be.
+        /// The figures that jemalloc's own statistics would have.
         figures: JemallocFigures,
     },
     /// Its heap was not read.
@@ -55,7 +55,8 @@ pub enum JemallocHeap {
 }
 
 impl JemallocHeap {
-    /// What was read. Takes the version from `seen`, which then no longer lists jemalloc as not read.
+    /// Summarizes the result of a read. Takes the version from `seen` and removes jemalloc from it: `seen` lists
+    /// allocators that were not read.
     pub(crate) fn of(read: &Result<Option<Heap>, Refusal>, seen: &mut Vec<Seen>) -> Option<Self> {
         match read {
             Ok(None) => None,
@@ -76,10 +77,10 @@ impl JemallocHeap {
         }
     }
 
-    /// Writes it as text.
+    /// Writes the summary as text.
     ///
     /// # Errors
-    /// Those of `out`.
+    /// Writing to `out` fails.
     pub(crate) fn write_text(&self, out: &mut dyn Write) -> io::Result<()> {
         let (module, version, extents, thread_caches, figures) = match self {
             JemallocHeap::Refused { reason } => {

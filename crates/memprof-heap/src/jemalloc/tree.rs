@@ -1,20 +1,20 @@
-//! The tree of all extents, by address: a table that lies among the data of the module that contains jemalloc, and
-//! below it tables in jemalloc's own blocks. Those of the lowest level have an element for each page.
+//! The radix tree of all extents, by page address. Its root table is in the data of the module that contains
+//! jemalloc; the other tables are in jemalloc's own blocks. Tables of the lowest level have one element per page.
 
 use super::super::memory::Memory;
 use super::base::{self, Block};
 use super::layout::{ADDRESS, DESCRIPTION, Layout, Shape};
 use memprof_sys::residency::Vma;
 
-/// Number of elements of each table that are looked at to know for which addresses it is.
+/// Maximum number of elements of a table to examine for the addresses that it covers.
 const TRIED: usize = 64;
-/// Maximum number of words that are looked at while the tree is looked for.
+/// Maximum number of words to examine in search of the tree.
 const MAX_WORDS: u64 = 1 << 28;
 /// Alignment of tables, in bytes.
 const TABLE_ALIGN: u64 = 64;
-/// Maximum number of tables: of all addresses of 48 bits on the lowest level.
+/// Maximum number of tables: covers all 48-bit addresses on the lowest level.
 const MAX_TABLES: usize = 1 << 20;
-/// A tree.
+/// Access to a tree in the memory copy.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Tree<'a> {
     pub memory: &'a Memory,
@@ -23,7 +23,7 @@ pub(super) struct Tree<'a> {
     pub blocks: &'a [Block],
 }
 
-/// The places of all trees, each with the name of its module.
+/// Finds the roots of all trees, each with the name of its module.
 pub(super) fn find(tree: &Tree, vmas: &[Vma]) -> Vec<(u64, String)> {
     let mut found: Vec<(u64, String)> = Vec::new();
     let mut left = MAX_WORDS;
@@ -59,10 +59,10 @@ pub(super) fn find(tree: &Tree, vmas: &[Vma]) -> Vec<(u64, String)> {
     found
 }
 
-/// The writable data of all modules: those of a file, and the anonymous memory behind them.
+/// The writable data of all modules: file mappings, and the anonymous memory directly after them.
 fn data(vmas: &[Vma]) -> Vec<(u64, u64, &str)> {
     let mut found: Vec<(u64, u64, &str)> = Vec::new();
-    // The end of the module before, and its name.
+    // End and name of the previous module.
     let mut module: Option<(u64, &str)> = None;
     for vma in vmas {
         let of_file = vma.ino != 0 && !vma.perms.shared;
@@ -84,7 +84,7 @@ fn data(vmas: &[Vma]) -> Vec<(u64, u64, &str)> {
 }
 
 impl Tree<'_> {
-    /// The address of an extent that a table of a level, not of the root's, leads to. `None` if it is no table.
+    /// Address of an extent that a table below the root leads to. `None` if it is no table.
     fn example(&self, level: u32, table: u64, left: &mut u64) -> Option<u64> {
         let is_lowest = level + 1 == self.shape.levels;
         let mut tried = 0;
@@ -114,7 +114,7 @@ impl Tree<'_> {
                 }
                 self.example(level + 1, word, left)
             };
-            // An extent's first page is in the table for its address, others may be in the next one.
+            // The first page of an extent is in the table for its address; later pages may be in the next table.
             let fits = |addr: &u64| self.shape.index(level, *addr) == index;
             if let Some(example) = example.filter(fits) {
                 return Some(example);
@@ -127,7 +127,7 @@ impl Tree<'_> {
         None
     }
 
-    /// The entries of a table, as far as they were copied: index, first word, second word.
+    /// The copied entries of a table: index, first word, second word.
     pub(super) fn entries(&self, level: u32, table: u64) -> impl Iterator<Item = (u64, u64, u64)> {
         let (size, entry) = (self.shape.table(level), self.shape.entry(level));
         let memory = self.memory;
@@ -149,7 +149,8 @@ impl Tree<'_> {
         })
     }
 
-    /// The tables of the lowest level, with the first addresses that they describe. `None` if an entry is no table.
+    /// The tables of the lowest level, each with the first address that it covers. `None` if an entry leads to no
+    /// table.
     pub(super) fn tables(&self, root: u64) -> Option<Vec<(u64, u64)>> {
         let mut tables = vec![(0, root)];
         for level in 0..self.shape.levels - 1 {
@@ -168,7 +169,7 @@ impl Tree<'_> {
                     below.push((first, word));
                 }
             }
-            // Nothing is read twice.
+            // Tables must not overlap: nothing is read twice.
             let size = self.shape.table(level + 1);
             let mut places: Vec<u64> = below.iter().map(|(_, table)| *table).collect();
             places.sort_unstable();

@@ -1,4 +1,4 @@
-//! The bytes of glibc's heap by what they are.
+//! Adds the bytes of glibc's heap to the ledger, by kind.
 
 use super::super::by_stack::Owner;
 use super::super::chunks::CONTENTS;
@@ -8,9 +8,9 @@ use super::super::report::What;
 use super::Ledger;
 use memprof_sys::residency::page_size;
 
-/// Bytes between the beginning of a chunk and what its header describes.
+/// Size of the first word of a chunk's header, which belongs to the preceding chunk, in bytes.
 const SIZE_FIELD: u64 = 8;
-/// The part of a large free chunk that `malloc_trim` leaves alone, in bytes.
+/// Bytes at the beginning of a large free chunk that `malloc_trim` does not return.
 const LINKS: u64 = 48;
 
 impl Ledger<'_> {
@@ -34,7 +34,7 @@ impl Ledger<'_> {
         for chunk in part.chunks.iter() {
             let what = What::of(chunk.kind);
             let contents = chunk.at + CONTENTS;
-            // The first word of the next chunk's header belongs to this one.
+            // The first word of the next chunk's header belongs to this chunk.
             let end = (chunk.at + chunk.size + SIZE_FIELD).min(part.end);
             if what.is_live() {
                 self.begin_object(Owner::Glibc, chunk.kind, chunk.size, (contents, end));
@@ -51,7 +51,7 @@ impl Ledger<'_> {
                 What::Unsorted | What::Small | What::Large => {
                     self.trim(chunk.at + LINKS, chunk.at + chunk.size);
                 }
-                // malloc_trim shortens the main arena, and leaves a smallest chunk.
+                // malloc_trim shortens the main arena, and leaves a chunk of the minimum size.
                 What::Top if part.arena == 0 => self.trim(chunk.at + 33, chunk.at + chunk.size),
                 _ => {}
             }
@@ -71,7 +71,7 @@ impl Ledger<'_> {
         self.rank(contents, end, resident);
     }
 
-    /// Counts the whole pages of a free range as those that can be returned.
+    /// Counts the resident whole pages of a free range as trimmable.
     fn trim(&mut self, start: u64, end: u64) {
         let page = page_size();
         let (start, end) = (start.next_multiple_of(page), end / page * page);

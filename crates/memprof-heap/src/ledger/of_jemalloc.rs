@@ -1,4 +1,4 @@
-//! The bytes of jemalloc's heap by what they are.
+//! Adds the bytes of jemalloc's heap to the ledger, by kind.
 
 use super::super::by_stack::Owner;
 use super::super::chunks::Kind;

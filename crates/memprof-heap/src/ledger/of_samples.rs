@@ -1,4 +1,4 @@
-//! What chunks hold, for the join with samples.
+//! Sums of what chunks hold, for the join with samples.
 
 use super::super::all_heaps::AllHeaps;
 use super::super::by_stack::{self, Heads, HeapSamples, Holdings, Joint, Owner, Placed};
@@ -8,13 +8,13 @@ use super::Ledger;
 use memprof_sys::residency::{Category, page_size};
 
 impl Ledger<'_> {
-    /// Has it note what these chunks hold, and all of their classes.
-    /// Allocations were sampled at this mean distance, if that is known.
+    /// Also sums what each size class and each of these sampled chunks holds. `interval` is the mean number of bytes
+    /// between samples, if known.
     pub(super) fn hold(&mut self, placed: &[Placed], interval: Option<u64>) {
         self.holdings = Some(Holdings::new(page_size(), placed, interval));
     }
 
-    /// What is added next belongs to a chunk in use: its kind, its size as its class has it, and its contents.
+    /// Directs the next bytes to a chunk in use: its kind, its size for the size class, and its contents.
     pub(super) fn begin_object(
         &mut self,
         owner: Owner,
@@ -33,7 +33,7 @@ impl Ledger<'_> {
         }
     }
 
-    /// Counts the last page.
+    /// Completes the current page.
     pub(super) fn finish_pages(&mut self) {
         self.occupancy.finish(&mut self.sizes);
         if let Some(holdings) = &mut self.holdings {
@@ -42,7 +42,7 @@ impl Ledger<'_> {
     }
 }
 
-/// Joins samples with heaps that were searched, of a process whose mappings are of these categories.
+/// Joins samples with heaps that `reach` has searched. `categories` are those of the snapshot's mappings.
 pub(crate) fn join(
     snapshot: &Snapshot,
     heaps: &AllHeaps,

@@ -1,4 +1,4 @@
-//! pymalloc's tables, found by their shape: the pools in use by size class, and the arenas.
+//! Finds pymalloc's tables by their structure: the pools in use by size class, and the arenas.
 
 use super::super::glibc::written_data;
 use super::super::memory::Memory;
@@ -12,44 +12,43 @@ pub(super) const ARENA_INDEX: u64 = 32;
 pub(super) const CLASS: u64 = 36;
 pub(super) const MAX_OFFSET: u64 = 44;
 
-/// Pools' sizes, each with the size of an arena: until 3.9, and from 3.10 on.
+/// Sizes of pools with the corresponding size of arenas: up to 3.9, and since 3.10.
 const SIZES: [(u64, u64); 2] = [(4 << 10, 256 << 10), (16 << 10, 1 << 20)];
 
-/// Size of an arena's description, and the offsets in it.
+/// Size of an arena's descriptor (`arena_object`), and offsets in it.
 const ARENA_OBJECT: u64 = 48;
 const POOL_ADDRESS: u64 = 8;
 const FREE_POOLS: u64 = 16;
 const TOTAL_POOLS: u64 = 20;
 const FREE_LIST: u64 = 24;
 const NEXT_ARENA: u64 = 32;
-/// The table of arenas has this many places at first, and doubles.
+/// Initial number of entries in the table of arenas. The table doubles when full.
 const FIRST_ARENAS: u64 = 16;
-/// Maximum number of places that are read.
+/// Maximum number of table entries to read.
 const MAX_ARENAS: u64 = 1 << 22;
-/// Maximum number of bytes in which the tables are searched.
+/// Maximum number of bytes to search for the tables.
 const SEARCHED: u64 = 256 << 20;
 
-/// What was found.
+/// pymalloc's tables.
 #[derive(Debug)]
 pub(super) struct Table {
-    /// Address of the lists of pools in use.
+    /// Address of the lists of pools in use (`usedpools`).
     pub used: u64,
-    /// Size of a pool in bytes.
+    /// Size of a pool, in bytes.
     pub pool_size: u64,
     /// The arenas, by address.
     pub arenas: Vec<Found>,
 }
 
-/// An arena as the table has it.
+/// An arena with the fields of its descriptor.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Found {
-    /// Its place in the table.
+    /// Index in the table.
     pub index: u64,
-    /// Where it is.
     pub arena: Arena,
-    /// Number of its free pools.
+    /// Number of free pools.
     pub free: u64,
-    /// The first of those that were in use; 0 if there is none.
+    /// Address of the first free pool that was used before; 0 if there is none.
     pub free_list: u64,
 }
 
@@ -88,7 +87,7 @@ pub(super) fn find(memory: &Memory, vmas: &[Vma]) -> Result<Option<Table>, Refus
     };
     let (pool_size, arena_size) = sizes(memory, pool).ok_or(Refusal::PoolSize(pool))?;
     let index = u64::from(memory.half(pool + ARENA_INDEX).unwrap_or(u32::MAX));
-    // The variable that points to the table of arenas: the one whose entry for this pool's arena contains the pool.
+    // The variable that points to the table of arenas is the one whose entry for this pool's arena contains the pool.
     let array = places().filter_map(|at| memory.word(at)).find(|array| {
         let entry = array.wrapping_add(index * ARENA_OBJECT);
         let arena = memory.word(entry).filter(|arena| *arena > 0);
@@ -112,8 +111,8 @@ pub(super) fn find(memory: &Memory, vmas: &[Vma]) -> Result<Option<Table>, Refus
     }))
 }
 
-/// Whether the lists of pools in use are at this address: a ring for each size class, of pools of that class. Returns the
-/// first pool, too. (glibc's lists of free chunks have the same shape; their chunks are no pools.)
+/// Checks whether the lists of pools in use are at this address: for each size class, a ring of pools of that class.
+/// Returns the address and the first pool. glibc's bins have the same structure, but their chunks are not pools.
 fn used_pools(memory: &Memory, at: u64) -> Option<(u64, u64)> {
     let mut first = None;
     for class in 0..CLASSES as u64 {
@@ -139,18 +138,19 @@ fn used_pools(memory: &Memory, at: u64) -> Option<(u64, u64)> {
     first.map(|pool| (at, pool))
 }
 
-/// The size of pools and of arenas, by a pool.
+/// Sizes of pools and arenas, derived from one pool.
 fn sizes(memory: &Memory, pool: u64) -> Option<(u64, u64)> {
     let class = u64::from(memory.half(pool + CLASS)?);
     let size = u64::from(memory.half(pool + MAX_OFFSET)?) + (class + 1) * STEP;
     SIZES.into_iter().find(|(pool_size, _)| *pool_size == size)
 }
 
-/// All arenas of the table at this address. Its number of places is the largest with which the unused places make up one
-/// list.
+/// All arenas of the table at this address. The size of the table is the largest with which the unused entries form a
+/// single list.
 fn entries(memory: &Memory, array: u64, pool_size: u64, arena_size: u64) -> Option<Vec<Found>> {
     let mut arenas = Vec::new();
-    // Of the unused places: their number, how many are the last of their list, and the sum of those that others refer to.
+    // For the unused entries: their number, the number of list ends, and the sum of their addresses minus the sum of
+    // their links.
     let (mut unused, mut last, mut sum) = (0_u64, 0_u64, 0_u64);
     let mut best = None;
     let mut places = FIRST_ARENAS;
@@ -181,7 +181,7 @@ fn entries(memory: &Memory, array: u64, pool_size: u64, arena_size: u64) -> Opti
             None => break,
         }
         if index + 1 == places {
-            // (The sum of the places minus that of the links is the first place of the list.)
+            // The difference is the address of the first entry of the list, which no link points to.
             let first = sum.wrapping_sub(array);
             let is_list =
                 last == 1 && first.is_multiple_of(ARENA_OBJECT) && first / ARENA_OBJECT < places;
@@ -195,7 +195,7 @@ fn entries(memory: &Memory, array: u64, pool_size: u64, arena_size: u64) -> Opti
     Some(arenas)
 }
 
-/// The arena that a place of the table describes.
+/// Decodes and checks the arena of a table entry.
 fn describe(
     memory: &Memory,
     entry: u64,

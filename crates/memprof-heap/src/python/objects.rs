@@ -1,11 +1,12 @@
-//! Which blocks are Python objects, and of which type; which are memory of such objects; and which are neither.
+//! Classifies blocks: Python objects by type, memory of such objects, and neither.
 //!
-//! A block is an object if the word where its type belongs is the address of a type, and the type's flags say that its
-//! objects begin there: at the beginning of the block, behind the 16 bytes of the garbage collector, or those of an instance's
-//! dict and weak references (3.11 and later). The count of references must be possible, and the type's size must fit.
+//! A block is an object if its type field is the address of a type, and the type's flags say that its objects begin
+//! there: at the beginning of the block, or after the 16-byte header of the garbage collector, the 16-byte header with
+//! an instance's dict and weak references (3.11 and later), or both. The reference count must be plausible, and the
+//! type's size must fit.
 //!
-//! Memory of objects is what is no object itself, and what an object refers to: a list's items, a dict's keys, the data of
-//! an array. Whose it is follows from the first object that refers to it; lists, dicts and texts come first.
+//! Memory of objects is any block that is not an object and that an object refers to: a list's items, a dict's keys,
+//! the data of an array. It is attributed to the first object that refers to it; lists, dicts and texts come first.
 
 use super::super::all_heaps::AllHeaps;
 use super::super::memory::Memory;
@@ -14,16 +15,17 @@ use super::types::{OB_TYPE, Type, Types};
 use super::{Block, FREE, LIVE, Pymalloc};
 use memprof_sys::ids::Pid;
 
-/// Positions of objects in their blocks.
+/// Offsets of objects in their blocks, in bytes.
 const POSITIONS: [u64; 3] = [0, 16, 32];
-/// pymalloc serves blocks up to this size, in bytes. Larger ones come from malloc.
+/// Maximum size of pymalloc's blocks, in bytes. Larger blocks come from malloc.
 const LARGEST: u64 = 512;
-/// A freed object that the interpreter keeps for the next one of its type.
+/// A freed object that the interpreter retains for the next one of its type.
 pub(super) const KEPT: Block = 2;
-/// From here on: an object of a type, and memory of such objects, by turns.
+/// First of the values that encode a type: an even offset from here is an object of type offset / 2, an odd one is
+/// memory of such objects.
 pub(super) const TYPED: Block = 16;
 
-/// A block of malloc's, larger than pymalloc's.
+/// A block of malloc that is larger than pymalloc's blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Large {
     at: u64,
@@ -31,17 +33,16 @@ struct Large {
     block: Block,
 }
 
-/// The blocks in use by what they are.
+/// The result of the classification.
 #[derive(Debug)]
 pub(crate) struct Objects {
-    /// The types.
     pub(super) types: Vec<Type>,
-    /// Blocks of malloc's that are objects or memory of objects, by address.
+    /// Blocks of malloc that are objects or memory of objects, by address.
     large: Vec<Large>,
 }
 
 impl Objects {
-    /// The objects: address of the block, its bytes, and the index of the type.
+    /// The blocks in use of pymalloc, followed by `large`: address, bytes, kind.
     pub(crate) fn all<'a>(
         &'a self,
         pymalloc: &'a Pymalloc,
@@ -57,7 +58,7 @@ impl Objects {
     }
 }
 
-/// Finds the objects; notes in `pymalloc` what its blocks are.
+/// Finds the objects, and records the kind of each block in `pymalloc`.
 pub(crate) fn find(
     pid: Pid,
     snapshot: &Snapshot,
@@ -89,7 +90,7 @@ pub(crate) fn find(
     };
     owners.find(true);
     owners.find(false);
-    // What has nothing to do with Python.
+    // Drop blocks that have nothing to do with Python.
     large.retain(|block| block.block >= TYPED);
     Objects {
         types: types.into_types(),
@@ -97,7 +98,7 @@ pub(crate) fn find(
     }
 }
 
-/// Blocks of malloc's in use that are larger than pymalloc's, by address.
+/// Blocks of malloc in use that are larger than pymalloc's, by address.
 fn large_blocks(heaps: &AllHeaps) -> Vec<Large> {
     let all = heaps.live().map(|(at, end)| Large {
         at,
@@ -109,12 +110,12 @@ fn large_blocks(heaps: &AllHeaps) -> Vec<Large> {
     all
 }
 
-/// What the block at an address is.
+/// Classifies the block at an address as an object, a freed object, or neither.
 fn what(memory: &Memory, types: &mut Types, block: u64, size: u64) -> Block {
     let found = POSITIONS.into_iter().find_map(|position| {
         let at = block + position;
         let references = memory.word(at)?;
-        // From 3.14 on the highest bits are flags. A pointer has some of the middle ones.
+        // Since 3.14 the highest bits are flags. A pointer has some of the middle bits set.
         if references >> 32 & 0xffff != 0 {
             return None;
         }
@@ -129,7 +130,7 @@ fn what(memory: &Memory, types: &mut Types, block: u64, size: u64) -> Block {
     found.unwrap_or(LIVE)
 }
 
-/// Where memory of objects is.
+/// Location of memory of objects: index of a block in pymalloc or in `large`.
 #[derive(Clone, Copy, Debug)]
 enum Place {
     Small(usize),
@@ -142,12 +143,12 @@ struct Owners<'a, 't> {
     types: &'t Types<'a>,
     pymalloc: &'a mut Pymalloc,
     large: &'a mut Vec<Large>,
-    /// Memory of objects that may refer to more of it.
+    /// Memory of objects whose contents are yet to be read.
     left: Vec<Place>,
 }
 
 impl Owners<'_, '_> {
-    /// Looks at all objects: those of lists, dicts and texts, or the others.
+    /// Reads all objects: those of containers (lists, dicts, texts), or all others.
     fn find(&mut self, containers: bool) {
         for index in 0..self.pymalloc.pools.len() {
             let pool = self.pymalloc.pools[index];
@@ -171,7 +172,7 @@ impl Owners<'_, '_> {
         if of % 2 == 1 || of_type.is_none_or(|found| found.is_container != containers) {
             return;
         }
-        // (The collector's links before an object lead to other objects.)
+        // Skip the garbage collector's links in front of an object: they lead to other objects.
         let before = of_type.map_or(0, |found| found.before);
         let links = before.saturating_sub(16);
         self.words(at, links, block + 1);
@@ -185,7 +186,7 @@ impl Owners<'_, '_> {
         }
     }
 
-    /// Notes that what these words refer to, and what is no object, is memory of such objects.
+    /// Marks blocks that these words refer to as memory of objects, unless they are objects themselves.
     fn words(&mut self, at: u64, bytes: u64, becomes: Block) {
         let memory = self.memory;
         for run in memory.runs_in(at, at.saturating_add(bytes)) {

@@ -1,4 +1,4 @@
-//! All pools and their blocks. Nothing is taken on trust: see [`Refusal`].
+//! Reads all pools and their blocks, and verifies them; see [`Refusal`].
 
 use super::super::memory::Memory;
 use super::arenas::{ARENA_INDEX, CLASS, Found, MAX_OFFSET, Table, next};
@@ -17,7 +17,8 @@ pub(super) fn read(memory: &Memory, table: &Table) -> Result<Pymalloc, Refusal> 
         pools: Vec::new(),
         blocks: Vec::new(),
     };
-    // Number of pools with free blocks and blocks in use, by size class: those that must be in the lists.
+    // Number of pools that have both free blocks and blocks in use, by size class. Exactly these must be in the
+    // lists.
     let mut listed = [0; CLASSES];
     for found in &table.arenas {
         let first = all.pools.len();
@@ -37,7 +38,7 @@ pub(super) fn read(memory: &Memory, table: &Table) -> Result<Pymalloc, Refusal> 
     Ok(all)
 }
 
-/// Reads a pool. Returns its size class if it must be in the list of that class.
+/// Reads a pool. Returns its size class if the pool must be in the list of that class.
 fn pool(
     memory: &Memory,
     at: u64,
@@ -58,7 +59,7 @@ fn pool(
     if !fits {
         return Err(wrong());
     }
-    // Blocks behind the offset were never handed out.
+    // Blocks beyond the offset were never allocated.
     let used = (next_offset - POOL_HEADER) / block;
     let mut pool = Pool {
         at,
@@ -89,7 +90,7 @@ fn pool(
         return Err(broken());
     }
     if count == 0 {
-        // It can be given to another size class.
+        // An empty pool can be reused for another size class.
         all.blocks.truncate(first);
         pool.block = 0;
     }
@@ -98,7 +99,7 @@ fn pool(
     Ok(listed.then_some(class as usize))
 }
 
-/// Checks an arena's free pools: as many as it counts, and in its list.
+/// Checks an arena's free pools: all are in its list, and their number equals its counter.
 fn free_pools(
     memory: &Memory,
     found: &Found,
@@ -116,14 +117,14 @@ fn free_pools(
         pool.filter(|pool| pool.block == 0).ok_or_else(wrong)?;
         at = next(memory, at).ok_or_else(wrong)?;
     }
-    // (The list has as many as there are, and ends there: a ring would not end.)
+    // The list must end after all free pools. A ring would not end.
     match at == 0 && free + never_used == found.free {
         true => Ok(()),
         false => Err(wrong()),
     }
 }
 
-/// Checks the list of a size class: all its pools are of that class, and as many as there are.
+/// Checks the list of a size class: all its pools are of that class, and none is missing.
 fn list(
     memory: &Memory,
     table: &Table,

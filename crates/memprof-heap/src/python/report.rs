@@ -1,4 +1,4 @@
-//! Python's memory as a report has it. Sizes are in bytes.
+//! Python's memory in a report. Sizes are in bytes.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -8,35 +8,35 @@ use serde::Serialize;
 use super::objects::{KEPT, TYPED};
 use super::{FREE, LIVE, Objects, Pymalloc, Python};
 
-/// What blocks of Python's memory are.
+/// The role of blocks of Python's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Role {
     /// Objects.
     Object,
-    /// Memory that objects of the type refer to and that is no object: items, keys, data.
+    /// Memory that objects of the type refer to and that is not an object itself: items, keys, data.
     Memory,
-    /// Freed objects, of any type, that the interpreter keeps for the next ones.
+    /// Freed objects of any type that the interpreter retains for reuse.
     Kept,
-    /// Neither.
+    /// None of these.
     Unknown,
 }
 
-/// The blocks of one type, in pymalloc's memory and, if they are larger than 512 bytes, in malloc's.
+/// The blocks of one type: in pymalloc's memory, or in malloc's if they are larger than 512 bytes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct PyType {
-    /// The type's name; empty if the role has no type. Types with the same name are one row.
+    /// Name of the type; empty if the role has no type. Types of the same name share a row.
     #[serde(rename = "type")]
     pub name: String,
-    /// What the blocks are.
+    /// Role of the blocks.
     pub role: Role,
-    /// Their number.
+    /// Number of blocks.
     pub count: u64,
-    /// Their bytes.
+    /// Bytes of the blocks.
     pub bytes: u64,
-    /// Those in pymalloc's arenas.
+    /// Bytes of the blocks in pymalloc's arenas.
     pub arena_bytes: u64,
-    /// Address of one of them.
+    /// Address of one of the blocks.
     pub example: u64,
 }
 
@@ -49,7 +49,7 @@ pub struct PoolClass {
     pub pools: u64,
     /// Number of blocks in use.
     pub live: u64,
-    /// Number of free blocks of these pools.
+    /// Number of free blocks in these pools.
     pub free: u64,
 }
 
@@ -57,21 +57,21 @@ pub struct PoolClass {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case", tag = "state")]
 pub enum PythonHeap {
-    /// It was read.
+    /// The memory was read.
     Read(PythonRead),
-    /// It was not.
+    /// The memory could not be read.
     Refused {
         /// The reason.
         reason: String,
     },
 }
 
-/// What was read.
+/// Summary of Python's memory.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct PythonRead {
     /// Number of arenas.
     pub arenas: u64,
-    /// Bytes of all of them.
+    /// Bytes of all arenas.
     pub arena_bytes: u64,
     /// Size of a pool.
     pub pool_size: u64,
@@ -81,16 +81,16 @@ pub struct PythonRead {
     pub classes: Vec<PoolClass>,
     /// Bytes of pymalloc's blocks in use.
     pub live_bytes: u64,
-    /// Bytes of those that are objects or memory of objects.
+    /// Bytes of these blocks that are objects or memory of objects.
     pub typed_bytes: u64,
-    /// The blocks by type, largest sums first.
+    /// The blocks by type, in descending order of bytes.
     pub types: Vec<PyType>,
     /// Number of rows that are not listed.
     pub types_left_out: u64,
 }
 
 impl PythonHeap {
-    /// Adds it up, with the `top` largest rows of types.
+    /// Summarizes Python's memory, with the `top` largest rows of types.
     pub(crate) fn of(python: &Python, top: usize) -> PythonHeap {
         match python {
             Ok((pymalloc, objects)) => PythonHeap::Read(read(pymalloc, objects, top)),
@@ -137,7 +137,7 @@ fn read(pymalloc: &Pymalloc, objects: &Objects, top: usize) -> PythonRead {
 
 fn types(pymalloc: &Pymalloc, objects: &Objects) -> Vec<PyType> {
     let mut sums = vec![(0, 0, 0, 0); TYPED as usize + 2 * objects.types.len()];
-    // pymalloc's blocks come first.
+    // pymalloc's blocks come first, so their number tells them apart.
     let small = pymalloc.live().count();
     for (number, (at, bytes, block)) in objects.all(pymalloc).enumerate() {
         if let Some((count, sum, in_arenas, example)) = sums.get_mut(block as usize) {

@@ -1,15 +1,15 @@
-//! The bytes of pymalloc's arenas by what they are.
+//! Sums the bytes of pymalloc's arenas by kind.
 
 use super::super::address_map::Cells;
 use super::super::memory::{Run, overlapping};
 use super::super::report::What;
 use super::{FREE, POOL_HEADER, Pymalloc};
 
-/// Number of blocks or pools, bytes, and those in memory.
+/// Number of blocks or pools, bytes, and resident bytes.
 type Sums = (u64, u64, u64);
 
 impl Pymalloc {
-    /// The rows of all arenas, which are added to the cells, too. `pages` are the resident runs of the process, by
+    /// The rows of all arenas. Adds them to `cells` as well. `pages` are the resident runs of the process, by
     /// address.
     pub(crate) fn rows(&self, pages: &[Run], cells: &mut Cells) -> [(What, Sums); 4] {
         rows(self, pages, cells)
@@ -65,7 +65,7 @@ struct Rows<'a> {
 }
 
 impl Rows<'_> {
-    /// Adds bytes behind those that were added before.
+    /// Adds bytes. Addresses must ascend.
     fn add(&mut self, row: usize, number: u64, start: u64, end: u64) {
         let behind = self.pages.iter().take_while(|run| run.end <= start).count();
         self.pages = &self.pages[behind..];

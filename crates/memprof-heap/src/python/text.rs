@@ -1,4 +1,4 @@
-//! Python's memory as text: tables in KiB.
+//! Python's memory as text tables, in KiB.
 
 use std::io::{self, Write};
 
@@ -7,10 +7,10 @@ use super::{PythonHeap, PythonRead, Role};
 use memprof_sys::text::printable;
 
 impl PythonHeap {
-    /// Writes it as text.
+    /// Writes the report as text.
     ///
     /// # Errors
-    /// Those of `out`.
+    /// Writing to `out` fails.
     pub(crate) fn write_text(&self, out: &mut dyn Write) -> io::Result<()> {
         match self {
             PythonHeap::Read(read) => read.write_text(out),

@@ -1,5 +1,5 @@
-//! Python's types, as far as objects are recognised by them. A type is one only if the chain of its own types ends at
-//! `type`, which is its own type.
+//! Recognizes Python's types. An address is that of a type only if the chain of `ob_type` from there ends at `type`,
+//! which is its own type.
 
 use std::collections::HashMap;
 
@@ -9,14 +9,14 @@ use memprof_sys::ids::{Addr, Pid};
 use memprof_sys::residency::Vma;
 use memprof_sys::target_file::{ReadAt, TargetFile};
 
-/// Offset of an object's type.
+/// Offset of an object's type (`ob_type`).
 pub(super) const OB_TYPE: u64 = 8;
 /// Offsets in `PyTypeObject`.
 const NAME: u64 = 24;
 const BASIC_SIZE: u64 = 32;
 const FLAGS: u64 = 168;
 
-/// `Py_TPFLAGS_READY` and others.
+/// `Py_TPFLAGS_READY` and other flags.
 const READY: u64 = 1 << 12;
 const HAVE_GC: u64 = 1 << 14;
 /// `Py_TPFLAGS_PREHEADER`: 3.11 and later, unused before.
@@ -25,42 +25,42 @@ const IS_LIST: u64 = 1 << 25;
 const IS_TEXT: u64 = 1 << 28;
 const IS_DICT: u64 = 1 << 29;
 const IS_TYPE: u64 = 1 << 31;
-/// Bytes before an object of a type with such a flag.
+/// Bytes in front of an object, per such flag of its type.
 const HEADER: u64 = 16;
 
-/// Largest plausible size of an object's fixed part, in bytes.
+/// Maximum plausible size of an object's fixed part, in bytes.
 const MAX_BASIC_SIZE: u64 = 1 << 20;
-/// Maximum number of types of types.
+/// Maximum length of the chain of `ob_type`.
 const MAX_CHAIN: u32 = 16;
-/// Maximum length of a type's name, in bytes; longer ones are cut.
+/// Maximum length of a type's name, in bytes. Longer names are truncated.
 const MAX_NAME: usize = 200;
-/// Maximum number of types that are told apart.
+/// Maximum number of types to distinguish.
 const MAX_TYPES: usize = 1 << 16;
 
 /// A type.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Type {
-    /// Its name, as `tp_name` has it.
+    /// Name of the type (`tp_name`).
     pub name: String,
-    /// Bytes before its objects in their blocks.
+    /// Bytes in front of its objects in their blocks.
     pub before: u64,
     /// Size of its objects' fixed part, in bytes.
     pub basic_size: u64,
-    /// Whether its objects keep their contents apart: lists, dicts, texts.
+    /// Whether its objects have their contents in separate blocks: lists, dicts, texts.
     pub is_container: bool,
 }
 
-/// The types that were found.
+/// The types found so far.
 #[derive(Debug)]
 pub(super) struct Types<'a> {
     memory: &'a Memory,
     texts: Texts<'a>,
-    /// Index by address.
+    /// Index in `all` by address.
     known: HashMap<u64, u32>,
     all: Vec<Type>,
-    /// The address that was looked at last.
+    /// The previous lookup: address and result.
     last: (u64, Option<u32>),
-    /// `type` itself.
+    /// Address of `type` itself.
     root: Option<u64>,
 }
 
@@ -89,7 +89,7 @@ impl<'a> Types<'a> {
         self.all
     }
 
-    /// The index of the type at an address, if there is one.
+    /// Index of the type at an address, if there is one.
     pub(super) fn at(&mut self, addr: u64) -> Option<u32> {
         if self.last.0 != addr {
             self.last = (addr, self.look(addr, MAX_CHAIN));
@@ -135,7 +135,8 @@ impl<'a> Types<'a> {
     }
 }
 
-/// Texts in the process's memory, also in parts of files that were not copied as they are unchanged.
+/// Reads text from the process's memory, and from mapped files where memory is unchanged and therefore was not
+/// copied.
 #[derive(Debug)]
 struct Texts<'a> {
     pid: Pid,
@@ -146,7 +147,7 @@ struct Texts<'a> {
 }
 
 impl Texts<'_> {
-    /// The text that begins at an address: printable, and not empty.
+    /// The text that begins at an address, if it is printable and not empty.
     fn at(&mut self, addr: u64) -> Option<String> {
         let mut bytes = [0; MAX_NAME];
         let bytes = match self.memory.from(addr) {
@@ -158,7 +159,7 @@ impl Texts<'_> {
         };
         let end = bytes.iter().position(|b| *b == 0).unwrap_or(bytes.len());
         let text = String::from_utf8_lossy(&bytes[..end]);
-        // (A name that was cut may end within a character.)
+        // A truncated name may end within a character.
         let text = text.trim_end_matches('\u{fffd}');
         let fits = !text.is_empty() && !text.contains(|c: char| c.is_control() || c == '\u{fffd}');
         fits.then(|| text.to_owned())

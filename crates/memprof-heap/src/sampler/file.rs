@@ -1,4 +1,4 @@
-//! Placing the library where a target's dynamic loader finds it.
+//! Places the library where a target's dynamic loader finds it.
 
 use std::env;
 use std::ffi::{OsStr, OsString};
@@ -23,7 +23,7 @@ use memprof_code::elf::Elf;
 use memprof_sys::target_file::ReadAt;
 
 pub(super) const NAME: &str = "libmemprof_heap.so";
-/// What the names of the directories begin with.
+/// Prefix of the directories' names.
 pub(super) const DIRECTORY: &str = "memprof-heap-";
 const CONFIG: &str = "memprof_heap_config";
 const STATS: &str = "memprof_heap_stats";
@@ -32,24 +32,24 @@ const IMPORTS: &str = "memprof_heap_imports";
 const MAGIC: u64 = u64::from_le_bytes(*b"pm_heap1");
 const LEAVE_ENVIRONMENT: u64 = 1;
 const INJECTED: u64 = 2;
-/// With every allocation as a sample, the library remembers as many as memprof keeps: 2¹⁷ sets of eight. They lie behind its
-/// own memory, and are no part of it otherwise: a program that locks all its memory would have to pay for them.
+/// If every allocation is sampled, the library remembers as many addresses as memprof: 2¹⁷ sets of eight. The memory
+/// for them is appended to the library's segment in this case only, because a program that locks all its memory would
+/// have to pay for it.
 const MANY_SETS: u64 = 1 << 17;
-/// Bytes of a set, and of what aligning the first one and the end of the library's memory may take.
+/// Bytes per set, and bytes for aligning the first set and the end of the library's memory.
 const SET: u64 = 64;
 const ALIGNING: u64 = 128;
-/// Larger ones would not fit into the library's counter.
+/// Larger intervals would overflow the library's counter.
 const MAX_INTERVAL: u64 = 1 << 56;
 
-/// What the library in a target does.
+/// Options of the library in a target.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// The mean number of bytes between two samples. With 0 every allocation that is not empty is a sample. At most
-    /// 2⁵⁶.
+    /// Mean number of bytes between two samples. With 0, every allocation that is not empty is sampled. Maximum: 2⁵⁶.
     pub interval: u64,
-    /// Whether programs that the target executes preload the library, too.
+    /// Whether programs that the target executes preload the library as well.
     pub children: bool,
-    /// What the random numbers begin with; `None`: the kernel's, others in each process.
+    /// Seed of the random numbers. With `None`, each process uses the kernel's random numbers.
     pub seed: Option<NonZeroU64>,
 }
 
@@ -71,7 +71,7 @@ enum Failure {
 /// Why the library could not be placed.
 #[derive(Debug, thiserror::Error)]
 pub enum SamplerError {
-    /// No directory is fit for it; one reason for each.
+    /// No directory is suitable. Contains the reason for each.
     #[error(
         "there is no directory for the library that samples allocations: {0}; set TMPDIR to another one"
     )]
@@ -79,9 +79,9 @@ pub enum SamplerError {
     /// The file cannot be written.
     #[error("cannot write {}: {source}", path.display())]
     Write {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// The system's reason.
+        /// The I/O error.
         source: io::Error,
     },
     /// The compiled library is not what this module expects.
@@ -91,15 +91,15 @@ pub enum SamplerError {
 
 /// A copy of the library, with its options, in a directory of its own. Dropping it removes both.
 ///
-/// A target that still runs may execute programs later. If their loader does not find the file then, it says so on
-/// their stderr: [`Library::keep`] leaves it.
+/// A running target may execute programs later. If their loader does not find the file then, it prints an error to
+/// their stderr; [`Library::keep`] leaves the file in place.
 #[derive(Debug)]
 pub struct Library {
     dir: PathBuf,
     path: PathBuf,
     interval: u64,
     stats_address: u64,
-    /// Locked as long as memprof runs, whatever ends it: see [`left_behind`].
+    /// Locked until memprof ends, however it ends; see [`left_behind`].
     _lock: Option<Flock<File>>,
 }
 
@@ -108,7 +108,7 @@ impl Library {
     ///
     /// # Errors
     ///
-    /// None of them can be written to and executed from, or the disk is full.
+    /// None of the directories is writable and executable, or the disk is full.
     pub fn place(options: &Options) -> Result<Library, SamplerError> {
         let own = env::var_os("TMPDIR").map(PathBuf::from);
         let usual = ["/tmp", "/var/tmp", "/dev/shm"].map(PathBuf::from);
@@ -116,18 +116,18 @@ impl Library {
         Library::place_in(&dirs, options)
     }
 
-    /// Places a copy in the first of these directories that is fit for it.
+    /// Places a copy in the first of these directories that is suitable.
     ///
     /// # Errors
     ///
-    /// As [`Library::place`].
+    /// The errors of [`Library::place`].
     pub fn place_in(dirs: &[PathBuf], options: &Options) -> Result<Library, SamplerError> {
         let mut reasons = Vec::new();
         for parent in dirs {
             left_behind::remove(parent);
             match directory_in(parent) {
                 Ok(dir) => match Library::write(dir, options) {
-                    // Its disk may be full.
+                    // The disk may be full.
                     Err(SamplerError::Write { path, source }) => {
                         reasons.push(format!("{}: {source}", path.display()));
                     }
@@ -171,32 +171,32 @@ impl Library {
             .map_err(Failure::Io)?;
         file.write_all(BYTES).map_err(Failure::Io)?;
         let stats = patch(&file, options, 0)?.stats;
-        // The target may run as another user, or become one before it executes a program. There is nothing secret in
-        // the file, and only memprof's user can change it.
+        // The target may run as another user, or become one before it executes a program. The file contains no
+        // secrets, and only memprof's user can change it.
         file.set_permissions(Permissions::from_mode(0o644))
             .and_then(|()| fs::set_permissions(&self.dir, Permissions::from_mode(0o755)))
             .map_err(Failure::Io)?;
-        // A lock that cannot be had protects from nothing but a later memprof that finds the file unused.
+        // The lock is optional: without it, a later memprof may remove the file once no process maps it.
         Ok((stats, locked(&self.path)))
     }
 
-    /// The file, by its absolute path.
+    /// Absolute path of the file.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The mean number of bytes between two samples.
+    /// Mean number of bytes between two samples.
     pub fn interval(&self) -> u64 {
         self.interval
     }
 
-    /// Where the library's [`Stats`](super::Stats) are in a target, relative to the address at which it is loaded.
+    /// Address of the library's [`Stats`](super::Stats) in a target, relative to the library's load address.
     pub fn stats_address(&self) -> u64 {
         self.stats_address
     }
 
-    /// The value of `LD_PRELOAD` for the target, given the one that it would have. The library comes first: an
-    /// allocator that is preloaded as well is what it calls.
+    /// Value of `LD_PRELOAD` for the target, given the `existing` one. The library comes first, so that it calls an
+    /// allocator that is preloaded as well.
     pub fn preload(&self, existing: Option<&OsStr>) -> OsString {
         let mut value = self.path.clone().into_os_string();
         if let Some(existing) = existing.filter(|e| !e.is_empty()) {
@@ -206,12 +206,12 @@ impl Library {
         value
     }
 
-    /// Whether a process that memprof can see has the file mapped, and may tell the loader of further programs about it.
+    /// Whether a process visible to memprof has mapped the file, and may pass its path to further programs.
     pub fn is_mapped(&self) -> bool {
         left_behind::is_mapped(&self.path)
     }
 
-    /// Leaves the file where it is, and returns its path.
+    /// Leaves the file in place, and returns its path.
     pub fn keep(mut self) -> PathBuf {
         self.dir = PathBuf::new();
         self.path.clone()
@@ -227,25 +227,24 @@ impl Drop for Library {
     }
 }
 
-/// The library for a process that is running already.
+/// The library for a process that already runs.
 #[derive(Clone, Debug)]
 pub struct Image {
-    /// The file's contents.
+    /// Contents of the file.
     pub bytes: Vec<u8>,
-    /// Where its options, its [`Stats`](super::Stats) and its [`Imports`](super::Imports) are in a process, relative to the
-    /// address at which it is loaded.
+    /// Address of its options in a process, relative to its load address.
     pub config: u64,
-    /// See `config`.
+    /// Address of its [`Stats`](super::Stats), relative to its load address.
     pub stats: u64,
-    /// See `config`.
+    /// Address of its [`Imports`](super::Imports), relative to its load address.
     pub imports: u64,
 }
 
 impl Image {
-    /// Makes it with these options.
+    /// Makes a copy with these options.
     ///
     /// # Errors
-    /// There is no memory for it.
+    /// Out of memory.
     pub fn for_running(options: &Options) -> Result<Image, SamplerError> {
         let made = || {
             let mut file = File::from(memfd_create(c"memprof", MFdFlags::MFD_CLOEXEC)?);
@@ -271,7 +270,7 @@ impl Image {
         })
     }
 
-    /// Whether the library's options begin with these bytes.
+    /// Whether these bytes are the beginning of the library's options.
     pub fn has_magic(&self, bytes: [u8; 8]) -> bool {
         bytes == MAGIC.to_ne_bytes()
     }
@@ -283,12 +282,12 @@ pub fn is_library(file: &dyn ReadAt) -> bool {
     matches!(config, Ok([Some(_)]))
 }
 
-/// A new directory that only this process knows of, or why there can be none.
+/// Creates a directory with a random name. The error says why `parent` is unsuitable.
 fn directory_in(parent: &Path) -> Result<PathBuf, String> {
     if !parent.is_absolute() {
         return Err("not an absolute path".into());
     }
-    // LD_PRELOAD separates by the first two; the loader replaces words after the third.
+    // `:` and space separate paths in LD_PRELOAD; the loader expands words after `$`.
     let path = parent.as_os_str().as_bytes();
     if path.iter().any(|byte| b": $".contains(byte)) {
         return Err("LD_PRELOAD cannot contain its path".into());
@@ -300,14 +299,14 @@ fn directory_in(parent: &Path) -> Result<PathBuf, String> {
     mkdtemp(&parent.join(format!("{DIRECTORY}XXXXXX"))).map_err(|e| e.desc().to_owned())
 }
 
-/// Where symbols of the library are in its file.
+/// Addresses of the library's symbols in its file.
 struct Places {
     config: u64,
     stats: u64,
     imports: u64,
 }
 
-/// Writes the options, and more flags, into a copy of the library.
+/// Writes the options, and the additional flags `more`, into a copy of the library.
 fn patch(file: &File, options: &Options, more: u64) -> Result<Places, Failure> {
     let damaged = |what| Failure::Damaged(what);
     let elf = Elf::read(file).map_err(|_| damaged("it is no ELF file"))?;
@@ -352,13 +351,13 @@ fn patch(file: &File, options: &Options, more: u64) -> Result<Places, Failure> {
     })
 }
 
-/// The size in memory of a segment, and where its program header has it.
+/// Size of a segment in memory, and offset of that field in the file.
 struct MemorySize {
     at: u64,
     bytes: u64,
 }
 
-/// That of the last segment, which contains what can be written.
+/// Finds the size of the last segment, which is the writable one.
 fn memory_size(file: &File) -> Result<MemorySize, Failure> {
     let read = |at: u64| {
         let mut word = [0; 8];

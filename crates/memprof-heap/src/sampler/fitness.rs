@@ -1,4 +1,4 @@
-//! Which programs can preload the library.
+//! Checks whether a program can preload the library.
 
 use std::ffi::OsStr;
 use std::io;
@@ -15,35 +15,35 @@ use memprof_sys::target_file::{About, ReadAt, TargetFile};
 /// Why a program cannot preload the library.
 #[derive(Debug, thiserror::Error)]
 pub enum Unfit {
-    /// Its file cannot be read.
+    /// The file cannot be read.
     #[error("cannot read {}: {source}", path.display())]
     Unreadable {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// The system's reason.
+        /// The I/O error.
         source: io::Error,
     },
-    /// Neither a program nor a script.
+    /// The file is neither a native program nor a script.
     #[error("{} is not a program for this machine", .0.display())]
     NotNative(PathBuf),
-    /// It has no dynamic loader, which is what preloads.
+    /// The program has no dynamic loader, which does the preloading.
     #[error("{} is linked statically, so nothing can be preloaded", .0.display())]
     Static(PathBuf),
-    /// The loader preloads nothing for programs that gain privileges.
+    /// The program gains privileges, and the loader ignores `LD_PRELOAD` in this case.
     #[error("{} runs with the privileges of its owner or group, so nothing is preloaded", .0.display())]
     Privileged(PathBuf),
 }
 
-/// Linux follows as many scripts that are interpreted by scripts.
+/// Maximum depth of scripts whose interpreter is a script, as in Linux.
 const MAX_SCRIPTS: usize = 5;
-/// The kernel reads as much of a script's first line.
+/// Number of bytes of a script's first line that the kernel reads.
 const FIRST_LINE: usize = 256;
 
-/// Whether a program can preload the library; of a script, its interpreter.
+/// Checks whether a program can preload the library. Checks the interpreter of a script.
 ///
 /// # Errors
 ///
-/// Why it cannot. What a program executes later may be otherwise.
+/// The program cannot preload the library; the error says why. Programs that it executes later may differ.
 pub fn check(program: &Path) -> Result<(), Unfit> {
     let mut path = program.to_owned();
     for _ in 0..MAX_SCRIPTS {
@@ -102,7 +102,7 @@ fn check_file(path: &Path, file: &TargetFile) -> Result<(), Unfit> {
 fn gains_privileges(path: &Path, about: &About) -> bool {
     let mode = about.mode();
     let user = mode & libc::S_ISUID != 0 && about.owner() != geteuid().as_raw();
-    // Without the group's execute bit, it means something else.
+    // Without the group's execute bit, the set-group-ID bit has another meaning.
     let group = mode & libc::S_ISGID != 0
         && mode & libc::S_IXGRP != 0
         && about.group() != getegid().as_raw();
@@ -113,7 +113,7 @@ fn has_capabilities(path: &Path) -> bool {
     let Ok(path) = std::ffi::CString::new(path.as_os_str().as_bytes()) else {
         return false;
     };
-    // SAFETY: both names end in a zero byte, and without a buffer only the attribute's size is returned.
+    // SAFETY: both names end in a zero byte, and without a buffer the call only returns the attribute's size.
     unsafe {
         libc::getxattr(
             path.as_ptr(),

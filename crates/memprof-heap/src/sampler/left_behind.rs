@@ -1,4 +1,4 @@
-//! Copies of the library that a killed memprof has left behind.
+//! Removes copies of the library that a killed memprof has left behind.
 
 use std::fs::{self, File};
 use std::os::unix::ffi::OsStrExt;
@@ -11,10 +11,10 @@ use nix::unistd::geteuid;
 
 use super::file::{DIRECTORY, NAME};
 
-/// A directory that is younger may be one that a memprof has not locked yet.
+/// Minimum age of a directory to remove. A memprof may not have locked a younger one yet.
 const SURELY_LOCKED: Duration = Duration::from_secs(60);
 
-/// Whether a process that memprof can see has the file mapped; also if that cannot be known.
+/// Whether a process visible to memprof has mapped the file. Returns true if `/proc` cannot be read.
 pub(super) fn is_mapped(path: &Path) -> bool {
     let Ok(processes) = fs::read_dir("/proc") else {
         return true;
@@ -22,13 +22,13 @@ pub(super) fn is_mapped(path: &Path) -> bool {
     let mut maps = processes
         .flatten()
         .filter_map(|process| fs::read(process.path().join("maps")).ok());
-    // Another mount namespace may have the directory elsewhere; its name is unique.
+    // Another mount namespace may have the directory at another path, but its name is unique.
     let dir = path.parent().and_then(Path::file_name).unwrap_or_default();
     let within = Path::new(dir).join(NAME);
     maps.any(|maps| memchr::memmem::find(&maps, within.as_os_str().as_bytes()).is_some())
 }
 
-/// Removes copies that a killed memprof of this user has left behind, and that no process uses.
+/// Removes copies that a killed memprof of this user has left behind, and that no process has mapped.
 pub(super) fn remove(parent: &Path) {
     let Ok(entries) = fs::read_dir(parent) else {
         return;
@@ -48,7 +48,7 @@ pub(super) fn remove(parent: &Path) {
     }
 }
 
-/// Whether no memprof holds this copy: others of this user can only be left behind.
+/// Whether a copy belongs to this user and no memprof has locked it.
 fn is_left_behind(dir: &Path, path: &Path) -> bool {
     let Ok(about) = fs::symlink_metadata(dir) else {
         return false;
@@ -60,7 +60,7 @@ fn is_left_behind(dir: &Path, path: &Path) -> bool {
         && locked(path).is_some()
 }
 
-/// The file, locked; `None` if somebody else has locked it.
+/// Opens and locks the file; `None` if another process has locked it.
 pub(super) fn locked(path: &Path) -> Option<Flock<File>> {
     let file = File::open(path).ok()?;
     Flock::lock(file, FlockArg::LockExclusiveNonblock).ok()

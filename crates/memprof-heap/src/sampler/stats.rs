@@ -1,4 +1,4 @@
-//! What the library in a target says of itself.
+//! The library's state and counters in a target.
 
 use std::io;
 use std::os::unix::ffi::OsStrExt;
@@ -14,9 +14,9 @@ use memprof_sys::proc_dir;
 pub enum State {
     /// The process has not allocated yet.
     New,
-    /// Yes.
+    /// The library sees the allocations.
     Active,
-    /// The program itself contains a `malloc`, which comes before any that is preloaded.
+    /// The program itself contains a `malloc`, which takes precedence over preloaded ones.
     OwnMalloc,
 }
 
@@ -25,19 +25,19 @@ pub enum State {
 pub struct Stats {
     /// Whether the library sees the process's allocations.
     pub state: State,
-    /// Samples that were not reported, as the library could not remember more addresses.
+    /// Samples that were not reported because the library's address table was full.
     pub dropped: u64,
-    /// The bytes that those stood for.
+    /// Bytes that the dropped samples stood for.
     pub dropped_bytes: u64,
-    /// Samples that the library remembers, as they are not freed.
+    /// Live samples that the library remembers.
     pub tracked: u64,
 }
 
 impl Stats {
-    /// Bytes of the structure in the target.
+    /// Size of the structure in the target, in bytes.
     pub const SIZE: usize = 32;
 
-    /// Decodes the structure; `None` if it is not one.
+    /// Decodes the structure; `None` if the state is unknown.
     pub fn parse(bytes: &[u8; Stats::SIZE]) -> Option<Stats> {
         let (words, _) = bytes.as_chunks::<8>();
         let word = |n: usize| u64::from_ne_bytes(words[n]);
@@ -56,23 +56,24 @@ impl Stats {
     }
 }
 
-/// What the library says of a process that was running already: how many places with the address of a function it found.
+/// The result of attaching the library to a running process: number of words found with the address of an allocation
+/// function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Imports {
-    /// Loaded files in which some were patched.
+    /// Loaded files in which words were patched.
     pub files: u64,
-    /// They lead to the library now.
+    /// Words that now lead to the library.
     pub patched: u64,
-    /// They lead to another allocator than the others do, and were left as they are.
+    /// Words that lead to another allocator than the others do, and were left unchanged.
     pub other: u64,
-    /// They could not be written.
+    /// Words that could not be written.
     pub failed: u64,
-    /// Whether all loaded files were looked at.
+    /// Whether all loaded files were searched.
     pub done: bool,
 }
 
 impl Imports {
-    /// Bytes of the structure in the target.
+    /// Size of the structure in the target, in bytes.
     pub const SIZE: usize = 40;
 
     /// Decodes the structure.
@@ -89,18 +90,18 @@ impl Imports {
     }
 }
 
-/// A copy of the library, for those who only want to know of it.
+/// Identifies a placed copy of the library without owning it.
 #[derive(Clone, Debug)]
 pub struct Preloaded {
-    /// Its file.
+    /// Path of the file.
     pub path: PathBuf,
-    /// The mean number of bytes between two samples.
+    /// Mean number of bytes between two samples.
     pub interval: u64,
     stats_address: u64,
 }
 
 impl Library {
-    /// What others need to know of it.
+    /// Returns a description of the copy that does not own it.
     pub fn preloaded(&self) -> Preloaded {
         Preloaded {
             path: self.path().to_owned(),
@@ -109,7 +110,7 @@ impl Library {
         }
     }
 
-    /// The library's counters in a process; `None` if it has not loaded this copy.
+    /// The library's counters in a process; `None` if the process has not loaded this copy.
     ///
     /// # Errors
     ///
@@ -120,14 +121,14 @@ impl Library {
 }
 
 impl Preloaded {
-    /// The library's counters in a process; `None` if it has not loaded this copy.
+    /// The library's counters in a process; `None` if the process has not loaded this copy.
     ///
     /// # Errors
     ///
     /// The process is gone, or may not be read.
     pub fn stats(&self, pid: Pid) -> io::Result<Option<Stats>> {
         let maps = proc_dir::read(pid, "maps")?;
-        // The file's first part is mapped at the address that the others are relative to.
+        // The file's first mapping starts at the load address.
         let own = maps
             .split(|b| *b == b'\n')
             .find(|line| line.ends_with(self.path.as_os_str().as_bytes()));

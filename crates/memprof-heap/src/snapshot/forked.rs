@@ -1,4 +1,5 @@
-//! The memory of a forked child, and of its parent what the child does not have. That is copied while both are stopped.
+//! Copies the memory of a forked child, and the parent's memory that the child does not inherit. The latter is copied
+//! while both are stopped.
 
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
@@ -14,10 +15,10 @@ use memprof_sys::ids::{Addr, Pid};
 use memprof_sys::residency::proc_maps::{self, Foreseen};
 use memprof_sys::residency::{Classifier, Error, Method, Scanner, Vma, figures, page_size};
 
-/// What copying takes, in ns for each page: twice what was measured into memory that is there already.
+/// Assumed cost of copying, in ns per page: twice the cost measured for resident destination memory.
 const COPY_NS: u64 = 2_400;
 
-/// All that can be prepared to copy what a child does not have.
+/// State prepared for copying memory that a child does not inherit.
 pub(super) struct KeptBack {
     pid: Pid,
     classifier: Classifier,
@@ -27,11 +28,11 @@ pub(super) struct KeptBack {
 }
 
 impl KeptBack {
-    /// Prepares for a process, which runs. `None` if a child has everything, or if there is more than can be copied in time, of which
-    /// the guard keeps up to a quarter for the removal.
+    /// Prepares for a running process. `None` if a child inherits everything, or if the rest cannot be copied in
+    /// time. The guard reserves up to a quarter of `max_stop` for removing the child.
     ///
     /// # Errors
-    /// It may not be read, or there is no memory for the copy.
+    /// The process may not be read, or there is not enough memory for the copy.
     pub(super) fn prepare(
         pid: Pid,
         before: &Inventory,
@@ -52,7 +53,7 @@ impl KeptBack {
         }))
     }
 
-    /// Copies it from the process, which is stopped until `end`. Returns all mappings of the process.
+    /// Copies the memory from the process, which is stopped until `end`. Returns all mappings of the process.
     fn copy(mut self, child: Pid, before: &Inventory, end: Instant) -> Result<Copied> {
         self.scanner.hurry(end);
         let vmas = self.foreseen.read_again(&mut self.classifier)?;
@@ -67,10 +68,11 @@ impl KeptBack {
     }
 }
 
-/// Copies the memory of a child, and what it does not have.
+/// Copies the memory of a child, and the memory that it does not inherit.
 ///
 /// # Errors
-/// [`Disturbed`] if the child was killed meanwhile; it may not be read; there is no memory for the copy.
+/// [`Disturbed`] if the child was killed or could not be read in time; otherwise the child may not be read, or there
+/// is not enough memory for the copy.
 pub(super) fn copy(
     pid: Pid,
     mut fork: Fork<'_>,
@@ -121,12 +123,12 @@ fn why_not(child: Pid, error: anyhow::Error) -> anyhow::Error {
     }
 }
 
-/// Whether a child has ended, or is about to: it does not by itself.
+/// Whether a child has ended or is about to. It never exits by itself.
 fn is_gone(child: Pid) -> bool {
     is_killed(child.0.cast_signed()) || figures::counters(child).is_err()
 }
 
-/// Copies the memory of a child, beside what was copied of its parent.
+/// Copies the memory of a child into the copy that already contains its parent's memory, if any.
 fn copy_child(child: Pid, kept: Option<Copied>) -> Result<(Copied, Inventory)> {
     let inventory = Inventory::read(child)?;
     let mut scanner = Scanner::open(child, Method::Auto)?;
@@ -145,7 +147,7 @@ fn copy_child(child: Pid, kept: Option<Copied>) -> Result<(Copied, Inventory)> {
 }
 
 impl Pages {
-    /// Adds further ones. Of a run that is there twice, one stays.
+    /// Adds further pages. Of runs that overlap, only one is retained.
     fn join(&mut self, others: Pages) {
         let join = |all: &mut Vec<Run>, others: Vec<Run>| {
             all.extend(others);
@@ -159,8 +161,8 @@ impl Pages {
 }
 
 impl Snapshot {
-    /// Notes what a child did not have and was not copied otherwise, by the inventories of the process before, of the child, and of
-    /// the process after.
+    /// Records memory that the child did not inherit and that was not copied otherwise, from the inventories of the
+    /// process before the fork, of the child, and of the process after the fork.
     fn lacks(&mut self, [before, child, after]: [&Inventory; 3], has_kept: bool) {
         let mut bytes = [0, 0];
         if !has_kept {
@@ -168,7 +170,7 @@ impl Snapshot {
                 bytes[usize::from(kept.is_wiped)] += kept.bytes;
             }
         }
-        // What was not marked before.
+        // Memory that was not marked (`MADV_DONTFORK`, `MADV_WIPEONFORK`) before.
         let known = |start: u64| before.kept_back.iter().any(|kept| kept.start == start);
         for kept in after.kept_back.iter().filter(|kept| !known(kept.start)) {
             let is_there = self.vmas.iter().any(|vma| vma.contains(Addr(kept.start)));

@@ -1,43 +1,43 @@
-//! What the kernel says of a process's private memory, mapping by mapping (`smaps`): its sum, and what a fork would not
-//! pass on.
+//! The kernel's figures for a process's private memory by mapping (`smaps`): the sum, and the memory that a forked
+//! child does not inherit.
 
 use crate::whole::Anonymous;
 use memprof_sys::ids::Pid;
 use memprof_sys::residency::smaps::{self, AtFork, Region};
 use memprof_sys::residency::{Classifier, Result, VmaKind, figures};
 
-/// What the kernel says.
+/// Summary of a process's `smaps`.
 #[derive(Debug, Default)]
 pub(super) struct Inventory {
-    /// Its anonymous memory.
+    /// Anonymous memory.
     pub anonymous: Anonymous,
     /// Mappings that a forked child does not have, or has empty.
     pub kept_back: Vec<KeptBack>,
-    /// Private huge pages of hugetlbfs, in bytes. They are no part of the anonymous memory.
+    /// Private huge pages of hugetlbfs, in bytes. They do not count as anonymous memory.
     pub hugetlb: u64,
 }
 
-/// A mapping of which a forked child does not have the private memory.
+/// A mapping whose private memory a forked child does not inherit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct KeptBack {
     /// First address.
     pub start: u64,
-    /// First address after it.
+    /// End of the mapping.
     pub end: u64,
-    /// Whether the child has the mapping, empty.
+    /// Whether the child has the mapping, but empty (`MADV_WIPEONFORK`).
     pub is_wiped: bool,
-    /// Its anonymous memory, resident or swapped out, in bytes.
+    /// Anonymous memory of the mapping, resident or swapped out, in bytes.
     pub bytes: u64,
 }
 
 impl Inventory {
-    /// Reads it.
+    /// Reads the inventory of a process.
     ///
     /// # Errors
-    /// Those of [`smaps::read`].
+    /// The errors of [`smaps::read`].
     pub(super) fn read(pid: Pid) -> Result<Inventory> {
         let mut inventory = Inventory::default();
-        // Not that of `smaps`, which has swapped-out shared memory, too.
+        // Not the figure of `smaps`, which includes shared memory that is swapped out.
         inventory.anonymous.swapped = figures::counters(pid)?.swap;
         smaps::read(pid, &mut Classifier::new(), &mut |region| {
             inventory.add(&region);
@@ -61,13 +61,14 @@ impl Inventory {
         }
     }
 
-    /// The part of the anonymous memory that a forked child does not have, in bytes.
+    /// Anonymous memory that a forked child does not inherit, in bytes.
     pub(super) fn bytes_kept_back(&self) -> u64 {
         self.kept_back.iter().map(|kept| kept.bytes).sum()
     }
 
-    /// Why the process is not to be forked. A page of hugetlbfs that it writes to while there is a child is copied to another one
-    /// of the pool. If that is empty, the kernel takes the page from the child, or, without a reservation, kills the process.
+    /// Returns the reason if the process must not be forked. When it writes to a page of hugetlbfs while a child
+    /// exists, the kernel copies the page to another one of the pool. If the pool is empty, the kernel takes the page
+    /// from the child, or, without a reservation, kills the process.
     pub(super) fn refuses_fork(&self) -> Option<String> {
         let mib = self.hugetlb >> 20;
         (mib > 0).then(|| {
@@ -77,7 +78,7 @@ impl Inventory {
         })
     }
 
-    /// Whether a mapping at this address is wiped in a forked child.
+    /// Whether the mapping at this address is wiped in a forked child.
     pub(super) fn is_wiped(&self, start: u64) -> bool {
         let mut kept = self.kept_back.iter();
         kept.any(|kept| kept.is_wiped && kept.start <= start && start < kept.end)

@@ -1,4 +1,4 @@
-//! jemalloc's heaps made of bytes.
+//! Synthetic jemalloc heaps made from arbitrary bytes.
 
 use super::super::all_heaps::AllHeaps;
 use super::super::jemalloc;
@@ -15,7 +15,7 @@ const BLOCK: u64 = 0x7e00_0020_0000;
 const TABLE: u64 = BLOCK + (2 << 20);
 const HEAP: u64 = 0x7e40_0000_0000;
 const LOCAL: u64 = 0x7d00_0000_0000;
-/// The root's part with the heap's entry, and that entry.
+/// The part of the root table that contains the heap's entry, and that entry.
 const ENTRIES: u64 = ROOT + 0xf_c000;
 const ENTRY: u64 = ROOT + (HEAP >> 30) * 8;
 /// Sizes of the mappings.
@@ -25,10 +25,10 @@ const SIZES: [(u64, u64); 4] = [
     (HEAP, 0x4_0000),
     (LOCAL, 0x2000),
 ];
-/// What describes the stacks of a thread's cache, and what it links to others.
+/// The stack descriptors of a thread cache, and its link to other caches.
 const STACKS: u64 = LOCAL + 0x1008;
 const LINK: u64 = LOCAL + 0x100;
-/// Pages of the heap: slabs for 32 and 128 regions, a large region, the stacks of a cache, free pages.
+/// Extents of the heap: slabs for 32 and 128 regions, a large region, the stacks of a cache, free pages.
 const EXTENTS: [(u64, u64, u64, u64); 6] = [
     // Pages, class, number of regions, state.
     (1, 8, 32, 0),
@@ -39,7 +39,7 @@ const EXTENTS: [(u64, u64, u64, u64); 6] = [
     (4, 232, 0, 3),
 ];
 
-/// A sound heap. The first bytes say which regions are free.
+/// A valid heap. The first bytes select the free regions.
 fn image(free: &[u8]) -> Image {
     let parts = [
         (ENTRIES, 0x1000),
@@ -72,7 +72,7 @@ fn image(free: &[u8]) -> Image {
             };
             let bits = std::array::from_fn(|_| bytes.next().unwrap_or(0));
             let bits = u64::from_le_bytes(bits) & mask;
-            // The first regions stay in use, for the cache to have some.
+            // The first regions stay in use, so that the cache can contain some.
             let bits = bits & !7;
             image.set(description + 64 + 8 * word, bits);
             all += u64::from(bits.count_ones());
@@ -91,7 +91,7 @@ fn image(free: &[u8]) -> Image {
         }
         page += pages << 12;
     }
-    // A cache with one region of the first slab, and stacks for eight classes.
+    // A cache with one region of the first slab, and stacks for ten classes.
     let mut stack = HEAP + (11 << 12) + 8;
     image.set(STACKS - 8, LINK - 16);
     for (at, word) in [(0, LINK), (8, LINK), (16, STACKS)] {
@@ -108,7 +108,7 @@ fn image(free: &[u8]) -> Image {
         }
         stack = end;
     }
-    // A thread's variable leads to a region, which leads to another one.
+    // A thread's variable refers to a region, which refers to another one.
     image.set(LOCAL, HEAP);
     image.set(HEAP, HEAP + 0x1000);
     image
@@ -150,7 +150,8 @@ fn snapshot(image: &Image) -> Snapshot {
     Snapshot::of(vmas.to_vec(), Memory::of(&parts), vec![thread])
 }
 
-/// Reads a heap of jemalloc's that is made and changed as the bytes say, and adds it up. Returns whether it could be read.
+/// Makes and changes a jemalloc heap according to the bytes, reads it and adds it up. Returns whether it could be
+/// read.
 ///
 /// # Panics
 /// Sums that must be equal are not.
@@ -180,14 +181,14 @@ mod tests {
         let figures = heap.figures();
         assert_eq!(heap.caches, 1);
         assert_eq!(figures.cached, 128);
-        // Three regions of the first slab, three of each 64 of the second one, and two large ones.
+        // Three regions of the first slab, three per 64 of the second one, and two large ones.
         assert_eq!(figures.allocated, 3 * 128 + 6 * 160 + 2 * (16 << 10));
         assert_eq!((figures.active, figures.dirty), (16 << 12, 3 << 12));
         assert_eq!((figures.retained, figures.metadata), (4 << 12, 4 << 20));
         assert!(examine(&[]) && examine(&[9, 1, 2, 3]));
     }
 
-    /// Each single word of the image that is not zero, and some others, changed in several ways.
+    /// Each nonzero word of the image, and some others, changed in several ways.
     #[test]
     fn one_wrong_word_is_no_harm() {
         let (mut read, mut refused) = (0, 0);

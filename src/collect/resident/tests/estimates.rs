@@ -1,5 +1,5 @@
-//! Pages whose fault was not walked, against the truth: for orders in which functions touch pages, the estimates are unbiased
-//! and within their errors.
+//! Tests of the estimates for unwalked pages against the truth: for several orders in which functions touch pages, the estimates
+//! are unbiased and within their errors.
 
 use super::*;
 use crate::probe::wire::{RECORD_FOLLOWS, RECORD_STACK_BITS};
@@ -8,7 +8,7 @@ use memprof_profile::{ErrorSum, Parts, UncertainPart};
 
 const FIRST: u64 = 1024;
 
-/// A ledger entry: the stack, and of how many faults one was walked.
+/// A ledger entry: the stack, and the sampling interval.
 fn record(stack: u32, interval: u32) -> u32 {
     let bits = (interval | 16).ilog2() - 4;
     let share = match interval {
@@ -41,7 +41,7 @@ fn error_of(totals: &Totals, stacks: &[u32]) -> f64 {
     sum.standard_error() as f64 / PAGE as f64
 }
 
-/// Faults in the order of time: page and stack. The last one of a page owns it.
+/// Faults in chronological order: page and stack. The last fault of a page owns it.
 type Faults = Vec<(u64, u32)>;
 
 const PAGES: u64 = 8192;
@@ -61,7 +61,7 @@ fn halves(page: impl Fn(u64) -> u64) -> Faults {
     (0..PAGES).map(|at| (page(at), stack(at))).collect()
 }
 
-/// The page that is `at` in blocks of this length: those of the first half alternate with those of the second.
+/// The page at position `at` in blocks of `length`: blocks of the first half alternate with blocks of the second half.
 fn in_blocks(length: u64) -> impl Fn(u64) -> u64 {
     move |at| {
         let (at, odd) = (at % HALF, u64::from(at >= HALF));
@@ -109,7 +109,7 @@ impl Log for u64 {
     }
 }
 
-/// Joins the faults, of which the first ones are all walked and later ones at random, at these intervals in turn.
+/// Joins the faults. The first 1024 are all walked, later ones at random, at these intervals in turn.
 fn sampled(faults: &Faults, intervals: &[u32], numbers: &mut Random) -> Totals {
     let mut world = World::new();
     world.sampled = true;
@@ -198,7 +198,7 @@ fn with_all_stacks_walked_nothing_is_uncertain() {
     let pages = run(1000..1100, PageKind::Anon, false);
     let totals = world.join(&[pages], &vma(900..1200));
     assert_eq!(totals.uncertainties.divided().count(), 0);
-    // The same if other faults were not walked.
+    // The result is equal if other faults were not walked.
     world.sampled = true;
     let totals = world.join(&[pages], &vma(900..1200));
     assert_eq!(totals.uncertainties.divided().count(), 0);

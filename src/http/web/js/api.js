@@ -1,13 +1,13 @@
-// Client of memprof's HTTP API (openapi/…-v2.json). Paths are relative, so that a proxy can serve the page
-// below any path.
+// Client of memprof's HTTP API (openapi-v2.json). Paths are relative, so that a proxy can serve the page below any path.
 
+import { messageOf } from "./dom.js";
 import { clock } from "./format.js";
-import { Tree } from "./tree/model.js";
-import { isSaved, saved } from "./saved.js";
-import { heapIs, isOfHeap, isSampled, unitOf } from "./kinds.js";
+import { noStackReason, noSymbol } from "./glossary.js";
+import { isHeapKind, isSampled, unitOf, updateHeapMode } from "./kinds.js";
+import { isOffline, offlineReply } from "./offline.js";
 import { state } from "./state.js";
-import { askForToken, credentials, Events, hasToken } from "./token.js";
-import { noSymbol, reason } from "./words.js";
+import { askForToken, credentials, hasToken, TokenEventSource } from "./token.js";
+import { Tree } from "./tree/model.js";
 
 /** @typedef {import("./tree/model.js").Frame} Frame */
 /** @typedef {Record<string, number>} Usage bytes by kind */
@@ -46,7 +46,7 @@ import { noSymbol, reason } from "./words.js";
  * @property {Agreement} agreement
  * @property {Outcome[]} outcomes
  * @property {{ count: number, rows: OomKill[] }} oom_kills
- * @property {string | null} names_advice which files and which code made at run time have no names, and what would bring them
+ * @property {string | null} names_advice the files and the JIT code without names, and how to get names
  */
 /** @typedef {{ function: string | null, file: string, path: string, line: number | null, category: string, self: number, total: number, self_error: number, total_error: number }} FunctionRow */
 /** @typedef {{ report: Report, count: number, offset: number, total: number, not_observed: number, unmapped: number, matched: number, rows: FunctionRow[] }} Functions */
@@ -59,7 +59,7 @@ import { noSymbol, reason } from "./words.js";
 /** @typedef {MappingSums & { pid: number, start: string, end: string, permissions: string, name: string, runs_as: string | null, category: string }} Mapping */
 /** @typedef {MappingSums & { report: Report, count: number, categories: (MappingSums & { category: string, mappings: number })[], rows: Mapping[] }} Maps */
 /** @typedef {{ resolution: number, times: number[], series: { name: string, values: (number | null)[] }[] }} Series */
-/** @typedef {{ pid: number, comm: string, cgroup?: string, container?: string, pod?: string, killed: number, last: { resident: number, taken: number, age_ms: number, after_kill: boolean } | null }} OomKill a process that was killed because memory had run out */
+/** @typedef {{ pid: number, comm: string, cgroup?: string, container?: string, pod?: string, killed: number, last: { resident: number, taken: number, age_ms: number, after_kill: boolean } | null }} OomKill a process that the OOM killer killed */
 /** @typedef {{ id: string, name: string | null, created: number, taken: number, stopped_us: number | null, stopped_in_turn: boolean, exact: boolean, total: Usage, oom_kill: OomKill | null }} Mark */
 /** @typedef {{ id: string, name: string | null, taken: number, pid: number, comm: string, stopped_us: number, copied: number, allocator: string, refused: string | null, live: number, free: number, overhead: number, trimmable: number, unreachable: number | null, anonymous: number, swapped: number }} HeapInfo */
 /** @typedef {{ pid: number, comm: string, cgroup?: string, container?: string, pod?: string, total: Usage }} ProcessRow */
@@ -69,21 +69,25 @@ import { noSymbol, reason } from "./words.js";
 /**
  * @typedef {object} Health
  * @property {string} version
- * @property {string | null} opened the file of a saved profile
+ * @property {string | null} opened the file, if a saved profile is shown
  * @property {{ taken: number, age_ms: number, duration_ms: number } | null} scan
  * @property {Loss[]} losses
- * @property {Loss[]} not_counted left out of all figures on purpose
+ * @property {Loss[]} not_counted excluded from all figures on purpose
  * @property {Outcome[]} outcomes
  * @property {{ name: string, entries: number, capacity: number }[]} maps
  * @property {{ name: string, why: string }[]} missing_programs
  * @property {{ rss: number, cpu_ms: number, uptime_ms: number }} own
  */
-/** @typedef {{ dir: string, kind: string, merge: string, min: string, inl: string, py: string, from: string, to: string, fn: string, path: string }} Choice */
+/** @typedef {{ dir: string, kind: string, merge: string, min: string, inl: string, py: string, from: string, to: string, fn: string, path: string }} TreeSettings */
 
 /** Timeout of a request, in ms. */
-const PATIENCE = 60_000;
+const TIMEOUT_MS = 60_000;
 /** Maximum number of rows of a list that is sorted in the browser. */
-const ROWS = 10_000;
+const MAX_ROWS = 10_000;
+/** Reports of opened files are numbered from here, the target's own from 0. */
+const FIRST_OPENED = 2 ** 52;
+/** Maximum length of a function's name and file in a URL, in bytes. Longer names are only found in the tree that is shown. */
+const MAX_NAME_BYTES = 2000;
 
 /** A failed request: its status (0: no reply) and the server's error message. */
 export class ApiError extends Error {
@@ -93,41 +97,38 @@ export class ApiError extends Error {
   }
 }
 
+/** The parameters that select the processes. */
+export const processParameters = () => ({ pid: state.pid, cgroup: state.pid ? "" : state.cgroup });
 /** The parameters that select the report and the processes. */
-const which = () => ({ mark: state.mark, ...whose() });
-export const whose = () => ({ pid: state.pid, cgroup: state.pid ? "" : state.cgroup });
+const reportParameters = () => ({ mark: state.mark, ...processParameters() });
 
-/** Whether single allocations are known: now, if they are sampled, and neither in marks nor in files. */
-export const hasSingle = () => !state.mark && !isSaved && isSampled();
+/** Whether single allocations are known. Only the newest report has them, if allocations are sampled; marks and files do not. */
+export const hasSingleAllocations = () => !state.mark && !isOffline && isSampled();
 
-/** Whether a filter can choose: of kinds of the heap, where single allocations are known. */
-export const canFilter = (kind = state.kind) => isOfHeap(kind) && hasSingle() && !whose().cgroup;
+/** Whether views of a kind can be filtered: kinds of the heap, while single allocations are known. */
+export const canFilter = (kind = state.kind) => isHeapKind(kind) && hasSingleAllocations() && !processParameters().cgroup;
 
-/** The filter that applies. */
-export const filterOf = (kind = state.kind) => (canFilter(kind) ? state.filter : "");
+/** The filter that applies to a kind. */
+export const activeFilter = (kind = state.kind) => (canFilter(kind) ? state.filter : "");
 
-/** @returns {Promise<any>} */
-async function ask(/** @type {string} */ path, /** @type {Record<string, any>} */ parameters = {}, /** @type {RequestInit} */ init = {}) {
-  const body = isSaved ? await saved(path, parameters) : await request(path, parameters, init);
-  const number = body?.report?.number;
-  if (number >= newest.number && number < OPENED) newest = body.report;
-  sourceSeen ||= body?.report?.has_source ?? false;
-  const { report } = body ?? {};
-  heapIs(report);
+/** Sends a request and notes the report of its reply. @returns {Promise<any>} */
+async function request(/** @type {string} */ path, /** @type {Record<string, any>} */ parameters = {}, /** @type {RequestInit} */ init = {}) {
+  const body = isOffline ? await offlineReply(path, parameters) : await send(path, parameters, init);
+  const report = body?.report;
+  if (report?.number >= newest.number && report.number < FIRST_OPENED) newest = report;
+  sourceSeen ||= report?.has_source ?? false;
+  updateHeapMode(report);
   for (const name of ["heap_counted", "kernel_counted", "pss_counted"]) if (report?.[name]) counted.add(name);
   return body;
 }
 
-/** Reports of opened files are numbered from here, apart from the target's. */
-const OPENED = 2 ** 52;
-
-async function request(/** @type {string} */ path, /** @type {Record<string, any>} */ parameters, /** @type {RequestInit} */ init) {
+async function send(/** @type {string} */ path, /** @type {Record<string, any>} */ parameters, /** @type {RequestInit} */ init) {
   const query = new URLSearchParams(Object.entries(parameters).filter(([, value]) => value !== "" && value !== undefined));
   let reply;
   try {
-    reply = await fetch(`v2/${path}${query.size ? `?${query}` : ""}`, { signal: AbortSignal.timeout(PATIENCE), ...init, headers: { ...credentials(), ...init.headers } });
+    reply = await fetch(`v2/${path}${query.size ? `?${query}` : ""}`, { signal: AbortSignal.timeout(TIMEOUT_MS), ...init, headers: { ...credentials(), ...init.headers } });
   } catch (error) {
-    throw new ApiError(0, `No reply from memprof: ${error instanceof Error ? error.message : error}.`);
+    throw new ApiError(0, `No reply from memprof: ${messageOf(error)}.`);
   }
   if (reply.status === 401) askForToken();
   if (!reply.ok) throw new ApiError(reply.status, (await reply.text()).trim() || `memprof replied with status ${reply.status}`);
@@ -135,11 +136,13 @@ async function request(/** @type {string} */ path, /** @type {Record<string, any
   return reply.json();
 }
 
+const postJson = (/** @type {any} */ body) => ({ method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body) });
+
 /** Which optional kinds were counted in any report: `heap_counted`, `kernel_counted`, `pss_counted`. @type {Set<string>} */
 const counted = new Set();
 /** Whether figures of a kind were counted. */
-export const counts = (/** @type {import("./kinds.js").Kind} */ { group }) => group.counted === undefined || counted.has(group.counted);
-/** How many groups of optional kinds were counted. */
+export const isCounted = (/** @type {import("./kinds.js").Kind} */ { group }) => group.counted === undefined || counted.has(group.counted);
+/** Number of groups of optional kinds that were counted. */
 export const countedGroups = () => counted.size;
 
 let sourceSeen = false;
@@ -151,28 +154,25 @@ let newest = { number: -1, taken: 0 };
 export const newestReport = () => newest;
 
 /** The parameters of all tree requests. */
-function shape(/** @type {Choice} */ { dir, merge, min, inl, py, kind }) {
-  // The thresholds on offer are sizes: they do not apply to numbers of objects.
+function treeParameters(/** @type {TreeSettings} */ { dir, merge, min, inl, py, kind }) {
+  // Thresholds are sizes: they do not apply to numbers of objects.
   return { direction: dir, merge, threshold: unitOf(kind) === "bytes" ? min : "0", inlined: inl === "1", frames: py };
 }
 
-/** The longest name of a function that a URL can hold, in bytes; longer ones are found only in the tree that is shown. */
-const LONGEST = 2000;
-
-/** The parameters that select the chosen function, if there is one. */
-function chosenFunction(/** @type {Choice} */ { fn, path }) {
-  return path && encodeURIComponent(fn + path).length <= LONGEST ? { function: fn, path } : {};
+/** The parameters of the selected function, if there is one. */
+function functionParameters(/** @type {TreeSettings} */ { fn, path }) {
+  return path && encodeURIComponent(fn + path).length <= MAX_NAME_BYTES ? { function: fn, path } : {};
 }
 
 /** @returns {Frame[]} */
-function frames(/** @type {any} */ { frames, strings, modules }) {
+function parseFrames(/** @type {any} */ { frames, strings, modules }) {
   return frames.type.map((/** @type {string} */ type, /** @type {number} */ i) => {
     const module = modules[frames.module[i]];
     const name = strings[frames.name[i]];
     const offset = frames.offset[i];
     return {
       type,
-      name: labelled(type, name, module?.name, frames.reason[i]),
+      name: frameLabel(type, name, module?.name, frames.reason[i]),
       text: name ?? "",
       module: module?.name ?? "",
       path: module?.path,
@@ -183,80 +183,80 @@ function frames(/** @type {any} */ { frames, strings, modules }) {
   });
 }
 
-/** The label of a frame, as in memprof's texts and exports; `name` and `module` may be undefined. */
-function labelled(/** @type {string} */ type, /** @type {string | undefined} */ name, /** @type {string | undefined} */ module, /** @type {string | null} */ why) {
-  if (type === "not_observed") return `[${reason(why ?? "")}: ${name}]`;
+/** The label of a frame, equal to memprof's texts and exports; `name` and `module` may be undefined. */
+function frameLabel(/** @type {string} */ type, /** @type {string | undefined} */ name, /** @type {string | undefined} */ module, /** @type {string | null} */ reason) {
+  if (type === "not_observed") return `[${noStackReason(reason ?? "")}: ${name}]`;
   if (type === "cut_off") return `[cut off: ${name}]`;
   const names = /** @type {Record<string, string>} */ ({ root: "all", unmapped: "[unknown]", no_stack: "[no stack]", below_threshold: "[below threshold]", over_limit: "[over limit]" });
   return name ?? names[type] ?? noSymbol(module ?? "?");
 }
 
-function tree(/** @type {any} */ reply, kind = "cache") {
+function parseTree(/** @type {any} */ reply, kind = "cache") {
   const { parent, frame, total, self, error, self_error, from, to, self_from, self_to } = reply.nodes;
   const amounts = from ? { value: to, self: self_to, before: from, selfBefore: self_from } : { value: total, self };
-  const made = new Tree({ frames: frames(reply), parent: parent.map((/** @type {number | null} */ p) => p ?? -1), frame, ...amounts, error, selfError: self_error });
-  made.cut = reply.cut;
-  made.report = reply.report;
-  made.unit = unitOf(kind);
-  made.whole = reply.total ?? made.value[0];
-  return made;
+  const tree = new Tree({ frames: parseFrames(reply), parent: parent.map((/** @type {number | null} */ p) => p ?? -1), frame, ...amounts, error, selfError: self_error });
+  tree.cut = reply.cut;
+  tree.report = reply.report;
+  tree.unit = unitOf(kind);
+  tree.whole = reply.total ?? tree.value[0];
+  return tree;
 }
 
 export const api = {
   /** The summary of the newest report. @returns {Promise<Summary>} */
-  summary: () => ask("summary"),
+  summary: () => request("summary"),
   /** The summary of the selected report. @returns {Promise<Summary>} */
-  shown: () => ask("summary", which()),
+  selectedSummary: () => request("summary", reportParameters()),
   /** @returns {Promise<Health>} */
-  health: () => ask("health"),
+  health: () => request("health"),
   /** @returns {Promise<{ cgroup: Cgroup | null }>} */
-  cgroup: () => ask("cgroup", { mark: state.mark }),
-  /** Of all processes, whichever are shown. @returns {Promise<Processes>} */
-  processes: () => ask("processes", { mark: state.mark }),
+  cgroup: () => request("cgroup", { mark: state.mark }),
+  /** All processes, whether they are selected or not. @returns {Promise<Processes>} */
+  processes: () => request("processes", { mark: state.mark }),
   /** @returns {Promise<Tree>} */
-  tree: async (/** @type {Choice} */ choice) => {
-    const { fn, path } = choice;
-    const reply = await ask("tree", { kind: choice.kind, filter: filterOf(choice.kind), ...shape(choice), ...chosenFunction(choice), ...which() });
-    const made = tree(reply, choice.kind);
-    if (reply.matched !== null) made.found = { fn, path, bytes: reply.matched };
-    return made;
+  tree: async (/** @type {TreeSettings} */ settings) => {
+    const { fn, path, kind } = settings;
+    const reply = await request("tree", { kind, filter: activeFilter(kind), ...treeParameters(settings), ...functionParameters(settings), ...reportParameters() });
+    const tree = parseTree(reply, kind);
+    if (reply.matched !== null) tree.found = { fn, path, bytes: reply.matched };
+    return tree;
   },
-  /** What the chosen function calls, or its callers; of this report, if it is still the newest. @returns {Promise<Tree>} */
-  focus: async (/** @type {Choice} */ choice, /** @type {number | undefined} */ report) => tree(await ask("tree", { kind: choice.kind, filter: filterOf(choice.kind), ...shape(choice), function: choice.fn, path: choice.path, focus: true, report, ...which() }), choice.kind),
+  /** The callees or the callers of the selected function; of the report with this number, if it is the newest. @returns {Promise<Tree>} */
+  focus: async (/** @type {TreeSettings} */ settings, /** @type {number | undefined} */ report) => parseTree(await request("tree", { kind: settings.kind, filter: activeFilter(settings.kind), ...treeParameters(settings), function: settings.fn, path: settings.path, focus: true, report, ...reportParameters() }), settings.kind),
   /** @returns {Promise<Tree>} */
-  fileTree: async (/** @type {string} */ file, /** @type {Choice} */ choice) => tree(await ask("files/stacks", { file, ...shape({ ...choice, kind: "cache" }), ...which() })),
+  fileTree: async (/** @type {string} */ file, /** @type {TreeSettings} */ settings) => parseTree(await request("files/stacks", { file, ...treeParameters({ ...settings, kind: "cache" }), ...reportParameters() })),
   /** @returns {Promise<Tree>} */
-  diffTree: async (/** @type {Choice} */ choice) => tree(await ask("diff", { by: "stack", from: choice.from, to: choice.to, kind: choice.kind, ...whose(), ...shape(choice) }), choice.kind),
-  /** The functions whose self bytes changed most. @returns {Promise<{ report: Report, rows: DiffRow[], count: number }>} */
-  diffFunctions: (/** @type {Choice} */ choice) => ask("diff", { by: "function", from: choice.from, to: choice.to, kind: choice.kind, sort: "self", limit: 1000, ...whose(), frames: choice.py }),
+  diffTree: async (/** @type {TreeSettings} */ settings) => parseTree(await request("diff", { by: "stack", from: settings.from, to: settings.to, kind: settings.kind, ...processParameters(), ...treeParameters(settings) }), settings.kind),
+  /** The functions with the largest changes of self bytes. @returns {Promise<{ report: Report, rows: DiffRow[], count: number }>} */
+  diffFunctions: (/** @type {TreeSettings} */ settings) => request("diff", { by: "function", from: settings.from, to: settings.to, kind: settings.kind, sort: "self", limit: 1000, ...processParameters(), frames: settings.py }),
   /** @returns {Promise<Functions>} */
-  functions: (/** @type {Record<string, any>} */ parameters) => ask("functions", { ...parameters, filter: filterOf(parameters.kind), frames: state.py, ...which() }),
+  functions: (/** @type {Record<string, any>} */ parameters) => request("functions", { ...parameters, filter: activeFilter(parameters.kind), frames: state.py, ...reportParameters() }),
   /** @returns {Promise<AllocationGroups>} */
-  allocations: (/** @type {Record<string, any>} */ parameters) => ask("allocations", { ...parameters, filter: state.filter, pid: state.pid }),
+  allocations: (/** @type {Record<string, any>} */ parameters) => request("allocations", { ...parameters, filter: state.filter, pid: state.pid }),
   /** @returns {Promise<{ report: Report, total: number, other: number, count: number, rows: FileRow[] }>} */
-  files: () => ask("files", { limit: ROWS, ...which() }),
+  files: () => request("files", { limit: MAX_ROWS, ...reportParameters() }),
   /** @returns {Promise<Maps>} */
-  maps: () => ask("maps", { limit: ROWS, ...which() }),
+  maps: () => request("maps", { limit: MAX_ROWS, ...reportParameters() }),
   /** @returns {Promise<Series>} */
-  series: (/** @type {string} */ resolution) => ask("series", { resolution }),
+  series: (/** @type {string} */ resolution) => request("series", { resolution }),
   /** @returns {Promise<Mark[]>} */
-  marks: async () => (await ask("marks")).marks,
+  marks: async () => (await request("marks")).marks,
   /** @returns {Promise<Mark>} */
-  addMark: (/** @type {string} */ name, freeze = false) => ask("marks", {}, { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify({ name, freeze }) }),
-  /** Keeps a saved profile as a mark. @returns {Promise<Mark>} */
-  openFile: (/** @type {File} */ file) => ask("marks/open", { name: file.name.slice(0, 100) }, { method: "POST", body: file }),
-  removeMark: (/** @type {string} */ id) => ask(`marks/${encodeURIComponent(id)}`, {}, { method: "DELETE" }),
+  addMark: (/** @type {string} */ name, freeze = false) => request("marks", {}, postJson({ name, freeze })),
+  /** Stores a saved profile as a mark. @returns {Promise<Mark>} */
+  openFile: (/** @type {File} */ file) => request("marks/open", { name: file.name.slice(0, 100) }, { method: "POST", body: file }),
+  removeMark: (/** @type {string} */ id) => request(`marks/${encodeURIComponent(id)}`, {}, { method: "DELETE" }),
   /** @returns {Promise<Format[]>} */
-  exports: () => ask("exports"),
-  /** The stream of live totals; the browser reconnects automatically. */
-  events: () => (hasToken() ? new Events("v2/events") : new EventSource("v2/events")),
+  exports: () => request("exports"),
+  /** The stream of live totals. An `EventSource` reconnects automatically. */
+  events: () => (hasToken() ? new TokenEventSource("v2/events") : new EventSource("v2/events")),
 };
 
-/** The heap snapshots that memprof keeps. @type {import("./views/heap.js").Source} */
-export const heaps = {
-  list: async () => (await ask("heap")).snapshots,
-  get: (id) => ask(`heap/${encodeURIComponent(id)}`),
-  diff: (from, to) => ask("heap/diff", { from, to }),
-  take: (limit) => ask("heap", {}, { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify({ name: `heap at ${clock(Date.now())}`, ...(state.pid ? { pid: Number(state.pid) } : {}), ...(limit ? { max_stop: Number(limit) } : {}) }) }),
-  remove: (id) => ask(`heap/${encodeURIComponent(id)}`, {}, { method: "DELETE" }),
+/** The heap snapshots that memprof stores. @type {import("./views/heap.js").SnapshotSource} */
+export const heapSnapshots = {
+  list: async () => (await request("heap")).snapshots,
+  get: (id) => request(`heap/${encodeURIComponent(id)}`),
+  diff: (from, to) => request("heap/diff", { from, to }),
+  take: (maxStop) => request("heap", {}, postJson({ name: `heap at ${clock(Date.now())}`, ...(state.pid ? { pid: Number(state.pid) } : {}), ...(maxStop ? { max_stop: Number(maxStop) } : {}) })),
+  remove: (id) => request(`heap/${encodeURIComponent(id)}`, {}, { method: "DELETE" }),
 };

@@ -1,18 +1,16 @@
-// The row of controls above a view. It is built once per view, so that input and focus are preserved.
+// The row of controls above a view. The row is built once per view, so that input and focus are preserved.
 
-import { counts, hasSource } from "./api.js";
-import { field, fill, h, later, select, set } from "./dom.js";
+import { hasSource, isCounted } from "./api.js";
+import { byId, debounce, field, h, isNarrow, replace, select, setProperties } from "./dom.js";
 import { FilterBox } from "./filter.js";
 import { bytes, parseBytes } from "./format.js";
-import { groupOf, isOfHeap, KINDS, unitOf } from "./kinds.js";
-import { isSaved, savedKinds } from "./saved.js";
+import { definition } from "./glossary.js";
+import { groupOf, isHeapKind, KINDS, unitOf } from "./kinds.js";
+import { isOffline, offlineKinds } from "./offline.js";
 import { change, state } from "./state.js";
-import { meaning } from "./words.js";
 
-const box = () => /** @type {HTMLElement} */ (document.getElementById("controls"));
-
-/** The controls of each view. */
-const OFFERS = /** @type {Record<string, string[]>} */ ({
+/** The controls of each view, by setting. `focus` and `stacks` are states of a view. */
+const CONTROLS = /** @type {Record<string, string[]>} */ ({
   flame: ["shape", "dir", "kind", "merge", "inl", "py", "min", "q"],
   treemap: ["dir", "kind", "merge", "inl", "py", "min", "q"],
   tree: ["dir", "kind", "merge", "inl", "py", "min", "q"],
@@ -29,31 +27,32 @@ const OFFERS = /** @type {Record<string, string[]>} */ ({
   processes: ["pby", "kind", "q"],
 });
 
-const CHOICES = /** @type {Record<string, [string, [string, string][], string]>} */ ({
+/** The controls with a fixed list: [label, [[value, label]], explanation] by setting. */
+const LISTS = /** @type {Record<string, [string, [string, string][], string]>} */ ({
   shape: ["Shape", [["icicle", "icicle (root on top)"], ["flame", "flame (root at the bottom)"]], "Direction in which the graph grows"],
-  dir: ["Direction", [["callees", "callees: from main down"], ["callers", "callers: from the allocator up"]], "Callees: functions and what they call, starting with main. Callers: the functions that touched the memory, and who called them."],
-  merge: ["Merge by", [["function", "function"], ["site", "call site"]], "Function: one frame per function. Call site: one frame for each place in the code that makes the call."],
-  inl: ["Inlined", [["", "with their caller"], ["1", "separate frames"]], "Functions that the compiler inlined into their callers are separate frames, if debug information names them"],
-  py: ["Interpreted", [["", "with native functions"], ["source", "its functions alone"], ["native", "native functions alone"]], "Functions of the Python or Ruby program among the native ones (without the interpreter’s evaluators), those of the program alone, or native ones alone"],
-  aby: ["Groups", [["function", "function"], ["stack", "stack"], ["thread", "thread"], ["size", "size"], ["lifetime", "lifetime"]], "What the allocations of a row have in common. By function: an allocation is in the row of each function on its stack"],
-  pby: ["List", [["process", "processes"], ["group", "control groups"]], "Each process, or the processes of each control group together"],
+  dir: ["Direction", [["callees", "callees: from main down"], ["callers", "callers: from the allocator up"]], "Callees: from main down to the functions that it calls. Callers: from the functions that touched the memory up to their callers."],
+  merge: ["Merge by", [["function", "function"], ["site", "call site"]], "Function: one frame per function. Call site: one frame per call in the source code."],
+  inl: ["Inlined", [["", "with the caller"], ["1", "separate frames"]], "Shows functions that the compiler inlined as separate frames, if debug information names them"],
+  py: ["Interpreted", [["", "with native functions"], ["source", "source functions only"], ["native", "native functions only"]], "Functions of the Python or Ruby program among the native functions (without the interpreter’s evaluators), only functions of the program, or only native functions"],
+  aby: ["Groups", [["function", "function"], ["stack", "stack"], ["thread", "thread"], ["size", "size"], ["lifetime", "lifetime"]], "The property by which allocations are grouped. By function: an allocation is in the row of each function on its stack"],
+  pby: ["List", [["process", "processes"], ["group", "control groups"]], "One row per process, or one row per control group"],
   min: ["Threshold", [["0", "all"], ["65536", "≥ 64 KiB"], ["262144", "≥ 256 KiB"], ["1048576", "≥ 1 MiB"], ["16777216", "≥ 16 MiB"]], "Smaller frames are aggregated as “below threshold”"],
 });
 
 const filter = new FilterBox();
 
-/** Says why the filter cannot be used. */
-export const showFilterError = (/** @type {string} */ why) => filter.say(why);
+/** Shows why the filter is invalid. */
+export const showFilterError = (/** @type {string} */ why) => filter.showError(why);
 
-/** Offers filters by these marks. */
+/** Offers filters for allocations since these marks. */
 export const offerMarks = (/** @type {import("./api.js").Mark[]} */ marks) => filter.offer(marks);
 
-/** The controls of the open view. The page cache view is a list, or the stacks of one file; the sandwich a list, or a function. */
-function offered() {
-  const focus = state.view === "sandwich" && state.path;
-  const offers = focus ? OFFERS.focus : (OFFERS[state.view === "files" && state.file ? "stacks" : state.view] ?? []);
-  // A report in a file has trees of one form only.
-  return offers.filter((name) => (name !== "py" || hasSource() || state.py) && (!isSaved || !["merge", "inl", "py", "min"].includes(name)));
+/** The controls of the open view. The page cache is a list, or the stacks of one file; the sandwich is a list, or one function. */
+function currentControls() {
+  const view = state.view === "sandwich" && state.path ? "focus" : state.view === "files" && state.file ? "stacks" : state.view;
+  const controls = CONTROLS[view] ?? [];
+  // An offline report contains trees with one set of options only.
+  return controls.filter((name) => (name !== "py" || hasSource() || state.py) && (!isOffline || !["merge", "inl", "py", "min"].includes(name)));
 }
 
 /** Selects the next match of the search (1) or the previous one (-1). */
@@ -62,32 +61,31 @@ let stepTo = (/** @type {number} */ _by) => {};
 /** Shows the view's controls with the values of the link. */
 export function showControls(step = stepTo) {
   stepTo = step;
-  const offers = offered();
-  const options = offers.filter((name) => name !== "q").map((name) => control(name));
-  // Collapsed on narrow screens.
-  const fold = h("details", { class: "options", open: !matchMedia("(max-width: 700px)").matches }, h("summary", {}, "Options"), h("div", { class: "fields" }, ...options));
-  const answer = offers.includes("kind") && h("p", { class: "answer", id: "answer" });
-  fill(box(), options.length > 0 && fold, offers.includes("q") && searchBox(), filter.element, answer);
+  const names = currentControls();
+  const options = names.filter((name) => name !== "q").map((name) => control(name));
+  const details = h("details", { class: "options", open: !isNarrow() }, h("summary", {}, "Options"), h("div", { class: "fields" }, ...options));
+  const answer = names.includes("kind") && h("p", { class: "answer", id: "answer" });
+  replace(byId("controls"), options.length > 0 && details, names.includes("q") && searchBox(), filter.element, answer);
   filter.update();
   showAnswer();
 }
 
-/** Says which question the chosen kind answers. */
+/** Shows the question that the selected kind answers. */
 function showAnswer() {
-  const element = document.getElementById("answer");
+  const element = byId("answer");
   const { answers, more } = groupOf(state.kind);
   if (!element || element.dataset.answers === answers) return;
-  fill(element, answers, h("span", {}, ` ${more}`));
-  // Narrow screens have the usual answer beside the selector alone, which is folded there.
-  set(element, { "data-answers": answers, "data-usual": !isOfHeap(state.kind) });
+  replace(element, answers, h("span", {}, ` ${more}`));
+  // Narrow screens show the answer for kinds outside the heap only while the options are open.
+  setProperties(element, { "data-answers": answers, "data-usual": !isHeapKind(state.kind) });
 }
 
-/** Updates the values of the existing controls after the link changed by other means. */
+/** Updates the values of the existing controls after a change of the link. */
 export function updateControls() {
-  for (const element of /** @type {NodeListOf<any>} */ (box().querySelectorAll("[data-name]"))) {
+  for (const element of /** @type {NodeListOf<any>} */ (byId("controls").querySelectorAll("[data-name]"))) {
     const value = /** @type {any} */ (state)[element.dataset.name];
     if (document.activeElement !== element && element.value !== value) element.value = value;
-    if (element.dataset.name === "kind") set(element, { title: meaning(state.kind) });
+    if (element.dataset.name === "kind") setProperties(element, { title: definition(state.kind) });
     if (element.dataset.name === "min") element.closest(".field").hidden = !hasSizes();
   }
   filter.update();
@@ -97,8 +95,8 @@ export function updateControls() {
 /** @returns {Element} */
 function control(/** @type {string} */ name) {
   if (name === "kind") {
-    const offered = KINDS.filter((kind) => isSaved ? savedKinds.includes(kind.name) : kind.name === state.kind || counts(kind));
-    const box = select("Kind of memory", [], state.kind, (kind) => change({ kind, zoom: "", sel: "" }), meaning(state.kind));
+    const offered = KINDS.filter((kind) => isOffline ? offlineKinds.includes(kind.name) : kind.name === state.kind || isCounted(kind));
+    const box = select("Kind of memory", [], state.kind, (kind) => change({ kind, zoom: "", sel: "" }), definition(state.kind));
     for (const group of new Set(offered.map(({ group }) => group))) {
       const kinds = offered.filter((kind) => kind.group === group);
       box.append(h("optgroup", { label: groupOf(kinds[0].name).label }, ...kinds.map(({ name, label }) => h("option", { value: name, selected: name === state.kind }, label))));
@@ -106,26 +104,26 @@ function control(/** @type {string} */ name) {
     box.dataset.name = "kind";
     return field("Memory", box);
   }
-  const [label, choices, title] = CHOICES[name];
+  const [label, values, title] = LISTS[name];
   const value = /** @type {any} */ (state)[name];
-  const known = choices.some(([option]) => option === value);
+  const known = values.some(([option]) => option === value);
   const custom = name === "min" && !known && Number.isFinite(parseBytes(`${value}B`));
-  const options = custom ? [...choices, /** @type {[string, string]} */ ([value, `≥ ${bytes(Number(value))}`])] : choices;
+  const options = custom ? [...values, /** @type {[string, string]} */ ([value, `≥ ${bytes(Number(value))}`])] : values;
   const reset = name === "aby" || name === "pby" ? { sort: "", page: "0" } : name === "dir" || name === "merge" || name === "inl" || name === "py" ? { zoom: "", sel: "" } : {};
-  const box = select(label, options, value, (chosen) => change({ [name]: chosen, ...reset }, true), title);
+  const box = select(label, options, value, (selected) => change({ [name]: selected, ...reset }, true), title);
   box.dataset.name = name;
-  const made = field(label, box, title);
-  made.hidden = name === "min" && !hasSizes();
-  return made;
+  const labelled = field(label, box, title);
+  labelled.hidden = name === "min" && !hasSizes();
+  return labelled;
 }
 
-/** Whether the kind's figures are sizes. Thresholds are: they do not apply to numbers of objects, and are not offered there. */
+/** Whether the kind's figures are sizes. Thresholds are sizes: they do not apply to numbers of objects. */
 function hasSizes() {
   return unitOf(state.kind) === "bytes";
 }
 
-/** A search for a text ends the choice of a function, except where that function's own stacks are searched. */
-function seek(/** @type {string} */ q) {
+/** Searches for a text. This deselects the function, except in the sandwich, where the function's own stacks are searched. */
+function search(/** @type {string} */ q) {
   change({ q, page: "0", ...(state.view === "sandwich" ? {} : { fn: "", path: "" }) });
 }
 
@@ -139,15 +137,15 @@ function searchBox() {
     autocomplete: "off",
     spellcheck: "false",
     value: state.q,
-    oninput: later(() => seek(input.value), 150),
+    oninput: debounce(() => search(input.value), 150),
     onkeydown: (/** @type {KeyboardEvent} */ event) => {
       if (event.key === "Enter") {
-        if (input.value !== state.q) seek(input.value);
+        if (input.value !== state.q) search(input.value);
         stepTo(event.shiftKey ? -1 : 1);
       }
       if (event.key !== "Escape") return;
       input.value = "";
-      seek("");
+      search("");
       event.stopPropagation();
     },
   });

@@ -1,4 +1,9 @@
-// Creates elements. Names come from profiled programs, so text is only set as text, never as HTML.
+// Creates and updates elements. Names come from profiled programs, so text is set as text and never parsed as HTML.
+
+/** The page's element with an id. @returns {any} */
+export function byId(/** @type {string} */ id) {
+  return document.getElementById(id);
+}
 
 /**
  * Creates an element. `on…` properties are listeners; `class`, `role`, `aria-…` and the like are attributes;
@@ -10,26 +15,27 @@
  */
 export function h(tag, properties = {}, ...children) {
   const element = document.createElement(tag);
-  set(element, properties);
-  put(element, ...children);
+  setProperties(element, properties);
+  append(element, ...children);
   return element;
 }
 
-const OWN = new Set(["value", "checked", "disabled", "hidden", "textContent", "selected", "tabIndex"]);
+/** Names that are properties of an element, not attributes. */
+const PROPERTIES = new Set(["value", "checked", "disabled", "hidden", "textContent", "selected", "tabIndex"]);
 
-/** Sets properties as {@link h} does. */
-export function set(/** @type {any} */ element, /** @type {Record<string, any>} */ properties) {
+/** Sets properties, attributes and listeners as {@link h} does. */
+export function setProperties(/** @type {any} */ element, /** @type {Record<string, any>} */ properties) {
   for (const [name, value] of Object.entries(properties)) {
     if (value === undefined) continue;
     if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
-    else if (OWN.has(name)) element[name] = value;
+    else if (PROPERTIES.has(name)) element[name] = value;
     else if (value === null || value === false) element.removeAttribute(name);
     else element.setAttribute(name, value === true ? "" : String(value));
   }
 }
 
 /** Appends the children that are not null, undefined or false. */
-export function put(/** @type {Element} */ element, /** @type {any[]} */ ...children) {
+function append(/** @type {Element} */ element, /** @type {any[]} */ ...children) {
   for (const child of children) {
     if (child === null || child === undefined || child === false) continue;
     element.append(child instanceof Node ? child : String(child));
@@ -37,13 +43,18 @@ export function put(/** @type {Element} */ element, /** @type {any[]} */ ...chil
 }
 
 /** Replaces an element's content. */
-export function fill(/** @type {Element} */ element, /** @type {any[]} */ ...children) {
+export function replace(/** @type {Element} */ element, /** @type {any[]} */ ...children) {
   element.replaceChildren();
-  put(element, ...children);
+  append(element, ...children);
+}
+
+/** Replaces an element's content with these elements, unless it already contains the first one. */
+export function display(/** @type {Element} */ element, /** @type {Element[]} */ ...children) {
+  if (!element.contains(children[0])) replace(element, ...children);
 }
 
 /** Sets text only if it changed, to preserve a selection in it. */
-export function say(/** @type {Element} */ element, /** @type {string} */ text) {
+export function setText(/** @type {Element} */ element, /** @type {string} */ text) {
   if (element.textContent !== text) element.textContent = text;
 }
 
@@ -60,12 +71,38 @@ export function field(/** @type {string} */ label, /** @type {Element} */ contro
 }
 
 /** The message that a view shows instead of data. */
-export function notice(/** @type {string} */ title, /** @type {string} */ text, /** @type {string} */ kind = "", /** @type {Node | null} */ more = null) {
-  return h("div", { class: `notice ${kind}`, role: kind === "error" ? "alert" : "status" }, h("strong", {}, title), h("p", {}, text), more);
+export function notice(/** @type {string} */ title, /** @type {string} */ text, /** @type {string} */ kind = "", /** @type {Node | null} */ action = null) {
+  return h("div", { class: `notice ${kind}`, role: kind === "error" ? "alert" : "status" }, h("strong", {}, title), h("p", {}, text), action);
+}
+
+/** A card: a heading, a description and its content. `properties` are set on the card. */
+export function card(/** @type {string} */ title, /** @type {string} */ about, /** @type {any[]} */ content, /** @type {Record<string, any>} */ properties = {}) {
+  return h("section", { class: "card", ...properties }, h("h2", {}, title), about && h("p", { class: "faint" }, about), ...content);
+}
+
+/** Shows a message across the page. */
+export function showBanner(/** @type {string} */ title, /** @type {string} */ text) {
+  const banner = byId("banner");
+  replace(banner, h("strong", {}, `${title} `), text);
+  banner.hidden = false;
+}
+
+export function hideBanner() {
+  byId("banner").hidden = true;
+}
+
+/** Whether the screen is narrow, as the style sheets define it. */
+export function isNarrow() {
+  return matchMedia("(max-width: 700px)").matches;
+}
+
+/** The message of an error. */
+export function messageOf(/** @type {unknown} */ error) {
+  return error instanceof Error ? error.message : String(error);
 }
 
 /** Debounces a function: calls it `ms` milliseconds after the last request. */
-export function later(/** @type {() => void} */ call, /** @type {number} */ ms) {
+export function debounce(/** @type {() => void} */ call, /** @type {number} */ ms) {
   let timer = 0;
   return () => {
     clearTimeout(timer);

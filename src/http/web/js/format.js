@@ -2,8 +2,8 @@
 
 /** @typedef {import("./kinds.js").Unit} Unit */
 
-/** In 95 % of all cases an estimate is off by at most so many standard errors. */
-const IN_95_PERCENT = 1.96;
+/** Half the width of a 95 % confidence interval, in standard errors. */
+export const IN_95_PERCENT = 1.96;
 
 const UNITS = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
 
@@ -22,18 +22,18 @@ export function bytes(/** @type {number} */ count) {
   return `${sign}${text} ${UNITS[unit]}`;
 }
 
-/** A figure with its unit: `12.3 MiB`, or `1,234` of a kind that counts objects. */
+/** A figure with its unit: `12.3 MiB`, or `1,234` for a count of objects. */
 export function amount(/** @type {number} */ count, /** @type {Unit} */ unit) {
   return unit === "bytes" ? bytes(count) : number(count).replace("-", "−");
 }
 
-/** A figure with its sign: `+12.3 MiB`, `±0`; if it is an estimate, `~+12.3 MiB`, `+12.3 MiB ± 2 MiB` or `< ±40 KiB`, as {@link estimate}. */
-export function change(/** @type {number} */ count, error = 0, /** @type {Unit} */ unit = "bytes") {
-  const most = IN_95_PERCENT * (error || 0);
-  if (most > 0 && Math.abs(count) <= most) return `< ±${amount(Math.ceil(Math.abs(count) + most), unit)}`;
+/** A change with its sign: `+12.3 MiB`, `±0`; for an estimate `~+12.3 MiB`, `+12.3 MiB ± 2 MiB` or `< ±40 KiB`, by the rules of {@link estimate}. */
+export function signed(/** @type {number} */ count, error = 0, /** @type {Unit} */ unit = "bytes") {
+  const margin = IN_95_PERCENT * (error || 0);
+  if (margin > 0 && Math.abs(count) <= margin) return `< ±${amount(Math.ceil(Math.abs(count) + margin), unit)}`;
   const text = count === 0 ? "±0" : count > 0 ? `+${amount(count, unit)}` : amount(count, unit);
-  if (!(most > 0)) return text;
-  return 10 * most > Math.abs(count) ? `${text} ± ${amount(Math.ceil(most), unit)}` : `~${text}`;
+  if (!(margin > 0)) return text;
+  return 10 * margin > Math.abs(count) ? `${text} ± ${amount(Math.ceil(margin), unit)}` : `~${text}`;
 }
 
 /** An exact figure, for tooltips: `12,345,678 bytes`. */
@@ -41,26 +41,29 @@ export function exact(/** @type {number} */ count, /** @type {Unit} */ unit = "b
   return `${number(count)} ${unit}`;
 }
 
-/** A figure that may be an estimate: `12.3 MiB` is exact, `~12.3 MiB` an estimate, `12.3 MiB ± 2 MiB` one whose error is more than a tenth of it, `< 40 KiB` one whose error is as large as itself. */
+/**
+ * A figure that may be an estimate: `12.3 MiB` is exact, `~12.3 MiB` an estimate, `12.3 MiB ± 2 MiB` an estimate with an error
+ * above a tenth of it, `< 40 KiB` an estimate that is not larger than its error.
+ */
 export function estimate(/** @type {number} */ count, /** @type {number} */ error, /** @type {Unit} */ unit = "bytes") {
-  const most = IN_95_PERCENT * (error || 0);
-  if (!(most > 0) || count === 0) return amount(count, unit);
-  return 10 * most > count ? estimateWithError(count, error, unit) : `~${amount(count, unit)}`;
+  const margin = IN_95_PERCENT * (error || 0);
+  if (!(margin > 0) || count === 0) return amount(count, unit);
+  return 10 * margin > count ? estimateWithError(count, error, unit) : `~${amount(count, unit)}`;
 }
 
-/** As {@link estimate}, with its error: `12.3 MiB ± 40 KiB`. */
+/** Like {@link estimate}, always with the error: `12.3 MiB ± 40 KiB`. */
 export function estimateWithError(/** @type {number} */ count, /** @type {number} */ error, /** @type {Unit} */ unit = "bytes") {
-  const most = IN_95_PERCENT * (error || 0);
-  if (!(most > 0)) return amount(count, unit);
-  return count > most ? `${amount(count, unit)} ± ${amount(Math.ceil(most), unit)}` : `< ${amount(Math.ceil(count + most), unit)}`;
+  const margin = IN_95_PERCENT * (error || 0);
+  if (!(margin > 0)) return amount(count, unit);
+  return count > margin ? `${amount(count, unit)} ± ${amount(Math.ceil(margin), unit)}` : `< ${amount(Math.ceil(count + margin), unit)}`;
 }
 
-/** A figure to the last byte, and its error if it is an estimate, for tooltips. */
-export function exactly(/** @type {number} */ count, /** @type {number} */ error, /** @type {Unit} */ unit = "bytes") {
+/** An exact figure and, for an estimate, its error, for tooltips. */
+export function exactWithError(/** @type {number} */ count, /** @type {number} */ error, /** @type {Unit} */ unit = "bytes") {
   return error > 0 ? `${exact(count, unit)} ± ${amount(Math.ceil(IN_95_PERCENT * error), unit)} (with 95 % confidence; standard error ${amount(error, unit)})` : exact(count, unit);
 }
 
-/** A whole number with separators. */
+/** A whole number with thousands separators. */
 export function number(/** @type {number} */ count) {
   return Number.isFinite(count) ? count.toLocaleString("en-US") : "–";
 }
@@ -77,14 +80,19 @@ export function clock(/** @type {number} */ ms) {
   return new Date(ms).toLocaleTimeString("en-GB");
 }
 
-/** A duration: `1 h 5 min`. */
-export function span(/** @type {number} */ ms) {
+/** A duration of milliseconds: `1 h 5 min`. */
+export function duration(/** @type {number} */ ms) {
   if (!Number.isFinite(ms)) return "–";
   const s = Math.max(0, ms / 1000);
   if (s < 1) return `${Math.round(ms)} ms`;
   if (s < 100) return `${s.toFixed(s < 10 ? 1 : 0)} s`;
   if (s < 6000) return `${Math.floor(s / 60)} min ${Math.round(s % 60)} s`;
   return `${Math.floor(s / 3600)} h ${Math.round((s % 3600) / 60)} min`;
+}
+
+/** The last component of a path. */
+export function baseName(/** @type {string} */ path) {
+  return path.slice(path.lastIndexOf("/") + 1);
 }
 
 /** Parses a threshold: `256`, `256k`, `1.5 MiB`; NaN if invalid. Plain numbers are KiB. Returns bytes. */

@@ -1,4 +1,4 @@
-// The page's settings, stored in the URL's fragment, so that a link reproduces the view.
+// The settings of the page. They are in the URL's fragment, so that a link reproduces the view.
 
 /** Defaults; settings equal to them are left out of the link. */
 const DEFAULTS = {
@@ -8,34 +8,34 @@ const DEFAULTS = {
   kind: "all",
   merge: "function",
   inl: "", // "1": inlined functions are separate frames
-  py: "", // of interpreted programs: "" all frames, "source" their functions alone, "native" native ones alone
+  py: "", // frames of interpreted programs: "" all frames, "source" only source functions, "native" only native functions
   min: "0", // bytes; smaller nodes are aggregated
   q: "", // search
-  filter: "", // an expression that chooses among the sampled allocations, for kinds of the heap
-  fn: "", // with `path`: the name of the chosen function, "" for code without a symbol
-  path: "", // the file of the chosen function
+  filter: "", // an expression that selects sampled allocations, for kinds of the heap
+  fn: "", // with `path`: the name of the selected function, "" for code without a symbol
+  path: "", // the file of the selected function
   zoom: "", // key of the node that fills the width
   sel: "", // key of the selected node
-  zoomUp: "", // the same of the callers in the sandwich
-  selUp: "",
-  group: "purpose", // the address space's rows: purpose, file, none
-  aby: "function", // the groups of allocations: function, stack, thread, size, lifetime
-  sort: "", // a table's column, with a leading "-" for descending
-  page: "0",
+  zoomUp: "", // like `zoom`, for the callers in the sandwich
+  selUp: "", // like `sel`, for the callers in the sandwich
+  group: "purpose", // the grouping of the address space: purpose, file, none
+  aby: "function", // the grouping of allocations: function, stack, thread, size, lifetime
+  sort: "", // the order of a table (sort.js)
+  page: "0", // the page of a list, from 0
   pby: "process", // the list of processes: process, group
-  pid: "", // the process that is shown, "" for all of them
-  cgroup: "", // the control group whose processes are shown, "" for all of them
-  mark: "", // the mark whose state is shown, "" for the newest report
+  pid: "", // the selected process, "" for all of them
+  cgroup: "", // the control group whose processes are selected, "" for all of them
+  mark: "", // the mark whose report is shown, "" for the newest report
   file: "", // the cached file whose stacks are shown
   from: "", // diff: the earlier mark
   to: "", // diff: the later mark, "" for now
-  heap: "", // the heap snapshot that is shown, "" for the newest one
-  hfrom: "", // the heap snapshot that it is compared with
-  hby: "", // the heap's treemap: "" by kind and size, type, arena
-  t0: "", // the timeline's range, seconds since 1970
-  t1: "",
+  heap: "", // the heap snapshot, "" for the newest one
+  hfrom: "", // the heap snapshot that `heap` is compared with
+  hby: "", // the division of the heap's treemap: "" by kind and size, type, arena
+  t0: "", // the start of the timeline's range, in seconds since 1970
+  t1: "", // the end of the range
   res: "1s", // the timeline's resolution
-  pause: "",
+  pause: "", // "1": no refreshes
 };
 
 /** @typedef {typeof DEFAULTS} State */
@@ -51,7 +51,7 @@ export function onChange(/** @type {(changed: Set<string>) => void} */ listener)
   listeners.push(listener);
 }
 
-/** The link of a state. */
+/** The link to the current state with these changes. */
 export function link(/** @type {Partial<State>} */ patch = {}) {
   const parameters = new URLSearchParams();
   for (const [name, value] of Object.entries({ ...state, ...patch })) {
@@ -95,8 +95,8 @@ function read() {
   apply(next);
 }
 
-/** Starts to apply changes of the link. */
-export function follow() {
+/** Applies the settings of the link, now and after each change of it. */
+export function followLink() {
   addEventListener("hashchange", read);
   addEventListener("popstate", read);
   read();

@@ -1,18 +1,18 @@
-// Buttons at the ends of a row of tabs that is wider than the screen: each shows that there are more, and leads there.
+// Scroll buttons at the ends of a row of tabs that is wider than the screen.
 
 import { h } from "./dom.js";
 
-/** Adds the buttons to a row that scrolls. */
-export function showEnds(/** @type {HTMLElement} */ row) {
+/** Adds the buttons to a row. Each is visible while there are more tabs at its end. */
+export function addScrollButtons(/** @type {HTMLElement} */ row) {
   const by = (/** @type {number} */ share) => () => row.scrollBy({ left: share * row.clientWidth, behavior: "auto" });
   const back = h("button", { class: "more-tabs", "aria-label": "Earlier views", onclick: by(-0.7) }, "‹");
-  const on = h("button", { class: "more-tabs", "aria-label": "More views", onclick: by(0.7) }, "›");
+  const forward = h("button", { class: "more-tabs", "aria-label": "More views", onclick: by(0.7) }, "›");
   row.before(back);
-  row.after(on);
+  row.after(forward);
   const update = () => {
     // Positions are fractions of a pixel.
     back.hidden = row.scrollLeft < 2;
-    on.hidden = row.scrollLeft + row.clientWidth > row.scrollWidth - 2;
+    forward.hidden = row.scrollLeft + row.clientWidth > row.scrollWidth - 2;
   };
   const reveal = () => {
     update();

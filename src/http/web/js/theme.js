@@ -1,4 +1,6 @@
-// Dark or light: the system's setting, until the button overrides it. Colours for the canvases.
+// The theme: the system's setting, until the button overrides it; and its colours, for canvases.
+
+import { byId } from "./dom.js";
 
 const KEY = "memprof-theme";
 const probe = document.createElement("i");
@@ -12,12 +14,12 @@ export function colour(/** @type {string} */ name) {
 }
 
 export function isDark() {
-  const chosen = document.documentElement.dataset.theme;
-  return chosen ? chosen === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
+  const selected = document.documentElement.dataset.theme;
+  return selected ? selected === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
 }
 
-/** The theme chosen with the button; `null` for the system's setting. */
-function stored() {
+/** The theme selected with the button; `null` for the system's setting. */
+function storedTheme() {
   try {
     return localStorage.getItem(KEY);
   } catch {
@@ -25,11 +27,11 @@ function stored() {
   }
 }
 
-export function useTheme(theme = stored()) {
+function useTheme(theme = storedTheme()) {
   if (theme === "dark" || theme === "light") document.documentElement.dataset.theme = theme;
 }
 
-export function toggleTheme() {
+function toggleTheme() {
   const theme = isDark() ? "light" : "dark";
   try {
     localStorage.setItem(KEY, theme);
@@ -37,4 +39,14 @@ export function toggleTheme() {
     // Storage is not available: the theme applies to this page only.
   }
   useTheme(theme);
+}
+
+/** Applies the theme; calls `redraw` after each change of it. */
+export function watchTheme(/** @type {() => void} */ redraw) {
+  useTheme();
+  byId("theme").addEventListener("click", () => {
+    toggleTheme();
+    redraw();
+  });
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
 }

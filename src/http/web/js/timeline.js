@@ -1,40 +1,41 @@
-// The timeline: memory by kind, stacked, or the chosen kind of the heap; with marks. Drag to select a range, double-click to select all.
+// The timeline: memory by kind, stacked, or the selected kind of the heap; with marks. A drag selects a range, a double click
+// selects all.
 
 import { api } from "./api.js";
 import { ticksTo } from "./axis.js";
-import { fill, h, later, notice, select, set } from "./dom.js";
+import { debounce, h, isNarrow, messageOf, notice, replace, select, setProperties } from "./dom.js";
 import { amount, clock } from "./format.js";
-import { asCounted, isOfHeap, KINDS, unitOf } from "./kinds.js";
-import { MarkNames } from "./marks.js";
+import { label } from "./glossary.js";
+import { asCounted, isHeapKind, KINDS, unitOf } from "./kinds.js";
+import { MarkLabels } from "./mark_labels.js";
 import { change, state } from "./state.js";
 import { colour, isDark } from "./theme.js";
-import { label } from "./words.js";
 
 /** @typedef {import("./api.js").Mark} Mark */
 
-/** The stacked series, from the bottom up. */
+/** The stacked series, from the bottom up: [kind, name in the API]. */
 const STACKED = /** @type {[string, string][]} */ ([["anon", "rss_anon"], ["shmem", "rss_shmem"], ["cache", "cache"]]);
-/** The kinds of the heap, each drawn alone. */
-const ALONE = /** @type {[string, string][]} */ (KINDS.filter(({ name }) => isOfHeap(name)).map(({ name }) => [name, name]));
-/** Maximum number of samples drawn. */
-const MOST = 4000;
+/** The series of the heap, each drawn without others: [kind, name in the API]. */
+const HEAP = /** @type {[string, string][]} */ (KINDS.filter(({ name }) => isHeapKind(name)).map(({ name }) => [name, name]));
+/** Maximum number of samples. */
+const MAX_SAMPLES = 4000;
 /** Heights of the plot in pixels: on wide and on narrow screens. */
-const [HEIGHT, LOW] = [110, 88];
-/** A drag of at least this many pixels selects a range. */
-const DRAG = 4;
+const [HEIGHT, NARROW_HEIGHT] = [110, 88];
+/** Minimum width of a drag that selects a range, in pixels. */
+const MIN_DRAG = 4;
 
-/** Steps between ticks, in seconds: within a second, the texts of ticks would be the same. */
-const SECONDS = [1, 2, 5, 10, 15, 20, 30, 60, 120, 300, 600, 900, 1200, 1800, 3600, 7200, 10800, 21600, 43200, 86400, 172800, 345600, 604800, 2592000];
+/** Steps between ticks, in seconds. Ticks within a second would have equal labels. */
+const TICK_SECONDS = [1, 2, 5, 10, 15, 20, 30, 60, 120, 300, 600, 900, 1200, 1800, 3600, 7200, 10800, 21600, 43200, 86400, 172800, 345600, 604800, 2592000];
 
-/** Where a mark is: when its profile was taken or, of a process that was killed, when that was. */
-const moment = (/** @type {Mark} */ mark) => mark.oom_kill?.killed ?? mark.taken;
+/** The time of a mark: of its profile or, for a killed process, of the kill. */
+const timeOf = (/** @type {Mark} */ mark) => mark.oom_kill?.killed ?? mark.taken;
 
 export class Timeline {
-  /** @param {(marks: Mark[]) => void} known is told which marks there are */
-  constructor(/** @type {HTMLElement} */ element, /** @type {(mark: Mark) => void} */ open, known) {
+  /** @param {(marks: Mark[]) => void} onMarks receives the marks after each refresh */
+  constructor(/** @type {HTMLElement} */ element, /** @type {(mark: Mark) => void} */ open, onMarks) {
     this.element = element;
     this.open = open;
-    this.known = known;
+    this.onMarks = onMarks;
     /** @type {Mark[]} */
     this.marks = [];
     /** @type {any} */
@@ -45,15 +46,15 @@ export class Timeline {
     this.values = new Map();
     this.step = 1000;
     this.signature = "";
-    this.height = matchMedia("(max-width: 700px)").matches ? LOW : HEIGHT;
-    this.names = new MarkNames();
+    this.height = isNarrow() ? NARROW_HEIGHT : HEIGHT;
+    this.markLabels = new MarkLabels();
     this.figures = h("div", { class: "legend" });
     this.reset = h("button", { class: "small", hidden: true, onclick: () => change({ t0: "", t1: "" }) }, "show all time");
     this.resolution = select("Range of the timeline", [["1s", "last hour"], ["1m", "last day"]], state.res, (res) => change({ res, t0: "", t1: "" }), "The last hour by second, or the last day by minute");
     this.legend = h("div", { class: "timeline-foot" }, this.figures, this.reset, this.resolution);
     this.box = h("div", { class: "plot" });
-    fill(element, this.box, this.legend);
-    new ResizeObserver(later(() => this.fit(), 50)).observe(this.box);
+    replace(element, this.box, this.legend);
+    new ResizeObserver(debounce(() => this.fit(), 50)).observe(this.box);
   }
 
   /** Fetches and draws the series. If the request fails, only live samples are drawn. */
@@ -61,7 +62,7 @@ export class Timeline {
     try {
       await this.fetch();
     } catch (error) {
-      if (!this.plot) this.empty(error instanceof Error ? error.message : "");
+      if (!this.plot) this.showEmpty(messageOf(error));
     }
   }
 
@@ -70,33 +71,33 @@ export class Timeline {
     const [series, marks] = await Promise.all([api.series(resolution), api.marks()]);
     if (resolution !== state.res) return;
     this.marks = marks;
-    this.known(marks);
+    this.onMarks(marks);
     this.step = series.resolution;
     this.time = series.times;
     const named = (/** @type {string} */ name) => series.series.find((one) => one.name === name)?.values ?? this.time.map(() => null);
-    this.values = new Map([...STACKED, ...ALONE].map(([, name]) => [name, named(name)]));
+    this.values = new Map([...STACKED, ...HEAP].map(([, name]) => [name, named(name)]));
     this.draw();
   }
 
-  /** Adds a live sample. They arrive once a second, so only the finer resolution uses them. */
+  /** Adds a live sample. Samples arrive once a second, so only the finer resolution uses them. */
   add(/** @type {Record<string, number | null>} */ sample) {
     const time = Number(sample.time);
     const last = this.time[this.time.length - 1] ?? 0;
-    // The clock was set back: the times of all earlier samples were corrected.
+    // The clock was set back, and memprof corrected the times of all earlier samples.
     if (this.step <= 1000 && time < last - 1500) void this.refresh();
     if (this.step > 1000 || time <= last) return;
     this.time.push(time);
     for (const [name, values] of this.values) values.push(sample[name] ?? null);
-    if (this.time.length > MOST) {
+    if (this.time.length > MAX_SAMPLES) {
       this.time.shift();
       for (const values of this.values.values()) values.shift();
     }
     if (!document.hidden) this.draw();
   }
 
-  empty(why = "Memory over time will appear here within seconds.") {
+  showEmpty(why = "Memory over time will appear here within seconds.") {
     this.destroy();
-    fill(this.box, notice("No timeline yet", why));
+    replace(this.box, notice("No timeline yet", why));
   }
 
   destroy() {
@@ -104,10 +105,10 @@ export class Timeline {
     this.plot = null;
   }
 
-  /** The series that belong to the chosen kind: a kind of the heap, if there is a figure of it, or those of resident memory. */
+  /** The series of the selected kind: of a kind of the heap, if there are figures of it; otherwise of resident memory. */
   get series() {
-    const alone = ALONE.filter(([kind]) => kind === state.kind && this.values.get(kind)?.some((value) => value !== null));
-    return alone.length ? alone : STACKED;
+    const ofHeap = HEAP.filter(([kind]) => kind === state.kind && this.values.get(kind)?.some((value) => value !== null));
+    return ofHeap.length ? ofHeap : STACKED;
   }
 
   /** The stacked points of all kinds; a missing sample is a gap. */
@@ -125,50 +126,50 @@ export class Timeline {
       times.push(time / 1000);
       let sum = 0;
       shown.forEach(([, name], n) => {
-        const value = this.at(name, i)[0];
+        const value = this.valueAt(name, i)[0];
         lines[n].push(value === null ? null : (sum += value));
       });
     });
-    // The largest sum is drawn first, the others on top of it.
+    // The largest sum is drawn first, and the smaller ones over it.
     return { data: [times, ...lines.reverse()], lines: shown.map(([kind]) => kind).reverse() };
   }
 
   /**
-   * A figure at a sample, and whether it is carried over from an earlier one: page cache and the heap are read only with
-   * reports, and its last value is drawn until the next one.
+   * A figure at a sample, and whether it is from an earlier sample: the page cache and the heap are read only with reports, so
+   * their last value is drawn until the next one.
    * @returns {[number | null, boolean]}
    */
-  at(/** @type {string} */ name, /** @type {number} */ index) {
+  valueAt(/** @type {string} */ name, /** @type {number} */ index) {
     const values = this.values.get(name) ?? [];
     let known = index;
-    while ((name === "cache" || isOfHeap(name)) && known > 0 && values[known] === null) known--;
+    while ((name === "cache" || isHeapKind(name)) && known > 0 && values[known] === null) known--;
     return [values[known] ?? null, known < index];
   }
 
   draw() {
-    if (this.time.length < 2) return this.empty();
+    if (this.time.length < 2) return this.showEmpty();
     const { data, lines } = this.data();
     const signature = `${lines.join()} ${isDark()}`;
     if (this.plot && this.signature === signature) {
-      // (`redraw` would queue the old range again.)
+      // Without `false`, uPlot would queue the old range again.
       this.plot.setData(data, false);
-      this.range();
+      this.showRange();
     } else {
       this.destroy();
       this.signature = signature;
-      fill(this.box);
+      replace(this.box);
       // @ts-ignore: uPlot is a global from a separate script
       this.plot = new uPlot(this.options(lines), data, this.box);
-      this.over();
-      this.range();
+      this.listen();
+      this.showRange();
     }
-    this.key(lines);
+    this.showLegend(lines);
   }
 
   options(/** @type {string[]} */ lines) {
     const text = colour("text");
     const unit = unitOf(lines[0]);
-    const most = (/** @type {any} */ plot) => plot.data.slice(1).flat().reduce((/** @type {number} */ a, /** @type {number} */ b) => Math.max(a, b ?? 0), 0);
+    const largest = (/** @type {any} */ plot) => plot.data.slice(1).flat().reduce((/** @type {number} */ a, /** @type {number} */ b) => Math.max(a, b ?? 0), 0);
     const grid = { stroke: colour("line"), width: 1 };
     const axis = { stroke: text, grid, ticks: grid, font: "12px system-ui" };
     const times = (/** @type {any} */ _, /** @type {number[]} */ ticks) => {
@@ -181,45 +182,45 @@ export class Timeline {
       padding: [8, null, null, null],
       legend: { show: false },
       cursor: { drag: { x: true, y: false, setScale: false, click: () => {} }, y: false, points: { show: false } },
-      scales: { x: { time: true }, y: { range: (/** @type {any} */ _, /** @type {number} */ __, /** @type {number} */ most) => [0, ticksTo(most, unit).end] } },
+      scales: { x: { time: true }, y: { range: (/** @type {any} */ _, /** @type {number} */ __, /** @type {number} */ max) => [0, ticksTo(max, unit).end] } },
       series: [{}, ...lines.map((kind) => ({ label: label(kind), stroke: colour(kind), fill: colour(kind), width: 1, points: { show: false } }))],
-      axes: [{ ...axis, values: times, incrs: SECONDS, space: 90, size: 26 }, { ...axis, size: 74, values: (/** @type {any} */ _, /** @type {number[]} */ ticks) => ticks.map((v) => amount(v, unit)), splits: (/** @type {any} */ plot) => ticksTo(most(plot), unit).ticks }],
+      axes: [{ ...axis, values: times, incrs: TICK_SECONDS, space: 90, size: 26 }, { ...axis, size: 74, values: (/** @type {any} */ _, /** @type {number[]} */ ticks) => ticks.map((v) => amount(v, unit)), splits: (/** @type {any} */ plot) => ticksTo(largest(plot), unit).ticks }],
       hooks: {
-        setSelect: [(/** @type {any} */ plot) => this.chosen(plot)],
-        setCursor: [(/** @type {any} */ plot) => this.key(lines, plot.cursor.idx)],
+        setSelect: [(/** @type {any} */ plot) => this.selectRange(plot)],
+        setCursor: [(/** @type {any} */ plot) => this.showLegend(lines, plot.cursor.idx)],
         draw: [(/** @type {any} */ plot) => this.drawMarks(plot)],
       },
     };
   }
 
   /**
-   * Clicks: on a mark, shows its diff to now; a double click anywhere selects all of the time. uPlot's own rule,
-   * which ignores a click after the smallest move, is off: users move a little when they point at a line.
+   * Listens to clicks. A click on a mark compares it with now; a double click anywhere selects all of the time. uPlot's own
+   * rule, which ignores a click after the smallest move, is off: users move a little when they point at a line.
    */
-  over() {
+  listen() {
     const over = this.plot.over;
     let pressed = 0;
     over.addEventListener("dblclick", () => change({ t0: "", t1: "" }));
     over.addEventListener("mousedown", (/** @type {MouseEvent} */ event) => (pressed = event.offsetX));
     over.addEventListener("click", (/** @type {MouseEvent} */ event) => {
-      if (Math.abs(event.offsetX - pressed) >= DRAG) return;
-      const mark = this.marks.find((m) => Math.abs(this.plot.valToPos(moment(m) / 1000, "x") - event.offsetX) < 6);
+      if (Math.abs(event.offsetX - pressed) >= MIN_DRAG) return;
+      const mark = this.marks.find((m) => Math.abs(this.plot.valToPos(timeOf(m) / 1000, "x") - event.offsetX) < 6);
       if (mark) this.open(mark);
     });
   }
 
-  chosen(/** @type {any} */ plot) {
-    if (plot.select.width < DRAG) return;
+  selectRange(/** @type {any} */ plot) {
+    if (plot.select.width < MIN_DRAG) return;
     const [from, to] = [plot.select.left, plot.select.left + plot.select.width].map((x) => plot.posToVal(x, "x"));
     plot.setSelect({ left: 0, width: 0, top: 0, height: 0 }, false);
     change({ t0: String(Math.floor(from)), t1: String(Math.ceil(to)) });
   }
 
-  /** Shows the selected range, or everything up to the newest sample or mark. */
-  range() {
+  /** Shows the selected range or, by default, all samples and marks. */
+  showRange() {
     if (!this.plot) return;
     const { time } = this;
-    const newest = Math.max(time[time.length - 1], ...this.marks.map(moment));
+    const newest = Math.max(time[time.length - 1], ...this.marks.map(timeOf));
     const [from, to] = [Number(state.t0) || time[0] / 1000, Number(state.t1) || newest / 1000];
     this.plot.setScale("x", { min: from, max: Math.max(to, from + 1) });
   }
@@ -231,35 +232,35 @@ export class Timeline {
     ctx.setLineDash([4, 3]);
     const shown = [];
     for (const mark of this.marks) {
-      // In the middle of a pixel, so that the line is sharp.
-      const x = Math.floor(plot.valToPos(moment(mark) / 1000, "x", true)) + 0.5;
+      // The middle of a pixel, for a sharp line.
+      const x = Math.floor(plot.valToPos(timeOf(mark) / 1000, "x", true)) + 0.5;
       if (x < bbox.left || x > bbox.left + bbox.width) continue;
       ctx.strokeStyle = colour(mark.oom_kill ? "bad" : "text");
       ctx.beginPath();
       ctx.moveTo(x, bbox.top);
       ctx.lineTo(x, bbox.top + bbox.height);
       ctx.stroke();
-      shown.push({ mark, x: plot.valToPos(moment(mark) / 1000, "x") });
+      shown.push({ mark, x: plot.valToPos(timeOf(mark) / 1000, "x") });
     }
     ctx.restore();
-    plot.over.append(this.names.element);
-    this.names.show(shown, plot.over.clientWidth, plot.over.clientHeight);
+    plot.over.append(this.markLabels.element);
+    this.markLabels.show(shown, plot.over.clientWidth, plot.over.clientHeight);
   }
 
-  /** Shows the kinds with their bytes, now or at the cursor. */
-  key(/** @type {string[]} */ lines, /** @type {number | null} */ index = null) {
+  /** Shows the kinds with their figures, now or at the cursor. */
+  showLegend(/** @type {string[]} */ lines, /** @type {number | null} */ index = null) {
     const when = index === null ? null : this.plot?.data[0][index];
     const i = when ? this.time.indexOf(Math.round(when * 1000)) : this.time.length - 1;
     if (i < 0) return;
     const texts = lines.slice().reverse().map((kind) => {
       const name = this.series.find(([one]) => one === kind)?.[1] ?? "";
-      const [value, old] = this.at(name, i);
-      return [kind, `${label(kind)} ${amount(value ?? NaN, unitOf(kind))}${isOfHeap(kind) ? asCounted(" (estimated)") : ""}${old ? " (last known)" : ""}`];
+      const [value, old] = this.valueAt(name, i);
+      return [kind, `${label(kind)} ${amount(value ?? NaN, unitOf(kind))}${isHeapKind(kind) ? asCounted(" (estimated)") : ""}${old ? " (last known)" : ""}`];
     });
     const at = when ? `at ${clock(this.time[i])}` : "now";
-    fill(this.figures, h("span", { class: "faint" }, at), ...texts.map(([kind, text]) => h("span", {}, h("i", { class: `swatch ${kind}` }), text)));
+    replace(this.figures, h("span", { class: "faint" }, at), ...texts.map(([kind, text]) => h("span", {}, h("i", { class: `swatch ${kind}` }), text)));
     this.reset.hidden = !state.t0;
-    set(this.box, { role: "img", "aria-label": `Memory over time, ${at}: ${texts.map(([, text]) => text).join(", ")}` });
+    setProperties(this.box, { role: "img", "aria-label": `Memory over time, ${at}: ${texts.map(([, text]) => text).join(", ")}` });
   }
 
   fit() {

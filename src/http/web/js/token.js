@@ -1,36 +1,37 @@
-// The token that memprof may ask for: from the link that opens the page, or typed in; kept until the tab is closed.
+// The API token that memprof may require: read from the link that opens the page, or entered by the user. It is stored
+// until the tab is closed.
 
-import { fill, h } from "./dom.js";
+import { byId, h, replace } from "./dom.js";
 
 const KEY = "memprof-token";
 const FRAGMENT = "token";
 
-/** Takes the token out of the address, so that it is not in copied links and in the history. */
-function take() {
+/** Moves the token out of the address, so that copied links and the history do not contain it. */
+function takeFromAddress() {
   const parameters = new URLSearchParams(location.hash.slice(1));
-  const given = parameters.get(FRAGMENT);
-  if (given === null) return;
-  sessionStorage.setItem(KEY, given);
+  const token = parameters.get(FRAGMENT);
+  if (token === null) return;
+  sessionStorage.setItem(KEY, token);
   parameters.delete(FRAGMENT);
   const rest = String(parameters);
   history.replaceState(null, "", location.pathname + location.search + (rest && `#${rest}`));
 }
-take();
+takeFromAddress();
 
-/** The headers that show the token, if there is one. @returns {Record<string, string>} */
+/** The headers with the token, if there is one. @returns {Record<string, string>} */
 export function credentials() {
   const token = sessionStorage.getItem(KEY);
   return token === null ? {} : { Authorization: `Bearer ${token}` };
 }
 
-/** Whether requests show a token: then what cannot send headers has to be fetched. */
+/** Whether requests need the token's header. Links and `EventSource` cannot send it: use `fetch` instead. */
 export const hasToken = () => sessionStorage.getItem(KEY) !== null;
 
-/** Asks for the token in place of the page's contents; the page starts again with it. */
+/** Replaces the page's content with a form for the token; submitting it reloads the page. */
 export function askForToken() {
-  if (document.getElementById("token")) return;
+  if (byId("token")) return;
   const input = h("input", { type: "password", id: "token", name: "token", autocomplete: "current-password", required: true, "aria-describedby": "token-why" });
-  const why = hasToken() ? "memprof does not accept this token." : "This memprof answers those who have its token.";
+  const why = hasToken() ? "memprof does not accept this token." : "This memprof requires a token.";
   const form = h("form", {
     class: "notice",
     onsubmit: (/** @type {Event} */ event) => {
@@ -38,12 +39,12 @@ export function askForToken() {
       sessionStorage.setItem(KEY, input.value.trim());
       location.reload();
     },
-  }, h("h2", {}, "Token"), h("p", { id: "token-why" }, `${why} It is in the file that memprof was given with --token-file.`), h("label", { for: "token" }, "Token "), input, " ", h("button", { class: "small" }, "Open"));
-  fill(/** @type {HTMLElement} */ (document.getElementById("content")), form);
+  }, h("h2", {}, "Token"), h("p", { id: "token-why" }, `${why} The file given with --token-file contains it.`), h("label", { for: "token" }, "Token "), input, " ", h("button", { class: "small" }, "Open"));
+  replace(byId("content"), form);
   input.focus();
 }
 
-/** Saves what a link leads to under the link's file name. */
+/** Downloads the target of a link to a file with the link's name. */
 export async function save(/** @type {HTMLAnchorElement} */ link) {
   const reply = await fetch(link.href, { headers: credentials() });
   if (!reply.ok) throw new Error((await reply.text()).trim());
@@ -52,8 +53,8 @@ export async function save(/** @type {HTMLAnchorElement} */ link) {
   setTimeout(() => URL.revokeObjectURL(url), 60_000);
 }
 
-/** Server-Sent Events as `EventSource` has them, which cannot show a token. */
-export class Events extends EventTarget {
+/** Server-Sent Events with the interface of `EventSource`, which cannot send a token. */
+export class TokenEventSource extends EventTarget {
   constructor(/** @type {string} */ url) {
     super();
     this.ended = new AbortController();
@@ -75,12 +76,12 @@ export class Events extends EventTarget {
       if (done) throw new Error("ended");
       const events = (rest + value).split("\n\n");
       rest = events.pop() ?? "";
-      events.forEach((event) => this.tell(event));
+      events.forEach((event) => this.dispatch(event));
     }
   }
 
   /** Dispatches one event: lines of `FIELD: VALUE`. */
-  tell(/** @type {string} */ event) {
+  dispatch(/** @type {string} */ event) {
     let name = "message";
     const data = [];
     for (const line of event.split("\n")) {

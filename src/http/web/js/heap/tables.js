@@ -1,10 +1,11 @@
-// The tables of a heap snapshot and of the difference of two. A table that the report has and this file does not name is
-// shown, too, with the names of its columns.
+// The tables of a heap snapshot and of the difference between two snapshots. A table without texts in glossary.js is shown with
+// the names of the API.
 
-import { fill, h } from "../dom.js";
-import { bytes, change as signed, exact, number } from "../format.js";
-import { bar } from "../table.js";
-import { place, rootName, words } from "./words.js";
+import { card, h, replace } from "../dom.js";
+import { bytes, exact, number, signed } from "../format.js";
+import { compare, directed } from "../sort.js";
+import { bar, directionOf, sortButton } from "../table.js";
+import { columnText, rootName, tableRank, tableText } from "./glossary.js";
 
 /** @typedef {Record<string, any>} Row */
 /** @typedef {{ key: any[], from: number[] | null, to: number[] | null }} DiffRow */
@@ -13,24 +14,27 @@ import { place, rootName, words } from "./words.js";
  * A column of a table.
  * @typedef {object} Column
  * @property {string} label
- * @property {string} [title] what it counts
+ * @property {string} [title] the explanation
  * @property {boolean} [numeric]
  * @property {(row: any) => any} cell
- * @property {(row: any) => number | string} by sort key
+ * @property {(row: any) => number | string} by the sort key
  * @property {(row: any) => string} [tip]
  */
-/** Rows shown before the others are asked for. */
-const FEW = 12;
 
-/** Columns of bytes and of addresses, by their names. */
+/** Maximum number of rows until the user shows all. */
+const FEW_ROWS = 12;
+
+/** Names of columns of bytes. */
 const BYTES = /(^|_)(bytes|resident|pinned|own|size|anonymous)$|^pinned_beside_samples$/;
-/** Columns that are stacks, and such of bytes, in the tables of the heap by stack. */
+/** Names of columns of stacks, in the tables of the heap by stack. */
 const STACKS = /^(stack|head|grown_by)$/;
-const OF_STACKS = /^(live|overhead|unreachable|requested)$/;
+/** Names of further columns of bytes, in the tables of the heap by stack. */
+const BYTES_OF_STACKS = /^(live|overhead|unreachable|requested)$/;
+/** Names of columns of addresses. */
 const ADDRESSES = /(^|_)(address|example)$/;
 
 function isBytes(/** @type {string} */ table, /** @type {string} */ column) {
-  return (table === "arenas" && column !== "chunks") || (table.startsWith("by_stack.") && OF_STACKS.test(column)) || BYTES.test(column);
+  return (table === "arenas" && column !== "chunks") || (table.startsWith("by_stack.") && BYTES_OF_STACKS.test(column)) || BYTES.test(column);
 }
 
 /** A size class: `17 to 32`, or its only size. */
@@ -38,32 +42,36 @@ export function sizeName(/** @type {number} */ from, /** @type {number} */ to) {
   return to - from < 16 ? number(to) : `${number(from)} to ${number(to)}`;
 }
 
-/** The text of a value in a column of text. */
+/** The label of a value in a column of text. */
 function keyText(/** @type {string} */ table, /** @type {string} */ column, /** @type {any} */ value) {
   if (table === "grown_by.rows" || (table.startsWith("by_stack.") && STACKS.test(column) && value)) return value.split(";").reverse().join(" ← ");
-  const known = words(table).values?.[column] ?? {};
+  const known = tableText(table).values?.[column] ?? {};
   return Object.hasOwn(known, value) ? known[value] : String(value ?? "–");
 }
 
-/** Those columns that this file names first, in its order. */
+/** The columns in display order: first those that glossary.js names. */
 function ordered(/** @type {string} */ table, /** @type {string[]} */ columns) {
-  const known = Object.keys(words(table).columns ?? {}).filter((name) => columns.includes(name));
+  const known = Object.keys(tableText(table).columns ?? {}).filter((name) => columns.includes(name));
   return [...known, ...columns.filter((name) => !known.includes(name))];
 }
 
-/** The columns of a table, by its first row. @returns {Column[]} */
+/** The column of a size class, in the table `sizes`. @returns {Column} */
+function sizeColumn(/** @type {(row: any) => number[]} */ range) {
+  return { label: "size", title: "Bytes of a chunk, with its header", by: (row) => range(row)[1], cell: (row) => sizeName(range(row)[0], range(row)[1]) };
+}
+
+/** The columns of a table, from its first row. @returns {Column[]} */
 function columns(/** @type {string} */ table, /** @type {Row[]} */ rows) {
   const all = Object.keys(rows[0]).filter((name) => ["string", "number", "boolean"].includes(typeof rows[0][name]) || rows[0][name] === null || name === "retained_by").filter((name) => !name.endsWith("_error"));
   const isSize = table === "sizes";
   const own = all.filter((name) => (isSize ? !["from", "to"].includes(name) : table !== "arenas" || name !== "kind"));
-  const made = ordered(table, own).map((name) => column(table, name, rows));
-  if (isSize) made.unshift({ label: "size", title: "Bytes of a chunk, with its header", by: (row) => row.to, cell: (row) => sizeName(row.from, row.to) });
-  return made;
+  const others = ordered(table, own).map((name) => column(table, name, rows));
+  return isSize ? [sizeColumn((row) => [row.from, row.to]), ...others] : others;
 }
 
 /** @returns {Column} */
 function column(/** @type {string} */ table, /** @type {string} */ name, /** @type {Row[]} */ rows) {
-  const [label, title] = words(table).columns?.[name] ?? [name.replaceAll("_", " "), ""];
+  const [label, title] = columnText(table, name);
   const by = (/** @type {Row} */ row) => row[name] ?? 0;
   if (name === "retained_by") return { label, title, by: (row) => row.retained_by.length, cell: (row) => h("div", {}, ...row.retained_by.map(retainer)) };
   if (ADDRESSES.test(name)) return { label, title, numeric: true, by, cell: (row) => (typeof row[name] === "number" ? `0x${row[name].toString(16)}` : String(row[name] ?? "–")) };
@@ -72,95 +80,102 @@ function column(/** @type {string} */ table, /** @type {string} */ name, /** @ty
     const error = (/** @type {Row} */ row) => row[`${name}_error`];
     const text = (/** @type {Row} */ row) => (error(row) ? `${show(row[name])} ± ${show(error(row))}` : show(row[name]));
     if (show === number) return { label, title, numeric: true, by, cell: text };
-    const most = rows.reduce((most, row) => Math.max(most, row[name] ?? 0), 0);
-    return { label, title, numeric: true, by, cell: (row) => bar(text(row), row[name], most), tip: (row) => exact(row[name]) };
+    const largest = rows.reduce((largest, row) => Math.max(largest, row[name] ?? 0), 0);
+    return { label, title, numeric: true, by, cell: (row) => bar(text(row), row[name], largest), tip: (row) => exact(row[name]) };
   }
   return { label, title, by: (row) => keyText(table, name, row[name]), cell: (row) => keyText(table, name, row[name]) };
 }
 
 /** The columns of a table of differences. @returns {Column[]} */
 function diffColumns(/** @type {DiffTable} */ { name: table, keys, columns, rows }) {
-  const label = (/** @type {string} */ name) => words(table).columns?.[name] ?? [name.replaceAll("_", " "), ""];
   /** @type {Column[]} */
-  const made = table === "sizes"
-    ? [{ label: "size", title: "Bytes of a chunk, with its header", by: (row) => row.key[1], cell: (row) => sizeName(row.key[0], row.key[1]) }]
-    : keys.map((name, i) => ({ label: label(name)[0], title: label(name)[1], by: (row) => keyText(table, name, row.key[i]), cell: (row) => keyText(table, name, row.key[i]) }));
+  const found = table === "sizes" ? [sizeColumn((row) => row.key)] : keys.map((name, i) => {
+    const [label, title] = columnText(table, name);
+    return { label, title, by: (row) => keyText(table, name, row.key[i]), cell: (row) => keyText(table, name, row.key[i]) };
+  });
   for (const name of ordered(table, columns)) {
     const i = columns.indexOf(name);
-    const show = isBytes(table, name) ? bytes : number;
+    const [label, title] = columnText(table, name);
+    const unit = isBytes(table, name) ? "bytes" : "objects";
+    const show = unit === "bytes" ? bytes : number;
     const side = (/** @type {number[] | null} */ figures) => (figures ? show(figures[i]) : "not listed");
     const grown = (/** @type {DiffRow} */ row) => (row.from && row.to ? row.to[i] - row.from[i] : null);
-    const most = rows.reduce((most, row) => Math.max(most, Math.abs(grown(row) ?? 0)), 0);
-    const text = (/** @type {number} */ by) => (isBytes(table, name) ? signed(by) : by > 0 ? `+${number(by)}` : number(by).replace("-", "−"));
-    made.push({
-      label: label(name)[0], title: `Change of: ${label(name)[1] || label(name)[0]}`, numeric: true,
+    const largest = rows.reduce((largest, row) => Math.max(largest, Math.abs(grown(row) ?? 0)), 0);
+    found.push({
+      label, title: `Change of: ${title || label}`, numeric: true,
       by: (row) => Math.abs(grown(row) ?? 0),
       cell: (row) => {
         const by = grown(row);
-        return by === null ? `${side(row.from)} → ${side(row.to)}` : bar(text(by), by, most, by < 0 ? "less" : "more");
+        return by === null ? `${side(row.from)} → ${side(row.to)}` : bar(signed(by, 0, unit), by, largest, by < 0 ? "less" : "more");
       },
       tip: (row) => `${side(row.from)} → ${side(row.to)}`,
     });
   }
-  return made;
+  return found;
 }
 
-/** A root, and what it leads to. */
+/** A root, with the bytes and the number of objects that it leads to. */
 function retainer(/** @type {Row} */ root) {
   const name = rootName(root.kind, root.root);
   return h("div", { class: "root", title: name }, name, h("span", { class: "faint" }, ` ${bytes(root.bytes)} in ${number(root.count)}`));
 }
 
-/** A table that is sorted by its headings, and shows its first rows until all are asked for. */
-class Sorted {
-  constructor(/** @type {Column[]} */ columns, /** @type {any[]} */ rows, /** @type {number} */ at) {
+/** A table that its headings sort. It shows the first rows until the user shows all. */
+class SortedTable {
+  /** @param {number} sortedBy index of the column of the initial order */
+  constructor(/** @type {Column[]} */ columns, /** @type {any[]} */ rows, sortedBy) {
     this.columns = columns;
     this.rows = rows;
-    this.at = at;
-    this.down = Boolean(columns[at]?.numeric);
-    this.all = false;
+    this.sortedBy = sortedBy;
+    this.descending = Boolean(columns[sortedBy]?.numeric);
+    this.showsAll = false;
     this.body = h("tbody");
     this.head = h("tr");
-    this.more = h("button", { class: "small more", onclick: () => this.open() }, "");
+    this.more = h("button", { class: "small more", onclick: () => this.toggleAll() }, "");
     this.element = h("div", {}, h("table", { class: "plain sorted" }, h("thead", {}, this.head), this.body), this.more);
     this.show();
   }
 
-  open() {
-    this.all = !this.all;
+  toggleAll() {
+    this.showsAll = !this.showsAll;
     this.show();
   }
 
-  sort(/** @type {number} */ at) {
-    this.down = at === this.at ? !this.down : Boolean(this.columns[at].numeric);
-    this.at = at;
+  sort(/** @type {number} */ column) {
+    this.descending = column === this.sortedBy ? !this.descending : Boolean(this.columns[column].numeric);
+    this.sortedBy = column;
     this.show();
-    this.head.children[at].querySelector("button")?.focus();
+    this.head.children[column].querySelector("button")?.focus();
   }
 
   show() {
-    const by = this.columns[this.at].by;
-    const order = (/** @type {any} */ a, /** @type {any} */ b) => (by(a) < by(b) ? -1 : by(a) > by(b) ? 1 : 0);
-    const sorted = this.rows.slice().sort(this.down ? (a, b) => order(b, a) : order);
-    const shown = this.all ? sorted : sorted.slice(0, FEW);
-    fill(this.head, ...this.columns.map((column, i) => {
-      const mark = i !== this.at ? "" : this.down ? " ▾" : " ▴";
-      const ordered = i !== this.at ? "none" : this.down ? "descending" : "ascending";
-      return h("th", { scope: "col", class: column.numeric ? "num" : "", "aria-sort": ordered },
-        h("button", { class: "sort", title: column.title || null, onclick: () => this.sort(i) }, column.label, h("span", { "aria-hidden": "true" }, mark)));
+    const by = this.columns[this.sortedBy].by;
+    const sorted = this.rows.slice().sort(directed((a, b) => compare(by(a), by(b)), this.descending));
+    const shown = this.showsAll ? sorted : sorted.slice(0, FEW_ROWS);
+    replace(this.head, ...this.columns.map((column, i) => {
+      const direction = directionOf(i === this.sortedBy, this.descending);
+      return h("th", { scope: "col", class: column.numeric ? "num" : "", "aria-sort": direction }, sortButton(column, direction, () => this.sort(i)));
     }));
-    fill(this.body, ...shown.map((row) => h("tr", {}, ...this.columns.map((column) => h("td", { class: column.numeric ? "num" : "", title: column.tip?.(row) ?? null }, column.cell(row))))));
-    this.more.hidden = this.rows.length <= FEW;
-    this.more.textContent = this.all ? "show fewer" : `show all ${number(this.rows.length)}`;
+    replace(this.body, ...shown.map((row) => h("tr", {}, ...this.columns.map((column) => h("td", { class: column.numeric ? "num" : "", title: column.tip?.(row) ?? null }, column.cell(row))))));
+    this.more.hidden = this.rows.length <= FEW_ROWS;
+    this.more.textContent = this.showsAll ? "show fewer" : `show all ${number(this.rows.length)}`;
   }
 }
 
-/** A card with a heading. */
-export function card(/** @type {string} */ name, /** @type {string} */ title, /** @type {string} */ about, /** @type {any[]} */ ...content) {
-  return h("section", { class: "card", "data-table": name, "aria-label": title, tabIndex: 0 }, h("h2", {}, title), about && h("p", { class: "faint" }, about), ...content);
+/** A card with a table or a picture. The keyboard can scroll it. */
+export function heapCard(/** @type {string} */ name, /** @type {string} */ title, /** @type {string} */ about, /** @type {any[]} */ ...content) {
+  return card(title, about, content, { "data-table": name, "aria-label": title, tabIndex: 0 });
 }
 
-/** The tables of a snapshot: lists of objects in it, and in its parts. @returns {[string, Row[]][]} */
+/** A sorted table; `preferred` is the column of the initial order if no text names one. */
+function sortedTable(/** @type {string} */ table, /** @type {Column[]} */ columns, /** @type {any[]} */ rows, /** @type {(column: Column) => boolean} */ preferred) {
+  const { sortedBy, columns: texts } = tableText(table);
+  const label = sortedBy && texts?.[sortedBy]?.[0];
+  const index = columns.findIndex(label ? (column) => column.label === label : preferred);
+  return new SortedTable(columns, rows, Math.max(0, index)).element;
+}
+
+/** The tables of a snapshot: its lists of objects, and those of its members. @returns {[string, Row[]][]} */
 function lists(/** @type {Record<string, any>} */ heap, prefix = "") {
   return Object.entries(heap).flatMap(([name, value]) => {
     if (Array.isArray(value)) return value.length && typeof value[0] === "object" && value[0] ? [/** @type {[string, Row[]]} */ ([prefix + name, value])] : [];
@@ -168,7 +183,7 @@ function lists(/** @type {Record<string, any>} */ heap, prefix = "") {
   });
 }
 
-/** The largest chunks with their roots, which are a list of their own. */
+/** The largest chunks with their roots, which are in another list. */
 function withRoots(/** @type {Row[]} */ largest, /** @type {Record<string, any>} */ heap) {
   const roots = new Map(heap.retained?.largest.map((/** @type {Row} */ { address, kind, root }) => [address, rootName(kind, root)]));
   return roots.size ? largest.map((row) => ({ ...row, root: roots.get(row.address) ?? null })) : largest;
@@ -177,39 +192,34 @@ function withRoots(/** @type {Row[]} */ largest, /** @type {Record<string, any>}
 /** A card for each table of a snapshot. */
 export function tableCards(/** @type {Record<string, any>} */ heap) {
   const found = lists(heap).filter(([name]) => name !== "retained.largest");
-  found.sort(([a], [b]) => place(a) - place(b));
+  found.sort(([a], [b]) => tableRank(a) - tableRank(b));
   return found.map(([name, rows]) => {
-    const { title, about, first, more, left } = words(name);
+    const { title, about, more, leftOut } = tableText(name);
     const shown = name === "rows" ? rows.filter((row) => row.bytes > 0) : name === "largest" ? withRoots(rows, heap) : rows;
     if (!shown.length) return null;
-    const made = columns(name, shown);
-    const label = first && words(name).columns?.[first]?.[0];
-    const at = made.findIndex((column) => (label ? column.label === label : column.numeric && /bytes|resident|count/.test(column.label)));
-    const rest = left?.(heap) ?? 0;
-    return card(name, title, `${about} ${more?.(heap) ?? ""}`.trim(), new Sorted(made, shown, Math.max(0, at)).element, rest > 0 ? h("p", { class: "faint" }, `${number(rest)} more are not listed.`) : null);
+    const table = sortedTable(name, columns(name, shown), shown, (column) => Boolean(column.numeric) && /bytes|resident|count/.test(column.label));
+    const rest = leftOut?.(heap) ?? 0;
+    return heapCard(name, title, `${about} ${more?.(heap) ?? ""}`.trim(), table, rest > 0 ? h("p", { class: "faint" }, `${number(rest)} more are not listed.`) : null);
   });
 }
 
 /** A card for each table of a difference. */
 export function diffCards(/** @type {DiffTable[]} */ tables) {
-  return tables.slice().sort((a, b) => place(a.name) - place(b.name)).map((table) => {
+  return tables.slice().sort((a, b) => tableRank(a.name) - tableRank(b.name)).map((table) => {
     const changed = table.rows.filter(({ from, to }) => !from || !to || from.some((figure, i) => figure !== to[i]));
-    const { title, about, first } = words(table.name);
-    const framed = (/** @type {any} */ content) => card(table.name, `${title}: change`, about, content);
+    const { title, about } = tableText(table.name);
+    const framed = (/** @type {any} */ content) => heapCard(table.name, `${title}: change`, about, content);
     if (!changed.length) return framed(h("p", {}, "Nothing changed."));
-    const made = diffColumns({ ...table, rows: changed });
-    const label = first && words(table.name).columns?.[first]?.[0];
-    const at = made.findIndex((column) => (label ? column.label === label : column.numeric));
-    return framed(new Sorted(made, changed, Math.max(0, at)).element);
+    return framed(sortedTable(table.name, diffColumns({ ...table, rows: changed }), changed, (column) => Boolean(column.numeric)));
   });
 }
 
-/** A card with the number of pages by how much of them is live, before and after if there are two. */
+/** A card with the number of pages by their share in use, of one snapshot or of two. */
 export function occupancyCard(/** @type {number[][]} */ sides) {
   const name = (/** @type {number} */ tenth) => (tenth === 0 ? "nothing" : tenth === 1 ? "up to 10 %" : `${10 * tenth - 10} to ${10 * tenth} %`);
-  const most = Math.max(1, ...sides.flat());
-  const about = "The heap’s resident pages, by how much of them is in use. A page stays in memory as long as a byte of it is in use.";
+  const largest = Math.max(1, ...sides.flat());
+  const about = "The heap’s resident pages, by the share that is in use. A page remains in memory while a byte of it is in use.";
   const head = ["in use", ...(sides.length > 1 ? ["pages before", "pages after"] : ["pages"])];
-  const rows = sides[0].map((_, tenth) => h("tr", {}, h("th", { scope: "row" }, name(tenth)), ...sides.map((pages) => h("td", { class: "num" }, bar(number(pages[tenth]), pages[tenth], most)))));
-  return card("occupancy", "Pages by how much of them is in use", about, h("table", { class: "plain" }, h("thead", {}, h("tr", {}, ...head.map((text, i) => h("th", { scope: "col", class: i ? "num" : "" }, text)))), h("tbody", {}, ...rows)));
+  const rows = sides[0].map((_, tenth) => h("tr", {}, h("th", { scope: "row" }, name(tenth)), ...sides.map((pages) => h("td", { class: "num" }, bar(number(pages[tenth]), pages[tenth], largest)))));
+  return heapCard("occupancy", "Pages by share in use", about, h("table", { class: "plain" }, h("thead", {}, h("tr", {}, ...head.map((text, i) => h("th", { scope: "col", class: i ? "num" : "" }, text)))), h("tbody", {}, ...rows)));
 }

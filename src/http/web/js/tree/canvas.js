@@ -1,7 +1,7 @@
-// What the flame graph and the treemap share: a canvas whose nodes can be pointed at, selected and zoomed into.
+// The base of the flame graph and the treemap: a canvas whose nodes can be pointed at, selected and zoomed into.
 
 import { h } from "../dom.js";
-import { change as signed, estimate } from "../format.js";
+import { estimate, signed } from "../format.js";
 import { theme } from "./colours.js";
 
 /** @typedef {import("./model.js").Tree} Tree */
@@ -11,26 +11,26 @@ import { theme } from "./colours.js";
  * @property {Tree} tree
  * @property {number} zoom the node that fills the width
  * @property {number} selected a node, or -1
- * @property {Uint8Array | null} hits which frames match the search
- * @property {number[]} found the nodes that match it
- * @property {string} sought what was searched for
+ * @property {Uint8Array | null} hits 1 for each frame that matches the search; null without a search
+ * @property {number[]} found the matching nodes
+ * @property {string} query the search, as one text
  * @property {boolean} upward whether the root is at the bottom
  */
 
-/** @typedef {{ select: (node: number) => void, zoom: (node: number) => void, hover: (node: number, event: MouseEvent | null) => void }} Does */
+/** @typedef {{ select: (node: number) => void, zoom: (node: number) => void, hover: (node: number, event: MouseEvent | null) => void }} Callbacks */
 
-/** A pointer that moves less, in pixels, stands still. */
-const MOVED = 4;
-/** Room beside a name that a size needs, in pixels. */
-const ROOM_FOR_SIZE = 70;
+/** Minimum distance of a move of the pointer, in pixels. */
+const MIN_MOVE = 4;
+/** Width that a size needs beside a name, in pixels. */
+const SIZE_WIDTH = 70;
 
 export class TreeCanvas {
   /**
-   * @param {Does} does
-   * @param {string} kind what assistive technology calls it
+   * @param {Callbacks} callbacks
+   * @param {string} kind the name of the drawing for assistive technology
    */
-  constructor(does, kind) {
-    this.does = does;
+  constructor(callbacks, kind) {
+    this.callbacks = callbacks;
     const name = kind[0].toUpperCase() + kind.slice(1);
     this.canvas = h("canvas", {
       class: "flame",
@@ -43,17 +43,19 @@ export class TreeCanvas {
     /** @type {Shown | null} */
     this.shown = null;
     this.hovered = -1;
-    /** Where the pointer is, and where it was left to rest. @type {number[] | null} */
-    this.pointer = this.rest = null;
+    /** The last position of the pointer. @type {number[] | null} */
+    this.pointer = null;
+    /** The position at which the pointer is ignored until it moves. @type {number[] | null} */
+    this.ignored = null;
     this.theme = theme();
     /** @type {string[]} */
     this.fills = [];
-    /** Widths of texts that were measured, in pixels. @type {Map<string, number>} */
+    /** Measured widths of texts, in pixels. @type {Map<string, number>} */
     this.widths = new Map();
     this.canvas.addEventListener("mousemove", (/** @type {MouseEvent} */ event) => this.hover(event));
     this.canvas.addEventListener("mouseleave", () => this.hover(null));
     this.canvas.addEventListener("click", (/** @type {MouseEvent} */ event) => this.click(event));
-    this.canvas.addEventListener("keydown", () => this.leave());
+    this.canvas.addEventListener("keydown", () => this.ignorePointer());
     new ResizeObserver(() => this.fit()).observe(this.element);
   }
 
@@ -70,8 +72,8 @@ export class TreeCanvas {
     return -1;
   }
 
-  /** Of these nodes, those that can be seen, in the order in which they are shown. */
-  listed(/** @type {number[]} */ nodes) {
+  /** The visible ones of these nodes, in display order. */
+  visible(/** @type {number[]} */ nodes) {
     return nodes;
   }
 
@@ -99,6 +101,7 @@ export class TreeCanvas {
     return context;
   }
 
+  /** The width of a text, in pixels. */
   measure(/** @type {CanvasRenderingContext2D} */ context, /** @type {string} */ text) {
     let width = this.widths.get(text);
     if (width === undefined) {
@@ -110,29 +113,29 @@ export class TreeCanvas {
   }
 
   /** Truncates a text to the available width. */
-  cut(/** @type {CanvasRenderingContext2D} */ context, /** @type {string} */ text, /** @type {number} */ room) {
+  truncate(/** @type {CanvasRenderingContext2D} */ context, /** @type {string} */ text, /** @type {number} */ available) {
     const full = this.measure(context, text);
-    if (full <= room) return text;
-    // Letters differ in width: an estimate, and as much less as is needed.
-    let fits = Math.floor((text.length * (room - 12)) / full);
-    const part = () => `${text.slice(0, fits)}…`;
-    while (fits >= 2 && this.measure(context, part()) > room) fits--;
-    return fits < 2 ? "" : part();
+    if (full <= available) return text;
+    // Letters differ in width: start with an estimate, and shorten until the text fits.
+    let length = Math.floor((text.length * (available - 12)) / full);
+    const shortened = () => `${text.slice(0, length)}…`;
+    while (length >= 2 && this.measure(context, shortened()) > available) length--;
+    return length < 2 ? "" : shortened();
   }
 
-  /** A node's name, with its size if there is room for both: half a figure would be another one. */
-  text(/** @type {CanvasRenderingContext2D} */ context, /** @type {string} */ name, /** @type {number} */ node, /** @type {number} */ room) {
+  /** A node's name, with the size if both fit: a truncated figure would be a wrong figure. */
+  text(/** @type {CanvasRenderingContext2D} */ context, /** @type {string} */ name, /** @type {number} */ node, /** @type {number} */ available) {
     const { tree } = /** @type {Shown} */ (this.shown);
-    const text = this.cut(context, name, room);
-    if (text !== name || room - this.measure(context, text) <= ROOM_FOR_SIZE) return text;
+    const text = this.truncate(context, name, available);
+    if (text !== name || available - this.measure(context, text) <= SIZE_WIDTH) return text;
     return `${text}  ${tree.isDiff ? signed(tree.change(node), tree.error[node], tree.unit) : estimate(tree.value[node], tree.error[node], tree.unit)}`;
   }
 
   hover(/** @type {MouseEvent | null} */ event) {
     if (!this.shown) return;
     if (event) {
-      if (this.rest && Math.hypot(event.clientX - this.rest[0], event.clientY - this.rest[1]) < MOVED) return;
-      this.rest = null;
+      if (this.ignored && Math.hypot(event.clientX - this.ignored[0], event.clientY - this.ignored[1]) < MIN_MOVE) return;
+      this.ignored = null;
       this.pointer = [event.clientX, event.clientY];
     }
     const node = event ? this.at(event.offsetX, event.offsetY) : -1;
@@ -140,15 +143,15 @@ export class TreeCanvas {
       this.hovered = node;
       this.draw();
     }
-    this.does.hover(node, event);
+    this.callbacks.hover(node, event);
   }
 
   /**
-   * Forgets the pointer until it moves: after a click, a key or a scroll, other nodes move below a pointer that
-   * stands still, and what is shown beside it would cover them.
+   * Ignores the pointer until it moves. A click, a key or a scroll moves other nodes below the pointer, and a tooltip would
+   * cover them.
    */
-  leave() {
-    this.rest = this.pointer;
+  ignorePointer() {
+    this.ignored = this.pointer;
     this.hover(null);
   }
 
@@ -156,8 +159,8 @@ export class TreeCanvas {
     if (!this.shown) return;
     const node = this.at(event.offsetX, event.offsetY);
     if (node < 0) return;
-    this.does.select(node);
-    this.does.zoom(node);
-    this.leave();
+    this.callbacks.select(node);
+    this.callbacks.zoom(node);
+    this.ignorePointer();
   }
 }

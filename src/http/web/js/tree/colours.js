@@ -1,5 +1,5 @@
-// Colours of nodes, by theme: one colour per file, warm for the program's own, cool for libraries. The SVG export
-// (src/export/svg/colour.rs) has the same ones.
+// Colours of nodes, by theme: one colour per file, warm for the program's own files, cool for libraries. The SVG export
+// (svg/colour.rs) uses the same colours.
 
 import { colour, isDark } from "../theme.js";
 import { hash } from "./model.js";
@@ -12,16 +12,17 @@ export function theme() {
   return { text: colour("text"), back: colour("back"), focus: colour("focus"), hit: colour("hit"), dark: isDark() };
 }
 
-/** The colour of a file, on a light and on a dark page. The name alone decides, so that it is the same everywhere. */
+/** The colour of a file, on a light and on a dark page. It depends on the name only, so that it is the same in every view. */
 export function fileColours(/** @type {string} */ module, /** @type {boolean} */ own) {
   const [h1, h2] = hash(module);
   if (own) return [`hsl(${22 + (h1 % 20)} 88% 71%)`, `hsl(${20 + (h1 % 20)} 50% 31%)`];
-  // Cool hues, without those of search hits.
+  // Cool hues, except the hues of search hits.
   const hue = 95 + (h1 % 170);
   return h2 % 2 ? [`hsl(${hue} 45% 74%)`, `hsl(${hue} 30% 28%)`] : [`hsl(${hue} 38% 84%)`, `hsl(${hue} 16% 36%)`];
 }
 
-function plain(/** @type {Frame} */ frame, /** @type {boolean} */ dark) {
+/** The fill of a frame, without regard to changes. */
+function frameFill(/** @type {Frame} */ frame, /** @type {boolean} */ dark) {
   if (frame.type === "below_threshold" || frame.type === "over_limit") return dark ? "hsl(220 5% 27%)" : "hsl(220 8% 86%)";
   if (frame.type === "not_observed" || frame.type === "cut_off" || frame.type === "no_stack" || frame.type === "unmapped") return dark ? "hsl(220 6% 34%)" : "hsl(220 10% 79%)";
   if (frame.type === "root") return dark ? "hsl(215 12% 32%)" : "hsl(215 20% 84%)";
@@ -30,7 +31,7 @@ function plain(/** @type {Frame} */ frame, /** @type {boolean} */ dark) {
 
 /** A fill per frame of a tree. */
 export function fills(/** @type {Tree} */ tree, /** @type {boolean} */ dark) {
-  return tree.frames.map((frame) => plain(frame, dark));
+  return tree.frames.map((frame) => frameFill(frame, dark));
 }
 
 /** A node's fill in a diff: red for growth, blue for shrinking, stronger for a larger share of the node. */

@@ -1,5 +1,5 @@
-// Flame graph and icicle on a canvas, as high as the graph: the window scrolls. The canvas contains what
-// the window shows, and some more; only nodes there that are at least a pixel wide are drawn.
+// Flame graph and icicle. The element is as high as the graph, so that the window scrolls. The canvas covers the visible part
+// and a margin; nodes below a pixel in width are not drawn.
 
 import { isDark } from "../theme.js";
 import { TreeCanvas } from "./canvas.js";
@@ -9,35 +9,35 @@ import { changeFill, fills, theme } from "./colours.js";
 /** @typedef {import("./canvas.js").Shown} Shown */
 
 const ROW = 20;
-/** The canvas ends this many pixels above and below the window, so that scrolling seldom draws. */
-const BEYOND = 400;
+/** Margin of the canvas above and below the window, in pixels: short scrolls need no drawing. */
+const MARGIN = 400;
 const FONT = "12px system-ui, sans-serif";
 
 export class Flame extends TreeCanvas {
-  /** @param {import("./canvas.js").Does} does */
-  constructor(does) {
-    super(does, "flame graph");
+  /** @param {import("./canvas.js").Callbacks} callbacks */
+  constructor(callbacks) {
+    super(callbacks, "flame graph");
     this.element.classList.add("whole");
     this.rows = 0;
     this.queued = false;
-    /** The graph's pixel at which the canvas begins. */
-    this.above = 0;
-    this.scrolled = () => {
-      this.leave();
-      if (!this.covers()) this.fit();
+    /** Distance of the canvas from the top of the graph, in pixels. */
+    this.offset = 0;
+    this.onScroll = () => {
+      this.ignorePointer();
+      if (!this.coversWindow()) this.fit();
     };
   }
 
   show(/** @type {Shown} */ shown) {
     const before = this.shown;
-    const turnedDark = this.theme.dark !== isDark();
+    const themeChanged = this.theme.dark !== isDark();
     this.shown = shown;
     this.theme = theme();
-    if (before?.tree !== shown.tree || turnedDark) this.fills = fills(shown.tree, this.theme.dark);
+    if (before?.tree !== shown.tree || themeChanged) this.fills = fills(shown.tree, this.theme.dark);
     const rows = this.rows;
     this.fit();
     if (before && before.upward !== shown.upward) this.reveal(0);
-    // Frames that are looked at stay where they are when a higher tower grows above them.
+    // Visible frames keep their positions if the graph becomes higher above them.
     else if (before && shown.upward && (before.zoom !== shown.zoom || this.element.getBoundingClientRect().top < 0)) scrollBy(0, (this.rows - rows) * ROW);
   }
 
@@ -47,38 +47,38 @@ export class Flame extends TreeCanvas {
     for (const node of [0, ...tree.path(zoom)]) if (node !== zoom) yield node;
     for (let node = zoom; node < tree.end[zoom]; ) {
       // Descendants of a node that is too narrow are also too narrow.
-      const wide = this.across(node)[1] >= 1;
-      if (wide) yield node;
-      node = wide ? node + 1 : tree.end[node];
+      const isVisible = this.span(node)[1] >= 1;
+      if (isVisible) yield node;
+      node = isVisible ? node + 1 : tree.end[node];
     }
   }
 
-  /** The number of rows with a frame. */
-  height() {
+  /** Number of rows with a frame. */
+  countRows() {
     const { tree, selected } = /** @type {Shown} */ (this.shown);
     let deepest = selected < 0 ? 0 : tree.depth[selected];
     for (const node of this.drawn()) deepest = Math.max(deepest, tree.depth[node]);
     return deepest + 1;
   }
 
-  /** Whether the canvas contains what the window shows of the graph. */
-  covers() {
+  /** Whether the canvas covers the visible part of the graph. */
+  coversWindow() {
     const { top } = this.element.getBoundingClientRect();
-    return Math.max(0, -top) >= this.above && Math.min(this.rows * ROW, innerHeight - top) <= this.above + this.canvas.clientHeight;
+    return Math.max(0, -top) >= this.offset && Math.min(this.rows * ROW, innerHeight - top) <= this.offset + this.canvas.clientHeight;
   }
 
   fit() {
     const width = this.element.clientWidth;
-    // An element that was removed has no width.
-    if (!width || !this.shown) return removeEventListener("scroll", this.scrolled);
-    this.rows = this.height();
+    // A removed element has no width.
+    if (!width || !this.shown) return removeEventListener("scroll", this.onScroll);
+    this.rows = this.countRows();
     this.element.style.height = `${this.rows * ROW + 2}px`;
-    const whole = this.rows * ROW;
-    addEventListener("scroll", this.scrolled, { passive: true });
-    const height = Math.min(whole, innerHeight + 2 * BEYOND);
+    const full = this.rows * ROW;
+    addEventListener("scroll", this.onScroll, { passive: true });
+    const height = Math.min(full, innerHeight + 2 * MARGIN);
     const { top } = this.element.getBoundingClientRect();
-    this.above = Math.max(0, Math.min(whole - height, -top - BEYOND));
-    this.canvas.style.top = `${this.above}px`;
+    this.offset = Math.max(0, Math.min(full - height, -top - MARGIN));
+    this.canvas.style.top = `${this.offset}px`;
     this.resize(width, height);
     this.draw();
   }
@@ -86,11 +86,11 @@ export class Flame extends TreeCanvas {
   /** The top of a node's row, in pixels of the canvas. */
   top(/** @type {number} */ depth) {
     const { upward } = /** @type {Shown} */ (this.shown);
-    return (upward ? this.rows - 1 - depth : depth) * ROW - this.above;
+    return (upward ? this.rows - 1 - depth : depth) * ROW - this.offset;
   }
 
   /** A node's [left, width] at the current zoom, in pixels. */
-  across(/** @type {number} */ node) {
+  span(/** @type {number} */ node) {
     const { tree, zoom } = /** @type {Shown} */ (this.shown);
     const width = this.element.clientWidth;
     if (node <= zoom && tree.end[node] > zoom) return [0, width];
@@ -120,7 +120,7 @@ export class Flame extends TreeCanvas {
     const { tree, hits } = /** @type {Shown} */ (this.shown);
     const top = this.top(tree.depth[node]);
     if (top < -ROW || top > this.canvas.clientHeight) return;
-    const [left, width] = this.across(node);
+    const [left, width] = this.span(node);
     const frame = tree.frame[node];
     const hit = hits?.[frame];
     context.globalAlpha = hits && !hit ? alpha * 0.45 : alpha;
@@ -134,15 +134,15 @@ export class Flame extends TreeCanvas {
   label(/** @type {CanvasRenderingContext2D} */ context, /** @type {number} */ node, /** @type {number} */ left, /** @type {number} */ top, /** @type {number} */ width) {
     const { tree, hits } = /** @type {Shown} */ (this.shown);
     context.fillStyle = hits?.[tree.frame[node]] ? "#1b1b1b" : this.theme.text;
-    context.fillText(this.text(context, tree.of(node).name, node, width - 8), left + 4, top + ROW / 2);
+    context.fillText(this.text(context, tree.frameOf(node).name, node, width - 8), left + 4, top + ROW / 2);
   }
 
   outline(/** @type {CanvasRenderingContext2D} */ context, /** @type {number} */ node, /** @type {string} */ colour, /** @type {number} */ line) {
     const { tree, zoom } = /** @type {Shown} */ (this.shown);
     if (node < 0 || node >= tree.count) return;
-    const above = node <= zoom && tree.end[node] > zoom;
-    if (!above && (node < zoom || node >= tree.end[zoom])) return;
-    const [left, width] = this.across(node);
+    const isAncestor = node <= zoom && tree.end[node] > zoom;
+    if (!isAncestor && (node < zoom || node >= tree.end[zoom])) return;
+    const [left, width] = this.span(node);
     context.strokeStyle = colour;
     context.lineWidth = line;
     context.strokeRect(left + line / 2, this.top(tree.depth[node]) + line / 2, Math.max(2, width - 1 - line), ROW - 1 - line);
@@ -157,7 +157,7 @@ export class Flame extends TreeCanvas {
     let node = zoom;
     while (tree.depth[node] < depth) {
       const child = tree.children(node).find((c) => {
-        const [left, width] = this.across(c);
+        const [left, width] = this.span(c);
         return width >= 1 && x >= left && x < left + width;
       });
       if (child === undefined) return -1;
@@ -172,11 +172,11 @@ export class Flame extends TreeCanvas {
   }
 
   /** @override */
-  listed(/** @type {number[]} */ nodes) {
-    return nodes.filter((node) => this.across(node)[1] >= 1);
+  visible(/** @type {number[]} */ nodes) {
+    return nodes.filter((node) => this.span(node)[1] >= 1);
   }
 
-  /** Scrolls a node's row into view, above what covers the lower edge of the window. */
+  /** Scrolls a node's row into view, above the details that cover the lower edge of the window. */
   reveal(/** @type {number} */ node) {
     if (!this.shown || node < 0) return;
     const top = this.top(this.shown.tree.depth[node]) + this.canvas.getBoundingClientRect().top;

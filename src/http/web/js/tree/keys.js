@@ -3,7 +3,7 @@
 /** @typedef {import("./model.js").Tree} Tree */
 
 /**
- * The effect of a key: [action, node], or null if the key has no effect.
+ * The effect of a key: [action, node], or null for other keys.
  * @param {Tree} tree
  * @param {number} node the selected node
  * @param {number} zoom the node that fills the width
@@ -11,7 +11,7 @@
  * @param {boolean} upward whether children are above their parent
  * @returns {["select" | "zoom", number] | null}
  */
-export function step(tree, node, zoom, key, upward) {
+export function keyAction(tree, node, zoom, key, upward) {
   const at = node < 0 ? zoom : node;
   const [toChild, toParent] = upward ? ["ArrowUp", "ArrowDown"] : ["ArrowDown", "ArrowUp"];
   switch (key) {

@@ -1,4 +1,6 @@
-// A call tree as columns: 50,000 nodes are a few arrays instead of 50,000 objects.
+// The call tree, stored as columns: 50,000 nodes are a few arrays instead of 50,000 objects.
+
+import { compare } from "../sort.js";
 
 /**
  * The rows of a tree, as parsed by the API client.
@@ -8,10 +10,10 @@
  * @property {number[]} frame index into `frames`, per node
  * @property {number[]} value bytes of the node and everything below it
  * @property {number[]} self bytes of stacks that end at the node
- * @property {number[]} [error] standard error of `value`, in a diff of its change, where not all stacks were walked
+ * @property {number[]} [error] standard errors of `value`, in a diff of its change, if not all stacks were walked
  * @property {number[]} [before] `value` at the earlier moment of a diff
  * @property {number[]} [selfError] standard errors of `self`
- * @property {number[]} [selfBefore] `self` at that moment
+ * @property {number[]} [selfBefore] `self` at the earlier moment of a diff
  *
  * @typedef {object} Frame
  * @property {string} name the displayed name
@@ -25,7 +27,7 @@
  */
 
 export class Tree {
-  /** Nodes are numbered depth first, siblings by name, so that they keep their places when sizes change. */
+  /** Nodes are numbered depth first, siblings by name, so that their positions do not depend on sizes. */
   constructor(/** @type {Rows} */ rows) {
     const count = rows.parent.length;
     this.frames = rows.frames;
@@ -39,9 +41,9 @@ export class Tree {
     this.parent = Int32Array.from(order, (old) => (rows.parent[old] < 0 ? -1 : at[rows.parent[old]]));
     this.value = pick(rows.value);
     this.self = pick(rows.self);
-    /** Standard errors of `value`; in a diff those of the change, which are no less than that of either figure. */
+    /** Standard errors of `value`; in a diff, of its change: not smaller than the error of either figure. */
     this.error = rows.error ? pick(rows.error) : new Float64Array(count);
-    /** Standard errors of `self`; in a diff those of its change. */
+    /** Standard errors of `self`; in a diff, of its change. */
     this.selfError = rows.selfError ? pick(rows.selfError) : new Float64Array(count);
     this.before = rows.before ? pick(rows.before) : null;
     this.selfBefore = rows.selfBefore ? pick(rows.selfBefore) : null;
@@ -49,9 +51,9 @@ export class Tree {
     this.report = undefined;
     /** A function, and the bytes of all stacks with it, dropped nodes included. @type {{ fn: string, path: string, bytes: number } | null} */
     this.found = null;
-    /** What its figures count. @type {import("../kinds.js").Unit} */
+    /** The unit of the figures. @type {import("../kinds.js").Unit} */
     this.unit = "bytes";
-    /** Bytes of all stacks, also of those that the tree leaves out. */
+    /** Bytes of all stacks, including stacks that are not in the tree. */
     this.whole = this.value[0];
     /** Number of dropped nodes. */
     this.cut = { below_threshold: 0, over_limit: 0 };
@@ -66,16 +68,17 @@ export class Tree {
     /** Width and left edge of each drawn node, in bytes. */
     this.width = this.value.slice();
     this.x = new Float64Array(count);
-    this.measure();
+    this.layOut();
     this.high = new Uint32Array(count);
     this.low = new Uint32Array(count);
-    this.name();
+    this.computeKeys();
   }
 
-  measure() {
+  /** Computes the width and the left edge of each node. */
+  layOut() {
     const { count, parent, self, selfBefore } = this;
     if (selfBefore) {
-      // A diff is drawn wide enough for both moments, so that freed memory is visible, too.
+      // A node in a diff is wide enough for both moments, so that freed memory is also visible.
       for (let i = 0; i < count; i++) this.width[i] = Math.max(self[i], selfBefore[i]);
       for (let i = count - 1; i > 0; i--) this.width[parent[i]] += this.width[i];
     }
@@ -88,7 +91,7 @@ export class Tree {
   }
 
   /** Computes each node's key: a hash of the names from the root to it, the same in every report. */
-  name() {
+  computeKeys() {
     const names = this.frames.map((frame) => hash(`${frame.type}\n${frame.module}\n${frame.name}\n${frame.offset ?? ""}\n${frame.line ?? ""}`));
     for (let i = 1; i < this.count; i++) {
       const [a, b] = names[this.frame[i]];
@@ -98,6 +101,7 @@ export class Tree {
     }
   }
 
+  /** The key of a node, for the link. */
   key(/** @type {number} */ node) {
     if (node <= 0) return "";
     const hex = (/** @type {number} */ n) => n.toString(16).padStart(8, "0");
@@ -113,7 +117,8 @@ export class Tree {
     return -1;
   }
 
-  of(/** @type {number} */ node) {
+  /** The frame of a node. */
+  frameOf(/** @type {number} */ node) {
     return this.frames[this.frame[node]];
   }
 
@@ -137,7 +142,7 @@ export class Tree {
   }
 }
 
-/** The nodes depth first, siblings by name; memory without a stack and aggregates are last. */
+/** The nodes depth first, siblings by name; memory without a stack and aggregates are the last siblings. */
 function depthFirst(/** @type {Rows} */ rows) {
   const { parent, frame, frames } = rows;
   const last = { root: 0, function: 0, inlined: 0, unmapped: 1, cut_off: 1, no_stack: 1, not_observed: 2, below_threshold: 3, over_limit: 3 };
@@ -146,7 +151,7 @@ function depthFirst(/** @type {Rows} */ rows) {
     return last[x.type] - last[y.type] || compare(x.name, y.name) || compare(x.module, y.module) || compare(x.offset ?? "", y.offset ?? "") || (x.line ?? 0) - (y.line ?? 0);
   });
   const rank = new Int32Array(frames.length);
-  sorted.forEach((id, place) => (rank[id] = place));
+  sorted.forEach((id, i) => (rank[id] = i));
   // Linked in descending rank, so that each list begins with the lowest rank.
   const nodes = parent.map((_, i) => i).sort((a, b) => rank[frame[b]] - rank[frame[a]] || b - a);
   const first = new Int32Array(parent.length).fill(-1);
@@ -166,10 +171,6 @@ function depthFirst(/** @type {Rows} */ rows) {
     stack.push(first[node]);
   }
   return order;
-}
-
-function compare(/** @type {string} */ a, /** @type {string} */ b) {
-  return a < b ? -1 : a > b ? 1 : 0;
 }
 
 /** Two 32-bit FNV-1a hashes of a text. */

@@ -1,4 +1,4 @@
-// Which nodes match a search, and the bytes below them.
+// The search in a tree: matching nodes, and the bytes of their stacks.
 
 /** @typedef {import("./model.js").Tree} Tree */
 /** @typedef {import("./model.js").Frame} Frame */
@@ -26,21 +26,21 @@ export function matcher(/** @type {string} */ query) {
   };
 }
 
-/** @typedef {{ q: string, fn: string, path: string }} What a text, or the name and the file of one function */
+/** @typedef {{ q: string, fn: string, path: string }} Query a text `q`, or the name and the file of one function */
 
-/** Whether a frame matches; null if nothing is searched for. @returns {((frame: Frame) => boolean) | null} */
-function finder(/** @type {What} */ { q, fn, path }) {
+/** Tests whether a frame matches; null for an empty query. @returns {((frame: Frame) => boolean) | null} */
+function frameMatcher(/** @type {Query} */ { q, fn, path }) {
   if (path) return (f) => f.text === fn && f.path === path;
   const matches = matcher(q);
   return matches && ((f) => Boolean((f.text && matches(f.text)) || (f.module && matches(f.module))));
 }
 
 /**
- * @returns {{ frames: Uint8Array, nodes: number[], bytes: number, error: number } | null} which frames match, the matching
- * nodes, and the bytes of all stacks with a match, with their standard error
+ * @returns {{ frames: Uint8Array, nodes: number[], bytes: number, error: number } | null} 1 for each matching frame, the
+ * matching nodes, and the bytes of all stacks with a match, with their standard error; null for an empty query
  */
-export function search(/** @type {Tree} */ tree, /** @type {What} */ what, within = 0) {
-  const matches = finder(what);
+export function search(/** @type {Tree} */ tree, /** @type {Query} */ query, within = 0) {
+  const matches = frameMatcher(query);
   if (!matches) return null;
   const frames = Uint8Array.from(tree.frames, (f) => (matches(f) ? 1 : 0));
   const nodes = [];
@@ -51,9 +51,9 @@ export function search(/** @type {Tree} */ tree, /** @type {What} */ what, withi
     if (!frames[tree.frame[node]]) continue;
     nodes.push(node);
     if (node < counted) continue;
-    // Its value includes all descendants.
+    // The value includes all descendants.
     bytes += tree.value[node];
-    // Taken as independent. Nodes with memory of one mapping are not: mostly, what one has too much, another has too little.
+    // The errors are taken as independent. Errors of nodes with memory of one mapping are not: mostly they cancel out.
     error = Math.hypot(error, tree.error[node]);
     counted = tree.end[node];
   }

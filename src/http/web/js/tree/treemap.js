@@ -7,15 +7,16 @@ import { changeFill, fills, theme } from "./colours.js";
 /** @typedef {import("./model.js").Tree} Tree */
 /** @typedef {import("./canvas.js").Shown} Shown */
 
-/** Smaller boxes, in square pixels, are not drawn; their area stays with the parent. */
-const SMALLEST = 60;
-const HEAD = 16;
+/** Minimum area of a box, in square pixels. The area of a smaller box is left to its parent. */
+const MIN_AREA = 60;
+/** Height of a box's heading, in pixels. */
+const HEADING = 16;
 const FONT = "12px system-ui, sans-serif";
 
 export class Treemap extends TreeCanvas {
-  /** @param {import("./canvas.js").Does} does */
-  constructor(does) {
-    super(does, "treemap");
+  /** @param {import("./canvas.js").Callbacks} callbacks */
+  constructor(callbacks) {
+    super(callbacks, "treemap");
     this.element.classList.add("treemap");
     /** @type {any[]} */
     this.boxes = [];
@@ -34,16 +35,16 @@ export class Treemap extends TreeCanvas {
     const [width, height] = [this.element.clientWidth, this.element.clientHeight];
     if (!width || !height) return;
     this.resize(width, height);
-    const least = (tree.width[zoom] * SMALLEST) / (width * height);
-    const root = hierarchy(zoom, (/** @type {number} */ node) => tree.children(chainEnd(tree, node)).filter((child) => tree.width[child] >= least));
-    // A node's area outside its boxes is its own bytes, and children too small to show.
+    const min = (tree.width[zoom] * MIN_AREA) / (width * height);
+    const root = hierarchy(zoom, (/** @type {number} */ node) => tree.children(chainEnd(tree, node)).filter((child) => tree.width[child] >= min));
+    // The area of a node outside its boxes is its own bytes, and children below the minimum area.
     root.eachAfter((/** @type {any} */ box) => {
       const within = (box.children ?? []).reduce((/** @type {number} */ sum, /** @type {any} */ child) => sum + child.value, 0);
       box.value = Math.max(tree.width[box.data], within);
     });
     root.sort((/** @type {any} */ a, /** @type {any} */ b) => b.value - a.value || a.data - b.data);
     // @ts-ignore: the package has no types
-    treemap().size([width, height]).paddingOuter(2).paddingTop(HEAD).paddingInner(1).round(true)(root);
+    treemap().size([width, height]).paddingOuter(2).paddingTop(HEADING).paddingInner(1).round(true)(root);
     this.boxes = root.descendants();
     this.draw();
   }
@@ -79,11 +80,11 @@ export class Treemap extends TreeCanvas {
     context.clip();
     context.fillStyle = hit ? "#1b1b1b" : this.theme.text;
     const last = chainEnd(tree, node);
-    const names = last === node ? tree.of(node).name : `${tree.of(node).name} › ${tree.of(last).name}`;
-    const room = x1 - x0 - 8;
-    // Of a chain, its first function rather than parts of both names.
-    const whole = this.measure(context, names) <= room ? names : tree.of(node).name;
-    context.fillText(this.text(context, whole, node, room), x0 + 4, y0 + HEAD / 2 + 1);
+    const names = last === node ? tree.frameOf(node).name : `${tree.frameOf(node).name} › ${tree.frameOf(last).name}`;
+    const available = x1 - x0 - 8;
+    // If the names of a chain do not fit, only the first is shown.
+    const whole = this.measure(context, names) <= available ? names : tree.frameOf(node).name;
+    context.fillText(this.text(context, whole, node, available), x0 + 4, y0 + HEADING / 2 + 1);
     context.restore();
   }
 
@@ -101,16 +102,16 @@ export class Treemap extends TreeCanvas {
   }
 
   /** @override */
-  listed(/** @type {number[]} */ nodes) {
+  visible(/** @type {number[]} */ nodes) {
     const drawn = new Set(this.boxes.map((box) => box.data));
     return nodes.filter((node) => drawn.has(node));
   }
 
-  /** Not needed: everything is always visible. */
+  /** Does nothing: every node is visible. */
   reveal() {}
 }
 
-/** The last node of a chain in which each node has as many bytes as its child. A chain is drawn as one box. */
+/** The last node of a chain whose nodes have equal bytes. A chain is drawn as one box. */
 function chainEnd(/** @type {Tree} */ tree, /** @type {number} */ node) {
   for (;;) {
     const child = node + 1;

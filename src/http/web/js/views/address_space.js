@@ -1,12 +1,14 @@
-// The address space: its mappings by purpose or by file, each with its resident bytes, and how many of them have a stack.
+// The address space: mappings, grouped by purpose or by file, with their resident bytes and how many of these have a stack.
 
 import { api } from "../api.js";
-import { fill, h, notice, say, select, set } from "../dom.js";
+import { display, h, notice, replace, select, setProperties, setText } from "../dom.js";
 import { bytes, exact, number } from "../format.js";
+import { mappingPurpose } from "../glossary.js";
+import { EMPTY_TITLE } from "../kinds.js";
+import { orderOr, sorted } from "../sort.js";
 import { change, state } from "../state.js";
-import { bar, sort, Table } from "../table.js";
+import { bar, Table, toggleButton } from "../table.js";
 import { matcher } from "../tree/search.js";
-import { purpose } from "../words.js";
 
 /** @typedef {import("../api.js").Mapping} Mapping */
 /** @typedef {import("../api.js").MappingSums} MappingSums */
@@ -19,10 +21,10 @@ import { purpose } from "../words.js";
  * @property {string} name
  * @property {string} tip
  * @property {Sums} sums
- * @property {Mapping | null} mapping `null`: a group
+ * @property {Mapping | null} mapping null for a group
  * @property {number} count number of mappings
- * @property {Mapping[]} inside the group's mappings that are known
- * @property {boolean} below whether it is shown below its group
+ * @property {Mapping[]} inside the group's mappings in the reply
+ * @property {boolean} below whether the row is below its group
  */
 
 const GROUPS = /** @type {[string, string][]} */ ([["purpose", "purpose"], ["file", "file or name"], ["none", "nothing: each mapping"]]);
@@ -43,23 +45,23 @@ function add(/** @type {Sums[]} */ parts) {
   return total;
 }
 
-/** What is left of a sum. @returns {Sums} */
-function rest(/** @type {Sums} */ whole, /** @type {Sums} */ part) {
+/** A sum without a part of it. @returns {Sums} */
+function subtract(/** @type {Sums} */ whole, /** @type {Sums} */ part) {
   return /** @type {Sums} */ (Object.fromEntries(Object.entries(whole).map(([name, all]) => [name, all - part[/** @type {keyof Sums} */ (name)]])));
 }
 
-/** The name of a mapping: memory without a name is named after its purpose. */
-function named(/** @type {Mapping} */ row) {
+/** The name of a mapping, or else its purpose. */
+function mappingName(/** @type {Mapping} */ row) {
   if (row.runs_as) return `${row.runs_as} (${row.name})`;
-  return row.name && row.name !== "[anon]" ? row.name : `[${purpose(row.category)[0]}]`;
+  return row.name && row.name !== "[anon]" ? row.name : `[${mappingPurpose(row.category)[0]}]`;
 }
 
 /** @returns {Line} */
 function line(/** @type {Mapping} */ row, below = false) {
-  return { key: `${row.pid} ${row.start}`, name: named(row), tip: `${row.name || "[anon]"}: ${purpose(row.category)[0]}`, sums: sums(row), mapping: row, count: 1, inside: [], below };
+  return { key: `${row.pid} ${row.start}`, name: mappingName(row), tip: `${row.name || "[anon]"}: ${mappingPurpose(row.category)[0]}`, sums: sums(row), mapping: row, count: 1, inside: [], below };
 }
 
-export class Space {
+export class AddressSpace {
   constructor() {
     this.largest = 0;
     /** Keys of the open groups. @type {Set<string>} */
@@ -81,8 +83,8 @@ export class Space {
       { name: "name", label: "Name", wide: true, indent: (row) => INDENT * (1 + Number(row.below)), by: (row) => row.name, cell: (row) => this.name(row), tip: (row) => row.tip },
       amount("resident", "Resident", "Bytes in RAM: anonymous, shared and file pages"),
       amount("size", "Size", "Bytes of the mappings, resident or not"),
-      amount("attributed", "With stack", "Anonymous and shared bytes in RAM that have a call stack. Mapped files and swap are in no total, and not counted here"),
-      amount("not_observed", "No stack", "Anonymous and shared bytes in RAM without a call stack, as at the top of the page: resident before memprof attached, brought in without an event that memprof observes, or their stack was lost"),
+      amount("attributed", "With stack", "Anonymous and shared bytes in RAM that have a call stack. Mapped files and swap are not part of the totals and not counted here"),
+      amount("not_observed", "No stack", "Anonymous and shared bytes in RAM without a call stack, as at the top of the page: resident before memprof attached, brought in without an event that memprof observes, or with a lost stack"),
       amount("swap", "Swapped", "Bytes written out to swap"),
       amount("huge", "Huge", "Bytes in huge pages"),
       { name: "permissions", label: "Permissions", rem: 8, by: (row) => row.mapping?.permissions ?? "", cell: (row) => row.mapping?.permissions ?? "", tip: (row) => (row.mapping ? "r read, w write, x execute, s shared, p private" : "") },
@@ -93,18 +95,19 @@ export class Space {
       role: "treegrid",
       sort: (sort) => change({ sort }),
       key: (row) => row.key,
-      open: (row) => this.set(row, !this.opened.has(row.key)),
-      keydown: (event, at) => this.press(event, at),
+      open: (row) => this.setOpen(row, !this.opened.has(row.key)),
+      keydown: (event, index) => this.handleKey(event, index),
       row: (element, row) => {
         element.setAttribute("aria-level", row.below ? "2" : "1");
         if (!row.mapping) element.setAttribute("aria-expanded", String(this.opened.has(row.key)));
       },
     });
-    this.choice = h("div", { class: "choice" });
+    this.selector = h("div", { class: "choice" });
     this.note = h("p", { class: "note" });
     this.stage = h("div", { class: "stage" }, this.table.element);
-    this.element = h("div", { class: "graph" }, this.choice, this.note, this.stage);
-    this.grouped = "";
+    this.element = h("div", { class: "graph" }, this.selector, this.note, this.stage);
+    /** The grouping that the selector shows. */
+    this.grouping = "";
   }
 
   async refresh() {
@@ -114,8 +117,8 @@ export class Space {
   }
 
   name(/** @type {Line} */ row) {
-    const open = this.opened.has(row.key);
-    const toggle = row.mapping ? "" : h("button", { class: "toggle", tabIndex: -1, "aria-label": open ? "close" : "open" }, open ? "▾" : "▸");
+    // The click reaches the row, which opens or closes the group.
+    const toggle = row.mapping ? "" : toggleButton(this.opened.has(row.key));
     const count = row.mapping ? "" : h("span", { class: "faint" }, ` ${number(row.count)}`);
     const box = h("span", { class: "tree-name" }, toggle, row.name, count);
     if (row.below) box.style.paddingInlineStart = `${2 * INDENT}px`;
@@ -123,67 +126,67 @@ export class Space {
   }
 
   /** Opens or closes a group. */
-  set(/** @type {Line} */ row, /** @type {boolean} */ open) {
+  setOpen(/** @type {Line} */ row, /** @type {boolean} */ open) {
     if (row.mapping || row.inside.length === 0) return;
     if (open) this.opened.add(row.key);
     else this.opened.delete(row.key);
     this.show();
   }
 
-  press(/** @type {KeyboardEvent} */ event, /** @type {number} */ at) {
-    const row = this.table.rows[at];
+  handleKey(/** @type {KeyboardEvent} */ event, /** @type {number} */ index) {
+    const row = this.table.rows[index];
     if (!row || !["ArrowLeft", "ArrowRight"].includes(event.key)) return false;
-    if (event.key === "ArrowRight") this.set(row, true);
-    else if (row.below) this.table.select(this.table.rows.findLastIndex((above, i) => i < at && !above.mapping));
-    else this.set(row, false);
+    if (event.key === "ArrowRight") this.setOpen(row, true);
+    else if (row.below) this.table.select(this.table.rows.findLastIndex((above, i) => i < index && !above.mapping));
+    else this.setOpen(row, false);
     return true;
   }
 
-  /** The groups of these mappings; without a search, also of those that the reply leaves out. @returns {Line[]} */
+  /** The groups of these mappings; with `all`, including mappings that the reply leaves out. @returns {Line[]} */
   groups(/** @type {Mapping[]} */ shown, /** @type {boolean} */ all) {
     const { categories, count } = /** @type {Maps} */ (this.reply);
     const byPurpose = state.group === "purpose";
     /** @type {Map<string, Mapping[]>} */
     const found = new Map();
     for (const row of shown) {
-      const key = byPurpose ? row.category : named(row);
+      const key = byPurpose ? row.category : mappingName(row);
       const rows = found.get(key);
       if (rows) rows.push(row);
       else found.set(key, [row]);
     }
     const group = (/** @type {string} */ key, /** @type {Mapping[]} */ inside, count = inside.length, sum = add(inside.map(sums))) => {
-      const [name, about] = byPurpose ? purpose(key) : [key, key];
+      const [name, about] = byPurpose ? mappingPurpose(key) : [key, key];
       return { key: `${state.group} ${key}`, name, tip: about, sums: sum, mapping: null, count, inside, below: false };
     };
     if (all && byPurpose) return categories.map((row) => group(row.category, found.get(row.category) ?? [], row.mappings, sums(row)));
     const groups = [...found].map(([key, inside]) => group(key, inside));
     if (!all || count === shown.length) return groups;
-    const left = rest(sums(/** @type {Maps} */ (this.reply)), add(groups.map((row) => row.sums)));
-    return [...groups, group("[mappings that are not listed]", [], count - shown.length, left)];
+    const rest = subtract(sums(/** @type {Maps} */ (this.reply)), add(groups.map((row) => row.sums)));
+    return [...groups, group("[mappings that are not listed]", [], count - shown.length, rest)];
   }
 
   show() {
     if (!this.reply) return;
-    if (this.grouped !== state.group) {
-      this.grouped = state.group;
-      fill(this.choice, h("span", {}, "Group by "), select("Group by", GROUPS, state.group, (group) => change({ group })));
+    if (this.grouping !== state.group) {
+      this.grouping = state.group;
+      replace(this.selector, h("span", {}, "Group by "), select("Group by", GROUPS, state.group, (group) => change({ group })));
     }
     const { rows, count, report } = this.reply;
     const matches = matcher(state.q);
-    const shown = matches ? rows.filter((row) => matches(`${named(row)} ${row.permissions} ${row.start} ${purpose(row.category)[0]}`)) : rows;
-    const sorted = this.columns.some((column) => column.name === state.sort.replace(/^-/, "")) ? state.sort : "-resident";
-    const order = (/** @type {Line[]} */ lines) => sort(lines, this.columns, sorted);
+    const shown = matches ? rows.filter((row) => matches(`${mappingName(row)} ${row.permissions} ${row.start} ${mappingPurpose(row.category)[0]}`)) : rows;
+    const order = orderOr(this.columns, state.sort, "-resident");
+    const inOrder = (/** @type {Line[]} */ lines) => sorted(lines, this.columns, order);
     const top = state.group === "none" ? shown.map((row) => line(row)) : this.groups(shown, !matches);
-    const below = (/** @type {Line} */ row) => (this.opened.has(row.key) ? order(row.inside.map((inside) => line(inside, true))) : []);
-    const lines = order(top).flatMap((row) => [row, ...below(row)]);
+    const below = (/** @type {Line} */ row) => (this.opened.has(row.key) ? inOrder(row.inside.map((inside) => line(inside, true))) : []);
+    const lines = inOrder(top).flatMap((row) => [row, ...below(row)]);
     const total = matches ? add(shown.map(sums)) : sums(this.reply);
     const mappings = matches ? shown.length : count;
-    const cache = report.not_observed.cache ? ` ${bytes(report.not_observed.cache)} of page cache without a stack is in no mapping.` : "";
-    say(this.note, `${number(mappings)} mappings: ${bytes(total.size)} of addresses, ${bytes(total.resident)} in RAM; of anonymous and shared memory ${bytes(total.attributed)} with a call stack, ${bytes(total.not_observed)} without a stack.${cache}`);
-    set(this.note, { "data-total": total.resident, "data-count": mappings });
+    const cache = report.not_observed.cache ? ` ${bytes(report.not_observed.cache)} of page cache without a stack belong to no mapping.` : "";
+    setText(this.note, `${number(mappings)} mappings: ${bytes(total.size)} of addresses, ${bytes(total.resident)} in RAM. Anonymous and shared memory: ${bytes(total.attributed)} with a call stack, ${bytes(total.not_observed)} without a stack.${cache}`);
+    setProperties(this.note, { "data-total": total.resident, "data-count": mappings });
     this.largest = Math.max(0, ...top.map((row) => row.sums.resident));
-    if (lines.length === 0) fill(this.stage, notice("Nothing here", state.q ? "Nothing matches the search." : "The target has no address space any more."));
-    else if (!this.stage.contains(this.table.element)) fill(this.stage, this.table.element);
-    this.table.show(lines, sorted);
+    if (lines.length === 0) replace(this.stage, notice(EMPTY_TITLE, state.q ? "No mapping matches the search." : "The target has no address space any more."));
+    else display(this.stage, this.table.element);
+    this.table.show(lines, order);
   }
 }

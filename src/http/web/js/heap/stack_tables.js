@@ -1,9 +1,9 @@
-// The heap by stack as plain tables: an estimate is two columns, its bytes or number and its standard error.
+// The heap by stack as plain tables: an estimate becomes two columns, the figure and its standard error.
 
 /** @typedef {Record<string, any>} Row */
 
-/** What memory without a stack is. */
-const RESTS = /** @type {Record<string, string>} */ ({
+/** The kinds of memory without a stack. */
+const REST_KINDS = /** @type {Record<string, string>} */ ({
   before_sampling: "in use, allocated before sampling began",
   not_sampled: "in use, not sampled although sampling began with the program",
   too_few_samples: "in use, too few samples",
@@ -12,6 +12,7 @@ const RESTS = /** @type {Record<string, string>} */ ({
   other: "outside the heap",
 });
 
+/** The unreachable chunks that lead to others, if no stack is known. */
 const HEADS = /** @type {Record<string, string>} */ ({ itself: "nothing refers to it", not_sampled: "a chunk that was not sampled" });
 
 /** Splits the estimates of a row. @returns {Row} */
@@ -22,7 +23,7 @@ function split(/** @type {Row} */ row) {
   }));
 }
 
-function sizes(/** @type {number[] | null} */ sizes) {
+function sizeRange(/** @type {number[] | null} */ sizes) {
   return sizes ? `, chunks of ${sizes[0]} to ${sizes[1]} bytes` : "";
 }
 
@@ -35,9 +36,9 @@ export function stackTables(/** @type {Record<string, any> | null | undefined} *
     leaks: found.leaks.map((/** @type {Row} */ row) => split({ ...row, head: row.head.stack ?? HEADS[row.head.kind] })),
     rest: found.rest.map((/** @type {Row} */ row) => {
       const name = row.name ? `: ${row.name}` : "";
-      const lost = row.unreachable ? ", unreachable" : "";
+      const unreachable = row.unreachable ? ", unreachable" : "";
       const { resident, pinned } = row;
-      return split({ what: `${RESTS[row.kind] ?? row.kind}${name}${sizes(row.sizes)}${lost}`, resident, pinned });
+      return split({ what: `${REST_KINDS[row.kind] ?? row.kind}${name}${sizeRange(row.sizes)}${unreachable}`, resident, pinned });
     }),
   };
 }
