@@ -250,7 +250,7 @@ fn find(root: Option<&File>, path: &Path, more: i32) -> nix::Result<OwnedFd> {
     }
 }
 
-/// `f_type` of `fstatfs(2)`.
+/// The file system type: `f_type` of `fstatfs(2)`.
 fn file_system(file: &File) -> io::Result<u64> {
     let mut buffer = MaybeUninit::<libc::statfs>::uninit();
     // SAFETY: the descriptor is open, and `buffer` has space for the structure that the kernel writes.

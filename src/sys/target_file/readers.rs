@@ -236,7 +236,7 @@ fn no_answer() -> io::Error {
 }
 
 impl Readers {
-    /// Wakes what rests, if its reader has answered or ended, or if it has rested long enough.
+    /// Ends the rest of each key whose reader has replied or exited, or that has rested for [`REST`] and has no silent reader.
     fn look(&mut self) {
         let now = Instant::now();
         let silent = std::mem::take(&mut self.silent);
