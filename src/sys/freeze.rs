@@ -2,7 +2,7 @@
 //!
 //! Each thread is seized and interrupted with ptrace, as a debugger does. No other process notices: the parent sees no stop, a
 //! stopped process stays stopped, and if memprof dies, the kernel resumes the threads. Only the command that memprof starts already
-//! has a tracer, memprof itself. It is stopped with SIGSTOP; at its start it requested a SIGCONT from the kernel for memprof's
+//! has a tracer, memprof itself. The command is stopped with SIGSTOP; at its start it requested a SIGCONT for memprof's
 //! death (see `session::command`).
 //!
 //! A separate process, the `guard`, stops and releases the processes. It releases them when the time is up, whatever memprof does,

@@ -164,8 +164,8 @@ impl Ambiguous {
 ///
 /// With `family`, if several processes match and all descend from one of them, that one is returned.
 ///
+/// # Errors
 /// [`Ambiguous`] if several processes match.
-/// [`Ambiguous`] if several match.
 pub(crate) fn find(name: &str, family: bool) -> Result<Option<Candidate>, Ambiguous> {
     let all = processes();
     let those = |is: &dyn Fn(Pid) -> bool| -> Vec<Candidate> {

@@ -89,7 +89,7 @@ pub(super) enum CallError {
     /// No thread is in a state in which a call is safe, or the kernel refuses to trace them. All threads are as before.
     #[error("{0}")]
     NotMade(String),
-    /// The process's code is incomplete, possibly because it is still loading.
+    /// The process lacks code that calls need, possibly because it has not loaded it yet.
     #[error("{0}")]
     NotReady(String),
     /// A thread is still in the call or at its end. The other threads run, and the thread returns to its own code by itself.
