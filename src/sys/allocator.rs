@@ -1,8 +1,8 @@
 //! Limits how much freed memory the C library's allocator retains.
 //!
-//! A large reply briefly takes tens of MiB. By default, glibc creates an arena for each thread that ever contended with another, and
-//! raises the size from which it uses `mmap`: freed memory then lies between small blocks in use and stays resident. 1,000 large
-//! replies left 2.3 GiB resident this way.
+//! A large reply briefly takes tens of MiB. By default, glibc creates an arena for each thread that ever contended with another,
+//! and raises the size from which it uses `mmap`: freed memory then lies between small blocks in use and stays resident. 1,000
+//! large replies left 2.3 GiB resident this way.
 
 /// Size in bytes from which a block gets a mapping of its own, which is unmapped when the block is freed (`M_MMAP_THRESHOLD`).
 #[cfg(target_env = "gnu")]

@@ -100,7 +100,7 @@ pub struct FreezeStats {
     pub overhead: Duration,
 }
 
-/// The error if processes could not be stopped. They run.
+/// The error that processes could not be stopped; all of them run.
 #[derive(Clone, Debug, thiserror::Error, Serialize, Deserialize)]
 #[error("{reason}")]
 pub struct FreezeError {

@@ -72,8 +72,8 @@ pub(crate) fn is_held(pid: Pid) -> bool {
 /// Like [`is_held`] for several processes: returns those whose lock is held. Waits for all of them together, and 5 ms more for each
 /// whose lock was not held before.
 ///
-/// Memprof itself is never checked. Its own threads take its lock for moments, and a thread that gets no CPU time meanwhile is no
-/// reason to leave memprof out or not to start.
+/// memprof itself is never checked. Threads of memprof take its lock for moments, and a thread that gets no CPU time meanwhile is
+/// no reason to leave memprof out or not to start.
 pub(crate) fn held(pids: &[Pid]) -> BTreeSet<Pid> {
     let mut looking = LOOKING.lock().unwrap_or_else(PoisonError::into_inner);
     let now = Instant::now();
@@ -131,7 +131,7 @@ impl Looking {
                 .name("memprof-look".into())
                 .stack_size(STACK);
             self.refused = thread.spawn(look).is_err();
-            // If the thread was refused, the queued processes count as held.
+            // Without a new thread, the queued processes count as held.
             self.threads += usize::from(!self.refused);
         }
     }

@@ -165,8 +165,8 @@ fn limit(role: Role) -> Result<(), caps::errors::CapsError> {
     caps::set(None, CapSet::Effective, &(&effective & &keep))?;
     match role {
         Role::Server { writes_files: true } => keep.extend(FILES),
-        // The guard makes its children the first choice of the OOM killer. Their `oom_score_adj` belongs to the user of the target
-        // process.
+        // The guard makes its children the first choice of the OOM killer. A child's `oom_score_adj` belongs to the user of the
+        // target process.
         Role::Guard => drop(keep.insert(Capability::CAP_DAC_OVERRIDE)),
         _ => {}
     }

@@ -80,7 +80,7 @@ impl Guard {
         send(stdin, what).map_err(|e| format!("memprof's guard has ended: {e}"))
     }
 
-    /// Waits for a message from the guard, for `max` and [`PATIENCE`].
+    /// Waits for a message from the guard, for at most `max` plus [`PATIENCE`].
     pub(super) fn answer(&mut self, max: Duration) -> Result<Said, String> {
         let limit = max + PATIENCE;
         let running = self.running()?;

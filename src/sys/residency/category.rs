@@ -135,7 +135,7 @@ impl Category {
         Category::Kernel,
     ];
 
-    /// Whether mappings of this category are also listed by name: that of a file or one that the program chose.
+    /// Whether mappings of this category are named after files or by the program, so that they are also listed by name.
     pub(crate) fn has_names(self) -> bool {
         use Category::*;
         matches!(

@@ -77,8 +77,8 @@ fn pair() -> nix::Result<(OwnedFd, OwnedFd)> {
     socketpair(family, kind, None, SockFlag::SOCK_CLOEXEC)
 }
 
-/// Detaches this process from memprof's session and from the signals that end or stop memprof, so that it lives until memprof has
-/// ended.
+/// Detaches this process from memprof's session and from the signals that end or stop memprof. The process is killed when its
+/// parent has ended.
 fn begin(name: &std::ffi::CStr, parent: Pid) {
     let _ = set_name(name);
     let _ = setsid();

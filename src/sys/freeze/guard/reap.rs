@@ -147,8 +147,8 @@ impl Reaper {
     }
 }
 
-/// Continues to reap the child that a holder left unreaped, while memprof no longer waits. The child's id may be unknown: it is a
-/// child of `pid` that started after `begun`, in ticks since boot.
+/// Continues trying to reap the child that a holder left unreaped, while memprof no longer waits. The child's id may be unknown:
+/// the child belongs to `pid` and started no earlier than `begun`, in ticks since boot.
 pub(super) fn later(pid: Pid, begun: u64) {
     let start = Instant::now();
     while start.elapsed() < LATER && proc_dir::lives(pid) {

@@ -64,9 +64,9 @@ pub(crate) struct Loaded {
 /// The reason why nothing was loaded.
 #[derive(Debug)]
 pub(crate) enum LoadError {
-    /// The thread is in a state in which this is unsafe. It is as before.
+    /// The thread is in a state in which this is unsafe. The thread is unchanged.
     Refused(String),
-    /// An attempt failed. The thread is as before.
+    /// An attempt failed. The thread is unchanged.
     Failed(String),
     /// The loader takes longer than memprof waits. The thread returns to its own code by itself.
     Waits,
