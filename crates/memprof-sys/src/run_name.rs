@@ -131,7 +131,7 @@ pub fn base_name(path: &Path) -> String {
     name.to_string_lossy().into_owned()
 }
 
-/// Processes that run under names of their own, for tests.
+/// Processes with chosen names, for tests.
 #[cfg(any(test, feature = "testing"))]
 pub mod testing {
     use std::fs;
@@ -152,7 +152,7 @@ pub mod testing {
     }
 
     impl Sleeper {
-        /// Starts a copy of `sleep`, with this first argument, in this directory.
+        /// Starts `program`, a copy of `sleep`, in `directory`. `word` is the first argument (`argv[0]`).
         pub fn start(program: &Path, word: &str, directory: &Path) -> Sleeper {
             let mut command = Command::new(program);
             command.arg0(word).arg("60").current_dir(directory);
@@ -167,12 +167,12 @@ pub mod testing {
             sleeper
         }
 
-        /// The process.
+        /// The process id.
         pub fn pid(&self) -> Pid {
             Pid(self.0.id())
         }
 
-        /// The name under which it runs its executable.
+        /// The name under which the process runs its executable.
         pub fn name(&self) -> Option<String> {
             let pid = self.pid();
             let known = proc_dir::link(pid, "exe").unwrap();

@@ -27,7 +27,7 @@ impl Default for About {
 }
 
 impl About {
-    /// Whether it is a regular file.
+    /// Whether the file is a regular file.
     pub fn is_file(&self) -> bool {
         u32::from(self.0.stx_mode) & libc::S_IFMT == libc::S_IFREG
     }
@@ -47,22 +47,22 @@ impl About {
         self.0.stx_mnt_id
     }
 
-    /// Its size in bytes.
+    /// Size in bytes.
     pub fn size(&self) -> u64 {
         self.0.stx_size
     }
 
-    /// Whether no directory lists it any more.
+    /// Whether the file is unlinked: no directory contains it.
     pub fn is_unlinked(&self) -> bool {
         self.0.stx_nlink == 0
     }
 
-    /// The user id of its owner.
+    /// User id of the owner.
     pub fn owner(&self) -> u32 {
         self.0.stx_uid
     }
 
-    /// The id of its group.
+    /// Group id.
     pub fn group(&self) -> u32 {
         self.0.stx_gid
     }
