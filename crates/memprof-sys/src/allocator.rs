@@ -1,18 +1,18 @@
 //! Limits how much freed memory the C library's allocator retains.
 //!
-//! A large reply takes tens of MiB for a moment. By default, glibc creates an arena for each thread that ever
-//! waited for another one, and raises the size from which it uses `mmap`: freed memory then lies between small
-//! blocks in use and stays resident. 1,000 large replies left 2.3 GiB like that.
+//! A large reply briefly takes tens of MiB. By default, glibc creates an arena for each thread that ever contended with another,
+//! and raises the size from which it uses `mmap`: freed memory then lies between small blocks in use and stays resident. 1,000
+//! large replies left 2.3 GiB resident this way.
 
-/// Size in bytes from which blocks are mapped separately, and unmapped when they are freed.
+/// Size in bytes from which a block gets a mapping of its own, which is unmapped when the block is freed (`M_MMAP_THRESHOLD`).
 #[cfg(target_env = "gnu")]
 const MAPPED: libc::c_int = 1 << 20;
 
-/// Maximum of free bytes kept at the end of an arena.
+/// Maximum number of free bytes retained at the end of an arena (`M_TRIM_THRESHOLD`).
 #[cfg(target_env = "gnu")]
 const KEPT: libc::c_int = 16 << 20;
 
-/// Number of arenas: one for the threads that wait for each other anyway, and one more.
+/// Number of arenas: one shared by the threads that contend anyway, and one more.
 #[cfg(target_env = "gnu")]
 const ARENAS: libc::c_int = 2;
 
@@ -30,8 +30,7 @@ pub fn keep_little() {
     }
 }
 
-/// Returns free memory to the kernel, including memory between blocks in use. Takes milliseconds: call it after
-/// large work.
+/// Returns free memory to the kernel, including memory between blocks in use. This takes milliseconds: call it after large work.
 pub fn give_back() {
     #[cfg(target_env = "gnu")]
     // SAFETY: the call takes a number and only touches the allocator's free memory, under its locks.

@@ -1,9 +1,10 @@
-//! Breakdown of a process's address space: its mappings by category, by name and individually, with the
-//! kernel's figures (`/proc/PID/smaps`). Works for any process, profiled or not. It needs no BPF and, for
-//! the user's own processes, no privileges.
+//! Breakdown of a process's address space (`memprof maps`): mappings by category, by name and individually, with the kernel's
+//! figures from `/proc/PID/smaps`.
 //!
-//! Mappings are processed one at a time, with bounded memory: sums by category, sums for a limited number
-//! of names, the mappings that are shown.
+//! Works for any process, profiled or not. It needs no BPF and, for the user's own processes, no privileges.
+//!
+//! Mappings are processed one at a time, in bounded memory: sums by category, sums for a limited number of names, and the mappings
+//! to show.
 
 mod accounts;
 mod names;
@@ -27,12 +28,12 @@ use accounts::Accounts;
 pub use crate::residency::Category;
 pub use regions::MOST_REGIONS;
 
-/// Which mappings are shown individually.
+/// Selects the mappings to show individually.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Show {
-    /// This many mappings with the most resident memory, largest first.
+    /// This number of mappings with the largest resident memory, largest first.
     Top(usize),
-    /// All mappings, by address; at most [`MOST_REGIONS`].
+    /// All mappings by address, at most [`MOST_REGIONS`].
     All,
 }
 
@@ -41,7 +42,7 @@ pub enum Show {
 pub struct Sums {
     /// Number of mappings.
     pub mappings: u64,
-    /// Their size, in bytes.
+    /// Size of the mappings, in bytes.
     #[serde(rename = "virtual")]
     pub size: u64,
     /// The kernel's figures, in bytes.
@@ -75,10 +76,10 @@ pub struct CategoryRow {
     pub sums: Sums,
 }
 
-/// A name (a file's path, `[anon:…]`) with its sums.
+/// A name (a file's path or `[anon:…]`) with its sums.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct NameRow {
-    /// The category of its mappings.
+    /// The category of the mappings with this name.
     pub category: Category,
     /// The name, truncated to 256 characters.
     pub name: String,
@@ -115,17 +116,18 @@ fn number<S: serde::Serializer>(pid: &Pid, s: S) -> std::result::Result<S::Ok, S
     s.serialize_u32(pid.0)
 }
 
-/// How many threads' stacks were found.
+/// Number of threads, and of threads whose stack was found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct StacksTold {
-    /// Number of threads without the first one.
+    /// Number of threads other than the first.
     pub threads: usize,
     /// Number of these threads whose stack was found.
     pub found: usize,
 }
 
-/// Comparison of the process's own figures (`Rss`, `Anonymous`, `AnonHugePages`, `Swap`, hugetlb) with
-/// `smaps_rollup`, read before and after. The other figures also depend on what other processes share.
+/// Result of comparing the sums with `smaps_rollup`, read before and after `smaps`. Only figures that depend on the process alone
+/// are compared (`Rss`, `Anonymous`, `AnonHugePages`, `Swap`, hugetlb): the others also depend on the pages that other processes
+/// share.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase", tag = "verdict", content = "differing")]
 pub enum Verdict {
@@ -145,43 +147,42 @@ pub struct Breakdown {
     /// The process.
     #[serde(serialize_with = "number")]
     pub pid: Pid,
-    /// Its name.
+    /// The process's name (`comm`).
     pub comm: String,
-    /// The name under which it runs its executable, if the kernel reports another name of the same file.
+    /// The name under which the process runs its executable, if it says more than the kernel's name of the file.
     pub runs_as: Option<String>,
-    /// Threads' stacks.
+    /// How many threads' stacks were found.
     pub stacks: StacksTold,
     /// Page tables, in bytes: `VmPTE` of `/proc/PID/status`. Kernel memory, not in any category or total.
     pub page_tables: u64,
     /// Every category that has a mapping.
     pub categories: Vec<CategoryRow>,
-    /// All mappings.
+    /// Sums of all mappings.
     pub total: Sums,
     /// `smaps_rollup` just before the mappings were read.
     pub rollup_before: Option<Figures>,
-    /// `smaps_rollup` just after.
+    /// `smaps_rollup` just after the mappings were read.
     pub rollup_after: Option<Figures>,
-    /// The total compared with these.
+    /// Result of comparing `total` with both readings.
     #[serde(flatten)]
     pub verdict: Verdict,
-    /// Figures that also depend on other processes (`Pss`, `Private_…`, `Shared_…`) and are outside the two
-    /// readings; for figures that the kernel rounds per mapping, by more than the rounding.
+    /// Figures of `total` outside the two readings that also depend on other processes (`Pss`, `Private_…`, `Shared_…`). A figure
+    /// that the kernel rounds per mapping is included only if it differs by more than the rounding.
     pub sharing_differs: Vec<&'static str>,
     /// Names by resident memory, largest first.
     pub names: Vec<NameRow>,
-    /// Names that are not listed. If there are too many to keep, each mapping of a further name counts.
+    /// Number of names that are not listed. Once the table of names is full, each mapping with a further name counts.
     pub names_left_out: u64,
-    /// The mappings that are shown.
+    /// The mappings to show.
     pub regions: Vec<RegionRow>,
-    /// Mappings that are not shown.
+    /// Number of mappings that are not shown.
     pub regions_left_out: u64,
 }
 
 /// Measures the address space of a process.
 ///
 /// # Errors
-/// Those of `smaps::read`; [`Gone`](crate::residency::Error::Gone) also for a process that ended
-/// meanwhile.
+/// The errors of `smaps::read`, including [`Gone`](crate::residency::Error::Gone) for a process that ended meanwhile.
 pub fn measure(pid: Pid, show: Show) -> Result<Breakdown> {
     let before = rollup(pid)?;
     let threads = threads::read(pid);
@@ -197,7 +198,7 @@ pub fn measure(pid: Pid, show: Show) -> Result<Breakdown> {
     Ok(breakdown)
 }
 
-/// `None` if the process exists but the kernel has no `smaps_rollup`.
+/// The kernel's total; `None` if the process exists but the kernel has no `smaps_rollup`.
 fn rollup(pid: Pid) -> Result<Option<Figures>> {
     match figures::rollup(pid) {
         Ok(figures) => Ok(Some(figures)),
@@ -254,7 +255,7 @@ fn finish(
     }
 }
 
-/// The figures that only the process itself changes, with the kernel's names.
+/// The figures that depend on the process alone, with the kernel's names.
 fn own(f: &Figures) -> [(&'static str, u64); 5] {
     [
         ("Rss", f.rss),
@@ -265,7 +266,7 @@ fn own(f: &Figures) -> [(&'static str, u64); 5] {
     ]
 }
 
-/// The figures that depend on what other processes share.
+/// The figures that depend on the pages that other processes share.
 fn sharing(f: &Figures) -> [(&'static str, u64); 4] {
     [
         ("Private_Clean", f.private_clean),
@@ -275,12 +276,12 @@ fn sharing(f: &Figures) -> [(&'static str, u64); 4] {
     ]
 }
 
-/// The figures among these that the kernel rounds down to KiB for each mapping.
+/// The figures that depend on other processes and that the kernel rounds down to KiB for each mapping.
 fn rounded(f: &Figures) -> [(&'static str, u64); 2] {
     [("Pss", f.pss), ("SwapPss", f.swap_pss)]
 }
 
-/// The figures above both readings, or below both by more than `slack` bytes.
+/// The names of the figures that are above both readings, or more than `slack` bytes below both.
 fn outside<const N: usize>(
     of: fn(&Figures) -> [(&'static str, u64); N],
     ours: &Figures,
@@ -296,7 +297,7 @@ fn outside<const N: usize>(
     .collect()
 }
 
-/// Compares the sums with the kernel's; also returns the differing figures that depend on other processes.
+/// Compares the sums with the kernel's totals. Also returns the differing figures that depend on other processes.
 fn compare(
     total: &Sums,
     before: Option<Figures>,

@@ -1,4 +1,4 @@
-//! The probe's clock: `CLOCK_MONOTONIC` without the offset of any time namespace.
+//! The clock of the BPF programs: `CLOCK_MONOTONIC` without the offset of any time namespace.
 
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use nix::time::{ClockId, clock_gettime};
 use crate::ids::Pid;
 use crate::proc_dir;
 
-/// The time in ns of `CLOCK_MONOTONIC`, as the probe has it (`bpf_ktime_get_ns`), in whatever time namespace memprof runs.
+/// Current time of `CLOCK_MONOTONIC` in ns, as `bpf_ktime_get_ns` returns it, whatever time namespace memprof runs in.
 pub fn now_ns() -> u64 {
     static AHEAD: OnceLock<i64> = OnceLock::new();
     let now = clock_gettime(ClockId::CLOCK_MONOTONIC).map(Duration::from);
@@ -16,7 +16,7 @@ pub fn now_ns() -> u64 {
     without(now, *AHEAD.get_or_init(own_ahead))
 }
 
-/// A time of a clock that is ahead by so many ns, by the probe's.
+/// Converts a time, in ns, of a clock that is `ahead` ns ahead of the BPF programs' clock to the time of that clock.
 pub fn without(time: u64, ahead: i64) -> u64 {
     time.saturating_add_signed(ahead.saturating_neg())
 }
@@ -26,15 +26,16 @@ fn own_ahead() -> i64 {
     parse(&text).unwrap_or(0)
 }
 
-/// By how many ns the `CLOCK_MONOTONIC` of a process's time namespace is ahead. (The file is about the namespace of its
-/// children, which a process enters when it executes a program.)
+/// Offset of `CLOCK_MONOTONIC` in a process's time namespace, in ns.
+///
+/// `timens_offsets` describes the namespace of the process's children, which the process itself enters when it calls `execve`.
 pub fn ahead(pid: Pid) -> i64 {
-    // Missing without support for time namespaces.
+    // The file is missing if the kernel does not support time namespaces.
     let text = proc_dir::text(pid, "timens_offsets").unwrap_or_default();
     parse(&text).unwrap_or(0)
 }
 
-/// Lines of `CLOCK SECONDS NANOSECONDS`.
+/// Finds the monotonic offset, in ns, in lines of `CLOCK SECONDS NANOSECONDS`.
 fn parse(text: &str) -> Option<i64> {
     let line = text
         .lines()

@@ -1,5 +1,5 @@
-//! memprof's messages to its user on stderr, and diagnostics if enabled. While the live view owns the terminal,
-//! messages go to the view, and to stderr when the terminal is released.
+//! Messages to the user on stderr, and diagnostics if they are enabled. While the live view owns the terminal, messages go to the
+//! view; they are also printed on stderr when the terminal is released.
 
 use std::io::{self, IsTerminal, Write};
 use std::mem;
@@ -13,10 +13,10 @@ use tracing_subscriber::prelude::*;
 
 use crate::patient::Patient;
 
-/// Maximum number of messages kept while the view owns the terminal; further ones are only counted.
+/// Maximum number of messages stored while the live view owns the terminal; further ones are only counted.
 const MOST: usize = 200;
 
-/// Messages held back until the terminal is released.
+/// Messages stored until the terminal is released.
 pub struct Held {
     to: Box<dyn Fn(&str) + Send>,
     messages: Vec<String>,
@@ -29,10 +29,10 @@ static HELD: Mutex<Option<Held>> = Mutex::new(None);
 /// `memprof::probe=trace,info`.
 const FILTER: &str = "MEMPROF_LOG";
 
-/// Enables diagnostics: none by default, otherwise as selected by the number of `-v` or by `MEMPROF_LOG`.
+/// Enables diagnostics, as selected by `MEMPROF_LOG` or otherwise by the number of `-v` options. By default there are none.
 ///
 /// # Errors
-/// The variable's value is not a valid filter.
+/// The value of `MEMPROF_LOG` is not a valid filter.
 pub fn show_diagnostics(verbosity: u8) -> Result<()> {
     let filter = match std::env::var(FILTER) {
         Ok(filter) if !filter.is_empty() => filter.parse().with_context(|| {
@@ -55,7 +55,8 @@ pub fn show_diagnostics(verbosity: u8) -> Result<()> {
         .context("cannot set up diagnostics")
 }
 
-/// Prints diagnostics, one line at a time. While the view owns the terminal, only what goes elsewhere is printed.
+/// Prints diagnostics, one line at a time. While the live view owns the terminal, lines are printed only if stderr is not a
+/// terminal.
 struct Lines;
 
 impl Write for Lines {
@@ -88,12 +89,12 @@ pub fn print(message: &str) {
 }
 
 fn write(message: &str) {
-    // Fails only if nobody reads stderr.
+    // This fails only if nobody reads stderr.
     let line = format!("memprof: {message}\n");
     let _ = Patient::new(&io::stderr()).write_all(line.as_bytes());
 }
 
-/// Sends messages to `to` from now on.
+/// Sends messages to `to`, and stores them, until [`release`].
 pub fn hold(to: impl Fn(&str) + Send + 'static) {
     let held = Held {
         to: Box::new(to),
@@ -103,7 +104,7 @@ pub fn hold(to: impl Fn(&str) + Send + 'static) {
     *HELD.lock().unwrap_or_else(PoisonError::into_inner) = Some(held);
 }
 
-/// Prints the held messages once the terminal is released.
+/// Prints the stored messages on stderr. Call it once the terminal is released.
 pub fn release() {
     let held = mem::take(&mut *HELD.lock().unwrap_or_else(PoisonError::into_inner));
     let Some(held) = held else {

@@ -1,9 +1,9 @@
 //! The identity of a file on a file system.
 
-/// A file on a file system.
+/// A file on a file system, by device and inode number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct FileId {
-    /// Device, (major, minor).
+    /// Device number, (major, minor).
     pub dev: (u32, u32),
     /// Inode number.
     pub ino: u64,

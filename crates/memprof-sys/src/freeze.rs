@@ -1,16 +1,16 @@
 //! Stops processes for a bounded time while their pages are scanned, so that a report is exact.
 //!
-//! Each thread is seized and interrupted, as a debugger does. No other process notices: the parent sees
-//! no stop, a stopped process stays stopped, and if memprof dies, the kernel resumes the threads. Only
-//! memprof's own command already has a tracer, memprof itself. SIGSTOP stops it; at its start it requested a
-//! SIGCONT from the kernel for memprof's death (see `session::command`).
+//! Each thread is seized and interrupted with ptrace, as a debugger does. No other process notices: the parent sees no stop, a
+//! stopped process stays stopped, and if memprof dies, the kernel resumes the threads. Only the command that memprof starts already
+//! has a tracer, memprof itself. The command is stopped with SIGSTOP; at its start it requested a SIGCONT for memprof's
+//! death (see `session::command`).
 //!
-//! A process of its own, the `guard`, stops and releases the processes. It releases them when the time is up, whatever
-//! memprof does, also if memprof is stopped. When it ends, the kernel releases threads that did not stop in time; and the kernel ends
-//! it if it does not run itself (`watchdog`).
+//! A separate process, the `guard`, stops and releases the processes. It releases them when the time is up, whatever memprof does,
+//! even if memprof is stopped. When the guard exits, the kernel releases threads that did not stop in time. If the guard itself
+//! does not run, the kernel kills it (`watchdog`).
 //!
-//! `fork` has a stopped process make a copy-on-write child, so that its memory can be read while it runs on: the guard has
-//! `inject` make a system call in one of the stopped threads. `loader` has a single thread load a library.
+//! `fork` makes a stopped process create a copy-on-write child, so that the child's memory can be read while the process runs: the
+//! guard uses `inject` to make a system call in one of the stopped threads. `loader` makes a single thread load a library.
 
 #[cfg(target_arch = "x86_64")]
 mod apart;
@@ -52,7 +52,7 @@ pub use registers::Registers;
 pub use threads::stands_still;
 pub use threads::{has_ended, is_killed, is_traced_here, not_traceable, threads};
 
-/// In microseconds.
+/// Converts a time to microseconds.
 fn micros(time: Duration) -> u64 {
     u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }
@@ -60,32 +60,32 @@ fn micros(time: Duration) -> u64 {
 /// Default maximum time for which processes are stopped.
 pub const MAX_FREEZE: Duration = Duration::from_millis(50);
 
-/// Polling interval for processes that memprof stops for something else.
+/// Polling interval while waiting for a process that memprof stops for another purpose.
 const PAUSE: Duration = Duration::from_micros(100);
 
-/// Whether a target is stopped for a report.
+/// Whether targets are stopped for a report.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Freeze {
-    /// It runs.
+    /// Targets run.
     #[default]
     No,
-    /// It is stopped: several processes at once if that is short enough, else one after another.
+    /// Targets are stopped: several processes at once if that is short enough, otherwise one after another.
     Each,
-    /// It is stopped: all processes at once or none.
+    /// Targets are stopped: all processes at once, or none.
     Group,
 }
 
-/// Stopped processes. They resume when this is dropped, or when the time is up.
+/// Stopped processes. They resume when this is dropped or when the time is up.
 #[derive(Debug)]
 pub struct Frozen<'g> {
     guard: &'g mut Guard,
     max: Duration,
     deadline: Instant,
-    /// Before the stop.
+    /// When the stop was requested.
     begun: Instant,
-    /// Whether the guard has nothing more to say about them.
+    /// Whether the guard has sent its last message about these processes.
     is_over: bool,
-    /// Dropped last: the processes run by then.
+    /// Dropped last, when the processes run again.
     claims: Claims,
 }
 
@@ -94,13 +94,13 @@ pub struct Frozen<'g> {
 pub struct FreezeStats {
     /// Time from the first stop request to the last release.
     pub duration: Duration,
-    /// Threads that were requested to stop.
+    /// Threads that were asked to stop.
     pub threads: usize,
-    /// Time for stopping and releasing.
+    /// Time spent on stopping and releasing.
     pub overhead: Duration,
 }
 
-/// The error if processes could not be stopped; they run.
+/// The error that processes could not be stopped; all of them run.
 #[derive(Clone, Debug, thiserror::Error, Serialize, Deserialize)]
 #[error("{reason}")]
 pub struct FreezeError {
@@ -110,16 +110,15 @@ pub struct FreezeError {
     pub stats: FreezeStats,
     /// The total number of threads to stop.
     pub threads: usize,
-    /// Whether the time ran out; a longer limit might help.
+    /// Whether the time limit was reached; a longer limit might help.
     pub timed_out: bool,
 }
 
 impl Frozen<'_> {
-    /// Stops every thread of these processes, for `max` at most. A process that was stopped before stays stopped
-    /// afterwards.
+    /// Stops every thread of these processes, for at most `max`. A process that was already stopped stays stopped afterwards.
     ///
     /// # Errors
-    /// Not every thread stopped in time, or one may not be traced (by another debugger); all run.
+    /// Not every thread stopped in time, or a thread cannot be traced because it has another tracer. All threads run.
     pub fn stop<'g>(
         guard: &'g mut Guard,
         pids: &[Pid],
@@ -128,10 +127,10 @@ impl Frozen<'_> {
         Frozen::stop_for(guard, pids, max, false)
     }
 
-    /// As [`Frozen::stop`]; the registers of their threads are read, too.
+    /// Like [`Frozen::stop`], and also reads the registers of the threads.
     ///
     /// # Errors
-    /// As there.
+    /// As for [`Frozen::stop`].
     pub fn stop_with_registers<'g>(
         guard: &'g mut Guard,
         pids: &[Pid],
@@ -164,7 +163,7 @@ impl Frozen<'_> {
         Ok(frozen)
     }
 
-    /// Stops further processes, within the same time.
+    /// Stops more processes, within the same time limit.
     ///
     /// # Errors
     /// As for [`Frozen::stop`].
@@ -176,7 +175,7 @@ impl Frozen<'_> {
         })
     }
 
-    /// Asks for a stop.
+    /// Requests a stop from the guard.
     fn ask(&mut self, what: &Asked) -> Result<(), FreezeError> {
         let said = self.guard.ask(what, self.max);
         let error = match said {
@@ -201,7 +200,7 @@ impl Frozen<'_> {
         Err(error)
     }
 
-    /// The kernel has let go of the processes in place of the guard.
+    /// The error after the guard failed: the kernel has released the processes instead.
     fn lost(&self, why: String) -> FreezeError {
         FreezeError {
             stats: self.most(),
@@ -222,12 +221,12 @@ impl Frozen<'_> {
         self.deadline
     }
 
-    /// Whether all of the processes have been stopped up to now: the guard says so before it lets them run.
+    /// Whether all of the processes have been stopped until now. The guard sends a message before it releases them.
     pub fn is_frozen(&self) -> bool {
         !self.is_over && !self.guard.has_said()
     }
 
-    /// Releases the processes unless that has happened; returns the statistics, and the registers if they were asked for.
+    /// Releases the processes if they are still stopped. Returns the statistics, and the registers if they were requested.
     pub fn release(mut self) -> (FreezeStats, Vec<Registers>) {
         self.end()
     }

@@ -1,4 +1,4 @@
-//! What memprof's HTTP clients have in common: who is trusted over TLS, and the name that they give themselves.
+//! Settings common to memprof's HTTP clients: trusted certificate authorities and the `User-Agent`.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -9,11 +9,11 @@ use ureq::config::ConfigBuilder;
 use ureq::tls::{Certificate, PemItem, RootCerts, TlsConfig, parse_pem};
 use ureq::typestate::AgentScope;
 
-/// The certificates of authorities that a client trusts.
+/// Certificates of the authorities that a client trusts.
 pub type Authorities = Vec<Certificate<'static>>;
 
-/// The authorities of the system (or of `SSL_CERT_FILE`, `SSL_CERT_DIR`), if one of the URLs needs them: reading them takes
-/// milliseconds.
+/// The system's certificate authorities, or those of `SSL_CERT_FILE` and `SSL_CERT_DIR`. Empty unless one of the URLs uses
+/// `https:`, because reading them takes milliseconds.
 pub fn authorities_for<'a>(urls: impl IntoIterator<Item = &'a str>) -> Authorities {
     if !urls.into_iter().any(|url| url.starts_with("https:")) {
         return Vec::new();
@@ -44,7 +44,7 @@ pub fn authorities_in(path: &Path) -> Result<Authorities> {
     Ok(found)
 }
 
-/// Settings of a client that trusts these authorities. It takes a reply with any status for a reply, not for an error.
+/// Settings of a client that trusts these authorities. A reply with an error status is a reply, not an error of the client.
 pub fn settings(authorities: Authorities) -> ConfigBuilder<AgentScope> {
     let tls = TlsConfig::builder()
         .root_certs(RootCerts::Specific(Arc::new(authorities)))

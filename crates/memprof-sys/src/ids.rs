@@ -1,4 +1,4 @@
-//! The numbers by which processes, address spaces, stacks, addresses and files are known.
+//! Identifiers of processes, address spaces, stacks, addresses and mapped files.
 
 use std::fmt;
 
@@ -12,15 +12,15 @@ impl fmt::Display for Pid {
     }
 }
 
-/// One address space (the kernel's `mm_struct`), numbered by the probe in the order it was followed.
+/// An address space (the kernel's `mm_struct`), numbered by the BPF programs in the order in which they follow them.
 ///
-/// Totals are keyed by address space, not by process: a `vfork` or `CLONE_VM` child faults into its
-/// parent's, and `exec` gives a process a new one.
+/// Totals are keyed by address space, not by process: a `vfork` or `CLONE_VM` child faults into its parent's address space, and
+/// `execve` gives a process a new one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct MmId(pub u32);
 
-/// A distinct call stack, numbered by the probe when first seen. Processes that run the same code share it. Once
-/// nothing refers to it any more, its number can be given to another stack.
+/// A distinct call stack, numbered by the BPF programs when first seen. Processes that run the same code share it. Once nothing
+/// refers to a stack, its number can be reused for another one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct StackId(pub u32);
 
@@ -34,14 +34,14 @@ impl fmt::Debug for Addr {
     }
 }
 
-/// A file that code is mapped from, as the kernel knows it.
+/// A file that code is mapped from, as the kernel identifies it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct FileKey {
-    /// The kernel's own device number (`s_dev`), which can differ from that of `stat`; 0 for the vDSO.
+    /// The kernel's device number (`s_dev`), which can differ from `st_dev` of `stat`; 0 for the vDSO.
     pub dev: u32,
     /// Inode number.
     pub ino: u64,
-    /// Modification time of its contents, in ns since the epoch.
+    /// Modification time of the contents, in ns since the epoch.
     pub modified: u64,
     /// Size in bytes.
     pub size: u64,

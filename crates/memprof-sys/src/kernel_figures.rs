@@ -1,15 +1,15 @@
-//! The kernel's own figures of a process's memory.
+//! The kernel's own accounting of a process's memory.
 
 use std::ops::AddAssign;
 
-/// The kernel's own figures for the target, in bytes; memprof's totals are checked against them.
+/// The kernel's own figures for the target, in bytes. memprof's totals are checked against them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KernelFigures {
     /// `Anonymous` of `/proc/PID/smaps_rollup`; `None` if it was not read because that would have stalled
     /// the target (see [`figures::is_brief`](crate::residency::figures::is_brief)).
     pub anonymous: Option<u64>,
-    /// `RssAnon` of `/proc/PID/status` (approximate up to Linux 6.15). For a command that has ended, this and the next
-    /// three are sums over `smaps`, by what backs each mapping ([`Kept`](crate::residency::Kept)).
+    /// `RssAnon` of `/proc/PID/status` (approximate up to Linux 6.15). For a command that has ended, this figure and the next three
+    /// are sums over `smaps`, grouped by the backing of each mapping (see [`Kept`](crate::residency::Kept)).
     pub rss_anon: u64,
     /// `RssShmem` of `/proc/PID/status`.
     pub rss_shmem: u64,

@@ -1,4 +1,4 @@
-//! Versions of the Linux kernel.
+//! Linux kernel versions.
 
 use std::fmt;
 use std::fs;
@@ -8,13 +8,13 @@ use std::fs;
 pub struct KernelVersion(pub u32, pub u32);
 
 impl KernelVersion {
-    /// The version of the running kernel; the oldest one if it is not known.
+    /// The version of the running kernel; 0.0 if it is unknown.
     pub fn running() -> KernelVersion {
         let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
         KernelVersion::parse(&release).unwrap_or_default()
     }
 
-    /// Reads the start of a release string such as `6.1.0-18-amd64`.
+    /// Parses the start of a release string such as `6.1.0-18-amd64`.
     pub fn parse(release: &str) -> Option<KernelVersion> {
         let mut parts = release.trim().split(|c: char| !c.is_ascii_digit());
         let major = parts.next()?.parse().ok()?;

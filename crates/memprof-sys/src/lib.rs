@@ -1,4 +1,4 @@
-//! What memprof asks the kernel, about itself and about other processes.
+//! Access to the kernel, about memprof itself and about other processes: `/proc`, cgroups, ptrace, privileges, clocks, messages.
 
 #[cfg(test)]
 #[path = "../../../tests/common/random.rs"]

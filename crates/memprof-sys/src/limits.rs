@@ -1,11 +1,13 @@
-//! Limits of this process that end it without a word, unless it sees to it.
+//! Resource limits that by default kill this process with a signal.
 
 use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
 
 extern "C" fn go_on(_: libc::c_int) {}
 
-/// Has a write beyond the limit of file sizes fail (`EFBIG`), instead of a signal end this process. A command that it executes
-/// has the default again: a handler does not outlive `exec`, as an ignored signal would.
+/// Makes a write beyond the file size limit (`RLIMIT_FSIZE`) fail with `EFBIG` instead of killing this process with `SIGXFSZ`.
+///
+/// The signal gets a handler because `execve` resets handlers: the command that memprof starts has the default again. An ignored
+/// signal would stay ignored.
 pub fn survive_file_sizes() {
     let action = SigAction::new(
         SigHandler::Handler(go_on),

@@ -1,8 +1,8 @@
-//! Whether a process's address space can be read now.
+//! Detects processes whose mmap lock is held, so that their address space cannot be read now.
 //!
-//! Whoever reads the mappings, pages or memory of a process waits for its mmap lock, and cannot be interrupted. A process may
-//! hold it for as long as a disk or a file server takes to answer, and all who look at the process wait with it, as `ps` does.
-//! So threads that nobody waits for look first.
+//! Reading the mappings, pages or memory of a process waits for its mmap lock, uninterruptibly. A process may hold the lock for as
+//! long as a disk or a file server takes to answer, and every reader waits with it, as `ps` does. So helper threads, which no other
+//! thread waits for, try to take the lock first.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io::Read;
@@ -16,18 +16,18 @@ use crate::ids::Pid;
 use crate::privileges::{self, Role};
 use crate::{proc_dir, proc_text};
 
-/// After so long the lock counts as held. `fork` and `munmap` of gigabytes take tens of milliseconds.
+/// Time after which a lock counts as held. `fork` and `munmap` of gigabytes take tens of milliseconds.
 const PATIENCE: Duration = Duration::from_millis(100);
-/// On a busy machine, a thread may get no processor for a while, and then has not looked. ([`is_blocked`] tells it from one that
-/// waits for the lock.) This is the longest wait.
+/// Maximum time to wait for a helper thread that is not blocked. On a busy machine, a thread may not run for a while;
+/// [`is_blocked`] distinguishes such a thread from one that waits for the lock.
 const BUSY: Duration = Duration::from_secs(10);
-/// After so long without progress, another thread goes on with the processes that are left.
+/// Time without progress after which another helper thread takes over the remaining processes.
 const NEXT: Duration = Duration::from_millis(5);
-/// Maximum number of threads. A process that none of them comes to look at counts as held.
+/// Maximum number of helper threads. A process that no helper gets to counts as held.
 const MOST: usize = 64;
-/// A thread ends after so long without work.
+/// A helper thread exits after this time without work.
 const IDLE: Duration = Duration::from_secs(10);
-/// Stack of a thread, in bytes.
+/// Stack size of a helper thread, in bytes.
 const STACK: usize = 128 << 10;
 
 static LOOKING: Mutex<Looking> = Mutex::new(Looking {
@@ -37,40 +37,43 @@ static LOOKING: Mutex<Looking> = Mutex::new(Looking {
     idle: 0,
     refused: false,
 });
-/// There is something in the queue.
+/// Signalled when a process is queued.
 static WANTED: Condvar = Condvar::new();
-/// The queue is empty, and a process was looked at.
+/// Signalled when a process was checked and the queue is empty.
 static SEEN: Condvar = Condvar::new();
 
 struct Looking {
-    /// The processes that no thread looks at yet.
+    /// Processes that no helper has taken yet.
     queue: VecDeque<Pid>,
-    /// Those and the ones that are being looked at.
+    /// The queued processes and those that a helper is checking.
     asked: BTreeMap<Pid, Asked>,
     threads: usize,
-    /// Those of `threads` that wait for work.
+    /// Number of the `threads` that wait for work.
     idle: usize,
-    /// The kernel refused the last thread that was to be started.
+    /// True if the kernel refused to start the last helper thread.
     refused: bool,
 }
 
-/// A process that was asked for.
+/// A process to check.
 struct Asked {
     since: Instant,
-    /// The thread that looks at it.
+    /// The helper thread that checks it.
     by: Option<Tid>,
 }
 
-/// Whether a process's mmap lock is held, so that reading its address space would wait. Takes a tenth of a second to say so
-/// for the first time (longer where memprof gets no processor), then no time as long as it stays held. A process that has ended, or
-/// may not be read, holds nothing.
+/// Whether a process's mmap lock is held, so that reading its address space would block.
+///
+/// Takes 100 ms to detect a held lock for the first time (longer where memprof gets no CPU time), and no time while the lock stays
+/// held. False for a process that has ended or that memprof may not read.
 pub fn is_held(pid: Pid) -> bool {
     !held(&[pid]).is_empty()
 }
 
-/// As [`is_held`], for many: those whose lock is held. Waits for all of them together, and five milliseconds more for each that
-/// was not held before. Memprof's own lock is not asked for: its own threads take it, for moments, and one that has no processor
-/// meanwhile is no reason to leave memprof out, or not to start.
+/// Like [`is_held`] for several processes: returns those whose lock is held. Waits for all of them together, and 5 ms more for each
+/// whose lock was not held before.
+///
+/// memprof itself is never checked. Threads of memprof take its lock for moments, and a thread that gets no CPU time meanwhile is
+/// no reason to leave memprof out or not to start.
 pub fn held(pids: &[Pid]) -> BTreeSet<Pid> {
     let mut looking = LOOKING.lock().unwrap_or_else(PoisonError::into_inner);
     let now = Instant::now();
@@ -108,7 +111,7 @@ impl Looking {
         }
     }
 
-    /// Whether it is not waited for any longer.
+    /// Whether to stop waiting for this process.
     fn is_decided(&self, pid: Pid) -> bool {
         let Asked { since, by } = &self.asked[&pid];
         let waited = since.elapsed();
@@ -119,7 +122,7 @@ impl Looking {
         waited >= BUSY || waited >= PATIENCE && cannot_look()
     }
 
-    /// Has one more thread take processes from the queue.
+    /// Starts or wakes a helper thread to take processes from the queue.
     fn go_on(&mut self) {
         if self.idle > 0 {
             WANTED.notify_one();
@@ -128,12 +131,12 @@ impl Looking {
                 .name("memprof-look".into())
                 .stack_size(STACK);
             self.refused = thread.spawn(look).is_err();
-            // Without it, what is in the queue counts as held.
+            // Without a new thread, the queued processes count as held.
             self.threads += usize::from(!self.refused);
         }
     }
 
-    /// Removes from the queue those that nobody waits for any more.
+    /// Removes the `held` processes from the queue, because nobody waits for them any longer.
     fn take_back(&mut self, held: &BTreeSet<Pid>) {
         let Looking { queue, asked, .. } = self;
         queue.retain(|pid| {
@@ -146,7 +149,7 @@ impl Looking {
     }
 }
 
-/// A thread that looks at the processes in the queue.
+/// The main function of a helper thread: checks the processes in the queue.
 fn look() {
     privileges::reduce(Role::Look);
     let own = gettid();
@@ -177,18 +180,18 @@ fn look() {
     }
 }
 
-/// Returns once nobody holds the process's mmap lock: the kernel takes it to read an entry of the page tables.
+/// Returns once the process's mmap lock is free: the kernel takes it to read a `pagemap` entry.
 fn wait_for(pid: Pid) {
     if let Ok(mut pagemap) = proc_dir::open(pid, "pagemap") {
         let _ = pagemap.read(&mut [0; size_of::<u64>()]);
     }
 }
 
-/// Whether a thread of memprof waits in the kernel for a lock such as this, or for a disk: no signal interrupts it. (It does not
-/// when it has no processor, nor when it waits for another thread of memprof.)
+/// Whether a thread of memprof is in uninterruptible sleep (state `D`), as when it waits for an mmap lock or a disk. A thread
+/// without CPU time, or one that waits for another thread of memprof, is not.
 fn is_blocked(thread: Tid) -> bool {
     let stat = proc_text::read(&format!("/proc/self/task/{thread}/stat")).unwrap_or_default();
-    // The name may have any characters.
+    // The thread's name may contain any characters.
     stat.rsplit_once(") ")
         .is_some_and(|(_, state)| state.starts_with('D'))
 }

@@ -1,32 +1,32 @@
-//! Parses `/proc/PID/mountinfo`: the mounts that a process sees.
+//! Parses `/proc/PID/mountinfo`: the mounts in a process's mount namespace.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 
-/// A mount.
+/// A mount of a file system.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mount {
-    /// The kernel's number of the mount.
+    /// The kernel's mount id.
     pub id: u64,
-    /// Major and minor number of its device.
+    /// Device number, (major, minor).
     pub device: (u32, u32),
-    /// Which directory of the file system is mounted.
+    /// The directory of the file system that is mounted.
     pub root: PathBuf,
-    /// Where it is mounted, in the file tree of the process.
+    /// The mount point, in the process's file tree.
     pub point: PathBuf,
-    /// The type of the file system.
+    /// File system type, such as `ext4`.
     pub kind: String,
-    /// The options of the file system itself.
+    /// Options of the file system, not of the mount.
     pub options: String,
 }
 
-/// The mounts in a text, in its order: of several on one directory, the last is seen.
+/// Parses the mounts in the order of the file. If several share a mount point, the last one hides the others.
 pub fn parse(text: &[u8]) -> impl Iterator<Item = Mount> {
     text.split(|byte| *byte == b'\n').filter_map(mount)
 }
 
-/// A line is `ID PARENT MAJOR:MINOR ROOT POINT OPTIONS [FIELDS…] - TYPE SOURCE OPTIONS`.
+/// Parses a line `ID PARENT MAJOR:MINOR ROOT POINT OPTIONS [FIELDS…] - TYPE SOURCE OPTIONS`.
 fn mount(line: &[u8]) -> Option<Mount> {
     let text = |field: &[u8]| String::from_utf8_lossy(field).into_owned();
     let mut fields = line.split(|byte| *byte == b' ');
@@ -45,7 +45,7 @@ fn mount(line: &[u8]) -> Option<Mount> {
     })
 }
 
-/// The kernel writes spaces, tabs, newlines and backslashes as octal numbers: `\040`.
+/// Decodes the octal escapes, such as `\040`, that the kernel writes for spaces, tabs, newlines and backslashes.
 fn path(text: &[u8]) -> PathBuf {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text;

@@ -1,4 +1,4 @@
-//! Writes to pipes and terminals, whose reader may never read: not for ever once a signal is to end memprof.
+//! Writes to pipes and terminals whose reader may never read. Once a signal asks memprof to exit, such writes time out.
 
 use std::io::{self, Write};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -9,28 +9,28 @@ use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::unistd;
 
-/// Whether an ending signal has come. Set by its handler.
+/// True once a terminating signal has arrived. Set by the signal handler.
 pub static SIGNALLED: AtomicBool = AtomicBool::new(false);
 
-/// Once a signal has come, a reader that reads nothing for so long is left.
+/// After a signal, time to wait for a reader that does not read.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// How often is looked whether a signal has come.
+/// Interval at which [`SIGNALLED`] is checked, in milliseconds.
 const LOOK_MS: u8 = 50;
-/// Writes of this size do not block if `poll` says that there is room (`PIPE_BUF`).
+/// Maximum size of a write, in bytes. Writes of up to `PIPE_BUF` bytes do not block if `poll` reports the pipe writable.
 const PART: usize = 4096;
 
-/// A writer that waits for its reader.
+/// A writer that waits for its reader, with a time limit once memprof is to exit.
 pub struct Patient<'f>(BorrowedFd<'f>);
 
 impl<'f> Patient<'f> {
-    /// Writes to this file.
+    /// Writes to `file`.
     pub fn new(file: &'f impl AsFd) -> Patient<'f> {
         Patient(file.as_fd())
     }
 
     fn has_room(&self) -> bool {
         let mut fds = [PollFd::new(self.0, PollFlags::POLLOUT)];
-        // (A reader that is gone is an error of the write.)
+        // If the reader has closed the pipe, `poll` returns and the write reports the error.
         !matches!(poll(&mut fds, PollTimeout::from(LOOK_MS)), Ok(0) | Err(_))
     }
 }
@@ -45,7 +45,7 @@ impl Write for Patient<'_> {
             }
         }
         match unistd::write(self.0, &bytes[..bytes.len().min(PART)]) {
-            // Somebody else has filled it since.
+            // Another writer has filled the pipe since.
             Err(Errno::EAGAIN) => Err(io::ErrorKind::Interrupted.into()),
             written => Ok(written?),
         }

@@ -1,20 +1,19 @@
 //! Thread priorities on a busy machine.
 //!
-//! If hundreds of processes compute, one more gets a hundredth of a processor: memprof would take minutes to
-//! start, and would lose events that wait in the ring buffer meanwhile. So the threads that start memprof and
-//! read events run at a higher priority; their work is short. Long work (tables, names, replies) and the
-//! command that memprof starts run at the priority that memprof was given.
+//! If hundreds of processes compute, one more gets a hundredth of a CPU: memprof would take minutes to start, and would meanwhile
+//! lose events that wait in the ring buffer. So the threads that start memprof and read events run at a higher priority; their work
+//! is short. Long work (unwind tables, symbol names, replies) and the command that memprof starts run at the original priority.
 
 use std::sync::OnceLock;
 
-/// How much higher, in `nice` steps.
+/// Number of `nice` steps by which the priority is raised.
 const STEPS: i32 = 10;
 const HIGHEST: i32 = -20;
 
-/// The priority that memprof was started with.
+/// The `nice` value that memprof was started with.
 static GIVEN: OnceLock<i32> = OnceLock::new();
 
-/// Raises the priority of the calling thread and of the threads that it starts. Without `CAP_SYS_NICE` it stays
+/// Raises the priority of the calling thread and of the threads that it starts. Without `CAP_SYS_NICE` the priority stays
 /// unchanged.
 pub fn raise() {
     // SAFETY: the call takes no pointers; 0 is the calling thread.

@@ -1,11 +1,10 @@
-//! Reduces the privileges of memprof's threads after the start: capabilities, their bounding set, `no_new_privs` and a
+//! Reduces the privileges of memprof's threads after startup: capabilities, the capability bounding set, `no_new_privs` and a
 //! seccomp filter.
 //!
-//! All of them belong to a thread, and the threads and processes that it starts inherit them. The thread that
-//! starts a command therefore keeps everything until the command runs, so the command has the full privileges
-//! of memprof's user.
+//! Privileges belong to a thread, and the threads and processes that it starts inherit them. The thread that starts a command
+//! therefore keeps all privileges until the command runs, so the command has the full privileges of memprof's user.
 //!
-//! Threads share memory, so this limits what a request or a file can make memprof's own code do. It does not
+//! Threads share memory, so this limits the actions that a request or a file can make memprof's own code perform. It does not
 //! protect against an attacker's code running in memprof.
 
 mod filter;
@@ -17,35 +16,35 @@ use caps::{CapSet, Capability, CapsHashSet};
 /// The role of a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// Owns the probe and reads the followed processes.
+    /// Owns the BPF programs and reads the followed processes.
     Collector,
     /// Takes a heap snapshot of a followed process.
     Heap,
-    /// Looks whether processes can be read (`mmap_lock.rs`).
+    /// Checks whether the address spaces of processes can be read (`mmap_lock.rs`).
     Look,
-    /// Forks processes for heap snapshots: a process of its own, without a filter.
+    /// Forks processes for heap snapshots. A separate process, without a filter.
     Guard,
-    /// Has a process load a library: a process of its own, without a filter.
+    /// Makes a process load a library. A separate process, without a filter.
     #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code))]
     Attach,
-    /// Waits for the command, which memprof has already started.
+    /// Waits for the command that memprof has started.
     Command,
     /// Serves HTTP, draws the screen and writes the results.
     Server {
-        /// It writes files (`--output`, `--on-oom`) or removes that of its socket, by [`writing_files`].
+        /// The thread writes files (`--output`, `--on-oom`) or removes its socket's file, through [`writing_files`].
         writes_files: bool,
     },
-    /// Reads symbols and debug information of untrusted files.
+    /// Reads symbols and debug information from untrusted files.
     Symbols,
-    /// Fetches debug files from servers, and writes them into the cache directory of memprof's user.
+    /// Fetches debug files from servers, and writes them to the cache directory of memprof's user.
     Fetch,
-    /// Sends profiles to a store. Reads its credentials, which memprof's user may read.
+    /// Pushes profiles to a remote store. Reads credential files that memprof's user may read.
     Push,
-    /// Builds unwind tables of untrusted files, which are already open.
+    /// Builds unwind tables from untrusted files, which are already open.
     Tables,
-    /// Opens and reads files of targets for the others: processes of their own (`target_file.rs`).
+    /// Opens and reads files of targets for the other threads. Separate processes (`target_file.rs`).
     Files,
-    /// Keeps the memory of a process; its `/proc/PID/mem` is already open.
+    /// Retains the memory of a process. The process's `/proc/PID/mem` is already open.
     Keep,
 }
 
@@ -65,7 +64,7 @@ const FILES: &[Capability] = &[
 ];
 
 impl Role {
-    /// All roles of threads, which have filters, for the trial of `memprof doctor`.
+    /// All roles that have filters; `memprof doctor` tries each of them.
     pub const ALL: [Role; 11] = [
         Role::Collector,
         Role::Heap,
@@ -80,27 +79,27 @@ impl Role {
         Role::Keep,
     ];
 
-    /// The capabilities that the role needs after the start, if memprof has them.
+    /// The capabilities that the role needs after startup. memprof need not have all of them.
     fn needs(self) -> Vec<Capability> {
         let more: &[Capability] = match self {
-            // BPF maps and iterators may be created later. CAP_SYS_ADMIN shows page frames.
+            // BPF maps and iterators may be created later. CAP_SYS_ADMIN makes page frame numbers visible.
             Role::Collector => &[
                 Capability::CAP_BPF,
                 Capability::CAP_PERFMON,
                 Capability::CAP_SYS_ADMIN,
             ],
             Role::Command | Role::Heap => &[],
-            // Shows seccomp filters.
+            // CAP_SYS_ADMIN makes other processes' seccomp filters visible.
             Role::Guard | Role::Attach => &[Capability::CAP_SYS_ADMIN],
-            // `/debug/memory` reads `smaps`; SIGTERM is forwarded to the command.
+            // CAP_SYS_PTRACE is for `smaps` (`/debug/memory`), CAP_KILL for forwarding SIGTERM to the command.
             Role::Server { .. } => return vec![Capability::CAP_SYS_PTRACE, Capability::CAP_KILL],
-            // To open `/proc/PID/pagemap`.
+            // Both are for opening `/proc/PID/pagemap`.
             Role::Look => {
                 return vec![Capability::CAP_SYS_PTRACE, Capability::CAP_DAC_READ_SEARCH];
             }
-            // For programs and debug files that only their owner may read.
+            // Programs and debug files may be readable only by their owner.
             Role::Symbols => return vec![Capability::CAP_DAC_READ_SEARCH],
-            // And for files that processes have mapped, but memprof cannot open.
+            // CAP_SYS_PTRACE is for files that processes have mapped but memprof cannot open by path.
             Role::Files => {
                 return vec![Capability::CAP_SYS_PTRACE, Capability::CAP_DAC_READ_SEARCH];
             }
@@ -109,8 +108,8 @@ impl Role {
         [LOOKING, more].concat()
     }
 
-    /// Whether the role reads processes. Without CAP_SYS_PTRACE a thread can read only processes that have no
-    /// capability which the thread lacks. A command started with ambient capabilities has all of memprof's.
+    /// Whether the role reads other processes. Without CAP_SYS_PTRACE, a thread can read only processes whose capabilities are a
+    /// subset of its own. A command started with ambient capabilities has all of memprof's capabilities.
     fn looks_at_processes(self) -> bool {
         !matches!(
             self,
@@ -123,8 +122,8 @@ thread_local! {
     static REDUCED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Drops the privileges that the role does not need, for this thread and those it starts from now on. Errors
-/// are ignored here; `memprof doctor` reports them. A second call on the same thread changes nothing.
+/// Drops the privileges that the role does not need, for this thread and for the threads it starts from now on. Ignores errors;
+/// `memprof doctor` reports them. A second call on the same thread changes nothing.
 pub fn reduce(role: Role) {
     // A fuzzed thread that crashes must be able to write the crashing input to a file.
     if cfg!(fuzzing) {
@@ -135,10 +134,10 @@ pub fn reduce(role: Role) {
     }
 }
 
-/// As [`reduce`], but also on a repeated call, and with the result.
+/// Like [`reduce`], but repeats the work on a second call, and returns the result.
 ///
 /// # Errors
-/// The step that the kernel refused, and why. The capabilities may be dropped even so.
+/// The step that the kernel refused, and the reason. The capabilities may be dropped nevertheless.
 pub fn try_reduce(role: Role) -> Result<(), String> {
     let limited = limit_capabilities(role);
     let filtered = filter::install(role).map_err(|e| format!("seccomp filter: {e}"));
@@ -150,7 +149,7 @@ pub fn try_reduce(role: Role) -> Result<(), String> {
 /// Drops the capabilities of this thread that its role does not need.
 ///
 /// # Errors
-/// The kernel's reason for refusing.
+/// The kernel's reason for the refusal.
 pub fn limit_capabilities(role: Role) -> Result<(), String> {
     limit(role).map_err(|e| format!("capabilities: {e}"))
 }
@@ -166,7 +165,8 @@ fn limit(role: Role) -> Result<(), caps::errors::CapsError> {
     caps::set(None, CapSet::Effective, &(&effective & &keep))?;
     match role {
         Role::Server { writes_files: true } => keep.extend(FILES),
-        // It says of the children that it makes that they are to go first if memory runs out. That file is their user's.
+        // The guard makes its children the first choice of the OOM killer. A child's `oom_score_adj` belongs to the user of the
+        // target process.
         Role::Guard => drop(keep.insert(Capability::CAP_DAC_OVERRIDE)),
         _ => {}
     }
@@ -175,8 +175,8 @@ fn limit(role: Role) -> Result<(), caps::errors::CapsError> {
     caps::clear(None, CapSet::Inheritable)
 }
 
-/// Empties the set of capabilities that programs which this thread starts could gain. Without CAP_SETPCAP it stays as it is,
-/// and has no effect: `no_new_privs` lets them gain none.
+/// Empties the capability bounding set, which limits the capabilities that programs started by this thread can gain. Without
+/// CAP_SETPCAP the set remains, without effect: `no_new_privs` prevents any gain.
 fn drop_bounding_set() -> Result<(), caps::errors::CapsError> {
     match caps::has_cap(None, CapSet::Effective, Capability::CAP_SETPCAP)? {
         true => caps::clear(None, CapSet::Bounding),
@@ -186,7 +186,7 @@ fn drop_bounding_set() -> Result<(), caps::errors::CapsError> {
 
 /// Runs `write` with the file capabilities that memprof was started with.
 pub fn writing_files<T>(write: impl FnOnce() -> T) -> T {
-    /// Restores the effective capabilities, also if `write` panics.
+    /// Restores the effective capabilities, even if `write` panics.
     struct Back(Option<CapsHashSet>);
     impl Drop for Back {
         fn drop(&mut self) {

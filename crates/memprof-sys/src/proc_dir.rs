@@ -1,10 +1,11 @@
-//! The one door to a process's directory in `/proc`.
+//! Opens files of a process's directory in `/proc`. All other code goes through this module.
 //!
-//! `/proc/PID` shows the memory, the files and the namespaces of the process's first thread. A process outlives that thread if others
-//! go on (`main` calls `pthread_exit`); all of this is then gone from `/proc/PID`, and in the directories of the other threads alone. So
-//! what is read here is read from the directory of a thread that has memory: the first one, or else another.
+//! `/proc/PID` shows the memory, files and namespaces of the process's first thread. A process outlives its first thread if other
+//! threads continue (`main` calls `pthread_exit`). The memory, files and namespaces then disappear from `/proc/PID` and remain only
+//! in the other threads' directories. So this module reads the directory of a thread that has memory: the first thread, or else
+//! another one.
 //!
-//! Only `comm`, `stat` and `task` of `/proc/PID` itself are about the whole process, whichever of its threads are left.
+//! Only `/proc/PID/comm`, `stat` and `task` describe the whole process, whichever threads remain.
 
 use std::fs::{self, File};
 use std::io;
@@ -12,11 +13,11 @@ use std::path::PathBuf;
 
 use crate::ids::Pid;
 
-/// Maximum number of looks at the list of threads. Each further one means that all that were listed have ended meanwhile.
+/// Maximum number of passes over the list of threads. Another pass is needed only if all listed threads have ended meanwhile.
 const LOOKS: usize = 16;
 
-/// Gives `access` the directory of a thread that has memory, and does so again with another thread's if that one ended meanwhile.
-/// If no thread has memory, the process has ended or is a kernel thread: then the result is that of `/proc/PID`.
+/// Calls `access` with the directory of a thread that has memory, and again with another thread's directory if that thread ended
+/// meanwhile. If no thread has memory, the process has ended or is a kernel thread: then returns the result for `/proc/PID`.
 pub fn with<T>(pid: Pid, mut access: impl FnMut(&str) -> T) -> T {
     let of_first = access(&format!("/proc/{pid}"));
     let first = pid.0.cast_signed();
@@ -25,10 +26,10 @@ pub fn with<T>(pid: Pid, mut access: impl FnMut(&str) -> T) -> T {
     }
     for _ in 0..LOOKS {
         let all = threads(pid);
-        // A thread that executes a program takes the id of the first one.
+        // This includes the first thread again: a thread that calls `execve` takes its id.
         for tid in &all {
             let accessed = access(&format!("/proc/{tid}"));
-            // (By this path, it is surely a thread of this process.)
+            // The path contains the process id, so this checks that `tid` is a thread of this process.
             if has_memory(pid, *tid) {
                 return accessed;
             }
@@ -40,17 +41,17 @@ pub fn with<T>(pid: Pid, mut access: impl FnMut(&str) -> T) -> T {
     of_first
 }
 
-/// The path of a file.
+/// The path of the file `name`.
 pub fn path(pid: Pid, name: &str) -> String {
     with(pid, |dir| format!("{dir}/{name}"))
 }
 
-/// How messages name a file, whichever thread's it is.
+/// The path of the file `name` for messages, without regard to threads.
 pub fn shown(pid: Pid, name: &str) -> String {
     format!("/proc/{pid}/{name}")
 }
 
-/// Opens a file for reading.
+/// Opens the file `name` for reading.
 ///
 /// # Errors
 /// Those of [`File::open`].
@@ -58,7 +59,7 @@ pub fn open(pid: Pid, name: &str) -> io::Result<File> {
     with(pid, |dir| File::open(format!("{dir}/{name}")))
 }
 
-/// Reads a file.
+/// Reads the file `name`.
 ///
 /// # Errors
 /// Those of [`fs::read`].
@@ -66,7 +67,7 @@ pub fn read(pid: Pid, name: &str) -> io::Result<Vec<u8>> {
     with(pid, |dir| fs::read(format!("{dir}/{name}")))
 }
 
-/// Reads a file, with U+FFFD for what is not UTF-8.
+/// Reads the file `name` as text, with U+FFFD for invalid UTF-8.
 ///
 /// # Errors
 /// Those of [`fs::read`].
@@ -74,7 +75,7 @@ pub fn text(pid: Pid, name: &str) -> io::Result<String> {
     read(pid, name).map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// Where a link leads.
+/// The target of the symbolic link `name`.
 ///
 /// # Errors
 /// Those of [`fs::read_link`].
@@ -82,19 +83,19 @@ pub fn link(pid: Pid, name: &str) -> io::Result<PathBuf> {
     with(pid, |dir| fs::read_link(format!("{dir}/{name}")))
 }
 
-/// Whether a thread of a process has memory. None has in a process that has ended, nor in a kernel thread.
+/// Whether any thread of a process has memory. No thread has in a process that has ended or in a kernel thread.
 pub fn lives(pid: Pid) -> bool {
     threads(pid).into_iter().any(|tid| has_memory(pid, tid))
 }
 
-/// The id of a thread that has memory: of the first one, or else of another. If none has, that of the first one.
+/// The id of a thread that has memory: the first thread, or else another. If none has memory, the id of the first thread.
 pub fn thread(pid: Pid) -> i32 {
     let first = pid.0.cast_signed();
     let mut all = [first].into_iter().chain(threads(pid));
     all.find(|tid| has_memory(pid, *tid)).unwrap_or(first)
 }
 
-/// The thread ids of a process; empty if it is gone.
+/// The thread ids of a process; empty if the process is gone.
 pub fn threads(pid: Pid) -> Vec<i32> {
     let Ok(entries) = fs::read_dir(format!("/proc/{pid}/task")) else {
         return Vec::new();
@@ -104,7 +105,8 @@ pub fn threads(pid: Pid) -> Vec<i32> {
         .collect()
 }
 
-/// Whether a thread of a process has memory. (Not by its state: it is a zombie only some time after it has left the memory.)
+/// Whether a thread of a process has memory. The thread's state does not tell: a thread becomes a zombie only some time after it
+/// has released its memory.
 pub fn has_memory(pid: Pid, tid: i32) -> bool {
     let statm = fs::read(format!("/proc/{pid}/task/{tid}/statm"));
     statm.is_ok_and(|text| !text.starts_with(b"0 "))
@@ -117,11 +119,11 @@ mod tests {
 
     use super::*;
 
-    /// What of `/proc/PID` is about the whole process; `tid` and the like name single threads.
+    /// Files of `/proc/PID` that describe the whole process.
     const OF_PROCESSES: [&str; 3] = ["/comm", "/stat\"", "/task"];
     const OF_THREADS: [&str; 5] = ["{tid}", "{tracer}", "{by}", "{child}", "{}"];
 
-    /// The lines of memprof's own source that name a process's directory.
+    /// Collects the lines of memprof's own source that name a process's directory.
     fn others(dir: &Path, found: &mut Vec<String>) {
         for entry in fs::read_dir(dir).unwrap().flatten() {
             let path = entry.path();

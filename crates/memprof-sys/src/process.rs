@@ -1,4 +1,4 @@
-//! Which processes to follow: selectors, and finding processes by name and by cgroup.
+//! Selection of the processes to follow, and search for processes by name and by cgroup.
 
 mod cgroup;
 mod container;
@@ -19,7 +19,7 @@ pub use container::Container;
 pub use presence::Presence;
 pub use target::ProcessTarget;
 
-/// How the user names the target.
+/// The user's choice of the processes to follow.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Selector {
     /// The running process with this name, or the next one to start.
@@ -28,17 +28,17 @@ pub enum Selector {
     Pid(Pid),
     /// A command to start.
     Command(Vec<OsString>),
-    /// Every process in this control group and in those below it, now and later.
+    /// Every process in this cgroup and its descendants, now and later.
     Cgroup(Cgroup),
-    /// Every process of this machine (of memprof's pid namespace), now and later.
+    /// Every process of the machine (more precisely, of memprof's pid namespace), now and later.
     All,
 }
 
-/// Maximum length of a process's name in the kernel, in bytes.
+/// Maximum length of a process's name (`comm`) in the kernel, in bytes.
 const COMM_MAX: usize = 15;
 
 impl Selector {
-    /// The process that memprof waits for, if it does not exist yet; `None` if memprof does not wait.
+    /// Describes the process that memprof waits for if it does not exist yet; `None` if memprof does not wait.
     pub fn awaited(&self) -> Option<String> {
         match self {
             Selector::Comm(name) => Some(format!("a process named {name}")),
@@ -47,22 +47,23 @@ impl Selector {
         }
     }
 
-    /// The processes that are wanted now, if these are a group that processes enter and leave; `None` for one process.
+    /// The processes to follow now, if the selector is a group that processes enter and leave; `None` otherwise.
     pub fn members(&self) -> Option<Vec<Pid>> {
         match self {
-            // A removed group has no processes.
+            // A removed cgroup has no processes.
             Selector::Cgroup(group) => Some(group.processes().unwrap_or_default()),
             Selector::All => Some(processes()),
             Selector::Comm(_) | Selector::Pid(_) | Selector::Command(_) => None,
         }
     }
 
-    /// Whether children of followed processes are wanted in any case.
+    /// Whether children of followed processes are followed regardless of other options.
     pub fn wants_children(&self) -> bool {
         matches!(self, Selector::Cgroup(_) | Selector::All)
     }
 
-    /// The wanted process's name as the kernel's `comm` shows it: truncated to 15 bytes.
+    /// The process name to look for, as the kernel's `comm` contains it: truncated to 15 bytes. `None` if the selector is not a
+    /// name.
     ///
     /// # Examples
     ///
@@ -111,16 +112,16 @@ pub struct Candidate {
     pub pid: Pid,
     /// Its parent's id.
     pub parent: Pid,
-    /// Its command line, arguments separated by spaces; its name if it has no command line.
+    /// Its command line, with spaces between arguments; its name if it has no command line.
     pub command: String,
 }
 
-/// Several processes have the wanted name.
+/// The error that several processes have the name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub struct Ambiguous {
     /// The name.
     pub name: String,
-    /// The processes, by id.
+    /// The processes, ordered by id.
     pub candidates: Vec<Candidate>,
 }
 
@@ -139,7 +140,7 @@ impl fmt::Display for Ambiguous {
         }
         write!(f, "\nChoose one with `--pid PID`")?;
         if let Some(root) = self.family_root() {
-            // Not always the lowest pid: pids wrap around.
+            // This is not always the lowest pid: pids wrap around.
             write!(
                 f,
                 ", or follow {} and its children with `--follow-forks`",
@@ -151,7 +152,7 @@ impl fmt::Display for Ambiguous {
 }
 
 impl Ambiguous {
-    /// The one process that all others descend from, if any.
+    /// The single process that all others descend from, if there is one.
     fn family_root(&self) -> Option<&Candidate> {
         let known = |pid| self.candidates.iter().any(|c| c.pid == pid);
         let mut roots = self.candidates.iter().filter(|c| !known(c.parent));
@@ -159,12 +160,12 @@ impl Ambiguous {
     }
 }
 
-/// The running process with that name.
+/// Finds the running process with this name. `None` if there is none.
 ///
 /// With `family`, if several processes match and all descend from one of them, that one is returned.
 ///
 /// # Errors
-/// [`Ambiguous`] if several match.
+/// [`Ambiguous`] if several processes match.
 pub fn find(name: &str, family: bool) -> Result<Option<Candidate>, Ambiguous> {
     let all = processes();
     let those = |is: &dyn Fn(Pid) -> bool| -> Vec<Candidate> {
@@ -173,7 +174,7 @@ pub fn find(name: &str, family: bool) -> Result<Option<Candidate>, Ambiguous> {
     };
     let mut candidates = those(&|pid| is_named(pid, name));
     if candidates.is_empty() {
-        // It may have given itself another name since it executed its program.
+        // The process may have changed its name since it executed its program.
         candidates = those(&|pid| exe_name(pid).as_deref() == Some(name));
     }
     candidates.sort_by_key(|c| c.pid);
@@ -190,7 +191,7 @@ pub fn find(name: &str, family: bool) -> Result<Option<Candidate>, Ambiguous> {
     }
 }
 
-/// Every process that descends from `pid`, parents before their children.
+/// Every process that descends from `pid`, parents before children.
 pub fn descendants(pid: Pid) -> Vec<Pid> {
     let mut children: HashMap<Pid, Vec<Pid>> = HashMap::new();
     for child in processes() {
@@ -219,13 +220,14 @@ fn processes() -> Vec<Pid> {
         .collect()
 }
 
-/// Whether a process is memprof, or one of those that read files for it.
+/// Whether a process is memprof itself or one of its reader processes.
 fn is_own(pid: Pid) -> bool {
     pid.0 == std::process::id() || target_file::is_reader(pid)
 }
 
-/// Whether a process has the name: in its `comm` or, for names of more than 15 bytes, as the base name of its
-/// executable or its script.
+/// Whether a process has this name.
+///
+/// A name of up to 15 bytes must equal its `comm`. A longer one must also be the base name of its executable or script.
 pub fn is_named(pid: Pid, name: &str) -> bool {
     let comm = comm(pid).unwrap_or_default();
     if name.len() <= COMM_MAX {
@@ -247,7 +249,7 @@ pub fn is_secure(pid: Pid) -> bool {
     entries.any(|entry| matches!(entry, [libc::AT_SECURE, value] if *value != 0))
 }
 
-/// A process's name in the kernel.
+/// A process's name as the kernel stores it (`comm`); `None` if the process is gone.
 pub fn comm(pid: Pid) -> Option<String> {
     let bytes = fs::read(format!("/proc/{pid}/comm")).ok()?;
     Some(
@@ -257,7 +259,7 @@ pub fn comm(pid: Pid) -> Option<String> {
     )
 }
 
-/// A process's arguments, each with a NUL after it; `None` if it has ended or would have to be waited for.
+/// A process's arguments, each followed by a NUL. `None` if the process has ended or its mmap lock is held.
 pub fn command_line(pid: Pid) -> Option<Vec<u8>> {
     if mmap_lock::is_held(pid) {
         return None;
@@ -271,7 +273,8 @@ fn exe_name(pid: Pid) -> Option<String> {
     Some(name.strip_suffix(" (deleted)").unwrap_or(&name).to_owned())
 }
 
-/// The executable of a script's process is the interpreter; the script's name is among the arguments.
+/// Whether a process runs a script with this name. Its executable is then the interpreter, and the script's path is among the
+/// arguments.
 fn script_name(pid: Pid, name: &str) -> bool {
     let Some(cmdline) = command_line(pid) else {
         return false;
@@ -282,12 +285,12 @@ fn script_name(pid: Pid, name: &str) -> bool {
     })
 }
 
-/// A process's parent; `None` if the process has ended.
+/// The parent of a process; `None` if the process has ended.
 pub fn parent(pid: Pid) -> Option<Pid> {
     let stat = proc_text::read(&format!("/proc/{pid}/stat")).ok()?;
-    // "pid (comm) state ppid …", where comm may hold anything, parentheses included.
+    // "pid (comm) state ppid …", where comm may contain any characters, including parentheses.
     let mut after = stat.get(stat.rfind(')')? + 1..)?.split_whitespace();
-    // (A process goes on without its first thread if it has others.)
+    // A process whose first thread is a zombie continues if it has other threads.
     if after.next()? == "Z" && !proc_dir::lives(pid) {
         return None;
     }
@@ -399,7 +402,7 @@ mod tests {
             .spawn()
             .expect("sleep");
         let pid = Pid(child.id());
-        // The child gets its name, and a little later its arguments, only after `exec`.
+        // The child gets its name, and a little later its arguments, only after `execve`.
         while candidate(pid).is_none_or(|c| c.command != "sleep 60") {
             std::thread::yield_now();
         }

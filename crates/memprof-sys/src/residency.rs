@@ -1,11 +1,11 @@
-//! A process's memory as the kernel reports it: its mappings, which of their pages are resident, and
-//! the kernel's own figures. This module does not know about stacks.
+//! A process's memory as the kernel reports it: its mappings, the resident pages of each, and the kernel's own figures. This module
+//! does not know about stacks.
 //!
-//! In reading order: [`proc_maps`] lists the mappings, `classify` determines the backing of each,
-//! `scan` walks their pages with `PAGEMAP_SCAN` or page by page, [`figures`] reads the kernel's totals that
-//! the sums are checked against, `smaps` reads the kernel's figures for each mapping, `threads` locates
-//! thread stacks, `category` tells what kind of memory a mapping is, [`cachestat`] counts a file's page cache, `ranges` stores address ranges, `cgroup` reads what is charged to a control group, and `kept`
-//! keeps the memory of an ended process readable.
+//! In reading order: [`proc_maps`] lists the mappings; `classify` determines the backing of each; `scan` walks their pages with
+//! `PAGEMAP_SCAN` or page by page; [`figures`] reads the kernel's totals, which the sums are checked against; `smaps` reads the
+//! kernel's figures for each mapping; `threads` locates thread stacks; `category` determines the category of each mapping;
+//! [`cachestat`] counts a file's pages in the page cache; `ranges` stores address ranges; `cgroup` reads the charges of a control
+//! group; `kept` retains the memory of an ended process.
 //!
 //! For a stopped process the sums are exact: `anon` equals `Anonymous` of `smaps_rollup`, and
 //! `anon + shmem` equals `RssAnon + RssShmem` of `status` if the kernel's counters are exact.
@@ -73,7 +73,7 @@ pub fn add_run(usage: &mut Usage, run: PageRun) {
     *figure_of(usage, run.kind) += run.len();
 }
 
-/// The figure in which pages of this kind count, in bytes.
+/// The figure under which pages of this kind count, in bytes.
 pub fn figure_of(usage: &mut Usage, kind: PageKind) -> &mut u64 {
     match kind {
         PageKind::Anon => &mut usage.anon,
@@ -87,7 +87,7 @@ pub fn figure_of(usage: &mut Usage, kind: PageKind) -> &mut u64 {
 /// Scans a process once.
 ///
 /// # Errors
-/// Those of [`proc_maps::read`], [`Scanner::open`], [`Scanner::scan`] and [`figures::read`].
+/// The errors of [`proc_maps::read`], [`Scanner::open`], [`Scanner::scan`] and [`figures::read`].
 pub fn read(pid: Pid) -> Result<Residency> {
     read_with(pid, Method::Auto, &mut Classifier::new())
 }

@@ -1,9 +1,10 @@
-//! The name under which a process runs its executable. The kernel knows one path of a file: the one that a symbolic link
-//! leads to, or whichever hard link was used first. A program with several names (`redis-server` is a link to
-//! `redis-check-rdb`) is therefore looked up under the path that started it.
+//! Finds the name under which a process runs its executable.
 //!
-//! That path lies in the process's own memory, so it is only a claim: it counts if it leads to the same file, by device and
-//! inode, in the process's own file tree. Reads are bounded, and the file is not opened for reading.
+//! The kernel reports one path of a file: the target of a symbolic link, or whichever hard link was used first. A program with
+//! several names (`redis-server` is a link to `redis-check-rdb`) is therefore looked up under the path that started it.
+//!
+//! The path is read from the process's own memory, so it is only a claim. It counts if it leads, in the process's own file tree, to
+//! the same file by device and inode. Reads are bounded, and the file is not opened for reading.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -16,36 +17,36 @@ use crate::ids::Pid;
 use crate::target_file::{about, about_path, find_in, root_of};
 use crate::{mmap_lock, proc_dir};
 
-/// Maximum length of a path, and of each file that is read, in bytes.
+/// Maximum length of a path, and maximum number of bytes read of each file.
 const MAX_TEXT: usize = 4096;
-/// Maximum length of a file's name on Linux, in bytes.
+/// Maximum length of a file name on Linux, in bytes.
 const MAX_NAME: usize = 255;
 /// `AT_NULL` and `AT_EXECFN` of `linux/auxvec.h`.
 const END: u64 = 0;
 const EXECFN: u64 = 31;
 
-/// The name under which a process runs its executable, if the kernel reports another name of the same file; else `None`.
+/// The name under which a process runs its executable; `None` unless it says more than the kernel's name of the file.
 pub(crate) fn runs_as(pid: Pid) -> Option<String> {
     let known = proc_dir::link(pid, "exe").ok()?;
     let name = name_of(pid, executable(pid)?, &known)?;
     says_more(&name, &base_name(&known)).then_some(name)
 }
 
-/// Device and inode number of a process's executable, as `stat` shows them; `None` if the process has ended.
+/// Device and inode number of a process's executable, as `stat` reports them; `None` if the process has ended.
 pub fn executable(pid: Pid) -> Option<(u64, u64)> {
     let exe = proc_dir::with(pid, |dir| about_path(format!("{dir}/exe"))).ok()?;
     Some(exe.identity())
 }
 
-/// The base name under which a process runs its executable, the file with this device and inode; `known` is the path of
-/// that file according to the kernel. `None` if the process has ended, or if no name is verified.
+/// The verified base name under which a process runs `executable`, a file given by device and inode number. `known` is the kernel's
+/// path of that file. `None` if the process has ended, its mmap lock is held, or no name is verified.
 pub fn name_of(pid: Pid, executable: (u64, u64), known: &Path) -> Option<String> {
     if mmap_lock::is_held(pid) {
         return None;
     }
     let named = [started_as(pid), first_word(pid)].into_iter().flatten();
     let paths = named.flat_map(|path| {
-        // A name without a directory was found in some directory of PATH: mostly in that of the file.
+        // A name without a directory was found in some directory of PATH, usually in that of the file.
         let beside = known
             .parent()
             .filter(|_| !path.as_os_str().as_bytes().contains(&b'/'));
@@ -59,12 +60,12 @@ pub fn name_of(pid: Pid, executable: (u64, u64), known: &Path) -> Option<String>
     names.next()
 }
 
-/// Whether a name says more than the kernel's: `python3` says less than `python3.13`.
+/// Whether a name says more than the kernel's name: `python3` says less than `python3.13`.
 pub fn says_more(name: &str, kernels: &str) -> bool {
     !kernels.starts_with(name)
 }
 
-/// The path that was given to `execve`: it lies on the process's stack.
+/// The path passed to `execve`, which lies on the process's stack.
 fn started_as(pid: Pid) -> Option<PathBuf> {
     let auxv = start_of(pid, "auxv")?;
     let mut words = auxv
@@ -85,7 +86,7 @@ fn started_as(pid: Pid) -> Option<PathBuf> {
     first(&text[..read])
 }
 
-/// The first argument, which is mostly the program's name.
+/// The first argument, usually the program's name.
 fn first_word(pid: Pid) -> Option<PathBuf> {
     first(&start_of(pid, "cmdline")?)
 }
@@ -100,7 +101,7 @@ fn start_of(pid: Pid, name: &str) -> Option<Vec<u8>> {
     proc_dir::with(pid, read)
 }
 
-/// The text before the first NUL; `None` without one, or if it is empty.
+/// The text before the first NUL; `None` without a NUL or if the text is empty.
 fn first(text: &[u8]) -> Option<PathBuf> {
     let end = text.iter().position(|byte| *byte == 0)?;
     (end > 0).then(|| PathBuf::from(OsStr::from_bytes(&text[..end])))
@@ -112,8 +113,8 @@ fn printable_name(path: &Path) -> Option<String> {
     printable.then(|| name.to_owned())
 }
 
-/// Device and inode number of the file at a path in a process's file tree. A relative path begins in its working directory.
-/// The file is not opened (`O_PATH`), and links lead neither out of the tree nor through `/proc/PID/fd`.
+/// Device and inode number of the file at a path in a process's file tree. A relative path starts in the process's working
+/// directory. The file is opened only with `O_PATH`, and links lead neither out of the tree nor through `/proc/PID/fd`.
 fn identity(pid: Pid, path: &Path) -> Option<(u64, u64)> {
     let root = root_of(pid).ok()?;
     let path = match path.is_absolute() {
@@ -130,7 +131,7 @@ pub fn base_name(path: &Path) -> String {
     name.to_string_lossy().into_owned()
 }
 
-/// Processes that run under names of their own, for tests.
+/// Processes with chosen names, for tests.
 #[cfg(any(test, feature = "testing"))]
 pub mod testing {
     use std::fs;
@@ -140,7 +141,7 @@ pub mod testing {
 
     use super::*;
 
-    /// A program that sleeps, and what it was started as.
+    /// A sleeping program.
     pub struct Sleeper(Child);
 
     impl Drop for Sleeper {
@@ -151,7 +152,7 @@ pub mod testing {
     }
 
     impl Sleeper {
-        /// Starts a copy of `sleep`, with this first argument, in this directory.
+        /// Starts `program`, a copy of `sleep`, in `directory`. `word` is the first argument (`argv[0]`).
         pub fn start(program: &Path, word: &str, directory: &Path) -> Sleeper {
             let mut command = Command::new(program);
             command.arg0(word).arg("60").current_dir(directory);
@@ -166,12 +167,12 @@ pub mod testing {
             sleeper
         }
 
-        /// The process.
+        /// The process id.
         pub fn pid(&self) -> Pid {
             Pid(self.0.id())
         }
 
-        /// The name under which it runs its executable.
+        /// The name under which the process runs its executable.
         pub fn name(&self) -> Option<String> {
             let pid = self.pid();
             let known = proc_dir::link(pid, "exe").unwrap();
@@ -203,7 +204,7 @@ mod tests {
             assert_eq!(name(&dir.join(link), "x").as_deref(), Some(link));
         }
         assert_eq!(name(Path::new("./server"), "x").as_deref(), Some("server"));
-        // A path that the kernel followed through another process's descriptor leads nowhere; then the first argument.
+        // A path that the kernel followed through another process's descriptor leads nowhere, so the first argument is used.
         let through = |word: &str| {
             let held = File::open(&file).unwrap();
             use std::os::fd::AsRawFd;

@@ -1,14 +1,13 @@
-//! The one door to the files of targets: programs, libraries, debug files, perf maps.
+//! Access to the files of targets: programs, libraries, debug files, perf maps. No other code opens or reads them.
 //!
-//! A target chooses its files: their size, their claims, and the file system that they lie on, whose server may stop
-//! answering. So memprof itself opens for reading only what lies on a local file system, and reads of it only what the page
-//! cache has; all else is looked up, opened and read by reader processes, which nobody waits for longer than a moment
-//! (`readers.rs`). A file system that does not answer rests for a while, and whoever wants to read of it gets an error that
-//! says so.
+//! A target chooses its files: their size, their contents, and the file system they lie on, whose server may stop answering. So
+//! memprof itself opens only files on local file systems, and reads of them only the bytes in the page cache. All other lookups,
+//! opens and reads are done by reader processes, for which memprof waits only a limited time (`readers.rs`). A file system that
+//! does not answer rests for a while: every attempt to read from it then fails at once, with an error that says so.
 //!
-//! Readers are processes, not threads: who closes a file of a FUSE server, or ends with one open, waits for that server
-//! without a limit, and no signal interrupts it. Memprof holds only handles (`O_PATH`) of such files, which nobody is asked
-//! to close, so it ends at once; a reader ends when the server answers, or is unmounted.
+//! Readers are processes, not threads. Closing a file of a FUSE server, or exiting with one open, waits for that server without a
+//! limit and uninterruptibly. memprof holds only handles (`O_PATH`) of such files, and closing a handle does not involve the
+//! server, so memprof exits at once. A blocked reader exits when the server answers or the file system is unmounted.
 
 pub mod find;
 mod local;
@@ -35,24 +34,24 @@ pub use self::readers::{file_system_at, is_reader, unanswered};
 pub use self::tree::FileTree;
 pub use self::tree::TreeId;
 
-/// Something to read from: a [`File`] of memprof's own, or a [`TargetFile`].
+/// A source that is read by offset: a [`File`] of memprof's own, a [`TargetFile`], or a target's memory.
 pub trait ReadAt: std::fmt::Debug + Sync {
-    /// Reads up to `buf.len()` bytes at a position; 0 at the end.
+    /// Reads up to `buf.len()` bytes at an offset; returns 0 at the end.
     ///
     /// # Errors
-    /// Those of `pread`, and [`io::ErrorKind::TimedOut`] if the file system does not answer.
+    /// The errors of `pread`, and [`io::ErrorKind::TimedOut`] if the file system does not answer.
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize>;
 
-    /// Its size now, in bytes.
+    /// The current size in bytes.
     ///
     /// # Errors
-    /// Those of `fstat`.
+    /// The errors of `fstat`.
     fn size(&self) -> io::Result<u64>;
 
     /// Reads until `buf` is full or the file ends; returns the number of bytes read.
     ///
     /// # Errors
-    /// Those of [`ReadAt::read_at`].
+    /// The errors of [`ReadAt::read_at`].
     fn read_some(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
         let mut got = 0;
         while got < buf.len() {
@@ -67,10 +66,10 @@ pub trait ReadAt: std::fmt::Debug + Sync {
         Ok(got)
     }
 
-    /// Fills `buf`.
+    /// Fills `buf` with the bytes at an offset.
     ///
     /// # Errors
-    /// [`io::ErrorKind::UnexpectedEof`] if the file ends before, else those of [`ReadAt::read_at`].
+    /// [`io::ErrorKind::UnexpectedEof`] if the file ends before `buf` is full, otherwise the errors of [`ReadAt::read_at`].
     fn fill(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
         match self.read_some(buf, offset)? {
             got if got < buf.len() => Err(io::ErrorKind::UnexpectedEof.into()),
@@ -89,13 +88,13 @@ impl ReadAt for File {
     }
 }
 
-/// A regular file that a target has chosen.
+/// A regular file chosen by a target.
 #[derive(Clone, Debug)]
 pub struct TargetFile {
-    /// Open for reading, or only a handle.
+    /// Open for reading, or only a handle (see [`Access`]).
     file: Arc<File>,
     access: Access,
-    /// As they were when it was looked at.
+    /// Attributes of the file when the handle was examined.
     about: About,
 }
 
@@ -103,14 +102,14 @@ pub struct TargetFile {
 enum Access {
     /// A file of memprof's own.
     Own,
-    /// Open, on a local file system.
+    /// Open for reading, on a local file system.
     Local,
-    /// A handle (`O_PATH`), read by readers under this number.
+    /// A handle (`O_PATH`). Readers open the file; this number identifies the handle.
     Remote(u64),
 }
 
 impl TargetFile {
-    /// Looks at a regular file through a link of `/proc`, which leads to it without a look at a directory.
+    /// A regular file at a link of `/proc`, which leads to the file without a directory lookup.
     ///
     /// # Errors
     /// There is no file, it is not regular, or it cannot be opened.
@@ -118,7 +117,7 @@ impl TargetFile {
         TargetFile::of_handle(handle_of(link)?)
     }
 
-    /// The regular file that a handle leads to.
+    /// The regular file that a handle refers to.
     ///
     /// # Errors
     /// As for [`TargetFile::at_link`].
@@ -145,19 +144,19 @@ impl TargetFile {
         })
     }
 
-    /// Whether it is a file of memprof's own, such as a copy of what a process has in memory.
+    /// Whether this is a file of memprof's own, such as a copy of a file that a process has only in memory.
     pub fn is_own(&self) -> bool {
         self.access == Access::Own
     }
 
-    /// Whether memprof may not read it, though it could be looked at.
+    /// Whether memprof may not read the file, although it could be looked up.
     pub fn is_refused(&self) -> bool {
         let remote = matches!(self.access, Access::Remote(_));
         let read = || self.read_at(&mut [0], 0);
         remote && read().is_err_and(|e| e.kind() == io::ErrorKind::PermissionDenied)
     }
 
-    /// What was known of it when it was looked at.
+    /// Attributes of the file when the handle was examined.
     pub fn about(&self) -> &About {
         &self.about
     }
@@ -167,28 +166,29 @@ impl TargetFile {
         self.about.identity()
     }
 
-    /// Whether its file system does not answer now, or only slowly: it is worth another try later.
+    /// Whether the file's file system does not answer now, or answers only slowly: try again later.
     pub fn rests(&self) -> bool {
         self.access != Access::Own && rests(&self.key())
     }
 
-    /// The file itself if memprof has it open for reading: it may be mapped.
+    /// The file itself if memprof has it open for reading, so that it can be mapped.
     pub fn opened(&self) -> Option<&File> {
         (!matches!(self.access, Access::Remote(_))).then_some(&self.file)
     }
 
-    /// Whether it can be read at these places. The kernel reads them where it puts a probe, and waits for them without a limit;
-    /// now it finds them in the page cache.
+    /// Whether the bytes at these offsets can be read. The kernel reads them where it inserts a probe, and waits for them without a
+    /// limit. After this call it finds them in the page cache.
     pub fn answers_at(&self, mut places: impl Iterator<Item = u64>) -> bool {
         places.all(|at| self.fill(&mut [0], at).is_ok())
     }
 
-    /// Its contents from the begin.
+    /// Reads the contents from the start.
     pub fn contents(&self) -> Contents<'_> {
         Contents { file: self, at: 0 }
     }
 
-    /// A server answers for all of its files. A disk does not make one file wait for what is claimed by another.
+    /// A server answers for all of its files, so they share a key. On a disk each file has its own key: a target must not be able
+    /// to make other files wait.
     fn key(&self) -> Key {
         match self.access {
             Access::Remote(_) => Key::Device(self.about.device()),
@@ -196,7 +196,7 @@ impl TargetFile {
         }
     }
 
-    /// Reads what the page cache has; the rest is read by a reader, because a disk may not answer either.
+    /// Reads the bytes that are in the page cache. A reader reads the rest, because a disk may not answer either.
     fn read_local(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
         match read_cached(&self.file, buf, offset) {
             Err(e) if matches!(e.raw_os_error(), Some(libc::EAGAIN | libc::EOPNOTSUPP)) => {
@@ -224,7 +224,7 @@ impl ReadAt for TargetFile {
 }
 
 impl From<File> for TargetFile {
-    /// A file of memprof's own: it is read as it is.
+    /// A file of memprof's own, which is read directly.
     fn from(file: File) -> TargetFile {
         TargetFile {
             about: about(&file).unwrap_or_default(),
@@ -246,7 +246,7 @@ impl AsRawFd for TargetFile {
     }
 }
 
-/// Reads a file from its begin to its end.
+/// Reads a file from start to end.
 #[derive(Debug)]
 pub struct Contents<'f> {
     file: &'f TargetFile,
@@ -261,7 +261,7 @@ impl Read for Contents<'_> {
     }
 }
 
-/// A handle to what a link of `/proc` leads to.
+/// A handle (`O_PATH`) to the file that a link of `/proc` leads to.
 fn handle_of(link: &Path) -> io::Result<File> {
     OpenOptions::new()
         .read(true)
@@ -269,7 +269,7 @@ fn handle_of(link: &Path) -> io::Result<File> {
         .open(link)
 }
 
-/// Opens what a handle leads to for reading, without waiting for whoever holds a lease of it.
+/// Opens the file of a handle for reading, without waiting for the holder of a lease on it.
 fn reopen(handle: &File) -> io::Result<File> {
     let again = format!("/proc/self/fd/{}", handle.as_raw_fd());
     OpenOptions::new()
@@ -278,7 +278,7 @@ fn reopen(handle: &File) -> io::Result<File> {
         .open(again)
 }
 
-/// As `pread`, but fails with `EAGAIN` where it would wait.
+/// Like `pread`, but fails with `EAGAIN` instead of waiting.
 fn read_cached(file: &File, buf: &mut [u8], offset: u64) -> io::Result<usize> {
     let part = libc::iovec {
         iov_base: buf.as_mut_ptr().cast(),

@@ -1,9 +1,9 @@
-//! Text that is safe to show. Names come from untrusted files: characters that could control a terminal are replaced, and long
-//! names are cut.
+//! Text that is safe to display. Names come from untrusted files: characters that could control a terminal are replaced, and long
+//! names are truncated.
 
 use std::borrow::Cow;
 
-/// Texts longer than this are truncated by [`printable`], in characters. Nearly all C++ names are shorter.
+/// Length, in characters, beyond which [`printable`] truncates a text. Nearly all C++ names are shorter.
 pub const LONGEST: usize = 1024;
 
 /// Whether a character must be replaced or escaped: control characters, line separators, and format
@@ -21,7 +21,7 @@ pub fn is_control_or_format(c: char) -> bool {
             | '\u{e0000}'..='\u{e007f}')
 }
 
-/// The part of a text that is shown, and the number of characters after it.
+/// Splits a text into its first `LONGEST` characters and the number of characters after them.
 pub fn cut(text: &str) -> (&str, usize) {
     // A character takes at least one byte.
     if text.len() <= LONGEST {
@@ -33,13 +33,13 @@ pub fn cut(text: &str) -> (&str, usize) {
     }
 }
 
-/// The suffix of a truncated text: how many characters are missing.
+/// The suffix of a truncated text, with the number of missing characters.
 pub fn missing(characters: usize) -> String {
     format!("… ({characters} more characters)")
 }
 
-/// The text with U+FFFD in place of every control or format character, truncated after `LONGEST`
-/// characters with the number of those missing.
+/// Replaces every control or format character by U+FFFD. A text longer than `LONGEST` characters is truncated and ends with the
+/// number of missing characters.
 pub fn printable(text: &str) -> Cow<'_, str> {
     let (shown, more) = cut(text);
     if more == 0 && !shown.contains(is_control_or_format) {

@@ -1,8 +1,8 @@
-//! Bytes of resident and cached pages.
+//! Sums of resident, swapped and cached pages, in bytes.
 
 use std::ops::{AddAssign, SubAssign};
 
-/// Bytes of resident and cached pages. `anon + shmem` is what the kernel calls `RssAnon + RssShmem`.
+/// Bytes of resident, swapped and cached pages. `anon + shmem` is the kernel's `RssAnon + RssShmem`.
 ///
 /// # Examples
 ///
@@ -39,7 +39,7 @@ impl Usage {
         self.anon + self.shmem
     }
 
-    /// What the `/v1` tree counts: resident anonymous and shared memory and page cache, in bytes.
+    /// The figure of the `/v1` tree: resident anonymous and shared memory and page cache, in bytes.
     pub fn value(&self) -> u64 {
         self.resident() + self.cache
     }
@@ -56,7 +56,7 @@ impl AddAssign for Usage {
     }
 }
 
-/// Of a part of the same pages: no figure goes below 0.
+/// Subtracts a part of the same pages: no figure goes below 0.
 impl SubAssign for Usage {
     fn sub_assign(&mut self, o: Usage) {
         let take = |all: &mut u64, part: u64| *all = all.saturating_sub(part);

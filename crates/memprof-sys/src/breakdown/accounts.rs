@@ -1,4 +1,4 @@
-//! Sums up mappings, which arrive in address order.
+//! Adds up mappings by category and by name. Mappings arrive in address order.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use crate::residency::smaps::Region;
 #[derive(Debug)]
 pub(super) struct Accounts<'a> {
     from: Categories<'a>,
-    /// The latest mapping and its preliminary category: it may be the guard of the next mapping.
+    /// The previous mapping and its preliminary category: it may prove to be the guard of the next mapping.
     latest: Option<(Region, Category)>,
     categories: BTreeMap<Category, Sums>,
     names: Names,
@@ -65,7 +65,7 @@ impl<'a> Accounts<'a> {
             false => None,
         };
         let place = match key {
-            // Its category is known only at the end.
+            // The category of a name is known only at the end.
             Some(key) => Place::Named(key),
             None => {
                 let code = region.vma.perms.exec || named_as_library(&region.vma.name);

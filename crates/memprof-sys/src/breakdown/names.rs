@@ -1,5 +1,5 @@
-//! Sums by name: files, named anonymous regions. A file is a library if any of its mappings is code,
-//! so its category is known only at the end.
+//! Sums by name: files and named anonymous mappings. A file is a library if any of its mappings is code, so its category is known
+//! only at the end.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -10,17 +10,17 @@ use crate::residency::Category;
 use crate::residency::category::{named_as_library, settled};
 use crate::residency::smaps::Region;
 
-/// Maximum number of names. With names of maximum length they take 10 MiB.
+/// Maximum number of names. With names of maximum length the table takes 10 MiB.
 const MOST_NAMES: usize = 16_384;
-/// Names are truncated to this many characters.
+/// Length, in characters, to which names are truncated.
 const LONGEST_NAME: usize = 256;
 
-/// Identity of a name. It includes the file, to distinguish two files with the same path.
+/// Identity of a name. It includes the file, because two files can have the same path.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Key {
     category: Category,
     file: ((u32, u32), u64),
-    /// Empty if `file` is sufficient.
+    /// Empty if `file` identifies the name.
     name: String,
 }
 
@@ -28,7 +28,7 @@ impl Key {
     pub(super) fn of(region: &Region, category: Category) -> Key {
         let vma = &region.vma;
         let file = match category {
-            // Each mapping of these has its own inode, so only the name identifies them.
+            // Each mapping of these categories has its own inode, so only the name identifies them.
             Category::NamedAnon | Category::NamedShared | Category::Memfd => ((0, 0), 0),
             _ => (vma.dev, vma.ino),
         };
@@ -63,7 +63,7 @@ struct Named {
 #[derive(Debug, Default)]
 pub(super) struct Names {
     all: HashMap<Key, Named>,
-    /// Mappings whose names did not fit.
+    /// Number of mappings whose names did not fit.
     refused: u64,
 }
 
@@ -89,7 +89,7 @@ impl Names {
         Some(key)
     }
 
-    /// The final category of a name, after all mappings were added.
+    /// The final category of a name, once all mappings were added.
     pub(super) fn category(&self, key: &Key) -> Category {
         match self.all.get(key) {
             Some(named) => settled(key.category, named.code),
@@ -97,8 +97,7 @@ impl Names {
         }
     }
 
-    /// The names with their final category, by resident memory, largest first; and the number of mappings
-    /// whose names did not fit.
+    /// The names with their final category, by resident memory, largest first, and the number of mappings whose names did not fit.
     pub(super) fn close(self) -> (Vec<NameRow>, u64) {
         let mut rows: Vec<NameRow> = self
             .all

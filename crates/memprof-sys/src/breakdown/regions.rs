@@ -1,4 +1,4 @@
-//! The mappings that are shown individually.
+//! Selects the mappings to show individually.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -8,15 +8,15 @@ use super::{RegionRow, Show};
 use crate::residency::smaps::{Figures, Region};
 use crate::residency::{Category, Perms};
 
-/// Maximum number of mappings kept for display, at most 1 KiB each.
+/// Maximum number of mappings to show, at most 1 KiB each.
 pub const MOST_REGIONS: usize = 131_072;
 
-/// Where a mapping is counted.
+/// The category in which a mapping is counted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Place {
-    /// In this category.
+    /// This category.
     Known(Category),
-    /// In the category of its name, which is known only at the end.
+    /// The category of this name, which is known only at the end.
     Named(Key),
 }
 
@@ -52,10 +52,10 @@ impl Ord for Kept {
     }
 }
 
-/// The `most` mappings of the highest rank.
+/// The `most` highest-ranking mappings.
 #[derive(Debug)]
 pub(super) struct Regions {
-    /// A heap with the lowest rank on top.
+    /// The lowest rank is on top.
     kept: BinaryHeap<Reverse<Kept>>,
     most: usize,
     all: bool,

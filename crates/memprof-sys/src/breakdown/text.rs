@@ -8,10 +8,10 @@ use crate::residency::smaps::Figures;
 use crate::text::printable;
 
 impl Breakdown {
-    /// Writes it as text.
+    /// Writes the breakdown as text.
     ///
     /// # Errors
-    /// Those of `out`.
+    /// The errors of `out`.
     pub fn write_text(&self, out: &mut dyn Write) -> io::Result<()> {
         self.write_head(out)?;
         writeln!(out)?;

@@ -1,4 +1,5 @@
-//! A process of its own for work that stops others: it is not stopped when memprof is, and the kernel may end it without ending memprof.
+//! A separate process for work that stops other processes. It is not stopped when memprof is, and the kernel can kill it without
+//! killing memprof.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -16,7 +17,7 @@ use super::freezer::{raise_priority, raise_priority_of_session};
 use super::threads::threads;
 use crate::ids::Pid;
 
-/// A process that waits for its work, on another process.
+/// A process that waits for the id of the process to work on.
 #[derive(Debug)]
 pub struct Apart {
     child: NixPid,
@@ -25,10 +26,10 @@ pub struct Apart {
 }
 
 impl Apart {
-    /// Starts it. It ends with memprof, which must have one thread.
+    /// Starts the process, which is killed when memprof exits. memprof must have a single thread.
     ///
     /// # Errors
-    /// The kernel has no room for a process.
+    /// memprof has several threads, or the kernel refuses a process.
     pub fn start(work: impl FnOnce(Pid) -> Result<Vec<u8>>) -> Result<Apart> {
         let memprof = getpid();
         if threads(Pid(process::id())).len() != 1 {
@@ -36,7 +37,7 @@ impl Apart {
         }
         let (wait, begin) = pipe2(OFlag::O_CLOEXEC)?;
         let (said, say) = pipe2(OFlag::O_CLOEXEC)?;
-        // SAFETY: this process has one thread, so that no lock is held by another.
+        // SAFETY: this process has one thread, so no other thread holds a lock.
         match unsafe { fork() }.context("memprof cannot start a process")? {
             ForkResult::Parent { child } => Ok(Apart {
                 child,
@@ -47,9 +48,9 @@ impl Apart {
                 drop((begin, said));
                 let mut pid = [0; 4];
                 let is_told = File::from(wait).read_exact(&mut pid).is_ok();
-                // A signal that stops memprof must not stop this process; the end of memprof must end it.
+                // A signal that stops memprof must not stop this process; the end of memprof must kill it.
                 let _ = (setsid(), set_pdeathsig(Signal::SIGKILL));
-                // A thread is stopped until this process has gone on.
+                // A thread of the target is stopped until this process has continued it.
                 raise_priority();
                 raise_priority_of_session();
                 if is_told && getppid() == memprof {
@@ -62,7 +63,7 @@ impl Apart {
         }
     }
 
-    /// Lets it begin, on this process, and waits for what it has to say.
+    /// Starts the work on process `pid`, and waits for its result.
     ///
     /// # Errors
     /// The work failed, or the process was killed.

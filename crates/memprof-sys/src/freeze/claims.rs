@@ -1,5 +1,5 @@
-//! One stop of a process at a time. A process that already stands still for a heap snapshot would count as stopped for
-//! an exact report, and run again in the middle of it.
+//! Locks that allow one stop of a process at a time. A process that is already stopped for a heap snapshot would count as stopped
+//! for an exact report, and would resume in the middle of the report.
 
 use std::collections::BTreeSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -15,15 +15,15 @@ fn claimed() -> MutexGuard<'static, BTreeSet<Pid>> {
     CLAIMED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Processes that nothing else in memprof stops while this exists.
+/// Processes that no other part of memprof stops while this exists.
 #[derive(Debug, Default)]
 pub(super) struct Claims(BTreeSet<Pid>);
 
 impl Claims {
-    /// Claims further processes; waits for them for `patience` at most.
+    /// Claims more processes, waiting at most `patience` for them.
     ///
     /// # Errors
-    /// One of them is still stopped for something else; none of `pids` was claimed.
+    /// One of the processes is still stopped for another purpose; none of `pids` was claimed.
     pub(super) fn add(&mut self, pids: &[Pid], patience: Duration) -> Result<(), FreezeError> {
         let new = || pids.iter().filter(|pid| !self.0.contains(pid));
         let end = Instant::now() + patience;
@@ -61,7 +61,7 @@ mod tests {
         let pids = [1, 2, 3].map(|n| Pid(u32::MAX - n));
         let (mut first, mut second) = (Claims::default(), Claims::default());
         first.add(&pids[..2], Duration::ZERO).unwrap();
-        // Its own are no obstacle.
+        // Claiming a process again succeeds.
         first.add(&pids[..1], Duration::ZERO).unwrap();
         let error = second.add(&pids[1..], Duration::ZERO).unwrap_err();
         assert!(error.to_string().contains(&pids[1].to_string()), "{error}");

@@ -1,4 +1,4 @@
-//! Memprof's side of its guard, a process that stops others.
+//! memprof's side of the guard, the process that stops others.
 
 use std::os::fd::AsFd;
 use std::os::unix::process::CommandExt;
@@ -12,33 +12,34 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use super::guard::message::{Asked, Said, receive, send};
 use crate::ids::Pid;
 
-/// How much longer than it may stop a process the guard may take for an answer: it prepares, and it cleans up.
+/// Time to wait for a reply beyond the maximum stop time: the guard also prepares and cleans up.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
 
-/// Has guards run this program, memprof, instead of the current one: for tests and benchmarks, which are programs of their own.
+/// Makes guards run this program, memprof, instead of the current executable: for tests and benchmarks, which are separate
+/// programs.
 pub fn guards_run(program: PathBuf) {
     let _ = PROGRAM.set(program);
 }
 
-/// The process that stops others and makes children of them: one request at a time. It is started when it is first needed.
+/// The guard process, which stops other processes and forks them, one request at a time. It is started when it is first needed.
 #[derive(Debug, Default)]
 pub struct Guard(Option<Running>);
 
 #[derive(Debug)]
 struct Running {
     process: Child,
-    /// `None` once the guard is to end, and to let go of everything.
+    /// `None` once the guard is to release everything and exit.
     stdin: Option<ChildStdin>,
     stdout: ChildStdout,
 }
 
 impl Guard {
-    /// Starts it now.
+    /// Starts the guard now.
     ///
     /// # Errors
-    /// Why that is not possible.
+    /// The reason why it cannot be started.
     pub fn start(&mut self) -> Result<(), String> {
         self.running().map(drop)
     }
@@ -55,7 +56,7 @@ impl Guard {
         }
     }
 
-    /// Asks for something that stops processes for `max` at most, and waits for the answer.
+    /// Sends a request that stops processes for at most `max`, and waits for the reply.
     pub(super) fn ask(&mut self, what: &Asked, max: Duration) -> Result<Said, String> {
         if matches!(what, Asked::Stop { .. } | Asked::Fork { .. }) {
             self.forget_said();
@@ -64,7 +65,7 @@ impl Guard {
         self.answer(max)
     }
 
-    /// Forgets what it has said when nobody had asked: that one of its processes was killed.
+    /// Discards unsolicited messages, which report that a process of the guard was killed.
     fn forget_said(&mut self) {
         while let Some(running) = self.0.as_mut().filter(|it| it.has_said(Duration::ZERO)) {
             if receive::<Said>(&mut running.stdout).is_err() {
@@ -79,12 +80,12 @@ impl Guard {
         send(stdin, what).map_err(|e| format!("memprof's guard has ended: {e}"))
     }
 
-    /// Waits for what it says.
+    /// Waits for a message from the guard, for at most `max` plus [`PATIENCE`].
     pub(super) fn answer(&mut self, max: Duration) -> Result<Said, String> {
         let limit = max + PATIENCE;
         let running = self.running()?;
         if !running.has_said(limit) {
-            // A late answer would be taken for the answer to the next request. (The kernel has released the held processes.)
+            // A late reply would be taken for the reply to the next request. The kernel has released the held processes.
             running.stdin = None;
             return Err(format!(
                 "memprof's guard (process {}) did not answer in {} s: is it stopped?",
@@ -96,7 +97,7 @@ impl Guard {
         said.map_err(|e| format!("memprof's guard did not answer: {e}"))
     }
 
-    /// Whether it has said something, also that it has ended.
+    /// Whether the guard has sent a message or exited.
     pub(super) fn has_said(&self) -> bool {
         let mut running = self.0.iter();
         running.any(|running| running.has_said(Duration::ZERO))

@@ -1,4 +1,4 @@
-//! Estimates how long a process must be stopped for a scan, from earlier measurements.
+//! Estimates how long a process must be stopped for a scan, based on earlier measurements.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -6,32 +6,32 @@ use std::time::Duration;
 use super::{FreezeStats, threads};
 use crate::ids::Pid;
 
-/// Defaults without a measurement: stopping and releasing a thread, the fixed cost of a scan, and scanning a
-/// GiB of 4 KiB pages. They are rather low, because one attempt gives a measurement.
+/// Defaults without a measurement: time to stop and release a thread, fixed cost of a scan, and time to scan a GiB of 4 KiB pages.
+/// They are rather low, because a single attempt yields a measurement.
 const THREAD_TIME: Duration = Duration::from_micros(6);
 const SCAN_BASE: Duration = Duration::from_micros(200);
 const SCAN_GIB: Duration = Duration::from_millis(4);
 
-/// Minimum number of threads in a freeze for measuring the cost per thread.
+/// Minimum number of threads in a freeze from which the cost per thread is measured.
 const MIN_MEASURED: usize = 256;
 
 /// Measured times of scans and stops.
 #[derive(Debug, Default)]
 pub struct Costs {
-    /// Time per thread for stopping and releasing.
+    /// Time to stop and release a thread.
     thread: Option<Duration>,
-    /// Time of the last scan, and the bytes resident then.
+    /// Time of the last scan of each process, and its resident bytes then.
     scans: HashMap<Pid, (Duration, u64)>,
 }
 
 /// The estimated cost of a freeze.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Estimate {
-    /// Threads to stop.
+    /// Number of threads to stop.
     pub threads: usize,
     /// Bytes to scan.
     pub resident: u64,
-    /// Time for stopping and releasing the threads.
+    /// Time to stop and release the threads.
     pub overhead: Duration,
     /// Time for the scan.
     pub scan: Duration,
@@ -82,8 +82,9 @@ impl Costs {
         }
     }
 
-    /// Lowers the cost per thread after a freeze was not tried because of the estimate, so that it is tried again
-    /// eventually: the machine may have been busy during the measurement. (Every report measures scans again.)
+    /// Lowers the cost per thread after a freeze was skipped because of the estimate. The freeze is then tried again eventually,
+    /// because the machine may have been busy during the measurement. Scans need no such correction: every report measures them
+    /// again.
     pub fn lower_estimate(&mut self) {
         self.thread = self.thread.map(|each| each * 9 / 10);
     }

@@ -1,4 +1,4 @@
-//! A copy-on-write child of a process: its memory as it was at one moment, while the process runs on.
+//! A copy-on-write child of a process: the process's memory at one moment, while the process runs.
 
 use std::time::{Duration, Instant};
 
@@ -10,56 +10,57 @@ use super::registers::Registers;
 use super::watchdog::GRACE;
 use crate::ids::Pid;
 
-/// Maximum time to wait for an exact report of the process before the child is removed.
+/// Maximum time to wait for an exact report of the process to finish before the child is removed.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// The child, which is stopped. It is gone, without a trace in the process, when this is dropped.
+/// The stopped child. Dropping this removes it without a trace in the process.
 #[derive(Debug)]
 pub struct Fork<'a> {
-    /// Its id.
+    /// The child's process id.
     pub child: Pid,
-    /// The time for which the process was stopped; while it is held, the most that this can become.
+    /// The time for which the process was stopped; while the process is held, an upper limit of that time.
     pub stop: Duration,
-    /// A moment at which it was stopped, in ns of `CLOCK_MONOTONIC`.
+    /// A time at which the process was stopped, in ns of `CLOCK_MONOTONIC`.
     pub at: u64,
     /// The registers of the process's threads.
     pub threads: Vec<Registers>,
-    /// The process's anonymous memory then, resident and swapped out, in bytes, if the kernel's counters are exact.
+    /// The process's anonymous memory at that time, resident and swapped out, in bytes, if the kernel's counters are exact.
     pub anonymous: Option<[u64; 2]>,
-    /// The process is stopped until this time at the latest if it was to be held.
+    /// If the process is held: the latest time of its release.
     pub held_until: Instant,
-    /// While it is held.
+    /// `Some` while the process is held.
     held: Option<Claims>,
     of: Pid,
     /// `None` once the child is gone.
     guard: Option<&'a mut Guard>,
 }
 
-/// Why there is no child.
+/// The error that a process could not be forked.
 #[derive(Clone, Debug)]
 pub struct ForkError {
     /// The reason.
     pub reason: String,
-    /// The time for which the process was stopped nevertheless.
+    /// The time for which the process was stopped for the attempt.
     pub stop: Duration,
 }
 
 /// The cost of removing a child.
 #[derive(Clone, Debug, Default)]
 pub struct Removed {
-    /// The time for which threads of the process were stopped for that.
+    /// The time for which threads of the process were stopped to remove the child.
     pub stop: Duration,
-    /// Why the child is still in the list of processes, and how long.
+    /// If the child is still a zombie: why, and for how long.
     pub remains: Option<String>,
 }
 
 impl<'a> Fork<'a> {
-    /// Stops a process until it is forked, and releases it, or holds it until [`Fork::release`]. This and the removal stop it for
-    /// `max` at most: after that, all threads run but the one that makes the child, for which the kernel takes as long as the page
-    /// tables are large.
+    /// Stops a process, forks it, and then releases it or holds it until [`Fork::release`].
+    ///
+    /// Forking and removing the child stop the process for at most `max`. After that, all threads run except the one that makes the
+    /// child: for that thread, the kernel takes a time proportional to the size of the page tables.
     ///
     /// # Errors
-    /// The reason why it cannot be forked.
+    /// The reason why the process cannot be forked.
     pub fn of(
         guard: &'a mut Guard,
         pid: Pid,
@@ -105,7 +106,7 @@ impl<'a> Fork<'a> {
         }
     }
 
-    /// Releases the process if it is held. Returns whether it was stopped until then.
+    /// Releases the process if it is held. Returns whether it was stopped until this call.
     pub fn release(&mut self) -> bool {
         let Some(_claims) = self.held.take() else {
             return true;
@@ -119,7 +120,7 @@ impl<'a> Fork<'a> {
                 self.guard = Some(guard);
                 in_time
             }
-            // The child is gone with the process of the guard that held both.
+            // The process of the guard that held both has ended, and the child with it.
             _ => false,
         }
     }
@@ -132,7 +133,7 @@ impl<'a> Fork<'a> {
     fn remove(&mut self) -> Removed {
         self.release();
         let mut claims = Claims::default();
-        // Otherwise the guard tries again until the report is done.
+        // Without the claim, the guard tries again until the report is done.
         let _ = claims.add(&[self.of], PATIENCE);
         let said = self
             .guard

@@ -12,8 +12,8 @@ use super::watchdog::Watchdog;
 use super::{FreezeError, FreezeStats, threads};
 use crate::ids::Pid;
 
-/// Time reserved for releasing one thread: released threads compete with the freezer for the CPU. The reserve
-/// shortens the time for stopping and scanning.
+/// Time reserved for releasing one thread: released threads compete with the freezer for the CPU. The reserve shortens the time
+/// available for stopping and scanning.
 const RELEASE_TIME: Duration = Duration::from_micros(8);
 /// Nice value of the freezer: the highest priority.
 const NICE: libc::c_int = -20;
@@ -28,18 +28,18 @@ pub(super) fn raise_priority() {
     unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, NICE) };
 }
 
-/// Raises the priority of this process's session. With `sched_autogroup`, the kernel schedules sessions against each other, and
-/// the priority of a process counts only within its session.
+/// Raises the priority of this process's session. With `sched_autogroup`, the kernel schedules sessions against each other, and the
+/// nice value of a process counts only within its session.
 pub(super) fn raise_priority_of_session() {
-    // There are kernels without such groups.
+    // Some kernels are built without autogroups.
     let _ = std::fs::write("/proc/self/autogroup", NICE.to_string());
 }
 
-/// Processes that are stopped, or about to be.
+/// Processes that are stopped or about to be.
 #[derive(Debug)]
 pub(super) struct Freezer<'w> {
     max: Duration,
-    /// memprof, which may trace its own command.
+    /// memprof's process id, because memprof may trace its own command.
     owner: Option<Pid>,
     watchdog: &'w mut Watchdog,
     /// Time of the first stop request.
@@ -54,7 +54,7 @@ pub(super) struct Freezer<'w> {
 }
 
 impl Freezer<'_> {
-    /// The watchdog is set from the first request to stop until the release.
+    /// A freezer without processes. It arms the watchdog from the first stop request until the release.
     pub(super) fn new(max: Duration, owner: Option<Pid>, watchdog: &mut Watchdog) -> Freezer<'_> {
         Freezer {
             max,
@@ -73,7 +73,7 @@ impl Freezer<'_> {
         self.tracees.len() + self.signalled_threads
     }
 
-    /// The time at which the release of `threads` threads must begin.
+    /// The time at which the release of this number of threads must begin.
     fn deadline_with(&self, threads: usize) -> Instant {
         let reserve = RELEASE_TIME.saturating_mul(u32::try_from(threads).unwrap_or(u32::MAX));
         self.begun_at.unwrap_or_else(Instant::now) + self.max.saturating_sub(reserve)
@@ -90,16 +90,16 @@ impl Freezer<'_> {
         }
     }
 
-    /// The threads that it stops.
+    /// The threads that this freezer traces.
     pub(super) fn tracees(&mut self) -> &mut Tracees {
         &mut self.tracees
     }
 
-    /// Makes a system call in one of the stopped threads that may also make the `later` one. If that takes longer than they may be
-    /// stopped, the others run on.
+    /// Makes a system call in one of the stopped threads, one that may also make the call `later`. If the call takes longer than
+    /// the threads may be stopped, the other threads resume.
     ///
     /// # Errors
-    /// Why no thread could make it.
+    /// The reason why no thread could make the call.
     pub(super) fn call(
         &mut self,
         injector: &Injector,
@@ -114,9 +114,9 @@ impl Freezer<'_> {
         returned
     }
 
-    /// Stops further processes. What was stopped stays stopped if that fails.
+    /// Stops more processes. If this fails, processes that were stopped before stay stopped.
     pub(super) fn stop(&mut self, pids: &[Pid]) -> Result<(), FreezeError> {
-        // Work that can be done while the processes run.
+        // First the work that can be done while the processes run.
         let mut signalled = Vec::new();
         for pid in pids {
             let own = self
@@ -128,7 +128,7 @@ impl Freezer<'_> {
                 false => {
                     let seized = match self.begun_at {
                         None => self.tracees.seize_patiently(*pid),
-                        // Others stand still meanwhile.
+                        // Other processes are already stopped, so do not wait.
                         Some(_) => self.tracees.seize(*pid).map(drop),
                     };
                     seized.map_err(|error| self.error(*pid, &error))?;
@@ -161,7 +161,7 @@ impl Freezer<'_> {
             };
             let stopped = self.tracees.stop(&late);
             stopped.map_err(|error| self.error(first, &error))?;
-            // Threads that were created meanwhile.
+            // Threads may have been created meanwhile.
             if !self.tracees.may_be_more(&self.traced) {
                 break;
             }
@@ -194,7 +194,7 @@ impl Freezer<'_> {
                     thread::sleep(PAUSE);
                 }
             }
-            // Stopped threads create no threads.
+            // Once all threads are stopped, no new ones appear.
             if stopped.len() == before {
                 self.signalled_threads += before;
                 return Ok(());
@@ -230,12 +230,12 @@ impl Freezer<'_> {
         }
     }
 
-    /// Whether none of them is traced any more.
+    /// Whether none of the threads is traced any longer.
     pub(super) fn has_let_go(&self) -> bool {
         !self.tracees.has_any()
     }
 
-    /// Releases all of them.
+    /// Releases all processes.
     pub(super) fn release(&mut self) -> FreezeStats {
         let begun = Instant::now();
         self.watchdog.set(Duration::ZERO);

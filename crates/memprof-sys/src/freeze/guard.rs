@@ -1,11 +1,13 @@
 //! `memprof fork-guard`: stops processes for memprof, makes copy-on-write children of them, and cleans up after them.
 //!
-//! This is a process of its own because it must outlive memprof and must run when memprof does not: if memprof is stopped, the
-//! guard keeps the deadline; if memprof is killed, its end of the pipe closes, and the guard lets go of what is stopped, and kills and
-//! reaps the child. And memprof's threads may start no program once they have given up their privileges, so it is started before.
+//! The guard is a separate process because it must outlive memprof and must run when memprof does not. If memprof is stopped, the
+//! guard keeps the deadline. If memprof is killed, its end of the pipe closes, and the guard releases the stopped processes, and
+//! kills and reaps the child. The guard is started early, because memprof's threads may not start programs after they have reduced
+//! their privileges.
 //!
-//! It forks a process, the holder, that traces others. When the holder ends, in whatever way, the kernel lets go of
-//! what it traced, and there is a new one. A timer of the kernel (`watchdog.rs`) kills it if it makes no progress while it holds others.
+//! The guard forks a process, the holder, that traces other processes. When the holder exits, for whatever reason, the kernel
+//! releases its tracees, and the guard forks a new holder. A kernel timer (`watchdog.rs`) kills a holder that makes no progress
+//! while it holds processes.
 
 mod child;
 mod holder;
@@ -32,19 +34,20 @@ use super::watchdog::Watchdog;
 use crate::ids::Pid;
 use crate::privileges::{self, Role};
 
-/// The name of its processes, as the kernel shows it.
+/// Name (`comm`) of the guard's processes.
 pub(super) const NAME: &CStr = c"memprof-guard";
-/// How long a holder may take to clean up once memprof is gone.
+/// Maximum time for a holder to clean up once memprof is gone.
 const LAST: Duration = Duration::from_secs(30);
 
-/// Does what is asked on stdin, and answers on stdout, until stdin is closed. Nothing is stopped then, and the last child is gone.
+/// Serves requests on stdin, with replies on stdout, until stdin is closed. By then no process is stopped, and the last child is
+/// gone.
 ///
 /// # Errors
-/// Nobody reads what it says; the same holds.
+/// memprof no longer reads stdout. No process is stopped, and the last child is gone.
 pub fn run() -> io::Result<()> {
     let owner = Pid(getppid().as_raw().cast_unsigned());
     let _ = nix::sys::prctl::set_name(NAME);
-    // What stops or ends memprof is not to stop the guard, nor to end it before it has cleaned up.
+    // Signals that stop or end memprof must not stop the guard, nor end it before it has cleaned up.
     let _ = setsid();
     for ignored in [
         Signal::SIGINT,
@@ -60,12 +63,12 @@ pub fn run() -> io::Result<()> {
         let _ = unsafe { signal(ignored, SigHandler::SigIgn) };
     }
     let _ = std::fs::write("/proc/self/oom_score_adj", "-1000");
-    // A process is stopped until the guard has gone on.
+    // A process is stopped until the guard has continued it.
     raise_priority();
     raise_priority_of_session();
     privileges::reduce(Role::Guard);
     loop {
-        // Those that reap what earlier ones have left.
+        // Reap the processes of `reap_later` that have finished.
         while matches!(waitpid(None, Some(WaitPidFlag::WNOHANG)), Ok(status) if status.pid().is_some())
         {
         }
@@ -87,7 +90,7 @@ pub fn run() -> io::Result<()> {
     }
 }
 
-/// Waits until memprof asks for something, or is gone.
+/// Waits for a request, or for memprof to close its end.
 fn await_request() -> io::Result<()> {
     loop {
         match poll(
@@ -102,7 +105,7 @@ fn await_request() -> io::Result<()> {
     }
 }
 
-/// Does what memprof asks, as the holder.
+/// Serves requests, as the holder. Writes the id of a process to fork to `note`.
 fn serve(owner: Pid, note: &mut File) -> io::Result<End> {
     loop {
         match receive(&mut Memprof) {
@@ -121,7 +124,7 @@ fn serve(owner: Pid, note: &mut File) -> io::Result<End> {
                 let holds_for = hold.then_some(owner);
                 return child::hold(Pid(pid), Duration::from_micros(max_us), holds_for);
             }
-            // What this is about is over: memprof asked before it knew.
+            // A request about processes that were already released: memprof sent it before it knew.
             Ok(Asked::More { .. } | Asked::Release | Asked::End) => {}
             Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => return Ok(End::Memprof),
             Err(e) => return Err(e),
@@ -129,37 +132,37 @@ fn serve(owner: Pid, note: &mut File) -> io::Result<End> {
     }
 }
 
-/// Has a process of its own reap what a holder has left.
+/// Starts a process that reaps the child that a holder left unreaped.
 fn reap_later(pid: Pid, begun: u64) {
-    // SAFETY: this process has one thread, so that no lock is held by another.
+    // SAFETY: this process has one thread, so no other thread holds a lock.
     if let Ok(ForkResult::Child) = unsafe { fork() } {
         reap::later(pid, begun);
         process::exit(0);
     }
 }
 
-/// Why a holder was killed.
+/// The message that a holder was killed.
 const LOST: &str = "memprof's guard made no progress while it held the process, because it was stopped, frozen or blocked in the \
                     kernel, or had no processor; the kernel has let the process go";
 
-/// Why a holder ended; its exit status.
+/// The reason why a holder exited, and its exit status.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
-    /// Memprof is gone.
+    /// memprof is gone.
     Memprof = 0,
-    /// The kernel is to let go of what it could not.
+    /// The kernel is to release threads that the holder could not.
     Holder = 3,
-    /// The same, and a child is still to be reaped.
+    /// Like `Holder`, and a child remains to be reaped.
     Child = 4,
-    /// It was killed.
+    /// The holder was killed.
     Killed,
 }
 
-/// Runs something in a process of its own, and waits for that. If memprof is gone, it is killed after a while. Returns how it ended, and
-/// the process that it noted.
+/// Forks a process that runs `work`, and waits for its exit. Kills the process if it takes longer than [`LAST`] after memprof is
+/// gone. Returns why the process ended, and the process id that it wrote to its `note`.
 fn apart(work: impl FnOnce(&mut File) -> io::Result<End>) -> io::Result<(End, Option<Pid>)> {
     let (notes, note) = pipe2(OFlag::O_CLOEXEC)?;
-    // SAFETY: as above.
+    // SAFETY: this process has one thread, so no other thread holds a lock.
     let child = match unsafe { fork() }? {
         ForkResult::Child => {
             drop(notes);
@@ -188,7 +191,7 @@ fn apart(work: impl FnOnce(&mut File) -> io::Result<End>) -> io::Result<(End, Op
     Ok((end, pid))
 }
 
-/// Waits until the pipe is closed, or kills the process if memprof is gone and that takes too long.
+/// Waits until the pipe is closed. Kills the process if that takes longer than [`LAST`] after memprof is gone.
 fn await_end(child: NixPid, notes: &OwnedFd) {
     let mut limit = PollTimeout::NONE;
     loop {
@@ -210,7 +213,7 @@ fn await_end(child: NixPid, notes: &OwnedFd) {
     }
 }
 
-/// Memprof, as the guard sees it: stdin and stdout, without buffers, which processes would share.
+/// The guard's connection to memprof: stdin and stdout, without buffers, because forked processes would share buffered data.
 struct Memprof;
 
 impl AsFd for Memprof {

@@ -1,9 +1,9 @@
-//! Runs a system call in a stopped thread of another process, and gives the thread back as it was.
+//! Makes a system call in a stopped thread of another process, and restores the thread.
 //!
-//! The thread finds its own way back if memprof is killed meanwhile. What the C library has for signal handlers is used
-//! for that: before the call, a signal frame with all of the thread's registers is written below its stack, and the call
-//! is made by an instruction that is followed by a return, to the code that ends signal handlers (`rt_sigreturn`). If
-//! memprof lives, it restores the thread before that code runs. A process without these two pieces of code is left alone.
+//! The thread returns to its own code even if memprof is killed meanwhile, by means of the C library's code for signal handlers.
+//! Before the call, memprof writes a signal frame with all of the thread's registers below the thread's stack. The call is made by
+//! a `syscall` instruction followed by `ret`, which jumps to the code that ends signal handlers (`rt_sigreturn`). If memprof lives,
+//! it restores the thread before that code runs. memprof makes no call in a process without these two pieces of code.
 
 mod control;
 mod harm;
@@ -33,12 +33,12 @@ const CALL: [u8; 3] = [0x0f, 0x05, 0xc3];
 const SYSCALL: u64 = 2;
 /// `mov $15, %rax; syscall`: `rt_sigreturn`.
 const SIGRETURN: [u8; 9] = [0x48, 0xc7, 0xc0, 0x0f, 0, 0, 0, 0x0f, 0x05];
-/// Maximum number of bytes of code that are searched.
+/// Maximum number of bytes of code to search.
 const MOST_CODE: u64 = 256 << 20;
-/// Size of one read of it.
+/// Number of bytes of code to read at once.
 const PIECE: usize = 1 << 20;
 
-/// Where the arguments of a system call are.
+/// The registers with the arguments of a system call.
 const ARGS: [usize; 6] = [
     word::RDI,
     word::RSI,
@@ -48,18 +48,18 @@ const ARGS: [usize; 6] = [
     word::R9,
 ];
 
-/// The mask that blocks all signals.
+/// The signal mask that blocks all signals.
 const ALL_BLOCKED: u64 = u64::MAX;
 
-/// The register set with the floating-point unit's state.
+/// The register set with the extended processor state (`XSAVE`).
 const NT_X86_XSTATE: libc::c_int = 0x202;
 const PTRACE_GETSIGMASK: libc::c_uint = 0x420a;
 
-/// A system call.
+/// A system call to make.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Call {
     pub number: libc::c_long,
-    /// Its arguments. [`Call::CHILD_STACK`] stands for the stack of a child that ends itself when it is resumed.
+    /// The arguments. [`Call::CHILD_STACK`] stands for the stack of a child that exits when it is resumed.
     pub args: [u64; 6],
 }
 
@@ -67,53 +67,53 @@ impl Call {
     pub(super) const CHILD_STACK: u64 = u64::MAX - 1;
 }
 
-/// What a call returned.
+/// The result of a system call.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Returned {
-    /// Its result.
+    /// The return value.
     pub value: i64,
-    /// The child that it made, which is stopped, and dies with the current thread of memprof.
+    /// The child that the call made. It is stopped, and killed when the tracing thread of memprof exits.
     pub child: Option<i32>,
-    /// A signal that stopped the thread meanwhile and is to be passed on; 0 for none.
+    /// A signal that stopped the thread meanwhile and must be passed on; 0 for none.
     pub signal: i32,
-    /// Whether it took longer than the other threads may be stopped: they run.
+    /// Whether the call took longer than the other threads may be stopped, so that they run.
     pub late: bool,
 }
 
-/// Why a call was not made.
+/// The reason why a call was not made or not completed.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum CallError {
-    /// The process executes another program since it was prepared for.
+    /// The process has executed another program since [`Injector::prepare`].
     #[error("it has changed its code meanwhile")]
     Changed,
-    /// None of the threads is at a place where a call does no harm, or the kernel refuses to trace it. All are as they were.
+    /// No thread is in a state in which a call is safe, or the kernel refuses to trace them. All threads are as before.
     #[error("{0}")]
     NotMade(String),
-    /// It has not, or not yet, the code that is needed.
+    /// The process lacks code that calls need, possibly because it has not loaded it yet.
     #[error("{0}")]
     NotReady(String),
-    /// A thread is still in the call, or at its end. The others run, and it goes back by itself.
+    /// A thread is still in the call or at its end. The other threads run, and the thread returns to its own code by itself.
     #[error(
         "thread {0} waits in the kernel in the system call that memprof has it make; it goes back by itself when that ends"
     )]
     Waits(i32),
 }
 
-/// What in a process's code and memory is needed for calls.
+/// The code and memory of a process that calls need.
 #[derive(Debug)]
 pub(super) struct Injector {
     mem: File,
     call: u64,
     sigreturn: u64,
-    /// The stack of its first thread.
+    /// The stack of the first thread, start and end; `(0, 0)` if unknown.
     stack: (u64, u64),
 }
 
 impl Injector {
-    /// Prepares for a process, which may run.
+    /// Prepares for calls in a process, which may run.
     ///
     /// # Errors
-    /// Why no call can be made in it.
+    /// The reason why no call can be made in the process.
     pub(super) fn prepare(pid: Pid) -> Result<Injector, String> {
         let mem = proc_dir::open(pid, "mem");
         let mem =
@@ -136,11 +136,11 @@ impl Injector {
         })
     }
 
-    /// Makes the call in one of these threads, which the current thread of memprof traces and which are stopped without
-    /// a signal. Returns the thread as well. The thread may also make the `later` call, if there is one.
+    /// Makes the call in one of these threads, and returns the thread and the result. The current thread of memprof must trace the
+    /// threads, and they must be stopped without a signal. The chosen thread may also make the call `later`, if there is one.
     ///
     /// # Errors
-    /// Why it was not made, or is not done yet.
+    /// The reason why the call was not made or is not completed.
     pub(super) fn call(
         &self,
         threads: &[i32],
@@ -148,7 +148,7 @@ impl Injector {
         later: Option<&Call>,
         waiting: &mut Waiting<'_>,
     ) -> Result<(i32, Returned), CallError> {
-        // The process ran on since they were found.
+        // The process may have run since `prepare` found these instructions.
         let is_there = |addr, code: &[u8]| self.read(addr, code.len()).is_ok_and(|it| it == code);
         if !is_there(self.call, &CALL) || !is_there(self.sigreturn, &SIGRETURN) {
             return Err(CallError::Changed);
@@ -171,7 +171,7 @@ impl Injector {
                 Ok(ready) => stopped.push(ready),
                 Err(reason) => why = reason,
             }
-            // One that waits on the program's own stack is as good as it gets.
+            // A thread that is blocked in a system call and on the main stack is the best choice.
             if stopped.last().is_some_and(|(rank, ..)| *rank == 0) {
                 break;
             }
@@ -195,7 +195,7 @@ impl Injector {
     }
 }
 
-/// The first place where the code has these bytes.
+/// The first address at which the code contains these bytes.
 fn find(mem: &File, code: impl Iterator<Item = (u64, u64)>, wanted: &[u8]) -> Option<u64> {
     let mut left = MOST_CODE;
     for (start, end) in code {
@@ -203,7 +203,7 @@ fn find(mem: &File, code: impl Iterator<Item = (u64, u64)>, wanted: &[u8]) -> Op
         while at < end && left > 0 {
             let len = (end - at).min(PIECE as u64);
             let mut bytes = vec![0; len as usize];
-            // Pages behind the end of a file cannot be read.
+            // Pages beyond the end of a file cannot be read.
             let read = mem.read_at(&mut bytes, at).unwrap_or(0);
             if let Some(found) = memchr::memmem::find(&bytes[..read], wanted) {
                 return Some(at + found as u64);
@@ -218,11 +218,11 @@ fn find(mem: &File, code: impl Iterator<Item = (u64, u64)>, wanted: &[u8]) -> Op
     None
 }
 
-/// A thread before a call.
+/// The state of a thread before a call.
 struct Stopped {
     tid: i32,
     regs: Vec<u64>,
-    /// The signals that it blocks.
+    /// The thread's signal mask.
     mask: u64,
     xstate: Vec<u8>,
 }
@@ -231,7 +231,7 @@ impl Stopped {
     /// Reads a thread's state.
     ///
     /// # Errors
-    /// It cannot be read.
+    /// The state cannot be read.
     fn look(tid: i32) -> Result<Stopped, String> {
         let gone = || format!("thread {tid} has ended");
         let regs = registers::set(tid, libc::NT_PRSTATUS).ok_or_else(gone)?;
@@ -252,14 +252,14 @@ impl Stopped {
         })
     }
 
-    /// How well it is suited, 0 for the best: blocked in a system call, and on a stack that is surely large enough.
+    /// Suitability for a call, 0 for the best: blocked in a system call, and on a stack that is certainly large enough.
     fn rank(&self, injector: &Injector) -> u8 {
         let (start, end) = injector.stack;
         let own_stack = (start..end).contains(&self.regs[word::RSP]);
         u8::from(self.regs[word::ORIG_RAX] == NO_CALL) + 2 * u8::from(!own_stack)
     }
 
-    /// Makes the call.
+    /// Makes the call, and restores the thread.
     fn call(
         self,
         injector: &Injector,
@@ -273,7 +273,7 @@ impl Stopped {
         let before = before.map_err(stack)?;
         let written = write(tid, way_back.at, &way_back.bytes);
         if let Err(e) = written {
-            // A part of it may be there.
+            // A part of the bytes may have been written.
             let _ = write(tid, way_back.at, &before);
             return Err(stack(e));
         }
@@ -283,7 +283,8 @@ impl Stopped {
         if matches!(&done, Err(e) if e.kind() == io::ErrorKind::TimedOut) {
             return Err(CallError::Waits(tid));
         }
-        // Also where something failed. First the mask, because the registers' restoration ends what the frame protects.
+        // This runs even if the call failed. The mask is restored first: restoring the registers ends the protection by the signal
+        // frame.
         let restored = set_mask(tid, self.mask).and_then(|()| registers::write(tid, &self.regs));
         let _ = ptrace(libc::PTRACE_SETOPTIONS, tid, 0, 0);
         restored.map_err(failed)?;
@@ -297,7 +298,7 @@ impl Stopped {
         regs[word::RIP] = injector.call;
         regs[word::RSP] = way_back.frame;
         regs[word::RAX] = call.number.cast_unsigned();
-        // The kernel must not take it for the interrupted call.
+        // The kernel must not treat this as the system call that was interrupted.
         regs[word::ORIG_RAX] = NO_CALL;
         for (place, arg) in ARGS.into_iter().zip(call.args) {
             regs[place] = match arg {
@@ -321,7 +322,7 @@ impl Stopped {
         Ok(returned)
     }
 
-    /// Has it make the call, and stops it at the end of that.
+    /// Makes the call, and stops the thread at the call's exit.
     fn enter(
         &self,
         injector: &Injector,
@@ -333,7 +334,7 @@ impl Stopped {
         let options = libc::PTRACE_O_TRACESYSGOOD | libc::PTRACE_O_TRACECLONE;
         ptrace(libc::PTRACE_SETOPTIONS, tid, 0, options as u64)?;
         registers::write(tid, &self.registers_for(injector, call, way_back))?;
-        // From here on the thread finds its way back by itself, which restores the mask, too.
+        // From here on, the thread returns to its own code by itself, which also restores the mask.
         set_mask(tid, ALL_BLOCKED)?;
         let mut returned = Returned {
             value: 0,
@@ -350,7 +351,7 @@ impl Stopped {
                 Stop::Clone => {
                     let mut child = 0_u64;
                     ptrace(libc::PTRACE_GETEVENTMSG, tid, 0, (&raw mut child) as u64)?;
-                    // If it has been killed, it is to be reaped all the same.
+                    // If the child has been killed, it must be reaped nevertheless.
                     let _ = adopt(child as i32);
                     returned.child = Some(child as i32);
                 }
@@ -364,11 +365,11 @@ impl Stopped {
     }
 }
 
-/// Stops a thread, which is stopped at the end of a system call, where its state can be restored. Returns a signal that is
-/// to be passed on, by default this one.
+/// Moves a thread from the exit of a system call to a stop where its state can be restored. Returns the signal to pass on: a new
+/// one, or else `pending`.
 fn settle(tid: i32, mut pending: i32, waiting: &mut Waiting<'_>) -> io::Result<i32> {
-    // The kernel starts an interrupted system call again where it looks for signals, so the thread is stopped there once
-    // more. It does not return to the program in between.
+    // The kernel restarts an interrupted system call when it checks for signals, so the thread is stopped there once more. It does
+    // not return to user space in between.
     ptrace(libc::PTRACE_INTERRUPT, tid, 0, 0)?;
     loop {
         ptrace(libc::PTRACE_CONT, tid, 0, 0)?;

@@ -1,5 +1,5 @@
-//! Has a process load a library, by one of its threads, which is stopped alone: the others run on, so that what it waits for
-//! comes.
+//! Makes one stopped thread of a process load a library. The other threads keep running, so that the loader cannot deadlock on
+//! them.
 
 use std::io;
 use std::thread::sleep;
@@ -17,44 +17,44 @@ use crate::ids::Pid;
 pub struct Loader(Injector);
 
 impl Loader {
-    /// Prepares for a process, which runs.
+    /// Prepares for loading into a process, which may run.
     ///
     /// # Errors
-    /// Why none can be loaded.
+    /// The reason why no library can be loaded.
     pub fn prepare(pid: Pid) -> Result<Loader, String> {
         Injector::prepare(pid).map(Loader)
     }
 }
 
-/// Time between two looks at a thread that is blocked in the kernel.
+/// Polling interval for a thread that is blocked in the kernel.
 const LOOK: Duration = Duration::from_micros(200);
-/// The least time for which such a thread is waited for.
+/// Minimum time to wait for such a thread.
 const LEAST: Duration = Duration::from_secs(5);
-/// How long what is done with a stopped thread may take, apart from its loading a library: its stack is read.
+/// Maximum time for the other work on a stopped thread, such as reading its stack.
 const WORK: Duration = Duration::from_secs(1);
 
-/// Why a thread was not stopped.
+/// The reason why a thread was not stopped.
 #[derive(Debug)]
 pub enum HoldError {
-    /// The kernel refuses to trace it, or has no timer for memprof.
+    /// The kernel refuses to trace the thread, or refuses a timer.
     Refused(io::Error),
-    /// It was asked to stop and is blocked in the kernel since. It is let go when this process ends.
+    /// The thread was asked to stop and has been blocked in the kernel since. The kernel releases it when this process exits.
     Blocked(String),
-    /// It has ended, did not stop in time, or a signal is about to be delivered.
+    /// The thread has ended, did not stop in time, or has a signal to handle.
     Missed(String),
 }
 
-/// A stopped thread. It runs on when this is dropped.
+/// A stopped thread. It resumes when this is dropped.
 #[derive(Debug)]
 pub struct Held {
     tid: i32,
     tracees: Tracees,
     watchdog: Watchdog,
-    /// When it was asked to stop.
+    /// When the thread was asked to stop.
     begun: Instant,
 }
 
-/// Where a stopped thread is.
+/// The position of a stopped thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct State {
     /// The instruction pointer.
@@ -65,25 +65,25 @@ pub struct State {
     pub fp: u64,
     /// `rbx`.
     pub bx: u64,
-    /// The number of the system call that it is in, -1 for none.
+    /// The number of the system call that the thread is in, -1 for none.
     pub call: i64,
-    /// That call's result so far.
+    /// The result of that system call so far.
     pub result: i64,
 }
 
 impl Held {
-    /// Stops a thread that does so within `max`; one that turns out to be blocked in the kernel is waited for until `end`, as it
-    /// cannot be let go before.
+    /// Stops a thread if it stops within `max`. A thread that proves to be blocked in the kernel is waited for until `end`, because
+    /// it cannot be released before it stops.
     ///
     /// # Errors
-    /// It runs, or is blocked.
+    /// The thread runs, or is blocked.
     pub fn stop(tid: i32, max: Duration, end: Instant) -> Result<Held, HoldError> {
         let missed = |why: &str| HoldError::Missed(format!("thread {tid} {why}"));
         let refused = |e| match e {
             StopError::Refused(_, e) => HoldError::Refused(e),
             StopError::TimedOut(_) => missed("did not stop in time"),
         };
-        // It would stop only when that ends.
+        // A blocked thread stops only when it unblocks.
         if state(tid) == Some('D') {
             return Err(missed("is blocked in the kernel"));
         }
@@ -123,7 +123,7 @@ impl Held {
         Ok(held)
     }
 
-    /// Where it is; `None` if it was killed.
+    /// The thread's position; `None` if it was killed.
     pub fn state(&self) -> Option<State> {
         let registers = self.tracees.registers();
         let words = &registers.first()?.words;
@@ -138,17 +138,17 @@ impl Held {
         })
     }
 
-    /// Has it load a library.
+    /// Makes the thread load a library.
     ///
     /// # Errors
-    /// It was not loaded, or that is not known yet.
+    /// The library was not loaded, or the outcome is not known yet.
     pub fn load(&mut self, by: &Loader, what: &Loading<'_>) -> Result<Loaded, LoadError> {
         let loaded = self.tracees.load(&by.0, self.tid, what, &mut self.watchdog);
         self.watchdog.set(WORK);
         loaded
     }
 
-    /// Lets it run on. Returns for how long it did not.
+    /// Resumes the thread. Returns the time for which it was stopped.
     pub fn release(mut self) -> Duration {
         self.tracees.release();
         self.watchdog.clear();

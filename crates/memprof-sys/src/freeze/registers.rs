@@ -18,18 +18,17 @@ pub struct Registers {
 }
 
 impl Registers {
-    /// Those of a process's first thread, which the current thread of memprof traces and which is stopped. `None` if it
-    /// was killed.
+    /// The registers of a process's first thread, which must be stopped and traced by the current thread of memprof. `None` if the
+    /// thread was killed.
     pub fn of_stopped(pid: Pid) -> Option<Registers> {
         read(pid.0.cast_signed())
     }
 }
 
-/// Room for the general registers of any processor that Linux runs on.
+/// Size of the buffer for general registers, in words: enough for any processor that Linux runs on.
 const WORDS: usize = 64;
 
-/// Reads the registers of a thread that the current thread of memprof traces and that is stopped. `None` if it was
-/// killed.
+/// Reads the registers of a stopped thread that the current thread of memprof traces. `None` if the thread was killed.
 pub(super) fn read(tid: i32) -> Option<Registers> {
     let words = set(tid, libc::NT_PRSTATUS)?;
     let (stack_pointer, thread_pointer) = pointers(tid, &words)?;
@@ -41,7 +40,7 @@ pub(super) fn read(tid: i32) -> Option<Registers> {
     })
 }
 
-/// The positions of x86-64's registers in the kernel's order.
+/// Indices of x86-64's registers in the kernel's order.
 #[cfg(target_arch = "x86_64")]
 #[rustfmt::skip]
 pub(super) mod word {
@@ -53,7 +52,7 @@ pub(super) mod word {
     pub const SS: usize = 20; pub const FS_BASE: usize = 21;
 }
 
-/// What stands in place of a system call's number if the thread is in none.
+/// Value of `orig_rax` if the thread is not in a system call.
 #[cfg(target_arch = "x86_64")]
 pub(super) const NO_CALL: u64 = u64::MAX;
 
@@ -62,14 +61,14 @@ fn pointers(_: i32, words: &[u64]) -> Option<(u64, u64)> {
     Some((*words.get(word::RSP)?, *words.get(word::FS_BASE)?))
 }
 
-/// sp, which follows x0 to x30, and tpidr_el0.
+/// The stack pointer follows x0 to x30; the thread pointer is tpidr_el0.
 #[cfg(target_arch = "aarch64")]
 fn pointers(tid: i32, words: &[u64]) -> Option<(u64, u64)> {
     const NT_ARM_TLS: libc::c_int = 0x401;
     Some((*words.get(31)?, *set(tid, NT_ARM_TLS)?.first()?))
 }
 
-/// Reads one of the kernel's register sets, in words.
+/// Reads one of the kernel's register sets, as words.
 pub(super) fn set(tid: i32, which: libc::c_int) -> Option<Vec<u64>> {
     let bytes = read_set(tid, which, WORDS * size_of::<u64>())?;
     let words = bytes.chunks_exact(8).map(|word| word.try_into());
@@ -78,10 +77,10 @@ pub(super) fn set(tid: i32, which: libc::c_int) -> Option<Vec<u64>> {
         .collect()
 }
 
-/// Reads one of the kernel's register sets, in bytes.
+/// Reads one of the kernel's register sets, as bytes.
 #[cfg(target_arch = "x86_64")]
 pub(super) fn bytes(tid: i32, which: libc::c_int) -> Option<Vec<u8>> {
-    /// Room for the extended state of any processor: the tiles of AMX take 8 KiB.
+    /// Enough bytes for the extended state of any processor: the AMX tiles take 8 KiB.
     const ROOM: usize = 64 << 10;
     read_set(tid, which, ROOM)
 }
@@ -102,14 +101,14 @@ fn read_set(tid: i32, which: libc::c_int, room: usize) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// Sets the general registers of a thread that the current thread of memprof traces and that is stopped.
+/// Sets the general registers of a stopped thread that the current thread of memprof traces.
 #[cfg(target_arch = "x86_64")]
 pub(super) fn write(tid: i32, words: &[u64]) -> std::io::Result<()> {
     let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
     write_bytes(tid, libc::NT_PRSTATUS, &bytes)
 }
 
-/// Sets one of the kernel's register sets, as [`bytes()`] has read it.
+/// Sets one of the kernel's register sets, from bytes that [`bytes()`] has read.
 #[cfg(target_arch = "x86_64")]
 pub(super) fn write_bytes(tid: i32, which: libc::c_int, bytes: &[u8]) -> std::io::Result<()> {
     let mut from = libc::iovec {

@@ -14,17 +14,16 @@ use crate::proc_text;
 use crate::residency::{PROTECTED, has_capabilities};
 use crate::text::printable;
 
-/// The kernel's thread count, including ended threads that are not yet reaped; 0 for a process that is
-/// gone.
+/// The kernel's thread count, which includes ended threads that are not yet reaped; 0 for a process that is gone.
 pub(super) fn count(pid: Pid) -> usize {
-    // Not `stat`, for which the kernel sums up the CPU time of every thread.
+    // This does not read `stat`, because the kernel then sums up the CPU time of every thread.
     let status = proc_dir::text(pid, "status").unwrap_or_default();
     let count = status.lines().find_map(|l| l.strip_prefix("Threads:"));
     count.and_then(|n| n.trim().parse().ok()).unwrap_or(0)
 }
 
-/// Lets others run until the next look at a thread that was asked to stop, or resumed to stop again, at `begun`. Most stop at once, and
-/// a sleep takes much longer than that.
+/// Waits before the next poll of a thread that was asked to stop, or resumed to stop again, at `begun`. Most threads stop at once,
+/// and a sleep takes much longer than that.
 pub(super) fn pause(begun: Instant) {
     const SOON: Duration = Duration::from_micros(200);
     const PAUSE: Duration = Duration::from_micros(100);
@@ -54,9 +53,9 @@ pub fn has_ended(tid: i32) -> bool {
     state(tid).is_none_or(|s| matches!(s, 'Z' | 'X'))
 }
 
-/// Whether a signal ends a thread, or the end of its process, or another thread's `exec`; `false` if it exits by itself.
+/// Whether a thread exits because of a signal, the end of its process or another thread's `execve`; false if it exits by itself.
 pub fn is_killed(tid: i32) -> bool {
-    // The thread has taken the signal in: `PF_SIGNALED` of the kernel's flags.
+    // `PF_SIGNALED` of the kernel's flags: the thread has taken the signal.
     const SIGNALED: u64 = 0x400;
     let read = |name| proc_text::read(&format!("/proc/{tid}/{name}")).unwrap_or_default();
     let pending = || {
@@ -69,7 +68,7 @@ pub fn is_killed(tid: i32) -> bool {
         let (_, rest) = stat.rsplit_once(") ")?;
         rest.split(' ').nth(6)?.parse::<u64>().ok()
     };
-    // In this order: what is not pending any more is in the flags.
+    // The order matters: a signal that is no longer pending is in the flags.
     pending().is_some_and(|mask| mask >> (libc::SIGKILL - 1) & 1 != 0)
         || flags().is_some_and(|flags| flags & SIGNALED != 0)
 }
@@ -92,7 +91,7 @@ pub(super) fn is_traced_by_guard(tid: i32) -> bool {
     name.is_some_and(|name| name.as_bytes().trim_ascii_end() == guard::NAME.to_bytes())
 }
 
-/// Why a thread cannot be traced, after the kernel has refused, and what to do.
+/// The reason why a thread cannot be traced, after the kernel has refused, and what to do.
 pub fn not_traceable(tid: i32, error: &io::Error) -> String {
     const PTRACE: u64 = 1 << 19;
     let refused = format!("its threads cannot be traced: {error}");
@@ -109,7 +108,7 @@ pub fn not_traceable(tid: i32, error: &io::Error) -> String {
     }
 }
 
-/// The thread that traces another one; 0 for none.
+/// The thread that traces another one; 0 for none, `None` if the thread is gone.
 fn tracer(tid: i32) -> Option<i32> {
     let status = proc_text::read(&format!("/proc/{tid}/status")).ok()?;
     let tracer = status.lines().find_map(|l| l.strip_prefix("TracerPid:"))?;

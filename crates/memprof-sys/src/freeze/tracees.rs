@@ -1,8 +1,8 @@
-//! Stops threads by ptrace, as a debugger does.
+//! Stops threads with ptrace, as a debugger does.
 //!
-//! `PTRACE_SEIZE` does not stop a thread, so threads are seized before the freeze begins; the freeze includes only
-//! interrupting and waiting. A signal that arrives in between stops its thread until it is passed on. Signals
-//! are plain numbers here, because a real-time signal has no name.
+//! `PTRACE_SEIZE` does not stop a thread, so threads are seized before the freeze begins; the freeze includes only interrupting and
+//! waiting. A signal that arrives in between stops its thread until the signal is passed on. Signals are plain numbers here,
+//! because real-time signals have no names.
 
 use std::collections::HashSet;
 use std::io;
@@ -21,11 +21,11 @@ use crate::ids::Pid;
 const PAUSE: Duration = Duration::from_micros(50);
 /// Number of threads that are seized before signals are passed on.
 const BATCH: usize = 256;
-/// How long a thread is waited for that another guard traces: another memprof's, or one that reaps the child of an earlier holder.
+/// Time to wait for a thread that another guard traces: the guard of another memprof, or one that reaps the child of an earlier
+/// holder.
 const OTHERS: Duration = Duration::from_millis(200);
 
-/// Threads that the current thread of memprof traces. The kernel releases the remaining ones when that thread
-/// ends.
+/// Threads that the current thread of memprof traces. The kernel releases any that remain when that thread exits.
 #[derive(Debug, Default)]
 pub(super) struct Tracees {
     threads: Vec<Tracee>,
@@ -43,30 +43,30 @@ struct Tracee {
 pub enum State {
     /// Traced and running.
     Seized,
-    /// Requested to stop.
+    /// Asked to stop.
     Interrupted,
     /// Stopped; the pending signal, or 0.
     Stopped(i32),
-    /// Exiting, because it was killed. It is traced, and its parent cannot collect it, until it is waited for.
+    /// Exiting, because it was killed. It remains traced, and its parent cannot reap it, until memprof waits for it.
     Exiting,
-    /// Not traced any more.
+    /// No longer traced.
     Ended,
 }
 
-/// Why threads were not stopped.
+/// The reason why threads were not stopped.
 #[derive(Debug)]
 pub(super) enum StopError {
     /// The kernel refused to trace this thread.
     Refused(i32, io::Error),
-    /// The time ran out; the thread that did not stop, if any.
+    /// The time ran out. Contains the thread that did not stop, if there is one.
     TimedOut(Option<i32>),
 }
 
 impl Tracees {
-    /// Seizes the threads of a process, which continue to run. If another guard traces one of them, waits until that lets go.
+    /// Seizes the threads of a process, which continue to run. If another guard traces one of them, waits until it is released.
     pub(super) fn seize_patiently(&mut self, pid: Pid) -> Result<(), StopError> {
         let begun = Instant::now();
-        // A guard may have let go since the kernel refused.
+        // A guard may have released the thread since the kernel refused.
         let mut once_more = true;
         loop {
             match self.seize(pid) {
@@ -89,7 +89,7 @@ impl Tracees {
         self.seize_some(threads(pid))
     }
 
-    /// Seizes those of these threads that are new.
+    /// Seizes the new threads among these.
     pub(super) fn seize_some(&mut self, threads: Vec<i32>) -> Result<usize, StopError> {
         let mut fresh = 0;
         for tid in threads {
@@ -156,18 +156,18 @@ impl Tracees {
         self.threads.iter().filter(stopped).count()
     }
 
-    /// The registers of the stopped threads; of those that were killed meanwhile, none.
+    /// The registers of the stopped threads, except those that were killed meanwhile.
     pub(super) fn registers(&self) -> Vec<Registers> {
         let stopped = |t: &&Tracee| matches!(t.state, State::Stopped(_));
         let threads = self.threads.iter().filter(stopped);
         threads.filter_map(|t| registers::read(t.tid)).collect()
     }
 
-    /// Makes a system call in one of the stopped threads that may also make the `later` one, if there is one. If that takes until
-    /// `end`, the other threads run on.
+    /// Makes a system call in one of the stopped threads, one that may also make the call `later`, if there is one. If the call
+    /// takes until `end`, the other threads resume.
     ///
     /// # Errors
-    /// Why no thread could make it.
+    /// The reason why no thread could make the call.
     pub(super) fn call(
         &mut self,
         injector: &Injector,
@@ -191,17 +191,17 @@ impl Tracees {
         Ok(returned)
     }
 
-    /// Whether a thread is stopped, and not for a signal.
+    /// Whether a thread is stopped without a pending signal.
     #[cfg(target_arch = "x86_64")]
     pub(super) fn is_free(&self, tid: i32) -> bool {
         let mut threads = self.threads.iter();
         threads.any(|t| t.tid == tid && t.state == State::Stopped(0))
     }
 
-    /// Has a stopped thread load a library.
+    /// Makes a stopped thread load a library.
     ///
     /// # Errors
-    /// It was not loaded, or that is not known yet.
+    /// The library was not loaded, or the outcome is not known yet.
     #[cfg(target_arch = "x86_64")]
     pub(super) fn load(
         &mut self,
@@ -217,7 +217,7 @@ impl Tracees {
         Ok(loaded)
     }
 
-    /// The number of threads that were requested to stop, stopped or not.
+    /// The number of threads that were asked to stop, whether or not they have stopped.
     pub(super) fn requested(&self) -> usize {
         let requested = |t: &&Tracee| matches!(t.state, State::Interrupted | State::Stopped(_));
         self.threads.iter().filter(requested).count()
@@ -228,7 +228,7 @@ impl Tracees {
         self.threads.len()
     }
 
-    /// Releases the stopped threads. The kernel releases the others when this thread of memprof ends.
+    /// Releases the stopped threads. The kernel releases the others when this thread of memprof exits.
     pub(super) fn release(&mut self) {
         self.threads.iter_mut().for_each(Tracee::release);
     }
@@ -242,7 +242,7 @@ impl Tracees {
             .for_each(Tracee::interrupt);
     }
 
-    /// Looks at the threads that were asked to stop. Returns whether one is stopped.
+    /// Polls the threads that were asked to stop. Returns whether any thread is stopped.
     pub(super) fn poll(&mut self) -> bool {
         let asked = |t: &&mut Tracee| t.state == State::Interrupted;
         self.threads.iter_mut().filter(asked).for_each(Tracee::poll);
@@ -254,12 +254,13 @@ impl Tracees {
         self.threads.iter().any(|t| t.state == State::Interrupted)
     }
 
-    /// Whether a thread is traced: one that has not stopped, or exits, can be let go only by the end of the current thread of memprof.
+    /// Whether any thread is traced. The kernel releases a thread that has not stopped, or that exits, only when the current thread
+    /// of memprof exits.
     pub(super) fn has_any(&self) -> bool {
         self.threads.iter().any(|t| t.state != State::Ended)
     }
 
-    /// Whether a thread was seized, and may be still.
+    /// Whether a thread was seized and not forgotten since.
     pub(super) fn knows(&self, tid: i32) -> bool {
         self.known.contains(&tid)
     }
@@ -365,7 +366,7 @@ fn wait(tid: i32) -> Waited {
     }
 }
 
-/// Makes a ptrace request that takes no address.
+/// Makes a ptrace request without an address.
 fn request(what: libc::c_uint, tid: i32, data: i32) -> io::Result<()> {
     // SAFETY: none of the requests used here reads or writes memprof's memory.
     match unsafe { libc::ptrace(what, tid, 0, libc::c_long::from(data)) } {

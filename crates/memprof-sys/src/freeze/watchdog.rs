@@ -1,8 +1,8 @@
-//! A timer of the kernel that kills the process which holds others, if that one makes no progress: because it is stopped, frozen
-//! with its control group, waits in the kernel, or has no processor. The kernel then lets go of what it traced.
+//! A kernel timer that kills the process that holds others if it makes no progress: because it is stopped, frozen with its cgroup,
+//! blocked in the kernel, or gets no CPU time. The kernel then releases its tracees.
 //!
-//! SIGKILL is the only signal that a process takes which does not run. It ends one in a frozen control group (version 2), too; in
-//! one of version 1 only when that is thawed.
+//! SIGKILL is the only signal that acts on a process that does not run. It also ends a process in a frozen cgroup v2; in a frozen
+//! cgroup v1, only once the cgroup is thawed.
 
 use std::time::Duration;
 
@@ -11,9 +11,9 @@ use nix::sys::time::TimeSpec;
 use nix::sys::timer::{Expiration, Timer, TimerSetTimeFlags};
 use nix::time::ClockId;
 
-/// How much later than agreed the kernel lets go of a held process.
+/// Additional time after which the kernel releases a held process.
 ///
-/// A machine on which every processor has ten tasks waiting has been seen not to run this process for a quarter of a second.
+/// A machine with ten runnable tasks per CPU did not run this process for a quarter of a second.
 pub(crate) const GRACE: Duration = Duration::from_millis(500);
 
 /// The timer.
@@ -21,10 +21,10 @@ pub(crate) const GRACE: Duration = Duration::from_millis(500);
 pub(crate) struct Watchdog(Timer);
 
 impl Watchdog {
-    /// Makes one for this process, which is not set.
+    /// Creates a timer for this process, which is not armed.
     ///
     /// # Errors
-    /// The kernel has none.
+    /// The kernel refuses a timer.
     pub(crate) fn new() -> Result<Watchdog, String> {
         let kill = SigevNotify::SigevSignal {
             signal: Signal::SIGKILL,
@@ -37,19 +37,19 @@ impl Watchdog {
             })
     }
 
-    /// Kills this process after so much time and [`GRACE`], unless it is set again.
+    /// Arms the timer: kills this process after `time` and [`GRACE`], unless the timer is set again.
     pub(crate) fn set(&mut self, time: Duration) {
         self.expire(time + GRACE);
     }
 
-    /// The process lives on.
+    /// Disarms the timer.
     pub(crate) fn clear(&mut self) {
         self.expire(Duration::ZERO);
     }
 
     fn expire(&mut self, time: Duration) {
         let once = Expiration::OneShot(TimeSpec::from(time));
-        // Fails for times that are none.
+        // This fails for invalid times.
         let _ = self.0.set(once, TimerSetTimeFlags::empty());
     }
 }

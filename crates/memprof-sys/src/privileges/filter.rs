@@ -1,7 +1,7 @@
 //! Seccomp filters that refuse, with EPERM, the system calls that a thread never makes.
 //!
-//! This is a deny list, not an allow list: any release of the C library and of the crates that read files
-//! may use new harmless calls, and refusing one must not end memprof.
+//! The filters are deny lists, not allow lists: any release of the C library and of the crates that read files may use new harmless
+//! calls, and a refusal must not break memprof.
 
 use std::collections::BTreeMap;
 
@@ -13,8 +13,8 @@ use seccompiler::{
 
 use super::Role;
 
-/// Calls that no thread needs after the start: starting programs, mounts, modules, identities, namespaces, the
-/// clock, keys, listening sockets, and ways around a filter.
+/// Calls that no thread needs after startup: starting programs, mounts, modules, identities, namespaces, the clock, keys, listening
+/// sockets, and ways around a filter.
 const NEVER: &[c_long] = &[
     libc::SYS_execve,
     libc::SYS_execveat,
@@ -83,10 +83,10 @@ const NEVER: &[c_long] = &[
     libc::SYS_ioperm,
 ];
 
-/// New connections, which only the threads that fetch from servers and send to them make.
+/// New connections, which only the threads that fetch from or push to servers make.
 const CONNECTING: &[c_long] = &[libc::SYS_socket, libc::SYS_connect];
 
-/// Signals to others. The threads of the server send them for the command.
+/// Signals to other processes. The server threads send them to the command.
 const SIGNALS: &[c_long] = &[
     libc::SYS_kill,
     libc::SYS_tkill,
@@ -94,11 +94,10 @@ const SIGNALS: &[c_long] = &[
     libc::SYS_pidfd_send_signal,
 ];
 
-/// Calls for accessing other processes, which only the collector, the command's thread and those that take a heap
-/// snapshot may make.
+/// Calls that access other processes. Only the collector, the command's thread and the heap snapshot thread may make them.
 const LOOKING: &[c_long] = &[libc::SYS_ptrace, libc::SYS_process_vm_readv];
 
-/// Calls for BPF and for keeping memory, which only the collector and the command's thread may make.
+/// Calls for BPF and for retaining memory. Only the collector and the command's thread may make them.
 const PROBING: &[c_long] = &[
     libc::SYS_process_madvise,
     libc::SYS_bpf,
@@ -106,7 +105,7 @@ const PROBING: &[c_long] = &[
     libc::SYS_userfaultfd,
 ];
 
-/// Starting threads and processes, which threads reading untrusted files never do.
+/// Calls that start threads and processes. Threads that read untrusted files never make them.
 const STARTING: &[c_long] = &[
     libc::SYS_clone,
     libc::SYS_clone3,
@@ -116,10 +115,10 @@ const STARTING: &[c_long] = &[
     libc::SYS_vfork,
 ];
 
-/// Changes to any file system, which threads that only read never make.
+/// Changes to file systems. Threads that only read never make them.
 const CHANGING: &[c_long] = &[
     libc::SYS_socketpair,
-    // Its flags are in memory, which a filter cannot read.
+    // The flags are in memory, which a filter cannot read.
     libc::SYS_openat2,
     libc::SYS_truncate,
     libc::SYS_ftruncate,
@@ -159,7 +158,7 @@ const CHANGING: &[c_long] = &[
     libc::SYS_chmod,
     #[cfg(target_arch = "x86_64")]
     libc::SYS_utimes,
-    // libc does not name these two for aarch64.
+    // The libc crate does not define these two for aarch64.
     #[cfg(target_arch = "x86_64")]
     libc::SYS_renameat,
     #[cfg(target_arch = "x86_64")]
@@ -173,17 +172,17 @@ const OPENING: &[(c_long, u8)] = &[
     (libc::SYS_open, 1),
 ];
 
-/// Bit of a call number of the x32 ABI, which has the same architecture number. Its own calls have the
-/// numbers 512 to 547.
+/// Bit of the call numbers of the x32 ABI, whose `seccomp_data.arch` equals that of x86-64. The x32 ABI has numbers 512 to 547 for
+/// itself.
 #[cfg(target_arch = "x86_64")]
 const X32: c_long = 0x4000_0000;
 
 /// Sets `no_new_privs` and installs the role's filter for this thread.
 ///
 /// # Errors
-/// The kernel or processor does not support such filters, or the kernel refuses it.
+/// The kernel or processor does not support seccomp filters, or the kernel refuses the filter.
 pub(super) fn install(role: Role) -> Result<(), String> {
-    // Under a filter the kernel does not show the filters of others.
+    // A thread with a filter cannot read other processes' filters.
     if matches!(role, Role::Guard | Role::Attach) {
         return nix::sys::prctl::set_no_new_privs().map_err(|e| e.to_string());
     }
@@ -210,7 +209,7 @@ fn rules(role: Role) -> Result<Rules, seccompiler::BackendError> {
         Role::Heap => calls.extend(PROBING),
         Role::Server { .. } => calls.extend(LOOKING.iter().chain(PROBING)),
         Role::Fetch => calls.extend(LOOKING.iter().chain(PROBING).chain(SIGNALS)),
-        // Its HTTP client looks host names up in threads.
+        // The HTTP client starts threads to resolve host names.
         Role::Push => calls.extend(LOOKING.iter().chain(PROBING).chain(SIGNALS).chain(CHANGING)),
         Role::Symbols | Role::Tables | Role::Keep | Role::Look => {
             let looking = LOOKING.iter().chain(PROBING);
@@ -222,7 +221,7 @@ fn rules(role: Role) -> Result<Rules, seccompiler::BackendError> {
                 .iter()
                 .filter(|call| **call != libc::SYS_process_vm_readv);
             let looking = ptrace.chain(PROBING).chain(SIGNALS);
-            // It starts readers, and looks paths up in the file trees of targets.
+            // This role starts readers, and looks up paths in the file trees of targets.
             let needed = [libc::SYS_socketpair, libc::SYS_openat2];
             let changing = CHANGING.iter().filter(|call| !needed.contains(call));
             calls.extend(looking.chain(changing));

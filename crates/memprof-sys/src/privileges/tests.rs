@@ -34,7 +34,7 @@ fn every_role_is_reduced_and_filtered() {
                 status("CapBnd:"),
             )
         });
-        // Only who has CAP_SETPCAP can empty it.
+        // Only a thread with CAP_SETPCAP can empty the bounding set.
         if caps::has_cap(None, CapSet::Effective, Capability::CAP_SETPCAP).unwrap() {
             assert_eq!(bounding, "0000000000000000", "{role:?}");
         }

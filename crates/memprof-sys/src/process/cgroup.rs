@@ -1,4 +1,4 @@
-//! Control groups and the processes in them.
+//! Control groups and their processes.
 
 use std::fmt;
 use std::fs;
@@ -13,12 +13,12 @@ use crate::ids::Pid;
 use crate::mounts::{self, Mount};
 use crate::residency::cgroup::{GroupFigures, Version};
 
-/// File with the list of processes in a control group's directory.
+/// The file with the process ids, in a control group's directory.
 const PROCS: &str = "cgroup.procs";
-/// Maximum number of groups searched; processes of further groups are missed.
+/// Maximum number of groups to search; processes of further groups are missed.
 const MAX_GROUPS: usize = 4096;
 
-/// A control group, by its directory.
+/// A control group, identified by its directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cgroup {
     dir: PathBuf,
@@ -31,8 +31,8 @@ impl fmt::Display for Cgroup {
 }
 
 impl Cgroup {
-    /// The control group at a path: a directory in a mounted cgroup file system of version 1 or 2, or a group's
-    /// name below the mount of version 2, as in `/proc/PID/cgroup`.
+    /// Finds the control group at a path: a directory in a mounted cgroup v1 or v2 file system, or a group's name below the cgroup
+    /// v2 mount, as in `/proc/PID/cgroup`.
     ///
     /// # Errors
     /// There is no such directory, or it is not a control group.
@@ -54,14 +54,14 @@ impl Cgroup {
         )
     }
 
-    /// The processes in it and in the groups below it, except memprof.
+    /// The processes in this group and its descendants, except memprof's own.
     ///
     /// # Errors
     /// The group no longer exists.
     pub fn processes(&self) -> io::Result<Vec<Pid>> {
         let mut pids = read_procs(&self.dir)?;
         for group in self.groups().iter().skip(1) {
-            // A group below may have been removed meanwhile.
+            // A descendant may have been removed meanwhile.
             pids.extend(read_procs(group).unwrap_or_default());
         }
         pids.retain(|pid| !is_own(*pid));
@@ -70,7 +70,7 @@ impl Cgroup {
         Ok(pids)
     }
 
-    /// The directories of the group and of those below it, at most [`MAX_GROUPS`]; its own is the first.
+    /// The directories of this group and its descendants, at most [`MAX_GROUPS`]. The group's own directory comes first.
     fn groups(&self) -> Vec<PathBuf> {
         let mut groups = vec![self.dir.clone()];
         let mut at = 0;
@@ -82,15 +82,15 @@ impl Cgroup {
         groups
     }
 
-    /// Its directory.
+    /// The group's directory.
     pub fn dir(&self) -> &Path {
         &self.dir
     }
 
-    /// What the kernel charges to it now.
+    /// The memory that the kernel charges to the group now.
     ///
     /// # Errors
-    /// Why there are no figures.
+    /// The reason why there are no figures, as a message.
     pub fn charged(&self) -> std::result::Result<(Version, GroupFigures), String> {
         let version = self.version_of_memory()?;
         let groups = self.groups().len() as u64;
@@ -99,9 +99,9 @@ impl Cgroup {
             .map_err(|e| format!("cannot read {}/memory.stat: {e}", self.dir.display()))
     }
 
-    /// The version of the memory controller that the group has; why it has none.
+    /// The cgroup version of the group's memory controller; as the error, why it has none.
     fn version_of_memory(&self) -> std::result::Result<Version, String> {
-        // The root group of version 2 has the second one alone.
+        // The cgroup v2 root group has `memory.stat` but no usage file.
         let has = |name: &str| self.dir.join(name).is_file();
         if has(Version::One.usage_file()) {
             return Ok(Version::One);
@@ -135,7 +135,7 @@ fn is_cgroup(dir: &Path) -> bool {
     on_cgroup && dir.join(PROCS).is_file()
 }
 
-/// One pid per line; 0 is a process outside memprof's pid namespace.
+/// Parses one pid per line. The kernel writes 0 for a process outside memprof's pid namespace.
 fn read_procs(dir: &Path) -> io::Result<Vec<Pid>> {
     let text = fs::read_to_string(dir.join(PROCS))?;
     let pids = text.lines().filter_map(|line| line.parse().ok());
@@ -156,7 +156,7 @@ fn mounted() -> Vec<Mount> {
     mounts::parse(&text).collect()
 }
 
-/// Whether it is the hierarchy of version 1 that charges memory.
+/// Whether a mount is the cgroup v1 hierarchy that charges memory.
 fn charges_memory(mount: &Mount) -> bool {
     mount.kind == "cgroup" && mount.options.split(',').any(|option| option == "memory")
 }

@@ -1,21 +1,22 @@
-//! The container and the pod of a process, from the names of its control groups.
+//! Finds the container and the pod of a process from the names of its control groups.
 
 use crate::ids::Pid;
 use crate::proc_dir;
 
-/// Where a process runs, as far as the names of its control groups say.
+/// The container and pod of a process, as far as the names of its control groups identify them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Container {
-    /// Its control group: that of version 2, or of version 1's memory controller if that one is the root; `/` if both are.
+    /// The process's cgroup v2 group, or the group of the v1 memory controller if the v2 group is the root; `/` if both are the
+    /// root.
     pub group: String,
-    /// The container's id: 64 hexadecimal digits, on ECS 32 and a number.
+    /// Container id: 64 hexadecimal digits, or on ECS 32 hexadecimal digits and a number.
     pub id: Option<String>,
-    /// The UID of its Kubernetes pod.
+    /// UID of the Kubernetes pod.
     pub pod: Option<String>,
 }
 
 impl Container {
-    /// Whether its control group is this one, or one below it.
+    /// Whether the process's control group is `group` or one of its descendants.
     pub fn is_below(&self, group: &str) -> bool {
         let inside = self.group.strip_prefix(group.trim_end_matches('/'));
         inside.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
@@ -27,14 +28,14 @@ impl Container {
         Some(Container::named_by(&groups))
     }
 
-    /// From the text of `/proc/PID/cgroup`: `ID:CONTROLLERS:GROUP`, one line for each hierarchy.
+    /// Parses `/proc/PID/cgroup`: a line `ID:CONTROLLERS:GROUP` for each hierarchy.
     fn named_by(groups: &str) -> Container {
         let mut found = Container {
             group: group_of(groups).to_owned(),
             ..Container::default()
         };
         for group in groups.lines().filter_map(|line| line.splitn(3, ':').nth(2)) {
-            // From the innermost group outwards: containers may run in containers.
+            // The innermost name wins, because containers may run in containers.
             for name in group.rsplit('/') {
                 found.id = found.id.or_else(|| container(name));
                 found.pod = found.pod.or_else(|| pod(name));
@@ -44,7 +45,7 @@ impl Container {
     }
 }
 
-/// The control group whose name says most: in a hybrid of both versions, one of them has everything in its root.
+/// The more specific control group: in a hybrid hierarchy, all processes may be in the root group of one of the versions.
 fn group_of(groups: &str) -> &str {
     let lines = || groups.lines().map(|line| line.splitn(3, ':'));
     let named = |wanted: fn(&str) -> bool| {
@@ -64,9 +65,9 @@ fn is_hex(text: &str, digits: usize) -> bool {
     text.len() == digits && text.bytes().all(lower)
 }
 
-/// `ID`, `docker-ID.scope`, `cri-containerd-ID.scope`, `…:cri-containerd:ID`, and so on.
+/// The container id in a group's name: `ID`, `docker-ID.scope`, `cri-containerd-ID.scope`, `…:cri-containerd:ID` and similar.
 fn container(name: &str) -> Option<String> {
-    // The process that watches a container of CRI-O or Podman is not in it.
+    // The monitor process (conmon) of a CRI-O or Podman container is not in the container.
     if name.contains("conmon") {
         return None;
     }
@@ -82,7 +83,8 @@ fn container(name: &str) -> Option<String> {
     }
 }
 
-/// `podUID`, or `kubepods-burstable-podUID.slice` with `_` for the `-` of the UID. A static pod's UID has no `-`.
+/// The pod UID in a group's name: `podUID`, or `kubepods-burstable-podUID.slice` with `_` for each `-` of the UID. A static pod's
+/// UID has no `-`.
 fn pod(name: &str) -> Option<String> {
     let name = name.strip_suffix(".slice").unwrap_or(name);
     let uid = match name.strip_prefix("pod") {
@@ -140,7 +142,7 @@ mod tests {
                 format!("/system.slice/containerd.service/{slice}:cri-containerd:{ID}"),
                 (id.clone(), None),
             ),
-            // From a namespace of control groups beside it.
+            // As seen from a sibling cgroup namespace.
             (
                 format!("/../../{slice}/cri-containerd-{ID}.scope"),
                 (id.clone(), pod),

@@ -1,4 +1,4 @@
-//! What a process id names: a process with memory, or one of the things that cannot be profiled.
+//! Classifies a process id: a process with memory, or something that cannot be profiled.
 
 use std::io::ErrorKind;
 
@@ -9,28 +9,28 @@ use crate::ids::Pid;
 use crate::text::printable;
 use crate::{proc_dir, proc_text};
 
-/// The kernel's flag of its own threads, in `/proc/PID/stat`.
+/// Flag of kernel threads in `/proc/PID/stat`.
 const PF_KTHREAD: u64 = 0x0020_0000;
 
-/// What a process id names.
+/// The kind of object that a process id refers to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Presence {
-    /// A process, as far as memprof may see.
+    /// A process, as far as memprof can see.
     Process,
     /// Nothing.
     Missing,
-    /// A process that this `/proc` does not show.
+    /// A process that `/proc` hides from memprof.
     Hidden,
     /// A kernel thread: it has no user memory.
     KernelThread,
-    /// A process that has ended, but was not waited for by its parent.
+    /// A process that has ended and that its parent has not yet waited for.
     Zombie,
     /// A thread of this process.
     ThreadOf(Pid),
 }
 
 impl Presence {
-    /// Looks the id up in `/proc`.
+    /// Looks up the id in `/proc`.
     pub fn of(pid: Pid) -> Presence {
         let stat = match proc_text::read(&format!("/proc/{pid}/stat")) {
             Ok(stat) => stat,
@@ -43,22 +43,23 @@ impl Presence {
         let (state, flags) = parse(&stat).unwrap_or(("", 0));
         match state {
             _ if flags & PF_KTHREAD != 0 => Presence::KernelThread,
-            // Without its first thread, a process goes on if it has others.
+            // A process whose first thread has ended continues if it has other threads.
             "Z" | "X" if !proc_dir::lives(pid) => Presence::Zombie,
             _ => Presence::Process,
         }
     }
 
-    /// Says that a search for processes is incomplete, if this `/proc` hides some.
+    /// If `/proc` hides processes: a message that a search for processes is incomplete, and how to change that.
     pub fn overlooked() -> Option<&'static str> {
-        // The first process belongs to root, and there is always one.
+        // Process 1 always exists and belongs to root.
         (Presence::of(Pid(1)) == Presence::Hidden).then_some(
             "/proc shows memprof only processes of its own user (hidepid), so that others are not found; run memprof as root, or \
              give it CAP_SYS_PTRACE",
         )
     }
 
-    /// `hidepid` hides a process's directory, but not that the process exists.
+    /// Decides whether an id without a directory in `/proc` is missing or hidden: `hidepid` hides the directory, but not the
+    /// process from `kill`.
     fn without_proc(pid: Pid) -> Presence {
         match nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid.0 as i32), None) {
             Err(Errno::ESRCH) => Presence::Missing,
@@ -66,7 +67,7 @@ impl Presence {
         }
     }
 
-    /// Why it cannot be inspected, and what to do; `None` for a process.
+    /// The reason why the id cannot be inspected, and what to do; `None` for a process.
     pub fn refusal(self, pid: Pid) -> Option<String> {
         let name = || {
             let comm = comm(pid).unwrap_or_default();
@@ -94,14 +95,14 @@ impl Presence {
     }
 }
 
-/// State and flags: the third and the ninth field.
+/// State and flags: the third and the ninth field of `stat`.
 fn parse(stat: &str) -> Option<(&str, u64)> {
-    // "pid (comm) state …", where comm may hold anything, parentheses included.
+    // "pid (comm) state …", where comm may contain any characters, including parentheses.
     let mut after = stat.get(stat.rfind(')')? + 1..)?.split_whitespace();
     Some((after.next()?, after.nth(5)?.parse().ok()?))
 }
 
-/// The process that a thread belongs to.
+/// The process that a thread belongs to (`Tgid`).
 fn leader(pid: Pid) -> Option<Pid> {
     let status = proc_dir::text(pid, "status").ok()?;
     let line = status.lines().find_map(|l| l.strip_prefix("Tgid:"))?;

@@ -1,4 +1,4 @@
-//! A process that the user names, by its id or its name.
+//! A process that the user chooses by id or by name.
 
 use anyhow::{Result, bail};
 
@@ -18,7 +18,7 @@ impl ProcessTarget {
     /// Finds the process.
     ///
     /// # Errors
-    /// No process has the name, or several have.
+    /// No process has the name, or several processes have it.
     pub fn process(&self) -> Result<Pid> {
         match self {
             ProcessTarget::Pid(pid) => Ok(*pid),

@@ -1,19 +1,19 @@
-//! `cachestat(2)`: how much of a file is in the page cache, counted by the kernel.
+//! `cachestat(2)`: counts a file's pages in the page cache.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 use super::error::{Error, Result, denial};
 
-/// Counts of pages of one range of a file, as `struct cachestat` of `linux/mman.h`.
+/// Page counts for one range of a file: `struct cachestat` of `linux/mman.h`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CacheStat {
-    /// Pages in the cache.
+    /// Pages in the page cache.
     pub nr_cache: u64,
-    /// Of these, pages not yet written.
+    /// Dirty pages among them.
     pub nr_dirty: u64,
-    /// Of these, pages being written.
+    /// Pages among them that are being written back.
     pub nr_writeback: u64,
     /// Pages that were in the cache and have been evicted.
     pub nr_evicted: u64,
@@ -31,15 +31,15 @@ struct CacheStatRange {
 
 const _: () = assert!(size_of::<CacheStatRange>() == 16);
 
-/// Same number on every architecture except alpha.
+/// The number is the same on every architecture except alpha.
 const SYS_CACHESTAT: libc::c_long = 451;
 
 /// Counts the cached pages of bytes `offset..offset + len` of a file; `len` 0 means up to its end.
 ///
 /// # Errors
-/// [`Error::Unsupported`] before Linux 6.5; [`Error::Denied`] if the kernel answers only the file's owner and
-/// users with write access (commit 5f537664e705, "cachestat: fix page cache statistics permission
-/// checking"); [`Error::Io`] otherwise, for example for hugetlbfs.
+/// [`Error::Unsupported`] before Linux 6.5; [`Error::Denied`] if the kernel only permits the file's owner and users with write
+/// access (commit 5f537664e705, "cachestat: fix page cache statistics permission checking"); [`Error::Io`] otherwise, for example
+/// for hugetlbfs.
 pub fn cachestat(file: BorrowedFd<'_>, offset: u64, len: u64) -> Result<CacheStat> {
     let range = CacheStatRange { off: offset, len };
     let mut stat = CacheStat::default();

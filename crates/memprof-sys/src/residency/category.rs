@@ -1,4 +1,4 @@
-//! What kind of memory a mapping is.
+//! Categories of mappings, such as heap, stack, library or memfd.
 
 mod find;
 
@@ -8,25 +8,24 @@ use serde::{Serialize, Serializer};
 
 pub use find::{Categories, executable, of_all, settled};
 
-/// What kind of memory a mapping is, in display order.
+/// The category of a mapping, in display order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Category {
-    /// `[heap]`, which grows by `brk`.
+    /// `[heap]`, which grows with `brk`.
     Heap,
-    /// The heap of one of glibc's arenas, which serve all threads but the first; with the part reserved for its growth.
+    /// A heap of a glibc arena other than the main arena, including the part reserved for growth.
     Arena,
     /// The first thread's stack.
     MainStack,
-    /// Another thread's stack: anonymous memory that contains a thread's stack pointer and has guard
-    /// pages.
+    /// Another thread's stack: anonymous memory that contains a thread's stack pointer and has guard pages.
     ThreadStack,
     /// The pages without permissions directly below a thread's stack.
     StackGuard,
     /// Anonymous memory that the program named (`PR_SET_VMA_ANON_NAME`).
     NamedAnon,
-    /// Other anonymous memory, by its permissions: readable, writable, executable.
+    /// Other anonymous memory, by its permissions.
     Anon {
-        /// Executable: code generated at run time.
+        /// Executable: JIT code.
         exec: bool,
         /// Writable.
         write: bool,
@@ -58,7 +57,7 @@ pub enum Category {
 }
 
 impl Category {
-    /// Its name in the HTTP API and in saved profiles.
+    /// The category's name in the HTTP API and in saved profiles.
     pub fn name(self) -> &'static str {
         match self {
             Category::Heap => "heap",
@@ -88,7 +87,7 @@ impl Category {
         }
     }
 
-    /// The category of this name, for a mapping with these permissions (as `/proc/PID/maps` writes them).
+    /// The category with this name, for a mapping with these permissions (as in `/proc/PID/maps`).
     pub fn by_name(name: &str, permissions: &str) -> Option<Category> {
         match name {
             "anon" | "reserved" | "code" => Some(Category::anon(permissions)),
@@ -96,7 +95,7 @@ impl Category {
         }
     }
 
-    /// The category of a mapping of which only this is known: a file may be another one.
+    /// The category of a mapping of which only the name and the permissions are known: a file may belong to another category.
     pub fn guess(name: &str, permissions: &str) -> Category {
         match name {
             "" | "[anon]" => Category::anon(permissions),
@@ -115,7 +114,7 @@ impl Category {
         Category::Anon { exec, write, read }
     }
 
-    /// All but anonymous memory by its permissions.
+    /// All categories except anonymous memory by permissions.
     const OTHERS: [Category; 17] = [
         Category::Heap,
         Category::Arena,
@@ -136,7 +135,7 @@ impl Category {
         Category::Kernel,
     ];
 
-    /// Whether it is named after a file or by the program, so that its mappings are also listed by name.
+    /// Whether mappings of this category are named after files or by the program, so that they are also listed by name.
     pub(crate) fn has_names(self) -> bool {
         use Category::*;
         matches!(

@@ -1,8 +1,8 @@
-//! What the kernel charges to a control group: `memory.current` and `memory.stat` of version 2, and their counterparts of
-//! version 1, in bytes.
+//! The memory that the kernel charges to a control group, in bytes: `memory.current` and `memory.stat` of cgroup v2, and their v1
+//! counterparts.
 //!
-//! `memory.stat` is kept per CPU and may lag behind, and CPUs charge in advance: [`GroupFigures::tolerance`] says by how
-//! much its rows and the total can differ.
+//! The kernel counts `memory.stat` per CPU, so it may lag behind, and CPUs charge in advance. [`GroupFigures::tolerance`] bounds
+//! the difference between the sum of its rows and the total.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -14,24 +14,24 @@ use nix::unistd::{SysconfVar, sysconf};
 
 use super::page::page_size;
 
-/// The kernel's `MEMCG_CHARGE_BATCH`: pages that a CPU charges to a group in advance, and changes of statistics that it
-/// keeps to itself.
+/// The kernel's `MEMCG_CHARGE_BATCH`: the number of pages that a CPU charges to a group in advance, and the number of statistics
+/// changes that a CPU accumulates before it publishes them.
 const BATCH: u64 = 64;
-/// Online CPUs keep so many batches of changes of statistics before a reader has them flushed: one on each CPU, and one for
-/// each in the group's own count (`memcg_vmstats_needs_flush`).
+/// Number of batches of statistics changes that may accumulate per online CPU before a reader has them flushed: one on the CPU
+/// itself, and one in the group's own count (`memcg_vmstats_needs_flush`).
 const STATISTICS: u64 = 2;
 
 /// Version of the memory controller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Version {
-    /// Version 1: a hierarchy of its own.
+    /// Version 1: a separate hierarchy.
     One,
     /// Version 2: the unified hierarchy.
     Two,
 }
 
 impl Version {
-    /// Its number.
+    /// The version number.
     pub fn number(self) -> u8 {
         match self {
             Version::One => 1,
@@ -39,7 +39,7 @@ impl Version {
         }
     }
 
-    /// The file with what the group is charged with.
+    /// The file with the group's total charge.
     pub fn usage_file(self) -> &'static str {
         match self {
             Version::One => "memory.usage_in_bytes",
@@ -48,14 +48,14 @@ impl Version {
     }
 }
 
-/// What a group and those below it are charged with, in bytes.
+/// Memory charged to a group and its descendants, in bytes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GroupFigures {
-    /// `memory.current`; `None` for the root group of version 2, which has none.
+    /// `memory.current`; `None` for the v2 root group, which does not have the file.
     pub usage: Option<u64>,
-    /// By how much the usage changed while the other figures were read.
+    /// Change of `usage` while the other figures were read.
     pub moved: u64,
-    /// Mapped anonymous memory, huge pages included.
+    /// Mapped anonymous memory, including huge pages.
     pub anon: u64,
     /// Shared memory and tmpfs files, mapped or not.
     pub shmem: u64,
@@ -63,26 +63,26 @@ pub struct GroupFigures {
     pub file: u64,
     /// The part of `shmem` and `file` that any process maps.
     pub mapped: u64,
-    /// Swap cache. What of it is mapped is in `anon`, too.
+    /// Swap cache. Pages of it that are mapped are also part of `anon`.
     pub swap_cache: u64,
     /// All kernel memory.
     pub kernel: u64,
     /// Parts of `kernel` that the kernel counts, by their names in `memory.stat`.
     pub kernel_parts: Vec<(Cow<'static, str>, u64)>,
-    /// Socket buffers; version 1 does not charge them here.
+    /// Socket buffers; cgroup v1 does not charge them here.
     pub sock: u64,
-    /// Huge pages of hugetlbfs, if the kernel is told to charge them here.
+    /// Huge pages of hugetlbfs, if the kernel is configured to charge them here.
     pub hugetlb: u64,
-    /// Processes that the out-of-memory killer has killed in it since it was made.
+    /// Number of processes that the OOM killer has killed in the group since the group was created.
     pub oom_kills: Option<u64>,
-    /// The lowest limit of it and of the groups above, if there is one.
+    /// The lowest limit of the group and its ancestors, if there is one.
     pub limit: Option<u64>,
-    /// See [`GroupFigures::tolerance`].
+    /// Maximum difference between the sum of the other figures and `usage`.
     pub tolerance: u64,
 }
 
 impl GroupFigures {
-    /// Reads those of a group in a directory; `groups` is the number of groups that it consists of, itself included.
+    /// Reads the figures of the group in a directory. `groups` is the number of groups in its subtree, including itself.
     ///
     /// # Errors
     /// A file cannot be read.
@@ -94,7 +94,7 @@ impl GroupFigures {
         let stat = read("memory.stat")?;
         let mut figures = match version {
             Version::One => {
-                // The usage of the root group is the sum of its cache and anonymous memory alone.
+                // The usage of the root group is only the sum of its cache and anonymous memory.
                 let is_root = dir.join("cgroup.sane_behavior").exists();
                 let kernel = number("memory.kmem.usage_in_bytes").filter(|_| !is_root);
                 GroupFigures::of_version_1(&stat, kernel.unwrap_or(0))
@@ -141,7 +141,7 @@ impl GroupFigures {
             file: row("file").saturating_sub(shmem).saturating_sub(swap_cache),
             mapped: row("file_mapped"),
             swap_cache,
-            // 5.18 "memcg: add per-memcg total kernel memory stat" added the row.
+            // Added by 5.18 "memcg: add per-memcg total kernel memory stat".
             kernel: rows.get("kernel").copied().unwrap_or(sum),
             kernel_parts: parts
                 .into_iter()
@@ -149,20 +149,20 @@ impl GroupFigures {
                 .map(|(name, bytes)| (name.into(), bytes))
                 .collect(),
             sock: row("sock"),
-            // 6.13 "memcg/hugetlb: add hugeTLB counters to memcg"; there only if the charge is made.
+            // Added by 6.13 "memcg/hugetlb: add hugeTLB counters to memcg"; present only if hugetlb memory is charged.
             hugetlb: row("hugetlb"),
             ..GroupFigures::default()
         }
     }
 
-    /// The rows `total_*` include the groups below.
+    /// The rows `total_*` include descendants.
     fn of_version_1(stat: &str, kernel: u64) -> GroupFigures {
         let rows = rows(stat);
         let row = |name: &str| rows.get(name).copied().unwrap_or(0);
         let (shmem, swap_cache) = (row("total_shmem"), row("total_swapcached"));
         let cache = row("total_cache");
         GroupFigures {
-            // Despite the documentation not with the swap cache: NR_ANON_MAPPED.
+            // Contrary to the documentation, this excludes the swap cache: NR_ANON_MAPPED.
             anon: row("total_rss"),
             shmem,
             file: cache.saturating_sub(shmem).saturating_sub(swap_cache),
@@ -174,8 +174,9 @@ impl GroupFigures {
     }
 }
 
-/// By how much the sum of the rows and the usage can differ, in bytes: each CPU may have charged a batch in advance to each
-/// group, and statistics that nobody has flushed. (The kernel flushes them every 2 s, and when there are more of them.)
+/// Maximum difference between the sum of the rows and the usage, in bytes. Each CPU may have charged a batch in advance to each
+/// group, and may have statistics changes that were not flushed. The kernel flushes them every 2 s, and earlier when there are more
+/// of them.
 fn tolerance(cpus: u64, groups: u64) -> u64 {
     let batches = groups.saturating_add(STATISTICS).saturating_mul(cpus);
     batches.saturating_mul(BATCH * page_size())
@@ -188,7 +189,7 @@ fn online_cpus() -> u64 {
         .unwrap_or(1)
 }
 
-/// Lines are `NAME NUMBER`; others are skipped.
+/// Parses lines `NAME NUMBER`; other lines are skipped.
 fn rows(stat: &str) -> HashMap<&str, u64> {
     let row = |line: &'_ str| -> Option<(usize, u64)> {
         let (name, number) = line.split_once(' ')?;
@@ -200,16 +201,16 @@ fn rows(stat: &str) -> HashMap<&str, u64> {
         .collect()
 }
 
-/// Without a limit the kernel says the largest number of whole pages that it can count.
+/// Without a limit, the kernel prints the largest number of whole pages that it can count.
 const UNLIMITED: u64 = 1 << 62;
 
-/// The kernel's own row has the lowest limit.
+/// The kernel's row contains the lowest limit of the group and its ancestors.
 fn limit_of_version_1(stat: &str) -> Option<u64> {
     let limit = rows(stat).get("hierarchical_memory_limit").copied();
     limit.filter(|bytes| *bytes < UNLIMITED)
 }
 
-/// Each group has its own limit, except the root. `memory.max` is a number or `max`.
+/// Each group except the root has its own limit. `memory.max` is a number or `max`.
 fn limit_of_version_2(dir: &Path) -> Option<u64> {
     let texts = dir
         .ancestors()
@@ -217,7 +218,7 @@ fn limit_of_version_2(dir: &Path) -> Option<u64> {
     texts.filter_map(|text| text.trim().parse().ok()).min()
 }
 
-/// `memory.events` and `memory.oom_control` have the same line.
+/// `memory.events` and `memory.oom_control` contain the same line.
 fn oom_kills(text: &str) -> Option<u64> {
     rows(text).get("oom_kill").copied()
 }
@@ -226,7 +227,7 @@ fn oom_kills(text: &str) -> Option<u64> {
 mod tests {
     use super::*;
 
-    /// Linux 6.18, version 1.
+    /// Linux 6.18, cgroup v1.
     const ONE: &str = "cache 1048576\nrss 0\nrss_huge 0\nshmem 1048576\nmapped_file 4096\ndirty 0\nwriteback 0\n\
         workingset_refault_anon 0\nworkingset_refault_file 0\nswap 0\nswapcached 0\npgpgin 0\npgpgout 0\npgfault 0\n\
         pgmajfault 0\ninactive_anon 0\nactive_anon 0\ninactive_file 0\nactive_file 0\nunevictable 0\n\
@@ -234,7 +235,7 @@ mod tests {
         total_cache 5242880\ntotal_rss 8388608\ntotal_rss_huge 2097152\ntotal_shmem 1048576\ntotal_mapped_file 4096\n\
         total_dirty 0\ntotal_writeback 0\ntotal_swap 0\ntotal_swapcached 65536\ntotal_unevictable 0\n";
 
-    /// Linux 6.1.192, version 2, without the rows about reclaim: 8 MiB mapped, and 4 MiB on a tmpfs.
+    /// Linux 6.1.192, cgroup v2, without the rows about reclaim: 8 MiB mapped, and 4 MiB on a tmpfs.
     const TWO: &str = "anon 8491008\nfile 4194304\nkernel 94208\nkernel_stack 0\npagetables 45056\nsec_pagetables 0\n\
         percpu 0\nsock 0\nvmalloc 0\nshmem 4194304\nfile_mapped 0\nfile_dirty 0\nfile_writeback 0\n\
         swapcached 0\nanon_thp 0\nfile_thp 0\nshmem_thp 0\ninactive_anon 12681216\nactive_anon 4096\n\
@@ -256,7 +257,7 @@ mod tests {
         );
     }
 
-    /// The same in Linux 7.3.
+    /// The same group on Linux 7.3.
     const NEWER: &str = "anon 8495104\nfile 4194304\nkernel 90112\nkernel_stack 0\npagetables 65536\nsec_pagetables 0\n\
         percpu 64\nsock 0\nvmalloc 0\nshmem 4194304\nzswap 0\nzswapped 0\nzswap_incomp 0\nfile_mapped 0\n\
         file_dirty 0\nfile_writeback 0\nswapcached 0\nanon_thp 0\nfile_thp 0\nshmem_thp 0\ninactive_anon 0\n\

@@ -1,13 +1,12 @@
 //! Determines the backing of a mapping: shmem, a file, huge pages, a device.
 //!
-//! `/proc/PID/maps` gives a device number, not a file system. The sources, in order:
-//! 1. `/proc/PID/mountinfo` names the file system of every device the process has mounted. It never
-//!    blocks; a `statfs` on a dead network file system would.
-//! 2. `statfs` and `statx` of `/proc/PID/map_files/START-END` (CAP_SYS_ADMIN or, from Linux 5.9,
-//!    CAP_CHECKPOINT_RESTORE). They follow the link to the mapped inode without opening it, so no
-//!    device's `open` is called, and nobody waits for the `statfs` longer than a moment. This also reaches the kernel's own
-//!    mounts of shmem and hugetlbfs.
-//! 3. If that is refused: the device numbers of memprof's own memfds, which lie on those mounts.
+//! `/proc/PID/maps` contains a device number, but not the file system type. The sources, in order:
+//! 1. `/proc/PID/mountinfo` names the file system of every device the process has mounted. Reading it never blocks; a `statfs` on a
+//!    dead network file system would.
+//! 2. `statfs` and `statx` of `/proc/PID/map_files/START-END` (CAP_SYS_ADMIN or, from Linux 5.9, CAP_CHECKPOINT_RESTORE). They
+//!    follow the link to the mapped inode without opening it, so no device's `open` is called, and memprof waits for the `statfs`
+//!    only a limited time. This also covers the kernel's own mounts of shmem and hugetlbfs.
+//! 3. If that is refused: the device numbers of memprof's own memfds, which are on those mounts.
 //! 4. The name: paths below `/dev` other than `/dev/shm` count as devices.
 
 use std::collections::HashMap;
@@ -24,13 +23,13 @@ use crate::{mounts, proc_dir};
 
 /// Maximum number of cached (device, inode) pairs; beyond it the cache is cleared.
 const CACHE_LIMIT: usize = 65_536;
-/// The kind of a file system, from its name or magic number.
+/// The type of a file system, determined from its name or magic number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum FsKind {
     Shmem,
     Hugetlb,
     Stacked,
-    /// Served by another machine or process; no request is sent to it, because that could block.
+    /// Served by another machine or process. memprof sends no request to it, because that could block.
     Remote,
     Other,
 }
@@ -49,7 +48,7 @@ impl FsKind {
         }
     }
 
-    /// From `f_type` of `statfs(2)`; values of `linux/magic.h`.
+    /// Determines the type from `f_type` of `statfs(2)`; the values are those of `linux/magic.h`.
     fn from_magic(magic: u64) -> FsKind {
         match magic {
             0x0102_1994 => FsKind::Shmem,
@@ -70,7 +69,7 @@ impl FsKind {
     }
 }
 
-/// Determines the backing of mappings and caches it; use one for all scans.
+/// Determines the backing of mappings, with a cache. Use the same classifier for all scans.
 #[derive(Debug)]
 pub struct Classifier {
     files: HashMap<(Dev, u64), Backing>,
@@ -94,7 +93,7 @@ impl Classifier {
         }
     }
 
-    /// As [`Classifier::new`], but without `/proc/PID/map_files`, as if it were not permitted.
+    /// Like [`Classifier::new`], but without `/proc/PID/map_files`, as if access were denied.
     pub fn without_map_files() -> Classifier {
         Classifier {
             use_map_files: false,
@@ -149,14 +148,15 @@ impl Classifier {
     }
 }
 
-/// Whether a file that the kernel's text calls deleted exists under a name that ends so.
+/// Whether a mapped file that `maps` marks ` (deleted)` exists under a name with that ending.
 fn is_named_deleted(pid: Pid, vma: &Vma) -> bool {
     let (start, end) = (vma.start.0, vma.end.0);
     let has_path = !vma.name.starts_with("/memfd:");
     has_path && named_deleted(pid, &format!("map_files/{start:x}-{end:x}"), &vma.name)
 }
 
-/// The same of the file that a link of a process's directory leads to; `bare` is its name without the end.
+/// Whether the file that a link of a process's directory leads to has a name that ends in ` (deleted)`. `bare` is the name without
+/// that ending.
 pub(super) fn named_deleted(pid: Pid, link: &str, bare: &str) -> bool {
     let mapped = proc_dir::with(pid, |dir| about_path(Path::new(dir).join(link)));
     let Some(mapped) = mapped.ok().filter(|mapped| !mapped.is_unlinked()) else {
@@ -167,8 +167,7 @@ pub(super) fn named_deleted(pid: Pid, link: &str, bare: &str) -> bool {
     named.is_ok_and(|named| named.identity() == mapped.identity())
 }
 
-/// The devices of the kernel's own mounts, on which memfds lie: one of shmem and one of hugetlbfs for
-/// each huge page size.
+/// The devices of the kernel's own mounts, which contain memfds: one of shmem, and one of hugetlbfs for each huge page size.
 fn own_mounts() -> HashMap<Dev, FsKind> {
     let plain = memfd_dev(0).map(|dev| (dev, FsKind::Shmem));
     let huge = huge_page_shifts().into_iter().filter_map(|shift| {
@@ -197,14 +196,14 @@ fn guess(vma: &Vma, mounts: &HashMap<Dev, FsKind>, own: &HashMap<Dev, FsKind>) -
     mounts.get(&vma.dev).map_or(Backing::File, |k| k.backing())
 }
 
-/// The file systems that `pid` has mounted, by device; if it has ended, those of memprof.
+/// The file systems that `pid` has mounted, by device; memprof's own mounts if `pid` has ended.
 fn mounted(pid: Pid) -> HashMap<Dev, FsKind> {
     let text = proc_dir::read(pid, "mountinfo");
     let text = text.or_else(|_| fs::read("/proc/self/mountinfo"));
     kinds(&text.unwrap_or_default())
 }
 
-/// Without `rootfs`: it is a tmpfs or a ramfs, and only `statfs` shows which.
+/// Leaves out `rootfs`: it is a tmpfs or a ramfs, and only `statfs` distinguishes them.
 fn kinds(mountinfo: &[u8]) -> HashMap<Dev, FsKind> {
     mounts::parse(mountinfo)
         .filter(|mount| mount.kind != "rootfs")
@@ -241,7 +240,7 @@ mod tests {
         assert_eq!(mounts, expected.into_iter().collect());
     }
 
-    /// The name of the mapping of a file of this process, and whether it is deleted.
+    /// The name of this process's mapping of a file, and whether it is marked as deleted.
     fn shown(file: &std::fs::File) -> (String, bool) {
         use std::os::unix::fs::MetadataExt;
         let ino = file.metadata().unwrap().ino();
@@ -258,7 +257,7 @@ mod tests {
             let path = dir.path().join(name);
             fs::write(&path, "x").unwrap();
             let file = fs::File::open(&path).unwrap();
-            // SAFETY: a new mapping, which nothing reads.
+            // SAFETY: this is a new mapping, which nothing reads.
             let mapped = unsafe {
                 let (read, private) = (libc::PROT_READ, libc::MAP_PRIVATE);
                 libc::mmap(std::ptr::null_mut(), 1, read, private, file.as_raw_fd(), 0)

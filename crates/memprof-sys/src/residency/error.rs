@@ -1,35 +1,35 @@
-//! Why the kernel's page tables could not be read.
+//! Errors of reading a process's memory state from the kernel.
 
 use std::io;
 
 use crate::ids::Pid;
 use crate::mmap_lock;
 
-/// The remedy for lacking access to another user's process.
+/// The remedy if capabilities for reading another user's process are missing.
 const LOOKING: &str = "run memprof as root or with CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH (`memprof doctor` \
                        shows what is missing)";
-/// The remedy if the capabilities are there.
+/// The remedy if the capabilities are present.
 pub const PROTECTED: &str = "memprof has the capabilities for that, so a security module, a user namespace or a \
                                     sandbox protects the process: run memprof on the host, outside of containers and \
                                     sandboxes, or choose another process";
 /// `CAP_SYS_PTRACE` and `CAP_DAC_READ_SEARCH`.
 const SUFFICIENT: u64 = 1 << 19 | 1 << 2;
 
-/// A failure of reading a process's memory state.
+/// An error while reading a process's memory state.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The process has ended, has no memory of its own (a zombie, a kernel thread), or replaced its
-    /// address space by `exec` during the read.
+    /// The process has ended, has no memory of its own (a zombie, a kernel thread), or replaced its address space with `execve`
+    /// during the read.
     #[error("process {0} has ended, or has no user memory")]
     Gone(Pid),
-    /// The kernel refused; `what` names the file or call.
+    /// The kernel refused access.
     #[error("cannot read {what}: {reason}; {remedy}")]
     Denied {
         /// The file or system call.
         what: String,
         /// The kernel's error.
         reason: &'static str,
-        /// What would permit it.
+        /// An action that would permit the access.
         remedy: &'static str,
     },
     /// This kernel does not support `what`.
@@ -44,7 +44,7 @@ pub enum Error {
          server. memprof tries again with each report"
     )]
     Held(Pid),
-    /// The time limit passed before the scan was complete.
+    /// The time limit was reached before the scan was complete.
     #[error("the time limit was reached before process {0} was scanned")]
     TimeUp(Pid),
     /// A file under `/proc` has a line that does not match the documented format.
@@ -52,7 +52,7 @@ pub enum Error {
     Malformed {
         /// The file.
         what: String,
-        /// The line, cut to 200 characters.
+        /// The line, truncated to 200 characters.
         line: String,
     },
     /// Any other failure of a system call.
@@ -68,10 +68,10 @@ pub enum Error {
 /// The result of reading a process's memory state.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// That a process can be read now.
+/// Checks that a process's memory can be read now.
 ///
 /// # Errors
-/// [`Error::Held`] if not.
+/// [`Error::Held`] if its mmap lock is held.
 pub fn readable(pid: Pid) -> Result<()> {
     match mmap_lock::is_held(pid) {
         true => Err(Error::Held(pid)),
@@ -111,7 +111,7 @@ impl Error {
         matches!(self, Error::Gone(_))
     }
 
-    /// Whether a failure is that a process cannot be read now.
+    /// Whether a failure is [`Error::Held`].
     pub fn is_held(failure: &anyhow::Error) -> bool {
         matches!(failure.downcast_ref(), Some(Error::Held(_)))
     }
@@ -125,7 +125,7 @@ pub fn denial(errno: i32) -> &'static str {
     }
 }
 
-/// Whether this thread has all of these capabilities, each a bit.
+/// Whether this thread has all of these capabilities, given as a bit mask.
 pub fn has_capabilities(sufficient: u64) -> bool {
     let status = std::fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
     let line = status.lines().find_map(|l| l.strip_prefix("CapEff:"));

@@ -1,4 +1,4 @@
-//! The kernel's own figures: `/proc/PID/status` and `/proc/PID/smaps_rollup`, in bytes.
+//! The kernel's own figures for a process: `/proc/PID/status` and `/proc/PID/smaps_rollup`, in bytes.
 //!
 //! `smaps_rollup` walks the page tables and is exact for a stopped process. `status` reads counters that
 //! threads or CPUs update in batches; it is exact only from Linux 6.16 on (commit 82241a83cd15, "mm:
@@ -24,7 +24,7 @@ pub struct Status {
     pub swap: u64,
     /// `HugetlbPages`; 0 if the kernel is built without hugetlb.
     pub hugetlb: u64,
-    /// `VmPTE`: page tables of all levels. Large changes show at once; a few pages per CPU may show late.
+    /// `VmPTE`: page tables of all levels. Large changes are visible at once; a few pages per CPU may be visible late.
     pub page_tables: u64,
 }
 
@@ -40,7 +40,7 @@ pub fn read(pid: Pid) -> Result<KernelFigures> {
     })
 }
 
-/// Reads `status` alone, which does not make the process wait.
+/// Reads only `status`, which does not make the process wait.
 ///
 /// # Errors
 /// As for [`status`].
@@ -68,17 +68,16 @@ pub fn counters(pid: Pid) -> Result<KernelFigures> {
     })
 }
 
-/// Largest memory in one mapping, in bytes, that the kernel sums up quickly: in about 3 ms.
+/// Maximum size of a mapping, in bytes, that the kernel sums up quickly: in about 3 ms.
 const BRIEF: u64 = 256 << 20;
 
-/// Whether reading `smaps_rollup` does not make a running process wait. The kernel holds the mmap lock
-/// while it walks one whole mapping (10 ms per GiB of 4 KiB pages) and yields it to waiters only between
-/// two mappings.
+/// Whether `smaps_rollup` can be read without making a running process wait. The kernel holds the mmap lock while it walks one
+/// whole mapping (10 ms per GiB of 4 KiB pages), and yields it to waiters only between mappings.
 pub fn is_brief(now: &KernelFigures, vmas: &[Vma]) -> bool {
     holds_little(now) || vmas.iter().all(|vma| vma.len() <= BRIEF)
 }
 
-/// Whether a process holds so little memory that `is_brief` is true for any mappings.
+/// Whether a process has so little memory that `is_brief` is true for any mappings.
 pub(super) fn holds_little(now: &KernelFigures) -> bool {
     now.rss_anon + now.rss_shmem + now.rss_file + now.swap <= BRIEF
 }
@@ -99,8 +98,8 @@ pub fn status(pid: Pid) -> Result<Status> {
 /// Reads `/proc/PID/smaps_rollup` (Linux 4.14). The time is proportional to the process's memory.
 ///
 /// # Errors
-/// [`Error::Held`]; [`Error::Gone`] for a process that has ended, a zombie or a kernel thread; [`Error::Denied`]
-/// without the right to trace it.
+/// [`Error::Held`]; [`Error::Gone`] for a process that has ended, a zombie or a kernel thread; [`Error::Denied`] without the right
+/// to trace the process.
 pub fn rollup(pid: Pid) -> Result<smaps::Figures> {
     readable(pid)?;
     let path = proc_dir::shown(pid, "smaps_rollup");
@@ -111,7 +110,7 @@ pub fn rollup(pid: Pid) -> Result<smaps::Figures> {
     parse_rollup(&text).map_err(|line| Error::malformed(path, line))
 }
 
-/// `Err(None)`: the text has no memory figures.
+/// Parses `status`. `Err(None)` if the text has no memory figures.
 fn parse_status(text: &str) -> std::result::Result<Status, Option<String>> {
     let figure = |key| lookup(text, key);
     Ok(Status {
@@ -132,7 +131,7 @@ fn parse_rollup(text: &[u8]) -> std::result::Result<smaps::Figures, &[u8]> {
     Ok(figures)
 }
 
-/// Bytes of the line `KEY: N kB`; `Err` with the line if it has another form.
+/// The value, in bytes, of the line `KEY: N kB`. `Err` with the line if the line has another form.
 ///
 /// A process name cannot forge a line of `status`: the kernel escapes newlines.
 fn lookup(text: &str, key: &str) -> std::result::Result<Option<u64>, Option<String>> {
@@ -147,7 +146,7 @@ fn lookup(text: &str, key: &str) -> std::result::Result<Option<u64>, Option<Stri
     Ok(None)
 }
 
-/// A figure in a text like `/proc/meminfo`'s, by its name with the colon, in bytes.
+/// The value, in bytes, of a figure in a text like `/proc/meminfo`. `name` includes the colon.
 pub fn kib(text: &str, name: &str) -> Option<u64> {
     let line = text.lines().find_map(|line| line.strip_prefix(name))?;
     let kib: u64 = line.trim().strip_suffix(" kB")?.parse().ok()?;

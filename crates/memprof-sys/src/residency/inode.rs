@@ -11,7 +11,7 @@ use crate::file_id::FileId;
 /// A device number: (major, minor).
 pub(super) type Dev = (u32, u32);
 
-/// `/dev/zero`, a private mapping of which is plain anonymous memory.
+/// `/dev/zero`. A private mapping of it is plain anonymous memory.
 const DEV_ZERO: Dev = (1, 5);
 
 /// The type and attributes of an inode.
@@ -35,12 +35,12 @@ impl Node {
 /// The inode's pages are mapped directly from persistent memory (Linux 5.8).
 const STATX_ATTR_DAX: u64 = 0x0020_0000;
 
-/// Identity of the regular file at a path; neither opens the file nor contacts a remote server.
+/// Identity of the regular file at a path. Neither opens the file nor contacts a remote server.
 pub fn file_id(path: &CStr) -> Option<FileId> {
     identity(path, libc::S_IFREG)
 }
 
-/// As [`file_id`], of a directory.
+/// Like [`file_id`], for a directory.
 pub fn directory_id(path: &CStr) -> Option<FileId> {
     identity(path, libc::S_IFDIR)
 }
@@ -56,7 +56,7 @@ fn identity(path: &CStr, kind: libc::mode_t) -> Option<FileId> {
 
 fn statx(path: &CStr, fields: u32) -> Option<libc::statx> {
     let mut buffer = MaybeUninit::<libc::statx>::uninit();
-    // SAFETY: `path` is NUL-terminated and `buffer` has room for what the kernel writes.
+    // SAFETY: `path` is NUL-terminated and `buffer` has space for the structure that the kernel writes.
     let status = unsafe {
         libc::statx(
             libc::AT_FDCWD,
@@ -70,7 +70,7 @@ fn statx(path: &CStr, fields: u32) -> Option<libc::statx> {
     (status == 0).then(|| unsafe { buffer.assume_init() })
 }
 
-/// Reads type and attributes of the inode at a path without opening it.
+/// Reads the type and attributes of the inode at a path without opening it.
 pub(super) fn stat_node(path: &CStr) -> Option<Node> {
     let st = statx(path, libc::STATX_TYPE)?;
     let kind = u32::from(st.stx_mode) & libc::S_IFMT;
@@ -105,7 +105,7 @@ pub(super) fn memfd_dev(flags: u32) -> Option<Dev> {
     // SAFETY: `fd` was just opened and has no other owner.
     let fd = unsafe { OwnedFd::from_raw_fd(fd) };
     let mut buffer = MaybeUninit::<libc::stat>::uninit();
-    // SAFETY: `fd` is open and `buffer` has room for what the kernel writes.
+    // SAFETY: `fd` is open and `buffer` has space for the structure that the kernel writes.
     if unsafe { libc::fstat(fd.as_raw_fd(), buffer.as_mut_ptr()) } != 0 {
         return None;
     }

@@ -8,7 +8,7 @@ use std::os::fd::AsRawFd;
 pub(super) const PAGE_IS_FILE: u64 = 1 << 2;
 /// The page is mapped.
 pub(super) const PAGE_IS_PRESENT: u64 = 1 << 3;
-/// There is a page table entry, but no page is mapped: swapped out, under migration, or a marker.
+/// A page table entry without a mapped page: swapped out, under migration, or a marker.
 pub(super) const PAGE_IS_SWAPPED: u64 = 1 << 4;
 /// The shared zero page is mapped.
 pub(super) const PAGE_IS_PFNZERO: u64 = 1 << 5;
@@ -41,7 +41,7 @@ const _: () = assert!(size_of::<ScanArg>() == 96);
 pub(super) struct Region {
     /// First address.
     pub start: u64,
-    /// First address after it.
+    /// First address after the region.
     pub end: u64,
     /// `PAGE_IS_…` bits.
     pub categories: u64,
@@ -51,11 +51,11 @@ const _: () = assert!(size_of::<Region>() == 24);
 
 nix::ioctl_readwrite!(pagemap_scan, b'f', 16, ScanArg);
 
-/// Fills `regions` with the mapped or swapped pages between `start` and `end`, at most `max_pages`,
-/// and returns the number of regions. Each region has the categories in `wanted`.
+/// Fills `regions` with the mapped or swapped pages between `start` and `end`, at most `max_pages`, and returns the number of
+/// regions. Each region contains the `wanted` categories.
 ///
-/// The request's `walk_end` is not used: the kernel leaves a stale value there once it has filled its
-/// internal buffer of 512 regions. The end of the last region is always right.
+/// The request's `walk_end` is not used: the kernel leaves a stale value there once it has filled its internal buffer of 512
+/// regions. The end of the last region is always correct.
 pub(super) fn scan(
     pagemap: &File,
     (start, end): (u64, u64),
@@ -74,8 +74,8 @@ pub(super) fn scan(
         return_mask: wanted,
         ..ScanArg::default()
     };
-    // SAFETY: `arg` has the kernel's layout and states its size; `vec` and `vec_len` describe `regions`,
-    // which outlives the call and accepts every bit pattern.
+    // SAFETY: `arg` has the kernel's layout and contains its size; `vec` and `vec_len` describe `regions`, which outlives the call
+    // and accepts every bit pattern.
     let count = unsafe { pagemap_scan(pagemap.as_raw_fd(), &raw mut arg) }?;
     Ok(usize::try_from(count).unwrap_or(0).min(regions.len()))
 }

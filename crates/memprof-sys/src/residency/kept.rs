@@ -1,9 +1,8 @@
-//! Keeps an address space after its process ends.
+//! Retains an address space after its process ends.
 //!
-//! The kernel frees a process's memory when its address space has no users left. A read of `/proc/PID/mem`
-//! is a user for as long as it lasts. The read here blocks until memprof ends it, because its destination is a
-//! page that only a `userfaultfd` can fill. This neither stops nor changes the process. If memprof dies, the
-//! kernel ends the read and frees the memory.
+//! The kernel frees a process's memory when its address space has no users left. A read of `/proc/PID/mem` is a user for its
+//! duration. The read here blocks until memprof ends it, because its destination is a page that only a `userfaultfd` can fill. This
+//! neither stops nor changes the process. If memprof dies, the kernel ends the read and frees the memory.
 
 use std::ffi::c_void;
 use std::fs::File;
@@ -34,14 +33,14 @@ use crate::ids::Pid;
 use crate::kernel_figures::KernelFigures;
 use crate::proc_dir;
 
-/// Time limit for the read to block, in ms.
+/// Maximum time until the read blocks, in ms.
 const BEGIN: u16 = 1000;
-/// Processor time that a thread which waits does not reach: it starts, and is woken up once.
+/// CPU time above which the reader thread spins. A thread that waits takes less: it starts, and is woken up once.
 const WAITS: Duration = Duration::from_millis(50);
-/// Entry of the auxiliary vector: the address of 16 random bytes on the stack that `exec` created.
+/// Entry of the auxiliary vector: the address of 16 random bytes on the stack that `execve` created.
 const AT_RANDOM: u64 = 25;
 
-/// The address space that a process had when this was created. Dropping it lets the kernel free the memory.
+/// A process's address space, as it was when this was created. Dropping this lets the kernel free the memory.
 #[derive(Debug)]
 pub struct Kept {
     pid: Pid,
@@ -52,10 +51,10 @@ pub struct Kept {
 }
 
 impl Kept {
-    /// Keeps the address space of a running process. The reader thread calls `begin` first.
+    /// Retains the address space of a running process. The reader thread calls `begin` first.
     ///
     /// # Errors
-    /// The process is gone or may not be traced, or the kernel refuses memprof a `userfaultfd`.
+    /// The process is gone or cannot be traced, or the kernel refuses a `userfaultfd`.
     pub fn new(pid: Pid, begin: fn()) -> Result<Kept> {
         let open = |name| open(pid, name);
         let at = mapped_address(pid)?;
@@ -69,14 +68,15 @@ impl Kept {
         })
     }
 
-    /// Whether the thread that keeps the memory takes processor time. It does once memprof was stopped by SIGSTOP or frozen, also after
-    /// it was continued: the kernel lets the thread wait on only without a pending signal, and never takes back what told it to stop.
-    /// A new one, which was not told, waits.
+    /// Whether the reader thread takes CPU time instead of waiting.
+    ///
+    /// It does once memprof was stopped by SIGSTOP or frozen, even after memprof was continued: the kernel lets the thread wait
+    /// only without a pending signal, and never clears the request to stop. A new thread, which has no such request, waits.
     pub fn spins(&self) -> bool {
         self.read.processor_time().is_some_and(|time| time > WAITS)
     }
 
-    /// Opens the page tables.
+    /// Duplicates the descriptor of the page tables.
     ///
     /// # Errors
     /// Too many open files.
@@ -84,7 +84,7 @@ impl Kept {
         self.pages.try_clone()
     }
 
-    /// Reads the mappings; the process may be a zombie.
+    /// Reads the mappings. The process may be a zombie.
     ///
     /// # Errors
     /// As for [`proc_maps::read`].
@@ -94,8 +94,8 @@ impl Kept {
         Ok(vmas)
     }
 
-    /// Sums the kernel's figures of all mappings (`smaps`) by backing: an ended process has no counters. The
-    /// result has no page tables.
+    /// Sums up the kernel's figures for all mappings (`smaps`) by backing, because an ended process has no counters. The result
+    /// does not include page tables.
     ///
     /// # Errors
     /// As for `smaps::read`.
@@ -134,7 +134,7 @@ fn open(pid: Pid, name: &str) -> Result<File> {
     proc_dir::open(pid, name).map_err(|e| Error::from_io(pid, proc_dir::shown(pid, name), e))
 }
 
-/// An address that a process has mapped and touched since `exec`.
+/// An address that the process has mapped and touched since `execve`.
 fn mapped_address(pid: Pid) -> Result<u64> {
     let auxv = proc_dir::read(pid, "auxv");
     let auxv = auxv.map_err(|e| Error::from_io(pid, proc_dir::shown(pid, "auxv"), e))?;
@@ -175,7 +175,7 @@ mod fault {
     nix::ioctl_readwrite!(register, TYPE, 0x00, Register);
 }
 
-/// A blocked read, which drop ends.
+/// A blocked read. Dropping this ends the read.
 #[derive(Debug)]
 struct LongRead {
     /// Closing this descriptor unblocks the read.
@@ -189,7 +189,7 @@ impl LongRead {
     fn begin(memory: File, at: u64, begin: fn()) -> io::Result<LongRead> {
         let page = Page::new()?;
         let flags = libc::O_CLOEXEC | libc::O_NONBLOCK;
-        // SAFETY: a plain system call, which creates a descriptor.
+        // SAFETY: this is a plain system call that creates a descriptor.
         let faults = unsafe { libc::syscall(libc::SYS_userfaultfd, flags) };
         if faults < 0 {
             return Err(io::Error::last_os_error());
@@ -229,11 +229,11 @@ impl LongRead {
         Ok(read)
     }
 
-    /// The processor time that the reader has taken.
+    /// The CPU time that the reader thread has taken.
     fn processor_time(&self) -> Option<Duration> {
         let reader = self.reader.as_ref()?.as_pthread_t();
         let mut clock = 0;
-        // SAFETY: the thread was not joined, so that it is known; `clock` lives throughout the call.
+        // SAFETY: the thread was not joined, so its id is valid; `clock` lives throughout the call.
         let failed = unsafe { libc::pthread_getcpuclockid(reader, &mut clock) };
         if failed != 0 {
             return None;
@@ -275,7 +275,7 @@ fn read(memory: &File, at: u64, into: usize, unwanted: &AtomicBool) {
         // SAFETY: `into` is memprof's own page, of which the kernel writes one byte; it stays mapped until
         // this thread has ended, and nothing else accesses it.
         let n = unsafe { libc::pread64(memory.as_raw_fd(), into as *mut c_void, 1, at as i64) };
-        // Stopping memprof (SIGSTOP) ends the read even so.
+        // Stopping memprof (SIGSTOP) nevertheless ends the read.
         let again = n < 0 && matches!(Errno::last(), Errno::EFAULT | Errno::EINTR);
         if !again || unwanted.load(Ordering::SeqCst) {
             return;
@@ -293,7 +293,7 @@ struct Page {
 // SAFETY: this is an address and a length; no code here accesses memory through it. `LongRead` unmaps the page once
 // its reader has ended.
 unsafe impl Send for Page {}
-// SAFETY: as above.
+// SAFETY: as for `Send`.
 unsafe impl Sync for Page {}
 
 impl Page {
@@ -303,7 +303,7 @@ impl Page {
             .and_then(NonZeroUsize::new);
         let len = len.ok_or(io::ErrorKind::InvalidData)?;
         let protection = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
-        // SAFETY: a new mapping at an address that the kernel chooses.
+        // SAFETY: this is a new mapping at an address that the kernel chooses.
         let at = unsafe { mmap_anonymous(None, len, protection, MapFlags::MAP_PRIVATE) }?;
         Ok(Page { at, len })
     }
@@ -317,7 +317,7 @@ mod tests {
     use crate::residency::{Method, Scanner, add_run, figures};
     use crate::usage::Usage;
 
-    /// The memory of the kept address space: by the page scan, and by the kernel's figures.
+    /// The memory of the retained address space, according to the page scan and to the kernel's figures.
     fn seen(kept: &Kept) -> Result<(Usage, KernelFigures)> {
         let mut classifier = Classifier::new();
         let mut scanner = Scanner::of(kept.pages()?, Method::Auto)?;

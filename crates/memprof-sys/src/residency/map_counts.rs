@@ -1,5 +1,5 @@
-//! How often pages are mapped (`/proc/kpagecount`), by all processes of the machine: with it, a page that several map
-//! can be counted once, as in the kernel's proportional share (PSS).
+//! Reads how often pages are mapped by all processes of the machine (`/proc/kpagecount`). With these counts, a page that several
+//! processes map can be counted once, as in the kernel's proportional share (PSS).
 
 use std::fs::File;
 use std::io;
@@ -15,20 +15,20 @@ use crate::ids::Addr;
 
 /// Entries of `/proc/PID/pagemap` read at a time: 16 KiB, for 8 MiB of memory in 4 KiB pages.
 const ENTRIES: usize = 2048;
-/// Entries read at a time at least.
+/// Minimum number of entries to read at a time.
 const FEWEST: usize = 64;
-/// Counts read at a time at most: pages that are neighbours in a file often are in memory, too.
+/// Maximum number of counts to read at a time: neighbouring pages of a file are often neighbours in memory as well.
 const COUNTS: usize = 64;
 
 const NO_FRAME: u64 = u64::MAX;
-/// Frames whose counts are remembered: 1 MiB.
+/// Number of frames whose counts are cached: 1 MiB.
 const REMEMBERED: usize = 1 << 16;
 
 /// Reads how often page frames are mapped.
 #[derive(Clone, Debug)]
 pub struct MapCounts {
     file: Arc<File>,
-    /// Frames and their counts, each in the only place where it may be; empty if nothing is remembered.
+    /// Cache of frames and their counts, indexed by frame number modulo its size; empty if nothing is cached.
     remembered: Arc<Mutex<Vec<(u64, u64)>>>,
 }
 
@@ -36,8 +36,8 @@ impl MapCounts {
     /// Opens `/proc/kpagecount`.
     ///
     /// # Errors
-    /// [`Error::Denied`] without CAP_SYS_ADMIN, which the frame numbers in `/proc/PID/pagemap` need, too;
-    /// [`Error::Unsupported`] if the kernel has no such file (CONFIG_PROC_PAGE_MONITOR).
+    /// [`Error::Denied`] without CAP_SYS_ADMIN, which the frame numbers in `/proc/PID/pagemap` also need; [`Error::Unsupported`] if
+    /// the kernel has no such file (CONFIG_PROC_PAGE_MONITOR).
     pub fn open() -> Result<MapCounts> {
         const PATH: &str = "/proc/kpagecount";
         match File::open(PATH) {
@@ -53,7 +53,7 @@ impl MapCounts {
         }
     }
 
-    /// For one pass over several processes, which looks up the pages that they share once.
+    /// A reader with its own cache, for one pass over several processes: it looks up shared pages only once.
     pub fn for_one_pass(&self) -> MapCounts {
         MapCounts {
             file: Arc::clone(&self.file),
@@ -70,27 +70,26 @@ fn denied(errno: i32) -> Error {
     }
 }
 
-/// Splits the runs of a process where the number of mappings of their pages changes.
+/// Splits the runs of a process where the number of mappings per page changes.
 ///
-/// The count of a page is read after its frame number: if the kernel moves the page in between, the count is another
-/// page's.
+/// A page's count is read after its frame number. If the kernel moves the page in between, the count belongs to another page.
 pub(super) struct Splitter {
     counts: MapCounts,
     pagemap: Arc<File>,
-    /// Bytes of a page.
+    /// Page size in bytes.
     page: u64,
-    /// Entries of neighbouring pages: `read` of them, from the page with this virtual number on.
+    /// Entries of `read` neighbouring pages, starting with the virtual page number `first`.
     first: u64,
     read: u64,
     entries: Box<[u64]>,
-    /// Counts of neighbouring frames: `known` of them, from this frame on.
+    /// Counts of `known` neighbouring frames, starting with `frame`.
     frame: u64,
     known: usize,
     neighbours: Box<[u64; COUNTS]>,
 }
 
 impl Splitter {
-    /// For the process with this pagemap; `page` is the size of a page in bytes.
+    /// A splitter for the process with this pagemap. `page` is the page size in bytes.
     pub(super) fn new(counts: MapCounts, pagemap: Arc<File>, page: u64) -> Splitter {
         Splitter {
             counts,
@@ -108,9 +107,9 @@ impl Splitter {
     /// Passes on the parts of a run, each with its number of mappings.
     ///
     /// # Errors
-    /// If the pagemap cannot be read.
+    /// The pagemap cannot be read.
     pub(super) fn split(&mut self, run: PageRun, mut found: impl FnMut(PageRun)) -> io::Result<()> {
-        // Neither counts in the kernel's proportional share.
+        // Neither kind counts in the kernel's proportional share.
         if matches!(run.kind, PageKind::Swap | PageKind::Hugetlb) {
             found(run);
             return Ok(());
@@ -118,7 +117,7 @@ impl Splitter {
         let (mut page, last) = (run.start.0 / self.page, run.end.0 / self.page);
         while page < last {
             let entries = self.read_entries(page, last)?;
-            // The process has ended: what the scan found of it stays as it is.
+            // The process has ended: keep the scan's result as it is.
             if entries == 0 {
                 found(self.part(run, page..last, NonZeroU32::MIN));
                 return Ok(());
@@ -137,8 +136,8 @@ impl Splitter {
         Ok(())
     }
 
-    /// Has the entries of the pages from number `page` on read; returns how many there are. Runs are often short and close
-    /// together: a few more than those up to `last` are read.
+    /// Ensures that the entries from page number `page` on are read, and returns the number of them. Runs are often short and close
+    /// together, so this reads a few more entries than those up to `last`.
     fn read_entries(&mut self, page: u64, last: u64) -> io::Result<u64> {
         if (self.first..self.first + self.read).contains(&page) {
             return Ok(self.first + self.read - page);
@@ -159,7 +158,8 @@ impl Splitter {
         }
     }
 
-    /// How often a page is mapped whose entry was read, by its virtual number; at least once, also if it has gone meanwhile.
+    /// The number of mappings of a page whose entry was read, given its virtual page number. At least 1, even if the page is gone
+    /// meanwhile.
     fn mapped(&mut self, page: u64) -> NonZeroU32 {
         let entry = self.entries[(page - self.first) as usize];
         if pagemap::is_exclusive(entry, page) {
@@ -171,7 +171,7 @@ impl Splitter {
         }
     }
 
-    /// The count of a frame, which is that of a page whose entry was read.
+    /// The count of a frame. `page` is a page in that frame whose entry was read.
     fn count(&mut self, frame: u64, page: u64) -> NonZeroU32 {
         let known = (self.frame..self.frame + self.known as u64).contains(&frame);
         let count = match known {
@@ -193,7 +193,7 @@ impl Splitter {
             return *count;
         }
         let entries = &self.entries[(page - self.first) as usize..self.read as usize];
-        // Each count takes the kernel as long as a short system call: none is read that is not needed.
+        // Each count takes the kernel as long as a short system call, so only the needed ones are read.
         let wanted = entries.iter().take(COUNTS).zip(frame..);
         let wanted = wanted.take_while(|(entry, frame)| frame_of(**entry) == Some(*frame));
         let counts = &mut self.neighbours[..wanted.count()];
@@ -211,7 +211,7 @@ impl Splitter {
     }
 }
 
-/// The frame of a page in memory.
+/// The frame of a resident page.
 fn frame_of(entry: u64) -> Option<u64> {
     match Entry::decode(entry) {
         Entry::File(frame) | Entry::NotFile(frame) => Some(frame),

@@ -1,11 +1,11 @@
-//! Probes how the kernel shows memory, with memory of memprof's own.
+//! Probes how the kernel reports memory, using memprof's own memory.
 
 use std::fs::File;
 
 use super::ioctl::{self, PAGE_IS_HUGE, PAGE_IS_PFNZERO, PAGE_IS_PRESENT, Region};
 use super::pagemap::{Entry, read_entries};
 
-/// Frame number of the zero page, found by reading a page of our own that was never written.
+/// Frame number of the zero page, determined from a page of memprof's own that was never written.
 pub(super) fn zero_frame(page: u64) -> Option<u64> {
     let own = OwnMemory::map(page)?;
     own.touch(0);
@@ -30,7 +30,7 @@ impl OwnMemory {
     pub(super) fn map(len: u64) -> Option<OwnMemory> {
         let pagemap = File::open("/proc/self/pagemap").ok()?;
         let len = usize::try_from(len).ok()?;
-        // SAFETY: a new mapping at an address that the kernel chooses overlaps no other one.
+        // SAFETY: a new mapping at an address that the kernel chooses does not overlap another one.
         let memory = unsafe {
             libc::mmap(
                 std::ptr::null_mut(),
@@ -53,30 +53,30 @@ impl OwnMemory {
         self.memory as u64
     }
 
-    /// Asks for huge pages.
+    /// Requests huge pages.
     pub(super) fn advise_huge(&self) {
-        // SAFETY: the range is our own mapping, and the advice does not change its content.
+        // SAFETY: the range is memprof's own mapping, and the advice does not change its contents.
         unsafe { libc::madvise(self.memory.cast_mut().cast(), self.len, libc::MADV_HUGEPAGE) };
     }
 
     /// Reads the byte at `offset`, which faults in the zero page.
     pub(super) fn touch(&self, offset: u64) {
         let offset = (offset as usize).min(self.len - 1);
-        // SAFETY: `offset` lies within our own readable mapping.
+        // SAFETY: `offset` lies within memprof's own readable mapping.
         unsafe { self.memory.add(offset).read_volatile() };
     }
 }
 
 impl Drop for OwnMemory {
     fn drop(&mut self) {
-        // SAFETY: the mapping is our own and nothing refers to it any more.
+        // SAFETY: the mapping is memprof's own, and nothing refers to it any longer.
         unsafe { libc::munmap(self.memory.cast_mut().cast(), self.len) };
     }
 }
 
-/// Whether `PAGEMAP_SCAN` marks the huge zero page as zero, as it does from Linux 6.16 on (commit
-/// 4a5e85f4eb8f, "fs/proc/task_mmu: fix PAGE_IS_PFNZERO detection for the huge zero folio"). Tested on
-/// our own memory, because older series have the commit as well; `false` if the test is inconclusive.
+/// Whether `PAGEMAP_SCAN` marks the huge zero page as zero, as it does from Linux 6.16 on (commit 4a5e85f4eb8f, "fs/proc/task_mmu:
+/// fix PAGE_IS_PFNZERO detection for the huge zero folio"). Tested on memprof's own memory, because older series have the commit as
+/// well; `false` if the test is inconclusive.
 pub(super) fn shows_huge_zero(page: u64) -> bool {
     const LEN: u64 = 4 << 20;
     let Some(own) = OwnMemory::map(LEN) else {

@@ -4,38 +4,38 @@ use std::num::NonZeroU32;
 
 use crate::ids::Addr;
 
-/// Proportional shares are counted in parts of a byte: `1 << SHARE_SHIFT` are one byte, as in the kernel (`PSS_SHIFT` in
+/// Proportional shares are in units of 1/4096 byte: `1 << SHARE_SHIFT` units are one byte, as in the kernel (`PSS_SHIFT` in
 /// fs/proc/task_mmu.c).
 pub const SHARE_SHIFT: u32 = 12;
 
-/// What a page counts as.
+/// The figure under which a page counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum PageKind {
-    /// Resident anonymous memory (`RssAnon`), pages merged by KSM included.
+    /// Resident anonymous memory (`RssAnon`), including pages merged by KSM.
     Anon,
     /// Resident shmem (`RssShmem`).
     Shmem,
     /// A resident page of a file (`RssFile`).
     File,
-    /// Anonymous memory that is swapped out (`VmSwap`).
+    /// Swapped-out anonymous memory (`VmSwap`).
     Swap,
     /// A page of hugetlbfs (`HugetlbPages`).
     Hugetlb,
 }
 
-/// Neighbouring pages of one kind. Runs come in address order and do not cross a window.
+/// Neighbouring pages of one kind. Runs are reported in address order and do not cross a window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PageRun {
     /// First address.
     pub start: Addr,
     /// First address after it.
     pub end: Addr,
-    /// What the pages count as.
+    /// The figure under which the pages count.
     pub kind: PageKind,
     /// Whether huge page table entries map them. [`Method::Pagemap`](super::Method::Pagemap) cannot see this
     /// and always sets `false`.
     pub huge: bool,
-    /// How many mappings have each of its pages, in all processes; `None` if that is not counted.
+    /// Number of mappings of each page in all processes; `None` if mappings are not counted.
     pub maps: Option<NonZeroU32>,
 }
 
@@ -45,8 +45,8 @@ impl PageRun {
         self.end.0 - self.start.0
     }
 
-    /// This mapping's proportional share of the pages, in units of 1/4096 byte, rounded down for each page as the kernel
-    /// does; `None` if mappings are not counted.
+    /// This mapping's proportional share of the pages, in units of 1/4096 byte, rounded down for each page as in the kernel; `None`
+    /// if mappings are not counted.
     pub fn share(&self) -> Option<u64> {
         let maps = u64::from(self.maps?.get());
         let page = page_size();

@@ -1,7 +1,7 @@
 //! Entries of `/proc/PID/pagemap` and flags of `/proc/kpageflags`, one page at a time.
 //!
-//! Slower than [`ioctl`](super::ioctl), but answers what the ioctl leaves open: which "swapped" entries are
-//! really swapped out, and whether an entry without a file is an anonymous page or no page of memory.
+//! Slower than [`ioctl`](super::ioctl), but resolves what the ioctl leaves open: whether a "swapped" entry is really swapped out,
+//! and whether an entry without a file is an anonymous page or no page of memory.
 
 use std::fs::File;
 use std::io;
@@ -14,17 +14,17 @@ use super::page::page_size;
 const FILE: u64 = 1 << 61;
 const SWAPPED: u64 = 1 << 62;
 const PRESENT: u64 = 1 << 63;
-/// A guard page (Linux 6.15; Linux 6.13 and 6.14 show it only as a marker).
+/// A guard page (Linux 6.15; Linux 6.13 and 6.14 report it only as a marker).
 const GUARD: u64 = 1 << 58;
-/// Mapped by this process alone, and once (Linux 4.2). From 6.15 on it may be missing where that holds. Where one entry of
-/// the page tables maps a huge page, all pages of it have what the first one has.
+/// Mapped by this process alone, and only once (Linux 4.2). From 6.15 on, the bit may be missing although that is true. If one page
+/// table entry maps a huge page, all of its pages have the bit of the first one.
 const EXCLUSIVE: u64 = 1 << 56;
 /// Page frame number, or swap type (low 5 bits) and offset; zero without CAP_SYS_ADMIN.
 const FRAME: u64 = (1 << 55) - 1;
 
-/// The highest of the 32 swap types is a marker, not a page (Linux 5.19): userfaultfd write protection,
-/// poison, guard pages. Its offset holds a few flag bits. Older kernels use the number for migration
-/// entries, whose offset is a page frame number and never that small.
+/// The highest of the 32 swap types is a marker, not a page (Linux 5.19): userfaultfd write protection, poison, guard pages. Its
+/// offset contains a few flag bits. Older kernels use the number for migration entries, whose offset is a page frame number and
+/// never that small.
 const MARKER_TYPE: u64 = 31;
 const MARKER_BITS: u64 = 0xff;
 /// Swap types from this one on are kernel-internal: pages under migration, on a device, or poisoned. The
@@ -38,8 +38,7 @@ pub(super) enum Entry {
     Nothing,
     /// A page of a file or of shmem with this frame number; 0 if unknown.
     File(u64),
-    /// Not a file page: anonymous, a zero page, or no page of memory. (A huge zero page may also show as
-    /// [`Entry::File`].)
+    /// Not a file page: anonymous, a zero page, or no page of memory. A huge zero page may also appear as [`Entry::File`].
     NotFile(u64),
     /// Swapped out.
     Swapped,
@@ -73,14 +72,14 @@ impl Entry {
     }
 }
 
-/// Whether no other mapping has the page with this virtual number, whose entry this is; `false` where the entry may be wrong.
+/// Whether no other mapping contains the page with this virtual page number and this entry; `false` where the entry may be wrong.
 pub(super) fn is_exclusive(entry: u64, page: u64) -> bool {
     let huge = page_size() / size_of::<u64>() as u64;
     let may_be_huge = (entry & FRAME) % huge == page % huge;
     entry & PRESENT != 0 && entry & EXCLUSIVE != 0 && !may_be_huge
 }
 
-/// Whether entries have frame numbers, which takes CAP_SYS_ADMIN.
+/// Whether entries contain frame numbers, which requires CAP_SYS_ADMIN.
 pub(super) fn shows_frames() -> bool {
     own_memory::zero_frame(page_size()).is_some()
 }
@@ -109,7 +108,7 @@ pub(super) fn as_bytes(words: &mut [u64]) -> &mut [u8] {
 pub(super) struct PageFlags {
     file: File,
     huge_pages: u64,
-    /// The huge page looked up last: (first frame number, whether it is the huge zero page).
+    /// The huge page looked up last: first frame number, and whether it is the huge zero page.
     last_huge: Option<(u64, bool)>,
     /// Frame number of the zero page.
     zero: Option<u64>,
@@ -159,8 +158,8 @@ impl PageFlags {
         frame != 0 && self.of(frame) & KPF_SWAPBACKED != 0
     }
 
-    /// Whether the frame mapped at virtual page number `page` is the zero page or part of the huge zero
-    /// page. Callers must check file pages too: Linux 6.18 shows the huge zero page as a file page.
+    /// Whether the frame mapped at virtual page number `page` is the zero page or part of the huge zero page. Callers must also
+    /// check file pages: Linux 6.18 reports the huge zero page as a file page.
     pub(super) fn is_zero(&mut self, frame: u64, page: u64) -> bool {
         if Some(frame) == self.zero {
             return true;

@@ -1,26 +1,26 @@
-//! How the pages of a mapping are counted.
+//! Rules for counting the pages of a mapping.
 
 use super::ioctl::{PAGE_IS_FILE, PAGE_IS_HUGE, PAGE_IS_PFNZERO, PAGE_IS_PRESENT, PAGE_IS_SWAPPED};
 use super::page::PageKind;
 use super::vma::{Backing, Vma};
 
-/// How a file page is counted.
+/// The rule for a file page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum FileRule {
-    /// Always as this kind.
+    /// Counts as this kind.
     Known(PageKind),
-    /// As shmem or file, by its page flags.
+    /// Counts as shmem or file, depending on its page flags.
     Flags,
 }
 
-/// How a page without a file is counted; zero pages are dropped before.
+/// The rule for a page without a file. Zero pages are dropped before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum OtherRule {
-    /// Always as this kind.
+    /// Counts as this kind.
     Known(PageKind),
-    /// As anonymous if its page flags say so; otherwise not at all.
+    /// Counts as anonymous if its page flags say so, otherwise not at all.
     Prove,
-    /// Not at all: a shared mapping has no anonymous pages, so this is no page of memory.
+    /// Does not count: a shared mapping has no anonymous pages, so this is not a page of memory.
     Drop,
 }
 
@@ -32,7 +32,7 @@ pub(super) struct Policy {
 }
 
 impl Policy {
-    /// Whether page flags decide about some of the pages.
+    /// Whether the kinds of some pages depend on page flags.
     pub(super) fn needs_flags(self) -> bool {
         self.file == FileRule::Flags || self.other == OtherRule::Prove
     }
@@ -68,8 +68,8 @@ impl Policy {
         if shared { OtherRule::Drop } else { rule }
     }
 
-    /// The categories to request from the kernel. `PAGE_IS_FILE` makes it read each `struct page` (a cache
-    /// miss each), so it is requested only where the answer makes a difference.
+    /// The categories to request from the kernel. For `PAGE_IS_FILE` the kernel reads each `struct page` (a cache miss each), so it
+    /// is requested only where it makes a difference.
     pub(super) fn categories(&self) -> u64 {
         let base = PAGE_IS_PRESENT | PAGE_IS_SWAPPED | PAGE_IS_PFNZERO | PAGE_IS_HUGE;
         match (self.file, self.other) {

@@ -1,7 +1,6 @@
 //! The mappings of a process, parsed from `/proc/PID/maps`.
 //!
-//! The text does not say what kind of file backs a mapping; `classify` determines
-//! that.
+//! The text does not contain the kind of file that backs a mapping; `classify` determines it.
 
 use std::io::Read;
 
@@ -15,13 +14,13 @@ use crate::proc_dir;
 /// Reads the mappings of `pid`, in address order, each with its [`Backing`] determined.
 ///
 /// # Errors
-/// [`Error::Gone`] for a process that has ended, a zombie or a kernel thread; [`Error::Denied`]
-/// without the right to trace it; [`Error::Malformed`] for text that does not match the documented format.
+/// [`Error::Gone`] for a process that has ended, a zombie or a kernel thread; [`Error::Denied`] without the right to trace the
+/// process; [`Error::Malformed`] for text that does not match the documented format.
 pub fn read(pid: Pid, classifier: &mut Classifier) -> Result<Vec<Vma>> {
     Ok(Foreseen::read(pid, classifier)?.vmas)
 }
 
-/// The first addresses of the mappings of a process that is stopped.
+/// The first addresses of the mappings of a stopped process.
 ///
 /// # Errors
 /// As for [`read`].
@@ -50,17 +49,17 @@ impl Foreseen {
         Ok(Foreseen { pid, text, vmas })
     }
 
-    /// The mappings of a process that is stopped: they do not change any more.
+    /// The mappings, for a process that is stopped, so that they no longer change.
     pub fn into_vmas(self) -> Vec<Vma> {
         self.vmas
     }
 
-    /// The mappings as they were.
+    /// The mappings at the time of reading.
     pub fn vmas(&self) -> &[Vma] {
         &self.vmas
     }
 
-    /// Reads the mappings again without pauses; does not parse the text again if it is unchanged.
+    /// Reads the mappings again without pauses. Unchanged text is not parsed again.
     ///
     /// # Errors
     /// As for [`read`].
@@ -89,8 +88,8 @@ fn text<F: Read>(pid: Pid, open: fn(Pid, &str) -> std::io::Result<F>) -> Result<
 
 /// Parses the text of `/proc/PID/maps`. All mappings with a file get [`Backing::File`].
 ///
-/// A path that itself ends in ` (deleted)` or contains a backslash followed by `012` looks like the
-/// kernel's text for a deleted file or a newline, and is parsed as such.
+/// A path that itself ends in ` (deleted)` or contains a backslash followed by `012` looks like the kernel's notation for a deleted
+/// file or a newline, and is parsed as such.
 ///
 /// # Errors
 /// [`Error::Malformed`] with the line.
@@ -137,7 +136,7 @@ pub(super) fn parse_line(line: &[u8]) -> Option<Vma> {
 pub struct Fields<'a> {
     /// First address.
     pub start: u64,
-    /// First address after it; larger than `start`.
+    /// First address after the mapping; larger than `start`.
     pub end: u64,
     /// Permissions.
     pub perms: Perms,
@@ -147,7 +146,7 @@ pub struct Fields<'a> {
     pub dev: (u32, u32),
     /// Inode number.
     pub ino: u64,
-    /// The name as the kernel writes it: see [`unescape`].
+    /// The name in the kernel's notation: see [`unescape`].
     pub name: &'a [u8],
 }
 
@@ -172,7 +171,7 @@ pub fn fields(line: &[u8]) -> Option<Fields<'_>> {
     (start < end).then_some(fields)
 }
 
-/// The first space-separated field and what follows the space.
+/// Splits off the first space-separated field; returns it and the text after the space.
 fn field(text: &[u8]) -> Option<(&[u8], &[u8])> {
     let at = text.iter().position(|&b| b == b' ')?;
     Some((&text[..at], &text[at + 1..]))
@@ -225,10 +224,10 @@ pub fn unescape(name: &[u8]) -> Vec<u8> {
     out
 }
 
-/// What the kernel appends to unlinked paths.
+/// The suffix of unlinked paths in the kernel's notation.
 pub(super) const DELETED: &str = " (deleted)";
 
-/// Decodes a name.
+/// Decodes a name; also returns whether the kernel marked it as deleted.
 fn decode_name(raw: &[u8]) -> (String, bool) {
     let name = String::from_utf8_lossy(&unescape(raw)).into_owned();
     match name.strip_suffix(DELETED) {

@@ -6,7 +6,7 @@ mod set;
 pub use map::RangeMap;
 pub use set::RangeSet;
 
-/// The limit on ranges was reached. Ranges that did not fit are dropped; the ranges kept are correct.
+/// The limit on ranges was reached. Ranges that did not fit are dropped; the remaining ranges are correct.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the table of address ranges is full; {dropped} ranges were dropped")]
 pub struct Full {

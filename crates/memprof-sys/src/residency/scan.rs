@@ -1,4 +1,4 @@
-//! The page scan: which pages of a mapping are resident, and of what kind.
+//! The page scan: finds the resident and swapped pages of mappings, and the kind of each.
 //!
 //! There are two methods with equal results:
 //! - [`Method::Ioctl`]: `PAGEMAP_SCAN` (Linux 6.7). Its time is proportional to resident memory.
@@ -31,10 +31,10 @@ mod pages;
 
 use group::{Cut, together};
 
-/// How pages are found.
+/// The method for finding pages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Method {
-    /// [`Method::Ioctl`] if the kernel has it, else [`Method::Pagemap`].
+    /// [`Method::Ioctl`] if the kernel supports it, otherwise [`Method::Pagemap`].
     #[default]
     Auto,
     /// `PAGEMAP_SCAN`.
@@ -43,22 +43,21 @@ pub enum Method {
     Pagemap,
 }
 
-/// Maximum memory found per hold of the mmap lock, and first window of a mapping, in bytes. 64 MiB of
-/// 4 KiB pages take 0.3 ms, so the wait is short even on a machine ten times slower.
+/// Maximum amount of memory found while the mmap lock is held once, and first window of a mapping, in bytes. 64 MiB of 4 KiB pages
+/// take 0.3 ms, so waiters wait only briefly even on a machine ten times slower.
 const WINDOW: u64 = 64 << 20;
-/// Windows without a page double up to this size, in bytes, so that terabyte reservations scan quickly;
+/// Maximum window size, in bytes. Windows without a page double up to this size, so that terabyte reservations are scanned quickly;
 /// existing but empty page tables take about 1 ns per entry.
 const WIDEST: u64 = 4 << 30;
-/// Largest gap between mappings, in bytes, that is scanned along with them: one window, or for the
-/// page-by-page method as much as it reads in a microsecond.
+/// Maximum gap between mappings, in bytes, that is scanned along with them: one window, or for the page-by-page method the amount
+/// that it reads in a microsecond.
 const GAP: u64 = WINDOW;
 const GAP_BY_PAGE: u64 = 2 << 20;
 /// Regions requested at a time: 24 KiB.
 const REGIONS: usize = 1024;
 /// Entries of `/proc/PID/pagemap` read at a time: 256 KiB, for 128 MiB of memory in 4 KiB pages.
 const ENTRIES: usize = 32_768;
-/// How long one scan waits in all for pages that the kernel moves meanwhile. A program can have its own pages
-/// moved all the time.
+/// Total time that a scan waits for pages that the kernel moves meanwhile. A program can have its own pages moved all the time.
 const PATIENCE: Duration = Duration::from_millis(100);
 
 /// The opened `/proc/PID/pagemap` of a process.
@@ -101,8 +100,8 @@ impl Pages {
     }
 }
 
-/// Reads the pages of one process. It stays with the address space that the process had at opening:
-/// after `exec` it returns [`Error::Gone`].
+/// Reads the pages of one process. The scanner is bound to the address space that the process had at opening: after `execve`, it
+/// returns [`Error::Gone`].
 #[derive(Debug)]
 pub struct Scanner {
     pid: Pid,
@@ -114,7 +113,7 @@ pub struct Scanner {
     page: u64,
     verify_huge: bool,
     pace: Pace,
-    /// What is left of [`PATIENCE`].
+    /// The remainder of [`PATIENCE`].
     patience: Duration,
     regions: Box<[Region]>,
     entries: Box<[u64]>,
@@ -124,9 +123,8 @@ impl Scanner {
     /// Opens the page tables of `pid`.
     ///
     /// # Errors
-    /// As for [`Pages::open`]; [`Error::Denied`] also, for
-    /// [`Method::Pagemap`], without CAP_SYS_ADMIN; [`Error::Unsupported`] for [`Method::Ioctl`]
-    /// before Linux 6.7.
+    /// As for [`Pages::open`]. Also [`Error::Denied`] for [`Method::Pagemap`] without CAP_SYS_ADMIN, and [`Error::Unsupported`] for
+    /// [`Method::Ioctl`] before Linux 6.7.
     pub fn open(pid: Pid, method: Method) -> Result<Scanner> {
         Scanner::of(Pages::open(pid)?, method)
     }
@@ -169,12 +167,12 @@ impl Scanner {
         self.sparse = pages.sparse;
     }
 
-    /// Also counts how often pages are mapped: runs end where that changes.
+    /// Also counts the mappings of each page: runs end where the number changes.
     pub fn count_maps(self, counts: Option<MapCounts>) -> Scanner {
         Scanner { counts, ..self }
     }
 
-    /// Stops pausing, because the process is stopped, and fails at `end` with [`Error::TimeUp`].
+    /// Stops pausing, because the process is stopped, and fails with [`Error::TimeUp`] at `end`.
     pub fn hurry(&mut self, end: Instant) {
         self.pace = Pace::Until(end);
     }
@@ -193,9 +191,8 @@ impl Scanner {
         }
     }
 
-    /// Whether page flags are readable. Without them (no CAP_SYS_ADMIN) anonymous pages in private device
-    /// mappings are not counted, shmem below overlayfs counts as file pages, and on kernels before 6.16 a
-    /// huge zero page counts as anonymous memory.
+    /// Whether page flags are readable. Without page flags (no CAP_SYS_ADMIN), anonymous pages in private device mappings are not
+    /// counted, shmem below overlayfs counts as file pages, and on kernels before 6.16 a huge zero page counts as anonymous memory.
     pub fn sees_page_flags(&self) -> bool {
         self.flags.is_some()
     }
@@ -205,11 +202,11 @@ impl Scanner {
         self.page
     }
 
-    /// Reports the resident and swapped pages of one mapping, in address order. Calls `between_windows`
-    /// between two holds of the mmap lock. Concurrent changes may or may not be seen.
+    /// Reports the resident and swapped pages of one mapping, in address order. Calls `between_windows` whenever the mmap lock is
+    /// released between two windows. Concurrent changes may or may not be seen.
     ///
     /// # Errors
-    /// [`Error::Gone`] if the process ended or called `exec`; pages reported before remain valid.
+    /// [`Error::Gone`] if the process ended or called `execve`; pages reported before remain valid.
     pub fn scan_vma(
         &mut self,
         vma: &Vma,
@@ -220,7 +217,7 @@ impl Scanner {
         self.scan(vmas, &mut |_, run| found(run), between_windows)
     }
 
-    /// As [`Scanner::scan_vma`] for mappings in address order; `found` gets the mapping's index with each run.
+    /// Like [`Scanner::scan_vma`] for several mappings in address order; `found` receives the index of the mapping with each run.
     ///
     /// # Errors
     /// As for [`Scanner::scan_vma`].
@@ -263,7 +260,7 @@ impl Scanner {
         Ok(())
     }
 
-    /// The number of mappings, from the first one on, that are scanned as one range.
+    /// The number of mappings, starting with the first, that are scanned as one range.
     fn together(&self, vmas: &[Vma]) -> usize {
         let gap = if self.ioctl { GAP } else { GAP_BY_PAGE };
         together(vmas, gap, |vma| {
@@ -296,11 +293,11 @@ impl Scanner {
         }
     }
 
-    /// Checks that the address space still exists. A scan that found nothing has already checked; call this
-    /// after the last mapping to know that the sum is complete.
+    /// Checks that the address space still exists. A scan that found nothing has already checked this. Call it after the last
+    /// mapping to know that the sum is complete.
     ///
     /// # Errors
-    /// [`Error::Gone`] if not.
+    /// [`Error::Gone`] if it no longer exists.
     pub fn check_alive(&self) -> Result<()> {
         match pagemap::read_entries(&self.pagemap, 0, &mut [0]) {
             Ok(0) => Err(Error::Gone(self.pid)),
@@ -359,8 +356,8 @@ impl Scanner {
     }
 }
 
-/// The start of the next window. The kernel stopped early if it filled the vector or found the maximum
-/// number of pages; otherwise it scanned everything up to `stop`.
+/// The start of the next window. The kernel stopped early if it filled the vector or found the maximum number of pages; otherwise
+/// it scanned everything up to `stop`.
 fn resume(regions: &[Region], capacity: usize, max_bytes: u64, stop: u64) -> u64 {
     let bytes: u64 = regions.iter().map(|r| r.end - r.start).sum();
     match regions.last() {

@@ -1,5 +1,5 @@
-//! `/proc/PID/smaps`: the kernel's figures for each mapping, reported one mapping at a time, so that
-//! memory use does not grow with their number.
+//! The kernel's figures for each mapping (`/proc/PID/smaps`), reported one mapping at a time, so that memory use does not grow with
+//! the number of mappings.
 //!
 //! The kernel escapes newlines in names, so a name cannot forge a line. Unknown fields (of later
 //! kernels) are skipped; a known field of unexpected form is an error.
@@ -17,23 +17,22 @@ use super::vma::Vma;
 use crate::ids::Pid;
 use crate::proc_dir;
 
-/// Longest line that is parsed, in bytes; the rest of a longer line is skipped. A path has at most 4 KiB,
-/// or 16 KiB escaped.
+/// Maximum length of a parsed line, in bytes; the rest of a longer line is skipped. A path has at most 4 KiB, or 16 KiB escaped.
 const LONGEST: u64 = 64 << 10;
-/// Mappings that are classified together.
+/// Number of mappings to classify together.
 const BATCH: usize = 512;
 /// Size of one read from the kernel, in bytes.
 const READ: usize = 64 << 10;
 
 /// The kernel's figures for one mapping, or in `smaps_rollup` for all of them, in bytes.
 ///
-/// `Pss` and `SwapPss` are rounded down to KiB per mapping, so their sum is up to 1 KiB per mapping
-/// below that of `smaps_rollup`; all others are whole pages.
+/// The kernel rounds `Pss` and `SwapPss` down to KiB for each mapping, so their sums are up to 1 KiB per mapping below those of
+/// `smaps_rollup`. All other figures are whole pages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Figures {
     /// `Rss`: resident pages, without hugetlb.
     pub rss: u64,
-    /// `Pss`: the same, each page divided by the number of its users.
+    /// `Pss`: like `rss`, with each page divided by the number of its mappings.
     pub pss: u64,
     /// `Private_Clean`: mapped by this process alone, unmodified.
     pub private_clean: u64,
@@ -49,7 +48,7 @@ pub struct Figures {
     pub anon_huge: u64,
     /// `Swap`: swapped-out anonymous memory and, from Linux 4.9 on, swapped-out shmem of the mapping.
     pub swap: u64,
-    /// `SwapPss`: the same, each page divided by the number of its users.
+    /// `SwapPss`: like `swap`, with each page divided by the number of its users.
     pub swap_pss: u64,
     /// `Private_Hugetlb + Shared_Hugetlb`; not part of `Rss`.
     pub hugetlb: u64,
@@ -73,8 +72,8 @@ impl Figures {
         })
     }
 
-    /// Adds the line `KEY: N kB` to its figure; skips a line with an unknown key.
-    /// `Err` with the line if the value of a known key has another form.
+    /// Adds the value of a line `KEY: N kB` to the figure; skips a line with an unknown key. `Err` with the line if the value of a
+    /// known key has another form.
     pub(super) fn take<'a>(&mut self, line: &'a [u8]) -> std::result::Result<(), &'a [u8]> {
         let Some((key, value)) = key_value(line) else {
             return Ok(());
@@ -105,7 +104,7 @@ impl AddAssign for Figures {
     }
 }
 
-/// `N kB` in bytes.
+/// Parses `N kB`; returns bytes.
 pub(super) fn kib(text: &str) -> Option<u64> {
     let number = text.trim().strip_suffix("kB")?.trim_end();
     number.parse::<u64>().ok()?.checked_mul(1024)
@@ -130,27 +129,27 @@ pub struct Region {
     pub grows_down: bool,
     /// Whether the mapping contains guard pages (`gu` of `VmFlags`, Linux 6.14).
     pub guarded: bool,
-    /// What a forked child has of the mapping's private pages.
+    /// Treatment of the mapping's private pages in a forked child.
     pub at_fork: AtFork,
 }
 
-/// What a forked child has of a mapping's private pages.
+/// Treatment of a mapping's private pages in a forked child.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum AtFork {
-    /// All of them, copy-on-write.
+    /// The child has all pages, copy-on-write.
     #[default]
     Shared,
-    /// Not even the mapping: `MADV_DONTFORK` (`dc` of `VmFlags`).
+    /// The child does not have the mapping: `MADV_DONTFORK` (`dc` of `VmFlags`).
     LeftOut,
-    /// Zeroes: `MADV_WIPEONFORK` (`wf` of `VmFlags`, Linux 4.14).
+    /// The child's pages are zero: `MADV_WIPEONFORK` (`wf` of `VmFlags`, Linux 4.14).
     Wiped,
 }
 
 /// Calls `each` for every mapping of a process, in address order, with its backing determined.
 ///
 /// # Errors
-/// [`Error::Held`]; [`Error::Gone`] for a process that has ended, a zombie or a kernel thread; [`Error::Denied`]
-/// without the right to trace it; [`Error::Malformed`] for text that does not match the documented format.
+/// [`Error::Held`]; [`Error::Gone`] for a process that has ended, a zombie or a kernel thread; [`Error::Denied`] without the right
+/// to trace the process; [`Error::Malformed`] for text that does not match the documented format.
 /// If the process ends during the read, the remaining mappings are missing, without an error.
 pub fn read(pid: Pid, classifier: &mut Classifier, each: &mut dyn FnMut(Region)) -> Result<()> {
     readable(pid)?;
@@ -159,7 +158,7 @@ pub fn read(pid: Pid, classifier: &mut Classifier, each: &mut dyn FnMut(Region))
     parse_all(pid, BufReader::with_capacity(READ, file), classifier, each)
 }
 
-/// The same for the file's text.
+/// Like [`read`], for the file's text.
 pub(super) fn parse_all(
     pid: Pid,
     text: impl BufRead,
@@ -190,7 +189,7 @@ pub(super) fn parse_all(
     Ok(())
 }
 
-/// Why a text could not be parsed.
+/// The reason why a text could not be parsed.
 #[derive(Debug)]
 enum Failure {
     Io(io::Error),
@@ -248,7 +247,7 @@ fn take_flags(line: &[u8], region: &mut Region) {
     }
 }
 
-/// Reads the next line without its newline, cut to [`LONGEST`]; false at the end of the file.
+/// Reads the next line without its newline, truncated to [`LONGEST`]; false at the end of the file.
 fn next_line(from: &mut impl BufRead, line: &mut Vec<u8>) -> io::Result<bool> {
     line.clear();
     let n = from.by_ref().take(LONGEST).read_until(b'\n', line)?;

@@ -1,12 +1,11 @@
 //! Finds large empty mappings, which the page-by-page scan then skips.
 //!
-//! Reading `/proc/PID/pagemap` takes 2 ns per page, for holes as well. If large mappings exist,
-//! `/proc/PID/smaps` is read once per scan: the kernel walks the page tables for it and skips absent
-//! ones. A large mapping with even one page is still read whole; that takes about half a
-//! second per tebibyte and cannot be avoided without the ioctl.
+//! Reading `/proc/PID/pagemap` takes 2 ns per page, even for holes. If large mappings exist, `/proc/PID/smaps` is read once per
+//! scan: for smaps, the kernel walks the page tables and skips absent ones. A large mapping with even one page is read completely;
+//! that takes about half a second per tebibyte and cannot be avoided without the ioctl.
 //!
-//! However, smaps holds the mmap lock for a whole mapping, and a process with much memory in one mapping
-//! would wait. For such a process smaps is read only to skip mappings that take over 0.25 s to read.
+//! However, reading smaps holds the mmap lock for a whole mapping, so a process with much memory in one mapping would wait. For
+//! such a process, smaps is read only to skip mappings that take over 0.25 s to read.
 
 use std::collections::HashSet;
 use std::io::{BufRead, BufReader};
@@ -16,9 +15,9 @@ use super::throttle::ThrottledFile;
 use super::vma::Vma;
 use crate::ids::Pid;
 
-/// Minimum size, in bytes, of a mapping that is looked up in smaps if the process holds little memory.
+/// Minimum size, in bytes, of a mapping to look up in smaps if the process has little memory.
 const LARGE: u64 = 4 << 30;
-/// The same for any other process.
+/// Minimum size, in bytes, for any other process.
 const VAST: u64 = 512 << 30;
 
 /// The large mappings without pages, read on demand.
@@ -44,8 +43,7 @@ impl Sparse {
         vma.len() >= self.large
     }
 
-    /// Whether the mapping is known to have no pages, resident or swapped. The first large mapping causes
-    /// smaps to be read.
+    /// Whether the mapping is known to have no pages, resident or swapped. The first large mapping triggers reading smaps.
     pub(super) fn is_empty(&mut self, vma: &Vma) -> bool {
         if !self.is_large(vma) {
             return false;
@@ -56,7 +54,7 @@ impl Sparse {
     }
 }
 
-/// Returns an empty set if smaps cannot be read.
+/// Reads the large empty mappings; returns an empty set if smaps cannot be read.
 fn read_empty(pid: Pid) -> HashSet<(u64, u64)> {
     let Ok(file) = ThrottledFile::open(pid, "smaps") else {
         return HashSet::new();

@@ -1,15 +1,14 @@
 //! Locates the thread stacks of a process by each thread's stack pointer in
 //! `/proc/PID/task/TID/syscall`.
 //!
-//! The file shows no stack pointer for a running thread, and none without the right to attach to the
-//! process (`ptrace_scope`).
+//! The file contains no stack pointer for a running thread, and none without the right to attach to the process (`ptrace_scope`).
 
 use std::fs;
 use std::time::{Duration, Instant};
 
 use crate::ids::Pid;
 
-/// Maximum number of threads that are read.
+/// Maximum number of threads to read.
 const MOST: usize = 65_536;
 
 /// The threads of a process other than its first one, whose stack is `[stack]`.
@@ -22,7 +21,7 @@ pub struct Threads {
 }
 
 impl Threads {
-    /// How many of the stack pointers lie in a range.
+    /// The number of stack pointers in a range.
     pub fn within(&self, start: u64, end: u64) -> usize {
         let before = |addr| self.pointers.partition_point(|p| *p < addr);
         before(end) - before(start).min(before(end))
@@ -34,7 +33,7 @@ pub fn read(pid: Pid) -> Threads {
     read_within(pid, Duration::MAX)
 }
 
-/// Reads the threads of a process for this long; those that are left have no stack pointer.
+/// Reads the threads of a process, for at most `limit`; threads that are not read by then have no stack pointer.
 pub fn read_within(pid: Pid, limit: Duration) -> Threads {
     let begun = Instant::now();
     let Ok(tasks) = fs::read_dir(format!("/proc/{pid}/task")) else {
@@ -60,7 +59,7 @@ pub fn read_within(pid: Pid, limit: Duration) -> Threads {
     threads
 }
 
-/// `NUMBER ARGUMENTS… SP PC`, or `-1 SP PC`, or `running`.
+/// Parses `NUMBER ARGUMENTS… SP PC`, `-1 SP PC` or `running`.
 fn parse(text: &str) -> Option<u64> {
     let pointer = text.split_whitespace().rev().nth(1)?;
     u64::from_str_radix(pointer.strip_prefix("0x")?, 16).ok()
@@ -105,7 +104,7 @@ mod tests {
             let _ = wait.recv();
         });
         let local = told.recv().unwrap();
-        // The stack pointer shows once the thread waits.
+        // The stack pointer is visible once the thread waits.
         let near = |t: &Threads| t.within(local - (64 << 10), local + (64 << 10));
         let limit = Instant::now() + Duration::from_secs(60);
         while near(&read(Pid(std::process::id()))) == 0 {

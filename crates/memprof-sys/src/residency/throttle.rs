@@ -1,7 +1,7 @@
 //! Pauses in work that takes a running process's mmap lock repeatedly.
 //!
-//! A reader that releases this lock and takes it again at once gets it before a writer that was just
-//! woken: with holds of 0.3 ms each, such a writer (any `mmap` call) waited for 16 ms.
+//! A reader that releases this lock and takes it again at once gets it before a writer that was just woken: when the lock was held
+//! for 0.3 ms at a time, such a writer (any `mmap` call) waited for 16 ms.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -11,9 +11,9 @@ use super::error::{Error, Result};
 use crate::ids::Pid;
 use crate::proc_dir;
 
-/// Time after which the next gap between two holds of the lock gets a pause.
+/// Time after which a pause is due, the next time the lock is released.
 const STRETCH: Duration = Duration::from_millis(1);
-/// Long enough for a thread to wake up on another CPU.
+/// Length of a pause: long enough for a thread to wake up on another CPU.
 const PAUSE: Duration = Duration::from_micros(50);
 
 /// Inserts the pauses and measures them.
@@ -31,7 +31,7 @@ impl Throttle {
         }
     }
 
-    /// Pauses if one is due. Call it between two holds of the lock.
+    /// Pauses if a pause is due. Call this while the lock is released.
     pub(super) fn pause(&mut self) {
         let begun = Instant::now();
         if begun.duration_since(self.since) >= STRETCH {
@@ -42,17 +42,17 @@ impl Throttle {
     }
 }
 
-/// What a scan does between two holds of the lock.
+/// The behaviour of a scan each time the lock is released.
 #[derive(Debug)]
 pub(super) enum Pace {
-    /// It pauses.
+    /// The scan pauses.
     Throttled(Throttle),
-    /// It does not pause, because the process is stopped, and fails at this time.
+    /// The scan does not pause, because the process is stopped, and fails at this time.
     Until(Instant),
 }
 
 impl Pace {
-    /// Call this between two holds of the lock.
+    /// Pauses or checks the time. Call this while the lock is released.
     ///
     /// # Errors
     /// [`Error::TimeUp`].
@@ -74,7 +74,7 @@ impl Pace {
     }
 }
 
-/// A file of `/proc/PID` that takes the lock on each read, read with pauses.
+/// A file of `/proc/PID` whose reads take the lock, read with pauses.
 #[derive(Debug)]
 pub struct ThrottledFile {
     file: File,
@@ -85,7 +85,7 @@ impl ThrottledFile {
     /// Opens the file.
     ///
     /// # Errors
-    /// Those of [`File::open`].
+    /// The errors of [`File::open`].
     pub fn open(pid: Pid, name: &str) -> io::Result<ThrottledFile> {
         Ok(ThrottledFile {
             file: proc_dir::open(pid, name)?,

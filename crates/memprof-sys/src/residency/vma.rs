@@ -32,7 +32,7 @@ impl std::fmt::Display for Perms {
     }
 }
 
-/// What backs a mapping.
+/// The kind of memory or file that backs a mapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Backing {
     /// Nothing: zero-filled memory (`malloc`, stacks, the heap, private `/dev/zero`).
@@ -41,19 +41,18 @@ pub enum Backing {
     Shmem,
     /// A file of any other file system.
     File,
-    /// A file of a file system that maps pages of another one (overlay, FUSE). Only the page flags show
-    /// whether its pages are shmem.
+    /// A file on a file system that maps pages of another one (overlay, FUSE). Only the page flags show whether its pages are shmem.
     Stacked,
     /// A file of hugetlbfs.
     Hugetlb,
-    /// A character device, a pseudo file, or a DAX file. Its pages may have no `struct page`, and the page
-    /// table alone does not distinguish them from anonymous pages.
+    /// A character device, a pseudo file, or a DAX file. Its pages may have no `struct page`, and the page table alone does not
+    /// distinguish them from anonymous pages.
     Device,
     /// A mapping that the kernel created: `[vdso]`, `[vvar]`, `[uprobes]`, …
     Special,
 }
 
-/// How a mapping's pages are accounted.
+/// The accounting of a mapping's pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum VmaKind {
     /// Private: anonymous memory, or a private mapping of a file (including tmpfs).
@@ -75,7 +74,7 @@ pub enum VmaKind {
 pub struct Vma {
     /// First address.
     pub start: Addr,
-    /// First address after it.
+    /// First address after the mapping.
     pub end: Addr,
     /// Permissions.
     pub perms: Perms,
@@ -89,7 +88,7 @@ pub struct Vma {
     pub name: String,
     /// Whether the kernel marked the path ` (deleted)`; always true for memfd and shared anonymous memory.
     pub deleted: bool,
-    /// What backs the mapping.
+    /// The backing of the mapping.
     pub backing: Backing,
 }
 
@@ -109,7 +108,7 @@ impl Vma {
         self.start <= addr && addr < self.end
     }
 
-    /// How its pages are accounted.
+    /// The accounting of the mapping's pages.
     pub fn kind(&self) -> VmaKind {
         match self.backing {
             Backing::Hugetlb => VmaKind::Hugetlb,

@@ -1,4 +1,4 @@
-//! What paths lead to, and what is known of it without asking its file system's server.
+//! Looks up paths, and reads file attributes without a request to the file system's server.
 
 use std::ffi::CString;
 use std::fs::File;
@@ -15,19 +15,19 @@ use super::readers::{self, Key};
 use crate::ids::{FileKey, Pid};
 use crate::proc_dir;
 
-/// What the kernel knows of a file.
+/// Attributes of a file, as the kernel caches them.
 #[derive(Clone, Copy, Debug)]
 pub struct About(libc::statx);
 
 impl Default for About {
     fn default() -> About {
-        // SAFETY: the structure has only numbers, for which zero is valid.
+        // SAFETY: the structure contains only numbers, for which zero is valid.
         About(unsafe { MaybeUninit::zeroed().assume_init() })
     }
 }
 
 impl About {
-    /// Whether it is a regular file.
+    /// Whether the file is a regular file.
     pub fn is_file(&self) -> bool {
         u32::from(self.0.stx_mode) & libc::S_IFMT == libc::S_IFREG
     }
@@ -42,37 +42,38 @@ impl About {
         self.identity().0
     }
 
-    /// The number of its mount, in the mount namespace that it was reached in.
+    /// Id of the file's mount, in the mount namespace through which the file was reached.
     pub(super) fn mount(&self) -> u64 {
         self.0.stx_mnt_id
     }
 
-    /// Its size in bytes.
+    /// Size in bytes.
     pub fn size(&self) -> u64 {
         self.0.stx_size
     }
 
-    /// Whether no directory lists it any more.
+    /// Whether the file is unlinked: no directory contains it.
     pub fn is_unlinked(&self) -> bool {
         self.0.stx_nlink == 0
     }
 
-    /// The user id of its owner.
+    /// User id of the owner.
     pub fn owner(&self) -> u32 {
         self.0.stx_uid
     }
 
-    /// The id of its group.
+    /// Group id.
     pub fn group(&self) -> u32 {
         self.0.stx_gid
     }
 
-    /// Its permissions.
+    /// File type and permission bits.
     pub fn mode(&self) -> u32 {
         self.0.stx_mode.into()
     }
 
-    /// How the probe names the file, if its file system shows the numbers by which the kernel knows it. (Overlayfs does not.)
+    /// The key by which the BPF programs identify the file. It matches only if the file system reports the kernel's own device and
+    /// inode numbers; overlayfs does not.
     pub fn key(&self) -> FileKey {
         const MINOR_BITS: u32 = 20;
         let since = self
@@ -86,7 +87,7 @@ impl About {
         }
     }
 
-    /// When its contents last changed.
+    /// Modification time of the contents.
     pub fn modified(&self) -> Option<SystemTime> {
         let seconds = u64::try_from(self.0.stx_mtime.tv_sec).ok()?;
         let since = Duration::new(seconds, self.0.stx_mtime.tv_nsec);
@@ -94,18 +95,18 @@ impl About {
     }
 }
 
-/// What is known of an open file, or of what a handle leads to.
+/// Attributes of an open file, or of the file of a handle.
 ///
 /// # Errors
-/// Those of `statx`.
+/// The errors of `statx`.
 pub fn about(file: &File) -> io::Result<About> {
     statx(file.as_raw_fd(), Path::new(""), libc::AT_EMPTY_PATH)
 }
 
-/// What is known of the file that a link of `/proc` leads to.
+/// Attributes of the file that a link of `/proc` leads to.
 ///
 /// # Errors
-/// Those of `statx`.
+/// The errors of `statx`.
 pub fn about_path(link: impl AsRef<Path>) -> io::Result<About> {
     statx(libc::AT_FDCWD, link.as_ref(), 0)
 }
@@ -113,8 +114,8 @@ pub fn about_path(link: impl AsRef<Path>) -> io::Result<About> {
 fn statx(directory: i32, path: &Path, flags: i32) -> io::Result<About> {
     let path = CString::new(path.as_os_str().as_bytes())?;
     let mut buffer = MaybeUninit::<libc::statx>::zeroed();
-    // With AT_STATX_DONT_SYNC, FUSE, NFS and overlayfs answer with what they know.
-    // SAFETY: `path` is NUL-terminated, and `buffer` has room for what the kernel writes.
+    // With AT_STATX_DONT_SYNC, FUSE, NFS and overlayfs answer from their caches.
+    // SAFETY: `path` is NUL-terminated, and `buffer` has space for the structure that the kernel writes.
     let status = unsafe {
         libc::statx(
             directory,
@@ -127,21 +128,21 @@ fn statx(directory: i32, path: &Path, flags: i32) -> io::Result<About> {
     if status != 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: all bytes are initialised, and the structure has only numbers.
+    // SAFETY: all bytes are initialised, and the structure contains only numbers.
     Ok(About(unsafe { buffer.assume_init() }))
 }
 
-/// A handle to what a path names in memprof's own file tree, which can only be looked at (`O_PATH`).
+/// A handle (`O_PATH`) to the file or directory at a path in memprof's own file tree.
 ///
 /// # Errors
-/// There is no such path, or a file system on the way to it does not answer.
+/// There is no such path, or a file system along it does not answer.
 pub fn find(path: &Path) -> io::Result<File> {
     let key = Key::Directory((0, 0), path.parent().unwrap_or(path).to_owned());
     readers::find(&key, None, path, 0)
 }
 
-/// A handle to what a path names in a file tree. Links lead neither out of the tree nor through `/proc/PID/fd`. `more` are
-/// further flags: `O_NOFOLLOW`, `O_DIRECTORY`.
+/// A handle (`O_PATH`) to the file or directory at a path in the file tree below `root`. Links lead neither out of the tree nor
+/// through `/proc/PID/fd`. `more` are additional flags: `O_NOFOLLOW`, `O_DIRECTORY`.
 ///
 /// # Errors
 /// As for [`find`].
@@ -151,10 +152,10 @@ pub fn find_in(root: &File, path: &Path, more: i32) -> io::Result<File> {
     readers::find(&key, Some(root), path, more)
 }
 
-/// A handle to a directory on a local file system, in the file tree with this root: `/proc/PID/root`.
+/// A handle to a directory on a local file system. `root` is the root of a file tree: `/proc/PID/root`.
 ///
 /// # Errors
-/// There is none, it is served by another process or machine, or a file system on the way to it does not answer.
+/// There is no such directory, another process or machine serves its file system, or a file system along the path does not answer.
 pub fn find_directory(root: &Path, path: &Path) -> io::Result<File> {
     let found = find_in(&handle_of(root)?, path, libc::O_DIRECTORY)?;
     match is_local(&about(&found)?) {
@@ -163,10 +164,10 @@ pub fn find_directory(root: &Path, path: &Path) -> io::Result<File> {
     }
 }
 
-/// The root of a process's file tree.
+/// A handle to the root of a process's file tree.
 ///
 /// # Errors
-/// The process has ended, or may not be inspected.
+/// The process has ended, or memprof may not inspect it.
 pub fn root_of(pid: Pid) -> io::Result<File> {
     proc_dir::with(pid, |dir| handle_of(&Path::new(dir).join("root")))
 }

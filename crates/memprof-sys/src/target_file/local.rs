@@ -1,4 +1,4 @@
-//! Which files lie on file systems of this machine alone, which no other process or machine serves.
+//! Recognises files on local file systems, which no other process or machine serves.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use super::About;
 use crate::mounts::{self, Mount};
 
-/// File systems whose contents are on a device of this machine, or in its memory. An overlay is not among them: any of its
-/// layers may be on a file system that a server answers for.
+/// File systems whose contents are on a device of this machine or in its memory. Overlayfs is not one of them: any of its layers
+/// may be on a file system that depends on a server.
 const LOCAL: [&str; 23] = [
     "bcachefs",
     "btrfs",
@@ -36,12 +36,12 @@ const LOCAL: [&str; 23] = [
     "xfs",
     "zfs",
 ];
-/// The mount table is read again after so long.
+/// Time after which the mount table is read again.
 const FRESH: Duration = Duration::from_secs(1);
 
 struct Mounts {
     read: Instant,
-    /// Devices and mounts of local file systems.
+    /// Devices and mount ids of local file systems.
     devices: BTreeSet<u64>,
     mounts: BTreeSet<u64>,
 }
@@ -57,7 +57,7 @@ pub(super) fn is_local(about: &About) -> bool {
             &fs::read("/proc/thread-self/mountinfo").unwrap_or_default(),
         )),
     };
-    // (A file of btrfs has another device than its mount.)
+    // On btrfs, files have another device number than their mount.
     known.devices.contains(&about.device()) || known.mounts.contains(&about.mount())
 }
 
@@ -77,7 +77,7 @@ impl Mounts {
     }
 }
 
-/// Whether a mount is local. Memprof's own root is, unless a server answers for it: without its root memprof cannot run.
+/// Whether a mount is local. memprof's own root may also be an overlay: memprof cannot run without its root anyway.
 fn is_on_this_machine(mount: &Mount) -> bool {
     let is_root = mount.point == Path::new("/");
     LOCAL.contains(&&*mount.kind) || is_root && mount.kind == "overlay"

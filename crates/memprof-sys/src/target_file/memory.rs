@@ -1,4 +1,4 @@
-//! The memory of a target, which may have to come from a disk or a file server, too: readers read it.
+//! Memory of a target. A page may have to come from a disk or a file server, so readers read it.
 
 use std::fs::File;
 use std::io;
@@ -8,7 +8,7 @@ use super::readers::{self, Key};
 use crate::ids::Pid;
 use crate::proc_dir;
 
-/// The memory of a process; positions are addresses.
+/// The memory of a process; offsets are addresses.
 #[derive(Debug)]
 pub struct TargetMemory {
     file: File,
@@ -16,10 +16,10 @@ pub struct TargetMemory {
 }
 
 impl TargetMemory {
-    /// Opens it.
+    /// Opens the memory of a process.
     ///
     /// # Errors
-    /// The process has ended, or its memory may not be read.
+    /// The process has ended, or memprof may not read its memory.
     pub fn of(pid: Pid) -> io::Result<TargetMemory> {
         Ok(TargetMemory {
             file: proc_dir::open(pid, "mem")?,
@@ -38,15 +38,16 @@ impl ReadAt for TargetMemory {
     }
 }
 
-/// What a process has mapped of files; positions are addresses. Pages that are not in memory come from the files.
+/// The file mappings of a process; offsets are addresses. Pages that are not in memory come from the files.
 ///
-/// Not by `/proc/PID/mem`: that holds the process's mmap lock while it waits for a file server (`FOLL_UNLOCKABLE` is not set in
-/// `access_remote_vm()`, up to 6.18). `process_vm_readv` lets go of it, and pins no pages but these, which are of files.
+/// This does not read `/proc/PID/mem`, which holds the process's mmap lock while it waits for a file server (`FOLL_UNLOCKABLE` is
+/// not set in `access_remote_vm()`, up to 6.18). `process_vm_readv` releases the lock while it waits, and pins only the pages being
+/// read, which belong to files.
 #[derive(Debug)]
 pub struct MappedMemory(Pid);
 
 impl MappedMemory {
-    /// That of this process.
+    /// The file mappings of this process.
     pub fn of(pid: Pid) -> MappedMemory {
         MappedMemory(pid)
     }

@@ -1,4 +1,4 @@
-//! What memprof and its readers send each other: packets of bytes, some with a file descriptor.
+//! Messages between memprof and its readers: packets of bytes, some with a file descriptor.
 
 use std::ffi::OsStr;
 use std::io::{self, IoSlice, IoSliceMut};
@@ -9,26 +9,26 @@ use std::path::Path;
 use nix::cmsg_space;
 use nix::sys::socket::{ControlMessage, ControlMessageOwned, MsgFlags, recvmsg, sendmsg};
 
-/// Bytes read at once: a packet.
+/// Maximum number of bytes per read request, so that the reply fits in one packet.
 pub(super) const PART: usize = 64 << 10;
-/// Longest packet: a part, or a path, and what is said of it.
+/// Maximum size of a packet, in bytes: a `PART` or a path, and a header.
 const PACKET: usize = PART + 64;
 
-/// What is asked of a reader. A descriptor comes with it.
+/// A request to a reader, sent with a file descriptor where one is needed.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Asked<'p> {
-    /// Read so many bytes at a position of the file. If it comes as a handle, its number says whether it is the same as in
-    /// the question before.
+    /// Read `length` bytes at an offset of the file. `handle` is the number of a handle (`O_PATH`), by which the reader recognises
+    /// the file of the request before; `None` if the file is open for reading.
     Read {
         handle: Option<u64>,
         offset: u64,
         length: u64,
     },
-    /// Find a path: in the tree whose root is sent, or in memprof's own.
+    /// Look up a path: in the tree whose root is sent, or in memprof's own tree.
     Find { flags: i32, path: &'p Path },
-    /// Read so many bytes of a process's memory.
+    /// Read `length` bytes of a process's memory.
     Memory { pid: i32, address: u64, length: u64 },
-    /// Say on which file system the file is (`statfs`).
+    /// Report the file's file system type (`statfs`).
     FileSystem,
 }
 
@@ -82,7 +82,7 @@ impl Asked<'_> {
     }
 }
 
-/// What a reader answers: bytes or an error number, and a descriptor.
+/// A reader's reply: bytes or an error number, and possibly a descriptor.
 pub(super) type Answer = (io::Result<Vec<u8>>, Option<OwnedFd>);
 
 pub(super) fn answer_to_bytes(answer: &io::Result<Vec<u8>>) -> Vec<u8> {
@@ -131,7 +131,7 @@ pub(super) fn receive(from: impl AsFd) -> io::Result<(Vec<u8>, Option<OwnedFd>)>
     for control in message.cmsgs()? {
         if let ControlMessageOwned::ScmRights(descriptors) = control {
             for fd in descriptors {
-                // SAFETY: the kernel has just made this descriptor for this process, and nobody else knows it.
+                // SAFETY: the kernel has just created this descriptor for this process, and no other code knows it.
                 descriptor = Some(unsafe { OwnedFd::from_raw_fd(fd) });
             }
         }

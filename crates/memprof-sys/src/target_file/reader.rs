@@ -1,7 +1,8 @@
-//! The processes that open and read files for memprof.
+//! The reader processes, which open and read files for memprof.
 //!
-//! One process starts before memprof has threads, and does nothing but start readers; so a reader has none of memprof's files
-//! and memory. All of them are killed with memprof; one that waits for a file server then, ends when it answers.
+//! One process, the starter, is created before memprof has threads, and only starts readers. So a reader has none of memprof's
+//! files and memory. All of these processes are killed when memprof exits; a reader that is waiting for a file server then exits
+//! when the server answers.
 
 use std::ffi::CString;
 use std::fs::File;
@@ -27,15 +28,15 @@ use super::message::{Answer, Asked, PART, answer_to_bytes, receive, send};
 use super::readers;
 use crate::privileges::{self, Role};
 
-/// Starts the process that starts readers. Without it, this process reads files itself and waits for them. Must be called
-/// before it has a second thread.
+/// Starts the process that starts readers. Without it, this process reads files itself and waits for them. Must be called before
+/// this process has a second thread.
 ///
 /// # Errors
 /// The kernel refuses a socket or a process.
 pub fn start() -> io::Result<()> {
     let (ours, theirs) = pair()?;
     let parent = Pid::this();
-    // SAFETY: there is no other thread that could hold a lock in the child.
+    // SAFETY: no other thread could hold a lock in the child.
     match unsafe { fork() }? {
         ForkResult::Parent { child } => {
             readers::use_starter(ours, child);
@@ -53,10 +54,10 @@ pub fn start() -> io::Result<()> {
     }
 }
 
-/// Closes all other files, which may be the pipes that somebody reads to the end of memprof.
+/// Closes all other files. They may include pipes whose reader waits until memprof closes them.
 fn keep_only(socket: OwnedFd) -> OwnedFd {
     const KEPT: i32 = 3;
-    // SAFETY: this process has no other use of any descriptor. (close_range: 5.9)
+    // SAFETY: this process has no other use of any descriptor. `close_range` exists since Linux 5.9.
     unsafe {
         let null = libc::open(c"/dev/null".as_ptr(), libc::O_RDWR);
         for fd in 0..KEPT {
@@ -76,7 +77,8 @@ fn pair() -> nix::Result<(OwnedFd, OwnedFd)> {
     socketpair(family, kind, None, SockFlag::SOCK_CLOEXEC)
 }
 
-/// What ends memprof or stops it is not to end its readers before it has ended.
+/// Detaches this process from memprof's session and from the signals that end or stop memprof. The process is killed when its
+/// parent has ended.
 fn begin(name: &std::ffi::CStr, parent: Pid) {
     let _ = set_name(name);
     let _ = setsid();
@@ -89,7 +91,7 @@ fn begin(name: &std::ffi::CStr, parent: Pid) {
         Signal::SIGTERM,
         Signal::SIGHUP,
         Signal::SIGQUIT,
-        // No reader becomes a zombie.
+        // With SIGCHLD ignored, readers do not become zombies.
         Signal::SIGCHLD,
     ] {
         // SAFETY: ignoring a signal installs no handler.
@@ -98,23 +100,23 @@ fn begin(name: &std::ffi::CStr, parent: Pid) {
 }
 
 fn exit() -> ! {
-    // SAFETY: ends this process alone; what its parent has to do at its end, such as writing buffers, is not done twice.
+    // SAFETY: ends only this process. `_exit` skips the exit handlers, such as flushing buffers, that belong to the parent.
     unsafe { libc::_exit(0) }
 }
 
-/// Ends the processes, as far as they do not wait for a file server.
+/// Ends the reader processes, except those that wait for a file server.
 pub fn stop() {
     if let Some((socket, starter)) = readers::let_go() {
         drop(socket);
-        // It does not wait for long.
+        // The starter exits within a fraction of a second (`see_readers_end`).
         let _ = waitpid(starter, None);
     }
 }
 
-/// Waits a moment for the readers, so that whoever inherits them need not reap them.
+/// Waits up to 200 ms for the readers to exit, so that the process that inherits them need not reap them.
 fn see_readers_end() {
     let limit = Instant::now() + Duration::from_millis(200);
-    // (Without SIGCHLD, the kernel reaps them.)
+    // The kernel reaps the readers because SIGCHLD is ignored.
     while matches!(
         waitpid(None, Some(WaitPidFlag::WNOHANG)),
         Ok(WaitStatus::StillAlive)
@@ -124,7 +126,7 @@ fn see_readers_end() {
     }
 }
 
-/// Starts a reader for each packet, and answers with its end of a socket and its process id.
+/// Starts a reader for each packet, and replies with the reader's process id and memprof's end of its socket.
 fn start_readers(socket: &OwnedFd) {
     while receive(socket).is_ok() {
         let started = pair().and_then(|(theirs, ours)| {
@@ -151,7 +153,7 @@ fn start_readers(socket: &OwnedFd) {
     }
 }
 
-/// Does what is asked until memprof closes its end.
+/// Serves requests until memprof closes its end of the socket.
 fn serve(socket: &OwnedFd) {
     let mut last = None;
     while let Ok((bytes, with)) = receive(socket) {
@@ -166,7 +168,7 @@ fn serve(socket: &OwnedFd) {
     }
 }
 
-/// The answer to a question. `last` is the file that the last handle led to.
+/// Carries out a request. `last` is the file that was read last, with the number of its handle.
 pub(super) fn answer(
     asked: &Asked<'_>,
     with: Option<OwnedFd>,
@@ -240,7 +242,7 @@ fn find(root: Option<&File>, path: &Path, more: i32) -> nix::Result<OwnedFd> {
     match root {
         None => open(path, flags, Mode::empty()),
         Some(root) => {
-            // (openat2: 5.6)
+            // `openat2` exists since Linux 5.6.
             let inside = ResolveFlag::RESOLVE_IN_ROOT | ResolveFlag::RESOLVE_NO_MAGICLINKS;
             let path = CString::new(path.as_os_str().as_bytes()).unwrap_or_default();
             openat2(root, &*path, OpenHow::new().flags(flags).resolve(inside))
@@ -248,10 +250,10 @@ fn find(root: Option<&File>, path: &Path, more: i32) -> nix::Result<OwnedFd> {
     }
 }
 
-/// `f_type` of `fstatfs(2)`.
+/// The file system type: `f_type` of `fstatfs(2)`.
 fn file_system(file: &File) -> io::Result<u64> {
     let mut buffer = MaybeUninit::<libc::statfs>::uninit();
-    // SAFETY: the descriptor is open, and `buffer` has room for what the kernel writes.
+    // SAFETY: the descriptor is open, and `buffer` has space for the structure that the kernel writes.
     if unsafe { libc::fstatfs(file.as_raw_fd(), buffer.as_mut_ptr()) } != 0 {
         return Err(io::Error::last_os_error());
     }

@@ -1,8 +1,8 @@
-//! Asks readers, and waits for none of them longer than a moment.
+//! Sends requests to readers, and waits for each reply only a limited time.
 //!
-//! A question that is not answered in time keeps its reader; what it asked about then rests. It is asked again once that
-//! reader answers or ends, else after a while. Readers that keep silent are few, and each of them shortens the next wait, so
-//! that any number of silent file systems costs seconds in all.
+//! A reader that does not reply in time is set aside as silent, and the key of its request rests: further requests with this key
+//! fail at once. The key is tried again once the reader replies or exits, otherwise after [`REST`]. The number of silent readers is
+//! limited, and each shortens the next wait, so any number of unresponsive file systems costs only seconds in total.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -20,27 +20,27 @@ use super::reader;
 use crate::ids::Pid;
 use crate::{proc_dir, proc_text};
 
-/// After so long a server does not answer, a path leads nowhere, a disk is stuck: a busy one takes a second for a page.
+/// Time to wait for a reply about a server's device, a directory, or a file on a local disk. A busy disk takes a second for a page.
 const PATIENCE_DEVICE: Duration = Duration::from_secs(1);
 const PATIENCE_DIRECTORY: Duration = Duration::from_secs(2);
 const PATIENCE_FILE: Duration = Duration::from_secs(10);
-/// On a busy machine a reader may get no processor for a while, and has not asked then. This is the longest wait.
+/// Maximum time to wait for a reader that is not blocked. On a busy machine, a reader may get no CPU time for a while.
 const BUSY: Duration = Duration::from_secs(10);
-/// How often a reader that has not answered is looked at.
+/// Interval at which the state of a reader that has not replied is checked.
 const LOOK: Duration = Duration::from_millis(100);
-/// What does not answer rests for so long.
+/// Time for which a key rests.
 const REST: Duration = Duration::from_secs(30);
-/// One file system may take so much time while it rests not: many slow answers are as bad as one that does not come.
+/// Maximum total time of the replies for one key per [`REST`]. Many slow replies are as bad as a missing one.
 const MOST_TIME: Duration = Duration::from_secs(5);
-/// Maximum number of readers, those included that do not answer.
+/// Maximum number of readers, including silent ones.
 const MOST: usize = 24;
-/// Number of readers that are kept for the next questions.
+/// Number of idle readers to retain.
 const KEPT: usize = 2;
-/// Maximum number of file systems and directories of which something is remembered.
+/// Maximum number of keys that rest, and of keys with a total time.
 const REMEMBERED: usize = 4096;
 
-/// What a question waits for: a device that a server answers for, a directory in a file tree, a file on a local disk, or the
-/// memory of a process.
+/// The resource that a request waits for: a device that a server answers for, a file on a local disk (device, inode), a directory
+/// in a file tree (identified by its root), or the memory of a process.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Key {
     Device(u64),
@@ -61,24 +61,24 @@ impl Key {
 
 struct Reader {
     pid: NixPid,
-    /// A descriptor of the process itself (5.3), which may end at any time.
+    /// A pidfd (Linux 5.3), because the process may exit at any time.
     process: OwnedFd,
     socket: OwnedFd,
 }
 
 #[derive(Default)]
 struct Readers {
-    /// The process that starts readers, and the socket to it; `None` if this process reads itself.
+    /// The process that starts readers, and the socket to it; `None` if this process reads files itself.
     starter: Option<(NixPid, OwnedFd)>,
-    /// Whether memprof is about to end.
+    /// True once memprof is about to exit.
     ended: bool,
-    /// Number of readers that are asked something now.
+    /// Number of readers that are serving a request now.
     asked: usize,
     idle: Vec<Reader>,
-    /// Those that have not answered in time.
+    /// Readers that have not replied in time, with the key of the request.
     silent: Vec<(Key, Reader)>,
     resting: BTreeMap<Key, Instant>,
-    /// Since when, and how much time was taken.
+    /// Start of the current period of at most [`REST`], and the total time of the replies in it.
     taken: BTreeMap<Key, (Instant, Duration)>,
     pids: BTreeSet<i32>,
 }
@@ -98,14 +98,14 @@ fn lock() -> MutexGuard<'static, Readers> {
     READERS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Has readers started by this process from now on.
+/// Sets the process that starts readers from now on.
 pub(super) fn use_starter(socket: OwnedFd, pid: NixPid) {
     let mut readers = lock();
     readers.pids.insert(pid.as_raw());
     readers.starter = Some((pid, socket));
 }
 
-/// Lets all readers go. Returns the process that started them; none is started any more.
+/// Drops all readers and forbids new ones. Returns the process that started them, and the socket to it.
 pub(super) fn let_go() -> Option<(OwnedFd, NixPid)> {
     let mut readers = lock();
     readers.idle.clear();
@@ -117,26 +117,26 @@ pub(super) fn let_go() -> Option<(OwnedFd, NixPid)> {
     readers.starter.take().map(|(pid, socket)| (socket, pid))
 }
 
-/// Whether a process reads files for memprof, or starts those that do.
+/// Whether a process is a reader or the process that starts readers.
 pub fn is_reader(pid: Pid) -> bool {
     i32::try_from(pid.0).is_ok_and(|pid| lock().pids.contains(&pid))
 }
 
-/// Number of file systems and directories that do not answer now.
+/// Number of keys (file systems, files, directories, processes) that rest.
 pub fn unanswered() -> u64 {
     let mut readers = lock();
     readers.look();
     readers.resting.len() as u64
 }
 
-/// Whether it rests.
+/// Whether a key rests.
 pub(super) fn rests(key: &Key) -> bool {
     let mut readers = lock();
     readers.look();
     readers.resting.contains_key(key)
 }
 
-/// Reads at most `buf.len()` bytes. `handle` is the number of a file that is not open yet.
+/// Reads at most `buf.len()` bytes. `handle` is the number of a handle (`O_PATH`), `None` if the file is open for reading.
 pub(super) fn read(
     key: &Key,
     file: &File,
@@ -157,7 +157,7 @@ pub(super) fn read(
     Ok(bytes.len())
 }
 
-/// Reads at most `buf.len()` bytes of what a process has mapped of files.
+/// Reads at most `buf.len()` bytes of a process's file mappings.
 pub(super) fn read_memory(pid: Pid, buf: &mut [u8], address: u64) -> io::Result<usize> {
     let asked = Asked::Memory {
         pid: proc_dir::thread(pid),
@@ -176,7 +176,7 @@ pub(super) fn find(key: &Key, root: Option<&File>, path: &Path, flags: i32) -> i
     found.map(File::from).ok_or(io::ErrorKind::NotFound.into())
 }
 
-/// The number of the file system (`f_type` of `statfs(2)`) of the file that a link of `/proc` leads to.
+/// The file system type (`f_type` of `statfs(2)`) of the file that a link of `/proc` leads to.
 ///
 /// # Errors
 /// There is no file, or its file system does not answer.
@@ -236,7 +236,7 @@ fn no_answer() -> io::Error {
 }
 
 impl Readers {
-    /// Wakes what rests, if its reader has answered or ended, or if it has rested long enough.
+    /// Ends the rest of each key whose reader has replied or exited, or that has rested for [`REST`] and has no silent reader.
     fn look(&mut self) {
         let now = Instant::now();
         let silent = std::mem::take(&mut self.silent);
@@ -279,7 +279,7 @@ impl Readers {
         let pid = said.first_chunk().ok_or(io::ErrorKind::InvalidData)?;
         let pid = NixPid::from_raw(i32::from_ne_bytes(*pid));
         let socket = socket.ok_or(io::ErrorKind::InvalidData)?;
-        // (It waits for a question, so it is there.)
+        // The reader exists: it waits for a request.
         let process = pidfd_open(pid)?;
         self.pids.insert(pid.as_raw());
         Ok(Reader {
@@ -296,9 +296,9 @@ impl Readers {
         }
     }
 
-    /// Counts the time that an answer took; what has taken too much of it rests.
+    /// Adds the time of a reply to its key's total. A key whose total is too large rests.
     fn charge(&mut self, key: &Key, took: Duration) {
-        // Nobody can make a disk slow for one file.
+        // Nobody can slow down a disk for a single file.
         if matches!(key, Key::File(_)) {
             return;
         }
@@ -328,7 +328,7 @@ impl Readers {
 }
 
 impl Reader {
-    /// Its answer, or why it cannot answer; `None` if that comes too late.
+    /// The reader's reply, or the error that prevents one; `None` if the reply does not arrive in time.
     fn ask(
         &self,
         asked: &Asked<'_>,
@@ -349,19 +349,19 @@ impl Reader {
         Some(said.map(|(bytes, found)| (answer_from_bytes(&bytes), found)))
     }
 
-    /// Ends it, unless it waits for something that no signal interrupts.
+    /// Kills the reader; this has no effect while the reader is in an uninterruptible wait.
     fn kill(self) {
         let process = self.process.as_raw_fd();
         // SAFETY: the call takes no pointer but a null one.
         unsafe { libc::syscall(libc::SYS_pidfd_send_signal, process, libc::SIGKILL, 0, 0) };
     }
 
-    /// Whether it has answered or ended.
+    /// Whether the reader has replied or exited.
     fn has_said(&self) -> bool {
         is_readable(&self.socket, Duration::ZERO)
     }
 
-    /// Whether it waits in the kernel. (It does not when it has no processor.)
+    /// Whether the reader waits in the kernel, rather than for CPU time.
     fn is_blocked(&self) -> bool {
         let stat = proc_text::read(&format!("/proc/{}/stat", self.pid)).unwrap_or_default();
         stat.rsplit_once(") ")
@@ -373,7 +373,7 @@ fn pidfd_open(pid: NixPid) -> io::Result<OwnedFd> {
     // SAFETY: the call takes no pointers.
     let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid.as_raw(), 0) };
     match fd {
-        // SAFETY: the kernel has just made this descriptor, and nobody else knows it.
+        // SAFETY: the kernel has just created this descriptor, and no other code knows it.
         0.. => Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) }),
         _ => Err(io::Error::last_os_error()),
     }

@@ -18,7 +18,7 @@ fn a_file_is_read_as_it_is() {
     let mut read = Vec::new();
     file.contents().read_to_end(&mut read).unwrap();
     assert!(read == bytes);
-    // The same through a handle that is not open.
+    // The same through a handle that is not open for reading.
     let remote = TargetFile {
         file: Arc::new(handle),
         access: Access::Remote(u64::MAX - 1),

@@ -1,4 +1,4 @@
-//! The file trees of targets: a container has one of its own.
+//! File trees of targets: a container has its own.
 
 use std::fs::File;
 use std::io;
@@ -9,18 +9,18 @@ use super::find::{about, find_in, root_of};
 use super::{TargetFile, handle_of};
 use crate::ids::Pid;
 
-/// A file tree that is not memprof's own.
+/// A file tree other than memprof's own.
 #[derive(Clone, Debug)]
 pub struct FileTree {
     root: Arc<File>,
     id: TreeId,
 }
 
-/// Identifies a file tree: device and inode number of its root, and the number of the mount of the root.
+/// Identifies a file tree: device and inode number of its root, and the mount id of the root.
 pub type TreeId = ((u64, u64), u64);
 
 impl FileTree {
-    /// The file tree of a process; `None` if it is memprof's own, or if the process has ended.
+    /// The file tree of a process; `None` if it is memprof's own or the process has ended.
     pub fn of(pid: Pid) -> Option<FileTree> {
         let (root, own) = (root_of(pid).ok()?, handle_of(Path::new("/")).ok()?);
         let id = id_of(&root).ok()?;
@@ -34,7 +34,7 @@ impl FileTree {
         self.id
     }
 
-    /// Looks at a regular file in it.
+    /// A regular file in this tree.
     ///
     /// # Errors
     /// There is no such file, it is not regular, it cannot be opened, or its file system does not answer.

@@ -1,7 +1,7 @@
-//! Makes a copy-on-write child of a process, and holds it.
+//! Makes a copy-on-write child of a process, and holds the child.
 //!
-//! A child never runs. It shares the process's open files, so that a file that the process closes is closed; it sends no signal when it
-//! ends; the kernel kills it if its holder ends, and takes it first if memory runs out.
+//! A child never runs. It shares the process's file table, so it keeps no file open that the process closes. It sends no signal
+//! when it exits. The kernel kills it if its holder exits, and chooses it first if memory runs out.
 
 use std::io;
 use std::thread::sleep;
@@ -18,11 +18,12 @@ use crate::freeze::registers::Registers;
 use crate::freeze::{counters, now_ns};
 use crate::ids::Pid;
 
-/// The part of the permitted time that is kept for the removal, at most.
+/// Maximum part of the permitted stop time to reserve for removing the child.
 const FOR_REMOVAL: Duration = Duration::from_millis(50);
-/// How long preparing for a call may take: the code of a process may be in a file of a server that does not answer.
+/// Maximum time to prepare for a system call: the process's code may be in a file on a server that does not answer.
 const PREPARATION: Duration = Duration::from_secs(10);
-/// How many programs that the process executes meanwhile are tried, and how long after each other: a program loads its C library first.
+/// Number of programs to try if the process calls `execve` meanwhile, and the time between attempts: a program first loads its C
+/// library.
 const PROGRAMS: usize = 3;
 const LOADS: Duration = Duration::from_millis(20);
 
@@ -33,28 +34,28 @@ struct Made {
     registers: Vec<Registers>,
     anonymous: Option<[u64; 2]>,
     injector: Injector,
-    /// Its process id as the process sees it.
+    /// The child's process id in the process's pid namespace.
     own_id: i64,
-    /// Whether the process ran on before it was complete.
+    /// Whether the process resumed before the child was complete.
     late: bool,
-    /// Whether memprof has asked to let the process go that was held.
+    /// Whether memprof has requested the release of the held process.
     let_go: bool,
 }
 
-/// The stops of a process that is to be forked.
+/// State of a process that is to be forked.
 struct Forking {
     pid: Pid,
-    /// The permitted time, and the part of it that making the child may take.
+    /// The permitted stop time, and the part of it that making the child may take.
     max: Duration,
     for_making: Duration,
-    /// For whom it is held once the child exists, if it is to be.
+    /// memprof's process id if the process is to be held once the child exists.
     holds_for: Option<Pid>,
-    /// For how long it was stopped so far.
+    /// The time for which the process was stopped so far.
     stop: Duration,
     end: End,
 }
 
-/// Makes a child, and removes it once memprof asks for that or is gone.
+/// Makes a child, and removes it once memprof requests that or is gone.
 pub(super) fn hold(pid: Pid, max: Duration, holds_for: Option<Pid>) -> io::Result<End> {
     let mut forking = Forking {
         pid,
@@ -76,12 +77,12 @@ pub(super) fn hold(pid: Pid, max: Duration, holds_for: Option<Pid>) -> io::Resul
         Some(_) => forking.tell_let_go(&made),
         None => send(&mut Memprof, &made.forked(forking.stop, Duration::ZERO)),
     };
-    // It is removed also if nobody has an answer any more.
+    // Remove the child even if memprof no longer reads replies.
     let _ = told.and_then(|()| receive::<Asked>(&mut Memprof));
     let before = forking.stop;
     let remains = forking.remove(made.child, made.own_id, made.injector);
     let stop = (forking.stop - before).as_secs_f64();
-    // Also if memprof is gone.
+    // This fails if memprof is gone.
     let _ = send(&mut Memprof, &Said::Ended { stop, remains });
     Ok(forking.end)
 }
@@ -96,7 +97,7 @@ impl Forking {
             match injector.and_then(|it| self.try_make(it, &mut watchdog)) {
                 Err(CallError::Changed | CallError::NotReady(_)) if left > 0 => sleep(LOADS),
                 Err(e) => {
-                    // It may come yet.
+                    // The child may still appear.
                     if let CallError::Waits(_) = e {
                         self.end = End::Child;
                     }
@@ -131,7 +132,7 @@ impl Forking {
         done
     }
 
-    /// Tells that the process which was held runs, once memprof asks for that.
+    /// Reports, once memprof requests the release, that the held process runs.
     fn tell_let_go(&self, made: &Made) -> io::Result<()> {
         if !made.let_go {
             receive::<Asked>(&mut Memprof)?;
@@ -140,7 +141,8 @@ impl Forking {
         send(&mut Memprof, &Said::LetGo { stop, in_time })
     }
 
-    /// Says that the process ran on before the child was complete, so that this does not have its memory of one moment.
+    /// Removes the child, and returns the message that the process resumed before the child was complete: such a child does not
+    /// contain the memory of one moment.
     fn too_late(&mut self, made: Made) -> String {
         let stop = self.stop;
         let remains = self.remove(made.child, made.own_id, made.injector);
@@ -156,7 +158,7 @@ impl Forking {
         }
     }
 
-    /// Kills a child and has the process reap it. Returns what remains of it.
+    /// Kills a child and makes the process reap it. Returns a message if the child remains as a zombie.
     fn remove(&mut self, child: i32, own_id: i64, injector: Injector) -> Option<String> {
         end(child);
         let left = self.max.saturating_sub(self.stop).max(reap::LEAST);
@@ -175,7 +177,7 @@ impl Forking {
 }
 
 impl Made {
-    /// What came of the call, while the process is stopped.
+    /// Collects the result of the call, while the process is stopped.
     fn of(
         pid: Pid,
         injector: Injector,
@@ -199,7 +201,7 @@ impl Made {
         })
     }
 
-    /// What memprof is told of it.
+    /// The message that reports the child to memprof.
     fn forked(&mut self, stop: Duration, left: Duration) -> Said {
         Said::Forked {
             child: self.child,
@@ -212,7 +214,7 @@ impl Made {
     }
 }
 
-/// Kills a child, as its tracer: to signal another user's process would take CAP_KILL. Returns when it has ended.
+/// Kills a child, as its tracer: signalling another user's process would require CAP_KILL. Returns when the child has ended.
 fn end(child: i32) {
     let _ = ptrace::kill(NixPid::from_raw(child));
     let mut status = 0;
@@ -222,12 +224,13 @@ fn end(child: i32) {
     {}
 }
 
-/// Has one of the stopped threads make a child.
+/// Makes one of the stopped threads create a child.
 fn call(freezer: &mut Freezer<'_>, injector: &Injector) -> Result<Returned, CallError> {
-    /// No signal is sent when the child ends. Its files are the process's. Its working directory is not (CLONE_FS): as long as that
-    /// is shared, a program with the set-user-ID bit gains no privileges, and the process cannot enter a mount namespace.
+    /// The child sends no signal when it exits, and shares the process's file table. It does not share the working directory
+    /// (CLONE_FS): while that is shared, a set-user-ID program that the process executes gains no privileges, and the process
+    /// cannot enter a mount namespace.
     const FLAGS: libc::c_int = libc::CLONE_FILES | libc::CLONE_IO | libc::CLONE_SYSVSEM;
-    /// Stands for the child's id, of which no seccomp filter can know anything either.
+    /// Placeholder for the child's id in the later `wait4`. A seccomp filter cannot know the id either.
     const UNKNOWN: i64 = i32::MAX as i64;
     let call = Call {
         number: libc::SYS_clone,

@@ -1,4 +1,4 @@
-//! Holds processes that are stopped.
+//! Stops processes and holds them for memprof.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -15,8 +15,8 @@ use crate::freeze::threads::state;
 use crate::freeze::{FreezeError, now_ns};
 use crate::ids::Pid;
 
-/// Stops processes until memprof asks to let them run, or is gone or stopped itself, or the time is up. Returns whether none of
-/// their threads is traced any more.
+/// Stops processes until memprof requests their release, memprof is gone or stopped, or the time is up. Returns whether none of
+/// their threads is traced any longer.
 pub(super) fn hold(owner: Pid, pids: &[u32], max: Duration, registers: bool) -> io::Result<bool> {
     let mut watchdog = match Watchdog::new() {
         Ok(watchdog) => watchdog,
@@ -33,10 +33,10 @@ pub(super) fn hold(owner: Pid, pids: &[u32], max: Duration, registers: bool) -> 
             Ok(Some(Asked::More { pids })) => failed = stop(&mut freezer, &pids, None)?,
             Ok(Some(_)) => break,
             Ok(None) => {
-                // Before they run: memprof relies on that.
+                // Sent before the processes run: memprof relies on that order.
                 send(&mut Memprof, &Said::TimeUp)?;
                 let stats = freezer.release();
-                // Whatever memprof asks for now has this answer.
+                // The next message replies to this request, whatever it is.
                 receive::<Asked>(&mut Memprof)?;
                 let registers = read;
                 send(&mut Memprof, &Said::Released { stats, registers })?;
@@ -60,7 +60,7 @@ pub(super) fn hold(owner: Pid, pids: &[u32], max: Duration, registers: bool) -> 
     Ok(freezer.has_let_go())
 }
 
-/// Stops processes, and reads their registers.
+/// Stops processes, and reads their registers into `registers` if requested. Returns the error to report, if any.
 fn stop(
     freezer: &mut Freezer<'_>,
     pids: &[u32],
@@ -78,10 +78,11 @@ fn stop(
     send(&mut Memprof, &Said::Stopped { until }).map(|()| None)
 }
 
-/// Time between two looks whether memprof is stopped.
+/// Interval at which to check whether memprof is stopped.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// What memprof asks for, `None` if the time is up, or if memprof is stopped (SIGSTOP) and would not use it.
+/// Waits for memprof's next request. `None` if the time is up, or if memprof is stopped (SIGSTOP) and could not use the held
+/// processes.
 pub(super) fn next(freezer: &Freezer<'_>, owner: Pid) -> io::Result<Option<Asked>> {
     let mut was_stopped = false;
     loop {
@@ -90,7 +91,7 @@ pub(super) fn next(freezer: &Freezer<'_>, owner: Pid) -> io::Result<Option<Asked
         let mut polled = [PollFd::new(Memprof.as_fd(), PollFlags::POLLIN)];
         match ppoll(&mut polled, Some(TimeSpec::from(time)), None) {
             Ok(0) => {
-                // Twice: it may go on at once.
+                // Check twice: memprof may resume at once.
                 let is_stopped = state(owner.0.cast_signed()) == Some('T');
                 if time == left || is_stopped && was_stopped {
                     return Ok(None);

@@ -1,4 +1,4 @@
-//! What memprof and its guard say to each other: messages of JSON, each behind its length.
+//! Messages between memprof and its guard: JSON with a length prefix.
 
 use std::io::{self, Read, Write};
 
@@ -8,73 +8,74 @@ use serde::{Deserialize, Serialize};
 use crate::freeze::registers::Registers;
 use crate::freeze::{FreezeError, FreezeStats};
 
-/// What memprof asks of the guard.
+/// A request to the guard.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(in crate::freeze) enum Asked {
-    /// Stop all threads of these processes, for so many microseconds at most.
+    /// Stop all threads of these processes, for at most `max_us` microseconds.
     Stop {
         pids: Vec<u32>,
         max_us: u64,
-        /// Read their registers.
+        /// Also read the threads' registers.
         registers: bool,
     },
-    /// Stop these processes, too, within the same time.
+    /// Stop these processes as well, within the same time limit.
     More { pids: Vec<u32> },
-    /// Let them run.
+    /// Release the stopped processes.
     Release,
-    /// Make a child of a process, for which that is stopped for so many microseconds at most, the removal included. It is to be
-    /// held then until [`Asked::Release`].
+    /// Make a child of a process. This and the removal of the child may stop the process for at most `max_us` microseconds. If
+    /// `hold` is true, hold the process until [`Asked::Release`].
     Fork { pid: u32, max_us: u64, hold: bool },
     /// Remove the child.
     End,
 }
 
-/// What the guard answers.
+/// A message from the guard.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(in crate::freeze) enum Said {
-    /// All are stopped until this time at the latest, in ns of `CLOCK_MONOTONIC`.
+    /// All processes are stopped. `until` is the latest time of their release, in ns of `CLOCK_MONOTONIC`.
     Stopped { until: u64 },
-    /// Without being asked, before they run: the time is up.
+    /// The time is up. Unsolicited, and sent before the processes run.
     TimeUp,
-    /// They run.
+    /// The processes run.
     Released {
         stats: FreezeStats,
         registers: Vec<Registers>,
     },
-    /// They could not be stopped, and run.
+    /// The processes could not be stopped, and run.
     NotStopped(FreezeError),
-    /// The child exists, and the process runs again, or is held.
+    /// The child exists. The process runs again, or is held.
     Forked {
         child: i32,
         /// Time for which the process was stopped, in seconds.
         stop: f64,
-        /// Time for which it is held at most, in seconds.
+        /// Maximum time for which the process is held, in seconds.
         left: f64,
-        /// A moment at which it was stopped, in ns of `CLOCK_MONOTONIC`.
+        /// A time at which the process was stopped, in ns of `CLOCK_MONOTONIC`.
         at: u64,
         threads: Vec<Registers>,
-        /// Its anonymous memory, resident and swapped out, in bytes, if the kernel's counters are exact.
+        /// The process's anonymous memory at that time, resident and swapped out, in bytes, if the kernel's counters are exact.
         anonymous: Option<[u64; 2]>,
     },
-    /// The process that was held runs. It was stopped for so many seconds, and until memprof asked for it if that was in time.
+    /// The held process runs. `stop` is the time for which it was stopped, in seconds. `in_time` is true if it was stopped until
+    /// memprof requested its release.
     LetGo { stop: f64, in_time: bool },
-    /// There is no child, and the process runs. It was stopped for so many seconds.
+    /// There is no child, and the process runs. `stop` is the time for which it was stopped, in seconds.
     Failed { reason: String, stop: f64 },
     /// The child has ended.
     Ended {
-        /// Time for which a thread was stopped for that, in seconds.
+        /// Time for which a thread was stopped to reap the child, in seconds.
         stop: f64,
-        /// Why it is still in the list of processes.
+        /// Why the child is still a zombie, if it is.
         remains: Option<String>,
     },
-    /// The process of the guard that held others was killed, so that the kernel let go of them. Without being asked.
+    /// The process of the guard that held other processes was killed, so the kernel released them. Unsolicited.
     Lost(String),
 }
 
 impl Said {
-    /// Why this is not the answer that was expected.
+    /// The message for a reply of an unexpected kind.
     pub(in crate::freeze) fn unexpected(self) -> String {
         match self {
             Said::Lost(why) => why,
@@ -83,13 +84,13 @@ impl Said {
     }
 }
 
-/// Maximum size of a message: the registers of a million threads.
+/// Maximum size of a message, in bytes: enough for the registers of a million threads.
 const MOST: u32 = 1 << 30;
 
 /// Sends a message.
 ///
 /// # Errors
-/// Nobody receives it.
+/// The receiver is gone.
 pub(in crate::freeze) fn send(to: &mut impl Write, what: &impl Serialize) -> io::Result<()> {
     let mut bytes = vec![0; 4];
     serde_json::to_writer(&mut bytes, what)?;
@@ -99,10 +100,10 @@ pub(in crate::freeze) fn send(to: &mut impl Write, what: &impl Serialize) -> io:
     to.flush()
 }
 
-/// Receives a message, and reads nothing beyond it.
+/// Receives one message, and reads nothing beyond it.
 ///
 /// # Errors
-/// The other side is gone, or does not speak as expected.
+/// The sender is gone, or the message is malformed.
 pub(in crate::freeze) fn receive<T: DeserializeOwned>(from: &mut impl Read) -> io::Result<T> {
     let mut len = [0; 4];
     from.read_exact(&mut len)?;

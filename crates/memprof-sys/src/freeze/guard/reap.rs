@@ -1,7 +1,7 @@
-//! Has a process reap a child that it knows nothing of.
+//! Makes a process reap a child that it does not know about.
 //!
-//! One of its threads is stopped for that, the others run. A thread that is blocked in the kernel stops only when that ends: it is kept in
-//! view until then, so that it is stopped for a moment only.
+//! This stops one thread; the others run. A thread that is blocked in the kernel stops only when it unblocks. The guard polls such
+//! a thread until then, so that it is stopped only for a moment.
 
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -15,25 +15,25 @@ use crate::freeze::tracees::Tracees;
 use crate::ids::Pid;
 use crate::{proc_dir, proc_text};
 
-/// The least time for which a thread may be stopped for this: it takes less than a millisecond.
+/// Minimum time for which threads may be stopped to reap the child, which takes less than a millisecond.
 pub(super) const LEAST: Duration = Duration::from_millis(10);
-/// How long the guard tries while memprof waits for it, and how long afterwards.
+/// Time for which the guard tries while memprof waits for it, and afterwards.
 pub(super) const SOON: Duration = Duration::from_secs(2);
 pub(super) const LATER: Duration = Duration::from_secs(60);
 
-/// How long one thread is waited for before another one is asked, too.
+/// Time to wait for one thread before asking another one as well.
 const EACH: Duration = Duration::from_millis(10);
-/// Time between two looks for a child that is to be reaped.
+/// Interval at which to look for a child to reap.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// What became of it.
+/// The result of an attempt to reap a child.
 pub(super) struct Reaped {
     /// Time for which threads were stopped.
     pub(super) stop: Duration,
     pub(super) is_gone: bool,
 }
 
-/// The call by which a process reaps its child.
+/// The system call by which a process reaps its child.
 pub(super) fn call(child: i64) -> Call {
     let flags = libc::__WALL | libc::WNOHANG;
     Call {
@@ -42,7 +42,7 @@ pub(super) fn call(child: i64) -> Call {
     }
 }
 
-/// Tries for `patience` to have a process reap its child, and stops its threads for `max` in all.
+/// Tries for at most `patience` to make a process reap its child, stopping its threads for at most `max` in total.
 pub(super) fn reap(
     pid: Pid,
     child: i64,
@@ -61,11 +61,11 @@ pub(super) fn reap(
     let mut is_gone = false;
     if let Ok(mut watchdog) = Watchdog::new() {
         while !is_gone && begun.elapsed() < patience && reaper.stop < max {
-            // The kernel's process that reaps all others has it then.
+            // If the process has ended, init reaps the child.
             is_gone = !proc_dir::lives(pid) || reaper.round(&mut watchdog, max);
         }
     }
-    // What is still to stop is let go when this process ends.
+    // When this process exits, the kernel releases threads that were asked to stop and have not stopped yet.
     Reaped {
         stop: reaper.stop,
         is_gone,
@@ -75,14 +75,14 @@ pub(super) fn reap(
 struct Reaper {
     pid: Pid,
     child: i64,
-    /// `None` for a process that executes another program since.
+    /// `None` after the process executed another program.
     injector: Option<Injector>,
     tracees: Tracees,
     stop: Duration,
 }
 
 impl Reaper {
-    /// Asks one more thread to stop, and has those that do reap the child. Returns whether one has.
+    /// Asks one more thread to stop, and makes threads that have stopped reap the child. Returns whether one has reaped it.
     fn round(&mut self, watchdog: &mut Watchdog, max: Duration) -> bool {
         if self.injector.is_none() && !self.tracees.is_waiting() {
             watchdog.clear();
@@ -120,7 +120,7 @@ impl Reaper {
         false
     }
 
-    /// Asks a thread to stop that was not asked before, the blocked ones last. Returns whether there is one.
+    /// Asks one more thread to stop, blocked threads last. Returns false if all threads were asked.
     fn ask_another(&mut self) -> bool {
         let mut new = threads(self.pid);
         new.retain(|tid| !self.tracees.knows(*tid));
@@ -129,26 +129,26 @@ impl Reaper {
         let Some(next) = next else {
             return false;
         };
-        // One that cannot be traced is passed over.
+        // A thread that cannot be traced is skipped.
         let _ = self.tracees.seize_some(vec![*next]);
         self.tracees.interrupt();
         true
     }
 
-    /// Has a stopped thread reap the child. Returns whether the child is gone.
+    /// Makes a stopped thread reap the child. Returns whether the child is gone.
     fn wait4(&mut self, end: Instant, watchdog: &mut Watchdog) -> Result<bool, CallError> {
         let Some(injector) = &self.injector else {
             return Err(CallError::Changed);
         };
         let call = call(self.child);
         let returned = self.tracees.call(injector, &call, None, end, watchdog)?;
-        // The process may have reaped it itself.
+        // The process may have reaped the child itself.
         Ok([self.child, i64::from(-libc::ECHILD)].contains(&returned.value))
     }
 }
 
-/// Goes on to reap the child that a holder has left, which has begun after this time (in ticks), while memprof waits no longer. Nobody may
-/// know its id.
+/// Continues trying to reap the child that a holder left unreaped, while memprof no longer waits. The child's id may be unknown:
+/// the child belongs to `pid` and started no earlier than `begun`, in ticks since boot.
 pub(super) fn later(pid: Pid, begun: u64) {
     let start = Instant::now();
     while start.elapsed() < LATER && proc_dir::lives(pid) {
@@ -175,7 +175,7 @@ fn children(pid: Pid) -> Vec<u32> {
     children.filter_map(Result::ok).collect()
 }
 
-/// Whether a process has ended by itself or by SIGKILL, sends no signal for that, and has begun after this time.
+/// Whether a process exited with status 0 or by SIGKILL, is a zombie, has no exit signal, and started at `begun` or later.
 fn is_left(child: u32, begun: u64) -> bool {
     let Some(stat) = Stat::read(child) else {
         return false;
@@ -187,14 +187,14 @@ fn is_left(child: u32, begun: u64) -> bool {
         && number(Stat::BEGUN).is_some_and(|at| at >= begun)
 }
 
-/// Now, in ticks since the machine has started: no later than the beginning of a process that begins from now on.
+/// The current time in ticks since boot: no later than the start time of any process that starts from now on.
 pub(super) fn now() -> u64 {
-    // The kernel's unit for user space is a hundredth of a second on every machine (USER_HZ).
+    // The kernel's unit for user space is 1/100 s on every machine (USER_HZ).
     let now = clock_gettime(ClockId::CLOCK_BOOTTIME).map(Duration::from);
     now.map_or(0, |now| u64::try_from(now.as_millis() / 10).unwrap_or(0))
 }
 
-/// `/proc/PID/stat`, from the state on.
+/// The fields of `/proc/PID/stat`, starting with the state.
 struct Stat(String);
 
 impl Stat {
@@ -204,7 +204,7 @@ impl Stat {
 
     fn read(pid: u32) -> Option<Stat> {
         let text = proc_text::read(&format!("/proc/{pid}/stat")).ok()?;
-        // The name may have any characters.
+        // The process's name may contain any characters.
         Some(Stat(text.rsplit_once(") ")?.1.to_owned()))
     }
 
@@ -217,7 +217,7 @@ impl Stat {
     }
 }
 
-/// The id of a process in its own namespace, which is that of its parent.
+/// A process's id in its own pid namespace, which is also its parent's.
 fn own_id(child: u32) -> Option<i64> {
     let status = proc_text::read(&format!("/proc/{child}/status")).ok()?;
     let ids = status

@@ -1,5 +1,5 @@
-//! Processes that handle page faults themselves (`userfaultfd`) and want to hear of each fork: the call that makes a child returns
-//! once a reader has heard of it. A reader in the process itself is stopped then.
+//! Detects processes that handle page faults themselves (`userfaultfd`) and get an event for each fork. The call that makes a child
+//! returns only once a reader has received that event, and a reader within the process is stopped then.
 
 use std::fs;
 use std::path::Path;
@@ -10,10 +10,10 @@ use crate::proc_dir;
 /// `UFFD_FEATURE_EVENT_FORK`.
 const HEARS_FORKS: u64 = 1 << 1;
 
-/// Checks that no thread of a process waits for word of a child.
+/// Checks that no thread of a process handles fork events.
 ///
 /// # Errors
-/// One may.
+/// A thread may handle them, or the open files cannot be listed.
 pub(super) fn check(pid: Pid) -> Result<(), String> {
     let files = proc_dir::with(pid, |dir| fs::read_dir(format!("{dir}/fd")));
     let files = files.map_err(|e| format!("its open files cannot be listed: {e}"))?;
@@ -32,7 +32,7 @@ pub(super) fn check(pid: Pid) -> Result<(), String> {
     Ok(())
 }
 
-/// The features in what the kernel says of such a file.
+/// The feature bits in the `fdinfo` of a userfaultfd; `None` if they are missing.
 fn features(info: &str) -> Option<u64> {
     let api = info.lines().find_map(|line| line.strip_prefix("API:"))?;
     let features = api.trim().split(':').nth(1)?;

@@ -1,4 +1,4 @@
-//! Control of a traced thread.
+//! Controls a traced thread with ptrace.
 
 use std::fs;
 use std::io::{self, IoSlice};
@@ -14,12 +14,12 @@ use crate::privileges;
 
 const PTRACE_SETSIGMASK: libc::c_uint = 0x420b;
 
-/// How much longer than its limit a call is waited for, once the other threads of the process run.
+/// Additional time to wait for a call, once the other threads of the process run.
 const LONGEST: Duration = Duration::from_secs(5);
-/// Time between two signs of life meanwhile.
+/// Interval at which the watchdog is reset while waiting.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// Waits for a new child, and has the kernel kill it when the current thread of memprof ends.
+/// Waits for a new child, and makes the kernel kill it when the current thread of memprof exits.
 pub(super) fn adopt(child: i32) -> io::Result<()> {
     wait_until(child, Instant::now() + LOOK)?;
     ptrace(
@@ -28,35 +28,35 @@ pub(super) fn adopt(child: i32) -> io::Result<()> {
         0,
         libc::PTRACE_O_EXITKILL as u64,
     )?;
-    // If memory runs out, it is to go first. The file belongs to the user of the process.
+    // The child is the first choice of the OOM killer. The file belongs to the user of the process.
     let file = format!("/proc/{child}/oom_score_adj");
     let _ = privileges::writing_files(|| fs::write(file, "1000"));
     Ok(())
 }
 
-/// Why a thread stopped.
+/// The reason why a thread stopped.
 pub(super) enum Stop {
-    /// At the beginning or the end of a system call.
+    /// Entry or exit of a system call.
     Call,
-    /// It made a child.
+    /// The thread made a child.
     Clone,
-    /// It was interrupted, or its group stopped.
+    /// The thread was interrupted, or its thread group stopped.
     Trap,
     Signal(i32),
 }
 
-/// How long is waited for a thread that makes a call.
+/// The time limit for a thread that makes a call.
 pub(in crate::freeze) struct Waiting<'a> {
     end: Instant,
     watchdog: &'a mut Watchdog,
-    /// Lets the other threads run.
+    /// Releases the other threads.
     others: &'a mut dyn FnMut(i32),
-    /// Whether they do.
+    /// Whether the other threads were released.
     pub(super) late: bool,
 }
 
 impl<'a> Waiting<'a> {
-    /// Until `end`, and longer once the other threads run, which the call may be waiting for.
+    /// Waits until `end`, and for [`LONGEST`] more once the other threads run, because the call may be waiting for them.
     pub(in crate::freeze) fn new(
         end: Instant,
         watchdog: &'a mut Watchdog,
@@ -70,10 +70,10 @@ impl<'a> Waiting<'a> {
         }
     }
 
-    /// Waits for a thread.
+    /// Waits for a thread to stop.
     ///
     /// # Errors
-    /// It has ended, or does not stop (`TimedOut`).
+    /// The thread has ended, or does not stop (`TimedOut`).
     pub(super) fn wait(&mut self, tid: i32) -> io::Result<Stop> {
         if !self.late {
             if let Some(stop) = self.wait_until(tid, self.end)? {
@@ -86,12 +86,12 @@ impl<'a> Waiting<'a> {
         stop.ok_or_else(|| io::ErrorKind::TimedOut.into())
     }
 
-    /// Waits for a thread as long as agreed; `None` if it has not stopped.
+    /// Waits for a thread until `end`, without releasing the others; `None` if it has not stopped.
     pub(super) fn before_end(&mut self, tid: i32) -> io::Result<Option<Stop>> {
         self.wait_until(tid, self.end)
     }
 
-    /// Waits for a time that is over before the end; otherwise not at all. Returns whether it has.
+    /// Sleeps for `time` if that is over before `end`. Otherwise returns false at once.
     pub(super) fn pause(&mut self, time: Duration) -> bool {
         let until = Instant::now() + time;
         if until >= self.end {
@@ -120,7 +120,7 @@ impl<'a> Waiting<'a> {
     }
 }
 
-/// Waits for a thread until this time; `None` if it has not stopped.
+/// Waits for a thread until `end`; `None` if it has not stopped.
 fn wait_until(tid: i32, end: Instant) -> io::Result<Option<Stop>> {
     let begun = Instant::now();
     loop {
@@ -162,10 +162,10 @@ pub(super) fn set_mask(tid: i32, mask: u64) -> io::Result<()> {
     ptrace(PTRACE_SETSIGMASK, tid, size_of::<u64>() as u64, at).map(drop)
 }
 
-/// Writes at least a word to the memory of a stopped thread's process.
+/// Writes at least 8 bytes to the memory of a stopped thread's process.
 ///
-/// Not by `/proc/PID/mem`: its user alone may open that for writing, others only with CAP_DAC_OVERRIDE. The guard has given that up,
-/// and a memprof without root lacks it.
+/// This does not write to `/proc/PID/mem`: only the process's user may open that for writing, other users need CAP_DAC_OVERRIDE.
+/// The guard has dropped that capability, and memprof without root lacks it.
 pub(super) fn write(tid: i32, at: u64, bytes: &[u8]) -> io::Result<()> {
     let to = RemoteIoVec {
         base: at as usize,
@@ -175,7 +175,8 @@ pub(super) fn write(tid: i32, at: u64, bytes: &[u8]) -> io::Result<()> {
     if written == Ok(bytes.len()) {
         return Ok(());
     }
-    // What the process itself may not write, as its code, or a stack that has yet to grow. This takes about 1 us for each word.
+    // The process itself may not write there, as to its code or to a stack that has not grown yet. Writing through ptrace takes
+    // about 1 us for each word.
     const WORD: usize = size_of::<u64>();
     let last = bytes.len().checked_sub(WORD);
     let last = last.ok_or(io::ErrorKind::InvalidInput)?;
@@ -192,8 +193,8 @@ pub(super) fn write(tid: i32, at: u64, bytes: &[u8]) -> io::Result<()> {
 }
 
 pub(super) fn ptrace(request: libc::c_uint, tid: i32, addr: u64, data: u64) -> io::Result<i64> {
-    // SAFETY: where the kernel writes to memprof's memory, `data` is the address of memory of the caller's that has the
-    // size which `addr` says or which belongs to the request.
+    // SAFETY: where the kernel writes to memprof's memory, `data` points to memory of the caller with the size that `addr` gives or
+    // that the request implies.
     match unsafe { libc::ptrace(request, tid, addr, data) } {
         -1 => Err(io::Error::last_os_error()),
         done => Ok(done),

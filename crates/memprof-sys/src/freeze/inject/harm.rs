@@ -1,4 +1,4 @@
-//! Where a call that the program does not make itself would do harm.
+//! Thread states in which injecting a system call is unsafe.
 
 use std::fs;
 use std::io;
@@ -10,20 +10,19 @@ use super::{Call, Injector, SIGRETURN, Stopped};
 use crate::freeze::registers::{NO_CALL, word};
 use crate::proc_text;
 
-/// The code segment of 64-bit programs.
+/// Code segment selector of 64-bit programs.
 const USER_CODE: u64 = 0x33;
 const PTRACE_GET_RSEQ_CONFIGURATION: libc::c_uint = 0x420f;
 const PTRACE_GET_SYSCALL_USER_DISPATCH_CONFIG: libc::c_uint = 0x4211;
 
-/// Whether calls can be made in a thread, as far as that does not depend on the call. Returns the thread's filters for
+/// Checks that calls can be made in a thread, as far as that does not depend on the call. Returns the thread's seccomp filters for
 /// [`check_calls`].
 ///
 /// # Errors
-/// Why not.
+/// The reason why calls cannot be made.
 pub(super) fn check(thread: &Stopped, injector: &Injector) -> Result<Filters, String> {
     let tid = thread.tid;
-    // Filters and shadow stacks may end a process that makes a call that it does not make itself. Each thread has its
-    // own.
+    // Seccomp filters and shadow stacks may kill a process that makes an unexpected call. Each thread has its own.
     let status = proc_text::read(&format!("/proc/{tid}/status"));
     let status = status.map_err(|e| format!("/proc/{tid}/status cannot be read: {e}"))?;
     let field = |name: &str| {
@@ -39,27 +38,28 @@ pub(super) fn check(thread: &Stopped, injector: &Injector) -> Result<Filters, St
     if dispatches_calls(tid) {
         return Err(format!("thread {tid} handles its system calls itself"));
     }
-    // It would not be told that its sequence was interrupted (`rseq`): a blocked thread is in none.
+    // The injected call would hide the interruption of an `rseq` critical section from the thread. A thread that is blocked in a
+    // system call is in none.
     if thread.regs[word::ORIG_RAX] == NO_CALL && may_be_in_rseq(injector, tid) {
         return Err(format!("thread {tid} is in a restartable sequence"));
     }
     match field("Seccomp:") {
         "0" => Ok(Filters::default()),
         "2" => Filters::read(tid),
-        // It permits `read`, `write`, `exit` and `rt_sigreturn`.
+        // Strict mode permits only `read`, `write`, `exit` and `rt_sigreturn`.
         "1" => Err(format!("thread {tid} runs in seccomp's strict mode")),
         _ => Err(format!("thread {tid} runs in an unknown mode of seccomp")),
     }
 }
 
-/// Checks that a thread has its children in its own PID namespace. In another one, memprof's child may be the first process, with
-/// which the namespace ends: the thread could have no child any more.
+/// Checks that a thread creates children in its own PID namespace. In another namespace, memprof's child could be the first
+/// process. The namespace would end with that process, and the thread could create no further child.
 ///
 /// # Errors
-/// It has them in another one, or the kernel does not say.
+/// The thread creates children in another namespace, or the kernel does not report the namespace.
 pub(super) fn check_child(thread: &Stopped) -> Result<(), String> {
     let tid = thread.tid;
-    // (Of a namespace without a process, the kernel shows nothing.)
+    // For a namespace without a process, the kernel reports nothing.
     let namespace = |name| fs::read_link(format!("/proc/{tid}/ns/{name}")).ok();
     let own = namespace("pid");
     if own.is_none() || own != namespace("pid_for_children") {
@@ -70,12 +70,14 @@ pub(super) fn check_child(thread: &Stopped) -> Result<(), String> {
     Ok(())
 }
 
-/// Whether the seccomp filters of a thread, which a child inherits, permit these calls, and those by which the thread
-/// and a child find their ways if memprof is killed. While the child is reaped, other threads run: a filter that one of them
-/// installs for all (`SECCOMP_FILTER_FLAG_TSYNC`) between this check and the call is not seen.
+/// Checks that a thread's seccomp filters, which a child inherits, permit these calls and the calls by which the thread and a child
+/// recover if memprof is killed.
+///
+/// While the child is reaped, other threads run: a filter that one of them installs for all threads (`SECCOMP_FILTER_FLAG_TSYNC`)
+/// between this check and the call goes unnoticed.
 ///
 /// # Errors
-/// Why not.
+/// The reason why a call is not permitted.
 pub(super) fn check_calls<'a>(
     filters: &Filters,
     thread: &Stopped,
@@ -85,7 +87,7 @@ pub(super) fn check_calls<'a>(
 ) -> Result<(), String> {
     for call in calls {
         let made = Entry::of(&thread.registers_for(injector, call, way_back));
-        // The arguments of the call are still in their registers.
+        // At `rt_sigreturn`, the registers still contain the arguments of the call.
         let back = Entry {
             number: libc::SYS_rt_sigreturn,
             instruction_pointer: injector.sigreturn + SIGRETURN.len() as u64,
@@ -100,9 +102,9 @@ pub(super) fn check_calls<'a>(
     Ok(())
 }
 
-/// Whether a thread may be in a restartable sequence.
+/// Whether a thread may be in a restartable sequence (`rseq`).
 fn may_be_in_rseq(injector: &Injector, tid: i32) -> bool {
-    /// Offset of the pointer to the running sequence.
+    /// Offset of the pointer to the current critical section.
     const SEQUENCE: u64 = 8;
     let asked = ask::<3>(PTRACE_GET_RSEQ_CONFIGURATION, tid).map(|words| words[0]);
     match asked {
@@ -111,19 +113,19 @@ fn may_be_in_rseq(injector: &Injector, tid: i32) -> bool {
             let running = injector.read(area + SEQUENCE, 8);
             running.map_or(true, |bytes| bytes != [0; 8])
         }
-        // Without support for it in the kernel there are none.
+        // A kernel without `rseq` has no such sequences.
         Err(e) => e.raw_os_error() != Some(libc::EIO),
     }
 }
 
-/// Whether a thread has its system calls handled in user space (`PR_SET_SYSCALL_USER_DISPATCH`).
+/// Whether a thread's system calls are handled in user space (`PR_SET_SYSCALL_USER_DISPATCH`).
 fn dispatches_calls(tid: i32) -> bool {
     let asked = ask::<4>(PTRACE_GET_SYSCALL_USER_DISPATCH_CONFIG, tid);
-    // Kernels before 6.4 cannot be asked.
+    // Kernels before 6.4 do not report this.
     asked.is_ok_and(|words| words[0] != 0)
 }
 
-/// What `ptrace` says of a thread in so many words.
+/// Reads `WORDS` words about a thread with a `ptrace` request.
 fn ask<const WORDS: usize>(request: libc::c_uint, tid: i32) -> io::Result<[u64; WORDS]> {
     let mut words = [0; WORDS];
     let (size, at) = (size_of_val(&words) as u64, (&raw mut words) as u64);

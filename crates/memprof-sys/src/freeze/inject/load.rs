@@ -1,8 +1,8 @@
-//! Has a stopped thread of another process load a library.
+//! Makes a stopped thread of another process load a library.
 //!
-//! Once it has made its first call, the thread does the rest by itself and goes back to where it was, also if memprof is killed.
-//! If memprof lives, it looks at what became of it, and restores the thread such that even the system call in which it
-//! waited notices nothing. That differs otherwise: a wait with a time limit ends early then, as if a signal had come (`EINTR`).
+//! After its first injected call, the thread does the rest by itself and returns to its own code, even if memprof is killed. If
+//! memprof lives, it reads the result and restores the thread, so that even the system call in which the thread was blocked is
+//! unaffected. If memprof is killed, a wait with a time limit ends early, as if a signal had arrived (`EINTR`).
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -16,9 +16,9 @@ use super::{
 use crate::freeze::registers::{self, NO_CALL, word};
 use crate::freeze::watchdog::Watchdog;
 
-/// Flags of the processor that functions expect to be clear: a single step, the direction, checks of alignment.
+/// Bits of EFLAGS that functions expect to be clear: TF (single step), DF (direction), AC (alignment check).
 const CLEAR: u64 = 1 << 8 | 1 << 10 | 1 << 18;
-/// Signals that tell a thread what it has done itself: they stay as they are.
+/// Signals for faults of the thread itself: their mask stays unchanged.
 const OWN_FAULTS: [i32; 6] = [
     libc::SIGSEGV,
     libc::SIGBUS,
@@ -27,7 +27,7 @@ const OWN_FAULTS: [i32; 6] = [
     libc::SIGTRAP,
     libc::SIGSYS,
 ];
-/// How long a thread may take to stop when memprof gives up.
+/// Time for a thread to stop when memprof gives up.
 const STOP: Duration = Duration::from_secs(1);
 
 /// Functions of a process's C library.
@@ -35,44 +35,44 @@ const STOP: Duration = Duration::from_secs(1);
 pub struct Functions {
     /// `__errno_location`.
     pub errno: u64,
-    /// `dlopen`, or one that takes the same arguments, and its second argument.
+    /// `dlopen` or a function with the same arguments, and the second argument.
     pub load: u64,
     /// The flags for `dlopen`.
     pub flags: u32,
-    /// `dlerror`; 0: none.
+    /// `dlerror`; 0 if there is none.
     pub error: u64,
 }
 
-/// What is to be loaded.
+/// The library to load, and how.
 #[derive(Debug)]
 pub struct Loading<'a> {
     /// The functions that the thread calls.
     pub functions: Functions,
-    /// The library's file.
+    /// The contents of the library's file.
     pub library: &'a [u8],
-    /// How long the loader may take before memprof lets the thread go.
+    /// Time for the loader before memprof releases the thread.
     pub patience: Duration,
 }
 
-/// What became of it.
+/// The result of loading a library.
 #[derive(Clone, Copy, Debug)]
 pub struct Loaded {
-    /// What the loader returned: `struct link_map *`.
+    /// The loader's result: `struct link_map *`.
     pub handle: u64,
-    /// A signal that stopped the thread meanwhile and is to be passed on; 0 for none.
+    /// A signal that stopped the thread meanwhile and must be passed on; 0 for none.
     pub signal: i32,
 }
 
-/// Why nothing was loaded.
+/// The reason why nothing was loaded.
 #[derive(Debug)]
 pub enum LoadError {
-    /// The thread is at a place, or in a state, where this would do harm. It is as it was.
+    /// The thread is in a state in which this is unsafe. The thread is unchanged.
     Refused(String),
-    /// It did not work. The thread is as it was.
+    /// An attempt failed. The thread is unchanged.
     Failed(String),
-    /// The loader takes longer than memprof waits. The thread goes back by itself.
+    /// The loader takes longer than memprof waits. The thread returns to its own code by itself.
     Waits,
-    /// The thread waits in the kernel in a call before that. It goes back by itself, and loads nothing.
+    /// The thread is blocked in a call before the loader's. It returns to its own code by itself, and loads nothing.
     Blocked,
 }
 
@@ -83,32 +83,32 @@ fn failed(tid: i32, e: &io::Error) -> LoadError {
     }
 }
 
-/// A thread that may load a library.
+/// A thread that is ready to load a library.
 struct Ready {
     thread: Stopped,
     room: Room,
-    /// Where the first call leads, unless memprof has it go on with the code.
+    /// The signal frames that the first call returns to, unless memprof makes the thread continue with the stub.
     way_back: WayBack,
-    /// Where the code leads at its end: the stack pointer.
+    /// The stack pointer for the stub's last call, at the signal frame with the thread's own state.
     back: u64,
-    /// What is below the thread's stack.
+    /// The original bytes below the thread's stack.
     before: Vec<u8>,
-    /// Whether memprof sleeps in its place.
+    /// Whether memprof sleeps in place of the thread (`sleeps.rs`).
     sleeps: bool,
 }
 
 impl Injector {
-    /// Has a thread, which the current thread of memprof traces and which is stopped without a signal, load a library.
+    /// Makes a thread load a library. The current thread of memprof must trace the thread, which must be stopped without a signal.
     ///
     /// # Errors
-    /// It was not loaded, or that is not known yet.
+    /// The library was not loaded, or the outcome is not known yet.
     pub(in crate::freeze) fn load(
         &self,
         tid: i32,
         what: &Loading<'_>,
         watchdog: &mut Watchdog,
     ) -> Result<Loaded, LoadError> {
-        // The others run all the time.
+        // The other threads run all the time.
         let mut others = |_| ();
         let end = Instant::now() + what.patience;
         let waiting = &mut Waiting::new(end, watchdog, &mut others);
@@ -138,7 +138,7 @@ impl Injector {
         let room = Room::choose(tid, what.library.len())?;
         let mut way_back = WayBack::of(&thread, self)?;
         let back = way_back.frame;
-        // There is no child. In place of its frame is one by which the memory is unmapped, and that leads to the thread's own.
+        // There is no child. The child's frame is replaced by one that unmaps the memory and then leads to the thread's own frame.
         let unmaps = thread.frame_for(self, &room.munmap(), back);
         for (to, word) in way_back.bytes.chunks_exact_mut(8).zip(unmaps) {
             to.copy_from_slice(&word.to_le_bytes());
@@ -159,9 +159,9 @@ impl Injector {
     }
 }
 
-/// The calls that the thread makes, the loader's included, as far as their arguments can be known.
+/// The calls that the thread makes, including the loader's, with the arguments that can be known.
 fn calls(room: &Room, what: &Loading<'_>) -> Vec<Call> {
-    /// A file that may be open.
+    /// A descriptor number that may be open.
     const FILE: u64 = 3;
     let call = |number, args| Call { number, args };
     let bytes = what.library.len() as u64;
@@ -194,7 +194,7 @@ fn calls(room: &Room, what: &Loading<'_>) -> Vec<Call> {
 }
 
 impl Stopped {
-    /// The words of a signal frame that leads to a call, and then to the stack pointer `back`.
+    /// A signal frame that makes a call, and then continues at the stack pointer `back`.
     fn frame_for(&self, injector: &Injector, call: &Call, back: u64) -> [u64; 39] {
         let mut regs = [0; word::SS + 1];
         regs[word::RIP] = injector.call;
@@ -229,7 +229,7 @@ impl Ready {
         }
         if let Err(e) = self.start(injector, what, waiting) {
             if e.kind() != io::ErrorKind::TimedOut {
-                // The thread still stands at the end of a call.
+                // The thread is still stopped at the exit of a call.
                 let munmap = room.munmap();
                 let removed = self
                     .thread
@@ -242,7 +242,7 @@ impl Ready {
         self.await_end(injector, room, waiting)
     }
 
-    /// Writes the code and what it needs, and has the thread go on with it.
+    /// Writes the stub and its data, and makes the thread continue with the stub.
     fn start(
         &self,
         injector: &Injector,
@@ -284,7 +284,7 @@ impl Ready {
             signal = 0;
             match waiting.before_end(tid).map_err(failed)? {
                 None => {
-                    // It can be let go only when it is stopped. The loader's own call starts again.
+                    // A thread can be released only when it is stopped. The loader's own system call is restarted.
                     ptrace(libc::PTRACE_INTERRUPT, tid, 0, 0).map_err(failed)?;
                     let _ = waiting.wait_until(tid, Instant::now() + STOP);
                     return Err(LoadError::Waits);

@@ -1,4 +1,4 @@
-//! Memory of its own for the code that loads a library, in the thread's process: where it is, and what is in it.
+//! A separate mapping in the thread's process for the code that loads a library: its address and its contents.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io;
@@ -10,27 +10,28 @@ use super::stub::{Job, PREFIX, code};
 use super::{Call, Injector};
 use crate::residency::proc_maps;
 
-/// Room for the code, in bytes: a page on every x86-64.
+/// Size of the code part, in bytes: a page on every x86-64.
 const CODE: u64 = 4096;
-/// Room for the loader's stack, in bytes: it needs less than 16 KiB.
+/// Size of the loader's stack, in bytes. The loader needs less than 16 KiB.
 const STACK: u64 = 128 << 10;
-/// Where the parts of the data are, in bytes.
+/// Offsets of the parts of the data, in bytes.
 const NAME_AT: u64 = 512;
 const PREFIX_AT: u64 = 1024;
 const PATH_END_AT: u64 = 2047;
 const LIBRARY_AT: u64 = 4096;
 /// The name of the library in `/proc/PID/maps`, after `/memfd:`.
 const NAME: &[u8] = b"libmemprof_heap.so\0";
-/// Maximum length of a message of the loader.
+/// Maximum length of a loader message, in bytes.
 const MOST_TEXT: usize = 512;
 
-/// Addresses below are for the program, those from the second one on only for programs that ask for them.
+/// Range of addresses to use. Addresses below 4 GiB are left to the program; addresses from `END` on are given only to programs
+/// that request them.
 const FIRST: u64 = 4 << 30;
 const END: u64 = 1 << 47;
-/// The part of the address space that must be free around it, in bytes.
+/// Free address space required on each side of the mapping, in bytes.
 const MARGIN: u64 = 1 << 30;
 
-/// The memory: code, then data with the job and the library, then a stack.
+/// The mapping: code, then data with the job and the library, then a stack.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Room {
     pub(super) at: u64,
@@ -38,11 +39,11 @@ pub(super) struct Room {
 }
 
 impl Room {
-    /// Chooses a place. It is far from everything, and at random, so that the kernel gives it to nobody else: the thread unmaps
-    /// what is there on its way back.
+    /// Chooses an address. It is random and far from all mappings, so that the kernel does not map anything else there: when the
+    /// thread returns to its own code, it unmaps this range.
     ///
     /// # Errors
-    /// There is no such place.
+    /// There is no such address.
     pub(super) fn choose(tid: i32, library: usize) -> Result<Room, String> {
         let maps = std::fs::read(format!("/proc/{tid}/maps")).map_err(|e| e.to_string())?;
         let maps = proc_maps::parse(&maps).map_err(|e| e.to_string())?;
@@ -67,7 +68,7 @@ impl Room {
         Ok(room)
     }
 
-    /// Its size, in bytes.
+    /// The size in bytes.
     pub(super) fn bytes(&self) -> u64 {
         CODE + self.data_bytes()
     }
@@ -76,17 +77,17 @@ impl Room {
         LIBRARY_AT + self.library.next_multiple_of(CODE) + STACK
     }
 
-    /// Where its job is.
+    /// The address of the job.
     pub(super) fn data(&self) -> u64 {
         self.at + CODE
     }
 
-    /// The end of its stack, from which that grows down.
+    /// The end of the stack, which grows down from here.
     pub(super) fn stack(&self) -> u64 {
         self.at + self.bytes()
     }
 
-    /// The call that maps it.
+    /// The call that maps the memory.
     pub(super) fn mmap(&self) -> Call {
         let protection = libc::PROT_READ | libc::PROT_EXEC;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
@@ -98,7 +99,7 @@ impl Room {
         }
     }
 
-    /// The call that makes its data writable, and executable no longer.
+    /// The call that makes the data writable and no longer executable.
     pub(super) fn mprotect(&self) -> Call {
         let protection = libc::PROT_READ | libc::PROT_WRITE;
         Call {
@@ -107,7 +108,7 @@ impl Room {
         }
     }
 
-    /// The call that unmaps it.
+    /// The call that unmaps the memory.
     pub(super) fn munmap(&self) -> Call {
         Call {
             number: libc::SYS_munmap,
@@ -115,7 +116,7 @@ impl Room {
         }
     }
 
-    /// The words of the job, whose last call is made by the instruction at `call`, with the stack pointer `back`.
+    /// The words of the job. The job's last call is made by the instruction at `call`, with the stack pointer `back`.
     fn job(&self, call: u64, back: u64, what: &Loading<'_>) -> [u64; Job::WORDS] {
         let data = self.data();
         let mut job = [0; Job::WORDS];
@@ -136,10 +137,11 @@ impl Room {
         job
     }
 
-    /// Writes what is in it, once it is mapped and its data is writable, by a stopped thread. `call` and `back` are as for the job.
+    /// Writes the contents through a stopped thread, once the memory is mapped and its data writable. The job gets `call` and
+    /// `back`.
     ///
     /// # Errors
-    /// It cannot be written.
+    /// The memory cannot be written.
     pub(super) fn fill(
         &self,
         tid: i32,
@@ -161,7 +163,7 @@ impl Room {
         parts.try_for_each(|(bytes, at)| write(tid, *at, bytes))
     }
 
-    /// What the job says before it is unmapped: the handle of the library, or why there is none.
+    /// The result of the job, read before it is unmapped: the handle of the library, or why there is none.
     pub(super) fn result(&self, injector: &Injector) -> Result<u64, String> {
         let bytes = injector.read(self.data(), Job::WORDS * 8);
         let bytes = bytes.map_err(|e| e.to_string())?;
@@ -186,7 +188,7 @@ impl Room {
     }
 }
 
-/// The loader's message.
+/// The loader's message, at the address `at`; 0 for none.
 fn message(injector: &Injector, at: u64) -> String {
     let mut text = [0; MOST_TEXT];
     let read = match at {

@@ -1,8 +1,8 @@
-//! Seccomp filters of a thread: what they decide about system calls that it has not made yet.
+//! Evaluates a thread's seccomp filters for system calls that the thread has not made yet.
 //!
-//! memprof reads the filters and evaluates them itself, because trying a call is no option: a filter may kill the process for it.
-//! A filter is a classic BPF program over a `struct seccomp_data`. It belongs to somebody else, so the evaluator
-//! relies on nothing that the kernel has checked. It ends, because jumps lead forward only.
+//! memprof reads the filters and evaluates them itself, because trying a call is not an option: a filter may kill the process for
+//! it. A filter is a classic BPF program over a `struct seccomp_data`. Filters are untrusted, so the evaluator does not rely on the
+//! kernel's checks. Evaluation terminates, because jumps only go forward.
 
 use std::io;
 
@@ -13,19 +13,19 @@ use crate::freeze::registers::word;
 const PTRACE_SECCOMP_GET_FILTER: libc::c_uint = 0x420c;
 /// Maximum number of instructions of one filter.
 const MOST_INSTRUCTIONS: usize = libc::BPF_MAXINSNS as usize;
-/// Maximum number of instructions of a thread's filters together.
+/// Maximum total number of instructions of a thread's filters.
 const MOST_IN_ALL: usize = 32_768;
 
 /// `AUDIT_ARCH_X86_64`.
 const ARCH: u32 = 0xc000_003e;
-/// Size of `struct seccomp_data`, in words of 32 bits.
+/// Size of `struct seccomp_data`, in 32-bit words.
 const WORDS: usize = 16;
 
 /// A system call as filters see it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Entry {
     pub number: libc::c_long,
-    /// The address behind the `syscall` instruction.
+    /// The address after the `syscall` instruction.
     pub instruction_pointer: u64,
     pub args: [u64; 6],
 }
@@ -40,7 +40,7 @@ impl Entry {
         }
     }
 
-    /// `struct seccomp_data`.
+    /// The call as `struct seccomp_data`.
     fn data(&self) -> [u32; WORDS] {
         let mut data = [0; WORDS];
         data[0] = self.number as u32;
@@ -52,7 +52,7 @@ impl Entry {
         data
     }
 
-    /// The name of the call, of those that memprof makes.
+    /// The name of the call, for the calls that memprof makes.
     fn name(&self) -> &'static str {
         match self.number {
             libc::SYS_clone => "`clone`",
@@ -81,17 +81,18 @@ impl Entry {
 pub(super) struct Filters(Vec<Vec<u64>>);
 
 impl Filters {
-    /// Reads those of a thread that the current thread of memprof traces, that is stopped and that has some.
+    /// Reads the filters of a stopped thread that the current thread of memprof traces and that has filters.
     ///
     /// # Errors
-    /// Why they cannot be read.
+    /// The reason why they cannot be read.
     pub(super) fn read(tid: i32) -> Result<Filters, String> {
         let mut filters = Vec::new();
         let mut left = MOST_IN_ALL;
-        // The kernel counts from the oldest one, the manual page from the newest one. All are evaluated, in any order.
+        // The kernel numbers the filters from the oldest, the manual page from the newest. All are evaluated, so the order does not
+        // matter.
         for index in 0.. {
-            // Room for the largest filter: another thread may install filters for this one meanwhile, so that the kernel's answer
-            // about a filter's length holds for the call that gives it only.
+            // The buffer has space for the largest filter: another thread may install filters for this one meanwhile, so a length
+            // that the kernel returns is valid only for the call that returns it.
             let mut filter = vec![0_u64; MOST_INSTRUCTIONS];
             let at = filter.as_mut_ptr() as u64;
             let len = match ptrace(PTRACE_SECCOMP_GET_FILTER, tid, index, at) {
@@ -112,17 +113,17 @@ impl Filters {
         Ok(Filters(filters))
     }
 
-    /// Whether the thread may make a call.
+    /// Checks that the thread may make a call.
     ///
     /// # Errors
-    /// Why not.
+    /// The reason why the thread may not make it.
     pub(super) fn check(&self, tid: i32, entry: &Entry) -> Result<(), String> {
         let (data, name) = (entry.data(), entry.name());
         for filter in &self.0 {
             let decision = evaluate(filter, &data).ok_or_else(|| {
                 format!("thread {tid} runs under a seccomp filter that memprof cannot evaluate")
             })?;
-            // The action that prevails is the strictest one, and nothing is less strict than these two. The other bits are data.
+            // The strictest action prevails, and these two are the least strict. The other bits are data.
             let does = match decision & libc::SECCOMP_RET_ACTION_FULL {
                 libc::SECCOMP_RET_ALLOW | libc::SECCOMP_RET_LOG => continue,
                 libc::SECCOMP_RET_USER_NOTIF | libc::SECCOMP_RET_TRACE => {
@@ -162,7 +163,7 @@ fn own_mode() -> Option<String> {
     mode.map(|mode| mode.trim().to_owned())
 }
 
-/// Opcodes of classic BPF, of those that seccomp permits.
+/// Opcodes of classic BPF that seccomp permits.
 #[rustfmt::skip]
 mod op {
     pub(super) const LD_IMM: u16 = 0x00; pub(super) const LDX_IMM: u16 = 0x01; pub(super) const ST: u16 = 0x02;
@@ -180,14 +181,14 @@ mod op {
     pub(super) const JSET: u16 = 0x45;
 }
 
-/// What a filter returns for a call. `None` if the kernel would not have installed it.
+/// The result of a filter for a call. `None` if the kernel would not have installed the filter.
 fn evaluate(filter: &[u64], data: &[u32; WORDS]) -> Option<u32> {
     // The kernel clears both registers.
     let (mut a, mut x) = (0_u32, 0_u32);
     let mut memory = [0_u32; libc::BPF_MEMWORDS as usize];
     let mut at = 0_usize;
     loop {
-        // `struct sock_filter`: the opcode, how far to jump if a condition holds and if not, a constant.
+        // `struct sock_filter`: the opcode, the jump offsets if a condition holds and if it does not, and a constant.
         let instruction = *filter.get(at)?;
         let (code, k) = (instruction as u16, (instruction >> 32) as u32);
         let (if_so, if_not) = ((instruction >> 16) as u8, (instruction >> 24) as u8);
@@ -220,7 +221,7 @@ fn evaluate(filter: &[u64], data: &[u32; WORDS]) -> Option<u32> {
                     code => {
                         match calculate(code, a, operand, by_x)? {
                             Some(result) => a = result,
-                            // The kernel has the program return 0, which kills the thread.
+                            // The kernel makes the program return 0, which kills the thread.
                             None => return Some(libc::SECCOMP_RET_KILL_THREAD),
                         }
                         continue;
@@ -232,7 +233,8 @@ fn evaluate(filter: &[u64], data: &[u32; WORDS]) -> Option<u32> {
     }
 }
 
-/// The result of arithmetic, which is none of a division by zero. `None` if the kernel would not have permitted it.
+/// The result of an arithmetic instruction, `Some(None)` for a division by zero. `None` if the kernel would not have permitted the
+/// instruction.
 fn calculate(code: u16, a: u32, operand: u32, by_x: bool) -> Option<Option<u32>> {
     Some(Some(match code {
         op::ADD => a.wrapping_add(operand),
@@ -241,7 +243,7 @@ fn calculate(code: u16, a: u32, operand: u32, by_x: bool) -> Option<Option<u32>>
         op::OR => a | operand,
         op::AND => a & operand,
         op::XOR => a ^ operand,
-        // The kernel refuses constants that are out of range, and takes the low bits of X.
+        // The kernel rejects constants that are out of range, and uses only the low bits of X.
         op::LSH if by_x || operand < u32::BITS => a.wrapping_shl(operand),
         op::RSH if by_x || operand < u32::BITS => a.wrapping_shr(operand),
         op::DIV if by_x || operand != 0 => return Some(a.checked_div(operand)),

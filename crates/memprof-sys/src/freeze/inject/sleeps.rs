@@ -1,8 +1,8 @@
-//! Sleeps in what the loader runs, as constructors do.
+//! Sleeps in place of a thread whose library constructors sleep.
 //!
-//! The kernel keeps what a thread needs to go on with one interrupted wait (`restart_block`), and forgets it when the thread begins another
-//! sleep, also one that is not interrupted. So that the thread's own wait goes on to its time, memprof sleeps in its place, and the thread
-//! skips the call. If memprof is killed meanwhile, the thread sleeps itself.
+//! The kernel stores the state for restarting one interrupted wait (`restart_block`), and overwrites it when the thread begins
+//! another sleep, even one that is not interrupted. So that the thread's own wait still ends on time, memprof sleeps in the
+//! thread's place, and the thread skips the call. If memprof is killed meanwhile, the thread sleeps itself.
 
 use std::time::Duration;
 
@@ -11,10 +11,10 @@ use super::seccomp::{Entry, Filters};
 use super::{ARGS, Injector, Stopped};
 use crate::freeze::registers::{self, NO_CALL, word};
 
-/// What the kernel returns for a wait that goes on by what it keeps (`ERESTART_RESTARTBLOCK`).
+/// The kernel's result for a wait that is restarted from the stored state (`ERESTART_RESTARTBLOCK`).
 const GOES_ON: i64 = -516;
 
-/// Whether sleeps are to be taken over, and can be: seccomp filters see the skipped call, too.
+/// Whether sleeps must be taken over and can be: seccomp filters also see the skipped call.
 pub(super) fn are_taken_over(thread: &Stopped, filters: &Filters) -> bool {
     let skipped = Entry {
         number: NO_CALL.cast_signed(),
@@ -23,7 +23,7 @@ pub(super) fn are_taken_over(thread: &Stopped, filters: &Filters) -> bool {
     thread.regs[word::RAX].cast_signed() == GOES_ON && filters.check(thread.tid, &skipped).is_ok()
 }
 
-/// Sleeps in place of a thread that is stopped at the beginning of a call, if that is a sleep for which memprof waits.
+/// Sleeps in place of a thread that is stopped at the entry of a system call, if the call is a sleep that ends in time.
 pub(super) fn take_over(injector: &Injector, tid: i32, regs: &[u64], waiting: &mut Waiting<'_>) {
     if !asked(injector, regs).is_some_and(|time| waiting.pause(time)) {
         return;
@@ -31,11 +31,11 @@ pub(super) fn take_over(injector: &Injector, tid: i32, regs: &[u64], waiting: &m
     let mut skipped = regs.to_vec();
     skipped[word::ORIG_RAX] = NO_CALL;
     skipped[word::RAX] = 0;
-    // Otherwise it sleeps once more.
+    // If this fails, the thread sleeps once more.
     let _ = registers::write(tid, &skipped);
 }
 
-/// For how long a thread is about to sleep; `None` if that is no sleep, or one until a certain time.
+/// The time for which a thread is about to sleep; `None` if the call is not a sleep or has an absolute time.
 fn asked(injector: &Injector, regs: &[u64]) -> Option<Duration> {
     let [first, flags, third, ..] = ARGS.map(|place| regs[place]);
     let at = match regs[word::ORIG_RAX].cast_signed() {

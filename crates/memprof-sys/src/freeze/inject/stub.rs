@@ -1,16 +1,16 @@
-//! The code that has a thread load a library, for memory of its own in the thread's process.
+//! The machine code that makes a thread load a library. It runs in a separate mapping in the thread's process.
 //!
-//! It is started with the address of its [`Job`] in `rbx`, on a stack of its own. It writes the library to a file in memory,
-//! which it removes again, has the loader load that, restores `errno`, and removes its own memory. The last call is made by
-//! an instruction elsewhere, which is followed by the way back.
+//! The code starts with the address of its [`Job`] in `rbx`, on a separate stack. It writes the library to a memfd, makes the
+//! loader load that, closes the memfd, restores `errno`, and unmaps its own memory. The last call is made by an instruction
+//! elsewhere, which is followed by the return to the signal frame.
 
 use std::arch::global_asm;
 
-/// What the code is to do, and what became of it: words at this position.
+/// The input and the results of the code: indices of words.
 #[derive(Clone, Copy)]
 #[repr(usize)]
 pub(super) enum Job {
-    /// All of its memory.
+    /// Start and size of the whole mapping.
     Region,
     RegionBytes,
     /// The C library's functions `__errno_location`, `dlopen` and `dlerror` (0: none), and the second argument of `dlopen`.
@@ -18,18 +18,18 @@ pub(super) enum Job {
     Load,
     Error,
     Flags,
-    /// The library.
+    /// The contents of the library, and their size.
     Library,
     LibraryBytes,
-    /// The name of the file in memory.
+    /// The name of the memfd.
     Name,
-    /// The end of the text that comes before the number of the file, and of room for both.
+    /// The end of the text that precedes the descriptor number in the path, and the end of the buffer for both.
     PrefixEnd,
     PathEnd,
-    /// The instruction that makes the last call, and the stack pointer for it.
+    /// The instruction that makes the last call, and the stack pointer for that call.
     Call,
     Back,
-    /// Results of `memfd_create`, of `write`, of `dlopen` and of `dlerror`.
+    /// Results of `memfd_create`, `write`, `dlopen` and `dlerror`.
     File,
     Written,
     Handle,
@@ -40,7 +40,7 @@ impl Job {
     pub(super) const WORDS: usize = Job::Text as usize + 1;
 }
 
-/// What comes before the number of the file.
+/// The part of the path before the descriptor number.
 pub(super) const PREFIX: &[u8] = b"/proc/thread-self/fd/";
 
 const fn at(word: Job) -> usize {
@@ -56,7 +56,7 @@ global_asm!(
     "call qword ptr [rbx + {errno}]",
     "mov rbp, rax",
     "mov r15d, [rax]",
-    // Kernels before 6.3 do not know the second flag.
+    // Kernels before 6.3 do not know the second flag, MFD_NOEXEC_SEAL.
     "mov eax, {memfd_create}",
     "mov rdi, [rbx + {name}]",
     "mov esi, {noexec}",
@@ -79,7 +79,7 @@ global_asm!(
     "mov [rbx + {written}], rax",
     "cmp rax, [rbx + {library_bytes}]",
     "jne 6f",
-    // The path, from its end: the number of the file, and what comes before.
+    // Build the path from its end: the descriptor number, then the prefix.
     "mov rdi, [rbx + {path_end}]",
     "mov rax, r14",
     "mov ecx, 10",
@@ -121,7 +121,7 @@ global_asm!(
     "memprof_load_end:",
     ".popsection",
     memfd_create = const libc::SYS_memfd_create,
-    // MFD_CLOEXEC, and MFD_NOEXEC_SEAL.
+    // MFD_CLOEXEC | MFD_NOEXEC_SEAL.
     noexec = const 9,
     cloexec = const 1,
     einval = const libc::EINVAL,
@@ -153,9 +153,9 @@ unsafe extern "C" {
     static memprof_load_end: u8;
 }
 
-/// The code.
+/// The machine code.
 pub(super) fn code() -> &'static [u8] {
     let (begin, end) = (&raw const memprof_load_begin, &raw const memprof_load_end);
-    // SAFETY: both are places in one section that nothing writes to, the second one behind the first one.
+    // SAFETY: both symbols are in one section that nothing writes to, and the second one follows the first.
     unsafe { std::slice::from_raw_parts(begin, end.offset_from_unsigned(begin)) }
 }

@@ -1,11 +1,11 @@
-//! On processors where memprof cannot make system calls in another process.
+//! Placeholder for processors on which memprof cannot make system calls in another process.
 
 use std::time::Instant;
 
 use super::watchdog::Watchdog;
 use crate::ids::Pid;
 
-/// A system call, which nothing here makes.
+/// A system call. No code makes it.
 #[expect(dead_code)]
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Call {
@@ -17,7 +17,7 @@ impl Call {
     pub(super) const CHILD_STACK: u64 = 0;
 }
 
-/// What a call returned.
+/// The result of a system call. No call is made.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Returned {
     pub value: i64,
@@ -26,7 +26,7 @@ pub(super) struct Returned {
     pub late: bool,
 }
 
-/// Why a call was not made.
+/// The reason why a call was not made.
 #[derive(Debug, thiserror::Error)]
 #[expect(dead_code)]
 pub(super) enum CallError {
@@ -34,14 +34,14 @@ pub(super) enum CallError {
     Changed,
     #[error("{0}")]
     NotMade(String),
-    /// It has not, or not yet, the code that is needed.
+    /// The process lacks code that calls need, possibly because it has not loaded it yet.
     #[error("{0}")]
     NotReady(String),
     #[error("{0}")]
     Waits(i32),
 }
 
-/// How long is waited for a call.
+/// The time limit for a call.
 pub(super) struct Waiting;
 
 impl Waiting {
@@ -50,7 +50,7 @@ impl Waiting {
     }
 }
 
-/// There is none.
+/// Unsupported on this architecture.
 #[derive(Debug)]
 pub(super) enum Injector {}
 

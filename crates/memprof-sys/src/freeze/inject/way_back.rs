@@ -1,48 +1,47 @@
-//! What leads a thread back to where it is if memprof is killed while the thread makes a call: signal frames below its
-//! stack.
+//! Signal frames below a thread's stack that return the thread to its own code if memprof is killed while the thread makes a call.
 
 use std::arch::x86_64::{__cpuid_count, __get_cpuid_max};
 
 use super::{ALL_BLOCKED, Injector, SYSCALL, Stopped};
 use crate::freeze::registers::{NO_CALL, word};
 
-/// Bytes below the stack pointer that belong to the running function.
+/// Number of bytes below the stack pointer that belong to the running function.
 const RED_ZONE: u64 = 128;
-/// Room for a signal frame, without the state of the floating-point unit. It is a multiple of its alignment.
+/// Size of a signal frame without the extended processor state, in bytes. A multiple of the frame's alignment.
 const FRAME: u64 = 320;
-/// Alignment of that state, in bytes.
+/// Alignment of the extended processor state, in bytes.
 const XSAVE_ALIGN: u64 = 64;
-/// Where the kernel says in that state which parts of it there are: offset in bytes.
+/// Offset, in bytes, of the list of saved components in the extended state.
 const SW_BYTES: usize = 464;
-/// Size of the part of it that every processor has, with the header of the others.
+/// Size of the part that every processor has, including the XSAVE header, in bytes.
 const XSAVE_HEADER_END: u64 = 576;
-/// Parts of it that a process must ask for: the tiles of AMX.
+/// Components that a process must request from the kernel: the AMX tiles.
 const BY_REQUEST: u64 = 3 << 17;
 
-/// Errors by which the kernel marks a system call that it starts again (`include/linux/errno.h`).
+/// Results by which the kernel marks a system call to be restarted (`include/linux/errno.h`).
 const ERESTARTSYS: i64 = -512;
 const ERESTARTNOHAND: i64 = -514;
 const ERESTART_RESTARTBLOCK: i64 = -516;
 
-/// What is written below a thread's stack.
+/// The bytes to write below a thread's stack.
 pub(super) struct WayBack {
-    /// The lowest address that is written.
+    /// The lowest address to write to.
     pub(super) at: u64,
-    /// What is written there.
+    /// The bytes to write there.
     pub(super) bytes: Vec<u8>,
-    /// The thread's signal frame.
+    /// The address of the thread's signal frame.
     pub(super) frame: u64,
-    /// That of a child, which ends it.
+    /// The address of the child's signal frame, which makes the child exit.
     pub(super) child_frame: u64,
-    /// The registers that it gives the child: those of a call that ends it.
+    /// The registers in the child's signal frame: those of an `exit_group` call.
     pub(super) child: [u64; word::SS + 1],
 }
 
 impl WayBack {
-    /// What leads a thread back to where it is, and a child to its end.
+    /// The frames that return a thread to its own code, and make a child exit.
     ///
     /// # Errors
-    /// It cannot be written.
+    /// The frames cannot be built.
     pub(super) fn of(thread: &Stopped, injector: &Injector) -> Result<WayBack, String> {
         let tid = thread.tid;
         let size = xsave_size(&thread.xstate).ok_or_else(|| {
@@ -51,7 +50,7 @@ impl WayBack {
             )
         })?;
         let top = thread.regs[word::RSP].checked_sub(RED_ZONE + size + 2 * FRAME + 3 * XSAVE_ALIGN);
-        // The lowest byte that is written, with room for alignment above.
+        // The lowest byte to write, with space for alignment above.
         let at = top.ok_or("its stack pointer is none")? & !(XSAVE_ALIGN - 1);
         let child_frame = at;
         let frame = at + FRAME;
@@ -97,9 +96,9 @@ impl WayBack {
 
 /// The words of a signal frame (`struct rt_sigframe` of x86-64).
 pub(super) fn signal_frame(sigreturn: u64, regs: &[u64], mask: u64, xsave: u64) -> [u64; 39] {
-    /// There is an extended state; the stack segment is valid, and to be restored.
+    /// An extended state exists. The stack segment is valid, and is restored.
     const FLAGS: u64 = 7;
-    /// An impossible flag: the kernel leaves the signal stack as it is.
+    /// An impossible flag, which makes the kernel leave the signal stack unchanged.
     const NO_SIGNAL_STACK: u64 = 7;
     const ORDER: [usize; 18] = [
         word::R8,
@@ -134,8 +133,8 @@ pub(super) fn signal_frame(sigreturn: u64, regs: &[u64], mask: u64, xsave: u64) 
     frame
 }
 
-/// The registers with which the program goes on if the kernel does not start the interrupted system call again: at
-/// the call, or behind it with the error that says that it was interrupted.
+/// The registers with which the program continues if the kernel does not restart the interrupted system call: at the call, or after
+/// it with the error for an interrupted call.
 fn restarted(regs: &[u64]) -> Vec<u64> {
     let mut regs = regs.to_vec();
     if regs[word::ORIG_RAX] != NO_CALL {
@@ -156,7 +155,7 @@ fn restarted(regs: &[u64]) -> Vec<u64> {
 const MAGIC1: u32 = 0x4650_5853;
 const MAGIC2: u32 = 0x4650_5845;
 
-/// What the kernel expects to read in a signal frame about the extended state (`struct _fpx_sw_bytes`).
+/// The description of the extended state that the kernel expects in a signal frame (`struct _fpx_sw_bytes`).
 fn sw_bytes(size: u32, features: u64) -> [u8; 24] {
     let mut said = [0; 24];
     said[..4].copy_from_slice(&MAGIC1.to_le_bytes());
@@ -166,7 +165,7 @@ fn sw_bytes(size: u32, features: u64) -> [u8; 24] {
     said
 }
 
-/// The number of bytes of an extended state that a signal frame has. `None` for a state that it would lack a part of.
+/// The number of bytes of an extended state that a signal frame contains. `None` if the frame would lack a component of the state.
 fn xsave_size(xstate: &[u8]) -> Option<u64> {
     let word = |at: usize| Some(u64::from_le_bytes(*xstate.get(at..)?.first_chunk()?));
     let (there, used) = (word(SW_BYTES)?, word(512)?);

@@ -15,18 +15,18 @@ use crate::residency::proc_maps::DELETED;
 use crate::residency::threads::{self, Threads};
 use crate::residency::vma::{Backing, Perms, Vma};
 
-/// The category of a mapping, which may also decide that of the mapping below it.
+/// The category of a mapping, and the category that it implies for the mapping below it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Found {
-    /// The category; [`Category::OtherFile`] also for libraries: see [`settled`].
+    /// The category. Libraries are [`Category::OtherFile`] until [`settled`].
     pub category: Category,
     /// Whether the mapping below is the guard of this stack.
     pub guard_below: bool,
-    /// How many threads have their stack here.
+    /// Number of threads whose stack is in this mapping.
     pub threads: usize,
 }
 
-/// What is known of a process besides its mappings.
+/// Data about a process, besides its mappings, that the categories depend on.
 #[derive(Debug)]
 pub struct Categories<'a> {
     threads: &'a Threads,
@@ -35,7 +35,7 @@ pub struct Categories<'a> {
 }
 
 impl<'a> Categories<'a> {
-    /// Of a process whose executable has this path.
+    /// For a process whose executable has this path.
     pub(crate) fn new(pid: Pid, threads: &'a Threads, executable: Option<String>) -> Self {
         Categories {
             threads,
@@ -44,8 +44,8 @@ impl<'a> Categories<'a> {
         }
     }
 
-    /// The category of a mapping. `below` is the mapping before it, with its category; `guarded` tells whether pages in it
-    /// are guards.
+    /// The category of a mapping. `below` is the previous mapping with its category; `guarded` returns whether the mapping contains
+    /// guard pages.
     pub(crate) fn of(
         &self,
         below: Option<(&Vma, Category)>,
@@ -82,9 +82,10 @@ impl<'a> Categories<'a> {
         found
     }
 
-    /// Whether a mapping of anonymous memory is part of an arena's heap. A heap begins at a multiple of its largest size with
-    /// a description of itself; its rest is reserved. Other runtimes lay out their memory in the same way, so the description
-    /// decides. It comes from the process: it can only mislabel the mapping.
+    /// Whether an anonymous mapping is part of an arena's heap.
+    ///
+    /// A heap starts, at a multiple of its maximum size, with a header; the rest of it is reserved. Other runtimes lay out their
+    /// memory in the same way, so the header decides. The header comes from the process, so it can at worst mislabel the mapping.
     fn is_arena(&self, below: Option<(&Vma, Category)>, vma: &Vma) -> bool {
         if !vma.start.0.is_multiple_of(HEAP_MOST) {
             let same = |below: &Vma| below.start.0 / HEAP_MOST == (vma.end.0 - 1) / HEAP_MOST;
@@ -93,8 +94,8 @@ impl<'a> Categories<'a> {
         if vma.len() > HEAP_MOST || !(vma.perms.read && vma.perms.write) {
             return false;
         }
-        // struct heap_info of glibc's malloc/arena.c, with 64-bit words: the arena, the heap before this one, the size,
-        // and how much of the heap was ever made accessible.
+        // `struct heap_info` of glibc's malloc/arena.c, with 64-bit words: the arena, the previous heap, the size, and the part of
+        // the heap that was ever made accessible.
         let mut bytes = [0; 32];
         let read = self.memory.as_ref();
         if read.is_none_or(|memory| memory.read_exact_at(&mut bytes, vma.start.0).is_err()) {
@@ -103,7 +104,7 @@ impl<'a> Categories<'a> {
         let word = |at: usize| u64::from_ne_bytes(std::array::from_fn(|i| bytes[8 * at + i]));
         let [arena, before, size, accessible] = [0, 1, 2, 3].map(word);
         let in_pages = |bytes: u64| bytes > 0 && bytes.is_multiple_of(page_size());
-        // The arena itself follows the description of its first heap.
+        // The arena itself follows the header of its first heap.
         let of_first = arena % HEAP_MOST >= bytes.len() as u64 && arena % HEAP_MOST < page_size();
         let is_first = arena / HEAP_MOST == vma.start.0 / HEAP_MOST;
         of_first
@@ -116,7 +117,7 @@ impl<'a> Categories<'a> {
     }
 }
 
-/// Most time that a report takes to find the stacks of threads: some microseconds each.
+/// Maximum time that a report takes to find the stacks of threads, which takes some microseconds for each thread.
 const THREADS: Duration = Duration::from_millis(20);
 
 /// `HEAP_MAX_SIZE` of glibc on 64-bit machines, in bytes.
@@ -128,8 +129,8 @@ const RESERVED: Category = Category::Anon {
     read: false,
 };
 
-/// The category of each mapping of a process whose executable has this path. Of a process that has ended, threads and arenas
-/// are unknown.
+/// The category of each mapping of a process whose executable has this path. For a process that has ended, threads and arenas are
+/// unknown.
 pub fn of_all(pid: Pid, vmas: &[Vma], executable: Option<String>) -> Vec<Category> {
     let threads = threads::read_within(pid, THREADS);
     let categories = Categories::new(pid, &threads, executable);
@@ -158,7 +159,7 @@ pub fn of_all(pid: Pid, vmas: &[Vma], executable: Option<String>) -> Vec<Categor
     all
 }
 
-/// Whether the page at an address is a guard of its mapping (Linux 6.14).
+/// Whether the page at an address is a guard page within its mapping (Linux 6.14).
 fn is_guard(pagemap: &File, address: u64) -> bool {
     const GUARD: u32 = 58;
     let mut entry = [0; 8];
@@ -203,7 +204,7 @@ pub fn anonymous(name: &str, perms: Perms) -> Category {
     match name {
         "[heap]" => Category::Heap,
         "[stack]" => Category::MainStack,
-        // Linux 3.4 to 4.4 named thread stacks.
+        // Linux 3.4 to 4.4 name thread stacks.
         _ if name.starts_with("[stack:") => Category::ThreadStack,
         _ if name.starts_with("[anon:") => Category::NamedAnon,
         _ => Category::Anon {
@@ -229,7 +230,7 @@ mod tests {
     use super::*;
     use crate::residency::{Classifier, proc_maps};
 
-    /// The category of the mapping of this process that contains an address, and those of its neighbours.
+    /// The category of the mapping of this process that contains an address, and the categories of its neighbours.
     fn around(address: u64) -> Vec<Category> {
         let own = Pid(std::process::id());
         let vmas = proc_maps::read(own, &mut Classifier::new()).unwrap();
@@ -256,7 +257,7 @@ mod tests {
             let _ = wait.recv();
         });
         let [stack, block] = told.recv().unwrap();
-        // A stack pointer shows once the thread waits.
+        // The stack pointer is visible once the thread waits.
         let limit = Instant::now() + Duration::from_secs(60);
         while around(stack)[1] != Category::ThreadStack {
             assert!(Instant::now() < limit, "{:?}", around(stack));
@@ -279,18 +280,18 @@ mod tests {
     #[test]
     fn the_layout_of_an_arena_alone_is_none() {
         let size = HEAP_MOST as usize;
-        // SAFETY: new memory at an address that the kernel chooses; only this test uses it.
+        // SAFETY: this is new memory at an address that the kernel chooses; only this test uses it.
         let at = unsafe {
             let (none, anon) = (libc::PROT_NONE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
             libc::mmap(std::ptr::null_mut(), 2 * size, none, anon, -1, 0)
         };
         assert_ne!(at, libc::MAP_FAILED);
         let start = (at as u64).next_multiple_of(HEAP_MOST);
-        // SAFETY: it lies in the memory mapped above.
+        // SAFETY: the range lies in the memory mapped above.
         let done =
             unsafe { libc::mprotect(start as *mut _, 1 << 20, libc::PROT_READ | libc::PROT_WRITE) };
         assert_eq!(done, 0);
-        // As Go lays out its heap.
+        // Go lays out its heap like this.
         let found = around(start);
         assert!(
             matches!(found[1], Category::Anon { write: true, .. }),

@@ -16,7 +16,7 @@ pub struct RangeMap<V> {
 }
 
 impl<V: Clone + Eq> RangeMap<V> {
-    /// An empty map that keeps at most `max` ranges.
+    /// An empty map of at most `max` ranges.
     pub fn new(max: usize) -> RangeMap<V> {
         RangeMap {
             ranges: BTreeMap::new(),
@@ -25,7 +25,7 @@ impl<V: Clone + Eq> RangeMap<V> {
         }
     }
 
-    /// Keeps at most `max` ranges from now on; those that it has stay.
+    /// Limits the map to `max` ranges from now on; existing ranges remain.
     pub fn limit(&mut self, max: usize) {
         self.max = max.max(self.ranges.len());
     }
@@ -39,8 +39,7 @@ impl<V: Clone + Eq> RangeMap<V> {
     /// Sets the value of all addresses of `range`; an empty range changes nothing.
     ///
     /// # Errors
-    /// [`Full`]: the old values of `range` are removed, but there was no room for the new range or for
-    /// the rest of an old one.
+    /// [`Full`]: the old values of `range` are removed, but there was no space for the new range or for the rest of an old one.
     pub fn insert(&mut self, range: Range<u64>, value: V) -> Result<(), Full> {
         let before = self.dropped;
         self.take_out(&range);
@@ -58,8 +57,8 @@ impl<V: Clone + Eq> RangeMap<V> {
         self.forgotten_since(before)
     }
 
-    /// Moves the addresses in `from` to `to`, as `mremap` does. The whole target range is replaced,
-    /// gaps included. The two may overlap. Addresses that would exceed `u64::MAX` are discarded.
+    /// Moves the addresses in `from` to `to`, as `mremap` does. The whole target range is replaced, including gaps. The two ranges
+    /// may overlap. Addresses that would exceed `u64::MAX` are discarded.
     ///
     /// # Errors
     /// [`Full`] as for [`RangeMap::insert`] and [`RangeMap::remove`].
@@ -110,7 +109,7 @@ impl<V: Clone + Eq> RangeMap<V> {
         self.dropped
     }
 
-    /// Removes all ranges but keeps the count of dropped ones.
+    /// Removes all ranges, but not the count of dropped ones.
     pub fn clear(&mut self) {
         self.ranges.clear();
     }

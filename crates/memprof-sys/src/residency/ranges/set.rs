@@ -11,14 +11,14 @@ pub struct RangeSet {
 }
 
 impl RangeSet {
-    /// An empty set that keeps at most `max` ranges.
+    /// An empty set of at most `max` ranges.
     pub fn new(max: usize) -> RangeSet {
         RangeSet {
             map: RangeMap::new(max),
         }
     }
 
-    /// Keeps at most `max` ranges from now on; those that it has stay.
+    /// Limits the set to `max` ranges from now on; existing ranges remain.
     pub fn limit(&mut self, max: usize) {
         self.map.limit(max);
     }

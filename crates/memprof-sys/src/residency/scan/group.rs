@@ -1,12 +1,12 @@
-//! Scans neighbouring mappings as one range and splits its runs by mapping: with ten thousand mappings,
-//! one system call each would take longer than their pages.
+//! Scans neighbouring mappings as one range and splits the runs by mapping: with ten thousand mappings, one system call for each
+//! would take longer than reading their pages.
 
 use crate::residency::page::PageRun;
 use crate::residency::policy::Policy;
 use crate::residency::vma::Vma;
 
-/// The number of mappings, from the first one on, that can be scanned as one range: they have the same
-/// policy, are in order with gaps of at most `gap` bytes, and none of them is `alone`.
+/// The number of mappings, starting with the first, that can be scanned as one range: they have the same policy, are in order with
+/// gaps of at most `gap` bytes, and none of them is `alone`.
 pub(super) fn together(vmas: &[Vma], gap: u64, alone: impl Fn(&Vma) -> bool) -> usize {
     let joined = |pair: &&[Vma]| {
         let [a, b] = pair else { return false };
@@ -17,8 +17,8 @@ pub(super) fn together(vmas: &[Vma], gap: u64, alone: impl Fn(&Vma) -> bool) -> 
     (rest + 1).min(vmas.len())
 }
 
-/// Splits runs, which come in address order, at the ends of mappings. Pages outside all mappings (mapped
-/// after the mappings were read) are dropped.
+/// Splits runs, which arrive in address order, at the ends of mappings. Pages outside all mappings (mapped after the mappings were
+/// read) are dropped.
 pub(super) struct Cut<'v, F> {
     vmas: &'v [Vma],
     at: usize,

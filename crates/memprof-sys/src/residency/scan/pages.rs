@@ -1,4 +1,4 @@
-//! Determines the kind of a region or page of the scan.
+//! Determines the kind of each region or page of the scan.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -16,8 +16,8 @@ use crate::residency::runs::Runs;
 /// Zero entries, to skip many absent pages with one comparison.
 static HOLE: [u64; 512] = [0; 512];
 
-/// The pause before a page that moves is looked at again. The kernel moves pages by the hundred, and the thread
-/// that moves them may have to wait for a processor in the middle of it.
+/// Time to wait before reading a moving page again. The kernel moves pages by the hundred, and the thread that moves them may have
+/// to wait for CPU time in the middle of it.
 const LOOK_AGAIN: Duration = Duration::from_micros(100);
 
 impl Scanner {
@@ -90,12 +90,12 @@ impl Scanner {
         Ok(())
     }
 
-    /// The kinds of the pages whose entries are at `indices`, `None` where a page is not counted; `at` is the
-    /// virtual page number of the first of all entries. The kernel may move a page between the two files'
-    /// reads (compaction, NUMA balancing), and the flags that were read are then another page's: where they
-    /// matter, the entries are read again, until they are what they were. When the scan's patience is at its
-    /// end, a page that still moves is what it was taken for last; one without flags (under migration) counts
-    /// as a file's.
+    /// The kinds of the pages whose entries are at `indices`, `None` for pages that are not counted. `at` is the virtual page
+    /// number of the first of all entries.
+    ///
+    /// The kernel may move a page between reading its entry and its flags (compaction, NUMA balancing), so that the flags belong to
+    /// another page. Where flags matter, the entries are read again until they are unchanged. When the scan's patience is
+    /// exhausted, a page that still moves keeps its latest kind; one without flags (under migration) counts as a file page.
     fn kinds_of(
         &mut self,
         indices: Range<usize>,
@@ -133,7 +133,7 @@ impl Scanner {
         Ok(kinds)
     }
 
-    /// The kind of a page, `None` if not counted; `page` is its virtual page number.
+    /// The kind of a page, `None` if it is not counted; `page` is its virtual page number.
     fn kind_of(&mut self, entry: u64, page: u64, policy: Policy) -> Option<PageKind> {
         let (frame, file) = match Entry::decode(entry) {
             Entry::Nothing => return None,
@@ -212,7 +212,7 @@ mod tests {
                 scanner.scan_vma(&vma, &mut keep, &mut || ()).unwrap();
                 assert_eq!(found, [], "{method:?}, {verify}");
             }
-            // With neither the mark nor the check, it would count as resident memory.
+            // With neither the mark nor the check, the page would count as resident memory.
             let region = Region {
                 start: own.start(),
                 end: own.start() + LEN,

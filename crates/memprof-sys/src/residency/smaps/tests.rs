@@ -73,7 +73,7 @@ fn nonsense_is_named() {
         let text = format!("1000-2000 r--p 00000000 00:00 0 \n{FIELDS}{line}\nRss: 1 kB\n");
         match all(text.as_bytes()) {
             Err(Failure::Line(shown)) => assert_eq!(shown, line.as_bytes()),
-            // A word with a colon at its end is an unknown field.
+            // A word that ends in a colon is an unknown field.
             Ok(regions) => assert!(line.contains(": ") && regions.len() == 1),
             Err(e) => panic!("{e:?}"),
         }

@@ -1,4 +1,4 @@
-//! The evaluator against the kernel: the same programs are installed in a child, which makes the same calls.
+//! Compares the evaluator with the kernel: a child installs the same programs and makes the same calls.
 
 use std::arch::asm;
 
@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::random::Random;
 
-/// Calls with numbers from here on do not exist. Filters permit all others, which the child needs.
+/// System call numbers from here on do not exist. Filters permit all lower numbers, which the child needs.
 const FIRST: u32 = 0x1000;
 
 const ERRNO: u32 = libc::SECCOMP_RET_ERRNO;
@@ -21,11 +21,11 @@ fn step(code: u16, k: u32) -> u64 {
     jump(code, k, 0, 0)
 }
 
-/// Makes a call. Returns its result, and the address behind the instruction, which is always the same.
+/// Makes a call. Returns the result, and the address after the instruction, which is always the same.
 #[inline(never)]
 fn make(entry: &Entry) -> (i64, u64) {
     let (result, behind): (i64, u64);
-    // SAFETY: the callers make calls that do not exist, or that a filter refuses, or `getpid`: none uses memory.
+    // SAFETY: the callers make calls that do not exist, or that a filter refuses, or `getpid`: none accesses memory.
     unsafe {
         asm!(
             "lea {behind}, [rip + 2f]",
@@ -46,13 +46,13 @@ fn make(entry: &Entry) -> (i64, u64) {
     (result, behind)
 }
 
-/// Installs a filter for the current thread. Returns whether the kernel takes it.
+/// Installs a filter for the current thread. Returns whether the kernel accepts it.
 fn install(filter: &mut [u64]) -> bool {
     let program = libc::sock_fprog {
         len: filter.len() as u16,
         filter: filter.as_mut_ptr().cast(),
     };
-    // SAFETY: the kernel reads `len` instructions of `filter`, which have the size of `u64`.
+    // SAFETY: the kernel reads `len` instructions of `filter`, each of the size of a `u64`.
     unsafe {
         libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
         let mode = libc::SECCOMP_SET_MODE_FILTER;
@@ -60,14 +60,14 @@ fn install(filter: &mut [u64]) -> bool {
     }
 }
 
-/// Runs a function in a child, which may write to this many words, each of which is `i64::MIN` at first. Returns them,
-/// and the signal that killed the child; 0 for none.
+/// Runs a function in a child, which may write to `words` words; each is initially `i64::MIN`. Returns the words, and the signal
+/// that killed the child, or 0.
 fn in_child(words: usize, run: impl FnOnce(&mut [i64])) -> (Vec<i64>, i32) {
     let size = words * size_of::<i64>();
     let prot = libc::PROT_READ | libc::PROT_WRITE;
     let flags = libc::MAP_SHARED | libc::MAP_ANONYMOUS;
-    // SAFETY: a new mapping of `words` words, which is used until it is unmapped below. The child makes system calls
-    // only, because other threads of this process may hold locks.
+    // SAFETY: this is a new mapping of `words` words, which is used until it is unmapped below. The child only makes system calls,
+    // because other threads of this process may hold locks.
     unsafe {
         let shared = libc::mmap(std::ptr::null_mut(), size, prot, flags, -1, 0).cast::<i64>();
         assert_ne!(shared.cast(), libc::MAP_FAILED);
@@ -75,7 +75,7 @@ fn in_child(words: usize, run: impl FnOnce(&mut [i64])) -> (Vec<i64>, i32) {
         said.fill(i64::MIN);
         let child = libc::fork();
         if child == 0 {
-            // No core is dumped.
+            // Prevent a core dump.
             libc::prctl(libc::PR_SET_DUMPABLE, 0, 0, 0, 0);
             run(said);
             libc::_exit(0);
@@ -105,7 +105,7 @@ fn wide(random: &mut Random) -> u64 {
     u64::from(value(random)) << 32 | u64::from(value(random))
 }
 
-/// How filters begin: calls that exist are permitted, and the scratch memory is filled, which the kernel insists on.
+/// The start of a filter: permits existing calls, and fills the scratch memory, as the kernel requires.
 fn beginning(mut fill: impl FnMut() -> u32) -> Vec<u64> {
     let mut filter = vec![
         step(op::LD_ABS, 0),
@@ -130,7 +130,7 @@ const BINARY: [u16; 9] = [
     op::XOR,
 ];
 
-/// A filter that the kernel takes, and that returns an error number to which all of its state contributes.
+/// A filter that the kernel accepts, and that returns an error number to which all of its state contributes.
 fn program(random: &mut Random) -> Vec<u64> {
     let mut filter = beginning(|| value(random));
     filter.push(step(op::LDX_IMM, value(random)));
@@ -240,7 +240,7 @@ fn the_kernel_decides_the_same() {
     assert!(refused.len() > 1000 && killed > 10);
 }
 
-/// Every opcode, with constants on both sides of the limits.
+/// Tries every opcode, with constants on both sides of the limits.
 #[test]
 fn the_kernel_takes_the_same_instructions() {
     const CONSTANTS: [u32; 10] = [0, 1, 2, 4, 15, 16, 31, 32, 60, 64];
@@ -299,7 +299,7 @@ fn every_filter_must_permit_a_call() {
         libc::SECCOMP_RET_KILL_THREAD,
         libc::SECCOMP_RET_TRAP,
         ERRNO,
-        // No kernel knows it.
+        // No kernel knows this action.
         0x0123_0000,
     ] {
         let said = "thread 5 runs under a seccomp filter that forbids `clone`";
