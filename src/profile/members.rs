@@ -1,4 +1,4 @@
-//! The processes of a profile, whether it has one or several.
+//! Uniform access to the processes of a profile, whether it has one or several.
 
 use std::borrow::Cow;
 
@@ -6,15 +6,15 @@ use super::{Amounts, Profile, Share};
 use crate::sys::ids::Pid;
 use crate::sys::process::Container;
 
-/// One of a profile's processes.
+/// One process of a profile.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Member<'a> {
     pub(crate) pid: Pid,
-    /// Its name.
+    /// The process name.
     pub(crate) comm: &'a str,
-    /// Where it runs; `None` if that is not known.
+    /// The container; `None` if unknown.
     pub(crate) container: Option<&'a Container>,
-    /// What it holds.
+    /// The memory of the process.
     pub(crate) total: &'a Amounts,
     of: &'a Profile,
     share: Option<&'a Share>,
@@ -32,7 +32,7 @@ impl<'a> Member<'a> {
         }
     }
 
-    /// Its own profile, without places.
+    /// The profile of this process, without places.
     pub(crate) fn figures(&self) -> Cow<'a, Profile> {
         match self.share {
             Some(share) => Cow::Owned(self.of.figures_of(&[share])),
@@ -42,7 +42,7 @@ impl<'a> Member<'a> {
 }
 
 impl Profile {
-    /// Its processes, in the order of `target.pids`.
+    /// The processes, in the order of `target.pids`.
     pub(crate) fn members(&self) -> Vec<Member<'_>> {
         let only = Member {
             pid: self.target.pid,
