@@ -17,7 +17,7 @@ pub(crate) fn at(module: u16, offset: u64) -> Frame {
     Frame::code(ModuleId(module), offset)
 }
 
-/// Bytes of `anon` and `cache` KiB.
+/// Usage with `anon` and `cache` KiB.
 pub(crate) fn kib(anon: u64, cache: u64) -> Usage {
     Usage {
         anon: anon * KIB,
@@ -94,13 +94,13 @@ pub(crate) fn profile(samples: &[(&[Frame], Usage)], not_observed: &[Usage]) -> 
     }
 }
 
-/// Sets how the walk of a sample's stack ended.
+/// Sets the unwind outcome of a sample.
 pub(crate) fn ended(profile: &mut Profile, sample: usize, outcome: Outcome) {
     let frames = profile.samples[sample].stack.frames.clone();
     profile.samples[sample].stack = Arc::new(Stack { frames, outcome });
 }
 
-/// Names for frames.
+/// Symbols with these names.
 pub(crate) fn symbols(names: &[(Frame, &str, Language)]) -> Symbols {
     names
         .iter()
@@ -118,10 +118,10 @@ pub(crate) fn symbols(names: &[(Frame, &str, Language)]) -> Symbols {
         .collect()
 }
 
-/// Figures of a column: which one, the figure, and its standard error.
+/// A figure of a column: the column, the figure, and its standard error.
 pub(crate) type Figure = (ColumnId, u64, u64);
 
-/// Counts the heap as well: adds to each sample its figures, which are estimates.
+/// Enables the heap measure, and adds estimated figures to each sample.
 pub(crate) fn with_heap(profile: &mut Profile, samples: &[&[Figure]]) {
     profile.measures.push(&HEAP);
     for (at, figures) in samples.iter().enumerate() {
@@ -136,7 +136,7 @@ pub(crate) fn with_heap(profile: &mut Profile, samples: &[&[Figure]]) {
     }
 }
 
-/// A report of a profile; the functions' language is unknown.
+/// A report of a profile. The functions' language is [`Language::Other`].
 pub(crate) fn report(profile: Profile, names: &[(Frame, &str)]) -> Report {
     let names: Vec<_> = names
         .iter()
