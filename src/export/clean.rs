@@ -1,4 +1,4 @@
-//! The text of a label.
+//! Printable text of labels.
 
 use crate::profile::tree::{Code, Label};
 use crate::sys::text::printable;
