@@ -184,7 +184,7 @@ pub struct Profile {
     /// The same moment in ns of `CLOCK_MONOTONIC`, or 0 in an opened profile. Ages and durations are measured with it,
     /// because the wall clock may be set at any time.
     pub taken_ns: u64,
-    /// How long memprof had followed the target at that moment.
+    /// Time for which memprof had followed the target at that moment.
     pub observed: Duration,
     /// The target.
     pub target: TargetInfo,

@@ -1,4 +1,4 @@
-//! How heap figures were counted, and how their labels express it.
+//! Labels of heap figures, which depend on how the figures were counted.
 
 use std::borrow::Cow;
 

@@ -20,7 +20,7 @@ impl Estimate {
     pub fn of(size: u64, weight: u64) -> Estimate {
         let (size, weight) = (size as f64, weight as f64);
         let objects = weight / size;
-        // That is weight² (1 − p). A sampler may count a large allocation as several times its interval, and so as less
+        // `space_variance` is weight² (1 − p). A sampler may count a large allocation as several times its interval, and so as less
         // than its size: a negative variance, which must stay in the sum.
         Estimate {
             space: weight,

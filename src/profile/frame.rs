@@ -139,6 +139,6 @@ impl std::fmt::Debug for Frame {
 pub struct Stack {
     /// Frames, innermost first; may be empty.
     pub frames: Box<[Frame]>,
-    /// How unwinding ended.
+    /// The unwind outcome.
     pub outcome: Outcome,
 }

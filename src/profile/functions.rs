@@ -121,7 +121,7 @@ impl Room {
         }
     }
 
-    /// How often a function did not fit.
+    /// Number of attempts to add a function that did not fit.
     pub(crate) fn refused(&self) -> u64 {
         self.refused
     }

@@ -1,6 +1,6 @@
-//! How a stack walk ended.
+//! Outcomes of stack walks.
 
-/// How a stack walk ended. Every stack stores it, and every total shows it.
+/// The end of a stack walk. Every stack stores its outcome, and every total shows the outcomes of its stacks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Outcome {
     /// The walk reached the outermost frame.

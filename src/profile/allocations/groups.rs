@@ -7,7 +7,7 @@ use super::{Allocation, Allocations, NamedAllocations};
 use crate::profile::Estimate;
 use crate::profile::tree::{Direction, Label, Merge, Naming, Paths};
 
-/// What the allocations of a group have in common.
+/// The property by which allocations are grouped.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum GroupBy {
     /// A function on the stack. An allocation is in the group of each of its functions.
