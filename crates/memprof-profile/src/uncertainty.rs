@@ -81,9 +81,9 @@ pub struct ErrorSum {
     single: f64,
 }
 
-/// Correction for small samples. The error of a figure with few samples is larger than these samples suggest, because
-/// stacks that were never sampled are not among them. With one and a half more samples, 95 % of the intervals contain the
-/// true value, even with ten samples or fewer (simulated).
+/// Correction for small samples, in samples. The error of a figure with few samples is larger than these samples suggest,
+/// because the events that sampling missed are not among them. With one and a half more samples, 95 % of the intervals
+/// contain the true value, even with ten samples or fewer (simulated).
 const UNSEEN: f64 = 1.5;
 
 impl ErrorSum {

@@ -98,7 +98,7 @@ impl Resources {
     }
 }
 
-/// Converts attributes to Prometheus labels for stores of pprof. In names, `_` replaces everything except letters and
+/// Converts attributes to Prometheus labels for stores that accept pprof. In names, `_` replaces everything except letters and
 /// digits.
 pub(super) fn labels(attributes: &Attributes) -> Vec<(String, String)> {
     let mut labels: Vec<(String, String)> = Vec::new();

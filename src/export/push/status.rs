@@ -26,7 +26,7 @@ pub struct Status {
     /// Number of dropped profiles: the queue was full, the profile could not be created, or it was not delivered before the
     /// end.
     pub dropped: u64,
-    /// Number of failed attempts to be retried.
+    /// Number of failed attempts after which a retry was due.
     pub retries: u64,
     /// Whether the last attempt failed.
     pub failing: bool,

@@ -66,9 +66,9 @@ impl Errors {
     }
 }
 
-/// The standard errors of each row of a tree of these paths, in bytes: of its own bytes and of its total. Empty if every
-/// stack was unwound. `sides` are the uncertainties of each profile; for two profiles, the error is that of their
-/// difference.
+/// The standard errors of each row of a tree of these paths, in the unit of `kind`: of its own figure and of its total.
+/// Empty if no figure is estimated. `sides` are the uncertainties of each profile; for two profiles, the error is that of
+/// their difference.
 pub fn of_rows<const N: usize>(
     paths: &Paths<'_, N>,
     rows: &[Row<N>],
@@ -133,9 +133,9 @@ fn parent<const N: usize>(rows: &[Row<N>], row: u32) -> Option<u32> {
     (row > 0).then(|| rows[row as usize].parent)
 }
 
-/// The standard errors of each label, in bytes, indexed by the label's id: of stacks whose innermost frame has the label,
-/// and of stacks that contain it. The paths begin with the innermost frame. Empty if every stack was unwound. `sides` as
-/// for [`of_rows`].
+/// The standard errors of each label, in the unit of `kind`, indexed by the label's id: of stacks whose innermost frame has
+/// the label, and of stacks that contain it. The paths begin with the innermost frame. Empty if no figure is estimated.
+/// `sides` as for [`of_rows`].
 pub fn of_labels<const N: usize>(
     paths: &Paths<'_, N>,
     sides: &[&[Uncertainty]],
@@ -171,7 +171,7 @@ pub fn of_labels<const N: usize>(
     errors.standard_errors()
 }
 
-/// The standard error of each sample, in bytes; zeros if every stack was unwound.
+/// The standard error of each sample, in the unit of `kind`; zeros if no figure is estimated.
 pub fn of_samples(profile: &Profile, kind: Kind) -> Vec<u64> {
     let mut errors = Errors::new(profile.samples.len());
     let uncertainties = profile.uncertainties.iter();
