@@ -193,7 +193,7 @@ pub struct Profile {
     pub not_observed: Vec<NotObserved>,
     /// The sum of `samples` and `not_observed`.
     pub total: Amounts,
-    /// The errors of `samples`; empty if every stack was unwound.
+    /// The errors of `samples`; empty if no figure is estimated.
     pub uncertainties: Vec<Uncertainty>,
     /// The kernel's figures, read just before the page scan.
     pub kernel_before: KernelFigures,
@@ -218,7 +218,7 @@ pub struct Profile {
     pub freeze: FreezeOutcome,
     /// The measures that were counted. Figures of other measures are 0.
     pub measures: Vec<&'static Measure>,
-    /// The memory of the followed control group (`--cgroup`); `None` if none is followed. Saved profiles omit it.
+    /// The memory of the followed control group (`--cgroup`); `None` if none is followed.
     pub cgroup: Option<Arc<CgroupMemory>>,
 }
 

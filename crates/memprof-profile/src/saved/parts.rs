@@ -70,28 +70,28 @@ impl From<&Bytes> for Amounts {
 #[derive(Serialize, Deserialize)]
 #[serde(tag = "state", rename_all = "lowercase")]
 pub enum Freeze {
-    /// It ran.
+    /// The target was running.
     Ran,
     #[serde(rename_all = "camelCase")]
-    /// All processes were stopped at the same time.
+    /// All processes were frozen at the same time.
     Still {
-        /// How long the stop lasted, in ns.
+        /// Duration of the freeze, in ns.
         lasted_ns: u64,
     },
     #[serde(rename = "in turn", rename_all = "camelCase")]
-    /// The processes were stopped one after the other.
+    /// The processes were frozen one after the other.
     InTurn {
-        /// The longest stop, in ns.
+        /// The longest freeze of one process, in ns.
         longest_ns: u64,
-        /// The sum of all stops, in ns.
+        /// The sum over all processes, in ns.
         sum_ns: u64,
     },
     #[serde(rename_all = "camelCase")]
-    /// The processes could not be stopped.
+    /// Freezing was requested but failed.
     Failed {
-        /// The reason.
+        /// The error.
         why: String,
-        /// How long processes were stopped in vain, in ns.
+        /// Duration of the failed attempt, in ns.
         stood_ns: u64,
     },
 }

@@ -15,8 +15,8 @@ pub struct TableRow<'a, const N: usize> {
     pub own: [u64; N],
     /// Bytes of stacks that contain the function; a recursive function counts each byte once.
     pub total: [u64; N],
-    /// The standard errors of `own` and `total`, in bytes: of one profile, or of the difference of two. 0 if every stack
-    /// was unwound.
+    /// The standard errors of `own` and `total`, in the unit of the table's kind: of one profile, or of the difference of
+    /// two. 0 if no figure is estimated.
     pub errors: [u64; 2],
 }
 
