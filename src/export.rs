@@ -59,8 +59,8 @@ pub struct Exporter {
 /// Writes the report in this format.
 ///
 /// # Errors
-/// [`Unsupported`] inside an `io::Error` of kind `InvalidInput` for options that the format does not
-/// support ([`ExportOptions::check`] finds these beforehand); otherwise those of `out`.
+/// [`Unsupported`] inside an `io::Error` of kind `InvalidInput` for options that the format does not support
+/// ([`ExportOptions::check`] finds these beforehand), or an error of writing to `out`.
 ///
 /// # Examples
 ///
