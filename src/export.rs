@@ -1,5 +1,4 @@
-//! Export formats. Each format is one file with an [`Exporter`] that describes it, and one line in the
-//! registry.
+//! Export formats. Each format is one file with an [`Exporter`] that describes it, and one line in `FORMATS`.
 
 mod cells;
 mod clean;
@@ -34,24 +33,24 @@ pub(crate) use profile::{Faults, Target};
 pub(crate) use sizes::write_sizes;
 pub(crate) use summary::write_summary;
 
-/// A format: its name, the options that it supports, and its writer.
+/// A format: its name, its supported options, and its writer.
 #[derive(Clone, Copy, Debug)]
 pub struct Exporter {
-    /// Name on the command line and in URLs: short, lower-case.
+    /// The name on the command line and in URLs: short, lower-case.
     pub name: &'static str,
     /// A short description of the format or of its use.
     pub about: &'static str,
-    /// Usual file extension of this format, without the dot.
+    /// The usual file extension of the format, without the dot.
     pub extension: &'static str,
     /// MIME type.
     pub content_type: &'static str,
-    /// The options that it supports beyond exporting one complete report.
+    /// The supported options beyond the export of one complete report.
     pub supports: Supports,
-    /// Whether it can represent source lines and inlined functions, which take time to look up.
+    /// Whether the format can represent source lines and inlined functions, which are slow to look up.
     pub wants_lines: bool,
-    /// Whether it has all frames as recorded, so that readers can choose.
+    /// Whether the format includes all frames as recorded, so that its readers can select.
     pub keeps_all_frames: bool,
-    /// Whether it says at which addresses the process has mapped what.
+    /// Whether the format contains the addresses of mappings in the process.
     pub has_addresses: bool,
     /// Writes a report; [`write()`] checks the options first.
     pub(crate) write: fn(&Report, &ExportOptions, &mut dyn Write) -> io::Result<()>,
@@ -60,8 +59,8 @@ pub struct Exporter {
 /// Writes the report in this format.
 ///
 /// # Errors
-/// [`Unsupported`] inside an `io::Error` of kind `InvalidInput` for options that the format does not
-/// support ([`ExportOptions::check`] finds these beforehand); otherwise those of `out`.
+/// [`Unsupported`] inside an `io::Error` of kind `InvalidInput` for options that the format does not support
+/// ([`ExportOptions::check`] finds these beforehand), or an error of writing to `out`.
 ///
 /// # Examples
 ///
@@ -132,7 +131,7 @@ pub fn write(
     (format.write)(&report.showing(options.frames), &options, out)
 }
 
-/// Every format of this wing, in display order; `http::exporters` adds the page.
+/// Every format of this wing, in display order. `http::exporters` adds the page.
 pub(crate) const FORMATS: &[Exporter] = &[
     json::FORMAT,
     profile::FORMAT,

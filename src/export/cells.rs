@@ -12,13 +12,13 @@ pub(super) fn writer(out: &mut dyn Write) -> Writer<&mut dyn Write> {
         .from_writer(out)
 }
 
-/// Converts the error of a row to that of `out`.
+/// Converts an error of the CSV writer to the underlying error of `out`.
 pub(super) fn failed(error: csv::Error) -> io::Error {
     error.into()
 }
 
-/// A text that no spreadsheet interprets as a formula, because names come from untrusted files.
-/// A cell that could start a formula (also after skipped whitespace) gets an apostrophe in front.
+/// Escapes a cell so that no spreadsheet interprets it as a formula, because names come from untrusted files. A cell that
+/// could start a formula, even after skipped whitespace, is prefixed with an apostrophe.
 pub(super) fn text(cell: &str) -> Cow<'_, str> {
     match cell.trim_start().chars().next() {
         Some(

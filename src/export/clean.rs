@@ -1,4 +1,4 @@
-//! The text of a label.
+//! Printable text of labels.
 
 use memprof_profile::tree::{Code, Label};
 use memprof_sys::text::printable;

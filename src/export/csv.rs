@@ -1,11 +1,16 @@
-//! Comma-separated values, one row per stack: the figure of each kind (a column `NAME_UNIT`, for example
-//! `anon_bytes`, for each of [`Kind::single`]), how unwinding ended (`outcome`), and the frames.
+//! Comma-separated values, one row per stack: the figure of each kind, the unwind outcome (`outcome`), and the frames.
+//! Columns of figures are named `NAME_UNIT`, for example `anon_bytes`, for each of [`Kind::single`].
 //!
-//! `frames` is one cell in the syntax of folded stacks, by default with the outermost function first.
-//! Memory without a stack has `[before attach: MAPPING]` there and the reason as its outcome. A diff has
-//! the baseline's figures in a second set of columns, `NAME_before_UNIT`, and one row for each path of
-//! names and outcome. Where bytes by stack are estimates, further columns, `NAME_error_UNIT`, have the standard error of
-//! each row's figure of the kinds that have errors; a diff, whose rows may be several stacks, has none. A cell that a spreadsheet could interpret as a formula begins with an apostrophe.
+//! `frames` is one cell in the syntax of folded stacks, by default with the outermost function first. For memory without a
+//! stack, the cell is `[before attach: MAPPING]`, and the outcome is the reason.
+//!
+//! A diff has the baseline's figures in a second set of columns, `NAME_before_UNIT`, and one row for each path of names and
+//! outcome.
+//!
+//! If bytes by stack are estimates, further columns, `NAME_error_UNIT`, have the standard error of each row's figure, for
+//! the kinds that have errors. A diff has no such columns, because one of its rows may represent several stacks.
+//!
+//! A cell that a spreadsheet could interpret as a formula begins with an apostrophe.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io::{self, Write};
@@ -61,7 +66,7 @@ fn write(report: &Report, options: &ExportOptions, out: &mut dyn Write) -> io::R
     rows.out.flush()
 }
 
-/// What the column names of each side contain after the name of a kind.
+/// Infixes of column names, after the name of a kind: for the current figures, the baseline's, and standard errors.
 const NOW: &str = "";
 const BEFORE: &str = "_before";
 const ERROR: &str = "_error";
@@ -70,7 +75,7 @@ const ERROR: &str = "_error";
 struct Errors {
     /// The kinds that have errors.
     kinds: Vec<Kind>,
-    /// Of each of these kinds, the errors of all samples, in bytes.
+    /// For each of these kinds, the errors of all samples, in its unit.
     of_samples: Vec<Vec<u64>>,
 }
 
@@ -90,14 +95,14 @@ impl Errors {
         }
     }
 
-    /// Those of a row; memory without a stack, whose rows come after the samples', has none.
+    /// The errors of a row. Rows of memory without a stack come after those of the samples, and have no errors.
     fn of(&self, row: usize) -> impl Iterator<Item = u64> {
         let columns = self.of_samples.iter();
         columns.map(move |errors| errors.get(row).copied().unwrap_or(0))
     }
 }
 
-/// Calls a function with every row, the samples first: outcome, frames, usage.
+/// Calls `row` with the outcome, the frames and the figures of every row, samples first.
 fn each(
     report: &Report,
     direction: Option<Direction>,
@@ -116,13 +121,13 @@ fn each(
     Ok(())
 }
 
-/// Writes rows with the columns of one or two sides.
+/// Writes rows with the columns of one profile or of a diff.
 struct Rows<'a> {
     out: csv::Writer<&'a mut dyn Write>,
     kinds: Vec<Kind>,
 }
 
-/// The kinds that have columns: those that were counted on a side.
+/// The kinds that have columns: those that were counted in at least one of the profiles.
 fn kinds(sides: &[&Profile]) -> Vec<Kind> {
     let counted = |kind: &Kind| {
         kind.measure().always_stated || sides.iter().any(|profile| profile.counts(*kind))
@@ -169,7 +174,7 @@ impl<'a> Rows<'a> {
     }
 }
 
-/// Formats stacks as cells; each frame's name is looked up and escaped once.
+/// Formats stacks as cells. The name of each frame is looked up and escaped once.
 pub(super) struct Cells<'a> {
     of: (&'a Profile, &'a Symbols),
     escaped: HashMap<Frame, String>,

@@ -1,9 +1,9 @@
 //! Folded stacks: one line per path of names, `outermost;…;innermost BYTES`, for flame graph tools.
 //!
-//! Memory without a stack is in lines of one frame, `[before attach: MAPPING]`. In names, `;`, backslashes,
-//! control and format characters are escaped as in a string literal, so that a line has as many frames as its
-//! stack. Names longer than 1,024 characters are truncated with a marker. A diff has two numbers,
-//! `STACK BEFORE NOW`, the input format of differential flame graph tools.
+//! Memory without a stack is in lines of one frame, `[before attach: MAPPING]`. In names, `;`, backslashes, control and
+//! format characters are escaped as in a string literal, so that a line has exactly as many frames as its stack. Names
+//! longer than 1,024 characters are truncated with a marker. A diff has two numbers, `STACK BEFORE NOW`, the input format
+//! of differential flame graph tools.
 
 use std::io::{self, Write};
 
@@ -36,7 +36,7 @@ fn write(report: &Report, options: &ExportOptions, out: &mut dyn Write) -> io::R
 pub(crate) fn lines(report: &Report) -> Vec<(String, u64)> {
     let tree = NameTree::new(report, &ExportOptions::default(), 0);
     let mut found = Vec::new();
-    // It cannot fail: nothing is written.
+    // Cannot fail: nothing is written.
     let _ = each_line(&tree, |line, [_, now]| {
         found.push((line.to_owned(), now));
         Ok(())
@@ -44,13 +44,13 @@ pub(crate) fn lines(report: &Report) -> Vec<(String, u64)> {
     found
 }
 
-/// Calls `with` for each path that has bytes of its own, and those before and now.
+/// Calls `with` for each path that has bytes of its own, with its bytes before and now.
 fn each_line(
     tree: &NameTree,
     mut with: impl FnMut(&str, [u64; 2]) -> io::Result<()>,
 ) -> io::Result<()> {
     let mut line = String::new();
-    // The end of each name of the path in the line.
+    // The end of each name of the path, as an offset in the line.
     let mut ends = Vec::new();
     tree.visit(|depth, row| {
         ends.truncate(depth);

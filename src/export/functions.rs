@@ -1,12 +1,13 @@
-//! Functions as comma-separated values: self and total bytes of each (`self_objects` and so on of kinds that count
-//! objects).
+//! Functions as comma-separated values: self and total bytes of each. For kinds that count objects, columns are named
+//! `self_objects` and so on.
 //!
-//! One row per function of a file, largest total first; code of a file without symbols is one row
-//! with an empty name. Memory outside functions has rows at the end, `[before attach: MAPPING]`,
-//! `[no stack]` and `[unknown]` (stacks that end in code of no known file), so that `self_bytes` add up to
-//! the total of the report. A diff has the baseline's bytes in two more columns. Where bytes by stack are estimates, two
-//! more columns have the standard errors, in bytes: of both figures, or in a diff of their differences.
-//! A cell that a spreadsheet could interpret as a formula begins with an apostrophe.
+//! One row per function of a file, largest total first. Code of a file without symbols is one row with an empty name.
+//! Memory outside functions has rows at the end: `[before attach: MAPPING]`, `[no stack]` and `[unknown]` (stacks that end
+//! in code of no known file). The column `self_bytes` thus adds up to the total of the report.
+//!
+//! A diff has the baseline's bytes in two more columns. If bytes by stack are estimates, two more columns have standard
+//! errors: of both figures, or in a diff of their differences. A cell that a spreadsheet could interpret as a formula
+//! begins with an apostrophe.
 
 use std::cmp::Reverse;
 use std::io::{self, Write};
@@ -42,7 +43,7 @@ fn write(report: &Report, options: &ExportOptions, out: &mut dyn Write) -> io::R
     }
 }
 
-/// Writes a table with the columns of each side: now and, for a diff, before.
+/// Writes a table with the columns of each side: the current profile and, for a diff, the baseline.
 fn write_table<const N: usize>(
     sides: [(&Profile, &Symbols); N],
     options: &ExportOptions,

@@ -4,11 +4,11 @@ use super::folded_lines;
 use memprof_heap::{GrownBy, GrownRow};
 use memprof_profile::Report;
 
-/// Maximum number of stacks that are listed: each may be as long as its names.
+/// Maximum number of listed stacks, because each line is as long as all names of its stack.
 const MAX_STACKS: usize = 100;
 
-/// The stacks of a report of nothing but the heap's pages; lists at most `top`. `shared`: bytes on pages that the heap shares with
-/// other memory.
+/// Lists at most `top` stacks of a report that contains only the pages of a heap. `shared` is the number of bytes on pages
+/// that the heap shares with other memory.
 pub(crate) fn grown_by(report: &Report, shared: u64, top: usize) -> GrownBy {
     let rows = folded_lines(report).into_iter();
     let mut rows: Vec<GrownRow> = rows

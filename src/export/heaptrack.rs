@@ -1,9 +1,12 @@
-//! heaptrack's own format (version 2, text): the sampled allocations of `--heap`, for `heaptrack_print` and its window.
+//! heaptrack's own format (version 2, text): the sampled allocations of `--heap`, for `heaptrack_print` and the heaptrack
+//! GUI.
 //!
-//! heaptrack writes one event for each call; here are estimates of very many. So each event stands for as many calls as the
-//! first line says, and the sizes of a stack's events add up to its bytes: those of temporary allocations (freed right after), those
-//! that were freed later, and those that live, which heaptrack calls leaked. What lives is allocated last: the peak is now.
-//! At the end are the RSS at the moment of the report, and how long memprof had followed the target by then.
+//! heaptrack writes one event per call, but memprof has estimates of very many calls. Each event therefore represents as
+//! many calls as the first line says, and the sizes of a stack's events add up to its bytes. A stack has events for
+//! temporary allocations (freed at once), for allocations freed later, and for live allocations, which heaptrack calls
+//! leaked. Live allocations come last, so that the peak is at the end.
+//!
+//! The file ends with the RSS at the time of the report, and how long memprof had followed the target by then.
 
 use std::collections::HashMap;
 use std::io::{self, Write};
@@ -31,10 +34,10 @@ pub(super) const FORMAT: Exporter = Exporter {
     write,
 };
 
-/// About how many events a file has, at most, and at least one for each stack.
+/// Approximate maximum number of events in a file. Each stack has at least one event.
 const EVENTS: u64 = 200_000;
 
-/// Bytes of a stack's allocations: temporary ones, those freed later, and live ones. Then their numbers.
+/// Bytes of a stack's allocations: temporary, freed later, live. Then the numbers of these allocations.
 fn parts(amounts: &Amounts) -> [u64; 6] {
     let of = |all, live, temporary| {
         let (live, temporary) = (amounts.column(live), amounts.column(temporary));
@@ -80,7 +83,7 @@ fn write(report: &Report, _: &ExportOptions, out: &mut dyn Write) -> io::Result<
     let page = memprof_sys::residency::page_size();
     writeln!(out, "I {page:x} 0")?;
     let mut events = Events::default();
-    // Number 0 is used for nothing: heaptrack takes it for the last event where there was none.
+    // Number 0 stays unused, because heaptrack mistakes it for the last event before any event exists.
     writeln!(out, "t 0 0\na 0 1")?;
     let labels = paths.labels().all();
     let mut traces = Traces::new();
@@ -106,7 +109,7 @@ fn write(report: &Report, _: &ExportOptions, out: &mut dyn Write) -> io::Result<
     writeln!(out, "c {:x}", profile.observed.as_millis())
 }
 
-/// Sizes of a stack's events, each with their number.
+/// Splits a stack's bytes into events, and calls `with` with each size and the number of its events.
 fn split(
     (bytes, objects): (u64, u64),
     each: u64,
@@ -123,8 +126,8 @@ fn split(
     with(size, count - larger)
 }
 
-/// Allocations, and how often each is made. Each has two numbers, which take turns: heaptrack takes a free of the number
-/// that was last allocated for one right after its allocation.
+/// Allocations, each with the number of its repetitions. Each has two numbers, which alternate: heaptrack interprets a free
+/// of the number that was allocated last as a temporary allocation.
 #[derive(Default)]
 struct Events {
     temporary: Vec<([u64; 2], u64)>,
@@ -143,7 +146,7 @@ impl Events {
         for info in each(&self.temporary) {
             writeln!(out, "+ {info:x}\n- {info:x}")?;
         }
-        // Each is freed after the next one's allocation.
+        // Each is freed after the next allocation, so that heaptrack does not count it as temporary.
         let mut last = None;
         for info in each(&self.later) {
             writeln!(out, "+ {info:x}")?;
@@ -161,7 +164,7 @@ impl Events {
     }
 }
 
-/// What was written, by its number in the file; numbers begin with 1.
+/// The entries written so far, by their number in the file. Numbers begin with 1.
 struct Traces {
     strings: HashMap<String, u64>,
     frames: HashMap<u32, u64>,
@@ -174,7 +177,7 @@ impl Traces {
         Traces {
             strings: HashMap::new(),
             frames: HashMap::new(),
-            // One that is used for nothing.
+            // A trace that stays unused.
             traces: HashMap::from([((0, 0), 1)]),
             allocations: 0,
         }
@@ -204,13 +207,13 @@ impl Traces {
             file => self.string(file, out)?,
         };
         let name = self.string(&name, out)?;
-        // Instead of an address, which frames of a function do not share.
+        // 0 in place of an address, because the frames of a function have different addresses.
         writeln!(out, "i {number:x} {file:x} {name:x} 0 0")?;
         self.frames.insert(step, number);
         Ok(number)
     }
 
-    /// The trace whose innermost frame is this label, called by that of another trace.
+    /// The trace with this label as its innermost frame, called by trace `caller`.
     fn below(
         &mut self,
         caller: u64,

@@ -1,6 +1,6 @@
 //! The `/v1` formats: the call tree and the short report, in whole KiB.
 //!
-//! The writer does not recurse, so depth is not limited by memprof's stack.
+//! The writer does not recurse, so memprof's own stack does not limit the depth.
 
 use std::io::{self, Write};
 
@@ -13,8 +13,8 @@ use memprof_profile::{Amounts, Profile, Report};
 /// Bytes in a KiB.
 const KIB: u64 = 1024;
 
-/// The levels of frames below the root that a tree has by default: its JSON then nests no deeper than 120 (an object and
-/// an array for each level). Common JSON parsers, serde_json among them, refuse more than 127.
+/// The default number of levels of frames below the root. JSON of this depth nests no deeper than 120, with an object and
+/// an array per level. Common JSON parsers, serde_json among them, reject more than 127.
 pub(crate) const DEPTH: usize = 59;
 
 /// The `/v1` tree with the contract's defaults, but threshold 0.
@@ -94,14 +94,13 @@ impl<'a> From<&Code<'a>> for Name<'a> {
     }
 }
 
-/// A node's columns, in bytes: the sum of resident anonymous memory, shared memory and page cache, and page
-/// cache alone.
+/// A node's columns, in bytes: all resident anonymous memory, shared memory and page cache, and page cache alone.
 fn columns(of: &Amounts) -> [u64; 2] {
     [of.usage.value(), of.usage.cache]
 }
 
-/// A node's bytes in whole KiB. Page sizes are whole KiB, so rounding loses nothing; the fractions of
-/// finer figures are counted in the parent's `unknown`.
+/// A node's bytes in whole KiB. Page sizes are whole KiB, so rounding loses nothing. Fractions of finer figures count in
+/// the parent's `unknown`.
 #[derive(Clone, Copy, Default)]
 struct Kib {
     value: u64,
@@ -126,27 +125,27 @@ impl Kib {
 /// A node whose start is written and whose end is not.
 struct Open {
     row: u32,
-    /// Its bytes minus those of the children written so far.
+    /// The bytes of the node minus those of the children written so far.
     rest: Kib,
     below_threshold: Kib,
     first: bool,
 }
 
-/// Which tree to write.
+/// Parameters of a tree.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TreeShape {
-    /// Which end of a stack is at the root.
+    /// The end of a stack at the root.
     pub direction: Direction,
     /// Nodes smaller than this, in bytes, are aggregated.
     pub threshold: u64,
-    /// Maximum number of levels of frames below the root. What is deeper counts as memory of the last frame shown.
+    /// Maximum number of levels of frames below the root. Deeper memory counts for the last frame shown.
     pub depth: usize,
 }
 
 /// Writes the tree in the format of the `/v1` contract.
 ///
 /// # Errors
-/// Those of `out`.
+/// If writing to `out` fails.
 pub(crate) fn write_tree(report: &Report, shape: TreeShape, out: &mut dyn Write) -> io::Result<()> {
     let naming = Naming {
         merge: Merge::Frame,
@@ -199,7 +198,7 @@ fn close(mut done: Open, out: &mut dyn Write) -> io::Result<()> {
     let below = done.below_threshold;
     let mut unknown = done.rest.less(below);
     if done.row != 0 && done.first && below.value == 0 {
-        // A leaf: `unknown` would only repeat its value.
+        // For a leaf, `unknown` would only repeat the value.
         unknown = Kib::default();
     }
     for (name, amount) in [("underThreshold", below), ("unknown", unknown)] {
@@ -281,7 +280,7 @@ mod tests {
         assert_eq!(found, wanted);
     }
 
-    /// How deep the JSON nests: arrays and objects, as parsers count them.
+    /// The nesting depth of JSON: arrays and objects, as parsers count them.
     fn nesting(text: &str) -> usize {
         let mut open = 0usize;
         let depths = text.bytes().map(|byte| {
@@ -344,7 +343,7 @@ mod tests {
         for key in ["value", "cacheValue"] {
             let sum: u64 = frames.iter().map(|frame| part(frame, key)).sum();
             assert!(sum <= part(node, key), "{node}");
-            // No part of `value` is lost; of `cacheValue`, only fractions of a KiB.
+            // No part of `value` is lost. Of `cacheValue`, only fractions of a KiB are lost.
             assert!(key == "cacheValue" || sum == part(node, key), "{node}");
         }
         frames.iter().for_each(check);
@@ -372,7 +371,7 @@ mod tests {
         }
     }
 
-    /// Two functions of a Python file may be at the same line; clients find a frame by its file's name and its offset.
+    /// Two functions of a Python file may be on the same line. Clients identify a frame by file name and offset.
     #[test]
     fn functions_of_one_file_have_offsets_of_their_own() {
         let (outer, inner) = (at(0, 12), at(0, 1 << 24 | 12));

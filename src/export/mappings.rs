@@ -1,8 +1,8 @@
 //! Files as the mappings of pprof and OTLP.
 //!
-//! A profile's frames are file offsets, the same in every process. Each file is one mapping over the
-//! whole address space, so readers take an address to be the one in the file's own ELF headers. If the
-//! file cannot be read, addresses are file offsets.
+//! A profile's frames are file offsets, the same in every process. Each file becomes one mapping over the whole address
+//! space, so that readers interpret an address as an address in the file's own ELF headers. If the file cannot be read,
+//! addresses are file offsets.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -17,16 +17,16 @@ pub(crate) struct Mappings(BTreeMap<ModuleId, Mapping>);
 /// A file.
 pub(crate) struct Mapping {
     pub module: Arc<Module>,
-    /// Its number, from 1.
+    /// Number of the mapping, from 1.
     pub number: u64,
-    /// In hexadecimal digits; empty if it has none.
+    /// Build id in hexadecimal digits; empty if the file has none.
     pub build_id: String,
     pub known: Known,
-    /// Address of each used file offset.
+    /// The address of each used file offset.
     addresses: BTreeMap<u64, u64>,
 }
 
-/// Which symbol information is known for a file.
+/// The symbol information that is known for a file.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Known {
     pub functions: bool,
@@ -46,7 +46,7 @@ impl Known {
 }
 
 impl Mappings {
-    /// One mapping for each file in the stacks, the program's own executable first.
+    /// One mapping for each file in the stacks; the program's own executable comes first.
     pub fn new(profile: &Profile, symbols: &Symbols) -> Mappings {
         let stacks = profile.samples.iter();
         let frames = stacks.flat_map(|s| s.stack.frames.iter().copied());
@@ -80,7 +80,7 @@ impl Mappings {
         Some((mapping.number, *mapping.addresses.get(&offset)?))
     }
 
-    /// The files in the order of their numbers.
+    /// The files, in the order of their numbers.
     pub fn files(&self) -> Vec<&Mapping> {
         let mut all: Vec<&Mapping> = self.0.values().collect();
         all.sort_by_key(|m| m.number);
@@ -99,7 +99,7 @@ impl Mapping {
         }
     }
 
-    /// Reads the build id and the addresses, if the file has them.
+    /// Reads the build id and the addresses, if the file is readable.
     fn read_file(&mut self) {
         let Some(layout) = memprof_code::layout::of_module(&self.module) else {
             return;

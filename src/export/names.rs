@@ -1,4 +1,4 @@
-//! The tree for folded stacks and flame graphs: a node per name, siblings sorted by name.
+//! The tree for folded stacks and flame graphs: one node per name, siblings sorted by name.
 
 use std::io;
 
@@ -12,15 +12,15 @@ use memprof_profile::tree::{
 #[derive(Debug)]
 pub(super) struct NameTree {
     names: Vec<String>,
-    /// Depth first, the root first.
+    /// The nodes, depth first; the root comes first.
     rows: Vec<Row<2>>,
     /// Whether there is a baseline.
     pub is_difference: bool,
 }
 
 impl NameTree {
-    /// Builds the tree with these options. Nodes below `threshold` bytes, both now and before, are
-    /// aggregated in one child of their parent. The default direction is outermost function first.
+    /// Builds the tree with these options. Nodes with fewer than `threshold` bytes, both now and before, are aggregated in
+    /// one child of their parent. By default, the outermost function is at the root.
     pub fn new(report: &Report, options: &ExportOptions, threshold: u64) -> NameTree {
         let (now, kind) = (report.side(), options.kind);
         let direction = options.direction.unwrap_or(Direction::OutermostFirst);
@@ -55,12 +55,12 @@ impl NameTree {
         &self.rows[0]
     }
 
-    /// A node's name.
+    /// The name of a node.
     pub fn name(&self, row: &Row<2>) -> &str {
         &self.names[row.label as usize]
     }
 
-    /// Visits every node but the root, parents first, with its depth: 0 for children of the root.
+    /// Visits every node except the root, parents first, with its depth: 0 for children of the root.
     pub fn visit<'a>(
         &'a self,
         mut visit: impl FnMut(usize, &'a Row<2>) -> io::Result<()>,

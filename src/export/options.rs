@@ -1,4 +1,4 @@
-//! Export options, and which of them a format supports.
+//! Options of an export, and the check that a format supports them.
 
 use std::fmt;
 use std::sync::Arc;
@@ -7,33 +7,33 @@ use super::{Exporter, FORMATS};
 use memprof_profile::tree::Direction;
 use memprof_profile::{Frames, Kind, Report};
 
-/// What to export and how. The default is the complete report with the format's own defaults.
+/// The options of an export. The default is the complete report with the defaults of the format.
 #[derive(Clone, Debug, Default)]
 pub struct ExportOptions {
-    /// Which end of a stack is first; `None` for the format's default.
+    /// The end of a stack at the root; `None` for the format's default.
     pub direction: Option<Direction>,
-    /// Which bytes to count.
+    /// The kind of bytes to count.
     pub kind: Kind,
-    /// Aggregate nodes smaller than this, in bytes; `None` for the format's default threshold.
+    /// Minimum size of a node in bytes; smaller nodes are aggregated. `None` for the format's default.
     pub threshold: Option<u64>,
-    /// Which frames of an interpreted program.
+    /// The frames to show of interpreted programs.
     pub frames: Frames,
-    /// The earlier report to compare with.
+    /// The earlier report, for a diff.
     pub baseline: Option<Arc<Report>>,
 }
 
-/// What a format supports beyond exporting one complete report.
+/// The options that a format supports beyond the export of one complete report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Supports {
-    /// A choice of which end of a stack is first.
+    /// The choice of the end of a stack at the root.
     pub direction: bool,
     /// A single [`Kind`].
     pub kind: bool,
-    /// Aggregates of small nodes.
+    /// Aggregation of small nodes.
     pub threshold: bool,
     /// A diff against an earlier report.
     pub difference: bool,
-    /// What to do instead if one of these is not supported; may be empty.
+    /// An alternative if one of these options is not supported; may be empty.
     pub instead: &'static str,
 }
 
@@ -58,7 +58,7 @@ impl ExportOptions {
     /// Checks that the format supports these options.
     ///
     /// # Errors
-    /// The option that it does not support.
+    /// If the format does not support one of the options.
     ///
     /// # Examples
     ///
@@ -76,10 +76,10 @@ impl ExportOptions {
         self.check_with(format, self.baseline.is_some())
     }
 
-    /// Checks that the format supports a difference with these options, before there is a baseline.
+    /// Checks that the format supports a diff with these options, before there is a baseline.
     ///
     /// # Errors
-    /// As of [`check`](ExportOptions::check).
+    /// As for [`check`](ExportOptions::check).
     pub fn check_difference(&self, format: &Exporter) -> Result<(), Unsupported> {
         self.check_with(format, true)
     }
@@ -135,7 +135,7 @@ impl Wish {
     }
 }
 
-/// An option that the format does not support was requested.
+/// Error: a requested option is not supported by the format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unsupported {
     format: &'static str,

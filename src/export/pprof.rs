@@ -1,20 +1,21 @@
 //! pprof's gzip'd `profile.proto`, for `go tool pprof` and other tools that read it.
 //!
-//! A sample has three values, `resident_space`, `page_cache_space` and `swapped_space`, all in bytes, and one for
-//! each column of the other measures that were counted: `approximate_kernel_space` for kernel memory, `inuse_space`,
-//! `inuse_objects`, `alloc_space`, `alloc_objects` and so on for the heap; objects have pprof's unit `count`. pprof
-//! shows the value of the kind that was asked for, `resident_space` by default. A kind without a value has one if it
-//! is asked for, `anon_space` for example.
-//! Memory without a stack is in a function `[before attach: MAPPING]` with the reason as a label. Stacks
-//! have a label with their unwind outcome. Comments contain the target, the kernel's figures, losses, and
-//! the kinds of memory without a value type. pprof shows comments above every table unless they begin with `#`; so do
-//! all but those of losses.
+//! A sample has three values in bytes, `resident_space`, `page_cache_space` and `swapped_space`, and one value for each
+//! column of the other measures that were counted. For kernel memory, this is `approximate_kernel_space`; for the heap,
+//! `inuse_space`, `inuse_objects`, `alloc_space`, `alloc_objects` and so on. Objects have pprof's unit `count`. pprof shows
+//! the value of the requested kind, `resident_space` by default. A kind without one of these values gets its own value if
+//! it is requested, for example `anon_space`.
 //!
-//! Functions have no `system_name`: if it equals the name, pprof takes the name for a mangled one and cuts `<…>` and `(…)`
-//! out of it, so that different functions become one.
+//! Memory without a stack is in a function `[before attach: MAPPING]` with the reason as a label. Stacks have a label with
+//! their unwind outcome. Comments contain the target, the kernel's figures, losses, and the kinds of memory without a value
+//! type. pprof shows comments above every table unless they begin with `#`, so all comments begin with `#` except those
+//! about losses.
 //!
-//! Concatenated protobuf messages are merged into one message, so a profile is written in small parts and
-//! is never completely in memory.
+//! Functions have no `system_name`. If it equals the name, pprof assumes that the name is mangled and removes `<…>` and
+//! `(…)` from it, which merges different functions.
+//!
+//! Concatenated protobuf messages are merged into one message, so a profile is written in small parts and is never
+//! completely in memory.
 
 mod message;
 mod strings;
@@ -71,7 +72,7 @@ fn write(report: &Report, options: &ExportOptions, out: &mut dyn Write) -> io::R
     writer.write()
 }
 
-/// A value type of a sample: its name and its figures.
+/// A value type of a sample: its name and its kind of figures.
 pub(crate) type Value = (Cow<'static, str>, Kind);
 
 /// The value types of a profile's samples: [`RESIDENT`], then the columns of other measures.
@@ -83,11 +84,11 @@ pub(crate) fn all_values(profile: &Profile) -> Vec<Value> {
         .collect()
 }
 
-/// Writes a report with these value types alone. With a duration, values count what happened in this time before the
-/// report; otherwise they are of its moment.
+/// Writes a report with only these value types. If `lasted` is nonzero, the values count events within this time before the
+/// report; otherwise they describe the moment of the report.
 ///
 /// # Errors
-/// Those of `out`.
+/// If writing to `out` fails.
 pub(crate) fn write_values(
     report: &Report,
     values: Vec<Value>,
@@ -97,7 +98,7 @@ pub(crate) fn write_values(
     Writer::new(report, values, 0, lasted, out).write()
 }
 
-/// The value types with the one that was asked for, and its index.
+/// The value types including that of the requested kind, and the latter's index.
 fn values_with(profile: &Profile, asked: Kind) -> (Vec<Value>, usize) {
     let mut values = all_values(profile);
     let known = values.iter().position(|(_, kind)| *kind == asked);
@@ -128,11 +129,11 @@ struct Writer<'a, W: Write> {
     tables: Tables<'a>,
 }
 
-/// What samples refer to, by number.
+/// The tables to which samples refer by number.
 struct Tables<'a> {
     report: &'a Report,
-    /// Whether code without a name gets one that says so. Otherwise pprof asks the server that it has the profile from for
-    /// names. Stores look for them by build id, but not of locations that have one.
+    /// Whether code without a symbol gets a substitute name. Without one, pprof requests names from the server of the
+    /// profile. Stores look up names by build id, but only for locations without a name.
     names_all: bool,
     strings: Strings,
     locations: HashMap<Frame, u64>,
@@ -232,7 +233,7 @@ impl Tables<'_> {
         out.write_all(&part.encode_to_vec())
     }
 
-    /// The location id of a frame; a new location is added to the part.
+    /// The location id of a frame. A new location is added to the part.
     fn location(&mut self, place: &Place<'_>, part: &mut proto::Profile) -> u64 {
         let (frame, mapping_id, address) = match *place {
             Place::Pseudo(label) => return self.pseudo(label, part),
@@ -325,7 +326,7 @@ fn mapping(file: &Mapping, strings: &mut Strings) -> proto::Mapping {
     }
 }
 
-/// A sample's values; `None` if all are zero.
+/// The values of a sample; `None` if all are zero.
 fn values(amounts: &Amounts, values: &[Value]) -> Option<Vec<i64>> {
     let value = values.iter().map(|(_, kind)| kind.of(amounts));
     let value: Vec<i64> = value

@@ -1,8 +1,8 @@
-//! A complete report as JSON: memprof's own format.
+//! memprof's own format: a complete report as JSON.
 //!
-//! Bytes, file offsets and counts are numbers; a stack is a list of indices into `frames`, innermost
-//! first. Stacks are written one by one. The schema has a number, `version`, that increases when readers
-//! of the previous version would misread the new one. [`saved`] reads it back whole.
+//! Bytes, file offsets and counts are numbers. A stack is a list of indices into `frames`, innermost first. Stacks are
+//! written one by one. The schema has a number, `version`, which increases when readers of the previous version would
+//! misread the new one. [`saved`] reads the format back without loss.
 
 mod parts;
 
@@ -102,7 +102,7 @@ struct Whole<'a> {
     version: u32,
     report: u64,
     taken_unix_ms: u64,
-    /// Nanoseconds after the millisecond.
+    /// Nanoseconds after `taken_unix_ms`.
     taken_ns: u32,
     followed_ms: u64,
     target: Target<'a>,
@@ -113,7 +113,7 @@ struct Whole<'a> {
     measures: Vec<&'a str>,
     #[serde(flatten)]
     counted: Counted<'a>,
-    /// If some had no stack walked, bytes by stack are estimates. `null`: faults had no hook.
+    /// If the stacks of some faults were not unwound, bytes by stack are estimates. `null` if faults had no hook.
     faults: Option<Faults>,
     total: Bytes<'a>,
     kernel_before: Kernel<'a>,
@@ -133,7 +133,7 @@ struct Whole<'a> {
     not_observed: NotObserved<'a>,
     /// The errors of `stacks`.
     uncertainties: Each<'a, profile::Uncertainty>,
-    /// Stacks that are only in `processes` or `files`; they are numbered after those in `stacks`.
+    /// Stacks that occur only in `processes` or `files`, numbered after those in `stacks`.
     other_stacks: OtherStacks<'a>,
     processes: Processes<'a>,
     mappings: Each<'a, profile::Mapping>,
@@ -141,7 +141,7 @@ struct Whole<'a> {
     other_files: u64,
 }
 
-/// Page faults, and those whose stack was not walked; `/v2` has them in the same form.
+/// Page faults, all and without an unwound stack; `/v2` uses the same form.
 #[derive(Debug, Serialize)]
 pub(crate) struct Faults {
     all: u64,
@@ -155,7 +155,7 @@ impl From<profile::Faults> for Faults {
     }
 }
 
-/// The target as JSON; `/v2` has it in the same form.
+/// The target as JSON; `/v2` uses the same form.
 #[derive(Serialize)]
 pub(crate) struct Target<'a> {
     pid: u32,
@@ -175,7 +175,7 @@ impl<'a> From<&'a TargetInfo> for Target<'a> {
     }
 }
 
-/// Which optional measures were counted, as fields `NAMECounted`.
+/// Whether each optional measure was counted, as fields `NAMECounted`.
 struct Counted<'a>(&'a Profile);
 
 impl Serialize for Counted<'_> {
@@ -231,10 +231,10 @@ struct Module<'a> {
     name: &'a str,
     path: std::borrow::Cow<'a, str>,
     own_executable: bool,
-    /// The language of a source file.
+    /// The language of a source file of an interpreted program.
     #[serde(skip_serializing_if = "Option::is_none")]
     source: Option<&'static str>,
-    /// The language of a source file whose functions are code made at run time.
+    /// The language of a source file whose functions are JIT code.
     #[serde(skip_serializing_if = "Option::is_none")]
     made_at_run_time: Option<&'static str>,
     /// `null` if the file could not be read.
@@ -276,7 +276,7 @@ impl Places {
     }
 }
 
-/// A frame: code of a file, or an address.
+/// A frame: code in a file, or an address.
 #[derive(Serialize)]
 #[serde(untagged)]
 enum Place<'a> {
@@ -291,7 +291,7 @@ enum Place<'a> {
     },
 }
 
-/// Its name, or why it has none.
+/// The name of a frame, or the reason why it has none.
 #[derive(Serialize)]
 #[serde(untagged)]
 enum Named<'a> {
@@ -357,7 +357,7 @@ impl<'a> Named<'a> {
         }
     }
 
-    /// (Names are whole: a saved profile is read back.)
+    /// Names are complete, including Rust's hashes, because saved profiles are read back.
     fn known(function: &'a Function) -> Named<'a> {
         let inlined = function.inlined.iter().map(|f| Inlined {
             function: &f.name,

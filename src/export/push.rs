@@ -1,11 +1,11 @@
-//! Pushes profiles to a store of profiles: OTLP over HTTP, or pprof as Pyroscope and Parca take it.
+//! Pushes profiles to a profile store: OTLP over HTTP, or pprof for Pyroscope and Parca.
 //!
-//! A profile is made every so many seconds ([`Pusher`]) and waits in a queue of bounded size. A thread of its own sends it
-//! and tries again after failures. Nobody else waits for the store: if it is slow or gone, the oldest profiles are dropped,
-//! and counted.
+//! [`Pusher`] creates a profile once per interval and adds it to a bounded queue. A separate thread sends it and retries
+//! after failures. No other thread waits for the store: if the store is slow or unreachable, the oldest profiles are
+//! dropped and counted.
 //!
-//! The messages of OTLP are those of the crate `opentelemetry-proto`, which is generated from the protocol's own files and
-//! brings two small crates. Pyroscope's and Parca's requests are a few fields around pprof, written here.
+//! The messages of OTLP come from the crate `opentelemetry-proto`, which is generated from the protocol's own files and
+//! adds two small crates. The requests of Pyroscope and Parca are a few fields around pprof, defined here.
 
 mod backoff;
 mod client;
@@ -43,35 +43,35 @@ use memprof_sys::{console, http_client, priority};
 use queue::{News, Queue};
 use resource::Resources;
 
-/// What is pushed, and where to.
+/// Options of a push.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
     /// The store.
     pub destination: Destination,
     /// Time between two profiles.
     pub interval: Duration,
-    /// Attributes that the user gives, by name.
+    /// Attributes from the user: (name, value).
     pub labels: Vec<(String, String)>,
-    /// How memprof authenticates itself.
+    /// Credentials of memprof at the store.
     pub credentials: Option<Credentials>,
-    /// A PEM file with the authorities that are trusted instead of the system's.
+    /// A PEM file with certificate authorities to trust instead of the system's.
     pub authorities: Option<PathBuf>,
 }
 
-/// What may wait, and for how long.
+/// Limits of the queue and of requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Number of profiles that wait.
+    /// Maximum number of queued profiles.
     pub profiles: usize,
-    /// Their size, in bytes.
+    /// Maximum size of the queued profiles, in bytes.
     pub bytes: usize,
-    /// Time to connect.
+    /// Timeout of a connection attempt.
     pub connect: Duration,
-    /// Time for a request and its reply.
+    /// Timeout of a request including its reply.
     pub request: Duration,
     /// The first pause after a failure.
     pub first_pause: Duration,
-    /// The longest pause, unless the store asks for a longer one.
+    /// The maximum pause, unless the store requests a longer one.
     pub longest_pause: Duration,
 }
 
@@ -88,41 +88,41 @@ impl Default for Limits {
     }
 }
 
-/// A handle to what is pushed.
+/// A handle to the queue of profiles.
 #[derive(Clone)]
 pub struct Pushing(Arc<Queue>);
 
 impl Pushing {
-    /// The status now.
+    /// The current status.
     pub fn status(&self) -> Status {
         self.0.status()
     }
 
-    /// Waits until everything is delivered, but not longer than this.
+    /// Waits until all profiles are delivered, but for at most `limit`.
     pub fn finish(&self, limit: Duration) {
         self.0.finish(limit);
     }
 
-    /// Says that no profile could be made.
+    /// Reports that a profile could not be created.
     pub fn not_made(&self, why: String) {
         tell(&self.0, self.0.not_made(why));
     }
 }
 
-/// Makes profiles in the form that the store takes.
+/// Creates profiles in the format of the store.
 pub struct Pusher {
     protocol: Protocol,
     resources: Resources,
     intervals: Intervals,
-    /// When the last profile was made, or memprof began, in ns of `CLOCK_MONOTONIC`.
+    /// Time of the last profile or of memprof's start, in ns of `CLOCK_MONOTONIC`.
     last_ns: u64,
     queue: Arc<Queue>,
 }
 
-/// Starts the thread that sends. It ends with [`Pushing::finish`].
+/// Starts the sending thread, which [`Pushing::finish`] ends.
 ///
 /// # Errors
-/// The credentials or the authorities cannot be read, or the thread cannot be started.
+/// If the credentials or the authorities cannot be read, or the thread cannot be started.
 pub fn start(options: &Options, limits: Limits) -> Result<(Pusher, Pushing)> {
     let authorities = options.authorities.as_deref();
     let authorities = authorities.map(http_client::authorities_in).transpose();
@@ -158,7 +158,7 @@ pub fn start(options: &Options, limits: Limits) -> Result<(Pusher, Pushing)> {
     Ok((pusher, Pushing(queue)))
 }
 
-/// Says the first failure and the first success after it; what follows is counted.
+/// Prints the first failure and the first success after it. Later ones are only counted.
 fn tell(queue: &Queue, news: Option<News>) {
     let status = || queue.status();
     match news {
@@ -174,10 +174,10 @@ fn tell(queue: &Queue, news: Option<News>) {
 }
 
 impl Pusher {
-    /// Makes a profile of this report, and queues it.
+    /// Creates a profile of this report and queues it.
     ///
     /// # Errors
-    /// It cannot be made.
+    /// If the profile cannot be encoded.
     pub fn push(&mut self, report: &Report) -> io::Result<()> {
         let report = &self.intervals.since_last(report);
         let report = &*report.showing(Frames::All);
@@ -195,7 +195,8 @@ impl Pusher {
                 out.write_all(&request.encode_to_vec())?;
                 out.finish()?
             }
-            // A store takes everything in a profile with a duration for sums over it.
+            // Pyroscope and Parca sum all values of a profile with a duration, so values of the moment are in a separate
+            // profile.
             Protocol::Pyroscope | Protocol::Parca => {
                 let mut parts = vec![Vec::new()];
                 pprof::write_values(report, moment, Duration::ZERO, &mut parts[0])?;
@@ -216,12 +217,13 @@ impl Pusher {
     }
 }
 
-/// A random part of the time until the first profile, so that a thousand machines that start together do not report together.
+/// A random part of the interval as the delay before the first profile, so that many machines that start together do not
+/// report at the same moment.
 pub(crate) fn first_wait(interval: Duration) -> Duration {
     backoff::part(interval)
 }
 
-/// Tells a profile from others, also if a store gets it twice.
+/// Identifies a profile, so that a store recognizes a duplicate.
 fn random_id() -> [u8; 16] {
     let random = |part: u8| RandomState::new().hash_one(part).to_le_bytes();
     let mut id = [0; 16];

@@ -9,18 +9,18 @@ use memprof_profile::{Amounts, Frame, FrameKind, Profile};
 pub(crate) struct Row<'a> {
     /// The frames, innermost first; never empty.
     pub places: Vec<Place<'a>>,
-    /// How unwinding ended, or why there is no stack: a name and a value.
+    /// The unwind outcome, or the reason why there is no stack: (name, value).
     pub about: (&'static str, &'static str),
-    /// Its figures.
+    /// The figures of the row.
     pub amounts: &'a Amounts,
 }
 
 /// A frame of a row.
 #[derive(Clone, Copy)]
 pub(crate) enum Place<'a> {
-    /// Code of a file: the frame, the number of the file's mapping, and the address in the file.
+    /// Code in a file: the frame, the number of the file's mapping, and the address in the file.
     Code(Frame, u64, u64),
-    /// What stands for frames that are not code of a file.
+    /// A label for frames that are not code in a file.
     Pseudo(Label<'a>),
 }
 
@@ -62,8 +62,8 @@ fn place<'a>(frame: Frame, mappings: &Mappings) -> Place<'a> {
     }
 }
 
-/// The functions at a frame with their source positions, innermost first: inlined ones, then the function that contains
-/// them. Empty if the frame has no name.
+/// The functions at a frame with their source positions, innermost first: inlined functions, then the function that
+/// contains them. Empty if the frame has no name.
 pub(crate) fn functions(symbols: &Symbols, frame: Frame) -> Vec<(&str, Option<&Location>)> {
     let Some(function) = symbols.function(frame) else {
         let unnamed = symbols.name(frame);

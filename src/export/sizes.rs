@@ -1,7 +1,7 @@
-//! The histogram of sizes of an exact window, as comma-separated values: one row for each stack and class of sizes.
+//! The size histogram of an exact window, as comma-separated values: one row per stack and size class.
 //!
-//! `from_bytes` and `to_bytes` are the smallest and the largest size of the class, `objects` the number of allocations,
-//! `frames` the stack, as in the format `csv`. Stacks with most allocations come first.
+//! `from_bytes` and `to_bytes` are the smallest and the largest size of the class, `objects` is the number of allocations,
+//! and `frames` is the stack, as in the format `csv`. Stacks with the most allocations come first.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -11,13 +11,13 @@ use super::cells;
 use super::csv::Cells;
 use memprof_profile::{Report, StackSizes};
 
-/// Writes the histogram. `report` has the names of the stacks.
+/// Writes the histogram. `report` has the symbols of the stacks.
 ///
 /// # Errors
-/// Those of `out`.
+/// If writing to `out` fails.
 pub fn write_sizes(report: &Report, stacks: &[StackSizes], out: &mut dyn Write) -> io::Result<()> {
     let mut names = Cells::new(report.side());
-    // Stacks of several processes, and stacks that differ in places without a name, can be the same here.
+    // Stacks of several processes, and stacks that differ only in frames without a name, can have the same text.
     let mut sums: BTreeMap<String, Vec<u64>> = BTreeMap::new();
     for of in stacks {
         let frames = match &of.stack {
@@ -47,7 +47,7 @@ pub fn write_sizes(report: &Report, stacks: &[StackSizes], out: &mut dyn Write) 
     writer.flush()
 }
 
-/// The smallest and the largest number of so many bits.
+/// The smallest and the largest number with `bits` bits.
 fn class(bits: usize) -> (u64, u64) {
     match bits as u32 {
         0 => (0, 0),

@@ -1,8 +1,8 @@
-//! speedscope's own JSON: a sampled profile for each kind of memory that is not zero, weights in bytes.
+//! speedscope's own JSON: one sampled profile for each kind of memory that is not zero, with weights in bytes.
 //!
-//! Stacks have the outermost function first, as the format requires. Memory without a stack is in
-//! stacks of one frame, `[before attach: MAPPING]`. The format has no field for losses and estimates: if there
-//! are any, the profile's name says so.
+//! Stacks have the outermost function first, as the format requires. Memory without a stack is in stacks of one frame,
+//! `[before attach: MAPPING]`. The format has no field for losses and estimates. If there are any, the name of the profile
+//! mentions them.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -118,9 +118,9 @@ struct Sampled<'a, S, W> {
     unit: &'a str,
     start_value: u64,
     end_value: u64,
-    /// The stacks with bytes of this kind, as frame indices.
+    /// The stacks with a figure of this kind, as indices of frames.
     samples: S,
-    /// The bytes of the same stacks.
+    /// The figures of the same stacks.
     weights: W,
 }
 
@@ -145,7 +145,7 @@ impl<'a> Sampled<'a, (), ()> {
     }
 }
 
-/// A list that is made, and written one by one, when it is serialized.
+/// A list whose items are generated one by one during serialization.
 struct Seq<F>(F);
 
 impl<F, I> Serialize for Seq<F>
@@ -158,15 +158,15 @@ where
     }
 }
 
-/// All distinct frames, numbered.
+/// All distinct frames with their numbers.
 struct Table<'a> {
     profile: &'a Profile,
     frames: Vec<Named<'a>>,
     by_frame: HashMap<Frame, usize>,
     no_stack: usize,
-    /// The frames that stand for the missing callers of cut-off stacks.
+    /// The frames that represent the missing callers of cut-off stacks.
     cut_off: HashMap<PartialReason, usize>,
-    /// Number of the first row without a stack; the others follow.
+    /// Number of the first frame for memory without a stack; the others follow.
     not_observed: usize,
 }
 
@@ -207,7 +207,7 @@ impl<'a> Table<'a> {
         }
     }
 
-    /// The rows with bytes of this kind, and these bytes.
+    /// The rows with nonzero figures of this kind, each with its figure.
     fn rows(&self, kind: Kind) -> impl Iterator<Item = (Row<'_>, u64)> {
         let samples = self.profile.samples.iter();
         let stacks = samples.map(|s| (Row::Stack(self, &s.stack), &s.amounts));

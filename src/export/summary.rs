@@ -1,5 +1,5 @@
-//! The summary at the end of a run: totals next to the kernel's, memory without a stack, unwind
-//! outcomes, the top functions, losses.
+//! The summary at the end of a run: totals next to the kernel's, memory without a stack, unwind outcomes, the top
+//! functions, losses.
 
 use std::cmp::Reverse;
 use std::io::{self, Write};
@@ -13,26 +13,26 @@ use memprof_profile::{
 use memprof_sys::residency::cgroup::GroupFigures;
 use memprof_sys::text::printable;
 
-/// Functions per table.
+/// Maximum number of functions per table.
 const TOP: usize = 15;
-/// Mappings without a stack that are listed.
+/// Maximum number of listed mappings without a stack.
 const TOP_MAPPINGS: usize = 12;
-/// Kills that are listed.
+/// Maximum number of listed kills.
 const TOP_KILLS: usize = 8;
 
 /// Writes the whole summary.
 ///
 /// # Errors
-/// Those of `out`.
+/// If writing to `out` fails.
 pub fn write_summary(report: &Report, out: &mut dyn Write) -> io::Result<()> {
     write_head(report, out)?;
     write_functions(report, out)
 }
 
-/// Writes the summary without its functions.
+/// Writes the summary without its tables of functions.
 ///
 /// # Errors
-/// Those of `out`.
+/// If writing to `out` fails.
 pub(super) fn write_head(report: &Report, out: &mut dyn Write) -> io::Result<()> {
     let profile = &report.profile;
     write_totals(profile, out)?;
@@ -78,7 +78,7 @@ fn write_totals(profile: &Profile, out: &mut dyn Write) -> io::Result<()> {
         };
         let separator = if margin.is_empty() { "" } else { ", " };
         let (name, note) = (column.short, profile.as_counted(column.note));
-        // Objects have no unit: their name says what they are.
+        // Objects have no unit, because the column's name says what they are.
         let unit = match unit {
             Unit::Bytes => unit.symbol(),
             Unit::Objects => "",
@@ -119,7 +119,7 @@ fn write_freeze(profile: &Profile, out: &mut dyn Write) -> io::Result<()> {
     }
 }
 
-/// The balance of the followed control group.
+/// Writes the balance of the followed control group.
 fn write_cgroup(group: &CgroupMemory, profile: &Profile, out: &mut dyn Write) -> io::Result<()> {
     let dir = group.dir.display().to_string();
     let dir = printable(&dir);
@@ -257,8 +257,8 @@ fn write_losses(profile: &Profile, out: &mut dyn Write) -> io::Result<()> {
     Ok(())
 }
 
-/// Two tables: self bytes of all functions (often the C library, on behalf of its callers), and total
-/// bytes of the program's own functions.
+/// Writes the tables of functions: self bytes of all functions (often the C library, on behalf of its callers), total bytes
+/// of the program's own functions and, if the heap was counted, their live heap.
 fn write_functions(report: &Report, out: &mut dyn Write) -> io::Result<()> {
     let mut rows = Table::new([report.side()], Kind::All, false).rows;
     rows.sort_by_key(|row| {

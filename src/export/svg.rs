@@ -1,12 +1,12 @@
 //! A flame graph: one self-contained SVG file to view in a browser.
 //!
-//! Widths are bytes, or objects of a kind that counts these. The outermost function is at the bottom; with the
-//! innermost function first, that one is on top and its callers are below. By default, nodes narrower than a tenth of
-//! a pixel are aggregated, so that widths add up. In a browser a click zooms and names can be searched; without the
-//! script the image shows the complete graph.
+//! Widths are bytes, or objects for kinds that count objects. The outermost function is at the bottom. If the innermost
+//! function comes first, it is on top, and its callers are below. By default, nodes smaller than 1/12,000 of the total (at
+//! most a fifth of a pixel) are aggregated, so that widths add up. In a browser, a click zooms, and names can be searched.
+//! Without the script, the image shows the complete graph.
 //!
-//! In a diff, widths are bytes now; red grew, blue shrank. Nodes with no bytes now have no width: the
-//! heading shows their sum.
+//! In a diff, widths are current bytes. Red nodes grew, blue nodes shrank. Nodes without current bytes have no width, and
+//! the heading shows their sum.
 
 mod colour;
 mod frame;
@@ -22,12 +22,12 @@ use memprof_profile::tree::{Direction, Row};
 use memprof_profile::{Kind, Margin, Report};
 use memprof_sys::text::printable;
 
-/// Room on either side of the heading for buttons, in pixels.
+/// Space on either side of the heading for buttons, in pixels.
 const SIDE: f64 = 100.0;
 /// Height of the heading and of the line below the frames, in pixels.
 const HEAD: usize = 64;
 const FOOT: usize = 24;
-/// The image is at least and at most so many pixels wide.
+/// Minimum and maximum width of the image, in pixels.
 const WIDTHS: [f64; 2] = [800.0, 2400.0];
 /// Frames of at least 1/`NAMED` of the total determine the width.
 const NAMED: u64 = 50;
@@ -60,7 +60,7 @@ fn write(report: &Report, options: &ExportOptions, out: &mut dyn Write) -> io::R
     out.write_all(b"</g>\n</svg>\n")
 }
 
-/// The title: the target, the kind of memory, and whether it is a diff.
+/// The title: the target, the kind of memory, and whether the graph is a diff.
 fn heading(report: &Report, options: &ExportOptions) -> String {
     let target = &report.profile.target;
     let kind = match options.kind {
@@ -118,9 +118,9 @@ struct Picture<'a> {
     /// Whether the root is on top.
     hanging: bool,
     levels: usize,
-    /// What the figures count.
+    /// The unit of the figures.
     unit: Unit,
-    /// Width in pixels; it represents the total.
+    /// Width in pixels, which represents the total.
     width: usize,
     /// The largest change of a node, in bytes; colours are relative to it.
     largest: u64,
@@ -131,7 +131,7 @@ impl<'a> Picture<'a> {
         let (mut levels, mut largest) = (1, 0);
         let text = |text: &str| text.chars().count() as f64 * CHAR_WIDTH;
         let whole = tree.root().total[1];
-        // For each larger frame, the width of an image that shows its whole name.
+        // For each larger frame, the image width at which its full name fits.
         let mut named = Vec::new();
         // The closure never fails.
         let _ = tree.visit(|depth, row| {
@@ -145,7 +145,7 @@ impl<'a> Picture<'a> {
             largest = largest.max(now.abs_diff(before));
             Ok(())
         });
-        // Wide enough for half of the names, and for the lines above; letters of the title are larger.
+        // Wide enough for half of the names and for the heading. Letters of the title are larger.
         named.sort_by(f64::total_cmp);
         let names = named.get(named.len() / 2).copied().unwrap_or_default();
         let [title, notes] = lines;

@@ -1,4 +1,4 @@
-//! Estimates of the heap, in bytes and in objects, in the formats of one kind.
+//! Heap estimates, in bytes and in objects, in the formats that show one kind.
 
 use super::ExportOptions;
 use super::testing::{written, written_with};
@@ -9,7 +9,7 @@ use memprof_profile::{Kind, Report};
 
 const MIB: u64 = 1 << 20;
 
-/// `large` holds 40 MiB in 5,000 objects, `small` 64 KiB in 9; neither is known better than by 1 MiB or 100 objects.
+/// `large` holds 40 MiB in 5,000 objects, `small` holds 64 KiB in 9. The standard error of both is 1 MiB and 100 objects.
 fn heap() -> Report {
     let stacks = [[at(0, 4), at(0, 1)], [at(0, 5), at(0, 1)]];
     let [large, small] = [&stacks[0], &stacks[1]];
@@ -59,7 +59,7 @@ fn the_summary_has_totals_with_their_errors() {
             "\ntemporary              0 KiB  estimated: ",
         ],
     );
-    // Resident bytes have no errors here, and so no column of them.
+    // Resident bytes have no errors here, so there is no column of errors.
     must_contain(&text, &["        8004 KiB 100.0%  all\n"]);
     let mut summary = Vec::new();
     super::write_summary(&heap(), &mut summary).unwrap();
@@ -92,7 +92,7 @@ fn trees_count_objects_and_have_margins() {
             " KiB   0.2%        <2072",
         ],
     );
-    // Neither objects nor bytes that are not estimates have a column of the others' errors.
+    // Neither objects nor bytes that are not estimates have a column with the errors of other kinds.
     assert!(!of("text", "anon").contains("100.0%         "));
 }
 

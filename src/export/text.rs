@@ -1,5 +1,4 @@
-//! A report as text: totals next to the kernel's, what was not observed or lost, and the call tree or its
-//! changes.
+//! A report as text: totals next to the kernel's, memory without a stack, losses, and the call tree or its changes.
 
 use std::io::{self, Write};
 
@@ -15,9 +14,9 @@ use memprof_profile::{Kind, Margin, Profile, Report, Uncertainty};
 /// By default, nodes smaller than 1/`SMALL` of the total are aggregated.
 const SMALL: u64 = 200;
 
-/// By default, the outermost function is first. A tree has a node per call site, with KiB and percent of the total
-/// and, for estimates, their margin; a diff has one per function, with the figures now and before, and the change.
-/// Figures are in KiB or, of kinds that count objects, numbers.
+/// By default, the outermost function is first. A tree has one node per call site, with KiB and percent of the total and,
+/// for estimates, their margin. A diff has one node per function, with the figures now and before, and the change. Figures
+/// are in KiB; for kinds that count objects, they are numbers.
 pub(super) const FORMAT: Exporter = Exporter {
     name: "text",
     about: "totals and the call tree, as plain text",
@@ -91,8 +90,8 @@ fn write(report: &Report, options: &ExportOptions, out: &mut dyn Write) -> io::R
     write_tree(sides, reading(Merge::Function), small, &[], change, out)
 }
 
-/// Writes a tree as indented lines: columns of bytes, then the label. A call chain that does not branch is
-/// not indented, but marked: deep stacks would leave the screen.
+/// Writes a tree as indented lines: columns of bytes, then the label. A call chain that does not branch is marked instead
+/// of indented, because deep stacks would otherwise exceed the width of the screen.
 fn write_tree<const N: usize>(
     sides: [(&Profile, &Symbols); N],
     reading: Reading,
@@ -108,7 +107,7 @@ fn write_tree<const N: usize>(
     };
     let rows = Layout::new(&mut paths, limits).rows;
     let errors = errors::of_rows(&paths, &rows, &[uncertainties], reading.kind);
-    // The number of lines directly below each row: its children and, next to children, its own bytes.
+    // The number of lines directly below each row: its children and, if it has children, its own bytes.
     let mut below = vec![0u32; rows.len()];
     for row in rows.iter().skip(1) {
         below[row.parent as usize] += 1;

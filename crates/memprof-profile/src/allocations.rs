@@ -1,8 +1,7 @@
-//! Sampled allocations one by one, for questions that sums do not answer: by lifetime, by moment, by size, by thread.
+//! Sampled allocations, one by one, for questions that sums cannot answer: by lifetime, moment, size or thread.
 //!
-//! The collector keeps every live sample, and the newest of those that were freed (`collect::samples`). A [`Filter`]
-//! chooses among them; the chosen ones become a profile whose heap columns are their estimates, so that every view and
-//! format shows them.
+//! The collector keeps every live sample and the newest freed ones (`collect::samples`). A [`Filter`] selects some
+//! of them. The selection becomes a profile with estimates in the heap columns, so that every view and format can show it.
 
 mod filter;
 mod groups;
@@ -22,49 +21,50 @@ use crate::measure::{
 use crate::{Amounts, Estimate, Profile, Report, Sample, Stack, Uncertainty};
 use memprof_sys::ids::Pid;
 
-/// A sampled allocation. Times are in ns since the first one.
+/// One sampled allocation. Times are in ns since the first sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Allocation {
-    /// The index of its stack.
+    /// Index of the stack in [`Allocations::stacks`].
     pub stack: u32,
-    /// Its process; `None` if that has ended.
+    /// The process; `None` if it has ended.
     pub pid: Option<Pid>,
-    /// The thread that made it, by its id in the initial pid namespace.
+    /// The allocating thread, by its id in the initial pid namespace.
     pub thread: u32,
-    /// The bytes that the program asked for.
+    /// Bytes that the program requested.
     pub size: u64,
-    /// The bytes for which it stands.
+    /// Bytes that the sample represents.
     pub weight: u64,
-    /// When it was made.
+    /// Time of the allocation.
     pub born_ns: u64,
-    /// When it was freed; `None` if it is live, or was at the end of its process.
+    /// Time of the free; `None` if the allocation is live or was live when its process ended.
     pub freed_ns: Option<u64>,
-    /// Whether it was made before its process was forked, by the parent: the parent has it, too.
+    /// Whether the parent made the allocation before it forked this process. The parent's own entry also exists.
     pub inherited: bool,
 }
 
-/// The sampled allocations that are kept.
+/// The sampled allocations in memory.
 #[derive(Clone, Debug, Default)]
 pub struct Allocations {
-    /// Their stacks.
+    /// The stacks of the allocations.
     pub stacks: Vec<Arc<Stack>>,
-    /// All of them.
+    /// All allocations.
     pub all: Vec<Allocation>,
-    /// How many more there are, whose stack was lost.
+    /// Number of further samples, whose stack was lost.
     pub without_stack: u64,
-    /// When the first one was made, in ns of `CLOCK_MONOTONIC`.
+    /// Time of the first sample, in ns of `CLOCK_MONOTONIC`.
     pub began_ns: u64,
     /// The current moment.
     pub now_ns: u64,
-    /// How many are kept no longer, because there is no room for more.
+    /// Number of freed allocations that were discarded to limit memory.
     pub missing: u64,
-    /// Those were freed until this moment; `None` if none is missing.
+    /// The latest free among the discarded allocations; `None` if none was discarded.
     pub missing_until_ns: Option<u64>,
     /// An allocation freed within this time is temporary.
     pub temporary_ns: u64,
 }
 
-/// The allocations that are kept, with the names of their stacks: a report with one sample for each stack, in this order.
+/// Sampled allocations with the symbols of their stacks. The report has one sample for each stack, in the order of
+/// [`Allocations::stacks`].
 #[derive(Clone, Debug)]
 pub struct NamedAllocations {
     /// The report.
@@ -74,7 +74,7 @@ pub struct NamedAllocations {
 }
 
 impl NamedAllocations {
-    /// The indices of those of one process; of all if `pid` is `None`.
+    /// Indices of the allocations of one process; of all processes if `pid` is `None`.
     pub fn of_process(&self, pid: Option<Pid>) -> Vec<usize> {
         let all = self.allocations.all.iter().enumerate();
         let of_process = all.filter(|(_, one)| pid.is_none() || one.pid == pid);
@@ -83,17 +83,17 @@ impl NamedAllocations {
 }
 
 impl Allocation {
-    /// When it was freed; the current moment if it is live.
+    /// The time of the free; the current moment if the allocation is live.
     fn end_ns(&self, all: &Allocations) -> u64 {
         self.freed_ns.unwrap_or(all.now_ns)
     }
 
-    /// How long it lived, or has lived until now.
+    /// The lifetime in ns; the age if the allocation is live.
     fn lifetime_ns(&self, all: &Allocations) -> u64 {
         self.end_ns(all).saturating_sub(self.born_ns)
     }
 
-    /// Whether it was live at a moment.
+    /// Whether the allocation was live at a moment.
     fn lived_at(&self, moment_ns: u64) -> bool {
         self.born_ns <= moment_ns && self.freed_ns.is_none_or(|freed| freed > moment_ns)
     }
@@ -104,7 +104,7 @@ impl Allocation {
 }
 
 impl Allocations {
-    /// The moment at which the most bytes were live, by these estimates; the first of several.
+    /// The moment with the maximum of estimated live bytes; the first one if there are several.
     pub fn peak_ns(&self) -> u64 {
         let mut changes: Vec<(u64, bool, u64)> = Vec::new();
         for one in &self.all {
@@ -126,7 +126,7 @@ impl Allocations {
         peak
     }
 
-    /// What no filter can choose, for the losses of its result: what it is, and how many.
+    /// Samples that no filter can select, reported as losses: (description, count).
     fn not_looked_at(&self) -> impl Iterator<Item = (Cow<'static, str>, u64)> {
         let until = self.missing_until_ns.unwrap_or(0) as f64 / 1e9;
         let missing = format!(
@@ -140,7 +140,7 @@ impl Allocations {
         all.into_iter().filter(|(_, number)| *number > 0)
     }
 
-    /// The profile of some of them: `profile` with their estimates in the heap's columns, and nothing else.
+    /// The profile of selected allocations: `profile` with their estimates in the heap columns and no other figures.
     pub fn profile_of(&self, chosen: impl Iterator<Item = usize>, profile: &Profile) -> Profile {
         let mut sums = vec![[Estimate::default(); 3]; self.stacks.len()];
         for one in chosen.filter_map(|at| self.all.get(at)) {
@@ -193,7 +193,7 @@ impl Allocations {
     }
 }
 
-/// The columns of all allocations, of the live ones, and of temporary ones.
+/// The columns of all, live and temporary allocations: bytes and objects of each.
 const COLUMNS: [[ColumnId; 2]; 3] = [
     [ALLOC_SPACE, ALLOC_OBJECTS],
     [INUSE_SPACE, INUSE_OBJECTS],

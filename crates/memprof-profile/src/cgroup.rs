@@ -1,4 +1,4 @@
-//! The balance of a control group: what the kernel charges to it, beside memprof's sums of its processes.
+//! The balance of a control group: the memory that the kernel charges to it, beside memprof's sums over its processes.
 
 use std::borrow::Cow;
 use std::path::PathBuf;
@@ -9,42 +9,42 @@ use memprof_sys::usage::Usage;
 /// The memory of a followed control group when a profile was taken.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CgroupMemory {
-    /// Its directory.
+    /// The directory of the group.
     pub dir: PathBuf,
-    /// What the kernel charges to it, or why that is not known.
+    /// The memory that the kernel charges to the group, or the reason why it is unknown.
     pub charged: Result<(Version, GroupFigures), String>,
 }
 
 /// One row of the balance.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BalanceRow {
-    /// Its name.
+    /// The name of the row.
     pub name: &'static str,
-    /// The kernel's figure in bytes; that of [`UNEXPLAINED`] can be negative.
+    /// The kernel's figure in bytes; negative only for [`UNEXPLAINED`].
     pub charged: i64,
-    /// memprof's sum of the followed processes in bytes; `None` where it has none.
+    /// memprof's sum over the followed processes in bytes; `None` if memprof does not count this row.
     pub memprof: Option<u64>,
-    /// What the row, or the difference, is.
+    /// An explanation of the row or of its difference.
     pub note: String,
-    /// What the row contains, in bytes, as far as the kernel counts it.
+    /// The components of the row, in bytes, where the kernel counts them.
     pub parts: Vec<(Cow<'static, str>, u64)>,
 }
 
 impl BalanceRow {
-    /// The kernel's figure without memprof's.
+    /// The kernel's figure minus memprof's.
     pub fn difference(&self) -> Option<i64> {
         self.memprof.map(|ours| self.charged - signed(ours))
     }
 }
 
-/// Name of the row that closes the balance.
+/// Name of the last row, which makes the sum of all rows equal to the group's total.
 pub const UNEXPLAINED: &str = "unexplained";
 
 const SHARED: &str = "pages that several followed processes map, counted for each, or that are charged to other groups";
 
 impl CgroupMemory {
-    /// The rows. If the group has a total, they add up to it; the last one is what no other row explains.
-    /// `ours` is memprof's total.
+    /// The rows of the balance; `ours` is memprof's total. If the group has a total, the rows add up to it, and the last
+    /// row is the part that no other row explains.
     pub fn balance(&self, ours: &Usage) -> Vec<BalanceRow> {
         let Ok((version, figures)) = &self.charged else {
             return Vec::new();
@@ -124,7 +124,7 @@ impl CgroupMemory {
         rows
     }
 
-    /// Why there is no total, if there is none.
+    /// The reason why the group has no total; `None` if it has one.
     pub fn without_total(&self) -> Option<String> {
         match &self.charged {
             Err(why) => Some(why.clone()),
@@ -163,7 +163,7 @@ fn remainder(bytes: i64, figures: &GroupFigures) -> BalanceRow {
     }
 }
 
-/// Bytes stay far below 2^63.
+/// Saturates, although byte counts are far below 2^63.
 fn signed(bytes: u64) -> i64 {
     i64::try_from(bytes).unwrap_or(i64::MAX)
 }

@@ -1,19 +1,19 @@
-//! How figures of the heap were counted, and what they are called then.
+//! Labels of heap figures, which depend on how the figures were counted.
 
 use std::borrow::Cow;
 
 use super::{Kind, Profile};
 use crate::measure::{EXACT, HEAP, WINDOW};
 
-/// What texts about sampled allocations become in a window in which every call was counted. In this order: the first is a
-/// part of none that follows.
+/// Replacements in texts about sampled allocations, for a window in which every call was counted. The order matters: no
+/// pattern is a part of a pattern that follows it.
 const OF_ALL_CALLS: [(&str, &str); 2] = [
     ("estimated from samples", "every call counted"),
     ("estimated", "exact"),
 ];
-/// And where one call in N was.
+/// Replacements for a window in which one call in N was counted.
 const OF_SOME_CALLS: [(&str, &str); 1] = [("from samples", "from one call in N")];
-/// In any window.
+/// Replacements for any window.
 const OF_A_WINDOW: [(&str, &str); 3] = [
     ("since sampling began", "in the window"),
     (
@@ -27,28 +27,28 @@ const OF_A_WINDOW: [(&str, &str); 3] = [
 ];
 
 impl Profile {
-    /// Whether figures of the heap are counts of every call, and no estimates.
+    /// Whether heap figures are counts of every call and not estimates.
     pub fn is_heap_exact(&self) -> bool {
         self.fills(&EXACT)
     }
 
-    /// Whether allocations were sampled, so that there are single ones to choose from and to put into groups.
+    /// Whether allocations were sampled, so that single ones can be selected and grouped.
     pub fn has_single_allocations(&self) -> bool {
         self.fills(&HEAP) && !self.has_window()
     }
 
-    /// Whether calls were counted instead.
+    /// Whether calls were counted in a window (`--heap=exact`) instead of sampled.
     fn has_window(&self) -> bool {
-        // (Profiles of earlier versions have only the second one.)
+        // Profiles saved by earlier versions have only the second one.
         self.fills(&WINDOW) || self.fills(&EXACT)
     }
 
-    /// What a kind is called in this profile: whether its figures are estimates depends on how they were counted.
+    /// The label of a kind in this profile. It depends on how the figures were counted whether they are estimates.
     pub fn label(&self, kind: Kind) -> Cow<'static, str> {
         self.as_counted(kind.label())
     }
 
-    /// A text that calls figures of the heap estimates from sampled allocations, for this profile.
+    /// Rewrites a text that describes heap figures as estimates, to match how this profile counted them.
     pub fn as_counted(&self, text: &'static str) -> Cow<'static, str> {
         if !self.has_window() {
             return text.into();

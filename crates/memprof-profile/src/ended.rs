@@ -9,9 +9,9 @@ use memprof_sys::process::Container;
 /// Followed processes that have ended.
 #[derive(Clone, Debug, Default)]
 pub struct Ended {
-    /// The newest of those that had been scanned, in the order of their ends.
+    /// The newest ended processes that had been scanned, in the order in which they ended.
     pub processes: Vec<EndedProcess>,
-    /// How many ended without a scan since memprof began: what they held is not known.
+    /// Number of processes that ended without a scan since memprof began. Their memory is unknown.
     pub unscanned: u64,
 }
 
@@ -23,16 +23,16 @@ impl Ended {
 /// A followed process that has ended, with its last figures.
 #[derive(Clone, Debug)]
 pub struct EndedProcess {
-    /// Its process id, which another process may have by now.
+    /// The process id, which may have been reused since.
     pub pid: Pid,
-    /// Its name.
+    /// The process name.
     pub comm: String,
-    /// Where it ran; `None` if that is not known.
+    /// The container; `None` if unknown.
     pub container: Option<Container>,
-    /// What it held at its last scan.
+    /// The memory of the process at its last scan.
     pub total: Amounts,
-    /// When that was.
+    /// Time of the last scan.
     pub scanned: SystemTime,
-    /// When it had ended, to some milliseconds.
+    /// Time at which the process had ended, accurate to a few milliseconds.
     pub ended: SystemTime,
 }

@@ -1,4 +1,4 @@
-//! What samples stand for, with its variance.
+//! Estimates from samples, with their variance.
 
 use std::ops::AddAssign;
 
@@ -16,12 +16,12 @@ pub struct Estimate {
 }
 
 impl Estimate {
-    /// What one sample stands for: its size and weight in bytes.
+    /// The estimate from one sample, by the size and the weight of the sample in bytes.
     pub fn of(size: u64, weight: u64) -> Estimate {
         let (size, weight) = (size as f64, weight as f64);
         let objects = weight / size;
-        // That is weight² (1 − p). A sampler may count a large allocation as several times its interval, and so as less
-        // than its size: a variance below 0, which belongs into the sum.
+        // `space_variance` is weight² (1 − p). A sampler may count a large allocation as several times its interval, which
+        // can be less than its size. The variance is then negative, and must stay in the sum.
         Estimate {
             space: weight,
             objects,

@@ -1,4 +1,4 @@
-//! Stacks: frames, and the files that contain their code.
+//! Stacks: frames and the files that contain their code.
 
 use std::path::PathBuf;
 
@@ -10,30 +10,31 @@ use memprof_sys::target_file::{FileTree, TargetFile};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ModuleId(pub u16);
 
-/// An executable file mapped by the target. It is kept open so that symbols can be read after the
-/// process has ended or the file was deleted.
+/// An executable file mapped by the target. It stays open so that symbols can be read after the process has ended or the
+/// file was deleted.
 #[derive(Debug)]
 pub struct Module {
     /// Path as the kernel shows it in `/proc/PID/maps`, without a ` (deleted)` suffix.
     pub path: PathBuf,
-    /// The file tree that the path is in, if that is not memprof's own.
+    /// The file tree of the path; `None` for memprof's own.
     pub tree: Option<FileTree>,
-    /// Base name for display: `libc.so.6`; of an executable with several names, the one that it runs under.
+    /// Base name for display, such as `libc.so.6`. For an executable with several names, the name under which it runs.
     pub name: String,
-    /// Device and inode number, to distinguish two files with the same name.
+    /// Device and inode number, which distinguish files with the same name.
     pub dev_ino: (u64, u64),
     /// The open file; `None` if it could not be opened.
     pub file: Option<TargetFile>,
-    /// What is known of the file of a saved profile, which is not open.
+    /// Build id and code segments of a file in a saved profile, which is not open.
     pub layout: Option<CodeLayout>,
-    /// The functions of a module without an ELF file: frames in it name a function and a line instead of an offset.
+    /// The functions of a module without an ELF file. Frames in such a module encode a function and a line instead of an
+    /// offset.
     pub functions: Option<Functions>,
-    /// Whether it is the profiled program's own executable (`/proc/PID/exe`).
+    /// Whether the file is the executable of the profiled program (`/proc/PID/exe`).
     pub own_executable: bool,
 }
 
 impl Module {
-    /// The module of all code generated at run time: it has no file, and offsets in it are addresses.
+    /// The module of all JIT code. It has no file, and offsets in it are addresses.
     pub fn jit() -> Module {
         Module {
             path: JIT.into(),
@@ -47,19 +48,19 @@ impl Module {
         }
     }
 
-    /// Whether its file cannot be read now because its file system does not answer.
+    /// Whether the file cannot be read at present because its file system does not respond.
     pub fn rests(&self) -> bool {
         self.file.as_ref().is_some_and(TargetFile::rests)
     }
 
-    /// Whether an interpreter runs its functions.
+    /// Whether an interpreter runs the functions of this module.
     pub fn is_interpreted(&self) -> bool {
         let functions = self.functions.as_ref();
         functions.is_some_and(|f| f.origin == Origin::Interpreter)
     }
 
-    /// The language of its functions, if it has some without an ELF file and they have this origin, as saved profiles name
-    /// it.
+    /// The language of the module's functions, as saved profiles name it; `None` unless the module has functions without an
+    /// ELF file and with this origin.
     pub fn language_from(&self, origin: Origin) -> Option<&'static str> {
         let functions = self.functions.as_ref().filter(|f| f.origin == origin);
         functions.map(|f| f.language.name())
@@ -72,14 +73,13 @@ impl Module {
     }
 }
 
-/// The file name and the function name of code generated at run time.
+/// The file name and the function name of JIT code.
 pub const JIT: &str = "[JIT]";
 
 /// One frame of a stack: a file offset in a module, or an address outside every mapped executable file.
 ///
-/// Packed into 8 bytes because most of memprof's memory is stacks. A frame's position is that of the
-/// executing or calling instruction: return addresses are stored minus one, so that the position is
-/// inside the call instruction.
+/// Packed into 8 bytes, because stacks are the largest part of memprof's own memory. The position is that of the executing
+/// or calling instruction: return addresses are stored minus one, which puts them inside the call instruction.
 ///
 /// # Examples
 ///
@@ -96,7 +96,7 @@ pub struct Frame(u64);
 /// A decoded [`Frame`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FrameKind {
-    /// Code of a file: the module and the offset in the file, in bytes.
+    /// Code in a file: the module and the offset in the file, in bytes.
     Code(ModuleId, u64),
     /// An address where no known executable file was mapped (a corrupt stack, a file mapped very recently).
     Unmapped(u64),
@@ -107,12 +107,12 @@ impl Frame {
     const UNMAPPED: u16 = u16::MAX;
     const LOW: u64 = (1 << Self::SHIFT) - 1;
 
-    /// A frame in a module; `offset` is a file offset in bytes (only the low 48 bits are kept).
+    /// A frame in a module. `offset` is a file offset in bytes, truncated to its low 48 bits.
     pub fn code(module: ModuleId, offset: u64) -> Frame {
         Frame((u64::from(module.0) << Self::SHIFT) | (offset & Self::LOW))
     }
 
-    /// A frame at an address with no file behind it.
+    /// A frame at an address outside every known file.
     pub fn unmapped(addr: u64) -> Frame {
         Frame((u64::from(Self::UNMAPPED) << Self::SHIFT) | (addr & Self::LOW))
     }
@@ -139,6 +139,6 @@ impl std::fmt::Debug for Frame {
 pub struct Stack {
     /// Frames, innermost first; may be empty.
     pub frames: Box<[Frame]>,
-    /// How unwinding ended.
+    /// The unwind outcome.
     pub outcome: Outcome,
 }

@@ -5,29 +5,29 @@ use std::time::Duration;
 /// Whether the target was frozen for a report.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum FreezeOutcome {
-    /// It was running: the total is only bounded by the kernel's figures before and after.
+    /// The target was running. The kernel's figures before and after only bound the total.
     #[default]
     Ran,
-    /// All processes were frozen at the same time, for this long.
+    /// All processes were frozen at the same time, for this duration.
     Still(Duration),
-    /// Each process was frozen during its own scan, one after the other.
+    /// Each process was frozen during its own scan, one process after the other.
     InTurn {
-        /// The longest time that one process was frozen.
+        /// The longest freeze of one process.
         longest: Duration,
         /// The sum over all processes.
         sum: Duration,
     },
-    /// Freezing was requested but failed; the target was running.
+    /// Freezing was requested but failed. The target was running during the scan.
     Failed {
-        /// Why.
+        /// The error.
         why: String,
-        /// Duration of the attempt; the target was frozen during it.
+        /// Duration of the attempt, during which the target was frozen.
         stood: Duration,
     },
 }
 
 impl FreezeOutcome {
-    /// How long the target was frozen; for processes frozen in turn, the longest time.
+    /// Duration of the freeze; for processes frozen in turn, the longest freeze of one process.
     pub fn lasted(&self) -> Option<Duration> {
         match self {
             FreezeOutcome::Still(lasted) => Some(*lasted),
@@ -36,7 +36,7 @@ impl FreezeOutcome {
         }
     }
 
-    /// How long any process was frozen for this report, failed attempts included.
+    /// Total duration for which processes were frozen for this report, including failed attempts.
     pub fn cost(&self) -> Duration {
         match self {
             FreezeOutcome::Ran => Duration::ZERO,
@@ -50,7 +50,7 @@ impl FreezeOutcome {
         matches!(self, FreezeOutcome::InTurn { .. })
     }
 
-    /// Why freezing failed, if it did.
+    /// The error if freezing failed.
     pub fn failed(&self) -> Option<&str> {
         match self {
             FreezeOutcome::Failed { why, .. } => Some(why),

@@ -1,4 +1,4 @@
-//! Functions that no ELF file names: those of an interpreted program, and of code made at run time.
+//! Functions that no ELF file names: interpreted functions and JIT code.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -6,22 +6,22 @@ use std::sync::{Arc, RwLock};
 
 use crate::symbol::Language;
 
-/// What runs functions without machine code of their own in a file.
+/// The origin of functions that have no machine code in a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Origin {
-    /// An interpreter: the frame of its evaluator is behind them in a stack.
+    /// An interpreter. The frame of its evaluator is behind the functions in a stack.
     Interpreter,
-    /// Nothing: they are machine code that was made at run time.
+    /// JIT: the functions are machine code generated at run time.
     Runtime,
 }
 
-/// The functions of one source file, or of code made at run time. They are added as they are seen; their module is
-/// shared by profiles that exist already, and nothing is ever removed.
+/// The functions of one source file, or of JIT code. Functions are added as they are observed and never removed, because
+/// existing profiles share their module.
 #[derive(Debug)]
 pub struct Functions {
-    /// The language of all of them.
+    /// The language of all functions.
     pub language: Language,
-    /// What runs them.
+    /// The origin of all functions.
     pub origin: Origin,
     known: RwLock<Known>,
 }
@@ -32,31 +32,31 @@ struct Known {
     numbers: HashMap<FunctionName, u32>,
 }
 
-/// A function without machine code of its own in a file.
+/// A function that has no machine code in a file.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct FunctionName {
-    /// Its name, qualified where the language has qualified names.
+    /// The name, qualified if the language has qualified names.
     pub name: Arc<str>,
-    /// Its first line, counted from 1; 0 if it has none.
+    /// The first line of the function, counted from 1; 0 if unknown.
     pub first_line: u32,
 }
 
-/// A position in such a function.
+/// A position in a function that has no machine code in a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Position {
     /// The function.
     pub function: FunctionName,
-    /// The executing or calling line, counted from 1; 0 if it is not known.
+    /// The executing or calling line, counted from 1; 0 if unknown.
     pub line: u32,
 }
 
 impl Functions {
-    /// Bits of a line in a position; a larger line counts as unknown.
+    /// Bits of the line in an offset. A larger line counts as unknown.
     const LINE_BITS: u32 = 24;
-    /// Maximum number of functions of a module: what the rest of a frame's 48 bits can number.
+    /// Maximum number of functions per module: the remaining bits of a frame's 48 encode the number of a function.
     const MOST: usize = 1 << (48 - Self::LINE_BITS);
 
-    /// No functions yet.
+    /// An empty list.
     pub fn new(language: Language, origin: Origin) -> Functions {
         Functions {
             language,
@@ -65,7 +65,7 @@ impl Functions {
         }
     }
 
-    /// The number of a function, which is added if it is new and `room` allows; `None` if it cannot be added.
+    /// The number of a function. A new function is added if `room` allows; `None` if it cannot be added.
     pub fn number(&self, function: FunctionName, room: &mut Room) -> Option<u32> {
         let mut known = self.known.write().ok()?;
         let Known { all, numbers } = &mut *known;
@@ -81,7 +81,7 @@ impl Functions {
         }
     }
 
-    /// The offset by which a frame of this module names a line of a function.
+    /// The offset that encodes a line of a function in a frame of this module.
     pub fn offset(number: u32, line: u32) -> u64 {
         let line = if line >> Self::LINE_BITS == 0 {
             line
@@ -91,7 +91,7 @@ impl Functions {
         u64::from(number) << Self::LINE_BITS | u64::from(line)
     }
 
-    /// The position that an offset names; `None` if no function has that number.
+    /// Decodes an offset; `None` if no function has that number.
     pub fn at(&self, offset: u64) -> Option<Position> {
         let number = usize::try_from(offset >> Self::LINE_BITS).ok()?;
         Some(Position {
@@ -101,19 +101,19 @@ impl Functions {
     }
 }
 
-/// What all functions may still take, in bytes: a target can make up any number of names.
+/// A memory budget in bytes for all functions, because a target can generate any number of names.
 #[derive(Debug)]
 pub struct Room {
     left: usize,
-    /// Functions that did not fit.
+    /// Number of functions that did not fit.
     refused: u64,
 }
 
 impl Room {
-    /// Bytes that a function takes besides its name, about.
+    /// Approximate size of a function without its name, in bytes.
     const EACH: usize = 3 * size_of::<FunctionName>() + 32;
 
-    /// Room for functions of `bytes` bytes in all.
+    /// A budget of `bytes` bytes in total.
     pub fn new(bytes: usize) -> Room {
         Room {
             left: bytes,
@@ -121,7 +121,7 @@ impl Room {
         }
     }
 
-    /// Number of times that a function did not fit.
+    /// Number of attempts to add a function that did not fit.
     pub fn refused(&self) -> u64 {
         self.refused
     }
@@ -175,7 +175,7 @@ mod tests {
         let kept = all.iter().flatten().count();
         assert!((10..200).contains(&kept), "{kept}");
         assert_eq!(room.refused(), 1000 - kept as u64);
-        // Known ones are still found.
+        // Known functions are found even if the budget is used up.
         assert_eq!(functions.number(function("name", 0), &mut room), Some(0));
     }
 }

@@ -1,4 +1,4 @@
-//! Gates: limits on what may change between two profiles, for checks that run unattended (`--fail-if`).
+//! Gates: limits on the change between two profiles, for unattended checks (`--fail-if`).
 
 use std::fmt;
 
@@ -6,49 +6,49 @@ use crate::measure::Unit;
 use crate::tree::Table;
 use crate::{Kind, Report};
 
-/// A limit; it fires if a figure is above it.
+/// A limit on one figure. It fires if the figure is above the limit.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Gate {
-    /// The text it was parsed from.
+    /// The text from which the gate was parsed.
     pub text: String,
-    /// What is measured.
+    /// The measured memory.
     pub subject: Subject,
-    /// Which figure of it.
+    /// The measured figure of `subject`.
     pub figure: Figure,
-    /// Whether it also fires if the figure equals the limit.
+    /// Whether the gate also fires if the figure equals the limit.
     pub or_equal: bool,
     /// The limit.
     pub limit: Limit,
 }
 
-/// What a gate measures.
+/// The memory that a gate measures.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Subject {
-    /// The whole memory of this kind.
+    /// The total of this kind.
     Kind(Kind),
-    /// The total memory of all functions with this name.
+    /// The sum over all functions with this name.
     Function(String),
 }
 
-/// Which figure of a subject a gate limits.
+/// The figure of a subject that a gate limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Figure {
-    /// By how much it grew; a subject that shrank grew by nothing.
+    /// The increase from the earlier to the later profile; 0 if the subject shrank.
     Growth,
-    /// What the later profile has.
+    /// The amount in the later profile.
     Size,
 }
 
-/// A limit.
+/// The value of a limit.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Limit {
-    /// In the subject's unit, for example bytes.
+    /// An amount in the subject's unit, for example bytes.
     Amount(u64),
-    /// Per cent of what the earlier profile has; for growth only.
+    /// Per cent of the amount in the earlier profile; only for [`Figure::Growth`].
     Percent(f64),
 }
 
-/// What a gate found.
+/// The result of a gate.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Finding<'g> {
     gate: &'g Gate,
@@ -57,7 +57,7 @@ pub struct Finding<'g> {
     unit: Unit,
     /// Whether the gate fires.
     pub fires: bool,
-    /// Whether neither profile has the function.
+    /// Whether the function is missing from both profiles.
     pub is_missing: bool,
 }
 
@@ -72,10 +72,10 @@ impl fmt::Display for Subject {
 }
 
 impl Gate {
-    /// Whether both profiles counted what it measures; `kind` is that of functions.
+    /// Checks that both profiles counted the gate's subject; functions are measured in memory of `kind`.
     ///
     /// # Errors
-    /// What was not counted, and how to have it counted.
+    /// A message that names the missing measure and the option that enables it.
     pub fn check(&self, [before, after]: [&Report; 2], kind: Kind) -> Result<(), String> {
         let kind = self.kind(kind);
         for (which, report) in [("earlier", before), ("later", after)] {
@@ -139,7 +139,7 @@ impl Gate {
             Figure::Growth => after.saturating_sub(before),
             Figure::Size => after,
         };
-        // Figures are below 2^53, so that they are exact here.
+        // Figures are below 2^53 and therefore exact as `f64`.
         let (figure, limit) = match self.limit {
             Limit::Amount(amount) => (figure as f64, amount as f64),
             Limit::Percent(percent) => (figure as f64 * 100.0, percent * before as f64),
@@ -148,7 +148,7 @@ impl Gate {
     }
 }
 
-/// The figure and the limit, as one sentence.
+/// Formats the figure and the limit as one sentence.
 impl fmt::Display for Finding<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Finding {
@@ -230,7 +230,7 @@ mod tests {
             let mut gate = gate(subject, figure, limit);
             let found = gate.evaluate([before, after], Kind::All);
             assert_eq!(found.fires, fires, "{found}");
-            // What shrinks does not grow.
+            // A subject that shrinks has no growth.
             let back = gate.evaluate([after, before], Kind::All);
             assert!(figure == Figure::Size || !back.fires, "{back}");
             gate.or_equal = true;

@@ -1,23 +1,23 @@
-//! The control groups of a profile's processes.
+//! The control groups of the processes in a profile.
 
 use std::collections::BTreeMap;
 
 use super::{Amounts, Profile};
 use memprof_sys::process::Container;
 
-/// The processes that are in one control group itself, not in those below it.
+/// The processes directly in one control group, without those in its descendants.
 #[derive(Clone, Copy, Debug)]
 pub struct GroupTotal<'a> {
-    /// The group, with the container and the pod that its name says.
+    /// The group, with the container and the pod that its name contains.
     pub container: &'a Container,
-    /// How many processes it has.
+    /// Number of processes.
     pub processes: usize,
-    /// The sum of their totals: a page that several of them map counts for each.
+    /// The sum of the processes' totals. A page that several of them map counts for each of them.
     pub total: Amounts,
 }
 
 impl Profile {
-    /// The control groups of several processes, in the order of their names. Processes of an unknown group are in none.
+    /// The control groups of the processes, in the order of their names. A process whose group is unknown is omitted.
     pub fn groups(&self) -> Vec<GroupTotal<'_>> {
         let mut groups: BTreeMap<&str, GroupTotal<'_>> = BTreeMap::new();
         for member in self.members() {

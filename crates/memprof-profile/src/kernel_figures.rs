@@ -1,4 +1,4 @@
-//! The kernel's figures, and how memprof's total compares with them.
+//! Comparison of memprof's total with the kernel's figures.
 
 /// memprof's resident total and the kernel's `RssAnon + RssShmem` before and after, in bytes.
 ///
@@ -22,24 +22,24 @@ pub struct Agreement {
     pub ours: u64,
     /// The smaller of the kernel's two figures.
     pub low: u64,
-    /// The larger one.
+    /// The larger of the kernel's two figures.
     pub high: u64,
-    /// True if all three include every process of the target.
+    /// True if all three figures include every process of the target.
     pub complete: bool,
 }
 
 /// The result of an [`Agreement`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// The kernel's figure did not change, and ours is the same.
+    /// The kernel's figure did not change, and memprof's equals it.
     Equal,
-    /// The kernel's figure changed, and ours is between its two values.
+    /// The kernel's figure changed, and memprof's is between the two values.
     Between,
-    /// Ours is smaller.
+    /// memprof's figure is smaller than both of the kernel's.
     Below,
-    /// Ours is larger.
+    /// memprof's figure is larger than both of the kernel's.
     Above,
-    /// Processes are missing from our total and from the kernel's figures: see [`Losses`](super::Losses).
+    /// Processes are missing from memprof's total and from the kernel's figures; see [`Losses`](super::Losses).
     Incomplete,
 }
 
@@ -55,7 +55,7 @@ impl Agreement {
         }
     }
 
-    /// By how much ours is above both of the kernel's figures, or below them if it is negative, in bytes.
+    /// Distance of memprof's figure from the kernel's range, in bytes: positive above it, negative below it, 0 inside.
     pub fn outside(&self) -> i64 {
         let nearest = self.ours.clamp(self.low, self.high);
         let distance = i64::try_from(self.ours.abs_diff(nearest)).unwrap_or(i64::MAX);

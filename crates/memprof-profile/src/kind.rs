@@ -1,4 +1,4 @@
-//! The kinds of figures that can be shown by stack.
+//! Kinds of figures that can be shown by stack.
 
 use super::Amounts;
 use crate::measure::{COLUMNS, ColumnId, Measure, RESIDENCY, Unit};
@@ -62,12 +62,12 @@ impl Kind {
         Kind::ALL.into_iter().skip(SUMS)
     }
 
-    /// Whether replies and files state its figure of a row.
+    /// Whether replies and files contain this kind's figure of `amounts`.
     pub fn stated(self, amounts: &Amounts) -> bool {
         self.measure().always_stated || self.of(amounts) > 0
     }
 
-    /// Its name: short, lower-case.
+    /// The short lower-case name.
     pub fn name(self) -> &'static str {
         match self {
             Kind::All => "all",
@@ -82,7 +82,7 @@ impl Kind {
         }
     }
 
-    /// Its display name, which says if it is not exact.
+    /// The display name, which says if the figure is not exact.
     pub fn label(self) -> &'static str {
         match self {
             Kind::Column(id) => id.column().label,
@@ -90,7 +90,7 @@ impl Kind {
         }
     }
 
-    /// What its figures count.
+    /// The unit of the figures.
     pub fn unit(self) -> Unit {
         match self {
             Kind::Column(id) => id.column().unit,
@@ -98,7 +98,7 @@ impl Kind {
         }
     }
 
-    /// The measure that it belongs to.
+    /// The measure to which the kind belongs.
     pub fn measure(self) -> &'static Measure {
         match self {
             Kind::Column(id) => id.measure(),

@@ -1,7 +1,7 @@
-//! One report's data: every resident and cached byte of the target with the stack that brought it in.
+//! The data of one report: every resident and cached byte of the target with the stack that brought it in.
 //!
-//! The aggregator hands a [`Profile`] to all views and exporters: pages are joined with stacks, addresses
-//! are converted to ([`Module`], file offset) pairs, and names are not looked up yet.
+//! The aggregator hands a [`Profile`] to all views and exporters. Pages are already joined with stacks, and addresses are
+//! converted to ([`Module`], file offset) pairs. Names are not looked up yet.
 
 #[cfg(feature = "filters")]
 pub mod allocations;
@@ -73,20 +73,20 @@ use memprof_sys::usage::Usage;
 pub struct Sample {
     /// The stack.
     pub stack: Arc<Stack>,
-    /// Its figures.
+    /// The figures of that stack.
     pub amounts: Amounts,
 }
 
 /// Why memory has no stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Unobserved {
-    /// It was resident before memprof attached.
+    /// The memory was resident before memprof attached.
     BeforeAttach,
-    /// It became resident while memprof was attached, but without an event that memprof sees.
+    /// The memory became resident while memprof was attached, but no event that memprof observes reported it.
     NoEvent,
-    /// An event was seen, but its stack did not fit a table; see [`Losses`].
+    /// An event was observed, but its stack did not fit into a table; see [`Losses`].
     StackLost,
-    /// No fault of its mapping had its stack walked (`--stacks`).
+    /// No page fault in the mapping had its stack unwound (`--stacks`).
     NotWalked,
 }
 
@@ -103,7 +103,7 @@ impl Unobserved {
         all.find(|reason| reason.label() == label)
     }
 
-    /// Its name in the HTTP API and in metrics.
+    /// The name in the HTTP API and in metrics.
     pub fn name(self) -> &'static str {
         match self {
             Unobserved::BeforeAttach => "before_attach",
@@ -113,7 +113,7 @@ impl Unobserved {
         }
     }
 
-    /// Short lower-case label for reports.
+    /// A short lower-case label for reports.
     pub fn label(self) -> &'static str {
         match self {
             Unobserved::BeforeAttach => "before attach",
@@ -124,7 +124,7 @@ impl Unobserved {
     }
 }
 
-/// Placeholder for the mapping of memory whose stack was recorded and lost.
+/// Placeholder for the mapping of memory whose recorded stack was lost.
 pub const LOST_STACK: &str = "[stack record lost]";
 
 /// Memory of one mapping without a stack.
@@ -134,14 +134,14 @@ pub struct NotObserved {
     pub mapping: String,
     /// Why there is no stack.
     pub reason: Unobserved,
-    /// Its figures.
+    /// The figures of this memory.
     pub amounts: Amounts,
 }
 
-/// How full a BPF map of the probe is.
+/// The fill level of one BPF map of the probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MapUsage {
-    /// Its name.
+    /// The name of the map.
     pub name: &'static str,
     /// Entries in use.
     pub entries: u64,
@@ -152,10 +152,10 @@ pub struct MapUsage {
 /// Page faults of the followed processes since attach.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Faults {
-    /// All of them.
+    /// All page faults.
     pub all: u64,
-    /// Those whose stack was not walked (`--stacks`): their pages are divided among the stacks of the others, so bytes by
-    /// stack are estimates.
+    /// Faults whose stack was not unwound (`--stacks`). Their pages are divided among the stacks of the other faults, so
+    /// bytes by stack are estimates.
     pub unwalked: u64,
 }
 
@@ -167,11 +167,11 @@ pub(crate) type OutcomeRow = (Outcome, u64, u64);
 pub struct TargetInfo {
     /// The process id.
     pub pid: Pid,
-    /// Its name (`/proc/PID/comm`).
+    /// The process name (`/proc/PID/comm`).
     pub comm: String,
-    /// Every followed process; the first one is `pid`.
+    /// All followed processes; the first one is `pid`.
     pub pids: Vec<Pid>,
-    /// False once the target has ended; the profile is then the last one taken.
+    /// False once the target has ended; the profile is then the last one that was taken.
     pub alive: bool,
 }
 
@@ -180,10 +180,10 @@ pub struct TargetInfo {
 pub struct Profile {
     /// When the page scan ended.
     pub taken: SystemTime,
-    /// The same moment in ns of `CLOCK_MONOTONIC`, by which ages and durations are measured: the system's clock may be set at
-    /// any time. 0 in an opened profile.
+    /// The same moment in ns of `CLOCK_MONOTONIC`, or 0 in an opened profile. Ages and durations are measured with it,
+    /// because the wall clock may be set at any time.
     pub taken_ns: u64,
-    /// How long memprof had followed its target by then.
+    /// Time for which memprof had followed the target at that moment.
     pub observed: Duration,
     /// The target.
     pub target: TargetInfo,
@@ -193,71 +193,70 @@ pub struct Profile {
     pub not_observed: Vec<NotObserved>,
     /// The sum of `samples` and `not_observed`.
     pub total: Amounts,
-    /// The errors of `samples`: empty if every stack was walked.
+    /// The errors of `samples`; empty if no figure is estimated.
     pub uncertainties: Vec<Uncertainty>,
-    /// The kernel's figures read just before the page scan.
+    /// The kernel's figures, read just before the page scan.
     pub kernel_before: KernelFigures,
-    /// The kernel's figures read just after the page scan.
+    /// The kernel's figures, read just after the page scan.
     pub kernel_after: KernelFigures,
-    /// What was lost.
+    /// Events and stacks that are missing from the figures.
     pub losses: Losses,
-    /// How many page faults there were, and how many of their stacks were not walked; `None` if faults have no hook
-    /// (`--stacks off`).
+    /// Page faults in total and without an unwound stack; `None` if faults have no hook (`--stacks off`).
     pub faults: Option<Faults>,
     /// The files that frames refer to.
     pub modules: Arc<[Arc<Module>]>,
-    /// The same memory, by mapping and by file.
+    /// The same memory by mapping and by file.
     pub places: Arc<Places>,
-    /// Each process's share, in the order of `target.pids`; empty if there is only one process. Page cache
-    /// that ended processes brought in is in no share.
+    /// The share of each process, in the order of `target.pids`; empty if there is only one process. No share contains page
+    /// cache that ended processes brought in.
     pub processes: Vec<Share>,
-    /// Followed processes that have ended. Their memory is in no figure.
+    /// Followed processes that have ended. No figure includes their memory.
     pub ended: Ended,
-    /// Followed processes that the kernel has killed because memory had run out.
+    /// Followed processes that the kernel's out-of-memory killer has killed.
     pub oom_kills: OomKills,
     /// Whether the target was frozen for this report.
     pub freeze: FreezeOutcome,
-    /// The measures that were counted; figures of others are 0.
+    /// The measures that were counted. Figures of other measures are 0.
     pub measures: Vec<&'static Measure>,
-    /// The memory of the followed control group, if one is followed (`--cgroup`). Saved profiles do not have it.
+    /// The memory of the followed control group (`--cgroup`); `None` if none is followed.
     pub cgroup: Option<Arc<CgroupMemory>>,
 }
 
-/// One process's share of a [`Profile`] of several processes. A page that several processes map is in
-/// each of their shares, under the stack that brought it in.
+/// One process's share of a [`Profile`] of several processes. A page that several processes map is in the share of each,
+/// under the stack that brought it in.
 #[derive(Clone, Debug)]
 pub struct Share {
     /// The process.
     pub pid: Pid,
-    /// Its name.
+    /// The process name.
     pub comm: String,
-    /// Where it runs; `None` if that is not known.
+    /// The container; `None` if unknown.
     pub container: Option<Container>,
-    /// Its memory by stack.
+    /// The memory of the process by stack.
     pub samples: Vec<Sample>,
-    /// Its memory without a stack, by mapping.
+    /// The memory of the process without a stack, by mapping.
     pub not_observed: Vec<NotObserved>,
-    /// The sum of both.
+    /// The sum of `samples` and `not_observed`.
     pub total: Amounts,
     /// The errors of `samples`.
     pub uncertainties: Vec<Uncertainty>,
-    /// The kernel's figures for it read just before its page scan.
+    /// The kernel's figures for the process, read just before its page scan.
     pub kernel_before: KernelFigures,
-    /// The kernel's figures for it read just after its page scan.
+    /// The kernel's figures for the process, read just after its page scan.
     pub kernel_after: KernelFigures,
-    /// Whether it was frozen.
+    /// Whether the process was frozen.
     pub freeze: FreezeOutcome,
 }
 
 impl Faults {
-    /// Those whose stack was walked.
+    /// Faults whose stack was unwound.
     pub fn walked(&self) -> u64 {
         self.all.saturating_sub(self.unwalked)
     }
 }
 
 impl Profile {
-    /// The page cache of one file, as a separate profile.
+    /// Builds a separate profile from the page cache of one file.
     pub fn of_file(&self, file: &CachedFile) -> Profile {
         let cache = |bytes| {
             Amounts::from(Usage {
@@ -294,7 +293,7 @@ impl Profile {
         }
     }
 
-    /// The same profile without its mappings, whose addresses tell an attacker where code is.
+    /// The same profile without its mappings: their addresses would tell an attacker the location of code.
     pub fn without_mappings(&self) -> Profile {
         let places = Places {
             mappings: Vec::new(),
@@ -306,7 +305,7 @@ impl Profile {
         }
     }
 
-    /// Whether figures of this kind were counted.
+    /// Whether the figures of this kind were counted.
     pub fn counts(&self, kind: Kind) -> bool {
         self.fills(kind.measure())
     }
@@ -316,7 +315,7 @@ impl Profile {
         counted.any(|measure| measure.name == wanted.name)
     }
 
-    /// The columns that were counted beside resident bytes.
+    /// The columns that were counted in addition to resident bytes.
     pub fn columns(&self) -> impl Iterator<Item = (Kind, &'static Column)> {
         let counted = Kind::ALL.into_iter().filter(|kind| self.counts(*kind));
         counted.filter_map(|kind| match kind {
@@ -325,7 +324,7 @@ impl Profile {
         })
     }
 
-    /// Every optional measure, and whether it was counted.
+    /// Every optional measure, each with whether it was counted.
     pub fn optional_measures(&self) -> impl Iterator<Item = (&'static Measure, bool)> {
         let optional = MEASURES
             .into_iter()
@@ -333,7 +332,7 @@ impl Profile {
         optional.map(|measure| (measure, self.fills(measure)))
     }
 
-    /// If bytes by stack are estimates: what share of the page faults had its stack walked.
+    /// A note with the fraction of page faults whose stack was unwound; `None` if bytes by stack are not estimates.
     pub fn estimates(&self) -> Option<String> {
         match self.faults {
             None => Some("estimates by stack: page faults were not hooked".to_owned()),
@@ -346,12 +345,12 @@ impl Profile {
         }
     }
 
-    /// The module a code frame refers to.
+    /// Looks up the module of a code frame.
     pub fn module(&self, id: ModuleId) -> Option<&Arc<Module>> {
         self.modules.get(usize::from(id.0))
     }
 
-    /// Every row with a stack: of all processes together, of each one, and of each cached file.
+    /// Every sample: of all processes together, of each process, and of each cached file.
     pub fn all_samples(&self) -> impl Iterator<Item = &Sample> {
         let shares = self.processes.iter().map(|share| &share.samples);
         let files = self.places.files.iter().map(|file| &file.samples);
@@ -369,13 +368,13 @@ impl Profile {
         sum(self.not_observed.iter().map(|n| &n.amounts))
     }
 
-    /// Memory of stacks whose unwinding ended before the outermost frame.
+    /// Memory of stacks whose unwinding stopped before the outermost frame.
     pub fn incomplete(&self) -> Amounts {
         let partial = |s: &&Sample| !s.stack.outcome.is_complete();
         sum(self.samples.iter().filter(partial).map(|s| &s.amounts))
     }
 
-    /// Compares the resident total with the kernel's.
+    /// Compares memprof's resident total with the kernel's.
     pub fn agreement(&self) -> Agreement {
         let (before, after) = (self.kernel_before.resident(), self.kernel_after.resident());
         Agreement {
@@ -386,10 +385,12 @@ impl Profile {
         }
     }
 
-    /// Whether this is the exact state of one moment: all processes were frozen at the same time, the kernel's
-    /// resident figures are the same before and after, and its anonymous memory equals memprof's. The kernel's
-    /// figure is its counter (`RssAnon`, exact since Linux 6.16) or, if that differs and there is time, from its page table
-    /// walk (`smaps_rollup`). `RssShmem` is not compared: up to Linux 6.15 it is approximate.
+    /// Whether the profile is the exact state of one moment. All processes were frozen at the same time, the kernel's
+    /// resident figures are the same before and after the scan, and the kernel's anonymous memory equals memprof's.
+    ///
+    /// The kernel's figure is its `RssAnon` counter, exact since Linux 6.16. If that counter differs and there is time, it
+    /// is the figure of the kernel's own page table walk (`smaps_rollup`). `RssShmem` is not compared, because it is
+    /// approximate up to Linux 6.15.
     pub fn is_exact(&self) -> bool {
         let (before, after) = (&self.kernel_before, &self.kernel_after);
         let anonymous = |k: &KernelFigures| k.anonymous.unwrap_or(k.rss_anon);
@@ -399,7 +400,7 @@ impl Profile {
             && [anonymous(before), anonymous(after)] == [self.total.usage.anon; 2]
     }
 
-    /// Distinct stacks and bytes (`Usage::value`) per unwind outcome, in outcome order.
+    /// Number of distinct stacks and of bytes ([`Usage::value`]) per unwind outcome, in the order of [`Outcome`].
     pub fn outcomes(&self) -> Vec<OutcomeRow> {
         let mut rows = std::collections::BTreeMap::new();
         for s in &self.samples {

@@ -1,12 +1,12 @@
-//! Measures: what the figures of a report count, and in which unit.
+//! Measures: the meaning and the unit of a report's figures.
 //!
-//! Residency is the measure of every report: bytes of resident and cached pages
-//! ([`Usage`](memprof_sys::usage::Usage)), which add up to the kernel's figures. Every other measure has columns of its
-//! own, in its own unit, and is in no sum of residency. Its figures are kept per stack next to the resident bytes
-//! ([`Amounts`](crate::Amounts)), and each column is a [`Kind`](crate::Kind) that trees, tables,
-//! diffs, the time series, metrics and exports can show.
+//! Residency is the measure of every report: bytes of resident and cached pages ([`Usage`](memprof_sys::usage::Usage)),
+//! which add up to the kernel's figures. Every other measure has columns in a unit of its own, and no sum of residency
+//! includes them. The figures of a column are stored per stack next to the resident bytes
+//! ([`Amounts`](crate::Amounts)). Each column is a [`Kind`](crate::Kind) that trees, tables, diffs, the
+//! time series, metrics and exports can show.
 //!
-//! A measure is one file here and one line in [`MEASURES`]. An event source names the measure that it fills
+//! A measure is one file in this directory and one line in [`MEASURES`]. An event source names the measure that it fills
 //! (`Source::measure`).
 
 mod heap;
@@ -23,46 +23,48 @@ pub use kernel_memory::{KERNEL_BYTES, KERNEL_MEMORY};
 pub use residency::RESIDENCY;
 pub use shared::{PSS, SHARED};
 
-/// What a group of figures counts.
+/// A group of figures that are counted together.
 #[derive(Debug)]
 pub struct Measure {
-    /// Its name in replies: one lower-case word.
+    /// The name in replies: one lower-case word.
     pub name: &'static str,
-    /// What messages call it.
+    /// The name in messages.
     pub title: &'static str,
     /// The command-line option that enables it; `None` if every report has it.
     pub option: Option<&'static str>,
-    /// Whether replies and files state its figures even if they were not counted, as they have done from the start. Figures
-    /// of other measures are left out where they are 0.
+    /// Whether replies and files contain the figures even if they were not counted, for compatibility. Figures of other
+    /// measures are omitted where they are 0.
     pub always_stated: bool,
-    /// Its columns. Residency has none, because its kinds are the fields of [`Usage`](memprof_sys::usage::Usage).
+    /// The columns of the measure. Residency has none, because its kinds are the fields of
+    /// [`Usage`](memprof_sys::usage::Usage).
     pub columns: &'static [Column],
 }
 
 /// A column of a measure.
 #[derive(Debug)]
 pub struct Column {
-    /// Its name on the command line, in URLs, in replies and as the metrics' `kind`: one lower-case word.
+    /// The name on the command line, in URLs, in replies and as the `kind` label of metrics: one lower-case word.
     pub name: &'static str,
-    /// Its display name, which says if it is not exact; see [`Profile::label`](crate::Profile).
+    /// The display name, which says if the figure is not exact; see [`Profile::label`](crate::Profile).
     pub label: &'static str,
-    /// Its name in the narrow columns of a terminal: at most 11 letters.
+    /// The name in the narrow columns of a terminal: at most 11 letters.
     pub short: &'static str,
-    /// What one counts.
+    /// The unit of the figures.
     pub unit: Unit,
-    /// Whether it counts what has happened since memprof began, and never falls; others count what is there now.
+    /// Whether the figure accumulates since memprof began and never decreases. Other figures are amounts at the current
+    /// moment.
     pub cumulative: bool,
-    /// What distinguishes it from resident memory, for the summary.
+    /// The difference from resident memory, for the summary.
     pub note: &'static str,
-    /// Its description in the time series.
+    /// The description in the time series.
     pub figure: &'static str,
-    /// The name of its value type in pprof files.
+    /// The name of the value type in pprof files.
     pub sample_type: &'static str,
-    /// The name of its metric, and the metric's help text.
+    /// The name of the metric, and its help text.
     pub metric: (&'static str, &'static str),
 }
 
-/// What figures count.
+/// The unit of a figure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unit {
     /// Bytes.
@@ -72,7 +74,7 @@ pub enum Unit {
 }
 
 impl Unit {
-    /// Its name: the suffix of column names in CSV files.
+    /// The name of the unit: the suffix of column names in CSV files.
     pub fn name(self) -> &'static str {
         match self {
             Unit::Bytes => "bytes",
@@ -80,7 +82,7 @@ impl Unit {
         }
     }
 
-    /// Its name in pprof files, whose readers know `count`.
+    /// The name in pprof files. Readers of pprof expect `count` for objects.
     pub fn pprof(self) -> &'static str {
         match self {
             Unit::Bytes => "bytes",
@@ -88,7 +90,7 @@ impl Unit {
         }
     }
 
-    /// A figure as it is shown to people: bytes as KiB, rounded down.
+    /// Converts a figure for display: bytes to KiB, rounded down.
     pub fn shown(self, figure: u64) -> u64 {
         match self {
             Unit::Bytes => figure / 1024,
@@ -96,7 +98,7 @@ impl Unit {
         }
     }
 
-    /// A limit as it is shown to people: as [`Unit::shown`], rounded up.
+    /// Converts a limit for display: like [`Unit::shown`], but rounded up.
     pub fn limit(self, figure: u64) -> u64 {
         match self {
             Unit::Bytes => figure.div_ceil(1024),
@@ -104,7 +106,7 @@ impl Unit {
         }
     }
 
-    /// What [`Unit::shown`] counts.
+    /// The unit of [`Unit::shown`].
     pub fn symbol(self) -> &'static str {
         match self {
             Unit::Bytes => "KiB",
@@ -152,7 +154,7 @@ impl ColumnId {
         all
     };
 
-    /// The column of this name.
+    /// The column of this name, at compile time.
     const fn named(name: &str) -> ColumnId {
         let mut at = 0;
         while at < COLUMNS {
@@ -172,25 +174,25 @@ impl ColumnId {
             .find(|id| id.column().name == name)
     }
 
-    /// Its position in [`ColumnId::ALL`].
+    /// The position in [`ColumnId::ALL`].
     pub fn index(self) -> usize {
         let before = &MEASURES[..self.measure.into()];
         let before: usize = before.iter().map(|measure| measure.columns.len()).sum();
         before + usize::from(self.column)
     }
 
-    /// Its measure.
+    /// The measure of the column.
     pub const fn measure(self) -> &'static Measure {
         MEASURES[self.measure as usize]
     }
 
-    /// Its description.
+    /// The description of the column.
     pub const fn column(self) -> &'static Column {
         &self.measure().columns[self.column as usize]
     }
 }
 
-/// `==` is not available in constants.
+/// Compares byte strings; `==` is not available in constants.
 const fn same(a: &[u8], b: &[u8]) -> bool {
     let mut at = 0;
     while at < a.len() && at < b.len() && a[at] == b[at] {

@@ -1,4 +1,4 @@
-//! The processes of a profile, whether it has one or several.
+//! Uniform access to the processes of a profile, whether it has one or several.
 
 use std::borrow::Cow;
 
@@ -6,16 +6,16 @@ use super::{Amounts, Profile, Share};
 use memprof_sys::ids::Pid;
 use memprof_sys::process::Container;
 
-/// One of a profile's processes.
+/// One process of a profile.
 #[derive(Clone, Copy, Debug)]
 pub struct Member<'a> {
     /// The process.
     pub pid: Pid,
-    /// Its name.
+    /// The process name.
     pub comm: &'a str,
-    /// Where it runs; `None` if that is not known.
+    /// The container; `None` if unknown.
     pub container: Option<&'a Container>,
-    /// What it holds.
+    /// The memory of the process.
     pub total: &'a Amounts,
     of: &'a Profile,
     share: Option<&'a Share>,
@@ -33,7 +33,7 @@ impl<'a> Member<'a> {
         }
     }
 
-    /// Its own profile, without places.
+    /// The profile of this process, without places.
     pub fn figures(&self) -> Cow<'a, Profile> {
         match self.share {
             Some(share) => Cow::Owned(self.of.figures_of(&[share])),
@@ -43,7 +43,7 @@ impl<'a> Member<'a> {
 }
 
 impl Profile {
-    /// Its processes, in the order of `target.pids`.
+    /// The processes, in the order of `target.pids`.
     pub fn members(&self) -> Vec<Member<'_>> {
         let only = Member {
             pid: self.target.pid,

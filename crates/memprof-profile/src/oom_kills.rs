@@ -1,4 +1,4 @@
-//! Processes that the kernel has killed because memory had run out.
+//! Processes that the kernel's out-of-memory killer has killed.
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,43 +11,43 @@ use memprof_sys::process::Container;
 /// Followed processes that the out-of-memory killer has killed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OomKills {
-    /// The newest ones, in the order in which they were killed.
+    /// The newest kills, in chronological order.
     pub newest: Arc<[OomKill]>,
-    /// How many there were since memprof began.
+    /// Number of kills since memprof began.
     pub count: u64,
 }
 
 /// A followed process that the out-of-memory killer has killed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OomKill {
-    /// Its process id, which another process may have by now.
+    /// The process id, which may have been reused since.
     pub pid: Pid,
-    /// Its name.
+    /// The process name.
     pub comm: String,
-    /// Where it ran; `None` if that is not known.
+    /// The container; `None` if unknown.
     pub container: Option<Container>,
-    /// When it was killed.
+    /// Time of the kill.
     pub killed: SystemTime,
-    /// Its last figures; `None` if it was killed before it was scanned.
+    /// The last figures of the process; `None` if it was killed before its first scan.
     pub last: Option<LastFigures>,
 }
 
-/// The last figures of a process that was killed.
+/// The last figures of a killed process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LastFigures {
-    /// Its resident bytes.
+    /// Resident bytes.
     pub resident: u64,
-    /// When they had been taken.
+    /// Time of the figures.
     pub taken: SystemTime,
-    /// Whether that was begun after the kill, while the memory was still there: then nothing is missing from them.
+    /// Whether the scan began after the kill, while the memory was not yet freed. The figures are then complete.
     pub after_kill: bool,
 }
 
 impl OomKills {
-    /// Most kills that are listed.
+    /// Maximum length of the list of kills.
     pub(crate) const MOST: usize = 64;
 
-    /// The list with one more.
+    /// The list with one more kill.
     pub fn with(&self, kill: OomKill) -> OomKills {
         let left_out = (self.newest.len() + 1).saturating_sub(OomKills::MOST);
         let kept = self.newest.iter().skip(left_out).cloned();
@@ -59,14 +59,14 @@ impl OomKills {
 }
 
 impl OomKill {
-    /// How long before the kill its last figures were taken; zero if that had not ended by then.
+    /// Time from the last figures to the kill; zero if the figures are newer than the kill. `None` without figures.
     pub fn age(&self) -> Option<Duration> {
         let taken = self.last?.taken;
         Some(self.killed.duration_since(taken).unwrap_or_default())
     }
 }
 
-/// Its last figures, and how old they were at the kill.
+/// Formats the last figures and their age at the kill.
 impl fmt::Display for OomKill {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Some(last) = self.last else {
@@ -89,8 +89,9 @@ impl fmt::Display for OomKill {
 }
 
 impl Profile {
-    /// A process's figures as the last ones before it was killed, or begun after that; `None` if it is not in this profile.
-    /// `killed` is when it was killed, and the same moment in ns of `CLOCK_MONOTONIC`.
+    /// The figures of a process in this profile, as the last ones before its kill, or after it if `after_kill`; `None` if
+    /// the process is not in this profile. `killed` is the time of the kill by the wall clock and in ns of
+    /// `CLOCK_MONOTONIC`.
     pub fn last_figures(
         &self,
         pid: Pid,
@@ -108,7 +109,8 @@ impl Profile {
         })
     }
 
-    /// When this profile was taken, by the system's clock at another moment: it may have been set between them.
+    /// When this profile was taken, in terms of the wall clock at another moment. The wall clock may have been set in
+    /// between.
     fn taken_by_clock_of(&self, (then, then_ns): (SystemTime, u64)) -> SystemTime {
         let apart = Duration::from_nanos(self.taken_ns.abs_diff(then_ns));
         let taken = match self.taken_ns <= then_ns {
@@ -162,7 +164,7 @@ mod tests {
             said(now + later * 20, now, false),
             format!("{before}, 1.6 s before the kill")
         );
-        // A scan that was under way.
+        // A scan that was in progress during the kill.
         assert_eq!(
             said(now, now + later, false),
             format!("{before}, 0 ms before the kill")

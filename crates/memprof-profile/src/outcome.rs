@@ -1,15 +1,15 @@
-//! How a stack walk ended.
+//! Outcomes of stack walks.
 
-/// How a stack walk ended; kept with every stack and shown next to every total.
+/// The end of a stack walk. Every stack stores its outcome, and every total shows the outcomes of its stacks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Outcome {
     /// The walk reached the outermost frame.
     Complete,
-    /// The walk reached the outermost frame, with the help of frame pointers where code had no table.
+    /// The walk reached the outermost frame, but used frame pointers where code had no unwind table.
     Assisted,
-    /// Some frames are kept, but the walk could not continue.
+    /// The walk could not continue. The frames up to that point are available.
     Partial(PartialReason),
-    /// No stack was taken (`--unwind off`).
+    /// No stack was recorded (`--unwind off`).
     NotTaken,
 }
 
@@ -18,22 +18,22 @@ pub enum Outcome {
 pub enum PartialReason {
     /// The next frame's memory could not be read.
     UnreadableStack,
-    /// The frame pointer register did not hold a frame pointer: code built without them.
+    /// The frame pointer register did not contain a frame pointer: the code was built without frame pointers.
     NoFramePointer,
-    /// The stack has more frames than the walk's limit.
+    /// The stack has more frames than the limit of the walk.
     DepthLimit,
-    /// The code lies in no known mapping: mapped a moment ago, or a damaged stack.
+    /// The code is in no known mapping: it was mapped a moment ago, or the stack is corrupt.
     NoMapping,
-    /// The code was generated at run time (JIT), and its frame pointer leads nowhere.
+    /// The code is JIT code, and the frame pointer does not lead to a caller.
     Jit,
-    /// The code's file has no unwind table (yet), or the table does not cover the address.
+    /// The file has no unwind table (yet), or the table does not cover the address.
     NoTable,
-    /// The unwind table has a rule that the walk cannot follow.
+    /// The unwind table has a rule that the walk does not support.
     UnsupportedRule,
 }
 
 impl PartialReason {
-    /// Short label for the node that groups the stacks that were cut off for this reason.
+    /// A short label for the node that groups stacks truncated for this reason.
     pub fn label(self) -> &'static str {
         match self {
             PartialReason::UnreadableStack => "unreadable stack",
@@ -48,7 +48,7 @@ impl PartialReason {
 }
 
 impl Outcome {
-    /// Why the walk stopped before the outermost frame, if it did.
+    /// The reason why the walk stopped before the outermost frame; `None` if it did not.
     pub fn cut_off(self) -> Option<PartialReason> {
         match self {
             Outcome::Partial(reason) => Some(reason),
@@ -80,7 +80,7 @@ impl Outcome {
         Outcome::ALL.into_iter().find(|o| o.label() == label)
     }
 
-    /// Short lower-case label for reports.
+    /// A short lower-case label for reports.
     pub fn label(self) -> &'static str {
         match self {
             Outcome::Complete => "complete",

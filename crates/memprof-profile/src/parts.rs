@@ -1,4 +1,4 @@
-//! A part of a profile: one of its processes, or several.
+//! A profile of one or several processes, extracted from a larger profile.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -9,17 +9,17 @@ use super::{
 use memprof_sys::ids::Pid;
 use memprof_sys::kernel_figures::KernelFigures;
 
-/// Some of a profile's processes.
+/// A subset of a profile's processes.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Subset {
     /// One process.
     Process(Pid),
-    /// Those in this control group and in those below it.
+    /// The processes in this control group and in its descendants.
     Group(Arc<str>),
 }
 
 impl Subset {
-    /// Whether one of several processes is among them.
+    /// Whether a process belongs to the subset.
     fn has(&self, share: &Share) -> bool {
         match self {
             Subset::Process(pid) => share.pid == *pid,
@@ -34,8 +34,8 @@ impl Profile {
         self.part(&Subset::Process(pid))
     }
 
-    /// The profile of some of its processes; `None` if it has none of them. Of a profile's only process the control group
-    /// is not known.
+    /// The profile of a subset of the processes; `None` if the subset is empty. The control group of a profile's only
+    /// process is unknown, so a group never matches it.
     pub fn part(&self, subset: &Subset) -> Option<Profile> {
         if self.is_only(subset) {
             return Some(self.clone());
@@ -48,12 +48,12 @@ impl Profile {
         })
     }
 
-    /// Whether this process is its only one.
+    /// Whether the subset is the only process of this profile.
     pub fn is_only(&self, subset: &Subset) -> bool {
         matches!(subset, Subset::Process(pid) if self.target.pids == [*pid])
     }
 
-    /// What some of its processes hold together, and which these are; `None` if it has none of them.
+    /// The total of a subset of the processes, and their ids; `None` if the subset is empty.
     pub fn total_of(&self, subset: &Subset) -> Option<(Amounts, Vec<Pid>)> {
         if self.is_only(subset) {
             return Some((self.total, self.target.pids.clone()));
@@ -66,7 +66,7 @@ impl Profile {
         (!pids.is_empty()).then_some((total, pids))
     }
 
-    /// The same part without places, which take most of the time.
+    /// The profile of a subset without places, which take most of the time of [`Profile::part`].
     pub fn figures(&self, subset: &Subset) -> Option<Profile> {
         let shares = self.processes.iter().filter(|share| subset.has(share));
         let shares: Vec<&Share> = shares.collect();
@@ -76,7 +76,7 @@ impl Profile {
         let figures = self.figures_of(&shares);
         Some(match subset {
             Subset::Process(_) => figures,
-            // Processes that are missing may be in the group.
+            // Missing processes may belong to the group, so all losses stay.
             Subset::Group(_) => Profile {
                 losses: self.losses.clone(),
                 ..figures
@@ -96,7 +96,7 @@ impl Profile {
             total += share.total;
             before += share.kernel_before;
             after += share.kernel_after;
-            // The row of each of its samples.
+            // For each sample of the process, the index of its row.
             let row_of: Vec<u32> = share
                 .samples
                 .iter()

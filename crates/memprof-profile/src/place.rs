@@ -1,4 +1,4 @@
-//! Where the memory of a report is: mappings and cached files.
+//! The locations of a report's memory: mappings and cached files.
 
 use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
@@ -10,20 +10,20 @@ use memprof_sys::ids::Pid;
 use memprof_sys::residency::Category;
 use memprof_sys::usage::Usage;
 
-/// Where the memory of a report is.
+/// The locations of a report's memory.
 #[derive(Clone, Debug, Default)]
 pub struct Places {
-    /// The mappings of every followed process, by process, then by address.
+    /// The mappings of every followed process, sorted by process, then by address.
     pub mappings: Vec<Mapping>,
-    /// The files in the page cache, by device and inode.
+    /// The files in the page cache, sorted by device and inode.
     pub files: Vec<CachedFile>,
     /// Page cache of files that did not fit into `files`, in bytes.
     pub other_files: u64,
 }
 
 impl Places {
-    /// The mappings of these processes, and the cached pages that their stacks (those of `samples` with page cache)
-    /// brought in. Cached pages without a stack belong to no process.
+    /// The mappings of these processes, and the cached pages that their stacks brought in: the stacks of `samples` with
+    /// page cache. Cached pages without a stack belong to no process.
     pub(super) fn of(&self, pids: &BTreeSet<Pid>, samples: &[Sample]) -> Places {
         let mappings = self
             .mappings
@@ -63,29 +63,29 @@ pub struct Mapping {
     pub start: u64,
     /// End address, exclusive.
     pub end: u64,
-    /// `rw-p`, as `/proc/PID/maps` shows it.
+    /// Permissions as in `/proc/PID/maps`, such as `rw-p`.
     pub permissions: String,
     /// Path, `[heap]`, `[stack]`, `[anon:NAME]`, or `[anon]` if it has no name.
     pub name: String,
-    /// What kind of memory it is.
+    /// The category of the memory.
     pub category: Category,
-    /// Its pages.
+    /// The pages of the mapping.
     pub bytes: MappedBytes,
 }
 
-/// The pages of a mapping, in bytes. None of it is page cache, which belongs to files.
+/// The pages of a mapping, in bytes. Page cache is not included, because it belongs to files.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MappedBytes {
     /// Pages with a stack.
     pub attributed: Usage,
     /// Pages without a stack, or whose stack's frames were lost.
     pub not_observed: Usage,
-    /// The part of both that is in huge pages.
+    /// The part of `attributed` and `not_observed` that is in huge pages.
     pub huge: u64,
 }
 
 impl MappedBytes {
-    /// The frames of a stack were lost: its pages count as without a stack.
+    /// Moves pages from `attributed` to `not_observed`, because the frames of their stack were lost.
     pub fn lose(&mut self, usage: Usage) {
         self.attributed -= usage;
         self.not_observed += usage;
@@ -99,7 +99,7 @@ pub struct CachedFile {
     pub id: FileId,
     /// One of its paths, if known.
     pub path: Option<KnownPath>,
-    /// The stacks that brought in its pages; of [`Usage`] only `cache` is set.
+    /// The stacks that brought in the pages. In their [`Usage`], only `cache` is set.
     pub samples: Vec<Sample>,
     /// Pages whose stack was lost, in bytes.
     pub lost: u64,
@@ -110,22 +110,22 @@ pub struct CachedFile {
 pub struct KnownPath {
     /// The path, without a ` (deleted)` suffix.
     pub path: String,
-    /// True if the path no longer referred to the file when it was seen.
+    /// True if the path no longer referred to the file when it was observed.
     pub deleted: bool,
-    /// Where it was seen.
+    /// Where the path was observed.
     pub from: PathFrom,
-    /// When it was last seen there.
+    /// When the path was last observed there.
     pub seen: SystemTime,
 }
 
-/// Where a path was seen.
+/// The source of a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PathFrom {
-    /// Among the target's open files, `/proc/PID/fd`.
+    /// The target's open files, `/proc/PID/fd`.
     OpenFile,
-    /// Among its mappings, `/proc/PID/maps`.
+    /// The target's mappings, `/proc/PID/maps`.
     Mapping,
-    /// In a directory near files that the target uses, by device and inode.
+    /// A directory near files that the target uses, where device and inode matched.
     Directory,
 }
 

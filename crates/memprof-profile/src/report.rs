@@ -11,14 +11,14 @@ use crate::{Frames, Profile};
 pub struct Report {
     /// The profile.
     pub profile: Arc<Profile>,
-    /// The names of its frames.
+    /// The symbols of the frames.
     pub symbols: Arc<Symbols>,
-    /// Number of the report; two reports with the same number are the same report.
+    /// Number of the report. Two reports with the same number are the same report.
     pub sequence: u64,
 }
 
 impl Report {
-    /// The same report with these frames of an interpreted program; as recorded, it has all of them.
+    /// The same report, showing only these frames of interpreted programs. As recorded, a report has all frames.
     pub fn showing(&self, frames: Frames) -> Cow<'_, Report> {
         if !self.profile.has_source() {
             return Cow::Borrowed(self);

@@ -1,9 +1,9 @@
-//! Saved profiles: reads back what the format `profile` (`.memprof.json`) wrote.
+//! Reader of saved profiles, which the format `profile` (`.memprof.json`) writes.
 //!
-//! The files may come from anywhere. Whatever is in them, reading takes bounded memory (a few times the size of
-//! the file, which is limited), and what it returns satisfies what the rest of memprof relies on: indices are in
-//! range, stacks are not deeper than memprof's own, rows add up to the total, and no sum of figures overflows.
-//! Unknown fields are ignored, so a later memprof may add some without a new version.
+//! The files may come from anywhere. Whatever they contain, reading takes bounded memory: a few times the size of the file,
+//! which is limited. The result satisfies the invariants that the rest of memprof relies on: indices are in range, stacks
+//! are no deeper than memprof's own, rows add up to the total, and no sum of figures overflows. Unknown fields are ignored,
+//! so a later memprof may add fields without a new version.
 
 mod cgroup;
 mod check;
@@ -28,23 +28,23 @@ pub use parts::{Freeze, Layout, Mapping, Path, Uncertainty, unix_ms};
 pub use place::Place;
 pub use schema::NOT_LOOKED_UP;
 
-/// Version of the format; [`read`] reads this one.
+/// Version of the format; the only one that [`read`] accepts.
 pub const VERSION: u32 = 3;
 
-/// What the field `format` contains.
+/// The value of the field `format`.
 const FORMAT: &str = "memprof profile";
 
-/// The largest saved profile that is read, in bytes. Reading one takes up to eight times as much memory.
+/// Maximum size of a saved profile, in bytes. Reading takes up to eight times as much memory.
 pub const LARGEST: u64 = 256 << 20;
 
-/// A profile that was read back, with the names of its frames.
+/// A profile that was read from a file, with the symbols of its frames.
 #[derive(Debug)]
 pub struct Saved {
     /// The profile; its modules have no open files.
     pub profile: Profile,
-    /// The names, with source lines and inlined functions as far as they were saved.
+    /// The symbols, with source lines and inlined functions if they were saved.
     pub symbols: Symbols,
-    /// The number of the report when it was saved.
+    /// The number of the report at the time of saving.
     pub sequence: u64,
 }
 
@@ -54,24 +54,24 @@ pub enum SavedError {
     /// The file cannot be read.
     #[error("{0}; check its path and permissions")]
     Unreadable(io::Error),
-    /// It is larger than the limit, in bytes.
+    /// The file is larger than the limit, in bytes.
     #[error("it is larger than {} MiB, the limit of a saved profile", .0 >> 20)]
     TooLarge(u64),
-    /// It ends early.
+    /// The file ends early.
     #[error(
         "it is incomplete ({0}): it was truncated while it was written or copied; save the profile again"
     )]
     Truncated(serde_json::Error),
-    /// It is not JSON.
+    /// The file is not JSON.
     #[error(
         "it is not a saved profile, which is JSON ({0}); save one with --output FILE.memprof.json or \
          /v2/export/profile"
     )]
     NotJson(serde_json::Error),
-    /// It has another version of the format.
+    /// The file has another version of the format.
     #[error("{0}")]
     Version(String),
-    /// It is JSON, but not a profile, or a damaged one.
+    /// The file is JSON, but not a profile or a damaged one.
     #[error(
         "it is not a valid saved profile ({0}); save one with --output FILE.memprof.json or /v2/export/profile"
     )]
@@ -81,7 +81,7 @@ pub enum SavedError {
 /// Opens a saved profile.
 ///
 /// # Errors
-/// The file cannot be read, or it is not a saved profile of this version.
+/// If the file cannot be read, or is not a saved profile of this version.
 pub fn open(path: &FilePath) -> Result<Saved, SavedError> {
     let file = File::open(path).map_err(SavedError::Unreadable)?;
     let size = file.metadata().map_err(SavedError::Unreadable)?.len();
@@ -105,7 +105,7 @@ pub fn open(path: &FilePath) -> Result<Saved, SavedError> {
 /// assert!(matches!(error, SavedError::Truncated(_)));
 /// ```
 pub fn read(input: impl Read, limit: u64) -> Result<Saved, SavedError> {
-    // A byte more, to tell a file that is too large from one that just fits.
+    // Reads one more byte, to distinguish a file that is too large from one of exactly the limit.
     let mut input = input.take(limit.saturating_add(1));
     let parsed = {
         let buffered = BufReader::with_capacity(64 << 10, &mut input);

@@ -1,4 +1,4 @@
-//! Which frames of an interpreted program are shown.
+//! Selection of the frames of interpreted programs that views show.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -6,16 +6,15 @@ use std::sync::Arc;
 use super::{CachedFile, Frame, FrameKind, Module, Origin, Places, Profile, Sample, Share, Stack};
 use crate::symbol::Language;
 
-/// Which frames a profile shows of stacks with functions of an interpreted program. Other stacks are always shown as they
-/// are.
+/// The frames that a profile shows in stacks with interpreted functions. Other stacks are always shown in full.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Frames {
-    /// The program's functions, and native ones except for the evaluators that run the program's.
+    /// Interpreted functions, and native functions except the evaluators that run the interpreted ones.
     #[default]
     All,
-    /// The program's functions alone.
+    /// Interpreted functions only.
     Source,
-    /// Native functions alone.
+    /// Native functions only.
     Native,
 }
 
@@ -23,7 +22,7 @@ impl Frames {
     /// All choices, in display order.
     pub const ALL: [Frames; 3] = [Frames::All, Frames::Source, Frames::Native];
 
-    /// Its name on the command line and in URLs.
+    /// The name on the command line and in URLs.
     pub fn name(self) -> &'static str {
         match self {
             Frames::All => "all",
@@ -32,8 +31,8 @@ impl Frames {
         }
     }
 
-    /// The frames to show; `None` if that is all of them. Behind each group of functions of the interpreted program is the
-    /// frame of the evaluator that runs them, and behind that one may be a trampoline that stands for the same function.
+    /// The frames to show; `None` if these are all frames. Behind each group of interpreted functions is the frame of the
+    /// evaluator that runs them. Behind the evaluator may be a trampoline that represents the same function again.
     fn of(self, frames: &[Frame], role: impl Fn(Frame) -> Role) -> Option<Box<[Frame]>> {
         if !frames.iter().any(|f| role(*f) == Role::Source) {
             return None;
@@ -54,12 +53,12 @@ impl Frames {
     }
 }
 
-/// What a frame is in a stack with functions of an interpreted program.
+/// The role of a frame in a stack with interpreted functions.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Role {
-    /// A function of the program.
+    /// An interpreted function.
     Source,
-    /// Machine code that was made to call the evaluator for one function (`python -X perf`).
+    /// JIT code that calls the evaluator for one function (`python -X perf`).
     Trampoline,
     Native,
 }
@@ -75,12 +74,12 @@ impl Role {
 }
 
 impl Profile {
-    /// Whether there are functions of an interpreted program.
+    /// Whether the profile has interpreted functions.
     pub fn has_source(&self) -> bool {
         self.modules.iter().any(|m| m.is_interpreted())
     }
 
-    /// The same profile with these frames. As recorded, a profile has all of them, the evaluators too.
+    /// The same profile with only these frames. As recorded, a profile has all frames, including the evaluators.
     pub(crate) fn showing(&self, frames: Frames) -> Profile {
         let role = |frame: Frame| match frame.kind() {
             FrameKind::Code(id, _) => self.module(id).map_or(Role::Native, |m| Role::of(m)),

@@ -1,4 +1,4 @@
-//! Symbols of code positions. A failure is a value: [`Symbol::Unknown`] says why there is no name.
+//! Symbols of code positions. A failed lookup is a value: [`Symbol::Unknown`] has the reason why there is no name.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
@@ -9,9 +9,9 @@ use crate::Frame;
 /// The symbol of a code position.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Symbol {
-    /// The position lies in a function with a name.
+    /// The position is in a function with a name.
     Known(Function),
-    /// The position lies in a function that has no symbol, but whose bounds are known.
+    /// The position is in a function without a symbol, but with known bounds.
     Unnamed(UnnamedFunction),
     /// The position has no name.
     Unknown(UnknownReason),
@@ -26,7 +26,7 @@ impl Symbol {
         }
     }
 
-    /// The function's name, or what stands for it.
+    /// The name of the function or its substitute.
     pub fn name(&self) -> Option<&str> {
         match self {
             Symbol::Known(function) => Some(&function.name),
@@ -36,10 +36,11 @@ impl Symbol {
     }
 }
 
-/// A function without a symbol. Its bounds come from the file's unwind information.
+/// A function without a symbol. The bounds come from the file's unwind information.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UnnamedFunction {
-    /// What stands for a name: the file's base name and the function's address in it, `python3.11+0xfb640`.
+    /// The substitute for a name: the file's base name and the function's address in the file, such as
+    /// `python3.11+0xfb640`.
     pub name: String,
     /// Distance of the position from the function's start, in bytes.
     pub offset_in_function: u64,
@@ -48,14 +49,15 @@ pub struct UnnamedFunction {
 /// The function that contains a code position.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Function {
-    /// Demangled name; a Rust name in legacy mangling keeps its `::h<16 hex digits>` hash, which [`Symbols::shown`] cuts.
+    /// Demangled name. A Rust name in legacy mangling includes the `::h<16 hex digits>` hash, which [`Symbols::shown`]
+    /// removes.
     pub name: String,
     /// The source language, from debug information or the symbol's mangling.
     pub language: Language,
-    /// Distance of the position from the function's start, in bytes; 0 if it has no machine code of its own.
+    /// Distance of the position from the function's start, in bytes; 0 if the function has no machine code in a file.
     pub offset_in_function: u64,
-    /// The first line of a function that has no machine code of its own in a file: one of an interpreted program, or made
-    /// at run time. 0 if it has no lines.
+    /// The first line of an interpreted function or of JIT code, 0 if unknown; `None` for a function with machine code in a
+    /// file.
     pub first_line: Option<u32>,
     /// Functions inlined at the position, innermost first.
     pub inlined: Vec<InlinedFunction>,
@@ -81,7 +83,7 @@ pub struct Location {
     pub line: Option<u32>,
 }
 
-/// The language of a function, as far as known.
+/// The language of a function, if known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Language {
     /// Rust, with legacy or v0 mangling.
@@ -90,7 +92,7 @@ pub enum Language {
     Python,
     /// Ruby.
     Ruby,
-    /// JavaScript, and what is compiled to it.
+    /// JavaScript, and languages that compile to it.
     JavaScript,
     /// C, C++ and everything else.
     Other,
@@ -106,7 +108,7 @@ impl Language {
         Language::Other,
     ];
 
-    /// Its name in saved profiles.
+    /// The name in saved profiles.
     pub fn name(self) -> &'static str {
         match self {
             Language::Rust => "rust",
@@ -117,7 +119,7 @@ impl Language {
         }
     }
 
-    /// The language with that name.
+    /// Looks up a language by name.
     pub(crate) fn by_name(name: &str) -> Option<Language> {
         Language::ALL.into_iter().find(|l| l.name() == name)
     }
@@ -132,12 +134,12 @@ pub enum UnknownReason {
     NotElf,
     /// The file has no symbol that covers the position.
     NoSymbol,
-    /// The file could not be read, for this reason.
+    /// The file could not be read; the text has the reason.
     Unreadable(String),
 }
 
 impl UnknownReason {
-    /// The reason with that text, as it is displayed.
+    /// Parses the displayed text of a reason.
     pub(crate) fn from_text(text: &str) -> UnknownReason {
         let fixed = [
             UnknownReason::NoFile,
@@ -170,18 +172,18 @@ const MAX_ADVICE: usize = 1000;
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Symbols {
     names: HashMap<Frame, Arc<Symbol>>,
-    /// Whether nothing more can be looked up.
+    /// Whether no further lookups are possible.
     is_final: bool,
-    /// Whether [`Symbols::shown`] keeps the hashes of Rust names.
+    /// Whether [`Symbols::shown`] includes the hashes of Rust names.
     rust_hashes: bool,
-    /// Which files have no symbols, and what would bring names.
+    /// The files without symbols, and how to get their names.
     advice: Option<String>,
-    /// What was not read of the debug information of files, in words.
+    /// Debug information that was not read, one sentence per entry.
     unread: BTreeSet<String>,
 }
 
 impl Symbols {
-    /// These symbols, with the note that nothing more can be looked up: they come from a saved profile.
+    /// Marks the symbols as final: they come from a saved profile, so no further lookups are possible.
     pub fn finally(self) -> Symbols {
         Symbols {
             is_final: true,
@@ -189,43 +191,44 @@ impl Symbols {
         }
     }
 
-    /// Whether nothing more can be looked up, such as source lines.
+    /// Whether no further lookups are possible, for example of source lines.
     pub fn is_final(&self) -> bool {
         self.is_final
     }
 
-    /// The frame's symbol; `None` if it was not looked up.
+    /// The symbol of a frame; `None` if it was not looked up.
     pub fn get(&self, frame: Frame) -> Option<&Symbol> {
         self.names.get(&frame).map(Arc::as_ref)
     }
 
-    /// The frame's function, if it has a symbol.
+    /// The function of a frame, if it has a symbol.
     pub fn function(&self, frame: Frame) -> Option<&Function> {
         self.get(frame).and_then(Symbol::function)
     }
 
-    /// The name of the frame's function, or what stands for it.
+    /// The name of a frame's function, or its substitute.
     pub fn name(&self, frame: Frame) -> Option<&str> {
         self.get(frame).and_then(Symbol::name)
     }
 
-    /// All frames with their symbols, in no order.
+    /// All frames with their symbols, unordered.
     pub fn iter(&self) -> impl Iterator<Item = (Frame, &Symbol)> {
         self.names.iter().map(|(frame, symbol)| (*frame, &**symbol))
     }
 
-    /// Sets the symbol of a frame and replaces a previous one.
+    /// Sets the symbol of a frame, replacing a previous one.
     pub fn insert(&mut self, frame: Frame, symbol: Arc<Symbol>) {
         self.names.insert(frame, symbol);
     }
 
-    /// Sets whether names are shown with Rust's hashes.
+    /// Sets whether [`Symbols::shown`] includes Rust's hashes.
     pub fn show_rust_hashes(&mut self, yes: bool) {
         self.rust_hashes = yes;
     }
 
-    /// The name of a function, also of an inlined one, as views and exports show it: without the hash of Rust's legacy
-    /// mangling, so that instances of one function have one name. (The contract of `/v1` has it.)
+    /// The name of a function, inlined or not, as views and exports show it. The hash of Rust's legacy mangling is removed,
+    /// so that all instances of a function have the same name. `/v1` replies include the hash, because their contract
+    /// requires it.
     pub fn shown<'a>(&self, name: &'a str) -> &'a str {
         match self.rust_hashes {
             true => name,
@@ -233,23 +236,24 @@ impl Symbols {
         }
     }
 
-    /// One line: which files of the profile have no symbols, and what would bring their names; which debug information was not read, and
-    /// why. `None` if there is nothing to say of any file that matters. A saved profile has that of the machine it comes from.
+    /// One line about the files that matter: which files have no symbols and how to get them, and which debug information
+    /// was not read and why. `None` if there is nothing to report. In a saved profile, the line describes the machine where
+    /// the profile was taken.
     pub fn advice(&self) -> Option<&str> {
         self.advice.as_deref()
     }
 
-    /// What was not read of the debug information of the files: one sentence for each, without a full stop.
+    /// Debug information of the files that was not read: one sentence each, without a full stop.
     pub fn unread(&self) -> impl Iterator<Item = &str> {
         self.unread.iter().map(String::as_str)
     }
 
-    /// Adds what was not read of a file's debug information.
+    /// Adds a sentence to [`Symbols::unread`].
     pub fn add_unread(&mut self, what: &str) {
         self.unread.insert(what.to_owned());
     }
 
-    /// Sets the line of [`Symbols::advice`]. It may come from a saved profile, so it is shortened and made printable.
+    /// Sets [`Symbols::advice`]. The line may come from a saved profile, so it is truncated and made printable.
     pub fn set_advice(&mut self, advice: Option<String>) {
         let printable = |c: char| if c.is_control() { '\u{fffd}' } else { c };
         self.advice = advice.map(|line| line.chars().take(MAX_ADVICE).map(printable).collect());
@@ -275,8 +279,8 @@ impl FromIterator<(Frame, Arc<Symbol>)> for Symbols {
     }
 }
 
-/// The name without `::h` and the 16 hexadecimal digits with which Rust's legacy mangling ends it. (Names in v0 mangling
-/// are demangled without hashes.)
+/// The name without the suffix of Rust's legacy mangling, `::h` and 16 hexadecimal digits. Names in v0 mangling are
+/// demangled without hashes.
 fn without_hash(name: &str) -> &str {
     let hash = |digits: &str| {
         let lower_hex = |b: u8| matches!(b, b'0'..=b'9' | b'a'..=b'f');

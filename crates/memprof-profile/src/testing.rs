@@ -20,7 +20,7 @@ pub fn at(module: u16, offset: u64) -> Frame {
     Frame::code(ModuleId(module), offset)
 }
 
-/// Bytes of `anon` and `cache` KiB.
+/// Usage with `anon` and `cache` KiB.
 pub fn kib(anon: u64, cache: u64) -> Usage {
     Usage {
         anon: anon * KIB,
@@ -97,13 +97,13 @@ pub fn profile(samples: &[(&[Frame], Usage)], not_observed: &[Usage]) -> Profile
     }
 }
 
-/// Sets how the walk of a sample's stack ended.
+/// Sets the unwind outcome of a sample.
 pub(crate) fn ended(profile: &mut Profile, sample: usize, outcome: Outcome) {
     let frames = profile.samples[sample].stack.frames.clone();
     profile.samples[sample].stack = Arc::new(Stack { frames, outcome });
 }
 
-/// Names for frames.
+/// Symbols with these names.
 pub fn symbols(names: &[(Frame, &str, Language)]) -> Symbols {
     names
         .iter()
@@ -121,10 +121,10 @@ pub fn symbols(names: &[(Frame, &str, Language)]) -> Symbols {
         .collect()
 }
 
-/// Figures of a column: which one, the figure, and its standard error.
+/// A figure of a column: the column, the figure, and its standard error.
 pub(crate) type Figure = (ColumnId, u64, u64);
 
-/// Counts the heap as well: adds to each sample its figures, which are estimates.
+/// Enables the heap measure, and adds estimated figures to each sample.
 pub fn with_heap(profile: &mut Profile, samples: &[&[Figure]]) {
     profile.measures.push(&HEAP);
     for (at, figures) in samples.iter().enumerate() {
@@ -139,7 +139,7 @@ pub fn with_heap(profile: &mut Profile, samples: &[&[Figure]]) {
     }
 }
 
-/// A report of a profile; the functions' language is unknown.
+/// A report of a profile. The functions' language is [`Language::Other`].
 pub fn report(profile: Profile, names: &[(Frame, &str)]) -> Report {
     let names: Vec<_> = names
         .iter()

@@ -1,15 +1,15 @@
-//! The call tree: a profile's stacks with their frames' names, merged from the root.
+//! The call tree: the stacks of a profile with the names of their frames, merged from the root.
 //!
 //! All code here is pure. All views and exporters share these four steps:
 //!
-//! 1. Frames become `Label`s (`frame_label`). `Naming` says what a node is.
-//! 2. Stacks become `Paths` of labels with one or more columns of bytes: one profile, the two sides of
-//!    a diff, or several figures of one profile (`Paths::columns`).
-//! 3. `Layout` merges the paths into a tree; `Descent` yields its rows without keeping them; `Table` counts functions instead.
+//! 1. Frames become `Label`s (`frame_label`). `Naming` defines which frames form a node.
+//! 2. Stacks become `Paths` of labels with one or more columns of bytes: one profile, the two sides of a diff, or several
+//!    figures of one profile (`Paths::columns`).
+//! 3. `Layout` merges the paths into a tree. `Descent` yields the rows of a tree without storing them. `Table` counts
+//!    functions instead.
 //! 4. The text of a label always comes from `Label`'s `Display`.
 //!
-//! Samples of zero bytes produce no node. All other samples are in the tree: the root's bytes are the
-//! profile's total.
+//! Samples of zero bytes produce no node. All other samples are in the tree: the root's bytes are the profile's total.
 
 mod descent;
 pub mod errors;
@@ -34,21 +34,21 @@ pub use search::{Find, FunctionId, Search};
 pub use sweep::Row;
 pub use table::{Table, TableRow};
 
-/// Which end of a stack is at the root.
+/// The end of a stack at the root of the tree.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Direction {
-    /// The innermost function first, its callers below it.
+    /// The innermost function is at the root, and its callers are below it.
     #[default]
     InnermostFirst,
-    /// The outermost function first, what it calls below it.
+    /// The outermost function is at the root, and its callees are below it.
     OutermostFirst,
 }
 
 impl Direction {
-    /// Both, in display order.
+    /// Both directions, in display order.
     pub const ALL: [Direction; 2] = [Direction::InnermostFirst, Direction::OutermostFirst];
 
-    /// Its name on the command line and in URLs: what the children of a function are.
+    /// The name on the command line and in URLs, after the children of a function.
     pub fn name(self) -> &'static str {
         match self {
             Direction::InnermostFirst => "callers",

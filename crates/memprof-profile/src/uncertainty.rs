@@ -1,4 +1,4 @@
-//! How far figures by stack may be off, where not every stack was walked.
+//! Statistical errors of figures by stack, for sampled page faults and sampled allocations.
 
 #[cfg(doc)]
 use super::Sample;
@@ -8,39 +8,40 @@ use crate::measure::{ColumnId, Unit};
 use memprof_sys::residency::{PageKind, figure_of};
 use memprof_sys::usage::Usage;
 
-/// An amount that was divided among stacks by samples, because not every stack was walked; or, in a column, what samples of
-/// allocations stand for.
+/// An amount with a statistical error. Either the amount was divided among stacks by samples, because not every stack was
+/// unwound, or it is estimated from samples of allocations, in a column.
 ///
-/// The error of a sum of stacks (a function, a node of a tree) follows from its parts: with their variance V and share R, and
-/// the variance A of all parts, it is V - 2VR + AR². What one part has too much, the others have too little; a sum that
-/// contains all parts is exact. Where samples make the total, too, shares are 0, and variances just add up.
+/// The error of a sum of stacks (a function, a node of a tree) follows from its parts. With V the variance of these parts,
+/// R their share, and A the variance of all parts, the error's variance is V - 2VR + AR². An excess in one part is a
+/// deficit in the others, so a sum that contains all parts is exact. If the total is also an estimate from samples, shares
+/// are 0, and variances simply add up.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Uncertainty {
-    /// Of which figures.
+    /// The figures that have this error.
     pub of: UncertaintyOf,
-    /// Each stack's part.
+    /// The part of each stack.
     pub parts: Vec<UncertainPart>,
 }
 
-/// What one stack has of an [`Uncertainty`].
+/// The part of one stack in an [`Uncertainty`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct UncertainPart {
-    /// The index of the stack in [`Profile::samples`]; `None` for memory outside of it.
+    /// Index of the stack in [`Profile::samples`]; `None` for memory outside the samples.
     pub sample: Option<u32>,
-    /// The share of the amount, 0 to 1.
+    /// The share of the amount, from 0 to 1.
     pub share: f64,
-    /// The variance of its weight, in bytes², or in the column's unit squared.
+    /// The variance of the part's weight, in bytes² or in the column's unit squared.
     pub variance: f64,
-    /// What a single sample contributes to it.
+    /// The contribution of a single sample to `variance`.
     pub single: f64,
 }
 
 /// The figures that an [`Uncertainty`] concerns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum UncertaintyOf {
-    /// Pages that count as this.
+    /// Pages of this kind.
     Pages(PageKind),
-    /// A column.
+    /// A column of a measure.
     Column(ColumnId),
 }
 
@@ -60,10 +61,10 @@ impl Parts {
         self.single = self.single.max(part.single);
     }
 
-    /// The variance of this sum, where `all` has every part.
+    /// The variance of this sum; `all` is the sum of all parts.
     fn variance(&self, all: &Parts) -> f64 {
         match self.share {
-            // All of it, but for rounding.
+            // This is the sum of all parts, except for rounding.
             share if share > 1.0 - 1e-9 => 0.0,
             share => {
                 let variance = self.variance * (1.0 - 2.0 * share) + all.variance * share * share;
@@ -73,25 +74,26 @@ impl Parts {
     }
 }
 
-/// The error of a figure, added up over uncertainties.
+/// The error of a figure, accumulated over uncertainties.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ErrorSum {
     variance: f64,
     single: f64,
 }
 
-/// A figure of few samples is off by more than its samples tell: those that are missing are not among them. With one and a
-/// half more, 95 % of the intervals contain the truth, also for ten samples and fewer (simulated).
+/// Correction for small samples, in samples. The error of a figure with few samples is larger than these samples suggest,
+/// because the events that sampling missed are not among them. With one and a half more samples, 95 % of the intervals
+/// contain the true value, even with ten samples or fewer (simulated).
 const UNSEEN: f64 = 1.5;
 
 impl ErrorSum {
-    /// Adds the parts of one figure; `all` are those of the whole.
+    /// Adds the parts of one figure; `all` is the sum of all parts of the uncertainty.
     pub fn add(&mut self, parts: &Parts, all: &Parts) {
         self.variance += parts.variance(all);
         self.single = self.single.max(parts.single);
     }
 
-    /// Adds the error of another state's figure, for that of their difference.
+    /// Adds the error of another state's figure, for the error of the difference of both.
     pub(crate) fn add_state(&mut self, other: ErrorSum) {
         self.variance += other.variance;
         self.single += other.single;
@@ -104,7 +106,7 @@ impl ErrorSum {
 }
 
 impl Uncertainty {
-    /// One stack's figure in a column, which is estimated by itself.
+    /// The uncertainty of one stack's figure in a column, which is estimated independently of other stacks.
     pub fn in_column(column: ColumnId, sample: u32, variance: f64) -> Uncertainty {
         let part = UncertainPart {
             sample: Some(sample),
@@ -118,7 +120,7 @@ impl Uncertainty {
         }
     }
 
-    /// Pages that were divided evenly between two stacks; the figure of each has this variance.
+    /// The uncertainty of pages that were divided evenly between two stacks; the figure of each has variance `variance`.
     pub fn between(pages: PageKind, samples: [Option<u32>; 2], variance: f64) -> Uncertainty {
         let part = |sample| UncertainPart {
             sample,
@@ -132,14 +134,14 @@ impl Uncertainty {
         }
     }
 
-    /// All parts.
+    /// The sum of all parts.
     pub(crate) fn all(&self) -> Parts {
         let mut all = Parts::default();
         self.parts.iter().for_each(|part| all.add(part));
         all
     }
 
-    /// Whether it is in the figures of this kind.
+    /// Whether the uncertainty applies to the figures of this kind.
     pub fn is_in(&self, kind: Kind) -> bool {
         match self.of {
             UncertaintyOf::Pages(pages) => {
@@ -153,7 +155,7 @@ impl Uncertainty {
 }
 
 impl Profile {
-    /// The standard error of the total of a kind, in its unit. Totals of pages are exact.
+    /// The standard error of a kind's total, in its unit. Totals of pages are exact.
     pub fn total_error(&self, kind: Kind) -> u64 {
         let in_kind = self.uncertainties.iter().filter(|uncertainty| {
             matches!(uncertainty.of, UncertaintyOf::Column(_)) && uncertainty.is_in(kind)
@@ -165,7 +167,7 @@ impl Profile {
         variances.sum::<f64>().sqrt().round() as u64
     }
 
-    /// Whether figures of this kind by stack may have errors.
+    /// Whether figures of this kind by stack can have errors.
     pub fn has_errors(&self, kind: Kind) -> bool {
         let concerns = |uncertainty: &Uncertainty| match uncertainty.of {
             UncertaintyOf::Pages(_) => !matches!(kind, Kind::Column(_)),
@@ -175,22 +177,22 @@ impl Profile {
     }
 }
 
-/// In 95 % of all cases, an estimate is off by at most so many standard errors.
+/// In 95 % of all cases, an estimate is off by at most 1.96 standard errors.
 const IN_95_PERCENT: f64 = 1.96;
 
-/// How an estimate's error is shown to people.
+/// The error of an estimate, for display.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Margin {
-    /// It has none: every stack was walked.
+    /// No error, because every stack was unwound.
     Exact,
-    /// The true figure is this far away at most, with 95 % confidence.
+    /// With 95 % confidence, the true figure differs by at most this amount.
     PlusMinus(u64),
-    /// The figure is not larger than that; the true figure is below this one.
+    /// The figure does not exceed its margin, so only an upper limit for the true figure is known.
     Below(u64),
 }
 
 impl Margin {
-    /// The margin of a figure that has this standard error; all in the same unit.
+    /// The margin of a figure with this standard error, all in the same unit.
     pub fn of(figure: u64, standard_error: u64) -> Margin {
         let most = (IN_95_PERCENT * standard_error as f64).ceil() as u64;
         match most {
@@ -200,8 +202,9 @@ impl Margin {
         }
     }
 
-    /// A figure with its margin: as it is if it is exact, `~1234` if it is an estimate, `1234±20%` if the margin is more than a
-    /// tenth of it, `<400` if it is not larger than its margin. `shown` and `limit` write a figure and a limit.
+    /// Formats a figure with its margin: an exact figure as it is, `~1234` for an estimate, `1234±20%` if the margin is
+    /// more than a tenth of the figure, `<400` if the figure does not exceed its margin. `shown` and `limit` format a
+    /// figure and a limit.
     pub fn beside(
         self,
         figure: u64,
@@ -219,7 +222,7 @@ impl Margin {
         }
     }
 
-    /// As text, in the unit in which figures are shown ([`Unit::symbol`]).
+    /// Formats the margin in the unit in which figures are shown ([`Unit::symbol`]).
     pub fn shown(self, unit: Unit) -> String {
         match self {
             Margin::Exact => String::new(),
@@ -293,7 +296,7 @@ mod tests {
         assert_eq!(error(&two, &[0]), error(&two, &[1]));
         assert_eq!(error(&two, &[0]), 354);
         assert_eq!(error(&two, &[0, 1]), 0);
-        // Where the total is an estimate, too, variances add up.
+        // If the total is also an estimate, variances add up.
         let column = Uncertainty {
             parts: vec![part(0.0, 90_000.0), part(0.0, 160_000.0)],
             ..two

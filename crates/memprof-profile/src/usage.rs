@@ -5,8 +5,8 @@ use std::ops::{AddAssign, SubAssign};
 use crate::measure::{COLUMNS, ColumnId};
 use memprof_sys::usage::Usage;
 
-/// Resident bytes, and the columns of all other measures: the figures of one stack, or a sum of them.
-/// [`Kind::of`](super::Kind::of) reads one of them.
+/// Resident bytes and the columns of all other measures: the figures of one stack, or a sum of such figures.
+/// [`Kind::of`](super::Kind::of) reads one figure.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Amounts {
     /// Resident and cached bytes.
@@ -22,7 +22,7 @@ impl Amounts {
         amounts
     }
 
-    /// Removes what is in a column.
+    /// Sets a column to 0.
     pub fn clear(&mut self, id: ColumnId) {
         self.columns[id.index()] = 0;
     }
@@ -52,7 +52,7 @@ impl AddAssign for Amounts {
     }
 }
 
-/// Of a part of the same figures: none goes below 0.
+/// Subtracts a part of the same figures. No column drops below 0.
 impl SubAssign for Amounts {
     fn sub_assign(&mut self, o: Amounts) {
         self.usage -= o.usage;

@@ -1,5 +1,5 @@
-//! The messages of pprof's `profile.proto` (package `perftools.profiles`) with the fields that memprof
-//! writes. Names and numbers are the schema's.
+//! The messages of pprof's `profile.proto` (package `perftools.profiles`), with the fields that memprof writes. Names and
+//! numbers are those of the schema.
 
 use prost::Message;
 

@@ -1,10 +1,10 @@
-//! The string table: each string once, the empty one first.
+//! The string table: each string once; the empty string comes first.
 
 use std::collections::HashMap;
 
 pub(super) struct Strings {
     numbers: HashMap<String, i64>,
-    /// Strings that are not written yet.
+    /// Strings that are not yet written.
     new: Vec<String>,
 }
 
@@ -31,7 +31,7 @@ impl Strings {
         number
     }
 
-    /// The strings added since the last call, in index order.
+    /// The strings added since the last call, in the order of their indices.
     pub(crate) fn take_new(&mut self) -> Vec<String> {
         std::mem::take(&mut self.new)
     }

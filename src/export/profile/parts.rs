@@ -1,4 +1,4 @@
-//! The parts of a complete report that refer to its stacks by number: processes, files, errors.
+//! Parts of a complete report that refer to stacks by number: processes, files, errors.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use serde::{Serialize, Serializer};
 use super::{Bytes, Kernel, Numbers, Places};
 use memprof_profile::{self as profile, CachedFile, Profile, Sample, Share, saved};
 
-/// Items that are each written in the form that they are read in.
+/// A list whose items have the same form for writing and reading.
 pub(super) struct Each<'a, T>(pub &'a [T]);
 
 impl Serialize for Each<'_, profile::Uncertainty> {
@@ -24,7 +24,7 @@ impl Serialize for Each<'_, profile::Mapping> {
     }
 }
 
-/// Numbers of stacks: those of the samples by position, then all others.
+/// Numbers of stacks: the stacks of samples by position, then all others.
 pub(super) struct StackNumbers<'a> {
     numbers: HashMap<*const profile::Stack, usize>,
     others: Vec<&'a profile::Stack>,
@@ -49,7 +49,7 @@ impl<'a> StackNumbers<'a> {
     }
 }
 
-/// Bytes by stack number, as pairs.
+/// Pairs of a stack number and bytes.
 struct ByNumber<'a>(&'a StackNumbers<'a>, &'a [Sample]);
 
 impl Serialize for ByNumber<'_> {
@@ -95,7 +95,7 @@ struct Process<'a> {
     freeze: saved::Freeze,
 }
 
-/// Each process's share.
+/// The share of each process.
 pub(super) struct Processes<'a> {
     pub(super) stacks: &'a StackNumbers<'a>,
     pub(super) profile: &'a Profile,
@@ -138,7 +138,7 @@ struct EndedProcess<'a> {
 }
 
 impl<'a> Ended<'a> {
-    /// `None` if there is none.
+    /// Converts the processes; `None` if there are none.
     pub(super) fn of(ended: &'a profile::Ended) -> Option<Ended<'a>> {
         let process = |process: &'a profile::EndedProcess| EndedProcess {
             pid: process.pid.0,

@@ -43,7 +43,7 @@ fn full() -> Report {
     let kernel = Amounts::in_column(KERNEL_BYTES, 8192);
     p.samples[1].amounts += kernel;
     p.total += kernel;
-    // (The last one says that figures of the heap are no estimates.)
+    // Without `EXACT`, which marks heap figures that are not estimates.
     p.measures = MEASURES[..4].to_vec();
     let partial = Stack {
         frames: [at(1, 0x31)].into(),
@@ -246,7 +246,7 @@ fn read_all(bytes: &[u8]) -> Result<Saved, SavedError> {
 fn everything_is_read_back() {
     let live = full();
     let saved = Report::from(read_all(&written(&live)).unwrap());
-    // Every field, whatever it is used for.
+    // Compares every field, whatever its purpose.
     let fields = |report: &Report| format!("{:?}", report.profile).replace("(1, 1)", "(0, 0)");
     assert_eq!(fields(&saved), fields(&live));
     assert_eq!(saved.sequence, live.sequence);
@@ -265,7 +265,7 @@ fn everything_is_read_back() {
     }
 }
 
-/// The format does not change without notice. `MEMPROF_BLESS=1` rewrites the file, which is also a seed of the fuzzer.
+/// Detects unintended changes of the format. `MEMPROF_BLESS=1` rewrites the file, which is also a seed of the fuzzer.
 #[test]
 fn the_format_is_that_of_the_kept_file() {
     let path = concat!(
@@ -326,7 +326,7 @@ fn the_balance_of_a_control_group_is_kept() {
     });
     assert_eq!(before, after);
     assert!(before.1.iter().any(|row| row.name == "unexplained"));
-    // Why there is none, too.
+    // The reason for missing figures is also read back.
     let mut report = full();
     let without = CgroupMemory {
         dir: "/sys/fs/cgroup".into(),
@@ -511,7 +511,7 @@ fn what_is_no_profile_is_named() {
         let said = read_all(bytes).unwrap_err().to_string();
         assert!(said.contains(wanted), "{said:?} lacks {wanted:?}");
     }
-    // An unknown field may nest as deeply as it likes.
+    // An unknown field may nest to any depth.
     let mut value: Value = serde_json::from_slice(&whole).unwrap();
     value["later"] = json!({"a": [1, 2]});
     read_all(value.to_string().as_bytes()).unwrap();

@@ -1,9 +1,10 @@
-//! Pauses after failures: twice as long each time, of a random part, so that a thousand machines do not come back at once.
+//! Pauses after failures: they double each time and are partly random, so that many machines do not retry at the same
+//! moment.
 
 use std::hash::{BuildHasher, RandomState};
 use std::time::{Duration, Instant};
 
-/// The longest pause that a store may ask for.
+/// The maximum pause that a store may request.
 const LONGEST_ASKED: Duration = Duration::from_secs(600);
 
 pub(super) struct Backoff {
@@ -11,7 +12,7 @@ pub(super) struct Backoff {
     longest: Duration,
     failures: u32,
     until: Option<Instant>,
-    /// The store asked for this pause.
+    /// Whether the store requested the current pause.
     asked: bool,
 }
 
@@ -26,13 +27,13 @@ impl Backoff {
         }
     }
 
-    /// What is left of the pause; `None` if there is none.
+    /// The remaining pause; `None` if there is none.
     pub fn left(&self, now: Instant) -> Option<Duration> {
         let left = self.until?.saturating_duration_since(now);
         (!left.is_zero()).then_some(left)
     }
 
-    /// Begins a pause, of the length that the store asked for if it did.
+    /// Begins a pause, with the length that the store requested if it did.
     pub fn failed(&mut self, now: Instant, asked: Option<Duration>) {
         let doubled = self.first.saturating_mul(1 << self.failures.min(16));
         let own = part(doubled.min(self.longest));
@@ -41,12 +42,12 @@ impl Backoff {
         self.until = Some(now + asked.map_or(own, |asked| asked.min(LONGEST_ASKED)));
     }
 
-    /// Ends the pauses.
+    /// Ends the pause and resets its length.
     pub fn reset(&mut self) {
         *self = Backoff::new(self.first, self.longest);
     }
 
-    /// Shortens the pauses from now on, except the one that the store asked for.
+    /// Shortens all pauses from now on, except one that the store requested.
     pub fn hurry(&mut self, now: Instant) {
         self.failures = 0;
         self.longest = self.first;
@@ -56,9 +57,9 @@ impl Backoff {
     }
 }
 
-/// A random time, from half of this to all of it.
+/// A random duration between half of `of` and all of it.
 pub(super) fn part(of: Duration) -> Duration {
-    // The keys of the standard library's hash tables are random, and need no further crate.
+    // The keys of the standard library's hash tables are random, so no further crate is needed.
     let random = RandomState::new().hash_one(0);
     let share = random as f64 / u64::MAX as f64;
     of.mul_f64(0.5 + share / 2.0)

@@ -1,4 +1,4 @@
-//! One request to the store.
+//! The HTTP client that sends one profile to the store.
 
 use std::fs;
 use std::io::Read;
@@ -19,16 +19,16 @@ use super::{Destination, Limits, Protocol};
 use memprof_sys::http_client::{self, Authorities};
 use memprof_sys::text::printable;
 
-/// Bytes of a reply that are read, and characters of it in a message.
+/// Maximum number of bytes of a reply to read, and of characters to show in a message.
 const REPLY: u64 = 64 << 10;
 const REPLY_SHOWN: usize = 200;
 /// Maximum size of a file with a token or a password, in bytes.
 const SECRET: u64 = 64 << 10;
 
-/// How memprof authenticates itself.
+/// Credentials of memprof at the store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Credentials {
-    /// A bearer token, in this file.
+    /// A bearer token in this file.
     Token(PathBuf),
     /// A user name, and a password in this file.
     Password(String, PathBuf),
@@ -50,7 +50,7 @@ impl Credentials {
         let mut bounded = opened.take(SECRET);
         let read = bounded.read_to_string(&mut text);
         read.with_context(|| format!("cannot read {shown}"))?;
-        // A line, as editors and `echo` write it.
+        // A trailing newline, as editors and `echo` write it, is not part of the secret.
         let secret = text.trim_end_matches(['\r', '\n']);
         if secret.is_empty() {
             bail!("{shown} is empty; write the secret into it");
@@ -75,15 +75,15 @@ pub(super) struct Client {
     protocol: Protocol,
     url: String,
     credentials: Option<Credentials>,
-    /// The header that was read last: a file that is being replaced cannot be read for a moment.
+    /// The last header that could be read. A file that is being replaced may be briefly unreadable.
     authorization: Option<String>,
 }
 
 impl Client {
-    /// A client for a store; `authorities` are those of the system if there are none.
+    /// A client for a store. Without `authorities`, it trusts those of the system.
     ///
     /// # Errors
-    /// The credentials cannot be read.
+    /// If the credentials cannot be read.
     pub fn new(
         destination: &Destination,
         credentials: Option<Credentials>,
@@ -94,7 +94,7 @@ impl Client {
         let authorization = credentials.as_ref().map(Credentials::header).transpose()?;
         let authorities = authorities.unwrap_or_else(|| http_client::authorities_for([&*url]));
         let config = http_client::settings(authorities)
-            // A redirect would send the profile, and the credentials, to where the user did not say.
+            // A redirect would send the profile and the credentials to a host that the user did not choose.
             .max_redirects(0)
             .max_redirects_will_error(false)
             .timeout_connect(Some(limits.connect))
@@ -109,7 +109,7 @@ impl Client {
         })
     }
 
-    /// Reads the credentials again: tokens are replaced while memprof runs.
+    /// Reads the credentials again, because tokens are replaced while memprof runs.
     fn read_credentials(&mut self) {
         if let Some(Ok(new)) = self.credentials.as_ref().map(Credentials::header) {
             self.authorization = Some(new);
@@ -144,7 +144,7 @@ impl Client {
             .read_to_end(&mut reply);
         let said = said(&reply);
         match status {
-            // What the status says holds even if the rest does not arrive.
+            // The status is valid even if the rest of the reply does not arrive.
             200..=299 if read.is_err() => Outcome::Delivered,
             200..=299 => match self.protocol {
                 Protocol::Otlp => accepted(&reply),
@@ -179,7 +179,7 @@ fn headers(protocol: Protocol) -> &'static [(&'static str, &'static str)] {
             ("Content-Type", "application/x-protobuf"),
             ("Content-Encoding", "gzip"),
         ],
-        // Profiles in it are compressed.
+        // The profiles in the request are already compressed.
         Protocol::Pyroscope => &[
             ("Content-Type", "application/proto"),
             ("Connect-Protocol-Version", "1"),
@@ -188,7 +188,7 @@ fn headers(protocol: Protocol) -> &'static [(&'static str, &'static str)] {
     }
 }
 
-/// What an OTLP store says to a request that it accepted: maybe it did not take all of it.
+/// Parses the reply of an OTLP store that accepted a request, because the store may have rejected a part of it.
 fn accepted(reply: &[u8]) -> Outcome {
     let partial = ExportProfilesServiceResponse::decode(reply).ok();
     let partial = partial.and_then(|reply| reply.partial_success);
@@ -202,7 +202,7 @@ fn accepted(reply: &[u8]) -> Outcome {
     }
 }
 
-/// The pause that a store asks for: seconds, or a date.
+/// The pause that a store requests: in seconds, or as a date.
 fn pause(headers: &HeaderMap) -> Option<Duration> {
     let value = headers.get(RETRY_AFTER)?.to_str().ok()?.trim();
     match value.parse() {
@@ -214,7 +214,7 @@ fn pause(headers: &HeaderMap) -> Option<Duration> {
     }
 }
 
-/// The beginning of a reply in text, for messages.
+/// The beginning of a text reply, for messages.
 fn said(reply: &[u8]) -> String {
     let text = std::str::from_utf8(reply).map(str::trim);
     match text {
@@ -228,7 +228,7 @@ fn shortened(text: &str) -> String {
     printable(&first).into_owned()
 }
 
-/// Why there was no reply.
+/// The reason why there was no reply.
 fn reason(error: &ureq::Error) -> String {
     match error {
         ureq::Error::HostNotFound => "the name of its host is not known".to_owned(),

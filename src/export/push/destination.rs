@@ -1,4 +1,4 @@
-//! Where profiles are pushed to: the store's protocol, and its URL.
+//! The destination of a push: the protocol and the URL of the store.
 
 use std::fmt;
 
@@ -9,19 +9,19 @@ use ureq::http::Uri;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Protocol {
-    /// OTLP over HTTP, with the profiles signal: OpenTelemetry collectors, and stores that speak it.
+    /// OTLP over HTTP, with the profiles signal: OpenTelemetry collectors and stores that support it.
     Otlp,
-    /// Pyroscope's push API: pprof.
+    /// Pyroscope's push API, with pprof.
     Pyroscope,
-    /// Parca's profile store: pprof.
+    /// Parca's profile store, with pprof.
     Parca,
 }
 
 impl Protocol {
-    /// All of them.
+    /// All protocols.
     pub(crate) const ALL: [Protocol; 3] = [Protocol::Otlp, Protocol::Pyroscope, Protocol::Parca];
 
-    /// Its name in front of a URL.
+    /// The prefix of the protocol in front of a URL.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Protocol::Otlp => "otlp",
@@ -30,7 +30,7 @@ impl Protocol {
         }
     }
 
-    /// The path that takes profiles, below the URL that the user gave.
+    /// The path of the push endpoint, relative to the user's URL.
     fn path(self) -> &'static str {
         match self {
             Protocol::Otlp => "/v1development/profiles",
@@ -40,12 +40,12 @@ impl Protocol {
     }
 }
 
-/// A store.
+/// A profile store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Destination {
-    /// Its protocol.
+    /// The protocol of the store.
     pub protocol: Protocol,
-    /// Its URL, without the path that the protocol adds and without a slash at the end.
+    /// The URL without the path of the protocol and without a trailing slash.
     base: String,
 }
 
@@ -56,10 +56,10 @@ impl fmt::Display for Destination {
 }
 
 impl Destination {
-    /// From the value of `--push`: `otlp+https://collector:4318`.
+    /// Parses the value of `--push`, such as `otlp+https://collector:4318`.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// A message that describes the defect.
     pub fn parse(text: &str) -> Result<Destination, String> {
         let known = || {
             let names = Protocol::ALL.map(Protocol::name).join(", ");
@@ -91,12 +91,12 @@ impl Destination {
         })
     }
 
-    /// The URL that takes profiles.
+    /// The URL of the push endpoint.
     pub(crate) fn url(&self) -> String {
         format!("{}{}", self.base, self.protocol.path())
     }
 
-    /// Whether others on the way may read what is sent.
+    /// Whether the connection is unencrypted and leaves this machine, so that others may read the data.
     pub(crate) fn is_plain(&self) -> bool {
         let host = self.base.strip_prefix("http://");
         let local = |host: &str| {

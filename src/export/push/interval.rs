@@ -1,5 +1,5 @@
-//! What happened between two pushes. Columns such as `alloc_space` count from the start of sampling; stores add up what
-//! they receive, so they get the difference.
+//! Differences between two pushes. Columns such as `alloc_space` count from the start of sampling, but stores add up the
+//! values that they receive, so they get the difference.
 
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use memprof_profile::{
 /// Figures of the cumulative columns; other columns are 0.
 type Counts = [u64; COLUMNS];
 
-/// A row of a profile, whatever its figures are.
+/// The identity of a row of a profile, without its figures.
 #[derive(PartialEq, Eq)]
 enum Row {
     Stack(Arc<Stack>),
@@ -30,18 +30,19 @@ impl Hash for Row {
     }
 }
 
-/// The counts of the last push. They go on over processes that end and others that take their place.
+/// The counts of the last push. They continue across processes that end and processes that replace them.
 #[derive(Default)]
 pub(super) struct Intervals {
     last: FxHashMap<Row, Counts>,
 }
 
 impl Intervals {
-    /// The report with what has been counted since the last call instead of since the start. Other figures are unchanged.
+    /// The report with cumulative figures counted since the last call instead of since the start. Other figures are
+    /// unchanged.
     pub fn since_last(&mut self, report: &Report) -> Report {
         let profile = &*report.profile;
         let last = std::mem::take(&mut self.last);
-        // Several rows may have the same frames: their sum is in the first one.
+        // Several rows may have the same frames. The first one gets the sum.
         let mut now: FxHashMap<Row, Counts> = FxHashMap::default();
         for (row, amounts) in rows(profile) {
             let counts = counts(amounts);
@@ -59,7 +60,7 @@ impl Intervals {
             let mut changed = *amounts;
             for id in cumulative() {
                 let (now, before) = (counts[id.index()], before[id.index()]);
-                // A count that fell has begun anew: nothing referred to its stack for a while.
+                // A count that decreased was restarted: nothing referred to its stack for a while.
                 let grown = now.checked_sub(before).unwrap_or(now);
                 changed.clear(id);
                 changed += Amounts::in_column(id, grown);
@@ -120,13 +121,13 @@ fn rows(profile: &Profile) -> impl Iterator<Item = (Row, &Amounts)> {
     samples.chain(without)
 }
 
-/// The columns that count from the start.
+/// The columns that count from the start of sampling.
 fn cumulative() -> impl Iterator<Item = ColumnId> {
     let all = ColumnId::ALL.into_iter();
     all.filter(|id| id.column().cumulative)
 }
 
-/// Whether figures of this kind count from the start.
+/// Whether figures of this kind count from the start of sampling.
 pub(super) fn is_cumulative(kind: Kind) -> bool {
     matches!(kind, Kind::Column(id) if id.column().cumulative)
 }
@@ -144,7 +145,7 @@ mod tests {
     use memprof_profile::testing::report;
     use memprof_profile::testing::{at, kib, profile};
 
-    /// A report of stacks with these allocated bytes; everything else is 4 KiB.
+    /// A report of stacks with these allocated bytes. Every other figure is 4 KiB.
     fn allocated(stacks: &[(u64, u64)]) -> Report {
         let frames: Vec<_> = stacks.iter().map(|(offset, _)| [at(0, *offset)]).collect();
         let samples: Vec<_> = frames.iter().map(|f| (f.as_slice(), kib(4, 0))).collect();
@@ -182,7 +183,7 @@ mod tests {
             [30, 0, 7]
         );
         assert_eq!(changes(&mut intervals, &[(3, 7), (1, 130)]), [0, 0]);
-        // It was gone and has begun anew; the other one fell.
+        // One stack was gone and restarted; the count of the other one decreased.
         assert_eq!(changes(&mut intervals, &[(2, 60), (1, 10)]), [60, 10]);
     }
 

@@ -1,4 +1,4 @@
-//! A report as an OTLP request with profiles: one for each kind of figures, because each has one sample type.
+//! Conversion of a report to an OTLP request: one profile per kind of figures, because each profile has one sample type.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -18,7 +18,8 @@ use memprof_profile::measure::Unit;
 use memprof_profile::symbol::{Language, Symbols};
 use memprof_profile::{Frame, Report};
 
-/// The request. Figures of `moment` are of the report's moment, those of `interval` of the time before it.
+/// Converts a report. The figures of `moment` describe the time of the report, and the figures of `interval` cover the time
+/// `lasted` before it.
 pub(super) fn request(
     report: &Report,
     attributes: &Attributes,
@@ -103,7 +104,7 @@ fn attribute((name, value): &(String, Value)) -> KeyValue {
     }
 }
 
-/// The tables that samples refer to. The first entry of each is empty and stands for nothing.
+/// The tables to which samples refer. The first entry of each is empty and means "none".
 struct Dictionary<'a> {
     tables: proto::ProfilesDictionary,
     symbols: &'a Symbols,
@@ -135,7 +136,7 @@ impl<'a> Dictionary<'a> {
             pseudo: HashMap::new(),
             stacks: HashMap::from([(Vec::new(), 0)]),
         };
-        // Their numbers begin at 1, as their places in the table.
+        // Mapping numbers begin at 1, like the indices of the table after its empty entry.
         for file in mappings.files() {
             let mapping = dictionary.mapping(file);
             dictionary.tables.mapping_table.push(mapping);
@@ -255,7 +256,7 @@ impl<'a> Dictionary<'a> {
     }
 }
 
-/// The names of OpenTelemetry's semantic conventions.
+/// Frame types of OpenTelemetry's semantic conventions.
 fn frame_type(language: Option<Language>) -> &'static str {
     match language {
         Some(Language::Python) => "cpython",
@@ -274,7 +275,8 @@ fn known_or_added<K: Hash + Eq, T>(
     *known.entry(key).or_insert_with(|| added(table, make()))
 }
 
-/// A profile has far fewer entries than 2^31: stacks and their frames are bounded.
+/// Appends an entry and returns its index. A profile has far fewer than 2^31 entries, because stacks and frames are
+/// bounded.
 fn added<T>(table: &mut Vec<T>, entry: T) -> i32 {
     table.push(entry);
     i32::try_from(table.len() - 1).unwrap_or(i32::MAX)

@@ -1,4 +1,5 @@
-//! What waits for the store, bounded in number and bytes. If there is no room, the oldest goes, and is counted.
+//! The queue of profiles for the store, bounded in number and bytes. If it is full, the oldest profile is dropped and
+//! counted.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -7,18 +8,18 @@ use std::time::{Duration, Instant};
 use super::backoff::Backoff;
 use super::{Limits, Status};
 
-/// What became of an attempt to send.
+/// The outcome of an attempt to send.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
-    /// The store has it.
+    /// The store has accepted the profile.
     Delivered,
-    /// The store does not take it, for this reason; another attempt would be in vain.
+    /// The store has rejected the profile for this reason. A retry is useless.
     Refused(String),
-    /// It did not work for this reason, and may work later: after this time, if the store says so.
+    /// The attempt failed for this reason, and a retry may succeed: after this time, if the store requests it.
     Failed(String, Option<Duration>),
 }
 
-/// A profile in the form that the store takes.
+/// A profile in the format of the store.
 pub(super) type Body = Arc<Vec<u8>>;
 
 pub(super) struct Queue {
@@ -29,23 +30,23 @@ pub(super) struct Queue {
 
 struct State {
     waiting: VecDeque<Body>,
-    /// The first one is being sent; it keeps its place until the outcome is known.
+    /// Whether the first profile is being sent. It stays in the queue until the outcome is known.
     sending: bool,
     backoff: Backoff,
-    /// When nothing is waited for any more.
+    /// The deadline of [`Queue::finish`].
     end: Option<Instant>,
     status: Status,
-    /// Each is said once; the counts are in the status.
+    /// Each message is printed once; the counts are in the status.
     said_failing: bool,
     said_recovered: bool,
 }
 
-/// What is said to the user.
+/// A message for the user.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum News {
     /// The first failure.
     Failing(String),
-    /// The first delivery after it.
+    /// The first delivery after a failure.
     Recovered,
 }
 
@@ -81,7 +82,7 @@ impl Queue {
         }
     }
 
-    /// Adds a profile; drops the oldest ones for it.
+    /// Adds a profile, and drops the oldest ones if there is no space.
     pub fn push(&self, body: Vec<u8>) {
         let mut state = self.state();
         let bytes = |state: &State| -> usize { state.waiting.iter().map(|b| b.len()).sum() };
@@ -93,7 +94,7 @@ impl Queue {
             let oldest = usize::from(state.sending);
             state.status.dropped += 1;
             if body.len() > self.limits.bytes || state.waiting.remove(oldest).is_none() {
-                // It is the new one that does not fit.
+                // The new profile does not fit.
                 return;
             }
         }
@@ -101,14 +102,14 @@ impl Queue {
         self.changed.notify_all();
     }
 
-    /// Counts a profile that could not be made.
+    /// Counts a profile that could not be created.
     pub fn not_made(&self, why: String) -> Option<News> {
         let mut state = self.state();
         state.status.dropped += 1;
         state.note_failure(why)
     }
 
-    /// Waits until something is to be sent; `None` at the end. The caller tells the outcome by [`Queue::settle`].
+    /// Waits for the next profile to send; `None` at the end. The caller reports the outcome with [`Queue::settle`].
     pub fn next(&self) -> Option<Body> {
         let mut state = self.state();
         loop {
@@ -139,13 +140,13 @@ impl Queue {
         }
     }
 
-    /// Takes the outcome of an attempt to send the first one.
+    /// Records the outcome of the attempt to send the first profile.
     pub fn settle(&self, outcome: Outcome) -> Option<News> {
         let mut state = self.state();
         state.sending = false;
         let state = &mut *state;
         let news = match outcome {
-            // The end has come meanwhile, and it was counted.
+            // The queue was closed in the meantime, and the profile was counted as dropped.
             _ if state.waiting.is_empty() => None,
             Outcome::Failed(why, after) => {
                 state.status.retries += 1;
@@ -172,8 +173,8 @@ impl Queue {
         news
     }
 
-    /// Waits until everything is sent, but for at most `limit`, and not for a store that asks for a longer pause. Counts
-    /// what is left as dropped.
+    /// Waits until all profiles are sent, but for at most `limit`. Does not wait for a store that requests a longer pause.
+    /// Counts the remaining profiles as dropped.
     pub fn finish(&self, limit: Duration) {
         let end = Instant::now() + limit;
         let mut state = self.state();

@@ -1,5 +1,4 @@
-//! What profiles are about: the process, the container and the machine, as attributes with the names of OpenTelemetry's
-//! semantic conventions.
+//! Attributes of profiles: the process, the container and the machine, named after OpenTelemetry's semantic conventions.
 
 use std::fs;
 
@@ -7,7 +6,7 @@ use memprof_profile::Profile;
 use memprof_sys::ids::Pid;
 use memprof_sys::process::Container;
 
-/// The name of a profile's service.
+/// Name of the attribute for the service.
 const SERVICE: &str = "service.name";
 
 /// The value of an attribute.
@@ -20,10 +19,10 @@ pub(super) enum Value {
 /// Attributes with distinct names.
 pub(super) type Attributes = Vec<(String, Value)>;
 
-/// An attribute that the user gives (`--push-label`), from `NAME=VALUE`.
+/// Parses an attribute from the user (`--push-label`) of the form `NAME=VALUE`.
 ///
 /// # Errors
-/// What is wrong with it.
+/// A message that describes the defect.
 pub fn parse_label(text: &str) -> Result<(String, String), String> {
     let (name, value) = text.split_once('=').ok_or("expected NAME=VALUE")?;
     let first = name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_');
@@ -43,12 +42,12 @@ pub fn parse_label(text: &str) -> Result<(String, String), String> {
     Ok((name.to_owned(), value.to_owned()))
 }
 
-/// Finds the attributes of profiles.
+/// Collects the attributes of profiles.
 pub(super) struct Resources {
-    /// Those that the user gave.
+    /// Attributes from the user.
     given: Vec<(String, String)>,
     host: Option<String>,
-    /// Where the processes of the last profile ran; after their end, it is not known any more.
+    /// Containers of the processes in the last profile. They cannot be looked up after a process has ended.
     containers: Vec<(Pid, Container)>,
 }
 
@@ -62,7 +61,7 @@ impl Resources {
         }
     }
 
-    /// The attributes of a profile. Of several processes, it has what they have in common.
+    /// The attributes of a profile. For several processes, only the common attributes are included.
     pub fn of(&mut self, profile: &Profile) -> Attributes {
         let target = &profile.target;
         let last = std::mem::take(&mut self.containers);
@@ -79,7 +78,7 @@ impl Resources {
         add(SERVICE, text(&target.comm));
         if let [pid] = target.pids[..] {
             add("process.pid", Some(Value::Number(pid.0.into())));
-            // The newest: a command's first one is memprof, until it executes its program.
+            // The newest one, because a command's first executable is memprof until it executes its program.
             let own = profile.modules.iter().rfind(|m| m.own_executable);
             add("process.executable.name", own.and_then(|m| text(&m.name)));
         }
@@ -99,7 +98,8 @@ impl Resources {
     }
 }
 
-/// The attributes as labels of Prometheus, which stores of pprof have: names with `_` for everything but letters and digits.
+/// Converts attributes to Prometheus labels for stores that accept pprof. In names, `_` replaces everything except letters and
+/// digits.
 pub(super) fn labels(attributes: &Attributes) -> Vec<(String, String)> {
     let mut labels: Vec<(String, String)> = Vec::new();
     for (name, value) in attributes {
@@ -109,7 +109,7 @@ pub(super) fn labels(attributes: &Attributes) -> Vec<(String, String)> {
             Value::Text(text) => text.clone(),
             Value::Number(number) => number.to_string(),
         };
-        // A store refuses a label that is there twice. The user's come last.
+        // A store rejects duplicate labels. The user's labels come last and win.
         labels.retain(|(known, _)| *known != name);
         labels.push((name, value));
     }
@@ -157,7 +157,7 @@ mod tests {
             labels.contains(&("process_pid".into(), pid.to_string())),
             "{labels:?}"
         );
-        // A process id would be wrong of several.
+        // With several processes, a process id would be wrong.
         profile.target.pids.push(Pid(1));
         let found = resources.of(&profile);
         assert!(

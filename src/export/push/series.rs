@@ -1,4 +1,4 @@
-//! The requests of stores that take pprof: Pyroscope's `push.v1.PushRequest` as protobuf, Parca's
+//! The requests of stores that accept pprof: Pyroscope's `push.v1.PushRequest` as protobuf, Parca's
 //! `parca.profilestore.v1alpha1.WriteRawRequest` as JSON.
 
 use base64::Engine;
@@ -8,10 +8,10 @@ use serde_json::json;
 
 use super::random_id;
 
-/// The name of all series, as of other profilers of memory.
+/// The name of all series, the same as in other memory profilers.
 const NAME: &str = "memory";
 
-/// A pair of a name and a value.
+/// Pairs of a name and a value.
 pub(super) type Labels = Vec<(String, String)>;
 
 #[derive(Clone, PartialEq, Message)]
@@ -45,7 +45,8 @@ struct RawSample {
     id: String,
 }
 
-/// Pyroscope's request. The profiles are no sums from the start, so it is told not to take differences itself.
+/// Pyroscope's request. The label `__delta__` tells Pyroscope not to compute differences, because values do not accumulate
+/// from profile to profile.
 pub(super) fn pyroscope(mut labels: Labels, profiles: Vec<Vec<u8>>) -> Vec<u8> {
     labels.push(("__name__".into(), NAME.into()));
     labels.push(("__delta__".into(), "false".into()));
@@ -66,7 +67,7 @@ pub(super) fn pyroscope(mut labels: Labels, profiles: Vec<Vec<u8>>) -> Vec<u8> {
     request.encode_to_vec()
 }
 
-/// Parca's request. `normalized` says that addresses are those in the files.
+/// Parca's request. `normalized` means that addresses are those in the files.
 pub(super) fn parca(mut labels: Labels, profiles: Vec<Vec<u8>>) -> Vec<u8> {
     labels.push(("__name__".into(), NAME.into()));
     let labels = labels.into_iter();

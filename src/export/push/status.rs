@@ -1,35 +1,36 @@
-//! What came of the profiles that are pushed.
+//! Counts of pushed profiles by outcome.
 
 use serde::Serialize;
 
 use super::{Options, Protocol};
 
-/// What was pushed so far.
+/// The status of a push.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Status {
     /// The store's protocol.
     pub protocol: Protocol,
-    /// The URL that takes profiles.
+    /// The URL of the push endpoint.
     pub url: String,
     /// Time between two profiles, in milliseconds.
     pub interval_ms: u64,
-    /// Number of profiles that wait.
+    /// Number of queued profiles.
     pub queued: u64,
-    /// Their size, in bytes.
+    /// Size of the queued profiles, in bytes.
     pub queued_bytes: u64,
-    /// Number of profiles that the store has taken.
+    /// Number of profiles that the store has accepted.
     pub delivered: u64,
-    /// Their size, in bytes.
+    /// Size of the accepted profiles, in bytes.
     pub delivered_bytes: u64,
-    /// Number of profiles that the store has refused, wholly or in part.
+    /// Number of profiles that the store has rejected, at least in part.
     pub refused: u64,
-    /// Number of profiles that were dropped: no room, not made, or not delivered in time at the end.
+    /// Number of dropped profiles: the queue was full, the profile could not be created, or it was not delivered before the
+    /// end.
     pub dropped: u64,
-    /// Number of attempts that failed and were to be repeated.
+    /// Number of failed attempts after which a retry was due.
     pub retries: u64,
     /// Whether the last attempt failed.
     pub failing: bool,
-    /// Why the newest attempt of those that failed did.
+    /// The error of the newest failed attempt.
     pub error: Option<String>,
 }
 
@@ -51,7 +52,7 @@ impl Status {
         }
     }
 
-    /// One line for the end of a session.
+    /// A one-line summary for the end of a session.
     pub fn line(&self) -> String {
         let profiles = |n: u64| match n {
             1 => "1 profile".to_owned(),

@@ -1,18 +1,18 @@
-//! One colour per file: those of the page on a light background (`src/web/js/tree/colours.js`).
+//! One colour per file, the same as on the page with a light background (`src/web/js/tree/colours.js`).
 
 use std::collections::HashMap;
 
 use memprof_profile::tree::{Category, Table};
 use memprof_profile::{Kind, Report};
 
-/// Frames that are not code, such as memory without a stack.
+/// Colour of frames that are not code, such as memory without a stack.
 const NO_CODE: &str = "rgb(196,200,207)";
 
-/// The colours of a report's frames by their names.
+/// The colours of a report's frames, by name.
 pub(super) struct Colours<'a> {
-    /// The file of each function; of several, the first.
+    /// The file of each function; the first one if several files have a function of this name.
     functions: HashMap<&'a str, &'a str>,
-    /// Each file, and whether it is the program's own.
+    /// For each file, whether it belongs to the program itself.
     files: HashMap<&'a str, bool>,
 }
 
@@ -30,7 +30,7 @@ impl<'a> Colours<'a> {
 
     /// The colour of the frame with this name.
     pub fn of(&self, name: &str) -> String {
-        // Code without a symbol is named by its file and offset.
+        // Code without a symbol is named after its file and offset.
         let file = match self.functions.get(name) {
             Some(file) => file,
             None => name.rsplit_once("+0x").map_or(name, |(file, _)| file),
@@ -58,7 +58,7 @@ fn of_file(file: &str, own: bool) -> String {
     }
 }
 
-/// A colour of a hue in degrees, a saturation and a lightness.
+/// Converts a hue in degrees, a saturation and a lightness to a colour.
 fn rgb(hue: u32, saturation: f64, lightness: f64) -> String {
     let reach = saturation * lightness.min(1.0 - lightness);
     let part = |n: f64| {
@@ -75,7 +75,7 @@ mod tests {
 
     #[test]
     fn colours_are_those_of_css() {
-        // As a browser computes hsl(30 88% 71%) and hsl(200 45% 74%).
+        // The values that a browser computes for hsl(30 88% 71%) and hsl(200 45% 74%).
         assert_eq!(rgb(30, 0.88, 0.71), "rgb(246,181,116)");
         assert_eq!(rgb(200, 0.45, 0.74), "rgb(159,199,219)");
     }

@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use super::escaped;
 use memprof_profile::measure::Unit;
 
-/// Height of a frame with the gap above the next one, in pixels.
+/// Height of a frame including the gap above the next one, in pixels.
 pub(super) const FRAME_HEIGHT: usize = 17;
 /// Width of a character and baseline of the text in a frame, in pixels. The script has the same values.
 pub(super) const CHAR_WIDTH: f64 = 7.0;
@@ -13,7 +13,7 @@ const BASELINE: usize = 12;
 
 pub(super) struct Frame<'a> {
     pub name: &'a str,
-    /// What its figures count.
+    /// The unit of the figures.
     pub unit: Unit,
     /// Bytes before (0 without a baseline) and now.
     pub total: [u64; 2],
@@ -21,18 +21,18 @@ pub(super) struct Frame<'a> {
     pub whole: u64,
     /// Width of the image in pixels.
     pub width: usize,
-    /// Its colour, unless it is in a diff.
+    /// The colour of the frame; unused in a diff.
     pub colour: String,
     /// Left edge, in bytes.
     pub start: u64,
     /// Upper edge, in pixels.
     pub top: usize,
-    /// In a diff: the largest change of any node, in bytes.
+    /// In a diff, the largest change of any node, in bytes.
     pub change: Option<u64>,
 }
 
 impl Frame<'_> {
-    /// Writes it. Position and size are in pixels and, for the script, also in bytes.
+    /// Writes the frame. Position and size are in pixels and, for the script, also in bytes.
     pub fn write(&self, out: &mut dyn Write) -> io::Result<()> {
         let pixels = |bytes: u64| bytes as f64 * self.width as f64 / self.whole.max(1) as f64;
         let [_, bytes] = self.total;
@@ -67,14 +67,14 @@ impl Frame<'_> {
         }
     }
 
-    /// The colour of its file; in a diff, by its change.
+    /// The colour of the file; in a diff, a colour that represents the change.
     fn colour(&self) -> String {
         let [before, now] = self.total;
         let Some(largest) = self.change else {
             return self.colour.clone();
         };
         let share = now.abs_diff(before) as f64 / largest.max(1) as f64;
-        // No change is white, the largest change has the full colour.
+        // A frame without a change is white, and the frame with the largest change has the full colour.
         let rest = 230 - (share * 150.0) as u8;
         match now.cmp(&before) {
             std::cmp::Ordering::Equal => "rgb(240,240,240)".to_owned(),
@@ -84,7 +84,7 @@ impl Frame<'_> {
     }
 }
 
-/// The text, truncated to the width.
+/// The text, truncated to `width` pixels.
 fn fitting(text: &str, width: f64) -> String {
     let room = ((width - 6.0) / CHAR_WIDTH).max(0.0) as usize;
     match text.chars().count() {
@@ -94,7 +94,7 @@ fn fitting(text: &str, width: f64) -> String {
     }
 }
 
-/// A figure with its unit, and the exact one: `12.3 MiB (12897485 bytes)`, `1234 objects`.
+/// A figure with its unit and its exact value: `12.3 MiB (12897485 bytes)`, `1234 objects`.
 pub(super) fn amount(unit: Unit, figure: u64) -> String {
     match unit {
         Unit::Bytes => format!("{} ({figure} bytes)", size(figure)),
@@ -110,7 +110,7 @@ pub(super) fn short(unit: Unit, figure: u64) -> String {
     }
 }
 
-/// Bytes with a unit, of three digits: `12.3 MiB`.
+/// Bytes with a unit and three digits: `12.3 MiB`.
 fn size(bytes: u64) -> String {
     let mut value = bytes as f64;
     let mut units = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"].into_iter();

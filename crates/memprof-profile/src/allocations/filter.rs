@@ -1,4 +1,4 @@
-//! A filter: an expression of the Common Expression Language (CEL) over one allocation.
+//! Filters of sampled allocations: expressions of the Common Expression Language (CEL) over one allocation.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -13,13 +13,13 @@ use crate::symbol::Symbols;
 use crate::{FrameKind, Report, Stack};
 use memprof_sys::ids::Pid;
 
-/// Maximum length of an expression, in bytes, and depth of its brackets: parsing and evaluation are recursive.
+/// Maximum length of an expression in bytes. Parsing and evaluation are recursive, so length and depth must be bounded.
 const LONGEST: usize = 500;
 const DEEPEST: usize = 12;
-/// Time limit for looking at all allocations.
+/// Time limit for the evaluation over all allocations.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// The names that an expression may contain, each with what it stands for.
+/// The variables of an expression, each with its meaning.
 pub const VARIABLES: [(&str, &str); 12] = [
     ("size", "bytes that the program asked for"),
     ("born", "seconds from the first sample to the allocation"),
@@ -44,45 +44,45 @@ pub const VARIABLES: [(&str, &str); 12] = [
 /// Why a filter cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FilterError {
-    /// It is too long or too deep.
+    /// The text is too long, or its brackets are nested too deeply.
     #[error(
         "the filter is too long: at most {LONGEST} bytes, and {DEEPEST} brackets within each other"
     )]
     TooLong,
-    /// It is no expression.
+    /// The text is not an expression of CEL.
     #[error("the filter is not an expression of CEL: {0}")]
     Syntax(String),
-    /// It contains a name that means nothing.
+    /// The expression contains an unknown name.
     #[error("the filter has the unknown name {name}; known are {known}", known = VARIABLES.map(|(name, _)| name).join(", "))]
     Unknown {
         /// The name.
         name: String,
     },
-    /// It fails for an allocation.
+    /// The evaluation fails for an allocation.
     #[error("the filter cannot be evaluated: {0}")]
     Evaluation(String),
-    /// It is neither true nor false.
+    /// The result is neither true nor false.
     #[error("the filter is neither true nor false, but {0}")]
     NotBoolean(String),
-    /// It names a mark by something else than a text or a number.
+    /// The argument of `mark()` is neither a text nor a number.
     #[error(
         "mark() takes the name of a mark in quotes or its id, as in mark('before-load') and mark(2)"
     )]
     MarkName,
-    /// It names a mark that is not there.
+    /// No mark has the given name or id.
     #[error("the filter names the mark {mark}, which is not there; known are {known}")]
     NoMark {
-        /// The mark.
+        /// The name or id in the filter.
         mark: String,
-        /// Those that are there.
+        /// The marks that exist.
         known: String,
     },
-    /// It names a mark that was opened from a file.
+    /// The mark was opened from a file.
     #[error(
         "the filter names the mark {0}, which is of a saved profile: it is no moment of this session"
     )]
     MarkOfFile(String),
-    /// It took too long.
+    /// The evaluation exceeded its time limit.
     #[error("the filter took longer than {} s: make it simpler", PATIENCE.as_secs())]
     TooSlow,
 }
@@ -114,7 +114,7 @@ impl Filter {
     /// Parses an expression.
     ///
     /// # Errors
-    /// It is no expression, or has an unknown name.
+    /// If the text is too long or not an expression, has an unknown name, or calls `mark()` without a name or id.
     pub fn parse(text: &str) -> Result<Filter, FilterError> {
         if text.len() > LONGEST || depth(text) > DEEPEST {
             return Err(FilterError::TooLong);
@@ -143,11 +143,11 @@ impl Filter {
         &self.text
     }
 
-    /// The report of the allocations for which it is true, of one process if `pid` names it. `marks` are those that it may
-    /// name, the newest last.
+    /// The report of the allocations for which the filter is true, of one process if `pid` is given. `marks` are the marks
+    /// that the filter may refer to, the newest last.
     ///
     /// # Errors
-    /// It cannot be evaluated, or that takes too long.
+    /// If the filter cannot be evaluated, or the evaluation takes too long.
     pub fn choose(
         &self,
         named: &NamedAllocations,
@@ -164,10 +164,10 @@ impl Filter {
         })
     }
 
-    /// The indices of the allocations that [`Filter::choose`] chooses.
+    /// Indices of the allocations that [`Filter::choose`] selects.
     ///
     /// # Errors
-    /// As there.
+    /// As for [`Filter::choose`].
     pub fn indices(
         &self,
         named: &NamedAllocations,
@@ -214,7 +214,8 @@ impl Filter {
         self.program.references().has_variable(name)
     }
 
-    /// Adds what is known of the stack. (Names take the most time: only if they are wanted.)
+    /// Adds the variables of the stack. Names are the slowest variables, so they are added only if the filter refers to
+    /// them.
     fn name(
         &self,
         context: &mut Context<'_, '_>,
@@ -246,7 +247,7 @@ fn holds(expression: &Expression, context: &Context<'_, '_>) -> Result<bool, Fil
     }
 }
 
-/// Adds what is known of one allocation.
+/// Adds the variables of one allocation.
 fn describe(
     context: &mut Context<'_, '_>,
     one: &Allocation,
@@ -275,7 +276,7 @@ fn describe(
     Ok(())
 }
 
-/// The names of the functions on a stack, innermost first, with those that were inlined.
+/// Names of the functions on a stack, innermost first, including inlined ones.
 fn functions(stack: &Stack, symbols: &Symbols) -> Vec<String> {
     let named = stack
         .frames
@@ -298,7 +299,7 @@ fn one_line(text: &impl std::fmt::Display) -> String {
     lines.take(3).collect::<Vec<_>>().join("; ")
 }
 
-/// The names that macros bind: that of `functions.exists(f, …)`. (One in a text does no harm.)
+/// The names that macros bind, such as `f` in `functions.exists(f, …)`. A match inside a text literal does no harm.
 fn bound_names(text: &str) -> Vec<&str> {
     const MACROS: [&str; 5] = ["exists(", "exists_one(", "all(", "map(", "filter("];
     let after = MACROS.iter().flat_map(|name| text.split(name).skip(1));
@@ -306,7 +307,7 @@ fn bound_names(text: &str) -> Vec<&str> {
     named.map(|(name, _)| name.trim()).collect()
 }
 
-/// How deep brackets are within each other, at most. (Those in texts count, too.)
+/// Maximum nesting depth of brackets. Brackets inside text literals also count.
 fn depth(text: &str) -> usize {
     let (mut depth, mut most) = (0usize, 0);
     for byte in text.bytes() {

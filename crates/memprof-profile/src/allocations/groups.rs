@@ -1,5 +1,4 @@
-//! Sampled allocations in groups: by function, stack, thread, size or lifetime, each with averages and its course over
-//! time.
+//! Groups of sampled allocations: by function, stack, thread, size or lifetime, each with averages and a time course.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -8,23 +7,23 @@ use super::{Allocation, Allocations, NamedAllocations};
 use crate::Estimate;
 use crate::tree::{Direction, Label, Merge, Naming, Paths};
 
-/// What the allocations of a group have in common.
+/// The property by which allocations are grouped.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum GroupBy {
-    /// A function on the stack: an allocation is in the group of each.
+    /// A function on the stack. An allocation is in the group of each of its functions.
     #[default]
     Function,
     /// The functions of the whole stack.
     Stack,
-    /// The thread that made them.
+    /// The allocating thread.
     Thread,
-    /// The size, between two powers of two.
+    /// The size, in ranges between powers of two.
     Size,
-    /// How long they lived, between two powers of ten; those that live are a group.
+    /// The lifetime, in ranges between powers of ten. Live allocations are a group of their own.
     Lifetime,
 }
 
-/// Which group it is.
+/// The identity of a group.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Key<'a> {
     /// A function, or a frame without one.
@@ -33,65 +32,66 @@ pub enum Key<'a> {
     Stack(Vec<Label<'a>>),
     /// A thread, by its id in the initial pid namespace.
     Thread(u32),
-    /// From this size in bytes, a power of two, to below the next.
+    /// The lower bound of the size in bytes, a power of two. The upper bound, exclusive, is the next power of two.
     Size(u64),
-    /// From this time in ns, 0 or a power of ten, to below the next, which is at least 1 µs; `None`: live ones.
+    /// The lower bound of the lifetime in ns, 0 or a power of ten from 1 µs on. The upper bound, exclusive, is the next
+    /// one. `None`: live allocations.
     Lifetime(Option<u64>),
 }
 
-/// An average of estimated allocations.
+/// An average over estimated allocations.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Average {
     /// The average.
     pub value: f64,
-    /// Its standard error; an underestimate where few samples are behind it.
+    /// The standard error of `value`; an underestimate if it is based on few samples.
     pub error: f64,
 }
 
 /// The figures of a group.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Group {
-    /// Number of samples. (The other figures are estimates.)
+    /// Number of samples. All other figures are estimates.
     pub samples: u64,
-    /// All of them, but not those that a forked child has inherited.
+    /// All allocations, except those that a forked child has inherited.
     pub all: Estimate,
-    /// Those that live.
+    /// Live allocations.
     pub live: Estimate,
-    /// Those that are temporary.
+    /// Temporary allocations.
     pub temporary: Estimate,
     size: Weighted,
     lifetime: Weighted,
     age: Weighted,
 }
 
-/// What an average and its error are made of: sums over samples, of which each stands for `objects` allocations.
+/// Accumulates an average and its error: sums over samples, each of which represents `objects` allocations.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Weighted {
     objects: f64,
     sum: f64,
-    /// Sums of objects (objects − 1) times the figure to the power of 0, 1 and 2.
+    /// Sums of objects · (objects − 1) · figureⁿ for n = 0, 1 and 2.
     spread: [f64; 3],
 }
 
-/// Bytes in equal parts of the time from the first sample to now.
+/// Bytes over time: the time from the first sample to now, divided into equal intervals.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Course {
-    /// Bytes allocated in each part.
+    /// Bytes allocated in each interval.
     pub allocated: Vec<f64>,
-    /// Bytes that live at the end of each part.
+    /// Live bytes at the end of each interval.
     pub live: Vec<f64>,
 }
 
 /// Allocations in groups.
 #[derive(Debug)]
 pub struct Groups<'a> {
-    /// The groups' keys.
+    /// The keys of the groups.
     pub keys: Vec<Key<'a>>,
-    /// Their figures, in the same order.
+    /// The figures of the groups, in the order of `keys`.
     pub groups: Vec<Group>,
-    /// The figures of all of them together; each allocation counts once.
+    /// The figures of all groups together; each allocation counts once.
     pub total: Group,
-    /// The allocations, and the groups that each is in.
+    /// Index of each allocation, and the numbers of its groups.
     members: Vec<(usize, Vec<u32>)>,
     all: &'a Allocations,
 }
@@ -133,7 +133,7 @@ impl<'a> Groups<'a> {
         }
     }
 
-    /// The courses of all of them together and of some groups, in that order, in so many parts.
+    /// The courses of all allocations and of the groups `of`, in that order, in `parts` intervals.
     pub fn courses(&self, of: &[usize], parts: usize) -> (Course, Vec<Course>) {
         let parts = parts.max(1);
         let empty = Course {
@@ -155,7 +155,7 @@ impl<'a> Groups<'a> {
     }
 }
 
-/// Numbers of groups, in the order in which they are met.
+/// Numbers of groups, in the order of their first appearance.
 #[derive(Default)]
 struct Numbers<'a> {
     known: HashMap<Key<'a>, u32>,
@@ -172,7 +172,7 @@ impl<'a> Numbers<'a> {
     }
 }
 
-/// The groups of each stack, if they depend on it.
+/// The groups of each stack; empty if `by` does not depend on the stack.
 fn groups_of_stacks<'a>(
     named: &'a NamedAllocations,
     by: GroupBy,
@@ -197,7 +197,7 @@ fn groups_of_stacks<'a>(
                 .map(|label| numbers.of(Key::Function(label)))
                 .collect(),
         };
-        // A recursive function has each allocation once.
+        // A recursive function counts each allocation once.
         of.sort_unstable();
         of.dedup();
         if let Some(groups) = of_stacks.get_mut(stack as usize) {
@@ -207,7 +207,7 @@ fn groups_of_stacks<'a>(
     of_stacks
 }
 
-/// The power of ten that a freed allocation's lifetime has reached; below 1 µs 0.
+/// The largest power of ten that the lifetime of a freed allocation reaches, in ns; 0 below 1 µs. `None` if it is live.
 fn decade(one: &Allocation, all: &Allocations) -> Option<u64> {
     one.freed_ns?;
     let lifetime = one.lifetime_ns(all);
@@ -239,17 +239,17 @@ impl Group {
         }
     }
 
-    /// The average size of all allocations, in bytes; `None` if there is none.
+    /// The average size of all allocations, in bytes; `None` if there are none.
     pub fn average_size(&self) -> Option<Average> {
         self.size.average()
     }
 
-    /// How long those that were freed lived, on average, in ns; `None` if there is none.
+    /// The average lifetime of freed allocations, in ns; `None` if there are none.
     pub fn average_lifetime(&self) -> Option<Average> {
         self.lifetime.average()
     }
 
-    /// How long those that live have lived, on average, in ns; `None` if there is none.
+    /// The average age of live allocations, in ns; `None` if there are none.
     pub fn average_age(&self) -> Option<Average> {
         self.age.average()
     }
@@ -257,7 +257,7 @@ impl Group {
 
 impl Weighted {
     fn add(&mut self, objects: f64, figure: f64) {
-        // A sampler may count a large allocation as less than one.
+        // `objects` is less than one if a sampler counts a large allocation as less than its size.
         let variance = (objects * (objects - 1.0)).max(0.0);
         self.objects += objects;
         self.sum += objects * figure;
@@ -266,7 +266,7 @@ impl Weighted {
         }
     }
 
-    /// A ratio of two estimates, with the error of its linear approximation.
+    /// A ratio of two estimates, with the error of the ratio's linear approximation.
     fn average(&self) -> Option<Average> {
         if self.objects <= 0.0 {
             return None;
@@ -294,7 +294,7 @@ impl Course {
             self.allocated[born] += weight;
         }
         let end = one.freed_ns.map_or(parts, part);
-        // Freed in a part: not live at its end.
+        // An allocation freed within an interval is not live at the end of that interval.
         if let Some(live) = self.live.get_mut(born..end) {
             live.iter_mut().for_each(|bytes| *bytes += weight);
         }

@@ -1,31 +1,31 @@
-//! Marks in filters: `mark('NAME')` and `mark(ID)` stand for the moment of a mark.
+//! Marks in filters: `mark('NAME')` and `mark(ID)` evaluate to the time of a mark.
 //!
-//! Filters are parsed before it is known which marks there are, and evaluated with the marks of that moment: each call is
-//! replaced by its number of seconds first. So a name that no mark has is an error, whatever the rest of the filter says.
+//! Filters are parsed before the marks are known, and evaluated with the marks of that moment. Each call is first replaced
+//! by a number of seconds. An unknown name is therefore an error regardless of the rest of the filter.
 
 use cel::common::ast::{EntryExpr, Expr, LiteralValue};
 use cel::parser::Expression;
 
 use super::FilterError;
 
-/// The function.
+/// Name of the function in CEL.
 const MARK: &str = "mark";
 
-/// When a mark was made.
+/// The time of a mark.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MarkTime {
-    /// Its number.
+    /// The id of the mark.
     pub id: u64,
-    /// Its name. Several marks may have the same: the newest is meant.
+    /// The name of the mark. If several marks have the same name, the newest one counts.
     pub name: Option<String>,
-    /// When its report was taken, in ns of `CLOCK_MONOTONIC`; `None` if it is of a saved profile.
+    /// When the mark's report was taken, in ns of `CLOCK_MONOTONIC`; `None` if the mark is a saved profile.
     pub at_ns: Option<u64>,
 }
 
-/// Whether an expression names marks.
+/// Whether an expression refers to marks.
 ///
 /// # Errors
-/// It names one by something else than a text or a number.
+/// If a mark's argument is neither a text nor a number.
 pub(super) fn names_any(expression: &Expression) -> Result<bool, FilterError> {
     let mut found = false;
     let mut copy = expression.clone();
@@ -39,10 +39,10 @@ pub(super) fn names_any(expression: &Expression) -> Result<bool, FilterError> {
     Ok(found)
 }
 
-/// The expression with the moments of marks, in seconds since `began_ns`.
+/// The expression with the times of marks, in seconds since `began_ns`.
 ///
 /// # Errors
-/// There is no such mark, or it is of a saved profile.
+/// If there is no such mark, or it is a saved profile.
 pub(super) fn with_times(
     expression: &Expression,
     marks: &[MarkTime],
@@ -66,7 +66,7 @@ pub(super) fn with_times(
     Ok(timed)
 }
 
-/// The marks that can be named, in one line.
+/// The marks that a filter can refer to, in one line.
 fn known(marks: &[MarkTime]) -> String {
     let names = marks.iter().filter(|mark| mark.at_ns.is_some());
     let names = names.map(|mark| match &mark.name {
@@ -80,7 +80,7 @@ fn known(marks: &[MarkTime]) -> String {
     }
 }
 
-/// How a filter names a mark.
+/// A reference to a mark in a filter.
 #[derive(Clone, Copy, Debug)]
 enum Name<'a> {
     Text(&'a str),
@@ -105,7 +105,8 @@ impl std::fmt::Display for Name<'_> {
     }
 }
 
-/// Replaces each call of [`MARK`] by what `time` makes of its argument, which is `None` if it is no name.
+/// Replaces each call of [`MARK`] by the result of `time`. The argument of `time` is `None` if the call's argument is
+/// neither a text nor a number.
 fn replace(
     at: &mut Expression,
     time: &mut impl FnMut(Option<Name<'_>>) -> Result<f64, FilterError>,
@@ -131,7 +132,7 @@ fn replace(
     Ok(())
 }
 
-/// The expressions within an expression.
+/// The direct subexpressions of an expression.
 fn parts(of: &mut Expr) -> Vec<&mut Expression> {
     match of {
         Expr::Unspecified | Expr::Ident(_) | Expr::Literal(_) => Vec::new(),

@@ -18,7 +18,7 @@ fn one(stack: u32, size: u64, born: u64, freed: Option<u64>) -> Allocation {
     }
 }
 
-/// Two stacks, parse and main, and what they allocated.
+/// Two stacks, parse and main, with their allocations.
 fn named() -> NamedAllocations {
     let names: Symbols = symbols(&[
         (at(0, 0x10), "parse", Language::Other),
@@ -57,7 +57,7 @@ fn named() -> NamedAllocations {
     }
 }
 
-/// What a filter cannot look at is among the losses of its result.
+/// Allocations that a filter cannot see are among the losses of its result.
 #[test]
 fn what_is_kept_no_longer_is_said() {
     let losses = |named: &NamedAllocations| {
@@ -78,7 +78,7 @@ fn what_is_kept_no_longer_is_said() {
     assert!(losses[1].0.contains("stack was lost"), "{losses:?}");
 }
 
-/// The bytes of each column that the filter chooses, of both stacks.
+/// The bytes that the filter selects: for each of the two stacks, one figure per column.
 #[track_caller]
 fn chosen(filter: &str) -> [[u64; 3]; 2] {
     let report = Filter::parse(filter)
@@ -105,7 +105,7 @@ fn allocations_are_chosen_by_size_time_and_place() {
         chosen("born >= 2.0 && died < now"),
         [[500, 0, 0], [2100, 0, 100]]
     );
-    // Live between the third and the fourth second: the first three, which are the peak, too.
+    // Live between the third and the fourth second: the first three, which are also live at the peak.
     let third = [[1500, 1000, 0], [2000, 0, 0]];
     assert_eq!(chosen("born <= 3.5 && died > 3.5"), third);
     assert_eq!(chosen("at_peak"), third);
@@ -219,7 +219,7 @@ fn marks_are_moments() {
     }
 }
 
-/// Parsing is recursive, and runs on threads with 2 MiB of stack.
+/// Parsing is recursive and runs on threads with a stack of 2 MiB.
 #[test]
 fn no_text_exhausts_the_stack() {
     let texts = [
@@ -238,10 +238,10 @@ fn no_text_exhausts_the_stack() {
     thread.spawn(parse).unwrap().join().unwrap();
 }
 
-/// As long as a filter may be.
+/// Nearly the maximum length of a filter.
 const LONGEST_TEXT: usize = 490;
 
-/// The groups with their keys, as text, largest first by allocated bytes.
+/// The groups with their keys as text, sorted by allocated bytes, largest first.
 fn groups_of(named: &NamedAllocations, by: GroupBy) -> Vec<(String, Group)> {
     let groups = Groups::new(named, &named.of_process(None), by);
     let of = groups.keys.iter().zip(&groups.groups);
@@ -260,7 +260,7 @@ fn each_grouping_puts_every_allocation_where_it_belongs() {
         let figures = groups.map(|(_, g)| (g.samples, g.all.space, g.live.space));
         figures.collect::<Vec<_>>()
     };
-    // main is on all stacks, parse on that of the first two.
+    // main is on all stacks, parse on the stack of the first two allocations.
     let by_function = groups_of(&named, GroupBy::Function);
     assert!(by_function[0].0.contains("main") && by_function[1].0.contains("parse"));
     assert_eq!(
@@ -281,7 +281,7 @@ fn each_grouping_puts_every_allocation_where_it_belongs() {
         keys(GroupBy::Size),
         ["Size(128)", "Size(32)", "Size(64)", "Size(8)"]
     );
-    // Two lived for two seconds, one was freed at once, one lives.
+    // Two allocations lived for two seconds, one was freed at once, one is live.
     assert_eq!(
         keys(GroupBy::Lifetime),
         [
@@ -296,14 +296,14 @@ fn each_grouping_puts_every_allocation_where_it_belongs() {
 fn averages_are_of_allocations_not_of_samples() {
     let mut named = named();
     let all = Arc::make_mut(&mut named.allocations);
-    // One sample of 100 bytes stands for 10 allocations, one of 4000 bytes for itself.
+    // One sample of 100 bytes stands for 10 allocations, one sample of 4000 bytes for 1.
     all.all = vec![one(0, 100, 1, Some(3)), one(0, 4000, 2, Some(8))];
     all.all[1].weight = 4000;
     let total = Groups::new(&named, &[0, 1], GroupBy::Size).total;
     let size = total.average_size().unwrap();
     let mean = (10.0 * 100.0 + 4000.0) / 11.0;
     assert!((size.value - mean).abs() < 1e-9);
-    // Only the number of the small ones is uncertain: 10 · 9 of variance.
+    // Only the number of small allocations is uncertain, with a variance of 10 · 9.
     let error = (90.0f64).sqrt() * (mean - 100.0) / 11.0;
     assert!((size.error - error).abs() < 1e-6, "{size:?} {error}");
     let lifetime = total.average_lifetime().unwrap();
@@ -311,7 +311,7 @@ fn averages_are_of_allocations_not_of_samples() {
     assert_eq!(total.average_age(), None);
 }
 
-/// Over many draws, the stated error of an average covers the truth about as often as it should.
+/// Over many draws, the interval of one standard error around an average covers the true value as often as it should.
 #[test]
 fn errors_of_averages_are_true() {
     let mut seed = 7u64;
@@ -360,7 +360,7 @@ fn courses_say_what_was_allocated_and_lived_when() {
     assert_eq!(of.len(), 1);
     let sum: f64 = of[0].allocated.iter().sum();
     assert_eq!(sum, groups.groups[0].all.space);
-    // Neither a moment without length nor no part is a failure.
+    // Neither an observation of zero length nor zero intervals causes a failure.
     let mut empty = named.clone();
     Arc::make_mut(&mut empty.allocations).now_ns = 0;
     let groups = Groups::new(&empty, &empty.of_process(None), GroupBy::Thread);

@@ -1,13 +1,13 @@
-//! Heap memory by the stack that allocated it (`--heap`): estimates from sampled allocations.
+//! Heap memory by the stack that allocated it (`--heap`), estimated from sampled allocations.
 //!
-//! The texts are those of sampled allocations. [`WINDOW`] and [`EXACT`] say of a profile that calls were counted instead;
-//! [`Profile::as_counted`](crate::Profile) puts the texts into other words then.
+//! The texts describe sampled allocations. If a profile has [`WINDOW`] or [`EXACT`], calls were counted instead, and
+//! [`Profile::as_counted`](crate::Profile) rewrites the texts.
 
 use std::time::Duration;
 
 use super::{Column, ColumnId, Measure, Unit};
 
-/// An allocation freed this soon counts as temporary.
+/// An allocation freed within this time counts as temporary.
 pub const TEMPORARY: Duration = Duration::from_millis(10);
 
 /// Allocations by the stack that made them.
@@ -104,8 +104,8 @@ pub const HEAP: Measure = Measure {
     ],
 };
 
-/// Says of [`HEAP`] that its figures are counts of calls in a window (`--heap=exact`): there are no single allocations. It has
-/// no columns.
+/// Marks a profile whose [`HEAP`] figures count calls in a window (`--heap=exact`), so that it has no single allocations.
+/// This measure has no columns.
 pub const WINDOW: Measure = Measure {
     name: "window",
     title: "calls in a window",
@@ -114,8 +114,8 @@ pub const WINDOW: Measure = Measure {
     columns: &[],
 };
 
-/// Says of [`HEAP`] that its figures are no estimates: every call was counted (`--heap=exact` without `--every`). It has no
-/// columns.
+/// Marks a profile whose [`HEAP`] figures are not estimates, because every call was counted (`--heap=exact` without
+/// `--every`). This measure has no columns.
 pub const EXACT: Measure = Measure {
     name: "exact",
     title: "every allocation",
@@ -124,15 +124,15 @@ pub const EXACT: Measure = Measure {
     columns: &[],
 };
 
-/// Bytes allocated and not freed.
+/// Bytes that were allocated and not freed.
 pub const INUSE_SPACE: ColumnId = ColumnId::named("inuse_space");
-/// Allocations not freed.
+/// Allocations that were not freed.
 pub const INUSE_OBJECTS: ColumnId = ColumnId::named("inuse_objects");
 /// Bytes allocated since sampling began.
 pub const ALLOC_SPACE: ColumnId = ColumnId::named("alloc_space");
 /// Allocations since sampling began.
 pub const ALLOC_OBJECTS: ColumnId = ColumnId::named("alloc_objects");
-/// Bytes freed soon after their allocation.
+/// Bytes of temporary allocations, which were freed soon after they were made.
 pub const TEMPORARY_SPACE: ColumnId = ColumnId::named("temporary_space");
-/// Allocations freed soon after they were made.
+/// Temporary allocations, which were freed soon after they were made.
 pub const TEMPORARY_OBJECTS: ColumnId = ColumnId::named("temporary_objects");

@@ -1,4 +1,4 @@
-//! Kernel memory allocated on behalf of the target (`--kernel`): approximate.
+//! Kernel memory allocated on behalf of the target (`--kernel`). The figures are approximate.
 
 use super::{Column, ColumnId, Measure, Unit};
 
@@ -24,5 +24,5 @@ pub const KERNEL_MEMORY: Measure = Measure {
     }],
 };
 
-/// Its column.
+/// The column of [`KERNEL_MEMORY`].
 pub const KERNEL_BYTES: ColumnId = ColumnId::named("kernel");

@@ -1,9 +1,9 @@
-//! Memory with shared pages counted once (`--pss`): each mapping of a page has its part of it, as in the kernel's
-//! proportional share. The sum over all processes is the memory that all of them hold together.
+//! Memory with shared pages counted once (`--pss`): a page is divided equally among its mappings, as in the kernel's
+//! proportional set size. The sum over all processes is their total memory.
 
 use super::{Column, ColumnId, Measure, Unit};
 
-/// Resident memory and mapped files: a page that N mappings share counts as 1/N of a page under each.
+/// Resident memory and mapped files. A page with N mappings counts as 1/N of a page for each.
 pub const SHARED: Measure = Measure {
     name: "pss",
     title: "resident memory and mapped files with shared pages counted once",
@@ -26,5 +26,5 @@ pub const SHARED: Measure = Measure {
     }],
 };
 
-/// Its column.
+/// The column of [`SHARED`].
 pub const PSS: ColumnId = ColumnId::named("pss");

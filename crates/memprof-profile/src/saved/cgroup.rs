@@ -1,4 +1,4 @@
-//! What is charged to the followed control group, as it is written and read.
+//! The memory charged to the followed control group, in the form of saved profiles.
 
 use std::borrow::Cow;
 
@@ -8,17 +8,17 @@ use super::schema::Bounded;
 use crate::CgroupMemory;
 use memprof_sys::residency::cgroup::{GroupFigures, Version};
 
-/// Most parts of the kernel's memory.
+/// Maximum number of parts of the kernel's memory.
 const MOST_PARTS: usize = 100;
 
-/// The group, and what is charged to it.
+/// The directory of the group, and the memory charged to it or the reason why it is unknown.
 #[derive(Serialize, Deserialize)]
 pub struct Cgroup {
     path: String,
     charged: Result<Charged, String>,
 }
 
-/// In bytes.
+/// Figures in bytes.
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Charged {
@@ -77,10 +77,10 @@ impl Charged {
 }
 
 impl Cgroup {
-    /// The group. `figure` is called with each figure that is added up, and refuses impossible ones.
+    /// Converts and checks the group. `figure` is called with each figure that is added up, and rejects impossible ones.
     ///
     /// # Errors
-    /// That of `figure`, or the version is unknown.
+    /// The error of `figure`, or a message about an unknown version.
     pub(super) fn read(
         self,
         figure: &mut dyn FnMut(u64) -> Result<u64, String>,

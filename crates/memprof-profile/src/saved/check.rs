@@ -1,4 +1,4 @@
-//! Builds a profile from what was read, and checks what the rest of memprof relies on.
+//! Builds a profile from a parsed file, and checks the invariants that the rest of memprof relies on.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -19,22 +19,24 @@ use memprof_sys::file_id::FileId;
 use memprof_sys::ids::Pid;
 use memprof_sys::kernel_figures::KernelFigures;
 
-/// The most frames of a stack that memprof takes (`--max-frames`).
+/// Maximum number of frames of a stack, the upper limit of `--max-frames`.
 const MOST_FRAMES: usize = 1024;
 
-/// What all figures of a file may add up to: every sum of some of them then fits into 64 bits.
+/// Maximum sum of all figures of a file. Every partial sum then fits into 64 bits.
 const MOST: u64 = 1 << 62;
-/// What all variances may add up to, in bytes²: standard errors then fit into 60 bits.
+/// Maximum sum of all variances, in bytes². Standard errors then fit into 60 bits.
 const MOST_VARIANCE: f64 = 1e36;
-/// What the frames of all stacks may add up to, inlined functions included: 65,536 stacks of 1024 frames.
+/// Maximum number of frames in all stacks, including inlined functions: 65,536 stacks of 1024 frames.
 const MOST_STEPS: usize = 64 << 20;
-/// The most code segments of a file; real ones have a few.
+/// Maximum number of code segments of a file. Real files have a few.
 const MOST_SEGMENTS: usize = 1024;
 
 type Checked<T> = Result<T, String>;
 
+/// Builds and checks a profile.
+///
 /// # Errors
-/// What is wrong with the file.
+/// A message that describes the defect in the file.
 pub(super) fn build(whole: Whole) -> Checked<Saved> {
     let mut sums = Sums::default();
     let modules = modules(whole.modules.0)?;
@@ -196,7 +198,7 @@ fn modules(modules: Vec<schema::Module>) -> Checked<Vec<Arc<Module>>> {
             dev_ino: (0, 0),
             file: None,
             layout,
-            // The names are those of the frames.
+            // The table of functions stays empty: names come from the frames.
             functions: functions(module.source, Origin::Interpreter)
                 .or_else(|| functions(module.made_at_run_time, Origin::Runtime)),
             own_executable: module.own_executable,
@@ -257,7 +259,7 @@ fn not_observed(rows: Vec<schema::NotObserved>, sums: &mut Sums) -> Checked<Vec<
     rows.into_iter().map(row).collect()
 }
 
-/// Samples by number of their stack. The numbers ascend, so no stack occurs twice.
+/// Samples by number of their stack. The numbers must ascend, so no stack occurs twice.
 fn samples(
     rows: Vec<(u32, Figures)>,
     stacks: &[Arc<Stack>],
@@ -280,7 +282,7 @@ fn samples(
     Ok(found)
 }
 
-/// Checks that the rows are the total, kind by kind.
+/// Checks that the rows add up to the total, for each kind.
 fn adds_up(
     what: &str,
     total: &Amounts,
@@ -423,7 +425,7 @@ fn files(
     rows.into_iter().map(file).collect()
 }
 
-/// The measures that were counted, as far as this memprof knows them.
+/// The measures that were counted, without those that this memprof does not know.
 fn measures(names: &[String]) -> Vec<&'static Measure> {
     let counted = |measure: &&'static Measure| {
         measure.name == RESIDENCY.name || names.iter().any(|name| name == measure.name)

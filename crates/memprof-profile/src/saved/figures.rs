@@ -1,4 +1,4 @@
-//! Figures by kind of memory, as they are read: every kind of resident bytes, and columns of other measures.
+//! Figures by kind of memory as they are read: every kind of resident bytes, and the columns of other measures.
 
 use std::fmt;
 
@@ -9,7 +9,7 @@ use crate::Amounts;
 use crate::measure::ColumnId;
 use memprof_sys::usage::Usage;
 
-/// Figures of every kind that is not a sum.
+/// Figures of every kind that is not a sum of others.
 pub(super) struct Figures(pub Amounts);
 
 impl<'de> Deserialize<'de> for Figures {

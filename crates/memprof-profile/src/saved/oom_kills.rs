@@ -1,4 +1,4 @@
-//! Processes that the out-of-memory killer has killed, as they are written and read.
+//! Processes that the out-of-memory killer has killed, in the form of saved profiles.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,7 +8,7 @@ use super::schema::Bounded;
 use crate::{self as profile, LastFigures};
 use memprof_sys::ids::Pid;
 
-/// All of them, and the newest, oldest first.
+/// Number of all kills, and the newest of them, oldest first.
 #[derive(Serialize, Deserialize)]
 pub struct OomKills {
     count: u64,
@@ -25,7 +25,7 @@ struct OomKill {
     last: Option<Last>,
 }
 
-/// Its last figures.
+/// The last figures of a killed process: resident bytes, and whether their scan began after the kill.
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Last {
@@ -35,7 +35,7 @@ struct Last {
 }
 
 impl OomKills {
-    /// `None` if there was none.
+    /// Converts the kills; `None` if there were none.
     pub fn of(kills: &profile::OomKills) -> Option<OomKills> {
         let newest = kills.newest.iter().map(OomKill::from).collect();
         (kills.count > 0).then_some(OomKills {

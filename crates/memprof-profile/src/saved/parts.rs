@@ -1,4 +1,4 @@
-//! Parts of a saved profile whose form is the same for writing and reading.
+//! Parts of a saved profile with the same form for writing and reading.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -15,7 +15,7 @@ use memprof_sys::residency::{Category, PageKind};
 use memprof_sys::text::hex;
 use memprof_sys::usage::Usage;
 
-/// The kinds of resident bytes; `anon` and so on.
+/// Resident bytes by kind.
 #[derive(Serialize, Deserialize)]
 pub(super) struct Bytes {
     anon: u64,
@@ -66,32 +66,32 @@ impl From<&Bytes> for Amounts {
     }
 }
 
-/// Whether the target was frozen, in nanoseconds.
+/// How the target was frozen; durations in nanoseconds.
 #[derive(Serialize, Deserialize)]
 #[serde(tag = "state", rename_all = "lowercase")]
 pub enum Freeze {
-    /// It ran.
+    /// The target was running.
     Ran,
     #[serde(rename_all = "camelCase")]
-    /// All processes were stopped at the same time.
+    /// All processes were frozen at the same time.
     Still {
-        /// How long the stop lasted, in ns.
+        /// Duration of the freeze, in ns.
         lasted_ns: u64,
     },
     #[serde(rename = "in turn", rename_all = "camelCase")]
-    /// The processes were stopped one after the other.
+    /// The processes were frozen one after the other.
     InTurn {
-        /// The longest stop, in ns.
+        /// The longest freeze of one process, in ns.
         longest_ns: u64,
-        /// The sum of all stops, in ns.
+        /// The sum over all processes, in ns.
         sum_ns: u64,
     },
     #[serde(rename_all = "camelCase")]
-    /// The processes could not be stopped.
+    /// Freezing was requested but failed.
     Failed {
-        /// The reason.
+        /// The error.
         why: String,
-        /// How long processes were stopped in vain, in ns.
+        /// Duration of the failed attempt, in ns.
         stood_ns: u64,
     },
 }
@@ -137,8 +137,8 @@ impl From<Freeze> for FreezeOutcome {
     }
 }
 
-/// `[kind of pages or column, [part, …]]`, where a part is `[stack, share, variance, variance of one sample]`; no stack is
-/// `null`.
+/// `[kind of pages or column, [part, …]]`. A part is `[stack, share, variance, variance of one sample]`; the stack is
+/// `null` for memory outside the samples.
 #[derive(Serialize, Deserialize)]
 pub struct Uncertainty(Of, Vec<UncertainPart>);
 
@@ -207,7 +207,7 @@ impl TryFrom<Uncertainty> for profile::Uncertainty {
     }
 }
 
-/// A mapping; addresses are numbers.
+/// A mapping. Addresses are numbers.
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Mapping {
@@ -216,7 +216,7 @@ pub struct Mapping {
     end: u64,
     permissions: String,
     name: String,
-    /// Profiles that were saved before memprof had categories lack it.
+    /// Absent in profiles that were saved before memprof had categories.
     #[serde(default)]
     category: Option<MappingCategory>,
     attributed: Bytes,
@@ -240,7 +240,7 @@ impl From<&profile::Mapping> for Mapping {
     }
 }
 
-/// The name of a category.
+/// The name of a category, checked when read.
 #[derive(Serialize)]
 struct MappingCategory(String);
 
@@ -301,7 +301,7 @@ pub fn unix_ms(at: SystemTime) -> u64 {
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// That many milliseconds after 1970; 1970 if the system's time cannot express it.
+/// The time `unix_ms` milliseconds and `further_ns` nanoseconds after 1970; 1970 if [`SystemTime`] cannot represent it.
 pub(super) fn time(unix_ms: u64, further_ns: u32) -> SystemTime {
     let since = Duration::from_millis(unix_ms) + Duration::from_nanos(further_ns.into());
     UNIX_EPOCH.checked_add(since).unwrap_or(UNIX_EPOCH)

@@ -1,10 +1,10 @@
-//! Where a process ran, as it is written and read.
+//! The control group of a process, in the form of saved profiles.
 
 use serde::{Deserialize, Serialize};
 
 use memprof_sys::process::Container;
 
-/// Its control group, and its container and pod as far as the names of groups say.
+/// The control group, and the container and pod if the names of groups contain them.
 #[derive(Serialize, Deserialize)]
 pub struct Place {
     cgroup: String,

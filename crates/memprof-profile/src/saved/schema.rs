@@ -1,5 +1,5 @@
-//! The form of a saved profile, as it is read. The first two fields say what the file is, so that a foreign file
-//! or another version is named as such, whatever follows.
+//! The schema of a saved profile, as it is read. The first two fields identify the file, so that a foreign file or another
+//! version is reported as such, whatever follows.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -20,7 +20,7 @@ use crate::symbol::{
 use crate::{self as profile, Frame, ModuleId, Outcome, Unobserved};
 use memprof_sys::kernel_figures::KernelFigures;
 
-/// Ends the message about a version inside a JSON error.
+/// Marks the end of the message about a version inside a JSON error.
 pub const VERSION_MARK: char = '\u{1}';
 
 /// Limits of lists whose entries can take much more memory than their text.
@@ -48,11 +48,11 @@ pub(super) struct Whole {
     pub kernel_before: Kernel,
     pub kernel_after: Kernel,
     pub losses: Losses,
-    /// Missing if there was none.
+    /// Absent if no process was killed.
     pub oom_kills: Option<OomKills>,
-    /// Missing if no control group was followed.
+    /// Absent if no control group was followed.
     pub cgroup: Option<Cgroup>,
-    /// Missing if there was none.
+    /// Absent if no process has ended.
     pub ended: Option<Ended>,
     pub names_advice: Option<String>,
     pub modules: Bounded<Module, MOST_MODULES>,
@@ -206,14 +206,14 @@ pub(super) struct Module {
     pub name: String,
     pub path: String,
     pub own_executable: bool,
-    /// The language of a source file.
+    /// The language of a source file of an interpreted program.
     pub source: Option<String>,
-    /// The language of a source file whose functions are code made at run time.
+    /// The language of a source file whose functions are JIT code.
     pub made_at_run_time: Option<String>,
     pub layout: Option<Layout>,
 }
 
-/// A frame with its symbol, if it was looked up; small, because there may be many.
+/// A frame with its symbol, if it was looked up. Kept small, because there may be many.
 #[derive(Deserialize)]
 #[serde(try_from = "FrameFields")]
 pub(super) struct NamedFrame {
@@ -235,7 +235,7 @@ struct FrameFields {
     line: Option<u32>,
     #[serde(default)]
     inlined: Vec<Inlined>,
-    /// What stands for the name of a function without a symbol.
+    /// The substitute for the name of a function without a symbol.
     unnamed: Option<String>,
     no_name: Option<String>,
 }
@@ -247,7 +247,7 @@ struct Inlined {
     line: Option<u32>,
 }
 
-/// The text for a frame that was not looked up.
+/// The text of a frame that was not looked up.
 pub const NOT_LOOKED_UP: &str = "not looked up";
 
 fn location(file: Option<String>, line: Option<u32>) -> Option<Location> {
@@ -309,7 +309,7 @@ impl TryFrom<FrameFields> for NamedFrame {
     }
 }
 
-/// A label as text, such as that of an unwind outcome.
+/// A type that is read from a label, such as the label of an unwind outcome.
 macro_rules! labelled {
     ($name:ident, $of:ty, $what:literal) => {
         pub(super) struct $name(pub $of);
@@ -355,7 +355,7 @@ pub(super) struct NotObserved {
 pub(super) struct Process {
     pub pid: u32,
     pub comm: String,
-    /// Missing in older files.
+    /// Absent in older files.
     pub place: Option<Place>,
     pub stacks: Vec<(u32, Figures)>,
     pub not_observed: Vec<NotObserved>,

@@ -1,7 +1,7 @@
-//! The rows of a tree one by one, in the order of the `/v1` contract.
+//! An iterator over the rows of a tree, in the order of the `/v1` contract.
 //!
-//! The paths are sorted, so a node is a range of them, and its children are the ranges that differ in the next step. That takes
-//! memory for the paths and for the siblings along one path, however many rows there are.
+//! The paths are sorted, so a node is a range of paths, and its children are the ranges that differ in the next step.
+//! Memory is needed only for the paths and for the siblings along one path, regardless of the number of rows.
 
 use std::cmp::{Ordering, Reverse};
 
@@ -9,13 +9,13 @@ use super::label::{Label, LabelId, Labels};
 use super::paths::{Paths, add};
 use super::sweep::Row;
 
-/// An iterator over the rows, depth first: siblings by bytes descending, then by offset, file, function and category; last the row
-/// that aggregates those below the threshold.
+/// An iterator over the rows, depth first. Siblings are sorted by bytes, descending, then by offset, file, function and
+/// category. The row that aggregates siblings below the threshold comes last.
 pub struct Descent<'p, 'a, const N: usize> {
     paths: &'p Paths<'a, N>,
     rest: LabelId,
     threshold: u64,
-    /// Those to come, the next one last.
+    /// Pending nodes; the next one is last.
     todo: Vec<Node<N>>,
     rows: u32,
 }
@@ -32,7 +32,7 @@ struct Node<const N: usize> {
 }
 
 impl<'p, 'a, const N: usize> Descent<'p, 'a, N> {
-    /// The tree of these paths, without nodes of fewer bytes than `threshold` in every column. The root is never dropped.
+    /// The tree of these paths. Nodes with fewer bytes than `threshold` in every column are aggregated, except the root.
     pub fn new(paths: &'p mut Paths<'a, N>, threshold: u64) -> Descent<'p, 'a, N> {
         paths.sort();
         let rest = paths.label(Label::BelowThreshold);
@@ -59,7 +59,7 @@ impl<'p, 'a, const N: usize> Descent<'p, 'a, N> {
         self.paths.labels()
     }
 
-    /// Adds the children of a node to those to come, and returns the bytes of the paths that end in it.
+    /// Adds the children of a node to the pending nodes, and returns the bytes of the paths that end in the node.
     fn open(&mut self, node: &Node<N>, row: u32) -> [u64; N] {
         let (mut own, mut below) = ([0; N], [0; N]);
         let begin = self.todo.len();
@@ -93,7 +93,7 @@ impl<'p, 'a, const N: usize> Descent<'p, 'a, N> {
         own
     }
 
-    /// The child of a node whose first path this is.
+    /// The child of a node that begins with path `first`.
     fn child(&self, node: &Node<N>, row: u32, first: usize, label: LabelId) -> Node<N> {
         let mut child = Node {
             parent: row,

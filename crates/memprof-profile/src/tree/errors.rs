@@ -1,10 +1,10 @@
-//! Standard errors of nodes and functions, where not every stack was walked, or of uncertainties from samples.
+//! Standard errors of nodes and functions, for estimates from sampled stacks or sampled allocations.
 //!
-//! The error of a difference adds the variances of both states. That is not too small: what a later state kept of the pages
-//! of an earlier one is off by the same in both, which cancels out.
+//! The error of a difference adds the variances of both states. This does not underestimate it: for pages that the later
+//! state retains from the earlier one, both states have the same error, which cancels out.
 //!
-//! Stacks below a node that were confused with each other are in the node's bytes in any case: an [`Uncertainty`] that is divided
-//! among them alone is not in the node's error.
+//! If stacks below a node were confused with each other, the node's total includes all of them in any case. An
+//! [`Uncertainty`] that is divided only among such stacks is therefore not part of the node's error.
 
 use rustc_hash::FxHashMap;
 
@@ -13,12 +13,13 @@ use super::paths::Paths;
 use super::sweep::Row;
 use crate::{ErrorSum, Kind, Parts, Profile, Uncertainty, UncertaintyOf};
 
-/// The errors of numbered figures, each of its own bytes and of its total.
+/// The errors of numbered figures: for each figure, the error of its own bytes and of its total.
 struct Errors {
-    /// Of the states that have ended, and of the current one.
+    /// Sums over the finished states.
     states: Vec<[ErrorSum; 2]>,
+    /// Sums over the uncertainties of the current state.
     sums: Vec<[ErrorSum; 2]>,
-    /// Of the current uncertainty.
+    /// The parts of the current uncertainty.
     parts: Vec<[Parts; 2]>,
     touched: Vec<u32>,
 }
@@ -33,7 +34,7 @@ impl Errors {
         }
     }
 
-    /// The parts of the current uncertainty that figure `at` has.
+    /// The parts of the current uncertainty that belong to figure `at`.
     fn parts(&mut self, at: u32) -> &mut [Parts; 2] {
         self.touched.push(at);
         &mut self.parts[at as usize]
@@ -41,7 +42,7 @@ impl Errors {
 
     fn end_uncertainty(&mut self, all: &Parts) {
         for at in self.touched.drain(..) {
-            // Taken, so that each figure counts once.
+            // `take` resets the parts, so that a figure in `touched` several times counts once.
             let parts = std::mem::take(&mut self.parts[at as usize]);
             for (sum, parts) in self.sums[at as usize].iter_mut().zip(&parts) {
                 sum.add(parts, all);
@@ -65,8 +66,9 @@ impl Errors {
     }
 }
 
-/// The standard errors of each row of a tree of these paths, in bytes: of its own bytes and of its total. Empty if all
-/// stacks were walked. `sides` are the uncertainties of each profile; the error of two is that of their difference.
+/// The standard errors of each row of a tree of these paths, in the unit of `kind`: of its own figure and of its total.
+/// Empty if no figure is estimated. `sides` are the uncertainties of each profile; for two profiles, the error is that of
+/// their difference.
 pub fn of_rows<const N: usize>(
     paths: &Paths<'_, N>,
     rows: &[Row<N>],
@@ -84,8 +86,8 @@ pub fn of_rows<const N: usize>(
     let rests: Vec<LabelId> = (0..labels.all().len() as LabelId)
         .filter(|id| labels.get(*id).is_rest())
         .collect();
-    // The last row of a path: its own, or the row that aggregates it. (If its parent has two such rows, for the threshold
-    // and for the number of nodes, the first of them has the error of both.)
+    // The last row of a path: its own row, or the row that aggregates it. A parent may have two such rows, one for the
+    // threshold and one for the number of nodes; the first of them then has the error of both.
     let last = |steps: &[LabelId]| {
         let mut at = 0;
         for step in steps {
@@ -131,9 +133,9 @@ fn parent<const N: usize>(rows: &[Row<N>], row: u32) -> Option<u32> {
     (row > 0).then(|| rows[row as usize].parent)
 }
 
-/// The standard errors of each label, in bytes, indexed by its id: of the stacks whose innermost frame it is, and of
-/// those that contain it. The paths begin with the innermost frame. Empty if all stacks were walked. `sides` as for
-/// [`of_rows`].
+/// The standard errors of each label, in the unit of `kind`, indexed by the label's id: of stacks whose innermost frame has
+/// the label, and of stacks that contain it. The paths begin with the innermost frame. Empty if no figure is estimated.
+/// `sides` as for [`of_rows`].
 pub fn of_labels<const N: usize>(
     paths: &Paths<'_, N>,
     sides: &[&[Uncertainty]],
@@ -155,7 +157,7 @@ pub fn of_labels<const N: usize>(
                 if let Some(innermost) = steps.first() {
                     errors.parts(*innermost)[0].add(part);
                 }
-                // A function that calls itself counts once.
+                // A recursive function counts once.
                 for (at, id) in steps.iter().enumerate() {
                     if !steps[..at].contains(id) {
                         errors.parts(*id)[1].add(part);
@@ -169,7 +171,7 @@ pub fn of_labels<const N: usize>(
     errors.standard_errors()
 }
 
-/// The standard error of each sample, in bytes; zeros if all stacks were walked.
+/// The standard error of each sample, in the unit of `kind`; zeros if no figure is estimated.
 pub fn of_samples(profile: &Profile, kind: Kind) -> Vec<u64> {
     let mut errors = Errors::new(profile.samples.len());
     let uncertainties = profile.uncertainties.iter();
@@ -200,7 +202,7 @@ mod tests {
 
     #[test]
     fn what_is_divided_inside_a_sum_does_not_count() {
-        // main calls read, which calls malloc, and parse, which calls malloc twice, one time through itself.
+        // main calls read, which calls malloc, and parse, which calls malloc twice, the second time through recursion.
         let mut profile = profile(
             &[
                 (&[at(1, 9), at(0, 2), at(0, 1)], kib(400, 0)),
@@ -267,7 +269,7 @@ mod tests {
         assert_eq!(all[..2], [row("all", 0), row("main (node)", 12_000)]);
         assert_eq!(all[2], row("parse (node)", parse));
         assert!(all.windows(2).any(|two| two == read), "{all:?}");
-        // The row that aggregates what is too small has the error of its stacks.
+        // The row that aggregates small nodes has the error of their stacks.
         let cut = totals(&errors(&mut paths, 350 * 1024));
         let rest = row("[below threshold]", parse);
         assert!(cut.contains(&rest), "{cut:?}");
@@ -282,7 +284,7 @@ mod tests {
         assert_eq!(of("malloc"), Some([12_000, 12_000]));
         assert_eq!(of("read"), Some([0, 3000]));
         assert_eq!(of("parse"), Some([0, parse]));
-        // The variances of both states, in a table and in a tree.
+        // The variances of both states add up, in a table and in a tree.
         let both = Table::new([(&profile, &names), (&profile, &names)], Kind::All, false);
         let main = both
             .rows

@@ -3,7 +3,7 @@
 //! | label | `type` in `/v2` | text |
 //! |---|---|---|
 //! | [`Label::Root`] | `root` | `all` |
-//! | [`Label::Code`] | `function`, `inlined` | `FUNCTION (FILE)`, for a call site `FUNCTION (FILE+0xOFFSET)`; `FUNCTION (FILE:LINE)` |
+//! | [`Label::Code`] | `function`, `inlined` | `FUNCTION (FILE)`; call site: `FUNCTION (FILE+0xOFFSET)`, `FUNCTION (FILE:LINE)` |
 //! | [`Label::Name`] | none | `FUNCTION`, or `FILE+0xOFFSET` |
 //! | [`Label::Unmapped`] | `unmapped` | `[unknown]`, as in perf |
 //! | [`Label::CutOff`] | `cut_off` | `[cut off: REASON]` |
@@ -12,13 +12,13 @@
 //! | [`Label::BelowThreshold`] | `below_threshold` | `[below threshold]` |
 //! | [`Label::OverLimit`] | `over_limit` | `[over limit]` |
 //!
-//! In addition, [`NO_SYMBOL`] is the name of a function without a symbol, [`SELF`] a node's own bytes in a list
-//! of its children, and [`NO_FUNCTION`] the sum of all bytes outside functions.
+//! In addition, [`NO_SYMBOL`] is the name of a function without a symbol, [`SELF`] is a node's own bytes in a list of its
+//! children, and [`NO_FUNCTION`] is the sum of all bytes outside functions.
 //!
-//! The one exception is `/v1`. Its contract fixes two pseudo-frames: `underThreshold`, which is
-//! [`Label::BelowThreshold`], and `unknown`, which is everything without a node there: stacks that end in the
-//! parent (cut off or not), stacks whose next frame is [`Label::Unmapped`] and, in the root, [`Label::NotObserved`] and
-//! [`Label::NoStack`]. Its paths are made with [`Merge::Frame`].
+//! The only exception is `/v1`, whose contract fixes two pseudo-frames. `underThreshold` is [`Label::BelowThreshold`].
+//! `unknown` is everything without a node in `/v1`: stacks that end in the parent (cut off or not), stacks whose next frame
+//! is [`Label::Unmapped`] and, in the root, [`Label::NotObserved`] and [`Label::NoStack`]. The paths of `/v1` use
+//! [`Merge::Frame`].
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -31,51 +31,51 @@ use crate::{Module, ModuleId, PartialReason, Unobserved};
 
 /// The name of a function without a symbol in its file.
 pub const NO_SYMBOL: &str = "[no symbol]";
-/// Before a node that is alone below the line above, where such a chain is not indented: only a mark tells it from a
-/// sibling.
+/// Precedes a node that is the only child of the line above. Such a chain is not indented, so only this mark distinguishes
+/// the node from a sibling.
 pub const CHAIN: &str = "↳ ";
-/// A node's own bytes (of stacks that end in it), in a list of its children.
+/// A node's own bytes, from stacks that end in the node, in a list of its children.
 pub const SELF: &str = "[self]";
 /// The sum of all bytes outside functions.
 pub const NO_FUNCTION: &str = "[no function]";
 
-/// Which frames are merged into one node.
+/// The frames that are merged into one node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Merge {
-    /// Frames of the same function in the same file. Consecutive frames without known code are one node.
+    /// Frames of the same function in the same file. Consecutive frames without known code form one node.
     #[default]
     Function,
-    /// Frames of the same call site. Consecutive frames without known code are one node.
+    /// Frames of the same call site. Consecutive frames without known code form one node.
     Site,
-    /// Frames with the same name in any file, as in folded stacks. Every frame is a step of the path.
+    /// Frames with the same name in any file, as in folded stacks. Every frame is a separate step of the path.
     Name,
-    /// Call sites as in `/v1`: two files with the same path are different nodes, and a path ends before the
-    /// first frame without known code. Memory without a stack has an empty path.
+    /// Call sites as in `/v1`. Two files with the same path are different nodes, and a path ends before the first frame
+    /// without known code. Memory without a stack has an empty path.
     Frame,
 }
 
-/// How frames become nodes.
+/// The rules by which frames become nodes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Naming {
-    /// Which frames are merged into one node.
+    /// The frames that are merged into one node.
     pub merge: Merge,
     /// Whether inlined functions are separate frames.
     pub inlined: bool,
 }
 
-/// Which category of code a frame belongs to.
+/// The category of code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Category {
-    /// The profiled program's own executable, not known to be Rust.
+    /// The executable of the profiled program, not known to be Rust.
     OwnOther,
-    /// The profiled program's own executable, Rust code.
+    /// The executable of the profiled program, Rust code.
     OwnRust,
     /// Any other file.
     Library,
 }
 
 impl Category {
-    /// The category of code in this file; `language` is `None` if the function is not known.
+    /// The category of code in this file; `language` is `None` if the function is unknown.
     pub(super) fn of(module: &Module, language: Option<Language>) -> Category {
         match language {
             _ if !module.own_executable => Category::Library,
@@ -104,19 +104,19 @@ impl Category {
     }
 }
 
-/// What a node is. Two children of one node never have the same label.
+/// The identity of a node among its siblings: two children of a node never have the same label.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Label<'a> {
     /// The root of the tree.
     Root,
-    /// Code of a file.
+    /// Code in a file.
     Code(Code<'a>),
-    /// A function name in any file; with an offset in bytes, code without a function name in the file with
-    /// this base name.
+    /// A function name, in any file. With an offset in bytes: code without a function name, in the file with this base
+    /// name.
     Name(&'a str, Option<u64>),
-    /// A frame at an address where no known file was mapped, or several such frames in a row.
+    /// One or several consecutive frames at addresses where no known file was mapped.
     Unmapped,
-    /// The callers of a stack's outermost frame, which the walk did not reach.
+    /// The callers that are missing from a stack because the walk stopped.
     CutOff(PartialReason),
     /// A stack without frames.
     NoStack,
@@ -128,7 +128,7 @@ pub enum Label<'a> {
     OverLimit,
 }
 
-/// A function, or a call site in one.
+/// A function, or a call site in a function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Code<'a> {
     /// Demangled name; `None` if the file has no symbol.
@@ -137,42 +137,43 @@ pub struct Code<'a> {
     pub file: &'a str,
     /// Path of the file as in the target's mappings.
     pub path: &'a Path,
-    /// File offset of the call site in bytes, or its line if there is a [`Code::first_line`] (with [`Merge::Frame`] its position among
-    /// the functions of its file); `None` for a function.
+    /// File offset of the call site in bytes; `None` for a function. If there is a [`Code::first_line`], the line of the
+    /// call site instead, or with [`Merge::Frame`] the position that [`Functions::at`](crate::Functions::at)
+    /// decodes.
     pub offset: Option<u64>,
-    /// First line of a function without machine code of its own in a file; 0 if it has no lines.
+    /// First line of an interpreted function or of JIT code, 0 if unknown; `None` for machine code in a file.
     pub first_line: Option<u32>,
-    /// Whether it was inlined into the next outer frame.
+    /// Whether the function was inlined into the next outer frame.
     pub inlined: bool,
     /// Category of the code.
     pub category: Category,
-    /// With [`Merge::Frame`]: distinguishes files with the same path.
+    /// Distinguishes files with the same path; only with [`Merge::Frame`].
     pub module: Option<ModuleId>,
 }
 
 impl<'a> Code<'a> {
-    /// The label for formats that only have a name.
+    /// The label for formats that have only a name.
     pub fn by_name(&self) -> Label<'a> {
-        // Readers of folded stacks would not take an empty name as a frame.
+        // Readers of folded stacks would not accept an empty name as a frame.
         match self.function.filter(|name| !name.is_empty()) {
             Some(function) => Label::Name(function, None),
             None => Label::Name(self.file, self.file_offset()),
         }
     }
 
-    /// The line of the call site, else the function's first line; `None` if its code is in a file of machine code, or
-    /// has no lines.
+    /// The line of the call site, otherwise the first line of the function. `None` for machine code in a file, or if the
+    /// line is unknown.
     pub fn line(&self) -> Option<u64> {
         let first = self.first_line?;
         Some(self.offset.unwrap_or(first.into())).filter(|line| *line > 0)
     }
 
-    /// The file offset of the call site, in bytes; `None` for a function, and if its code is in no file of machine code.
+    /// The file offset of the call site, in bytes; `None` for a function, and for code outside files of machine code.
     pub fn file_offset(&self) -> Option<u64> {
         self.offset.filter(|_| self.first_line.is_none())
     }
 
-    /// The order in which `/v1` lists children of equal size.
+    /// The order of `/v1` among children of equal size.
     pub(super) fn by_offset(&self, other: &Code<'_>) -> Ordering {
         fn key<'a>(code: &Code<'a>) -> impl Ord + use<'a> {
             (
@@ -189,13 +190,13 @@ impl<'a> Code<'a> {
 }
 
 impl Label<'_> {
-    /// Whether it aggregates dropped nodes.
+    /// Whether the label aggregates dropped nodes.
     pub fn is_rest(&self) -> bool {
         matches!(self, Label::BelowThreshold | Label::OverLimit)
     }
 }
 
-/// The text of the label. Names are verbatim from their file: callers that print them must make them
+/// The text of the label. Names are verbatim from their file, so callers that print them must make them
 /// [`printable`](memprof_sys::text::printable).
 impl fmt::Display for Label<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -231,7 +232,7 @@ impl fmt::Display for Code<'_> {
 /// Index of a [`Label`] in [`Labels`].
 pub type LabelId = u32;
 
-/// All distinct labels; several profiles share the ids.
+/// All distinct labels. Several profiles share the ids.
 #[derive(Debug)]
 pub struct Labels<'a> {
     all: Vec<Label<'a>>,
@@ -251,12 +252,12 @@ impl Default for Labels<'_> {
 }
 
 impl<'a> Labels<'a> {
-    /// The id of the root's label.
+    /// The id of [`Label::Root`].
     pub(crate) const ROOT: LabelId = 0;
     /// The id of [`Label::Unmapped`].
     pub(crate) const UNMAPPED: LabelId = 1;
 
-    /// The label's id, assigned on first use.
+    /// The id of a label, assigned on first use.
     pub fn id(&mut self, label: Label<'a>) -> LabelId {
         let all = &mut self.all;
         *self.ids.entry(label).or_insert_with(|| {
@@ -265,12 +266,12 @@ impl<'a> Labels<'a> {
         })
     }
 
-    /// The label with that id.
+    /// The label with this id.
     pub fn get(&self, id: LabelId) -> &Label<'a> {
         &self.all[id as usize]
     }
 
-    /// Every label, in the order of their ids.
+    /// Every label, in the order of ids.
     pub fn all(&self) -> &[Label<'a>] {
         &self.all
     }

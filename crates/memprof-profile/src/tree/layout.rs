@@ -1,4 +1,4 @@
-//! A tree as rows, with one or more columns of bytes.
+//! A tree as a list of rows, with one or more columns of bytes.
 //!
 //! The paths are sorted, then [merged](super::sweep::sweep) in one pass.
 
@@ -8,30 +8,30 @@ use super::label::{Label, LabelId, Labels};
 use super::paths::{Paths, add};
 use super::sweep::{Row, sweep};
 
-/// Limits of a tree's size.
+/// Limits on the size of a tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Limits {
-    /// A node is kept if it has at least this many bytes in any column; 0 keeps all.
+    /// Minimum bytes of a node, in any column; smaller nodes are aggregated. 0 disables this limit.
     pub threshold: u64,
-    /// Maximum number of nodes, not counting the root and the rows that aggregate dropped nodes.
+    /// Maximum number of nodes, without the root and the rows that aggregate dropped nodes.
     pub max_nodes: usize,
 }
 
-/// The order of siblings. The rows that aggregate dropped nodes are always last.
+/// The order of siblings. Rows that aggregate dropped nodes always come last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
-    /// By bytes descending, then by label.
+    /// By bytes, descending, then by label.
     Size,
     /// By the text of the label.
     Name,
 }
 
-/// How many nodes were dropped; separate rows hold their bytes.
+/// Numbers of dropped nodes. Separate rows contain the bytes of these nodes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cut {
     /// Nodes below the threshold.
     pub below_threshold: u64,
-    /// Nodes over the maximum number of nodes.
+    /// Nodes beyond the maximum number of nodes.
     pub over_limit: u64,
 }
 
@@ -40,7 +40,7 @@ pub struct Cut {
 pub struct Layout<const N: usize> {
     /// The nodes.
     pub rows: Vec<Row<N>>,
-    /// What was dropped.
+    /// Numbers of dropped nodes.
     pub cut: Cut,
 }
 
@@ -50,7 +50,7 @@ impl<const N: usize> Layout<N> {
         Layout::ordered(paths, limits, Order::Size)
     }
 
-    /// Merges the paths, with siblings in this order.
+    /// Merges the paths, with siblings in order `order`.
     pub fn ordered(paths: &mut Paths<'_, N>, limits: Limits, order: Order) -> Layout<N> {
         paths.sort();
         let rest = paths.label(Label::BelowThreshold);
@@ -67,7 +67,7 @@ impl<const N: usize> Layout<N> {
     }
 }
 
-/// Keeps the root and the largest nodes. No child weighs more than its parent, so parents stay as well.
+/// Retains the root and the largest nodes. No child weighs more than its parent, so parents are retained as well.
 fn keep_largest<const N: usize>(
     rows: Vec<Row<N>>,
     max_nodes: usize,
@@ -92,7 +92,7 @@ fn keep_largest<const N: usize>(
         .iter()
         .for_each(|at| keep[*at as usize] = true);
     let dropped = (order.len() - max_nodes) as u64;
-    // The new position of each kept row, and the sum of its dropped children.
+    // The new position of each retained row, and the sum of its dropped children.
     let mut place = vec![0u32; rows.len()];
     let mut kept: Vec<Row<N>> = Vec::with_capacity(2 * max_nodes);
     let mut lost: Vec<[u64; N]> = Vec::with_capacity(max_nodes);
@@ -122,7 +122,7 @@ fn keep_largest<const N: usize>(
     (kept, dropped)
 }
 
-/// The rows depth first, with siblings in that order.
+/// Sorts the rows depth first, with siblings in order `order`.
 fn in_order<const N: usize>(rows: &[Row<N>], labels: &Labels<'_>, order: Order) -> Vec<Row<N>> {
     let ranks = match order {
         Order::Name => ranks(labels),
@@ -155,7 +155,7 @@ fn in_order<const N: usize>(rows: &[Row<N>], labels: &Labels<'_>, order: Order) 
     out
 }
 
-/// The children of all rows: the offset of each row's children in the list, and the list.
+/// An index of the children of all rows: the offset of each row's children in the list, and the list.
 fn children<const N: usize>(rows: &[Row<N>]) -> (Vec<u32>, Vec<u32>) {
     let mut first = vec![0u32; rows.len() + 1];
     for row in &rows[1..] {
@@ -173,7 +173,7 @@ fn children<const N: usize>(rows: &[Row<N>]) -> (Vec<u32>, Vec<u32>) {
     (first, children)
 }
 
-/// The rank of each label in the order of their texts.
+/// The rank of each label by text.
 fn ranks(labels: &Labels<'_>) -> Vec<u32> {
     let mut order: Vec<LabelId> = (0..labels.all().len() as LabelId).collect();
     order.sort_by_cached_key(|id| labels.get(*id).to_string());

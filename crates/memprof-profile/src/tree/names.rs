@@ -1,4 +1,4 @@
-//! Converts frames to labels.
+//! Conversion of frames to labels.
 
 use rustc_hash::FxHashMap;
 
@@ -6,12 +6,12 @@ use super::label::{Category, Code, Label, LabelId, Labels, Merge, Naming};
 use crate::symbol::{Function, Symbols};
 use crate::{Frame, FrameKind, Module, Profile};
 
-/// The label of a frame of this profile; an inlined function counts as the function that contains its code.
+/// The label of a frame of this profile. An inlined function is attributed to the function that contains its code.
 pub fn frame_label<'a>(of: (&'a Profile, &'a Symbols), frame: Frame, merge: Merge) -> Label<'a> {
     code(of, frame, merge).map_or(Label::Unmapped, |code| merged(code, merge))
 }
 
-/// The frame's function with every field that identifies it; `None` if the frame is in no known file.
+/// The frame's function, with every field that identifies it; `None` if the frame is in no known file.
 fn code<'a>(
     (profile, symbols): (&'a Profile, &'a Symbols),
     frame: Frame,
@@ -24,15 +24,15 @@ fn code<'a>(
     let function = symbols.function(frame);
     let first_line = function.and_then(|f| f.first_line);
     Some(Code {
-        // `/v1` has no name for a function without a symbol, and whole names.
+        // `/v1` has no name for a function without a symbol, and shows names with their hashes.
         function: match merge {
             Merge::Frame => function.map(|f| f.name.as_str()),
             _ => symbols.name(frame).map(|name| symbols.shown(name)),
         },
         file: &module.name,
         path: &module.path,
-        // (An unknown line counts as the function's first one.) Clients of `/v1` tell the frames of a file apart by their offset, so
-        // there it is the position that memprof gave the function and the line.
+        // An unknown line counts as the first line of the function. Clients of `/v1` distinguish the frames of a file by
+        // offset, so `/v1` gets the encoded position of the function and the line.
         offset: Some(match (function, first_line) {
             (Some(f), Some(first)) if merge != Merge::Frame => line_of(f).unwrap_or(first).into(),
             _ => offset,
@@ -62,12 +62,12 @@ fn merged(code: Code<'_>, merge: Merge) -> Label<'_> {
     })
 }
 
-/// Labels of one profile's frames; each frame is looked up once.
+/// A cache of the labels of one profile's frames; each frame is looked up once.
 #[derive(Debug)]
 pub(super) struct FrameLabels<'a> {
     of: (&'a Profile, &'a Symbols),
     naming: Naming,
-    /// The range of a frame's labels in `found`, innermost first.
+    /// The range of each frame's labels in `found`, innermost first.
     at: FxHashMap<Frame, (u32, u32)>,
     found: Vec<LabelId>,
 }
@@ -82,7 +82,7 @@ impl<'a> FrameLabels<'a> {
         }
     }
 
-    /// The frame's labels, innermost first; more than one only if functions were inlined.
+    /// The labels of a frame, innermost first; more than one only if functions were inlined.
     pub(super) fn get(&mut self, frame: Frame, labels: &mut Labels<'a>) -> &[LabelId] {
         let (start, end) = match self.at.get(&frame) {
             Some(range) => *range,

@@ -1,4 +1,4 @@
-//! Stacks as paths of labels, starting at the root, with their bytes.
+//! Stacks as paths of labels from the root, with their bytes.
 
 use super::label::{Label, LabelId, Labels, Merge, Naming};
 use super::names::FrameLabels;
@@ -9,9 +9,9 @@ use crate::{Amounts, Kind, Profile};
 /// One path and its bytes in each of `N` columns.
 #[derive(Clone, Copy, Debug)]
 pub struct Path<const N: usize> {
-    /// Number of its profile.
+    /// Number of the profile.
     side: u8,
-    /// Index of its sample in its profile; `None` for memory without a stack.
+    /// Index of the sample in its profile; `None` for memory without a stack.
     sample: Option<u32>,
     start: u32,
     end: u32,
@@ -38,20 +38,20 @@ impl<const N: usize> Default for Paths<'_, N> {
     }
 }
 
-/// How stacks become paths.
+/// The rules by which stacks become paths.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Reading {
-    /// Which end of a stack is at the root.
+    /// The end of a stack at the root.
     pub direction: Direction,
-    /// What a node is.
+    /// The frames that form a node.
     pub naming: Naming,
-    /// Which bytes count.
+    /// The kind of bytes to count.
     pub kind: Kind,
 }
 
 impl<'a, const N: usize> Paths<'a, N> {
-    /// The paths of these profiles, with one column for each: one for a tree, two for a diff. Samples of
-    /// zero bytes are left out.
+    /// The paths of these profiles, with one column per profile: one for a tree, two for a diff. Samples of zero bytes are
+    /// omitted.
     pub fn new(sides: [(&'a Profile, &'a Symbols); N], reading: Reading) -> Paths<'a, N> {
         let mut paths = Paths::default();
         for (side, of) in sides.into_iter().enumerate() {
@@ -64,8 +64,7 @@ impl<'a, const N: usize> Paths<'a, N> {
         paths
     }
 
-    /// The paths of one profile, with several figures for each stack. Stacks with zeros in all columns are
-    /// left out.
+    /// The paths of one profile, with several columns of figures. Stacks with zeros in all columns are omitted.
     pub fn columns(
         of: (&'a Profile, &'a Symbols),
         direction: Direction,
@@ -101,8 +100,8 @@ impl<'a, const N: usize> Paths<'a, N> {
                     }
                 }
             }
-            // The callers that are missing are the stack's outermost step, so stacks that were cut off for the same reason
-            // have one node instead of one for each function that happens to be outermost.
+            // The missing callers become the outermost step of the stack. Stacks that were cut off for the same reason then
+            // share one node, instead of one node for each function that happens to be outermost.
             if let Some(reason) = sample.stack.outcome.cut_off()
                 && self.steps.len() > start
                 && naming.merge != Merge::Frame
@@ -133,7 +132,7 @@ impl<'a, const N: usize> Paths<'a, N> {
         }
     }
 
-    /// Shortens every path to this number of steps; its bytes stay.
+    /// Shortens every path to at most `depth` steps. The bytes of the paths do not change.
     pub fn cut_below(&mut self, depth: usize) {
         let depth = u32::try_from(depth).unwrap_or(u32::MAX);
         for path in &mut self.paths {
@@ -163,7 +162,7 @@ impl<'a, const N: usize> Paths<'a, N> {
         &self.labels
     }
 
-    /// Assigns an id to a label that is not a step of any path.
+    /// Assigns an id to a label that no path contains.
     pub(super) fn label(&mut self, label: Label<'a>) -> LabelId {
         self.labels.id(label)
     }
@@ -173,18 +172,18 @@ impl<'a, const N: usize> Paths<'a, N> {
         self.paths.iter().map(|path| (self.steps(path), path.bytes))
     }
 
-    /// How many paths there are.
+    /// Number of paths.
     pub(super) fn len(&self) -> usize {
         self.paths.len()
     }
 
-    /// One path with its bytes.
+    /// One path and its bytes.
     pub(super) fn at(&self, index: usize) -> (&[LabelId], [u64; N]) {
         let path = &self.paths[index];
         (self.steps(path), path.bytes)
     }
 
-    /// The paths of one profile's samples, each with the sample's index in its profile.
+    /// The paths of one profile's samples, each with the index of its sample.
     pub(crate) fn of_samples(&self, side: usize) -> impl Iterator<Item = (u32, &[LabelId])> {
         let paths = self.paths.iter();
         let paths = paths.filter(move |path| usize::from(path.side) == side);
@@ -195,7 +194,7 @@ impl<'a, const N: usize> Paths<'a, N> {
         &self.steps[path.start as usize..path.end as usize]
     }
 
-    /// Sorts the paths so that those with a common prefix are adjacent.
+    /// Sorts the paths, so that paths with a common prefix are adjacent.
     pub(super) fn sort(&mut self) {
         let steps = &self.steps;
         let of = |path: &Path<N>| &steps[path.start as usize..path.end as usize];
@@ -215,9 +214,9 @@ impl<'a, const N: usize> Paths<'a, N> {
         (matches, bytes)
     }
 
-    /// Keeps only the paths with a label that matches, from behind the outermost of their matching frames: its callees or,
-    /// where the innermost frame comes first, its callers. The root stands for that frame. A recursive function is cut
-    /// once, so each byte stays in one path.
+    /// Restricts the paths to those with a matching label, and shortens each to the part behind its outermost matching
+    /// frame. This part is the frame's callees or, if the innermost frame comes first, its callers. The root represents the
+    /// matching frame. A recursive function is cut only once, so each byte stays in one path.
     pub fn focus(&mut self, matches: &[bool], direction: Direction) {
         let Paths { steps, paths, .. } = self;
         paths.retain_mut(|path| {
@@ -236,12 +235,12 @@ impl<'a, const N: usize> Paths<'a, N> {
         self.focused = true;
     }
 
-    /// Whether the paths are only a part of their profiles' memory.
+    /// Whether the paths are only a part of the profiles' memory.
     pub(super) fn is_focused(&self) -> bool {
         self.focused
     }
 
-    /// The sum of all paths.
+    /// The sum of all paths, per column.
     pub fn total(&self) -> [u64; N] {
         let mut total = [0; N];
         self.iter().for_each(|(_, bytes)| add(&mut total, &bytes));

@@ -1,4 +1,4 @@
-//! Random profiles, and the invariants of every tree that `/v1` shows ([`Merge::Frame`]).
+//! Random profiles, and the invariants of `/v1` trees ([`Merge::Frame`]).
 
 #![cfg_attr(
     not(test),
@@ -25,7 +25,7 @@ fn frame() -> impl Strategy<Value = Frame> {
     prop_oneof![
         8 => (0u16..2, 0u64..6).prop_map(|(m, o)| at(m, o)),
         1 => (0u64..3).prop_map(Frame::unmapped),
-        // A module the profile does not have.
+        // A module that is not in the profile.
         1 => Just(at(7, 1)),
     ]
 }
@@ -79,7 +79,7 @@ pub(super) fn direction() -> impl Strategy<Value = Direction> {
     ]
 }
 
-/// The same sums computed by a slower method: the bytes of every prefix of every resolved path.
+/// The same sums by a slower method: the bytes of every prefix of every resolved path.
 fn paths(profile: &Profile, direction: Direction) -> BTreeMap<Vec<Frame>, [u64; 2]> {
     let mut paths: BTreeMap<Vec<Frame>, [u64; 2]> = BTreeMap::new();
     for sample in profile
@@ -102,11 +102,11 @@ fn paths(profile: &Profile, direction: Direction) -> BTreeMap<Vec<Frame>, [u64; 
     paths
 }
 
-/// Every node by its path of frames, and the rows that aggregate the rest.
+/// Every node by its path of frames, and the rows that aggregate dropped nodes.
 struct Nodes {
     by_path: BTreeMap<Vec<Frame>, Row<2>>,
     rests: Vec<Row<2>>,
-    /// Each row's own bytes and those of the rows below it.
+    /// The own bytes of each row plus those of all rows below it.
     sums: Vec<[u64; 2]>,
     totals: Vec<[u64; 2]>,
 }
@@ -208,7 +208,7 @@ mod cases {
         }
     }
 
-    /// Two files with the same path: the file was replaced, or there are two containers.
+    /// Two files have the same path if a file was replaced, or in two containers.
     #[test]
     fn files_of_one_path_are_told_apart_by_frame_only() {
         let stacks = [[at(0, 1)], [at(1, 1)]];

@@ -1,20 +1,20 @@
-//! Finds functions and files by a substring of their name or by a pattern, or one function by its identity.
+//! Search for functions and files by a substring of the name, a pattern, or the identity of one function.
 
 use std::path::PathBuf;
 
 use super::label::{Code, Label};
 
-/// What to find.
+/// A search criterion.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Find {
-    /// Names that match.
+    /// Names that match a search text.
     Search(Search),
     /// One function.
     Function(FunctionId),
 }
 
 impl Find {
-    /// Whether a label is found.
+    /// Whether a label matches.
     pub fn matches(&self, label: &Label<'_>) -> bool {
         match (self, label) {
             (Find::Search(search), label) => search.matches(label),
@@ -24,7 +24,7 @@ impl Find {
     }
 }
 
-/// The identity of a function: its whole name and its file.
+/// The identity of a function: its full name and its file.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct FunctionId {
     /// The name; `None` for code without a symbol in the file.
@@ -40,15 +40,15 @@ impl FunctionId {
     }
 }
 
-/// A case-insensitive search text. Without `*` it matches any substring of a name; with `*`, which
-/// matches any characters, it is a pattern for the whole name.
+/// A case-insensitive search text. Without `*`, it matches any substring of a name. With `*`, which matches any characters,
+/// it is a pattern for the whole name.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Search {
     parts: Vec<String>,
 }
 
 impl Search {
-    /// A search for this text.
+    /// Parses a search text.
     pub fn new(text: &str) -> Search {
         let parts = text.to_lowercase().split('*').map(str::to_owned).collect();
         Search { parts }
@@ -72,7 +72,7 @@ impl Search {
         rest.ends_with(last.as_str())
     }
 
-    /// Whether a label's function, file base name or mapping matches.
+    /// Whether the function, the file's base name or the mapping of a label matches.
     pub fn matches(&self, label: &Label<'_>) -> bool {
         match label {
             Label::Code(code) => {

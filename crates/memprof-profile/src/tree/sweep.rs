@@ -1,34 +1,34 @@
 //! Merges sorted paths into rows in one pass, with only the current path as state.
 //!
-//! The rows of a subtree directly follow its root, so a node below the threshold is dropped by truncating
-//! the rows. There is no recursion, so depth is not limited by memprof's stack.
+//! The rows of a subtree directly follow its root, so a node below the threshold is dropped by truncating the rows. There
+//! is no recursion, so memprof's own stack does not limit the depth.
 
 use super::label::LabelId;
 use super::paths::add;
 
-/// A row: a node under its parent.
+/// A node of the tree, with a reference to its parent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Row<const N: usize> {
-    /// Row of the parent, always before this one; 0 at the root, which is row 0.
+    /// Row of the parent, which always comes before this one. 0 for the root, which is row 0.
     pub parent: u32,
     /// The node's label.
     pub label: LabelId,
     /// Bytes of the node and everything below it, in each column.
     pub total: [u64; N],
-    /// Bytes of stacks that end here, in each column: `total` less the children's `total`.
+    /// Bytes of stacks that end in the node, in each column: `total` minus the `total` of its children.
     pub own: [u64; N],
 }
 
 impl<const N: usize> Row<N> {
-    /// Its largest column, which decides whether it is kept. No node weighs more than its parent.
+    /// The largest column, which decides whether the node is retained. No node weighs more than its parent.
     pub(super) fn weight(&self) -> u64 {
         self.total.into_iter().max().unwrap_or(0)
     }
 }
 
-/// Merges sorted paths. Returns the rows depth first, siblings in the order of the paths, and how many
-/// nodes the threshold dropped. The dropped children of a node are aggregated in a row `rest`, its last
-/// child. The root is never dropped.
+/// Merges sorted paths. Returns the rows depth first, with siblings in the order of the paths, and the number of nodes that
+/// the threshold dropped. A row `rest`, the last child of a node, aggregates the dropped children. The root is never
+/// dropped.
 pub(super) fn sweep<'p, const N: usize>(
     paths: impl Iterator<Item = (&'p [LabelId], [u64; N])>,
     root: LabelId,
@@ -111,7 +111,7 @@ impl<const N: usize> Sweep<N> {
             if kept {
                 self.sum_up(&open);
             } else {
-                // None of its descendants was kept either.
+                // None of the node's descendants was retained either.
                 add(&mut parent.below, &total);
                 self.rows.truncate(open.row as usize);
                 self.dropped += 1;
@@ -120,7 +120,7 @@ impl<const N: usize> Sweep<N> {
         }
     }
 
-    /// Adds the row that aggregates a node's dropped children.
+    /// Adds the row that aggregates the dropped children of a node.
     fn sum_up(&mut self, open: &Open<N>) {
         if open.below.iter().any(|bytes| *bytes > 0) {
             self.push(open.row, self.rest, open.below);

@@ -1,4 +1,4 @@
-//! Functions of one or two profiles, at any depth of a stack.
+//! A table of the functions of one or two profiles, at any depth of a stack.
 
 use super::label::{Code, Label, Merge, Naming};
 use super::paths::{Paths, Reading, add};
@@ -6,7 +6,7 @@ use super::{Direction, errors};
 use crate::symbol::Symbols;
 use crate::{Kind, Profile};
 
-/// A function with its bytes on each side.
+/// A function and its bytes in each profile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TableRow<'a, const N: usize> {
     /// The function; its `offset` is `None`.
@@ -15,25 +15,25 @@ pub struct TableRow<'a, const N: usize> {
     pub own: [u64; N],
     /// Bytes of stacks that contain the function; a recursive function counts each byte once.
     pub total: [u64; N],
-    /// The standard errors of `own` and `total`, in bytes: of a single profile, or of the difference of two; 0 if every
-    /// stack was walked.
+    /// The standard errors of `own` and `total`, in the unit of the table's kind: of one profile, or of the difference of
+    /// two. 0 if no figure is estimated.
     pub errors: [u64; 2],
 }
 
-/// Every function. The `own` of all rows and the bytes in `others` add up to `total`.
+/// All functions. The `own` of all rows and the bytes in `others` add up to `total`.
 #[derive(Clone, Debug)]
 pub struct Table<'a, const N: usize> {
     /// The functions, unordered.
     pub rows: Vec<TableRow<'a, N>>,
-    /// Bytes outside functions, by label: [`Label::NotObserved`], [`Label::NoStack`] and, for stacks whose
-    /// innermost frame has no known code, [`Label::Unmapped`].
+    /// Bytes outside functions, by label: [`Label::NotObserved`], [`Label::NoStack`] and [`Label::Unmapped`], for stacks
+    /// whose innermost frame has no known code.
     pub others: Vec<(Label<'a>, [u64; N])>,
     /// The sum of all bytes.
     pub total: [u64; N],
 }
 
 impl<'a, const N: usize> Table<'a, N> {
-    /// Merges these profiles by (file, function); with `inlined`, inlined functions have separate rows.
+    /// Merges these profiles by (file, function). With `inlined`, inlined functions have separate rows.
     pub fn new(sides: [(&'a Profile, &'a Symbols); N], kind: Kind, inlined: bool) -> Table<'a, N> {
         let naming = Naming {
             merge: Merge::Function,
@@ -55,7 +55,7 @@ impl<'a, const N: usize> Table<'a, N> {
         let labels = paths.labels().all();
         let mut own = vec![[0; N]; labels.len()];
         let mut totals = vec![[0; N]; labels.len()];
-        // For each label, the last path that was counted in its total.
+        // For each label, the last path that its total includes.
         let mut counted = vec![usize::MAX; labels.len()];
         let mut total = [0; N];
         for (number, (steps, bytes)) in paths.iter().enumerate() {

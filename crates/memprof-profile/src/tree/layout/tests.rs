@@ -12,7 +12,7 @@ use crate::tree::{Direction, Find, FunctionId, Merge, Naming, Reading, Search, T
 use crate::{Frame, Kind, Outcome, PartialReason, Profile};
 use memprof_sys::usage::Usage;
 
-/// Names, one of them with functions inlined into it.
+/// Symbols, one of them with inlined functions.
 fn names() -> Symbols {
     let mut names = symbols(&[
         (at(0, 0), "main", Language::Other),
@@ -207,7 +207,8 @@ proptest! {
         prop_assert!(bytes[0] <= all[0] && all[0] <= reading.kind.of(&profile.total));
     }
 
-    /// Callers and callees of each function, recursive or not, are its total; its self is where nothing was called.
+    /// The callers and the callees of a function, recursive or not, add up to its total. Its self bytes are those without
+    /// callees.
     #[test]
     fn a_focus_counts_each_byte_once(profile in any_profile(), kind in kind(), direction in direction()) {
         let names = names();
@@ -283,7 +284,7 @@ fn both_directions_of_one_profile() {
     assert_eq!(lay(&profile, reading), callees);
 }
 
-/// Stacks that were cut off begin in any function; they have one node for each reason.
+/// Stacks that were cut off can begin in any function. They share one node per reason.
 #[test]
 fn cut_off_stacks_are_together() {
     let stacks: [(&[Frame], Usage); 5] = [
