@@ -108,8 +108,8 @@ impl Found {
 pub fn functions_of(file: &dyn ReadAt, kernel: KernelVersion) -> Result<Vec<Function>, ElfError> {
     let elf = Elf::read(file)?;
     let mut found = symbols(&elf)?;
-    // Without an allocator in the same file, the operators call one in another file, and only throwing functions are
-    // probed here.
+    // Without an allocator in the same file, the operators call one in another file. Then only `__cxa_throw` is probed
+    // here.
     let others = |f: &Found| !matches!(f.signature.kind, Kind::Operator | Kind::Throws);
     if !found.iter().any(others) {
         found.retain(|f| f.signature.kind == Kind::Throws);
@@ -139,7 +139,7 @@ pub fn functions_of(file: &dyn ReadAt, kernel: KernelVersion) -> Result<Vec<Func
         let exits = exits.into_iter().flatten().map(in_file);
         f.exits = exits.collect::<Option<Vec<u64>>>().unwrap_or_default();
     }
-    // Without known exits, calls made inside such a function cannot be told apart from its own.
+    // Without known exits, calls nested in such a function cannot be recognized.
     found.retain(|f| !f.signature.throws || !f.exits.is_empty() || !wrapped.called_by(f));
     let functions = found.iter().filter_map(|f| {
         let site = match x86 {

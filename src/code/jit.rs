@@ -211,7 +211,7 @@ impl RuntimeCode {
         std::mem::take(&mut self.replaced)
     }
 
-    /// Reads what the process has written since the last call. Returns the frames that have got a name.
+    /// Reads what the process has written since the last call. Returns the frames that now have a name.
     pub fn update(&mut self, code: &AddressMap, modules: &mut ModuleTable) -> Vec<Renamed> {
         if self.may_look() {
             self.look(code, modules);
@@ -222,7 +222,7 @@ impl RuntimeCode {
     }
 
     /// Handles a write of the process to its file: reads the file up to the end of the write. Stacks of earlier events
-    /// get their names from the file's contents before the write. Returns the frames that have got a name.
+    /// get their names from the file's contents before the write. Returns the frames that now have a name.
     pub fn written(
         &mut self,
         written: &NamesWritten,

@@ -203,7 +203,7 @@ impl ModuleTable {
         self.push_file((path.into(), None), identity, Some(file.clone()), own)
     }
 
-    /// Adds a file; `own` is its identity if it is an executable.
+    /// Adds a file; `own` is its identity if it is the process's own executable.
     fn push_file(
         &mut self,
         place: (PathBuf, Option<FileTree>),

@@ -5,7 +5,7 @@
 
 use super::{Elf, ElfError, Section, bad, u32_at, u64_at};
 
-/// Names of the table's section. In position-independent programs the dynamic loader relocates it.
+/// Names of the table's section; the second one in position-independent programs, where the loader relocates it.
 const SECTIONS: [&str; 2] = [".gopclntab", ".data.rel.ro.gopclntab"];
 /// Section into which a C linker merges the table, up to Go 1.25.
 const MERGED: &str = ".data.rel.ro";

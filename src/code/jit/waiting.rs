@@ -17,7 +17,7 @@ const SHARE: u32 = 50;
 /// Suffix of a name that arrived late.
 const LATE_MARK: &str = " [named later]";
 
-/// The suffix of a name.
+/// The suffix of a name, which is empty unless the name arrived late.
 pub(super) fn mark(late: bool) -> &'static str {
     if late { LATE_MARK } else { "" }
 }

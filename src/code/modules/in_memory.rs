@@ -1,5 +1,6 @@
-//! Reconstructs files that cannot be opened from a process's memory: on another user's FUSE mount, such as an
-//! AppImage's; on a network file system where root may not read; on a mount that is gone.
+//! Copies a file from the memory of a process that maps it, if the file cannot be opened. Such files are on another
+//! user's FUSE mount, such as an AppImage's; on a network file system where root may not read; or on a mount that is
+//! gone.
 //!
 //! The loader maps the parts of a file that it needs, which are nearly all that memprof needs: program headers, unwind
 //! information, dynamic symbols, the build id. They are copied to a memfd, each byte at its position in the file; the

@@ -1,9 +1,9 @@
 //! Code that a program has moved: copied from its file's mapping to other memory at the same addresses, usually to back
 //! it with huge pages (`node --use-largepages`, hugify, iodlr).
 //!
-//! The kernel shows such memory like JIT code. memprof considers it moved only by evidence: the mappings before and
-//! after it belong to one file, all three lie where that file's program headers put them with one load bias, and a
-//! sample of its bytes equals the file's.
+//! The kernel shows such memory like JIT code. Memory counts as moved code only if three conditions hold: the mappings
+//! before and after it belong to one file; all three lie where that file's program headers put them with one load bias;
+//! a sample of its bytes equals the file's.
 
 use super::ModuleTable;
 use super::code_mappings::Mapping;

@@ -26,8 +26,8 @@ const MAX_VDSO: u64 = 1 << 20;
 /// # Errors
 /// The file cannot be opened or is not a regular file, or its file system does not respond.
 pub fn open_regular(path: &Path) -> io::Result<TargetFile> {
-    // Reader processes may not inspect other processes, so this link is opened here. It leads directly to the file,
-    // past all directories.
+    // `find` may delegate to reader processes, which may not inspect other processes. This link leads directly to the
+    // file, without looking up directories.
     let is_executable = path.starts_with("/proc") && path.ends_with("exe");
     match is_executable {
         true => TargetFile::at_link(path),

@@ -123,7 +123,7 @@ pub(super) struct Nameless {
 
 /// Files with unnamed functions, sorted by the bytes of their stacks, descending.
 pub(super) fn nameless(profile: &Profile, symbols: &Symbols) -> Vec<Nameless> {
-    // Most profiles have no such frame, so reading their stacks again is avoided.
+    // Most profiles have no such frame; their stacks are not read again.
     let without: HashMap<Frame, ModuleId> = symbols
         .iter()
         .filter(|(_, symbol)| {

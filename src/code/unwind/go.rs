@@ -90,7 +90,8 @@ impl<'e> GoCode<'e> {
             }
         }
         spans.sort_by_key(|span| span.start);
-        // The signal trampoline confirms the base of the table's addresses.
+        // The code of `runtime.goexit` was found where the table puts it, so the base of the table's addresses is
+        // right.
         Ok(is_in_place.then_some((code, spans)))
     }
 

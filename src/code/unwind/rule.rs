@@ -63,9 +63,9 @@ pub enum CfaKind {
     DerefFp = 5,
     /// `*(sp + cfa_offset) + (flags >> 8)`.
     DerefSp = 6,
-    /// A signal frame: all of the interrupted code's registers are on the stack. `sp = *(sp + cfa_offset)`, `fp = *(sp
-    /// + fp_offset)`, `pc = *(sp + ra_offset)`, all three with the frame's own `sp`. On arm64 the interrupted code's
-    /// link register is at `sp + ra_offset - 16`.
+    /// A signal frame: all of the interrupted code's registers are on the stack. `sp = *(sp + cfa_offset)`,
+    /// `fp = *(sp + fp_offset)`, `pc = *(sp + ra_offset)`, all three with the frame's own `sp`. On arm64 the
+    /// interrupted code's link register is at `sp + ra_offset - 16`.
     Signal = 7,
     /// There is unwind information, but no rule can express it.
     Unsupported = 8,
@@ -73,12 +73,13 @@ pub enum CfaKind {
     /// size.
     Bx = 9,
     /// Go up to 1.20 on x86-64, a call of C on the thread's own stack: the frame contains the calling goroutine and the
-    /// depth of its stack. `*(*(sp + high half of cfa_offset) + fp_offset) - *(sp + low half of cfa_offset) + (flags >>
-    /// 8)`.
+    /// depth of its stack.
+    /// `*(*(sp + high half of cfa_offset) + fp_offset) - *(sp + low half of cfa_offset) + (flags >> 8)`.
     GoCall = 10,
     /// Go on x86-64, a goroutine whose thread runs on its own stack: the stack pointer is saved in the goroutine.
-    /// `*(*(*(*(TLS + low half of cfa_offset) + high half of cfa_offset) + low half of fp_offset) + high half of
-    /// fp_offset) + (flags >> 8)`, where TLS is the thread pointer.
+    /// `*(goroutine + high half of fp_offset) + (flags >> 8)`, where `goroutine` is
+    /// `*(*(*(TLS + low half of cfa_offset) + high half of cfa_offset) + low half of fp_offset)` and TLS is the thread
+    /// pointer.
     GoStopped = 11,
 }
 

@@ -26,9 +26,8 @@ pub const fn returned_to(cfa: CfaKind, fp: FpKind) -> Rule {
     }
 }
 
-/// Distances of two prologue instructions from the first instruction after the stack allocation: after the one that
-/// saves the frame pointer register, and after the one that sets it. The code starts one byte before that first
-/// instruction.
+/// Offsets at which a prologue has saved the frame pointer register, and at which it has set it, from the first
+/// instruction after the stack allocation. The code starts one byte before that instruction.
 pub fn frame_record(code: &[u8]) -> Option<(u64, u64)> {
     match code {
         // push %rbp; mov %rsp, %rbp

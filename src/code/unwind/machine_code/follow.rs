@@ -17,7 +17,7 @@ use crate::code::unwind::scan::MAX_SCANNED;
 /// Maximum number of instructions followed in a file, counting repetitions, and in a function.
 const MAX_STEPS: usize = 1 << 20;
 const MAX_FUNCTION: usize = 128 << 10;
-/// The bytes read from a hole in a file, such as a partial copy from memory. As an instruction, no compiler uses them.
+/// The bytes read from a hole in a file, such as a partial copy from memory. No compiler generates them as an instruction.
 const HOLE: [u8; 2] = [0, 0];
 
 /// A path to follow.
