@@ -1,4 +1,4 @@
-//! Every format: those of [`export`], and the page.
+//! Every format: those of [`export`](crate::export), and the page.
 
 use std::path::Path;
 

@@ -5,7 +5,7 @@
 
 use std::collections::VecDeque;
 
-use crate::profile::measure::{COLUMNS, ColumnId};
+use memprof_profile::measure::{COLUMNS, ColumnId};
 
 /// One of the sampled figures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

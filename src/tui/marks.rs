@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::words::clock;
-use crate::profile::Report;
+use memprof_profile::Report;
 
 /// Marks that are kept; each holds a report.
 pub(super) const MOST_MARKS: usize = 9;

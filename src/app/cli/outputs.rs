@@ -9,7 +9,7 @@ use super::Cli;
 use crate::app::config::Output;
 use crate::export::{ExportOptions, Exporter};
 use crate::http::exporters::{self, EXPORTERS};
-use crate::profile::Kind;
+use memprof_profile::Kind;
 
 /// The files, each with its format: the one of `--format`, or that of its extension; and with its kind: one of `kinds` is that
 /// of all files, several are theirs in order. If some of the files can have the one of all, those that cannot have every kind.

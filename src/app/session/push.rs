@@ -13,8 +13,8 @@ use crate::app::config::Config;
 use crate::collect::ProviderError;
 use crate::export::push::{self, Limits, Pusher, Pushing};
 use crate::http::api::Provider;
-use crate::profile::Report;
-use crate::sys::console;
+use memprof_profile::Report;
+use memprof_sys::console;
 
 /// How long the last profile may take to be made, and to be delivered.
 const LAST: Duration = Duration::from_secs(5);
