@@ -1,8 +1,8 @@
-//! The functions of allocators in a file, and where each can be probed cheaply (`--heap=exact`).
+//! Finds the allocation functions in a file, and where each can be probed cheaply (`--heap=exact`).
 //!
-//! `functions.rs` is the table of their names and signatures, `site.rs` chooses the instruction of a function at which the
-//! kernel puts its trap, `exits.rs` those at which functions return that may throw. `imports.rs` says what is called through the
-//! table of imports. The programs that run there are in `exact.bpf.h`.
+//! `functions.rs` is the table of their names and signatures. `site.rs` chooses the instruction at which the kernel
+//! puts its breakpoint. `exits.rs` finds the return instructions of functions that may throw. `imports.rs` resolves
+//! calls through the PLT and the GOT. The BPF programs that run at the probes are in `exact.bpf.h`.
 
 mod exits;
 mod functions;
@@ -22,27 +22,27 @@ use memprof_sys::kernel_version::KernelVersion;
 use memprof_sys::target_file::ReadAt;
 use site::{Callee, Site};
 
-/// Maximum number of bytes of a function that are looked at, and of a table of names.
+/// Maximum number of bytes read of a function's code, and of a string table.
 const MOST_CODE: u64 = 1 << 16;
 const MOST_STRINGS: u64 = 256 << 20;
 /// Maximum number of functions of one file.
 const MOST_FUNCTIONS: usize = 512;
 
-/// What a window counts, and for how long a block lives that is temporary.
+/// Options of an exact window: which calls it counts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExactOptions {
-    /// The smallest size that is counted, in bytes.
+    /// Smallest size that is counted, in bytes.
     pub min_size: u64,
-    /// The largest one.
+    /// Largest size that is counted, in bytes.
     pub max_size: u64,
-    /// One call in so many is counted, chosen at random, and stands for all of them.
+    /// Counts one call in `every`, chosen at random; each counted call represents `every` calls.
     pub every: u32,
-    /// So many calls are not counted at first.
+    /// Number of calls to skip before the first one that is counted.
     pub skip: u64,
 }
 
 impl Default for ExactOptions {
-    /// Every call.
+    /// Counts every call.
     fn default() -> ExactOptions {
         ExactOptions {
             min_size: 0,
@@ -56,59 +56,60 @@ impl Default for ExactOptions {
 /// What a probed function does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// It allocates.
+    /// Allocates memory.
     Allocates,
-    /// It frees, and returns nothing.
+    /// Frees memory, and returns nothing.
     Frees,
-    /// It throws an exception.
+    /// Throws an exception.
     Throws,
 }
 
-/// A function of an allocator, and how it is probed. Offsets are those in the file, in bytes.
+/// A function of an allocator, and how to probe it. Offsets are file offsets, in bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Function {
-    /// Its symbol.
+    /// The symbol's name.
     pub name: String,
-    /// What it does.
+    /// What the function does.
     pub role: Role,
-    /// Where its trap is.
+    /// File offset of the entry probe.
     pub offset: u64,
-    /// What its program is told: see `enum exact_flag` in `memprof.h`.
+    /// BPF cookie of the probe: argument registers and flags, see `enum exact_flag` in `memprof.h`.
     pub cookie: u64,
-    /// Whether its return has a probe, too.
+    /// Whether to probe its return with a uretprobe.
     pub returns: bool,
-    /// Where its `ret` instructions have one instead.
+    /// File offsets of its `ret` instructions, which are probed instead of the return.
     pub exits: Vec<u64>,
-    /// Whether the kernel emulates the instructions of the traps, which costs 1 µs, or lets the processor execute one alone,
-    /// which costs 15 to 50.
+    /// Whether the kernel emulates the probed instructions, which costs 1 µs. Otherwise it single-steps them out of
+    /// line, which costs 15 to 50 µs.
     pub emulated: bool,
 }
 
-/// A symbol of the table, found in a file.
+/// A function of the table that a file defines.
 struct Found {
     name: String,
     signature: Signature,
     address: u64,
     code: Vec<u8>,
-    /// Where its `ret` instructions are in the file, if it throws and all are known.
+    /// Addresses of its `ret` instructions, if it may throw and all of them are known. Later converted to file offsets.
     exits: Vec<u64>,
 }
 
 impl Found {
-    /// Whether it may do no more than call another function of the table.
+    /// Whether the function may merely wrap another function of the table.
     fn may_wrap(&self) -> bool {
         self.signature.kind == Kind::Operator || self.signature.throws
     }
 }
 
-/// The functions of allocators in a file.
+/// Returns the allocation functions that a file defines.
 ///
 /// # Errors
-/// The file is none that memprof can read.
+/// The file is not an ELF file that memprof can read.
 pub fn functions_of(file: &dyn ReadAt, kernel: KernelVersion) -> Result<Vec<Function>, ElfError> {
     let elf = Elf::read(file)?;
     let mut found = symbols(&elf)?;
-    // Operators of a file without an allocator call one elsewhere.
+    // Without an allocator in the same file, the operators call one in another file. Then only `__cxa_throw` is probed
+    // here.
     let others = |f: &Found| !matches!(f.signature.kind, Kind::Operator | Kind::Throws);
     if !found.iter().any(others) {
         found.retain(|f| f.signature.kind == Kind::Throws);
@@ -138,7 +139,7 @@ pub fn functions_of(file: &dyn ReadAt, kernel: KernelVersion) -> Result<Vec<Func
         let exits = exits.into_iter().flatten().map(in_file);
         f.exits = exits.collect::<Option<Vec<u64>>>().unwrap_or_default();
     }
-    // Without exits it is not known what is called within them.
+    // Without known exits, calls nested in such a function cannot be recognized.
     found.retain(|f| !f.signature.throws || !f.exits.is_empty() || !wrapped.called_by(f));
     let functions = found.iter().filter_map(|f| {
         let site = match x86 {
@@ -163,12 +164,12 @@ pub fn functions_of(file: &dyn ReadAt, kernel: KernelVersion) -> Result<Vec<Func
     Ok(functions.collect())
 }
 
-/// The functions of the table that operators may call, in their file or as imports. An operator that always calls one needs no
-/// probe: the call is counted there, where the return can have a probe of the usual kind.
+/// Functions of the table that an operator may call, in its own file or as imports. An operator that always calls one
+/// needs no probe: the inner call is counted, and its return can have a uretprobe.
 struct Wrapped<'e> {
     elf: &'e Elf<'e>,
     imports: &'e Imports,
-    /// Whether they free, by name and by address.
+    /// Whether a function frees, by name.
     named: HashMap<String, bool>,
     at: HashMap<u64, bool>,
 }
@@ -185,7 +186,7 @@ impl<'e> Wrapped<'e> {
         }
     }
 
-    /// Whether what a function calls does what it does itself.
+    /// Whether the callee frees if the function frees, and allocates if the function allocates.
     fn does_the_same(&self, f: &Found, callee: Callee) -> bool {
         let direct = match callee {
             Callee::At(address) => self.at.get(&address),
@@ -195,20 +196,20 @@ impl<'e> Wrapped<'e> {
         direct.or_else(import) == Some(&f.signature.frees())
     }
 
-    /// Whether each call of a function calls one of them.
+    /// Whether every call of the function calls a function of the table with the same effect.
     fn always_called_by(&self, f: &Found) -> bool {
         let first = site::first_callee(&f.code, f.address, self.elf.machine());
         f.may_wrap() && first.is_some_and(|callee| self.does_the_same(f, callee))
     }
 
-    /// Whether a function calls one of them.
+    /// Whether the function may call a function of the table with the same effect.
     fn called_by(&self, f: &Found) -> bool {
         let callees = site::callees(&f.code, f.address, self.elf.machine());
         f.may_wrap() && callees.into_iter().any(|c| self.does_the_same(f, c))
     }
 }
 
-/// The functions of the table that a file defines, each address once.
+/// The functions of the table that a file defines, one per address.
 fn symbols(elf: &Elf<'_>) -> Result<Vec<Found>, ElfError> {
     let wanted: HashMap<String, Signature> = functions::all().collect();
     let longest = wanted.keys().map(String::len).max().unwrap_or_default();
@@ -280,19 +281,19 @@ fn cookie(signature: &Signature, site: &Site, exits: bool) -> u64 {
     u64::from(u32::from_le_bytes(bytes))
 }
 
-/// The values of `enum exact_flag` in `memprof.h`; `wire` checks at compile time that they agree.
+/// The values of `enum exact_flag` in `memprof.h`; `wire` checks at compile time that both agree.
 pub mod flag {
-    /// The pointer is that of the block that is resized.
+    /// `pointer` is the block to resize.
     pub const RESIZES: u8 = 1;
-    /// The result is stored where the pointer points to, and the function returns 0.
+    /// The function stores its result in the word at `pointer`, and returns 0.
     pub const STORES: u8 = 2;
-    /// The return has no probe.
+    /// The function's return has no probe.
     pub const NO_RETURN: u8 = 4;
-    /// The block that is resized is freed if that fails.
+    /// The block is freed if resizing fails.
     pub const FREES: u8 = 8;
-    /// The return is seen at the `ret` instructions.
+    /// The return is probed at the `ret` instructions.
     pub const EXITS: u8 = 16;
-    /// Instead of a register: there is no such argument.
+    /// In place of a register index: the function has no such argument.
     pub const NO_REGISTER: u8 = 0xff;
 }
 

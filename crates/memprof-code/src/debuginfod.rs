@@ -1,13 +1,14 @@
 //! Fetches debug files from debuginfod servers, in a thread of its own, into the cache directory that gdb, perf and
 //! `debuginfod-find` share.
 //!
-//! Nobody waits for it: reports have the names of files whose debug files are there. A file is asked for once per
-//! session. What is fetched is limited ([`Limits`]), checked by its build id, and written to a temporary file that is
-//! renamed. Servers learn the build ids of the profiled files, so nothing is asked without the user's wish.
+//! No report waits for a fetch: a report has the names of the files whose debug files have arrived. Each file is
+//! requested once per session. Downloads are limited ([`Limits`]), checked by build id, and written to a temporary file
+//! that is then renamed. Servers learn the build ids of the profiled files, so memprof requests nothing unless the user
+//! enables it.
 //!
-//! The client is small because `ureq` does the work (connections, redirects, proxies, timeouts; `rustls` for TLS, with
-//! the certificates of the system). The crate `debuginfod` is of a client without limits of size and time, on top of
-//! an asynchronous one that has twice as many dependencies.
+//! The client is small because `ureq` does the work: connections, redirects, proxies, timeouts, and TLS by `rustls`
+//! with the system's certificates. The crate `debuginfod` is not used: its client has no limits of size and time, and
+//! sits on an asynchronous one with twice as many dependencies.
 
 mod client;
 mod servers;
@@ -27,25 +28,25 @@ use client::{Answer, Client};
 use memprof_sys::priority;
 use memprof_sys::privileges::{self, Role};
 
-/// Capacity of the queue of files that are wanted.
+/// Capacity of the request queue, in files.
 const QUEUE: usize = 64;
-/// Number of failures that are kept with their reason.
+/// Maximum number of failures recorded with their reason.
 const KEPT_FAILURES: usize = 16;
-/// A server that could not be reached this many times in a row is no longer asked.
+/// A server that is unreachable this many times in a row is skipped from then on.
 const MAX_UNREACHABLE: u32 = 3;
 
-/// What may be fetched in a session, and how long that may take.
+/// Limits of size, number and time for the fetches of a session.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Limits {
-    /// Size of one file, in bytes.
+    /// Maximum size of one file, in bytes.
     pub file: u64,
-    /// Size of all files, in bytes.
+    /// Maximum size of all files together, in bytes.
     pub total: u64,
-    /// Number of files.
+    /// Maximum number of files.
     pub files: u64,
-    /// Time without progress: to connect, to the first byte of an answer, and between two reads.
+    /// Maximum time without progress: to connect, to the first byte of a response, and between two reads.
     pub idle: Duration,
-    /// Time for one file.
+    /// Maximum time to fetch one file.
     pub whole: Duration,
 }
 
@@ -62,8 +63,8 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// The limits of memprof, lowered by the variables of elfutils' client: `DEBUGINFOD_MAXSIZE` (bytes),
-    /// `DEBUGINFOD_TIMEOUT` and `DEBUGINFOD_MAXTIME` (seconds). 0 and other text change nothing.
+    /// The default limits, lowered by the environment variables of elfutils' client: `DEBUGINFOD_MAXSIZE` (bytes),
+    /// `DEBUGINFOD_TIMEOUT` and `DEBUGINFOD_MAXTIME` (seconds). Zero and non-numeric values are ignored.
     pub fn of_environment() -> Limits {
         let number = |name| {
             let value = std::env::var(name).ok()?.parse::<u64>().ok()?;
@@ -82,24 +83,24 @@ impl Limits {
     }
 }
 
-/// What was asked and fetched so far.
+/// What has been requested and fetched so far.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Status {
-    /// The servers, in the order in which they are asked.
+    /// The servers, in the order in which they are queried.
     pub servers: Vec<String>,
-    /// The directory of the fetched files.
+    /// Directory of the fetched files.
     pub directory: PathBuf,
-    /// Number of files that are being fetched or wait for it.
+    /// Number of files that are queued or being fetched.
     pub pending: u64,
     /// Number of files fetched.
     pub fetched: u64,
-    /// Their size, in bytes.
+    /// Total size of the fetched files, in bytes.
     pub bytes: u64,
     /// Number of files that no server has.
     pub missing: u64,
     /// Number of files that could not be fetched.
     pub failed: u64,
-    /// The first of these, with the reason.
+    /// The first files that could not be fetched.
     pub failures: Vec<Failure>,
 }
 
@@ -108,14 +109,14 @@ pub struct Status {
 pub struct Failure {
     /// Base name of the profiled file.
     pub file: String,
-    /// Its build id, in hexadecimal digits.
+    /// Build id of the profiled file, in hexadecimal digits.
     pub build_id: String,
-    /// The reason, with the server.
+    /// Reason, including the server.
     pub why: String,
 }
 
 impl Status {
-    /// One line for the end of a session; `None` if nothing was wanted.
+    /// One line for the end of a session; `None` if no file was requested.
     pub fn line(&self) -> Option<String> {
         let mut parts = Vec::new();
         let files = |n: u64| if n == 1 { "file" } else { "files" };
@@ -147,12 +148,12 @@ impl Status {
     }
 }
 
-/// A handle to the thread's status.
+/// A handle to the status of the fetch thread.
 #[derive(Debug, Clone)]
 pub struct Fetching(Arc<Mutex<Status>>);
 
 impl Fetching {
-    /// The status now.
+    /// Returns a copy of the current status.
     pub fn status(&self) -> Status {
         self.update(|status| status.clone())
     }
@@ -162,7 +163,7 @@ impl Fetching {
     }
 }
 
-/// Starts the thread; `directory` is the cache directory that it writes to. It ends with the symbol thread, which has
+/// Starts the fetch thread, which writes to the cache directory `directory`. It ends with the symbol thread, which owns
 /// the other end of the channels.
 ///
 /// # Errors
@@ -199,7 +200,7 @@ pub fn start(
 
 struct Fetcher {
     servers: Vec<String>,
-    /// How many times in a row each could not be reached.
+    /// For each server, how many times in a row it was unreachable.
     unreachable: Vec<u32>,
     client: Client,
     limits: Limits,
@@ -251,7 +252,7 @@ impl Fetcher {
         }
     }
 
-    /// Asks one server after the other. Returns the size of the file; `None` if no server has it.
+    /// Queries one server after the other. Returns the size of the file, in bytes; `None` if no server has it.
     fn fetch(&mut self, wanted: &Wanted) -> Result<Option<u64>, String> {
         let (fetched, bytes) = self.handle.update(|s| (s.fetched, s.bytes));
         if fetched >= self.limits.files {

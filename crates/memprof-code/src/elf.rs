@@ -1,7 +1,7 @@
-//! Reads, with `pread`, the parts of an ELF file that symbol names and unwind tables need.
+//! Reads the parts of an ELF file that symbol names and unwind tables need, with `pread`.
 //!
-//! The file is not memory-mapped: if it were truncated during use (a rebuild over a library that is
-//! still open here), SIGBUS would kill memprof. A failed read is just an error.
+//! The file is not memory-mapped: if it were truncated during use (by a rebuild of a library that is still open here),
+//! SIGBUS would kill memprof. A failed read only returns an error.
 
 mod dynamic_symbols;
 mod gopclntab;
@@ -33,11 +33,11 @@ use memprof_sys::target_file::ReadAt;
 const EHDR_SIZE: usize = size_of::<FileHeader64<LittleEndian>>();
 const PHDR_SIZE: usize = size_of::<ProgramHeader64<LittleEndian>>();
 const SHDR_SIZE: usize = size_of::<SectionHeader64<LittleEndian>>();
-/// Maximum number of sections; a header with more is damaged.
+/// Maximum number of sections; a header with more is considered damaged.
 const MAX_SECTIONS: u64 = 65_535;
 /// Maximum size of a note or debug link section, in bytes; real ones have tens of bytes.
 const MAX_NOTES: u64 = 64 << 10;
-/// Longest name of a section of debug information that is looked at, in bytes.
+/// Maximum length of the name of a debug section, in bytes; sections with longer names are ignored.
 const LONGEST_DEBUG_NAME: usize = 32;
 /// Bytes read of a dynamic section, which has about 30 entries of 16 bytes.
 const MAX_DYNAMIC: usize = 4096;
@@ -69,7 +69,7 @@ pub struct Elf<'f> {
     sections: Vec<Section>,
     names: Option<Section>,
     segments: Vec<Segment>,
-    /// Whether it has no section headers: `sections` come from the dynamic section.
+    /// Whether the file has no section headers; `sections` then comes from the dynamic section.
     without_sections: bool,
 }
 
@@ -86,8 +86,8 @@ impl<'f> Elf<'f> {
         }
     }
 
-    /// Reads the headers of a little-endian 64-bit ELF file of any type: files with debug information alone (`.dwo`, `.dwp`) are no
-    /// programs.
+    /// Reads the headers of a little-endian 64-bit ELF file of any type, including files that only have debug
+    /// information (`.dwo`, `.dwp`).
     ///
     /// # Errors
     /// The file is not such a file, or its headers point outside it.
@@ -123,8 +123,8 @@ impl<'f> Elf<'f> {
         Ok(elf)
     }
 
-    /// The address of a byte of code, in the file's own addresses (before relocation), for its
-    /// position in the file; `None` if no executable segment contains it.
+    /// Converts the file offset of a byte of code to its address, in the file's own addresses (before relocation);
+    /// `None` if no executable segment contains it.
     pub(crate) fn address_of(&self, offset: u64) -> Option<u64> {
         self.code_segments().find_map(|s| {
             let inside = offset.checked_sub(s.offset).filter(|d| *d < s.size)?;
@@ -132,9 +132,9 @@ impl<'f> Elf<'f> {
         })
     }
 
-    /// The address of the first byte of a mapping, in the file's own addresses. The load bias in a process
-    /// is the mapping's start minus this address. `offset` and `size` are the mapping's, in bytes; `None` if
-    /// the mapping contains no code.
+    /// The address of the first byte of a mapping, in the file's own addresses; `None` if the mapping contains no code.
+    /// `offset` and `size` are the mapping's, in bytes. The load bias in a process is the mapping's start minus this
+    /// address.
     ///
     /// See `mapping::address_of_mapping`.
     pub fn address_of_mapping(&self, offset: u64, size: u64) -> Option<u64> {
@@ -156,7 +156,7 @@ impl<'f> Elf<'f> {
         self.segments.iter().filter(|s| s.kind == PT_LOAD)
     }
 
-    /// The first address behind all loaded segments, as they are in memory.
+    /// The first address after all loaded segments, in the file's own addresses.
     pub fn end(&self) -> Option<u64> {
         self.loaded_segments()
             .map(|s| s.addr.saturating_add(s.size_in_memory))
@@ -171,7 +171,7 @@ impl<'f> Elf<'f> {
         })
     }
 
-    /// The program header of the index of the unwind information (`.eh_frame_hdr`).
+    /// The program header of `.eh_frame_hdr`, the index of the unwind information.
     pub fn eh_frame_hdr(&self) -> Option<&Segment> {
         self.segments.iter().find(|s| s.kind == PT_GNU_EH_FRAME)
     }
@@ -186,8 +186,8 @@ impl<'f> Elf<'f> {
         self.machine
     }
 
-    /// The address of a program's first instruction; `None` for a library, whose header may contain any
-    /// address there.
+    /// The address of a program's first instruction; `None` for a library, whose header may contain any address in this
+    /// field.
     pub fn entry(&self) -> Option<u64> {
         let has = |kind| self.segments.iter().find(move |s| s.kind == kind);
         let program =
@@ -205,7 +205,7 @@ impl<'f> Elf<'f> {
         Some(PathBuf::from(OsStr::from_bytes(path)))
     }
 
-    /// The entries of the dynamic section: `DT_*` and value; none in a static program.
+    /// The entries of the dynamic section, as (`DT_*`, value); empty for a static program.
     pub fn dynamic(&self) -> Vec<(DynamicTag, u64)> {
         let mut table = [0; MAX_DYNAMIC];
         let Some(section) = self.segments.iter().find(|s| s.kind == PT_DYNAMIC) else {
@@ -255,8 +255,8 @@ impl<'f> Elf<'f> {
         self.sections.get(index)
     }
 
-    /// The end of the code that a symbol at this address may stand for, according to the index of its section; `None` if it is no
-    /// code of this file.
+    /// The end of the section (or segment, without section headers) whose code a symbol at this address belongs to;
+    /// `index` is the symbol's section index. `None` if the symbol is not code of this file.
     pub(crate) fn end_of_code(&self, index: usize, address: u64) -> Option<u64> {
         // Undefined and absolute symbols have no section.
         if index == 0 || index >= usize::from(SHN_LORESERVE) {
@@ -286,7 +286,7 @@ impl<'f> Elf<'f> {
         names.iter().any(|name| self.section_named(name).is_some())
     }
 
-    /// The sections of debug information with their names.
+    /// The sections with debug information, and their names.
     pub(crate) fn debug_sections(&self) -> Vec<(String, &Section)> {
         let Some(table) = self.names else {
             return Vec::new();
@@ -366,7 +366,7 @@ impl<'f> Elf<'f> {
         Ok(data)
     }
 
-    /// Refuses a section that claims more than the file has, before room is made for it.
+    /// Rejects a section that claims more bytes than the file has, before memory for it is allocated.
     fn must_contain(&self, s: &Section) -> Result<(), ElfError> {
         let size = self.file_size()?;
         match s.offset.checked_add(s.size) {
@@ -386,7 +386,7 @@ fn read_sections(file: &dyn ReadAt, h: &[u8]) -> Result<Vec<Section>, ElfError> 
     }
     let mut count = u64::from(u16_at(h, 60));
     if count == 0 {
-        // Too many sections for 16 bits: the count is in the first section header.
+        // The count does not fit in 16 bits, and is in the first section header instead.
         let mut first = [0; SHDR_SIZE];
         read_all(file, &mut first, at)?;
         count = Section::parse(&first).size;
@@ -430,7 +430,7 @@ fn find_build_id(mut notes: &[u8], align: usize) -> Option<Vec<u8>> {
 }
 
 fn read_all(file: &dyn ReadAt, buf: &mut [u8], offset: u64) -> Result<(), ElfError> {
-    // The kernel refuses larger positions, with a less specific error.
+    // The kernel rejects larger offsets with a less specific error.
     if offset > i64::MAX as u64 {
         return Err(bad("a header points outside the file"));
     }

@@ -1,12 +1,12 @@
-//! Interpreters: programs whose functions have no machine code of their own. The probe reads an interpreter's own frames
-//! beside the native ones; this is what user space has to know for that.
+//! Finds interpreters, whose functions have no machine code of their own. The BPF program walks an interpreter's frames
+//! along with the native ones; this module provides the addresses and layouts that it needs.
 //!
-//! | what | where |
+//! | topic | location |
 //! |---|---|
-//! | which file contains an interpreter, and its layout | [`find`], one file for each interpreter |
+//! | the file that contains an interpreter, and its layout | [`find`], one file for each interpreter |
 //! | walking its frames, describing its functions | `src/bpf/python.bpf.h`, `ruby.bpf.h`: one file for each interpreter |
-//! | their place among the native frames | `src/bpf/interpreter.bpf.h` |
-//! | functions by number, and lines of their instructions | `collect::functions` |
+//! | merging its frames into the native ones | `src/bpf/interpreter.bpf.h` |
+//! | functions by number, and source lines of their instructions | `collect::functions` |
 
 pub mod python;
 mod ruby;
@@ -16,7 +16,7 @@ pub use self::ruby::{Ruby, qualified};
 use crate::elf::Elf;
 use memprof_profile::symbol::Language;
 
-/// The interpreters that memprof knows.
+/// The supported interpreters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kind {
     /// CPython.
@@ -26,7 +26,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// Its name.
+    /// The language's name.
     pub fn name(self) -> &'static str {
         match self {
             Kind::Python => "Python",
@@ -42,7 +42,8 @@ impl Kind {
         }
     }
 
-    /// Whether a file with that path is the program's own: neither the standard library nor an installed package.
+    /// Whether a source file at this path is part of the program: neither the standard library nor an installed
+    /// package.
     pub fn is_own(self, path: &str) -> bool {
         match self {
             Kind::Python => python::is_own(path),
@@ -51,29 +52,29 @@ impl Kind {
     }
 }
 
-/// Which interpreters' frames are read.
+/// The interpreters whose frames are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Wanted {
-    /// CPython's.
+    /// Whether to read CPython's frames.
     pub python: bool,
-    /// CRuby's.
+    /// Whether to read CRuby's frames.
     pub ruby: bool,
 }
 
 impl Wanted {
-    /// Those of all interpreters.
+    /// All interpreters.
     pub const ALL: Wanted = Wanted {
         python: true,
         ruby: true,
     };
 
-    /// Whether there is one.
+    /// Whether any interpreter is enabled.
     pub fn any(self) -> bool {
         self.python || self.ruby
     }
 }
 
-/// An interpreter in a file.
+/// An interpreter found in a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Interpreter {
     /// CPython.
@@ -83,7 +84,7 @@ pub enum Interpreter {
 }
 
 impl Interpreter {
-    /// Which one it is.
+    /// The kind of interpreter.
     pub fn kind(&self) -> Kind {
         match self {
             Interpreter::Python(_) => Kind::Python,
@@ -92,17 +93,16 @@ impl Interpreter {
     }
 }
 
-/// An interpreter whose frames are not read.
+/// An interpreter whose frames cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unread {
-    /// Which one.
+    /// The kind of interpreter.
     pub kind: Kind,
     /// The reason.
     pub why: String,
 }
 
-/// The interpreter in a file, if there is one that memprof knows and that is wanted; `Err` has the reason why its frames are
-/// not read.
+/// Finds an enabled interpreter in a file. `Err` contains the reason why its frames cannot be read.
 pub fn find(elf: &Elf, wanted: Wanted) -> Option<Result<Interpreter, Unread>> {
     let unread = |kind| move |why| Unread { kind, why };
     let python = wanted.python.then(|| python::find(elf)).flatten();
@@ -113,7 +113,7 @@ pub fn find(elf: &Elf, wanted: Wanted) -> Option<Result<Interpreter, Unread>> {
     Some(ruby.map(Interpreter::Ruby).map_err(unread(Kind::Ruby)))
 }
 
-/// A word of initialised data.
+/// A word of the file's initialized data.
 fn word_at(elf: &Elf, address: u64) -> Option<u64> {
     let (segment, inside) = elf.loaded_at(address)?;
     let mut word = [0; 8];

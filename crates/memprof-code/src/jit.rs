@@ -1,11 +1,12 @@
-//! Names of code made at run time (JIT), as runtimes write them to perf maps and jitdump files.
+//! Names of JIT code, from the perf maps and jitdump files that runtimes write.
 //!
-//! A runtime frees code and puts other code there, so a name belongs to a time: the file is read as it grows, and a frame
-//! gets its name when its stack is first seen. When code replaces other code, the probe is told
-//! ([`RuntimeCode::take_replaced`]): the same addresses are then another stack. A stack whose code has no name yet
-//! waits for it; a name that comes late says so, because other code may have been there.
+//! A runtime frees code and reuses its memory, so a name is only valid for a period of time. memprof therefore reads
+//! the file as it grows, and names a frame when its stack is first seen. When code replaces other code, the probe is
+//! notified ([`RuntimeCode::take_replaced`]), and treats the same addresses as another stack from then on. A stack
+//! whose code has no name yet waits for one. A name that arrives late is marked as late, because other code may have
+//! been at the address.
 //!
-//! The files are the target's: they are read without blocking, in bounded pieces, and what is kept is bounded.
+//! The target controls the files, so reads do not block and are bounded, and so is the memory for names.
 
 mod jitdump;
 mod names;
@@ -33,38 +34,39 @@ use memprof_sys::clock;
 use memprof_sys::ids::{MmId, Pid};
 use memprof_sys::target_file::{ReadAt, TargetFile};
 
-/// What the names of all processes' code may take, in bytes.
+/// Maximum memory for the names of all processes' code, in bytes.
 const MOST_BYTES: usize = 64 << 20;
-/// Bytes of a perf map read at once.
+/// Bytes of a perf map per read.
 const AT_ONCE: usize = 1 << 20;
-/// Minimum time between two looks for a map that is not there, or that may have been replaced.
+/// Minimum time between two searches for a map that is missing, or that may have been replaced.
 const LOOK_AGAIN: Duration = Duration::from_millis(200);
-/// Stacks that wait for a name, and ranges that wait for the probe. More ranges become one.
+/// Maximum number of stacks that wait for a name, and of replaced ranges not yet reported to the probe. Further ranges
+/// are merged into the last one.
 const MOST_WAITING: usize = 4096;
 
 static SHARED: LazyLock<Budget> = LazyLock::new(|| Budget::new(MOST_BYTES));
 
-/// A write to a file that is named like a perf map.
+/// A write to a file that has the name of a perf map or jitdump file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NamesWritten {
-    /// The address space of the process that has written.
+    /// Address space of the writing process.
     pub mm: MmId,
-    /// The file's inode number.
+    /// Inode number of the file.
     pub inode: u64,
-    /// Where in the file the write ended, in bytes.
+    /// File offset at which the write ended, in bytes.
     pub end: u64,
 }
 
-/// What could not be read, counted.
+/// Counts of what could not be read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Problems {
-    /// Files that are no regular file of the process's user, or older than the process.
+    /// Files that were refused: not a regular file of the process's user, or older than the process.
     pub refused: u64,
-    /// Lines or records that name no code.
+    /// Lines or records that do not describe code.
     pub malformed: u64,
-    /// How often a file was found to be shorter, or written again from an earlier place.
+    /// How often a file was truncated, or rewritten from an earlier offset.
     pub rewritten: u64,
-    /// Functions without room for their name.
+    /// Functions whose name did not fit in the memory budget.
     pub no_room: u64,
 }
 
@@ -77,50 +79,50 @@ impl std::ops::AddAssign for Problems {
     }
 }
 
-/// The code that one process made at run time.
+/// The JIT code of one process.
 #[derive(Debug)]
 pub struct RuntimeCode {
     pid: Pid,
     place: Option<Place>,
     source: Source,
-    /// When a file was last looked for.
+    /// Time of the last search for a file.
     looked: Option<Instant>,
-    /// The inode number of a file that was written and is not the process's map.
+    /// Inode number of a file that was written, but is not the process's map.
     ignored: Option<u64>,
     ranges: Ranges,
     waiting: VecDeque<Waiting>,
     forgotten: Forgotten,
     replaced: Vec<Range<u64>>,
-    /// Whether its perf map was rewritten: what it says when it is read need not be what it said when the code ran.
+    /// Whether its perf map was rewritten. Its contents when read may then differ from those when the code ran.
     rewritten: bool,
-    /// Whether it has trampolines without a frame pointer: those of `python -X perf`.
+    /// Whether it has trampolines without a frame pointer, as with `python -X perf`.
     pub has_trampolines: bool,
-    /// Counted in full, so that no problem of a file that was replaced is forgotten.
+    /// Problems since the start, including those of files that have been replaced.
     pub problems: Problems,
 }
 
 #[derive(Debug)]
 enum Source {
-    /// None was found.
+    /// No file was found.
     None,
     PerfMap(Tail),
     Jitdump(Dump),
 }
 
-/// A perf map, read up to a position.
+/// A perf map, and the position up to which it has been read.
 #[derive(Debug)]
 struct Tail {
     file: TargetFile,
     inode: u64,
     at: u64,
-    /// Where the last write ended of which the probe has told: what is behind it belongs to later stacks.
+    /// End of the last write that the probe reported. Later data belongs to later stacks.
     until: Option<u64>,
     map: PerfMap,
 }
 
 impl Tail {
-    /// Notes where a write ended. Returns whether the file begins anew: writes are told of in their order, because runtimes
-    /// write under a lock.
+    /// Records the end of a write. Returns whether the file was rewritten from its start: writes are reported in order,
+    /// because runtimes write under a lock.
     fn written(&mut self, end: u64) -> bool {
         let rewritten = self.until.is_some_and(|until| end <= until);
         if rewritten {
@@ -135,7 +137,7 @@ impl Tail {
     }
 }
 
-/// A jitdump file, read up to a position.
+/// A jitdump file, and the position up to which it has been read.
 #[derive(Debug)]
 struct Dump {
     file: TargetFile,
@@ -148,7 +150,7 @@ struct Dump {
 }
 
 impl RuntimeCode {
-    /// The code of a process, of which no file is known yet.
+    /// The code of a process for which no file has been found yet.
     pub fn new(pid: Pid) -> RuntimeCode {
         RuntimeCode {
             pid,
@@ -166,7 +168,7 @@ impl RuntimeCode {
         }
     }
 
-    /// A copy for a forked child: its parent's code is there too, and it writes a file of its own.
+    /// A copy for a forked child, which inherits its parent's code and writes a file of its own.
     pub fn forked(&self, child: Pid) -> RuntimeCode {
         RuntimeCode {
             ranges: self.ranges.forked(),
@@ -174,7 +176,7 @@ impl RuntimeCode {
         }
     }
 
-    /// The frame of the code at an address, if it has a name now.
+    /// The frame of the code at an address; `None` if the code has no name yet.
     pub fn frame(&self, addr: u64, modules: &mut ModuleTable) -> Option<Frame> {
         self.named(addr, waiting::mark(self.rewritten), modules)
     }
@@ -204,12 +206,12 @@ impl RuntimeCode {
         )
     }
 
-    /// Takes the addresses whose code was replaced since the last call.
+    /// Returns the address ranges whose code was replaced since the last call.
     pub fn take_replaced(&mut self) -> Vec<Range<u64>> {
         std::mem::take(&mut self.replaced)
     }
 
-    /// Reads what the process has written since the last call. Returns the frames that have a name now.
+    /// Reads what the process has written since the last call. Returns the frames that now have a name.
     pub fn update(&mut self, code: &AddressMap, modules: &mut ModuleTable) -> Vec<Renamed> {
         if self.may_look() {
             self.look(code, modules);
@@ -219,8 +221,8 @@ impl RuntimeCode {
         renamed
     }
 
-    /// The process has written to its file: reads it up to there. The stacks of earlier events have the names from
-    /// before. Returns the frames that have a name now.
+    /// Handles a write of the process to its file: reads the file up to the end of the write. Stacks of earlier events
+    /// get their names from the file's contents before the write. Returns the frames that now have a name.
     pub fn written(
         &mut self,
         written: &NamesWritten,
@@ -261,7 +263,7 @@ impl RuntimeCode {
         }
     }
 
-    /// Whether it is time to look for a file again.
+    /// Whether enough time has passed since the last search for a file. If so, restarts the interval.
     fn may_look(&mut self) -> bool {
         let may = self.looked.is_none_or(|at| at.elapsed() >= LOOK_AGAIN);
         if may {
@@ -287,7 +289,7 @@ impl RuntimeCode {
         }
     }
 
-    /// Looks for a file, and whether the one that is read was replaced by another.
+    /// Searches for a file, and checks whether the current one was replaced by another.
     fn look(&mut self, code: &AddressMap, modules: &mut ModuleTable) {
         if matches!(self.source, Source::Jitdump(..)) {
             return;
@@ -330,7 +332,7 @@ impl RuntimeCode {
         }
     }
 
-    /// Reads more of a perf map. Returns whether there was more.
+    /// Reads more of a perf map. Returns whether it got any bytes.
     fn read_map(&mut self, tail: &mut Tail) -> bool {
         let size = tail.file.size().unwrap_or(tail.at);
         if size < tail.at {
@@ -370,7 +372,7 @@ impl RuntimeCode {
         dump.read(size, read_at, |record, time| {
             read = true;
             timed &= time.is_some();
-            // The stacks that were there before this code have their names from the code before it.
+            // Stacks that are older than this code get their names from the code before it.
             if let Some(time) = time {
                 let time = clock::without(time, *ahead);
                 self.rename(renamed, Some(time), true, modules);
@@ -399,7 +401,7 @@ impl RuntimeCode {
         self.note(added, start..start.saturating_add(size));
     }
 
-    /// Notes what became of new code at these addresses.
+    /// Records the outcome of adding code at these addresses.
     fn note(&mut self, added: Added, new: Range<u64>) {
         let gone = match added {
             Added::New => return,
@@ -421,7 +423,7 @@ impl RuntimeCode {
     }
 }
 
-/// The jitdump file of a process: the runtime maps its beginning as code, for tools to find it.
+/// The jitdump file of a process. The runtime maps the start of the file as code, so that tools can find it.
 fn jitdump_of(code: &AddressMap, modules: &mut ModuleTable) -> Option<TargetFile> {
     let modules = modules.modules();
     let mut mapped = code

@@ -1,4 +1,4 @@
-//! Reads the layout of a file's code.
+//! Reads the code layout of a file.
 
 use std::borrow::Cow;
 
@@ -6,7 +6,7 @@ use crate::elf::Elf;
 use memprof_profile::{CodeLayout, CodeSegment, Module};
 use memprof_sys::target_file::ReadAt;
 
-/// The layout of a module's code: read from the open file, or from the saved profile. `None` if neither is there.
+/// The code layout of a module, from the open file or the saved profile; `None` if the module has neither.
 pub fn of_module(module: &Module) -> Option<Cow<'_, CodeLayout>> {
     match &module.file {
         Some(file) => read(file).map(Cow::Owned),
@@ -14,7 +14,7 @@ pub fn of_module(module: &Module) -> Option<Cow<'_, CodeLayout>> {
     }
 }
 
-/// Reads a file; `None` if it is not a readable ELF file.
+/// Reads the layout from a file; `None` if it is not a readable ELF file.
 fn read(file: &dyn ReadAt) -> Option<CodeLayout> {
     let elf = Elf::read(file).ok()?;
     let segments = elf.code_segments().map(|s| CodeSegment {

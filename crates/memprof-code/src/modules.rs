@@ -1,7 +1,7 @@
-//! Which files a process's code comes from.
+//! Identifies the files that a process's code comes from.
 //!
-//! A [`ModuleTable`] assigns each executable file a number and keeps it open; an [`AddressMap`] converts a process's
-//! addresses to (module, file offset).
+//! A [`ModuleTable`] assigns each executable file a number and keeps the file open. An [`AddressMap`] converts a
+//! process's addresses to (module, file offset).
 
 mod code_mappings;
 mod in_memory;
@@ -34,18 +34,18 @@ pub use self::moved::MovedCode;
 pub use self::open::open_regular;
 pub use self::open::{file_of, mapped_file};
 
-/// A [`ModuleId`] has 16 bits; its last value marks frames without a module.
+/// Maximum number of modules: a [`ModuleId`] has 16 bits, and its last value marks frames without a module.
 pub const MAX_MODULES: usize = 65_534;
-/// One kernel has one vDSO image for each kind of process (64-bit, 32-bit, x32).
+/// Maximum number of vDSO images. A kernel has one for each kind of process (64-bit, 32-bit, x32).
 const MAX_VDSO_IMAGES: usize = 4;
-/// Memory that the names of functions without machine code of their own may take, in bytes.
+/// Maximum memory for the names of functions without machine code of their own, in bytes.
 const MAX_FUNCTION_BYTES: usize = 64 << 20;
 
-/// A file that code is mapped from, by the number that user space assigned to it for the probe.
+/// The number of a file with code, as user space assigned it for the probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct FileNumber(pub u32);
 
-/// All executable files seen, each once.
+/// All executable files that have been seen, each once.
 #[derive(Debug)]
 pub struct ModuleTable {
     modules: Vec<Arc<Module>>,
@@ -54,9 +54,9 @@ pub struct ModuleTable {
     jit: Option<ModuleId>,
     /// The files with a probe number; numbers start at 1.
     numbered: Vec<(ModuleId, Vec<Segment>)>,
-    /// The executables whose name may still change.
+    /// Executables whose name may still change.
     unnamed: Vec<Executable>,
-    /// The file trees of files, other than memprof's own.
+    /// File trees (root directories) of processes that differ from memprof's own.
     trees: HashMap<TreeId, FileTree>,
     /// Source files of interpreted programs.
     sources: HashMap<(Origin, Language, String), ModuleId>,
@@ -72,20 +72,20 @@ pub struct ModuleTable {
 
 impl Default for ModuleTable {
     fn default() -> Self {
-        // Half of the descriptors that the process may open: the rest is for maps, links and connections.
+        // Half of the file descriptor limit; the rest is for maps, links and connections.
         let limit = getrlimit(Resource::RLIMIT_NOFILE).map_or(1024, |(soft, _)| soft);
         ModuleTable::with_limit(usize::try_from(limit / 2).unwrap_or(MAX_MODULES))
     }
 }
 
 impl ModuleTable {
-    /// An empty table that keeps open at most half of the file descriptors that the process may have.
+    /// Creates an empty table that keeps at most half of the process's file descriptor limit open.
     pub fn new() -> ModuleTable {
         ModuleTable::default()
     }
 
-    /// An empty table that keeps at most `max_open` files open. Files beyond that become modules without a file, and
-    /// are counted.
+    /// Creates an empty table that keeps at most `max_open` files open. Files beyond the limit become modules without a
+    /// file, and are counted.
     pub fn with_limit(max_open: usize) -> ModuleTable {
         ModuleTable {
             modules: Vec::new(),
@@ -106,7 +106,7 @@ impl ModuleTable {
         }
     }
 
-    /// All modules, indexed by [`ModuleId`]. Cheap if none was added since the last call.
+    /// All modules, indexed by [`ModuleId`]. The call is cheap if no module was added since the last one.
     pub fn modules(&mut self) -> Arc<[Arc<Module>]> {
         let shared = self
             .shared
@@ -114,18 +114,18 @@ impl ModuleTable {
         Arc::clone(shared)
     }
 
-    /// Assigns a file the number by which the probe names it; `segments` are its code. Numbers are never reused.
+    /// Assigns a file the number that the probe uses for it; `segments` are its code. Numbers are never reused.
     pub fn number(&mut self, module: ModuleId, segments: Vec<Segment>) -> FileNumber {
         self.numbered.push((module, segments));
         FileNumber(self.numbered.len() as u32)
     }
 
-    /// Converts an address in the file's own numbering to a position in the file; `None` if there is no such file or
+    /// Converts an address in the file's own addresses to a position in the file; `None` if there is no such file or
     /// segment.
     pub fn in_file(&self, file: FileNumber, address: u64) -> Option<Frame> {
         let (module, segments) = self.numbered.get(file.0.checked_sub(1)? as usize)?;
-        // A mapping consists of whole pages, so it may start before its segment and end after it: the nearest
-        // segment counts.
+        // A mapping consists of whole pages, so it may start before its segment and end after it. Use the nearest
+        // segment.
         let segment = segments
             .iter()
             .min_by_key(|s| match address.checked_sub(s.addr) {
@@ -138,22 +138,23 @@ impl ModuleTable {
         Some(Frame::code(*module, offset))
     }
 
-    /// Forgets the module of a file whose contents have changed: the file becomes a new module.
+    /// Removes the association of a file with its module after the file's contents have changed. The file becomes a new
+    /// module.
     pub fn renew(&mut self, module: ModuleId) {
         self.by_file.retain(|_, id| *id != module);
     }
 
-    /// Number of mappings without a module because the table was full, counted at each load.
+    /// Number of mappings without a module because the table was full. A mapping counts at each load.
     pub fn refused(&self) -> u64 {
         self.refused
     }
 
-    /// Number of modules whose file could not be opened, or was not opened because of the limit.
+    /// Number of modules whose file was not opened: it could not be, or the limit was reached.
     pub fn unopened(&self) -> u64 {
         self.unopened
     }
 
-    /// Number of modules whose file could not be opened, and was copied from a process's memory.
+    /// Number of modules whose file could not be opened, and was copied from a process's memory instead.
     pub fn copied(&self) -> u64 {
         self.copied
     }
@@ -175,7 +176,7 @@ impl ModuleTable {
         if m.shared_memory() && !runtime::is_program(file.as_ref()) {
             return self.intern_jit();
         }
-        // On overlayfs and btrfs `stat` shows another device than maps: compare only values from `stat`.
+        // On overlayfs and btrfs, `stat` reports another device than maps, so only values from `stat` are compared.
         let opened = file.as_ref().filter(|file| !file.is_own());
         let identity = opened.map_or((m.dev, m.inode), TargetFile::identity);
         let path = open::undeleted_path(pid, m, opened);
@@ -197,7 +198,7 @@ impl ModuleTable {
         self.push_file((path.into(), None), identity, Some(file.clone()), own)
     }
 
-    /// Adds a file; `own` is its identity if it is an executable.
+    /// Adds a file; `own` is its identity if it is the process's own executable.
     fn push_file(
         &mut self,
         place: (PathBuf, Option<FileTree>),
@@ -215,7 +216,8 @@ impl ModuleTable {
         Some(module)
     }
 
-    /// The file behind a mapping, or a copy of what the process has of it in memory; `None` if neither can be had.
+    /// The file behind a mapping, or else a copy of the parts that the process has in memory; `None` if neither can be
+    /// read.
     fn open(&mut self, pid: Pid, m: &Mapping) -> Option<TargetFile> {
         let file = open::mapped_file(pid, m).filter(|file| !file.is_refused());
         file.or_else(|| {
@@ -225,8 +227,8 @@ impl ModuleTable {
         })
     }
 
-    /// The position of a line of a function in a source file, in which the function need not be known yet; `None` if there
-    /// is no room for it. `own` says whether the file is the program's own.
+    /// The position of a source line of a function in a source file, which need not contain the function yet; `None` if
+    /// the memory budget is exhausted. `own` says whether the file is part of the program.
     pub fn in_source(
         &mut self,
         (origin, language): (Origin, Language),
@@ -269,7 +271,7 @@ impl ModuleTable {
         Some(id)
     }
 
-    /// Number of times that a function had no room.
+    /// Number of functions that were dropped because the memory budget was exhausted.
     pub fn functions_refused(&self) -> u64 {
         self.function_room.refused()
     }
@@ -294,7 +296,7 @@ impl ModuleTable {
         Some(id)
     }
 
-    /// The file tree of a process, if it is not memprof's own and may be kept open.
+    /// The file tree of a process, if it differs from memprof's own and the descriptor limit permits keeping it open.
     fn tree_of(&mut self, pid: Pid) -> Option<FileTree> {
         let tree = FileTree::of(pid)?;
         if let Some(known) = self.trees.get(&tree.id()) {
@@ -350,9 +352,9 @@ impl ModuleTable {
 pub struct AddressMap {
     /// In ascending order, without overlap.
     ranges: Vec<Range>,
-    /// Code that was moved from its file's mapping to other memory.
+    /// Code that was moved from its file's mapping to anonymous or shared memory.
     moved: Vec<MovedCode>,
-    /// Code without a file, where the file's code may be that surrounds it.
+    /// Executable memory without a file, between mappings of one file: code of that file may be moved there.
     in_place: Vec<std::ops::Range<u64>>,
 }
 
@@ -365,10 +367,11 @@ struct Range {
 }
 
 impl AddressMap {
-    /// Reads `/proc/PID/maps`; files not seen before are opened and put into `table`.
+    /// Reads `/proc/PID/maps`. Files that have not been seen before are opened and added to `table`.
     ///
     /// # Errors
-    /// If the process does not exist (any more), may not be inspected, or would have to be waited for.
+    /// The process does not exist, may not be inspected, or its mmap lock is held so that reading would block
+    /// (`WouldBlock`).
     ///
     /// # Examples
     ///
@@ -405,8 +408,8 @@ impl AddressMap {
         AddressMap::parse(maps, pid, exe, table)
     }
 
-    /// Parses the mappings in a text like that of `/proc/PID/maps`. `exe` is the device and inode number of the
-    /// process's own executable.
+    /// Parses mappings in the format of `/proc/PID/maps`. `exe` is the device and inode number of the process's own
+    /// executable.
     pub(crate) fn parse(
         maps: impl BufRead,
         pid: Pid,
@@ -418,7 +421,7 @@ impl AddressMap {
         code_mappings::for_each_mapping(maps, |m| {
             finder.see(&m);
             if let Some(module) = m.exec.then(|| table.intern(pid, &m, exe)).flatten() {
-                // Code generated at run time has no file: its offset is the address.
+                // JIT code has no file; its offset is its address.
                 let jit = table.jit == Some(module);
                 ranges.push(Range {
                     start: m.start,
@@ -439,7 +442,7 @@ impl AddressMap {
         Ok(map)
     }
 
-    /// Puts the ranges in order, those of moved code as what they are.
+    /// Sorts the ranges, and assigns the ranges of moved code to the file that the code was moved from.
     fn take_ranges(&mut self, mut ranges: Vec<Range>, table: &ModuleTable) {
         for range in &mut ranges {
             let moved = self.moved.iter().find(|moved| moved.start == range.start);
@@ -447,9 +450,9 @@ impl AddressMap {
                 (range.module, range.offset) = (moved.module, moved.offset);
             }
         }
-        // The kernel lists them in order, but a mapping that is moved during the read may appear twice.
+        // The kernel lists the ranges in order, but a mapping that is moved during the read may appear twice.
         ranges.sort_by_key(|r| r.start);
-        // JIT memory often consists of many adjacent mappings with different protection.
+        // JIT memory often consists of many adjacent mappings with different protection bits.
         ranges.dedup_by(|next, before| {
             let goes_on = table.jit == Some(next.module)
                 && before.module == next.module
@@ -462,18 +465,19 @@ impl AddressMap {
         self.ranges = ranges;
     }
 
-    /// Code that was moved from its file's mapping to other memory.
+    /// Code that was moved from its file's mapping to anonymous or shared memory.
     pub fn moved(&self) -> &[MovedCode] {
         &self.moved
     }
 
-    /// Whether code may be moved to this address: it is between mappings of one file, and has other bytes yet.
+    /// Whether code may be moved to this address: it lies between mappings of one file, and does not have the file's
+    /// contents yet.
     pub fn may_be_moved(&self, addr: u64) -> bool {
         self.in_place.iter().any(|range| range.contains(&addr))
     }
 
-    /// The module mapped at an address, and the position in its file, in bytes; `None` if no executable file is
-    /// mapped there.
+    /// The module mapped at an address, and the position in its file, in bytes; `None` if no executable mapping
+    /// contains the address.
     pub fn locate(&self, addr: u64) -> Option<(ModuleId, u64)> {
         let behind = self.ranges.partition_point(|r| r.start <= addr);
         let range = self.ranges.get(behind.checked_sub(1)?)?;
@@ -497,7 +501,7 @@ impl AddressMap {
         self.ranges.len()
     }
 
-    /// Whether there is none: a kernel thread, or a process about to end.
+    /// Whether there is no executable mapping, as for a kernel thread or a process that is exiting.
     pub fn is_empty(&self) -> bool {
         self.ranges.is_empty()
     }

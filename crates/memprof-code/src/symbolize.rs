@@ -1,8 +1,8 @@
 //! Resolves frames to function names.
 //!
-//! Names come from the files' symbol tables, which are read again for each batch of unknown frames; only
-//! the resulting names are cached. Inlined functions and source lines come from debug information, which
-//! is expensive, so they are looked up only on request.
+//! Names come from the files' symbol tables, which are read again for each batch of unknown frames; only the resulting
+//! names are cached. Inlined functions and source lines come from debug information, which is expensive to read, so
+//! they are looked up only on request.
 
 mod advice;
 mod cache;
@@ -46,23 +46,23 @@ use memprof_profile::{Frame, FrameKind, JIT, Module, ModuleId};
 use memprof_sys::priority;
 use memprof_sys::privileges::{self, Role};
 
-/// Length of the request queue.
+/// Capacity of the request queue.
 const QUEUE: usize = 8;
-/// After so long a report goes out without the names that are not known yet. Reading files takes bounded time in any case;
-/// many of them, or much debug information, may take longer than anybody wants to wait.
+/// After this time a report is returned without the names that are not known yet. Reading one file takes bounded time,
+/// but many files or much debug information may take longer than users want to wait.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Maximum number of cached names, and maximum size of the cache in bytes.
 const MAX_NAMES: usize = 200_000;
 const MAX_NAME_BYTES: usize = 24 << 20;
-/// From this number of modules on, dropped modules are removed each time the number has doubled.
+/// Number of modules from which on dropped modules are removed, each time the number has doubled.
 const MANY_MODULES: usize = 1024;
 /// Debug information is dropped after this time without a request.
 const IDLE: Duration = Duration::from_secs(5);
-/// Stack size, in bytes. Demanglers and DWARF readers recurse, up to limits well below this. Only the used
-/// part takes memory.
+/// Stack size of the thread, in bytes. Demanglers and DWARF readers recurse, up to limits well below this size. Only
+/// the used part takes memory.
 pub const STACK: usize = 32 << 20;
 
-/// The detail to look up for a frame.
+/// The level of detail to look up for a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Detail {
     /// The function's name.
@@ -76,14 +76,14 @@ pub enum Detail {
 pub struct Symbolizer {
     requests: SyncSender<Job>,
     rust_hashes: bool,
-    /// Whether missing debug files are asked for.
+    /// Whether missing debug files are requested from servers.
     asking: bool,
 }
 
 #[derive(Debug)]
 enum Job {
     Names(Request),
-    /// What would bring the names of these files?
+    /// Asks for the remedies that would provide names for these files.
     Remedies(Vec<Arc<Module>>, SyncSender<Vec<Option<Remedy>>>),
 }
 
@@ -104,7 +104,8 @@ impl Symbolizer {
         Symbolizer::start_with(CacheDirs::of_environment(), None)
     }
 
-    /// Starts the thread, which searches these cache directories for debug files, and asks for missing ones by `fetch`.
+    /// Starts the thread, which searches the directories in `cache` for debug files, and requests missing ones through
+    /// `fetch`.
     ///
     /// # Errors
     /// The thread could not be started.
@@ -126,7 +127,7 @@ impl Symbolizer {
         })
     }
 
-    /// The same, whose symbols [show](Symbols::shown) Rust's hashes if `yes`.
+    /// Sets whether resolved symbols [show](Symbols::shown) Rust's hashes.
     pub fn with_rust_hashes(self, yes: bool) -> Symbolizer {
         Symbolizer {
             rust_hashes: yes,
@@ -134,9 +135,9 @@ impl Symbolizer {
         }
     }
 
-    /// Resolves frames; blocks until done, or for half a minute. `modules` is indexed by [`ModuleId`].
+    /// Resolves frames. Blocks until done, at most half a minute. `modules` is indexed by [`ModuleId`].
     ///
-    /// Every frame gets a [`Symbol`]; `Unknown` has the reason for a failure.
+    /// Every frame gets a [`Symbol`]; `Unknown` contains the reason for a failure.
     pub fn resolve(&self, frames: &[Frame], modules: &[Arc<Module>]) -> Symbols {
         self.resolve_with(frames, modules, Detail::Names)
     }
@@ -156,7 +157,7 @@ impl Symbolizer {
             detail,
             reply,
         };
-        // If the queue is full, the thread is behind by as many reports, and nobody waits for it.
+        // If the queue is full, the thread is behind by that many reports, and this report does not wait.
         let sent = self.requests.try_send(Job::Names(request)).is_ok();
         let why = match sent.then(|| answer.recv_timeout(PATIENCE)) {
             Some(Ok(mut symbols)) => {
@@ -190,7 +191,7 @@ type NameKey = (ModuleKey, u64, Detail);
 struct Worker {
     names: Cache<NameKey>,
     modules: HashMap<ModuleKey, Weak<Module>>,
-    /// Number of modules at which dropped modules are removed.
+    /// Number of modules at which dropped modules are removed next.
     most_modules: usize,
     sources: Sources,
     remedies: Remedies,
@@ -214,7 +215,7 @@ fn serve(inbox: &Receiver<Job>, mut worker: Worker) {
             }
             Ok(Job::Names(request)) => {
                 let symbols = worker.answer(&request);
-                // If the caller has gone away, the reply is not needed.
+                // If the caller has gone away, nobody needs the reply.
                 let _ = request.reply.send(symbols);
                 tidy = false;
             }
@@ -278,7 +279,7 @@ impl Worker {
         symbols
     }
 
-    /// Says of which files in the request not all debug information was read.
+    /// Adds messages about files in the request whose debug information was only partly read.
     fn add_unread(&self, request: &Request, symbols: &mut Symbols) {
         let ids = request
             .frames
@@ -295,7 +296,7 @@ impl Worker {
         unread.for_each(|what| symbols.add_unread(what));
     }
 
-    /// The symbol if it is known without reading a file, else the module and offset to look up.
+    /// The symbol, if it is known without reading a file; otherwise the module and offset to look up.
     fn known(&mut self, frame: Frame, request: &Request) -> Result<Arc<Symbol>, (ModuleId, u64)> {
         let FrameKind::Code(id, offset) = frame.kind() else {
             return Ok(Arc::clone(&self.no_file));
@@ -333,7 +334,7 @@ impl Worker {
             let why = UnknownReason::Unreadable("the symbol reader panicked on this file".into());
             vec![Symbol::Unknown(why); offsets.len()]
         });
-        // `tidy` may never run: a target that keeps mapping new files may cause requests without a pause.
+        // `tidy` may never run, because a target that keeps mapping new files can cause requests without a pause.
         if self.modules.len() >= self.most_modules {
             self.forget_gone();
         }
@@ -341,7 +342,7 @@ impl Worker {
         self.modules
             .entry(key)
             .or_insert_with(|| Arc::downgrade(module));
-        // Later its file may be read.
+        // If the module's file is temporarily unreadable, the result is not cached.
         let keep = !module.rests();
         let found = offsets.iter().zip(found).map(|(offset, symbol)| {
             let symbol = Arc::new(symbol);
@@ -354,7 +355,7 @@ impl Worker {
         found.collect()
     }
 
-    /// Frees memory that is needed only during active use.
+    /// Frees memory that is only needed during active use.
     fn tidy(&mut self) {
         let had_dwarf = !self.dwarf.is_empty();
         self.dwarf.clear();
@@ -377,7 +378,7 @@ impl Worker {
             .retain(|module| modules.contains_key(module));
     }
 
-    /// Forgets the names of files whose debug files have arrived, so that they are looked up again.
+    /// Drops cached names of files whose debug files have arrived, so that they are looked up again.
     fn forget_arrived(&mut self) {
         let arrived = self.sources.requests.arrived();
         if arrived.is_empty() {
@@ -389,7 +390,7 @@ impl Worker {
     }
 }
 
-/// Returns freed memory to the kernel, which the allocator otherwise keeps.
+/// Returns freed memory, which the allocator otherwise caches, to the kernel.
 fn trim_heap() {
     #[cfg(target_env = "gnu")]
     // SAFETY: malloc_trim takes no pointers and may be called at any time from any thread.

@@ -1,8 +1,8 @@
 //! Converts `.eh_frame` to tables for unwinding stacks without frame pointers.
 //!
-//! A [`Table`] says for every code address of an ELF file how to find a frame's caller: one
-//! [`Rule`] per address range, with the few distinct rules interned. [`Table::pack`] returns the form that
-//! the BPF program searches; [`walk`] is the stack walk in user space.
+//! A [`Table`] describes for every code address of an ELF file how to find a frame's caller: one [`Rule`] per address
+//! range, with the few distinct rules interned. [`Table::pack`] returns the form that the BPF program searches;
+//! [`walk`] is the stack walk in user space.
 
 mod build;
 mod cfi;

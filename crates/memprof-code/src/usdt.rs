@@ -1,9 +1,10 @@
-//! USDTs: probes that a program's author has placed in its code, described by notes in its file (`.note.stapsdt`).
+//! USDT probes, which a program's author has placed in its code and which notes in its file describe (`.note.stapsdt`).
 //!
-//! A probe is a `nop`; the kernel replaces it by a trap while somebody listens, and counts listeners in the probe's
-//! semaphore, if it has one. A note says where both are, and where the arguments are at that instruction.
+//! A probe is a `nop`, which the kernel replaces with a breakpoint while a listener is attached. The kernel counts
+//! listeners in the probe's semaphore, if it has one. A note contains the addresses of both, and the locations of the
+//! arguments at that instruction.
 //!
-//! The notes come from somebody's file: whatever is not as expected is left out.
+//! The notes come from an untrusted file: unexpected ones are skipped.
 
 mod argument;
 
@@ -13,28 +14,28 @@ use object::elf::EM_AARCH64;
 
 use crate::elf::{Elf, ElfError};
 
-/// A section of notes is read up to this size, in bytes: that of libc has 4 KiB, the largest known 100 KiB.
+/// Maximum size of the note section, in bytes: libc's is 4 KiB, the largest known 100 KiB.
 const MOST_BYTES: u64 = 1 << 20;
-/// The type of such a note, and the name of its owner.
+/// Type and owner name of a probe note.
 const NOTE_TYPE: u32 = 3;
 const OWNER: &[u8] = b"stapsdt\0";
 
-/// A probe of a file.
+/// A probe in a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Usdt {
-    /// Its provider: the library or the contract that it belongs to.
+    /// Provider: the library or the contract that the probe belongs to.
     pub provider: String,
-    /// Its name.
+    /// Name of the probe.
     pub name: String,
-    /// Where its instruction is in the file, in bytes.
+    /// File offset of its instruction, in bytes.
     pub offset: u64,
-    /// Where its semaphore is in the file, in bytes; 0 if it has none.
+    /// File offset of its semaphore, in bytes; 0 if it has none.
     pub semaphore: u64,
-    /// Its arguments, or their text if that cannot be understood.
+    /// Arguments, or their text if it cannot be parsed.
     pub arguments: Result<Vec<Argument>, String>,
 }
 
-/// The probes of a file that `wanted` chooses by provider and name.
+/// The probes of a file whose provider and name `wanted` accepts.
 ///
 /// # Errors
 /// The notes cannot be read.
@@ -52,7 +53,7 @@ pub fn probes(elf: &Elf<'_>, wanted: impl Fn(&str, &str) -> bool) -> Result<Vec<
         if !wanted(at.provider, at.name) {
             continue;
         }
-        // If the file was prelinked since, its addresses have moved by as much as this section.
+        // If the file was prelinked after the notes were written, its addresses have moved by as much as this section.
         let moved = base.map_or(0, |base| base.wrapping_sub(at.base));
         let in_file = |address: u64| {
             let (segment, inside) = elf.loaded_at(address.wrapping_add(moved))?;
@@ -78,20 +79,20 @@ pub fn probes(elf: &Elf<'_>, wanted: impl Fn(&str, &str) -> bool) -> Result<Vec<
     Ok(probes)
 }
 
-/// Splits the text of all arguments into that of each. 64-bit ARM's have a blank within brackets: `8@[sp, 16]`.
+/// Splits the arguments' text into one text per argument. arm64 operands contain a blank within brackets: `8@[sp, 16]`.
 fn split(arguments: &str) -> Vec<String> {
     let joined = arguments.replace(", ", ",");
     joined.split_ascii_whitespace().map(str::to_owned).collect()
 }
 
-/// One note of any owner.
+/// A note of any owner.
 struct Note<'a> {
     kind: u32,
     owner: &'a [u8],
     description: &'a [u8],
 }
 
-/// What a note says of a probe.
+/// The description of a probe in a note.
 struct Described<'a> {
     address: u64,
     base: u64,
@@ -102,7 +103,7 @@ struct Described<'a> {
 }
 
 impl<'a> Note<'a> {
-    /// Takes the next note; `None` at the end, or if the rest is none.
+    /// Takes the next note; `None` at the end, or if the rest is not a valid note.
     fn take(rest: &mut &'a [u8]) -> Option<Note<'a>> {
         let word = |bytes: &[u8], at: usize| {
             let word = bytes.get(at..at + 4)?.first_chunk()?;

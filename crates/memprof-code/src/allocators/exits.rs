@@ -1,9 +1,9 @@
-//! The instructions at which functions return that may also be left by an exception.
+//! Finds the return instructions of functions that an exception may also leave.
 //!
-//! A uretprobe replaces the return address on the stack, and no exception can pass it. A probe of a `ret` instruction
-//! replaces nothing. So every `ret` that ends a call is needed: those of the function, and of the functions to which it or
-//! these jump instead of returning. The kernel does not emulate `ret`, so that such a call costs as much as one whose entry
-//! is not emulated.
+//! A uretprobe replaces the return address on the stack, and the unwinder of exceptions fails on the replaced address.
+//! A probe on a `ret` instruction replaces nothing, but every `ret` that can end a call must have one: those of the
+//! function itself, and those of the functions that it reaches by tail calls. The kernel does not emulate `ret`, so a
+//! call costs as much as one whose entry is single-stepped.
 
 use std::collections::BTreeSet;
 
@@ -14,11 +14,11 @@ use super::site::{self, Callee};
 use crate::elf::Elf;
 use crate::unwind::FunctionRanges;
 
-/// Maximum number of functions that one leads to by jumps, and of bytes of one.
+/// Maximum number of functions reached by tail calls, and maximum size of a function, in bytes.
 const MOST_FUNCTIONS: usize = 32;
 const MOST_CODE: u64 = 1 << 14;
 
-/// Finds the exits of functions of a file for x86-64.
+/// Finds the exits of functions in an x86-64 file.
 pub(super) struct Exits<'e> {
     pub(super) elf: &'e Elf<'e>,
     pub(super) imports: &'e Imports,
@@ -26,7 +26,7 @@ pub(super) struct Exits<'e> {
 }
 
 impl Exits<'_> {
-    /// The addresses of all `ret` that may end a call of a function; `None` if there may be others.
+    /// The addresses of all `ret` instructions that may end a call of the function; `None` if there may be others.
     pub(super) fn of(&self, function: u64) -> Option<BTreeSet<u64>> {
         let (mut exits, mut seen) = (BTreeSet::new(), BTreeSet::new());
         let mut next = vec![function];
@@ -42,7 +42,8 @@ impl Exits<'_> {
         Some(exits)
     }
 
-    /// Reads a function: its `ret`, and where it jumps to. `None` if that is not known.
+    /// Reads one function: collects its `ret` instructions in `exits` and the targets of its tail calls in `next`.
+    /// Returns `None` if a target is unknown.
     fn read(
         &self,
         range: std::ops::Range<u64>,
@@ -79,7 +80,8 @@ impl Exits<'_> {
                 _ => {}
             }
         }
-        // What is no instruction must have no trap: where there are data among the code, jumps lead elsewhere.
+        // A breakpoint must not land inside an instruction. If data among the code has misaligned the decoder, some
+        // jump target is not the start of a decoded instruction.
         let in_step = targets.iter().all(|address| begins.contains(address));
         in_step.then_some(())
     }

@@ -1,33 +1,33 @@
-//! The table of allocation functions: their names, and which of their arguments says what.
+//! The table of allocation functions: their names, and the meaning of their arguments.
 
-/// What a function does, beside allocating.
+/// What a function does besides allocating.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// Nothing.
+    /// Nothing else.
     Plain,
-    /// Frees or resizes the block that the pointer names.
+    /// Frees or resizes the block at `pointer`.
     Resizes,
-    /// As `Resizes`; the block is freed also if that fails.
+    /// Like `Resizes`, but frees the block even if it fails.
     ResizesOrFrees,
-    /// Stores the result where the pointer points to.
+    /// Stores the result in the word at `pointer`.
     Stores,
-    /// An operator of C++, which may be one of an allocator's own, or call a function above.
+    /// A C++ operator: an allocator's own, or a wrapper of a function above.
     Operator,
-    /// Throws an exception. Its pointer is none of a block.
+    /// Throws an exception. Its pointer argument is not a block.
     Throws,
 }
 
-/// Which argument is what, counted from 0.
+/// The meaning of a function's arguments, by index from 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Signature {
     pub(super) kind: Kind,
-    /// The size in bytes; `None` if the function only frees.
+    /// The size, in bytes; `None` if the function only frees.
     pub(super) size: Option<u8>,
-    /// What it is multiplied with.
+    /// The number of elements, by which the size is multiplied.
     pub(super) count: Option<u8>,
     pub(super) pointer: Option<u8>,
-    /// It throws if it fails. The return of such a function must not have a probe of the usual kind: the exception would find
-    /// the kernel's return address on the stack instead of the caller's, and end the program. See `exits.rs`.
+    /// Whether the function throws if it fails. Its return must not have a uretprobe: the unwinder would find the
+    /// kernel's return address on the stack instead of the caller's, and end the program. See `exits.rs`.
     pub(super) throws: bool,
 }
 
@@ -49,12 +49,11 @@ impl Signature {
         }
     }
 
-    /// Whether it only frees.
     pub(super) fn frees(&self) -> bool {
         self.size.is_none()
     }
 
-    /// The arguments that matter.
+    /// The indices of the arguments that have a meaning.
     pub(super) fn arguments(&self) -> impl Iterator<Item = u8> + use<> {
         [self.size, self.count, self.pointer].into_iter().flatten()
     }
@@ -81,15 +80,15 @@ const NEW_ARRAY_OF_HEAP: Signature =
     Signature::new(Kind::Operator, Some(1), Some(2), None).throwing();
 const DELETE: Signature = Signature::new(Kind::Operator, None, None, Some(0));
 
-/// Functions that have the same names in several libraries, but for a prefix.
+/// Functions with the same names in several libraries, except for a prefix.
 struct Family {
     prefixes: &'static [&'static str],
     functions: &'static [(&'static str, Signature)],
 }
 
-/// All of them. What is built on these (`strdup`, `fopen`, `std::vector`) is counted by them.
+/// All families. Functions built on these (`strdup`, `fopen`, `std::vector`) are counted through them.
 const FAMILIES: [Family; 9] = [
-    // C: glibc, musl, jemalloc (its prefix where it is built into Redis, and that of the Rust crate), tcmalloc, mimalloc.
+    // C: glibc, musl, jemalloc (`je_` as built into Redis, `_rjem_` in the Rust crate), tcmalloc, mimalloc.
     Family {
         prefixes: &["", "__libc_", "je_", "_rjem_", "tc_", "mi_"],
         functions: &[
@@ -109,7 +108,7 @@ const FAMILIES: [Family; 9] = [
             ("free_aligned_sized", FREES),
         ],
     },
-    // What jemalloc has beside these.
+    // jemalloc's additional functions.
     Family {
         prefixes: &["", "je_", "_rjem_"],
         functions: &[
@@ -119,7 +118,7 @@ const FAMILIES: [Family; 9] = [
             ("sdallocx", FREES),
         ],
     },
-    // What tcmalloc has.
+    // tcmalloc's additional functions.
     Family {
         prefixes: &["tc_"],
         functions: &[
@@ -146,7 +145,7 @@ const FAMILIES: [Family; 9] = [
             ("deletearray_sized_aligned", DELETE),
         ],
     },
-    // What mimalloc has.
+    // mimalloc's additional functions.
     Family {
         prefixes: &["mi_"],
         functions: &[
@@ -183,7 +182,7 @@ const FAMILIES: [Family; 9] = [
             ("free_size_aligned", FREES),
         ],
     },
-    // … with a heap as the first argument.
+    // mimalloc's functions with a heap as the first argument.
     Family {
         prefixes: &["mi_heap_"],
         functions: &[
@@ -213,7 +212,7 @@ const FAMILIES: [Family; 9] = [
             ("alloc_new_n", NEW_ARRAY_OF_HEAP),
         ],
     },
-    // Other names of its for functions above.
+    // mimalloc's aliases of functions above.
     Family {
         prefixes: &[""],
         functions: &[
@@ -243,7 +242,7 @@ const FAMILIES: [Family; 9] = [
             ("PvSt11align_val_tRKSt9nothrow_t", DELETE),
         ],
     },
-    // What every exception of C++ begins with, in libstdc++ and libc++abi.
+    // The first call of every C++ exception, in libstdc++ and libc++abi.
     Family {
         prefixes: &["__cxa_"],
         functions: &[("throw", Signature::new(Kind::Throws, None, None, None))],

@@ -1,4 +1,4 @@
-//! Functions that a file calls as another file's would be called: through words that the loader fills in.
+//! Functions that a file calls through its global offset table (GOT), which the dynamic loader fills in.
 
 use std::collections::HashMap;
 
@@ -7,27 +7,27 @@ use object::elf::{R_X86_64_GLOB_DAT, R_X86_64_JUMP_SLOT};
 use super::site::{self, Callee};
 use crate::elf::{Elf, ElfError, u16_at, u32_at, u64_at};
 
-/// Sizes of a relocation, of a symbol, and of an entry of `.plt`.
+/// Sizes of a relocation, of a symbol, and of the part of a `.plt` entry that is decoded, in bytes.
 const RELOCATION: usize = 24;
 const SYMBOL: u64 = 24;
 const STUB: usize = 16;
-/// Maximum size of a table of relocations, and of a function's name, in bytes.
+/// Maximum size of a relocation table, and of a function's name, in bytes.
 const MOST_RELOCATIONS: u64 = 64 << 20;
 const LONGEST_NAME: usize = 64;
 
-/// A function that is called through such a word.
+/// A function that is called through a GOT entry.
 pub(super) struct Import {
     pub(super) name: String,
     /// Its address, if the file itself defines it.
     pub(super) address: Option<u64>,
 }
 
-/// The functions that are called through each of these words, by the word's address.
+/// The imported functions, by the address of their GOT entry.
 #[derive(Default)]
 pub(super) struct Imports(HashMap<u64, Import>);
 
 impl Imports {
-    /// The imports of a file for x86-64.
+    /// Reads the imports of an x86-64 file.
     ///
     /// # Errors
     /// The file is damaged.
@@ -64,7 +64,7 @@ impl Imports {
         Ok(Imports(names))
     }
 
-    /// What is called, if that is an import.
+    /// The import that a call or jump leads to; `None` if it leads elsewhere.
     pub(super) fn of(&self, elf: &Elf<'_>, callee: Callee) -> Option<&Import> {
         let slot = match callee {
             Callee::In(slot) => slot,

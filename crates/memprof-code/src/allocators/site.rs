@@ -1,9 +1,9 @@
-//! Chooses the instruction of a function at which the kernel puts its trap.
+//! Chooses the instruction of a function at which the kernel puts its breakpoint.
 //!
-//! After a trap the kernel emulates some instructions, in less than a microsecond. All others it lets the processor
-//! execute alone, with a second trap after it: 15 to 50 µs (`arch/x86/kernel/uprobes.c`: `branch_setup_xol_ops()`,
-//! `push_setup_xol_ops()`). So the trap belongs at the first emulated instruction. Until there, nothing may have branched
-//! or changed the stack pointer, and each argument must still be in some register.
+//! After a breakpoint the kernel emulates some instructions, in less than a microsecond. It single-steps all others out
+//! of line, which takes a second trap and 15 to 50 µs (`arch/x86/kernel/uprobes.c`: `branch_setup_xol_ops()`,
+//! `push_setup_xol_ops()`). So the breakpoint belongs at the first emulated instruction. Before it, no instruction may
+//! have branched or changed the stack pointer, and each argument must still be in some register.
 
 use iced_x86::{
     Code, Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory, OpAccess,
@@ -13,22 +13,22 @@ use object::elf::{EM_X86_64, Machine};
 
 use memprof_sys::kernel_version::KernelVersion;
 
-/// `nop5` is emulated from this version on (a89b5aea5a24 "uprobes/x86: Add support to emulate nop instructions").
+/// The kernel emulates `nop5` since this version (a89b5aea5a24 "uprobes/x86: Add support to emulate nop instructions").
 const EMULATES_NOP5: KernelVersion = KernelVersion(6, 18);
-/// Number of arguments that a function of the table has at most.
+/// Maximum number of arguments of a function in the table.
 const ARGUMENTS: usize = 4;
 
-/// The place of a trap.
+/// A breakpoint's position, and the state of the arguments there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Site {
-    /// Distance from the function's entry in bytes.
+    /// Distance from the function's entry, in bytes.
     pub(super) offset: u64,
-    /// Where its arguments are then: indices of words in `struct pt_regs`.
+    /// Register of each argument at that instruction, as an index of words in `struct pt_regs`.
     pub(super) registers: [u8; ARGUMENTS],
     pub(super) emulated: bool,
 }
 
-/// The registers of the arguments at the entry.
+/// Registers of the arguments at the entry.
 const AT_ENTRY: [Register; ARGUMENTS] =
     [Register::RDI, Register::RSI, Register::RDX, Register::RCX];
 
@@ -41,7 +41,7 @@ impl Site {
         }
     }
 
-    /// The entry of a function for 64-bit ARM, where the kernel executes nearly all instructions alone.
+    /// The entry of an arm64 function. There the kernel single-steps nearly all instructions out of line.
     pub(super) fn entry_of_aarch64() -> Site {
         Site {
             offset: 0,
@@ -51,7 +51,7 @@ impl Site {
     }
 }
 
-/// The best place in a function for a trap that needs these arguments.
+/// The cheapest position of a breakpoint in a function, given the arguments that the probe needs.
 pub(super) fn choose(code: &[u8], needed: impl Iterator<Item = u8>, kernel: KernelVersion) -> Site {
     let needed: Vec<usize> = needed.map(usize::from).collect();
     let mut places = AT_ENTRY.map(|register| vec![register]);
@@ -85,7 +85,7 @@ pub(super) fn choose(code: &[u8], needed: impl Iterator<Item = u8>, kernel: Kern
     Site::entry()
 }
 
-/// Follows the arguments through an instruction; false if it changes the stack pointer.
+/// Tracks the arguments through an instruction. Returns false if it changes the stack pointer.
 fn follow(
     instruction: &Instruction,
     info: &mut InstructionInfoFactory,
@@ -117,12 +117,12 @@ fn follow(
     true
 }
 
-/// Whether the kernel emulates an instruction.
+/// Whether the kernel emulates the instruction.
 fn is_emulated(bytes: &[u8], kernel: KernelVersion) -> bool {
     match bytes {
         // push
         [0x50..=0x57] | [0x41, 0x50..=0x57] => true,
-        // jmp, call, jumps on a condition; none with a prefix
+        // jmp, call, conditional jumps; with a prefix they are not emulated
         [0xeb | 0x70..=0x7f, _] | [0xe9 | 0xe8, _, _, _, _] => true,
         [0x0f, 0x80..=0x8f, _, _, _, _] => true,
         // nop
@@ -132,15 +132,15 @@ fn is_emulated(bytes: &[u8], kernel: KernelVersion) -> bool {
     }
 }
 
-/// Whether a branch within the function leads behind its first instruction, up to `site`: it would be reached several
-/// times in one call.
+/// Whether a branch within the function targets an instruction after the first one, up to `site`. The breakpoint could
+/// then be hit several times in one call.
 fn is_jumped_into(code: &[u8], site: u64) -> bool {
     let mut all = Decoder::with_ip(64, code, 0, DecoderOptions::NONE);
     all.iter()
         .any(|i| (1..=site).contains(&target(&i).unwrap_or(0)))
 }
 
-/// Where a direct branch or call leads.
+/// The target of a direct branch or call.
 fn target(instruction: &Instruction) -> Option<u64> {
     let direct = matches!(
         instruction.flow_control(),
@@ -150,14 +150,14 @@ fn target(instruction: &Instruction) -> Option<u64> {
         .then(|| instruction.near_branch_target())
 }
 
-/// Where a function's calls and jumps lead: to an address, or to the function whose address is in a word of memory.
+/// The target of a call or jump: an address, or the function whose address is in a word of memory (a GOT entry).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Callee {
     At(u64),
     In(u64),
 }
 
-/// Where the calls and jumps of a function lead, other than to its own instructions.
+/// The targets of a function's calls and jumps outside the function.
 pub(super) fn callees(code: &[u8], address: u64, machine: Machine) -> Vec<Callee> {
     let own = address..address.saturating_add(code.len() as u64);
     let found: Vec<Callee> = if machine == EM_X86_64 {
@@ -175,14 +175,15 @@ pub(super) fn callees(code: &[u8], address: u64, machine: Machine) -> Vec<Callee
     found.into_iter().filter(others).collect()
 }
 
-/// Where `b` and `bl` of 64-bit ARM lead: 26 bits, in words, signed.
+/// The target of an arm64 `b` or `bl`: 26 bits, in words, signed.
 fn called_on_aarch64(word: u32, at: u64) -> Option<u64> {
     let is_branch = word & 0x7c00_0000 == 0x1400_0000;
     let distance = i64::from(word.cast_signed() << 6 >> 6) * 4;
     is_branch.then(|| at.wrapping_add_signed(distance))
 }
 
-/// What each call of a function calls or jumps to first; `None` if that depends on something, or is not known.
+/// The target of the call or jump that every call of the function reaches first; `None` if it depends on a condition,
+/// or is unknown.
 pub(super) fn first_callee(code: &[u8], address: u64, machine: Machine) -> Option<Callee> {
     if machine != EM_X86_64 {
         return None;
@@ -195,7 +196,7 @@ pub(super) fn first_callee(code: &[u8], address: u64, machine: Machine) -> Optio
     }
 }
 
-/// Where the code of an entry in the table of imports (`.plt`) leads.
+/// The target of a PLT entry's code.
 pub(super) fn import(code: &[u8], address: u64) -> Option<Callee> {
     let mut all = Decoder::with_ip(64, code, address, DecoderOptions::NONE);
     let mut some = all.iter().take(2);
@@ -206,7 +207,7 @@ pub(super) fn import(code: &[u8], address: u64) -> Option<Callee> {
     }
 }
 
-/// Where a call or a jump leads; `None` if it says that by a register.
+/// The target of a call or jump; `None` if it is in a register.
 pub(super) fn callee(instruction: &Instruction) -> Option<Callee> {
     let indirect = matches!(
         instruction.flow_control(),
@@ -218,7 +219,7 @@ pub(super) fn callee(instruction: &Instruction) -> Option<Callee> {
     target(instruction).map(Callee::At)
 }
 
-/// The index of a register's word in `struct pt_regs`; `None` for those that are not whole, or none.
+/// The index of a register's word in `struct pt_regs`; `None` for partial and other registers.
 fn word_of(register: Register) -> Option<u8> {
     Some(match register {
         Register::R15 => 0,

@@ -1,4 +1,4 @@
-//! Sites in code as compilers write it; the functions of the files of this machine.
+//! Tests of breakpoint positions in compiler output, and of the functions found in this machine's libraries.
 
 use std::fs::File;
 
@@ -24,7 +24,7 @@ fn the_first_emulated_instruction_is_taken() {
     // test %rdi,%rdi; je
     let free = site(&[0x48, 0x85, 0xff, 0x74, 0x10, 0xc3], &[0]);
     assert_eq!((free.offset, free.emulated), (3, true));
-    // nopl 0(%rax,%rax,1), which 6.17 executes alone
+    // nopl 0(%rax,%rax,1), which 6.17 single-steps
     let nop = [0x0f, 0x1f, 0x44, 0, 0, 0xc3];
     assert!(site(&nop, &[0]).emulated);
     assert!(!choose(&nop, [0].into_iter(), KernelVersion(6, 17)).emulated);
@@ -36,10 +36,10 @@ fn arguments_are_followed_into_other_registers() {
     let moved = [0x48, 0x89, 0xfb, 0x31, 0xff, 0x55, 0xc3];
     let found = site(&moved, &[0]);
     assert_eq!((found.offset, found.registers[0]), (5, 5));
-    // xor %edi,%edi; push %rbp: it is lost
+    // xor %edi,%edi; push %rbp: the first argument is lost
     let lost = site(&[0x31, 0xff, 0x55, 0xc3], &[0]);
     assert_eq!((lost.offset, lost.emulated), (0, false));
-    // … which does not matter for a function that needs the second one.
+    // It does not matter for a function that needs only the second argument.
     assert!(site(&[0x31, 0xff, 0x55, 0xc3], &[1]).emulated);
 }
 
@@ -70,7 +70,7 @@ fn no_bytes_make_it_panic() {
     }
 }
 
-/// Needs a dynamic glibc, as every test.
+/// Needs a dynamic glibc, like every test.
 #[test]
 #[cfg(target_arch = "x86_64")]
 fn the_functions_of_this_machines_libc_are_emulated() {
@@ -121,7 +121,7 @@ fn calls_and_imports_are_followed() {
     assert_eq!(found, [Callee::At(0xffc), Callee::At(0x100c)]);
 }
 
-/// Needs a packaged allocator with operators of its own.
+/// Needs a packaged allocator with its own operators.
 #[test]
 #[cfg(target_arch = "x86_64")]
 fn operators_that_throw_return_at_all_of_their_exits() {
@@ -132,13 +132,13 @@ fn operators_that_throw_return_at_all_of_their_exits() {
     let of = |name: &str| functions.iter().find(|f| f.name == name);
     let new = of("_Znwm").unwrap();
     assert!(!new.returns && !new.exits.is_empty(), "{new:?}");
-    // Its `aligned_alloc` is counted instead.
+    // The library's `aligned_alloc` is counted instead.
     assert_eq!(of("_ZnwmSt11align_val_t"), None);
     let plain = of("aligned_alloc").unwrap();
     assert!(plain.returns && plain.exits.is_empty(), "{plain:?}");
 }
 
-/// Operators that call `malloc` are counted there.
+/// Operators that call `malloc` are counted in `malloc`.
 #[test]
 fn a_library_of_operators_alone_has_no_functions() {
     let found = std::process::Command::new("cc")

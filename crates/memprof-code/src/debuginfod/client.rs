@@ -1,4 +1,4 @@
-//! One request to one server, and the file in the cache directory.
+//! One request to one server, which stores the file in the cache directory.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -15,16 +15,16 @@ use memprof_sys::http_client;
 
 const MAX_REDIRECTS: u32 = 5;
 
-/// What became of a request.
+/// The outcome of a request.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Answer {
-    /// The file is in the cache directory; its size in bytes.
+    /// The file is in the cache directory; its size, in bytes.
     Fetched(u64),
     /// The server does not have it.
     Missing,
-    /// The server could not be reached, or did not answer.
+    /// The server could not be reached, or did not respond.
     Unreachable(String),
-    /// The server's answer is of no use, or the file cannot be written.
+    /// The response is unusable, or the file cannot be written.
     Failed(String),
 }
 
@@ -50,7 +50,7 @@ impl Client {
         }
     }
 
-    /// Fetches the debug file with this build id, of at most `room` bytes.
+    /// Fetches the debug file with this build id; `room` is its maximum size, in bytes.
     pub fn fetch(&self, server: &str, id: &BuildId, room: u64) -> Answer {
         let url = format!("{server}/buildid/{id}/debuginfo");
         let response = match self.agent.get(&url).call() {
@@ -75,7 +75,7 @@ impl Client {
         }
     }
 
-    /// Writes the file, checks it and gives it its name. A file of more than `room` bytes is not kept.
+    /// Writes the file, checks its build id and renames it into place. A file larger than `room` bytes is discarded.
     fn keep(&self, id: &BuildId, body: impl Read, room: u64) -> Result<u64, String> {
         let path = file_of(&self.directory, id);
         let dir = path.parent().unwrap_or(&self.directory);
@@ -107,7 +107,7 @@ impl Client {
     }
 }
 
-/// Copies the answer. Errors of the server and of the disk have different reasons.
+/// Copies the response body. Errors of the server and of the disk have different messages.
 fn copy(
     mut body: impl Read,
     mut file: &File,
@@ -127,7 +127,7 @@ fn copy(
     }
 }
 
-/// A file that is not complete yet. It is removed, unless it got another name.
+/// An incomplete file. It is removed on drop, unless it was renamed.
 struct Part {
     path: PathBuf,
     file: File,
@@ -136,7 +136,7 @@ struct Part {
 impl Part {
     fn create(dir: &Path) -> io::Result<Part> {
         let path = dir.join(format!("debuginfo.{}", std::process::id()));
-        // Of a process with the same id that was killed. Only one thread of this one writes here.
+        // Left by a killed process with the same pid. Only one thread of this process writes here.
         let _ = fs::remove_file(&path);
         let file = OpenOptions::new()
             .read(true)
@@ -152,7 +152,7 @@ impl Drop for Part {
     fn drop(&mut self) {
         let _ = fs::remove_file(&self.path);
         if let Some(dir) = self.path.parent() {
-            // Only an empty directory goes.
+            // Removes the directory only if it is empty.
             let _ = fs::remove_dir(dir);
         }
     }

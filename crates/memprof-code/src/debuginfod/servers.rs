@@ -1,37 +1,38 @@
-//! Which servers are asked: the option, the environment, this machine's configuration.
+//! Chooses the servers to query: from the option, the environment, or this machine's configuration.
 
 use std::fs;
 use std::path::Path;
 
 /// The environment variable that lists servers.
 pub const URLS: &str = "DEBUGINFOD_URLS";
-/// Where distributions configure servers: files named `*.urls`.
+/// Directory where distributions configure servers, in files named `*.urls`.
 const CONFIGURED: &str = "/etc/debuginfod";
-/// Asks the servers of the distributions.
+/// The elfutils server that federates the servers of the distributions.
 const FEDERATION: &str = "https://debuginfod.elfutils.org";
 const MAX_SERVERS: usize = 16;
-/// Maximum size of a configuration file that is read, in bytes.
+/// Maximum size of a configuration file, in bytes.
 const MAX_FILE: u64 = 64 << 10;
 
-/// What the user said about servers.
+/// The user's choice of servers.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum Wish {
-    /// Nothing: those of `DEBUGINFOD_URLS`, if it is set.
+    /// No choice: the servers in `DEBUGINFOD_URLS`, if it is set.
     #[default]
     Environment,
-    /// Ask: those of `DEBUGINFOD_URLS`, of this machine's configuration, or the federation's.
+    /// Enabled without a list: the servers in `DEBUGINFOD_URLS`, in this machine's configuration, or the federating
+    /// server.
     Usual,
-    /// Ask these.
+    /// These servers.
     These(Vec<String>),
-    /// Ask none.
+    /// No server.
     Off,
 }
 
 impl Wish {
-    /// From the value of `--debuginfod`: `off`, or a list of URLs.
+    /// Parses the value of `--debuginfod`: `off`, or a list of URLs.
     ///
     /// # Errors
-    /// It lists something that is not an HTTP URL, or nothing.
+    /// The list is empty or contains something that is not an HTTP URL.
     pub fn parse(text: &str) -> Result<Wish, String> {
         if text == "off" {
             return Ok(Wish::Off);
@@ -44,17 +45,17 @@ impl Wish {
     }
 }
 
-/// The servers that are asked.
+/// The servers to query.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Servers {
-    /// Their URLs, without a slash at the end, in order.
+    /// URLs without a trailing slash, in the order in which they are queried.
     pub urls: Vec<String>,
     /// Where the list comes from, for messages.
     pub from: String,
 }
 
 impl Servers {
-    /// The servers for this wish; `None` if none is to be asked.
+    /// The servers for the user's choice; `None` if none is to be queried.
     pub fn chosen(wish: &Wish) -> Option<Servers> {
         let variable = std::env::var(URLS).ok();
         Servers::choose(wish, variable.as_deref(), Path::new(CONFIGURED))
@@ -76,7 +77,7 @@ impl Servers {
         }
     }
 
-    /// What is said at the start.
+    /// The message printed at the start of a session.
     pub fn line(&self) -> String {
         let urls = self.urls.join(" ");
         format!(
@@ -86,7 +87,7 @@ impl Servers {
     }
 }
 
-/// The HTTP URLs in a list, and what else is in it.
+/// Splits a list into its HTTP URLs and all other words.
 fn urls(text: &str) -> (Vec<String>, Vec<String>) {
     let words = text.split_whitespace();
     let (urls, others): (Vec<&str>, Vec<&str>) = words.partition(|word| {

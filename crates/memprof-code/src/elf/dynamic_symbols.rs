@@ -1,4 +1,4 @@
-//! The dynamic symbols of a file without section headers, found as the dynamic loader finds them: by the dynamic section.
+//! Finds the dynamic symbols of a file without section headers through the dynamic section, like the dynamic loader.
 
 use object::elf::{
     DT_GNU_HASH, DT_HASH, DT_STRSZ, DT_STRTAB, DT_SYMTAB, DynamicTag, SHT_DYNSYM, SHT_NULL,
@@ -8,13 +8,13 @@ use object::elf::{
 use super::symbols::{MAX_TABLE, SYM_SIZE};
 use super::{Elf, Section, u32_at};
 
-/// Maximum number of buckets of a hash table that are read.
+/// Maximum number of buckets of a hash table.
 const MAX_BUCKETS: u32 = 1 << 22;
-/// Bytes of a hash table's chains that are read at once.
+/// Bytes of a hash table's chains per read.
 const PART: usize = 4096;
 
 impl Elf<'_> {
-    /// Sections in the form that a linker writes them: none, the symbols, their names.
+    /// Sections in the order of a section table: the null section, the symbols, their names.
     pub(super) fn dynamic_symbols(&self) -> Option<Vec<Section>> {
         let dynamic = self.dynamic();
         let value = |wanted: DynamicTag| {
@@ -62,7 +62,7 @@ impl Elf<'_> {
         Some(u32_at(&word, 0))
     }
 
-    /// The number of symbols according to a hash table of GNU's form: the chain with the last symbol ends with it.
+    /// The number of symbols according to a `DT_GNU_HASH` table. The last symbol ends the chain that contains it.
     fn count_hashed(&self, table: u64) -> Option<u32> {
         let mut head = [0; 16];
         self.read_in_memory(&mut head, table)?;
@@ -75,13 +75,13 @@ impl Elf<'_> {
         self.read_in_memory(&mut starts, at)?;
         let last = starts.chunks_exact(4).map(|word| u32_at(word, 0)).max()?;
         if last < first {
-            return Some(first); // None is exported.
+            return Some(first); // No symbol is exported.
         }
         let chains = at.checked_add(starts.len() as u64)?;
         self.end_of_chain(chains, last - first)?.checked_add(first)
     }
 
-    /// The index behind the entry that ends the chain with this index.
+    /// The index after the entry that ends the chain containing `index`.
     fn end_of_chain(&self, chains: u64, mut index: u32) -> Option<u32> {
         let most = (MAX_TABLE / SYM_SIZE as u64) as u32;
         while index < most {

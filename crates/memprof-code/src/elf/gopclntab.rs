@@ -1,77 +1,76 @@
-//! Go's own table of functions (`.gopclntab`), which its run time needs, so that `-ldflags="-s -w"` and `strip` keep it.
+//! Reads Go's function table (`.gopclntab`). The Go runtime needs it, so `-ldflags="-s -w"` and `strip` keep it.
 //!
-//! Four layouts, each named by the magic number at its beginning: that of Go 1.2, 1.16, 1.18 and 1.20. To look up a few
-//! addresses, nothing is kept in memory: each is a binary search in the file.
+//! There are four layouts, those of Go 1.2, 1.16, 1.18 and 1.20, each identified by the magic number at its start.
+//! Looking up a few addresses keeps nothing in memory: each lookup is a binary search in the file.
 
 use super::{Elf, ElfError, Section, bad, u32_at, u64_at};
 
-/// Position-independent programs have the table among the data that the loader relocates.
+/// Names of the table's section; the second one in position-independent programs, where the loader relocates it.
 const SECTIONS: [&str; 2] = [".gopclntab", ".data.rel.ro.gopclntab"];
-/// Where a linker for C puts that section, up to Go 1.25, without a name of its own.
+/// Section into which a C linker merges the table, up to Go 1.25.
 const MERGED: &str = ".data.rel.ro";
 /// A section that every Go program has.
 const BUILD_INFO: &str = ".go.buildinfo";
-/// The begin of a table is at a multiple of this.
+/// Alignment of the table, in bytes.
 const ALIGN: usize = 32;
-/// Bytes read at a time to find it.
+/// Bytes per read when searching for the table.
 const BLOCK: u64 = 64 << 10;
 /// Maximum length of a name, in bytes.
 const MAX_NAME: usize = 64 << 10;
-/// Maximum number of functions: more than any program has.
+/// Maximum number of functions, more than any known program has.
 const MAX_FUNCTIONS: u64 = 1 << 26;
 /// Maximum size of a table that is read as a whole, in bytes.
 const MAX_TABLE: u64 = 256 << 20;
 const WORD: u64 = 8;
-/// The first word of a table: of Go 1.2, 1.16, 1.18 and 1.20.
+/// First word of a table: Go 1.2, 1.16, 1.18 and 1.20.
 const MAGICS: [u32; 4] = [0xffff_fffb, 0xffff_fffa, 0xffff_fff0, 0xffff_fff1];
-/// Where the linker puts what a program knows of itself, from Go 1.26 on, and where the first address of its code is
-/// in there.
+/// Section of the runtime's module data, from Go 1.26 on, and the offset in it of the code's first address (`text`).
 const MODULE: &str = ".go.module";
 const MODULE_TEXT: u64 = 22 * WORD;
 
-/// Go's table of functions. Positions are relative to its beginning.
+/// Go's function table. Positions are relative to its start.
 #[derive(Debug)]
 pub(crate) struct GoFunctions<'e> {
     elf: &'e Elf<'e>,
     section: Section,
     /// Number of functions.
     count: u64,
-    /// The list of functions: of each its first address and where its description is. After the last one stands the
-    /// end of its code.
+    /// Position of the function list: for each function its first address and the position of its description. The last
+    /// entry is followed by the end address of the code.
     functions: u64,
-    /// Where positions of descriptions count from.
+    /// Base of the positions of descriptions.
     descriptions: u64,
-    /// Where positions of names count from.
+    /// Base of the positions of names.
     names: u64,
     /// Size of a number in the list, in bytes: 8, or 4 from Go 1.18 on.
     size: u64,
-    /// Is added to each address in the list.
+    /// Added to each address in the list.
     text: u64,
-    /// Where positions of tables by address count from, and where a description has its function's flags; `None`
-    /// before Go 1.18.
+    /// Base of the positions of per-address tables, and the offset of the flags in a description; `None` before Go
+    /// 1.18.
     values: Option<(u64, usize)>,
-    /// The whole table, once it was loaded.
+    /// The whole table, after [`GoFunctions::load`].
     loaded: Vec<u8>,
 }
 
-/// How Go's run time unwinds a function.
+/// How Go's runtime unwinds a function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct GoFunction {
     /// Position of its stack depths, see [`GoFunctions::depths`].
     depths: u64,
-    /// It is the outermost function of a stack.
+    /// Whether it is the outermost function of a stack.
     pub outermost: bool,
-    /// It sets the stack pointer to any value.
+    /// Whether it sets the stack pointer to an arbitrary value.
     pub sets_sp: bool,
-    /// It is assembler code.
+    /// Whether it is written in assembler.
     pub assembler: bool,
 }
 
 impl<'e> GoFunctions<'e> {
-    /// The table of a file; `None` if it is not Go's.
+    /// Reads the header of a file's table; `None` if the file has no Go function table.
     ///
     /// # Errors
-    /// The table is damaged.
+    /// The table is damaged, or of an unknown version.
     pub fn read(elf: &'e Elf<'e>) -> Result<Option<GoFunctions<'e>>, ElfError> {
         let section = SECTIONS.iter().find_map(|name| elf.section_named(name));
         let Some(section) = section.copied().or_else(|| merged(elf)) else {
@@ -85,7 +84,7 @@ impl<'e> GoFunctions<'e> {
         }
         let word = |n: usize| u64_at(&head, 8 + 8 * n);
         let count = word(0);
-        // (Before Go 1.16, all positions count from the table's beginning.)
+        // Before Go 1.16, all positions are relative to the table's start.
         let (functions, descriptions, names, size, text) = match u32_at(&head, 0) {
             0xffff_fffb => (16, 0, 0, WORD, 0),
             0xffff_fffa => (word(6), word(6), word(2), WORD, 0),
@@ -113,10 +112,10 @@ impl<'e> GoFunctions<'e> {
         }))
     }
 
-    /// Reads the whole table, for a caller who wants all of it.
+    /// Reads the whole table into memory, for callers that use most of it.
     ///
     /// # Errors
-    /// It cannot be read, or is too large.
+    /// The table cannot be read, or is too large.
     pub fn load(&mut self) -> Result<(), ElfError> {
         if self.section.size > MAX_TABLE {
             return Err(bad("Go's function table is too large"));
@@ -151,8 +150,8 @@ impl<'e> GoFunctions<'e> {
         }))
     }
 
-    /// Calls `each` with the ranges of a function's code, in order, and how many bytes it has on the stack there,
-    /// besides its return address, until it returns `false`.
+    /// Calls `each` with consecutive ranges of a function's code and the bytes that the function has on the stack
+    /// there, excluding its return address. Stops when `each` returns `false`.
     ///
     /// # Errors
     /// The table is damaged.
@@ -168,7 +167,7 @@ impl<'e> GoFunctions<'e> {
             if change == 0 && pc != start {
                 return Ok(());
             }
-            // The lowest bit is the sign.
+            // Zigzag encoding: the lowest bit is the sign.
             depth = depth.wrapping_add((change >> 1) as i32 ^ -((change & 1) as i32));
             let end = pc.checked_add(u64::from(self.varint(&mut at)?));
             let end = end.filter(|end| *end > pc).ok_or_else(outside)?;
@@ -179,7 +178,7 @@ impl<'e> GoFunctions<'e> {
         }
     }
 
-    /// A number in groups of seven bits, of which the lowest come first.
+    /// Reads a LEB128 number at `at`, and advances `at`.
     fn varint(&self, at: &mut u64) -> Result<u32, ElfError> {
         let mut value = 0;
         for shift in (0..32).step_by(7) {
@@ -194,7 +193,7 @@ impl<'e> GoFunctions<'e> {
         Err(outside())
     }
 
-    /// Reads bytes at a position in the table.
+    /// Reads bytes at a position in the table, from memory if it is loaded.
     fn bytes(&self, buf: &mut [u8], at: u64) -> Result<(), ElfError> {
         let end = at.checked_add(buf.len() as u64);
         let end = end.filter(|end| *end <= self.section.size);
@@ -207,7 +206,7 @@ impl<'e> GoFunctions<'e> {
             .read_at(buf, self.section.offset.saturating_add(at))
     }
 
-    /// A number of the list of functions.
+    /// A number in the function list.
     fn number(&self, index: u64) -> Result<u64, ElfError> {
         let mut raw = [0; 8];
         let size = self.size as usize;
@@ -219,14 +218,14 @@ impl<'e> GoFunctions<'e> {
         Ok(u64::from_le_bytes(raw))
     }
 
-    /// The first address of a function; that of the one after the last is the end of all.
+    /// The first address of a function. The index after the last function returns the end address of the code.
     pub fn start(&self, index: u64) -> Result<u64, ElfError> {
         Ok(self.number(2 * index)?.wrapping_add(self.text))
     }
 
     /// The index and the first address of the function that contains an address.
     pub fn function(&self, addr: u64) -> Result<Option<(u64, u64)>, ElfError> {
-        // The number of functions that begin at or before the address, the end counted as one.
+        // Find the number of list entries at or before the address; the end address counts as an entry.
         let (mut low, mut high) = (0, self.count + 1);
         while low < high {
             let middle = low + (high - low) / 2;
@@ -244,7 +243,7 @@ impl<'e> GoFunctions<'e> {
     }
 
     pub fn name(&self, index: u64) -> Result<Vec<u8>, ElfError> {
-        // The name follows the function's first address, which is as large as in the list.
+        // The name's position follows the function's address, which has the same size as in the list.
         let at = self.number(2 * index + 1)?.checked_add(self.descriptions);
         let at = at
             .and_then(|at| at.checked_add(self.size))
@@ -273,7 +272,7 @@ impl<'e> GoFunctions<'e> {
     }
 }
 
-/// The table in a section that has other data too.
+/// Finds the table in a section that also contains other data.
 fn merged(elf: &Elf) -> Option<Section> {
     elf.section_named(BUILD_INFO)?;
     let section = *elf.section_named(MERGED)?;
@@ -302,8 +301,8 @@ fn is_begin(head: &[u8]) -> bool {
         && count <= MAX_FUNCTIONS
 }
 
-/// Where the addresses of the list count from. The header says it until Go 1.25, unless the loader has to fill it in.
-/// Code of C may precede that of Go in the section.
+/// Base of the addresses in the list. Up to Go 1.25 the header contains it as `said`, unless the dynamic loader has to
+/// fill it in. C code may precede Go code in `.text`.
 fn text_start(elf: &Elf, said: u64) -> u64 {
     if said != 0 {
         return said;

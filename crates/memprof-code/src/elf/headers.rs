@@ -1,4 +1,4 @@
-//! Section and program headers, and reading their integers.
+//! Section headers, program headers, and the integers in them.
 
 use object::elf::{
     PF_W, PF_X, PT_LOAD, ProgramFlags, ProgramType, SHF_COMPRESSED, SHF_EXECINSTR, SectionFlags,
@@ -11,7 +11,7 @@ use memprof_sys::residency::page_size;
 #[derive(Debug, Clone, Copy)]
 pub struct Section {
     pub(super) name: u32,
-    /// `SHT_*`.
+    /// Section type (`SHT_*`).
     pub kind: SectionType,
     pub(super) flags: SectionFlags,
     /// First address, in the file's own addresses.
@@ -39,23 +39,23 @@ impl Section {
         }
     }
 
-    /// Whether its contents are compressed.
+    /// Whether the section's contents are compressed.
     pub fn compressed(&self) -> bool {
         self.flags.contains(SHF_COMPRESSED)
     }
 
-    /// Whether it contains code.
+    /// Whether the section contains code.
     pub fn executable(&self) -> bool {
         self.flags.contains(SHF_EXECINSTR)
     }
 
-    /// The first address after it.
+    /// The first address after the section.
     pub fn end(&self) -> u64 {
         self.addr.saturating_add(self.size)
     }
 }
 
-/// A program header: describes a segment to load, or locates data inside one.
+/// A program header: a segment to load, or the location of data inside one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Segment {
     pub(super) kind: ProgramType,
@@ -84,23 +84,23 @@ impl Segment {
         }
     }
 
-    /// Its type (`p_type`).
+    /// The segment type (`p_type`).
     pub(crate) fn kind(&self) -> ProgramType {
         self.kind
     }
 
-    /// Whether it is loaded.
+    /// Whether the segment is loaded.
     pub(crate) fn is_loaded(&self) -> bool {
         self.kind == PT_LOAD
     }
 
-    /// Whether the process may write to it.
+    /// Whether the segment is writable in a process.
     pub(crate) fn writable(&self) -> bool {
         self.flags.contains(PF_W)
     }
 
-    /// The load bias with which a mapping that starts here, with this file offset, is one of this segment or a part of one; `None`
-    /// if it contains none of the segment's pages.
+    /// The load bias of a mapping of this segment, or of part of it, given the mapping's start and file offset. `None`
+    /// if the mapping contains no page of the segment.
     pub(crate) fn bias_in(&self, start: u64, offset: u64) -> Option<u64> {
         let page = page_size();
         let last = self.offset.saturating_add(self.size);
@@ -109,7 +109,7 @@ impl Segment {
         is_part.then_some(first.wrapping_sub(self.addr))
     }
 
-    /// Whether it is loaded as code.
+    /// Whether the segment is loaded as code.
     pub(crate) fn code(&self) -> bool {
         self.kind == PT_LOAD && self.flags.contains(PF_X)
     }

@@ -1,4 +1,4 @@
-//! Links from a file to others with its debug information.
+//! Links from a file to other files with its debug information.
 
 use super::{Elf, MAX_NOTES};
 
@@ -16,7 +16,7 @@ impl Elf<'_> {
         Some((data[..len].to_vec(), u32::from_le_bytes(*crc)))
     }
 
-    /// The file with the parts of debug information that several files share (dwz), and its id.
+    /// Name and build id of the file with debug information that several files share (dwz).
     pub(crate) fn shared_link(&self) -> Option<(Vec<u8>, Vec<u8>)> {
         let (shared, name, id) = match self.gnu_shared_link() {
             Some((name, id)) => (false, name, id),
@@ -25,13 +25,14 @@ impl Elf<'_> {
         (!shared).then_some((name, id))
     }
 
-    /// Whether it is the file that other files name as the one with this id.
+    /// Whether this is the shared file with this id.
     pub(crate) fn is_shared(&self, id: &[u8]) -> bool {
         let sum = |(shared, _, sum): (bool, _, Vec<u8>)| shared && sum == id;
         self.build_id().as_deref() == Some(id) || self.supplementary().is_some_and(sum)
     }
 
-    /// The section `.debug_sup` of DWARF 5: whether the file is the shared one, the name of that, and its checksum.
+    /// The `.debug_sup` section of DWARF 5: whether this file is the shared one, the name of the shared file, and its
+    /// checksum.
     fn supplementary(&self) -> Option<(bool, Vec<u8>, Vec<u8>)> {
         let s = self
             .section_named(".debug_sup")
@@ -39,7 +40,7 @@ impl Elf<'_> {
         let data = self.contents(s).ok()?;
         let (shared, rest) = (*data.get(2)?, data.get(3..)?);
         let len = rest.iter().position(|b| *b == 0)?;
-        // (The checksum's length takes one byte up to 127.)
+        // The checksum's length is a LEB128 number, which takes one byte up to 127.
         let (sum_len, sum) = rest[len + 1..].split_first()?;
         let sum = sum.get(..usize::from(*sum_len))?;
         Some((shared != 0, rest[..len].to_vec(), sum.to_vec()))

@@ -1,13 +1,14 @@
-//! Which address of a file a mapping of it begins with.
+//! Determines the file address at which a mapping starts.
 
 use super::Segment;
 use memprof_sys::residency::page_size;
 
-/// [`Elf::address_of_mapping`](super::Elf::address_of_mapping) for the executable segments of a file that is no longer open.
+/// [`Elf::address_of_mapping`](super::Elf::address_of_mapping) for the executable segments of a file that is no longer
+/// open.
 ///
-/// A mapping is page-aligned, a segment need not be, so a mapping may also contain the end of the previous
-/// segment and the beginning of the next one. It belongs to the segment that has the same first and last
-/// page; if there is none (the mapping was split later), to the segment with the most bytes in it.
+/// A mapping is page-aligned and a segment need not be, so a mapping may also contain the end of the previous segment
+/// and the start of the next one. The mapping belongs to the segment with the same first and last page. If there is
+/// none because the mapping was split later, it belongs to the segment with the most bytes in it.
 pub fn address_of_mapping<'s>(
     segments: impl Iterator<Item = &'s Segment>,
     offset: u64,
@@ -45,7 +46,7 @@ mod tests {
     #[test]
     fn a_mapping_is_that_of_the_segment_that_it_was_made_for() {
         let page = page_size();
-        // Some linkers write this: adjacent segments share a page of the file, and both mappings include it.
+        // Some linkers lay out files like this: adjacent segments share a page, and both mappings include it.
         let segments = [
             code(0, 0, page + 0x500),
             code(page + 0x540, 5 * page + 0x540, 2 * page),
@@ -55,7 +56,7 @@ mod tests {
         assert_eq!(address(0, 2 * page), Some(0));
         assert_eq!(address(page, 3 * page), Some(5 * page));
         assert_eq!(address(3 * page, page), Some(9 * page));
-        // A part of the second segment, as left by mprotect.
+        // Part of the second segment, split off by mprotect.
         assert_eq!(address(2 * page, page), Some(6 * page));
         assert_eq!(address(9 * page, page), None);
     }

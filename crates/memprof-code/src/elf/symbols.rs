@@ -1,4 +1,4 @@
-//! Symbol tables: their entries, and symbols by their names.
+//! Symbol tables: iteration over entries, and lookup by name.
 
 use object::LittleEndian;
 #[cfg(target_arch = "x86_64")]
@@ -10,27 +10,27 @@ use super::{Elf, ElfError, Section, bad, u16_at, u32_at, u64_at};
 
 pub(super) const SYM_SIZE: usize = size_of::<Sym64<LittleEndian>>();
 const SYMS_PER_READ: usize = 4096;
-/// Maximum size of a symbol table, in bytes: eleven million symbols. Those of the largest programs have two million.
+/// Maximum size of a symbol table, in bytes: eleven million symbols. The largest programs have two million.
 pub(super) const MAX_TABLE: u64 = 256 << 20;
-/// Bytes of a table of names that are searched at once.
+/// Bytes of a string table per read.
 const STRINGS_PER_READ: usize = 1 << 20;
-/// Maximum size of a table of names that is searched, in bytes.
+/// Maximum size of a string table, in bytes.
 const MAX_STRINGS: u64 = 256 << 20;
 
-/// Where a symbol's code or data is.
+/// The address range of a symbol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Extent {
-    /// Address in the file's own addresses.
+    /// First address, in the file's own addresses.
     pub address: u64,
     /// Size in bytes.
     pub size: u64,
 }
 
 impl Elf<'_> {
-    /// Calls `f` with each entry of a symbol table, as it is in the file.
+    /// Calls `f` with the raw bytes of each entry of a symbol table.
     ///
     /// # Errors
-    /// The table is damaged, or that of `f`.
+    /// The table is damaged, or `f` failed.
     pub fn for_each_symbol(
         &self,
         table: &Section,
@@ -56,7 +56,7 @@ impl Elf<'_> {
         Ok(())
     }
 
-    /// The name of a symbol in its table, of which at most `most` bytes are read.
+    /// The name of a symbol in the table; at most `most` bytes are read. `None` if the name is longer.
     pub fn symbol_name(&self, table: &Section, symbol: &[u8], most: usize) -> Option<Vec<u8>> {
         let strings = self.section(table.link as usize)?;
         let at = u64::from(u32_at(symbol, 0));
@@ -70,7 +70,8 @@ impl Elf<'_> {
         Some(name)
     }
 
-    /// Calls `f` with each definition of a dynamic symbol that has one of these names: a name may have several versions.
+    /// Calls `f` with each definition of a dynamic symbol that has one of these names. A name can have several
+    /// versions, and so several definitions.
     ///
     /// # Errors
     /// The symbol table is damaged.
@@ -95,7 +96,7 @@ impl Elf<'_> {
                 .get(u32_at(symbol, 0) as usize..)
                 .unwrap_or_default();
             let end = name.iter().position(|byte| *byte == 0).unwrap_or(0);
-            // (An undefined symbol has no section.)
+            // An undefined symbol has no section.
             if let Some(name) = names.get(&name[..end])
                 && u16_at(symbol, 6) != 0
             {
@@ -111,7 +112,7 @@ impl Elf<'_> {
         })
     }
 
-    /// Where the names are in a table of names.
+    /// The position of each name in a string table.
     fn positions<const N: usize>(
         &self,
         strings: &Section,
@@ -123,7 +124,7 @@ impl Elf<'_> {
         let mut part = Vec::new();
         let (mut at, mut left) = (strings.offset, strings.size);
         while left > 0 {
-            // A name may begin in one part and end in the next.
+            // A name may start in one part and end in the next.
             let kept = part.len().min(longest);
             part.drain(..part.len() - kept);
             part.resize(kept + left.min(STRINGS_PER_READ as u64) as usize, 0);
@@ -139,8 +140,8 @@ impl Elf<'_> {
         Ok(found)
     }
 
-    /// What the symbols with these names stand for; `None` for those that the file does not define. Cheap if it has none
-    /// of the names.
+    /// The address ranges of the symbols with these names; `None` for each name that the file does not define. The
+    /// lookup is cheap if the file has none of the names.
     ///
     /// # Errors
     /// The symbol table is damaged.
@@ -163,7 +164,7 @@ impl Elf<'_> {
         }
         self.for_each_symbol(table, |symbol| {
             let name = Some(u64::from(u32_at(symbol, 0)));
-            // (An undefined symbol has no section.)
+            // An undefined symbol has no section.
             if let Some(i) = wanted.iter().position(|w| *w == name)
                 && u16_at(symbol, 6) != 0
             {

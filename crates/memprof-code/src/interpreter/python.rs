@@ -1,4 +1,4 @@
-//! CPython: finding it in a file.
+//! Finds CPython in a file.
 
 mod layout;
 mod lines;
@@ -13,13 +13,13 @@ use crate::elf::{Elf, Extent};
 /// A file with a CPython interpreter. Addresses are the file's own (before relocation).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Python {
-    /// Where its structures have what.
+    /// Offsets in its structures.
     pub layout: &'static Layout,
     /// Address of `_PyRuntime`.
     pub runtime: u64,
     /// Address of `PyCode_Type`.
     pub code_type: u64,
-    /// Addresses of the evaluator's code: `_PyEval_EvalFrameDefault`.
+    /// Address range of the evaluator's code, `_PyEval_EvalFrameDefault`.
     pub evaluator: std::ops::Range<u64>,
 }
 
@@ -28,17 +28,17 @@ const CODE_TYPE: &str = "PyCode_Type";
 const EVALUATOR: &str = "_PyEval_EvalFrameDefault";
 const VERSION: &str = "Py_Version";
 
-/// Position of `free_threaded` in `_Py_DebugOffsets`, with which `_PyRuntime` begins from 3.13 on.
+/// Position of `free_threaded` in `_Py_DebugOffsets`, which `_PyRuntime` starts with from 3.13 on.
 const FREE_THREADED: u64 = 16;
-/// First minor version with `Py_Version`, and with `_Py_DebugOffsets`.
+/// First minor version with `Py_Version`, and first one with `_Py_DebugOffsets`.
 const HAS_VERSION: u16 = 11;
 const HAS_DEBUG_OFFSETS: u16 = 13;
-/// The directory in which CPython looks for its library, with the minor version behind: `python3.9`.
+/// Start of the directory name in which CPython looks for its library; the minor version follows, as in `python3.9`.
 const DIRECTORY: &[u8] = b"python3.";
 /// Maximum size of the section that is searched for the version, in bytes.
 const MAX_RODATA: u64 = 64 << 20;
 
-/// The CPython in a file, if there is one; `Err` has the reason why its frames are not read.
+/// Finds CPython in a file. `Err` contains the reason why its frames cannot be read.
 pub(super) fn find(elf: &Elf) -> Option<Result<Python, String>> {
     let names = [RUNTIME, CODE_TYPE, EVALUATOR, VERSION];
     let mut found = elf.extents(SHT_DYNSYM, names).ok()?;
@@ -82,8 +82,8 @@ fn minor_of_word(version: u64) -> Option<u16> {
     (version >> 24 == 3).then_some((version >> 16 & 0xff) as u16)
 }
 
-/// The minor version of a CPython without `Py_Version`, from the name of the directory where it looks for its library. (A
-/// text of the version alone may be the end of another text.)
+/// The minor version of a CPython without `Py_Version`, from the name of its library directory. A bare version string
+/// is not used, because it may be the end of another string.
 fn minor_in_text(elf: &Elf) -> Option<u16> {
     let section = elf
         .section_named(".rodata")
@@ -102,7 +102,7 @@ fn minor_in_text(elf: &Elf) -> Option<u16> {
     minors.all(|other| other == minor).then_some(minor)
 }
 
-/// Whether a file with that path is the program's own: neither the standard library nor an installed package.
+/// Whether a source file at this path is part of the program: neither the standard library nor an installed package.
 pub(super) fn is_own(path: &str) -> bool {
     let library = ["/lib/python3", "/lib64/python3", "-packages/"];
     !path.starts_with("<frozen") && !library.iter().any(|part| path.contains(part))

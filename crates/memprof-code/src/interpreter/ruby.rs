@@ -1,4 +1,4 @@
-//! CRuby: finding it in a file, and the names of its functions.
+//! Finds CRuby in a file, and forms the names of its functions.
 
 mod layout;
 
@@ -14,42 +14,42 @@ use crate::elf::{Elf, Extent, u32_at, u64_at};
 /// A file with a CRuby interpreter. Addresses are the file's own (before relocation).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ruby {
-    /// Where its structures have what.
+    /// Offsets in its structures.
     pub layout: &'static Layout,
-    /// Whether it is a program rather than a library.
+    /// Whether the file is a program rather than a library.
     pub is_program: bool,
-    /// Where the dynamic loader writes the number of the library's thread-local storage; of a program some address.
+    /// Address at which the dynamic loader stores the library's TLS module number; an arbitrary address for a program.
     pub runtime: u64,
-    /// Size of its thread-local storage in words.
+    /// Size of its thread-local storage, in words.
     pub tls_words: u16,
-    /// Addresses of the code of `vm_exec`.
+    /// Address range of the code of `vm_exec`.
     pub evaluator: Range<u64>,
 }
 
 const VERSION: &str = "ruby_api_version";
-/// Two exported functions whose last call is that of `vm_exec`.
+/// Two exported functions whose last call is to `vm_exec`.
 const EVAL: &str = "rb_iseq_eval";
 const EVAL_MAIN: &str = "rb_iseq_eval_main";
-/// The names of `vm_exec`: that of 3.1, and where not all symbols are stripped.
+/// Names of `vm_exec`: in 3.1, and in files that are not fully stripped.
 const EXPORTED_EVALUATOR: &str = "rb_vm_exec";
 const EVALUATOR: &str = "vm_exec";
 
-/// Size of an entry of a table of relocations, in bytes.
+/// Size of a relocation, in bytes.
 const RELOCATION: usize = 24;
-/// Maximum size of such a table, in bytes; Ruby's has 400 KB.
+/// Maximum size of a relocation table, in bytes; Ruby's is 400 KB.
 const MAX_RELOCATIONS: u64 = 64 << 20;
-/// Maximum size of the index of the unwind information, in bytes; Ruby's has 76 KB.
+/// Maximum size of `.eh_frame_hdr`, in bytes; Ruby's is 76 KB.
 const MAX_INDEX: u64 = 16 << 20;
-/// Maximum size of the functions that are searched for calls, in bytes.
+/// Maximum number of bytes of a function that are searched for calls.
 const MAX_CALLER: u64 = 4096;
-/// Maximum number of words of thread-local storage; Ruby's has 3.
+/// Maximum number of words of thread-local storage; Ruby has 3.
 const MAX_TLS_WORDS: u64 = 8;
 
-/// The CRuby in a file, if there is one; `Err` has the reason why its frames are not read.
+/// Finds CRuby in a file. `Err` contains the reason why its frames cannot be read.
 pub(super) fn find(elf: &Elf) -> Option<Result<Ruby, String>> {
     let names = [VERSION, EVAL, EVAL_MAIN, EXPORTED_EVALUATOR];
     let mut found = elf.extents(SHT_DYNSYM, names).ok()?;
-    // (Extensions refer to the interpreter's symbols, so any has dynamic ones.)
+    // Extensions refer to the interpreter's symbols, so every CRuby has dynamic symbols.
     found[0]?;
     if found[..3].contains(&None) {
         found = elf.extents(SHT_SYMTAB, names).ok()?;
@@ -103,7 +103,7 @@ fn range(extent: Extent) -> Range<u64> {
     extent.address..extent.address.saturating_add(extent.size)
 }
 
-/// Where the dynamic loader writes the number of this file's thread-local storage.
+/// Address at which the dynamic loader stores this file's TLS module number.
 fn module_number(elf: &Elf) -> Option<u64> {
     let table = elf.section_named(".rela.dyn")?;
     let table = elf
@@ -114,7 +114,7 @@ fn module_number(elf: &Elf) -> Option<u64> {
     Some(u64_at(found, 0))
 }
 
-/// The function that both call, or jump to at their end. A stripped library does not name it.
+/// The function that both callers call or tail-call. A stripped library does not name it.
 fn called_by_both(elf: &Elf, callers: [Extent; 2]) -> Option<Range<u64>> {
     let [first, second] = callers.map(|caller| targets(elf, caller));
     let (first, second) = (first?, second?);
@@ -128,10 +128,10 @@ fn called_by_both(elf: &Elf, callers: [Extent; 2]) -> Option<Range<u64>> {
     (functions.len() == 1).then(|| functions.remove(0))
 }
 
-/// The addresses at which functions begin, in order: from the index of the unwind information, which takes much less time
-/// than the information itself.
+/// The start addresses of functions, ascending. They come from `.eh_frame_hdr`, which is much faster to read than
+/// `.eh_frame`.
 fn function_starts(elf: &Elf) -> Option<Vec<u64>> {
-    // Version 1; a pointer of 4 bytes, a count of 4, and pairs of distances of 4 from the index.
+    // Version 1, a 4-byte pointer, a 4-byte count, and pairs of 4-byte offsets relative to the index.
     const FORM: [u8; 4] = [1, 0x1b, 0x03, 0x3b];
     const PAIRS: usize = 12;
     let index = elf.eh_frame_hdr().filter(|s| s.size <= MAX_INDEX)?;
@@ -149,8 +149,8 @@ fn function_starts(elf: &Elf) -> Option<Vec<u64>> {
     starts.is_sorted().then_some(starts)
 }
 
-/// Where the calls and jumps of a function lead, if that is outside. (Whatever looks like one: an address that is none leads
-/// nowhere in particular.)
+/// The targets of a function's calls and jumps outside the function. Every byte that looks like an opcode counts,
+/// because a false match leads to a random address and does no harm.
 fn targets(elf: &Elf, function: Extent) -> Option<BTreeSet<u64>> {
     const CALL: u8 = 0xe8;
     const JUMP: u8 = 0xe9;
@@ -169,8 +169,8 @@ fn targets(elf: &Elf, function: Extent) -> Option<BTreeSet<u64>> {
     Some(targets.collect())
 }
 
-/// The name of a method with its class, as Ruby has it from 3.4 on: `block in Class#method`. Methods of the class itself
-/// have a dot.
+/// The name of a method with its class, in the form of Ruby 3.4 and later: `block in Class#method`. Singleton methods
+/// have a dot instead of `#`.
 pub fn qualified(label: &str, class: &str, singleton: bool) -> String {
     const BLOCK: &str = " in ";
     let (before, name) = match label.find(BLOCK) {
@@ -185,7 +185,7 @@ pub fn qualified(label: &str, class: &str, singleton: bool) -> String {
     format!("{before}{class}{between}{name}")
 }
 
-/// Whether a file with that path is the program's own: neither the standard library nor a gem.
+/// Whether a source file at this path is part of the program: neither the standard library nor a gem.
 pub(super) fn is_own(path: &str) -> bool {
     let library = ["/lib/ruby/", "/gems/"];
     !path.starts_with("<internal:") && !library.iter().any(|part| path.contains(part))

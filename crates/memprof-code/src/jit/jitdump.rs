@@ -1,5 +1,5 @@
-//! Jitdump files: binary records about each piece of code, in the format of perf's `jitdump-specification.txt`.
-//! Unwinding information in them is not used.
+//! Jitdump files: binary records about JIT code, in the format of perf's `jitdump-specification.txt`. Their unwind
+//! information is not used.
 
 use super::ranges::{Code, Lines};
 
@@ -9,46 +9,46 @@ const VERSION: u32 = 1;
 /// Sizes in bytes.
 const FILE_HEADER: u64 = 40;
 const RECORD_HEADER: u64 = 16;
-/// The fixed part of a record about new code, behind the record's header.
+/// Size of the fixed part of a load or move record, after the record's header.
 const LOAD: usize = 40;
 const MOVE: usize = 48;
-/// Maximum length of a name, in bytes; the rest is cut.
+/// Maximum length of a name, in bytes; longer names are truncated.
 const LONGEST: usize = 1024;
-/// Maximum size of a record of lines that is read, in bytes, and of lines that are kept.
+/// Maximum size of a debug record, in bytes, and maximum number of lines of a piece of code.
 const DEBUG: usize = 256 << 10;
 const MAX_LINES: usize = 8192;
-/// Records read per call.
+/// Maximum number of records per call.
 const AT_ONCE: usize = 20_000;
-/// In the header's flags: timestamps are not in the clock's nanoseconds.
+/// Flag in the file header: timestamps are not in nanoseconds of the clock.
 const ARCH_TIMESTAMP: u64 = 1;
 
-/// The position in a jitdump file, and what is known of the next piece of code.
+/// Reader state of a jitdump file.
 #[derive(Debug, Default)]
 pub struct Jitdump {
     at: u64,
     /// Whether timestamps are those of `CLOCK_MONOTONIC`, in ns.
     timed: bool,
-    /// The lines of the code at this address, whose record comes next.
+    /// Address and source lines from a debug record; the load record for the code comes next.
     lines: Option<(u64, Lines)>,
-    /// Whether nothing more is read: the file is malformed, or closed.
+    /// Whether reading has ended, because the file is malformed or closed.
     ended: bool,
-    /// Malformed records or headers.
+    /// Number of malformed records and headers.
     pub malformed: u64,
 }
 
-/// What a record says.
+/// A decoded record.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Record {
-    /// New code: its start, its size in bytes.
+    /// New code: its start, its size in bytes, its description.
     Load(u64, u64, Code),
-    /// Code was moved: from where, to where.
+    /// Moved code: its old and its new start.
     Move(u64, u64),
 }
 
 impl Jitdump {
-    /// Reads the records that are complete in a file of `size` bytes; calls `each` with them and their time, in ns of
-    /// `CLOCK_MONOTONIC`, if that is known. `read_at` fills the buffer from a position on, or fails.
-    /// Returns whether there may be more to read now.
+    /// Reads the complete records in a file of `size` bytes. Calls `each` with each record and its time, in ns of
+    /// `CLOCK_MONOTONIC`, if known. `read_at` fills the buffer from an offset, or returns false. Returns whether there
+    /// may be more to read immediately.
     pub fn read(
         &mut self,
         size: u64,
@@ -100,7 +100,7 @@ impl Jitdump {
                     None => self.malformed += 1,
                 },
                 3 => self.ended = true,
-                // Unwinding information, and what later versions add.
+                // Unwind information, and records of later versions.
                 _ => {}
             }
             self.at = end;
@@ -142,10 +142,10 @@ impl Jitdump {
     }
 }
 
-/// The lines of one piece of code; `None` if there are none. Lines of other files than the first, of inlined functions, are
-/// left out.
+/// The source lines of a piece of code, with its start; `None` if there are none. Lines in files other than the first
+/// one belong to inlined functions and are omitted.
 fn lines(body: &[u8]) -> Option<(u64, Lines)> {
-    /// An entry before its name: address, line, discriminator.
+    /// Size of an entry before its file name: address, line, discriminator.
     const ENTRY: usize = 16;
     let start = body.get(..16).map(|b| u64_at(b, 0))?;
     let number = u64_at(body, 8);
@@ -161,7 +161,7 @@ fn lines(body: &[u8]) -> Option<(u64, Lines)> {
             break;
         };
         rest = &behind[length + 1..];
-        // "Same as the previous name."
+        // 0xff means: same name as in the previous entry.
         if behind[..length] != [0xff] {
             name = &behind[..length.min(LONGEST)];
         }
@@ -275,7 +275,7 @@ mod tests {
         let mut whole = Jitdump::default();
         assert_eq!(read(&mut whole, &bytes), want);
         assert!(whole.ended && whole.malformed == 0);
-        // It arrives byte by byte: no record is read before it is complete, none twice.
+        // If the file arrives byte by byte, no record is read before it is complete, and none twice.
         let (mut dump, mut got) = (Jitdump::default(), Vec::new());
         for end in 0..=cut {
             got.extend(read(&mut dump, &bytes[..end]));
@@ -292,7 +292,7 @@ mod tests {
             assert!(read(&mut dump, &bytes).is_empty());
             assert_eq!((dump.malformed, dump.ended), (1, true));
         }
-        // A record without a name is left out; the next one counts.
+        // A record without a name is skipped; the next one is read.
         let bytes = [
             header(),
             record(0, 1, &[0; 8]),

@@ -1,32 +1,32 @@
-//! The names that runtimes give to code made at run time, taken apart where their convention is known.
+//! Parses the names that runtimes give to JIT code, where their convention is known.
 
 use memprof_profile::JIT;
 use memprof_profile::symbol::Language;
 
-/// From this column on, in its first line, a source file is taken for one that a tool put on few lines: the column then
-/// is part of a function's name, because many functions share the line.
+/// First column, in a file's first line, from which the file is taken to be minified. Many functions then share a line,
+/// so the column becomes part of a function's name.
 const MINIFIED: u32 = 256;
 
-/// What the names of `python -X perf` begin with.
+/// Prefix of the names of `python -X perf`.
 pub(super) const PYTHON: &str = "py::";
 
-/// A function made at run time, by the name that the runtime gave it.
+/// A function in JIT code, parsed from the runtime's name for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RuntimeName<'a> {
     /// Its language.
     pub language: Language,
     /// Its source file, or [`JIT`] if none is known.
     pub path: &'a str,
-    /// Whether the file is the program's own, not the runtime's or a library's.
+    /// Whether the file is part of the program, and not of the runtime or a library.
     pub own: bool,
     /// The function's name.
     pub name: String,
-    /// Its first line, counted from 1; 0 if it is not known.
+    /// Its first line, counted from 1; 0 if unknown.
     pub first_line: u32,
 }
 
 impl<'a> RuntimeName<'a> {
-    /// Takes a name apart; a name of an unknown convention stays as it is.
+    /// Parses a name. A name in an unknown convention is used unchanged.
     pub fn parse(text: &'a str) -> RuntimeName<'a> {
         let known = python(text).or_else(|| javascript(text));
         known.unwrap_or_else(|| RuntimeName {
@@ -39,7 +39,7 @@ impl<'a> RuntimeName<'a> {
     }
 }
 
-/// `py::QUALIFIED NAME:FILE`, of `python -X perf`.
+/// `py::QUALIFIED NAME:FILE`, from `python -X perf`.
 fn python(text: &str) -> Option<RuntimeName<'_>> {
     let (name, path) = text.strip_prefix(PYTHON)?.split_once(':')?;
     if name.is_empty() || path.is_empty() {
@@ -56,12 +56,12 @@ fn python(text: &str) -> Option<RuntimeName<'_>> {
     })
 }
 
-/// `JS:*NAME FILE:LINE:COLUMN` and its older forms, of V8. The sign before the name is the compiler's; it is left out,
-/// because a function is the same one however it was compiled. Newer V8s put an `o` before it.
+/// `JS:*NAME FILE:LINE:COLUMN` and its older forms, from V8. The sign before the name identifies the compiler. It is
+/// dropped, because a function is the same one whatever compiled it. Newer versions of V8 put an `o` before the sign.
 fn javascript(text: &str) -> Option<RuntimeName<'_>> {
     const KINDS: [&str; 5] = ["JS:", "LazyCompile:", "Function:", "Eval:", "Script:"];
     let rest = KINDS.iter().find_map(|kind| text.strip_prefix(kind))?;
-    // (No name has one of these signs behind its first letter.)
+    // No name has one of these signs after its first letter.
     let replaced = rest
         .strip_prefix('o')
         .and_then(|r| r.strip_prefix(['*', '+', '^']));
@@ -71,7 +71,7 @@ fn javascript(text: &str) -> Option<RuntimeName<'_>> {
     let (before, column) = rest.rsplit_once(':')?;
     let (before, line) = before.rsplit_once(':')?;
     let (line, column) = (line.parse::<u32>().ok()?, column.parse::<u32>().ok()?);
-    // Names and paths may have spaces; a path begins in one of few ways.
+    // Names and paths may contain spaces, but a path has one of a few prefixes.
     let begins = [" /", " file:", " node:", " wasm:", " http"];
     let space = begins.iter().filter_map(|s| before.find(s)).min();
     let (name, path) = match space.or_else(|| before.rfind(' ')) {
@@ -88,7 +88,7 @@ fn javascript(text: &str) -> Option<RuntimeName<'_>> {
     Some(RuntimeName {
         language: Language::JavaScript,
         own: !path.starts_with("node:") && !path.contains("/node_modules/"),
-        // Functions made by `eval` and `new Function`.
+        // Functions created by `eval` and `new Function`.
         path: if path.is_empty() { "[eval]" } else { path },
         name,
         first_line: line,

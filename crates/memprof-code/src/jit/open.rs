@@ -1,4 +1,4 @@
-//! Opens a process's perf map. The target controls the directory and the file, so neither is trusted.
+//! Finds and opens the perf map of a process. The target controls the directory and the file, so neither is trusted.
 
 use std::fs::File;
 use std::path::PathBuf;
@@ -10,20 +10,20 @@ use memprof_sys::ids::Pid;
 use memprof_sys::target_file::{TargetFile, about, find_in, root_of};
 use memprof_sys::{proc_dir, proc_text};
 
-/// Clocks and file systems do not agree better than this.
+/// Tolerance when the clock is compared with file times.
 const SLACK: Duration = Duration::from_secs(1);
 
-/// Why there is no perf map.
+/// Why no perf map was opened.
 #[derive(Debug)]
 pub enum NoMap {
-    /// The process has written none (yet).
+    /// The process has not written one yet.
     Missing,
-    /// There is a file, which is not read: it is no regular file, belongs to another user, or is older than the process.
+    /// The file was refused: it is not a regular file, belongs to another user, or is older than the process.
     Refused,
 }
 
-/// Where a process writes its perf map: `/tmp/perf-PID.map` in its own mount and pid namespace. It is found out while the
-/// process lives, and the map can be opened after its end.
+/// Location of a process's perf map: `/tmp/perf-PID.map` in the process's own mount and PID namespaces. It is
+/// determined while the process lives; the map can still be opened after the process has ended.
 #[derive(Debug)]
 pub struct Place {
     root: File,
@@ -33,11 +33,11 @@ pub struct Place {
 }
 
 impl Place {
-    /// The place of a process's map; `None` if the process has ended, or may not be inspected.
+    /// The location of a process's map; `None` if the process has ended, or may not be inspected.
     pub fn of(pid: Pid) -> Option<Place> {
         let status = proc_dir::text(pid, "status").ok()?;
         let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name));
-        // The last id is that in the process's own namespace; the second user id is the effective one.
+        // The last id is the one in the process's own PID namespace; the second user id is the effective one.
         let inside: u32 = field("NStgid:")?
             .split_whitespace()
             .next_back()?
@@ -56,14 +56,14 @@ impl Place {
     /// # Errors
     /// [`NoMap`].
     pub fn open(&self) -> Result<TargetFile, NoMap> {
-        // (The file itself is no link.)
+        // `O_NOFOLLOW`: the file itself must not be a link.
         let handle = find_in(&self.root, &self.path, libc::O_NOFOLLOW);
         let handle = handle.map_err(|_| NoMap::Missing)?;
         let about = about(&handle).map_err(|_| NoMap::Missing)?;
         if about.owner() != self.user && about.owner() != 0 {
             return Err(NoMap::Refused);
         }
-        // A process before this one may have had the same id.
+        // An earlier process may have had the same pid.
         let written = about.modified().ok_or(NoMap::Missing)?;
         if self
             .started
@@ -75,10 +75,11 @@ impl Place {
     }
 }
 
-/// When a process started; `None` if that cannot be read.
+/// The start time of a process; `None` if it cannot be read.
 fn started(pid: Pid) -> Option<SystemTime> {
     let stat = proc_text::read(&format!("/proc/{pid}/stat")).ok()?;
-    // Behind the name, which may contain anything, the start is the twentieth field, in ticks of 10 ms since boot.
+    // Field 22 is the start, in ticks of 10 ms since boot. It is the twentieth after the name, which may contain any
+    // character.
     let ticks: u64 = stat
         .rsplit_once(')')?
         .1
@@ -102,7 +103,7 @@ mod tests {
         Place::of(pid).unwrap().open()
     }
 
-    /// The perf map of this process. Only one test may use it.
+    /// The perf map of the test process. Only one test may use it.
     fn own() -> (Pid, PathBuf) {
         let pid = std::process::id();
         (Pid(pid), PathBuf::from(format!("/tmp/perf-{pid}.map")))

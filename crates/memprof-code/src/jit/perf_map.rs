@@ -1,25 +1,26 @@
-//! Perf maps: text files in which a runtime writes a line `START SIZE NAME` for each piece of code, in hexadecimal.
+//! Perf maps: text files in which a runtime writes a line `START SIZE NAME` for each piece of code, with hexadecimal
+//! numbers.
 
 use super::ranges::Code;
 
-/// Maximum length of a name, in bytes; the rest is cut.
+/// Maximum length of a name, in bytes; longer names are truncated.
 const LONGEST: usize = 1024;
-/// Bytes of a line before its name, at most: two numbers with `0x` and two spaces.
+/// Maximum number of bytes in a line before its name: two numbers with `0x` and two spaces.
 const NUMBERS: usize = 40;
 
-/// Splits the bytes of a perf map, which arrive in pieces, into lines.
+/// Splits a perf map, which arrives in pieces, into lines.
 #[derive(Debug, Default)]
 pub struct PerfMap {
-    /// The beginning of a line whose end has not arrived.
+    /// Start of a line whose end has not arrived.
     partial: Vec<u8>,
-    /// Whether the rest of that line is skipped: it is too long.
+    /// Whether the rest of that line is skipped because it is too long.
     skipping: bool,
-    /// Lines that name no code.
+    /// Number of lines that do not describe code.
     pub malformed: u64,
 }
 
 impl PerfMap {
-    /// Takes in more of the file; calls `each` with start, size and code of every line that is complete.
+    /// Processes more bytes of the file. Calls `each` with start, size and code of every complete line.
     pub fn read(&mut self, mut bytes: &[u8], mut each: impl FnMut(u64, u64, Code)) {
         while let Some(end) = bytes.iter().position(|b| *b == b'\n') {
             let (line, rest) = bytes.split_at(end);
@@ -66,10 +67,10 @@ fn parse(line: &[u8]) -> Option<(u64, u64, Code)> {
     Some((start, size, code))
 }
 
-/// A hexadecimal number, with `0x` (Java) or without.
+/// A hexadecimal number, with `0x` (as Java writes it) or without.
 fn number(text: &[u8]) -> Option<u64> {
     let digits = text.strip_prefix(b"0x").unwrap_or(text);
-    // (`from_str_radix` would accept a sign.)
+    // `from_str_radix` would accept a sign.
     let plain = digits.iter().all(u8::is_ascii_hexdigit);
     let digits = std::str::from_utf8(digits).ok().filter(|_| plain)?;
     u64::from_str_radix(digits, 16).ok()
@@ -103,7 +104,7 @@ mod tests {
         }
         let bytes: Vec<&[u8]> = text.chunks(1).collect();
         assert_eq!(read(&bytes), (want, 0));
-        // A line whose end has not arrived says nothing: its name may go on.
+        // An incomplete line is not used, because its name may continue.
         assert_eq!(read(&[b"1 2 f"]), (vec![], 0));
     }
 

@@ -1,4 +1,4 @@
-//! Which function lies where in code made at run time, now: later code replaces earlier code.
+//! The current address ranges of JIT code, where later code replaces earlier code.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -6,31 +6,31 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// What a range takes besides its texts, in bytes, about.
+/// Approximate memory per range, without its strings, in bytes.
 const EACH: usize = 160;
-/// Ranges larger than this are no functions, in bytes.
+/// Maximum size of a range, in bytes; no function is larger.
 const LARGEST: u64 = 1 << 30;
 
 /// A piece of code, as the runtime described it.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Code {
-    /// The name that the runtime gave it.
+    /// The runtime's name for it.
     pub name: Box<str>,
-    /// The lines of its instructions, if the runtime wrote them.
+    /// Source lines of its instructions, if the runtime wrote them.
     pub lines: Option<Lines>,
 }
 
-/// Lines of a piece of code.
+/// Source lines of a piece of code.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Lines {
     /// Its source file.
     pub file: Box<str>,
-    /// Its lines, each from an offset in the code on, in bytes, ascending.
+    /// Pairs of a code offset, in bytes, and the line from there on; ascending.
     pub at: Box<[(u32, u32)]>,
 }
 
 impl Lines {
-    /// The line of the instruction at an offset; 0 if it is not known.
+    /// The line of the instruction at an offset; 0 if unknown.
     pub fn at(&self, offset: u64) -> u32 {
         let behind = self
             .at
@@ -40,12 +40,12 @@ impl Lines {
     }
 }
 
-/// What all processes' ranges may still take, in bytes.
+/// The remaining memory budget of all processes' ranges, in bytes.
 #[derive(Clone, Debug)]
 pub struct Budget(Arc<AtomicUsize>);
 
 impl Budget {
-    /// A budget of this many bytes.
+    /// A budget of `bytes` bytes.
     pub fn new(bytes: usize) -> Budget {
         Budget(Arc::new(AtomicUsize::new(bytes)))
     }
@@ -69,21 +69,21 @@ pub struct Ranges {
     budget: Budget,
 }
 
-/// What became of a new range.
+/// The outcome of adding a range.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Added {
-    /// Nothing was known there, or the same.
+    /// The range was unused, or had the same code.
     New,
-    /// It replaces code in this range of addresses.
+    /// The code replaced other code in this address range.
     Replaced(Range<u64>),
-    /// There is no room for it; what it overlapped is forgotten.
+    /// The memory budget is exhausted. Overlapping code has been removed.
     NoRoom,
-    /// It is no range of user addresses.
+    /// The range is not in user address space, or has an invalid size.
     Invalid,
 }
 
 impl Ranges {
-    /// No ranges yet.
+    /// Creates an empty map.
     pub fn new(budget: Budget) -> Ranges {
         Ranges {
             at: BTreeMap::new(),
@@ -92,7 +92,7 @@ impl Ranges {
         }
     }
 
-    /// A copy for a forked child; ranges that do not fit are left out.
+    /// A copy for a forked child; ranges that exceed the memory budget are omitted.
     pub fn forked(&self) -> Ranges {
         let mut copy = Ranges::new(self.budget.clone());
         for (start, (end, code)) in &self.at {
@@ -101,7 +101,8 @@ impl Ranges {
         copy
     }
 
-    /// Adds code of `size` bytes at `start`. Code that it overlaps is gone as a whole: the runtime has freed it.
+    /// Adds code of `size` bytes at `start`. Overlapped code is removed entirely, because the runtime must have freed
+    /// it.
     pub fn add(&mut self, start: u64, size: u64, code: Code) -> Added {
         let end = match start.checked_add(size) {
             Some(end) if size > 0 && size <= LARGEST && end >> 56 == 0 => end,
@@ -120,7 +121,8 @@ impl Ranges {
         }
     }
 
-    /// The code was moved from one address to another. What becomes of the other address, and the range that is free now.
+    /// Moves code from one address to another. Returns the outcome at the new address, and the range that became free;
+    /// `None` if there is no code at `from`.
     pub fn moved(&mut self, from: u64, to: u64) -> Option<(Added, Range<u64>)> {
         let (end, code) = self.at.remove(&from)?;
         self.give(&code);
@@ -137,7 +139,7 @@ impl Ranges {
         Some((added, from..end))
     }
 
-    /// The code at an address, and the address's offset in it, in bytes.
+    /// The code at an address, and the offset of the address in it, in bytes.
     pub fn get(&self, addr: u64) -> Option<(&Arc<Code>, u64)> {
         let (start, (end, code)) = self.at.range(..=addr).next_back()?;
         (addr < *end).then(|| (code, addr - start))
@@ -148,7 +150,7 @@ impl Ranges {
         self.at.len()
     }
 
-    /// Removes what overlaps a range. Returns the addresses that it covered.
+    /// Removes all code that overlaps a range. Returns the addresses that the removed code covered.
     fn remove(&mut self, range: Range<u64>) -> Option<Range<u64>> {
         let mut gone: Option<Range<u64>> = None;
         while let Some((start, end)) = self
@@ -255,7 +257,7 @@ mod tests {
         let added: Vec<_> = (0..20).map(|i| r.add(i * 16, 16, code("f"))).collect();
         assert_eq!(added.iter().filter(|a| **a == Added::NoRoom).count(), 10);
         assert_eq!(r.forked().len(), 0);
-        // Replacing needs no more room than there was.
+        // Replacing code needs no additional memory.
         assert_eq!(r.add(0, 16, code("g")), Added::Replaced(0..16));
         drop(r);
         assert!(budget.take(10 * (EACH + 1)));
@@ -271,7 +273,8 @@ mod tests {
     }
 
     proptest! {
-        /// Compared with an array in which each address names the last code that covered it, if that is still whole.
+        /// Compared with an array in which each address names the last code that covered it, if no part of that code
+        /// was overwritten.
         #[test]
         fn the_newest_code_is_found(ops in proptest::collection::vec((0u64..60, 1u64..20), 1..60)) {
             let mut r = Ranges::new(Budget::new(1 << 20));

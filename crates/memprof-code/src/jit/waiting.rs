@@ -1,4 +1,4 @@
-//! Stacks whose code has no name yet.
+//! Stacks that wait for the names of their code.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -9,41 +9,42 @@ use memprof_profile::Frame;
 use memprof_sys::clock::now_ns;
 use memprof_sys::ids::StackId;
 
-/// A name without a time that comes later than this after the stack may be that of other code.
+/// A name without a timestamp that arrives later than this after the stack may belong to other code.
 const LATE: Duration = Duration::from_millis(250);
-/// Minimum time between two looks at all stacks, which take at most 1/`SHARE` of the time.
+/// Minimum time between two scans of all stacks, which take at most 1/`SHARE` of the time.
 const PAUSE: Duration = Duration::from_secs(1);
 const SHARE: u32 = 50;
-/// What is added to such a name.
+/// Suffix of a name that arrived late.
 const LATE_MARK: &str = " [named later]";
 
-/// What is added to a name.
+/// The suffix of a name, which is empty unless the name arrived late.
 pub(super) fn mark(late: bool) -> &'static str {
     if late { LATE_MARK } else { "" }
 }
 
-/// A function whose frame was found after its stack was taken in.
+/// A frame that got its name after its stack was recorded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Renamed {
     /// The stack.
     pub stack: StackId,
     /// The address that had no name.
     pub addr: u64,
-    /// Its frame.
+    /// The named frame.
     pub frame: Frame,
 }
 
-/// A stack with code that has no name yet.
+/// A stack that contains code without a name.
 #[derive(Debug)]
 pub(super) struct Waiting {
     stack: StackId,
     addrs: Vec<u64>,
     since: Instant,
-    /// In ns of the probe's clock.
+    /// Time of the stack, in ns of the probe's clock.
     at: u64,
 }
 
-/// Whether stacks no longer wait because there were too many, and names have come since all of them were looked at.
+/// Whether stacks were dropped from the queue because it was full, and whether names have arrived since the last scan
+/// of all stacks.
 #[derive(Debug, Default)]
 pub(super) struct Forgotten {
     waiting: bool,
@@ -52,8 +53,8 @@ pub(super) struct Forgotten {
 }
 
 impl RuntimeCode {
-    /// Whether all stacks with code without a name should be looked at, because some of them no longer wait. Java, for one,
-    /// names all of its code at once, long after it ran.
+    /// Whether to scan all stacks for code without a name, because some stacks were dropped from the queue. Java, for
+    /// example, names all of its code at once, long after it ran.
     pub fn has_forgotten(&self) -> bool {
         let Forgotten {
             waiting,
@@ -63,18 +64,18 @@ impl RuntimeCode {
         waiting && named && next_look.is_none_or(|at| Instant::now() >= at)
     }
 
-    /// All stacks were looked at, which took this long.
+    /// Records that all stacks were scanned, which took `took`.
     pub fn looked_at_all(&mut self, took: Duration) {
         self.forgotten.named = false;
         self.forgotten.next_look = Some(Instant::now() + PAUSE.max(took * SHARE));
     }
 
-    /// The frame of the code at an address of an old stack; see [`RuntimeCode::frame`].
+    /// The frame of the code at an address of an old stack, marked as named late; see [`RuntimeCode::frame`].
     pub fn late_frame(&self, addr: u64, modules: &mut ModuleTable) -> Option<Frame> {
         self.named(addr, LATE_MARK, modules)
     }
 
-    /// The stack has code at these addresses that has no name; its frames are renamed once it has one.
+    /// Queues a stack that has unnamed code at these addresses. Its frames are renamed when the code gets a name.
     pub fn wait_for(&mut self, stack: StackId, addrs: Vec<u64>) {
         if self.waiting.len() >= MOST_WAITING {
             self.waiting.pop_front();
@@ -88,8 +89,8 @@ impl RuntimeCode {
         });
     }
 
-    /// Renames the frames of waiting stacks by the code that is known now; `timed` says that this is the code of their
-    /// time. With a time, only of those that are older, which then do not wait any more.
+    /// Renames the frames of waiting stacks with the currently known code; `timed` says that this is the code of the
+    /// stacks' time. With `before`, only renames stacks older than that time, and removes them from the queue.
     pub(super) fn rename(
         &mut self,
         renamed: &mut Vec<Renamed>,

@@ -1,10 +1,10 @@
-//! The mappings of files and of code in `/proc/PID/maps`.
+//! Reads the mappings of files and of code from `/proc/PID/maps`.
 
 use std::io::{self, BufRead};
 
 use memprof_sys::residency::{Vma, proc_maps};
 
-/// The vDSO's name in maps.
+/// Name of the vDSO in maps.
 pub const VDSO: &str = "[vdso]";
 
 /// One mapping.
@@ -27,7 +27,7 @@ pub struct Mapping {
 }
 
 impl Mapping {
-    /// A mapping that was read in another way.
+    /// Converts a mapping that was read by `memprof_sys::residency`.
     pub fn of(vma: &Vma) -> Mapping {
         Mapping {
             start: vma.start.0,
@@ -40,19 +40,19 @@ impl Mapping {
         }
     }
 
-    /// Whether it is anonymous memory: its code was generated at run time. Programs can name such memory; the kernel
-    /// shows it as `[anon:NAME]`.
+    /// Whether it is anonymous memory, whose code is JIT code. Programs can name such memory; the kernel then shows it
+    /// as `[anon:NAME]`.
     pub fn anonymous(&self) -> bool {
         self.inode == 0 && (self.path.is_empty() || self.path.starts_with(b"[anon"))
     }
 
-    /// Whether it is memory without a file, of one process or shared.
+    /// Whether it is memory without a file, private or shared.
     pub(super) fn without_file(&self) -> bool {
         self.inode == 0 || self.shared_memory()
     }
 
-    /// Whether it is memory that several mappings share without a file: `memfd_create`, `MAP_SHARED | MAP_ANONYMOUS`,
-    /// System V's, or `MAP_HUGETLB`. It can contain code generated at run time, or a program.
+    /// Whether it is shared memory without a file: `memfd_create`, `MAP_SHARED | MAP_ANONYMOUS`, System V, or
+    /// `MAP_HUGETLB`. It can contain JIT code, or a program.
     pub fn shared_memory(&self) -> bool {
         let starts: [&[u8]; 5] = [
             b"/memfd:",
@@ -66,11 +66,11 @@ impl Mapping {
     }
 }
 
-/// Calls `f` for each mapping of a file, and for each executable one of the vDSO and of memory without a file. Skips lines that
-/// it cannot parse.
+/// Calls `f` for each file mapping, and for each executable mapping of the vDSO and of memory without a file. Skips
+/// lines that it cannot parse.
 ///
 /// # Errors
-/// If reading fails.
+/// Reading fails.
 pub fn for_each_mapping(mut maps: impl BufRead, mut f: impl FnMut(Mapping)) -> io::Result<()> {
     let mut line = Vec::new();
     loop {
@@ -98,7 +98,7 @@ fn parse(line: &[u8]) -> Option<Mapping> {
         exec: line.perms.exec,
         path: proc_maps::unescape(line.name),
     };
-    // The rest is data, the vsyscall page, or code on the heap or stack.
+    // All other mappings are data, the vsyscall page, or code on the heap or stack.
     let code = || mapping.exec && (mapping.anonymous() || line.name == VDSO.as_bytes());
     (mapping.inode != 0 || code()).then_some(mapping)
 }

@@ -1,10 +1,11 @@
-//! Files that cannot be opened, as far as a process has them in memory: another user's FUSE mount, such as an AppImage's; a
-//! network file system on which root may read nothing; a mount that is gone.
+//! Copies a file from the memory of a process that maps it, if the file cannot be opened. Such files are on another
+//! user's FUSE mount, such as an AppImage's; on a network file system where root may not read; or on a mount that is
+//! gone.
 //!
-//! The loader maps what it needs of a file, and that is nearly all that memprof needs: program headers, unwind information, dynamic
-//! symbols, the build id. It is copied to a file in memory, each byte at its position in the file; the rest is a hole. What the
-//! process may write to is not copied, but for the dynamic section. The process may end then, and readers of ELF files read the
-//! copy as they read any file.
+//! The loader maps the parts of a file that it needs, which are nearly all that memprof needs: program headers, unwind
+//! information, dynamic symbols, the build id. They are copied to a memfd, each byte at its position in the file; the
+//! rest is a hole. Writable segments are not copied, except for the dynamic section. The process may end afterwards,
+//! and ELF readers read the copy like any file.
 
 use std::fs::File;
 use std::io::{self, BufReader};
@@ -21,23 +22,24 @@ use memprof_sys::ids::Pid;
 use memprof_sys::residency::ThrottledFile;
 use memprof_sys::target_file::{MappedMemory, ReadAt};
 
-/// Maximum number of bytes that are copied of a file, and of all files.
+/// Maximum number of bytes copied per file, and in total.
 const MAX_FILE: u64 = 64 << 20;
 const MAX_ALL: u64 = 256 << 20;
 /// Maximum size of the program headers and of the dynamic section, in bytes.
 const MAX_HEADERS: usize = 64 << 10;
 const MAX_DYNAMIC: usize = 4096;
-/// Size of an ELF header; where its fields for sections are.
+/// Size of an ELF header, and the positions of its section fields.
 const EHDR: usize = 64;
 const SECTIONS: [Range<usize>; 2] = [40..48, 58..64];
 
-/// Bytes in all copies.
+/// Total size of all copies, in bytes.
 static COPIED: AtomicU64 = AtomicU64::new(0);
 
-/// Copies what a process has mapped of the file behind a mapping.
+/// Copies the parts that a process has mapped of the file behind a mapping.
 ///
 /// # Errors
-/// It is no ELF file, the process has not mapped its first page, it has ended, or its memory cannot be read.
+/// The file is not an ELF file, the process has not mapped its first page, the process has ended, or its memory cannot
+/// be read.
 pub(super) fn copy(pid: Pid, m: &Mapping) -> io::Result<File> {
     let mappings = mappings_of(pid, m)?;
     let image = Image::begin(pid, &mappings)?;
@@ -51,11 +53,11 @@ pub(super) fn copy(pid: Pid, m: &Mapping) -> io::Result<File> {
             let _ = elf.contents(section);
         }
     }
-    // It may have mapped another file there meanwhile.
+    // The process may have mapped another file there in the meantime.
     if mappings_of(pid, m)? != mappings {
         return Err(io::ErrorKind::NotFound.into());
     }
-    // Whoever reads the copy is to find all code within its size.
+    // Readers of the copy must find all code within its size.
     image.copy.set_len(image.size)?;
     COPIED.fetch_add(image.copied.into_inner(), Ordering::Relaxed);
     Ok(image.copy)
@@ -65,7 +67,7 @@ fn invalid(why: impl ToString) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, why.to_string())
 }
 
-/// All mappings of the file behind one of them.
+/// All mappings of the file behind a mapping.
 fn mappings_of(pid: Pid, m: &Mapping) -> io::Result<Vec<Mapping>> {
     let maps = ThrottledFile::open(pid, "maps")?;
     let mut found = Vec::new();
@@ -77,13 +79,13 @@ fn mappings_of(pid: Pid, m: &Mapping) -> io::Result<Vec<Mapping>> {
     Ok(found)
 }
 
-/// A file that is read from a process's memory, and copied meanwhile.
+/// A file that is read from a process's memory. Every byte that is read is also copied.
 #[derive(Debug)]
 struct Image {
     memory: MappedMemory,
-    /// Positions in the file, and the address of the first.
+    /// Ranges of the file, and the address in memory of each.
     parts: Vec<(Range<u64>, u64)>,
-    /// Ranges of the copy that hold the file's bytes where the memory has others, which the loader wrote.
+    /// Ranges that are read from the copy instead of memory, where the loader has changed them.
     ready: Vec<Range<u64>>,
     size: u64,
     copied: AtomicU64,
@@ -109,7 +111,7 @@ impl Image {
             copy: open::in_memory("file", &[])?,
         };
         image.put(0, &header)?;
-        // The program headers are in the same page, mostly behind the header.
+        // The program headers are in the same page, usually directly after the ELF header.
         image.parts.push((EHDR as u64..MAX_HEADERS as u64, start));
         image.parts[0].1 += EHDR as u64;
         let segments: Vec<Segment> = {
@@ -120,7 +122,7 @@ impl Image {
         Ok(image)
     }
 
-    /// Determines where which parts of the file are, and takes the dynamic section.
+    /// Determines the ranges of the file and their addresses, and copies the dynamic section.
     fn place(&mut self, segments: &[Segment], mappings: &[Mapping], start: u64) -> io::Result<()> {
         let loaded = || segments.iter().filter(|s| s.is_loaded());
         let holds_header = loaded().find(|s| s.offset == 0);
@@ -144,7 +146,7 @@ impl Image {
         }
     }
 
-    /// Takes the dynamic section, in which the loader has added the load bias to addresses.
+    /// Copies the dynamic section, and undoes the loader's addition of the load bias to addresses.
     fn put_dynamic(&mut self, dynamic: &Segment, bias: u64) -> io::Result<()> {
         let mut table = vec![0; dynamic.size.min(MAX_DYNAMIC as u64) as usize];
         self.memory

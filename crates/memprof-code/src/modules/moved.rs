@@ -1,9 +1,9 @@
-//! Code that a program has moved: copied from its file's mapping to other memory at the same addresses, mostly to have it in huge
-//! pages (`node --use-largepages`, hugify, iodlr).
+//! Code that a program has moved: copied from its file's mapping to other memory at the same addresses, usually to back
+//! it with huge pages (`node --use-largepages`, hugify, iodlr).
 //!
-//! The kernel shows such memory as it shows code that was made at run time. It counts as moved by evidence alone: the mappings
-//! before and after it are of one file, they and the code lie where that file's program headers put them with one load
-//! bias, and a sample of its bytes equals the file's.
+//! The kernel shows such memory like JIT code. Memory counts as moved code only if three conditions hold: the mappings
+//! before and after it belong to one file; all three lie where that file's program headers put them with one load bias;
+//! a sample of its bytes equals the file's.
 
 use super::ModuleTable;
 use super::code_mappings::Mapping;
@@ -13,10 +13,10 @@ use memprof_sys::ids::Pid;
 use memprof_sys::residency::page_size;
 use memprof_sys::target_file::{ReadAt, TargetMemory};
 
-/// Number of places at which the bytes are compared, and bytes at each.
+/// Number of positions at which bytes are compared, and number of bytes at each.
 const PLACES: u64 = 16;
 const BYTES: u64 = 4096;
-/// Maximum number of mappings of a process that are compared each time.
+/// Maximum number of mappings of a process that are compared per load.
 const MOST: usize = 256;
 
 /// A range of moved code.
@@ -26,15 +26,15 @@ pub struct MovedCode {
     pub start: u64,
     /// End, exclusive.
     pub end: u64,
-    /// Address minus this is the address in the file's own numbering.
+    /// Load bias: an address minus `bias` is the address in the file's own addresses.
     pub bias: u64,
-    /// The file offset of the first byte.
+    /// File offset of the first byte, in bytes.
     pub offset: u64,
-    /// The file.
+    /// Module of the file that the code was moved from.
     pub module: ModuleId,
 }
 
-/// Code without a file, between two mappings of one file.
+/// Executable memory without a file, between two mappings of one file.
 #[derive(Debug)]
 pub(super) struct Enclosed {
     code: Mapping,
@@ -45,15 +45,15 @@ pub(super) struct Enclosed {
 /// Finds enclosed code in a process's mappings.
 #[derive(Debug, Default)]
 pub(super) struct Finder {
-    /// The last mapping of a file.
+    /// The last file mapping.
     before: Option<Mapping>,
-    /// The code without a file since then.
+    /// Executable mappings without a file since then.
     since: Vec<Mapping>,
     found: Vec<Enclosed>,
 }
 
 impl Finder {
-    /// Looks at the next mapping, in address order.
+    /// Examines the next mapping, in address order.
     pub(super) fn see(&mut self, m: &Mapping) {
         if m.without_file() {
             if m.exec && self.before.is_some() && self.since.len() < MOST {
@@ -75,19 +75,18 @@ impl Finder {
         }
     }
 
-    /// All that was found.
     pub(super) fn found(self) -> Vec<Enclosed> {
         self.found
     }
 }
 
 impl Enclosed {
-    /// The addresses.
+    /// The address range of the code.
     pub(super) fn range(&self) -> std::ops::Range<u64> {
         self.code.start..self.code.end
     }
 
-    /// What was moved there; `None` if it is other code.
+    /// Identifies the code that was moved there; `None` if it is other code.
     pub(super) fn identify(
         &self,
         pid: Pid,
@@ -118,7 +117,7 @@ impl Enclosed {
     }
 }
 
-/// The executable segments that the code may be moved from, each with its load bias.
+/// The executable segments that the code may have been moved from, each with its load bias.
 fn places<'s>(
     at: &'s Enclosed,
     segments: &'s [Segment],
@@ -139,7 +138,7 @@ fn places<'s>(
     })
 }
 
-/// The pages that a range of this size touches: from the first to behind the last.
+/// Rounds a range outwards to whole pages: the first address, and the end.
 fn in_pages(start: u64, size: u64) -> (u64, u64) {
     let end = start.saturating_add(size);
     (
@@ -148,7 +147,8 @@ fn in_pages(start: u64, size: u64) -> (u64, u64) {
     )
 }
 
-/// Whether a sample of the code's bytes equals the file's, in a small mapping all of them. One byte repeated says nothing.
+/// Whether a sample of the code's bytes equals the file's; a small mapping is compared as a whole. Samples that all
+/// repeat a single byte are no evidence.
 fn is_same(code: &Mapping, memory: &dyn ReadAt, offset: u64, file: &dyn ReadAt) -> bool {
     let size = code.end - code.start;
     let part = (size / PLACES).max(BYTES);

@@ -1,4 +1,4 @@
-//! The names of executables in the table of modules: those under which processes run them ([`memprof_sys::run_name`]).
+//! Names executables in the module table after the names under which processes run them ([`memprof_sys::run_name`]).
 
 use std::sync::Arc;
 
@@ -7,19 +7,19 @@ use memprof_profile::{Module, ModuleId};
 use memprof_sys::ids::Pid;
 use memprof_sys::run_name::{base_name, executable, name_of, says_more};
 
-/// A target's executable, under the kernel's name or under the one that processes run it under.
+/// An executable of a target whose name may still change.
 #[derive(Debug)]
 pub(super) struct Executable {
     pub(super) module: ModuleId,
-    /// Device and inode, as `stat` shows them.
+    /// Device and inode number, as `stat` reports them.
     pub(super) identity: (u64, u64),
-    /// The name under which the first process ran it.
+    /// Name under which the first process ran it.
     pub(super) runs_as: Option<String>,
 }
 
 impl ModuleTable {
-    /// Names the executable of a process after the name under which it runs: one file may have many names, of which the
-    /// kernel reports one. If another process runs the same file under another name, the kernel's remains.
+    /// Names a process's executable after the name under which it runs. One file may have many names, and the kernel
+    /// reports only one of them. If another process runs the same file under another name, the kernel's name remains.
     pub fn runs(&mut self, pid: Pid) {
         if self.unnamed.is_empty() {
             return;
@@ -51,7 +51,7 @@ impl ModuleTable {
         }
     }
 
-    /// Reports that were made before keep the name that they have.
+    /// Renames a module. Existing reports keep the old name.
     fn rename(&mut self, id: ModuleId, name: String) {
         let module = &mut self.modules[usize::from(id.0)];
         if module.name == name {

@@ -1,4 +1,4 @@
-//! Modules of code generated at run time, and which frames are of such code or of an interpreter.
+//! The module of JIT code, and whether a frame is JIT code or interpreted.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -8,12 +8,12 @@ use memprof_profile::{Frame, FrameKind, Module, ModuleId};
 use memprof_sys::target_file::{ReadAt, TargetFile};
 
 impl ModuleTable {
-    /// Whether a frame is code generated at run time.
+    /// Whether a frame is JIT code without a name.
     pub fn is_jit(&self, frame: Frame) -> bool {
         matches!(frame.kind(), FrameKind::Code(module, _) if Some(module) == self.jit)
     }
 
-    /// Whether a frame is code generated at run time, with or without a name.
+    /// Whether a frame is JIT code, with or without a name.
     pub fn is_made_at_run_time(&self, frame: Frame) -> bool {
         match frame.kind() {
             FrameKind::Code(id, _) => {
@@ -36,12 +36,12 @@ impl ModuleTable {
         }
     }
 
-    /// Whether it is the module of all code generated at run time.
+    /// Whether it is the module of all unnamed JIT code.
     pub fn is_jit_module(&self, module: ModuleId) -> bool {
         self.jit == Some(module)
     }
 
-    /// The path of the file that a frame is in; `None` if it is in none.
+    /// The path of a frame's file; `None` if the frame is unmapped.
     pub fn path(&self, frame: Frame) -> Option<&Path> {
         match frame.kind() {
             FrameKind::Code(id, _) => Some(&self.modules.get(usize::from(id.0))?.path),
@@ -49,7 +49,7 @@ impl ModuleTable {
         }
     }
 
-    /// All code generated at run time is one module, without a file.
+    /// Returns the module of all unnamed JIT code, which has no file. `None` if the table is full.
     pub fn intern_jit(&mut self) -> Option<ModuleId> {
         if self.jit.is_none() && !self.is_full() {
             let id = ModuleId(u16::try_from(self.modules.len()).ok()?);
@@ -61,7 +61,7 @@ impl ModuleTable {
     }
 }
 
-/// Whether a file without a path is a program or a library: it starts as ELF files do.
+/// Whether a file without a path is a program or a library, judged by its ELF magic number.
 pub(super) fn is_program(file: Option<&TargetFile>) -> bool {
     let mut start = [0; 4];
     let read = file.is_some_and(|file| file.fill(&mut start, 0).is_ok());

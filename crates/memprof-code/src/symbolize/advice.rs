@@ -1,4 +1,4 @@
-//! Which files of a profile have no symbols, which runtimes write no names, and what would bring names.
+//! Advice on missing names: files of a profile without symbols, runtimes that write no names, and the remedy for each.
 
 use std::collections::{BTreeSet, HashMap};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -14,13 +14,13 @@ use crate::elf::Elf;
 use memprof_profile::symbol::{Symbol, Symbols, UnknownReason};
 use memprof_profile::{Frame, FrameKind, Kind, Module, ModuleId, Profile};
 
-/// Number of files that are named.
+/// Maximum number of files to mention.
 const NAMED: usize = 3;
-/// A file is named if it has functions without a name in the stacks of at least 1/`SHARE` of all bytes.
+/// A file is mentioned if stacks with unnamed functions of it have at least 1/`SHARE` of all bytes.
 const SHARE: u64 = 100;
-/// Number of files whose package is remembered.
+/// Maximum number of files whose package is cached.
 const MAX_KNOWN: usize = 256;
-/// The C library and the loader: its exported functions have names, and nobody looks for the others.
+/// File names of the C library and the loader. Their exported functions have names, and users rarely need the others.
 const C_LIBRARY: [&str; 6] = [
     "libc.so",
     "libc-2.",
@@ -30,13 +30,13 @@ const C_LIBRARY: [&str; 6] = [
     "libpthread",
 ];
 
-/// Bytes under functions without a name from which on a file is named. The lists of packages take some tenths of a second
-/// to search, which a small, short command should not wait for.
+/// Minimum bytes of stacks with unnamed functions for a file to be mentioned. Searching the package lists takes several
+/// tenths of a second, for which a small, short command should not wait.
 const WORTH_SAYING: u64 = 1 << 20;
 
 impl Symbolizer {
-    /// One line for a profile with these symbols: which files have no symbols, which runtimes write no names of the code
-    /// that they make, and what would bring these names ([`Symbols::advice`]).
+    /// One line about a profile with these symbols: files without symbols, runtimes that write no names of their JIT
+    /// code, and the remedies ([`Symbols::advice`]).
     pub fn advice(&self, profile: &Profile, symbols: &Symbols) -> Option<String> {
         let whole = Kind::All.of(&profile.total);
         let mut runtimes = runtimes::silent(profile, symbols);
@@ -69,23 +69,23 @@ impl Symbolizer {
     }
 }
 
-/// What would bring the names of a file without symbols.
+/// A way to get the names of a file without symbols.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Remedy {
-    /// Installing this Debian package.
+    /// Install this Debian package.
     Package(String),
-    /// Asking debuginfod servers.
+    /// Query debuginfod servers.
     Debuginfod,
 }
 
-/// The remedies of files, each searched once.
+/// The remedies of files, each looked up once.
 #[derive(Debug, Default)]
 pub(super) struct Remedies {
     packages: HashMap<(u64, u64), Option<String>>,
 }
 
 impl Remedies {
-    /// The remedies of several files. The files are untrusted: a panic while reading one means that it has none.
+    /// The remedies of several files. The files are untrusted: if reading one panics, it has no remedy.
     pub fn of_all(&mut self, modules: &[Arc<Module>], cache: &CacheDirs) -> Vec<Option<Remedy>> {
         let one = |module: &Arc<Module>| {
             let found = catch_unwind(AssertUnwindSafe(|| self.of(module, cache)));
@@ -94,7 +94,7 @@ impl Remedies {
         modules.iter().map(one).collect()
     }
 
-    /// What would bring the names of a file; `None` if it has symbols, or if nothing is known to help.
+    /// The remedy for a file; `None` if it has symbols, or if no remedy is known.
     fn of(&mut self, module: &Module, cache: &CacheDirs) -> Option<Remedy> {
         let elf = Elf::read(module.file.as_ref()?).ok()?;
         if elf.section_of_kind(SHT_SYMTAB).is_some()
@@ -114,16 +114,16 @@ impl Remedies {
     }
 }
 
-/// A file with functions without a name, and the bytes of the stacks that contain such functions.
+/// A file with unnamed functions, and the bytes of the stacks that contain such functions.
 #[derive(Debug)]
 pub(super) struct Nameless {
     pub module: Arc<Module>,
     pub bytes: u64,
 }
 
-/// The files with the most bytes under functions without a name.
+/// Files with unnamed functions, sorted by the bytes of their stacks, descending.
 pub(super) fn nameless(profile: &Profile, symbols: &Symbols) -> Vec<Nameless> {
-    // Most profiles have no such frame, so their stacks are not read once more.
+    // Most profiles have no such frame; their stacks are not read again.
     let without: HashMap<Frame, ModuleId> = symbols
         .iter()
         .filter(|(_, symbol)| {
@@ -166,14 +166,14 @@ pub(super) fn nameless(profile: &Profile, symbols: &Symbols) -> Vec<Nameless> {
     all
 }
 
-/// Whether the names of a file would tell something: it is open, it is a file (the vDSO is none), and not the C library.
+/// Whether names of the file would be useful: it is an open file (the vDSO is not a file), and not the C library.
 fn matters(module: &Module) -> bool {
     module.file.is_some()
         && module.path.is_absolute()
         && !C_LIBRARY.iter().any(|name| module.name.starts_with(name))
 }
 
-/// One line: which files have no symbols, and what would bring names. `asking` says that servers are asked already.
+/// One line: files without symbols, and their remedies. `asking` says that servers are already queried.
 pub(super) fn line(files: &[(Nameless, Remedy)], whole: u64, asking: bool) -> Option<String> {
     let helped = files
         .iter()
@@ -251,7 +251,7 @@ mod tests {
         profile.modules = profile.modules.iter().map(open).collect();
         let found = nameless(&profile, &named);
         let found: Vec<_> = found.iter().map(|f| (&*f.module.name, f.bytes)).collect();
-        // (The other file is the C library.)
+        // The other file is the C library.
         assert_eq!(found, [("node", 9000 << 10)]);
     }
 

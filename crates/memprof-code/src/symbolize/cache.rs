@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use memprof_profile::symbol::{Location, Symbol};
 
-/// A cache with two generations: when the young one is full, the old one is dropped and the young one
-/// replaces it. A hit in the old generation moves the entry to the young one, so entries in use stay.
+/// A cache with two generations: when the young one is full, it replaces the old one, which is dropped. A hit in the
+/// old generation moves the entry to the young one, so entries in use survive.
 #[derive(Debug)]
 pub struct Cache<K> {
     young: HashMap<K, Arc<Symbol>>,
@@ -69,7 +69,7 @@ impl<K: Hash + Eq + Copy> Cache<K> {
 
 /// Estimated heap size of a symbol, in bytes.
 fn weight(symbol: &Symbol) -> usize {
-    /// Reference counts, allocator overhead, the map's slack.
+    /// Reference counts, allocator overhead, and unused capacity of the map.
     const OVERHEAD: usize = 64;
     let place = |l: &Option<Location>| l.as_ref().map_or(0, |l| l.file.len() + 16);
     let text = match symbol {

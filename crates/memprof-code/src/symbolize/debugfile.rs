@@ -13,21 +13,21 @@ use memprof_profile::Module;
 use memprof_sys::target_file::{FileTree, TargetFile};
 
 pub(super) const DEBUG_DIRS: [&str; 2] = ["/usr/lib/debug", "/usr/local/lib/debug"];
-/// Maximum size of a file that is checksummed, in bytes.
+/// Maximum size of a file whose checksum is computed, in bytes.
 const MAX_CHECKED: u64 = 4 << 30;
 
-/// Opens the files to which a path leads: in memprof's own file tree, and in that of the processes that use the module. What
-/// they contain says which is the right one.
+/// Opens the files at a path: in memprof's own file tree, and in that of the processes that use the module. The caller
+/// checks by their contents which one is right.
 pub(super) fn open(path: &Path, tree: Option<&FileTree>) -> impl Iterator<Item = TargetFile> {
     let own = open_regular(path).ok();
     own.into_iter()
         .chain(tree.into_iter().filter_map(|tree| tree.open(path).ok()))
 }
 
-/// Opens the debug file that belongs to a module, if one is installed or in the cache of debuginfod clients.
+/// Opens the debug file of a module, if it is installed or in the cache of debuginfod clients.
 ///
-/// Either file tree may have a different file at the same path. So the file must have the module's build id or, for a module
-/// without a build id, the checksum in its debug link.
+/// Either file tree may have a different file at the same path. So the file must have the module's build id or, for a
+/// module without a build id, the checksum in the module's debug link.
 pub(super) fn find(elf: &Elf, module: &Module, cache: &CacheDirs) -> Option<TargetFile> {
     let tree = module.tree.as_ref();
     let id = elf.build_id();
@@ -47,7 +47,7 @@ pub(super) fn find(elf: &Elf, module: &Module, cache: &CacheDirs) -> Option<Targ
     installed.or_else(|| cache.find(&BuildId::of(elf)?))
 }
 
-/// Where a debug file with this build id may be.
+/// The paths at which a debug file with this build id may be installed.
 pub(super) fn by_build_id(id: &[u8]) -> Vec<PathBuf> {
     let hex: Vec<String> = id.iter().map(|b| format!("{b:02x}")).collect();
     let Some((first, rest)) = hex.split_first().filter(|(_, rest)| !rest.is_empty()) else {
@@ -82,7 +82,7 @@ fn by_link(name: &[u8], module: &Path) -> Vec<PathBuf> {
     paths
 }
 
-/// The CRC-32 of the whole file, as debug links use it.
+/// The CRC-32 of the whole file, as in debug links.
 fn checksum(file: &TargetFile) -> Option<u32> {
     let mut contents = file.contents();
     if file.about().size() > MAX_CHECKED {

@@ -1,4 +1,4 @@
-//! The local cache of debuginfod clients (gdb, perf, `debuginfod-find`): debug files by build id.
+//! The local cache of debuginfod clients (gdb, perf, `debuginfod-find`), which contains debug files by build id.
 
 use std::ffi::OsString;
 use std::fs;
@@ -15,26 +15,26 @@ use memprof_sys::target_file::TargetFile;
 /// The environment variable that names the cache directory.
 pub const CACHE_PATH: &str = "DEBUGINFOD_CACHE_PATH";
 const NAME: &str = "debuginfod_client";
-/// What elfutils used before XDG directories.
+/// Name of the cache directory in the home directory, which elfutils used before XDG directories.
 const OLD_NAME: &str = ".debuginfod_client_cache";
 
-/// The cache directories of this machine's user.
+/// The cache directories of the user who runs memprof.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct CacheDirs {
-    /// In the order in which they are searched. The first one is where new files go.
+    /// The directories in search order. New files are written to the first one.
     pub dirs: Vec<PathBuf>,
 }
 
 impl CacheDirs {
-    /// Only this directory.
+    /// Uses only this directory.
     pub fn only(dir: &Path) -> CacheDirs {
         CacheDirs {
             dirs: vec![dir.to_owned()],
         }
     }
 
-    /// The directories that elfutils' client would use with this environment, and under `sudo` also those of the user
-    /// who called it, which are only read.
+    /// The directories that elfutils' client would use in this environment. Under `sudo`, the directories of the
+    /// calling user are also searched, but never written to.
     pub fn of_environment() -> CacheDirs {
         let home = |uid: Uid| User::from_uid(uid).ok().flatten().map(|user| user.dir);
         let me = Uid::effective();
@@ -61,13 +61,13 @@ impl CacheDirs {
     }
 }
 
-/// Where a cache directory has the debug file with this build id.
+/// Path of the debug file with this build id in a cache directory.
 pub fn file_of(dir: &Path, id: &BuildId) -> PathBuf {
     dir.join(id.to_string()).join("debuginfo")
 }
 
-/// The cache directories, given the environment, whether a directory is this user's own, this user's home and that of
-/// the caller of `sudo`.
+/// The cache directories. `variable` reads an environment variable, `own` tests whether a directory belongs to this
+/// user, `home` is this user's home and `caller` that of the caller of `sudo`.
 fn directories(
     variable: impl Fn(&str) -> Option<OsString>,
     own: impl Fn(&Path) -> bool,
@@ -79,7 +79,7 @@ fn directories(
     if let Some(dir) = set(CACHE_PATH) {
         return vec![dir];
     }
-    // `sudo` may leave the caller's HOME: root writes nothing there.
+    // `sudo` may preserve the caller's HOME, where root must not write.
     let home = set("HOME").filter(|dir| own(dir)).or(home);
     let xdg = set("XDG_CACHE_HOME").filter(|dir| own(dir));
     let xdg = xdg.or_else(|| home.as_ref().map(|home| home.join(".cache")));

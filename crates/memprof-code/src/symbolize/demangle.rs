@@ -6,15 +6,16 @@ use cpp_demangle::{DemangleOptions, ParseOptions};
 
 use memprof_profile::symbol::Language;
 
-/// Maximum length of a name, in bytes; a longer one is cut and ends in `…`.
+/// Maximum length of a name, in bytes; a longer one is truncated and ends with `…`.
 pub const MAX_NAME: usize = 4096;
-/// Recursion limit: enough for any real template, and safe for the thread's stack.
+/// Recursion limit, sufficient for any real template and safe for the thread's stack.
 const RECURSION: u32 = 96;
 
-/// Returns the demangled name and the language, as far as the mangling shows it.
+/// Returns the demangled name, and the language as far as the mangling shows it.
 ///
-/// Names in Rust's legacy mangling keep the hash, which distinguishes instances of one function, because the contract of
-/// `/v1` has it ([`Symbols::shown`](memprof_profile::symbol::Symbols::shown) cuts it); v0 names lose their crate hashes. A name that cannot be demangled stays unchanged.
+/// Names in Rust's legacy mangling keep their hash, which distinguishes instances of one function, because the contract
+/// of `/v1` includes it; [`Symbols::shown`](memprof_profile::symbol::Symbols::shown) removes it. v0 names lose their
+/// crate hashes. A name that cannot be demangled stays unchanged.
 pub fn demangle(raw: &[u8]) -> (String, Language) {
     let name = String::from_utf8_lossy(raw);
     let name = strip_version(&name);
@@ -39,7 +40,7 @@ fn rust(name: &str) -> Option<String> {
     let result = if name.starts_with("_R") {
         write!(out, "{demangled:#}")
     } else {
-        // `_ZN3foo3barE` is also valid C++; only the hash shows that it is Rust.
+        // `_ZN3foo3barE` is also valid C++; only the hash identifies it as Rust.
         has_legacy_hash(name).then(|| write!(out, "{demangled}"))?
     };
     out.finish(result)
@@ -67,13 +68,13 @@ fn cpp(name: &str) -> Option<String> {
 
 fn clipped(name: &str) -> String {
     let mut out = Clip::default();
-    // An error only means that the name was cut.
+    // An error only means that the name was truncated.
     let _ = out.write_str(name);
     out.text
 }
 
-/// Text of at most [`MAX_NAME`] bytes. Writing more is an error, which stops the demangler: a short
-/// mangled name can expand to gigabytes of text.
+/// Text of at most [`MAX_NAME`] bytes. Writing more is an error, which stops the demangler: a short mangled name can
+/// expand to gigabytes of text.
 #[derive(Default)]
 struct Clip {
     text: String,

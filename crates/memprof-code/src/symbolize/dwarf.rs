@@ -1,4 +1,4 @@
-//! Inlined functions and source lines from debug information.
+//! Looks up inlined functions and source lines in debug information.
 
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -14,7 +14,7 @@ use memprof_profile::Module;
 use memprof_profile::symbol::{InlinedFunction, Language, Location};
 use memprof_sys::target_file::TargetFile;
 
-/// Maximum number of files whose debug information is kept between requests.
+/// Maximum number of files whose debug information stays open between requests.
 const MAX_OPEN: usize = 16;
 
 /// The debug information for one address.
@@ -32,11 +32,11 @@ pub struct Lines {
     pub location: Option<Location>,
 }
 
-/// Debug information of recently requested files.
+/// The debug information of recently requested files.
 #[derive(Debug, Default)]
 pub struct Dwarf {
     open: HashMap<ModuleKey, Entry>,
-    /// What was not read of the debug information of files, in words.
+    /// Messages about debug information that could not be read, by module.
     unread: HashMap<ModuleKey, String>,
 }
 
@@ -63,7 +63,7 @@ impl Source {
         }
     }
 
-    /// Whether its files still have all bytes that they had.
+    /// Whether none of its files was truncated after it was mapped.
     fn is_whole(&self) -> bool {
         match self {
             Source::Plain(plain) => plain.is_whole(),
@@ -78,7 +78,7 @@ impl Source {
         }
     }
 
-    /// Which files were not found, in words; `None` if all were.
+    /// A message about files that were not found; `None` if all were found.
     fn missing(&self) -> Option<String> {
         match self {
             Source::Plain(_) => None,
@@ -99,23 +99,22 @@ impl Dwarf {
         self.unread.remove(&key);
     }
 
-    /// Forgets what was not read of other modules than these.
+    /// Drops the messages about modules for which `known` returns `false`.
     pub(super) fn retain(&mut self, known: impl Fn(&ModuleKey) -> bool) {
         self.unread.retain(|key, _| known(key));
     }
 
-    /// What was not read of a module's debug information, if anything.
+    /// A message about unread parts of a module's debug information, if any.
     pub(super) fn unread(&self, key: ModuleKey) -> Option<&str> {
         self.unread.get(&key).map(String::as_str)
     }
 
-    /// Whether anything is held in memory.
     pub fn is_empty(&self) -> bool {
         self.open.is_empty()
     }
 
-    /// Source lines for addresses (in the file's own addresses) of a module, in the same order;
-    /// `None` if there is no debug information.
+    /// Source lines for addresses (in the file's own addresses) of a module, in the same order; `None` where there is
+    /// no debug information.
     pub(super) fn lines(
         &mut self,
         module: &Arc<Module>,
@@ -123,8 +122,8 @@ impl Dwarf {
         cache: &CacheDirs,
         addrs: &[u64],
     ) -> Vec<Option<Lines>> {
-        // Malformed debug information might make its reader panic. Then only the lines are lost, because names
-        // come from the symbol table, and the file is not tried again.
+        // Malformed debug information might make the reader panic. Then only the lines are lost, because names come
+        // from the symbol table, and the file is not tried again.
         let found = catch_unwind(AssertUnwindSafe(|| self.read(module, elf, cache, addrs)));
         found.unwrap_or_else(|_| {
             let _module = Arc::downgrade(module);
@@ -198,7 +197,7 @@ fn damaged(module: &Module) -> String {
 }
 
 impl Lines {
-    /// The function's own name demangled and its language; `None` if it has no name.
+    /// The function's own name, demangled, and its language; `None` if it has no name.
     pub fn function(&self) -> Option<(String, Language)> {
         if self.name.is_empty() {
             return None;
@@ -215,7 +214,7 @@ mod tests {
 
     use super::*;
 
-    /// Between a look at its size and the reading of it, a file may be cut.
+    /// A file may be truncated between checking its size and reading it.
     #[test]
     fn a_file_that_shrinks_while_it_is_read_is_no_end() {
         let bytes = fs::read("/proc/self/exe").unwrap();

@@ -1,5 +1,5 @@
-//! The seam to whoever fetches debug files from servers (`crate::debuginfod`): the symbol thread says which files it
-//! would like to have, and is told which ones have arrived in the cache directory. It never waits for one.
+//! The interface of the symbol thread to the fetch thread (`crate::debuginfod`). The symbol thread requests debug
+//! files and receives the ids of those that have arrived in the cache directory. It never waits for one.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -11,9 +11,9 @@ use crate::elf::Elf;
 use memprof_profile::Module;
 use memprof_sys::text::hex;
 
-/// Sizes of build ids, in bytes. Linkers write 8, 16 or 20.
+/// Valid sizes of build ids, in bytes. Linkers write 8, 16 or 20.
 const SIZES: std::ops::RangeInclusive<usize> = 4..=64;
-/// Maximum number of files that are asked for.
+/// Maximum number of requested files.
 const MAX_ASKED: usize = 4096;
 
 /// The build id of a file.
@@ -21,7 +21,7 @@ const MAX_ASKED: usize = 4096;
 pub struct BuildId(pub Vec<u8>);
 
 impl BuildId {
-    /// That of a file, if it has one of a plausible size.
+    /// The build id of a file; `None` if it has none, or one of an implausible size.
     pub fn of(elf: &Elf) -> Option<BuildId> {
         let id = elf.build_id().filter(|id| SIZES.contains(&id.len()))?;
         Some(BuildId(id))
@@ -34,25 +34,25 @@ impl fmt::Display for BuildId {
     }
 }
 
-/// A file without names whose debug file is wanted.
+/// A request for the debug file of a file without names.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Wanted {
-    /// Its build id.
+    /// Build id of the file.
     pub id: BuildId,
-    /// Its base name, for messages.
+    /// Base name of the file, for messages.
     pub name: String,
 }
 
-/// The channels of the symbol thread to the one that fetches.
+/// The symbol thread's channels to the fetch thread.
 #[derive(Debug)]
 pub struct Fetch {
-    /// What is wanted. When it is full, the file is asked for again with the next request.
+    /// Requests. If the channel is full, the file is requested again at its next lookup.
     pub wanted: SyncSender<Wanted>,
-    /// What has arrived in the cache directory.
+    /// Build ids whose debug files have arrived in the cache directory.
     pub arrived: Receiver<BuildId>,
 }
 
-/// What was asked for.
+/// The requests so far.
 #[derive(Debug, Default)]
 pub(super) struct Requests {
     fetch: Option<Fetch>,
@@ -68,10 +68,10 @@ impl Requests {
         }
     }
 
-    /// Asks for the debug file of a module, once.
+    /// Requests the debug file of a module, once.
     pub fn want(&mut self, module: &Arc<Module>, elf: &Elf) {
         let Some(fetch) = &self.fetch else { return };
-        // (The vDSO's path is not absolute.)
+        // The vDSO's path is not absolute.
         let Some(id) = BuildId::of(elf).filter(|_| module.path.is_absolute()) else {
             return;
         };
@@ -106,7 +106,7 @@ impl Requests {
         keys
     }
 
-    /// Forgets modules for which `keep` returns `false`.
+    /// Removes modules for which `keep` returns `false`.
     pub fn retain(&mut self, keep: impl Fn(&ModuleKey) -> bool) {
         self.modules.retain(|key, _| keep(key));
     }

@@ -1,12 +1,12 @@
-//! Names from Go's own table of functions.
+//! Looks up names in Go's function table.
 
 use std::rc::Rc;
 
 use super::symtab::Found;
 use crate::elf::{Elf, ElfError, GoFunctions};
 
-/// Looks up each of `addrs`. Addresses that the table does not cover, and all addresses of a file that is not Go's,
-/// have no result.
+/// Looks up each of `addrs`. The result is `None` for addresses that the table does not cover, and for all addresses of
+/// a file without such a table.
 ///
 /// # Errors
 /// The table is damaged.

@@ -1,4 +1,4 @@
-//! Debug information that is compressed, or of which parts are in other files, read with addr2line.
+//! Reads debug information that is compressed, or partly in other files, with addr2line.
 
 use std::cell::RefCell;
 use std::convert::Infallible;
@@ -16,13 +16,13 @@ use memprof_profile::Module;
 use memprof_profile::symbol::{InlinedFunction, Location};
 use memprof_sys::target_file::TargetFile;
 
-/// Maximum size of the debug sections of a file that are decompressed or copied into memory, in bytes; a file
-/// that exceeds it gets names only.
+/// Maximum size of a file's debug sections that are decompressed or copied into memory, in bytes. A file that exceeds
+/// it gets names only.
 pub(super) const MAX_UNPACKED: u64 = 1 << 30;
 
 /// The debug information of a file.
 pub(super) struct Linked {
-    /// Refers to what `split` keeps, so it is dropped first.
+    /// Refers to memory in `split`, so it is dropped first.
     context: Context<Slice>,
     split: RefCell<Split>,
 }
@@ -40,7 +40,7 @@ impl Linked {
         let sections = kept.load(file, elf, false)?;
         let mut dwarf =
             GimliDwarf::load(|id| Ok::<_, Infallible>(sections.get(Some(id.name())))).ok()?;
-        // Units share their lists of abbreviations, which would be read again for each.
+        // Units share abbreviation lists, which would otherwise be parsed again for each unit.
         dwarf.populate_abbreviations_cache(AbbreviationsCacheStrategy::Duplicates);
         let mut split = Split::new(module, kept);
         if let Some(shared) = split.shared(elf) {
@@ -52,7 +52,7 @@ impl Linked {
         })
     }
 
-    /// Whether its files still have all bytes that they had.
+    /// Whether none of its files was truncated after it was mapped.
     pub fn is_whole(&self) -> bool {
         self.split.borrow().kept.is_whole()
     }
@@ -76,7 +76,7 @@ impl Linked {
             );
         }
         let own = outermost?;
-        // Without functions the line may be that of an inlined one.
+        // Without functions, the line may be that of an inlined function.
         if own.dw_die_offset.is_none() && self.missing().is_some() {
             return None;
         }
@@ -95,12 +95,12 @@ impl Linked {
         })
     }
 
-    /// Which files were not found, in words; `None` if all were.
+    /// A message about files that were not found; `None` if all were found.
     pub fn missing(&self) -> Option<String> {
         self.split.borrow().missing()
     }
 
-    /// The first address of the function with this entry, which contains the address.
+    /// The first address of the function at `die`, which contains `addr`.
     fn start(&self, addr: u64, die: UnitOffset) -> Option<u64> {
         let unit = self.context.find_dwarf_and_unit(addr).skip_all_loads()?;
         let mut ranges = unit.die_ranges(&unit.entry(die).ok()?).ok()?;
@@ -112,7 +112,8 @@ impl Linked {
     }
 }
 
-/// An inlined function; `None` if its name is in a file that was not found. Its caller has the line of the call in any case.
+/// An inlined function; `None` if its name is in a file that was not found. The caller has the line of the call in any
+/// case.
 fn inlined(frame: &Frame<'_, Slice>) -> Option<InlinedFunction> {
     let function = frame.function.as_ref()?;
     Some(InlinedFunction {

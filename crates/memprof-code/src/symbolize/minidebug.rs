@@ -1,5 +1,5 @@
-//! `.gnu_debugdata`: a small ELF file inside a program, compressed by xz, with the symbols that `.dynsym` does not have
-//! (MiniDebugInfo; Fedora, RHEL and their relatives build it into all programs).
+//! MiniDebugInfo (`.gnu_debugdata`): a small ELF file inside a program, compressed with xz, with the symbols that
+//! `.dynsym` lacks. Fedora, RHEL and their derivatives build it into all programs.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -15,18 +15,18 @@ use crate::elf::Elf;
 use memprof_profile::Module;
 
 const SECTION: &str = ".gnu_debugdata";
-/// Maximum size of the unpacked file, in bytes, and how many times larger than the packed one it may be. The symbols
-/// of a library of 150 MB unpack to 30 MB, five times their packed size.
+/// Maximum size of the decompressed file, in bytes, and maximum ratio to its compressed size. The symbols of a library
+/// of 150 MB decompress to 30 MB, five times their compressed size.
 const MAX_UNPACKED: u64 = 128 << 20;
 const MAX_RATIO: u64 = 64;
-/// A small section may exceed that ratio, up to this size.
+/// Size in bytes up to which a small section may exceed that ratio.
 const ALWAYS: u64 = 1 << 20;
-/// Memory of the decoder, in KiB: the dictionary of `xz -9`, the largest preset, and a little more.
+/// Memory limit of the decoder, in KiB: the dictionary of `xz -9`, the largest preset, and some overhead.
 const MAX_DECODER: u32 = 66 << 10;
-/// Maximum size of all unpacked files that are kept between requests.
+/// Maximum total size of the decompressed files that are cached between requests, in bytes.
 const MAX_KEPT: u64 = 256 << 20;
 
-/// The unpacked files of recently requested modules. They are in memory of the kernel's (memfd), which is not mapped.
+/// The decompressed files of recently requested modules. They are memfds, which are not mapped.
 #[derive(Debug, Default)]
 pub struct MiniDebug {
     open: HashMap<ModuleKey, Entry>,
@@ -41,7 +41,7 @@ struct Entry {
 }
 
 impl MiniDebug {
-    /// The unpacked file of a module; `None` if it has none, or a damaged one.
+    /// The decompressed file of a module; `None` if it has none, or a damaged one.
     pub fn file(&mut self, module: &Arc<Module>, elf: &Elf) -> Option<Arc<File>> {
         let key = ModuleKey::of(module);
         if let Some(entry) = self.open.get(&key) {
@@ -63,13 +63,13 @@ impl MiniDebug {
         file
     }
 
-    /// Drops all unpacked files; they are unpacked again when needed.
+    /// Drops all decompressed files; they are decompressed again when needed.
     pub fn clear(&mut self) {
         *self = MiniDebug::default();
     }
 }
 
-/// Unpacks the section into memory; also returns the number of bytes.
+/// Decompresses the section into a memfd. Also returns the number of bytes.
 fn unpack(elf: &Elf) -> Option<(File, u64)> {
     let section = elf.section_named(SECTION)?;
     let file_size = elf.file_size().ok()?;

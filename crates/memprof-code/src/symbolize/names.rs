@@ -21,8 +21,8 @@ impl From<ElfError> for UnknownReason {
     }
 }
 
-/// Looks up file offsets (ascending, without duplicates) of a module. Returns one symbol for each, in
-/// the same order; with `dwarf`, including inlined functions and source lines.
+/// Looks up file offsets (ascending, without duplicates) of a module. Returns one symbol for each, in the same order;
+/// with `dwarf`, the symbols include inlined functions and source lines.
 pub fn of_module(
     sources: &mut Sources,
     module: &Arc<Module>,
@@ -53,15 +53,15 @@ pub fn of_module(
     };
     let mut demangler = Demangler::default();
     let symbol = |addr: &Option<u64>| match addr.and_then(|a| addrs.binary_search(&a).ok()) {
-        // An address occurs twice only if the file declares two segments at the same address; the
-        // second occurrence then has no lines.
+        // An address occurs twice only if the file declares two segments at the same address. The second occurrence
+        // then has no lines.
         Some(i) => frames.symbol(i, addrs[i], lines[i].take(), &mut demangler),
         None => Symbol::Unknown(UnknownReason::NoSymbol),
     };
     at.iter().map(symbol).collect()
 }
 
-/// The symbol of a position in source code, which is known without a file of machine code.
+/// The symbol of a position in a source file, which needs no file with machine code.
 fn of_source(module: &Module, functions: &Functions, offset: u64) -> Symbol {
     let Some(Position { function, line }) = functions.at(offset) else {
         return Symbol::Unknown(UnknownReason::NoSymbol);

@@ -1,5 +1,5 @@
-//! Which Debian package has the debug files of a program: from dpkg's lists of installed files and apt's lists of
-//! packages on this machine.
+//! Finds the Debian package with the debug files of a program, in dpkg's lists of installed files and apt's package
+//! lists on this machine.
 
 use std::fs;
 use std::io::Read;
@@ -13,18 +13,18 @@ use crate::modules::open_regular;
 use memprof_profile::Module;
 use memprof_sys::target_file::{Contents, ReadAt, about, find};
 
-/// Maximum number of lists that are searched, and maximum size of all of them, in bytes.
+/// Maximum number of lists searched, and maximum total size of the lists, in bytes.
 const MAX_LISTS: usize = 20_000;
 const MAX_BYTES: u64 = 1 << 30;
-/// Maximum size of a paragraph of dpkg's status file that is read, in bytes.
+/// Maximum size of a paragraph in dpkg's status file, in bytes.
 const MAX_PARAGRAPH: usize = 64 << 10;
 const CHUNK: usize = 256 << 10;
 
-/// The name of the package with the debug files of a module's file, if that file is this machine's and belongs to a
-/// package, and apt knows such a package. `root` is `/` except in tests.
+/// The name of the package with the debug files of a module's file; `None` if the file is not this machine's, belongs
+/// to no package, or if apt knows no such package. `root` is `/` except in tests.
 pub fn debug_package(root: &Path, module: &Module) -> Option<String> {
     let here = about(&find(&module.path).ok()?).ok()?;
-    // The target's file may be that of a container, at the same path.
+    // A container may have another file at the same path.
     if here.identity() != module.file.as_ref()?.identity() {
         return None;
     }
@@ -56,7 +56,7 @@ fn package_for(root: &Path, path: &Path) -> Option<String> {
 fn owner(root: &Path, path: &Path, left: &mut u64) -> Option<String> {
     let path = path.to_str()?;
     let mut wanted = vec![format!("\n{path}\n")];
-    // /bin and /lib are links to directories in /usr; packages name either.
+    // /bin and /lib are links to directories in /usr; packages use either name.
     if let Some(short) = path.strip_prefix("/usr") {
         wanted.push(format!("\n{short}\n"));
     }
@@ -73,7 +73,7 @@ fn owner(root: &Path, path: &Path, left: &mut u64) -> Option<String> {
     Some(stem.split(':').next()?.to_owned())
 }
 
-/// The source package of a package, if it has another name.
+/// The source package of a package, if its name differs.
 fn source(root: &Path, package: &str, left: &mut u64) -> Option<String> {
     let status = root.join("var/lib/dpkg/status");
     let at = position(&status, format!("\nPackage: {package}\n").as_bytes(), left)?;
@@ -86,7 +86,7 @@ fn source(root: &Path, package: &str, left: &mut u64) -> Option<String> {
     Some(line.split(' ').next()?.to_owned())
 }
 
-/// Files of a directory, in order.
+/// The files of a directory whose name `wanted` accepts, sorted.
 fn files(dir: &Path, wanted: impl Fn(&str) -> bool) -> Vec<PathBuf> {
     let Ok(entries) = fs::read_dir(dir) else {
         return Vec::new();
@@ -98,12 +98,12 @@ fn files(dir: &Path, wanted: impl Fn(&str) -> bool) -> Vec<PathBuf> {
     found
 }
 
-/// Where these bytes are in a file, which is read in pieces; `left` is the number of bytes that may still be read.
+/// The position of bytes in a file, which is read in chunks; `left` is the number of bytes that may still be read.
 fn position(path: &Path, wanted: &[u8], left: &mut u64) -> Option<u64> {
     let file = open_regular(path).ok()?;
     let mut file = unpacked(file.contents(), path);
     let finder = Finder::new(wanted);
-    // Lines begin after a newline, the first one too.
+    // A newline before the first line makes it match like all others.
     let mut text = b"\n".to_vec();
     let mut before: u64 = 0;
     let mut chunk = vec![0; CHUNK];
@@ -124,7 +124,7 @@ fn position(path: &Path, wanted: &[u8], left: &mut u64) -> Option<u64> {
     }
 }
 
-/// The contents of a file, which apt may have compressed.
+/// The decompressed contents of a file, which apt may have compressed.
 fn unpacked<'f>(file: Contents<'f>, path: &Path) -> Box<dyn Read + 'f> {
     match path.extension().and_then(|e| e.to_str()) {
         Some("lz4") => Box::new(FrameDecoder::new(file)),
@@ -153,7 +153,7 @@ mod tests {
         let info = "var/lib/dpkg/info";
         let list = format!("{info}/snake-minimal.list");
         write(root, &list, "/.\n/usr\n/usr/bin\n/usr/bin/snake\n");
-        // A list that is larger than one piece, and names its file without /usr.
+        // A list that is larger than one chunk, and names its file without /usr.
         let many = "/usr/share/doc/x\n".repeat(20_000) + "/lib/libfoo.so.1\n";
         write(root, &format!("{info}/libfoo1:amd64.list"), &many);
         write(root, &format!("{info}/plain.list"), "/usr/bin/plain\n");
@@ -176,7 +176,7 @@ mod tests {
         assert_eq!(found("/usr/bin/plain"), None);
         assert_eq!(found("/usr/bin/unknown"), None);
 
-        // As apt keeps them where disk space counts.
+        // A list that apt has compressed to save disk space.
         let text = fs::read(root.join("var/lib/apt/lists/main_Packages")).unwrap();
         fs::remove_file(root.join("var/lib/apt/lists/main_Packages")).unwrap();
         assert_eq!(found("/usr/bin/snake"), None);

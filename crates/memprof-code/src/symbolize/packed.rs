@@ -1,4 +1,4 @@
-//! Compressed sections: zlib and zstd with a header (`SHF_COMPRESSED`), and the older `.zdebug_*`, which are zlib.
+//! Decompresses sections: zlib and zstd with a header (`SHF_COMPRESSED`), and the older `.zdebug_*`, which use zlib.
 
 use std::io::{BufReader, Read};
 
@@ -9,24 +9,24 @@ use ruzstd::decoding::StreamingDecoder;
 
 use crate::elf::{Elf, Section, u32_at, u64_at};
 
-/// Size of the header before the compressed bytes, and position of the decompressed size in it.
+/// Size of the header before the compressed bytes, and the decompressed size's position in it.
 const HEADER: usize = size_of::<CompressionHeader64<LittleEndian>>();
 const CLAIM: usize = 8;
-/// What begins a `.zdebug_*` section, before its decompressed size.
+/// Magic number of a `.zdebug_*` section, which precedes its decompressed size.
 const OLD_MAGIC: &[u8] = b"ZLIB";
 const OLD_HEADER: usize = OLD_MAGIC.len() + size_of::<u64>();
 
-/// How a section is compressed, the size of its header, and the decompressed size that it declares.
+/// A section's compression type, header size, and declared decompressed size.
 struct Claim {
     kind: CompressionType,
     header: usize,
     size: u64,
 }
 
-/// The decompressed contents of a section; `old` for a `.zdebug_*` one. `None` if it is damaged, if it does not decompress to exactly
-/// its declared size, or if that is more than `limit` bytes.
+/// The decompressed contents of a section; `old` for a `.zdebug_*` section. `None` if the section is damaged, does not
+/// decompress to exactly its declared size, or declares more than `limit` bytes.
 ///
-/// No room is made before there are bytes for it: what a section declares may be false.
+/// Memory is allocated only as bytes arrive, because the declared size may be false.
 pub fn unpack(elf: &Elf, section: &Section, old: bool, limit: u64) -> Option<Vec<u8>> {
     let claim = claim(elf, section, old)?;
     if claim.size > limit {
@@ -78,7 +78,7 @@ pub(super) struct Part<'e> {
 }
 
 impl<'e> Part<'e> {
-    /// `size` bytes from a position in the file.
+    /// Reads `size` bytes from a file offset on.
     pub fn new(elf: &'e Elf<'e>, at: u64, size: u64) -> Part<'e> {
         let left = size;
         Part { elf, at, left }
@@ -155,7 +155,7 @@ mod tests {
         Some(found.len())
     }
 
-    /// The header for a declared size, the compressed bytes, and whether it is the old form.
+    /// A form of compression: the header for a declared size, the compressed bytes, and whether it is the old form.
     type Form<'a> = (&'a dyn Fn(u64) -> Vec<u8>, Vec<u8>, bool);
 
     #[test]

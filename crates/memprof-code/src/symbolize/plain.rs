@@ -1,4 +1,4 @@
-//! Debug information that a file has in itself, uncompressed, as compilers write it: read with blazesym.
+//! Reads debug information that is entirely in the file itself and uncompressed, as compilers write it, with blazesym.
 
 use std::borrow::Cow;
 use std::fs::File;
@@ -15,7 +15,8 @@ use crate::elf::{Elf, Section};
 use memprof_profile::symbol::{InlinedFunction, Location};
 use memprof_sys::target_file::TargetFile;
 
-/// Where addresses are that split debug information refers to. (Some compilers have them in files without that, too.)
+/// Section of the addresses that split debug information refers to. Some compilers also write it into files without
+/// split debug information.
 const ADDRESSES: &str = ".debug_addr";
 
 /// A mapped file.
@@ -55,7 +56,7 @@ impl Plain {
         })
     }
 
-    /// Whether the file still has all mapped bytes: what lies behind its end is read as zeros (`shrunk.rs`).
+    /// Whether the file was not truncated after it was mapped. Reads beyond its end return zeros (`shrunk.rs`).
     pub fn is_whole(&self) -> bool {
         self.file.metadata().is_ok_and(|m| m.len() >= self.size)
     }
@@ -67,7 +68,7 @@ impl Plain {
             name: sym.name.to_owned(),
             start: sym.addr,
             rust: sym.lang == SrcLang::Rust,
-            // blazesym lists them outermost first.
+            // blazesym lists inlined functions outermost first.
             inlined: sym.inlined.iter().rev().map(inlined).collect(),
             location: sym.code_info.as_deref().and_then(location),
         })

@@ -1,26 +1,27 @@
-//! Runtimes that make code at run time, and what has each of them write the names of that code.
+//! JIT runtimes, and how to make each of them write the names of its code.
 
 use std::collections::HashMap;
 
 use memprof_profile::symbol::{Symbol, Symbols};
 use memprof_profile::{Frame, FrameKind, Kind, Module, ModuleId, Origin, Profile, Stack};
 
-/// Number of runtimes that are named.
+/// Maximum number of runtimes to mention.
 const NAMED: usize = 2;
 
-/// A runtime.
+/// A JIT runtime.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Runtime {
     name: &'static str,
-    /// Names of its files, the program or its library; before a `*` anything may follow.
+    /// Names of its program or library; a trailing `*` matches any suffix.
     files: &'static [&'static str],
-    /// The function of its interpreter. Below it are functions without a frame of their own, which the remedy names too.
+    /// The function of its interpreter. It is the only native frame of interpreted functions, which the remedy also
+    /// names.
     interpreter: Option<&'static str>,
-    /// What has it write names.
+    /// How to make it write names.
     remedy: &'static str,
 }
 
-/// Each was tried: its remedy brought the names. (Of .NET version 3.1 only.)
+/// Each remedy was tested and brought the names; for .NET only with version 3.1.
 const RUNTIMES: &[Runtime] = &[
     Runtime {
         name: "node",
@@ -73,7 +74,7 @@ const RUNTIMES: &[Runtime] = &[
 ];
 
 impl Runtime {
-    /// The runtime whose file it is.
+    /// The runtime that a module belongs to.
     fn of(module: &Module) -> Option<&'static Runtime> {
         if !module.path.is_absolute() || module.functions.is_some() {
             return None;
@@ -86,20 +87,21 @@ impl Runtime {
     }
 }
 
-/// A runtime, and the bytes of the stacks with code of it that has no name.
+/// A runtime, and the bytes of the stacks with unnamed code of it.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Silent {
     runtime: &'static Runtime,
     pub bytes: u64,
 }
 
-/// The runtimes that write no names, those with the most bytes first. A stack with a named function made at run time does
-/// not count, because its runtime writes names.
+/// The runtimes that write no names, ordered by bytes, descending. A stack with named JIT code does not count, because
+/// its runtime writes names.
 pub(super) fn silent(profile: &Profile, symbols: &Symbols) -> Vec<Silent> {
     let of_module: Vec<Option<&'static Runtime>> =
         profile.modules.iter().map(|m| Runtime::of(m)).collect();
     let mut present = of_module.iter().flatten().map(|runtime| runtime.name);
-    // A stack that is cut off at such code does not contain its runtime.
+    // A stack that is truncated at such code does not contain its runtime. It is attributed to the only runtime in the
+    // profile, if there is just one.
     let only = present.next().filter(|first| present.all(|n| n == *first));
     let only = only.and_then(|name| RUNTIMES.iter().find(|runtime| runtime.name == name));
     if of_module.iter().all(Option::is_none) {
@@ -128,7 +130,7 @@ pub(super) fn silent(profile: &Profile, symbols: &Symbols) -> Vec<Silent> {
             nameless |= found.interpreter.is_some_and(|interpreter| {
                 matches!(symbols.get(*frame), Some(Symbol::Known(f)) if f.name == interpreter)
             });
-            // The first one below the code is its caller.
+            // The first runtime frame below the code is its caller.
             if nameless {
                 runtime = runtime.or(Some(found));
             }
@@ -149,7 +151,7 @@ pub(super) fn silent(profile: &Profile, symbols: &Symbols) -> Vec<Silent> {
     all
 }
 
-/// One line: which runtimes write no names, and what would have them do so.
+/// One line: runtimes that write no names, and their remedies.
 pub(super) fn line(silent: &[Silent], whole: u64) -> Option<String> {
     let one = |one: &Silent| {
         let percent = one.bytes as f64 * 100.0 / whole.max(1) as f64;
@@ -182,11 +184,11 @@ mod tests {
         let mut profile = profile(
             &[
                 (&[at(1, 1), at(2, 7), at(2, 8), at(0, 1)], kib(60, 0)),
-                // Interpreted, so without a frame of its own.
+                // Interpreted code, which has no frame of its own.
                 (&[at(1, 1), at(0, 2), at(0, 1)], kib(20, 0)),
-                // Cut off.
+                // A truncated stack.
                 (&[at(1, 1), at(2, 9)], kib(7, 0)),
-                // With a name, and without such code.
+                // A stack with named JIT code, and one without JIT code.
                 (&[at(1, 1), at(3, 1), at(2, 9), at(0, 1)], kib(500, 0)),
                 (&[at(1, 1), at(0, 1)], kib(500, 0)),
             ],
@@ -210,7 +212,7 @@ mod tests {
             .collect();
         assert_eq!(found(&profile, &named), [("node", 87)]);
 
-        // With a second runtime nobody knows whose code a stack that is cut off ran.
+        // With a second runtime, a truncated stack cannot be attributed to either.
         let jvm = Module {
             path: "/usr/lib/libjvm.so".into(),
             name: "libjvm.so".into(),

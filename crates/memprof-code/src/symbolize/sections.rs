@@ -1,4 +1,4 @@
-//! The sections of debug information of a file, decompressed where they are compressed.
+//! Provides a file's debug sections, decompressed where necessary.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -16,10 +16,10 @@ use super::shrunk;
 use crate::elf::{Elf, Section};
 use memprof_sys::target_file::TargetFile;
 
-/// Maximum size of a file that is copied for its debug information, in bytes.
+/// Maximum size of a file that is copied because of its debug information, in bytes.
 const MAX_COPIED: u64 = 256 << 20;
 
-/// Those that are read even if they are compressed.
+/// Sections that are read even if they are compressed.
 const NEEDED: [&str; 10] = [
     ".debug_abbrev",
     ".debug_addr",
@@ -33,15 +33,15 @@ const NEEDED: [&str; 10] = [
     ".debug_str_offsets",
 ];
 
-/// A part of a section. It is valid as long as the [`Kept`] that it was loaded into.
+/// Part of a section. It is valid as long as the [`Kept`] that it was loaded into.
 pub(super) type Slice = EndianSlice<'static, LittleEndian>;
 
-/// Memory of sections. What refers to it must be dropped first.
+/// Owns the memory of sections. Everything that refers to it must be dropped first.
 #[derive(Debug)]
 pub(super) struct Kept {
     mapped: Vec<Mapped>,
     unpacked: Vec<Vec<u8>>,
-    /// Bytes that may still be decompressed or read into memory.
+    /// Number of bytes that may still be decompressed or read into memory.
     room: u64,
 }
 
@@ -57,7 +57,7 @@ struct Mapped {
 pub(super) struct Sections(HashMap<String, &'static [u8]>);
 
 impl Kept {
-    /// Room for `room` bytes.
+    /// Creates an empty store, whose memory budget is `room` bytes.
     pub fn new(room: u64) -> Kept {
         Kept {
             mapped: Vec::new(),
@@ -66,14 +66,14 @@ impl Kept {
         }
     }
 
-    /// Whether all files still have all mapped bytes: what lies behind the end of one is read as zeros (`shrunk.rs`).
+    /// Whether no file was truncated after it was mapped. Reads beyond its end return zeros (`shrunk.rs`).
     pub fn is_whole(&self) -> bool {
         let whole = |m: &Mapped| m.file.metadata().is_ok_and(|a| a.len() >= m.size as u64);
         self.mapped.iter().all(whole)
     }
 
-    /// The sections of a file of debug information, which is mapped. Compressed ones that nobody reads are left out, except of a
-    /// `package` of split debug information: its index refers to all of them.
+    /// Maps a file and returns its debug sections. Compressed sections that are not needed are omitted, except in a
+    /// `package` of split debug information, whose index refers to all of them.
     pub fn load(&mut self, file: &TargetFile, elf: &Elf, package: bool) -> Option<Sections> {
         let mapped = Mapped::of(file)?;
         let whole = mapped.bytes();
@@ -82,7 +82,8 @@ impl Kept {
         self.sections(elf, |_, section| part(whole, section), needed)
     }
 
-    /// The sections of one unit's split debug information: a small file, of which there may be many, so it is read.
+    /// Returns the sections of one unit's split debug information. The file is small and there may be many of them, so
+    /// it is read instead of mapped.
     pub fn load_unit(&mut self, elf: &Elf) -> Option<Sections> {
         let read = |kept: &mut Kept, section: &Section| {
             kept.room = kept.room.checked_sub(section.size)?;
@@ -122,7 +123,7 @@ impl Kept {
     fn keep(&mut self, contents: Vec<u8>) -> &'static [u8] {
         self.unpacked.push(contents);
         let kept = self.unpacked.last().map_or(&[][..], Vec::as_slice);
-        // SAFETY: the bytes stay where they are until `self` is dropped, and nobody changes them. What refers to them is
+        // SAFETY: the bytes stay in place until `self` is dropped, and nothing changes them. References to them are
         // dropped before (see `Kept`).
         unsafe { std::slice::from_raw_parts(kept.as_ptr(), kept.len()) }
     }
@@ -167,20 +168,21 @@ impl Mapped {
     }
 
     fn bytes(&self) -> &'static [u8] {
-        // SAFETY: the mapping is there until `self` is dropped, and what refers to it is dropped before (see `Kept`). A file that is
-        // cut meanwhile is read as zeros; one that is written to gives other bytes, of which nothing is believed.
+        // SAFETY: the mapping exists until `self` is dropped, and references to it are dropped before (see `Kept`). If
+        // the file is truncated meanwhile, reads return zeros. If it is written to, reads return other bytes, which are
+        // not trusted either.
         unsafe { std::slice::from_raw_parts(self.at.as_ptr().cast(), self.size) }
     }
 }
 
 impl Drop for Mapped {
     fn drop(&mut self) {
-        // SAFETY: `of` made this mapping, and nothing refers to it any more.
+        // SAFETY: `of` created this mapping, and nothing refers to it any more.
         let _ = unsafe { munmap(self.at, self.size) };
     }
 }
 
-/// The file, or a copy, to be mapped.
+/// The file to map: the file itself, or a copy.
 pub(super) fn readable(file: &TargetFile) -> Option<File> {
     match file.opened() {
         Some(file) => file.try_clone().ok(),
@@ -188,7 +190,8 @@ pub(super) fn readable(file: &TargetFile) -> Option<File> {
     }
 }
 
-/// A copy in memory: reading a mapping of the file would wait for its file system without a limit.
+/// Copies the file to memory, because reading a mapping of the file itself could wait for its file system without
+/// limit.
 fn copy(file: &TargetFile) -> Option<File> {
     if file.about().size() > MAX_COPIED {
         return None;

@@ -1,8 +1,8 @@
-//! Files that shrink while they are mapped.
+//! Survives files that shrink while they are mapped.
 //!
-//! Who reads a mapping behind the end of its file gets SIGBUS, which ends the process. Whoever owns a file may cut it at any
-//! moment, so no look at its size helps. The handler puts a page of zeros there instead; what was read is discarded, because
-//! the file is shorter than it was when it was mapped.
+//! Reading a mapping beyond the end of its file raises SIGBUS, which ends the process. The owner of a file may truncate
+//! it at any time, so checking its size first does not help. The signal handler maps a page of zeros there instead. The
+//! results are then discarded, because the file is shorter than when it was mapped.
 
 use std::sync::Once;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -11,13 +11,13 @@ use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction
 
 use memprof_sys::residency::page_size;
 
-/// `BUS_ADRERR`: there is nothing at this address. (Others are faults of the memory itself.)
+/// `BUS_ADRERR`: nothing exists at the address. Other codes are memory errors.
 const NOTHING_THERE: libc::c_int = 2;
 
-/// The size of a page, for the handler.
+/// Page size for the signal handler, in bytes.
 static PAGE: AtomicUsize = AtomicUsize::new(4096);
 
-/// Has reads behind the end of a mapped file give zeros, in this process.
+/// Makes reads beyond the end of mapped files return zeros, in this whole process.
 pub(super) fn survive() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {

@@ -1,4 +1,4 @@
-//! Where the names of a file's functions come from, in order.
+//! The order of the sources in which function names are looked up.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use crate::unwind::FunctionRanges;
 use memprof_profile::Module;
 use memprof_profile::symbol::UnknownReason;
 
-/// The sources outside of the file itself, and what was unpacked of files.
+/// Sources outside the file itself, and cached decompressed files.
 #[derive(Debug, Default)]
 pub(super) struct Sources {
     pub cache: CacheDirs,
@@ -22,20 +22,21 @@ pub(super) struct Sources {
     pub requests: Requests,
 }
 
-/// What the sources say of some addresses.
+/// The results of looking up some addresses.
 pub(super) struct Names {
-    /// Of each address its function's symbol.
+    /// The function's symbol, for each address.
     pub found: Vec<Option<Found>>,
-    /// Where the functions without a symbol begin.
+    /// The start of the function, for addresses without a symbol.
     pub starts: Vec<Option<u64>>,
-    /// The reason for addresses without a symbol.
+    /// The reason why addresses have no symbol.
     pub otherwise: UnknownReason,
 }
 
 impl Sources {
-    /// Looks up addresses of a module (ascending, without duplicates): in its full symbol table or that of its debug
-    /// file, then, for those that are left, in `.gnu_debugdata`, the dynamic symbol table and Go's function table. The
-    /// unwind information says where the functions begin that have no symbol.
+    /// Looks up addresses of a module (ascending, without duplicates). The sources are the full symbol table of the
+    /// file or else of its debug file or `.gnu_debugdata`, then the dynamic symbol table, then Go's function table;
+    /// each is queried for the addresses that are left. Unwind information provides the starts of functions without a
+    /// symbol.
     pub fn look_up(&mut self, module: &Arc<Module>, elf: &Elf, addrs: &[u64]) -> Names {
         let mut names = Names {
             starts: Vec::new(),
@@ -55,14 +56,14 @@ impl Sources {
             });
         } else if let Some(mini) = self.mini.file(module, elf) {
             names.add(addrs, |left| {
-                // It lists the functions that the dynamic symbol table does not, so its gaps are other functions.
+                // It lists the functions that the dynamic symbol table lacks, so its gaps are other functions.
                 symtab::lookup(&Elf::read(&*mini)?, SHT_SYMTAB, true, left)
             });
         }
         names.add(addrs, |left| symtab::lookup(elf, SHT_DYNSYM, true, left));
         names.add(addrs, |left| gopclntab::lookup(elf, left));
         if names.found.iter().any(Option::is_none) {
-            // (The reason for addresses without a symbol stays that of the symbol tables.)
+            // The reason for addresses without a symbol remains that of the symbol tables.
             let start = |ranges: &FunctionRanges, addr| ranges.at(addr).map(|range| range.start);
             names.starts = FunctionRanges::read(elf)
                 .map(|ranges| addrs.iter().map(|addr| start(&ranges, *addr)).collect())
@@ -76,7 +77,7 @@ impl Sources {
 }
 
 impl Names {
-    /// Fills the gaps with what `source` says of the addresses without a name.
+    /// Fills the gaps with the results of `source` for the addresses without a name.
     fn add(
         &mut self,
         addrs: &[u64],

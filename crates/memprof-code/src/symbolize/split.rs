@@ -1,8 +1,8 @@
-//! Debug information that is not in the program's own file: split DWARF (`.dwo` files and packages of them, `.dwp`), and the file
-//! that several programs share (dwz, `.gnu_debugaltlink`).
+//! Debug information outside the program's own file: split DWARF (`.dwo` files, and `.dwp` packages of them), and the
+//! file that several programs share (dwz, `.gnu_debugaltlink`).
 //!
-//! Like debug files, these are looked up in memprof's own file tree, then in that of the processes that use the program, and must
-//! have the id that the program names.
+//! Like debug files, these files are looked up in memprof's own file tree, then in that of the processes that use the
+//! program. They must have the id that the program specifies.
 
 use std::collections::BTreeSet;
 use std::convert::Infallible;
@@ -20,28 +20,28 @@ use crate::elf::Elf;
 use memprof_profile::Module;
 use memprof_sys::target_file::{FileTree, TargetFile};
 
-/// Maximum number of `.dwo` files that are read for one program.
+/// Maximum number of `.dwo` files read for one program.
 const MAX_UNITS: usize = 4096;
-/// Longest path that Linux takes, in bytes.
+/// Maximum length of a path on Linux, in bytes.
 const LONGEST_PATH: usize = 4096;
-/// How many missing files are remembered by name.
+/// Maximum number of missing files remembered by name.
 const MAX_NAMED: usize = 16;
 
-/// What is known of the other files of a program's debug information.
+/// State of the other files with a program's debug information.
 pub(super) struct Split {
     program: PathBuf,
-    /// The program's file tree, if it is not memprof's own.
+    /// The program's file tree, if it differs from memprof's own.
     tree: Option<FileTree>,
-    /// Refer to what `kept` keeps, so they are dropped first. `None` until they are needed.
+    /// Packages refer to memory in `kept`, so they are dropped first. `None` until they are needed.
     packages: Option<Vec<DwarfPackage<Slice>>>,
     units: usize,
-    /// The files that were not found.
+    /// Files that were not found.
     missing: BTreeSet<PathBuf>,
     pub kept: Kept,
 }
 
 impl Split {
-    /// Nothing known yet of this program.
+    /// Creates the state for a program, with no file looked up yet.
     pub fn new(program: &Module, kept: Kept) -> Split {
         Split {
             program: program.path.clone(),
@@ -53,7 +53,7 @@ impl Split {
         }
     }
 
-    /// The debug information that the file shares with others, if it does.
+    /// The debug information that the file shares with others, if any.
     pub fn shared(&mut self, elf: &Elf) -> Option<Dwarf<Slice>> {
         let (name, id) = elf.shared_link()?;
         let name = Path::new(OsStr::from_bytes(&name));
@@ -114,7 +114,7 @@ impl Split {
         packages.find_map(|package| package.find_cu(wanted.dwo_id, &wanted.parent).ok()?)
     }
 
-    /// A package has the name of the program, with `.dwp` behind it.
+    /// Opens the packages, which are named after the program with `.dwp` appended.
     fn open_packages(&mut self) -> Vec<DwarfPackage<Slice>> {
         let mut path = self.program.clone().into_os_string();
         path.push(".dwp");
@@ -132,7 +132,7 @@ impl Split {
             .collect()
     }
 
-    /// The file is where the compiler wrote it, or beside the program.
+    /// Reads a unit from its own file, at the path that the compiler recorded or next to the program.
     fn single_unit(
         &mut self,
         wanted: &SplitDwarfLoad<Slice>,
@@ -162,7 +162,7 @@ impl Split {
             })
     }
 
-    /// Which files were not found, in words; `None` if all were.
+    /// A message about files that were not found; `None` if all were found.
     pub fn missing(&self) -> Option<String> {
         let first = self.missing.first()?.display();
         Some(match self.missing.len() - 1 {

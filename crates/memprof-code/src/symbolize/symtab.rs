@@ -1,7 +1,7 @@
-//! Symbol table search: one pass over the table for many addresses.
+//! Searches a symbol table, in one pass for many addresses.
 //!
-//! There is no index: a pass over the 160,000 symbols of a 150 MB library takes milliseconds, and
-//! nothing stays in memory between two passes.
+//! There is no index: a pass over the 160,000 symbols of a 150 MB library takes milliseconds, and nothing stays in
+//! memory between two passes.
 
 use std::rc::Rc;
 
@@ -12,9 +12,9 @@ use object::elf::{
 
 use crate::elf::{Elf, ElfError, Section, u16_at, u32_at, u64_at};
 
-/// Mangled names of C++ templates can be long, but not longer than this.
+/// Maximum length of a name, in bytes; mangled names of C++ templates are long, but no longer.
 const MAX_NAME: usize = 64 << 10;
-/// Maximum number of aliases at one address that are compared.
+/// Maximum number of aliases at one address to compare.
 const MAX_ALIASES: usize = 16;
 
 /// The symbol that covers an address.
@@ -22,7 +22,7 @@ const MAX_ALIASES: usize = 16;
 pub struct Found {
     /// First address of the symbol.
     pub start: u64,
-    /// Its name as in the file.
+    /// Name as in the file.
     pub name: Rc<[u8]>,
 }
 
@@ -31,16 +31,16 @@ struct Sym {
     name: u32,
     binding: SymbolBind,
     start: u64,
-    /// First address after it; for a symbol without a size, the end of its section.
+    /// First address after the symbol; for a symbol without a size, the end of its section.
     end: u64,
     sized: bool,
 }
 
 /// Looks up each of `addrs` (ascending, without duplicates) in the symbol table of one kind.
 ///
-/// A symbol with a size must contain the address. A symbol without a size, common in assembler code,
-/// extends to the next symbol or the end of its section. In a sparse table (`.dynsym`) it covers only
-/// its own address, because the code after it mostly belongs to functions that the table does not list.
+/// A symbol with a size must contain the address. A symbol without a size, common in assembler code, extends to the
+/// next symbol or the end of its section. In a sparse table (`.dynsym`) it covers only its own address, because the
+/// code after it usually belongs to functions that the table does not list.
 ///
 /// # Errors
 /// The table is damaged.
@@ -151,8 +151,8 @@ impl<'a> Hits<'a> {
     fn covering(mut self) -> Vec<Vec<Sym>> {
         self.sized.sort_by_key(|s| s.start);
         let mut coming = self.sized.iter().peekable();
-        // Symbols that start at or before the address. One that has ended covers no later address, so
-        // it is removed once it is on top.
+        // Symbols that start at or before the address. A symbol that has ended covers no later address, so it is popped
+        // once it is on top.
         let mut open: Vec<&Sym> = Vec::new();
         let mut labels: &[Sym] = &[];
         let mut all = Vec::with_capacity(self.addrs.len());
@@ -205,7 +205,7 @@ impl Names<'_> {
             .collect()
     }
 
-    /// Chooses the alias that users of the function write: `write`, not `__libc_write`.
+    /// Chooses the alias that callers of the function use: `write`, not `__libc_write`.
     fn choose(&mut self, syms: &[Sym]) -> Result<Option<Found>, ElfError> {
         let key: Vec<u32> = syms.iter().map(|s| s.name).collect();
         if let Some((k, found)) = &self.last
@@ -258,7 +258,7 @@ impl Names<'_> {
     }
 }
 
-/// The number of leading underscores, which mark internal names; that of a mangled name does not count.
+/// The number of leading underscores, which mark internal names. The underscore of a mangled name does not count.
 fn underscores(name: &[u8]) -> usize {
     if name.starts_with(b"_Z") || name.starts_with(b"_R") {
         return 0;

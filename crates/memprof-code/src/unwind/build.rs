@@ -31,7 +31,7 @@ pub enum TableError {
     /// The file has code at an address beyond 48 bits.
     #[error("code address {0:#x} exceeds 48 bits")]
     Address(u64),
-    /// The named quantity is larger than in any real file.
+    /// The named quantity exceeds its limit, which no known file reaches.
     #[error("too large: {0}")]
     TooLarge(&'static str),
     /// The file has no unwind information for any of its code.
@@ -53,9 +53,9 @@ pub struct Figures {
 }
 
 impl Table {
-    /// Builds the table of an ELF file from `.eh_frame`, for other code from Go's own table, and for code that
-    /// neither covers from `.debug_frame`. (Go's linker writes `.debug_frame` too, which does not tell where code
-    /// switches stacks.)
+    /// Builds the table of an ELF file. The sources are `.eh_frame`, then Go's function table, then `.debug_frame`,
+    /// each for the code that the previous ones do not cover. Go's linker also writes `.debug_frame`, but it does not
+    /// describe where code switches stacks.
     ///
     /// # Errors
     /// The file cannot be read or has no unwind information.
@@ -79,10 +79,10 @@ impl Table {
         Table::build_with_figures(file).map(|(table, _)| table)
     }
 
-    /// As [`Table::build`], with statistics.
+    /// Like [`Table::build`], with statistics.
     ///
     /// # Errors
-    /// As [`Table::build`].
+    /// Like [`Table::build`].
     pub fn build_with_figures(file: &dyn ReadAt) -> Result<(Table, Figures), TableError> {
         let elf = Elf::read(file)?;
         let arch = Arch::of_machine(elf.machine()).ok_or(TableError::Machine(elf.machine().0))?;
@@ -143,8 +143,8 @@ impl Table {
     }
 }
 
-/// Where the functions of a file are, as far as the unwind information says: each of its entries covers one function, or one
-/// part of a function that the compiler moved elsewhere.
+/// The address ranges of a file's functions according to its unwind information. Each entry covers one function, or a
+/// part of one that the compiler moved elsewhere.
 pub(crate) struct FunctionRanges(Vec<Span>);
 
 impl FunctionRanges {
@@ -170,7 +170,7 @@ impl FunctionRanges {
     }
 }
 
-/// A section's entries; `None` if there are too many.
+/// The entries of a section; `None` if there are too many.
 type Entries<'d, S> = Option<(Cfi<'d, S>, Vec<Span>)>;
 
 fn read_eh_frame(

@@ -19,8 +19,8 @@ pub struct Cfi<'d, S> {
     arch: Arch,
     bases: BaseAddresses,
     cies: HashMap<usize, Cie<'d>>,
-    /// Instructions that may still be executed. An FDE is executed once per span; the budget bounds the
-    /// time for a malicious file.
+    /// Number of instructions that may still be executed. An FDE is executed once per span; the budget bounds the time
+    /// for a malicious file.
     budget: Cell<usize>,
 }
 
@@ -111,7 +111,7 @@ where
         let (fde, _) = self.fde(at)?;
         let start = fde.initial_address();
         let end = start.checked_add(fde.len())?;
-        // Linkers keep the entries of discarded functions, with address 0.
+        // Linkers leave entries of discarded functions, with address 0.
         (start != 0 && start < end).then_some(Span {
             start,
             end,
@@ -120,9 +120,8 @@ where
         })
     }
 
-    /// Emits the rules of an FDE: calls `emit` with the first address of each rule, in order, until it
-    /// returns `false`. The first address is the FDE's, which may be before the span's. `with_bx`: the rules
-    /// also say where `rbx` is.
+    /// Emits the rules of an FDE: calls `emit` with the first address of each rule, in order, until it returns `false`.
+    /// The first address is the FDE's, which may be before the span's. With `with_bx`, the rules also include `rbx`.
     pub fn rules(&self, span: &Span, with_bx: bool, mut emit: impl FnMut(u64, Rule) -> bool) {
         let found = self.fde(span.entry);
         let Some((fde, Cie { common: Ok(c), .. })) = found else {

@@ -1,4 +1,4 @@
-//! The columns of the table that call frame instructions describe, and their conversion to rules.
+//! The columns of the DWARF call frame table that are tracked, and their conversion to rules.
 
 use super::expression::Known;
 use super::rule::{

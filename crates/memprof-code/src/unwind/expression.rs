@@ -1,5 +1,4 @@
-//! The few DWARF expressions that compilers, linkers and assembler code write into unwind
-//! information.
+//! Recognizes the few DWARF expressions that compilers, linkers and assembler code use in unwind information.
 
 use gimli::{Encoding, EndianSlice, Expression, Format, LittleEndian, Operation};
 
@@ -10,10 +9,10 @@ const ENCODING: Encoding = Encoding {
     format: Format::Dwarf32,
     version: 4,
 };
-/// Operations in the longest recognised expression.
+/// Number of operations in the longest recognized expression.
 const MAX_OPERATIONS: usize = 9;
 
-/// A recognised expression.
+/// A recognized expression.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Known {
     /// A register plus an offset.
@@ -24,12 +23,12 @@ pub enum Known {
         offset: i64,
         addend: u64,
     },
-    /// The stack pointer plus 8, or plus 16 from byte `from` of each 16-byte slot on. Linkers write this
-    /// for `.plt`, whose entries push one word.
+    /// The stack pointer plus 8, or plus 16 from byte `from` of each 16-byte slot on. Linkers use this form for `.plt`,
+    /// whose entries push one word.
     Plt { from: u8 },
 }
 
-/// Recognises an expression; `None` if it is not one of the known forms.
+/// Recognizes an expression; `None` if it has none of the known forms.
 pub fn recognise(expression: Expression<Reader<'_>>) -> Option<Known> {
     let mut ops = [const { None }; MAX_OPERATIONS];
     let mut count = 0;

@@ -1,14 +1,14 @@
-//! The rules of Go's code, from the table by which Go's own run time unwinds (`.gopclntab`). `strip` keeps it.
+//! Unwind rules of Go code, from the table that Go's own runtime unwinds with (`.gopclntab`), which `strip` keeps.
 //!
-//! It says how much of the stack a function uses at each of its instructions, and which functions switch to another
-//! stack. How those find the stack they came from depends on Go's version, and their machine code says it:
+//! The table has the stack depth at each instruction, and identifies the functions that switch to another stack. How to
+//! get from these functions back to the previous stack depends on Go's version, and is derived from their machine code:
 //!
-//! - From Go 1.21 on they keep a frame pointer, which leads to the other stack. `cgocallback`, by which C calls Go,
-//!   always has.
-//! - Before, a call of C (`asmcgocall`) has noted the goroutine and the depth of its stack in its frame.
-//! - Before, for `systemstack`, and in all versions for `morestack`, the goroutine has its stack pointer.
+//! - From Go 1.21 on they keep a frame pointer, which leads to the other stack. `cgocallback`, through which C calls
+//!   Go, does so in all versions.
+//! - Before 1.21, `asmcgocall`, which calls C, stores the goroutine and the depth of its stack in its frame.
+//! - Before 1.21 for `systemstack`, and in all versions for `morestack`, the stack pointer is saved in the goroutine.
 //!
-//! 64-bit ARM: not supported. Its Go code is unwound by frame pointers.
+//! arm64 is not supported; Go code for arm64 is unwound by frame pointers.
 
 mod code;
 
@@ -20,14 +20,14 @@ use super::rule::{Arch, CfaKind, FpKind, OTHER_STACK, Rule};
 use super::spans::{Source, Span};
 use crate::elf::{Elf, ElfError, GoFunction, GoFunctions};
 
-/// Bytes read of a function that switches stacks; the longest, `cgocallback`, has about 300.
+/// Bytes read of a function that switches stacks; the longest one, `cgocallback`, has about 300.
 const SWITCH_SIZE: u64 = 512;
 /// Bytes read of each function's prologue.
 const PROLOGUE_SIZE: u64 = 17;
-/// Maximum number of functions, and of ranges in them: Kubernetes' have 100,000 and a few each.
+/// Maximum number of functions, and of ranges in them. Kubernetes has 100,000 functions with a few ranges each.
 const MAX_FUNCTIONS: u64 = 4 << 20;
 const MAX_RANGES: usize = 32 << 20;
-/// The trampoline of signals, which is recognised by its code.
+/// Name of the signal trampoline, which is recognized by its code instead.
 const SIGNAL_RETURN: &[u8] = b"runtime.sigreturn";
 
 /// Go's functions in a file.
@@ -36,12 +36,13 @@ pub struct GoCode<'e> {
     elf: &'e Elf<'e>,
     functions: GoFunctions<'e>,
     goroutine: Option<Goroutine>,
-    /// Ranges of code that may still be read: it bounds the time for a malicious file, whose functions share them.
+    /// Number of ranges that may still be read. The budget bounds the time for a malicious file, whose functions share
+    /// ranges.
     budget: Cell<usize>,
 }
 
 impl<'e> GoCode<'e> {
-    /// The functions of a file, sorted by address; `None` if it is not Go's or its table cannot be used.
+    /// The functions of a file, sorted by address; `None` if the file is not a Go program or its table cannot be used.
     pub fn read(elf: &'e Elf<'e>, arch: Arch) -> Option<(Self, Vec<Span>)> {
         let read = GoCode::try_read(elf);
         read.ok().flatten().filter(|_| arch == Arch::X86_64)
@@ -89,11 +90,12 @@ impl<'e> GoCode<'e> {
             }
         }
         spans.sort_by_key(|span| span.start);
-        // The address that the table counts from is where it was thought to be.
+        // The code of `runtime.goexit` was found where the table puts it, so the base of the table's addresses is
+        // right.
         Ok(is_in_place.then_some((code, spans)))
     }
 
-    /// The name of a function that may need a rule of its own; empty for most.
+    /// The name of a function that may need a special rule; empty for all other functions.
     fn special_name(&self, index: u64, function: GoFunction) -> Result<Vec<u8>, ElfError> {
         match function.assembler || function.sets_sp || function.outermost {
             true => self.functions.name(index),
@@ -101,7 +103,7 @@ impl<'e> GoCode<'e> {
         }
     }
 
-    /// Code from an address on; shorter where the file ends.
+    /// Reads code at an address; fewer bytes at the end of the file.
     fn bytes(&self, start: u64, size: u64) -> Vec<u8> {
         let mut bytes = vec![0; size.min(SWITCH_SIZE) as usize];
         let offset = self.elf.loaded_at(start);
@@ -111,7 +113,7 @@ impl<'e> GoCode<'e> {
         bytes
     }
 
-    /// Emits the rules of a function, as [`Cfi::rules`](super::cfi::Cfi::rules) does.
+    /// Emits the rules of a function, like [`Cfi::rules`](super::cfi::Cfi::rules).
     pub fn rules(&self, span: &Span, mut emit: impl FnMut(u64, Rule) -> bool) {
         let steps = self.steps(span);
         let steps = steps.unwrap_or_else(|_| vec![(span.start, Rule::UNSUPPORTED)]);
@@ -130,14 +132,14 @@ impl<'e> GoCode<'e> {
         let start = self.functions.start(index)?;
         let name = self.special_name(index, function)?;
         match name.as_slice() {
-            // `mcall` leaves its goroutine for good: another thread may run it meanwhile.
+            // `mcall` leaves its goroutine for good; another thread may run it meanwhile.
             b"runtime.mcall" | b"runtime.gogo" => return Ok(vec![(start, Rule::STOP)]),
-            // The function whose stack is too small called it. (The goroutine's stack pointer is that function's.)
+            // The caller is the function whose stack is too small. The goroutine's stack pointer is that function's.
             b"runtime.morestack" => {
                 let rule = self.goroutine.map_or(Rule::STOP, |g| g.rule(0));
                 return Ok(vec![(start, rule)]);
             }
-            // It is called by the signal trampoline.
+            // The signal trampoline calls it.
             b"runtime.sigtramp" => {}
             _ if function.outermost => return Ok(vec![(start, Rule::STOP)]),
             _ => {}
@@ -167,7 +169,8 @@ impl<'e> GoCode<'e> {
         Ok(steps)
     }
 
-    /// The rules of code that has so much on the stack; where that may be another stack, by its frame pointer.
+    /// The rules of code with a known stack depth. Where the code may run on another stack (`sets_sp`), the rules use
+    /// its frame pointer.
     fn plain(&self, ranges: &[(Range<u64>, i32)], sets_sp: bool) -> Vec<Step> {
         let framed = ranges.iter().find(|(_, depth)| *depth > 0);
         let record = framed.and_then(|(range, _)| {

@@ -1,7 +1,7 @@
-//! Linkage tables (`.plt`) without unwind information, which not all linkers write.
+//! Recognizes linkage tables (`.plt`) without unwind information, which not all linkers write.
 //!
-//! They are recognised by their machine code, which the processors' ABIs specify and linkers follow. Section
-//! headers are not needed.
+//! They are recognized by their machine code, which the processors' ABIs specify and linkers follow. Section headers
+//! are not needed.
 
 use super::rule::{Arch, CfaKind, RA_IN_LINK_REGISTER, Rule};
 use super::scan::{Blocks, MAX_SCANNED};
@@ -12,12 +12,12 @@ use crate::elf::{Elf, u32_at};
 const ENTRY: usize = 16;
 const ENDBR64: [u8; 4] = [0xf3, 0x0f, 0x1e, 0xfa];
 
-/// A part of a linkage table, by what its code has pushed on the stack.
+/// A part of a linkage table, by the words that its code has pushed on the stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Linkage {
     /// Only the return address: an entry that jumps.
     Jump,
-    /// One more word from this byte of the entry on: the entry pushes its index and jumps to the header.
+    /// One more word, from this byte of the entry on: the entry pushes its index and jumps to the header.
     Push(u8),
     /// The header's first instruction.
     Header,
@@ -114,8 +114,8 @@ fn x86(b: &[u8]) -> Parts {
     }
 }
 
-/// `adrp x16, …; ldr x17, [x16, …]; add x16, x16, …; br x17`. The header first saves `x16` and `x30`;
-/// an entry may start with a landing pad (`bti c`).
+/// `adrp x16, …; ldr x17, [x16, …]; add x16, x16, …; br x17`. The header first saves `x16` and `x30`; an entry may
+/// start with a landing pad (`bti c`).
 fn arm(b: &[u8], before: &[u8]) -> Parts {
     const WANTED: [(u32, u32); 4] = [
         (0x9f00_001f, 0x9000_0010),

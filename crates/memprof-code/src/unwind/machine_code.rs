@@ -1,15 +1,15 @@
-//! The rules of x86-64 functions without unwind information, from their machine code.
+//! Derives the rules of x86-64 functions without unwind information from their machine code.
 //!
-//! musl has none at all, nor have many functions that were written in assembler. Such a function is known by its symbol, by a
-//! call, or because its address is taken. From its first instruction on, where the stack has only the return address, all
-//! paths are followed; each `push`, `pop` and sum says how much the stack has then.
+//! musl has no unwind information at all, and neither have many functions written in assembler. Such a function is
+//! found by its symbol, by a call, or because its address is taken. All paths are followed from its first instruction,
+//! where the stack contains only the return address. Each `push`, `pop` and addition updates the stack depth.
 //!
-//! Code has no rule where the analysis is not certain. A function with a path that contradicts another, or that returns to
-//! anything but its return address, is left out; so is code after an instruction that takes the stack pointer from elsewhere, and code
-//! that two functions reach with different stacks.
+//! Code has no rule where the analysis is uncertain. A function is rejected if two paths contradict each other, or if
+//! it returns to anything but its return address. Code after an instruction that loads the stack pointer from elsewhere
+//! has no rule, nor has code that two functions reach with different stacks.
 //!
-//! A function that clears the frame pointer register and has not saved it never returns: so begin programs and threads, as the
-//! ABI says.
+//! A function that clears the frame pointer register without having saved it never returns: the ABI prescribes this for
+//! the start of programs and threads.
 
 mod cases;
 mod follow;
@@ -23,15 +23,15 @@ use super::rule::{Arch, Rule};
 use super::spans::{Source, Span};
 use crate::elf::{Elf, u32_at, u64_at};
 
-/// Size of an entry of the relocation table, and the maximum size of the part that is read, in bytes.
+/// Size of a relocation, and the maximum size of the part of the relocation table that is read, in bytes.
 const RELA_SIZE: usize = 24;
 const MAX_RELA_BYTES: u64 = (RELA_SIZE as u64) << 15;
-/// Shorter gaps are padding between functions, in bytes.
+/// Minimum size of a gap, in bytes; shorter gaps are padding between functions.
 const LEAST: u64 = 16;
-/// If gaps are a smaller part of the code than one of this, they are what the compiler adds to each program.
+/// Gaps smaller than 1/`SHARE` of the code are ignored: they are what the compiler adds to every program.
 const SHARE: u64 = 64;
-/// More is code that a run-time system brings along (V8's built-in functions): it has conventions of its own, keeps frame
-/// pointers, and would take seconds. In bytes.
+/// Maximum size of the gaps, in bytes. Larger gaps are the code of a runtime (V8's built-in functions): it has its own
+/// conventions, keeps frame pointers, and would take seconds to analyze.
 const MAX_CODE: u64 = 1 << 20;
 
 /// The rules of code without unwind information, by address.
@@ -39,7 +39,7 @@ const MAX_CODE: u64 = 1 << 20;
 pub struct MachineCode(Vec<(u64, Rule)>);
 
 impl MachineCode {
-    /// Follows the functions in uncovered code. Returns their rules, and which code has some.
+    /// Analyzes the functions in uncovered code. Returns their rules, and the code ranges that have rules.
     pub fn read(elf: &Elf, arch: Arch, gaps: &[(u64, u64)]) -> (MachineCode, Vec<Span>) {
         let gaps: Vec<_> = gaps
             .iter()
@@ -52,7 +52,7 @@ impl MachineCode {
             return Default::default();
         }
         let mut follower = Follower::new(elf, &gaps);
-        // The entry of a library may mean nothing.
+        // The entry address of a library may be meaningless.
         follower.begin(elf.header_entry(), false);
         for start in symbols(elf) {
             follower.begin(start, true);
@@ -77,7 +77,7 @@ impl MachineCode {
         (rules, spans)
     }
 
-    /// Emits the rules of a span, as [`Cfi::rules`](super::cfi::Cfi::rules) does.
+    /// Emits the rules of a span, like [`Cfi::rules`](super::cfi::Cfi::rules).
     pub fn rules(&self, span: &Span, mut emit: impl FnMut(u64, Rule) -> bool) {
         let first = self.0.partition_point(|(at, _)| *at < span.start);
         let own = self.0[first..].iter().take_while(|(at, _)| *at < span.end);
@@ -89,7 +89,7 @@ impl MachineCode {
     }
 }
 
-/// The beginnings of functions in the symbol tables. A damaged table has none.
+/// The start addresses of functions in the symbol tables. A damaged table is ignored.
 fn symbols(elf: &Elf) -> Vec<u64> {
     let mut found = Vec::new();
     let tables = [SHT_SYMTAB, SHT_DYNSYM].map(|kind| elf.section_of_kind(kind));
@@ -104,7 +104,7 @@ fn symbols(elf: &Elf) -> Vec<u64> {
     found
 }
 
-/// The addresses that the loader writes into data: some are those of functions.
+/// The addresses that the loader writes into data; some are the addresses of functions.
 fn pointers(elf: &Elf) -> Vec<u64> {
     let dynamic = elf.dynamic();
     let value = |wanted| {

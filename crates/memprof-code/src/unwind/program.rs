@@ -1,7 +1,7 @@
-//! Executes one function's call frame instructions to get its rules.
+//! Executes the call frame instructions of a function to get its rules.
 //!
-//! Only five columns of the table that the instructions describe are tracked: the CFA, the stack
-//! and frame pointer registers, the return address, and `rbx` of x86-64.
+//! Only five columns of the call frame table are tracked: the CFA, the stack and frame pointer registers, the return
+//! address, and `rbx` of x86-64.
 
 use std::cell::Cell;
 
@@ -14,7 +14,7 @@ use super::rule::Rule;
 /// Maximum nesting of `DW_CFA_remember_state`; compilers do not nest it at all.
 const MAX_REMEMBERED: usize = 64;
 
-/// The error for unsupported instructions; the code they describe has no rule.
+/// The error for unsupported instructions. Code that they describe has no rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unknown;
 
@@ -41,7 +41,7 @@ enum Step {
 }
 
 impl<'a, 'd, S: UnwindSection<Reader<'d>>> Run<'a, S> {
-    /// Begins a function at its first address.
+    /// Starts the execution for a function at its first address.
     pub fn new(section: &'a S, common: &'a Common, pc: u64) -> Self {
         Run {
             section,
@@ -65,8 +65,8 @@ impl<'a, 'd, S: UnwindSection<Reader<'d>>> Run<'a, S> {
         Ok(self.state)
     }
 
-    /// Executes a function's instructions; calls `emit` with the first address of each rule, in order, until
-    /// it returns `false`. Instructions beyond the budget count as unsupported.
+    /// Executes a function's instructions. Calls `emit` with the first address of each rule, in order, until it returns
+    /// `false`. Instructions beyond the budget count as unsupported.
     pub fn rules(
         mut self,
         mut instructions: gimli::CallFrameInstructionIter<'_, Reader<'d>>,
@@ -161,8 +161,8 @@ impl<'a, 'd, S: UnwindSection<Reader<'d>>> Run<'a, S> {
             }
             Cfi::RememberState => return Err(Unknown),
             Cfi::RestoreState => self.state = self.remembered.pop().ok_or(Unknown)?,
-            // The size of pushed arguments matters only to exception handlers. Whether the return
-            // address is signed does not matter, because the walk removes the signature.
+            // The size of pushed arguments matters only to exception handlers. Whether the return address is signed
+            // does not matter, because the walk removes the signature.
             Cfi::ArgsSize { .. } | Cfi::NegateRaState | Cfi::Nop => {}
             Cfi::DefCfa { register, offset } => {
                 self.define_cfa(register.0, i64::try_from(*offset).ok());

@@ -1,4 +1,4 @@
-//! Assembles rules, in address order, to a table.
+//! Assembles rules, in address order, into a table.
 
 use std::collections::HashMap;
 
@@ -44,7 +44,7 @@ impl Default for Rows {
 }
 
 impl Rows {
-    /// Begins a span; its rules follow.
+    /// Starts a span, whose rules follow.
     pub fn begin_span(&mut self, span: &Span) {
         if span.start > self.end {
             self.row(self.end, NOT_COVERED);

@@ -4,9 +4,8 @@ use object::elf::{EM_AARCH64, EM_X86_64, Machine};
 
 /// An unwind rule: how to find the caller's registers from a frame's. 16 bytes, as in `memprof.h`.
 ///
-/// `sp`, `fp` and `pc` are the frame's own registers; the CFA is the caller's stack pointer. The
-/// frame pointer register is `rbp` on x86-64 and `x29` on 64-bit ARM. Fields that a kind does not
-/// use are zero, so that equal rules compare equal.
+/// `sp`, `fp` and `pc` are the frame's own registers; the CFA is the caller's stack pointer. The frame pointer register
+/// is `rbp` on x86-64 and `x29` on arm64. Fields that a kind does not use are zero, so that equal rules compare equal.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub struct Rule {
@@ -14,34 +13,34 @@ pub struct Rule {
     pub cfa: u8,
     /// How the caller's frame pointer register is found: a [`FpKind`].
     pub fp: u8,
-    /// Bits 0 to 3: [`RA_IN_LINK_REGISTER`], [`BX_KEPT`], [`BX_SAVED`], [`OTHER_STACK`]; bits 8 to 15: bytes added to a CFA that
-    /// was read from memory ([`CfaKind::DerefFp`], [`CfaKind::DerefSp`]).
+    /// Bits 0 to 3: [`RA_IN_LINK_REGISTER`], [`BX_KEPT`], [`BX_SAVED`], [`OTHER_STACK`]. Bits 8 to 15: bytes added to a
+    /// CFA that was read from memory ([`CfaKind::DerefFp`], [`CfaKind::DerefSp`]).
     pub flags: u16,
     /// Offset of the CFA, or of the memory it is read from, in bytes.
     pub cfa_offset: i32,
-    /// Offset of the saved frame pointer register of the caller, in bytes, from the base that `fp` gives.
+    /// Offset of the caller's saved frame pointer register, in bytes, from the base that `fp` specifies.
     pub fp_offset: i32,
-    /// Offset of the saved return address from the CFA, in bytes (x86-64: -8; 0 with [`CfaKind::GoStopped`]: the goroutine
-    /// has it, beside its stack pointer); with [`BX_SAVED`] that of
-    /// the saved `rbx`.
+    /// Offset of the saved return address from the CFA, in bytes (-8 on x86-64). With [`BX_SAVED`], the offset of the
+    /// saved `rbx` instead. With [`CfaKind::GoStopped`], 0 means that the return address is in the goroutine, next to
+    /// its stack pointer.
     pub ra_offset: i32,
 }
 
 const _: () = assert!(size_of::<Rule>() == 16);
 
-/// Bit of [`Rule::flags`]: the return address is still in the link register (64-bit ARM).
+/// Bit of [`Rule::flags`]: the return address is in the link register (arm64).
 pub const RA_IN_LINK_REGISTER: u16 = 1;
 /// Bit of [`Rule::flags`]: `rbx` is unchanged. This bit and `BX_SAVED` are set only in tables of files
 /// that use [`CfaKind::Bx`]; if neither is set, `rbx` is lost.
 pub const BX_KEPT: u16 = 2;
-/// Bit of [`Rule::flags`]: `rbx` was saved at the CFA plus `ra_offset`, the return address is at CFA - 8.
+/// Bit of [`Rule::flags`]: `rbx` was saved at CFA + `ra_offset`, and the return address is at CFA - 8.
 pub const BX_SAVED: u16 = 4;
-/// Bit of [`Rule::flags`]: the caller's stack may be another one, at any address. (A frame pointer of 0 then ends the
-/// stack.)
+/// Bit of [`Rule::flags`]: the caller's stack may be another one, at any address. A frame pointer of 0 then ends the
+/// stack.
 pub const OTHER_STACK: u16 = 8;
 /// Bit of [`Rule::needs`]: the rule needs the frame pointer register.
 pub const NEEDS_FP: u16 = 0x10;
-/// Bit of the same: the rule needs `rbx`.
+/// Bit of [`Rule::needs`]: the rule needs `rbx`.
 pub const NEEDS_BX: u16 = 0x20;
 /// Position in [`Rule::flags`] of the number of bytes added to a CFA read from memory.
 pub const ADDEND_SHIFT: u32 = 8;
@@ -64,22 +63,23 @@ pub enum CfaKind {
     DerefFp = 5,
     /// `*(sp + cfa_offset) + (flags >> 8)`.
     DerefSp = 6,
-    /// A signal frame: all of the interrupted code's registers are on the stack. `sp = *(sp +
-    /// cfa_offset)`, `fp = *(sp + fp_offset)`, `pc = *(sp + ra_offset)`, all three with the frame's
-    /// own `sp`. On 64-bit ARM the interrupted code's link register is at `sp + ra_offset - 16`.
+    /// A signal frame: all of the interrupted code's registers are on the stack. `sp = *(sp + cfa_offset)`,
+    /// `fp = *(sp + fp_offset)`, `pc = *(sp + ra_offset)`, all three with the frame's own `sp`. On arm64 the
+    /// interrupted code's link register is at `sp + ra_offset - 16`.
     Signal = 7,
     /// There is unwind information, but no rule can express it.
     Unsupported = 8,
     /// `rbx + cfa_offset` (x86-64): the lazy-binding resolver saves all registers in a frame of unknown
     /// size.
     Bx = 9,
-    /// Go up to 1.20 on x86-64, a call of C on the thread's own stack: the frame says which goroutine called, and how
-    /// deep its stack was. `*(*(sp + high half of cfa_offset) + fp_offset) - *(sp + low half of cfa_offset) +
-    /// (flags >> 8)`.
+    /// Go up to 1.20 on x86-64, a call of C on the thread's own stack: the frame contains the calling goroutine and the
+    /// depth of its stack.
+    /// `*(*(sp + high half of cfa_offset) + fp_offset) - *(sp + low half of cfa_offset) + (flags >> 8)`.
     GoCall = 10,
-    /// Go on x86-64, a goroutine whose thread uses its own stack: the goroutine has its stack pointer. `*(*(*(*(TLS +
-    /// low half of cfa_offset) + high half of cfa_offset) + low half of fp_offset) + high half of fp_offset) +
-    /// (flags >> 8)`, where TLS is the thread pointer.
+    /// Go on x86-64, a goroutine whose thread runs on its own stack: the stack pointer is saved in the goroutine.
+    /// `*(goroutine + high half of fp_offset) + (flags >> 8)`, where `goroutine` is
+    /// `*(*(*(TLS + low half of cfa_offset) + high half of cfa_offset) + low half of fp_offset)` and TLS is the thread
+    /// pointer.
     GoStopped = 11,
 }
 
@@ -87,13 +87,13 @@ pub enum CfaKind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum FpKind {
-    /// It is unchanged.
+    /// Unchanged.
     Same = 0,
     /// `*(CFA + fp_offset)`.
     AtCfa = 1,
-    /// `*(fp + fp_offset)`: functions that realign the stack.
+    /// `*(fp + fp_offset)`, in functions that realign the stack.
     AtFp = 2,
-    /// It is unknown.
+    /// Unknown.
     Lost = 3,
 }
 
@@ -163,7 +163,7 @@ impl Rule {
 pub enum Arch {
     /// x86-64.
     X86_64,
-    /// 64-bit ARM.
+    /// arm64.
     Aarch64,
 }
 
@@ -209,10 +209,10 @@ impl Arch {
         (self == Arch::X86_64).then_some(3)
     }
 
-    /// The rule of the kernel's or C library's signal return trampoline.
+    /// The rule of the signal return trampoline of the kernel or the C library.
     ///
-    /// The offsets are those of the saved registers in the kernel's `struct rt_sigframe`. `sp` points
-    /// to this structure on 64-bit ARM, and to the `struct ucontext` inside it on x86-64.
+    /// The offsets are those of the saved registers in the kernel's `struct rt_sigframe`. `sp` points to this structure
+    /// on arm64, and to the `struct ucontext` inside it on x86-64.
     pub(super) fn signal_rule(self) -> Rule {
         let (sp, fp, pc) = match self {
             Arch::X86_64 => (160, 120, 168),
@@ -226,7 +226,7 @@ impl Arch {
         }
     }
 
-    /// The machine code of that trampoline.
+    /// The machine code of the signal return trampoline.
     pub(super) fn signal_trampoline(self) -> &'static [u8] {
         match self {
             // mov $15, %rax; syscall

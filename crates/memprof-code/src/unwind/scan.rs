@@ -1,5 +1,5 @@
-//! Recognises code without unwind information by its bytes or location: signal trampolines (musl and
-//! 64-bit ARM kernels provide no unwind information for theirs) and a program's first instructions.
+//! Recognizes code without unwind information by its bytes or location: signal trampolines (musl and arm64 kernels
+//! provide no unwind information for theirs) and a program's first instructions.
 
 use object::elf::SHT_DYNSYM;
 
@@ -10,16 +10,15 @@ use crate::elf::Elf;
 /// Maximum number of bytes of uncovered code that are scanned.
 pub(super) const MAX_SCANNED: u64 = 16 << 20;
 const BLOCK: u64 = 64 << 10;
-/// Maximum size of a program's entry code, in bytes. The function that this assembler code calls follows
-/// it.
+/// Maximum size of a program's entry code, in bytes. This assembler code is followed by the function that it calls.
 const ENTRY_SIZE: u64 = 32;
-/// The same for a dynamic loader, whose entry code also runs the libraries' initialisers.
+/// Maximum size of a dynamic loader's entry code, in bytes. It also runs the libraries' initializers.
 const LOADER_ENTRY_SIZE: u64 = 96;
 /// A function that every loader exports for debuggers.
 const LOADER_FUNCTION: &str = "_dl_debug_state";
 
-/// The signal trampolines in uncovered code. Each span begins one byte early, so that it contains the
-/// signal handler's return address minus one.
+/// The signal trampolines in uncovered code. Each span starts one byte early, so that it contains the signal handler's
+/// return address minus one.
 pub fn trampolines(elf: &Elf, arch: Arch, gaps: &[(u64, u64)]) -> Vec<Span> {
     let wanted = arch.signal_trampoline();
     let mut reader = Blocks::default();
@@ -91,7 +90,7 @@ fn positions<'a>(code: &'a [u8], wanted: &'a [u8]) -> impl Iterator<Item = usize
     windows.filter(move |(_, w)| *w == wanted).map(|(i, _)| i)
 }
 
-/// The program's or the loader's first instructions, which have no caller, if they are in a gap.
+/// The first instructions of the program or the dynamic loader, which have no caller, if they are in a gap.
 pub fn entry_span(elf: &Elf, gaps: &[(u64, u64)]) -> Option<Span> {
     let (entry, size) = match elf.entry() {
         Some(entry) => (entry, ENTRY_SIZE),

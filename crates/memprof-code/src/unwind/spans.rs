@@ -9,15 +9,15 @@ pub enum Source {
     EhFrame,
     /// An entry of `.debug_frame`.
     DebugFrame,
-    /// An entry of Go's own table of functions.
+    /// An entry of Go's function table.
     Go,
-    /// A signal trampoline, recognised by its machine code.
+    /// A signal trampoline, recognized by its machine code.
     Trampoline,
-    /// A linkage table, recognised by its machine code.
+    /// A linkage table, recognized by its machine code.
     Linkage(Linkage),
     /// The program's first instructions.
     Entry,
-    /// A function, followed through its machine code.
+    /// A function whose machine code was analyzed.
     MachineCode,
 }
 
@@ -30,16 +30,15 @@ pub struct Span {
     pub end: u64,
     /// The source of its rules.
     pub source: Source,
-    /// Position of the entry in its section, in bytes; in Go's table its index.
+    /// Position of the entry in its section, in bytes; for Go's table, the function's index.
     pub entry: usize,
 }
 
 /// Sorts spans by address and resolves overlaps.
 ///
-/// This follows the unwinder of C++ exceptions, which does a binary search in the sorted index of
-/// function starts: the span with the greatest start at or before an address applies. If that span
-/// ends before the address, none applies, even if an earlier, longer one covers it. Of spans with the
-/// same start, the first in the section applies.
+/// The result agrees with the unwinder of C++ exceptions, which does a binary search in the sorted index of function
+/// starts: the span with the greatest start at or before an address applies. If that span ends before the address, none
+/// applies, even if an earlier, longer one covers it. Of spans with the same start, the first in the section applies.
 pub fn settle(mut spans: Vec<Span>) -> Vec<Span> {
     if !spans.is_sorted_by_key(|s| s.start) {
         // Stable: equal starts keep the section's order.

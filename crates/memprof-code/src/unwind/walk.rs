@@ -1,4 +1,4 @@
-//! The stack walk in user space: the reference for the one in the BPF program.
+//! The stack walk in user space, which is the reference for the one in the BPF program.
 
 use super::rule::{
     Arch, BX_KEPT, BX_SAVED, CfaKind, FpKind, OTHER_STACK, RA_IN_LINK_REGISTER, Rule,
@@ -12,9 +12,9 @@ pub struct Registers {
     pub ip: u64,
     /// The stack pointer.
     pub sp: u64,
-    /// The frame pointer register: `rbp` on x86-64, `x29` on 64-bit ARM.
+    /// The frame pointer register: `rbp` on x86-64, `x29` on arm64.
     pub fp: u64,
-    /// The link register of 64-bit ARM; 0 elsewhere.
+    /// The link register of arm64; 0 elsewhere.
     pub lr: u64,
     /// `rbx` of x86-64; 0 elsewhere.
     pub bx: u64,
@@ -43,9 +43,9 @@ pub enum Mapped<'t> {
 /// How a walk ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Ended {
-    /// It reached the outermost frame.
+    /// The outermost frame was reached.
     Complete,
-    /// It could not continue; the frames so far are right.
+    /// The walk could not continue; the frames so far are correct.
     Partial(Reason),
 }
 
@@ -73,40 +73,40 @@ pub enum Reason {
 /// The frames of a stack, innermost first, and how the walk ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Walk {
-    /// Instruction addresses: return addresses minus one; the first address, addresses that a signal interrupted, and
-    /// the trampoline to which its handler returns, unchanged.
+    /// Instruction addresses. Return addresses are stored minus one. The first address, addresses that a signal
+    /// interrupted, and the trampoline to which a signal handler returns are unchanged.
     pub frames: Vec<u64>,
-    /// How it ended.
+    /// How the walk ended.
     pub ended: Ended,
 }
 
 /// The current frame of a walk.
 #[derive(Clone, Copy)]
 struct Frame {
-    /// `pc` is a return address minus one.
+    /// Whether `pc` is a return address minus one.
     called: bool,
     /// An address inside the frame's current or calling instruction.
     pc: u64,
     sp: u64,
-    /// `None` once it is lost.
+    /// `None` after it was lost.
     fp: Option<u64>,
-    /// Known only in the first frame and in one that a signal interrupted.
+    /// Only known in the first frame and in one that a signal interrupted.
     lr: Option<u64>,
     bx: Option<u64>,
 }
 
 /// Walks a stack of at most `limit` frames.
 ///
-/// 1. A return address is looked up minus one, so that it lies in the call. The first frame's address and
-///    an address that a signal interrupted are looked up unchanged.
-/// 2. A return address of 0 ends a stack, as a [`CfaKind::Stop`] rule does.
-/// 3. Each caller's stack pointer must be greater than its callee's, with three exceptions: after a signal
-///    frame, whose handler may have its own stack, and by a rule with [`OTHER_STACK`], it may have any value; if
-///    the return address is still in the link register of 64-bit ARM, it may be equal.
+/// 1. A return address is looked up minus one, so that it lies in the call. The first frame's address and an address
+///    that a signal interrupted are looked up unchanged.
+/// 2. A return address of 0 ends a stack, like a [`CfaKind::Stop`] rule.
+/// 3. Each caller's stack pointer must be greater than its callee's, with three exceptions. After a signal frame, whose
+///    handler may have its own stack, it may have any value. The same applies to a rule with [`OTHER_STACK`]. On arm64
+///    it may be equal if the return address is in the link register.
 ///
 /// The walk in the BPF program also follows frame pointers and reads machine code where no table covers an address
-/// (`step.bpf.h`, `ends.bpf.h`), and knows the thread pointer, which [`CfaKind::GoStopped`] needs. This one does not: here a
-/// return address of 0 was always found by a table.
+/// (`step.bpf.h`, `ends.bpf.h`), and knows the thread pointer, which [`CfaKind::GoStopped`] needs. The walk here does
+/// not; it only finds a return address of 0 through a table.
 pub fn walk(process: &impl Process, arch: Arch, start: Registers, limit: usize) -> Walk {
     let mut frame = Frame {
         called: false,
@@ -222,7 +222,7 @@ fn caller(
         (false, _) if rule.flags & BX_SAVED != 0 => read(process, cfa.wrapping_sub(8))?,
         (false, _) => read(process, at(cfa, rule.ra_offset))?,
         (true, Some(lr)) => lr,
-        // A function that has called another must have saved its return address.
+        // A function that has called another one must have saved its return address.
         (true, None) => return Err(Reason::Unsupported),
     };
     if (cfa < frame.sp && !other_stack) || (cfa == frame.sp && !in_register) {
@@ -250,7 +250,7 @@ fn caller(
     }))
 }
 
-/// Removes the signature that 64-bit ARM keeps in the upper bits of a return address.
+/// Removes the pointer authentication code from the upper bits of a return address (arm64).
 fn return_address(arch: Arch, ra: u64) -> u64 {
     match arch {
         Arch::X86_64 => ra,

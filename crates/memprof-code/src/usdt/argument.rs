@@ -1,20 +1,20 @@
-//! Where an argument of a probe is: `SIZE@OPERAND`, in the assembler's syntax of the processor.
+//! Parses the location of a probe's argument: `SIZE@OPERAND`, in the processor's assembler syntax.
 
 /// An argument of a probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Argument {
-    /// Its size in bits: 8, 16, 32 or 64.
+    /// Size in bits: 8, 16, 32 or 64.
     pub bits: u8,
-    /// Whether it is signed.
+    /// Whether the argument is signed.
     pub signed: bool,
-    /// Where it is.
+    /// Location of the argument.
     pub place: Place,
 }
 
-/// Where an argument is. Registers are named by their offset in the kernel's `struct pt_regs`, in bytes.
+/// Location of an argument. Registers are identified by their offset in the kernel's `struct pt_regs`, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// Nowhere: it is constant.
+    /// A constant.
     Constant(i64),
     /// In a register.
     Register(u32),
@@ -23,7 +23,8 @@ pub enum Place {
 }
 
 impl Argument {
-    /// Parses an argument; `None` if its operand is of a kind that no sampler needs (an index register, a symbol).
+    /// Parses an argument; `None` if its operand is of an unsupported kind (an index register, a symbol), which no
+    /// sampler needs.
     pub fn parse(text: &str, arm: bool) -> Option<Argument> {
         let (size, operand) = text.split_once('@')?;
         let (signed, size) = match size.strip_prefix('-') {
@@ -64,7 +65,7 @@ fn x86_64(operand: &str) -> Option<Place> {
     x86_64_register(register).map(|register| Place::Memory(register, offset))
 }
 
-/// The offset of a register in `struct pt_regs`; of a part of one that begins with its lowest bit, that of the whole.
+/// The offset of a register in `struct pt_regs`. For the low part of a register, the offset of the whole register.
 fn x86_64_register(name: &str) -> Option<u32> {
     const NAMES: [[&str; 4]; 17] = [
         ["r15", "r15d", "r15w", "r15b"],
@@ -85,7 +86,7 @@ fn x86_64_register(name: &str) -> Option<u32> {
         ["", "", "", ""], // orig_rax
         ["rip", "eip", "ip", ""],
     ];
-    /// After `rip`, `cs` and `eflags`.
+    /// Offset of `rsp`, after `rip`, `cs` and `eflags`.
     const RSP: u32 = 19 * 8;
     if ["rsp", "esp", "sp", "spl"].contains(&name) {
         return Some(RSP);

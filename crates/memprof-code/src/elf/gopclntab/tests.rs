@@ -11,7 +11,7 @@ const FUNCTIONS: [(u64, &str); 3] = [
 ];
 const END: u64 = 0x100;
 
-/// A table as the Go linker of one version lays it out.
+/// A table as the Go linker of the version with this magic number lays it out.
 fn table(magic: u32, text_start: u64) -> Vec<u8> {
     let offsets = magic == 0xffff_fff0 || magic == 0xffff_fff1;
     let size = if offsets { 4 } else { 8 };
@@ -29,7 +29,7 @@ fn table(magic: u32, text_start: u64) -> Vec<u8> {
     };
     let old = magic == 0xffff_fffb;
     let list = (2 * FUNCTIONS.len() + 1) * size;
-    // The old one: list, descriptions, names. The others: names, list, descriptions.
+    // Go 1.2: list, descriptions, names. Later versions: names, list, descriptions.
     let (functions, names_at) = match old {
         true => (16, 16 + list + FUNCTIONS.len() * (size + 4)),
         false => (header + names.len(), header),
@@ -64,7 +64,7 @@ fn table(magic: u32, text_start: u64) -> Vec<u8> {
     out
 }
 
-/// A file with these sections: name, address, contents.
+/// A file with these sections: (name, address, contents).
 fn file(sections: &[(&str, u64, &[u8])]) -> File {
     let mut names = vec![0];
     let mut places = vec![(0, 0, 0)];
@@ -105,7 +105,7 @@ fn file(sections: &[(&str, u64, &[u8])]) -> File {
     file
 }
 
-/// Reads all depths, as far as they can be.
+/// Reads the depths of the first functions; errors are ignored.
 fn read_depths(table: &GoFunctions) {
     for index in 0..table.count().min(8) {
         if let (Ok(Some(function)), Ok(start)) = (table.describe(index), table.start(index)) {
@@ -139,7 +139,8 @@ fn each_version_is_read() {
     });
     let wanted: Vec<_> = wanted.into_iter().chain([None]).collect();
     for magic in MAGICS {
-        // The section's name in position-independent programs; a header whose address the loader would fill in.
+        // The section's name in position-independent programs, and a header whose address the dynamic loader would fill
+        // in.
         for (name, said) in [(SECTIONS[0], TEXT), (SECTIONS[1], TEXT), (SECTIONS[0], 0)] {
             let table = table(magic, said);
             let file = file(&[(".text", TEXT, &[0x90; 8]), (name, 0x50_0000, &table)]);
@@ -168,12 +169,12 @@ fn a_table_is_found_among_other_data() {
     }
 }
 
-/// Depths are changes, in groups of seven bits whose lowest bit is the sign, each before the size of its code.
+/// Depths are zigzag LEB128 changes, each followed by the size of the code that it applies to.
 #[test]
 fn depths_of_a_function() {
     for (magic, flags_at) in [(MAGICS[2], 37), (MAGICS[3], 41)] {
         let mut table = table(magic, TEXT);
-        // The first function's description: the position of its depths, and that it sets the stack pointer.
+        // The first function's description: the position of its depths, and the flag for setting the stack pointer.
         let list = u64_at(&table, 64) as usize;
         let description = list + u32_at(&table, list + 4) as usize;
         let values = table.len() + 64;

@@ -1,6 +1,6 @@
-//! Where CPython's structures have what, by minor version. The structures do not change within a minor version.
+//! Offsets in CPython's structures, by minor version. The structures do not change within a minor version.
 
-/// How frames are linked, and how each evaluator's place on the C stack is found.
+/// How frames are linked, and how the C stack frame of each evaluator is found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Frames {
     /// 3.8 and 3.9: each evaluator runs one frame object.
@@ -15,7 +15,7 @@ pub enum Frames {
     Shims = 5,
 }
 
-/// Offsets in bytes.
+/// Offsets in CPython's structures, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
     /// The minor version.
@@ -24,8 +24,8 @@ pub struct Layout {
     pub frames: Frames,
     /// `_PyRuntimeState`: `autoTSSkey`.
     pub key: u16,
-    /// `_PyRuntimeState`: `gilstate.tstate_current`; 0: not used. (3.12 has none. In 3.8 and 3.9
-    /// nothing says which of a thread's evaluators are the subinterpreter's.)
+    /// `_PyRuntimeState`: `gilstate.tstate_current`; 0 if not used. 3.12 has no such field. In 3.8 and 3.9 nothing
+    /// identifies the evaluators of a thread that belong to a subinterpreter.
     pub current: u16,
     /// `PyThreadState`: `thread_id`.
     pub thread_id: u16,
@@ -37,9 +37,9 @@ pub struct Layout {
     pub cframe_previous: u16,
     /// `PyFrameObject` or `_PyInterpreterFrame`: `f_code` or `f_executable`.
     pub frame_code: u16,
-    /// The same: `f_back` or `previous`.
+    /// `PyFrameObject` or `_PyInterpreterFrame`: `f_back` or `previous`.
     pub frame_previous: u16,
-    /// The same: `f_lasti`, `prev_instr` or `instr_ptr`.
+    /// `PyFrameObject` or `_PyInterpreterFrame`: `f_lasti`, `prev_instr` or `instr_ptr`.
     pub frame_instruction: u16,
     /// `_PyInterpreterFrame`: `is_entry` or `owner`, a byte.
     pub frame_entry: u16,
@@ -55,13 +55,13 @@ pub struct Layout {
     pub code_lines: u16,
     /// `PyCodeObject`: `co_code_adaptive`, the first instruction; 0 before 3.11.
     pub code_start: u16,
-    /// Bytes of one step of `f_lasti`, before 3.11.
+    /// Bytes per unit of `f_lasti`, before 3.11.
     pub instruction_size: u16,
-    /// Size of `PyASCIIObject`, behind which the characters of an ASCII text are.
+    /// Size of `PyASCIIObject`, which the characters of an ASCII string follow.
     pub text_ascii: u16,
-    /// Size of `PyCompactUnicodeObject`, behind which those of any other text are.
+    /// Size of `PyCompactUnicodeObject`, which the characters of any other string follow.
     pub text_compact: u16,
-    /// Bit in `PyASCIIObject.state` where `kind` begins.
+    /// Lowest bit of `kind` in `PyASCIIObject.state`.
     pub text_kind: u16,
 }
 

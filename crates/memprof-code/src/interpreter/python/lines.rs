@@ -1,7 +1,7 @@
-//! CPython's tables of lines: `co_lnotab` until 3.9, `co_linetable` from 3.10 on.
+//! Decodes CPython's line tables: `co_lnotab` until 3.9, `co_linetable` from 3.10 on.
 
-/// The line of an instruction; `None` if the table has none, or ends before it. `at` is its distance from the first
-/// one, in bytes.
+/// The source line of an instruction; `None` if the table has none, or ends before it. `first` is the function's first
+/// line; `at` is the instruction's offset from the first instruction, in bytes.
 pub fn line_of(version: u16, table: &[u8], first: u32, at: u32) -> Option<u32> {
     let line = match version {
         ..=9 => by_lnotab(table, first.into(), at.into()),
@@ -11,7 +11,7 @@ pub fn line_of(version: u16, table: &[u8], first: u32, at: u32) -> Option<u32> {
     u32::try_from(line?).ok().filter(|line| *line > 0)
 }
 
-/// Until 3.9: pairs of steps of the address and of the line.
+/// Until 3.9: pairs of an address increment and a line increment.
 fn by_lnotab(table: &[u8], mut line: i64, at: u64) -> Option<i64> {
     let mut address = 0;
     for pair in table.chunks_exact(2) {
@@ -24,7 +24,7 @@ fn by_lnotab(table: &[u8], mut line: i64, at: u64) -> Option<i64> {
     Some(line)
 }
 
-/// 3.10: pairs of a range's length and the step to its line; -128: it has none.
+/// 3.10: pairs of a range's length and the line increment of the range; -128 means no line.
 fn by_pairs(table: &[u8], mut line: i64, at: u64) -> Option<i64> {
     let mut end = 0;
     for pair in table.chunks_exact(2) {
@@ -39,7 +39,7 @@ fn by_pairs(table: &[u8], mut line: i64, at: u64) -> Option<i64> {
     None
 }
 
-/// From 3.11 on: entries of a form and a length, then what the form has.
+/// From 3.11 on: entries of a form and a length, followed by the form's own data.
 fn by_locations(table: &[u8], mut line: i64, at: u64) -> Option<i64> {
     let mut bytes = table.iter().copied();
     let mut end = 0;
@@ -76,7 +76,7 @@ fn by_locations(table: &[u8], mut line: i64, at: u64) -> Option<i64> {
     None
 }
 
-/// Six bits in each byte, the lowest first; the seventh says that more follow.
+/// A varint: six bits per byte, lowest first; bit 6 is set if more bytes follow.
 fn unsigned(bytes: &mut impl Iterator<Item = u8>) -> Option<u64> {
     let mut value = 0;
     for shift in (0..36).step_by(6) {
@@ -108,7 +108,7 @@ mod tests {
 
     #[test]
     fn lnotab_goes_by_steps() {
-        // Bytes 0-1 in line 5, 2-5 in line 6, from 6 on in line 4.
+        // Bytes 0-1 are in line 5, 2-5 in line 6, from 6 on in line 4.
         let table = [2, 1, 4, 0xfe];
         let wanted = [5, 6, 6, 4, 4].map(Some);
         assert_eq!(lines(8, &table, 5, 10), wanted);
@@ -117,7 +117,7 @@ mod tests {
 
     #[test]
     fn pairs_are_ranges() {
-        // Two bytes in line 5, two without a line, four in line 6.
+        // Two bytes are in line 5, two have no line, four are in line 6.
         let table = [2, 0, 2, 0x80, 4, 1];
         assert_eq!(
             lines(10, &table, 5, 10),

@@ -1,7 +1,7 @@
-//! Where CRuby's structures have what, by version. The structures do not change within a minor version. What is the same
-//! in all versions is in `src/bpf/ruby.bpf.h`.
+//! Offsets in CRuby's structures, by version. The structures do not change within a minor version. Offsets that are
+//! equal in all versions are in `src/bpf/ruby.bpf.h`.
 
-/// Offsets in bytes.
+/// Offsets in CRuby's structures, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
     /// Major and minor version.
@@ -12,17 +12,17 @@ pub struct Layout {
     pub first_line_is_object: bool,
     /// `rb_iseq_constant_body`: `insns_info`.
     pub insns_info: u16,
-    /// The same: `parent_iseq`.
+    /// `rb_iseq_constant_body`: `parent_iseq`.
     pub parent: u16,
-    /// `RString`: the characters of an embedded text.
+    /// `RString`: the characters of an embedded string.
     pub text_embedded: u16,
-    /// `RString`: the length of an embedded text; 0: it is in the flags.
+    /// `RString`: the length of an embedded string; 0 if the length is in the flags.
     pub text_length: u16,
-    /// `RClass` with the `rb_classext_t` behind it: `classpath`; 0: names have no class.
+    /// `RClass`, followed by its `rb_classext_t`: `classpath`; 0 if names have no class.
     pub class_path: u16,
-    /// The same: `attached_object`.
+    /// `RClass`, followed by its `rb_classext_t`: `attached_object`.
     pub class_attached: u16,
-    /// Whether a rescue clause and the function that it belongs to count as one frame.
+    /// Whether a rescue clause and the function that contains it count as one frame.
     pub joins_rescue: bool,
 }
 

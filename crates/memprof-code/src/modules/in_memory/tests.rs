@@ -10,7 +10,7 @@ fn own() -> Pid {
     Pid(std::process::id())
 }
 
-/// A mapping of this process, of a file whose path contains this.
+/// A mapping of this process, of a file whose path contains `part`.
 fn mapping(part: &str) -> Mapping {
     let mut found = None;
     for_each_mapping(&*fs::read("/proc/self/maps").unwrap(), |m| {
@@ -36,7 +36,8 @@ fn the_copy_says_what_the_file_says() {
 
     let (there, here) = (Table::build(&file).unwrap(), Table::build(&copy).unwrap());
     let same = |pc: &u64| here.rule_at(*pc) == there.rule_at(*pc);
-    // The machine code is not copied, by which linkage tables and trampolines without unwind information are known.
+    // The machine code is not copied, so rules for linkage tables and for trampolines without unwind information are
+    // missing.
     let (equal, other): (Vec<u64>, _) = there.rows.iter().map(|row| row.pc).partition(same);
     assert!(
         equal.len() > 100 * other.len(),
@@ -49,7 +50,7 @@ fn the_copy_says_what_the_file_says() {
     }
 }
 
-/// Whatever a process has mapped as a file: the copy is bounded, and nothing panics.
+/// A process may map arbitrary bytes: the copy is bounded, and nothing panics.
 #[test]
 fn what_is_in_memory_may_be_anything() {
     let seed = concat!(
@@ -73,7 +74,7 @@ fn what_is_in_memory_may_be_anything() {
     for round in 0..1000 {
         let mut damaged = bytes.clone();
         for _ in 0..=next(4) {
-            // In the headers, or anywhere.
+            // Damage the headers or any position.
             let place = if next(2) == 0 {
                 next(1024)
             } else {
@@ -90,6 +91,6 @@ fn what_is_in_memory_may_be_anything() {
         }
         assert!(COPIED.load(Ordering::Relaxed) <= MAX_ALL, "round {round}");
     }
-    // SAFETY: the mapping from above, to which nothing refers.
+    // SAFETY: this unmaps the mapping from above, to which nothing refers.
     unsafe { munmap(at, size.get()) }.unwrap();
 }

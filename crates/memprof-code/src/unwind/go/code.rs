@@ -1,19 +1,20 @@
-//! What the machine code of Go's run time says of the stacks between which it switches.
+//! Parses the machine code with which Go's runtime switches stacks.
 
 use crate::elf::u32_at;
 use crate::unwind::rule::{ADDEND_SHIFT, CfaKind, FpKind, OTHER_STACK, Rule};
 
-/// A rule from an address on.
+/// A rule that applies from an address on.
 pub type Step = (u64, Rule);
 
-/// Where a thread's goroutine has its stack pointer: an offset from the thread pointer, then one from each address read.
+/// Location of the stack pointer in a thread's goroutine: an offset from the thread pointer, then one from each pointer
+/// read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Goroutine {
     thread: i16,
     offsets: [u16; 3],
 }
 
-/// A rule of code that keeps the frame pointer register, or has saved it where Go does.
+/// The rule of code that leaves the frame pointer register unchanged, or has saved it at Go's usual location.
 pub const fn returned_to(cfa: CfaKind, fp: FpKind) -> Rule {
     Rule {
         cfa: cfa as u8,
@@ -25,8 +26,8 @@ pub const fn returned_to(cfa: CfaKind, fp: FpKind) -> Rule {
     }
 }
 
-/// Where a prologue has saved the frame pointer register, and where it has set it: distances from the first instruction
-/// after it made room on the stack. The code begins one byte before.
+/// Offsets at which a prologue has saved the frame pointer register, and at which it has set it, from the first
+/// instruction after the stack allocation. The code starts one byte before that instruction.
 pub fn frame_record(code: &[u8]) -> Option<(u64, u64)> {
     match code {
         // push %rbp; mov %rsp, %rbp
@@ -54,8 +55,8 @@ pub fn frame_record(code: &[u8]) -> Option<(u64, u64)> {
 }
 
 impl Goroutine {
-    /// The rule of code whose caller's frame ends `above` the goroutine's stack pointer, where its return address is. If
-    /// it ends right there, the goroutine has that.
+    /// The rule of code whose caller's frame ends `above` bytes above the goroutine's stack pointer, with the return
+    /// address there. If `above` is 0, the goroutine has the return address itself.
     pub fn rule(self, above: u16) -> Rule {
         let [m, goroutine, sp] = self.offsets;
         Rule {
@@ -72,12 +73,12 @@ fn halves(low: u16, high: u16) -> i32 {
     (u32::from(low) | u32::from(high) << 16).cast_signed()
 }
 
-/// Where the goroutine of a thread has its stack pointer, from the end of `systemstack`, which goes back to it.
+/// Finds the location of the goroutine's stack pointer in the end of `systemstack`, which switches back to that stack.
 pub fn goroutine(code: &[u8]) -> Option<Goroutine> {
     (0..code.len()).find_map(|at| Code(&code[at..]).goroutine())
 }
 
-/// Machine code, from an instruction on.
+/// Machine code, starting at an instruction.
 struct Code<'c>(&'c [u8]);
 
 impl Code<'_> {
@@ -167,7 +168,7 @@ pub fn call_of_c(start: u64, code: &[u8]) -> Option<Vec<Step>> {
     // mov %rsi, %rsp; mov %eax, …(%rsp); ret
     let back = find(noted, &[0x48, 0x89, 0xf4])? + 3;
     let returned = find(back, &[0xc3])? + 1;
-    // Already on the thread's stack: mov %rdx, CALLER(%rsp)
+    // If already on the thread's stack: mov %rdx, CALLER(%rsp)
     let stayed = find(returned, &[0x48, 0x89, 0x54, 0x24])?;
     let caller = *code.get(stayed + 4)?;
     let stayed_back = find(stayed, &[0x48, 0x89, 0xf4])? + 3;
@@ -206,7 +207,7 @@ pub fn call_of_c(start: u64, code: &[u8]) -> Option<Vec<Step>> {
 mod tests {
     use super::*;
 
-    /// The end of `systemstack`, by a constant and by a register, after other code.
+    /// The end of `systemstack`, with the offset as a constant and in a register, after other code.
     #[test]
     fn where_a_goroutine_has_its_stack_pointer() {
         let load = [0x48, 0x8b, 0x58, 0x30, 0x48, 0x8b, 0x83, 0xc0, 0, 0, 0];

@@ -1,23 +1,23 @@
-//! Where a jump by a table of addresses leads, as compilers make it of a `switch`.
+//! Finds the targets of a jump through a table, as compilers generate for a `switch`.
 
 use iced_x86::{Code, Instruction, OpKind, Register};
 
 use crate::elf::{Elf, u32_at, u64_at};
 
-/// Maximum number of cases of a table.
+/// Maximum number of cases in a table.
 const MAX_CASES: u64 = 1024;
 
-/// The table of a jump, as far as the instructions before the jump show it.
+/// A jump table, as far as the instructions before the jump reveal it.
 #[derive(Clone, Copy, Default)]
 pub struct Switch {
-    /// The address of the table.
+    /// Address of the table.
     table: Option<u64>,
-    /// The number of its last case.
+    /// Number of the last case.
     last: Option<u64>,
 }
 
 impl Switch {
-    /// After an instruction.
+    /// The state after an instruction.
     pub fn after(self, instruction: &Instruction) -> Switch {
         match instruction.code() {
             Code::Lea_r64_m if instruction.is_ip_rel_memory_operand() => Switch {
@@ -39,7 +39,7 @@ impl Switch {
         }
     }
 
-    /// Where a jump leads: to the addresses in a table, or to distances from the table in it. Empty if that is not known.
+    /// The targets of a jump: addresses in the table, or distances from the table. Empty if they are unknown.
     pub fn cases(self, jump: &Instruction, elf: &Elf) -> Vec<u64> {
         let is_indexed = jump.op0_kind() == OpKind::Memory
             && jump.memory_base() == Register::None

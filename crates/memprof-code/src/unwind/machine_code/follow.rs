@@ -1,4 +1,4 @@
-//! Follows functions through their instructions.
+//! Follows the control flow of functions.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -14,44 +14,44 @@ use crate::elf::Elf;
 use crate::unwind::rule::Rule;
 use crate::unwind::scan::MAX_SCANNED;
 
-/// Maximum number of instructions that are followed in a file, some of them several times, and in a function.
+/// Maximum number of instructions followed in a file, counting repetitions, and in a function.
 const MAX_STEPS: usize = 1 << 20;
 const MAX_FUNCTION: usize = 128 << 10;
-/// What a part of a file reads as that is not there, as in a copy from memory. (An instruction that no compiler uses.)
+/// The bytes read from a hole in a file, such as a partial copy from memory. No compiler generates them as an instruction.
 const HOLE: [u8; 2] = [0, 0];
 
-/// A path that is to be followed.
+/// A path to follow.
 #[derive(Clone, Copy)]
 struct Path {
     at: u64,
     state: State,
-    /// What it has said of a table of addresses.
+    /// What the path has revealed about a jump table.
     switch: Switch,
 }
 
-/// Paths contradict each other, or what calls and returns do.
+/// Two paths, or a call and a return, contradict each other.
 struct Contradiction;
 
-/// Follows functions.
+/// Follows the functions of a file.
 pub struct Follower<'e> {
     elf: &'e Elf<'e>,
     /// The uncovered code, by address.
     code: BTreeMap<u64, Vec<u8>>,
-    /// Where functions begin: for certain, and perhaps.
+    /// Start addresses of functions: the certain ones, and all including possible ones.
     starts: HashSet<u64>,
     seen: HashSet<u64>,
-    /// Those that are to be followed.
+    /// Functions to follow.
     waiting: Vec<u64>,
-    /// Who calls a function.
+    /// The callers of each function.
     callers: HashMap<u64, Vec<u64>>,
-    /// The functions that never return.
+    /// Functions that never return.
     endless: HashSet<u64>,
     info: InstructionInfoFactory,
     left: usize,
 }
 
 impl<'e> Follower<'e> {
-    /// Nothing is followed yet of this code.
+    /// Creates a follower for the code in these gaps.
     pub fn new(elf: &'e Elf<'e>, gaps: &[(u64, u64)]) -> Follower<'e> {
         let mut code = BTreeMap::new();
         let mut room = MAX_SCANNED;
@@ -79,7 +79,7 @@ impl<'e> Follower<'e> {
         }
     }
 
-    /// A function begins here, or may do so.
+    /// Adds a function that starts here, or may start here if not `is_certain`.
     pub fn begin(&mut self, start: u64, is_certain: bool) {
         if self.code_at(start).is_none() {
             return;
@@ -92,13 +92,14 @@ impl<'e> Follower<'e> {
         }
     }
 
-    /// Follows all functions; returns each instruction that has a rule, by address: where it begins and ends, and the rule.
+    /// Follows all functions. Returns each instruction that has a rule, sorted by address: its start, its end, and the
+    /// rule.
     pub fn rules(mut self) -> Vec<(u64, u64, Rule)> {
         while let Some(start) = self.waiting.pop() {
             self.explore(start);
         }
         self.left = MAX_STEPS;
-        // In order, so that the limit always cuts off the same ones.
+        // In sorted order, so that the limit always excludes the same functions.
         let mut starts: Vec<u64> = self.seen.iter().copied().collect();
         starts.sort_unstable();
         let mut all = HashMap::new();
@@ -120,12 +121,12 @@ impl<'e> Follower<'e> {
         ruled
     }
 
-    /// Finds out which functions a function leads to, and whether it returns.
+    /// Determines the functions that a function calls, and whether it returns.
     fn explore(&mut self, start: u64) {
         let mut function = Function::default();
         let followed = self.follow(start, &mut function);
         for target in function.calls {
-            // (What contradicts itself may be no function, and this no call.)
+            // If the function contradicts itself, it may not be a function, and this may not be a call.
             self.begin(target, followed.is_ok());
             self.callers.entry(target).or_default().push(start);
         }
@@ -142,14 +143,14 @@ impl<'e> Follower<'e> {
         }
     }
 
-    /// The uncovered code from an address on; `None` if it is covered.
+    /// The uncovered code from an address on; `None` if the address is covered.
     fn code_at(&self, at: u64) -> Option<&[u8]> {
         let (start, bytes) = self.code.range(..=at).next_back()?;
         let code = bytes.get(usize::try_from(at - start).ok()?..)?;
         (!code.is_empty()).then_some(code)
     }
 
-    /// Follows the function that begins here.
+    /// Follows all paths of the function that starts here.
     fn follow(&mut self, start: u64, function: &mut Function) -> Result<(), Contradiction> {
         let mut paths = vec![Path {
             at: start,
@@ -201,15 +202,16 @@ impl<'e> Follower<'e> {
         }
         let known = paths.len();
         self.go_on(&instruction, path, next, function, paths)?;
-        // What is covered belongs to other functions, unless it is what a call does not return to.
+        // Covered code belongs to other functions, except after a call, which may not return.
         let is_left = |path: &Path| self.code_at(path.at).is_none();
         let leaves = !calls(&instruction) && paths[known..].iter().any(is_left);
         if path.state.is_outermost() || leaves {
             function.ends.insert(path.at);
         }
         function.returns |= leaves;
-        // No call pushes the address behind a jump or a return. If it is returned to all the same, as at the end of a fiber, it
-        // is looked up at itself, unless its last byte has a rule. (Nothing returns to padding.)
+        // No call pushes the address after a jump or a return as its return address. If code returns there
+        // nevertheless, as at the end of a fiber, the address itself is looked up, unless the last byte before it has a
+        // rule. Nothing returns to padding.
         let goes_on = paths[known..].iter().any(|to| to.at == next.at);
         if !goes_on && !calls(&instruction) && !self.is_padding(next.at) {
             function.shorten(path.at);
@@ -219,7 +221,7 @@ impl<'e> Follower<'e> {
         Ok(())
     }
 
-    /// Whether there is an instruction with which functions are filled up.
+    /// Whether the instruction at this address is padding between functions.
     fn is_padding(&self, at: u64) -> bool {
         let decoded = self
             .code_at(at)
@@ -227,7 +229,7 @@ impl<'e> Follower<'e> {
         decoded.is_some_and(|i| matches!(i.mnemonic(), Mnemonic::Nop | Mnemonic::Int3))
     }
 
-    /// Where a function goes on after an instruction that was reached on `path`; `next` is right behind it.
+    /// Finds the successors of an instruction that was reached on `path`; `next` directly follows it.
     fn go_on(
         &self,
         instruction: &Instruction,
@@ -242,7 +244,7 @@ impl<'e> Follower<'e> {
             ..next
         };
         match instruction.flow_control() {
-            // So musl ends a process whose memory is damaged.
+            // musl ends a process with corrupted memory in this way.
             FlowControl::Next if instruction.code() == Code::Hlt => {}
             FlowControl::Next => {
                 function.takes.extend(address_taken(instruction));
@@ -285,13 +287,14 @@ impl<'e> Follower<'e> {
         Ok(())
     }
 
-    /// Notes a call; returns whether the called function may return.
+    /// Records a call. Returns whether the called function may return.
     fn call(&self, target: u64, function: &mut Function) -> bool {
         function.calls.push(target);
         !self.endless.contains(&target)
     }
 
-    /// What follows is another function if one begins there: then the last call does not return.
+    /// Continues with the next instruction, unless another function starts there. In that case the last call does not
+    /// return.
     fn fall_into(&self, next: Path, paths: &mut Vec<Path>) {
         if next.state.is_entry() || !self.starts.contains(&next.at) {
             paths.push(next);
@@ -306,7 +309,7 @@ fn calls(instruction: &Instruction) -> bool {
     )
 }
 
-/// The address that an instruction computes, which may be a function's.
+/// An address that an instruction computes, which may be a function's.
 fn address_taken(instruction: &Instruction) -> Option<u64> {
     let is_address =
         instruction.code() == Code::Lea_r64_m && instruction.is_ip_rel_memory_operand();

@@ -1,15 +1,15 @@
-//! What a function consists of.
+//! The instructions of a function, as far as they have been followed.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 
 use super::state::State;
 
-/// An instruction that was reached.
+/// An instruction that has been reached.
 #[derive(Clone, Copy, Debug)]
 pub struct Reached {
     pub state: State,
-    /// How many of its bytes have the rule.
+    /// Number of its bytes that have the rule.
     pub size: u8,
     /// Whether other functions reach it in another state.
     pub disputed: bool,
@@ -19,27 +19,27 @@ pub struct Reached {
 #[derive(Default)]
 pub struct Function {
     pub reached: HashMap<u64, Reached>,
-    /// Where other functions begin: those that it calls or ends in, and those whose address it takes.
+    /// Start addresses of other functions: those that it calls or tail-calls, and those whose address it takes.
     pub calls: Vec<u64>,
     pub takes: Vec<u64>,
     /// Whether it may return.
     pub returns: bool,
-    /// Instructions after which it is known to have ended, or to have been the right one.
+    /// Instructions that are known to end the function, or to be part of it.
     pub ends: HashSet<u64>,
-    /// Which instructions follow which.
+    /// Pairs of an instruction and its successor.
     pub edges: Vec<(u64, u64)>,
 }
 
 impl Function {
-    /// Takes the rule from the last byte of an instruction.
+    /// Removes the rule from the last byte of an instruction.
     pub fn shorten(&mut self, at: u64) {
         if let Some(reached) = self.reached.get_mut(&at) {
             reached.size = reached.size.saturating_sub(1);
         }
     }
 
-    /// Leaves out what leads to no end and into no loop: it is behind a call that does not return, and may be part of another
-    /// function.
+    /// Removes paths that lead neither to an end nor into a loop. Such a path follows a call that does not return, and
+    /// may be part of another function.
     pub fn prune(&mut self) {
         let mut followers: HashMap<u64, usize> = HashMap::new();
         let mut before: HashMap<u64, Vec<u64>> = HashMap::new();
@@ -64,7 +64,7 @@ impl Function {
     }
 }
 
-/// Adds the instructions of a function to those of all.
+/// Merges the instructions of a function into those of all functions.
 pub fn add(all: &mut HashMap<u64, Reached>, function: HashMap<u64, Reached>) {
     for (at, new) in function {
         match all.entry(at) {

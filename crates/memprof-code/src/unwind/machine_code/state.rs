@@ -1,4 +1,4 @@
-//! What an instruction does to the stack pointer and to the frame pointer register.
+//! Tracks the effects of instructions on the stack pointer and the frame pointer register.
 
 use iced_x86::{
     Code, FlowControl, Instruction, InstructionInfoFactory, OpAccess, OpKind, Register,
@@ -6,56 +6,56 @@ use iced_x86::{
 
 use crate::unwind::rule::{CfaKind, FpKind, Rule};
 
-/// Frames are smaller, in bytes.
+/// Limit of a frame's size, in bytes.
 const MAX_DEPTH: i32 = 1 << 28;
 
-/// The frame of a function before an instruction.
+/// The state of a function's frame before an instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct State {
-    /// Bytes on the stack below the return address; `None` if that is not known.
+    /// Bytes on the stack below the return address; `None` if unknown.
     depth: Option<i32>,
     rbp: Rbp,
 }
 
-/// Where the caller's `rbp` is. Places on the stack are bytes below the return address, as [`State::depth`].
+/// Location of the caller's `rbp`. Stack slots are given in bytes below the return address, like [`State::depth`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Rbp {
     /// In the register.
     Kept,
     /// On the stack at `saved`.
     Saved { saved: i32 },
-    /// The same, and the register points to the stack `at` this place.
+    /// On the stack at `saved`, and the register points to the stack slot `at`.
     Frame { saved: i32, at: i32 },
-    /// Nowhere; the register was cleared: the function never returns.
+    /// Lost; the register was cleared, so the function never returns.
     Cleared,
-    /// Nowhere.
+    /// Lost.
     Lost,
 }
 
 impl State {
-    /// That of a function's first instruction.
+    /// The state at a function's first instruction.
     pub const ENTRY: State = State {
         depth: Some(0),
         rbp: Rbp::Kept,
     };
 
-    /// Whether another function may be jumped to.
+    /// Whether a jump to another function is possible in this state.
     pub fn is_entry(self) -> bool {
         self == State::ENTRY
     }
 
-    /// Whether a `ret` finds the return address, as far as is known.
+    /// Whether a `ret` may find the return address, as far as is known.
     pub fn may_return(self) -> bool {
         !self.is_outermost() && self.depth.is_none_or(|depth| depth == 0)
     }
 
-    /// Whether it has no caller.
+    /// Whether the function has no caller.
     pub fn is_outermost(self) -> bool {
         self.rbp == Rbp::Cleared
     }
 
-    /// What is known where two paths meet; `None` if they contradict each other. With a frame pointer, code may have
-    /// differently much on the stack (`alloca`).
+    /// The common state where two paths meet; `None` if they contradict each other. With a frame pointer, the stack
+    /// depth may differ (`alloca`).
     pub fn joined(self, other: State) -> Option<State> {
         match (self.rbp, other.rbp) {
             _ if self == other => Some(self),
@@ -67,13 +67,13 @@ impl State {
         }
     }
 
-    /// The rule of the instruction.
+    /// The rule of the instruction; `None` if it has none.
     pub fn rule(self) -> Option<Rule> {
         let saved_at = |saved: i32| (FpKind::AtCfa, -8 - saved);
         let (cfa, cfa_offset, (fp, fp_offset)) = match (self.rbp, self.depth) {
             (Rbp::Cleared, _) => return Some(Rule::STOP),
             (Rbp::Frame { saved, at }, _) => (CfaKind::Fp, at + 8, saved_at(saved)),
-            // (It has taken its return address from the stack.)
+            // The code has popped its return address.
             (_, None | Some(..0)) => return None,
             (Rbp::Kept, Some(depth)) => (CfaKind::Sp, depth + 8, (FpKind::Same, 0)),
             (Rbp::Saved { saved }, Some(depth)) => (CfaKind::Sp, depth + 8, saved_at(saved)),
@@ -89,7 +89,7 @@ impl State {
         })
     }
 
-    /// The state after an instruction. (After a call, that in which it returns.)
+    /// The state after an instruction. For a call, it is the state after the called function has returned.
     pub fn after(self, instruction: &Instruction, info: &mut InstructionInfoFactory) -> State {
         match self.known(instruction) {
             Some(state) => state,
@@ -97,10 +97,11 @@ impl State {
         }
     }
 
-    /// After one of the instructions with which compilers make and leave frames.
+    /// The state after one of the instructions with which compilers create and leave frames; `None` for other
+    /// instructions.
     fn known(self, i: &Instruction) -> Option<State> {
         let (to, from) = (i.op0_register(), i.op1_register());
-        // What a call pushes, the called function pops.
+        // The called function pops what a call pushes.
         if matches!(
             i.flow_control(),
             FlowControl::Call | FlowControl::IndirectCall
@@ -153,7 +154,7 @@ impl State {
         }
     }
 
-    /// After a move between the two registers, or between `rbp` and the stack.
+    /// The state after a move between the two registers, or between `rbp` and the stack.
     fn moving(self, i: &Instruction, to: Register, from: Register) -> Option<State> {
         match (to, from, self.rbp) {
             (Register::RBP, Register::RSP, Rbp::Saved { saved }) => Some(State {
@@ -175,9 +176,9 @@ impl State {
         }
     }
 
-    /// Whatever an instruction writes to is not known afterwards.
+    /// The state after any other instruction: a register that it writes becomes unknown.
     fn unless_written(mut self, i: &Instruction, info: &mut InstructionInfoFactory) -> State {
-        // Most instructions have nothing to do with either register.
+        // Most instructions use neither register.
         let is_either = |operand| {
             let register = match i.op_kind(operand) {
                 OpKind::Register => i.op_register(operand).full_register(),
@@ -203,7 +204,7 @@ impl State {
         self
     }
 
-    /// With so many bytes more on the stack.
+    /// The state with `bytes` more bytes on the stack.
     fn moved(self, bytes: i32) -> State {
         let depth = self.depth.and_then(|depth| depth.checked_add(bytes));
         State {
@@ -212,7 +213,7 @@ impl State {
         }
     }
 
-    /// After `rbp` was written to this place on the stack.
+    /// The state after `rbp` was stored in the stack slot `saved`.
     fn saved(self, saved: i32) -> State {
         let rbp = match self.rbp {
             Rbp::Kept if saved > 0 => Rbp::Saved { saved },
@@ -221,7 +222,7 @@ impl State {
         State { rbp, ..self }
     }
 
-    /// After `rbp` was read from this place on the stack.
+    /// The state after `rbp` was loaded from the stack slot `place`.
     fn restored(self, place: i32) -> State {
         let rbp = match self.rbp {
             Rbp::Saved { saved } | Rbp::Frame { saved, .. } if saved == place => Rbp::Kept,
@@ -230,7 +231,7 @@ impl State {
         State { rbp, ..self }
     }
 
-    /// The place on the stack that a memory operand names.
+    /// The stack slot of a memory operand.
     fn place(self, i: &Instruction) -> Option<i32> {
         let offset = i32::try_from(i.memory_displacement64().cast_signed()).ok()?;
         let base = match (i.memory_base(), self.rbp) {
@@ -244,7 +245,7 @@ impl State {
 }
 
 impl Rbp {
-    /// After something else was written to the register.
+    /// The state after another value was written to the register.
     fn written(self) -> Rbp {
         match self {
             Rbp::Saved { saved } | Rbp::Frame { saved, .. } => Rbp::Saved { saved },
@@ -257,7 +258,7 @@ fn is_possible(place: &i32) -> bool {
     place.abs() < MAX_DEPTH
 }
 
-/// The constant operand.
+/// The constant operand; `None` if the operand is not a constant.
 fn constant(i: &Instruction) -> Option<i32> {
     match i.op1_kind() {
         OpKind::Immediate8to64 | OpKind::Immediate32to64 => {
