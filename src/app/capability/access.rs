@@ -21,16 +21,16 @@ const MOST_TRIED: usize = 16;
 pub struct Access {
     /// The process.
     pub pid: Pid,
-    /// Its user id.
+    /// The user id of the process.
     pub uid: u32,
     /// Opening its `pagemap` for a scan; required for a report.
     pub pages: Trial,
-    /// Accessing its program file; required for unwind tables and names of its code.
+    /// Opening its program file; required for unwind tables and function names.
     pub program: Trial,
-    /// Opening a file by `/proc/PID/map_files`; required for both for files that no longer have a path.
+    /// Opening a file through `/proc/PID/map_files`; required for unwind tables and names of files that no longer have
+    /// a path.
     pub mapped_files: Trial,
-    /// Opening its memory, which needs the same permission as `ptrace`; required for stopping the
-    /// process.
+    /// Opening its memory, which needs the same permission as `ptrace`; required to stop the process.
     pub memory: Trial,
 }
 
@@ -99,7 +99,7 @@ impl Access {
 /// full access is granted or the process is gone; later code reports a gone process.
 ///
 /// # Errors
-/// Its page tables may not be read; the error has the reason and the remedy.
+/// The process's page tables cannot be read; the error has the reason and the remedy.
 pub(crate) fn require_access(pid: Pid) -> anyhow::Result<Option<String>> {
     let Some(access) = Access::to(pid) else {
         return Ok(None);
