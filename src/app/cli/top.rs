@@ -19,7 +19,7 @@ use crate::tui::ScreenOptions;
 pub(super) struct TopArgs {
     #[command(flatten)]
     profile: ProfileArgs,
-    /// Seconds between the end of one report and the start of the next
+    /// Seconds from the start of one report to the start of the next
     #[arg(long, value_name = "SECS", default_value = "1", value_parser = parse_seconds)]
     interval: Duration,
 }

@@ -70,7 +70,7 @@ pub(super) fn parse_size(size: &str) -> Result<u64, String> {
         })
 }
 
-/// The mean number of bytes between samples. With 1, every allocation would be sampled anyway; 0 is the explicit form.
+/// The mean number of bytes between samples. An interval of 1 byte samples every allocation, so 1 becomes 0.
 pub(super) fn parse_interval(size: &str) -> Result<u64, String> {
     parse_size(size).map(|bytes| if bytes == 1 { 0 } else { bytes })
 }
