@@ -72,7 +72,7 @@ impl Feeding {
         self.stop.send_replace(true);
         let _ = self.task.await;
         let pushing = self.pushing.clone();
-        // `finish` returns within [`LAST`].
+        // `finish` returns in bounded time.
         let _ = spawn_blocking(move || pushing.finish(LAST)).await;
         self.pushing.status().line()
     }
