@@ -20,15 +20,20 @@ COPY Cargo.toml Cargo.lock ./
 COPY .cargo .cargo
 COPY benches benches
 COPY fuzz fuzz
+COPY crates/memprof-sys/Cargo.toml crates/memprof-sys/
+COPY crates/memprof-profile/Cargo.toml crates/memprof-profile/
+COPY crates/memprof-code/Cargo.toml crates/memprof-code/
+COPY crates/memprof-heap/Cargo.toml crates/memprof-heap/
 COPY tests/scenarios/main.rs tests/scenarios/main.rs
 RUN mkdir src \
-    && echo 'fn main() {}' | tee src/main.rs build.rs >/dev/null \
+    && echo 'fn main() {}' | tee src/main.rs build.rs crates/memprof-heap/build.rs >/dev/null \
     && touch src/lib.rs \
+    && for crate in crates/*; do mkdir $crate/src && touch $crate/src/lib.rs; done \
     && cargo build --release --locked --bin memprof \
-    && rm -r src build.rs
+    && rm -r src build.rs crates
 COPY . .
 # Newer than the placeholders above, whatever times the copied files have.
-RUN touch src/main.rs src/lib.rs build.rs && cargo build --release --locked --bin memprof
+RUN touch src/main.rs src/lib.rs build.rs crates/*/src/lib.rs crates/memprof-heap/build.rs && cargo build --release --locked --bin memprof
 
 FROM ${BASE}
 RUN apt-get update \

@@ -14,10 +14,10 @@ use std::time::{Duration, Instant};
 
 use memprof::collect::ProviderError;
 use memprof::http::api::{Api, ApiOptions, BoxFuture, Provider, RequestParts, Route};
-use memprof::profile::symbol::{Function, Language, Symbol, Symbols};
-use memprof::profile::*;
-use memprof::sys::ids::Pid;
-use memprof::sys::usage::Usage;
+use memprof_profile::symbol::{Function, Language, Symbol, Symbols};
+use memprof_profile::*;
+use memprof_sys::ids::Pid;
+use memprof_sys::usage::Usage;
 use random::Random;
 use report::{module, profile};
 

@@ -22,8 +22,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
-use memprof::heap::{Approach, SnapshotOptions, Stages};
-use memprof::sys::ids::Pid;
+use memprof_heap::{Approach, SnapshotOptions, Stages};
+use memprof_sys::ids::Pid;
 use support::pairs::{Aim, check, is_full, median, number};
 use support::profiler::Profiler;
 use support::workload::{Workload, compile, figure};
@@ -103,7 +103,7 @@ fn print_stages(target: &Target) -> Result<()> {
     };
     let pid = Pid(target.workload.pid());
     // Only memprof itself can be its guard.
-    memprof::sys::freeze::guards_run(env!("CARGO_BIN_EXE_memprof").into());
+    memprof_sys::freeze::guards_run(env!("CARGO_BIN_EXE_memprof").into());
     let rounds = (0..rounds()).map(|_| Stages::measure(pid, &options, user_seconds));
     let rounds: Vec<Stages> = rounds.collect::<Result<_>>()?;
     let gib = target.heap_mib / 1024.0;

@@ -20,8 +20,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use nix::sys::statfs::{FsType, statfs};
 
-use memprof::sys::ids::Pid;
-use memprof::sys::residency::figures;
+use memprof_sys::ids::Pid;
+use memprof_sys::residency::figures;
 use skip::skip_named;
 use support::counters::{FaultCounter, bpf_memory};
 use support::pairs::{Aim, Pairs, interleave, is_short, median, number, verdict};

@@ -14,9 +14,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 
-use memprof::sys::ids::Pid;
-use memprof::sys::residency::{Classifier, Method, Scanner, add_run, figures, proc_maps};
-use memprof::sys::usage::Usage;
+use memprof_sys::ids::Pid;
+use memprof_sys::residency::{Classifier, Method, Scanner, add_run, figures, proc_maps};
+use memprof_sys::usage::Usage;
 use support::counters::{map_memory, memory_in_pieces_of_4_kib};
 use support::pairs::{Aim, Pairs, is_short, median, verdict};
 use support::profiler::Profiler;

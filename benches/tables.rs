@@ -7,7 +7,7 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use memprof::code::unwind::{Packed, Table};
+use memprof_code::unwind::{Packed, Table};
 
 /// Repetitions: at least this many, and for at least this long.
 const ROUNDS: usize = 5;

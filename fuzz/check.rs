@@ -5,15 +5,15 @@ use std::io::Write;
 use std::panic;
 use std::sync::Arc;
 
-use memprof::code::elf::Elf;
-use memprof::code::interpreter;
-use memprof::code::symbolize::{Detail, Symbolizer};
-use memprof::code::unwind::walk::{Mapped, Process, Registers, walk};
-use memprof::code::unwind::{Arch, Table};
-use memprof::profile::saved;
-use memprof::profile::saved::Saved;
-use memprof::profile::symbol::Symbol;
-use memprof::profile::{Amounts, Frame, FrameKind, Kind, Module, ModuleId, NotObserved, Sample};
+use memprof_code::elf::Elf;
+use memprof_code::interpreter;
+use memprof_code::symbolize::{Detail, Symbolizer};
+use memprof_code::unwind::walk::{Mapped, Process, Registers, walk};
+use memprof_code::unwind::{Arch, Table};
+use memprof_profile::saved;
+use memprof_profile::saved::Saved;
+use memprof_profile::symbol::Symbol;
+use memprof_profile::{Amounts, Frame, FrameKind, Kind, Module, ModuleId, NotObserved, Sample};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 
 fn file_of(bytes: &[u8]) -> File {
@@ -216,7 +216,7 @@ pub fn saved(bytes: &[u8]) -> Option<Saved> {
 
 /// Reads the bytes as a perf map, in pieces, and as a jitdump file that grows; looks code up in what they name.
 pub fn names(bytes: &[u8]) {
-    use memprof::code::jit::{Budget, Jitdump, PerfMap, Ranges, Record, RuntimeName};
+    use memprof_code::jit::{Budget, Jitdump, PerfMap, Ranges, Record, RuntimeName};
 
     let mut ranges = Ranges::new(Budget::new(1 << 20));
     let mut map = PerfMap::default();
@@ -248,5 +248,5 @@ pub fn names(bytes: &[u8]) {
 
 /// Reads a heap that is made and changed as the bytes say; returns whether it was read.
 pub fn heap(bytes: &[u8]) -> bool {
-    memprof::heap::synthetic::examine(bytes) | memprof::heap::synthetic::examine_jemalloc(bytes)
+    memprof_heap::synthetic::examine(bytes) | memprof_heap::synthetic::examine_jemalloc(bytes)
 }

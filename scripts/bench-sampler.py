@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Measures what the preloaded library of src/heap/sampler costs programs.
+"""Measures what the preloaded library of crates/memprof-heap/src/sampler costs programs.
 
     scripts/bench-sampler.py [--pairs N] [--library NAME=PATH]... [WORKLOAD]...
 
@@ -30,8 +30,8 @@ TRACING = pathlib.Path("/sys/kernel/tracing")
 
 
 def libraries(directory):
-    flags = (ROOT / "src/heap/sampler/flags").read_text().split()
-    own = compile_c(directory / "own.so", *flags, *sorted((ROOT / "src/heap/sampler").glob("*.c")))
+    flags = (ROOT / "crates/memprof-heap/src/sampler/flags").read_text().split()
+    own = compile_c(directory / "own.so", *flags, *sorted((ROOT / "crates/memprof-heap/src/sampler").glob("*.c")))
     forward = compile_c(directory / "forward.so", "-fPIC", "-shared", ROOT / "tests/workloads/forward.c")
     # A file of its own, as probes are those of a file.
     listened = directory / "listened.so"

@@ -25,7 +25,7 @@ mod text;
 use std::io::{self, Write};
 use std::sync::Arc;
 
-use crate::profile::Report;
+use memprof_profile::Report;
 
 pub(crate) use folded::lines as folded_lines;
 pub(crate) use grown_by::grown_by;
@@ -71,14 +71,14 @@ pub struct Exporter {
 ///
 /// use memprof::export::{self, ExportOptions};
 /// use memprof::http::exporters;
-/// use memprof::profile::measure::RESIDENCY;
-/// use memprof::profile::{
+/// use memprof_profile::measure::RESIDENCY;
+/// use memprof_profile::{
 ///     Faults, Frame, FreezeOutcome, Losses, Outcome, Places, Profile, Report, Sample, Stack, TargetInfo,
 /// };
-/// use memprof::profile::symbol::Symbols;
-/// use memprof::sys::ids::Pid;
-/// use memprof::sys::kernel_figures::KernelFigures;
-/// use memprof::sys::usage::Usage;
+/// use memprof_profile::symbol::Symbols;
+/// use memprof_sys::ids::Pid;
+/// use memprof_sys::kernel_figures::KernelFigures;
+/// use memprof_sys::usage::Usage;
 ///
 /// let usage = Usage { anon: 4096, ..Usage::default() };
 /// let stack = Stack { frames: [Frame::unmapped(0x7f00)].into(), outcome: Outcome::Complete };

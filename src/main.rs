@@ -5,9 +5,9 @@ use std::process::ExitCode;
 
 use memprof::app::cli::{self, Run};
 use memprof::app::{capability, heap, maps, session};
-use memprof::heap::attach;
-use memprof::sys::freeze::guard;
-use memprof::sys::{allocator, limits, target_file};
+use memprof_heap::attach;
+use memprof_sys::freeze::guard;
+use memprof_sys::{allocator, limits, target_file};
 
 fn main() -> ExitCode {
     allocator::keep_little();

@@ -23,7 +23,6 @@ mod tables;
 mod tests;
 pub(crate) mod wire;
 
-use crate::sys::kernel_version::KernelVersion;
 pub use config::{FRAME_LIMITS, Overhead, ProbeConfig, Stacks, Unwind};
 pub use exact::SeenCalls;
 use fault_events::FaultEvents;
@@ -32,6 +31,7 @@ use faults::FaultHooks;
 use hooks::FunctionHooks;
 pub use hooks::SyscallHooks;
 pub use ledger::Sweep;
+use memprof_sys::kernel_version::KernelVersion;
 pub(crate) use samplers::{is_sampler_probe, sets_marks};
 pub use stacks::UsedStacks;
 pub use tables::TableMaps;
@@ -50,9 +50,9 @@ use self::stacks::StackSlots;
 use crate::probe::event::{Event, FunctionKey};
 use crate::probe::source::Source;
 use crate::probe::wire::MemprofSkel;
-use crate::profile::measure::{EXACT, MEASURES, Measure, WINDOW};
-use crate::profile::{Faults, Losses};
-use crate::sys::ids::{MmId, Pid};
+use memprof_profile::measure::{EXACT, MEASURES, Measure, WINDOW};
+use memprof_profile::{Faults, Losses};
+use memprof_sys::ids::{MmId, Pid};
 
 /// Records taken from the ring buffer per call: about a millisecond of work.
 const EVENTS_AT_ONCE: usize = 1024;

@@ -35,9 +35,9 @@ use std::time::Duration;
 use anyhow::{Context, Result, anyhow};
 use tokio::sync::{mpsc, oneshot};
 
-use crate::heap::HeapSnapshot;
-use crate::profile::Report;
-use crate::sys::ids::Pid;
+use memprof_heap::HeapSnapshot;
+use memprof_profile::Report;
+use memprof_sys::ids::Pid;
 use model::{Job, Model};
 use state::{Input, State};
 use terminal::Terminal;

@@ -10,12 +10,12 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use ::memprof::sys::residency::figures;
 use common::Reply;
 use common::cgroup::Group;
 use common::memprof::{BINARY, Memprof};
 use common::process::{LIMIT, cont, stop, wait_until};
 use common::workload::{Workload, program};
+use memprof_sys::residency::figures;
 
 const REPORT: Duration = Duration::from_secs(3);
 const SHARED: u32 = if cfg!(debug_assertions) { 15 } else { 3 };

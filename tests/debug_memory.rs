@@ -14,9 +14,9 @@ use common::skip::skip;
 use common::workload::{Workload, program};
 use common::{Fixed, Server};
 use memprof::http::server::ServerOptions;
-use memprof::profile::Report;
-use memprof::sys::ids::Pid;
-use memprof::sys::residency::figures;
+use memprof_profile::Report;
+use memprof_sys::ids::Pid;
+use memprof_sys::residency::figures;
 
 /// A report whose target is these processes.
 fn of(pids: &[Pid]) -> Fixed {

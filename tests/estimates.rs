@@ -14,10 +14,10 @@ use libbpf_rs::libbpf_sys;
 use libbpf_rs::query::ProgInfoIter;
 use serde_json::Value;
 
-use ::memprof::sys::residency::page_size;
 use common::memprof::Memprof;
 use common::skip;
 use common::workload::{Workload, program};
+use memprof_sys::residency::page_size;
 
 /// Parses some of Python's library and keeps it: several hundred functions hold some 150 MiB, the same in each run
 /// (without address randomization and with a fixed seed of its hashes).

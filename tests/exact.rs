@@ -7,12 +7,12 @@ mod common;
 
 use std::fmt::Write as _;
 
-use ::memprof::sys::ids::Pid;
-use ::memprof::sys::residency::figures;
 use common::memprof::Memprof;
 use common::process::{cont, stop};
 use common::tree::Node;
 use common::workload::{Lines, Workload, program};
+use memprof_sys::ids::Pid;
+use memprof_sys::residency::figures;
 
 const KIB: u64 = 1024;
 const MIB: u64 = 1024 * KIB;

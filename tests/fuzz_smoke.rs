@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use memprof::export::{self, ExportOptions};
 use memprof::http::exporters::EXPORTERS;
-use memprof::profile::Report;
+use memprof_profile::Report;
 use random::Random;
 
 /// The minimum number of damaged files. They take about twenty seconds; `scripts/fuzz.sh` tries far more.

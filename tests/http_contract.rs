@@ -10,8 +10,8 @@ use common::{Fixed, Reply, Server, at, kib, report};
 use memprof::collect::ProviderError;
 use memprof::http::api::{Provider, ROUTES};
 use memprof::http::server::ServerOptions;
-use memprof::profile::Frame;
-use memprof::profile::symbol::Language;
+use memprof_profile::Frame;
+use memprof_profile::symbol::Language;
 
 const DOCUMENT: &str = "/openapi/memory-profiler-openapi.json";
 

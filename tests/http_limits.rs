@@ -23,8 +23,8 @@ use common::{Fixed, Reply, Server, at, kib, report};
 use memprof::collect::ProviderError;
 use memprof::http::api::{BoxFuture, Provider};
 use memprof::http::server::ServerOptions;
-use memprof::profile::Report;
-use memprof::sys::ids::Pid;
+use memprof_profile::Report;
+use memprof_sys::ids::Pid;
 
 fn turn() -> MutexGuard<'static, ()> {
     static TURN: Mutex<()> = Mutex::new(());

@@ -14,18 +14,18 @@ use serde_json::{Value, json};
 use common::document::{check, schema};
 use common::{Fixed, Reply, Server, at, kib, report};
 use memprof::collect::{LastScan, ProviderError, Status};
-use memprof::heap::{Heap, HeapOptions, HeapSnapshot, OtherRow, Row, SizeClass, What};
 use memprof::http::api::{ApiError, BoxFuture, Method, Provider, ROUTES};
 use memprof::http::server::{ServerOptions, Token};
-use memprof::profile::symbol::{InlinedFunction, Language, Symbol};
-use memprof::profile::{
+use memprof_heap::{Heap, HeapOptions, HeapSnapshot, OtherRow, Row, SizeClass, What};
+use memprof_profile::symbol::{InlinedFunction, Language, Symbol};
+use memprof_profile::{
     CachedFile, Frame, FreezeOutcome, KnownPath, MappedBytes, Mapping, PathFrom, Places, Profile,
     Report, Sample,
 };
-use memprof::sys::file_id::FileId;
-use memprof::sys::freeze::Freeze;
-use memprof::sys::ids::Pid;
-use memprof::sys::residency::Category;
+use memprof_sys::file_id::FileId;
+use memprof_sys::freeze::Freeze;
+use memprof_sys::ids::Pid;
+use memprof_sys::residency::Category;
 
 const DOCUMENT: &str = "/openapi/memprof-v2.json";
 

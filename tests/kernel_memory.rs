@@ -6,11 +6,11 @@ mod common;
 
 use serde_json::Value;
 
-use ::memprof::sys::ids::Pid;
-use ::memprof::sys::residency::figures;
 use common::memprof::Memprof;
 use common::process::wait_until;
 use common::workload::{Workload, program};
+use memprof_sys::ids::Pid;
+use memprof_sys::residency::figures;
 
 const KIB: u64 = 1024;
 

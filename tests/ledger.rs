@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use ::memprof::probe::event::Event;
 use ::memprof::probe::{Probe, ProbeConfig, Sweep};
-use ::memprof::sys::ids::{MmId, StackId};
 use common::workload::{Workload, program};
+use memprof_sys::ids::{MmId, StackId};
 
 const CHUNK: u64 = 2 << 20;
 const CHUNKS: u64 = 100;

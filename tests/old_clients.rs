@@ -7,12 +7,12 @@ mod common;
 
 use std::path::Path;
 
-use ::memprof::sys::residency::figures;
 use common::memprof::Memprof;
 use common::process::{cont, signal, stop, wait_until};
 use common::skip::skip;
 use common::tree::{Name, Node};
 use common::workload::program;
+use memprof_sys::residency::figures;
 
 const DIRECTIONS: [&str; 2] = ["", "&reverse=true"];
 

@@ -17,11 +17,11 @@ use std::sync::OnceLock;
 
 use serde_json::Value;
 
-use ::memprof::sys::ids::Pid;
-use ::memprof::sys::residency::figures;
 use common::memprof::{BINARY, Memprof};
 use common::process::{signal, stop, threads, wait_until};
 use common::workload::{Workload, program, unique_name};
+use memprof_sys::ids::Pid;
+use memprof_sys::residency::figures;
 
 /// The user that runs memprof, and another user.
 const NOBODY: u32 = 65534;

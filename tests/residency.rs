@@ -23,11 +23,11 @@ mod target;
 
 use std::path::Path;
 
-use memprof::sys::ids::Pid;
-use memprof::sys::residency::{
+use memprof_sys::ids::Pid;
+use memprof_sys::residency::{
     Backing, Classifier, Method, PageKind, PageRun, Scanner, VmaKind, figures, proc_maps, read_with,
 };
-use memprof::sys::usage::Usage;
+use memprof_sys::usage::Usage;
 use target::Target;
 
 const MIB: u64 = 1 << 20;

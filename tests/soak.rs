@@ -18,12 +18,12 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use ::memprof::sys::ids::Pid;
-use ::memprof::sys::residency::figures;
 use common::memprof::Memprof;
 use common::process::wait_until;
 use common::workload::{Workload, program};
 use common::{Reply, connect, exchange};
+use memprof_sys::ids::Pid;
+use memprof_sys::residency::figures;
 
 const KIB: u64 = 1024;
 /// Allowed growth of memprof from the first fifth to the end.

@@ -13,13 +13,13 @@ use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, poll};
 
-use ::memprof::sys::ids::Pid;
-use ::memprof::sys::residency::figures;
 use common::cgroup::Group;
 use common::memprof::{BINARY, run_to_error};
 use common::process::{LIMIT, cont, signal, stop, wait_until};
 use common::terminal::{Top, open};
 use common::workload::{Workload, program};
+use memprof_sys::ids::Pid;
+use memprof_sys::residency::figures;
 
 fn scenarios() -> (Workload, String) {
     let workload = Workload::start(&program("scenarios"));

@@ -8,7 +8,7 @@ mod check;
 
 use std::sync::LazyLock;
 
-use memprof::code::symbolize::Symbolizer;
+use memprof_code::symbolize::Symbolizer;
 
 static SYMBOLIZER: LazyLock<Symbolizer> = LazyLock::new(check::symbolizer);
 

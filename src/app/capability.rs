@@ -12,11 +12,11 @@ mod trials;
 
 use std::fmt::{self, Write};
 
-use crate::sys::kernel_version::KernelVersion;
 pub use access::Access;
 pub(crate) use access::require_access;
 pub(crate) use checks::checks;
 pub use facts::{BtfFact, Caps, Facts, Trial, Trials, VMLINUX_BTF};
+use memprof_sys::kernel_version::KernelVersion;
 
 /// The oldest kernel that memprof fully supports. Features of older kernels are detected by trying them, not by
 /// version, because vendors backport newer BPF features.

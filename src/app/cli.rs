@@ -19,7 +19,7 @@ use clap::{ArgGroup, ColorChoice, CommandFactory, FromArgMatches, Parser, Subcom
 
 use self::profile::ProfileArgs;
 use crate::app::config::{Config, DiffConfig, HeapConfig, MapsConfig, OpenConfig};
-use crate::heap::attach::AttachConfig;
+use memprof_heap::attach::AttachConfig;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -135,8 +135,8 @@ pub fn parse() -> Run {
 ///
 /// ```
 /// use memprof::app::cli::{self, Run};
-/// use memprof::sys::ids::Pid;
-/// use memprof::sys::process::Selector;
+/// use memprof_sys::ids::Pid;
+/// use memprof_sys::process::Selector;
 ///
 /// let line = "memprof --pid 1234 --no-server --output out.svg";
 /// let Ok(Run::Profile(config)) = cli::parse_from(line.split(' ').map(Into::into)) else {

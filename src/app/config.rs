@@ -6,21 +6,21 @@ use std::time::Duration;
 
 use clap::ValueEnum;
 
-use crate::code::allocators::ExactOptions;
-use crate::code::debuginfod::Wish;
-use crate::code::interpreter::Wanted;
 use crate::export::{ExportOptions, Exporter, push};
-use crate::heap::{At, SnapshotOptions};
 use crate::http::server::Listen;
 use crate::probe::source::{self, Source};
 use crate::probe::{FRAME_LIMITS, Stacks, Unwind};
-use crate::profile::allocations::Filter;
-use crate::profile::gate::Gate;
-use crate::profile::measure::HEAP;
-use crate::sys::breakdown::Show;
-use crate::sys::freeze::{Freeze, MAX_FREEZE};
-use crate::sys::process::{ProcessTarget, Selector};
 use crate::tui::ScreenOptions;
+use memprof_code::allocators::ExactOptions;
+use memprof_code::debuginfod::Wish;
+use memprof_code::interpreter::Wanted;
+use memprof_heap::{At, SnapshotOptions};
+use memprof_profile::allocations::Filter;
+use memprof_profile::gate::Gate;
+use memprof_profile::measure::HEAP;
+use memprof_sys::breakdown::Show;
+use memprof_sys::freeze::{Freeze, MAX_FREEZE};
+use memprof_sys::process::{ProcessTarget, Selector};
 
 /// Configuration of a profiling session.
 pub struct Config {
@@ -75,11 +75,11 @@ pub struct Config {
     pub screen: Option<ScreenOptions>,
     /// Whether the session takes a heap snapshot on its own (`memprof heap --by-stack`).
     pub takes_heap: bool,
-    /// Verbosity of diagnostics: 0 for none ([`console::show_diagnostics`](crate::sys::console)).
+    /// Verbosity of diagnostics: 0 for none ([`console::show_diagnostics`](memprof_sys::console)).
     pub verbosity: u8,
 }
 
-/// Whether to compute PSS, in which shared pages count once ([`SHARED`](crate::profile::measure)).
+/// Whether to compute PSS, in which shared pages count once ([`SHARED`](memprof_profile::measure)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SharedOnce {
     /// Do not compute it.

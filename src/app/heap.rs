@@ -8,13 +8,13 @@ use serde::Serialize;
 
 use crate::app::config::{ByStackConfig, Config, HeapConfig, HeapFormat, HeapSampling, HeapTarget};
 use crate::app::session::{by_stack, held};
-use crate::heap::{
+use crate::http::write_heap_html;
+use memprof_heap::{
     At, ByStack, GrownBy, Heap, HeapOptions, HeapSnapshot, Moment, measure, measure_exiting,
 };
-use crate::http::write_heap_html;
-use crate::profile::measure::TEMPORARY;
-use crate::sys::ids::Pid;
-use crate::sys::process::{Presence, Selector};
+use memprof_profile::measure::TEMPORARY;
+use memprof_sys::ids::Pid;
+use memprof_sys::process::{Presence, Selector};
 
 /// Returns the output of `memprof heap` and its exit status: the command's status if the command has ended.
 pub fn run(config: &HeapConfig) -> Result<(Vec<u8>, u8)> {

@@ -3,8 +3,8 @@
 use anyhow::{Context, Result, anyhow};
 
 use crate::app::config::{MapsConfig, TableFormat};
-use crate::sys::breakdown::measure;
-use crate::sys::process::Presence;
+use memprof_sys::breakdown::measure;
+use memprof_sys::process::Presence;
 
 /// Returns the output of `memprof maps`.
 ///

@@ -1,5 +1,5 @@
 //! Turns events into what is known about the followed processes, and joins it with residency into a
-//! [`Profile`](crate::profile::Profile).
+//! [`Profile`](memprof_profile::Profile).
 //!
 //! The aggregator keeps what the ring buffer delivered: stacks, processes, address ranges. When a report is requested,
 //! it reads the resident pages from the kernel (`pass.rs` and `scan.rs`, of frozen processes `still.rs`; added up in `tally.rs`) and assembles the report (`report.rs`).
@@ -31,8 +31,6 @@ use std::time::Instant;
 
 use self::ancestry::Ancestry;
 use self::ended::EndedSpaces;
-use crate::code::jit::Problems;
-use crate::code::modules::{AddressMap, ModuleTable};
 use crate::collect::file_paths::FilePaths;
 use crate::collect::functions::FunctionTable;
 use crate::collect::samples::Samples;
@@ -40,10 +38,12 @@ use crate::collect::space::Space;
 use crate::collect::stack::StackTable;
 use crate::probe::event::{Event, ProcessChange, ProcessEvent, StackSeen};
 use crate::probe::{Probe, UsedStacks};
-use crate::profile::ModuleId;
-use crate::sys::ids::{MmId, Pid, StackId};
-use crate::sys::process::Container;
-use crate::sys::residency::{Classifier, Kept, MapCounts, Method, Pages, Scanner, category};
+use memprof_code::jit::Problems;
+use memprof_code::modules::{AddressMap, ModuleTable};
+use memprof_profile::ModuleId;
+use memprof_sys::ids::{MmId, Pid, StackId};
+use memprof_sys::process::Container;
+use memprof_sys::residency::{Classifier, Kept, MapCounts, Method, Pages, Scanner, category};
 
 /// All that is known about the followed processes.
 #[derive(Default)]
@@ -127,7 +127,7 @@ impl Aggregator {
     ///
     /// # Errors
     /// As for [`Scanner::of`].
-    pub fn scanner(&self, pages: Pages) -> Result<Scanner, crate::sys::residency::Error> {
+    pub fn scanner(&self, pages: Pages) -> Result<Scanner, memprof_sys::residency::Error> {
         let counts = self.pass_counts.as_ref().or(self.map_counts.as_ref());
         let scanner = Scanner::of(pages, Method::Auto)?;
         Ok(scanner.count_maps(counts.cloned()))
@@ -238,7 +238,7 @@ impl Aggregator {
     ///
     /// # Errors
     /// If the process has ended, or the kernel refuses.
-    pub fn keep(&mut self, mm: MmId, begin: fn()) -> Result<(), crate::sys::residency::Error> {
+    pub fn keep(&mut self, mm: MmId, begin: fn()) -> Result<(), memprof_sys::residency::Error> {
         if let Some(space) = self.spaces.get_mut(&mm) {
             space.executable = category::executable(space.pid);
             space.kept = Some(Arc::new(Kept::new(space.pid, begin)?));

@@ -24,12 +24,12 @@ use crate::collect::aggregate::Aggregator;
 use crate::collect::{ProviderError, Status};
 use crate::probe::event::{CodeSeen, Event, ProcessChange};
 use crate::probe::{Probe, SeenCalls};
-use crate::profile::allocations::Allocations;
-use crate::profile::{MapUsage, Profile, StackSizes};
-use crate::sys::console;
-use crate::sys::freeze::{Freeze, Guard, now_ns};
-use crate::sys::ids::Pid;
-use crate::sys::process::Selector;
+use memprof_profile::allocations::Allocations;
+use memprof_profile::{MapUsage, Profile, StackSizes};
+use memprof_sys::console;
+use memprof_sys::freeze::{Freeze, Guard, now_ns};
+use memprof_sys::ids::Pid;
+use memprof_sys::process::Selector;
 
 mod exact;
 mod follow;

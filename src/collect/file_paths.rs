@@ -14,12 +14,12 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::time::{Duration, Instant, SystemTime};
 
-use crate::profile::{KnownPath, PathFrom};
-use crate::sys::file_id::FileId;
-use crate::sys::ids::Pid;
-use crate::sys::proc_dir;
-use crate::sys::residency::{Vma, file_id};
 use directories::Directories;
+use memprof_profile::{KnownPath, PathFrom};
+use memprof_sys::file_id::FileId;
+use memprof_sys::ids::Pid;
+use memprof_sys::proc_dir;
+use memprof_sys::residency::{Vma, file_id};
 
 /// Minimum time between searches of open files, and the most files per search.
 const LOOK_PAUSE: Duration = Duration::from_secs(1);

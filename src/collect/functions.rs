@@ -4,12 +4,12 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
-use crate::code::interpreter::{Kind, python};
-use crate::code::modules::ModuleTable;
 use crate::probe::event::{FunctionKey, FunctionNumber, FunctionSeen, LineTable};
-use crate::profile::{Frame, FunctionName, Origin};
-use crate::sys::ids::{Addr, Pid};
-use crate::sys::{mmap_lock, proc_dir};
+use memprof_code::interpreter::{Kind, python};
+use memprof_code::modules::ModuleTable;
+use memprof_profile::{Frame, FunctionName, Origin};
+use memprof_sys::ids::{Addr, Pid};
+use memprof_sys::{mmap_lock, proc_dir};
 
 /// Maximum size of a function's table of lines, in bytes. Those of large modules have tens of thousands.
 const MAX_LINES: u64 = 1 << 20;

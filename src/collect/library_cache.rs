@@ -5,8 +5,8 @@ use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use crate::code::elf::u32_at;
-use crate::code::modules::open_regular;
+use memprof_code::elf::u32_at;
+use memprof_code::modules::open_regular;
 
 const PATH: &str = "/etc/ld.so.cache";
 const MAGIC: &[u8] = b"glibc-ld.so.cache1.1";

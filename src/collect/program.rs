@@ -12,11 +12,11 @@ use std::path::{Path, PathBuf};
 use object::elf::{DT_NEEDED, DT_RPATH, DT_RUNPATH, DT_STRTAB};
 
 use super::library_cache;
-use crate::code::elf::Elf;
-use crate::code::modules::open_regular;
-use crate::sys::ids::Pid;
-use crate::sys::proc_dir;
-use crate::sys::target_file::{self, About, about, about_path};
+use memprof_code::elf::Elf;
+use memprof_code::modules::open_regular;
+use memprof_sys::ids::Pid;
+use memprof_sys::proc_dir;
+use memprof_sys::target_file::{self, About, about, about_path};
 
 /// Where loaders search last.
 const DIRECTORIES: [&str; 5] = ["/lib64", "/usr/lib64", "/lib", "/usr/lib", "/usr/local/lib"];
@@ -180,7 +180,7 @@ mod tests {
     use std::os::unix::fs::MetadataExt;
 
     use super::*;
-    use crate::code::modules::{AddressMap, ModuleTable};
+    use memprof_code::modules::{AddressMap, ModuleTable};
 
     #[test]
     fn the_libraries_of_a_program_are_those_that_it_maps() {

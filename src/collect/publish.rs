@@ -28,13 +28,13 @@ use nix::sys::eventfd::EventFd;
 
 use self::builders::{BuildOrder, Done, Queues};
 use self::room::Room;
-use crate::code::elf::{Elf, Segment};
-use crate::code::interpreter::Wanted;
-use crate::code::modules::{FileNumber, MAX_MODULES, ModuleTable};
-use crate::code::unwind::{Packed, Rule};
 pub use crate::probe::table_store::{CodeFile, PageAt, TableStore};
-use crate::profile::{Module, ModuleId};
-use crate::sys::ids::FileKey;
+use memprof_code::elf::{Elf, Segment};
+use memprof_code::interpreter::Wanted;
+use memprof_code::modules::{FileNumber, MAX_MODULES, ModuleTable};
+use memprof_code::unwind::{Packed, Rule};
+use memprof_profile::{Module, ModuleId};
+use memprof_sys::ids::FileKey;
 
 /// Minimum time between retries of tables that did not fit.
 const RETRY_PAUSE: Duration = Duration::from_secs(1);

@@ -7,8 +7,8 @@ use anyhow::Result;
 use crate::collect::aggregate::Aggregator;
 use crate::probe::Probe;
 use crate::probe::event::{Event, ProcessChange, ProcessEvent};
-use crate::sys::ids::{MmId, Pid};
-use crate::sys::proc_text;
+use memprof_sys::ids::{MmId, Pid};
+use memprof_sys::proc_text;
 
 /// The changes that bring the aggregator in line with what the probe follows. All older events must have been
 /// taken from the ring buffer; events that arrive during the call then have no further effect.

@@ -23,11 +23,11 @@ use self::sampled::{By, Sampled};
 use crate::probe::source::Totals;
 use crate::probe::source::resident_pages::{Chunk, PageLedger};
 use crate::probe::wire::{CHUNK_PAGES, STACK_LOST, STACK_NONE, STACK_UNRECORDED, STACK_UNWALKED};
-use crate::profile::measure::PSS;
-use crate::profile::{Amounts, MappedBytes, Unobserved};
-use crate::sys::ids::{Addr, MmId, StackId};
-use crate::sys::residency::{PageRun, RangeMap, RangeSet, SHARE_SHIFT, Vma, add_run};
-use crate::sys::usage::Usage;
+use memprof_profile::measure::PSS;
+use memprof_profile::{Amounts, MappedBytes, Unobserved};
+use memprof_sys::ids::{Addr, MmId, StackId};
+use memprof_sys::residency::{PageRun, RangeMap, RangeSet, SHARE_SHIFT, Vma, add_run};
+use memprof_sys::usage::Usage;
 
 /// The call that mapped or filled an address range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -21,14 +21,14 @@ use std::time::Duration;
 use crate::probe::event::{SampleFreed, SampledAllocation};
 use crate::probe::source::Totals;
 use crate::probe::wire;
-use crate::profile::measure::{
+use freed::Freed;
+use history::History;
+use memprof_profile::measure::{
     ALLOC_OBJECTS, ALLOC_SPACE, ColumnId, INUSE_OBJECTS, INUSE_SPACE, TEMPORARY, TEMPORARY_OBJECTS,
     TEMPORARY_SPACE,
 };
-use crate::profile::{Amounts, Estimate, Losses};
-use crate::sys::ids::{MmId, StackId};
-use freed::Freed;
-use history::History;
+use memprof_profile::{Amounts, Estimate, Losses};
+use memprof_sys::ids::{MmId, StackId};
 
 /// Maximum number of live samples of all processes, about 60 bytes each. A process that has its share of them may keep no
 /// more, so the true maximum is twice that.

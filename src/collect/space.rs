@@ -9,10 +9,10 @@ use crate::collect::functions::FunctionTable;
 use crate::collect::resident::RangeOwner;
 use crate::collect::stack::CodeMap;
 use crate::probe::event::{RangeChange, RangeEvent};
-use crate::profile::Amounts;
-use crate::sys::ids::{MmId, Pid};
-use crate::sys::process::Container;
-use crate::sys::residency::{
+use memprof_profile::Amounts;
+use memprof_sys::ids::{MmId, Pid};
+use memprof_sys::process::Container;
+use memprof_sys::residency::{
     Classifier, Kept, Method, PageKind, RangeMap, RangeSet, Result, Scanner, proc_maps,
 };
 
@@ -129,7 +129,7 @@ impl Space {
         let mut scanner = Scanner::open(self.pid, Method::Auto)?;
         let vmas = proc_maps::read(self.pid, classifier)?;
         let before = self.before_mut();
-        let mut keep = |_, run: crate::sys::residency::PageRun| {
+        let mut keep = |_, run: memprof_sys::residency::PageRun| {
             if run.kind != PageKind::Hugetlb {
                 // If full, the forgotten runs are shown as not observed, and counted.
                 let _ = before.insert(run.start.0..run.end.0);
@@ -189,7 +189,7 @@ impl Space {
 
     /// The kernel filled a range without faults: its pages belong to the call that mapped them or, if that is
     /// unknown, to the call that had them filled.
-    fn populate(&mut self, range: std::ops::Range<u64>, stack: crate::sys::ids::StackId) {
+    fn populate(&mut self, range: std::ops::Range<u64>, stack: memprof_sys::ids::StackId) {
         let known: Vec<_> = self
             .ranges
             .overlapping(range.clone())
@@ -205,7 +205,7 @@ impl Space {
         self.populate_part(at..range.end, stack);
     }
 
-    fn populate_part(&mut self, range: std::ops::Range<u64>, stack: crate::sys::ids::StackId) {
+    fn populate_part(&mut self, range: std::ops::Range<u64>, stack: memprof_sys::ids::StackId) {
         if !range.is_empty() {
             let _ = self.ranges_mut().insert(
                 range,
@@ -226,7 +226,7 @@ impl Space {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sys::ids::{Addr, StackId};
+    use memprof_sys::ids::{Addr, StackId};
 
     fn event(change: RangeChange, start: u64, end: u64) -> RangeEvent {
         RangeEvent {

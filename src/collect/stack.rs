@@ -8,12 +8,12 @@ use std::sync::Arc;
 
 use self::by_order::Part;
 pub use self::code_map::CodeMap;
-use crate::code::jit::Renamed;
-use crate::code::modules::ModuleTable;
 use crate::collect::functions::FunctionTable;
 use crate::probe::event::{FunctionNumber, Place, StackSeen};
-use crate::profile::{Frame, FrameKind, Outcome, PartialReason, Stack};
-use crate::sys::ids::{MmId, StackId};
+use memprof_code::jit::Renamed;
+use memprof_code::modules::ModuleTable;
+use memprof_profile::{Frame, FrameKind, Outcome, PartialReason, Stack};
+use memprof_sys::ids::{MmId, StackId};
 
 /// Maximum number of stacks of which only some parts have arrived. The probe sends the parts of a stack without a
 /// pause, so if there are more such stacks than CPUs, the rest are stacks whose other parts it could not send.
@@ -172,8 +172,8 @@ fn ended(outcome: Outcome, frames: &[Frame], modules: &ModuleTable) -> Outcome {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::profile::PartialReason;
-    use crate::sys::ids::{Addr, Pid};
+    use memprof_profile::PartialReason;
+    use memprof_sys::ids::{Addr, Pid};
 
     fn own_code() -> u64 {
         own_code as fn() -> u64 as usize as u64

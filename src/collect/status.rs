@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::profile::Profile;
-use crate::sys::ids::Pid;
+use memprof_profile::Profile;
+use memprof_sys::ids::Pid;
 
 /// Why there is no report.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -12,19 +12,19 @@ use anyhow::Result;
 use nix::sys::eventfd::EventFd;
 use nix::sys::mman::{MapFlags, ProtFlags, mmap, munmap};
 
-use crate::code::interpreter::Wanted;
-use crate::code::modules::{AddressMap, ModuleTable, MovedCode, open_regular};
 use crate::collect::aggregate::Aggregator;
 use crate::collect::program::Program;
 use crate::collect::publish::{Publisher, Registered};
 use crate::probe::event::CodeSeen;
 use crate::probe::{Probe, TableMaps};
-use crate::profile::Losses;
-use crate::sys::ids::{Addr, MmId, Pid};
-use crate::sys::residency::page_size;
-use crate::sys::target_file::TargetFile;
-use crate::sys::text::printable;
-use crate::sys::{console, proc_dir};
+use memprof_code::interpreter::Wanted;
+use memprof_code::modules::{AddressMap, ModuleTable, MovedCode, open_regular};
+use memprof_profile::Losses;
+use memprof_sys::ids::{Addr, MmId, Pid};
+use memprof_sys::residency::page_size;
+use memprof_sys::target_file::TargetFile;
+use memprof_sys::text::printable;
+use memprof_sys::{console, proc_dir};
 
 /// How long a command waits for the tables of its code, at most, so that its first stacks are complete. A
 /// compiler's libraries take a second; on a busy machine, or in an unoptimised build, more than ten.

@@ -1,7 +1,7 @@
 //! The text of a label.
 
-use crate::profile::tree::{Code, Label};
-use crate::sys::text::printable;
+use memprof_profile::tree::{Code, Label};
+use memprof_sys::text::printable;
 
 /// The text of a label. Each name is made [`printable`] separately, so that a long name does not hide the file.
 pub(super) fn readable(label: &Label<'_>) -> String {

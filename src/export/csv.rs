@@ -11,9 +11,9 @@ use std::collections::{BTreeMap, HashMap};
 use std::io::{self, Write};
 
 use super::{ExportOptions, Exporter, Supports, cells, folded};
-use crate::profile::symbol::Symbols;
-use crate::profile::tree::{Direction, Label, Merge, errors, frame_label};
-use crate::profile::{Amounts, Frame, Kind, Profile, Report};
+use memprof_profile::symbol::Symbols;
+use memprof_profile::tree::{Direction, Label, Merge, errors, frame_label};
+use memprof_profile::{Amounts, Frame, Kind, Profile, Report};
 
 pub(super) const FORMAT: Exporter = Exporter {
     name: "csv",

@@ -9,8 +9,8 @@ use std::io::{self, Write};
 
 use super::names::NameTree;
 use super::{ExportOptions, Exporter, Supports};
-use crate::profile::Report;
-use crate::sys::text::{cut, is_control_or_format, missing};
+use memprof_profile::Report;
+use memprof_sys::text::{cut, is_control_or_format, missing};
 
 pub(super) const FORMAT: Exporter = Exporter {
     name: "folded",
@@ -89,9 +89,9 @@ mod tests {
 
     use super::*;
     use crate::export::testing::written;
-    use crate::profile::Frame;
-    use crate::profile::symbol::Language;
-    use crate::profile::testing::{at, kib, profile, symbols};
+    use memprof_profile::Frame;
+    use memprof_profile::symbol::Language;
+    use memprof_profile::testing::{at, kib, profile, symbols};
 
     #[test]
     fn lines_add_up_and_keep_their_frames() {

@@ -12,11 +12,11 @@ use std::cmp::Reverse;
 use std::io::{self, Write};
 
 use super::{ExportOptions, Exporter, Supports, cells};
-use crate::profile::measure::Unit;
-use crate::profile::symbol::Symbols;
-use crate::profile::tree::{Category, Label, Table};
-use crate::profile::{Profile, Report};
-use crate::sys::text::printable;
+use memprof_profile::measure::Unit;
+use memprof_profile::symbol::Symbols;
+use memprof_profile::tree::{Category, Label, Table};
+use memprof_profile::{Profile, Report};
+use memprof_sys::text::printable;
 
 pub(super) const FORMAT: Exporter = Exporter {
     name: "functions",

@@ -1,8 +1,8 @@
 //! The stacks that made a heap grow, by name.
 
 use super::folded_lines;
-use crate::heap::{GrownBy, GrownRow};
-use crate::profile::Report;
+use memprof_heap::{GrownBy, GrownRow};
+use memprof_profile::Report;
 
 /// Maximum number of stacks that are listed: each may be as long as its names.
 const MAX_STACKS: usize = 100;
@@ -30,8 +30,7 @@ pub(crate) fn grown_by(report: &Report, shared: u64, top: usize) -> GrownBy {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::profile::testing::report;
-    use crate::profile::testing::{at, kib, profile};
+    use memprof_profile::testing::{at, kib, profile, report};
 
     #[test]
     fn rows_and_the_rest_are_all_bytes() {

@@ -9,12 +9,12 @@ use std::collections::HashMap;
 use std::io::{self, Write};
 
 use super::{ExportOptions, Exporter, Supports};
-use crate::profile::measure::{
+use memprof_profile::measure::{
     ALLOC_OBJECTS, ALLOC_SPACE, INUSE_OBJECTS, INUSE_SPACE, TEMPORARY_OBJECTS, TEMPORARY_SPACE,
 };
-use crate::profile::tree::{Direction, Label, Merge, Naming, Paths};
-use crate::profile::{Amounts, Report};
-use crate::sys::text::printable;
+use memprof_profile::tree::{Direction, Label, Merge, Naming, Paths};
+use memprof_profile::{Amounts, Report};
+use memprof_sys::text::printable;
 
 pub(super) const FORMAT: Exporter = Exporter {
     name: "heaptrack",
@@ -59,7 +59,7 @@ fn write(report: &Report, _: &ExportOptions, out: &mut dyn Write) -> io::Result<
     let sampled = profile
         .measures
         .iter()
-        .any(|m| m.name == crate::profile::measure::HEAP.name);
+        .any(|m| m.name == memprof_profile::measure::HEAP.name);
     let about = match sampled {
         true => format!(
             "{} by memprof: each call here stands for {each} calls",
@@ -77,7 +77,7 @@ fn write(report: &Report, _: &ExportOptions, out: &mut dyn Write) -> io::Result<
         printable(&target.comm),
         target.pid
     )?;
-    let page = crate::sys::residency::page_size();
+    let page = memprof_sys::residency::page_size();
     writeln!(out, "I {page:x} 0")?;
     let mut events = Events::default();
     // Number 0 is used for nothing: heaptrack takes it for the last event where there was none.

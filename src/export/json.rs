@@ -7,8 +7,8 @@ use std::io::{self, Write};
 use serde::Serialize;
 
 use super::{ExportOptions, Exporter, Supports};
-use crate::profile::tree::{Code, Descent, Direction, Label, Merge, Naming, Paths};
-use crate::profile::{Amounts, Profile, Report};
+use memprof_profile::tree::{Code, Descent, Direction, Label, Merge, Naming, Paths};
+use memprof_profile::{Amounts, Profile, Report};
 
 /// Bytes in a KiB.
 const KIB: u64 = 1024;
@@ -233,10 +233,10 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::profile::Frame;
-    use crate::profile::symbol::{Function, Language, Location, Symbol, Symbols};
-    use crate::profile::testing::{at, kib, profile, symbols};
-    use crate::sys::usage::Usage;
+    use memprof_profile::Frame;
+    use memprof_profile::symbol::{Function, Language, Location, Symbol, Symbols};
+    use memprof_profile::testing::{at, kib, profile, symbols};
+    use memprof_sys::usage::Usage;
 
     fn tree(profile: Profile, symbols: Symbols, threshold: u64, depth: usize) -> String {
         let report = Report {

@@ -7,9 +7,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use crate::profile::symbol::{Function, Symbols};
-use crate::profile::{Frame, FrameKind, Module, ModuleId, Profile};
-use crate::sys::text::hex;
+use memprof_profile::symbol::{Function, Symbols};
+use memprof_profile::{Frame, FrameKind, Module, ModuleId, Profile};
+use memprof_sys::text::hex;
 
 /// The files in a profile's stacks.
 pub(crate) struct Mappings(BTreeMap<ModuleId, Mapping>);
@@ -101,7 +101,7 @@ impl Mapping {
 
     /// Reads the build id and the addresses, if the file has them.
     fn read_file(&mut self) {
-        let Some(layout) = crate::code::layout::of_module(&self.module) else {
+        let Some(layout) = memprof_code::layout::of_module(&self.module) else {
             return;
         };
         self.build_id = hex(&layout.build_id);

@@ -3,8 +3,8 @@
 use std::io;
 
 use super::ExportOptions;
-use crate::profile::Report;
-use crate::profile::tree::{
+use memprof_profile::Report;
+use memprof_profile::tree::{
     Direction, Label, Layout, Limits, Merge, Naming, Order, Paths, Reading, Row,
 };
 
@@ -82,9 +82,9 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::profile::testing::report;
-    use crate::profile::tree::properties::any_profile;
-    use crate::profile::{Frames, Kind};
+    use memprof_profile::testing::report;
+    use memprof_profile::tree::properties::any_profile;
+    use memprof_profile::{Frames, Kind};
 
     fn any_report() -> impl Strategy<Value = Report> {
         any_profile().prop_map(|profile| report(profile, &[]))

@@ -4,8 +4,8 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::{Exporter, FORMATS};
-use crate::profile::tree::Direction;
-use crate::profile::{Frames, Kind, Report};
+use memprof_profile::tree::Direction;
+use memprof_profile::{Frames, Kind, Report};
 
 /// What to export and how. The default is the complete report with the format's own defaults.
 #[derive(Clone, Debug, Default)]
@@ -169,7 +169,7 @@ impl std::error::Error for Unsupported {}
 mod tests {
     use super::*;
     use crate::export::testing::by_name;
-    use crate::profile::testing::profile;
+    use memprof_profile::testing::profile;
 
     fn refused(format: &str, options: &ExportOptions) -> Option<String> {
         let checked = options.check(by_name(format).unwrap());

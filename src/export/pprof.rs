@@ -33,11 +33,11 @@ use self::strings::Strings;
 use super::mappings::{Known, Mapping, Mappings};
 use super::rows::{self, Place};
 use super::{ExportOptions, Exporter, Supports};
-use crate::profile::measure::Unit;
-use crate::profile::symbol::Location;
-use crate::profile::tree::{Label, Merge, frame_label};
-use crate::profile::{Amounts, Frame, Kind, Profile, Report};
-use crate::sys::kernel_figures::KernelFigures;
+use memprof_profile::measure::Unit;
+use memprof_profile::symbol::Location;
+use memprof_profile::tree::{Label, Merge, frame_label};
+use memprof_profile::{Amounts, Frame, Kind, Profile, Report};
+use memprof_sys::kernel_figures::KernelFigures;
 
 /// The value types of resident bytes; the first one is the default.
 const RESIDENT: [(&str, Kind); 3] = [

@@ -15,12 +15,12 @@ use serde::{Serialize, Serializer};
 
 use self::parts::{Each, Ended, Files, NotObserved, OtherStacks, Processes, StackNumbers};
 use super::{ExportOptions, Exporter, Supports};
-use crate::profile::measure::Measure;
-use crate::profile::symbol::{Function, Location, Symbol, Symbols};
-use crate::profile::{
-    self, Amounts, Frame, FrameKind, Kind, Origin, Profile, Report, TargetInfo, saved,
+use memprof_profile::measure::Measure;
+use memprof_profile::symbol::{Function, Location, Symbol, Symbols};
+use memprof_profile::{
+    self as profile, Amounts, Frame, FrameKind, Kind, Origin, Profile, Report, TargetInfo, saved,
 };
-use crate::sys::kernel_figures::KernelFigures;
+use memprof_sys::kernel_figures::KernelFigures;
 
 pub(super) const FORMAT: Exporter = Exporter {
     name: "profile",
@@ -251,7 +251,7 @@ impl Serialize for Modules<'_> {
             own_executable: m.own_executable,
             source: m.language_from(Origin::Interpreter),
             made_at_run_time: m.language_from(Origin::Runtime),
-            layout: crate::code::layout::of_module(m).map(|layout| (&*layout).into()),
+            layout: memprof_code::layout::of_module(m).map(|layout| (&*layout).into()),
         }))
     }
 }

@@ -34,12 +34,12 @@ pub use self::destination::{Destination, Protocol};
 pub use self::resource::parse_label;
 pub use self::status::Status;
 use crate::export::pprof;
-use crate::profile::{Frames, Report};
-use crate::sys::freeze::now_ns;
-use crate::sys::privileges::{self, Role};
-use crate::sys::{console, http_client, priority};
 use client::Client;
 use interval::Intervals;
+use memprof_profile::{Frames, Report};
+use memprof_sys::freeze::now_ns;
+use memprof_sys::privileges::{self, Role};
+use memprof_sys::{console, http_client, priority};
 use queue::{News, Queue};
 use resource::Resources;
 

@@ -1,9 +1,9 @@
 //! The rows of formats that list samples with their frames: pprof and OTLP.
 
 use super::mappings::Mappings;
-use crate::profile::symbol::{Location, Symbols};
-use crate::profile::tree::Label;
-use crate::profile::{Amounts, Frame, FrameKind, Profile};
+use memprof_profile::symbol::{Location, Symbols};
+use memprof_profile::tree::Label;
+use memprof_profile::{Amounts, Frame, FrameKind, Profile};
 
 /// Memory with its stack, or memory of one mapping without a stack.
 pub(crate) struct Row<'a> {

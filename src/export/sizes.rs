@@ -9,7 +9,7 @@ use std::io::{self, Write};
 
 use super::cells;
 use super::csv::Cells;
-use crate::profile::{Report, StackSizes};
+use memprof_profile::{Report, StackSizes};
 
 /// Writes the histogram. `report` has the names of the stacks.
 ///

@@ -11,10 +11,10 @@ use std::io::{self, Write};
 use serde::{Serialize, Serializer};
 
 use super::{ExportOptions, Exporter, Supports};
-use crate::profile::measure::Unit;
-use crate::profile::tree::{Label, Merge, frame_label};
-use crate::profile::{Amounts, Frame, Kind, PartialReason, Profile, Report, Stack};
-use crate::sys::text::printable;
+use memprof_profile::measure::Unit;
+use memprof_profile::tree::{Label, Merge, frame_label};
+use memprof_profile::{Amounts, Frame, Kind, PartialReason, Profile, Report, Stack};
+use memprof_sys::text::printable;
 
 pub(super) const FORMAT: Exporter = Exporter {
     name: "speedscope",

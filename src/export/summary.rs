@@ -5,13 +5,13 @@ use std::cmp::Reverse;
 use std::io::{self, Write};
 
 use super::clean::readable;
-use crate::profile::measure::{INUSE_SPACE, Unit};
-use crate::profile::tree::{Category, Label, Table, TableRow};
-use crate::profile::{
+use memprof_profile::measure::{INUSE_SPACE, Unit};
+use memprof_profile::tree::{Category, Label, Table, TableRow};
+use memprof_profile::{
     Agreement, CgroupMemory, FreezeOutcome, Kind, Margin, OomKills, Profile, Report, Verdict,
 };
-use crate::sys::residency::cgroup::GroupFigures;
-use crate::sys::text::printable;
+use memprof_sys::residency::cgroup::GroupFigures;
+use memprof_sys::text::printable;
 
 /// Functions per table.
 const TOP: usize = 15;

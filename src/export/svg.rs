@@ -17,10 +17,10 @@ use self::colour::Colours;
 use self::frame::{CHAR_WIDTH, FRAME_HEIGHT, Frame, amount};
 use super::names::NameTree;
 use super::{ExportOptions, Exporter, Supports};
-use crate::profile::measure::Unit;
-use crate::profile::tree::{Direction, Row};
-use crate::profile::{Kind, Margin, Report};
-use crate::sys::text::printable;
+use memprof_profile::measure::Unit;
+use memprof_profile::tree::{Direction, Row};
+use memprof_profile::{Kind, Margin, Report};
+use memprof_sys::text::printable;
 
 /// Room on either side of the heading for buttons, in pixels.
 const SIDE: f64 = 100.0;

@@ -2,10 +2,10 @@
 
 use super::ExportOptions;
 use super::testing::{written, written_with};
-use crate::profile::measure::{ALLOC_OBJECTS, ALLOC_SPACE, INUSE_OBJECTS, INUSE_SPACE};
-use crate::profile::testing::report;
-use crate::profile::testing::{at, kib, profile, with_heap};
-use crate::profile::{Kind, Report};
+use memprof_profile::measure::{ALLOC_OBJECTS, ALLOC_SPACE, INUSE_OBJECTS, INUSE_SPACE};
+use memprof_profile::testing::report;
+use memprof_profile::testing::{at, kib, profile, with_heap};
+use memprof_profile::{Kind, Report};
 
 const MIB: u64 = 1 << 20;
 

@@ -6,11 +6,11 @@ use std::io::{self, Write};
 use super::clean::readable;
 use super::summary::write_head;
 use super::{ExportOptions, Exporter, Supports};
-use crate::profile::symbol::Symbols;
-use crate::profile::tree::{
+use memprof_profile::symbol::Symbols;
+use memprof_profile::tree::{
     CHAIN, Direction, Layout, Limits, Merge, Naming, Paths, Reading, SELF, errors,
 };
-use crate::profile::{Kind, Margin, Profile, Report, Uncertainty};
+use memprof_profile::{Kind, Margin, Profile, Report, Uncertainty};
 
 /// By default, nodes smaller than 1/`SMALL` of the total are aggregated.
 const SMALL: u64 = 200;
@@ -148,10 +148,10 @@ mod tests {
 
     use super::*;
     use crate::export::testing::written;
-    use crate::profile::Losses;
-    use crate::profile::symbol::Language;
-    use crate::profile::testing::{at, kib, profile, symbols};
-    use crate::sys::residency::PageKind;
+    use memprof_profile::Losses;
+    use memprof_profile::symbol::Language;
+    use memprof_profile::testing::{at, kib, profile, symbols};
+    use memprof_sys::residency::PageKind;
 
     #[test]
     fn the_whole_report() {

@@ -58,8 +58,8 @@ use marks::{Mark, Marks};
 use reply_builder::{Again, Queue, ReplyBuilder, Shown};
 use view::View;
 
-pub use crate::profile::Report;
 pub use futures_util::future::BoxFuture;
+pub use memprof_profile::Report;
 pub use opened::Opened;
 pub use provider::Provider;
 pub use reply::{ApiError, Body, EVENTS, Reply};
@@ -207,9 +207,9 @@ mod tests {
 
     use super::*;
     use crate::export::json::{EMPTY_TREE, Short};
-    use crate::profile::Frame;
-    use crate::profile::testing::{at, kib, profile, symbols};
-    use crate::sys::ids::Pid;
+    use memprof_profile::Frame;
+    use memprof_profile::testing::{at, kib, profile, symbols};
+    use memprof_sys::ids::Pid;
 
     struct Fixed(Result<Arc<Report>, ProviderError>);
 

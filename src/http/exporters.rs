@@ -1,4 +1,4 @@
-//! All export formats: those of [`export`], and the HTML page.
+//! All export formats: those of [`export`](crate::export), and the HTML page.
 
 use std::path::Path;
 

@@ -20,7 +20,7 @@ use flate2::write::GzEncoder;
 
 use crate::export::{ExportOptions, Exporter, Supports};
 use crate::http::api::{self, Snapshot};
-use crate::profile::{Frames, Kind, Report};
+use memprof_profile::{Frames, Kind, Report};
 
 pub(crate) use heap::write as write_heap_html;
 
@@ -156,8 +156,8 @@ pub(super) mod tests {
     use serde_json::Value;
 
     use super::*;
-    use crate::profile::testing::report;
-    use crate::profile::testing::{at, kib, profile};
+    use memprof_profile::testing::report;
+    use memprof_profile::testing::{at, kib, profile};
 
     pub(super) const NASTY: &str = "</script><script>alert(1)</script><!--<script>";
 

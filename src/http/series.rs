@@ -5,7 +5,7 @@
 
 use std::collections::VecDeque;
 
-use crate::profile::measure::{COLUMNS, ColumnId};
+use memprof_profile::measure::{COLUMNS, ColumnId};
 
 /// A sampled figure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

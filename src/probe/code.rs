@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 
 use super::{Probe, shared};
 use crate::probe::wire::{CODE_GENERATION_BITS, CODE_GRANULE_BITS};
-use crate::sys::ids::MmId;
+use memprof_sys::ids::MmId;
 
 impl Probe {
     /// Whether a followed process has mapped memory for code made at run time.

@@ -5,10 +5,10 @@ use std::ops::RangeInclusive;
 use std::str::FromStr;
 use std::time::Duration;
 
-use crate::code::allocators::ExactOptions;
 use crate::probe::source::{self, Source};
 use crate::probe::wire;
-use crate::profile::measure::TEMPORARY;
+use memprof_code::allocators::ExactOptions;
+use memprof_profile::measure::TEMPORARY;
 
 /// Settings of the probe, fixed when it is loaded.
 #[derive(Clone)]

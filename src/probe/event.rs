@@ -1,10 +1,10 @@
 //! Domain types: what the probe saw, independent of BPF and HTTP.
 
-use crate::code::interpreter::Kind;
-use crate::code::jit::NamesWritten;
-use crate::code::modules::FileNumber;
-use crate::profile::Outcome;
-use crate::sys::ids::{Addr, FileKey, MmId, Pid, StackId};
+use memprof_code::interpreter::Kind;
+use memprof_code::jit::NamesWritten;
+use memprof_code::modules::FileNumber;
+use memprof_profile::Outcome;
+use memprof_sys::ids::{Addr, FileKey, MmId, Pid, StackId};
 
 /// The position of a frame's code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -221,7 +221,7 @@ pub enum ProcessChange {
     },
     /// It ended.
     Exited {
-        /// Bytes of page tables at its end; meaningless unless its memory is kept ([`Kept`](crate::sys::residency::Kept)).
+        /// Bytes of page tables at its end; meaningless unless its memory is kept ([`Kept`](memprof_sys::residency::Kept)).
         page_tables: u64,
     },
 }

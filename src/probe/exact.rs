@@ -9,13 +9,13 @@ use libbpf_rs::{Link, MapCore, MapFlags, ProgramAttachType, UprobeMultiOpts, Upr
 
 use super::batch::each_entry;
 use super::{Probe, ProbeConfig};
-use crate::code::allocators::{Function, Role};
 use crate::probe::source::Source;
 use crate::probe::source::exact::{BEGINS, ENDS, EXITS, FREES, SOURCE, THROWS};
 use crate::probe::wire::{self, OpenMemprofSkel, exact_seen, exact_sum};
-use crate::sys::ids::{MmId, Pid};
-use crate::sys::kernel_version::KernelVersion;
-use crate::sys::proc_dir;
+use memprof_code::allocators::{Function, Role};
+use memprof_sys::ids::{MmId, Pid};
+use memprof_sys::kernel_version::KernelVersion;
+use memprof_sys::proc_dir;
 
 /// Since 6.6 one link can have many uprobes (89ae89f53d20 "bpf: Add multi uprobe link"); before 6.10 such a link saw only
 /// one thread of a process (46ba0e49b642 "bpf: fix multi-uprobe PID filtering logic").

@@ -11,8 +11,8 @@ use libbpf_rs::libbpf_sys;
 
 use super::Probe;
 use super::faults::FaultHooks;
-use crate::sys::freeze::threads;
-use crate::sys::ids::Pid;
+use memprof_sys::freeze::threads;
+use memprof_sys::ids::Pid;
 
 /// Maximum number of threads with an event of their own, which is a descriptor of memprof's and as long as the target lives. The
 /// threads that they start later inherit it.

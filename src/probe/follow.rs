@@ -9,10 +9,10 @@ use libbpf_rs::{MapCore, MapFlags};
 
 use super::batch::each_entry;
 use super::{Probe, iterate, shared};
-use crate::code::modules::{FileNumber, MovedCode};
 use crate::probe::wire::{self, MAX_MOVED, proc_info};
-use crate::sys::ids::{MmId, Pid};
-use crate::sys::{mmap_lock, proc_dir};
+use memprof_code::modules::{FileNumber, MovedCode};
+use memprof_sys::ids::{MmId, Pid};
+use memprof_sys::{mmap_lock, proc_dir};
 
 /// Processes per read, 16 bytes each.
 const PROCESS_BATCH: u32 = 1024;

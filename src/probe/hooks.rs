@@ -9,7 +9,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use anyhow::{Context, Result, anyhow};
 use libbpf_rs::libbpf_sys;
 
-use crate::sys::kernel_version::KernelVersion;
+use memprof_sys::kernel_version::KernelVersion;
 
 /// Environment variable, for tests: `functions` or `tracepoints`, and no other way is tried.
 const OVERRIDE: &str = "MEMPROF_SYSCALL_HOOKS";

@@ -6,7 +6,7 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use anyhow::{Context, Result};
 use libbpf_rs::{Iter, Link, libbpf_sys};
 
-use crate::sys::ids::Pid;
+use memprof_sys::ids::Pid;
 
 /// Runs an iterator over all its elements.
 pub(super) fn run(link: &Link) -> Result<()> {

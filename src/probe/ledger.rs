@@ -12,7 +12,7 @@ use libbpf_rs::{MapCore, ProgramInput, ProgramMut, libbpf_sys};
 
 use super::Probe;
 use crate::probe::wire::page_chunk;
-use crate::sys::ids::MmId;
+use memprof_sys::ids::MmId;
 
 /// Chunks dropped by one run of the program: about a millisecond of work.
 const DROPPED_AT_ONCE: u64 = 1024;

@@ -18,7 +18,7 @@ use super::stacks::StackSlots;
 use super::{FunctionHooks, Inbox, Missing, Probe, SyscallHooks, exact, sizes};
 use crate::probe::source::{SOURCES, Source};
 use crate::probe::wire::{self, MemprofSkel, MemprofSkelBuilder, OpenMemprofSkel};
-use crate::sys::residency::page_size;
+use memprof_sys::residency::page_size;
 
 /// Environment variable: if set, libbpf's messages and the verifier's statistics go to stderr.
 const LOG: &str = "MEMPROF_LIBBPF_LOG";

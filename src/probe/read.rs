@@ -9,8 +9,8 @@ use super::batch::each_entry;
 use crate::probe::source::resident_pages::{Chunk, PageLedger};
 use crate::probe::source::{Ledger, ReadLedger, Source};
 use crate::probe::wire::{self, page_chunk};
-use crate::profile::MapUsage;
-use crate::sys::ids::MmId;
+use memprof_profile::MapUsage;
+use memprof_sys::ids::MmId;
 
 impl ReadLedger for Probe {
     fn read(&self, ledger: &Ledger, each: &mut dyn FnMut(&[u8], &[u8])) -> Result<()> {

@@ -7,9 +7,9 @@ use libbpf_rs::skel::Skel;
 use libbpf_rs::{Link, MapCore, MapFlags, UprobeOpts};
 
 use super::Probe;
-use crate::code::usdt::{Argument, Place, Usdt};
 use crate::probe::source::samples::{ALLOCATION, FREE, MARK};
 use crate::probe::wire::{self, SAMPLE_ARGUMENTS, SAMPLE_PROBES, argument_place, sample_probe};
+use memprof_code::usdt::{Argument, Place, Usdt};
 
 /// The names of the probes, the programs for them, and the number of their arguments.
 const PROBES: [(&str, &str, usize); 3] = [

@@ -8,7 +8,7 @@ use anyhow::{Context, Result, anyhow, bail};
 use libbpf_rs::skel::OpenSkel;
 
 use crate::probe::wire::OpenMemprofSkel;
-use crate::sys::residency::figures::kib;
+use memprof_sys::residency::figures::kib;
 
 /// Environment variable, for tests: `procs=40,pages=1000` sets the capacities of these maps.
 const OVERRIDE: &str = "MEMPROF_TABLE_SIZES";

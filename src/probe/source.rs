@@ -16,10 +16,10 @@ use anyhow::Result;
 
 use crate::probe::faults;
 use crate::probe::wire::Bss;
-use crate::profile::measure::{ColumnId, Measure};
-use crate::profile::{Amounts, Unobserved};
-use crate::sys::file_id::FileId;
-use crate::sys::ids::StackId;
+use memprof_profile::measure::{ColumnId, Measure};
+use memprof_profile::{Amounts, Unobserved};
+use memprof_sys::file_id::FileId;
+use memprof_sys::ids::StackId;
 
 /// An event source: the BPF programs that fill its ledger, and how a report uses the ledger.
 pub struct Source {
@@ -44,7 +44,7 @@ pub struct Source {
     /// Where its programs record what they see; `None` if they send it.
     pub ledger: Option<&'static Ledger>,
     /// Sums up memory outside address spaces; memory in an address space is joined with its scan
-    /// ([`resident::Join`]).
+    /// (`collect::resident`).
     pub collect: Option<Collect>,
 }
 

@@ -19,7 +19,7 @@ use crate::probe::source::ReadLedger;
 use crate::probe::wire::{
     BUCKET_SLOTS, MemprofSkel, SLOT_LEAVING, STACK_FIRST, stack_bucket, stack_of_record,
 };
-use crate::sys::ids::StackId;
+use memprof_sys::ids::StackId;
 
 /// A slot, modified by both sides: `struct stack_slot`.
 #[repr(C)]

@@ -4,11 +4,11 @@ use std::collections::HashSet;
 
 use anyhow::Result;
 
-use crate::code::elf::Segment;
-use crate::code::interpreter::Interpreter;
-use crate::code::modules::FileNumber;
-use crate::code::unwind::Rule;
-use crate::sys::ids::FileKey;
+use memprof_code::elf::Segment;
+use memprof_code::interpreter::Interpreter;
+use memprof_code::modules::FileNumber;
+use memprof_code::unwind::Rule;
+use memprof_sys::ids::FileKey;
 
 /// A file as the probe knows it.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -8,16 +8,16 @@ use anyhow::{Context, Result};
 use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType};
 
 use super::batch::each_entry;
-use crate::code::interpreter::{Interpreter, PythonLayout, Ruby};
-use crate::code::modules::FileNumber;
-use crate::code::unwind::Rule;
 use crate::probe::table_store::{CodeFile, PageAt, TableStore};
 use crate::probe::wire::{
     self, MAX_SEGMENTS, MemprofSkel, code_file, code_segment, file_key, interpreter_file,
     interpreter_kind, python_layout, ruby_layout, unwind_page, unwind_page_key, unwind_rule,
     unwind_space,
 };
-use crate::sys::ids::FileKey;
+use memprof_code::interpreter::{Interpreter, PythonLayout, Ruby};
+use memprof_code::modules::FileNumber;
+use memprof_code::unwind::Rule;
+use memprof_sys::ids::FileKey;
 
 /// Address spaces per read, 16 KiB each.
 const SPACES: u32 = 32;

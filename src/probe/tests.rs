@@ -13,7 +13,7 @@ use super::{Probe, ProbeConfig};
 use crate::probe::source::SOURCES;
 use crate::probe::wire::MemprofSkelBuilder;
 use crate::skip::skip;
-use crate::sys::kernel_version::KernelVersion;
+use memprof_sys::kernel_version::KernelVersion;
 
 /// From this version on, x86-64 has private stacks; see `compat.bpf.h`.
 const PRIVATE_STACKS: KernelVersion = KernelVersion(6, 13);

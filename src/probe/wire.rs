@@ -30,9 +30,9 @@ pub(crate) use skel::types::{argument_place, loss, walk_mode as WalkMode};
 
 pub use self::decode::decode;
 pub(crate) use self::losses::{LOSS_COUNTERS, LOSSES};
-use crate::code::allocators::flag;
-use crate::code::unwind::rule::{self, CfaKind, FpKind};
 use crate::probe::Unwind;
+use memprof_code::allocators::flag;
+use memprof_code::unwind::rule::{self, CfaKind, FpKind};
 
 /// Pages in one ledger chunk.
 pub(crate) const CHUNK_PAGES: usize = abi::limits::CHUNK_PAGES.0 as usize;

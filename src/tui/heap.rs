@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use super::state::State;
 use super::words::{clock, kib};
-use crate::heap::{Allocator, Figures, HeapSnapshot};
-use crate::profile::Subset;
-use crate::sys::ids::Pid;
-use crate::sys::text::printable;
+use memprof_heap::{Allocator, Figures, HeapSnapshot};
+use memprof_profile::Subset;
+use memprof_sys::ids::Pid;
+use memprof_sys::text::printable;
 
 /// Maximum number of lines about a snapshot.
 const MOST_LINES: usize = 3;

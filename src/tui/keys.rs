@@ -5,8 +5,8 @@ use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 use super::rows;
 use super::state::State;
 use super::view::{Overlay, Sort, View};
-use crate::profile::tree::{Direction, Merge};
-use crate::profile::{Frames, Kind};
+use memprof_profile::tree::{Direction, Merge};
+use memprof_profile::{Frames, Kind};
 
 /// Maximum length of a filter, in characters.
 const LONGEST_FILTER: usize = 100;

@@ -8,9 +8,9 @@ use std::collections::HashMap;
 use super::model::Pair;
 use super::place::Place;
 use super::view::View;
-use crate::profile::tree::Search;
-use crate::profile::{Amounts, Kind, Profile, Subset};
-use crate::sys::process::Container;
+use memprof_profile::tree::Search;
+use memprof_profile::{Amounts, Kind, Profile, Subset};
+use memprof_sys::process::Container;
 
 /// Number of characters shown of a container id, as container runtimes show it.
 const SHORT_ID: usize = 12;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::words::clock;
-use crate::profile::Report;
+use memprof_profile::Report;
 
 /// Maximum number of marks; each keeps a report in memory.
 pub(super) const MOST_MARKS: usize = 9;

@@ -5,13 +5,13 @@
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
-use crate::profile::measure::Unit;
-use crate::profile::symbol::Symbols;
-use crate::profile::tree::{
+use memprof_profile::measure::Unit;
+use memprof_profile::symbol::Symbols;
+use memprof_profile::tree::{
     Direction, Find, Label, LabelId, Labels, Layout, Limits, Naming, Paths, Reading, Row, Search,
     Table, errors,
 };
-use crate::profile::{Frames, Kind, Profile, Report, Subset};
+use memprof_profile::{Frames, Kind, Profile, Report, Subset};
 
 /// Maximum number of nodes; the largest ones are kept, and the rest are aggregated.
 const MOST_NODES: usize = 200_000;

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use super::history::History;
 use super::state::State;
 use super::view::View;
-use crate::profile::{Profile, Report, Subset};
-use crate::sys::ids::Pid;
+use memprof_profile::{Profile, Report, Subset};
+use memprof_sys::ids::Pid;
 
 /// A part of the reports that is shown alone.
 #[derive(Debug)]

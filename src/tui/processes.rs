@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::list::{Column, List, Order, Row};
 use super::state::State;
 use super::view::View;
-use crate::profile::Subset;
+use memprof_profile::Subset;
 
 /// Both lists and their sort order.
 #[derive(Debug)]

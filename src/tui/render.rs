@@ -15,9 +15,9 @@ use ratatui::widgets::Paragraph;
 
 use super::state::State;
 use super::view::{Sort, View};
-use crate::profile::tree::{Direction, Merge};
-use crate::profile::{Frames, Kind, Report};
-use crate::sys::text::printable;
+use memprof_profile::tree::{Direction, Merge};
+use memprof_profile::{Frames, Kind, Report};
+use memprof_sys::text::printable;
 
 pub(super) use advice::lines as advice_lines;
 pub(super) use header::lines as header_lines;

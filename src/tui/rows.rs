@@ -5,7 +5,7 @@ use std::collections::{HashSet, VecDeque};
 
 use super::model::{Model, Pair};
 use super::view::Sort;
-use crate::profile::tree::NO_FUNCTION;
+use memprof_profile::tree::NO_FUNCTION;
 
 /// Maximum number of listed rows; the screen shows a note if there are more.
 pub(super) const MOST_ROWS: usize = 20_000;

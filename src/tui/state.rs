@@ -18,9 +18,9 @@ use super::processes::Lists;
 use super::rows::{self, FunctionRow, TreeRow};
 use super::theme::Theme;
 use super::view::{Overlay, Sort, View};
-use crate::heap::HeapSnapshot;
-use crate::profile::tree::{Direction, Naming};
-use crate::profile::{Frames, Kind, Report};
+use memprof_heap::HeapSnapshot;
+use memprof_profile::tree::{Direction, Naming};
+use memprof_profile::{Frames, Kind, Report};
 
 /// Limit of unfolded keys; beyond it, keys of unlisted nodes are dropped.
 const MOST_UNFOLDED: usize = 4 * rows::MOST_ROWS;

@@ -22,10 +22,10 @@ use ratatui::style::{Color, Modifier};
 use super::model::Model;
 use super::render::render;
 use super::state::{Input, State};
-use crate::profile::symbol::Language;
-use crate::profile::testing::{at, kib, profile, symbols};
-use crate::profile::{Frame, Report};
-use crate::sys::usage::Usage;
+use memprof_profile::symbol::Language;
+use memprof_profile::testing::{at, kib, profile, symbols};
+use memprof_profile::{Frame, Report};
+use memprof_sys::usage::Usage;
 
 const MAIN: (u16, u64) = (0, 1);
 

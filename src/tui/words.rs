@@ -3,8 +3,8 @@
 use std::cmp::Ordering;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use crate::profile::Margin;
-use crate::profile::measure::Unit;
+use memprof_profile::Margin;
+use memprof_profile::measure::Unit;
 
 /// Bytes as whole KiB, in groups of three digits: `1,234`.
 pub(super) fn kib(bytes: u64) -> String {

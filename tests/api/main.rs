@@ -22,15 +22,15 @@ use std::os::fd::AsFd;
 
 use serde_json::Value;
 
-use ::memprof::sys::ids::Pid;
-use ::memprof::sys::residency::cachestat::cachestat;
-use ::memprof::sys::residency::{figures, page_size};
 use common::memprof::Memprof;
 use common::process::{cont, stop, wait_until};
 use common::reclaim::undisturbed;
 use common::terminal::Top;
 use common::workload::{Workload, program};
 use common::{Reply, exchange};
+use memprof_sys::ids::Pid;
+use memprof_sys::residency::cachestat::cachestat;
+use memprof_sys::residency::{figures, page_size};
 
 const MIB: u64 = 1 << 20;
 const KINDS: [&str; 8] = [

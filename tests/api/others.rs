@@ -12,8 +12,8 @@ use super::common::terminal::Top;
 use super::shown::must_mean;
 use super::{MAPPED, Walk, number, readers};
 use ::memprof::http::exporters::EXPORTERS;
-use ::memprof::profile::Kind;
-use ::memprof::sys::residency::figures;
+use memprof_profile::Kind;
+use memprof_sys::residency::figures;
 
 /// In groups of three digits.
 fn grouped(number: u64) -> String {

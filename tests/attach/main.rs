@@ -22,9 +22,9 @@ use std::fs;
 use std::ops::Range;
 use std::path::PathBuf;
 
-use ::memprof::sys::ids::Pid;
 use binary::{Ended, memprof};
 use common::process::{LIMIT, eventually, runs, threads};
+use memprof_sys::ids::Pid;
 
 /// How often the library is loaded into each kind of process.
 fn rounds() -> u32 {

@@ -9,7 +9,7 @@ use crate::common::process::{LIMIT, eventually, state};
 use crate::common::redis::Redis;
 use crate::common::skip::skip;
 use crate::{attach, attached, rounds};
-use ::memprof::sys::ids::Pid;
+use memprof_sys::ids::Pid;
 
 #[test]
 fn redis_goes_on() {

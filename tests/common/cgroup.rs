@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use super::process::LIMIT;
 use super::workload::unique_name;
-use ::memprof::sys::ids::Pid;
+use memprof_sys::ids::Pid;
 
 /// A group, removed when dropped.
 pub struct Group {

@@ -11,7 +11,7 @@ use tempfile::TempDir;
 use super::process::wait_until;
 use super::skip::skip;
 use super::workload::Workload;
-use ::memprof::sys::ids::Pid;
+use memprof_sys::ids::Pid;
 
 /// Where programs look for musl's loader.
 const LOADER: &str = "/lib/ld-musl-x86_64.so.1";

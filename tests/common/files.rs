@@ -12,8 +12,8 @@ use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
 use nix::sys::mman::{MapFlags, ProtFlags, mmap, munmap};
 
 use super::process::wait_until;
-use ::memprof::sys::residency::Error;
-use ::memprof::sys::residency::cachestat::cachestat;
+use memprof_sys::residency::Error;
+use memprof_sys::residency::cachestat::cachestat;
 
 const TMPFS: i64 = 0x0102_1994;
 const RAMFS: i64 = 0x8584_58f6;

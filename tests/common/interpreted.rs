@@ -6,7 +6,7 @@ use serde::Deserialize;
 
 use super::memprof::Memprof;
 use super::process::{cont, stop};
-use ::memprof::sys::residency::figures;
+use memprof_sys::residency::figures;
 
 /// A function of an interpreted program, as both sides name it: name, file, line.
 pub type SourceFrame = (String, String, u32);

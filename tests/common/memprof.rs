@@ -11,7 +11,7 @@ use super::process::LIMIT;
 use super::tree::Node;
 use super::workload::Lines;
 use super::{Reply, exchange};
-use ::memprof::sys::ids::Pid;
+use memprof_sys::ids::Pid;
 
 pub const BINARY: &str = env!("CARGO_BIN_EXE_memprof");
 /// A running memprof; killed when dropped.

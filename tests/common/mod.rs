@@ -39,8 +39,8 @@ use tokio::sync::oneshot;
 use ::memprof::collect::ProviderError;
 use ::memprof::http::api::{Api, ApiOptions, BoxFuture, Provider};
 use ::memprof::http::server::{Listen, ServerOptions, bind, serve};
-use ::memprof::profile::Report;
-use ::memprof::sys::ids::Pid;
+use memprof_profile::Report;
+use memprof_sys::ids::Pid;
 
 #[allow(unused_imports, reason = "each test binary uses its own part")]
 pub use report::{at, kib, report};

@@ -5,7 +5,7 @@
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use ::memprof::sys::ids::Pid;
+use memprof_sys::ids::Pid;
 
 /// Timeout of every operation; long enough for a busy machine.
 pub const LIMIT: Duration = Duration::from_secs(60);

@@ -5,7 +5,7 @@ use std::process::{Command, Stdio};
 
 use super::process::{LIMIT, eventually};
 use super::workload::Running;
-use ::memprof::sys::ids::Pid;
+use memprof_sys::ids::Pid;
 
 const SERVER: &str = "/usr/bin/redis-server";
 

@@ -5,12 +5,12 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use ::memprof::profile::measure::RESIDENCY;
-use ::memprof::profile::symbol::{Function, Language, Symbol};
-use ::memprof::profile::*;
-use ::memprof::sys::ids::Pid;
-use ::memprof::sys::kernel_figures::KernelFigures;
-use ::memprof::sys::usage::Usage;
+use memprof_profile::measure::RESIDENCY;
+use memprof_profile::symbol::{Function, Language, Symbol};
+use memprof_profile::*;
+use memprof_sys::ids::Pid;
+use memprof_sys::kernel_figures::KernelFigures;
+use memprof_sys::usage::Usage;
 
 pub fn at(module: u16, offset: u64) -> Frame {
     Frame::code(ModuleId(module), offset)

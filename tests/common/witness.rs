@@ -4,7 +4,7 @@ use serde::Deserialize;
 
 use super::process::{LIMIT, eventually};
 use super::workload::{Lines, Workload, program};
-use ::memprof::sys::ids::Pid;
+use memprof_sys::ids::Pid;
 
 /// What it says of itself.
 #[derive(Debug, Deserialize)]

@@ -12,7 +12,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use serde::Deserialize;
 
 use super::process::LIMIT;
-use ::memprof::sys::ids::Pid;
+use memprof_sys::ids::Pid;
 
 const FLAGS: [&str; 6] = [
     "-O1",

@@ -10,8 +10,8 @@ use crate::made::{readers_find_every_byte, written};
 use crate::readers::{self, table};
 use ::memprof::export::ExportOptions;
 use ::memprof::http::exporters::EXPORTERS;
-use ::memprof::profile::symbol::Language;
-use ::memprof::profile::{Module, Report};
+use memprof_profile::symbol::Language;
+use memprof_profile::{Module, Report};
 
 const NAMES: [&str; 14] = [
     "a\"b'c`d",

@@ -8,8 +8,8 @@ use crate::common::process::{cont, stop};
 use crate::common::workload::{Workload, program};
 use crate::readers;
 use ::memprof::http::exporters::EXPORTERS;
-use ::memprof::profile::Kind;
-use ::memprof::sys::residency::figures;
+use memprof_profile::Kind;
+use memprof_sys::residency::figures;
 
 const MIB: u64 = 1 << 20;
 

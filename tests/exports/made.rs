@@ -11,11 +11,11 @@ use crate::readers::{self, pprof_says, table, wanted};
 use ::memprof::export::{self, ExportOptions};
 use ::memprof::http::exporters::{self, EXPORTERS};
 use ::memprof::http::server::ServerOptions;
-use ::memprof::profile::measure::{ColumnId, MEASURES};
-use ::memprof::profile::symbol::{Function, InlinedFunction, Language, Location, Symbol};
-use ::memprof::profile::tree::Direction;
-use ::memprof::profile::{Amounts, Frame, Kind, Outcome, PartialReason, Report, Stack};
-use ::memprof::sys::usage::Usage;
+use memprof_profile::measure::{ColumnId, MEASURES};
+use memprof_profile::symbol::{Function, InlinedFunction, Language, Location, Symbol};
+use memprof_profile::tree::Direction;
+use memprof_profile::{Amounts, Frame, Kind, Outcome, PartialReason, Report, Stack};
+use memprof_sys::usage::Usage;
 
 pub fn written(format: &str, report: &Report, options: &ExportOptions) -> Vec<u8> {
     let mut out = Vec::new();

@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use serde_json::Value;
 
 use crate::common::tree::Node;
-use ::memprof::profile::Kind;
+use memprof_profile::Kind;
 
 /// Bytes by the format's name for the kind.
 pub type Sums = BTreeMap<String, u64>;

@@ -12,7 +12,7 @@ use crate::common::memprof::{BINARY, Memprof};
 use crate::common::process::{LIMIT, cont, eventually, stop, wait_until};
 use crate::common::workload::{Lines, Workload, program};
 use crate::equals_the_kernel;
-use ::memprof::sys::ids::Pid;
+use memprof_sys::ids::Pid;
 
 /// A memprof whose tables have these sizes.
 fn with_sizes(sizes: &str, args: &[&str]) -> Memprof {
@@ -134,7 +134,7 @@ fn the_ring_buffer_with_everything() {
         });
         let figures = pids
             .iter()
-            .map(|pid| ::memprof::sys::residency::figures::read(*pid).unwrap());
+            .map(|pid| memprof_sys::residency::figures::read(*pid).unwrap());
         let kernel: u64 = figures.map(|f| f.anonymous.unwrap() + f.rss_shmem).sum();
         assert_eq!(summary["total"]["resident"], kernel, "{summary}");
         workload.lines.tell("go");

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use libbpf_rs::libbpf_sys::{bpf_link_get_next_id, bpf_map_get_next_id, bpf_prog_get_next_id};
 
 use crate::common::process::{LIMIT, comm, state, threads};
-use ::memprof::sys::ids::Pid;
+use memprof_sys::ids::Pid;
 
 /// Ids of BPF objects, and processes.
 #[derive(Debug, Default)]

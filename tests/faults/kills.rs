@@ -16,7 +16,7 @@ use crate::common::workload::{Lines, Workload, program};
 use crate::held::{Held, files_in};
 use crate::place::{OLD, Place};
 use crate::{dice, equals_the_kernel, times};
-use ::memprof::sys::ids::Pid;
+use memprof_sys::ids::Pid;
 
 /// What memprof does when it is killed.
 #[derive(Clone, Copy, Debug)]

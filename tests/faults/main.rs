@@ -26,11 +26,11 @@ use std::time::{Instant, SystemTime};
 
 use serde_json::Value;
 
-use ::memprof::sys::ids::Pid;
-use ::memprof::sys::residency::figures;
 use common::memprof::Memprof;
 use common::process::{LIMIT, cont, stop};
 use common::random::Random;
+use memprof_sys::ids::Pid;
+use memprof_sys::residency::figures;
 
 /// The number of times that something is done, in the short form and in full.
 fn times(short: u32, full: u32) -> u32 {

@@ -12,7 +12,7 @@ use crate::common::memprof::{BINARY, Memprof};
 use crate::common::process::{cont, signal, state, threads, wait_until};
 use crate::common::workload::{Workload, program};
 use crate::{dice, equals_the_kernel, times};
-use ::memprof::sys::ids::Pid;
+use memprof_sys::ids::Pid;
 
 /// What happens to the target.
 #[derive(Clone, Copy, Debug, PartialEq)]

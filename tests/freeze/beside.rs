@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use crate::common::process::{signal, state};
 use crate::frozen::{end, freeze, guard, sleeper, wait_for};
-use ::memprof::sys::freeze::{Fork, Frozen, Guard};
-use ::memprof::sys::ids::Pid;
+use memprof_sys::freeze::{Fork, Frozen, Guard};
+use memprof_sys::ids::Pid;
 
 const LONG: Duration = Duration::from_secs(30);
 /// Longer than the guard may go without a sign of life.

@@ -4,8 +4,8 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::common::process::{signal, state};
-use ::memprof::sys::freeze::{FreezeError, Frozen, Guard, guards_run};
-use ::memprof::sys::ids::Pid;
+use memprof_sys::freeze::{FreezeError, Frozen, Guard, guards_run};
+use memprof_sys::ids::Pid;
 
 pub fn guard() -> Guard {
     guards_run(crate::binary::MEMPROF.into());

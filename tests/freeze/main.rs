@@ -19,8 +19,8 @@ mod userfaults;
 use std::process::{Child, Command, Stdio};
 use std::time::Instant;
 
-use ::memprof::sys::ids::Pid;
 use common::process::{LIMIT, state};
+use memprof_sys::ids::Pid;
 
 /// Starts memprof, which says nothing.
 fn start(args: &[&str]) -> Child {

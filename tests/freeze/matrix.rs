@@ -11,7 +11,7 @@ use crate::common::random::Random;
 use crate::common::skip::skip;
 use crate::start;
 use crate::subject::{STATES, Subject};
-use ::memprof::sys::ids::Pid;
+use memprof_sys::ids::Pid;
 
 /// How a process is stopped: the arguments of memprof.
 const WAYS: [&[&str]; 4] = [

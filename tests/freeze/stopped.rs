@@ -10,7 +10,7 @@ use crate::common::process::{LIMIT, eventually, runs, signal, state};
 use crate::common::skip::skip;
 use crate::subject::Subject;
 use crate::{is_held, start};
-use ::memprof::sys::ids::Pid;
+use memprof_sys::ids::Pid;
 
 /// Number of times that memprof is stopped while it holds the process.
 const TIMES: usize = 3;

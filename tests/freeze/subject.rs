@@ -9,7 +9,7 @@ use tempfile::TempDir;
 
 use crate::common::process::{LIMIT, eventually, signal, state, threads};
 use crate::common::workload::{Workload, program};
-use ::memprof::sys::ids::Pid;
+use memprof_sys::ids::Pid;
 
 /// Every state that it can be in.
 #[cfg(target_arch = "x86_64")]

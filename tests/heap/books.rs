@@ -4,7 +4,7 @@
 use crate::binary::memprof;
 use crate::common::memprof::Memprof;
 use crate::common::workload::{Workload, program};
-use ::memprof::sys::ids::Pid;
+use memprof_sys::ids::Pid;
 
 const MIB: u64 = 32;
 const KIB: u64 = MIB * 1024;

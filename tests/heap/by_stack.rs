@@ -17,8 +17,8 @@ use crate::common::workload::{Workload, program};
 use crate::glibc::compiled;
 use crate::types;
 use crate::unreachable::nearly_all;
-use ::memprof::heap::sampler::{Library, Options};
-use ::memprof::sys::ids::Pid;
+use memprof_heap::sampler::{Library, Options};
+use memprof_sys::ids::Pid;
 
 /// A right estimate is further away than so many standard errors in one of two million cases.
 const ERRORS: f64 = 5.1;

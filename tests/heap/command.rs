@@ -12,7 +12,7 @@ use crate::common::process::{LIMIT, eventually, signal, state};
 use crate::common::workload::{Workload, program};
 use crate::glibc::compiled;
 use crate::unreachable::nearly_all;
-use ::memprof::sys::ids::Pid;
+use memprof_sys::ids::Pid;
 
 /// Runs `memprof heap` on a command without input; returns the command's own output as JSON, and the report.
 fn at_end(command: &Path) -> (Value, Value) {

@@ -14,7 +14,7 @@ use crate::binary::{Kept, MEMPROF, wait};
 use crate::common::process::{LIMIT, eventually, signal, state, wait_until};
 use crate::common::terminal;
 use crate::common::workload::Lines;
-use ::memprof::sys::ids::Pid;
+use memprof_sys::ids::Pid;
 
 const ENDING: [i32; 4] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT];
 /// Signals within half a second count as one.

@@ -11,7 +11,7 @@ use crate::common::process::{LIMIT, eventually, signal};
 use crate::common::witness::{unharmed, witness};
 use crate::common::workload::{Workload, program};
 use crate::fork::children;
-use ::memprof::sys::ids::Pid;
+use memprof_sys::ids::Pid;
 
 /// Takes a snapshot of a process, and does something once there is a child.
 fn heap(pid: Pid, disturb: impl FnOnce(Pid)) -> Value {

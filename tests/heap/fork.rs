@@ -15,8 +15,8 @@ use crate::common::process::{LIMIT, cont, eventually, signal, state, stop, threa
 use crate::common::random::Random;
 use crate::common::witness::{unharmed, witness};
 use crate::common::workload::{Workload, program};
-use ::memprof::heap::Mallinfo;
-use ::memprof::sys::ids::Pid;
+use memprof_heap::Mallinfo;
+use memprof_sys::ids::Pid;
 
 /// Number of times that memprof is killed; MEMPROF_KILLS=100 for more.
 fn kills() -> u32 {

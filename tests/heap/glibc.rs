@@ -9,10 +9,10 @@ use serde::Deserialize;
 use crate::common::process::{cont, stop};
 use crate::common::skip::skip;
 use crate::common::workload::{Workload, program};
-use ::memprof::heap::{
+use memprof_heap::{
     Allocator, Approach, ArenaKind, ArenaRow, Heap, Mallinfo, Row, SnapshotOptions, What,
 };
-use ::memprof::sys::ids::Pid;
+use memprof_sys::ids::Pid;
 
 /// The limit of a stop: long, as the machine may be busy.
 pub const COPY: SnapshotOptions = SnapshotOptions {

@@ -8,8 +8,8 @@ use serde::Deserialize;
 use crate::common::process::{eventually, signal};
 use crate::common::workload::{Workload, program};
 use crate::glibc::{COPY, snapshot};
-use ::memprof::heap::{Allocator, SnapshotOptions};
-use ::memprof::sys::ids::Pid;
+use memprof_heap::{Allocator, SnapshotOptions};
+use memprof_sys::ids::Pid;
 
 /// Number of snapshots; MEMPROF_SNAPSHOTS=200 for more.
 pub fn snapshots() -> u32 {

@@ -12,7 +12,7 @@ use crate::common::cgroup::Group;
 use crate::common::skip::skip;
 use crate::common::workload::{Workload, program};
 use crate::fork::children;
-use ::memprof::sys::ids::Pid;
+use memprof_sys::ids::Pid;
 
 const MIB: u64 = 1 << 20;
 

@@ -8,7 +8,7 @@ use crate::common::document::check;
 use crate::common::memprof::Memprof;
 use crate::common::process::{cont, eventually, stop, wait_until};
 use crate::common::workload::{Workload, program};
-use ::memprof::sys::ids::Pid;
+use memprof_sys::ids::Pid;
 
 const HEAP: &str = "/v2/heap";
 

@@ -15,8 +15,8 @@ use crate::common::workload::Workload;
 use crate::glibc::{COPY, compiled, snapshot};
 use crate::harm::snapshots;
 use crate::unreachable::compare;
-use ::memprof::heap::{Heap, JemallocFigures, JemallocHeap, What};
-use ::memprof::sys::ids::Pid;
+use memprof_heap::{Heap, JemallocFigures, JemallocHeap, What};
+use memprof_sys::ids::Pid;
 
 /// What the workload prints.
 #[derive(Debug, Deserialize)]

@@ -12,7 +12,7 @@ use crate::common::process::figure;
 use crate::common::skip::skip;
 use crate::common::workload::{Lines, Running, Workload, program};
 use crate::fork::{children, heap};
-use ::memprof::sys::ids::Pid;
+use memprof_sys::ids::Pid;
 
 /// A process whose blocks' addresses are only in memory of this kind.
 fn workload(how: &str, mib: u64) -> Workload {

@@ -27,13 +27,13 @@ mod seen;
 mod types;
 mod unreachable;
 
-use ::memprof::heap::{Cell, Heap, Row, SnapshotOptions};
-use ::memprof::sys::ids::Pid;
+use memprof_heap::{Cell, Heap, Row, SnapshotOptions};
+use memprof_sys::ids::Pid;
 
 /// A snapshot, for which memprof's guard stops the process.
 fn measure(pid: Pid, options: &SnapshotOptions, top: usize) -> anyhow::Result<Heap> {
-    ::memprof::sys::freeze::guards_run(binary::MEMPROF.into());
-    ::memprof::heap::measure(pid, options, top)
+    memprof_sys::freeze::guards_run(binary::MEMPROF.into());
+    memprof_heap::measure(pid, options, top)
 }
 
 /// The heap by address has the bytes of the heap's rows, each where it is said to be.

@@ -15,8 +15,8 @@ use crate::common::random::Random;
 use crate::common::skip::skip;
 use crate::common::workload::{Running, Workload};
 use crate::glibc::{COPY, arenas_have_the_same_bytes};
-use ::memprof::heap::{Heap, PoolClass, PythonHeap, PythonRead, Role, What};
-use ::memprof::sys::ids::Pid;
+use memprof_heap::{Heap, PoolClass, PythonHeap, PythonRead, Role, What};
+use memprof_sys::ids::Pid;
 
 /// Fills stderr, a pipe of one page, so that the interpreter is stopped in the middle of `sys._debugmallocstats()`: behind
 /// the first line, which it writes before it counts, and the empty line, which it writes after that.
@@ -198,7 +198,7 @@ fn compare_types(version: &str, program: &Path) {
     let said: BTreeMap<String, u64> = serde_json::from_str(&workload.lines.line()).unwrap();
     let read = python(snapshot(workload.pid()));
     let count = |name: &str| -> u64 {
-        let of = |row: &&::memprof::heap::PyType| {
+        let of = |row: &&memprof_heap::PyType| {
             row.role == Role::Object && row.name.rsplit('.').next() == Some(name)
         };
         read.types.iter().filter(of).map(|row| row.count).sum()

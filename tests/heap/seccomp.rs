@@ -15,7 +15,7 @@ use crate::common::process::threads;
 use crate::common::witness::{unharmed, witness};
 use crate::common::workload::{Workload, program};
 use crate::fork::{has_the_same_heap, heap, killing_the_guard_harms_nobody, notices_nothing};
-use ::memprof::sys::ids::Pid;
+use memprof_sys::ids::Pid;
 
 type Rules = BTreeMap<i64, Vec<SeccompRule>>;
 

@@ -8,7 +8,7 @@ use crate::common::process::eventually;
 use crate::common::skip::skip;
 use crate::common::workload::{Running, Workload, program};
 use crate::glibc::COPY;
-use ::memprof::sys::ids::Pid;
+use memprof_sys::ids::Pid;
 
 fn names(pid: Pid) -> Vec<&'static str> {
     let heap = crate::measure(pid, &COPY, 1).expect("a snapshot");

@@ -8,7 +8,7 @@ use serde::Deserialize;
 use crate::common::skip::skip;
 use crate::common::workload::{Workload, program};
 use crate::glibc::snapshot;
-use ::memprof::heap::{Heap, RootKind, TypeKind, TypeRow, What};
+use memprof_heap::{Heap, RootKind, TypeKind, TypeRow, What};
 
 /// What the C++ workload prints.
 #[derive(Debug, Deserialize)]

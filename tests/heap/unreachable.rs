@@ -7,7 +7,7 @@ use serde::Deserialize;
 use crate::common::skip::skip;
 use crate::common::workload::{Workload, program};
 use crate::glibc::{compiled, snapshot};
-use ::memprof::heap::Unreachable;
+use memprof_heap::Unreachable;
 
 /// What the workload forgot.
 #[derive(Debug, Deserialize)]

@@ -5,8 +5,8 @@ use crate::common::memprof::{BINARY, Memprof};
 use crate::common::process::{cont, stop, wait_until};
 use crate::common::workload::{Workload, program};
 use crate::{KIB, MIB};
-use ::memprof::sys::ids::Pid;
-use ::memprof::sys::residency::figures;
+use memprof_sys::ids::Pid;
+use memprof_sys::residency::figures;
 
 /// Stops these processes and waits until memprof's figure equals the kernel's.
 #[track_caller]

@@ -11,8 +11,8 @@ use crate::common::process::{cont, stop};
 use crate::common::tree::Node;
 use crate::common::workload::{Workload, program};
 use crate::counters::FaultCounter;
-use ::memprof::sys::ids::Pid;
-use ::memprof::sys::residency::figures;
+use memprof_sys::ids::Pid;
+use memprof_sys::residency::figures;
 
 /// Allowed growth of memprof after it has seen everything that the target does, in KiB.
 const GROWTH: u64 = 16 * 1024;

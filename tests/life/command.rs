@@ -12,7 +12,7 @@ use crate::common::process::{comm, cont, signal, stop, wait_until};
 use crate::common::tree::Node;
 use crate::common::workload::{Lines, program};
 use crate::{KIB, MIB};
-use ::memprof::sys::ids::Pid;
+use memprof_sys::ids::Pid;
 
 #[test]
 fn its_exit_status_is_passed_on() {

@@ -10,7 +10,7 @@ use crate::common::connect;
 use crate::common::memprof::Memprof;
 use crate::common::process::wait_until;
 use crate::common::workload::{Workload, program};
-use ::memprof::sys::ids::Pid;
+use memprof_sys::ids::Pid;
 
 /// The ids of the BPF programs to which a process has descriptors.
 fn programs_of(pid: Pid) -> BTreeSet<u32> {

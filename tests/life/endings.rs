@@ -17,7 +17,7 @@ use crate::common::memprof::BINARY;
 use crate::common::process::{LIMIT, signal, threads};
 use crate::common::random::Random;
 use crate::common::workload::program;
-use ::memprof::sys::ids::Pid;
+use memprof_sys::ids::Pid;
 
 /// Concurrent endings.
 const AT_ONCE: usize = 3;

@@ -7,7 +7,7 @@ use nix::sys::signal::Signal;
 use crate::common::memprof::{BINARY, Memprof};
 use crate::common::process::wait_until;
 use crate::common::workload::{Workload, program};
-use ::memprof::sys::ids::Pid;
+use memprof_sys::ids::Pid;
 
 /// Page faults of a process, as the kernel counts them.
 fn minor_faults(pid: Pid) -> u64 {

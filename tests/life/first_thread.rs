@@ -4,7 +4,7 @@ use crate::common::cgroup::Group;
 use crate::common::memprof::Memprof;
 #[cfg(target_arch = "x86_64")]
 use crate::common::memprof::run;
-use ::memprof::sys::ids::Pid;
+use memprof_sys::ids::Pid;
 
 use crate::common::process::{cont, figure, state, stop, threads, wait_until};
 use crate::common::workload::{Workload, named, program, unique_name};

@@ -9,7 +9,7 @@ use serde_json::Value;
 use crate::common::memprof::Memprof;
 use crate::common::process::{cont, runs, state, stop, wait_until};
 use crate::common::workload::{Workload, program};
-use ::memprof::sys::residency::figures;
+use memprof_sys::residency::figures;
 
 /// The target runs at least this long between two freezes.
 const RUN: Duration = Duration::from_millis(100);

@@ -9,7 +9,7 @@ use crate::common::memprof::Memprof;
 use crate::common::process::wait_until;
 use crate::common::workload::{Workload, program};
 use crate::counters::{bpf_memory, held};
-use ::memprof::sys::ids::Pid;
+use memprof_sys::ids::Pid;
 
 /// Number of unique stacks of each process.
 const STACKS: u64 = 70;

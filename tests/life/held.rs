@@ -9,8 +9,8 @@ use crate::common::memprof::{Memprof, run_to_error};
 use crate::common::process::wait_until;
 use crate::common::workload::{Workload, named, program, unique_name};
 use crate::{KIB, MIB};
-use ::memprof::sys::ids::Pid;
-use ::memprof::sys::residency::figures;
+use memprof_sys::ids::Pid;
+use memprof_sys::residency::figures;
 
 /// The workload `locked`, and the process whose lock it can have held. Nothing here may read that one's memory meanwhile.
 struct Held {

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use crate::common::memprof::Memprof;
 use crate::common::process::{LIMIT, signal, state};
 use crate::common::workload::{Lines, Running, Workload, program};
-use ::memprof::sys::ids::Pid;
+use memprof_sys::ids::Pid;
 
 /// Its parent learns of its end at once, not only when memprof ends.
 #[test]

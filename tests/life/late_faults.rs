@@ -5,7 +5,7 @@ use serde_json::Value;
 use crate::common::memprof::Memprof;
 use crate::common::process::{LIMIT, eventually};
 use crate::common::workload::{Workload, program};
-use ::memprof::sys::residency::figures;
+use memprof_sys::residency::figures;
 
 /// What the timeline's last report has, which nobody requested: bytes with and without a stack, if there is one.
 fn last_reported(m: &Memprof) -> Option<u64> {

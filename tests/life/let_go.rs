@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::common::memprof::{Memprof, run};
 use crate::common::process::{comm, cont, signal, threads, wait_until};
 use crate::common::workload::program;
-use ::memprof::sys::ids::Pid;
+use memprof_sys::ids::Pid;
 
 fn tracer(pid: Pid) -> String {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();

@@ -7,8 +7,8 @@ use crate::common::cgroup::Group;
 use crate::common::memprof::Memprof;
 use crate::common::process::{cont, stop, wait_until};
 use crate::common::workload::{Workload, program};
-use ::memprof::sys::ids::Pid;
-use ::memprof::sys::residency::figures;
+use memprof_sys::ids::Pid;
+use memprof_sys::residency::figures;
 
 /// More than are scanned each time.
 const MANY: usize = 36;

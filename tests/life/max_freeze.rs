@@ -8,7 +8,7 @@ use serde_json::Value;
 use crate::common::memprof::{BINARY, Memprof};
 use crate::common::process::{runs, state, wait_until};
 use crate::common::workload::{Workload, program};
-use ::memprof::sys::freeze::{Frozen, Guard, guards_run, stands_still};
+use memprof_sys::freeze::{Frozen, Guard, guards_run, stands_still};
 
 /// The default.
 const BOUND: Duration = Duration::from_millis(50);

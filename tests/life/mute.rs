@@ -9,8 +9,8 @@ use crate::KIB;
 use crate::common::memprof::{Memprof, run};
 use crate::common::process::{state, wait_until};
 use crate::common::workload::{Workload, program};
-use ::memprof::sys::ids::Pid;
-use ::memprof::sys::process::descendants;
+use memprof_sys::ids::Pid;
+use memprof_sys::process::descendants;
 
 /// What takes for ever without a limit takes less with one, on a busy machine, too.
 const MOMENT: Duration = Duration::from_secs(20);

@@ -12,8 +12,8 @@ use crate::common::memprof::{BINARY, Memprof, run, run_to_error};
 use crate::common::process::{signal, wait_until};
 use crate::common::skip::skip;
 use crate::common::workload::{Workload, program};
-use ::memprof::profile::OomKill;
-use ::memprof::profile::saved::{self, Saved};
+use memprof_profile::OomKill;
+use memprof_profile::saved::{self, Saved};
 
 /// What a group may have, what a workload holds before, and what it asks for in vain.
 const LIMIT: u64 = 64 * MIB;

@@ -8,8 +8,8 @@ use crate::MIB;
 use crate::common::memprof::Memprof;
 use crate::common::process::{cont, stop};
 use crate::common::workload::{Family, Lines, Member, program};
-use ::memprof::sys::ids::Pid;
-use ::memprof::sys::residency::figures;
+use memprof_sys::ids::Pid;
+use memprof_sys::residency::figures;
 
 /// `forked_allocator` under memprof, its processes stopped.
 struct Run {

@@ -9,8 +9,8 @@ use serde_json::Value;
 use crate::common::memprof::{BINARY, Memprof};
 use crate::common::process::{cont, stop};
 use crate::common::workload::{Lines, Workload, program};
-use ::memprof::sys::ids::Pid;
-use ::memprof::sys::residency::figures;
+use memprof_sys::ids::Pid;
+use memprof_sys::residency::figures;
 
 fn spawner(args: &[&str], sizes: Option<&str>) -> (Memprof, Lines) {
     let program = program("spawner");
@@ -109,7 +109,7 @@ fn eleven_hundred_living_children_are_counted_and_summed() {
     let (m, mut lines) = spawner(&[], None);
     lines.tell(&format!("children {CHILDREN} 8"));
     let parent = m.followed();
-    let children = ::memprof::sys::process::descendants(parent);
+    let children = memprof_sys::process::descendants(parent);
     assert_eq!(children.len(), CHILDREN);
     let all: Vec<Pid> = std::iter::once(parent).chain(children).collect();
     all.iter().for_each(|pid| stop(*pid));

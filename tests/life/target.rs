@@ -78,7 +78,7 @@ fn no_such_process() {
     gone.wait().unwrap();
     let zombie = Running(Command::new("true").spawn().unwrap());
     wait_until(|| state(zombie.pid()) == 'Z');
-    let kernel_thread = ::memprof::sys::ids::Pid(2);
+    let kernel_thread = memprof_sys::ids::Pid(2);
     assert_eq!(
         comm(kernel_thread),
         "kthreadd",
@@ -202,7 +202,7 @@ fn threads_from_before_and_after_the_attach() {
     stop(pid);
     let tree = m.tree();
     // glibc reuses stacks, which still contain pages from before the attach.
-    let kernel = ::memprof::sys::residency::figures::read(pid).unwrap();
+    let kernel = memprof_sys::residency::figures::read(pid).unwrap();
     assert_eq!(tree.resident() * KIB, kernel.resident());
     println!("{:?} KiB of {}", tree.at(&["thread_body"]), 120 * 64);
     assert!(

@@ -7,8 +7,8 @@ use crate::common::memprof::Memprof;
 use crate::common::process::{cont, stop, wait_until};
 use crate::common::workload::{Workload, program};
 use crate::{KIB, MIB};
-use ::memprof::sys::ids::Pid;
-use ::memprof::sys::residency::figures;
+use memprof_sys::ids::Pid;
+use memprof_sys::residency::figures;
 
 fn row(m: &Memprof, list: &str, pid: Pid) -> Option<Value> {
     let reply = m.get("/v2/processes").json();

@@ -8,8 +8,8 @@ use super::browser::Browser;
 use super::common::{Fixed, Server, at, kib, report};
 use super::shown::*;
 use ::memprof::http::server::ServerOptions;
-use ::memprof::profile::symbol::Language;
-use ::memprof::profile::{Frame, Report};
+use memprof_profile::symbol::Language;
+use memprof_profile::{Frame, Report};
 
 const SIZES: [(u32, u32); 2] = [(1440, 900), (390, 844)];
 const KIB: u64 = 1024;

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use super::browser::Browser;
 use super::common::{Fixed, Server, at, kib, report};
 use ::memprof::http::server::ServerOptions;
-use ::memprof::profile::symbol::Language;
-use ::memprof::profile::{Outcome, PartialReason, Report, Stack};
+use memprof_profile::symbol::Language;
+use memprof_profile::{Outcome, PartialReason, Report, Stack};
 
 #[test]
 fn one_node_says_why_stacks_are_cut_off() {

@@ -6,9 +6,9 @@ use super::browser::Browser;
 use super::common::{Fixed, Server, at, kib, report};
 use super::shown::*;
 use ::memprof::http::server::ServerOptions;
-use ::memprof::profile::symbol::Language;
-use ::memprof::profile::{Faults, Report, Uncertainty};
-use ::memprof::sys::residency::PageKind;
+use memprof_profile::symbol::Language;
+use memprof_profile::{Faults, Report, Uncertainty};
+use memprof_sys::residency::PageKind;
 
 /// `large` holds 4,000 KiB and `small` 40, of which neither is known better than by some 50 KiB.
 fn estimates() -> Arc<Report> {

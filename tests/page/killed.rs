@@ -15,7 +15,7 @@ use super::common::{Server, at, kib, report};
 use super::lists::until;
 use ::memprof::http::api::Opened;
 use ::memprof::http::server::ServerOptions;
-use ::memprof::profile::{LastFigures, OomKill, OomKills, Report};
+use memprof_profile::{LastFigures, OomKill, OomKills, Report};
 
 const MIB: u64 = 1 << 20;
 const MARKUP: &str = "<img src=x onerror=\"window.hacked=1\">";

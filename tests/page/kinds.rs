@@ -12,9 +12,9 @@ use super::common::{Fixed, Server, at, kib, report};
 use super::live::MIB;
 use super::shown::*;
 use ::memprof::http::server::ServerOptions;
-use ::memprof::profile::measure::{ColumnId, MEASURES};
-use ::memprof::profile::symbol::Language;
-use ::memprof::profile::{Amounts, Report, Uncertainty};
+use memprof_profile::measure::{ColumnId, MEASURES};
+use memprof_profile::symbol::Language;
+use memprof_profile::{Amounts, Report, Uncertainty};
 
 /// Each kind of the heap, and what its line beside the selector begins with.
 const HEAP: [(&str, &str); 6] = [

@@ -10,10 +10,10 @@ use super::common::random::Random;
 use super::common::{Fixed, Server, at, kib, report};
 use super::shown::*;
 use ::memprof::http::server::ServerOptions;
-use ::memprof::profile::symbol::Language;
-use ::memprof::profile::{CachedFile, Frame, KnownPath, MappedBytes, Mapping, PathFrom, Report};
-use ::memprof::sys::file_id::FileId;
-use ::memprof::sys::residency::Category;
+use memprof_profile::symbol::Language;
+use memprof_profile::{CachedFile, Frame, KnownPath, MappedBytes, Mapping, PathFrom, Report};
+use memprof_sys::file_id::FileId;
+use memprof_sys::residency::Category;
 
 const NODES: usize = 50_000;
 const MARKUP: &str = "<img src=x onerror=\"window.hacked=1\"><script>window.hacked=2</script>";

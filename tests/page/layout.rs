@@ -14,8 +14,8 @@ use super::shown::*;
 use ::memprof::export;
 use ::memprof::http::exporters;
 use ::memprof::http::server::ServerOptions;
-use ::memprof::profile::symbol::Language;
-use ::memprof::profile::{Frame, Profile, Report};
+use memprof_profile::symbol::Language;
+use memprof_profile::{Frame, Profile, Report};
 
 /// A wide screen and a phone.
 pub const SIZES: [(u32, u32); 2] = [(1440, 900), (390, 844)];

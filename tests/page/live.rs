@@ -9,7 +9,7 @@ use super::common::memprof::Memprof;
 use super::common::process::{cont, stop};
 use super::common::workload::{Lines, program};
 use super::shown::*;
-use ::memprof::sys::ids::Pid;
+use memprof_sys::ids::Pid;
 
 pub const MIB: u64 = 1 << 20;
 

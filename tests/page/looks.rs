@@ -5,8 +5,8 @@ use serde_json::json;
 use super::browser::Browser;
 use super::common::{Fixed, Server, at, kib, report};
 use ::memprof::http::server::ServerOptions;
-use ::memprof::profile::Frame;
-use ::memprof::profile::symbol::Language;
+use memprof_profile::Frame;
+use memprof_profile::symbol::Language;
 
 /// The views of a server without a live process.
 const VIEWS: [&str; 4] = ["flame", "treemap", "tree", "functions"];

@@ -10,8 +10,8 @@ use ::memprof::export::{self, ExportOptions};
 use ::memprof::http::api::Opened;
 use ::memprof::http::exporters;
 use ::memprof::http::server::ServerOptions;
-use ::memprof::profile::symbol::Language;
-use ::memprof::profile::{Kind, Report};
+use memprof_profile::symbol::Language;
+use memprof_profile::{Kind, Report};
 
 const MARKUP: &str =
     "</script><img src=x onerror=\"window.hacked=1\"><script>window.hacked=2</script>";

@@ -8,7 +8,7 @@ use super::common::workload::{Family, Workload, program};
 use super::lists::until;
 use super::live::{MIB, Run};
 use super::shown::*;
-use ::memprof::sys::ids::Pid;
+use memprof_sys::ids::Pid;
 
 const ANON: &str = "#totals [data-kind=anon] dd";
 

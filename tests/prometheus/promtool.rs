@@ -9,9 +9,9 @@ use std::sync::Arc;
 use crate::common::{Fixed, Server, at, kib, report};
 use crate::{configuration, deploy, get, has};
 use ::memprof::http::server::ServerOptions;
-use ::memprof::profile::Report;
-use ::memprof::profile::measure::MEASURES;
-use ::memprof::profile::symbol::Language;
+use memprof_profile::Report;
+use memprof_profile::measure::MEASURES;
+use memprof_profile::symbol::Language;
 
 /// Runs promtool; returns whether it succeeded, and what it said.
 fn promtool(args: &[&str], input: &[u8]) -> (bool, String) {

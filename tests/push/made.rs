@@ -10,10 +10,10 @@ use crate::common::{at, kib, report};
 use crate::decode::{Pushed, decode};
 use crate::options;
 use ::memprof::export::push::{self, Limits};
-use ::memprof::profile::measure::{ColumnId, MEASURES};
-use ::memprof::profile::symbol::Language;
-use ::memprof::profile::{Amounts, Kind, Profile};
-use memprof::profile::Report;
+use memprof_profile::Report;
+use memprof_profile::measure::{ColumnId, MEASURES};
+use memprof_profile::symbol::Language;
+use memprof_profile::{Amounts, Kind, Profile};
 
 const PROTOCOLS: [&str; 3] = ["otlp", "pyroscope", "parca"];
 

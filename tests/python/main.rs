@@ -12,11 +12,11 @@ mod switching;
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, Stdio};
 
-use ::memprof::sys::ids::Pid;
 use common::interpreted::{self, Mark, Saved, SourceFrame, all_merged, saved_as_the_kernel_says};
 use common::memprof::Memprof;
 use common::pythons::pythons;
 use common::skip::skip;
+use memprof_sys::ids::Pid;
 
 const WORKLOAD: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/workloads/frames.py");
 /// The file of the function that the workloads call at each place.

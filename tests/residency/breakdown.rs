@@ -4,9 +4,9 @@ use std::process::{Command, Stdio};
 
 use crate::MIB;
 use crate::target::{Target, wait_until};
-use memprof::sys::breakdown::{Breakdown, Category, Show, Verdict, measure};
-use memprof::sys::ids::Pid;
-use memprof::sys::residency::figures;
+use memprof_sys::breakdown::{Breakdown, Category, Show, Verdict, measure};
+use memprof_sys::ids::Pid;
+use memprof_sys::residency::figures;
 
 /// The sums of a stopped process equal the kernel's, to the KiB.
 pub fn equals(pid: Pid) -> Breakdown {

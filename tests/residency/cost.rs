@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 use crate::skip::skip;
 use crate::target::Target;
 use crate::{METHODS, between, say};
-use memprof::sys::residency::{
+use memprof_sys::residency::{
     Classifier, Error, Scanner, add_run, cachestat, figures, proc_maps, read_with,
 };
-use memprof::sys::usage::Usage;
+use memprof_sys::usage::Usage;
 
 #[test]
 fn a_reservation_of_a_tebibyte_is_quick() {

@@ -9,8 +9,8 @@ use crate::machine_settings::{Setting, Swap};
 use crate::skip::skip;
 use crate::target::{Target, wait_until};
 use crate::{MIB, between, measure, measure_by_names, run, say};
-use memprof::sys::ids::Pid;
-use memprof::sys::residency::{Classifier, Method, PageRun, Scanner, figures, proc_maps};
+use memprof_sys::ids::Pid;
+use memprof_sys::residency::{Classifier, Method, PageRun, Scanner, figures, proc_maps};
 
 /// Only one test at a time changes settings of the machine.
 static MACHINE: Mutex<()> = Mutex::new(());

@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use crate::target::{Target, signal, stop};
 use crate::{METHODS, between, measure, say};
-use memprof::sys::breakdown::{Category, Show};
-use memprof::sys::ids::Pid;
-use memprof::sys::residency::{
+use memprof_sys::breakdown::{Category, Show};
+use memprof_sys::ids::Pid;
+use memprof_sys::residency::{
     Classifier, Error, Method, Scanner, figures, proc_maps, read, read_with,
 };
 
@@ -167,7 +167,7 @@ fn as_an_ordinary_user() {
     ));
     assert!(denied(figures::rollup(Pid(1)).unwrap_err()));
     assert!(denied(
-        memprof::sys::breakdown::measure(Pid(1), Show::All).unwrap_err()
+        memprof_sys::breakdown::measure(Pid(1), Show::All).unwrap_err()
     ));
     assert!(figures::status(Pid(1)).is_ok());
     for scenario in ["memfd", "zero_read", "shared_anon", "thp", "huge_zero"] {

@@ -5,8 +5,8 @@ use std::path::Path;
 
 use crate::target::Target;
 use crate::{METHODS, say};
-use memprof::sys::ids::Pid;
-use memprof::sys::residency::{Classifier, MapCounts, PageKind, Scanner, page_size, proc_maps};
+use memprof_sys::ids::Pid;
+use memprof_sys::residency::{Classifier, MapCounts, PageKind, Scanner, page_size, proc_maps};
 
 /// The kernel's proportional shares by the mapping's address, in KiB.
 fn kernels(pid: Pid) -> HashMap<u64, u64> {

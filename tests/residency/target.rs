@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 
 use crate::process::state;
 pub use crate::process::{signal, stop, wait_until};
-use memprof::sys::ids::Pid;
+use memprof_sys::ids::Pid;
 
 /// A running workload that waits.
 pub struct Target {

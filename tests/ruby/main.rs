@@ -10,11 +10,11 @@ use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, Stdio};
 
-use ::memprof::sys::ids::Pid;
 use common::interpreted::{self, Mark, Saved, SourceFrame, saved_as_the_kernel_says};
 use common::memprof::Memprof;
 use common::rubies::rubies;
 use common::skip::skip;
+use memprof_sys::ids::Pid;
 
 const WORKLOAD: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/workloads/frames.rb");
 const OPTIONS: &[&str] = &["--stacks", "all", "--max-frames", "1024"];

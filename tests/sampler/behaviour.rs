@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use super::support::{LIBCS, exists, listening_library, program, run, stdout};
-use memprof::heap::sampler::{Library, Options};
+use memprof_heap::sampler::{Library, Options};
 
 /// Every allocation is a sample.
 fn sampling_all() -> Library {

@@ -15,8 +15,8 @@ use object::elf::{DT_NEEDED, DT_TEXTREL, FileHeader64, PF_W, PT_LOAD, ProgramHea
 use super::common::process::wait_until;
 use super::common::skip::skip;
 use super::support::program;
-use memprof::code::elf::Elf;
-use memprof::heap::sampler::{Library, Options, SamplerError, Unfit, check};
+use memprof_code::elf::Elf;
+use memprof_heap::sampler::{Library, Options, SamplerError, Unfit, check};
 
 /// Every function that programs find in the library, and what memprof and the loader find.
 const EXPORTS: &str = "aligned_alloc calloc dallocx free free_aligned_sized free_sized malloc mallocx memalign \

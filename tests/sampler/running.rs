@@ -8,8 +8,8 @@ use std::process::Command;
 use super::common::workload::Workload;
 use super::file::probes;
 use super::support::{LIBCS, exists, program};
-use memprof::code::elf::Elf;
-use memprof::heap::sampler::{Library, Options, State, Stats};
+use memprof_code::elf::Elf;
+use memprof_heap::sampler::{Library, Options, State, Stats};
 
 /// Entries of the library's table of samples.
 const ROOM: u64 = 1 << 16;

@@ -74,7 +74,7 @@ pub fn program_with(source: &str, compiler: &str, link: &[&str]) -> PathBuf {
 
 /// The library, such that it calls `sampler_test_alloc` and `sampler_test_free` in place of its probes.
 pub fn listening_library(interval: u64, seed: u64) -> PathBuf {
-    let dir = root().join("src/heap/sampler");
+    let dir = root().join("crates/memprof-heap/src/sampler");
     let flags = std::fs::read_to_string(dir.join("flags")).unwrap();
     let mut sources: Vec<PathBuf> = std::fs::read_dir(&dir)
         .unwrap()

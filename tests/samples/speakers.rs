@@ -6,7 +6,7 @@ use crate::common::memprof::Memprof;
 use crate::common::process::wait_until;
 use crate::common::workload::{Workload, program};
 use crate::{below, total};
-use ::memprof::sys::ids::Pid;
+use memprof_sys::ids::Pid;
 
 /// The probes of `speaker`: three of `alloc`, one of `free`.
 const LISTENED: &str = "3 1";

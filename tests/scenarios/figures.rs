@@ -3,8 +3,8 @@
 use std::fs;
 use std::os::fd::AsRawFd;
 
-use ::memprof::sys::ids::Pid;
-use ::memprof::sys::usage::Usage;
+use memprof_sys::ids::Pid;
+use memprof_sys::usage::Usage;
 
 const TMPFS: i64 = 0x0102_1994;
 const KIB: u64 = 1024;

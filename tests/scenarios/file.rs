@@ -76,7 +76,7 @@ fn file_mapped(run: &mut Run) -> Done {
     run.with("mapfile 0", "a", "");
     run.tell(&["look 0 0 2097152", "touch 0 3145728 1048576"]);
     let report = run.sums();
-    let kind = ::memprof::profile::Kind::Cache;
+    let kind = memprof_profile::Kind::Cache;
     let both = report.under("cmd_look", kind) + report.under("cmd_touch", kind);
     assert_eq!(both, cached(&file) * 1024, "{}", report.text());
     run.tell(&["unmap 0 0 4194304"]);
@@ -110,7 +110,7 @@ fn drop_caches(run: &mut Run) -> Done {
     run.tell(&[]);
     // The program's own code may also have been dropped.
     let report = run.sums();
-    let ours = report.under("cmd_read", ::memprof::profile::Kind::Cache);
+    let ours = report.under("cmd_read", memprof_profile::Kind::Cache);
     assert_eq!(ours, cached(&file) * 1024, "{}", report.text());
     Ok(())
 }

@@ -3,7 +3,7 @@
 use crate::live::Report;
 use crate::run::{MIB, Run};
 use crate::{Scenario, Skip, scenario};
-use ::memprof::profile::Kind::{Anon, Shmem};
+use memprof_profile::Kind::{Anon, Shmem};
 
 pub const SCENARIOS: &[Scenario] = &[
     scenario!(fork_parent_alone),

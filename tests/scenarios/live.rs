@@ -10,14 +10,14 @@ use ::memprof::app::cli::{self, Run};
 use ::memprof::app::config::Config;
 use ::memprof::app::session::command::Prepared;
 use ::memprof::app::session::{Launch, start_collector, start_command};
-use ::memprof::code::symbolize::Symbolizer;
 use ::memprof::collect::CollectorHandle;
 use ::memprof::collect::collector::Command;
-use ::memprof::profile::symbol::Symbols;
-use ::memprof::profile::{Amounts, Frame, FrameKind, Kind, Profile, Unobserved};
-use ::memprof::sys::freeze::Freeze;
-use ::memprof::sys::ids::Pid;
-use ::memprof::sys::usage::Usage;
+use memprof_code::symbolize::Symbolizer;
+use memprof_profile::symbol::Symbols;
+use memprof_profile::{Amounts, Frame, FrameKind, Kind, Profile, Unobserved};
+use memprof_sys::freeze::Freeze;
+use memprof_sys::ids::Pid;
+use memprof_sys::usage::Usage;
 
 /// A running collector. It follows one command after the other.
 pub struct Live {

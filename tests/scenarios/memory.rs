@@ -3,7 +3,7 @@
 use crate::common::files;
 use crate::run::{KIB, MIB, Run};
 use crate::{Scenario, Skip, scenario};
-use ::memprof::profile::Kind::{self, Anon, File, Resident, Shmem};
+use memprof_profile::Kind::{self, Anon, File, Resident, Shmem};
 
 pub const SCENARIOS: &[Scenario] = &[
     scenario!(private_memory),

@@ -7,8 +7,8 @@ use crate::common::machine::{Setting, Swap};
 use crate::common::process::wait_until;
 use crate::run::{KIB, MIB, Run};
 use crate::{Scenario, Skip, scenario};
-use ::memprof::profile::Kind::{Anon, Hugetlb, Resident, Shmem, Swap as Swapped};
-use ::memprof::sys::ids::Pid;
+use memprof_profile::Kind::{Anon, Hugetlb, Resident, Shmem, Swap as Swapped};
+use memprof_sys::ids::Pid;
 
 pub const SCENARIOS: &[Scenario] = &[
     scenario!(huge_pages_by_fault),
@@ -45,7 +45,7 @@ fn set(path: &str, value: &str) -> Result<Setting, Skip> {
 
 /// Bytes that are mapped as huge pages.
 fn anon_huge(pid: Pid) -> u64 {
-    ::memprof::sys::residency::figures::rollup(pid)
+    memprof_sys::residency::figures::rollup(pid)
         .unwrap()
         .anon_huge
 }

@@ -13,9 +13,9 @@ use crate::common::{files, workload};
 use crate::figures;
 use crate::live::{Live, Report};
 use ::memprof::app::session::command::Prepared;
-use ::memprof::profile::Kind;
-use ::memprof::sys::ids::Pid;
-use ::memprof::sys::usage::Usage;
+use memprof_profile::Kind;
+use memprof_sys::ids::Pid;
+use memprof_sys::usage::Usage;
 
 pub const KIB: u64 = 1024;
 pub const MIB: u64 = 1024 * KIB;

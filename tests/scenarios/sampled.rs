@@ -5,7 +5,7 @@ use crate::paging::swap_space;
 use crate::random::sequences;
 use crate::run::{KIB, MIB, Run};
 use crate::{BUDGET, SAMPLED, Scenario, Skip, scenario};
-use ::memprof::profile::Kind::Anon;
+use memprof_profile::Kind::Anon;
 
 pub const SCENARIOS: &[Scenario] = &[
     scenario!(shares, forks: false, stacks: SAMPLED),

@@ -10,10 +10,10 @@ use tempfile::{TempDir, tempdir};
 use crate::debuginfod_server::{Answer, Server};
 use crate::fixture::{build, module, place, run, symbol};
 use crate::sources::{FLAGS, PROGRAM, build_id};
-use memprof::code::debuginfod::{self, Fetching, Limits, Servers};
-use memprof::code::symbolize::debuginfod_cache::CacheDirs;
-use memprof::code::symbolize::{Detail, Symbolizer};
-use memprof::profile::symbol::Symbol;
+use memprof_code::debuginfod::{self, Fetching, Limits, Servers};
+use memprof_code::symbolize::debuginfod_cache::CacheDirs;
+use memprof_code::symbolize::{Detail, Symbolizer};
+use memprof_profile::symbol::Symbol;
 
 /// A stripped program, its debug file, and a session that asks servers.
 struct Program {

@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 
-use memprof::code::symbolize::{Detail, Symbolizer};
-use memprof::profile::symbol::{Function, Symbol};
-use memprof::profile::{Frame, Module, ModuleId};
+use memprof_code::symbolize::{Detail, Symbolizer};
+use memprof_profile::symbol::{Function, Symbol};
+use memprof_profile::{Frame, Module, ModuleId};
 
 /// Runs a tool that must be installed; returns its output.
 pub fn run(tool: &str, args: &[&str]) -> String {

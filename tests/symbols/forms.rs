@@ -10,9 +10,9 @@ use tempfile::tempdir;
 
 use crate::fixture::{module, place, run, symbol};
 use crate::skip::skip;
-use memprof::code::symbolize::{Detail, Symbolizer};
-use memprof::profile::symbol::Function;
-use memprof::profile::{Frame, Module, ModuleId};
+use memprof_code::symbolize::{Detail, Symbolizer};
+use memprof_profile::symbol::Function;
+use memprof_profile::{Frame, Module, ModuleId};
 
 const SOURCE: &str = "#include <stddef.h>
 static inline __attribute__((always_inline)) void inner(volatile char *p, size_t n) {
@@ -70,7 +70,7 @@ impl Fixture {
         let module = module(&path);
         let at = |inside| match symbol(&self.symbolizer, &module, offset + inside, Detail::Inlined)
         {
-            memprof::profile::symbol::Symbol::Known(function) => function,
+            memprof_profile::symbol::Symbol::Known(function) => function,
             other => panic!("{inside:#x}: {other:?}"),
         };
         (0..size).map(at).collect()
@@ -110,7 +110,7 @@ impl Fixture {
             ("outer", &["inner", "middle"][..])
         );
         let line =
-            |location: &Option<memprof::profile::symbol::Location>| location.as_ref().unwrap().line;
+            |location: &Option<memprof_profile::symbol::Location>| location.as_ref().unwrap().line;
         assert_eq!(line(&inlined.inlined[1].location), Some(7));
         assert_eq!(line(&inlined.location), Some(10));
     }

@@ -9,9 +9,9 @@ use tempfile::tempdir;
 
 use crate::fixture::{build, module, place, run};
 use crate::random::Random;
-use memprof::code::symbolize::{Detail, Symbolizer};
-use memprof::profile::symbol::{Symbol, UnknownReason};
-use memprof::profile::{Frame, Module, ModuleId};
+use memprof_code::symbolize::{Detail, Symbolizer};
+use memprof_profile::symbol::{Symbol, UnknownReason};
+use memprof_profile::{Frame, Module, ModuleId};
 
 const SOURCE: &str = "#include <stdlib.h>
 static inline void *in(int n) { return malloc(n); }

@@ -12,12 +12,12 @@ use tempfile::tempdir;
 
 use crate::fixture::{build, offset_of_addr, place, run, segments};
 use crate::process::eventually;
-use memprof::code::modules::{AddressMap, ModuleTable, open_regular};
-use memprof::code::symbolize::Symbolizer;
-use memprof::profile::symbol::Symbol;
-use memprof::profile::{Frame, Module};
-use memprof::sys::ids::Pid;
-use memprof::sys::target_file::ReadAt;
+use memprof_code::modules::{AddressMap, ModuleTable, open_regular};
+use memprof_code::symbolize::Symbolizer;
+use memprof_profile::symbol::Symbol;
+use memprof_profile::{Frame, Module};
+use memprof_sys::ids::Pid;
+use memprof_sys::target_file::ReadAt;
 
 /// A program that prints the address of `leaf`, and then waits.
 const WAITS: &str = r#"

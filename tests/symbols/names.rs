@@ -6,9 +6,9 @@ use std::path::Path;
 use tempfile::tempdir;
 
 use crate::fixture::{build, function, module, place, run, symbol};
-use memprof::code::symbolize::{Detail, Symbolizer};
-use memprof::profile::symbol::{Language, Symbol, UnknownReason};
-use memprof::profile::{Frame, ModuleId};
+use memprof_code::symbolize::{Detail, Symbolizer};
+use memprof_profile::symbol::{Language, Symbol, UnknownReason};
+use memprof_profile::{Frame, ModuleId};
 
 const C: &str = r#"
 #include <stdlib.h>
@@ -324,7 +324,7 @@ fn check_inlined(path: &Path, offset: u64, compressed: bool) {
     let s = Symbolizer::start().unwrap();
     let m = module(path);
     let f = function(&s, &m, offset, Detail::Inlined);
-    let line = |l: &Option<memprof::profile::symbol::Location>| l.as_ref().and_then(|l| l.line);
+    let line = |l: &Option<memprof_profile::symbol::Location>| l.as_ref().and_then(|l| l.line);
     let got: Vec<_> = f
         .inlined
         .iter()

@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 use tempfile::tempdir;
 
 use crate::fixture::{build, function, module, nm, offset_of_addr, place, run, segments, symbol};
-use memprof::code::symbolize::debuginfod_cache::CacheDirs;
-use memprof::code::symbolize::{Detail, Symbolizer};
-use memprof::profile::symbol::Symbol;
-use memprof::profile::{Frame, ModuleId};
+use memprof_code::symbolize::debuginfod_cache::CacheDirs;
+use memprof_code::symbolize::{Detail, Symbolizer};
+use memprof_profile::symbol::Symbol;
+use memprof_profile::{Frame, ModuleId};
 
 /// Exports one function; the others are in no dynamic symbol table.
 pub const PROGRAM: &str = r#"

@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 
 use crate::fixture::{build, module, nm, offset_of_addr, run, segments};
 use crate::skip::skip_named;
-use memprof::code::symbolize::Symbolizer;
-use memprof::code::symbolize::debuginfod_cache::CacheDirs;
-use memprof::profile::symbol::Symbol;
-use memprof::profile::{Frame, ModuleId};
+use memprof_code::symbolize::Symbolizer;
+use memprof_code::symbolize::debuginfod_cache::CacheDirs;
+use memprof_profile::symbol::Symbol;
+use memprof_profile::{Frame, ModuleId};
 
 /// What became of the functions that have a symbol in the unstripped copy only.
 struct Starts {

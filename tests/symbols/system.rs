@@ -5,9 +5,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::fixture::{Listed, cxxfilt, module, nm, offset_of_addr, run, segments};
-use memprof::code::symbolize::{Detail, Symbolizer};
-use memprof::profile::symbol::{Language, Symbol};
-use memprof::profile::{Frame, ModuleId};
+use memprof_code::symbolize::{Detail, Symbolizer};
+use memprof_profile::symbol::{Language, Symbol};
+use memprof_profile::{Frame, ModuleId};
 
 fn library(name: &str) -> PathBuf {
     let path = run("cc", &[&format!("-print-file-name={name}")]);

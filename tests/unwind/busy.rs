@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::chains::source;
 use crate::common::process::eventually;
-use memprof::sys::ids::Pid;
+use memprof_sys::ids::Pid;
 
 /// Most time for the preparations of `busy.sh`: compilers, databases.
 const PREPARED: Duration = Duration::from_secs(300);

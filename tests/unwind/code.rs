@@ -7,8 +7,8 @@ use std::path::Path;
 use std::process::Command;
 
 use super::common::skip::skip;
-use memprof::code::elf::Elf;
-use memprof::code::unwind::{CfaKind, Rule, Table};
+use memprof_code::elf::Elf;
+use memprof_code::unwind::{CfaKind, Rule, Table};
 
 /// The rules of a library at each address, by its own information and by its machine code.
 fn both(library: &Path) -> (Table, Table) {

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::common::memprof::{BINARY, Memprof};
 use super::common::process::{LIMIT, wait_until};
-use memprof::sys::ids::Pid;
+use memprof_sys::ids::Pid;
 
 /// The results of a run of memprof.
 pub struct Found {

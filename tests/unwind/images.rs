@@ -6,9 +6,9 @@ use std::os::unix::fs::FileExt;
 use std::rc::Rc;
 
 use crate::made::file_of;
-use memprof::code::elf::Elf;
-use memprof::code::unwind::Table;
-use memprof::code::unwind::walk::Mapped;
+use memprof_code::elf::Elf;
+use memprof_code::unwind::Table;
+use memprof_code::unwind::walk::Mapped;
 
 /// Tables that were made before, by file.
 pub type Tables = HashMap<String, Option<Rc<Table>>>;

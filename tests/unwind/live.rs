@@ -14,9 +14,9 @@ use std::time::{Duration, Instant};
 
 use crate::common::process::LIMIT;
 use crate::images::{Code, Mapping, image, mapped, mappings, modules};
-use memprof::code::elf::Elf;
-use memprof::code::unwind::walk::{Ended, Mapped, Process, Registers, walk};
-use memprof::code::unwind::{Arch, CfaKind, Table};
+use memprof_code::elf::Elf;
+use memprof_code::unwind::walk::{Ended, Mapped, Process, Registers, walk};
+use memprof_code::unwind::{Arch, CfaKind, Table};
 
 const SAMPLES: usize = 1000;
 const STACK: usize = 24 << 10;

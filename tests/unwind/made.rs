@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::io::Write;
 
-use memprof::code::unwind::{Table, TableError};
+use memprof_code::unwind::{Table, TableError};
 
 /// Address of the code; the file holds 64 KiB of it.
 pub const CODE: u64 = 0x1000;

@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::readelf::{self, Cfa, Column, Expressions, Fde, Place, Row};
-use memprof::code::elf::Elf;
-use memprof::code::unwind::{BX_KEPT, BX_SAVED, CfaKind, FpKind, Rule, Table, TableError};
+use memprof_code::elf::Elf;
+use memprof_code::unwind::{BX_KEPT, BX_SAVED, CfaKind, FpKind, Rule, Table, TableError};
 
 /// After this time no further file is compared, unless `MEMPROF_ALL_FILES` is set. The 1,240 files of a machine with
 /// compilers and graphical libraries take a minute on two CPUs.

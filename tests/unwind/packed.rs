@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 
-use memprof::code::unwind::{Row, Rule, Table};
+use memprof_code::unwind::{Row, Rule, Table};
 
 /// A table whose rules differ in their offset; rule 0 is "not covered".
 fn table(starts: BTreeMap<u64, u16>) -> Table {

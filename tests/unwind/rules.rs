@@ -4,7 +4,7 @@ use crate::made::{
     AARCH64, ARM_START, CODE, CODE_SIZE, Encoding, Frames, Made, PCREL, X86_64, X86_START,
     debug_frame, x86,
 };
-use memprof::code::unwind::{
+use memprof_code::unwind::{
     BX_KEPT, BX_SAVED, CfaKind, FpKind, RA_IN_LINK_REGISTER, Rule, TableError,
 };
 
@@ -20,7 +20,7 @@ fn sp(offset: i32) -> Rule {
 /// The table's rows as (distance from the code's start, rule).
 fn rows(made: &Made) -> Vec<(u64, Rule)> {
     let table = made.table().unwrap();
-    let row = |r: &memprof::code::unwind::Row| (r.pc - CODE, table.rules[usize::from(r.rule)]);
+    let row = |r: &memprof_code::unwind::Row| (r.pc - CODE, table.rules[usize::from(r.rule)]);
     table.rows.iter().map(row).collect()
 }
 

@@ -10,9 +10,9 @@ use std::path::PathBuf;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use crate::common::random::Random;
-use memprof::code::elf::Elf;
-use memprof::code::unwind::walk::{Ended, Mapped, Process, Reason, Registers, walk};
-use memprof::code::unwind::{Arch, RA_IN_LINK_REGISTER, Rule, Table};
+use memprof_code::elf::Elf;
+use memprof_code::unwind::walk::{Ended, Mapped, Process, Reason, Registers, walk};
+use memprof_code::unwind::{Arch, RA_IN_LINK_REGISTER, Rule, Table};
 
 const PROGRAMS: [(&str, Arch); 3] = [
     ("x86_64", Arch::X86_64),

@@ -9,7 +9,7 @@ use super::common::skip::skip;
 use super::common::workload::Running;
 use super::found::{Found, attached, attached_with, first_second};
 use super::real::{RUNNING, STARTED, attached_while_it_works, check, installed, start};
-use memprof::sys::ids::Pid;
+use memprof_sys::ids::Pid;
 
 #[test]
 fn redis() {

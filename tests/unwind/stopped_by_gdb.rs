@@ -10,8 +10,8 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use crate::chains::source;
 use crate::common::process::{LIMIT, state, threads};
 use crate::common::random::Random;
-use memprof::code::unwind::walk::Registers;
-use memprof::sys::ids::Pid;
+use memprof_code::unwind::walk::Registers;
+use memprof_sys::ids::Pid;
 
 /// A stopped thread as gdb sees it.
 pub struct Stop {

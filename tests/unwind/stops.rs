@@ -18,8 +18,8 @@ use crate::found::{attached_by, cpu_time, wait_until_idle};
 use crate::images::{Code, Tables, code_at, mapped, modules};
 use crate::real::installed;
 use crate::stopped_by_gdb::{Gdb, Stop};
-use memprof::code::unwind::walk::{Ended, Mapped, Process, walk};
-use memprof::code::unwind::{Arch, OTHER_STACK, Rule};
+use memprof_code::unwind::walk::{Ended, Mapped, Process, walk};
+use memprof_code::unwind::{Arch, OTHER_STACK, Rule};
 
 /// Frames that are compared; the script has the same limit.
 const DEPTH: usize = 1000;

@@ -19,7 +19,7 @@ use super::common::memprof::{BINARY, Memprof};
 use super::common::skip::skip;
 use super::common::workload::{self, Workload};
 use super::found::{Found, attached, attached_by, profile_under};
-use memprof::sys::ids::Pid;
+use memprof_sys::ids::Pid;
 
 const MIB: u64 = 1 << 20;
 /// `nobody`.

@@ -2,7 +2,7 @@
 //
 // Compares the sampler's own functions with libm's, and the mean of its intervals with what they are to be.
 
-#include "../../src/heap/sampler/random.c"
+#include "../../crates/memprof-heap/src/sampler/random.c"
 
 #include <math.h>
 #include <stdio.h>

@@ -6,10 +6,10 @@ use std::os::unix::fs::MetadataExt;
 
 use super::facts::{Caps, Trial, effective_caps};
 use super::program;
-use crate::sys::ids::Pid;
-use crate::sys::proc_dir;
-use crate::sys::residency::{self, Method, Scanner};
-use crate::sys::target_file::{TargetFile, about_path};
+use memprof_sys::ids::Pid;
+use memprof_sys::proc_dir;
+use memprof_sys::residency::{self, Method, Scanner};
+use memprof_sys::target_file::{TargetFile, about_path};
 
 /// Maximum number of processes to examine while searching for processes of other users.
 const MOST_LOOKED_AT: usize = 10_000;

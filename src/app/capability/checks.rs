@@ -4,7 +4,7 @@ use super::facts::{BtfFact, Caps, Facts, Trial, VMLINUX_BTF};
 use super::{Check, FULL_KERNEL, Status, trials};
 use crate::probe::faults;
 use crate::probe::source::{self, Tracepoints};
-use crate::sys::kernel_version::KernelVersion;
+use memprof_sys::kernel_version::KernelVersion;
 
 /// With a lower hard limit of open files, some functions of a target with many libraries may lack names.
 pub(super) const ENOUGH_OPEN_FILES: u64 = 1024;

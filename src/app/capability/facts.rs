@@ -14,10 +14,10 @@ use nix::sys::resource::{Resource, getrlimit};
 
 use super::access::{self, Access};
 use crate::probe::{Probe, ProbeConfig, SyscallHooks, faults, source};
-use crate::sys::ids::Pid;
-use crate::sys::kernel_version::KernelVersion;
-use crate::sys::privileges::{self, Role};
-use crate::sys::residency::{self, Method, Scanner};
+use memprof_sys::ids::Pid;
+use memprof_sys::kernel_version::KernelVersion;
+use memprof_sys::privileges::{self, Role};
+use memprof_sys::residency::{self, Method, Scanner};
 
 /// The kernel's BTF file; the path is the same on every architecture.
 pub const VMLINUX_BTF: &str = "/sys/kernel/btf/vmlinux";

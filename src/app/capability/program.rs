@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use crate::sys::ids::Pid;
-use crate::sys::{mounts, proc_dir};
+use memprof_sys::ids::Pid;
+use memprof_sys::{mounts, proc_dir};
 
 /// Describes what memprof lacks without the file, and the remedy.
 pub(super) fn unreadable(pid: Pid, why: &str) -> String {

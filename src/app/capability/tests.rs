@@ -3,7 +3,7 @@
 use super::checks::ENOUGH_OPEN_FILES;
 use super::*;
 use crate::probe::{SyscallHooks, source};
-use crate::sys::ids::Pid;
+use memprof_sys::ids::Pid;
 
 /// A current kernel, root, nothing missing.
 fn good() -> Facts {

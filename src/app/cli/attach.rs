@@ -6,8 +6,8 @@ use clap::{ArgGroup, Args};
 
 use super::maps::ProcessArgs;
 use super::values::{HEAP_INTERVAL, parse_interval, parse_seconds};
-use crate::heap::attach::AttachConfig;
-use crate::sys::process::ProcessTarget;
+use memprof_heap::attach::AttachConfig;
+use memprof_sys::process::ProcessTarget;
 
 #[derive(Debug, Args)]
 #[command(group = ArgGroup::new("process").args(["pid", "comm"]).required(true))]

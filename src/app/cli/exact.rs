@@ -6,7 +6,7 @@ use clap::error::ErrorKind;
 use super::Cli;
 use super::profile::ProfileArgs;
 use super::values::HeapHow;
-use crate::code::allocators::ExactOptions;
+use memprof_code::allocators::ExactOptions;
 
 /// The calls to count with `--heap=exact`; `None` without it.
 ///

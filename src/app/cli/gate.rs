@@ -8,8 +8,8 @@
 //! ```
 
 use super::values::parse_size;
-use crate::profile::Kind;
-use crate::profile::gate::{Figure, Gate, Limit, Subject};
+use memprof_profile::Kind;
+use memprof_profile::gate::{Figure, Gate, Limit, Subject};
 
 const FUNCTION: &str = "function:";
 const EXAMPLES: &str = "such as `growth > 5%`, `anon growth > 10MiB`, `function:NAME growth > 64KiB` or `total > 1GiB`";

@@ -10,7 +10,7 @@ use super::Cli;
 use super::maps::ProcessArgs;
 use super::values::{HEAP_INTERVAL, parse_interval, parse_seconds};
 use crate::app::config::{ByStackConfig, HeapConfig, HeapFormat, HeapTarget};
-use crate::heap::{Approach, At, SnapshotOptions};
+use memprof_heap::{Approach, At, SnapshotOptions};
 
 /// Number of size classes and chunks listed by default.
 const DEFAULT_TOP: usize = 20;

@@ -4,9 +4,9 @@ use clap::{ArgGroup, Args};
 
 use super::values::{parse_name, parse_pid};
 use crate::app::config::{MapsConfig, TableFormat};
-use crate::sys::breakdown::Show;
-use crate::sys::ids::Pid;
-use crate::sys::process::ProcessTarget;
+use memprof_sys::breakdown::Show;
+use memprof_sys::ids::Pid;
+use memprof_sys::process::ProcessTarget;
 
 /// Number of mappings and names listed by default.
 const DEFAULT_TOP: usize = 20;

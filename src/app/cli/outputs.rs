@@ -9,7 +9,7 @@ use super::Cli;
 use crate::app::config::Output;
 use crate::export::{ExportOptions, Exporter};
 use crate::http::exporters::{self, EXPORTERS};
-use crate::profile::Kind;
+use memprof_profile::Kind;
 
 /// The output files, each with its format and kind. `--format` sets the format, otherwise the file's extension. A
 /// single entry of `kinds` applies to all files; several entries apply to the files in order. If a single kind is given

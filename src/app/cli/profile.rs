@@ -16,18 +16,18 @@ use super::values::{
     parse_pid, parse_seconds, parse_size, parse_wait, stacks,
 };
 use crate::app::config::{Config, HeapSampling, SharedOnce};
-use crate::code::debuginfod::Wish;
-use crate::code::interpreter::Wanted;
 use crate::export::ExportOptions;
 use crate::http::server::{DEFAULT_LISTEN, Listen};
 use crate::probe::{FRAME_LIMITS, Overhead, Stacks, source};
-use crate::profile::allocations::Filter;
-use crate::profile::measure::{HEAP, KERNEL_MEMORY, PSS, SHARED, TEMPORARY};
-use crate::profile::tree::Direction;
-use crate::profile::{Frames, Kind};
-use crate::sys::freeze::{Freeze, MAX_FREEZE};
-use crate::sys::ids::Pid;
-use crate::sys::process::{Cgroup, Selector};
+use memprof_code::debuginfod::Wish;
+use memprof_code::interpreter::Wanted;
+use memprof_profile::allocations::Filter;
+use memprof_profile::measure::{HEAP, KERNEL_MEMORY, PSS, SHARED, TEMPORARY};
+use memprof_profile::tree::Direction;
+use memprof_profile::{Frames, Kind};
+use memprof_sys::freeze::{Freeze, MAX_FREEZE};
+use memprof_sys::ids::Pid;
+use memprof_sys::process::{Cgroup, Selector};
 
 /// The flags of `memprof` without a subcommand; `memprof top` includes them.
 #[derive(Debug, Args)]

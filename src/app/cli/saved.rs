@@ -13,10 +13,10 @@ use super::values::{formats, frames_of, parse_size};
 use crate::app::config::{DiffConfig, OpenConfig, Output};
 use crate::export::ExportOptions;
 use crate::http::server::{DEFAULT_LISTEN, Listen};
-use crate::profile::gate::Gate;
-use crate::profile::tree::Direction;
-use crate::profile::{Frames, Kind};
 use crate::tui::{INTERVAL, ScreenOptions};
+use memprof_profile::gate::Gate;
+use memprof_profile::tree::Direction;
+use memprof_profile::{Frames, Kind};
 
 /// The flags that select what to write of a profile.
 #[derive(Debug, Args)]

@@ -7,12 +7,12 @@ use super::{Cli, Run, parse_from};
 use crate::app::config::Config;
 use crate::http::exporters::EXPORTERS;
 use crate::probe::{Stacks, Unwind};
-use crate::profile::Kind;
-use crate::profile::tree::Direction;
-use crate::sys::freeze::Freeze;
-use crate::sys::ids::Pid;
-use crate::sys::process::Selector;
 use crate::tui::ScreenOptions;
+use memprof_profile::Kind;
+use memprof_profile::tree::Direction;
+use memprof_sys::freeze::Freeze;
+use memprof_sys::ids::Pid;
+use memprof_sys::process::Selector;
 
 #[test]
 fn an_overhead_is_for_stacks_by_a_budget() {
@@ -285,7 +285,7 @@ fn defaults_are_the_documented_ones() {
 
 #[test]
 fn debuginfod_servers_are_asked_on_request() {
-    use crate::code::debuginfod::Wish;
+    use memprof_code::debuginfod::Wish;
     for (option, wish) in [
         ("", Wish::Environment),
         (" --debuginfod", Wish::Usual),

@@ -9,8 +9,8 @@ use super::Cli;
 use crate::export::Exporter;
 use crate::http::exporters::EXPORTERS;
 use crate::probe::{Overhead, Stacks, Unwind};
-use crate::profile::Frames;
-use crate::sys::ids::Pid;
+use memprof_profile::Frames;
+use memprof_sys::ids::Pid;
 
 /// Default mean number of allocated bytes per sample, as in jemalloc.
 pub(super) const HEAP_INTERVAL: u64 = 512 * 1024;

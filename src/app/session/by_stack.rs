@@ -11,11 +11,11 @@ use super::command::{ExitStatus, Launch};
 use super::{Session, held, require, runtime};
 use crate::app::config::Config;
 use crate::collect::collector::{Command, Progress};
-use crate::heap::{At, HeapOptions, HeapSnapshot, Moment};
-use crate::sys::ids::Pid;
-use crate::sys::privileges::{self, Role};
-use crate::sys::process::Selector;
-use crate::sys::{console, priority};
+use memprof_heap::{At, HeapOptions, HeapSnapshot, Moment};
+use memprof_sys::ids::Pid;
+use memprof_sys::privileges::{self, Role};
+use memprof_sys::process::Selector;
+use memprof_sys::{console, priority};
 
 /// Time to look for the sampler of a process, and the poll interval. The process's code files are read while it is
 /// followed.

@@ -3,7 +3,7 @@
 //! The child waits before `exec` until memprof follows it. The tracer stops its first thread after `exec` until the
 //! unwind tables of the program and its libraries are built. Tracing ends soon after the last `exec`; a debugger can
 //! attach from then on. At its end, the command stays a zombie until its memory is scanned; the collector retains the
-//! memory for the scan ([`Kept`](crate::sys::residency::Kept)). If memprof cannot use `userfaultfd`, or if the scan
+//! memory for the scan ([`Kept`](memprof_sys::residency::Kept)). If memprof cannot use `userfaultfd`, or if the scan
 //! includes children, memprof traces the command for its whole run and scans it while it exits. The command itself is
 //! not modified: if memprof dies, the kernel detaches the command, which continues to run. If tracing is refused, the
 //! first stacks may be truncated.
@@ -26,10 +26,10 @@ use tokio::sync::oneshot;
 
 use crate::app::session::failure::Failure;
 use crate::app::session::signals;
-use crate::heap::sampler::Library;
-use crate::sys::freeze;
-use crate::sys::ids::Pid;
-use crate::sys::privileges::{self, Role};
+use memprof_heap::sampler::Library;
+use memprof_sys::freeze;
+use memprof_sys::ids::Pid;
+use memprof_sys::privileges::{self, Role};
 
 /// How a command ended, in the shell's terms: its exit status, or 128 plus the signal number.
 pub type ExitStatus = u8;
@@ -270,7 +270,7 @@ fn exec_when_told(
         libc::close(go_write);
         // If memprof dies while it freezes the command for a report, SIGCONT resumes the command.
         libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGCONT);
-        crate::sys::priority::restore();
+        memprof_sys::priority::restore();
         // Rust ignores SIGPIPE; programs expect the default action.
         libc::signal(libc::SIGPIPE, libc::SIG_DFL);
         let mut byte = 0u8;

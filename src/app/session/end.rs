@@ -18,11 +18,11 @@ use super::{Session, follow_command};
 use crate::collect::collector::Progress;
 use crate::http::api::Provider;
 use crate::http::server::Listen;
-use crate::sys::console;
-use crate::sys::ids::Pid;
-use crate::sys::privileges::{self, Role};
-use crate::sys::process::Selector;
-use crate::sys::text::printable;
+use memprof_sys::console;
+use memprof_sys::ids::Pid;
+use memprof_sys::privileges::{self, Role};
+use memprof_sys::process::Selector;
+use memprof_sys::text::printable;
 
 /// How long memprof waits for a command to end after an ending signal.
 pub(super) const COMMAND_GRACE: Duration = Duration::from_secs(10);

@@ -20,11 +20,11 @@ use super::failure::Failure;
 use super::signals::{Ending, Signals};
 use super::start;
 use crate::collect::CollectorHandle;
-use crate::heap::{At, Moment};
-use crate::sys::console;
-use crate::sys::freeze::{self, Registers};
-use crate::sys::ids::Pid;
-use crate::sys::privileges::{self, Role};
+use memprof_heap::{At, Moment};
+use memprof_sys::console;
+use memprof_sys::freeze::{self, Registers};
+use memprof_sys::ids::Pid;
+use memprof_sys::privileges::{self, Role};
 
 /// How long the other threads of the process may take to end before the last one.
 const OTHERS: Duration = Duration::from_secs(1);

@@ -7,11 +7,11 @@ use anyhow::{Context, Result};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
-use crate::heap::{Approach, HeapOptions};
 use crate::http::api::Provider;
-use crate::sys::console;
-use crate::sys::ids::Pid;
 use crate::tui::{News, Screen, ScreenOptions};
+use memprof_heap::{Approach, HeapOptions};
+use memprof_sys::console;
+use memprof_sys::ids::Pid;
 
 /// memprof spends at most 1/`SHARE` of the time making reports.
 const SHARE: u32 = 5;

@@ -19,9 +19,9 @@ use tokio::time::{self, MissedTickBehavior};
 
 use crate::collect::CollectorHandle;
 use crate::collect::collector::{Command, Progress};
-use crate::sys::console;
-use crate::sys::process::Selector;
-use crate::sys::text::printable;
+use memprof_sys::console;
+use memprof_sys::process::Selector;
+use memprof_sys::text::printable;
 
 /// Maximum time for a message to wait for space in the manager's queue; then it is lost.
 const LONGEST: Duration = Duration::from_secs(1);
@@ -170,7 +170,7 @@ fn status(target: &Selector, progress: &Progress) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sys::ids::Pid;
+    use memprof_sys::ids::Pid;
 
     #[test]
     fn a_watchdog_of_another_process_is_not_memprofs() {

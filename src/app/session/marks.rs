@@ -8,9 +8,9 @@ use tokio::sync::mpsc;
 
 use crate::http::api::Api;
 use crate::probe::event::MarkSet;
-use crate::sys::console;
-use crate::sys::ids::Pid;
-use crate::sys::text::printable;
+use memprof_sys::console;
+use memprof_sys::ids::Pid;
+use memprof_sys::text::printable;
 
 /// Sets marks from now on; each trigger has its own task. Needs a tokio runtime.
 ///

@@ -3,10 +3,10 @@
 use anyhow::{Context, Result};
 
 use crate::app::config::Config;
-use crate::code::debuginfod::{self, Fetching, Limits, Servers};
-use crate::code::symbolize::Symbolizer;
-use crate::code::symbolize::debuginfod_cache::{CACHE_PATH, CacheDirs};
-use crate::sys::console;
+use memprof_code::debuginfod::{self, Fetching, Limits, Servers};
+use memprof_code::symbolize::Symbolizer;
+use memprof_code::symbolize::debuginfod_cache::{CACHE_PATH, CacheDirs};
+use memprof_sys::console;
 
 /// Starts the symbol thread and, if configured, the debuginfod thread. Prints which servers are used.
 ///

@@ -18,10 +18,10 @@ use super::reports::Reports;
 use crate::app::config::Output;
 use crate::collect::collector::Killed;
 use crate::http::api::Api;
-use crate::profile::Report;
-use crate::sys::ids::Pid;
-use crate::sys::text::printable;
-use crate::sys::{console, privileges};
+use memprof_profile::Report;
+use memprof_sys::ids::Pid;
+use memprof_sys::text::printable;
+use memprof_sys::{console, privileges};
 
 /// The option that names the file.
 const OPTION: &str = "--on-oom";

@@ -13,11 +13,11 @@ use super::signals::Signals;
 use crate::app::config::{DiffConfig, OpenConfig, Output};
 use crate::http::api::{Api, ApiOptions, Opened, Provider};
 use crate::http::server::{self, Listen, Listener, ServerOptions, Token};
-use crate::profile::{Report, saved};
-use crate::sys::console;
-use crate::sys::privileges::{self, Role};
-use crate::sys::text::printable;
 use crate::tui;
+use memprof_profile::{Report, saved};
+use memprof_sys::console;
+use memprof_sys::privileges::{self, Role};
+use memprof_sys::text::printable;
 
 /// Exit status when a gate fires.
 const GATE_FIRED: u8 = 3;

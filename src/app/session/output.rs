@@ -18,9 +18,9 @@ use self::place::{
 };
 use crate::app::config::Output;
 use crate::export;
-use crate::profile::{Frames, Report, StackSizes};
-use crate::sys::console;
-use crate::sys::patient::Patient;
+use memprof_profile::{Frames, Report, StackSizes};
+use memprof_sys::console;
+use memprof_sys::patient::Patient;
 
 /// The options that name files.
 pub const OUTPUT: &str = "--output";

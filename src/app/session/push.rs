@@ -13,8 +13,8 @@ use crate::app::config::Config;
 use crate::collect::ProviderError;
 use crate::export::push::{self, Limits, Pusher, Pushing};
 use crate::http::api::Provider;
-use crate::profile::Report;
-use crate::sys::console;
+use memprof_profile::Report;
+use memprof_sys::console;
 
 /// Maximum time to make the last profile, and again to deliver it.
 const LAST: Duration = Duration::from_secs(5);

@@ -9,20 +9,20 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::{Mutex, oneshot, watch};
 
-use crate::code::debuginfod::{self, Fetching};
-use crate::code::symbolize::{Detail, Symbolizer};
 use crate::collect::collector::{Command, Numbered, Progress};
 use crate::collect::{CollectorHandle, ProviderError, Status};
 use crate::export::push::{self, Pushing};
-use crate::heap::{HeapOptions, HeapSnapshot, Moment};
 use crate::http::api::{ApiError, BoxFuture, Provider};
 use crate::probe::{FaultsSeen, Missing, SharedFaultsSeen, SyscallHooks};
-use crate::profile::allocations::NamedAllocations;
-use crate::profile::symbol::Symbols;
-use crate::profile::{Frame, FrameKind, FreezeOutcome, MapUsage, Profile, Report};
-use crate::sys::freeze::Freeze;
-use crate::sys::ids::Pid;
-use crate::sys::process::Selector;
+use memprof_code::debuginfod::{self, Fetching};
+use memprof_code::symbolize::{Detail, Symbolizer};
+use memprof_heap::{HeapOptions, HeapSnapshot, Moment};
+use memprof_profile::allocations::NamedAllocations;
+use memprof_profile::symbol::Symbols;
+use memprof_profile::{Frame, FrameKind, FreezeOutcome, MapUsage, Profile, Report};
+use memprof_sys::freeze::Freeze;
+use memprof_sys::ids::Pid;
+use memprof_sys::process::Selector;
 
 /// Minimum time that the target runs between two reports that freeze it: the larger of `RUN` and `RUN_SHARE` times the
 /// duration of the freeze.

@@ -16,15 +16,15 @@ use crate::collect::CollectorHandle;
 use crate::collect::collector::{Collector, Command, Killed, Pace, Progress, SamplerOptions};
 use crate::collect::program::Program;
 use crate::collect::unwinding::{self, MappedFiles, Unwinding};
-use crate::heap::sampler::{self, Library};
 use crate::probe::event::MarkSet;
 use crate::probe::{Missing, Probe, ProbeConfig, SharedFaultsSeen, SyscallHooks};
-use crate::profile::measure::TEMPORARY;
-use crate::sys::console;
-use crate::sys::freeze::{Freeze, Guard};
-use crate::sys::ids::Pid;
-use crate::sys::privileges::{self, Role};
-use crate::sys::residency::MapCounts;
+use memprof_heap::sampler::{self, Library};
+use memprof_profile::measure::TEMPORARY;
+use memprof_sys::console;
+use memprof_sys::freeze::{Freeze, Guard};
+use memprof_sys::ids::Pid;
+use memprof_sys::privileges::{self, Role};
+use memprof_sys::residency::MapCounts;
 
 /// Capacity of the collector's command queue.
 const QUEUE: usize = 64;

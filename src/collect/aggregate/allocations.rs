@@ -7,9 +7,9 @@ use anyhow::Result;
 
 use super::Aggregator;
 use crate::probe::{Probe, source};
-use crate::profile::allocations::{Allocation, Allocations};
-use crate::profile::{Stack, StackSizes};
-use crate::sys::ids::{MmId, Pid, StackId};
+use memprof_profile::allocations::{Allocation, Allocations};
+use memprof_profile::{Stack, StackSizes};
+use memprof_sys::ids::{MmId, Pid, StackId};
 
 impl Aggregator {
     /// The sizes of each stack's allocations in an exact window.

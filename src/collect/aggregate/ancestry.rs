@@ -3,7 +3,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use crate::sys::ids::MmId;
+use memprof_sys::ids::MmId;
 
 /// The number of living descendants of each address space.
 #[derive(Debug, Default)]

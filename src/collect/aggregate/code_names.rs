@@ -4,10 +4,10 @@ use std::ops::Range;
 use std::time::Instant;
 
 use super::Aggregator;
-use crate::code::jit::{NamesWritten, Problems};
 use crate::probe::Probe;
-use crate::profile::Losses;
-use crate::sys::ids::MmId;
+use memprof_code::jit::{NamesWritten, Problems};
+use memprof_profile::Losses;
+use memprof_sys::ids::MmId;
 
 impl Aggregator {
     /// Whether a followed process has made code at run time, in which a frame was seen.

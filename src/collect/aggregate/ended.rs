@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant, SystemTime};
 
 use crate::collect::space::Space;
-use crate::profile::{Ended, EndedProcess};
+use memprof_profile::{Ended, EndedProcess};
 
 /// Most processes that are kept, about 1 KiB each.
 const MOST: usize = Ended::MOST;
@@ -54,8 +54,8 @@ impl EndedSpaces {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::profile::Amounts;
-    use crate::sys::ids::Pid;
+    use memprof_profile::Amounts;
+    use memprof_sys::ids::Pid;
 
     #[test]
     fn the_newest_are_kept_and_those_without_figures_counted() {

@@ -9,7 +9,7 @@ use super::tally::{Tallied, Tally};
 use crate::collect::resident::{Copier, Copies, Join, SpaceView, parts};
 use crate::collect::stack::StackTable;
 use crate::probe::source::resident_pages::PageLedger;
-use crate::sys::residency::{PageRun, Vma};
+use memprof_sys::residency::{PageRun, Vma};
 
 /// Most runs of pages (40 bytes each) and bytes of records that are kept.
 const MOST_RUNS: usize = 1 << 18;
@@ -106,8 +106,8 @@ impl<'a, L: PageLedger> Gather<'a, L> {
 mod tests {
     use super::*;
     use crate::collect::aggregate::tally::tests::Pages;
-    use crate::sys::ids::{Addr, MmId};
-    use crate::sys::residency::{PageKind, RangeMap, RangeSet, proc_maps};
+    use memprof_sys::ids::{Addr, MmId};
+    use memprof_sys::residency::{PageKind, RangeMap, RangeSet, proc_maps};
 
     const PAGE: u64 = 4096;
 

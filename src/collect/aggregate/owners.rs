@@ -3,9 +3,9 @@
 use super::tally::Tally;
 use super::{Aggregator, ReportError, Snapshot};
 use crate::collect::resident::Join;
-use crate::heap::HeapPages;
 use crate::probe::Probe;
-use crate::sys::ids::Pid;
+use memprof_heap::HeapPages;
+use memprof_sys::ids::Pid;
 
 impl Aggregator {
     /// The memory of these pages alone, by stack id as the ledger has it now. A page that was given back since has no

@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 use super::Aggregator;
 use super::scan::Scanned;
 use crate::probe::Probe;
-use crate::sys::ids::{MmId, Pid, StackId};
-use crate::sys::kernel_figures::KernelFigures;
-use crate::sys::residency::{Error as ScanError, MapCounts, figures};
-use crate::sys::{mmap_lock, proc_text};
+use memprof_sys::ids::{MmId, Pid, StackId};
+use memprof_sys::kernel_figures::KernelFigures;
+use memprof_sys::residency::{Error as ScanError, MapCounts, figures};
+use memprof_sys::{mmap_lock, proc_text};
 
 /// So many processes are scanned in each pass.
 const FEW: usize = 32;

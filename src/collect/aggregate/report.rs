@@ -9,18 +9,20 @@ use super::scan::Scanned;
 use crate::collect::space::Space;
 use crate::probe::Probe;
 use crate::probe::source::{Part, Totals, Uncertainties};
-use crate::profile::measure::{ALLOC_SPACE, ColumnId, INUSE_OBJECTS, INUSE_SPACE, Measure, SHARED};
-use crate::profile::{
+use memprof_profile::measure::{
+    ALLOC_SPACE, ColumnId, INUSE_OBJECTS, INUSE_SPACE, Measure, SHARED,
+};
+use memprof_profile::{
     Amounts, CachedFile, Frame, FrameKind, FreezeOutcome, LOST_STACK, Losses, Mapping, NotObserved,
     OomKills, Places, Profile, Sample, Share, Stack, TargetInfo, UncertainPart, Uncertainty,
     UncertaintyOf, Unobserved,
 };
-use crate::sys::file_id::FileId;
-use crate::sys::freeze::now_ns;
-use crate::sys::ids::{MmId, Pid, StackId};
-use crate::sys::kernel_figures::KernelFigures;
-use crate::sys::process::Container;
-use crate::sys::usage::Usage;
+use memprof_sys::file_id::FileId;
+use memprof_sys::freeze::now_ns;
+use memprof_sys::ids::{MmId, Pid, StackId};
+use memprof_sys::kernel_figures::KernelFigures;
+use memprof_sys::process::Container;
+use memprof_sys::usage::Usage;
 
 /// Why there is no report.
 #[derive(Debug)]

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::Aggregator;
 use crate::collect::space::Space;
 use crate::probe::event::RangeEvent;
-use crate::sys::ids::MmId;
+use memprof_sys::ids::MmId;
 
 /// How many ranges, and runs of pages from before the attach, all processes may have: about 100 MiB. When there are so
 /// many, a process may add some only up to its even share, so that there are never more than twice as many.
@@ -58,7 +58,7 @@ impl Aggregator {
 mod tests {
     use super::*;
     use crate::probe::event::RangeChange;
-    use crate::sys::ids::{Addr, Pid, StackId};
+    use memprof_sys::ids::{Addr, Pid, StackId};
 
     fn mapped(mm: MmId, page: u64) -> RangeEvent {
         // Every other page: neighbours would be one range.

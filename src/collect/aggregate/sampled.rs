@@ -5,11 +5,11 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use super::{Aggregator, Snapshot};
-use crate::heap::{HeapSample, HeapSamples, Origin};
 use crate::probe::Probe;
-use crate::profile::{Amounts, Frame, Profile, Sample, Stack};
-use crate::sys::ids::{MmId, Pid, StackId};
-use crate::sys::usage::Usage;
+use memprof_heap::{HeapSample, HeapSamples, Origin};
+use memprof_profile::{Amounts, Frame, Profile, Sample, Stack};
+use memprof_sys::ids::{MmId, Pid, StackId};
+use memprof_sys::usage::Usage;
 
 /// Sampled allocations that were live at a moment.
 #[derive(Clone, Debug)]

@@ -11,12 +11,12 @@ use crate::collect::resident::{Join, SpaceView};
 use crate::collect::stack::StackTable;
 use crate::probe::Probe;
 use crate::probe::source::Totals;
-use crate::profile::{FreezeOutcome, MappedBytes, Mapping};
-use crate::sys::file_id::FileId;
-use crate::sys::freeze::stands_still;
-use crate::sys::ids::{MmId, Pid};
-use crate::sys::kernel_figures::KernelFigures;
-use crate::sys::residency::{
+use memprof_profile::{FreezeOutcome, MappedBytes, Mapping};
+use memprof_sys::file_id::FileId;
+use memprof_sys::freeze::stands_still;
+use memprof_sys::ids::{MmId, Pid};
+use memprof_sys::kernel_figures::KernelFigures;
+use memprof_sys::residency::{
     Category, Classifier, Error as ScanError, Pages, Scanner, Vma, category, figures, page_size,
     proc_maps,
 };

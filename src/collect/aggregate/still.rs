@@ -12,10 +12,10 @@ use super::scan::{Scanned, StillError, held_by};
 use super::tally::Tally;
 use crate::collect::resident::{Copies, Join};
 use crate::probe::Probe;
-use crate::sys::ids::{MmId, Pid};
-use crate::sys::kernel_figures::KernelFigures;
-use crate::sys::residency::proc_maps::Foreseen;
-use crate::sys::residency::{Error as ScanError, PageKind, PageRun, Pages, Scanner, Vma, figures};
+use memprof_sys::ids::{MmId, Pid};
+use memprof_sys::kernel_figures::KernelFigures;
+use memprof_sys::residency::proc_maps::Foreseen;
+use memprof_sys::residency::{Error as ScanError, PageKind, PageRun, Pages, Scanner, Vma, figures};
 
 /// A process about to be frozen for a scan, with all that could be prepared in advance.
 pub struct Prepared {

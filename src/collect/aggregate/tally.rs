@@ -8,10 +8,10 @@ use crate::collect::resident::Join;
 use crate::collect::stack::StackTable;
 use crate::probe::source::Totals;
 use crate::probe::source::resident_pages::PageLedger;
-use crate::profile::{Amounts, MappedBytes};
-use crate::sys::ids::StackId;
-use crate::sys::residency::{PageRun, Vma};
-use crate::sys::usage::Usage;
+use memprof_profile::{Amounts, MappedBytes};
+use memprof_sys::ids::StackId;
+use memprof_sys::residency::{PageRun, Vma};
+use memprof_sys::usage::Usage;
 
 /// Most pairs of mapping and stack that are kept until the frames of the stack arrive, 56 bytes each. The bytes of further
 /// ones count as with a stack in their mapping, even if the frames are lost.
@@ -123,14 +123,14 @@ pub(super) mod tests {
     use std::collections::BTreeMap;
 
     use super::*;
-    use crate::code::modules::ModuleTable;
     use crate::collect::functions::FunctionTable;
     use crate::collect::resident::SpaceView;
     use crate::probe::event::StackSeen;
     use crate::probe::source::resident_pages::Chunk;
-    use crate::profile::Outcome;
-    use crate::sys::ids::{Addr, MmId};
-    use crate::sys::residency::{PageKind, RangeMap, RangeSet, proc_maps};
+    use memprof_code::modules::ModuleTable;
+    use memprof_profile::Outcome;
+    use memprof_sys::ids::{Addr, MmId};
+    use memprof_sys::residency::{PageKind, RangeMap, RangeSet, proc_maps};
 
     const PAGE: u64 = 4096;
 

@@ -7,15 +7,15 @@ use std::rc::Rc;
 use libbpf_rs::Link;
 
 use super::Collector;
-use crate::code::allocators::{self, Function, Role};
-use crate::code::modules::open_regular;
 use crate::probe::SeenCalls;
 use crate::probe::event::{Event, RangeChange};
-use crate::sys::console;
-use crate::sys::ids::{MmId, Pid};
-use crate::sys::kernel_version::KernelVersion;
-use crate::sys::target_file::TargetFile;
-use crate::sys::text::printable;
+use memprof_code::allocators::{self, Function, Role};
+use memprof_code::modules::open_regular;
+use memprof_sys::console;
+use memprof_sys::ids::{MmId, Pid};
+use memprof_sys::kernel_version::KernelVersion;
+use memprof_sys::target_file::TargetFile;
+use memprof_sys::text::printable;
 
 /// Device and inode of a file.
 type FileId = (u64, u64);

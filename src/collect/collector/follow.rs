@@ -9,11 +9,11 @@ use anyhow::{Result, bail};
 use super::{Collector, Progress, TICK};
 use crate::collect::reconcile;
 use crate::probe::event::{CodeSeen, Event, ProcessChange, ProcessEvent};
-use crate::profile::Profile;
-use crate::sys::ids::{MmId, Pid};
-use crate::sys::privileges::{self, Role};
-use crate::sys::proc_dir;
-use crate::sys::process::{self, Presence, Selector};
+use memprof_profile::Profile;
+use memprof_sys::ids::{MmId, Pid};
+use memprof_sys::privileges::{self, Role};
+use memprof_sys::proc_dir;
+use memprof_sys::process::{self, Presence, Selector};
 
 /// How often processes are searched by name, in addition to the probe's `exec` hook.
 const SEARCH_PAUSE: Duration = Duration::from_secs(1);

@@ -7,13 +7,13 @@ use super::Collector;
 use crate::collect::aggregate::{
     Prepared, ReportError, Scanned, Snapshot, Still, StillError, Unscanned, held_by,
 };
-use crate::profile::FreezeOutcome;
-use crate::sys::console;
-use crate::sys::freeze::{
+use memprof_profile::FreezeOutcome;
+use memprof_sys::console;
+use memprof_sys::freeze::{
     Costs, Estimate, Freeze, FreezeError, FreezeStats, Frozen, Guard, MAX_FREEZE,
 };
-use crate::sys::ids::{MmId, Pid};
-use crate::sys::residency::{Error as ScanError, Pages, Scanner, figures};
+use memprof_sys::ids::{MmId, Pid};
+use memprof_sys::residency::{Error as ScanError, Pages, Scanner, figures};
 
 /// How many rounds of events from processes being frozen are taken in, and the time limit of each round.
 const MAX_ROUNDS: usize = 16;

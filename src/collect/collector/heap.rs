@@ -11,15 +11,16 @@ use tokio::sync::{OwnedMutexGuard, oneshot};
 use super::{Collector, Command, SETTLE};
 use crate::collect::CollectorHandle;
 use crate::collect::aggregate::{ReportError, SampledHeap};
-use crate::heap::{
-    self, HeapOptions, HeapPages, HeapSnapshot, Joint, Measured, Moment, Origin, SnapshotOptions,
+use memprof_heap::{
+    self as heap, HeapOptions, HeapPages, HeapSnapshot, Joint, Measured, Moment, Origin,
+    SnapshotOptions,
 };
-use crate::profile::Profile;
-use crate::sys::freeze::Guard;
-use crate::sys::ids::Pid;
-use crate::sys::privileges::{self, Role};
-use crate::sys::process::{self, Selector};
-use crate::sys::{allocator, priority};
+use memprof_profile::Profile;
+use memprof_sys::freeze::Guard;
+use memprof_sys::ids::Pid;
+use memprof_sys::privileges::{self, Role};
+use memprof_sys::process::{self, Selector};
+use memprof_sys::{allocator, priority};
 
 /// Maximum time to wait for the collector to look up samples.
 const PATIENCE: Duration = Duration::from_secs(10);

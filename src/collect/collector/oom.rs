@@ -8,10 +8,10 @@ use tokio::sync::mpsc;
 
 use super::{Collector, Numbered};
 use crate::probe::event::{Event, OomVictim, ProcessChange};
-use crate::profile::{OomKill, OomKills, Profile};
-use crate::sys::freeze::now_ns;
-use crate::sys::ids::Pid;
-use crate::sys::process::Container;
+use memprof_profile::{OomKill, OomKills, Profile};
+use memprof_sys::freeze::now_ns;
+use memprof_sys::ids::Pid;
+use memprof_sys::process::Container;
 
 /// The kernel takes a victim's memory by force after this time (5.18 "oom_kill.c: futex: delay the OOM reaper to allow time for
 /// proper futex cleanup"): what a scan finds then is not what it held. A victim that has not ended by then is not waited for.

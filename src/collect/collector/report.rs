@@ -6,11 +6,11 @@ use std::time::{Duration, Instant};
 use super::{Activity, Collector, Idle, Last, Numbered, SETTLE};
 use crate::collect::aggregate::ReportError;
 use crate::collect::{LastScan, ProviderError, Status};
-use crate::profile::{CgroupMemory, Losses, Profile};
-use crate::sys::freeze::Freeze;
-use crate::sys::process::Selector;
-use crate::sys::residency::Error as ScanError;
-use crate::sys::target_file::unanswered;
+use memprof_profile::{CgroupMemory, Losses, Profile};
+use memprof_sys::freeze::Freeze;
+use memprof_sys::process::Selector;
+use memprof_sys::residency::Error as ScanError;
+use memprof_sys::target_file::unanswered;
 
 /// How often, at most, a changing target is scanned without a request, so that a last profile exists when it ends.
 #[derive(Clone, Copy, Debug)]

@@ -11,15 +11,15 @@ use libbpf_rs::Link;
 use tokio::sync::mpsc;
 
 use super::Collector;
-use crate::code::elf::Elf;
-use crate::code::usdt::{self, Usdt};
-use crate::heap::sampler::{self, Preloaded};
 use crate::probe::event::{Event, MarkSet, RangeChange};
 use crate::probe::{is_sampler_probe, sets_marks};
-use crate::profile::{Losses, ModuleId};
-use crate::sys::ids::{MmId, Pid};
-use crate::sys::target_file::ReadAt;
-use crate::sys::{console, mmap_lock, proc_dir};
+use memprof_code::elf::Elf;
+use memprof_code::usdt::{self, Usdt};
+use memprof_heap::sampler::{self, Preloaded};
+use memprof_profile::{Losses, ModuleId};
+use memprof_sys::ids::{MmId, Pid};
+use memprof_sys::target_file::ReadAt;
+use memprof_sys::{console, mmap_lock, proc_dir};
 
 /// The providers whose probes are a sampler's: OpenTelemetry's contract, and the library family that it came from.
 const PROVIDERS: [&str; 2] = ["otel_memory", "ddheap"];

@@ -18,12 +18,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::sys::file_id::FileId;
-use crate::sys::ids::Pid;
-use crate::sys::process::command_line;
-use crate::sys::residency::{directory_id, file_id};
-use crate::sys::target_file::find_directory;
-use crate::sys::{mounts, proc_dir};
+use memprof_sys::file_id::FileId;
+use memprof_sys::ids::Pid;
+use memprof_sys::process::command_line;
+use memprof_sys::residency::{directory_id, file_id};
+use memprof_sys::target_file::find_directory;
+use memprof_sys::{mounts, proc_dir};
 
 /// How many levels below a directory are searched.
 const DEPTH: u32 = 3;

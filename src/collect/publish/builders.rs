@@ -8,12 +8,12 @@ use std::time::Instant;
 use anyhow::{Context, Result};
 use nix::sys::eventfd::EventFd;
 
-use crate::code::elf::Elf;
-use crate::code::interpreter::{self, Interpreter, Unread, Wanted};
-use crate::code::unwind::{Packed, Rule, Table};
-use crate::profile::{Module, ModuleId};
-use crate::sys::priority;
-use crate::sys::privileges::{self, Role};
+use memprof_code::elf::Elf;
+use memprof_code::interpreter::{self, Interpreter, Unread, Wanted};
+use memprof_code::unwind::{Packed, Rule, Table};
+use memprof_profile::{Module, ModuleId};
+use memprof_sys::priority;
+use memprof_sys::privileges::{self, Role};
 
 /// Length of the build queue; a file that does not fit is queued when it is next mapped.
 const QUEUE: usize = 4096;

@@ -1,8 +1,8 @@
 //! Interpreters found in files, into the probe's map.
 
 use super::{Publisher, TableStore};
-use crate::code::interpreter::{Interpreter, Unread};
-use crate::profile::ModuleId;
+use memprof_code::interpreter::{Interpreter, Unread};
+use memprof_profile::ModuleId;
 
 impl Publisher {
     /// The files with an interpreter whose frames are not read, found since the last call, each with the reason.

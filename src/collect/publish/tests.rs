@@ -1,6 +1,6 @@
 use super::*;
-use crate::code::interpreter::{Interpreter, Wanted};
-use crate::code::unwind::Page;
+use memprof_code::interpreter::{Interpreter, Wanted};
+use memprof_code::unwind::Page;
 
 /// A store that keeps what is written, with small limits.
 #[derive(Default)]
@@ -270,8 +270,8 @@ fn a_file_has_a_number_at_once_and_its_table_soon() {
     }
     let (mut p, mut maps) = (publisher(), Large(Maps::default()));
     let mut modules = ModuleTable::new();
-    let own = crate::sys::ids::Pid(std::process::id());
-    let code = crate::code::modules::AddressMap::load(own, &mut modules).unwrap();
+    let own = memprof_sys::ids::Pid(std::process::id());
+    let code = memprof_code::modules::AddressMap::load(own, &mut modules).unwrap();
     let here = a_file_has_a_number_at_once_and_its_table_soon as fn() as usize as u64;
     let (module, offset) = code.locate(here).expect("own code is mapped");
     let mut register = |p: &mut Publisher, maps: &mut Large, key| {
@@ -296,7 +296,7 @@ fn a_file_has_a_number_at_once_and_its_table_soon() {
     let segment = segment.expect("its code");
     let address = offset - segment.offset + segment.addr;
     let frame = modules.in_file(number, address);
-    assert_eq!(frame, Some(crate::profile::Frame::code(module, offset)));
+    assert_eq!(frame, Some(memprof_profile::Frame::code(module, offset)));
     let row = maps.0.row(number.0, address).expect("own code is covered");
     let at = maps.0.pages[&(number.0, (address >> 16) as u32)];
     let rule = maps.0.rules[&(at.rules + (row >> 16))];

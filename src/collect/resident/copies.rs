@@ -8,8 +8,8 @@ use rustc_hash::FxHashMap;
 use super::{Loaded, SpaceView, in_chunks};
 use crate::probe::source::resident_pages::{Chunk, PageLedger};
 use crate::probe::wire::CHUNK_PAGES;
-use crate::sys::ids::MmId;
-use crate::sys::residency::PageRun;
+use memprof_sys::ids::MmId;
+use memprof_sys::residency::PageRun;
 
 /// Copies of chunks of a ledger.
 #[derive(Debug, Default)]

@@ -5,8 +5,8 @@ use std::ops::Range;
 use super::{Join, Owner, Record, Sink, recorded};
 use crate::probe::source::resident_pages::PageLedger;
 use crate::probe::wire::{CHUNK_PAGES, STACK_NONE, STACK_UNRECORDED, STACK_UNWALKED};
-use crate::sys::ids::Addr;
-use crate::sys::residency::{PageKind, PageRun, Vma};
+use memprof_sys::ids::Addr;
+use memprof_sys::residency::{PageKind, PageRun, Vma};
 
 /// Pages that one fault on a file or on shared memory maps around itself (the default `fault_around_bytes`, 64 KiB).
 const FAULT_AROUND_PAGES: usize = 16;

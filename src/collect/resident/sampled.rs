@@ -7,7 +7,7 @@
 //!
 //! The error follows from the same weights, for any arrangement of pages: a walked fault of weight n − 1 contributes
 //! n(n − 1) to the variance of the sum of weights, and what the sum of all weights has too much is scaled away; see
-//! [`Uncertainty`](crate::profile::Uncertainty).
+//! [`Uncertainty`](memprof_profile::Uncertainty).
 //!
 //! Huge pages are apart from small ones, and so are pages of each kind. If none of their own faults was walked, the mapping's
 //! others stand for them; if there is none at all, the pages go to their range's owner, or count as not walked.
@@ -18,11 +18,11 @@ use rustc_hash::FxHashMap;
 
 use super::{Owner, Sink, recorded};
 use crate::probe::source::{Divided, Group, Part};
-use crate::profile::measure::PSS;
-use crate::profile::{Amounts, UncertaintyOf};
-use crate::sys::ids::MmId;
-use crate::sys::residency::{PageKind, Vma, figure_of};
-use crate::sys::usage::Usage;
+use memprof_profile::measure::PSS;
+use memprof_profile::{Amounts, UncertaintyOf};
+use memprof_sys::ids::MmId;
+use memprof_sys::residency::{PageKind, Vma, figure_of};
+use memprof_sys::usage::Usage;
 
 /// The sampled faults of one mapping, and the pages that they stand for.
 #[derive(Debug, Default)]

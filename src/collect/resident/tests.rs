@@ -10,7 +10,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::probe::wire::RECORD_STACK_BITS;
-use crate::sys::residency::{Backing, PageKind, Perms};
+use memprof_sys::residency::{Backing, PageKind, Perms};
 
 const PAGE: u64 = 4096;
 const MM: MmId = MmId(2);

@@ -1,7 +1,7 @@
 //! The live samples of a moment that is over: those of now, and those that were freed since.
 
 use super::{LiveSample, Samples};
-use crate::sys::ids::{Addr, MmId};
+use memprof_sys::ids::{Addr, MmId};
 
 /// Maximum number of frees that are kept for one address space.
 const MOST: usize = 1 << 18;

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use super::LiveSample;
-use crate::sys::ids::{MmId, StackId};
+use memprof_sys::ids::{MmId, StackId};
 
 /// Maximum number of freed samples that are kept, 56 bytes each.
 pub(super) const MOST: usize = 1 << 18;

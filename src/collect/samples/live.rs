@@ -6,8 +6,8 @@ use std::sync::Arc;
 use rustc_hash::FxHashMap;
 
 use crate::probe::event::SampledAllocation;
-use crate::profile::Estimate;
-use crate::sys::ids::{Addr, StackId};
+use memprof_profile::Estimate;
+use memprof_sys::ids::{Addr, StackId};
 
 /// A sampled allocation that was not freed yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,5 +1,5 @@
 use super::*;
-use crate::sys::ids::Addr;
+use memprof_sys::ids::Addr;
 
 const ONE: MmId = MmId(1);
 const CHILD: MmId = MmId(2);

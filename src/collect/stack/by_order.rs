@@ -4,8 +4,8 @@
 //! another interpreter's functions; but with greenlets, whose C stacks begin somewhere on others, the outermost ones are
 //! another greenlet's.
 
-use crate::code::modules::ModuleTable;
-use crate::profile::{Frame, Outcome};
+use memprof_code::modules::ModuleTable;
+use memprof_profile::{Frame, Outcome};
 
 /// Part of a stack's files that switch C stacks: greenlet's. Evaluators behind such a frame may be another greenlet's.
 const SWITCHES_STACKS: &str = "greenlet";
@@ -92,7 +92,7 @@ fn put_together(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::profile::{FrameKind, ModuleId, PartialReason};
+    use memprof_profile::{FrameKind, ModuleId, PartialReason};
 
     const NATIVE: u16 = 0;
     const SWITCH: u16 = 1;

@@ -5,10 +5,10 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::code::jit::{NamesWritten, Problems, Renamed, RuntimeCode};
-use crate::code::modules::{AddressMap, ModuleTable};
-use crate::profile::{Frame, FrameKind};
-use crate::sys::ids::{Addr, Pid, StackId};
+use memprof_code::jit::{NamesWritten, Problems, Renamed, RuntimeCode};
+use memprof_code::modules::{AddressMap, ModuleTable};
+use memprof_profile::{Frame, FrameKind};
+use memprof_sys::ids::{Addr, Pid, StackId};
 
 /// Minimum time between two reads of a process's mappings that unknown addresses cause.
 const RELOAD_PAUSE: Duration = Duration::from_millis(100);

@@ -7,7 +7,7 @@ use serde::ser::SerializeSeq;
 use serde::{Serialize, Serializer};
 
 use super::{Bytes, Kernel, Numbers, Places};
-use crate::profile::{self, CachedFile, Profile, Sample, Share, saved};
+use memprof_profile::{self as profile, CachedFile, Profile, Sample, Share, saved};
 
 /// Items that are each written in the form that they are read in.
 pub(super) struct Each<'a, T>(pub &'a [T]);

@@ -6,24 +6,24 @@ use serde_json::{Value, json};
 use crate::export::ExportOptions;
 use crate::export::FORMATS;
 use crate::export::testing::bytes;
-use crate::profile::measure::{KERNEL_BYTES, MEASURES};
-use crate::profile::saved::*;
-use crate::profile::symbol::{
+use memprof_profile::measure::{KERNEL_BYTES, MEASURES};
+use memprof_profile::saved::*;
+use memprof_profile::symbol::{
     Function, InlinedFunction, Language, Location, Symbol, Symbols, UnknownReason, UnnamedFunction,
 };
-use crate::profile::testing::{at, kib, profile};
-use crate::profile::{
+use memprof_profile::testing::{at, kib, profile};
+use memprof_profile::{
     Amounts, CachedFile, CgroupMemory, CodeLayout, CodeSegment, Ended, EndedProcess, Faults, Frame,
     FreezeOutcome, KnownPath, LastFigures, Losses, MappedBytes, Mapping, Module, OomKill, OomKills,
     Outcome, PartialReason, PathFrom, Places, Report, Sample, Share, Stack, Unobserved,
 };
-use crate::sys::file_id::FileId;
-use crate::sys::ids::Pid;
-use crate::sys::kernel_figures::KernelFigures;
-use crate::sys::process::Container;
-use crate::sys::residency::cgroup::{GroupFigures, Version};
-use crate::sys::residency::{Category, PageKind};
-use crate::sys::usage::Usage;
+use memprof_sys::file_id::FileId;
+use memprof_sys::ids::Pid;
+use memprof_sys::kernel_figures::KernelFigures;
+use memprof_sys::process::Container;
+use memprof_sys::residency::cgroup::{GroupFigures, Version};
+use memprof_sys::residency::{Category, PageKind};
+use memprof_sys::usage::Usage;
 
 const ONE: Pid = Pid(42);
 const OTHER: Pid = Pid(43);
@@ -54,7 +54,7 @@ fn full() -> Report {
     p.target.pids = vec![ONE, OTHER];
     p.target.comm = "redis \"é\u{7}".to_owned();
     let between = |sample, variance| {
-        crate::profile::Uncertainty::between(PageKind::Shmem, [sample, Some(1)], variance)
+        memprof_profile::Uncertainty::between(PageKind::Shmem, [sample, Some(1)], variance)
     };
     p.uncertainties = vec![between(None, 1.0 / 3.0), between(Some(0), 1e9 / 7.0)];
     p.kernel_before = KernelFigures {
@@ -108,7 +108,7 @@ fn full() -> Report {
             samples: samples.to_vec(),
             not_observed: Vec::new(),
             total,
-            uncertainties: vec![crate::profile::Uncertainty::between(
+            uncertainties: vec![memprof_profile::Uncertainty::between(
                 PageKind::Shmem,
                 [None, Some(0)],
                 1.0 / 3.0,
@@ -480,7 +480,7 @@ fn what_does_not_fit_together_is_refused() {
         let said = refused(change);
         assert!(said.contains(wanted), "{said:?} lacks {wanted:?}");
         assert!(
-            !said.contains(crate::profile::saved::schema::VERSION_MARK),
+            !said.contains(memprof_profile::saved::schema::VERSION_MARK),
             "{said}"
         );
     }

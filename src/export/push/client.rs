@@ -16,8 +16,8 @@ use ureq::http::header::{HeaderMap, RETRY_AFTER};
 
 use super::queue::Outcome;
 use super::{Destination, Limits, Protocol};
-use crate::sys::http_client::{self, Authorities};
-use crate::sys::text::printable;
+use memprof_sys::http_client::{self, Authorities};
+use memprof_sys::text::printable;
 
 /// Bytes of a reply that are read, and characters of it in a message.
 const REPLY: u64 = 64 << 10;

@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
-use crate::profile::measure::{COLUMNS, ColumnId};
-use crate::profile::{
+use memprof_profile::measure::{COLUMNS, ColumnId};
+use memprof_profile::{
     Amounts, Ended, Kind, NotObserved, Profile, Report, Sample, Stack, Unobserved,
 };
 
@@ -140,9 +140,9 @@ fn counts(amounts: &Amounts) -> Counts {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::profile::measure::{ALLOC_SPACE, INUSE_SPACE};
-    use crate::profile::testing::report;
-    use crate::profile::testing::{at, kib, profile};
+    use memprof_profile::measure::{ALLOC_SPACE, INUSE_SPACE};
+    use memprof_profile::testing::report;
+    use memprof_profile::testing::{at, kib, profile};
 
     /// A report of stacks with these allocated bytes; everything else is 4 KiB.
     fn allocated(stacks: &[(u64, u64)]) -> Report {

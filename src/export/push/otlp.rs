@@ -14,9 +14,9 @@ use super::resource::{Attributes, Value};
 use crate::export::mappings::{Mapping, Mappings};
 use crate::export::pprof::Value as ValueType;
 use crate::export::rows::{self, Place};
-use crate::profile::measure::Unit;
-use crate::profile::symbol::{Language, Symbols};
-use crate::profile::{Frame, Report};
+use memprof_profile::measure::Unit;
+use memprof_profile::symbol::{Language, Symbols};
+use memprof_profile::{Frame, Report};
 
 /// The request. Figures of `moment` are of the report's moment, those of `interval` of the time before it.
 pub(super) fn request(

@@ -3,9 +3,9 @@
 
 use std::fs;
 
-use crate::profile::Profile;
-use crate::sys::ids::Pid;
-use crate::sys::process::Container;
+use memprof_profile::Profile;
+use memprof_sys::ids::Pid;
+use memprof_sys::process::Container;
 
 /// The name of a profile's service.
 const SERVICE: &str = "service.name";
@@ -119,7 +119,7 @@ pub(super) fn labels(attributes: &Attributes) -> Vec<(String, String)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::profile::testing::{at, kib, profile};
+    use memprof_profile::testing::{at, kib, profile};
 
     fn text(text: &str) -> Value {
         Value::Text(text.to_owned())

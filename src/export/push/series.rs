@@ -88,7 +88,7 @@ fn uuid() -> String {
     let mut id = random_id();
     id[6] = id[6] & 0x0f | 0x40;
     id[8] = id[8] & 0x3f | 0x80;
-    let hex = crate::sys::text::hex(&id);
+    let hex = memprof_sys::text::hex(&id);
     let [a, b, c, d, e] = [0..8, 8..12, 12..16, 16..20, 20..32].map(|at| &hex[at]);
     format!("{a}-{b}-{c}-{d}-{e}")
 }

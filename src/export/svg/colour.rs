@@ -2,8 +2,8 @@
 
 use std::collections::HashMap;
 
-use crate::profile::tree::{Category, Table};
-use crate::profile::{Kind, Report};
+use memprof_profile::tree::{Category, Table};
+use memprof_profile::{Kind, Report};
 
 /// Frames that are not code, such as memory without a stack.
 const NO_CODE: &str = "rgb(196,200,207)";

@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 
 use super::escaped;
-use crate::profile::measure::Unit;
+use memprof_profile::measure::Unit;
 
 /// Height of a frame with the gap above the next one, in pixels.
 pub(super) const FRAME_HEIGHT: usize = 17;

@@ -10,12 +10,12 @@ use super::functions::{Name, Page, PageReply, Sorting};
 use super::query::{Query, bad};
 use super::request::RequestContext;
 use super::{Api, ApiError, Ask, BoxFuture, Reply, Request};
-use crate::profile::Estimate;
-use crate::profile::allocations::{
+use memprof_profile::Estimate;
+use memprof_profile::allocations::{
     Average, Course, Filter, Group, GroupBy, Groups, Key, MarkTime, NamedAllocations,
 };
-use crate::profile::tree::Label;
-use crate::sys::ids::Pid;
+use memprof_profile::tree::Label;
+use memprof_sys::ids::Pid;
 
 /// Parameters of `/v2/allocations`.
 pub(super) const PARAMETERS: &[&str] = &[

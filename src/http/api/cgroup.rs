@@ -10,7 +10,7 @@ use super::request::RequestContext;
 use super::room::Out;
 use super::view::{View, view};
 use super::{ApiError, Request};
-use crate::profile::{BalanceRow, CgroupMemory, Report};
+use memprof_profile::{BalanceRow, CgroupMemory, Report};
 
 /// Parameters of `/v2/cgroup`.
 pub(super) const PARAMETERS: &[&str] = &["mark"];

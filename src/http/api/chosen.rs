@@ -10,9 +10,9 @@ use super::reply_builder::Shown;
 use super::shape::kind;
 use super::view::{Part, View, no_process};
 use super::{Api, ApiError, BoxFuture, Reply};
-use crate::profile::allocations::{Filter, NamedAllocations};
-use crate::profile::measure::HEAP;
-use crate::sys::ids::Pid;
+use memprof_profile::allocations::{Filter, NamedAllocations};
+use memprof_profile::measure::HEAP;
+use memprof_sys::ids::Pid;
 
 /// The parameter `filter`.
 ///

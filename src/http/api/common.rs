@@ -8,10 +8,12 @@ use serde::Serialize;
 use super::ApiError;
 use super::query::bad;
 use crate::export::Faults;
-use crate::profile::measure::Measure;
-use crate::profile::{self, Amounts, FreezeOutcome, Kind, Outcome, Profile, Report, Verdict};
-use crate::sys::kernel_figures::KernelFigures;
-use crate::sys::process::Container;
+use memprof_profile::measure::Measure;
+use memprof_profile::{
+    self as profile, Amounts, FreezeOutcome, Kind, Outcome, Profile, Report, Verdict,
+};
+use memprof_sys::kernel_figures::KernelFigures;
+use memprof_sys::process::Container;
 
 /// Figures by kind, in the order of [`Kind::ALL`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

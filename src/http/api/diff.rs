@@ -16,8 +16,8 @@ use super::shape::Shape;
 use super::tree::{Drawn, Errors, Places};
 use super::view::{ReportSelector, View};
 use super::{Api, ApiError, Ask, BoxFuture, Reply, Request};
-use crate::profile::tree::{Paths, Table, TableRow};
-use crate::profile::{Kind, Report};
+use memprof_profile::tree::{Paths, Table, TableRow};
+use memprof_profile::{Kind, Report};
 
 /// Parameters of `/v2/diff`.
 pub(super) const PARAMETERS: &[&str] = &[
@@ -266,7 +266,7 @@ impl Between {
             matched: drawn.matched.as_ref().map(Sides::from),
         };
         let column =
-            |of: fn(&crate::profile::tree::Row<2>) -> u64| drawn.rows.iter().map(of).collect();
+            |of: fn(&memprof_profile::tree::Row<2>) -> u64| drawn.rows.iter().map(of).collect();
         let nodes = Nodes {
             at: drawn.places(),
             from: column(|row| row.total[0]),

@@ -16,7 +16,7 @@ use super::view::{ReportSelector, View, frames};
 use super::{Api, ApiError, Ask, BoxFuture, Reply, Request};
 use crate::export::{ExportOptions, Exporter, write};
 use crate::http::exporters::{EXPORTERS, by_name, names};
-use crate::profile::Report;
+use memprof_profile::Report;
 
 /// Parameters of `/v2/export/{format}`.
 pub(super) const PARAMETERS: &[&str] = &[

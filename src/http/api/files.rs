@@ -15,9 +15,9 @@ use super::shape::{Shape, search};
 use super::tree::write_tree;
 use super::view::{View, view};
 use super::{ApiError, Request};
-use crate::profile::tree::Search;
-use crate::profile::{CachedFile, Kind, PathFrom, Report};
-use crate::sys::file_id::FileId;
+use memprof_profile::tree::Search;
+use memprof_profile::{CachedFile, Kind, PathFrom, Report};
+use memprof_sys::file_id::FileId;
 
 /// Parameters of `/v2/files`.
 pub(super) const PARAMETERS: &[&str] = &[

@@ -12,8 +12,8 @@ use super::room::Out;
 use super::shape::{kind, search};
 use super::view::{View, view};
 use super::{ApiError, Request};
-use crate::profile::tree::{Code, Search, Table, TableRow};
-use crate::profile::{Kind, Report};
+use memprof_profile::tree::{Code, Search, Table, TableRow};
+use memprof_profile::{Kind, Report};
 
 /// Parameters of `/v2/functions`.
 pub(super) const PARAMETERS: &[&str] = &[

@@ -9,13 +9,13 @@ use super::common::{Loss, OutcomeRow, losses, millis, outcomes};
 use super::events::CLIENTS;
 use super::request::RequestContext;
 use super::{Api, ApiError, Ask, BoxFuture, Provider, Reply, Request, own};
-use crate::code::debuginfod;
 use crate::collect::LastScan;
 use crate::export::push;
 use crate::http::series::Series;
 use crate::probe::{FaultsSeen, SyscallHooks};
-use crate::profile::MapUsage;
-use crate::sys::freeze::now_ns;
+use memprof_code::debuginfod;
+use memprof_profile::MapUsage;
+use memprof_sys::freeze::now_ns;
 
 /// `/v2/health`.
 pub(super) fn read(_: &RequestContext<'_>) -> Result<Request, ApiError> {

@@ -13,8 +13,8 @@ use super::query::bad;
 use super::reply::{JSON, internal};
 use super::request::RequestContext;
 use super::{Api, ApiError, Ask, BoxFuture, Reply, Request};
-use crate::heap::{Approach, ByStack, Figures, GrownBy, Heap, HeapOptions, HeapSnapshot};
-use crate::sys::ids::Pid;
+use memprof_heap::{Approach, ByStack, Figures, GrownBy, Heap, HeapOptions, HeapSnapshot};
+use memprof_sys::ids::Pid;
 
 /// Maximum bytes of all stored snapshots together, as JSON.
 const MOST_BYTES: usize = 8 << 20;

@@ -14,10 +14,10 @@ use super::room::Out;
 use super::shape::search;
 use super::view::{View, view};
 use super::{ApiError, Request};
-use crate::profile::tree::Search;
-use crate::profile::{MappedBytes, Mapping, Profile, Report};
-use crate::sys::residency::Category;
-use crate::sys::usage::Usage;
+use memprof_profile::tree::Search;
+use memprof_profile::{MappedBytes, Mapping, Profile, Report};
+use memprof_sys::residency::Category;
+use memprof_sys::usage::Usage;
 
 /// Parameters of `/v2/maps`.
 pub(super) const PARAMETERS: &[&str] = &[

@@ -12,9 +12,9 @@ use super::kept::{self, Keepable, KeptList, MOST, checked_name};
 use super::oom_kills::OomKillRow;
 use super::request::RequestContext;
 use super::{Api, ApiError, Ask, BoxFuture, Reply, Request};
-use crate::profile::allocations::MarkTime;
-use crate::profile::{FreezeOutcome, OomKill, Profile, Report, Sample, Stack};
-use crate::sys::freeze::Freeze;
+use memprof_profile::allocations::MarkTime;
+use memprof_profile::{FreezeOutcome, OomKill, Profile, Report, Sample, Stack};
+use memprof_sys::freeze::Freeze;
 
 /// Maximum bytes of all marks together. A stack that occurs in several marks counts once.
 const MOST_BYTES: usize = 48 << 20;

@@ -11,8 +11,8 @@ use super::request::RequestContext;
 use super::room::Roomed;
 use super::{Api, ApiError, Ask, BoxFuture, Reply, Request};
 use crate::collect::ProviderError;
-use crate::sys::breakdown::{Breakdown, Show, measure};
-use crate::sys::ids::Pid;
+use memprof_sys::breakdown::{Breakdown, Show, measure};
+use memprof_sys::ids::Pid;
 
 pub(super) const PARAMETERS: &[&str] = &["top", "pid"];
 

@@ -21,10 +21,10 @@ use super::view::View;
 use super::{Api, ApiError, Ask, Body, BoxFuture, Reply, Request, own};
 use crate::collect::ProviderError;
 use crate::export::push;
-use crate::profile::measure::Unit;
-use crate::profile::tree::{NO_SYMBOL, Table};
-use crate::profile::{Amounts, Frames, Kind, Profile, Report};
-use crate::sys::text::printable;
+use memprof_profile::measure::Unit;
+use memprof_profile::tree::{NO_SYMBOL, Table};
+use memprof_profile::{Amounts, Frames, Kind, Profile, Report};
+use memprof_sys::text::printable;
 
 /// Kinds that are resident in the target's address space.
 const RESIDENT: [Kind; 4] = [Kind::Anon, Kind::Shmem, Kind::File, Kind::Hugetlb];
@@ -315,7 +315,7 @@ impl Figures {
     fn stacks(&mut self, profile: &Profile) {
         let outcomes = profile.outcomes();
         let label =
-            |outcome: crate::profile::Outcome| vec![("outcome", outcome.label().to_owned())];
+            |outcome: memprof_profile::Outcome| vec![("outcome", outcome.label().to_owned())];
         let stacks = outcomes.iter().map(|(o, stacks, _)| (label(*o), *stacks));
         let help = "Distinct call stacks, by outcome of unwinding";
         self.gauges("memprof_stacks", help, stacks);
@@ -353,7 +353,7 @@ impl Figures {
             ("total", "hold including their callees"),
         ];
         for (column, words) in columns {
-            let of = |row: &crate::profile::tree::TableRow<'_, 1>| match column {
+            let of = |row: &memprof_profile::tree::TableRow<'_, 1>| match column {
                 "self" => row.own[0],
                 _ => row.total[0],
             };
@@ -379,8 +379,8 @@ fn kind_label(kind: Kind) -> (&'static str, String) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::profile::symbol::Language;
-    use crate::profile::testing::{at, kib, profile, symbols};
+    use memprof_profile::symbol::Language;
+    use memprof_profile::testing::{at, kib, profile, symbols};
 
     #[test]
     fn labels_are_printable_and_bounded() {

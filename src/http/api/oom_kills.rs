@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use super::common::{Place, millis};
-use crate::profile::{OomKill, OomKills};
+use memprof_profile::{OomKill, OomKills};
 
 /// The number of kills, and the newest ones.
 #[derive(Debug, Serialize)]

@@ -12,7 +12,7 @@ use super::query::bad;
 use super::reply::internal;
 use super::request::RequestContext;
 use super::{Api, ApiError, Ask, BoxFuture, Reply, Request};
-use crate::profile::{Report, saved};
+use memprof_profile::{Report, saved};
 
 /// Parameters of `/v2/marks/open`.
 pub(super) const PARAMETERS: &[&str] = &["name"];

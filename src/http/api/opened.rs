@@ -5,9 +5,8 @@ use std::time::Duration;
 
 use super::{BoxFuture, Provider};
 use crate::collect::{LastScan, ProviderError, Status};
-use crate::profile::Report;
-use crate::profile::saved::Saved;
-use crate::sys::ids::Pid;
+use memprof_profile::Report;
+use memprof_sys::ids::Pid;
 
 /// An opened saved profile.
 #[derive(Clone, Debug)]
@@ -25,16 +24,6 @@ impl Opened {
     /// The report.
     pub fn report(&self) -> &Arc<Report> {
         &self.report
-    }
-}
-
-impl From<Saved> for Report {
-    fn from(saved: Saved) -> Report {
-        Report {
-            profile: Arc::new(saved.profile),
-            symbols: Arc::new(saved.symbols),
-            sequence: saved.sequence,
-        }
     }
 }
 

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use nix::sys::resource::{UsageWho, getrusage};
 
-use crate::sys::ids::Pid;
-use crate::sys::residency::figures;
+use memprof_sys::ids::Pid;
+use memprof_sys::residency::figures;
 
 /// memprof's own resident memory, in bytes; 0 if it cannot be read.
 pub(super) fn rss() -> u64 {

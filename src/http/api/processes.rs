@@ -8,7 +8,7 @@ use super::request::RequestContext;
 use super::room::Out;
 use super::view::{View, view};
 use super::{ApiError, Request};
-use crate::profile::{EndedProcess, GroupTotal, Member, Report};
+use memprof_profile::{EndedProcess, GroupTotal, Member, Report};
 
 /// Parameters of `/v2/processes`.
 pub(super) const PARAMETERS: &[&str] = &["mark", "cgroup"];

@@ -3,15 +3,15 @@
 use std::sync::Arc;
 
 use super::{ApiError, BoxFuture};
-use crate::code::debuginfod;
 use crate::collect::{ProviderError, Status};
 use crate::export::push;
-use crate::heap::{HeapOptions, HeapSnapshot};
 use crate::probe::{FaultsSeen, Missing, SyscallHooks};
-use crate::profile::allocations::NamedAllocations;
-use crate::profile::{MapUsage, Report};
-use crate::sys::freeze::Freeze;
-use crate::sys::ids::Pid;
+use memprof_code::debuginfod;
+use memprof_heap::{HeapOptions, HeapSnapshot};
+use memprof_profile::allocations::NamedAllocations;
+use memprof_profile::{MapUsage, Report};
+use memprof_sys::freeze::Freeze;
+use memprof_sys::ids::Pid;
 
 /// Provides reports.
 pub trait Provider: Send + Sync + 'static {
@@ -23,8 +23,8 @@ pub trait Provider: Send + Sync + 'static {
         Box::pin(async { None })
     }
 
-    /// Like [`Provider::profile`], with the target frozen for the scan. [`Profile::freeze`] tells whether freezing
-    /// succeeded.
+    /// Like [`Provider::profile`], with the target frozen for the scan.
+    /// [`Profile::freeze`](memprof_profile::Profile::freeze) tells whether freezing succeeded.
     fn frozen(&self, _how: Freeze) -> BoxFuture<'_, Result<Arc<Report>, ProviderError>> {
         self.profile()
     }

@@ -12,8 +12,8 @@ use super::reply::internal;
 use super::room::{Out, Reservation, Room};
 use super::view::View;
 use super::{ApiError, BoxFuture, Provider};
-use crate::profile::Report;
-use crate::sys::allocator;
+use memprof_profile::Report;
+use memprof_sys::allocator;
 
 /// Maximum number of queued replies, all for different requests: few enough that the last one is built before its
 /// client times out.

@@ -11,10 +11,10 @@ use super::Api;
 use super::common::millis;
 use crate::collect::{self, LastScan};
 use crate::http::series::{Sample, Series};
-use crate::profile::measure::{COLUMNS, ColumnId};
-use crate::profile::{Kind, Profile};
-use crate::sys::ids::Pid;
-use crate::sys::residency::figures::{self, Status};
+use memprof_profile::measure::{COLUMNS, ColumnId};
+use memprof_profile::{Kind, Profile};
+use memprof_sys::ids::Pid;
+use memprof_sys::residency::figures::{self, Status};
 
 /// Interval between samples.
 const PAUSE: Duration = Duration::from_secs(1);

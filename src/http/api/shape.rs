@@ -2,8 +2,8 @@
 
 use super::ApiError;
 use super::query::{Query, bad};
-use crate::profile::Kind;
-use crate::profile::tree::{Direction, Find, FunctionId, Limits, Merge, Naming, Reading, Search};
+use memprof_profile::Kind;
+use memprof_profile::tree::{Direction, Find, FunctionId, Limits, Merge, Naming, Reading, Search};
 
 /// Default and maximum number of nodes.
 const NODES: u64 = 50_000;

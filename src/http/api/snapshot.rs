@@ -7,7 +7,7 @@ use bytes::Bytes;
 
 use super::reply_builder::ReplyBuilder;
 use super::{Api, ApiError, ApiOptions, Opened, ROOM, RequestParts, Route};
-use crate::profile::{CachedFile, Report};
+use memprof_profile::{CachedFile, Report};
 
 /// An API without a server: answers requests about one report on the calling thread.
 pub(crate) struct Snapshot {

@@ -12,7 +12,7 @@ use super::room::Out;
 use super::view::{View, view};
 use super::{ApiError, Request};
 use crate::export::Target;
-use crate::profile::{Amounts, Profile, Report, Unobserved};
+use memprof_profile::{Amounts, Profile, Report, Unobserved};
 
 /// Parameters of `/v2/summary`.
 pub(super) const PARAMETERS: &[&str] = &["mark", "pid", "cgroup"];

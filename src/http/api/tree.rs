@@ -12,8 +12,8 @@ use super::room::Out;
 use super::shape::Shape;
 use super::view::{View, view};
 use super::{ApiError, Request};
-use crate::profile::tree::{Cut, Label, Labels, Layout, Merge, Paths, Reading, Row, errors};
-use crate::profile::{Report, Uncertainty};
+use memprof_profile::tree::{Cut, Label, Labels, Layout, Merge, Paths, Reading, Row, errors};
+use memprof_profile::{Report, Uncertainty};
 
 /// Parameters of `/v2/tree`.
 pub(super) const PARAMETERS: &[&str] = &[

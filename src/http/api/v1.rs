@@ -14,8 +14,8 @@ use super::room::Out;
 use super::view::{ReportSelector, View, view};
 use super::{Api, ApiError, Ask, BoxFuture, Reply, Request};
 use crate::export::json::{DEPTH, EMPTY_TREE, Short, TreeShape, write_tree};
-use crate::profile::tree::Direction;
-use crate::profile::{Frames, Report};
+use memprof_profile::tree::Direction;
+use memprof_profile::{Frames, Report};
 
 /// Parameters of `/v1/tree`.
 pub(super) const TREE: &[&str] = &["threshold", "reverse", "short", "depth"];

@@ -11,9 +11,9 @@ use super::request::RequestContext;
 use super::room::Out;
 use super::{Api, ApiError, Ask, BoxFuture, Reply, Request};
 use crate::collect::ProviderError;
-use crate::profile::allocations::Filter;
-use crate::profile::{Frames, Report, Subset};
-use crate::sys::ids::Pid;
+use memprof_profile::allocations::Filter;
+use memprof_profile::{Frames, Report, Subset};
+use memprof_sys::ids::Pid;
 
 /// A view of a report. The `Debug` form identifies the view: equal forms share a reply.
 pub(super) trait View: Debug + Send + Sync + 'static {

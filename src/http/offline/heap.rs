@@ -4,8 +4,8 @@
 use std::io::{self, Write};
 
 use super::{page, write_page};
-use crate::heap::HeapSnapshot;
 use crate::http::api::write_heap;
+use memprof_heap::HeapSnapshot;
 
 /// Writes the file.
 ///
@@ -20,8 +20,8 @@ mod tests {
     use std::time::SystemTime;
 
     use super::*;
-    use crate::heap::{Heap, Seen, TypeKind, TypeRow, Types};
     use crate::http::offline::tests::{NASTY, data};
+    use memprof_heap::{Heap, Seen, TypeKind, TypeRow, Types};
 
     fn written(comm: &str, name: &str) -> String {
         let row = TypeRow {

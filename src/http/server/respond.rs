@@ -10,7 +10,7 @@ use super::connection::Connections;
 use super::{forgery, formats};
 use crate::http::api::{ApiError, Body, Method as Asks, Reply, RequestParts, Route};
 use crate::http::web;
-use crate::sys::text::printable;
+use memprof_sys::text::printable;
 
 const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
 

@@ -17,7 +17,7 @@ use nix::sys::socket::{
 use nix::sys::stat::{Mode, fchmod};
 
 use super::listen::BACKLOG;
-use crate::sys::privileges;
+use memprof_sys::privileges;
 
 /// Maximum time to wait for the lock of the socket's directory, which another memprof holds only briefly.
 const LOCKED: Duration = Duration::from_secs(2);

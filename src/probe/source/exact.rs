@@ -4,12 +4,12 @@ use anyhow::Result;
 
 use super::{Ledger, ReadLedger, Source, Totals};
 use crate::probe::wire::{self, exact_sum};
-use crate::profile::Amounts;
-use crate::profile::measure::{
+use memprof_profile::Amounts;
+use memprof_profile::measure::{
     ALLOC_OBJECTS, ALLOC_SPACE, ColumnId, HEAP, INUSE_OBJECTS, INUSE_SPACE, TEMPORARY_OBJECTS,
     TEMPORARY_SPACE,
 };
-use crate::sys::ids::StackId;
+use memprof_sys::ids::StackId;
 
 /// The option that enables it.
 pub(crate) const OPTION: &str = "--heap=exact";

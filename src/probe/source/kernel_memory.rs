@@ -7,9 +7,9 @@ use anyhow::Result;
 
 use super::{Ledger, ReadLedger, Source, Totals};
 use crate::probe::wire::{self, kernel_page};
-use crate::profile::Amounts;
-use crate::profile::measure::{KERNEL_BYTES, KERNEL_MEMORY};
-use crate::sys::ids::StackId;
+use memprof_profile::Amounts;
+use memprof_profile::measure::{KERNEL_BYTES, KERNEL_MEMORY};
+use memprof_sys::ids::StackId;
 
 /// The source of kernel memory.
 pub static SOURCE: Source = Source {

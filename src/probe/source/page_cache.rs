@@ -6,10 +6,10 @@ use anyhow::Result;
 
 use super::{Ledger, ReadLedger, Source, Totals, Tracepoints};
 use crate::probe::wire::{self, STACK_NONE, cache_chunk, cache_key};
-use crate::profile::measure::RESIDENCY;
-use crate::sys::file_id::FileId;
-use crate::sys::ids::StackId;
-use crate::sys::usage::Usage;
+use memprof_profile::measure::RESIDENCY;
+use memprof_sys::file_id::FileId;
+use memprof_sys::ids::StackId;
+use memprof_sys::usage::Usage;
 
 /// The page-cache source.
 pub static SOURCE: Source = Source {

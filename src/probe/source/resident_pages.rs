@@ -4,8 +4,8 @@ use anyhow::Result;
 
 use super::{Ledger, Source, Tracepoints};
 use crate::probe::wire::{CHUNK_PAGES, page_chunk};
-use crate::profile::measure::RESIDENCY;
-use crate::sys::ids::MmId;
+use memprof_profile::measure::RESIDENCY;
+use memprof_sys::ids::MmId;
 
 /// The optional program that sees the out-of-memory killer.
 pub const OOM_HOOK: &str = "oom_kill";

@@ -1,7 +1,7 @@
 //! Sampled allocations (`--heap`). `samples.bpf.h` describes what the programs send; [`crate::collect::samples`] adds it up.
 
 use super::Source;
-use crate::profile::measure::HEAP;
+use memprof_profile::measure::HEAP;
 
 /// The program that is attached to a sampler's probe of an allocation.
 pub(crate) const ALLOCATION: &str = "allocation_sampled";

@@ -3,10 +3,10 @@
 use rustc_hash::FxHashMap;
 
 #[cfg(doc)]
-use crate::profile::Uncertainty;
+use memprof_profile::Uncertainty;
 
-use crate::profile::UncertaintyOf;
-use crate::sys::ids::{Addr, MmId, StackId};
+use memprof_profile::UncertaintyOf;
+use memprof_sys::ids::{Addr, MmId, StackId};
 
 /// How far figures with a stack may be off.
 #[derive(Clone, Debug, Default, PartialEq)]

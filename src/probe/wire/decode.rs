@@ -5,16 +5,16 @@ use super::skel::types::{
     range_event, sample_event, sent_text, stack_event,
 };
 use super::{Malformed, read_record};
-use crate::code::interpreter::{Kind, qualified};
-use crate::code::jit::NamesWritten;
-use crate::code::modules::FileNumber;
 use crate::probe::event::{
     CodeSeen, Event, FunctionNumber, FunctionSeen, LineTable, MarkSet, OomVictim, Place,
     ProcessChange, ProcessEvent, RangeChange, RangeEvent, SampleFreed, SampledAllocation,
     StackSeen,
 };
-use crate::profile::{Outcome, PartialReason};
-use crate::sys::ids::{Addr, FileKey, MmId, Pid, StackId};
+use memprof_code::interpreter::{Kind, qualified};
+use memprof_code::jit::NamesWritten;
+use memprof_code::modules::FileNumber;
+use memprof_profile::{Outcome, PartialReason};
+use memprof_sys::ids::{Addr, FileKey, MmId, Pid, StackId};
 
 /// Decodes one ring-buffer record.
 ///

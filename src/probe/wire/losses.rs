@@ -1,7 +1,7 @@
 //! The probe's loss counters.
 
 use super::loss;
-use crate::profile::Losses;
+use memprof_profile::Losses;
 
 /// The probe's loss counters, each with the name it has in reports.
 pub(crate) const LOSSES: [(loss, &str); LOSS_COUNTERS] = [

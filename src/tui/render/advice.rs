@@ -2,9 +2,9 @@
 
 use ratatui::text::Line;
 
-use crate::profile::Unobserved;
 use crate::tui::state::State;
 use crate::tui::words::percent;
+use memprof_profile::Unobserved;
 
 /// Narrower screens show a short form.
 const WIDE: u16 = 78;

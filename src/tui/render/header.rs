@@ -5,12 +5,12 @@ use ratatui::layout::Rect;
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{RenderDirection, Sparkline};
 
-use crate::profile::measure::{ALLOC_SPACE, INUSE_OBJECTS, INUSE_SPACE};
-use crate::profile::{Agreement, Kind, Outcome, Profile, Verdict};
-use crate::sys::text::printable;
 use crate::tui::state::State;
 use crate::tui::theme::Theme;
 use crate::tui::words::{clock, kib, percent, with_margin};
+use memprof_profile::measure::{ALLOC_SPACE, INUSE_OBJECTS, INUSE_SPACE};
+use memprof_profile::{Agreement, Kind, Outcome, Profile, Verdict};
+use memprof_sys::text::printable;
 
 const LIVE: Kind = Kind::Column(INUSE_SPACE);
 const OBJECTS: Kind = Kind::Column(INUSE_OBJECTS);

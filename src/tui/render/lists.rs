@@ -4,13 +4,13 @@ use ratatui::Frame;
 use ratatui::layout::Rect;
 use ratatui::text::Line;
 
-use crate::profile::tree::{CHAIN, SELF};
-use crate::sys::text::printable;
 use crate::tui::model::{Model, Pair};
 use crate::tui::rows::{FunctionRow, TreeRow};
 use crate::tui::state::State;
 use crate::tui::view::{Sort, View};
 use crate::tui::words::{change, estimate, figure, percent};
+use memprof_profile::tree::{CHAIN, SELF};
+use memprof_sys::text::printable;
 
 /// Indentation per level and its maximum, in columns.
 const STEP: usize = 2;

@@ -7,13 +7,13 @@ use ratatui::layout::Rect;
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Clear};
 
-use crate::profile::Profile;
-use crate::profile::tree::Label;
-use crate::sys::text::printable;
 use crate::tui::keys::HELP;
 use crate::tui::state::State;
 use crate::tui::view::Overlay;
 use crate::tui::words::kib;
+use memprof_profile::Profile;
+use memprof_profile::tree::Label;
+use memprof_sys::text::printable;
 
 /// Maximum number of listed mappings.
 const MOST_MAPPINGS: usize = 200;

@@ -5,12 +5,12 @@ use ratatui::layout::Rect;
 use ratatui::text::Line;
 
 use super::lists::{end_of, is_narrow, row};
-use crate::profile::Kind;
-use crate::sys::text::printable;
 use crate::tui::list::{Column, Figures, List, Row};
 use crate::tui::state::State;
 use crate::tui::view::View;
 use crate::tui::words::{change, figure, percent};
+use memprof_profile::Kind;
+use memprof_sys::text::printable;
 
 /// Kinds that get a column beside the chosen one, as far as the width allows.
 const FURTHER: [Kind; 6] = [

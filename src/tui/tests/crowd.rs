@@ -1,9 +1,9 @@
 //! Reports of several processes, and the rows that their lists show.
 
 use super::*;
-use crate::profile::{FreezeOutcome, Profile, Share};
-use crate::sys::ids::Pid;
-use crate::sys::process::Container;
+use memprof_profile::{FreezeOutcome, Profile, Share};
+use memprof_sys::ids::Pid;
+use memprof_sys::process::Container;
 
 pub(super) const ID: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
 pub(super) const POD: &str = "b15e0b8f-6d25-4d1f-9d2c-3a1f6f0a1b2c";

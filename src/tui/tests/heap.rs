@@ -3,7 +3,7 @@
 use std::time::{Duration, UNIX_EPOCH};
 
 use super::*;
-use crate::heap::{Allocator, Heap, HeapSnapshot, Mallinfo, Row, Taken, Unreachable, What};
+use memprof_heap::{Allocator, Heap, HeapSnapshot, Mallinfo, Row, Taken, Unreachable, What};
 
 fn snapshot(allocator: Allocator) -> Arc<HeapSnapshot> {
     let row = |what, resident| Row {

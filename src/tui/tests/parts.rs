@@ -2,7 +2,7 @@
 
 use super::crowd::{Process, THREE, listed, of, shown};
 use super::*;
-use crate::sys::ids::Pid;
+use memprof_sys::ids::Pid;
 
 /// The second process of the list is nginx.
 fn in_nginx(keys: &str) -> State {

@@ -2,8 +2,8 @@
 
 use super::crowd::{POD, THREE, listed, of, shown, who};
 use super::*;
-use crate::profile::{Ended, EndedProcess};
-use crate::sys::ids::Pid;
+use memprof_profile::{Ended, EndedProcess};
+use memprof_sys::ids::Pid;
 
 #[test]
 fn processes_on_a_usual_terminal() {

@@ -117,7 +117,7 @@ fn what_is_lost_and_differs_is_said() {
     changed.kernel_before.rss_anon += 8192;
     changed.kernel_after.rss_anon += 4096;
     changed.target.alive = false;
-    changed.target.pids.push(crate::sys::ids::Pid(43));
+    changed.target.pids.push(memprof_sys::ids::Pid(43));
     lossy.profile = Arc::new(changed);
     feed(&mut state, Input::Report(Arc::new(lossy)));
     let said = [

@@ -5,12 +5,12 @@ use std::sync::Arc;
 use tokio::sync::oneshot;
 
 use super::Reports;
-use crate::code::symbolize::Detail;
 use crate::collect::collector::Command;
 use crate::http::api::{ApiError, Provider};
-use crate::profile::Report;
-use crate::profile::allocations::NamedAllocations;
-use crate::profile::measure::HEAP;
+use memprof_code::symbolize::Detail;
+use memprof_profile::Report;
+use memprof_profile::allocations::NamedAllocations;
+use memprof_profile::measure::HEAP;
 
 impl Reports {
     /// The sampled allocations in memory now.

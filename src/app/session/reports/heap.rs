@@ -7,14 +7,14 @@ use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 
 use super::{RUN, RUN_SHARE, Reports};
-use crate::code::symbolize::Detail;
 use crate::collect::aggregate::SampledHeap;
 use crate::collect::collector::{Command, HeapRequest, OwnersRequest, TakenHeap};
 use crate::export::{folded_lines, grown_by};
-use crate::heap::{ByStack, GrownBy, HeapOptions, HeapPages, HeapSnapshot, Joint, Moment};
 use crate::http::api::ApiError;
-use crate::profile::{LOST_STACK, Profile, Report, Sample};
-use crate::sys::ids::{Pid, StackId};
+use memprof_code::symbolize::Detail;
+use memprof_heap::{ByStack, GrownBy, HeapOptions, HeapPages, HeapSnapshot, Joint, Moment};
+use memprof_profile::{LOST_STACK, Profile, Report, Sample};
+use memprof_sys::ids::{Pid, StackId};
 
 impl Reports {
     /// Takes a heap snapshot of a followed process.

@@ -3,8 +3,8 @@
 
 use super::*;
 use crate::probe::wire::{RECORD_FOLLOWS, RECORD_STACK_BITS};
-use crate::profile::{ErrorSum, Parts, UncertainPart};
 use crate::random::Random;
+use memprof_profile::{ErrorSum, Parts, UncertainPart};
 
 const FIRST: u64 = 1024;
 

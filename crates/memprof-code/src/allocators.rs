@@ -1,0 +1,300 @@
+//! The functions of allocators in a file, and where each can be probed cheaply (`--heap=exact`).
+//!
+//! `functions.rs` is the table of their names and signatures, `site.rs` chooses the instruction of a function at which the
+//! kernel puts its trap, `exits.rs` those at which functions return that may throw. `imports.rs` says what is called through the
+//! table of imports. The programs that run there are in `exact.bpf.h`.
+
+mod exits;
+mod functions;
+mod imports;
+mod site;
+
+use std::collections::HashMap;
+
+use object::elf::{EM_X86_64, SHT_DYNSYM, SHT_SYMTAB, STT_FUNC};
+
+use crate::elf::{Elf, ElfError, u16_at, u32_at, u64_at};
+use crate::unwind::FunctionRanges;
+use exits::Exits;
+use functions::{Kind, Signature};
+use imports::Imports;
+use memprof_sys::kernel_version::KernelVersion;
+use memprof_sys::target_file::ReadAt;
+use site::{Callee, Site};
+
+/// Maximum number of bytes of a function that are looked at, and of a table of names.
+const MOST_CODE: u64 = 1 << 16;
+const MOST_STRINGS: u64 = 256 << 20;
+/// Maximum number of functions of one file.
+const MOST_FUNCTIONS: usize = 512;
+
+/// What a window counts, and for how long a block lives that is temporary.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ExactOptions {
+    /// The smallest size that is counted, in bytes.
+    pub min_size: u64,
+    /// The largest one.
+    pub max_size: u64,
+    /// One call in so many is counted, chosen at random, and stands for all of them.
+    pub every: u32,
+    /// So many calls are not counted at first.
+    pub skip: u64,
+}
+
+impl Default for ExactOptions {
+    /// Every call.
+    fn default() -> ExactOptions {
+        ExactOptions {
+            min_size: 0,
+            max_size: u64::MAX,
+            every: 1,
+            skip: 0,
+        }
+    }
+}
+
+/// What a probed function does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// It allocates.
+    Allocates,
+    /// It frees, and returns nothing.
+    Frees,
+    /// It throws an exception.
+    Throws,
+}
+
+/// A function of an allocator, and how it is probed. Offsets are those in the file, in bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Function {
+    /// Its symbol.
+    pub name: String,
+    /// What it does.
+    pub role: Role,
+    /// Where its trap is.
+    pub offset: u64,
+    /// What its program is told: see `enum exact_flag` in `memprof.h`.
+    pub cookie: u64,
+    /// Whether its return has a probe, too.
+    pub returns: bool,
+    /// Where its `ret` instructions have one instead.
+    pub exits: Vec<u64>,
+    /// Whether the kernel emulates the instructions of the traps, which costs 1 µs, or lets the processor execute one alone,
+    /// which costs 15 to 50.
+    pub emulated: bool,
+}
+
+/// A symbol of the table, found in a file.
+struct Found {
+    name: String,
+    signature: Signature,
+    address: u64,
+    code: Vec<u8>,
+    /// Where its `ret` instructions are in the file, if it throws and all are known.
+    exits: Vec<u64>,
+}
+
+impl Found {
+    /// Whether it may do no more than call another function of the table.
+    fn may_wrap(&self) -> bool {
+        self.signature.kind == Kind::Operator || self.signature.throws
+    }
+}
+
+/// The functions of allocators in a file.
+///
+/// # Errors
+/// The file is none that memprof can read.
+pub fn functions_of(file: &dyn ReadAt, kernel: KernelVersion) -> Result<Vec<Function>, ElfError> {
+    let elf = Elf::read(file)?;
+    let mut found = symbols(&elf)?;
+    // Operators of a file without an allocator call one elsewhere.
+    let others = |f: &Found| !matches!(f.signature.kind, Kind::Operator | Kind::Throws);
+    if !found.iter().any(others) {
+        found.retain(|f| f.signature.kind == Kind::Throws);
+    }
+    let x86 = elf.machine() == EM_X86_64;
+    let imports = match x86 && found.iter().any(Found::may_wrap) {
+        true => Imports::read(&elf)?,
+        false => Imports::default(),
+    };
+    let in_file = |address: u64| {
+        let (segment, inside) = elf.loaded_at(address)?;
+        segment.offset.checked_add(inside)
+    };
+    let wrapped = Wrapped::new(&elf, &imports, &found);
+    found.retain(|f| !wrapped.always_called_by(f));
+    let throws = x86 && found.iter().any(|f| f.signature.throws);
+    let ranges = throws.then(|| FunctionRanges::read(&elf).ok()).flatten();
+    for f in found.iter_mut().filter(|f| f.signature.throws) {
+        let exits = ranges.as_ref().and_then(|ranges| {
+            let exits = Exits {
+                elf: &elf,
+                imports: &imports,
+                ranges,
+            };
+            exits.of(f.address)
+        });
+        let exits = exits.into_iter().flatten().map(in_file);
+        f.exits = exits.collect::<Option<Vec<u64>>>().unwrap_or_default();
+    }
+    // Without exits it is not known what is called within them.
+    found.retain(|f| !f.signature.throws || !f.exits.is_empty() || !wrapped.called_by(f));
+    let functions = found.iter().filter_map(|f| {
+        let site = match x86 {
+            true => site::choose(&f.code, f.signature.arguments(), kernel),
+            false => Site::entry_of_aarch64(),
+        };
+        let role = match (f.signature.kind, f.signature.size) {
+            (Kind::Throws, _) => Role::Throws,
+            (_, None) => Role::Frees,
+            _ => Role::Allocates,
+        };
+        Some(Function {
+            name: f.name.clone(),
+            role,
+            offset: in_file(f.address)?.checked_add(site.offset)?,
+            cookie: cookie(&f.signature, &site, !f.exits.is_empty()),
+            returns: role == Role::Allocates && !f.signature.throws,
+            emulated: site.emulated && f.exits.is_empty(),
+            exits: f.exits.clone(),
+        })
+    });
+    Ok(functions.collect())
+}
+
+/// The functions of the table that operators may call, in their file or as imports. An operator that always calls one needs no
+/// probe: the call is counted there, where the return can have a probe of the usual kind.
+struct Wrapped<'e> {
+    elf: &'e Elf<'e>,
+    imports: &'e Imports,
+    /// Whether they free, by name and by address.
+    named: HashMap<String, bool>,
+    at: HashMap<u64, bool>,
+}
+
+impl<'e> Wrapped<'e> {
+    fn new(elf: &'e Elf<'e>, imports: &'e Imports, found: &[Found]) -> Wrapped<'e> {
+        let all = functions::all().filter(|(_, signature)| signature.kind != Kind::Throws);
+        let at = found.iter().map(|f| (f.address, f.signature.frees()));
+        Wrapped {
+            elf,
+            imports,
+            named: all.map(|(name, s)| (name, s.frees())).collect(),
+            at: at.collect(),
+        }
+    }
+
+    /// Whether what a function calls does what it does itself.
+    fn does_the_same(&self, f: &Found, callee: Callee) -> bool {
+        let direct = match callee {
+            Callee::At(address) => self.at.get(&address),
+            Callee::In(_) => None,
+        };
+        let import = || self.named.get(&self.imports.of(self.elf, callee)?.name);
+        direct.or_else(import) == Some(&f.signature.frees())
+    }
+
+    /// Whether each call of a function calls one of them.
+    fn always_called_by(&self, f: &Found) -> bool {
+        let first = site::first_callee(&f.code, f.address, self.elf.machine());
+        f.may_wrap() && first.is_some_and(|callee| self.does_the_same(f, callee))
+    }
+
+    /// Whether a function calls one of them.
+    fn called_by(&self, f: &Found) -> bool {
+        let callees = site::callees(&f.code, f.address, self.elf.machine());
+        f.may_wrap() && callees.into_iter().any(|c| self.does_the_same(f, c))
+    }
+}
+
+/// The functions of the table that a file defines, each address once.
+fn symbols(elf: &Elf<'_>) -> Result<Vec<Found>, ElfError> {
+    let wanted: HashMap<String, Signature> = functions::all().collect();
+    let longest = wanted.keys().map(String::len).max().unwrap_or_default();
+    let mut found: Vec<Found> = Vec::new();
+    for kind in [SHT_DYNSYM, SHT_SYMTAB] {
+        let Some(table) = elf.section_of_kind(kind) else {
+            continue;
+        };
+        let strings = elf.section(table.link as usize);
+        let Some(strings) = strings.filter(|s| s.size <= MOST_STRINGS) else {
+            continue;
+        };
+        let strings = elf.contents(strings)?;
+        elf.for_each_symbol(table, |symbol| {
+            let is_code = symbol[4] & 0xf == STT_FUNC.0 && u16_at(symbol, 6) != 0;
+            let name = strings
+                .get(u32_at(symbol, 0) as usize..)
+                .unwrap_or_default();
+            let end = name.iter().take(longest + 1).position(|b| *b == 0);
+            let name = end.and_then(|end| std::str::from_utf8(&name[..end]).ok());
+            let address = u64_at(symbol, 8);
+            let known = |found: &[Found]| found.iter().any(|f| f.address == address);
+            if let Some(name) = name.filter(|_| is_code)
+                && let Some(signature) = wanted.get(name)
+                && found.len() < MOST_FUNCTIONS
+                && !known(&found)
+                && let Some((segment, inside)) = elf.loaded_at(address)
+            {
+                let size = u64_at(symbol, 16).min(MOST_CODE).min(segment.size - inside);
+                let mut code = vec![0; size as usize];
+                elf.read_at(&mut code, segment.offset.saturating_add(inside))?;
+                found.push(Found {
+                    name: name.to_owned(),
+                    signature: *signature,
+                    address,
+                    code,
+                    exits: Vec::new(),
+                });
+            }
+            Ok(())
+        })?;
+    }
+    Ok(found)
+}
+
+fn cookie(signature: &Signature, site: &Site, exits: bool) -> u64 {
+    let at = |argument: Option<u8>| {
+        argument.map_or(flag::NO_REGISTER, |a| site.registers[usize::from(a)])
+    };
+    let mut flags = 0;
+    for (flag, set) in [
+        (
+            flag::RESIZES,
+            matches!(signature.kind, Kind::Resizes | Kind::ResizesOrFrees),
+        ),
+        (flag::FREES, signature.kind == Kind::ResizesOrFrees),
+        (flag::STORES, signature.kind == Kind::Stores),
+        (flag::NO_RETURN, signature.throws && !exits),
+        (flag::EXITS, exits),
+    ] {
+        flags |= if set { flag } else { 0 };
+    }
+    let bytes = [
+        at(signature.size),
+        at(signature.count),
+        at(signature.pointer),
+        flags,
+    ];
+    u64::from(u32::from_le_bytes(bytes))
+}
+
+/// The values of `enum exact_flag` in `memprof.h`; `wire` checks at compile time that they agree.
+pub mod flag {
+    /// The pointer is that of the block that is resized.
+    pub const RESIZES: u8 = 1;
+    /// The result is stored where the pointer points to, and the function returns 0.
+    pub const STORES: u8 = 2;
+    /// The return has no probe.
+    pub const NO_RETURN: u8 = 4;
+    /// The block that is resized is freed if that fails.
+    pub const FREES: u8 = 8;
+    /// The return is seen at the `ret` instructions.
+    pub const EXITS: u8 = 16;
+    /// Instead of a register: there is no such argument.
+    pub const NO_REGISTER: u8 = 0xff;
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,148 @@
+//! USDTs: probes that a program's author has placed in its code, described by notes in its file (`.note.stapsdt`).
+//!
+//! A probe is a `nop`; the kernel replaces it by a trap while somebody listens, and counts listeners in the probe's
+//! semaphore, if it has one. A note says where both are, and where the arguments are at that instruction.
+//!
+//! The notes come from somebody's file: whatever is not as expected is left out.
+
+mod argument;
+
+pub use argument::{Argument, Place};
+
+use object::elf::EM_AARCH64;
+
+use crate::elf::{Elf, ElfError};
+
+/// A section of notes is read up to this size, in bytes: that of libc has 4 KiB, the largest known 100 KiB.
+const MOST_BYTES: u64 = 1 << 20;
+/// The type of such a note, and the name of its owner.
+const NOTE_TYPE: u32 = 3;
+const OWNER: &[u8] = b"stapsdt\0";
+
+/// A probe of a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Usdt {
+    /// Its provider: the library or the contract that it belongs to.
+    pub provider: String,
+    /// Its name.
+    pub name: String,
+    /// Where its instruction is in the file, in bytes.
+    pub offset: u64,
+    /// Where its semaphore is in the file, in bytes; 0 if it has none.
+    pub semaphore: u64,
+    /// Its arguments, or their text if that cannot be understood.
+    pub arguments: Result<Vec<Argument>, String>,
+}
+
+/// The probes of a file that `wanted` chooses by provider and name.
+///
+/// # Errors
+/// The notes cannot be read.
+pub fn probes(elf: &Elf<'_>, wanted: impl Fn(&str, &str) -> bool) -> Result<Vec<Usdt>, ElfError> {
+    let section = elf.section_named(".note.stapsdt");
+    let Some(section) = section.filter(|section| section.size <= MOST_BYTES) else {
+        return Ok(Vec::new());
+    };
+    let base = elf.section_named(".stapsdt.base").map(|base| base.addr);
+    let contents = elf.contents(section)?;
+    let mut probes = Vec::new();
+    let mut rest = contents.as_slice();
+    while let Some(note) = Note::take(&mut rest) {
+        let Some(at) = note.probe() else { continue };
+        if !wanted(at.provider, at.name) {
+            continue;
+        }
+        // If the file was prelinked since, its addresses have moved by as much as this section.
+        let moved = base.map_or(0, |base| base.wrapping_sub(at.base));
+        let in_file = |address: u64| {
+            let (segment, inside) = elf.loaded_at(address.wrapping_add(moved))?;
+            segment.offset.checked_add(inside)
+        };
+        let semaphore = match at.semaphore {
+            0 => Some(0),
+            address => in_file(address),
+        };
+        let arm = elf.machine() == EM_AARCH64;
+        let arguments = split(at.arguments).into_iter();
+        let arguments: Option<_> = arguments.map(|text| Argument::parse(&text, arm)).collect();
+        if let (Some(offset), Some(semaphore)) = (in_file(at.address), semaphore) {
+            probes.push(Usdt {
+                provider: at.provider.to_owned(),
+                name: at.name.to_owned(),
+                offset,
+                semaphore,
+                arguments: arguments.ok_or_else(|| at.arguments.to_owned()),
+            });
+        }
+    }
+    Ok(probes)
+}
+
+/// Splits the text of all arguments into that of each. 64-bit ARM's have a blank within brackets: `8@[sp, 16]`.
+fn split(arguments: &str) -> Vec<String> {
+    let joined = arguments.replace(", ", ",");
+    joined.split_ascii_whitespace().map(str::to_owned).collect()
+}
+
+/// One note of any owner.
+struct Note<'a> {
+    kind: u32,
+    owner: &'a [u8],
+    description: &'a [u8],
+}
+
+/// What a note says of a probe.
+struct Described<'a> {
+    address: u64,
+    base: u64,
+    semaphore: u64,
+    provider: &'a str,
+    name: &'a str,
+    arguments: &'a str,
+}
+
+impl<'a> Note<'a> {
+    /// Takes the next note; `None` at the end, or if the rest is none.
+    fn take(rest: &mut &'a [u8]) -> Option<Note<'a>> {
+        let word = |bytes: &[u8], at: usize| {
+            let word = bytes.get(at..at + 4)?.first_chunk()?;
+            Some(u32::from_le_bytes(*word))
+        };
+        let owner = word(rest, 0)? as usize;
+        let description = word(rest, 4)? as usize;
+        let kind = word(rest, 8)?;
+        let begin = 12usize.checked_add(owner.checked_next_multiple_of(4)?)?;
+        let end = begin.checked_add(description)?;
+        let note = Note {
+            kind,
+            owner: rest.get(12..12 + owner)?,
+            description: rest.get(begin..end)?,
+        };
+        let next = end.checked_next_multiple_of(4)?.min(rest.len());
+        *rest = &rest[next..];
+        Some(note)
+    }
+
+    fn probe(&self) -> Option<Described<'a>> {
+        if self.kind != NOTE_TYPE || self.owner != OWNER {
+            return None;
+        }
+        let number = |at: usize| {
+            let number = self.description.get(at..at + 8)?.first_chunk()?;
+            Some(u64::from_le_bytes(*number))
+        };
+        let mut texts = self.description.get(24..)?.split(|byte| *byte == 0);
+        let mut text = || std::str::from_utf8(texts.next()?).ok();
+        Some(Described {
+            address: number(0)?,
+            base: number(8)?,
+            semaphore: number(16)?,
+            provider: text()?,
+            name: text()?,
+            arguments: text()?,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests;

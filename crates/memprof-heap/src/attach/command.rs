@@ -1,0 +1,311 @@
+//! `memprof attach-heap`.
+
+use std::fs::{self, File};
+use std::io::{self, BufRead, IsTerminal, Write};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, anyhow, bail};
+
+use super::files::Files;
+use super::loader_lock;
+use super::report::{Done, Found};
+use super::safe_point::{Place, judge};
+use super::walk::Tables;
+use crate::attach::AttachConfig;
+use crate::sampler::{Image, Options};
+use memprof_sys::freeze::{
+    Apart, Held, HoldError, LoadError, Loader, Loading, not_traceable, threads,
+};
+use memprof_sys::ids::Pid;
+use memprof_sys::privileges::{self, Role};
+use memprof_sys::process::{Presence, comm};
+use memprof_sys::residency::readable;
+use memprof_sys::text::printable;
+use memprof_sys::{proc_dir, proc_text};
+
+/// How long a thread may take to stop.
+const MAX_STOP: Duration = Duration::from_millis(50);
+/// Time between two looks at the threads.
+const PAUSE: Duration = Duration::from_millis(5);
+/// How long the list of loaded files is used.
+const FRESH: Duration = Duration::from_millis(500);
+/// How long a process that has just started may take to load its C library.
+const LOADS: Duration = Duration::from_secs(1);
+
+/// Has a running process load the library. Returns the output.
+///
+/// # Errors
+/// The process cannot load it, or there was no safe moment; it is as it was, or the message says what is different.
+pub fn run(config: &AttachConfig) -> Result<Vec<u8>> {
+    // As long as memprof has one thread.
+    let apart = Apart::start(|pid| attach_to(config, pid))?;
+    let pid = config.target.process()?;
+    if let Some(why) = Presence::of(pid).refusal(pid) {
+        bail!(why);
+    }
+    readable(pid)?;
+    let comm = comm(pid).unwrap_or_default();
+    let name = printable(&comm);
+    let cannot = || format!("cannot attach to process {pid} ({name})");
+    check(pid).with_context(cannot)?;
+    let files = files_with_libc(pid).with_context(cannot)?;
+    if files.attached().is_some() {
+        let text = format!(
+            "process {pid} ({name}) has the sampling library already\nnext: memprof --heap --pid {pid}\n"
+        );
+        return Ok(text.into_bytes());
+    }
+    confirm(config, pid, &name)?;
+    apart.work(pid).with_context(cannot)
+}
+
+/// Does so once the user has agreed, in a process of its own.
+fn attach_to(config: &AttachConfig, pid: Pid) -> Result<Vec<u8>> {
+    let image = Image::for_running(&Options {
+        interval: config.interval,
+        ..Options::default()
+    })?;
+    let name = comm(pid).unwrap_or_default();
+    let done = attach(config, pid, &image, files_with_libc(pid)?)?;
+    Ok(done.text(pid, &printable(&name)).into_bytes())
+}
+
+/// The files that a process has loaded, once its C library is among them.
+fn files_with_libc(pid: Pid) -> Result<Files> {
+    let begun = Instant::now();
+    loop {
+        let files = Files::read(pid)?;
+        match files.functions() {
+            Ok(_) => return Ok(files),
+            Err(why) if begun.elapsed() >= LOADS => return Err(why),
+            Err(_) => thread::sleep(PAUSE),
+        }
+    }
+}
+
+/// Whether the process is in a state in which it can load the library.
+fn check(pid: Pid) -> Result<()> {
+    let status = proc_dir::text(pid, "status")?;
+    let field = |name: &str| {
+        let line = status.lines().find_map(|line| line.strip_prefix(name));
+        line.map(str::trim).unwrap_or_default()
+    };
+    let tracer = field("TracerPid:");
+    if tracer != "0" {
+        bail!("it is traced by process {tracer}, a debugger or another memprof: end that first");
+    }
+    if field("State:").starts_with('T') {
+        bail!("it is stopped (SIGSTOP): it must run; `kill -CONT {pid}` resumes it");
+    }
+    // The loader opens the library by a path in /proc.
+    if fs::symlink_metadata(proc_dir::path(pid, "root/proc/self")).is_err() {
+        bail!("its file tree has no /proc, from which its loader could load the library");
+    }
+    Ok(())
+}
+
+/// Asks the user, who has not agreed yet.
+fn confirm(config: &AttachConfig, pid: Pid, name: &str) -> Result<()> {
+    if config.agreed {
+        return Ok(());
+    }
+    let warning = format!(
+        "attach-heap changes process {pid} ({name}) until it ends: one of its threads is made to load a library, and its \
+         calls of the allocator then go through that library. It cannot be unloaded. memprof waits for a moment at which \
+         the thread holds no lock of the allocator or the loader, but no such method is free of all risk."
+    );
+    if !io::stdin().is_terminal() || !io::stderr().is_terminal() {
+        bail!("{warning} Pass --yes if you agree; nothing was done");
+    }
+    let _ = write!(io::stderr(), "memprof: {warning}\nContinue? [y/N] ");
+    let mut answer = String::new();
+    io::stdin().lock().read_line(&mut answer)?;
+    match answer.trim() {
+        "y" | "Y" | "yes" => Ok(()),
+        _ => bail!("nothing was done"),
+    }
+}
+
+/// A search for a thread that may load the library.
+struct Search<'a> {
+    pid: Pid,
+    memory: File,
+    files: Files,
+    tables: Tables,
+    loader: Loader,
+    image: &'a Image,
+    patience: Duration,
+    stops: u32,
+    looked: Duration,
+}
+
+/// Why a thread has not loaded it.
+enum No {
+    /// It was not looked at.
+    Missed(String),
+    /// It may not.
+    Refused(String),
+}
+
+/// A thread that has loaded it.
+struct By {
+    tid: i32,
+    place: Place,
+    held: Duration,
+    handle: u64,
+}
+
+fn attach(config: &AttachConfig, pid: Pid, image: &Image, files: Files) -> Result<Done> {
+    let begun = Instant::now();
+    let memory = proc_dir::open(pid, "mem")
+        .with_context(|| format!("cannot read the memory of process {pid}; run memprof as root"))?;
+    let mut search = Search {
+        pid,
+        memory,
+        files,
+        tables: Tables::default(),
+        loader: Loader::prepare(pid).map_err(|e| anyhow!(e))?,
+        image,
+        patience: config.wait,
+        stops: 0,
+        looked: Duration::ZERO,
+    };
+    // The files above are those of another user, perhaps.
+    privileges::reduce(Role::Attach);
+    let by = search.until(begun + config.wait)?;
+    let took = begun.elapsed();
+    let base = search.base(by.handle)?;
+    let found = Found::read(&search.memory, base.wrapping_add(image.config), image)?;
+    let thread = proc_text::read(&format!("/proc/{pid}/task/{}/comm", by.tid));
+    Ok(Done {
+        tid: by.tid,
+        thread: printable(thread.unwrap_or_default().trim_end()).into_owned(),
+        place: by.place,
+        held: by.held,
+        looked: search.looked,
+        stops: search.stops.saturating_sub(1),
+        took,
+        found,
+    })
+}
+
+impl Search<'_> {
+    /// Looks at one thread after the other until one may load the library.
+    fn until(&mut self, end: Instant) -> Result<By> {
+        let mut read = Instant::now();
+        let (mut why, mut missed) = (None, "it has no thread".to_owned());
+        loop {
+            let mut all = threads(self.pid);
+            // The first thread has the largest stack, and waits in most programs.
+            all.sort_by_key(|tid| *tid != self.pid.0.cast_signed());
+            if all.is_empty() {
+                bail!("it has ended");
+            }
+            for (n, tid) in all.into_iter().enumerate() {
+                match self.try_thread(tid, end)? {
+                    Ok(by) => return Ok(by),
+                    Err(No::Refused(reason)) if n == 0 => why = Some(reason),
+                    Err(No::Missed(reason)) if n == 0 => missed = reason,
+                    Err(_) => {}
+                }
+                if Instant::now() >= end {
+                    bail!(
+                        "there was no safe moment in {} s (--wait), in {} stops: {}; nothing was changed",
+                        self.patience.as_secs_f64(),
+                        self.stops,
+                        why.unwrap_or(missed)
+                    );
+                }
+            }
+            thread::sleep(PAUSE);
+            if read.elapsed() > FRESH {
+                self.files = Files::read(self.pid)?;
+                read = Instant::now();
+            }
+        }
+    }
+
+    /// Looks at a thread, and once more whenever unwind tables were missing, which are built while it runs.
+    fn try_thread(&mut self, tid: i32, end: Instant) -> Result<Result<By, No>> {
+        loop {
+            let tried = self.look(tid, end)?;
+            if tried.is_ok() || !self.tables.build(&self.files) {
+                return Ok(tried);
+            }
+        }
+    }
+
+    /// Stops a thread, and has it load the library if it may. The inner error says why it may not.
+    fn look(&mut self, tid: i32, end: Instant) -> Result<Result<By, No>> {
+        self.stops += 1;
+        let mut held = match Held::stop(tid, MAX_STOP, end) {
+            Ok(held) => held,
+            Err(HoldError::Missed(why)) => return Ok(Err(No::Missed(why))),
+            Err(HoldError::Blocked(why)) => bail!("{why}; nothing was changed"),
+            Err(HoldError::Refused(e)) => bail!("{}", not_traceable(tid, &e)),
+        };
+        let place = match self.place(tid, &held) {
+            Ok(place) => place,
+            Err(why) => {
+                self.looked += held.release();
+                return Ok(Err(No::Refused(why)));
+            }
+        };
+        let what = Loading {
+            functions: self.files.functions()?,
+            library: &self.image.bytes,
+            patience: self.patience,
+        };
+        let loaded = held.load(&self.loader, &what);
+        let time = held.release();
+        match loaded {
+            Ok(loaded) => Ok(Ok(By {
+                tid,
+                place,
+                held: time,
+                handle: loaded.handle,
+            })),
+            Err(LoadError::Refused(why)) => {
+                self.looked += time;
+                Ok(Err(No::Refused(why)))
+            }
+            Err(LoadError::Failed(why)) => bail!("{why}; thread {tid} goes on as before"),
+            Err(LoadError::Blocked) => bail!(
+                "thread {tid} has waited in the kernel for {} s for memory for the library; it was let go, and nothing is loaded",
+                self.patience.as_secs_f64()
+            ),
+            Err(LoadError::Waits) => bail!(
+                "thread {tid} has waited for a lock of the loader for {} s, which another thread holds; it was let go, and the \
+                 library is loaded once that thread releases the lock",
+                self.patience.as_secs_f64()
+            ),
+        }
+    }
+
+    /// Whether a stopped thread may call the loader.
+    fn place(&self, tid: i32, held: &Held) -> Result<Place, String> {
+        let state = held
+            .state()
+            .ok_or_else(|| format!("thread {tid} was killed"))?;
+        let (frames, ended) = self.tables.walk(&self.memory, &self.files, &state);
+        let place = judge(&state, &frames, ended, self.files.own_malloc)
+            .map_err(|why| format!("thread {tid} {why}"))?;
+        match self.files.loader_lock {
+            // Whoever holds it may wait for this thread: in the constructor of a library.
+            Some(lock) if loader_lock::is_held(&self.memory, lock) => {
+                Err("another thread is loading or unloading a library".to_owned())
+            }
+            _ => Ok(place),
+        }
+    }
+
+    /// Where the library is loaded: the first word of what the loader returned (`struct link_map`).
+    fn base(&self, handle: u64) -> Result<u64> {
+        use std::os::unix::fs::FileExt;
+        let mut word = [0; 8];
+        let read = self.memory.read_exact_at(&mut word, handle);
+        read.context("cannot read where the library was loaded")?;
+        Ok(u64::from_le_bytes(word))
+    }
+}

@@ -1,0 +1,290 @@
+//! The files that a process has loaded: the loader, the C library, the allocator, and their functions.
+
+use std::ops::Range;
+
+use anyhow::{Context, Result, anyhow, bail};
+
+use super::functions::{Known, known, names};
+use super::loader_lock;
+use memprof_code::elf::Elf;
+use memprof_code::modules::{file_of, open_regular};
+use memprof_sys::freeze::Functions;
+use memprof_sys::ids::{Addr, Pid};
+use memprof_sys::proc_dir;
+use memprof_sys::residency::{Vma, proc_maps};
+use memprof_sys::target_file::TargetFile;
+
+/// Entries of the auxiliary vector: the end, and the address of the loader.
+const AT_NULL: u64 = 0;
+const AT_BASE: u64 = 7;
+/// In the second argument of `__libc_dlopen_mode`: a program calls, not the C library.
+const RTLD_DLOPEN: i32 = i32::MIN;
+/// Maximum number of files that are looked at.
+const MOST_FILES: usize = 4096;
+
+/// What a loaded file is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// The executable, or any library.
+    Program {
+        /// The former.
+        is_executable: bool,
+    },
+    /// A part of the C library.
+    Libc,
+    /// The dynamic loader.
+    Loader,
+    /// A library that defines `malloc`.
+    Allocator,
+}
+
+/// Functions that memprof calls, and signs of what a file is.
+const WANTED: [&str; 7] = [
+    "__errno_location",
+    "dlopen",
+    "__libc_dlopen_mode",
+    "dlerror",
+    "gnu_get_libc_version",
+    "malloc",
+    "memprof_heap_config",
+];
+
+/// A loaded file.
+#[derive(Debug)]
+pub(super) struct Loaded {
+    /// Device and inode number.
+    pub id: ((u32, u32), u64),
+    /// Its base name.
+    pub name: String,
+    pub file: TargetFile,
+    pub kind: Kind,
+    /// Functions that matter, by their addresses in the file.
+    functions: Vec<(Range<u64>, Known)>,
+    /// Addresses of the [`WANTED`] symbols in the file.
+    wanted: [Option<u64>; WANTED.len()],
+    /// Its mappings that contain code: addresses, and the address minus that in the file.
+    code: Vec<(Range<u64>, u64)>,
+}
+
+impl Loaded {
+    /// The address of one of [`WANTED`] in the process.
+    fn address(&self, name: &str) -> Option<u64> {
+        let place = WANTED.iter().position(|wanted| *wanted == name)?;
+        let (_, bias) = self.code.first()?;
+        Some(self.wanted[place]?.wrapping_add(*bias))
+    }
+
+    fn has(&self, name: &str) -> bool {
+        let place = WANTED.iter().position(|wanted| *wanted == name);
+        place.is_some_and(|place| self.wanted[place].is_some())
+    }
+
+    fn kind_of(&self, is_loader: bool, is_executable: bool) -> Kind {
+        // Of glibc before 2.34.
+        let parts = ["libpthread", "libdl"];
+        let is_part_of_libc = parts.iter().any(|part| self.name.starts_with(part));
+        match () {
+            () if is_loader => Kind::Loader,
+            () if self.has("gnu_get_libc_version") || is_part_of_libc => Kind::Libc,
+            () if is_executable || self.has("memprof_heap_config") => {
+                Kind::Program { is_executable }
+            }
+            () if self.has("malloc") => Kind::Allocator,
+            () => Kind::Program { is_executable },
+        }
+    }
+
+    /// What is known of the function at an address in the file.
+    pub(super) fn function_at(&self, address: u64) -> Option<Known> {
+        let mut functions = self.functions.iter();
+        let found = functions.find(|(range, _)| range.contains(&address))?;
+        Some(found.1)
+    }
+}
+
+/// The files that a process has loaded.
+#[derive(Debug)]
+pub(super) struct Files {
+    pub files: Vec<Loaded>,
+    /// Whether the executable contains the allocator.
+    pub own_malloc: bool,
+    /// The address of the loader's lock in the process, if it was found.
+    pub loader_lock: Option<u64>,
+}
+
+impl Files {
+    /// Reads them.
+    ///
+    /// # Errors
+    /// Why the process cannot load the library.
+    pub(super) fn read(pid: Pid) -> Result<Files> {
+        let executable = open_regular(proc_dir::path(pid, "exe").as_ref())
+            .with_context(|| format!("cannot open the executable of process {pid}"))?;
+        let elf = Elf::read(&executable).map_err(|e| anyhow!("its executable: {e}"))?;
+        if elf.machine() != object::elf::EM_X86_64 {
+            bail!("it is not a program for x86-64");
+        }
+        let loader = loader_address(pid)?;
+        if elf.interpreter().is_none() || loader == 0 {
+            bail!(
+                "it is linked statically, or was started by naming the dynamic loader: it has no loader that could load a library"
+            );
+        }
+        let vmas = proc_maps::parse(&proc_dir::read(pid, "maps")?)?;
+        let mut files = mapped(pid, &vmas);
+        let main = executable.identity();
+        for file in &mut files {
+            let mut vmas = vmas.iter().filter(|vma| (vma.dev, vma.ino) == file.id);
+            let is_loader = vmas.any(|vma| vma.contains(Addr(loader)));
+            file.kind = file.kind_of(is_loader, file.file.identity() == main);
+        }
+        let of_program = |file: &&Loaded| {
+            file.kind
+                == Kind::Program {
+                    is_executable: true,
+                }
+        };
+        let own_malloc = files
+            .iter()
+            .filter(of_program)
+            .any(|file| file.has("malloc"));
+        let loader = files.iter().find(|file| file.kind == Kind::Loader);
+        let loader_lock = loader.and_then(|file| {
+            let (_, bias) = file.code.first()?;
+            Some(loader_lock::find(&file.file)?.wrapping_add(*bias))
+        });
+        Ok(Files {
+            files,
+            own_malloc,
+            loader_lock,
+        })
+    }
+
+    /// The file with code at an address, and the address in the file.
+    pub(super) fn at(&self, address: u64) -> Option<(&Loaded, u64)> {
+        self.files.iter().find_map(|file| {
+            let (_, bias) = file
+                .code
+                .iter()
+                .find(|(range, _)| range.contains(&address))?;
+            Some((file, address.wrapping_sub(*bias)))
+        })
+    }
+
+    /// Where the library is loaded already: the address of its options.
+    pub(super) fn attached(&self) -> Option<u64> {
+        let mut files = self.files.iter();
+        files.find_map(|file| file.address("memprof_heap_config"))
+    }
+
+    /// The functions of the C library that load a library.
+    ///
+    /// # Errors
+    /// Why there are none.
+    pub(super) fn functions(&self) -> Result<Functions> {
+        let libc = |file: &&Loaded| file.kind == Kind::Libc;
+        let find = |name| {
+            self.files
+                .iter()
+                .filter(libc)
+                .find_map(|file| file.address(name))
+        };
+        // musl's loader and its C library are one file.
+        let is_musl = |file: &Loaded| file.kind == Kind::Loader && file.has("dlopen");
+        if self.files.iter().any(is_musl) {
+            bail!(
+                "its C library is musl, which does not load a library like this one, with thread-local variables at fixed places, \
+                 into a running process; `memprof --heap -- COMMAND` starts a command with it"
+            );
+        }
+        let now = libc::RTLD_NOW | libc::RTLD_NODELETE;
+        let load = match (find("dlopen"), find("__libc_dlopen_mode")) {
+            (Some(dlopen), _) => Some((dlopen, now)),
+            (None, Some(mode)) => Some((mode, now | RTLD_DLOPEN)),
+            (None, None) => None,
+        };
+        match (load, find("__errno_location")) {
+            (Some((load, flags)), Some(errno)) => Ok(Functions {
+                errno,
+                load,
+                flags: flags.cast_unsigned(),
+                error: find("dlerror").unwrap_or(0),
+            }),
+            _ => {
+                bail!("its C library is not glibc, as far as memprof can tell: it has no `dlopen`")
+            }
+        }
+    }
+}
+
+/// The files whose code a process has mapped.
+fn mapped(pid: Pid, vmas: &[Vma]) -> Vec<Loaded> {
+    let mut files: Vec<Loaded> = Vec::new();
+    for vma in vmas.iter().filter(|vma| vma.perms.exec && vma.ino != 0) {
+        let known = files
+            .iter()
+            .position(|known| known.id == (vma.dev, vma.ino));
+        let place = match known {
+            Some(place) => place,
+            None if files.len() >= MOST_FILES => continue,
+            None => match look(pid, vma) {
+                Some(found) => {
+                    files.push(found);
+                    files.len() - 1
+                }
+                None => continue,
+            },
+        };
+        let file = &mut files[place];
+        let begins = Elf::read(&file.file)
+            .ok()
+            .and_then(|elf| elf.address_of_mapping(vma.file_offset, vma.len()));
+        if let Some(begins) = begins {
+            let bias = vma.start.0.wrapping_sub(begins);
+            file.code.push((vma.start.0..vma.end.0, bias));
+        }
+    }
+    files
+}
+
+/// Reads what matters of a file.
+fn look(pid: Pid, vma: &Vma) -> Option<Loaded> {
+    let file = file_of(pid, vma)?;
+    let elf = Elf::read(&file).ok()?;
+    let mut wanted = [None; WANTED.len()];
+    let mut functions = Vec::new();
+    let names: Vec<&'static str> = WANTED.iter().copied().chain(names()).collect();
+    let _ = elf.for_each_defined(&names, |name, extent| {
+        if let Some(place) = WANTED.iter().position(|wanted| *wanted == name) {
+            wanted[place] = Some(extent.address);
+        }
+        let Some(known) = known(name) else { return };
+        let end = extent.address.saturating_add(extent.size);
+        functions.push((extent.address..end, known));
+    });
+    Some(Loaded {
+        id: (vma.dev, vma.ino),
+        name: vma.label().to_owned(),
+        kind: Kind::Program {
+            is_executable: false,
+        },
+        functions,
+        wanted,
+        code: Vec::new(),
+        file,
+    })
+}
+
+/// The address of the dynamic loader; 0 without one.
+fn loader_address(pid: Pid) -> Result<u64> {
+    let auxv = proc_dir::read(pid, "auxv")
+        .with_context(|| format!("cannot read how process {pid} was started"))?;
+    let (words, _) = auxv.as_chunks::<8>();
+    let words: Vec<u64> = words.iter().map(|word| u64::from_ne_bytes(*word)).collect();
+    let mut entries = words
+        .chunks_exact(2)
+        .take_while(|entry| entry[0] != AT_NULL);
+    Ok(entries
+        .find(|entry| entry[0] == AT_BASE)
+        .map_or(0, |entry| entry[1]))
+}

@@ -1,0 +1,103 @@
+//! What the library says of itself in a process, and what memprof says of that.
+
+use std::fmt::Write as _;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+
+use super::safe_point::Place;
+use crate::sampler::{Image, Imports, State, Stats};
+use memprof_sys::ids::Pid;
+
+/// What the library did when it was loaded.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Found {
+    pub state: State,
+    pub imports: Imports,
+}
+
+impl Found {
+    /// Reads it, given the address of the library's options.
+    ///
+    /// # Errors
+    /// The process is gone, or what is there is not the library.
+    pub(super) fn read(memory: &File, config: u64, image: &Image) -> Result<Found> {
+        let base = config.wrapping_sub(image.config);
+        let context = "cannot read what the library says of itself";
+        let mut magic = [0; 8];
+        memory.read_exact_at(&mut magic, config).context(context)?;
+        ensure!(
+            image.has_magic(magic),
+            "there is another library where it should be"
+        );
+        let mut bytes = [0; Stats::SIZE];
+        let at = base.wrapping_add(image.stats);
+        memory.read_exact_at(&mut bytes, at).context(context)?;
+        let stats =
+            Stats::parse(&bytes).context("what the library says of itself makes no sense")?;
+        let mut bytes = [0; Imports::SIZE];
+        let at = base.wrapping_add(image.imports);
+        memory.read_exact_at(&mut bytes, at).context(context)?;
+        Ok(Found {
+            state: stats.state,
+            imports: Imports::parse(&bytes),
+        })
+    }
+}
+
+/// How it went.
+#[derive(Clone, Debug)]
+pub(super) struct Done {
+    pub tid: i32,
+    pub thread: String,
+    pub place: Place,
+    /// How long the thread was held.
+    pub held: Duration,
+    /// How long threads were stopped before, in sum, to find a safe one.
+    pub looked: Duration,
+    /// How often one was stopped.
+    pub stops: u32,
+    /// From the beginning on.
+    pub took: Duration,
+    pub found: Found,
+}
+
+impl Done {
+    /// The text for the user.
+    pub(super) fn text(&self, pid: Pid, name: &str) -> String {
+        let ms = |time: Duration| format!("{:.2} ms", time.as_secs_f64() * 1e3);
+        let imports = &self.found.imports;
+        let place = match self.place {
+            Place::Waits(call) => format!("which waited in `{call}`"),
+            Place::Runs => "which ran the program's code".to_owned(),
+        };
+        let mut text = format!(
+            "process {pid} ({name}) has the sampling library\n  \
+             thread    {} ({}), {place}, loaded it; it was stopped for {}, the others ran on\n  \
+             before    {} stops of single threads to find a safe moment, {} together; all took {}\n  \
+             imports   {} in {} files lead to the library\n",
+            self.tid,
+            self.thread,
+            ms(self.held),
+            self.stops,
+            ms(self.looked),
+            ms(self.took),
+            imports.patched,
+            imports.files,
+        );
+        if imports.other + imports.failed > 0 {
+            let _ = writeln!(
+                text,
+                "  not seen  {} imports that lead to another allocator, {} that could not be written",
+                imports.other, imports.failed
+            );
+        }
+        if self.found.state == State::OwnMalloc {
+            text.push_str("  not seen  what the program allocates by its own `malloc`: only its libraries are seen\n");
+        }
+        let _ = writeln!(text, "next: memprof --heap --pid {pid}");
+        text
+    }
+}

@@ -1,0 +1,230 @@
+//! Whether a stopped thread may call the loader: it must not hold a lock that the loader, or the allocator that the loader
+//! calls, needs. Its stack says so.
+
+use super::files::Kind;
+use super::functions::Known;
+use memprof_code::unwind::walk::Ended;
+use memprof_sys::freeze::State;
+
+/// What the kernel notes for a system call that a stop has interrupted while it waited: that it is started again, or ends
+/// early (`EINTR`).
+const INTERRUPTED: [i64; 5] = [-512, -513, -514, -516, -4];
+
+/// System calls that wait for something other than a lock, with their names. Neither allocators nor loaders make them, with
+/// the exception of `futex` and whatever was started again.
+const WAITS: [(i64, &str); 34] = [
+    (libc::SYS_read, "read"),
+    (libc::SYS_readv, "readv"),
+    (libc::SYS_write, "write"),
+    (libc::SYS_writev, "writev"),
+    (libc::SYS_poll, "poll"),
+    (libc::SYS_ppoll, "ppoll"),
+    (libc::SYS_select, "select"),
+    (libc::SYS_pselect6, "pselect6"),
+    (libc::SYS_epoll_wait, "epoll_wait"),
+    (libc::SYS_epoll_pwait, "epoll_pwait"),
+    (libc::SYS_epoll_pwait2, "epoll_pwait2"),
+    (libc::SYS_accept, "accept"),
+    (libc::SYS_accept4, "accept4"),
+    (libc::SYS_connect, "connect"),
+    (libc::SYS_recvfrom, "recvfrom"),
+    (libc::SYS_recvmsg, "recvmsg"),
+    (libc::SYS_recvmmsg, "recvmmsg"),
+    (libc::SYS_sendto, "sendto"),
+    (libc::SYS_sendmsg, "sendmsg"),
+    (libc::SYS_nanosleep, "nanosleep"),
+    (libc::SYS_clock_nanosleep, "clock_nanosleep"),
+    (libc::SYS_pause, "pause"),
+    (libc::SYS_rt_sigsuspend, "rt_sigsuspend"),
+    (libc::SYS_rt_sigtimedwait, "rt_sigtimedwait"),
+    (libc::SYS_wait4, "wait4"),
+    (libc::SYS_waitid, "waitid"),
+    (libc::SYS_semop, "semop"),
+    (libc::SYS_semtimedop, "semtimedop"),
+    (libc::SYS_msgrcv, "msgrcv"),
+    (libc::SYS_msgsnd, "msgsnd"),
+    (libc::SYS_io_getevents, "io_getevents"),
+    (libc::SYS_io_uring_enter, "io_uring_enter"),
+    (libc::SYS_futex, "futex"),
+    (libc::SYS_restart_syscall, "restart_syscall"),
+];
+
+/// A frame of the thread's stack.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Frame {
+    /// The kind of its file; `None` if it has none.
+    pub kind: Option<Kind>,
+    /// Its function, if that is one of those that matter.
+    pub function: Option<Known>,
+    /// Whether it returns from a signal handler.
+    pub is_signal: bool,
+}
+
+/// Where a thread may call the loader.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Place {
+    /// It waits in this system call.
+    Waits(&'static str),
+    /// It runs code of the program or of a library.
+    Runs,
+}
+
+/// Whether a thread with these frames, innermost first, may call the loader. `own_malloc`: the program itself contains the
+/// allocator.
+///
+/// # Errors
+/// Why not.
+pub(super) fn judge(
+    state: &State,
+    frames: &[Frame],
+    ended: Ended,
+    own_malloc: bool,
+) -> Result<Place, String> {
+    for frame in frames {
+        match (frame.kind, frame.function) {
+            _ if frame.is_signal => return Err("handles a signal".to_owned()),
+            (Some(Kind::Loader), _) => return Err("is in the dynamic loader".to_owned()),
+            (Some(Kind::Allocator), _) => return Err("is in the allocator".to_owned()),
+            (_, Some(Known::Unsafe(name))) => return Err(format!("is in `{name}`")),
+            _ => {}
+        }
+    }
+    if let Ended::Partial(reason) = ended {
+        return Err(format!(
+            "has a stack that memprof cannot follow to its end ({reason:?})"
+        ));
+    }
+    let innermost = frames.first().and_then(|frame| frame.kind);
+    if state.call >= 0 && INTERRUPTED.contains(&state.result) {
+        let known = WAITS.iter().find(|(number, _)| *number == state.call);
+        let Some((number, name)) = known else {
+            return Err(format!("is in system call {}", state.call));
+        };
+        let may_be_lock = [libc::SYS_futex, libc::SYS_restart_syscall].contains(number);
+        if may_be_lock && !waits_for_the_program(frames, own_malloc) {
+            return Err("waits for a lock".to_owned());
+        }
+        return Ok(Place::Waits(name));
+    }
+    match innermost {
+        Some(Kind::Program { is_executable }) if !(is_executable && own_malloc) => Ok(Place::Runs),
+        Some(Kind::Program { .. }) => {
+            Err("is in the program, which contains an allocator".to_owned())
+        }
+        _ => Err("is in the C library or the kernel".to_owned()),
+    }
+}
+
+/// Whether a wait for something that may be a lock is one that the program has asked for.
+fn waits_for_the_program(frames: &[Frame], own_malloc: bool) -> bool {
+    let in_libc = |frame: &&Frame| frame.kind == Some(Kind::Libc);
+    let mut called = frames.iter().take_while(in_libc).peekable();
+    if called.peek().is_none() {
+        // The program makes the system call itself.
+        return !own_malloc;
+    }
+    called.any(|frame| match frame.function {
+        Some(Known::Waits) => true,
+        // An allocator within the program locks by these, too.
+        Some(Known::Locks) => !own_malloc,
+        _ => false,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use memprof_code::unwind::walk::Reason;
+
+    const PROGRAM: Frame = Frame {
+        kind: Some(Kind::Program {
+            is_executable: true,
+        }),
+        function: None,
+        is_signal: false,
+    };
+
+    fn libc(function: Option<Known>) -> Frame {
+        Frame {
+            kind: Some(Kind::Libc),
+            function,
+            is_signal: false,
+        }
+    }
+
+    fn state(call: i64, result: i64) -> State {
+        State {
+            ip: 0,
+            sp: 0,
+            fp: 0,
+            bx: 0,
+            call,
+            result,
+        }
+    }
+
+    fn place(state: &State, frames: &[Frame]) -> Result<Place, String> {
+        judge(state, frames, Ended::Complete, false)
+    }
+
+    #[test]
+    fn waits_of_the_program_are_safe_and_locks_of_the_c_library_are_not() {
+        let read = state(libc::SYS_read, -512);
+        assert_eq!(
+            place(&read, &[libc(None), PROGRAM]),
+            Ok(Place::Waits("read"))
+        );
+        let futex = state(libc::SYS_futex, -516);
+        for (known, own_malloc, safe) in [
+            (Some(Known::Waits), false, true),
+            (Some(Known::Waits), true, true),
+            (Some(Known::Locks), false, true),
+            (Some(Known::Locks), true, false),
+            (None, false, false),
+        ] {
+            let frames = [libc(None), libc(known), PROGRAM];
+            let got = judge(&futex, &frames, Ended::Complete, own_malloc);
+            assert_eq!(got.is_ok(), safe, "{known:?} {own_malloc}: {got:?}");
+        }
+        // A call that has come to its end is none that waits.
+        assert!(place(&state(libc::SYS_read, 5), &[libc(None), PROGRAM]).is_err());
+        assert!(place(&state(libc::SYS_mmap, -512), &[libc(None), PROGRAM]).is_err());
+    }
+
+    #[test]
+    fn nothing_on_the_stack_may_be_the_allocator_the_loader_or_unknown() {
+        let sleeping = state(libc::SYS_nanosleep, -516);
+        let of = |kind| Frame {
+            kind: Some(kind),
+            ..PROGRAM
+        };
+        let handler = Frame {
+            is_signal: true,
+            ..libc(None)
+        };
+        for unsafe_one in [
+            of(Kind::Loader),
+            of(Kind::Allocator),
+            libc(Some(Known::Unsafe("malloc"))),
+            handler,
+        ] {
+            for frames in [
+                [unsafe_one, PROGRAM, PROGRAM],
+                [libc(None), PROGRAM, unsafe_one],
+            ] {
+                assert!(place(&sleeping, &frames).is_err(), "{frames:?}");
+            }
+        }
+        let partial = Ended::Partial(Reason::NotCovered);
+        assert!(judge(&sleeping, &[libc(None), PROGRAM], partial, false).is_err());
+        assert!(judge(&sleeping, &[libc(None), PROGRAM], Ended::Complete, false).is_ok());
+    }
+
+    #[test]
+    fn a_running_thread_must_be_in_the_program_itself() {
+        let running = state(-1, 0);
+        assert_eq!(place(&running, &[PROGRAM]), Ok(Place::Runs));
+        assert!(judge(&running, &[PROGRAM], Ended::Complete, true).is_err());
+        assert!(place(&running, &[libc(None), PROGRAM]).is_err());
+    }
+}

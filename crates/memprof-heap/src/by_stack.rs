@@ -1,0 +1,177 @@
+//! The heap by stack: who holds what is in use, who keeps free memory resident, and whose chunks nothing refers to. Samples of
+//! allocations joined with a snapshot of the heap.
+//!
+//! `samples` finds the chunks of the samples; `holdings` has, exactly, what each size class and each of these chunks holds;
+//! `strata` says which classes are estimated together and how; `estimate` divides their bytes among stacks; `build` makes
+//! the rows (`report`), and `text` shows them. All rows add up to the process's anonymous memory.
+
+mod build;
+mod estimate;
+mod holdings;
+mod report;
+mod round;
+mod samples;
+#[cfg(test)]
+mod simulation;
+mod strata;
+#[cfg(test)]
+mod testing;
+#[cfg(test)]
+mod tests;
+mod text;
+
+use std::collections::{BTreeSet, HashMap};
+
+pub(super) use holdings::{Holdings, Owner, Part};
+pub use report::{
+    ByStack, Estimated, EstimatedNumber, FreePagesRow, HeadOf, LeakRow, RestKind, RestRow, StackRow,
+};
+pub(super) use samples::{Heads, Placed, place};
+pub use samples::{HeapSample, HeapSamples, Origin, SampleCounts};
+
+use super::memory::Run;
+use super::report::{OtherRow, Row, What};
+use estimate::{Divided, Quantity, divide};
+use memprof_sys::ids::StackId;
+use strata::{BY_PINNING, BY_SIZE, Method, Stratum, strata};
+
+/// Live samples joined with a snapshot, before the stacks have names.
+#[derive(Clone, Debug)]
+pub struct Joint {
+    holdings: Holdings,
+    heads: Heads,
+    counts: SampleCounts,
+    origin: Origin,
+    /// By size, and by what chunks pin.
+    strata: [Vec<Stratum>; 2],
+    /// Resident bytes of what no stack is looked for.
+    python: Vec<(What, u64)>,
+    others: Vec<OtherRow>,
+    /// The allocators' own, without the headers of chunks in use.
+    own: u64,
+    total: u64,
+}
+
+impl Joint {
+    /// Joins what the ledger found with the samples. `rows` and `others` are the ledger's.
+    pub(super) fn new(
+        mut holdings: Holdings,
+        heads: Heads,
+        counts: SampleCounts,
+        origin: Origin,
+        rows: &[Row],
+        others: &[OtherRow],
+    ) -> Joint {
+        let is_python = |what: What| {
+            use What::*;
+            matches!(what, PythonLive | PythonFree | PythonPools | PythonOverhead)
+        };
+        let (python, heap): (Vec<&Row>, Vec<&Row>) =
+            rows.iter().partition(|row| is_python(row.what));
+        let python: Vec<(What, u64)> = python
+            .into_iter()
+            .filter(|row| row.resident > 0)
+            .map(|row| (row.what, row.resident))
+            .collect();
+        let heap: u64 = heap.iter().map(|row| row.resident).sum();
+        let held: u64 = holdings
+            .classes
+            .iter()
+            .map(|class| class.held.resident + class.held.pinned)
+            .sum();
+        let free: u64 = holdings.free.iter().map(|free| free.free).sum();
+        let total = heap
+            + python.iter().map(|(_, bytes)| bytes).sum::<u64>()
+            + others.iter().map(|row| row.resident).sum::<u64>();
+        // (A chunk that was placed and not met again would have no class.)
+        holdings.joined.retain(|joined| joined.chunk > 0);
+        let complete = origin.from_start && counts.lost == 0;
+        Joint {
+            strata: strata(&holdings, complete),
+            holdings,
+            heads,
+            counts,
+            origin,
+            python,
+            others: others.to_vec(),
+            own: heap.saturating_sub(held + free),
+            total,
+        }
+    }
+
+    /// The stacks that need names.
+    pub fn stacks(&self) -> BTreeSet<StackId> {
+        let joined = self.holdings.joined.iter();
+        joined.map(|joined| joined.placed.sample.stack).collect()
+    }
+
+    /// The resident pages without a chunk in use, by address: for who made the heap grow.
+    pub fn free_pages(&self) -> impl Iterator<Item = Run> {
+        self.holdings.free.iter().map(|free| free.pages)
+    }
+
+    /// The rows. `name` has the names of a stack's functions, the outermost first, with `;` between them. `grown_by` says
+    /// which stacks brought in the pages without a chunk in use, with their bytes, as far as that is known; it may be empty. Lists at most `top` rows of
+    /// each kind.
+    pub fn by_stack(
+        &self,
+        name: impl Fn(StackId) -> String,
+        grown_by: &[(Option<String>, u64)],
+        top: usize,
+    ) -> ByStack {
+        let mut names = Names::default();
+        let joined = &self.holdings.joined;
+        let by_id: HashMap<StackId, u32> = self
+            .stacks()
+            .into_iter()
+            .map(|stack| (stack, names.add(name(stack))))
+            .collect();
+        let cells: Vec<u32> = joined
+            .iter()
+            .map(|j| by_id[&j.placed.sample.stack])
+            .collect();
+        build::build(self, &names.all, &cells, grown_by, top)
+    }
+
+    /// Divides what the chunks hold among cells.
+    fn divide(&self, cells: &[u32], quantity: &Quantity) -> Divided {
+        divide(&self.strata[0], &BY_SIZE, &self.holdings, cells, quantity)
+    }
+
+    /// Divides what they pin.
+    fn divide_pinned(&self, cells: &[u32], quantity: &Quantity) -> Divided {
+        divide(
+            &self.strata[1],
+            &BY_PINNING,
+            &self.holdings,
+            cells,
+            quantity,
+        )
+    }
+
+    /// Why bytes of a stratum are no stack's.
+    fn reason(&self, method: Method) -> RestKind {
+        match (method, self.origin.from_start) {
+            (Method::TooFew, _) => RestKind::TooFewSamples,
+            (_, false) => RestKind::BeforeSampling,
+            (_, true) => RestKind::NotSampled,
+        }
+    }
+}
+
+/// Names, each once.
+#[derive(Default)]
+struct Names {
+    all: Vec<String>,
+    numbers: HashMap<String, u32>,
+}
+
+impl Names {
+    fn add(&mut self, name: String) -> u32 {
+        let next = self.all.len() as u32;
+        *self.numbers.entry(name).or_insert_with_key(|name| {
+            self.all.push(name.clone());
+            next
+        })
+    }
+}

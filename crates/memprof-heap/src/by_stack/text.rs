@@ -1,0 +1,181 @@
+//! The heap by stack as text: tables in KiB.
+
+use std::io::{self, Write};
+
+use super::super::text::{kib, write_left};
+use super::{ByStack, Estimated, HeadOf, RestKind, RestRow};
+use memprof_sys::text::printable;
+
+impl ByStack {
+    /// Writes it as text, with at most `top` rows in lists.
+    ///
+    /// # Errors
+    /// Those of `out`.
+    pub fn write_text(&self, out: &mut dyn Write, top: usize) -> io::Result<()> {
+        let counts = &self.samples;
+        match self.every {
+            true => writeln!(
+                out,
+                "\nBy stack, in KiB: each allocation was a sample, and {} of them are in use. Nothing is estimated.",
+                counts.joined
+            ),
+            false => writeln!(
+                out,
+                "\nBy stack, in KiB: estimated from {} live samples, each figure with its standard error. \"< N\": not told from 0.",
+                counts.joined
+            ),
+        }?;
+        for (number, what) in [
+            (counts.gone, "whose chunk is no longer in use were left out"),
+            (counts.empty, "of no bytes were left out"),
+            (
+                counts.lost,
+                "were not kept, as there was no room for them: their chunks have no stack",
+            ),
+            (
+                counts.unsent,
+                "did not reach memprof, which could not keep up: chunks of those that were not freed have no stack",
+            ),
+        ] {
+            if number > 0 {
+                writeln!(out, "{number} samples {what}.")?;
+            }
+        }
+        writeln!(
+            out,
+            "resident: of reachable chunks with headers, of that overhead: headers and rounding; pinned: free bytes on \
+             their pages;\nlive: requested bytes, resident or not, also of unreachable chunks"
+        )?;
+        if !self.every {
+            writeln!(
+                out,
+                "The figures are within 1.96 standard errors in 95 % of cases, pinned in 83 to 90 %: few chunks may pin most."
+            )?;
+        }
+        writeln!(
+            out,
+            "{:>22}{:>11}{:>22}{:>22}{:>22}{:>9}  stack",
+            "resident", "overhead", "pinned", "unreachable", "live", "samples"
+        )?;
+        for row in self.rows.iter().take(top) {
+            writeln!(
+                out,
+                "{:>22}{:>11.1}{:>22}{:>22}{:>22}{:>9}  {}",
+                estimate(row.resident),
+                kib(row.overhead),
+                estimate(row.pinned),
+                estimate(row.unreachable),
+                estimate(row.live),
+                row.samples,
+                printable(&row.stack)
+            )?;
+        }
+        let hidden = self.rows.iter().skip(top);
+        let more = self.left_out + hidden.clone().count() as u64;
+        if more > 0 {
+            let bytes = self.left_out_bytes + hidden.map(|row| row.total()).sum::<u64>();
+            writeln!(out, "{:>22.1}  {more} more stacks", kib(bytes))?;
+        }
+        for row in &self.free_pages {
+            let of = match &row.grown_by {
+                Some(stack) => format!("brought in by {}", printable(stack)),
+                None => "it is not known who brought them in".to_owned(),
+            };
+            writeln!(out, "{:>22.1}  free pages, {of}", kib(row.resident))?;
+        }
+        for row in &self.rest {
+            write_rest(row, out)?;
+        }
+        let verdict = if self.sum() == self.total {
+            ""
+        } else {
+            ", which the rows are not"
+        };
+        writeln!(
+            out,
+            "{:>22.1}  anonymous memory: the sum of resident, pinned and unreachable{verdict}",
+            kib(self.total)
+        )?;
+        self.write_leaks(out, top)
+    }
+
+    fn write_leaks(&self, out: &mut dyn Write, top: usize) -> io::Result<()> {
+        if self.leaks.is_empty() {
+            return Ok(());
+        }
+        writeln!(
+            out,
+            "\nUnreachable by stack, in bytes (parts of the rows above). resident: with headers\n{:>24}{:>22}{:>24}{:>9}  stack, and what leads to them",
+            "requested", "allocations", "resident", "samples"
+        )?;
+        for row in self.leaks.iter().take(top) {
+            let head = match &row.head {
+                HeadOf::Itself => "nothing leads to them".to_owned(),
+                HeadOf::Stack(stack) => format!("a chunk of {} leads to them", printable(stack)),
+                HeadOf::NotSampled => "a chunk that was not sampled leads to them".to_owned(),
+            };
+            writeln!(
+                out,
+                "{:>24}{:>22}{:>24}{:>9}  {}; {head}, as {:#x}",
+                whole(row.requested.bytes, row.requested.error),
+                whole(row.allocations.number, row.allocations.error),
+                whole(row.unreachable.bytes, row.unreachable.error),
+                row.samples,
+                printable(&row.stack),
+                row.example
+            )?;
+        }
+        let hidden = self.leaks.len().saturating_sub(top) + self.leaks_left_out as usize;
+        write_left(out, hidden)
+    }
+}
+
+/// An estimate with its error. One that could as well be zero is an upper limit: twice the error above it.
+fn estimate(of: Estimated) -> String {
+    let (bytes, error) = (kib(of.bytes), kib(of.error));
+    match of {
+        Estimated { error: 0, .. } => format!("{bytes:.1}"),
+        _ if of.bytes < 2 * of.error => format!("< {:.1}", kib(of.bytes + 2 * of.error)),
+        _ => format!("{bytes:.1} ± {error:.1}"),
+    }
+}
+
+/// The same of whole bytes or numbers.
+fn whole(of: u64, error: u64) -> String {
+    match error {
+        0 => of.to_string(),
+        _ if of < 2 * error => format!("< {}", of + 2 * error),
+        _ => format!("{of} ± {error}"),
+    }
+}
+
+fn write_rest(row: &RestRow, out: &mut dyn Write) -> io::Result<()> {
+    let what = match row.kind {
+        RestKind::BeforeSampling => "in use, allocated before sampling began",
+        RestKind::NotSampled => "in use, not sampled although sampling began with the program",
+        RestKind::TooFewSamples => "in use, too few samples",
+        RestKind::AllocatorOwn => "the allocator's own",
+        RestKind::Python => "Python's own allocator",
+        RestKind::Other => "outside the heap",
+    };
+    let name = row.name.iter().map(|name| format!(": {name}"));
+    let sizes = row
+        .sizes
+        .iter()
+        .map(|[from, to]| format!(", chunks of {from} to {to} bytes"));
+    let more: String = name.chain(sizes).collect();
+    let lost = if row.unreachable { ", unreachable" } else { "" };
+    let figure = match row.kind {
+        RestKind::BeforeSampling | RestKind::NotSampled => estimate(row.resident),
+        _ => format!("{:.1}", kib(row.resident.bytes)),
+    };
+    let pinned = match row.pinned {
+        0 => String::new(),
+        pinned => format!("{:.1}", kib(pinned)),
+    };
+    writeln!(
+        out,
+        "{figure:>22}{:>11}{pinned:>22}  {what}{more}{lost}",
+        ""
+    )
+}

@@ -1,0 +1,202 @@
+//! The caches of threads: stacks of free regions for each size class, which the slabs count as in use. What describes
+//! them lies among a thread's variables; all caches of an arena form a ring, so that one leads to the others.
+
+use std::collections::HashSet;
+
+use super::super::chunks::Kind;
+use super::super::memory::Memory;
+use super::layout::{Caches, Layout};
+use super::regions::Regions;
+use super::{Refusal, classes};
+use memprof_sys::freeze::Registers;
+
+/// How far a thread's variables extend below its thread pointer, in bytes.
+const THREAD_LOCAL: u64 = 64 << 10;
+/// Distance of the descriptions of stacks.
+const STACK: u64 = 24;
+/// Number of stacks that there are at least.
+const LEAST: usize = 8;
+/// Maximum number of caches.
+const MAX_CACHES: usize = 1 << 20;
+/// Maximum size of a stack, in bytes.
+const MAX_STACK: u64 = 1 << 16;
+
+/// Offset of an arena's link to the caches, where it points to the stacks' descriptions: from its own beginning.
+const STACKS: u64 = 16;
+/// Offset of the link in what 5.3 keeps apart, to which the word before the stacks' descriptions points.
+const LINK: u64 = 16;
+/// Offset of the link behind the descriptions of the small stacks, before 5.3.
+const LINK_BEHIND: u64 = classes::SMALL * STACK + 40;
+
+/// A cache.
+#[derive(Debug)]
+struct Cache {
+    /// Address of its link.
+    link: u64,
+    /// The stacks of all classes: the class, and from where to where there are addresses of free regions.
+    stacks: Vec<(u64, u64, u64)>,
+    /// First address of the stacks, and the first one behind them.
+    bounds: (u64, u64),
+}
+
+/// Finds all caches, and notes what they have. Returns their number.
+pub(super) fn read(
+    memory: &Memory,
+    threads: &[Registers],
+    layout: &Layout,
+    regions: &mut Regions,
+) -> Result<usize, Refusal> {
+    let mut known = HashSet::new();
+    for thread in threads {
+        let start = thread.thread_pointer.saturating_sub(THREAD_LOCAL) / 8 * 8;
+        for at in (start..thread.thread_pointer).step_by(8) {
+            let Some(cache) = cache(memory, layout, at).filter(|_| !known.contains(&at)) else {
+                continue;
+            };
+            known.insert(at);
+            note(memory, regions, at, &cache)?;
+            ring(memory, layout, regions, &cache, &mut known)?;
+        }
+    }
+    Ok(known.len())
+}
+
+/// The other caches of the same arena.
+fn ring(
+    memory: &Memory,
+    layout: &Layout,
+    regions: &mut Regions,
+    first: &Cache,
+    known: &mut HashSet<u64>,
+) -> Result<(), Refusal> {
+    let mut link = first.link;
+    for _ in 0..MAX_CACHES {
+        let next = memory.word(link).ok_or(Refusal::Cache(link))?;
+        if next == first.link {
+            return Ok(());
+        }
+        let at = memory.word(next.saturating_add(STACKS));
+        let at = at.ok_or(Refusal::Cache(next))?;
+        if known.insert(at) {
+            let cache = cache(memory, layout, at).filter(|cache| cache.link == next);
+            note(memory, regions, at, &cache.ok_or(Refusal::Cache(at))?)?;
+        }
+        link = next;
+    }
+    Err(Refusal::Cache(first.link))
+}
+
+/// The cache whose stacks are described here.
+fn cache(memory: &Memory, layout: &Layout, at: u64) -> Option<Cache> {
+    match layout.caches {
+        Caches::Heads => heads(memory, at),
+        Caches::Counts => counts(memory, at),
+    }
+}
+
+fn heads(memory: &Memory, at: u64) -> Option<Cache> {
+    let link = memory.word(at.checked_sub(8)?)?.checked_add(LINK)?;
+    if memory.word(link.checked_add(STACKS)?)? != at {
+        return None;
+    }
+    let mut cache = Cache {
+        link,
+        stacks: Vec::new(),
+        bounds: (0, 0),
+    };
+    for class in 0..classes::COUNT {
+        let head = memory.word(at + STACK * class)?;
+        let ends = memory.word(at + STACK * class + 16)?;
+        if head == 0 {
+            break;
+        }
+        let low = |shift: u32| (ends >> shift) as u16;
+        let (above, below) = (
+            low(32).wrapping_sub(head as u16),
+            (head as u16).wrapping_sub(low(16)),
+        );
+        // This class is not cached.
+        if (above, below) == (0, 0) {
+            continue;
+        }
+        let first = head.checked_sub(u64::from(below))?;
+        let end = head.checked_add(u64::from(above))?;
+        if cache.stacks.is_empty() {
+            cache.bounds.0 = first;
+        } else if cache.bounds.1 != first {
+            // Behind the last one there is something else.
+            break;
+        }
+        if head % 8 != 0 || end % 8 != 0 {
+            return None;
+        }
+        cache.bounds.1 = end;
+        cache.stacks.push((class, head, end));
+    }
+    (cache.stacks.len() >= LEAST).then_some(cache)
+}
+
+fn counts(memory: &Memory, at: u64) -> Option<Cache> {
+    let link = at.checked_add(LINK_BEHIND)?;
+    let behind = link.checked_add(STACKS)?;
+    if memory.word(behind)? != at {
+        return None;
+    }
+    let large = memory.word(behind + 8)?;
+    let mut cache = Cache {
+        link,
+        stacks: Vec::new(),
+        bounds: (0, 0),
+    };
+    for class in 0..classes::COUNT {
+        let stack = match class.checked_sub(classes::SMALL) {
+            None => at + STACK * class,
+            Some(index) => large.checked_add(STACK * index)?,
+        };
+        let count = memory.word(stack)? >> 32;
+        let end = memory.word(stack + 16)?;
+        let room = end.wrapping_sub(cache.bounds.1);
+        let is_first = cache.stacks.is_empty();
+        if !is_first && (room == 0 || room > MAX_STACK) {
+            break;
+        }
+        let first = end.checked_sub(8 * count)?;
+        if end % 8 != 0 || 8 * count > if is_first { MAX_STACK } else { room } {
+            return None;
+        }
+        if is_first {
+            cache.bounds.0 = end.checked_sub(8)?;
+        }
+        cache.bounds.1 = end;
+        cache.stacks.push((class, first, end));
+    }
+    (cache.stacks.len() as u64 >= classes::SMALL).then_some(cache)
+}
+
+/// Notes what a cache has: regions that are free, and one with its stacks, which is jemalloc's own.
+fn note(memory: &Memory, regions: &mut Regions, at: u64, cache: &Cache) -> Result<(), Refusal> {
+    let wrong = || Refusal::Cache(at);
+    // (With `metadata_thp`, jemalloc has the stacks in a block of its own.)
+    if let Some(own) = regions.containing(cache.bounds.0) {
+        let end = regions.place(own).1;
+        if regions.kind(own) != Kind::Live || end < cache.bounds.1 {
+            return Err(wrong());
+        }
+        regions.set(own, Kind::Own);
+    }
+    for (class, start, end) in &cache.stacks {
+        for at in (*start..*end).step_by(8) {
+            let address = memory.word(at).ok_or_else(wrong)?;
+            let region = regions.containing(address).ok_or_else(wrong)?;
+            let (first, end) = regions.place(region);
+            let fits = first == address
+                && end - first == classes::size(*class)
+                && regions.kind(region) == Kind::Live;
+            if !fits {
+                return Err(wrong());
+            }
+            regions.set(region, Kind::Tcache);
+        }
+    }
+    Ok(())
+}

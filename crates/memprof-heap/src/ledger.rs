@@ -1,0 +1,419 @@
+//! Whose each resident byte is: what of the heap is live, free or the allocator's own, and what is no heap.
+
+mod of_glibc;
+mod of_jemalloc;
+mod of_samples;
+
+pub(super) use of_samples::join;
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+
+use super::address_map::Cells;
+use super::all_heaps::AllHeaps;
+use super::arenas::Arenas;
+use super::by_stack::{self, Heads, HeapSamples, Holdings, Joint, Part};
+use super::glibc::{self, Refusal};
+use super::jemalloc::{self, JemallocHeap};
+use super::memory::{Run, overlapping};
+use super::pages::Occupancy;
+use super::python::{self, Pymalloc, PythonHeap};
+use super::report::{Allocator, Heap, Object, OtherRow, Row, What};
+use super::resident::HeapPages;
+use super::sizes::Sizes;
+use super::snapshot::{self, Snapshot, SnapshotOptions};
+use super::types::Census;
+use super::whole::{Anonymous, Disturbed};
+use super::{reach, seen};
+use memprof_sys::freeze::{Guard, Registers};
+use memprof_sys::ids::Pid;
+use memprof_sys::process;
+use memprof_sys::residency::category::{executable, of_all};
+use memprof_sys::residency::{Category, Method, Scanner, figures, page_size};
+
+/// Maximum number of snapshots: a process is rarely stopped in the middle of `malloc`.
+const ATTEMPTS: u32 = 3;
+
+/// Takes a snapshot of a process and adds it up. Lists the `top` largest chunks. If
+/// the heap does not fit together, it tries again.
+///
+/// # Errors
+/// The process has ended, may not be read, or could not be stopped and copied in time. A heap that never fits together
+/// is no error, but [`Allocator::Refused`].
+pub fn measure(pid: Pid, options: &SnapshotOptions, top: usize) -> Result<Heap> {
+    let guard = &mut Guard::default();
+    Ok(measure_with_samples(pid, options, top, guard, &mut |_| None)?.heap)
+}
+
+/// A snapshot, added up, and what else is needed of it.
+#[derive(Debug)]
+pub struct Measured {
+    /// The sums.
+    pub heap: Heap,
+    /// Which pages of the heap were resident.
+    pub pages: HeapPages,
+    /// The heap joined with samples, if there are some and the heap was read.
+    pub joint: Option<Joint>,
+    /// Whether another snapshot may have what this one lacks.
+    unforeseen: bool,
+}
+
+impl Measured {
+    /// Whether another snapshot may tell more.
+    fn is_to_be_repeated(&self) -> bool {
+        self.unforeseen
+            || self.heap.refused().is_some()
+            || matches!(self.heap.python, Some(PythonHeap::Refused { .. }))
+    }
+}
+
+/// Where the sampled allocations come from that were live at a moment, in ns of `CLOCK_MONOTONIC`; `None` if the process is not
+/// sampled.
+pub type SampleSource<'a> = &'a mut dyn FnMut(u64) -> Option<HeapSamples>;
+
+/// The same with samples. If the process is forked, this guard does so.
+///
+/// # Errors
+/// Those of [`measure`].
+pub fn measure_with_samples(
+    pid: Pid,
+    options: &SnapshotOptions,
+    top: usize,
+    guard: &mut Guard,
+    samples: SampleSource,
+) -> Result<Measured> {
+    let (mut stopped, mut last, mut disturbed) = (Duration::ZERO, None, None);
+    for attempts in 1..=ATTEMPTS {
+        let take = || snapshot::take(pid, options, guard, &mut stopped);
+        match measure_once(pid, top, take, samples) {
+            Ok(mut measured) => {
+                (measured.heap.attempts, measured.heap.disturbed) = (attempts, disturbed.clone());
+                if !measured.is_to_be_repeated() {
+                    return Ok(measured);
+                }
+                last = Some(measured);
+            }
+            Err(e) if attempts < ATTEMPTS && e.is::<Disturbed>() => {
+                (last, disturbed) = (None, Some(e.to_string()));
+            }
+            Err(e) if e.is::<Disturbed>() => {
+                return Err(e.context(format!("none of {ATTEMPTS} snapshots could be finished")));
+            }
+            // There may have been no time left for another one.
+            Err(e) => return last.map(|last| with_stops(last, stopped)).ok_or(e),
+        }
+    }
+    last.context("no snapshot was taken")
+}
+
+/// With the time for which its process was stopped in all.
+fn with_stops(mut measured: Measured, stopped: Duration) -> Measured {
+    measured.heap.taken.stops_ms = stopped.as_secs_f64() * 1e3;
+    measured
+}
+
+/// Measures the heap of a process that is about to exit and is stopped, with the registers of its last thread.
+///
+/// # Errors
+/// It may not be read, or there is no memory for a copy of its memory.
+pub fn measure_exiting(
+    pid: Pid,
+    registers: Option<Registers>,
+    top: usize,
+    samples: SampleSource,
+) -> Result<Measured> {
+    measure_once(pid, top, || snapshot::take_exiting(pid, registers), samples)
+}
+
+fn measure_once(
+    pid: Pid,
+    top: usize,
+    take: impl FnOnce() -> Result<Snapshot>,
+    samples: SampleSource,
+) -> Result<Measured> {
+    // It stays with the program that the process runs now.
+    let program = Scanner::open(pid, Method::Auto)?;
+    let snapshot = take()?;
+    let samples = samples(snapshot.at);
+    let sum = |resident: bool| {
+        let runs = snapshot.pages.readable.iter().chain(&snapshot.pages.hidden);
+        runs.filter(|run| run.resident == resident)
+            .map(Run::len)
+            .sum()
+    };
+    let anonymous = Anonymous::from([sum(true), sum(false)]);
+    let kernel = snapshot.kernel;
+    let doubt = kernel.doubt(anonymous, &snapshot.missing);
+    let glibc = glibc::read(&snapshot);
+    let allocator = allocator(&glibc);
+    let glibc = glibc.ok().flatten();
+    let jemalloc = jemalloc::measure(&snapshot, glibc.as_ref());
+    let mut seen = seen::find(pid, &snapshot.vmas);
+    let in_short = JemallocHeap::of(&jemalloc, &mut seen);
+    let mut heaps = AllHeaps::new(glibc, jemalloc.ok().flatten());
+    let mut census = Census::new(Some(pid), &snapshot, top);
+    let samples = samples.filter(|_| !heaps.is_empty());
+    let placed = samples.map(|samples| (by_stack::place(&heaps, &samples), samples.origin));
+    if let Some(((placed, _), _)) = &placed {
+        census.heads = Heads::of(placed);
+    }
+    let searched = (!heaps.is_empty()).then(|| match &doubt {
+        None => Some(reach::search(&snapshot, &mut heaps, &mut census, top)),
+        Some(_) => {
+            reach::search_in_part(&snapshot, &mut heaps, &mut census);
+            None
+        }
+    });
+    let heads = std::mem::take(&mut census.heads);
+    let (types, retained) = searched.as_ref().map(|_| census.finish()).unzip();
+    let mut ledger = Ledger::new(&snapshot, top);
+    if let Some(((placed, _), origin)) = &placed {
+        ledger.hold(placed, origin.interval);
+    }
+    ledger.add_heaps(&heaps);
+    let python = python::measure(pid, &snapshot, &heaps);
+    if let Some(Ok((pymalloc, _))) = &python {
+        ledger.add_python(pymalloc);
+    }
+    let addresses = heaps.glibc.as_ref().map_or(&[][..], |heap| &heap.addresses);
+    let categories = of_all(pid, &snapshot.vmas, executable(pid));
+    if program.check_alive().is_err() && figures::counters(pid).is_ok() {
+        return Err(Disturbed::OtherProgram.into());
+    }
+    let heap = Heap {
+        pid: pid.0,
+        comm: process::comm(pid).unwrap_or_default(),
+        taken: snapshot.taken.clone(),
+        attempts: 1,
+        disturbed: None,
+        copied: snapshot.memory.len(),
+        unread: snapshot.memory.unread(),
+        allocator,
+        others: ledger.others(&categories),
+        rows: ledger.rows(),
+        arenas: std::mem::take(&mut ledger.arenas).rows(addresses),
+        anonymous: anonymous.resident,
+        kernel: [kernel.before.resident, kernel.after.resident],
+        kernel_at_stop: kernel.at_stop.map(|at| at.resident),
+        agreement: kernel.agree(anonymous),
+        missing: snapshot.missing.clone(),
+        swapped: anonymous.swapped,
+        trimmable: ledger.trimmable,
+        largest: ledger.largest(),
+        occupancy: ledger.occupancy.pages(),
+        map: ledger.cells.map(),
+        sizes: ledger.sizes.classes(),
+        not_called_unreachable: doubt.filter(|_| searched.is_some()),
+        unreachable: searched.flatten(),
+        types,
+        retained,
+        seen,
+        jemalloc: in_short,
+        python: python.map(|python| PythonHeap::of(&python, top)),
+    };
+    let Ledger {
+        pages,
+        ranges,
+        holdings,
+        ..
+    } = ledger;
+    let joint = holdings.zip(placed);
+    let joint = joint.map(|(holdings, ((_, counts), origin))| {
+        Joint::new(holdings, heads, counts, origin, &heap.rows, &heap.others)
+    });
+    let pages = HeapPages::of(snapshot.vmas, &pages, &ranges);
+    Ok(Measured {
+        heap,
+        pages,
+        joint,
+        unforeseen: snapshot.unforeseen,
+    })
+}
+
+fn allocator(read: &Result<Option<glibc::Heap>, Refusal>) -> Allocator {
+    match read {
+        Ok(Some(heap)) => Allocator::Glibc {
+            arenas: heap.arenas,
+            thread_caches: heap.tcaches,
+            mallinfo2: heap.mallinfo,
+        },
+        Ok(None) => Allocator::Unknown,
+        Err(refusal) => Allocator::Refused {
+            reason: refusal.to_string(),
+        },
+    }
+}
+
+/// Number and bytes of the chunks in use.
+pub(super) fn live(snapshot: &Snapshot, heaps: &AllHeaps) -> (u64, u64) {
+    let mut ledger = Ledger::new(snapshot, 1);
+    ledger.add_heaps(heaps);
+    let rows = ledger.rows().into_iter().filter(|row| row.what.is_live());
+    rows.fold((0, 0), |(chunks, bytes), row| {
+        (chunks + row.chunks, bytes + row.bytes)
+    })
+}
+
+/// Sums while the heap is added.
+#[derive(Debug)]
+struct Ledger<'a> {
+    snapshot: &'a Snapshot,
+    /// The resident runs.
+    pages: Vec<Run>,
+    /// The first run that does not end before what is added next.
+    next: usize,
+    rows: [(u64, u64, u64); What::ALL.len()],
+    /// The ranges of the heap.
+    ranges: Vec<Run>,
+    arenas: Arenas,
+    occupancy: Occupancy,
+    cells: Cells,
+    sizes: Sizes,
+    /// The largest chunks in use: size, address, resident bytes. Of several of one size, those at the lowest addresses.
+    largest: BinaryHeap<Reverse<(u64, Reverse<u64>, u64)>>,
+    top: usize,
+    trimmable: u64,
+    /// What each class and each sampled chunk holds, if there are samples.
+    holdings: Option<Holdings>,
+}
+
+impl<'a> Ledger<'a> {
+    fn new(snapshot: &'a Snapshot, top: usize) -> Ledger<'a> {
+        let pages = snapshot.pages.readable.iter();
+        Ledger {
+            snapshot,
+            pages: pages.filter(|run| run.resident).copied().collect(),
+            next: 0,
+            rows: Default::default(),
+            ranges: Vec::new(),
+            arenas: Arenas::default(),
+            occupancy: Occupancy::new(page_size()),
+            cells: Cells::new(),
+            sizes: Sizes::default(),
+            largest: BinaryHeap::new(),
+            top,
+            trimmable: 0,
+            holdings: None,
+        }
+    }
+
+    /// Adds all heaps.
+    fn add_heaps(&mut self, heaps: &AllHeaps) {
+        self.ranges = heaps.ranges();
+        if let Some(heap) = &heaps.glibc {
+            self.add_glibc(heap);
+        }
+        self.next = 0;
+        if let Some(heap) = &heaps.jemalloc {
+            self.add_jemalloc(heap);
+        }
+    }
+
+    /// Adds the arenas of Python's allocator, which are no part of the heap.
+    fn add_python(&mut self, pymalloc: &Pymalloc) {
+        self.arenas.begin_python();
+        for (what, row) in pymalloc.rows(&self.pages, &mut self.cells) {
+            self.rows[what as usize] = row;
+            self.arenas.add(what, row.0, row.1, row.2);
+        }
+        self.ranges.extend(pymalloc.ranges());
+        self.ranges.sort_by_key(|range| range.start);
+    }
+
+    /// Adds bytes behind those that were added before. Returns how many of them are resident.
+    fn add(&mut self, (start, end): (u64, u64), what: What, class: Option<usize>) -> u64 {
+        while self
+            .pages
+            .get(self.next)
+            .is_some_and(|run| run.end <= start)
+        {
+            self.next += 1;
+        }
+        let mut resident = 0;
+        let runs = overlapping(&self.pages[self.next..], start, end);
+        self.cells.add((start, end), what, runs);
+        for run in overlapping(&self.pages[self.next..], start, end) {
+            resident += run.len();
+            let live = class.filter(|_| what.is_live());
+            let free = !what.is_overhead() && !what.is_live();
+            self.occupancy
+                .add(run.start, run.end, live, free, &mut self.sizes);
+            if let Some(holdings) = &mut self.holdings {
+                let part = match holdings.is_in_object() {
+                    true => Part::Object,
+                    false if free => Part::Free,
+                    false => Part::Own,
+                };
+                holdings.add(run.start, run.end, part);
+            }
+        }
+        let (row, bytes) = (&mut self.rows[what as usize], end.saturating_sub(start));
+        row.1 += bytes;
+        row.2 += resident;
+        self.arenas.add(what, 0, bytes, resident);
+        resident
+    }
+
+    fn rank(&mut self, address: u64, end: u64, resident: u64) {
+        let object = Reverse((end - address, Reverse(address), resident));
+        if self.largest.len() < self.top {
+            self.largest.push(object);
+        } else if self.largest.peek().is_some_and(|least| object < *least) {
+            self.largest.pop();
+            self.largest.push(object);
+        }
+    }
+
+    fn rows(&self) -> Vec<Row> {
+        let rows = What::ALL.into_iter().zip(self.rows);
+        rows.map(|(what, (chunks, bytes, resident))| Row {
+            what,
+            chunks,
+            bytes,
+            resident,
+        })
+        .collect()
+    }
+
+    fn largest(&mut self) -> Vec<Object> {
+        let sorted = std::mem::take(&mut self.largest).into_sorted_vec();
+        let objects = sorted.into_iter().map(|Reverse(object)| object);
+        objects
+            .map(|(bytes, Reverse(address), resident)| Object {
+                address,
+                bytes,
+                resident,
+            })
+            .collect()
+    }
+
+    /// The resident anonymous memory outside the heap, by category.
+    fn others(&self, categories: &[Category]) -> Vec<OtherRow> {
+        let mut rows: BTreeMap<Category, u64> = BTreeMap::new();
+        let hidden: Vec<Run> = self
+            .snapshot
+            .pages
+            .hidden
+            .iter()
+            .filter(|r| r.resident)
+            .copied()
+            .collect();
+        let within = |runs: &[Run], start, end| -> u64 {
+            overlapping(runs, start, end).map(|run| run.len()).sum()
+        };
+        for (vma, category) in self.snapshot.vmas.iter().zip(categories) {
+            let (start, end) = (vma.start.0, vma.end.0);
+            let heap: u64 = overlapping(&self.ranges, start, end)
+                .map(|range| within(&self.pages, range.start, range.end))
+                .sum();
+            let all = within(&self.pages, start, end) + within(&hidden, start, end);
+            *rows.entry(*category).or_default() += all - heap;
+        }
+        let rows = rows.into_iter().filter(|(_, resident)| *resident > 0);
+        rows.map(|(category, resident)| OtherRow { category, resident })
+            .collect()
+    }
+}

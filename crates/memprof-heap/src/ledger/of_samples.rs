@@ -1,0 +1,60 @@
+//! What chunks hold, for the join with samples.
+
+use super::super::all_heaps::AllHeaps;
+use super::super::by_stack::{self, Heads, HeapSamples, Holdings, Joint, Owner, Placed};
+use super::super::chunks::Kind;
+use super::super::snapshot::Snapshot;
+use super::Ledger;
+use memprof_sys::residency::{Category, page_size};
+
+impl Ledger<'_> {
+    /// Has it note what these chunks hold, and all of their classes.
+    /// Allocations were sampled at this mean distance, if that is known.
+    pub(super) fn hold(&mut self, placed: &[Placed], interval: Option<u64>) {
+        self.holdings = Some(Holdings::new(page_size(), placed, interval));
+    }
+
+    /// What is added next belongs to a chunk in use: its kind, its size as its class has it, and its contents.
+    pub(super) fn begin_object(
+        &mut self,
+        owner: Owner,
+        kind: Kind,
+        size: u64,
+        (start, end): (u64, u64),
+    ) {
+        if let Some(holdings) = &mut self.holdings {
+            holdings.begin(owner, kind, size, start, end.saturating_sub(start));
+        }
+    }
+
+    pub(super) fn end_object(&mut self) {
+        if let Some(holdings) = &mut self.holdings {
+            holdings.end();
+        }
+    }
+
+    /// Counts the last page.
+    pub(super) fn finish_pages(&mut self) {
+        self.occupancy.finish(&mut self.sizes);
+        if let Some(holdings) = &mut self.holdings {
+            holdings.finish();
+        }
+    }
+}
+
+/// Joins samples with heaps that were searched, of a process whose mappings are of these categories.
+pub(crate) fn join(
+    snapshot: &Snapshot,
+    heaps: &AllHeaps,
+    categories: &[Category],
+    samples: &HeapSamples,
+    heads: Heads,
+) -> Joint {
+    let (placed, counts) = by_stack::place(heaps, samples);
+    let mut ledger = Ledger::new(snapshot, 1);
+    ledger.hold(&placed, samples.origin.interval);
+    ledger.add_heaps(heaps);
+    let (rows, others) = (ledger.rows(), ledger.others(categories));
+    let holdings = ledger.holdings.take().unwrap_or_default();
+    Joint::new(holdings, heads, counts, samples.origin, &rows, &others)
+}

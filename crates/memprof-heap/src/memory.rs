@@ -1,0 +1,340 @@
+//! A copy of a process's private memory, as it was at one moment.
+
+use std::cell::Cell;
+use std::fs::File;
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::unix::fs::FileExt;
+use std::time::Instant;
+
+use memprof_sys::ids::Pid;
+use memprof_sys::proc_dir;
+use memprof_sys::residency::page_size;
+
+/// Maximum number of bytes that one call reads. If the process is killed meanwhile, the kernel frees its memory afterwards.
+const BYTES: u64 = 256 << 10;
+
+/// Consecutive pages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Run {
+    /// First address.
+    pub start: u64,
+    /// First address after it.
+    pub end: u64,
+    /// Whether the pages were in memory, rather than swapped out.
+    pub resident: bool,
+}
+
+impl Run {
+    /// Size in bytes.
+    pub(crate) fn len(&self) -> u64 {
+        self.end - self.start
+    }
+}
+
+/// The copy.
+#[derive(Debug, Default)]
+pub(crate) struct Memory {
+    /// In address order.
+    runs: Vec<Run>,
+    /// The position of each run's bytes.
+    at: Vec<usize>,
+    /// Their bytes, and the room behind them.
+    bytes: Vec<u8>,
+    /// Number of bytes that were copied.
+    used: usize,
+    /// Index of the run that was read last.
+    last: Cell<usize>,
+    /// Bytes that could not be copied.
+    unread: u64,
+}
+
+impl Memory {
+    /// An empty copy with room for `bytes` bytes. The room is in memory already, so that copying takes no page faults.
+    ///
+    /// # Errors
+    /// Out of memory.
+    pub(crate) fn with_room(bytes: u64) -> io::Result<Memory> {
+        let mut memory = Memory::default();
+        memory.make_room(bytes)?;
+        Ok(memory)
+    }
+
+    /// Copies these pages, as far as that is done by `end`. Pages that are gone are left out. [`Memory::sort`] is to follow
+    /// if they are not behind all that was copied before.
+    ///
+    /// Not by `process_vm_readv`: that pins pages, for which the kernel first makes those that a forked process shares private
+    /// ones (since Linux 5.19, commit a7f226604170), in the process that is read. A child would take as much memory as its
+    /// parent, and processes that were forked from one would share no memory any more.
+    ///
+    /// # Errors
+    /// The process has ended, or may not be read, or there is no memory for the copy.
+    pub(crate) fn copy(&mut self, pid: Pid, pages: &[Run], end: Option<Instant>) -> io::Result<()> {
+        let memory = proc_dir::open(pid, "mem")?;
+        for piece in pages.iter().flat_map(pieces) {
+            if end.is_some_and(|end| Instant::now() >= end) {
+                break;
+            }
+            self.copy_piece(&memory, piece)?;
+        }
+        Ok(())
+    }
+
+    fn copy_piece(&mut self, memory: &File, mut piece: Run) -> io::Result<()> {
+        while piece.len() > 0 {
+            let end = piece.start + self.read(memory, &piece)?;
+            self.append(Run { end, ..piece });
+            piece.start = end;
+            if piece.len() > 0 {
+                // Its next page cannot be read.
+                let gone = piece.len().min(page_size());
+                self.unread += gone;
+                piece.start += gone;
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes room for so many bytes more.
+    ///
+    /// # Errors
+    /// Out of memory.
+    pub(crate) fn make_room(&mut self, bytes: u64) -> io::Result<()> {
+        self.grow(self.used + as_len(bytes)?)
+    }
+
+    /// Puts what was copied in address order. Of a run that was copied twice, one stays.
+    pub(crate) fn sort(&mut self) {
+        let mut runs: Vec<(Run, usize)> = self.runs.drain(..).zip(self.at.drain(..)).collect();
+        runs.sort_by_key(|(run, _)| run.start);
+        runs.dedup_by(|(run, _), (before, _)| run.start < before.end);
+        (self.runs, self.at) = runs.into_iter().unzip();
+        self.last.set(0);
+    }
+
+    /// Makes room for `len` bytes, and writes to it.
+    fn grow(&mut self, len: usize) -> io::Result<()> {
+        static SOME: [u8; 1 << 16] = [1; 1 << 16];
+        let more = len.saturating_sub(self.bytes.len());
+        self.bytes.try_reserve(more)?;
+        in_huge_pages(self.bytes.spare_capacity_mut());
+        while self.bytes.len() < len {
+            let more = (len - self.bytes.len()).min(SOME.len());
+            self.bytes.extend_from_slice(&SOME[..more]);
+        }
+        Ok(())
+    }
+
+    /// Copies a piece behind the bytes that are there. Returns the number of bytes.
+    fn read(&mut self, memory: &File, piece: &Run) -> io::Result<u64> {
+        let (at, end) = (self.used, self.used + as_len(piece.len())?);
+        self.grow(end)?;
+        let read = match memory.read_at(&mut self.bytes[at..end], piece.start) {
+            // The process has no memory any more.
+            Ok(0) => return Err(io::Error::from_raw_os_error(libc::ESRCH)),
+            Err(e) if e.raw_os_error() == Some(libc::EIO) => 0,
+            read => read?,
+        };
+        self.used += read;
+        Ok(read as u64)
+    }
+
+    /// Notes a run whose bytes follow those of the run before.
+    fn append(&mut self, run: Run) {
+        match self.runs.last_mut() {
+            _ if run.len() == 0 => {}
+            Some(last) if last.end == run.start && last.resident == run.resident => {
+                last.end = run.end;
+            }
+            last => {
+                let before = last.map_or(0, |run| run.len() as usize);
+                let at = self.at.last().map_or(0, |at| at + before);
+                self.runs.push(run);
+                self.at.push(at);
+            }
+        }
+    }
+
+    /// A copy that consists of these bytes, each with its first address: no process's.
+    pub(crate) fn of(parts: &[(u64, &[u8])]) -> Memory {
+        let mut memory = Memory::default();
+        for (start, bytes) in parts {
+            let run = Run {
+                start: *start,
+                end: start + bytes.len() as u64,
+                resident: true,
+            };
+            memory.bytes.extend_from_slice(bytes);
+            memory.used += bytes.len();
+            memory.append(run);
+        }
+        memory
+    }
+
+    /// The runs that overlap the range, cut to it.
+    pub(crate) fn runs_in(&self, start: u64, end: u64) -> impl Iterator<Item = Run> {
+        overlapping(&self.runs, start, end)
+    }
+
+    /// Size of the copy, in bytes.
+    pub(crate) fn len(&self) -> u64 {
+        self.used as u64
+    }
+
+    /// Bytes that could not be copied.
+    pub(crate) fn unread(&self) -> u64 {
+        self.unread
+    }
+
+    /// The copied bytes of the run that contains the address, from there on.
+    pub(crate) fn from(&self, addr: u64) -> Option<&[u8]> {
+        let contains = |run: &&Run| run.start <= addr && addr < run.end;
+        let mut index = self.last.get();
+        if self.runs.get(index).filter(contains).is_none() {
+            index = self.runs.partition_point(|run| run.end <= addr);
+            self.runs.get(index).filter(contains)?;
+            self.last.set(index);
+        }
+        let run = self.runs[index];
+        let (skip, at) = ((addr - run.start) as usize, self.at[index]);
+        self.bytes.get(at + skip..at + run.len() as usize)
+    }
+
+    /// Has the processor fetch what is at an address, which will be read soon.
+    pub(crate) fn prefetch(&self, addr: u64) {
+        if let Some(byte) = self.from(addr).and_then(<[u8]>::first) {
+            prefetch(byte);
+        }
+    }
+
+    /// The word at an address; `None` if it was not copied.
+    pub(crate) fn word(&self, addr: u64) -> Option<u64> {
+        let bytes = self.from(addr)?.first_chunk::<8>()?;
+        Some(u64::from_le_bytes(*bytes))
+    }
+
+    /// The 32-bit number at an address.
+    pub(crate) fn half(&self, addr: u64) -> Option<u32> {
+        let bytes = self.from(addr)?.first_chunk::<4>()?;
+        Some(u32::from_le_bytes(*bytes))
+    }
+}
+
+/// Has the processor fetch this byte, so that it is there when it is read: most of the time of a search is waiting for memory.
+pub(super) fn prefetch(byte: &u8) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: every x86-64 processor has the instruction, which changes nothing that a program sees.
+    unsafe {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        _mm_prefetch::<_MM_HINT_T0>(std::ptr::from_ref(byte).cast());
+    }
+    let _ = byte;
+}
+
+/// Those of the runs, which are in address order, that overlap the range, cut to it.
+pub(crate) fn overlapping(runs: &[Run], start: u64, end: u64) -> impl Iterator<Item = Run> {
+    let first = runs.partition_point(|run| run.end <= start);
+    let from = runs[first..].iter().copied();
+    from.take_while(move |run| run.start < end)
+        .map(move |run| Run {
+            start: run.start.max(start),
+            end: run.end.min(end),
+            ..run
+        })
+}
+
+/// Has the kernel use huge pages for this memory where it can: it is filled and searched in half of the time then.
+fn in_huge_pages(room: &mut [MaybeUninit<u8>]) {
+    let page = page_size() as usize;
+    let skip = room.as_ptr().align_offset(page);
+    if let Some(room) = room.get_mut(skip..).filter(|room| room.len() >= page) {
+        // SAFETY: the range lies in memory that this copy owns; the advice changes none of its contents. Where there are no huge
+        // pages, it has no effect.
+        unsafe { libc::madvise(room.as_mut_ptr().cast(), room.len(), libc::MADV_HUGEPAGE) };
+    }
+}
+
+fn as_len(bytes: u64) -> io::Result<usize> {
+    usize::try_from(bytes).map_err(|_| io::ErrorKind::OutOfMemory.into())
+}
+
+/// The run, in pieces that one call can read.
+fn pieces(run: &Run) -> impl Iterator<Item = Run> {
+    let run = *run;
+    let starts = (run.start..run.end).step_by(BYTES as usize);
+    starts.map(move |start| Run {
+        start,
+        end: run.end.min(start + BYTES),
+        ..run
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_are_read_within_runs() {
+        let first: Vec<u8> = (0..16).collect();
+        let memory = Memory::of(&[(0x1000, &first), (0x1010, &[9; 8]), (0x3000, &[7; 8])]);
+        assert_eq!(memory.runs.len(), 2);
+        assert_eq!(memory.word(0x1008), Some(0x0f0e_0d0c_0b0a_0908));
+        assert_eq!(memory.word(0x1010), Some(0x0909_0909_0909_0909));
+        assert_eq!(memory.word(0x1012), None);
+        assert_eq!(memory.word(0x2000), None);
+        assert_eq!(memory.half(0x3004), Some(0x0707_0707));
+        let cut: Vec<_> = memory
+            .runs_in(0x1004, 0x3004)
+            .map(|r| (r.start, r.end))
+            .collect();
+        assert_eq!(cut, [(0x1004, 0x1018), (0x3000, 0x3004)]);
+    }
+
+    /// As where one part is copied from a child, and the other from its parent.
+    #[test]
+    fn what_was_copied_later_may_lie_before() {
+        let parts: [(u64, &[u8]); 4] = [
+            (0x3000, &[3; 16]),
+            (0x1000, &[1; 8]),
+            (0x1008, &[2; 8]),
+            (0x3000, &[9; 8]),
+        ];
+        let mut memory = Memory::of(&parts);
+        memory.sort();
+        let runs: Vec<_> = memory.runs.iter().map(|r| (r.start, r.end)).collect();
+        assert_eq!(runs, [(0x1000, 0x1010), (0x3000, 0x3010)]);
+        assert_eq!(memory.word(0x1008), Some(0x0202_0202_0202_0202));
+        assert_eq!(memory.word(0x3008), Some(0x0303_0303_0303_0303));
+    }
+
+    /// Reads this process's own memory, with a page in the middle that cannot be read.
+    #[test]
+    fn pages_that_are_gone_are_left_out() {
+        let page = page_size();
+        let memory =
+            nix::sys::mman::MapFlags::MAP_PRIVATE | nix::sys::mman::MapFlags::MAP_ANONYMOUS;
+        let protection =
+            nix::sys::mman::ProtFlags::PROT_READ | nix::sys::mman::ProtFlags::PROT_WRITE;
+        let len = std::num::NonZeroUsize::new(3 * page as usize).unwrap();
+        // SAFETY: a new mapping at an address that the kernel chooses overlaps no other one.
+        let at = unsafe { nix::sys::mman::mmap_anonymous(None, len, protection, memory) }.unwrap();
+        // SAFETY: the mapping is three pages long and nobody else's.
+        unsafe {
+            at.cast::<u8>().as_ptr().write_bytes(5, len.get());
+            nix::sys::mman::munmap(at.cast::<u8>().add(page as usize).cast(), page as usize)
+                .unwrap();
+        }
+        let start = at.as_ptr() as u64;
+        let run = Run {
+            start,
+            end: start + 3 * page,
+            resident: true,
+        };
+        let mut copy = Memory::with_room(1).unwrap();
+        copy.copy(Pid(std::process::id()), &[run], None).unwrap();
+        assert_eq!((copy.len(), copy.unread()), (2 * page, page));
+        assert_eq!(copy.from(start).unwrap().len() as u64, page);
+        assert_eq!(copy.word(start + 2 * page), Some(0x0505_0505_0505_0505));
+        assert_eq!(copy.word(start + page), None);
+    }
+}

@@ -1,0 +1,219 @@
+//! Which blocks are Python objects, and of which type; which are memory of such objects; and which are neither.
+//!
+//! A block is an object if the word where its type belongs is the address of a type, and the type's flags say that its
+//! objects begin there: at the beginning of the block, behind the 16 bytes of the garbage collector, or those of an instance's
+//! dict and weak references (3.11 and later). The count of references must be possible, and the type's size must fit.
+//!
+//! Memory of objects is what is no object itself, and what an object refers to: a list's items, a dict's keys, the data of
+//! an array. Whose it is follows from the first object that refers to it; lists, dicts and texts come first.
+
+use super::super::all_heaps::AllHeaps;
+use super::super::memory::Memory;
+use super::super::snapshot::Snapshot;
+use super::types::{OB_TYPE, Type, Types};
+use super::{Block, FREE, LIVE, Pymalloc};
+use memprof_sys::ids::Pid;
+
+/// Positions of objects in their blocks.
+const POSITIONS: [u64; 3] = [0, 16, 32];
+/// pymalloc serves blocks up to this size, in bytes. Larger ones come from malloc.
+const LARGEST: u64 = 512;
+/// A freed object that the interpreter keeps for the next one of its type.
+pub(super) const KEPT: Block = 2;
+/// From here on: an object of a type, and memory of such objects, by turns.
+pub(super) const TYPED: Block = 16;
+
+/// A block of malloc's, larger than pymalloc's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Large {
+    at: u64,
+    bytes: u64,
+    block: Block,
+}
+
+/// The blocks in use by what they are.
+#[derive(Debug)]
+pub(crate) struct Objects {
+    /// The types.
+    pub(super) types: Vec<Type>,
+    /// Blocks of malloc's that are objects or memory of objects, by address.
+    large: Vec<Large>,
+}
+
+impl Objects {
+    /// The objects: address of the block, its bytes, and the index of the type.
+    pub(crate) fn all<'a>(
+        &'a self,
+        pymalloc: &'a Pymalloc,
+    ) -> impl Iterator<Item = (u64, u64, Block)> + 'a {
+        let small = pymalloc
+            .live()
+            .map(|(at, bytes, i)| (at, bytes, pymalloc.blocks[i]));
+        small.chain(
+            self.large
+                .iter()
+                .map(|large| (large.at, large.bytes, large.block)),
+        )
+    }
+}
+
+/// Finds the objects; notes in `pymalloc` what its blocks are.
+pub(crate) fn find(
+    pid: Pid,
+    snapshot: &Snapshot,
+    pymalloc: &mut Pymalloc,
+    heaps: &AllHeaps,
+) -> Objects {
+    let memory = &snapshot.memory;
+    let mut types = Types::new(memory, &snapshot.vmas, pid);
+    for index in 0..pymalloc.pools.len() {
+        let pool = pymalloc.pools[index];
+        for number in 0..pymalloc.capacity(&pool) {
+            let block = pool.first + number;
+            if pymalloc.blocks[block] != FREE {
+                let at = pool.at + super::POOL_HEADER + number as u64 * pool.block;
+                pymalloc.blocks[block] = what(memory, &mut types, at, pool.block);
+            }
+        }
+    }
+    let mut large: Vec<Large> = large_blocks(heaps);
+    for block in &mut large {
+        block.block = what(memory, &mut types, block.at, block.bytes);
+    }
+    let mut owners = Owners {
+        memory,
+        types: &types,
+        pymalloc,
+        large: &mut large,
+        left: Vec::new(),
+    };
+    owners.find(true);
+    owners.find(false);
+    // What has nothing to do with Python.
+    large.retain(|block| block.block >= TYPED);
+    Objects {
+        types: types.into_types(),
+        large,
+    }
+}
+
+/// Blocks of malloc's in use that are larger than pymalloc's, by address.
+fn large_blocks(heaps: &AllHeaps) -> Vec<Large> {
+    let all = heaps.live().map(|(at, end)| Large {
+        at,
+        bytes: end.saturating_sub(at),
+        block: LIVE,
+    });
+    let mut all: Vec<Large> = all.filter(|block| block.bytes > LARGEST).collect();
+    all.sort_unstable_by_key(|block| block.at);
+    all
+}
+
+/// What the block at an address is.
+fn what(memory: &Memory, types: &mut Types, block: u64, size: u64) -> Block {
+    let found = POSITIONS.into_iter().find_map(|position| {
+        let at = block + position;
+        let references = memory.word(at)?;
+        // From 3.14 on the highest bits are flags. A pointer has some of the middle ones.
+        if references >> 32 & 0xffff != 0 {
+            return None;
+        }
+        let index = types.at(memory.word(at + OB_TYPE)?)?;
+        let of = types.get(index)?;
+        let fits = of.before == position && position + of.basic_size <= size;
+        fits.then_some(match references & 0xffff_ffff {
+            0 => KEPT,
+            _ => TYPED + 2 * index,
+        })
+    });
+    found.unwrap_or(LIVE)
+}
+
+/// Where memory of objects is.
+#[derive(Clone, Copy, Debug)]
+enum Place {
+    Small(usize),
+    Large(usize),
+}
+
+/// The search for memory of objects.
+struct Owners<'a, 't> {
+    memory: &'a Memory,
+    types: &'t Types<'a>,
+    pymalloc: &'a mut Pymalloc,
+    large: &'a mut Vec<Large>,
+    /// Memory of objects that may refer to more of it.
+    left: Vec<Place>,
+}
+
+impl Owners<'_, '_> {
+    /// Looks at all objects: those of lists, dicts and texts, or the others.
+    fn find(&mut self, containers: bool) {
+        for index in 0..self.pymalloc.pools.len() {
+            let pool = self.pymalloc.pools[index];
+            for number in 0..self.pymalloc.capacity(&pool) {
+                let block = self.pymalloc.blocks[pool.first + number];
+                let at = pool.at + super::POOL_HEADER + number as u64 * pool.block;
+                self.object(block, at, pool.block, containers);
+            }
+        }
+        for index in 0..self.large.len() {
+            let Large { at, bytes, block } = self.large[index];
+            self.object(block, at, bytes, containers);
+        }
+    }
+
+    fn object(&mut self, block: Block, at: u64, bytes: u64, containers: bool) {
+        let Some(of) = block.checked_sub(TYPED) else {
+            return;
+        };
+        let of_type = self.types.get(of / 2);
+        if of % 2 == 1 || of_type.is_none_or(|found| found.is_container != containers) {
+            return;
+        }
+        // (The collector's links before an object lead to other objects.)
+        let before = of_type.map_or(0, |found| found.before);
+        let links = before.saturating_sub(16);
+        self.words(at, links, block + 1);
+        self.words(at + before, bytes.saturating_sub(before), block + 1);
+        while let Some(place) = self.left.pop() {
+            let (at, bytes) = match place {
+                Place::Small(index) => self.pymalloc.place(index),
+                Place::Large(index) => (self.large[index].at, self.large[index].bytes),
+            };
+            self.words(at, bytes, block + 1);
+        }
+    }
+
+    /// Notes that what these words refer to, and what is no object, is memory of such objects.
+    fn words(&mut self, at: u64, bytes: u64, becomes: Block) {
+        let memory = self.memory;
+        for run in memory.runs_in(at, at.saturating_add(bytes)) {
+            let copied = memory.from(run.start).unwrap_or_default();
+            let copied = &copied[..copied.len().min(run.len() as usize)];
+            for word in copied.as_chunks::<8>().0 {
+                self.word(u64::from_le_bytes(*word), becomes);
+            }
+        }
+    }
+
+    fn word(&mut self, word: u64, becomes: Block) {
+        if let Some(index) = self.pymalloc.containing(word) {
+            if self.pymalloc.blocks[index] == LIVE {
+                self.pymalloc.blocks[index] = becomes;
+                self.left.push(Place::Small(index));
+            }
+            return;
+        }
+        let index = self
+            .large
+            .partition_point(|block| block.at + block.bytes <= word);
+        if let Some(block) = self.large.get_mut(index)
+            && block.at <= word
+            && block.block == LIVE
+        {
+            block.block = becomes;
+            self.left.push(Place::Large(index));
+        }
+    }
+}

@@ -1,0 +1,54 @@
+//! Python's memory as text: tables in KiB.
+
+use std::io::{self, Write};
+
+use super::super::text::{kib, write_left};
+use super::{PythonHeap, PythonRead, Role};
+use memprof_sys::text::printable;
+
+impl PythonHeap {
+    /// Writes it as text.
+    ///
+    /// # Errors
+    /// Those of `out`.
+    pub(crate) fn write_text(&self, out: &mut dyn Write) -> io::Result<()> {
+        match self {
+            PythonHeap::Read(read) => read.write_text(out),
+            PythonHeap::Refused { reason } => {
+                writeln!(
+                    out,
+                    "\nPython: its allocator's blocks were not read: {reason}"
+                )
+            }
+        }
+    }
+}
+
+impl PythonRead {
+    fn write_text(&self, out: &mut dyn Write) -> io::Result<()> {
+        let typed = 100.0 * self.typed_bytes as f64 / self.live_bytes.max(1) as f64;
+        writeln!(
+            out,
+            "\nPython: {} arenas with {:.1} KiB; blocks in use: {:.1} KiB, of which {typed:.1} % are objects or memory of objects.",
+            self.arenas,
+            kib(self.arena_bytes),
+            kib(self.live_bytes)
+        )?;
+        writeln!(
+            out,
+            "By type, also larger blocks, which malloc has; memory of: items, keys, data that such objects refer to"
+        )?;
+        writeln!(out, "{:>14}{:>12}  {:<18}type", "KiB", "number", "example")?;
+        for row in &self.types {
+            let what = match row.role {
+                Role::Object => printable(&row.name).into_owned(),
+                Role::Memory => format!("memory of {}", printable(&row.name)),
+                Role::Kept => "(freed objects, kept for reuse)".to_owned(),
+                Role::Unknown => "(not known)".to_owned(),
+            };
+            let (bytes, example) = (kib(row.bytes), row.example);
+            writeln!(out, "{bytes:>14.1}{:>12}  {example:<#18x}{what}", row.count)?;
+        }
+        write_left(out, self.types_left_out as usize)
+    }
+}

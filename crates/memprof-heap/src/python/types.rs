@@ -1,0 +1,186 @@
+//! Python's types, as far as objects are recognised by them. A type is one only if the chain of its own types ends at
+//! `type`, which is its own type.
+
+use std::collections::HashMap;
+
+use super::super::memory::Memory;
+use memprof_code::modules::{Mapping, mapped_file};
+use memprof_sys::ids::{Addr, Pid};
+use memprof_sys::residency::Vma;
+use memprof_sys::target_file::{ReadAt, TargetFile};
+
+/// Offset of an object's type.
+pub(super) const OB_TYPE: u64 = 8;
+/// Offsets in `PyTypeObject`.
+const NAME: u64 = 24;
+const BASIC_SIZE: u64 = 32;
+const FLAGS: u64 = 168;
+
+/// `Py_TPFLAGS_READY` and others.
+const READY: u64 = 1 << 12;
+const HAVE_GC: u64 = 1 << 14;
+/// `Py_TPFLAGS_PREHEADER`: 3.11 and later, unused before.
+const PRE_HEADER: u64 = 3 << 3;
+const IS_LIST: u64 = 1 << 25;
+const IS_TEXT: u64 = 1 << 28;
+const IS_DICT: u64 = 1 << 29;
+const IS_TYPE: u64 = 1 << 31;
+/// Bytes before an object of a type with such a flag.
+const HEADER: u64 = 16;
+
+/// Largest plausible size of an object's fixed part, in bytes.
+const MAX_BASIC_SIZE: u64 = 1 << 20;
+/// Maximum number of types of types.
+const MAX_CHAIN: u32 = 16;
+/// Maximum length of a type's name, in bytes; longer ones are cut.
+const MAX_NAME: usize = 200;
+/// Maximum number of types that are told apart.
+const MAX_TYPES: usize = 1 << 16;
+
+/// A type.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Type {
+    /// Its name, as `tp_name` has it.
+    pub name: String,
+    /// Bytes before its objects in their blocks.
+    pub before: u64,
+    /// Size of its objects' fixed part, in bytes.
+    pub basic_size: u64,
+    /// Whether its objects keep their contents apart: lists, dicts, texts.
+    pub is_container: bool,
+}
+
+/// The types that were found.
+#[derive(Debug)]
+pub(super) struct Types<'a> {
+    memory: &'a Memory,
+    texts: Texts<'a>,
+    /// Index by address.
+    known: HashMap<u64, u32>,
+    all: Vec<Type>,
+    /// The address that was looked at last.
+    last: (u64, Option<u32>),
+    /// `type` itself.
+    root: Option<u64>,
+}
+
+impl<'a> Types<'a> {
+    pub(super) fn new(memory: &'a Memory, vmas: &'a [Vma], pid: Pid) -> Types<'a> {
+        Types {
+            memory,
+            texts: Texts {
+                pid,
+                memory,
+                vmas,
+                files: HashMap::new(),
+            },
+            known: HashMap::new(),
+            all: Vec::new(),
+            last: (0, None),
+            root: None,
+        }
+    }
+
+    pub(super) fn get(&self, index: u32) -> Option<&Type> {
+        self.all.get(index as usize)
+    }
+
+    pub(super) fn into_types(self) -> Vec<Type> {
+        self.all
+    }
+
+    /// The index of the type at an address, if there is one.
+    pub(super) fn at(&mut self, addr: u64) -> Option<u32> {
+        if self.last.0 != addr {
+            self.last = (addr, self.look(addr, MAX_CHAIN));
+        }
+        self.last.1
+    }
+
+    fn look(&mut self, addr: u64, left: u32) -> Option<u32> {
+        if let Some(index) = self.known.get(&addr) {
+            return Some(*index);
+        }
+        if addr == 0 || !addr.is_multiple_of(8) || self.all.len() == MAX_TYPES {
+            return None;
+        }
+        let field = |at| self.memory.word(addr.checked_add(at)?);
+        let flags = field(FLAGS)?;
+        let basic_size = field(BASIC_SIZE)?;
+        let (own, name) = (field(OB_TYPE)?, field(NAME)?);
+        if flags & READY == 0 || !(HEADER..=MAX_BASIC_SIZE).contains(&basic_size) {
+            return None;
+        }
+        let name = if own == addr {
+            let name = self.texts.at(name)?;
+            (name == "type" && self.root.is_none_or(|root| root == addr)).then_some(())?;
+            self.root = Some(addr);
+            name
+        } else {
+            let flags = self.memory.word(own.checked_add(FLAGS)?)?;
+            (flags & IS_TYPE != 0).then_some(())?;
+            self.look(own, left.checked_sub(1)?)?;
+            self.texts.at(name)?
+        };
+        let index = self.all.len() as u32;
+        let header = |flag| if flags & flag == 0 { 0 } else { HEADER };
+        self.all.push(Type {
+            name,
+            before: header(HAVE_GC) + header(PRE_HEADER),
+            basic_size,
+            is_container: flags & (IS_LIST | IS_TEXT | IS_DICT) != 0,
+        });
+        self.known.insert(addr, index);
+        Some(index)
+    }
+}
+
+/// Texts in the process's memory, also in parts of files that were not copied as they are unchanged.
+#[derive(Debug)]
+struct Texts<'a> {
+    pid: Pid,
+    memory: &'a Memory,
+    vmas: &'a [Vma],
+    /// The files, by the index of their mapping.
+    files: HashMap<usize, Option<TargetFile>>,
+}
+
+impl Texts<'_> {
+    /// The text that begins at an address: printable, and not empty.
+    fn at(&mut self, addr: u64) -> Option<String> {
+        let mut bytes = [0; MAX_NAME];
+        let bytes = match self.memory.from(addr) {
+            Some(copied) => &copied[..copied.len().min(MAX_NAME)],
+            None => {
+                let got = self.in_file(addr, &mut bytes)?;
+                &bytes[..got]
+            }
+        };
+        let end = bytes.iter().position(|b| *b == 0).unwrap_or(bytes.len());
+        let text = String::from_utf8_lossy(&bytes[..end]);
+        // (A name that was cut may end within a character.)
+        let text = text.trim_end_matches('\u{fffd}');
+        let fits = !text.is_empty() && !text.contains(|c: char| c.is_control() || c == '\u{fffd}');
+        fits.then(|| text.to_owned())
+    }
+
+    fn in_file(&mut self, addr: u64, bytes: &mut [u8]) -> Option<usize> {
+        let index = self.vmas.partition_point(|vma| vma.end.0 <= addr);
+        let vma = self
+            .vmas
+            .get(index)
+            .filter(|vma| vma.contains(Addr(addr)))?;
+        if vma.ino == 0 || vma.perms.shared {
+            return None;
+        }
+        let pid = self.pid;
+        let file = self
+            .files
+            .entry(index)
+            .or_insert_with(|| mapped_file(pid, &Mapping::of(vma)));
+        let inside = addr - vma.start.0;
+        let len = bytes.len().min((vma.end.0 - addr) as usize);
+        let at = vma.file_offset.checked_add(inside)?;
+        file.as_ref()?.read_at(&mut bytes[..len], at).ok()
+    }
+}

@@ -1,0 +1,434 @@
+//! Which chunks in use can be reached: from the threads' registers, their stacks, the program's data and all its other
+//! private memory, through other chunks. Each word that could be the address of a chunk's contents counts as one
+//! (conservative): a chunk that is called unreachable has no such word anywhere, unless the program hides its pointers (in
+//! shared memory, in a file, encoded) or keeps only a pointer behind the contents' end.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+
+use serde::Serialize;
+
+use super::all_heaps::{AllHeaps, Place};
+use super::chunks::Kind;
+use super::memory::{Memory, Run, overlapping};
+use super::retained::OTHER;
+use super::snapshot::Snapshot;
+use super::types::Census;
+use memprof_sys::freeze::Registers;
+use memprof_sys::ids::Addr;
+use memprof_sys::residency::Vma;
+
+/// Bytes below a stack pointer that a function may use (the red zone of x86-64).
+const RED_ZONE: u64 = 128;
+/// How far a thread's variables extend below and above its thread pointer, in bytes, where they are not on its stack.
+const THREAD_LOCAL: (u64, u64) = (64 << 10, 8 << 10);
+/// Maximum number of chunks that wait for their contents to be read. Further ones are marked, and found again by a look at
+/// all chunks.
+const MAX_WAITING: usize = if cfg!(test) { 4 } else { 2 << 20 };
+
+/// Number of words whose chunks are fetched at once, and of chunks after which one will be read.
+const TOGETHER: usize = 16;
+const AHEAD: usize = 8;
+
+/// The chunks in use that cannot be reached.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Unreachable {
+    /// Their number.
+    pub chunks: u64,
+    /// Bytes of their contents.
+    pub bytes: u64,
+    /// Those that no other unreachable chunk refers to, each with what only it leads to: the largest sums first.
+    pub heads: Vec<Head>,
+    /// Number of heads that are not listed.
+    pub heads_left_out: u64,
+}
+
+/// An unreachable chunk, with what it leads to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub struct Head {
+    /// Bytes of the contents of all these chunks.
+    pub bytes: u64,
+    /// Number of chunks: itself and those that it leads to.
+    pub chunks: u64,
+    /// Address of its contents.
+    pub address: u64,
+    /// Their size, in bytes.
+    pub own: u64,
+}
+
+/// Finds them, and has all chunks in use counted by type and by what leads to them. Lists the `top` largest heads.
+pub(super) fn search(
+    snapshot: &Snapshot,
+    heaps: &mut AllHeaps,
+    census: &mut Census,
+    top: usize,
+) -> Unreachable {
+    mark(snapshot, heaps, census).group(top)
+}
+
+/// Has all chunks in use counted like [`search`] where the snapshot lacks memory that may lead to chunks: none is unreachable.
+pub(super) fn search_in_part(snapshot: &Snapshot, heaps: &mut AllHeaps, census: &mut Census) {
+    mark(snapshot, heaps, census).follow_all();
+}
+
+/// Marks what can be reached.
+fn mark<'a, 'b>(
+    snapshot: &'a Snapshot,
+    heaps: &'a mut AllHeaps,
+    census: &'a mut Census<'b>,
+) -> Search<'a, 'b> {
+    let roots = roots(snapshot, heaps);
+    // The variables come first: of the roots that are equally near, they say most.
+    let (mut variables, mut others) = (Vec::new(), Vec::new());
+    for (start, end, vma) in roots {
+        let split = census.end_of_file(start).unwrap_or(start).clamp(start, end);
+        variables.push((start, split));
+        others.push((split, end, vma));
+    }
+    others.retain(|(start, end, _)| start < end);
+    let mut search = Search::new(&snapshot.memory, heaps, census);
+    search.from = From::Variables;
+    for (start, end) in variables {
+        search.range(start, end);
+    }
+    for thread in &snapshot.threads {
+        search.from = From::Root(search.census.roots.thread(thread.tid));
+        search.words(&thread.words);
+    }
+    for (start, end, vma) in others {
+        let vma = &snapshot.vmas[vma];
+        let root = match thread_of(&snapshot.threads, vma, start) {
+            Some(tid) => search.census.roots.thread(tid),
+            None => search.census.roots.mapping(vma.start.0, &vma.name),
+        };
+        search.from = From::Root(root);
+        search.range(start, end);
+    }
+    search.follow();
+    search
+}
+
+/// All private memory of the process but its heap, and of the stacks only the parts in use; with the indexes of mappings.
+fn roots(snapshot: &Snapshot, heaps: &AllHeaps) -> Vec<(u64, u64, usize)> {
+    let mut ranges = heaps.ranges();
+    // glibc's own addresses of chunks are no references.
+    if let Some(heap) = &heaps.glibc {
+        let (start, end) = heap.main_arena;
+        let at = ranges.partition_point(|range| range.start < start);
+        ranges.insert(
+            at,
+            Run {
+                start,
+                end,
+                resident: true,
+            },
+        );
+    }
+    let mut roots = Vec::new();
+    for (index, vma) in snapshot.vmas.iter().enumerate() {
+        let within = |addr: &u64| vma.contains(Addr(*addr));
+        let stacks = snapshot.threads.iter().map(|thread| thread.stack_pointer);
+        let used = stacks.filter(within).min();
+        let used = used.map_or(0, |sp| sp.saturating_sub(RED_ZONE));
+        let mut start = vma.start.0.max(used / 8 * 8);
+        for part in overlapping(&ranges, start, vma.end.0) {
+            roots.push((start, part.start, index));
+            start = part.end;
+        }
+        // Thread-local variables are a root of their own.
+        let local = snapshot.threads.iter().map(|thread| thread.thread_pointer);
+        if let Some(pointer) = local.filter(within).min().filter(|_| used == 0) {
+            let local = thread_local(pointer, vma);
+            for end in [local.0, local.1] {
+                if start < end {
+                    roots.push((start, end, index));
+                    start = end;
+                }
+            }
+        }
+        roots.push((start, vma.end.0, index));
+    }
+    roots.retain(|(start, end, _)| start < end);
+    roots
+}
+
+/// Where a thread's variables may be in the mapping that its thread pointer points into.
+fn thread_local(pointer: u64, vma: &Vma) -> (u64, u64) {
+    let (below, above) = THREAD_LOCAL;
+    let start = pointer.saturating_sub(below) / 8 * 8;
+    let end = pointer.saturating_add(above) / 8 * 8;
+    (start.max(vma.start.0), end.min(vma.end.0))
+}
+
+/// The thread whose stack this mapping is, or whose variables are at this address.
+fn thread_of(threads: &[Registers], vma: &Vma, addr: u64) -> Option<i32> {
+    let within = |addr: u64| vma.contains(Addr(addr));
+    let stack = threads.iter().filter(|thread| within(thread.stack_pointer));
+    let stack = stack.min_by_key(|thread| thread.stack_pointer);
+    let has = |thread: &&Registers| {
+        let pointer = thread.thread_pointer;
+        let (start, end) = thread_local(pointer, vma);
+        within(pointer) && start <= addr && addr < end
+    };
+    stack
+        .or_else(|| threads.iter().find(has))
+        .map(|thread| thread.tid)
+}
+
+/// What the words that are looked at belong to.
+#[derive(Clone, Copy, Debug)]
+enum From {
+    /// To variables: each is a root.
+    Variables,
+    /// To this root, or to a chunk that it leads to.
+    Root(u32),
+}
+
+/// A chunk whose contents are to be read.
+#[derive(Clone, Copy, Debug)]
+struct Waiting {
+    place: Place,
+    /// What leads to it.
+    root: u32,
+    /// The size of its contents in bytes if it is smaller than `u32::MAX`: known when it is found, and no longer in the
+    /// processor's cache later.
+    len: u32,
+}
+
+/// What a chunk must be to be found, what it becomes, and whether its contents are read then.
+type Step = (fn(Kind) -> bool, Kind, bool);
+
+struct Search<'a, 'b> {
+    memory: &'a Memory,
+    heaps: &'a mut AllHeaps,
+    census: &'a mut Census<'b>,
+    /// First address of all, and first one behind all.
+    bounds: (u64, u64),
+    step: Step,
+    from: From,
+    /// Chunks whose contents are to be read: the nearest first.
+    waiting: VecDeque<Waiting>,
+    /// Maximum number of these, and whether there were more.
+    most: usize,
+    more: bool,
+}
+
+impl<'a, 'b> Search<'a, 'b> {
+    fn new(
+        memory: &'a Memory,
+        heaps: &'a mut AllHeaps,
+        census: &'a mut Census<'b>,
+    ) -> Search<'a, 'b> {
+        Search {
+            memory,
+            bounds: heaps.bounds(),
+            heaps,
+            census,
+            step: (|kind| kind == Kind::Live, Kind::Reached, true),
+            from: From::Root(OTHER),
+            waiting: VecDeque::new(),
+            most: MAX_WAITING,
+            more: false,
+        }
+    }
+
+    /// The chunk in whose contents an address lies.
+    fn place(&self, addr: u64) -> Option<(Place, Kind)> {
+        match addr < self.bounds.0 || addr >= self.bounds.1 {
+            true => None,
+            false => self.heaps.place(addr),
+        }
+    }
+
+    /// Looks at the word at an address, and at the one behind it.
+    fn word(&mut self, at: u64, word: u64, next: u64) {
+        let Some((place, kind)) = self.place(word) else {
+            return;
+        };
+        let (wanted, becomes, follow) = self.step;
+        if self.census.is_of_file(next) {
+            let (start, end) = self.heaps.contents(place);
+            if start == word {
+                self.census.pair(word, end - start, next);
+            }
+        }
+        if !wanted(kind) {
+            return;
+        }
+        if follow && self.waiting.len() >= self.most {
+            self.more = true;
+            // Those that lead from unreachable ones are counted by themselves then.
+            if becomes == Kind::Reached {
+                self.heaps.set(place, Kind::Waiting);
+            }
+            return;
+        }
+        self.heaps.set(place, becomes);
+        if follow {
+            let root = match self.from {
+                From::Variables => self.census.roots.word(at),
+                From::Root(root) => root,
+            };
+            self.wait(place, root);
+        }
+    }
+
+    fn wait(&mut self, place: Place, root: u32) {
+        let (start, end) = self.heaps.contents(place);
+        let len = u32::try_from(end.saturating_sub(start)).unwrap_or(u32::MAX);
+        self.waiting.push_back(Waiting { place, root, len });
+    }
+
+    /// The next chunk whose contents are to be read, its contents and its root.
+    fn next_waiting(&mut self) -> Option<((u64, u64), u32)> {
+        let Waiting { place, root, len } = self.waiting.pop_front()?;
+        let ahead = self.waiting.get(AHEAD);
+        if let Some(start) = ahead.and_then(|ahead| AllHeaps::start(ahead.place)) {
+            self.memory.prefetch(start);
+        }
+        let contents = match AllHeaps::start(place) {
+            Some(start) if len < u32::MAX => (start, start + u64::from(len)),
+            _ => self.heaps.contents(place),
+        };
+        Some((contents, root))
+    }
+
+    fn words(&mut self, words: &[u64]) {
+        for (index, word) in words.iter().enumerate() {
+            self.word(0, *word, words.get(index + 1).copied().unwrap_or(0));
+        }
+    }
+
+    /// Looks at all words between two addresses, as far as they were copied.
+    fn range(&mut self, start: u64, end: u64) {
+        let (memory, bounds) = (self.memory, self.bounds);
+        for run in memory.runs_in(start, end) {
+            let bytes = memory.from(run.start).unwrap_or_default();
+            let bytes = &bytes[..bytes.len().min(run.len() as usize)];
+            let words = bytes.as_chunks::<8>().0;
+            let may_be = |word: &[u8; 8]| {
+                let word = u64::from_le_bytes(*word);
+                (word >= bounds.0 && word < bounds.1).then_some(word)
+            };
+            for (some, first) in words.chunks(TOGETHER).zip((0..).step_by(TOGETHER)) {
+                some.iter()
+                    .filter_map(may_be)
+                    .for_each(|w| self.heaps.prefetch(w));
+                for (index, word) in (first..).zip(some) {
+                    if let Some(word) = may_be(word) {
+                        let next = words.get(index + 1);
+                        let next = next.map_or(0, |next| u64::from_le_bytes(*next));
+                        self.word(run.start + 8 * index as u64, word, next);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Looks at the contents of all chunks that were found, and of those that are found thereby.
+    fn follow(&mut self) {
+        self.drain();
+        // What had no room is looked for; all that it leads to has an unknown root.
+        while std::mem::take(&mut self.more) {
+            let mut next = self.heaps.first();
+            while let Some(place) = next {
+                if self.heaps.kind(place) == Kind::Waiting {
+                    self.heaps.set(place, Kind::Reached);
+                    self.wait(place, OTHER);
+                    self.drain();
+                }
+                next = self.heaps.next(place);
+            }
+        }
+    }
+
+    fn drain(&mut self) {
+        while let Some(((start, end), root)) = self.next_waiting() {
+            self.census.add((start, end), Some(root));
+            self.from = From::Root(root);
+            self.range(start, end);
+        }
+    }
+
+    /// Counts what was not found as what memory leads to that the snapshot lacks.
+    fn follow_all(mut self) {
+        let root = self.census.roots.missing();
+        let mut next = self.heaps.first();
+        while let Some(place) = next {
+            if self.heaps.kind(place) == Kind::Live {
+                self.heaps.set(place, Kind::Reached);
+                self.wait(place, root);
+                self.follow();
+            }
+            next = self.heaps.next(place);
+        }
+    }
+
+    /// Sums up what was not found, by the chunks that lead to the others.
+    fn group(mut self, top: usize) -> Unreachable {
+        // Which of them do others refer to? (Each looks at its contents once; a chunk that refers to itself alone stays
+        // a head.)
+        self.step = (|kind| kind == Kind::Live, Kind::Referred, false);
+        let mut next = self.heaps.first();
+        let mut any = false;
+        while let Some(place) = next {
+            let own = self.heaps.kind(place);
+            if matches!(own, Kind::Live | Kind::Referred) {
+                any = true;
+                let (start, end) = self.heaps.contents(place);
+                self.heaps.set(place, Kind::Reached);
+                self.range(start, end);
+                self.heaps.set(place, own);
+            }
+            next = self.heaps.next(place);
+        }
+        if !any {
+            return Unreachable::default();
+        }
+        let unreached = |kind| matches!(kind, Kind::Live | Kind::Referred);
+        self.step = (unreached, Kind::Counted, true);
+        let mut found = Unreachable::default();
+        let mut heads: BinaryHeap<Reverse<Head>> = BinaryHeap::new();
+        // Those that nothing refers to first; what is left then refers to each other in rings.
+        for kind in [Kind::Live, Kind::Referred] {
+            let mut next = self.heaps.first();
+            while let Some(place) = next {
+                if self.heaps.kind(place) == kind {
+                    let head = self.count(place);
+                    found.chunks += head.chunks;
+                    found.bytes += head.bytes;
+                    heads.push(Reverse(head));
+                    if heads.len() > top {
+                        heads.pop();
+                        found.heads_left_out += 1;
+                    }
+                }
+                next = self.heaps.next(place);
+            }
+        }
+        let heads = heads.into_sorted_vec().into_iter();
+        found.heads = heads.map(|Reverse(head)| head).collect();
+        found
+    }
+
+    /// Counts a chunk with all that it leads to and that is not counted yet.
+    fn count(&mut self, place: Place) -> Head {
+        let (address, end) = self.heaps.contents(place);
+        let mut head = Head {
+            bytes: 0,
+            chunks: 0,
+            address,
+            own: end - address,
+        };
+        self.heaps.set(place, Kind::Counted);
+        self.wait(place, OTHER);
+        while let Some(((start, end), _)) = self.next_waiting() {
+            self.census.add((start, end), None);
+            self.census.heads.note(start, address);
+            head.bytes += end - start;
+            head.chunks += 1;
+            self.range(start, end);
+        }
+        head
+    }
+}

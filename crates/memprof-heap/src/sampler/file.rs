@@ -1,0 +1,386 @@
+//! Placing the library where a target's dynamic loader finds it.
+
+use std::env;
+use std::ffi::{OsStr, OsString};
+use std::fs::{self, File, Permissions};
+use std::io::{self, Write};
+use std::mem::offset_of;
+use std::num::NonZeroU64;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use nix::fcntl::Flock;
+use nix::sys::memfd::{MFdFlags, memfd_create};
+use nix::sys::statvfs::{FsFlags, statvfs};
+use nix::unistd::mkdtemp;
+use object::LittleEndian;
+use object::elf::{FileHeader64, PF_W, PT_LOAD, ProgramHeader64, SHT_DYNSYM};
+
+use super::left_behind::{self, locked};
+use super::{BYTES, DEFAULT_INTERVAL};
+use memprof_code::elf::Elf;
+use memprof_sys::target_file::ReadAt;
+
+pub(super) const NAME: &str = "libmemprof_heap.so";
+/// What the names of the directories begin with.
+pub(super) const DIRECTORY: &str = "memprof-heap-";
+const CONFIG: &str = "memprof_heap_config";
+const STATS: &str = "memprof_heap_stats";
+const IMPORTS: &str = "memprof_heap_imports";
+/// `CONFIG_MAGIC` in `src/sampler/sampler.h`.
+const MAGIC: u64 = u64::from_le_bytes(*b"pm_heap1");
+const LEAVE_ENVIRONMENT: u64 = 1;
+const INJECTED: u64 = 2;
+/// With every allocation as a sample, the library remembers as many as memprof keeps: 2¹⁷ sets of eight. They lie behind its
+/// own memory, and are no part of it otherwise: a program that locks all its memory would have to pay for them.
+const MANY_SETS: u64 = 1 << 17;
+/// Bytes of a set, and of what aligning the first one and the end of the library's memory may take.
+const SET: u64 = 64;
+const ALIGNING: u64 = 128;
+/// Larger ones would not fit into the library's counter.
+const MAX_INTERVAL: u64 = 1 << 56;
+
+/// What the library in a target does.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// The mean number of bytes between two samples. With 0 every allocation that is not empty is a sample. At most
+    /// 2⁵⁶.
+    pub interval: u64,
+    /// Whether programs that the target executes preload the library, too.
+    pub children: bool,
+    /// What the random numbers begin with; `None`: the kernel's, others in each process.
+    pub seed: Option<NonZeroU64>,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            interval: DEFAULT_INTERVAL,
+            children: true,
+            seed: None,
+        }
+    }
+}
+
+enum Failure {
+    Damaged(&'static str),
+    Io(io::Error),
+}
+
+/// Why the library could not be placed.
+#[derive(Debug, thiserror::Error)]
+pub enum SamplerError {
+    /// No directory is fit for it; one reason for each.
+    #[error(
+        "there is no directory for the library that samples allocations: {0}; set TMPDIR to another one"
+    )]
+    NoDirectory(String),
+    /// The file cannot be written.
+    #[error("cannot write {}: {source}", path.display())]
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// The system's reason.
+        source: io::Error,
+    },
+    /// The compiled library is not what this module expects.
+    #[error("the library that samples allocations was not compiled correctly: {0}")]
+    Damaged(&'static str),
+}
+
+/// A copy of the library, with its options, in a directory of its own. Dropping it removes both.
+///
+/// A target that still runs may execute programs later. If their loader does not find the file then, it says so on
+/// their stderr: [`Library::keep`] leaves it.
+#[derive(Debug)]
+pub struct Library {
+    dir: PathBuf,
+    path: PathBuf,
+    interval: u64,
+    stats_address: u64,
+    /// Locked as long as memprof runs, whatever ends it: see [`left_behind`].
+    _lock: Option<Flock<File>>,
+}
+
+impl Library {
+    /// Places a copy under `$TMPDIR`, or else in `/tmp`, `/var/tmp` or `/dev/shm`.
+    ///
+    /// # Errors
+    ///
+    /// None of them can be written to and executed from, or the disk is full.
+    pub fn place(options: &Options) -> Result<Library, SamplerError> {
+        let own = env::var_os("TMPDIR").map(PathBuf::from);
+        let usual = ["/tmp", "/var/tmp", "/dev/shm"].map(PathBuf::from);
+        let dirs: Vec<PathBuf> = own.into_iter().chain(usual).collect();
+        Library::place_in(&dirs, options)
+    }
+
+    /// Places a copy in the first of these directories that is fit for it.
+    ///
+    /// # Errors
+    ///
+    /// As [`Library::place`].
+    pub fn place_in(dirs: &[PathBuf], options: &Options) -> Result<Library, SamplerError> {
+        let mut reasons = Vec::new();
+        for parent in dirs {
+            left_behind::remove(parent);
+            match directory_in(parent) {
+                Ok(dir) => match Library::write(dir, options) {
+                    // Its disk may be full.
+                    Err(SamplerError::Write { path, source }) => {
+                        reasons.push(format!("{}: {source}", path.display()));
+                    }
+                    placed => return placed,
+                },
+                Err(reason) => reasons.push(format!("{}: {reason}", parent.display())),
+            }
+        }
+        Err(SamplerError::NoDirectory(reasons.join(", ")))
+    }
+
+    fn write(dir: PathBuf, options: &Options) -> Result<Library, SamplerError> {
+        let path = dir.join(NAME);
+        let mut library = Library {
+            dir,
+            path,
+            interval: options.interval,
+            stats_address: 0,
+            _lock: None,
+        };
+        match library.try_write(options) {
+            Ok((address, locked)) => {
+                library.stats_address = address;
+                library._lock = locked;
+            }
+            Err(Failure::Damaged(what)) => return Err(SamplerError::Damaged(what)),
+            Err(Failure::Io(source)) => {
+                let path = library.path.clone();
+                return Err(SamplerError::Write { path, source });
+            }
+        }
+        Ok(library)
+    }
+
+    fn try_write(&self, options: &Options) -> Result<(u64, Option<Flock<File>>), Failure> {
+        let mut file = File::options()
+            .read(true)
+            .write(true)
+            .create_new(true)
+            .open(&self.path)
+            .map_err(Failure::Io)?;
+        file.write_all(BYTES).map_err(Failure::Io)?;
+        let stats = patch(&file, options, 0)?.stats;
+        // The target may run as another user, or become one before it executes a program. There is nothing secret in
+        // the file, and only memprof's user can change it.
+        file.set_permissions(Permissions::from_mode(0o644))
+            .and_then(|()| fs::set_permissions(&self.dir, Permissions::from_mode(0o755)))
+            .map_err(Failure::Io)?;
+        // A lock that cannot be had protects from nothing but a later memprof that finds the file unused.
+        Ok((stats, locked(&self.path)))
+    }
+
+    /// The file, by its absolute path.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The mean number of bytes between two samples.
+    pub fn interval(&self) -> u64 {
+        self.interval
+    }
+
+    /// Where the library's [`Stats`](super::Stats) are in a target, relative to the address at which it is loaded.
+    pub fn stats_address(&self) -> u64 {
+        self.stats_address
+    }
+
+    /// The value of `LD_PRELOAD` for the target, given the one that it would have. The library comes first: an
+    /// allocator that is preloaded as well is what it calls.
+    pub fn preload(&self, existing: Option<&OsStr>) -> OsString {
+        let mut value = self.path.clone().into_os_string();
+        if let Some(existing) = existing.filter(|e| !e.is_empty()) {
+            value.push(":");
+            value.push(existing);
+        }
+        value
+    }
+
+    /// Whether a process that memprof can see has the file mapped, and may tell the loader of further programs about it.
+    pub fn is_mapped(&self) -> bool {
+        left_behind::is_mapped(&self.path)
+    }
+
+    /// Leaves the file where it is, and returns its path.
+    pub fn keep(mut self) -> PathBuf {
+        self.dir = PathBuf::new();
+        self.path.clone()
+    }
+}
+
+impl Drop for Library {
+    fn drop(&mut self) {
+        if !self.dir.as_os_str().is_empty() {
+            let _ = fs::remove_file(&self.path);
+            let _ = fs::remove_dir(&self.dir);
+        }
+    }
+}
+
+/// The library for a process that is running already.
+#[derive(Clone, Debug)]
+pub struct Image {
+    /// The file's contents.
+    pub bytes: Vec<u8>,
+    /// Where its options, its [`Stats`](super::Stats) and its [`Imports`](super::Imports) are in a process, relative to the
+    /// address at which it is loaded.
+    pub config: u64,
+    /// See `config`.
+    pub stats: u64,
+    /// See `config`.
+    pub imports: u64,
+}
+
+impl Image {
+    /// Makes it with these options.
+    ///
+    /// # Errors
+    /// There is no memory for it.
+    pub fn for_running(options: &Options) -> Result<Image, SamplerError> {
+        let made = || {
+            let mut file = File::from(memfd_create(c"memprof", MFdFlags::MFD_CLOEXEC)?);
+            file.write_all(BYTES)?;
+            Ok(file)
+        };
+        let failed = |source| SamplerError::Write {
+            path: PathBuf::from(NAME),
+            source,
+        };
+        let file: File = made().map_err(failed)?;
+        let places = patch(&file, options, INJECTED).map_err(|failure| match failure {
+            Failure::Damaged(what) => SamplerError::Damaged(what),
+            Failure::Io(source) => failed(source),
+        })?;
+        let mut bytes = vec![0; BYTES.len()];
+        file.read_exact_at(&mut bytes, 0).map_err(failed)?;
+        Ok(Image {
+            bytes,
+            config: places.config,
+            stats: places.stats,
+            imports: places.imports,
+        })
+    }
+
+    /// Whether the library's options begin with these bytes.
+    pub fn has_magic(&self, bytes: [u8; 8]) -> bool {
+        bytes == MAGIC.to_ne_bytes()
+    }
+}
+
+/// Whether a file is memprof's library, of any version.
+pub fn is_library(file: &dyn ReadAt) -> bool {
+    let config = Elf::read(file).and_then(|elf| elf.extents(SHT_DYNSYM, [CONFIG]));
+    matches!(config, Ok([Some(_)]))
+}
+
+/// A new directory that only this process knows of, or why there can be none.
+fn directory_in(parent: &Path) -> Result<PathBuf, String> {
+    if !parent.is_absolute() {
+        return Err("not an absolute path".into());
+    }
+    // LD_PRELOAD separates by the first two; the loader replaces words after the third.
+    let path = parent.as_os_str().as_bytes();
+    if path.iter().any(|byte| b": $".contains(byte)) {
+        return Err("LD_PRELOAD cannot contain its path".into());
+    }
+    let system = statvfs(parent).map_err(|e| e.desc().to_owned())?;
+    if system.flags().contains(FsFlags::ST_NOEXEC) {
+        return Err("mounted with noexec".into());
+    }
+    mkdtemp(&parent.join(format!("{DIRECTORY}XXXXXX"))).map_err(|e| e.desc().to_owned())
+}
+
+/// Where symbols of the library are in its file.
+struct Places {
+    config: u64,
+    stats: u64,
+    imports: u64,
+}
+
+/// Writes the options, and more flags, into a copy of the library.
+fn patch(file: &File, options: &Options, more: u64) -> Result<Places, Failure> {
+    let damaged = |what| Failure::Damaged(what);
+    let elf = Elf::read(file).map_err(|_| damaged("it is no ELF file"))?;
+    let found = elf.extents(SHT_DYNSYM, [CONFIG, STATS, IMPORTS]).ok();
+    let Some([Some(config), Some(stats), Some(imports)]) = found else {
+        return Err(damaged("a symbol is missing"));
+    };
+    let (segment, within) = elf
+        .loaded_at(config.address)
+        .ok_or(damaged("a symbol is in no segment"))?;
+    let at = segment.offset + within;
+    let values = [
+        MAGIC,
+        options.interval.min(MAX_INTERVAL),
+        options.seed.map_or(0, NonZeroU64::get),
+        more | match options.children {
+            true => 0,
+            false => LEAVE_ENVIRONMENT,
+        },
+        match options.interval {
+            0 => MANY_SETS,
+            _ => 0,
+        },
+    ];
+    let mut magic = [0; 8];
+    file.read_exact_at(&mut magic, at).map_err(Failure::Io)?;
+    if magic != MAGIC.to_ne_bytes() || config.size != size_of_val(&values) as u64 {
+        return Err(damaged("its options are not where they should be"));
+    }
+    let bytes: Vec<u8> = values.iter().flat_map(|v| v.to_ne_bytes()).collect();
+    file.write_all_at(&bytes, at).map_err(Failure::Io)?;
+    if options.interval == 0 {
+        let size = memory_size(file)?;
+        let more = size.bytes + MANY_SETS * SET + ALIGNING;
+        file.write_all_at(&more.to_ne_bytes(), size.at)
+            .map_err(Failure::Io)?;
+    }
+    Ok(Places {
+        config: config.address,
+        stats: stats.address,
+        imports: imports.address,
+    })
+}
+
+/// The size in memory of a segment, and where its program header has it.
+struct MemorySize {
+    at: u64,
+    bytes: u64,
+}
+
+/// That of the last segment, which contains what can be written.
+fn memory_size(file: &File) -> Result<MemorySize, Failure> {
+    let read = |at: u64| {
+        let mut word = [0; 8];
+        file.read_exact_at(&mut word, at).map_err(Failure::Io)?;
+        Ok::<u64, Failure>(u64::from_le_bytes(word))
+    };
+    let headers = read(offset_of!(FileHeader64<LittleEndian>, e_phoff) as u64)?;
+    let counts = read(offset_of!(FileHeader64<LittleEndian>, e_phentsize) as u64)?;
+    let (bytes, count) = (counts & 0xffff, counts >> 16 & 0xffff);
+    let mut last = None;
+    for header in (0..count).map(|number| headers + number * bytes) {
+        let kind_and_flags = read(header)?;
+        if kind_and_flags as u32 == PT_LOAD.0 {
+            last = Some((header, kind_and_flags >> 32));
+        }
+    }
+    match last {
+        Some((header, flags)) if flags & u64::from(PF_W.0) != 0 => {
+            let at = header + offset_of!(ProgramHeader64<LittleEndian>, p_memsz) as u64;
+            let bytes = read(at)?;
+            Ok(MemorySize { at, bytes })
+        }
+        _ => Err(Failure::Damaged("its last segment cannot be written to")),
+    }
+}

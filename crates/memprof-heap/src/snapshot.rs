@@ -1,0 +1,435 @@
+//! Taking the snapshot: the process's private memory, as it was at one moment, is copied.
+//!
+//! A process is forked if that is possible: it is stopped until the child exists, and the copy is made from the child
+//! (`freeze::fork`, `forked`). Otherwise, and for small processes, it is stopped until the copy is made.
+
+mod forked;
+mod inventory;
+
+use std::io;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, anyhow, bail};
+use serde::Serialize;
+
+use self::forked::KeptBack;
+use self::inventory::Inventory;
+use super::headroom::Headroom;
+use super::memory::{Memory, Run};
+use super::whole::{Anonymous, KernelSums, Missing, MissingKind};
+use memprof_sys::freeze::{self, Fork, ForkError, Frozen, Guard, Registers, now_ns};
+use memprof_sys::ids::Pid;
+use memprof_sys::residency::proc_maps::Foreseen;
+use memprof_sys::residency::{
+    Classifier, Method, PageKind, PageRun, Perms, Scanner, Vma, page_size, readable,
+};
+
+/// Share of memory that may come in between the first look and the stop without page faults of the copy: one of this.
+const GROWTH: u64 = 16;
+/// Up to this many bytes of anonymous memory, stopping and copying takes no longer than forking.
+const SMALL: u64 = 16 << 20;
+/// What forking takes, in ns for each page of anonymous memory: twice what was measured with pages of 4 KiB.
+const FORK_NS: u64 = 150;
+
+/// How a snapshot is taken.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Approach {
+    /// Fork where that is possible and the process is not small, else copy
+    #[default]
+    Auto,
+    /// Stop the process until it has made a copy-on-write child, and copy the child's memory
+    Fork,
+    /// Stop the process until its memory is copied
+    Copy,
+}
+
+/// How a snapshot is taken, and for how long the process may be stopped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SnapshotOptions {
+    /// How it is taken.
+    pub approach: Approach,
+    /// Maximum time for which the process is stopped, all stops together. The thread by which a process is forked may be stopped
+    /// for longer.
+    pub max_stop: Duration,
+    /// What sets that limit, for messages.
+    pub limit: &'static str,
+}
+
+/// How a snapshot was taken.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Taken {
+    /// By which approach: forked or copied.
+    pub approach: Approach,
+    /// The time for which the process was stopped, in milliseconds.
+    pub stop_ms: f64,
+    /// The time for which one of its threads was stopped afterwards, so that nothing remains, in milliseconds.
+    pub second_stop_ms: f64,
+    /// The time for which the process or one of its threads was stopped in all, in milliseconds: by attempts that failed, too.
+    pub stops_ms: f64,
+    /// Why it was not forked, although it is not small.
+    pub not_forked: Option<String>,
+    /// What is left of the child in the list of processes, and until when.
+    pub remains: Option<String>,
+}
+
+impl Default for Taken {
+    /// Of one that is made up.
+    fn default() -> Taken {
+        Taken {
+            approach: Approach::Copy,
+            stop_ms: 0.0,
+            second_stop_ms: 0.0,
+            stops_ms: 0.0,
+            not_forked: None,
+            remains: None,
+        }
+    }
+}
+
+/// A process at one moment.
+#[derive(Debug)]
+pub(crate) struct Snapshot {
+    /// Its mappings, by address.
+    pub vmas: Vec<Vma>,
+    /// Its private memory.
+    pub memory: Memory,
+    /// The registers of its threads.
+    pub threads: Vec<Registers>,
+    /// How the snapshot was taken.
+    pub taken: Taken,
+    /// The moment, in ns of `CLOCK_MONOTONIC`.
+    pub at: u64,
+    /// Its anonymous pages.
+    pub pages: Pages,
+    /// The kernel's figures for it.
+    pub kernel: KernelSums,
+    /// Its private memory that is not in the snapshot.
+    pub missing: Vec<Missing>,
+    /// Whether memory is missing that another snapshot would have.
+    pub unforeseen: bool,
+}
+
+/// The private pages of a process, in memory or swapped out, by address.
+#[derive(Debug, Default)]
+pub(crate) struct Pages {
+    /// The anonymous ones in readable mappings.
+    pub readable: Vec<Run>,
+    /// The other anonymous ones, which are not copied.
+    pub hidden: Vec<Run>,
+    /// Huge pages of hugetlbfs in readable mappings, which the kernel does not count as anonymous memory.
+    pub hugetlb: Vec<Run>,
+}
+
+/// Takes a snapshot; the guard stops the process. `stopped` is the time for which that was done before for the same purpose,
+/// and which the options limit.
+///
+/// # Errors
+/// The process has ended, may not be read, or could not be stopped and copied in time; it runs.
+pub(crate) fn take(
+    pid: Pid,
+    options: &SnapshotOptions,
+    guard: &mut Guard,
+    stopped: &mut Duration,
+) -> Result<Snapshot> {
+    let mut snapshot = take_one(pid, options, guard, stopped)?;
+    snapshot.taken.stops_ms = ms(*stopped);
+    Ok(snapshot)
+}
+
+fn take_one(
+    pid: Pid,
+    options: &SnapshotOptions,
+    guard: &mut Guard,
+    stopped: &mut Duration,
+) -> Result<Snapshot> {
+    readable(pid)?;
+    let before = Inventory::read(pid)?;
+    let headroom = check_room(pid, &before)?;
+    let anonymous = before.anonymous.all();
+    let not_forked = match options.approach {
+        Approach::Copy => None,
+        Approach::Auto if anonymous <= SMALL => None,
+        approach => match headroom
+            .refuses_fork(anonymous)
+            .or_else(|| before.refuses_fork())
+            .or_else(|| takes_too_long(&before, options))
+            .map_or_else(|| forked(pid, &before, options, guard, stopped), Err)
+        {
+            Ok(copied) => return copied,
+            Err(reason) if approach == Approach::Fork => {
+                return Err(anyhow!(reason)).context(
+                    "it is not forked; `--snapshot copy` stops it until its memory is copied",
+                );
+            }
+            Err(reason) => Some(reason),
+        },
+    };
+    match (
+        from_stopped(pid, options, &before, guard, stopped),
+        not_forked,
+    ) {
+        (Ok(mut snapshot), not_forked) => {
+            snapshot.taken.not_forked = not_forked;
+            Ok(snapshot)
+        }
+        (Err(e), Some(reason)) => Err(e.context(format!("it was not forked: {reason}"))),
+        (Err(e), None) => Err(e),
+    }
+}
+
+/// Forks a process and copies the child's memory. The outer error says why the process was not forked.
+fn forked(
+    pid: Pid,
+    before: &Inventory,
+    options: &SnapshotOptions,
+    guard: &mut Guard,
+    stopped: &mut Duration,
+) -> Result<Result<Snapshot>, String> {
+    let left = options.max_stop.saturating_sub(*stopped);
+    let kept_back = KeptBack::prepare(pid, before, left).map_err(|e| format!("{e:#}"))?;
+    match Fork::of(guard, pid, left, kept_back.is_some()) {
+        Ok(fork) => Ok(forked::copy(pid, fork, kept_back, before, stopped)),
+        Err(ForkError { reason, stop }) => {
+            *stopped += stop;
+            Err(reason)
+        }
+    }
+}
+
+/// Why a process is not forked if it is too large and nobody told memprof to.
+fn takes_too_long(before: &Inventory, options: &SnapshotOptions) -> Option<String> {
+    let expected = fork_time(before);
+    let told = options.approach == Approach::Fork;
+    (!told && expected > options.max_stop).then(|| {
+        format!(
+            "that may stop it for {} ms, and the limit is {} ms, set by {}",
+            expected.as_millis(),
+            options.max_stop.as_millis(),
+            options.limit
+        )
+    })
+}
+
+/// How long forking a process may stop it.
+fn fork_time(process: &Inventory) -> Duration {
+    Duration::from_nanos(process.anonymous.all() / page_size() * FORK_NS)
+}
+
+/// Checks that memprof has room for a copy. Returns what room there is.
+fn check_room(pid: Pid, process: &Inventory) -> Result<Headroom> {
+    let headroom = Headroom::of(pid);
+    match headroom.refuses_copy(process.anonymous.all() + process.hugetlb) {
+        Some(reason) => Err(anyhow!(reason)).context("there is no memory for a snapshot"),
+        None => Ok(headroom),
+    }
+}
+
+/// Copies the memory of a process that is about to exit and is stopped, with the registers of its last thread.
+///
+/// # Errors
+/// It may not be read, or there is no memory for the copy.
+pub(crate) fn take_exiting(pid: Pid, registers: Option<Registers>) -> Result<Snapshot> {
+    let before = Inventory::read(pid)?;
+    check_room(pid, &before)?;
+    let (begun, at) = (Instant::now(), now_ns());
+    let copied = copy_all(pid).context("its memory cannot be copied")?;
+    let taken = Taken {
+        stop_ms: ms(begun.elapsed()),
+        stops_ms: ms(begun.elapsed()),
+        ..Taken::default()
+    };
+    let at_stop = anonymous_now(pid);
+    let threads = registers.into_iter().collect();
+    Snapshot::whole(copied, threads, at, taken).compared(pid, &before, at_stop)
+}
+
+/// The kernel's exact figures for the anonymous memory of a process now.
+fn anonymous_now(pid: Pid) -> Option<Anonymous> {
+    freeze::anonymous(pid).map(Anonymous::from)
+}
+
+/// Mappings, their pages, and a copy of these.
+type Copied = (Vec<Vma>, Pages, Memory);
+
+/// Copies the memory of a process that stands still for as long as that takes.
+fn copy_all(pid: Pid) -> Result<Copied> {
+    let mut scanner = Scanner::open(pid, Method::Auto)?;
+    let vmas = Foreseen::read(pid, &mut Classifier::new())?.into_vmas();
+    let pages = pages(&mut scanner, &vmas)?;
+    let mut memory = Memory::with_room(pages.copied())?;
+    pages.copy(pid, &mut memory, None)?;
+    Ok((vmas, pages, memory))
+}
+
+fn ms(time: Duration) -> f64 {
+    time.as_secs_f64() * 1e3
+}
+
+/// Stops the process for the time that the options permit at most, and copies its memory.
+fn from_stopped(
+    pid: Pid,
+    options: &SnapshotOptions,
+    before: &Inventory,
+    guard: &mut Guard,
+    stopped: &mut Duration,
+) -> Result<Snapshot> {
+    let mut classifier = Classifier::new();
+    let mut scanner = Scanner::open(pid, Method::Auto)?;
+    let foreseen = Foreseen::read(pid, &mut classifier)?;
+    let expected = pages(&mut scanner, foreseen.vmas())?.copied();
+    let mut memory = Memory::with_room(expected + expected / GROWTH)
+        .with_context(|| format!("there is no memory for a copy of {} MiB", expected >> 20))?;
+    let left = options.max_stop.saturating_sub(*stopped);
+    let frozen = Frozen::stop_with_registers(guard, &[pid], left);
+    let frozen = frozen.inspect_err(|e| *stopped += e.stats.duration)?;
+    let copied = copy(
+        pid,
+        &frozen,
+        scanner,
+        foreseen,
+        &mut classifier,
+        &mut memory,
+    );
+    let in_time = frozen.is_frozen();
+    let (stats, threads) = frozen.release();
+    *stopped += stats.duration;
+    let stop_ms = ms(stats.duration);
+    let (vmas, pages, at, at_stop) = copied
+        .with_context(|| format!("process {pid} was stopped for {stop_ms:.1} ms and runs again"))?;
+    if !in_time && stats.duration < left {
+        bail!(
+            "memprof was stopped itself while it held process {pid}, which was let go after {stop_ms:.1} ms: take the snapshot again"
+        );
+    }
+    if !in_time {
+        bail!(
+            "process {pid} was stopped for {} ms, the limit, which was not enough to copy {} MiB; {} sets \
+             another limit",
+            left.as_millis(),
+            memory.len() >> 20,
+            options.limit
+        );
+    }
+    let taken = Taken {
+        stop_ms,
+        ..Taken::default()
+    };
+    Snapshot::whole((vmas, pages, memory), threads, at, taken).compared(pid, before, at_stop)
+}
+
+/// What is found while the process is stopped, and the kernel's figure for its anonymous memory.
+type Found = (Vec<Vma>, Pages, u64, Option<Anonymous>);
+
+/// What is done while the process is stopped.
+fn copy(
+    pid: Pid,
+    frozen: &Frozen<'_>,
+    mut scanner: Scanner,
+    foreseen: Foreseen,
+    classifier: &mut Classifier,
+    memory: &mut Memory,
+) -> Result<Found> {
+    let end = frozen.deadline();
+    scanner.hurry(end);
+    let at = now_ns();
+    let vmas = foreseen.read_again(classifier)?;
+    let pages = pages(&mut scanner, &vmas)?;
+    let copied = pages.copy(pid, memory, Some(end));
+    copied.context("its memory cannot be copied")?;
+    Ok((vmas, pages, at, anonymous_now(pid)))
+}
+
+/// The private pages of these mappings.
+fn pages(scanner: &mut Scanner, vmas: &[Vma]) -> Result<Pages> {
+    let mut pages = Pages::default();
+    let mut found = |vma: usize, run: PageRun| {
+        let Perms { read, shared, .. } = vmas[vma].perms;
+        let (resident, list) = match (run.kind, read) {
+            (PageKind::Anon, true) => (true, &mut pages.readable),
+            (PageKind::Anon, false) => (true, &mut pages.hidden),
+            (PageKind::Swap, true) => (false, &mut pages.readable),
+            (PageKind::Swap, false) => (false, &mut pages.hidden),
+            (PageKind::Hugetlb, true) if !shared => (true, &mut pages.hugetlb),
+            _ => return,
+        };
+        list.push(Run {
+            start: run.start.0,
+            end: run.end.0,
+            resident,
+        });
+    };
+    scanner.scan(vmas, &mut found, &mut || ())?;
+    Ok(pages)
+}
+
+impl Pages {
+    /// Bytes of those that are copied.
+    fn copied(&self) -> u64 {
+        let runs = self.readable.iter().chain(&self.hugetlb);
+        runs.map(Run::len).sum()
+    }
+
+    /// Copies them, as far as that is done by `end`.
+    fn copy(&self, pid: Pid, memory: &mut Memory, end: Option<Instant>) -> io::Result<()> {
+        memory.copy(pid, &self.readable, end)?;
+        memory.copy(pid, &self.hugetlb, end)?;
+        memory.sort();
+        Ok(())
+    }
+}
+
+impl Snapshot {
+    /// One that lacks only what could not be read.
+    fn whole(
+        (vmas, pages, memory): Copied,
+        threads: Vec<Registers>,
+        at: u64,
+        taken: Taken,
+    ) -> Snapshot {
+        let unread = Missing {
+            kind: MissingKind::Unread,
+            bytes: memory.unread(),
+        };
+        Snapshot {
+            vmas,
+            memory,
+            threads,
+            taken,
+            at,
+            pages,
+            kernel: KernelSums::default(),
+            missing: Vec::from_iter((unread.bytes > 0).then_some(unread)),
+            unforeseen: false,
+        }
+    }
+
+    /// With the kernel's figures before, at and after the stop.
+    fn compared(
+        mut self,
+        pid: Pid,
+        before: &Inventory,
+        at_stop: Option<Anonymous>,
+    ) -> Result<Snapshot> {
+        self.kernel = KernelSums {
+            before: before.anonymous,
+            at_stop,
+            after: Inventory::read(pid)?.anonymous,
+        };
+        Ok(self)
+    }
+
+    /// One that is made up.
+    pub(crate) fn of(vmas: Vec<Vma>, memory: Memory, threads: Vec<Registers>) -> Snapshot {
+        let parts = vmas.iter().map(|vma| Run {
+            start: vma.start.0,
+            end: vma.end.0,
+            resident: true,
+        });
+        let pages = Pages {
+            readable: parts.collect(),
+            ..Pages::default()
+        };
+        Snapshot::whole((vmas, pages, memory), threads, 0, Taken::default())
+    }
+}

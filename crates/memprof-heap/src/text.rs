@@ -1,0 +1,381 @@
+//! A heap snapshot as text: tables in KiB.
+
+use std::io::{self, Write};
+
+use super::arenas;
+use super::reach::Unreachable;
+use super::report::{Allocator, Heap, SizeClass, What};
+use super::snapshot::{Approach, Taken};
+use super::whole::Agreement;
+use memprof_sys::text::printable;
+
+/// For how long the process was stopped, and for what.
+fn stops(taken: &Taken) -> String {
+    let stops = match taken.approach {
+        Approach::Fork => format!(
+            "stopped for {:.1} ms to be forked, and one thread for {:.1} ms afterwards",
+            taken.stop_ms, taken.second_stop_ms
+        ),
+        _ => format!("stopped for {:.1} ms", taken.stop_ms),
+    };
+    let earlier = taken.stops_ms - taken.stop_ms - taken.second_stop_ms;
+    match earlier >= 0.1 {
+        true => format!("{stops}, and for {earlier:.1} ms by attempts that failed"),
+        false => stops,
+    }
+}
+
+impl Heap {
+    /// Writes it as text, with at most `top` rows in lists.
+    ///
+    /// # Errors
+    /// Those of `out`.
+    pub fn write_text(&self, out: &mut dyn Write, top: usize) -> io::Result<()> {
+        writeln!(
+            out,
+            "{} (pid {}): {}, {} KiB copied",
+            printable(&self.comm),
+            self.pid,
+            stops(&self.taken),
+            self.copied / 1024
+        )?;
+        if let Some(reason) = &self.taken.not_forked {
+            writeln!(
+                out,
+                "It was stopped for its memory to be copied, because it was not forked: {reason}."
+            )?;
+        }
+        if let Some(reason) = &self.disturbed {
+            writeln!(
+                out,
+                "{} snapshots were taken, because {reason}.",
+                self.attempts
+            )?;
+        }
+        if let Some(remains) = &self.taken.remains {
+            writeln!(out, "Note: {remains}.")?;
+        }
+        self.write_allocator(out)?;
+        self.write_rows(out)?;
+        arenas::write_text(&self.arenas, out, top)?;
+        if self.types.is_some() {
+            self.write_pages(out)?;
+            self.write_sizes(out, top)?;
+            self.write_largest(out)?;
+        }
+        if let Some(types) = &self.types {
+            types.write_text(out, top)?;
+        }
+        if let Some(retained) = &self.retained {
+            retained.write_text(out, top)?;
+        }
+        if let Some(lost) = &self.unreachable {
+            write_unreachable(lost, out)?;
+        }
+        if let Some(why) = &self.not_called_unreachable {
+            writeln!(
+                out,
+                "\nNo chunk is called unreachable: {why}. What memprof has not seen may have its address."
+            )?;
+        }
+        if let Some(python) = &self.python {
+            python.write_text(out)?;
+        }
+        Ok(())
+    }
+
+    fn write_allocator(&self, out: &mut dyn Write) -> io::Result<()> {
+        match &self.allocator {
+            Allocator::Glibc {
+                arenas,
+                thread_caches,
+                ..
+            } => writeln!(
+                out,
+                "Allocator: glibc; arenas: {arenas}, threads' caches with chunks: {thread_caches}"
+            ),
+            Allocator::Refused { reason } => writeln!(
+                out,
+                "Allocator: glibc, which was not read, in {} attempts: {reason}. A process that is stopped in the middle of \
+                 malloc has such a heap, or one that is damaged.",
+                self.attempts
+            ),
+            Allocator::Unknown if self.jemalloc.is_some() => Ok(()),
+            Allocator::Unknown => writeln!(
+                out,
+                "Allocator: not known. The process has no glibc heap, or another allocator, which memprof does not read."
+            ),
+        }?;
+        if let Some(jemalloc) = &self.jemalloc {
+            jemalloc.write_text(out)?;
+        }
+        self.seen.iter().try_for_each(|seen| seen.write_text(out))
+    }
+
+    fn write_rows(&self, out: &mut dyn Write) -> io::Result<()> {
+        writeln!(
+            out,
+            "\n{:>14}{:>14}{:>12}  KiB",
+            "resident", "not resident", "chunks"
+        )?;
+        let mut total = (0, 0, 0);
+        for row in self.rows.iter().filter(|row| row.bytes > 0) {
+            write_row(
+                out,
+                row.resident,
+                row.bytes - row.resident,
+                row.chunks,
+                name(row.what),
+            )?;
+            total = (
+                total.0 + row.resident,
+                total.1 + row.bytes - row.resident,
+                total.2 + row.chunks,
+            );
+        }
+        if total.2 > 0 {
+            write_row(out, total.0, total.1, total.2, "heap")?;
+        }
+        for row in &self.others {
+            writeln!(
+                out,
+                "{:>14.1}{:>26}  {}",
+                kib(row.resident),
+                "",
+                row.category
+            )?;
+        }
+        writeln!(
+            out,
+            "{:>14.1}{:>26}  anonymous memory",
+            kib(self.anonymous),
+            ""
+        )?;
+        self.write_kernel(out)?;
+        if self.swapped > 0 {
+            writeln!(
+                out,
+                "{:>40}  swapped out, in no figure above: {:.1}",
+                "",
+                kib(self.swapped)
+            )?;
+        }
+        Ok(())
+    }
+
+    /// What the kernel says of the anonymous memory.
+    fn write_kernel(&self, out: &mut dyn Write) -> io::Result<()> {
+        let [before, after] = self.kernel;
+        let mut kernel = match before == after {
+            true => format!("{:.1}", kib(before)),
+            false => format!("{:.1} before, {:.1} after", kib(before), kib(after)),
+        };
+        if let Some(at) = self.kernel_at_stop.filter(|at| *at != before) {
+            kernel += &format!(", {:.1} while it was stopped", kib(at));
+        }
+        let verdict = match self.agreement {
+            Agreement::Equal => "equal",
+            Agreement::Between => "between",
+            Agreement::Changed => "the process changed meanwhile",
+            Agreement::Differs => "differs",
+        };
+        writeln!(out, "{:>40}  kernel (smaps): {kernel}; {verdict}", "")?;
+        for missing in &self.missing {
+            writeln!(out, "{:>40}  not in the snapshot: {missing}", "")?;
+        }
+        Ok(())
+    }
+
+    fn write_pages(&self, out: &mut dyn Write) -> io::Result<()> {
+        writeln!(
+            out,
+            "\nResident pages of the heap, by how much of them is live:"
+        )?;
+        let all: u64 = self.occupancy.iter().sum();
+        for (tenth, pages) in self.occupancy.into_iter().enumerate() {
+            let what = match tenth {
+                0 => "nothing".to_owned(),
+                _ => format!("up to {} %", tenth * 10),
+            };
+            let share = 100.0 * pages as f64 / all.max(1) as f64;
+            writeln!(out, "{what:>14}{pages:>14} pages {share:>5.1} %")?;
+        }
+        if !matches!(self.allocator, Allocator::Glibc { .. }) {
+            return Ok(());
+        }
+        writeln!(
+            out,
+            "malloc_trim(0) would return {:.1} KiB to the system now.",
+            kib(self.trimmable)
+        )
+    }
+
+    fn write_sizes(&self, out: &mut dyn Write, top: usize) -> io::Result<()> {
+        writeln!(
+            out,
+            "\nChunks by size with header, largest sums first; pinned: free bytes on the pages that they keep in memory"
+        )?;
+        writeln!(
+            out,
+            "{:>22}{:>11}{:>12}{:>11}{:>12}{:>12}",
+            "bytes", "live", "KiB", "free", "KiB", "pinned KiB"
+        )?;
+        let mut classes: Vec<&SizeClass> = self.sizes.iter().collect();
+        classes.sort_by_key(|class| {
+            std::cmp::Reverse((class.live_bytes + class.free_bytes, class.to))
+        });
+        for class in classes.iter().take(top) {
+            let range = match class.to - class.from < 16 {
+                true => class.to.to_string(),
+                false => format!("{} to {}", class.from, class.to),
+            };
+            writeln!(
+                out,
+                "{range:>22}{:>11}{:>12.1}{:>11}{:>12.1}{:>12.1}",
+                class.live,
+                kib(class.live_bytes),
+                class.free,
+                kib(class.free_bytes),
+                kib(class.pinned)
+            )?;
+        }
+        write_left(out, classes.len().saturating_sub(top))
+    }
+
+    fn write_largest(&self, out: &mut dyn Write) -> io::Result<()> {
+        if self.largest.is_empty() {
+            return Ok(());
+        }
+        writeln!(out, "\nLargest chunks in use:")?;
+        writeln!(
+            out,
+            "{:>14}{:>14}  address, and the root that leads to it",
+            "KiB", "resident"
+        )?;
+        for object in &self.largest {
+            let (bytes, resident) = (kib(object.bytes), kib(object.resident));
+            let by = self
+                .retained
+                .as_ref()
+                .and_then(|roots| roots.of(object.address));
+            let by = by.map_or(String::new(), |root| format!("  {}", printable(root)));
+            writeln!(
+                out,
+                "{bytes:>14.1}{resident:>14.1}  {:#x}{by}",
+                object.address
+            )?;
+        }
+        Ok(())
+    }
+}
+
+fn write_row(
+    out: &mut dyn Write,
+    resident: u64,
+    not: u64,
+    chunks: u64,
+    name: &str,
+) -> io::Result<()> {
+    writeln!(
+        out,
+        "{:>14.1}{:>14.1}{chunks:>12}  {name}",
+        kib(resident),
+        kib(not)
+    )
+}
+
+pub(super) fn write_left(out: &mut dyn Write, left: usize) -> io::Result<()> {
+    match left {
+        0 => Ok(()),
+        _ => writeln!(out, "{:>22}  {left} more", ""),
+    }
+}
+
+pub(super) fn kib(bytes: u64) -> f64 {
+    bytes as f64 / 1024.0
+}
+
+fn name(what: What) -> &'static str {
+    match what {
+        What::Live => "live",
+        What::LiveMapped => "live, with mappings of their own",
+        What::ThreadCache => "free, in threads' caches",
+        What::Fast => "free, in fast bins",
+        What::Unsorted => "free, not sorted yet",
+        What::Small => "free, in small bins",
+        What::Large => "free, in large bins",
+        What::Top => "free, at the ends of arenas",
+        What::Overhead => "the allocator's own",
+        What::JemallocLive => "jemalloc: live, in slabs",
+        What::JemallocLarge => "jemalloc: live, large",
+        What::JemallocCache => "jemalloc: free, in threads' caches",
+        What::JemallocFree => "jemalloc: free, in slabs",
+        What::JemallocDirty => "jemalloc: free pages, dirty",
+        What::JemallocMuzzy => "jemalloc: free pages, muzzy",
+        What::JemallocRetained => "jemalloc: free pages, retained",
+        What::JemallocOverhead => "jemalloc's own",
+        What::PythonLive => "Python: blocks in use",
+        What::PythonFree => "Python: free blocks of pools in use",
+        What::PythonPools => "Python: free pools",
+        What::PythonOverhead => "Python: headers of pools, alignment",
+    }
+}
+
+fn write_unreachable(lost: &Unreachable, out: &mut dyn Write) -> io::Result<()> {
+    writeln!(
+        out,
+        "\nUnreachable: {} chunks, {:.1} KiB. No register, stack, variable or other private memory has an address in \
+         them\n(conservative: any word counts as an address; pointers in shared memory or in disguise are not seen).",
+        lost.chunks,
+        kib(lost.bytes)
+    )?;
+    if lost.heads.is_empty() {
+        return Ok(());
+    }
+    writeln!(
+        out,
+        "{:>14}{:>12}{:>14}  address of the first",
+        "KiB", "chunks", "its bytes"
+    )?;
+    for head in &lost.heads {
+        let (bytes, chunks, own) = (kib(head.bytes), head.chunks, head.own);
+        writeln!(
+            out,
+            "{bytes:>14.1}{chunks:>12}{own:>14}  {:#x}",
+            head.address
+        )?;
+    }
+    match lost.heads_left_out {
+        0 => Ok(()),
+        more => writeln!(out, "{:>40}  {more} more", ""),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Mallinfo, Types};
+
+    fn text(allocator: Allocator) -> String {
+        let heap = Heap {
+            allocator,
+            types: Some(Types::default()),
+            ..Heap::default()
+        };
+        let mut out = Vec::new();
+        heap.write_text(&mut out, 5).unwrap();
+        String::from_utf8(out).unwrap()
+    }
+
+    /// Of another heap, as jemalloc's, it returns nothing, and zero would look like a measurement.
+    #[test]
+    fn malloc_trim_is_named_only_where_glibc_s_heap_is() {
+        let glibc = Allocator::Glibc {
+            arenas: 1,
+            thread_caches: 1,
+            mallinfo2: Mallinfo::default(),
+        };
+        assert!(text(glibc).contains("malloc_trim(0) would return 0.0 KiB"));
+        assert!(!text(Allocator::Unknown).contains("malloc_trim"));
+    }
+}

@@ -1,0 +1,129 @@
+//! The kinds of figures that can be shown by stack.
+
+use super::Amounts;
+use crate::measure::{COLUMNS, ColumnId, Measure, RESIDENCY, Unit};
+#[cfg(doc)]
+use memprof_sys::usage::Usage;
+
+/// A category of resident bytes, a sum of categories, or a column of another measure. The HTTP API, the command
+/// line and the metrics' `kind` label use the same names.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Kind {
+    /// Anonymous, shared and page cache together: [`Usage::value`].
+    #[default]
+    All,
+    /// Anonymous and shared memory: [`Usage::resident`].
+    Resident,
+    /// [`Usage::anon`].
+    Anon,
+    /// [`Usage::shmem`].
+    Shmem,
+    /// [`Usage::cache`].
+    Cache,
+    /// [`Usage::file`].
+    File,
+    /// [`Usage::swap`].
+    Swap,
+    /// [`Usage::hugetlb`].
+    Hugetlb,
+    /// A column of a measure other than residency.
+    Column(ColumnId),
+}
+
+/// The kinds of resident bytes; the first [`SUMS`] are sums of others.
+const RESIDENT: [Kind; 8] = [
+    Kind::All,
+    Kind::Resident,
+    Kind::Anon,
+    Kind::Shmem,
+    Kind::Cache,
+    Kind::File,
+    Kind::Swap,
+    Kind::Hugetlb,
+];
+const SUMS: usize = 2;
+
+impl Kind {
+    /// Every kind, in display order.
+    pub const ALL: [Kind; RESIDENT.len() + COLUMNS] = {
+        let (mut all, mut at) = ([Kind::All; RESIDENT.len() + COLUMNS], 0);
+        while at < all.len() {
+            all[at] = match at < RESIDENT.len() {
+                true => RESIDENT[at],
+                false => Kind::Column(ColumnId::ALL[at - RESIDENT.len()]),
+            };
+            at += 1;
+        }
+        all
+    };
+
+    /// The kinds that are not sums of others.
+    pub fn single() -> impl Iterator<Item = Kind> {
+        Kind::ALL.into_iter().skip(SUMS)
+    }
+
+    /// Whether replies and files state its figure of a row.
+    pub fn stated(self, amounts: &Amounts) -> bool {
+        self.measure().always_stated || self.of(amounts) > 0
+    }
+
+    /// Its name: short, lower-case.
+    pub fn name(self) -> &'static str {
+        match self {
+            Kind::All => "all",
+            Kind::Resident => "resident",
+            Kind::Anon => "anon",
+            Kind::Shmem => "shmem",
+            Kind::Cache => "cache",
+            Kind::File => "file",
+            Kind::Swap => "swap",
+            Kind::Hugetlb => "hugetlb",
+            Kind::Column(id) => id.column().name,
+        }
+    }
+
+    /// Its display name, which says if it is not exact.
+    pub fn label(self) -> &'static str {
+        match self {
+            Kind::Column(id) => id.column().label,
+            resident => resident.name(),
+        }
+    }
+
+    /// What its figures count.
+    pub fn unit(self) -> Unit {
+        match self {
+            Kind::Column(id) => id.column().unit,
+            _ => Unit::Bytes,
+        }
+    }
+
+    /// The measure that it belongs to.
+    pub fn measure(self) -> &'static Measure {
+        match self {
+            Kind::Column(id) => id.measure(),
+            _ => &RESIDENCY,
+        }
+    }
+
+    /// Looks up a kind by name.
+    pub fn by_name(name: &str) -> Option<Kind> {
+        Kind::ALL.into_iter().find(|k| k.name() == name)
+    }
+
+    /// The figure of this kind, in its unit.
+    pub fn of(self, amounts: &Amounts) -> u64 {
+        let Amounts { usage, .. } = amounts;
+        match self {
+            Kind::All => usage.value(),
+            Kind::Resident => usage.resident(),
+            Kind::Anon => usage.anon,
+            Kind::Shmem => usage.shmem,
+            Kind::Cache => usage.cache,
+            Kind::File => usage.file,
+            Kind::Swap => usage.swap,
+            Kind::Hugetlb => usage.hugetlb,
+            Kind::Column(id) => amounts.column(id),
+        }
+    }
+}

@@ -1,0 +1,180 @@
+//! Processes that the kernel has killed because memory had run out.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use super::Profile;
+use memprof_sys::ids::Pid;
+use memprof_sys::process::Container;
+
+/// Followed processes that the out-of-memory killer has killed.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct OomKills {
+    /// The newest ones, in the order in which they were killed.
+    pub newest: Arc<[OomKill]>,
+    /// How many there were since memprof began.
+    pub count: u64,
+}
+
+/// A followed process that the out-of-memory killer has killed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OomKill {
+    /// Its process id, which another process may have by now.
+    pub pid: Pid,
+    /// Its name.
+    pub comm: String,
+    /// Where it ran; `None` if that is not known.
+    pub container: Option<Container>,
+    /// When it was killed.
+    pub killed: SystemTime,
+    /// Its last figures; `None` if it was killed before it was scanned.
+    pub last: Option<LastFigures>,
+}
+
+/// The last figures of a process that was killed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LastFigures {
+    /// Its resident bytes.
+    pub resident: u64,
+    /// When they had been taken.
+    pub taken: SystemTime,
+    /// Whether that was begun after the kill, while the memory was still there: then nothing is missing from them.
+    pub after_kill: bool,
+}
+
+impl OomKills {
+    /// Most kills that are listed.
+    pub(crate) const MOST: usize = 64;
+
+    /// The list with one more.
+    pub fn with(&self, kill: OomKill) -> OomKills {
+        let left_out = (self.newest.len() + 1).saturating_sub(OomKills::MOST);
+        let kept = self.newest.iter().skip(left_out).cloned();
+        OomKills {
+            newest: kept.chain([kill]).collect(),
+            count: self.count + 1,
+        }
+    }
+}
+
+impl OomKill {
+    /// How long before the kill its last figures were taken; zero if that had not ended by then.
+    pub fn age(&self) -> Option<Duration> {
+        let taken = self.last?.taken;
+        Some(self.killed.duration_since(taken).unwrap_or_default())
+    }
+}
+
+/// Its last figures, and how old they were at the kill.
+impl fmt::Display for OomKill {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Some(last) = self.last else {
+            return f.write_str("ended before its first profile");
+        };
+        let kib = last.resident / 1024;
+        if last.after_kill {
+            return write!(f, "{kib} KiB resident in a profile made after the kill");
+        }
+        let age = self.age().unwrap_or_default();
+        let age = match age.as_secs() {
+            0 => format!("{} ms", age.as_millis()),
+            _ => format!("{:.1} s", age.as_secs_f64()),
+        };
+        write!(
+            f,
+            "{kib} KiB resident in its last profile, {age} before the kill"
+        )
+    }
+}
+
+impl Profile {
+    /// A process's figures as the last ones before it was killed, or begun after that; `None` if it is not in this profile.
+    /// `killed` is when it was killed, and the same moment in ns of `CLOCK_MONOTONIC`.
+    pub fn last_figures(
+        &self,
+        pid: Pid,
+        killed: (SystemTime, u64),
+        after_kill: bool,
+    ) -> Option<LastFigures> {
+        let total = match &self.target.pids[..] {
+            [one] if *one == pid => self.total,
+            _ => self.processes.iter().find(|share| share.pid == pid)?.total,
+        };
+        Some(LastFigures {
+            resident: total.usage.resident(),
+            taken: self.taken_by_clock_of(killed),
+            after_kill,
+        })
+    }
+
+    /// When this profile was taken, by the system's clock at another moment: it may have been set between them.
+    fn taken_by_clock_of(&self, (then, then_ns): (SystemTime, u64)) -> SystemTime {
+        let apart = Duration::from_nanos(self.taken_ns.abs_diff(then_ns));
+        let taken = match self.taken_ns <= then_ns {
+            true => then.checked_sub(apart),
+            false => then.checked_add(apart),
+        };
+        taken.unwrap_or(then)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn kill(pid: u32, killed: SystemTime, taken: SystemTime, after_kill: bool) -> OomKill {
+        OomKill {
+            pid: Pid(pid),
+            comm: "x".to_owned(),
+            container: None,
+            killed,
+            last: Some(LastFigures {
+                resident: 4096,
+                taken,
+                after_kill,
+            }),
+        }
+    }
+
+    #[test]
+    fn the_newest_are_listed_and_all_are_counted() {
+        let now = SystemTime::now();
+        let mut kills = OomKills::default();
+        for pid in 1..=OomKills::MOST as u32 + 3 {
+            kills = kills.with(kill(pid, now, now, false));
+        }
+        assert_eq!(kills.newest.len(), OomKills::MOST);
+        assert_eq!(kills.newest[0].pid, Pid(4));
+        assert_eq!(kills.count, OomKills::MOST as u64 + 3);
+    }
+
+    #[test]
+    fn how_old_figures_were_is_said() {
+        let (now, later) = (SystemTime::now(), Duration::from_millis(80));
+        let said = |killed, taken, after| kill(1, killed, taken, after).to_string();
+        let before = "4 KiB resident in its last profile";
+        assert_eq!(
+            said(now + later, now, false),
+            format!("{before}, 80 ms before the kill")
+        );
+        assert_eq!(
+            said(now + later * 20, now, false),
+            format!("{before}, 1.6 s before the kill")
+        );
+        // A scan that was under way.
+        assert_eq!(
+            said(now, now + later, false),
+            format!("{before}, 0 ms before the kill")
+        );
+        assert_eq!(
+            said(now, now + later, true),
+            "4 KiB resident in a profile made after the kill"
+        );
+        let never = OomKill {
+            last: None,
+            ..kill(1, now, now, false)
+        };
+        assert_eq!(never.to_string(), "ended before its first profile");
+    }
+}

@@ -1,0 +1,130 @@
+//! What is charged to the followed control group, as it is written and read.
+
+use std::borrow::Cow;
+
+use serde::{Deserialize, Serialize};
+
+use super::schema::Bounded;
+use crate::CgroupMemory;
+use memprof_sys::residency::cgroup::{GroupFigures, Version};
+
+/// Most parts of the kernel's memory.
+const MOST_PARTS: usize = 100;
+
+/// The group, and what is charged to it.
+#[derive(Serialize, Deserialize)]
+pub struct Cgroup {
+    path: String,
+    charged: Result<Charged, String>,
+}
+
+/// In bytes.
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Charged {
+    version: u8,
+    usage: Option<u64>,
+    moved: u64,
+    anon: u64,
+    shmem: u64,
+    file: u64,
+    mapped: u64,
+    swap_cache: u64,
+    kernel: u64,
+    kernel_parts: Bounded<(String, u64), MOST_PARTS>,
+    sock: u64,
+    hugetlb: u64,
+    oom_kills: Option<u64>,
+    limit: Option<u64>,
+    tolerance: u64,
+}
+
+impl From<&CgroupMemory> for Cgroup {
+    fn from(group: &CgroupMemory) -> Cgroup {
+        let charged = |(version, figures): &(Version, GroupFigures)| Charged::of(*version, figures);
+        Cgroup {
+            path: group.dir.to_string_lossy().into_owned(),
+            charged: group.charged.as_ref().map(charged).map_err(Clone::clone),
+        }
+    }
+}
+
+impl Charged {
+    fn of(version: Version, figures: &GroupFigures) -> Charged {
+        let parts = figures.kernel_parts.iter();
+        Charged {
+            version: version.number(),
+            usage: figures.usage,
+            moved: figures.moved,
+            anon: figures.anon,
+            shmem: figures.shmem,
+            file: figures.file,
+            mapped: figures.mapped,
+            swap_cache: figures.swap_cache,
+            kernel: figures.kernel,
+            kernel_parts: Bounded(
+                parts
+                    .map(|(name, bytes)| (name.to_string(), *bytes))
+                    .collect(),
+            ),
+            sock: figures.sock,
+            hugetlb: figures.hugetlb,
+            oom_kills: figures.oom_kills,
+            limit: figures.limit,
+            tolerance: figures.tolerance,
+        }
+    }
+}
+
+impl Cgroup {
+    /// The group. `figure` is called with each figure that is added up, and refuses impossible ones.
+    ///
+    /// # Errors
+    /// That of `figure`, or the version is unknown.
+    pub(super) fn read(
+        self,
+        figure: &mut dyn FnMut(u64) -> Result<u64, String>,
+    ) -> Result<CgroupMemory, String> {
+        let charged = match self.charged {
+            Ok(charged) => Ok(charged.read(figure)?),
+            Err(why) => Err(why),
+        };
+        Ok(CgroupMemory {
+            dir: self.path.into(),
+            charged,
+        })
+    }
+}
+
+impl Charged {
+    fn read(
+        self,
+        figure: &mut dyn FnMut(u64) -> Result<u64, String>,
+    ) -> Result<(Version, GroupFigures), String> {
+        let version = match self.version {
+            1 => Version::One,
+            2 => Version::Two,
+            other => return Err(format!("control groups have no version {other}")),
+        };
+        let parts = self.kernel_parts.0.into_iter();
+        let parts = parts.map(|(name, bytes)| Ok((Cow::Owned(name), figure(bytes)?)));
+        let kernel_parts = parts.collect::<Result<_, String>>()?;
+        let figures = GroupFigures {
+            usage: self.usage.map(&mut *figure).transpose()?,
+            moved: figure(self.moved)?,
+            anon: figure(self.anon)?,
+            shmem: figure(self.shmem)?,
+            file: figure(self.file)?,
+            mapped: figure(self.mapped)?,
+            swap_cache: figure(self.swap_cache)?,
+            kernel: figure(self.kernel)?,
+            kernel_parts,
+            sock: figure(self.sock)?,
+            hugetlb: figure(self.hugetlb)?,
+            oom_kills: self.oom_kills,
+            limit: self.limit,
+            tolerance: figure(self.tolerance)?,
+        };
+        Ok((version, figures))
+    }
+}

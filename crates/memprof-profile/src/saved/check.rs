@@ -1,0 +1,432 @@
+//! Builds a profile from what was read, and checks what the rest of memprof relies on.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::figures::Figures;
+use super::parts::{self, Uncertainty};
+use super::schema::{self, Kernel, NamedFrame, Whole};
+use super::{Saved, Symbols};
+use crate::measure::{MEASURES, Measure, RESIDENCY};
+use crate::symbol::{Language, Symbol};
+use crate::{
+    self as profile, Amounts, CachedFile, Ended, EndedProcess, Faults, Frame, FrameKind, Functions,
+    Kind, Losses, Mapping, Module, NotObserved, Origin, Outcome, Places, Profile, Sample, Share,
+    Stack, TargetInfo,
+};
+use memprof_sys::file_id::FileId;
+use memprof_sys::ids::Pid;
+use memprof_sys::kernel_figures::KernelFigures;
+
+/// The most frames of a stack that memprof takes (`--max-frames`).
+const MOST_FRAMES: usize = 1024;
+
+/// What all figures of a file may add up to: every sum of some of them then fits into 64 bits.
+const MOST: u64 = 1 << 62;
+/// What all variances may add up to, in bytes²: standard errors then fit into 60 bits.
+const MOST_VARIANCE: f64 = 1e36;
+/// What the frames of all stacks may add up to, inlined functions included: 65,536 stacks of 1024 frames.
+const MOST_STEPS: usize = 64 << 20;
+/// The most code segments of a file; real ones have a few.
+const MOST_SEGMENTS: usize = 1024;
+
+type Checked<T> = Result<T, String>;
+
+/// # Errors
+/// What is wrong with the file.
+pub(super) fn build(whole: Whole) -> Checked<Saved> {
+    let mut sums = Sums::default();
+    let modules = modules(whole.modules.0)?;
+    let frames = whole.frames.0;
+    check_frames(&frames, modules.len())?;
+    let names = frames
+        .iter()
+        .filter_map(|f| Some((f.frame, Arc::clone(f.symbol.as_ref()?))));
+    let mut symbols: Symbols = names.collect();
+
+    let mut samples = Vec::with_capacity(whole.stacks.len());
+    for row in whole.stacks {
+        samples.push(Sample {
+            stack: stack(row.outcome.0, &row.frames, &frames, &mut sums)?,
+            amounts: sums.amounts(&row.bytes)?,
+        });
+    }
+    let mut stacks: Vec<_> = samples.iter().map(|s| Arc::clone(&s.stack)).collect();
+    for other in whole.other_stacks {
+        stacks.push(stack(other.outcome.0, &other.frames, &frames, &mut sums)?);
+    }
+    let not_observed = not_observed(whole.not_observed, &mut sums)?;
+    let total = sums.amounts(&whole.total)?;
+    adds_up("the profile", &total, &samples, &not_observed)?;
+    let uncertainties = uncertainties(whole.uncertainties, samples.len(), &mut sums)?;
+
+    let mut processes = Vec::with_capacity(whole.processes.len());
+    let mut pids = HashSet::new();
+    for process in whole.processes {
+        if !pids.insert(process.pid) {
+            return Err(format!("process {} occurs twice", process.pid));
+        }
+        processes.push(share(process, &stacks, &mut sums)?);
+    }
+    let places = Places {
+        mappings: mappings(whole.mappings, &mut sums)?,
+        files: files(whole.files, &stacks, &mut sums)?,
+        other_files: sums.figure(whole.other_files)?,
+    };
+    let mut losses = Losses::default();
+    for (what, count) in whole.losses.0 {
+        losses.add(what, sums.figure(count)?);
+    }
+    let faults = whole.faults.map(|f| (f.all, f.unwalked));
+    let faults = faults.map(|(all, unwalked)| Faults { all, unwalked });
+    if let Some(faults) = &faults {
+        sums.figure(faults.all)?;
+        sums.figure(faults.unwalked)?;
+    }
+    let ended = ended(whole.ended, &mut sums)?;
+    let cgroup = match whole.cgroup {
+        Some(group) => Some(group.read(&mut |figure| sums.figure(figure))?.into()),
+        None => None,
+    };
+    let profile = Profile {
+        taken: parts::time(whole.taken_unix_ms, whole.taken_ns),
+        taken_ns: 0,
+        observed: Duration::from_millis(whole.followed_ms),
+        target: TargetInfo {
+            pid: Pid(whole.target.pid),
+            comm: whole.target.comm,
+            pids: whole.target.pids.into_iter().map(Pid).collect(),
+            alive: whole.target.alive,
+        },
+        samples,
+        not_observed,
+        total,
+        uncertainties,
+        kernel_before: kernel(&whole.kernel_before, &mut sums)?,
+        kernel_after: kernel(&whole.kernel_after, &mut sums)?,
+        losses,
+        faults,
+        modules: modules.into(),
+        places: Arc::new(places),
+        processes,
+        ended,
+        oom_kills: whole.oom_kills.map(Into::into).unwrap_or_default(),
+        freeze: whole.freeze.into(),
+        measures: measures(&whole.measures.0),
+        cgroup,
+    };
+    symbols.set_advice(whole.names_advice);
+    Ok(Saved {
+        profile,
+        symbols: symbols.finally(),
+        sequence: whole.report,
+    })
+}
+
+/// Adds up figures, so that no later sum of some of them can overflow.
+#[derive(Default)]
+struct Sums {
+    figures: u64,
+    sizes: u64,
+    variances: f64,
+    steps: usize,
+}
+
+impl Sums {
+    fn figure(&mut self, figure: u64) -> Checked<u64> {
+        let sum = self.figures.checked_add(figure).filter(|sum| *sum <= MOST);
+        self.figures = sum.ok_or("its figures are larger than any memory")?;
+        Ok(figure)
+    }
+
+    fn amounts(&mut self, figures: &Figures) -> Checked<Amounts> {
+        Kind::single().try_for_each(|kind| self.figure(kind.of(&figures.0)).map(drop))?;
+        Ok(figures.0)
+    }
+
+    fn size(&mut self, mapping: &Mapping) -> Checked<()> {
+        let size = mapping.end.checked_sub(mapping.start);
+        let size = size.ok_or_else(|| {
+            let (start, end) = (mapping.start, mapping.end);
+            format!("a mapping ends at {end:#x}, before its start {start:#x}")
+        })?;
+        let sum = self.sizes.checked_add(size).filter(|sum| *sum <= MOST);
+        self.sizes = sum.ok_or("its mappings are larger than any address space")?;
+        Ok(())
+    }
+
+    fn steps(&mut self, frames: &[NamedFrame], numbers: &[u32]) -> Checked<()> {
+        let named = |number: &u32| frames.get(*number as usize)?.symbol.as_deref();
+        let functions = numbers
+            .iter()
+            .filter_map(named)
+            .filter_map(Symbol::function);
+        self.steps += numbers.len() + functions.map(|f| f.inlined.len()).sum::<usize>();
+        match self.steps <= MOST_STEPS {
+            true => Ok(()),
+            false => Err(format!("its stacks have more than {MOST_STEPS} frames")),
+        }
+    }
+
+    fn variance(&mut self, variance: f64) -> Checked<()> {
+        self.variances += variance;
+        match variance >= 0.0 && self.variances <= MOST_VARIANCE {
+            true => Ok(()),
+            false => Err(format!("{variance} is not the variance of a figure")),
+        }
+    }
+}
+
+fn modules(modules: Vec<schema::Module>) -> Checked<Vec<Arc<Module>>> {
+    let module = |module: schema::Module| {
+        let layout = module.layout.map(profile::CodeLayout::from);
+        if layout
+            .as_ref()
+            .is_some_and(|l| l.segments.len() > MOST_SEGMENTS)
+        {
+            return Err(format!(
+                "a file has more than {MOST_SEGMENTS} code segments"
+            ));
+        }
+        Ok(Arc::new(Module {
+            path: module.path.into(),
+            tree: None,
+            name: module.name,
+            dev_ino: (0, 0),
+            file: None,
+            layout,
+            // The names are those of the frames.
+            functions: functions(module.source, Origin::Interpreter)
+                .or_else(|| functions(module.made_at_run_time, Origin::Runtime)),
+            own_executable: module.own_executable,
+        }))
+    };
+    modules.into_iter().map(module).collect()
+}
+
+fn functions(language: Option<String>, origin: Origin) -> Option<Functions> {
+    let language = Language::by_name(&language?).unwrap_or(Language::Other);
+    Some(Functions::new(language, origin))
+}
+
+fn check_frames(frames: &[NamedFrame], modules: usize) -> Checked<()> {
+    for named in frames {
+        if let FrameKind::Code(module, _) = named.frame.kind()
+            && usize::from(module.0) >= modules
+        {
+            return Err(format!("a frame is in module {} of {modules}", module.0));
+        }
+    }
+    Ok(())
+}
+
+fn stack(
+    outcome: Outcome,
+    numbers: &[u32],
+    frames: &[NamedFrame],
+    sums: &mut Sums,
+) -> Checked<Arc<Stack>> {
+    sums.steps(frames, numbers)?;
+    if numbers.len() > MOST_FRAMES {
+        let found = numbers.len();
+        return Err(format!(
+            "a stack has {found} frames, more than {MOST_FRAMES}"
+        ));
+    }
+    let frame = |number: &u32| {
+        let named = frames.get(*number as usize);
+        let named = named.map(|named| named.frame);
+        named.ok_or_else(|| format!("a stack has frame {number} of {}", frames.len()))
+    };
+    let found: Checked<Box<[Frame]>> = numbers.iter().map(frame).collect();
+    Ok(Arc::new(Stack {
+        frames: found?,
+        outcome,
+    }))
+}
+
+fn not_observed(rows: Vec<schema::NotObserved>, sums: &mut Sums) -> Checked<Vec<NotObserved>> {
+    let row = |row: schema::NotObserved| {
+        Ok(NotObserved {
+            mapping: row.mapping,
+            reason: row.reason.0,
+            amounts: sums.amounts(&row.bytes)?,
+        })
+    };
+    rows.into_iter().map(row).collect()
+}
+
+/// Samples by number of their stack. The numbers ascend, so no stack occurs twice.
+fn samples(
+    rows: Vec<(u32, Figures)>,
+    stacks: &[Arc<Stack>],
+    sums: &mut Sums,
+) -> Checked<Vec<Sample>> {
+    let mut found = Vec::with_capacity(rows.len());
+    let mut next = 0;
+    for (number, bytes) in rows {
+        let stack = stacks.get(number as usize).filter(|_| number >= next);
+        let stack = stack.ok_or_else(|| {
+            let all = stacks.len();
+            format!("stack {number} of {all} is not there, or not in order")
+        })?;
+        next = number + 1;
+        found.push(Sample {
+            stack: Arc::clone(stack),
+            amounts: sums.amounts(&bytes)?,
+        });
+    }
+    Ok(found)
+}
+
+/// Checks that the rows are the total, kind by kind.
+fn adds_up(
+    what: &str,
+    total: &Amounts,
+    samples: &[Sample],
+    not_observed: &[NotObserved],
+) -> Checked<()> {
+    let mut sum = Amounts::default();
+    samples.iter().for_each(|row| sum += row.amounts);
+    not_observed.iter().for_each(|row| sum += row.amounts);
+    match Kind::single().find(|kind| kind.of(&sum) != kind.of(total)) {
+        None => Ok(()),
+        Some(kind) => Err(format!(
+            "the rows of {what} add up to {} {} of kind {}, but its total is {}",
+            kind.of(&sum),
+            kind.unit().name(),
+            kind.name(),
+            kind.of(total)
+        )),
+    }
+}
+
+fn uncertainties(
+    rows: Vec<Uncertainty>,
+    samples: usize,
+    sums: &mut Sums,
+) -> Checked<Vec<profile::Uncertainty>> {
+    let checked = |row: Uncertainty| {
+        let uncertainty = profile::Uncertainty::try_from(row)?;
+        for part in &uncertainty.parts {
+            if let Some(number) = part.sample.filter(|number| *number as usize >= samples) {
+                return Err(format!("an error names stack {number} of {samples}"));
+            }
+            if !(0.0..=1.0).contains(&part.share) {
+                return Err(format!("{} is not a share of an estimate", part.share));
+            }
+            sums.variance(part.variance)?;
+            sums.variance(part.single)?;
+        }
+        Ok(uncertainty)
+    };
+    rows.into_iter().map(checked).collect()
+}
+
+fn kernel(figures: &Kernel, sums: &mut Sums) -> Checked<KernelFigures> {
+    let kernel = KernelFigures::from(figures);
+    let KernelFigures {
+        anonymous,
+        rss_anon,
+        rss_shmem,
+        rss_file,
+        swap,
+        page_tables,
+    } = kernel;
+    for figure in [rss_anon, rss_shmem, rss_file, swap, page_tables] {
+        sums.figure(figure)?;
+    }
+    sums.figure(anonymous.unwrap_or_default())?;
+    Ok(kernel)
+}
+
+fn share(process: schema::Process, stacks: &[Arc<Stack>], sums: &mut Sums) -> Checked<Share> {
+    let samples = samples(process.stacks, stacks, sums)?;
+    let not_observed = not_observed(process.not_observed, sums)?;
+    let total = sums.amounts(&process.total)?;
+    let what = format!("process {}", process.pid);
+    adds_up(&what, &total, &samples, &not_observed)?;
+    Ok(Share {
+        pid: Pid(process.pid),
+        comm: process.comm,
+        container: process.place.map(Into::into),
+        uncertainties: uncertainties(process.uncertainties, samples.len(), sums)?,
+        samples,
+        not_observed,
+        total,
+        kernel_before: kernel(&process.kernel_before, sums)?,
+        kernel_after: kernel(&process.kernel_after, sums)?,
+        freeze: process.freeze.into(),
+    })
+}
+
+fn ended(ended: Option<schema::Ended>, sums: &mut Sums) -> Checked<Ended> {
+    let Some(ended) = ended else {
+        return Ok(Ended::default());
+    };
+    let read = |process: schema::EndedProcess| {
+        Ok(EndedProcess {
+            pid: Pid(process.pid),
+            comm: process.comm,
+            container: process.place.map(Into::into),
+            total: sums.amounts(&process.total)?,
+            scanned: parts::time(process.scanned_unix_ms, 0),
+            ended: parts::time(process.ended_unix_ms, 0),
+        })
+    };
+    Ok(Ended {
+        processes: ended
+            .processes
+            .0
+            .into_iter()
+            .map(read)
+            .collect::<Checked<_>>()?,
+        unscanned: ended.unscanned,
+    })
+}
+
+fn mappings(rows: Vec<parts::Mapping>, sums: &mut Sums) -> Checked<Vec<Mapping>> {
+    let mapping = |row: parts::Mapping| {
+        let mapping = Mapping::from(row);
+        sums.size(&mapping)?;
+        for usage in [mapping.bytes.attributed, mapping.bytes.not_observed] {
+            sums.amounts(&Figures(usage.into()))?;
+        }
+        sums.figure(mapping.bytes.huge)?;
+        Ok(mapping)
+    };
+    rows.into_iter().map(mapping).collect()
+}
+
+fn files(
+    rows: Vec<schema::CachedFile>,
+    stacks: &[Arc<Stack>],
+    sums: &mut Sums,
+) -> Checked<Vec<CachedFile>> {
+    let mut last = None;
+    let file = |row: schema::CachedFile| {
+        let id = FileId {
+            dev: row.device,
+            ino: row.inode,
+        };
+        if last.replace(id).is_some_and(|last| last >= id) {
+            return Err(format!("file {:?} occurs twice, or not in order", id));
+        }
+        Ok(CachedFile {
+            id,
+            path: row.path.map(Into::into),
+            samples: samples(row.stacks, stacks, sums)?,
+            lost: sums.figure(row.lost)?,
+        })
+    };
+    rows.into_iter().map(file).collect()
+}
+
+/// The measures that were counted, as far as this memprof knows them.
+fn measures(names: &[String]) -> Vec<&'static Measure> {
+    let counted = |measure: &&'static Measure| {
+        measure.name == RESIDENCY.name || names.iter().any(|name| name == measure.name)
+    };
+    MEASURES.into_iter().filter(counted).collect()
+}

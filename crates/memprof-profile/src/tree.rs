@@ -1,0 +1,63 @@
+//! The call tree: a profile's stacks with their frames' names, merged from the root.
+//!
+//! All code here is pure. All views and exporters share these four steps:
+//!
+//! 1. Frames become `Label`s (`frame_label`). `Naming` says what a node is.
+//! 2. Stacks become `Paths` of labels with one or more columns of bytes: one profile, the two sides of
+//!    a diff, or several figures of one profile (`Paths::columns`).
+//! 3. `Layout` merges the paths into a tree; `Descent` yields its rows without keeping them; `Table` counts functions instead.
+//! 4. The text of a label always comes from `Label`'s `Display`.
+//!
+//! Samples of zero bytes produce no node. All other samples are in the tree: the root's bytes are the
+//! profile's total.
+
+mod descent;
+pub mod errors;
+mod label;
+mod layout;
+mod names;
+mod paths;
+#[cfg(any(test, feature = "testing"))]
+pub mod properties;
+mod search;
+mod sweep;
+mod table;
+
+pub use descent::Descent;
+pub use label::{
+    CHAIN, Category, Code, Label, LabelId, Labels, Merge, NO_FUNCTION, NO_SYMBOL, Naming, SELF,
+};
+pub use layout::{Cut, Layout, Limits, Order};
+pub use names::frame_label;
+pub use paths::{Paths, Reading};
+pub use search::{Find, FunctionId, Search};
+pub use sweep::Row;
+pub use table::{Table, TableRow};
+
+/// Which end of a stack is at the root.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Direction {
+    /// The innermost function first, its callers below it.
+    #[default]
+    InnermostFirst,
+    /// The outermost function first, what it calls below it.
+    OutermostFirst,
+}
+
+impl Direction {
+    /// Both, in display order.
+    pub const ALL: [Direction; 2] = [Direction::InnermostFirst, Direction::OutermostFirst];
+
+    /// Its name on the command line and in URLs: what the children of a function are.
+    pub fn name(self) -> &'static str {
+        match self {
+            Direction::InnermostFirst => "callers",
+            Direction::OutermostFirst => "callees",
+        }
+    }
+
+    /// Looks up a direction by name.
+    pub fn by_name(name: &str) -> Option<Direction> {
+        Direction::ALL.into_iter().find(|d| d.name() == name)
+    }
+}

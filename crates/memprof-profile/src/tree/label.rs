@@ -1,0 +1,277 @@
+//! The labels of tree nodes, shared by all views and exporters.
+//!
+//! | label | `type` in `/v2` | text |
+//! |---|---|---|
+//! | [`Label::Root`] | `root` | `all` |
+//! | [`Label::Code`] | `function`, `inlined` | `FUNCTION (FILE)`, for a call site `FUNCTION (FILE+0xOFFSET)`; `FUNCTION (FILE:LINE)` |
+//! | [`Label::Name`] | none | `FUNCTION`, or `FILE+0xOFFSET` |
+//! | [`Label::Unmapped`] | `unmapped` | `[unknown]`, as in perf |
+//! | [`Label::CutOff`] | `cut_off` | `[cut off: REASON]` |
+//! | [`Label::NoStack`] | `no_stack` | `[no stack]` |
+//! | [`Label::NotObserved`] | `not_observed` | `[before attach: MAPPING]`, `[not observed: …]`, `[stack lost: …]` |
+//! | [`Label::BelowThreshold`] | `below_threshold` | `[below threshold]` |
+//! | [`Label::OverLimit`] | `over_limit` | `[over limit]` |
+//!
+//! In addition, [`NO_SYMBOL`] is the name of a function without a symbol, [`SELF`] a node's own bytes in a list
+//! of its children, and [`NO_FUNCTION`] the sum of all bytes outside functions.
+//!
+//! The one exception is `/v1`. Its contract fixes two pseudo-frames: `underThreshold`, which is
+//! [`Label::BelowThreshold`], and `unknown`, which is everything without a node there: stacks that end in the
+//! parent (cut off or not), stacks whose next frame is [`Label::Unmapped`] and, in the root, [`Label::NotObserved`] and
+//! [`Label::NoStack`]. Its paths are made with [`Merge::Frame`].
+
+use std::cmp::Ordering;
+use std::fmt;
+use std::path::Path;
+
+use rustc_hash::FxHashMap;
+
+use crate::symbol::Language;
+use crate::{Module, ModuleId, PartialReason, Unobserved};
+
+/// The name of a function without a symbol in its file.
+pub const NO_SYMBOL: &str = "[no symbol]";
+/// Before a node that is alone below the line above, where such a chain is not indented: only a mark tells it from a
+/// sibling.
+pub const CHAIN: &str = "↳ ";
+/// A node's own bytes (of stacks that end in it), in a list of its children.
+pub const SELF: &str = "[self]";
+/// The sum of all bytes outside functions.
+pub const NO_FUNCTION: &str = "[no function]";
+
+/// Which frames are merged into one node.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Merge {
+    /// Frames of the same function in the same file. Consecutive frames without known code are one node.
+    #[default]
+    Function,
+    /// Frames of the same call site. Consecutive frames without known code are one node.
+    Site,
+    /// Frames with the same name in any file, as in folded stacks. Every frame is a step of the path.
+    Name,
+    /// Call sites as in `/v1`: two files with the same path are different nodes, and a path ends before the
+    /// first frame without known code. Memory without a stack has an empty path.
+    Frame,
+}
+
+/// How frames become nodes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Naming {
+    /// Which frames are merged into one node.
+    pub merge: Merge,
+    /// Whether inlined functions are separate frames.
+    pub inlined: bool,
+}
+
+/// Which category of code a frame belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Category {
+    /// The profiled program's own executable, not known to be Rust.
+    OwnOther,
+    /// The profiled program's own executable, Rust code.
+    OwnRust,
+    /// Any other file.
+    Library,
+}
+
+impl Category {
+    /// The category of code in this file; `language` is `None` if the function is not known.
+    pub(super) fn of(module: &Module, language: Option<Language>) -> Category {
+        match language {
+            _ if !module.own_executable => Category::Library,
+            Some(Language::Rust) => Category::OwnRust,
+            Some(Language::Python | Language::Ruby | Language::JavaScript | Language::Other)
+            | None => Category::OwnOther,
+        }
+    }
+
+    /// The category's name in the `/v1` contract.
+    pub fn v1(self) -> &'static str {
+        match self {
+            Category::OwnOther => "nodeCpp",
+            Category::OwnRust => "nodeRust",
+            Category::Library => "systemLib",
+        }
+    }
+
+    /// The category's name in `/v2`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Category::OwnOther => "own",
+            Category::OwnRust => "own_rust",
+            Category::Library => "library",
+        }
+    }
+}
+
+/// What a node is. Two children of one node never have the same label.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Label<'a> {
+    /// The root of the tree.
+    Root,
+    /// Code of a file.
+    Code(Code<'a>),
+    /// A function name in any file; with an offset in bytes, code without a function name in the file with
+    /// this base name.
+    Name(&'a str, Option<u64>),
+    /// A frame at an address where no known file was mapped, or several such frames in a row.
+    Unmapped,
+    /// The callers of a stack's outermost frame, which the walk did not reach.
+    CutOff(PartialReason),
+    /// A stack without frames.
+    NoStack,
+    /// Memory of a mapping without a stack.
+    NotObserved(&'a str, Unobserved),
+    /// The aggregate of children below the threshold.
+    BelowThreshold,
+    /// The aggregate of children over the maximum number of nodes.
+    OverLimit,
+}
+
+/// A function, or a call site in one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Code<'a> {
+    /// Demangled name; `None` if the file has no symbol.
+    pub function: Option<&'a str>,
+    /// Base name of the file.
+    pub file: &'a str,
+    /// Path of the file as in the target's mappings.
+    pub path: &'a Path,
+    /// File offset of the call site in bytes, or its line if there is a [`Code::first_line`] (with [`Merge::Frame`] its position among
+    /// the functions of its file); `None` for a function.
+    pub offset: Option<u64>,
+    /// First line of a function without machine code of its own in a file; 0 if it has no lines.
+    pub first_line: Option<u32>,
+    /// Whether it was inlined into the next outer frame.
+    pub inlined: bool,
+    /// Category of the code.
+    pub category: Category,
+    /// With [`Merge::Frame`]: distinguishes files with the same path.
+    pub module: Option<ModuleId>,
+}
+
+impl<'a> Code<'a> {
+    /// The label for formats that only have a name.
+    pub fn by_name(&self) -> Label<'a> {
+        // Readers of folded stacks would not take an empty name as a frame.
+        match self.function.filter(|name| !name.is_empty()) {
+            Some(function) => Label::Name(function, None),
+            None => Label::Name(self.file, self.file_offset()),
+        }
+    }
+
+    /// The line of the call site, else the function's first line; `None` if its code is in a file of machine code, or
+    /// has no lines.
+    pub fn line(&self) -> Option<u64> {
+        let first = self.first_line?;
+        Some(self.offset.unwrap_or(first.into())).filter(|line| *line > 0)
+    }
+
+    /// The file offset of the call site, in bytes; `None` for a function, and if its code is in no file of machine code.
+    pub fn file_offset(&self) -> Option<u64> {
+        self.offset.filter(|_| self.first_line.is_none())
+    }
+
+    /// The order in which `/v1` lists children of equal size.
+    pub(super) fn by_offset(&self, other: &Code<'_>) -> Ordering {
+        fn key<'a>(code: &Code<'a>) -> impl Ord + use<'a> {
+            (
+                code.offset,
+                code.file,
+                code.function,
+                code.category,
+                code.first_line,
+                code.module,
+            )
+        }
+        key(self).cmp(&key(other))
+    }
+}
+
+impl Label<'_> {
+    /// Whether it aggregates dropped nodes.
+    pub fn is_rest(&self) -> bool {
+        matches!(self, Label::BelowThreshold | Label::OverLimit)
+    }
+}
+
+/// The text of the label. Names are verbatim from their file: callers that print them must make them
+/// [`printable`](memprof_sys::text::printable).
+impl fmt::Display for Label<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Label::Root => f.write_str("all"),
+            Label::Code(code) => code.fmt(f),
+            Label::Name(name, None) => f.write_str(name),
+            Label::Name(file, Some(offset)) => write!(f, "{file}+{offset:#x}"),
+            Label::Unmapped => f.write_str("[unknown]"),
+            Label::CutOff(reason) => write!(f, "[cut off: {}]", reason.label()),
+            Label::NoStack => f.write_str("[no stack]"),
+            Label::NotObserved(mapping, reason) => write!(f, "[{}: {mapping}]", reason.label()),
+            Label::BelowThreshold => f.write_str("[below threshold]"),
+            Label::OverLimit => f.write_str("[over limit]"),
+        }
+    }
+}
+
+impl fmt::Display for Code<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let function = self.function.unwrap_or(NO_SYMBOL);
+        let inlined = if self.inlined { ", inlined" } else { "" };
+        if let Some(line) = self.line() {
+            return write!(f, "{function} ({}:{line}{inlined})", self.file);
+        }
+        match self.file_offset() {
+            None => write!(f, "{function} ({}{inlined})", self.file),
+            Some(offset) => write!(f, "{function} ({}+{offset:#x}{inlined})", self.file),
+        }
+    }
+}
+
+/// Index of a [`Label`] in [`Labels`].
+pub type LabelId = u32;
+
+/// All distinct labels; several profiles share the ids.
+#[derive(Debug)]
+pub struct Labels<'a> {
+    all: Vec<Label<'a>>,
+    ids: FxHashMap<Label<'a>, LabelId>,
+}
+
+impl Default for Labels<'_> {
+    fn default() -> Self {
+        let mut labels = Labels {
+            all: Vec::new(),
+            ids: FxHashMap::default(),
+        };
+        labels.id(Label::Root);
+        labels.id(Label::Unmapped);
+        labels
+    }
+}
+
+impl<'a> Labels<'a> {
+    /// The id of the root's label.
+    pub(crate) const ROOT: LabelId = 0;
+    /// The id of [`Label::Unmapped`].
+    pub(crate) const UNMAPPED: LabelId = 1;
+
+    /// The label's id, assigned on first use.
+    pub fn id(&mut self, label: Label<'a>) -> LabelId {
+        let all = &mut self.all;
+        *self.ids.entry(label).or_insert_with(|| {
+            all.push(label);
+            (all.len() - 1) as LabelId
+        })
+    }
+
+    /// The label with that id.
+    pub fn get(&self, id: LabelId) -> &Label<'a> {
+        &self.all[id as usize]
+    }
+
+    /// Every label, in the order of their ids.
+    pub fn all(&self) -> &[Label<'a>] {
+        &self.all
+    }
+}

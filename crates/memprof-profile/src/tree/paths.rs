@@ -1,0 +1,257 @@
+//! Stacks as paths of labels, starting at the root, with their bytes.
+
+use super::label::{Label, LabelId, Labels, Merge, Naming};
+use super::names::FrameLabels;
+use super::{Direction, Find};
+use crate::symbol::Symbols;
+use crate::{Amounts, Kind, Profile};
+
+/// One path and its bytes in each of `N` columns.
+#[derive(Clone, Copy, Debug)]
+pub struct Path<const N: usize> {
+    /// Number of its profile.
+    side: u8,
+    /// Index of its sample in its profile; `None` for memory without a stack.
+    sample: Option<u32>,
+    start: u32,
+    end: u32,
+    bytes: [u64; N],
+}
+
+/// The paths of one profile or of several, with `N` columns of bytes.
+#[derive(Debug)]
+pub struct Paths<'a, const N: usize> {
+    labels: Labels<'a>,
+    steps: Vec<LabelId>,
+    paths: Vec<Path<N>>,
+    focused: bool,
+}
+
+impl<const N: usize> Default for Paths<'_, N> {
+    fn default() -> Self {
+        Paths {
+            labels: Labels::default(),
+            steps: Vec::new(),
+            paths: Vec::new(),
+            focused: false,
+        }
+    }
+}
+
+/// How stacks become paths.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Reading {
+    /// Which end of a stack is at the root.
+    pub direction: Direction,
+    /// What a node is.
+    pub naming: Naming,
+    /// Which bytes count.
+    pub kind: Kind,
+}
+
+impl<'a, const N: usize> Paths<'a, N> {
+    /// The paths of these profiles, with one column for each: one for a tree, two for a diff. Samples of
+    /// zero bytes are left out.
+    pub fn new(sides: [(&'a Profile, &'a Symbols); N], reading: Reading) -> Paths<'a, N> {
+        let mut paths = Paths::default();
+        for (side, of) in sides.into_iter().enumerate() {
+            paths.add((side, of), reading.direction, reading.naming, |amounts| {
+                let mut bytes = [0; N];
+                bytes[side] = reading.kind.of(amounts);
+                bytes
+            });
+        }
+        paths
+    }
+
+    /// The paths of one profile, with several figures for each stack. Stacks with zeros in all columns are
+    /// left out.
+    pub fn columns(
+        of: (&'a Profile, &'a Symbols),
+        direction: Direction,
+        naming: Naming,
+        columns: impl Fn(&Amounts) -> [u64; N],
+    ) -> Paths<'a, N> {
+        let mut paths = Paths::default();
+        paths.add((0, of), direction, naming, columns);
+        paths
+    }
+
+    fn add(
+        &mut self,
+        (side, of): (usize, (&'a Profile, &'a Symbols)),
+        direction: Direction,
+        naming: Naming,
+        columns: impl Fn(&Amounts) -> [u64; N],
+    ) {
+        let side = side as u8;
+        let mut names = FrameLabels::new(of, naming);
+        let every_frame = naming.merge == Merge::Name;
+        for (index, sample) in (0..).zip(&of.0.samples) {
+            let bytes = columns(&sample.amounts);
+            if bytes == [0; N] {
+                continue;
+            }
+            let start = self.steps.len();
+            for frame in &sample.stack.frames {
+                for &id in names.get(*frame, &mut self.labels) {
+                    let again = self.steps[start..].last() == Some(&id);
+                    if id != Labels::UNMAPPED || !again || every_frame {
+                        self.steps.push(id);
+                    }
+                }
+            }
+            // The callers that are missing are the stack's outermost step, so stacks that were cut off for the same reason
+            // have one node instead of one for each function that happens to be outermost.
+            if let Some(reason) = sample.stack.outcome.cut_off()
+                && self.steps.len() > start
+                && naming.merge != Merge::Frame
+            {
+                self.steps.push(self.labels.id(Label::CutOff(reason)));
+            }
+            if direction == Direction::OutermostFirst {
+                self.steps[start..].reverse();
+            }
+            if naming.merge == Merge::Frame {
+                self.cut_at_unknown(start);
+            } else if self.steps.len() == start {
+                self.steps.push(self.labels.id(Label::NoStack));
+            }
+            self.finish((side, Some(index)), start, bytes);
+        }
+        for row in &of.0.not_observed {
+            let bytes = columns(&row.amounts);
+            if bytes == [0; N] {
+                continue;
+            }
+            let start = self.steps.len();
+            if naming.merge != Merge::Frame {
+                let label = Label::NotObserved(&row.mapping, row.reason);
+                self.steps.push(self.labels.id(label));
+            }
+            self.finish((side, None), start, bytes);
+        }
+    }
+
+    /// Shortens every path to this number of steps; its bytes stay.
+    pub fn cut_below(&mut self, depth: usize) {
+        let depth = u32::try_from(depth).unwrap_or(u32::MAX);
+        for path in &mut self.paths {
+            path.end = path.end.min(path.start.saturating_add(depth));
+        }
+    }
+
+    fn cut_at_unknown(&mut self, start: usize) {
+        let steps = self.steps[start..].iter();
+        if let Some(known) = steps.copied().position(|id| id == Labels::UNMAPPED) {
+            self.steps.truncate(start + known);
+        }
+    }
+
+    fn finish(&mut self, (side, sample): (u8, Option<u32>), start: usize, bytes: [u64; N]) {
+        self.paths.push(Path {
+            side,
+            sample,
+            start: start as u32,
+            end: self.steps.len() as u32,
+            bytes,
+        });
+    }
+
+    /// The labels of the steps.
+    pub fn labels(&self) -> &Labels<'a> {
+        &self.labels
+    }
+
+    /// Assigns an id to a label that is not a step of any path.
+    pub(super) fn label(&mut self, label: Label<'a>) -> LabelId {
+        self.labels.id(label)
+    }
+
+    /// Every path with its bytes.
+    pub fn iter(&self) -> impl Iterator<Item = (&[LabelId], [u64; N])> {
+        self.paths.iter().map(|path| (self.steps(path), path.bytes))
+    }
+
+    /// How many paths there are.
+    pub(super) fn len(&self) -> usize {
+        self.paths.len()
+    }
+
+    /// One path with its bytes.
+    pub(super) fn at(&self, index: usize) -> (&[LabelId], [u64; N]) {
+        let path = &self.paths[index];
+        (self.steps(path), path.bytes)
+    }
+
+    /// The paths of one profile's samples, each with the sample's index in its profile.
+    pub(crate) fn of_samples(&self, side: usize) -> impl Iterator<Item = (u32, &[LabelId])> {
+        let paths = self.paths.iter();
+        let paths = paths.filter(move |path| usize::from(path.side) == side);
+        paths.filter_map(|path| Some((path.sample?, self.steps(path))))
+    }
+
+    fn steps(&self, path: &Path<N>) -> &[LabelId] {
+        &self.steps[path.start as usize..path.end as usize]
+    }
+
+    /// Sorts the paths so that those with a common prefix are adjacent.
+    pub(super) fn sort(&mut self) {
+        let steps = &self.steps;
+        let of = |path: &Path<N>| &steps[path.start as usize..path.end as usize];
+        self.paths.sort_unstable_by(|a, b| of(a).cmp(of(b)));
+    }
+
+    /// Whether each label matches, indexed by id, and the bytes of the paths with at least one match.
+    pub fn find(&self, find: &Find) -> (Vec<bool>, [u64; N]) {
+        let labels = self.labels.all().iter();
+        let matches: Vec<bool> = labels.map(|label| find.matches(label)).collect();
+        let mut bytes = [0; N];
+        for (steps, amount) in self.iter() {
+            if steps.iter().any(|id| matches[*id as usize]) {
+                add(&mut bytes, &amount);
+            }
+        }
+        (matches, bytes)
+    }
+
+    /// Keeps only the paths with a label that matches, from behind the outermost of their matching frames: its callees or,
+    /// where the innermost frame comes first, its callers. The root stands for that frame. A recursive function is cut
+    /// once, so each byte stays in one path.
+    pub fn focus(&mut self, matches: &[bool], direction: Direction) {
+        let Paths { steps, paths, .. } = self;
+        paths.retain_mut(|path| {
+            let range = path.start as usize..path.end as usize;
+            let mut frames = steps[range].iter();
+            let is_match = |id: &LabelId| matches[*id as usize];
+            let outermost = match direction {
+                Direction::OutermostFirst => frames.position(is_match),
+                Direction::InnermostFirst => frames.rposition(is_match),
+            };
+            if let Some(at) = outermost {
+                path.start += at as u32 + 1;
+            }
+            outermost.is_some()
+        });
+        self.focused = true;
+    }
+
+    /// Whether the paths are only a part of their profiles' memory.
+    pub(super) fn is_focused(&self) -> bool {
+        self.focused
+    }
+
+    /// The sum of all paths.
+    pub fn total(&self) -> [u64; N] {
+        let mut total = [0; N];
+        self.iter().for_each(|(_, bytes)| add(&mut total, &bytes));
+        total
+    }
+}
+
+/// Adds `more` to `sum`, column by column.
+pub(super) fn add<const N: usize>(sum: &mut [u64; N], more: &[u64; N]) {
+    sum.iter_mut()
+        .zip(more)
+        .for_each(|(sum, more)| *sum += more);
+}

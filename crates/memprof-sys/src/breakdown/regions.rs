@@ -1,0 +1,119 @@
+//! The mappings that are shown individually.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use super::names::{Key, cut};
+use super::{RegionRow, Show};
+use crate::residency::smaps::{Figures, Region};
+use crate::residency::{Category, Perms};
+
+/// Maximum number of mappings kept for display, at most 1 KiB each.
+pub const MOST_REGIONS: usize = 131_072;
+
+/// Where a mapping is counted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Place {
+    /// In this category.
+    Known(Category),
+    /// In the category of its name, which is known only at the end.
+    Named(Key),
+}
+
+/// A mapping to be shown, ordered by its rank.
+#[derive(Debug)]
+struct Kept {
+    /// Resident bytes (0 if all mappings are shown), then size, then address; lower addresses rank higher.
+    rank: (u64, u64, Reverse<u64>),
+    end: u64,
+    perms: Perms,
+    name: String,
+    figures: Figures,
+    place: Place,
+}
+
+impl PartialEq for Kept {
+    fn eq(&self, other: &Kept) -> bool {
+        self.rank == other.rank
+    }
+}
+
+impl Eq for Kept {}
+
+impl PartialOrd for Kept {
+    fn partial_cmp(&self, other: &Kept) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Kept {
+    fn cmp(&self, other: &Kept) -> std::cmp::Ordering {
+        self.rank.cmp(&other.rank)
+    }
+}
+
+/// The `most` mappings of the highest rank.
+#[derive(Debug)]
+pub(super) struct Regions {
+    /// A heap with the lowest rank on top.
+    kept: BinaryHeap<Reverse<Kept>>,
+    most: usize,
+    all: bool,
+}
+
+impl Regions {
+    pub(super) fn new(show: Show) -> Regions {
+        Regions {
+            kept: BinaryHeap::new(),
+            most: match show {
+                Show::Top(n) => n.min(MOST_REGIONS),
+                Show::All => MOST_REGIONS,
+            },
+            all: show == Show::All,
+        }
+    }
+
+    pub(super) fn add(&mut self, region: &Region, place: Place) {
+        let vma = &region.vma;
+        let rank = match self.all {
+            true => (0, 0, Reverse(vma.start.0)),
+            false => (region.figures.rss, vma.len(), Reverse(vma.start.0)),
+        };
+        let full = self.kept.len() >= self.most;
+        if full
+            && self
+                .kept
+                .peek()
+                .is_none_or(|Reverse(worst)| rank <= worst.rank)
+        {
+            return;
+        }
+        self.kept.push(Reverse(Kept {
+            rank,
+            end: vma.end.0,
+            perms: vma.perms,
+            name: cut(&vma.name),
+            figures: region.figures,
+            place,
+        }));
+        if full {
+            self.kept.pop();
+        }
+    }
+
+    /// The mappings, highest rank first.
+    pub(super) fn close(self, category: impl Fn(&Key) -> Category) -> Vec<RegionRow> {
+        let row = |Reverse(kept): Reverse<Kept>| RegionRow {
+            start: kept.rank.2.0,
+            end: kept.end,
+            permissions: kept.perms.to_string(),
+            category: match &kept.place {
+                Place::Known(category) => *category,
+                Place::Named(key) => category(key),
+            },
+            name: kept.name,
+            figures: kept.figures,
+        };
+        self.kept.into_sorted_vec().into_iter().map(row).collect()
+    }
+}

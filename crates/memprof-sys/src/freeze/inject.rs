@@ -1,0 +1,381 @@
+//! Runs a system call in a stopped thread of another process, and gives the thread back as it was.
+//!
+//! The thread finds its own way back if memprof is killed meanwhile. What the C library has for signal handlers is used
+//! for that: before the call, a signal frame with all of the thread's registers is written below its stack, and the call
+//! is made by an instruction that is followed by a return, to the code that ends signal handlers (`rt_sigreturn`). If
+//! memprof lives, it restores the thread before that code runs. A process without these two pieces of code is left alone.
+
+mod control;
+mod harm;
+mod load;
+mod room;
+mod seccomp;
+mod sleeps;
+mod stub;
+mod way_back;
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+
+pub(super) use self::control::Waiting;
+use self::control::{Stop, adopt, ptrace, set_mask, write};
+pub use self::load::{Functions, LoadError, Loaded, Loading};
+use self::way_back::WayBack;
+use super::registers::{self, NO_CALL, word};
+use crate::ids::Pid;
+use crate::proc_dir;
+use crate::residency::{Classifier, proc_maps};
+
+/// `syscall; ret`.
+const CALL: [u8; 3] = [0x0f, 0x05, 0xc3];
+/// Size of `syscall`, in bytes.
+const SYSCALL: u64 = 2;
+/// `mov $15, %rax; syscall`: `rt_sigreturn`.
+const SIGRETURN: [u8; 9] = [0x48, 0xc7, 0xc0, 0x0f, 0, 0, 0, 0x0f, 0x05];
+/// Maximum number of bytes of code that are searched.
+const MOST_CODE: u64 = 256 << 20;
+/// Size of one read of it.
+const PIECE: usize = 1 << 20;
+
+/// Where the arguments of a system call are.
+const ARGS: [usize; 6] = [
+    word::RDI,
+    word::RSI,
+    word::RDX,
+    word::R10,
+    word::R8,
+    word::R9,
+];
+
+/// The mask that blocks all signals.
+const ALL_BLOCKED: u64 = u64::MAX;
+
+/// The register set with the floating-point unit's state.
+const NT_X86_XSTATE: libc::c_int = 0x202;
+const PTRACE_GETSIGMASK: libc::c_uint = 0x420a;
+
+/// A system call.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Call {
+    pub number: libc::c_long,
+    /// Its arguments. [`Call::CHILD_STACK`] stands for the stack of a child that ends itself when it is resumed.
+    pub args: [u64; 6],
+}
+
+impl Call {
+    pub(super) const CHILD_STACK: u64 = u64::MAX - 1;
+}
+
+/// What a call returned.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Returned {
+    /// Its result.
+    pub value: i64,
+    /// The child that it made, which is stopped, and dies with the current thread of memprof.
+    pub child: Option<i32>,
+    /// A signal that stopped the thread meanwhile and is to be passed on; 0 for none.
+    pub signal: i32,
+    /// Whether it took longer than the other threads may be stopped: they run.
+    pub late: bool,
+}
+
+/// Why a call was not made.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum CallError {
+    /// The process executes another program since it was prepared for.
+    #[error("it has changed its code meanwhile")]
+    Changed,
+    /// None of the threads is at a place where a call does no harm, or the kernel refuses to trace it. All are as they were.
+    #[error("{0}")]
+    NotMade(String),
+    /// It has not, or not yet, the code that is needed.
+    #[error("{0}")]
+    NotReady(String),
+    /// A thread is still in the call, or at its end. The others run, and it goes back by itself.
+    #[error(
+        "thread {0} waits in the kernel in the system call that memprof has it make; it goes back by itself when that ends"
+    )]
+    Waits(i32),
+}
+
+/// What in a process's code and memory is needed for calls.
+#[derive(Debug)]
+pub(super) struct Injector {
+    mem: File,
+    call: u64,
+    sigreturn: u64,
+    /// The stack of its first thread.
+    stack: (u64, u64),
+}
+
+impl Injector {
+    /// Prepares for a process, which may run.
+    ///
+    /// # Errors
+    /// Why no call can be made in it.
+    pub(super) fn prepare(pid: Pid) -> Result<Injector, String> {
+        let mem = proc_dir::open(pid, "mem");
+        let mem =
+            mem.map_err(|e| format!("{} cannot be opened: {e}", proc_dir::shown(pid, "mem")))?;
+        let vmas = proc_maps::read(pid, &mut Classifier::new()).map_err(|e| format!("{e:#}"))?;
+        let code = || {
+            let code = vmas.iter().filter(|vma| vma.perms.exec && vma.perms.read);
+            code.map(|vma| (vma.start.0, vma.end.0))
+        };
+        let (call, sigreturn) = (find(&mem, code(), &CALL), find(&mem, code(), &SIGRETURN));
+        let (Some(call), Some(sigreturn)) = (call, sigreturn) else {
+            return Err("its code has no `syscall; ret`, or no end of signal handlers, as a C library has them".into());
+        };
+        let stack = vmas.iter().find(|vma| vma.name == "[stack]");
+        Ok(Injector {
+            mem,
+            call,
+            sigreturn,
+            stack: stack.map_or((0, 0), |vma| (vma.start.0, vma.end.0)),
+        })
+    }
+
+    /// Makes the call in one of these threads, which the current thread of memprof traces and which are stopped without
+    /// a signal. Returns the thread as well. The thread may also make the `later` call, if there is one.
+    ///
+    /// # Errors
+    /// Why it was not made, or is not done yet.
+    pub(super) fn call(
+        &self,
+        threads: &[i32],
+        call: &Call,
+        later: Option<&Call>,
+        waiting: &mut Waiting<'_>,
+    ) -> Result<(i32, Returned), CallError> {
+        // The process ran on since they were found.
+        let is_there = |addr, code: &[u8]| self.read(addr, code.len()).is_ok_and(|it| it == code);
+        if !is_there(self.call, &CALL) || !is_there(self.sigreturn, &SIGRETURN) {
+            return Err(CallError::Changed);
+        }
+        let mut why = "no thread of it is stopped".to_owned();
+        let mut stopped: Vec<(u8, Stopped, WayBack)> = Vec::new();
+        for tid in threads {
+            let ready = Stopped::look(*tid).and_then(|thread| {
+                let filters = harm::check(&thread, self)?;
+                if call.args.contains(&Call::CHILD_STACK) {
+                    harm::check_child(&thread)?;
+                }
+                let way_back = WayBack::of(&thread, self)?;
+                let calls = [Some(call), later];
+                let calls = calls.into_iter().flatten();
+                harm::check_calls(&filters, &thread, self, calls, &way_back)?;
+                Ok((thread.rank(self), thread, way_back))
+            });
+            match ready {
+                Ok(ready) => stopped.push(ready),
+                Err(reason) => why = reason,
+            }
+            // One that waits on the program's own stack is as good as it gets.
+            if stopped.last().is_some_and(|(rank, ..)| *rank == 0) {
+                break;
+            }
+        }
+        stopped.sort_by_key(|(rank, ..)| *rank);
+        for (_, thread, way_back) in stopped {
+            let tid = thread.tid;
+            match thread.call(self, call, &way_back, waiting) {
+                Ok(returned) => return Ok((tid, returned)),
+                Err(CallError::NotMade(reason)) => why = reason,
+                Err(e) => return Err(e),
+            }
+        }
+        Err(CallError::NotMade(why))
+    }
+
+    fn read(&self, addr: u64, len: usize) -> io::Result<Vec<u8>> {
+        let mut bytes = vec![0; len];
+        self.mem.read_exact_at(&mut bytes, addr)?;
+        Ok(bytes)
+    }
+}
+
+/// The first place where the code has these bytes.
+fn find(mem: &File, code: impl Iterator<Item = (u64, u64)>, wanted: &[u8]) -> Option<u64> {
+    let mut left = MOST_CODE;
+    for (start, end) in code {
+        let mut at = start;
+        while at < end && left > 0 {
+            let len = (end - at).min(PIECE as u64);
+            let mut bytes = vec![0; len as usize];
+            // Pages behind the end of a file cannot be read.
+            let read = mem.read_at(&mut bytes, at).unwrap_or(0);
+            if let Some(found) = memchr::memmem::find(&bytes[..read], wanted) {
+                return Some(at + found as u64);
+            }
+            if read <= wanted.len() {
+                break;
+            }
+            left = left.saturating_sub(read as u64);
+            at += (read - wanted.len()) as u64;
+        }
+    }
+    None
+}
+
+/// A thread before a call.
+struct Stopped {
+    tid: i32,
+    regs: Vec<u64>,
+    /// The signals that it blocks.
+    mask: u64,
+    xstate: Vec<u8>,
+}
+
+impl Stopped {
+    /// Reads a thread's state.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    fn look(tid: i32) -> Result<Stopped, String> {
+        let gone = || format!("thread {tid} has ended");
+        let regs = registers::set(tid, libc::NT_PRSTATUS).ok_or_else(gone)?;
+        let xstate = registers::bytes(tid, NT_X86_XSTATE).ok_or_else(gone)?;
+        let mut mask = 0_u64;
+        ptrace(
+            PTRACE_GETSIGMASK,
+            tid,
+            size_of::<u64>() as u64,
+            (&raw mut mask) as u64,
+        )
+        .map_err(|e| format!("the signal mask of thread {tid} cannot be read: {e}"))?;
+        Ok(Stopped {
+            tid,
+            regs,
+            mask,
+            xstate,
+        })
+    }
+
+    /// How well it is suited, 0 for the best: blocked in a system call, and on a stack that is surely large enough.
+    fn rank(&self, injector: &Injector) -> u8 {
+        let (start, end) = injector.stack;
+        let own_stack = (start..end).contains(&self.regs[word::RSP]);
+        u8::from(self.regs[word::ORIG_RAX] == NO_CALL) + 2 * u8::from(!own_stack)
+    }
+
+    /// Makes the call.
+    fn call(
+        self,
+        injector: &Injector,
+        call: &Call,
+        way_back: &WayBack,
+        waiting: &mut Waiting<'_>,
+    ) -> Result<Returned, CallError> {
+        let tid = self.tid;
+        let stack = |e| CallError::NotMade(format!("below the stack of thread {tid}: {e}"));
+        let before = injector.read(way_back.at, way_back.bytes.len());
+        let before = before.map_err(stack)?;
+        let written = write(tid, way_back.at, &way_back.bytes);
+        if let Err(e) = written {
+            // A part of it may be there.
+            let _ = write(tid, way_back.at, &before);
+            return Err(stack(e));
+        }
+        let failed =
+            |e: io::Error| CallError::NotMade(format!("thread {tid} cannot be controlled: {e}"));
+        let done = self.make(injector, call, way_back, waiting);
+        if matches!(&done, Err(e) if e.kind() == io::ErrorKind::TimedOut) {
+            return Err(CallError::Waits(tid));
+        }
+        // Also where something failed. First the mask, because the registers' restoration ends what the frame protects.
+        let restored = set_mask(tid, self.mask).and_then(|()| registers::write(tid, &self.regs));
+        let _ = ptrace(libc::PTRACE_SETOPTIONS, tid, 0, 0);
+        restored.map_err(failed)?;
+        let _ = write(tid, way_back.at, &before);
+        done.map_err(failed)
+    }
+
+    /// The registers with which the thread makes the call.
+    fn registers_for(&self, injector: &Injector, call: &Call, way_back: &WayBack) -> Vec<u64> {
+        let mut regs = self.regs.clone();
+        regs[word::RIP] = injector.call;
+        regs[word::RSP] = way_back.frame;
+        regs[word::RAX] = call.number.cast_unsigned();
+        // The kernel must not take it for the interrupted call.
+        regs[word::ORIG_RAX] = NO_CALL;
+        for (place, arg) in ARGS.into_iter().zip(call.args) {
+            regs[place] = match arg {
+                Call::CHILD_STACK => way_back.child_frame,
+                arg => arg,
+            };
+        }
+        regs
+    }
+
+    fn make(
+        &self,
+        injector: &Injector,
+        call: &Call,
+        way_back: &WayBack,
+        waiting: &mut Waiting<'_>,
+    ) -> io::Result<Returned> {
+        let mut returned = self.enter(injector, call, way_back, waiting)?;
+        returned.signal = settle(self.tid, returned.signal, waiting)?;
+        returned.late = waiting.late;
+        Ok(returned)
+    }
+
+    /// Has it make the call, and stops it at the end of that.
+    fn enter(
+        &self,
+        injector: &Injector,
+        call: &Call,
+        way_back: &WayBack,
+        waiting: &mut Waiting<'_>,
+    ) -> io::Result<Returned> {
+        let tid = self.tid;
+        let options = libc::PTRACE_O_TRACESYSGOOD | libc::PTRACE_O_TRACECLONE;
+        ptrace(libc::PTRACE_SETOPTIONS, tid, 0, options as u64)?;
+        registers::write(tid, &self.registers_for(injector, call, way_back))?;
+        // From here on the thread finds its way back by itself, which restores the mask, too.
+        set_mask(tid, ALL_BLOCKED)?;
+        let mut returned = Returned {
+            value: 0,
+            child: None,
+            signal: 0,
+            late: false,
+        };
+        let mut entered = false;
+        loop {
+            ptrace(libc::PTRACE_SYSCALL, tid, 0, 0)?;
+            match waiting.wait(tid)? {
+                Stop::Call if entered => break,
+                Stop::Call => entered = true,
+                Stop::Clone => {
+                    let mut child = 0_u64;
+                    ptrace(libc::PTRACE_GETEVENTMSG, tid, 0, (&raw mut child) as u64)?;
+                    // If it has been killed, it is to be reaped all the same.
+                    let _ = adopt(child as i32);
+                    returned.child = Some(child as i32);
+                }
+                Stop::Trap => {}
+                Stop::Signal(signal) => returned.signal = signal,
+            }
+        }
+        let regs = registers::set(tid, libc::NT_PRSTATUS).ok_or(io::ErrorKind::NotFound)?;
+        returned.value = regs[word::RAX].cast_signed();
+        Ok(returned)
+    }
+}
+
+/// Stops a thread, which is stopped at the end of a system call, where its state can be restored. Returns a signal that is
+/// to be passed on, by default this one.
+fn settle(tid: i32, mut pending: i32, waiting: &mut Waiting<'_>) -> io::Result<i32> {
+    // The kernel starts an interrupted system call again where it looks for signals, so the thread is stopped there once
+    // more. It does not return to the program in between.
+    ptrace(libc::PTRACE_INTERRUPT, tid, 0, 0)?;
+    loop {
+        ptrace(libc::PTRACE_CONT, tid, 0, 0)?;
+        match waiting.wait(tid)? {
+            Stop::Trap => return Ok(pending),
+            Stop::Signal(signal) => pending = signal,
+            Stop::Call | Stop::Clone => {}
+        }
+    }
+}

@@ -1,0 +1,33 @@
+//! What memprof asks the kernel, about itself and about other processes.
+
+#[cfg(test)]
+#[path = "../../../tests/common/random.rs"]
+mod random;
+#[cfg(test)]
+#[path = "../../../tests/common/skip.rs"]
+mod skip;
+
+pub mod allocator;
+pub mod breakdown;
+pub mod clock;
+pub mod console;
+pub mod file_id;
+pub mod freeze;
+pub mod http_client;
+pub mod ids;
+pub mod kernel_figures;
+pub mod kernel_version;
+pub mod limits;
+pub mod mmap_lock;
+pub mod mounts;
+pub mod patient;
+pub mod priority;
+pub mod privileges;
+pub mod proc_dir;
+pub mod proc_text;
+pub mod process;
+pub mod residency;
+pub mod run_name;
+pub mod target_file;
+pub mod text;
+pub mod usage;

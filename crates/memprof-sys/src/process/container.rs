@@ -1,0 +1,205 @@
+//! The container and the pod of a process, from the names of its control groups.
+
+use crate::ids::Pid;
+use crate::proc_dir;
+
+/// Where a process runs, as far as the names of its control groups say.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Container {
+    /// Its control group: that of version 2, or of version 1's memory controller if that one is the root; `/` if both are.
+    pub group: String,
+    /// The container's id: 64 hexadecimal digits, on ECS 32 and a number.
+    pub id: Option<String>,
+    /// The UID of its Kubernetes pod.
+    pub pod: Option<String>,
+}
+
+impl Container {
+    /// Whether its control group is this one, or one below it.
+    pub fn is_below(&self, group: &str) -> bool {
+        let inside = self.group.strip_prefix(group.trim_end_matches('/'));
+        inside.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+    }
+
+    /// The container of a process; `None` if the process is gone.
+    pub fn of(pid: Pid) -> Option<Container> {
+        let groups = proc_dir::text(pid, "cgroup").ok()?;
+        Some(Container::named_by(&groups))
+    }
+
+    /// From the text of `/proc/PID/cgroup`: `ID:CONTROLLERS:GROUP`, one line for each hierarchy.
+    fn named_by(groups: &str) -> Container {
+        let mut found = Container {
+            group: group_of(groups).to_owned(),
+            ..Container::default()
+        };
+        for group in groups.lines().filter_map(|line| line.splitn(3, ':').nth(2)) {
+            // From the innermost group outwards: containers may run in containers.
+            for name in group.rsplit('/') {
+                found.id = found.id.or_else(|| container(name));
+                found.pod = found.pod.or_else(|| pod(name));
+            }
+        }
+        found
+    }
+}
+
+/// The control group whose name says most: in a hybrid of both versions, one of them has everything in its root.
+fn group_of(groups: &str) -> &str {
+    let lines = || groups.lines().map(|line| line.splitn(3, ':'));
+    let named = |wanted: fn(&str) -> bool| {
+        lines().find_map(|mut words| {
+            let controllers = words.nth(1)?;
+            let group = words.next()?;
+            (wanted(controllers) && group != "/").then_some(group)
+        })
+    };
+    named(str::is_empty)
+        .or_else(|| named(|all| all.split(',').any(|one| one == "memory")))
+        .unwrap_or("/")
+}
+
+fn is_hex(text: &str, digits: usize) -> bool {
+    let lower = |b: u8| b.is_ascii_digit() || (b'a'..=b'f').contains(&b);
+    text.len() == digits && text.bytes().all(lower)
+}
+
+/// `ID`, `docker-ID.scope`, `cri-containerd-ID.scope`, `…:cri-containerd:ID`, and so on.
+fn container(name: &str) -> Option<String> {
+    // The process that watches a container of CRI-O or Podman is not in it.
+    if name.contains("conmon") {
+        return None;
+    }
+    let name = name.strip_suffix(".scope").unwrap_or(name);
+    let id = name.rsplit(['-', ':']).next()?;
+    let task = name.split_once('-').is_some_and(|(task, number)| {
+        let digits = number.bytes().all(|b| b.is_ascii_digit());
+        is_hex(task, 32) && !number.is_empty() && digits
+    });
+    match task {
+        true => Some(name.to_owned()),
+        false => is_hex(id, 64).then(|| id.to_owned()),
+    }
+}
+
+/// `podUID`, or `kubepods-burstable-podUID.slice` with `_` for the `-` of the UID. A static pod's UID has no `-`.
+fn pod(name: &str) -> Option<String> {
+    let name = name.strip_suffix(".slice").unwrap_or(name);
+    let uid = match name.strip_prefix("pod") {
+        Some(uid) => uid,
+        None => name.rsplit_once("-pod")?.1,
+    };
+    let uid = uid.replace('_', "-");
+    let parts: Vec<usize> = uid.split('-').map(str::len).collect();
+    let known = matches!(parts[..], [32] | [8, 4, 4, 4, 12]);
+    (known && is_hex(&uid.replace('-', ""), 32)).then_some(uid)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ID: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
+    const POD: &str = "b15e0b8f-6d25-4d1f-9d2c-3a1f6f0a1b2c";
+
+    fn of(group: &str) -> (Option<String>, Option<String>) {
+        let Container { id, pod, .. } = Container::named_by(&format!("0::{group}\n"));
+        (id, pod)
+    }
+
+    #[test]
+    fn runtimes_name_their_containers() {
+        let id = Some(ID.to_owned());
+        let pod = Some(POD.to_owned());
+        let slice = format!("kubepods-burstable-pod{}.slice", POD.replace('-', "_"));
+        for (group, wanted) in [
+            (format!("/docker/{ID}"), (id.clone(), None)),
+            (
+                format!("/system.slice/docker-{ID}.scope"),
+                (id.clone(), None),
+            ),
+            (
+                format!("/machine.slice/libpod-{ID}.scope/container"),
+                (id.clone(), None),
+            ),
+            (
+                format!(
+                    "/kubepods.slice/kubepods-burstable.slice/{slice}/cri-containerd-{ID}.scope"
+                ),
+                (id.clone(), pod.clone()),
+            ),
+            (
+                format!("/kubepods.slice/{slice}/crio-{ID}.scope"),
+                (id.clone(), pod.clone()),
+            ),
+            (
+                format!("/kubepods/besteffort/pod{POD}/{ID}"),
+                (id.clone(), pod.clone()),
+            ),
+            (
+                format!("/system.slice/containerd.service/{slice}:cri-containerd:{ID}"),
+                (id.clone(), None),
+            ),
+            // From a namespace of control groups beside it.
+            (
+                format!("/../../{slice}/cri-containerd-{ID}.scope"),
+                (id.clone(), pod),
+            ),
+            (
+                "/ecs/0123456789abcdef0123456789abcdef/0123456789abcdef0123456789abcdef-1234567890"
+                    .into(),
+                (
+                    Some("0123456789abcdef0123456789abcdef-1234567890".into()),
+                    None,
+                ),
+            ),
+            (
+                "/kubepods.slice/pod0123456789abcdef0123456789abcdef".into(),
+                (None, Some("0123456789abcdef0123456789abcdef".into())),
+            ),
+        ] {
+            assert_eq!(of(&group), wanted, "{group}");
+        }
+    }
+
+    #[test]
+    fn other_groups_are_none() {
+        for group in [
+            "/",
+            "/user.slice/user-1000.slice/session-2.scope",
+            "/system.slice/podman.service",
+            "/system.slice/tripod-x.slice",
+            &format!("/machine.slice/libpod-conmon-{ID}.scope"),
+            &format!("/x/{}", &ID[1..]),
+        ] {
+            assert_eq!(of(group), (None, None), "{group}");
+        }
+        assert_eq!(Container::of(Pid(0)), None);
+    }
+
+    #[test]
+    fn the_group_is_the_one_that_has_a_name() {
+        for (groups, wanted) in [
+            ("0::/a/b\n", "/a/b"),
+            ("5:memory:/m\n1:name=systemd:/s\n0::/\n", "/m"),
+            ("5:cpu,memory:/m\n0::/a:b\n", "/a:b"),
+            ("5:cpu:/c\n0::/\n", "/"),
+            ("", "/"),
+        ] {
+            assert_eq!(Container::named_by(groups).group, wanted, "{groups:?}");
+        }
+        let inside = Container::named_by("0::/a/b\n");
+        for (group, is) in [("/", true), ("/a", true), ("/a/", true), ("/a/b", true)] {
+            assert_eq!(inside.is_below(group), is, "{group}");
+        }
+        for group in ["/a/b/c", "/aa", "/b", "/a/bb"] {
+            assert!(!inside.is_below(group), "{group}");
+        }
+    }
+
+    #[test]
+    fn any_hierarchy_of_version_1_may_name_it() {
+        let groups = format!("12:memory:/docker/{ID}\n1:name=systemd:/\n0::/\n");
+        assert_eq!(Container::named_by(&groups).id.as_deref(), Some(ID));
+    }
+}

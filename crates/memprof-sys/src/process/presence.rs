@@ -1,0 +1,140 @@
+//! What a process id names: a process with memory, or one of the things that cannot be profiled.
+
+use std::io::ErrorKind;
+
+use nix::errno::Errno;
+
+use super::comm;
+use crate::ids::Pid;
+use crate::text::printable;
+use crate::{proc_dir, proc_text};
+
+/// The kernel's flag of its own threads, in `/proc/PID/stat`.
+const PF_KTHREAD: u64 = 0x0020_0000;
+
+/// What a process id names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Presence {
+    /// A process, as far as memprof may see.
+    Process,
+    /// Nothing.
+    Missing,
+    /// A process that this `/proc` does not show.
+    Hidden,
+    /// A kernel thread: it has no user memory.
+    KernelThread,
+    /// A process that has ended, but was not waited for by its parent.
+    Zombie,
+    /// A thread of this process.
+    ThreadOf(Pid),
+}
+
+impl Presence {
+    /// Looks the id up in `/proc`.
+    pub fn of(pid: Pid) -> Presence {
+        let stat = match proc_text::read(&format!("/proc/{pid}/stat")) {
+            Ok(stat) => stat,
+            Err(e) if e.kind() == ErrorKind::NotFound => return Presence::without_proc(pid),
+            Err(_) => return Presence::Process,
+        };
+        if let Some(leader) = leader(pid).filter(|leader| *leader != pid) {
+            return Presence::ThreadOf(leader);
+        }
+        let (state, flags) = parse(&stat).unwrap_or(("", 0));
+        match state {
+            _ if flags & PF_KTHREAD != 0 => Presence::KernelThread,
+            // Without its first thread, a process goes on if it has others.
+            "Z" | "X" if !proc_dir::lives(pid) => Presence::Zombie,
+            _ => Presence::Process,
+        }
+    }
+
+    /// Says that a search for processes is incomplete, if this `/proc` hides some.
+    pub fn overlooked() -> Option<&'static str> {
+        // The first process belongs to root, and there is always one.
+        (Presence::of(Pid(1)) == Presence::Hidden).then_some(
+            "/proc shows memprof only processes of its own user (hidepid), so that others are not found; run memprof as root, or \
+             give it CAP_SYS_PTRACE",
+        )
+    }
+
+    /// `hidepid` hides a process's directory, but not that the process exists.
+    fn without_proc(pid: Pid) -> Presence {
+        match nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid.0 as i32), None) {
+            Err(Errno::ESRCH) => Presence::Missing,
+            _ => Presence::Hidden,
+        }
+    }
+
+    /// Why it cannot be inspected, and what to do; `None` for a process.
+    pub fn refusal(self, pid: Pid) -> Option<String> {
+        let name = || {
+            let comm = comm(pid).unwrap_or_default();
+            format!("process {pid} ({})", printable(&comm))
+        };
+        Some(match self {
+            Presence::Process => return None,
+            Presence::Missing => {
+                format!("there is no such process: {pid}; `ps -e` lists all of them")
+            }
+            Presence::Hidden => format!(
+                "process {pid} exists, but /proc does not show it (hidepid?); run memprof as root"
+            ),
+            Presence::KernelThread => {
+                format!("{} is a kernel thread: it has no user memory", name())
+            }
+            Presence::Zombie => format!(
+                "{} has ended (a zombie: its parent has not waited for it): it has no memory any more",
+                name()
+            ),
+            Presence::ThreadOf(leader) => {
+                format!("{pid} is a thread of process {leader}; use --pid {leader}")
+            }
+        })
+    }
+}
+
+/// State and flags: the third and the ninth field.
+fn parse(stat: &str) -> Option<(&str, u64)> {
+    // "pid (comm) state …", where comm may hold anything, parentheses included.
+    let mut after = stat.get(stat.rfind(')')? + 1..)?.split_whitespace();
+    Some((after.next()?, after.nth(5)?.parse().ok()?))
+}
+
+/// The process that a thread belongs to.
+fn leader(pid: Pid) -> Option<Pid> {
+    let status = proc_dir::text(pid, "status").ok()?;
+    let line = status.lines().find_map(|l| l.strip_prefix("Tgid:"))?;
+    line.trim().parse().ok().map(Pid)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_are_told_apart() {
+        assert_eq!(Presence::of(Pid(std::process::id())), Presence::Process);
+        assert_eq!(Presence::of(Pid(i32::MAX as u32)), Presence::Missing);
+        let own = Pid(std::process::id());
+        let thread =
+            std::thread::spawn(|| Presence::of(Pid(nix::unistd::gettid().as_raw() as u32)));
+        assert_eq!(thread.join().unwrap(), Presence::ThreadOf(own));
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        let pid = Pid(child.id());
+        while Presence::of(pid) != Presence::Zombie {
+            std::thread::yield_now();
+        }
+        let said = Presence::Zombie.refusal(pid).unwrap();
+        assert!(said.contains("(true)") && said.contains("zombie"), "{said}");
+        child.wait().unwrap();
+    }
+
+    #[test]
+    fn flags_follow_any_name() {
+        let stat = "2 (a) b (c)) S 0 0 0 0 -1 2129984 0 0";
+        let (state, flags) = parse(stat).unwrap();
+        assert!(state == "S" && flags & PF_KTHREAD != 0);
+        assert_eq!(parse("2 (x) S 0"), None);
+    }
+}

@@ -1,0 +1,238 @@
+//! The name under which a process runs its executable. The kernel knows one path of a file: the one that a symbolic link
+//! leads to, or whichever hard link was used first. A program with several names (`redis-server` is a link to
+//! `redis-check-rdb`) is therefore looked up under the path that started it.
+//!
+//! That path lies in the process's own memory, so it is only a claim: it counts if it leads to the same file, by device and
+//! inode, in the process's own file tree. Reads are bounded, and the file is not opened for reading.
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::Read;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use crate::ids::Pid;
+use crate::target_file::{about, about_path, find_in, root_of};
+use crate::{mmap_lock, proc_dir};
+
+/// Maximum length of a path, and of each file that is read, in bytes.
+const MAX_TEXT: usize = 4096;
+/// Maximum length of a file's name on Linux, in bytes.
+const MAX_NAME: usize = 255;
+/// `AT_NULL` and `AT_EXECFN` of `linux/auxvec.h`.
+const END: u64 = 0;
+const EXECFN: u64 = 31;
+
+/// The name under which a process runs its executable, if the kernel reports another name of the same file; else `None`.
+pub(crate) fn runs_as(pid: Pid) -> Option<String> {
+    let known = proc_dir::link(pid, "exe").ok()?;
+    let name = name_of(pid, executable(pid)?, &known)?;
+    says_more(&name, &base_name(&known)).then_some(name)
+}
+
+/// Device and inode number of a process's executable, as `stat` shows them; `None` if the process has ended.
+pub fn executable(pid: Pid) -> Option<(u64, u64)> {
+    let exe = proc_dir::with(pid, |dir| about_path(format!("{dir}/exe"))).ok()?;
+    Some(exe.identity())
+}
+
+/// The base name under which a process runs its executable, the file with this device and inode; `known` is the path of
+/// that file according to the kernel. `None` if the process has ended, or if no name is verified.
+pub fn name_of(pid: Pid, executable: (u64, u64), known: &Path) -> Option<String> {
+    if mmap_lock::is_held(pid) {
+        return None;
+    }
+    let named = [started_as(pid), first_word(pid)].into_iter().flatten();
+    let paths = named.flat_map(|path| {
+        // A name without a directory was found in some directory of PATH: mostly in that of the file.
+        let beside = known
+            .parent()
+            .filter(|_| !path.as_os_str().as_bytes().contains(&b'/'));
+        let beside = beside.map(|directory| directory.join(&path));
+        [Some(path), beside].into_iter().flatten()
+    });
+    let mut names = paths.filter_map(|path| {
+        let name = printable_name(&path)?;
+        (identity(pid, &path)? == executable).then_some(name)
+    });
+    names.next()
+}
+
+/// Whether a name says more than the kernel's: `python3` says less than `python3.13`.
+pub fn says_more(name: &str, kernels: &str) -> bool {
+    !kernels.starts_with(name)
+}
+
+/// The path that was given to `execve`: it lies on the process's stack.
+fn started_as(pid: Pid) -> Option<PathBuf> {
+    let auxv = start_of(pid, "auxv")?;
+    let mut words = auxv
+        .as_chunks::<8>()
+        .0
+        .iter()
+        .map(|word| u64::from_ne_bytes(*word));
+    let address = loop {
+        match (words.next()?, words.next()?) {
+            (END, _) => return None,
+            (EXECFN, address) => break address,
+            _ => {}
+        }
+    };
+    let mut text = [0; MAX_TEXT];
+    let memory = proc_dir::open(pid, "mem").ok()?;
+    let read = memory.read_at(&mut text, address).ok()?;
+    first(&text[..read])
+}
+
+/// The first argument, which is mostly the program's name.
+fn first_word(pid: Pid) -> Option<PathBuf> {
+    first(&start_of(pid, "cmdline")?)
+}
+
+fn start_of(pid: Pid, name: &str) -> Option<Vec<u8>> {
+    let read = |dir: &str| {
+        let mut text = Vec::new();
+        let file = File::open(format!("{dir}/{name}")).ok()?;
+        file.take(MAX_TEXT as u64).read_to_end(&mut text).ok()?;
+        Some(text)
+    };
+    proc_dir::with(pid, read)
+}
+
+/// The text before the first NUL; `None` without one, or if it is empty.
+fn first(text: &[u8]) -> Option<PathBuf> {
+    let end = text.iter().position(|byte| *byte == 0)?;
+    (end > 0).then(|| PathBuf::from(OsStr::from_bytes(&text[..end])))
+}
+
+fn printable_name(path: &Path) -> Option<String> {
+    let name = path.file_name()?.to_str()?;
+    let printable = name.len() <= MAX_NAME && !name.chars().any(char::is_control);
+    printable.then(|| name.to_owned())
+}
+
+/// Device and inode number of the file at a path in a process's file tree. A relative path begins in its working directory.
+/// The file is not opened (`O_PATH`), and links lead neither out of the tree nor through `/proc/PID/fd`.
+fn identity(pid: Pid, path: &Path) -> Option<(u64, u64)> {
+    let root = root_of(pid).ok()?;
+    let path = match path.is_absolute() {
+        true => path.to_owned(),
+        false => proc_dir::link(pid, "cwd").ok()?.join(path),
+    };
+    let file = find_in(&root, &path, 0).ok()?;
+    Some(about(&file).ok()?.identity())
+}
+
+/// The last component of a path, as text.
+pub fn base_name(path: &Path) -> String {
+    let name = path.file_name().unwrap_or(path.as_os_str());
+    name.to_string_lossy().into_owned()
+}
+
+/// Processes that run under names of their own, for tests.
+#[cfg(any(test, feature = "testing"))]
+pub mod testing {
+    use std::fs;
+    use std::os::unix::process::CommandExt;
+    use std::process::{Child, Command, Stdio};
+    use std::time::{Duration, Instant};
+
+    use super::*;
+
+    /// A program that sleeps, and what it was started as.
+    pub struct Sleeper(Child);
+
+    impl Drop for Sleeper {
+        fn drop(&mut self) {
+            let _ = self.0.kill();
+            let _ = self.0.wait();
+        }
+    }
+
+    impl Sleeper {
+        /// Starts a copy of `sleep`, with this first argument, in this directory.
+        pub fn start(program: &Path, word: &str, directory: &Path) -> Sleeper {
+            let mut command = Command::new(program);
+            command.arg0(word).arg("60").current_dir(directory);
+            let sleeper = Sleeper(command.stdin(Stdio::null()).spawn().unwrap());
+            // `spawn` may return before the kernel has filled the new address space.
+            let limit = Instant::now() + Duration::from_secs(60);
+            let stat = format!("/proc/{}/stat", sleeper.0.id());
+            while !fs::read_to_string(&stat).unwrap().contains(") S ") {
+                assert!(Instant::now() < limit, "it does not sleep");
+                std::thread::yield_now();
+            }
+            sleeper
+        }
+
+        /// The process.
+        pub fn pid(&self) -> Pid {
+            Pid(self.0.id())
+        }
+
+        /// The name under which it runs its executable.
+        pub fn name(&self) -> Option<String> {
+            let pid = self.pid();
+            let known = proc_dir::link(pid, "exe").unwrap();
+            name_of(pid, executable(pid).unwrap(), &known)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::symlink;
+
+    use super::testing::Sleeper;
+    use super::*;
+
+    #[test]
+    fn links_are_names_and_claims_are_not() {
+        let dir = tempfile::tempdir().unwrap();
+        let dir = dir.path();
+        let file = dir.join("check-rdb");
+        fs::copy("/bin/sleep", &file).unwrap();
+        fs::hard_link(&file, dir.join("hard")).unwrap();
+        symlink("check-rdb", dir.join("server")).unwrap();
+        symlink(&file, dir.join("absolute")).unwrap();
+        fs::copy("/bin/sleep", dir.join("another")).unwrap();
+        let name = |program: &Path, word: &str| Sleeper::start(program, word, dir).name();
+        for link in ["check-rdb", "hard", "server", "absolute"] {
+            assert_eq!(name(&dir.join(link), "x").as_deref(), Some(link));
+        }
+        assert_eq!(name(Path::new("./server"), "x").as_deref(), Some("server"));
+        // A path that the kernel followed through another process's descriptor leads nowhere; then the first argument.
+        let through = |word: &str| {
+            let held = File::open(&file).unwrap();
+            use std::os::fd::AsRawFd;
+            let link = format!("/proc/{}/fd/{}", std::process::id(), held.as_raw_fd());
+            name(Path::new(&link), word)
+        };
+        let path = |name: &str| dir.join(name).to_string_lossy().into_owned();
+        assert_eq!(through(&path("server")).as_deref(), Some("server"));
+        assert_eq!(through("hard").as_deref(), Some("hard"));
+        for claim in [&*path("another"), "another", "/bin/sleep", "", "..", "/"] {
+            assert_eq!(through(claim), None, "{claim:?}");
+        }
+        fs::hard_link(&file, dir.join("two\nlines")).unwrap();
+        assert_eq!(through(&path("two\nlines")), None);
+        assert_eq!(name_of(Pid(u32::MAX >> 1), (0, 0), &file), None);
+    }
+
+    #[test]
+    fn a_version_says_more_than_none() {
+        assert!(says_more("redis-server", "redis-check-rdb"));
+        assert!(!says_more("python3", "python3.13") && !says_more("sleep", "sleep"));
+    }
+
+    #[test]
+    fn texts_end_at_the_first_nul() {
+        assert_eq!(first(b"/bin/x\0y\0"), Some(PathBuf::from("/bin/x")));
+        assert_eq!(
+            (first(b"/bin/x"), first(b"\0x"), first(b"")),
+            (None, None, None)
+        );
+    }
+}

@@ -1,0 +1,302 @@
+//! The one door to the files of targets: programs, libraries, debug files, perf maps.
+//!
+//! A target chooses its files: their size, their claims, and the file system that they lie on, whose server may stop
+//! answering. So memprof itself opens for reading only what lies on a local file system, and reads of it only what the page
+//! cache has; all else is looked up, opened and read by reader processes, which nobody waits for longer than a moment
+//! (`readers.rs`). A file system that does not answer rests for a while, and whoever wants to read of it gets an error that
+//! says so.
+//!
+//! Readers are processes, not threads: who closes a file of a FUSE server, or ends with one open, waits for that server
+//! without a limit, and no signal interrupts it. Memprof holds only handles (`O_PATH`) of such files, which nobody is asked
+//! to close, so it ends at once; a reader ends when the server answers, or is unmounted.
+
+pub mod find;
+mod local;
+mod memory;
+mod message;
+mod reader;
+mod readers;
+mod tree;
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+pub use self::find::About;
+pub use self::find::{about, about_path, find, find_directory, find_in, root_of};
+pub use self::memory::{MappedMemory, TargetMemory};
+pub use self::reader::{start, stop};
+use self::readers::{Key, rests};
+pub use self::readers::{file_system_at, is_reader, unanswered};
+pub use self::tree::FileTree;
+pub use self::tree::TreeId;
+
+/// Something to read from: a [`File`] of memprof's own, or a [`TargetFile`].
+pub trait ReadAt: std::fmt::Debug + Sync {
+    /// Reads up to `buf.len()` bytes at a position; 0 at the end.
+    ///
+    /// # Errors
+    /// Those of `pread`, and [`io::ErrorKind::TimedOut`] if the file system does not answer.
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize>;
+
+    /// Its size now, in bytes.
+    ///
+    /// # Errors
+    /// Those of `fstat`.
+    fn size(&self) -> io::Result<u64>;
+
+    /// Reads until `buf` is full or the file ends; returns the number of bytes read.
+    ///
+    /// # Errors
+    /// Those of [`ReadAt::read_at`].
+    fn read_some(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+        let mut got = 0;
+        while got < buf.len() {
+            let at = offset.saturating_add(got as u64);
+            match self.read_at(&mut buf[got..], at) {
+                Ok(0) => break,
+                Ok(n) => got += n,
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(got)
+    }
+
+    /// Fills `buf`.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::UnexpectedEof`] if the file ends before, else those of [`ReadAt::read_at`].
+    fn fill(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
+        match self.read_some(buf, offset)? {
+            got if got < buf.len() => Err(io::ErrorKind::UnexpectedEof.into()),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl ReadAt for File {
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+        FileExt::read_at(self, buf, offset)
+    }
+
+    fn size(&self) -> io::Result<u64> {
+        self.metadata().map(|about| about.len())
+    }
+}
+
+/// A regular file that a target has chosen.
+#[derive(Clone, Debug)]
+pub struct TargetFile {
+    /// Open for reading, or only a handle.
+    file: Arc<File>,
+    access: Access,
+    /// As they were when it was looked at.
+    about: About,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Access {
+    /// A file of memprof's own.
+    Own,
+    /// Open, on a local file system.
+    Local,
+    /// A handle (`O_PATH`), read by readers under this number.
+    Remote(u64),
+}
+
+impl TargetFile {
+    /// Looks at a regular file through a link of `/proc`, which leads to it without a look at a directory.
+    ///
+    /// # Errors
+    /// There is no file, it is not regular, or it cannot be opened.
+    pub fn at_link(link: &Path) -> io::Result<TargetFile> {
+        TargetFile::of_handle(handle_of(link)?)
+    }
+
+    /// The regular file that a handle leads to.
+    ///
+    /// # Errors
+    /// As for [`TargetFile::at_link`].
+    pub fn of_handle(handle: File) -> io::Result<TargetFile> {
+        static NUMBER: AtomicU64 = AtomicU64::new(0);
+        let about = about(&handle)?;
+        if !about.is_file() {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                "not a regular file",
+            ));
+        }
+        let (file, access) = match local::is_local(&about) {
+            true => (reopen(&handle)?, Access::Local),
+            false => {
+                let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+                (handle, Access::Remote(number))
+            }
+        };
+        Ok(TargetFile {
+            file: Arc::new(file),
+            access,
+            about,
+        })
+    }
+
+    /// Whether it is a file of memprof's own, such as a copy of what a process has in memory.
+    pub fn is_own(&self) -> bool {
+        self.access == Access::Own
+    }
+
+    /// Whether memprof may not read it, though it could be looked at.
+    pub fn is_refused(&self) -> bool {
+        let remote = matches!(self.access, Access::Remote(_));
+        let read = || self.read_at(&mut [0], 0);
+        remote && read().is_err_and(|e| e.kind() == io::ErrorKind::PermissionDenied)
+    }
+
+    /// What was known of it when it was looked at.
+    pub fn about(&self) -> &About {
+        &self.about
+    }
+
+    /// Device and inode number.
+    pub fn identity(&self) -> (u64, u64) {
+        self.about.identity()
+    }
+
+    /// Whether its file system does not answer now, or only slowly: it is worth another try later.
+    pub fn rests(&self) -> bool {
+        self.access != Access::Own && rests(&self.key())
+    }
+
+    /// The file itself if memprof has it open for reading: it may be mapped.
+    pub fn opened(&self) -> Option<&File> {
+        (!matches!(self.access, Access::Remote(_))).then_some(&self.file)
+    }
+
+    /// Whether it can be read at these places. The kernel reads them where it puts a probe, and waits for them without a limit;
+    /// now it finds them in the page cache.
+    pub fn answers_at(&self, mut places: impl Iterator<Item = u64>) -> bool {
+        places.all(|at| self.fill(&mut [0], at).is_ok())
+    }
+
+    /// Its contents from the begin.
+    pub fn contents(&self) -> Contents<'_> {
+        Contents { file: self, at: 0 }
+    }
+
+    /// A server answers for all of its files. A disk does not make one file wait for what is claimed by another.
+    fn key(&self) -> Key {
+        match self.access {
+            Access::Remote(_) => Key::Device(self.about.device()),
+            Access::Own | Access::Local => Key::File(self.identity()),
+        }
+    }
+
+    /// Reads what the page cache has; the rest is read by a reader, because a disk may not answer either.
+    fn read_local(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+        match read_cached(&self.file, buf, offset) {
+            Err(e) if matches!(e.raw_os_error(), Some(libc::EAGAIN | libc::EOPNOTSUPP)) => {
+                readers::read(&self.key(), &self.file, None, buf, offset)
+            }
+            read => read,
+        }
+    }
+}
+
+impl ReadAt for TargetFile {
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+        match self.access {
+            Access::Own => FileExt::read_at(&*self.file, buf, offset),
+            Access::Local => self.read_local(buf, offset),
+            Access::Remote(number) => {
+                readers::read(&self.key(), &self.file, Some(number), buf, offset)
+            }
+        }
+    }
+
+    fn size(&self) -> io::Result<u64> {
+        about(&self.file).map(|about| about.size())
+    }
+}
+
+impl From<File> for TargetFile {
+    /// A file of memprof's own: it is read as it is.
+    fn from(file: File) -> TargetFile {
+        TargetFile {
+            about: about(&file).unwrap_or_default(),
+            file: Arc::new(file),
+            access: Access::Own,
+        }
+    }
+}
+
+impl AsFd for TargetFile {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+}
+
+impl AsRawFd for TargetFile {
+    fn as_raw_fd(&self) -> RawFd {
+        self.file.as_raw_fd()
+    }
+}
+
+/// Reads a file from its begin to its end.
+#[derive(Debug)]
+pub struct Contents<'f> {
+    file: &'f TargetFile,
+    at: u64,
+}
+
+impl Read for Contents<'_> {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        let read = self.file.read_at(buf, self.at)?;
+        self.at += read as u64;
+        Ok(read)
+    }
+}
+
+/// A handle to what a link of `/proc` leads to.
+fn handle_of(link: &Path) -> io::Result<File> {
+    OpenOptions::new()
+        .read(true)
+        .custom_flags(libc::O_PATH)
+        .open(link)
+}
+
+/// Opens what a handle leads to for reading, without waiting for whoever holds a lease of it.
+fn reopen(handle: &File) -> io::Result<File> {
+    let again = format!("/proc/self/fd/{}", handle.as_raw_fd());
+    OpenOptions::new()
+        .read(true)
+        .custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY)
+        .open(again)
+}
+
+/// As `pread`, but fails with `EAGAIN` where it would wait.
+fn read_cached(file: &File, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+    let part = libc::iovec {
+        iov_base: buf.as_mut_ptr().cast(),
+        iov_len: buf.len(),
+    };
+    let offset = offset.min(i64::MAX as u64).cast_signed();
+    // SAFETY: `part` describes `buf`, which outlives the call.
+    let read = unsafe {
+        libc::preadv2(
+            file.as_raw_fd(),
+            &raw const part,
+            1,
+            offset,
+            libc::RWF_NOWAIT,
+        )
+    };
+    usize::try_from(read).map_err(|_| io::Error::last_os_error())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,89 @@
+//! Text that is safe to show. Names come from untrusted files: characters that could control a terminal are replaced, and long
+//! names are cut.
+
+use std::borrow::Cow;
+
+/// Texts longer than this are truncated by [`printable`], in characters. Nearly all C++ names are shorter.
+pub const LONGEST: usize = 1024;
+
+/// Whether a character must be replaced or escaped: control characters, line separators, and format
+/// characters (category Cf), which reorder the text around them or are invisible.
+pub fn is_control_or_format(c: char) -> bool {
+    c.is_control()
+        || matches!(c,
+            '\u{ad}' | '\u{61c}' | '\u{6dd}' | '\u{70f}' | '\u{8e2}' | '\u{180e}' | '\u{feff}'
+            | '\u{600}'..='\u{605}' | '\u{890}'..='\u{891}'
+            // Zero width, direction, line and paragraph separators, embeddings, overrides, isolates.
+            | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}'
+            | '\u{fff9}'..='\u{fffb}' | '\u{110bd}' | '\u{110cd}' | '\u{13430}'..='\u{1343f}'
+            | '\u{1bca0}'..='\u{1bca3}' | '\u{1d173}'..='\u{1d17a}'
+            // Tags: invisible text.
+            | '\u{e0000}'..='\u{e007f}')
+}
+
+/// The part of a text that is shown, and the number of characters after it.
+pub fn cut(text: &str) -> (&str, usize) {
+    // A character takes at least one byte.
+    if text.len() <= LONGEST {
+        return (text, 0);
+    }
+    match text.char_indices().nth(LONGEST) {
+        Some((end, _)) => (&text[..end], text[end..].chars().count()),
+        None => (text, 0),
+    }
+}
+
+/// The suffix of a truncated text: how many characters are missing.
+pub fn missing(characters: usize) -> String {
+    format!("… ({characters} more characters)")
+}
+
+/// The text with U+FFFD in place of every control or format character, truncated after `LONGEST`
+/// characters with the number of those missing.
+pub fn printable(text: &str) -> Cow<'_, str> {
+    let (shown, more) = cut(text);
+    if more == 0 && !shown.contains(is_control_or_format) {
+        return Cow::Borrowed(text);
+    }
+    let mut out = shown.replace(is_control_or_format, "\u{fffd}");
+    if more > 0 {
+        out.push_str(&missing(more));
+    }
+    Cow::Owned(out)
+}
+
+/// Bytes as lower-case hexadecimal digits.
+pub fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn escape_sequences_lose_their_teeth() {
+        assert_eq!(
+            printable("a\x1b[2Jb\nc\u{9b}d\u{202e}"),
+            "a\u{fffd}[2Jb\u{fffd}c\u{fffd}d\u{fffd}"
+        );
+        assert!(matches!(printable("std::vec<T, …>"), Cow::Borrowed(_)));
+    }
+
+    #[test]
+    fn nothing_reorders_or_hides() {
+        let invisible = "\u{ad}\u{61c}\u{180e}\u{200b}\u{200d}\u{200e}\u{2028}\u{202a}\u{202e}\u{2060}\
+                         \u{2066}\u{2069}\u{206f}\u{feff}\u{fff9}\u{e0001}\u{e0041}";
+        for c in invisible.chars() {
+            assert_eq!(printable(&c.to_string()), "\u{fffd}", "{c:?}");
+        }
+    }
+
+    #[test]
+    fn a_long_text_is_cut_and_says_so() {
+        let whole = "é".repeat(LONGEST);
+        assert!(matches!(printable(&whole), Cow::Borrowed(_)));
+        let long = whole.clone() + "\x1b[2J";
+        assert_eq!(printable(&long), whole + "… (4 more characters)");
+    }
+}
