@@ -1,7 +1,7 @@
-//! Determines what memprof can do on this machine, and reports it.
+//! Determines and reports memprof's abilities on this machine.
 //!
 //! [`Facts::gather`] examines the machine; `checks` only evaluates the facts, so every decision
-//! can be tested with made-up facts. [`doctor`] shows all checks; `require` refuses to start if
+//! can be tested with synthetic facts. [`doctor`] shows all checks; `require` refuses to start if
 //! profiling cannot work.
 
 mod access;
@@ -53,9 +53,9 @@ pub(crate) struct Check {
     pub status: Status,
     /// The finding.
     pub found: String,
-    /// What does not work; empty when `status` is `Ok`.
+    /// The feature that does not work; empty when `status` is `Ok`.
     pub consequence: String,
-    /// What to do; empty when `status` is `Ok`.
+    /// The remedy; empty when `status` is `Ok`.
     pub remedy: String,
 }
 
@@ -131,6 +131,9 @@ pub(crate) fn decide(facts: &Facts) -> Result<(), UnfitError> {
 }
 
 /// Examines this machine at start-up and checks whether memprof can profile here.
+///
+/// # Errors
+/// [`UnfitError`] names what is missing, why it matters and what to do.
 pub(crate) fn require() -> Result<(), UnfitError> {
     decide(&Facts::gather())
 }

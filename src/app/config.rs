@@ -152,9 +152,9 @@ pub struct HeapSampling {
 /// A file to write a profile to.
 #[derive(Clone)]
 pub struct Output {
-    /// Its path; `-` is stdout.
+    /// The path; `-` is stdout.
     pub path: PathBuf,
-    /// Its format.
+    /// The format.
     pub format: &'static Exporter,
     /// Which part of the profile to write, and how.
     pub options: ExportOptions,
@@ -191,7 +191,7 @@ pub struct DiffConfig {
     pub before: PathBuf,
     /// The later saved profile.
     pub after: PathBuf,
-    /// Where to write the difference. Its options have no baseline yet.
+    /// Where to write the difference. The options have no baseline yet.
     pub output: Output,
     /// The gates to check.
     pub gates: Vec<Gate>,

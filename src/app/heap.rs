@@ -17,6 +17,10 @@ use memprof_sys::ids::Pid;
 use memprof_sys::process::{Presence, Selector};
 
 /// Returns the output of `memprof heap` and its exit status: the command's status if the command has ended.
+///
+/// # Errors
+/// No process matches, several match, permissions are missing, the process could not be stopped, or the command could not
+/// run; the message says what to do.
 pub fn run(config: &HeapConfig) -> Result<(Vec<u8>, u8)> {
     let (taken, status) = match &config.by_stack {
         Some(sampling) => with_stacks(config, sampling)?,

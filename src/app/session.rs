@@ -151,6 +151,9 @@ struct Session<'a> {
 
 impl<'a> Session<'a> {
     /// Starts the session's threads and loads the probe. Also returns the receivers of events from followed processes.
+    ///
+    /// # Errors
+    /// The target cannot be followed, or the probe cannot be loaded.
     fn start(config: &'a Config) -> Result<(Session<'a>, Happened)> {
         let token = config.token_file.as_deref().map(Token::read).transpose()?;
         let token = token.map(Arc::new);

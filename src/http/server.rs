@@ -1,7 +1,7 @@
 //! The HTTP server: HTTP/1 over TCP or a Unix socket, safe to keep running on production machines.
 //!
 //! - Serves loopback only by default. Checks the `Host` header against DNS rebinding; other origins can read
-//!   only what [`ServerOptions`] allows.
+//!   only if [`ServerOptions`] allows them.
 //! - With a token ([`Token`]), every request about the target requires it; requests for the page's own files do not.
 //! - Connections are limited in number, size and time. When there are too many, the server closes connections without a
 //!   request (`registry.rs`); health and metrics are always answered.

@@ -68,7 +68,7 @@ pub(super) struct FunctionLine {
     pub(super) errors: [u64; 2],
 }
 
-/// A node of the tree. Its descendants follow it, up to `end`.
+/// A node of the tree. The descendants follow the node, up to `end`.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Node {
     /// Identifies the node among all others, also in later models.

@@ -1,4 +1,4 @@
-//! The real terminal. It is restored on every exit: on quitting, on errors, on a panic of any thread.
+//! The real terminal, which is restored on every exit: on quitting, on errors, on a panic of any thread.
 
 use std::io::{self, IsTerminal, Stdout, stdout};
 use std::os::fd::AsFd;

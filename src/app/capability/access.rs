@@ -1,4 +1,4 @@
-//! Determines, by trying, what memprof may access of a process.
+//! Determines by trial which files and memory of a process memprof may access.
 
 use std::fs;
 use std::io::{self, ErrorKind};

@@ -54,19 +54,19 @@ impl Caps {
 /// The outcome of trying a kernel feature on memprof itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Trial {
-    /// It worked.
+    /// The feature works.
     Works,
-    /// It failed with this error.
+    /// The feature failed with this error.
     Fails(String),
 }
 
 impl Trial {
-    /// Whether it worked.
+    /// Whether the feature works.
     pub fn works(&self) -> bool {
         *self == Trial::Works
     }
 
-    /// The error, if it failed.
+    /// The error, if the feature failed.
     pub fn why(&self) -> Option<&str> {
         match self {
             Trial::Works => None,
@@ -95,7 +95,7 @@ pub enum BtfFact {
     Unreadable(String),
 }
 
-/// All facts that determine what memprof can do here.
+/// All facts that determine memprof's abilities on this machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Facts {
     /// Reading `/proc/self/status`; most other facts depend on it.

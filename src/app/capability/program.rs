@@ -5,7 +5,7 @@ use std::path::Path;
 use memprof_sys::ids::Pid;
 use memprof_sys::{mounts, proc_dir};
 
-/// Describes what memprof lacks without the file, and the remedy.
+/// Describes the consequences of a missing program file, and the remedy.
 pub(super) fn unreadable(pid: Pid, why: &str) -> String {
     let path = proc_dir::link(pid, "exe").unwrap_or_default();
     let mounts = proc_dir::read(pid, "mountinfo").unwrap_or_default();
@@ -29,8 +29,8 @@ pub(super) fn unreadable(pid: Pid, why: &str) -> String {
 /// The type of the file system that contains a path, according to the text of `/proc/PID/mountinfo`.
 fn file_system(mounts: &[u8], path: &Path) -> Option<String> {
     let on = mounts::parse(mounts).filter(|mount| path.starts_with(&mount.point));
-    // The longest mount point wins. Of several mounts on one directory, the last one is visible; `max_by_key` returns
-    // the last.
+    // The longest mount point wins. If several mounts share a directory, the last one is visible; `max_by_key` returns the
+    // last.
     let on = on.max_by_key(|mount| mount.point.as_os_str().len())?;
     Some(on.kind)
 }

@@ -18,7 +18,7 @@ use memprof_profile::gate::Gate;
 use memprof_profile::tree::Direction;
 use memprof_profile::{Frames, Kind};
 
-/// The flags that select what to write of a profile.
+/// The flags that select the written part of a profile.
 #[derive(Debug, Args)]
 struct WhatArgs {
     /// Whether the children of a function are its callers or its callees [default: depends on the format]

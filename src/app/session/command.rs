@@ -1,6 +1,6 @@
 //! Starts a command so that memprof follows it from its first page and scans it at its very end.
 //!
-//! The child waits before `exec` until memprof follows it. The tracer stops its first thread after `exec` until the
+//! The child waits before `exec` until memprof follows it. A tracer stops its first thread after `exec` until the
 //! unwind tables of the program and its libraries are built. Tracing ends soon after the last `exec`; a debugger can
 //! attach from then on. At its end, the command stays a zombie until its memory is scanned; the collector retains the
 //! memory for the scan ([`Kept`](memprof_sys::residency::Kept)). If memprof cannot use `userfaultfd`, or if the scan
@@ -371,13 +371,13 @@ fn hold_at_stops(mut at_stop: impl FnMut(Stop) -> Traced) {
     }
 }
 
-/// Calls `at_stop` while a thread exits. Returns whether another thread is now traced in its place.
+/// Calls `at_stop` while a thread exits. Returns whether another thread is now traced instead.
 fn trace_next(at_stop: &mut impl FnMut(Stop) -> Traced) -> bool {
     while let Traced::By(next) = at_stop(Stop::End) {
         let next = next.0.cast_signed();
         match ptrace::seize(NixPid::from_raw(next), STOPS) {
             Ok(()) => return true,
-            // The next thread has ended too; perhaps the exiting thread was the last.
+            // The next thread has ended as well; perhaps the exiting thread was the last.
             Err(_) if freeze::has_ended(next) => {}
             Err(_) => return false,
         }

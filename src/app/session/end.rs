@@ -216,7 +216,7 @@ impl Session<'_> {
     fn note_following(&self, pid: Pid, comm: &str, following: &mut Option<Pid>) {
         if *following != Some(pid) {
             let name = match &self.config.target {
-                // The process has not called `exec` yet: its name is still that of memprof.
+                // The process has not called `exec` yet: its name is that of memprof.
                 Selector::Command(argv) => argv[0].to_string_lossy(),
                 _ => comm.into(),
             };

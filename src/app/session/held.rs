@@ -199,7 +199,7 @@ async fn next(signals: &mut Signals, again: bool) -> Ending {
     }
 }
 
-/// The other threads of a process while one of its threads exits and is held.
+/// State of the other threads of a process while the tracer holds one exiting thread.
 enum Others {
     /// All have ended: the process exits.
     Ended,

@@ -136,7 +136,7 @@ async fn take(status: &collect::Status, sums: &mut Option<Sums>) -> Sample {
     sample
 }
 
-/// The summed counters of all processes that still exist; `None` if none exists, or if one cannot be read.
+/// The summed counters of all existing processes; `None` if none exists, or if one cannot be read.
 fn counters(pids: &[Pid]) -> Option<Status> {
     let mut sum: Option<Status> = None;
     for pid in pids {

@@ -1,4 +1,4 @@
-//! Parameters of a tree: direction, merging, limits, and what to find.
+//! Parameters of a tree: direction, merging, limits, and the search.
 
 use super::ApiError;
 use super::query::{Query, bad};

@@ -23,7 +23,7 @@ pub(super) fn of_a_report() -> &'static (String, String) {
     &PAGE
 }
 
-/// The document of a heap snapshot, split before and after the data. It has a different main module.
+/// The document of a heap snapshot, split before and after the data. The main module differs from that of a profile.
 pub(super) fn of_a_heap() -> &'static (String, String) {
     static PAGE: LazyLock<(String, String)> =
         LazyLock::new(|| around_data(include_str!("heap.html")));

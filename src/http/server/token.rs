@@ -14,7 +14,7 @@ use subtle::ConstantTimeEq;
 const LENGTHS: std::ops::RangeInclusive<usize> = 16..=1024;
 const ADVICE: &str = "`(umask 077 && openssl rand -hex 32 >FILE)` makes a file with one";
 
-/// A secret that clients must present. It is never printed.
+/// A secret that clients must present; never printed.
 pub struct Token(Vec<u8>);
 
 impl Token {

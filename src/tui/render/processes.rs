@@ -187,7 +187,8 @@ fn line_of(state: &State, list: &List, row: &Row) -> String {
     line
 }
 
-/// A place in at most `room` columns. Of a control group's path, the end is more informative than the beginning.
+/// A place in at most `room` columns. A long path of a control group is cut at its beginning, because the
+/// end is more informative.
 fn fitted(place: &str, room: usize) -> String {
     let long = place.chars().count();
     match place.starts_with('/') && long > room && room > 0 {

@@ -69,7 +69,7 @@ fn h_asks_once_and_the_line_has_the_figures() {
     let wanted = "heap of process 0, 12:01:07 UTC: 301.0 MiB live, 45.0 MiB free (12.0 MiB would be returned by malloc_trim), \
                   3 KiB unreachable, stop 9.1 ms";
     assert!(words(&state).contains(wanted), "{:#?}", text(&state));
-    // Its two lines reduce the height of the list.
+    // The two lines reduce the height of the list.
     assert_eq!(state.page() + 1, before);
     // The lines stay, and another snapshot can be requested.
     for _ in 0..20 {

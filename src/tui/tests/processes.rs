@@ -1,4 +1,4 @@
-//! The lists of processes and of control groups: what they show.
+//! Content of the lists of processes and control groups.
 
 use super::crowd::{POD, THREE, listed, of, shown, who};
 use super::*;

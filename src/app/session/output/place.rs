@@ -40,7 +40,7 @@ pub(super) fn way(path: &Path) -> io::Result<Way> {
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Way::Beside(path.to_owned())),
         Err(e) => return Err(e),
     };
-    // The rename replaces whatever has the name by then.
+    // The rename replaces any file that has the name at that time.
     if there.is_file() {
         return Ok(Way::Beside(path.to_owned()));
     }
@@ -137,7 +137,7 @@ pub(super) fn part_of(place: &Path) -> io::Result<PathBuf> {
     Ok(place.with_file_name(part))
 }
 
-/// A new unnamed file. It disappears when memprof exits for any reason, unless it has been given a name. `None` if the
+/// A new unnamed file, which disappears when memprof exits for any reason unless it has been given a name. `None` if the
 /// file system does not support `O_TMPFILE`.
 pub(super) fn nameless(place: &Path, mode: u32) -> Option<File> {
     let mut options = OpenOptions::new();
