@@ -1,8 +1,8 @@
 //! Starts a command so that memprof follows it from its first page and scans it at its very end.
 //!
-//! The child waits before `exec` until memprof follows it. A tracer stops its first thread after `exec` until the
-//! unwind tables of the program and its libraries are built. Tracing ends soon after the last `exec`; a debugger can
-//! attach from then on. At its end, the command stays a zombie until its memory is scanned; the collector retains the
+//! The child waits before `exec` until memprof follows it. A tracer stops the command's first thread after `exec`
+//! until the unwind tables of the program and its libraries are built. Tracing ends soon after the last `exec`; a debugger can
+//! attach from then on. At the end, the command stays a zombie until its memory is scanned; the collector retains the
 //! memory for the scan ([`Kept`](memprof_sys::residency::Kept)). If memprof cannot use `userfaultfd`, or if the scan
 //! includes children, memprof traces the command for its whole run and scans it while it exits. The command itself is
 //! not modified: if memprof dies, the kernel detaches the command, which continues to run. If tracing is refused, the
@@ -377,7 +377,7 @@ fn trace_next(at_stop: &mut impl FnMut(Stop) -> Traced) -> bool {
         let next = next.0.cast_signed();
         match ptrace::seize(NixPid::from_raw(next), STOPS) {
             Ok(()) => return true,
-            // The next thread has ended as well; perhaps the exiting thread was the last.
+            // The next thread has ended as well; perhaps the exiting thread is the last one now.
             Err(_) if freeze::has_ended(next) => {}
             Err(_) => return false,
         }
