@@ -127,8 +127,8 @@ pub struct Series {
     last_ms: u64,
 }
 
-/// Minimum difference, in ms, between the advances of the system clock and of the other clock since the last sample
-/// that means that the system clock was set. Slewing stays below 1 ms per sample.
+/// Threshold in ms: between two samples, the system clock and the clock that is never set advance by different amounts. From
+/// this difference on, the system clock was set. Slewing accounts for less than 1 ms.
 const SET: u64 = 100;
 
 impl Series {

@@ -22,7 +22,7 @@ use memprof_sys::residency::{self, Method, Scanner};
 /// The kernel's BTF file; the path is the same on every architecture.
 pub const VMLINUX_BTF: &str = "/sys/kernel/btf/vmlinux";
 
-/// The perf event type of uprobes.
+/// The file with the perf event type of uprobes.
 pub const UPROBES: &str = "/sys/bus/event_source/devices/uprobe/type";
 
 /// Effective capabilities of memprof itself, as the bits of `CapEff`.

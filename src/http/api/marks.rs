@@ -25,8 +25,8 @@ const NAME: usize = 48;
 const ROW: usize = 128;
 const HEADS: usize = 32;
 
-/// Maximum number of marks of killed processes. A service that is killed and restarted repeatedly leaves space for the
-/// user's marks.
+/// Maximum number of marks of killed processes, so that a service that is killed and restarted repeatedly leaves space for
+/// the user's marks.
 const MOST_OF_KILLS: usize = 4;
 
 /// Denotes the newest report where a mark id is expected.
