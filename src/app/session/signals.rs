@@ -66,7 +66,8 @@ impl Ending {
     /// service manager) is assumed to have reached memprof alone and is passed on unchanged, because memprof stands in
     /// for the command. A shell that exits also sends SIGHUP to the whole group by `kill`. memprof cannot distinguish
     /// these cases, so when a shell exits, the command gets SIGHUP twice, usually merged into one. This is harmless,
-    /// whether SIGHUP ends the command or is ignored. If memprof leads the session (as under `xterm -e`), hangup signals memprof alone.
+    /// whether SIGHUP ends the command or is ignored. If memprof leads the session (as under `xterm -e`), hangup
+    /// signals memprof alone.
     pub fn for_command(self) -> Option<Signal> {
         let whole_group = match self.signal {
             Signal::SIGHUP => self.from_terminal && !leads_session(),
