@@ -1,4 +1,4 @@
-//! Commands: flags to configuration to a running session, and `doctor`.
+//! Commands: turns flags into a configuration and a running session; implements `doctor`.
 
 pub mod capability;
 pub mod cli;

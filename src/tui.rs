@@ -1,11 +1,10 @@
 //! The live view on a terminal: `memprof top`.
 //!
-//! In reading order: `model` is the content of a report under the chosen settings, `state` the user's
-//! settings and cursor positions, `keys` updates the state on key presses, `rows` lists the visible rows,
-//! `list` and `processes` those of processes and control groups, `part` is one of them shown alone, `render`
-//! draws a state, `terminal` is the real terminal. All but the last are pure. [`Screen`] runs
-//! them on its own thread. A second thread builds models, so that the view responds to keys while a
-//! large report is processed.
+//! In reading order: `model` is the content of a report under the chosen settings, `state` holds the user's settings
+//! and cursor positions, `keys` updates the state on key presses, `rows` lists the visible rows, `list` and `processes`
+//! those of processes and control groups, `part` is one of these shown alone, `render` draws a state, `terminal` is the
+//! real terminal. All modules but `terminal` are pure. [`Screen`] runs them on its own thread. A second thread builds
+//! models, so that the view responds to keys while a large report is processed.
 
 mod heap;
 mod history;
@@ -45,12 +44,12 @@ use terminal::Terminal;
 
 pub use terminal::require;
 
-/// How long the screen waits for a key before it checks for news.
+/// Maximum time that the screen waits for a key before it checks for news.
 const TICK: Duration = Duration::from_millis(50);
 /// Capacity of the queue of news.
 const QUEUE: usize = 64;
 
-/// Usual time between two requests for a report.
+/// Default time between two requests for a report.
 pub(crate) const INTERVAL: Duration = Duration::from_secs(1);
 
 /// Settings of the view.
@@ -58,21 +57,21 @@ pub(crate) const INTERVAL: Duration = Duration::from_secs(1);
 pub struct ScreenOptions {
     /// Minimum time between requests for a new report.
     pub interval: Duration,
-    /// Whether colours are used.
+    /// Whether to use colours.
     pub colour: bool,
 }
 
-/// A running view. The terminal is restored when it ends or is dropped.
+/// A running view. The terminal is restored when the view ends or is dropped.
 pub struct Screen {
     news: News,
     thread: Option<JoinHandle<()>>,
-    /// Completes when the user quits, or the terminal fails.
+    /// Completes when the user quits or the terminal fails.
     pub ended: oneshot::Receiver<Result<()>>,
-    /// Receives the processes of which the user wants a heap snapshot; for the task that takes them.
+    /// Receives the processes for which the user requests a heap snapshot; the task that takes the snapshots reads it.
     pub heaps: Option<mpsc::Receiver<Pid>>,
 }
 
-/// Sends news to the view. News are dropped if the queue is full; newer ones will follow.
+/// Sends news to the view. News is dropped if the queue is full, because newer news will follow; heap snapshots wait.
 #[derive(Clone)]
 pub struct News {
     to: SyncSender<Input>,
@@ -94,7 +93,8 @@ impl News {
         self.send(Input::ReportError(why));
     }
 
-    /// Sends a heap snapshot, or why there is none. Waits for room: no newer one follows.
+    /// Sends a heap snapshot, or the reason why there is none. Waits while the queue is full, because no newer snapshot
+    /// follows.
     pub async fn heap(&self, taken: Result<Arc<HeapSnapshot>, String>) {
         let mut input = Input::Heap(taken);
         while let Err(TrySendError::Full(again)) = self.to.try_send(input) {
@@ -190,7 +190,7 @@ fn show(
             builder.next = Some(job);
         }
         if let Some(pid) = state.heap.wanted.take() {
-            // Snapshots are taken one at a time, so there is room. The task that takes them ends with the view.
+            // Snapshots are taken one at a time, so the queue has space. The receiving task ends with the view.
             let _ = heaps.try_send(pid);
         }
         builder.go_on()?;

@@ -16,8 +16,8 @@ fn main() -> Result<()> {
     compile_sampler(&clang, &out.join("libmemprof_heap.so"))
 }
 
-/// Compiles the library for the processor that memprof is compiled for. It needs no C library, so one file serves
-/// all of them.
+/// Compiles the sampling library for memprof's target architecture. The library does not link a C library, so one file
+/// works with all of them.
 fn compile_sampler(clang: &str, to: &Path) -> Result<()> {
     println!("cargo:rerun-if-changed={SAMPLER}");
     let flags = fs::read_to_string(SAMPLER_FLAGS)
@@ -32,13 +32,14 @@ fn compile_sampler(clang: &str, to: &Path) -> Result<()> {
     command.arg(format!("--target={target}"));
     command.args(flags.split_whitespace());
     if target.starts_with("aarch64") {
-        // Atomic operations would be functions of libgcc.
+        // Outline atomics would call functions of libgcc.
         command.arg("-mno-outline-atomics");
     }
     if env::var("HOST").is_ok_and(|host| host != target) {
-        // The usual linker is the host's. This one would put what is read-only after the start into a segment of its own, whose
-        // last page is mapped from the same page of the file as the first one of the data. While the loader maps that, it can be
-        // written to, and the kernel counts a listener of the probes in the first such mapping, where nobody reads it.
+        // The default linker is the host's. With RELRO, lld puts data that is read-only after start-up into a segment
+        // of its own, whose last page maps the same page of the file as the first page of the data. That mapping is
+        // writable while the loader sets it up. The kernel counts a probe's listeners in the first such mapping, where
+        // nobody reads them.
         command.args(["-fuse-ld=lld", "-Wl,-z,norelro"]);
     }
     let status = command.args(sources).arg("-o").arg(to).status();

@@ -1,7 +1,7 @@
-//! Determines what memprof can do on this machine, and reports it.
+//! Determines and reports memprof's abilities on this machine.
 //!
 //! [`Facts::gather`] examines the machine; `checks` only evaluates the facts, so every decision
-//! can be tested with made-up facts. [`doctor`] shows all checks; `require` refuses to start if
+//! can be tested with synthetic facts. [`doctor`] shows all checks; `require` refuses to start if
 //! profiling cannot work.
 
 mod access;
@@ -18,7 +18,7 @@ pub(crate) use checks::checks;
 pub use facts::{BtfFact, Caps, Facts, Trial, Trials, VMLINUX_BTF};
 use memprof_sys::kernel_version::KernelVersion;
 
-/// The oldest kernel that memprof fully supports. Features of older kernels are determined by trying, not by
+/// The oldest kernel that memprof fully supports. Features of older kernels are detected by trying them, not by
 /// version, because vendors backport newer BPF features.
 pub(crate) const FULL_KERNEL: KernelVersion = KernelVersion(6, 1);
 
@@ -44,18 +44,18 @@ impl Status {
     }
 }
 
-/// One check with its result, consequence and remedy.
+/// One check: the finding, the consequence and the remedy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Check {
     /// The feature that was checked.
     pub name: &'static str,
     /// The result.
     pub status: Status,
-    /// What was found.
+    /// The finding.
     pub found: String,
-    /// What does not work; empty when `status` is `Ok`.
+    /// The feature that does not work; empty when `status` is `Ok`.
     pub consequence: String,
-    /// What to do; empty when `status` is `Ok`.
+    /// The remedy; empty when `status` is `Ok`.
     pub remedy: String,
 }
 
@@ -130,15 +130,15 @@ pub(crate) fn decide(facts: &Facts) -> Result<(), UnfitError> {
     Err(UnfitError { missing })
 }
 
-/// Examines this machine and checks whether memprof can profile here; called at the start.
+/// Examines this machine at start-up and checks whether memprof can profile here.
 ///
 /// # Errors
-/// [`UnfitError`], with what is missing, why it matters and what to do.
+/// [`UnfitError`] names what is missing, why it matters and what to do.
 pub(crate) fn require() -> Result<(), UnfitError> {
     decide(&Facts::gather())
 }
 
-/// Gathers all facts for `memprof doctor`. Loads the whole probe only if nothing that it needs is missing.
+/// Gathers all facts for `memprof doctor`. Loads the whole probe only if all its requirements are met.
 pub fn examine() -> Facts {
     let facts = Facts::gather();
     let fit = decide(&facts).is_ok();
@@ -148,7 +148,7 @@ pub fn examine() -> Facts {
     }
 }
 
-/// The output of `memprof doctor` and its exit status: 0 if memprof can profile here, else 1.
+/// The output of `memprof doctor` and its exit status: 0 if memprof can profile here, otherwise 1.
 pub fn doctor(facts: &Facts) -> (String, u8) {
     let checks = checks(facts);
     let width = checks.iter().map(|c| c.name.len()).max().unwrap_or(0);

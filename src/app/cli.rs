@@ -61,11 +61,11 @@ enum Action {
     Top(Box<top::TopArgs>),
     /// Break down the memory of a process by mapping: heap, stacks, libraries, …, in the kernel's figures
     Maps(maps::MapsArgs),
-    /// Show what lives in the heap of a running process, what of it is free, and which pages that takes. The process
-    /// is stopped for milliseconds. Or in that of a command at its end
+    /// Show the live and free chunks in the heap of a running process, or of a command at its end, and the pages that
+    /// they take. The process is stopped for milliseconds
     Heap(heap::HeapArgs),
-    /// Have a running process load the library that samples allocations, for `memprof --heap --pid`. This changes the process
-    /// until it ends
+    /// Make a running process load the library that samples allocations, for `memprof --heap --pid`. This changes the
+    /// process until it ends
     AttachHeap(attach::AttachArgs),
     /// Open a saved profile: serve the page and the API from it, show it on the terminal, or convert it
     Open(saved::OpenArgs),
@@ -112,7 +112,7 @@ pub enum Run {
 }
 
 impl Run {
-    /// Whether it reads the files of other processes.
+    /// Whether the command reads files of other processes.
     pub fn reads_targets(&self) -> bool {
         !matches!(
             self,
@@ -181,7 +181,7 @@ fn man_page(of: Option<String>) -> io::Result<Vec<u8>> {
     Ok(text)
 }
 
-/// clap colours its own errors, so the choice must be known before parsing.
+/// Reads the colour choice before parsing, because clap colours its own errors.
 fn color_of(args: &[OsString]) -> ColorChoice {
     let words = args
         .iter()

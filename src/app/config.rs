@@ -1,4 +1,4 @@
-//! The validated configuration, independent of its source.
+//! The validated configuration, independent of the command line.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -26,19 +26,19 @@ use memprof_sys::process::{ProcessTarget, Selector};
 pub struct Config {
     /// Which processes to follow.
     pub target: Selector,
-    /// Follow children too.
+    /// Also follow child processes.
     pub follow_forks: bool,
-    /// Whether memory is also counted with shared pages counted once.
+    /// Whether to compute PSS, in which shared pages count once.
     pub shared_once: SharedOnce,
     /// Whether to freeze the target for each report.
     pub freeze: Freeze,
-    /// Maximum time of a freeze.
+    /// Maximum duration of a freeze.
     pub max_freeze: Duration,
-    /// The event sources that are loaded.
+    /// The event sources to load.
     pub sources: Vec<&'static Source>,
-    /// How allocations are sampled; `None` if they are not (`--heap`).
+    /// How to sample allocations; `None` without `--heap`.
     pub heap: Option<HeapSampling>,
-    /// How stacks are taken.
+    /// How to unwind stacks.
     pub unwind: Unwind,
     /// Which page faults have their stack walked.
     pub stacks: Stacks,
@@ -46,52 +46,52 @@ pub struct Config {
     pub max_frames: u32,
     /// Whether views and exports show the hashes of Rust names.
     pub rust_hashes: bool,
-    /// Which servers are asked for debug files.
+    /// Which debuginfod servers to use.
     pub debuginfod: Wish,
-    /// Which interpreters' frames are read.
+    /// Which interpreters' frames to read.
     pub interpreters: Wanted,
-    /// Where to serve HTTP; `None` to serve none.
+    /// Where to serve HTTP; `None` for no server.
     pub listen: Option<Listen>,
-    /// The file with the token that requests need, if any.
+    /// The file with the token that requests must carry, if any.
     pub token_file: Option<PathBuf>,
-    /// Origins that may read, in addition to loopback ones.
+    /// Origins allowed to read, in addition to loopback ones.
     pub cors_origins: Vec<String>,
     /// Host names accepted in addition to loopback ones.
     pub allow_hosts: Vec<String>,
-    /// How many functions `/metrics` lists.
+    /// Number of functions that `/metrics` lists.
     pub metrics_functions: usize,
-    /// How long to wait for a target that is not there yet; `None` for no limit.
+    /// How long to wait for a target that does not exist yet; `None` for no limit.
     pub wait: Option<Duration>,
-    /// How long to profile.
+    /// How long to profile; `None` for no limit.
     pub duration: Option<Duration>,
     /// The files to write at the end.
     pub outputs: Vec<Output>,
-    /// Where the last profile of a process goes that the out-of-memory killer has killed; see
-    /// [`oom`](crate::app::session::oom) for its path.
+    /// The file for the last profile of a process that the OOM killer has killed; see [`oom`](crate::app::session::oom)
+    /// for its path.
     pub on_oom: Option<Output>,
-    /// The store that profiles are pushed to, if any.
+    /// The store to push profiles to, if any.
     pub push: Option<push::Options>,
     /// Settings of the live view on the terminal; `None` for no view.
     pub screen: Option<ScreenOptions>,
-    /// Whether the session takes a heap snapshot by itself (`memprof heap --by-stack`).
+    /// Whether the session takes a heap snapshot on its own (`memprof heap --by-stack`).
     pub takes_heap: bool,
-    /// How many diagnostics are shown: 0 for none ([`console::show_diagnostics`](memprof_sys::console)).
+    /// Verbosity of diagnostics: 0 for none ([`console::show_diagnostics`](memprof_sys::console)).
     pub verbosity: u8,
 }
 
-/// Whether memory is also counted with shared pages counted once ([`SHARED`](memprof_profile::measure)).
+/// Whether to compute PSS, in which shared pages count once ([`SHARED`](memprof_profile::measure)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SharedOnce {
-    /// It is not.
+    /// Do not compute it.
     No,
-    /// If memprof may read how often pages are mapped.
+    /// Compute it if memprof may read how often pages are mapped.
     IfPossible,
-    /// It is, or memprof ends.
+    /// Compute it, or exit with an error.
     Yes,
 }
 
 impl Config {
-    /// A session that samples allocations for one heap snapshot: without server, outputs and view.
+    /// A session that samples allocations for one heap snapshot: no server, no outputs, no view.
     pub fn for_heap(target: Selector, heap: HeapSampling) -> Config {
         Config {
             target,
@@ -123,7 +123,7 @@ impl Config {
         }
     }
 
-    /// Whether files are written, at the end or when a process is killed, or that of a socket removed.
+    /// Whether the session writes files, at the end or when a process is killed, or removes a socket's file.
     pub fn writes_files(&self) -> bool {
         let sizes = self.heap.as_ref().is_some_and(|heap| heap.sizes.is_some());
         let socket = self.listen.as_ref().is_some_and(Listen::has_file);
@@ -132,31 +132,31 @@ impl Config {
     }
 }
 
-/// How allocations are sampled.
+/// How to sample allocations.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HeapSampling {
-    /// Bytes for which one sample stands on average, in the sampler that memprof preloads.
+    /// Mean number of allocated bytes per sample, in the sampler that memprof preloads.
     pub interval: u64,
-    /// Providers of probes that follow the contract, beside the known ones.
+    /// Additional providers of probes that follow the contract.
     pub providers: Vec<String>,
-    /// Which calls are counted, if every call is (`--heap=exact`); nothing is sampled then.
+    /// The calls to count with `--heap=exact`, which replaces sampling.
     pub exact: Option<ExactOptions>,
     /// Allocations freed within this time count as temporary.
     pub temporary: Duration,
-    /// Where the sizes of counted allocations are written at the end.
+    /// The file for the sizes of counted allocations, written at the end.
     pub sizes: Option<PathBuf>,
-    /// Which sampled allocations are in the outputs; `None` for all.
+    /// Selects the sampled allocations of the outputs; `None` for all.
     pub filter: Option<Filter>,
 }
 
 /// A file to write a profile to.
 #[derive(Clone)]
 pub struct Output {
-    /// Its path; `-` is stdout.
+    /// The path; `-` is stdout.
     pub path: PathBuf,
-    /// Its format.
+    /// The format.
     pub format: &'static Exporter,
-    /// What it contains of the profile.
+    /// Which part of the profile to write, and how.
     pub options: ExportOptions,
 }
 
@@ -171,15 +171,15 @@ impl Output {
 pub struct OpenConfig {
     /// The saved profile.
     pub file: PathBuf,
-    /// Where to serve HTTP; `None` to serve none.
+    /// Where to serve HTTP; `None` for no server.
     pub listen: Option<Listen>,
-    /// The file with the token that requests need, if any.
+    /// The file with the token that requests must carry, if any.
     pub token_file: Option<PathBuf>,
-    /// Origins that may read, in addition to loopback ones.
+    /// Origins allowed to read, in addition to loopback ones.
     pub cors_origins: Vec<String>,
     /// Host names accepted in addition to loopback ones.
     pub allow_hosts: Vec<String>,
-    /// The files to write; memprof then serves nothing.
+    /// The files to write; with any, memprof does not serve.
     pub outputs: Vec<Output>,
     /// Settings of the view on the terminal; `None` for no view.
     pub screen: Option<ScreenOptions>,
@@ -189,11 +189,11 @@ pub struct OpenConfig {
 pub struct DiffConfig {
     /// The earlier saved profile.
     pub before: PathBuf,
-    /// The later one.
+    /// The later saved profile.
     pub after: PathBuf,
-    /// Where the difference goes. Its options have no baseline yet.
+    /// Where to write the difference. The options have no baseline yet.
     pub output: Output,
-    /// The limits that are checked.
+    /// The gates to check.
     pub gates: Vec<Gate>,
 }
 
@@ -222,29 +222,29 @@ pub enum HeapFormat {
 pub struct MapsConfig {
     /// The process to inspect.
     pub target: ProcessTarget,
-    /// Which mappings are listed.
+    /// Which mappings to list.
     pub show: Show,
     /// The output format.
     pub format: TableFormat,
 }
 
-/// What `memprof heap` inspects.
+/// The target of `memprof heap`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HeapTarget {
     /// A running process.
     Process(ProcessTarget),
-    /// A command that it starts, at this moment.
+    /// A command that memprof starts, and the moment of the snapshot.
     Command(Vec<OsString>, At),
 }
 
 /// How `memprof heap --by-stack` samples allocations.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ByStackConfig {
-    /// Bytes for which one sample stands on average, in a command.
+    /// Mean number of allocated bytes of a command per sample.
     pub interval: u64,
-    /// Providers of probes that follow the contract, beside the known ones.
+    /// Additional providers of probes that follow the contract.
     pub providers: Vec<String>,
-    /// For how long a process that runs already is sampled before the snapshot.
+    /// How long to sample a running process before the snapshot.
     pub sampled_for: Duration,
 }
 
@@ -253,11 +253,11 @@ pub struct ByStackConfig {
 pub struct HeapConfig {
     /// The process to inspect.
     pub target: HeapTarget,
-    /// How many size classes and chunks are listed.
+    /// Number of size classes and chunks to list.
     pub top: usize,
-    /// How the snapshot is taken.
+    /// How to take the snapshot.
     pub snapshot: SnapshotOptions,
-    /// How allocations are sampled, if the heap is shown by stack.
+    /// How to sample allocations; `None` unless the heap is shown by stack.
     pub by_stack: Option<ByStackConfig>,
     /// The output format.
     pub format: HeapFormat,

@@ -1,4 +1,4 @@
-//! `memprof heap`.
+//! The `memprof heap` command.
 
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -16,11 +16,11 @@ use memprof_profile::measure::TEMPORARY;
 use memprof_sys::ids::Pid;
 use memprof_sys::process::{Presence, Selector};
 
-/// Returns the output of `memprof heap`, and its exit status: that of a command which has ended.
+/// Returns the output of `memprof heap` and its exit status: the command's status if the command has ended.
 ///
 /// # Errors
-/// No process matches, several match, permissions are missing, the process could not be stopped, or the command could
-/// not be run; the message says what to do.
+/// No process matches, several match, permissions are missing, the process could not be stopped, or the command could not
+/// run; the message says what to do.
 pub fn run(config: &HeapConfig) -> Result<(Vec<u8>, u8)> {
     let (taken, status) = match &config.by_stack {
         Some(sampling) => with_stacks(config, sampling)?,
@@ -57,7 +57,7 @@ pub fn run(config: &HeapConfig) -> Result<(Vec<u8>, u8)> {
     Ok((out, status.unwrap_or(0)))
 }
 
-/// The JSON of a snapshot.
+/// A snapshot's JSON.
 #[derive(Serialize)]
 struct Whole<'a> {
     #[serde(flatten)]

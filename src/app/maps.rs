@@ -1,4 +1,4 @@
-//! `memprof maps`.
+//! The `memprof maps` command.
 
 use anyhow::{Context, Result, anyhow};
 

@@ -1,4 +1,4 @@
-//! Wiring of a session: its threads, the channels between them, and shutdown.
+//! Sets up a session: its threads, the channels between them, and shutdown.
 //!
 //! The collector thread owns the probe and the aggregator; the symbol thread owns the names; the main thread
 //! serves HTTP, feeds the live view of `memprof top` and waits for signals. The threads communicate over
@@ -56,10 +56,10 @@ use reports::Reports;
 use signals::Signals;
 pub use start::{Started, follow_command, start_collector, start_command};
 
-/// Upper limit for detaching from the samplers and the functions of processes.
+/// Maximum time to detach from the samplers and functions of processes.
 const DETACH: Duration = Duration::from_secs(5);
 
-/// Privileges of the threads that build replies: they write no files.
+/// Privileges of the threads that build replies: they cannot write files.
 const HELPER: Role = Role::Server {
     writes_files: false,
 };
@@ -67,7 +67,7 @@ const HELPER: Role = Role::Server {
 /// Runs a profiling session as configured, until it ends.
 ///
 /// # Errors
-/// A start-up failure, with what to do about it, or a failure of the collector.
+/// A start-up failure with its remedy, or a failure of the collector.
 pub fn run(config: &Config) -> Result<ExitCode> {
     console::show_diagnostics(config.verbosity)?;
     if config.screen.is_some() {
@@ -92,15 +92,15 @@ pub fn run(config: &Config) -> Result<ExitCode> {
     let runtime = runtime()?;
     priority::restore();
     let code = runtime.block_on(session.live(listeners, happened));
-    // Neither a client that is still reading nor a running lookup may delay the exit.
+    // Neither a slow client nor a running symbol lookup may delay the exit.
     runtime.shutdown_timeout(Duration::from_secs(1));
     code
 }
 
-/// Checks that this machine can be profiled, and prepares for it.
+/// Checks that memprof can profile on this machine, and prepares for it.
 ///
 /// # Errors
-/// What is missing, and how to get it.
+/// What is missing and how to get it.
 fn require() -> Result<()> {
     capability::require()?;
     priority::raise();
@@ -111,7 +111,7 @@ fn require() -> Result<()> {
     Ok(())
 }
 
-/// The runtime of the main thread; its other threads build replies.
+/// The runtime of the main thread; its blocking threads build replies.
 fn runtime() -> Result<Runtime> {
     tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -123,11 +123,11 @@ fn runtime() -> Result<Runtime> {
         .context("cannot start the runtime of the main thread")
 }
 
-/// What followed processes do that a session reacts to.
+/// Events in followed processes that the session reacts to.
 struct Happened {
-    /// They set marks.
+    /// Marks that the processes set.
     marks: mpsc::Receiver<(Pid, MarkSet)>,
-    /// They are killed because memory has run out.
+    /// Kills by the OOM killer.
     kills: mpsc::Receiver<Killed>,
 }
 
@@ -137,23 +137,23 @@ struct Session<'a> {
     collecting: CollectorHandle,
     progress: watch::Receiver<Progress>,
     reports: Arc<Reports>,
-    /// The library that the command has preloaded.
+    /// The sampling library that the command has preloaded.
     sampler: Option<Library>,
-    /// What pushes profiles to a store, until it begins to.
+    /// The pusher of profiles to a store, until pushing begins.
     pushing: Option<(Pusher, Pushing)>,
-    /// What clients must show.
+    /// The token that clients must present.
     token: Option<Arc<Token>>,
-    /// Who started memprof as a service.
+    /// The service manager that started memprof.
     manager: Manager,
     /// The live view, while it owns the terminal.
     live: Option<Live>,
 }
 
 impl<'a> Session<'a> {
-    /// Starts its threads, with the probe. Returns what comes from the followed processes, too.
+    /// Starts the session's threads and loads the probe. Also returns the receivers of events from followed processes.
     ///
     /// # Errors
-    /// The target cannot be followed, or the probe not be loaded.
+    /// The target cannot be followed, or the probe cannot be loaded.
     fn start(config: &'a Config) -> Result<(Session<'a>, Happened)> {
         let token = config.token_file.as_deref().map(Token::read).transpose()?;
         let token = token.map(Arc::new);
@@ -177,7 +177,7 @@ impl<'a> Session<'a> {
             (Some(heap), Selector::Command(_)) if heap.exact.is_none() => {
                 Some(Library::place(&sampler::Options {
                     interval: heap.interval,
-                    // A command is often a script that executes the program.
+                    // The command is often a script that executes the actual program.
                     children: true,
                     ..sampler::Options::default()
                 })?)
@@ -259,14 +259,14 @@ impl Session<'_> {
         self.live = None;
         self.manager.stopping();
         self.stop_counting();
-        // After a first signal, a further one now kills memprof: the last report and the outputs take time.
+        // After a first signal, a second one now kills memprof: the last report and the outputs may take long.
         signals.restore();
         // The server keeps answering while the last report is made.
         let written = match &outcome {
             Ok(_) => self.write_results(&api).await,
             Err(_) => Ok(()),
         };
-        // The last report has taken in the end of the target.
+        // By now the last report includes the end of the target.
         let _ = self.collecting.wait_for(DETACH, Command::ReportVictims);
         telling.finish().await;
         let pushed = match feeding {
@@ -284,10 +284,10 @@ impl Session<'_> {
         Ok(ExitCode::from(code))
     }
 
-    /// Detaches from the target, and ends the threads.
+    /// Detaches from the target and ends the threads.
     fn end(&mut self) {
         if self.config.heap.is_some() {
-            // If memprof ended first, the kernel would do it at any time after.
+            // If memprof exited first, the kernel would detach at an arbitrary time afterwards.
             let _ = self.collecting.wait_for(DETACH, Command::Detach);
         }
         let _ = self.collecting.send(Command::Stop);
@@ -300,7 +300,7 @@ impl Session<'_> {
         }
     }
 
-    /// Ends an exact window before the last report is made, and says what was seen in it.
+    /// Ends an exact window before the last report, and prints its result.
     fn stop_counting(&self) {
         let exact = self
             .config
@@ -372,7 +372,7 @@ impl Session<'_> {
         }
         let profiles = self.write_profiles(api, &report).await;
         let sizes = self.write_sizes(&report);
-        // If a command runs, stdout belongs to its output.
+        // With a command, stdout belongs to the command's output.
         let stdout_taken = matches!(self.config.target, Selector::Command(_))
             || outputs.iter().any(Output::is_stdout);
         let summary =
@@ -406,8 +406,7 @@ impl Session<'_> {
     }
 }
 
-/// Raises the descriptor limit to the hard limit: perf events, open modules and connections all need
-/// descriptors.
+/// Raises the descriptor limit to the hard limit: perf events, opened code files and connections all need descriptors.
 fn raise_file_limit() {
     use nix::sys::resource::{Resource, getrlimit, setrlimit};
     if let Ok((_, hard)) = getrlimit(Resource::RLIMIT_NOFILE) {

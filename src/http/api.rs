@@ -1,8 +1,8 @@
-//! Typed requests to typed replies or errors; independent of HTTP.
+//! Answers typed requests with typed replies or errors, independent of HTTP.
 //!
-//! A path selects a [`Route`], which parses the parameters into a request ([`Ask`]). A reply made from a report
-//! is built once per (report, request) and shared by all clients that request it, so that many clients cost as
-//! much as one.
+//! A path selects a [`Route`], which parses the parameters into a request ([`Ask`]). A reply made from a report is
+//! built once per (report, request) and shared by all clients that request it, so that many clients cost about as much
+//! as one.
 
 mod allocations;
 mod cache;
@@ -73,16 +73,17 @@ pub(crate) const OPENAPI_V1: &str = include_str!("web/openapi-v1.json");
 /// The OpenAPI document of memprof's own routes.
 pub const OPENAPI_V2: &str = include_str!("web/openapi-v2.json");
 
-/// Bytes of replies kept in the cache.
+/// Maximum bytes of cached replies.
 const CACHED: usize = 24 << 20;
 
-/// Bytes of all replies being built, cached or sent; further replies wait until earlier ones are sent.
+/// Memory budget, in bytes, of all replies being built, cached or sent; further replies wait until earlier ones are
+/// sent.
 const ROOM: usize = 80 << 20;
 
 /// Settings of the API.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ApiOptions {
-    /// How many functions `/metrics` lists (`--metrics-functions`).
+    /// Number of functions that `/metrics` lists (`--metrics-functions`).
     pub metrics_functions: usize,
 }
 
@@ -91,11 +92,11 @@ pub struct Api {
     options: ApiOptions,
     provider: Arc<dyn Provider>,
     reply_builder: ReplyBuilder,
-    /// Whose turn it is to choose among the sampled allocations, which takes seconds if there are many.
+    /// Admits one request at a time to filter the sampled allocations, which takes seconds if there are many.
     filtering: Queue,
     marks: Marks,
     heaps: Heaps,
-    /// Large replies of `/v1` that are being sent.
+    /// Limits the large `/v1` replies that are being sent.
     streams: Arc<Semaphore>,
     series: Mutex<Series>,
     events: Events,
@@ -127,13 +128,13 @@ impl Api {
         })
     }
 
-    /// Ends event streams and waits for room, for server shutdown.
+    /// Ends event streams and waits for reply memory, for server shutdown.
     pub(crate) fn close(&self) {
         self.reply_builder.close();
         self.events.close();
     }
 
-    /// Whether replies wait for room that replies to slow clients occupy.
+    /// Whether new replies wait for memory that replies to slow clients occupy.
     pub(crate) fn is_short_of_room(&self) -> bool {
         self.reply_builder.is_short()
     }
@@ -151,7 +152,7 @@ impl Api {
         self.provider.as_ref()
     }
 
-    /// Why there is no report before there is a target.
+    /// The error for requests before there is a target.
     fn no_target(&self) -> ApiError {
         match self.provider().awaited() {
             Some(awaited) => ApiError::Unavailable(format!("waiting for {awaited}")),
@@ -159,7 +160,7 @@ impl Api {
         }
     }
 
-    /// The report of a mark, or the newest one.
+    /// The report of a mark, or the newest report.
     async fn state(&self, mark: Option<&Mark>) -> Result<Arc<Report>, ApiError> {
         match mark {
             Some(mark) => Ok(Arc::clone(&mark.report)),
@@ -167,7 +168,7 @@ impl Api {
         }
     }
 
-    /// A function that gets the report of a mark, or the newest one, again.
+    /// Returns a function that fetches the report of a mark, or the newest report, again.
     fn state_again<'a>(
         &'a self,
         mark: Option<Mark>,
@@ -178,8 +179,7 @@ impl Api {
         }
     }
 
-    /// Replies with a view of a report. `again` gets the report again if it was dropped while the request
-    /// waited.
+    /// Replies with a view of a report. `again` fetches the report again if it was dropped while the request waited.
     async fn show<'a>(
         &self,
         report: Arc<Report>,
@@ -223,7 +223,7 @@ mod tests {
         }
     }
 
-    /// Numbers its reports; their memory grows by 4 KiB per report.
+    /// A provider with numbered reports, each 4 KiB larger than the previous one.
     #[derive(Default)]
     struct Growing(AtomicU64);
 
@@ -325,7 +325,7 @@ mod tests {
 
     #[tokio::test]
     async fn replies_on_their_way_are_bounded() {
-        // Room for three replies of up to 1 KiB; the cache keeps none.
+        // The budget fits three replies of up to 1 KiB; nothing is cached.
         let reply_builder = ReplyBuilder::new(0, 3 << 10);
         let api = Api::with(
             Arc::new(Fixed(Ok(report(1)))),
@@ -343,7 +343,7 @@ mod tests {
         further.await.unwrap();
     }
 
-    /// A tree that is larger than the room is written while it is sent, and equals one that fits.
+    /// A tree larger than the budget is written while it is sent, and equals a tree that fits.
     #[tokio::test]
     async fn a_tree_of_any_size_is_answered() {
         let stacks: Vec<Vec<Frame>> = (0..3_000)
@@ -378,7 +378,7 @@ mod tests {
             sent.extend_from_slice(&piece);
         }
         assert!(sent == whole);
-        // The streams whose clients went away have ended, too.
+        // The streams of disconnected clients have ended as well.
         while api.streams.available_permits() < v1::STREAMS {
             tokio::task::yield_now().await;
         }

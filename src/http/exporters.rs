@@ -1,11 +1,11 @@
-//! Every format: those of [`export`](crate::export), and the page.
+//! All export formats: those of [`export`](crate::export), and the HTML page.
 
 use std::path::Path;
 
 use super::offline;
 use crate::export::{Exporter, FORMATS};
 
-/// Where the page stands among the formats.
+/// Position of the HTML page among the formats.
 const HTML_AT: usize = 4;
 
 /// Every format, in display order.

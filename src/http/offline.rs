@@ -1,8 +1,9 @@
-//! One HTML file that shows a report without memprof: the page, with the replies that it would request.
+//! Exports one HTML file that shows a report without memprof: the page, together with the replies that it would
+//! request.
 //!
-//! Opened from a file, the page contacts nothing: its policy allows no connection. What comes from the profiled
-//! program is only in the data, compressed and in base64, so no name can end or add an element of the document; the
-//! page shows names as text, as it does when memprof serves it.
+//! The page contacts nothing when it is opened from a file, because its policy allows no connections. Text from the
+//! profiled program occurs only in the data, which is compressed and in base64, so no name can end or add an element of
+//! the document. The page shows names as text, as it does when memprof serves it.
 
 mod heap;
 mod page;
@@ -23,10 +24,10 @@ use memprof_profile::{Frames, Kind, Report};
 
 pub(crate) use heap::write as write_heap_html;
 
-/// How much of the document is written at a time, in bytes.
+/// Maximum bytes of the document to write at once.
 const PIECE: usize = 64 << 10;
 
-/// The page shows the stacks of at most this many files, those with most page cache.
+/// Maximum number of files whose stacks the page shows: those with the most page cache.
 const MOST_FILES: usize = 20;
 
 pub(crate) const FORMAT: Exporter = Exporter {
@@ -51,7 +52,7 @@ fn write(report: &Report, options: &ExportOptions, out: &mut dyn Write) -> io::R
     })
 }
 
-/// Writes a page with its data, and the kinds of memory that these are of.
+/// Writes a page with its data and the kinds of memory in the data.
 fn write_page(
     (head, tail): &(String, String),
     kinds: &[Kind],
@@ -76,7 +77,7 @@ fn write_page(
     write!(out, "</script>\n{tail}")
 }
 
-/// The kinds with memory; `all` in any case.
+/// The kinds with nonzero memory, and always `all`.
 fn kinds(report: &Report) -> Vec<Kind> {
     let profile = &report.profile;
     let holds = |kind: &Kind| *kind == Kind::All || kind.of(&profile.total) > 0;
@@ -84,7 +85,7 @@ fn kinds(report: &Report) -> Vec<Kind> {
     Kind::ALL.into_iter().filter(holds).collect()
 }
 
-/// What the page requests: under which key it looks for the reply (`js/offline.js`), and the request.
+/// The page's requests: the key under which the page looks for the reply (`js/offline.js`), and the request.
 fn requests(report: &Report, kinds: &[Kind], frames: Frames) -> Vec<(String, String)> {
     let key = |name: &str, query: &str| (name.to_owned(), format!("/v2/{name}{query}"));
     let mut all = vec![
@@ -112,8 +113,8 @@ fn requests(report: &Report, kinds: &[Kind], frames: Frames) -> Vec<(String, Str
     all
 }
 
-/// Writes the replies as one JSON object. They are made by a thread of their own, one at a time: the caller may
-/// itself be the API, in which nothing may wait for a reply.
+/// Writes the replies as one JSON object. A separate thread makes them, one at a time: the caller may be the API
+/// itself, whose threads must not block on a reply.
 fn write_replies(
     report: &Report,
     kinds: &[Kind],
@@ -128,7 +129,7 @@ fn write_replies(
     let maker = thread::Builder::new().name("memprof-html".into());
     let maker = maker.spawn(move || {
         for path in &paths {
-            // The reader has gone if writing failed.
+            // The receiver is gone if writing failed.
             if send.send(snapshot.reply(path)).is_err() {
                 return;
             }
@@ -173,7 +174,7 @@ pub(super) mod tests {
         report(profile, &[(at(0, 1), NASTY)])
     }
 
-    /// The data of the page.
+    /// The data embedded in the page.
     pub(super) fn data(html: &str) -> Value {
         let (_, rest) = html.split_once("id=\"saved\"").unwrap();
         let (_, rest) = rest.split_once('>').unwrap();
@@ -209,7 +210,7 @@ pub(super) mod tests {
         for outside in ["src=\"", "href=\"assets", "@import"] {
             assert!(!html.contains(outside), "{outside}");
         }
-        // The same report is the same file.
+        // Equal reports give equal files.
         assert!(html == written(&nasty()));
     }
 }

@@ -1,20 +1,20 @@
-//! Time series in memory: one hour per second, one day per minute.
+//! In-memory time series: one hour at one-second resolution, one day at one-minute resolution.
 //!
-//! Only cheap figures are sampled: counters of `/proc/PID/status`, and figures of the newest report while
-//! they are still valid. A missing sample is a gap, never an interpolated value.
+//! Only cheap figures are sampled: counters of `/proc/PID/status`, and figures of the newest report while they are
+//! valid. A missing sample is a gap, never interpolated.
 
 use std::collections::VecDeque;
 
 use memprof_profile::measure::{COLUMNS, ColumnId};
 
-/// One of the sampled figures.
+/// A sampled figure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Figure {
-    /// Its name in the API.
+    /// The name in the API.
     pub name: &'static str,
-    /// Its description.
+    /// The description.
     pub is: &'static str,
-    /// Whether replies leave it out if none of their samples has it.
+    /// Whether replies leave the figure out if no sample has a value for it.
     pub optional: bool,
 }
 
@@ -36,7 +36,7 @@ impl Figure {
     }
 }
 
-/// Every figure, in the order of [`Sample::values`]: those of every run, then the columns of other measures.
+/// All figures, in the order of [`Sample::values`]: first the figures of every run, then the columns of other measures.
 pub const FIGURES: [Figure; ALWAYS.len() + COLUMNS] = {
     let (mut all, mut at) = ([ALWAYS[0]; ALWAYS.len() + COLUMNS], 0);
     while at < all.len() {
@@ -81,7 +81,7 @@ const ALWAYS: [Figure; 8] = [
     ),
 ];
 
-/// The figures of one moment, in bytes; `None` for figures that were not sampled.
+/// The figures at one moment, in bytes; `None` for figures that were not sampled.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sample {
     /// Time of the sample, in milliseconds since 1970.
@@ -123,20 +123,20 @@ impl Resolution {
 pub struct Series {
     seconds: VecDeque<Sample>,
     minutes: VecDeque<Sample>,
-    /// The time of the last sample by the clock that is never set, in ms.
+    /// The time of the last sample, in ms of a clock that is never set.
     last_ms: u64,
 }
 
-/// The system's clock was set if it has gone so many ms further between two samples than the other one. (To slew it makes
-/// less than one of it.)
+/// Threshold in ms: between two samples, the system clock and the clock that is never set advance by different amounts. From
+/// this difference on, the system clock was set. Slewing accounts for less than 1 ms.
 const SET: u64 = 100;
 
 impl Series {
     /// Maximum size of all samples, in bytes.
     pub const BYTES: usize = (3_600 + 1_440) * size_of::<Sample>();
 
-    /// Adds a sample. `now_ms` is its time in ms of a clock that is never set. If the system's clock was set since the last
-    /// sample, the times of all earlier ones are corrected, so that they always ascend, and are as far apart as they were.
+    /// Adds a sample. `now_ms` is its time in ms of a clock that is never set. If the system clock was set since the
+    /// last sample, corrects the times of all earlier samples, so that times always ascend and intervals are preserved.
     pub fn push(&mut self, mut sample: Sample, now_ms: u64) {
         if let Some(last) = self.seconds.back() {
             let expected = last.at.saturating_add(now_ms.saturating_sub(self.last_ms));
@@ -162,7 +162,7 @@ impl Series {
         }
     }
 
-    /// It is `now` where `expected` was expected.
+    /// Shifts the times of all samples: it is `now`, although `expected` was expected.
     fn correct(&mut self, now: u64, expected: u64) {
         let rings = [&mut self.seconds, &mut self.minutes];
         for sample in rings.into_iter().flatten() {
@@ -173,7 +173,7 @@ impl Series {
         }
     }
 
-    /// The samples later than `since` (milliseconds since 1970), oldest first.
+    /// The samples later than `since` (milliseconds since the Unix epoch), oldest first.
     pub fn after(&self, resolution: Resolution, since: u64) -> impl Iterator<Item = &Sample> {
         let ring = match resolution {
             Resolution::Second => &self.seconds,

@@ -1,10 +1,10 @@
-//! The HTTP server: HTTP/1 over TCP or a Unix socket, safe to leave running beside whatever it profiles.
+//! The HTTP server: HTTP/1 over TCP or a Unix socket, safe to keep running on production machines.
 //!
 //! - Serves loopback only by default. Checks the `Host` header against DNS rebinding; other origins can read
-//!   only what [`ServerOptions`] allows.
-//! - With a token ([`Token`]), whatever concerns the target needs it; the page's own files do not.
-//! - Connections are limited in number, size and time. When there are too many, the server closes those that
-//!   send no request (`registry.rs`); health and metrics are always answered.
+//!   only if [`ServerOptions`] allows them.
+//! - With a token ([`Token`]), every request about the target requires it; requests for the page's own files do not.
+//! - Connections are limited in number, size and time. When there are too many, the server closes connections without a
+//!   request (`registry.rs`); health and metrics are always answered.
 //! - Errors are one line of plain text.
 
 mod accept;
@@ -39,7 +39,7 @@ pub use listen::{BindError, Listen, Listener, bind};
 pub(crate) use listen::{DEFAULT_LISTEN, greeting};
 pub use token::Token;
 
-/// How often the server checks whether replies wait for room that slow clients occupy.
+/// Interval at which the server checks whether replies wait for memory that slow clients occupy.
 const LOOK: Duration = Duration::from_secs(1);
 
 /// Receives warnings about problems that do not stop the server.
@@ -53,29 +53,29 @@ pub struct ServerOptions {
     /// Origins that may read besides loopback ones (`--cors-origin`), as browsers spell them:
     /// `https://example.org`. `*` allows every origin to read and disables the host check.
     pub cors_origins: Vec<String>,
-    /// What requests must show to be answered; `None` if nothing.
+    /// The token that requests must carry; `None` if no token is required.
     pub token: Option<Arc<Token>>,
     /// Maximum number of open connections; an eighth of them is reserved for health and metrics.
     pub max_connections: usize,
-    /// How long a client may take to send a request's header, including the idle time before it.
+    /// Maximum time for a client to send a request's header, including the idle time before it.
     pub header_timeout: Duration,
-    /// How long a report may take.
+    /// Maximum time to make a report.
     pub answer_timeout: Duration,
-    /// How long an exchange may take, from the request's header to the reply's last byte, even if the client
-    /// reads slowly.
+    /// Maximum time of an exchange, from the request's header to the reply's last byte, even if the client reads
+    /// slowly.
     pub exchange_timeout: Duration,
-    /// How long a shutdown waits for requests in progress.
+    /// Maximum time that a shutdown waits for requests in progress.
     pub shutdown_grace: Duration,
-    /// Longest path with query, in bytes.
+    /// Maximum length of a path with query, in bytes.
     pub max_target: usize,
-    /// Largest request header, in bytes; at least 8192.
+    /// Maximum size of a request header, in bytes; at least 8192.
     pub max_header: usize,
     /// Receives warnings about failures to accept connections.
     pub warn: Option<Warn>,
 }
 
 impl Default for ServerOptions {
-    /// Allows as many connections as half of the process's file descriptor limit, 8 to 512.
+    /// `max_connections` is half of the process's file descriptor limit, between 8 and 512.
     fn default() -> ServerOptions {
         let files = getrlimit(Resource::RLIMIT_NOFILE).map_or(1024, |(soft, _)| soft);
         ServerOptions {
@@ -145,7 +145,7 @@ pub async fn serve(
     Ok(())
 }
 
-/// Closes the connections of slow readers while others wait for the room of their replies.
+/// Closes the connections of slow readers while replies wait for memory.
 async fn keep_room(api: Arc<Api>, registry: Arc<Registry>) {
     loop {
         sleep(LOOK).await;

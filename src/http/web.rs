@@ -1,4 +1,4 @@
-//! The web page: files of `src/web/`, embedded in the binary. Each file is one line in [`ASSETS`].
+//! The web page: files of `src/http/web/`, embedded in the binary. Each file is one line in [`ASSETS`].
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
@@ -9,15 +9,15 @@ const JS: &str = "text/javascript; charset=utf-8";
 /// A file of the page.
 #[derive(Clone, Copy, Debug)]
 pub struct Asset {
-    /// The path it is served at.
+    /// The path at which the file is served.
     pub path: &'static str,
     /// MIME type.
     pub content_type: &'static str,
-    /// The file.
+    /// The content.
     pub bytes: &'static [u8],
 }
 
-/// Embeds files of `src/web/`; each is served below `/assets/` under its own name.
+/// Embeds files of `src/http/web/`; each is served below `/assets/` under its own name.
 macro_rules! assets {
     ($($content_type:expr, $file:literal;)*) => {
         &[
@@ -35,7 +35,7 @@ macro_rules! assets {
     };
 }
 
-/// Every file of the page.
+/// All files of the page.
 pub static ASSETS: &[Asset] = assets! {
     CSS, "base.css";
     SVG, "icon.svg";
@@ -96,7 +96,7 @@ pub static ASSETS: &[Asset] = assets! {
 };
 
 impl Asset {
-    /// A strong validator: it changes when the file changes.
+    /// A strong validator, which changes when the file changes.
     pub fn etag(&self) -> String {
         let mut hasher = DefaultHasher::new();
         self.bytes.hash(&mut hasher);
@@ -122,7 +122,7 @@ mod tests {
         Path::new(env!("CARGO_MANIFEST_DIR")).join("src/http/web")
     }
 
-    /// Every file below a folder, relative to it.
+    /// All files below a folder, relative to it.
     fn files(folder: &Path) -> BTreeSet<String> {
         let mut found = BTreeSet::new();
         let mut folders = vec![folder.to_owned()];
@@ -157,7 +157,7 @@ mod tests {
         assert_eq!(served().len(), ASSETS.len());
     }
 
-    /// The quoted strings of a file; among them are references such as `"./x.js"` and `"assets/x.css"`.
+    /// The quoted strings of a file, among them references such as `"./x.js"` and `"assets/x.css"`.
     fn asked(text: &str) -> impl Iterator<Item = &str> {
         text.split(['"', '\'']).skip(1).step_by(2)
     }

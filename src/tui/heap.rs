@@ -1,4 +1,4 @@
-//! The line with the newest heap snapshot, which the key `h` takes.
+//! The lines about the newest heap snapshot, which the key `h` requests.
 
 use std::sync::Arc;
 
@@ -9,22 +9,22 @@ use memprof_profile::Subset;
 use memprof_sys::ids::Pid;
 use memprof_sys::text::printable;
 
-/// Lines that it takes at most.
+/// Maximum number of lines about a snapshot.
 const MOST_LINES: usize = 3;
 
 /// The newest heap snapshot.
 #[derive(Debug, Default)]
 pub(super) struct NewestHeap {
-    /// What is said of it.
+    /// The text about the snapshot.
     text: Option<String>,
-    /// Whether one is being taken.
+    /// Whether a snapshot is being taken.
     taking: bool,
-    /// The process of which one is to be taken.
+    /// The process for which a snapshot is requested.
     pub(super) wanted: Option<Pid>,
 }
 
 impl NewestHeap {
-    /// Asks for a snapshot of a process, unless one is being taken.
+    /// Requests a snapshot of a process, unless one is being taken.
     pub(super) fn request(&mut self, pid: Option<Pid>) {
         self.text = match pid {
             _ if self.taking => return,
@@ -34,14 +34,14 @@ impl NewestHeap {
         (self.wanted, self.taking) = (pid, pid.is_some());
     }
 
-    /// Shows a snapshot, or why there is none.
+    /// Shows a snapshot, or the reason why there is none.
     pub(super) fn show(&mut self, taken: &Result<Arc<HeapSnapshot>, String>) {
         (self.text, self.taking) = (Some(text(taken)), false);
     }
 }
 
 impl State {
-    /// The process of which the user would take a heap snapshot: the selected one, or the one that is shown.
+    /// The process for a heap snapshot: the selected one, or else the one that the view shows.
     pub(super) fn process_in_view(&self) -> Option<Pid> {
         match self.selected().map(|row| &row.subset) {
             Some(Some(Subset::Process(pid))) => Some(*pid),
@@ -50,7 +50,7 @@ impl State {
     }
 }
 
-/// What the line says of a snapshot, or why there is none.
+/// The text about a snapshot, or the reason why there is none.
 fn text(taken: &Result<Arc<HeapSnapshot>, String>) -> String {
     let HeapSnapshot { heap, taken, .. } = match taken {
         Ok(taken) => &**taken,
@@ -92,7 +92,7 @@ fn in_use(figures: &Figures, is_glibc: bool) -> String {
     )
 }
 
-/// Bytes in KiB or, from one on, in MiB.
+/// Formats bytes in KiB, or from 1 MiB in MiB.
 fn size(bytes: u64) -> String {
     match bytes >> 20 {
         0 => format!("{} KiB", kib(bytes)),
@@ -101,7 +101,7 @@ fn size(bytes: u64) -> String {
 }
 
 impl NewestHeap {
-    /// The lines of the screen; none before the first request. What does not fit is cut with a mark.
+    /// The lines on the screen; none before the first request. Text that does not fit is truncated with a mark.
     pub(super) fn lines(&self, size: (u16, u16)) -> Vec<String> {
         let Some(text) = &self.text else {
             return Vec::new();

@@ -1,11 +1,11 @@
-//! Resident memory over the latest reports, for the curve.
+//! Resident memory in the latest reports, for the curve.
 
 use std::collections::VecDeque;
 
-/// Reports that are kept.
+/// Maximum number of values.
 const MOST: usize = 600;
 
-/// Resident bytes of the latest reports, the newest last.
+/// Resident bytes of the latest reports, oldest first.
 #[derive(Debug, Default)]
 pub(super) struct History(VecDeque<u64>);
 
@@ -17,7 +17,7 @@ impl History {
         self.0.push_back(resident);
     }
 
-    /// The newest ones, at most so many, the newest first.
+    /// The newest values, at most `most`, newest first.
     pub(super) fn newest(&self, most: usize) -> impl ExactSizeIterator<Item = u64> + Clone {
         self.0.iter().rev().take(most).copied()
     }

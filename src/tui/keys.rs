@@ -1,4 +1,4 @@
-//! What each key does.
+//! Key bindings.
 
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 
@@ -60,7 +60,7 @@ pub(super) const HELP: &[(&str, &str)] = &[
     ("?", "this help"),
 ];
 
-/// Handles a key; true when the user quits.
+/// Handles a key press; true when the user quits.
 pub(super) fn press(state: &mut State, key: KeyEvent) -> bool {
     if key.kind == KeyEventKind::Release {
         return false;
@@ -146,7 +146,7 @@ fn moves(state: &mut State, code: KeyCode) -> bool {
     true
 }
 
-/// Keys of the lists of processes and of control groups, and those that lead there and back.
+/// Keys of the lists of processes and control groups, and keys to enter and leave the lists.
 fn lists(state: &mut State, code: KeyCode) -> bool {
     let is_list = state.view.is_list();
     match code {
@@ -244,7 +244,7 @@ fn chooses(state: &mut State, code: KeyCode) -> bool {
     true
 }
 
-/// The kind of memory after or before the chosen one.
+/// The kind of memory after or before the current one.
 fn neighbour(state: &State, after: bool) -> Kind {
     let mut kinds = Kind::ALL.to_vec();
     if let Some(report) = &state.report {

@@ -1,6 +1,6 @@
-//! A list of processes or of control groups: rows, sums, filter, order.
+//! A list of processes or control groups: rows, sums, filter, sort order.
 //!
-//! Rows are made when a report comes or a setting changes; frames read only those that are seen.
+//! Rows are rebuilt when a report arrives or a setting changes; drawing reads only the visible rows.
 
 use std::cmp::Ordering;
 use std::collections::HashMap;
@@ -12,10 +12,10 @@ use memprof_profile::tree::Search;
 use memprof_profile::{Amounts, Kind, Profile, Subset};
 use memprof_sys::process::Container;
 
-/// Characters of a container's id that are shown, as runtimes show it.
+/// Number of characters shown of a container id, as container runtimes show it.
 const SHORT_ID: usize = 12;
 
-/// What a list is sorted by.
+/// The sort column of a list.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Column {
     /// The chosen kind; with a mark, its change.
@@ -31,7 +31,7 @@ pub(super) enum Column {
     Place,
 }
 
-/// What both lists are filtered and sorted by.
+/// Filter and sort order of both lists.
 #[derive(Debug, Default)]
 pub(super) struct Order {
     pub(super) sort: Column,
@@ -68,21 +68,21 @@ impl Figures {
 /// A process or a control group.
 #[derive(Debug, Default)]
 pub(super) struct Row {
-    /// The process or the group; `None` in the row of the memory that is in no other row.
+    /// The process or group; `None` in the row for memory that is in no other row.
     pub(super) subset: Option<Subset>,
-    /// The process id, or how many processes are in the group itself.
+    /// The process id, or the number of processes directly in the group.
     pub(super) number: usize,
-    /// The process's name; groups have none.
+    /// The process's name; empty for groups.
     pub(super) name: String,
     /// Container, pod and control group.
     pub(super) place: String,
     pub(super) figures: Figures,
-    /// Whether it was there at the mark and is not any more.
+    /// Whether the process or group existed at the mark but is gone now.
     pub(super) is_gone: bool,
 }
 
 impl Row {
-    /// What the head calls it.
+    /// The title in the header.
     pub(super) fn title(&self) -> String {
         match &self.subset {
             Some(Subset::Group(group)) => format!("control group {group} and below"),
@@ -91,22 +91,22 @@ impl Row {
     }
 }
 
-/// A list: the rows that its filter leaves, in their order.
+/// A list: the rows that match the filter, sorted.
 #[derive(Debug, Default)]
 pub(super) struct List {
     pub(super) rows: Vec<Row>,
-    /// The sum of the rows; without a filter, that is the whole.
+    /// The sum of the rows; equals `whole` without a filter.
     pub(super) sum: Figures,
-    /// The whole, whatever the filter.
+    /// The sum of all rows, regardless of the filter.
     pub(super) whole: Figures,
-    /// How many processes or groups there are now.
+    /// Current number of processes or groups.
     pub(super) all: usize,
-    /// How many of them the filter leaves.
+    /// Number of them that match the filter.
     pub(super) listed: usize,
     pub(super) place: Place,
 }
 
-/// What becomes a row.
+/// A candidate for a row.
 struct Entry<'a> {
     subset: Subset,
     number: usize,
@@ -117,7 +117,7 @@ struct Entry<'a> {
 }
 
 impl<'a> Entry<'a> {
-    /// What a view lists of a profile.
+    /// The entries of a profile in a view.
     fn all(view: View, profile: &'a Profile) -> Vec<Entry<'a>> {
         let figures = |total: &Amounts| Figures {
             now: *total,
@@ -145,7 +145,7 @@ impl<'a> Entry<'a> {
         members.collect()
     }
 
-    /// The same with the figures of a mark, and what was there only then.
+    /// The same entries with the figures of a mark, plus entries that existed only then.
     fn since(view: View, now: &'a Profile, mark: Option<&'a Profile>) -> Vec<Entry<'a>> {
         let mut entries = Entry::all(view, now);
         let before = mark.map(|mark| Entry::all(view, mark)).unwrap_or_default();
@@ -167,7 +167,7 @@ impl<'a> Entry<'a> {
         entries
     }
 
-    /// Whether a filter leaves it: names, ids and places, as in the page's list.
+    /// Whether the entry matches a filter: searches names, ids and places, like the page's list.
     fn matches(&self, search: &Search) -> bool {
         let mut text = format!("{} {}", self.name, self.number);
         if let Some(Container { group, id, pod }) = self.container {
@@ -254,7 +254,7 @@ impl List {
     }
 }
 
-/// What the row of the rest is called.
+/// The name of the row for the remaining memory.
 fn rest_name(view: View) -> &'static str {
     match view {
         View::Groups => "[in no known control group]",
@@ -263,7 +263,7 @@ fn rest_name(view: View) -> &'static str {
 }
 
 fn compare(view: View, order: &Order, kind: Kind, by_change: bool, [a, b]: [&Row; 2]) -> Ordering {
-    // The largest first: with a mark, by change.
+    // Largest first; with a mark, largest change first.
     let weight = |row: &Row| {
         let pair = row.figures.pair(kind);
         match by_change {
@@ -283,7 +283,7 @@ fn compare(view: View, order: &Order, kind: Kind, by_change: bool, [a, b]: [&Row
         true => by.reverse(),
         false => by,
     };
-    // What is no process does not lead the list.
+    // The row of the rest is not a process, so it comes last.
     let last = a.subset.is_none().cmp(&b.subset.is_none());
     last.then(by)
         .then_with(|| a.name.cmp(&b.name))

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::words::clock;
 use memprof_profile::Report;
 
-/// Marks that are kept; each holds a report.
+/// Maximum number of marks; each keeps a report in memory.
 pub(super) const MOST_MARKS: usize = 9;
 
 /// An earlier report to compare with.
@@ -19,14 +19,14 @@ pub(super) struct Mark {
 #[derive(Debug, Default)]
 pub(super) struct Marks {
     kept: Vec<Mark>,
-    /// How many were ever set.
+    /// Number of marks set so far.
     ever: usize,
-    /// Index of the one to compare with.
+    /// Index of the mark to compare with.
     compared: Option<usize>,
 }
 
 impl Marks {
-    /// The mark that is compared with, if one is.
+    /// The mark to compare with, if any.
     pub(super) fn compared(&self) -> Option<&Mark> {
         self.kept.get(self.compared?)
     }
@@ -40,7 +40,7 @@ impl Marks {
         self.kept.len()
     }
 
-    /// Sets a mark at a report; returns what to tell the user.
+    /// Sets a mark at a report; returns a message for the user.
     pub(super) fn set(&mut self, report: Option<Arc<Report>>) -> String {
         let Some(report) = report else {
             return "there is nothing to mark yet".to_owned();
@@ -57,7 +57,7 @@ impl Marks {
         format!("mark {number} set at {at}; d shows the change since")
     }
 
-    /// Compares with the newest mark, or with none any more; returns why that is not possible.
+    /// Starts to compare with the newest mark, or stops comparing; returns a message if there is no mark.
     pub(super) fn compare(&mut self) -> Option<String> {
         let newest = self.kept.len().checked_sub(1);
         self.compared = match self.compared {
@@ -68,7 +68,7 @@ impl Marks {
         none.then(|| "there is no mark yet; m sets one".to_owned())
     }
 
-    /// Compares with another mark, `step` away from the one that is compared with.
+    /// Compares with another mark: `step` maps the index of the compared mark to the new index.
     pub(super) fn step(&mut self, step: impl Fn(usize) -> Option<usize>) {
         let newest = self.kept.len().checked_sub(1);
         self.compared = match (self.compared, newest) {

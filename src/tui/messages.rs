@@ -4,18 +4,18 @@ use std::collections::VecDeque;
 
 /// A message disappears after this many reports.
 const MOST_REPORTS: u32 = 5;
-/// For how many of them it stays if another message comes.
+/// Number of reports after which another message may replace it.
 const SEEN_REPORTS: u32 = 2;
-/// Maximum number of messages that wait; further ones are shown at once.
+/// Maximum number of queued messages; further ones are shown at once.
 const MOST_WAITING: usize = 8;
 
-/// The message that is shown, and those that wait for it.
+/// The visible message and the queue behind it.
 #[derive(Debug, Default)]
 pub(super) struct Messages {
     shown: Option<String>,
-    /// Reports since it was set.
+    /// Number of reports since the message was shown.
     age: u32,
-    /// Messages that are shown after it.
+    /// Messages to show after it.
     waiting: VecDeque<String>,
 }
 
@@ -30,7 +30,7 @@ impl Messages {
         self.age = 0;
     }
 
-    /// Shows a message when the one before it was seen.
+    /// Shows a message after the user has had time to read the previous one.
     pub(super) fn queue(&mut self, text: String) {
         let is_new = self.shown.is_some() && self.age < SEEN_REPORTS;
         if is_new && self.waiting.len() < MOST_WAITING {
@@ -40,12 +40,12 @@ impl Messages {
         }
     }
 
-    /// The user has seen it.
+    /// Hides the message, because the user has seen it.
     pub(super) fn dismiss(&mut self) {
         self.shown = None;
     }
 
-    /// A report has come.
+    /// Ages the message when a report arrives.
     pub(super) fn grow_old(&mut self) {
         self.age += 1;
         if self.age >= SEEN_REPORTS

@@ -1,6 +1,6 @@
-//! The content of a report: functions and the call tree for one kind of bytes, next to those of a mark.
+//! The content of a report: functions and the call tree for one kind of bytes, beside the figures of a mark.
 //!
-//! A model owns its data, so that it can be drawn while the next one is built.
+//! A model owns its data, so that it can be drawn while the next model is built.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use memprof_profile::tree::{
 };
 use memprof_profile::{Frames, Kind, Profile, Report, Subset};
 
-/// Maximum number of nodes; the largest ones are kept, and the others are aggregated.
+/// Maximum number of nodes; the largest ones are kept, and the rest are aggregated.
 const MOST_NODES: usize = 200_000;
 
 /// A request to build a model.
@@ -22,7 +22,7 @@ pub(super) struct Job {
     pub(super) report: Arc<Report>,
     /// The report to compare with.
     pub(super) mark: Option<Arc<Report>>,
-    /// Which of its processes; `None` for all.
+    /// The selected processes of the report; `None` for all.
     pub(super) subset: Option<Subset>,
     pub(super) kind: Kind,
     pub(super) direction: Direction,
@@ -58,36 +58,36 @@ impl Pair {
     }
 }
 
-/// A function with the bytes it holds.
+/// A function with its bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct FunctionLine {
     pub(super) name: String,
     pub(super) own: Pair,
     pub(super) total: Pair,
-    /// The standard errors of both, in bytes.
+    /// The standard errors of `own` and `total`, in bytes.
     pub(super) errors: [u64; 2],
 }
 
-/// A node of the tree. Its descendants follow it, up to `end`.
+/// A node of the tree. The descendants follow the node, up to `end`.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Node {
     /// Identifies the node among all others, also in later models.
     pub(super) key: u64,
     pub(super) end: usize,
-    /// Index of its name.
+    /// Index of the node's name in `Model::names`.
     name: usize,
     pub(super) total: Pair,
-    /// Bytes of stacks that end in it.
+    /// Bytes of stacks that end in the node.
     pub(super) own: Pair,
     /// The standard errors of `own` and `total`.
     pub(super) errors: [u64; 2],
-    /// The filter matches it.
+    /// Whether the filter matches the node.
     pub(super) named: bool,
-    /// The filter matches one of its descendants.
+    /// Whether the filter matches a descendant.
     pub(super) on_the_way: bool,
 }
 
-/// The content of a report that is shown.
+/// The visible content of a report.
 #[derive(Debug)]
 pub(super) struct Model {
     /// The functions that match the filter.
@@ -95,22 +95,23 @@ pub(super) struct Model {
     /// Bytes outside functions.
     pub(super) unknown: Pair,
     pub(super) whole: Pair,
-    /// What the figures count.
+    /// The unit of the figures.
     pub(super) unit: Unit,
     /// Depth first, the root at 0.
     pub(super) tree: Vec<Node>,
     names: Vec<String>,
     pub(super) filtered: bool,
-    /// True if the report is compared with a mark.
+    /// Whether the report is compared with a mark.
     pub(super) is_difference: bool,
-    /// Which processes it is about; `None` for all.
+    /// The selected processes; `None` for all.
     pub(super) subset: Option<Subset>,
-    /// The report of these processes alone.
+    /// The report restricted to these processes.
     pub(super) report: Arc<Report>,
 }
 
 impl Job {
-    /// The part of a report, without places. What a mark does not have is empty there.
+    /// The selected part of a report, without places. For a mark, the part is empty if the processes did not exist
+    /// then.
     fn part_of(&self, report: &Arc<Report>) -> Arc<Report> {
         let profile = &report.profile;
         match &self.subset {
@@ -159,7 +160,7 @@ impl Model {
         let mut paths = Paths::new(sides, reading);
         let layout = Layout::new(&mut paths, limits);
         let (named, _) = paths.find(&Find::Search(search.clone()));
-        // Those of a difference are not those of what is shown.
+        // The profile's errors do not apply to a difference.
         let errors = match &sides[..] {
             [(profile, _)] => {
                 errors::of_rows(&paths, &layout.rows, &[&profile.uncertainties], job.kind)
@@ -180,7 +181,7 @@ impl Model {
                     name: row.code.to_string(),
                     own: Pair::of(row.own),
                     total: Pair::of(row.total),
-                    // Those of a difference are not those of what is shown.
+                    // The profile's errors do not apply to a difference.
                     errors: if N == 1 { row.errors } else { [0; 2] },
                 })
                 .collect(),

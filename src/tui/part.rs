@@ -1,4 +1,4 @@
-//! The process or control group that is shown instead of all processes, and the way there and back.
+//! The process or control group shown instead of all processes, and entering and leaving it.
 
 use std::sync::Arc;
 
@@ -11,23 +11,23 @@ use memprof_sys::ids::Pid;
 /// A part of the reports that is shown alone.
 #[derive(Debug)]
 pub(super) struct Part {
-    /// What the user chose.
+    /// The user's selection.
     chosen: Subset,
-    /// The same in `report`.
+    /// The selection in terms of `report`.
     pub(super) subset: Subset,
-    /// What the head calls it: `nginx (pid 7)`, `/system.slice/nginx.service and below`.
+    /// The title in the header: `nginx (pid 7)`, `/system.slice/nginx.service and below`.
     pub(super) name: String,
-    /// The newest report that has it.
+    /// The newest report that contains the part.
     pub(super) report: Arc<Report>,
-    /// Whether newer ones do not.
+    /// Whether newer reports do not contain it.
     pub(super) has_ended: bool,
     pub(super) history: History,
-    /// Its processes in `report`.
+    /// The part's processes in `report`.
     pub(super) inside: Vec<Pid>,
 }
 
 impl Part {
-    /// A part of a report, which has it.
+    /// A part of a report; the report must contain it.
     fn new(chosen: Subset, name: String, report: &Arc<Report>) -> Part {
         let mut part = Part {
             subset: chosen.clone(),
@@ -42,7 +42,7 @@ impl Part {
         part
     }
 
-    /// Follows it into a new report. While the view is paused, that one is not shown.
+    /// Follows the part into a new report. While the view is paused, the new report is not shown.
     pub(super) fn take(&mut self, report: &Arc<Report>, paused: bool) {
         let subset = self.subset_in(&report.profile);
         let found = report.profile.total_of(&subset);
@@ -60,7 +60,8 @@ impl Part {
         }
     }
 
-    /// A profile of a single process does not say in which control group it is.
+    /// The selection in a profile. A profile of a single process does not tell its control group, so the process itself
+    /// is used.
     fn subset_in(&self, profile: &Profile) -> Subset {
         let pid = profile.target.pid;
         match profile.processes.is_empty() && self.inside.contains(&pid) {
@@ -71,7 +72,7 @@ impl Part {
 }
 
 impl State {
-    /// The report of what is shown: of all processes, or of the part; `None` until there is one.
+    /// The visible report: of all processes, or of the part; `None` until there is one.
     pub(super) fn shown(&self) -> Option<&Arc<Report>> {
         match &self.part {
             None => self.report.as_ref(),
@@ -79,13 +80,13 @@ impl State {
         }
     }
 
-    /// The history of what is shown.
+    /// The history of the visible report.
     pub(super) fn history(&self) -> &History {
         let part = self.part.as_ref();
         part.map_or(&self.history, |part| &part.history)
     }
 
-    /// From the functions or the tree to the list, and from there to where it was opened.
+    /// Switches from the functions or the tree to the lists, and back to the view from which the lists were opened.
     pub(super) fn toggle_lists(&mut self) {
         if self.view.is_list() {
             return self.show(self.lists.from);
@@ -102,7 +103,7 @@ impl State {
         self.select(&part.chosen);
     }
 
-    /// Shows the selected process or control group alone, in the view from which the lists were opened.
+    /// Shows only the selected process or control group, in the view from which the lists were opened.
     pub(super) fn enter(&mut self) {
         let (Some(report), Some(row)) = (&self.report, self.selected()) else {
             return;

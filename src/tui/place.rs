@@ -1,4 +1,4 @@
-//! Where the cursor is in a list.
+//! Cursor position in a list.
 
 /// The cursor's row in a list, and the first visible row.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

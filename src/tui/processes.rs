@@ -7,13 +7,13 @@ use super::state::State;
 use super::view::View;
 use memprof_profile::Subset;
 
-/// Both lists.
+/// Both lists and their sort order.
 #[derive(Debug)]
 pub(super) struct Lists {
     pub(super) processes: List,
     pub(super) groups: List,
     pub(super) order: Order,
-    /// The view from which they were opened.
+    /// The view from which the lists were opened.
     pub(super) from: View,
 }
 
@@ -29,7 +29,7 @@ impl Lists {
 }
 
 impl State {
-    /// The list of processes or of control groups, if one is shown.
+    /// The visible list of processes or control groups, if any.
     pub(super) fn list(&self) -> Option<&List> {
         match self.view {
             View::Processes => Some(&self.lists.processes),
@@ -46,14 +46,14 @@ impl State {
         }
     }
 
-    /// The row of the list that the cursor is on.
+    /// The row at the cursor of the list.
     pub(super) fn selected(&self) -> Option<&Row> {
         let list = self.list()?;
         list.rows.get(list.place.cursor)
     }
 
-    /// Makes the rows of the list that is shown. The cursor stays on its process or group; on the first row it stays there
-    /// instead.
+    /// Rebuilds the rows of the visible list. The cursor stays on its process or group; a cursor on the first row stays
+    /// on the first row instead.
     pub(super) fn fill_list(&mut self) {
         let Some(report) = self.report.clone() else {
             return;
@@ -78,7 +78,7 @@ impl State {
         }
     }
 
-    /// Moves the cursor of the list that is shown to a process or group, if it is listed.
+    /// Moves the cursor of the visible list to a process or group, if it is listed.
     pub(super) fn select(&mut self, subset: &Subset) {
         if let Some(at) = self.list().and_then(|list| list.at(subset)) {
             self.go(at);
@@ -94,7 +94,7 @@ impl State {
         self.fill_list();
     }
 
-    /// The columns of the list that is shown.
+    /// The sort columns of the visible list.
     fn columns(&self) -> Vec<Column> {
         let further = super::render::further_kinds(self);
         let mut columns = vec![Column::Chosen];

@@ -68,7 +68,7 @@ pub(super) fn render(state: &State, frame: &mut Frame<'_>) {
     overlay::render(state, frame, area);
 }
 
-/// The filter input, the message, or the keys.
+/// The filter input, the message, or the key hints.
 fn bottom_line(state: &State, area: Rect) -> Line<'static> {
     let accent = state.theme.accent();
     if state.editing {
@@ -82,7 +82,7 @@ fn bottom_line(state: &State, area: Rect) -> Line<'static> {
         return Line::raw(printable(message).into_owned());
     }
     let mut spans = Vec::new();
-    // The help names all keys, so it has its place.
+    // The help lists all keys, so its hint always gets space.
     let mut left = usize::from(area.width).saturating_sub("? help".len() + 2);
     for (key, what) in keys(state) {
         // A key that does not fit is left out, not truncated.
@@ -101,7 +101,7 @@ fn bottom_line(state: &State, area: Rect) -> Line<'static> {
     Line::from(spans)
 }
 
-/// The keys that lead somewhere from here, and what they do.
+/// The hints for keys that are useful in this view.
 fn keys(state: &State) -> Vec<(&'static str, &'static str)> {
     let mut keys = vec![("q", "end")];
     let several = |report: &Arc<Report>| !report.profile.processes.is_empty();

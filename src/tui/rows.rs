@@ -1,4 +1,4 @@
-//! The rows of a model that are listed.
+//! The listed rows of a model.
 
 use std::cmp::Reverse;
 use std::collections::{HashSet, VecDeque};
@@ -7,7 +7,7 @@ use super::model::{Model, Pair};
 use super::view::Sort;
 use memprof_profile::tree::NO_FUNCTION;
 
-/// Maximum number of listed rows; the screen says so if there are more.
+/// Maximum number of listed rows; the screen shows a note if there are more.
 pub(super) const MOST_ROWS: usize = 20_000;
 
 /// A row of the function table.
@@ -20,7 +20,7 @@ pub(super) enum FunctionRow {
 }
 
 impl FunctionRow {
-    /// Its self and total bytes.
+    /// The row's self and total bytes.
     pub(super) fn pairs(self, model: &Model) -> (Pair, Pair) {
         match self {
             FunctionRow::Function(at) => (model.functions[at].own, model.functions[at].total),
@@ -28,7 +28,7 @@ impl FunctionRow {
         }
     }
 
-    /// The standard errors of both, in bytes.
+    /// The standard errors of self and total, in bytes.
     pub(super) fn errors(self, model: &Model) -> [u64; 2] {
         match self {
             FunctionRow::Function(at) => model.functions[at].errors,
@@ -60,10 +60,10 @@ pub(super) fn functions(model: &Model, sort: Sort) -> Vec<FunctionRow> {
         let (a_pairs, b_pairs) = (a.pairs(model), b.pairs(model));
         let by_own = weight(b_pairs.0).cmp(&weight(a_pairs.0));
         let by_total = weight(b_pairs.1).cmp(&weight(a_pairs.1));
-        // Equal changes: larger functions first.
+        // For equal changes, larger functions come first.
         let by_size = b_pairs.1.now.cmp(&a_pairs.1.now);
         let by_name = a.name(model).cmp(b.name(model));
-        // What has no function is no function: it does not lead the list.
+        // The row for memory outside functions comes last.
         let last = (*a == FunctionRow::Unknown).cmp(&(*b == FunctionRow::Unknown));
         match sort {
             Sort::Own => last.then(by_own).then(by_total).then(by_size).then(by_name),
@@ -83,25 +83,25 @@ pub(super) struct TreeRow {
     /// The parent's row; the root is its own parent.
     pub(super) above: usize,
     pub(super) node: usize,
-    /// True for the row with the bytes of stacks that end in the node, instead of the node itself.
+    /// True for the row with the bytes of stacks that end in the node, false for the node itself.
     pub(super) ends: bool,
     pub(super) pair: Pair,
-    /// The standard error of the figure now.
+    /// The standard error of the current figure.
     pub(super) error: u64,
-    /// `None` without children, else whether they are listed.
+    /// `None` without children; otherwise whether they are listed.
     pub(super) open: Option<bool>,
 }
 
-/// A node that is still to be listed.
+/// A node that remains to be listed.
 struct Todo {
     node: usize,
     depth: usize,
     above: usize,
-    /// Descendants of a node that the filter matches are all kept.
+    /// Whether to keep all descendants, because the filter matches an ancestor or is empty.
     kept: bool,
 }
 
-/// The unfolded part of the tree, at most `MOST_ROWS` rows, and whether that is all of it.
+/// The unfolded part of the tree, at most `MOST_ROWS` rows, and whether it is complete.
 pub(super) fn tree(model: &Model, unfolded: &HashSet<u64>) -> (Vec<TreeRow>, bool) {
     let mut rows = Vec::new();
     let mut todo = vec![Todo {
@@ -130,7 +130,7 @@ fn list(
     let kept = next.kept || node.named;
     let children = children(model, next.node, kept);
     let is_root = next.node == 0;
-    // Ancestors of nodes that the filter matches are always unfolded.
+    // Ancestors of matching nodes are always unfolded.
     let open = is_root || !kept || unfolded.contains(&node.key);
     let place = rows.len();
     rows.push(TreeRow {
@@ -147,12 +147,12 @@ fn list(
         return;
     }
     let ends = kept && node.own != Pair::default();
-    // A chain without branches is not indented, but marked.
+    // A chain without branches is marked instead of indented.
     let branches = is_root || ends || children.len() > 1;
     let depth = next.depth + usize::from(branches);
     if ends {
         rows.push(TreeRow {
-            // Another node has this key only by a hash collision; the effect is a wrong selection.
+            // Another node has this key only by a hash collision, which would only select the wrong row.
             key: !node.key,
             depth,
             above: place,
@@ -184,8 +184,8 @@ fn children(model: &Model, node: usize, all: bool) -> Vec<usize> {
     children
 }
 
-/// The keys to unfold so that a row's content is visible: its own, and those of its descendants up to
-/// the first branch.
+/// The keys to unfold so that a row's content is visible: its own key, and those of its descendants up to the first
+/// branch.
 pub(super) fn chain(model: &Model, row: &TreeRow) -> Vec<u64> {
     let mut keys = vec![model.tree[row.node].key];
     let mut node = row.node;

@@ -1,4 +1,4 @@
-//! The user's settings, the cursor positions, and the data to show. Nothing here touches a terminal.
+//! The user's settings, the cursor positions, and the data to show; independent of the terminal.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ use memprof_heap::HeapSnapshot;
 use memprof_profile::tree::{Direction, Naming};
 use memprof_profile::{Frames, Kind, Report};
 
-/// Limit of unfolded keys; beyond it, keys of unlisted nodes are forgotten.
+/// Limit of unfolded keys; beyond it, keys of unlisted nodes are dropped.
 const MOST_UNFOLDED: usize = 4 * rows::MOST_ROWS;
 /// Lines that are not rows: the bottom two and the column headings.
 pub(super) const FRAME_LINES: u16 = 3;
@@ -36,11 +36,11 @@ pub(super) enum Input {
     Resize(u16, u16),
     /// A new report.
     Report(Arc<Report>),
-    /// Why there is no report.
+    /// The reason why there is no report.
     ReportError(String),
     /// The result of a [`Job`].
     Model(Arc<Model>),
-    /// A heap snapshot, or why there is none.
+    /// A heap snapshot, or the reason why there is none.
     Heap(Result<Arc<HeapSnapshot>, String>),
     /// A message to the user.
     Message(String),
@@ -60,23 +60,23 @@ pub(super) struct State {
     pub(super) overlay: Overlay,
     /// The overlay's first visible line.
     pub(super) overlay_top: usize,
-    /// The filter of functions and tree.
+    /// The filter of functions and the tree.
     pub(super) filter: String,
-    /// True while keys edit the filter.
+    /// Whether keys edit the filter.
     pub(super) editing: bool,
     pub(super) paused: bool,
     pub(super) marks: Marks,
     pub(super) history: History,
-    /// The report that is shown, with all its processes.
+    /// The visible report, with all its processes.
     pub(super) report: Option<Arc<Report>>,
-    /// The part of it that is shown alone.
+    /// The part of the report that is shown alone.
     pub(super) part: Option<Part>,
     pub(super) lists: Lists,
-    /// The model that the rows come from.
+    /// The model of the rows.
     pub(super) model: Option<Arc<Model>>,
     pub(super) functions: Vec<FunctionRow>,
     pub(super) tree: Vec<TreeRow>,
-    /// True if not all rows of the tree are listed.
+    /// Whether some rows of the tree are not listed.
     pub(super) tree_cut: bool,
     pub(super) unfolded: HashSet<u64>,
     pub(super) in_functions: Place,
@@ -131,7 +131,7 @@ impl State {
             Input::ReportError(why) if self.report.is_none() => self.messages.show(why),
             Input::ReportError(why) => self.messages.show(format!("no new report: {why}")),
             Input::Model(model) => {
-                // The user may have chosen another part meanwhile.
+                // The user may have chosen another part in the meantime.
                 let part = self.part.as_ref().map(|part| &part.subset);
                 if part == model.subset.as_ref() {
                     self.show_model(&model);
@@ -140,7 +140,7 @@ impl State {
             Input::Heap(taken) => self.heap.show(&taken),
             Input::Message(text) => self.messages.queue(text),
         }
-        // The list may have become lower.
+        // The height of the list may have shrunk.
         self.stay_in_sight();
         false
     }
@@ -161,7 +161,7 @@ impl State {
 
     /// Shows another view.
     pub(super) fn show(&mut self, view: View) {
-        // While a list is shown, no models are built.
+        // No models are built while a list is shown.
         let stale = self.view.is_list() || view.is_list() || self.model.is_none();
         self.view = view;
         if stale {
@@ -169,7 +169,7 @@ impl State {
         }
     }
 
-    /// Makes what is shown anew, for the current report and settings.
+    /// Rebuilds the visible content for the current report and settings.
     pub(super) fn refresh(&mut self) {
         match self.view.is_list() {
             true => self.fill_list(),
@@ -197,14 +197,14 @@ impl State {
         });
     }
 
-    /// Shows no functions and no tree until the next model.
+    /// Clears functions and tree until the next model.
     pub(super) fn forget_model(&mut self) {
         self.model = None;
         (self.functions, self.tree) = (Vec::new(), Vec::new());
         (self.in_functions, self.in_tree) = (Place::default(), Place::default());
     }
 
-    /// The filter of what is shown.
+    /// The filter of the visible view.
     pub(super) fn filter(&self) -> &str {
         match self.view.is_list() {
             true => &self.lists.order.filter,
@@ -219,8 +219,8 @@ impl State {
         }
     }
 
-    /// Recomputes the model's rows; the cursor stays on its function or node. In the function list, a cursor
-    /// on the first row stays on the first row instead.
+    /// Recomputes the model's rows; the cursor stays on its function or node. In the function list, a cursor on the
+    /// first row stays on the first row instead.
     fn show_model(&mut self, model: &Arc<Model>) {
         let page = self.page();
         let listed = rows::functions(model, self.sort);
@@ -240,7 +240,7 @@ impl State {
         self.model = Some(Arc::clone(model));
     }
 
-    /// Recomputes the rows after sorting or unfolding changed.
+    /// Recomputes the rows after sorting or unfolding has changed.
     pub(super) fn relist(&mut self) {
         if let Some(model) = self.model.clone() {
             self.show_model(&model);
@@ -284,7 +284,7 @@ impl State {
         self.go(place.cursor);
     }
 
-    /// Adds unfolded keys. Above `MOST_UNFOLDED` keys, forgets those of unlisted nodes first.
+    /// Adds unfolded keys. Above `MOST_UNFOLDED` keys, first drops the keys of unlisted nodes.
     pub(super) fn unfold(&mut self, keys: Vec<u64>) {
         if self.unfolded.len() > MOST_UNFOLDED {
             let listed: HashSet<u64> = self.tree.iter().map(|r| r.key).collect();

@@ -1,4 +1,4 @@
-//! The real terminal. It is restored on every exit: on quitting, on errors, on a panic of any thread.
+//! The real terminal, which is restored on every exit: on quitting, on errors, on a panic of any thread.
 
 use std::io::{self, IsTerminal, Stdout, stdout};
 use std::os::fd::AsFd;
@@ -27,15 +27,15 @@ use super::state::{Input, State};
 /// Whether memprof has taken over the terminal.
 static TAKEN: AtomicBool = AtomicBool::new(false);
 
-/// Columns and lines of a terminal that does not know its size, as a serial line.
+/// Columns and lines of a terminal that does not report its size, such as a serial line.
 const SIZE: (u16, u16) = (80, 24);
-/// Changes of the window's size are noticed after this time at the latest.
+/// Maximum delay until a change of the window size is noticed.
 const SLICE: Duration = Duration::from_millis(50);
 
 /// Fails unless standard output is a terminal.
 ///
 /// # Errors
-/// Standard output is not a terminal; the message says what to do instead.
+/// Standard output is not a terminal; the message names the alternative.
 pub fn require() -> Result<()> {
     if !stdout().is_terminal() {
         bail!(
@@ -57,7 +57,7 @@ impl Terminal {
         give_back_on_panic();
         enable_raw_mode().context("cannot switch the terminal to raw mode")?;
         TAKEN.store(true, Ordering::SeqCst);
-        // Not ratatui's `clear`: it queries the cursor position, and not all terminals answer.
+        // ratatui's `clear` is not used: it queries the cursor position, which some terminals do not answer.
         let entered =
             execute!(stdout(), EnterAlternateScreen, Clear(ClearType::All)).and_then(|()| {
                 let viewport = match size() {
@@ -76,12 +76,12 @@ impl Terminal {
         }
     }
 
-    /// Columns and lines.
+    /// The terminal's columns and lines.
     pub(super) fn size(&self) -> (u16, u16) {
         known_size()
     }
 
-    /// Waits for user input, at most `wait`.
+    /// Waits for user input for at most `wait`.
     ///
     /// # Errors
     /// The terminal cannot be read, or is gone.
@@ -116,7 +116,7 @@ impl Terminal {
     }
 }
 
-/// Columns and lines, or the usual ones if they are not known.
+/// Columns and lines of the terminal, or [`SIZE`] if unknown.
 fn known_size() -> (u16, u16) {
     match size() {
         Ok(known @ (1.., 1..)) => known,
@@ -130,13 +130,13 @@ impl Drop for Terminal {
     }
 }
 
-/// Waits until keys can be read, at most `wait`. (crossterm's own wait never ends if the terminal goes away meanwhile.)
+/// Waits until keys can be read, for at most `wait`. crossterm's own wait never ends if the terminal disappears.
 fn wait_for_keys(wait: Duration) -> Result<()> {
     let terminal = stdout();
     let mut fds = [PollFd::new(terminal.as_fd(), PollFlags::POLLIN)];
     let timeout = PollTimeout::try_from(wait).unwrap_or(PollTimeout::ZERO);
     match poll(&mut fds, timeout) {
-        // A signal: the window has another size, perhaps.
+        // A signal arrived, perhaps because the window was resized.
         Ok(_) | Err(Errno::EINTR) => {}
         Err(e) => return Err(e.into()),
     }
@@ -146,7 +146,7 @@ fn wait_for_keys(wait: Duration) -> Result<()> {
     Ok(())
 }
 
-/// Restores the terminal, unless that is already done. Errors are ignored: nothing can be done about them.
+/// Restores the terminal, unless that has already happened. Errors are ignored because nothing can be done about them.
 fn give_back() {
     if TAKEN.swap(false, Ordering::SeqCst) {
         let _ = execute!(stdout(), LeaveAlternateScreen, Show);

@@ -1,4 +1,4 @@
-//! Tests of rendered frames and of keys: a report, a state, and what its screen shows.
+//! Tests of rendered frames and keys: from a report and a state to the screen.
 
 mod crowd;
 mod heap;
@@ -126,7 +126,7 @@ fn names(state: &State) -> Vec<String> {
     rows(state).iter().map(name).collect()
 }
 
-/// Of two messages that come at once, each is seen.
+/// Both of two simultaneous messages are shown.
 #[test]
 fn messages_wait_for_those_before_them() {
     let mut state = State::new(false, (80, 24));

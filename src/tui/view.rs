@@ -1,6 +1,6 @@
-//! What is shown: which view, in which order, under which overlay.
+//! The visible view, its sort order and its overlay.
 
-/// What is listed.
+/// The listed objects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum View {
     Functions,
@@ -11,7 +11,7 @@ pub(super) enum View {
 }
 
 impl View {
-    /// Whether it is a list of processes or of control groups.
+    /// Whether this is a list of processes or control groups.
     pub(super) fn is_list(self) -> bool {
         matches!(self, View::Processes | View::Groups)
     }

@@ -11,7 +11,7 @@ pub(super) fn kib(bytes: u64) -> String {
     figure(Unit::Bytes, bytes)
 }
 
-/// A figure in the unit in which it is shown, in groups of three digits: `1,234`.
+/// A figure in its display unit, in groups of three digits: `1,234`.
 pub(super) fn figure(unit: Unit, figure: u64) -> String {
     grouped(unit.shown(figure))
 }

@@ -36,7 +36,10 @@ fn quiet_unless_asked() {
 #[test]
 fn a_filter_chooses_modules() {
     // MEMPROF_LOG overrides -v.
-    let chosen = said(&profile_true(Some("-vv"), Some("memprof::app::session=debug")));
+    let chosen = said(&profile_true(
+        Some("-vv"),
+        Some("memprof::app::session=debug"),
+    ));
     assert!(chosen.contains("DEBUG memprof::app::session"), "{chosen}");
     assert!(!chosen.contains("memprof_code::unwind"), "{chosen}");
 

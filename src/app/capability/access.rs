@@ -1,4 +1,4 @@
-//! Determines, by trying, what memprof may access of a process.
+//! Determines by trial which files and memory of a process memprof may access.
 
 use std::fs;
 use std::io::{self, ErrorKind};
@@ -11,9 +11,9 @@ use memprof_sys::proc_dir;
 use memprof_sys::residency::{self, Method, Scanner};
 use memprof_sys::target_file::{TargetFile, about_path};
 
-/// Maximum number of processes searched for one of another user.
+/// Maximum number of processes to examine while searching for processes of other users.
 const MOST_LOOKED_AT: usize = 10_000;
-/// Maximum number of them that are tried.
+/// Maximum number of the found processes to try.
 const MOST_TRIED: usize = 16;
 
 /// memprof's access to one process.
@@ -21,16 +21,16 @@ const MOST_TRIED: usize = 16;
 pub struct Access {
     /// The process.
     pub pid: Pid,
-    /// Its user id.
+    /// The user id of the process.
     pub uid: u32,
     /// Opening its `pagemap` for a scan; required for a report.
     pub pages: Trial,
-    /// Accessing its program file; required for unwind tables and names of its code.
+    /// Opening its program file; required for unwind tables and function names.
     pub program: Trial,
-    /// Opening a file by `/proc/PID/map_files`; required for both for files that no longer have a path.
+    /// Opening a file through `/proc/PID/map_files`; required for unwind tables and names of files that no longer have
+    /// a path.
     pub mapped_files: Trial,
-    /// Opening its memory, which needs the same permission as `ptrace`; required for stopping the
-    /// process.
+    /// Opening its memory, which needs the same permission as `ptrace`; required to stop the process.
     pub memory: Trial,
 }
 
@@ -54,12 +54,13 @@ impl Access {
             mapped_files: tried("map_files", proc_dir::with(pid, mapped_file)),
             memory: tried("mem", proc_dir::open(pid, "mem").map(drop)),
         };
-        // Failures of a process that has ended meanwhile are not refusals.
+        // If the process has exited in the meantime, its failures are not refusals.
         proc_dir::lives(pid).then_some(access)
     }
 
-    /// Access to a process of another user; if there is none, root tries root's processes. Some processes have
-    /// additional protection, so this tries a few and returns the one with the fewest refusals.
+    /// Access to a process of another user; if there is none and memprof runs as root, to one of root's processes. Some
+    /// processes have additional protection, so this tries up to [`MOST_TRIED`] and returns the one with the fewest
+    /// refusals.
     pub(crate) fn to_another_user() -> Option<Access> {
         let own = nix::unistd::geteuid().as_raw();
         let (mut others, mut roots) = (Vec::new(), Vec::new());
@@ -85,7 +86,7 @@ impl Access {
         best
     }
 
-    /// The errors of those trials that a profile with function names depends on.
+    /// The errors of the trials that a profile with function names depends on.
     pub fn refused(&self) -> Vec<&str> {
         [&self.pages, &self.program, &self.memory]
             .into_iter()
@@ -94,11 +95,11 @@ impl Access {
     }
 }
 
-/// Checks before profiling whether a process can be profiled; `Some` describes what will be missing. Returns
-/// `None` if the process is gone, which later code reports.
+/// Checks before profiling whether a process can be profiled; `Some` describes what will be missing. Returns `None` if
+/// full access is granted or the process is gone; later code reports a gone process.
 ///
 /// # Errors
-/// Its page tables may not be read; the error has the reason and the remedy.
+/// The process's page tables cannot be read; the error has the reason and the remedy.
 pub(crate) fn require_access(pid: Pid) -> anyhow::Result<Option<String>> {
     let Some(access) = Access::to(pid) else {
         return Ok(None);
@@ -116,14 +117,14 @@ pub(crate) fn require_access(pid: Pid) -> anyhow::Result<Option<String>> {
             "{}: its functions may have no names, and --freeze cannot stop it; {remedy}",
             access.refused().join(", ")
         ),
-        // The process may be inspected, so the file system refuses its program.
+        // `ptrace` access is granted, so the file system refuses access to the program.
         (None, Some(why)) => program::unreadable(pid, why),
         (None, None) => return Ok(None),
     };
     Ok(Some(format!("{process}: {less}")))
 }
 
-/// The remedy if access to a process is refused.
+/// The remedy when access to a process is refused.
 pub(super) fn remedy(caps: Caps) -> String {
     let missing: Vec<_> = [
         (Caps::SYS_PTRACE, "CAP_SYS_PTRACE"),
@@ -153,9 +154,9 @@ fn pages(pid: Pid) -> Trial {
         return Trial::Fails(refused(&proc_dir::shown(pid, "pagemap"), &e));
     }
     match Scanner::open(pid, Method::Auto) {
-        // Gone: it was not refused, but the process has ended, which the caller finds out, or executed a program.
+        // The access was not refused. The process has exited, which the caller finds out, or has called `execve`.
         Ok(_) | Err(residency::Error::Gone(_)) => Trial::Works,
-        // Its remedy is added by the caller.
+        // The caller adds the remedy.
         Err(residency::Error::Denied { what, reason, .. }) => {
             Trial::Fails(format!("{what}: {reason}"))
         }
@@ -181,7 +182,7 @@ fn processes() -> impl Iterator<Item = Pid> {
     entries.filter_map(|e| Some(Pid(e.file_name().to_str()?.parse().ok()?)))
 }
 
-/// The real user id. (The owner of `/proc/PID` is root if the process is not dumpable.)
+/// The process's real user id. The owner of `/proc/PID` would not do: it is root if the process is not dumpable.
 fn uid_of(pid: Pid) -> Option<u32> {
     let status = proc_dir::text(pid, "status").ok()?;
     let line = status.lines().find_map(|l| l.strip_prefix("Uid:"))?;
@@ -202,7 +203,7 @@ mod tests {
     #[test]
     fn a_process_that_executes_all_the_time_refuses_nothing() {
         let mut command = std::process::Command::new("/bin/sh");
-        // `sh -c TEXT $0`: the text executes itself, again and again.
+        // `sh -c TEXT $0`: TEXT executes itself over and over.
         command.args(["-c", r#"exec sh -c "$0" "$0""#, r#"exec sh -c "$0" "$0""#]);
         let mut restless = command.spawn().unwrap();
         let refused: Vec<_> = (0..2000)

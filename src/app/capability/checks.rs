@@ -6,19 +6,19 @@ use crate::probe::faults;
 use crate::probe::source::{self, Tracepoints};
 use memprof_sys::kernel_version::KernelVersion;
 
-/// Below this hard limit of open files, functions of a target with many libraries may lack names.
+/// With a lower hard limit of open files, some functions of a target with many libraries may lack names.
 pub(super) const ENOUGH_OPEN_FILES: u64 = 1024;
-/// Below this limit memprof itself cannot start: its BPF maps, programs and links take about 90.
+/// With a lower limit memprof itself cannot start: its BPF maps, programs and links take about 90 descriptors.
 const LEAST_OPEN_FILES: u64 = 128;
 
-/// The check of a kernel feature that memprof tries.
+/// A kernel feature that memprof detects by trying it.
 pub(super) struct Tried {
     pub(super) name: &'static str,
-    /// What is found if it works.
+    /// The finding if it works.
     pub(super) works: &'static str,
     /// The status if it fails.
     pub(super) status: Status,
-    /// What is found then, before the error.
+    /// The finding if it fails; precedes the error.
     pub(super) fails: &'static str,
     pub(super) consequence: &'static str,
     pub(super) remedy: &'static str,
@@ -260,7 +260,7 @@ fn bpf_helpers(facts: &Facts) -> Check {
     }
 }
 
-/// Whether the kernel has the tracepoints that a source attaches to.
+/// Checks that the kernel has the tracepoints that a source attaches to.
 fn tracepoints(facts: &Facts, needed: &Tracepoints) -> Check {
     let not_ok = |found: String| {
         Check::not_ok(
@@ -282,7 +282,7 @@ fn tracepoints(facts: &Facts, needed: &Tracepoints) -> Check {
     }
 }
 
-/// Where page faults are seen; see `FaultHooks`.
+/// Which hooks see page faults; see `FaultHooks`.
 fn page_faults(facts: &Facts) -> Check {
     let BtfFact::Present(there) = &facts.btf else {
         return Check::not_ok(

@@ -1,4 +1,4 @@
-//! Gathers, without evaluating them, the facts about the kernel, memprof's privileges and its environment.
+//! Gathers the facts about the kernel, memprof's privileges and its environment, without evaluating them.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -22,7 +22,7 @@ use memprof_sys::residency::{self, Method, Scanner};
 /// The kernel's BTF file; the path is the same on every architecture.
 pub const VMLINUX_BTF: &str = "/sys/kernel/btf/vmlinux";
 
-/// The number of the kernel's performance events for probes of programs.
+/// The file with the perf event type of uprobes.
 pub const UPROBES: &str = "/sys/bus/event_source/devices/uprobe/type";
 
 /// Effective capabilities of memprof itself, as the bits of `CapEff`.
@@ -54,19 +54,19 @@ impl Caps {
 /// The outcome of trying a kernel feature on memprof itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Trial {
-    /// It worked.
+    /// The feature works.
     Works,
-    /// It failed with this error.
+    /// The feature failed with this error.
     Fails(String),
 }
 
 impl Trial {
-    /// Whether it worked.
+    /// Whether the feature works.
     pub fn works(&self) -> bool {
         *self == Trial::Works
     }
 
-    /// The error, if it failed.
+    /// The error, if the feature failed.
     pub fn why(&self) -> Option<&str> {
         match self {
             Trial::Works => None,
@@ -87,18 +87,18 @@ impl<T, E: std::fmt::Display> From<Result<T, E>> for Trial {
 /// The state of the kernel's type information.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BtfFact {
-    /// Readable; contains these of the tracepoints that sources need.
+    /// Readable; holds the tracepoints found among those that sources need.
     Present(BTreeSet<&'static str>),
-    /// There is no such file.
+    /// The file does not exist.
     Absent,
-    /// The file exists but could not be read or parsed, for this reason.
+    /// The file exists but could not be read or parsed; holds the reason.
     Unreadable(String),
 }
 
-/// All facts that determine what memprof can do here.
+/// All facts that determine memprof's abilities on this machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Facts {
-    /// Reading `/proc/self/status`, on which most other facts depend.
+    /// Reading `/proc/self/status`; most other facts depend on it.
     pub proc: Trial,
     /// Effective user id.
     pub uid: u32,
@@ -108,7 +108,7 @@ pub struct Facts {
     pub release: String,
     /// The release's version; `None` if it could not be parsed.
     pub version: Option<KernelVersion>,
-    /// Architecture, as Rust names it: `x86_64`, `aarch64`.
+    /// Architecture in Rust's spelling: `x86_64`, `aarch64`.
     pub arch: &'static str,
     /// The kernel's type information.
     pub btf: BtfFact,
@@ -116,47 +116,47 @@ pub struct Facts {
     pub bpf: Trial,
     /// Calling the BPF helpers `bpf_task_pt_regs` (5.15) and `bpf_loop` (5.17).
     pub bpf_helpers: Trial,
-    /// Opening the software event of page faults, which is used where the kernel has no tracepoints for them.
+    /// Opening the page-fault software event, which memprof uses where the kernel lacks the page-fault tracepoints.
     pub fault_event: Trial,
     /// The `PAGEMAP_SCAN` ioctl (6.7) on memprof itself.
     pub pagemap_scan: Trial,
-    /// Page frame numbers and `/proc/kpageflags`.
+    /// Reading page frame numbers and `/proc/kpageflags`.
     pub page_frames: Trial,
     /// Opening a file that memprof itself has mapped, through `/proc/PID/map_files`.
     pub mapped_files: Trial,
-    /// The `cachestat` system call (6.5) on a file of memprof's own.
+    /// The `cachestat` system call (6.5) on a file that memprof owns.
     pub cachestat: Trial,
-    /// The kernel's performance events for probes of programs.
+    /// Access to the kernel's uprobe events.
     pub uprobes: Trial,
-    /// The kernel's lockdown mode: `none`, `integrity`, `confidentiality`; `None` if not shown.
+    /// The kernel's lockdown mode: `none`, `integrity` or `confidentiality`; `None` if the kernel does not show it.
     pub lockdown: Option<String>,
     /// Whether memprof runs in the initial pid namespace; `None` if unknown.
     pub initial_pid_namespace: Option<bool>,
-    /// Whether memprof runs in the initial user namespace; `None` if unknown. Capabilities of another user
-    /// namespace are valid only in it.
+    /// Whether memprof runs in the initial user namespace; `None` if unknown. Capabilities in another user namespace
+    /// are valid only there.
     pub initial_user_namespace: Option<bool>,
     /// Soft and hard limit of open files; `None` if unknown.
     pub open_files: Option<(u64, u64)>,
-    /// The slow trials, made only for `memprof doctor`.
+    /// The slow trials, run only by `memprof doctor`.
     pub trials: Option<Trials>,
 }
 
-/// The trials that `memprof doctor` makes, but not the normal start.
+/// The trials that `memprof doctor` runs in addition to the checks at start-up.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Trials {
     /// Access to a process of another user; `None` if there is none.
     pub other: Option<Access>,
-    /// Loading and attaching the whole probe: the optional hooks that could not be attached, or the error.
-    /// `None` if it was not tried.
+    /// Loading and attaching the whole probe: the optional hooks that could not be attached, or the error. `None` if
+    /// not tried.
     pub probe: Option<Result<Vec<&'static str>, String>>,
-    /// Where the probe sees system calls, if it could be loaded.
+    /// Where the probe hooks system calls, if it could be loaded.
     pub syscall_hooks: Option<SyscallHooks>,
-    /// Dropping privileges as each thread does after the start.
+    /// Dropping privileges as each thread does after start-up.
     pub reduction: Trial,
 }
 
 impl Facts {
-    /// Examines this machine. No change outlasts the call.
+    /// Examines this machine without lasting changes.
     pub fn gather() -> Facts {
         let release = read_trimmed("/proc/sys/kernel/osrelease").unwrap_or_default();
         Facts {
@@ -185,8 +185,7 @@ impl Facts {
 }
 
 impl Trials {
-    /// Runs the trials. With `with_probe`, the probe is loaded and attached without a target, and then
-    /// dropped.
+    /// Runs the trials. With `with_probe`, loads and attaches the probe without a target, and then drops it.
     pub fn run(with_probe: bool) -> Trials {
         let (probe, syscall_hooks) = match with_probe.then(load_probe) {
             Some(Ok((missing, hooks))) => (Some(Ok(missing)), Some(hooks)),
@@ -212,7 +211,7 @@ fn load_probe() -> Result<(Vec<&'static str>, SyscallHooks), String> {
     }
 }
 
-/// Drops privileges as every role does, each on its own short-lived thread.
+/// Drops privileges as each role does, every role on its own short-lived thread.
 fn give_up_privileges() -> Result<(), String> {
     for role in Role::ALL {
         let tried = std::thread::spawn(move || privileges::try_reduce(role)).join();
@@ -226,7 +225,7 @@ fn read_trimmed(path: &str) -> Option<String> {
     Some(text.trim().to_owned())
 }
 
-/// The mode; if the file is there but may not be read, that.
+/// The lockdown mode; if the file exists but cannot be read, `unknown` and the error.
 fn lockdown(path: &Path) -> Option<String> {
     match fs::read_to_string(path) {
         Ok(text) => selected(&text),
@@ -235,7 +234,7 @@ fn lockdown(path: &Path) -> Option<String> {
     }
 }
 
-/// `integrity` from `none [integrity] confidentiality`.
+/// Extracts `integrity` from `none [integrity] confidentiality`.
 fn selected(choices: &str) -> Option<String> {
     let (_, rest) = choices.split_once('[')?;
     let (word, _) = rest.split_once(']')?;
@@ -253,7 +252,7 @@ fn parse_caps(status: &str) -> Caps {
 }
 
 fn btf(path: &Path) -> BtfFact {
-    // Not `exists`, which is false as well for what may not be looked at.
+    // Not `exists`: it also returns false if access is denied.
     if let Err(e) = path.metadata() {
         return match e.kind() {
             io::ErrorKind::NotFound => BtfFact::Absent,
@@ -293,7 +292,7 @@ fn create_ring_buffer() -> Result<(), libbpf_rs::Error> {
     .map(drop)
 }
 
-/// Loads a program with a single call for each helper that the probe requires.
+/// Probes for each BPF helper that memprof's BPF program requires; libbpf loads a program with a single call of it.
 fn call_helpers() -> Result<(), String> {
     let helpers = [
         ("bpf_task_pt_regs", libbpf_sys::BPF_FUNC_task_pt_regs),
@@ -317,7 +316,7 @@ fn scan_own_pagemap() -> residency::Result<()> {
     Scanner::open(Pid(std::process::id()), Method::Ioctl).map(drop)
 }
 
-/// Checks that the kernel shows page frames and their flags, which needs CAP_SYS_ADMIN.
+/// Checks that the kernel shows page frames and their flags; this needs CAP_SYS_ADMIN.
 fn own_page_frames() -> Result<(), String> {
     let scanner =
         Scanner::open(Pid(std::process::id()), Method::Auto).map_err(|e| e.to_string())?;
@@ -327,7 +326,7 @@ fn own_page_frames() -> Result<(), String> {
     }
 }
 
-/// Calls `cachestat` on a file of memprof's own, because the kernel requires write access to the file.
+/// Calls `cachestat` on a file that memprof owns: the kernel requires write access to the file.
 fn own_cachestat() -> residency::Result<()> {
     let file = memfd_create(c"memprof-doctor", MFdFlags::MFD_CLOEXEC).map_err(|e| {
         residency::Error::Io {

@@ -1,11 +1,11 @@
-//! Why a program's file cannot be opened though its process may be inspected: its file system refuses it.
+//! Explains why a program file cannot be opened although its process can be inspected: the file system refuses access.
 
 use std::path::Path;
 
 use memprof_sys::ids::Pid;
 use memprof_sys::{mounts, proc_dir};
 
-/// Says what memprof lacks without the file, and what to do.
+/// Describes the consequences of a missing program file, and the remedy.
 pub(super) fn unreadable(pid: Pid, why: &str) -> String {
     let path = proc_dir::link(pid, "exe").unwrap_or_default();
     let mounts = proc_dir::read(pid, "mountinfo").unwrap_or_default();
@@ -26,10 +26,11 @@ pub(super) fn unreadable(pid: Pid, why: &str) -> String {
     )
 }
 
-/// The type of the file system that a path is on, in a text like that of `/proc/PID/mountinfo`.
+/// The type of the file system that contains a path, according to the text of `/proc/PID/mountinfo`.
 fn file_system(mounts: &[u8], path: &Path) -> Option<String> {
     let on = mounts::parse(mounts).filter(|mount| path.starts_with(&mount.point));
-    // (The last of those with the longest path: of several mounts on one directory, it is seen.)
+    // The longest mount point wins. If several mounts share a directory, the last one is visible; `max_by_key` returns the
+    // last.
     let on = on.max_by_key(|mount| mount.point.as_os_str().len())?;
     Some(on.kind)
 }

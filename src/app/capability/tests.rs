@@ -1,4 +1,4 @@
-//! Tests of the checks with made-up facts.
+//! Tests of the checks with synthetic facts.
 
 use super::checks::ENOUGH_OPEN_FILES;
 use super::*;
@@ -36,7 +36,7 @@ fn good() -> Facts {
     }
 }
 
-/// memprof's access to another user's process.
+/// memprof's access to a process of another user.
 fn access(pages: Trial, rest: Trial) -> Access {
     Access {
         pid: Pid(7),
@@ -48,7 +48,7 @@ fn access(pages: Trial, rest: Trial) -> Access {
     }
 }
 
-/// Changes the trials for `memprof doctor`.
+/// Changes the trials of `memprof doctor`.
 fn trials(f: &mut Facts, change: impl FnOnce(&mut Trials)) {
     change(f.trials.as_mut().unwrap());
 }
@@ -116,7 +116,7 @@ fn each_fact_is_noticed_by_its_own_check() {
         ),
         (|f| f.initial_user_namespace = None, &[]),
         (|f| f.caps = caps(OTHERS), &[]),
-        // The trial's result counts more than the capabilities.
+        // The trial's result takes precedence over the capabilities.
         (|f| f.caps = caps(&[Caps::SYS_ADMIN]), &[]),
         (
             |f| {
@@ -234,7 +234,7 @@ fn each_fact_is_noticed_by_its_own_check() {
     }
 }
 
-/// Fails the test unless the error contains one text and not the other.
+/// Fails the test unless the error contains `this` and does not contain `not`.
 #[track_caller]
 fn must_say(facts: &Facts, this: &str, not: &str) {
     let text = decide(facts).unwrap_err().to_string();

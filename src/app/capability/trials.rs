@@ -1,11 +1,11 @@
-//! Checks of the trials that only `memprof doctor` makes.
+//! Checks of the trials that only `memprof doctor` runs.
 
 use super::checks::Tried;
 use super::facts::{Caps, Facts, Trial, Trials};
 use super::{Check, Status, access};
 use crate::probe::SyscallHooks;
 
-/// Whether processes of other users can be profiled: by a trial on one, or else by the capabilities.
+/// Whether processes of other users can be profiled: decided by a trial on one of them, otherwise by the capabilities.
 pub(super) fn other_processes(facts: &Facts) -> Check {
     let name = "other processes";
     let degraded = |found: String, consequence: String| {
@@ -57,7 +57,7 @@ pub(super) fn others_refused(facts: &Facts) -> bool {
     }
 }
 
-/// Whether the whole probe loads and attaches.
+/// Checks that the whole probe loads and attaches.
 pub(super) fn whole_probe(facts: &Facts) -> Option<Check> {
     let name = "probe";
     let Trials { probe, .. } = facts.trials.as_ref()?;
@@ -81,7 +81,7 @@ pub(super) fn whole_probe(facts: &Facts) -> Option<Check> {
     })
 }
 
-/// Whether other processes pay for the hooks of system calls.
+/// Checks whether the system call hooks also slow down processes that are not followed.
 pub(super) fn syscall_hooks(facts: &Facts) -> Option<Check> {
     let name = "system calls";
     let Trials { syscall_hooks, .. } = facts.trials.as_ref()?;
@@ -100,7 +100,7 @@ pub(super) fn syscall_hooks(facts: &Facts) -> Option<Check> {
     })
 }
 
-/// Whether memprof's threads can drop the privileges that they do not need.
+/// Checks that memprof's threads can drop the privileges that they do not need.
 pub(super) fn reduction(facts: &Facts) -> Option<Check> {
     let Trials { reduction, .. } = facts.trials.as_ref()?;
     let check = Tried {
@@ -109,7 +109,7 @@ pub(super) fn reduction(facts: &Facts) -> Option<Check> {
             true => {
                 "dropped after the start: capabilities, bounding set, no_new_privs, seccomp filters"
             }
-            // No program can gain any of it.
+            // Without CAP_SETPCAP the bounding set stays, but no program can gain capabilities from it.
             false => "dropped after the start: capabilities, no_new_privs, seccomp filters",
         },
         status: Status::Degraded,

@@ -14,14 +14,14 @@ use memprof_sys::process::ProcessTarget;
 pub(super) struct AttachArgs {
     #[command(flatten)]
     process: ProcessArgs,
-    /// Do not ask. The process is changed until it ends: one of its threads is made to load a library, through which its
-    /// calls of the allocator go then
+    /// Do not ask for confirmation. The process is changed until it ends: one of its threads is made to load a library,
+    /// which then intercepts the calls of the allocator
     #[arg(long, short)]
     yes: bool,
-    /// For how many allocated bytes one sample stands on average: `65536`, `512KiB` [default: 512KiB]
+    /// Mean number of allocated bytes per sample: `65536`, `512KiB` [default: 512KiB]
     #[arg(long, value_name = "SIZE", value_parser = parse_interval)]
     heap_interval: Option<u64>,
-    /// Look for a safe moment for at most this many seconds, and wait as long for the process's loader
+    /// Look for a safe moment for at most this many seconds, and wait up to as long again for the process's loader
     #[arg(long, value_name = "SECS", default_value = "5", value_parser = parse_seconds)]
     wait: Duration,
 }
@@ -30,7 +30,7 @@ impl AttachArgs {
     pub(super) fn config(self) -> AttachConfig {
         let target = self.process.target();
         AttachConfig {
-            // (The parser requires one.)
+            // clap requires a target.
             target: target.unwrap_or_else(|| ProcessTarget::Comm(String::new())),
             agreed: self.yes,
             interval: self.heap_interval.unwrap_or(HEAP_INTERVAL),

@@ -1,4 +1,4 @@
-//! The flags of an exact window: `--heap=exact` and what belongs to it.
+//! The flags of an exact window: `--heap=exact` and its options.
 
 use clap::CommandFactory;
 use clap::error::ErrorKind;
@@ -8,10 +8,10 @@ use super::profile::ProfileArgs;
 use super::values::HeapHow;
 use memprof_code::allocators::ExactOptions;
 
-/// Which calls are counted, if every call is.
+/// The calls to count with `--heap=exact`; `None` without it.
 ///
 /// # Errors
-/// A flag that it requires is missing, or one is given that does not fit.
+/// A required flag is missing, or a flag does not apply.
 pub(super) fn exact_of(args: &ProfileArgs) -> Result<Option<ExactOptions>, clap::Error> {
     let error = |kind, message: &str| Err(Cli::command().error(kind, format!("{message}\n")));
     let all = ExactOptions::default();

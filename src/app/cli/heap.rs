@@ -14,7 +14,7 @@ use memprof_heap::{Approach, At, SnapshotOptions};
 
 /// Number of size classes and chunks listed by default.
 const DEFAULT_TOP: usize = 20;
-/// Default maximum time for which the process is stopped, in milliseconds.
+/// Default maximum time to stop the process, in milliseconds.
 const MAX_STOP: u32 = 1000;
 
 #[derive(Debug, Args)]
@@ -22,8 +22,8 @@ const MAX_STOP: u32 = 1000;
 pub(super) struct HeapArgs {
     #[command(flatten)]
     process: ProcessArgs,
-    /// Start this command, and take a snapshot of it at its end or --at another time. At its end, memprof exits with its exit
-    /// status; otherwise the command runs on
+    /// Start this command, and take a snapshot of it at its end or at the time of --at. With a snapshot at its end,
+    /// memprof exits with the command's exit status; otherwise the command continues to run
     #[arg(last = true, value_name = "COMMAND")]
     command: Vec<OsString>,
     /// When to take the snapshot of a command: this many seconds after its start, or `end` [default: end]
@@ -32,7 +32,7 @@ pub(super) struct HeapArgs {
     /// List this many size classes and this many of the largest chunks
     #[arg(long, value_name = "N", default_value_t = DEFAULT_TOP)]
     top: usize,
-    /// How the snapshot is taken [default: auto]
+    /// How to take the snapshot [default: auto]
     #[arg(
         long,
         value_name = "HOW",
@@ -40,25 +40,25 @@ pub(super) struct HeapArgs {
         hide_default_value = true
     )]
     snapshot: SnapshotBy,
-    /// Stop the process for at most this many milliseconds; if that is too short, no snapshot is taken. Forking goes
-    /// on to its end once it has begun
+    /// Stop the process for at most this many milliseconds; if that is too short, no snapshot is taken. A fork that has
+    /// begun is completed
     #[arg(long, value_name = "MS", default_value_t = MAX_STOP, value_parser = clap::value_parser!(u32).range(1..=60_000))]
     max_stop: u32,
-    /// Also show the heap by the stacks that allocated it: what is live, what keeps free memory resident, and what nothing
-    /// refers to, at the end of a command what it forgot to free. A command has a small library preloaded that samples its
-    /// allocations; a process that runs already needs a sampler (`memprof attach-heap`) and --for
+    /// Also show the heap by the stacks that allocated it: live memory, what keeps free memory resident, and
+    /// unreferenced memory, which at the end of a command is what it forgot to free. A small library that samples
+    /// allocations is preloaded into a command; a running process needs a sampler (`memprof attach-heap`) and --for
     #[arg(long)]
     by_stack: bool,
-    /// With --by-stack: for how many allocated bytes of a command one sample stands on average: `65536`, `512KiB` [default:
-    /// 512KiB]. 0: each allocation is a sample, and nothing is estimated; each one, and its free, then costs the command
+    /// With --by-stack: mean number of allocated bytes of a command per sample: `65536`, `512KiB` [default: 512KiB]. 0
+    /// samples every allocation and estimates nothing; each allocation and each free then costs the command
     /// microseconds
     #[arg(long, value_name = "SIZE", requires = "by_stack", conflicts_with_all = ["pid", "comm"], value_parser = parse_interval)]
     heap_interval: Option<u64>,
-    /// With --by-stack: also listen to probes of this provider that follow OpenTelemetry's contract
+    /// With --by-stack: also listen to the probes of this provider, which follow OpenTelemetry's contract
     #[arg(long, value_name = "NAME", requires = "by_stack")]
     heap_provider: Vec<String>,
-    /// With --by-stack and --pid or --comm: take the snapshot after the process's allocations were sampled for this many
-    /// seconds. What it allocated before has no stack
+    /// With --by-stack and --pid or --comm: sample the process's allocations for this many seconds, then take the
+    /// snapshot. Earlier allocations have no stack
     #[arg(long = "for", value_name = "SECS", requires = "by_stack", conflicts_with = "command", value_parser = parse_seconds)]
     sampled_for: Option<Duration>,
     /// Output format
@@ -66,10 +66,10 @@ pub(super) struct HeapArgs {
     format: HeapFormat,
 }
 
-/// The values of `--snapshot`: [`Approach`] as the command line has it.
+/// The values of `--snapshot`: [`Approach`] on the command line.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum SnapshotBy {
-    /// Fork where that is possible and the process is not small, else copy
+    /// Fork where possible unless the process is small, otherwise copy
     Auto,
     /// Stop the process until it has made a copy-on-write child, and copy the child's memory
     Fork,

@@ -23,7 +23,7 @@ pub(super) struct ProcessArgs {
 }
 
 impl ProcessArgs {
-    /// `None` if neither is given.
+    /// The selected process; `None` if neither option is given.
     pub(super) fn target(self) -> Option<ProcessTarget> {
         let pid = self.pid.map(ProcessTarget::Pid);
         pid.or_else(|| self.comm.map(ProcessTarget::Comm))
@@ -50,7 +50,7 @@ impl MapsArgs {
     pub(super) fn config(self) -> MapsConfig {
         let target = self.process.target();
         MapsConfig {
-            // (The parser requires one.)
+            // clap requires a target.
             target: target.unwrap_or_else(|| ProcessTarget::Comm(String::new())),
             show: match self.all {
                 true => Show::All,

@@ -1,4 +1,4 @@
-//! The files of `--output`, and their formats.
+//! The files of `--output` and their formats.
 
 use std::path::{Path, PathBuf};
 
@@ -11,8 +11,9 @@ use crate::export::{ExportOptions, Exporter};
 use crate::http::exporters::{self, EXPORTERS};
 use memprof_profile::Kind;
 
-/// The files, each with its format: the one of `--format`, or that of its extension; and with its kind: one of `kinds` is that
-/// of all files, several are theirs in order. If some of the files can have the one of all, those that cannot have every kind.
+/// The output files, each with its format and kind. `--format` sets the format, otherwise the file's extension. A
+/// single entry of `kinds` applies to all files; several entries apply to the files in order. If a single kind is given
+/// and only some formats support a kind, files in the other formats contain every kind.
 pub(super) fn outputs(
     paths: Vec<PathBuf>,
     format: Option<&str>,
@@ -57,7 +58,7 @@ pub(super) fn outputs(
     outputs.map(output).collect()
 }
 
-/// The file of `--on-oom`: a saved profile unless it has another format's extension.
+/// The file of `--on-oom`: a saved profile, unless its extension selects another format.
 pub(super) fn file_on_oom(path: PathBuf) -> Result<Output, clap::Error> {
     if path.as_os_str() == "-" {
         let message = "--on-oom needs a file: standard output may be the command's\n";
@@ -70,7 +71,7 @@ pub(super) fn file_on_oom(path: PathBuf) -> Result<Output, clap::Error> {
     })
 }
 
-/// The kinds of these names, which clap has checked.
+/// The kinds with these names, which clap has validated.
 pub(super) fn kinds_of(names: &[String]) -> Vec<Kind> {
     names
         .iter()
@@ -78,7 +79,8 @@ pub(super) fn kinds_of(names: &[String]) -> Vec<Kind> {
         .collect()
 }
 
-/// The format of a file: the one of `--format`, else that of its extension, else `default` if it has none.
+/// The format of a file: `--format`, otherwise the file's extension, otherwise `default` for a file without an
+/// extension.
 pub(super) fn format_of(
     path: &Path,
     format: Option<&str>,
@@ -92,7 +94,7 @@ pub(super) fn format_of(
     found.ok_or_else(|| Cli::command().error(ErrorKind::ValueValidation, unknown(path) + "\n"))
 }
 
-/// The message for an extension that no format has.
+/// The error message for an extension that belongs to no format.
 fn unknown(path: &Path) -> String {
     let mut text = format!(
         "no format has the extension of {}; name the format with --format, or use one of these extensions:",

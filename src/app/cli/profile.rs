@@ -1,4 +1,4 @@
-//! The flags of a profile: which processes to follow, what to count of them, and where it goes.
+//! The flags of a profile: which processes to follow, which memory to count, and where to write the result.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -29,11 +29,11 @@ use memprof_sys::freeze::{Freeze, MAX_FREEZE};
 use memprof_sys::ids::Pid;
 use memprof_sys::process::{Cgroup, Selector};
 
-/// The flags of `memprof` without a subcommand, which those of `memprof top` include.
+/// The flags of `memprof` without a subcommand; `memprof top` includes them.
 #[derive(Debug, Args)]
 pub(super) struct ProfileArgs {
-    /// Follow the process with this name: the one that is running, or the next one to start. When it ends,
-    /// its last profile stays, and memprof waits for the next one
+    /// Follow the process with this name: the running one, or the next one to start. When it ends, its last profile
+    /// stays, and memprof waits for the next one
     #[arg(long, value_name = "NAME", value_parser = parse_name)]
     comm: Option<String>,
     /// Follow the process with this id
@@ -43,7 +43,8 @@ pub(super) struct ProfileArgs {
     /// below /sys/fs/cgroup, or a name as in /proc/PID/cgroup
     #[arg(long, value_name = "PATH", conflicts_with = "follow_forks")]
     cgroup: Option<PathBuf>,
-    /// Follow every process of this machine, present and future, except memprof. In a container: those of its pid namespace
+    /// Follow every process on this machine, present and future, except memprof. In a container: every process of its
+    /// pid namespace
     #[arg(long, conflicts_with = "follow_forks")]
     all: bool,
     /// Start this command and follow it from its first page; memprof exits with its exit status
@@ -53,31 +54,31 @@ pub(super) struct ProfileArgs {
     #[arg(long)]
     follow_forks: bool,
     /// Stop the target for the milliseconds of each page scan, so that the figures are exact; otherwise they lie
-    /// between the kernel's figures before and after the scan. Several processes are stopped together if the scan
-    /// fits into --max-freeze, otherwise one after the other
+    /// between the kernel's figures before and after the scan. Several processes are stopped together if the scan fits
+    /// into --max-freeze, otherwise one after the other
     #[arg(long)]
     freeze: bool,
-    /// Like --freeze, but all processes together or not at all, so that their sum shows one moment
+    /// Like --freeze, but stops all processes together or none of them, so that their sum is of a single moment
     #[arg(long)]
     freeze_group: bool,
-    /// Stop the target for at most this many milliseconds, by --freeze or over HTTP. If that is too short,
-    /// the target keeps running, and the report says which limit would be enough
+    /// Stop the target for at most this many milliseconds, by --freeze or over HTTP. If that is too short, the target
+    /// keeps running, and the report names a sufficient limit
     #[arg(long, value_name = "MS", default_value_t = MAX_FREEZE.as_millis() as u32, value_parser = clap::value_parser!(u32).range(1..=60_000))]
     max_freeze: u32,
-    /// Also count kernel memory that the target allocates, by stack: page tables, pipes, socket buffers,
-    /// slabs. Approximate, and not part of any total. Costs every process on this machine a few hundred
-    /// nanoseconds for each page that it frees
+    /// Also count kernel memory that the target allocates, by stack: page tables, pipes, socket buffers, slabs.
+    /// Approximate, and not part of any total. Costs every process on this machine a few hundred nanoseconds per page
+    /// that it frees
     #[arg(long)]
     kernel: bool,
-    /// Also count memory with shared pages counted once: of a page that N processes map, each has 1/N, as in the kernel's PSS.
-    /// --all and --cgroup include it. Needs CAP_SYS_ADMIN
+    /// Also count memory with shared pages counted once: a page that N processes map counts as 1/N in each, like the
+    /// kernel's PSS. Included in --all and --cgroup. Needs CAP_SYS_ADMIN
     #[arg(long)]
     pss: bool,
-    /// Also show the heap by the stacks that allocate it: live, allocated and temporary bytes and objects, estimated from
-    /// one allocation in about --heap-interval. A command after `--` has a small library preloaded that samples them; other
-    /// processes need a sampler of their own that follows OpenTelemetry's contract (USDTs `otel_memory:alloc`, `:free`).
-    /// `--heap=exact` counts every call of the process's allocation functions instead, for --duration seconds: exact, but
-    /// each call costs the process microseconds
+    /// Also show the heap by the stacks that allocate it: live, allocated and temporary bytes and objects, estimated
+    /// from about one sample per --heap-interval bytes. A small sampling library is preloaded into a command after
+    /// `--`; other processes need a sampler of their own that follows OpenTelemetry's contract (USDTs
+    /// `otel_memory:alloc`, `:free`). `--heap=exact` instead counts every call of the process's allocation functions
+    /// for --duration seconds: exact, but each call costs the process microseconds
     #[arg(long, value_name = "HOW", num_args = 0..=1, require_equals = true, default_missing_value = "sampled")]
     pub(super) heap: Option<HeapHow>,
     /// With --heap=exact: count only allocations of at least this size
@@ -86,30 +87,31 @@ pub(super) struct ProfileArgs {
     /// With --heap=exact: count only allocations of at most this size
     #[arg(long, value_name = "SIZE", requires = "heap", value_parser = parse_size)]
     pub(super) max_size: Option<u64>,
-    /// With --heap=exact: count one call in N, chosen at random; the figures are estimates then. Each call costs as much
+    /// With --heap=exact: count one call in N, chosen at random; the figures are then estimates. Calls that are not
+    /// counted cost as much as counted ones
     #[arg(long, value_name = "N", requires = "heap", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub(super) every: Option<u32>,
-    /// With --heap=exact: at the end, write the histogram of sizes by stack to this file, as comma-separated values
+    /// With --heap=exact: at the end, write the histogram of sizes by stack to this file, as CSV
     #[arg(long, value_name = "FILE", requires = "heap")]
     pub(super) sizes: Option<PathBuf>,
     /// With --heap=exact: do not count the first N calls
     #[arg(long, value_name = "N", requires = "heap")]
     pub(super) skip: Option<u64>,
-    /// With --heap: for how many allocated bytes one sample stands on average, in the preloaded library: `65536`, `512KiB`
-    /// [default: 512KiB]. 0: each allocation is a sample
+    /// With --heap: mean number of allocated bytes per sample in the preloaded library: `65536`, `512KiB` [default:
+    /// 512KiB]. 0 samples every allocation
     #[arg(long, value_name = "SIZE", requires = "heap", value_parser = parse_interval)]
     pub(super) heap_interval: Option<u64>,
-    /// With --heap: also listen to probes of this provider that follow the contract
+    /// With --heap: also listen to the probes of this provider, which follow the contract
     #[arg(long, value_name = "NAME", requires = "heap")]
     pub(super) heap_provider: Vec<String>,
-    /// With --heap: an allocation that is freed within this many milliseconds counts as temporary [default: 10]
+    /// With --heap: count an allocation as temporary if it is freed within this many milliseconds [default: 10]
     #[arg(long, value_name = "MS", requires = "heap", value_parser = clap::value_parser!(u32).range(1..=3_600_000))]
     heap_temporary: Option<u32>,
     /// Serve HTTP at this address, `ADDR:PORT`, or at a Unix socket, `unix:PATH`, to which only memprof's user can connect
     #[arg(long, value_name = "WHERE", default_value_t = DEFAULT_LISTEN)]
     listen: Listen,
-    /// Answer only requests with the header `Authorization: Bearer TOKEN`, with the token in this file, which only its owner
-    /// may read. The page asks for it, or has it from its address: `http://ADDR:PORT/#token=TOKEN`
+    /// Answer only requests with the header `Authorization: Bearer TOKEN`, with the token in this file, which only its
+    /// owner may read. The page asks for the token or takes it from its URL: `http://ADDR:PORT/#token=TOKEN`
     #[arg(long, value_name = "FILE")]
     token_file: Option<PathBuf>,
     /// Serve no HTTP; end when the target ends
@@ -122,46 +124,45 @@ pub(super) struct ProfileArgs {
     /// Accept this name in the Host header, in addition to loopback names and IP addresses
     #[arg(long, value_name = "NAME")]
     allow_host: Vec<String>,
-    /// List this many functions in /metrics, by self and by total memory
+    /// List this many functions in /metrics, both by self and by total memory
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u16).range(0..=1000))]
     metrics_functions: u16,
-    /// Wait for at most this many seconds for the process of --comm or --cgroup; if none comes, exit with status 124. 0 does
-    /// not wait [default: no limit]
+    /// Wait for at most this many seconds for the process of --comm or --cgroup; if none appears, exit with status 124.
+    /// 0 does not wait [default: no limit]
     #[arg(long, value_name = "SECS", conflicts_with_all = ["pid", "all", "command"], value_parser = parse_wait)]
     wait: Option<Duration>,
-    /// Exit this many seconds after the target was found
+    /// Exit this many seconds after the target is found
     #[arg(long, value_name = "SECS", value_parser = parse_seconds)]
     pub(super) duration: Option<Duration>,
-    /// Write a profile to this file at the end; `-` is stdout. Repeat it to write one profile in several
+    /// Write a profile to this file at the end; `-` is stdout. Repeat the option to write one profile in several
     /// formats
     #[arg(long, short, value_name = "FILE")]
     output: Vec<PathBuf>,
     /// Format of --output [default: by the file's extension; json for stdout and for a file without one]
     #[arg(long, value_name = "FORMAT", requires = "output", value_parser = formats())]
     format: Option<String>,
-    /// What the children of a function are in --output: its callers, or its callees [default: depends on
-    /// the format]
+    /// Whether the children of a function in --output are its callers or its callees [default: depends on the format]
     #[arg(long, value_name = "DIRECTION", requires = "output", value_parser = PossibleValuesParser::new(Direction::ALL.map(Direction::name)))]
     direction: Option<String>,
-    /// Kind of memory in --output; `all` is anonymous, shared and page cache together. With several --output, give it once for
-    /// all or once for each, in their order
+    /// Kind of memory in --output; `all` is anonymous, shared and page cache together. With several --output, give it
+    /// once for all or once for each, in their order
     #[arg(long, value_name = "KIND", requires = "output", value_parser = PossibleValuesParser::new(Kind::ALL.map(Kind::name)))]
     kind: Vec<String>,
-    /// Aggregate nodes smaller than SIZE in --output: `65536`, `64KiB`, `1MiB`, `2GiB` [default: depends on
-    /// the format]
+    /// Aggregate nodes smaller than SIZE in --output: `65536`, `64KiB`, `1MiB`, `2GiB` [default: depends on the format]
     #[arg(long, value_name = "SIZE", requires = "output", value_parser = parse_size)]
     threshold: Option<u64>,
-    /// Only the sampled allocations in --output for which this expression of CEL is true: `lifetime < 0.5 && size > 4096`,
-    /// `live && 'parse' in functions`. Needs --heap and a --kind of the heap. An unknown name in it lists the known ones
+    /// Include only the sampled allocations in --output for which this CEL expression is true: `lifetime < 0.5 && size
+    /// > 4096`, `live && 'parse' in functions`. Needs --heap and a --kind of the heap. The error for an unknown name
+    /// lists the known ones
     #[arg(long, value_name = "EXPRESSION", requires_all = ["output", "heap"], value_parser = |text: &str| Filter::parse(text))]
     pub(super) filter: Option<Filter>,
-    /// Which frames of interpreted programs (Python, Ruby) are in --output: `all`, functions of the program and native ones;
-    /// `source`, those of the program alone; `native`, native ones alone [default: all]
+    /// Which frames of interpreted programs (Python, Ruby) to include in --output: `all`, functions of the program and
+    /// native ones; `source`, only functions of the program; `native`, only native ones [default: all]
     #[arg(long, value_name = "FRAMES", requires = "output", value_parser = PossibleValuesParser::new(Frames::ALL.map(Frames::name)))]
     frames: Option<String>,
-    /// When the kernel kills a followed process because memory has run out (OOM): write the last profile to this file, by
-    /// default as a saved profile. `%p` in its name is the process id; without it the file is that of the first kill. The
-    /// target is scanned up to ten times a second for that
+    /// When the kernel kills a followed process because memory has run out (OOM): write its last profile to this file,
+    /// by default as a saved profile. `%p` in the file name is the process id; without it only the first kill is
+    /// written. The target is scanned up to ten times a second for this
     #[arg(long, value_name = "FILE")]
     on_oom: Option<PathBuf>,
     #[command(flatten)]
@@ -169,35 +170,35 @@ pub(super) struct ProfileArgs {
     /// How to unwind stacks
     #[arg(long, value_name = "HOW", default_value = "auto")]
     unwind: UnwindArg,
-    /// Page faults whose stack is walked. `auto`: the first 16,384, and then as many as fit into --max-overhead, chosen at
-    /// random. `all`. `1/N`: after the first 16,384 one of N, chosen at random. `off`: none, so that memory has the stack
-    /// of the call that mapped its range. The sums are exact in any case; bytes by stack are estimates where not all
-    /// stacks were walked
+    /// Which page faults have their stack walked. `auto`: the first 16,384, then as many as fit into --max-overhead,
+    /// chosen at random. `all`: every fault. `1/N`: after the first 16,384, one of N, chosen at random. `off`: none;
+    /// memory is attributed to the call that mapped its range. Totals are always exact; bytes by stack are estimates if
+    /// not all stacks are walked
     #[arg(long, value_name = "WHICH", default_value = "auto", value_parser = |text: &str| text.parse::<Stacks>())]
     stacks: Stacks,
-    /// With --stacks auto: how much of the CPU time of the threads that fault, in all followed processes together, stack
-    /// walks may take [default: 2]
+    /// With --stacks auto: maximum share of CPU time that stack walks may take, of the faulting threads in all followed
+    /// processes together [default: 2]
     #[arg(long, value_name = "PERCENT", value_parser = |text: &str| text.parse::<Overhead>())]
     max_overhead: Option<Overhead>,
-    /// Keep at most this many frames of a stack, 128 to 1024. Stacks deeper than 128 are unwound on every
-    /// fault, at about 60 ns a frame; their frames are not cached
+    /// Keep at most this many frames of a stack, 128 to 1024. Stacks deeper than 128 are unwound on every fault, at
+    /// about 60 ns a frame; their frames are not cached
     #[arg(long, value_name = "N", default_value_t = *FRAME_LIMITS.start(), value_parser = clap::value_parser!(u32).range(i64::from(*FRAME_LIMITS.start())..=i64::from(*FRAME_LIMITS.end())))]
     max_frames: u32,
-    /// Show the hash at the end of Rust names (`::h0123456789abcdef`), which tells instances of one function apart
+    /// Show the hash at the end of Rust names (`::h0123456789abcdef`), which distinguishes instances of one function
     #[arg(long)]
     rust_hashes: bool,
-    /// Ask debuginfod servers for the debug files of programs without symbols, in the background: those of URLS, or of
-    /// DEBUGINFOD_URLS, or of /etc/debuginfod, or debuginfod.elfutils.org. They learn the build ids of these files.
-    /// DEBUGINFOD_URLS alone has the same effect; `off` asks nobody
+    /// Fetch debug files of programs without symbols from debuginfod servers, in the background: from URLS, otherwise
+    /// DEBUGINFOD_URLS, otherwise /etc/debuginfod, otherwise debuginfod.elfutils.org. The servers learn the build ids
+    /// of these files. DEBUGINFOD_URLS alone has the same effect; `off` contacts no server
     #[arg(long, value_name = "URLS", num_args = 0..=1, require_equals = true, value_parser = Wish::parse)]
     debuginfod: Option<Option<Wish>>,
-    /// Whether to read the frames of Python: `auto` reads them where a CPython that memprof knows runs
+    /// Whether to read the frames of Python: `auto` reads them in processes that run a CPython version known to memprof
     #[arg(long, value_name = "MODE", value_enum, default_value_t)]
     python: ReadFrames,
-    /// Whether to read the frames of Ruby: `auto` reads them where a CRuby that memprof knows runs
+    /// Whether to read the frames of Ruby: `auto` reads them in processes that run a CRuby version known to memprof
     #[arg(long, value_name = "MODE", value_enum, default_value_t)]
     ruby: ReadFrames,
-    /// Print diagnostics to stderr: -v steps, -vv also each scan, unwind table and request, -vvv everything.
+    /// Print diagnostics to stderr: -v prints steps, -vv also each scan, unwind table and request, -vvv everything.
     /// MEMPROF_LOG=memprof::probe=trace,info selects by module
     #[arg(long, short, action = clap::ArgAction::Count)]
     verbose: u8,
@@ -206,10 +207,10 @@ pub(super) struct ProfileArgs {
     pub(super) color: ColorChoice,
 }
 
-/// The configuration that these flags say.
+/// The configuration given by these flags.
 ///
 /// # Errors
-/// Flags that do not go together, or a control group that does not exist.
+/// Conflicting flags, or a control group that does not exist.
 pub(super) fn config(args: ProfileArgs) -> Result<Config, clap::Error> {
     let options = ExportOptions {
         direction: args.direction.as_deref().and_then(Direction::by_name),
@@ -223,7 +224,7 @@ pub(super) fn config(args: ProfileArgs) -> Result<Config, clap::Error> {
     let kinds = kinds_of(&args.kind);
     let shared_once = match args.all || args.cgroup.is_some() {
         _ if args.pss => SharedOnce::Yes,
-        // An output of it was asked for.
+        // An output in PSS was requested.
         true if kinds.contains(&Kind::Column(PSS)) => SharedOnce::Yes,
         true => SharedOnce::IfPossible,
         false => SharedOnce::No,

@@ -1,4 +1,4 @@
-//! The flags of pushing profiles to a store.
+//! The flags for pushing profiles to a store.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -8,24 +8,25 @@ use clap::Args;
 use super::values::parse_seconds;
 use crate::export::push::{Credentials, Destination, Options, parse_label};
 
-/// Time between two profiles.
+/// Default interval between two profiles.
 const INTERVAL: Duration = Duration::from_secs(60);
-/// The shortest one: each profile takes a page scan.
+/// Minimum interval: each profile takes a page scan.
 const SHORTEST: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Args)]
 pub(super) struct PushArgs {
     /// Push profiles to a store: `otlp+https://HOST:4318` (OTLP over HTTP), `pyroscope+https://HOST:4040` or
-    /// `parca+https://HOST:7070`; `http` is without encryption. They are pushed every --push-interval seconds, and at the end
+    /// `parca+https://HOST:7070`; `http` instead of `https` is unencrypted. memprof pushes every --push-interval
+    /// seconds and at the end
     #[arg(long, value_name = "PROTOCOL+URL", value_parser = Destination::parse)]
     push: Option<Destination>,
-    /// Push a profile every so many seconds, 1 or more [default: 60]
+    /// Interval between pushed profiles in seconds, 1 or more [default: 60]
     #[arg(long, value_name = "SECS", requires = "push", value_parser = parse_interval)]
     push_interval: Option<Duration>,
-    /// Add an attribute to what is pushed, or replace it: `service.name=shop`. May be repeated
+    /// Add or replace an attribute of the pushed profiles: `service.name=shop`. May be repeated
     #[arg(long, value_name = "NAME=VALUE", requires = "push", value_parser = parse_label)]
     push_label: Vec<(String, String)>,
-    /// Authenticate with the bearer token in this file, which is read again for each profile
+    /// Authenticate with the bearer token in this file, which is re-read for each profile
     #[arg(
         long,
         value_name = "FILE",
@@ -36,7 +37,7 @@ pub(super) struct PushArgs {
     /// Authenticate as this user, with the password in --push-password-file
     #[arg(long, value_name = "NAME", requires_all = ["push", "push_password_file"], value_parser = parse_user)]
     push_user: Option<String>,
-    /// The file with the password, which is read again for each profile
+    /// File with the password, which is re-read for each profile
     #[arg(long, value_name = "FILE", requires = "push_user")]
     push_password_file: Option<PathBuf>,
     /// Trust the certificate authorities in this PEM file instead of the system's
@@ -53,7 +54,7 @@ fn parse_interval(seconds: &str) -> Result<Duration, String> {
 }
 
 fn parse_user(name: &str) -> Result<String, String> {
-    // What follows a colon would be taken for the password.
+    // The server would take the text after a colon for the password.
     match name.is_empty() || name.contains(|c: char| c == ':' || c.is_control()) {
         true => Err("expected a name without `:`".into()),
         false => Ok(name.to_owned()),

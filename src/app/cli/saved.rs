@@ -18,17 +18,17 @@ use memprof_profile::gate::Gate;
 use memprof_profile::tree::Direction;
 use memprof_profile::{Frames, Kind};
 
-/// What is written of a profile.
+/// The flags that select the written part of a profile.
 #[derive(Debug, Args)]
 struct WhatArgs {
-    /// What the children of a function are: its callers, or its callees [default: depends on the format]
+    /// Whether the children of a function are its callers or its callees [default: depends on the format]
     #[arg(long, value_name = "DIRECTION", value_parser = PossibleValuesParser::new(Direction::ALL.map(Direction::name)))]
     direction: Option<String>,
     /// Aggregate nodes smaller than SIZE: `65536`, `64KiB`, `1MiB`, `2GiB` [default: depends on the format]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     threshold: Option<u64>,
-    /// Which frames of interpreted programs (Python, Ruby): `all`, functions of the program and native ones; `source`, those of
-    /// the program alone; `native`, native ones alone
+    /// Which frames of interpreted programs (Python, Ruby) to include: `all`, functions of the program and native ones;
+    /// `source`, only functions of the program; `native`, only native ones
     #[arg(long, value_name = "FRAMES", value_parser = PossibleValuesParser::new(Frames::ALL.map(Frames::name)))]
     frames: Option<String>,
 }
@@ -54,15 +54,15 @@ pub(super) struct OpenArgs {
     /// The saved profile, a .memprof.json file
     #[arg(value_name = "FILE")]
     file: PathBuf,
-    /// Show it on the terminal, as `memprof top` does
+    /// Show the profile on the terminal, as `memprof top` does
     #[arg(long, conflicts_with = "output")]
     top: bool,
     /// Serve HTTP at this address, `ADDR:PORT`, or at a Unix socket, `unix:PATH`, to which only memprof's user can connect
     /// [default: 127.0.0.1:17832, unless --top or --output is given]
     #[arg(long, value_name = "WHERE", conflicts_with = "output")]
     listen: Option<Listen>,
-    /// Answer only requests with the header `Authorization: Bearer TOKEN`, with the token in this file, which only its owner
-    /// may read. The page asks for it, or has it from its address: `http://ADDR:PORT/#token=TOKEN`
+    /// Answer only requests with the header `Authorization: Bearer TOKEN`, with the token in this file, which only its
+    /// owner may read. The page asks for the token or takes it from its URL: `http://ADDR:PORT/#token=TOKEN`
     #[arg(long, value_name = "FILE", conflicts_with = "output")]
     token_file: Option<PathBuf>,
     /// Allow cross-origin requests from this origin, in addition to loopback origins
@@ -71,7 +71,7 @@ pub(super) struct OpenArgs {
     /// Accept this name in the Host header, in addition to loopback names and IP addresses
     #[arg(long, value_name = "NAME")]
     allow_host: Vec<String>,
-    /// Write it to this file in another format, and end; `-` is stdout. Repeat it for several formats
+    /// Write the profile to this file in another format, and exit; `-` is stdout. Repeat the option for several formats
     #[arg(long, short, value_name = "FILE")]
     output: Vec<PathBuf>,
     /// Format of --output [default: by the file's extension, otherwise json]
@@ -139,12 +139,12 @@ pub(super) struct DiffArgs {
     kind: Option<String>,
     #[command(flatten)]
     what: WhatArgs,
-    /// Exit with status 3 if this holds, such as `growth > 5%`; may be repeated
+    /// Exit with status 3 if this condition holds, such as `growth > 5%`; may be repeated
     #[arg(long, value_name = "GATE", value_parser = parse_gate)]
     fail_if: Vec<Gate>,
 }
 
-/// The format of a difference without an extension.
+/// The format of a difference if neither `--format` nor a file extension selects one.
 const DEFAULT_FORMAT: &str = "text";
 
 impl DiffArgs {

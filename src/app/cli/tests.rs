@@ -59,7 +59,7 @@ fn each_output_may_have_its_kind() {
     assert_eq!(kinds(two).unwrap(), ["alloc_objects", "alloc_space"]);
     let one = "memprof --pid 1 -o a.svg -o b.txt --kind anon";
     assert_eq!(kinds(one).unwrap(), ["anon", "anon"]);
-    // A saved profile has all kinds.
+    // A saved profile contains every kind.
     let mixed = "memprof --pid 1 -o a.svg -o a.memprof.json --kind anon";
     assert_eq!(kinds(mixed).unwrap(), ["anon", "all"]);
     assert_eq!(
@@ -192,7 +192,7 @@ fn the_format_follows_the_name() {
     assert_eq!(format("memprof --pid 1 -o x"), Some("json"));
     assert_eq!(format("memprof --pid 1 -o a.b.pb.gz"), Some("pprof"));
     assert_eq!(format("memprof --pid 1 -o -"), Some("json"));
-    // An extension that no format has is a mistake; the formats are listed.
+    // An extension that belongs to no format is an error; the error lists the formats.
     for name in ["x.bin", "pb.gz", "x.json.old", "dir/.txt.bak"] {
         let Err(e) = config_of(&format!("memprof --pid 1 -o {name}")) else {
             panic!("{name}: accepted")

@@ -19,7 +19,7 @@ use crate::tui::ScreenOptions;
 pub(super) struct TopArgs {
     #[command(flatten)]
     profile: ProfileArgs,
-    /// Make a new report this many seconds after the last one
+    /// Seconds from the start of one report to the start of the next
     #[arg(long, value_name = "SECS", default_value = "1", value_parser = parse_seconds)]
     interval: Duration,
 }
@@ -37,7 +37,7 @@ impl TopArgs {
     }
 }
 
-/// With `auto`, `NO_COLOR` and a dumb terminal disable colour.
+/// Whether to use colour. With `auto`, `NO_COLOR` and a dumb terminal disable it.
 pub(super) fn colour(choice: ColorChoice) -> bool {
     let set = |name| std::env::var_os(name).filter(|v| !v.is_empty());
     match choice {

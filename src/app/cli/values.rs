@@ -1,4 +1,4 @@
-//! Parsers for single values of the command line.
+//! Parsers of single command-line values.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::probe::{Overhead, Stacks, Unwind};
 use memprof_profile::Frames;
 use memprof_sys::ids::Pid;
 
-/// For how many allocated bytes one sample stands by default: as in jemalloc.
+/// Default mean number of allocated bytes per sample, as in jemalloc.
 pub(super) const HEAP_INTERVAL: u64 = 512 * 1024;
 
 pub(super) fn parse_name(name: &str) -> Result<String, String> {
@@ -40,7 +40,7 @@ pub(super) fn parse_seconds(seconds: &str) -> Result<Duration, String> {
         .ok_or_else(|| "expected a number of seconds above 0".into())
 }
 
-/// As [`parse_seconds`], but 0 is allowed.
+/// Like [`parse_seconds`], but accepts 0.
 pub(super) fn parse_wait(seconds: &str) -> Result<Duration, String> {
     let seconds: Option<f64> = seconds.parse().ok();
     seconds
@@ -70,7 +70,7 @@ pub(super) fn parse_size(size: &str) -> Result<u64, String> {
         })
 }
 
-/// The mean number of bytes between samples. A byte lies in each allocation, so 1 is meant as 0: all of them.
+/// The mean number of bytes between samples. An interval of 1 byte samples every allocation, so 1 becomes 0.
 pub(super) fn parse_interval(size: &str) -> Result<u64, String> {
     parse_size(size).map(|bytes| if bytes == 1 { 0 } else { bytes })
 }
@@ -81,7 +81,7 @@ pub(super) fn formats() -> PossibleValuesParser {
     PossibleValuesParser::new(EXPORTERS.iter().map(value))
 }
 
-/// Which stacks are walked, within this overhead if one is given.
+/// Which stacks to walk, within this overhead if one is given.
 pub(super) fn stacks(stacks: Stacks, overhead: Option<Overhead>) -> Result<Stacks, clap::Error> {
     match (stacks, overhead) {
         (Stacks::Auto(_), Some(overhead)) => Ok(Stacks::Auto(overhead)),
@@ -133,7 +133,7 @@ pub(super) enum UnwindArg {
     Tables,
     /// Frame pointers
     Fp,
-    /// Take no stacks
+    /// Do not record stacks
     Off,
 }
 
@@ -148,28 +148,28 @@ impl From<UnwindArg> for Unwind {
     }
 }
 
-/// Whether the frames of an interpreter are read.
+/// Whether to read the frames of an interpreter.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(super) enum ReadFrames {
-    /// Where an interpreter that memprof knows runs
+    /// In processes that run an interpreter version known to memprof
     #[default]
     Auto,
-    /// Never: its functions are those of its interpreter
+    /// Never: only the interpreter's own functions appear
     Off,
 }
 
-/// The frames that are shown, by name.
+/// The frames to show, by name.
 pub(super) fn frames_of(name: Option<&str>) -> Frames {
     let mut all = Frames::ALL.into_iter();
     all.find(|frames| Some(frames.name()) == name)
         .unwrap_or_default()
 }
 
-/// How the heap by stack is counted.
+/// How to count the heap by stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum HeapHow {
     /// Estimated from sampled allocations
     Sampled,
-    /// Every call, for the time of --duration
+    /// Counted at every call, for --duration seconds
     Exact,
 }

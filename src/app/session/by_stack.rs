@@ -1,4 +1,4 @@
-//! A session for one heap snapshot with the stacks of sampled allocations: `memprof heap --by-stack`.
+//! A session that takes one heap snapshot with the stacks of sampled allocations: `memprof heap --by-stack`.
 
 use std::ffi::OsString;
 use std::sync::Arc;
@@ -17,16 +17,18 @@ use memprof_sys::privileges::{self, Role};
 use memprof_sys::process::Selector;
 use memprof_sys::{console, priority};
 
-/// How long memprof looks for the sampler of a process, and how often: its code is read while it is followed.
+/// Time to look for the sampler of a process, and the poll interval. The process's code files are read while it is
+/// followed.
 const LOOKS: Duration = Duration::from_secs(1);
 const PAUSE: Duration = Duration::from_millis(50);
-/// How long the collector may take to say whether there is one.
+/// Maximum time for the collector to report whether the process has a sampler.
 const ANSWER: Duration = Duration::from_secs(5);
 
-/// A snapshot of a command at this moment, or of a process after this time. And the exit status of a command that has ended.
+/// Takes a snapshot of a command at this moment, or of a process after sampling. Also returns the exit status of a
+/// command that has ended.
 ///
 /// # Errors
-/// The process or the command cannot be profiled, or there is no snapshot of it; the message says what to do.
+/// The process or the command cannot be profiled, or it yields no snapshot; the message says what to do.
 pub fn take(
     config: &Config,
     at: At,
@@ -49,7 +51,7 @@ pub fn take(
         }
     });
     session.end();
-    // A lookup of names that is still running may not delay the exit.
+    // A symbol lookup that is still running must not delay the exit.
     runtime.shutdown_background();
     taken
 }

@@ -1,12 +1,12 @@
-//! Starts a command so that it is followed from its first page on and scanned at its very end.
+//! Starts a command so that memprof follows it from its first page and scans it at its very end.
 //!
-//! The child waits before `exec` until it is followed. Its first thread is traced at its start: it stops after
-//! `exec` until the unwind tables of the program and its libraries are built. Tracing ends soon after the last
-//! `exec`; from then on a debugger can attach. At its end, the command stays a zombie until its memory has been
-//! scanned; the collector keeps the memory for that ([`Kept`](memprof_sys::residency::Kept)). (If memprof cannot use
-//! `userfaultfd`, or if the scan includes children, the command is traced for as long as it runs and scanned
-//! while it exits.) The command itself is not modified: if memprof dies, the kernel detaches it and it
-//! continues. If tracing is refused, the first stacks may be truncated.
+//! The child waits before `exec` until memprof follows it. A tracer stops the command's first thread after `exec`
+//! until the unwind tables of the program and its libraries are built. Tracing ends soon after the last `exec`; a debugger can
+//! attach from then on. At the end, the command stays a zombie until its memory is scanned; the collector retains the
+//! memory for the scan ([`Kept`](memprof_sys::residency::Kept)). If memprof cannot use `userfaultfd`, or if the scan
+//! includes children, memprof traces the command for its whole run and scans it while it exits. The command itself is
+//! not modified: if memprof dies, the kernel detaches the command, which continues to run. If tracing is refused, the
+//! first stacks may be truncated.
 
 use std::env;
 use std::ffi::{CString, OsString};
@@ -34,15 +34,15 @@ use memprof_sys::privileges::{self, Role};
 /// How a command ended, in the shell's terms: its exit status, or 128 plus the signal number.
 pub type ExitStatus = u8;
 
-/// A command that waits to be released.
+/// A forked process that waits to become the command.
 pub struct Prepared {
-    /// The process it will run in.
+    /// The process that will run the command.
     pub pid: Pid,
-    /// Releases it.
+    /// Releases the process.
     release: SyncSender<()>,
-    /// Resolves when the command has executed its program, or with an error if it ended before.
+    /// Resolves when the command has executed its program, or fails if it ended before.
     pub executed: oneshot::Receiver<()>,
-    /// How it ended, or why it could not be started.
+    /// The command's exit status, or the reason why it could not be started.
     pub ended: oneshot::Receiver<Result<ExitStatus>>,
 }
 
@@ -54,25 +54,25 @@ impl Prepared {
     }
 }
 
-/// Where the command waits for memprof.
+/// Points at which the command waits for memprof.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stop {
     /// After `exec`: the program and the dynamic loader are mapped, but have not run yet.
     Exec,
-    /// The command is about to exit with its memory still in place, or it is a zombie.
+    /// The command is about to exit and its memory is still mapped, or it is a zombie.
     End,
 }
 
-/// For how long a command is traced: until then it stops at its exit, with its memory in place.
+/// How long to trace a command. A traced command stops at its exit with its memory still mapped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Traced {
-    /// Until `SETTLED`: its memory will still be there after it has ended.
+    /// Until `SETTLED`: the command's memory will be available after its end.
     Briefly,
     /// For this long after the last `exec`.
     For(Duration),
     /// Until it ends.
     ToTheEnd,
-    /// Until it ends, by this thread: the one that exits is not the last.
+    /// Until the command ends, by tracing this thread: the exiting thread is not the last.
     By(Pid),
 }
 
@@ -88,30 +88,30 @@ impl Traced {
 
 /// Tracing ends this long after the last `exec`: scripts that `exec` another program do so early.
 const SETTLED: Duration = Duration::from_secs(1);
-/// What stops a traced command, beside its signals.
+/// Events that stop a traced command, besides its signals.
 const STOPS: ptrace::Options =
     ptrace::Options::PTRACE_O_TRACEEXEC.union(ptrace::Options::PTRACE_O_TRACEEXIT);
-/// Poll interval for stops of a traced command. (`waitid` has no timeout.)
+/// Poll interval for stops of a traced command: `waitid` has no timeout.
 const LOOK: Duration = Duration::from_micros(500);
-/// Poll interval for its end while it is frozen for a report: the kernel then reports the stop, not the end.
+/// Poll interval for the command's end while it is frozen for a report: the kernel then reports the stop, not the end.
 const LOOK_AGAIN: Duration = Duration::from_millis(2);
 
 /// How a command is started.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Launch<'a> {
-    /// Its words.
+    /// The program and its arguments.
     pub argv: &'a [OsString],
-    /// It has `/dev/null` for its standard streams.
+    /// Whether the command gets `/dev/null` for its standard streams.
     pub quiet: bool,
-    /// A library that samples its allocations.
+    /// The sampling library to preload, if any.
     pub sampler: Option<&'a Library>,
 }
 
-/// The variable that names the libraries which the dynamic loader loads first.
+/// The environment variable that lists the libraries to preload.
 const PRELOAD: &str = "LD_PRELOAD";
 
 impl Launch<'_> {
-    /// The environment of the command: that of memprof, with the sampler.
+    /// The command's environment: memprof's own, plus the sampling library.
     fn environment(&self) -> Result<Vec<CString>> {
         let preload = self.sampler.map(|sampler| {
             let value = sampler.preload(env::var_os(PRELOAD).as_deref());
@@ -130,8 +130,8 @@ impl Launch<'_> {
     }
 }
 
-/// Forks a process that waits to become the command. `at_stop` is called on another thread while the command is
-/// stopped; it returns for how long the command is traced.
+/// Forks a process that waits to become the command. Another thread calls `at_stop` while the command is stopped;
+/// `at_stop` returns how long to trace the command.
 ///
 /// # Errors
 /// The command line contains a NUL byte, or the process or its thread cannot be created.
@@ -151,7 +151,7 @@ pub fn prepare(
     let (release, released) = sync_channel(1);
     let (done, ended) = oneshot::channel();
     let (running, executed) = oneshot::channel();
-    // This thread forks the child and waits for its end; a second one traces it.
+    // This thread forks the child and waits for its end; a second thread traces it.
     thread::Builder::new()
         .name("memprof-command".into())
         .spawn(move || {
@@ -216,14 +216,14 @@ fn live(
     }
     let pid = Pid(child.as_raw() as u32);
     let mut running = Some(running);
-    // Traced by a separate thread: when the thread ends, the kernel detaches the command without stopping it.
+    // A separate thread traces: when it ends, the kernel detaches the command without stopping it.
     thread::scope(|scope| {
         let tracer = thread::Builder::new().name("memprof-tracer".into());
         let trace = || {
             let traced = ptrace::seize(child, STOPS).is_ok();
             let _ = go_write.write_all(&[1]);
             if !traced {
-                // Nothing will tell when it executes its program.
+                // Without tracing, memprof cannot see the `exec`.
                 running.take().map(|to| to.send(()));
                 return;
             }
@@ -231,7 +231,7 @@ fn live(
                 if stop == Stop::Exec {
                     running.take().map(|to| to.send(()));
                 }
-                // What ends before `exec` is memprof's, not the command's.
+                // A stop before `exec` belongs to memprof's child, not to the command.
                 match running {
                     None => at_stop(pid, stop),
                     Some(_) => Traced::ToTheEnd,
@@ -245,7 +245,7 @@ fn live(
         at_stop(pid, Stop::End);
     }
     let _ = waitpid(child, None);
-    // Read only after its end: a signal may stop the command before `exec`, and the read would block.
+    // Read only after the command's end: a signal may stop the command before `exec`, and the read would block.
     let mut errno = [0; 4];
     if failed_read.read_exact(&mut errno).is_ok() {
         let e = io::Error::from_raw_os_error(i32::from_ne_bytes(errno));
@@ -266,7 +266,7 @@ fn exec_when_told(
     // SAFETY: only async-signal-safe calls, on descriptors and pointers made before the fork; `argv` and `environment`
     // end with a null pointer and their strings live in the copied memory.
     unsafe {
-        // Otherwise the read below would not see the end of the pipe when memprof dies.
+        // Closes the child's copy: otherwise the read below would not see the end of the pipe when memprof dies.
         libc::close(go_write);
         // If memprof dies while it freezes the command for a report, SIGCONT resumes the command.
         libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGCONT);
@@ -290,24 +290,24 @@ fn exec_when_told(
     }
 }
 
-/// A state change of a child, as `waitid` reports it.
+/// A child's state change, as `waitid` reports it.
 struct Change {
-    /// The child, or the thread of it that is traced.
+    /// The child, or its traced thread.
     id: NixPid,
     /// `CLD_EXITED`, `CLD_TRAPPED`, …
     code: i32,
-    /// Its exit status or a signal; for a trap, the ptrace event is in the bits above.
+    /// The exit status or signal; for a trap, the bits above hold the ptrace event.
     status: i32,
 }
 
 impl Change {
-    /// `None` if the child's state has not changed.
+    /// The child's state change; `None` if the state has not changed.
     fn of(child: NixPid, options: i32) -> io::Result<Option<Change>> {
         Change::wait(libc::P_PID, child.as_raw() as libc::id_t, options)
     }
 
-    /// That of the thread which the current thread of memprof traces. Its id may change while it waits: that of a thread
-    /// which executes a program becomes that of its process.
+    /// The state change of the thread that the current thread traces. The thread's id may change during the wait: a
+    /// thread that calls `execve` takes over the id of its process.
     fn of_traced(options: i32) -> io::Result<Option<Change>> {
         Change::wait(libc::P_ALL, 0, options | libc::__WNOTHREAD)
     }
@@ -336,12 +336,12 @@ impl Change {
     }
 }
 
-/// Stops the child, which this thread traces, after each `exec`, and while it exits unless its memory will be kept.
-/// Returns when it is no longer to be traced, or has ended. Its signals pass through unchanged.
+/// Stops the child, which this thread traces, after each `exec`, and also while it exits unless its memory will be
+/// retained. Returns when tracing should end or the child has ended. Signals to the child pass through unchanged.
 fn hold_at_stops(mut at_stop: impl FnMut(Stop) -> Traced) {
     let (mut since, mut traced) = (Instant::now(), Traced::ToTheEnd);
     while traced.time().is_none_or(|time| since.elapsed() < time) {
-        // Without a timeout `waitid` may block.
+        // With no time limit, `waitid` may block.
         let wait = traced.time().map_or(0, |_| libc::WNOHANG);
         match Change::of_traced(libc::WEXITED | libc::WSTOPPED | libc::WNOWAIT | wait) {
             Ok(None) => thread::sleep(LOOK),
@@ -371,13 +371,13 @@ fn hold_at_stops(mut at_stop: impl FnMut(Stop) -> Traced) {
     }
 }
 
-/// Calls `at_stop` while a thread exits. Returns whether another thread is traced in its place.
+/// Calls `at_stop` while a thread exits. Returns whether another thread is now traced instead.
 fn trace_next(at_stop: &mut impl FnMut(Stop) -> Traced) -> bool {
     while let Traced::By(next) = at_stop(Stop::End) {
         let next = next.0.cast_signed();
         match ptrace::seize(NixPid::from_raw(next), STOPS) {
             Ok(()) => return true,
-            // Perhaps it was the last one.
+            // The next thread has ended as well; perhaps the exiting thread is the last one now.
             Err(_) if freeze::has_ended(next) => {}
             Err(_) => return false,
         }
@@ -385,14 +385,14 @@ fn trace_next(at_stop: &mut impl FnMut(Stop) -> Traced) -> bool {
     false
 }
 
-/// Resumes a stopped child.
+/// Resumes the stopped child.
 fn go_on(stop: &Change) {
     let (event, signal) = (stop.status >> 8, stop.status & 0xff);
     let stops = [libc::SIGSTOP, libc::SIGTSTP, libc::SIGTTIN, libc::SIGTTOU];
     let (request, signal) = match event {
         // A group stop: the child stays stopped until SIGCONT.
         libc::PTRACE_EVENT_STOP if stops.contains(&signal) => (libc::PTRACE_LISTEN, 0),
-        // A signal that is about to be delivered.
+        // A signal to be delivered.
         0 => (libc::PTRACE_CONT, signal),
         _ => (libc::PTRACE_CONT, 0),
     };

@@ -1,4 +1,4 @@
-//! The main loop of a session: runs until something ends it.
+//! The main loop of a session: runs until the session ends.
 
 use std::ffi::OsString;
 use std::pin::pin;
@@ -26,9 +26,9 @@ use memprof_sys::text::printable;
 
 /// How long memprof waits for a command to end after an ending signal.
 pub(super) const COMMAND_GRACE: Duration = Duration::from_secs(10);
-/// It says so only if the command takes longer than this.
+/// memprof prints that it waits only if the command takes longer than this.
 pub(super) const SILENT: Duration = Duration::from_millis(300);
-/// How long memprof waits for a command to execute its program before it says that it serves.
+/// How long memprof waits for a command to execute its program before it announces its server.
 const EXEC: Duration = Duration::from_secs(1);
 
 /// Why a session ends.
@@ -41,7 +41,7 @@ enum End {
 }
 
 impl Session<'_> {
-    /// Starts the command, if there is one, and profiles until the session ends; returns the exit status.
+    /// Starts the command, if any, and profiles until the session ends; returns the exit status.
     pub(super) async fn profile_until_end(
         &mut self,
         signals: &mut Signals,
@@ -88,7 +88,7 @@ impl Session<'_> {
         }
     }
 
-    /// Starts the command, unless a signal has come: the command was not there to receive a Ctrl-C.
+    /// Starts the command, unless a signal has already arrived: the command did not exist then to receive a Ctrl-C.
     fn start_command(&self, argv: &[OsString], signals: &Signals) -> Result<Prepared> {
         // The live view owns the terminal.
         let quiet = self.config.screen.is_some();
@@ -156,7 +156,7 @@ impl Session<'_> {
                 }
                 () = time_up => return Ok(end(End::Duration)),
                 done = quit => {
-                    // If the terminal is gone, only the view ends; the outputs are still written.
+                    // If the terminal is lost, only the view ends; the outputs are still written.
                     if let Err(e) = done {
                         console::print(&format!("the view ended: {e:#}"));
                     }
@@ -185,7 +185,7 @@ impl Session<'_> {
         }
     }
 
-    /// The failure if the target has never been there.
+    /// The failure to report if the target was never found.
     fn not_found(&self) -> Option<Failure> {
         let waits = matches!(*self.progress.borrow(), Progress::Waiting);
         let (what, wait) = (self.config.target.awaited()?, self.config.wait?);
@@ -197,7 +197,7 @@ impl Session<'_> {
         self.config.screen.is_some() && self.config.listen.is_some()
     }
 
-    /// Prints changes in the target's life; returns why the session ends, if it does.
+    /// Prints changes in the target's state. Returns the reason if the session ends.
     fn note(&self, progress: &Progress, following: &mut Option<Pid>) -> Result<Option<End>> {
         self.manager.shows(&self.config.target, progress);
         match progress {
@@ -216,7 +216,7 @@ impl Session<'_> {
     fn note_following(&self, pid: Pid, comm: &str, following: &mut Option<Pid>) {
         if *following != Some(pid) {
             let name = match &self.config.target {
-                // The process has not called `exec` yet: its name is still memprof's.
+                // The process has not called `exec` yet: its name is that of memprof.
                 Selector::Command(argv) => argv[0].to_string_lossy(),
                 _ => comm.into(),
             };
@@ -253,8 +253,8 @@ impl Session<'_> {
         None
     }
 
-    /// Handles a signal while a command runs: takes a last profile, then gives the command time to end. A
-    /// second signal ends the wait.
+    /// Handles a signal while a command runs: takes a last profile, then gives the command time to end. A second signal
+    /// ends the wait.
     async fn end_command(
         &self,
         ending: Ending,
@@ -294,7 +294,7 @@ impl Session<'_> {
     }
 }
 
-/// Says that memprof waits for a command.
+/// Prints that memprof waits for a command.
 pub(super) fn tell_wait(pid: Pid) {
     console::print(&format!(
         "waiting for the command (pid {pid}) to end, at most {} s; another Ctrl-C or signal ends memprof at once and \
@@ -303,17 +303,17 @@ pub(super) fn tell_wait(pid: Pid) {
     ));
 }
 
-/// Says that it waited in vain.
+/// Prints that the command has not ended in time.
 pub(super) fn tell_not_ended(pid: Pid) {
     console::print(&format!("the command (pid {pid}) has not ended"));
 }
 
-/// Says that it ends before the command.
+/// Prints that memprof ends before the command.
 pub(super) fn tell_left(pid: Pid) {
     console::print(&format!("memprof ends; the command (pid {pid}) runs on"));
 }
 
-/// Completes at this time, or never.
+/// Completes at this time, or never for `None`.
 pub(super) async fn sleep_until(at: Option<Instant>) {
     match at {
         Some(at) => tokio::time::sleep_until(at).await,
@@ -321,10 +321,10 @@ pub(super) async fn sleep_until(at: Option<Instant>) {
     }
 }
 
-/// Waits until the command has executed its program, or for [`EXEC`]: a stopped one may take for ever.
+/// Waits until the command has executed its program, for at most [`EXEC`]: a stopped command may never do so.
 ///
 /// # Errors
-/// Why it did not execute it.
+/// The reason why the command did not execute its program.
 pub(super) async fn wait_until_executed(command: &mut Prepared) -> Result<()> {
     match tokio::time::timeout(EXEC, &mut command.executed).await {
         Ok(Ok(())) | Err(_) => return Ok(()),

@@ -1,5 +1,5 @@
-//! Runs a command for its heap snapshot: does something with it after a time, or at its end while its memory is still there.
-//! It is profiled only if somebody follows it.
+//! Runs a command for a heap snapshot: calls a function after a given time, or at the command's end while its memory is
+//! still mapped. The command is profiled only if a collector follows it.
 
 use std::ffi::OsString;
 use std::pin::pin;
@@ -26,17 +26,18 @@ use memprof_sys::freeze::{self, Registers};
 use memprof_sys::ids::Pid;
 use memprof_sys::privileges::{self, Role};
 
-/// How long its other threads may take to end before the last one.
+/// How long the other threads of the process may take to end before the last one.
 const OTHERS: Duration = Duration::from_secs(1);
-/// How long it may take until a command is not traced any more.
+/// How long the kernel may take until a command is no longer traced.
 const RELEASE: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// Runs a command and calls `look` at that moment. Returns its result, and the command's exit status if it has ended.
+/// Runs a command and calls `look` at the given moment. Returns the result, and the command's exit status if it has
+/// ended.
 ///
 /// # Errors
-/// The command could not be started; it ended without that moment, as by `SIGKILL` before it ran; a signal ended
-/// memprof. Or the error of `look`; the command has ended or runs on.
+/// The command could not be started; it ended without reaching that moment, for example by `SIGKILL` before it ran; a
+/// signal ended memprof; or `look` failed. In the last case the command has ended or continues to run.
 pub fn run<T>(
     argv: &[OsString],
     at: At,
@@ -54,7 +55,7 @@ pub fn run<T>(
     }))
 }
 
-/// The same. A session may follow the command from its first page on.
+/// Like [`run`], but a collector can follow the command from its first page.
 pub(super) async fn run_until<T>(
     launch: Launch<'_>,
     follower: Option<&CollectorHandle>,
@@ -63,7 +64,7 @@ pub(super) async fn run_until<T>(
 ) -> Result<(T, Option<ExitStatus>)> {
     let mut signals = Signals::new()?;
     let (tell, mut exiting) = oneshot::channel();
-    // Dropped when the command may go on.
+    // Dropped when the command may continue.
     let (hold, held) = sync_channel::<()>(0);
     let mut tell = Some(tell);
     let mut traced = None;
@@ -90,7 +91,7 @@ pub(super) async fn run_until<T>(
         if stop == Stop::Exec {
             traced = Some(pid);
             if let Some(follower) = &at_exec {
-                // (Its memory is looked at while it is traced.)
+                // The collector reads the command's memory while the command is traced.
                 start::executed(follower, pid, sampler.as_deref());
             }
         }
@@ -108,7 +109,7 @@ pub(super) async fn run_until<T>(
     command.release();
     let pid = command.pid;
     if follower.is_some() {
-        // Others read its memory.
+        // The collector and its helpers read the command's memory; this thread needs no privileges.
         privileges::reduce(Role::Server {
             writes_files: false,
         });
@@ -126,7 +127,7 @@ pub(super) async fn run_until<T>(
         tokio::select! {
             biased;
             Ok(registers) = &mut exiting => {
-                // The signal that ended the command may yet reach memprof.
+                // The signal that ended the command may reach memprof a little later.
                 signals.restore_later();
                 if let At::After(time) = at {
                     console::print(&format!(
@@ -184,13 +185,13 @@ pub(super) async fn run_until<T>(
     }
 }
 
-/// Says that memprof ends before the command, and why there is no snapshot.
+/// Prints that memprof ends before the command; returns the reason why there is no snapshot.
 fn left(pid: Pid, first: Ending) -> anyhow::Error {
     tell_left(pid);
     Failure::Interrupted(first.signal).into()
 }
 
-/// The next signal; after the first one, the next that does not repeat it.
+/// The next signal; with `again`, the next one that does not repeat the previous signal.
 async fn next(signals: &mut Signals, again: bool) -> Ending {
     match again {
         false => signals.next().await,
@@ -198,17 +199,17 @@ async fn next(signals: &mut Signals, again: bool) -> Ending {
     }
 }
 
-/// The other threads of a process while one of its threads exits and is held.
+/// State of the other threads of a process while the tracer holds one exiting thread.
 enum Others {
-    /// They have ended: the process exits.
+    /// All have ended: the process exits.
     Ended,
-    /// They go on; one of them.
+    /// At least one continues to run; this is its id.
     Live(Pid),
     /// There is nothing to wait for.
     Leave,
 }
 
-/// Finds out what becomes of the other threads. If the process exits, waits for them: they end by themselves.
+/// Determines the state of the other threads. If the process is exiting, waits for them to end.
 fn others(pid: Pid, exiting: Pid) -> Others {
     let exiting = exiting.0.cast_signed();
     let end = Instant::now() + OTHERS;
@@ -221,9 +222,10 @@ fn others(pid: Pid, exiting: Pid) -> Others {
         }
         let before = alive;
         alive = others.into_iter().find(|tid| !freeze::is_killed(*tid));
-        // Seen twice: between two instructions, a thread that is being killed shows no sign of it.
+        // Require two sightings: between two instructions, a thread that is being killed shows no sign of it.
         if let Some(tid) = alive.filter(|_| alive == before) {
-            // One that survives the others executes a program. It waits for this one, and tracing it would wait for it.
+            // A thread that survives the others is in `execve`. It waits for the exiting thread, so tracing the
+            // survivor would deadlock.
             return match freeze::is_killed(exiting) {
                 true => Others::Leave,
                 false => Others::Live(Pid(tid.cast_unsigned())),
@@ -236,7 +238,7 @@ fn others(pid: Pid, exiting: Pid) -> Others {
     }
 }
 
-/// Waits until the kernel has let go of a process that a thread of memprof traced.
+/// Waits until the kernel has detached a process from memprof's tracing thread; false after [`RELEASE`].
 async fn is_released(pid: Pid) -> bool {
     let end = Instant::now() + RELEASE;
     let traced = || {

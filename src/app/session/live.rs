@@ -1,4 +1,4 @@
-//! The live view beside the server: shows reports and holds messages back from the terminal.
+//! The live view in addition to the server: shows reports, and holds messages back while it owns the terminal.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -13,7 +13,7 @@ use memprof_heap::{Approach, HeapOptions};
 use memprof_sys::console;
 use memprof_sys::ids::Pid;
 
-/// Making reports takes at most 1/`SHARE` of the time.
+/// memprof spends at most 1/`SHARE` of the time making reports.
 const SHARE: u32 = 5;
 
 /// A view that owns the terminal.
@@ -70,7 +70,7 @@ async fn feed(reports: Arc<dyn Provider>, news: News, interval: Duration) {
         let begun = Instant::now();
         match reports.profile().await {
             Ok(report) => {
-                // Once: it is in the summary at the end, too.
+                // Printed only once: the summary at the end repeats it.
                 if let Some(advice) = report.symbols.advice().filter(|_| !advised) {
                     console::print(advice);
                     advised = true;
@@ -84,11 +84,11 @@ async fn feed(reports: Arc<dyn Provider>, news: News, interval: Duration) {
     }
 }
 
-/// Takes the heap snapshots that the user asks for, with the same limit of the stop as requests to the API.
+/// Takes the heap snapshots that the user requests, with the same stop limit as API requests.
 async fn take_heaps(reports: Arc<dyn Provider>, news: News, mut wanted: mpsc::Receiver<Pid>) {
     let how = HeapOptions {
         max_stop: None,
-        // Only the sums are shown.
+        // Only the totals are shown.
         top: 1,
         stacks: 1,
         approach: Approach::Auto,

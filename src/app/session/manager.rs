@@ -1,7 +1,8 @@
-//! Tells the service manager that started memprof how far it is: systemd's notifications, for a unit of `Type=notify`.
+//! Notifies the service manager that started memprof: systemd's protocol for units of `Type=notify`.
 //!
-//! Each is one datagram to the socket that `NOTIFY_SOCKET` names. `systemctl start` then waits until memprof listens and
-//! follows, and fails when memprof does. Where a command is profiled, the socket is left to the command.
+//! Each notification is one datagram to the socket that `NOTIFY_SOCKET` names. `systemctl start` then waits until
+//! memprof listens and follows its target, and fails if memprof fails. If memprof profiles a command, the socket is
+//! left to the command.
 
 use std::env;
 use std::ffi::OsString;
@@ -22,20 +23,20 @@ use memprof_sys::console;
 use memprof_sys::process::Selector;
 use memprof_sys::text::printable;
 
-/// How long a message may wait for room in the manager's queue. After that it is lost.
+/// Maximum time for a message to wait for space in the manager's queue; then it is lost.
 const LONGEST: Duration = Duration::from_secs(1);
 
 /// The connection to the service manager, if there is one.
 #[derive(Clone, Default)]
 pub(super) struct Manager {
     socket: Option<Arc<UnixDatagram>>,
-    /// How often it wants to hear that memprof works.
+    /// The watchdog interval within which the manager expects a keep-alive.
     watchdog: Option<Duration>,
 }
 
 impl Manager {
-    /// Connects to the socket that the environment names. If that fails, memprof says so and runs on; the manager does not hear
-    /// from it.
+    /// Connects to the socket that the environment names. On failure, prints the error and continues without
+    /// notifications.
     pub(super) fn of_environment(target: &Selector) -> Manager {
         if matches!(target, Selector::Command(_)) {
             return Manager::default();
@@ -64,8 +65,8 @@ impl Manager {
         }
     }
 
-    /// memprof listens and follows. From now on the manager hears at every interval of its watchdog that memprof works: that the
-    /// thread which serves does, and that the collector answers.
+    /// Reports that memprof listens and follows. Sends watchdog keep-alives from now on, as long as the serving thread
+    /// runs and the collector answers.
     pub(super) fn ready(&self, collecting: &CollectorHandle) {
         self.send("READY=1");
         if let (Some(_), Some(interval)) = (&self.socket, self.watchdog) {
@@ -73,14 +74,14 @@ impl Manager {
         }
     }
 
-    /// What `systemctl status` shows.
+    /// Sets the status line of `systemctl status`.
     pub(super) fn shows(&self, target: &Selector, progress: &Progress) {
         if self.socket.is_some() {
             self.send(&format!("STATUS={}", status(target, progress)));
         }
     }
 
-    /// memprof ends: it makes a last report, which may take a while.
+    /// Reports that memprof ends: it makes a last report, which may take a while.
     pub(super) fn stopping(&self) {
         self.send("STOPPING=1\nSTATUS=making the last report");
     }
@@ -93,14 +94,14 @@ impl Manager {
     }
 }
 
-/// Prints an error, which ends nothing.
+/// Prints an error, which is not fatal.
 fn told<T>(result: Result<T>) -> Option<T> {
     result
         .inspect_err(|e| console::print(&format!("{e:#}")))
         .ok()
 }
 
-/// A socket that is connected to this address: a path, or `@` and the name of an abstract one.
+/// A socket connected to this address: a path, or `@` and the name of an abstract socket.
 fn connect(name: &OsString) -> Result<UnixDatagram> {
     let address = match name.as_bytes() {
         [b'@', name @ ..] => SocketAddr::from_abstract_name(name),
@@ -116,7 +117,7 @@ fn connect(name: &OsString) -> Result<UnixDatagram> {
     Ok(connected?)
 }
 
-/// The interval of the watchdog in which the manager wants to hear from this process, if it does.
+/// The manager's watchdog interval, if it watches this process.
 fn watchdog(
     micros: Option<OsString>,
     whose: Option<OsString>,
@@ -144,7 +145,7 @@ async fn keep_alive(manager: Manager, interval: Duration, collecting: CollectorH
     loop {
         ticks.tick().await;
         let (reply, answered) = oneshot::channel();
-        // A full queue, too, means that the collector does not work.
+        // A full queue also means that the collector is stuck.
         if collecting.send(Command::Status(reply)).is_ok() && answered.await.is_ok() {
             manager.send("WATCHDOG=1");
         }

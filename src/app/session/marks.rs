@@ -1,4 +1,4 @@
-//! Marks that nobody asks for over HTTP: by the signal SIGUSR1, and by the program's own probe `memprof:mark`.
+//! Sets marks without an HTTP request: on SIGUSR1, and on the program's own probe `memprof:mark`.
 
 use std::sync::Arc;
 
@@ -12,10 +12,10 @@ use memprof_sys::console;
 use memprof_sys::ids::Pid;
 use memprof_sys::text::printable;
 
-/// Makes them from now on, each kind by a task of its own. Needs a tokio runtime.
+/// Sets marks from now on; each trigger has its own task. Needs a tokio runtime.
 ///
 /// # Errors
-/// The signal cannot be handled.
+/// The signal handler cannot be installed.
 pub(super) fn make(api: &Arc<Api>, mut set: mpsc::Receiver<(Pid, MarkSet)>) -> Result<()> {
     let mut asked = signal(SignalKind::user_defined1()).context("cannot wait for SIGUSR1")?;
     let by_signal = Arc::clone(api);

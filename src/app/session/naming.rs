@@ -1,4 +1,4 @@
-//! Starts the threads that give functions names.
+//! Starts the threads that look up function names.
 
 use anyhow::{Context, Result};
 
@@ -8,7 +8,7 @@ use memprof_code::symbolize::Symbolizer;
 use memprof_code::symbolize::debuginfod_cache::{CACHE_PATH, CacheDirs};
 use memprof_sys::console;
 
-/// Starts the symbol thread, and the one that asks debuginfod servers if the user wants that. Says which ones are asked.
+/// Starts the symbol thread and, if configured, the debuginfod thread. Prints which servers are used.
 ///
 /// # Errors
 /// A thread cannot be started.

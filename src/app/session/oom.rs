@@ -1,8 +1,8 @@
-//! What is done when the out-of-memory killer has killed a followed process: a mark of its last profile, a message, and the
-//! file of `--on-oom`.
+//! Reacts when the OOM killer has killed a followed process: sets a mark with its last profile, prints a message, and
+//! writes the file of `--on-oom`.
 //!
-//! The profile is written with the names of functions and without source lines: looking these up takes memory, of which
-//! there may be none.
+//! The profile is written with function names and without source lines: looking up source lines takes memory, of which
+//! there may be none left.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -25,12 +25,12 @@ use memprof_sys::{console, privileges};
 
 /// The option that names the file.
 const OPTION: &str = "--on-oom";
-/// What stands for the process id in the file's name, as in `core_pattern`.
+/// The placeholder for the process id in the file name, as in `core_pattern`.
 const PID: &[u8] = b"%p";
-/// Most files that are written in a session.
+/// Maximum number of files written per session.
 const MOST_FILES: usize = 16;
 
-/// The file for a process: `%p` in its name is the process id.
+/// The file for a process: replaces `%p` with the process id.
 fn path_for(pattern: &Path, pid: Pid) -> PathBuf {
     let bytes = pattern.as_os_str().as_bytes();
     let (mut path, mut at) = (Vec::new(), 0);
@@ -46,22 +46,22 @@ fn path_for(pattern: &Path, pid: Pid) -> PathBuf {
     OsString::from_vec(path).into()
 }
 
-/// Checks at the start whether the file could be written.
+/// Checks at the start that the file can be written.
 ///
 /// # Errors
-/// Why it cannot be.
+/// The reason why the file cannot be written.
 pub(super) fn check(to: &Output) -> Result<()> {
     output::check(&path_for(&to.path, Pid(std::process::id())), OPTION)
 }
 
-/// The task that does it.
+/// Handle of the task that reacts to kills.
 pub(super) struct Telling {
     stop: oneshot::Sender<()>,
     task: JoinHandle<()>,
 }
 
 impl Telling {
-    /// Starts it. Needs a tokio runtime.
+    /// Starts the task. Needs a tokio runtime.
     pub(super) fn start(
         api: Arc<Api>,
         reports: Arc<Reports>,
@@ -93,7 +93,7 @@ impl Telling {
         Telling { stop, task }
     }
 
-    /// Waits until everything that the collector has reported is told and written.
+    /// Waits until every kill reported by the collector is printed and written.
     pub(super) async fn finish(self) {
         let _ = self.stop.send(());
         let _ = self.task.await;
@@ -104,7 +104,7 @@ struct Teller {
     api: Arc<Api>,
     reports: Arc<Reports>,
     to: Option<Output>,
-    /// Number of files that were written.
+    /// Number of files written.
     written: usize,
     told_of_limit: bool,
 }

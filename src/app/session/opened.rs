@@ -1,4 +1,4 @@
-//! `memprof open` and `memprof diff`: sessions without a probe, on saved profiles.
+//! `memprof open` and `memprof diff`: sessions on saved profiles, without a probe.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -19,7 +19,7 @@ use memprof_sys::console;
 use memprof_sys::privileges::{self, Role};
 use memprof_sys::text::printable;
 
-/// Exit status if a gate fires.
+/// Exit status when a gate fires.
 const GATE_FIRED: u8 = 3;
 
 fn read(path: &Path) -> Result<Report> {
@@ -29,10 +29,10 @@ fn read(path: &Path) -> Result<Report> {
     Ok(saved.into())
 }
 
-/// Opens a saved profile: converts it, or serves and shows it until a signal or the user ends that.
+/// Opens a saved profile: converts it, or serves and shows it until a signal arrives or the user quits.
 ///
 /// # Errors
-/// The file is not a saved profile, or what is made of it cannot be written, served or shown.
+/// The file is not a saved profile, or the result cannot be written, served or shown.
 pub fn open(config: OpenConfig) -> Result<ExitCode> {
     if config.screen.is_some() {
         tui::require()?;
@@ -57,7 +57,7 @@ pub fn open(config: OpenConfig) -> Result<ExitCode> {
     runtime.block_on(serve(config, token.map(Arc::new), listener, report))
 }
 
-/// Checks that a profile has figures of the kind that is written.
+/// Checks that a profile has figures of the requested kind.
 fn counted(report: &Report, output: &Output, path: &Path) -> Result<()> {
     let kind = output.options.kind;
     match report.profile.counts(kind) {
@@ -125,8 +125,7 @@ async fn serve(
 /// Writes the difference of two saved profiles, and checks gates.
 ///
 /// # Errors
-/// A file is not a saved profile, a gate needs a figure that was not counted, or the difference cannot be
-/// written.
+/// A file is not a saved profile, a gate needs a figure that was not counted, or the difference cannot be written.
 pub fn diff(config: &DiffConfig) -> Result<ExitCode> {
     if !config.output.is_stdout() {
         output::check(&config.output.path, output::OUTPUT)?;

@@ -1,8 +1,8 @@
 //! Output at the end of a session: the profile for `--output`, and the summary.
 //!
-//! The path is checked at the start. A profile is written to a file without a name, which gets one beside its destination and
-//! then takes its place, so that a crash leaves no partial file and an existing file stays until then. Pipes, terminals and
-//! other special files are written to directly.
+//! The path is checked at the start. The profile is first written to an unnamed file, which is then linked beside the
+//! destination and renamed over it. A crash therefore leaves no partial file, and an existing file stays intact until
+//! the rename. Pipes, terminals and other special files are written directly.
 
 mod place;
 
@@ -26,15 +26,15 @@ use memprof_sys::patient::Patient;
 pub const OUTPUT: &str = "--output";
 pub const SIZES: &str = "--sizes";
 
-/// Permissions of a new file, from which the user's mask takes some.
+/// Permissions of a new file, before the umask.
 const SHARED: u32 = 0o666;
-/// Those of a file with addresses, which tell an attacker where code is mapped.
+/// Permissions of a file with addresses, which would tell an attacker where code is mapped.
 const PRIVATE: u32 = 0o600;
 
-/// Checks at the start whether writing the file of this option would fail later. Changes no existing file.
+/// Checks at the start whether writing the file of this option could succeed later. Changes no existing file.
 ///
 /// # Errors
-/// Why the file cannot be written.
+/// The reason why the file cannot be written.
 pub fn check(path: &Path, option: &str) -> Result<()> {
     let tried = way(path).and_then(|way| match way {
         Way::Direct => keep_pipe(path),
@@ -43,10 +43,10 @@ pub fn check(path: &Path, option: &str) -> Result<()> {
     tried.with_context(|| refused(path, option))
 }
 
-/// Writes all of it, whatever fails: where one disk is full, another may not be.
+/// Writes every output even if some fail: one disk may be full and another not.
 ///
 /// # Errors
-/// The last failure; those before it are printed.
+/// The last failure; earlier failures are printed.
 pub fn all(written: impl IntoIterator<Item = Result<()>>) -> Result<()> {
     let mut last = None;
     for e in written.into_iter().filter_map(Result::err) {
@@ -79,7 +79,7 @@ pub fn write_profile(output: &Output, report: &Report, option: &str) -> Result<(
 /// Writes the sizes of allocations to the file of `--sizes`.
 ///
 /// # Errors
-/// They cannot be written; an existing file is then unchanged.
+/// The sizes cannot be written; an existing file is then unchanged.
 pub fn write_sizes(path: &Path, report: &Report, sizes: &[StackSizes]) -> Result<()> {
     write(path, SIZES, SHARED, |out| {
         export::write_sizes(report, sizes, out)
@@ -100,7 +100,7 @@ pub fn write_summary(report: &Report, stdout_taken: bool) -> io::Result<()> {
         false => write_stdout(|out| out.write_all(&text)),
     };
     match written {
-        // The terminal is gone, and memprof is ending for that reason.
+        // The terminal is gone, which is why memprof is ending.
         Err(e) if e.raw_os_error() == Some(libc::EIO) => Ok(()),
         other => other,
     }
@@ -114,7 +114,7 @@ fn write_stdout(make: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> io::Resu
     }
 }
 
-/// Buffers the output: the formats write in small pieces.
+/// Buffers the output, because the formats write in small pieces.
 fn buffered(
     out: impl Write,
     make: impl FnOnce(&mut dyn Write) -> io::Result<()>,
@@ -140,7 +140,7 @@ fn write(
         .with_context(|| refused(path, option))
 }
 
-/// Names the limit of the size of files, if it was that.
+/// Adds the file size limit to the error if it caused the error.
 fn with_limit(e: io::Error) -> io::Error {
     if e.raw_os_error() != Some(libc::EFBIG) {
         return e;
@@ -161,7 +161,7 @@ fn refused(path: &Path, option: &str) -> String {
 
 fn check_beside(place: &Path) -> io::Result<()> {
     match fs::symlink_metadata(part_of(place)?) {
-        // Such as a name that is too long.
+        // For example, the name is too long.
         Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
         _ => {}
     }
@@ -171,7 +171,7 @@ fn check_beside(place: &Path) -> io::Result<()> {
     }
 }
 
-/// Writes the file without a name, or else one that has another name, and puts it in its place.
+/// Writes the unnamed file, or otherwise a temporary named one, and renames it over the destination.
 fn write_beside(
     place: &Path,
     nameless: Option<File>,

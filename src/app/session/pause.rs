@@ -1,9 +1,9 @@
-//! Ctrl-Z: memprof stops with its command.
+//! Ctrl-Z: stops memprof together with its command.
 //!
-//! The thread that keeps the command's memory for the last scan waits in the kernel for a page. There the kernel lets it not
-//! stop: it tries again at once, and again, and the shell never learns that memprof has stopped. So the memory is let go before,
-//! and kept again afterwards. SIGSTOP cannot be
-//! handled: the thread runs until memprof is continued, and the collector then replaces it (`keep_quietly`).
+//! The thread that keeps the command's memory for the last scan waits in the kernel for a page. The kernel cannot stop
+//! the thread there: it retries the fault again and again, and the shell never learns that memprof has stopped. So
+//! memprof releases the memory before it stops, and keeps it again afterwards. SIGSTOP cannot be handled: the thread
+//! spins until memprof is continued, and the collector then replaces it (`keep_quietly`).
 
 use std::time::Duration;
 
@@ -15,14 +15,14 @@ use super::signals::is_ignored;
 use crate::collect::CollectorHandle;
 use crate::collect::collector::Command;
 
-/// How long the collector may take, which may be scanning. After that, memprof stops as far as it can.
+/// Maximum time to wait for the collector, which may be scanning. Then memprof stops as far as possible.
 const LONGEST: Duration = Duration::from_secs(2);
 
 /// Waits for Ctrl-Z.
 pub(super) struct Pauses(Option<unix::Signal>);
 
 impl Pauses {
-    /// Takes SIGTSTP over, unless it is ignored. Needs a tokio runtime.
+    /// Handles SIGTSTP, unless it is ignored. Needs a tokio runtime.
     ///
     /// # Errors
     /// The handler cannot be installed.
@@ -36,7 +36,7 @@ impl Pauses {
         Ok(Pauses(Some(came)))
     }
 
-    /// Waits for the next one, for ever if it is ignored.
+    /// Waits for the next SIGTSTP, forever if it is ignored.
     pub(super) async fn next(&mut self) {
         match &mut self.0 {
             Some(came) => drop(came.recv().await),
@@ -45,7 +45,7 @@ impl Pauses {
     }
 }
 
-/// Stops memprof until it is continued.
+/// Stops memprof until SIGCONT.
 pub(super) fn stop(collecting: &CollectorHandle) {
     let was_kept = collecting.wait_for(LONGEST, Command::LetGo);
     let _ = raise(Signal::SIGSTOP);

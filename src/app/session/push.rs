@@ -1,4 +1,4 @@
-//! Takes the profiles that are pushed to a store.
+//! Supplies the profiles to push to a store.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,13 +16,13 @@ use crate::http::api::Provider;
 use memprof_profile::Report;
 use memprof_sys::console;
 
-/// How long the last profile may take to be made, and to be delivered.
+/// Maximum time to make the last profile, and again to deliver it.
 const LAST: Duration = Duration::from_secs(5);
 
-/// Starts the thread that sends profiles, if the user wants that. Says where to.
+/// Starts the thread that sends profiles, if configured. Prints the destination.
 ///
 /// # Errors
-/// The credentials or the authorities cannot be read, or the thread cannot be started.
+/// The credentials or certificate authorities cannot be read, or the thread cannot be started.
 pub(super) fn start(config: &Config) -> Result<Option<(Pusher, Pushing)>> {
     let Some(options) = &config.push else {
         return Ok(None);
@@ -37,7 +37,7 @@ pub(super) fn start(config: &Config) -> Result<Option<(Pusher, Pushing)>> {
     push::start(options, Limits::default()).map(Some)
 }
 
-/// Profiles that are pushed until the session ends.
+/// Handle of the task that pushes profiles until the session ends.
 pub(super) struct Feeding {
     pushing: Pushing,
     task: JoinHandle<()>,
@@ -45,7 +45,7 @@ pub(super) struct Feeding {
 }
 
 impl Feeding {
-    /// Begins to push. Needs a tokio runtime.
+    /// Starts to push. Needs a tokio runtime.
     pub(super) fn start(
         reports: Arc<Reports>,
         pusher: Pusher,
@@ -66,12 +66,13 @@ impl Feeding {
         }
     }
 
-    /// Pushes the last profile, and waits for the store for a bounded time. Returns what came of it all, for the user.
+    /// Pushes the last profile and waits for the store for a bounded time. Returns a summary of all pushes for the
+    /// user.
     pub(super) async fn finish(self) -> String {
         self.stop.send_replace(true);
         let _ = self.task.await;
         let pushing = self.pushing.clone();
-        // It ends in bounded time.
+        // `finish` returns in bounded time.
         let _ = spawn_blocking(move || pushing.finish(LAST)).await;
         self.pushing.status().line()
     }
@@ -79,10 +80,10 @@ impl Feeding {
 
 struct Feeder {
     reports: Arc<Reports>,
-    /// `None` while a profile is made on another thread.
+    /// `None` while another thread makes a profile.
     pusher: Option<Pusher>,
     pushing: Pushing,
-    /// Number of the report that was pushed last.
+    /// Sequence number of the last pushed report.
     last: Option<u64>,
 }
 
@@ -106,7 +107,7 @@ impl Feeder {
 
     async fn push(&mut self) {
         let made = match self.reports.profile().await {
-            // The last report of a target that has ended is pushed once: its memory is no longer there.
+            // The last report of an ended target is pushed once: the target's memory is gone.
             Ok(report) if self.last == Some(report.sequence) && !report.profile.target.alive => {
                 return;
             }

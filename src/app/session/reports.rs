@@ -1,4 +1,4 @@
-//! Makes reports: profiles from the collector with symbol names.
+//! Makes reports: takes profiles from the collector and adds symbol names.
 
 mod allocations;
 mod heap;
@@ -24,12 +24,12 @@ use memprof_sys::freeze::Freeze;
 use memprof_sys::ids::Pid;
 use memprof_sys::process::Selector;
 
-/// How long the target runs, at least, between two reports that freeze it: `RUN`, and `RUN_SHARE` times as
-/// long as it was frozen.
+/// Minimum time that the target runs between two reports that freeze it: the larger of `RUN` and `RUN_SHARE` times the
+/// duration of the freeze.
 const RUN: Duration = Duration::from_millis(100);
 const RUN_SHARE: u32 = 9;
 
-/// How long the collector may take to answer without a scan; after that, its last answer is used.
+/// Maximum time to wait for an answer from the collector that needs no scan; then the previous answer is used.
 const STATUS_WAIT: Duration = Duration::from_millis(30);
 
 /// Makes reports; concurrent requests share one.
@@ -40,21 +40,21 @@ pub struct Reports {
     symbolizer: Symbolizer,
     newest: Mutex<Option<Newest>>,
     freeze: Freeze,
-    /// The target is not frozen again before this time; requests that need a freeze wait on this lock.
+    /// The target is not frozen again before this time; requests that need a freeze wait for this lock.
     runs_until: Mutex<Instant>,
-    /// What debuginfod servers are asked for, if they are.
+    /// Downloads from debuginfod servers, if enabled.
     fetching: Option<Fetching>,
-    /// What is pushed to a store, if something is.
+    /// Pushes to a store, if enabled.
     pushing: Option<Pushing>,
-    /// Where the probe sees system calls.
+    /// Where the probe hooks system calls.
     syscall_hooks: Option<SyscallHooks>,
-    /// Where it sees page faults.
+    /// Where the probe sees page faults.
     faults_seen: Option<SharedFaultsSeen>,
-    /// The probe's optional programs that this kernel did not attach.
+    /// The probe's optional programs that could not be attached on this kernel.
     missing: Vec<Missing>,
     status: Mutex<Option<Status>>,
     tables: Mutex<Option<Vec<MapUsage>>>,
-    /// Whose turn it is to take a heap snapshot.
+    /// Held by the request that takes a heap snapshot.
     heaps: Arc<tokio::sync::Mutex<()>>,
 }
 
@@ -62,13 +62,13 @@ pub struct Reports {
 struct Newest {
     report: Arc<Report>,
     asked: Instant,
-    /// Number of debug files that had been fetched before.
+    /// Number of debug files fetched before the report.
     fetched: u64,
 }
 
 impl Reports {
-    /// Takes profiles from the collector and names from the symbolizer; freezes the target at least as `freeze`
-    /// says.
+    /// Takes profiles from the collector and names from the symbolizer. `freeze` is the minimum extent of freezing for
+    /// every report.
     pub fn new(
         target: &Selector,
         collecting: CollectorHandle,
@@ -95,7 +95,7 @@ impl Reports {
         }
     }
 
-    /// The same, which say what memprof's HTTP clients do.
+    /// Adds the status of memprof's HTTP clients.
     pub fn with_clients(self, fetching: Option<Fetching>, pushing: Option<Pushing>) -> Reports {
         Reports {
             fetching,
@@ -104,7 +104,7 @@ impl Reports {
         }
     }
 
-    /// The same, which say where system calls and page faults are seen, and which programs of the probe are missing.
+    /// Adds where system calls and page faults are seen, and which programs of the probe are missing.
     pub fn with_hooks(
         self,
         syscalls: SyscallHooks,
@@ -119,8 +119,8 @@ impl Reports {
         }
     }
 
-    /// The collector's answer to a command, and true; if it is busy, its previous answer, and false. `None` if
-    /// the collector has ended.
+    /// The collector's answer to a command, and true; if the collector is busy, its previous answer, and false. `None`
+    /// if the collector has ended.
     async fn ask_at_once<T: Clone>(
         &self,
         last: &Mutex<Option<T>>,
@@ -144,8 +144,8 @@ impl Reports {
         }
     }
 
-    /// A report, with the target frozen for it as `freeze` says, where possible. However many clients request
-    /// this, the target is frozen for at most a tenth of the time.
+    /// A report, with the target frozen as `freeze` says if possible. The target is frozen for at most a tenth of the
+    /// time, however many clients request reports.
     ///
     /// # Errors
     /// See [`Provider::profile`].
@@ -204,7 +204,7 @@ impl Reports {
         self.collecting.send(Command::Report { freeze, reply })?;
         let gone = |_| ProviderError::Failed("the collector has ended".into());
         let (sequence, profile) = answer.await.map_err(gone)??;
-        // The last report of a target that has ended gets the names that arrive later.
+        // Names that arrive later are added to the last report of an ended target.
         let fetched = self.fetching.as_ref().map_or(0, |f| f.status().fetched);
         let same = |n: &&mut Newest| n.report.sequence == sequence && n.fetched == fetched;
         if let Some(n) = newest.as_mut().filter(same) {
@@ -225,10 +225,10 @@ impl Reports {
         Ok(report)
     }
 
-    /// A profile of the collector with the names of its functions.
+    /// A named report from a profile of the collector.
     ///
     /// # Errors
-    /// The names cannot be looked up at all.
+    /// The symbol lookup fails as a whole.
     pub async fn named(&self, (sequence, profile): Numbered) -> Result<Arc<Report>, ProviderError> {
         let symbols = self.names(&profile, Detail::Names).await?;
         Ok(Arc::new(Report {
@@ -238,11 +238,11 @@ impl Reports {
         }))
     }
 
-    /// The same report with source lines and inlined functions, for files with debug information. This takes
-    /// seconds for a large program.
+    /// The same report with source lines and inlined functions, for files with debug information. This takes seconds
+    /// for a large program.
     ///
     /// # Errors
-    /// The names cannot be looked up at all.
+    /// The symbol lookup fails as a whole.
     pub async fn with_lines(&self, report: &Report) -> Result<Arc<Report>, ProviderError> {
         let symbols = self.names(&report.profile, Detail::Inlined).await?;
         Ok(Arc::new(Report {

@@ -1,8 +1,8 @@
-//! The signals that end memprof: SIGINT, SIGTERM, SIGHUP and SIGQUIT, all handled the same way.
+//! Handles the signals that end memprof: SIGINT, SIGTERM, SIGHUP and SIGQUIT, all in the same way.
 //!
-//! The first one ends the session in order: last report, outputs, summary. A later one ends it at once. Signals
-//! within [`REPEAT`] after the first one count as the same: `timeout` signals both the process and its group,
-//! and when a terminal closes, both the shell and the kernel send a signal.
+//! The first signal ends the session in order: last report, outputs, summary. A later signal ends it at once. Signals
+//! within [`REPEAT`] after the first count as repeats: `timeout` signals both the process and its group, and when a
+//! terminal closes, both the shell and the kernel send a signal.
 
 use std::future::poll_fn;
 use std::sync::atomic::{AtomicI32, Ordering};
@@ -28,24 +28,24 @@ static ENDING: [(Signal, &AtomicI32); 4] = {
     ]
 };
 
-/// No `si_code`: the signal did not come.
+/// Not an `si_code`: the signal has not arrived.
 const NEVER: i32 = i32::MIN;
 
-/// How long after an ending signal further ones count as the same.
+/// How long after an ending signal further signals count as repeats.
 const REPEAT: Duration = Duration::from_millis(500);
 
-/// How often is looked for a signal while memprof writes its results.
+/// Poll interval for a signal while memprof writes its results.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// `si_code` of a signal that the kernel sends by itself, not on behalf of a process that called `kill`.
+/// `si_code` of a signal sent by the kernel itself, not by a process that called `kill`.
 const SI_KERNEL: i32 = 0x80;
 
 /// A received ending signal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ending {
-    /// Which one.
+    /// The signal.
     pub signal: Signal,
-    /// Whether it came from the terminal (a key, or hangup), which signals every process of the foreground
+    /// Whether the signal came from the terminal (a key, or hangup), which signals every process of the foreground
     /// group.
     pub from_terminal: bool,
 }
@@ -59,15 +59,15 @@ impl Ending {
         }
     }
 
-    /// The signal to pass on to a command under `--`, if any: only one that it did not receive itself.
+    /// The signal to pass on to a command under `--`, if any: only a signal that the command did not receive itself.
     ///
-    /// The command is in memprof's process group. On Ctrl-C, Ctrl-\ and hangup the kernel signals the whole
-    /// group; a second SIGINT would look like a second Ctrl-C by the user. A signal from a process (`kill -HUP`
-    /// of memprof, a service manager) is assumed to have reached memprof alone and is passed on unchanged,
-    /// since memprof stands in for the command. When a shell exits, it also sends SIGHUP to the whole group by
-    /// `kill`. memprof cannot tell these cases apart, so the command gets SIGHUP twice, mostly merged into one:
-    /// harmless, whether SIGHUP ends the command or is ignored. If memprof leads the session (as under `xterm -e`),
-    /// hangup signals memprof alone.
+    /// The command is in memprof's process group. On Ctrl-C, Ctrl-\ and hangup the kernel signals the whole group; a
+    /// second SIGINT would look like a second Ctrl-C by the user. A signal from a process (`kill -HUP` of memprof, a
+    /// service manager) is assumed to have reached memprof alone and is passed on unchanged, because memprof stands in
+    /// for the command. A shell that exits also sends SIGHUP to the whole group by `kill`. memprof cannot distinguish
+    /// these cases, so when a shell exits, the command gets SIGHUP twice, usually merged into one. This is harmless,
+    /// whether SIGHUP ends the command or is ignored. If memprof leads the session (as under `xterm -e`), hangup
+    /// signals memprof alone.
     pub fn for_command(self) -> Option<Signal> {
         let whole_group = match self.signal {
             Signal::SIGHUP => self.from_terminal && !leads_session(),
@@ -90,8 +90,7 @@ pub struct Signals {
 }
 
 impl Signals {
-    /// Takes over the ending signals. SIGHUP stays ignored if it was ignored before (`nohup`). Needs a tokio
-    /// runtime.
+    /// Handles the ending signals. SIGHUP stays ignored if it was ignored before (`nohup`). Needs a tokio runtime.
     ///
     /// # Errors
     /// A signal handler cannot be installed.
@@ -125,14 +124,14 @@ impl Signals {
         poll_fn(|cx| self.poll(cx)).await
     }
 
-    /// The ending signal that has come, if any. Unlike [`Signals::next`], it needs no turn of the runtime.
+    /// The ending signal that has arrived, if any. Unlike [`Signals::next`], needs no turn of the runtime.
     pub fn arrived(&self) -> Option<Signal> {
         let mut all = self.waited.iter();
         let came = all.find(|(_, origin, _)| origin.load(Ordering::Relaxed) != NEVER);
         came.map(|(signal, ..)| *signal)
     }
 
-    /// Waits for the next ending signal that does not repeat the last one.
+    /// Waits for the next ending signal that does not repeat the previous one.
     pub async fn another(&mut self) -> Ending {
         tokio::time::sleep(REPEAT).await;
         poll_fn(|cx| {
@@ -161,14 +160,14 @@ impl Signals {
         self.waited.iter().for_each(|(signal, ..)| default(*signal));
     }
 
-    /// Once a signal has been received, restores the default actions after [`REPEAT`]: a further one then ends the
-    /// process.
+    /// After a signal has been received, restores the default actions with a delay of [`REPEAT`]: a further signal then
+    /// ends the process.
     pub fn restore(self) {
         self.restore_once(|| SIGNALLED.load(Ordering::Relaxed));
     }
 
-    /// Restores the default actions, after [`REPEAT`]: a signal then ends the process. One that comes before counts as
-    /// the same as what ended a command.
+    /// Restores the default actions with a delay of [`REPEAT`]: a signal then ends the process. An earlier signal
+    /// counts as a repeat of the signal that ended the command.
     pub fn restore_later(self) {
         self.restore_once(|| true);
     }
@@ -188,15 +187,15 @@ impl Signals {
     }
 }
 
-/// Keeps the ending signals away from this thread, so that a child that it forks has none handled by memprof's own
-/// handlers. Returns the mask to restore.
+/// Blocks the ending signals in this thread, so that in a forked child memprof's handlers handle none of them. Returns
+/// the mask to restore.
 pub(super) fn hold() -> nix::Result<SigSet> {
     let ending: SigSet = ENDING.iter().map(|(signal, _)| *signal).collect();
     ending.thread_swap_mask(SigmaskHow::SIG_BLOCK)
 }
 
-/// In the child of a fork: restores the default actions, as `exec` will, and then the mask. Until then memprof's
-/// handlers would swallow a Ctrl-C or Ctrl-Z that is meant for the command, too. Calls only async-signal-safe functions.
+/// In the child of a fork: restores the default actions, as `exec` will, and then the mask. Otherwise memprof's
+/// handlers would swallow a Ctrl-C or Ctrl-Z meant for the command. Calls only async-signal-safe functions.
 pub(super) fn release_in_child(mask: &SigSet) {
     let ending = ENDING.iter().map(|(signal, _)| *signal);
     for signal in ending.chain([Signal::SIGTSTP]) {

@@ -28,34 +28,34 @@ use memprof_sys::residency::MapCounts;
 
 /// Capacity of the collector's command queue.
 const QUEUE: usize = 64;
-/// Upper limit for holding a command stopped, at its start and at its end.
+/// Maximum time to hold a command stopped, at its start and at its end.
 const HOLD: Duration = unwinding::PREPARE.saturating_add(Duration::from_secs(10));
 
-/// Maximum number of marks of programs that wait for their report.
+/// Capacity of the queue of marks set by programs that wait for their report.
 const MARKS: usize = 16;
-/// Maximum number of kills that wait to be told of.
+/// Capacity of the queue of kills to report.
 const KILLS: usize = 16;
 
-/// The collector thread, as it has started.
+/// The started collector thread.
 pub struct Started {
-    /// A handle to it.
+    /// A handle to the thread.
     pub collecting: CollectorHandle,
-    /// What it publishes of the target.
+    /// The target's progress, as the thread publishes it.
     pub progress: watch::Receiver<Progress>,
-    /// BPF programs that this kernel does not have room for.
+    /// BPF programs that could not be attached on this kernel.
     pub missing: Vec<Missing>,
-    /// Where the probe sees system calls.
+    /// Where the probe hooks system calls.
     pub syscall_hooks: SyscallHooks,
-    /// Where it sees page faults, now and later.
+    /// Where the probe sees page faults, now and later.
     pub faults_seen: SharedFaultsSeen,
-    /// Followed processes that the out-of-memory killer has killed.
+    /// Receives kills of followed processes by the OOM killer.
     pub kills: mpsc::Receiver<Killed>,
-    /// Marks that followed processes set; nothing comes if allocations are not sampled.
+    /// Receives marks that followed processes set; none arrive if allocations are not sampled.
     pub marks: mpsc::Receiver<(Pid, MarkSet)>,
 }
 
-/// Starts the thread that owns the probe; returns once the target is followed or memprof waits for it. (A
-/// command is followed by [`start_command`].) `sampler` is the library that the command has preloaded.
+/// Starts the thread that owns the probe; returns once the target is followed or memprof waits for the target. A
+/// command is followed by [`start_command`]. `sampler` is the library that the command has preloaded.
 ///
 /// # Errors
 /// The probe cannot be loaded, or the target cannot be followed.
@@ -91,9 +91,9 @@ pub fn start_collector(config: &Config, sampler: Option<&Library>) -> Result<Sta
     let preloaded = sampler.map(Library::preloaded);
     let shared_once = config.shared_once;
     let (max_freeze, interpreters) = (config.max_freeze, config.interpreters);
-    // Otherwise nobody can ask for a heap snapshot.
+    // Without these, nothing can request a heap snapshot.
     let takes_heaps = config.listen.is_some() || config.screen.is_some() || config.takes_heap;
-    // Over HTTP, marks can ask for it.
+    // Over HTTP, marks can request a freeze.
     let freezes = config.freeze != Freeze::No || config.listen.is_some();
     let woken = Arc::clone(&wake);
     thread::Builder::new()
@@ -101,7 +101,7 @@ pub fn start_collector(config: &Config, sampler: Option<&Library>) -> Result<Sta
         .spawn(move || {
             let begin = || -> Result<Collector> {
                 let probe = Probe::load(&probe_config)?;
-                // If one cannot be started, a heap snapshot or a report says why the process was not stopped.
+                // If a guard cannot be started, a later heap snapshot or report says why the process was not stopped.
                 let (mut forking, mut freezing) = (Guard::default(), Guard::default());
                 if takes_heaps {
                     let _ = forking.start();
@@ -170,7 +170,7 @@ pub fn start_collector(config: &Config, sampler: Option<&Library>) -> Result<Sta
     })
 }
 
-/// Where to look up how often pages are mapped, if that is to be counted.
+/// The source of map counts per page, if PSS is to be computed.
 fn map_counts(wanted: SharedOnce) -> Result<Option<MapCounts>> {
     if wanted == SharedOnce::No {
         return Ok(None);
@@ -187,7 +187,7 @@ fn map_counts(wanted: SharedOnce) -> Result<Option<MapCounts>> {
     }
 }
 
-/// Starts a command and follows it from its first page on.
+/// Starts a command and follows it from its first page.
 ///
 /// # Errors
 /// The process cannot be created or followed.
@@ -197,7 +197,7 @@ pub fn start_command(collecting: &CollectorHandle, launch: Launch<'_>) -> Result
     Ok(prepared)
 }
 
-/// Follows the process that becomes the command once it is released.
+/// Follows the process that becomes the command after its release.
 ///
 /// # Errors
 /// The process cannot be created or followed.
@@ -218,8 +218,8 @@ pub fn follow_command(collecting: &CollectorHandle, launch: Launch<'_>) -> Resul
     Ok(prepared)
 }
 
-/// Has the unwind tables built of a program that has just been executed, and is stopped, and of the library that samples its
-/// allocations. Returns whether its memory will still be there after it has ended.
+/// Builds the unwind tables of a program that has just been executed and is stopped, and of its sampling library.
+/// Returns whether its memory will remain available after its end.
 pub(super) fn executed(collecting: &CollectorHandle, pid: Pid, sampler: Option<&Path>) -> bool {
     let Some(mut program) = Program::of(pid) else {
         return false;
@@ -236,7 +236,7 @@ pub(super) fn executed(collecting: &CollectorHandle, pid: Pid, sampler: Option<&
 /// Follows the process that will become the command.
 ///
 /// # Errors
-/// It cannot be followed.
+/// The process cannot be followed.
 pub(super) fn follow(collecting: &CollectorHandle, pid: Pid) -> Result<()> {
     let (reply, answer) = sync_channel(1);
     collecting.send(Command::Follow(pid, reply))?;

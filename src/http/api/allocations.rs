@@ -1,4 +1,4 @@
-//! `/v2/allocations`: the sampled allocations that are kept, in groups, with averages and their course over time.
+//! `/v2/allocations`: the sampled allocations in memory, grouped, with averages and their course over time.
 
 use std::cmp::Ordering;
 use std::sync::Arc;
@@ -22,12 +22,12 @@ pub(super) const PARAMETERS: &[&str] = &[
     "by", "sort", "order", "filter", "pid", "offset", "limit", "parts",
 ];
 
-/// Default and maximum number of parts of the time that rows have figures for.
+/// Default and maximum number of time slices that each row has figures for.
 const PARTS: u64 = 32;
 const MOST_PARTS: u64 = 120;
 /// Maximum number of rows.
 const MOST_ROWS: u64 = 500;
-/// Maximum number of frames of a row that is a stack.
+/// Maximum number of frames in a row for a stack.
 const MOST_FRAMES: usize = 64;
 
 #[derive(Clone, Copy, Debug)]
@@ -96,7 +96,7 @@ impl AllocationsRequest {
         })
     }
 
-    /// The reply. Takes a while: for a blocking thread.
+    /// Builds the reply. Slow: call it on a blocking thread.
     fn reply(&self, named: &NamedAllocations, marks: &[MarkTime]) -> Result<Reply, ApiError> {
         let chosen = match &self.filter {
             Some(filter) => filter
@@ -132,7 +132,7 @@ impl AllocationsRequest {
         })
     }
 
-    /// The indices of the groups, in the order that was asked for.
+    /// The indices of the groups, in the requested order.
     fn order(&self, groups: &Groups<'_>) -> Vec<usize> {
         let mut order: Vec<usize> = (0..groups.keys.len()).collect();
         let average = |average: Option<Average>| average.map_or(-1.0, |a| a.value);
@@ -158,7 +158,7 @@ impl AllocationsRequest {
     }
 }
 
-/// The order of keys; live allocations come after all lifetimes.
+/// Compares keys; live allocations come after all lifetimes.
 fn compare(a: &Key<'_>, b: &Key<'_>) -> Ordering {
     match (a, b) {
         (Key::Function(a), Key::Function(b)) => a.cmp(b),
@@ -169,7 +169,7 @@ fn compare(a: &Key<'_>, b: &Key<'_>) -> Ordering {
             let last = |of: &Option<u64>| of.unwrap_or(u64::MAX);
             last(a).cmp(&last(b))
         }
-        // All keys of a reply are of one sort.
+        // All keys of a reply have the same variant.
         _ => Ordering::Equal,
     }
 }
@@ -186,7 +186,7 @@ impl Ask for AllocationsRequest {
     }
 }
 
-/// Times are in seconds; those within the recording count from its first sample.
+/// Times are in seconds; times within the recording count from its first sample.
 #[derive(Serialize)]
 struct AllocationsReply<'a> {
     report: u64,
@@ -272,7 +272,7 @@ impl<'a> From<&Key<'a>> for KeyReply<'a> {
     }
 }
 
-/// Bytes, numbers of allocations and seconds, each with its standard error where it is an estimate.
+/// Bytes, numbers of allocations and seconds; estimates have their standard errors.
 #[derive(Serialize)]
 struct Figures {
     samples: u64,

@@ -1,4 +1,4 @@
-//! Cache of the newest report's replies, each built once.
+//! Cache of replies for the newest report; each reply is built once.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -7,13 +7,12 @@ use tokio::sync::OnceCell;
 
 use super::reply_builder::Made;
 
-/// Maximum number of cached replies: enough for a few clients with different requests. The oldest is evicted
-/// first.
+/// Maximum number of cached replies: enough for a few clients with different requests. The oldest is evicted first.
 const KEPT: usize = 16;
 
 pub(super) type Cell = Arc<OnceCell<Made>>;
 
-/// Cells for the newest report's replies. The lock is held only to find a cell, never to fill it.
+/// Cells for replies of the newest report. The lock is taken only to find a cell, not while the cell is filled.
 #[derive(Debug)]
 pub(super) struct Cache {
     entries: Mutex<Entries>,
@@ -44,13 +43,13 @@ impl Cache {
         self.lock().trim(self.budget);
     }
 
-    /// Evicts all finished replies. Replies being built stay shared.
+    /// Evicts all finished replies. Replies under construction stay shared.
     pub(super) fn clear(&self) {
         self.lock().trim(0);
     }
 
-    /// The cell shared by equal requests for the same report. A report older than the newest gets a new cell
-    /// that is not cached.
+    /// The cell shared by equal requests for the same report. A report older than the newest one gets a new, uncached
+    /// cell.
     pub(super) fn cell(&self, sequence: u64, request: &str) -> Cell {
         let mut entries = self.lock();
         if sequence < entries.sequence {

@@ -1,4 +1,4 @@
-//! `/v2/cgroup`: what is charged to the followed control group, beside memprof's sums.
+//! `/v2/cgroup`: the memory charged to the followed control group, beside memprof's sums.
 
 use std::borrow::Cow;
 
@@ -34,7 +34,7 @@ impl View for Balance {
         serde_json::to_writer(out, &reply).map_err(internal)
     }
 
-    /// It takes no tree.
+    /// Needs no tree.
     fn is_light(&self) -> bool {
         true
     }
@@ -52,7 +52,7 @@ struct Group {
     version: Option<u8>,
     usage: Option<u64>,
     usage_file: Option<&'static str>,
-    /// Why there is no usage.
+    /// The reason why `usage` is missing.
     without_total: Option<String>,
     tolerance: Option<u64>,
     limit: Option<u64>,

@@ -1,6 +1,7 @@
-//! Views of the sampled allocations that a filter chooses.
+//! Views of the sampled allocations that match a filter.
 //!
-//! Which ones it chooses depends on the moment of the request. So these replies are not shared, and built one at a time.
+//! The matching allocations depend on the moment of the request, so these replies are not shared, and are built one at
+//! a time.
 
 use std::sync::Arc;
 
@@ -16,7 +17,7 @@ use memprof_sys::ids::Pid;
 /// The parameter `filter`.
 ///
 /// # Errors
-/// It is no filter, or stands beside a mark or a kind that has no sampled allocations.
+/// The text is not a filter, or it is combined with a mark or with a kind that has no sampled allocations.
 pub(super) fn filter(query: &Query) -> Result<Option<Filter>, ApiError> {
     let Some(text) = query.text("filter").filter(|text| !text.is_empty()) else {
         return Ok(None);
@@ -39,10 +40,10 @@ pub(super) fn filter(query: &Query) -> Result<Option<Filter>, ApiError> {
 }
 
 impl Api {
-    /// The sampled allocations that are kept now.
+    /// The sampled allocations in memory now.
     ///
     /// # Errors
-    /// Allocations are not sampled, or there is no such process.
+    /// Allocations are not sampled, or the process is not followed.
     pub(super) async fn allocations_with(
         &self,
         pid: Option<Pid>,
@@ -56,17 +57,17 @@ impl Api {
     }
 }
 
-/// Sampled allocations to show.
+/// The selection of sampled allocations to show.
 pub(super) struct Chosen {
     pub(super) filter: Filter,
-    /// Those of one process; `None` for all of them.
+    /// Restricts the selection to one process; `None` for all processes.
     pub(super) pid: Option<Pid>,
-    /// Which frames are shown.
+    /// Which frames to show.
     pub(super) part: Part,
 }
 
 impl Chosen {
-    /// The same with all frames, as recorded.
+    /// The same selection with all frames, as recorded.
     pub(super) fn recorded(self) -> Chosen {
         Chosen {
             part: self.part.recorded(),
@@ -74,10 +75,10 @@ impl Chosen {
         }
     }
 
-    /// Replies with a view of them.
+    /// Replies with a view of the selected allocations.
     ///
     /// # Errors
-    /// Allocations are not sampled, there is no such process, or the filter cannot be evaluated.
+    /// Allocations are not sampled, the process is not followed, or the filter cannot be evaluated.
     pub(super) async fn show(self, api: &Api, view: Arc<dyn View>) -> Result<Reply, ApiError> {
         let _turn = api.filtering.turn().await?;
         let Chosen { filter, pid, part } = self;

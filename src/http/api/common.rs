@@ -1,4 +1,4 @@
-//! Pieces of `/v2` replies.
+//! Parts shared by several `/v2` replies.
 
 use std::borrow::Cow;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -26,7 +26,7 @@ impl Serialize for Kinds {
     }
 }
 
-/// Standard errors by kind, in the kind's unit; those that are 0 are left out.
+/// Nonzero standard errors by kind, in the kind's unit.
 #[derive(Debug)]
 struct Errors(Vec<(Kind, u64)>);
 
@@ -44,13 +44,13 @@ impl Serialize for Errors {
     }
 }
 
-/// Milliseconds since 1970.
+/// A time in milliseconds since the Unix epoch.
 pub(super) fn millis(time: SystemTime) -> u64 {
     let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// Which optional measures were counted, as fields `NAME_counted`.
+/// Whether each optional measure was counted, as fields `NAME_counted`.
 #[derive(Debug)]
 struct Counted(Vec<(&'static Measure, bool)>);
 
@@ -62,7 +62,7 @@ impl Serialize for Counted {
     }
 }
 
-/// Where processes run.
+/// Control group, container and pod of a process.
 #[derive(Debug, Serialize)]
 pub(super) struct Place<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -83,10 +83,10 @@ impl<'a> From<Option<&'a Container>> for Place<'a> {
     }
 }
 
-/// Checks that figures of that kind are counted at all.
+/// Checks that figures of this kind are counted.
 ///
 /// # Errors
-/// [`ApiError::BadRequest`] if they are not, with what to do.
+/// [`ApiError::BadRequest`] with the remedy if they are not.
 pub(super) fn counted(kind: Kind, profile: &Profile) -> Result<(), ApiError> {
     let measure = kind.measure();
     match measure.option {
@@ -98,20 +98,20 @@ pub(super) fn counted(kind: Kind, profile: &Profile) -> Result<(), ApiError> {
     }
 }
 
-/// How long the target was frozen, in microseconds.
+/// The duration for which the target was frozen, in microseconds.
 pub(super) fn stopped_us(freeze: &FreezeOutcome) -> Option<u64> {
     let micros = freeze.lasted()?.as_micros();
     Some(u64::try_from(micros).unwrap_or(u64::MAX))
 }
 
-/// A kind of loss, and how often it happened.
+/// A kind of loss and the number of its occurrences.
 #[derive(Debug, Serialize)]
 pub(super) struct Loss {
     what: String,
     count: u64,
 }
 
-/// Counters as rows: those of what was lost, or of what is not counted.
+/// Counters of losses, or of what is not counted, as rows.
 pub(super) fn losses<'a>(
     counters: impl Iterator<Item = &'a (Cow<'static, str>, u64)>,
 ) -> Vec<Loss> {
@@ -122,7 +122,7 @@ pub(super) fn losses<'a>(
     counters.map(loss).collect()
 }
 
-/// How many stacks ended with this outcome.
+/// Number of stacks that ended with this outcome.
 #[derive(Debug, Serialize)]
 pub(super) struct OutcomeRow {
     outcome: &'static str,
@@ -141,7 +141,7 @@ pub(super) fn outcomes(profile: &Profile) -> Vec<OutcomeRow> {
     profile.outcomes().into_iter().map(row).collect()
 }
 
-/// How a total compares with the kernel's figures.
+/// The comparison of a total with the kernel's figures.
 #[derive(Debug, Serialize)]
 pub(super) struct Agreement {
     verdict: &'static str,
@@ -168,7 +168,7 @@ impl From<profile::Agreement> for Agreement {
     }
 }
 
-/// Which state a reply shows, its totals, and what is incomplete about it.
+/// The state that a reply shows, its totals, and its gaps.
 #[derive(Debug, Serialize)]
 pub(super) struct ReportInfo {
     number: u64,
@@ -183,11 +183,11 @@ pub(super) struct ReportInfo {
     counted: Counted,
     heap_exact: bool,
     heap_single: bool,
-    /// Whether there are functions of an interpreted program.
+    /// Whether frames of an interpreted program are present.
     has_source: bool,
     faults: Option<Faults>,
     total: Kinds,
-    /// The standard errors of the totals that are estimates.
+    /// The standard errors of totals that are estimates.
     total_error: Errors,
     page_tables: u64,
     agreement: Agreement,

@@ -40,7 +40,7 @@ pub(super) const PARAMETERS: &[&str] = &[
     "cgroup",
 ];
 
-/// Parameters of trees only, and of tables of functions only.
+/// Parameters that apply only to trees, and only to tables of functions.
 const OF_TREES: &[&str] = &["direction", "merge", "threshold", "max_nodes"];
 const OF_TABLES: &[&str] = &["sort", "order", "offset", "limit"];
 
@@ -122,7 +122,7 @@ impl Ask for Diff {
     }
 }
 
-/// A difference between a mark and the report that is shown.
+/// A difference between a mark and the shown report.
 #[derive(Clone)]
 struct Between {
     from: Mark,
@@ -132,7 +132,7 @@ struct Between {
     which: ReportSelector,
 }
 
-/// Equal `Debug` forms mean equal differences: marks never change.
+/// Equal `Debug` forms mean equal differences, because marks never change.
 impl fmt::Debug for Between {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let to = self.to.as_ref().map(|mark| mark.id);

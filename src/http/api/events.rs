@@ -1,6 +1,6 @@
 //! `/v2/events`: live totals as Server-Sent Events.
 //!
-//! Every event is built once for all clients. Clients that read too slowly miss events.
+//! Each event is built once for all clients. Slow clients miss events.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -29,7 +29,7 @@ pub(super) struct Events {
     send: broadcast::Sender<Bytes>,
     places: Arc<Semaphore>,
     closed: watch::Sender<bool>,
-    /// The newest summary event, and the number of its report.
+    /// The newest summary event and the number of its report.
     newest: Mutex<Option<(u64, Bytes)>>,
 }
 
@@ -55,7 +55,7 @@ impl Events {
         CLIENTS - self.places.available_permits()
     }
 
-    /// Whether the newest summary shows that report.
+    /// Whether the newest summary is of this report.
     pub(super) fn has(&self, report: u64) -> bool {
         let newest = self.newest.lock().unwrap_or_else(PoisonError::into_inner);
         newest.as_ref().is_some_and(|(number, _)| *number == report)
@@ -91,14 +91,14 @@ fn event(name: &str, data: &[u8]) -> Bytes {
 }
 
 impl Api {
-    /// Makes a report and sends its summary to all clients, if it is new.
+    /// Makes a report, and sends its summary to all clients if the report is new.
     pub(super) async fn publish_summary(&self) {
         if let Some((event, true)) = self.newest_summary().await {
             self.events.tell(event);
         }
     }
 
-    /// The summary event of a report made now, and whether it is new. `None` without a report.
+    /// The summary event of a new request for a report, and whether the report is new. `None` if there is no report.
     async fn newest_summary(&self) -> Option<(Bytes, bool)> {
         let report = self.provider().profile().await.ok()?;
         let mut newest = match self.events.newest.lock() {
@@ -177,7 +177,7 @@ async fn pass_on(
     }
 }
 
-/// The next event; skips over missed ones.
+/// The next event; skips missed events.
 async fn next_event(heard: &mut broadcast::Receiver<Bytes>) -> Option<Bytes> {
     loop {
         match heard.recv().await {

@@ -60,7 +60,7 @@ pub(super) fn read(asked: &RequestContext<'_>) -> Result<Request, ApiError> {
     }))
 }
 
-/// `/debug/pprof/heap`: the usual path for pprof tools.
+/// `/debug/pprof/heap`: the usual path in pprof tools.
 pub(super) fn pprof(asked: &RequestContext<'_>) -> Result<Request, ApiError> {
     Ok(Arc::new(Export {
         format: by_name(PPROF).ok_or(ApiError::NotFound(None))?,
@@ -83,14 +83,14 @@ struct Export {
     options: ExportOptions,
     /// Id of the mark to subtract.
     from: Option<String>,
-    /// Id of the mark whose report is exported, or [`NOW`].
+    /// Id of the mark to export, or [`NOW`].
     to: String,
     which: ReportSelector,
-    /// Whether the client is on this machine; others get no addresses, as from `/v2/maps`.
+    /// Whether the client is on this machine; other clients get no addresses, as in `/v2/maps`.
     local: bool,
 }
 
-/// Equal `Debug` forms mean equal exports: marks never change, and ids are not reused.
+/// Equal `Debug` forms mean equal exports, because marks never change and ids are not reused.
 impl fmt::Debug for Export {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let ExportOptions {
@@ -208,7 +208,7 @@ struct Format {
 impl From<&Exporter> for Format {
     fn from(format: &Exporter) -> Format {
         let can = &format.supports;
-        // Every format can export a mark's report and a single process. A filter needs a kind of the heap.
+        // Every format can export a mark's report and a single process. A filter requires a kind of the heap.
         let options = [
             ("direction", can.direction),
             ("kind", can.kind),

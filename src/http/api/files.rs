@@ -206,7 +206,7 @@ impl View for Stacks {
             symbols: Arc::clone(&report.symbols),
             sequence: report.sequence,
         };
-        // The totals and the comparison with the kernel are the target's, not the file's.
+        // The totals and the comparison with the kernel are those of the target, not of the file.
         write_tree(&part, report.into(), &self.shape, out)
     }
 }

@@ -1,4 +1,4 @@
-//! Replies that never change.
+//! Constant replies.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ struct Fixed {
     body: &'static str,
 }
 
-/// A reply with this JSON text.
+/// A constant reply with this JSON text.
 pub(super) fn json(body: &'static str) -> Result<Request, ApiError> {
     Ok(Arc::new(Fixed {
         content_type: JSON,

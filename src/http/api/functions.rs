@@ -1,4 +1,4 @@
-//! `/v2/functions`: functions with the memory they hold, in pages.
+//! `/v2/functions`: functions with their memory, page by page.
 
 use std::cmp::Ordering;
 
@@ -37,7 +37,7 @@ impl Page {
         Page::read_at_most(query, MOST_ROWS)
     }
 
-    /// The same, with at most so many rows.
+    /// Reads the page, with at most `most` rows.
     pub(super) fn read_at_most(query: &Query, most: u64) -> Result<Page, ApiError> {
         Ok(Page {
             offset: query.number("offset", "", u64::MAX)?.unwrap_or(0),
@@ -45,19 +45,19 @@ impl Page {
         })
     }
 
-    /// The page's part of all rows.
+    /// The slice of all rows that the page covers.
     pub(super) fn part<'r, T>(&self, rows: &'r [T]) -> &'r [T] {
         let offset = usize::try_from(self.offset).unwrap_or(usize::MAX);
         let rest = rows.get(offset..).unwrap_or_default();
         &rest[..rest.len().min(self.limit as usize)]
     }
 
-    /// The rows of the page, as the reply shows them.
+    /// The rows of the page, converted for the reply.
     pub(super) fn of<'r, T, R: From<&'r T>>(&self, rows: &[&'r T]) -> Vec<R> {
         self.part(rows).iter().map(|row| R::from(*row)).collect()
     }
 
-    /// The page as the reply describes it; `count` is the number of all rows.
+    /// The page's description in the reply; `count` is the number of all rows.
     pub(super) fn about(&self, count: usize) -> PageReply {
         PageReply {
             count: count as u64,
@@ -84,8 +84,8 @@ pub(super) struct Sorting<K> {
 }
 
 impl<K: Copy> Sorting<K> {
-    /// Reads `sort`, one of these words (by default the first), and `order`. The third item of a word says
-    /// whether it sorts in ascending order by default.
+    /// Reads `sort`, which is one of these words and by default the first, and `order`. The third item of a word is
+    /// true if it sorts in ascending order by default.
     pub(super) fn read<const W: usize>(
         query: &Query,
         words: [(&'static str, K, bool); W],
@@ -189,7 +189,7 @@ pub(super) struct Name<'a> {
     function: Option<&'a str>,
     file: &'a str,
     path: String,
-    /// The first line of a function without machine code of its own in a file.
+    /// The first line of a function that has no machine code of its own in a file.
     line: Option<u64>,
     category: &'static str,
     inlined: bool,

@@ -1,4 +1,4 @@
-//! `/v2/health`: state and costs of memprof itself.
+//! `/v2/health`: state and cost of memprof itself.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -29,7 +29,7 @@ struct Health;
 struct HealthReply {
     version: &'static str,
     now: u64,
-    /// The file of a saved profile.
+    /// The file name, for a saved profile.
     opened: Option<String>,
     target: Option<u32>,
     report: Option<u64>,
@@ -40,17 +40,17 @@ struct HealthReply {
     maps: Vec<Fill>,
     /// `null` without a probe.
     syscall_hooks: Option<Hooks>,
-    /// `null` without a hook of page faults.
+    /// `null` without page-fault hooks.
     fault_hooks: Option<Hooks>,
-    /// Optional programs of the probe that this kernel did not attach.
+    /// Optional programs of the probe that could not be attached on this kernel.
     missing_programs: Vec<Absent>,
     own: Own,
     series: Samples,
     marks: usize,
     event_clients: Clients,
-    /// `null` unless servers are asked.
+    /// `null` if debuginfod is disabled.
     debuginfod: Option<debuginfod::Status>,
-    /// `null` unless profiles are pushed to a store.
+    /// `null` if profiles are not pushed to a store.
     push: Option<push::Status>,
 }
 
@@ -71,7 +71,7 @@ struct Fill {
 #[derive(Serialize)]
 struct Hooks {
     at: &'static str,
-    /// Why they cost every process.
+    /// The reason why the hooks slow down every process.
     why: Option<String>,
 }
 

@@ -1,4 +1,4 @@
-//! `/v2/heap`: heap snapshots of the followed processes, which are kept.
+//! `/v2/heap`: takes and stores heap snapshots of followed processes.
 
 use std::io::{self, Write};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -16,27 +16,27 @@ use super::{Api, ApiError, Ask, BoxFuture, Reply, Request};
 use memprof_heap::{Approach, ByStack, Figures, GrownBy, Heap, HeapOptions, HeapSnapshot};
 use memprof_sys::ids::Pid;
 
-/// Limit for the bytes of all snapshots together, as JSON.
+/// Maximum bytes of all stored snapshots together, as JSON.
 const MOST_BYTES: usize = 8 << 20;
 
-/// Number of chunks and other single things that are listed by default, and at most.
+/// Default and maximum number of listed chunks and other individual items.
 const TOP: usize = 100;
 const MOST_TOP: usize = 1000;
-/// Maximum number of stacks that a snapshot lists: each may be as long as its names.
+/// Maximum number of stacks listed per snapshot, because names in a stack have no length limit.
 const MOST_STACKS: usize = 200;
-/// The longest stop that a request may allow, in milliseconds.
+/// Maximum stop that a request may allow, in milliseconds.
 const LONGEST_STOP: u64 = 10_000;
 
 /// Maximum number of process ids in a message.
 const NAMED: usize = 8;
 
-/// A kept snapshot.
+/// A stored snapshot.
 #[derive(Clone)]
 pub(super) struct Kept {
     pub(super) info: Info,
     /// The snapshot as JSON.
     pub(super) json: Bytes,
-    /// Who made the heap grow, as JSON.
+    /// The stacks that made the heap grow, as JSON.
     pub(super) grown_by: Bytes,
     /// The heap by stack, as JSON.
     by_stack: Bytes,
@@ -48,7 +48,7 @@ impl Kept {
     }
 }
 
-/// What the list of snapshots says of one.
+/// An entry in the list of snapshots.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Info {
     id: String,
@@ -82,10 +82,10 @@ impl Info {
     }
 }
 
-/// A snapshot that is not kept, as `GET /v2/heap/{id}` shows one: for exports.
+/// Writes a snapshot that is not stored, in the form of `GET /v2/heap/{id}`, for exports.
 ///
 /// # Errors
-/// Those of `out`.
+/// Errors of `out`.
 pub(crate) fn write_heap(taken: &HeapSnapshot, out: &mut dyn Write) -> io::Result<()> {
     #[derive(Serialize)]
     struct Whole<'a> {
@@ -109,7 +109,7 @@ impl Keepable for Kept {
     const MOST_BYTES: usize = MOST_BYTES;
 }
 
-/// The snapshots.
+/// The stored snapshots.
 #[derive(Default)]
 pub(super) struct Heaps(Mutex<KeptList<Kept>>);
 
@@ -118,20 +118,20 @@ impl Heaps {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The snapshot with that id.
+    /// The snapshot with this id.
     ///
     /// # Errors
-    /// [`ApiError::NotFound`] if there is none.
+    /// [`ApiError::NotFound`] if it does not exist.
     pub(super) fn get(&self, id: &str) -> Result<Kept, ApiError> {
         self.lock().get(id).cloned()
     }
 
-    /// Checks that there is room for one more snapshot, of so many bytes as JSON.
+    /// Checks that one more snapshot of `bytes` bytes of JSON fits.
     fn check_room(&self, bytes: usize) -> Result<(), ApiError> {
         check_room(&self.lock(), bytes)
     }
 
-    /// Keeps a snapshot, if there is room.
+    /// Stores a snapshot if it fits.
     fn add(&self, name: Option<String>, taken: &HeapSnapshot) -> Result<Info, ApiError> {
         let json = serde_json::to_vec(&taken.heap).map_err(internal)?;
         let grown_by = serde_json::to_vec(&taken.grown_by).map_err(internal)?;
@@ -161,9 +161,9 @@ fn check_room(list: &KeptList<Kept>, bytes: usize) -> Result<(), ApiError> {
 #[serde(deny_unknown_fields, default)]
 struct Params {
     name: Option<String>,
-    /// Which process, where several are followed.
+    /// The process, if several are followed.
     pid: Option<u32>,
-    /// Maximum time of the stop, in milliseconds; by default that of `--max-freeze`.
+    /// Maximum duration of the stop, in milliseconds; `--max-freeze` by default.
     max_stop: Option<u64>,
     top: Option<usize>,
 }
@@ -258,7 +258,7 @@ impl Ask for List {
 impl Ask for Take {
     fn answer<'a>(&'a self, api: &'a Api) -> BoxFuture<'a, Result<Reply, ApiError>> {
         Box::pin(async {
-            // Do not stop the target if there is no room for the snapshot.
+            // Do not stop the target if the snapshot cannot be stored.
             api.heaps.check_room(0)?;
             let pid = followed(api, self.pid).await?;
             let taken = api.provider().heap(pid, self.options).await?;
@@ -267,7 +267,7 @@ impl Ask for Take {
     }
 }
 
-/// The followed process that is meant.
+/// The followed process that the request selects.
 async fn followed(api: &Api, wanted: Option<Pid>) -> Result<Pid, ApiError> {
     let pids = match api.provider().status().await {
         Some(status) => status.pids,

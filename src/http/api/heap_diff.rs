@@ -1,4 +1,4 @@
-//! `/v2/heap/diff`: what changed between two heap snapshots, table by table.
+//! `/v2/heap/diff`: the changes between two heap snapshots, table by table.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -15,14 +15,14 @@ use super::{Api, ApiError, Ask, BoxFuture, Reply, Request};
 /// Parameters of `/v2/heap/diff`.
 pub(super) const PARAMETERS: &[&str] = &["from", "to"];
 
-/// Columns of figures that are examples, and not to be compared.
+/// Numeric columns that hold examples and are not compared.
 const NOT_COMPARED: &[&str] = &["address", "example"];
 
-/// The columns that tell rows apart in a table where these are numbers; elsewhere they are the columns of text.
+/// Key columns of tables with numeric keys; in other tables the text columns are the keys.
 const NUMBERED: &[(&str, &[&str])] = &[("sizes", &["from", "to"])];
 
-/// The tables that list everything: what is in one of two snapshots alone was 0 in the other. Others list the largest,
-/// and do not tell.
+/// Tables that list every row: a row that is missing from one snapshot was 0 there. Other tables list only the largest
+/// rows, so a missing row is unknown.
 const COMPLETE: &[&str] = &["rows", "others", "sizes"];
 
 #[derive(Debug)]
@@ -49,7 +49,7 @@ pub(super) fn read(asked: &RequestContext<'_>) -> Result<Request, ApiError> {
 struct DiffReply {
     from: Info,
     to: Info,
-    /// Pages by how much of them is live, before and after.
+    /// Pages by their share of live bytes, before and after.
     occupancy: [Value; 2],
     tables: Vec<Table>,
 }
@@ -58,7 +58,7 @@ struct DiffReply {
 #[derive(Debug, PartialEq, Serialize)]
 struct Table {
     name: String,
-    /// Names of the columns that tell rows apart.
+    /// Names of the key columns.
     keys: Vec<String>,
     /// Names of the compared columns.
     columns: Vec<String>,
@@ -68,7 +68,7 @@ struct Table {
 #[derive(Debug, PartialEq, Serialize)]
 struct Row {
     key: Vec<Value>,
-    /// The figures before and after; `None` where the row is not listed, and may have had any.
+    /// The figures before and after; `None` if the snapshot does not list the row, which may have had any value.
     from: Option<Vec<i64>>,
     to: Option<Vec<i64>>,
 }
@@ -89,7 +89,7 @@ impl Ask for Diff {
     }
 }
 
-/// A snapshot with who made the heap grow.
+/// A snapshot with the stacks that made the heap grow.
 fn whole(kept: &Kept) -> Result<Map<String, Value>, ApiError> {
     let mut whole: Map<String, Value> = serde_json::from_slice(&kept.json).map_err(internal)?;
     let grown_by = serde_json::from_slice(&kept.grown_by).map_err(internal)?;
@@ -97,8 +97,8 @@ fn whole(kept: &Kept) -> Result<Map<String, Value>, ApiError> {
     Ok(whole)
 }
 
-/// The tables of two snapshots: the lists of objects that have a column of text, and those of [`NUMBERED`]. So a table
-/// that the report gets later is compared, too.
+/// Compares the tables of two snapshots: lists of objects with a text column, and the tables in [`NUMBERED`]. A table
+/// that is added to the report later is therefore compared as well.
 fn tables(sides: &[Map<String, Value>; 2]) -> Vec<Table> {
     let lists = sides.each_ref().map(lists);
     let mut names: Vec<&String> = lists[1].keys().collect();
@@ -112,7 +112,7 @@ fn tables(sides: &[Map<String, Value>; 2]) -> Vec<Table> {
     tables.collect()
 }
 
-/// The lists of a snapshot by their names; those in its parts have names such as `types.rows`.
+/// The lists of a snapshot by name; nested lists have names such as `types.rows`.
 type Lists<'a> = BTreeMap<String, &'a [Value]>;
 
 fn lists(snapshot: &Map<String, Value>) -> Lists<'_> {

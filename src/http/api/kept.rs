@@ -1,4 +1,4 @@
-//! What clients keep, marks and heap snapshots: lists in which each entry has a number.
+//! Numbered lists that clients store on the server: marks and heap snapshots.
 
 use std::collections::VecDeque;
 
@@ -7,22 +7,22 @@ use serde::de::DeserializeOwned;
 use super::ApiError;
 use super::query::{bad, quoted};
 
-/// Maximum number of entries of a list.
+/// Maximum number of entries per list.
 pub(super) const MOST: usize = 16;
-/// The longest name, in characters.
+/// Maximum length of a name, in characters.
 const LONGEST_NAME: usize = 100;
 
-/// What a list holds.
+/// An entry type of a list.
 pub(super) trait Keepable {
-    /// What an entry is called in messages.
+    /// The name of an entry in messages.
     const NAME: &'static str;
-    /// Where the list is requested.
+    /// The path of the list.
     const PATH: &'static str;
-    /// Limit for the bytes of all entries together.
+    /// Maximum bytes of all entries together.
     const MOST_BYTES: usize;
 }
 
-/// Entries with their numbers, oldest first. A number is never given again.
+/// Entries with their numbers, oldest first. Numbers are never reused.
 pub(super) struct KeptList<T> {
     entries: VecDeque<(u64, T)>,
     last: u64,
@@ -46,33 +46,33 @@ impl<T: Keepable> KeptList<T> {
         self.entries.iter().map(|(_, entry)| entry)
     }
 
-    /// The entry with that id.
+    /// The entry with this id.
     ///
     /// # Errors
-    /// [`ApiError::NotFound`] if there is none.
+    /// [`ApiError::NotFound`] if it does not exist.
     pub(super) fn get(&self, id: &str) -> Result<&T, ApiError> {
         Ok(&self.entries[self.position(id)?].1)
     }
 
-    /// Adds an entry, which is made for its number.
+    /// Adds an entry; `make` receives its number.
     pub(super) fn add(&mut self, make: impl FnOnce(u64) -> T) {
         self.last += 1;
         self.entries.push_back((self.last, make(self.last)));
     }
 
-    /// Removes the entry with that id, and returns it.
+    /// Removes and returns the entry with this id.
     ///
     /// # Errors
-    /// [`ApiError::NotFound`] if there is none.
+    /// [`ApiError::NotFound`] if it does not exist.
     pub(super) fn remove(&mut self, id: &str) -> Result<Option<T>, ApiError> {
         let at = self.position(id)?;
         Ok(self.entries.remove(at).map(|(_, entry)| entry))
     }
 
-    /// Checks that one more entry fits, with which all of them have so many bytes.
+    /// Checks that one more entry fits; `bytes` is the total size including it.
     ///
     /// # Errors
-    /// [`ApiError::Full`] if it does not.
+    /// [`ApiError::Full`] if it does not fit.
     pub(super) fn check_room(&self, bytes: usize) -> Result<(), ApiError> {
         if self.entries.len() < MOST && bytes <= T::MOST_BYTES {
             return Ok(());
@@ -98,10 +98,10 @@ impl<T: Keepable> KeptList<T> {
     }
 }
 
-/// The JSON body of a request, all of whose fields are optional.
+/// Parses the JSON body of a request; every field is optional.
 ///
 /// # Errors
-/// [`ApiError::BadRequest`] if it is something else; the message has the example.
+/// [`ApiError::BadRequest`] with the example if the body is anything else.
 pub(super) fn parameters<T: Default + DeserializeOwned>(
     body: &[u8],
     example: &str,
@@ -113,10 +113,10 @@ pub(super) fn parameters<T: Default + DeserializeOwned>(
     }
 }
 
-/// A name that is not too long; `None` if it is empty.
+/// Checks the length of a name; `None` if the name is empty.
 ///
 /// # Errors
-/// [`ApiError::BadRequest`] if it is too long.
+/// [`ApiError::BadRequest`] if the name is too long.
 pub(super) fn checked_name(name: Option<String>) -> Result<Option<String>, ApiError> {
     let length = name.as_ref().map_or(0, |name| name.chars().count());
     if length > LONGEST_NAME {

@@ -1,5 +1,5 @@
-//! `/v2/maps`: the address space, mapping by mapping. Only local clients get a reply: addresses defeat address
-//! space randomisation.
+//! `/v2/maps`: the address space, mapping by mapping. Only local clients get a reply, because addresses defeat address
+//! space layout randomisation.
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
@@ -92,7 +92,7 @@ struct CategoryRow {
     sums: Sums,
 }
 
-/// Mappings that are being added up.
+/// Accumulates mappings.
 #[derive(Default)]
 struct Sum {
     mappings: u64,
@@ -115,7 +115,7 @@ impl From<&Sum> for Sums {
         Sums {
             size: sum.size,
             bytes: Kinds(bytes(&sum.bytes).into()),
-            // Of the kinds that are in the totals, so that their sums are those of the report.
+            // Only the kinds in the totals, so that the sums match those of the report.
             attributed: sum.bytes.attributed.resident(),
             not_observed: sum.bytes.not_observed.resident(),
             huge: sum.bytes.huge,
@@ -186,7 +186,7 @@ impl Maps {
     }
 }
 
-/// The name under which the executable of this path runs, if it is not that of the path.
+/// The name under which the executable at this path runs, if it differs from the file name.
 fn runs_as<'a>(profile: &'a Profile, path: &str) -> Option<&'a str> {
     let mut modules = profile.modules.iter();
     let own = modules.find(|m| m.own_executable && m.path.as_os_str() == path)?;
@@ -194,9 +194,9 @@ fn runs_as<'a>(profile: &'a Profile, path: &str) -> Option<&'a str> {
     other.then_some(&own.name)
 }
 
-/// The sums of each category, in the order in which they are shown.
+/// The sums of each category, in display order.
 fn categories(mappings: &[&Mapping]) -> Vec<CategoryRow> {
-    // By category and not by name, because that has the order.
+    // Keyed by category first, because the category defines the order.
     let mut sums = BTreeMap::<(Category, &'static str), Sum>::new();
     for mapping in mappings {
         let name = mapping.category.name();

@@ -1,4 +1,4 @@
-//! `/v2/marks`: states kept for differences.
+//! `/v2/marks`: states stored for differences.
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -16,23 +16,23 @@ use memprof_profile::allocations::MarkTime;
 use memprof_profile::{FreezeOutcome, OomKill, Profile, Report, Sample, Stack};
 use memprof_sys::freeze::Freeze;
 
-/// Limit for the bytes of all marks together. A stack in several marks is counted once.
+/// Maximum bytes of all marks together. A stack that occurs in several marks counts once.
 const MOST_BYTES: usize = 48 << 20;
 
-/// Approximate bytes of a frame's name in a report, of a mapping or other row, and of the headers of a stack's
-/// two memory blocks.
+/// Approximate bytes of a frame's name in a report, of a mapping or other row, and of the headers of a stack's two
+/// memory blocks.
 const NAME: usize = 48;
 const ROW: usize = 128;
 const HEADS: usize = 32;
 
-/// Most marks of processes that were killed. A service that is killed and restarted again and again leaves room for those of
-/// its user.
+/// Maximum number of marks of killed processes, so that a service that is killed and restarted repeatedly leaves space for
+/// the user's marks.
 const MOST_OF_KILLS: usize = 4;
 
 /// Denotes the newest report where a mark id is expected.
 pub(super) const NOW: &str = "now";
 
-/// A kept state.
+/// A stored state.
 #[derive(Clone)]
 pub(super) struct Mark {
     pub(super) id: u64,
@@ -41,7 +41,7 @@ pub(super) struct Mark {
     created: SystemTime,
     /// See [`MarkTime`].
     at_ns: Option<u64>,
-    /// The process that was killed because memory had run out, if the mark was made for that.
+    /// The process killed by the OOM killer, if the mark was made for a kill.
     oom_kill: Option<OomKill>,
 }
 
@@ -51,14 +51,14 @@ impl Keepable for Mark {
     const MOST_BYTES: usize = MOST_BYTES;
 }
 
-/// The marks.
+/// The stored marks.
 #[derive(Default)]
 pub(super) struct Marks(Mutex<Kept>);
 
 #[derive(Default)]
 struct Kept {
     marks: KeptList<Mark>,
-    /// Reports of deleted marks that requests still use, and their bytes.
+    /// Reports of deleted marks that requests still use, and their sizes in bytes.
     deleted: Vec<(Weak<Profile>, usize)>,
 }
 
@@ -71,18 +71,18 @@ impl Marks {
         self.lock().marks.len()
     }
 
-    /// The mark with that id.
+    /// The mark with this id.
     ///
     /// # Errors
-    /// [`ApiError::NotFound`] if there is none.
+    /// [`ApiError::NotFound`] if it does not exist.
     pub(super) fn get(&self, id: &str) -> Result<Mark, ApiError> {
         self.lock().marks.get(id).cloned()
     }
 
-    /// The mark with that id; `None` for [`NOW`].
+    /// The mark with this id; `None` for [`NOW`].
     ///
     /// # Errors
-    /// [`ApiError::NotFound`] if there is none.
+    /// [`ApiError::NotFound`] if it does not exist.
     pub(super) fn get_or_now(&self, id: &str) -> Result<Option<Mark>, ApiError> {
         match id {
             NOW => Ok(None),
@@ -90,10 +90,10 @@ impl Marks {
         }
     }
 
-    /// Keeps a report; `at_ns` is the moment that the mark stands for, as in [`MarkTime`].
+    /// Stores a report; `at_ns` is the moment that the mark stands for, as in [`MarkTime`].
     ///
     /// # Errors
-    /// [`ApiError::Full`] if there is no room.
+    /// [`ApiError::Full`] if it does not fit.
     pub(super) fn add(
         &self,
         name: Option<String>,
@@ -134,10 +134,10 @@ impl Marks {
         Ok(mark)
     }
 
-    /// Checks that there is room for one more mark, whatever its report.
+    /// Checks that one more mark fits, whatever its report.
     ///
     /// # Errors
-    /// [`ApiError::Full`] if there is none.
+    /// [`ApiError::Full`] if it does not fit.
     pub(super) fn check_room(&self) -> Result<(), ApiError> {
         self.lock().check_room(None)
     }
@@ -154,7 +154,7 @@ impl Marks {
 }
 
 impl Api {
-    /// When the marks were made, for filters; oldest first.
+    /// The times of the marks, for filters; oldest first.
     pub fn mark_times(&self) -> Vec<MarkTime> {
         let kept = self.marks.lock();
         let times = kept.marks.iter().map(|mark| MarkTime {
@@ -189,7 +189,7 @@ fn weight(report: &Report, counted: &mut FxHashSet<*const Stack>) -> usize {
 }
 
 impl Kept {
-    /// Checks that one more mark fits, of this report if it is given. The first mark always fits.
+    /// Checks that one more mark fits, including `report` if given. The first mark always fits.
     fn check_room(&mut self, report: Option<&Report>) -> Result<(), ApiError> {
         self.deleted.retain(|(report, _)| report.strong_count() > 0);
         if self.marks.len() == 0 && self.deleted.is_empty() {
@@ -215,7 +215,7 @@ pub(super) struct MarkReply<'a> {
     stopped_in_turn: bool,
     exact: bool,
     total: Kinds,
-    /// The process that was killed, if the mark was made for that.
+    /// The killed process, if the mark was made for a kill.
     oom_kill: Option<OomKillRow<'a>>,
 }
 
@@ -253,7 +253,7 @@ struct MarkParams {
     name: Option<String>,
     /// Freeze the target for the mark's report.
     freeze: bool,
-    /// Freeze all processes at once for it.
+    /// Freeze all processes together for the mark's report.
     freeze_group: bool,
 }
 
@@ -306,11 +306,11 @@ impl Ask for Keep {
 }
 
 impl Api {
-    /// Makes a mark of the newest state, and returns its number. `at_ns` is the moment that it stands for in filters,
-    /// in ns of `CLOCK_MONOTONIC`, if that is not when its report was taken.
+    /// Makes a mark of the newest state and returns its number. `at_ns` is the moment that the mark stands for in
+    /// filters, in ns of `CLOCK_MONOTONIC`, if it differs from the time of the report.
     ///
     /// # Errors
-    /// There is no room for it, or nothing to report.
+    /// The mark does not fit, or there is no report.
     pub async fn make_mark(
         &self,
         name: Option<String>,
@@ -327,11 +327,11 @@ impl Api {
 }
 
 impl Api {
-    /// Makes a mark of the last profile of a process that was killed because memory had run out, and returns its number.
-    /// `at_ns` is when it was killed, in ns of `CLOCK_MONOTONIC`.
+    /// Makes a mark of the last profile of a process that the OOM killer has killed, and returns its number. `at_ns` is
+    /// the time of the kill, in ns of `CLOCK_MONOTONIC`.
     ///
     /// # Errors
-    /// There is no room for it, or there are as many marks of that kind as memprof makes.
+    /// The mark does not fit, or there are already as many marks of kills as memprof allows.
     pub fn make_mark_of_kill(
         &self,
         kill: &OomKill,
@@ -346,9 +346,9 @@ impl Api {
     }
 }
 
-/// A report with the target frozen, or an error.
+/// Makes a report with the target frozen; an error if it cannot be frozen.
 async fn still(api: &Api, how: Freeze) -> Result<Arc<Report>, ApiError> {
-    // Do not freeze the target if there is no room for the mark.
+    // Do not freeze the target if the mark does not fit.
     api.marks.check_room()?;
     let report = api.provider().frozen(how).await?;
     let profile = &report.profile;

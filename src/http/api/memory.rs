@@ -1,5 +1,5 @@
-//! `/debug/memory`: the composition of the target's memory as text, for local clients only: addresses tell an
-//! attacker where code is mapped.
+//! `/debug/memory`: the composition of the target's memory as text. Only local clients get a reply, because addresses
+//! tell an attacker where code is mapped.
 
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ const MOST_TOP: u64 = 10_000;
 
 const TEXT: &str = "text/plain; charset=utf-8";
 
-/// One request at a time: reading makes the kernel lock the target's address space.
+/// Admits one request at a time, because reading makes the kernel lock the target's address space.
 static TURN: Semaphore = Semaphore::const_new(1);
 
 #[derive(Clone, Copy, Debug)]
@@ -53,10 +53,11 @@ impl Ask for Memory {
             let pid = self.process(api).await?;
             let turn = TURN.acquire().await.map_err(internal)?;
             let show = Show::Top(self.top);
-            // The thread keeps the turn: it continues even if the client has disconnected.
+            // The thread holds the permit: it continues even if the client has disconnected.
             let made = tokio::task::spawn_blocking(move || (text(pid, show), turn));
             let (text, _turn) = made.await.map_err(internal)?;
-            // Another process may have got the id of one that has ended. As long as it has not, the id is its own.
+            // The process may have ended and its id may have been reused. If the process lives now, the text is its
+            // own.
             let text = text?;
             must_live(api, pid).await?;
             let held = api.reply_builder.room(text.len())?;
@@ -66,7 +67,7 @@ impl Ask for Memory {
 }
 
 impl Memory {
-    /// The requested process, which must be a followed one.
+    /// The requested process; it must be followed.
     async fn process(&self, api: &Api) -> Result<Pid, ApiError> {
         if let Some(file) = api.provider().opened() {
             return Err(bad(format!(
@@ -89,7 +90,7 @@ impl Memory {
     }
 }
 
-/// Whether a followed process has not ended.
+/// Checks that a followed process has not ended.
 async fn must_live(api: &Api, pid: Pid) -> Result<(), ApiError> {
     let report = api.provider().profile().await;
     let report = report.map_err(|e| ApiError::Unavailable(e.to_string()))?;

@@ -1,4 +1,4 @@
-//! `/metrics`: metrics for Prometheus.
+//! `/metrics`: metrics in the OpenMetrics and Prometheus formats.
 
 mod format;
 
@@ -94,7 +94,7 @@ impl View for OfReport {
             .map_err(internal)
     }
 
-    /// Monitoring must not wait for trees.
+    /// Monitoring must not wait for slow tree views.
     fn is_light(&self) -> bool {
         true
     }
@@ -121,7 +121,7 @@ fn own_figures(pushed: Option<push::Status>) -> Registry {
     registry
 }
 
-/// What came of the profiles that memprof pushes.
+/// The outcomes of pushed profiles.
 fn push_figures(registry: &mut Registry, status: &push::Status) {
     let profiles = Family::<Labels, Counter>::default();
     let outcomes = [
@@ -149,7 +149,7 @@ fn push_figures(registry: &mut Registry, status: &push::Status) {
     registry.register("memprof_push_failing", help, failing);
 }
 
-/// Bytes and counts stay far below 2^63.
+/// Converts a number to a gauge's type. Bytes and counts stay far below 2^63.
 fn signed(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }
@@ -161,7 +161,7 @@ impl Figures {
     fn gauges(&mut self, name: &str, help: &str, values: impl IntoIterator<Item = (Labels, u64)>) {
         let family = Family::<Labels, Gauge>::default();
         for (labels, value) in values {
-            // Truncated or escaped label values may coincide: add them up.
+            // Truncated or escaped label values may coincide; add them up.
             family.get_or_create(&labels).inc_by(signed(value));
         }
         self.0.register(name, help, family);
@@ -274,7 +274,7 @@ impl Figures {
             .register("memprof_kernel_difference_bytes", help, difference);
     }
 
-    /// The balance of the followed control group, if there is one.
+    /// The balance of the followed control group, if any.
     fn cgroup(&mut self, profile: &Profile) {
         let Some(group) = profile.cgroup.as_deref() else {
             return;
@@ -341,7 +341,7 @@ impl Figures {
         self.0.register("memprof_not_counted", help, not_counted);
     }
 
-    /// The functions that hold most, one row each. Optional, because every function that ever appears adds a
+    /// The functions with the most memory, one row each. Optional, because every function that ever appears adds a
     /// label set.
     fn functions(&mut self, report: &Report, most: usize) {
         if most == 0 {
@@ -388,7 +388,7 @@ mod tests {
         let names = [
             (at(0, 1), "evil\x1b]0;owned\x07\u{202e}", Language::Other),
             (at(0, 2), long.as_str(), Language::Other),
-            // Equal after escaping.
+            // Equal to the next name after escaping.
             (at(0, 3), "same\x1b", Language::Other),
             (at(0, 4), "same\x07", Language::Other),
         ];

@@ -1,11 +1,11 @@
-//! Processes that the out-of-memory killer has killed, in replies.
+//! Kills of processes by the OOM killer, in replies.
 
 use serde::Serialize;
 
 use super::common::{Place, millis};
 use memprof_profile::{OomKill, OomKills};
 
-/// All of them, and the newest.
+/// The number of kills, and the newest ones.
 #[derive(Debug, Serialize)]
 pub(super) struct OomKillsReply<'a> {
     count: u64,
@@ -13,7 +13,7 @@ pub(super) struct OomKillsReply<'a> {
     rows: Vec<OomKillRow<'a>>,
 }
 
-/// One of them.
+/// A killed process.
 #[derive(Debug, Serialize)]
 pub(super) struct OomKillRow<'a> {
     pid: u32,
@@ -24,7 +24,7 @@ pub(super) struct OomKillRow<'a> {
     last: Option<Last>,
 }
 
-/// Its last figures.
+/// The last figures of a killed process.
 #[derive(Debug, Serialize)]
 struct Last {
     resident: u64,

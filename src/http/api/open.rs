@@ -1,4 +1,4 @@
-//! `POST /v2/marks/open`: keeps a saved profile as a mark, so that every view can show it and compare with it.
+//! `POST /v2/marks/open`: stores a saved profile as a mark, so that every view can show it and compare with it.
 
 use std::fmt;
 use std::sync::Arc;
@@ -17,13 +17,14 @@ use memprof_profile::{Report, saved};
 /// Parameters of `/v2/marks/open`.
 pub(super) const PARAMETERS: &[&str] = &["name"];
 
-/// The largest file, in bytes; `memprof open` takes larger ones.
+/// Maximum file size, in bytes; `memprof open` accepts larger files.
 pub(super) const LARGEST: usize = 32 << 20;
 
-/// Reports of opened files are numbered from here, apart from the target's; a browser can still count them.
+/// Number of the first opened file's report. The range is separate from the target's reports, and a browser can
+/// represent it exactly.
 const FIRST: u64 = 1 << 52;
 
-/// The number of the next one.
+/// Number of the next opened file's report.
 static NEXT: AtomicU64 = AtomicU64::new(FIRST);
 
 /// `POST /v2/marks/open`.

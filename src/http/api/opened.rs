@@ -1,4 +1,4 @@
-//! A saved profile as the source of the API's reports: always the same one.
+//! Provides the API with the report of a saved profile, which never changes.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use crate::collect::{LastScan, ProviderError, Status};
 use memprof_profile::Report;
 use memprof_sys::ids::Pid;
 
-/// A saved profile that was opened.
+/// An opened saved profile.
 #[derive(Clone, Debug)]
 pub struct Opened {
     name: String,
@@ -36,7 +36,7 @@ impl Provider for Opened {
         Some(self.report.profile.target.pid)
     }
 
-    /// No process is followed: one with the same id now is another one.
+    /// No process is followed: a running process with the same id is a different process.
     fn status(&self) -> BoxFuture<'_, Option<Status>> {
         let last = LastScan {
             sequence: self.report.sequence,

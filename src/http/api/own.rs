@@ -13,7 +13,7 @@ pub(super) fn rss() -> u64 {
     status.map_or(0, |s| s.rss_anon + s.rss_file + s.rss_shmem)
 }
 
-/// User and system time that memprof has used.
+/// User and system CPU time of memprof itself.
 pub(super) fn cpu() -> Duration {
     let usage = match getrusage(UsageWho::RUSAGE_SELF) {
         Ok(usage) => usage,

@@ -58,7 +58,7 @@ impl<'a> From<Member<'a>> for Row<'a> {
     }
 }
 
-/// The processes that are in one control group itself.
+/// A control group with the processes directly in it.
 #[derive(Serialize)]
 struct GroupRow<'a> {
     #[serde(flatten)]

@@ -1,4 +1,4 @@
-//! Source of the API's reports.
+//! The interface through which the API gets reports.
 
 use std::sync::Arc;
 
@@ -23,8 +23,8 @@ pub trait Provider: Send + Sync + 'static {
         Box::pin(async { None })
     }
 
-    /// Like [`Provider::profile`], with the target frozen for the scan. [`Profile::freeze`](memprof_profile::Profile::freeze) says whether
-    /// it was.
+    /// Like [`Provider::profile`], with the target frozen for the scan.
+    /// [`Profile::freeze`](memprof_profile::Profile::freeze) tells whether freezing succeeded.
     fn frozen(&self, _how: Freeze) -> BoxFuture<'_, Result<Arc<Report>, ProviderError>> {
         self.profile()
     }
@@ -39,7 +39,7 @@ pub trait Provider: Send + Sync + 'static {
         Box::pin(async move { Err(ApiError::Failed(why.to_owned())) })
     }
 
-    /// The sampled allocations that are kept one by one, with the names of their stacks.
+    /// The individual sampled allocations in memory, with the names of their stacks.
     fn allocations(&self) -> BoxFuture<'_, Result<NamedAllocations, ApiError>> {
         let why = "sampled allocations are kept one by one while memprof profiles, not in files";
         Box::pin(async move { Err(ApiError::Failed(why.to_owned())) })
@@ -48,38 +48,37 @@ pub trait Provider: Send + Sync + 'static {
     /// The target's process id; `None` before there is a target.
     fn pid(&self) -> Option<Pid>;
 
-    /// What is awaited before there is a target, such as `a process named NAME`; `None` if that is not known.
+    /// The awaited target before there is one, such as `a process named NAME`; `None` if unknown.
     fn awaited(&self) -> Option<String> {
         None
     }
 
-    /// The same report with source lines and inlined functions, for files with debug information. This may take
-    /// seconds.
+    /// The same report with source lines and inlined functions, for files with debug information. May take seconds.
     fn with_lines(&self, report: Arc<Report>) -> BoxFuture<'_, Result<Arc<Report>, ProviderError>> {
         Box::pin(async { Ok(report) })
     }
 
-    /// What is known without a scan; `None` if nothing is.
+    /// The status available without a scan; `None` if there is none.
     fn status(&self) -> BoxFuture<'_, Option<Status>> {
         Box::pin(async { None })
     }
 
-    /// The file whose saved profile this is; `None` for a live target.
+    /// The file of a saved profile; `None` for a live target.
     fn opened(&self) -> Option<&str> {
         None
     }
 
-    /// What debuginfod servers were asked for; `None` if none is asked.
+    /// Status of debuginfod downloads; `None` if debuginfod is disabled.
     fn debuginfod(&self) -> Option<debuginfod::Status> {
         None
     }
 
-    /// What was pushed to a store of profiles; `None` if nothing is to be.
+    /// Status of pushing to a store of profiles; `None` if pushing is disabled.
     fn pushed(&self) -> Option<push::Status> {
         None
     }
 
-    /// Where the probe sees system calls; `None` without a probe.
+    /// Where the probe hooks system calls; `None` without a probe.
     fn syscall_hooks(&self) -> Option<SyscallHooks> {
         None
     }
@@ -89,12 +88,12 @@ pub trait Provider: Send + Sync + 'static {
         FaultsSeen::Nowhere
     }
 
-    /// Optional programs of the probe that this kernel did not attach, and why.
+    /// Optional programs of the probe that could not be attached on this kernel, with reasons.
     fn missing_programs(&self) -> Vec<Missing> {
         Vec::new()
     }
 
-    /// How full the probe's tables are; may be slightly out of date.
+    /// Fill levels of the probe's tables; may be slightly out of date.
     fn tables(&self) -> BoxFuture<'_, Vec<MapUsage>> {
         Box::pin(async { Vec::new() })
     }

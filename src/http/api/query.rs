@@ -1,8 +1,8 @@
-//! Query parameters: known ones, given at most once, with valid values.
+//! Query parameters: each is known, given at most once, and has a valid value.
 
 use super::ApiError;
 
-/// How many characters of an invalid value an error message repeats.
+/// Maximum number of characters of an invalid value in an error message.
 const REPEATED: usize = 64;
 
 /// The parameters of a request: the form-urlencoded text after the first `?`.
@@ -44,13 +44,13 @@ impl Query {
         Ok(Query(found))
     }
 
-    /// The raw value.
+    /// The raw value of a parameter.
     pub(super) fn text(&self, name: &str) -> Option<&str> {
         let found = self.0.iter().find(|(n, _)| n == name);
         found.map(|(_, value)| value.as_str())
     }
 
-    /// A whole number up to `most`; `unit` is for the message.
+    /// A whole number up to `most`; `unit` appears in the error message.
     pub(super) fn number(
         &self,
         name: &str,
@@ -83,7 +83,7 @@ impl Query {
         }
     }
 
-    /// Maps the value, one of these words, to its meaning.
+    /// Maps a value to its meaning; the value must be one of these words.
     pub(super) fn word<T: Copy>(
         &self,
         name: &str,
@@ -133,7 +133,7 @@ pub(super) fn bad(message: String) -> ApiError {
     ApiError::BadRequest(message)
 }
 
-/// An invalid value for a message: truncated, and escaped so that it cannot control a terminal.
+/// Formats an invalid value for a message: truncated, and escaped so that it cannot control a terminal.
 pub(super) fn quoted(value: &str) -> String {
     let cut: String = value.chars().take(REPEATED).collect();
     let more = if cut.len() < value.len() { "…" } else { "" };

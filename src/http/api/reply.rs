@@ -14,7 +14,7 @@ pub const JSON: &str = "application/json";
 /// The content type of a stream of events.
 pub const EVENTS: &str = "text/event-stream";
 
-/// An answer.
+/// A successful reply.
 #[derive(Debug)]
 pub struct Reply {
     /// The status: 200, 201 or 204.
@@ -27,12 +27,12 @@ pub struct Reply {
     pub body: Body,
 }
 
-/// The body of an answer.
+/// The body of a reply.
 #[derive(Debug)]
 pub enum Body {
     /// Complete.
     Whole(Bytes),
-    /// Complete, in two parts: a shared one and one for this client alone.
+    /// Complete, in two parts: one shared by clients, one for this client alone.
     Two(Bytes, Bytes),
     /// Sent piece by piece until the sender stops.
     Live(mpsc::Receiver<Bytes>),
@@ -49,7 +49,7 @@ impl Reply {
         }
     }
 
-    /// A reply with a body that was built, and the name of its file.
+    /// A reply with a built body and the name of its file.
     pub(super) fn made(content_type: &'static str, (body, file_name): Made) -> Reply {
         Reply {
             file_name,
@@ -67,10 +67,10 @@ impl Reply {
         Ok(Reply::new(JSON, body))
     }
 
-    /// The reply to a request that made something: status 201, with what was made as JSON.
+    /// The reply to a request that created something: status 201, with the created object as JSON.
     ///
     /// # Errors
-    /// Those of [`Reply::json`].
+    /// Errors of [`Reply::json`].
     pub(super) fn created(value: &impl Serialize) -> Result<Reply, ApiError> {
         Ok(Reply {
             status: 201,
@@ -86,7 +86,7 @@ impl Reply {
         }
     }
 
-    /// The whole body; empty for a `Live` one.
+    /// The complete body; empty for [`Body::Live`].
     pub fn bytes(&self) -> Bytes {
         match &self.body {
             Body::Whole(bytes) => bytes.clone(),
@@ -96,34 +96,34 @@ impl Reply {
     }
 }
 
-/// Why a request failed.
+/// Reasons why a request fails.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ApiError {
-    /// No such path, or nothing with that name; which.
+    /// The path or the named object does not exist; names the object.
     #[error("{}", .0.as_deref().unwrap_or("no such path"))]
     NotFound(Option<String>),
-    /// An invalid parameter; which, and what is expected.
+    /// A parameter is invalid; names the parameter and the expected value.
     #[error("{0}")]
     BadRequest(String),
-    /// The reply would not fit; what to do.
+    /// The reply would be too large; names the remedy.
     #[error("{0}")]
     TooLarge(String),
-    /// The client is not permitted to request this; why.
+    /// The client may not make this request; gives the reason.
     #[error("{0}")]
     Forbidden(String),
-    /// There is no room for it; what to do.
+    /// A storage limit is reached; names the remedy.
     #[error("{0}")]
     Full(String),
-    /// Too many requests at the moment; what to do.
+    /// Too many requests at the moment; names the remedy.
     #[error("{0}")]
     Busy(String),
-    /// There is no report at the moment; why.
+    /// There is no report at the moment; gives the reason.
     #[error("no report at this time: {0}")]
     Unavailable(String),
-    /// What was asked for could not be done at the moment; what, why and what to do.
+    /// The request could not be carried out at the moment; gives the reason and the remedy.
     #[error("{0}")]
     Failed(String),
-    /// memprof failed; how.
+    /// memprof failed; holds the error.
     #[error("internal error: {0}")]
     Internal(String),
 }

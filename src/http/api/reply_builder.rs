@@ -1,4 +1,4 @@
-//! Builds replies: each once, one at a time, within the room for replies.
+//! Builds replies: each reply once, one at a time, within the memory budget for replies.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
@@ -15,29 +15,29 @@ use super::{ApiError, BoxFuture, Provider};
 use memprof_profile::Report;
 use memprof_sys::allocator;
 
-/// Maximum number of replies that wait for their turn, all for different requests: few enough that the last one
-/// is built before its client times out.
+/// Maximum number of queued replies, all for different requests: few enough that the last one is built before its
+/// client times out.
 const QUEUED: usize = 64;
 
-/// Room for light replies, in bytes. Metrics are polled so often that they must not wait for trees.
+/// Memory budget of light replies, in bytes. Metrics are polled too often to wait for trees.
 const LIGHT_ROOM: usize = 16 << 20;
 
-/// A reply is large, and took much memory, if it has at least `LARGE` bytes or took at least `LONG` to build.
+/// A reply counts as large, and so as memory-intensive, if it has at least `LARGE` bytes or takes at least `LONG` to
+/// build.
 const LARGE: usize = 1 << 20;
 const LONG: Duration = Duration::from_millis(20);
 
-/// How long after the last large reply the allocator returns free memory to the kernel: once for a series of
-/// replies.
+/// Time after the last large reply until the allocator returns free memory to the kernel: once per series of replies.
 const QUIET: Duration = Duration::from_secs(1);
 
-/// A reply, and the file name to save it under.
+/// A reply and the file name to save it under.
 pub(super) type Made = (Bytes, Option<String>);
 
-/// Gets a report again, or a newer one.
+/// Fetches a report again, or a newer one.
 pub(super) type Again<'a> =
     dyn Fn() -> BoxFuture<'a, Result<Arc<Report>, ApiError>> + Send + Sync + 'a;
 
-/// A report to be shown. Waiting requests do not keep their reports alive: each may be a different one.
+/// A report to show. Queued requests do not keep their reports alive, because each may be a different one.
 pub(super) struct Shown<'s, 'a> {
     pub(super) sequence: u64,
     pub(super) report: Weak<Report>,
@@ -58,13 +58,13 @@ struct Lane {
     room: Arc<Room>,
 }
 
-/// Requests that are served one at a time. Few wait; further ones are refused.
+/// Admits requests one at a time. A few wait; further requests are refused.
 pub(super) struct Queue {
     turn: Arc<Semaphore>,
     places: Arc<Semaphore>,
 }
 
-/// The right to build a reply, and the place in the queue.
+/// Permits to build a reply and to occupy a place in the queue.
 pub(super) type Turn = (OwnedSemaphorePermit, OwnedSemaphorePermit);
 
 impl Lane {
@@ -86,7 +86,7 @@ impl Default for Queue {
 }
 
 impl Queue {
-    /// Waits for the caller's turn, which ends when it is dropped.
+    /// Waits for the caller's turn, which lasts until the returned value is dropped.
     ///
     /// # Errors
     /// [`ApiError::Busy`]: too many requests are waiting.
@@ -103,7 +103,7 @@ impl Queue {
 }
 
 impl ReplyBuilder {
-    /// Caches up to `cached` bytes of replies, and has room for `room` bytes in total.
+    /// A builder that caches up to `cached` bytes of replies and uses up to `room` bytes in total.
     pub(super) fn new(cached: usize, room: usize) -> ReplyBuilder {
         ReplyBuilder {
             cache: Arc::new(Cache::new(cached)),
@@ -113,21 +113,21 @@ impl ReplyBuilder {
         }
     }
 
-    /// Whether a reply waits until others are sent.
+    /// Whether a reply waits for memory until other replies are sent.
     pub(super) fn is_short(&self) -> bool {
         self.heavy.room.is_short() || self.light.room.is_short()
     }
 
-    /// Ends all waits for room, for server shutdown.
+    /// Ends all waits for memory, for server shutdown.
     pub(super) fn close(&self) {
         self.heavy.room.close();
         self.light.room.close();
     }
 
-    /// Room for a small reply of `bytes` bytes.
+    /// Reserves memory for a small reply of `bytes` bytes.
     ///
     /// # Errors
-    /// [`ApiError::Busy`] if there is none.
+    /// [`ApiError::Busy`] if the budget is exhausted.
     pub(super) fn room(&self, bytes: usize) -> Result<Reservation, ApiError> {
         let room = &self.heavy.room;
         let free = room.try_take(bytes).or_else(|| {
@@ -154,7 +154,7 @@ impl ReplyBuilder {
         Ok(made.clone())
     }
 
-    /// Builds a reply on a blocking thread, once it is its turn.
+    /// Builds a reply on a blocking thread when its turn comes.
     pub(super) async fn make(
         &self,
         shown: Shown<'_, '_>,
@@ -172,12 +172,12 @@ impl ReplyBuilder {
         };
         let (report, view) = with_lines(report, view, provider).await?;
         let mut out = Out::new(&lane.room, &self.cache);
-        // The thread keeps the turn: it continues even if no client waits any more.
+        // The thread holds the turn: it continues even if all clients have disconnected.
         let made = tokio::task::spawn_blocking(move || {
             let start = Instant::now();
             let name = view.file_name(&report);
             let written = view.write(&report, &mut out);
-            // If both failed, the lack of room is the more informative error.
+            // If both failed, the lack of memory is the more informative error.
             let body = out.finish().and_then(|body| written.map(|()| body));
             drop((report, view));
             let large = body.as_ref().is_ok_and(|body| body.len() >= LARGE);
@@ -192,14 +192,15 @@ impl ReplyBuilder {
         made
     }
 
-    /// Returns free memory to the kernel, unless another large reply follows soon, which then does so.
+    /// Returns free memory to the kernel after [`QUIET`]. If another large reply follows sooner, that reply takes over
+    /// the task.
     fn give_back_later(&self) {
         let number = self.large.fetch_add(1, Ordering::Relaxed) + 1;
         let newest = Arc::clone(&self.large);
         tokio::spawn(async move {
             tokio::time::sleep(QUIET).await;
             if newest.load(Ordering::Relaxed) == number {
-                // Nothing waits for it.
+                // Not awaited.
                 drop(tokio::task::spawn_blocking(allocator::give_back));
             }
         });

@@ -1,4 +1,4 @@
-//! What a request is: the parts that come from HTTP, its parsed parameters, and its answer.
+//! Requests: the parts that come from HTTP, the parsed parameters, and the trait that answers them.
 
 use std::fmt;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ pub struct RequestParts<'a> {
     pub query: &'a str,
     /// The body.
     pub body: Bytes,
-    /// Whether it came from this machine, over a loopback address.
+    /// Whether the request came from this machine, over a loopback address.
     pub local: bool,
     /// Whether the client prefers plain text to OpenMetrics.
     pub plain_text: bool,
@@ -24,7 +24,7 @@ pub struct RequestParts<'a> {
 /// The parsed parts of a request, passed to its route.
 pub(super) struct RequestContext<'a> {
     pub(super) query: Query,
-    /// The segment at `{}` in the path.
+    /// The path segment that matches `{}`.
     pub(super) name: &'a str,
     pub(super) body: Bytes,
     pub(super) local: bool,
@@ -34,8 +34,8 @@ pub(super) struct RequestContext<'a> {
 /// A request, ready to be answered.
 pub type Request = Arc<dyn Ask>;
 
-/// A parsed request. Its `Debug` form shows the parsed parameters.
+/// A parsed request. The `Debug` form shows the parsed parameters and identifies equal requests.
 pub trait Ask: fmt::Debug + Send + Sync {
-    /// Answers it. Needs a tokio runtime.
+    /// Answers the request. Needs a tokio runtime.
     fn answer<'a>(&'a self, api: &'a Api) -> BoxFuture<'a, Result<Reply, ApiError>>;
 }

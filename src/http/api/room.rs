@@ -1,4 +1,4 @@
-//! Limits the bytes of replies that exist at a time: being built, cached and being sent.
+//! The memory budget of replies: limits the bytes of all replies being built, cached or sent.
 
 use std::io::{self, Write};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -9,13 +9,13 @@ use bytes::Bytes;
 use super::ApiError;
 use super::cache::Cache;
 
-/// How long a reply being built waits for others to be sent.
+/// Maximum time that a reply under construction waits for others to be sent.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Minimum and maximum bytes to take at once.
 const STEP: (usize, usize) = (1 << 10, 1 << 20);
 
-/// Room for replies. Waiting for room blocks the thread.
+/// A memory budget for replies. Waiting for memory blocks the thread.
 #[derive(Debug)]
 pub(super) struct Room {
     state: Mutex<State>,
@@ -30,7 +30,7 @@ struct State {
     closed: bool,
 }
 
-/// Reserved bytes of a room; returned on drop.
+/// Bytes reserved from a budget; returned on drop.
 #[derive(Debug)]
 pub(super) struct Reservation {
     room: Arc<Room>,
@@ -45,7 +45,7 @@ impl Drop for Reservation {
 }
 
 impl Room {
-    /// A room of `size` bytes.
+    /// A budget of `size` bytes.
     pub(super) fn new(size: usize) -> Arc<Room> {
         let state = State {
             free: size,
@@ -63,7 +63,7 @@ impl Room {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether a reply waits for room.
+    /// Whether a reply waits for memory.
     pub(super) fn is_short(&self) -> bool {
         self.lock().waiting > 0
     }
@@ -84,7 +84,7 @@ impl Room {
         })
     }
 
-    /// Takes `bytes`, waiting for them if necessary; `None` after a timeout.
+    /// Takes `bytes`, and waits for them if necessary; `None` after [`PATIENCE`] or when the budget is closed.
     fn take(self: &Arc<Room>, bytes: usize) -> Option<Reservation> {
         let end = Instant::now() + PATIENCE;
         let mut state = self.lock();
@@ -103,7 +103,7 @@ impl Room {
     }
 }
 
-/// Destination of a reply; reserves room for everything written.
+/// Destination of a reply; reserves memory for everything written.
 #[derive(Debug)]
 pub(super) struct Out {
     body: Vec<u8>,
@@ -113,7 +113,7 @@ pub(super) struct Out {
 }
 
 impl Out {
-    /// An empty reply; clears `cache` if there is no room.
+    /// An empty reply; clears `cache` when the budget is exhausted.
     pub(super) fn new(room: &Arc<Room>, cache: &Arc<Cache>) -> Out {
         let held = Reservation {
             room: Arc::clone(room),
@@ -127,7 +127,7 @@ impl Out {
         }
     }
 
-    /// Reserves room for `more` further bytes.
+    /// Reserves memory for `more` further bytes.
     fn grow(&mut self, more: usize) -> Result<(), ApiError> {
         let room = &self.held.room;
         let step = (room.size / 64).clamp(STEP.0, STEP.1);
@@ -153,10 +153,10 @@ impl Out {
         Ok(())
     }
 
-    /// The reply; its room is returned when the last reader has dropped it.
+    /// The finished reply; its memory returns to the budget when the last reader drops it.
     ///
     /// # Errors
-    /// There was no room for it.
+    /// The reply did not fit the budget.
     pub(super) fn finish(mut self) -> Result<Bytes, ApiError> {
         if let Some(refused) = self.refused {
             return Err(refused);
@@ -195,14 +195,14 @@ impl Write for Out {
     }
 }
 
-/// A reply with its reserved room.
+/// A reply with its reservation.
 pub(super) struct Roomed {
     body: Vec<u8>,
     _held: Reservation,
 }
 
 impl Roomed {
-    /// A small, complete reply whose room is already reserved.
+    /// A small, complete reply whose memory is already reserved.
     pub(super) fn bytes(body: Vec<u8>, held: Reservation) -> Bytes {
         Bytes::from_owner(Roomed { body, _held: held })
     }

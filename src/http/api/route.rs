@@ -19,18 +19,19 @@ pub enum Method {
     Delete,
 }
 
-/// A route.
+/// A route of the API.
 #[derive(Clone, Copy)]
 pub struct Route {
-    /// The method.
+    /// The HTTP method.
     pub method: Method,
     /// The path, without a trailing slash; `{}` matches any one segment.
     pub path: &'static str,
     /// The known query parameters.
     pub parameters: &'static [&'static str],
-    /// The largest body, in bytes. One larger than [`SMALL_BODY`] is taken from this machine only, one at a time.
+    /// Maximum body size, in bytes. Bodies larger than [`SMALL_BODY`] are accepted only from this machine, one at a
+    /// time.
     pub largest_body: usize,
-    /// Whether it belongs to the `/v1` contract: the path may end in a slash.
+    /// Whether the route belongs to the `/v1` contract: its path may end in a slash.
     v1: bool,
     unknown_params: UnknownParams,
     read: fn(&RequestContext<'_>) -> Result<Request, ApiError>,
@@ -86,7 +87,7 @@ const fn strict(route: Route) -> Route {
     }
 }
 
-/// The largest body of most routes, in bytes.
+/// Maximum body size of most routes, in bytes.
 pub const SMALL_BODY: usize = 4 << 10;
 
 /// All routes.
@@ -137,8 +138,8 @@ pub const ROUTES: &[Route] = &[
 ];
 
 impl Route {
-    /// The routes of a path as in the request line, without its query, and the segment at `{}`. Paths are
-    /// compared without percent-decoding.
+    /// The routes that match a path of a request line, without its query, and the path segment that matches `{}`. Paths
+    /// are compared without percent-decoding.
     pub fn at(path: &str) -> impl Iterator<Item = (&'static Route, &str)> {
         ROUTES
             .iter()
@@ -154,7 +155,7 @@ impl Route {
         (rest.is_empty() || (self.v1 && rest == "/")).then_some("")
     }
 
-    /// Whether it belongs to the `/v1` contract.
+    /// Whether the route belongs to the `/v1` contract.
     pub fn is_v1(&self) -> bool {
         self.v1
     }

@@ -16,13 +16,13 @@ use memprof_profile::{Kind, Profile};
 use memprof_sys::ids::Pid;
 use memprof_sys::residency::figures::{self, Status};
 
-/// How often figures are sampled.
+/// Interval between samples.
 const PAUSE: Duration = Duration::from_secs(1);
 
 /// Minimum interval of reports for connected clients.
 const REPORT_PAUSE: Duration = Duration::from_secs(2);
 
-/// Totals of the newest report, with its number.
+/// The number of the newest report, and its totals.
 type Sums = (u64, Totals);
 
 /// Totals of a report, in bytes or in the unit of their column.
@@ -31,7 +31,7 @@ struct Totals {
     cache: u64,
     attributed: u64,
     not_observed: u64,
-    /// The columns of other measures; `None` if they are not counted.
+    /// Columns of other measures; `None` for measures that are not counted.
     columns: [Option<u64>; COLUMNS],
 }
 
@@ -56,7 +56,7 @@ impl Api {
     /// Samples until dropped; reads a few counters per second.
     pub(crate) async fn sample(self: Arc<Self>) {
         let mut ticks = interval(PAUSE);
-        // Missed samples remain gaps.
+        // Missed samples stay gaps.
         ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
         let mut sums = None;
         let mut reported: Option<Instant> = None;
@@ -78,19 +78,19 @@ impl Api {
             if !known && reported.is_none_or(|at| at.elapsed() >= REPORT_PAUSE) {
                 reported = Some(Instant::now());
                 let api = Arc::clone(&self);
-                // A slow scan must not delay the samples; concurrent requests share it.
+                // A slow scan must not delay the samples. Concurrent requests share the scan.
                 tokio::spawn(async move { api.publish_summary().await });
             }
         }
     }
 
-    /// The samples.
+    /// The sampled series.
     pub(super) fn series(&self) -> MutexGuard<'_, Series> {
         self.series.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Milliseconds of a clock that is never set, and that goes on while the machine sleeps.
+/// Milliseconds of `CLOCK_BOOTTIME`, which is never set and continues during system sleep.
 fn now_ms() -> u64 {
     let now = clock_gettime(ClockId::CLOCK_BOOTTIME).map(Duration::from);
     now.unwrap_or_default().as_millis() as u64
@@ -98,7 +98,7 @@ fn now_ms() -> u64 {
 
 async fn take(status: &collect::Status, sums: &mut Option<Sums>) -> Sample {
     let pids = status.pids.clone();
-    // Reading another process's status takes locks that it may hold for a while.
+    // Reading another process's status takes locks that the process may hold for a while.
     let counters = tokio::task::spawn_blocking(move || counters(&pids)).await;
     let counters = counters.ok().flatten();
     let holds = |last: &&LastScan| last.current || sums.is_none_or(|s| s.0 != last.sequence);
@@ -136,7 +136,7 @@ async fn take(status: &collect::Status, sums: &mut Option<Sums>) -> Sample {
     sample
 }
 
-/// The summed counters of all processes that still exist; `None` if there is none, or one cannot be read.
+/// The summed counters of all existing processes; `None` if none exists, or if one cannot be read.
 fn counters(pids: &[Pid]) -> Option<Status> {
     let mut sum: Option<Status> = None;
     for pid in pids {

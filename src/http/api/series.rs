@@ -53,7 +53,7 @@ impl Ask for Since {
     fn answer<'a>(&'a self, api: &'a Api) -> BoxFuture<'a, Result<Reply, ApiError>> {
         Box::pin(async {
             let body = self.body(api)?;
-            // Built without an await: no other reply is built meanwhile.
+            // Built without an await, so no other reply is built in the meantime.
             let held = api.reply_builder.room(body.len())?;
             Ok(Reply::new(JSON, Roomed::bytes(body, held)))
         })

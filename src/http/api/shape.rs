@@ -1,4 +1,4 @@
-//! Parameters of a tree: which end is at the root, what a node is, limits, and what to find.
+//! Parameters of a tree: direction, merging, limits, and the search.
 
 use super::ApiError;
 use super::query::{Query, bad};
@@ -21,28 +21,28 @@ pub(super) struct Shape {
     pub(super) reading: Reading,
     pub(super) limits: Limits,
     pub(super) find: Option<Find>,
-    /// Whether the tree shows only what is below the found function.
+    /// Whether the tree shows only the subtree of the found function.
     pub(super) focus: bool,
 }
 
-/// A kind of bytes, `all` by default.
+/// The kind of bytes; `all` by default.
 pub(super) fn kind(query: &Query) -> Result<Kind, ApiError> {
     let kinds = Kind::ALL.map(|kind| (kind.name(), kind));
     Ok(query.word("kind", kinds)?.unwrap_or_default())
 }
 
-/// A direction, if one is given.
+/// The direction, if given.
 pub(super) fn direction(query: &Query) -> Result<Option<Direction>, ApiError> {
     query.word("direction", Direction::ALL.map(|d| (d.name(), d)))
 }
 
-/// The search, if any.
+/// The search, if given.
 pub(super) fn search(query: &Query) -> Result<Option<Search>, ApiError> {
     let text = query.short("search", LONGEST_SEARCH)?;
     Ok(text.filter(|t| !t.is_empty()).map(|t| Search::new(&t)))
 }
 
-/// What to find, if anything: the names that match `search`, or the function that `function` and `path` name.
+/// The names to find: those that match `search`, or the function given by `function` and `path`.
 fn find(query: &Query) -> Result<Option<Find>, ApiError> {
     let found = search(query)?.map(Find::Search);
     let name = query.short("function", LONGEST_NAME)?;

@@ -1,4 +1,4 @@
-//! Replies about one fixed report, for exports.
+//! Replies about a single fixed report, for exports.
 
 use std::io;
 use std::sync::Arc;
@@ -16,6 +16,8 @@ pub(crate) struct Snapshot {
 }
 
 impl Snapshot {
+    /// Creates an API for this report.
+    ///
     /// # Errors
     /// The system does not allow another thread.
     pub(crate) fn new(report: Arc<Report>) -> io::Result<Snapshot> {
@@ -23,22 +25,22 @@ impl Snapshot {
             .enable_time()
             .build()?;
         let opened = Opened::new(String::new(), report);
-        // Each reply is requested once.
+        // Each reply is requested only once.
         let builder = ReplyBuilder::new(0, ROOM);
         let api = Api::with(Arc::new(opened), ApiOptions::default(), builder);
         Ok(Snapshot { api, runtime })
     }
 
-    /// The body of the reply to a path with its query. Must not be called by a thread that runs futures.
+    /// The body of the reply to a path with a query. Must not be called on a thread that runs futures.
     ///
     /// # Errors
-    /// Those of the request.
+    /// Errors of the request.
     pub(crate) fn reply(&self, target: &str) -> Result<Bytes, ApiError> {
         let (path, query) = target.split_once('?').unwrap_or((target, ""));
         let (route, name) = Route::at(path).next().ok_or(ApiError::NotFound(None))?;
         let given = RequestParts {
             query,
-            // Who asks for the export may see what is in the report.
+            // The user of the export may see everything in the report.
             local: true,
             ..RequestParts::default()
         };

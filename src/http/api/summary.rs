@@ -1,4 +1,4 @@
-//! `/v2/summary`: the target, its totals, and how they compare with the kernel's.
+//! `/v2/summary`: the target, its totals, and their comparison with the kernel's figures.
 
 use std::collections::BTreeMap;
 
@@ -49,7 +49,7 @@ struct SummaryReply<'a> {
     agreement: Agreement,
     outcomes: Vec<OutcomeRow>,
     oom_kills: OomKillsReply<'a>,
-    /// Which files have no symbols, and what would bring names.
+    /// Which files have no symbols, and how to get names for them.
     names_advice: Option<&'a str>,
 }
 

@@ -53,7 +53,7 @@ impl View for Tree {
     }
 }
 
-/// Writes the tree of a report, or of a part of the report that `info` describes.
+/// Writes the tree of a report, or of the part of it that `info` describes.
 pub(super) fn write_tree(
     report: &Report,
     info: ReportInfo,
@@ -95,7 +95,7 @@ struct Nodes {
     errors: Errors,
 }
 
-/// The standard errors of nodes, or of their differences.
+/// Standard errors of nodes, or of their differences.
 #[derive(Serialize)]
 pub(super) struct Errors {
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -104,7 +104,7 @@ pub(super) struct Errors {
     self_error: Vec<u64>,
 }
 
-/// A tree as columns; `H` and `N` are the parts in which a tree and a difference differ.
+/// A tree as columns. `H` and `N` are the fields that differ between a tree and a difference.
 #[derive(Serialize)]
 pub(super) struct TreeReply<'a, H, N> {
     report: ReportInfo,
@@ -147,7 +147,7 @@ struct Frames {
     name: Vec<Option<u32>>,
     module: Vec<Option<u32>>,
     offset: Vec<Option<u64>>,
-    /// Lines of source code, of functions without machine code of their own in a file.
+    /// Source lines of functions that have no machine code of their own in a file.
     line: Vec<Option<u64>>,
     reason: Vec<Option<&'static str>>,
     category: Vec<Option<&'static str>>,
@@ -159,14 +159,14 @@ struct Frames {
 pub(super) struct Drawn<'a, const N: usize> {
     pub(super) rows: Vec<Row<N>>,
     errors: Vec<[u64; 2]>,
-    /// Bytes of the matching stacks, if there was a search.
+    /// Bytes of the matching stacks, for a search.
     pub(super) matched: Option<[u64; N]>,
     cut: Cut,
     legend: Legend<'a>,
 }
 
 impl<'a, const N: usize> Drawn<'a, N> {
-    /// Lays out a tree, with the standard errors of its nodes; `uncertainties` are those of each profile.
+    /// Lays out a tree with the standard errors of its nodes; `uncertainties` has one slice per profile.
     pub(super) fn new(
         paths: &mut Paths<'a, N>,
         shape: &Shape,
@@ -263,7 +263,7 @@ impl<'a> Legend<'a> {
         for row in rows {
             let label = row.label as usize;
             row.label = *numbers[label].get_or_insert_with(|| {
-                // Labels of aggregate rows were added after the search.
+                // Labels of aggregate rows are added after the search.
                 let is_match = |m: &Vec<bool>| m.get(label).copied().unwrap_or(false);
                 marks.push(matches.as_ref().is_some_and(is_match));
                 legend.add(labels.get(row.label))

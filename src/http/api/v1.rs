@@ -23,14 +23,14 @@ pub(super) const TREE: &[&str] = &["threshold", "reverse", "short", "depth"];
 /// Default threshold, in KiB.
 const DEFAULT_THRESHOLD: u64 = 256;
 
-/// How many trees that are too large for the room for replies are sent at a time, each while it is written.
+/// Maximum number of concurrent streams of trees that exceed the reply budget; each is sent while it is written.
 pub(super) const STREAMS: usize = 4;
 
-/// Bytes of a piece of such a tree, and how many pieces wait to be sent.
+/// Bytes per piece of such a tree, and maximum number of pieces waiting to be sent.
 const PIECE: usize = 64 << 10;
 const PIECES: usize = 4;
 
-/// How long a client may take to receive such a tree.
+/// Maximum time for a client to receive such a tree.
 const LONGEST: Duration = Duration::from_secs(600);
 
 /// The call tree: `threshold` in KiB, `depth` in levels of frames.
@@ -75,7 +75,8 @@ pub(super) fn pid(_: &RequestContext<'_>) -> Result<Request, ApiError> {
     Ok(Arc::new(TargetPid))
 }
 
-/// A tree of any size: one that fits is built once for all clients, a larger one is written while it is sent.
+/// A tree of any size: a tree that fits the budget is built once for all clients; a larger one is sent while it is
+/// written.
 struct AnySize {
     fitting: Request,
     which: ReportSelector,
@@ -110,7 +111,7 @@ impl AnySize {
         let report = self.which.report(api).await?;
         let (pieces, body) = mpsc::channel(PIECES);
         let (tree, since) = (self.tree, Instant::now());
-        // Ends when the tree is written, or with the connection: then nobody receives.
+        // Ends when the tree is written, or with the connection, when no receiver is left.
         tokio::task::spawn_blocking(move || {
             let pieces = Pieces {
                 pieces,
@@ -130,7 +131,7 @@ impl AnySize {
     }
 }
 
-/// Sends what is written piece by piece; blocks until the client has received earlier ones.
+/// Sends output piece by piece; blocks until the client has received earlier pieces.
 struct Pieces {
     pieces: mpsc::Sender<Bytes>,
     since: Instant,

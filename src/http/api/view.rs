@@ -1,4 +1,4 @@
-//! Views of a report: each reply is built once and shared.
+//! Views of a report; each reply is built once and shared.
 
 use std::borrow::Cow;
 use std::fmt::Debug;
@@ -15,7 +15,7 @@ use memprof_profile::allocations::Filter;
 use memprof_profile::{Frames, Report, Subset};
 use memprof_sys::ids::Pid;
 
-/// A view of a report. Its `Debug` form identifies it: replies are shared by that.
+/// A view of a report. The `Debug` form identifies the view: equal forms share a reply.
 pub(super) trait View: Debug + Send + Sync + 'static {
     /// MIME type of the output.
     fn content_type(&self) -> &'static str {
@@ -30,27 +30,27 @@ pub(super) trait View: Debug + Send + Sync + 'static {
         false
     }
 
-    /// The baseline of the view, if it is a difference.
+    /// The baseline, if the view is a difference.
     fn baseline(&self) -> Option<Arc<Report>> {
         None
     }
 
-    /// The same view, with this form of its baseline.
+    /// The same view, with this version of its baseline.
     fn compared_with(&self, _baseline: Arc<Report>) -> Option<Arc<dyn View>> {
         None
     }
 
-    /// Whether it is built alongside trees instead of after them.
+    /// Whether the view is built alongside trees instead of after them.
     fn is_light(&self) -> bool {
         false
     }
 
-    /// The reply while there is no target yet; `None`: there is no report.
+    /// The reply while there is no target yet; `None` for the error that there is no report.
     fn before_target(&self) -> Option<&'static str> {
         None
     }
 
-    /// File name to save it under.
+    /// File name to save the reply under.
     fn file_name(&self, _: &Report) -> Option<String> {
         None
     }
@@ -61,15 +61,15 @@ pub(super) trait View: Debug + Send + Sync + 'static {
 pub(super) struct ReportSelector {
     /// Id of a mark; `None` for the newest report.
     mark: Option<String>,
-    /// Number of a report that need not be made again if it is the newest one.
+    /// Number of a report that is reused if it is the newest one.
     known: Option<u64>,
-    /// One process of it; `None` for all of them together.
+    /// One process of the report; `None` for all of them together.
     pub(super) pid: Option<Pid>,
-    /// The processes of this control group and of those below it.
+    /// Selects the processes of this control group and of the groups below it.
     cgroup: Option<Arc<str>>,
-    /// Which frames of an interpreted program.
+    /// Which frames of interpreted programs to show.
     pub(super) frames: Frames,
-    /// Only the sampled allocations that it chooses.
+    /// Selects sampled allocations; `None` for all.
     filter: Option<Filter>,
 }
 
@@ -94,7 +94,7 @@ impl ReportSelector {
         })
     }
 
-    /// The sampled allocations to show, if only some are.
+    /// The selection of sampled allocations, if there is a filter.
     pub(super) fn chosen(&self) -> Option<Chosen> {
         let (filter, pid) = (self.filter.clone()?, self.pid);
         let part = Part {
@@ -104,7 +104,7 @@ impl ReportSelector {
         Some(Chosen { filter, pid, part })
     }
 
-    /// The report, with all its processes.
+    /// The report with all its processes.
     pub(super) async fn report(&self, api: &Api) -> Result<Arc<Report>, Missing> {
         if let Some(id) = &self.mark {
             return Ok(api.marks.get(id)?.report);
@@ -117,7 +117,7 @@ impl ReportSelector {
         Ok(api.provider().profile().await?)
     }
 
-    /// The part that views show: the one process, if any, with the chosen frames.
+    /// The part that views show: the selected processes and frames.
     pub(super) fn shown(&self) -> Part {
         let group = || self.cgroup.clone().map(Subset::Group);
         Part {
@@ -126,7 +126,7 @@ impl ReportSelector {
         }
     }
 
-    /// The same part with all frames, as recorded.
+    /// The selected processes with all frames, as recorded.
     pub(super) fn recorded(&self) -> Part {
         self.shown().recorded()
     }
@@ -135,9 +135,9 @@ impl ReportSelector {
 /// A part of a report.
 #[derive(Clone, Debug)]
 pub(super) struct Part {
-    /// Some of its processes; `None` for all of them together.
+    /// The selected processes; `None` for all of them together.
     processes: Option<Subset>,
-    /// Which frames of an interpreted program; `None` for all, as recorded.
+    /// Which frames of interpreted programs to show; `None` for all, as recorded.
     frames: Option<Frames>,
 }
 
@@ -150,7 +150,7 @@ impl Part {
         }
     }
 
-    /// That part of a report.
+    /// This part of a report.
     ///
     /// # Errors
     /// [`ApiError::NotFound`] if the report has no such process or control group.
@@ -177,7 +177,7 @@ impl Part {
         }
     }
 
-    /// A view of that part.
+    /// A view of this part.
     pub(super) fn in_view(self, view: Arc<dyn View>) -> Arc<dyn View> {
         Arc::new(OfPart { part: self, view })
     }
@@ -202,7 +202,7 @@ pub(super) fn frames(query: &Query) -> Result<Frames, ApiError> {
     Ok(query.word("frames", choices)?.unwrap_or_default())
 }
 
-/// Why there is no report to show.
+/// Why no report can be shown.
 pub(super) enum Missing {
     NoTarget,
     Error(ApiError),

@@ -1,4 +1,5 @@
-//! One HTML file that shows a heap snapshot: the page's view of it, with the reply that it would request.
+//! Exports one HTML file that shows a heap snapshot: the page's view of it, together with the reply that it would
+//! request.
 
 use std::io::{self, Write};
 
@@ -6,10 +7,10 @@ use super::{page, write_page};
 use crate::http::api::write_heap;
 use memprof_heap::HeapSnapshot;
 
-/// Writes it.
+/// Writes the file.
 ///
 /// # Errors
-/// Those of `out`.
+/// Errors of `out`.
 pub(crate) fn write(taken: &HeapSnapshot, out: &mut dyn Write) -> io::Result<()> {
     write_page(page::of_a_heap(), &[], out, |data| write_heap(taken, data))
 }

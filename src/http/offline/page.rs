@@ -1,7 +1,7 @@
-//! The page as one document: its style sheets and scripts inlined.
+//! The page as a single document with inlined style sheets and scripts.
 //!
-//! A browser loads no module from beside a local file, so the modules are `data:` URLs, named by an import map. The
-//! references are rewritten to these names.
+//! Browsers load no module files next to a local file, so the modules are `data:` URLs, named by an import map.
+//! References in the modules are rewritten to these names.
 
 use std::fmt::Write;
 use std::path::{Component, Path, PathBuf};
@@ -12,18 +12,18 @@ use base64::engine::general_purpose::STANDARD;
 
 use crate::http::web::{ASSETS, Asset, find};
 
-/// What the document may load: what is in it. It cannot connect to anything.
+/// The document may use only what it contains, and cannot connect to anything.
 const POLICY: &str = "default-src 'none'; script-src 'unsafe-inline' data:; style-src 'unsafe-inline'; \
                       base-uri 'none'; form-action 'none'";
 
-/// The document of a profile, before and after the data: the page that memprof serves.
+/// The document of a profile, split before and after the data: the page that memprof serves.
 pub(super) fn of_a_report() -> &'static (String, String) {
     static PAGE: LazyLock<(String, String)> =
         LazyLock::new(|| around_data(find("/").map(text).unwrap_or_default()));
     &PAGE
 }
 
-/// The document of a heap snapshot, before and after the data. Its main module is another one.
+/// The document of a heap snapshot, split before and after the data. The main module differs from that of a profile.
 pub(super) fn of_a_heap() -> &'static (String, String) {
     static PAGE: LazyLock<(String, String)> =
         LazyLock::new(|| around_data(include_str!("heap.html")));
@@ -38,14 +38,14 @@ fn around_data(document: &'static str) -> (String, String) {
     }
 }
 
-/// Marks the place of the data.
+/// Marks the position of the data.
 const HERE: &str = "\u{1}";
 
 fn text(asset: &Asset) -> &'static str {
     std::str::from_utf8(asset.bytes).unwrap_or_default()
 }
 
-/// A line of the page's document, with the file that it refers to.
+/// Converts a line of the page's document; inlines the file that it refers to.
 fn line(line: &str) -> String {
     if line.contains("<meta charset") {
         return format!(
@@ -66,7 +66,7 @@ fn line(line: &str) -> String {
     }
 }
 
-/// The import map, the place of the data, and the start of the main module.
+/// The import map, the position of the data, and the start of the main module.
 fn modules(main: &Asset) -> String {
     let mut map = String::new();
     for asset in ASSETS.iter().filter(|asset| is_module(asset)) {
@@ -76,7 +76,7 @@ fn modules(main: &Asset) -> String {
         // Writing to a string cannot fail.
         let _ = write!(map, "{separator}\n\"{}\": \"{url}\"", asset.path);
     }
-    // Names begin with a letter, because browsers would resolve a path against the document's.
+    // Names begin with a letter; browsers would resolve a path relative to the document.
     let map = map.replace("\"/assets/", "\"memprof/");
     let main = main.path.replace("/assets/", "memprof/");
     format!(
@@ -91,7 +91,7 @@ fn is_module(asset: &Asset) -> bool {
     ends && !asset.path.ends_with(".iife.min.js")
 }
 
-/// A module whose imports are names in the import map.
+/// A module with its imports rewritten to names in the import map.
 fn renamed(asset: &Asset) -> String {
     let folder = Path::new(asset.path).parent().unwrap_or(Path::new("/"));
     let line = |line: &'static str| -> String {
@@ -112,7 +112,7 @@ fn renamed(asset: &Asset) -> String {
     text(asset).lines().map(line).collect()
 }
 
-/// A relative path, from a folder.
+/// Resolves a relative path from a folder.
 fn resolved(folder: &Path, name: &str) -> PathBuf {
     let mut path = folder.to_owned();
     for part in Path::new(name).components() {

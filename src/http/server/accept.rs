@@ -14,10 +14,10 @@ use super::listen::{Listener, Socket};
 use super::registry::{Client, Registry};
 use super::unix_socket::SocketFile;
 
-/// How long accepting pauses after it failed for lack of file descriptors or memory.
+/// How long accepting pauses after it has failed for lack of file descriptors or memory.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// A listening socket that is registered with the runtime.
+/// A listening socket registered with the runtime.
 pub(super) enum Incoming {
     Tcp(TcpListener),
     Unix {
@@ -32,15 +32,15 @@ enum Stream {
     Unix(UnixStream),
 }
 
-/// Who has connected.
+/// The client of a connection.
 struct Peer {
     client: Client,
-    /// Whether it is on this machine.
+    /// Whether the client is on this machine.
     local: bool,
 }
 
 impl Incoming {
-    /// Registers it with the runtime of this thread.
+    /// Registers a listener with the runtime of this thread.
     ///
     /// # Errors
     /// The system's reason.
@@ -50,7 +50,7 @@ impl Incoming {
                 listener.set_nonblocking(true)?;
                 Incoming::Tcp(TcpListener::from_std(listener)?)
             }
-            // Has been made as one that does not block.
+            // Was created non-blocking.
             Socket::Unix(socket) => Incoming::Unix {
                 _file: socket.file,
                 listener: UnixListener::from_std(socket.listener)?,
@@ -62,7 +62,7 @@ impl Incoming {
         match self {
             Incoming::Tcp(listener) => {
                 let (stream, address) = listener.accept().await?;
-                // Only improves latency.
+                // Failure is harmless: the option only improves latency.
                 let _ = stream.set_nodelay(true);
                 let ip = address.ip().to_canonical();
                 let peer = Peer {
@@ -83,7 +83,7 @@ impl Incoming {
     }
 }
 
-/// The process that has connected, as the kernel noted it then.
+/// The process that connected, as the kernel recorded it at that time.
 fn client_of(stream: &UnixStream) -> Client {
     match stream.peer_cred() {
         Ok(peer) => Client::Process {
@@ -94,7 +94,7 @@ fn client_of(stream: &UnixStream) -> Client {
     }
 }
 
-/// Accepts until stopped, then waits up to the grace period for its connections.
+/// Accepts until stopped, then waits for open connections up to the grace period.
 pub(super) async fn accept(
     incoming: Incoming,
     connections: Arc<Connections>,
@@ -139,7 +139,7 @@ pub(super) async fn accept(
     let _ = timeout(connections.options.shutdown_grace, finish).await;
 }
 
-/// Whether accepting failed because of this connection, so that the next one may succeed.
+/// Whether the failure concerns only this connection, so that the next one may succeed.
 fn only_this_connection(error: &io::Error) -> bool {
     use io::ErrorKind::{ConnectionAborted, ConnectionReset, Interrupted};
     matches!(

@@ -1,9 +1,8 @@
-//! Which hosts and origins the server accepts.
+//! Decides which hosts and origins the server accepts.
 //!
-//! A page of any site can make a browser send requests to a server on loopback. Two checks keep the page from
-//! reading the replies: without a CORS header, the browser withholds the reply; and if a site points its own
-//! name at loopback (DNS rebinding), that name is in the `Host` header. An IP address there is safe: it cannot
-//! be rebound.
+//! A page of any site can make a browser send requests to a server on loopback. Two checks keep the page from reading
+//! the replies. Without a CORS header, the browser withholds the reply. If a site points its own name at loopback (DNS
+//! rebinding), that name is in the `Host` header. An IP address in the header is safe, because it cannot be rebound.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -35,7 +34,7 @@ impl Access {
         self.any || self.named(value)
     }
 
-    /// Whether a host is an IP address, a loopback name or one of `--allow-host`.
+    /// Whether a host is an IP address, a loopback name or a name of `--allow-host`.
     pub(super) fn named(&self, value: &str) -> bool {
         let Some(host) = without_port(value) else {
             return false;
@@ -44,7 +43,7 @@ impl Access {
         ip(host).is_some() || loopback_name(&name) || self.hosts.contains(&name)
     }
 
-    /// Whether a page of that origin may read replies.
+    /// Whether a page of this origin may read replies.
     pub(super) fn origin(&self, origin: &str) -> bool {
         self.any || self.listed(&origin.to_ascii_lowercase())
     }
@@ -53,8 +52,8 @@ impl Access {
         self.origins.iter().any(|o| o == origin) || loopback_origin(origin)
     }
 
-    /// Whether a page of that origin may change something on the server that it calls `host`: the origin is
-    /// loopback, one of `--cors-origin`, or this server itself. `*` does not permit changes.
+    /// Whether a page of this origin may make changes on the server that it calls `host`: the origin is loopback, one
+    /// of `--cors-origin`, or this server itself. `*` does not permit changes.
     pub(super) fn may_change(&self, origin: &str, host: Option<&str>) -> bool {
         let origin = origin.to_ascii_lowercase();
         let own = |host: &str| {
@@ -70,7 +69,7 @@ fn plain(name: &str) -> &str {
     name.strip_suffix('.').unwrap_or(name)
 }
 
-/// Removes `:port` from a host; `None` if what follows the host is not a port.
+/// Removes `:port` from a host; `None` if the host is followed by anything else.
 fn without_port(value: &str) -> Option<&str> {
     let end = match value.strip_prefix('[') {
         Some(rest) => rest.find(']')? + 2,
@@ -84,7 +83,7 @@ fn without_port(value: &str) -> Option<&str> {
     (port && !host.is_empty()).then_some(host)
 }
 
-/// The address of a host that is an IP literal; IPv6 is in brackets.
+/// Parses a host that is an IP literal; IPv6 is in brackets.
 fn ip(host: &str) -> Option<IpAddr> {
     match host.strip_prefix('[').and_then(|h| h.strip_suffix(']')) {
         Some(v6) => v6.parse::<Ipv6Addr>().ok().map(IpAddr::V6),
@@ -92,7 +91,7 @@ fn ip(host: &str) -> Option<IpAddr> {
     }
 }
 
-/// Whether it is `localhost` or a name below it; RFC 6761 reserves these for loopback.
+/// Whether a name is `localhost` or a subdomain of it; RFC 6761 reserves these for loopback.
 fn loopback_name(name: &str) -> bool {
     name == "localhost" || name.ends_with(".localhost")
 }

@@ -1,4 +1,4 @@
-//! One connection, from its first to its last byte.
+//! Serves one connection, from its first to its last byte.
 
 use std::convert::Infallible;
 use std::pin::{Pin, pin};
@@ -24,14 +24,14 @@ use super::registry::{Connection, Phase};
 use super::respond::{Refusal, Rest};
 use crate::http::api::{Api, ApiError, Body as Reply, SMALL_BODY};
 
-/// How much of a body is passed to hyper at a time, in bytes. It counts as sent although hyper may still buffer
-/// it, so it is small.
+/// Maximum bytes of a body to pass to hyper at once. A piece counts as sent although hyper may still buffer it, so
+/// pieces are small.
 const PIECE: usize = 64 << 10;
 
-/// One large request body at a time: they take memory until they are parsed.
+/// Admits one large request body at a time, because it occupies memory until it is parsed.
 static LARGE_BODY: Semaphore = Semaphore::const_new(1);
 
-/// Paths that are answered even if all other slots are taken.
+/// Paths that are answered even if all ordinary slots are taken.
 const VITAL: [&str; 2] = ["/v2/health", "/metrics"];
 
 /// State shared by all connections.
@@ -51,8 +51,8 @@ impl Connections {
         }
     }
 
-    /// Serves until the client or a time limit ends the connection, or until `stop`, after the current
-    /// exchange. `local`: whether the client is on this machine.
+    /// Serves until the client or a time limit ends the connection, or until `stop`, after the current exchange.
+    /// `local` tells whether the client is on this machine.
     pub(super) async fn serve(
         &self,
         stream: impl AsyncRead + AsyncWrite + Unpin,
@@ -79,7 +79,7 @@ impl Connections {
         let mut stopping = false;
         loop {
             tokio::select! {
-                // How the connection ended is up to the client.
+                // The result is ignored: the client determines how the connection ends.
                 _ = connection.as_mut() => return,
                 () = overdue.as_mut() => return,
                 () = registered.told_to_go() => return,
@@ -102,7 +102,7 @@ impl Connections {
         under_way.deadline.send_replace(deadline);
         let (head, body) = request.into_parts();
         let arrived = Instant::now();
-        // Read before taking a slot: a request is complete only once its body has arrived.
+        // Read before a slot is taken: a request is complete only when its body has arrived.
         let body = self.body(&head, body, local).await;
         let response = match self.turn(&head, &under_way.connection).await {
             true => {
@@ -128,7 +128,7 @@ impl Connections {
         }))
     }
 
-    /// Waits until the request may be answered; returns false if it may not.
+    /// Waits until the request may be answered; returns false if it may not be answered.
     async fn turn(&self, head: &Parts, connection: &Connection) -> bool {
         let vital = VITAL.contains(&head.uri.path());
         let limit = self.options.answer_timeout;
@@ -136,7 +136,7 @@ impl Connections {
         began.unwrap_or(false)
     }
 
-    /// The body of a request, if the route uses one, and the right to have a large one.
+    /// The body of a request, if the route uses one, and the permit for a large one.
     async fn body(
         &self,
         head: &Parts,
@@ -147,7 +147,7 @@ impl Connections {
             return Ok((Bytes::new(), None));
         };
         let large = match limit > SMALL_BODY {
-            // The route refuses a request from another machine; its body is not read.
+            // The route will refuse a request from another machine; do not read the body.
             true if !(local && self.is_from_here(head)) => return Ok((Bytes::new(), None)),
             true => Some(LARGE_BODY.try_acquire().map_err(|_| {
                 let message = "another large request is being read: try again later";
@@ -169,7 +169,7 @@ impl Connections {
     }
 }
 
-/// Completes when an exchange misses its deadline.
+/// Completes when an exchange exceeds its deadline.
 async fn overdue(mut deadline: watch::Receiver<Option<Instant>>) {
     loop {
         let until = *deadline.borrow_and_update();
@@ -231,8 +231,8 @@ impl Body for Sent {
             }
             Reply::Live(pieces) => match pieces.poll_recv(cx) {
                 Poll::Ready(piece) => {
-                    // The time limit is for receiving this piece; waiting for the next one is not the client's
-                    // fault.
+                    // The time limit applies to receiving this piece; the client is not responsible for the wait for
+                    // the next one.
                     let until = Instant::now() + self.limit;
                     self.under_way.deadline.send_replace(Some(until));
                     Poll::Ready(piece.map(|piece| Ok(Frame::data(piece))))

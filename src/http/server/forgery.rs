@@ -1,9 +1,9 @@
 //! Protects requests that change something against cross-site request forgery.
 //!
-//! A page of any site can make a browser send a request here, though it cannot read the reply. If the request
-//! changes something, sending it is enough, so it must come from no page, from a page of this server, or from
-//! an origin that may read. Browsers send `Origin`; older ones send only `Referer`. A `--cors-origin` of `*`
-//! lets every page read, but not change anything.
+//! A page of any site can make a browser send a request here, although it cannot read the reply. For a request that
+//! changes something, sending is enough. So such a request must come from no page, from a page of this server, or from
+//! an origin that may read. Browsers send `Origin`; older ones send only `Referer`. With a `--cors-origin` of `*`,
+//! every page may read, but not make changes.
 
 use hyper::StatusCode;
 use hyper::header::{self, HeaderName};
@@ -31,10 +31,10 @@ pub(super) fn check(head: &Parts, access: &Access) -> Result<(), Refusal> {
     Err(Refusal(StatusCode::FORBIDDEN, message.to_owned()))
 }
 
-/// Headers that show that a proxy forwarded the request.
+/// Headers that reveal that a proxy forwarded the request.
 const PASSED_ON: [&str; 4] = ["forwarded", "x-forwarded-for", "x-real-ip", "via"];
 
-/// Whether a request over a loopback address was made on this machine: not by a page of another site, not under
+/// Whether a request over a loopback address really comes from this machine: not from a page of another site, not under
 /// a foreign name that resolves to this machine, and not forwarded by a proxy.
 pub(super) fn from_here(head: &Parts, access: &Access) -> bool {
     let named = head.headers.get(header::HOST).map(|h| h.to_str());
@@ -48,14 +48,14 @@ pub(super) fn from_here(head: &Parts, access: &Access) -> bool {
             .any(|name| head.headers.contains_key(*name))
 }
 
-/// The host, as the client calls it.
+/// The host name that the client uses.
 fn host(head: &Parts) -> Option<&str> {
     let asked = head.uri.authority().map(|authority| authority.as_str());
     let named = head.headers.get(header::HOST).and_then(|h| h.to_str().ok());
     asked.or(named)
 }
 
-/// For a request without `Origin`: whether all pages in `Referer` may change something.
+/// Whether all pages in `Referer` may make changes, for a request without `Origin`.
 fn referrers_may(head: &Parts, access: &Access) -> bool {
     let may = |value: &header::HeaderValue| {
         let origin = value.to_str().ok().and_then(origin);
@@ -71,8 +71,7 @@ fn origin(address: &str) -> Option<&str> {
     Some(&address[..path.map_or(address.len(), |path| authority + path)])
 }
 
-/// Whether no page of another site sent the request. Browsers send `Sec-Fetch-Site` even if they send no
-/// `Origin`.
+/// Whether the request was not sent by a page of another site. Browsers send `Sec-Fetch-Site` even without `Origin`.
 fn no_page(head: &Parts) -> bool {
     match head.headers.get(FETCH_SITE) {
         None => true,

@@ -1,4 +1,4 @@
-//! Which of the two formats of metrics a client prefers.
+//! Selects the format of metrics that a client prefers.
 
 use hyper::HeaderMap;
 use hyper::header::ACCEPT;
@@ -6,8 +6,9 @@ use hyper::header::ACCEPT;
 const TEXT: &str = "text/plain";
 const OPEN_METRICS: &str = "application/openmetrics-text";
 
-/// Whether the reply is plain text: unless the header `Accept` names OpenMetrics and does not prefer plain text. A client that names
-/// neither (curl, before `promtool check metrics`) knows plain text, in which each counter has its help.
+/// Whether to reply in plain text: unless the `Accept` header names OpenMetrics and does not prefer plain text. A
+/// client that names neither (curl, piped into `promtool check metrics`) understands plain text, in which each counter
+/// has its help.
 pub(super) fn prefers_text(headers: &HeaderMap) -> bool {
     let (mut text, mut open_metrics) = (0.0, 0.0);
     let values = headers.get_all(ACCEPT).iter();

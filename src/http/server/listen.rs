@@ -1,4 +1,4 @@
-//! Where the server listens, and how its sockets are bound.
+//! Addresses on which the server listens, and binding its sockets.
 
 use std::fmt;
 use std::io;
@@ -19,10 +19,10 @@ pub(crate) const DEFAULT_LISTEN: Listen = Listen::Tcp(SocketAddr::V4(SocketAddrV
 /// Length of the kernel's accept queue; `net.core.somaxconn` may lower it.
 pub(super) const BACKLOG: i32 = 4096;
 
-/// What precedes the path of a Unix socket.
+/// Prefix of a Unix socket's path.
 const UNIX: &str = "unix:";
 
-/// Where a server listens: `ADDR:PORT` or `unix:PATH`.
+/// An address to listen on: `ADDR:PORT` or `unix:PATH`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Listen {
     /// An address and a port.
@@ -32,7 +32,7 @@ pub enum Listen {
 }
 
 impl Listen {
-    /// Whether a file belongs to it.
+    /// Whether the address is a file, which the server creates and removes.
     pub(crate) fn has_file(&self) -> bool {
         matches!(self, Listen::Unix(_))
     }
@@ -78,11 +78,11 @@ impl fmt::Display for Listen {
 #[derive(Debug, thiserror::Error)]
 #[error("cannot listen on {address}: {reason}; {advice}")]
 pub struct BindError {
-    /// Where.
+    /// The address.
     pub address: Listen,
     /// The system's reason.
     pub reason: io::Error,
-    /// What to do about it.
+    /// The remedy.
     pub advice: &'static str,
 }
 
@@ -102,7 +102,7 @@ fn advice(reason: &io::Error) -> &'static str {
     }
 }
 
-/// A listening socket. That of a Unix socket removes its file when it is dropped.
+/// A listening socket. For a Unix socket, dropping it removes the file.
 #[derive(Debug)]
 pub struct Listener(pub(super) Socket);
 
@@ -113,7 +113,7 @@ pub(super) enum Socket {
 }
 
 impl Listener {
-    /// Where it listens, with the port that the kernel chose; `None` if the kernel does not say.
+    /// The address, with the port that the kernel chose; `None` if the kernel does not report it.
     pub fn address(&self) -> Option<Listen> {
         match &self.0 {
             Socket::Tcp(listener) => listener.local_addr().ok().map(Listen::Tcp),
@@ -122,7 +122,7 @@ impl Listener {
     }
 }
 
-/// Listens; connections queue until they are served.
+/// Listens on an address; connections queue until they are served.
 ///
 /// # Errors
 /// The address cannot be bound; the message says what to do.
@@ -161,7 +161,7 @@ fn bind_tcp(address: SocketAddr) -> io::Result<TcpListener> {
     Ok(listener)
 }
 
-/// What users are told about an address that is served, and about the file with the token that it needs.
+/// The lines to print about a served address and the token file that it needs.
 pub(crate) fn greeting(address: &Listen, token_file: Option<&Path>) -> Vec<String> {
     match address {
         Listen::Tcp(address) => greeting_tcp(*address, token_file),

@@ -1,4 +1,4 @@
-//! The web page's files over HTTP, with `ETag` validation and a policy against foreign content.
+//! Serves the web page's files over HTTP, with `ETag` validation and a policy against foreign content.
 
 use bytes::Bytes;
 use hyper::header::{self, HeaderName, HeaderValue};
@@ -10,8 +10,8 @@ use super::respond::Refusal;
 use crate::http::api::Body;
 use crate::http::web::Asset;
 
-/// Sent with every file. Function and file names come from the profiled program: even if a name got into the
-/// markup, it could neither run a script nor contact another host.
+/// Sent with every file. Function and file names come from the profiled program: even if a name reached the markup, it
+/// could neither run a script nor contact another host.
 const HEADERS: [(HeaderName, &str); 4] = [
     (
         header::CONTENT_SECURITY_POLICY,
@@ -20,7 +20,7 @@ const HEADERS: [(HeaderName, &str); 4] = [
     ),
     (header::REFERRER_POLICY, "no-referrer"),
     (header::X_FRAME_OPTIONS, "DENY"),
-    // Browsers may cache a file, but must revalidate it: another memprof may answer at this address.
+    // Browsers may cache a file but must revalidate it: another memprof may later serve this address.
     (header::CACHE_CONTROL, "no-cache"),
 ];
 
@@ -52,7 +52,7 @@ impl Connections {
     }
 }
 
-/// Whether the client has this version of the file.
+/// Whether the client already has this version of the file.
 fn is_known(headers: &HeaderMap, etag: &str) -> bool {
     let tags = headers.get_all(header::IF_NONE_MATCH).iter();
     tags.filter_map(|value| value.to_str().ok())

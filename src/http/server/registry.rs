@@ -1,11 +1,11 @@
-//! The open connections, what each is doing, and which one is closed when there are too many.
+//! The registry of open connections: what each connection is doing, and which one to close when there are too many.
 //!
-//! - The number of open connections is limited. When one more arrives, one without a request is closed: of the
-//!   client with the most connections, the one that has waited longest.
-//! - A request is answered once it has a slot. Some slots are reserved for health and metrics, and no client
-//!   can take all of the others.
-//! - While others cannot connect, a request that waits for a slot is told to retry later, and connections of
-//!   slow readers are closed.
+//! - The number of open connections is limited. When another one arrives, the server closes a connection without a
+//!   request: of the client with the most connections, the one that has waited longest.
+//! - A request is answered when it has a slot. Some slots are reserved for health and metrics, and no client can take
+//!   all of the others.
+//! - While other clients cannot connect, a request that waits for a slot is refused with the advice to retry later, and
+//!   connections of slow readers are closed.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap, hash_map};
@@ -15,35 +15,36 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::Notify;
 
-/// How long a connection may stay without a request, or wait for a slot, while others cannot connect.
+/// How long a connection may stay open without a request, or wait for a slot, while others cannot connect.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// Replaces [`PATIENCE`] for waiting requests once no slot has become free for that long.
+/// Replaces [`PATIENCE`] for waiting requests when no slot has become free for that time.
 const STUCK: Duration = Duration::from_millis(100);
 
-/// How long the client may take to read a reply while others need its room.
+/// How long a client may take to read a reply while other replies need its memory.
 const READING: Duration = Duration::from_secs(15);
 
-/// 1/`SHARE` of all connections is reserved for health and metrics; 1/`SHARE` of the other slots cannot be taken
-/// by a single client.
+/// 1/`SHARE` of all connections is reserved for health and metrics; 1/`SHARE` of the other slots is out of reach for a
+/// single client.
 const SHARE: usize = 8;
 
-/// Whose connections count together.
+/// The owner of connections that count together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Client {
-    /// Those from an address.
+    /// An IP address.
     Address(IpAddr),
-    /// Those of a process on this machine. Its user alone would not do: all clients of a Unix socket may have the same.
+    /// A process on this machine. The user id alone does not identify a client: all clients of a Unix socket may have
+    /// the same user.
     Process {
-        /// The user.
+        /// The user id.
         uid: u32,
-        /// The process, or 0 if it is in no pid namespace that memprof sees.
+        /// The process id, or 0 if the process is in a pid namespace that memprof cannot see.
         pid: i32,
     },
 }
 
 impl Client {
-    /// Those of whom the kernel does not say whose they are.
+    /// Clients whose credentials the kernel does not report.
     pub(super) const UNKNOWN: Client = Client::Process {
         uid: u32::MAX,
         pid: 0,
@@ -62,7 +63,7 @@ pub(super) struct Registry {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Limits {
     open: usize,
-    /// Slots for any request, in total and per client.
+    /// Ordinary slots, in total and per client.
     slots: usize,
     of_client: usize,
     /// Slots for health and metrics.
@@ -86,10 +87,10 @@ impl Limits {
 #[derive(Debug)]
 struct State {
     next: u64,
-    /// When a slot last became free.
+    /// When a slot was last freed.
     moved: Instant,
     open: BTreeMap<u64, Entry>,
-    /// Usage of each client in `open`, and in total.
+    /// Usage by each client in `open`, and in total.
     clients: HashMap<Client, Share>,
     all: Share,
 }
@@ -116,12 +117,12 @@ struct Entry {
     phase: Phase,
     since: Instant,
     slot: Option<Slot>,
-    /// It was told to close.
+    /// Whether the connection has been told to close.
     going: bool,
     signals: Arc<Signals>,
 }
 
-/// What a connection is doing.
+/// Phase of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
     /// Waits for a complete request.
@@ -148,7 +149,7 @@ struct Signals {
     refuse: Notify,
 }
 
-/// An open connection; dropping it removes it from the registry.
+/// Handle of an open connection; dropping it removes the connection from the registry.
 #[derive(Debug)]
 pub(super) struct Connection {
     registry: Arc<Registry>,
@@ -176,7 +177,7 @@ impl Registry {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Admits a connection as soon as there is room for it.
+    /// Admits a connection as soon as the limits allow it.
     pub(super) async fn admit(self: &Arc<Registry>, client: Client) -> Connection {
         loop {
             let freed = self.freed.notified();
@@ -184,7 +185,7 @@ impl Registry {
                 return connection;
             }
             self.let_one_go(Instant::now());
-            // Another connection may run out of patience meanwhile.
+            // In the meantime another connection may exceed its patience.
             let _ = tokio::time::timeout(PATIENCE / 30, freed).await;
         }
     }
@@ -230,7 +231,7 @@ impl Registry {
         }
     }
 
-    /// Tells the connections of all slow readers to close.
+    /// Tells all connections of slow readers to close.
     pub(super) fn let_slow_readers_go(&self) {
         let now = Instant::now();
         for entry in self.lock().open.values_mut() {
@@ -242,7 +243,7 @@ impl Registry {
 }
 
 impl Phase {
-    /// What is lost if a connection is closed now; `None` if it must stay.
+    /// The cost of closing a connection now; `None` if it must stay open.
     fn worth(self) -> Option<u8> {
         match self {
             Phase::Idle => Some(0),
@@ -274,7 +275,7 @@ impl Entry {
 }
 
 impl State {
-    /// Sets or clears the slot of a connection; returns whether that changed anything.
+    /// Sets or clears the slot of a connection; returns whether the slot changed.
     fn set_slot(&mut self, id: u64, slot: Option<Slot>) -> bool {
         let Some(entry) = self.open.get_mut(&id) else {
             return false;
@@ -302,7 +303,7 @@ impl State {
         }
     }
 
-    /// A free slot for a request of that connection, if any.
+    /// A free slot for a request on this connection, if any.
     fn free_slot(&self, limits: &Limits, id: u64, vital: bool) -> Option<Slot> {
         let client = self.open.get(&id)?.client;
         let of_client = self.clients.get(&client).map_or(0, |share| share.slots);
@@ -314,8 +315,8 @@ impl State {
 }
 
 impl Connection {
-    /// Waits for a slot, which may be a reserved one if the request is `vital`. Returns false if the connection
-    /// is needed for others meanwhile.
+    /// Waits for a slot, which may be a reserved one if the request is `vital`. Returns false if the connection must
+    /// give way to others.
     pub(super) async fn begin(&self, vital: bool) -> bool {
         self.enter(Phase::Waiting);
         loop {
@@ -325,7 +326,7 @@ impl Connection {
             }
             tokio::select! {
                 () = freed => {}
-                // Ignore a notification that arrived when the previous request got its slot.
+                // Ignore a notification left over from when the previous request got its slot.
                 () = self.signals.refuse.notified() => if self.is_going() {
                     return false;
                 },
@@ -366,7 +367,7 @@ impl Connection {
         }
     }
 
-    /// Completes when the connection has to be closed.
+    /// Completes when the connection must be closed.
     pub(super) async fn told_to_go(&self) {
         self.signals.close.notified().await;
     }

@@ -14,9 +14,8 @@ use memprof_sys::text::printable;
 
 const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
 
-/// Policy for replies that a browser shows as a document: nothing is allowed. An SVG flame graph contains a
-/// script, and names from the profiled program; its script runs only in a saved file. The page has its own
-/// policy.
+/// Policy for replies that a browser shows as a document: it allows nothing. An SVG flame graph contains a script and
+/// names from the profiled program; the script runs only in a saved file. The page has its own policy.
 const POLICY: &str =
     "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
@@ -26,7 +25,7 @@ const PREFLIGHT_AGE: HeaderValue = HeaderValue::from_static("600");
 /// An error response: status and message.
 pub(super) struct Refusal(pub(super) StatusCode, pub(super) String);
 
-/// After how many seconds a client may retry if memprof is busy.
+/// Seconds after which a client may retry when memprof is busy.
 const RETRY_AFTER: HeaderValue = HeaderValue::from_static("5");
 
 /// The parts of a request besides its head.
@@ -79,7 +78,7 @@ impl Connections {
         response
     }
 
-    /// The response to a request that got no slot.
+    /// The response to a request that did not get a slot.
     pub(super) fn too_many(&self, head: &Parts) -> Response<Body> {
         let busy = ApiError::Busy("too many requests at this time: try again later".to_owned());
         let mut response = last(refuse(head, busy.into()));
@@ -87,19 +86,19 @@ impl Connections {
         response
     }
 
-    /// The largest body that this request may have, in bytes; `None` if none is used, as it is not an allowed `POST`.
+    /// The maximum body size of this request, in bytes; `None` if it is not an allowed `POST`, so that no body is used.
     pub(super) fn largest_body(&self, head: &Parts) -> Option<usize> {
         let (route, _) = self.route(head).ok()?;
         let takes = route.method == Asks::Post && !has_transfer_encoding(head);
         takes.then_some(route.largest_body)
     }
 
-    /// Whether a request whose client has a loopback address was made on this machine.
+    /// Whether a request from a loopback address was really made on this machine.
     pub(super) fn is_from_here(&self, head: &Parts) -> bool {
         forgery::from_here(head, &self.access)
     }
 
-    /// The route of a request, if it may be answered.
+    /// The route of a request, if the request may be answered.
     fn route<'h>(&self, head: &'h Parts) -> Result<(&'static Route, &'h str), Refusal> {
         self.check_host(head)?;
         self.check_token(head)?;
@@ -147,7 +146,7 @@ impl Connections {
         }
     }
 
-    /// Refuses hosts that do not name this server. HTTP/1.0 clients may omit the host: they are not browsers.
+    /// Refuses hosts that do not name this server. HTTP/1.0 clients may omit the host, because they are not browsers.
     pub(super) fn check_host(&self, head: &Parts) -> Result<(), Refusal> {
         let mut hosts = head.headers.get_all(header::HOST).iter();
         let (host, more) = (hosts.next(), hosts.next());
@@ -174,7 +173,7 @@ impl Connections {
         }
     }
 
-    /// Refuses requests without the token. (Also before a path is looked up: what there is here is nobody else's business.)
+    /// Refuses requests without the token. Checked before routing, so that existing paths are not disclosed.
     fn check_token(&self, head: &Parts) -> Result<(), Refusal> {
         match &self.options.token {
             Some(token) if !token.is_shown_in(&head.headers) => {
@@ -228,11 +227,12 @@ impl Connections {
     }
 }
 
-/// Whether the end of a request's body is not determined by `Content-Length` alone.
+/// Whether anything other than `Content-Length` determines the end of a request's body.
 ///
-/// With both headers, a proxy in front may see a different end of the request than memprof does, and send
-/// another client's next request as the rest of this one (RFC 9112, 6.1 and 6.3). hyper drops `Content-Length`
-/// beside `Transfer-Encoding` before memprof sees it, so either is refused: no body here is of unknown length.
+/// With both headers, a proxy in front of memprof may see a different end of the request than memprof does, and send
+/// another client's next request as the rest of this one (RFC 9112, 6.1 and 6.3). hyper drops `Content-Length` beside
+/// `Transfer-Encoding` before memprof sees it, so every `Transfer-Encoding` is refused: no request here has a body of
+/// unknown length.
 fn has_transfer_encoding(head: &Parts) -> bool {
     head.headers.contains_key(header::TRANSFER_ENCODING)
 }
@@ -242,7 +242,7 @@ fn no_transfer_encoding() -> Refusal {
     Refusal(StatusCode::BAD_REQUEST, message.to_owned())
 }
 
-/// Maps an HTTP method to the API's.
+/// Maps an HTTP method to the API's method.
 fn asks(method: &Method) -> Option<Asks> {
     match *method {
         Method::GET | Method::HEAD => Some(Asks::Get),
@@ -252,7 +252,7 @@ fn asks(method: &Method) -> Option<Asks> {
     }
 }
 
-/// The methods that a path answers, as the `Allow` header spells them.
+/// The methods allowed on a path, as the `Allow` header spells them.
 fn methods(path: &str) -> String {
     if web::find(path).is_some() {
         return "GET, HEAD".to_owned();
@@ -313,7 +313,7 @@ fn refuse(head: &Parts, Refusal(status, message): Refusal) -> Response<Body> {
     response
 }
 
-/// Marks the response as the last one of its connection.
+/// Marks the response as the last one on its connection.
 fn last(mut response: Response<Body>) -> Response<Body> {
     let close = HeaderValue::from_static("close");
     response.headers_mut().insert(header::CONNECTION, close);
@@ -328,7 +328,7 @@ fn preflight(head: &Parts) -> Response<Body> {
         headers.insert(header::ACCESS_CONTROL_ALLOW_METHODS, methods);
     }
     headers.insert(header::ACCESS_CONTROL_MAX_AGE, PREFLIGHT_AGE);
-    // Request headers of a page have no effect here, so all are allowed.
+    // Request headers of a page have no effect here, so all of them are allowed.
     if let Some(wanted) = head.headers.get(header::ACCESS_CONTROL_REQUEST_HEADERS) {
         headers.insert(header::ACCESS_CONTROL_ALLOW_HEADERS, wanted.clone());
     }

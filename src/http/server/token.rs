@@ -1,4 +1,4 @@
-//! The bearer token that requests need, if memprof was given one (`--token-file`).
+//! The bearer token that requests must carry (`--token-file`).
 
 use std::fs::File;
 use std::io::Read;
@@ -10,18 +10,18 @@ use hyper::HeaderMap;
 use hyper::header::AUTHORIZATION;
 use subtle::ConstantTimeEq;
 
-/// Least and greatest length of a token, in bytes. 16 random letters take longer to guess than anybody waits.
+/// Minimum and maximum length of a token, in bytes. 16 random letters are infeasible to guess.
 const LENGTHS: std::ops::RangeInclusive<usize> = 16..=1024;
 const ADVICE: &str = "`(umask 077 && openssl rand -hex 32 >FILE)` makes a file with one";
 
-/// A secret that clients show to be answered. It is never printed.
+/// A secret that clients must present; never printed.
 pub struct Token(Vec<u8>);
 
 impl Token {
-    /// Reads the first and only line of a file that nobody but its owner can read.
+    /// Reads the first and only line of a file that only its owner can read.
     ///
     /// # Errors
-    /// The file cannot be read, others may read it, or its contents are no token.
+    /// The file cannot be read, others may read it, or its contents are not a token.
     pub fn read(path: &Path) -> Result<Token> {
         let shown = path.display();
         let file =
@@ -57,7 +57,7 @@ impl Token {
         Ok(Token(line.to_vec()))
     }
 
-    /// Whether a request shows this token: `Authorization: Bearer TOKEN`, once.
+    /// Whether a request carries this token: `Authorization: Bearer TOKEN`, exactly once.
     pub(super) fn is_shown_in(&self, headers: &HeaderMap) -> bool {
         let mut shown = headers.get_all(AUTHORIZATION).iter();
         let (Some(shown), None) = (shown.next(), shown.next()) else {
@@ -66,7 +66,7 @@ impl Token {
         let Some((scheme, token)) = shown.as_bytes().split_first_chunk::<7>() else {
             return false;
         };
-        // How long it takes does not depend on how much of it is right.
+        // The comparison takes constant time, independent of how many bytes match.
         scheme.eq_ignore_ascii_case(b"bearer ") && token.ct_eq(&self.0).into()
     }
 }

@@ -1,4 +1,4 @@
-//! The Unix socket of `--listen unix:PATH`: only memprof's user can connect, and its file goes with it.
+//! The Unix socket of `--listen unix:PATH`: only memprof's user can connect, and its file is removed on exit.
 
 use std::fs::{self, File};
 use std::io;
@@ -19,18 +19,18 @@ use nix::sys::stat::{Mode, fchmod};
 use super::listen::BACKLOG;
 use memprof_sys::privileges;
 
-/// How long to wait for the lock of the socket's directory, which another memprof holds for moments.
+/// Maximum time to wait for the lock of the socket's directory, which another memprof holds only briefly.
 const LOCKED: Duration = Duration::from_secs(2);
 
 /// A listening Unix socket; dropping it removes its file.
 #[derive(Debug)]
 pub(super) struct UnixSocket {
-    // Dropped first: while the socket is open, the kernel gives its inode to no other file.
+    // Dropped first: while the socket is open, the kernel cannot reuse its inode for another file.
     pub(super) file: SocketFile,
     pub(super) listener: UnixListener,
 }
 
-/// The file of a listening socket; dropping it removes the file, unless another one has taken its place.
+/// The file of a listening socket; dropping it removes the file, unless another file has replaced it.
 #[derive(Debug)]
 pub(super) struct SocketFile {
     path: PathBuf,
@@ -39,13 +39,13 @@ pub(super) struct SocketFile {
 }
 
 impl UnixSocket {
-    /// Listens at this path. A socket there that nobody serves any more is replaced.
+    /// Listens at this path. An abandoned socket at the path is replaced.
     ///
     /// # Errors
-    /// Something else is at the path, or the system refuses.
+    /// Another file is at the path, or the system's reason.
     pub(super) fn bind(path: &Path) -> io::Result<UnixSocket> {
-        // Until it listens, a new socket looks like an abandoned one; and of two memprofs that find one, the second must not
-        // remove the socket of the first.
+        // Until it listens, a new socket looks abandoned. And if two memprofs find an abandoned socket, the second must
+        // not remove the socket of the first.
         let _lock = lock(directory(path))?;
         let listener = match bind_at(path) {
             Err(Errno::EADDRINUSE) => {
@@ -76,13 +76,13 @@ impl Drop for SocketFile {
     fn drop(&mut self) {
         let ours = |about: fs::Metadata| (about.dev(), about.ino()) == self.id;
         if fs::symlink_metadata(&self.path).is_ok_and(ours) {
-            // A file that stays is replaced by the next memprof.
+            // If removal fails, the next memprof replaces the file.
             let _ = privileges::writing_files(|| fs::remove_file(&self.path));
         }
     }
 }
 
-/// What to do if a socket cannot be bound.
+/// The remedy if a socket cannot be bound.
 pub(super) fn advice(reason: &io::Error) -> &'static str {
     match reason.kind() {
         io::ErrorKind::AddrInUse => {
@@ -127,8 +127,8 @@ fn lock(directory: &Path) -> io::Result<Flock<File>> {
 fn bind_at(path: &Path) -> Result<UnixListener, Errno> {
     let address = UnixAddr::new(path)?;
     let socket = new_socket()?;
-    // The file has the mode of the open socket from its first moment (`unix_bind_bsd()` in net/unix/af_unix.c), so that
-    // nobody else ever may connect. `umask` would be that of all threads.
+    // The file has the mode of the open socket from its first moment (`unix_bind_bsd()` in net/unix/af_unix.c), so
+    // other users can never connect. `umask` would affect all threads.
     fchmod(&socket, Mode::S_IRUSR | Mode::S_IWUSR)?;
     bind(socket.as_raw_fd(), &address)?;
     listen(&socket, Backlog::new(BACKLOG)?)?;
@@ -140,7 +140,7 @@ fn new_socket() -> Result<std::os::fd::OwnedFd, Errno> {
     socket(AddressFamily::Unix, SockType::Stream, flags, None)
 }
 
-/// Fails unless a socket is there that refuses connections.
+/// Fails unless the path is a socket that refuses connections.
 fn check_abandoned(path: &Path) -> io::Result<()> {
     if !fs::symlink_metadata(path)?.file_type().is_socket() {
         let message = "a file that is not a socket is there";
@@ -148,7 +148,7 @@ fn check_abandoned(path: &Path) -> io::Result<()> {
     }
     match connect(new_socket()?.as_raw_fd(), &UnixAddr::new(path)?) {
         Err(Errno::ECONNREFUSED) => Ok(()),
-        // It is served, but too many connections wait; or it is of another type.
+        // The socket is served, but its queue is full; or it is of another type.
         Ok(()) | Err(Errno::EAGAIN | Errno::EPROTOTYPE) => Err(Errno::EADDRINUSE.into()),
         Err(e) => {
             let message =
@@ -232,7 +232,7 @@ mod tests {
         }
     }
 
-    /// Several memprofs that find the same abandoned socket: one of them serves, and all others are told.
+    /// Several memprofs find the same abandoned socket: one serves, and all others get an error.
     #[test]
     fn one_of_many_replaces_it() {
         let dir = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! What to do if most memory has no stack because it is older than memprof.
+//! Advice for when most memory has no stack because it was allocated before memprof attached.
 
 use ratatui::text::Line;
 
@@ -6,12 +6,13 @@ use crate::tui::state::State;
 use crate::tui::words::percent;
 use memprof_profile::Unobserved;
 
-/// Narrower screens have a short form.
+/// Narrower screens show a short form.
 const WIDE: u16 = 78;
-/// Lower screens have none.
+/// Lower screens show no advice.
 const HIGH: u16 = 18;
 
-/// The advice; empty if most memory has a stack or the view shows changes, which have one, or no stacks.
+/// The advice; empty if most memory has a stack, or if the view shows changes, which have stacks, or a list without
+/// stacks.
 pub(in crate::tui) fn lines(state: &State) -> Vec<Line<'static>> {
     let Some(report) = state.shown().filter(|_| !state.view.is_list()) else {
         return Vec::new();

@@ -1,4 +1,4 @@
-//! The target, its totals next to the kernel's, unwind outcomes, losses, and the curve.
+//! The header: the target, its totals next to the kernel's, unwind outcomes, losses, and the curve.
 
 use ratatui::Frame;
 use ratatui::layout::Rect;
@@ -16,13 +16,13 @@ const LIVE: Kind = Kind::Column(INUSE_SPACE);
 const OBJECTS: Kind = Kind::Column(INUSE_OBJECTS);
 const ALLOCATED: Kind = Kind::Column(ALLOC_SPACE);
 
-/// Lines of text.
+/// Number of text lines.
 const WORDS: u16 = 4;
-/// Lines of the curve.
+/// Number of lines for the curve.
 const CURVE: u16 = 2;
 
-/// The header's height on a screen of `of` lines. A small screen has no curve, a very small one only
-/// the first line.
+/// The header's height on a screen of `of` lines. A small screen has no curve, and a very small one only the first
+/// line.
 pub(in crate::tui) fn lines(state: &State, of: u16) -> u16 {
     let words = words(state);
     match of {
@@ -32,7 +32,7 @@ pub(in crate::tui) fn lines(state: &State, of: u16) -> u16 {
     }
 }
 
-/// The lines of text: one more if the heap is counted.
+/// The number of text lines: one more if the heap is counted.
 fn words(state: &State) -> u16 {
     let profile = state.report.as_ref().map(|report| &report.profile);
     let heap = profile.is_some_and(|profile| profile.counts(LIVE));
@@ -150,7 +150,7 @@ fn further(profile: &Profile) -> Line<'static> {
     ))
 }
 
-/// What is live of the heap and was allocated, with their errors; both are estimates.
+/// Live and allocated heap memory with errors; both are estimates.
 fn heap(profile: &Profile) -> Line<'static> {
     let [live, objects, allocated] = [LIVE, OBJECTS, ALLOCATED].map(|kind| {
         let total = kind.of(&profile.total);
@@ -200,7 +200,7 @@ fn stacks(profile: &Profile, theme: Theme) -> Line<'static> {
     Line::from(vec![Span::raw(text), lost])
 }
 
-/// Draws the curve. The newest report is at the right; the bottom is the lowest visible value.
+/// Draws the curve. The newest report is on the right; the bottom is the lowest visible value.
 fn render_curve(state: &State, frame: &mut Frame<'_>, area: Rect) {
     let width = usize::from(area.width);
     let newest = state.history().newest(width);
@@ -223,7 +223,7 @@ fn render_curve(state: &State, frame: &mut Frame<'_>, area: Rect) {
         height: area.height.saturating_sub(1),
         ..area
     };
-    // In eighths of a line over the range; the lowest value is not empty.
+    // Values are scaled to eighths of a line over the visible range; the lowest value still draws one eighth.
     let range = (high - low).max(1);
     let height = u64::from(curve.height) * 8;
     let part =

@@ -15,10 +15,10 @@ use memprof_sys::text::printable;
 /// Indentation per level and its maximum, in columns.
 const STEP: usize = 2;
 const MOST_INDENT: usize = 40;
-/// Narrower screens show one figure of each row, so that there is room for names.
+/// Narrower screens show one figure per row, to leave space for names.
 const WIDE: u16 = 50;
 
-/// Whether there is room for one figure only.
+/// Whether the screen has space for only one figure per row.
 pub(super) fn is_narrow(state: &State) -> bool {
     state.size.0 < WIDE
 }
@@ -118,7 +118,7 @@ fn function_line(state: &State, model: &Model, row: FunctionRow) -> String {
     }
 }
 
-/// What writes a pair's figure now, and its change, in the model's unit.
+/// Formatters of a pair's current figure and of its change, in the model's unit.
 fn writers(model: &Model) -> (impl Fn(Pair) -> String, impl Fn(Pair) -> String) {
     let unit = model.unit;
     (
@@ -184,7 +184,7 @@ pub(super) fn selected_name(state: &State) -> String {
     end_of(name.unwrap_or_default(), state)
 }
 
-/// A text; if it does not fit, its end.
+/// A text; only its end if it does not fit.
 pub(super) fn end_of(name: String, state: &State) -> String {
     let (width, long) = (usize::from(state.size.0), name.chars().count());
     match long.checked_sub(width) {

@@ -1,4 +1,4 @@
-//! The overlays: the help; and unwind outcomes, memory without a stack and losses.
+//! The overlays: the help, and the details of unwind outcomes, memory without a stack, and losses.
 
 use std::cmp::Reverse;
 
@@ -17,9 +17,9 @@ use memprof_sys::text::printable;
 
 /// Maximum number of listed mappings.
 const MOST_MAPPINGS: usize = 200;
-/// Width of the help's key column; what a longer key does begins after the key.
+/// Width of the help's key column. The description of a longer key starts right after the key.
 const KEYS: usize = 13;
-/// Narrower helps have what a key does below it.
+/// In narrower helps, the description is below its key.
 const WIDE: usize = 50;
 
 pub(super) fn render(state: &State, frame: &mut Frame<'_>, area: Rect) {
@@ -56,7 +56,7 @@ pub(in crate::tui) fn lines(state: &State) -> Vec<Line<'static>> {
 }
 
 fn help(state: &State) -> Vec<Line<'static>> {
-    // Without the border.
+    // Width inside the border.
     let width = usize::from(state.size.0.clamp(12, 100)) - 2;
     let narrow = width < WIDE;
     let mut lines = Vec::new();
@@ -67,7 +67,7 @@ fn help(state: &State) -> Vec<Line<'static>> {
             let what = wrapped(what, width - 2);
             lines.extend(what.map(|part| Line::raw(format!("  {part}"))));
         } else {
-            // What does not fit goes on below itself, not below the keys.
+            // Continuation lines are indented to the description, not to the keys.
             let left = key.chars().count().max(KEYS) + 1;
             for (at, part) in wrapped(what, width - left).enumerate() {
                 let first = if at == 0 {
@@ -89,7 +89,7 @@ fn help(state: &State) -> Vec<Line<'static>> {
     lines
 }
 
-/// The lines of a text that breaks between words.
+/// Wraps a text between words.
 fn wrapped(text: &str, width: usize) -> impl Iterator<Item = String> {
     let mut lines = vec![String::new()];
     for word in text.split(' ') {

@@ -1,4 +1,4 @@
-//! The lists of processes and of control groups, below their sums.
+//! Draws the lists of processes and control groups, below their sums.
 
 use ratatui::Frame;
 use ratatui::layout::Rect;
@@ -12,7 +12,7 @@ use crate::tui::words::{change, figure, percent};
 use memprof_profile::Kind;
 use memprof_sys::text::printable;
 
-/// Kinds that have a column beside the chosen one, as far as there is room.
+/// Kinds that get a column beside the chosen one, as far as the width allows.
 const FURTHER: [Kind; 6] = [
     Kind::Anon,
     Kind::File,
@@ -21,8 +21,8 @@ const FURTHER: [Kind; 6] = [
     Kind::Cache,
     Kind::Hugetlb,
 ];
-/// Columns of characters: a figure with its space, the share, the number, a process's name with its spaces (the kernel's
-/// names have at most 15 bytes), and what is left for the place at least.
+/// Widths in characters: a figure with its space, the share, the number, a process's name with its spaces (the kernel
+/// limits names to 15 bytes), and the minimum for the place.
 const FIGURE: usize = 12;
 const SHARE: usize = 6;
 const NUMBER: usize = 8;
@@ -30,7 +30,7 @@ const NAME: usize = 17;
 const PLACE: usize = 14;
 const GROUP: usize = 30;
 
-/// The kinds that have a column beside the chosen one.
+/// The kinds that get a column beside the chosen one.
 pub(in crate::tui) fn further_kinds(state: &State) -> Vec<Kind> {
     if is_narrow(state) {
         return Vec::new();
@@ -75,7 +75,7 @@ pub(super) fn heading(state: &State) -> String {
     format!("{:<width$}", format!("{columns}  {}", super::chosen(state)))
 }
 
-/// What is listed, and in which order: `processes by pid, reversed`.
+/// The listed objects and their order: `processes by pid, reversed`.
 pub(super) fn order(state: &State) -> String {
     let order = &state.lists.order;
     let (what, number) = match state.view {
@@ -98,7 +98,7 @@ pub(super) fn order(state: &State) -> String {
     format!("{what} by {by}{reversed}")
 }
 
-/// Draws the sum, and the rows that are seen.
+/// Draws the sum and the visible rows.
 pub(super) fn render(state: &State, frame: &mut Frame<'_>, sum: Rect, area: Rect) {
     let Some(list) = state.list() else {
         return;
@@ -139,7 +139,7 @@ fn figures(state: &State, list: &List, figures: Figures) -> String {
     text
 }
 
-/// How many there are, and what they hold together.
+/// The number of rows and the sum of their memory.
 fn sum_line(state: &State, list: &List) -> String {
     let figures = figures(state, list, list.sum);
     let what = match (state.view, list.listed) {
@@ -187,7 +187,8 @@ fn line_of(state: &State, list: &List, row: &Row) -> String {
     line
 }
 
-/// A place in so many columns. Of a control group, the end of its path says more than the beginning.
+/// A place in at most `room` columns. A long path of a control group is cut at its beginning, because the
+/// end is more informative.
 fn fitted(place: &str, room: usize) -> String {
     let long = place.chars().count();
     match place.starts_with('/') && long > room && room > 0 {
@@ -199,7 +200,7 @@ fn fitted(place: &str, room: usize) -> String {
     }
 }
 
-/// Everything that is known of the selected row but its figures.
+/// All information about the selected row except its figures.
 pub(super) fn selected_name(state: &State) -> String {
     let Some(row) = state.selected() else {
         return String::new();

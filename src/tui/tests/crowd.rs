@@ -1,4 +1,4 @@
-//! Reports of several processes, and what their lists show.
+//! Reports of several processes, and the rows that their lists show.
 
 use super::*;
 use memprof_profile::{FreezeOutcome, Profile, Share};
@@ -8,10 +8,10 @@ use memprof_sys::process::Container;
 pub(super) const ID: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
 pub(super) const POD: &str = "b15e0b8f-6d25-4d1f-9d2c-3a1f6f0a1b2c";
 
-/// A process: its id, its name, its control group, KiB of its function `grow` and of the page cache that `read` brought in.
+/// A process: its id, name, control group, KiB of its function `grow`, and KiB of page cache that `read` brought in.
 pub(super) type Process<'a> = (u32, &'a str, &'a str, u64, u64);
 
-/// nginx in a group, with another program in one below it, and a program in a container.
+/// nginx in one group, another program in a group below it, and a program in a container.
 pub(super) const THREE: [Process<'_>; 3] = [
     (7, "nginx", "/web", 4000, 0),
     (30, "worker", "/web/below", 1000, 500),
@@ -48,7 +48,8 @@ fn share(whole: &Profile, process: &Process<'_>, at: usize) -> Share {
     }
 }
 
-/// A report of these processes, and of page cache that an ended one brought in. A profile of a single process has no shares.
+/// A report of these processes, and of page cache that an ended process brought in. A profile of a single process has
+/// no shares.
 pub(super) fn of(processes: &[Process<'_>], ended_cache: u64) -> Arc<Report> {
     let f = |(module, offset)| at(module, offset);
     let (main, grow, read) = (f(MAIN), at(0, 2), at(0, 3));
@@ -81,7 +82,7 @@ pub(super) fn of(processes: &[Process<'_>], ended_cache: u64) -> Arc<Report> {
     })
 }
 
-/// So many processes in ten control groups.
+/// A report with `processes` processes in ten control groups.
 pub(super) fn crowd(processes: usize, first: u64) -> Arc<Report> {
     let groups: Vec<String> = (0..10).map(|n| format!("/group{n}")).collect();
     let process = |n: usize| {
@@ -104,7 +105,7 @@ pub(super) fn shown(size: (u16, u16), processes: &[Process<'_>], keys: &str) -> 
     state
 }
 
-/// The sum and the rows of the list that is shown.
+/// The sum and the rows of the visible list.
 pub(super) fn listed(state: &State) -> Vec<String> {
     let text = text(state);
     let heading = text.iter().position(|l| l.contains(" by ")).unwrap();
@@ -112,7 +113,7 @@ pub(super) fn listed(state: &State) -> Vec<String> {
     rows.take_while(|l| !l.is_empty()).cloned().collect()
 }
 
-/// The names in them: what follows the number.
+/// The names in the visible rows: the text after the number.
 pub(super) fn who(state: &State) -> Vec<String> {
     let rows = listed(state).into_iter().skip(1);
     let name = |row: String| {

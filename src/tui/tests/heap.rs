@@ -1,4 +1,4 @@
-//! The line of a heap snapshot.
+//! The lines about a heap snapshot.
 
 use std::time::{Duration, UNIX_EPOCH};
 
@@ -46,7 +46,7 @@ fn glibc() -> Allocator {
     }
 }
 
-/// The text of the screen in one line.
+/// The text of the screen as a single line.
 fn words(state: &State) -> String {
     let text = text(state).join(" ");
     text.split_whitespace().collect::<Vec<_>>().join(" ")
@@ -69,9 +69,9 @@ fn h_asks_once_and_the_line_has_the_figures() {
     let wanted = "heap of process 0, 12:01:07 UTC: 301.0 MiB live, 45.0 MiB free (12.0 MiB would be returned by malloc_trim), \
                   3 KiB unreachable, stop 9.1 ms";
     assert!(words(&state).contains(wanted), "{:#?}", text(&state));
-    // Its two lines are taken from the list.
+    // The two lines reduce the height of the list.
     assert_eq!(state.page() + 1, before);
-    // It stays, and can be taken again.
+    // The lines stay, and another snapshot can be requested.
     for _ in 0..20 {
         feed(&mut state, Input::Report(report(4000)));
     }

@@ -89,7 +89,7 @@ fn any_input() -> impl Strategy<Value = Input> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// For any input on any screen size: the screen is drawn, and the cursor is on a row.
+    /// For any input on any screen size, the screen is drawn and the cursor is on a row.
     #[test]
     fn nothing_pressed_breaks_it(inputs in proptest::collection::vec(any_input(), 0..60)) {
         let mut state = State::new(false, (80, 24));

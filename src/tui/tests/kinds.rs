@@ -4,7 +4,7 @@ use super::*;
 use memprof_profile::measure::{INUSE_OBJECTS, INUSE_SPACE};
 use memprof_profile::testing::with_heap;
 
-/// `malloc` holds 40 MiB in 5,000 allocations, and `read` 64 KiB, no better known than by 1 MiB.
+/// `malloc` holds 40 MiB in 5,000 allocations; the 64 KiB of `read` have an error of 1 MiB.
 #[test]
 fn kinds_of_the_heap_have_their_unit_and_errors() {
     let mut state = State::new(false, (80, 24));
@@ -20,7 +20,7 @@ fn kinds_of_the_heap_have_their_unit_and_errors() {
         ],
     );
     feed(&mut state, Input::Report(Arc::new(counted)));
-    // The totals have a line of their own.
+    // The totals have a separate line.
     let heap = "heap, estimated: live 41,024 ±2,839 KiB in 5,000 ±196 objects   allocated 0 KiB";
     assert_eq!(text(&state)[3], heap);
     assert_eq!(text(&state).len(), 24);
@@ -44,7 +44,7 @@ fn kinds_of_the_heap_have_their_unit_and_errors() {
     );
     types(&mut state, "t*");
     shows(&state, &["     <2,072   0.2", "    ~41,024 100.0  - all"]);
-    // Without the heap, there is no such line.
+    // Without the heap, the line is absent.
     feed(&mut state, Input::Report(report(4000)));
     assert!(
         !text(&state)

@@ -36,7 +36,7 @@ fn functions_on_a_usual_terminal() {
     assert_eq!(text(&state), wanted);
 }
 
-/// On a narrow screen, keys that do not fit are left out, but not the help.
+/// On a narrow screen, key hints that do not fit are left out, except the help.
 #[test]
 fn the_help_is_in_the_line_of_keys() {
     for (width, wanted) in [
@@ -49,7 +49,7 @@ fn the_help_is_in_the_line_of_keys() {
     }
 }
 
-/// On a narrow screen each row has one figure, that by which it is sorted, and its name.
+/// On a narrow screen each row shows one figure, which is the sort key, and the name.
 #[test]
 fn narrow_screens_show_names() {
     let mut state = started((30, 24));
@@ -80,7 +80,7 @@ fn narrow_screens_show_names() {
     );
 }
 
-/// The help can be read to its end, whatever the width.
+/// The help can be read to its end at any width.
 #[test]
 fn the_help_fits() {
     for width in [30, 60, 80, 120] {
@@ -99,7 +99,7 @@ fn the_help_fits() {
     }
 }
 
-/// Most memory is older than memprof: the screen says what to do.
+/// When most memory is older than memprof, the screen gives advice.
 #[test]
 fn a_target_from_before() {
     let old = |grown| {
@@ -129,7 +129,7 @@ fn a_target_from_before() {
     let mut narrow = State::new(false, (30, 24));
     feed(&mut narrow, Input::Report(old(4)));
     shows(&narrow, &["100.0 % is old: m, then d"]);
-    // With stacks for most of it, there is nothing to say.
+    // If most memory has stacks, there is no advice.
     assert!(!advised(&started((80, 24))));
 }
 
@@ -168,7 +168,7 @@ fn the_tree_unfolds_and_folds() {
     press(&mut state, KeyCode::Left);
     press(&mut state, KeyCode::Left);
     assert_eq!(rows(&state), closed);
-    // The root is never folded.
+    // The root cannot be folded.
     types(&mut state, "g");
     press(&mut state, KeyCode::Left);
     assert_eq!(rows(&state), closed);
@@ -275,7 +275,7 @@ fn a_filter_leaves_names_and_the_way_to_them() {
     assert_eq!(rows(&state).len(), 3);
 }
 
-/// Very many functions: the list scrolls as little as necessary, and the cursor stays on its function.
+/// With many functions, the list scrolls as little as necessary, and the cursor stays on its function.
 #[test]
 fn the_cursor_stays_on_what_it_is_on() {
     let many = |first: u64| {

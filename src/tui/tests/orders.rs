@@ -18,7 +18,7 @@ fn sorting_by_each_column_and_in_reverse() {
         let names = who(&state);
         shows(&state, &[&format!("processes by {by}")]);
         assert!(names[0].starts_with(first), "{by}: {names:?}");
-        // What is of no process stays last.
+        // The row that belongs to no process stays last.
         assert_eq!(names[3], ended, "{by}");
         types(&mut state, "s");
     }
@@ -28,7 +28,7 @@ fn sorting_by_each_column_and_in_reverse() {
     let names = who(&state);
     assert!(names[0].starts_with("worker"), "{names:?}");
     assert_eq!(names[3], ended);
-    // Control groups have no names of processes to sort by.
+    // Control groups have no process names to sort by.
     types(&mut state, "Sssss");
     shows(&state, &["processes by name"]);
     press(&mut state, KeyCode::Tab);
@@ -60,7 +60,7 @@ fn a_filter_looks_at_names_ids_and_places() {
             .map(|name| name.split(' ').next().unwrap())
             .collect();
         assert_eq!(who, names, "{filter}");
-        // The functions have a filter of their own.
+        // The functions have a separate filter.
         types(&mut state, "P");
         assert_eq!(state.functions.len(), 3);
         types(&mut state, "P");
@@ -70,7 +70,7 @@ fn a_filter_looks_at_names_ids_and_places() {
     }
 }
 
-/// Those that ended since the mark are listed, so that the changes add up, too.
+/// Processes that ended since the mark are listed, so that the changes also add up.
 #[test]
 fn changes_since_a_mark() {
     let mut state = shown((80, 24), &THREE, "mdP");
@@ -104,7 +104,7 @@ fn changes_since_a_mark() {
         &state,
         &["     -1,500           0           0       1  (ended) /web/below"],
     );
-    // A new one alone: all of it is new.
+    // For a process that started after the mark, all memory is new.
     types(&mut state, "PP/new");
     press(&mut state, KeyCode::Enter);
     press(&mut state, KeyCode::Enter);
@@ -144,7 +144,7 @@ fn thousands_scroll_and_the_cursor_stays_on_its_process() {
         "{:#?}",
         text(&state)
     );
-    // It holds the same, and all others more.
+    // This process has the same memory, and all others have more.
     feed(&mut state, Input::Report(crowd(3000, 1)));
     assert_eq!((text(&state)[22].clone(), line(&state)), (selected, seen));
     press(&mut state, KeyCode::Home);

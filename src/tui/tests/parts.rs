@@ -1,4 +1,4 @@
-//! One process or one control group alone, and the way there and back.
+//! A single process or control group, and the keys to enter and leave it.
 
 use super::crowd::{Process, THREE, listed, of, shown};
 use super::*;
@@ -30,14 +30,14 @@ fn one_process_and_back_step_by_step() {
             "          0   0.0        4,000 100.0  main (node)",
         ]
     );
-    // The tree and the filter are those of the process.
+    // The tree and the filter now belong to the process.
     press(&mut state, KeyCode::Tab);
     types(&mut state, "*");
     assert_eq!(rows(&state)[0], "      4,000 100.0  - all");
     types(&mut state, "/grow");
     press(&mut state, KeyCode::Enter);
     assert_eq!(names(&state)[2], "↳ grow (node)");
-    // The filter goes first, then the process, then the list.
+    // Esc removes first the filter, then the process, then the list.
     press(&mut state, KeyCode::Esc);
     shows(&state, &["nginx (pid 7), 1 of 3 processes"]);
     press(&mut state, KeyCode::Esc);
@@ -48,7 +48,7 @@ fn one_process_and_back_step_by_step() {
     assert!(text(&state)[22].starts_with("nginx (pid 7)  /web"));
     press(&mut state, KeyCode::Esc);
     shows(&state, &["tree of callees", "     10,564 100.0  - all"]);
-    // And by P.
+    // The key P does the same.
     types(&mut state, "P");
     press(&mut state, KeyCode::Enter);
     shows(&state, &["nginx (pid 7), 1 of 3 processes"]);
@@ -75,7 +75,7 @@ fn a_control_group_has_those_below_it() {
     assert_eq!(text(&state)[22], "control group /web and below");
 }
 
-/// As on the page, it stays until the user goes elsewhere.
+/// As on the page, an ended process stays until the user leaves it.
 #[test]
 fn the_last_figures_of_one_that_has_ended_stay() {
     let mut state = in_nginx("");
@@ -88,7 +88,7 @@ fn the_last_figures_of_one_that_has_ended_stay() {
         );
         assert_eq!(rows(&state), held);
     }
-    // Settings are those of the last figures, too.
+    // Settings also apply to the last figures.
     types(&mut state, "t");
     shows(&state, &["      4,000 100.0  - all"]);
     types(&mut state, "nnnn");
@@ -101,7 +101,7 @@ fn the_last_figures_of_one_that_has_ended_stay() {
     assert!(!text(&state).iter().any(|line| line.contains("ENDED")));
 }
 
-/// A profile of a single process does not say where it runs.
+/// A profile of a single process does not tell its control group.
 #[test]
 fn a_control_group_that_has_one_process_left_has_not_ended() {
     let two = [THREE[0], (9, "other", "/web", 500, 0)];
@@ -149,7 +149,7 @@ fn reports_and_marks_of_the_process_alone() {
         &state,
         &["       +800        +800       4,800  grow (node)"],
     );
-    // While the view is paused, the curve goes on.
+    // While the view is paused, the curve continues.
     types(&mut state, "dp");
     feed(&mut state, Input::Report(of(&THREE[1..], 64)));
     feed(&mut state, Input::Report(of(&THREE, 64)));
@@ -163,7 +163,7 @@ fn reports_and_marks_of_the_process_alone() {
     );
 }
 
-/// A model that was requested before the user went elsewhere comes late.
+/// A model that was requested before the user moved on arrives late.
 #[test]
 fn models_of_something_else_are_not_shown() {
     let mut state = shown((80, 24), &THREE, "");
@@ -182,7 +182,7 @@ fn models_of_something_else_are_not_shown() {
     shows(&state, &["      4,000 100.0        4,000 100.0  grow"]);
 }
 
-/// Of the process that the cursor is on, or that is shown.
+/// A snapshot is of the process at the cursor, or else of the visible process.
 #[test]
 fn heap_snapshots_are_of_the_process_in_view() {
     let mut state = shown((80, 24), &THREE, "Ph");
@@ -201,7 +201,7 @@ fn heap_snapshots_are_of_the_process_in_view() {
     press(&mut state, KeyCode::Enter);
     types(&mut state, "h");
     assert_eq!(state.heap.wanted.take(), Some(Pid(30)));
-    // A control group is no process.
+    // A control group is not a process.
     types(&mut state, "P");
     feed(
         &mut state,

@@ -1,4 +1,4 @@
-//! The lists of processes and of control groups: what they show.
+//! Content of the lists of processes and control groups.
 
 use super::crowd::{POD, THREE, listed, of, shown, who};
 use super::*;
@@ -43,7 +43,7 @@ fn control_groups_and_the_way_back() {
         "[in no known control group]",
     ];
     assert_eq!(who(&state), wanted);
-    // Of processes whose group is not known, and of those that have ended.
+    // One row is for processes whose group is unknown and for ended processes.
     let mut unknown = THREE;
     unknown[0].2 = "";
     feed(&mut state, Input::Report(of(&unknown, 64)));
@@ -54,7 +54,7 @@ fn control_groups_and_the_way_back() {
     shows(&state, &["functions by self", "P processes"]);
 }
 
-/// Whatever kind is shown, and with ended processes.
+/// For every kind, with ended processes.
 #[test]
 fn the_rows_add_up_to_the_whole() {
     let figure = |row: &String, column: usize| {
@@ -67,7 +67,7 @@ fn the_rows_add_up_to_the_whole() {
             let list = state.list().unwrap();
             assert_eq!(list.sum, list.whole);
             let rows = listed(&state);
-            // The chosen kind, and the one in the first column beside it.
+            // The chosen kind, and the kind in the first column beside it.
             for column in [0, 2] {
                 let sum: u64 = rows[1..].iter().map(|row| figure(row, column)).sum();
                 assert_eq!(figure(&rows[0], column), sum, "{rows:#?}");
@@ -148,7 +148,7 @@ fn narrow_screens_show_one_figure_and_the_name() {
     assert_eq!(listed(&state)[2], "      4,000  /web");
 }
 
-/// The end of a path says which group it is; a container's id stands first.
+/// The end of a path identifies the group; a container's id comes first.
 #[test]
 fn long_paths_are_cut_at_their_beginning() {
     let mut three = THREE;
@@ -162,12 +162,12 @@ fn long_paths_are_cut_at_their_beginning() {
     ends(&state, "redis-server     0123456789ab");
     press(&mut state, KeyCode::Tab);
     ends(&state, "1  …ame-of-a.slice/nginx.service");
-    // Also on a screen that has no room for it at all.
+    // This also works on a screen without any space for it.
     state.update(Input::Resize(12, 10));
     drawn(&state);
 }
 
-/// A wide one has more figures: the kinds that are not chosen.
+/// A wide screen has more figures: the kinds that are not chosen.
 #[test]
 fn wide_screens_show_more_kinds() {
     let mut state = shown((140, 24), &THREE, "P");
@@ -178,7 +178,7 @@ fn wide_screens_show_more_kinds() {
     shows(&state, &[others]);
 }
 
-/// No more models than are shown.
+/// Only models that are shown are built.
 #[test]
 fn while_a_list_is_shown_no_trees_are_made() {
     let mut state = shown((80, 24), &THREE, "P");

@@ -1,4 +1,4 @@
-//! What changes with reports: marks and differences, pauses, losses.
+//! Effects of new reports: marks and differences, pauses, losses.
 
 use super::*;
 use crate::tui::marks::MOST_MARKS;
@@ -10,7 +10,7 @@ fn changes_since_a_mark() {
     shows(&state, &["there is no mark yet; m sets one"]);
     types(&mut state, "m");
     shows(&state, &["mark 1 set at 00:00:00 UTC"]);
-    // The confirmation outlasts some reports, whenever the mark was set.
+    // The confirmation stays for some reports, whenever the mark was set.
     for _ in 0..9 {
         feed(&mut state, Input::Report(report(1000)));
     }
@@ -51,7 +51,7 @@ fn changes_since_a_mark() {
     assert_eq!(rows(&state)[0], "      4,584 100.0  - all");
 }
 
-/// Functions that are gone since the mark are listed next to current ones.
+/// Functions that have disappeared since the mark are listed beside current ones.
 #[test]
 fn what_is_gone_since_a_mark_is_shown() {
     let mut state = started((80, 24));
@@ -80,7 +80,7 @@ fn so_many_marks_are_kept() {
     types(&mut state, &"[".repeat(30));
     shows(&state, &["change since mark 22"]);
     assert_eq!(state.marks.len(), MOST_MARKS);
-    // The compared mark is removed: the oldest remaining one replaces it.
+    // The compared mark is dropped; the oldest remaining mark replaces it.
     types(&mut state, "m");
     shows(&state, &["change since mark 23"]);
 }

@@ -1,7 +1,8 @@
-//! The place of an output, and what another user may have put there.
+//! The destination of an output, and checks against files that another user has planted there.
 //!
-//! In a directory that everybody may write to (`/tmp`), others may have made the link, the pipe or the file that has the
-//! output's name, or make it at any moment. The kernel's `protected_symlinks` and its like protect only where they are on.
+//! In a world-writable directory such as `/tmp`, other users may have created a link, pipe or file under the output's
+//! name, or may create one at any moment. The kernel's `protected_symlinks` and related settings protect only if they
+//! are enabled.
 
 use std::ffi::OsString;
 use std::fs::{self, File, Metadata, OpenOptions, Permissions};
@@ -15,31 +16,31 @@ use nix::errno::Errno;
 use nix::fcntl::{AT_FDCWD, AtFlags};
 use nix::unistd::{geteuid, linkat};
 
-/// How a file is written.
+/// How to write a file.
 pub(super) enum Way {
-    /// To a file without a name, or else with another one beside this path, which is then renamed.
+    /// To an unnamed file, or otherwise a temporary file beside this path, which is then renamed to it.
     Beside(PathBuf),
-    /// Directly: not a regular file.
+    /// Directly, because it is not a regular file.
     Direct,
 }
 
-/// Number of names that are tried for a file that is not whole yet.
+/// Maximum number of names to try for a temporary file.
 const TRIES: u32 = 100;
 
-/// Pipes that are open since the start, by their paths.
+/// Pipes opened at the start, by path.
 static PIPES: Mutex<Vec<(PathBuf, File)>> = Mutex::new(Vec::new());
 
-/// How the file at a path is written.
+/// How to write the file at a path.
 ///
 /// # Errors
-/// It cannot be, or another user has put it there.
+/// The file cannot be written, or another user has planted it.
 pub(super) fn way(path: &Path) -> io::Result<Way> {
     let there = match fs::symlink_metadata(path) {
         Ok(there) => there,
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Way::Beside(path.to_owned())),
         Err(e) => return Err(e),
     };
-    // It takes the place of whatever has its name by then.
+    // The rename replaces any file that has the name at that time.
     if there.is_file() {
         return Ok(Way::Beside(path.to_owned()));
     }
@@ -55,16 +56,16 @@ pub(super) fn way(path: &Path) -> io::Result<Way> {
     }
     match fs::metadata(path) {
         Ok(there) if there.is_dir() => Err(io::ErrorKind::IsADirectory.into()),
-        // A symbolic link stays: the file that it points to is replaced.
+        // The symbolic link stays; the file that it points to is replaced.
         Ok(there) if there.is_file() => Ok(Way::Beside(fs::canonicalize(path)?)),
         Ok(_) => Ok(Way::Direct),
-        // As before, a link that leads nowhere is replaced.
+        // A dangling link is replaced.
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(Way::Beside(path.to_owned())),
         Err(e) => Err(e),
     }
 }
 
-/// Whether another user may have put something in the place of an output, as the kernel decides for `protected_symlinks`.
+/// Whether another user may have planted the file at an output's path, by the kernel's rule for `protected_symlinks`.
 fn is_planted(path: &Path, there: &Metadata) -> bool {
     let everybody = libc::S_ISVTX | libc::S_IWOTH;
     let Ok(directory) = fs::metadata(directory_of(path)) else {
@@ -79,17 +80,18 @@ fn directory_of(path: &Path) -> &Path {
     directory.unwrap_or(Path::new("."))
 }
 
-/// The permissions of the file that is replaced, unless another user has put it there to choose them.
+/// The permissions of the file to replace; `None` if another user may have planted the file to choose them.
 pub(super) fn kept_permissions(place: &Path) -> Option<Permissions> {
     let there = fs::symlink_metadata(place).ok()?;
     let keep = there.is_file() && !is_planted(place, &there);
     keep.then(|| there.permissions())
 }
 
-/// Opens what is written directly. A pipe that nobody reads is an error now: it would wait for its reader for ever.
+/// Opens a file that is written directly. A pipe without a reader is an error here: opening it would block until a
+/// reader comes.
 ///
 /// # Errors
-/// As it says, or the system's.
+/// The file is a pipe without a reader, or the system's error.
 pub(super) fn open_direct(path: &Path) -> io::Result<File> {
     let mut pipes = PIPES.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(at) = pipes.iter().position(|(known, _)| known == path) {
@@ -109,7 +111,8 @@ pub(super) fn open_direct(path: &Path) -> io::Result<File> {
     })
 }
 
-/// Opens a pipe at the start, and keeps it for its output: its reader would take a second opening for the end.
+/// Opens a pipe at the start and keeps it open for its output: if the pipe were closed in between, its reader would see
+/// the end.
 ///
 /// # Errors
 /// As for [`open_direct`].
@@ -122,7 +125,7 @@ pub(super) fn keep_pipe(path: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// A name that a file has beside its place until it is whole. Nobody can know it before.
+/// An unpredictable name for a temporary file beside the destination.
 pub(super) fn part_of(place: &Path) -> io::Result<PathBuf> {
     let name = place.file_name().ok_or(io::ErrorKind::InvalidFilename)?;
     let mut random = [0; 8];
@@ -134,15 +137,15 @@ pub(super) fn part_of(place: &Path) -> io::Result<PathBuf> {
     Ok(place.with_file_name(part))
 }
 
-/// A new file without a name: nothing is left of it, whatever ends memprof, unless it gets one. `None` where the file system
-/// has no such files.
+/// A new unnamed file, which disappears when memprof exits for any reason unless it has been given a name. `None` if the
+/// file system does not support `O_TMPFILE`.
 pub(super) fn nameless(place: &Path, mode: u32) -> Option<File> {
     let mut options = OpenOptions::new();
     options.write(true).mode(mode).custom_flags(libc::O_TMPFILE);
     options.open(directory_of(place)).ok()
 }
 
-/// Does something with new names beside a place until one is free.
+/// Calls `make` with new names beside a destination until one is free.
 fn with_free_name<T>(
     place: &Path,
     mut make: impl FnMut(&Path) -> io::Result<T>,
@@ -157,7 +160,7 @@ fn with_free_name<T>(
     Err(io::ErrorKind::AlreadyExists.into())
 }
 
-/// Gives a file without a name one beside its place.
+/// Links an unnamed file under a new name beside its destination.
 pub(super) fn give_name(file: &File, place: &Path) -> io::Result<PathBuf> {
     let path = format!("/proc/self/fd/{}", file.as_raw_fd());
     let give = |part: &Path| {
@@ -173,10 +176,10 @@ pub(super) fn give_name(file: &File, place: &Path) -> io::Result<PathBuf> {
     with_free_name(place, give).map(|((), part)| part)
 }
 
-/// A new file beside a place, with a name.
+/// A new named file beside a destination.
 pub(super) fn named(place: &Path, mode: u32) -> io::Result<(File, PathBuf)> {
     with_free_name(place, |part| {
-        // (`create_new` follows no link.)
+        // `create_new` does not follow links.
         OpenOptions::new()
             .write(true)
             .create_new(true)

@@ -43,7 +43,7 @@ fn a_name_that_is_too_long_is_found_at_the_start() {
     assert!(format!("{e:#}").contains("too long"), "{e:#}");
 }
 
-/// Where a file system has no files without a name, as NFS.
+/// For file systems without unnamed files, such as NFS.
 #[test]
 fn a_file_with_a_name_does_as_well() {
     let dir = tempfile::tempdir().unwrap();
@@ -95,7 +95,7 @@ fn a_file_is_replaced_whole() {
     .unwrap();
 }
 
-/// A directory that everybody may write to, as `/tmp`, and a link of another user to a file of root's.
+/// A world-writable directory like `/tmp`, with a link from another user to a file of root.
 #[test]
 fn what_another_user_has_put_there_is_not_followed() {
     if !nix::unistd::geteuid().is_root() {
@@ -117,14 +117,14 @@ fn what_another_user_has_put_there_is_not_followed() {
         write(&at(name), OUTPUT, SHARED, |out| out.write_all(b"new")).unwrap_err();
     }
     assert_eq!(fs::read_to_string(&own).unwrap(), "root's");
-    // A file that is there already says nothing of who may read the new one.
+    // An existing file does not decide who may read the new one.
     fs::write(at("file"), "planted").unwrap();
     fs::set_permissions(at("file"), fs::Permissions::from_mode(0o666)).unwrap();
     lchown(at("file"), Some(65_534), None).unwrap();
     write(&at("file"), OUTPUT, PRIVATE, |out| out.write_all(b"new")).unwrap();
     let about = fs::metadata(at("file")).unwrap();
     assert_eq!((about.mode() & 0o777, about.uid()), (0o600, 0));
-    // The user's own link is followed as elsewhere.
+    // A link of the same user is followed.
     symlink(&own, at("mine")).unwrap();
     write(&at("mine"), OUTPUT, SHARED, |out| out.write_all(b"new")).unwrap();
     assert_eq!(fs::read_to_string(&own).unwrap(), "new");

@@ -13,7 +13,7 @@ use memprof_profile::allocations::NamedAllocations;
 use memprof_profile::measure::HEAP;
 
 impl Reports {
-    /// The sampled allocations that are kept now.
+    /// The sampled allocations in memory now.
     ///
     /// # Errors
     /// There is no report, allocations are not sampled, or the collector does not answer.

@@ -1,4 +1,4 @@
-//! Heap snapshots on request: one at a time, and as rarely as reports that stop the target.
+//! Heap snapshots on request: one at a time, and no more often than reports that stop the target.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ impl Reports {
     /// Takes a heap snapshot of a followed process.
     ///
     /// # Errors
-    /// Another one is being taken, the process has ended, or it could not be stopped and copied in time.
+    /// Another snapshot is being taken, the process has ended, or it could not be stopped and copied in time.
     pub async fn take_heap(
         &self,
         pid: Pid,
@@ -32,7 +32,7 @@ impl Reports {
             ApiError::Busy("another heap snapshot is being taken: try again later".to_owned())
         })?;
         {
-            // The target runs for a share of the time, however often it is stopped.
+            // The target runs for a minimum share of the time, however often it is stopped.
             let mut runs_until = self.runs_until.lock().await;
             tokio::time::sleep_until((*runs_until).into()).await;
             *runs_until = Instant::now() + RUN;
@@ -89,7 +89,7 @@ impl Reports {
         let mut grown_by = Vec::new();
         let free = pages.only(joint.free_pages());
         if how.grown_by && free.bytes() > 0 {
-            // Without them, it is not known who brought the pages in.
+            // Without these rows, the origin of the free pages is unknown.
             let found = self.grown_by(pid, free, how.top).await;
             let found = found.unwrap_or_else(GrownBy::failed);
             let rows = found.rows.into_iter();
@@ -123,7 +123,7 @@ impl Reports {
         built.await.map_err(|e| e.to_string())
     }
 
-    /// The stacks that brought in these pages.
+    /// The stacks that faulted in these pages.
     async fn grown_by(&self, pid: Pid, pages: HeapPages, top: usize) -> Result<GrownBy, String> {
         let shared = pages.shared();
         let (reply, answer) = oneshot::channel();

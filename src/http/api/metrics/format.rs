@@ -1,4 +1,4 @@
-//! The two text formats of metrics: OpenMetrics, and that of Prometheus itself.
+//! The two text formats of metrics: OpenMetrics, and the Prometheus text format.
 
 use prometheus_client::encoding::text::encode;
 use prometheus_client::registry::Registry;
@@ -6,10 +6,10 @@ use prometheus_client::registry::Registry;
 use crate::http::api::ApiError;
 use crate::http::api::reply::internal;
 
-/// The format that the client library writes.
+/// OpenMetrics, which the client library writes.
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// The format of Prometheus itself, for those who ask for it.
+/// The Prometheus text format, for clients that request it.
 const PLAIN: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 /// A text format of metrics.
@@ -20,7 +20,7 @@ pub(super) enum Format {
 }
 
 impl Format {
-    /// Its MIME type.
+    /// The format's MIME type.
     pub(super) fn content_type(self) -> &'static str {
         match self {
             Format::OpenMetrics => OPEN_METRICS,
@@ -48,11 +48,11 @@ impl Format {
     }
 }
 
-/// Rewrites one to the other. They differ in the names of counters, which here end with `_total` in the lines about
-/// them, too, and in the end marker, which only OpenMetrics has.
+/// Rewrites OpenMetrics as the Prometheus format. In the latter, `_total` is also part of a counter's name in the HELP
+/// and TYPE lines, and there is no end marker.
 fn plain(open_metrics: &str) -> String {
     let mut text = String::with_capacity(open_metrics.len() + 256);
-    // The type comes after the help and changes the name in it.
+    // The TYPE line follows the HELP line and determines the name in both.
     let mut held = None;
     for line in open_metrics.lines().filter(|line| *line != "# EOF") {
         let help = line.strip_prefix("# HELP ").and_then(|r| r.split_once(' '));

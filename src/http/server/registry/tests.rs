@@ -10,7 +10,7 @@ fn open(registry: &Arc<Registry>, client_number: u8) -> Connection {
     registry.try_admit(client(client_number)).unwrap()
 }
 
-/// Ids of the connections that were told to close.
+/// Ids of the connections that have been told to close.
 fn going(registry: &Registry) -> Vec<u64> {
     let state = registry.lock();
     let going = state.open.iter().filter(|(_, entry)| entry.going);
@@ -85,7 +85,7 @@ async fn some_slots_are_for_others_and_some_for_health() {
     assert!(other.begin(false).await);
     let last = open(&registry, 2);
     assert!(!last.take_slot(false));
-    // A waiting request gets the slot that becomes free.
+    // A waiting request gets the freed slot.
     let wait = last.begin(false);
     let free = async { mine[0].enter(Phase::Idle) };
     assert!(tokio::join!(wait, free).0);
