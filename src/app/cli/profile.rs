@@ -151,9 +151,9 @@ pub(super) struct ProfileArgs {
     /// Aggregate nodes smaller than SIZE in --output: `65536`, `64KiB`, `1MiB`, `2GiB` [default: depends on the format]
     #[arg(long, value_name = "SIZE", requires = "output", value_parser = parse_size)]
     threshold: Option<u64>,
-    /// Include only the sampled allocations in --output for which this CEL expression is true: `lifetime < 0.5 && size
-    /// > 4096`, `live && 'parse' in functions`. Needs --heap and a --kind of the heap. The error for an unknown name
-    /// lists the known ones
+    /// Include only the sampled allocations in --output for which this CEL expression is true:
+    /// `lifetime < 0.5 && size > 4096`, `live && 'parse' in functions`. Needs --heap and a --kind of the heap. The error
+    /// for an unknown name lists the known ones
     #[arg(long, value_name = "EXPRESSION", requires_all = ["output", "heap"], value_parser = |text: &str| Filter::parse(text))]
     pub(super) filter: Option<Filter>,
     /// Which frames of interpreted programs (Python, Ruby) to include in --output: `all`, functions of the program and
