@@ -30,18 +30,15 @@ fn quiet_unless_asked() {
     assert!(steps.contains(" INFO memprof::probe"), "{steps}");
     assert!(!steps.contains("DEBUG"), "{steps}");
     let more = said(&profile_true(Some("-vv"), None));
-    assert!(more.contains("DEBUG memprof_code::unwind"), "{more}");
+    assert!(more.contains("DEBUG memprof::collect::publish"), "{more}");
 }
 
 #[test]
 fn a_filter_chooses_modules() {
     // MEMPROF_LOG overrides -v.
-    let chosen = said(&profile_true(
-        Some("-vv"),
-        Some("memprof::app::session=debug"),
-    ));
-    assert!(chosen.contains("DEBUG memprof::app::session"), "{chosen}");
-    assert!(!chosen.contains("memprof_code::unwind"), "{chosen}");
+    let chosen = said(&profile_true(Some("-vv"), Some("memprof::collect=debug")));
+    assert!(chosen.contains("DEBUG memprof::collect"), "{chosen}");
+    assert!(!chosen.contains("memprof_sys::privileges"), "{chosen}");
 
     let wrong = profile_true(None, Some("memprof=loud"));
     assert_eq!(wrong.status.code(), Some(1));

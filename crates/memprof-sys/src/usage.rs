@@ -7,15 +7,13 @@ use std::ops::{AddAssign, SubAssign};
 /// # Examples
 ///
 /// ```
-/// use memprof_profile::{Amounts, Kind};
 /// use memprof_sys::usage::Usage;
 ///
 /// let mut usage = Usage { anon: 8192, cache: 4096, ..Usage::default() };
 /// usage += Usage { shmem: 4096, swap: 4096, ..Usage::default() };
 /// assert_eq!(usage.resident(), 12_288);
 /// // Swapped-out memory is in no sum.
-/// assert_eq!(Kind::All.of(&Amounts::from(usage)), 16_384);
-/// assert_eq!(Kind::by_name("swap"), Some(Kind::Swap));
+/// assert_eq!(usage.value(), 16_384);
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
