@@ -92,7 +92,7 @@ other versions of them."
 # "name version licence" of each crate in the binary but memprof.
 crates() {
     cargo tree --locked --edges normal --target "$target" --prefix none --format '{p} {l}' |
-        sed 's/ (proc-macro)//; s/ (\*)$//' | grep -v '^memprof ' | sort -u
+        sed 's/ (proc-macro)//; s/ (\*)$//' | grep -v -e '^memprof ' -e '^memprof-' | sort -u
 }
 
 # What comes with the binary: documents, manual pages and completions, in directories of $work/more.
