@@ -4,7 +4,7 @@
 #
 #   scripts/fuzz.sh [TARGET…]      (table, symbols, saved, names and heap without an argument)
 #
-# MEMPROF_FUZZ_SECS: seconds for each target, default 20. MEMPROF_FUZZ_SEED: seed, default 1. Runs with the same
+# MEMPROF_TEST_SECS: seconds for each target, default 20. MEMPROF_TEST_SEED: seed, default 1. Runs with the same
 # seed try the same inputs, except that each run continues from target/fuzz/corpus/, which keeps inputs that
 # reached new code. An input that fails is kept in target/fuzz/found/.
 #
@@ -21,7 +21,7 @@ LONGEST=20      # seconds for one input, in a build that is ten times slower tha
 out=target/fuzz
 tools=$PWD/target/tools
 host=$(rustc -vV | sed -n 's/^host: //p')
-seconds=${MEMPROF_FUZZ_SECS:-20} seed=${MEMPROF_FUZZ_SEED:-1}
+seconds=${MEMPROF_TEST_SECS:-20} seed=${MEMPROF_TEST_SEED:-1}
 
 sanitizer=none
 if compgen -G "$(rustc --print target-libdir)/librustc-*_rt.asan.a" >/dev/null; then

@@ -5,10 +5,10 @@ say() { printf '==> %s\n' "$*" >&2; }
 die() { printf '%s: %s\n' "${0##*/}" "$*" >&2; exit 1; }
 
 # Says that a step, or a part of it, is skipped and why: "NAME: WHY". ./run-tests names a file in
-# MEMPROF_TESTS_SKIPPED and prints at its end what is in it; tests/common/skip.rs does the same.
+# MEMPROF_TEST_SKIPPED and prints at its end what is in it; tests/common/skip.rs does the same.
 report_skipped() {
     printf 'SKIPPED %s\n' "$*"
-    [ -z "${MEMPROF_TESTS_SKIPPED-}" ] || printf '%s\n' "$*" >>"$MEMPROF_TESTS_SKIPPED"
+    [ -z "${MEMPROF_TEST_SKIPPED-}" ] || printf '%s\n' "$*" >>"$MEMPROF_TEST_SKIPPED"
 }
 
 # Where this machine's apt gets Debian from: the address, for '' of the archive, for -security of its updates.

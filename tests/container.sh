@@ -6,7 +6,7 @@
 #
 # Base images are made with debootstrap, because a test must not depend on an image registry. Every step of the
 # Dockerfile is run. To save minutes, `cargo` in the build stage copies the binary that was built on this
-# machine, and `apt-get` there only simulates an installation. With MEMPROF_CONTAINER_FULL=1, or if this machine
+# machine, and `apt-get` there only simulates an installation. With MEMPROF_TEST_FULL=1, or if this machine
 # has another Debian release than the image, the build stage gets this machine's Rust toolchain and compiles.
 # Exit status 77: skipped, with the reason printed.
 set -euo pipefail
@@ -132,7 +132,7 @@ make_build_base() {
     local release
     # shellcheck source=/dev/null
     release=$(. /etc/os-release && echo "${VERSION_CODENAME-}")
-    if [ "${MEMPROF_CONTAINER_FULL-}" = 1 ] || [ "$release" != "$suite" ]; then
+    if [ "${MEMPROF_TEST_FULL-}" = 1 ] || [ "$release" != "$suite" ]; then
         make_rust_base
     else
         make_prebuilt_base

@@ -1,7 +1,7 @@
 //! Where not every stack is walked, the sums stay the same and bytes by function are within their stated errors: one and
 //! the same run of CPython, with all stacks and with a share of them. And the walks cost what the budget allows.
 //!
-//! Needs root and /usr/bin/python3. `MEMPROF_ESTIMATES_RUNS=100` compares so many runs instead of 6.
+//! Needs root and /usr/bin/python3. `MEMPROF_TEST_ROUNDS=100` compares so many runs instead of 6.
 
 mod common;
 
@@ -14,6 +14,7 @@ use libbpf_rs::libbpf_sys;
 use libbpf_rs::query::ProgInfoIter;
 use serde_json::Value;
 
+use common::effort;
 use common::memprof::Memprof;
 use common::skip;
 use common::workload::{Workload, program};
@@ -67,19 +68,13 @@ fn report(stacks: &str) -> Report {
     }
 }
 
-/// How many runs are compared.
-fn runs(fewest: u32) -> u32 {
-    let runs = std::env::var("MEMPROF_ESTIMATES_RUNS");
-    runs.map_or(fewest, |n| n.parse().expect("a number of runs"))
-}
-
 #[test]
 fn functions_are_within_their_errors() {
     let there = Command::new("/usr/bin/python3").arg("-V").output();
     if there.is_err() {
         return skip::skip("/usr/bin/python3 is not installed");
     }
-    let runs = runs(6);
+    let runs = effort::rounds(6);
     // Some pages are not the same function's in each run.
     let truths = [(); 3].map(|()| report("all"));
     for truth in &truths {
@@ -177,7 +172,7 @@ fn functions_whose_pages_interleave_are_within_their_errors() {
     for (function, truth, found, error) in &exact {
         assert_eq!((found, *error), (truth, 0), "{function}");
     }
-    let runs = runs(6) as usize;
+    let runs: usize = effort::rounds(6);
     let mut functions: HashMap<String, Found> = HashMap::new();
     for run in 0..runs {
         let stacks = ["auto", "1/16"][run % 2];

@@ -1,11 +1,13 @@
 //! Damaged files, made from the valid ones in tests/corpus, cause no panic, no hang and no excessive memory use.
 //!
 //! The damage is pseudo-random, the same in every run, and aims at headers and unwind information.
-//! `scripts/fuzz.sh` fuzzes the same code, guided by coverage. `MEMPROF_FUZZ_SECS` and `MEMPROF_FUZZ_ROUNDS` ask for
-//! more files, `MEMPROF_FUZZ_SEED` for other damage.
+//! `scripts/fuzz.sh` fuzzes the same code, guided by coverage. `MEMPROF_TEST_SECS` and `MEMPROF_TEST_ROUNDS` ask for
+//! more files, `MEMPROF_TEST_SEED` for other damage.
 
 #[path = "../fuzz/check.rs"]
 mod check;
+#[path = "common/effort.rs"]
+mod effort;
 #[path = "common/random.rs"]
 mod random;
 
@@ -24,11 +26,6 @@ const ROUNDS: u64 = 50_000;
 const LONGEST: Duration = Duration::from_secs(3);
 /// Limit of the peak memory use, in KiB.
 const MOST_MEMORY: u64 = 512 << 10;
-
-fn setting(name: &str, usual: u64) -> u64 {
-    let value = std::env::var(name).ok();
-    value.map_or(usual, |v| v.parse().expect("a number"))
-}
 
 fn corpus() -> Vec<Vec<u8>> {
     let dir = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/corpus");
@@ -120,7 +117,7 @@ fn damaged(rounds: u64, time: Duration, mut each: impl FnMut(&[u8])) {
             began.elapsed()
         );
     };
-    let seed = setting("MEMPROF_FUZZ_SEED", 0x2545_f491_4f6c_dd1d);
+    let seed = effort::fixed_seed(0x2545_f491_4f6c_dd1d);
     let began = Instant::now();
     for round in (0..).take_while(|n| *n < rounds || began.elapsed() < time) {
         let mut r = Random(seed ^ (round + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
@@ -152,8 +149,8 @@ fn tables_of_damaged_files() {
         assert!(check::table(&good), "the corpus itself must work");
     }
     let (mut files, mut tables) = (0, 0);
-    let (began, rounds) = (Instant::now(), setting("MEMPROF_FUZZ_ROUNDS", ROUNDS));
-    let time = Duration::from_secs(setting("MEMPROF_FUZZ_SECS", 0));
+    let (began, rounds) = (Instant::now(), effort::rounds(ROUNDS));
+    let time = effort::duration(0);
     damaged(rounds, time, |bytes| {
         files += 1;
         tables += usize::from(check::table(bytes));
@@ -174,7 +171,7 @@ fn tables_of_damaged_files() {
 fn names_in_damaged_files() {
     let symbolizer = check::symbolizer();
     // Debug information is also read, which takes longer.
-    let rounds = setting("MEMPROF_FUZZ_ROUNDS", ROUNDS) / 8;
+    let rounds = effort::rounds(ROUNDS) / 8;
     for good in corpus() {
         check::symbols(&symbolizer, &good, 61);
     }
@@ -217,8 +214,8 @@ fn names_of_code_made_at_run_time() {
         dump.extend(words.iter().flat_map(|word| word.to_ne_bytes()));
     }
     let map = b"1000 40 JS:~f /a b.js:1:2\n1020 10 py::g:/c.py\n0x2000 0x8 L;::h\n".to_vec();
-    let mut r = Random(setting("MEMPROF_FUZZ_SEED", 1));
-    for round in 0..setting("MEMPROF_FUZZ_ROUNDS", 30_000) {
+    let mut r = Random(effort::fixed_seed(1));
+    for round in 0..effort::rounds(30_000) {
         let mut bytes = if round % 2 == 0 {
             dump.clone()
         } else {
@@ -284,7 +281,7 @@ fn damaged_saved_profiles() {
         .unwrap()
         .map(|e| fs::read(e.unwrap().path()).unwrap())
         .collect();
-    let (mut opened, rounds) = (0, setting("MEMPROF_FUZZ_ROUNDS", ROUNDS) / 20);
+    let (mut opened, rounds) = (0, effort::rounds(ROUNDS) / 20);
     for round in 0..rounds {
         let mut r = Random(round.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
         let mut bytes = seeds[r.index(seeds.len())].clone();
@@ -319,7 +316,7 @@ fn damaged_saved_profiles() {
 /// Heaps with damage: in any word, several at once.
 #[test]
 fn damaged_heaps() {
-    let (mut read, rounds) = (0, setting("MEMPROF_FUZZ_ROUNDS", ROUNDS) / 10);
+    let (mut read, rounds) = (0, effort::rounds(ROUNDS) / 10);
     for round in 0..rounds {
         let mut r = Random(round.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
         let (sizes, changes) = (r.index(60), r.index(8));

@@ -1,7 +1,7 @@
 //! All operations at once for a long time: totals do not drift, memprof does not grow, and nothing is lost.
 //!
-//! `MEMPROF_SOAK_SECS` seconds (default 20): one minute in `./run-tests soak`, half an hour with
-//! `MEMPROF_SOAK_SECS=1800 ./run-tests soak`.
+//! `MEMPROF_TEST_SECS` seconds (default 20): one minute in `./run-tests soak`, half an hour with
+//! `MEMPROF_TEST_SECS=1800 ./run-tests soak`.
 //!
 //! Needs root and `cc`.
 
@@ -18,6 +18,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
+use common::effort;
 use common::memprof::Memprof;
 use common::process::wait_until;
 use common::workload::{Workload, program};
@@ -67,8 +68,7 @@ const ASKED: [&str; 27] = [
 ];
 
 fn seconds() -> u64 {
-    let text = std::env::var("MEMPROF_SOAK_SECS").ok();
-    text.map_or(20, |t| t.parse().expect("MEMPROF_SOAK_SECS is a number"))
+    effort::duration(20).as_secs()
 }
 
 /// memprof's use of resources.

@@ -1,6 +1,6 @@
 //! `memprof attach-heap`: a running process loads the sampling library, and is not harmed, however memprof ends.
 //!
-//! Needs root and a compiler. `MEMPROF_INJECT_ROUNDS=200` for more rounds.
+//! Needs root and a compiler. `MEMPROF_TEST_ROUNDS=200` for more rounds.
 #![cfg(target_arch = "x86_64")]
 
 #[path = "../common/binary.rs"]
@@ -23,13 +23,13 @@ use std::ops::Range;
 use std::path::PathBuf;
 
 use binary::{Ended, memprof};
+use common::effort;
 use common::process::{LIMIT, eventually, runs, threads};
 use memprof_sys::ids::Pid;
 
 /// How often the library is loaded into each kind of process.
 fn rounds() -> u32 {
-    let set = std::env::var("MEMPROF_INJECT_ROUNDS").ok();
-    set.and_then(|n| n.parse().ok()).unwrap_or(8)
+    effort::rounds(8)
 }
 
 /// Has a process load the library.

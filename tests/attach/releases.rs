@@ -1,6 +1,6 @@
 //! The C libraries of other releases: before 2.34, `dlopen` and threads are in libraries of their own.
 //!
-//! `MEMPROF_HEAP_ROOTS` names directories with such systems, with `:` between them; `tests/heap/chroots.sh` makes them, with the
+//! `MEMPROF_TEST_ROOTS` names directories with such systems, with `:` between them; `tests/heap/chroots.sh` makes them, with the
 //! workloads, and runs this. In other runs this is skipped.
 
 use std::path::Path;
@@ -14,8 +14,8 @@ use crate::rounds::{keep_their_blocks, notices_nothing};
 
 #[test]
 fn other_releases() {
-    let Some(roots) = std::env::var_os("MEMPROF_HEAP_ROOTS") else {
-        return skip("other releases: MEMPROF_HEAP_ROOTS names none; tests/heap/chroots.sh does");
+    let Some(roots) = std::env::var_os("MEMPROF_TEST_ROOTS") else {
+        return skip("other releases: MEMPROF_TEST_ROOTS names none; tests/heap/chroots.sh does");
     };
     for root in std::env::split_paths(&roots) {
         println!("{}", root.display());

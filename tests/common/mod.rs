@@ -8,6 +8,7 @@ pub mod cgroup;
 pub mod container;
 pub mod debuginfod_server;
 pub mod document;
+pub mod effort;
 pub mod files;
 pub mod interpreted;
 pub mod listening;

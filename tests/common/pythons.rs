@@ -7,11 +7,11 @@ use std::process::Command;
 /// The minor versions whose frames are read.
 const READ: std::ops::RangeInclusive<u32> = 8..=14;
 
-/// The CPythons of this machine that memprof reads, by their versions. Those in `MEMPROF_PYTHONS` (paths, with `:` between
+/// The CPythons of this machine that memprof reads, by their versions. Those in `MEMPROF_TEST_PYTHONS` (paths, with `:` between
 /// them) come first: for example of a virtual environment that has packages.
 pub fn pythons() -> BTreeMap<String, PathBuf> {
     let home = PathBuf::from(std::env::var_os("HOME").unwrap_or_default());
-    let chosen = std::env::var_os("MEMPROF_PYTHONS").unwrap_or_default();
+    let chosen = std::env::var_os("MEMPROF_TEST_PYTHONS").unwrap_or_default();
     let mut places: Vec<PathBuf> = std::env::split_paths(&chosen).collect();
     places.retain(|path| !path.as_os_str().is_empty());
     places.push(PathBuf::from("/usr/bin/python3"));

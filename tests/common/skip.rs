@@ -1,7 +1,7 @@
 //! Tests that cannot run on this machine: reported as skipped, never as passed.
 //!
-//! `./run-tests` passes a file name in `MEMPROF_TESTS_SKIPPED` and prints the file at its end. With
-//! `MEMPROF_TESTS_NO_SKIP=1` a skipped test fails. Benchmarks also use this file, so it does not depend
+//! `./run-tests` passes a file name in `MEMPROF_TEST_SKIPPED` and prints the file at its end. With
+//! `MEMPROF_TEST_NO_SKIP=1` a skipped test fails. Benchmarks also use this file, so it does not depend
 //! on its sibling modules.
 
 #![allow(dead_code, reason = "each test binary uses its own part")]
@@ -26,11 +26,11 @@ pub fn skip(why: impl Display) {
 #[track_caller]
 pub fn skip_named(name: &str, why: impl Display) {
     let line = format!("{name}: {why}");
-    let no_skip = env::var_os("MEMPROF_TESTS_NO_SKIP").is_some_and(|v| v == "1");
-    assert!(!no_skip, "MEMPROF_TESTS_NO_SKIP=1 forbids skipping {line}");
+    let no_skip = env::var_os("MEMPROF_TEST_NO_SKIP").is_some_and(|v| v == "1");
+    assert!(!no_skip, "MEMPROF_TEST_NO_SKIP=1 forbids skipping {line}");
     // Bypasses the test harness, which shows only the output of failed tests.
     let _ = writeln!(std::io::stderr(), "SKIPPED {line}");
-    if let Some(path) = env::var_os("MEMPROF_TESTS_SKIPPED") {
+    if let Some(path) = env::var_os("MEMPROF_TEST_SKIPPED") {
         // The file is not created here: root may not open another user's file with O_CREAT in a directory like /tmp.
         let mut file = File::options().append(true).open(&path).unwrap();
         file.write_all(format!("{line}\n").as_bytes()).unwrap();

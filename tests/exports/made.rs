@@ -643,7 +643,7 @@ fn flame_graphs_and_tables_differ_too() {
     assert_eq!(sum("self_bytes"), now.profile.total.usage.value());
 }
 
-/// The outputs equal the reference files; `MEMPROF_BLESS=1` rewrites these.
+/// The outputs equal the reference files; `MEMPROF_TEST_BLESS=1` rewrites these.
 #[test]
 fn kept_files() {
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/exports/kept");
@@ -658,7 +658,7 @@ fn kept_files() {
             _ => (bytes, format.extension),
         };
         let path = dir.join(format!("small.{ending}"));
-        if std::env::var_os("MEMPROF_BLESS").is_some() {
+        if std::env::var_os("MEMPROF_TEST_BLESS").is_some() {
             std::fs::create_dir_all(&dir).unwrap();
             std::fs::write(&path, &bytes).unwrap();
         }

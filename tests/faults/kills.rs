@@ -7,6 +7,7 @@ use std::process::{Command, Stdio};
 use std::thread::{scope, sleep};
 use std::time::{Duration, Instant, SystemTime};
 
+use crate::common::effort;
 use crate::common::memprof::{BINARY, Memprof};
 use crate::common::process::{self, LIMIT, eventually, signal, state};
 use crate::common::random::Random;
@@ -15,7 +16,7 @@ use crate::common::witness::{is_unharmed, unharmed, witness};
 use crate::common::workload::{Lines, Workload, program};
 use crate::held::{Held, files_in};
 use crate::place::{OLD, Place};
-use crate::{dice, equals_the_kernel, times};
+use crate::{equals_the_kernel, times};
 use memprof_sys::ids::Pid;
 
 /// What memprof does when it is killed.
@@ -152,7 +153,7 @@ impl Doing {
 
 #[test]
 fn of_memprof_harm_nobody() {
-    let mut dice = dice("kills");
+    let mut dice = Random(effort::seed());
     let mut workload = witness(24);
     let pid = workload.pid();
     unharmed(&mut workload);
@@ -194,7 +195,7 @@ fn of_memprof_harm_nobody() {
 /// Of a command that memprof has preload the library: that stays as long as the command needs it, and no longer.
 #[test]
 fn with_a_command_leave_what_it_needs() {
-    let mut dice = dice("kills with a command");
+    let mut dice = Random(effort::seed());
     let place = Place::new();
     for _ in 0..times(2, 22) {
         let witness = program("witness");

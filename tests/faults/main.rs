@@ -2,7 +2,7 @@
 //! closed, clocks jump, tables and the ring buffer are full, and many clients ask for everything at once.
 //!
 //! A short form by default. In full, which takes about eight minutes: `./run-tests faults`, or
-//! `MEMPROF_FAULTS_FULL=1 cargo test --test faults`. `MEMPROF_FAULTS_SEED` repeats the random moments of a run.
+//! `MEMPROF_TEST_FULL=1 cargo test --test faults`. `MEMPROF_FAULTS_SEED` repeats the random moments of a run.
 //!
 //! Needs root and `cc`.
 
@@ -22,33 +22,22 @@ mod stops;
 mod streams;
 mod target;
 
-use std::time::{Instant, SystemTime};
+use std::time::Instant;
 
 use serde_json::Value;
 
+use common::effort;
 use common::memprof::Memprof;
 use common::process::{LIMIT, cont, stop};
-use common::random::Random;
 use memprof_sys::ids::Pid;
 use memprof_sys::residency::figures;
 
 /// The number of times that something is done, in the short form and in full.
 fn times(short: u32, full: u32) -> u32 {
-    match std::env::var_os("MEMPROF_FAULTS_FULL").is_some_and(|v| v == "1") {
+    match effort::is_full() {
         true => full,
         false => short,
     }
-}
-
-/// Random numbers for a test, and prints what repeats them.
-fn dice(test: &str) -> Random {
-    let set = std::env::var("MEMPROF_FAULTS_SEED").ok();
-    let seed = match set {
-        Some(seed) => seed.parse().expect("MEMPROF_FAULTS_SEED is a number"),
-        None => SystemTime::UNIX_EPOCH.elapsed().unwrap().as_nanos() as u64,
-    };
-    println!("{test}: MEMPROF_FAULTS_SEED={seed}");
-    Random(seed | 1)
 }
 
 /// With its process stopped, memprof's figure equals the kernel's.

@@ -8,10 +8,12 @@ use std::process::{Command, Stdio};
 use std::thread::{scope, sleep};
 use std::time::Duration;
 
+use crate::common::effort;
 use crate::common::memprof::{BINARY, Memprof};
 use crate::common::process::{cont, signal, state, threads, wait_until};
+use crate::common::random::Random;
 use crate::common::workload::{Workload, program};
-use crate::{dice, equals_the_kernel, times};
+use crate::{equals_the_kernel, times};
 use memprof_sys::ids::Pid;
 
 /// What happens to the target.
@@ -103,7 +105,7 @@ fn disturb(workload: &mut Workload, fate: Fate, at: Option<u32>, more: &[&str]) 
 
 #[test]
 fn at_every_step_of_a_run() {
-    let mut dice = dice("steps");
+    let mut dice = Random(effort::seed());
     let freeze: [&[&str]; 2] = [&[], &["--freeze", "--follow-forks", "--heap"]];
     for more in freeze {
         let mut workload = Workload::start(&program("restless"));

@@ -1,6 +1,6 @@
 //! What is stopped goes on: in whatever state a thread is when memprof stops it, and however memprof ends.
 //!
-//! Needs root and a compiler. `MEMPROF_STATES=1000` for more rounds.
+//! Needs root and a compiler. `MEMPROF_TEST_ROUNDS=1000` for more rounds.
 
 #[path = "../common/binary.rs"]
 mod binary;

@@ -6,6 +6,7 @@ use std::process::Child;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use crate::common::effort;
 use crate::common::process::{LIMIT, eventually, living, signal};
 use crate::common::random::Random;
 use crate::common::skip::skip;
@@ -37,18 +38,12 @@ enum End {
     StoppedAndKilled,
 }
 
-/// Number of rounds.
-fn rounds() -> usize {
-    let set = std::env::var("MEMPROF_STATES").ok();
-    set.and_then(|n| n.parse().ok()).unwrap_or(50)
-}
-
 #[test]
 fn whatever_it_does_it_goes_on() {
     let mut random = Random(0x5eed_0028);
     let mut usual = [Duration::from_millis(500); WAYS.len()];
-    let mut round = 0;
-    while round < rounds() {
+    let (mut round, rounds) = (0, effort::rounds(50_usize));
+    while round < rounds {
         for state in STATES {
             // One at a time: some need a processor all the time.
             let mut subject = match Subject::start(state) {
@@ -59,7 +54,7 @@ fn whatever_it_does_it_goes_on() {
                 }
             };
             for (way, usual) in WAYS.iter().zip(&mut usual) {
-                if round == rounds() {
+                if round == rounds {
                     return;
                 }
                 round += 1;

@@ -1,7 +1,7 @@
 //! The C libraries and jemalloc of other releases: each figure of `mallinfo2` and of `stats.*`, and the blocks that a program
 //! forgot.
 //!
-//! `MEMPROF_HEAP_ROOTS` names directories with such systems, with `:` between them, in which `/heap`, `/heap-jemalloc` and
+//! `MEMPROF_TEST_ROOTS` names directories with such systems, with `:` between them, in which `/heap`, `/heap-jemalloc` and
 //! `/leaks` are the workloads; `tests/heap/chroots.sh` makes them. In other runs this is skipped.
 
 use std::path::Path;
@@ -14,8 +14,8 @@ use crate::{jemalloc, unreachable};
 
 #[test]
 fn other_releases() {
-    let Some(roots) = std::env::var_os("MEMPROF_HEAP_ROOTS") else {
-        return skip("other releases: MEMPROF_HEAP_ROOTS names none; tests/heap/chroots.sh does");
+    let Some(roots) = std::env::var_os("MEMPROF_TEST_ROOTS") else {
+        return skip("other releases: MEMPROF_TEST_ROOTS names none; tests/heap/chroots.sh does");
     };
     for root in std::env::split_paths(&roots) {
         println!("{}", root.display());

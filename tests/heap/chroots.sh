@@ -5,7 +5,7 @@
 #
 #   tests/heap/chroots.sh [SUITE…]      (bullseye trixie sid without an argument)
 #
-# The systems are kept in MEMPROF_HEAP_CHROOTS (default /var/tmp/memprof-chroots), about 400 MB each. Needs root.
+# The systems are kept in MEMPROF_TEST_CHROOTS (default /var/tmp/memprof-chroots), about 400 MB each. Needs root.
 # Exit status 77: skipped, with the reason printed.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
@@ -21,7 +21,7 @@ skip() {
 command -v debootstrap >/dev/null || skip "debootstrap is not installed"
 [ $# -gt 0 ] || set -- bullseye trixie sid
 
-dir=${MEMPROF_HEAP_CHROOTS-/var/tmp/memprof-chroots}
+dir=${MEMPROF_TEST_CHROOTS-/var/tmp/memprof-chroots}
 mkdir -p "$dir"
 roots=''
 for suite; do
@@ -43,5 +43,5 @@ for suite; do
     say "$suite: $(chroot "$root" ldd --version | head -n 1)"
     roots=$roots${roots:+:}$root
 done
-export MEMPROF_HEAP_ROOTS=$roots
+export MEMPROF_TEST_ROOTS=$roots
 cargo test --test heap --test attach -- --nocapture other_releases

@@ -10,6 +10,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use crate::binary::{MEMPROF, memprof};
+use crate::common::effort;
 use crate::common::memprof::Memprof;
 use crate::common::process::{LIMIT, cont, eventually, signal, state, stop, threads};
 use crate::common::random::Random;
@@ -18,10 +19,9 @@ use crate::common::workload::{Workload, program};
 use memprof_heap::Mallinfo;
 use memprof_sys::ids::Pid;
 
-/// Number of times that memprof is killed; MEMPROF_KILLS=100 for more.
+/// The number of times that memprof is killed.
 fn kills() -> u32 {
-    let set = std::env::var("MEMPROF_KILLS").ok();
-    set.and_then(|n| n.parse().ok()).unwrap_or(15)
+    effort::rounds(15)
 }
 
 /// The children of a process, also those that it knows nothing of.

@@ -5,16 +5,16 @@ use std::time::{Duration, Instant};
 
 use serde::Deserialize;
 
+use crate::common::effort;
 use crate::common::process::{eventually, signal};
 use crate::common::workload::{Workload, program};
 use crate::glibc::{COPY, snapshot};
 use memprof_heap::{Allocator, SnapshotOptions};
 use memprof_sys::ids::Pid;
 
-/// Number of snapshots; MEMPROF_SNAPSHOTS=200 for more.
+/// The number of snapshots.
 pub fn snapshots() -> u32 {
-    let set = std::env::var("MEMPROF_SNAPSHOTS").ok();
-    set.and_then(|n| n.parse().ok()).unwrap_or(20)
+    effort::rounds(20)
 }
 
 #[test]

@@ -1,11 +1,12 @@
 //! A target that changes its memory at full rate: totals do not drift, memprof does not grow, and nothing is lost.
 //!
-//! `MEMPROF_CHURN_SECS` seconds (default 20); for a minute:
-//! `MEMPROF_CHURN_SECS=60 cargo test --test life -- churn --nocapture`.
+//! `MEMPROF_TEST_SECS` seconds (default 20); for a minute:
+//! `MEMPROF_TEST_SECS=60 cargo test --test life -- churn --nocapture`.
 
 use std::time::{Duration, Instant};
 
 use crate::KIB;
+use crate::common::effort;
 use crate::common::memprof::Memprof;
 use crate::common::process::{cont, stop};
 use crate::common::tree::Node;
@@ -28,8 +29,7 @@ const THREADS: u64 = 7;
 const CHUNKS: u64 = 400;
 
 fn seconds() -> u64 {
-    let text = std::env::var("MEMPROF_CHURN_SECS").ok();
-    text.map_or(20, |t| t.parse().expect("MEMPROF_CHURN_SECS is a number"))
+    effort::duration(20).as_secs()
 }
 
 fn rss(pid: Pid) -> u64 {

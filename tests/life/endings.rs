@@ -1,7 +1,7 @@
 //! A command outlives the memprof that started it, however and whenever memprof ends.
 //!
-//! `MEMPROF_ENDINGS` endings (default 24), at moments derived from `MEMPROF_ENDINGS_SEED` (default: the time). For a
-//! hundred: `MEMPROF_ENDINGS=100 cargo test --test life -- endings --nocapture`.
+//! `MEMPROF_TEST_ROUNDS` endings (default 24), at moments derived from `MEMPROF_TEST_SEED` (default: the time). For a
+//! hundred: `MEMPROF_TEST_ROUNDS=100 cargo test --test life -- endings --nocapture`.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -11,8 +11,9 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
+use crate::common::effort;
 use crate::common::memprof::BINARY;
 use crate::common::process::{LIMIT, signal, threads};
 use crate::common::random::Random;
@@ -75,14 +76,6 @@ impl fmt::Display for Ending {
             Ending::Following(after) => write!(f, "SIGKILL {after:.0?} after it follows"),
         }
     }
-}
-
-fn setting(name: &str) -> Option<u64> {
-    let text = std::env::var(name).ok()?;
-    Some(
-        text.parse()
-            .unwrap_or_else(|_| panic!("{name} is a number")),
-    )
 }
 
 /// Every way in turn. A start takes `start` from memprof's first instruction to the command's main function, and
@@ -345,9 +338,7 @@ fn debug_registers(_: Pid) -> nix::Result<Vec<i64>> {
 
 #[test]
 fn the_command_outlives_memprof() {
-    let count = setting("MEMPROF_ENDINGS").unwrap_or(24);
-    let now = SystemTime::UNIX_EPOCH.elapsed().unwrap().as_nanos() as u64;
-    let seed = setting("MEMPROF_ENDINGS_SEED").unwrap_or(now);
+    let (count, seed) = (effort::rounds(24), effort::seed());
     // The duration of a start on this machine.
     let undisturbed = Fate::of(None, false);
     assert!(undisturbed.wrong.is_empty(), "{:?}", undisturbed.wrong);

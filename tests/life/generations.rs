@@ -2,9 +2,10 @@
 //! record.
 //!
 //! 4,000 processes with 280,000 stacks by default, more than the table of stacks has slots; in full, 30,000
-//! processes with 2,100,000: `MEMPROF_GENERATIONS=30000 cargo test --test life -- generations --nocapture`.
+//! processes with 2,100,000: `MEMPROF_TEST_ROUNDS=30000 cargo test --test life -- generations --nocapture`.
 
 use crate::KIB;
+use crate::common::effort;
 use crate::common::memprof::Memprof;
 use crate::common::process::wait_until;
 use crate::common::workload::{Workload, program};
@@ -23,10 +24,7 @@ const MAPS_KIB: u64 = 4 * 1024;
 const LATE_MIB: u64 = 64;
 
 fn processes() -> u64 {
-    let text = std::env::var("MEMPROF_GENERATIONS").ok();
-    text.map_or(4_000, |t| {
-        t.parse().expect("MEMPROF_GENERATIONS is a number")
-    })
+    effort::rounds(4_000)
 }
 
 /// memprof's own memory, in KiB: resident memory and BPF maps.

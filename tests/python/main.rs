@@ -1,7 +1,7 @@
 //! Python: the frames that memprof shows against those that the interpreter itself prints, for each CPython that is
 //! installed.
 //!
-//! Needs root and a CPython that memprof knows: /usr/bin/python3, others of pyenv, uv and `MEMPROF_PYTHONS` besides.
+//! Needs root and a CPython that memprof knows: /usr/bin/python3, others of pyenv, uv and `MEMPROF_TEST_PYTHONS` besides.
 
 #[path = "../common/mod.rs"]
 mod common;

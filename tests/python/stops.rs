@@ -1,13 +1,14 @@
 //! A busy program that is interrupted anywhere: each evaluator on its stacks has the functions that it runs.
 //!
 //! ```text
-//! MEMPROF_STOPS=10000 cargo test --test python -- --nocapture random      (as root)
+//! MEMPROF_TEST_ROUNDS=10000 cargo test --test python -- --nocapture random      (as root)
 //! ```
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::OPTIONS;
+use crate::common::effort;
 use crate::common::interpreted::{Saved, SavedFrame, saved_as_the_kernel_says};
 use crate::common::memprof::Memprof;
 use crate::common::pythons::pythons;
@@ -102,8 +103,7 @@ fn frames_at_random_stops_are_merged() {
     if pythons.is_empty() {
         return skip("no CPython that memprof knows is installed");
     }
-    let wanted = std::env::var("MEMPROF_STOPS").unwrap_or_else(|_| "500".into());
-    let number: u64 = wanted.parse().expect("MEMPROF_STOPS is a number");
+    let number: u64 = effort::rounds(500);
     let preload = format!("LD_PRELOAD={}", library().display());
     let stops = format!("STOPS={number}");
     for (version, path) in pythons {

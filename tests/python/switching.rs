@@ -47,7 +47,7 @@ fn frames_of_switched_stacks_are_the_interpreters_own() {
     }
     for kind in missing {
         skip(format_args!(
-            "no CPython has {kind}; MEMPROF_PYTHONS can name others"
+            "no CPython has {kind}; MEMPROF_TEST_PYTHONS can name others"
         ));
     }
 }

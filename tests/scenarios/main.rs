@@ -7,7 +7,7 @@
 //! file `MEMPROF_TEST_RESULTS` (default: scenarios.results in cargo's directory). Needs root, and `cc` unless
 //! `MEMPROF_TEST_MOVES` names the workload. Creates files in `MEMPROF_TEST_DIR`, by default cargo's directory.
 //!
-//! `random` is a scenario of its own: random steps for `MEMPROF_RANDOM_SECS` seconds; see random.rs.
+//! `random` is a scenario of its own: random steps for `MEMPROF_TEST_SECS` seconds; see random.rs.
 
 #[path = "../common/mod.rs"]
 mod common;

@@ -1,13 +1,14 @@
 //! Random sequences of steps, compared with the kernel at checkpoints: the difference is always 0 KiB.
 //!
-//! - `MEMPROF_RANDOM_SECS` seconds altogether (default 30);
+//! - `MEMPROF_TEST_SECS` seconds altogether (default 30);
 //! - `MEMPROF_RANDOM_SEED` is the first sequence's seed (default: the time); each has a seed of its
 //!   own, which is printed when it fails;
-//! - `MEMPROF_RANDOM_STEPS` is the maximum length of a sequence (default 400). To find the step that fails, replay the
-//!   seed with fewer steps, or with `MEMPROF_RANDOM_CHECK=1`, which compares after each step.
+//! - `MEMPROF_TEST_STEPS` is the maximum length of a sequence (default 400). To find the step that fails, replay the
+//!   seed with fewer steps, or with `MEMPROF_TEST_CHECK_EACH=1`, which compares after each step.
 
-use std::time::{Duration, Instant, SystemTime};
+use std::time::Instant;
 
+use crate::common::effort;
 use crate::common::files;
 use crate::common::random::Random;
 use crate::run::{MIB, Run};
@@ -33,10 +34,8 @@ fn setting(name: &str) -> Option<u64> {
 
 /// Half of the time with children followed, and half without.
 pub fn sequences(run: &mut Run, followed: bool) -> Result<(), Skip> {
-    let secs = setting("MEMPROF_RANDOM_SECS").unwrap_or(30);
-    let end = Instant::now() + Duration::from_secs(secs) / 2;
-    let now = SystemTime::UNIX_EPOCH.elapsed().unwrap().as_nanos() as u64;
-    let mut seed = setting("MEMPROF_RANDOM_SEED").unwrap_or(now);
+    let end = Instant::now() + effort::duration(30) / 2;
+    let mut seed = effort::seed();
     let (mut steps, mut checks) = (0, 0);
     loop {
         println!("random: seed {seed}");
@@ -94,8 +93,8 @@ impl<'r, 'l> Sequence<'r, 'l> {
     }
 
     fn perform(&mut self, end: Instant) {
-        let most = setting("MEMPROF_RANDOM_STEPS").unwrap_or(400);
-        let each = setting("MEMPROF_RANDOM_CHECK").is_some();
+        let most = setting("MEMPROF_TEST_STEPS").unwrap_or(400);
+        let each = setting("MEMPROF_TEST_CHECK_EACH").is_some();
         while self.steps < most && Instant::now() < end {
             let command = self.step();
             // Steps may fail, for example because of a hole in the mapping or a kernel without that advice.

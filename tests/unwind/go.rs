@@ -1,7 +1,7 @@
 //! Go programs and libraries: their own stacks, C's, and those of their run time, across every switch between them.
 //!
 //! Needs root, `go` and `cc`. Another `go` than the installed one, for example a newer version:
-//! `MEMPROF_GO=/path/to/go cargo test --test unwind go::`.
+//! `MEMPROF_TEST_GO=/path/to/go cargo test --test unwind go::`.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -14,7 +14,7 @@ use super::found::{Found, profile};
 const LEAF: u64 = 64 << 10;
 
 fn go() -> Command {
-    Command::new(std::env::var_os("MEMPROF_GO").unwrap_or_else(|| "go".into()))
+    Command::new(std::env::var_os("MEMPROF_TEST_GO").unwrap_or_else(|| "go".into()))
 }
 
 /// The second number of Go's version; without Go, reports the test as skipped and returns `None`.

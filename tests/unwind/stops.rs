@@ -1,7 +1,7 @@
 //! Real programs, stopped at random: memprof's walk compared with gdb's unwinder, on the same registers and memory.
 //!
-//! `programs/busy.sh` has the programs. Needs gdb. With `MEMPROF_STOPS=200` each installed one is stopped so often, and
-//! memprof says how many of the bytes that it brings in have a whole stack; `MEMPROF_STOPS_OF='nginx perl'` chooses.
+//! `programs/busy.sh` has the programs. Needs gdb. With `MEMPROF_TEST_ROUNDS=200` each installed one is stopped so often, and
+//! memprof says how many of the bytes that it brings in have a whole stack; `MEMPROF_TEST_PROGRAMS='nginx perl'` chooses.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -23,7 +23,7 @@ use memprof_code::unwind::{Arch, OTHER_STACK, Rule};
 
 /// Frames that are compared; the script has the same limit.
 const DEPTH: usize = 1000;
-/// What every machine for tests has, and how often each is stopped without `MEMPROF_STOPS`.
+/// What every machine for tests has, and how often each is stopped without `MEMPROF_TEST_ROUNDS`.
 const USUAL: [&str; 3] = ["perl", "python", "git"];
 const USUAL_STOPS: usize = 20;
 /// A program that ends is started again, at most so often.
@@ -194,7 +194,7 @@ fn roots(name: &str) {
     let (stacks, bytes) = found.complete();
     let summary = &found.summary;
     println!("{name}: {stacks:.2} % of stacks complete, {bytes:.3} % of bytes\n{summary}");
-    if let Some(dir) = std::env::var_os("MEMPROF_STOPS_KEEP") {
+    if let Some(dir) = std::env::var_os("MEMPROF_TEST_KEEP") {
         let path = std::path::Path::new(&dir).join(format!("{name}.txt"));
         fs::write(path, found.text()).unwrap();
     }
@@ -206,8 +206,8 @@ fn as_gdb_at_random_stops() {
         return;
     }
     let variable = |name| std::env::var(name).ok();
-    let often = variable("MEMPROF_STOPS").map(|n| n.parse().unwrap());
-    let names: Vec<String> = match (variable("MEMPROF_STOPS_OF"), often) {
+    let often = variable("MEMPROF_TEST_ROUNDS").map(|n| n.parse().unwrap());
+    let names: Vec<String> = match (variable("MEMPROF_TEST_PROGRAMS"), often) {
         (Some(names), _) => names.split(' ').map(str::to_owned).collect(),
         (None, Some(_)) => all(),
         (None, None) => USUAL.map(str::to_owned).into(),

@@ -325,11 +325,11 @@ run_scenarios() {
 }
 
 if [ "$hooks" = functions ] && [ "$wanted" = both ]; then
-    run_scenarios MEMPROF_RANDOM_SECS=2 MEMPROF_SYSCALL_HOOKS=tracepoints
+    run_scenarios MEMPROF_TEST_SECS=2 MEMPROF_SYSCALL_HOOKS=tracepoints
     echo "at the tracepoints: $(tail -n 1 /tmp/scenarios.out)"
     rm -f /tmp/results
 fi
-run_scenarios MEMPROF_RANDOM_SECS=10
+run_scenarios MEMPROF_TEST_SECS=10
 grep ' s)$' /tmp/scenarios.out
 grep '^random: [0-9]' /tmp/scenarios.out
 scenarios=$(tail -n 1 /tmp/scenarios.out)

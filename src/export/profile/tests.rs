@@ -265,7 +265,7 @@ fn everything_is_read_back() {
     }
 }
 
-/// Detects unintended changes of the format. `MEMPROF_BLESS=1` rewrites the file, which is also a seed of the fuzzer.
+/// Detects unintended changes of the format. `MEMPROF_TEST_BLESS=1` rewrites the file, which is also a seed of the fuzzer.
 #[test]
 fn the_format_is_that_of_the_kept_file() {
     let path = concat!(
@@ -273,7 +273,7 @@ fn the_format_is_that_of_the_kept_file() {
         "/tests/corpus-saved/full.memprof.json"
     );
     let written = written(&full());
-    if std::env::var_os("MEMPROF_BLESS").is_some() {
+    if std::env::var_os("MEMPROF_TEST_BLESS").is_some() {
         std::fs::write(path, &written).unwrap();
     }
     let kept = std::fs::read(path).unwrap();

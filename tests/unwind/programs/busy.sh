@@ -178,7 +178,7 @@ tcl)
 	exec tclsh busy.tcl
 	;;
 go)
-	go=${MEMPROF_GO:-go}
+	go=${MEMPROF_TEST_GO:-go}
 	need "$go" cc
 	cat > busy.go <<-END
 		package main

@@ -171,7 +171,7 @@ fn quality(faults: &Faults, intervals: &[u32], runs: u32, seed: u64) -> (f64, f6
 
 #[test]
 fn estimates_are_unbiased_and_within_their_errors() {
-    let runs = std::env::var("MEMPROF_ESTIMATES_RUNS").map_or(30, |n| n.parse().unwrap());
+    let runs = std::env::var("MEMPROF_TEST_ROUNDS").map_or(30, |n| n.parse().unwrap());
     let (mut all, mut number) = (0.0, 0.0);
     for (seed, (name, faults)) in patterns().iter().enumerate() {
         for intervals in [&[4][..], &[16], &[8, 24, 12, 40]] {
