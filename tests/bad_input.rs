@@ -4,8 +4,8 @@
 
 #[path = "common/binary.rs"]
 mod binary;
-#[path = "common/rubbish.rs"]
-mod rubbish;
+#[path = "common/invalid_requests.rs"]
+mod invalid_requests;
 #[path = "common/skip.rs"]
 mod skip;
 
@@ -22,7 +22,7 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use binary::{Kept, MEMPROF, Memprof, PATIENCE, in_own_mounts, memprof, no_panic, run, status};
-use rubbish::RUBBISH;
+use invalid_requests::INVALID_REQUESTS;
 use skip::skip;
 
 /// A directory that every user can access, on a disk file system.
@@ -323,7 +323,7 @@ fn malformed_requests() {
         &b"GET /v1/tree HTTP/1.1\r\nHost: evil.example\r\n\r\n"[..],
         b"POST /v1/tree HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 99999999999\r\n\r\n",
     ];
-    for bytes in RUBBISH.into_iter().chain(refused) {
+    for bytes in INVALID_REQUESTS.into_iter().chain(refused) {
         let mut stream = TcpStream::connect(memprof.address).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         stream.write_all(bytes).unwrap();

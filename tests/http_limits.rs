@@ -17,8 +17,8 @@ use proptest::prelude::*;
 use tokio::net::TcpSocket;
 use tokio::time::{sleep, timeout};
 
+use common::invalid_requests::INVALID_REQUESTS;
 use common::process::eventually;
-use common::rubbish::RUBBISH;
 use common::{Fixed, Reply, Server, at, kib, report};
 use memprof::collect::ProviderError;
 use memprof::http::api::{BoxFuture, Provider};
@@ -323,11 +323,11 @@ fn rubbish_is_refused() {
         let out = server.raw(request);
         (!out.is_empty()).then(|| Reply::parse(&out).status)
     };
-    for rubbish in RUBBISH {
-        let status = status(rubbish);
+    for request in INVALID_REQUESTS {
+        let status = status(request);
         assert!(
             matches!(status, None | Some(400)),
-            "{rubbish:?}: {status:?}"
+            "{request:?}: {status:?}"
         );
     }
     let long = format!(

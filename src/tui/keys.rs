@@ -277,3 +277,4 @@ fn unfolds(state: &mut State, code: KeyCode) {
     }
     state.relist();
 }
+// x

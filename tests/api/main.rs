@@ -8,11 +8,11 @@
 mod browser;
 #[path = "../common/mod.rs"]
 mod common;
-mod others;
+mod other_views;
 #[path = "../exports/readers.rs"]
 #[allow(dead_code, reason = "the tests of the formats use the rest")]
 mod readers;
-#[path = "../page/shown.rs"]
+#[path = "../page/contents.rs"]
 #[allow(dead_code, reason = "the page's own tests use the rest")]
 mod shown;
 

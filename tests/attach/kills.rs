@@ -7,19 +7,19 @@ use std::time::{Duration, Instant};
 use crate::binary::MEMPROF;
 use crate::common::process::{LIMIT, eventually};
 use crate::common::random::Random;
-use crate::common::witness::{unharmed, witness};
+use crate::common::sentinel::{sentinel, unharmed};
 use crate::{Before, attached, code_without_a_file, is_loaded, nothing_left, rounds};
 
 #[test]
 fn killing_memprof_harms_nobody() {
-    let first = witness(2);
+    let first = sentinel(2);
     let begun = Instant::now();
     attached(first.pid(), &[]);
     let usual = begun.elapsed();
     let mut random = Random(0x9e37_79b9);
     let (mut loaded, mut caught) = (0, 0);
     for n in 0..rounds() * 4 {
-        let mut workload = witness(2);
+        let mut workload = sentinel(2);
         unharmed(&mut workload);
         let pid = workload.pid();
         let before = Before::of(pid);

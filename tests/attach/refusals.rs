@@ -13,8 +13,8 @@ use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, TargetArch, apply_fi
 
 use crate::binary::memprof;
 use crate::common::process::{LIMIT, cont, eventually, stop};
+use crate::common::sentinel::{sentinel, unharmed};
 use crate::common::skip::skip;
-use crate::common::witness::{unharmed, witness};
 use crate::common::workload::{Workload, program};
 use crate::{attach, attached, is_loaded, nothing_left};
 
@@ -66,7 +66,7 @@ fn a_process_that_is_traced_is_refused() {
     if Command::new("strace").arg("-V").output().is_err() {
         return skip("there is no strace");
     }
-    let workload = witness(1);
+    let workload = sentinel(1);
     let pid = workload.pid().to_string();
     let mut strace = Command::new("strace");
     let strace = strace.args(["-f", "-e", "trace=none", "-o", "/dev/null", "-p", &pid]);
@@ -84,7 +84,7 @@ fn a_process_that_is_traced_is_refused() {
 #[test]
 fn a_stopped_process_is_refused() {
     for n in 0..8 {
-        let mut workload = witness(1);
+        let mut workload = sentinel(1);
         thread::sleep(Duration::from_micros(200) * n);
         stop(workload.pid());
         refused(&mut workload, "is stopped");
@@ -96,7 +96,7 @@ fn a_stopped_process_is_refused() {
 #[test]
 fn a_process_that_has_just_started_is_attached_to() {
     for n in 0..8 {
-        let mut workload = witness(1);
+        let mut workload = sentinel(1);
         thread::sleep(Duration::from_micros(200) * n);
         attached(workload.pid(), &[]);
         unharmed(&mut workload);
@@ -116,15 +116,15 @@ fn what_a_filter_forbids_is_not_tried() {
         (libc::SYS_memfd_create, "`memfd_create`"),
         (libc::SYS_pread64, "`pread64`"),
     ] {
-        let mut workload = witness(1);
+        let mut workload = sentinel(1);
         install(&mut workload, call);
         refused(&mut workload, name);
         unharmed(&mut workload);
     }
 }
 
-/// Has the witness install a filter for all of its threads that ends it for a call.
-fn install(witness: &mut Workload, call: i64) {
+/// Has the sentinel install a filter for all of its threads that ends it for a call.
+fn install(sentinel: &mut Workload, call: i64) {
     let program = filter(&[call], SeccompAction::KillProcess);
     let words = program.iter().map(|i| {
         let word = u64::from(i.code)
@@ -134,8 +134,8 @@ fn install(witness: &mut Workload, call: i64) {
         format!("{word:x}")
     });
     let words: Vec<String> = words.collect();
-    witness.lines.send(&format!("L{}", words.join(" ")));
-    assert!(witness.lines.line().contains("wrong"));
+    sentinel.lines.send(&format!("L{}", words.join(" ")));
+    assert!(sentinel.lines.line().contains("wrong"));
 }
 
 /// As in a container: a filter that permits all that is needed.
@@ -144,7 +144,7 @@ fn a_filter_that_permits_it_is_no_obstacle() {
     let refuse = SeccompAction::Errno(libc::EPERM as u32);
     let program_of = filter(&[libc::SYS_ptrace, libc::SYS_bpf, libc::SYS_mount], refuse);
     let install = move || apply_filter(&program_of).map_err(io::Error::other);
-    let mut command = Command::new(program("witness"));
+    let mut command = Command::new(program("sentinel"));
     // SAFETY: between fork and exec, this only makes two system calls.
     let command = unsafe { command.arg("1").pre_exec(install) };
     let mut workload = Workload::start_as(command);
@@ -154,7 +154,7 @@ fn a_filter_that_permits_it_is_no_obstacle() {
 
 #[test]
 fn nothing_is_done_unless_the_user_agrees() {
-    let mut workload = witness(1);
+    let mut workload = sentinel(1);
     let pid = workload.pid().to_string();
     memprof(&["attach-heap", "--pid", &pid]).must(1, &["--yes", "nothing was done"]);
     assert!(!is_loaded(workload.pid()));

@@ -20,7 +20,7 @@ fn other_releases() {
     for root in std::env::split_paths(&roots) {
         println!("{}", root.display());
         for _ in 0..crate::rounds() {
-            notices_nothing(start(&root, &["/witness", "2"]));
+            notices_nothing(start(&root, &["/sentinel", "2"]));
             keep_their_blocks(start(&root, &["/allocating_threads", "4"]));
         }
         have_what_they_allocate(start(&root, &["/allocations"]));

@@ -4,7 +4,7 @@ use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 
 use crate::common::process::{LIMIT, eventually};
-use crate::common::witness::{unharmed, witness};
+use crate::common::sentinel::{sentinel, unharmed};
 use crate::common::workload::{Running, Workload, program};
 use crate::{attached, nothing_left, rounds};
 
@@ -12,14 +12,14 @@ use crate::{attached, nothing_left, rounds};
 #[test]
 fn threads_notice_nothing() {
     for _ in 0..rounds() {
-        notices_nothing(witness(2));
+        notices_nothing(sentinel(2));
     }
 }
 
-pub fn notices_nothing(mut witness: Workload) {
-    attached(witness.pid(), &[]);
-    assert_eq!(unharmed(&mut witness).early, 0);
-    witness.end();
+pub fn notices_nothing(mut sentinel: Workload) {
+    attached(sentinel.pid(), &[]);
+    assert_eq!(unharmed(&mut sentinel).early, 0);
+    sentinel.end();
 }
 
 /// How many blocks had the wrong contents, and how many blocks each thread has had.

@@ -8,5 +8,5 @@
 mod common;
 mod hostile;
 mod live;
-mod made;
 mod readers;
+mod synthetic;

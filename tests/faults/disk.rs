@@ -12,7 +12,7 @@ use crate::common::process::{LIMIT, eventually};
 use crate::common::skip::skip;
 use crate::common::workload::{Workload, program};
 use crate::equals_the_kernel;
-use crate::held::files_in;
+use crate::kernel_objects::files_in;
 
 const FULL: &str = "No space left on device";
 const OLD: &str = "of yesterday\n";

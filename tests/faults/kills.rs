@@ -11,11 +11,11 @@ use crate::common::effort;
 use crate::common::memprof::{BINARY, Memprof};
 use crate::common::process::{self, LIMIT, eventually, signal, state};
 use crate::common::random::Random;
+use crate::common::sentinel::{is_unharmed, sentinel, unharmed};
 use crate::common::terminal::{Top, open};
-use crate::common::witness::{is_unharmed, unharmed, witness};
 use crate::common::workload::{Lines, Workload, program};
-use crate::held::{Held, files_in};
-use crate::place::{OLD, Place};
+use crate::kernel_objects::{Held, files_in};
+use crate::work_directory::{OLD, Place};
 use crate::{equals_the_kernel, times};
 use memprof_sys::ids::Pid;
 
@@ -154,7 +154,7 @@ impl Doing {
 #[test]
 fn of_memprof_harm_nobody() {
     let mut dice = Random(effort::seed());
-    let mut workload = witness(24);
+    let mut workload = sentinel(24);
     let pid = workload.pid();
     unharmed(&mut workload);
     let before = belongings(pid);
@@ -198,7 +198,7 @@ fn with_a_command_leave_what_it_needs() {
     let mut dice = Random(effort::seed());
     let place = Place::new();
     for _ in 0..times(2, 22) {
-        let witness = program("witness");
+        let sentinel = program("sentinel");
         let mut command = place.memprof(&[]);
         command.args([
             "--listen",
@@ -207,7 +207,7 @@ fn with_a_command_leave_what_it_needs() {
             "--heap-interval",
             "65536",
         ]);
-        command.arg("--").arg(&witness).arg("8");
+        command.arg("--").arg(&sentinel).arg("8");
         let mut m = Memprof::spawn_as(command.stdin(Stdio::piped()).stdout(Stdio::piped()));
         m.said("following ");
         let mut lines = Lines::of(&mut m.child);

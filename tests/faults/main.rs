@@ -15,12 +15,12 @@ mod common;
 mod counters;
 mod disk;
 mod full;
-mod held;
+mod kernel_objects;
 mod kills;
-mod place;
 mod stops;
 mod streams;
 mod target;
+mod work_directory;
 
 use std::time::Instant;
 

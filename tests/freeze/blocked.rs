@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use crate::binary::memprof;
 use crate::common::skip::skip;
-use crate::subject::Subject;
+use crate::states::Subject;
 
 /// Snapshots of it by way of a child, each with its stops, or why there is none.
 fn snapshots(subject: &Subject, max_stop: f64, count: usize) -> usize {

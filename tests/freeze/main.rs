@@ -7,13 +7,13 @@ mod binary;
 #[path = "../common/mod.rs"]
 mod common;
 
-mod beside;
 mod blocked;
+mod forked_children;
 mod frozen;
 #[cfg(target_arch = "x86_64")]
 mod matrix;
+mod states;
 mod stopped;
-mod subject;
 mod userfaults;
 
 use std::process::{Child, Command, Stdio};

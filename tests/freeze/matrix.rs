@@ -11,7 +11,7 @@ use crate::common::process::{LIMIT, eventually, living, signal};
 use crate::common::random::Random;
 use crate::common::skip::skip;
 use crate::start;
-use crate::subject::{STATES, Subject};
+use crate::states::{STATES, Subject};
 use memprof_sys::ids::Pid;
 
 /// How a process is stopped: the arguments of memprof.

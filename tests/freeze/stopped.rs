@@ -8,7 +8,7 @@ use crate::common::cgroup::Group;
 use crate::common::memprof::Memprof;
 use crate::common::process::{LIMIT, eventually, runs, signal, state};
 use crate::common::skip::skip;
-use crate::subject::Subject;
+use crate::states::Subject;
 use crate::{is_held, start};
 use memprof_sys::ids::Pid;
 

@@ -7,7 +7,7 @@ use crate::binary::memprof;
 use crate::common::process::{LIMIT, eventually};
 use crate::common::skip::skip;
 use crate::start;
-use crate::subject::{Subject, zombies};
+use crate::states::{Subject, zombies};
 
 fn subject(state: &'static str) -> Option<Subject> {
     Subject::start(state)

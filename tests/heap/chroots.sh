@@ -35,7 +35,7 @@ for suite; do
         touch "$root/made-with-jemalloc"
     fi
     cp tests/workloads/*.[ch] "$root/root/"
-    for name in heap leaks witness allocating_threads allocations; do
+    for name in heap leaks sentinel allocating_threads allocations; do
         chroot "$root" gcc -O1 -g -pthread -fno-omit-frame-pointer -fno-inline -fno-optimize-sibling-calls \
             -o "/$name" "/root/$name.c"
     done

@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::binary::{MEMPROF, run};
 use crate::common::process::{LIMIT, eventually, signal};
-use crate::common::witness::{unharmed, witness};
+use crate::common::sentinel::{sentinel, unharmed};
 use crate::common::workload::{Workload, program};
 use crate::fork::children;
 use memprof_sys::ids::Pid;
@@ -39,7 +39,7 @@ fn heap(pid: Pid, disturb: impl FnOnce(Pid)) -> Value {
 /// As the kernel does if memory has run out.
 #[test]
 fn a_child_that_is_killed_is_made_again() {
-    let mut workload = witness(200);
+    let mut workload = sentinel(200);
     unharmed(&mut workload);
     let pid = workload.pid();
     // (It may be killed when its memory has been copied.)
@@ -60,7 +60,7 @@ fn a_child_that_is_killed_is_made_again() {
 /// Each child is: memprof gives up, and says why.
 #[test]
 fn a_process_whose_children_are_always_killed_has_no_snapshot() {
-    let mut workload = witness(200);
+    let mut workload = sentinel(200);
     unharmed(&mut workload);
     let pid = workload.pid();
     let target = pid.to_string();

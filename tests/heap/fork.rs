@@ -14,7 +14,7 @@ use crate::common::effort;
 use crate::common::memprof::Memprof;
 use crate::common::process::{LIMIT, cont, eventually, signal, state, stop, threads};
 use crate::common::random::Random;
-use crate::common::witness::{unharmed, witness};
+use crate::common::sentinel::{sentinel, unharmed};
 use crate::common::workload::{Workload, program};
 use memprof_heap::Mallinfo;
 use memprof_sys::ids::Pid;
@@ -90,7 +90,7 @@ pub fn has_the_same_heap(mut workload: Workload) {
 
 #[test]
 fn the_process_notices_nothing() {
-    notices_nothing(witness(40));
+    notices_nothing(sentinel(40));
 }
 
 pub fn notices_nothing(mut workload: Workload) {
@@ -98,7 +98,7 @@ pub fn notices_nothing(mut workload: Workload) {
     unharmed(&mut workload);
     let before = left(pid);
     let mut refused = 0;
-    for _ in 0..super::harm::snapshots() {
+    for _ in 0..super::busy_targets::snapshots() {
         let heap = heap(pid, &[]);
         assert_eq!(heap["taken"]["approach"], "fork", "{}", heap["taken"]);
         refused += u32::from(heap["allocator"]["name"] == "refused");
@@ -127,7 +127,7 @@ fn start(pid: Pid) -> Child {
 /// At any moment: the guard cleans up.
 #[test]
 fn killing_memprof_harms_nobody() {
-    let mut workload = witness(40);
+    let mut workload = sentinel(40);
     let pid = workload.pid();
     let mut random = Random(31);
     let mut caught = 0;
@@ -152,7 +152,7 @@ fn killing_memprof_harms_nobody() {
 /// Whoever runs the process: what says so is a file of that user's.
 #[test]
 fn the_child_goes_first_if_memory_runs_out() {
-    let mut command = Command::new(program("witness"));
+    let mut command = Command::new(program("sentinel"));
     let mut workload = Workload::start_as(command.arg("200").uid(65534).gid(65534));
     let pid = workload.pid();
     unharmed(&mut workload);
@@ -193,7 +193,7 @@ fn guards(pid: Pid) -> Vec<Pid> {
 /// of the child is its entry in the list of processes.
 #[test]
 fn killing_the_guard_as_well_harms_nobody() {
-    killing_the_guard_harms_nobody(witness(300));
+    killing_the_guard_harms_nobody(sentinel(300));
 }
 
 pub fn killing_the_guard_harms_nobody(mut workload: Workload) {
@@ -246,7 +246,7 @@ fn alive(pid: Pid) -> Vec<Pid> {
 /// It is not copied in that time either.
 #[test]
 fn a_process_that_may_take_too_long_is_not_forked() {
-    let mut workload = witness(100);
+    let mut workload = sentinel(100);
     unharmed(&mut workload);
     let pid = workload.pid().to_string();
     let ended = memprof(&["heap", "--pid", &pid, "--max-stop", "1"]);
@@ -265,7 +265,7 @@ fn a_process_that_may_take_too_long_is_not_forked() {
 /// The guard of a session, which is there from its start, does the same.
 #[test]
 fn killing_a_session_harms_nobody() {
-    let mut workload = witness(40);
+    let mut workload = sentinel(40);
     let pid = workload.pid();
     let mut random = Random(33);
     let mut caught = 0;

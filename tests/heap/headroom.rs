@@ -77,8 +77,8 @@ pub fn taken(pid: &str) -> Value {
 }
 
 /// A process with 60 MiB.
-fn witness() -> Workload {
-    let mut workload = Workload::start_with(&program("witness"), &["60"]);
+fn sentinel() -> Workload {
+    let mut workload = Workload::start_with(&program("sentinel"), &["60"]);
     // It answers when it has them.
     workload.lines.send("");
     workload.lines.line();
@@ -90,7 +90,7 @@ fn a_process_near_its_limit_is_copied_not_forked() {
     let Some(group) = Limited::new() else {
         return skip("no control group limits memory");
     };
-    let workload = witness();
+    let workload = sentinel();
     let pid = workload.pid();
     group.put(pid);
     let pid = pid.to_string();
@@ -123,7 +123,7 @@ fn what_memprof_has_no_memory_for_is_not_copied() {
     let Some(group) = Limited::new() else {
         return skip("no control group limits memory");
     };
-    let workload = witness();
+    let workload = sentinel();
     for how in ["auto", "fork", "copy"] {
         group.leave(70 * MIB);
         let args = format!("heap --pid {} --snapshot {how}", workload.pid());

@@ -7,13 +7,13 @@ use std::time::{Duration, Instant};
 
 use serde::Deserialize;
 
+use crate::busy_targets::snapshots;
 use crate::common::allocators::{JEMALLOC, LINK_JEMALLOC, allocator};
 use crate::common::process::signal;
 use crate::common::redis::Redis;
 use crate::common::skip::skip;
 use crate::common::workload::Workload;
 use crate::glibc::{COPY, compiled, snapshot};
-use crate::harm::snapshots;
 use crate::unreachable::compare;
 use memprof_heap::{Heap, JemallocFigures, JemallocHeap, What};
 use memprof_sys::ids::Pid;

@@ -7,7 +7,7 @@ mod binary;
 #[path = "../common/mod.rs"]
 mod common;
 
-mod books;
+mod busy_targets;
 mod by_stack;
 mod chroots;
 mod command;
@@ -15,15 +15,15 @@ mod command_signals;
 mod disturbed;
 mod fork;
 mod glibc;
-mod harm;
 mod headroom;
 mod http;
 mod jemalloc;
-mod kept_back;
+mod memory_not_forked;
 mod namespaces;
+mod other_allocators;
+mod page_owners;
 mod python;
 mod seccomp;
-mod seen;
 mod types;
 mod unreachable;
 

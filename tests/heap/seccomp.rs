@@ -12,7 +12,7 @@ use seccompiler::{
 
 use crate::binary::{MEMPROF, memprof};
 use crate::common::process::threads;
-use crate::common::witness::{unharmed, witness};
+use crate::common::sentinel::{sentinel, unharmed};
 use crate::common::workload::{Workload, program};
 use crate::fork::{has_the_same_heap, heap, killing_the_guard_harms_nobody, notices_nothing};
 use memprof_sys::ids::Pid;
@@ -65,8 +65,8 @@ fn under(filter: BpfProgram, command: &mut Command) -> &mut Command {
     unsafe { command.pre_exec(install) }
 }
 
-fn witness_under(filter: BpfProgram, mib: u32) -> Workload {
-    let mut command = Command::new(program("witness"));
+fn sentinel_under(filter: BpfProgram, mib: u32) -> Workload {
+    let mut command = Command::new(program("sentinel"));
     Workload::start_as(under(filter, command.arg(mib.to_string())))
 }
 
@@ -75,12 +75,12 @@ fn a_container_is_forked() {
     let mut command = Command::new(program("heap"));
     let command = under(like_a_container(), command.args(["4", "21"]));
     has_the_same_heap(Workload::start_as(command));
-    notices_nothing(witness_under(like_a_container(), 40));
+    notices_nothing(sentinel_under(like_a_container(), 40));
 }
 
 #[test]
 fn a_container_finds_its_way_back() {
-    killing_the_guard_harms_nobody(witness_under(like_a_container(), 300));
+    killing_the_guard_harms_nobody(sentinel_under(like_a_container(), 300));
 }
 
 /// It is copied instead, and lives. Any of these calls would end it.
@@ -127,7 +127,7 @@ fn what_a_filter_forbids_is_not_tried() {
             "forbids `rt_sigreturn`",
         ),
     ] {
-        let mut workload = witness_under(filter, 40);
+        let mut workload = sentinel_under(filter, 40);
         let pid = workload.pid();
         unharmed(&mut workload);
         is_copied(pid, reason);
@@ -149,7 +149,7 @@ fn is_copied(pid: Pid, reason: &str) {
 /// Each thread has filters of its own: one that may not be used is none of the others' business.
 #[test]
 fn another_thread_is_taken() {
-    let mut workload = witness(40);
+    let mut workload = sentinel(40);
     let pid = workload.pid();
     let kill = SeccompAction::KillProcess;
     let program = only(libc::SYS_clone, vec![fork_rule()], kill);
@@ -174,7 +174,7 @@ fn another_thread_is_taken() {
 /// Of memprof itself.
 #[test]
 fn filters_that_cannot_be_read_are_not_guessed() {
-    let mut workload = witness_under(like_a_container(), 40);
+    let mut workload = sentinel_under(like_a_container(), 40);
     unharmed(&mut workload);
     let pid = workload.pid().to_string();
     let mut memprof = Command::new(MEMPROF);

@@ -6,8 +6,8 @@
 #[path = "../common/mod.rs"]
 mod common;
 mod hostile;
-mod made;
 mod runtimes;
+mod same_address;
 
 use std::collections::BTreeMap;
 use std::path::Path;

@@ -5,8 +5,8 @@
 mod cgroup;
 mod cgroup_memory;
 mod churn;
-mod claims;
 mod command;
+mod command_detached;
 #[path = "../common/mod.rs"]
 mod common;
 #[path = "../../benches/support/counters.rs"]
@@ -15,18 +15,17 @@ mod counters;
 mod diagnostics;
 mod ending;
 mod endings;
+mod false_claims;
 mod fault_events;
 mod first_thread;
 mod freeze;
 mod frozen_marks;
 mod generations;
-mod held;
 mod killed_frozen;
 mod late_faults;
-mod let_go;
-mod many;
+mod locked_processes;
+mod many_processes;
 mod max_freeze;
-mod mute;
 mod oom;
 mod options;
 mod processes;
@@ -35,11 +34,12 @@ mod same_code;
 mod service;
 mod shared_once;
 mod signals;
+mod silent_file_system;
 mod spawning;
 mod start;
 mod target;
 mod wake_ups;
-mod whole;
+mod whole_machine;
 
 const KIB: u64 = 1024;
 const MIB: u64 = 1024 * KIB;

@@ -5,9 +5,9 @@ use std::process::Command;
 use serde_json::{Value, json};
 
 use super::browser::Browser;
+use super::contents::*;
 use super::layout::{SIZES, VIEWS};
 use super::live::Run;
-use super::shown::*;
 
 const AXE: &str = include_str!("vendor/axe-core/axe.min.js");
 

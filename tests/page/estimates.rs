@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::browser::Browser;
 use super::common::{Fixed, Server, at, kib, report};
-use super::shown::*;
+use super::contents::*;
 use ::memprof::http::server::ServerOptions;
 use memprof_profile::symbol::Language;
 use memprof_profile::{Faults, Report, Uncertainty};

@@ -8,7 +8,7 @@ use serde_json::json;
 use super::browser::Browser;
 use super::common::random::Random;
 use super::common::{Fixed, Server, at, kib, report};
-use super::shown::*;
+use super::contents::*;
 use ::memprof::http::server::ServerOptions;
 use memprof_profile::symbol::Language;
 use memprof_profile::{CachedFile, Frame, KnownPath, MappedBytes, Mapping, PathFrom, Report};

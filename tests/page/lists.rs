@@ -9,8 +9,8 @@ use super::browser::{Browser, PATIENCE};
 use super::common::memprof::Memprof;
 use super::common::process::{cont, stop};
 use super::common::workload::{Workload, program};
+use super::contents::*;
 use super::live::{MIB, Run};
-use super::shown::*;
 
 /// Waits until a table has the number of rows that the API returns.
 #[track_caller]

@@ -8,7 +8,7 @@ use super::browser::{Browser, PATIENCE};
 use super::common::memprof::Memprof;
 use super::common::process::{cont, stop};
 use super::common::workload::{Lines, program};
-use super::shown::*;
+use super::contents::*;
 use memprof_sys::ids::Pid;
 
 pub const MIB: u64 = 1 << 20;

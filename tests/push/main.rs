@@ -7,10 +7,10 @@ mod common;
 mod decode;
 mod failures;
 mod live;
-mod made;
 #[path = "../exports/readers.rs"]
 #[allow(dead_code, reason = "only its reader of pprof is used")]
 mod readers;
+mod synthetic;
 
 use std::path::Path;
 use std::time::Duration;

@@ -5,7 +5,7 @@
 
 #[path = "../common/mod.rs"]
 mod common;
-mod others;
+mod other_programs;
 mod stops;
 mod switching;
 

@@ -10,5 +10,5 @@ mod behaviour;
 mod ddheap;
 mod estimates;
 mod file;
-mod running;
+mod running_programs;
 mod support;

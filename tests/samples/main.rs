@@ -7,8 +7,8 @@ mod common;
 
 mod joined;
 mod marks;
+mod own_probes;
 mod preloaded;
-mod speakers;
 
 use common::memprof::Memprof;
 

@@ -8,8 +8,8 @@ use std::sync::{Once, OnceLock};
 
 use super::common::skip::skip;
 use super::common::workload::Workload;
-use super::found::{Found, attached, profile};
-use super::real::installed;
+use super::packaged_programs::installed;
+use super::results::{Found, attached, profile};
 
 const KIB: u64 = 1024;
 /// Bytes that a leaf function touches.

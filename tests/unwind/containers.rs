@@ -9,7 +9,7 @@ use super::chains::{compile, source};
 use super::common::container::Container;
 use super::common::memprof::BINARY;
 use super::common::skip::skip;
-use super::found::{Found, attached_by, attached_with, wait_until_idle};
+use super::results::{Found, attached_by, attached_with, wait_until_idle};
 
 /// What each way to use memory brings in, in bytes.
 const SIZE: u64 = 1 << 20;

@@ -1,6 +1,8 @@
 //! The generated files of tests/corpus, which tests/fuzz_smoke.rs damages.
 
-use crate::made::{AARCH64, ARM_START, CODE, Frames, Made, PCREL, X86_64, X86_START, debug_frame};
+use crate::synthetic::{
+    AARCH64, ARM_START, CODE, Frames, Made, PCREL, X86_64, X86_START, debug_frame,
+};
 
 fn x86_64() -> Made {
     let mut frames = Frames::default();

@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::chains::{self, DEPTH_LIMIT};
 use super::common::memprof::BINARY;
-use super::real::installed;
+use super::packaged_programs::installed;
 
 /// The callers of a leaf function, innermost first: file and offset.
 type Callers = Vec<(String, u64)>;

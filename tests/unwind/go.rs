@@ -8,7 +8,7 @@ use std::process::Command;
 
 use super::chains::source;
 use super::common::skip::skip;
-use super::found::{Found, profile};
+use super::results::{Found, profile};
 
 /// Bytes that a leaf function touches.
 const LEAF: u64 = 64 << 10;
@@ -190,7 +190,7 @@ fn by_frame_pointers() {
 #[test]
 fn a_library_in_python() {
     const PYTHON: &str = "/usr/bin/python3";
-    if !super::real::installed(PYTHON) {
+    if !super::packaged_programs::installed(PYTHON) {
         return;
     }
     let Some(library) = build("go-library.so", "c-shared", "-s -w") else {

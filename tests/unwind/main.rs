@@ -11,7 +11,6 @@ mod common;
 mod containers;
 mod corpus;
 mod debugger;
-mod found;
 mod full;
 #[cfg(target_arch = "x86_64")]
 mod go;
@@ -19,12 +18,12 @@ mod go;
 mod images;
 #[cfg(target_arch = "x86_64")]
 mod live;
-mod made;
-mod moved;
 mod oracle;
-mod packed;
+mod packaged_programs;
+mod packed_rules;
 mod readelf;
-mod real;
+mod relocated_code;
+mod results;
 mod rules;
 mod saved;
 mod servers;
@@ -32,5 +31,6 @@ mod servers;
 mod stopped_by_gdb;
 #[cfg(target_arch = "x86_64")]
 mod stops;
+mod synthetic;
 mod unreadable;
 mod wander;

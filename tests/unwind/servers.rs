@@ -7,8 +7,10 @@ use super::common::postgres::Postgres;
 use super::common::process::wait_until;
 use super::common::skip::skip;
 use super::common::workload::Running;
-use super::found::{Found, attached, attached_with, first_second};
-use super::real::{RUNNING, STARTED, attached_while_it_works, check, installed, start};
+use super::packaged_programs::{
+    RUNNING, STARTED, attached_while_it_works, check, installed, start,
+};
+use super::results::{Found, attached, attached_with, first_second};
 use memprof_sys::ids::Pid;
 
 #[test]

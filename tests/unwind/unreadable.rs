@@ -18,7 +18,7 @@ use super::chains::{compile, source};
 use super::common::memprof::{BINARY, Memprof};
 use super::common::skip::skip;
 use super::common::workload::{self, Workload};
-use super::found::{Found, attached, attached_by, profile_under};
+use super::results::{Found, attached, attached_by, profile_under};
 use memprof_sys::ids::Pid;
 
 const MIB: u64 = 1 << 20;

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 
 use super::chains::{compile, source};
-use super::found::profile;
+use super::results::profile;
 
 const PAGES: u64 = 4096;
 const THREADS: u64 = 2;

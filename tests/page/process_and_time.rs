@@ -5,9 +5,9 @@ use super::common::cgroup::Group;
 use super::common::memprof::Memprof;
 use super::common::process::{cont, stop};
 use super::common::workload::{Family, Workload, program};
+use super::contents::*;
 use super::lists::until;
 use super::live::{MIB, Run};
-use super::shown::*;
 use memprof_sys::ids::Pid;
 
 const ANON: &str = "#totals [data-kind=anon] dd";

@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 
 use super::common::skip::skip;
 use super::common::workload::{Lines, Running};
-use super::found::{Found, attached, first_second, profile};
+use super::results::{Found, attached, first_second, profile};
 
 /// Percentage of bytes, in a running program one second after the attach.
 pub const RUNNING: f64 = 99.5;

@@ -8,7 +8,7 @@ use super::chains::{compile, source};
 use super::common::memprof::Memprof;
 use super::common::process::wait_until;
 use super::common::workload::Workload;
-use super::found::{Found, attached};
+use super::results::{Found, attached};
 
 /// Bytes that a line of input makes the program touch.
 const BYTES: u64 = 256 << 10;

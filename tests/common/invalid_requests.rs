@@ -1,6 +1,6 @@
 //! Bytes that are no valid HTTP request. A server refuses them with status 400, or closes the connection.
 
-pub const RUBBISH: [&[u8]; 12] = [
+pub const INVALID_REQUESTS: [&[u8]; 12] = [
     b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
     b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
     b"GET\r\n\r\n",

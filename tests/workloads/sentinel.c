@@ -3,9 +3,9 @@
 // A process that notices what is done to it: threads in many states, each of which checks what it gets back.
 //
 // Build:
-//   cc -O1 -g -pthread -fno-omit-frame-pointer -fno-inline -fno-optimize-sibling-calls -o witness witness.c
+//   cc -O1 -g -pthread -fno-omit-frame-pointer -fno-inline -fno-optimize-sibling-calls -o sentinel sentinel.c
 //
-//   witness MIB
+//   sentinel MIB
 //
 // MIB is how much memory it keeps besides. A line on stdin is answered with figures as JSON: what went wrong, how often waiting ended
 // early (EINTR), how often each thread went round, and how many children there are that a wait for any child would find.

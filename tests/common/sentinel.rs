@@ -1,4 +1,4 @@
-//! `tests/workloads/witness.c`: a program whose threads notice what is done to them.
+//! `tests/workloads/sentinel.c`: a program whose threads notice what is done to them.
 
 use serde::Deserialize;
 
@@ -18,8 +18,8 @@ pub struct Said {
 }
 
 /// Starts it with so many MiB of memory.
-pub fn witness(mib: u32) -> Workload {
-    Workload::start_with(&program("witness"), &[&mib.to_string()])
+pub fn sentinel(mib: u32) -> Workload {
+    Workload::start_with(&program("sentinel"), &[&mib.to_string()])
 }
 
 fn ask(lines: &mut Lines) -> Said {
