@@ -15,7 +15,7 @@ cd "$(dirname "$0")/.."
 # shellcheck source=scripts/lib.sh
 source scripts/lib.sh
 
-MOST_MEMORY=512 # MiB resident, or in one allocation
+MAX_MEMORY=512 # MiB resident, or in one allocation
 LONGEST=20      # seconds for one input, in a build that is ten times slower than memprof's
 
 out=target/fuzz
@@ -45,7 +45,7 @@ fuzz() {
     [ "$target" != heap ] || seeds=$corpus
     if ASAN_OPTIONS=detect_odr_violation=0:detect_stack_use_after_return=0:quarantine_size_mb=16 \
         "$binary" "$corpus" "$seeds" -seed="$seed" -max_total_time="$seconds" -timeout="$LONGEST" \
-        -rss_limit_mb="$MOST_MEMORY" -detect_leaks=0 -print_final_stats=1 \
+        -rss_limit_mb="$MAX_MEMORY" -detect_leaks=0 -print_final_stats=1 \
         -artifact_prefix="$out/found/$target-" 2>"$log"; then
         printf '%s: %s inputs, %s a second, %s branches reached, corpus of %s, peak of %s MiB\n' "$target" \
             "$(figure number_of_executed_units "$log")" "$(figure average_exec_per_sec "$log")" \

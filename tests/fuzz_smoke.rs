@@ -25,7 +25,7 @@ const ROUNDS: u64 = 50_000;
 /// Time limit for one file. A valid file of this size takes less than a millisecond.
 const LONGEST: Duration = Duration::from_secs(3);
 /// Limit of the peak memory use, in KiB.
-const MOST_MEMORY: u64 = 512 << 10;
+const MAX_MEMORY: u64 = 512 << 10;
 
 fn corpus() -> Vec<Vec<u8>> {
     let dir = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/corpus");
@@ -164,7 +164,7 @@ fn tables_of_damaged_files() {
         tables > files / 10,
         "the damage is too heavy to reach anything"
     );
-    assert!(peak_memory() < MOST_MEMORY);
+    assert!(peak_memory() < MAX_MEMORY);
 }
 
 #[test]
@@ -179,7 +179,7 @@ fn names_in_damaged_files() {
         check::symbols(&symbolizer, bytes, 61)
     });
     println!("{rounds} files; peak {} KiB", peak_memory());
-    assert!(peak_memory() < MOST_MEMORY);
+    assert!(peak_memory() < MAX_MEMORY);
 }
 
 /// Damages the text of a saved profile: numbers, names, brackets and pieces of it.
@@ -310,7 +310,7 @@ fn damaged_saved_profiles() {
     }
     println!("{rounds} files, {opened} of them could be opened");
     assert!(opened > rounds / 20, "{opened}: the damage is too heavy");
-    assert!(peak_memory() < MOST_MEMORY);
+    assert!(peak_memory() < MAX_MEMORY);
 }
 
 /// Heaps with damage: in any word, several at once.
@@ -335,5 +335,5 @@ fn damaged_heaps() {
         peak_memory()
     );
     assert!(read > rounds / 20 && read < rounds, "{read}");
-    assert!(peak_memory() < MOST_MEMORY);
+    assert!(peak_memory() < MAX_MEMORY);
 }

@@ -22,7 +22,7 @@ use memprof_sys::residency::{Vma, file_id};
 
 /// Minimum time between searches of open files, and maximum number of files per search.
 const LOOK_PAUSE: Duration = Duration::from_secs(1);
-const MOST_OPEN: usize = 4096;
+const MAX_OPEN: usize = 4096;
 
 /// The suffix that the kernel appends to the path of a deleted file.
 const DELETED: &str = " (deleted)";
@@ -75,7 +75,7 @@ impl FilePaths {
             .collect();
         self.known.retain(|id, _| files.binary_search(id).is_ok());
         self.looked = Some(Instant::now());
-        let mut left = MOST_OPEN;
+        let mut left = MAX_OPEN;
         pids.iter()
             .for_each(|pid| self.look(*pid, files, &mut left));
         let missing = files.iter().filter(|id| !self.known.contains_key(id));

@@ -32,13 +32,13 @@ use memprof_sys::ids::{MmId, StackId};
 
 /// Maximum number of live samples of all processes, about 60 bytes each. Beyond it, a process may add samples only up to its even
 /// share, so the true maximum is twice this number.
-const MOST_LIVE: usize = 1 << 20;
+const MAX_LIVE: usize = 1 << 20;
 /// Maximum number of stacks in the sums of a process, and in the sums of all ended processes, about 120 bytes each.
-const MOST_STACKS: usize = 1 << 16;
+const MAX_STACKS: usize = 1 << 16;
 /// Maximum number of bytes of one sample, and of all samples together. Figures come from the processes, and the sums of all stacks
 /// must fit into 64 bits.
-const MOST_BYTES: u64 = 1 << 47;
-const MOST_IN_ALL: u64 = 1 << 62;
+const MAX_BYTES: u64 = 1 << 47;
+const MAX_TOTAL: u64 = 1 << 62;
 /// The stack for allocations whose own stack does not fit.
 const OTHER: StackId = StackId(wire::STACK_LOST);
 
@@ -119,14 +119,14 @@ impl Samples {
     /// Adds a sampled allocation.
     pub fn allocated(&mut self, seen: &SampledAllocation) {
         let sample = LiveSample::new(seen);
-        if sample.weight.max(sample.size) > MOST_BYTES || self.bytes > MOST_IN_ALL {
+        if sample.weight.max(sample.size) > MAX_BYTES || self.bytes > MAX_TOTAL {
             self.refused += 1;
             return;
         }
         self.bytes += sample.weight;
         self.began.get_or_insert(seen.at);
         self.newest = self.newest.max(seen.at);
-        let share = MOST_LIVE / (self.spaces.len() + 1);
+        let share = MAX_LIVE / (self.spaces.len() + 1);
         let space = self.spaces.entry(seen.mm).or_default();
         let summed = space.sums.entry(seen.stack);
         self.unsummed += u64::from(summed.is_none());
@@ -135,7 +135,7 @@ impl Samples {
             None => space.sums.0.entry(OTHER).or_default(),
         };
         sums.all += sample.estimate();
-        if self.live >= MOST_LIVE && space.live.len() >= share {
+        if self.live >= MAX_LIVE && space.live.len() >= share {
             self.untracked += 1;
             return;
         }
@@ -299,7 +299,7 @@ impl Space {
 impl Sums {
     /// The sums of a stack; `None` if the stack does not fit.
     fn entry(&mut self, stack: StackId) -> Option<&mut Allocated> {
-        if self.0.len() >= MOST_STACKS && !self.0.contains_key(&stack) {
+        if self.0.len() >= MAX_STACKS && !self.0.contains_key(&stack) {
             return None;
         }
         Some(self.0.entry(stack).or_default())

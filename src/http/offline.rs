@@ -28,7 +28,7 @@ pub(crate) use heap::write as write_heap_html;
 const PIECE: usize = 64 << 10;
 
 /// Maximum number of files whose stacks the page shows: those with the most page cache.
-const MOST_FILES: usize = 20;
+const MAX_FILES: usize = 20;
 
 pub(crate) const FORMAT: Exporter = Exporter {
     name: "html",
@@ -104,7 +104,7 @@ fn requests(report: &Report, kinds: &[Kind], frames: Frames) -> Vec<(String, Str
     }
     let mut files: Vec<_> = report.profile.places.files.iter().collect();
     files.sort_by_key(|file| std::cmp::Reverse(file.cached()));
-    for id in files.iter().take(MOST_FILES).map(|file| api::file_id(file)) {
+    for id in files.iter().take(MAX_FILES).map(|file| api::file_id(file)) {
         for direction in ["callees", "callers"] {
             let path = format!("/v2/files/stacks?file={id}&direction={direction}&frames={frames}");
             all.push((format!("files/stacks {id} {direction}"), path));

@@ -16,7 +16,7 @@ use memprof_sys::ids::Pid;
 
 /// Maximum number of threads with an event of their own. Each event occupies one of memprof's descriptors as long as the target
 /// lives. Threads that are started later inherit it.
-const MOST_THREADS: usize = 256;
+const MAX_THREADS: usize = 256;
 /// Maximum number of searches for threads without an event. A thread that starts during a search inherits its creator's event. If
 /// the creator has none yet, the next search finds the new thread.
 const LOOKS: usize = 4;
@@ -78,8 +78,8 @@ impl FaultEvents {
                 break;
             }
             for thread in fresh {
-                if self.threads.len() >= MOST_THREADS {
-                    bail!("the process has more than {MOST_THREADS} threads");
+                if self.threads.len() >= MAX_THREADS {
+                    bail!("the process has more than {MAX_THREADS} threads");
                 }
                 match open(thread, -1) {
                     Ok(event) => {

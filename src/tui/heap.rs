@@ -10,7 +10,7 @@ use memprof_sys::ids::Pid;
 use memprof_sys::text::printable;
 
 /// Maximum number of lines about a snapshot.
-const MOST_LINES: usize = 3;
+const MAX_LINES: usize = 3;
 
 /// The newest heap snapshot.
 #[derive(Debug, Default)]
@@ -108,7 +108,7 @@ impl NewestHeap {
         };
         let width = usize::from(size.0);
         let most = match size.1 {
-            18.. => MOST_LINES,
+            18.. => MAX_LINES,
             _ => 1,
         };
         let mut lines = vec![String::new()];

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 /// Maximum number of values.
-const MOST: usize = 600;
+const MAX_VALUES: usize = 600;
 
 /// Resident bytes of the latest reports, oldest first.
 #[derive(Debug, Default)]
@@ -11,7 +11,7 @@ pub(super) struct History(VecDeque<u64>);
 
 impl History {
     pub(super) fn push(&mut self, resident: u64) {
-        if self.0.len() == MOST {
+        if self.0.len() == MAX_VALUES {
             self.0.pop_front();
         }
         self.0.push_back(resident);

@@ -6,7 +6,7 @@ use super::words::clock;
 use memprof_profile::Report;
 
 /// Maximum number of marks; each keeps a report in memory.
-pub(super) const MOST_MARKS: usize = 9;
+pub(super) const MAX_MARKS: usize = 9;
 
 /// An earlier report to compare with.
 #[derive(Clone, Debug)]
@@ -49,7 +49,7 @@ impl Marks {
         let number = self.ever;
         let at = clock(report.profile.taken);
         self.kept.push(Mark { number, report });
-        if self.kept.len() > MOST_MARKS {
+        if self.kept.len() > MAX_MARKS {
             self.kept.remove(0);
             // If the oldest mark was compared with, the next oldest replaces it.
             self.compared = self.compared.map(|at| at.saturating_sub(1));

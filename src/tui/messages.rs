@@ -3,11 +3,11 @@
 use std::collections::VecDeque;
 
 /// A message disappears after this many reports.
-const MOST_REPORTS: u32 = 5;
+const MAX_REPORTS: u32 = 5;
 /// Number of reports after which another message may replace it.
 const SEEN_REPORTS: u32 = 2;
 /// Maximum number of queued messages; further ones are shown at once.
-const MOST_WAITING: usize = 8;
+const MAX_WAITING: usize = 8;
 
 /// The visible message and the queue behind it.
 #[derive(Debug, Default)]
@@ -33,7 +33,7 @@ impl Messages {
     /// Shows a message after the user has had time to read the previous one.
     pub(super) fn queue(&mut self, text: String) {
         let is_new = self.shown.is_some() && self.age < SEEN_REPORTS;
-        if is_new && self.waiting.len() < MOST_WAITING {
+        if is_new && self.waiting.len() < MAX_WAITING {
             self.waiting.push_back(text);
         } else {
             self.show(text);
@@ -52,7 +52,7 @@ impl Messages {
             && let Some(next) = self.waiting.pop_front()
         {
             self.show(next);
-        } else if self.age > MOST_REPORTS {
+        } else if self.age > MAX_REPORTS {
             self.shown = None;
         }
     }

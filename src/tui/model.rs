@@ -14,7 +14,7 @@ use memprof_profile::tree::{
 use memprof_profile::{Frames, Kind, Profile, Report, Subset};
 
 /// Maximum number of nodes; the largest ones are kept, and the rest are aggregated.
-const MOST_NODES: usize = 200_000;
+const MAX_NODES: usize = 200_000;
 
 /// A request to build a model.
 #[derive(Clone, Debug)]
@@ -155,7 +155,7 @@ impl Model {
         };
         let limits = Limits {
             threshold: 0,
-            max_nodes: MOST_NODES,
+            max_nodes: MAX_NODES,
         };
         let mut paths = Paths::new(sides, reading);
         let layout = Layout::new(&mut paths, limits);

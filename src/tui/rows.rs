@@ -8,7 +8,7 @@ use super::view::Sort;
 use memprof_profile::tree::NO_FUNCTION;
 
 /// Maximum number of listed rows; the screen shows a note if there are more.
-pub(super) const MOST_ROWS: usize = 20_000;
+pub(super) const MAX_ROWS: usize = 20_000;
 
 /// A row of the function table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -101,7 +101,7 @@ struct Todo {
     kept: bool,
 }
 
-/// The unfolded part of the tree, at most `MOST_ROWS` rows, and whether it is complete.
+/// The unfolded part of the tree, at most `MAX_ROWS` rows, and whether it is complete.
 pub(super) fn tree(model: &Model, unfolded: &HashSet<u64>) -> (Vec<TreeRow>, bool) {
     let mut rows = Vec::new();
     let mut todo = vec![Todo {
@@ -111,7 +111,7 @@ pub(super) fn tree(model: &Model, unfolded: &HashSet<u64>) -> (Vec<TreeRow>, boo
         kept: !model.filtered,
     }];
     while let Some(next) = todo.pop() {
-        if rows.len() >= MOST_ROWS {
+        if rows.len() >= MAX_ROWS {
             return (rows, false);
         }
         list(model, unfolded, next, &mut rows, &mut todo);
@@ -201,13 +201,13 @@ pub(super) fn chain(model: &Model, row: &TreeRow) -> Vec<u64> {
     }
 }
 
-/// The keys of a row and all its descendants, at most [`MOST_ROWS`].
+/// The keys of a row and all its descendants, at most [`MAX_ROWS`].
 pub(super) fn everything(model: &Model, row: &TreeRow) -> Vec<u64> {
     let mut keys = Vec::new();
     let mut todo = VecDeque::from([row.node]);
     // Breadth first, so that the limit cuts off the deepest nodes.
     while let Some(node) = todo.pop_front() {
-        if keys.len() >= MOST_ROWS {
+        if keys.len() >= MAX_ROWS {
             break;
         }
         keys.push(model.tree[node].key);

@@ -23,7 +23,7 @@ use memprof_profile::tree::{Direction, Naming};
 use memprof_profile::{Frames, Kind, Report};
 
 /// Limit of unfolded keys; beyond it, keys of unlisted nodes are dropped.
-const MOST_UNFOLDED: usize = 4 * rows::MOST_ROWS;
+const MAX_UNFOLDED: usize = 4 * rows::MAX_ROWS;
 /// Lines that are not rows: the bottom two and the column headings.
 pub(super) const FRAME_LINES: u16 = 3;
 
@@ -284,9 +284,9 @@ impl State {
         self.go(place.cursor);
     }
 
-    /// Adds unfolded keys. Above `MOST_UNFOLDED` keys, first drops the keys of unlisted nodes.
+    /// Adds unfolded keys. Above `MAX_UNFOLDED` keys, first drops the keys of unlisted nodes.
     pub(super) fn unfold(&mut self, keys: Vec<u64>) {
-        if self.unfolded.len() > MOST_UNFOLDED {
+        if self.unfolded.len() > MAX_UNFOLDED {
             let listed: HashSet<u64> = self.tree.iter().map(|r| r.key).collect();
             self.unfolded.retain(|key| listed.contains(key));
         }

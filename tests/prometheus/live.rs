@@ -17,7 +17,7 @@ use crate::{Prometheus, configuration, deploy, get, has};
 
 const TOKEN: &str = "0123456789abcdef0123456789abcdef";
 const MIB: u64 = 1 << 20;
-const MOST: u64 = 96 * MIB;
+const MAX_MEMORY: u64 = 96 * MIB;
 
 /// A token file and a directory for Prometheus.
 struct Place {
@@ -60,7 +60,7 @@ fn limited() -> Option<(Group, Workload)> {
         1 => ("memory.limit_in_bytes", "memory.swappiness"),
         _ => ("memory.max", "memory.swap.max"),
     };
-    fs::write(group.dir.join(limit), MOST.to_string()).unwrap();
+    fs::write(group.dir.join(limit), MAX_MEMORY.to_string()).unwrap();
     // There may be no swap.
     let _ = fs::write(group.dir.join(swap), "0");
     let workload = start_in(&group.dir);
@@ -262,11 +262,14 @@ fn the_dashboard_shows_something_everywhere() {
         ask(&expression, &plain, !conditional || stacks);
     }
     let cgroup = asked(&full, "/v2/cgroup")["cgroup"].clone();
-    assert_eq!(cgroup["limit"], MOST, "{cgroup}");
-    assert_eq!(prometheus.value("memprof_cgroup_limit_bytes"), MOST as f64);
+    assert_eq!(cgroup["limit"], MAX_MEMORY, "{cgroup}");
+    assert_eq!(
+        prometheus.value("memprof_cgroup_limit_bytes"),
+        MAX_MEMORY as f64
+    );
     // One process more than there is memory for. It is killed, as it has most.
     let mut second = start_in(&group.dir);
-    second.lines.send(&format!("mmap {}", 2 * MOST));
+    second.lines.send(&format!("mmap {}", 2 * MAX_MEMORY));
     let status = second.child.0.wait().unwrap();
     assert_eq!(status.signal(), Some(libc::SIGKILL), "{status}");
     wait_until(|| prometheus.value("memprof_cgroup_oom_kills_total") == 1.0);

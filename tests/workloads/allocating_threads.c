@@ -14,7 +14,7 @@
 
 #include "common.h"
 
-enum { MOST = 64, SLOTS = 1024 };
+enum { MAX_THREADS = 64, SLOTS = 1024 };
 
 struct block {
 	size_t size;
@@ -22,7 +22,7 @@ struct block {
 };
 
 static _Atomic(struct block *) slots[SLOTS];
-static atomic_long wrong, rounds[MOST];
+static atomic_long wrong, rounds[MAX_THREADS];
 
 static unsigned char expected(size_t size, size_t at)
 {
@@ -96,12 +96,12 @@ int main(int argc, char **argv)
 	char line[16];
 
 	setvbuf(stdout, NULL, _IOLBF, 0);
-	for (long i = 0; i != n && i != MOST; i++)
+	for (long i = 0; i != n && i != MAX_THREADS; i++)
 		if (pthread_create(&thread, NULL, allocates, (void *)i))
 			die("pthread_create");
 	while (fgets(line, sizeof(line), stdin)) {
 		printf("%ld", wrong);
-		for (long i = 0; i != n && i != MOST; i++)
+		for (long i = 0; i != n && i != MAX_THREADS; i++)
 			printf(" %ld", rounds[i]);
 		printf("\n");
 	}

@@ -20,12 +20,12 @@ enum {
 	PIPE_PAGES = 16,
 	MESSAGE = 32 * 1024,
 	MESSAGES = 4,
-	MOST = 256,
+	MAX_OBJECTS = 256,
 };
 
 #define PIECE ((size_t)2 << 20)
 
-static int pipes[MOST][2], sockets[MOST][2];
+static int pipes[MAX_OBJECTS][2], sockets[MAX_OBJECTS][2];
 static size_t pipe_count, socket_count;
 static unsigned char *sparse;
 static size_t sparse_bytes;
@@ -42,7 +42,7 @@ static int close_all(int (*pairs)[2], size_t *count)
 
 static NOINLINE int cmd_pipes(size_t n)
 {
-	for (; n && pipe_count < MOST; n--) {
+	for (; n && pipe_count < MAX_OBJECTS; n--) {
 		int *ends = pipes[pipe_count];
 
 		if (pipe(ends))
@@ -57,7 +57,7 @@ static NOINLINE int cmd_pipes(size_t n)
 
 static NOINLINE int cmd_sockets(size_t n)
 {
-	for (; n && socket_count < MOST; n--) {
+	for (; n && socket_count < MAX_OBJECTS; n--) {
 		int *ends = sockets[socket_count];
 
 		if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, ends))

@@ -39,7 +39,7 @@
 #include "common.h"
 #include "fuse.h"
 
-#define MOST_WAITING 256
+#define MAX_WAITING 256
 
 /* Answers a request. Nothing is cached of names and attributes, so every look at the file is one. */
 static void answer(int fuse, int program, const struct fuse_in_header *in)
@@ -106,7 +106,7 @@ static void answer(int fuse, int program, const struct fuse_in_header *in)
 static void serve_program(int fuse, int program, int told)
 {
 	static char request[FUSE_MIN_READ_BUFFER + (1 << 17)];
-	static void *waiting[MOST_WAITING];
+	static void *waiting[MAX_WAITING];
 	struct pollfd from[] = { { .fd = fuse, .events = POLLIN }, { .fd = told, .events = POLLIN } };
 	size_t count = 0;
 	char what = 's';
@@ -129,7 +129,7 @@ static void serve_program(int fuse, int program, int told)
 			return;
 		if (what == 's') {
 			answer(fuse, program, in);
-		} else if (count < MOST_WAITING) {
+		} else if (count < MAX_WAITING) {
 			waiting[count] = malloc((size_t)size);
 			if (!waiting[count])
 				die("malloc");

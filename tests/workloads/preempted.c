@@ -16,7 +16,7 @@
 #include "common.h"
 #include "mark.h"
 
-#define MOST_THREADS 64
+#define MAX_THREADS 64
 #define PAGES 16
 
 static volatile int stop;
@@ -81,10 +81,10 @@ static void *work(void *seed)
 
 int main(int argc, char **argv)
 {
-	pthread_t threads[MOST_THREADS];
+	pthread_t threads[MAX_THREADS];
 	unsigned nr;
 
-	if (argc != 4 || (nr = (unsigned)atoi(argv[2])) > MOST_THREADS)
+	if (argc != 4 || (nr = (unsigned)atoi(argv[2])) > MAX_THREADS)
 		return 2;
 	page_size = (size_t)sysconf(_SC_PAGESIZE);
 	zeros = open("/dev/zero", O_RDONLY);

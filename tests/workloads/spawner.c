@@ -24,11 +24,11 @@
 #include "common.h"
 
 #define PAGE 4096ul
-#define MOST 4096
+#define MAX_CHILDREN 4096
 
 extern char **environ;
 
-static pid_t children[MOST];
+static pid_t children[MAX_CHILDREN];
 static int nr_children;
 
 static void touch(unsigned char *at, unsigned long bytes, unsigned long step)
@@ -66,7 +66,7 @@ static void scatter(unsigned long n)
 
 static void start_children(int n, unsigned long pages)
 {
-	while (n-- && nr_children < MOST) {
+	while (n-- && nr_children < MAX_CHILDREN) {
 		pid_t pid = fork();
 
 		if (pid < 0)

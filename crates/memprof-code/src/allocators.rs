@@ -23,10 +23,10 @@ use memprof_sys::target_file::ReadAt;
 use site::{Callee, Site};
 
 /// Maximum number of bytes read of a function's code, and of a string table.
-const MOST_CODE: u64 = 1 << 16;
-const MOST_STRINGS: u64 = 256 << 20;
+const MAX_CODE: u64 = 1 << 16;
+const MAX_STRINGS: u64 = 256 << 20;
 /// Maximum number of functions of one file.
-const MOST_FUNCTIONS: usize = 512;
+const MAX_FUNCTIONS: usize = 512;
 
 /// Options of an exact window: which calls it counts.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -219,7 +219,7 @@ fn symbols(elf: &Elf<'_>) -> Result<Vec<Found>, ElfError> {
             continue;
         };
         let strings = elf.section(table.link as usize);
-        let Some(strings) = strings.filter(|s| s.size <= MOST_STRINGS) else {
+        let Some(strings) = strings.filter(|s| s.size <= MAX_STRINGS) else {
             continue;
         };
         let strings = elf.contents(strings)?;
@@ -234,11 +234,11 @@ fn symbols(elf: &Elf<'_>) -> Result<Vec<Found>, ElfError> {
             let known = |found: &[Found]| found.iter().any(|f| f.address == address);
             if let Some(name) = name.filter(|_| is_code)
                 && let Some(signature) = wanted.get(name)
-                && found.len() < MOST_FUNCTIONS
+                && found.len() < MAX_FUNCTIONS
                 && !known(&found)
                 && let Some((segment, inside)) = elf.loaded_at(address)
             {
-                let size = u64_at(symbol, 16).min(MOST_CODE).min(segment.size - inside);
+                let size = u64_at(symbol, 16).min(MAX_CODE).min(segment.size - inside);
                 let mut code = vec![0; size as usize];
                 elf.read_at(&mut code, segment.offset.saturating_add(inside))?;
                 found.push(Found {

@@ -35,16 +35,16 @@ use memprof_sys::ids::{MmId, Pid};
 use memprof_sys::target_file::{ReadAt, TargetFile};
 
 /// Maximum memory for the names of all processes' code, in bytes.
-const MOST_BYTES: usize = 64 << 20;
+const MAX_BYTES: usize = 64 << 20;
 /// Bytes of a perf map per read.
 const AT_ONCE: usize = 1 << 20;
 /// Minimum time between two searches for a map that is missing, or that may have been replaced.
 const LOOK_AGAIN: Duration = Duration::from_millis(200);
 /// Maximum number of stacks that wait for a name, and of replaced ranges not yet reported to the probe. Further ranges
 /// are merged into the last one.
-const MOST_WAITING: usize = 4096;
+const MAX_WAITING: usize = 4096;
 
-static SHARED: LazyLock<Budget> = LazyLock::new(|| Budget::new(MOST_BYTES));
+static SHARED: LazyLock<Budget> = LazyLock::new(|| Budget::new(MAX_BYTES));
 
 /// A write to a file that has the name of a perf map or jitdump file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -415,7 +415,7 @@ impl RuntimeCode {
             }
             Added::Replaced(old) => old.start.min(new.start)..old.end.max(new.end),
         };
-        let full = self.replaced.len() >= MOST_WAITING;
+        let full = self.replaced.len() >= MAX_WAITING;
         match self.replaced.last_mut().filter(|_| full) {
             Some(last) => *last = last.start.min(gone.start)..last.end.max(gone.end),
             None => self.replaced.push(gone),

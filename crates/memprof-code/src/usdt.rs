@@ -15,7 +15,7 @@ use object::elf::EM_AARCH64;
 use crate::elf::{Elf, ElfError};
 
 /// Maximum size of the note section, in bytes: libc's is 4 KiB, the largest known 100 KiB.
-const MOST_BYTES: u64 = 1 << 20;
+const MAX_BYTES: u64 = 1 << 20;
 /// Type and owner name of a probe note.
 const NOTE_TYPE: u32 = 3;
 const OWNER: &[u8] = b"stapsdt\0";
@@ -41,7 +41,7 @@ pub struct Usdt {
 /// The notes cannot be read.
 pub fn probes(elf: &Elf<'_>, wanted: impl Fn(&str, &str) -> bool) -> Result<Vec<Usdt>, ElfError> {
     let section = elf.section_named(".note.stapsdt");
-    let Some(section) = section.filter(|section| section.size <= MOST_BYTES) else {
+    let Some(section) = section.filter(|section| section.size <= MAX_BYTES) else {
         return Ok(Vec::new());
     };
     let base = elf.section_named(".stapsdt.base").map(|base| base.addr);

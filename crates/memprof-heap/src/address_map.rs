@@ -8,7 +8,7 @@ use super::memory::Run;
 use super::report::What;
 
 /// Maximum number of cells. Beyond it, the cell size is doubled.
-const MOST: usize = 2048;
+const MAX_CELLS: usize = 2048;
 /// Initial size of a cell, in bytes.
 const SMALLEST: u64 = 4096;
 
@@ -123,7 +123,7 @@ impl Cells {
             self.cells.insert(last, cell);
         }
         let mut number = number;
-        while self.cells.len() > MOST {
+        while self.cells.len() > MAX_CELLS {
             self.size *= 2;
             number /= 2;
             let mut larger: BTreeMap<u64, Cell> = BTreeMap::new();
@@ -233,7 +233,7 @@ mod tests {
         cells.add((u64::MAX - 10, u64::MAX), What::Top, std::iter::empty());
         let map = cells.map();
         let all: Vec<Cell> = map.ranges.iter().flat_map(|r| r.cells.clone()).collect();
-        assert!(all.len() <= MOST + 1, "{}", all.len());
+        assert!(all.len() <= MAX_CELLS + 1, "{}", all.len());
         let bytes: u64 = all.iter().map(|cell| cell.bytes).sum();
         assert_eq!(bytes, (1 << 45) - (1 << 20) + 100_000 * 50 + 10);
         let free: u64 = all.iter().map(|cell| cell.free).sum();

@@ -17,7 +17,7 @@ pub struct Ended {
 
 impl Ended {
     /// Maximum number of processes.
-    pub const MOST: usize = 1024;
+    pub const MAX_PROCESSES: usize = 1024;
 }
 
 /// A followed process that has ended, with its last figures.

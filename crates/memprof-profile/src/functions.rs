@@ -54,7 +54,7 @@ impl Functions {
     /// Bits of the line in an offset. A larger line counts as unknown.
     const LINE_BITS: u32 = 24;
     /// Maximum number of functions per module: the remaining bits of a frame's 48 encode the number of a function.
-    const MOST: usize = 1 << (48 - Self::LINE_BITS);
+    const MAX_FUNCTIONS: usize = 1 << (48 - Self::LINE_BITS);
 
     /// An empty list.
     pub fn new(language: Language, origin: Origin) -> Functions {
@@ -71,7 +71,7 @@ impl Functions {
         let Known { all, numbers } = &mut *known;
         match numbers.entry(function) {
             Entry::Occupied(number) => Some(*number.get()),
-            Entry::Vacant(_) if all.len() >= Self::MOST => None,
+            Entry::Vacant(_) if all.len() >= Self::MAX_FUNCTIONS => None,
             Entry::Vacant(new) => {
                 room.take(new.key().name.len())?;
                 let number = all.len() as u32;

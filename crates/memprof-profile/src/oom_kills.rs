@@ -45,11 +45,11 @@ pub struct LastFigures {
 
 impl OomKills {
     /// Maximum length of the list of kills.
-    pub(crate) const MOST: usize = 64;
+    pub(crate) const MAX_KILLS: usize = 64;
 
     /// The list with one more kill.
     pub fn with(&self, kill: OomKill) -> OomKills {
-        let left_out = (self.newest.len() + 1).saturating_sub(OomKills::MOST);
+        let left_out = (self.newest.len() + 1).saturating_sub(OomKills::MAX_KILLS);
         let kept = self.newest.iter().skip(left_out).cloned();
         OomKills {
             newest: kept.chain([kill]).collect(),
@@ -143,12 +143,12 @@ mod tests {
     fn the_newest_are_listed_and_all_are_counted() {
         let now = SystemTime::now();
         let mut kills = OomKills::default();
-        for pid in 1..=OomKills::MOST as u32 + 3 {
+        for pid in 1..=OomKills::MAX_KILLS as u32 + 3 {
             kills = kills.with(kill(pid, now, now, false));
         }
-        assert_eq!(kills.newest.len(), OomKills::MOST);
+        assert_eq!(kills.newest.len(), OomKills::MAX_KILLS);
         assert_eq!(kills.newest[0].pid, Pid(4));
-        assert_eq!(kills.count, OomKills::MOST as u64 + 3);
+        assert_eq!(kills.count, OomKills::MAX_KILLS as u64 + 3);
     }
 
     #[test]

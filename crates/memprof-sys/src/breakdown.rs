@@ -26,14 +26,14 @@ use crate::residency::{Classifier, Result, figures};
 use accounts::Accounts;
 
 pub use crate::residency::Category;
-pub use regions::MOST_REGIONS;
+pub use regions::MAX_REGIONS;
 
 /// Selects the mappings to show individually.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Show {
     /// This number of mappings with the largest resident memory, largest first.
     Top(usize),
-    /// All mappings by address, at most [`MOST_REGIONS`].
+    /// All mappings by address, at most [`MAX_REGIONS`].
     All,
 }
 

@@ -14,7 +14,7 @@ use tracing_subscriber::prelude::*;
 use crate::patient::Patient;
 
 /// Maximum number of messages stored while the live view owns the terminal; further ones are only counted.
-const MOST: usize = 200;
+const MAX_MESSAGES: usize = 200;
 
 /// Messages stored until the terminal is released.
 pub struct Held {
@@ -79,7 +79,7 @@ pub fn print(message: &str) {
         None => write(message),
         Some(held) => {
             (held.to)(message);
-            if held.messages.len() < MOST {
+            if held.messages.len() < MAX_MESSAGES {
                 held.messages.push(message.to_owned());
             } else {
                 held.further += 1;

@@ -24,7 +24,7 @@ const BUSY: Duration = Duration::from_secs(10);
 /// Time without progress after which another helper thread takes over the remaining processes.
 const NEXT: Duration = Duration::from_millis(5);
 /// Maximum number of helper threads. A process that no helper gets to counts as held.
-const MOST: usize = 64;
+const MAX_HELPERS: usize = 64;
 /// A helper thread exits after this time without work.
 const IDLE: Duration = Duration::from_secs(10);
 /// Stack size of a helper thread, in bytes.
@@ -117,7 +117,7 @@ impl Looking {
         let waited = since.elapsed();
         let cannot_look = || match by {
             Some(thread) => is_blocked(*thread),
-            None => self.threads == MOST || self.refused,
+            None => self.threads == MAX_HELPERS || self.refused,
         };
         waited >= BUSY || waited >= PATIENCE && cannot_look()
     }
@@ -126,7 +126,7 @@ impl Looking {
     fn go_on(&mut self) {
         if self.idle > 0 {
             WANTED.notify_one();
-        } else if self.threads < MOST {
+        } else if self.threads < MAX_HELPERS {
             let thread = thread::Builder::new()
                 .name("memprof-look".into())
                 .stack_size(STACK);

@@ -12,9 +12,9 @@ use memprof_sys::residency::{self, Method, Scanner};
 use memprof_sys::target_file::{TargetFile, about_path};
 
 /// Maximum number of processes to examine while searching for processes of other users.
-const MOST_LOOKED_AT: usize = 10_000;
+const MAX_EXAMINED: usize = 10_000;
 /// Maximum number of the found processes to try.
-const MOST_TRIED: usize = 16;
+const MAX_TRIED: usize = 16;
 
 /// memprof's access to one process.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -59,12 +59,12 @@ impl Access {
     }
 
     /// Access to a process of another user; if there is none and memprof runs as root, to one of root's processes. Some
-    /// processes have additional protection, so this tries up to [`MOST_TRIED`] and returns the one with the fewest
+    /// processes have additional protection, so this tries up to [`MAX_TRIED`] and returns the one with the fewest
     /// refusals.
     pub(crate) fn to_another_user() -> Option<Access> {
         let own = nix::unistd::geteuid().as_raw();
         let (mut others, mut roots) = (Vec::new(), Vec::new());
-        for pid in processes().take(MOST_LOOKED_AT) {
+        for pid in processes().take(MAX_EXAMINED) {
             match uid_of(pid) {
                 _ if pid.0 == std::process::id() || !proc_dir::lives(pid) => {}
                 Some(uid) if uid != own => others.push(pid),
@@ -72,7 +72,7 @@ impl Access {
                 _ => {}
             }
         }
-        let tried = others.into_iter().chain(roots).take(MOST_TRIED);
+        let tried = others.into_iter().chain(roots).take(MAX_TRIED);
         let mut best: Option<Access> = None;
         for access in tried.filter_map(Access::to) {
             let refused = access.refused().len();

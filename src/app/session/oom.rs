@@ -28,7 +28,7 @@ const OPTION: &str = "--on-oom";
 /// The placeholder for the process id in the file name, as in `core_pattern`.
 const PID: &[u8] = b"%p";
 /// Maximum number of files written per session.
-const MOST_FILES: usize = 16;
+const MAX_FILES: usize = 16;
 
 /// The file for a process: replaces `%p` with the process id.
 fn path_for(pattern: &Path, pid: Pid) -> PathBuf {
@@ -138,7 +138,7 @@ impl Teller {
         let path = path_for(&to.path, pid);
         let most = match path == to.path {
             true => 1,
-            false => MOST_FILES,
+            false => MAX_FILES,
         };
         if self.written == most {
             if !std::mem::replace(&mut self.told_of_limit, true) {

@@ -7,7 +7,7 @@ use crate::collect::space::Space;
 use memprof_profile::{Ended, EndedProcess};
 
 /// Maximum number of stored processes, about 1 KiB each.
-const MOST: usize = Ended::MOST;
+const MAX_PROCESSES: usize = Ended::MAX_PROCESSES;
 /// How long a process is stored.
 const KEPT: Duration = Duration::from_secs(600);
 
@@ -26,7 +26,7 @@ impl EndedSpaces {
             self.unscanned += 1;
             return;
         };
-        if self.newest.len() == MOST {
+        if self.newest.len() == MAX_PROCESSES {
             self.newest.pop_front();
         }
         let ended = EndedProcess {
@@ -61,13 +61,13 @@ mod tests {
     fn the_newest_are_kept_and_those_without_figures_counted() {
         let mut ended = EndedSpaces::default();
         ended.add(Space::new(Pid(1), "never"));
-        for pid in 0..MOST as u32 + 5 {
+        for pid in 0..MAX_PROCESSES as u32 + 5 {
             let mut space = Space::new(Pid(pid), "x");
             space.last = Some((Amounts::default(), None, SystemTime::now()));
             ended.add(space);
         }
         let kept = ended.newest();
-        assert_eq!((kept.processes.len(), kept.unscanned), (MOST, 1));
+        assert_eq!((kept.processes.len(), kept.unscanned), (MAX_PROCESSES, 1));
         assert_eq!(kept.processes[0].pid, Pid(5));
         ended.newest[0].0 -= KEPT * 2;
         assert_eq!(ended.newest().processes[0].pid, Pid(6));

@@ -12,8 +12,8 @@ use crate::probe::source::resident_pages::PageLedger;
 use memprof_sys::residency::{PageRun, Vma};
 
 /// Maximum number of stored runs of pages (40 bytes each), and maximum size of the stored records in bytes.
-const MOST_RUNS: usize = 1 << 18;
-const MOST_BYTES: usize = 16 << 20;
+const MAX_RUNS: usize = 1 << 18;
+const MAX_BYTES: usize = 16 << 20;
 
 /// The gathered pages and their records.
 pub(super) struct Gather<'a, L> {
@@ -55,7 +55,7 @@ impl<'a, L: PageLedger> Gather<'a, L> {
             space,
             vmas,
             stacks,
-            most: (MOST_RUNS, MOST_BYTES),
+            most: (MAX_RUNS, MAX_BYTES),
             copied: Ok(()),
         }
     }

@@ -9,7 +9,7 @@ use memprof_sys::ids::MmId;
 
 /// Maximum number of ranges, and of runs of pages from before the attach, of all processes: about 100 MiB. Beyond it, a process may
 /// add entries only up to its even share, so that the total never exceeds twice this number.
-const MOST: usize = 1 << 20;
+const MAX_RANGES: usize = 1 << 20;
 /// Number of changes after which the ranges are counted again: processes that share ranges stop sharing them.
 const COUNTED_FOR: u32 = 4096;
 
@@ -34,9 +34,9 @@ impl Held {
             self.valid = COUNTED_FOR;
         }
         self.valid -= 1;
-        match self.ranges < MOST {
+        match self.ranges < MAX_RANGES {
             true => usize::MAX,
-            false => MOST / spaces.len().max(1),
+            false => MAX_RANGES / spaces.len().max(1),
         }
     }
 }
@@ -87,13 +87,13 @@ mod tests {
             (0..130_000).for_each(|page| aggregator.change_range(&mapped(mm, page)));
         }
         let total: usize = aggregator.spaces.values().map(Space::held).sum();
-        assert!((MOST..=2 * MOST).contains(&total), "{total}");
+        assert!((MAX_RANGES..=2 * MAX_RANGES).contains(&total), "{total}");
         let last = &aggregator.spaces[large.last().unwrap()];
         assert!(last.forgotten() > 0, "what did not fit is counted");
         // A process with few ranges can add ranges up to its share.
         (0..70_000).for_each(|page| aggregator.change_range(&mapped(*small, page)));
         let small = &aggregator.spaces[small];
-        assert_eq!(small.held(), MOST / 16);
-        assert_eq!(small.forgotten(), 70_000 - MOST as u64 / 16);
+        assert_eq!(small.held(), MAX_RANGES / 16);
+        assert_eq!(small.forgotten(), 70_000 - MAX_RANGES as u64 / 16);
     }
 }

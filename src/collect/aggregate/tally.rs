@@ -15,7 +15,7 @@ use memprof_sys::usage::Usage;
 
 /// Maximum number of pairs of mapping and stack that are stored until the frames of the stack arrive, 56 bytes each. The bytes of
 /// further pairs count as attributed in their mapping, even if the frames are lost.
-const MOST_UNKNOWN: usize = 1 << 18;
+const MAX_UNKNOWN: usize = 1 << 18;
 
 /// The bytes of a mapping whose stack was not known at the scan: its frames had not arrived yet, or were lost.
 #[derive(Clone, Copy, Debug)]
@@ -87,7 +87,7 @@ impl<'a, L: PageLedger> Tally<'a, L> {
         self.join.end_mapping(&self.vmas[index], totals, bytes);
         for (stack, amounts) in std::mem::take(&mut self.totals.stacks) {
             // The frames of the stack may arrive later.
-            if self.stacks.get(stack).is_none() && self.unknown.len() < MOST_UNKNOWN {
+            if self.stacks.get(stack).is_none() && self.unknown.len() < MAX_UNKNOWN {
                 self.unknown.push(Unknown {
                     mapping: index as u32,
                     stack,

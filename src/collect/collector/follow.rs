@@ -21,7 +21,7 @@ const SEARCH_PAUSE: Duration = Duration::from_secs(1);
 const FOLLOW: Duration = Duration::from_secs(10);
 
 /// Maximum number of searches for descendants that are not followed yet.
-const MOST_LOOKS: usize = 5;
+const MAX_LOOKS: usize = 5;
 /// The reason for page-fault events on all processors where events on threads would suffice otherwise.
 const AWAITED: &str = "memprof waits, or has waited, for a process with a name";
 /// Number of processes whose code the probe reports before the ring buffer is drained.
@@ -70,7 +70,7 @@ impl Collector {
         }
         self.follow_all(&pids)?;
         // Covers processes that were forked before their parents were followed.
-        for _ in 0..MOST_LOOKS {
+        for _ in 0..MAX_LOOKS {
             let known: BTreeSet<Pid> = pids.iter().copied().collect();
             let mut fresh = match self.follow_forks {
                 true => process::descendants(pid),

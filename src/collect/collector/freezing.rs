@@ -25,7 +25,7 @@ const WALK: u32 = 3;
 const WALK_LEAST: Duration = Duration::from_micros(200);
 
 /// Maximum number of processes whose files are opened before they are frozen: one descriptor each.
-const MOST_PREPARED: usize = 512;
+const MAX_PREPARED: usize = 512;
 
 /// Settings and cost estimates for freezing targets.
 #[derive(Debug)]
@@ -319,7 +319,7 @@ impl Collector {
     /// Does everything that can be done for each process while it runs.
     fn prepare_all(&mut self, places: &[Place]) -> Result<BTreeMap<Place, Prepared>, NotFrozen> {
         let mut all = BTreeMap::new();
-        for place in places.iter().take(MOST_PREPARED) {
+        for place in places.iter().take(MAX_PREPARED) {
             match self.aggregator.prepare_scan(place.0) {
                 Ok(prepared) => drop(all.insert(*place, prepared)),
                 Err(StillError::Gone | StillError::TimeUp(_)) => {}
@@ -347,7 +347,7 @@ impl Collector {
         for place in places {
             let ready = match prepared.remove(place) {
                 Some(ready) => Ok(ready),
-                // Forked a moment ago, or beyond `MOST_PREPARED`.
+                // Forked a moment ago, or beyond `MAX_PREPARED`.
                 None => self.aggregator.prepare_scan(place.0),
             };
             let end = frozen.deadline();

@@ -18,7 +18,7 @@ use memprof_sys::process::Container;
 /// end.
 const REAPED: Duration = Duration::from_secs(2);
 /// Maximum number of victims whose end is awaited.
-const MOST: usize = 64;
+const MAX_VICTIMS: usize = 64;
 
 /// A process that was killed.
 #[derive(Debug)]
@@ -76,7 +76,7 @@ impl Collector {
         if self.kills.dying.iter().any(waits) {
             return;
         }
-        if self.kills.dying.len() == MOST {
+        if self.kills.dying.len() == MAX_VICTIMS {
             self.report_first();
         }
         let (comm, container) = self.aggregator.name_and_place(victim.mm);

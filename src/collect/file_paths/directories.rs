@@ -30,7 +30,7 @@ const DEPTH: u32 = 3;
 /// Time limit of one call; the next call continues.
 const TURN: Duration = Duration::from_millis(20);
 /// Maximum number of entries of a search near other files, and of a search in common places.
-const MOST_ENTRIES: usize = 100_000;
+const MAX_ENTRIES: usize = 100_000;
 /// Where programs keep data on the device of the root.
 const PLACES: [&str; 10] = [
     "/etc",
@@ -45,11 +45,11 @@ const PLACES: [&str; 10] = [
     "/tmp",
 ];
 /// Maximum size of a mount table that is read, in bytes.
-const MOST_MOUNTS: u64 = 1 << 20;
+const MAX_MOUNTS: u64 = 1 << 20;
 /// Maximum number of processes whose directories are searched.
-const MOST_PROCESSES: usize = 16;
+const MAX_PROCESSES: usize = 16;
 /// Maximum number of directories where a search begins.
-const MOST_BEGINNINGS: usize = 1_000;
+const MAX_PREFIXES: usize = 1_000;
 
 /// A search that continues from call to call.
 #[derive(Debug, Default)]
@@ -102,7 +102,7 @@ impl Directories {
                 return found;
             }
             let next = self.queue.pop_front();
-            match next.filter(|_| self.entries < MOST_ENTRIES) {
+            match next.filter(|_| self.entries < MAX_ENTRIES) {
                 Some(directory) => self.search(&directory, &mut found),
                 None if self.common => break,
                 None => {
@@ -159,7 +159,7 @@ fn beginnings(near: &[PathBuf], pids: &[Pid]) -> VecDeque<Directory> {
     let mut queue = VecDeque::new();
     let mut add = |root: &Arc<Path>, path: &Path| {
         let is_new = path.is_absolute() && known.insert((Arc::clone(root), path.to_owned()));
-        if is_new && queue.len() < MOST_BEGINNINGS {
+        if is_new && queue.len() < MAX_PREFIXES {
             queue.push_back(Directory {
                 root: Arc::clone(root),
                 path: path.to_owned(),
@@ -167,7 +167,7 @@ fn beginnings(near: &[PathBuf], pids: &[Pid]) -> VecDeque<Directory> {
             });
         }
     };
-    for pid in pids.iter().take(MOST_PROCESSES) {
+    for pid in pids.iter().take(MAX_PROCESSES) {
         let root = PathBuf::from(proc_dir::path(*pid, "root"));
         // The root of an ended command cannot be read; it was memprof's.
         let ended = fs::read_link(&root).is_err();
@@ -207,7 +207,7 @@ fn common(files: &BTreeSet<FileId>, pids: &[Pid]) -> VecDeque<Directory> {
     };
     let mut text = Vec::new();
     // A part of the table is used even if the rest could not be read.
-    let _ = file.take(MOST_MOUNTS).read_to_end(&mut text);
+    let _ = file.take(MAX_MOUNTS).read_to_end(&mut text);
     let points = mounts::parse(&text).filter(|mount| mount.point.is_absolute());
     let sought = points.filter(|mount| files.iter().any(|file| file.dev == mount.device));
     let places = sought.flat_map(|mount| match mount.point.parent() {
@@ -222,7 +222,7 @@ fn common(files: &BTreeSet<FileId>, pids: &[Pid]) -> VecDeque<Directory> {
         path,
         depth: 0,
     };
-    places.take(MOST_BEGINNINGS).map(directory).collect()
+    places.take(MAX_PREFIXES).map(directory).collect()
 }
 
 fn c_path(path: &Path) -> Option<CString> {

@@ -4,7 +4,7 @@ use super::{LiveSample, Samples};
 use memprof_sys::ids::{Addr, MmId};
 
 /// Maximum number of frees that are stored for one address space.
-const MOST: usize = 1 << 18;
+const MAX_FREES: usize = 1 << 18;
 
 /// Recently freed samples.
 #[derive(Clone, Debug, Default)]
@@ -16,7 +16,7 @@ pub(super) struct Freed {
 
 impl Freed {
     pub(super) fn add(&mut self, address: Addr, sample: LiveSample, at: u64) {
-        match self.kept.len() < MOST {
+        match self.kept.len() < MAX_FREES {
             true => self.kept.push((address, sample, at)),
             false => self.left_out += 1,
         }

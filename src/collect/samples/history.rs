@@ -6,7 +6,7 @@ use super::LiveSample;
 use memprof_sys::ids::{MmId, StackId};
 
 /// Maximum number of freed samples that are stored, 56 bytes each.
-pub(super) const MOST: usize = 1 << 18;
+pub(super) const MAX_FREED: usize = 1 << 18;
 
 /// A sampled allocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,7 +42,7 @@ pub struct Forgotten {
 impl History {
     /// Adds a sample.
     pub(super) fn add(&mut self, record: Record) {
-        if self.ended.len() == MOST {
+        if self.ended.len() == MAX_FREED {
             let oldest = self.ended.pop_front();
             let end = oldest.map(|record| record.freed.unwrap_or(record.sample.at));
             self.forgotten.until = self.forgotten.until.max(end);

@@ -96,7 +96,7 @@ fn figures_that_cannot_be_true_do_no_harm() {
     assert_eq!(samples.refused, 3);
     // Any number of samples with the maximum weight.
     for at in 0..1 << 16 {
-        samples.allocated(&allocation(ONE, 20 + at as u32 % 9, at, 1, MOST_BYTES));
+        samples.allocated(&allocation(ONE, 20 + at as u32 % 9, at, 1, MAX_BYTES));
     }
     let mut totals = Totals::default();
     samples.add_to(ONE, &mut totals);
@@ -108,39 +108,39 @@ fn figures_that_cannot_be_true_do_no_harm() {
     );
     let amounts = totals.stacks.values();
     let sum: u64 = amounts.map(|a| a.column(ALLOC_OBJECTS)).sum();
-    assert!(sum >= MOST_IN_ALL && samples.refused > 3);
+    assert!(sum >= MAX_TOTAL && samples.refused > 3);
 }
 
 #[test]
 fn what_does_not_fit_is_counted_and_no_process_takes_the_room_of_another() {
     let mut samples = Samples::default();
-    for at in 0..MOST_LIVE as u64 + 10 {
+    for at in 0..MAX_LIVE as u64 + 10 {
         samples.allocated(&allocation(ONE, 20, at, 1, 1));
     }
-    assert_eq!((samples.live, samples.untracked), (MOST_LIVE, 10));
+    assert_eq!((samples.live, samples.untracked), (MAX_LIVE, 10));
     samples.allocated(&allocation(CHILD, 20, 5, 1, 1));
     samples.allocated(&allocation(CHILD, 20, 5, 1, 1));
-    assert_eq!((samples.live, samples.untracked), (MOST_LIVE + 1, 10));
+    assert_eq!((samples.live, samples.untracked), (MAX_LIVE + 1, 10));
     let mut losses = Losses::default();
     samples.losses(&mut losses);
     let counts: Vec<u64> = losses.counters.iter().map(|(_, count)| *count).collect();
     assert_eq!(counts, [10, 1]);
     // All allocations are in the sums.
-    let all = MOST_LIVE as u64;
+    let all = MAX_LIVE as u64;
     assert_eq!(figures(&samples, ONE, 20)[..3], [all, all, all + 10]);
 }
 
 #[test]
 fn freed_samples_beyond_the_limit_are_counted() {
     let mut samples = Samples::default();
-    let all = history::MOST as u64 + 3;
+    let all = history::MAX_FREED as u64 + 3;
     for at in 1..=all {
         samples.allocated(&allocation(ONE, 20, at, 1, 1));
         samples.freed(&freed(ONE, at, Duration::from_nanos(5)));
     }
     let forgotten = samples.forgotten();
     assert_eq!((forgotten.samples, forgotten.until), (3, Some(3 + 5)));
-    assert_eq!(samples.records().count() as u64, history::MOST as u64);
+    assert_eq!(samples.records().count() as u64, history::MAX_FREED as u64);
     // All are in the sums.
     assert_eq!(figures(&samples, ONE, 20)[3], all);
 }
@@ -148,7 +148,7 @@ fn freed_samples_beyond_the_limit_are_counted() {
 #[test]
 fn stacks_beyond_the_limit_are_summed_under_one() {
     let mut samples = Samples::default();
-    let stacks = MOST_STACKS as u32 + 5;
+    let stacks = MAX_STACKS as u32 + 5;
     for stack in 0..stacks {
         samples.allocated(&allocation(ONE, 100 + stack, 0x1000, 10, 10));
     }

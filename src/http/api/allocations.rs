@@ -24,11 +24,11 @@ pub(super) const PARAMETERS: &[&str] = &[
 
 /// Default and maximum number of time slices that each row has figures for.
 const PARTS: u64 = 32;
-const MOST_PARTS: u64 = 120;
+const MAX_PARTS: u64 = 120;
 /// Maximum number of rows.
-const MOST_ROWS: u64 = 500;
+const MAX_ROWS: u64 = 500;
 /// Maximum number of frames in a row for a stack.
-const MOST_FRAMES: usize = 64;
+const MAX_FRAMES: usize = 64;
 
 #[derive(Clone, Copy, Debug)]
 enum By {
@@ -81,7 +81,7 @@ impl AllocationsRequest {
         let (name, by) = named.unwrap_or(groups[0]);
         let filter = query.text("filter").filter(|text| !text.is_empty());
         let pid = query.number("pid", "", i32::MAX as u64)?;
-        let parts = query.number("parts", "", MOST_PARTS)?;
+        let parts = query.number("parts", "", MAX_PARTS)?;
         Ok(AllocationsRequest {
             by,
             name,
@@ -91,7 +91,7 @@ impl AllocationsRequest {
                 .transpose()
                 .map_err(|e| bad(e.to_string()))?,
             pid: pid.map(|pid| Pid(pid as u32)),
-            page: Page::read_at_most(query, MOST_ROWS)?,
+            page: Page::read_at_most(query, MAX_ROWS)?,
             parts: parts.unwrap_or(PARTS).max(1) as usize,
         })
     }
@@ -253,10 +253,10 @@ impl<'a> From<&Key<'a>> for KeyReply<'a> {
             Key::Stack(labels) => KeyReply::Stack {
                 frames: labels
                     .iter()
-                    .take(MOST_FRAMES)
+                    .take(MAX_FRAMES)
                     .map(Label::to_string)
                     .collect(),
-                frames_left_out: labels.len().saturating_sub(MOST_FRAMES),
+                frames_left_out: labels.len().saturating_sub(MAX_FRAMES),
             },
             Key::Thread(thread) => KeyReply::Thread { thread: *thread },
             Key::Size(from) => KeyReply::Size {

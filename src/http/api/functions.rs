@@ -23,7 +23,7 @@ pub(super) const PARAMETERS: &[&str] = &[
 
 /// Default and maximum number of rows.
 const ROWS: u64 = 100;
-const MOST_ROWS: u64 = 10_000;
+const MAX_ROWS: u64 = 10_000;
 
 /// The requested range of rows.
 #[derive(Clone, Copy, Debug)]
@@ -34,7 +34,7 @@ pub(super) struct Page {
 
 impl Page {
     pub(super) fn read(query: &Query) -> Result<Page, ApiError> {
-        Page::read_at_most(query, MOST_ROWS)
+        Page::read_at_most(query, MAX_ROWS)
     }
 
     /// Reads the page, with at most `most` rows.

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 use super::common::millis;
-use super::kept::{self, Keepable, KeptList, MOST, checked_name};
+use super::kept::{self, Keepable, KeptList, MAX_ENTRIES, checked_name};
 use super::query::bad;
 use super::reply::{JSON, internal};
 use super::request::RequestContext;
@@ -17,13 +17,13 @@ use memprof_heap::{Approach, ByStack, Figures, GrownBy, Heap, HeapOptions, HeapS
 use memprof_sys::ids::Pid;
 
 /// Maximum bytes of all stored snapshots together, as JSON.
-const MOST_BYTES: usize = 8 << 20;
+const MAX_BYTES: usize = 8 << 20;
 
 /// Default and maximum number of listed chunks and other individual items.
 const TOP: usize = 100;
-const MOST_TOP: usize = 1000;
+const MAX_TOP: usize = 1000;
 /// Maximum number of stacks listed per snapshot, because names in a stack have no length limit.
-const MOST_STACKS: usize = 200;
+const MAX_STACKS: usize = 200;
 /// Maximum stop that a request may allow, in milliseconds.
 const LONGEST_STOP: u64 = 10_000;
 
@@ -106,7 +106,7 @@ pub(crate) fn write_heap(taken: &HeapSnapshot, out: &mut dyn Write) -> io::Resul
 impl Keepable for Kept {
     const NAME: &'static str = "heap snapshot";
     const PATH: &'static str = "/v2/heap";
-    const MOST_BYTES: usize = MOST_BYTES;
+    const MAX_BYTES: usize = MAX_BYTES;
 }
 
 /// The stored snapshots.
@@ -208,14 +208,14 @@ pub(super) fn take(asked: &RequestContext<'_>) -> Result<Request, ApiError> {
         between("max_stop, in milliseconds,", ms, LONGEST_STOP)?;
     }
     let top = wanted.top.unwrap_or(TOP);
-    between("top", top as u64, MOST_TOP as u64)?;
+    between("top", top as u64, MAX_TOP as u64)?;
     Ok(Arc::new(Take {
         name: checked_name(wanted.name)?,
         pid: wanted.pid.map(Pid),
         options: HeapOptions {
             max_stop: wanted.max_stop.map(Duration::from_millis),
             top,
-            stacks: top.min(MOST_STACKS),
+            stacks: top.min(MAX_STACKS),
             approach: Approach::Auto,
             limit: "max_stop in the request",
             grown_by: true,
@@ -249,7 +249,7 @@ impl Ask for List {
             let snapshots = list.iter().map(|kept| kept.info.clone()).collect();
             Reply::json(&ListReply {
                 snapshots,
-                limit: MOST,
+                limit: MAX_ENTRIES,
             })
         })
     }

@@ -8,7 +8,7 @@ use super::ApiError;
 use super::query::{bad, quoted};
 
 /// Maximum number of entries per list.
-pub(super) const MOST: usize = 16;
+pub(super) const MAX_ENTRIES: usize = 16;
 /// Maximum length of a name, in characters.
 const LONGEST_NAME: usize = 100;
 
@@ -19,7 +19,7 @@ pub(super) trait Keepable {
     /// The path of the list.
     const PATH: &'static str;
     /// Maximum bytes of all entries together.
-    const MOST_BYTES: usize;
+    const MAX_BYTES: usize;
 }
 
 /// Entries with their numbers, oldest first. Numbers are never reused.
@@ -74,13 +74,13 @@ impl<T: Keepable> KeptList<T> {
     /// # Errors
     /// [`ApiError::Full`] if it does not fit.
     pub(super) fn check_room(&self, bytes: usize) -> Result<(), ApiError> {
-        if self.entries.len() < MOST && bytes <= T::MOST_BYTES {
+        if self.entries.len() < MAX_ENTRIES && bytes <= T::MAX_BYTES {
             return Ok(());
         }
         Err(ApiError::Full(format!(
-            "memprof keeps at most {MOST} {}s and {} MiB of them: delete one with DELETE {}/ID",
+            "memprof keeps at most {MAX_ENTRIES} {}s and {} MiB of them: delete one with DELETE {}/ID",
             T::NAME,
-            T::MOST_BYTES >> 20,
+            T::MAX_BYTES >> 20,
             T::PATH
         )))
     }
@@ -133,7 +133,7 @@ mod tests {
     impl Keepable for u64 {
         const NAME: &'static str = "number";
         const PATH: &'static str = "/v2/numbers";
-        const MOST_BYTES: usize = 1 << 20;
+        const MAX_BYTES: usize = 1 << 20;
     }
 
     #[test]
@@ -153,7 +153,7 @@ mod tests {
     #[test]
     fn there_is_room_for_some() {
         let mut list: KeptList<u64> = KeptList::default();
-        for _ in 0..MOST {
+        for _ in 0..MAX_ENTRIES {
             list.check_room(1 << 20).unwrap();
             list.check_room((1 << 20) + 1).unwrap_err();
             list.add(|number| number);

@@ -8,7 +8,7 @@ use rustc_hash::FxHashSet;
 use serde::{Deserialize, Serialize};
 
 use super::common::{Kinds, millis, stopped_us};
-use super::kept::{self, Keepable, KeptList, MOST, checked_name};
+use super::kept::{self, Keepable, KeptList, MAX_ENTRIES, checked_name};
 use super::oom_kills::OomKillRow;
 use super::request::RequestContext;
 use super::{Api, ApiError, Ask, BoxFuture, Reply, Request};
@@ -17,7 +17,7 @@ use memprof_profile::{FreezeOutcome, OomKill, Profile, Report, Sample, Stack};
 use memprof_sys::freeze::Freeze;
 
 /// Maximum bytes of all marks together. A stack that occurs in several marks counts once.
-const MOST_BYTES: usize = 48 << 20;
+const MAX_BYTES: usize = 48 << 20;
 
 /// Approximate bytes of a frame's name in a report, of a mapping or other row, and of the headers of a stack's two
 /// memory blocks.
@@ -27,7 +27,7 @@ const HEADS: usize = 32;
 
 /// Maximum number of marks of killed processes, so that a service that is killed and restarted repeatedly leaves space for
 /// the user's marks.
-const MOST_OF_KILLS: usize = 4;
+const MAX_KILL_MARKS: usize = 4;
 
 /// Denotes the newest report where a mark id is expected.
 pub(super) const NOW: &str = "now";
@@ -48,7 +48,7 @@ pub(super) struct Mark {
 impl Keepable for Mark {
     const NAME: &'static str = "mark";
     const PATH: &'static str = "/v2/marks";
-    const MOST_BYTES: usize = MOST_BYTES;
+    const MAX_BYTES: usize = MAX_BYTES;
 }
 
 /// The stored marks.
@@ -112,9 +112,9 @@ impl Marks {
     ) -> Result<Mark, ApiError> {
         let mut kept = self.lock();
         let of_kill = |mark: &&Mark| mark.oom_kill.is_some();
-        if oom_kill.is_some() && kept.marks.iter().filter(of_kill).count() >= MOST_OF_KILLS {
+        if oom_kill.is_some() && kept.marks.iter().filter(of_kill).count() >= MAX_KILL_MARKS {
             return Err(ApiError::Full(format!(
-                "memprof makes at most {MOST_OF_KILLS} marks by itself, of processes that were killed: delete one with \
+                "memprof makes at most {MAX_KILL_MARKS} marks by itself, of processes that were killed: delete one with \
                  DELETE /v2/marks/ID"
             )));
         }
@@ -285,7 +285,10 @@ impl Ask for List {
         Box::pin(async {
             let kept = api.marks.lock();
             let marks = kept.marks.iter().map(MarkReply::from).collect();
-            Reply::json(&ListReply { marks, limit: MOST })
+            Reply::json(&ListReply {
+                marks,
+                limit: MAX_ENTRIES,
+            })
         })
     }
 }

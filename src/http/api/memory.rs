@@ -18,7 +18,7 @@ pub(super) const PARAMETERS: &[&str] = &["top", "pid"];
 
 /// Default and maximum number of listed names and mappings.
 const DEFAULT_TOP: u64 = 20;
-const MOST_TOP: u64 = 10_000;
+const MAX_TOP: u64 = 10_000;
 
 const TEXT: &str = "text/plain; charset=utf-8";
 
@@ -39,7 +39,7 @@ pub(super) fn read(asked: &RequestContext<'_>) -> Result<Request, ApiError> {
                        loopback address, without a proxy, or run `memprof maps`";
         return Err(ApiError::Forbidden(message.to_owned()));
     }
-    let top = asked.query.number("top", "", MOST_TOP)?;
+    let top = asked.query.number("top", "", MAX_TOP)?;
     let pid = asked.query.number("pid", "", i32::MAX as u64)?;
     Ok(Arc::new(Memory {
         pid: pid.map(|pid| Pid(pid as u32)),

@@ -7,7 +7,7 @@ use memprof_profile::tree::{Direction, Find, FunctionId, Limits, Merge, Naming, 
 
 /// Default and maximum number of nodes.
 const NODES: u64 = 50_000;
-const MOST_NODES: u64 = 200_000;
+const MAX_NODES: u64 = 200_000;
 
 /// Maximum length of a search text, in bytes.
 pub(super) const LONGEST_SEARCH: usize = 256;
@@ -75,7 +75,7 @@ impl Shape {
             naming,
             kind: kind(query)?,
         };
-        let max_nodes = query.number("max_nodes", "", MOST_NODES)?.unwrap_or(NODES);
+        let max_nodes = query.number("max_nodes", "", MAX_NODES)?.unwrap_or(NODES);
         let limits = Limits {
             threshold: query
                 .number("threshold", " of bytes", u64::MAX)?

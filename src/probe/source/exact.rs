@@ -25,7 +25,7 @@ pub(crate) const THROWS: &str = "call_throws";
 pub(crate) const FREES: &str = "free_called";
 
 /// Maximum figure of a stack. Figures come from processes, and the sums of all 65,536 stacks must fit into 64 bits.
-const MOST: u64 = 1 << 47;
+const MAX_FIGURE: u64 = 1 << 47;
 
 /// The source of all allocations.
 pub static SOURCE: Source = Source {
@@ -89,7 +89,7 @@ fn add(sum: &exact_sum, totals: &mut Totals) {
             sum.temporary_objects,
         ),
     ] {
-        let (bytes, number) = (bytes.min(MOST), number.min(MOST));
+        let (bytes, number) = (bytes.min(MAX_FIGURE), number.min(MAX_FIGURE));
         totals.add_stack(stack, Amounts::in_column(space, bytes));
         totals.add_stack(stack, Amounts::in_column(objects, number));
         if sum.weight > 1 {

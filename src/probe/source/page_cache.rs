@@ -46,7 +46,7 @@ static LEDGER: Ledger = Ledger {
 const KERNEL_MINOR_BITS: u32 = 20;
 
 /// Maximum number of pairs of file and stack that are counted separately, about 50 bytes each.
-const MOST_PAIRS: usize = 1 << 20;
+const MAX_PAIRS: usize = 1 << 20;
 
 /// Cached pages by file and stack.
 type CachedPages = HashMap<(FileId, u32), u64>;
@@ -87,7 +87,7 @@ fn add(pages: &CachedPages, page_size: u64, totals: &mut Totals) {
             ..Usage::default()
         };
         totals.add_stack(StackId(id), usage);
-        if pair < MOST_PAIRS {
+        if pair < MAX_PAIRS {
             let stacks = totals.files.entry(file).or_default();
             *stacks.entry(StackId(id)).or_default() += cache;
         } else {

@@ -85,14 +85,14 @@ impl Divided {
 
 impl Uncertainties {
     /// Maximum number of parts, 48 bytes each.
-    const MOST: usize = 1 << 18;
+    const MAX_PARTS: usize = 1 << 18;
 
     /// Adds an amount that was divided.
     pub fn add(&mut self, divided: Divided) {
         if divided.parts.iter().all(|part| part.variance <= 0.0) {
             return;
         }
-        if self.parts + divided.parts.len() > Uncertainties::MOST {
+        if self.parts + divided.parts.len() > Uncertainties::MAX_PARTS {
             for part in divided.parts {
                 self.add_rest((part.stack, divided.of), [part.variance, part.single]);
             }

@@ -14,7 +14,7 @@ use memprof_sys::text::printable;
 
 /// Indentation per level and its maximum, in columns.
 const STEP: usize = 2;
-const MOST_INDENT: usize = 40;
+const MAX_INDENT: usize = 40;
 /// Narrower screens show one figure per row, to leave space for names.
 const WIDE: u16 = 50;
 
@@ -132,7 +132,7 @@ fn tree_line(state: &State, model: &Model, at: usize) -> String {
     let row = &rows[at];
     let is_chain = at > 0 && rows[row.above].depth == row.depth;
     let chain = if is_chain { CHAIN } else { "" };
-    let indent = (row.depth * STEP).min(MOST_INDENT);
+    let indent = (row.depth * STEP).min(MAX_INDENT);
     let sign = match row.open {
         Some(true) => '-',
         Some(false) => '+',

@@ -16,7 +16,7 @@ use memprof_profile::tree::Label;
 use memprof_sys::text::printable;
 
 /// Maximum number of listed mappings.
-const MOST_MAPPINGS: usize = 200;
+const MAX_MAPPINGS: usize = 200;
 /// Width of the help's key column. The description of a longer key starts right after the key.
 const KEYS: usize = 13;
 /// In narrower helps, the description is below its key.
@@ -123,14 +123,14 @@ fn details(profile: &Profile, state: &State) -> Vec<Line<'static>> {
     if mappings.is_empty() {
         lines.push(Line::raw("none"));
     }
-    for mapping in mappings.iter().take(MOST_MAPPINGS) {
+    for mapping in mappings.iter().take(MAX_MAPPINGS) {
         let label = Label::NotObserved(&mapping.mapping, mapping.reason).to_string();
         lines.push(row(
             mapping.amounts.usage.value(),
             printable(&label).into_owned(),
         ));
     }
-    let rest = mappings.get(MOST_MAPPINGS..).unwrap_or_default();
+    let rest = mappings.get(MAX_MAPPINGS..).unwrap_or_default();
     if !rest.is_empty() {
         let bytes = rest.iter().map(|m| m.amounts.usage.value()).sum();
         lines.push(row(bytes, format!("{} more mappings", rest.len())));

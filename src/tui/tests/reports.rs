@@ -1,7 +1,7 @@
 //! Effects of new reports: marks and differences, pauses, losses.
 
 use super::*;
-use crate::tui::marks::MOST_MARKS;
+use crate::tui::marks::MAX_MARKS;
 
 #[test]
 fn changes_since_a_mark() {
@@ -79,7 +79,7 @@ fn so_many_marks_are_kept() {
     shows(&state, &["change since mark 28"]);
     types(&mut state, &"[".repeat(30));
     shows(&state, &["change since mark 22"]);
-    assert_eq!(state.marks.len(), MOST_MARKS);
+    assert_eq!(state.marks.len(), MAX_MARKS);
     // The compared mark is dropped; the oldest remaining mark replaces it.
     types(&mut state, "m");
     shows(&state, &["change since mark 23"]);

@@ -233,7 +233,7 @@ long bpf_loop(__u32 count, void *step, void *context, __u64 flags)
 /* ---- Results. ---- */
 
 #define MAX_STACKS (STACK_FIRST + STACK_BUCKETS * BUCKET_SLOTS)
-#define MOST_FRAMES 1024
+#define MAX_FRAMES 1024
 
 struct found {
 	__u32 outcome;
@@ -262,7 +262,7 @@ long bpf_ringbuf_output(void *ring, void *record, __u64 size, __u64 flags)
 	if (!event->before)
 		found[event->stack_id] = allocate(1, sizeof(*to));
 	to = found[event->stack_id];
-	if (!to || to->whole || to->nr != event->before || to->nr + event->nr > MOST_FRAMES)
+	if (!to || to->whole || to->nr != event->before || to->nr + event->nr > MAX_FRAMES)
 		fail("not the next part of a stack");
 	frames = allocate(to->nr + event->nr, 8);
 	if (to->nr)
@@ -409,7 +409,7 @@ static void walk_once(void)
 	}
 	st->mm_id = word();
 	mode = word();
-	depth = number(MOST_FRAMES);
+	depth = number(MAX_FRAMES);
 	/* The probe's mode and depth never change. */
 	unwind_generation += mode != unwind_mode || depth != max_frames;
 	unwind_mode = mode;

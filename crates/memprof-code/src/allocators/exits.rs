@@ -15,8 +15,8 @@ use crate::elf::Elf;
 use crate::unwind::FunctionRanges;
 
 /// Maximum number of functions reached by tail calls, and maximum size of a function, in bytes.
-const MOST_FUNCTIONS: usize = 32;
-const MOST_CODE: u64 = 1 << 14;
+const MAX_FUNCTIONS: usize = 32;
+const MAX_CODE: u64 = 1 << 14;
 
 /// Finds the exits of functions in an x86-64 file.
 pub(super) struct Exits<'e> {
@@ -33,7 +33,7 @@ impl Exits<'_> {
         while let Some(address) = next.pop() {
             let range = self.ranges.at(address)?;
             if seen.insert(range.start) {
-                if seen.len() > MOST_FUNCTIONS || range.end - range.start > MOST_CODE {
+                if seen.len() > MAX_FUNCTIONS || range.end - range.start > MAX_CODE {
                     return None;
                 }
                 self.read(range, &mut exits, &mut next)?;

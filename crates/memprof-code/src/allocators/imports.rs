@@ -12,7 +12,7 @@ const RELOCATION: usize = 24;
 const SYMBOL: u64 = 24;
 const STUB: usize = 16;
 /// Maximum size of a relocation table, and of a function's name, in bytes.
-const MOST_RELOCATIONS: u64 = 64 << 20;
+const MAX_RELOCATIONS: u64 = 64 << 20;
 const LONGEST_NAME: usize = 64;
 
 /// A function that is called through a GOT entry.
@@ -38,7 +38,7 @@ impl Imports {
                 continue;
             };
             let symbols = elf.section(table.link as usize);
-            let Some(symbols) = symbols.filter(|_| table.size <= MOST_RELOCATIONS) else {
+            let Some(symbols) = symbols.filter(|_| table.size <= MAX_RELOCATIONS) else {
                 continue;
             };
             let relocations = elf.contents(table)?;

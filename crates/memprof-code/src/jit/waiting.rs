@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use super::{MOST_WAITING, RuntimeCode};
+use super::{MAX_WAITING, RuntimeCode};
 use crate::modules::ModuleTable;
 use memprof_profile::Frame;
 use memprof_sys::clock::now_ns;
@@ -77,7 +77,7 @@ impl RuntimeCode {
 
     /// Queues a stack that has unnamed code at these addresses. Its frames are renamed when the code gets a name.
     pub fn wait_for(&mut self, stack: StackId, addrs: Vec<u64>) {
-        if self.waiting.len() >= MOST_WAITING {
+        if self.waiting.len() >= MAX_WAITING {
             self.waiting.pop_front();
             self.forgotten.waiting = true;
         }

@@ -17,7 +17,7 @@ use memprof_sys::target_file::{ReadAt, TargetMemory};
 const PLACES: u64 = 16;
 const BYTES: u64 = 4096;
 /// Maximum number of mappings of a process that are compared per load.
-const MOST: usize = 256;
+const MAX_MAPPINGS: usize = 256;
 
 /// A range of moved code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -56,7 +56,7 @@ impl Finder {
     /// Examines the next mapping, in address order.
     pub(super) fn see(&mut self, m: &Mapping) {
         if m.without_file() {
-            if m.exec && self.before.is_some() && self.since.len() < MOST {
+            if m.exec && self.before.is_some() && self.since.len() < MAX_MAPPINGS {
                 self.since.push(m.clone());
             }
             return;
@@ -65,7 +65,7 @@ impl Finder {
         if let Some(before) = self.before.replace(m.clone())
             && (before.dev, before.inode) == (m.dev, m.inode)
         {
-            let room = MOST.saturating_sub(self.found.len());
+            let room = MAX_MAPPINGS.saturating_sub(self.found.len());
             self.found
                 .extend(since.into_iter().take(room).map(|code| Enclosed {
                     code,

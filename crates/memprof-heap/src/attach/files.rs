@@ -20,7 +20,7 @@ const AT_BASE: u64 = 7;
 /// Flag of `__libc_dlopen_mode`: the caller is a program, not the C library.
 const RTLD_DLOPEN: i32 = i32::MIN;
 /// Maximum number of files to read.
-const MOST_FILES: usize = 4096;
+const MAX_FILES: usize = 4096;
 
 /// The role of a loaded file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -227,7 +227,7 @@ fn mapped(pid: Pid, vmas: &[Vma]) -> Vec<Loaded> {
             .position(|known| known.id == (vma.dev, vma.ino));
         let place = match known {
             Some(place) => place,
-            None if files.len() >= MOST_FILES => continue,
+            None if files.len() >= MAX_FILES => continue,
             None => match look(pid, vma) {
                 Some(found) => {
                     files.push(found);

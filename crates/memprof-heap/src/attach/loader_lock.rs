@@ -10,7 +10,7 @@ use memprof_sys::target_file::ReadAt;
 /// The symbol of the loader's variables. Their layout differs between glibc versions.
 const VARIABLES: &str = "_rtld_global";
 /// Maximum size of the variables, in bytes. Actual size: about 5 KiB.
-const MOST: u64 = 64 << 10;
+const MAX_SIZE: u64 = 64 << 10;
 /// Size of glibc's `pthread_mutex_t` and offset of its kind, in bytes.
 const MUTEX: usize = 40;
 const KIND: usize = 16;
@@ -24,7 +24,7 @@ pub(super) fn find(file: &dyn ReadAt) -> Option<u64> {
     let mut found = None;
     let found_at = |_: &str, extent| found = Some(extent);
     elf.for_each_defined(&[VARIABLES], found_at).ok()?;
-    let variables = found.filter(|found| found.size <= MOST)?;
+    let variables = found.filter(|found| found.size <= MAX_SIZE)?;
     let (segment, inside) = elf.loaded_at(variables.address)?;
     let in_file = segment.size.saturating_sub(inside).min(variables.size);
     let mut bytes = vec![0; in_file as usize];

@@ -12,7 +12,7 @@ use memprof_code::unwind::{Arch, CfaKind, Table};
 use memprof_sys::freeze::State;
 
 /// Maximum number of frames of a walk.
-const MOST_FRAMES: usize = 1024;
+const MAX_FRAMES: usize = 1024;
 
 type FileId = ((u32, u32), u64);
 
@@ -68,7 +68,7 @@ impl Tables {
             lr: 0,
             bx: state.bx,
         };
-        let walked = walk(&process, Arch::X86_64, start, MOST_FRAMES);
+        let walked = walk(&process, Arch::X86_64, start, MAX_FRAMES);
         let frames = walked.frames.iter().map(|pc| self.frame(files, *pc));
         (frames.collect(), walked.ended)
     }

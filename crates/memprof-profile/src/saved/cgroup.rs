@@ -9,7 +9,7 @@ use crate::CgroupMemory;
 use memprof_sys::residency::cgroup::{GroupFigures, Version};
 
 /// Maximum number of parts of the kernel's memory.
-const MOST_PARTS: usize = 100;
+const MAX_PARTS: usize = 100;
 
 /// The directory of the group, and the memory charged to it or the reason why it is unknown.
 #[derive(Serialize, Deserialize)]
@@ -31,7 +31,7 @@ struct Charged {
     mapped: u64,
     swap_cache: u64,
     kernel: u64,
-    kernel_parts: Bounded<(String, u64), MOST_PARTS>,
+    kernel_parts: Bounded<(String, u64), MAX_PARTS>,
     sock: u64,
     hugetlb: u64,
     oom_kills: Option<u64>,

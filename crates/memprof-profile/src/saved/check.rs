@@ -20,16 +20,16 @@ use memprof_sys::ids::Pid;
 use memprof_sys::kernel_figures::KernelFigures;
 
 /// Maximum number of frames of a stack, the upper limit of `--max-frames`.
-const MOST_FRAMES: usize = 1024;
+const MAX_FRAMES: usize = 1024;
 
 /// Maximum sum of all figures of a file. Every partial sum then fits into 64 bits.
-const MOST: u64 = 1 << 62;
+const MAX_SUM: u64 = 1 << 62;
 /// Maximum sum of all variances, in bytes². Standard errors then fit into 60 bits.
-const MOST_VARIANCE: f64 = 1e36;
+const MAX_VARIANCE: f64 = 1e36;
 /// Maximum number of frames in all stacks, including inlined functions: 65,536 stacks of 1024 frames.
-const MOST_STEPS: usize = 64 << 20;
+const MAX_STEPS: usize = 64 << 20;
 /// Maximum number of code segments of a file. Real files have a few.
-const MOST_SEGMENTS: usize = 1024;
+const MAX_SEGMENTS: usize = 1024;
 
 type Checked<T> = Result<T, String>;
 
@@ -137,7 +137,10 @@ struct Sums {
 
 impl Sums {
     fn figure(&mut self, figure: u64) -> Checked<u64> {
-        let sum = self.figures.checked_add(figure).filter(|sum| *sum <= MOST);
+        let sum = self
+            .figures
+            .checked_add(figure)
+            .filter(|sum| *sum <= MAX_SUM);
         self.figures = sum.ok_or("its figures are larger than any memory")?;
         Ok(figure)
     }
@@ -153,7 +156,7 @@ impl Sums {
             let (start, end) = (mapping.start, mapping.end);
             format!("a mapping ends at {end:#x}, before its start {start:#x}")
         })?;
-        let sum = self.sizes.checked_add(size).filter(|sum| *sum <= MOST);
+        let sum = self.sizes.checked_add(size).filter(|sum| *sum <= MAX_SUM);
         self.sizes = sum.ok_or("its mappings are larger than any address space")?;
         Ok(())
     }
@@ -165,15 +168,15 @@ impl Sums {
             .filter_map(named)
             .filter_map(Symbol::function);
         self.steps += numbers.len() + functions.map(|f| f.inlined.len()).sum::<usize>();
-        match self.steps <= MOST_STEPS {
+        match self.steps <= MAX_STEPS {
             true => Ok(()),
-            false => Err(format!("its stacks have more than {MOST_STEPS} frames")),
+            false => Err(format!("its stacks have more than {MAX_STEPS} frames")),
         }
     }
 
     fn variance(&mut self, variance: f64) -> Checked<()> {
         self.variances += variance;
-        match variance >= 0.0 && self.variances <= MOST_VARIANCE {
+        match variance >= 0.0 && self.variances <= MAX_VARIANCE {
             true => Ok(()),
             false => Err(format!("{variance} is not the variance of a figure")),
         }
@@ -185,11 +188,9 @@ fn modules(modules: Vec<schema::Module>) -> Checked<Vec<Arc<Module>>> {
         let layout = module.layout.map(profile::CodeLayout::from);
         if layout
             .as_ref()
-            .is_some_and(|l| l.segments.len() > MOST_SEGMENTS)
+            .is_some_and(|l| l.segments.len() > MAX_SEGMENTS)
         {
-            return Err(format!(
-                "a file has more than {MOST_SEGMENTS} code segments"
-            ));
+            return Err(format!("a file has more than {MAX_SEGMENTS} code segments"));
         }
         Ok(Arc::new(Module {
             path: module.path.into(),
@@ -230,10 +231,10 @@ fn stack(
     sums: &mut Sums,
 ) -> Checked<Arc<Stack>> {
     sums.steps(frames, numbers)?;
-    if numbers.len() > MOST_FRAMES {
+    if numbers.len() > MAX_FRAMES {
         let found = numbers.len();
         return Err(format!(
-            "a stack has {found} frames, more than {MOST_FRAMES}"
+            "a stack has {found} frames, more than {MAX_FRAMES}"
         ));
     }
     let frame = |number: &u32| {

@@ -12,7 +12,7 @@ use memprof_sys::ids::Pid;
 #[derive(Serialize, Deserialize)]
 pub struct OomKills {
     count: u64,
-    newest: Bounded<OomKill, { profile::OomKills::MOST }>,
+    newest: Bounded<OomKill, { profile::OomKills::MAX_KILLS }>,
 }
 
 #[derive(Serialize, Deserialize)]

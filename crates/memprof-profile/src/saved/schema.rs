@@ -24,10 +24,10 @@ use memprof_sys::kernel_figures::KernelFigures;
 pub const VERSION_MARK: char = '\u{1}';
 
 /// Limits of lists whose entries can take much more memory than their text.
-const MOST_MODULES: usize = u16::MAX as usize;
-const MOST_FRAMES: usize = 4 << 20;
-const MOST_LOSSES: usize = 1000;
-const MOST_MEASURES: usize = 100;
+const MAX_MODULES: usize = u16::MAX as usize;
+const MAX_FRAMES: usize = 4 << 20;
+const MAX_LOSSES: usize = 1000;
+const MAX_MEASURES: usize = 100;
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -42,7 +42,7 @@ pub(super) struct Whole {
     pub followed_ms: u64,
     pub target: Target,
     pub freeze: Freeze,
-    pub measures: Bounded<String, MOST_MEASURES>,
+    pub measures: Bounded<String, MAX_MEASURES>,
     pub faults: Option<Faults>,
     pub total: Figures,
     pub kernel_before: Kernel,
@@ -55,8 +55,8 @@ pub(super) struct Whole {
     /// Absent if no process has ended.
     pub ended: Option<Ended>,
     pub names_advice: Option<String>,
-    pub modules: Bounded<Module, MOST_MODULES>,
-    pub frames: Bounded<NamedFrame, MOST_FRAMES>,
+    pub modules: Bounded<Module, MAX_MODULES>,
+    pub frames: Bounded<NamedFrame, MAX_FRAMES>,
     pub stacks: Vec<Stack>,
     pub not_observed: Vec<NotObserved>,
     pub uncertainties: Vec<Uncertainty>,
@@ -103,26 +103,26 @@ impl<'de> Deserialize<'de> for Version {
     }
 }
 
-/// A list of at most `MOST` items.
+/// A list of at most `MAX` items.
 #[derive(Serialize)]
 #[serde(transparent)]
-pub(super) struct Bounded<T, const MOST: usize>(pub Vec<T>);
+pub(super) struct Bounded<T, const MAX: usize>(pub Vec<T>);
 
-impl<'de, T: Deserialize<'de>, const MOST: usize> Deserialize<'de> for Bounded<T, MOST> {
+impl<'de, T: Deserialize<'de>, const MAX: usize> Deserialize<'de> for Bounded<T, MAX> {
     fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
-        struct Items<T, const MOST: usize>(PhantomData<T>);
-        impl<'de, T: Deserialize<'de>, const MOST: usize> Visitor<'de> for Items<T, MOST> {
-            type Value = Bounded<T, MOST>;
+        struct Items<T, const MAX: usize>(PhantomData<T>);
+        impl<'de, T: Deserialize<'de>, const MAX: usize> Visitor<'de> for Items<T, MAX> {
+            type Value = Bounded<T, MAX>;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                write!(f, "a list of at most {MOST} items")
+                write!(f, "a list of at most {MAX} items")
             }
 
             fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Self::Value, A::Error> {
                 let mut items = Vec::new();
                 while let Some(item) = seq.next_element()? {
-                    if items.len() == MOST {
-                        return Err(A::Error::invalid_length(MOST + 1, &self));
+                    if items.len() == MAX {
+                        return Err(A::Error::invalid_length(MAX + 1, &self));
                     }
                     items.push(item);
                 }
@@ -143,14 +143,14 @@ impl<'de> Deserialize<'de> for Losses {
             type Value = Losses;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                write!(f, "at most {MOST_LOSSES} counts by name")
+                write!(f, "at most {MAX_LOSSES} counts by name")
             }
 
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Losses, A::Error> {
                 let mut counts = Vec::new();
                 while let Some(count) = map.next_entry()? {
-                    if counts.len() == MOST_LOSSES {
-                        return Err(A::Error::invalid_length(MOST_LOSSES + 1, &self));
+                    if counts.len() == MAX_LOSSES {
+                        return Err(A::Error::invalid_length(MAX_LOSSES + 1, &self));
                     }
                     counts.push(count);
                 }
@@ -368,7 +368,7 @@ pub(super) struct Process {
 
 #[derive(Deserialize)]
 pub(super) struct Ended {
-    pub processes: Bounded<EndedProcess, { profile::Ended::MOST }>,
+    pub processes: Bounded<EndedProcess, { profile::Ended::MAX_PROCESSES }>,
     pub unscanned: u64,
 }
 

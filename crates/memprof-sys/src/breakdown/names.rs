@@ -11,7 +11,7 @@ use crate::residency::category::{named_as_library, settled};
 use crate::residency::smaps::Region;
 
 /// Maximum number of names. With names of maximum length the table takes 10 MiB.
-const MOST_NAMES: usize = 16_384;
+const MAX_NAMES: usize = 16_384;
 /// Length, in characters, to which names are truncated.
 const LONGEST_NAME: usize = 256;
 
@@ -71,7 +71,7 @@ impl Names {
     /// Adds a mapping to its name; returns the key, or `None` if the table is full.
     pub(super) fn add(&mut self, region: &Region, category: Category) -> Option<Key> {
         let key = Key::of(region, category);
-        let full = self.all.len() >= MOST_NAMES;
+        let full = self.all.len() >= MAX_NAMES;
         let named = match self.all.entry(key.clone()) {
             Entry::Occupied(there) => there.into_mut(),
             Entry::Vacant(_) if full => {

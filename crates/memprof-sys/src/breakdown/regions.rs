@@ -9,7 +9,7 @@ use crate::residency::smaps::{Figures, Region};
 use crate::residency::{Category, Perms};
 
 /// Maximum number of mappings to show, at most 1 KiB each.
-pub const MOST_REGIONS: usize = 131_072;
+pub const MAX_REGIONS: usize = 131_072;
 
 /// The category in which a mapping is counted.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -66,8 +66,8 @@ impl Regions {
         Regions {
             kept: BinaryHeap::new(),
             most: match show {
-                Show::Top(n) => n.min(MOST_REGIONS),
-                Show::All => MOST_REGIONS,
+                Show::Top(n) => n.min(MAX_REGIONS),
+                Show::All => MAX_REGIONS,
             },
             all: show == Show::All,
         }

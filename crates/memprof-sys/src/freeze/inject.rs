@@ -34,7 +34,7 @@ const SYSCALL: u64 = 2;
 /// `mov $15, %rax; syscall`: `rt_sigreturn`.
 const SIGRETURN: [u8; 9] = [0x48, 0xc7, 0xc0, 0x0f, 0, 0, 0, 0x0f, 0x05];
 /// Maximum number of bytes of code to search.
-const MOST_CODE: u64 = 256 << 20;
+const MAX_CODE: u64 = 256 << 20;
 /// Number of bytes of code to read at once.
 const PIECE: usize = 1 << 20;
 
@@ -197,7 +197,7 @@ impl Injector {
 
 /// The first address at which the code contains these bytes.
 fn find(mem: &File, code: impl Iterator<Item = (u64, u64)>, wanted: &[u8]) -> Option<u64> {
-    let mut left = MOST_CODE;
+    let mut left = MAX_CODE;
     for (start, end) in code {
         let mut at = start;
         while at < end && left > 0 {

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use crate::ids::Pid;
 
 /// Maximum number of threads to read.
-const MOST: usize = 65_536;
+const MAX_THREADS: usize = 65_536;
 
 /// The threads of a process other than its first one, whose stack is `[stack]`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -48,7 +48,7 @@ pub fn read_within(pid: Pid, limit: Duration) -> Threads {
             continue;
         }
         threads.count += 1;
-        if threads.count <= MOST && begun.elapsed() < limit {
+        if threads.count <= MAX_THREADS && begun.elapsed() < limit {
             let text = fs::read_to_string(format!("/proc/{pid}/task/{tid}/syscall"));
             threads
                 .pointers

@@ -31,9 +31,9 @@ const LOOK: Duration = Duration::from_millis(100);
 /// Time for which a key rests.
 const REST: Duration = Duration::from_secs(30);
 /// Maximum total time of the replies for one key per [`REST`]. Many slow replies are as bad as a missing one.
-const MOST_TIME: Duration = Duration::from_secs(5);
+const MAX_TIME: Duration = Duration::from_secs(5);
 /// Maximum number of readers, including silent ones.
-const MOST: usize = 24;
+const MAX_READERS: usize = 24;
 /// Number of idle readers to retain.
 const KEPT: usize = 2;
 /// Maximum number of keys that rest, and of keys with a total time.
@@ -261,7 +261,7 @@ impl Readers {
     fn take(&mut self) -> io::Result<Reader> {
         let reader = match self.idle.pop() {
             Some(reader) => reader,
-            None if self.asked + self.silent.len() >= MOST => return Err(no_answer()),
+            None if self.asked + self.silent.len() >= MAX_READERS => return Err(no_answer()),
             None => self.start()?,
         };
         self.asked += 1;
@@ -311,7 +311,7 @@ impl Readers {
             (*since, *time) = fresh;
         }
         *time += took;
-        let most = MOST_TIME / (1 + self.resting.len() as u32);
+        let most = MAX_TIME / (1 + self.resting.len() as u32);
         if *time >= most {
             self.taken.remove(key);
             self.rest(key);

@@ -85,7 +85,7 @@ impl Said {
 }
 
 /// Maximum size of a message, in bytes: enough for the registers of a million threads.
-const MOST: u32 = 1 << 30;
+const MAX_SIZE: u32 = 1 << 30;
 
 /// Sends a message.
 ///
@@ -108,7 +108,7 @@ pub(in crate::freeze) fn receive<T: DeserializeOwned>(from: &mut impl Read) -> i
     let mut len = [0; 4];
     from.read_exact(&mut len)?;
     let len = u32::from_le_bytes(len);
-    if len > MOST {
+    if len > MAX_SIZE {
         return Err(io::ErrorKind::InvalidData.into());
     }
     let mut bytes = vec![0; len as usize];

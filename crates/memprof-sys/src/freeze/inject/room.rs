@@ -22,7 +22,7 @@ const LIBRARY_AT: u64 = 4096;
 /// The name of the library in `/proc/PID/maps`, after `/memfd:`.
 const NAME: &[u8] = b"libmemprof_heap.so\0";
 /// Maximum length of a loader message, in bytes.
-const MOST_TEXT: usize = 512;
+const MAX_TEXT: usize = 512;
 
 /// Range of addresses to use. Addresses below 4 GiB are left to the program; addresses from `END` on are given only to programs
 /// that request them.
@@ -190,7 +190,7 @@ impl Room {
 
 /// The loader's message, at the address `at`; 0 for none.
 fn message(injector: &Injector, at: u64) -> String {
-    let mut text = [0; MOST_TEXT];
+    let mut text = [0; MAX_TEXT];
     let read = match at {
         0 => 0,
         at => injector.mem.read_at(&mut text, at).unwrap_or(0),

@@ -12,9 +12,9 @@ use crate::freeze::registers::word;
 
 const PTRACE_SECCOMP_GET_FILTER: libc::c_uint = 0x420c;
 /// Maximum number of instructions of one filter.
-const MOST_INSTRUCTIONS: usize = libc::BPF_MAXINSNS as usize;
+const MAX_INSTRUCTIONS: usize = libc::BPF_MAXINSNS as usize;
 /// Maximum total number of instructions of a thread's filters.
-const MOST_IN_ALL: usize = 32_768;
+const MAX_TOTAL: usize = 32_768;
 
 /// `AUDIT_ARCH_X86_64`.
 const ARCH: u32 = 0xc000_003e;
@@ -87,13 +87,13 @@ impl Filters {
     /// The reason why they cannot be read.
     pub(super) fn read(tid: i32) -> Result<Filters, String> {
         let mut filters = Vec::new();
-        let mut left = MOST_IN_ALL;
+        let mut left = MAX_TOTAL;
         // The kernel numbers the filters from the oldest, the manual page from the newest. All are evaluated, so the order does not
         // matter.
         for index in 0.. {
             // The buffer has space for the largest filter: another thread may install filters for this one meanwhile, so a length
             // that the kernel returns is valid only for the call that returns it.
-            let mut filter = vec![0_u64; MOST_INSTRUCTIONS];
+            let mut filter = vec![0_u64; MAX_INSTRUCTIONS];
             let at = filter.as_mut_ptr() as u64;
             let len = match ptrace(PTRACE_SECCOMP_GET_FILTER, tid, index, at) {
                 Ok(len) => usize::try_from(len).unwrap_or(usize::MAX),

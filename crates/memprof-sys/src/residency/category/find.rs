@@ -87,11 +87,11 @@ impl<'a> Categories<'a> {
     /// A heap starts, at a multiple of its maximum size, with a header; the rest of it is reserved. Other runtimes lay out their
     /// memory in the same way, so the header decides. The header comes from the process, so it can at worst mislabel the mapping.
     fn is_arena(&self, below: Option<(&Vma, Category)>, vma: &Vma) -> bool {
-        if !vma.start.0.is_multiple_of(HEAP_MOST) {
-            let same = |below: &Vma| below.start.0 / HEAP_MOST == (vma.end.0 - 1) / HEAP_MOST;
+        if !vma.start.0.is_multiple_of(MAX_HEAP) {
+            let same = |below: &Vma| below.start.0 / MAX_HEAP == (vma.end.0 - 1) / MAX_HEAP;
             return below.is_some_and(|(below, c)| c == Category::Arena && same(below));
         }
-        if vma.len() > HEAP_MOST || !(vma.perms.read && vma.perms.write) {
+        if vma.len() > MAX_HEAP || !(vma.perms.read && vma.perms.write) {
             return false;
         }
         // `struct heap_info` of glibc's malloc/arena.c, with 64-bit words: the arena, the previous heap, the size, and the part of
@@ -105,15 +105,15 @@ impl<'a> Categories<'a> {
         let [arena, before, size, accessible] = [0, 1, 2, 3].map(word);
         let in_pages = |bytes: u64| bytes > 0 && bytes.is_multiple_of(page_size());
         // The arena itself follows the header of its first heap.
-        let of_first = arena % HEAP_MOST >= bytes.len() as u64 && arena % HEAP_MOST < page_size();
-        let is_first = arena / HEAP_MOST == vma.start.0 / HEAP_MOST;
+        let of_first = arena % MAX_HEAP >= bytes.len() as u64 && arena % MAX_HEAP < page_size();
+        let is_first = arena / MAX_HEAP == vma.start.0 / MAX_HEAP;
         of_first
             && is_first == (before == 0)
-            && before.is_multiple_of(HEAP_MOST)
+            && before.is_multiple_of(MAX_HEAP)
             && in_pages(size)
             && in_pages(accessible)
             && size <= accessible
-            && accessible <= HEAP_MOST
+            && accessible <= MAX_HEAP
     }
 }
 
@@ -121,7 +121,7 @@ impl<'a> Categories<'a> {
 const THREADS: Duration = Duration::from_millis(20);
 
 /// `HEAP_MAX_SIZE` of glibc on 64-bit machines, in bytes.
-const HEAP_MOST: u64 = 64 << 20;
+const MAX_HEAP: u64 = 64 << 20;
 
 const RESERVED: Category = Category::Anon {
     exec: false,
@@ -279,14 +279,14 @@ mod tests {
 
     #[test]
     fn the_layout_of_an_arena_alone_is_none() {
-        let size = HEAP_MOST as usize;
+        let size = MAX_HEAP as usize;
         // SAFETY: this is new memory at an address that the kernel chooses; only this test uses it.
         let at = unsafe {
             let (none, anon) = (libc::PROT_NONE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
             libc::mmap(std::ptr::null_mut(), 2 * size, none, anon, -1, 0)
         };
         assert_ne!(at, libc::MAP_FAILED);
-        let start = (at as u64).next_multiple_of(HEAP_MOST);
+        let start = (at as u64).next_multiple_of(MAX_HEAP);
         // SAFETY: the range lies in the memory mapped above.
         let done =
             unsafe { libc::mprotect(start as *mut _, 1 << 20, libc::PROT_READ | libc::PROT_WRITE) };
