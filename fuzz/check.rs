@@ -49,7 +49,7 @@ impl Process for Anything<'_> {
 /// Builds a table from the bytes and checks it; returns whether there is one. Also looks for an interpreter.
 pub fn table(bytes: &[u8]) -> bool {
     if let Ok(elf) = Elf::read(&file_of(bytes)) {
-        let _ = interpreter::find(&elf, interpreter::Wanted::ALL);
+        let _ = interpreter::find(&elf, interpreter::EnabledInterpreters::ALL);
     }
     let Ok(table) = Table::build(&file_of(bytes)) else {
         return false;

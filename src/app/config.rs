@@ -12,8 +12,8 @@ use crate::probe::source::{self, Source};
 use crate::probe::{FRAME_LIMITS, Stacks, Unwind};
 use crate::tui::ScreenOptions;
 use memprof_code::allocators::ExactOptions;
-use memprof_code::debuginfod::Wish;
-use memprof_code::interpreter::Wanted;
+use memprof_code::debuginfod::DebuginfodMode;
+use memprof_code::interpreter::EnabledInterpreters;
 use memprof_heap::{At, SnapshotOptions};
 use memprof_profile::allocations::Filter;
 use memprof_profile::gate::Gate;
@@ -29,7 +29,7 @@ pub struct Config {
     /// Also follow child processes.
     pub follow_forks: bool,
     /// Whether to compute PSS, in which shared pages count once.
-    pub shared_once: SharedOnce,
+    pub shared_once: PssMode,
     /// Whether to freeze the target for each report.
     pub freeze: Freeze,
     /// Maximum duration of a freeze.
@@ -47,9 +47,9 @@ pub struct Config {
     /// Whether views and exports show the hashes of Rust names.
     pub rust_hashes: bool,
     /// Which debuginfod servers to use.
-    pub debuginfod: Wish,
+    pub debuginfod: DebuginfodMode,
     /// Which interpreters' frames to read.
-    pub interpreters: Wanted,
+    pub interpreters: EnabledInterpreters,
     /// Where to serve HTTP; `None` for no server.
     pub listen: Option<Listen>,
     /// The file with the token that requests must carry, if any.
@@ -81,7 +81,7 @@ pub struct Config {
 
 /// Whether to compute PSS, in which shared pages count once ([`SHARED`](memprof_profile::measure)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SharedOnce {
+pub enum PssMode {
     /// Do not compute it.
     No,
     /// Compute it if memprof may read how often pages are mapped.
@@ -96,7 +96,7 @@ impl Config {
         Config {
             target,
             follow_forks: false,
-            shared_once: SharedOnce::No,
+            shared_once: PssMode::No,
             freeze: Freeze::No,
             max_freeze: MAX_FREEZE,
             sources: source::chosen(HEAP.option.as_slice()),
@@ -105,8 +105,8 @@ impl Config {
             stacks: Stacks::default(),
             max_frames: *FRAME_LIMITS.start(),
             rust_hashes: false,
-            debuginfod: Wish::Environment,
-            interpreters: Wanted::ALL,
+            debuginfod: DebuginfodMode::Environment,
+            interpreters: EnabledInterpreters::ALL,
             listen: None,
             token_file: None,
             cors_origins: Vec::new(),

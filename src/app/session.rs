@@ -34,7 +34,7 @@ use crate::app::capability;
 use crate::app::config::{Config, Output};
 use crate::collect::collector::{Command, Killed, Progress};
 use crate::collect::{CollectorHandle, ProviderError};
-use crate::export::push::{Pusher, Pushing};
+use crate::export::push::{PushStatus, Pusher};
 use crate::http::api::{Api, ApiOptions, Provider};
 use crate::http::server::{self, Listen, Listener, ServerOptions, Token};
 use crate::probe::event::MarkSet;
@@ -47,11 +47,11 @@ use memprof_heap::headroom;
 use memprof_heap::sampler::{self, Library};
 use memprof_profile::Report;
 use memprof_sys::ids::Pid;
-use memprof_sys::privileges::{self, Role};
+use memprof_sys::privileges::{self, ThreadRole};
 use memprof_sys::process::{Presence, Selector};
 use memprof_sys::{console, priority};
 pub use opened::{diff, open};
-use push::Feeding;
+use push::PushLoop;
 use reports::Reports;
 use signals::Signals;
 pub use start::{Started, follow_command, start_collector, start_command};
@@ -60,7 +60,7 @@ pub use start::{Started, follow_command, start_collector, start_command};
 const DETACH: Duration = Duration::from_secs(5);
 
 /// Privileges of the threads that build replies: they cannot write files.
-const HELPER: Role = Role::Server {
+const HELPER: ThreadRole = ThreadRole::Server {
     writes_files: false,
 };
 
@@ -140,7 +140,7 @@ struct Session<'a> {
     /// The sampling library that the command has preloaded.
     sampler: Option<Library>,
     /// The pusher of profiles to a store, until pushing begins.
-    pushing: Option<(Pusher, Pushing)>,
+    pushing: Option<(Pusher, PushStatus)>,
     /// The token that clients must present.
     token: Option<Arc<Token>>,
     /// The service manager that started memprof.
@@ -236,7 +236,7 @@ impl Session<'_> {
         };
         let api = Api::new(Arc::clone(&self.reports) as Arc<dyn Provider>, options);
         marks::make(&api, happened.marks)?;
-        let telling = oom::Telling::start(
+        let telling = oom::OomReporter::start(
             Arc::clone(&api),
             Arc::clone(&self.reports),
             self.config.on_oom.as_ref(),
@@ -252,7 +252,7 @@ impl Session<'_> {
         ));
         let feeding = self.pushing.take().zip(self.config.push.as_ref());
         let feeding = feeding.map(|((pusher, pushing), options)| {
-            Feeding::start(Arc::clone(&self.reports), pusher, pushing, options.interval)
+            PushLoop::start(Arc::clone(&self.reports), pusher, pushing, options.interval)
         });
         let outcome = self.profile_until_end(&mut signals, &addresses).await;
         // Restores the terminal before anything else is printed.

@@ -22,8 +22,8 @@ mod tally;
 pub use pass::{Recent, Unscanned};
 pub use report::{ReportError, Snapshot};
 pub use sampled::SampledHeap;
-pub use scan::{Scanned, StillError, held_by};
-pub use still::{Prepared, Still};
+pub use scan::{FrozenScanError, Scanned, held_by};
+pub use still::{FrozenScan, Prepared};
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -44,7 +44,7 @@ use memprof_code::modules::{AddressMap, ModuleTable};
 use memprof_profile::ModuleId;
 use memprof_sys::ids::{MmId, Pid, StackId};
 use memprof_sys::process::Container;
-use memprof_sys::residency::{Classifier, Kept, MapCounts, Method, Pages, Scanner, category};
+use memprof_sys::residency::{Classifier, ExitMemory, MapCounts, Method, Pages, Scanner, category};
 
 /// The state of the followed processes.
 #[derive(Default)]
@@ -75,7 +75,7 @@ pub struct Aggregator {
     /// `map_counts` during a pass over several processes.
     pass_counts: Option<MapCounts>,
     /// Number of ranges of all processes together.
-    held: room::Held,
+    held: room::RangeBudget,
     /// End of the last pass over many processes.
     passed: Option<Instant>,
     /// The library that memprof preloads. It is identified by its path, so that it is recognised even in a process that ends before
@@ -239,7 +239,7 @@ impl Aggregator {
     pub fn keep(&mut self, mm: MmId, begin: fn()) -> Result<(), memprof_sys::residency::Error> {
         if let Some(space) = self.spaces.get_mut(&mm) {
             space.executable = category::executable(space.pid);
-            space.kept = Some(Arc::new(Kept::new(space.pid, begin)?));
+            space.kept = Some(Arc::new(ExitMemory::new(space.pid, begin)?));
         }
         Ok(())
     }

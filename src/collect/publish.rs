@@ -27,10 +27,10 @@ use anyhow::Result;
 use nix::sys::eventfd::EventFd;
 
 use self::builders::{BuildOrder, Done, Queues};
-use self::room::Room;
+use self::room::SlotAllocator;
 pub use crate::probe::table_store::{CodeFile, PageAt, TableStore};
 use memprof_code::elf::{Elf, Segment};
-use memprof_code::interpreter::Wanted;
+use memprof_code::interpreter::EnabledInterpreters;
 use memprof_code::modules::{FileNumber, MAX_MODULES, ModuleTable};
 use memprof_code::unwind::{Packed, Rule};
 use memprof_profile::{Module, ModuleId};
@@ -55,7 +55,7 @@ enum State {
     /// Queued or being built.
     Ordered,
     /// In the maps.
-    Ready(Place),
+    Ready(TableLocation),
     /// The table did not fit in the maps.
     Refused,
     /// The file's file system did not answer. The file is dropped once it may be read, so that it is registered again.
@@ -65,7 +65,7 @@ enum State {
 }
 
 /// The location of a table in the maps.
-struct Place {
+struct TableLocation {
     first_rule: u32,
     rules: u32,
     /// By number (address / 65,536).
@@ -97,8 +97,8 @@ pub struct Publisher {
     /// Number of files being searched for an interpreter.
     searching: usize,
     /// Free rules, and free rows of all chunks; `None` until first used.
-    rules: Option<Room>,
-    rows: Option<Room>,
+    rules: Option<SlotAllocator>,
+    rows: Option<SlotAllocator>,
     retried: Instant,
     refused: HashSet<ModuleId>,
     /// Whether files that processes have mapped were dropped.
@@ -113,7 +113,7 @@ impl Publisher {
     ///
     /// # Errors
     /// A thread could not be started.
-    pub fn start(wake: Arc<EventFd>, interpreters: Wanted) -> Result<Publisher> {
+    pub fn start(wake: Arc<EventFd>, interpreters: EnabledInterpreters) -> Result<Publisher> {
         let (queues, done) = builders::start(&wake, interpreters)?;
         Ok(Publisher {
             queues,
@@ -369,7 +369,7 @@ impl Publisher {
         packed: &Packed,
         rules: &[Rule],
         store: &mut S,
-    ) -> Result<Option<Place>> {
+    ) -> Result<Option<TableLocation>> {
         let mut place = self.place::<S>(packed, rules.len() as u32);
         if place.is_none() {
             let mapped = store.mapped()?;
@@ -388,7 +388,7 @@ impl Publisher {
 
     fn write_at<S: TableStore>(
         number: FileNumber,
-        place: &Place,
+        place: &TableLocation,
         packed: &Packed,
         rules: &[Rule],
         store: &mut S,
@@ -408,7 +408,12 @@ impl Publisher {
         Ok(())
     }
 
-    fn drop_table<S: TableStore>(&mut self, number: FileNumber, place: &Place, store: &mut S) {
+    fn drop_table<S: TableStore>(
+        &mut self,
+        number: FileNumber,
+        place: &TableLocation,
+        store: &mut S,
+    ) {
         for (page, _) in &place.pages {
             store.delete_page(number, *page);
         }
@@ -416,13 +421,15 @@ impl Publisher {
     }
 
     /// Allocates slots for a table; `None` if there are not enough.
-    fn place<S: TableStore>(&mut self, packed: &Packed, rules: u32) -> Option<Place> {
-        let free = self.rules.get_or_insert_with(|| Room::new(S::RULES, 1));
+    fn place<S: TableStore>(&mut self, packed: &Packed, rules: u32) -> Option<TableLocation> {
+        let free = self
+            .rules
+            .get_or_insert_with(|| SlotAllocator::new(S::RULES, 1));
         let first_rule = free.take(rules)?;
         let rows = self
             .rows
-            .get_or_insert_with(|| Room::new(S::CHUNK_ROWS, S::CHUNKS));
-        let mut place = Place {
+            .get_or_insert_with(|| SlotAllocator::new(S::CHUNK_ROWS, S::CHUNKS));
+        let mut place = TableLocation {
             first_rule,
             rules,
             pages: Vec::with_capacity(packed.pages.len()),
@@ -443,7 +450,7 @@ impl Publisher {
         Some(place)
     }
 
-    fn give_back<S: TableStore>(&mut self, place: &Place) {
+    fn give_back<S: TableStore>(&mut self, place: &TableLocation) {
         if let (Some(rules), Some(rows)) = (&mut self.rules, &mut self.rows) {
             rules.give_back(place.first_rule, place.rules);
             for (_, at) in &place.pages {

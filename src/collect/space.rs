@@ -13,7 +13,7 @@ use memprof_profile::Amounts;
 use memprof_sys::ids::{MmId, Pid};
 use memprof_sys::process::Container;
 use memprof_sys::residency::{
-    Classifier, Kept, Method, PageKind, RangeMap, RangeSet, Result, Scanner, proc_maps,
+    Classifier, ExitMemory, Method, PageKind, RangeMap, RangeSet, Result, Scanner, proc_maps,
 };
 
 /// Maximum number of address ranges whose caller is stored, about 100 bytes each; the kernel's own default limit
@@ -42,7 +42,7 @@ pub struct Space {
     /// Pages that were resident at the attach and have not been dropped since. Shared like `ranges`.
     pub before: Arc<RangeSet>,
     /// If set, keeps the memory readable after the process has ended.
-    pub kept: Option<Arc<Kept>>,
+    pub kept: Option<Arc<ExitMemory>>,
     /// Bytes of page tables at the end of the process; 0 until then.
     pub page_tables: u64,
     /// The figures and container at the last report, and its time.

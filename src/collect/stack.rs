@@ -6,10 +6,10 @@ mod code_map;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use self::by_order::Part;
+use self::by_order::StackPart;
 pub use self::code_map::CodeMap;
 use crate::collect::functions::FunctionTable;
-use crate::probe::event::{FunctionNumber, Place, StackSeen};
+use crate::probe::event::{FrameLocation, FunctionNumber, StackSeen};
 use memprof_code::jit::Renamed;
 use memprof_code::modules::ModuleTable;
 use memprof_profile::{Frame, FrameKind, Outcome, PartialReason, Stack};
@@ -24,7 +24,7 @@ const UNFINISHED: usize = 1024;
 pub struct StackTable {
     stacks: HashMap<StackId, (MmId, Arc<Stack>)>,
     /// Frames of stacks too deep for one record, until the last part arrives.
-    unfinished: BTreeMap<StackId, Vec<Part>>,
+    unfinished: BTreeMap<StackId, Vec<StackPart>>,
 }
 
 impl StackTable {
@@ -93,16 +93,16 @@ impl StackTable {
             return 0; // a part is missing: the probe counts such a stack as lost
         }
         frames.extend(seen.frames.iter().map(|place| {
-            Part::Frame(match (*place, &mut code) {
-                (Place::Evaluator, _) => return Part::Evaluator,
-                (Place::InFile(file, address), _) => modules
+            StackPart::Frame(match (*place, &mut code) {
+                (FrameLocation::Evaluator, _) => return StackPart::Evaluator,
+                (FrameLocation::InFile(file, address), _) => modules
                     .in_file(file, address)
                     .unwrap_or(Frame::unmapped(address)),
-                (Place::Interpreted(function, at), _) => functions
+                (FrameLocation::Interpreted(function, at), _) => functions
                     .frame(function, at, modules)
                     .unwrap_or(Frame::unmapped(0)),
-                (Place::Address(addr), Some(code)) => code.frame(addr, modules),
-                (Place::Address(addr), None) => Frame::unmapped(addr.0),
+                (FrameLocation::Address(addr), Some(code)) => code.frame(addr, modules),
+                (FrameLocation::Address(addr), None) => Frame::unmapped(addr.0),
             })
         }));
         if !seen.last {
@@ -114,7 +114,7 @@ impl StackTable {
         }
         let none = FunctionNumber(0);
         let last = seen.frames.last();
-        let left_out = matches!(last, Some(Place::Interpreted(n, _)) if *n == none);
+        let left_out = matches!(last, Some(FrameLocation::Interpreted(n, _)) if *n == none);
         let (mut frames, unmerged) = by_order::merge(&frames, seen.outcome, left_out, modules);
         if seen.outcome != Outcome::Complete {
             trim_junk(&mut frames, modules);
@@ -191,7 +191,11 @@ mod tests {
             last: true,
             unmerged: 0,
             by_order: false,
-            frames: frames.into_iter().map(Addr).map(Place::Address).collect(),
+            frames: frames
+                .into_iter()
+                .map(Addr)
+                .map(FrameLocation::Address)
+                .collect(),
         };
         table.insert(
             seen,
@@ -227,7 +231,7 @@ mod tests {
                 last,
                 unmerged: 0,
                 by_order: false,
-                frames: vec![Place::Address(Addr(own_code())); 2],
+                frames: vec![FrameLocation::Address(Addr(own_code())); 2],
             };
             table.insert(
                 seen,
@@ -263,8 +267,8 @@ mod tests {
         let mut table = StackTable::default();
         let mut code = CodeMap::new(Pid(std::process::id()));
         let mut modules = ModuleTable::new();
-        let native = |addr| Place::Address(Addr(addr));
-        let function = Place::Interpreted(FunctionNumber(7), None);
+        let native = |addr| FrameLocation::Address(Addr(addr));
+        let function = FrameLocation::Interpreted(FunctionNumber(7), None);
         for (outcome, kept, ended) in [
             (
                 Outcome::Partial(PartialReason::NoTable),

@@ -17,7 +17,7 @@ use crate::collect::program::Program;
 use crate::collect::publish::{Publisher, Registered};
 use crate::probe::event::CodeSeen;
 use crate::probe::{Probe, TableMaps};
-use memprof_code::interpreter::Wanted;
+use memprof_code::interpreter::EnabledInterpreters;
 use memprof_code::modules::{AddressMap, ModuleTable, MovedCode, open_regular};
 use memprof_profile::Losses;
 use memprof_sys::ids::{Addr, MmId, Pid};
@@ -44,7 +44,11 @@ impl Unwinding {
     ///
     /// # Errors
     /// A thread cannot be started, or the maps cannot be used.
-    pub fn start(probe: &Probe, wake: Arc<EventFd>, interpreters: Wanted) -> Result<Unwinding> {
+    pub fn start(
+        probe: &Probe,
+        wake: Arc<EventFd>,
+        interpreters: EnabledInterpreters,
+    ) -> Result<Unwinding> {
         Ok(Unwinding {
             publisher: Publisher::start(wake, interpreters)?,
             maps: probe.table_maps()?,

@@ -84,7 +84,7 @@ mod tests {
     use super::*;
     use memprof_profile::testing::report;
     use memprof_profile::tree::properties::any_profile;
-    use memprof_profile::{Frames, Kind};
+    use memprof_profile::{FrameFilter, Kind};
 
     fn any_report() -> impl Strategy<Value = Report> {
         any_profile().prop_map(|profile| report(profile, &[]))
@@ -99,7 +99,7 @@ mod tests {
             direction: Some(direction),
             baseline: baseline.map(Arc::new),
             threshold: None,
-            frames: Frames::All,
+            frames: FrameFilter::All,
         })
     }
 

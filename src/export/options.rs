@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::{Exporter, FORMATS};
 use memprof_profile::tree::Direction;
-use memprof_profile::{Frames, Kind, Report};
+use memprof_profile::{FrameFilter, Kind, Report};
 
 /// The options of an export. The default is the complete report with the defaults of the format.
 #[derive(Clone, Debug, Default)]
@@ -17,7 +17,7 @@ pub struct ExportOptions {
     /// Minimum size of a node in bytes; smaller nodes are aggregated. `None` for the format's default.
     pub threshold: Option<u64>,
     /// The frames to show of interpreted programs.
-    pub frames: Frames,
+    pub frames: FrameFilter,
     /// The earlier report, for a diff.
     pub baseline: Option<Arc<Report>>,
 }
@@ -86,10 +86,10 @@ impl ExportOptions {
 
     fn check_with(&self, format: &Exporter, difference: bool) -> Result<(), Unsupported> {
         let asked = [
-            (Wish::Direction, self.direction.is_some()),
-            (Wish::Kind, self.kind != Kind::All),
-            (Wish::Threshold, self.threshold.is_some()),
-            (Wish::Difference, difference),
+            (ExportOption::Direction, self.direction.is_some()),
+            (ExportOption::Kind, self.kind != Kind::All),
+            (ExportOption::Threshold, self.threshold.is_some()),
+            (ExportOption::Difference, difference),
         ];
         let mut refused = asked
             .into_iter()
@@ -107,30 +107,30 @@ impl ExportOptions {
 
 /// An option that not every format supports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Wish {
+enum ExportOption {
     Direction,
     Kind,
     Threshold,
     Difference,
 }
 
-impl Wish {
+impl ExportOption {
     fn name(self) -> &'static str {
         match self {
-            Wish::Direction => "a direction",
-            Wish::Kind => "a single kind of memory",
-            Wish::Threshold => "a threshold",
-            Wish::Difference => "a difference",
+            ExportOption::Direction => "a direction",
+            ExportOption::Kind => "a single kind of memory",
+            ExportOption::Threshold => "a threshold",
+            ExportOption::Difference => "a difference",
         }
     }
 
     fn held_by(self, format: &Exporter) -> bool {
         let can = &format.supports;
         match self {
-            Wish::Direction => can.direction,
-            Wish::Kind => can.kind,
-            Wish::Threshold => can.threshold,
-            Wish::Difference => can.difference,
+            ExportOption::Direction => can.direction,
+            ExportOption::Kind => can.kind,
+            ExportOption::Threshold => can.threshold,
+            ExportOption::Difference => can.difference,
         }
     }
 }
@@ -139,7 +139,7 @@ impl Wish {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unsupported {
     format: &'static str,
-    wish: Wish,
+    wish: ExportOption,
     instead: &'static str,
 }
 

@@ -32,7 +32,7 @@ use prost::Message;
 use self::message as proto;
 use self::strings::Strings;
 use super::mappings::{Known, Mapping, Mappings};
-use super::rows::{self, Place};
+use super::rows::{self, RowFrame};
 use super::{ExportOptions, Exporter, Supports};
 use memprof_profile::measure::Unit;
 use memprof_profile::symbol::Location;
@@ -234,10 +234,10 @@ impl Tables<'_> {
     }
 
     /// The location id of a frame. A new location is added to the part.
-    fn location(&mut self, place: &Place<'_>, part: &mut proto::Profile) -> u64 {
+    fn location(&mut self, place: &RowFrame<'_>, part: &mut proto::Profile) -> u64 {
         let (frame, mapping_id, address) = match *place {
-            Place::Pseudo(label) => return self.pseudo(label, part),
-            Place::Code(frame, mapping, address) => (frame, mapping, address),
+            RowFrame::Pseudo(label) => return self.pseudo(label, part),
+            RowFrame::Code(frame, mapping, address) => (frame, mapping, address),
         };
         if let Some(id) = self.locations.get(&frame) {
             return *id;

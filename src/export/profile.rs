@@ -66,7 +66,7 @@ fn write(report: &Report, _: &ExportOptions, out: &mut dyn Write) -> io::Result<
         ended: Ended::of(&profile.ended),
         names_advice: report.symbols.advice(),
         modules: Modules(profile),
-        frames: Frames {
+        frames: FrameWriter {
             places: &places,
             symbols: &report.symbols,
         },
@@ -128,7 +128,7 @@ struct Whole<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     names_advice: Option<&'a str>,
     modules: Modules<'a>,
-    frames: Frames<'a>,
+    frames: FrameWriter<'a>,
     stacks: Stacks<'a>,
     not_observed: NotObserved<'a>,
     /// The errors of `stacks`.
@@ -279,7 +279,7 @@ impl Places {
 /// A frame: code in a file, or an address.
 #[derive(Serialize)]
 #[serde(untagged)]
-enum Place<'a> {
+enum FrameLocation<'a> {
     Code {
         module: u16,
         offset: u64,
@@ -374,20 +374,20 @@ impl<'a> Named<'a> {
     }
 }
 
-struct Frames<'a> {
+struct FrameWriter<'a> {
     places: &'a Places,
     symbols: &'a Symbols,
 }
 
-impl Serialize for Frames<'_> {
+impl Serialize for FrameWriter<'_> {
     fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
         s.collect_seq(self.places.frames.iter().map(|frame| match frame.kind() {
-            FrameKind::Code(module, offset) => Place::Code {
+            FrameKind::Code(module, offset) => FrameLocation::Code {
                 module: module.0,
                 offset,
                 symbol: Named::of(self.symbols.get(*frame)),
             },
-            FrameKind::Unmapped(address) => Place::Unmapped { address },
+            FrameKind::Unmapped(address) => FrameLocation::Unmapped { address },
         }))
     }
 }

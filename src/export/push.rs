@@ -36,9 +36,9 @@ pub use self::status::Status;
 use crate::export::pprof;
 use client::Client;
 use interval::Intervals;
-use memprof_profile::{Frames, Report};
+use memprof_profile::{FrameFilter, Report};
 use memprof_sys::freeze::now_ns;
-use memprof_sys::privileges::{self, Role};
+use memprof_sys::privileges::{self, ThreadRole};
 use memprof_sys::{console, http_client, priority};
 use queue::{News, Queue};
 use resource::Resources;
@@ -90,9 +90,9 @@ impl Default for Limits {
 
 /// A handle to the queue of profiles.
 #[derive(Clone)]
-pub struct Pushing(Arc<Queue>);
+pub struct PushStatus(Arc<Queue>);
 
-impl Pushing {
+impl PushStatus {
     /// The current status.
     pub fn status(&self) -> Status {
         self.0.status()
@@ -123,7 +123,7 @@ pub struct Pusher {
 ///
 /// # Errors
 /// If the credentials or the authorities cannot be read, or the thread cannot be started.
-pub fn start(options: &Options, limits: Limits) -> Result<(Pusher, Pushing)> {
+pub fn start(options: &Options, limits: Limits) -> Result<(Pusher, PushStatus)> {
     let authorities = options.authorities.as_deref();
     let authorities = authorities.map(http_client::authorities_in).transpose();
     let authorities = authorities.context("cannot use --push-ca")?;
@@ -140,7 +140,7 @@ pub fn start(options: &Options, limits: Limits) -> Result<(Pusher, Pushing)> {
     worker
         .spawn(move || {
             priority::restore();
-            privileges::reduce(Role::Push);
+            privileges::reduce(ThreadRole::Push);
             while let Some(body) = sends.next() {
                 let outcome = client.send(&body);
                 tracing::debug!(bytes = body.len(), ?outcome, "pushed a profile");
@@ -155,7 +155,7 @@ pub fn start(options: &Options, limits: Limits) -> Result<(Pusher, Pushing)> {
         last_ns: now_ns(),
         queue: Arc::clone(&queue),
     };
-    Ok((pusher, Pushing(queue)))
+    Ok((pusher, PushStatus(queue)))
 }
 
 /// Prints the first failure and the first success after it. Later ones are only counted.
@@ -180,7 +180,7 @@ impl Pusher {
     /// If the profile cannot be encoded.
     pub fn push(&mut self, report: &Report) -> io::Result<()> {
         let report = &self.intervals.since_last(report);
-        let report = &*report.showing(Frames::All);
+        let report = &*report.showing(FrameFilter::All);
         let profile = &report.profile;
         let lasted = Duration::from_nanos(profile.taken_ns.saturating_sub(self.last_ns));
         self.last_ns = profile.taken_ns;

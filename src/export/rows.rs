@@ -8,7 +8,7 @@ use memprof_profile::{Amounts, Frame, FrameKind, Profile};
 /// Memory with its stack, or memory of one mapping without a stack.
 pub(crate) struct Row<'a> {
     /// The frames, innermost first; never empty.
-    pub places: Vec<Place<'a>>,
+    pub places: Vec<RowFrame<'a>>,
     /// The unwind outcome, or the reason why there is no stack: (name, value).
     pub about: (&'static str, &'static str),
     /// The figures of the row.
@@ -17,7 +17,7 @@ pub(crate) struct Row<'a> {
 
 /// A frame of a row.
 #[derive(Clone, Copy)]
-pub(crate) enum Place<'a> {
+pub(crate) enum RowFrame<'a> {
     /// Code in a file: the frame, the number of the file's mapping, and the address in the file.
     Code(Frame, u64, u64),
     /// A label for frames that are not code in a file.
@@ -33,8 +33,8 @@ pub(crate) fn rows<'a>(
         let frames = sample.stack.frames.iter();
         let mut places: Vec<_> = frames.map(|frame| place(*frame, mappings)).collect();
         match sample.stack.outcome.cut_off() {
-            _ if places.is_empty() => places.push(Place::Pseudo(Label::NoStack)),
-            Some(reason) => places.push(Place::Pseudo(Label::CutOff(reason))),
+            _ if places.is_empty() => places.push(RowFrame::Pseudo(Label::NoStack)),
+            Some(reason) => places.push(RowFrame::Pseudo(Label::CutOff(reason))),
             None => {}
         }
         Row {
@@ -44,21 +44,24 @@ pub(crate) fn rows<'a>(
         }
     });
     let without = profile.not_observed.iter().map(|row| Row {
-        places: vec![Place::Pseudo(Label::NotObserved(&row.mapping, row.reason))],
+        places: vec![RowFrame::Pseudo(Label::NotObserved(
+            &row.mapping,
+            row.reason,
+        ))],
         about: ("reason", row.reason.label()),
         amounts: &row.amounts,
     });
     with_stack.chain(without)
 }
 
-fn place<'a>(frame: Frame, mappings: &Mappings) -> Place<'a> {
+fn place<'a>(frame: Frame, mappings: &Mappings) -> RowFrame<'a> {
     let found = match frame.kind() {
         FrameKind::Code(module, offset) => mappings.place(module, offset),
         FrameKind::Unmapped(_) => None,
     };
     match found {
-        Some((mapping, address)) => Place::Code(frame, mapping, address),
-        None => Place::Pseudo(Label::Unmapped),
+        Some((mapping, address)) => RowFrame::Code(frame, mapping, address),
+        None => RowFrame::Pseudo(Label::Unmapped),
     }
 }
 

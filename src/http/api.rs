@@ -63,7 +63,7 @@ pub use memprof_profile::Report;
 pub use opened::Opened;
 pub use provider::Provider;
 pub use reply::{ApiError, Body, EVENTS, Reply};
-pub use request::{Ask, Request, RequestParts};
+pub use request::{Endpoint, Request, RequestParts};
 pub use route::{Method, ROUTES, Route, SMALL_BODY};
 pub(crate) use snapshot::{Snapshot, file_id};
 

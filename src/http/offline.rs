@@ -20,7 +20,7 @@ use flate2::write::GzEncoder;
 
 use crate::export::{ExportOptions, Exporter, Supports};
 use crate::http::api::{self, Snapshot};
-use memprof_profile::{Frames, Kind, Report};
+use memprof_profile::{FrameFilter, Kind, Report};
 
 pub(crate) use heap::write as write_heap_html;
 
@@ -86,7 +86,7 @@ fn kinds(report: &Report) -> Vec<Kind> {
 }
 
 /// The page's requests: the key under which the page looks for the reply (`js/offline.js`), and the request.
-fn requests(report: &Report, kinds: &[Kind], frames: Frames) -> Vec<(String, String)> {
+fn requests(report: &Report, kinds: &[Kind], frames: FrameFilter) -> Vec<(String, String)> {
     let key = |name: &str, query: &str| (name.to_owned(), format!("/v2/{name}{query}"));
     let mut all = vec![
         key("summary", ""),
@@ -118,7 +118,7 @@ fn requests(report: &Report, kinds: &[Kind], frames: Frames) -> Vec<(String, Str
 fn write_replies(
     report: &Report,
     kinds: &[Kind],
-    frames: Frames,
+    frames: FrameFilter,
     out: &mut dyn Write,
 ) -> io::Result<()> {
     let requests = requests(report, kinds, frames);

@@ -8,7 +8,7 @@ use memprof_sys::ids::{Addr, FileKey, MmId, Pid, StackId};
 
 /// The position of a frame's code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Place {
+pub enum FrameLocation {
     /// An address in the process.
     Address(Addr),
     /// An address in a file, the same in every process.
@@ -183,7 +183,7 @@ pub struct StackSeen {
     /// ([`Place::Evaluator`]).
     pub by_order: bool,
     /// Instruction addresses, innermost first; for callers, the last byte of the call instruction.
-    pub frames: Vec<Place>,
+    pub frames: Vec<FrameLocation>,
 }
 
 /// A followed process, and the change in its life.

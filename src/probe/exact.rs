@@ -12,7 +12,7 @@ use super::{Probe, ProbeConfig};
 use crate::probe::source::Source;
 use crate::probe::source::exact::{BEGINS, ENDS, EXITS, FREES, SOURCE, THROWS};
 use crate::probe::wire::{self, OpenMemprofSkel, exact_seen, exact_sum};
-use memprof_code::allocators::{Function, Role};
+use memprof_code::allocators::{Function, FunctionRole};
 use memprof_sys::ids::{MmId, Pid};
 use memprof_sys::kernel_version::KernelVersion;
 use memprof_sys::proc_dir;
@@ -54,10 +54,10 @@ impl std::fmt::Display for SeenCalls {
 }
 
 /// A probe's offset in its file, and its cookie.
-type Place = (u64, u64);
+type ProbeLocation = (u64, u64);
 
 /// A program's name, whether it runs at returns, and where it is attached.
-type Step = (&'static str, bool, Vec<Place>);
+type Step = (&'static str, bool, Vec<ProbeLocation>);
 
 /// Whether a source is the exact count of allocations.
 pub(super) fn is_source(source: &&'static Source) -> bool {
@@ -103,17 +103,23 @@ impl Probe {
         self.add_lost_row()?;
         let entries = |wanted: fn(&Function) -> bool| {
             let chosen = functions.iter().filter(|f| wanted(f));
-            chosen.map(|f| (f.offset, f.cookie)).collect::<Vec<Place>>()
+            chosen
+                .map(|f| (f.offset, f.cookie))
+                .collect::<Vec<ProbeLocation>>()
         };
         // Functions that end in the same way share their `ret`.
         let exits: BTreeSet<u64> = functions.iter().flat_map(|f| f.exits.clone()).collect();
         // Frees first, and returns before entries: no call begins whose end would be missed.
         let steps: [Step; 5] = [
-            (FREES, false, entries(|f| f.role == Role::Frees)),
-            (THROWS, false, entries(|f| f.role == Role::Throws)),
+            (FREES, false, entries(|f| f.role == FunctionRole::Frees)),
+            (THROWS, false, entries(|f| f.role == FunctionRole::Throws)),
             (EXITS, false, exits.into_iter().map(|at| (at, 0)).collect()),
             (ENDS, true, entries(|f| f.returns)),
-            (BEGINS, false, entries(|f| f.role == Role::Allocates)),
+            (
+                BEGINS,
+                false,
+                entries(|f| f.role == FunctionRole::Allocates),
+            ),
         ];
         let mut links = Vec::new();
         for (program, retprobe, places) in steps {
@@ -130,7 +136,7 @@ impl Probe {
         name: &str,
         pid: Pid,
         file: &impl AsRawFd,
-        places: &[Place],
+        places: &[ProbeLocation],
         retprobe: bool,
     ) -> Result<Vec<Link>> {
         let multi = self.multi;
@@ -151,7 +157,7 @@ impl Probe {
             let link = program.attach_uprobe_multi_with_opts(pid, path, "", options);
             return Ok(vec![link.context(failed)?]);
         }
-        let attach = |(offset, cookie): &Place| {
+        let attach = |(offset, cookie): &ProbeLocation| {
             let options = UprobeOpts {
                 cookie: *cookie,
                 retprobe,

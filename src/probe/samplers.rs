@@ -9,7 +9,7 @@ use libbpf_rs::{Link, MapCore, MapFlags, UprobeOpts};
 use super::Probe;
 use crate::probe::source::samples::{ALLOCATION, FREE, MARK};
 use crate::probe::wire::{self, SAMPLE_ARGUMENTS, SAMPLE_PROBES, argument_place, sample_probe};
-use memprof_code::usdt::{Argument, Place, Usdt};
+use memprof_code::usdt::{Argument, ArgumentLocation, Usdt};
 
 /// The names of the probes, the programs for them, and the number of their arguments.
 const PROBES: [(&str, &str, usize); 3] = [
@@ -120,9 +120,9 @@ impl Probe {
 
 fn argument(argument: &Argument) -> wire::probe_argument {
     let (place, reg, value) = match argument.place {
-        Place::Constant(value) => (argument_place::ARGUMENT_CONSTANT, 0, value),
-        Place::Register(reg) => (argument_place::ARGUMENT_REGISTER, reg, 0),
-        Place::Memory(reg, offset) => (argument_place::ARGUMENT_MEMORY, reg, offset),
+        ArgumentLocation::Constant(value) => (argument_place::ARGUMENT_CONSTANT, 0, value),
+        ArgumentLocation::Register(reg) => (argument_place::ARGUMENT_REGISTER, reg, 0),
+        ArgumentLocation::Memory(reg, offset) => (argument_place::ARGUMENT_MEMORY, reg, offset),
     };
     wire::probe_argument {
         place: place.0 as u8,

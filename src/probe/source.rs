@@ -7,7 +7,7 @@ pub mod resident_pages;
 pub mod samples;
 mod uncertainties;
 
-pub use uncertainties::{Divided, Group, Part, Uncertainties};
+pub use uncertainties::{Divided, Group, StackPart, Uncertainties};
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;

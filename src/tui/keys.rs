@@ -6,7 +6,7 @@ use super::rows;
 use super::state::State;
 use super::view::{Overlay, Sort, View};
 use memprof_profile::tree::{Direction, Merge};
-use memprof_profile::{Frames, Kind};
+use memprof_profile::{FrameFilter, Kind};
 
 /// Maximum length of a filter, in characters.
 const LONGEST_FILTER: usize = 100;
@@ -222,8 +222,8 @@ fn chooses(state: &mut State, code: KeyCode) -> bool {
             }
         }
         KeyCode::Char('y') => {
-            let at = Frames::ALL.iter().position(|f| *f == state.frames);
-            state.frames = Frames::ALL[(at.unwrap_or(0) + 1) % Frames::ALL.len()];
+            let at = FrameFilter::ALL.iter().position(|f| *f == state.frames);
+            state.frames = FrameFilter::ALL[(at.unwrap_or(0) + 1) % FrameFilter::ALL.len()];
         }
         KeyCode::Char('l') => state.naming.inlined = !state.naming.inlined,
         KeyCode::Char('m') => {

@@ -6,7 +6,7 @@ use std::cmp::Ordering;
 use std::collections::HashMap;
 
 use super::model::Pair;
-use super::place::Place;
+use super::place::ListPosition;
 use super::view::View;
 use memprof_profile::tree::Search;
 use memprof_profile::{Amounts, Kind, Profile, Subset};
@@ -103,7 +103,7 @@ pub(super) struct List {
     pub(super) all: usize,
     /// Number of them that match the filter.
     pub(super) listed: usize,
-    pub(super) place: Place,
+    pub(super) place: ListPosition,
 }
 
 /// A candidate for a row.
@@ -243,7 +243,7 @@ impl List {
             whole,
             all,
             listed,
-            place: Place::default(),
+            place: ListPosition::default(),
         }
     }
 

@@ -11,7 +11,7 @@ use memprof_profile::tree::{
     Direction, Find, Label, LabelId, Labels, Layout, Limits, Naming, Paths, Reading, Row, Search,
     Table, errors,
 };
-use memprof_profile::{Frames, Kind, Profile, Report, Subset};
+use memprof_profile::{FrameFilter, Kind, Profile, Report, Subset};
 
 /// Maximum number of nodes; the largest ones are kept, and the rest are aggregated.
 const MAX_NODES: usize = 200_000;
@@ -27,7 +27,7 @@ pub(super) struct Job {
     pub(super) kind: Kind,
     pub(super) direction: Direction,
     pub(super) naming: Naming,
-    pub(super) frames: Frames,
+    pub(super) frames: FrameFilter,
     pub(super) filter: String,
 }
 

@@ -10,7 +10,7 @@ use memprof_sys::ids::Pid;
 
 /// A part of the reports that is shown alone.
 #[derive(Debug)]
-pub(super) struct Part {
+pub(super) struct Selection {
     /// The user's selection.
     chosen: Subset,
     /// The selection in terms of `report`.
@@ -26,10 +26,10 @@ pub(super) struct Part {
     pub(super) inside: Vec<Pid>,
 }
 
-impl Part {
+impl Selection {
     /// A part of a report; the report must contain it.
-    fn new(chosen: Subset, name: String, report: &Arc<Report>) -> Part {
-        let mut part = Part {
+    fn new(chosen: Subset, name: String, report: &Arc<Report>) -> Selection {
+        let mut part = Selection {
             subset: chosen.clone(),
             chosen,
             name,
@@ -112,7 +112,7 @@ impl State {
             None => "these bytes are of no process that runs",
             Some(_) if row.is_gone => "it is not there any more: only its figures at the mark are",
             Some(subset) => {
-                self.part = Some(Part::new(subset.clone(), row.title(), report));
+                self.part = Some(Selection::new(subset.clone(), row.title(), report));
                 self.forget_model();
                 return self.show(self.lists.from);
             }

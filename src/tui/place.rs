@@ -2,12 +2,12 @@
 
 /// The cursor's row in a list, and the first visible row.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct ListPosition {
     pub(super) cursor: usize,
     pub(super) top: usize,
 }
 
-impl Place {
+impl ListPosition {
     /// Moves the cursor to a row and scrolls as little as necessary.
     pub(super) fn go(&mut self, to: usize, rows: usize, page: usize) {
         self.cursor = to.min(rows.saturating_sub(1));

@@ -16,7 +16,7 @@ use ratatui::widgets::Paragraph;
 use super::state::State;
 use super::view::{Sort, View};
 use memprof_profile::tree::{Direction, Merge};
-use memprof_profile::{Frames, Kind, Report};
+use memprof_profile::{FrameFilter, Kind, Report};
 use memprof_sys::text::printable;
 
 pub(super) use advice::lines as advice_lines;
@@ -151,9 +151,9 @@ fn chosen(state: &State) -> String {
     }
     if !state.view.is_list() {
         match state.frames {
-            Frames::All => {}
-            Frames::Source => words += ", interpreted alone",
-            Frames::Native => words += ", native",
+            FrameFilter::All => {}
+            FrameFilter::Source => words += ", interpreted alone",
+            FrameFilter::Native => words += ", native",
         }
         if state.naming.inlined {
             words += ", with inlined";

@@ -12,15 +12,15 @@ use super::list::List;
 use super::marks::Marks;
 use super::messages::Messages;
 use super::model::{Job, Model};
-use super::part::Part;
-use super::place::Place;
+use super::part::Selection;
+use super::place::ListPosition;
 use super::processes::Lists;
 use super::rows::{self, FunctionRow, TreeRow};
 use super::theme::Theme;
 use super::view::{Overlay, Sort, View};
 use memprof_heap::HeapSnapshot;
 use memprof_profile::tree::{Direction, Naming};
-use memprof_profile::{Frames, Kind, Report};
+use memprof_profile::{FrameFilter, Kind, Report};
 
 /// Limit of unfolded keys; beyond it, keys of unlisted nodes are dropped.
 const MAX_UNFOLDED: usize = 4 * rows::MAX_ROWS;
@@ -56,7 +56,7 @@ pub(super) struct State {
     pub(super) kind: Kind,
     pub(super) direction: Direction,
     pub(super) naming: Naming,
-    pub(super) frames: Frames,
+    pub(super) frames: FrameFilter,
     pub(super) overlay: Overlay,
     /// The overlay's first visible line.
     pub(super) overlay_top: usize,
@@ -70,7 +70,7 @@ pub(super) struct State {
     /// The visible report, with all its processes.
     pub(super) report: Option<Arc<Report>>,
     /// The part of the report that is shown alone.
-    pub(super) part: Option<Part>,
+    pub(super) part: Option<Selection>,
     pub(super) lists: Lists,
     /// The model of the rows.
     pub(super) model: Option<Arc<Model>>,
@@ -79,8 +79,8 @@ pub(super) struct State {
     /// Whether some rows of the tree are not listed.
     pub(super) tree_cut: bool,
     pub(super) unfolded: HashSet<u64>,
-    pub(super) in_functions: Place,
-    pub(super) in_tree: Place,
+    pub(super) in_functions: ListPosition,
+    pub(super) in_tree: ListPosition,
     pub(super) messages: Messages,
     /// A model to build.
     pub(super) job: Option<Job>,
@@ -97,7 +97,7 @@ impl State {
             kind: Kind::All,
             direction: Direction::OutermostFirst,
             naming: Naming::default(),
-            frames: Frames::default(),
+            frames: FrameFilter::default(),
             overlay: Overlay::None,
             overlay_top: 0,
             filter: String::new(),
@@ -113,8 +113,8 @@ impl State {
             tree: Vec::new(),
             tree_cut: false,
             unfolded: HashSet::new(),
-            in_functions: Place::default(),
-            in_tree: Place::default(),
+            in_functions: ListPosition::default(),
+            in_tree: ListPosition::default(),
             messages: Messages::default(),
             job: None,
             heap: NewestHeap::default(),
@@ -201,7 +201,7 @@ impl State {
     pub(super) fn forget_model(&mut self) {
         self.model = None;
         (self.functions, self.tree) = (Vec::new(), Vec::new());
-        (self.in_functions, self.in_tree) = (Place::default(), Place::default());
+        (self.in_functions, self.in_tree) = (ListPosition::default(), ListPosition::default());
     }
 
     /// The filter of the visible view.
@@ -256,7 +256,7 @@ impl State {
         usize::from(lines.saturating_sub(used)).max(1)
     }
 
-    pub(super) fn place(&self) -> (Place, usize) {
+    pub(super) fn place(&self) -> (ListPosition, usize) {
         let place_in = |list: &List| (list.place, list.rows.len());
         match self.view {
             View::Functions => (self.in_functions, self.functions.len()),

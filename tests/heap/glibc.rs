@@ -10,7 +10,7 @@ use crate::common::process::{cont, stop};
 use crate::common::skip::skip;
 use crate::common::workload::{Workload, program};
 use memprof_heap::{
-    Allocator, Approach, ArenaKind, ArenaRow, Heap, Mallinfo, Row, SnapshotOptions, What,
+    Allocator, Approach, ArenaKind, ArenaRow, Heap, HeapRegion, Mallinfo, Row, SnapshotOptions,
 };
 use memprof_sys::ids::Pid;
 
@@ -44,21 +44,27 @@ pub fn snapshot(pid: Pid) -> Heap {
 
 /// Checks that the arenas add up to the rows.
 pub fn arenas_have_the_same_bytes(heap: &Heap) {
-    let is_free = |what: What| !what.is_live() && !what.is_overhead();
-    let rows = |of: fn(&Row) -> u64, wanted: &dyn Fn(What) -> bool| -> u64 {
+    let is_free = |what: HeapRegion| !what.is_live() && !what.is_overhead();
+    let rows = |of: fn(&Row) -> u64, wanted: &dyn Fn(HeapRegion) -> bool| -> u64 {
         let rows = heap.rows.iter().filter(|row| wanted(row.what));
         rows.map(of).sum()
     };
     let arenas = |of: fn(&ArenaRow) -> u64| heap.arenas.iter().map(of).sum::<u64>();
     for (by_arena, by_kind) in [
-        (arenas(|a| a.live), rows(|row| row.bytes, &What::is_live)),
+        (
+            arenas(|a| a.live),
+            rows(|row| row.bytes, &HeapRegion::is_live),
+        ),
         (arenas(|a| a.free), rows(|row| row.bytes, &is_free)),
         (
             arenas(|a| a.overhead),
-            rows(|row| row.bytes, &What::is_overhead),
+            rows(|row| row.bytes, &HeapRegion::is_overhead),
         ),
         (arenas(|a| a.resident), rows(|row| row.resident, &|_| true)),
-        (arenas(|a| a.chunks), rows(|row| row.chunks, &What::is_live)),
+        (
+            arenas(|a| a.chunks),
+            rows(|row| row.chunks, &HeapRegion::is_live),
+        ),
     ] {
         assert_eq!(by_arena, by_kind, "{:#?} {:#?}", heap.arenas, heap.rows);
     }
@@ -75,7 +81,7 @@ fn mallinfo2(heap: &Heap) -> Mallinfo {
     }
 }
 
-fn bytes(heap: &Heap, of: &[What]) -> u64 {
+fn bytes(heap: &Heap, of: &[HeapRegion]) -> u64 {
     let rows = heap.rows.iter().filter(|row| of.contains(&row.what));
     rows.map(|row| row.bytes).sum()
 }
@@ -88,11 +94,11 @@ pub fn compare(said: &str) {
     let all: u64 = heap.rows.iter().map(|row| row.bytes).sum();
     assert_eq!(all, said.mallinfo2.arena + said.mallinfo2.hblkhd);
     let free = [
-        What::Fast,
-        What::Unsorted,
-        What::Small,
-        What::Large,
-        What::Top,
+        HeapRegion::Fast,
+        HeapRegion::Unsorted,
+        HeapRegion::Small,
+        HeapRegion::Large,
+        HeapRegion::Top,
     ];
     let contents = bytes(&heap, &free);
     assert!(contents <= said.mallinfo2.fordblks, "{heap:#?}");
@@ -231,7 +237,7 @@ fn sqlite_is_read() {
     workload.lines.tell(fill);
     let heap = snapshot(workload.pid());
     let info = mallinfo2(&heap);
-    let live = bytes(&heap, &[What::Live, What::LiveMapped]);
+    let live = bytes(&heap, &[HeapRegion::Live, HeapRegion::LiveMapped]);
     assert!(
         info.arena + info.hblkhd > 10 << 20 && live > 5 << 20,
         "{heap:#?}"

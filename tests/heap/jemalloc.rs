@@ -15,7 +15,7 @@ use crate::common::skip::skip;
 use crate::common::workload::Workload;
 use crate::glibc::{COPY, compiled, snapshot};
 use crate::unreachable::compare;
-use memprof_heap::{Heap, JemallocFigures, JemallocHeap, What};
+use memprof_heap::{Heap, HeapRegion, JemallocFigures, JemallocHeap};
 use memprof_sys::ids::Pid;
 
 /// What the workload prints.
@@ -86,20 +86,20 @@ fn figures(heap: &Heap) -> JemallocFigures {
         Some(JemallocHeap::Read { figures, .. }) => *figures,
         other => panic!("{other:?}"),
     };
-    let bytes = |of: &[What]| -> u64 {
+    let bytes = |of: &[HeapRegion]| -> u64 {
         let rows = heap.rows.iter().filter(|row| of.contains(&row.what));
         rows.map(|row| row.bytes).sum()
     };
-    let live = bytes(&[What::JemallocLive, What::JemallocLarge]);
-    let cached = bytes(&[What::JemallocCache]);
+    let live = bytes(&[HeapRegion::JemallocLive, HeapRegion::JemallocLarge]);
+    let cached = bytes(&[HeapRegion::JemallocCache]);
     assert_eq!(cached, figures.cached);
     // The rest is jemalloc's own: the stacks of the caches.
     assert!(live + cached <= figures.allocated, "{heap:#?}");
     assert_eq!(heap.types.as_ref().unwrap().bytes, live + glibc(heap));
     let pages = [
-        What::JemallocDirty,
-        What::JemallocMuzzy,
-        What::JemallocRetained,
+        HeapRegion::JemallocDirty,
+        HeapRegion::JemallocMuzzy,
+        HeapRegion::JemallocRetained,
     ];
     let free = figures.dirty + figures.muzzy + figures.retained;
     assert_eq!(bytes(&pages), free);
@@ -109,7 +109,7 @@ fn figures(heap: &Heap) -> JemallocFigures {
 /// Bytes that are live in glibc's heap beside jemalloc's.
 fn glibc(heap: &Heap) -> u64 {
     let rows = heap.rows.iter();
-    let rows = rows.filter(|row| [What::Live, What::LiveMapped].contains(&row.what));
+    let rows = rows.filter(|row| [HeapRegion::Live, HeapRegion::LiveMapped].contains(&row.what));
     rows.map(|row| row.bytes).sum()
 }
 

@@ -15,7 +15,7 @@ use crate::common::random::Random;
 use crate::common::skip::skip;
 use crate::common::workload::{Running, Workload};
 use crate::glibc::{COPY, arenas_have_the_same_bytes};
-use memprof_heap::{Heap, PoolClass, PythonHeap, PythonRead, Role, What};
+use memprof_heap::{BlockRole, Heap, HeapRegion, PoolClass, PythonHeap, PythonRead};
 use memprof_sys::ids::Pid;
 
 /// Fills stderr, a pipe of one page, so that the interpreter is stopped in the middle of `sys._debugmallocstats()`: behind
@@ -108,9 +108,13 @@ fn compare(version: &str, program: &Path) {
     });
     let heap = snapshot(child.pid());
     let row = |what| *heap.rows.iter().find(|row| row.what == what).unwrap();
-    let [live, free, overhead] =
-        [What::PythonLive, What::PythonFree, What::PythonOverhead].map(row);
-    let free_pools = row(What::PythonPools);
+    let [live, free, overhead] = [
+        HeapRegion::PythonLive,
+        HeapRegion::PythonFree,
+        HeapRegion::PythonOverhead,
+    ]
+    .map(row);
+    let free_pools = row(HeapRegion::PythonPools);
     let read = python(heap);
     let mut said = String::new();
     stderr.read_to_string(&mut said).unwrap();
@@ -199,7 +203,7 @@ fn compare_types(version: &str, program: &Path) {
     let read = python(snapshot(workload.pid()));
     let count = |name: &str| -> u64 {
         let of = |row: &&memprof_heap::PyType| {
-            row.role == Role::Object && row.name.rsplit('.').next() == Some(name)
+            row.role == BlockRole::Object && row.name.rsplit('.').next() == Some(name)
         };
         read.types.iter().filter(of).map(|row| row.count).sum()
     };

@@ -8,7 +8,7 @@ use serde::Deserialize;
 use crate::common::skip::skip;
 use crate::common::workload::{Workload, program};
 use crate::glibc::snapshot;
-use memprof_heap::{Heap, RootKind, TypeKind, TypeRow, What};
+use memprof_heap::{Heap, HeapRegion, RootKind, TypeKind, TypeRow};
 
 /// What the C++ workload prints.
 #[derive(Debug, Deserialize)]
@@ -63,7 +63,7 @@ fn types(heap: &Heap) -> &[TypeRow] {
     assert_eq!(unreachable.sum::<u64>(), lost.chunks);
     let roots = heap.retained.as_ref().unwrap();
     let reached: u64 = roots.roots.iter().map(|root| root.count).sum();
-    assert_eq!(reached + lost.chunks, count, "{:?}", What::ALL);
+    assert_eq!(reached + lost.chunks, count, "{:?}", HeapRegion::ALL);
     &types.rows
 }
 

@@ -14,9 +14,9 @@ use crate::common::skip::skip;
 use crate::common::store::{Answer, Store};
 use crate::common::{at, kib, report};
 use crate::{options, quick, token};
-use ::memprof::export::push::{self, Credentials, Limits, Pusher, Pushing, Status};
+use ::memprof::export::push::{self, Credentials, Limits, PushStatus, Pusher, Status};
 
-fn start(store: &Store) -> (Pusher, Pushing) {
+fn start(store: &Store) -> (Pusher, PushStatus) {
     push::start(&options("otlp", store), quick()).unwrap()
 }
 
@@ -28,7 +28,7 @@ fn push(pusher: &mut Pusher, number: u64) {
 
 /// Waits until the status is so.
 #[track_caller]
-fn settled(pushing: &Pushing, done: impl Fn(&Status) -> bool) -> Status {
+fn settled(pushing: &PushStatus, done: impl Fn(&Status) -> bool) -> Status {
     eventually(LIMIT, "it settles", || done(&pushing.status()));
     pushing.status()
 }

@@ -10,7 +10,7 @@ use tempfile::{TempDir, tempdir};
 use crate::debuginfod_server::{Answer, Server};
 use crate::fixture::{build, module, place, run, symbol};
 use crate::sources::{FLAGS, PROGRAM, build_id};
-use memprof_code::debuginfod::{self, Fetching, Limits, Servers};
+use memprof_code::debuginfod::{self, FetchStatus, Limits, Servers};
 use memprof_code::symbolize::debuginfod_cache::CacheDirs;
 use memprof_code::symbolize::{Detail, Symbolizer};
 use memprof_profile::symbol::Symbol;
@@ -46,7 +46,7 @@ impl Program {
     }
 
     /// Asks these servers; returns the name of the function without a symbol when everything is settled.
-    fn asked_of(&self, servers: &[&Server], limits: Limits) -> (Option<String>, Fetching) {
+    fn asked_of(&self, servers: &[&Server], limits: Limits) -> (Option<String>, FetchStatus) {
         let servers = Servers {
             urls: servers.iter().map(|s| s.url.clone()).collect(),
             from: "this test".into(),

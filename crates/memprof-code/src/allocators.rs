@@ -55,7 +55,7 @@ impl Default for ExactOptions {
 
 /// What a probed function does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Role {
+pub enum FunctionRole {
     /// Allocates memory.
     Allocates,
     /// Frees memory, and returns nothing.
@@ -70,7 +70,7 @@ pub struct Function {
     /// The symbol's name.
     pub name: String,
     /// What the function does.
-    pub role: Role,
+    pub role: FunctionRole,
     /// File offset of the entry probe.
     pub offset: u64,
     /// BPF cookie of the probe: argument registers and flags, see `enum exact_flag` in `memprof.h`.
@@ -85,7 +85,7 @@ pub struct Function {
 }
 
 /// A function of the table that a file defines.
-struct Found {
+struct FoundFunction {
     name: String,
     signature: Signature,
     address: u64,
@@ -94,7 +94,7 @@ struct Found {
     exits: Vec<u64>,
 }
 
-impl Found {
+impl FoundFunction {
     /// Whether the function may merely wrap another function of the table.
     fn may_wrap(&self) -> bool {
         self.signature.kind == Kind::Operator || self.signature.throws
@@ -110,12 +110,12 @@ pub fn functions_of(file: &dyn ReadAt, kernel: KernelVersion) -> Result<Vec<Func
     let mut found = symbols(&elf)?;
     // Without an allocator in the same file, the operators call one in another file. Then only `__cxa_throw` is probed
     // here.
-    let others = |f: &Found| !matches!(f.signature.kind, Kind::Operator | Kind::Throws);
+    let others = |f: &FoundFunction| !matches!(f.signature.kind, Kind::Operator | Kind::Throws);
     if !found.iter().any(others) {
         found.retain(|f| f.signature.kind == Kind::Throws);
     }
     let x86 = elf.machine() == EM_X86_64;
-    let imports = match x86 && found.iter().any(Found::may_wrap) {
+    let imports = match x86 && found.iter().any(FoundFunction::may_wrap) {
         true => Imports::read(&elf)?,
         false => Imports::default(),
     };
@@ -147,16 +147,16 @@ pub fn functions_of(file: &dyn ReadAt, kernel: KernelVersion) -> Result<Vec<Func
             false => Site::entry_of_aarch64(),
         };
         let role = match (f.signature.kind, f.signature.size) {
-            (Kind::Throws, _) => Role::Throws,
-            (_, None) => Role::Frees,
-            _ => Role::Allocates,
+            (Kind::Throws, _) => FunctionRole::Throws,
+            (_, None) => FunctionRole::Frees,
+            _ => FunctionRole::Allocates,
         };
         Some(Function {
             name: f.name.clone(),
             role,
             offset: in_file(f.address)?.checked_add(site.offset)?,
             cookie: cookie(&f.signature, &site, !f.exits.is_empty()),
-            returns: role == Role::Allocates && !f.signature.throws,
+            returns: role == FunctionRole::Allocates && !f.signature.throws,
             emulated: site.emulated && f.exits.is_empty(),
             exits: f.exits.clone(),
         })
@@ -175,7 +175,7 @@ struct Wrapped<'e> {
 }
 
 impl<'e> Wrapped<'e> {
-    fn new(elf: &'e Elf<'e>, imports: &'e Imports, found: &[Found]) -> Wrapped<'e> {
+    fn new(elf: &'e Elf<'e>, imports: &'e Imports, found: &[FoundFunction]) -> Wrapped<'e> {
         let all = functions::all().filter(|(_, signature)| signature.kind != Kind::Throws);
         let at = found.iter().map(|f| (f.address, f.signature.frees()));
         Wrapped {
@@ -187,7 +187,7 @@ impl<'e> Wrapped<'e> {
     }
 
     /// Whether the callee frees if the function frees, and allocates if the function allocates.
-    fn does_the_same(&self, f: &Found, callee: Callee) -> bool {
+    fn does_the_same(&self, f: &FoundFunction, callee: Callee) -> bool {
         let direct = match callee {
             Callee::At(address) => self.at.get(&address),
             Callee::In(_) => None,
@@ -197,23 +197,23 @@ impl<'e> Wrapped<'e> {
     }
 
     /// Whether every call of the function calls a function of the table with the same effect.
-    fn always_called_by(&self, f: &Found) -> bool {
+    fn always_called_by(&self, f: &FoundFunction) -> bool {
         let first = site::first_callee(&f.code, f.address, self.elf.machine());
         f.may_wrap() && first.is_some_and(|callee| self.does_the_same(f, callee))
     }
 
     /// Whether the function may call a function of the table with the same effect.
-    fn called_by(&self, f: &Found) -> bool {
+    fn called_by(&self, f: &FoundFunction) -> bool {
         let callees = site::callees(&f.code, f.address, self.elf.machine());
         f.may_wrap() && callees.into_iter().any(|c| self.does_the_same(f, c))
     }
 }
 
 /// The functions of the table that a file defines, one per address.
-fn symbols(elf: &Elf<'_>) -> Result<Vec<Found>, ElfError> {
+fn symbols(elf: &Elf<'_>) -> Result<Vec<FoundFunction>, ElfError> {
     let wanted: HashMap<String, Signature> = functions::all().collect();
     let longest = wanted.keys().map(String::len).max().unwrap_or_default();
-    let mut found: Vec<Found> = Vec::new();
+    let mut found: Vec<FoundFunction> = Vec::new();
     for kind in [SHT_DYNSYM, SHT_SYMTAB] {
         let Some(table) = elf.section_of_kind(kind) else {
             continue;
@@ -231,7 +231,7 @@ fn symbols(elf: &Elf<'_>) -> Result<Vec<Found>, ElfError> {
             let end = name.iter().take(longest + 1).position(|b| *b == 0);
             let name = end.and_then(|end| std::str::from_utf8(&name[..end]).ok());
             let address = u64_at(symbol, 8);
-            let known = |found: &[Found]| found.iter().any(|f| f.address == address);
+            let known = |found: &[FoundFunction]| found.iter().any(|f| f.address == address);
             if let Some(name) = name.filter(|_| is_code)
                 && let Some(signature) = wanted.get(name)
                 && found.len() < MAX_FUNCTIONS
@@ -241,7 +241,7 @@ fn symbols(elf: &Elf<'_>) -> Result<Vec<Found>, ElfError> {
                 let size = u64_at(symbol, 16).min(MAX_CODE).min(segment.size - inside);
                 let mut code = vec![0; size as usize];
                 elf.read_at(&mut code, segment.offset.saturating_add(inside))?;
-                found.push(Found {
+                found.push(FoundFunction {
                     name: name.to_owned(),
                     signature: *signature,
                     address,

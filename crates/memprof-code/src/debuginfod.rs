@@ -22,11 +22,11 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-pub use self::servers::{Servers, Wish};
-use crate::symbolize::fetch::{BuildId, Fetch, Wanted};
+pub use self::servers::{DebuginfodMode, Servers};
+use crate::symbolize::fetch::{BuildId, Fetch, FetchRequest};
 use client::{Answer, Client};
 use memprof_sys::priority;
-use memprof_sys::privileges::{self, Role};
+use memprof_sys::privileges::{self, ThreadRole};
 
 /// Capacity of the request queue, in files.
 const QUEUE: usize = 64;
@@ -150,9 +150,9 @@ impl Status {
 
 /// A handle to the status of the fetch thread.
 #[derive(Debug, Clone)]
-pub struct Fetching(Arc<Mutex<Status>>);
+pub struct FetchStatus(Arc<Mutex<Status>>);
 
-impl Fetching {
+impl FetchStatus {
     /// Returns a copy of the current status.
     pub fn status(&self) -> Status {
         self.update(|status| status.clone())
@@ -172,10 +172,10 @@ pub fn start(
     servers: Servers,
     directory: PathBuf,
     limits: Limits,
-) -> io::Result<(Fetch, Fetching)> {
+) -> io::Result<(Fetch, FetchStatus)> {
     let (wanted, inbox) = sync_channel(QUEUE);
     let (tell, arrived) = sync_channel(usize::try_from(limits.files).unwrap_or(QUEUE));
-    let fetching = Fetching(Arc::new(Mutex::new(Status {
+    let fetching = FetchStatus(Arc::new(Mutex::new(Status {
         servers: servers.urls.clone(),
         directory: directory.clone(),
         ..Status::default()
@@ -184,7 +184,7 @@ pub fn start(
     let worker = thread::Builder::new().name("memprof-fetch".into());
     worker.spawn(move || {
         priority::restore();
-        privileges::reduce(Role::Fetch);
+        privileges::reduce(ThreadRole::Fetch);
         let client = Client::new(&servers.urls, directory, limits.clone());
         let mut fetcher = Fetcher {
             unreachable: vec![0; servers.urls.len()],
@@ -204,11 +204,11 @@ struct Fetcher {
     unreachable: Vec<u32>,
     client: Client,
     limits: Limits,
-    handle: Fetching,
+    handle: FetchStatus,
 }
 
 impl Fetcher {
-    fn run(&mut self, inbox: &Receiver<Wanted>, arrived: &SyncSender<BuildId>) {
+    fn run(&mut self, inbox: &Receiver<FetchRequest>, arrived: &SyncSender<BuildId>) {
         let mut waiting = std::collections::VecDeque::new();
         loop {
             if waiting.is_empty() {
@@ -253,7 +253,7 @@ impl Fetcher {
     }
 
     /// Queries one server after the other. Returns the size of the file, in bytes; `None` if no server has it.
-    fn fetch(&mut self, wanted: &Wanted) -> Result<Option<u64>, String> {
+    fn fetch(&mut self, wanted: &FetchRequest) -> Result<Option<u64>, String> {
         let (fetched, bytes) = self.handle.update(|s| (s.fetched, s.bytes));
         if fetched >= self.limits.files {
             return Err(format!("the limit of {fetched} files is reached"));

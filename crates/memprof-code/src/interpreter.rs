@@ -54,16 +54,16 @@ impl Kind {
 
 /// The interpreters whose frames are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Wanted {
+pub struct EnabledInterpreters {
     /// Whether to read CPython's frames.
     pub python: bool,
     /// Whether to read CRuby's frames.
     pub ruby: bool,
 }
 
-impl Wanted {
+impl EnabledInterpreters {
     /// All interpreters.
-    pub const ALL: Wanted = Wanted {
+    pub const ALL: EnabledInterpreters = EnabledInterpreters {
         python: true,
         ruby: true,
     };
@@ -103,7 +103,7 @@ pub struct Unread {
 }
 
 /// Finds an enabled interpreter in a file. `Err` contains the reason why its frames cannot be read.
-pub fn find(elf: &Elf, wanted: Wanted) -> Option<Result<Interpreter, Unread>> {
+pub fn find(elf: &Elf, wanted: EnabledInterpreters) -> Option<Result<Interpreter, Unread>> {
     let unread = |kind| move |why| Unread { kind, why };
     let python = wanted.python.then(|| python::find(elf)).flatten();
     if let Some(found) = python {

@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 pub use self::jitdump::{Jitdump, Record};
 use self::names::PYTHON;
 pub use self::names::RuntimeName;
-use self::open::{NoMap, Place};
+use self::open::{NoMap, PerfMapPath};
 pub use self::perf_map::PerfMap;
 pub use self::ranges::{Added, Budget, Code, Ranges};
 pub use self::waiting::Renamed;
@@ -83,7 +83,7 @@ impl std::ops::AddAssign for Problems {
 #[derive(Debug)]
 pub struct RuntimeCode {
     pid: Pid,
-    place: Option<Place>,
+    place: Option<PerfMapPath>,
     source: Source,
     /// Time of the last search for a file.
     looked: Option<Instant>,
@@ -154,7 +154,7 @@ impl RuntimeCode {
     pub fn new(pid: Pid) -> RuntimeCode {
         RuntimeCode {
             pid,
-            place: Place::of(pid),
+            place: PerfMapPath::of(pid),
             source: Source::None,
             looked: None,
             ignored: None,
@@ -309,7 +309,7 @@ impl RuntimeCode {
 
     fn look_for_map(&mut self) {
         if self.place.is_none() {
-            self.place = Place::of(self.pid);
+            self.place = PerfMapPath::of(self.pid);
         }
         let Some(place) = &self.place else {
             return;

@@ -44,7 +44,7 @@ pub use self::symtab::lookup;
 use memprof_profile::symbol::{Function, Language, Symbol, Symbols, UnknownReason};
 use memprof_profile::{Frame, FrameKind, JIT, Module, ModuleId};
 use memprof_sys::priority;
-use memprof_sys::privileges::{self, Role};
+use memprof_sys::privileges::{self, ThreadRole};
 
 /// Capacity of the request queue.
 const QUEUE: usize = 8;
@@ -117,7 +117,7 @@ impl Symbolizer {
             .stack_size(STACK);
         worker.spawn(move || {
             priority::restore();
-            privileges::reduce(Role::Symbols);
+            privileges::reduce(ThreadRole::Symbols);
             serve(&inbox, Worker::new(cache, fetch));
         })?;
         Ok(Symbolizer {

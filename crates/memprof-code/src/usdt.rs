@@ -8,7 +8,7 @@
 
 mod argument;
 
-pub use argument::{Argument, Place};
+pub use argument::{Argument, ArgumentLocation};
 
 use object::elf::EM_AARCH64;
 

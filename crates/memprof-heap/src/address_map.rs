@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Serialize, Serializer};
 
 use super::memory::Run;
-use super::report::What;
+use super::report::HeapRegion;
 
 /// Maximum number of cells. Beyond it, the cell size is doubled.
 const MAX_CELLS: usize = 2048;
@@ -62,7 +62,7 @@ pub(super) struct Cells {
 
 /// The field of a cell that bytes are added to.
 #[derive(Clone, Copy, Debug)]
-enum Role {
+enum CellField {
     All,
     Live,
     Free,
@@ -82,19 +82,19 @@ impl Cells {
     pub(super) fn add(
         &mut self,
         (start, end): (u64, u64),
-        what: What,
+        what: HeapRegion,
         resident: impl Iterator<Item = Run>,
     ) {
-        self.count(start, end, Role::All);
+        self.count(start, end, CellField::All);
         let role = match what {
-            what if what.is_live() => Role::Live,
-            what if what.is_overhead() => Role::Own,
-            _ => Role::Free,
+            what if what.is_live() => CellField::Live,
+            what if what.is_overhead() => CellField::Own,
+            _ => CellField::Free,
         };
         resident.for_each(|run| self.count(run.start, run.end, role));
     }
 
-    fn count(&mut self, start: u64, end: u64, role: Role) {
+    fn count(&mut self, start: u64, end: u64, role: CellField) {
         let mut at = start;
         while at < end {
             let number = at / self.size;
@@ -106,10 +106,10 @@ impl Cells {
             let stop = number.saturating_add(1).saturating_mul(self.size).min(end);
             let cell = &mut self.current.1;
             *match role {
-                Role::All => &mut cell.bytes,
-                Role::Live => &mut cell.live,
-                Role::Free => &mut cell.free,
-                Role::Own => &mut cell.own,
+                CellField::All => &mut cell.bytes,
+                CellField::Live => &mut cell.live,
+                CellField::Free => &mut cell.free,
+                CellField::Own => &mut cell.own,
             } += stop - at;
             at = stop;
         }
@@ -185,17 +185,25 @@ mod tests {
     fn cells_say_what_is_where() {
         let mut cells = Cells::new();
         // Two pages of a chunk, of which the first is resident; a free chunk; a header far away.
-        cells.add((4096, 12288), What::Live, [run(4096, 8192)].into_iter());
-        cells.add((12288, 13288), What::Small, [run(12288, 13288)].into_iter());
+        cells.add(
+            (4096, 12288),
+            HeapRegion::Live,
+            [run(4096, 8192)].into_iter(),
+        );
+        cells.add(
+            (12288, 13288),
+            HeapRegion::Small,
+            [run(12288, 13288)].into_iter(),
+        );
         cells.add(
             (1 << 30, (1 << 30) + 16),
-            What::Overhead,
+            HeapRegion::Overhead,
             [run(1 << 30, (1 << 30) + 16)].into_iter(),
         );
         // Python's arenas are added last, whatever their addresses.
         cells.add(
             (13288, 16384),
-            What::PythonLive,
+            HeapRegion::PythonLive,
             [run(13288, 16384)].into_iter(),
         );
         let map = cells.map();
@@ -225,12 +233,20 @@ mod tests {
     #[test]
     fn cells_grow_with_the_heap() {
         let mut cells = Cells::new();
-        cells.add((1 << 20, 1 << 45), What::Live, std::iter::empty());
+        cells.add((1 << 20, 1 << 45), HeapRegion::Live, std::iter::empty());
         let chunks = (0..100_000u64).map(|n| (1 << 46) + n * 100_000);
         for at in chunks {
-            cells.add((at, at + 50), What::Small, [run(at, at + 50)].into_iter());
+            cells.add(
+                (at, at + 50),
+                HeapRegion::Small,
+                [run(at, at + 50)].into_iter(),
+            );
         }
-        cells.add((u64::MAX - 10, u64::MAX), What::Top, std::iter::empty());
+        cells.add(
+            (u64::MAX - 10, u64::MAX),
+            HeapRegion::Top,
+            std::iter::empty(),
+        );
         let map = cells.map();
         let all: Vec<Cell> = map.ranges.iter().flat_map(|r| r.cells.clone()).collect();
         assert!(all.len() <= MAX_CELLS + 1, "{}", all.len());

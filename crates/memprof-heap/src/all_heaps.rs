@@ -7,7 +7,7 @@ use super::memory::Run;
 
 /// The location of a chunk.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Place {
+pub(super) enum ChunkRef {
     /// In the part of glibc's heap with this index, at this address.
     Part(u32, u64),
     /// A glibc chunk with a mapping of its own, by index.
@@ -71,13 +71,13 @@ impl AllHeaps {
     }
 
     /// Finds the chunk whose contents include an address.
-    pub(super) fn place(&self, addr: u64) -> Option<(Place, Kind)> {
+    pub(super) fn place(&self, addr: u64) -> Option<(ChunkRef, Kind)> {
         let [of_glibc, of_jemalloc] = self.bounds;
         if let Some(heap) = &self.jemalloc
             && (of_jemalloc.0..of_jemalloc.1).contains(&addr)
             && let Some(region) = heap.regions.containing(addr)
         {
-            return Some((Place::Region(region), heap.regions.kind(region)));
+            return Some((ChunkRef::Region(region), heap.regions.kind(region)));
         }
         let heap = self.glibc.as_ref()?;
         if !(of_glibc.0..of_glibc.1).contains(&addr) {
@@ -86,11 +86,11 @@ impl AllHeaps {
         let index = heap.parts.partition_point(|part| part.end <= addr);
         if let Some(part) = heap.parts.get(index).filter(|part| part.start <= addr) {
             let (at, kind) = part.chunks.containing(addr - BEHIND)?;
-            return (addr >= at + CONTENTS).then_some((Place::Part(index as u32, at), kind));
+            return (addr >= at + CONTENTS).then_some((ChunkRef::Part(index as u32, at), kind));
         }
         let index = heap.mmapped.partition_point(|c| c.start + c.len <= addr);
         let chunk = heap.mmapped.get(index)?;
-        (addr >= chunk.at + CONTENTS).then_some((Place::Mapped(index as u32), chunk.kind))
+        (addr >= chunk.at + CONTENTS).then_some((ChunkRef::Mapped(index as u32), chunk.kind))
     }
 
     /// Prefetches the index entry of the glibc chunk whose contents include an address.
@@ -103,95 +103,95 @@ impl AllHeaps {
     }
 
     /// First address of a chunk's contents, if no index has to be read for it.
-    pub(super) fn start(place: Place) -> Option<u64> {
+    pub(super) fn start(place: ChunkRef) -> Option<u64> {
         match place {
-            Place::Part(_, at) => Some(at + CONTENTS),
+            ChunkRef::Part(_, at) => Some(at + CONTENTS),
             _ => None,
         }
     }
 
     /// First address and end of a chunk's contents.
-    pub(super) fn contents(&self, place: Place) -> (u64, u64) {
+    pub(super) fn contents(&self, place: ChunkRef) -> (u64, u64) {
         match (place, &self.glibc, &self.jemalloc) {
-            (Place::Part(index, at), Some(heap), _) => {
+            (ChunkRef::Part(index, at), Some(heap), _) => {
                 let part = &heap.parts[index as usize];
                 let end = at + part.chunks.size(at) + BEHIND;
                 (at + CONTENTS, end.min(part.end))
             }
-            (Place::Mapped(index), Some(heap), _) => {
+            (ChunkRef::Mapped(index), Some(heap), _) => {
                 let chunk = &heap.mmapped[index as usize];
                 (chunk.at + CONTENTS, chunk.start + chunk.len)
             }
-            (Place::Region(region), _, Some(heap)) => heap.regions.place(region),
+            (ChunkRef::Region(region), _, Some(heap)) => heap.regions.place(region),
             _ => (0, 0),
         }
     }
 
     /// The kind of a chunk.
-    pub(super) fn kind(&self, place: Place) -> Kind {
+    pub(super) fn kind(&self, place: ChunkRef) -> Kind {
         let kind = match (place, &self.glibc, &self.jemalloc) {
-            (Place::Part(index, at), Some(heap), _) => {
+            (ChunkRef::Part(index, at), Some(heap), _) => {
                 heap.parts[index as usize].chunks.kind_at(at)
             }
-            (Place::Mapped(index), Some(heap), _) => Some(heap.mmapped[index as usize].kind),
-            (Place::Region(region), _, Some(heap)) => Some(heap.regions.kind(region)),
+            (ChunkRef::Mapped(index), Some(heap), _) => Some(heap.mmapped[index as usize].kind),
+            (ChunkRef::Region(region), _, Some(heap)) => Some(heap.regions.kind(region)),
             _ => None,
         };
         kind.unwrap_or(Kind::Own)
     }
 
     /// Sets the kind of a chunk.
-    pub(super) fn set(&mut self, place: Place, kind: Kind) {
+    pub(super) fn set(&mut self, place: ChunkRef, kind: Kind) {
         match (place, &mut self.glibc, &mut self.jemalloc) {
-            (Place::Part(index, at), Some(heap), _) => {
+            (ChunkRef::Part(index, at), Some(heap), _) => {
                 heap.parts[index as usize].chunks.set(at, kind);
             }
-            (Place::Mapped(index), Some(heap), _) => heap.mmapped[index as usize].kind = kind,
-            (Place::Region(region), _, Some(heap)) => heap.regions.set(region, kind),
+            (ChunkRef::Mapped(index), Some(heap), _) => heap.mmapped[index as usize].kind = kind,
+            (ChunkRef::Region(region), _, Some(heap)) => heap.regions.set(region, kind),
             _ => {}
         }
     }
 
     /// The first chunk of all heaps, in iteration order: glibc's parts, glibc's mapped chunks, jemalloc's regions.
-    pub(super) fn first(&self) -> Option<Place> {
+    pub(super) fn first(&self) -> Option<ChunkRef> {
         self.first_from(0)
     }
 
     /// The first chunk in glibc's parts from index `part` on, or the first chunk after all parts.
-    fn first_from(&self, part: usize) -> Option<Place> {
+    fn first_from(&self, part: usize) -> Option<ChunkRef> {
         let parts = self.glibc.iter().flat_map(|heap| &heap.parts);
         let mut firsts = parts.enumerate().skip(part).filter_map(|(index, part)| {
             let at = part.chunks.start();
             part.chunks.kind_at(at)?;
-            Some(Place::Part(index as u32, at))
+            Some(ChunkRef::Part(index as u32, at))
         });
         firsts.next().or_else(|| self.mapped(0))
     }
 
     /// glibc's mapped chunk with this index, or jemalloc's first region if there is none.
-    fn mapped(&self, index: u32) -> Option<Place> {
+    fn mapped(&self, index: u32) -> Option<ChunkRef> {
         let count = self.glibc.as_ref().map_or(0, |heap| heap.mmapped.len());
         if (index as usize) < count {
-            return Some(Place::Mapped(index));
+            return Some(ChunkRef::Mapped(index));
         }
         let first = self.jemalloc.as_ref()?.regions.first()?;
-        Some(Place::Region(first))
+        Some(ChunkRef::Region(first))
     }
 
     /// The next chunk in iteration order.
-    pub(super) fn next(&self, place: Place) -> Option<Place> {
+    pub(super) fn next(&self, place: ChunkRef) -> Option<ChunkRef> {
         match place {
-            Place::Part(index, at) => {
+            ChunkRef::Part(index, at) => {
                 let part = &self.glibc.as_ref()?.parts[index as usize];
                 match part.chunks.next(at) {
-                    Some(at) => Some(Place::Part(index, at)),
+                    Some(at) => Some(ChunkRef::Part(index, at)),
                     None => self.first_from(index as usize + 1),
                 }
             }
-            Place::Mapped(index) => self.mapped(index + 1),
-            Place::Region(region) => {
+            ChunkRef::Mapped(index) => self.mapped(index + 1),
+            ChunkRef::Region(region) => {
                 let next = self.jemalloc.as_ref()?.regions.next(region)?;
-                Some(Place::Region(next))
+                Some(ChunkRef::Region(next))
             }
         }
     }

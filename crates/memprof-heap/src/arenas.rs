@@ -5,7 +5,7 @@ use std::io::{self, Write};
 
 use serde::Serialize;
 
-use super::report::What;
+use super::report::HeapRegion;
 use super::text::{kib, write_left};
 
 /// Maximum number of rows. Further arenas are added up in one extra row.
@@ -76,7 +76,7 @@ struct Sum {
 }
 
 impl Sum {
-    fn add(&mut self, what: What, chunks: u64, bytes: u64, resident: u64) {
+    fn add(&mut self, what: HeapRegion, chunks: u64, bytes: u64, resident: u64) {
         let part = match what {
             what if what.is_live() => &mut self.live,
             what if what.is_overhead() => &mut self.overhead,
@@ -139,7 +139,7 @@ impl Arenas {
     }
 
     /// Adds bytes, and the number of chunks that begin in them.
-    pub(super) fn add(&mut self, what: What, chunks: u64, bytes: u64, resident: u64) {
+    pub(super) fn add(&mut self, what: HeapRegion, chunks: u64, bytes: u64, resident: u64) {
         self.current.1.add(what, chunks, bytes, resident);
     }
 
@@ -246,13 +246,13 @@ mod tests {
     #[test]
     fn what_is_added_is_in_one_arena() {
         let mut arenas = Arenas::default();
-        arenas.add(What::Live, 1, 100, 50);
+        arenas.add(HeapRegion::Live, 1, 100, 50);
         arenas.begin(1);
-        arenas.add(What::Top, 1, 7, 7);
+        arenas.add(HeapRegion::Top, 1, 7, 7);
         arenas.begin_mapped();
-        arenas.add(What::LiveMapped, 1, 1000, 0);
+        arenas.add(HeapRegion::LiveMapped, 1, 1000, 0);
         arenas.begin(0);
-        arenas.add(What::Overhead, 0, 16, 16);
+        arenas.add(HeapRegion::Overhead, 0, 16, 16);
         let rows = arenas.rows(&[0x1000, 0x2000]);
         let shown: Vec<_> = rows
             .iter()
@@ -274,7 +274,7 @@ mod tests {
         let mut arenas = Arenas::default();
         for number in 0..MAX_ROWS + 5 {
             arenas.begin(number);
-            arenas.add(What::Live, 1, 8, number as u64);
+            arenas.add(HeapRegion::Live, 1, 8, number as u64);
         }
         let rows = arenas.rows(&[]);
         assert_eq!(rows.len(), MAX_ROWS + 1);

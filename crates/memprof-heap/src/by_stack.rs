@@ -26,7 +26,7 @@ mod text;
 
 use std::collections::{BTreeSet, HashMap};
 
-pub(super) use holdings::{Holdings, Owner, Part};
+pub(super) use holdings::{Holdings, Owner, RangeUse};
 pub use report::{
     ByStack, Estimated, EstimatedNumber, FreePagesRow, HeadOf, LeakRow, RestKind, RestRow, StackRow,
 };
@@ -34,7 +34,7 @@ pub(super) use samples::{Heads, Placed, place};
 pub use samples::{HeapSample, HeapSamples, Origin, SampleCounts};
 
 use super::memory::Run;
-use super::report::{OtherRow, Row, What};
+use super::report::{HeapRegion, OtherRow, Row};
 use estimate::{Divided, Quantity, divide};
 use memprof_sys::ids::StackId;
 use strata::{BY_PINNING, BY_SIZE, Method, Stratum, strata};
@@ -49,7 +49,7 @@ pub struct Joint {
     /// Strata by chunk size, and by pinned bytes per byte of a chunk.
     strata: [Vec<Stratum>; 2],
     /// Resident bytes of Python's allocator by kind. They have no stacks.
-    python: Vec<(What, u64)>,
+    python: Vec<(HeapRegion, u64)>,
     others: Vec<OtherRow>,
     /// Bytes of the allocators' own structures, without the headers of chunks in use.
     own: u64,
@@ -66,13 +66,13 @@ impl Joint {
         rows: &[Row],
         others: &[OtherRow],
     ) -> Joint {
-        let is_python = |what: What| {
-            use What::*;
+        let is_python = |what: HeapRegion| {
+            use HeapRegion::*;
             matches!(what, PythonLive | PythonFree | PythonPools | PythonOverhead)
         };
         let (python, heap): (Vec<&Row>, Vec<&Row>) =
             rows.iter().partition(|row| is_python(row.what));
-        let python: Vec<(What, u64)> = python
+        let python: Vec<(HeapRegion, u64)> = python
             .into_iter()
             .filter(|row| row.resident > 0)
             .map(|row| (row.what, row.resident))

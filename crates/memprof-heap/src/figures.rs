@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use super::jemalloc::JemallocHeap;
-use super::report::{Allocator, Heap, What};
+use super::report::{Allocator, Heap, HeapRegion};
 
 /// Summary of a snapshot. Heap figures are resident bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -26,14 +26,14 @@ pub struct Figures {
 
 impl From<&Heap> for Figures {
     fn from(heap: &Heap) -> Figures {
-        let sum = |wanted: fn(What) -> bool| {
+        let sum = |wanted: fn(HeapRegion) -> bool| {
             let rows = heap.rows.iter().filter(|row| wanted(row.what));
             rows.map(|row| row.resident).sum()
         };
         Figures {
-            live: sum(What::is_live),
+            live: sum(HeapRegion::is_live),
             free: sum(|what| !what.is_live() && !what.is_overhead()),
-            overhead: sum(What::is_overhead),
+            overhead: sum(HeapRegion::is_overhead),
             trimmable: heap.trimmable,
             unreachable: heap.unreachable.as_ref().map(|lost| lost.bytes),
             anonymous: heap.anonymous,
@@ -45,8 +45,8 @@ impl From<&Heap> for Figures {
 impl Heap {
     /// Name of the allocator in the HTTP API. With several allocators, the one with more bytes in use.
     pub fn allocator_name(&self) -> &'static str {
-        let jemalloc = self.live_of(&[What::JemallocLive, What::JemallocLarge]);
-        let glibc = self.live_of(&[What::Live, What::LiveMapped]);
+        let jemalloc = self.live_of(&[HeapRegion::JemallocLive, HeapRegion::JemallocLarge]);
+        let glibc = self.live_of(&[HeapRegion::Live, HeapRegion::LiveMapped]);
         match (&self.allocator, &self.jemalloc) {
             (_, Some(JemallocHeap::Read { .. })) if jemalloc > glibc => "jemalloc",
             (Allocator::Glibc { .. }, _) => "glibc",
@@ -56,7 +56,7 @@ impl Heap {
         }
     }
 
-    fn live_of(&self, whats: &[What]) -> u64 {
+    fn live_of(&self, whats: &[HeapRegion]) -> u64 {
         let rows = self.rows.iter().filter(|row| whats.contains(&row.what));
         rows.map(|row| row.bytes).sum()
     }

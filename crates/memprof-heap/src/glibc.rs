@@ -18,7 +18,7 @@ use super::snapshot::Snapshot;
 use free::Lists;
 pub(crate) use mmapped::Mmapped;
 pub(super) use state::written_data;
-pub(crate) use walk::Part;
+pub(crate) use walk::ArenaPart;
 
 /// The figures of `mallinfo2`, under its names.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -97,7 +97,7 @@ pub(crate) struct Heap {
     /// Start and end of the main arena's `malloc_state`, which lies in the program's data.
     pub main_arena: (u64, u64),
     /// The parts of all arenas, by address.
-    pub parts: Vec<Part>,
+    pub parts: Vec<ArenaPart>,
     /// Chunks with mappings of their own, by address.
     pub mmapped: Vec<Mmapped>,
     /// Number of thread caches that contain chunks.

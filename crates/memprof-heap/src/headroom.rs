@@ -21,16 +21,16 @@ const UNLIMITED: u64 = 1 << 62;
 
 /// A limit on memory: the machine's, or that of a cgroup, by its directory.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Place {
+enum MemoryLimit {
     Machine,
     Group(PathBuf),
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for MemoryLimit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Place::Machine => write!(f, "the machine (MemAvailable)"),
-            Place::Group(dir) => write!(f, "the control group {}", dir.display()),
+            MemoryLimit::Machine => write!(f, "the machine (MemAvailable)"),
+            MemoryLimit::Group(dir) => write!(f, "the control group {}", dir.display()),
         }
     }
 }
@@ -44,8 +44,10 @@ pub fn scarce() -> Option<String> {
     let own = Headroom::of(Pid(std::process::id())).own;
     let (place, left) = own.iter().min_by_key(|(_, left)| **left)?;
     let limits = match place {
-        Place::Group(_) => " of its limit (`memory.max`; `memory.limit_in_bytes` in version 1)",
-        Place::Machine => "",
+        MemoryLimit::Group(_) => {
+            " of its limit (`memory.max`; `memory.limit_in_bytes` in version 1)"
+        }
+        MemoryLimit::Machine => "",
     };
     (*left < LEAST).then(|| {
         format!(
@@ -60,9 +62,9 @@ pub fn scarce() -> Option<String> {
 #[derive(Debug, Default)]
 pub(super) struct Headroom {
     /// Limits that memprof's copy is charged to.
-    own: BTreeMap<Place, u64>,
+    own: BTreeMap<MemoryLimit, u64>,
     /// Limits that the process's memory is charged to.
-    target: BTreeMap<Place, u64>,
+    target: BTreeMap<MemoryLimit, u64>,
 }
 
 impl Headroom {
@@ -74,7 +76,7 @@ impl Headroom {
         let machine = kib(&machine, "MemAvailable:");
         let of = |groups: std::io::Result<String>| {
             let mut places = groups_left(&groups.unwrap_or_default(), &mounts);
-            places.extend(machine.map(|left| (Place::Machine, left)));
+            places.extend(machine.map(|left| (MemoryLimit::Machine, left)));
             places
         };
         Headroom {
@@ -166,7 +168,7 @@ impl Hierarchy {
 
 /// Memory left in the cgroups of a `/proc/PID/cgroup` file and in their ancestors. Lines are `ID:CONTROLLERS:GROUP`,
 /// without controllers for v2.
-fn groups_left(text: &str, mounts: &[Hierarchy]) -> BTreeMap<Place, u64> {
+fn groups_left(text: &str, mounts: &[Hierarchy]) -> BTreeMap<MemoryLimit, u64> {
     let mut found = BTreeMap::new();
     for line in text.lines() {
         let mut fields = line.splitn(3, ':').skip(1);
@@ -183,7 +185,7 @@ fn groups_left(text: &str, mounts: &[Hierarchy]) -> BTreeMap<Place, u64> {
             let within = above.take_while(|dir| dir.starts_with(&mount.point));
             for dir in within.take(MAX_DEPTH) {
                 if let Some(left) = left_in(dir, version_2) {
-                    found.insert(Place::Group(dir.to_owned()), left);
+                    found.insert(MemoryLimit::Group(dir.to_owned()), left);
                 }
             }
         }
@@ -276,7 +278,7 @@ mod tests {
         write(two.parent().unwrap(), &high);
         let left = groups_left("4:memory:/a\n3:cpu:/x\n0::/outer/b/c\n", &mounts);
         let expected = [(one.clone(), 400), (two.parent().unwrap().to_owned(), 200)];
-        let expected = expected.map(|(dir, left)| (Place::Group(dir), left));
+        let expected = expected.map(|(dir, left)| (MemoryLimit::Group(dir), left));
         assert_eq!(left, BTreeMap::from(expected));
         // Outside the namespace, and removed.
         for group in ["4:memory:/../a\n", "0::/other\n", "4:memory:/gone\n", "4\n"] {
@@ -286,8 +288,8 @@ mod tests {
 
     #[test]
     fn a_place_of_both_has_room_for_both() {
-        let group = |name: &str| Place::Group(name.into());
-        let headroom = |own: &[(Place, u64)], target: &[(Place, u64)]| Headroom {
+        let group = |name: &str| MemoryLimit::Group(name.into());
+        let headroom = |own: &[(MemoryLimit, u64)], target: &[(MemoryLimit, u64)]| Headroom {
             own: own.iter().cloned().collect(),
             target: target.iter().cloned().collect(),
         };
@@ -303,7 +305,7 @@ mod tests {
             reason.contains("/t has 101 MiB left") && reason.contains("memory, 101 MiB"),
             "{reason}"
         );
-        let machine = [(Place::Machine, 241 * MIB)];
+        let machine = [(MemoryLimit::Machine, 241 * MIB)];
         let together = headroom(&machine, &machine);
         assert_eq!(together.refuses_copy(100 * MIB), None);
         let reason = together.refuses_fork(100 * MIB).unwrap();

@@ -16,13 +16,13 @@ use anyhow::{Context, Result};
 use super::address_map::Cells;
 use super::all_heaps::AllHeaps;
 use super::arenas::Arenas;
-use super::by_stack::{self, Heads, HeapSamples, Holdings, Joint, Part};
+use super::by_stack::{self, Heads, HeapSamples, Holdings, Joint, RangeUse};
 use super::glibc::{self, Refusal};
 use super::jemalloc::{self, JemallocHeap};
 use super::memory::{Run, overlapping};
 use super::pages::Occupancy;
 use super::python::{self, Pymalloc, PythonHeap};
-use super::report::{Allocator, Heap, Object, OtherRow, Row, What};
+use super::report::{Allocator, Heap, HeapRegion, Object, OtherRow, Row};
 use super::resident::HeapPages;
 use super::sizes::Sizes;
 use super::snapshot::{self, Snapshot, SnapshotOptions};
@@ -266,7 +266,7 @@ struct Ledger<'a> {
     pages: Vec<Run>,
     /// Index of the first run that does not end before the next bytes to add.
     next: usize,
-    rows: [(u64, u64, u64); What::ALL.len()],
+    rows: [(u64, u64, u64); HeapRegion::ALL.len()],
     /// The address ranges of the heap.
     ranges: Vec<Run>,
     arenas: Arenas,
@@ -325,7 +325,7 @@ impl<'a> Ledger<'a> {
     }
 
     /// Adds bytes. Addresses must ascend. Returns the number of resident bytes among them.
-    fn add(&mut self, (start, end): (u64, u64), what: What, class: Option<usize>) -> u64 {
+    fn add(&mut self, (start, end): (u64, u64), what: HeapRegion, class: Option<usize>) -> u64 {
         while self
             .pages
             .get(self.next)
@@ -344,9 +344,9 @@ impl<'a> Ledger<'a> {
                 .add(run.start, run.end, live, free, &mut self.sizes);
             if let Some(holdings) = &mut self.holdings {
                 let part = match holdings.is_in_object() {
-                    true => Part::Object,
-                    false if free => Part::Free,
-                    false => Part::Own,
+                    true => RangeUse::Object,
+                    false if free => RangeUse::Free,
+                    false => RangeUse::Own,
                 };
                 holdings.add(run.start, run.end, part);
             }
@@ -369,7 +369,7 @@ impl<'a> Ledger<'a> {
     }
 
     fn rows(&self) -> Vec<Row> {
-        let rows = What::ALL.into_iter().zip(self.rows);
+        let rows = HeapRegion::ALL.into_iter().zip(self.rows);
         rows.map(|(what, (chunks, bytes, resident))| Row {
             what,
             chunks,

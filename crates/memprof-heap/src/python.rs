@@ -21,7 +21,7 @@ mod text;
 mod types;
 
 use objects::Objects;
-pub use report::{PoolClass, PyType, PythonHeap, PythonRead, Role};
+pub use report::{BlockRole, PoolClass, PyType, PythonHeap, PythonRead};
 
 use super::all_heaps::AllHeaps;
 use super::memory::{Run, overlapping};

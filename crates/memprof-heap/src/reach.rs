@@ -10,7 +10,7 @@ use std::collections::{BinaryHeap, VecDeque};
 
 use serde::Serialize;
 
-use super::all_heaps::{AllHeaps, Place};
+use super::all_heaps::{AllHeaps, ChunkRef};
 use super::chunks::Kind;
 use super::memory::{Memory, Run, overlapping};
 use super::retained::OTHER;
@@ -193,7 +193,7 @@ enum From {
 /// A chunk whose contents are to be read.
 #[derive(Clone, Copy, Debug)]
 struct Waiting {
-    place: Place,
+    place: ChunkRef,
     /// The root that leads to it.
     root: u32,
     /// Size of its contents in bytes, saturated at `u32::MAX`. The size is known when the chunk is found; later it is
@@ -240,7 +240,7 @@ impl<'a, 'b> Search<'a, 'b> {
     }
 
     /// Finds the chunk whose contents include an address.
-    fn place(&self, addr: u64) -> Option<(Place, Kind)> {
+    fn place(&self, addr: u64) -> Option<(ChunkRef, Kind)> {
         match addr < self.bounds.0 || addr >= self.bounds.1 {
             true => None,
             false => self.heaps.place(addr),
@@ -280,7 +280,7 @@ impl<'a, 'b> Search<'a, 'b> {
         }
     }
 
-    fn wait(&mut self, place: Place, root: u32) {
+    fn wait(&mut self, place: ChunkRef, root: u32) {
         let (start, end) = self.heaps.contents(place);
         let len = u32::try_from(end.saturating_sub(start)).unwrap_or(u32::MAX);
         self.waiting.push_back(Waiting { place, root, len });
@@ -420,7 +420,7 @@ impl<'a, 'b> Search<'a, 'b> {
     }
 
     /// Counts a chunk with all chunks that it leads to and that are not counted yet.
-    fn count(&mut self, place: Place) -> Head {
+    fn count(&mut self, place: ChunkRef) -> Head {
         let (address, end) = self.heaps.contents(place);
         let mut head = Head {
             bytes: 0,

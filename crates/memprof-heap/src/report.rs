@@ -19,7 +19,7 @@ use memprof_sys::residency::Category;
 /// The kind of heap bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum What {
+pub enum HeapRegion {
     /// Contents of chunks in use.
     Live,
     /// Contents of chunks in use that have mappings of their own.
@@ -64,48 +64,48 @@ pub enum What {
     PythonOverhead,
 }
 
-impl What {
+impl HeapRegion {
     /// All kinds, in display order.
-    pub const ALL: [What; 21] = [
-        What::Live,
-        What::LiveMapped,
-        What::ThreadCache,
-        What::Fast,
-        What::Unsorted,
-        What::Small,
-        What::Large,
-        What::Top,
-        What::Overhead,
-        What::JemallocLive,
-        What::JemallocLarge,
-        What::JemallocCache,
-        What::JemallocFree,
-        What::JemallocDirty,
-        What::JemallocMuzzy,
-        What::JemallocRetained,
-        What::JemallocOverhead,
-        What::PythonLive,
-        What::PythonFree,
-        What::PythonPools,
-        What::PythonOverhead,
+    pub const ALL: [HeapRegion; 21] = [
+        HeapRegion::Live,
+        HeapRegion::LiveMapped,
+        HeapRegion::ThreadCache,
+        HeapRegion::Fast,
+        HeapRegion::Unsorted,
+        HeapRegion::Small,
+        HeapRegion::Large,
+        HeapRegion::Top,
+        HeapRegion::Overhead,
+        HeapRegion::JemallocLive,
+        HeapRegion::JemallocLarge,
+        HeapRegion::JemallocCache,
+        HeapRegion::JemallocFree,
+        HeapRegion::JemallocDirty,
+        HeapRegion::JemallocMuzzy,
+        HeapRegion::JemallocRetained,
+        HeapRegion::JemallocOverhead,
+        HeapRegion::PythonLive,
+        HeapRegion::PythonFree,
+        HeapRegion::PythonPools,
+        HeapRegion::PythonOverhead,
     ];
 
-    pub(super) fn of(kind: Kind) -> What {
+    pub(super) fn of(kind: Kind) -> HeapRegion {
         match kind {
-            kind if kind.is_live() => What::Live,
-            Kind::Tcache => What::ThreadCache,
-            Kind::Fast => What::Fast,
-            Kind::Unsorted => What::Unsorted,
-            Kind::Small => What::Small,
-            Kind::Large => What::Large,
-            Kind::Top => What::Top,
-            _ => What::Overhead,
+            kind if kind.is_live() => HeapRegion::Live,
+            Kind::Tcache => HeapRegion::ThreadCache,
+            Kind::Fast => HeapRegion::Fast,
+            Kind::Unsorted => HeapRegion::Unsorted,
+            Kind::Small => HeapRegion::Small,
+            Kind::Large => HeapRegion::Large,
+            Kind::Top => HeapRegion::Top,
+            _ => HeapRegion::Overhead,
         }
     }
 
     /// Whether the program uses these bytes.
     pub fn is_live(self) -> bool {
-        use What::*;
+        use HeapRegion::*;
         matches!(
             self,
             Live | LiveMapped | JemallocLive | JemallocLarge | PythonLive
@@ -114,7 +114,7 @@ impl What {
 
     /// Whether these bytes are an allocator's own.
     pub fn is_overhead(self) -> bool {
-        use What::*;
+        use HeapRegion::*;
         matches!(self, Overhead | JemallocOverhead | PythonOverhead)
     }
 }
@@ -123,7 +123,7 @@ impl What {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Row {
     /// The kind of bytes.
-    pub what: What,
+    pub what: HeapRegion,
     /// Number of chunks.
     pub chunks: u64,
     /// Bytes, resident or not.

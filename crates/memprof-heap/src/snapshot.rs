@@ -20,7 +20,7 @@ use super::memory::{Memory, Run};
 use super::whole::{Anonymous, KernelSums, Missing, MissingKind};
 use memprof_sys::freeze::{self, Fork, ForkError, Frozen, Guard, Registers, now_ns};
 use memprof_sys::ids::Pid;
-use memprof_sys::residency::proc_maps::Foreseen;
+use memprof_sys::residency::proc_maps::MapsSnapshot;
 use memprof_sys::residency::{
     Classifier, Method, PageKind, PageRun, Perms, Scanner, Vma, page_size, readable,
 };
@@ -257,7 +257,7 @@ type Copied = (Vec<Vma>, Pages, Memory);
 /// Copies the memory of a process that stays stopped meanwhile.
 fn copy_all(pid: Pid) -> Result<Copied> {
     let mut scanner = Scanner::open(pid, Method::Auto)?;
-    let vmas = Foreseen::read(pid, &mut Classifier::new())?.into_vmas();
+    let vmas = MapsSnapshot::read(pid, &mut Classifier::new())?.into_vmas();
     let pages = pages(&mut scanner, &vmas)?;
     let mut memory = Memory::with_room(pages.copied())?;
     pages.copy(pid, &mut memory, None)?;
@@ -278,7 +278,7 @@ fn from_stopped(
 ) -> Result<Snapshot> {
     let mut classifier = Classifier::new();
     let mut scanner = Scanner::open(pid, Method::Auto)?;
-    let foreseen = Foreseen::read(pid, &mut classifier)?;
+    let foreseen = MapsSnapshot::read(pid, &mut classifier)?;
     let expected = pages(&mut scanner, foreseen.vmas())?.copied();
     let mut memory = Memory::with_room(expected + expected / GROWTH)
         .with_context(|| format!("there is no memory for a copy of {} MiB", expected >> 20))?;
@@ -321,17 +321,17 @@ fn from_stopped(
 }
 
 /// Results of [`copy`]: mappings, pages, time of the copy in ns, and the kernel's figures for the anonymous memory.
-type Found = (Vec<Vma>, Pages, u64, Option<Anonymous>);
+type CopiedMemory = (Vec<Vma>, Pages, u64, Option<Anonymous>);
 
 /// Copies the memory of the stopped process.
 fn copy(
     pid: Pid,
     frozen: &Frozen<'_>,
     mut scanner: Scanner,
-    foreseen: Foreseen,
+    foreseen: MapsSnapshot,
     classifier: &mut Classifier,
     memory: &mut Memory,
-) -> Result<Found> {
+) -> Result<CopiedMemory> {
     let end = frozen.deadline();
     scanner.hurry(end);
     let at = now_ns();

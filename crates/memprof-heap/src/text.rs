@@ -4,7 +4,7 @@ use std::io::{self, Write};
 
 use super::arenas;
 use super::reach::Unreachable;
-use super::report::{Allocator, Heap, SizeClass, What};
+use super::report::{Allocator, Heap, HeapRegion, SizeClass};
 use super::snapshot::{Approach, Taken};
 use super::whole::Agreement;
 use memprof_sys::text::printable;
@@ -295,29 +295,29 @@ pub(super) fn kib(bytes: u64) -> f64 {
     bytes as f64 / 1024.0
 }
 
-fn name(what: What) -> &'static str {
+fn name(what: HeapRegion) -> &'static str {
     match what {
-        What::Live => "live",
-        What::LiveMapped => "live, with mappings of their own",
-        What::ThreadCache => "free, in threads' caches",
-        What::Fast => "free, in fast bins",
-        What::Unsorted => "free, not sorted yet",
-        What::Small => "free, in small bins",
-        What::Large => "free, in large bins",
-        What::Top => "free, at the ends of arenas",
-        What::Overhead => "the allocator's own",
-        What::JemallocLive => "jemalloc: live, in slabs",
-        What::JemallocLarge => "jemalloc: live, large",
-        What::JemallocCache => "jemalloc: free, in threads' caches",
-        What::JemallocFree => "jemalloc: free, in slabs",
-        What::JemallocDirty => "jemalloc: free pages, dirty",
-        What::JemallocMuzzy => "jemalloc: free pages, muzzy",
-        What::JemallocRetained => "jemalloc: free pages, retained",
-        What::JemallocOverhead => "jemalloc's own",
-        What::PythonLive => "Python: blocks in use",
-        What::PythonFree => "Python: free blocks of pools in use",
-        What::PythonPools => "Python: free pools",
-        What::PythonOverhead => "Python: headers of pools, alignment",
+        HeapRegion::Live => "live",
+        HeapRegion::LiveMapped => "live, with mappings of their own",
+        HeapRegion::ThreadCache => "free, in threads' caches",
+        HeapRegion::Fast => "free, in fast bins",
+        HeapRegion::Unsorted => "free, not sorted yet",
+        HeapRegion::Small => "free, in small bins",
+        HeapRegion::Large => "free, in large bins",
+        HeapRegion::Top => "free, at the ends of arenas",
+        HeapRegion::Overhead => "the allocator's own",
+        HeapRegion::JemallocLive => "jemalloc: live, in slabs",
+        HeapRegion::JemallocLarge => "jemalloc: live, large",
+        HeapRegion::JemallocCache => "jemalloc: free, in threads' caches",
+        HeapRegion::JemallocFree => "jemalloc: free, in slabs",
+        HeapRegion::JemallocDirty => "jemalloc: free pages, dirty",
+        HeapRegion::JemallocMuzzy => "jemalloc: free pages, muzzy",
+        HeapRegion::JemallocRetained => "jemalloc: free pages, retained",
+        HeapRegion::JemallocOverhead => "jemalloc's own",
+        HeapRegion::PythonLive => "Python: blocks in use",
+        HeapRegion::PythonFree => "Python: free blocks of pools in use",
+        HeapRegion::PythonPools => "Python: free pools",
+        HeapRegion::PythonOverhead => "Python: headers of pools, alignment",
     }
 }
 

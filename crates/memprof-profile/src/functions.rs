@@ -66,7 +66,7 @@ impl Functions {
     }
 
     /// The number of a function. A new function is added if `room` allows; `None` if it cannot be added.
-    pub fn number(&self, function: FunctionName, room: &mut Room) -> Option<u32> {
+    pub fn number(&self, function: FunctionName, room: &mut FunctionBudget) -> Option<u32> {
         let mut known = self.known.write().ok()?;
         let Known { all, numbers } = &mut *known;
         match numbers.entry(function) {
@@ -103,19 +103,19 @@ impl Functions {
 
 /// A memory budget in bytes for all functions, because a target can generate any number of names.
 #[derive(Debug)]
-pub struct Room {
+pub struct FunctionBudget {
     left: usize,
     /// Number of functions that did not fit.
     refused: u64,
 }
 
-impl Room {
+impl FunctionBudget {
     /// Approximate size of a function without its name, in bytes.
     const EACH: usize = 3 * size_of::<FunctionName>() + 32;
 
     /// A budget of `bytes` bytes in total.
-    pub fn new(bytes: usize) -> Room {
-        Room {
+    pub fn new(bytes: usize) -> FunctionBudget {
+        FunctionBudget {
             left: bytes,
             refused: 0,
         }
@@ -152,7 +152,7 @@ mod tests {
     #[test]
     fn a_function_keeps_its_number_and_an_offset_names_its_line() {
         let functions = Functions::new(Language::Python, Origin::Interpreter);
-        let mut room = Room::new(1 << 20);
+        let mut room = FunctionBudget::new(1 << 20);
         let mut number = |name, line| functions.number(function(name, line), &mut room).unwrap();
         assert_eq!(number("f", 3), 0);
         // Two functions may have the same name.
@@ -168,7 +168,7 @@ mod tests {
     #[test]
     fn names_take_bounded_room() {
         let functions = Functions::new(Language::Python, Origin::Interpreter);
-        let mut room = Room::new(10_000);
+        let mut room = FunctionBudget::new(10_000);
         let all: Vec<_> = (0..1000)
             .map(|line| functions.number(function("name", line), &mut room))
             .collect();

@@ -41,7 +41,7 @@ pub use ended::{Ended, EndedProcess};
 pub use estimate::Estimate;
 pub use frame::{Frame, FrameKind, JIT, Module, ModuleId, Stack};
 pub use freeze_outcome::FreezeOutcome;
-pub use functions::Room as FunctionRoom;
+pub use functions::FunctionBudget as FunctionRoom;
 pub use functions::{FunctionName, Functions, Origin, Position};
 pub use groups::GroupTotal;
 pub use kernel_figures::{Agreement, Verdict};
@@ -53,7 +53,7 @@ pub use outcome::{Outcome, PartialReason};
 pub use parts::Subset;
 pub use place::{CachedFile, KnownPath, MappedBytes, Mapping, PathFrom, Places};
 pub use report::Report;
-pub use shown::Frames;
+pub use shown::FrameFilter;
 pub use sizes::StackSizes;
 pub use uncertainty::{ErrorSum, Margin, Parts};
 pub use uncertainty::{UncertainPart, Uncertainty, UncertaintyOf};
@@ -209,7 +209,7 @@ pub struct Profile {
     pub places: Arc<Places>,
     /// The share of each process, in the order of `target.pids`; empty if there is only one process. No share contains page
     /// cache that ended processes brought in.
-    pub processes: Vec<Share>,
+    pub processes: Vec<ProcessProfile>,
     /// Followed processes that have ended. No figure includes their memory.
     pub ended: Ended,
     /// Followed processes that the kernel's out-of-memory killer has killed.
@@ -225,7 +225,7 @@ pub struct Profile {
 /// One process's share of a [`Profile`] of several processes. A page that several processes map is in the share of each,
 /// under the stack that brought it in.
 #[derive(Clone, Debug)]
-pub struct Share {
+pub struct ProcessProfile {
     /// The process.
     pub pid: Pid,
     /// The process name.

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use super::{Amounts, Profile, Share};
+use super::{Amounts, ProcessProfile, Profile};
 use memprof_sys::ids::Pid;
 use memprof_sys::process::Container;
 
@@ -18,11 +18,11 @@ pub struct Member<'a> {
     /// The memory of the process.
     pub total: &'a Amounts,
     of: &'a Profile,
-    share: Option<&'a Share>,
+    share: Option<&'a ProcessProfile>,
 }
 
 impl<'a> Member<'a> {
-    fn of(profile: &'a Profile, share: &'a Share) -> Member<'a> {
+    fn of(profile: &'a Profile, share: &'a ProcessProfile) -> Member<'a> {
         Member {
             pid: share.pid,
             comm: &share.comm,

@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use super::{
-    Amounts, Ended, Profile, Sample, Share, Stack, TargetInfo, UncertainPart, Uncertainty,
+    Amounts, Ended, ProcessProfile, Profile, Sample, Stack, TargetInfo, UncertainPart, Uncertainty,
 };
 use memprof_sys::ids::Pid;
 use memprof_sys::kernel_figures::KernelFigures;
@@ -20,7 +20,7 @@ pub enum Subset {
 
 impl Subset {
     /// Whether a process belongs to the subset.
-    fn has(&self, share: &Share) -> bool {
+    fn has(&self, share: &ProcessProfile) -> bool {
         match self {
             Subset::Process(pid) => share.pid == *pid,
             Subset::Group(group) => share.container.as_ref().is_some_and(|c| c.is_below(group)),
@@ -69,7 +69,7 @@ impl Profile {
     /// The profile of a subset without places, which take most of the time of [`Profile::part`].
     pub fn figures(&self, subset: &Subset) -> Option<Profile> {
         let shares = self.processes.iter().filter(|share| subset.has(share));
-        let shares: Vec<&Share> = shares.collect();
+        let shares: Vec<&ProcessProfile> = shares.collect();
         if shares.is_empty() {
             return None;
         }
@@ -85,7 +85,7 @@ impl Profile {
     }
 
     /// The profile of these processes without places. Each stack has one row.
-    pub fn figures_of(&self, shares: &[&Share]) -> Profile {
+    pub fn figures_of(&self, shares: &[&ProcessProfile]) -> Profile {
         let pids: Vec<Pid> = shares.iter().map(|share| share.pid).collect();
         let mut samples: Vec<Sample> = Vec::new();
         let mut rows: HashMap<*const Stack, u32> = HashMap::new();

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use crate::symbol::Symbols;
-use crate::{Frames, Profile};
+use crate::{FrameFilter, Profile};
 
 /// A profile with its symbols: the input of every view and every format.
 #[derive(Clone, Debug)]
@@ -19,7 +19,7 @@ pub struct Report {
 
 impl Report {
     /// The same report, showing only these frames of interpreted programs. As recorded, a report has all frames.
-    pub fn showing(&self, frames: Frames) -> Cow<'_, Report> {
+    pub fn showing(&self, frames: FrameFilter) -> Cow<'_, Report> {
         if !self.profile.has_source() {
             return Cow::Borrowed(self);
         }

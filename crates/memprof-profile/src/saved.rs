@@ -25,7 +25,7 @@ use crate::symbol::Symbols;
 pub use cgroup::Cgroup;
 pub use oom_kills::OomKills;
 pub use parts::{Freeze, Layout, Mapping, Path, Uncertainty, unix_ms};
-pub use place::Place;
+pub use place::ContainerLabels;
 pub use schema::NOT_LOOKED_UP;
 
 /// Version of the format; the only one that [`read`] accepts.

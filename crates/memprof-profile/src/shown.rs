@@ -3,12 +3,14 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::{CachedFile, Frame, FrameKind, Module, Origin, Places, Profile, Sample, Share, Stack};
+use super::{
+    CachedFile, Frame, FrameKind, Module, Origin, Places, ProcessProfile, Profile, Sample, Stack,
+};
 use crate::symbol::Language;
 
 /// The frames that a profile shows in stacks with interpreted functions. Other stacks are always shown in full.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Frames {
+pub enum FrameFilter {
     /// Interpreted functions, and native functions except the evaluators that run the interpreted ones.
     #[default]
     All,
@@ -18,35 +20,35 @@ pub enum Frames {
     Native,
 }
 
-impl Frames {
+impl FrameFilter {
     /// All choices, in display order.
-    pub const ALL: [Frames; 3] = [Frames::All, Frames::Source, Frames::Native];
+    pub const ALL: [FrameFilter; 3] = [FrameFilter::All, FrameFilter::Source, FrameFilter::Native];
 
     /// The name on the command line and in URLs.
     pub fn name(self) -> &'static str {
         match self {
-            Frames::All => "all",
-            Frames::Source => "source",
-            Frames::Native => "native",
+            FrameFilter::All => "all",
+            FrameFilter::Source => "source",
+            FrameFilter::Native => "native",
         }
     }
 
     /// The frames to show; `None` if these are all frames. Behind each group of interpreted functions is the frame of the
     /// evaluator that runs them. Behind the evaluator may be a trampoline that represents the same function again.
-    fn of(self, frames: &[Frame], role: impl Fn(Frame) -> Role) -> Option<Box<[Frame]>> {
-        if !frames.iter().any(|f| role(*f) == Role::Source) {
+    fn of(self, frames: &[Frame], role: impl Fn(Frame) -> FrameRole) -> Option<Box<[Frame]>> {
+        if !frames.iter().any(|f| role(*f) == FrameRole::Source) {
             return None;
         }
         let (mut behind_source, mut behind_evaluator) = (false, false);
         let shown = frames.iter().copied().filter(|frame| {
             let role = role(*frame);
-            let evaluator = behind_source && role != Role::Source;
-            let again = behind_evaluator && role == Role::Trampoline;
-            (behind_source, behind_evaluator) = (role == Role::Source, evaluator);
+            let evaluator = behind_source && role != FrameRole::Source;
+            let again = behind_evaluator && role == FrameRole::Trampoline;
+            (behind_source, behind_evaluator) = (role == FrameRole::Source, evaluator);
             match self {
-                Frames::All => !evaluator && !again,
-                Frames::Source => role == Role::Source,
-                Frames::Native => role != Role::Source,
+                FrameFilter::All => !evaluator && !again,
+                FrameFilter::Source => role == FrameRole::Source,
+                FrameFilter::Native => role != FrameRole::Source,
             }
         });
         Some(shown.collect())
@@ -55,7 +57,7 @@ impl Frames {
 
 /// The role of a frame in a stack with interpreted functions.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Role {
+enum FrameRole {
     /// An interpreted function.
     Source,
     /// JIT code that calls the evaluator for one function (`python -X perf`).
@@ -63,12 +65,12 @@ enum Role {
     Native,
 }
 
-impl Role {
-    fn of(module: &Module) -> Role {
+impl FrameRole {
+    fn of(module: &Module) -> FrameRole {
         match &module.functions {
-            Some(functions) if functions.origin == Origin::Interpreter => Role::Source,
-            Some(functions) if functions.language == Language::Python => Role::Trampoline,
-            _ => Role::Native,
+            Some(functions) if functions.origin == Origin::Interpreter => FrameRole::Source,
+            Some(functions) if functions.language == Language::Python => FrameRole::Trampoline,
+            _ => FrameRole::Native,
         }
     }
 }
@@ -80,10 +82,12 @@ impl Profile {
     }
 
     /// The same profile with only these frames. As recorded, a profile has all frames, including the evaluators.
-    pub(crate) fn showing(&self, frames: Frames) -> Profile {
+    pub(crate) fn showing(&self, frames: FrameFilter) -> Profile {
         let role = |frame: Frame| match frame.kind() {
-            FrameKind::Code(id, _) => self.module(id).map_or(Role::Native, |m| Role::of(m)),
-            FrameKind::Unmapped(_) => Role::Native,
+            FrameKind::Code(id, _) => self
+                .module(id)
+                .map_or(FrameRole::Native, |m| FrameRole::of(m)),
+            FrameKind::Unmapped(_) => FrameRole::Native,
         };
         // Samples of several processes and files share stacks.
         let mut known: HashMap<*const Stack, Arc<Stack>> = HashMap::new();
@@ -106,7 +110,7 @@ impl Profile {
             samples.iter().map(sample).collect::<Vec<_>>()
         };
         let samples = shown(&self.samples);
-        let processes = self.processes.iter().map(|share| Share {
+        let processes = self.processes.iter().map(|share| ProcessProfile {
             samples: shown(&share.samples),
             ..share.clone()
         });
@@ -138,9 +142,9 @@ mod tests {
         let native = |offset| Frame::code(ModuleId(0), offset);
         let source = |offset| Frame::code(ModuleId(1), offset);
         let role = |f: Frame| match f.kind() {
-            FrameKind::Code(ModuleId(1), _) => Role::Source,
-            FrameKind::Code(ModuleId(2), _) => Role::Trampoline,
-            _ => Role::Native,
+            FrameKind::Code(ModuleId(1), _) => FrameRole::Source,
+            FrameKind::Code(ModuleId(2), _) => FrameRole::Trampoline,
+            _ => FrameRole::Native,
         };
         let stack = [
             native(1), // malloc
@@ -152,9 +156,9 @@ mod tests {
             native(2),
             native(4), // main
         ];
-        let shown = |frames: Frames| frames.of(&stack, role).unwrap().into_vec();
+        let shown = |frames: FrameFilter| frames.of(&stack, role).unwrap().into_vec();
         assert_eq!(
-            shown(Frames::All),
+            shown(FrameFilter::All),
             [
                 native(1),
                 source(1),
@@ -164,10 +168,13 @@ mod tests {
                 native(4)
             ]
         );
-        assert_eq!(shown(Frames::Source), [source(1), source(2), source(3)]);
+        assert_eq!(
+            shown(FrameFilter::Source),
+            [source(1), source(2), source(3)]
+        );
         let all_native = [1, 2, 3, 2, 4].map(native);
-        assert_eq!(shown(Frames::Native), all_native);
-        for frames in Frames::ALL {
+        assert_eq!(shown(FrameFilter::Native), all_native);
+        for frames in FrameFilter::ALL {
             assert_eq!(frames.of(&all_native, role), None);
         }
     }
@@ -175,9 +182,9 @@ mod tests {
     fn a_trampoline_of_a_function_that_is_shown_is_left_out() {
         let at = |module, offset| Frame::code(ModuleId(module), offset);
         let role = |f: Frame| match f.kind() {
-            FrameKind::Code(ModuleId(1), _) => Role::Source,
-            FrameKind::Code(ModuleId(2), _) => Role::Trampoline,
-            _ => Role::Native,
+            FrameKind::Code(ModuleId(1), _) => FrameRole::Source,
+            FrameKind::Code(ModuleId(2), _) => FrameRole::Trampoline,
+            _ => FrameRole::Native,
         };
         let evaluator = at(0, 2);
         let stack = [
@@ -192,8 +199,8 @@ mod tests {
             at(0, 4), // main
         ];
         let all = [at(1, 1), at(0, 3), at(2, 4), evaluator, at(1, 3), at(0, 4)];
-        assert_eq!(Frames::All.of(&stack, role).unwrap().into_vec(), all);
-        let native = Frames::Native.of(&stack, role).unwrap();
+        assert_eq!(FrameFilter::All.of(&stack, role).unwrap().into_vec(), all);
+        let native = FrameFilter::Native.of(&stack, role).unwrap();
         assert!(native.contains(&at(2, 1)) && native.len() == 7);
     }
 }

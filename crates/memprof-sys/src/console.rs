@@ -11,19 +11,19 @@ use tracing_subscriber::filter::Targets;
 use tracing_subscriber::fmt::time::uptime;
 use tracing_subscriber::prelude::*;
 
-use crate::patient::Patient;
+use crate::patient::InterruptibleWriter;
 
 /// Maximum number of messages stored while the live view owns the terminal; further ones are only counted.
 const MAX_MESSAGES: usize = 200;
 
 /// Messages stored until the terminal is released.
-pub struct Held {
+pub struct DeferredMessages {
     to: Box<dyn Fn(&str) + Send>,
     messages: Vec<String>,
     further: usize,
 }
 
-static HELD: Mutex<Option<Held>> = Mutex::new(None);
+static HELD: Mutex<Option<DeferredMessages>> = Mutex::new(None);
 
 /// Environment variable that selects the diagnostics instead of `-v`, such as `debug` or
 /// `memprof::probe=trace,info`.
@@ -63,7 +63,7 @@ impl Write for Lines {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         let held = HELD.lock().unwrap_or_else(PoisonError::into_inner);
         if held.is_none() || !io::stderr().is_terminal() {
-            Patient::new(&io::stderr()).write_all(line)?;
+            InterruptibleWriter::new(&io::stderr()).write_all(line)?;
         }
         Ok(line.len())
     }
@@ -91,12 +91,12 @@ pub fn print(message: &str) {
 fn write(message: &str) {
     // This fails only if nobody reads stderr.
     let line = format!("memprof: {message}\n");
-    let _ = Patient::new(&io::stderr()).write_all(line.as_bytes());
+    let _ = InterruptibleWriter::new(&io::stderr()).write_all(line.as_bytes());
 }
 
 /// Sends messages to `to`, and stores them, until [`release`].
 pub fn hold(to: impl Fn(&str) + Send + 'static) {
-    let held = Held {
+    let held = DeferredMessages {
         to: Box::new(to),
         messages: Vec::new(),
         further: 0,

@@ -37,8 +37,8 @@ use serde::{Deserialize, Serialize};
 pub use crate::clock::now_ns;
 use crate::ids::Pid;
 #[cfg(target_arch = "x86_64")]
-pub use apart::Apart;
-use claims::Claims;
+pub use apart::WorkerProcess;
+use claims::StopLocks;
 pub use client::{Guard, guards_run};
 pub use counters::anonymous;
 pub use estimate::{Costs, Estimate};
@@ -47,7 +47,7 @@ use guard::message::{Asked, Said};
 #[cfg(target_arch = "x86_64")]
 pub use inject::{Functions, LoadError, Loading};
 #[cfg(target_arch = "x86_64")]
-pub use loader::{Held, HoldError, Loader, State};
+pub use loader::{HoldError, Loader, State, StoppedThread};
 pub use registers::Registers;
 pub use threads::stands_still;
 pub use threads::{has_ended, is_killed, is_traced_here, not_traceable, threads};
@@ -86,7 +86,7 @@ pub struct Frozen<'g> {
     /// Whether the guard has sent its last message about these processes.
     is_over: bool,
     /// Dropped last, when the processes run again.
-    claims: Claims,
+    claims: StopLocks,
 }
 
 /// Statistics of a freeze.
@@ -145,7 +145,7 @@ impl Frozen<'_> {
         max: Duration,
         registers: bool,
     ) -> Result<Frozen<'g>, FreezeError> {
-        let mut claims = Claims::default();
+        let mut claims = StopLocks::default();
         claims.add(pids, max)?;
         let mut frozen = Frozen {
             guard,

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use nix::unistd::{Pid as Tid, gettid};
 
 use crate::ids::Pid;
-use crate::privileges::{self, Role};
+use crate::privileges::{self, ThreadRole};
 use crate::{proc_dir, proc_text};
 
 /// Time after which a lock counts as held. `fork` and `munmap` of gigabytes take tens of milliseconds.
@@ -151,7 +151,7 @@ impl Looking {
 
 /// The main function of a helper thread: checks the processes in the queue.
 fn look() {
-    privileges::reduce(Role::Look);
+    privileges::reduce(ThreadRole::Look);
     let own = gettid();
     let mut looking = LOOKING.lock().unwrap_or_else(PoisonError::into_inner);
     loop {

@@ -20,12 +20,12 @@ const LOOK_MS: u8 = 50;
 const PART: usize = 4096;
 
 /// A writer that waits for its reader, with a time limit once memprof is to exit.
-pub struct Patient<'f>(BorrowedFd<'f>);
+pub struct InterruptibleWriter<'f>(BorrowedFd<'f>);
 
-impl<'f> Patient<'f> {
+impl<'f> InterruptibleWriter<'f> {
     /// Writes to `file`.
-    pub fn new(file: &'f impl AsFd) -> Patient<'f> {
-        Patient(file.as_fd())
+    pub fn new(file: &'f impl AsFd) -> InterruptibleWriter<'f> {
+        InterruptibleWriter(file.as_fd())
     }
 
     fn has_room(&self) -> bool {
@@ -35,7 +35,7 @@ impl<'f> Patient<'f> {
     }
 }
 
-impl Write for Patient<'_> {
+impl Write for InterruptibleWriter<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let began = Instant::now();
         while !self.has_room() {
@@ -65,14 +65,16 @@ mod tests {
         let (mut read, write) = io::pipe().unwrap();
         let sent: Vec<u8> = (0..1_000_000u32).map(|n| n as u8).collect();
         let text = sent.clone();
-        let writer = std::thread::spawn(move || Patient::new(&write).write_all(&text));
+        let writer = std::thread::spawn(move || InterruptibleWriter::new(&write).write_all(&text));
         let mut got = Vec::new();
         io::Read::read_to_end(&mut read, &mut got).unwrap();
         writer.join().unwrap().unwrap();
         assert!(got == sent);
         let (read, write) = io::pipe().unwrap();
         drop(read);
-        let gone = Patient::new(&write).write_all(b"x").unwrap_err();
+        let gone = InterruptibleWriter::new(&write)
+            .write_all(b"x")
+            .unwrap_err();
         assert_eq!(gone.kind(), io::ErrorKind::BrokenPipe);
     }
 }

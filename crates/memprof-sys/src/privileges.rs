@@ -15,7 +15,7 @@ use caps::{CapSet, Capability, CapsHashSet};
 
 /// The role of a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Role {
+pub enum ThreadRole {
     /// Owns the BPF programs and reads the followed processes.
     Collector,
     /// Takes a heap snapshot of a followed process.
@@ -63,47 +63,51 @@ const FILES: &[Capability] = &[
     Capability::CAP_FOWNER,
 ];
 
-impl Role {
+impl ThreadRole {
     /// All roles that have filters; `memprof doctor` tries each of them.
-    pub const ALL: [Role; 11] = [
-        Role::Collector,
-        Role::Heap,
-        Role::Look,
-        Role::Command,
-        Role::Server { writes_files: true },
-        Role::Symbols,
-        Role::Fetch,
-        Role::Push,
-        Role::Tables,
-        Role::Files,
-        Role::Keep,
+    pub const ALL: [ThreadRole; 11] = [
+        ThreadRole::Collector,
+        ThreadRole::Heap,
+        ThreadRole::Look,
+        ThreadRole::Command,
+        ThreadRole::Server { writes_files: true },
+        ThreadRole::Symbols,
+        ThreadRole::Fetch,
+        ThreadRole::Push,
+        ThreadRole::Tables,
+        ThreadRole::Files,
+        ThreadRole::Keep,
     ];
 
     /// The capabilities that the role needs after startup. memprof need not have all of them.
     fn needs(self) -> Vec<Capability> {
         let more: &[Capability] = match self {
             // BPF maps and iterators may be created later. CAP_SYS_ADMIN makes page frame numbers visible.
-            Role::Collector => &[
+            ThreadRole::Collector => &[
                 Capability::CAP_BPF,
                 Capability::CAP_PERFMON,
                 Capability::CAP_SYS_ADMIN,
             ],
-            Role::Command | Role::Heap => &[],
+            ThreadRole::Command | ThreadRole::Heap => &[],
             // CAP_SYS_ADMIN makes other processes' seccomp filters visible.
-            Role::Guard | Role::Attach => &[Capability::CAP_SYS_ADMIN],
+            ThreadRole::Guard | ThreadRole::Attach => &[Capability::CAP_SYS_ADMIN],
             // CAP_SYS_PTRACE is for `smaps` (`/debug/memory`), CAP_KILL for forwarding SIGTERM to the command.
-            Role::Server { .. } => return vec![Capability::CAP_SYS_PTRACE, Capability::CAP_KILL],
+            ThreadRole::Server { .. } => {
+                return vec![Capability::CAP_SYS_PTRACE, Capability::CAP_KILL];
+            }
             // Both are for opening `/proc/PID/pagemap`.
-            Role::Look => {
+            ThreadRole::Look => {
                 return vec![Capability::CAP_SYS_PTRACE, Capability::CAP_DAC_READ_SEARCH];
             }
             // Programs and debug files may be readable only by their owner.
-            Role::Symbols => return vec![Capability::CAP_DAC_READ_SEARCH],
+            ThreadRole::Symbols => return vec![Capability::CAP_DAC_READ_SEARCH],
             // CAP_SYS_PTRACE is for files that processes have mapped but memprof cannot open by path.
-            Role::Files => {
+            ThreadRole::Files => {
                 return vec![Capability::CAP_SYS_PTRACE, Capability::CAP_DAC_READ_SEARCH];
             }
-            Role::Fetch | Role::Push | Role::Tables | Role::Keep => return Vec::new(),
+            ThreadRole::Fetch | ThreadRole::Push | ThreadRole::Tables | ThreadRole::Keep => {
+                return Vec::new();
+            }
         };
         [LOOKING, more].concat()
     }
@@ -113,7 +117,11 @@ impl Role {
     fn looks_at_processes(self) -> bool {
         !matches!(
             self,
-            Role::Symbols | Role::Fetch | Role::Push | Role::Tables | Role::Keep
+            ThreadRole::Symbols
+                | ThreadRole::Fetch
+                | ThreadRole::Push
+                | ThreadRole::Tables
+                | ThreadRole::Keep
         )
     }
 }
@@ -124,7 +132,7 @@ thread_local! {
 
 /// Drops the privileges that the role does not need, for this thread and for the threads it starts from now on. Ignores errors;
 /// `memprof doctor` reports them. A second call on the same thread changes nothing.
-pub fn reduce(role: Role) {
+pub fn reduce(role: ThreadRole) {
     // A fuzzed thread that crashes must be able to write the crashing input to a file.
     if cfg!(fuzzing) {
         return;
@@ -138,7 +146,7 @@ pub fn reduce(role: Role) {
 ///
 /// # Errors
 /// The step that the kernel refused, and the reason. The capabilities may be dropped nevertheless.
-pub fn try_reduce(role: Role) -> Result<(), String> {
+pub fn try_reduce(role: ThreadRole) -> Result<(), String> {
     let limited = limit_capabilities(role);
     let filtered = filter::install(role).map_err(|e| format!("seccomp filter: {e}"));
     tracing::debug!(?role, ?limited, ?filtered, "privileges were given up");
@@ -150,11 +158,11 @@ pub fn try_reduce(role: Role) -> Result<(), String> {
 ///
 /// # Errors
 /// The kernel's reason for the refusal.
-pub fn limit_capabilities(role: Role) -> Result<(), String> {
+pub fn limit_capabilities(role: ThreadRole) -> Result<(), String> {
     limit(role).map_err(|e| format!("capabilities: {e}"))
 }
 
-fn limit(role: Role) -> Result<(), caps::errors::CapsError> {
+fn limit(role: ThreadRole) -> Result<(), caps::errors::CapsError> {
     drop_bounding_set()?;
     let permitted = caps::read(None, CapSet::Permitted)?;
     if role.looks_at_processes() && !permitted.contains(&Capability::CAP_SYS_PTRACE) {
@@ -164,10 +172,10 @@ fn limit(role: Role) -> Result<(), caps::errors::CapsError> {
     let effective = caps::read(None, CapSet::Effective)?;
     caps::set(None, CapSet::Effective, &(&effective & &keep))?;
     match role {
-        Role::Server { writes_files: true } => keep.extend(FILES),
+        ThreadRole::Server { writes_files: true } => keep.extend(FILES),
         // The guard makes its children the first choice of the OOM killer. A child's `oom_score_adj` belongs to the user of the
         // target process.
-        Role::Guard => drop(keep.insert(Capability::CAP_DAC_OVERRIDE)),
+        ThreadRole::Guard => drop(keep.insert(Capability::CAP_DAC_OVERRIDE)),
         _ => {}
     }
     caps::set(None, CapSet::Permitted, &(&permitted & &keep))?;

@@ -40,7 +40,7 @@ pub use error::{Error, Result};
 pub use error::{PROTECTED, denial, has_capabilities, readable};
 pub use inode::directory_id;
 pub use inode::file_id;
-pub use kept::Kept;
+pub use kept::ExitMemory;
 pub use map_counts::MapCounts;
 pub use page::SHARE_SHIFT;
 pub use page::{PageKind, PageRun, page_size};

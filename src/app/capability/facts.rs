@@ -16,7 +16,7 @@ use super::access::{self, Access};
 use crate::probe::{Probe, ProbeConfig, SyscallHooks, faults, source};
 use memprof_sys::ids::Pid;
 use memprof_sys::kernel_version::KernelVersion;
-use memprof_sys::privileges::{self, Role};
+use memprof_sys::privileges::{self, ThreadRole};
 use memprof_sys::residency::{self, Method, Scanner};
 
 /// The kernel's BTF file; the path is the same on every architecture.
@@ -213,7 +213,7 @@ fn load_probe() -> Result<(Vec<&'static str>, SyscallHooks), String> {
 
 /// Drops privileges as each role does, every role on its own short-lived thread.
 fn give_up_privileges() -> Result<(), String> {
-    for role in Role::ALL {
+    for role in ThreadRole::ALL {
         let tried = std::thread::spawn(move || privileges::try_reduce(role)).join();
         tried.map_err(|_| "the thread that tried it panicked".to_owned())??;
     }

@@ -15,16 +15,16 @@ use super::values::{
     HEAP_INTERVAL, HeapHow, ReadFrames, UnwindArg, formats, frames_of, parse_interval, parse_name,
     parse_pid, parse_seconds, parse_size, parse_wait, stacks,
 };
-use crate::app::config::{Config, HeapSampling, SharedOnce};
+use crate::app::config::{Config, HeapSampling, PssMode};
 use crate::export::ExportOptions;
 use crate::http::server::{DEFAULT_LISTEN, Listen};
 use crate::probe::{FRAME_LIMITS, Overhead, Stacks, source};
-use memprof_code::debuginfod::Wish;
-use memprof_code::interpreter::Wanted;
+use memprof_code::debuginfod::DebuginfodMode;
+use memprof_code::interpreter::EnabledInterpreters;
 use memprof_profile::allocations::Filter;
 use memprof_profile::measure::{HEAP, KERNEL_MEMORY, PSS, SHARED, TEMPORARY};
 use memprof_profile::tree::Direction;
-use memprof_profile::{Frames, Kind};
+use memprof_profile::{FrameFilter, Kind};
 use memprof_sys::freeze::{Freeze, MAX_FREEZE};
 use memprof_sys::ids::Pid;
 use memprof_sys::process::{Cgroup, Selector};
@@ -158,7 +158,7 @@ pub(super) struct ProfileArgs {
     pub(super) filter: Option<Filter>,
     /// Which frames of interpreted programs (Python, Ruby) to include in --output: `all`, functions of the program and
     /// native ones; `source`, only functions of the program; `native`, only native ones [default: all]
-    #[arg(long, value_name = "FRAMES", requires = "output", value_parser = PossibleValuesParser::new(Frames::ALL.map(Frames::name)))]
+    #[arg(long, value_name = "FRAMES", requires = "output", value_parser = PossibleValuesParser::new(FrameFilter::ALL.map(FrameFilter::name)))]
     frames: Option<String>,
     /// When the kernel kills a followed process because memory has run out (OOM): write its last profile to this file,
     /// by default as a saved profile. `%p` in the file name is the process id; without it only the first kill is
@@ -190,8 +190,8 @@ pub(super) struct ProfileArgs {
     /// Fetch debug files of programs without symbols from debuginfod servers, in the background: from URLS, otherwise
     /// DEBUGINFOD_URLS, otherwise /etc/debuginfod, otherwise debuginfod.elfutils.org. The servers learn the build ids
     /// of these files. DEBUGINFOD_URLS alone has the same effect; `off` contacts no server
-    #[arg(long, value_name = "URLS", num_args = 0..=1, require_equals = true, value_parser = Wish::parse)]
-    debuginfod: Option<Option<Wish>>,
+    #[arg(long, value_name = "URLS", num_args = 0..=1, require_equals = true, value_parser = DebuginfodMode::parse)]
+    debuginfod: Option<Option<DebuginfodMode>>,
     /// Whether to read the frames of Python: `auto` reads them in processes that run a CPython version known to memprof
     #[arg(long, value_name = "MODE", value_enum, default_value_t)]
     python: ReadFrames,
@@ -223,14 +223,14 @@ pub(super) fn config(args: ProfileArgs) -> Result<Config, clap::Error> {
     let sampled = args.heap.is_some() && exact.is_none();
     let kinds = kinds_of(&args.kind);
     let shared_once = match args.all || args.cgroup.is_some() {
-        _ if args.pss => SharedOnce::Yes,
+        _ if args.pss => PssMode::Yes,
         // An output in PSS was requested.
-        true if kinds.contains(&Kind::Column(PSS)) => SharedOnce::Yes,
-        true => SharedOnce::IfPossible,
-        false => SharedOnce::No,
+        true if kinds.contains(&Kind::Column(PSS)) => PssMode::Yes,
+        true => PssMode::IfPossible,
+        false => PssMode::No,
     };
     let options_of_measures = [
-        (SHARED.option, shared_once != SharedOnce::No),
+        (SHARED.option, shared_once != PssMode::No),
         (KERNEL_MEMORY.option, args.kernel),
         (HEAP.option, args.heap.is_some()),
     ];
@@ -296,10 +296,10 @@ pub(super) fn config(args: ProfileArgs) -> Result<Config, clap::Error> {
         max_frames: args.max_frames,
         rust_hashes: args.rust_hashes,
         debuginfod: match args.debuginfod {
-            None => Wish::Environment,
-            Some(wish) => wish.unwrap_or(Wish::Usual),
+            None => DebuginfodMode::Environment,
+            Some(wish) => wish.unwrap_or(DebuginfodMode::Usual),
         },
-        interpreters: Wanted {
+        interpreters: EnabledInterpreters {
             python: args.python == ReadFrames::Auto,
             ruby: args.ruby == ReadFrames::Auto,
         },

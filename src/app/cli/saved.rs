@@ -16,7 +16,7 @@ use crate::http::server::{DEFAULT_LISTEN, Listen};
 use crate::tui::{INTERVAL, ScreenOptions};
 use memprof_profile::gate::Gate;
 use memprof_profile::tree::Direction;
-use memprof_profile::{Frames, Kind};
+use memprof_profile::{FrameFilter, Kind};
 
 /// The flags that select the written part of a profile.
 #[derive(Debug, Args)]
@@ -29,7 +29,7 @@ struct WhatArgs {
     threshold: Option<u64>,
     /// Which frames of interpreted programs (Python, Ruby) to include: `all`, functions of the program and native ones;
     /// `source`, only functions of the program; `native`, only native ones
-    #[arg(long, value_name = "FRAMES", value_parser = PossibleValuesParser::new(Frames::ALL.map(Frames::name)))]
+    #[arg(long, value_name = "FRAMES", value_parser = PossibleValuesParser::new(FrameFilter::ALL.map(FrameFilter::name)))]
     frames: Option<String>,
 }
 

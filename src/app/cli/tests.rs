@@ -285,14 +285,14 @@ fn defaults_are_the_documented_ones() {
 
 #[test]
 fn debuginfod_servers_are_asked_on_request() {
-    use memprof_code::debuginfod::Wish;
+    use memprof_code::debuginfod::DebuginfodMode;
     for (option, wish) in [
-        ("", Wish::Environment),
-        (" --debuginfod", Wish::Usual),
-        (" --debuginfod=off", Wish::Off),
+        ("", DebuginfodMode::Environment),
+        (" --debuginfod", DebuginfodMode::Usual),
+        (" --debuginfod=off", DebuginfodMode::Off),
         (
             " --debuginfod=http://a.example/",
-            Wish::These(vec!["http://a.example".into()]),
+            DebuginfodMode::These(vec!["http://a.example".into()]),
         ),
     ] {
         let config = config_of(&format!("memprof{option} --pid 1"));

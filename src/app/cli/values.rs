@@ -9,7 +9,7 @@ use super::Cli;
 use crate::export::Exporter;
 use crate::http::exporters::EXPORTERS;
 use crate::probe::{Overhead, Stacks, Unwind};
-use memprof_profile::Frames;
+use memprof_profile::FrameFilter;
 use memprof_sys::ids::Pid;
 
 /// Default mean number of allocated bytes per sample, as in jemalloc.
@@ -159,8 +159,8 @@ pub(super) enum ReadFrames {
 }
 
 /// The frames to show, by name.
-pub(super) fn frames_of(name: Option<&str>) -> Frames {
-    let mut all = Frames::ALL.into_iter();
+pub(super) fn frames_of(name: Option<&str>) -> FrameFilter {
+    let mut all = FrameFilter::ALL.into_iter();
     all.find(|frames| Some(frames.name()) == name)
         .unwrap_or_default()
 }

@@ -13,7 +13,7 @@ use crate::app::config::Config;
 use crate::collect::collector::{Command, Progress};
 use memprof_heap::{At, HeapOptions, HeapSnapshot, Moment};
 use memprof_sys::ids::Pid;
-use memprof_sys::privileges::{self, Role};
+use memprof_sys::privileges::{self, ThreadRole};
 use memprof_sys::process::Selector;
 use memprof_sys::{console, priority};
 
@@ -78,7 +78,7 @@ impl Session<'_> {
         time: Duration,
         how: HeapOptions,
     ) -> Result<Arc<HeapSnapshot>> {
-        privileges::reduce(Role::Server {
+        privileges::reduce(ThreadRole::Server {
             writes_files: false,
         });
         self.must_have_sampler(pid).await?;

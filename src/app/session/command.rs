@@ -29,7 +29,7 @@ use crate::app::session::signals;
 use memprof_heap::sampler::Library;
 use memprof_sys::freeze;
 use memprof_sys::ids::Pid;
-use memprof_sys::privileges::{self, Role};
+use memprof_sys::privileges::{self, ThreadRole};
 
 /// How a command ended, in the shell's terms: its exit status, or 128 plus the signal number.
 pub type ExitStatus = u8;
@@ -206,7 +206,7 @@ fn live(
     };
     mask.thread_set_mask()?;
     drop((go_read, failed_write));
-    privileges::reduce(Role::Command);
+    privileges::reduce(ThreadRole::Command);
     let _ = pid_to.send(Pid(child.as_raw() as u32));
     if released.recv().is_err() {
         // The `Prepared` was dropped: closing the pipe ends the child.

@@ -20,7 +20,7 @@ use crate::http::api::Provider;
 use crate::http::server::Listen;
 use memprof_sys::console;
 use memprof_sys::ids::Pid;
-use memprof_sys::privileges::{self, Role};
+use memprof_sys::privileges::{self, ThreadRole};
 use memprof_sys::process::Selector;
 use memprof_sys::text::printable;
 
@@ -52,7 +52,7 @@ impl Session<'_> {
             _ => None,
         };
         // No request has been answered yet. Threads started from here on inherit the reduced privileges.
-        privileges::reduce(Role::Server {
+        privileges::reduce(ThreadRole::Server {
             writes_files: self.config.writes_files(),
         });
         if let Some(command) = &mut command {

@@ -24,7 +24,7 @@ use memprof_heap::{At, Moment};
 use memprof_sys::console;
 use memprof_sys::freeze::{self, Registers};
 use memprof_sys::ids::Pid;
-use memprof_sys::privileges::{self, Role};
+use memprof_sys::privileges::{self, ThreadRole};
 
 /// How long the other threads of the process may take to end before the last one.
 const OTHERS: Duration = Duration::from_secs(1);
@@ -110,7 +110,7 @@ pub(super) async fn run_until<T>(
     let pid = command.pid;
     if follower.is_some() {
         // The collector and its helpers read the command's memory; this thread needs no privileges.
-        privileges::reduce(Role::Server {
+        privileges::reduce(ThreadRole::Server {
             writes_files: false,
         });
     }

@@ -3,7 +3,7 @@
 use anyhow::{Context, Result};
 
 use crate::app::config::Config;
-use memprof_code::debuginfod::{self, Fetching, Limits, Servers};
+use memprof_code::debuginfod::{self, FetchStatus, Limits, Servers};
 use memprof_code::symbolize::Symbolizer;
 use memprof_code::symbolize::debuginfod_cache::{CACHE_PATH, CacheDirs};
 use memprof_sys::console;
@@ -12,7 +12,7 @@ use memprof_sys::console;
 ///
 /// # Errors
 /// A thread cannot be started.
-pub(super) fn start(config: &Config) -> Result<(Symbolizer, Option<Fetching>)> {
+pub(super) fn start(config: &Config) -> Result<(Symbolizer, Option<FetchStatus>)> {
     let cache = CacheDirs::of_environment();
     let (fetch, fetching) = match Servers::chosen(&config.debuginfod) {
         None => (None, None),

@@ -55,19 +55,19 @@ pub(super) fn check(to: &Output) -> Result<()> {
 }
 
 /// Handle of the task that reacts to kills.
-pub(super) struct Telling {
+pub(super) struct OomReporter {
     stop: oneshot::Sender<()>,
     task: JoinHandle<()>,
 }
 
-impl Telling {
+impl OomReporter {
     /// Starts the task. Needs a tokio runtime.
     pub(super) fn start(
         api: Arc<Api>,
         reports: Arc<Reports>,
         to: Option<&Output>,
         mut kills: mpsc::Receiver<Killed>,
-    ) -> Telling {
+    ) -> OomReporter {
         let (stop, mut stopped) = oneshot::channel();
         let mut teller = Teller {
             api,
@@ -90,7 +90,7 @@ impl Telling {
                 teller.tell(killed).await;
             }
         });
-        Telling { stop, task }
+        OomReporter { stop, task }
     }
 
     /// Waits until every kill reported by the collector is printed and written.

@@ -16,7 +16,7 @@ use crate::http::server::{self, Listen, Listener, ServerOptions, Token};
 use crate::tui;
 use memprof_profile::{Report, saved};
 use memprof_sys::console;
-use memprof_sys::privileges::{self, Role};
+use memprof_sys::privileges::{self, ThreadRole};
 use memprof_sys::text::printable;
 
 /// Exit status when a gate fires.
@@ -78,7 +78,7 @@ async fn serve(
     report: Arc<Report>,
 ) -> Result<ExitCode> {
     let mut signals = Signals::new()?;
-    privileges::reduce(Role::Server {
+    privileges::reduce(ThreadRole::Server {
         writes_files: config.listen.as_ref().is_some_and(Listen::has_file),
     });
     let target = &report.profile.target;

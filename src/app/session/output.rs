@@ -14,13 +14,13 @@ use anyhow::{Context, Result};
 use nix::sys::resource::{Resource, getrlimit};
 
 use self::place::{
-    Way, give_name, keep_pipe, kept_permissions, named, nameless, open_direct, part_of, way,
+    WriteMethod, give_name, keep_pipe, kept_permissions, named, nameless, open_direct, part_of, way,
 };
 use crate::app::config::Output;
 use crate::export;
-use memprof_profile::{Frames, Report, StackSizes};
+use memprof_profile::{FrameFilter, Report, StackSizes};
 use memprof_sys::console;
-use memprof_sys::patient::Patient;
+use memprof_sys::patient::InterruptibleWriter;
 
 /// The options that name files.
 pub const OUTPUT: &str = "--output";
@@ -37,8 +37,8 @@ const PRIVATE: u32 = 0o600;
 /// The reason why the file cannot be written.
 pub fn check(path: &Path, option: &str) -> Result<()> {
     let tried = way(path).and_then(|way| match way {
-        Way::Direct => keep_pipe(path),
-        Way::Beside(place) => check_beside(&place),
+        WriteMethod::Direct => keep_pipe(path),
+        WriteMethod::Beside(place) => check_beside(&place),
     });
     tried.with_context(|| refused(path, option))
 }
@@ -94,9 +94,9 @@ pub fn write_sizes(path: &Path, report: &Report, sizes: &[StackSizes]) -> Result
 /// The summary cannot be written.
 pub fn write_summary(report: &Report, stdout_taken: bool) -> io::Result<()> {
     let mut text = b"\n".to_vec();
-    export::write_summary(&report.showing(Frames::All), &mut text)?;
+    export::write_summary(&report.showing(FrameFilter::All), &mut text)?;
     let written = match stdout_taken {
-        true => Patient::new(&io::stderr()).write_all(&text),
+        true => InterruptibleWriter::new(&io::stderr()).write_all(&text),
         false => write_stdout(|out| out.write_all(&text)),
     };
     match written {
@@ -108,7 +108,7 @@ pub fn write_summary(report: &Report, stdout_taken: bool) -> io::Result<()> {
 
 /// Writes to stdout; a closed pipe (`| head`) is not an error.
 fn write_stdout(make: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> io::Result<()> {
-    match buffered(Patient::new(&io::stdout()), make) {
+    match buffered(InterruptibleWriter::new(&io::stdout()), make) {
         Err(e) if e.kind() == io::ErrorKind::BrokenPipe => Ok(()),
         other => other,
     }
@@ -132,8 +132,8 @@ fn write(
     make: impl FnOnce(&mut dyn Write) -> io::Result<()>,
 ) -> Result<()> {
     let written = way(path).and_then(|way| match way {
-        Way::Direct => buffered(Patient::new(&open_direct(path)?), make),
-        Way::Beside(place) => write_beside(&place, nameless(&place, mode), mode, make),
+        WriteMethod::Direct => buffered(InterruptibleWriter::new(&open_direct(path)?), make),
+        WriteMethod::Beside(place) => write_beside(&place, nameless(&place, mode), mode, make),
     });
     written
         .map_err(with_limit)

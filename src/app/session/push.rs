@@ -11,7 +11,7 @@ use tokio::time::{MissedTickBehavior, interval_at, timeout};
 use super::reports::Reports;
 use crate::app::config::Config;
 use crate::collect::ProviderError;
-use crate::export::push::{self, Limits, Pusher, Pushing};
+use crate::export::push::{self, Limits, PushStatus, Pusher};
 use crate::http::api::Provider;
 use memprof_profile::Report;
 use memprof_sys::console;
@@ -23,7 +23,7 @@ const LAST: Duration = Duration::from_secs(5);
 ///
 /// # Errors
 /// The credentials or certificate authorities cannot be read, or the thread cannot be started.
-pub(super) fn start(config: &Config) -> Result<Option<(Pusher, Pushing)>> {
+pub(super) fn start(config: &Config) -> Result<Option<(Pusher, PushStatus)>> {
     let Some(options) = &config.push else {
         return Ok(None);
     };
@@ -38,20 +38,20 @@ pub(super) fn start(config: &Config) -> Result<Option<(Pusher, Pushing)>> {
 }
 
 /// Handle of the task that pushes profiles until the session ends.
-pub(super) struct Feeding {
-    pushing: Pushing,
+pub(super) struct PushLoop {
+    pushing: PushStatus,
     task: JoinHandle<()>,
     stop: watch::Sender<bool>,
 }
 
-impl Feeding {
+impl PushLoop {
     /// Starts to push. Needs a tokio runtime.
     pub(super) fn start(
         reports: Arc<Reports>,
         pusher: Pusher,
-        pushing: Pushing,
+        pushing: PushStatus,
         interval: Duration,
-    ) -> Feeding {
+    ) -> PushLoop {
         let (stop, stopped) = watch::channel(false);
         let feeder = Feeder {
             reports,
@@ -59,7 +59,7 @@ impl Feeding {
             pushing: pushing.clone(),
             last: None,
         };
-        Feeding {
+        PushLoop {
             pushing,
             task: tokio::spawn(feeder.run(interval, stopped)),
             stop,
@@ -82,7 +82,7 @@ struct Feeder {
     reports: Arc<Reports>,
     /// `None` while another thread makes a profile.
     pusher: Option<Pusher>,
-    pushing: Pushing,
+    pushing: PushStatus,
     /// Sequence number of the last pushed report.
     last: Option<u64>,
 }

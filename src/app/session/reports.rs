@@ -11,10 +11,10 @@ use tokio::sync::{Mutex, oneshot, watch};
 
 use crate::collect::collector::{Command, Numbered, Progress};
 use crate::collect::{CollectorHandle, ProviderError, Status};
-use crate::export::push::{self, Pushing};
+use crate::export::push::{self, PushStatus};
 use crate::http::api::{ApiError, BoxFuture, Provider};
 use crate::probe::{FaultsSeen, Missing, SharedFaultsSeen, SyscallHooks};
-use memprof_code::debuginfod::{self, Fetching};
+use memprof_code::debuginfod::{self, FetchStatus};
 use memprof_code::symbolize::{Detail, Symbolizer};
 use memprof_heap::{HeapOptions, HeapSnapshot, Moment};
 use memprof_profile::allocations::NamedAllocations;
@@ -43,9 +43,9 @@ pub struct Reports {
     /// The target is not frozen again before this time; requests that need a freeze wait for this lock.
     runs_until: Mutex<Instant>,
     /// Downloads from debuginfod servers, if enabled.
-    fetching: Option<Fetching>,
+    fetching: Option<FetchStatus>,
     /// Pushes to a store, if enabled.
-    pushing: Option<Pushing>,
+    pushing: Option<PushStatus>,
     /// Where the probe hooks system calls.
     syscall_hooks: Option<SyscallHooks>,
     /// Where the probe sees page faults.
@@ -96,7 +96,11 @@ impl Reports {
     }
 
     /// Adds the status of memprof's HTTP clients.
-    pub fn with_clients(self, fetching: Option<Fetching>, pushing: Option<Pushing>) -> Reports {
+    pub fn with_clients(
+        self,
+        fetching: Option<FetchStatus>,
+        pushing: Option<PushStatus>,
+    ) -> Reports {
         Reports {
             fetching,
             pushing,
@@ -325,11 +329,11 @@ impl Provider for Reports {
     }
 
     fn debuginfod(&self) -> Option<debuginfod::Status> {
-        self.fetching.as_ref().map(Fetching::status)
+        self.fetching.as_ref().map(FetchStatus::status)
     }
 
     fn pushed(&self) -> Option<push::Status> {
-        self.pushing.as_ref().map(Pushing::status)
+        self.pushing.as_ref().map(PushStatus::status)
     }
 
     fn syscall_hooks(&self) -> Option<SyscallHooks> {

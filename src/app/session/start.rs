@@ -11,7 +11,7 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 use tokio::sync::{mpsc, watch};
 
 use super::command::{self, Launch, Prepared, Stop, Traced};
-use crate::app::config::{Config, SharedOnce};
+use crate::app::config::{Config, PssMode};
 use crate::collect::CollectorHandle;
 use crate::collect::collector::{Collector, Command, Killed, Pace, Progress, SamplerOptions};
 use crate::collect::program::Program;
@@ -23,7 +23,7 @@ use memprof_profile::measure::TEMPORARY;
 use memprof_sys::console;
 use memprof_sys::freeze::{Freeze, Guard};
 use memprof_sys::ids::Pid;
-use memprof_sys::privileges::{self, Role};
+use memprof_sys::privileges::{self, ThreadRole};
 use memprof_sys::residency::MapCounts;
 
 /// Capacity of the collector's command queue.
@@ -110,7 +110,7 @@ pub fn start_collector(config: &Config, sampler: Option<&Library>) -> Result<Sta
                     let _ = freezing.start();
                 }
                 let map_counts = map_counts(shared_once)?;
-                privileges::reduce(Role::Collector);
+                privileges::reduce(ThreadRole::Collector);
                 let unwinding = match probe_config.unwind.needs_tables() {
                     true => Some(Unwinding::start(&probe, Arc::clone(&woken), interpreters)?),
                     false => None,
@@ -171,13 +171,13 @@ pub fn start_collector(config: &Config, sampler: Option<&Library>) -> Result<Sta
 }
 
 /// The source of map counts per page, if PSS is to be computed.
-fn map_counts(wanted: SharedOnce) -> Result<Option<MapCounts>> {
-    if wanted == SharedOnce::No {
+fn map_counts(wanted: PssMode) -> Result<Option<MapCounts>> {
+    if wanted == PssMode::No {
         return Ok(None);
     }
     match MapCounts::open() {
         Ok(counts) => Ok(Some(counts)),
-        Err(e) if wanted == SharedOnce::IfPossible => {
+        Err(e) if wanted == PssMode::IfPossible => {
             console::print(&format!(
                 "shared pages are counted for each process that maps them: {e}"
             ));

@@ -8,14 +8,14 @@ use super::Aggregator;
 use super::scan::Scanned;
 use crate::collect::space::Space;
 use crate::probe::Probe;
-use crate::probe::source::{Part, Totals, Uncertainties};
+use crate::probe::source::{StackPart, Totals, Uncertainties};
 use memprof_profile::measure::{
     ALLOC_SPACE, ColumnId, INUSE_OBJECTS, INUSE_SPACE, Measure, SHARED,
 };
 use memprof_profile::{
     Amounts, CachedFile, Frame, FrameKind, FreezeOutcome, LOST_STACK, Losses, Mapping, NotObserved,
-    OomKills, Places, Profile, Sample, Share, Stack, TargetInfo, UncertainPart, Uncertainty,
-    UncertaintyOf, Unobserved,
+    OomKills, Places, ProcessProfile, Profile, Sample, Stack, TargetInfo, UncertainPart,
+    Uncertainty, UncertaintyOf, Unobserved,
 };
 use memprof_sys::file_id::FileId;
 use memprof_sys::freeze::now_ns;
@@ -144,7 +144,7 @@ impl Aggregator {
 
     /// Each process's share. Page cache and kernel memory belong to the address space in which their stack was first
     /// seen.
-    fn shares(&self, snapshot: &Snapshot) -> Vec<Share> {
+    fn shares(&self, snapshot: &Snapshot) -> Vec<ProcessProfile> {
         let mut beside: HashMap<MmId, Totals> = HashMap::new();
         for (&id, &amounts) in &snapshot.beside.stacks {
             if let Some(mm) = self.stacks.seen_in(id) {
@@ -155,7 +155,7 @@ impl Aggregator {
             let mut totals = beside.remove(&process.mm).unwrap_or_default();
             totals.merge(process.totals.clone());
             let rows = self.rows(totals);
-            Share {
+            ProcessProfile {
                 pid: process.pid,
                 comm: process.comm.clone(),
                 container: Container::of(process.pid),
@@ -308,7 +308,7 @@ fn uncertainties(
     indices: &HashMap<StackId, u32>,
 ) -> Vec<Uncertainty> {
     let sample = |id: Option<StackId>| id.and_then(|id| indices.get(&id)).copied();
-    let part = |part: &Part| UncertainPart {
+    let part = |part: &StackPart| UncertainPart {
         sample: sample(part.stack),
         share: part.share,
         variance: part.variance,

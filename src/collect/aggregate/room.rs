@@ -15,13 +15,13 @@ const COUNTED_FOR: u32 = 4096;
 
 /// The approximate number of ranges of all processes.
 #[derive(Debug, Default)]
-pub(super) struct Held {
+pub(super) struct RangeBudget {
     ranges: usize,
     /// Number of further changes for which `ranges` is valid.
     valid: u32,
 }
 
-impl Held {
+impl RangeBudget {
     /// Invalidates the count, because processes came or went.
     pub(super) fn forget(&mut self) {
         self.valid = 0;

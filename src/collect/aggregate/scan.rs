@@ -50,7 +50,7 @@ pub struct Scanned {
 
 /// Why a frozen process was not scanned.
 #[derive(Debug)]
-pub enum StillError {
+pub enum FrozenScanError {
     /// The time limit was reached; with the number of bytes found until then.
     TimeUp(u64),
     /// The process has ended.
@@ -59,18 +59,18 @@ pub enum StillError {
     Failed(anyhow::Error),
 }
 
-impl From<anyhow::Error> for StillError {
-    fn from(e: anyhow::Error) -> StillError {
+impl From<anyhow::Error> for FrozenScanError {
+    fn from(e: anyhow::Error) -> FrozenScanError {
         match e.downcast_ref::<ScanError>() {
-            Some(ScanError::Gone(_)) => StillError::Gone,
-            Some(ScanError::TimeUp(_)) => StillError::TimeUp(0),
-            _ => StillError::Failed(e),
+            Some(ScanError::Gone(_)) => FrozenScanError::Gone,
+            Some(ScanError::TimeUp(_)) => FrozenScanError::TimeUp(0),
+            _ => FrozenScanError::Failed(e),
         }
     }
 }
 
-impl From<ScanError> for StillError {
-    fn from(e: ScanError) -> StillError {
+impl From<ScanError> for FrozenScanError {
+    fn from(e: ScanError) -> FrozenScanError {
         anyhow::Error::from(e).into()
     }
 }
@@ -148,20 +148,20 @@ impl Aggregator {
     /// If the scan fails.
     pub fn scan(&mut self, mm: MmId, probe: &Probe) -> Result<Option<Scanned>> {
         let scanned = match self.scan_running(mm, probe) {
-            Err(StillError::Gone) => self.scan_kept(mm, probe),
+            Err(FrozenScanError::Gone) => self.scan_kept(mm, probe),
             scanned => scanned,
         };
         match scanned {
             Ok(scanned) => Ok(Some(scanned)),
-            Err(StillError::Gone) => Ok(None),
-            Err(StillError::Failed(e)) => Err(e),
-            Err(StillError::TimeUp(_)) => {
+            Err(FrozenScanError::Gone) => Ok(None),
+            Err(FrozenScanError::Failed(e)) => Err(e),
+            Err(FrozenScanError::TimeUp(_)) => {
                 Err(anyhow::anyhow!("a scan without a time limit timed out"))
             }
         }
     }
 
-    fn scan_running(&mut self, mm: MmId, probe: &Probe) -> Result<Scanned, StillError> {
+    fn scan_running(&mut self, mm: MmId, probe: &Probe) -> Result<Scanned, FrozenScanError> {
         self.distrust_ranges(probe);
         let pid = self.pid_in(mm)?;
         let mut scanner = self.scanner(Pages::open(pid)?)?;
@@ -183,10 +183,10 @@ impl Aggregator {
     }
 
     /// Scans the kept memory of a process that has ended.
-    fn scan_kept(&mut self, mm: MmId, probe: &Probe) -> Result<Scanned, StillError> {
-        let space = self.spaces.get(&mm).ok_or(StillError::Gone)?;
+    fn scan_kept(&mut self, mm: MmId, probe: &Probe) -> Result<Scanned, FrozenScanError> {
+        let space = self.spaces.get(&mm).ok_or(FrozenScanError::Gone)?;
         let (kept, page_tables) = (space.kept.clone(), space.page_tables);
-        let kept = kept.ok_or(StillError::Gone)?;
+        let kept = kept.ok_or(FrozenScanError::Gone)?;
         self.distrust_ranges(probe);
         let mut scanner = self.scanner(kept.pages()?)?;
         let figures = |classifier: &mut Classifier| -> Result<KernelFigures, ScanError> {
@@ -215,12 +215,12 @@ impl Aggregator {
         scanner: &mut Scanner,
         vmas: Vec<Vma>,
         before: KernelFigures,
-    ) -> Result<Scanned, StillError> {
+    ) -> Result<Scanned, FrozenScanError> {
         let (begun, paused) = (Instant::now(), scanner.paused());
         let view = self.view(mm, probe)?;
         let mut tally = Tally::new(Join::new(probe, view), &vmas, &self.stacks);
         match scanner.scan(&vmas, &mut |index, run| tally.add(index, run), &mut || ()) {
-            Err(ScanError::TimeUp(_)) => return Err(StillError::TimeUp(tally.seen)),
+            Err(ScanError::TimeUp(_)) => return Err(FrozenScanError::TimeUp(tally.seen)),
             done => done?,
         }
         let tallied = tally.finish()?;
@@ -259,7 +259,7 @@ impl Aggregator {
         vmas: Vec<Vma>,
         tallied: Tallied,
         (before, took): (KernelFigures, Duration),
-    ) -> Result<Scanned, StillError> {
+    ) -> Result<Scanned, FrozenScanError> {
         let space = self.spaces.get(&mm);
         let space = space.context("the process is no longer followed")?;
         Ok(Scanned {

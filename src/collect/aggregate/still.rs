@@ -8,13 +8,13 @@ use anyhow::Result;
 
 use super::Aggregator;
 use super::gather::{Gather, Gathered};
-use super::scan::{Scanned, StillError, held_by};
+use super::scan::{FrozenScanError, Scanned, held_by};
 use super::tally::Tally;
 use crate::collect::resident::{Copies, Join};
 use crate::probe::Probe;
 use memprof_sys::ids::{MmId, Pid};
 use memprof_sys::kernel_figures::KernelFigures;
-use memprof_sys::residency::proc_maps::Foreseen;
+use memprof_sys::residency::proc_maps::MapsSnapshot;
 use memprof_sys::residency::{Error as ScanError, PageKind, PageRun, Pages, Scanner, Vma, figures};
 
 /// A process that is about to be frozen for a scan, with everything that could be prepared in advance.
@@ -22,11 +22,11 @@ pub struct Prepared {
     mm: MmId,
     pid: Pid,
     pages: Pages,
-    mappings: Foreseen,
+    mappings: MapsSnapshot,
 }
 
 /// A process that was scanned while frozen.
-pub struct Still {
+pub struct FrozenScan {
     pid: Pid,
     before: KernelFigures,
     after: KernelFigures,
@@ -34,11 +34,11 @@ pub struct Still {
     pub took: Duration,
     /// Bytes of its anonymous pages.
     anon: u64,
-    pages: StillPages,
+    pages: FrozenPages,
 }
 
 /// The pages of a frozen process.
-enum StillPages {
+enum FrozenPages {
     /// To be joined after the release: the runs, each with the index of its mapping, and copies of their records.
     Copied {
         mm: MmId,
@@ -50,7 +50,7 @@ enum StillPages {
     Joined(Box<Scanned>),
 }
 
-impl Still {
+impl FrozenScan {
     /// Memory and swap of the process in bytes, according to the kernel's counters.
     pub fn resident(&self) -> u64 {
         held_by(&self.after)
@@ -81,13 +81,13 @@ impl Aggregator {
     ///
     /// # Errors
     /// If the process has ended, or may not be inspected.
-    pub fn prepare_scan(&mut self, mm: MmId) -> Result<Prepared, StillError> {
+    pub fn prepare_scan(&mut self, mm: MmId) -> Result<Prepared, FrozenScanError> {
         let pid = self.pid_in(mm)?;
         Ok(Prepared {
             mm,
             pid,
             pages: Pages::open(pid)?,
-            mappings: Foreseen::read(pid, &mut self.classifier)?,
+            mappings: MapsSnapshot::read(pid, &mut self.classifier)?,
         })
     }
 
@@ -101,7 +101,7 @@ impl Aggregator {
         scanner: &mut Scanner,
         probe: &Probe,
         end: Instant,
-    ) -> Result<Still, StillError> {
+    ) -> Result<FrozenScan, FrozenScanError> {
         let Prepared {
             mm,
             pid,
@@ -125,14 +125,14 @@ impl Aggregator {
             gather.add(index, run);
         };
         match scanner.scan(&vmas, &mut found, &mut || ()) {
-            Err(ScanError::TimeUp(_)) => return Err(StillError::TimeUp(seen)),
+            Err(ScanError::TimeUp(_)) => return Err(FrozenScanError::TimeUp(seen)),
             done => done?,
         }
         let gathered = gather.finish();
         let gathered = gathered.map_err(|e| e.context("cannot read the page ledger"))?;
         scanner.check_alive()?;
         let pages = match gathered {
-            Gathered::Runs(runs) => StillPages::Copied {
+            Gathered::Runs(runs) => FrozenPages::Copied {
                 mm,
                 vmas,
                 runs,
@@ -140,10 +140,10 @@ impl Aggregator {
             },
             Gathered::Joined(tallied) => {
                 let scanned = self.scanned(mm, vmas, *tallied, (before, begun.elapsed()))?;
-                StillPages::Joined(Box::new(scanned))
+                FrozenPages::Joined(Box::new(scanned))
             }
         };
-        Ok(Still {
+        Ok(FrozenScan {
             pid,
             before,
             after: figures::counters(pid)?,
@@ -157,10 +157,14 @@ impl Aggregator {
     ///
     /// # Errors
     /// If the process is no longer followed.
-    pub fn join_still(&mut self, still: Still, probe: &Probe) -> Result<Scanned, StillError> {
+    pub fn join_still(
+        &mut self,
+        still: FrozenScan,
+        probe: &Probe,
+    ) -> Result<Scanned, FrozenScanError> {
         let scanned = match still.pages {
-            StillPages::Joined(scanned) => *scanned,
-            StillPages::Copied {
+            FrozenPages::Joined(scanned) => *scanned,
+            FrozenPages::Copied {
                 mm,
                 vmas,
                 runs,

@@ -9,7 +9,7 @@ use libbpf_rs::Link;
 use super::Collector;
 use crate::probe::SeenCalls;
 use crate::probe::event::{Event, RangeChange};
-use memprof_code::allocators::{self, Function, Role};
+use memprof_code::allocators::{self, Function, FunctionRole};
 use memprof_code::modules::open_regular;
 use memprof_sys::console;
 use memprof_sys::ids::{MmId, Pid};
@@ -174,7 +174,7 @@ fn tell_cost<'f>(pid: Pid, files: impl Iterator<Item = (&'f Path, &'f [Function]
     let (mut number, mut slow, mut names) = (0, Vec::new(), Vec::new());
     for (path, functions) in files {
         // Exceptions are rare, so their probe costs nothing.
-        let functions = functions.iter().filter(|f| f.role != Role::Throws);
+        let functions = functions.iter().filter(|f| f.role != FunctionRole::Throws);
         let functions: Vec<&Function> = functions.collect();
         if functions.is_empty() {
             continue;

@@ -11,7 +11,7 @@ use crate::collect::reconcile;
 use crate::probe::event::{CodeSeen, Event, ProcessChange, ProcessEvent};
 use memprof_profile::Profile;
 use memprof_sys::ids::{MmId, Pid};
-use memprof_sys::privileges::{self, Role};
+use memprof_sys::privileges::{self, ThreadRole};
 use memprof_sys::proc_dir;
 use memprof_sys::process::{self, Presence, Selector};
 
@@ -193,7 +193,7 @@ impl Collector {
         if matches!(self.selector, Selector::Command(_)) && !self.follow_forks {
             // If this fails, the command's thread traces it to its end and stops it while it exits
             // (`command.rs`).
-            let begin = || privileges::reduce(Role::Keep);
+            let begin = || privileges::reduce(ThreadRole::Keep);
             let _ = self.aggregator.keep(mm, begin);
         }
     }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use super::Collector;
 use crate::collect::aggregate::{
-    Prepared, ReportError, Scanned, Snapshot, Still, StillError, Unscanned, held_by,
+    FrozenScan, FrozenScanError, Prepared, ReportError, Scanned, Snapshot, Unscanned, held_by,
 };
 use memprof_profile::FreezeOutcome;
 use memprof_sys::console;
@@ -65,7 +65,7 @@ enum AtOnce {
 }
 
 /// A followed address space, and the process in it.
-type Place = (MmId, Pid);
+type FollowedSpace = (MmId, Pid);
 
 impl Collector {
     /// Scans the target, frozen according to `freeze`. If it cannot be frozen, or not long enough, scans it while it runs.
@@ -131,7 +131,11 @@ impl Collector {
     }
 
     /// Freezes all processes at once, if that does not take too long.
-    fn freeze_at_once(&mut self, places: &[Place], freeze: Freeze) -> Result<AtOnce, NotFrozen> {
+    fn freeze_at_once(
+        &mut self,
+        places: &[FollowedSpace],
+        freeze: Freeze,
+    ) -> Result<AtOnce, NotFrozen> {
         let or_in_turn = places.len() > 1 && freeze != Freeze::Group;
         let limit = match or_in_turn {
             // The other half of the time is for freezing each of them in turn.
@@ -219,7 +223,7 @@ impl Collector {
     /// then.
     fn scan_frozen(
         &mut self,
-        places: &[Place],
+        places: &[FollowedSpace],
         limit: Duration,
         with_new: bool,
     ) -> Result<(Vec<Scanned>, FreezeStats), NotFrozen> {
@@ -232,7 +236,7 @@ impl Collector {
     fn scan_frozen_by(
         &mut self,
         guard: &mut Guard,
-        places: &[Place],
+        places: &[FollowedSpace],
         limit: Duration,
         with_new: bool,
     ) -> Result<(Vec<Scanned>, FreezeStats), NotFrozen> {
@@ -292,10 +296,10 @@ impl Collector {
         self.freezing.costs.record_freeze(&stats);
         let seen = match result {
             Ok(read) if whole => return Ok((self.join_all(read)?, stats)),
-            Ok(read) => read.iter().map(Still::resident).sum(),
-            Err(StillError::TimeUp(seen)) => seen,
-            Err(StillError::Gone) => 0,
-            Err(StillError::Failed(e)) => return Err(NotFrozen::Failed(e)),
+            Ok(read) => read.iter().map(FrozenScan::resident).sum(),
+            Err(FrozenScanError::TimeUp(seen)) => seen,
+            Err(FrozenScanError::Gone) => 0,
+            Err(FrozenScanError::Failed(e)) => return Err(NotFrozen::Failed(e)),
         };
         let come = format!(
             "the scan had covered {} of {}",
@@ -306,8 +310,8 @@ impl Collector {
     }
 
     /// Estimated cost of freezing these processes.
-    fn estimate(&self, places: &[Place]) -> Estimate {
-        let estimate = |(_, pid): &Place| {
+    fn estimate(&self, places: &[FollowedSpace]) -> Estimate {
+        let estimate = |(_, pid): &FollowedSpace| {
             // A process that is gone costs nothing.
             let figures = figures::counters(*pid).ok()?;
             Some(self.freezing.costs.estimate(*pid, held_by(&figures)))
@@ -317,20 +321,23 @@ impl Collector {
     }
 
     /// Does everything that can be done for each process while it runs.
-    fn prepare_all(&mut self, places: &[Place]) -> Result<BTreeMap<Place, Prepared>, NotFrozen> {
+    fn prepare_all(
+        &mut self,
+        places: &[FollowedSpace],
+    ) -> Result<BTreeMap<FollowedSpace, Prepared>, NotFrozen> {
         let mut all = BTreeMap::new();
         for place in places.iter().take(MAX_PREPARED) {
             match self.aggregator.prepare_scan(place.0) {
                 Ok(prepared) => drop(all.insert(*place, prepared)),
-                Err(StillError::Gone | StillError::TimeUp(_)) => {}
-                Err(StillError::Failed(e)) => return Err(NotFrozen::Failed(e)),
+                Err(FrozenScanError::Gone | FrozenScanError::TimeUp(_)) => {}
+                Err(FrozenScanError::Failed(e)) => return Err(NotFrozen::Failed(e)),
             }
         }
         Ok(all)
     }
 
     /// The followed address spaces that are not in `known`.
-    fn fresh(&self, known: &[Place]) -> Vec<Place> {
+    fn fresh(&self, known: &[FollowedSpace]) -> Vec<FollowedSpace> {
         let mut all = self.aggregator.spaces();
         all.retain(|place| !known.contains(place));
         all
@@ -338,11 +345,11 @@ impl Collector {
 
     fn scan_all(
         &mut self,
-        places: &[Place],
-        prepared: &mut BTreeMap<Place, Prepared>,
+        places: &[FollowedSpace],
+        prepared: &mut BTreeMap<FollowedSpace, Prepared>,
         scanner: &mut Scanner,
         frozen: &Frozen<'_>,
-    ) -> Result<Vec<Still>, StillError> {
+    ) -> Result<Vec<FrozenScan>, FrozenScanError> {
         let (mut all, mut seen) = (Vec::new(), 0);
         for place in places {
             let ready = match prepared.remove(place) {
@@ -360,22 +367,24 @@ impl Collector {
                     seen += read.resident();
                     all.push(read);
                 }
-                Err(StillError::Gone) => {}
-                Err(StillError::TimeUp(more)) => return Err(StillError::TimeUp(seen + more)),
-                Err(StillError::Failed(e)) => return Err(StillError::Failed(e)),
+                Err(FrozenScanError::Gone) => {}
+                Err(FrozenScanError::TimeUp(more)) => {
+                    return Err(FrozenScanError::TimeUp(seen + more));
+                }
+                Err(FrozenScanError::Failed(e)) => return Err(FrozenScanError::Failed(e)),
             }
         }
         Ok(all)
     }
 
     /// Joins the pages read from frozen processes, which run again.
-    fn join_all(&mut self, read: Vec<Still>) -> Result<Vec<Scanned>, NotFrozen> {
+    fn join_all(&mut self, read: Vec<FrozenScan>) -> Result<Vec<Scanned>, NotFrozen> {
         let mut all = Vec::with_capacity(read.len());
         for still in read {
             match self.aggregator.join_still(still, &self.probe) {
                 Ok(scanned) => all.push(scanned),
-                Err(StillError::Gone | StillError::TimeUp(_)) => {}
-                Err(StillError::Failed(e)) => return Err(NotFrozen::Failed(e)),
+                Err(FrozenScanError::Gone | FrozenScanError::TimeUp(_)) => {}
+                Err(FrozenScanError::Failed(e)) => return Err(NotFrozen::Failed(e)),
             }
         }
         Ok(all)
@@ -392,7 +401,7 @@ impl Collector {
 }
 
 /// Reads the kernel's own totals of processes whose counters differ from the scan, as far as time permits.
-fn sum_up(read: &mut [Still], frozen: &Frozen<'_>) {
+fn sum_up(read: &mut [FrozenScan], frozen: &Frozen<'_>) {
     for process in read.iter_mut().filter(|process| !process.agrees()) {
         let walk = (process.took * WALK).max(WALK_LEAST);
         if Instant::now() + walk > frozen.deadline() {
@@ -403,7 +412,7 @@ fn sum_up(read: &mut [Still], frozen: &Frozen<'_>) {
     }
 }
 
-fn whom(places: &[Place]) -> String {
+fn whom(places: &[FollowedSpace]) -> String {
     match places {
         [(_, pid)] => format!("process {pid}"),
         several => format!("{} processes", several.len()),

@@ -18,7 +18,7 @@ use memprof_heap::{
 use memprof_profile::Profile;
 use memprof_sys::freeze::Guard;
 use memprof_sys::ids::Pid;
-use memprof_sys::privileges::{self, Role};
+use memprof_sys::privileges::{self, ThreadRole};
 use memprof_sys::process::{self, Selector};
 use memprof_sys::{allocator, priority};
 
@@ -162,7 +162,7 @@ impl Collector {
         };
         let taking = move || {
             priority::restore();
-            privileges::reduce(Role::Heap);
+            privileges::reduce(ThreadRole::Heap);
             let mut guard = guard.lock().unwrap_or_else(PoisonError::into_inner);
             let collecting = request.collecting;
             let mut sampled: Option<SampledHeap> = None;

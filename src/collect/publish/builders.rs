@@ -9,11 +9,11 @@ use anyhow::{Context, Result};
 use nix::sys::eventfd::EventFd;
 
 use memprof_code::elf::Elf;
-use memprof_code::interpreter::{self, Interpreter, Unread, Wanted};
+use memprof_code::interpreter::{self, EnabledInterpreters, Interpreter, Unread};
 use memprof_code::unwind::{Packed, Rule, Table};
 use memprof_profile::{Module, ModuleId};
 use memprof_sys::priority;
-use memprof_sys::privileges::{self, Role};
+use memprof_sys::privileges::{self, ThreadRole};
 
 /// Length of the build queue; a file that does not fit is queued when it is next mapped.
 const QUEUE: usize = 4096;
@@ -48,7 +48,7 @@ pub(super) struct Queues {
 /// A thread could not be started.
 pub(super) fn start(
     wake: &Arc<EventFd>,
-    interpreters: Wanted,
+    interpreters: EnabledInterpreters,
 ) -> Result<(Queues, Receiver<(ModuleId, Done)>)> {
     let (tables, wanted_tables) = sync_channel(QUEUE);
     let (searches, wanted_searches) = sync_channel(QUEUE);
@@ -89,10 +89,10 @@ fn build_tables(
     wanted: &Orders,
     done: &Sender<(ModuleId, Done)>,
     wake: &EventFd,
-    interpreters: Wanted,
+    interpreters: EnabledInterpreters,
 ) {
     priority::restore();
-    privileges::reduce(Role::Tables);
+    privileges::reduce(ThreadRole::Tables);
     let tell = |module, what| {
         let told = done.send((module, what)).is_ok();
         let _ = wake.write(1);
@@ -113,7 +113,10 @@ fn build_tables(
     }
 }
 
-fn find_interpreter(module: &Module, wanted: Wanted) -> Option<Result<Interpreter, Unread>> {
+fn find_interpreter(
+    module: &Module,
+    wanted: EnabledInterpreters,
+) -> Option<Result<Interpreter, Unread>> {
     interpreter::find(&Elf::read(module.file.as_ref()?).ok()?, wanted)
 }
 

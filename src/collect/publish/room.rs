@@ -2,17 +2,17 @@
 
 /// The free slots of a map, numbered from 0 and divided into blocks of equal size. An allocation does not cross a block boundary.
 #[derive(Debug)]
-pub struct Room {
+pub struct SlotAllocator {
     block: u32,
     /// Free ranges as (first slot, length), in order; adjacent ranges of one block are merged.
     free: Vec<(u32, u32)>,
 }
 
-impl Room {
+impl SlotAllocator {
     /// Creates `blocks` free blocks of `block` slots.
-    pub fn new(block: u32, blocks: u32) -> Room {
+    pub fn new(block: u32, blocks: u32) -> SlotAllocator {
         let free = (0..blocks).map(|n| (n * block, block)).collect();
-        Room { block, free }
+        SlotAllocator { block, free }
     }
 
     /// Allocates `length` slots in the first free range that is large enough; returns the first slot.
@@ -55,7 +55,7 @@ mod tests {
 
     #[test]
     fn what_is_given_back_is_whole_again() {
-        let mut room = Room::new(10, 2);
+        let mut room = SlotAllocator::new(10, 2);
         let parts: Vec<u32> = [4, 6, 7, 3].map(|n| room.take(n).unwrap()).to_vec();
         assert_eq!(parts, [0, 4, 10, 17]);
         assert_eq!(room.take(1), None);
@@ -69,7 +69,7 @@ mod tests {
 
     #[test]
     fn a_gap_is_used_again() {
-        let mut room = Room::new(10, 1);
+        let mut room = SlotAllocator::new(10, 1);
         let [_, second, _] = [2, 3, 5].map(|n| room.take(n).unwrap());
         room.give_back(second, 3);
         assert_eq!((room.take(4), room.take(3)), (None, Some(2)));

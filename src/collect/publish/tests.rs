@@ -1,5 +1,5 @@
 use super::*;
-use memprof_code::interpreter::{Interpreter, Wanted};
+use memprof_code::interpreter::{EnabledInterpreters, Interpreter};
 use memprof_code::unwind::Page;
 
 /// A store of everything that is written, with small limits.
@@ -88,7 +88,7 @@ fn module_without_file() -> Arc<Module> {
 }
 
 fn publisher() -> Publisher {
-    Publisher::start(Arc::new(EventFd::new().unwrap()), Wanted::ALL).unwrap()
+    Publisher::start(Arc::new(EventFd::new().unwrap()), EnabledInterpreters::ALL).unwrap()
 }
 
 fn packed(pages: &[(u32, &[u32])]) -> Packed {

@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 use rustc_hash::FxHashMap;
 
 use super::{Owner, Sink, recorded};
-use crate::probe::source::{Divided, Group, Part};
+use crate::probe::source::{Divided, Group, StackPart};
 use memprof_profile::measure::PSS;
 use memprof_profile::{Amounts, UncertaintyOf};
 use memprof_sys::ids::MmId;
@@ -191,7 +191,7 @@ impl Weights {
         // The mean of the weights is itself estimated, so the variance is scaled by n/(n - 1), as for any sample.
         let number = self.all * self.all / self.squares;
         let scale = scale * (1.0 + 1.0 / (number - 1.0).max(1.0));
-        let part = |((stack, mm), weight): (&(u32, MmId), &Weight)| Part {
+        let part = |((stack, mm), weight): (&(u32, MmId), &Weight)| StackPart {
             stack: match recorded(*stack) {
                 Owner::Stack(id) => Some(id),
                 Owner::Nobody(_) => None,

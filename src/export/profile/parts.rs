@@ -7,7 +7,7 @@ use serde::ser::SerializeSeq;
 use serde::{Serialize, Serializer};
 
 use super::{Bytes, Kernel, Numbers, Places};
-use memprof_profile::{self as profile, CachedFile, Profile, Sample, Share, saved};
+use memprof_profile::{self as profile, CachedFile, ProcessProfile, Profile, Sample, saved};
 
 /// A list whose items have the same form for writing and reading.
 pub(super) struct Each<'a, T>(pub &'a [T]);
@@ -85,7 +85,7 @@ struct Process<'a> {
     pid: u32,
     comm: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
-    place: Option<saved::Place>,
+    place: Option<saved::ContainerLabels>,
     stacks: ByNumber<'a>,
     not_observed: NotObserved<'a>,
     total: Bytes<'a>,
@@ -103,18 +103,23 @@ pub(super) struct Processes<'a> {
 
 impl Serialize for Processes<'_> {
     fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
-        s.collect_seq(self.profile.processes.iter().map(|share: &Share| Process {
-            pid: share.pid.0,
-            comm: &share.comm,
-            place: share.container.as_ref().map(Into::into),
-            stacks: ByNumber(self.stacks, &share.samples),
-            not_observed: NotObserved(&share.not_observed),
-            total: Bytes(&share.total),
-            uncertainties: Each(&share.uncertainties),
-            kernel_before: Kernel(&share.kernel_before),
-            kernel_after: Kernel(&share.kernel_after),
-            freeze: (&share.freeze).into(),
-        }))
+        s.collect_seq(
+            self.profile
+                .processes
+                .iter()
+                .map(|share: &ProcessProfile| Process {
+                    pid: share.pid.0,
+                    comm: &share.comm,
+                    place: share.container.as_ref().map(Into::into),
+                    stacks: ByNumber(self.stacks, &share.samples),
+                    not_observed: NotObserved(&share.not_observed),
+                    total: Bytes(&share.total),
+                    uncertainties: Each(&share.uncertainties),
+                    kernel_before: Kernel(&share.kernel_before),
+                    kernel_after: Kernel(&share.kernel_after),
+                    freeze: (&share.freeze).into(),
+                }),
+        )
     }
 }
 
@@ -131,7 +136,7 @@ struct EndedProcess<'a> {
     pid: u32,
     comm: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
-    place: Option<saved::Place>,
+    place: Option<saved::ContainerLabels>,
     total: Bytes<'a>,
     scanned_unix_ms: u64,
     ended_unix_ms: u64,

@@ -15,7 +15,7 @@ use memprof_profile::testing::{at, kib, profile};
 use memprof_profile::{
     Amounts, CachedFile, CgroupMemory, CodeLayout, CodeSegment, Ended, EndedProcess, Faults, Frame,
     FreezeOutcome, KnownPath, LastFigures, Losses, MappedBytes, Mapping, Module, OomKill, OomKills,
-    Outcome, PartialReason, PathFrom, Places, Report, Sample, Share, Stack, Unobserved,
+    Outcome, PartialReason, PathFrom, Places, ProcessProfile, Report, Sample, Stack, Unobserved,
 };
 use memprof_sys::file_id::FileId;
 use memprof_sys::ids::Pid;
@@ -97,7 +97,7 @@ fn full() -> Report {
     let share = |(pid, samples): (Pid, &[Sample])| {
         let mut total = Amounts::default();
         samples.iter().for_each(|sample| total += sample.amounts);
-        Share {
+        ProcessProfile {
             pid,
             comm: format!("process {pid}"),
             container: (pid == ONE).then(|| Container {

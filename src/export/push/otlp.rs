@@ -13,7 +13,7 @@ use super::random_id;
 use super::resource::{Attributes, Value};
 use crate::export::mappings::{Mapping, Mappings};
 use crate::export::pprof::Value as ValueType;
-use crate::export::rows::{self, Place};
+use crate::export::rows::{self, RowFrame};
 use memprof_profile::measure::Unit;
 use memprof_profile::symbol::{Language, Symbols};
 use memprof_profile::{Frame, Report};
@@ -197,7 +197,7 @@ impl<'a> Dictionary<'a> {
         })
     }
 
-    fn stack(&mut self, places: &[Place<'_>]) -> i32 {
+    fn stack(&mut self, places: &[RowFrame<'_>]) -> i32 {
         let locations = places.iter().map(|place| self.location(place));
         let locations: Vec<i32> = locations.collect();
         let table = &mut self.tables.stack_table;
@@ -207,10 +207,10 @@ impl<'a> Dictionary<'a> {
         })
     }
 
-    fn location(&mut self, place: &Place<'_>) -> i32 {
+    fn location(&mut self, place: &RowFrame<'_>) -> i32 {
         match *place {
-            Place::Pseudo(label) => self.pseudo(label.to_string()),
-            Place::Code(frame, mapping, address) => match self.frames.get(&frame) {
+            RowFrame::Pseudo(label) => self.pseudo(label.to_string()),
+            RowFrame::Code(frame, mapping, address) => match self.frames.get(&frame) {
                 Some(at) => *at,
                 None => self.code(frame, mapping, address),
             },

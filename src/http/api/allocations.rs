@@ -9,7 +9,7 @@ use super::common::millis;
 use super::functions::{Name, Page, PageReply, Sorting};
 use super::query::{Query, bad};
 use super::request::RequestContext;
-use super::{Api, ApiError, Ask, BoxFuture, Reply, Request};
+use super::{Api, ApiError, BoxFuture, Endpoint, Reply, Request};
 use memprof_profile::Estimate;
 use memprof_profile::allocations::{
     Average, Course, Filter, Group, GroupBy, Groups, Key, MarkTime, NamedAllocations,
@@ -174,7 +174,7 @@ fn compare(a: &Key<'_>, b: &Key<'_>) -> Ordering {
     }
 }
 
-impl Ask for AllocationsRequest {
+impl Endpoint for AllocationsRequest {
     fn answer<'a>(&'a self, api: &'a Api) -> BoxFuture<'a, Result<Reply, ApiError>> {
         Box::pin(async move {
             let _turn = api.filtering.turn().await?;

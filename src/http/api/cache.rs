@@ -5,12 +5,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::OnceCell;
 
-use super::reply_builder::Made;
+use super::reply_builder::NamedReply;
 
 /// Maximum number of cached replies: enough for a few clients with different requests. The oldest is evicted first.
 const KEPT: usize = 16;
 
-pub(super) type Cell = Arc<OnceCell<Made>>;
+pub(super) type Cell = Arc<OnceCell<NamedReply>>;
 
 /// Cells for replies of the newest report. The lock is taken only to find a cell, not while the cell is filled.
 #[derive(Debug)]

@@ -67,11 +67,11 @@ struct Row {
     memprof: Option<u64>,
     difference: Option<i64>,
     note: String,
-    parts: Vec<Part>,
+    parts: Vec<ChargedPart>,
 }
 
 #[derive(Serialize)]
-struct Part {
+struct ChargedPart {
     name: Cow<'static, str>,
     bytes: u64,
 }
@@ -96,7 +96,7 @@ impl Group {
 
 impl From<BalanceRow> for Row {
     fn from(row: BalanceRow) -> Row {
-        let part = |(name, bytes)| Part { name, bytes };
+        let part = |(name, bytes)| ChargedPart { name, bytes };
         Row {
             name: row.name,
             charged: row.charged,

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use super::query::{Query, bad};
 use super::reply_builder::Shown;
 use super::shape::kind;
-use super::view::{Part, View, no_process};
+use super::view::{ReportPart, View, no_process};
 use super::{Api, ApiError, BoxFuture, Reply};
 use memprof_profile::allocations::{Filter, NamedAllocations};
 use memprof_profile::measure::HEAP;
@@ -63,7 +63,7 @@ pub(super) struct Chosen {
     /// Restricts the selection to one process; `None` for all processes.
     pub(super) pid: Option<Pid>,
     /// Which frames to show.
-    pub(super) part: Part,
+    pub(super) part: ReportPart,
 }
 
 impl Chosen {

@@ -64,7 +64,7 @@ impl Serialize for Counted {
 
 /// Control group, container and pod of a process.
 #[derive(Debug, Serialize)]
-pub(super) struct Place<'a> {
+pub(super) struct ContainerLabels<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     cgroup: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -73,9 +73,9 @@ pub(super) struct Place<'a> {
     pod: Option<&'a str>,
 }
 
-impl<'a> From<Option<&'a Container>> for Place<'a> {
-    fn from(container: Option<&'a Container>) -> Place<'a> {
-        Place {
+impl<'a> From<Option<&'a Container>> for ContainerLabels<'a> {
+    fn from(container: Option<&'a Container>) -> ContainerLabels<'a> {
+        ContainerLabels {
             cgroup: container.map(|c| c.group.as_str()),
             container: container.and_then(|c| c.id.as_deref()),
             pod: container.and_then(|c| c.pod.as_deref()),

@@ -15,7 +15,7 @@ use super::room::Out;
 use super::shape::Shape;
 use super::tree::{Drawn, Errors, Places};
 use super::view::{ReportSelector, View};
-use super::{Api, ApiError, Ask, BoxFuture, Reply, Request};
+use super::{Api, ApiError, BoxFuture, Endpoint, Reply, Request};
 use memprof_profile::tree::{Paths, Table, TableRow};
 use memprof_profile::{Kind, Report};
 
@@ -103,7 +103,7 @@ pub(super) fn read(asked: &RequestContext<'_>) -> Result<Request, ApiError> {
     }))
 }
 
-impl Ask for Diff {
+impl Endpoint for Diff {
     fn answer<'a>(&'a self, api: &'a Api) -> BoxFuture<'a, Result<Reply, ApiError>> {
         Box::pin(async {
             let from = api.marks.get(&self.from)?;

@@ -12,7 +12,7 @@ use tokio::time::sleep;
 
 use super::reply::EVENTS;
 use super::request::RequestContext;
-use super::{Api, ApiError, Ask, Body, BoxFuture, Reply, Request, summary};
+use super::{Api, ApiError, Body, BoxFuture, Endpoint, Reply, Request, summary};
 use crate::http::series::{FIGURES, Sample};
 
 /// Maximum number of connected clients.
@@ -124,7 +124,7 @@ pub(super) fn read(_: &RequestContext<'_>) -> Result<Request, ApiError> {
 #[derive(Debug)]
 struct Listen;
 
-impl Ask for Listen {
+impl Endpoint for Listen {
     fn answer<'a>(&'a self, api: &'a Api) -> BoxFuture<'a, Result<Reply, ApiError>> {
         Box::pin(async {
             let place = Arc::clone(&api.events.places).try_acquire_owned();

@@ -13,7 +13,7 @@ use super::request::RequestContext;
 use super::room::Out;
 use super::shape::{direction, kind};
 use super::view::{ReportSelector, View, frames};
-use super::{Api, ApiError, Ask, BoxFuture, Reply, Request};
+use super::{Api, ApiError, BoxFuture, Endpoint, Reply, Request};
 use crate::export::{ExportOptions, Exporter, write};
 use crate::http::exporters::{EXPORTERS, by_name, names};
 use memprof_profile::Report;
@@ -109,7 +109,7 @@ impl fmt::Debug for Export {
     }
 }
 
-impl Ask for Export {
+impl Endpoint for Export {
     fn answer<'a>(&'a self, api: &'a Api) -> BoxFuture<'a, Result<Reply, ApiError>> {
         Box::pin(async {
             let mut options = self.options.clone();
@@ -231,7 +231,7 @@ impl From<&Exporter> for Format {
     }
 }
 
-impl Ask for List {
+impl Endpoint for List {
     fn answer<'a>(&'a self, _: &'a Api) -> BoxFuture<'a, Result<Reply, ApiError>> {
         let formats: Vec<Format> = EXPORTERS.iter().map(Format::from).collect();
         Box::pin(async move { Reply::json(&formats) })

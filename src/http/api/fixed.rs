@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::reply::JSON;
-use super::{Api, ApiError, Ask, BoxFuture, Reply, Request};
+use super::{Api, ApiError, BoxFuture, Endpoint, Reply, Request};
 
 #[derive(Debug)]
 struct Fixed {
@@ -19,7 +19,7 @@ pub(super) fn json(body: &'static str) -> Result<Request, ApiError> {
     }))
 }
 
-impl Ask for Fixed {
+impl Endpoint for Fixed {
     fn answer<'a>(&'a self, _: &'a Api) -> BoxFuture<'a, Result<Reply, ApiError>> {
         Box::pin(async { Ok(Reply::new(self.content_type, self.body)) })
     }

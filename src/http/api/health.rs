@@ -8,7 +8,7 @@ use serde::Serialize;
 use super::common::{Loss, OutcomeRow, losses, millis, outcomes};
 use super::events::CLIENTS;
 use super::request::RequestContext;
-use super::{Api, ApiError, Ask, BoxFuture, Provider, Reply, Request, own};
+use super::{Api, ApiError, BoxFuture, Endpoint, Provider, Reply, Request, own};
 use crate::collect::LastScan;
 use crate::export::push;
 use crate::http::series::Series;
@@ -138,7 +138,7 @@ fn missing(provider: &dyn Provider) -> Vec<Absent> {
     missing.map(|(name, why)| Absent { name, why }).collect()
 }
 
-impl Ask for Health {
+impl Endpoint for Health {
     fn answer<'a>(&'a self, api: &'a Api) -> BoxFuture<'a, Result<Reply, ApiError>> {
         Box::pin(async {
             let status = api.provider().status().await;

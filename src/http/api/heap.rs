@@ -12,7 +12,7 @@ use super::kept::{self, Keepable, KeptList, MAX_ENTRIES, checked_name};
 use super::query::bad;
 use super::reply::{JSON, internal};
 use super::request::RequestContext;
-use super::{Api, ApiError, Ask, BoxFuture, Reply, Request};
+use super::{Api, ApiError, BoxFuture, Endpoint, Reply, Request};
 use memprof_heap::{Approach, ByStack, Figures, GrownBy, Heap, HeapOptions, HeapSnapshot};
 use memprof_sys::ids::Pid;
 
@@ -32,7 +32,7 @@ const NAMED: usize = 8;
 
 /// A stored snapshot.
 #[derive(Clone)]
-pub(super) struct Kept {
+pub(super) struct StoredSnapshot {
     pub(super) info: Info,
     /// The snapshot as JSON.
     pub(super) json: Bytes,
@@ -42,7 +42,7 @@ pub(super) struct Kept {
     by_stack: Bytes,
 }
 
-impl Kept {
+impl StoredSnapshot {
     fn bytes(&self) -> usize {
         self.json.len() + self.grown_by.len() + self.by_stack.len()
     }
@@ -103,7 +103,7 @@ pub(crate) fn write_heap(taken: &HeapSnapshot, out: &mut dyn Write) -> io::Resul
     Ok(serde_json::to_writer(out, &whole)?)
 }
 
-impl Keepable for Kept {
+impl Keepable for StoredSnapshot {
     const NAME: &'static str = "heap snapshot";
     const PATH: &'static str = "/v2/heap";
     const MAX_BYTES: usize = MAX_BYTES;
@@ -111,10 +111,10 @@ impl Keepable for Kept {
 
 /// The stored snapshots.
 #[derive(Default)]
-pub(super) struct Heaps(Mutex<KeptList<Kept>>);
+pub(super) struct Heaps(Mutex<KeptList<StoredSnapshot>>);
 
 impl Heaps {
-    fn lock(&self) -> MutexGuard<'_, KeptList<Kept>> {
+    fn lock(&self) -> MutexGuard<'_, KeptList<StoredSnapshot>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -122,7 +122,7 @@ impl Heaps {
     ///
     /// # Errors
     /// [`ApiError::NotFound`] if it does not exist.
-    pub(super) fn get(&self, id: &str) -> Result<Kept, ApiError> {
+    pub(super) fn get(&self, id: &str) -> Result<StoredSnapshot, ApiError> {
         self.lock().get(id).cloned()
     }
 
@@ -141,7 +141,7 @@ impl Heaps {
         let mut info = Info::new(0, name, taken);
         list.add(|number| {
             info.id = number.to_string();
-            Kept {
+            StoredSnapshot {
                 info: info.clone(),
                 json: json.into(),
                 grown_by: grown_by.into(),
@@ -152,8 +152,8 @@ impl Heaps {
     }
 }
 
-fn check_room(list: &KeptList<Kept>, bytes: usize) -> Result<(), ApiError> {
-    list.check_room(list.iter().map(Kept::bytes).sum::<usize>() + bytes)
+fn check_room(list: &KeptList<StoredSnapshot>, bytes: usize) -> Result<(), ApiError> {
+    list.check_room(list.iter().map(StoredSnapshot::bytes).sum::<usize>() + bytes)
 }
 
 /// JSON body of a request to take a snapshot.
@@ -237,7 +237,7 @@ pub(super) fn forget(asked: &RequestContext<'_>) -> Result<Request, ApiError> {
     Ok(Arc::new(Forget(asked.name.to_owned())))
 }
 
-impl Ask for List {
+impl Endpoint for List {
     fn answer<'a>(&'a self, api: &'a Api) -> BoxFuture<'a, Result<Reply, ApiError>> {
         #[derive(Serialize)]
         struct ListReply {
@@ -255,7 +255,7 @@ impl Ask for List {
     }
 }
 
-impl Ask for Take {
+impl Endpoint for Take {
     fn answer<'a>(&'a self, api: &'a Api) -> BoxFuture<'a, Result<Reply, ApiError>> {
         Box::pin(async {
             // Do not stop the target if the snapshot cannot be stored.
@@ -295,7 +295,7 @@ async fn followed(api: &Api, wanted: Option<Pid>) -> Result<Pid, ApiError> {
     }
 }
 
-impl Ask for Show {
+impl Endpoint for Show {
     fn answer<'a>(&'a self, api: &'a Api) -> BoxFuture<'a, Result<Reply, ApiError>> {
         Box::pin(async {
             let kept = api.heaps.get(&self.0)?;
@@ -317,7 +317,7 @@ impl Ask for Show {
     }
 }
 
-impl Ask for Forget {
+impl Endpoint for Forget {
     fn answer<'a>(&'a self, api: &'a Api) -> BoxFuture<'a, Result<Reply, ApiError>> {
         Box::pin(async {
             api.heaps.lock().remove(&self.0)?;

@@ -6,11 +6,11 @@ use std::sync::Arc;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-use super::heap::{Info, Kept};
+use super::heap::{Info, StoredSnapshot};
 use super::query::bad;
 use super::reply::internal;
 use super::request::RequestContext;
-use super::{Api, ApiError, Ask, BoxFuture, Reply, Request};
+use super::{Api, ApiError, BoxFuture, Endpoint, Reply, Request};
 
 /// Parameters of `/v2/heap/diff`.
 pub(super) const PARAMETERS: &[&str] = &["from", "to"];
@@ -73,7 +73,7 @@ struct Row {
     to: Option<Vec<i64>>,
 }
 
-impl Ask for Diff {
+impl Endpoint for Diff {
     fn answer<'a>(&'a self, api: &'a Api) -> BoxFuture<'a, Result<Reply, ApiError>> {
         Box::pin(async {
             let (from, to) = (api.heaps.get(&self.from)?, api.heaps.get(&self.to)?);
@@ -90,7 +90,7 @@ impl Ask for Diff {
 }
 
 /// A snapshot with the stacks that made the heap grow.
-fn whole(kept: &Kept) -> Result<Map<String, Value>, ApiError> {
+fn whole(kept: &StoredSnapshot) -> Result<Map<String, Value>, ApiError> {
     let mut whole: Map<String, Value> = serde_json::from_slice(&kept.json).map_err(internal)?;
     let grown_by = serde_json::from_slice(&kept.grown_by).map_err(internal)?;
     whole.insert("grown_by".to_owned(), grown_by);

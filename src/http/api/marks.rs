@@ -11,7 +11,7 @@ use super::common::{Kinds, millis, stopped_us};
 use super::kept::{self, Keepable, KeptList, MAX_ENTRIES, checked_name};
 use super::oom_kills::OomKillRow;
 use super::request::RequestContext;
-use super::{Api, ApiError, Ask, BoxFuture, Reply, Request};
+use super::{Api, ApiError, BoxFuture, Endpoint, Reply, Request};
 use memprof_profile::allocations::MarkTime;
 use memprof_profile::{FreezeOutcome, OomKill, Profile, Report, Sample, Stack};
 use memprof_sys::freeze::Freeze;
@@ -53,17 +53,17 @@ impl Keepable for Mark {
 
 /// The stored marks.
 #[derive(Default)]
-pub(super) struct Marks(Mutex<Kept>);
+pub(super) struct Marks(Mutex<StoredMarks>);
 
 #[derive(Default)]
-struct Kept {
+struct StoredMarks {
     marks: KeptList<Mark>,
     /// Reports of deleted marks that requests still use, and their sizes in bytes.
     deleted: Vec<(Weak<Profile>, usize)>,
 }
 
 impl Marks {
-    fn lock(&self) -> MutexGuard<'_, Kept> {
+    fn lock(&self) -> MutexGuard<'_, StoredMarks> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -188,7 +188,7 @@ fn weight(report: &Report, counted: &mut FxHashSet<*const Stack>) -> usize {
     bytes
 }
 
-impl Kept {
+impl StoredMarks {
     /// Checks that one more mark fits, including `report` if given. The first mark always fits.
     fn check_room(&mut self, report: Option<&Report>) -> Result<(), ApiError> {
         self.deleted.retain(|(report, _)| report.strong_count() > 0);
@@ -275,7 +275,7 @@ pub(super) fn forget(asked: &RequestContext<'_>) -> Result<Request, ApiError> {
     Ok(Arc::new(Forget(asked.name.to_owned())))
 }
 
-impl Ask for List {
+impl Endpoint for List {
     fn answer<'a>(&'a self, api: &'a Api) -> BoxFuture<'a, Result<Reply, ApiError>> {
         #[derive(Serialize)]
         struct ListReply<'a> {
@@ -293,7 +293,7 @@ impl Ask for List {
     }
 }
 
-impl Ask for Keep {
+impl Endpoint for Keep {
     fn answer<'a>(&'a self, api: &'a Api) -> BoxFuture<'a, Result<Reply, ApiError>> {
         Box::pin(async {
             let report = match (self.0.freeze_group, self.0.freeze) {
@@ -366,7 +366,7 @@ async fn still(api: &Api, how: Freeze) -> Result<Arc<Report>, ApiError> {
     )))
 }
 
-impl Ask for Forget {
+impl Endpoint for Forget {
     fn answer<'a>(&'a self, api: &'a Api) -> BoxFuture<'a, Result<Reply, ApiError>> {
         Box::pin(async {
             api.marks.remove(&self.0)?;

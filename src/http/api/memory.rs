@@ -9,7 +9,7 @@ use super::query::bad;
 use super::reply::internal;
 use super::request::RequestContext;
 use super::room::Roomed;
-use super::{Api, ApiError, Ask, BoxFuture, Reply, Request};
+use super::{Api, ApiError, BoxFuture, Endpoint, Reply, Request};
 use crate::collect::ProviderError;
 use memprof_sys::breakdown::{Breakdown, Show, measure};
 use memprof_sys::ids::Pid;
@@ -47,7 +47,7 @@ pub(super) fn read(asked: &RequestContext<'_>) -> Result<Request, ApiError> {
     }))
 }
 
-impl Ask for Memory {
+impl Endpoint for Memory {
     fn answer<'a>(&'a self, api: &'a Api) -> BoxFuture<'a, Result<Reply, ApiError>> {
         Box::pin(async {
             let pid = self.process(api).await?;

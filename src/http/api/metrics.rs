@@ -18,12 +18,12 @@ use super::reply::internal;
 use super::request::RequestContext;
 use super::room::Out;
 use super::view::View;
-use super::{Api, ApiError, Ask, Body, BoxFuture, Reply, Request, own};
+use super::{Api, ApiError, Body, BoxFuture, Endpoint, Reply, Request, own};
 use crate::collect::ProviderError;
 use crate::export::push;
 use memprof_profile::measure::Unit;
 use memprof_profile::tree::{NO_SYMBOL, Table};
-use memprof_profile::{Amounts, Frames, Kind, Profile, Report};
+use memprof_profile::{Amounts, FrameFilter, Kind, Profile, Report};
 use memprof_sys::text::printable;
 
 /// Kinds that are resident in the target's address space.
@@ -45,7 +45,7 @@ struct Metrics {
     format: Format,
 }
 
-impl Ask for Metrics {
+impl Endpoint for Metrics {
     fn answer<'a>(&'a self, api: &'a Api) -> BoxFuture<'a, Result<Reply, ApiError>> {
         Box::pin(async {
             let (functions, format) = (api.options.metrics_functions, self.format);
@@ -82,7 +82,7 @@ impl View for OfReport {
     }
 
     fn write(&self, report: &Report, out: &mut Out) -> Result<(), ApiError> {
-        let report = &*report.showing(Frames::All);
+        let report = &*report.showing(FrameFilter::All);
         let mut figures = Figures::default();
         figures.target(&report.profile);
         figures.memory(&report.profile);

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::common::{Place, millis};
+use super::common::{ContainerLabels, millis};
 use memprof_profile::{OomKill, OomKills};
 
 /// The number of kills, and the newest ones.
@@ -19,7 +19,7 @@ pub(super) struct OomKillRow<'a> {
     pid: u32,
     comm: &'a str,
     #[serde(flatten)]
-    place: Place<'a>,
+    place: ContainerLabels<'a>,
     killed: u64,
     last: Option<Last>,
 }

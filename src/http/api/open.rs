@@ -11,7 +11,7 @@ use super::marks::MarkReply;
 use super::query::bad;
 use super::reply::internal;
 use super::request::RequestContext;
-use super::{Api, ApiError, Ask, BoxFuture, Reply, Request};
+use super::{Api, ApiError, BoxFuture, Endpoint, Reply, Request};
 use memprof_profile::{Report, saved};
 
 /// Parameters of `/v2/marks/open`.
@@ -51,7 +51,7 @@ impl fmt::Debug for Open {
     }
 }
 
-impl Ask for Open {
+impl Endpoint for Open {
     fn answer<'a>(&'a self, api: &'a Api) -> BoxFuture<'a, Result<Reply, ApiError>> {
         Box::pin(async {
             api.marks.check_room()?;

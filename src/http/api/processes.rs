@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::common::{Agreement, Bracket, Kinds, Place, ReportInfo, millis};
+use super::common::{Agreement, Bracket, ContainerLabels, Kinds, ReportInfo, millis};
 use super::reply::internal;
 use super::request::RequestContext;
 use super::room::Out;
@@ -36,7 +36,7 @@ struct Row<'a> {
     pid: u32,
     comm: &'a str,
     #[serde(flatten)]
-    place: Place<'a>,
+    place: ContainerLabels<'a>,
     total: Kinds,
     attributed: Kinds,
     kernel: Bracket,
@@ -62,7 +62,7 @@ impl<'a> From<Member<'a>> for Row<'a> {
 #[derive(Serialize)]
 struct GroupRow<'a> {
     #[serde(flatten)]
-    place: Place<'a>,
+    place: ContainerLabels<'a>,
     processes: usize,
     total: Kinds,
 }
@@ -83,7 +83,7 @@ struct EndedRow<'a> {
     pid: u32,
     comm: &'a str,
     #[serde(flatten)]
-    place: Place<'a>,
+    place: ContainerLabels<'a>,
     total: Kinds,
     scanned: u64,
     ended: u64,

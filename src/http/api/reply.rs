@@ -6,7 +6,7 @@ use bytes::Bytes;
 use serde::Serialize;
 use tokio::sync::mpsc;
 
-use super::reply_builder::Made;
+use super::reply_builder::NamedReply;
 
 /// The content type of JSON.
 pub const JSON: &str = "application/json";
@@ -50,7 +50,7 @@ impl Reply {
     }
 
     /// A reply with a built body and the name of its file.
-    pub(super) fn made(content_type: &'static str, (body, file_name): Made) -> Reply {
+    pub(super) fn made(content_type: &'static str, (body, file_name): NamedReply) -> Reply {
         Reply {
             file_name,
             body: Body::Whole(body),

@@ -9,7 +9,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::cache::Cache;
 use super::reply::internal;
-use super::room::{Out, Reservation, Room};
+use super::room::{MemoryBudget, Out, Reservation};
 use super::view::View;
 use super::{ApiError, BoxFuture, Provider};
 use memprof_profile::Report;
@@ -31,7 +31,7 @@ const LONG: Duration = Duration::from_millis(20);
 const QUIET: Duration = Duration::from_secs(1);
 
 /// A reply and the file name to save it under.
-pub(super) type Made = (Bytes, Option<String>);
+pub(super) type NamedReply = (Bytes, Option<String>);
 
 /// Fetches a report again, or a newer one.
 pub(super) type Again<'a> =
@@ -55,7 +55,7 @@ pub(super) struct ReplyBuilder {
 /// Builds one reply at a time.
 struct Lane {
     queue: Queue,
-    room: Arc<Room>,
+    room: Arc<MemoryBudget>,
 }
 
 /// Admits requests one at a time. A few wait; further requests are refused.
@@ -71,7 +71,7 @@ impl Lane {
     fn new(room: usize) -> Lane {
         Lane {
             queue: Queue::default(),
-            room: Room::new(room),
+            room: MemoryBudget::new(room),
         }
     }
 }
@@ -146,7 +146,7 @@ impl ReplyBuilder {
         shown: Shown<'_, '_>,
         view: Arc<dyn View>,
         provider: &dyn Provider,
-    ) -> Result<Made, ApiError> {
+    ) -> Result<NamedReply, ApiError> {
         let cell = self.cache.cell(shown.sequence, &format!("{view:?}"));
         let made = cell
             .get_or_try_init(|| self.make(shown, view, provider))
@@ -160,7 +160,7 @@ impl ReplyBuilder {
         shown: Shown<'_, '_>,
         view: Arc<dyn View>,
         provider: &dyn Provider,
-    ) -> Result<Made, ApiError> {
+    ) -> Result<NamedReply, ApiError> {
         let lane = match view.is_light() {
             true => &self.light,
             false => &self.heavy,

@@ -32,10 +32,10 @@ pub(super) struct RequestContext<'a> {
 }
 
 /// A request, ready to be answered.
-pub type Request = Arc<dyn Ask>;
+pub type Request = Arc<dyn Endpoint>;
 
 /// A parsed request. The `Debug` form shows the parsed parameters and identifies equal requests.
-pub trait Ask: fmt::Debug + Send + Sync {
+pub trait Endpoint: fmt::Debug + Send + Sync {
     /// Answers the request. Needs a tokio runtime.
     fn answer<'a>(&'a self, api: &'a Api) -> BoxFuture<'a, Result<Reply, ApiError>>;
 }

@@ -17,7 +17,7 @@ const STEP: (usize, usize) = (1 << 10, 1 << 20);
 
 /// A memory budget for replies. Waiting for memory blocks the thread.
 #[derive(Debug)]
-pub(super) struct Room {
+pub(super) struct MemoryBudget {
     state: Mutex<State>,
     freed: Condvar,
     size: usize,
@@ -33,7 +33,7 @@ struct State {
 /// Bytes reserved from a budget; returned on drop.
 #[derive(Debug)]
 pub(super) struct Reservation {
-    room: Arc<Room>,
+    room: Arc<MemoryBudget>,
     bytes: usize,
 }
 
@@ -44,15 +44,15 @@ impl Drop for Reservation {
     }
 }
 
-impl Room {
+impl MemoryBudget {
     /// A budget of `size` bytes.
-    pub(super) fn new(size: usize) -> Arc<Room> {
+    pub(super) fn new(size: usize) -> Arc<MemoryBudget> {
         let state = State {
             free: size,
             waiting: 0,
             closed: false,
         };
-        Arc::new(Room {
+        Arc::new(MemoryBudget {
             state: Mutex::new(state),
             freed: Condvar::new(),
             size,
@@ -75,7 +75,7 @@ impl Room {
     }
 
     /// Takes `bytes` if they are free.
-    pub(super) fn try_take(self: &Arc<Room>, bytes: usize) -> Option<Reservation> {
+    pub(super) fn try_take(self: &Arc<MemoryBudget>, bytes: usize) -> Option<Reservation> {
         let mut state = self.lock();
         state.free = state.free.checked_sub(bytes)?;
         Some(Reservation {
@@ -85,7 +85,7 @@ impl Room {
     }
 
     /// Takes `bytes`, and waits for them if necessary; `None` after [`PATIENCE`] or when the budget is closed.
-    fn take(self: &Arc<Room>, bytes: usize) -> Option<Reservation> {
+    fn take(self: &Arc<MemoryBudget>, bytes: usize) -> Option<Reservation> {
         let end = Instant::now() + PATIENCE;
         let mut state = self.lock();
         state.waiting += 1;
@@ -114,7 +114,7 @@ pub(super) struct Out {
 
 impl Out {
     /// An empty reply; clears `cache` when the budget is exhausted.
-    pub(super) fn new(room: &Arc<Room>, cache: &Arc<Cache>) -> Out {
+    pub(super) fn new(room: &Arc<MemoryBudget>, cache: &Arc<Cache>) -> Out {
         let held = Reservation {
             room: Arc::clone(room),
             bytes: 0,
@@ -218,7 +218,11 @@ impl AsRef<[u8]> for Roomed {
 mod tests {
     use super::*;
 
-    fn written(room: &Arc<Room>, cache: &Arc<Cache>, bytes: usize) -> Result<Bytes, ApiError> {
+    fn written(
+        room: &Arc<MemoryBudget>,
+        cache: &Arc<Cache>,
+        bytes: usize,
+    ) -> Result<Bytes, ApiError> {
         let mut out = Out::new(room, cache);
         let done = out.write_all(&vec![b'x'; bytes]);
         assert_eq!(done.is_err(), out.refused.is_some());
@@ -227,7 +231,7 @@ mod tests {
 
     #[test]
     fn room_is_taken_while_writing_and_given_back() {
-        let (room, cache) = (Room::new(64 << 10), Arc::new(Cache::new(1 << 20)));
+        let (room, cache) = (MemoryBudget::new(64 << 10), Arc::new(Cache::new(1 << 20)));
         let first = written(&room, &cache, 40_000).unwrap();
         assert_eq!(
             room.lock().free,
@@ -242,7 +246,7 @@ mod tests {
 
     #[test]
     fn a_reply_that_has_no_room_at_all_is_refused() {
-        let (room, cache) = (Room::new(64 << 10), Arc::new(Cache::new(1 << 20)));
+        let (room, cache) = (MemoryBudget::new(64 << 10), Arc::new(Cache::new(1 << 20)));
         let error = written(&room, &cache, 65 << 10).unwrap_err();
         assert!(matches!(error, ApiError::TooLarge(_)), "{error}");
         assert_eq!(room.lock().free, 64 << 10);
@@ -250,7 +254,7 @@ mod tests {
 
     #[test]
     fn what_is_kept_makes_room_and_what_is_sent_is_waited_for() {
-        let (room, cache) = (Room::new(64 << 10), Arc::new(Cache::new(1 << 20)));
+        let (room, cache) = (MemoryBudget::new(64 << 10), Arc::new(Cache::new(1 << 20)));
         let kept = written(&room, &cache, 40_000).unwrap();
         cache.cell(1, "kept").set((kept, None)).unwrap();
         let sent = written(&room, &cache, 40_000).unwrap();
@@ -268,7 +272,7 @@ mod tests {
 
     #[test]
     fn at_the_end_nobody_waits() {
-        let (room, cache) = (Room::new(64 << 10), Arc::new(Cache::new(1 << 20)));
+        let (room, cache) = (MemoryBudget::new(64 << 10), Arc::new(Cache::new(1 << 20)));
         let _sent = written(&room, &cache, 40_000).unwrap();
         room.close();
         let error = written(&room, &cache, 40_000).unwrap_err();

@@ -9,7 +9,7 @@ use super::common::millis;
 use super::reply::{JSON, internal};
 use super::request::RequestContext;
 use super::room::Roomed;
-use super::{Api, ApiError, Ask, BoxFuture, Reply, Request};
+use super::{Api, ApiError, BoxFuture, Endpoint, Reply, Request};
 use crate::http::series::{FIGURES, Figure, Resolution, Sample, Series};
 
 /// Parameters of `/v2/series`.
@@ -49,7 +49,7 @@ struct Column {
     values: Vec<Option<u64>>,
 }
 
-impl Ask for Since {
+impl Endpoint for Since {
     fn answer<'a>(&'a self, api: &'a Api) -> BoxFuture<'a, Result<Reply, ApiError>> {
         Box::pin(async {
             let body = self.body(api)?;

@@ -118,7 +118,7 @@ pub(super) struct TreeReply<'a, H, N> {
     cut: CutReply,
     strings: Vec<&'a str>,
     modules: Vec<Module<'a>>,
-    frames: Frames,
+    frames: FrameColumns,
     nodes: N,
 }
 
@@ -142,7 +142,7 @@ struct Module<'a> {
 }
 
 #[derive(Default, Serialize)]
-struct Frames {
+struct FrameColumns {
     r#type: Vec<&'static str>,
     name: Vec<Option<u32>>,
     module: Vec<Option<u32>>,
@@ -247,7 +247,7 @@ struct Legend<'a> {
     strings: Strings<'a>,
     modules: Vec<Module<'a>>,
     by_path: FxHashMap<&'a Path, u32>,
-    frames: Frames,
+    frames: FrameColumns,
 }
 
 impl<'a> Legend<'a> {

@@ -12,10 +12,10 @@ use super::reply::{Body, JSON, internal};
 use super::request::RequestContext;
 use super::room::Out;
 use super::view::{ReportSelector, View, view};
-use super::{Api, ApiError, Ask, BoxFuture, Reply, Request};
+use super::{Api, ApiError, BoxFuture, Endpoint, Reply, Request};
 use crate::export::json::{DEPTH, EMPTY_TREE, Short, TreeShape, write_tree};
 use memprof_profile::tree::Direction;
-use memprof_profile::{Frames, Report};
+use memprof_profile::{FrameFilter, Report};
 
 /// Parameters of `/v1/tree`.
 pub(super) const TREE: &[&str] = &["threshold", "reverse", "short", "depth"];
@@ -89,7 +89,7 @@ impl fmt::Debug for AnySize {
     }
 }
 
-impl Ask for AnySize {
+impl Endpoint for AnySize {
     fn answer<'a>(&'a self, api: &'a Api) -> BoxFuture<'a, Result<Reply, ApiError>> {
         Box::pin(async {
             match self.fitting.answer(api).await {
@@ -119,7 +119,7 @@ impl AnySize {
                 _permit: permit,
             };
             let mut out = BufWriter::with_capacity(PIECE, pieces);
-            let written = tree.write_to(&report.showing(Frames::default()), &mut out);
+            let written = tree.write_to(&report.showing(FrameFilter::default()), &mut out);
             if let Err(e) = written.and_then(|()| out.flush()) {
                 tracing::debug!("a large tree was not sent to its end: {e}");
             }
@@ -189,7 +189,7 @@ impl View for Totals {
     }
 }
 
-impl Ask for TargetPid {
+impl Endpoint for TargetPid {
     fn answer<'a>(&'a self, api: &'a Api) -> BoxFuture<'a, Result<Reply, ApiError>> {
         let pid = api.provider().pid().map_or(0, |pid| pid.0);
         Box::pin(async move { Ok(Reply::new(JSON, Bytes::from(pid.to_string()))) })

@@ -9,10 +9,10 @@ use super::query::{Query, bad, quoted};
 use super::reply::JSON;
 use super::request::RequestContext;
 use super::room::Out;
-use super::{Api, ApiError, Ask, BoxFuture, Reply, Request};
+use super::{Api, ApiError, BoxFuture, Endpoint, Reply, Request};
 use crate::collect::ProviderError;
 use memprof_profile::allocations::Filter;
-use memprof_profile::{Frames, Report, Subset};
+use memprof_profile::{FrameFilter, Report, Subset};
 use memprof_sys::ids::Pid;
 
 /// A view of a report. The `Debug` form identifies the view: equal forms share a reply.
@@ -68,7 +68,7 @@ pub(super) struct ReportSelector {
     /// Selects the processes of this control group and of the groups below it.
     cgroup: Option<Arc<str>>,
     /// Which frames of interpreted programs to show.
-    pub(super) frames: Frames,
+    pub(super) frames: FrameFilter,
     /// Selects sampled allocations; `None` for all.
     filter: Option<Filter>,
 }
@@ -97,7 +97,7 @@ impl ReportSelector {
     /// The selection of sampled allocations, if there is a filter.
     pub(super) fn chosen(&self) -> Option<Chosen> {
         let (filter, pid) = (self.filter.clone()?, self.pid);
-        let part = Part {
+        let part = ReportPart {
             processes: None,
             ..self.shown()
         };
@@ -118,33 +118,33 @@ impl ReportSelector {
     }
 
     /// The part that views show: the selected processes and frames.
-    pub(super) fn shown(&self) -> Part {
+    pub(super) fn shown(&self) -> ReportPart {
         let group = || self.cgroup.clone().map(Subset::Group);
-        Part {
+        ReportPart {
             processes: self.pid.map(Subset::Process).or_else(group),
             frames: Some(self.frames),
         }
     }
 
     /// The selected processes with all frames, as recorded.
-    pub(super) fn recorded(&self) -> Part {
+    pub(super) fn recorded(&self) -> ReportPart {
         self.shown().recorded()
     }
 }
 
 /// A part of a report.
 #[derive(Clone, Debug)]
-pub(super) struct Part {
+pub(super) struct ReportPart {
     /// The selected processes; `None` for all of them together.
     processes: Option<Subset>,
     /// Which frames of interpreted programs to show; `None` for all, as recorded.
-    frames: Option<Frames>,
+    frames: Option<FrameFilter>,
 }
 
-impl Part {
+impl ReportPart {
     /// The same part with all frames, as recorded.
-    pub(super) fn recorded(self) -> Part {
-        Part {
+    pub(super) fn recorded(self) -> ReportPart {
+        ReportPart {
             frames: None,
             ..self
         }
@@ -179,7 +179,7 @@ impl Part {
 
     /// A view of this part.
     pub(super) fn in_view(self, view: Arc<dyn View>) -> Arc<dyn View> {
-        Arc::new(OfPart { part: self, view })
+        Arc::new(PartView { part: self, view })
     }
 }
 
@@ -197,8 +197,8 @@ fn no_group(group: &str) -> ApiError {
 }
 
 /// The parameter `frames`.
-pub(super) fn frames(query: &Query) -> Result<Frames, ApiError> {
-    let choices = Frames::ALL.map(|frames| (frames.name(), frames));
+pub(super) fn frames(query: &Query) -> Result<FrameFilter, ApiError> {
+    let choices = FrameFilter::ALL.map(|frames| (frames.name(), frames));
     Ok(query.word("frames", choices)?.unwrap_or_default())
 }
 
@@ -234,12 +234,12 @@ impl From<Missing> for ApiError {
 
 /// A view of a part of a report.
 #[derive(Debug)]
-struct OfPart {
-    part: Part,
+struct PartView {
+    part: ReportPart,
     view: Arc<dyn View>,
 }
 
-impl View for OfPart {
+impl View for PartView {
     fn content_type(&self) -> &'static str {
         self.view.content_type()
     }
@@ -278,20 +278,20 @@ impl View for OfPart {
 }
 
 #[derive(Debug)]
-struct Viewed<V> {
+struct ViewEndpoint<V> {
     which: ReportSelector,
     view: Arc<V>,
 }
 
 /// A request for a view of the report that the parameters select.
 pub(super) fn view(asked: &RequestContext<'_>, view: impl View) -> Result<Request, ApiError> {
-    Ok(Arc::new(Viewed {
+    Ok(Arc::new(ViewEndpoint {
         which: ReportSelector::read(&asked.query)?,
         view: Arc::new(view),
     }))
 }
 
-impl<V: View> Ask for Viewed<V> {
+impl<V: View> Endpoint for ViewEndpoint<V> {
     fn answer<'a>(&'a self, api: &'a Api) -> BoxFuture<'a, Result<Reply, ApiError>> {
         Box::pin(async {
             let view: Arc<dyn View> = self.view.clone();

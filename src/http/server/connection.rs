@@ -96,7 +96,7 @@ impl Connections {
         request: Request<Incoming>,
         local: bool,
         under_way: UnderWay,
-    ) -> Result<Response<Sent>, Infallible> {
+    ) -> Result<Response<ResponseBody>, Infallible> {
         let limit = self.options.exchange_timeout;
         let deadline = Some(Instant::now() + limit);
         under_way.deadline.send_replace(deadline);
@@ -121,7 +121,7 @@ impl Connections {
             Reply::Live(_) => Phase::Live,
             Reply::Whole(_) | Reply::Two(..) => Phase::Sending,
         });
-        Ok(response.map(|rest| Sent {
+        Ok(response.map(|rest| ResponseBody {
             rest,
             limit,
             under_way,
@@ -202,7 +202,7 @@ impl Drop for UnderWay {
 }
 
 /// The body of a response. Dropping it ends the exchange.
-pub(super) struct Sent {
+pub(super) struct ResponseBody {
     rest: Reply,
     limit: Duration,
     under_way: UnderWay,
@@ -210,7 +210,7 @@ pub(super) struct Sent {
 
 type Piece = Option<Result<Frame<Bytes>, Infallible>>;
 
-impl Body for Sent {
+impl Body for ResponseBody {
     type Data = Bytes;
     type Error = Infallible;
 

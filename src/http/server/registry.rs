@@ -91,18 +91,18 @@ struct State {
     moved: Instant,
     open: BTreeMap<u64, Entry>,
     /// Usage by each client in `open`, and in total.
-    clients: HashMap<Client, Share>,
-    all: Share,
+    clients: HashMap<Client, SlotShare>,
+    all: SlotShare,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Share {
+struct SlotShare {
     open: usize,
     slots: usize,
     reserved: usize,
 }
 
-impl Share {
+impl SlotShare {
     fn of(&mut self, slot: Slot) -> &mut usize {
         match slot {
             Slot::Any => &mut self.slots,
@@ -167,7 +167,7 @@ impl Registry {
                 moved: Instant::now(),
                 open: BTreeMap::new(),
                 clients: HashMap::new(),
-                all: Share::default(),
+                all: SlotShare::default(),
             }),
             freed: Notify::new(),
         })

@@ -39,12 +39,12 @@ pub struct Divided {
     /// The amount, in bytes.
     pub amount: f64,
     /// The parts of the stacks.
-    pub parts: Vec<Part>,
+    pub parts: Vec<StackPart>,
 }
 
 /// One stack's part of an amount.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Part {
+pub struct StackPart {
     /// `None` if the stack was lost.
     pub stack: Option<StackId>,
     /// The address space in which its faults were walked.
@@ -62,10 +62,10 @@ impl Divided {
     /// the same error, so the standard deviations add up.
     fn merge(&mut self, other: Divided) {
         let amount = self.amount + other.amount;
-        let mut parts: FxHashMap<_, Part> = FxHashMap::default();
+        let mut parts: FxHashMap<_, StackPart> = FxHashMap::default();
         for (of, all) in [(self.amount, &self.parts), (other.amount, &other.parts)] {
             for part in all {
-                let merged = parts.entry((part.stack, part.mm)).or_insert(Part {
+                let merged = parts.entry((part.stack, part.mm)).or_insert(StackPart {
                     share: 0.0,
                     variance: 0.0,
                     single: 0.0,

@@ -6,7 +6,7 @@ use super::skel::types::{
 };
 use super::{Malformed, read_record};
 use crate::probe::event::{
-    CodeSeen, Event, FunctionNumber, FunctionSeen, LineTable, MarkSet, OomVictim, Place,
+    CodeSeen, Event, FrameLocation, FunctionNumber, FunctionSeen, LineTable, MarkSet, OomVictim,
     ProcessChange, ProcessEvent, RangeChange, RangeEvent, SampleFreed, SampledAllocation,
     StackSeen,
 };
@@ -64,22 +64,22 @@ const FRAME_FUNCTION_SHIFT: u32 = abi::frame_bits::FRAME_FUNCTION_SHIFT.0;
 const FRAME_NO_INSTRUCTION: u32 = abi::frame_bits::FRAME_NO_INSTRUCTION.0;
 const FRAME_FILE_SHIFT: u32 = abi::frame_bits::FRAME_FILE_SHIFT.0;
 
-fn decode_place(frame: u64) -> Place {
+fn decode_place(frame: u64) -> FrameLocation {
     if frame == FRAME_EVALUATOR {
-        return Place::Evaluator;
+        return FrameLocation::Evaluator;
     }
     if frame & FRAME_IN_FILE == 0 && frame & FRAME_INTERPRETED != 0 {
         let at = (frame & u64::from(FRAME_NO_INSTRUCTION)) as u32;
         let function = (frame & !FRAME_INTERPRETED) >> FRAME_FUNCTION_SHIFT;
         let at = (at != FRAME_NO_INSTRUCTION).then_some(at);
-        return Place::Interpreted(FunctionNumber(function as u32), at);
+        return FrameLocation::Interpreted(FunctionNumber(function as u32), at);
     }
     if frame & FRAME_IN_FILE == 0 {
-        return Place::Address(Addr(frame));
+        return FrameLocation::Address(Addr(frame));
     }
     let number = frame >> FRAME_FILE_SHIFT & ((1 << abi::frame_bits::FRAME_FILE_BITS.0) - 1);
     let address = frame & ((1 << FRAME_FILE_SHIFT) - 1);
-    Place::InFile(FileNumber(number as u32), address)
+    FrameLocation::InFile(FileNumber(number as u32), address)
 }
 
 fn decode_code(bytes: &[u8]) -> Result<CodeSeen, Malformed> {
@@ -318,8 +318,8 @@ mod tests {
         let Ok(Event::Stack(s)) = decode(bytes) else {
             panic!("not a stack");
         };
-        let in_file = Place::InFile(FileNumber(7), 0x1234);
-        assert_eq!(s.frames, [Place::Address(Addr(0x1000)), in_file]);
+        let in_file = FrameLocation::InFile(FileNumber(7), 0x1234);
+        assert_eq!(s.frames, [FrameLocation::Address(Addr(0x1000)), in_file]);
         assert_eq!((s.id, s.mm, s.pid), (StackId(17), MmId(3), Some(Pid(42))));
         assert_eq!(s.outcome, Outcome::Complete);
         assert_eq!((s.before, s.last), (0, true));
@@ -458,7 +458,7 @@ mod tests {
     fn an_interpreted_frame_has_its_function_and_its_instruction() {
         let frame =
             |function: u64, at: u64| FRAME_INTERPRETED | function << FRAME_FUNCTION_SHIFT | at;
-        let place = |function, at| Place::Interpreted(FunctionNumber(function), at);
+        let place = |function, at| FrameLocation::Interpreted(FunctionNumber(function), at);
         assert_eq!(decode_place(frame(7, 12)), place(7, Some(12)));
         assert_eq!(
             decode_place(frame(7, FRAME_NO_INSTRUCTION.into())),
@@ -468,6 +468,6 @@ mod tests {
             decode_place(frame(u32::MAX.into(), 0)),
             place(u32::MAX, Some(0))
         );
-        assert_eq!(decode_place(FRAME_EVALUATOR), Place::Evaluator);
+        assert_eq!(decode_place(FRAME_EVALUATOR), FrameLocation::Evaluator);
     }
 }

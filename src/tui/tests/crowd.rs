@@ -1,7 +1,7 @@
 //! Reports of several processes, and the rows that their lists show.
 
 use super::*;
-use memprof_profile::{FreezeOutcome, Profile, Share};
+use memprof_profile::{FreezeOutcome, ProcessProfile, Profile};
 use memprof_sys::ids::Pid;
 use memprof_sys::process::Container;
 
@@ -27,14 +27,14 @@ fn container(group: &str) -> Container {
     }
 }
 
-fn share(whole: &Profile, process: &Process<'_>, at: usize) -> Share {
+fn share(whole: &Profile, process: &Process<'_>, at: usize) -> ProcessProfile {
     let (pid, comm, group, ..) = *process;
     let samples = whole.samples[2 * at..2 * at + 2].to_vec();
     let mut total = samples[0].amounts;
     total += samples[1].amounts;
     let mut kernel = whole.kernel_before;
     (kernel.rss_anon, kernel.anonymous) = (total.usage.anon, Some(total.usage.anon));
-    Share {
+    ProcessProfile {
         pid: Pid(pid),
         comm: comm.to_owned(),
         container: (!group.is_empty()).then(|| container(group)),

@@ -3,7 +3,7 @@
 use std::time::{Duration, UNIX_EPOCH};
 
 use super::*;
-use memprof_heap::{Allocator, Heap, HeapSnapshot, Mallinfo, Row, Taken, Unreachable, What};
+use memprof_heap::{Allocator, Heap, HeapRegion, HeapSnapshot, Mallinfo, Row, Taken, Unreachable};
 
 fn snapshot(allocator: Allocator) -> Arc<HeapSnapshot> {
     let row = |what, resident| Row {
@@ -15,9 +15,9 @@ fn snapshot(allocator: Allocator) -> Arc<HeapSnapshot> {
     let heap = Heap {
         allocator,
         rows: vec![
-            row(What::Live, 301 << 20),
-            row(What::Top, 45 << 20),
-            row(What::Overhead, 1 << 20),
+            row(HeapRegion::Live, 301 << 20),
+            row(HeapRegion::Top, 45 << 20),
+            row(HeapRegion::Overhead, 1 << 20),
         ],
         trimmable: 12 << 20,
         unreachable: Some(Unreachable {

@@ -90,7 +90,7 @@ fn the_functions_of_this_machines_libc_are_emulated() {
     };
     for name in ["malloc", "calloc", "realloc", "free", "posix_memalign"] {
         let function = of(name).unwrap_or_else(|| panic!("no {name} in {functions:?}"));
-        assert_eq!(function.role == Role::Frees, name == "free");
+        assert_eq!(function.role == FunctionRole::Frees, name == "free");
         assert!(function.emulated, "{function:?}");
     }
 }

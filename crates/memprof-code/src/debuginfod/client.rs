@@ -91,7 +91,7 @@ impl Client {
             .mode(0o700)
             .create(dir)
             .map_err(cannot)?;
-        let part = Part::create(dir).map_err(cannot)?;
+        let part = PartialFile::create(dir).map_err(cannot)?;
         let bytes = copy(body, &part.file, cannot)?;
         if bytes > room {
             return Ok(bytes);
@@ -128,13 +128,13 @@ fn copy(
 }
 
 /// An incomplete file. It is removed on drop, unless it was renamed.
-struct Part {
+struct PartialFile {
     path: PathBuf,
     file: File,
 }
 
-impl Part {
-    fn create(dir: &Path) -> io::Result<Part> {
+impl PartialFile {
+    fn create(dir: &Path) -> io::Result<PartialFile> {
         let path = dir.join(format!("debuginfo.{}", std::process::id()));
         // Left by a killed process with the same pid. Only one thread of this process writes here.
         let _ = fs::remove_file(&path);
@@ -144,11 +144,11 @@ impl Part {
             .create_new(true)
             .mode(0o600)
             .open(&path)?;
-        Ok(Part { path, file })
+        Ok(PartialFile { path, file })
     }
 }
 
-impl Drop for Part {
+impl Drop for PartialFile {
     fn drop(&mut self) {
         let _ = fs::remove_file(&self.path);
         if let Some(dir) = self.path.parent() {

@@ -15,7 +15,7 @@ const MAX_FILE: u64 = 64 << 10;
 
 /// The user's choice of servers.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub enum Wish {
+pub enum DebuginfodMode {
     /// No choice: the servers in `DEBUGINFOD_URLS`, if it is set.
     #[default]
     Environment,
@@ -28,18 +28,18 @@ pub enum Wish {
     Off,
 }
 
-impl Wish {
+impl DebuginfodMode {
     /// Parses the value of `--debuginfod`: `off`, or a list of URLs.
     ///
     /// # Errors
     /// The list is empty or contains something that is not an HTTP URL.
-    pub fn parse(text: &str) -> Result<Wish, String> {
+    pub fn parse(text: &str) -> Result<DebuginfodMode, String> {
         if text == "off" {
-            return Ok(Wish::Off);
+            return Ok(DebuginfodMode::Off);
         }
         let (urls, others) = urls(text);
         match others.first() {
-            None if !urls.is_empty() => Ok(Wish::These(urls)),
+            None if !urls.is_empty() => Ok(DebuginfodMode::These(urls)),
             _ => Err("expected `off`, or URLs that begin with http:// or https://".into()),
         }
     }
@@ -56,22 +56,22 @@ pub struct Servers {
 
 impl Servers {
     /// The servers for the user's choice; `None` if none is to be queried.
-    pub fn chosen(wish: &Wish) -> Option<Servers> {
+    pub fn chosen(wish: &DebuginfodMode) -> Option<Servers> {
         let variable = std::env::var(URLS).ok();
         Servers::choose(wish, variable.as_deref(), Path::new(CONFIGURED))
     }
 
-    fn choose(wish: &Wish, variable: Option<&str>, configured: &Path) -> Option<Servers> {
+    fn choose(wish: &DebuginfodMode, variable: Option<&str>, configured: &Path) -> Option<Servers> {
         let list = |urls: Vec<String>, from: &str| {
             let from = from.to_owned();
             (!urls.is_empty()).then_some(Servers { urls, from })
         };
         let environment = || list(urls(variable.unwrap_or_default()).0, URLS);
         match wish {
-            Wish::Off => None,
-            Wish::These(urls) => list(urls.clone(), "--debuginfod"),
-            Wish::Environment => environment(),
-            Wish::Usual => environment()
+            DebuginfodMode::Off => None,
+            DebuginfodMode::These(urls) => list(urls.clone(), "--debuginfod"),
+            DebuginfodMode::Environment => environment(),
+            DebuginfodMode::Usual => environment()
                 .or_else(|| list(of_files(configured), &configured.display().to_string()))
                 .or_else(|| list(vec![FEDERATION.to_owned()], "--debuginfod")),
         }
@@ -131,33 +131,36 @@ mod tests {
     fn servers_come_from_the_option_the_variable_or_the_machine() {
         let dir = tempfile::tempdir().unwrap();
         let none = dir.path().join("none");
-        let choose = |wish: &Wish, variable, dir: &Path| {
+        let choose = |wish: &DebuginfodMode, variable, dir: &Path| {
             let servers = Servers::choose(wish, variable, dir);
             servers.map(|servers| servers.urls.join(" "))
         };
         let set = Some("https://a.example/ ima:enforcing http://b.example:8002/x/ file:///srv");
-        assert_eq!(choose(&Wish::Environment, None, dir.path()), None);
-        assert_eq!(choose(&Wish::Environment, Some(" "), dir.path()), None);
+        assert_eq!(choose(&DebuginfodMode::Environment, None, dir.path()), None);
+        assert_eq!(
+            choose(&DebuginfodMode::Environment, Some(" "), dir.path()),
+            None
+        );
         let both = Some("https://a.example http://b.example:8002/x".to_owned());
-        assert_eq!(choose(&Wish::Environment, set, &none), both);
-        assert_eq!(choose(&Wish::Usual, set, &none), both);
-        assert_eq!(choose(&Wish::Off, set, &none), None);
+        assert_eq!(choose(&DebuginfodMode::Environment, set, &none), both);
+        assert_eq!(choose(&DebuginfodMode::Usual, set, &none), both);
+        assert_eq!(choose(&DebuginfodMode::Off, set, &none), None);
         let federation = Some(FEDERATION.to_owned());
-        assert_eq!(choose(&Wish::Usual, Some(""), &none), federation);
+        assert_eq!(choose(&DebuginfodMode::Usual, Some(""), &none), federation);
         fs::write(dir.path().join("d.urls"), "https://d.example\n").unwrap();
         fs::write(dir.path().join("other"), "https://no.example\n").unwrap();
         let configured = Some("https://d.example".to_owned());
-        assert_eq!(choose(&Wish::Usual, None, dir.path()), configured);
-        let these = Wish::parse("http://127.0.0.1:1 https://x.example/").unwrap();
+        assert_eq!(choose(&DebuginfodMode::Usual, None, dir.path()), configured);
+        let these = DebuginfodMode::parse("http://127.0.0.1:1 https://x.example/").unwrap();
         let said = Some("http://127.0.0.1:1 https://x.example".to_owned());
         assert_eq!(choose(&these, set, dir.path()), said);
     }
 
     #[test]
     fn what_is_no_server_is_refused() {
-        assert_eq!(Wish::parse("off"), Ok(Wish::Off));
+        assert_eq!(DebuginfodMode::parse("off"), Ok(DebuginfodMode::Off));
         for text in ["", "on", "ftp://x", "http://", "https:///x", "http://a b"] {
-            Wish::parse(text).expect_err(text);
+            DebuginfodMode::parse(text).expect_err(text);
         }
     }
 }

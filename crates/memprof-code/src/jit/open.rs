@@ -25,16 +25,16 @@ pub enum NoMap {
 /// Location of a process's perf map: `/tmp/perf-PID.map` in the process's own mount and PID namespaces. It is
 /// determined while the process lives; the map can still be opened after the process has ended.
 #[derive(Debug)]
-pub struct Place {
+pub struct PerfMapPath {
     root: File,
     path: PathBuf,
     user: u32,
     started: Option<SystemTime>,
 }
 
-impl Place {
+impl PerfMapPath {
     /// The location of a process's map; `None` if the process has ended, or may not be inspected.
-    pub fn of(pid: Pid) -> Option<Place> {
+    pub fn of(pid: Pid) -> Option<PerfMapPath> {
         let status = proc_dir::text(pid, "status").ok()?;
         let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name));
         // The last id is the one in the process's own PID namespace; the second user id is the effective one.
@@ -43,7 +43,7 @@ impl Place {
             .next_back()?
             .parse()
             .ok()?;
-        Some(Place {
+        Some(PerfMapPath {
             root: root_of(pid).ok()?,
             path: format!("tmp/perf-{inside}.map").into(),
             user: field("Uid:")?.split_whitespace().nth(1)?.parse().ok()?,
@@ -100,7 +100,7 @@ mod tests {
     use super::*;
 
     fn perf_map(pid: Pid) -> Result<TargetFile, NoMap> {
-        Place::of(pid).unwrap().open()
+        PerfMapPath::of(pid).unwrap().open()
     }
 
     /// The perf map of the test process. Only one test may use it.

@@ -36,7 +36,7 @@ impl fmt::Display for BuildId {
 
 /// A request for the debug file of a file without names.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Wanted {
+pub struct FetchRequest {
     /// Build id of the file.
     pub id: BuildId,
     /// Base name of the file, for messages.
@@ -47,7 +47,7 @@ pub struct Wanted {
 #[derive(Debug)]
 pub struct Fetch {
     /// Requests. If the channel is full, the file is requested again at its next lookup.
-    pub wanted: SyncSender<Wanted>,
+    pub wanted: SyncSender<FetchRequest>,
     /// Build ids whose debug files have arrived in the cache directory.
     pub arrived: Receiver<BuildId>,
 }
@@ -76,7 +76,7 @@ impl Requests {
             return;
         };
         if !self.asked.contains(&id) {
-            let wanted = Wanted {
+            let wanted = FetchRequest {
                 id: id.clone(),
                 name: module.name.clone(),
             };

@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use super::symtab::Found;
+use super::symtab::FoundSymbol;
 use crate::elf::{Elf, ElfError, GoFunctions};
 
 /// Looks up each of `addrs`. The result is `None` for addresses that the table does not cover, and for all addresses of
@@ -10,11 +10,11 @@ use crate::elf::{Elf, ElfError, GoFunctions};
 ///
 /// # Errors
 /// The table is damaged.
-pub fn lookup(elf: &Elf, addrs: &[u64]) -> Result<Vec<Option<Found>>, ElfError> {
+pub fn lookup(elf: &Elf, addrs: &[u64]) -> Result<Vec<Option<FoundSymbol>>, ElfError> {
     let Some(table) = GoFunctions::read(elf)? else {
         return Ok(vec![None; addrs.len()]);
     };
-    let mut last: Option<Found> = None;
+    let mut last: Option<FoundSymbol> = None;
     let mut all = Vec::with_capacity(addrs.len());
     for addr in addrs {
         let found = match table.function(*addr)? {
@@ -23,7 +23,7 @@ pub fn lookup(elf: &Elf, addrs: &[u64]) -> Result<Vec<Option<Found>>, ElfError> 
             Some((index, start)) => {
                 let name = table.name(index)?;
                 let named = (!name.is_empty()).then(|| name.into());
-                named.map(|name: Rc<[u8]>| Found { start, name })
+                named.map(|name: Rc<[u8]>| FoundSymbol { start, name })
             }
         };
         last = found.clone().or(last);

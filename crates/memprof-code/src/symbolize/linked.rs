@@ -9,7 +9,7 @@ use gimli::{AbbreviationsCacheStrategy, Dwarf as GimliDwarf, UnitOffset};
 
 use super::demangle::demangle;
 use super::dwarf::Lines;
-use super::sections::{Kept, Slice};
+use super::sections::{SectionMemory, Slice};
 use super::split::Split;
 use crate::elf::Elf;
 use memprof_profile::Module;
@@ -36,7 +36,7 @@ impl fmt::Debug for Linked {
 impl Linked {
     /// Reads the debug information of a module from its own file or a debug file.
     pub fn read(file: &TargetFile, elf: &Elf, module: &Module) -> Option<Linked> {
-        let mut kept = Kept::new(MAX_UNPACKED);
+        let mut kept = SectionMemory::new(MAX_UNPACKED);
         let sections = kept.load(file, elf, false)?;
         let mut dwarf =
             GimliDwarf::load(|id| Ok::<_, Infallible>(sections.get(Some(id.name())))).ok()?;

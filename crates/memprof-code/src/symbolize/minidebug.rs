@@ -10,7 +10,7 @@ use lzma_rust2::XzReader;
 use nix::sys::memfd::{MFdFlags, memfd_create};
 
 use super::ModuleKey;
-use super::packed::Part;
+use super::packed::PartReader;
 use crate::elf::Elf;
 use memprof_profile::Module;
 
@@ -77,7 +77,7 @@ fn unpack(elf: &Elf) -> Option<(File, u64)> {
         return None;
     }
     let most = (section.size.saturating_mul(MAX_RATIO)).clamp(ALWAYS, MAX_UNPACKED);
-    let packed = BufReader::new(Part::new(elf, section.offset, section.size));
+    let packed = BufReader::new(PartReader::new(elf, section.offset, section.size));
     let mut unpacked = XzReader::new_mem_limit(packed, false, MAX_DECODER).take(most + 1);
     let mut file = File::from(memfd_create(c"gnu_debugdata", MFdFlags::MFD_CLOEXEC).ok()?);
     let bytes = io::copy(&mut unpacked, &mut file).ok()?;

@@ -46,7 +46,7 @@ pub fn of_module(
     addrs.sort_unstable();
     addrs.dedup();
     let names = sources.look_up(module, &elf, &addrs);
-    let frames = Frames { module, names };
+    let frames = InlinedFrames { module, names };
     let mut lines = match dwarf {
         Some(dwarf) => dwarf.lines(module, &elf, &sources.cache, &addrs),
         None => addrs.iter().map(|_| None).collect(),
@@ -80,12 +80,12 @@ fn of_source(module: &Module, functions: &Functions, offset: u64) -> Symbol {
     })
 }
 
-struct Frames<'m> {
+struct InlinedFrames<'m> {
     module: &'m Module,
     names: Names,
 }
 
-impl Frames<'_> {
+impl InlinedFrames<'_> {
     fn symbol(
         &self,
         i: usize,

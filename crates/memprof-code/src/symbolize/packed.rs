@@ -34,7 +34,11 @@ pub fn unpack(elf: &Elf, section: &Section, old: bool, limit: u64) -> Option<Vec
     }
     let header = claim.header as u64;
     let begin = section.offset.saturating_add(header);
-    let packed = BufReader::new(Part::new(elf, begin, section.size.saturating_sub(header)));
+    let packed = BufReader::new(PartReader::new(
+        elf,
+        begin,
+        section.size.saturating_sub(header),
+    ));
     let mut unpacked = Vec::new();
     let most = claim.size.saturating_add(1);
     match claim.kind {
@@ -71,21 +75,21 @@ fn claim(elf: &Elf, section: &Section, old: bool) -> Option<Claim> {
 }
 
 /// A sequential reader of a part of a file.
-pub(super) struct Part<'e> {
+pub(super) struct PartReader<'e> {
     elf: &'e Elf<'e>,
     at: u64,
     left: u64,
 }
 
-impl<'e> Part<'e> {
+impl<'e> PartReader<'e> {
     /// Reads `size` bytes from a file offset on.
-    pub fn new(elf: &'e Elf<'e>, at: u64, size: u64) -> Part<'e> {
+    pub fn new(elf: &'e Elf<'e>, at: u64, size: u64) -> PartReader<'e> {
         let left = size;
-        Part { elf, at, left }
+        PartReader { elf, at, left }
     }
 }
 
-impl Read for Part<'_> {
+impl Read for PartReader<'_> {
     fn read(&mut self, buf: &mut [u8]) -> std::io::Result<usize> {
         let most = usize::try_from(self.left).map_or(buf.len(), |left| left.min(buf.len()));
         let got = self.elf.read_some(&mut buf[..most], self.at);

@@ -38,7 +38,7 @@ pub(super) type Slice = EndianSlice<'static, LittleEndian>;
 
 /// Owns the memory of sections. Everything that refers to it must be dropped first.
 #[derive(Debug)]
-pub(super) struct Kept {
+pub(super) struct SectionMemory {
     mapped: Vec<Mapped>,
     unpacked: Vec<Vec<u8>>,
     /// Number of bytes that may still be decompressed or read into memory.
@@ -56,10 +56,10 @@ struct Mapped {
 /// The sections of a file, by name.
 pub(super) struct Sections(HashMap<String, &'static [u8]>);
 
-impl Kept {
+impl SectionMemory {
     /// Creates an empty store, whose memory budget is `room` bytes.
-    pub fn new(room: u64) -> Kept {
-        Kept {
+    pub fn new(room: u64) -> SectionMemory {
+        SectionMemory {
             mapped: Vec::new(),
             unpacked: Vec::new(),
             room,
@@ -85,7 +85,7 @@ impl Kept {
     /// Returns the sections of one unit's split debug information. The file is small and there may be many of them, so
     /// it is read instead of mapped.
     pub fn load_unit(&mut self, elf: &Elf) -> Option<Sections> {
-        let read = |kept: &mut Kept, section: &Section| {
+        let read = |kept: &mut SectionMemory, section: &Section| {
             kept.room = kept.room.checked_sub(section.size)?;
             let contents = elf.contents(section).ok()?;
             Some(kept.keep(contents))
@@ -96,7 +96,7 @@ impl Kept {
     fn sections(
         &mut self,
         elf: &Elf,
-        plain: impl Fn(&mut Kept, &Section) -> Option<&'static [u8]>,
+        plain: impl Fn(&mut SectionMemory, &Section) -> Option<&'static [u8]>,
         needed: impl Fn(&str) -> bool,
     ) -> Option<Sections> {
         let mut found = HashMap::new();

@@ -7,7 +7,7 @@ use object::elf::{SHT_DYNSYM, SHT_SYMTAB};
 use super::debuginfod_cache::CacheDirs;
 use super::fetch::Requests;
 use super::minidebug::MiniDebug;
-use super::symtab::{self, Found};
+use super::symtab::{self, FoundSymbol};
 use super::{debugfile, gopclntab};
 use crate::elf::{Elf, ElfError};
 use crate::unwind::FunctionRanges;
@@ -25,7 +25,7 @@ pub(super) struct Sources {
 /// The results of looking up some addresses.
 pub(super) struct Names {
     /// The function's symbol, for each address.
-    pub found: Vec<Option<Found>>,
+    pub found: Vec<Option<FoundSymbol>>,
     /// The start of the function, for addresses without a symbol.
     pub starts: Vec<Option<u64>>,
     /// The reason why addresses have no symbol.
@@ -81,7 +81,7 @@ impl Names {
     fn add(
         &mut self,
         addrs: &[u64],
-        source: impl FnOnce(&[u64]) -> Result<Vec<Option<Found>>, ElfError>,
+        source: impl FnOnce(&[u64]) -> Result<Vec<Option<FoundSymbol>>, ElfError>,
     ) {
         let unnamed = addrs.iter().zip(&self.found).filter(|(_, f)| f.is_none());
         let left: Vec<u64> = unnamed.map(|(addr, _)| *addr).collect();

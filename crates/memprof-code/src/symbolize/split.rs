@@ -15,7 +15,7 @@ use addr2line::SplitDwarfLoad;
 use gimli::{AbbreviationsCacheStrategy, Dwarf, DwarfPackage, DwoId};
 
 use super::debugfile::{DEBUG_DIRS, by_build_id, open};
-use super::sections::{Kept, Slice};
+use super::sections::{SectionMemory, Slice};
 use crate::elf::Elf;
 use memprof_profile::Module;
 use memprof_sys::target_file::{FileTree, TargetFile};
@@ -37,12 +37,12 @@ pub(super) struct Split {
     units: usize,
     /// Files that were not found.
     missing: BTreeSet<PathBuf>,
-    pub kept: Kept,
+    pub kept: SectionMemory,
 }
 
 impl Split {
     /// Creates the state for a program, with no file looked up yet.
-    pub fn new(program: &Module, kept: Kept) -> Split {
+    pub fn new(program: &Module, kept: SectionMemory) -> Split {
         Split {
             program: program.path.clone(),
             tree: program.tree.clone(),

@@ -19,7 +19,7 @@ const MAX_ALIASES: usize = 16;
 
 /// The symbol that covers an address.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Found {
+pub struct FoundSymbol {
     /// First address of the symbol.
     pub start: u64,
     /// Name as in the file.
@@ -49,7 +49,7 @@ pub fn lookup(
     kind: SectionType,
     sparse: bool,
     addrs: &[u64],
-) -> Result<Vec<Option<Found>>, ElfError> {
+) -> Result<Vec<Option<FoundSymbol>>, ElfError> {
     let Some(table) = elf.section_of_kind(kind) else {
         return Ok(vec![None; addrs.len()]);
     };
@@ -194,11 +194,11 @@ type Rank = (usize, u8, usize, Vec<u8>);
 struct Names<'e> {
     elf: &'e Elf<'e>,
     strings: &'e Section,
-    last: Option<(Vec<u32>, Found)>,
+    last: Option<(Vec<u32>, FoundSymbol)>,
 }
 
 impl Names<'_> {
-    fn choose_all(mut self, hits: Hits) -> Result<Vec<Option<Found>>, ElfError> {
+    fn choose_all(mut self, hits: Hits) -> Result<Vec<Option<FoundSymbol>>, ElfError> {
         hits.covering()
             .iter()
             .map(|syms| self.choose(syms))
@@ -206,7 +206,7 @@ impl Names<'_> {
     }
 
     /// Chooses the alias that callers of the function use: `write`, not `__libc_write`.
-    fn choose(&mut self, syms: &[Sym]) -> Result<Option<Found>, ElfError> {
+    fn choose(&mut self, syms: &[Sym]) -> Result<Option<FoundSymbol>, ElfError> {
         let key: Vec<u32> = syms.iter().map(|s| s.name).collect();
         if let Some((k, found)) = &self.last
             && *k == key
@@ -227,7 +227,7 @@ impl Names<'_> {
                 best = Some((rank, sym.start));
             }
         }
-        let found = best.map(|((.., name), start)| Found {
+        let found = best.map(|((.., name), start)| FoundSymbol {
             start,
             name: name.into(),
         });

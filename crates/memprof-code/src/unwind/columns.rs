@@ -7,7 +7,7 @@ use super::rule::{
 
 /// Location of a register's value in the caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum RegisterRule {
     /// No instruction has set it.
     Unsaid,
     Same,
@@ -44,10 +44,10 @@ pub enum How {
 pub struct State {
     pub cfa: Cfa,
     /// Usually `Unsaid`: the caller's stack pointer is the CFA.
-    pub sp: Place,
-    pub fp: Place,
-    pub ra: Place,
-    pub bx: Place,
+    pub sp: RegisterRule,
+    pub fp: RegisterRule,
+    pub ra: RegisterRule,
+    pub bx: RegisterRule,
 }
 
 impl State {
@@ -58,10 +58,10 @@ impl State {
             register: None,
             offset: Some(0),
         },
-        sp: Place::Unsaid,
-        fp: Place::Unsaid,
-        ra: Place::Unsaid,
-        bx: Place::Unsaid,
+        sp: RegisterRule::Unsaid,
+        fp: RegisterRule::Unsaid,
+        ra: RegisterRule::Unsaid,
+        bx: RegisterRule::Unsaid,
     };
 }
 
@@ -106,15 +106,17 @@ impl Common {
             return None;
         };
         let sp = self.arch.sp();
-        let said_twice = Place::At(register, offset);
-        if state.sp != Place::Unsaid && state.sp != said_twice {
+        let said_twice = RegisterRule::At(register, offset);
+        if state.sp != RegisterRule::Unsaid && state.sp != said_twice {
             return None;
         }
         let saved = |register, offset: i64| {
             let offset = i32::try_from(offset).ok();
             offset.filter(|_| register == sp)
         };
-        let (Place::At(fp, fp_offset), Place::At(ra, ra_offset)) = (state.fp, state.ra) else {
+        let (RegisterRule::At(fp, fp_offset), RegisterRule::At(ra, ra_offset)) =
+            (state.fp, state.ra)
+        else {
             return None;
         };
         Some(Rule {
@@ -128,21 +130,23 @@ impl Common {
 
     fn plain_rule(&self, state: &State) -> Option<Rule> {
         let (mut flags, mut ra_offset) = match state.ra {
-            Place::Undefined => return Some(Rule::STOP),
-            _ if state.sp != Place::Unsaid => return None,
-            Place::AtCfa(offset) => (0, i32::try_from(offset).ok()?),
-            Place::Unsaid | Place::Same if self.arch == Arch::Aarch64 && self.ra == 30 => {
+            RegisterRule::Undefined => return Some(Rule::STOP),
+            _ if state.sp != RegisterRule::Unsaid => return None,
+            RegisterRule::AtCfa(offset) => (0, i32::try_from(offset).ok()?),
+            RegisterRule::Unsaid | RegisterRule::Same
+                if self.arch == Arch::Aarch64 && self.ra == 30 =>
+            {
                 (RA_IN_LINK_REGISTER, 0)
             }
-            Place::In(30) if self.arch == Arch::Aarch64 => (RA_IN_LINK_REGISTER, 0),
+            RegisterRule::In(30) if self.arch == Arch::Aarch64 => (RA_IN_LINK_REGISTER, 0),
             _ => return None,
         };
         let (cfa, cfa_offset, addend) = self.cfa(state.cfa)?;
         let (fp, fp_offset) = self.saved_fp(state.fp);
         if self.with_bx && ra_offset == -8 {
             match state.bx {
-                Place::Unsaid | Place::Same => flags |= BX_KEPT,
-                Place::AtCfa(offset) => {
+                RegisterRule::Unsaid | RegisterRule::Same => flags |= BX_KEPT,
+                RegisterRule::AtCfa(offset) => {
                     ra_offset = i32::try_from(offset).ok()?;
                     flags |= BX_SAVED;
                 }
@@ -187,11 +191,13 @@ impl Common {
         }
     }
 
-    fn saved_fp(&self, place: Place) -> (FpKind, i32) {
+    fn saved_fp(&self, place: RegisterRule) -> (FpKind, i32) {
         let (kind, offset) = match place {
-            Place::Unsaid | Place::Same => (FpKind::Same, 0),
-            Place::AtCfa(offset) => (FpKind::AtCfa, offset),
-            Place::At(register, offset) if register == self.arch.fp() => (FpKind::AtFp, offset),
+            RegisterRule::Unsaid | RegisterRule::Same => (FpKind::Same, 0),
+            RegisterRule::AtCfa(offset) => (FpKind::AtCfa, offset),
+            RegisterRule::At(register, offset) if register == self.arch.fp() => {
+                (FpKind::AtFp, offset)
+            }
             _ => (FpKind::Lost, 0),
         };
         match i32::try_from(offset) {

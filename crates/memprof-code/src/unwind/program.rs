@@ -7,7 +7,7 @@ use std::cell::Cell;
 
 use gimli::{CallFrameInstruction as Cfi, UnwindSection};
 
-use super::columns::{Cfa, Common, How, Place, State};
+use super::columns::{Cfa, Common, How, RegisterRule, State};
 use super::expression::{Known, Reader, recognise};
 use super::rule::Rule;
 
@@ -115,8 +115,8 @@ impl<'a, 'd, S: UnwindSection<Reader<'d>>> Run<'a, S> {
                 return Ok(Step::To(pc.ok_or(Unknown)?));
             }
             Cfi::SetLoc { address } => return Ok(Step::To(*address)),
-            Cfi::Undefined { register } => self.place(register.0, Place::Undefined),
-            Cfi::SameValue { register } => self.place(register.0, Place::Same),
+            Cfi::Undefined { register } => self.place(register.0, RegisterRule::Undefined),
+            Cfi::SameValue { register } => self.place(register.0, RegisterRule::Same),
             Cfi::Offset {
                 register,
                 factored_offset,
@@ -128,24 +128,26 @@ impl<'a, 'd, S: UnwindSection<Reader<'d>>> Run<'a, S> {
             Cfi::Register {
                 dest_register,
                 src_register,
-            } => self.place(dest_register.0, Place::In(src_register.0)),
+            } => self.place(dest_register.0, RegisterRule::In(src_register.0)),
             Cfi::Expression {
                 register,
                 expression,
             } => {
                 let place = match recognise(expression.get(self.section)?) {
-                    Some(Known::Sum { register, offset }) => Place::At(register, offset),
-                    _ => Place::Other,
+                    Some(Known::Sum { register, offset }) => RegisterRule::At(register, offset),
+                    _ => RegisterRule::Other,
                 };
                 self.place(register.0, place);
             }
             Cfi::ValOffset {
                 register,
                 factored_offset: 0,
-            } if register.0 == self.common.arch.sp() => self.place(register.0, Place::Unsaid),
+            } if register.0 == self.common.arch.sp() => {
+                self.place(register.0, RegisterRule::Unsaid)
+            }
             Cfi::ValOffset { register, .. }
             | Cfi::ValOffsetSf { register, .. }
-            | Cfi::ValExpression { register, .. } => self.place(register.0, Place::Other),
+            | Cfi::ValExpression { register, .. } => self.place(register.0, RegisterRule::Other),
             Cfi::Restore { register } => {
                 let initial = self.common.initial;
                 let place = match register.0 {
@@ -200,10 +202,13 @@ impl<'a, 'd, S: UnwindSection<Reader<'d>>> Run<'a, S> {
 
     fn at_cfa(&mut self, register: u16, factored: Option<i64>) {
         let offset = factored.and_then(|f| self.factored(f));
-        self.place(register, offset.map_or(Place::Other, Place::AtCfa));
+        self.place(
+            register,
+            offset.map_or(RegisterRule::Other, RegisterRule::AtCfa),
+        );
     }
 
-    fn place(&mut self, register: u16, place: Place) {
+    fn place(&mut self, register: u16, place: RegisterRule) {
         match register {
             r if r == self.common.arch.sp() => self.state.sp = place,
             r if r == self.common.arch.fp() => self.state.fp = place,

@@ -8,12 +8,12 @@ pub struct Argument {
     /// Whether the argument is signed.
     pub signed: bool,
     /// Location of the argument.
-    pub place: Place,
+    pub place: ArgumentLocation,
 }
 
 /// Location of an argument. Registers are identified by their offset in the kernel's `struct pt_regs`, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum ArgumentLocation {
     /// A constant.
     Constant(i64),
     /// In a register.
@@ -48,12 +48,12 @@ impl Argument {
 }
 
 /// `$5`, `%rax`, `-8(%rbp)`.
-fn x86_64(operand: &str) -> Option<Place> {
+fn x86_64(operand: &str) -> Option<ArgumentLocation> {
     if let Some(constant) = operand.strip_prefix('$') {
-        return constant.parse().ok().map(Place::Constant);
+        return constant.parse().ok().map(ArgumentLocation::Constant);
     }
     if let Some(register) = operand.strip_prefix('%') {
-        return x86_64_register(register).map(Place::Register);
+        return x86_64_register(register).map(ArgumentLocation::Register);
     }
     let (offset, register) = operand.split_once('(')?;
     let register = register.strip_prefix('%')?.strip_suffix(')')?;
@@ -62,7 +62,7 @@ fn x86_64(operand: &str) -> Option<Place> {
     } else {
         offset.parse().ok()?
     };
-    x86_64_register(register).map(|register| Place::Memory(register, offset))
+    x86_64_register(register).map(|register| ArgumentLocation::Memory(register, offset))
 }
 
 /// The offset of a register in `struct pt_regs`. For the low part of a register, the offset of the whole register.
@@ -98,20 +98,20 @@ fn x86_64_register(name: &str) -> Option<u32> {
 }
 
 /// `5`, `x0`, `[sp,16]`.
-fn arm64(operand: &str) -> Option<Place> {
+fn arm64(operand: &str) -> Option<ArgumentLocation> {
     if let Some(inside) = operand.strip_prefix('[') {
         let inside = inside.strip_suffix(']')?;
         let (register, offset) = inside.split_once(',').unwrap_or((inside, "0"));
         let offset = offset.trim().trim_start_matches('#').parse().ok()?;
-        return arm64_register(register).map(|register| Place::Memory(register, offset));
+        return arm64_register(register).map(|register| ArgumentLocation::Memory(register, offset));
     }
     match arm64_register(operand) {
-        Some(register) => Some(Place::Register(register)),
+        Some(register) => Some(ArgumentLocation::Register(register)),
         None => operand
             .trim_start_matches('#')
             .parse()
             .ok()
-            .map(Place::Constant),
+            .map(ArgumentLocation::Constant),
     }
 }
 
@@ -137,21 +137,48 @@ mod tests {
                 place,
             })
         };
-        assert_eq!(parse("8@%rdi", false), at(64, false, Place::Register(112)));
-        assert_eq!(parse("-4@%r8d", false), at(32, true, Place::Register(72)));
-        assert_eq!(parse("8@%rsp", false), at(64, false, Place::Register(152)));
-        let stack = Place::Memory(32, -16);
+        assert_eq!(
+            parse("8@%rdi", false),
+            at(64, false, ArgumentLocation::Register(112))
+        );
+        assert_eq!(
+            parse("-4@%r8d", false),
+            at(32, true, ArgumentLocation::Register(72))
+        );
+        assert_eq!(
+            parse("8@%rsp", false),
+            at(64, false, ArgumentLocation::Register(152))
+        );
+        let stack = ArgumentLocation::Memory(32, -16);
         assert_eq!(parse("8@-16(%rbp)", false), at(64, false, stack));
-        assert_eq!(parse("1@(%rax)", false), at(8, false, Place::Memory(80, 0)));
-        assert_eq!(parse("-2@$-7", false), at(16, true, Place::Constant(-7)));
-        assert_eq!(parse("8@x1", true), at(64, false, Place::Register(8)));
-        assert_eq!(parse("4@w30", true), at(32, false, Place::Register(240)));
+        assert_eq!(
+            parse("1@(%rax)", false),
+            at(8, false, ArgumentLocation::Memory(80, 0))
+        );
+        assert_eq!(
+            parse("-2@$-7", false),
+            at(16, true, ArgumentLocation::Constant(-7))
+        );
+        assert_eq!(
+            parse("8@x1", true),
+            at(64, false, ArgumentLocation::Register(8))
+        );
+        assert_eq!(
+            parse("4@w30", true),
+            at(32, false, ArgumentLocation::Register(240))
+        );
         assert_eq!(
             parse("8@[sp,24]", true),
-            at(64, false, Place::Memory(248, 24))
+            at(64, false, ArgumentLocation::Memory(248, 24))
         );
-        assert_eq!(parse("8@[x2]", true), at(64, false, Place::Memory(16, 0)));
-        assert_eq!(parse("8@5", true), at(64, false, Place::Constant(5)));
+        assert_eq!(
+            parse("8@[x2]", true),
+            at(64, false, ArgumentLocation::Memory(16, 0))
+        );
+        assert_eq!(
+            parse("8@5", true),
+            at(64, false, ArgumentLocation::Constant(5))
+        );
         for text in [
             "",
             "8",

@@ -9,16 +9,16 @@ use anyhow::{Context, Result, anyhow, bail};
 
 use super::files::Files;
 use super::loader_lock;
-use super::report::{Done, Found};
-use super::safe_point::{Place, judge};
+use super::report::{Done, LoadedLibrary};
+use super::safe_point::{SafePoint, judge};
 use super::walk::Tables;
 use crate::attach::AttachConfig;
 use crate::sampler::{Image, Options};
 use memprof_sys::freeze::{
-    Apart, Held, HoldError, LoadError, Loader, Loading, not_traceable, threads,
+    HoldError, LoadError, Loader, Loading, StoppedThread, WorkerProcess, not_traceable, threads,
 };
 use memprof_sys::ids::Pid;
-use memprof_sys::privileges::{self, Role};
+use memprof_sys::privileges::{self, ThreadRole};
 use memprof_sys::process::{Presence, comm};
 use memprof_sys::residency::readable;
 use memprof_sys::text::printable;
@@ -40,7 +40,7 @@ const LOADS: Duration = Duration::from_secs(1);
 /// otherwise.
 pub fn run(config: &AttachConfig) -> Result<Vec<u8>> {
     // Must run while memprof has a single thread.
-    let apart = Apart::start(|pid| attach_to(config, pid))?;
+    let apart = WorkerProcess::start(|pid| attach_to(config, pid))?;
     let pid = config.target.process()?;
     if let Some(why) = Presence::of(pid).refusal(pid) {
         bail!(why);
@@ -152,7 +152,7 @@ enum No {
 /// The thread that loaded the library.
 struct By {
     tid: i32,
-    place: Place,
+    place: SafePoint,
     held: Duration,
     handle: u64,
 }
@@ -173,11 +173,11 @@ fn attach(config: &AttachConfig, pid: Pid, image: &Image, files: Files) -> Resul
         looked: Duration::ZERO,
     };
     // Privileges go only now: opening the process's files and memory above may need them if it runs as another user.
-    privileges::reduce(Role::Attach);
+    privileges::reduce(ThreadRole::Attach);
     let by = search.until(begun + config.wait)?;
     let took = begun.elapsed();
     let base = search.base(by.handle)?;
-    let found = Found::read(&search.memory, base.wrapping_add(image.config), image)?;
+    let found = LoadedLibrary::read(&search.memory, base.wrapping_add(image.config), image)?;
     let thread = proc_text::read(&format!("/proc/{pid}/task/{}/comm", by.tid));
     Ok(Done {
         tid: by.tid,
@@ -240,7 +240,7 @@ impl Search<'_> {
     /// Stops a thread and makes it load the library if it is at a safe point. The inner error says why it did not.
     fn look(&mut self, tid: i32, end: Instant) -> Result<Result<By, No>> {
         self.stops += 1;
-        let mut held = match Held::stop(tid, MAX_STOP, end) {
+        let mut held = match StoppedThread::stop(tid, MAX_STOP, end) {
             Ok(held) => held,
             Err(HoldError::Missed(why)) => return Ok(Err(No::Missed(why))),
             Err(HoldError::Blocked(why)) => bail!("{why}; nothing was changed"),
@@ -285,7 +285,7 @@ impl Search<'_> {
     }
 
     /// Decides whether a stopped thread may call the loader.
-    fn place(&self, tid: i32, held: &Held) -> Result<Place, String> {
+    fn place(&self, tid: i32, held: &StoppedThread) -> Result<SafePoint, String> {
         let state = held
             .state()
             .ok_or_else(|| format!("thread {tid} was killed"))?;

@@ -7,23 +7,23 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
-use super::safe_point::Place;
+use super::safe_point::SafePoint;
 use crate::sampler::{Image, Imports, State, Stats};
 use memprof_sys::ids::Pid;
 
 /// State of the library after it was loaded.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Found {
+pub(super) struct LoadedLibrary {
     pub state: State,
     pub imports: Imports,
 }
 
-impl Found {
+impl LoadedLibrary {
     /// Reads the state. `config` is the address of the library's options in the process.
     ///
     /// # Errors
     /// The process is gone, or there is no sampling library at this address.
-    pub(super) fn read(memory: &File, config: u64, image: &Image) -> Result<Found> {
+    pub(super) fn read(memory: &File, config: u64, image: &Image) -> Result<LoadedLibrary> {
         let base = config.wrapping_sub(image.config);
         let context = "cannot read what the library says of itself";
         let mut magic = [0; 8];
@@ -40,7 +40,7 @@ impl Found {
         let mut bytes = [0; Imports::SIZE];
         let at = base.wrapping_add(image.imports);
         memory.read_exact_at(&mut bytes, at).context(context)?;
-        Ok(Found {
+        Ok(LoadedLibrary {
             state: stats.state,
             imports: Imports::parse(&bytes),
         })
@@ -52,7 +52,7 @@ impl Found {
 pub(super) struct Done {
     pub tid: i32,
     pub thread: String,
-    pub place: Place,
+    pub place: SafePoint,
     /// How long the loading thread was stopped.
     pub held: Duration,
     /// Total time for which threads were stopped before, in search of a safe point.
@@ -61,7 +61,7 @@ pub(super) struct Done {
     pub stops: u32,
     /// Total time from the beginning of the search.
     pub took: Duration,
-    pub found: Found,
+    pub found: LoadedLibrary,
 }
 
 impl Done {
@@ -70,8 +70,8 @@ impl Done {
         let ms = |time: Duration| format!("{:.2} ms", time.as_secs_f64() * 1e3);
         let imports = &self.found.imports;
         let place = match self.place {
-            Place::Waits(call) => format!("which waited in `{call}`"),
-            Place::Runs => "which ran the program's code".to_owned(),
+            SafePoint::Waits(call) => format!("which waited in `{call}`"),
+            SafePoint::Runs => "which ran the program's code".to_owned(),
         };
         let mut text = format!(
             "process {pid} ({name}) has the sampling library\n  \

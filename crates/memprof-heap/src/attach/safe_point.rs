@@ -62,7 +62,7 @@ pub(super) struct Frame {
 
 /// A safe point: the activity in which a thread may call the loader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum SafePoint {
     /// The thread waits in this system call.
     Waits(&'static str),
     /// The thread runs code of the program or of a library.
@@ -79,7 +79,7 @@ pub(super) fn judge(
     frames: &[Frame],
     ended: Ended,
     own_malloc: bool,
-) -> Result<Place, String> {
+) -> Result<SafePoint, String> {
     for frame in frames {
         match (frame.kind, frame.function) {
             _ if frame.is_signal => return Err("handles a signal".to_owned()),
@@ -104,10 +104,12 @@ pub(super) fn judge(
         if may_be_lock && !waits_for_the_program(frames, own_malloc) {
             return Err("waits for a lock".to_owned());
         }
-        return Ok(Place::Waits(name));
+        return Ok(SafePoint::Waits(name));
     }
     match innermost {
-        Some(Kind::Program { is_executable }) if !(is_executable && own_malloc) => Ok(Place::Runs),
+        Some(Kind::Program { is_executable }) if !(is_executable && own_malloc) => {
+            Ok(SafePoint::Runs)
+        }
         Some(Kind::Program { .. }) => {
             Err("is in the program, which contains an allocator".to_owned())
         }
@@ -163,7 +165,7 @@ mod tests {
         }
     }
 
-    fn place(state: &State, frames: &[Frame]) -> Result<Place, String> {
+    fn place(state: &State, frames: &[Frame]) -> Result<SafePoint, String> {
         judge(state, frames, Ended::Complete, false)
     }
 
@@ -172,7 +174,7 @@ mod tests {
         let read = state(libc::SYS_read, -512);
         assert_eq!(
             place(&read, &[libc(None), PROGRAM]),
-            Ok(Place::Waits("read"))
+            Ok(SafePoint::Waits("read"))
         );
         let futex = state(libc::SYS_futex, -516);
         for (known, own_malloc, safe) in [
@@ -223,7 +225,7 @@ mod tests {
     #[test]
     fn a_running_thread_must_be_in_the_program_itself() {
         let running = state(-1, 0);
-        assert_eq!(place(&running, &[PROGRAM]), Ok(Place::Runs));
+        assert_eq!(place(&running, &[PROGRAM]), Ok(SafePoint::Runs));
         assert!(judge(&running, &[PROGRAM], Ended::Complete, true).is_err());
         assert!(place(&running, &[libc(None), PROGRAM]).is_err());
     }

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use super::super::report::What;
+use super::super::report::HeapRegion;
 use super::super::sizes::{CLASSES, largest};
 use super::estimate::{Cell, Divided, Estimate, Quantity, Rest};
 use super::holdings::Joined;
@@ -275,11 +275,11 @@ fn rest(joint: &Joint, resident: Divided, pinned: Divided) -> Vec<RestRow> {
     rows
 }
 
-fn of_python(what: What) -> &'static str {
+fn of_python(what: HeapRegion) -> &'static str {
     match what {
-        What::PythonLive => "blocks in use",
-        What::PythonFree => "free blocks of pools in use",
-        What::PythonPools => "free pools",
+        HeapRegion::PythonLive => "blocks in use",
+        HeapRegion::PythonFree => "free blocks of pools in use",
+        HeapRegion::PythonPools => "free pools",
         _ => "headers of pools, alignment",
     }
 }

@@ -14,14 +14,14 @@
 //! its own bytes would bias all estimates downwards. Only if the samples of the whole group stand for more than its
 //! bytes are all of them scaled down by the same factor.
 
-use super::holdings::{Class, Held, Holdings, Joined};
+use super::holdings::{Class, HeldBytes, Holdings, Joined};
 use super::round::apportion;
 use super::strata::{Classing, Method, Stratum};
 
 /// The figure to estimate.
 pub(super) struct Quantity {
     /// The figure whose exact sums are known.
-    pub of_all: fn(&Held) -> u64,
+    pub of_all: fn(&HeldBytes) -> u64,
     /// The estimated figure: the same one, or a portion of it.
     pub wanted: fn(&Joined) -> f64,
 }

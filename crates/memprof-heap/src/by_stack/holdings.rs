@@ -25,7 +25,7 @@ pub(super) const PINNING: usize = 64;
 
 /// What one or more chunks hold, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Held {
+pub(crate) struct HeldBytes {
     /// Number of chunks in use.
     pub chunks: u64,
     /// Contents, resident or not.
@@ -39,7 +39,7 @@ pub(crate) struct Held {
 /// A size class.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Class {
-    pub held: Held,
+    pub held: HeldBytes,
     /// Expected number of samples. Set only for classes by pinned bytes.
     pub expected: f64,
 }
@@ -48,7 +48,7 @@ pub(crate) struct Class {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Joined {
     pub placed: Placed,
-    pub held: Held,
+    pub held: HeldBytes,
     /// Size of its chunk with header, in bytes.
     pub chunk: u64,
     /// Index of its chunk's size class, group included; `pinning` is the index of its class by pinned bytes.
@@ -66,7 +66,7 @@ pub(crate) struct FreePages {
 
 /// The use of an address range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Part {
+pub(crate) enum RangeUse {
     /// Belongs to the chunk in use that was begun last.
     Object,
     Free,
@@ -125,7 +125,7 @@ impl Holdings {
     pub(crate) fn new(page: u64, placed: &[Placed], every: Option<u64>) -> Holdings {
         let joined = placed.iter().map(|placed| Joined {
             placed: *placed,
-            held: Held::default(),
+            held: HeldBytes::default(),
             chunk: 0,
             class: 0,
             pinning: 0,
@@ -233,7 +233,7 @@ impl Holdings {
     }
 
     /// Adds resident bytes. Addresses must ascend.
-    pub(crate) fn add(&mut self, start: u64, end: u64, part: Part) {
+    pub(crate) fn add(&mut self, start: u64, end: u64, part: RangeUse) {
         let mut at = start;
         while at < end {
             let number = at / self.page;
@@ -247,9 +247,9 @@ impl Holdings {
                 self.current = None;
                 let len = whole * self.page;
                 match part {
-                    Part::Object => self.hold(len),
-                    Part::Free => self.free_pages(at, len, len),
-                    Part::Own => {}
+                    RangeUse::Object => self.hold(len),
+                    RangeUse::Free => self.free_pages(at, len, len),
+                    RangeUse::Own => {}
                 }
                 at += len;
                 continue;
@@ -257,12 +257,12 @@ impl Holdings {
             let stop = end.min((number + 1) * self.page);
             let len = stop - at;
             match part {
-                Part::Object => {
+                RangeUse::Object => {
                     self.hold(len);
                     self.note(len);
                 }
-                Part::Free => self.free_here += len,
-                Part::Own => {}
+                RangeUse::Free => self.free_here += len,
+                RangeUse::Own => {}
             }
             at = stop;
         }

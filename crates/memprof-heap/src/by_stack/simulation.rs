@@ -107,7 +107,7 @@ fn simulate(
 const INTERVAL: f64 = 16384.0;
 
 fn large() -> Joint {
-    let wanted = Wanted {
+    let wanted = HeapParameters {
         chunks: 20_000,
         stacks: 5,
         free: 30,
@@ -117,7 +117,7 @@ fn large() -> Joint {
         jemalloc: true,
     };
     let mut random = Random(3);
-    let made = Made::new(&wanted, &mut random);
+    let made = SyntheticHeap::new(&wanted, &mut random);
     // Every chunk is in the list, with the weight of a sample.
     let all = made.samples(0, &mut random).into_iter();
     let all = all.map(|sample| {

@@ -2,7 +2,7 @@
 
 use super::super::all_heaps::AllHeaps;
 use super::super::chunks::{Chunks, Kind};
-use super::super::glibc::{Heap, Mallinfo, Mmapped, Part};
+use super::super::glibc::{ArenaPart, Heap, Mallinfo, Mmapped};
 use super::super::jemalloc::{self, Extent, Regions, State};
 use super::super::ledger;
 use super::super::memory::{Memory, Run};
@@ -53,7 +53,7 @@ pub(super) struct Owned {
 }
 
 /// A heap with known owners.
-pub(super) struct Made {
+pub(super) struct SyntheticHeap {
     pub snapshot: Snapshot,
     pub heaps: AllHeaps,
     pub owned: Vec<Owned>,
@@ -61,7 +61,7 @@ pub(super) struct Made {
 
 /// Parameters of a synthetic heap.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Wanted {
+pub(super) struct HeapParameters {
     /// Number of chunks per arena.
     pub chunks: u64,
     /// Number of stacks.
@@ -76,8 +76,8 @@ pub(super) struct Wanted {
     pub jemalloc: bool,
 }
 
-impl Made {
-    pub(super) fn new(wanted: &Wanted, random: &mut Random) -> Made {
+impl SyntheticHeap {
+    pub(super) fn new(wanted: &HeapParameters, random: &mut Random) -> SyntheticHeap {
         let mut owned = Vec::new();
         let parts = vec![
             part(0, MAIN, wanted, random, &mut owned),
@@ -142,7 +142,7 @@ impl Made {
         let mut snapshot = Snapshot::of(vmas.collect(), Memory::default(), Vec::new());
         snapshot.pages.readable = pages(&snapshot.vmas, wanted.absent, random);
         let heaps = AllHeaps::new(Some(glibc), jemalloc);
-        Made {
+        SyntheticHeap {
             snapshot,
             heaps,
             owned,
@@ -189,7 +189,7 @@ impl Made {
     }
 }
 
-fn in_use(wanted: &Wanted, random: &mut Random) -> (bool, Kind) {
+fn in_use(wanted: &HeapParameters, random: &mut Random) -> (bool, Kind) {
     match random.below(100) < wanted.lost {
         true => (true, Kind::Counted),
         false => (false, Kind::Reached),
@@ -202,7 +202,7 @@ fn owner(
     end: u64,
     header: u64,
     lost: bool,
-    wanted: &Wanted,
+    wanted: &HeapParameters,
     random: &mut Random,
 ) -> Owned {
     let class = (end - start).ilog2() as u64;
@@ -219,7 +219,7 @@ fn owner(
     }
 }
 
-fn size(wanted: &Wanted, random: &mut Random) -> u64 {
+fn size(wanted: &HeapParameters, random: &mut Random) -> u64 {
     let size = match random.below(20) {
         0 => random.below(wanted.size * 20),
         1..8 => random.below(wanted.size),
@@ -231,10 +231,10 @@ fn size(wanted: &Wanted, random: &mut Random) -> u64 {
 fn part(
     arena: usize,
     start: u64,
-    wanted: &Wanted,
+    wanted: &HeapParameters,
     random: &mut Random,
     owned: &mut Vec<Owned>,
-) -> Part {
+) -> ArenaPart {
     let mut at = start + 16 * random.below(200);
     let first = at;
     let mut chunks = Vec::new();
@@ -262,7 +262,7 @@ fn part(
     let mut found = Chunks::new(first, end).unwrap();
     chunks.iter().for_each(|(at, kind)| found.add(*at, *kind));
     found.close();
-    Part {
+    ArenaPart {
         arena,
         start,
         end,
@@ -270,7 +270,7 @@ fn part(
     }
 }
 
-fn regions(wanted: &Wanted, random: &mut Random, owned: &mut Vec<Owned>) -> jemalloc::Heap {
+fn regions(wanted: &HeapParameters, random: &mut Random, owned: &mut Vec<Owned>) -> jemalloc::Heap {
     let mut regions = Regions::default();
     let mut at = JEMALLOC;
     for _ in 0..wanted.chunks / 10 {

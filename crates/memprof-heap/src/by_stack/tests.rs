@@ -8,7 +8,7 @@ use super::testing::*;
 use super::*;
 use memprof_sys::residency::Category;
 
-const SMALL: Wanted = Wanted {
+const SMALL: HeapParameters = HeapParameters {
     chunks: 200,
     stacks: 5,
     free: 30,
@@ -36,7 +36,7 @@ pub(super) fn samples(kept: Vec<HeapSample>, from_start: bool) -> HeapSamples {
 
 /// Reachable, unreachable and pinned bytes of each stack, counted chunk by chunk and page by page. Pinned bytes are
 /// not rounded.
-fn truth(made: &Made) -> HashMap<String, (u64, u64, f64)> {
+fn truth(made: &SyntheticHeap) -> HashMap<String, (u64, u64, f64)> {
     let pages: Vec<_> = made
         .snapshot
         .pages
@@ -80,7 +80,7 @@ fn truth(made: &Made) -> HashMap<String, (u64, u64, f64)> {
 }
 
 /// The free contents of a heap.
-fn free(made: &Made) -> Vec<(u64, u64)> {
+fn free(made: &SyntheticHeap) -> Vec<(u64, u64)> {
     let mut free = Vec::new();
     let mut next = made.heaps.first();
     while let Some(place) = next {
@@ -104,7 +104,7 @@ fn free(made: &Made) -> Vec<(u64, u64)> {
 fn a_complete_list_gives_what_is_counted() {
     for seed in 0..40 {
         let mut random = Random(seed);
-        let made = Made::new(&SMALL, &mut random);
+        let made = SyntheticHeap::new(&SMALL, &mut random);
         for from_start in [true, false] {
             let list = samples(made.samples(0, &mut random), from_start);
             let joint = made.join(&list);
@@ -148,7 +148,7 @@ fn all_rows_add_up() {
     let mut kinds = std::collections::BTreeSet::new();
     for seed in 0..4000 {
         let mut random = Random(seed + 1_000_000);
-        let wanted = Wanted {
+        let wanted = HeapParameters {
             chunks: random.below(120),
             stacks: 1 + random.below(9),
             free: random.below(100),
@@ -157,7 +157,7 @@ fn all_rows_add_up() {
             size: 16 << random.below(9),
             jemalloc: random.below(2) == 0,
         };
-        let made = Made::new(&wanted, &mut random);
+        let made = SyntheticHeap::new(&wanted, &mut random);
         let interval = 1 << random.below(20);
         let mut kept = made.samples(interval, &mut random);
         for _ in 0..random.below(20) {

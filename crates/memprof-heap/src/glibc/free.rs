@@ -5,7 +5,7 @@ use std::cell::Cell;
 use super::super::chunks::Kind;
 use super::super::memory::Memory;
 use super::state::{Arena, BINS, FAST_BINS, Parameters, State};
-use super::walk::{HEADER, Part};
+use super::walk::{ArenaPart, HEADER};
 use super::{Mallinfo, Refusal};
 
 /// Layouts of thread caches (tcache) by the size of their chunk: up to glibc 2.41, and later.
@@ -43,7 +43,7 @@ struct TcacheLayout {
 /// The parts of a heap while the free lists are read.
 pub(super) struct Lists<'a> {
     memory: &'a Memory,
-    parts: &'a mut [Part],
+    parts: &'a mut [ArenaPart],
     /// Whether links are mangled (safe-linking, since glibc 2.32). `None` until known.
     mangled: Option<bool>,
     /// Remaining steps through lists of thread caches. A false match of a cache may lead anywhere; real lists have no
@@ -52,7 +52,7 @@ pub(super) struct Lists<'a> {
 }
 
 impl<'a> Lists<'a> {
-    pub(super) fn new(memory: &'a Memory, parts: &'a mut [Part]) -> Lists<'a> {
+    pub(super) fn new(memory: &'a Memory, parts: &'a mut [ArenaPart]) -> Lists<'a> {
         Lists {
             memory,
             parts,

@@ -8,7 +8,7 @@ use super::super::memory::Memory;
 use super::super::snapshot::Snapshot;
 use super::Refusal;
 use super::state::Parameters;
-use super::walk::{HEADER, Part};
+use super::walk::{ArenaPart, HEADER};
 use memprof_sys::residency::page_size;
 
 /// Flag `IS_MMAPPED` in a chunk's size. The other flags are clear then.
@@ -31,7 +31,7 @@ pub(crate) struct Mmapped {
 /// Finds all such chunks, and compares their number and bytes with glibc's counters.
 pub(super) fn find(
     snapshot: &Snapshot,
-    parts: &[Part],
+    parts: &[ArenaPart],
     parameters: Option<&Parameters>,
 ) -> Result<Vec<Mmapped>, Refusal> {
     let page = page_size();
@@ -99,7 +99,7 @@ fn at_page(memory: &Memory, page: u64) -> Option<Mmapped> {
     })
 }
 
-fn part_at(parts: &[Part], at: u64) -> Option<&Part> {
+fn part_at(parts: &[ArenaPart], at: u64) -> Option<&ArenaPart> {
     let index = parts.partition_point(|part| part.end <= at);
     parts.get(index).filter(|part| part.start <= at)
 }

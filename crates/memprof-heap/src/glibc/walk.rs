@@ -20,7 +20,7 @@ pub(super) const HEADER: u64 = 16;
 
 /// A contiguous part of an arena.
 #[derive(Debug)]
-pub(crate) struct Part {
+pub(crate) struct ArenaPart {
     /// Index of its arena. The main arena is 0.
     pub arena: usize,
     /// First address. glibc's own structures precede the first chunk.
@@ -31,7 +31,7 @@ pub(crate) struct Part {
 }
 
 /// Walks all arenas.
-pub(super) fn walk(memory: &Memory, state: &State) -> Result<Vec<Part>, Refusal> {
+pub(super) fn walk(memory: &Memory, state: &State) -> Result<Vec<ArenaPart>, Refusal> {
     let mut parts = Vec::new();
     let mut walk = Walk {
         memory,
@@ -72,7 +72,7 @@ struct Walk<'a> {
 
 impl Walk<'_> {
     /// Walks the main arena, which grows by `brk`.
-    fn main(&mut self, arena: &Arena, start: u64) -> Result<Part, Refusal> {
+    fn main(&mut self, arena: &Arena, start: u64) -> Result<ArenaPart, Refusal> {
         let top = self
             .memory
             .word(arena.top.wrapping_add(8))
@@ -86,7 +86,12 @@ impl Walk<'_> {
 
     /// Walks another arena, whose parts have mappings of their own. The newest part contains the top chunk, and each
     /// part links to the previous one.
-    fn other(&mut self, arena: &Arena, index: usize, parts: &mut Vec<Part>) -> Result<(), Refusal> {
+    fn other(
+        &mut self,
+        arena: &Arena,
+        index: usize,
+        parts: &mut Vec<ArenaPart>,
+    ) -> Result<(), Refusal> {
         let mut start = arena.top & !(HEAP - 1);
         for _ in 0..MAX_PARTS {
             let field = |at| self.memory.word(start + at).ok_or(Refusal::Chunk(start));
@@ -119,7 +124,7 @@ impl Walk<'_> {
         arena: &Arena,
         index: usize,
         (start, first, end): (u64, u64, u64),
-    ) -> Result<Part, Refusal> {
+    ) -> Result<ArenaPart, Refusal> {
         let mut chunks = Chunks::new(first, end).ok_or(Refusal::Chunk(first))?;
         let mut at = first;
         while at < end {
@@ -139,7 +144,7 @@ impl Walk<'_> {
             at += size;
         }
         chunks.close();
-        Ok(Part {
+        Ok(ArenaPart {
             arena: index,
             start,
             end,

@@ -4,7 +4,7 @@ use super::super::by_stack::Owner;
 use super::super::chunks::CONTENTS;
 use super::super::glibc;
 use super::super::memory::overlapping;
-use super::super::report::What;
+use super::super::report::HeapRegion;
 use super::Ledger;
 use memprof_sys::residency::page_size;
 
@@ -27,32 +27,42 @@ impl Ledger<'_> {
         self.finish_pages();
     }
 
-    fn add_part(&mut self, part: &glibc::Part) {
+    fn add_part(&mut self, part: &glibc::ArenaPart) {
         self.arenas.begin(part.arena);
         let first = part.chunks.start() + SIZE_FIELD;
-        self.add((part.start, first.min(part.end)), What::Overhead, None);
+        self.add(
+            (part.start, first.min(part.end)),
+            HeapRegion::Overhead,
+            None,
+        );
         for chunk in part.chunks.iter() {
-            let what = What::of(chunk.kind);
+            let what = HeapRegion::of(chunk.kind);
             let contents = chunk.at + CONTENTS;
             // The first word of the next chunk's header belongs to this chunk.
             let end = (chunk.at + chunk.size + SIZE_FIELD).min(part.end);
             if what.is_live() {
                 self.begin_object(Owner::Glibc, chunk.kind, chunk.size, (contents, end));
             }
-            self.add((chunk.at + SIZE_FIELD, contents), What::Overhead, None);
-            self.rows[what as usize].0 += u64::from(what != What::Overhead);
+            self.add(
+                (chunk.at + SIZE_FIELD, contents),
+                HeapRegion::Overhead,
+                None,
+            );
+            self.rows[what as usize].0 += u64::from(what != HeapRegion::Overhead);
             self.arenas.add(what, 1, 0, 0);
-            let class = (what != What::Top && what != What::Overhead)
+            let class = (what != HeapRegion::Top && what != HeapRegion::Overhead)
                 .then(|| self.sizes.add(chunk.size, what.is_live()));
             let resident = self.add((contents, end), what, class);
             self.end_object();
             match what {
-                What::Live => self.rank(contents, end, resident),
-                What::Unsorted | What::Small | What::Large => {
+                HeapRegion::Live => self.rank(contents, end, resident),
+                HeapRegion::Unsorted | HeapRegion::Small | HeapRegion::Large => {
                     self.trim(chunk.at + LINKS, chunk.at + chunk.size);
                 }
                 // malloc_trim shortens the main arena, and leaves a chunk of the minimum size.
-                What::Top if part.arena == 0 => self.trim(chunk.at + 33, chunk.at + chunk.size),
+                HeapRegion::Top if part.arena == 0 => {
+                    self.trim(chunk.at + 33, chunk.at + chunk.size)
+                }
                 _ => {}
             }
         }
@@ -60,13 +70,13 @@ impl Ledger<'_> {
 
     fn add_mapped(&mut self, chunk: &glibc::Mmapped) {
         self.arenas.begin_mapped();
-        self.arenas.add(What::LiveMapped, 1, 0, 0);
+        self.arenas.add(HeapRegion::LiveMapped, 1, 0, 0);
         let (contents, end) = (chunk.at + CONTENTS, chunk.start + chunk.len);
         self.begin_object(Owner::Glibc, chunk.kind, end - chunk.at, (contents, end));
-        self.add((chunk.start, contents), What::Overhead, None);
+        self.add((chunk.start, contents), HeapRegion::Overhead, None);
         let class = self.sizes.add(end - chunk.at, true);
-        self.rows[What::LiveMapped as usize].0 += 1;
-        let resident = self.add((contents, end), What::LiveMapped, Some(class));
+        self.rows[HeapRegion::LiveMapped as usize].0 += 1;
+        let resident = self.add((contents, end), HeapRegion::LiveMapped, Some(class));
         self.end_object();
         self.rank(contents, end, resident);
     }

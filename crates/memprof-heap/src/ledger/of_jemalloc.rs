@@ -3,7 +3,7 @@
 use super::super::by_stack::Owner;
 use super::super::chunks::Kind;
 use super::super::jemalloc::{Block, Extent, Heap, State};
-use super::super::report::What;
+use super::super::report::HeapRegion;
 use super::Ledger;
 
 impl Ledger<'_> {
@@ -23,29 +23,33 @@ impl Ledger<'_> {
 
     fn add_block(&mut self, block: &Block) {
         self.arenas.begin_jemalloc_own();
-        self.add((block.start, block.end), What::JemallocOverhead, None);
+        self.add((block.start, block.end), HeapRegion::JemallocOverhead, None);
     }
 
     fn add_extent(&mut self, extent: &Extent, kinds: &[Kind]) {
         let free = match extent.state {
             State::Active => None,
-            State::Dirty => Some(What::JemallocDirty),
-            State::Muzzy => Some(What::JemallocMuzzy),
-            State::Retained => Some(What::JemallocRetained),
+            State::Dirty => Some(HeapRegion::JemallocDirty),
+            State::Muzzy => Some(HeapRegion::JemallocMuzzy),
+            State::Retained => Some(HeapRegion::JemallocRetained),
         };
         if let Some(what) = free {
             self.add((extent.start, extent.end), what, None);
             return;
         }
-        self.add((extent.start, extent.at), What::JemallocOverhead, None);
+        self.add(
+            (extent.start, extent.at),
+            HeapRegion::JemallocOverhead,
+            None,
+        );
         let mut at = extent.at;
         for kind in &kinds[..extent.count as usize] {
             let what = match kind {
-                Kind::Small => What::JemallocFree,
-                Kind::Tcache => What::JemallocCache,
-                Kind::Own => What::JemallocOverhead,
-                _ if extent.count == 1 => What::JemallocLarge,
-                _ => What::JemallocLive,
+                Kind::Small => HeapRegion::JemallocFree,
+                Kind::Tcache => HeapRegion::JemallocCache,
+                Kind::Own => HeapRegion::JemallocOverhead,
+                _ if extent.count == 1 => HeapRegion::JemallocLarge,
+                _ => HeapRegion::JemallocLive,
             };
             let class = (!what.is_overhead()).then(|| self.sizes.add(extent.size, what.is_live()));
             self.rows[what as usize].0 += u64::from(class.is_some());
@@ -61,6 +65,6 @@ impl Ledger<'_> {
             }
             at = end;
         }
-        self.add((at, extent.end), What::JemallocOverhead, None);
+        self.add((at, extent.end), HeapRegion::JemallocOverhead, None);
     }
 }

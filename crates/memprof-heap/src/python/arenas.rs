@@ -37,12 +37,12 @@ pub(super) struct Table {
     /// Size of a pool, in bytes.
     pub pool_size: u64,
     /// The arenas, by address.
-    pub arenas: Vec<Found>,
+    pub arenas: Vec<FoundArena>,
 }
 
 /// An arena with the fields of its descriptor.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Found {
+pub(super) struct FoundArena {
     /// Index in the table.
     pub index: u64,
     pub arena: Arena,
@@ -147,7 +147,12 @@ fn sizes(memory: &Memory, pool: u64) -> Option<(u64, u64)> {
 
 /// All arenas of the table at this address. The size of the table is the largest with which the unused entries form a
 /// single list.
-fn entries(memory: &Memory, array: u64, pool_size: u64, arena_size: u64) -> Option<Vec<Found>> {
+fn entries(
+    memory: &Memory,
+    array: u64,
+    pool_size: u64,
+    arena_size: u64,
+) -> Option<Vec<FoundArena>> {
     let mut arenas = Vec::new();
     // For the unused entries: their number, the number of list ends, and the sum of their addresses minus the sum of
     // their links.
@@ -202,7 +207,7 @@ fn describe(
     index: u64,
     pool_size: u64,
     arena_size: u64,
-) -> Option<Found> {
+) -> Option<FoundArena> {
     let start = memory.word(entry)?;
     let end = start.checked_add(arena_size)?;
     let pools = start.checked_next_multiple_of(pool_size)?;
@@ -218,7 +223,7 @@ fn describe(
         && total == count
         && free <= total
         && (free_list == 0 || (free_list >= pools && free_list < unused));
-    fits.then_some(Found {
+    fits.then_some(FoundArena {
         index,
         arena: Arena {
             start,

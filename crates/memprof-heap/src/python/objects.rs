@@ -132,7 +132,7 @@ fn what(memory: &Memory, types: &mut Types, block: u64, size: u64) -> Block {
 
 /// Location of memory of objects: index of a block in pymalloc or in `large`.
 #[derive(Clone, Copy, Debug)]
-enum Place {
+enum BlockIndex {
     Small(usize),
     Large(usize),
 }
@@ -144,7 +144,7 @@ struct Owners<'a, 't> {
     pymalloc: &'a mut Pymalloc,
     large: &'a mut Vec<Large>,
     /// Memory of objects whose contents are yet to be read.
-    left: Vec<Place>,
+    left: Vec<BlockIndex>,
 }
 
 impl Owners<'_, '_> {
@@ -179,8 +179,8 @@ impl Owners<'_, '_> {
         self.words(at + before, bytes.saturating_sub(before), block + 1);
         while let Some(place) = self.left.pop() {
             let (at, bytes) = match place {
-                Place::Small(index) => self.pymalloc.place(index),
-                Place::Large(index) => (self.large[index].at, self.large[index].bytes),
+                BlockIndex::Small(index) => self.pymalloc.place(index),
+                BlockIndex::Large(index) => (self.large[index].at, self.large[index].bytes),
             };
             self.words(at, bytes, block + 1);
         }
@@ -202,7 +202,7 @@ impl Owners<'_, '_> {
         if let Some(index) = self.pymalloc.containing(word) {
             if self.pymalloc.blocks[index] == LIVE {
                 self.pymalloc.blocks[index] = becomes;
-                self.left.push(Place::Small(index));
+                self.left.push(BlockIndex::Small(index));
             }
             return;
         }
@@ -214,7 +214,7 @@ impl Owners<'_, '_> {
             && block.block == LIVE
         {
             block.block = becomes;
-            self.left.push(Place::Large(index));
+            self.left.push(BlockIndex::Large(index));
         }
     }
 }

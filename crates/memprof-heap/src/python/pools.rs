@@ -1,7 +1,7 @@
 //! Reads all pools and their blocks, and verifies them; see [`Refusal`].
 
 use super::super::memory::Memory;
-use super::arenas::{ARENA_INDEX, CLASS, Found, MAX_OFFSET, Table, next};
+use super::arenas::{ARENA_INDEX, CLASS, FoundArena, MAX_OFFSET, Table, next};
 use super::{CLASSES, FREE, LIVE, POOL_HEADER, Pool, Pymalloc, Refusal, STEP};
 
 /// Offsets in a pool's header.
@@ -102,7 +102,7 @@ fn pool(
 /// Checks an arena's free pools: all are in its list, and their number equals its counter.
 fn free_pools(
     memory: &Memory,
-    found: &Found,
+    found: &FoundArena,
     pool_size: u64,
     pools: &[Pool],
 ) -> Result<(), Refusal> {

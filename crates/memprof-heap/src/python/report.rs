@@ -11,7 +11,7 @@ use super::{FREE, LIVE, Objects, Pymalloc, Python};
 /// The role of blocks of Python's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Role {
+pub enum BlockRole {
     /// Objects.
     Object,
     /// Memory that objects of the type refer to and that is not an object itself: items, keys, data.
@@ -29,7 +29,7 @@ pub struct PyType {
     #[serde(rename = "type")]
     pub name: String,
     /// Role of the blocks.
-    pub role: Role,
+    pub role: BlockRole,
     /// Number of blocks.
     pub count: u64,
     /// Bytes of the blocks.
@@ -147,20 +147,20 @@ fn types(pymalloc: &Pymalloc, objects: &Objects) -> Vec<PyType> {
             *example = if *example == 0 { at } else { *example };
         }
     }
-    let mut rows: BTreeMap<(&str, Role), (u64, u64, u64, u64)> = BTreeMap::new();
+    let mut rows: BTreeMap<(&str, BlockRole), (u64, u64, u64, u64)> = BTreeMap::new();
     for (block, (count, bytes, in_arenas, example)) in sums.into_iter().enumerate() {
         if count == 0 {
             continue;
         }
         let key = match block as u32 {
-            LIVE => ("", Role::Unknown),
-            KEPT => ("", Role::Kept),
+            LIVE => ("", BlockRole::Unknown),
+            KEPT => ("", BlockRole::Kept),
             block => {
                 let of = block.saturating_sub(TYPED);
                 let role = if of % 2 == 0 {
-                    Role::Object
+                    BlockRole::Object
                 } else {
-                    Role::Memory
+                    BlockRole::Memory
                 };
                 let found = objects.types.get(of as usize / 2);
                 (found.map_or("", |of| of.name.as_str()), role)

@@ -2,7 +2,7 @@
 
 use super::super::address_map::Cells;
 use super::super::memory::{Run, overlapping};
-use super::super::report::What;
+use super::super::report::HeapRegion;
 use super::{FREE, POOL_HEADER, Pymalloc};
 
 /// Number of blocks or pools, bytes, and resident bytes.
@@ -11,20 +11,20 @@ type Sums = (u64, u64, u64);
 impl Pymalloc {
     /// The rows of all arenas. Adds them to `cells` as well. `pages` are the resident runs of the process, by
     /// address.
-    pub(crate) fn rows(&self, pages: &[Run], cells: &mut Cells) -> [(What, Sums); 4] {
+    pub(crate) fn rows(&self, pages: &[Run], cells: &mut Cells) -> [(HeapRegion, Sums); 4] {
         rows(self, pages, cells)
     }
 }
 
-fn rows(pymalloc: &Pymalloc, pages: &[Run], cells: &mut Cells) -> [(What, Sums); 4] {
+fn rows(pymalloc: &Pymalloc, pages: &[Run], cells: &mut Cells) -> [(HeapRegion, Sums); 4] {
     let mut rows = Rows {
         pages,
         cells,
         sums: [
-            What::PythonLive,
-            What::PythonFree,
-            What::PythonPools,
-            What::PythonOverhead,
+            HeapRegion::PythonLive,
+            HeapRegion::PythonFree,
+            HeapRegion::PythonPools,
+            HeapRegion::PythonOverhead,
         ]
         .map(|what| (what, Sums::default())),
     };
@@ -61,7 +61,7 @@ struct Rows<'a> {
     /// The resident runs from the current address on.
     pages: &'a [Run],
     cells: &'a mut Cells,
-    sums: [(What, Sums); 4],
+    sums: [(HeapRegion, Sums); 4],
 }
 
 impl Rows<'_> {

@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 
 use super::super::text::{kib, write_left};
-use super::{PythonHeap, PythonRead, Role};
+use super::{BlockRole, PythonHeap, PythonRead};
 use memprof_sys::text::printable;
 
 impl PythonHeap {
@@ -41,10 +41,10 @@ impl PythonRead {
         writeln!(out, "{:>14}{:>12}  {:<18}type", "KiB", "number", "example")?;
         for row in &self.types {
             let what = match row.role {
-                Role::Object => printable(&row.name).into_owned(),
-                Role::Memory => format!("memory of {}", printable(&row.name)),
-                Role::Kept => "(freed objects, kept for reuse)".to_owned(),
-                Role::Unknown => "(not known)".to_owned(),
+                BlockRole::Object => printable(&row.name).into_owned(),
+                BlockRole::Memory => format!("memory of {}", printable(&row.name)),
+                BlockRole::Kept => "(freed objects, kept for reuse)".to_owned(),
+                BlockRole::Unknown => "(not known)".to_owned(),
             };
             let (bytes, example) = (kib(row.bytes), row.example);
             writeln!(out, "{bytes:>14.1}{:>12}  {example:<#18x}{what}", row.count)?;

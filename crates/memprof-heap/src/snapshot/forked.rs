@@ -12,7 +12,7 @@ use crate::memory::{Memory, Run};
 use crate::whole::{Anonymous, Disturbed, Missing, MissingKind};
 use memprof_sys::freeze::{Fork, is_killed};
 use memprof_sys::ids::{Addr, Pid};
-use memprof_sys::residency::proc_maps::{self, Foreseen};
+use memprof_sys::residency::proc_maps::{self, MapsSnapshot};
 use memprof_sys::residency::{Classifier, Error, Method, Scanner, Vma, figures, page_size};
 
 /// Assumed cost of copying, in ns per page: twice the cost measured for resident destination memory.
@@ -23,7 +23,7 @@ pub(super) struct KeptBack {
     pid: Pid,
     classifier: Classifier,
     scanner: Scanner,
-    foreseen: Foreseen,
+    foreseen: MapsSnapshot,
     memory: Memory,
 }
 
@@ -47,7 +47,7 @@ impl KeptBack {
         Ok(Some(KeptBack {
             pid,
             scanner: Scanner::open(pid, Method::Auto)?,
-            foreseen: Foreseen::read(pid, &mut classifier)?,
+            foreseen: MapsSnapshot::read(pid, &mut classifier)?,
             classifier,
             memory: Memory::with_room(bytes + bytes / GROWTH)?,
         }))
@@ -135,7 +135,7 @@ fn copy_child(child: Pid, kept: Option<Copied>) -> Result<(Copied, Inventory)> {
     let (vmas, kept, mut memory) = match kept {
         Some(kept) => kept,
         None => {
-            let vmas = Foreseen::read(child, &mut Classifier::new())?.into_vmas();
+            let vmas = MapsSnapshot::read(child, &mut Classifier::new())?.into_vmas();
             (vmas, Pages::default(), Memory::default())
         }
     };

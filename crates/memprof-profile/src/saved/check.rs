@@ -12,8 +12,8 @@ use crate::measure::{MEASURES, Measure, RESIDENCY};
 use crate::symbol::{Language, Symbol};
 use crate::{
     self as profile, Amounts, CachedFile, Ended, EndedProcess, Faults, Frame, FrameKind, Functions,
-    Kind, Losses, Mapping, Module, NotObserved, Origin, Outcome, Places, Profile, Sample, Share,
-    Stack, TargetInfo,
+    Kind, Losses, Mapping, Module, NotObserved, Origin, Outcome, Places, ProcessProfile, Profile,
+    Sample, Stack, TargetInfo,
 };
 use memprof_sys::file_id::FileId;
 use memprof_sys::ids::Pid;
@@ -344,13 +344,17 @@ fn kernel(figures: &Kernel, sums: &mut Sums) -> Checked<KernelFigures> {
     Ok(kernel)
 }
 
-fn share(process: schema::Process, stacks: &[Arc<Stack>], sums: &mut Sums) -> Checked<Share> {
+fn share(
+    process: schema::Process,
+    stacks: &[Arc<Stack>],
+    sums: &mut Sums,
+) -> Checked<ProcessProfile> {
     let samples = samples(process.stacks, stacks, sums)?;
     let not_observed = not_observed(process.not_observed, sums)?;
     let total = sums.amounts(&process.total)?;
     let what = format!("process {}", process.pid);
     adds_up(&what, &total, &samples, &not_observed)?;
-    Ok(Share {
+    Ok(ProcessProfile {
         pid: Pid(process.pid),
         comm: process.comm,
         container: process.place.map(Into::into),

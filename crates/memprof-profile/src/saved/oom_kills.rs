@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::parts::{time, unix_ms};
-use super::place::Place;
+use super::place::ContainerLabels;
 use super::schema::Bounded;
 use crate::{self as profile, LastFigures};
 use memprof_sys::ids::Pid;
@@ -20,7 +20,7 @@ pub struct OomKills {
 struct OomKill {
     pid: u32,
     comm: String,
-    place: Option<Place>,
+    place: Option<ContainerLabels>,
     killed_unix_ms: u64,
     last: Option<Last>,
 }
@@ -50,7 +50,7 @@ impl From<&profile::OomKill> for OomKill {
         OomKill {
             pid: kill.pid.0,
             comm: kill.comm.clone(),
-            place: kill.container.as_ref().map(Place::from),
+            place: kill.container.as_ref().map(ContainerLabels::from),
             killed_unix_ms: unix_ms(kill.killed),
             last: kill.last.map(|last| Last {
                 resident: last.resident,

@@ -6,7 +6,7 @@ use memprof_sys::process::Container;
 
 /// The control group, and the container and pod if the names of groups contain them.
 #[derive(Serialize, Deserialize)]
-pub struct Place {
+pub struct ContainerLabels {
     cgroup: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     container: Option<String>,
@@ -14,9 +14,9 @@ pub struct Place {
     pod: Option<String>,
 }
 
-impl From<&Container> for Place {
-    fn from(container: &Container) -> Place {
-        Place {
+impl From<&Container> for ContainerLabels {
+    fn from(container: &Container) -> ContainerLabels {
+        ContainerLabels {
             cgroup: container.group.clone(),
             container: container.id.clone(),
             pod: container.pod.clone(),
@@ -24,8 +24,8 @@ impl From<&Container> for Place {
     }
 }
 
-impl From<Place> for Container {
-    fn from(place: Place) -> Container {
+impl From<ContainerLabels> for Container {
+    fn from(place: ContainerLabels) -> Container {
         Container {
             group: place.cgroup,
             id: place.container,

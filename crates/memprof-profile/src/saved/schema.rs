@@ -12,7 +12,7 @@ use super::cgroup::Cgroup;
 use super::figures::Figures;
 use super::oom_kills::OomKills;
 use super::parts::{Freeze, Layout, Mapping, Path, Uncertainty};
-use super::place::Place;
+use super::place::ContainerLabels;
 use super::{FORMAT, VERSION};
 use crate::symbol::{
     Function, InlinedFunction, Language, Location, Symbol, UnknownReason, UnnamedFunction,
@@ -356,7 +356,7 @@ pub(super) struct Process {
     pub pid: u32,
     pub comm: String,
     /// Absent in older files.
-    pub place: Option<Place>,
+    pub place: Option<ContainerLabels>,
     pub stacks: Vec<(u32, Figures)>,
     pub not_observed: Vec<NotObserved>,
     pub total: Figures,
@@ -377,7 +377,7 @@ pub(super) struct Ended {
 pub(super) struct EndedProcess {
     pub pid: u32,
     pub comm: String,
-    pub place: Option<Place>,
+    pub place: Option<ContainerLabels>,
     pub total: Figures,
     pub scanned_unix_ms: u64,
     pub ended_unix_ms: u64,

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::names::Names;
-use super::regions::{Place, Regions};
+use super::regions::{CategoryChoice, Regions};
 use super::{NameRow, RegionRow, Show, Sums};
 use crate::residency::Category;
 use crate::residency::category::{Categories, named_as_library, settled};
@@ -66,13 +66,13 @@ impl<'a> Accounts<'a> {
         };
         let place = match key {
             // The category of a name is known only at the end.
-            Some(key) => Place::Named(key),
+            Some(key) => CategoryChoice::Named(key),
             None => {
                 let code = region.vma.perms.exec || named_as_library(&region.vma.name);
                 let category = settled(category, code);
                 let sums = self.categories.entry(category).or_default();
                 sums.add(region.vma.len(), region.figures);
-                Place::Known(category)
+                CategoryChoice::Known(category)
             }
         };
         self.regions.add(&region, place);

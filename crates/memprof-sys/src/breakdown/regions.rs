@@ -13,7 +13,7 @@ pub const MAX_REGIONS: usize = 131_072;
 
 /// The category in which a mapping is counted.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum CategoryChoice {
     /// This category.
     Known(Category),
     /// The category of this name, which is known only at the end.
@@ -22,32 +22,32 @@ pub(super) enum Place {
 
 /// A mapping to be shown, ordered by its rank.
 #[derive(Debug)]
-struct Kept {
+struct RankedRegion {
     /// Resident bytes (0 if all mappings are shown), then size, then address; lower addresses rank higher.
     rank: (u64, u64, Reverse<u64>),
     end: u64,
     perms: Perms,
     name: String,
     figures: Figures,
-    place: Place,
+    place: CategoryChoice,
 }
 
-impl PartialEq for Kept {
-    fn eq(&self, other: &Kept) -> bool {
+impl PartialEq for RankedRegion {
+    fn eq(&self, other: &RankedRegion) -> bool {
         self.rank == other.rank
     }
 }
 
-impl Eq for Kept {}
+impl Eq for RankedRegion {}
 
-impl PartialOrd for Kept {
-    fn partial_cmp(&self, other: &Kept) -> Option<std::cmp::Ordering> {
+impl PartialOrd for RankedRegion {
+    fn partial_cmp(&self, other: &RankedRegion) -> Option<std::cmp::Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl Ord for Kept {
-    fn cmp(&self, other: &Kept) -> std::cmp::Ordering {
+impl Ord for RankedRegion {
+    fn cmp(&self, other: &RankedRegion) -> std::cmp::Ordering {
         self.rank.cmp(&other.rank)
     }
 }
@@ -56,7 +56,7 @@ impl Ord for Kept {
 #[derive(Debug)]
 pub(super) struct Regions {
     /// The lowest rank is on top.
-    kept: BinaryHeap<Reverse<Kept>>,
+    kept: BinaryHeap<Reverse<RankedRegion>>,
     most: usize,
     all: bool,
 }
@@ -73,7 +73,7 @@ impl Regions {
         }
     }
 
-    pub(super) fn add(&mut self, region: &Region, place: Place) {
+    pub(super) fn add(&mut self, region: &Region, place: CategoryChoice) {
         let vma = &region.vma;
         let rank = match self.all {
             true => (0, 0, Reverse(vma.start.0)),
@@ -88,7 +88,7 @@ impl Regions {
         {
             return;
         }
-        self.kept.push(Reverse(Kept {
+        self.kept.push(Reverse(RankedRegion {
             rank,
             end: vma.end.0,
             perms: vma.perms,
@@ -103,13 +103,13 @@ impl Regions {
 
     /// The mappings, highest rank first.
     pub(super) fn close(self, category: impl Fn(&Key) -> Category) -> Vec<RegionRow> {
-        let row = |Reverse(kept): Reverse<Kept>| RegionRow {
+        let row = |Reverse(kept): Reverse<RankedRegion>| RegionRow {
             start: kept.rank.2.0,
             end: kept.end,
             permissions: kept.perms.to_string(),
             category: match &kept.place {
-                Place::Known(category) => *category,
-                Place::Named(key) => category(key),
+                CategoryChoice::Known(category) => *category,
+                CategoryChoice::Named(key) => category(key),
             },
             name: kept.name,
             figures: kept.figures,

@@ -19,18 +19,18 @@ use crate::ids::Pid;
 
 /// A process that waits for the id of the process to work on.
 #[derive(Debug)]
-pub struct Apart {
+pub struct WorkerProcess {
     child: NixPid,
     begin: OwnedFd,
     said: File,
 }
 
-impl Apart {
+impl WorkerProcess {
     /// Starts the process, which is killed when memprof exits. memprof must have a single thread.
     ///
     /// # Errors
     /// memprof has several threads, or the kernel refuses a process.
-    pub fn start(work: impl FnOnce(Pid) -> Result<Vec<u8>>) -> Result<Apart> {
+    pub fn start(work: impl FnOnce(Pid) -> Result<Vec<u8>>) -> Result<WorkerProcess> {
         let memprof = getpid();
         if threads(Pid(process::id())).len() != 1 {
             bail!("memprof has several threads");
@@ -39,7 +39,7 @@ impl Apart {
         let (said, say) = pipe2(OFlag::O_CLOEXEC)?;
         // SAFETY: this process has one thread, so no other thread holds a lock.
         match unsafe { fork() }.context("memprof cannot start a process")? {
-            ForkResult::Parent { child } => Ok(Apart {
+            ForkResult::Parent { child } => Ok(WorkerProcess {
                 child,
                 begin,
                 said: said.into(),

@@ -17,9 +17,9 @@ fn claimed() -> MutexGuard<'static, BTreeSet<Pid>> {
 
 /// Processes that no other part of memprof stops while this exists.
 #[derive(Debug, Default)]
-pub(super) struct Claims(BTreeSet<Pid>);
+pub(super) struct StopLocks(BTreeSet<Pid>);
 
-impl Claims {
+impl StopLocks {
     /// Claims more processes, waiting at most `patience` for them.
     ///
     /// # Errors
@@ -46,7 +46,7 @@ impl Claims {
     }
 }
 
-impl Drop for Claims {
+impl Drop for StopLocks {
     fn drop(&mut self) {
         claimed().retain(|pid| !self.0.contains(pid));
     }
@@ -59,7 +59,7 @@ mod tests {
     #[test]
     fn a_process_is_stopped_for_one_thing_at_a_time() {
         let pids = [1, 2, 3].map(|n| Pid(u32::MAX - n));
-        let (mut first, mut second) = (Claims::default(), Claims::default());
+        let (mut first, mut second) = (StopLocks::default(), StopLocks::default());
         first.add(&pids[..2], Duration::ZERO).unwrap();
         // Claiming a process again succeeds.
         first.add(&pids[..1], Duration::ZERO).unwrap();
@@ -68,6 +68,6 @@ mod tests {
         let waiting = thread::spawn(move || second.add(&pids, Duration::from_secs(60)).is_ok());
         drop(first);
         assert!(waiting.join().unwrap());
-        assert!(Claims::default().add(&pids, Duration::ZERO).is_ok());
+        assert!(StopLocks::default().add(&pids, Duration::ZERO).is_ok());
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::claims::Claims;
+use super::claims::StopLocks;
 use super::client::Guard;
 use super::guard::message::{Asked, Said};
 use super::micros;
@@ -29,7 +29,7 @@ pub struct Fork<'a> {
     /// If the process is held: the latest time of its release.
     pub held_until: Instant,
     /// `Some` while the process is held.
-    held: Option<Claims>,
+    held: Option<StopLocks>,
     of: Pid,
     /// `None` once the child is gone.
     guard: Option<&'a mut Guard>,
@@ -71,7 +71,7 @@ impl<'a> Fork<'a> {
             reason,
             stop: Duration::ZERO,
         };
-        let mut claims = Claims::default();
+        let mut claims = StopLocks::default();
         let claimed = claims.add(&[pid], max);
         claimed.map_err(|e| failed(e.to_string()))?;
         let asked = Asked::Fork {
@@ -132,7 +132,7 @@ impl<'a> Fork<'a> {
 
     fn remove(&mut self) -> Removed {
         self.release();
-        let mut claims = Claims::default();
+        let mut claims = StopLocks::default();
         // Without the claim, the guard tries again until the report is done.
         let _ = claims.add(&[self.of], PATIENCE);
         let said = self

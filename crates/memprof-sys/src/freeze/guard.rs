@@ -32,7 +32,7 @@ use self::message::{Asked, Said, receive, send};
 use super::freezer::{raise_priority, raise_priority_of_session};
 use super::watchdog::Watchdog;
 use crate::ids::Pid;
-use crate::privileges::{self, Role};
+use crate::privileges::{self, ThreadRole};
 
 /// Name (`comm`) of the guard's processes.
 pub(super) const NAME: &CStr = c"memprof-guard";
@@ -66,7 +66,7 @@ pub fn run() -> io::Result<()> {
     // A process is stopped until the guard has continued it.
     raise_priority();
     raise_priority_of_session();
-    privileges::reduce(Role::Guard);
+    privileges::reduce(ThreadRole::Guard);
     loop {
         // Reap the processes of `reap_later` that have finished.
         while matches!(waitpid(None, Some(WaitPidFlag::WNOHANG)), Ok(status) if status.pid().is_some())

@@ -46,7 +46,7 @@ pub enum HoldError {
 
 /// A stopped thread. It resumes when this is dropped.
 #[derive(Debug)]
-pub struct Held {
+pub struct StoppedThread {
     tid: i32,
     tracees: Tracees,
     watchdog: Watchdog,
@@ -71,13 +71,13 @@ pub struct State {
     pub result: i64,
 }
 
-impl Held {
+impl StoppedThread {
     /// Stops a thread if it stops within `max`. A thread that proves to be blocked in the kernel is waited for until `end`, because
     /// it cannot be released before it stops.
     ///
     /// # Errors
     /// The thread runs, or is blocked.
-    pub fn stop(tid: i32, max: Duration, end: Instant) -> Result<Held, HoldError> {
+    pub fn stop(tid: i32, max: Duration, end: Instant) -> Result<StoppedThread, HoldError> {
         let missed = |why: &str| HoldError::Missed(format!("thread {tid} {why}"));
         let refused = |e| match e {
             StopError::Refused(_, e) => HoldError::Refused(e),
@@ -111,7 +111,7 @@ impl Held {
             return Err(refused(error));
         }
         watchdog.set(WORK);
-        let held = Held {
+        let held = StoppedThread {
             tid,
             tracees,
             watchdog,
@@ -156,7 +156,7 @@ impl Held {
     }
 }
 
-impl Drop for Held {
+impl Drop for StoppedThread {
     fn drop(&mut self) {
         self.tracees.release();
     }

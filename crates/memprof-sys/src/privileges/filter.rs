@@ -11,7 +11,7 @@ use seccompiler::{
     SeccompRule, TargetArch,
 };
 
-use super::Role;
+use super::ThreadRole;
 
 /// Calls that no thread needs after startup: starting programs, mounts, modules, identities, namespaces, the clock, keys, listening
 /// sockets, and ways around a filter.
@@ -181,16 +181,16 @@ const X32: c_long = 0x4000_0000;
 ///
 /// # Errors
 /// The kernel or processor does not support seccomp filters, or the kernel refuses the filter.
-pub(super) fn install(role: Role) -> Result<(), String> {
+pub(super) fn install(role: ThreadRole) -> Result<(), String> {
     // A thread with a filter cannot read other processes' filters.
-    if matches!(role, Role::Guard | Role::Attach) {
+    if matches!(role, ThreadRole::Guard | ThreadRole::Attach) {
         return nix::sys::prctl::set_no_new_privs().map_err(|e| e.to_string());
     }
     let program = program(role).map_err(|e| e.to_string())?;
     seccompiler::apply_filter(&program).map_err(|e| e.to_string())
 }
 
-fn program(role: Role) -> Result<BpfProgram, seccompiler::BackendError> {
+fn program(role: ThreadRole) -> Result<BpfProgram, seccompiler::BackendError> {
     let arch = TargetArch::try_from(std::env::consts::ARCH)?;
     let eperm = SeccompAction::Errno(libc::EPERM.unsigned_abs());
     SeccompFilter::new(rules(role)?, SeccompAction::Allow, eperm, arch)?.try_into()
@@ -199,24 +199,26 @@ fn program(role: Role) -> Result<BpfProgram, seccompiler::BackendError> {
 /// Rules per call. An empty list refuses the call with any arguments.
 type Rules = BTreeMap<i64, Vec<SeccompRule>>;
 
-fn rules(role: Role) -> Result<Rules, seccompiler::BackendError> {
+fn rules(role: ThreadRole) -> Result<Rules, seccompiler::BackendError> {
     let mut calls = NEVER.to_vec();
-    if !matches!(role, Role::Fetch | Role::Push) {
+    if !matches!(role, ThreadRole::Fetch | ThreadRole::Push) {
         calls.extend(CONNECTING);
     }
     match role {
-        Role::Collector | Role::Command | Role::Guard | Role::Attach => {}
-        Role::Heap => calls.extend(PROBING),
-        Role::Server { .. } => calls.extend(LOOKING.iter().chain(PROBING)),
-        Role::Fetch => calls.extend(LOOKING.iter().chain(PROBING).chain(SIGNALS)),
+        ThreadRole::Collector | ThreadRole::Command | ThreadRole::Guard | ThreadRole::Attach => {}
+        ThreadRole::Heap => calls.extend(PROBING),
+        ThreadRole::Server { .. } => calls.extend(LOOKING.iter().chain(PROBING)),
+        ThreadRole::Fetch => calls.extend(LOOKING.iter().chain(PROBING).chain(SIGNALS)),
         // The HTTP client starts threads to resolve host names.
-        Role::Push => calls.extend(LOOKING.iter().chain(PROBING).chain(SIGNALS).chain(CHANGING)),
-        Role::Symbols | Role::Tables | Role::Keep | Role::Look => {
+        ThreadRole::Push => {
+            calls.extend(LOOKING.iter().chain(PROBING).chain(SIGNALS).chain(CHANGING))
+        }
+        ThreadRole::Symbols | ThreadRole::Tables | ThreadRole::Keep | ThreadRole::Look => {
             let looking = LOOKING.iter().chain(PROBING);
             let more = SIGNALS.iter().chain(STARTING).chain(CHANGING);
             calls.extend(looking.chain(more));
         }
-        Role::Files => {
+        ThreadRole::Files => {
             let ptrace = LOOKING
                 .iter()
                 .filter(|call| **call != libc::SYS_process_vm_readv);
@@ -230,7 +232,12 @@ fn rules(role: Role) -> Result<Rules, seccompiler::BackendError> {
     let mut rules: Rules = calls.into_iter().map(|call| (call, Vec::new())).collect();
     if matches!(
         role,
-        Role::Push | Role::Symbols | Role::Tables | Role::Files | Role::Keep | Role::Look
+        ThreadRole::Push
+            | ThreadRole::Symbols
+            | ThreadRole::Tables
+            | ThreadRole::Files
+            | ThreadRole::Keep
+            | ThreadRole::Look
     ) {
         for (call, flags) in OPENING {
             rules.insert(*call, not_for_reading(*flags)?);

@@ -7,7 +7,7 @@ use std::process::Command;
 use super::*;
 
 /// Runs a function on a thread with this role.
-fn as_role<T: Send + 'static>(role: Role, run: impl FnOnce() -> T + Send + 'static) -> T {
+fn as_role<T: Send + 'static>(role: ThreadRole, run: impl FnOnce() -> T + Send + 'static) -> T {
     let thread = std::thread::spawn(move || {
         reduce(role);
         run()
@@ -25,7 +25,7 @@ fn status(key: &str) -> String {
 fn every_role_is_reduced_and_filtered() {
     let own = || ["NoNewPrivs:", "Seccomp:", "CapEff:", "CapBnd:"].map(status);
     let before = own();
-    for role in Role::ALL {
+    for role in ThreadRole::ALL {
         let (nothing_new, filtered, effective, bounding) = as_role(role, || {
             (
                 status("NoNewPrivs:"),
@@ -47,7 +47,7 @@ fn every_role_is_reduced_and_filtered() {
 
 #[test]
 fn nobody_starts_programs_or_makes_sockets() {
-    for role in Role::ALL {
+    for role in ThreadRole::ALL {
         let refused = as_role(role, || {
             let socket = std::net::UdpSocket::bind("127.0.0.1:0").map(drop);
             [Command::new("/bin/true").status().map(drop), socket]
@@ -71,12 +71,18 @@ fn errno_of(call: libc::c_long) -> Option<i32> {
 #[test]
 fn only_the_collector_uses_bpf_and_looks_into_processes() {
     for call in [libc::SYS_bpf, libc::SYS_ptrace, libc::SYS_process_vm_readv] {
-        let allowed = as_role(Role::Collector, move || errno_of(call));
+        let allowed = as_role(ThreadRole::Collector, move || errno_of(call));
         assert_ne!(allowed, Some(libc::EPERM), "{call}");
-        let server = Role::Server {
+        let server = ThreadRole::Server {
             writes_files: false,
         };
-        for role in [server, Role::Symbols, Role::Fetch, Role::Push, Role::Tables] {
+        for role in [
+            server,
+            ThreadRole::Symbols,
+            ThreadRole::Fetch,
+            ThreadRole::Push,
+            ThreadRole::Tables,
+        ] {
             let refused = as_role(role, move || errno_of(call));
             assert_eq!(refused, Some(libc::EPERM), "{call} by {role:?}");
         }
@@ -88,7 +94,7 @@ fn readers_of_files_change_none() {
     let dir = tempfile::tempdir().unwrap();
     let (old, new) = (dir.path().join("old"), dir.path().join("new"));
     std::fs::write(&old, "text").unwrap();
-    for role in [Role::Symbols, Role::Push] {
+    for role in [ThreadRole::Symbols, ThreadRole::Push] {
         let (changes, thread) = as_role(role, {
             let (old, new) = (old.clone(), new.clone());
             move || {
@@ -108,7 +114,7 @@ fn readers_of_files_change_none() {
             let e = outcome.expect_err("it was allowed");
             assert_eq!(e.raw_os_error(), Some(libc::EPERM), "{role:?}");
         }
-        let starts = role == Role::Push;
+        let starts = role == ThreadRole::Push;
         assert_eq!(thread.is_ok(), starts, "{role:?}: {thread:?}");
     }
     assert_eq!(std::fs::read_to_string(&old).unwrap(), "text");
@@ -117,7 +123,7 @@ fn readers_of_files_change_none() {
 
 #[test]
 fn only_clients_connect() {
-    for role in Role::ALL {
+    for role in ThreadRole::ALL {
         let (made, connected, signal) = as_role(role, || {
             let connect = std::net::TcpStream::connect("127.0.0.1:1");
             (
@@ -127,7 +133,7 @@ fn only_clients_connect() {
             )
         });
         let refused = Err(io::ErrorKind::PermissionDenied);
-        if matches!(role, Role::Fetch | Role::Push) {
+        if matches!(role, ThreadRole::Fetch | ThreadRole::Push) {
             assert_ne!(made, Some(libc::EPERM));
             assert_ne!(connected, refused);
             assert_eq!(signal, Some(libc::EPERM));
@@ -139,14 +145,14 @@ fn only_clients_connect() {
 
 #[test]
 fn files_are_written_as_before() {
-    let writes = Role::Server { writes_files: true };
+    let writes = ThreadRole::Server { writes_files: true };
     let (before, during, after) = as_role(writes, || {
         let has = || caps::has_cap(None, CapSet::Effective, Capability::CAP_DAC_OVERRIDE).unwrap();
         (has(), writing_files(has), has())
     });
     assert!(!before && !after);
     assert_eq!(during, nix::unistd::geteuid().is_root());
-    let without = Role::Server {
+    let without = ThreadRole::Server {
         writes_files: false,
     };
     let has = || caps::has_cap(None, CapSet::Effective, Capability::CAP_DAC_OVERRIDE).unwrap();

@@ -42,7 +42,7 @@ const AT_RANDOM: u64 = 25;
 
 /// A process's address space, as it was when this was created. Dropping this lets the kernel free the memory.
 #[derive(Debug)]
-pub struct Kept {
+pub struct ExitMemory {
     pid: Pid,
     pages: Pages,
     maps: File,
@@ -50,16 +50,16 @@ pub struct Kept {
     read: LongRead,
 }
 
-impl Kept {
+impl ExitMemory {
     /// Retains the address space of a running process. The reader thread calls `begin` first.
     ///
     /// # Errors
     /// The process is gone or cannot be traced, or the kernel refuses a `userfaultfd`.
-    pub fn new(pid: Pid, begin: fn()) -> Result<Kept> {
+    pub fn new(pid: Pid, begin: fn()) -> Result<ExitMemory> {
         let open = |name| open(pid, name);
         let at = mapped_address(pid)?;
         let read = LongRead::begin(open("mem")?, at, begin);
-        Ok(Kept {
+        Ok(ExitMemory {
             pid,
             pages: Pages::open(pid)?,
             maps: open("maps")?,
@@ -318,7 +318,7 @@ mod tests {
     use crate::usage::Usage;
 
     /// The memory of the retained address space, according to the page scan and to the kernel's figures.
-    fn seen(kept: &Kept) -> Result<(Usage, KernelFigures)> {
+    fn seen(kept: &ExitMemory) -> Result<(Usage, KernelFigures)> {
         let mut classifier = Classifier::new();
         let mut scanner = Scanner::of(kept.pages()?, Method::Auto)?;
         let mut usage = Usage::default();
@@ -342,7 +342,7 @@ mod tests {
         while proc_dir::text(pid, "wchan").is_ok_and(|at| !at.contains("nanosleep")) {
             thread::yield_now();
         }
-        let kept = match Kept::new(pid, || ()) {
+        let kept = match ExitMemory::new(pid, || ()) {
             Err(Error::Denied { .. }) => {
                 crate::skip::skip("without CAP_SYS_PTRACE the kernel gives no such userfaultfd");
                 let _ = child.kill();

@@ -17,7 +17,7 @@ use crate::proc_dir;
 /// [`Error::Gone`] for a process that has ended, a zombie or a kernel thread; [`Error::Denied`] without the right to trace the
 /// process; [`Error::Malformed`] for text that does not match the documented format.
 pub fn read(pid: Pid, classifier: &mut Classifier) -> Result<Vec<Vma>> {
-    Ok(Foreseen::read(pid, classifier)?.vmas)
+    Ok(MapsSnapshot::read(pid, classifier)?.vmas)
 }
 
 /// The first addresses of the mappings of a stopped process.
@@ -31,22 +31,22 @@ pub fn starts(pid: Pid) -> Result<Vec<u64>> {
 
 /// The mappings of a process, read before it is stopped to shorten the stop.
 #[derive(Debug)]
-pub struct Foreseen {
+pub struct MapsSnapshot {
     pid: Pid,
     text: Vec<u8>,
     vmas: Vec<Vma>,
 }
 
-impl Foreseen {
+impl MapsSnapshot {
     /// Reads the mappings.
     ///
     /// # Errors
     /// As for [`read`].
-    pub fn read(pid: Pid, classifier: &mut Classifier) -> Result<Foreseen> {
+    pub fn read(pid: Pid, classifier: &mut Classifier) -> Result<MapsSnapshot> {
         let text = text(pid, ThrottledFile::open)?;
         let mut vmas = parse(&text)?;
         classifier.classify(pid, &mut vmas);
-        Ok(Foreseen { pid, text, vmas })
+        Ok(MapsSnapshot { pid, text, vmas })
     }
 
     /// The mappings, for a process that is stopped, so that they no longer change.

@@ -26,7 +26,7 @@ use nix::unistd::{ForkResult, Pid, fork, getppid, setsid};
 
 use super::message::{Answer, Asked, PART, answer_to_bytes, receive, send};
 use super::readers;
-use crate::privileges::{self, Role};
+use crate::privileges::{self, ThreadRole};
 
 /// Starts the process that starts readers. Without it, this process reads files itself and waits for them. Must be called before
 /// this process has a second thread.
@@ -46,7 +46,7 @@ pub fn start() -> io::Result<()> {
             drop(ours);
             let theirs = keep_only(theirs);
             begin(c"memprof-files", parent);
-            privileges::reduce(Role::Files);
+            privileges::reduce(ThreadRole::Files);
             start_readers(&theirs);
             see_readers_end();
             exit()

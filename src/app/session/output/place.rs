@@ -17,7 +17,7 @@ use nix::fcntl::{AT_FDCWD, AtFlags};
 use nix::unistd::{geteuid, linkat};
 
 /// How to write a file.
-pub(super) enum Way {
+pub(super) enum WriteMethod {
     /// To an unnamed file, or otherwise a temporary file beside this path, which is then renamed to it.
     Beside(PathBuf),
     /// Directly, because it is not a regular file.
@@ -34,15 +34,17 @@ static PIPES: Mutex<Vec<(PathBuf, File)>> = Mutex::new(Vec::new());
 ///
 /// # Errors
 /// The file cannot be written, or another user has planted it.
-pub(super) fn way(path: &Path) -> io::Result<Way> {
+pub(super) fn way(path: &Path) -> io::Result<WriteMethod> {
     let there = match fs::symlink_metadata(path) {
         Ok(there) => there,
-        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Way::Beside(path.to_owned())),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => {
+            return Ok(WriteMethod::Beside(path.to_owned()));
+        }
         Err(e) => return Err(e),
     };
     // The rename replaces any file that has the name at that time.
     if there.is_file() {
-        return Ok(Way::Beside(path.to_owned()));
+        return Ok(WriteMethod::Beside(path.to_owned()));
     }
     if is_planted(path, &there) {
         let what = if there.is_symlink() {
@@ -57,10 +59,10 @@ pub(super) fn way(path: &Path) -> io::Result<Way> {
     match fs::metadata(path) {
         Ok(there) if there.is_dir() => Err(io::ErrorKind::IsADirectory.into()),
         // The symbolic link stays; the file that it points to is replaced.
-        Ok(there) if there.is_file() => Ok(Way::Beside(fs::canonicalize(path)?)),
-        Ok(_) => Ok(Way::Direct),
+        Ok(there) if there.is_file() => Ok(WriteMethod::Beside(fs::canonicalize(path)?)),
+        Ok(_) => Ok(WriteMethod::Direct),
         // A dangling link is replaced.
-        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(Way::Beside(path.to_owned())),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(WriteMethod::Beside(path.to_owned())),
         Err(e) => Err(e),
     }
 }

@@ -2,7 +2,7 @@
 
 /// How frames are linked, and how the C stack frame of each evaluator is found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Frames {
+pub enum FrameLayout {
     /// 3.8 and 3.9: each evaluator runs one frame object.
     Objects = 1,
     /// 3.10: each evaluator runs one frame object, and has a `CFrame` on the C stack.
@@ -21,7 +21,7 @@ pub struct Layout {
     /// The minor version.
     pub version: u16,
     /// How frames are linked.
-    pub frames: Frames,
+    pub frames: FrameLayout,
     /// `_PyRuntimeState`: `autoTSSkey`.
     pub key: u16,
     /// `_PyRuntimeState`: `gilstate.tstate_current`; 0 if not used. 3.12 has no such field. In 3.8 and 3.9 nothing
@@ -67,7 +67,7 @@ pub struct Layout {
 
 const PYTHON_3_8: Layout = Layout {
     version: 8,
-    frames: Frames::Objects,
+    frames: FrameLayout::Objects,
     key: 0x570,
     current: 0,
     thread_id: 0xb0,
@@ -98,7 +98,7 @@ const PYTHON_3_9: Layout = Layout {
 
 const PYTHON_3_10: Layout = Layout {
     version: 10,
-    frames: Frames::ObjectsCframes,
+    frames: FrameLayout::ObjectsCframes,
     current: 0x238,
     cframe_frame: 0x30,
     cframe_previous: 8,
@@ -109,7 +109,7 @@ const PYTHON_3_10: Layout = Layout {
 
 const PYTHON_3_11: Layout = Layout {
     version: 11,
-    frames: Frames::Cframes,
+    frames: FrameLayout::Cframes,
     key: 0x250,
     current: 0x240,
     thread_id: 0x98,
@@ -131,7 +131,7 @@ const PYTHON_3_11: Layout = Layout {
 
 const PYTHON_3_12: Layout = Layout {
     version: 12,
-    frames: Frames::ShimsCframe,
+    frames: FrameLayout::ShimsCframe,
     key: 0x608,
     current: 0,
     thread_id: 0x88,
@@ -149,7 +149,7 @@ const PYTHON_3_12: Layout = Layout {
 
 const PYTHON_3_13: Layout = Layout {
     version: 13,
-    frames: Frames::Shims,
+    frames: FrameLayout::Shims,
     key: 0x870,
     thread_id: 0x98,
     thread_frame: 0x48,

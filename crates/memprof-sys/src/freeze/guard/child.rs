@@ -28,7 +28,7 @@ const PROGRAMS: usize = 3;
 const LOADS: Duration = Duration::from_millis(20);
 
 /// A child that was made.
-struct Made {
+struct ForkedChild {
     child: i32,
     at: u64,
     registers: Vec<Registers>,
@@ -88,7 +88,7 @@ pub(super) fn hold(pid: Pid, max: Duration, holds_for: Option<Pid>) -> io::Resul
 }
 
 impl Forking {
-    fn make(&mut self) -> Result<Made, String> {
+    fn make(&mut self) -> Result<ForkedChild, String> {
         let mut watchdog = Watchdog::new()?;
         for left in (0..PROGRAMS).rev() {
             watchdog.set(PREPARATION);
@@ -110,14 +110,19 @@ impl Forking {
         Err(CallError::Changed.to_string())
     }
 
-    fn try_make(&mut self, injector: Injector, watchdog: &mut Watchdog) -> Result<Made, CallError> {
+    fn try_make(
+        &mut self,
+        injector: Injector,
+        watchdog: &mut Watchdog,
+    ) -> Result<ForkedChild, CallError> {
         let left = self.for_making.saturating_sub(self.stop);
         let mut freezer = Freezer::new(left, None, watchdog);
         let mut done = match freezer.stop(&[self.pid]) {
             Ok(()) => {
                 let (registers, at) = (freezer.tracees().registers(), now_ns());
-                call(&mut freezer, &injector)
-                    .and_then(|returned| Made::of(self.pid, injector, registers, at, returned))
+                call(&mut freezer, &injector).and_then(|returned| {
+                    ForkedChild::of(self.pid, injector, registers, at, returned)
+                })
             }
             Err(e) => Err(CallError::NotMade(e.to_string())),
         };
@@ -133,7 +138,7 @@ impl Forking {
     }
 
     /// Reports, once memprof requests the release, that the held process runs.
-    fn tell_let_go(&self, made: &Made) -> io::Result<()> {
+    fn tell_let_go(&self, made: &ForkedChild) -> io::Result<()> {
         if !made.let_go {
             receive::<Asked>(&mut Memprof)?;
         }
@@ -143,7 +148,7 @@ impl Forking {
 
     /// Removes the child, and returns the message that the process resumed before the child was complete: such a child does not
     /// contain the memory of one moment.
-    fn too_late(&mut self, made: Made) -> String {
+    fn too_late(&mut self, made: ForkedChild) -> String {
         let stop = self.stop;
         let remains = self.remove(made.child, made.own_id, made.injector);
         let ms = |time: Duration| time.as_secs_f64() * 1e3;
@@ -176,7 +181,7 @@ impl Forking {
     }
 }
 
-impl Made {
+impl ForkedChild {
     /// Collects the result of the call, while the process is stopped.
     fn of(
         pid: Pid,
@@ -184,12 +189,12 @@ impl Made {
         registers: Vec<Registers>,
         at: u64,
         returned: Returned,
-    ) -> Result<Made, CallError> {
+    ) -> Result<ForkedChild, CallError> {
         let child = returned.child.ok_or_else(|| {
             let error = io::Error::from_raw_os_error(-(returned.value as i32));
             CallError::NotMade(format!("it could not be forked: {error}"))
         })?;
-        Ok(Made {
+        Ok(ForkedChild {
             child,
             at,
             registers,

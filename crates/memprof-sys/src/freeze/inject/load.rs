@@ -8,7 +8,7 @@ use std::io;
 use std::time::{Duration, Instant};
 
 use super::control::{Stop, Waiting, ptrace, set_mask, write};
-use super::room::Room;
+use super::room::RemoteMapping;
 use super::way_back::{WayBack, signal_frame};
 use super::{
     ALL_BLOCKED, ARGS, Call, Injector, NT_X86_XSTATE, SYSCALL, Stopped, harm, settle, sleeps,
@@ -86,7 +86,7 @@ fn failed(tid: i32, e: &io::Error) -> LoadError {
 /// A thread that is ready to load a library.
 struct Ready {
     thread: Stopped,
-    room: Room,
+    room: RemoteMapping,
     /// The signal frames that the first call returns to, unless memprof makes the thread continue with the stub.
     way_back: WayBack,
     /// The stack pointer for the stub's last call, at the signal frame with the thread's own state.
@@ -135,7 +135,7 @@ impl Injector {
     fn ready(&self, tid: i32, what: &Loading<'_>) -> Result<Ready, String> {
         let thread = Stopped::look(tid)?;
         let filters = harm::check(&thread, self)?;
-        let room = Room::choose(tid, what.library.len())?;
+        let room = RemoteMapping::choose(tid, what.library.len())?;
         let mut way_back = WayBack::of(&thread, self)?;
         let back = way_back.frame;
         // There is no child. The child's frame is replaced by one that unmaps the memory and then leads to the thread's own frame.
@@ -160,7 +160,7 @@ impl Injector {
 }
 
 /// The calls that the thread makes, including the loader's, with the arguments that can be known.
-fn calls(room: &Room, what: &Loading<'_>) -> Vec<Call> {
+fn calls(room: &RemoteMapping, what: &Loading<'_>) -> Vec<Call> {
     /// A descriptor number that may be open.
     const FILE: u64 = 3;
     let call = |number, args| Call { number, args };
@@ -272,7 +272,7 @@ impl Ready {
     fn await_end(
         &self,
         injector: &Injector,
-        room: &Room,
+        room: &RemoteMapping,
         waiting: &mut Waiting<'_>,
     ) -> Result<Loaded, LoadError> {
         let tid = self.thread.tid;

@@ -33,18 +33,18 @@ const MARGIN: u64 = 1 << 30;
 
 /// The mapping: code, then data with the job and the library, then a stack.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Room {
+pub(super) struct RemoteMapping {
     pub(super) at: u64,
     library: u64,
 }
 
-impl Room {
+impl RemoteMapping {
     /// Chooses an address. It is random and far from all mappings, so that the kernel does not map anything else there: when the
     /// thread returns to its own code, it unmaps this range.
     ///
     /// # Errors
     /// There is no such address.
-    pub(super) fn choose(tid: i32, library: usize) -> Result<Room, String> {
+    pub(super) fn choose(tid: i32, library: usize) -> Result<RemoteMapping, String> {
         let maps = std::fs::read(format!("/proc/{tid}/maps")).map_err(|e| e.to_string())?;
         let maps = proc_maps::parse(&maps).map_err(|e| e.to_string())?;
         let ends = maps.iter().map(|vma| vma.end.0.max(FIRST));
@@ -54,7 +54,7 @@ impl Room {
         let gaps = ends
             .zip(starts)
             .map(|(end, start)| (start.saturating_sub(end), end));
-        let mut room = Room {
+        let mut room = RemoteMapping {
             at: 0,
             library: library as u64,
         };
@@ -209,8 +209,8 @@ mod tests {
     #[test]
     fn a_place_is_free_and_never_the_same() {
         let tid = nix::unistd::gettid().as_raw();
-        let rooms: Vec<Room> = (0..20)
-            .map(|_| Room::choose(tid, 50_000).unwrap())
+        let rooms: Vec<RemoteMapping> = (0..20)
+            .map(|_| RemoteMapping::choose(tid, 50_000).unwrap())
             .collect();
         let maps = std::fs::read("/proc/self/maps").unwrap();
         let maps = proc_maps::parse(&maps).unwrap();

@@ -17,7 +17,7 @@ use crate::residency::vma::{Backing, Perms, Vma};
 
 /// The category of a mapping, and the category that it implies for the mapping below it.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Found {
+pub(crate) struct CategoryMatch {
     /// The category. Libraries are [`Category::OtherFile`] until [`settled`].
     pub category: Category,
     /// Whether the mapping below is the guard of this stack.
@@ -51,8 +51,8 @@ impl<'a> Categories<'a> {
         below: Option<(&Vma, Category)>,
         vma: &Vma,
         guarded: impl FnOnce() -> bool,
-    ) -> Found {
-        let mut found = Found {
+    ) -> CategoryMatch {
+        let mut found = CategoryMatch {
             category: preliminary(vma, self.executable.as_deref()),
             guard_below: false,
             threads: 0,
@@ -70,7 +70,7 @@ impl<'a> Categories<'a> {
                 let guard_below = below.is_some_and(|(_, category)| category == RESERVED);
                 let threads = self.threads.within(vma.start.0, vma.end.0);
                 if threads > 0 && (guard_below || guarded()) {
-                    found = Found {
+                    found = CategoryMatch {
                         category: Category::ThreadStack,
                         guard_below,
                         threads,
