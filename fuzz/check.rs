@@ -148,7 +148,7 @@ fn sum(samples: &[Sample], not_observed: &[NotObserved]) -> Vec<u64> {
         .collect();
     let of = |kind: Kind| {
         rows.iter()
-            .try_fold(0u64, |sum, row| sum.checked_add(kind.of(row)))
+            .try_fold(0u64, |sum, row| sum.checked_add(kind.figure(row)))
     };
     Kind::ALL
         .map(|kind| of(kind).expect("no overflow"))
@@ -159,7 +159,7 @@ fn sum(samples: &[Sample], not_observed: &[NotObserved]) -> Vec<u64> {
 pub fn saved(bytes: &[u8]) -> Option<Saved> {
     let saved = saved::read(bytes, 16 << 20).ok()?;
     let profile = &saved.profile;
-    let total = Kind::ALL.map(|kind| kind.of(&profile.total));
+    let total = Kind::ALL.map(|kind| kind.figure(&profile.total));
     assert_eq!(sum(&profile.samples, &profile.not_observed), total);
     let places = &profile.places;
     let shares = profile.processes.iter().map(|share| &share.samples);
@@ -204,10 +204,10 @@ pub fn saved(bytes: &[u8]) -> Option<Saved> {
         .map(|mapping| mapping.end - mapping.start);
     let _ = sizes.sum::<u64>();
     for pid in profile.target.pids.iter().take(20) {
-        if let Some(one) = profile.of(*pid) {
+        if let Some(one) = profile.for_process(*pid) {
             assert_eq!(
                 sum(&one.samples, &one.not_observed),
-                Kind::ALL.map(|kind| kind.of(&one.total))
+                Kind::ALL.map(|kind| kind.figure(&one.total))
             );
         }
     }

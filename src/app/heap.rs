@@ -117,7 +117,7 @@ fn failed(pid: Pid) -> String {
 }
 
 fn running(pid: Pid, config: &HeapConfig) -> Result<Heap> {
-    if let Some(why) = Presence::of(pid).refusal(pid) {
+    if let Some(why) = Presence::look_up(pid).refusal(pid) {
         return Err(anyhow!(why)).with_context(|| failed(pid));
     }
     measure(pid, &config.snapshot, config.top).with_context(|| failed(pid))

@@ -13,7 +13,7 @@ use memprof_sys::process::Presence;
 pub fn run(config: &MapsConfig) -> Result<Vec<u8>> {
     let pid = config.target.process()?;
     let failed = || format!("cannot break down the memory of process {pid}");
-    if let Some(why) = Presence::of(pid).refusal(pid) {
+    if let Some(why) = Presence::look_up(pid).refusal(pid) {
         return Err(anyhow!(why)).with_context(failed);
     }
     let breakdown = measure(pid, config.show).with_context(failed)?;

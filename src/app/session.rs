@@ -159,7 +159,7 @@ impl<'a> Session<'a> {
         let token = token.map(Arc::new);
         match config.target {
             Selector::Pid(pid) => {
-                if let Some(why) = Presence::of(pid).refusal(pid) {
+                if let Some(why) = Presence::look_up(pid).refusal(pid) {
                     bail!("cannot profile process {pid}: {why}");
                 }
                 capability::require_access(pid)?

@@ -129,7 +129,7 @@ impl Aggregator {
     /// See [`Scanner::of`].
     pub fn scanner(&self, pages: Pages) -> Result<Scanner, memprof_sys::residency::Error> {
         let counts = self.pass_counts.as_ref().or(self.map_counts.as_ref());
-        let scanner = Scanner::of(pages, Method::Auto)?;
+        let scanner = Scanner::for_pages(pages, Method::Auto)?;
         Ok(scanner.count_maps(counts.cloned()))
     }
 

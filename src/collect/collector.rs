@@ -69,9 +69,9 @@ pub enum Command {
     /// after its end.
     Prepare(MappedFiles, SyncSender<bool>),
     /// Stop keeping the command's memory, because memprof is about to stop. The reply is whether it was kept.
-    LetGo(SyncSender<bool>),
+    ReleaseMemory(SyncSender<bool>),
     /// Keep the command's memory again.
-    KeepAgain(SyncSender<()>),
+    RetainMemory(SyncSender<()>),
     /// Follow this process, which will become the command.
     Follow(Pid, SyncSender<Result<()>>),
     /// Take a heap snapshot, on another thread.
@@ -303,12 +303,12 @@ impl Collector {
                         self.report_all_victims();
                         let _ = done.send(());
                     }
-                    Ok(Command::LetGo(done)) => {
+                    Ok(Command::ReleaseMemory(done)) => {
                         let was_kept = self.is_kept();
                         self.aggregator.let_go();
                         let _ = done.send(was_kept);
                     }
-                    Ok(Command::KeepAgain(done)) => {
+                    Ok(Command::RetainMemory(done)) => {
                         self.keep_again();
                         let _ = done.send(());
                     }
@@ -322,7 +322,7 @@ impl Collector {
             }
             self.answer_reports();
             self.keep_last();
-            self.keep_quietly();
+            self.restart_spinning_keeper();
             self.report_overdue();
             let collected = self.collect_stacks();
             self.tolerate(collected);

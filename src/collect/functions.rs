@@ -138,7 +138,7 @@ fn read_lines(pid: Pid, seen: &FunctionSeen, at: Addr) -> Option<Box<[u8]>> {
         return None;
     }
     let memory = proc_dir::open(pid, "mem").ok()?;
-    let layout = python::Layout::of(seen.version)?;
+    let layout = python::Layout::for_version(seen.version)?;
     // PyBytesObject: reference count, type, size, hash, bytes.
     let size = word(&memory, at.0.checked_add(16)?)?;
     if size > MAX_LINES {

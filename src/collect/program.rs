@@ -34,12 +34,12 @@ pub struct Program {
 
 impl Program {
     /// The files that a newly started process will run; `None` if it is gone.
-    pub fn of(pid: Pid) -> Option<Program> {
+    pub fn for_process(pid: Pid) -> Option<Program> {
         let exe = PathBuf::from(proc_dir::path(pid, "exe"));
         let path = fs::read_link(&exe).ok()?;
         // If its path names another file in memprof's own root, or no file, its libraries are not searched in advance.
         if is_same(&exe, &path) {
-            let libraries = libraries(&path, &Environment::of(pid));
+            let libraries = libraries(&path, &Environment::for_process(pid));
             return Some(Program { path, libraries });
         }
         Some(Program {
@@ -71,7 +71,7 @@ struct Environment {
 }
 
 impl Environment {
-    fn of(pid: Pid) -> Environment {
+    fn for_process(pid: Pid) -> Environment {
         let text = proc_dir::read(pid, "environ").unwrap_or_default();
         let variables = || text.split(|b| *b == 0);
         let value = |name: &[u8]| {
@@ -184,7 +184,7 @@ mod tests {
     #[test]
     fn the_libraries_of_a_program_are_those_that_it_maps() {
         let pid = Pid(std::process::id());
-        let own = Program::of(pid).expect("this one");
+        let own = Program::for_process(pid).expect("this one");
         assert_eq!(Some(own.path.clone()), env::current_exe().ok());
         let mut modules = ModuleTable::new();
         AddressMap::load(pid, &mut modules).unwrap();
@@ -201,7 +201,7 @@ mod tests {
                 module.path.display()
             );
         }
-        assert_eq!(Program::of(Pid(u32::MAX)), None);
+        assert_eq!(Program::for_process(Pid(u32::MAX)), None);
     }
 
     #[test]

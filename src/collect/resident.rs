@@ -245,7 +245,7 @@ impl<'a, L: PageLedger> Join<'a, L> {
             match entry {
                 STACK_NONE | STACK_UNRECORDED => self.add_unrecorded(vma, part, to),
                 STACK_UNWALKED => self.add_unwalked(part, Owner::Nobody(Unobserved::NotWalked), to),
-                entry => self.add_recorded(vma, part, (Record::of(entry), origin), to),
+                entry => self.add_recorded(vma, part, (Record::from_entry(entry), origin), to),
             }
             start = end;
         }

@@ -45,7 +45,7 @@ fn write(report: &Report, options: &ExportOptions, out: &mut dyn Write) -> io::R
         let mut rows = Rows::new([NOW], kinds, &errors.kinds, out)?;
         let mut number = 0;
         each(report, direction, |outcome, frames, amounts| {
-            let errors = errors.of(number);
+            let errors = errors.for_row(number);
             number += 1;
             rows.write([amounts], errors, outcome, frames)
         })?;
@@ -96,7 +96,7 @@ impl Errors {
     }
 
     /// The errors of a row. Rows of memory without a stack come after those of the samples, and have no errors.
-    fn of(&self, row: usize) -> impl Iterator<Item = u64> {
+    fn for_row(&self, row: usize) -> impl Iterator<Item = u64> {
         let columns = self.of_samples.iter();
         columns.map(move |errors| errors.get(row).copied().unwrap_or(0))
     }
@@ -161,8 +161,11 @@ impl<'a> Rows<'a> {
         frames: &str,
     ) -> io::Result<()> {
         let figures = sides.iter();
-        let figures =
-            figures.flat_map(|amounts| self.kinds.iter().map(|kind| kind.of(amounts).to_string()));
+        let figures = figures.flat_map(|amounts| {
+            self.kinds
+                .iter()
+                .map(|kind| kind.figure(amounts).to_string())
+        });
         let last = [outcome.to_owned(), cells::text(frames).into_owned()];
         self.out
             .write_record(

@@ -29,7 +29,7 @@ impl NameTree {
             inlined: false,
         };
         let mut paths = match &options.baseline {
-            None => Paths::columns(now, direction, naming, |usage| [0, kind.of(usage)]),
+            None => Paths::columns(now, direction, naming, |usage| [0, kind.figure(usage)]),
             Some(baseline) => {
                 let reading = Reading {
                     direction,
@@ -124,8 +124,8 @@ mod tests {
             for (row, sum) in tree.rows.iter().zip(sums) {
                 prop_assert_eq!(sum, row.total);
             }
-            let before = options.baseline.map(|b| options.kind.of(&b.profile.total));
-            let now = options.kind.of(&report.profile.total);
+            let before = options.baseline.map(|b| options.kind.figure(&b.profile.total));
+            let now = options.kind.figure(&report.profile.total);
             prop_assert_eq!(tree.root().total, [before.unwrap_or_default(), now]);
             let mut own = tree.root().own;
             tree.visit(|_, row| {

@@ -328,7 +328,7 @@ fn mapping(file: &Mapping, strings: &mut Strings) -> proto::Mapping {
 
 /// The values of a sample; `None` if all are zero.
 fn values(amounts: &Amounts, values: &[Value]) -> Option<Vec<i64>> {
-    let value = values.iter().map(|(_, kind)| kind.of(amounts));
+    let value = values.iter().map(|(_, kind)| kind.figure(amounts));
     let value: Vec<i64> = value
         .map(|v| i64::try_from(v).unwrap_or(i64::MAX))
         .collect();
@@ -345,7 +345,7 @@ fn comments(profile: &Profile, values: &[Value]) -> Vec<String> {
         kernel("after", &profile.kernel_after),
     ];
     for kind in [Kind::File, Kind::Hugetlb] {
-        let bytes = kind.of(&profile.total);
+        let bytes = kind.figure(&profile.total);
         if bytes > 0 && values.iter().all(|(_, known)| *known != kind) {
             let name = kind.name();
             lines.push(format!(
@@ -358,7 +358,7 @@ fn comments(profile: &Profile, values: &[Value]) -> Vec<String> {
         let error = profile.total_error(kind);
         if error > 0 {
             let (name, unit) = (column.sample_type, column.unit.name());
-            let total = kind.of(&profile.total);
+            let total = kind.figure(&profile.total);
             lines.push(format!(
                 "estimated from samples: {name} {total} {unit}, standard error {error}"
             ));

@@ -61,9 +61,9 @@ fn write(report: &Report, _: &ExportOptions, out: &mut dyn Write) -> io::Result<
         kernel_before: Kernel(&profile.kernel_before),
         kernel_after: Kernel(&profile.kernel_after),
         losses: Losses(profile),
-        oom_kills: saved::OomKills::of(&profile.oom_kills),
+        oom_kills: saved::OomKills::from_kills(&profile.oom_kills),
         cgroup: profile.cgroup.as_deref().map(Into::into),
-        ended: Ended::of(&profile.ended),
+        ended: Ended::from_ended(&profile.ended),
         names_advice: report.symbols.advice(),
         modules: Modules(profile),
         frames: FrameWriter {
@@ -192,7 +192,7 @@ struct Bytes<'a>(&'a Amounts);
 impl Serialize for Bytes<'_> {
     fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
         let stated = Kind::single().filter(|kind| kind.stated(self.0));
-        s.collect_map(stated.map(|kind| (kind.name(), kind.of(self.0))))
+        s.collect_map(stated.map(|kind| (kind.name(), kind.figure(self.0))))
     }
 }
 
@@ -332,7 +332,7 @@ struct Source<'a> {
 }
 
 impl<'a> Source<'a> {
-    fn of(location: Option<&'a Location>) -> Source<'a> {
+    fn from_location(location: Option<&'a Location>) -> Source<'a> {
         Source {
             file: location.map(|l| l.file.as_str()),
             line: location.and_then(|l| l.line),
@@ -341,7 +341,7 @@ impl<'a> Source<'a> {
 }
 
 impl<'a> Named<'a> {
-    fn of(symbol: Option<&'a Symbol>) -> Named<'a> {
+    fn from_symbol(symbol: Option<&'a Symbol>) -> Named<'a> {
         match symbol {
             Some(Symbol::Known(function)) => Named::known(function),
             Some(Symbol::Unnamed(function)) => Named::Unnamed {
@@ -361,14 +361,14 @@ impl<'a> Named<'a> {
     fn known(function: &'a Function) -> Named<'a> {
         let inlined = function.inlined.iter().map(|f| Inlined {
             function: &f.name,
-            source: Source::of(f.location.as_ref()),
+            source: Source::from_location(f.location.as_ref()),
         });
         Named::Known {
             function: &function.name,
             language: function.language.name(),
             offset_in_function: function.offset_in_function,
             first_line: function.first_line,
-            source: Source::of(function.location.as_ref()),
+            source: Source::from_location(function.location.as_ref()),
             inlined: inlined.collect(),
         }
     }
@@ -385,7 +385,7 @@ impl Serialize for FrameWriter<'_> {
             FrameKind::Code(module, offset) => FrameLocation::Code {
                 module: module.0,
                 offset,
-                symbol: Named::of(self.symbols.get(*frame)),
+                symbol: Named::from_symbol(self.symbols.get(*frame)),
             },
             FrameKind::Unmapped(address) => FrameLocation::Unmapped { address },
         }))

@@ -184,7 +184,7 @@ impl Pusher {
         let profile = &report.profile;
         let lasted = Duration::from_nanos(profile.taken_ns.saturating_sub(self.last_ns));
         self.last_ns = profile.taken_ns;
-        let attributes = self.resources.of(profile);
+        let attributes = self.resources.for_profile(profile);
         let values = pprof::all_values(profile).into_iter();
         let (interval, moment): (Vec<_>, Vec<_>) =
             values.partition(|(_, kind)| interval::is_cumulative(*kind));

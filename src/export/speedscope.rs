@@ -37,7 +37,10 @@ fn write(report: &Report, options: &ExportOptions, out: &mut dyn Write) -> io::R
     let table = Table::new(report);
     let total = &report.profile.total;
     let kinds: Vec<Kind> = match options.kind {
-        Kind::All => Kind::ALL.into_iter().filter(|k| k.of(total) > 0).collect(),
+        Kind::All => Kind::ALL
+            .into_iter()
+            .filter(|k| k.figure(total) > 0)
+            .collect(),
         one => vec![one],
     };
     // Readers reject a file without a profile.
@@ -138,7 +141,7 @@ impl<'a> Sampled<'a, (), ()> {
                 Unit::Objects => "none",
             },
             start_value: 0,
-            end_value: kind.of(&table.profile.total),
+            end_value: kind.figure(&table.profile.total),
             samples: Seq(move || table.rows(kind).map(|(stack, _)| stack)),
             weights: Seq(move || table.rows(kind).map(|(_, bytes)| bytes)),
         }
@@ -214,7 +217,7 @@ impl<'a> Table<'a> {
         let rows = self.profile.not_observed.iter().enumerate();
         let rest = rows.map(|(n, row)| (Row::Pseudo(self.not_observed + n), &row.amounts));
         let all: Box<dyn Iterator<Item = (Row<'_>, &Amounts)>> = Box::new(stacks.chain(rest));
-        all.map(move |(row, amounts)| (row, kind.of(amounts)))
+        all.map(move |(row, amounts)| (row, kind.figure(amounts)))
             .filter(|(_, bytes)| *bytes > 0)
     }
 }

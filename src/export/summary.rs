@@ -70,8 +70,8 @@ fn write_totals(profile: &Profile, out: &mut dyn Write) -> io::Result<()> {
         writeln!(out, "{name:<11} {:>12} KiB", bytes / 1024)?;
     }
     for (kind, column) in profile.columns() {
-        let (unit, total) = (column.unit, kind.of(&profile.total));
-        let margin = Margin::of(total, profile.total_error(kind));
+        let (unit, total) = (column.unit, kind.figure(&profile.total));
+        let margin = Margin::from_standard_error(total, profile.total_error(kind));
         let (figure, margin) = match margin {
             Margin::Below(_) => (margin.shown(unit), String::new()),
             _ => (unit.shown(total).to_string(), margin.shown(unit)),
@@ -322,7 +322,7 @@ fn write_function(row: &TableRow<'_, 1>, out: &mut dyn Write) -> io::Result<()> 
     let ([own], [total]) = (row.own, row.total);
     let function = readable(&Label::Code(row.code));
     let [own, total] = [(own, row.errors[0]), (total, row.errors[1])].map(|(figure, error)| {
-        Margin::of(figure, error).beside(
+        Margin::from_standard_error(figure, error).beside(
             figure,
             |figure| Unit::Bytes.shown(figure).to_string(),
             |limit| Unit::Bytes.limit(limit).to_string(),

@@ -50,7 +50,7 @@ pub(super) const FORMAT: Exporter = Exporter {
 };
 
 fn write(report: &Report, options: &ExportOptions, out: &mut dyn Write) -> io::Result<()> {
-    let whole = options.kind.of(&report.profile.total);
+    let whole = options.kind.figure(&report.profile.total);
     let threshold = options.threshold.unwrap_or(whole.div_ceil(NARROW));
     let tree = NameTree::new(report, options, threshold);
     let (title, notes) = (heading(report, options), notes(report, options.kind, &tree));
@@ -82,7 +82,7 @@ fn notes(report: &Report, kind: Kind, tree: &NameTree) -> String {
     let [before, now] = tree.root().total;
     let amount = |figure: u64| amount(kind.unit(), figure);
     let mut notes = amount(now);
-    let margin = Margin::of(now, report.profile.total_error(kind));
+    let margin = Margin::from_standard_error(now, report.profile.total_error(kind));
     if margin != Margin::Exact {
         let unit = kind.unit();
         let (margin, symbol) = (margin.shown(unit), unit.symbol());
@@ -202,7 +202,7 @@ impl<'a> Picture<'a> {
                 total: row.total,
                 whole,
                 width: self.width,
-                colour: colours.of(self.tree.name(row)),
+                colour: colours.for_name(self.tree.name(row)),
                 start,
                 top: HEAD + level * FRAME_HEIGHT,
                 change: self.tree.is_difference.then_some(self.largest),

@@ -30,7 +30,7 @@ fn heap() -> Report {
     report(profile, &names)
 }
 
-fn of(format: &str, name: &str) -> String {
+fn exported(format: &str, name: &str) -> String {
     let options = ExportOptions {
         kind: Kind::by_name(name).unwrap(),
         ..ExportOptions::default()
@@ -77,7 +77,7 @@ fn the_summary_has_totals_with_their_errors() {
 #[test]
 fn trees_count_objects_and_have_margins() {
     must_contain(
-        &of("text", "inuse_objects"),
+        &exported("text", "inuse_objects"),
         &[
             "Call tree of live allocations (estimated), outermost",
             "        5009 objects 100.0%         ±277  all\n",
@@ -86,19 +86,19 @@ fn trees_count_objects_and_have_margins() {
         ],
     );
     must_contain(
-        &of("text", "inuse_space"),
+        &exported("text", "inuse_space"),
         &[
             "       40960 KiB  99.8%        ±2008",
             " KiB   0.2%        <2072",
         ],
     );
     // Neither objects nor bytes that are not estimates have a column with the errors of other kinds.
-    assert!(!of("text", "anon").contains("100.0%         "));
+    assert!(!exported("text", "anon").contains("100.0%         "));
 }
 
 #[test]
 fn functions_have_columns_named_after_the_unit() {
-    let table = of("functions", "inuse_objects");
+    let table = exported("functions", "inuse_objects");
     must_contain(
         &table,
         &[
@@ -108,14 +108,14 @@ fn functions_have_columns_named_after_the_unit() {
         ],
     );
     must_contain(
-        &of("functions", "anon"),
+        &exported("functions", "anon"),
         &["self_bytes,total_bytes,function,"],
     );
 }
 
 #[test]
 fn flame_graphs_count_objects() {
-    let svg = of("svg", "inuse_objects");
+    let svg = exported("svg", "inuse_objects");
     must_contain(
         &svg,
         &[
@@ -125,16 +125,16 @@ fn flame_graphs_count_objects() {
         ],
     );
     must_contain(
-        &of("svg", "inuse_space"),
+        &exported("svg", "inuse_space"),
         &[
             "(42008576 bytes), ±2839 KiB with 95 % confidence",
             "large: 40 MiB (41943040 bytes), 99.84 %",
         ],
     );
-    let folded = of("folded", "inuse_objects");
+    let folded = exported("folded", "inuse_objects");
     assert_eq!(folded, "main;large 5000\nmain;small 9\n");
     must_contain(
-        &of("speedscope", "inuse_objects"),
+        &exported("speedscope", "inuse_objects"),
         &[
             "\"name\":\"live allocations (estimated)\",\"unit\":\"none\"",
             "\"endValue\":5009",

@@ -33,7 +33,7 @@ fn write(report: &Report, options: &ExportOptions, out: &mut dyn Write) -> io::R
     write_head(report, out)?;
     let kind = options.kind;
     let (unit, symbol) = (kind.unit(), kind.unit().symbol());
-    let whole = kind.of(&report.profile.total);
+    let whole = kind.figure(&report.profile.total);
     let small = options.threshold.unwrap_or(whole / SMALL);
     let direction = options.direction.unwrap_or(Direction::OutermostFirst);
     let of = match kind {
@@ -64,7 +64,10 @@ fn write(report: &Report, options: &ExportOptions, out: &mut dyn Write) -> io::R
             let row = format!("{:>12} {symbol} {percent:>5.1}%", unit.shown(figure));
             match error {
                 _ if !has_errors => row,
-                Some(error) => format!("{row} {:>12}", Margin::of(figure, error).shown(unit)),
+                Some(error) => format!(
+                    "{row} {:>12}",
+                    Margin::from_standard_error(figure, error).shown(unit)
+                ),
                 None => format!("{row} {:>12}", ""),
             }
         };

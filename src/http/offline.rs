@@ -80,7 +80,7 @@ fn write_page(
 /// The kinds with nonzero memory, and always `all`.
 fn kinds(report: &Report) -> Vec<Kind> {
     let profile = &report.profile;
-    let holds = |kind: &Kind| *kind == Kind::All || kind.of(&profile.total) > 0;
+    let holds = |kind: &Kind| *kind == Kind::All || kind.figure(&profile.total) > 0;
     let holds = |kind: &Kind| profile.counts(*kind) && holds(kind);
     Kind::ALL.into_iter().filter(holds).collect()
 }

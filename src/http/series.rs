@@ -27,7 +27,7 @@ impl Figure {
         }
     }
 
-    const fn of(id: ColumnId) -> Figure {
+    const fn for_column(id: ColumnId) -> Figure {
         Figure {
             name: id.column().name,
             is: id.column().figure,
@@ -42,7 +42,7 @@ pub const FIGURES: [Figure; ALWAYS.len() + COLUMNS] = {
     while at < all.len() {
         all[at] = match at < ALWAYS.len() {
             true => ALWAYS[at],
-            false => Figure::of(ColumnId::ALL[at - ALWAYS.len()]),
+            false => Figure::for_column(ColumnId::ALL[at - ALWAYS.len()]),
         };
         at += 1;
     }

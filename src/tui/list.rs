@@ -59,8 +59,8 @@ impl Figures {
 
     pub(super) fn pair(&self, kind: Kind) -> Pair {
         Pair {
-            now: kind.of(&self.now),
-            then: kind.of(&self.then),
+            now: kind.figure(&self.now),
+            then: kind.figure(&self.then),
         }
     }
 }
@@ -205,7 +205,7 @@ impl From<Entry<'_>> for Row {
 
 impl List {
     /// The list of a view, with the figures of a mark.
-    pub(super) fn of(
+    pub(super) fn for_view(
         view: View,
         now: &Profile,
         mark: Option<&Profile>,
@@ -273,7 +273,9 @@ fn compare(view: View, order: &Order, kind: Kind, by_change: bool, [a, b]: [&Row
     };
     let by = match order.sort {
         Column::Chosen => weight(b).cmp(&weight(a)),
-        Column::Kind(kind) => kind.of(&b.figures.now).cmp(&kind.of(&a.figures.now)),
+        Column::Kind(kind) => kind
+            .figure(&b.figures.now)
+            .cmp(&kind.figure(&a.figures.now)),
         Column::Number if view == View::Groups => b.number.cmp(&a.number),
         Column::Number => a.number.cmp(&b.number),
         Column::Name => a.name.cmp(&b.name),

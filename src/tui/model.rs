@@ -39,7 +39,7 @@ pub(super) struct Pair {
 }
 
 impl Pair {
-    fn of<const N: usize>(sides: [u64; N]) -> Pair {
+    fn from_sides<const N: usize>(sides: [u64; N]) -> Pair {
         let side = |at: usize| sides.get(at).copied().unwrap_or(0);
         Pair {
             now: side(0),
@@ -171,7 +171,7 @@ impl Model {
         let table = Table::new(sides, job.kind, job.naming.inlined);
         let mut unknown = Pair::default();
         for (_, bytes) in &table.others {
-            unknown.add(Pair::of(*bytes));
+            unknown.add(Pair::from_sides(*bytes));
         }
         let kept = table.rows.iter();
         let kept = kept.filter(|row| search.matches(&Label::Code(row.code)));
@@ -179,14 +179,14 @@ impl Model {
             functions: kept
                 .map(|row| FunctionLine {
                     name: row.code.to_string(),
-                    own: Pair::of(row.own),
-                    total: Pair::of(row.total),
+                    own: Pair::from_sides(row.own),
+                    total: Pair::from_sides(row.total),
                     // The profile's errors do not apply to a difference.
                     errors: if N == 1 { row.errors } else { [0; 2] },
                 })
                 .collect(),
             unknown,
-            whole: Pair::of(table.total),
+            whole: Pair::from_sides(table.total),
             unit: job.kind.unit(),
             tree: nodes(&layout.rows, &errors, labels, &named),
             names: labels.all().iter().map(Label::to_string).collect(),
@@ -225,8 +225,8 @@ fn nodes<const N: usize>(
             key: key(above, labels.get(row.label)),
             end: at + 1,
             name: row.label as usize,
-            total: Pair::of(row.total),
-            own: Pair::of(row.own),
+            total: Pair::from_sides(row.total),
+            own: Pair::from_sides(row.own),
             errors: errors.get(at).copied().unwrap_or_default(),
             named: is_named(named, row.label),
             on_the_way: false,

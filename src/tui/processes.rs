@@ -60,7 +60,7 @@ impl State {
         };
         let mark = self.marks.compared().map(|mark| Arc::clone(&mark.report));
         let mark = mark.as_ref().map(|report| &*report.profile);
-        let mut list = List::of(
+        let mut list = List::for_view(
             self.view,
             &report.profile,
             mark,

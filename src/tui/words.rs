@@ -18,7 +18,7 @@ pub(super) fn figure(unit: Unit, figure: u64) -> String {
 
 /// A figure that may be an estimate ([`Margin::beside`]): `~1,234`.
 pub(super) fn estimate(unit: Unit, figure: u64, standard_error: u64) -> String {
-    Margin::of(figure, standard_error).beside(
+    Margin::from_standard_error(figure, standard_error).beside(
         figure,
         |figure| self::figure(unit, figure),
         |limit| grouped(unit.limit(limit)),
@@ -29,7 +29,7 @@ pub(super) fn estimate(unit: Unit, figure: u64, standard_error: u64) -> String {
 pub(super) fn with_margin(unit: Unit, figure: u64, standard_error: u64) -> String {
     let symbol = unit.symbol();
     let shown = self::figure(unit, figure);
-    match Margin::of(figure, standard_error) {
+    match Margin::from_standard_error(figure, standard_error) {
         Margin::Exact => format!("{shown} {symbol}"),
         Margin::PlusMinus(most) => format!("{shown} ±{} {symbol}", grouped(unit.limit(most))),
         Margin::Below(most) => format!("<{} {symbol}", grouped(unit.limit(most))),

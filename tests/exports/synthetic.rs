@@ -31,7 +31,7 @@ pub fn readers_find_every_byte(report: &Report) {
         let bytes = written(format, report, &ExportOptions::default());
         assert_eq!(
             readers::read(format, &bytes),
-            wanted(format, |kind| kind.of(&report.profile.total)),
+            wanted(format, |kind| kind.figure(&report.profile.total)),
             "{format}"
         );
     }
@@ -132,7 +132,7 @@ fn every_kind_adds_up() {
             let (found, of) = readers::shown(format.name, &bytes, kind);
             assert_eq!(
                 found,
-                of.of(&report.profile.total),
+                of.figure(&report.profile.total),
                 "{} {}",
                 format.name,
                 kind.name()
@@ -158,7 +158,7 @@ fn thresholds_and_directions_keep_the_sum() {
                 let sums = readers::read(format.name, &bytes);
                 assert_eq!(
                     sums,
-                    wanted(format.name, |kind| kind.of(&report.profile.total)),
+                    wanted(format.name, |kind| kind.figure(&report.profile.total)),
                     "{}",
                     format.name
                 );
@@ -550,8 +550,8 @@ fn csv_differences_have_both_numbers() {
             let cells = rows.iter().map(|row| &row[&column]);
             cells.map(|cell| cell.parse::<u64>().unwrap()).sum::<u64>()
         };
-        assert_eq!(sum(""), kind.of(&now.profile.total), "{kind:?}");
-        assert_eq!(sum("_before"), kind.of(&before.profile.total));
+        assert_eq!(sum(""), kind.figure(&now.profile.total), "{kind:?}");
+        assert_eq!(sum("_before"), kind.figure(&before.profile.total));
     }
     let gone = "main;app::run;node+0x40";
     let row = rows.iter().find(|row| row["frames"] == gone).unwrap();

@@ -51,7 +51,7 @@ fn a_report_in_a_file() {
     std::fs::write(&file, written("html", &report)).unwrap();
     let browser = Browser::start(server.address);
     server.stop();
-    let total = Kind::All.of(&report.profile.total);
+    let total = Kind::All.figure(&report.profile.total);
     let url = |fragment: &str| format!("file://{}{fragment}", file.display());
     browser.asked();
     for (fragment, wanted) in [
@@ -118,7 +118,7 @@ fn a_dropped_file_is_opened() {
     browser.open("");
     browser.wait("document.querySelector('#connection').textContent.startsWith('saved on ')");
     let resident = || browser.figure("#totals [data-kind=resident] dd", "data-bytes");
-    let size = |report: &Report| Kind::Resident.of(&report.profile.total);
+    let size = |report: &Report| Kind::Resident.figure(&report.profile.total);
     assert_eq!(resident(), size(&now));
 
     drop_file(&browser, "notes.json", "{\"a\": 1}");

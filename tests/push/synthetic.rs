@@ -85,7 +85,7 @@ fn every_store_receives_all_figures() {
             ("inuse_objects", Kind::Column(column("inuse_objects"))),
             ("alloc_space", Kind::Column(column("alloc_space"))),
         ] {
-            assert_eq!(first.sums[name], kind.of(total), "{protocol} {name}");
+            assert_eq!(first.sums[name], kind.figure(total), "{protocol} {name}");
             let unit = if name.ends_with("objects") {
                 "count"
             } else {

@@ -96,7 +96,7 @@ impl Report {
     /// The part of one process.
     pub fn of(&self, pid: Pid) -> Report {
         Report {
-            profile: Arc::new(self.profile.of(pid).expect("a followed process")),
+            profile: Arc::new(self.profile.for_process(pid).expect("a followed process")),
             symbols: self.symbols.clone(),
         }
     }
@@ -110,7 +110,7 @@ impl Report {
         let samples = self.profile.samples.iter();
         samples
             .filter(|s| s.stack.frames.iter().any(through))
-            .map(|s| kind.of(&s.amounts))
+            .map(|s| kind.figure(&s.amounts))
             .sum()
     }
 
@@ -124,7 +124,7 @@ impl Report {
     pub fn unobserved(&self, kind: Kind) -> u64 {
         let rows = self.profile.not_observed.iter();
         let rows = rows.filter(|row| row.reason != Unobserved::NotWalked);
-        rows.map(|row| kind.of(&row.amounts)).sum()
+        rows.map(|row| kind.figure(&row.amounts)).sum()
     }
 
     /// All owners with their bytes, and what was lost, for failure messages. Rows that contain only file pages are omitted.
@@ -160,9 +160,9 @@ fn row(out: &mut String, amounts: &Amounts, what: &str) {
 }
 
 fn short(amounts: &Amounts) -> String {
-    let some = Kind::single().filter(|k| k.of(amounts) > 0);
+    let some = Kind::single().filter(|k| k.figure(amounts) > 0);
     let parts: Vec<String> = some
-        .map(|k| format!("{} {} KiB", k.name(), k.of(amounts) / 1024))
+        .map(|k| format!("{} {} KiB", k.name(), k.figure(amounts) / 1024))
         .collect();
     parts.join(", ")
 }

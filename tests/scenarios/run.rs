@@ -184,7 +184,10 @@ impl<'a> Run<'a> {
         let mut sum = Usage::default();
         for (pid, kernel) in self.pids.iter().zip(kernel) {
             sum += kernel;
-            let share = report.profile.of(*pid).expect("a followed process");
+            let share = report
+                .profile
+                .for_process(*pid)
+                .expect("a followed process");
             self.assert_equal(
                 &share.total.usage,
                 &kernel,

@@ -134,7 +134,7 @@ pub fn functions_of(file: &dyn ReadAt, kernel: KernelVersion) -> Result<Vec<Func
                 imports: &imports,
                 ranges,
             };
-            exits.of(f.address)
+            exits.find(f.address)
         });
         let exits = exits.into_iter().flatten().map(in_file);
         f.exits = exits.collect::<Option<Vec<u64>>>().unwrap_or_default();
@@ -192,7 +192,7 @@ impl<'e> Wrapped<'e> {
             Callee::At(address) => self.at.get(&address),
             Callee::In(_) => None,
         };
-        let import = || self.named.get(&self.imports.of(self.elf, callee)?.name);
+        let import = || self.named.get(&self.imports.lookup(self.elf, callee)?.name);
         direct.or_else(import) == Some(&f.signature.frees())
     }
 

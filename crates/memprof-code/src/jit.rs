@@ -154,7 +154,7 @@ impl RuntimeCode {
     pub fn new(pid: Pid) -> RuntimeCode {
         RuntimeCode {
             pid,
-            place: PerfMapPath::of(pid),
+            place: PerfMapPath::for_process(pid),
             source: Source::None,
             looked: None,
             ignored: None,
@@ -309,7 +309,7 @@ impl RuntimeCode {
 
     fn look_for_map(&mut self) {
         if self.place.is_none() {
-            self.place = PerfMapPath::of(self.pid);
+            self.place = PerfMapPath::for_process(self.pid);
         }
         let Some(place) = &self.place else {
             return;

@@ -298,7 +298,7 @@ impl ModuleTable {
 
     /// The file tree of a process, if it differs from memprof's own and the descriptor limit permits keeping it open.
     fn tree_of(&mut self, pid: Pid) -> Option<FileTree> {
-        let tree = FileTree::of(pid)?;
+        let tree = FileTree::for_process(pid)?;
         if let Some(known) = self.trees.get(&tree.id()) {
             return Some(known.clone());
         }

@@ -181,7 +181,7 @@ impl Symbolizer {
 struct ModuleKey(usize);
 
 impl ModuleKey {
-    fn of(module: &Arc<Module>) -> ModuleKey {
+    fn new(module: &Arc<Module>) -> ModuleKey {
         ModuleKey(Arc::as_ptr(module) as usize)
     }
 }
@@ -292,7 +292,7 @@ impl Worker {
         let modules = ids
             .iter()
             .filter_map(|id| request.modules.get(usize::from(id.0)));
-        let unread = modules.filter_map(|module| self.dwarf.unread(ModuleKey::of(module)));
+        let unread = modules.filter_map(|module| self.dwarf.unread(ModuleKey::new(module)));
         unread.for_each(|what| symbols.add_unread(what));
     }
 
@@ -303,7 +303,7 @@ impl Worker {
         };
         match request.modules.get(usize::from(id.0)) {
             Some(module) if module.file.is_some() || module.functions.is_some() => {
-                let key = (ModuleKey::of(module), offset, request.detail);
+                let key = (ModuleKey::new(module), offset, request.detail);
                 self.names.get(key).ok_or((id, offset))
             }
             Some(module) if module.is_jit() => Ok(Arc::clone(&self.jit)),
@@ -338,7 +338,7 @@ impl Worker {
         if self.modules.len() >= self.most_modules {
             self.forget_gone();
         }
-        let key = ModuleKey::of(module);
+        let key = ModuleKey::new(module);
         self.modules
             .entry(key)
             .or_insert_with(|| Arc::downgrade(module));
@@ -428,7 +428,7 @@ mod tests {
         }
         assert!(worker.modules.len() <= MANY_MODULES);
         for module in &kept {
-            assert!(worker.modules.contains_key(&ModuleKey::of(module)));
+            assert!(worker.modules.contains_key(&ModuleKey::new(module)));
         }
     }
 }

@@ -143,7 +143,7 @@ mod tests {
             deleted: false,
             backing: Backing::Anon,
         };
-        let memory = Memory::of(&[(0x1000, bytes)]);
+        let memory = Memory::synthetic(&[(0x1000, bytes)]);
         Looks::new(&[vma]).look(&memory, 0x1000, 0x1000 + bytes.len() as u64)
     }
 

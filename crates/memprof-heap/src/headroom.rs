@@ -41,7 +41,7 @@ const LEAST: u64 = 64 << 20;
 
 /// Returns a warning if less memory is left than memprof takes.
 pub fn scarce() -> Option<String> {
-    let own = Headroom::of(Pid(std::process::id())).own;
+    let own = Headroom::read(Pid(std::process::id())).own;
     let (place, left) = own.iter().min_by_key(|(_, left)| **left)?;
     let limits = match place {
         MemoryLimit::Group(_) => {
@@ -69,7 +69,7 @@ pub(super) struct Headroom {
 
 impl Headroom {
     /// Reads the limits of memprof and of a process, as far as they are readable.
-    pub(super) fn of(pid: Pid) -> Headroom {
+    pub(super) fn read(pid: Pid) -> Headroom {
         let mounts = fs::read("/proc/self/mountinfo").unwrap_or_default();
         let mounts = hierarchies(&mounts);
         let machine = fs::read_to_string("/proc/meminfo").unwrap_or_default();

@@ -153,13 +153,13 @@ fn measure_once(
     let glibc = glibc.ok().flatten();
     let jemalloc = jemalloc::measure(&snapshot, glibc.as_ref());
     let mut seen = seen::find(pid, &snapshot.vmas);
-    let in_short = JemallocHeap::of(&jemalloc, &mut seen);
+    let in_short = JemallocHeap::from_read(&jemalloc, &mut seen);
     let mut heaps = AllHeaps::new(glibc, jemalloc.ok().flatten());
     let mut census = Census::new(Some(pid), &snapshot, top);
     let samples = samples.filter(|_| !heaps.is_empty());
     let placed = samples.map(|samples| (by_stack::place(&heaps, &samples), samples.origin));
     if let Some(((placed, _), _)) = &placed {
-        census.heads = Heads::of(placed);
+        census.heads = Heads::new(placed);
     }
     let searched = (!heaps.is_empty()).then(|| match &doubt {
         None => Some(reach::search(&snapshot, &mut heaps, &mut census, top)),
@@ -213,7 +213,7 @@ fn measure_once(
         retained,
         seen,
         jemalloc: in_short,
-        python: python.map(|python| PythonHeap::of(&python, top)),
+        python: python.map(|python| PythonHeap::summarize(&python, top)),
     };
     let Ledger {
         pages,
@@ -225,7 +225,7 @@ fn measure_once(
     let joint = joint.map(|(holdings, ((_, counts), origin))| {
         Joint::new(holdings, heads, counts, origin, &heap.rows, &heap.others)
     });
-    let pages = HeapPages::of(snapshot.vmas, &pages, &ranges);
+    let pages = HeapPages::select(snapshot.vmas, &pages, &ranges);
     Ok(Measured {
         heap,
         pages,

@@ -158,7 +158,7 @@ impl Memory {
     }
 
     /// A synthetic copy from parts, each a first address and its bytes.
-    pub(crate) fn of(parts: &[(u64, &[u8])]) -> Memory {
+    pub(crate) fn synthetic(parts: &[(u64, &[u8])]) -> Memory {
         let mut memory = Memory::default();
         for (start, bytes) in parts {
             let run = Run {
@@ -278,7 +278,7 @@ mod tests {
     #[test]
     fn words_are_read_within_runs() {
         let first: Vec<u8> = (0..16).collect();
-        let memory = Memory::of(&[(0x1000, &first), (0x1010, &[9; 8]), (0x3000, &[7; 8])]);
+        let memory = Memory::synthetic(&[(0x1000, &first), (0x1010, &[9; 8]), (0x3000, &[7; 8])]);
         assert_eq!(memory.runs.len(), 2);
         assert_eq!(memory.word(0x1008), Some(0x0f0e_0d0c_0b0a_0908));
         assert_eq!(memory.word(0x1010), Some(0x0909_0909_0909_0909));
@@ -301,7 +301,7 @@ mod tests {
             (0x1008, &[2; 8]),
             (0x3000, &[9; 8]),
         ];
-        let mut memory = Memory::of(&parts);
+        let mut memory = Memory::synthetic(&parts);
         memory.sort();
         let runs: Vec<_> = memory.runs.iter().map(|r| (r.start, r.end)).collect();
         assert_eq!(runs, [(0x1000, 0x1010), (0x3000, 0x3010)]);

@@ -90,7 +90,7 @@ impl HeapRegion {
         HeapRegion::PythonOverhead,
     ];
 
-    pub(super) fn of(kind: Kind) -> HeapRegion {
+    pub(super) fn from_kind(kind: Kind) -> HeapRegion {
         match kind {
             kind if kind.is_live() => HeapRegion::Live,
             Kind::Tcache => HeapRegion::ThreadCache,

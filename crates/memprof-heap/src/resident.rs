@@ -18,7 +18,7 @@ pub struct HeapPages {
 
 impl HeapPages {
     /// Selects the pages of these ranges. `pages` are the resident runs of the process. All are in address order.
-    pub(super) fn of(vmas: Vec<Vma>, pages: &[Run], ranges: &[Run]) -> HeapPages {
+    pub(super) fn select(vmas: Vec<Vma>, pages: &[Run], ranges: &[Run]) -> HeapPages {
         let page = page_size();
         let (mut runs, mut shared) = (Vec::new(), 0);
         for (index, vma) in vmas.iter().enumerate() {
@@ -39,7 +39,7 @@ impl HeapPages {
     /// Restricts to these runs.
     pub fn only(&self, runs: impl Iterator<Item = Run>) -> HeapPages {
         let runs: Vec<Run> = runs.collect();
-        HeapPages::of(self.vmas.clone(), &runs, &runs)
+        HeapPages::select(self.vmas.clone(), &runs, &runs)
     }
 
     /// Resident bytes of the heap on pages that it shares with other memory.
@@ -88,7 +88,7 @@ mod tests {
             run(0x1000_0000 + 100, 0x1010_0000),
             run(0x2000_0000 + page, 0x2000_0000 + 3 * page),
         ];
-        let found = HeapPages::of(vmas, &pages, &ranges);
+        let found = HeapPages::select(vmas, &pages, &ranges);
         let starts: Vec<_> = found
             .runs
             .iter()

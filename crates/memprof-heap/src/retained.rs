@@ -317,7 +317,7 @@ pub(super) struct Retainers {
 
 impl Retainers {
     /// The `most` roots that lead to the most bytes of the types with these ids.
-    pub(super) fn of(&self, ids: &[u32], most: usize) -> Vec<Retainer> {
+    pub(super) fn largest(&self, ids: &[u32], most: usize) -> Vec<Retainer> {
         let mut by_root: HashMap<u32, (u64, u64)> = HashMap::new();
         for id in ids {
             let first = self.sums.partition_point(|sum| sum.0 < *id);

@@ -220,7 +220,7 @@ fn fork_time(process: &Inventory) -> Duration {
 
 /// Checks that there is enough memory for a copy. Returns the available memory.
 fn check_room(pid: Pid, process: &Inventory) -> Result<Headroom> {
-    let headroom = Headroom::of(pid);
+    let headroom = Headroom::read(pid);
     match headroom.refuses_copy(process.anonymous.all() + process.hugetlb) {
         Some(reason) => Err(anyhow!(reason)).context("there is no memory for a snapshot"),
         None => Ok(headroom),
@@ -422,7 +422,7 @@ impl Snapshot {
     }
 
     /// A synthetic snapshot.
-    pub(crate) fn of(vmas: Vec<Vma>, memory: Memory, threads: Vec<Registers>) -> Snapshot {
+    pub(crate) fn synthetic(vmas: Vec<Vma>, memory: Memory, threads: Vec<Registers>) -> Snapshot {
         let parts = vmas.iter().map(|vma| Run {
             start: vma.start.0,
             end: vma.end.0,

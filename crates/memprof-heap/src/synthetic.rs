@@ -202,7 +202,7 @@ impl Image {
             stack_pointer: OTHER + 0x80,
             thread_pointer: OTHER + 0x2800,
         };
-        Snapshot::of(vmas, Memory::of(&parts), vec![thread])
+        Snapshot::synthetic(vmas, Memory::synthetic(&parts), vec![thread])
     }
 }
 
@@ -234,7 +234,7 @@ fn split(bytes: &[u8]) -> (&[u8], &[u8]) {
 fn add_up(snapshot: &Snapshot, mut heap: AllHeaps) {
     let samples = some(&heap);
     let mut census = Census::new(None, snapshot, 3);
-    census.heads = Heads::of(&by_stack::place(&heap, &samples).0);
+    census.heads = Heads::new(&by_stack::place(&heap, &samples).0);
     let lost = reach::search(snapshot, &mut heap, &mut census, 3);
     let heads = std::mem::take(&mut census.heads);
     let categories = vec![Category::Heap; snapshot.vmas.len()];

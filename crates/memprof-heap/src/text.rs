@@ -257,7 +257,7 @@ impl Heap {
             let by = self
                 .retained
                 .as_ref()
-                .and_then(|roots| roots.of(object.address));
+                .and_then(|roots| roots.root_name(object.address));
             let by = by.map_or(String::new(), |root| format!("  {}", printable(root)));
             writeln!(
                 out,

@@ -56,7 +56,7 @@ impl Types {
 
 impl Retained {
     /// Name of the root that leads to one of the largest objects.
-    pub(super) fn of(&self, address: u64) -> Option<&str> {
+    pub(super) fn root_name(&self, address: u64) -> Option<&str> {
         let root = self.largest.iter().find(|root| root.address == address)?;
         Some(&root.root)
     }

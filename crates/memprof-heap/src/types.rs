@@ -304,7 +304,7 @@ impl<'a> Census<'a> {
         };
         rows.truncate(MAX_ROWS);
         let with_roots = |(mut row, ids): (TypeRow, Vec<u32>)| {
-            row.retained_by = retainers.of(&ids, RETAINERS);
+            row.retained_by = retainers.largest(&ids, RETAINERS);
             row
         };
         let rows = rows.into_iter().map(with_roots).collect();

@@ -147,7 +147,7 @@ impl Allocations {
             let Some([all, live, temporary]) = sums.get_mut(one.stack as usize) else {
                 continue;
             };
-            let estimate = Estimate::of(one.size, one.weight);
+            let estimate = Estimate::from_sample(one.size, one.weight);
             if !one.inherited {
                 *all += estimate;
             }

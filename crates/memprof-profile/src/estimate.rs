@@ -17,7 +17,7 @@ pub struct Estimate {
 
 impl Estimate {
     /// The estimate from one sample, by the size and the weight of the sample in bytes.
-    pub fn of(size: u64, weight: u64) -> Estimate {
+    pub fn from_sample(size: u64, weight: u64) -> Estimate {
         let (size, weight) = (size as f64, weight as f64);
         let objects = weight / size;
         // `space_variance` is weight² (1 − p). A sampler may count a large allocation as several times its interval, which

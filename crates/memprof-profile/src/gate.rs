@@ -103,7 +103,7 @@ impl Gate {
         let unit = self.kind(kind).unit();
         let (sizes, is_missing) = match &self.subject {
             Subject::Kind(kind) => {
-                let of = |report: &Report| kind.of(&report.profile.total);
+                let of = |report: &Report| kind.figure(&report.profile.total);
                 ([of(before), of(after)], false)
             }
             Subject::Function(name) => {

@@ -64,7 +64,7 @@ impl Kind {
 
     /// Whether replies and files contain this kind's figure of `amounts`.
     pub fn stated(self, amounts: &Amounts) -> bool {
-        self.measure().always_stated || self.of(amounts) > 0
+        self.measure().always_stated || self.figure(amounts) > 0
     }
 
     /// The short lower-case name.
@@ -112,7 +112,7 @@ impl Kind {
     }
 
     /// The figure of this kind, in its unit.
-    pub fn of(self, amounts: &Amounts) -> u64 {
+    pub fn figure(self, amounts: &Amounts) -> u64 {
         let Amounts { usage, .. } = amounts;
         match self {
             Kind::All => usage.value(),

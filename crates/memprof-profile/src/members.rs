@@ -22,7 +22,7 @@ pub struct Member<'a> {
 }
 
 impl<'a> Member<'a> {
-    fn of(profile: &'a Profile, share: &'a ProcessProfile) -> Member<'a> {
+    fn new(profile: &'a Profile, share: &'a ProcessProfile) -> Member<'a> {
         Member {
             pid: share.pid,
             comm: &share.comm,
@@ -55,7 +55,10 @@ impl Profile {
         };
         match &self.processes[..] {
             [] => vec![only],
-            shares => shares.iter().map(|share| Member::of(self, share)).collect(),
+            shares => shares
+                .iter()
+                .map(|share| Member::new(self, share))
+                .collect(),
         }
     }
 }

@@ -30,7 +30,7 @@ impl Subset {
 
 impl Profile {
     /// The profile of a single process; `None` if `pid` is not in `target.pids`.
-    pub fn of(&self, pid: Pid) -> Option<Profile> {
+    pub fn for_process(&self, pid: Pid) -> Option<Profile> {
         self.part(&Subset::Process(pid))
     }
 
@@ -43,7 +43,7 @@ impl Profile {
         let part = self.figures(subset)?;
         let inside: BTreeSet<Pid> = part.target.pids.iter().copied().collect();
         Some(Profile {
-            places: Arc::new(self.places.of(&inside, &part.samples)),
+            places: Arc::new(self.places.for_processes(&inside, &part.samples)),
             ..part
         })
     }

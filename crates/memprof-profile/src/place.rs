@@ -24,7 +24,7 @@ pub struct Places {
 impl Places {
     /// The mappings of these processes, and the cached pages that their stacks brought in: the stacks of `samples` with
     /// page cache. Cached pages without a stack belong to no process.
-    pub(super) fn of(&self, pids: &BTreeSet<Pid>, samples: &[Sample]) -> Places {
+    pub(super) fn for_processes(&self, pids: &BTreeSet<Pid>, samples: &[Sample]) -> Places {
         let mappings = self
             .mappings
             .iter()

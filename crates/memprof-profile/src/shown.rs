@@ -35,7 +35,7 @@ impl FrameFilter {
 
     /// The frames to show; `None` if these are all frames. Behind each group of interpreted functions is the frame of the
     /// evaluator that runs them. Behind the evaluator may be a trampoline that represents the same function again.
-    fn of(self, frames: &[Frame], role: impl Fn(Frame) -> FrameRole) -> Option<Box<[Frame]>> {
+    fn filter(self, frames: &[Frame], role: impl Fn(Frame) -> FrameRole) -> Option<Box<[Frame]>> {
         if !frames.iter().any(|f| role(*f) == FrameRole::Source) {
             return None;
         }
@@ -66,7 +66,7 @@ enum FrameRole {
 }
 
 impl FrameRole {
-    fn of(module: &Module) -> FrameRole {
+    fn for_module(module: &Module) -> FrameRole {
         match &module.functions {
             Some(functions) if functions.origin == Origin::Interpreter => FrameRole::Source,
             Some(functions) if functions.language == Language::Python => FrameRole::Trampoline,
@@ -86,7 +86,7 @@ impl Profile {
         let role = |frame: Frame| match frame.kind() {
             FrameKind::Code(id, _) => self
                 .module(id)
-                .map_or(FrameRole::Native, |m| FrameRole::of(m)),
+                .map_or(FrameRole::Native, |m| FrameRole::for_module(m)),
             FrameKind::Unmapped(_) => FrameRole::Native,
         };
         // Samples of several processes and files share stacks.
@@ -95,7 +95,7 @@ impl Profile {
             let sample = |sample: &Sample| {
                 let stack = known
                     .entry(Arc::as_ptr(&sample.stack))
-                    .or_insert_with(|| match frames.of(&sample.stack.frames, role) {
+                    .or_insert_with(|| match frames.filter(&sample.stack.frames, role) {
                         Some(frames) => Arc::new(Stack {
                             frames,
                             outcome: sample.stack.outcome,
@@ -156,7 +156,7 @@ mod tests {
             native(2),
             native(4), // main
         ];
-        let shown = |frames: FrameFilter| frames.of(&stack, role).unwrap().into_vec();
+        let shown = |frames: FrameFilter| frames.filter(&stack, role).unwrap().into_vec();
         assert_eq!(
             shown(FrameFilter::All),
             [
@@ -175,7 +175,7 @@ mod tests {
         let all_native = [1, 2, 3, 2, 4].map(native);
         assert_eq!(shown(FrameFilter::Native), all_native);
         for frames in FrameFilter::ALL {
-            assert_eq!(frames.of(&all_native, role), None);
+            assert_eq!(frames.filter(&all_native, role), None);
         }
     }
     #[test]
@@ -199,8 +199,11 @@ mod tests {
             at(0, 4), // main
         ];
         let all = [at(1, 1), at(0, 3), at(2, 4), evaluator, at(1, 3), at(0, 4)];
-        assert_eq!(FrameFilter::All.of(&stack, role).unwrap().into_vec(), all);
-        let native = FrameFilter::Native.of(&stack, role).unwrap();
+        assert_eq!(
+            FrameFilter::All.filter(&stack, role).unwrap().into_vec(),
+            all
+        );
+        let native = FrameFilter::Native.filter(&stack, role).unwrap();
         assert!(native.contains(&at(2, 1)) && native.len() == 7);
     }
 }

@@ -147,7 +147,7 @@ impl Uncertainty {
             UncertaintyOf::Pages(pages) => {
                 let mut usage = Usage::default();
                 *figure_of(&mut usage, pages) = 1;
-                kind.of(&Amounts::from(usage)) > 0
+                kind.figure(&Amounts::from(usage)) > 0
             }
             UncertaintyOf::Column(column) => kind == Kind::Column(column),
         }
@@ -193,7 +193,7 @@ pub enum Margin {
 
 impl Margin {
     /// The margin of a figure with this standard error, all in the same unit.
-    pub fn of(figure: u64, standard_error: u64) -> Margin {
+    pub fn from_standard_error(figure: u64, standard_error: u64) -> Margin {
         let most = (IN_95_PERCENT * standard_error as f64).ceil() as u64;
         match most {
             0 => Margin::Exact,
@@ -238,16 +238,23 @@ mod tests {
 
     #[test]
     fn a_figure_not_larger_than_its_margin_has_only_a_limit() {
-        assert_eq!(Margin::of(4096, 0), Margin::Exact);
-        assert_eq!(Margin::of(1 << 20, 1000), Margin::PlusMinus(1960));
-        assert_eq!(Margin::of(1960, 1000), Margin::Below(3920));
-        assert_eq!(Margin::of(0, 1000), Margin::Below(1960));
+        assert_eq!(Margin::from_standard_error(4096, 0), Margin::Exact);
+        assert_eq!(
+            Margin::from_standard_error(1 << 20, 1000),
+            Margin::PlusMinus(1960)
+        );
+        assert_eq!(Margin::from_standard_error(1960, 1000), Margin::Below(3920));
+        assert_eq!(Margin::from_standard_error(0, 1000), Margin::Below(1960));
         let shown = [Margin::Exact, Margin::PlusMinus(1960), Margin::Below(3920)];
         let texts = |unit| shown.map(|margin: Margin| margin.shown(unit));
         assert_eq!(texts(Unit::Bytes), ["", "±2", "<4"]);
         assert_eq!(texts(Unit::Objects), ["", "±1960", "<3920"]);
         let beside = |figure, error| {
-            Margin::of(figure, error).beside(figure, |n| n.to_string(), |n| n.to_string())
+            Margin::from_standard_error(figure, error).beside(
+                figure,
+                |n| n.to_string(),
+                |n| n.to_string(),
+            )
         };
         let figures = [(5000, 0), (5000, 200), (5000, 500), (500, 500)];
         let texts = figures.map(|(figure, error)| beside(figure, error));

@@ -302,7 +302,7 @@ struct Change {
 
 impl Change {
     /// The child's state change; `None` if the state has not changed.
-    fn of(child: NixPid, options: i32) -> io::Result<Option<Change>> {
+    fn poll(child: NixPid, options: i32) -> io::Result<Option<Change>> {
         Change::wait(libc::P_PID, child.as_raw() as libc::id_t, options)
     }
 
@@ -403,7 +403,7 @@ fn go_on(stop: &Change) {
 /// Waits until the child is a zombie.
 fn wait_for_end(child: NixPid) -> Result<ExitStatus> {
     loop {
-        match Change::of(child, libc::WEXITED | libc::WNOWAIT) {
+        match Change::poll(child, libc::WEXITED | libc::WNOWAIT) {
             Ok(Some(end)) if end.code == libc::CLD_EXITED => return Ok(end.status as u8),
             Ok(Some(end)) if end.is_end() => return Ok(128 + end.status as u8),
             Ok(_) => thread::sleep(LOOK_AGAIN),

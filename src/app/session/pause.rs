@@ -47,9 +47,9 @@ impl Pauses {
 
 /// Stops memprof until SIGCONT.
 pub(super) fn stop(collecting: &CollectorHandle) {
-    let was_kept = collecting.wait_for(LONGEST, Command::LetGo);
+    let was_kept = collecting.wait_for(LONGEST, Command::ReleaseMemory);
     let _ = raise(Signal::SIGSTOP);
     if was_kept == Some(true) {
-        let _ = collecting.wait_for(LONGEST, Command::KeepAgain);
+        let _ = collecting.wait_for(LONGEST, Command::RetainMemory);
     }
 }

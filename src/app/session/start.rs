@@ -221,7 +221,7 @@ pub fn follow_command(collecting: &CollectorHandle, launch: Launch<'_>) -> Resul
 /// Builds the unwind tables of a program that has just been executed and is stopped, and of its sampling library.
 /// Returns whether its memory will remain available after its end.
 pub(super) fn executed(collecting: &CollectorHandle, pid: Pid, sampler: Option<&Path>) -> bool {
-    let Some(mut program) = Program::of(pid) else {
+    let Some(mut program) = Program::for_process(pid) else {
         return false;
     };
     match sampler.map(|_| sampler::check(&program.path)) {

@@ -88,7 +88,7 @@ impl Aggregator {
             if let Some(space) = self.spaces.get_mut(mm) {
                 let (total, container) = match processes.get(at) {
                     Some(share) => (share.total, share.container.clone()),
-                    None => (rows.total, Container::of(space.pid)),
+                    None => (rows.total, Container::for_process(space.pid)),
                 };
                 space.last = Some((total, container, SystemTime::now()));
             }
@@ -158,7 +158,7 @@ impl Aggregator {
             ProcessProfile {
                 pid: process.pid,
                 comm: process.comm.clone(),
-                container: Container::of(process.pid),
+                container: Container::for_process(process.pid),
                 samples: rows.samples,
                 not_observed: rows.not_observed,
                 total: rows.total,

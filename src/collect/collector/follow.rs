@@ -87,7 +87,7 @@ impl Collector {
             pids.extend(fresh);
         }
         if !self.aggregator.pids().contains(&pid) {
-            let why = Presence::of(pid).refusal(pid);
+            let why = Presence::look_up(pid).refusal(pid);
             bail!(
                 "cannot follow process {pid}: {}",
                 why.as_deref().unwrap_or(
@@ -199,7 +199,7 @@ impl Collector {
     }
 
     /// Replaces the thread that keeps the command's memory if it takes processor time, because it would continue to do so.
-    pub(super) fn keep_quietly(&mut self) {
+    pub(super) fn restart_spinning_keeper(&mut self) {
         if self.aggregator.keeping_spins() {
             self.keep_again();
         }

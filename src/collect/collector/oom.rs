@@ -86,7 +86,7 @@ impl Collector {
         self.kills.dying.push_back(Dying {
             victim: *victim,
             comm,
-            container: container.or_else(|| Container::of(victim.pid)),
+            container: container.or_else(|| Container::for_process(victim.pid)),
             killed: now.checked_sub(ago).unwrap_or(now),
             at: here.checked_sub(ago).unwrap_or(here),
             before: self.last.as_ref().map(|last| last.profile.clone()),

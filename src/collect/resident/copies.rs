@@ -27,7 +27,7 @@ enum Records {
 }
 
 impl Records {
-    fn of(chunk: &Chunk) -> Records {
+    fn from_chunk(chunk: &Chunk) -> Records {
         let runs = chunk.chunk_by(|a, b| a == b);
         let runs: Vec<(u32, u16)> = runs.map(|run| (run[0], run.len() as u16)).collect();
         match size_of_val(&*runs) < size_of_val(chunk) {
@@ -72,7 +72,7 @@ impl Copies {
     }
 
     fn insert(&mut self, key: (MmId, u64), chunk: Option<&Chunk>) {
-        let records = chunk.map(Records::of);
+        let records = chunk.map(Records::from_chunk);
         let entry = size_of::<((MmId, u64), Option<Records>)>();
         self.bytes += entry + records.as_ref().map_or(0, Records::bytes);
         self.chunks.insert(key, records);

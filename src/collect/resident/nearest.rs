@@ -80,7 +80,7 @@ impl<L: PageLedger> Join<'_, L> {
             let has_stack =
                 |entry: u32| !matches!(entry, STACK_NONE | STACK_UNWALKED | STACK_UNRECORDED);
             let found = near.find(|(entry, _)| has_stack(*entry));
-            found.map(|(entry, origin)| (Record::of(entry), origin))
+            found.map(|(entry, origin)| (Record::from_entry(entry), origin))
         })
     }
 }

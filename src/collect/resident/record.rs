@@ -20,7 +20,7 @@ pub(super) struct Record {
 }
 
 impl Record {
-    pub(super) fn of(entry: u32) -> Record {
+    pub(super) fn from_entry(entry: u32) -> Record {
         Record {
             stack: stack_of_record(entry),
             share: entry >> RECORD_STACK_BITS & ((1 << RECORD_SHARE_BITS) - 1),
@@ -45,7 +45,7 @@ mod tests {
 
     #[test]
     fn intervals_are_kept_to_five_bits() {
-        let interval = |share: u32| Record::of(20 | share << RECORD_STACK_BITS).interval();
+        let interval = |share: u32| Record::from_entry(20 | share << RECORD_STACK_BITS).interval();
         assert_eq!(
             [0, 2, 31, 32, 33, 47, 48].map(interval),
             [1, 2, 31, 32, 34, 62, 64]
@@ -61,8 +61,10 @@ mod tests {
         }
         assert!(share(65_536) < 1 << RECORD_SHARE_BITS);
         let all = u32::MAX >> 1;
-        assert!(Record::of(all).follows && !Record::of(all ^ RECORD_FOLLOWS).follows);
-        assert!(Record::of(all).write && !Record::of(all ^ RECORD_WRITE).write);
-        assert_eq!(Record::of(all).stack, (1 << RECORD_STACK_BITS) - 1);
+        assert!(
+            Record::from_entry(all).follows && !Record::from_entry(all ^ RECORD_FOLLOWS).follows
+        );
+        assert!(Record::from_entry(all).write && !Record::from_entry(all ^ RECORD_WRITE).write);
+        assert_eq!(Record::from_entry(all).stack, (1 << RECORD_STACK_BITS) - 1);
     }
 }

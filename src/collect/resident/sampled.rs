@@ -87,10 +87,10 @@ impl Sampled {
             if stratum.unwalked.is_empty() {
                 continue;
             }
-            let own = Weights::of(&stratum.walked);
+            let own = Weights::from_walked(&stratum.walked);
             let weights = match own.all > 0.0 {
                 true => own,
-                false => Weights::of(strata.values().flat_map(|stratum| &stratum.walked)),
+                false => Weights::from_walked(strata.values().flat_map(|stratum| &stratum.walked)),
             };
             if weights.all > 0.0 {
                 let group = Group {
@@ -130,7 +130,7 @@ struct Weight {
 }
 
 impl Weights {
-    fn of<'a>(walked: impl IntoIterator<Item = (&'a By, &'a Walked)>) -> Weights {
+    fn from_walked<'a>(walked: impl IntoIterator<Item = (&'a By, &'a Walked)>) -> Weights {
         let mut weights = Weights::default();
         for (by, walked) in walked {
             let n = f64::from(by.interval);

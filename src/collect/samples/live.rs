@@ -39,7 +39,7 @@ impl LiveSample {
 
     /// The allocations that the sample represents.
     pub fn estimate(&self) -> Estimate {
-        Estimate::of(self.size, self.weight)
+        Estimate::from_sample(self.size, self.weight)
     }
 }
 

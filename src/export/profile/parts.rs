@@ -144,7 +144,7 @@ struct EndedProcess<'a> {
 
 impl<'a> Ended<'a> {
     /// Converts the processes; `None` if there are none.
-    pub(super) fn of(ended: &'a profile::Ended) -> Option<Ended<'a>> {
+    pub(super) fn from_ended(ended: &'a profile::Ended) -> Option<Ended<'a>> {
         let process = |process: &'a profile::EndedProcess| EndedProcess {
             pid: process.pid.0,
             comm: &process.comm,

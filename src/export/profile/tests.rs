@@ -256,7 +256,7 @@ fn everything_is_read_back() {
             let of = |report: &Report| {
                 let mut report = report.clone();
                 if let Some(pid) = pid {
-                    report.profile = Arc::new(report.profile.of(pid).unwrap());
+                    report.profile = Arc::new(report.profile.for_process(pid).unwrap());
                 }
                 bytes(format.name, &report, &ExportOptions::default())
             };

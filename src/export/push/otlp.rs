@@ -46,7 +46,7 @@ pub(super) fn request(
         .collect();
     for row in rows::rows(&report.profile, &mappings) {
         let figures = moment.iter().chain(interval);
-        let figures: Vec<_> = figures.map(|(_, kind)| kind.of(row.amounts)).collect();
+        let figures: Vec<_> = figures.map(|(_, kind)| kind.figure(row.amounts)).collect();
         if figures.iter().all(|figure| *figure == 0) {
             continue;
         }

@@ -62,12 +62,12 @@ impl Resources {
     }
 
     /// The attributes of a profile. For several processes, only the common attributes are included.
-    pub fn of(&mut self, profile: &Profile) -> Attributes {
+    pub fn for_profile(&mut self, profile: &Profile) -> Attributes {
         let target = &profile.target;
         let last = std::mem::take(&mut self.containers);
         let container = |pid: Pid| {
             let known = || last.iter().find(|(p, _)| *p == pid).map(|(_, c)| c.clone());
-            Some((pid, Container::of(pid).or_else(known)?))
+            Some((pid, Container::for_process(pid).or_else(known)?))
         };
         self.containers = target.pids.iter().copied().filter_map(container).collect();
         let mut found = Attributes::new();
@@ -135,7 +135,7 @@ mod tests {
             ("env".into(), "x".into()),
         ];
         let mut resources = Resources::new(given);
-        let found = resources.of(&profile);
+        let found = resources.for_profile(&profile);
         let has = |name: &str, value: Value| found.contains(&(name.to_owned(), value));
         let pid = std::process::id().into();
         assert!(has("process.pid", Value::Number(pid)), "{found:?}");
@@ -159,7 +159,7 @@ mod tests {
         );
         // With several processes, a process id would be wrong.
         profile.target.pids.push(Pid(1));
-        let found = resources.of(&profile);
+        let found = resources.for_profile(&profile);
         assert!(
             found.iter().all(|(name, _)| !name.starts_with("process.")),
             "{found:?}"
@@ -185,7 +185,7 @@ mod tests {
             (Pid(u32::MAX - 1), container("b")),
         ];
         resources.containers = known.clone();
-        let found = resources.of(&profile(&[u32::MAX, u32::MAX - 1]));
+        let found = resources.for_profile(&profile(&[u32::MAX, u32::MAX - 1]));
         assert!(
             found.contains(&("k8s.pod.uid".into(), text("p"))),
             "{found:?}"
@@ -195,7 +195,7 @@ mod tests {
             "{found:?}"
         );
         resources.containers = known;
-        let found = resources.of(&profile(&[u32::MAX]));
+        let found = resources.for_profile(&profile(&[u32::MAX]));
         assert!(
             found.contains(&("container.id".into(), text("a"))),
             "{found:?}"

@@ -29,7 +29,7 @@ impl<'a> Colours<'a> {
     }
 
     /// The colour of the frame with this name.
-    pub fn of(&self, name: &str) -> String {
+    pub fn for_name(&self, name: &str) -> String {
         // Code without a symbol is named after its file and offset.
         let file = match self.functions.get(name) {
             Some(file) => file,

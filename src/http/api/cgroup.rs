@@ -29,7 +29,7 @@ impl View for Balance {
         let cgroup = report.profile.cgroup.as_deref();
         let reply = BalanceReply {
             report: report.into(),
-            cgroup: cgroup.map(|group| Group::of(group, report)),
+            cgroup: cgroup.map(|group| Group::from_memory(group, report)),
         };
         serde_json::to_writer(out, &reply).map_err(internal)
     }
@@ -77,7 +77,7 @@ struct ChargedPart {
 }
 
 impl Group {
-    fn of(group: &CgroupMemory, report: &Report) -> Group {
+    fn from_memory(group: &CgroupMemory, report: &Report) -> Group {
         let charged = group.charged.as_ref().ok();
         let rows = group.balance(&report.profile.total.usage);
         Group {

@@ -22,7 +22,7 @@ pub(super) struct Kinds(pub(super) Amounts);
 impl Serialize for Kinds {
     fn serialize<S: serde::Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
         let stated = Kind::ALL.into_iter().filter(|kind| kind.stated(&self.0));
-        to.collect_map(stated.map(|kind| (kind.name(), kind.of(&self.0))))
+        to.collect_map(stated.map(|kind| (kind.name(), kind.figure(&self.0))))
     }
 }
 
@@ -31,7 +31,7 @@ impl Serialize for Kinds {
 struct Errors(Vec<(Kind, u64)>);
 
 impl Errors {
-    fn of(profile: &Profile) -> Errors {
+    fn from_profile(profile: &Profile) -> Errors {
         let errors = profile.columns();
         let errors = errors.map(|(kind, _)| (kind, profile.total_error(kind)));
         Errors(errors.filter(|(_, error)| *error > 0).collect())
@@ -215,7 +215,7 @@ impl From<&Report> for ReportInfo {
             has_source: profile.has_source(),
             faults: profile.faults.map(Faults::from),
             total: Kinds(profile.total),
-            total_error: Errors::of(profile),
+            total_error: Errors::from_profile(profile),
             page_tables: profile.kernel_after.page_tables,
             agreement: profile.agreement().into(),
             not_observed: Kinds(profile.unattributed()),

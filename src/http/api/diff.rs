@@ -256,7 +256,7 @@ impl Between {
     }
 
     fn write_tree(&self, shape: &Shape, report: &Report, out: &mut Out) -> Result<(), ApiError> {
-        let from = &*self.which.shown().of(&self.from.report)?;
+        let from = &*self.which.shown().select(&self.from.report)?;
         let mut paths = Paths::new([from.side(), report.side()], shape.reading);
         let uncertainties = [&*from.profile.uncertainties, &*report.profile.uncertainties];
         let mut drawn = Drawn::new(&mut paths, shape, &uncertainties);
@@ -285,7 +285,7 @@ impl Between {
         report: &Report,
         out: &mut Out,
     ) -> Result<(), ApiError> {
-        let from = &*self.which.shown().of(&self.from.report)?;
+        let from = &*self.which.shown().select(&self.from.report)?;
         let sides = [from.side(), report.side()];
         let table = Table::new(sides, wanted.kind, wanted.inlined);
         let rows = wanted.rows(&table, |[from, to]| from.abs_diff(*to));
@@ -301,7 +301,7 @@ impl Between {
             no_stack: (&table.no_stack()).into(),
             unmapped: (&table.unmapped()).into(),
             page: wanted.page.about(rows.len()),
-            rows: wanted.page.of(&rows),
+            rows: wanted.page.convert(&rows),
         };
         serde_json::to_writer(out, &reply).map_err(internal)
     }

@@ -162,7 +162,7 @@ impl View for Export {
         counted(self.options.kind, &report.profile)?;
         let mut options = self.options.clone();
         if let Some(baseline) = &mut options.baseline {
-            *baseline = Arc::new(self.which.recorded().of(baseline)?.into_owned());
+            *baseline = Arc::new(self.which.recorded().select(baseline)?.into_owned());
         }
         let hidden = (!self.local).then(|| Report {
             profile: Arc::new(report.profile.without_mappings()),

@@ -147,7 +147,7 @@ impl View for Files {
             other: places.other_files,
             page: self.page.about(rows.len()),
             matched: rows.iter().map(|file| file.cached()).sum(),
-            rows: self.page.of(&rows),
+            rows: self.page.convert(&rows),
         };
         serde_json::to_writer(out, &reply).map_err(internal)
     }

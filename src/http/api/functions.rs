@@ -53,7 +53,7 @@ impl Page {
     }
 
     /// The rows of the page, converted for the reply.
-    pub(super) fn of<'r, T, R: From<&'r T>>(&self, rows: &[&'r T]) -> Vec<R> {
+    pub(super) fn convert<'r, T, R: From<&'r T>>(&self, rows: &[&'r T]) -> Vec<R> {
         self.part(rows).iter().map(|row| R::from(*row)).collect()
     }
 
@@ -259,7 +259,7 @@ impl View for Functions {
             unmapped: table.unmapped()[0],
             page: wanted.page.about(rows.len()),
             matched: rows.iter().map(row).sum(),
-            rows: wanted.page.of(&rows),
+            rows: wanted.page.convert(&rows),
         };
         serde_json::to_writer(out, &reply).map_err(internal)
     }

@@ -229,7 +229,7 @@ impl View for Maps {
             sums: (&sum).into(),
             categories: categories(&rows),
             page: self.page.about(rows.len()),
-            rows: self.page.of(&rows),
+            rows: self.page.convert(&rows),
         };
         for row in reply
             .rows

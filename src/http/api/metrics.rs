@@ -199,7 +199,7 @@ impl Figures {
 
     fn memory(&mut self, profile: &Profile) {
         let of = |amounts: Amounts, kinds: &[Kind]| -> Vec<(Labels, u64)> {
-            let value = |kind: &Kind| (vec![kind_label(*kind)], kind.of(&amounts));
+            let value = |kind: &Kind| (vec![kind_label(*kind)], kind.figure(&amounts));
             kinds.iter().map(value).collect()
         };
         let in_bytes = Kind::single()
@@ -218,7 +218,7 @@ impl Figures {
         self.gauge("memprof_page_cache_bytes", help, total.usage.cache);
         for (kind, column) in profile.columns() {
             let (name, help) = column.metric;
-            self.gauge(name, &profile.as_counted(help), kind.of(&total));
+            self.gauge(name, &profile.as_counted(help), kind.figure(&total));
         }
         let errors = profile.columns().filter_map(|(kind, _)| {
             let error = profile.total_error(kind);
@@ -239,7 +239,7 @@ impl Figures {
         let rows = reasons.into_iter().flat_map(|(reason, amounts)| {
             in_bytes.iter().map(move |kind| {
                 let reason = ("reason", reason.name().to_owned());
-                (vec![kind_label(*kind), reason], kind.of(&amounts))
+                (vec![kind_label(*kind), reason], kind.figure(&amounts))
             })
         });
         let help = "Bytes without a call stack, by reason";

@@ -41,7 +41,7 @@ impl From<&Profile> for Totals {
         let total = &profile.total.usage;
         let column = |id| {
             let kind = Kind::Column(id);
-            profile.counts(kind).then(|| kind.of(&profile.total))
+            profile.counts(kind).then(|| kind.figure(&profile.total))
         };
         Totals {
             cache: total.cache,

@@ -154,7 +154,7 @@ impl ReportPart {
     ///
     /// # Errors
     /// [`ApiError::NotFound`] if the report has no such process or control group.
-    pub(super) fn of<'r>(&self, report: &'r Report) -> Result<Cow<'r, Report>, ApiError> {
+    pub(super) fn select<'r>(&self, report: &'r Report) -> Result<Cow<'r, Report>, ApiError> {
         let Some(processes) = &self.processes else {
             return Ok(self.showing(report));
         };
@@ -245,7 +245,7 @@ impl View for PartView {
     }
 
     fn write(&self, report: &Report, out: &mut Out) -> Result<(), ApiError> {
-        self.view.write(&*self.part.of(report)?, out)
+        self.view.write(&*self.part.select(report)?, out)
     }
 
     fn needs_lines(&self) -> bool {
@@ -273,7 +273,7 @@ impl View for PartView {
     }
 
     fn file_name(&self, report: &Report) -> Option<String> {
-        self.view.file_name(&*self.part.of(report).ok()?)
+        self.view.file_name(&*self.part.select(report).ok()?)
     }
 }
 

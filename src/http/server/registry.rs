@@ -103,7 +103,7 @@ struct SlotShare {
 }
 
 impl SlotShare {
-    fn of(&mut self, slot: Slot) -> &mut usize {
+    fn count_mut(&mut self, slot: Slot) -> &mut usize {
         match slot {
             Slot::Any => &mut self.slots,
             Slot::Reserved => &mut self.reserved,
@@ -283,8 +283,11 @@ impl State {
         let before = std::mem::replace(&mut entry.slot, slot);
         let share = self.clients.entry(entry.client).or_default();
         for share in [share, &mut self.all] {
-            before.into_iter().for_each(|slot| *share.of(slot) -= 1);
-            slot.into_iter().for_each(|slot| *share.of(slot) += 1);
+            before
+                .into_iter()
+                .for_each(|slot| *share.count_mut(slot) -= 1);
+            slot.into_iter()
+                .for_each(|slot| *share.count_mut(slot) += 1);
         }
         before != slot
     }

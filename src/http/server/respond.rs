@@ -112,7 +112,7 @@ impl Connections {
         if Route::at(path).next().is_none() {
             return Err(ApiError::NotFound(None).into());
         }
-        let method = asks(&head.method);
+        let method = method(&head.method);
         let found = Route::at(path).find(|(route, _)| Some(route.method) == method);
         let Some(found) = found else {
             let message = format!(
@@ -243,7 +243,7 @@ fn no_transfer_encoding() -> Refusal {
 }
 
 /// Maps an HTTP method to the API's method.
-fn asks(method: &Method) -> Option<Asks> {
+fn method(method: &Method) -> Option<Asks> {
     match *method {
         Method::GET | Method::HEAD => Some(Asks::Get),
         Method::POST => Some(Asks::Post),

@@ -19,8 +19,8 @@ pub(in crate::tui) fn lines(state: &State) -> Vec<Line<'static>> {
     };
     let rows = report.profile.not_observed.iter();
     let before = rows.filter(|row| row.reason == Unobserved::BeforeAttach);
-    let before: u64 = before.map(|row| state.kind.of(&row.amounts)).sum();
-    let whole = state.kind.of(&report.profile.total);
+    let before: u64 = before.map(|row| state.kind.figure(&row.amounts)).sum();
+    let whole = state.kind.figure(&report.profile.total);
     if before <= whole / 2 || state.marks.compared().is_some() || state.size.1 < HIGH {
         return Vec::new();
     }

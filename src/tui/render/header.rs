@@ -153,7 +153,7 @@ fn further(profile: &Profile) -> Line<'static> {
 /// Live and allocated heap memory with errors; both are estimates.
 fn heap(profile: &Profile) -> Line<'static> {
     let [live, objects, allocated] = [LIVE, OBJECTS, ALLOCATED].map(|kind| {
-        let total = kind.of(&profile.total);
+        let total = kind.figure(&profile.total);
         with_margin(kind.unit(), total, profile.total_error(kind))
     });
     let how = profile.as_counted("heap, estimated");

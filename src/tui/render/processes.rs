@@ -133,7 +133,7 @@ fn figures(state: &State, list: &List, figures: Figures) -> String {
         }
     };
     for kind in further_kinds(state) {
-        let now = figure(kind.unit(), kind.of(&figures.now));
+        let now = figure(kind.unit(), kind.figure(&figures.now));
         text += &format!(" {now:>11}");
     }
     text

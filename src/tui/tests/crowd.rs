@@ -50,7 +50,7 @@ fn share(whole: &Profile, process: &Process<'_>, at: usize) -> ProcessProfile {
 
 /// A report of these processes, and of page cache that an ended process brought in. A profile of a single process has
 /// no shares.
-pub(super) fn of(processes: &[Process<'_>], ended_cache: u64) -> Arc<Report> {
+pub(super) fn report_of(processes: &[Process<'_>], ended_cache: u64) -> Arc<Report> {
     let f = |(module, offset)| at(module, offset);
     let (main, grow, read) = (f(MAIN), at(0, 2), at(0, 3));
     let (growing, reading) = ([grow, main], [read, main]);
@@ -95,12 +95,12 @@ pub(super) fn crowd(processes: usize, first: u64) -> Arc<Report> {
         )
     };
     let processes: Vec<Process<'_>> = (0..processes).map(process).collect();
-    of(&processes, 0)
+    report_of(&processes, 0)
 }
 
 pub(super) fn shown(size: (u16, u16), processes: &[Process<'_>], keys: &str) -> State {
     let mut state = State::new(false, size);
-    feed(&mut state, Input::Report(of(processes, 64)));
+    feed(&mut state, Input::Report(report_of(processes, 64)));
     types(&mut state, keys);
     state
 }

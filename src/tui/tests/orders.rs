@@ -1,6 +1,6 @@
 //! The lists of processes: sorting, filters, changes since a mark, the cursor.
 
-use super::crowd::{ID, POD, THREE, crowd, listed, of, shown, who};
+use super::crowd::{ID, POD, THREE, crowd, listed, report_of, shown, who};
 use super::*;
 
 #[test]
@@ -79,7 +79,7 @@ fn changes_since_a_mark() {
         (8, "redis-server", "/pods/redis", 500, 3000),
         (9, "new", "/web", 100, 0),
     ];
-    feed(&mut state, Input::Report(of(&later, 64)));
+    feed(&mut state, Input::Report(report_of(&later, 64)));
     let wanted = [
         "     -2,400       8,164       5,100       3  processes",
         "     -1,500       3,500         500       8  redis-server     0123456789ab  pod",
@@ -155,9 +155,9 @@ fn thousands_scroll_and_the_cursor_stays_on_its_process() {
 fn a_pause_holds_the_list() {
     let mut state = shown((80, 24), &THREE, "pP");
     let before = listed(&state);
-    feed(&mut state, Input::Report(of(&THREE[..2], 0)));
+    feed(&mut state, Input::Report(report_of(&THREE[..2], 0)));
     assert_eq!(listed(&state), before);
     types(&mut state, "p");
-    feed(&mut state, Input::Report(of(&THREE[..2], 0)));
+    feed(&mut state, Input::Report(report_of(&THREE[..2], 0)));
     assert_eq!(listed(&state).len(), 3);
 }

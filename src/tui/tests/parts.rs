@@ -1,6 +1,6 @@
 //! A single process or control group, and the keys to enter and leave it.
 
-use super::crowd::{Process, THREE, listed, of, shown};
+use super::crowd::{Process, THREE, listed, report_of, shown};
 use super::*;
 use memprof_sys::ids::Pid;
 
@@ -81,7 +81,7 @@ fn the_last_figures_of_one_that_has_ended_stay() {
     let mut state = in_nginx("");
     let held = rows(&state);
     for _ in 0..2 {
-        feed(&mut state, Input::Report(of(&THREE[1..], 64)));
+        feed(&mut state, Input::Report(report_of(&THREE[1..], 64)));
         shows(
             &state,
             &["nginx (pid 7), 1 of 3 processes  ENDED, last figures"],
@@ -109,7 +109,7 @@ fn a_control_group_that_has_one_process_left_has_not_ended() {
     press(&mut state, KeyCode::Tab);
     press(&mut state, KeyCode::Enter);
     shows(&state, &["control group /web and below, 2 of 2 processes"]);
-    feed(&mut state, Input::Report(of(&two[1..], 0)));
+    feed(&mut state, Input::Report(report_of(&two[1..], 0)));
     shows(
         &state,
         &[
@@ -117,7 +117,7 @@ fn a_control_group_that_has_one_process_left_has_not_ended() {
             "        500 100.0          500 100.0  grow",
         ],
     );
-    feed(&mut state, Input::Report(of(&two, 0)));
+    feed(&mut state, Input::Report(report_of(&two, 0)));
     shows(
         &state,
         &[
@@ -126,7 +126,7 @@ fn a_control_group_that_has_one_process_left_has_not_ended() {
         ],
     );
     let elsewhere: [Process<'_>; 1] = [(10, "other", "/else", 500, 0)];
-    feed(&mut state, Input::Report(of(&elsewhere, 0)));
+    feed(&mut state, Input::Report(report_of(&elsewhere, 0)));
     shows(&state, &["ENDED, last figures", "      4,500 100.0"]);
 }
 
@@ -136,7 +136,7 @@ fn reports_and_marks_of_the_process_alone() {
     let mut later = THREE;
     later[0].3 = 4800;
     later[2].3 = 9000;
-    feed(&mut state, Input::Report(of(&later, 64)));
+    feed(&mut state, Input::Report(report_of(&later, 64)));
     shows(
         &state,
         &[
@@ -151,8 +151,8 @@ fn reports_and_marks_of_the_process_alone() {
     );
     // While the view is paused, the curve continues.
     types(&mut state, "dp");
-    feed(&mut state, Input::Report(of(&THREE[1..], 64)));
-    feed(&mut state, Input::Report(of(&THREE, 64)));
+    feed(&mut state, Input::Report(report_of(&THREE[1..], 64)));
+    feed(&mut state, Input::Report(report_of(&THREE, 64)));
     shows(
         &state,
         &[
@@ -167,7 +167,7 @@ fn reports_and_marks_of_the_process_alone() {
 #[test]
 fn models_of_something_else_are_not_shown() {
     let mut state = shown((80, 24), &THREE, "");
-    state.update(Input::Report(of(&THREE, 64)));
+    state.update(Input::Report(report_of(&THREE, 64)));
     let whole = Model::new(state.job.take().unwrap());
     types(&mut state, "Pj");
     state.update(Input::Key(KeyEvent::new(

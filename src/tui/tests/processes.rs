@@ -1,6 +1,6 @@
 //! Content of the lists of processes and control groups.
 
-use super::crowd::{POD, THREE, listed, of, shown, who};
+use super::crowd::{POD, THREE, listed, report_of, shown, who};
 use super::*;
 use memprof_profile::{Ended, EndedProcess};
 use memprof_sys::ids::Pid;
@@ -46,7 +46,7 @@ fn control_groups_and_the_way_back() {
     // One row is for processes whose group is unknown and for ended processes.
     let mut unknown = THREE;
     unknown[0].2 = "";
-    feed(&mut state, Input::Report(of(&unknown, 64)));
+    feed(&mut state, Input::Report(report_of(&unknown, 64)));
     shows(&state, &["      4,064  38.5"]);
     press(&mut state, KeyCode::Tab);
     shows(&state, &["processes by size"]);
@@ -110,7 +110,7 @@ fn a_single_process_is_one_row() {
 
 #[test]
 fn ended_processes_are_counted_beside_the_sum() {
-    let mut report = Report::clone(&of(&THREE, 64));
+    let mut report = Report::clone(&report_of(&THREE, 64));
     let ended = EndedProcess {
         pid: Pid(5),
         comm: "gone".to_owned(),
@@ -182,7 +182,7 @@ fn wide_screens_show_more_kinds() {
 #[test]
 fn while_a_list_is_shown_no_trees_are_made() {
     let mut state = shown((80, 24), &THREE, "P");
-    state.update(Input::Report(of(&THREE, 0)));
+    state.update(Input::Report(report_of(&THREE, 0)));
     assert!(state.job.is_none());
     types(&mut state, "P");
     assert_eq!(state.functions.len(), 3);

@@ -27,7 +27,7 @@ pub(super) struct Exits<'e> {
 
 impl Exits<'_> {
     /// The addresses of all `ret` instructions that may end a call of the function; `None` if there may be others.
-    pub(super) fn of(&self, function: u64) -> Option<BTreeSet<u64>> {
+    pub(super) fn find(&self, function: u64) -> Option<BTreeSet<u64>> {
         let (mut exits, mut seen) = (BTreeSet::new(), BTreeSet::new());
         let mut next = vec![function];
         while let Some(address) = next.pop() {
@@ -66,7 +66,7 @@ impl Exits<'_> {
                 | FlowControl::ConditionalBranch
                 | FlowControl::IndirectBranch => {
                     let to = site::callee(&instruction)?;
-                    match self.imports.of(self.elf, to) {
+                    match self.imports.lookup(self.elf, to) {
                         Some(import) => next.push(import.address?),
                         None => match to {
                             Callee::At(address) if range.contains(&address) => {

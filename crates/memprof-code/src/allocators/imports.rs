@@ -65,7 +65,7 @@ impl Imports {
     }
 
     /// The import that a call or jump leads to; `None` if it leads elsewhere.
-    pub(super) fn of(&self, elf: &Elf<'_>, callee: Callee) -> Option<&Import> {
+    pub(super) fn lookup(&self, elf: &Elf<'_>, callee: Callee) -> Option<&Import> {
         let slot = match callee {
             Callee::In(slot) => slot,
             Callee::At(stub) => {

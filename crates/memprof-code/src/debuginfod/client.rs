@@ -96,7 +96,7 @@ impl Client {
         if bytes > room {
             return Ok(bytes);
         }
-        match Elf::read(&part.file).map(|elf| BuildId::of(&elf)) {
+        match Elf::read(&part.file).map(|elf| BuildId::from_elf(&elf)) {
             Ok(found) if found.as_ref() == Some(id) => {}
             Ok(Some(other)) => return Err(format!("the file has another build id, {other}")),
             Ok(None) => return Err("the file has no build id".into()),

@@ -73,7 +73,7 @@ fn check(elf: &Elf, runtime: Extent, version: Option<Extent>) -> Result<&'static
             "free-threaded Python 3.{minor}: its frames are not read"
         ));
     }
-    let layout = Layout::of(minor);
+    let layout = Layout::for_version(minor);
     layout.ok_or_else(|| format!("Python 3.{minor}: its frames are not read; 3.8 to 3.14 are"))
 }
 

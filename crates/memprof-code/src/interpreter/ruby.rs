@@ -72,7 +72,7 @@ fn check(
     // int ruby_api_version[3]
     let word = word_at(elf, version.address).unwrap_or_default();
     let (major, minor) = (word as u32, (word >> 32) as u32);
-    let layout = Layout::of(major, minor)
+    let layout = Layout::for_version(major, minor)
         .ok_or_else(|| format!("Ruby {major}.{minor}: its frames are not read; 3.1 to 3.4 are"))?;
     let is_program = elf.entry().is_some();
     let storage = elf.segment_of_kind(PT_TLS);

@@ -34,7 +34,7 @@ pub struct PerfMapPath {
 
 impl PerfMapPath {
     /// The location of a process's map; `None` if the process has ended, or may not be inspected.
-    pub fn of(pid: Pid) -> Option<PerfMapPath> {
+    pub fn for_process(pid: Pid) -> Option<PerfMapPath> {
         let status = proc_dir::text(pid, "status").ok()?;
         let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name));
         // The last id is the one in the process's own PID namespace; the second user id is the effective one.
@@ -100,7 +100,7 @@ mod tests {
     use super::*;
 
     fn perf_map(pid: Pid) -> Result<TargetFile, NoMap> {
-        PerfMapPath::of(pid).unwrap().open()
+        PerfMapPath::for_process(pid).unwrap().open()
     }
 
     /// The perf map of the test process. Only one test may use it.

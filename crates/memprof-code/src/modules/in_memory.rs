@@ -96,7 +96,7 @@ impl Image {
     fn begin(pid: Pid, mappings: &[Mapping]) -> io::Result<Image> {
         let first = mappings.iter().find(|m| m.offset == 0);
         let start = first.ok_or(io::ErrorKind::NotFound)?.start;
-        let memory = MappedMemory::of(pid);
+        let memory = MappedMemory::for_process(pid);
         let mut header = vec![0; EHDR];
         memory.fill(&mut header, start)?;
         for fields in SECTIONS {

@@ -96,7 +96,7 @@ impl Enclosed {
         let module = table.intern(pid, &self.before, exe)?;
         let file = table.modules.get(usize::from(module.0))?.file.clone()?;
         let elf = Elf::read(&file).ok()?;
-        let memory = TargetMemory::of(pid).ok()?;
+        let memory = TargetMemory::for_process(pid).ok()?;
         let place = |(bias, segment): (u64, &Segment)| {
             let inside = self
                 .code

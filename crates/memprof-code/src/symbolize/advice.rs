@@ -38,7 +38,7 @@ impl Symbolizer {
     /// One line about a profile with these symbols: files without symbols, runtimes that write no names of their JIT
     /// code, and the remedies ([`Symbols::advice`]).
     pub fn advice(&self, profile: &Profile, symbols: &Symbols) -> Option<String> {
-        let whole = Kind::All.of(&profile.total);
+        let whole = Kind::All.figure(&profile.total);
         let mut runtimes = runtimes::silent(profile, symbols);
         runtimes.retain(|one| one.bytes >= WORTH_SAYING.max(whole / SHARE));
         let parts = [
@@ -65,7 +65,7 @@ impl Symbolizer {
         let remedies = answer.recv_timeout(PATIENCE).ok()?;
         let files = files.into_iter().zip(remedies);
         let files: Vec<_> = files.filter_map(|(f, remedy)| Some((f, remedy?))).collect();
-        line(&files, Kind::All.of(&profile.total), self.asking)
+        line(&files, Kind::All.figure(&profile.total), self.asking)
     }
 }
 
@@ -88,14 +88,14 @@ impl Remedies {
     /// The remedies of several files. The files are untrusted: if reading one panics, it has no remedy.
     pub fn of_all(&mut self, modules: &[Arc<Module>], cache: &CacheDirs) -> Vec<Option<Remedy>> {
         let one = |module: &Arc<Module>| {
-            let found = catch_unwind(AssertUnwindSafe(|| self.of(module, cache)));
+            let found = catch_unwind(AssertUnwindSafe(|| self.remedy(module, cache)));
             found.ok().flatten()
         };
         modules.iter().map(one).collect()
     }
 
     /// The remedy for a file; `None` if it has symbols, or if no remedy is known.
-    fn of(&mut self, module: &Module, cache: &CacheDirs) -> Option<Remedy> {
+    fn remedy(&mut self, module: &Module, cache: &CacheDirs) -> Option<Remedy> {
         let elf = Elf::read(module.file.as_ref()?).ok()?;
         if elf.section_of_kind(SHT_SYMTAB).is_some()
             || debugfile::find(&elf, module, cache).is_some()
@@ -109,7 +109,7 @@ impl Remedies {
         let package = package.or_insert_with(|| packages::debug_package(Path::new("/"), module));
         match package {
             Some(package) => Some(Remedy::Package(package.clone())),
-            None => BuildId::of(&elf).map(|_| Remedy::Debuginfod),
+            None => BuildId::from_elf(&elf).map(|_| Remedy::Debuginfod),
         }
     }
 }
@@ -149,10 +149,10 @@ pub(super) fn nameless(profile: &Profile, symbols: &Symbols) -> Vec<Nameless> {
         let frames = sample.stack.frames.iter();
         let files: BTreeSet<ModuleId> = frames.filter_map(|f| without.get(f).copied()).collect();
         for file in files {
-            *bytes.entry(file).or_default() += Kind::All.of(&sample.amounts);
+            *bytes.entry(file).or_default() += Kind::All.figure(&sample.amounts);
         }
     }
-    let least = (Kind::All.of(&profile.total) / SHARE).max(1);
+    let least = (Kind::All.figure(&profile.total) / SHARE).max(1);
     let mut all: Vec<Nameless> = bytes
         .into_iter()
         .filter(|(_, bytes)| *bytes >= least)

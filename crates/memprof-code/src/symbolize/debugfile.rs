@@ -44,7 +44,7 @@ pub(super) fn find(elf: &Elf, module: &Module, cache: &CacheDirs) -> Option<Targ
     let installed = by_id
         .chain(by_link)
         .find_map(|path| open(&path, tree).find(is_same));
-    installed.or_else(|| cache.find(&BuildId::of(elf)?))
+    installed.or_else(|| cache.find(&BuildId::from_elf(elf)?))
 }
 
 /// The paths at which a debug file with this build id may be installed.

@@ -129,8 +129,8 @@ impl Dwarf {
             let _module = Arc::downgrade(module);
             let source = None;
             let broken = Entry { _module, source };
-            self.open.insert(ModuleKey::of(module), broken);
-            self.unread.insert(ModuleKey::of(module), damaged(module));
+            self.open.insert(ModuleKey::new(module), broken);
+            self.unread.insert(ModuleKey::new(module), damaged(module));
             addrs.iter().map(|_| None).collect()
         })
     }
@@ -142,7 +142,7 @@ impl Dwarf {
         cache: &CacheDirs,
         addrs: &[u64],
     ) -> Vec<Option<Lines>> {
-        let key = ModuleKey::of(module);
+        let key = ModuleKey::new(module);
         if self.open.len() >= MAX_OPEN && !self.open.contains_key(&key) {
             self.clear();
         }

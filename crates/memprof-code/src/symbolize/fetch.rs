@@ -22,7 +22,7 @@ pub struct BuildId(pub Vec<u8>);
 
 impl BuildId {
     /// The build id of a file; `None` if it has none, or one of an implausible size.
-    pub fn of(elf: &Elf) -> Option<BuildId> {
+    pub fn from_elf(elf: &Elf) -> Option<BuildId> {
         let id = elf.build_id().filter(|id| SIZES.contains(&id.len()))?;
         Some(BuildId(id))
     }
@@ -72,7 +72,7 @@ impl Requests {
     pub fn want(&mut self, module: &Arc<Module>, elf: &Elf) {
         let Some(fetch) = &self.fetch else { return };
         // The vDSO's path is not absolute.
-        let Some(id) = BuildId::of(elf).filter(|_| module.path.is_absolute()) else {
+        let Some(id) = BuildId::from_elf(elf).filter(|_| module.path.is_absolute()) else {
             return;
         };
         if !self.asked.contains(&id) {
@@ -85,7 +85,7 @@ impl Requests {
             }
             self.asked.insert(id.clone());
         }
-        self.modules.insert(ModuleKey::of(module), id);
+        self.modules.insert(ModuleKey::new(module), id);
     }
 
     /// The modules whose debug files have arrived since the last call.

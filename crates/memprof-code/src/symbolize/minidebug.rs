@@ -43,7 +43,7 @@ struct Entry {
 impl MiniDebug {
     /// The decompressed file of a module; `None` if it has none, or a damaged one.
     pub fn file(&mut self, module: &Arc<Module>, elf: &Elf) -> Option<Arc<File>> {
-        let key = ModuleKey::of(module);
+        let key = ModuleKey::new(module);
         if let Some(entry) = self.open.get(&key) {
             return entry.file.clone();
         }

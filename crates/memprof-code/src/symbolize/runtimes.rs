@@ -75,7 +75,7 @@ const RUNTIMES: &[Runtime] = &[
 
 impl Runtime {
     /// The runtime that a module belongs to.
-    fn of(module: &Module) -> Option<&'static Runtime> {
+    fn for_module(module: &Module) -> Option<&'static Runtime> {
         if !module.path.is_absolute() || module.functions.is_some() {
             return None;
         }
@@ -97,8 +97,11 @@ pub(super) struct Silent {
 /// The runtimes that write no names, ordered by bytes, descending. A stack with named JIT code does not count, because
 /// its runtime writes names.
 pub(super) fn silent(profile: &Profile, symbols: &Symbols) -> Vec<Silent> {
-    let of_module: Vec<Option<&'static Runtime>> =
-        profile.modules.iter().map(|m| Runtime::of(m)).collect();
+    let of_module: Vec<Option<&'static Runtime>> = profile
+        .modules
+        .iter()
+        .map(|m| Runtime::for_module(m))
+        .collect();
     let mut present = of_module.iter().flatten().map(|runtime| runtime.name);
     // A stack that is truncated at such code does not contain its runtime. It is attributed to the only runtime in the
     // profile, if there is just one.
@@ -143,7 +146,7 @@ pub(super) fn silent(profile: &Profile, symbols: &Symbols) -> Vec<Silent> {
             let silent = bytes
                 .entry(runtime.name)
                 .or_insert(Silent { runtime, bytes: 0 });
-            silent.bytes += Kind::All.of(&sample.amounts);
+            silent.bytes += Kind::All.figure(&sample.amounts);
         }
     }
     let mut all: Vec<Silent> = bytes.into_values().collect();
@@ -231,7 +234,7 @@ mod tests {
                 name: path.rsplit('/').next().unwrap().into(),
                 ..Module::jit()
             };
-            Runtime::of(&module).map(|runtime| runtime.name)
+            Runtime::for_module(&module).map(|runtime| runtime.name)
         };
         for (path, name) in [
             ("/usr/bin/node", Some("node")),

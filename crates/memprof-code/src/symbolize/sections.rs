@@ -75,7 +75,7 @@ impl SectionMemory {
     /// Maps a file and returns its debug sections. Compressed sections that are not needed are omitted, except in a
     /// `package` of split debug information, whose index refers to all of them.
     pub fn load(&mut self, file: &TargetFile, elf: &Elf, package: bool) -> Option<Sections> {
-        let mapped = Mapped::of(file)?;
+        let mapped = Mapped::map(file)?;
         let whole = mapped.bytes();
         self.mapped.push(mapped);
         let needed = |name: &str| package || NEEDED.contains(&name);
@@ -144,7 +144,7 @@ fn part(whole: &'static [u8], section: &Section) -> Option<&'static [u8]> {
 }
 
 impl Mapped {
-    fn of(file: &TargetFile) -> Option<Mapped> {
+    fn map(file: &TargetFile) -> Option<Mapped> {
         let file = readable(file)?;
         let size = usize::try_from(file.metadata().ok()?.len()).ok()?;
         shrunk::survive();

@@ -42,7 +42,7 @@ pub fn run(config: &AttachConfig) -> Result<Vec<u8>> {
     // Must run while memprof has a single thread.
     let apart = WorkerProcess::start(|pid| attach_to(config, pid))?;
     let pid = config.target.process()?;
-    if let Some(why) = Presence::of(pid).refusal(pid) {
+    if let Some(why) = Presence::look_up(pid).refusal(pid) {
         bail!(why);
     }
     readable(pid)?;

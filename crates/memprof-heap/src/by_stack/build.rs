@@ -60,13 +60,13 @@ pub(super) fn build(
         rows.push(StackRow {
             stack: name.clone(),
             live: Estimated::both(&live.cells[index]),
-            resident: Estimated::of(held.bytes[0], held.estimates[0].variance),
+            resident: Estimated::new(held.bytes[0], held.estimates[0].variance),
             overhead: (held.bytes[0] as f64 * (1.0 - requested)).round() as u64,
             pinned: Estimated {
                 bytes: free.bytes[0] + free.bytes[1],
                 ..Estimated::both(free)
             },
-            unreachable: Estimated::of(held.bytes[1], held.estimates[1].variance),
+            unreachable: Estimated::new(held.bytes[1], held.estimates[1].variance),
             ..StackRow::default()
         });
     }
@@ -100,7 +100,7 @@ pub(super) fn build(
 }
 
 impl Estimated {
-    fn of(bytes: u64, variance: f64) -> Estimated {
+    fn new(bytes: u64, variance: f64) -> Estimated {
         let error = variance.sqrt().round() as u64;
         Estimated { bytes, error }
     }
@@ -108,7 +108,7 @@ impl Estimated {
     /// The sum of the reachable and the unreachable estimate.
     fn both(cell: &Cell) -> Estimated {
         let [a, b]: [Estimate; 2] = cell.estimates;
-        Estimated::of((a.value + b.value).round() as u64, a.variance + b.variance)
+        Estimated::new((a.value + b.value).round() as u64, a.variance + b.variance)
     }
 }
 
@@ -155,11 +155,11 @@ fn leaks(joint: &Joint, names: &[String], cells: &[u32], top: usize) -> (Vec<Lea
     }
     let divided = |quantity| joint.divide(&by_head, quantity).cells.into_iter().skip(1);
     for (row, cell) in rows.iter_mut().zip(divided(&RESIDENT)) {
-        row.unreachable = Estimated::of(cell.bytes[1], cell.estimates[1].variance);
+        row.unreachable = Estimated::new(cell.bytes[1], cell.estimates[1].variance);
     }
     let estimated = |cell: &Cell| {
         let Estimate { value, variance } = cell.estimates[1];
-        Estimated::of(value.round() as u64, variance)
+        Estimated::new(value.round() as u64, variance)
     };
     for (row, cell) in rows.iter_mut().zip(divided(&LIVE)) {
         row.requested = estimated(&cell);
@@ -239,7 +239,7 @@ fn rest(joint: &Joint, resident: Divided, pinned: Divided) -> Vec<RestRow> {
         add(
             rest,
             Some(of_sizes(rest)),
-            Estimated::of(rest.bytes, rest.variance),
+            Estimated::new(rest.bytes, rest.variance),
             0,
         );
     }

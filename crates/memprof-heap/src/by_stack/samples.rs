@@ -126,7 +126,7 @@ pub(crate) struct Heads {
 
 impl Heads {
     /// Starts empty, and accepts the heads of these chunks only.
-    pub(crate) fn of(placed: &[Placed]) -> Heads {
+    pub(crate) fn new(placed: &[Placed]) -> Heads {
         Heads {
             wanted: placed.iter().map(|placed| placed.start).collect(),
             heads: HashMap::new(),

@@ -72,7 +72,7 @@ struct Expected {
 }
 
 impl Expected {
-    fn of(class: &Class, interval: f64) -> Expected {
+    fn for_class(class: &Class, interval: f64) -> Expected {
         let (chunks, bytes) = (class.held.chunks as f64, class.held.contents as f64);
         let mean = bytes / chunks.max(1.0);
         let p = -(-mean / interval).exp_m1();
@@ -142,7 +142,7 @@ pub(super) const BY_PINNING: Classing = Classing {
 /// The strata of both classifications. Together, the strata of one contain all its classes that have chunks.
 pub(super) fn strata(holdings: &Holdings, from_start: bool) -> [Vec<Stratum>; 2] {
     let interval = holdings.interval;
-    let sizes = |_, class: &Class| Expected::of(class, interval);
+    let sizes = |_, class: &Class| Expected::for_class(class, interval);
     let bytes = |joined: &Joined| joined.held.contents as f64 / joined.placed.p;
     let sizes = merged(holdings, &BY_SIZE, sizes, bytes);
     // A class of pinned bytes says nothing about chunk sizes, so samples are counted here instead of their bytes.

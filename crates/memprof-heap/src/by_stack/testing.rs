@@ -139,7 +139,7 @@ impl SyntheticHeap {
                 deleted: false,
                 backing: Backing::Anon,
             });
-        let mut snapshot = Snapshot::of(vmas.collect(), Memory::default(), Vec::new());
+        let mut snapshot = Snapshot::synthetic(vmas.collect(), Memory::default(), Vec::new());
         snapshot.pages.readable = pages(&snapshot.vmas, wanted.absent, random);
         let heaps = AllHeaps::new(Some(glibc), jemalloc);
         SyntheticHeap {

@@ -57,7 +57,10 @@ pub enum JemallocHeap {
 impl JemallocHeap {
     /// Summarizes the result of a read. Takes the version from `seen` and removes jemalloc from it: `seen` lists
     /// allocators that were not read.
-    pub(crate) fn of(read: &Result<Option<Heap>, Refusal>, seen: &mut Vec<Seen>) -> Option<Self> {
+    pub(crate) fn from_read(
+        read: &Result<Option<Heap>, Refusal>,
+        seen: &mut Vec<Seen>,
+    ) -> Option<Self> {
         match read {
             Ok(None) => None,
             Ok(Some(heap)) => {

@@ -36,7 +36,7 @@ impl Ledger<'_> {
             None,
         );
         for chunk in part.chunks.iter() {
-            let what = HeapRegion::of(chunk.kind);
+            let what = HeapRegion::from_kind(chunk.kind);
             let contents = chunk.at + CONTENTS;
             // The first word of the next chunk's header belongs to this chunk.
             let end = (chunk.at + chunk.size + SIZE_FIELD).min(part.end);

@@ -91,7 +91,7 @@ pub struct PythonRead {
 
 impl PythonHeap {
     /// Summarizes Python's memory, with the `top` largest rows of types.
-    pub(crate) fn of(python: &Python, top: usize) -> PythonHeap {
+    pub(crate) fn summarize(python: &Python, top: usize) -> PythonHeap {
         match python {
             Ok((pymalloc, objects)) => PythonHeap::Read(read(pymalloc, objects, top)),
             Err(refusal) => PythonHeap::Refused {

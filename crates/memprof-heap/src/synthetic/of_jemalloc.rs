@@ -147,7 +147,7 @@ fn snapshot(image: &Image) -> Snapshot {
         stack_pointer: 0,
         thread_pointer: LOCAL + 0x1f00,
     };
-    Snapshot::of(vmas.to_vec(), Memory::of(&parts), vec![thread])
+    Snapshot::synthetic(vmas.to_vec(), Memory::synthetic(&parts), vec![thread])
 }
 
 /// Makes and changes a jemalloc heap according to the bytes, reads it and adds it up. Returns whether it could be

@@ -110,9 +110,9 @@ impl<'a> Groups<'a> {
                     .get(one.stack as usize)
                     .cloned()
                     .unwrap_or_default(),
-                GroupBy::Thread => vec![numbers.of(Key::Thread(one.thread))],
-                GroupBy::Size => vec![numbers.of(Key::Size(1 << one.size.max(1).ilog2()))],
-                GroupBy::Lifetime => vec![numbers.of(Key::Lifetime(decade(one, all)))],
+                GroupBy::Thread => vec![numbers.number(Key::Thread(one.thread))],
+                GroupBy::Size => vec![numbers.number(Key::Size(1 << one.size.max(1).ilog2()))],
+                GroupBy::Lifetime => vec![numbers.number(Key::Lifetime(decade(one, all)))],
             };
             members.push((at, of));
         }
@@ -163,7 +163,7 @@ struct Numbers<'a> {
 }
 
 impl<'a> Numbers<'a> {
-    fn of(&mut self, key: Key<'a>) -> u32 {
+    fn number(&mut self, key: Key<'a>) -> u32 {
         let next = self.keys.len() as u32;
         *self.known.entry(key).or_insert_with_key(|key| {
             self.keys.push(key.clone());
@@ -192,9 +192,9 @@ fn groups_of_stacks<'a>(
     for (stack, steps) in paths.of_samples(0) {
         let steps = steps.iter().map(|id| labels[*id as usize]);
         let mut of: Vec<u32> = match by {
-            GroupBy::Stack => vec![numbers.of(Key::Stack(steps.collect()))],
+            GroupBy::Stack => vec![numbers.number(Key::Stack(steps.collect()))],
             _ => steps
-                .map(|label| numbers.of(Key::Function(label)))
+                .map(|label| numbers.number(Key::Function(label)))
                 .collect(),
         };
         // A recursive function counts each allocation once.
@@ -219,7 +219,7 @@ fn decade(one: &Allocation, all: &Allocations) -> Option<u64> {
 
 impl Group {
     fn add(&mut self, one: &Allocation, all: &Allocations) {
-        let estimate = Estimate::of(one.size, one.weight);
+        let estimate = Estimate::from_sample(one.size, one.weight);
         let lifetime = one.lifetime_ns(all) as f64;
         self.samples += 1;
         if !one.inherited {

@@ -41,7 +41,8 @@ struct Charged {
 
 impl From<&CgroupMemory> for Cgroup {
     fn from(group: &CgroupMemory) -> Cgroup {
-        let charged = |(version, figures): &(Version, GroupFigures)| Charged::of(*version, figures);
+        let charged =
+            |(version, figures): &(Version, GroupFigures)| Charged::from_figures(*version, figures);
         Cgroup {
             path: group.dir.to_string_lossy().into_owned(),
             charged: group.charged.as_ref().map(charged).map_err(Clone::clone),
@@ -50,7 +51,7 @@ impl From<&CgroupMemory> for Cgroup {
 }
 
 impl Charged {
-    fn of(version: Version, figures: &GroupFigures) -> Charged {
+    fn from_figures(version: Version, figures: &GroupFigures) -> Charged {
         let parts = figures.kernel_parts.iter();
         Charged {
             version: version.number(),

@@ -146,7 +146,7 @@ impl Sums {
     }
 
     fn amounts(&mut self, figures: &Figures) -> Checked<Amounts> {
-        Kind::single().try_for_each(|kind| self.figure(kind.of(&figures.0)).map(drop))?;
+        Kind::single().try_for_each(|kind| self.figure(kind.figure(&figures.0)).map(drop))?;
         Ok(figures.0)
     }
 
@@ -293,14 +293,14 @@ fn adds_up(
     let mut sum = Amounts::default();
     samples.iter().for_each(|row| sum += row.amounts);
     not_observed.iter().for_each(|row| sum += row.amounts);
-    match Kind::single().find(|kind| kind.of(&sum) != kind.of(total)) {
+    match Kind::single().find(|kind| kind.figure(&sum) != kind.figure(total)) {
         None => Ok(()),
         Some(kind) => Err(format!(
             "the rows of {what} add up to {} {} of kind {}, but its total is {}",
-            kind.of(&sum),
+            kind.figure(&sum),
             kind.unit().name(),
             kind.name(),
-            kind.of(total)
+            kind.figure(total)
         )),
     }
 }

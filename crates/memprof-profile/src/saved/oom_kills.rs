@@ -36,7 +36,7 @@ struct Last {
 
 impl OomKills {
     /// Converts the kills; `None` if there were none.
-    pub fn of(kills: &profile::OomKills) -> Option<OomKills> {
+    pub fn from_kills(kills: &profile::OomKills) -> Option<OomKills> {
         let newest = kills.newest.iter().map(OomKill::from).collect();
         (kills.count > 0).then_some(OomKills {
             count: kills.count,

@@ -76,7 +76,7 @@ pub enum Category {
 
 impl Category {
     /// The category of code in this file; `language` is `None` if the function is unknown.
-    pub(super) fn of(module: &Module, language: Option<Language>) -> Category {
+    pub(super) fn for_module(module: &Module, language: Option<Language>) -> Category {
         match language {
             _ if !module.own_executable => Category::Library,
             Some(Language::Rust) => Category::OwnRust,

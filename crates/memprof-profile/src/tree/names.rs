@@ -39,7 +39,7 @@ fn code<'a>(
         }),
         first_line,
         inlined: false,
-        category: Category::of(module, function.map(|f| f.language)),
+        category: Category::for_module(module, function.map(|f| f.language)),
         module: Some(id),
     })
 }

@@ -57,7 +57,7 @@ impl<'a, const N: usize> Paths<'a, N> {
         for (side, of) in sides.into_iter().enumerate() {
             paths.add((side, of), reading.direction, reading.naming, |amounts| {
                 let mut bytes = [0; N];
-                bytes[side] = reading.kind.of(amounts);
+                bytes[side] = reading.kind.figure(amounts);
                 bytes
             });
         }

@@ -46,7 +46,7 @@ impl<'a> Accounts<'a> {
     pub(super) fn add(&mut self, region: Region) {
         let below = self.latest.as_ref().map(|(below, c)| (&below.vma, *c));
         let guarded = region.guarded || region.grows_down;
-        let found = self.from.of(below, &region.vma, || guarded);
+        let found = self.from.find(below, &region.vma, || guarded);
         if let Some((_, below)) = self.latest.as_mut().filter(|_| found.guard_below) {
             *below = Category::StackGuard;
         }

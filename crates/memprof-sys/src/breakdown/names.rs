@@ -25,7 +25,7 @@ pub(super) struct Key {
 }
 
 impl Key {
-    pub(super) fn of(region: &Region, category: Category) -> Key {
+    pub(super) fn for_region(region: &Region, category: Category) -> Key {
         let vma = &region.vma;
         let file = match category {
             // Each mapping of these categories has its own inode, so only the name identifies them.
@@ -70,7 +70,7 @@ pub(super) struct Names {
 impl Names {
     /// Adds a mapping to its name; returns the key, or `None` if the table is full.
     pub(super) fn add(&mut self, region: &Region, category: Category) -> Option<Key> {
-        let key = Key::of(region, category);
+        let key = Key::for_region(region, category);
         let full = self.all.len() >= MAX_NAMES;
         let named = match self.all.entry(key.clone()) {
             Entry::Occupied(there) => there.into_mut(),

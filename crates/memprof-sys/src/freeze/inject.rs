@@ -161,7 +161,7 @@ impl Injector {
                 if call.args.contains(&Call::CHILD_STACK) {
                     harm::check_child(&thread)?;
                 }
-                let way_back = WayBack::of(&thread, self)?;
+                let way_back = WayBack::for_thread(&thread, self)?;
                 let calls = [Some(call), later];
                 let calls = calls.into_iter().flatten();
                 harm::check_calls(&filters, &thread, self, calls, &way_back)?;

@@ -23,7 +23,7 @@ impl Container {
     }
 
     /// The container of a process; `None` if the process is gone.
-    pub fn of(pid: Pid) -> Option<Container> {
+    pub fn for_process(pid: Pid) -> Option<Container> {
         let groups = proc_dir::text(pid, "cgroup").ok()?;
         Some(Container::named_by(&groups))
     }
@@ -104,7 +104,7 @@ mod tests {
     const ID: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
     const POD: &str = "b15e0b8f-6d25-4d1f-9d2c-3a1f6f0a1b2c";
 
-    fn of(group: &str) -> (Option<String>, Option<String>) {
+    fn parsed(group: &str) -> (Option<String>, Option<String>) {
         let Container { id, pod, .. } = Container::named_by(&format!("0::{group}\n"));
         (id, pod)
     }
@@ -160,7 +160,7 @@ mod tests {
                 (None, Some("0123456789abcdef0123456789abcdef".into())),
             ),
         ] {
-            assert_eq!(of(&group), wanted, "{group}");
+            assert_eq!(parsed(&group), wanted, "{group}");
         }
     }
 
@@ -174,9 +174,9 @@ mod tests {
             &format!("/machine.slice/libpod-conmon-{ID}.scope"),
             &format!("/x/{}", &ID[1..]),
         ] {
-            assert_eq!(of(group), (None, None), "{group}");
+            assert_eq!(parsed(group), (None, None), "{group}");
         }
-        assert_eq!(Container::of(Pid(0)), None);
+        assert_eq!(Container::for_process(Pid(0)), None);
     }
 
     #[test]

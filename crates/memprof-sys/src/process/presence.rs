@@ -31,7 +31,7 @@ pub enum Presence {
 
 impl Presence {
     /// Looks up the id in `/proc`.
-    pub fn of(pid: Pid) -> Presence {
+    pub fn look_up(pid: Pid) -> Presence {
         let stat = match proc_text::read(&format!("/proc/{pid}/stat")) {
             Ok(stat) => stat,
             Err(e) if e.kind() == ErrorKind::NotFound => return Presence::without_proc(pid),
@@ -52,7 +52,7 @@ impl Presence {
     /// If `/proc` hides processes: a message that a search for processes is incomplete, and how to change that.
     pub fn overlooked() -> Option<&'static str> {
         // Process 1 always exists and belongs to root.
-        (Presence::of(Pid(1)) == Presence::Hidden).then_some(
+        (Presence::look_up(Pid(1)) == Presence::Hidden).then_some(
             "/proc shows memprof only processes of its own user (hidepid), so that others are not found; run memprof as root, or \
              give it CAP_SYS_PTRACE",
         )
@@ -115,15 +115,18 @@ mod tests {
 
     #[test]
     fn ids_are_told_apart() {
-        assert_eq!(Presence::of(Pid(std::process::id())), Presence::Process);
-        assert_eq!(Presence::of(Pid(i32::MAX as u32)), Presence::Missing);
+        assert_eq!(
+            Presence::look_up(Pid(std::process::id())),
+            Presence::Process
+        );
+        assert_eq!(Presence::look_up(Pid(i32::MAX as u32)), Presence::Missing);
         let own = Pid(std::process::id());
         let thread =
-            std::thread::spawn(|| Presence::of(Pid(nix::unistd::gettid().as_raw() as u32)));
+            std::thread::spawn(|| Presence::look_up(Pid(nix::unistd::gettid().as_raw() as u32)));
         assert_eq!(thread.join().unwrap(), Presence::ThreadOf(own));
         let mut child = std::process::Command::new("true").spawn().unwrap();
         let pid = Pid(child.id());
-        while Presence::of(pid) != Presence::Zombie {
+        while Presence::look_up(pid) != Presence::Zombie {
             std::thread::yield_now();
         }
         let said = Presence::Zombie.refusal(pid).unwrap();

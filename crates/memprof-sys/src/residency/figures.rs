@@ -73,7 +73,7 @@ const BRIEF: u64 = 256 << 20;
 
 /// Whether `smaps_rollup` can be read without making a running process wait. The kernel holds the mmap lock while it walks one
 /// whole mapping (10 ms per GiB of 4 KiB pages), and yields it to waiters only between mappings.
-pub fn is_brief(now: &KernelFigures, vmas: &[Vma]) -> bool {
+pub fn rollup_is_cheap(now: &KernelFigures, vmas: &[Vma]) -> bool {
     holds_little(now) || vmas.iter().all(|vma| vma.len() <= BRIEF)
 }
 
@@ -187,9 +187,9 @@ mod tests {
         let many: Vec<Vma> = (0..100).filter_map(|_| mapping(SOME)).collect();
         let one: Vec<Vma> = mapping(SOME + 1).into_iter().collect();
         assert_eq!((many.len(), one.len()), (100, 1));
-        assert!(is_brief(&holding(100 * BRIEF), &many));
-        assert!(is_brief(&holding(BRIEF), &one));
-        assert!(!is_brief(&holding(BRIEF + 4096), &one));
+        assert!(rollup_is_cheap(&holding(100 * BRIEF), &many));
+        assert!(rollup_is_cheap(&holding(BRIEF), &one));
+        assert!(!rollup_is_cheap(&holding(BRIEF + 4096), &one));
     }
 
     #[test]

@@ -320,7 +320,7 @@ mod tests {
     /// The memory of the retained address space, according to the page scan and to the kernel's figures.
     fn seen(kept: &ExitMemory) -> Result<(Usage, KernelFigures)> {
         let mut classifier = Classifier::new();
-        let mut scanner = Scanner::of(kept.pages()?, Method::Auto)?;
+        let mut scanner = Scanner::for_pages(kept.pages()?, Method::Auto)?;
         let mut usage = Usage::default();
         let vmas = kept.mappings(&mut classifier)?;
         scanner.scan(&vmas, &mut |_, run| add_run(&mut usage, run), &mut || ())?;

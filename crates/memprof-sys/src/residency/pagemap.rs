@@ -129,7 +129,7 @@ impl PageFlags {
             zero: None,
         };
         flags.zero =
-            own_memory::zero_frame(page).filter(|&frame| flags.of(frame) & KPF_ZERO_PAGE != 0);
+            own_memory::zero_frame(page).filter(|&frame| flags.flags(frame) & KPF_ZERO_PAGE != 0);
         Ok(flags)
     }
 
@@ -139,7 +139,7 @@ impl PageFlags {
     }
 
     /// Flags of a page frame; 0 if there is no such frame.
-    fn of(&self, frame: u64) -> u64 {
+    fn flags(&self, frame: u64) -> u64 {
         let mut word = [0; 8];
         match self.file.read_exact_at(&mut word, frame * 8) {
             Ok(()) => u64::from_ne_bytes(word),
@@ -149,13 +149,13 @@ impl PageFlags {
 
     /// Whether the frame is an anonymous page.
     pub(super) fn is_anon(&self, frame: u64) -> bool {
-        frame != 0 && self.of(frame) & KPF_ANON != 0
+        frame != 0 && self.flags(frame) & KPF_ANON != 0
     }
 
     /// Whether the frame, which is not anonymous, is a shmem page. The kernel uses the same flag to count
     /// a page as `RssShmem` or as `RssFile`.
     pub(super) fn is_shmem(&self, frame: u64) -> bool {
-        frame != 0 && self.of(frame) & KPF_SWAPBACKED != 0
+        frame != 0 && self.flags(frame) & KPF_SWAPBACKED != 0
     }
 
     /// Whether the frame mapped at virtual page number `page` is the zero page or part of the huge zero page. Callers must also
@@ -172,7 +172,7 @@ impl PageFlags {
         match self.last_huge {
             Some((known, zero)) if known == head => zero,
             _ => {
-                let zero = self.of(head) & KPF_ZERO_PAGE != 0;
+                let zero = self.flags(head) & KPF_ZERO_PAGE != 0;
                 self.last_huge = Some((head, zero));
                 zero
             }

@@ -38,7 +38,7 @@ impl Policy {
     }
 
     /// The rules for a mapping.
-    pub(super) fn of(vma: &Vma) -> Policy {
+    pub(super) fn for_mapping(vma: &Vma) -> Policy {
         let shared = vma.perms.shared;
         let known = |file, other| Policy {
             file: FileRule::Known(file),

@@ -126,14 +126,14 @@ impl Scanner {
     /// As for [`Pages::open`]. Also [`Error::Denied`] for [`Method::Pagemap`] without CAP_SYS_ADMIN, and [`Error::Unsupported`] for
     /// [`Method::Ioctl`] before Linux 6.7.
     pub fn open(pid: Pid, method: Method) -> Result<Scanner> {
-        Scanner::of(Pages::open(pid)?, method)
+        Scanner::for_pages(Pages::open(pid)?, method)
     }
 
     /// A scanner for an opened pagemap.
     ///
     /// # Errors
     /// As for [`Scanner::open`].
-    pub fn of(pages: Pages, method: Method) -> Result<Scanner> {
+    pub fn for_pages(pages: Pages, method: Method) -> Result<Scanner> {
         let Pages {
             pid,
             pagemap,
@@ -281,7 +281,7 @@ impl Scanner {
         if first.is_vsyscall() || first.is_empty() {
             return Ok(());
         }
-        let policy = Policy::of(first);
+        let policy = Policy::for_mapping(first);
         let range = (first.start.0, last.end.0);
         if self.ioctl {
             self.scan_windows(range, policy, found, between_windows)

@@ -20,7 +20,7 @@ impl TargetMemory {
     ///
     /// # Errors
     /// The process has ended, or memprof may not read its memory.
-    pub fn of(pid: Pid) -> io::Result<TargetMemory> {
+    pub fn for_process(pid: Pid) -> io::Result<TargetMemory> {
         Ok(TargetMemory {
             file: proc_dir::open(pid, "mem")?,
             key: Key::Memory(pid),
@@ -48,7 +48,7 @@ pub struct MappedMemory(Pid);
 
 impl MappedMemory {
     /// The file mappings of this process.
-    pub fn of(pid: Pid) -> MappedMemory {
+    pub fn for_process(pid: Pid) -> MappedMemory {
         MappedMemory(pid)
     }
 }

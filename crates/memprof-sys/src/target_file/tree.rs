@@ -21,7 +21,7 @@ pub type TreeId = ((u64, u64), u64);
 
 impl FileTree {
     /// The file tree of a process; `None` if it is memprof's own or the process has ended.
-    pub fn of(pid: Pid) -> Option<FileTree> {
+    pub fn for_process(pid: Pid) -> Option<FileTree> {
         let (root, own) = (root_of(pid).ok()?, handle_of(Path::new("/")).ok()?);
         let id = id_of(&root).ok()?;
         let is_own = id_of(&own).is_ok_and(|own| own == id);

@@ -31,7 +31,7 @@ fn viewed(view: &str) -> Result<String, ApiError> {
     ))
 }
 
-fn of(text: &str) -> Result<String, ApiError> {
+fn parsed(text: &str) -> Result<String, ApiError> {
     Ok(text.to_owned())
 }
 
@@ -41,7 +41,7 @@ fn spellings() {
         assert_eq!(ask(path, ""), tree(256, false));
     }
     for path in ["/v1/pid", "/v1/pid/"] {
-        assert_eq!(ask(path, ""), of("TargetPid"));
+        assert_eq!(ask(path, ""), parsed("TargetPid"));
     }
     let document = "/openapi/memory-profiler-openapi.json";
     assert!(ask(document, "any=1").unwrap().starts_with("Fixed"));
@@ -68,7 +68,7 @@ fn good_values() {
     ] {
         assert_eq!(ask("/v1/tree", query), wanted, "{query}");
     }
-    assert_eq!(ask("/v1/pid", "&"), of("TargetPid"));
+    assert_eq!(ask("/v1/pid", "&"), parsed("TargetPid"));
 }
 
 #[test]

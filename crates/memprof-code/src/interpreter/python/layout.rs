@@ -177,7 +177,7 @@ const ALL: [Layout; 7] = [
 
 impl Layout {
     /// The layout of 3.`minor`.
-    pub fn of(minor: u16) -> Option<&'static Layout> {
+    pub fn for_version(minor: u16) -> Option<&'static Layout> {
         static LAYOUTS: [Layout; 7] = ALL;
         LAYOUTS.iter().find(|layout| layout.version == minor)
     }

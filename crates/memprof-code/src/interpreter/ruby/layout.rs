@@ -65,7 +65,7 @@ const RUBY_3_4: Layout = Layout {
 
 impl Layout {
     /// The layout of `major`.`minor`.
-    pub fn of(major: u32, minor: u32) -> Option<&'static Layout> {
+    pub fn for_version(major: u32, minor: u32) -> Option<&'static Layout> {
         static LAYOUTS: [Layout; 4] = [RUBY_3_1, RUBY_3_2, RUBY_3_3, RUBY_3_4];
         let of = |version: (u8, u8)| (u32::from(version.0), u32::from(version.1));
         LAYOUTS.iter().find(|l| of(l.version) == (major, minor))

@@ -120,7 +120,7 @@ proptest! {
         let mut paths = Paths::new([(&profile, &names)], reading);
         let layout = Layout::new(&mut paths, limits);
         check(&layout, paths.labels(), limits);
-        prop_assert_eq!(layout.rows[0].total, [reading.kind.of(&profile.total)]);
+        prop_assert_eq!(layout.rows[0].total, [reading.kind.figure(&profile.total)]);
     }
 
     #[test]
@@ -172,7 +172,7 @@ proptest! {
         let names = names();
         let Reading { kind, naming, .. } = reading;
         let table = Table::new([(&from, &names), (&to, &names)], kind, naming.inlined);
-        prop_assert_eq!(table.total, [kind.of(&from.total), kind.of(&to.total)]);
+        prop_assert_eq!(table.total, [kind.figure(&from.total), kind.figure(&to.total)]);
         let mut sum = [0; 2];
         for (label, bytes) in &table.others {
             prop_assert!(!matches!(label, Label::Code(_)));
@@ -204,7 +204,7 @@ proptest! {
             .sum();
         prop_assert_eq!(bytes[0], slow);
         let (_, all) = paths.find(&Find::Search(Search::new("")));
-        prop_assert!(bytes[0] <= all[0] && all[0] <= reading.kind.of(&profile.total));
+        prop_assert!(bytes[0] <= all[0] && all[0] <= reading.kind.figure(&profile.total));
     }
 
     /// The callers and the callees of a function, recursive or not, add up to its total. Its self bytes are those without

@@ -121,7 +121,7 @@ impl Forking {
             Ok(()) => {
                 let (registers, at) = (freezer.tracees().registers(), now_ns());
                 call(&mut freezer, &injector).and_then(|returned| {
-                    ForkedChild::of(self.pid, injector, registers, at, returned)
+                    ForkedChild::collect(self.pid, injector, registers, at, returned)
                 })
             }
             Err(e) => Err(CallError::NotMade(e.to_string())),
@@ -183,7 +183,7 @@ impl Forking {
 
 impl ForkedChild {
     /// Collects the result of the call, while the process is stopped.
-    fn of(
+    fn collect(
         pid: Pid,
         injector: Injector,
         registers: Vec<Registers>,

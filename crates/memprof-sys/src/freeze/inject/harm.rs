@@ -86,7 +86,7 @@ pub(super) fn check_calls<'a>(
     way_back: &WayBack,
 ) -> Result<(), String> {
     for call in calls {
-        let made = Entry::of(&thread.registers_for(injector, call, way_back));
+        let made = Entry::from_registers(&thread.registers_for(injector, call, way_back));
         // At `rt_sigreturn`, the registers still contain the arguments of the call.
         let back = Entry {
             number: libc::SYS_rt_sigreturn,
@@ -94,7 +94,7 @@ pub(super) fn check_calls<'a>(
             ..made
         };
         let ends = call.args.contains(&Call::CHILD_STACK);
-        let ends = ends.then(|| Entry::of(&way_back.child));
+        let ends = ends.then(|| Entry::from_registers(&way_back.child));
         for entry in [made, back].iter().chain(&ends) {
             filters.check(thread.tid, entry)?;
         }

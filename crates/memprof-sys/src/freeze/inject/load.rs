@@ -136,7 +136,7 @@ impl Injector {
         let thread = Stopped::look(tid)?;
         let filters = harm::check(&thread, self)?;
         let room = RemoteMapping::choose(tid, what.library.len())?;
-        let mut way_back = WayBack::of(&thread, self)?;
+        let mut way_back = WayBack::for_thread(&thread, self)?;
         let back = way_back.frame;
         // There is no child. The child's frame is replaced by one that unmaps the memory and then leads to the thread's own frame.
         let unmaps = thread.frame_for(self, &room.munmap(), back);

@@ -32,7 +32,7 @@ pub(super) struct Entry {
 
 impl Entry {
     /// The call that a thread with these registers is about to make.
-    pub(super) fn of(regs: &[u64]) -> Entry {
+    pub(super) fn from_registers(regs: &[u64]) -> Entry {
         Entry {
             number: regs[word::RAX].cast_signed(),
             instruction_pointer: regs[word::RIP] + SYSCALL,

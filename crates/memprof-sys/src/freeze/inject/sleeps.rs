@@ -18,7 +18,7 @@ const GOES_ON: i64 = -516;
 pub(super) fn are_taken_over(thread: &Stopped, filters: &Filters) -> bool {
     let skipped = Entry {
         number: NO_CALL.cast_signed(),
-        ..Entry::of(&thread.regs)
+        ..Entry::from_registers(&thread.regs)
     };
     thread.regs[word::RAX].cast_signed() == GOES_ON && filters.check(thread.tid, &skipped).is_ok()
 }

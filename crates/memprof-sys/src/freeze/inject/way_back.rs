@@ -42,7 +42,7 @@ impl WayBack {
     ///
     /// # Errors
     /// The frames cannot be built.
-    pub(super) fn of(thread: &Stopped, injector: &Injector) -> Result<WayBack, String> {
+    pub(super) fn for_thread(thread: &Stopped, injector: &Injector) -> Result<WayBack, String> {
         let tid = thread.tid;
         let size = xsave_size(&thread.xstate).ok_or_else(|| {
             format!(

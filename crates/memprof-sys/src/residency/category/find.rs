@@ -46,7 +46,7 @@ impl<'a> Categories<'a> {
 
     /// The category of a mapping. `below` is the previous mapping with its category; `guarded` returns whether the mapping contains
     /// guard pages.
-    pub(crate) fn of(
+    pub(crate) fn find(
         &self,
         below: Option<(&Vma, Category)>,
         vma: &Vma,
@@ -143,7 +143,7 @@ pub fn of_all(pid: Pid, vmas: &[Vma], executable: Option<String>) -> Vec<Categor
     let mut all: Vec<Category> = Vec::with_capacity(vmas.len());
     for (at, vma) in vmas.iter().enumerate() {
         let below = at.checked_sub(1).map(|below| (&vmas[below], all[below]));
-        let found = categories.of(below, vma, || guarded(vma));
+        let found = categories.find(below, vma, || guarded(vma));
         if found.guard_below {
             all[at - 1] = Category::StackGuard;
         }

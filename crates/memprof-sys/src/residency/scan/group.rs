@@ -11,7 +11,7 @@ pub(super) fn together(vmas: &[Vma], gap: u64, alone: impl Fn(&Vma) -> bool) -> 
     let joined = |pair: &&[Vma]| {
         let [a, b] = pair else { return false };
         let near = b.start.0.checked_sub(a.end.0).is_some_and(|g| g <= gap);
-        near && Policy::of(a) == Policy::of(b) && !alone(a) && !alone(b)
+        near && Policy::for_mapping(a) == Policy::for_mapping(b) && !alone(a) && !alone(b)
     };
     let rest = vmas.windows(2).take_while(joined).count();
     (rest + 1).min(vmas.len())

@@ -223,7 +223,7 @@ mod tests {
                 let mut sum = 0;
                 let mut runs = Runs::new(|run: PageRun| sum += run.len());
                 scanner
-                    .resolve(region, Policy::of(&vma), &mut runs)
+                    .resolve(region, Policy::for_mapping(&vma), &mut runs)
                     .unwrap();
                 drop(runs);
                 assert_eq!(sum, bytes);
