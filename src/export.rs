@@ -1,13 +1,13 @@
 //! Export formats. Each format is one file with an [`Exporter`] that describes it, and one line in `FORMATS`.
 
 mod cells;
-mod clean;
 mod csv;
 mod folded;
 mod functions;
 mod grown_by;
 mod heaptrack;
 pub mod json;
+mod label_text;
 pub(crate) mod mappings;
 mod names;
 mod options;

@@ -83,11 +83,11 @@ pub struct Config {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PssMode {
     /// Do not compute it.
-    No,
+    Off,
     /// Compute it if memprof may read how often pages are mapped.
-    IfPossible,
+    IfAvailable,
     /// Compute it, or exit with an error.
-    Yes,
+    Required,
 }
 
 impl Config {
@@ -96,7 +96,7 @@ impl Config {
         Config {
             target,
             follow_forks: false,
-            shared_once: PssMode::No,
+            shared_once: PssMode::Off,
             freeze: Freeze::No,
             max_freeze: MAX_FREEZE,
             sources: source::chosen(HEAP.option.as_slice()),

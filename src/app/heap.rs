@@ -7,7 +7,7 @@ use anyhow::{Context, Result, anyhow};
 use serde::Serialize;
 
 use crate::app::config::{ByStackConfig, Config, HeapConfig, HeapFormat, HeapSampling, HeapTarget};
-use crate::app::session::{by_stack, held};
+use crate::app::session::{by_stack, command_snapshot};
 use crate::http::write_heap_html;
 use memprof_heap::{
     At, ByStack, GrownBy, Heap, HeapOptions, HeapSnapshot, Moment, measure, measure_exiting,
@@ -71,14 +71,16 @@ struct Whole<'a> {
 fn without_stacks(config: &HeapConfig) -> Result<(Heap, Option<u8>)> {
     match &config.target {
         HeapTarget::Process(target) => Ok((running(target.process()?, config)?, None)),
-        HeapTarget::Command(argv, at) => held::run(argv, *at, |pid, moment| match moment {
-            Moment::Running => running(pid, config),
-            Moment::Exiting(registers) => {
-                let none = &mut |_| None;
-                let measured = measure_exiting(pid, registers, config.top, none);
-                Ok(measured.with_context(|| failed(pid))?.heap)
-            }
-        }),
+        HeapTarget::Command(argv, at) => {
+            command_snapshot::run(argv, *at, |pid, moment| match moment {
+                Moment::Running => running(pid, config),
+                Moment::Exiting(registers) => {
+                    let none = &mut |_| None;
+                    let measured = measure_exiting(pid, registers, config.top, none);
+                    Ok(measured.with_context(|| failed(pid))?.heap)
+                }
+            })
+        }
     }
 }
 

@@ -6,9 +6,9 @@
 
 pub mod by_stack;
 pub mod command;
+pub mod command_snapshot;
 mod end;
 pub mod failure;
-pub mod held;
 mod live;
 mod manager;
 mod marks;
@@ -49,7 +49,7 @@ use memprof_profile::Report;
 use memprof_sys::ids::Pid;
 use memprof_sys::privileges::{self, ThreadRole};
 use memprof_sys::process::{Presence, Selector};
-use memprof_sys::{console, priority};
+use memprof_sys::{messages, priority};
 pub use opened::{diff, open};
 use push::PushLoop;
 use reports::Reports;
@@ -69,7 +69,7 @@ const HELPER: ThreadRole = ThreadRole::Server {
 /// # Errors
 /// A start-up failure with its remedy, or a failure of the collector.
 pub fn run(config: &Config) -> Result<ExitCode> {
-    console::show_diagnostics(config.verbosity)?;
+    messages::show_diagnostics(config.verbosity)?;
     if config.screen.is_some() {
         tui::require()?;
     }
@@ -106,7 +106,7 @@ fn require() -> Result<()> {
     priority::raise();
     raise_file_limit();
     if let Some(scarce) = headroom::scarce() {
-        console::print(&scarce);
+        messages::print(&scarce);
     }
     Ok(())
 }
@@ -164,10 +164,10 @@ impl<'a> Session<'a> {
                 }
                 capability::require_access(pid)?
                     .iter()
-                    .for_each(|less| console::print(less));
+                    .for_each(|less| messages::print(less));
             }
             Selector::Comm(_) | Selector::Cgroup(_) | Selector::All => {
-                Presence::overlooked().into_iter().for_each(console::print);
+                Presence::overlooked().into_iter().for_each(messages::print);
             }
             Selector::Command(_) => {}
         }
@@ -194,11 +194,11 @@ impl<'a> Session<'a> {
             kills,
         } = start_collector(config, sampler.as_ref())?;
         for (program, why) in &missing {
-            console::print(&format!(
+            messages::print(&format!(
                 "continuing without the BPF program {program}: {why}"
             ));
             if *program == OOM_HOOK && config.on_oom.is_some() {
-                console::print("nothing will be written by --on-oom");
+                messages::print("nothing will be written by --on-oom");
             }
         }
         let reports = Reports::new(
@@ -277,7 +277,7 @@ impl Session<'_> {
         let _ = server.await;
         self.end();
         if let Some(line) = pushed {
-            console::print(&line);
+            messages::print(&line);
         }
         let code = outcome?;
         written?;
@@ -293,10 +293,10 @@ impl Session<'_> {
         let _ = self.collecting.send(Command::Stop);
         if let Some(library) = self.sampler.take().filter(Library::is_mapped) {
             let path = library.keep();
-            console::print(&format!("{} stays: processes still use it", path.display()));
+            messages::print(&format!("{} stays: processes still use it", path.display()));
         }
         if let Some(line) = self.reports.debuginfod().and_then(|status| status.line()) {
-            console::print(&line);
+            messages::print(&line);
         }
     }
 
@@ -311,7 +311,7 @@ impl Session<'_> {
             return;
         }
         if let Some(Some(seen)) = self.collecting.wait_for(DETACH, Command::StopCounting) {
-            console::print(&seen.to_string());
+            messages::print(&seen.to_string());
         }
     }
 
@@ -320,7 +320,7 @@ impl Session<'_> {
             allow_hosts: self.config.allow_hosts.clone(),
             cors_origins: self.config.cors_origins.clone(),
             token: self.token.clone(),
-            warn: Some(Arc::new(console::print)),
+            warn: Some(Arc::new(messages::print)),
             ..ServerOptions::default()
         }
     }
@@ -337,11 +337,11 @@ impl Session<'_> {
                 Some(_) => "; --duration begins when it is there",
                 None => "",
             };
-            console::print(&format!("waiting for {what}{limit}{then}"));
+            messages::print(&format!("waiting for {what}{limit}{then}"));
         }
         for address in addresses {
             let lines = server::greeting(address, self.config.token_file.as_deref());
-            lines.iter().for_each(|line| console::print(line));
+            lines.iter().for_each(|line| messages::print(line));
         }
     }
 
@@ -355,7 +355,7 @@ impl Session<'_> {
                     }
                     (_, e) => e.to_string(),
                 };
-                console::print(&format!("no profile: {e}"));
+                messages::print(&format!("no profile: {e}"));
                 return match self.config.outputs.first() {
                     Some(output) => Err(anyhow!("cannot write {}: {e}", output.path.display())),
                     None => Ok(()),
@@ -367,7 +367,7 @@ impl Session<'_> {
         if outputs.iter().any(|o| o.format.wants_lines) {
             match self.reports.with_lines(&report).await {
                 Ok(with_lines) => report = with_lines,
-                Err(e) => console::print(&format!("the profile has no source lines: {e}")),
+                Err(e) => messages::print(&format!("the profile has no source lines: {e}")),
             }
         }
         let profiles = self.write_profiles(api, &report).await;

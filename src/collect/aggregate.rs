@@ -9,21 +9,21 @@ mod allocations;
 mod ancestry;
 mod code_names;
 mod ended;
+mod frozen_scan;
 mod gather;
 mod owners;
 mod pass;
+mod range_budget;
 mod report;
-mod room;
 mod sampled;
 mod scan;
-mod still;
 mod tally;
 
+pub use frozen_scan::{FrozenScan, Prepared};
 pub use pass::{Recent, Unscanned};
 pub use report::{ReportError, Snapshot};
 pub use sampled::SampledHeap;
 pub use scan::{FrozenScanError, Scanned, held_by};
-pub use still::{FrozenScan, Prepared};
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -75,7 +75,7 @@ pub struct Aggregator {
     /// `map_counts` during a pass over several processes.
     pass_counts: Option<MapCounts>,
     /// Number of ranges of all processes together.
-    held: room::RangeBudget,
+    held: range_budget::RangeBudget,
     /// End of the last pass over many processes.
     passed: Option<Instant>,
     /// The library that memprof preloads. It is identified by its path, so that it is recognised even in a process that ends before

@@ -26,9 +26,9 @@ use crate::probe::event::{CodeSeen, Event, ProcessChange};
 use crate::probe::{Probe, SeenCalls};
 use memprof_profile::allocations::Allocations;
 use memprof_profile::{MapUsage, Profile, StackSizes};
-use memprof_sys::console;
 use memprof_sys::freeze::{Freeze, Guard, now_ns};
 use memprof_sys::ids::Pid;
+use memprof_sys::messages;
 use memprof_sys::process::Selector;
 
 mod exact;
@@ -338,7 +338,7 @@ impl Collector {
         if let Err(e) = outcome {
             tracing::warn!("{e:#}");
             if self.failures == 0 {
-                console::print(&format!("memprof continues despite an error: {e:#}"));
+                messages::print(&format!("memprof continues despite an error: {e:#}"));
             }
             self.failures += 1;
         }

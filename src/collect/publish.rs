@@ -16,7 +16,7 @@
 
 mod builders;
 mod interpreters;
-mod room;
+mod slot_allocator;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -27,7 +27,7 @@ use anyhow::Result;
 use nix::sys::eventfd::EventFd;
 
 use self::builders::{BuildOrder, Done, Queues};
-use self::room::SlotAllocator;
+use self::slot_allocator::SlotAllocator;
 pub use crate::probe::table_store::{CodeFile, PageAt, TableStore};
 use memprof_code::elf::{Elf, Segment};
 use memprof_code::interpreter::EnabledInterpreters;

@@ -24,7 +24,7 @@ use memprof_sys::ids::{Addr, MmId, Pid};
 use memprof_sys::residency::page_size;
 use memprof_sys::target_file::TargetFile;
 use memprof_sys::text::printable;
-use memprof_sys::{console, proc_dir};
+use memprof_sys::{messages, proc_dir};
 
 /// Maximum time for which a command waits for the tables of its code, so that its first stacks are complete. A compiler's libraries
 /// take a second; on a busy machine, or in an unoptimised build, more than ten.
@@ -216,7 +216,7 @@ impl Unwinding {
     /// Notifies the probe that its maps have changed.
     pub fn published(&mut self, probe: &mut Probe) {
         for text in self.publisher.take_unread() {
-            console::print(&printable(&text));
+            messages::print(&printable(&text));
         }
         probe.interpreters_known(self.maps.interpreters());
         probe.tables_changed();

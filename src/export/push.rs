@@ -39,7 +39,7 @@ use interval::Intervals;
 use memprof_profile::{FrameFilter, Report};
 use memprof_sys::freeze::now_ns;
 use memprof_sys::privileges::{self, ThreadRole};
-use memprof_sys::{console, http_client, priority};
+use memprof_sys::{http_client, messages, priority};
 use queue::{News, Queue};
 use resource::Resources;
 
@@ -163,12 +163,12 @@ fn tell(queue: &Queue, news: Option<News>) {
     let status = || queue.status();
     match news {
         None => {}
-        Some(News::Failing(why)) => console::print(&format!(
+        Some(News::Failing(why)) => messages::print(&format!(
             "push: {}: {why}; memprof goes on, and says at its end what was not delivered",
             status().url
         )),
         Some(News::Recovered) => {
-            console::print(&format!("push: {} takes profiles again", status().url));
+            messages::print(&format!("push: {} takes profiles again", status().url));
         }
     }
 }

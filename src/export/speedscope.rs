@@ -49,7 +49,7 @@ fn write(report: &Report, options: &ExportOptions, out: &mut dyn Write) -> io::R
     } else {
         kinds
     };
-    let profiles = kinds.into_iter().map(|kind| Sampled::of(&table, kind));
+    let profiles = kinds.into_iter().map(|kind| Sampled::new(&table, kind));
     let file = File {
         schema: "https://www.speedscope.app/file-format-schema.json",
         exporter: concat!("memprof@", env!("CARGO_PKG_VERSION")),
@@ -128,7 +128,7 @@ struct Sampled<'a, S, W> {
 }
 
 impl<'a> Sampled<'a, (), ()> {
-    fn of(
+    fn new(
         table: &'a Table<'a>,
         kind: Kind,
     ) -> Sampled<'a, impl Serialize + 'a, impl Serialize + 'a> {

@@ -4,7 +4,7 @@
 use std::cmp::Reverse;
 use std::io::{self, Write};
 
-use super::clean::readable;
+use super::label_text::readable;
 use memprof_profile::measure::{INUSE_SPACE, Unit};
 use memprof_profile::tree::{Category, Label, Table, TableRow};
 use memprof_profile::{

@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-use super::clean::readable;
+use super::label_text::readable;
 use super::summary::write_head;
 use super::{ExportOptions, Exporter, Supports};
 use memprof_profile::symbol::Symbols;

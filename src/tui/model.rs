@@ -133,16 +133,16 @@ impl Model {
         let part = job.part_of(&job.report);
         let report = part.showing(job.frames);
         match &job.mark {
-            None => Model::of([report.side()], &job, &part),
+            None => Model::build([report.side()], &job, &part),
             Some(mark) => {
                 let mark = job.part_of(mark);
                 let mark = mark.showing(job.frames);
-                Model::of([report.side(), mark.side()], &job, &part)
+                Model::build([report.side(), mark.side()], &job, &part)
             }
         }
     }
 
-    fn of<const N: usize>(
+    fn build<const N: usize>(
         sides: [(&Profile, &Symbols); N],
         job: &Job,
         report: &Arc<Report>,

@@ -13,7 +13,7 @@ const LONG: Duration = Duration::from_secs(30);
 const SOME: Duration = Duration::from_secs(1);
 
 fn hold(guard: &mut Guard, pid: Pid, max: Duration) -> Fork<'_> {
-    let fork = Fork::of(guard, pid, max, true).unwrap();
+    let fork = Fork::start(guard, pid, max, true).unwrap();
     assert_eq!(state(fork.child), 't');
     fork
 }

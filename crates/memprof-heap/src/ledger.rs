@@ -28,7 +28,7 @@ use super::sizes::Sizes;
 use super::snapshot::{self, Snapshot, SnapshotOptions};
 use super::types::Census;
 use super::whole::{Anonymous, Disturbed};
-use super::{reach, seen};
+use super::{other_allocators, reach};
 use memprof_sys::freeze::{Guard, Registers};
 use memprof_sys::ids::Pid;
 use memprof_sys::process;
@@ -152,7 +152,7 @@ fn measure_once(
     let allocator = allocator(&glibc);
     let glibc = glibc.ok().flatten();
     let jemalloc = jemalloc::measure(&snapshot, glibc.as_ref());
-    let mut seen = seen::find(pid, &snapshot.vmas);
+    let mut seen = other_allocators::find(pid, &snapshot.vmas);
     let in_short = JemallocHeap::from_read(&jemalloc, &mut seen);
     let mut heaps = AllHeaps::new(glibc, jemalloc.ok().flatten());
     let mut census = Census::new(Some(pid), &snapshot, top);

@@ -13,7 +13,7 @@ use serde::Serialize;
 use super::all_heaps::{AllHeaps, ChunkRef};
 use super::chunks::Kind;
 use super::memory::{Memory, Run, overlapping};
-use super::retained::OTHER;
+use super::roots::OTHER;
 use super::snapshot::Snapshot;
 use super::types::Census;
 use memprof_sys::freeze::Registers;

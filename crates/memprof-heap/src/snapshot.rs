@@ -190,7 +190,7 @@ fn forked(
 ) -> Result<Result<Snapshot>, String> {
     let left = options.max_stop.saturating_sub(*stopped);
     let kept_back = KeptBack::prepare(pid, before, left).map_err(|e| format!("{e:#}"))?;
-    match Fork::of(guard, pid, left, kept_back.is_some()) {
+    match Fork::start(guard, pid, left, kept_back.is_some()) {
         Ok(fork) => Ok(forked::copy(pid, fork, kept_back, before, stopped)),
         Err(ForkError { reason, stop }) => {
             *stopped += stop;

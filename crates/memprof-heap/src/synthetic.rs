@@ -282,7 +282,7 @@ pub(super) fn chain(cut: u64) -> (Snapshot, u64) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::retained::RootKind;
+    use crate::roots::RootKind;
     use crate::types::TypeKind;
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-use super::retained::{Retained, RootKind};
+use super::roots::{Retained, RootKind};
 use super::types::{TypeKind, Types};
 use memprof_sys::text::printable;
 

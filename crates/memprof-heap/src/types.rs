@@ -8,11 +8,11 @@ use std::collections::HashMap;
 use serde::Serialize;
 
 use super::by_stack::Heads;
-use super::contents::{Look, Looks};
-use super::files::Files;
+use super::classify::{Look, Looks};
+use super::mapped_files::Files;
 use super::memory::Memory;
 use super::names::{self, Raw};
-use super::retained::{Retained, Retainer, Roots};
+use super::roots::{Retained, Retainer, Roots};
 use super::sizes;
 use super::snapshot::Snapshot;
 use super::vtables::{

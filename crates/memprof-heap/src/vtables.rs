@@ -10,7 +10,7 @@
 
 use std::collections::HashMap;
 
-use super::files::Files;
+use super::mapped_files::Files;
 
 /// Maximum number of cached addresses, per cache.
 const MAX_KNOWN: usize = 1 << 18;

@@ -50,7 +50,7 @@ impl Module {
 
     /// Whether the file cannot be read at present because its file system does not respond.
     pub fn rests(&self) -> bool {
-        self.file.as_ref().is_some_and(TargetFile::rests)
+        self.file.as_ref().is_some_and(TargetFile::is_backing_off)
     }
 
     /// Whether an interpreter runs the functions of this module.

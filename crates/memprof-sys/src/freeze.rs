@@ -12,9 +12,6 @@
 //! `fork` makes a stopped process create a copy-on-write child, so that the child's memory can be read while the process runs: the
 //! guard uses `inject` to make a system call in one of the stopped threads. `loader` makes a single thread load a library.
 
-#[cfg(target_arch = "x86_64")]
-mod apart;
-mod claims;
 mod client;
 mod counters;
 mod estimate;
@@ -26,9 +23,12 @@ mod inject;
 #[cfg(target_arch = "x86_64")]
 mod loader;
 mod registers;
+mod stop_locks;
 pub mod threads;
 mod tracees;
 mod watchdog;
+#[cfg(target_arch = "x86_64")]
+mod worker_process;
 
 use std::time::{Duration, Instant};
 
@@ -36,9 +36,6 @@ use serde::{Deserialize, Serialize};
 
 pub use crate::clock::now_ns;
 use crate::ids::Pid;
-#[cfg(target_arch = "x86_64")]
-pub use apart::WorkerProcess;
-use claims::StopLocks;
 pub use client::{Guard, guards_run};
 pub use counters::anonymous;
 pub use estimate::{Costs, Estimate};
@@ -49,8 +46,11 @@ pub use inject::{Functions, LoadError, Loading};
 #[cfg(target_arch = "x86_64")]
 pub use loader::{HoldError, Loader, State, StoppedThread};
 pub use registers::Registers;
+use stop_locks::StopLocks;
 pub use threads::stands_still;
 pub use threads::{has_ended, is_killed, is_traced_here, not_traceable, threads};
+#[cfg(target_arch = "x86_64")]
+pub use worker_process::WorkerProcess;
 
 /// Converts a time to microseconds.
 fn micros(time: Duration) -> u64 {

@@ -29,7 +29,7 @@ pub use self::find::About;
 pub use self::find::{about, about_path, find, find_directory, find_in, root_of};
 pub use self::memory::{MappedMemory, TargetMemory};
 pub use self::reader::{start, stop};
-use self::readers::{Key, rests};
+use self::readers::{Key, is_backing_off};
 pub use self::readers::{file_system_at, is_reader, unanswered};
 pub use self::tree::FileTree;
 pub use self::tree::TreeId;
@@ -167,8 +167,8 @@ impl TargetFile {
     }
 
     /// Whether the file's file system does not answer now, or answers only slowly: try again later.
-    pub fn rests(&self) -> bool {
-        self.access != Access::Own && rests(&self.key())
+    pub fn is_backing_off(&self) -> bool {
+        self.access != Access::Own && is_backing_off(&self.key())
     }
 
     /// The file itself if memprof has it open for reading, so that it can be mapped.

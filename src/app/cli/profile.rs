@@ -223,14 +223,14 @@ pub(super) fn config(args: ProfileArgs) -> Result<Config, clap::Error> {
     let sampled = args.heap.is_some() && exact.is_none();
     let kinds = kinds_of(&args.kind);
     let shared_once = match args.all || args.cgroup.is_some() {
-        _ if args.pss => PssMode::Yes,
+        _ if args.pss => PssMode::Required,
         // An output in PSS was requested.
-        true if kinds.contains(&Kind::Column(PSS)) => PssMode::Yes,
-        true => PssMode::IfPossible,
-        false => PssMode::No,
+        true if kinds.contains(&Kind::Column(PSS)) => PssMode::Required,
+        true => PssMode::IfAvailable,
+        false => PssMode::Off,
     };
     let options_of_measures = [
-        (SHARED.option, shared_once != PssMode::No),
+        (SHARED.option, shared_once != PssMode::Off),
         (KERNEL_MEMORY.option, args.kernel),
         (HEAP.option, args.heap.is_some()),
     ];

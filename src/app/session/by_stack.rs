@@ -8,14 +8,14 @@ use anyhow::{Context, Result, anyhow, bail};
 use tokio::time::sleep;
 
 use super::command::{ExitStatus, Launch};
-use super::{Session, held, require, runtime};
+use super::{Session, command_snapshot, require, runtime};
 use crate::app::config::Config;
 use crate::collect::collector::{Command, Progress};
 use memprof_heap::{At, HeapOptions, HeapSnapshot, Moment};
 use memprof_sys::ids::Pid;
 use memprof_sys::privileges::{self, ThreadRole};
 use memprof_sys::process::Selector;
-use memprof_sys::{console, priority};
+use memprof_sys::{messages, priority};
 
 /// Time to look for the sampler of a process, and the poll interval. The process's code files are read while it is
 /// followed.
@@ -69,7 +69,7 @@ impl Session<'_> {
             sampler: self.sampler.as_ref(),
         };
         let look = async |pid, moment| Ok(self.reports.take_heap(pid, moment, how).await?);
-        held::run_until(launch, Some(&self.collecting), at, look).await
+        command_snapshot::run_until(launch, Some(&self.collecting), at, look).await
     }
 
     async fn of_process(
@@ -83,7 +83,7 @@ impl Session<'_> {
         });
         self.must_have_sampler(pid).await?;
         let seconds = time.as_secs_f64();
-        console::print(&format!(
+        messages::print(&format!(
             "process {pid} is sampled for {seconds} s (--for); what it has allocated before has no stack"
         ));
         let mut progress = self.progress.clone();

@@ -18,8 +18,8 @@ use super::{Session, follow_command};
 use crate::collect::collector::Progress;
 use crate::http::api::Provider;
 use crate::http::server::Listen;
-use memprof_sys::console;
 use memprof_sys::ids::Pid;
+use memprof_sys::messages;
 use memprof_sys::privileges::{self, ThreadRole};
 use memprof_sys::process::Selector;
 use memprof_sys::text::printable;
@@ -79,7 +79,7 @@ impl Session<'_> {
                     .await
             }
             (End::Duration, Some(_)) => {
-                console::print(
+                messages::print(
                     "the time of --duration is over; the command continues without memprof",
                 );
                 Ok(0)
@@ -158,7 +158,7 @@ impl Session<'_> {
                 done = quit => {
                     // If the terminal is lost, only the view ends; the outputs are still written.
                     if let Err(e) = done {
-                        console::print(&format!("the view ended: {e:#}"));
+                        messages::print(&format!("the view ended: {e:#}"));
                     }
                     return Ok(end(End::Quit));
                 }
@@ -169,7 +169,7 @@ impl Session<'_> {
                     }
                     exited = Some(status);
                     ended = None;
-                    console::print(&format!("the command ended with status {status}; q ends memprof"));
+                    messages::print(&format!("the command ended with status {status}; q ends memprof"));
                 }
                 changed = self.progress.changed() => {
                     changed.context("the collector has ended")?;
@@ -220,7 +220,7 @@ impl Session<'_> {
                 Selector::Command(argv) => argv[0].to_string_lossy(),
                 _ => comm.into(),
             };
-            console::print(&format!("following {} (pid {pid})", printable(&name)));
+            messages::print(&format!("following {} (pid {pid})", printable(&name)));
         }
         *following = Some(pid);
     }
@@ -230,22 +230,22 @@ impl Session<'_> {
             Selector::Command(_) => {}
             _ if self.config.listen.is_none() => return Some(End::TargetEnded),
             Selector::Comm(name) => {
-                console::print(&format!(
+                messages::print(&format!(
                     "pid {pid} ended; its last profile stays; waiting for the next {name}"
                 ));
             }
             Selector::Cgroup(group) => {
-                console::print(&format!(
+                messages::print(&format!(
                     "{group} is empty; its last profile stays; waiting for the next process in it"
                 ));
             }
-            Selector::All => console::print("no process is left; the last profile stays"),
+            Selector::All => messages::print("no process is left; the last profile stays"),
             Selector::Pid(_) => {
                 let key = match self.config.screen {
                     Some(_) => "q",
                     None => "Ctrl-C",
                 };
-                console::print(&format!(
+                messages::print(&format!(
                     "pid {pid} ended; its last profile stays; {key} ends memprof"
                 ));
             }
@@ -296,7 +296,7 @@ impl Session<'_> {
 
 /// Prints that memprof waits for a command.
 pub(super) fn tell_wait(pid: Pid) {
-    console::print(&format!(
+    messages::print(&format!(
         "waiting for the command (pid {pid}) to end, at most {} s; another Ctrl-C or signal ends memprof at once and \
          lets the command run on",
         COMMAND_GRACE.as_secs()
@@ -305,12 +305,12 @@ pub(super) fn tell_wait(pid: Pid) {
 
 /// Prints that the command has not ended in time.
 pub(super) fn tell_not_ended(pid: Pid) {
-    console::print(&format!("the command (pid {pid}) has not ended"));
+    messages::print(&format!("the command (pid {pid}) has not ended"));
 }
 
 /// Prints that memprof ends before the command.
 pub(super) fn tell_left(pid: Pid) {
-    console::print(&format!("memprof ends; the command (pid {pid}) runs on"));
+    messages::print(&format!("memprof ends; the command (pid {pid}) runs on"));
 }
 
 /// Completes at this time, or never for `None`.

@@ -10,8 +10,8 @@ use tokio::task::JoinHandle;
 use crate::http::api::Provider;
 use crate::tui::{News, Screen, ScreenOptions};
 use memprof_heap::{Approach, HeapOptions};
-use memprof_sys::console;
 use memprof_sys::ids::Pid;
+use memprof_sys::messages;
 
 /// memprof spends at most 1/`SHARE` of the time making reports.
 const SHARE: u32 = 5;
@@ -31,7 +31,7 @@ impl Live {
     pub(super) fn start(options: ScreenOptions, reports: Arc<dyn Provider>) -> Result<Live> {
         let mut screen = Screen::start(options)?;
         let news = screen.news();
-        console::hold(move |message| news.message(message));
+        messages::hold(move |message| news.message(message));
         let heaps = screen.heaps.take();
         let taking_heaps = heaps
             .map(|wanted| tokio::spawn(take_heaps(Arc::clone(&reports), screen.news(), wanted)));
@@ -60,7 +60,7 @@ impl Drop for Live {
             taking.abort();
         }
         self.screen.end();
-        console::release();
+        messages::release();
     }
 }
 
@@ -72,7 +72,7 @@ async fn feed(reports: Arc<dyn Provider>, news: News, interval: Duration) {
             Ok(report) => {
                 // Printed only once: the summary at the end repeats it.
                 if let Some(advice) = report.symbols.advice().filter(|_| !advised) {
-                    console::print(advice);
+                    messages::print(advice);
                     advised = true;
                 }
                 news.report(report);

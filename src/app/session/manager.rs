@@ -19,7 +19,7 @@ use tokio::time::{self, MissedTickBehavior};
 
 use crate::collect::CollectorHandle;
 use crate::collect::collector::{Command, Progress};
-use memprof_sys::console;
+use memprof_sys::messages;
 use memprof_sys::process::Selector;
 use memprof_sys::text::printable;
 
@@ -89,7 +89,7 @@ impl Manager {
     fn send(&self, message: &str) {
         let Some(socket) = &self.socket else { return };
         if let Err(e) = socket.send(message.as_bytes()) {
-            console::print(&format!("cannot tell the service manager {message:?}: {e}"));
+            messages::print(&format!("cannot tell the service manager {message:?}: {e}"));
         }
     }
 }
@@ -97,7 +97,7 @@ impl Manager {
 /// Prints an error, which is not fatal.
 fn told<T>(result: Result<T>) -> Option<T> {
     result
-        .inspect_err(|e| console::print(&format!("{e:#}")))
+        .inspect_err(|e| messages::print(&format!("{e:#}")))
         .ok()
 }
 

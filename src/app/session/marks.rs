@@ -8,8 +8,8 @@ use tokio::sync::mpsc;
 
 use crate::http::api::Api;
 use crate::probe::event::MarkSet;
-use memprof_sys::console;
 use memprof_sys::ids::Pid;
+use memprof_sys::messages;
 use memprof_sys::text::printable;
 
 /// Sets marks from now on; each trigger has its own task. Needs a tokio runtime.
@@ -40,7 +40,7 @@ async fn make_one(api: &Api, name: Option<String>, at_ns: Option<u64>, who: &str
         None => String::new(),
     };
     match api.make_mark(name, at_ns).await {
-        Ok(id) => console::print(&format!("mark {id}{called} (set by {who})")),
-        Err(e) => console::print(&format!("no mark{called}, which {who} has set: {e}")),
+        Ok(id) => messages::print(&format!("mark {id}{called} (set by {who})")),
+        Err(e) => messages::print(&format!("no mark{called}, which {who} has set: {e}")),
     }
 }

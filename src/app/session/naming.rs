@@ -6,7 +6,7 @@ use crate::app::config::Config;
 use memprof_code::debuginfod::{self, FetchStatus, Limits, Servers};
 use memprof_code::symbolize::Symbolizer;
 use memprof_code::symbolize::debuginfod_cache::{CACHE_PATH, CacheDirs};
-use memprof_sys::console;
+use memprof_sys::messages;
 
 /// Starts the symbol thread and, if configured, the debuginfod thread. Prints which servers are used.
 ///
@@ -18,13 +18,13 @@ pub(super) fn start(config: &Config) -> Result<(Symbolizer, Option<FetchStatus>)
         None => (None, None),
         Some(servers) => match cache.dirs.first() {
             None => {
-                console::print(&format!(
+                messages::print(&format!(
                     "debuginfod: nobody is asked, because there is no home directory for the files; set {CACHE_PATH}"
                 ));
                 (None, None)
             }
             Some(dir) => {
-                console::print(&servers.line());
+                messages::print(&servers.line());
                 let started = debuginfod::start(servers, dir.clone(), Limits::of_environment());
                 let (fetch, fetching) = started.context("cannot start the debuginfod thread")?;
                 (Some(fetch), Some(fetching))

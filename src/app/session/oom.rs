@@ -21,7 +21,7 @@ use crate::http::api::Api;
 use memprof_profile::Report;
 use memprof_sys::ids::Pid;
 use memprof_sys::text::printable;
-use memprof_sys::{console, privileges};
+use memprof_sys::{messages, privileges};
 
 /// The option that names the file.
 const OPTION: &str = "--on-oom";
@@ -115,21 +115,21 @@ impl Teller {
         let who = format!("process {} ({})", kill.pid, printable(&kill.comm));
         let told = format!("{who} was killed because memory had run out (OOM): {kill}");
         let Some(profile) = killed.profile else {
-            return console::print(&told);
+            return messages::print(&told);
         };
         let report = match self.reports.named(profile).await {
             Ok(report) => report,
-            Err(e) => return console::print(&format!("{told}; {e}")),
+            Err(e) => return messages::print(&format!("{told}; {e}")),
         };
         let mark = self
             .api
             .make_mark_of_kill(kill, Arc::clone(&report), killed.at_ns);
         match mark {
-            Ok(id) => console::print(&format!("{told}; mark {id}")),
-            Err(e) => console::print(&format!("{told}; no mark: {e}")),
+            Ok(id) => messages::print(&format!("{told}; mark {id}")),
+            Err(e) => messages::print(&format!("{told}; no mark: {e}")),
         }
         if let Err(e) = self.write(kill.pid, &report) {
-            console::print(&format!("{e:#}"));
+            messages::print(&format!("{e:#}"));
         }
     }
 
@@ -142,7 +142,7 @@ impl Teller {
         };
         if self.written == most {
             if !std::mem::replace(&mut self.told_of_limit, true) {
-                console::print(&limit(&to.path, most));
+                messages::print(&limit(&to.path, most));
             }
             return Ok(());
         }

@@ -15,7 +15,7 @@ use crate::http::api::{Api, ApiOptions, Opened, Provider};
 use crate::http::server::{self, Listen, Listener, ServerOptions, Token};
 use crate::tui;
 use memprof_profile::{Report, saved};
-use memprof_sys::console;
+use memprof_sys::messages;
 use memprof_sys::privileges::{self, ThreadRole};
 use memprof_sys::text::printable;
 
@@ -83,10 +83,10 @@ async fn serve(
     });
     let target = &report.profile.target;
     let (file, comm) = (config.file.display().to_string(), printable(&target.comm));
-    console::print(&format!("opened {file}: {comm} (pid {})", target.pid));
+    messages::print(&format!("opened {file}: {comm} (pid {})", target.pid));
     if let Some(address) = listener.as_ref().and_then(Listener::address) {
         let lines = server::greeting(&address, config.token_file.as_deref());
-        lines.iter().for_each(|line| console::print(line));
+        lines.iter().for_each(|line| messages::print(line));
     }
     let opened: Arc<dyn Provider> = Arc::new(Opened::new(file, report));
     let (stop, mut stopped) = watch::channel(false);
@@ -94,7 +94,7 @@ async fn serve(
         allow_hosts: config.allow_hosts,
         cors_origins: config.cors_origins,
         token,
-        warn: Some(Arc::new(console::print)),
+        warn: Some(Arc::new(messages::print)),
         ..ServerOptions::default()
     };
     let server = tokio::spawn(server::serve(
@@ -154,10 +154,10 @@ pub fn diff(config: &DiffConfig) -> Result<ExitCode> {
         let finding = gate.evaluate(sides, kind);
         if finding.is_missing {
             let subject = printable(&gate.text).into_owned();
-            console::print(&format!("neither profile has the function of {subject:?}"));
+            messages::print(&format!("neither profile has the function of {subject:?}"));
         }
         if finding.fires {
-            console::print(&format!("gate fired: {}", printable(&finding.to_string())));
+            messages::print(&format!("gate fired: {}", printable(&finding.to_string())));
             status = ExitCode::from(GATE_FIRED);
         }
     }

@@ -19,8 +19,8 @@ use self::place::{
 use crate::app::config::Output;
 use crate::export;
 use memprof_profile::{FrameFilter, Report, StackSizes};
-use memprof_sys::console;
-use memprof_sys::patient::InterruptibleWriter;
+use memprof_sys::interruptible_writer::InterruptibleWriter;
+use memprof_sys::messages;
 
 /// The options that name files.
 pub const OUTPUT: &str = "--output";
@@ -51,7 +51,7 @@ pub fn all(written: impl IntoIterator<Item = Result<()>>) -> Result<()> {
     let mut last = None;
     for e in written.into_iter().filter_map(Result::err) {
         if let Some(e) = last.replace(e) {
-            console::print(&format!("error: {e:#}"));
+            messages::print(&format!("error: {e:#}"));
         }
     }
     last.map_or(Ok(()), Err)
@@ -72,7 +72,7 @@ pub fn write_profile(output: &Output, report: &Report, option: &str) -> Result<(
     };
     write(&output.path, option, mode, make)?;
     let (path, format) = (output.path.display(), output.format.name);
-    console::print(&format!("wrote {path} ({format})"));
+    messages::print(&format!("wrote {path} ({format})"));
     Ok(())
 }
 
@@ -84,7 +84,7 @@ pub fn write_sizes(path: &Path, report: &Report, sizes: &[StackSizes]) -> Result
     write(path, SIZES, SHARED, |out| {
         export::write_sizes(report, sizes, out)
     })?;
-    console::print(&format!("wrote {} (sizes by stack)", path.display()));
+    messages::print(&format!("wrote {} (sizes by stack)", path.display()));
     Ok(())
 }
 

@@ -14,7 +14,7 @@ use crate::collect::ProviderError;
 use crate::export::push::{self, Limits, PushStatus, Pusher};
 use crate::http::api::Provider;
 use memprof_profile::Report;
-use memprof_sys::console;
+use memprof_sys::messages;
 
 /// Maximum time to make the last profile, and again to deliver it.
 const LAST: Duration = Duration::from_secs(5);
@@ -28,9 +28,9 @@ pub(super) fn start(config: &Config) -> Result<Option<(Pusher, PushStatus)>> {
         return Ok(None);
     };
     let (seconds, to) = (options.interval.as_secs_f64(), &options.destination);
-    console::print(&format!("pushing a profile every {seconds} s to {to}"));
+    messages::print(&format!("pushing a profile every {seconds} s to {to}"));
     if options.credentials.is_some() && to.is_plain() {
-        console::print(&format!(
+        messages::print(&format!(
             "warning: {to} is not encrypted: others on the way can read the credentials and the profiles; use https"
         ));
     }

@@ -15,7 +15,7 @@ use nix::sys::signal::{SigHandler, SigSet, SigmaskHow, Signal};
 use signal_hook_registry::register_sigaction;
 use tokio::signal::unix::{self, SignalKind};
 
-use memprof_sys::patient::SIGNALLED;
+use memprof_sys::interruptible_writer::SIGNALLED;
 
 /// The ending signals, each with the `si_code` of its newest occurrence, or [`NEVER`].
 static ENDING: [(Signal, &AtomicI32); 4] = {

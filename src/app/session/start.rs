@@ -20,9 +20,9 @@ use crate::probe::event::MarkSet;
 use crate::probe::{Missing, Probe, ProbeConfig, SharedFaultsSeen, SyscallHooks};
 use memprof_heap::sampler::{self, Library};
 use memprof_profile::measure::TEMPORARY;
-use memprof_sys::console;
 use memprof_sys::freeze::{Freeze, Guard};
 use memprof_sys::ids::Pid;
+use memprof_sys::messages;
 use memprof_sys::privileges::{self, ThreadRole};
 use memprof_sys::residency::MapCounts;
 
@@ -172,13 +172,13 @@ pub fn start_collector(config: &Config, sampler: Option<&Library>) -> Result<Sta
 
 /// The source of map counts per page, if PSS is to be computed.
 fn map_counts(wanted: PssMode) -> Result<Option<MapCounts>> {
-    if wanted == PssMode::No {
+    if wanted == PssMode::Off {
         return Ok(None);
     }
     match MapCounts::open() {
         Ok(counts) => Ok(Some(counts)),
-        Err(e) if wanted == PssMode::IfPossible => {
-            console::print(&format!(
+        Err(e) if wanted == PssMode::IfAvailable => {
+            messages::print(&format!(
                 "shared pages are counted for each process that maps them: {e}"
             ));
             Ok(None)
@@ -225,7 +225,7 @@ pub(super) fn executed(collecting: &CollectorHandle, pid: Pid, sampler: Option<&
         return false;
     };
     match sampler.map(|_| sampler::check(&program.path)) {
-        Some(Err(unfit)) => console::print(&format!("no allocation is sampled: {unfit}")),
+        Some(Err(unfit)) => messages::print(&format!("no allocation is sampled: {unfit}")),
         _ => program.libraries.extend(sampler.map(Path::to_owned)),
     }
     let files = MappedFiles::new(program);

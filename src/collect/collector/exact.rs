@@ -11,9 +11,9 @@ use crate::probe::SeenCalls;
 use crate::probe::event::{Event, RangeChange};
 use memprof_code::allocators::{self, Function, FunctionRole};
 use memprof_code::modules::open_regular;
-use memprof_sys::console;
 use memprof_sys::ids::{MmId, Pid};
 use memprof_sys::kernel_version::KernelVersion;
+use memprof_sys::messages;
 use memprof_sys::target_file::TargetFile;
 use memprof_sys::text::printable;
 
@@ -128,7 +128,7 @@ impl Collector {
                 found.unwrap_or_default().into()
             });
             let functions = Rc::clone(functions);
-            if file.rests() {
+            if file.is_backing_off() {
                 // The file is examined again when the process next maps code.
                 self.exact.files.remove(&id);
             }
@@ -160,7 +160,7 @@ impl ExactCalls {
     fn fail(&mut self, pid: Pid, path: &Path, e: &anyhow::Error) {
         tracing::warn!(%pid, "{e:#}");
         if self.failures == 0 {
-            console::print(&format!(
+            messages::print(&format!(
                 "the allocations that process {pid} makes by {} are not counted: {e:#}",
                 printable(&path.to_string_lossy())
             ));
@@ -192,13 +192,13 @@ fn tell_cost<'f>(pid: Pid, files: impl Iterator<Item = (&'f Path, &'f [Function]
     if number == 0 {
         return;
     }
-    console::print(&format!(
+    messages::print(&format!(
         "counting every call of {number} allocation functions of {} in process {pid}: each costs it 1 to 5 µs. As a rule, programs that mostly compute take up to twice the CPU time, such as CPython with its own pools; \
          those that allocate much 40 to 110 times; code that does nothing else 400 times",
         names.join(", ")
     ));
     if !slow.is_empty() {
-        console::print(&format!(
+        messages::print(&format!(
             "of these functions, {} cost 15 to 50 µs a call, because the processor must execute one of their instructions alone: {}",
             slow.len(),
             slow.join(", ")

@@ -8,11 +8,11 @@ use crate::collect::aggregate::{
     FrozenScan, FrozenScanError, Prepared, ReportError, Scanned, Snapshot, Unscanned, held_by,
 };
 use memprof_profile::FreezeOutcome;
-use memprof_sys::console;
 use memprof_sys::freeze::{
     Costs, Estimate, Freeze, FreezeError, FreezeStats, Frozen, Guard, MAX_FREEZE,
 };
 use memprof_sys::ids::{MmId, Pid};
+use memprof_sys::messages;
 use memprof_sys::residency::{Error as ScanError, Pages, Scanner, figures};
 
 /// Maximum number of rounds of taking in events from processes being frozen, and the time limit of each round.
@@ -122,7 +122,7 @@ impl Collector {
             tracing::debug!(%pid, "not scanned: {why:#}");
             // Printed once, for the first of them.
             if !std::mem::replace(&mut self.told_unscanned, true) {
-                console::print(&format!(
+                messages::print(&format!(
                     "cannot scan process {pid}, which the reports leave out: {why:#}"
                 ));
             }

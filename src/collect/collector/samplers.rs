@@ -19,7 +19,7 @@ use memprof_heap::sampler::{self, Preloaded};
 use memprof_profile::{Losses, ModuleId};
 use memprof_sys::ids::{MmId, Pid};
 use memprof_sys::target_file::ReadAt;
-use memprof_sys::{console, mmap_lock, proc_dir};
+use memprof_sys::{messages, mmap_lock, proc_dir};
 
 /// The providers whose probes are a sampler's: OpenTelemetry's contract, and the library family in which it originated.
 const PROVIDERS: [&str; 2] = ["otel_memory", "ddheap"];
@@ -129,7 +129,7 @@ impl Collector {
         };
         if marks.try_send((pid, mark.clone())).is_err() {
             if samplers.marks_left_out == 0 {
-                console::print(&format!(
+                messages::print(&format!(
                     "process {pid} sets marks faster than memprof can make reports; some are left out"
                 ));
             }
@@ -179,7 +179,7 @@ impl Collector {
         for (key, thread) in lost {
             samplers.listening.remove(&key);
             samplers.interruptions += 1;
-            console::print(&format!(
+            messages::print(&format!(
                 "thread {thread} has ended, and with it the probes of a sampler, which memprof listens to again through another \
                  thread: allocations of up to {} s are missing",
                 AGAIN.as_secs()
@@ -195,7 +195,7 @@ impl Collector {
             return;
         }
         samplers.missing_since = None;
-        console::print(
+        messages::print(
             "no process has a sampler of allocations, so the heap by stack stays empty; `memprof --heap -- COMMAND` starts \
              a command with one, `memprof attach-heap --pid PID` gives one to a running process",
         );
@@ -236,7 +236,7 @@ impl Collector {
                 .entry(id)
                 .or_insert_with(|| samplers_probes(file, wanted).into());
             let probes = Rc::clone(probes);
-            if file.rests() {
+            if file.is_backing_off() {
                 // The file is examined again when the process next maps code.
                 files.remove(&id);
             }
@@ -299,7 +299,7 @@ impl Samplers {
     fn fail(&mut self, pid: Pid, e: &anyhow::Error) {
         tracing::warn!(%pid, "{e:#}");
         if self.failures == 0 {
-            console::print(&format!(
+            messages::print(&format!(
                 "process {pid} has a sampler of allocations, but {e:#}"
             ));
         }

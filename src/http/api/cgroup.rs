@@ -5,9 +5,9 @@ use std::borrow::Cow;
 use serde::Serialize;
 
 use super::common::ReportInfo;
+use super::memory_budget::Out;
 use super::reply::internal;
 use super::request::RequestContext;
-use super::room::Out;
 use super::view::{View, view};
 use super::{ApiError, Request};
 use memprof_profile::{BalanceRow, CgroupMemory, Report};

@@ -7,10 +7,10 @@ use serde::Serialize;
 
 use super::common::counted;
 use super::marks::NOW;
+use super::memory_budget::Out;
 use super::query::{bad, quoted};
 use super::reply::internal;
 use super::request::RequestContext;
-use super::room::Out;
 use super::shape::{direction, kind};
 use super::view::{ReportSelector, View, frames};
 use super::{Api, ApiError, BoxFuture, Endpoint, Reply, Request};

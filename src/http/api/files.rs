@@ -7,10 +7,10 @@ use serde::Serialize;
 
 use super::common::{ReportInfo, millis};
 use super::functions::{Page, PageReply, Sorting};
+use super::memory_budget::Out;
 use super::query::{Query, bad, quoted};
 use super::reply::internal;
 use super::request::RequestContext;
-use super::room::Out;
 use super::shape::{Shape, search};
 use super::tree::write_tree;
 use super::view::{View, view};

@@ -5,10 +5,10 @@ use std::cmp::Ordering;
 use serde::Serialize;
 
 use super::common::{ReportInfo, counted};
+use super::memory_budget::Out;
 use super::query::Query;
 use super::reply::internal;
 use super::request::RequestContext;
-use super::room::Out;
 use super::shape::{kind, search};
 use super::view::{View, view};
 use super::{ApiError, Request};

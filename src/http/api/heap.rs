@@ -8,10 +8,10 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 use super::common::millis;
-use super::kept::{self, Keepable, KeptList, MAX_ENTRIES, checked_name};
 use super::query::bad;
 use super::reply::{JSON, internal};
 use super::request::RequestContext;
+use super::store::{self, Keepable, KeptList, MAX_ENTRIES, checked_name};
 use super::{Api, ApiError, BoxFuture, Endpoint, Reply, Request};
 use memprof_heap::{Approach, ByStack, Figures, GrownBy, Heap, HeapOptions, HeapSnapshot};
 use memprof_sys::ids::Pid;
@@ -197,7 +197,7 @@ pub(super) fn take(asked: &RequestContext<'_>) -> Result<Request, ApiError> {
         return Err(ApiError::Forbidden(message.to_owned()));
     }
     let example = r#"{"name": "start", "max_stop": 200}"#;
-    let wanted: Params = kept::parameters(&asked.body, example)?;
+    let wanted: Params = store::parameters(&asked.body, example)?;
     let between = |name: &str, value: u64, most: u64| match value {
         1.. if value <= most => Ok(()),
         _ => Err(bad(format!(

@@ -8,9 +8,9 @@ use serde::Serialize;
 
 use super::common::{Kinds, ReportInfo};
 use super::functions::{Page, PageReply, Sorting};
+use super::memory_budget::Out;
 use super::reply::internal;
 use super::request::RequestContext;
-use super::room::Out;
 use super::shape::search;
 use super::view::{View, view};
 use super::{ApiError, Request};

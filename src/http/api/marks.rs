@@ -8,9 +8,9 @@ use rustc_hash::FxHashSet;
 use serde::{Deserialize, Serialize};
 
 use super::common::{Kinds, millis, stopped_us};
-use super::kept::{self, Keepable, KeptList, MAX_ENTRIES, checked_name};
 use super::oom_kills::OomKillRow;
 use super::request::RequestContext;
+use super::store::{self, Keepable, KeptList, MAX_ENTRIES, checked_name};
 use super::{Api, ApiError, BoxFuture, Endpoint, Reply, Request};
 use memprof_profile::allocations::MarkTime;
 use memprof_profile::{FreezeOutcome, OomKill, Profile, Report, Sample, Stack};
@@ -265,7 +265,7 @@ pub(super) fn list(_: &RequestContext<'_>) -> Result<Request, ApiError> {
 /// `POST /v2/marks`.
 pub(super) fn keep(asked: &RequestContext<'_>) -> Result<Request, ApiError> {
     let example = r#"{"name": "start", "freeze": true}"#;
-    let mut wanted: MarkParams = kept::parameters(&asked.body, example)?;
+    let mut wanted: MarkParams = store::parameters(&asked.body, example)?;
     wanted.name = checked_name(wanted.name)?;
     Ok(Arc::new(Keep(wanted)))
 }

@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use tokio::sync::Semaphore;
 
+use super::memory_budget::Roomed;
 use super::query::bad;
 use super::reply::internal;
 use super::request::RequestContext;
-use super::room::Roomed;
 use super::{Api, ApiError, BoxFuture, Endpoint, Reply, Request};
 use crate::collect::ProviderError;
 use memprof_sys::breakdown::{Breakdown, Show, measure};

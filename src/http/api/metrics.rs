@@ -14,9 +14,9 @@ use prometheus_client::registry::Registry;
 
 use self::format::Format;
 use super::common::millis;
+use super::memory_budget::Out;
 use super::reply::internal;
 use super::request::RequestContext;
-use super::room::Out;
 use super::view::View;
 use super::{Api, ApiError, Body, BoxFuture, Endpoint, Reply, Request, own};
 use crate::collect::ProviderError;

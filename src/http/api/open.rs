@@ -6,11 +6,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
 
-use super::kept::checked_name;
 use super::marks::MarkReply;
 use super::query::bad;
 use super::reply::internal;
 use super::request::RequestContext;
+use super::store::checked_name;
 use super::{Api, ApiError, BoxFuture, Endpoint, Reply, Request};
 use memprof_profile::{Report, saved};
 

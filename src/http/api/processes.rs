@@ -3,9 +3,9 @@
 use serde::Serialize;
 
 use super::common::{Agreement, Bracket, ContainerLabels, Kinds, ReportInfo, millis};
+use super::memory_budget::Out;
 use super::reply::internal;
 use super::request::RequestContext;
-use super::room::Out;
 use super::view::{View, view};
 use super::{ApiError, Request};
 use memprof_profile::{EndedProcess, GroupTotal, Member, Report};

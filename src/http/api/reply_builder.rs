@@ -8,8 +8,8 @@ use bytes::Bytes;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::cache::Cache;
+use super::memory_budget::{MemoryBudget, Out, Reservation};
 use super::reply::internal;
-use super::room::{MemoryBudget, Out, Reservation};
 use super::view::View;
 use super::{ApiError, BoxFuture, Provider};
 use memprof_profile::Report;

@@ -6,9 +6,9 @@ use std::time::SystemTime;
 use serde::Serialize;
 
 use super::common::millis;
+use super::memory_budget::Roomed;
 use super::reply::{JSON, internal};
 use super::request::RequestContext;
-use super::room::Roomed;
 use super::{Api, ApiError, BoxFuture, Endpoint, Reply, Request};
 use crate::http::series::{FIGURES, Figure, Resolution, Sample, Series};
 

@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 use super::common::{Agreement, Bracket, Kinds, OutcomeRow, ReportInfo, outcomes};
+use super::memory_budget::Out;
 use super::oom_kills::OomKillsReply;
 use super::reply::internal;
 use super::request::RequestContext;
-use super::room::Out;
 use super::view::{View, view};
 use super::{ApiError, Request};
 use crate::export::Target;

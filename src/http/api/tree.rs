@@ -6,9 +6,9 @@ use rustc_hash::FxHashMap;
 use serde::Serialize;
 
 use super::common::{ReportInfo, counted};
+use super::memory_budget::Out;
 use super::reply::internal;
 use super::request::RequestContext;
-use super::room::Out;
 use super::shape::Shape;
 use super::view::{View, view};
 use super::{ApiError, Request};

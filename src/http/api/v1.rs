@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
 
+use super::memory_budget::Out;
 use super::reply::{Body, JSON, internal};
 use super::request::RequestContext;
-use super::room::Out;
 use super::view::{ReportSelector, View, view};
 use super::{Api, ApiError, BoxFuture, Endpoint, Reply, Request};
 use crate::export::json::{DEPTH, EMPTY_TREE, Short, TreeShape, write_tree};

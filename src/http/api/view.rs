@@ -5,10 +5,10 @@ use std::fmt::Debug;
 use std::sync::Arc;
 
 use super::chosen::{self, Chosen};
+use super::memory_budget::Out;
 use super::query::{Query, bad, quoted};
 use super::reply::JSON;
 use super::request::RequestContext;
-use super::room::Out;
 use super::{Api, ApiError, BoxFuture, Endpoint, Reply, Request};
 use crate::collect::ProviderError;
 use memprof_profile::allocations::Filter;

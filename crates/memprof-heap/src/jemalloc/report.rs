@@ -4,7 +4,7 @@ use std::io::{self, Write};
 
 use serde::Serialize;
 
-use super::super::seen::Seen;
+use super::super::other_allocators::Seen;
 use super::super::text::kib;
 use super::{Heap, Refusal};
 use memprof_sys::text::printable;

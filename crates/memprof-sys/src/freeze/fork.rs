@@ -2,11 +2,11 @@
 
 use std::time::{Duration, Instant};
 
-use super::claims::StopLocks;
 use super::client::Guard;
 use super::guard::message::{Asked, Said};
 use super::micros;
 use super::registers::Registers;
+use super::stop_locks::StopLocks;
 use super::watchdog::GRACE;
 use crate::ids::Pid;
 
@@ -61,7 +61,7 @@ impl<'a> Fork<'a> {
     ///
     /// # Errors
     /// The reason why the process cannot be forked.
-    pub fn of(
+    pub fn start(
         guard: &'a mut Guard,
         pid: Pid,
         max: Duration,

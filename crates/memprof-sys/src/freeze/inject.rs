@@ -5,23 +5,23 @@
 //! a `syscall` instruction followed by `ret`, which jumps to the code that ends signal handlers (`rt_sigreturn`). If memprof lives,
 //! it restores the thread before that code runs. memprof makes no call in a process without these two pieces of code.
 
-mod control;
-mod harm;
 mod load;
-mod room;
+mod ptrace;
+mod remote_mapping;
 mod seccomp;
+mod shellcode;
+mod sigreturn;
 mod sleeps;
-mod stub;
-mod way_back;
+mod unsafe_states;
 
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 
-pub(super) use self::control::Waiting;
-use self::control::{Stop, adopt, ptrace, set_mask, write};
 pub use self::load::{Functions, LoadError, Loaded, Loading};
-use self::way_back::WayBack;
+pub(super) use self::ptrace::Waiting;
+use self::ptrace::{Stop, adopt, ptrace, set_mask, write};
+use self::sigreturn::WayBack;
 use super::registers::{self, NO_CALL, word};
 use crate::ids::Pid;
 use crate::proc_dir;
@@ -157,14 +157,14 @@ impl Injector {
         let mut stopped: Vec<(u8, Stopped, WayBack)> = Vec::new();
         for tid in threads {
             let ready = Stopped::look(*tid).and_then(|thread| {
-                let filters = harm::check(&thread, self)?;
+                let filters = unsafe_states::check(&thread, self)?;
                 if call.args.contains(&Call::CHILD_STACK) {
-                    harm::check_child(&thread)?;
+                    unsafe_states::check_child(&thread)?;
                 }
                 let way_back = WayBack::for_thread(&thread, self)?;
                 let calls = [Some(call), later];
                 let calls = calls.into_iter().flatten();
-                harm::check_calls(&filters, &thread, self, calls, &way_back)?;
+                unsafe_states::check_calls(&filters, &thread, self, calls, &way_back)?;
                 Ok((thread.rank(self), thread, way_back))
             });
             match ready {

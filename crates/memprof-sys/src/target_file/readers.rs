@@ -130,7 +130,7 @@ pub fn unanswered() -> u64 {
 }
 
 /// Whether a key rests.
-pub(super) fn rests(key: &Key) -> bool {
+pub(super) fn is_backing_off(key: &Key) -> bool {
     let mut readers = lock();
     readers.look();
     readers.resting.contains_key(key)

@@ -7,11 +7,12 @@
 use std::io;
 use std::time::{Duration, Instant};
 
-use super::control::{Stop, Waiting, ptrace, set_mask, write};
-use super::room::RemoteMapping;
-use super::way_back::{WayBack, signal_frame};
+use super::ptrace::{Stop, Waiting, ptrace, set_mask, write};
+use super::remote_mapping::RemoteMapping;
+use super::sigreturn::{WayBack, signal_frame};
 use super::{
-    ALL_BLOCKED, ARGS, Call, Injector, NT_X86_XSTATE, SYSCALL, Stopped, harm, settle, sleeps,
+    ALL_BLOCKED, ARGS, Call, Injector, NT_X86_XSTATE, SYSCALL, Stopped, settle, sleeps,
+    unsafe_states,
 };
 use crate::freeze::registers::{self, NO_CALL, word};
 use crate::freeze::watchdog::Watchdog;
@@ -134,7 +135,7 @@ impl Injector {
 
     fn ready(&self, tid: i32, what: &Loading<'_>) -> Result<Ready, String> {
         let thread = Stopped::look(tid)?;
-        let filters = harm::check(&thread, self)?;
+        let filters = unsafe_states::check(&thread, self)?;
         let room = RemoteMapping::choose(tid, what.library.len())?;
         let mut way_back = WayBack::for_thread(&thread, self)?;
         let back = way_back.frame;
@@ -145,7 +146,7 @@ impl Injector {
         }
         way_back.frame = way_back.child_frame;
         let calls = calls(&room, what);
-        harm::check_calls(&filters, &thread, self, calls.iter(), &way_back)?;
+        unsafe_states::check_calls(&filters, &thread, self, calls.iter(), &way_back)?;
         let before = self.read(way_back.at, way_back.bytes.len());
         let before = before.map_err(|e| format!("below the stack of thread {tid}: {e}"))?;
         Ok(Ready {

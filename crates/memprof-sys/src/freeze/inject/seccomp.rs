@@ -6,7 +6,7 @@
 
 use std::io;
 
-use super::control::ptrace;
+use super::ptrace::ptrace;
 use super::{ARGS, SYSCALL};
 use crate::freeze::registers::word;
 

@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use super::control::Waiting;
+use super::ptrace::Waiting;
 use super::seccomp::{Entry, Filters};
 use super::{ARGS, Injector, Stopped};
 use crate::freeze::registers::{self, NO_CALL, word};

@@ -4,9 +4,9 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io;
 use std::os::unix::fs::FileExt;
 
-use super::control::write;
 use super::load::Loading;
-use super::stub::{Job, PREFIX, code};
+use super::ptrace::write;
+use super::shellcode::{Job, PREFIX, code};
 use super::{Call, Injector};
 use crate::residency::proc_maps;
 

@@ -21,9 +21,9 @@ use super::signals::{Ending, Signals};
 use super::start;
 use crate::collect::CollectorHandle;
 use memprof_heap::{At, Moment};
-use memprof_sys::console;
 use memprof_sys::freeze::{self, Registers};
 use memprof_sys::ids::Pid;
+use memprof_sys::messages;
 use memprof_sys::privileges::{self, ThreadRole};
 
 /// How long the other threads of the process may take to end before the last one.
@@ -130,7 +130,7 @@ pub(super) async fn run_until<T>(
                 // The signal that ended the command may reach memprof a little later.
                 signals.restore_later();
                 if let At::After(time) = at {
-                    console::print(&format!(
+                    messages::print(&format!(
                         "the command ended before --at {}: this is its heap at its end",
                         time.as_secs_f64()
                     ));

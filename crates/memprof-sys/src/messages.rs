@@ -11,7 +11,7 @@ use tracing_subscriber::filter::Targets;
 use tracing_subscriber::fmt::time::uptime;
 use tracing_subscriber::prelude::*;
 
-use crate::patient::InterruptibleWriter;
+use crate::interruptible_writer::InterruptibleWriter;
 
 /// Maximum number of messages stored while the live view owns the terminal; further ones are only counted.
 const MAX_MESSAGES: usize = 200;

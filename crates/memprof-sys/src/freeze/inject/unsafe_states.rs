@@ -3,9 +3,9 @@
 use std::fs;
 use std::io;
 
-use super::control::ptrace;
+use super::ptrace::ptrace;
 use super::seccomp::{Entry, Filters};
-use super::way_back::WayBack;
+use super::sigreturn::WayBack;
 use super::{Call, Injector, SIGRETURN, Stopped};
 use crate::freeze::registers::{NO_CALL, word};
 use crate::proc_text;

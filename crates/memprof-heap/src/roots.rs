@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BinaryHeap, HashMap};
 
 use serde::Serialize;
 
-use super::files::Files;
+use super::mapped_files::Files;
 use super::names::{self, Raw, without_hash};
 
 /// Maximum number of roots to distinguish.
