@@ -43,8 +43,8 @@ use self::sources::Sources;
 pub use self::symtab::lookup;
 use memprof_profile::symbol::{Function, Language, Symbol, Symbols, UnknownReason};
 use memprof_profile::{Frame, FrameKind, JIT, Module, ModuleId};
-use memprof_sys::priority;
 use memprof_sys::privileges::{self, ThreadRole};
+use memprof_sys::{allocator, priority};
 
 /// Capacity of the request queue.
 const QUEUE: usize = 8;
@@ -362,7 +362,7 @@ impl Worker {
         self.sources.mini.clear();
         self.forget_gone();
         if had_dwarf {
-            trim_heap();
+            allocator::give_back();
         }
     }
 
@@ -387,15 +387,6 @@ impl Worker {
         self.names
             .retain(|(module, _, _)| !arrived.contains(module));
         arrived.into_iter().for_each(|key| self.dwarf.forget(key));
-    }
-}
-
-/// Returns freed memory, which the allocator otherwise caches, to the kernel.
-fn trim_heap() {
-    #[cfg(target_env = "gnu")]
-    // SAFETY: malloc_trim takes no pointers and may be called at any time from any thread.
-    unsafe {
-        libc::malloc_trim(0);
     }
 }
 

@@ -17,5 +17,5 @@ pub static BYTES: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/libmemprof_h
 /// Provider of the library's USDT probes `alloc(ptr, size, weighted_bytes)` and `free(ptr)`.
 pub const PROVIDER: &str = "otel_memory";
 
-/// Default mean number of bytes between two samples.
+/// Default mean number of bytes between two samples, as in jemalloc and in the sampling contract.
 pub const DEFAULT_INTERVAL: u64 = 512 << 10;

@@ -5,8 +5,9 @@ use std::time::Duration;
 use clap::{ArgGroup, Args};
 
 use super::maps::ProcessArgs;
-use super::values::{HEAP_INTERVAL, parse_interval, parse_seconds};
+use super::values::{parse_interval, parse_seconds};
 use memprof_heap::attach::AttachConfig;
+use memprof_heap::sampler::DEFAULT_INTERVAL;
 use memprof_sys::process::ProcessTarget;
 
 #[derive(Debug, Args)]
@@ -33,7 +34,7 @@ impl AttachArgs {
             // clap requires a target.
             target: target.unwrap_or_else(|| ProcessTarget::Comm(String::new())),
             agreed: self.yes,
-            interval: self.heap_interval.unwrap_or(HEAP_INTERVAL),
+            interval: self.heap_interval.unwrap_or(DEFAULT_INTERVAL),
             wait: self.wait,
         }
     }

@@ -8,8 +8,9 @@ use clap::{ArgGroup, Args, CommandFactory, ValueEnum};
 
 use super::Cli;
 use super::maps::ProcessArgs;
-use super::values::{HEAP_INTERVAL, parse_interval, parse_seconds};
+use super::values::{parse_interval, parse_seconds};
 use crate::app::config::{ByStackConfig, HeapConfig, HeapFormat, HeapTarget};
+use memprof_heap::sampler::DEFAULT_INTERVAL;
 use memprof_heap::{Approach, At, SnapshotOptions};
 
 /// Number of size classes and chunks listed by default.
@@ -104,7 +105,7 @@ impl HeapArgs {
             (_, sampled_for) => sampled_for.unwrap_or_default(),
         };
         let by_stack = self.by_stack.then_some(ByStackConfig {
-            interval: self.heap_interval.unwrap_or(HEAP_INTERVAL),
+            interval: self.heap_interval.unwrap_or(DEFAULT_INTERVAL),
             providers: self.heap_provider,
             sampled_for,
         });

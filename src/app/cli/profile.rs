@@ -12,8 +12,8 @@ use super::exact::exact_of;
 use super::outputs::{file_on_oom, kinds_of, outputs};
 use super::push::PushArgs;
 use super::values::{
-    HEAP_INTERVAL, HeapHow, ReadFrames, UnwindArg, formats, frames_of, parse_interval, parse_name,
-    parse_pid, parse_seconds, parse_size, parse_wait, stacks,
+    HeapHow, ReadFrames, UnwindArg, formats, frames_of, parse_interval, parse_name, parse_pid,
+    parse_seconds, parse_size, parse_wait, stacks,
 };
 use crate::app::config::{Config, HeapSampling, PssMode};
 use crate::export::ExportOptions;
@@ -21,6 +21,7 @@ use crate::http::server::{DEFAULT_LISTEN, Listen};
 use crate::probe::{FRAME_LIMITS, Overhead, Stacks, source};
 use memprof_code::debuginfod::DebuginfodMode;
 use memprof_code::interpreter::EnabledInterpreters;
+use memprof_heap::sampler::DEFAULT_INTERVAL;
 use memprof_profile::allocations::Filter;
 use memprof_profile::measure::{HEAP, KERNEL_MEMORY, PSS, SHARED, TEMPORARY};
 use memprof_profile::tree::Direction;
@@ -282,7 +283,7 @@ pub(super) fn config(args: ProfileArgs) -> Result<Config, clap::Error> {
         max_freeze: Duration::from_millis(args.max_freeze.into()),
         sources: source::chosen(&loaded),
         heap: args.heap.map(|_| HeapSampling {
-            interval: args.heap_interval.unwrap_or(HEAP_INTERVAL),
+            interval: args.heap_interval.unwrap_or(DEFAULT_INTERVAL),
             providers: args.heap_provider,
             exact,
             sizes: args.sizes,

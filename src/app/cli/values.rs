@@ -12,9 +12,6 @@ use crate::probe::{Overhead, Stacks, Unwind};
 use memprof_profile::FrameFilter;
 use memprof_sys::ids::Pid;
 
-/// Default mean number of allocated bytes per sample, as in jemalloc.
-pub(super) const HEAP_INTERVAL: u64 = 512 * 1024;
-
 pub(super) fn parse_name(name: &str) -> Result<String, String> {
     if name.is_empty() || name.contains(['/', '\0']) {
         return Err("expected a process name without directories, such as `light-node`".into());

@@ -7,6 +7,7 @@ use std::ops::Range;
 
 use super::super::sizes::CLASSES;
 use super::holdings::{Class, GROUPS, Holdings, Joined, PINNING};
+use crate::sampler::DEFAULT_INTERVAL;
 
 /// Neighbouring classes are merged until at least this number of samples is expected of them.
 const EXPECTED: f64 = 32.0;
@@ -18,8 +19,6 @@ pub(super) const CERTAIN: f64 = 8.0;
 /// Number of standard errors by which the samples may stand for less than all chunks before some of the chunks count
 /// as not sampled.
 const TOLERATED: f64 = 4.0;
-/// Bytes between samples if the samples do not reveal it: the default of the sampling contract.
-const DEFAULT_INTERVAL: f64 = 512.0 * 1024.0;
 
 /// The method by which the bytes of a stratum are divided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,7 +55,7 @@ pub(super) fn interval(joined: &[Joined], known: Option<u64>) -> f64 {
         .collect();
     let middle = all.len() / 2;
     match all.is_empty() {
-        true => known.map_or(DEFAULT_INTERVAL, |bytes| bytes as f64),
+        true => known.unwrap_or(DEFAULT_INTERVAL) as f64,
         false => *all.select_nth_unstable_by(middle, f64::total_cmp).1,
     }
 }
