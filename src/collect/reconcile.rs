@@ -8,7 +8,7 @@ use crate::collect::aggregate::Aggregator;
 use crate::probe::Probe;
 use crate::probe::event::{Event, ProcessChange, ProcessEvent};
 use memprof_sys::ids::{MmId, Pid};
-use memprof_sys::proc_text;
+use memprof_sys::process::comm;
 
 /// The changes that bring the aggregator in line with what the probe follows. All older events must have been
 /// taken from the ring buffer; events that arrive during the call then have no further effect.
@@ -30,11 +30,10 @@ pub(super) fn unheard(probe: &Probe, known: &Aggregator) -> Result<Vec<Event>> {
 }
 
 fn event(pid: Pid, mm: MmId, change: ProcessChange) -> Event {
-    let comm = proc_text::read(&format!("/proc/{pid}/comm")).unwrap_or_default();
     Event::Process(ProcessEvent {
         pid,
         mm,
-        comm: comm.trim_end().to_owned(),
+        comm: comm(pid).unwrap_or_default(),
         change,
     })
 }

@@ -8,7 +8,7 @@ use anyhow::{Context, Result, anyhow, bail};
 use libbpf_rs::skel::OpenSkel;
 
 use crate::probe::wire::OpenMemprofSkel;
-use memprof_sys::residency::figures::kib;
+use memprof_sys::procfs::meminfo;
 
 /// Environment variable, for tests: `procs=40,pages=1000` sets the capacities of these maps.
 const OVERRIDE: &str = "MEMPROF_TABLE_SIZES";
@@ -103,17 +103,12 @@ fn read_number(path: &str) -> Option<u64> {
 }
 
 fn memory() -> Option<u64> {
-    meminfo("MemTotal:")
+    meminfo("MemTotal")
 }
 
 /// Whether the machine has swap space.
 pub(super) fn has_swap() -> bool {
-    meminfo("SwapTotal:").is_some_and(|bytes| bytes > 0)
-}
-
-/// A value of `/proc/meminfo`, in bytes.
-fn meminfo(key: &str) -> Option<u64> {
-    kib(&fs::read_to_string("/proc/meminfo").ok()?, key)
+    meminfo("SwapTotal").is_some_and(|bytes| bytes > 0)
 }
 
 #[cfg(test)]

@@ -9,8 +9,7 @@ use std::path::{Path, PathBuf};
 
 use memprof_sys::ids::Pid;
 use memprof_sys::mounts::{self, Mount};
-use memprof_sys::proc_dir;
-use memprof_sys::residency::figures::kib;
+use memprof_sys::{proc_dir, procfs};
 
 /// Page tables of a child take 1/`PAGE_TABLES` of its anonymous memory.
 const PAGE_TABLES: u64 = 512;
@@ -72,8 +71,7 @@ impl Headroom {
     pub(super) fn read(pid: Pid) -> Headroom {
         let mounts = fs::read("/proc/self/mountinfo").unwrap_or_default();
         let mounts = hierarchies(&mounts);
-        let machine = fs::read_to_string("/proc/meminfo").unwrap_or_default();
-        let machine = kib(&machine, "MemAvailable:");
+        let machine = procfs::meminfo("MemAvailable");
         let of = |groups: std::io::Result<String>| {
             let mut places = groups_left(&groups.unwrap_or_default(), &mounts);
             places.extend(machine.map(|left| (MemoryLimit::Machine, left)));

@@ -14,7 +14,8 @@ use nix::unistd::{Pid as Tid, gettid};
 
 use crate::ids::Pid;
 use crate::privileges::{self, ThreadRole};
-use crate::{proc_dir, proc_text};
+use crate::proc_dir;
+use crate::procfs::Stat;
 
 /// Time after which a lock counts as held. `fork` and `munmap` of gigabytes take tens of milliseconds.
 const PATIENCE: Duration = Duration::from_millis(100);
@@ -190,10 +191,8 @@ fn wait_for(pid: Pid) {
 /// Whether a thread of memprof is in uninterruptible sleep (state `D`), as when it waits for an mmap lock or a disk. A thread
 /// without CPU time, or one that waits for another thread of memprof, is not.
 fn is_blocked(thread: Tid) -> bool {
-    let stat = proc_text::read(&format!("/proc/self/task/{thread}/stat")).unwrap_or_default();
-    // The thread's name may contain any characters.
-    stat.rsplit_once(") ")
-        .is_some_and(|(_, state)| state.starts_with('D'))
+    let stat = Stat::read(format_args!("self/task/{thread}"));
+    stat.is_ok_and(|stat| stat.state() == Some('D'))
 }
 
 #[cfg(test)]

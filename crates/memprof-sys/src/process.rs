@@ -12,7 +12,8 @@ use std::fs;
 use std::path::Path;
 
 use crate::ids::Pid;
-use crate::{mmap_lock, proc_dir, proc_text, target_file};
+use crate::procfs::{Auxv, Field, Stat};
+use crate::{mmap_lock, proc_dir, procfs, target_file};
 
 pub use cgroup::Cgroup;
 pub use container::Container;
@@ -238,25 +239,15 @@ pub fn is_named(pid: Pid, name: &str) -> bool {
 
 /// Whether a process has executed a program that gains privileges (`AT_SECURE`).
 pub fn is_secure(pid: Pid) -> bool {
-    let vector = proc_dir::read(pid, "auxv").unwrap_or_default();
-    let words: Vec<u64> = vector
-        .as_chunks::<8>()
-        .0
-        .iter()
-        .map(|word| u64::from_ne_bytes(*word))
-        .collect();
-    let mut entries = words.chunks(2);
-    entries.any(|entry| matches!(entry, [libc::AT_SECURE, value] if *value != 0))
+    let secure = Auxv::for_process(pid)
+        .ok()
+        .and_then(|auxv| auxv.get(libc::AT_SECURE));
+    secure.is_some_and(|secure| secure != 0)
 }
 
 /// A process's name as the kernel stores it (`comm`); `None` if the process is gone.
 pub fn comm(pid: Pid) -> Option<String> {
-    let bytes = fs::read(format!("/proc/{pid}/comm")).ok()?;
-    Some(
-        String::from_utf8_lossy(&bytes)
-            .trim_end_matches('\n')
-            .to_owned(),
-    )
+    procfs::comm(pid)
 }
 
 /// A process's arguments, each followed by a NUL. `None` if the process has ended or its mmap lock is held.
@@ -287,14 +278,12 @@ fn script_name(pid: Pid, name: &str) -> bool {
 
 /// The parent of a process; `None` if the process has ended.
 pub fn parent(pid: Pid) -> Option<Pid> {
-    let stat = proc_text::read(&format!("/proc/{pid}/stat")).ok()?;
-    // "pid (comm) state ppid …", where comm may contain any characters, including parentheses.
-    let mut after = stat.get(stat.rfind(')')? + 1..)?.split_whitespace();
+    let stat = Stat::read(pid).ok()?;
     // A process whose first thread is a zombie continues if it has other threads.
-    if after.next()? == "Z" && !proc_dir::lives(pid) {
+    if stat.state()? == 'Z' && !proc_dir::lives(pid) {
         return None;
     }
-    Some(Pid(after.next()?.parse().ok()?))
+    stat.number(Field::Parent).map(Pid)
 }
 
 fn candidate(pid: Pid) -> Option<Candidate> {

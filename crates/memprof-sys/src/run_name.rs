@@ -7,13 +7,13 @@
 //! the same file by device and inode. Reads are bounded, and the file is not opened for reading.
 
 use std::ffi::OsStr;
-use std::fs::File;
 use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use crate::ids::Pid;
+use crate::procfs::Auxv;
 use crate::target_file::{about, about_path, find_in, root_of};
 use crate::{mmap_lock, proc_dir};
 
@@ -21,9 +21,6 @@ use crate::{mmap_lock, proc_dir};
 const MAX_TEXT: usize = 4096;
 /// Maximum length of a file name on Linux, in bytes.
 const MAX_NAME: usize = 255;
-/// `AT_NULL` and `AT_EXECFN` of `linux/auxvec.h`.
-const END: u64 = 0;
-const EXECFN: u64 = 31;
 
 /// The name under which a process runs its executable; `None` unless it says more than the kernel's name of the file.
 pub(crate) fn runs_as(pid: Pid) -> Option<String> {
@@ -67,19 +64,7 @@ pub fn says_more(name: &str, kernels: &str) -> bool {
 
 /// The path passed to `execve`, which lies on the process's stack.
 fn started_as(pid: Pid) -> Option<PathBuf> {
-    let auxv = start_of(pid, "auxv")?;
-    let mut words = auxv
-        .as_chunks::<8>()
-        .0
-        .iter()
-        .map(|word| u64::from_ne_bytes(*word));
-    let address = loop {
-        match (words.next()?, words.next()?) {
-            (END, _) => return None,
-            (EXECFN, address) => break address,
-            _ => {}
-        }
-    };
+    let address = Auxv::for_process(pid).ok()?.get(libc::AT_EXECFN)?;
     let mut text = [0; MAX_TEXT];
     let memory = proc_dir::open(pid, "mem").ok()?;
     let read = memory.read_at(&mut text, address).ok()?;
@@ -88,17 +73,10 @@ fn started_as(pid: Pid) -> Option<PathBuf> {
 
 /// The first argument, usually the program's name.
 fn first_word(pid: Pid) -> Option<PathBuf> {
-    first(&start_of(pid, "cmdline")?)
-}
-
-fn start_of(pid: Pid, name: &str) -> Option<Vec<u8>> {
-    let read = |dir: &str| {
-        let mut text = Vec::new();
-        let file = File::open(format!("{dir}/{name}")).ok()?;
-        file.take(MAX_TEXT as u64).read_to_end(&mut text).ok()?;
-        Some(text)
-    };
-    proc_dir::with(pid, read)
+    let mut text = Vec::new();
+    let file = proc_dir::open(pid, "cmdline").ok()?;
+    file.take(MAX_TEXT as u64).read_to_end(&mut text).ok()?;
+    first(&text)
 }
 
 /// The text before the first NUL; `None` without a NUL or if the text is empty.
@@ -183,7 +161,7 @@ pub mod testing {
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
+    use std::fs::{self, File};
     use std::os::unix::fs::symlink;
 
     use super::testing::Sleeper;

@@ -4,10 +4,11 @@ use std::fs;
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::MetadataExt;
 
-use super::facts::{Caps, Trial, effective_caps};
+use super::facts::{Caps, Trial};
 use super::program;
 use memprof_sys::ids::Pid;
 use memprof_sys::proc_dir;
+use memprof_sys::procfs::StatusFile;
 use memprof_sys::residency::{self, Method, Scanner};
 use memprof_sys::target_file::{TargetFile, about_path};
 
@@ -104,7 +105,7 @@ pub(crate) fn require_access(pid: Pid) -> anyhow::Result<Option<String>> {
     let Some(access) = Access::to(pid) else {
         return Ok(None);
     };
-    let remedy = remedy(effective_caps());
+    let remedy = remedy(Caps::effective());
     if let Some(why) = access.pages.why() {
         anyhow::bail!(
             "cannot profile process {pid} of user id {}: cannot read {why}; {remedy}",
@@ -184,9 +185,8 @@ fn processes() -> impl Iterator<Item = Pid> {
 
 /// The process's real user id. The owner of `/proc/PID` would not do: it is root if the process is not dumpable.
 fn uid_of(pid: Pid) -> Option<u32> {
-    let status = proc_dir::text(pid, "status").ok()?;
-    let line = status.lines().find_map(|l| l.strip_prefix("Uid:"))?;
-    line.split_whitespace().next()?.parse().ok()
+    let status = StatusFile::for_process(pid).ok()?;
+    status.field("Uid")?.split_whitespace().next()?.parse().ok()
 }
 
 #[cfg(test)]

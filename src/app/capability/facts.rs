@@ -17,6 +17,7 @@ use crate::probe::{Probe, ProbeConfig, SyscallHooks, faults, source};
 use memprof_sys::ids::Pid;
 use memprof_sys::kernel_version::KernelVersion;
 use memprof_sys::privileges::{self, ThreadRole};
+use memprof_sys::procfs::effective_capabilities;
 use memprof_sys::residency::{self, Method, Scanner};
 
 /// The kernel's BTF file; the path is the same on every architecture.
@@ -44,6 +45,11 @@ impl Caps {
     pub const BPF: u32 = 39;
     /// `CAP_CHECKPOINT_RESTORE`.
     pub const CHECKPOINT_RESTORE: u32 = 40;
+
+    /// The effective capabilities of the current thread.
+    pub fn effective() -> Caps {
+        Caps(effective_capabilities())
+    }
 
     /// Whether capability number `bit` is effective.
     pub fn has(self, bit: u32) -> bool {
@@ -162,7 +168,7 @@ impl Facts {
         Facts {
             proc: fs::read("/proc/self/status").into(),
             uid: nix::unistd::geteuid().as_raw(),
-            caps: effective_caps(),
+            caps: Caps::effective(),
             version: KernelVersion::parse(&release),
             release,
             arch: std::env::consts::ARCH,
@@ -239,16 +245,6 @@ fn selected(choices: &str) -> Option<String> {
     let (_, rest) = choices.split_once('[')?;
     let (word, _) = rest.split_once(']')?;
     Some(word.to_owned())
-}
-
-/// The effective capabilities of the current thread.
-pub(super) fn effective_caps() -> Caps {
-    fs::read_to_string("/proc/thread-self/status").map_or(Caps(0), |status| parse_caps(&status))
-}
-
-fn parse_caps(status: &str) -> Caps {
-    let hex = status.lines().find_map(|l| l.strip_prefix("CapEff:"));
-    Caps(hex.map_or(0, |h| u64::from_str_radix(h.trim(), 16).unwrap_or(0)))
 }
 
 fn btf(path: &Path) -> BtfFact {
@@ -349,13 +345,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn capabilities_are_read_from_status() {
-        let caps = parse_caps("Name:\tx\nCapPrm:\t0\nCapEff:\t000000c000280000\nCapBnd:\t0\n");
+    fn capabilities_are_bits() {
+        let caps = Caps(0xc0_0028_0000);
         for bit in [Caps::SYS_PTRACE, Caps::SYS_ADMIN, Caps::PERFMON, Caps::BPF] {
             assert!(caps.has(bit), "capability {bit}");
         }
         assert!(!caps.has(0));
-        assert_eq!(parse_caps("nothing here"), Caps(0));
     }
 
     #[test]

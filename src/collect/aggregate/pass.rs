@@ -10,8 +10,9 @@ use super::scan::Scanned;
 use crate::probe::Probe;
 use memprof_sys::ids::{MmId, Pid, StackId};
 use memprof_sys::kernel_figures::KernelFigures;
+use memprof_sys::mmap_lock;
+use memprof_sys::procfs::{Field, Stat};
 use memprof_sys::residency::{Error as ScanError, MapCounts, figures};
-use memprof_sys::{mmap_lock, proc_text};
 
 /// Maximum number of followed processes for which each pass scans all of them.
 const FEW: usize = 32;
@@ -56,21 +57,17 @@ pub(super) struct Counted {
 
 impl Counted {
     fn read(pid: Pid, changes: u64) -> Option<Counted> {
+        let stat = Stat::read(pid).ok()?;
         Some(Counted {
-            faults: faults(&proc_text::read(&format!("/proc/{pid}/stat")).ok()?)?,
+            faults: [
+                stat.number(Field::MinorFaults)?,
+                stat.number(Field::MajorFaults)?,
+                stat.number(Field::Threads)?,
+            ],
             figures: figures::counters(pid).ok()?,
             changes,
         })
     }
-}
-
-/// Minor faults, major faults and threads in the text of `/proc/PID/stat`.
-fn faults(stat: &str) -> Option<[u64; 3]> {
-    // The name may contain any character. The fields from the third on follow it.
-    let (_, fields) = stat.rsplit_once(") ")?;
-    let fields: Vec<&str> = fields.split_ascii_whitespace().collect();
-    let field = |number: usize| fields.get(number - 3)?.parse().ok();
-    Some([field(10)?, field(12)?, field(20)?])
 }
 
 /// The last scan of a process, if several are followed.
@@ -237,14 +234,6 @@ impl Aggregator {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn faults_and_threads_are_read_whatever_the_name() {
-        let stat = "42 (a) (b) S 1 42 42 0 -1 4194560 1203 5 17 6 3 4 0 0 20 0 9 0 1234 5678";
-        assert_eq!(faults(stat), Some([1203, 17, 9]));
-        assert_eq!(faults("42 (a) S 1 2"), None);
-        assert_eq!(faults(""), None);
-    }
 
     #[test]
     fn what_has_changed_comes_first_and_then_what_is_oldest() {

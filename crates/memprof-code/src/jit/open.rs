@@ -7,8 +7,8 @@ use std::time::{Duration, SystemTime};
 use nix::time::{ClockId, clock_gettime};
 
 use memprof_sys::ids::Pid;
+use memprof_sys::procfs::{Field, Stat, StatusFile};
 use memprof_sys::target_file::{TargetFile, about, find_in, root_of};
-use memprof_sys::{proc_dir, proc_text};
 
 /// Tolerance when the clock is compared with file times.
 const SLACK: Duration = Duration::from_secs(1);
@@ -35,18 +35,15 @@ pub struct PerfMapPath {
 impl PerfMapPath {
     /// The location of a process's map; `None` if the process has ended, or may not be inspected.
     pub fn for_process(pid: Pid) -> Option<PerfMapPath> {
-        let status = proc_dir::text(pid, "status").ok()?;
-        let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name));
+        let status = StatusFile::for_process(pid).ok()?;
         // The last id is the one in the process's own PID namespace; the second user id is the effective one.
-        let inside: u32 = field("NStgid:")?
-            .split_whitespace()
-            .next_back()?
-            .parse()
-            .ok()?;
+        let inside = status.field("NStgid")?.split_whitespace().next_back()?;
+        let inside: u32 = inside.parse().ok()?;
+        let user = status.field("Uid")?.split_whitespace().nth(1)?;
         Some(PerfMapPath {
             root: root_of(pid).ok()?,
             path: format!("tmp/perf-{inside}.map").into(),
-            user: field("Uid:")?.split_whitespace().nth(1)?.parse().ok()?,
+            user: user.parse().ok()?,
             started: started(pid),
         })
     }
@@ -77,16 +74,7 @@ impl PerfMapPath {
 
 /// The start time of a process; `None` if it cannot be read.
 fn started(pid: Pid) -> Option<SystemTime> {
-    let stat = proc_text::read(&format!("/proc/{pid}/stat")).ok()?;
-    // Field 22 is the start, in ticks of 10 ms since boot. It is the twentieth after the name, which may contain any
-    // character.
-    let ticks: u64 = stat
-        .rsplit_once(')')?
-        .1
-        .split_whitespace()
-        .nth(19)?
-        .parse()
-        .ok()?;
+    let ticks: u64 = Stat::read(pid).ok()?.number(Field::Started)?;
     let since_boot = Duration::from(clock_gettime(ClockId::CLOCK_BOOTTIME).ok()?);
     let age = since_boot.checked_sub(Duration::from_millis(ticks.checked_mul(10)?))?;
     SystemTime::now().checked_sub(age)

@@ -19,10 +19,11 @@ use memprof_sys::freeze::{
 };
 use memprof_sys::ids::Pid;
 use memprof_sys::privileges::{self, ThreadRole};
+use memprof_sys::proc_dir;
 use memprof_sys::process::{Presence, comm};
+use memprof_sys::procfs::{self, StatusFile};
 use memprof_sys::residency::readable;
 use memprof_sys::text::printable;
-use memprof_sys::{proc_dir, proc_text};
 
 /// Maximum time for a thread to stop.
 const MAX_STOP: Duration = Duration::from_millis(50);
@@ -87,16 +88,13 @@ fn files_with_libc(pid: Pid) -> Result<Files> {
 
 /// Checks that the process is in a state in which it can load the library.
 fn check(pid: Pid) -> Result<()> {
-    let status = proc_dir::text(pid, "status")?;
-    let field = |name: &str| {
-        let line = status.lines().find_map(|line| line.strip_prefix(name));
-        line.map(str::trim).unwrap_or_default()
-    };
-    let tracer = field("TracerPid:");
+    let status = StatusFile::for_process(pid)?;
+    let field = |key| status.field(key).unwrap_or_default();
+    let tracer = field("TracerPid");
     if tracer != "0" {
         bail!("it is traced by process {tracer}, a debugger or another memprof: end that first");
     }
-    if field("State:").starts_with('T') {
+    if field("State").starts_with('T') {
         bail!("it is stopped (SIGSTOP): it must run; `kill -CONT {pid}` resumes it");
     }
     // The loader opens the library by a path in /proc.
@@ -178,10 +176,10 @@ fn attach(config: &AttachConfig, pid: Pid, image: &Image, files: Files) -> Resul
     let took = begun.elapsed();
     let base = search.base(by.handle)?;
     let found = LoadedLibrary::read(&search.memory, base.wrapping_add(image.config), image)?;
-    let thread = proc_text::read(&format!("/proc/{pid}/task/{}/comm", by.tid));
+    let thread = procfs::comm(format_args!("{pid}/task/{}", by.tid));
     Ok(Done {
         tid: by.tid,
-        thread: printable(thread.unwrap_or_default().trim_end()).into_owned(),
+        thread: printable(&thread.unwrap_or_default()).into_owned(),
         place: by.place,
         held: by.held,
         looked: search.looked,

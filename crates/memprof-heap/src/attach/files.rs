@@ -11,12 +11,10 @@ use memprof_code::modules::{file_of, open_regular};
 use memprof_sys::freeze::Functions;
 use memprof_sys::ids::{Addr, Pid};
 use memprof_sys::proc_dir;
+use memprof_sys::procfs::Auxv;
 use memprof_sys::residency::{Vma, proc_maps};
 use memprof_sys::target_file::TargetFile;
 
-/// Keys of the auxiliary vector: its end, and the load address of the dynamic loader.
-const AT_NULL: u64 = 0;
-const AT_BASE: u64 = 7;
 /// Flag of `__libc_dlopen_mode`: the caller is a program, not the C library.
 const RTLD_DLOPEN: i32 = i32::MIN;
 /// Maximum number of files to read.
@@ -278,14 +276,7 @@ fn look(pid: Pid, vma: &Vma) -> Option<Loaded> {
 
 /// Load address of the dynamic loader, or 0 without one.
 fn loader_address(pid: Pid) -> Result<u64> {
-    let auxv = proc_dir::read(pid, "auxv")
+    let auxv = Auxv::for_process(pid)
         .with_context(|| format!("cannot read how process {pid} was started"))?;
-    let (words, _) = auxv.as_chunks::<8>();
-    let words: Vec<u64> = words.iter().map(|word| u64::from_ne_bytes(*word)).collect();
-    let mut entries = words
-        .chunks_exact(2)
-        .take_while(|entry| entry[0] != AT_NULL);
-    Ok(entries
-        .find(|entry| entry[0] == AT_BASE)
-        .map_or(0, |entry| entry[1]))
+    Ok(auxv.get(libc::AT_BASE).unwrap_or(0))
 }

@@ -8,18 +8,16 @@ use std::time::{Duration, Instant};
 
 use super::guard;
 use crate::ids::Pid;
-use crate::proc_dir;
 pub use crate::proc_dir::threads;
-use crate::proc_text;
+use crate::procfs::{Field, Stat, StatusFile, comm};
 use crate::residency::{PROTECTED, has_capabilities};
 use crate::text::printable;
 
 /// The kernel's thread count, which includes ended threads that are not yet reaped; 0 for a process that is gone.
 pub(super) fn count(pid: Pid) -> usize {
     // This does not read `stat`, because the kernel then sums up the CPU time of every thread.
-    let status = proc_dir::text(pid, "status").unwrap_or_default();
-    let count = status.lines().find_map(|l| l.strip_prefix("Threads:"));
-    count.and_then(|n| n.trim().parse().ok()).unwrap_or(0)
+    let status = StatusFile::for_process(pid).unwrap_or_default();
+    status.number("Threads").unwrap_or(0)
 }
 
 /// Waits before the next poll of a thread that was asked to stop, or resumed to stop again, at `begun`. Most threads stop at once,
@@ -35,8 +33,7 @@ pub(super) fn pause(begun: Instant) {
 
 /// The state letter of a thread.
 pub(super) fn state(tid: i32) -> Option<char> {
-    let stat = proc_text::read(&format!("/proc/{tid}/stat")).ok()?;
-    stat.rsplit_once(") ")?.1.chars().next()
+    Stat::read(tid).ok()?.state()
 }
 
 /// Whether no thread of the process runs.
@@ -57,17 +54,8 @@ pub fn has_ended(tid: i32) -> bool {
 pub fn is_killed(tid: i32) -> bool {
     // `PF_SIGNALED` of the kernel's flags: the thread has taken the signal.
     const SIGNALED: u64 = 0x400;
-    let read = |name| proc_text::read(&format!("/proc/{tid}/{name}")).unwrap_or_default();
-    let pending = || {
-        let status = read("status");
-        let mask = status.lines().find_map(|l| l.strip_prefix("SigPnd:"));
-        mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok())
-    };
-    let flags = || {
-        let stat = read("stat");
-        let (_, rest) = stat.rsplit_once(") ")?;
-        rest.split(' ').nth(6)?.parse::<u64>().ok()
-    };
+    let pending = || StatusFile::for_thread(tid).ok()?.mask("SigPnd");
+    let flags = || Stat::read(tid).ok()?.number::<u64>(Field::Flags);
     // The order matters: a signal that is no longer pending is in the flags.
     pending().is_some_and(|mask| mask >> (libc::SIGKILL - 1) & 1 != 0)
         || flags().is_some_and(|flags| flags & SIGNALED != 0)
@@ -86,9 +74,8 @@ pub(super) fn is_traced_by(pid: Pid, by: &dyn Display) -> bool {
 
 /// Whether a guard, of any memprof, traces a thread.
 pub(super) fn is_traced_by_guard(tid: i32) -> bool {
-    let name = |tracer| proc_text::read(&format!("/proc/{tracer}/comm")).ok();
-    let name = tracer(tid).and_then(name);
-    name.is_some_and(|name| name.as_bytes().trim_ascii_end() == guard::NAME.to_bytes())
+    let name = tracer(tid).and_then(comm);
+    name.is_some_and(|name| name.as_bytes() == guard::NAME.to_bytes())
 }
 
 /// The reason why a thread cannot be traced, after the kernel has refused, and what to do.
@@ -97,8 +84,8 @@ pub fn not_traceable(tid: i32, error: &io::Error) -> String {
     let refused = format!("its threads cannot be traced: {error}");
     match tracer(tid) {
         Some(by @ 1..) => {
-            let name = proc_text::read(&format!("/proc/{by}/comm")).unwrap_or_default();
-            let name = printable(name.trim_end());
+            let name = comm(by).unwrap_or_default();
+            let name = printable(&name);
             format!(
                 "{refused}; process {by} ({name}), a debugger or another memprof, traces thread {tid}: end that first"
             )
@@ -110,9 +97,7 @@ pub fn not_traceable(tid: i32, error: &io::Error) -> String {
 
 /// The thread that traces another one; 0 for none, `None` if the thread is gone.
 fn tracer(tid: i32) -> Option<i32> {
-    let status = proc_text::read(&format!("/proc/{tid}/status")).ok()?;
-    let tracer = status.lines().find_map(|l| l.strip_prefix("TracerPid:"))?;
-    tracer.trim().parse().ok()
+    StatusFile::for_thread(tid).ok()?.number("TracerPid")
 }
 
 #[cfg(test)]

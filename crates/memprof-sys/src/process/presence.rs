@@ -6,8 +6,9 @@ use nix::errno::Errno;
 
 use super::comm;
 use crate::ids::Pid;
+use crate::proc_dir;
+use crate::procfs::{Field, Stat, StatusFile};
 use crate::text::printable;
-use crate::{proc_dir, proc_text};
 
 /// Flag of kernel threads in `/proc/PID/stat`.
 const PF_KTHREAD: u64 = 0x0020_0000;
@@ -32,7 +33,7 @@ pub enum Presence {
 impl Presence {
     /// Looks up the id in `/proc`.
     pub fn look_up(pid: Pid) -> Presence {
-        let stat = match proc_text::read(&format!("/proc/{pid}/stat")) {
+        let stat = match Stat::read(pid) {
             Ok(stat) => stat,
             Err(e) if e.kind() == ErrorKind::NotFound => return Presence::without_proc(pid),
             Err(_) => return Presence::Process,
@@ -40,11 +41,11 @@ impl Presence {
         if let Some(leader) = leader(pid).filter(|leader| *leader != pid) {
             return Presence::ThreadOf(leader);
         }
-        let (state, flags) = parse(&stat).unwrap_or(("", 0));
-        match state {
+        let flags = stat.number(Field::Flags).unwrap_or(0);
+        match stat.state() {
             _ if flags & PF_KTHREAD != 0 => Presence::KernelThread,
             // A process whose first thread has ended continues if it has other threads.
-            "Z" | "X" if !proc_dir::lives(pid) => Presence::Zombie,
+            Some('Z' | 'X') if !proc_dir::lives(pid) => Presence::Zombie,
             _ => Presence::Process,
         }
     }
@@ -95,18 +96,9 @@ impl Presence {
     }
 }
 
-/// State and flags: the third and the ninth field of `stat`.
-fn parse(stat: &str) -> Option<(&str, u64)> {
-    // "pid (comm) state …", where comm may contain any characters, including parentheses.
-    let mut after = stat.get(stat.rfind(')')? + 1..)?.split_whitespace();
-    Some((after.next()?, after.nth(5)?.parse().ok()?))
-}
-
 /// The process that a thread belongs to (`Tgid`).
 fn leader(pid: Pid) -> Option<Pid> {
-    let status = proc_dir::text(pid, "status").ok()?;
-    let line = status.lines().find_map(|l| l.strip_prefix("Tgid:"))?;
-    line.trim().parse().ok().map(Pid)
+    StatusFile::for_process(pid).ok()?.number("Tgid").map(Pid)
 }
 
 #[cfg(test)]
@@ -132,13 +124,5 @@ mod tests {
         let said = Presence::Zombie.refusal(pid).unwrap();
         assert!(said.contains("(true)") && said.contains("zombie"), "{said}");
         child.wait().unwrap();
-    }
-
-    #[test]
-    fn flags_follow_any_name() {
-        let stat = "2 (a) b (c)) S 0 0 0 0 -1 2129984 0 0";
-        let (state, flags) = parse(stat).unwrap();
-        assert!(state == "S" && flags & PF_KTHREAD != 0);
-        assert_eq!(parse("2 (x) S 0"), None);
     }
 }

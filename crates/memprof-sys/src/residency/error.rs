@@ -3,7 +3,7 @@
 use std::io;
 
 use crate::ids::Pid;
-use crate::mmap_lock;
+use crate::{mmap_lock, procfs};
 
 /// The remedy if capabilities for reading another user's process are missing.
 const LOOKING: &str = "run memprof as root or with CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH (`memprof doctor` \
@@ -127,8 +127,5 @@ pub fn denial(errno: i32) -> &'static str {
 
 /// Whether this thread has all of these capabilities, given as a bit mask.
 pub fn has_capabilities(sufficient: u64) -> bool {
-    let status = std::fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
-    let line = status.lines().find_map(|l| l.strip_prefix("CapEff:"));
-    let bits = line.and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok());
-    bits.is_some_and(|bits| bits & sufficient == sufficient)
+    procfs::effective_capabilities() & sufficient == sufficient
 }

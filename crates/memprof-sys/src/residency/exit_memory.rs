@@ -32,13 +32,12 @@ use super::{proc_maps, smaps};
 use crate::ids::Pid;
 use crate::kernel_figures::KernelFigures;
 use crate::proc_dir;
+use crate::procfs::Auxv;
 
 /// Maximum time until the read blocks, in ms.
 const BEGIN: u16 = 1000;
 /// CPU time above which the reader thread spins. A thread that waits takes less: it starts, and is woken up once.
 const WAITS: Duration = Duration::from_millis(50);
-/// Entry of the auxiliary vector: the address of 16 random bytes on the stack that `execve` created.
-const AT_RANDOM: u64 = 25;
 
 /// A process's address space, as it was when this was created. Dropping this lets the kernel free the memory.
 #[derive(Debug)]
@@ -136,15 +135,10 @@ fn open(pid: Pid, name: &str) -> Result<File> {
 
 /// An address that the process has mapped and touched since `execve`.
 fn mapped_address(pid: Pid) -> Result<u64> {
-    let auxv = proc_dir::read(pid, "auxv");
+    let auxv = Auxv::for_process(pid);
     let auxv = auxv.map_err(|e| Error::from_io(pid, proc_dir::shown(pid, "auxv"), e))?;
-    let words: Vec<u64> = auxv
-        .chunks_exact(8)
-        .filter_map(|word| word.try_into().ok().map(u64::from_ne_bytes))
-        .collect();
-    let entries = words.chunks_exact(2);
-    let found = entries.filter_map(|e| (e[0] == AT_RANDOM).then_some(e[1]));
-    found.into_iter().next().ok_or(Error::Gone(pid))
+    // The address of 16 random bytes on the stack that `execve` created.
+    auxv.get(libc::AT_RANDOM).ok_or(Error::Gone(pid))
 }
 
 mod fault {

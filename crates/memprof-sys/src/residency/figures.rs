@@ -9,7 +9,7 @@ use super::smaps;
 use super::vma::Vma;
 use crate::ids::Pid;
 use crate::kernel_figures::KernelFigures;
-use crate::proc_dir;
+use crate::{proc_dir, procfs};
 
 /// Memory counters of `/proc/PID/status`, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -132,25 +132,12 @@ fn parse_rollup(text: &[u8]) -> std::result::Result<smaps::Figures, &[u8]> {
 }
 
 /// The value, in bytes, of the line `KEY: N kB`. `Err` with the line if the line has another form.
-///
-/// A process name cannot forge a line of `status`: the kernel escapes newlines.
 fn lookup(text: &str, key: &str) -> std::result::Result<Option<u64>, Option<String>> {
-    for line in text.lines() {
-        let Some(rest) = line.strip_prefix(key).and_then(|r| r.strip_prefix(':')) else {
-            continue;
-        };
-        return smaps::kib(rest)
-            .map(Some)
-            .ok_or_else(|| Some(line.to_owned()));
-    }
-    Ok(None)
-}
-
-/// The value, in bytes, of a figure in a text like `/proc/meminfo`. `name` includes the colon.
-pub fn kib(text: &str, name: &str) -> Option<u64> {
-    let line = text.lines().find_map(|line| line.strip_prefix(name))?;
-    let kib: u64 = line.trim().strip_suffix(" kB")?.parse().ok()?;
-    kib.checked_mul(1024)
+    let Some(value) = procfs::value(text, key) else {
+        return Ok(None);
+    };
+    let bytes = procfs::kib(value).ok_or_else(|| Some(format!("{key}:{value}")))?;
+    Ok(Some(bytes))
 }
 
 #[cfg(test)]

@@ -16,6 +16,7 @@ use super::throttle::ThrottledFile;
 use super::vma::Vma;
 use crate::ids::Pid;
 use crate::proc_dir;
+use crate::procfs::kib;
 
 /// Maximum length of a parsed line, in bytes; the rest of a longer line is skipped. A path has at most 4 KiB, or 16 KiB escaped.
 const LONGEST: u64 = 64 << 10;
@@ -102,12 +103,6 @@ impl AddAssign for Figures {
         add(&mut self.swap_pss, o.swap_pss);
         add(&mut self.hugetlb, o.hugetlb);
     }
-}
-
-/// Parses `N kB`; returns bytes.
-pub(super) fn kib(text: &str) -> Option<u64> {
-    let number = text.trim().strip_suffix("kB")?.trim_end();
-    number.parse::<u64>().ok()?.checked_mul(1024)
 }
 
 /// A field's key and the rest of its line; `None` for the first line of a mapping, whose first word does

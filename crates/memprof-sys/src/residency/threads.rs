@@ -7,6 +7,7 @@ use std::fs;
 use std::time::{Duration, Instant};
 
 use crate::ids::Pid;
+use crate::proc_dir;
 
 /// Maximum number of threads to read.
 const MAX_THREADS: usize = 65_536;
@@ -36,17 +37,9 @@ pub fn read(pid: Pid) -> Threads {
 /// Reads the threads of a process, for at most `limit`; threads that are not read by then have no stack pointer.
 pub fn read_within(pid: Pid, limit: Duration) -> Threads {
     let begun = Instant::now();
-    let Ok(tasks) = fs::read_dir(format!("/proc/{pid}/task")) else {
-        return Threads::default();
-    };
     let mut threads = Threads::default();
-    for task in tasks.flatten() {
-        let Some(tid) = task.file_name().to_str().and_then(|t| t.parse().ok()) else {
-            continue;
-        };
-        if Pid(tid) == pid {
-            continue;
-        }
+    let others = proc_dir::threads(pid).into_iter();
+    for tid in others.filter(|tid| *tid != pid.0.cast_signed()) {
         threads.count += 1;
         if threads.count <= MAX_THREADS && begun.elapsed() < limit {
             let text = fs::read_to_string(format!("/proc/{pid}/task/{tid}/syscall"));

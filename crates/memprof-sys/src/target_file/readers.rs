@@ -18,7 +18,8 @@ use nix::unistd::Pid as NixPid;
 use super::message::{Answer, Asked, PART, answer_from_bytes, receive, send};
 use super::reader;
 use crate::ids::Pid;
-use crate::{proc_dir, proc_text};
+use crate::proc_dir;
+use crate::procfs::Stat;
 
 /// Time to wait for a reply about a server's device, a directory, or a file on a local disk. A busy disk takes a second for a page.
 const PATIENCE_DEVICE: Duration = Duration::from_secs(1);
@@ -363,9 +364,7 @@ impl Reader {
 
     /// Whether the reader waits in the kernel, rather than for CPU time.
     fn is_blocked(&self) -> bool {
-        let stat = proc_text::read(&format!("/proc/{}/stat", self.pid)).unwrap_or_default();
-        stat.rsplit_once(") ")
-            .is_none_or(|(_, state)| !state.starts_with('R'))
+        !Stat::read(self.pid).is_ok_and(|stat| stat.state() == Some('R'))
     }
 }
 

@@ -13,7 +13,8 @@ use crate::freeze::inject::{Call, CallError, Injector};
 use crate::freeze::threads::{pause, state, threads};
 use crate::freeze::tracees::Tracees;
 use crate::ids::Pid;
-use crate::{proc_dir, proc_text};
+use crate::proc_dir;
+use crate::procfs::{self, Field, Stat, StatusFile};
 
 /// Minimum time for which threads may be stopped to reap the child, which takes less than a millisecond.
 pub(super) const LEAST: Duration = Duration::from_millis(10);
@@ -167,9 +168,9 @@ pub(super) fn later(pid: Pid, begun: u64) {
 
 /// The children of a process.
 fn children(pid: Pid) -> Vec<u32> {
-    let lists = threads(pid).into_iter().map(|tid| {
-        proc_text::read(&format!("/proc/{pid}/task/{tid}/children")).unwrap_or_default()
-    });
+    let lists = threads(pid)
+        .into_iter()
+        .map(|tid| procfs::text(&format!("/proc/{pid}/task/{tid}/children")).unwrap_or_default());
     let lists: String = lists.collect();
     let children = lists.split_whitespace().map(str::parse);
     children.filter_map(Result::ok).collect()
@@ -177,14 +178,14 @@ fn children(pid: Pid) -> Vec<u32> {
 
 /// Whether a process exited with status 0 or by SIGKILL, is a zombie, has no exit signal, and started at `begun` or later.
 fn is_left(child: u32, begun: u64) -> bool {
-    let Some(stat) = Stat::read(child) else {
+    let Ok(stat) = Stat::read(child) else {
         return false;
     };
-    let number = |n| stat.number(n);
-    let ended = matches!(number(Stat::EXIT_CODE), Some(0 | 9)) && stat.field(0) == Some("Z");
+    let number = |field| stat.number::<u64>(field);
+    let ended = matches!(number(Field::ExitCode), Some(0 | 9)) && stat.state() == Some('Z');
     ended
-        && number(Stat::EXIT_SIGNAL) == Some(0)
-        && number(Stat::BEGUN).is_some_and(|at| at >= begun)
+        && number(Field::ExitSignal) == Some(0)
+        && number(Field::Started).is_some_and(|at| at >= begun)
 }
 
 /// The current time in ticks since boot: no later than the start time of any process that starts from now on.
@@ -194,34 +195,13 @@ pub(super) fn now() -> u64 {
     now.map_or(0, |now| u64::try_from(now.as_millis() / 10).unwrap_or(0))
 }
 
-/// The fields of `/proc/PID/stat`, starting with the state.
-struct Stat(String);
-
-impl Stat {
-    const BEGUN: usize = 19;
-    const EXIT_SIGNAL: usize = 35;
-    const EXIT_CODE: usize = 49;
-
-    fn read(pid: u32) -> Option<Stat> {
-        let text = proc_text::read(&format!("/proc/{pid}/stat")).ok()?;
-        // The process's name may contain any characters.
-        Some(Stat(text.rsplit_once(") ")?.1.to_owned()))
-    }
-
-    fn field(&self, n: usize) -> Option<&str> {
-        self.0.split_ascii_whitespace().nth(n)
-    }
-
-    fn number(&self, n: usize) -> Option<u64> {
-        self.field(n)?.parse().ok()
-    }
-}
-
 /// A process's id in its own pid namespace, which is also its parent's.
 fn own_id(child: u32) -> Option<i64> {
-    let status = proc_text::read(&format!("/proc/{child}/status")).ok()?;
-    let ids = status
-        .lines()
-        .find_map(|line| line.strip_prefix("NSpid:"))?;
-    ids.split_whitespace().last()?.parse().ok()
+    let status = StatusFile::for_thread(child).ok()?;
+    status
+        .field("NSpid")?
+        .split_whitespace()
+        .last()?
+        .parse()
+        .ok()
 }

@@ -9,6 +9,7 @@ use std::io;
 use super::ptrace::ptrace;
 use super::{ARGS, SYSCALL};
 use crate::freeze::registers::word;
+use crate::procfs::StatusFile;
 
 const PTRACE_SECCOMP_GET_FILTER: libc::c_uint = 0x420c;
 /// Maximum number of instructions of one filter.
@@ -141,7 +142,7 @@ impl Filters {
 
 fn unreadable(tid: i32, error: &io::Error) -> String {
     let why = match error.raw_os_error() {
-        Some(libc::EACCES) if own_mode().is_some_and(|mode| mode != "0") => {
+        Some(libc::EACCES) if is_filtered() => {
             "memprof runs under a seccomp filter itself, as in most containers".to_owned()
         }
         Some(libc::EACCES) => "that needs CAP_SYS_ADMIN in the initial user namespace".to_owned(),
@@ -154,13 +155,10 @@ fn unreadable(tid: i32, error: &io::Error) -> String {
     format!("thread {tid} runs under seccomp filters that memprof cannot read: {why}")
 }
 
-/// The seccomp mode of the current thread.
-fn own_mode() -> Option<String> {
-    let status = std::fs::read_to_string("/proc/thread-self/status").ok()?;
-    let mode = status
-        .lines()
-        .find_map(|line| line.strip_prefix("Seccomp:"));
-    mode.map(|mode| mode.trim().to_owned())
+/// Whether the current thread runs under seccomp.
+fn is_filtered() -> bool {
+    let status = StatusFile::for_thread("thread-self").unwrap_or_default();
+    status.field("Seccomp").is_some_and(|mode| mode != "0")
 }
 
 /// Opcodes of classic BPF that seccomp permits.

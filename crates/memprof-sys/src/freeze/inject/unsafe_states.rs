@@ -8,7 +8,7 @@ use super::seccomp::{Entry, Filters};
 use super::sigreturn::WayBack;
 use super::{Call, Injector, SIGRETURN, Stopped};
 use crate::freeze::registers::{NO_CALL, word};
-use crate::proc_text;
+use crate::procfs::StatusFile;
 
 /// Code segment selector of 64-bit programs.
 const USER_CODE: u64 = 0x33;
@@ -23,13 +23,10 @@ const PTRACE_GET_SYSCALL_USER_DISPATCH_CONFIG: libc::c_uint = 0x4211;
 pub(super) fn check(thread: &Stopped, injector: &Injector) -> Result<Filters, String> {
     let tid = thread.tid;
     // Seccomp filters and shadow stacks may kill a process that makes an unexpected call. Each thread has its own.
-    let status = proc_text::read(&format!("/proc/{tid}/status"));
+    let status = StatusFile::for_thread(tid);
     let status = status.map_err(|e| format!("/proc/{tid}/status cannot be read: {e}"))?;
-    let field = |name: &str| {
-        let line = status.lines().find_map(|line| line.strip_prefix(name));
-        line.map(str::trim).unwrap_or_default()
-    };
-    if field("x86_Thread_features:").contains("shstk") {
+    let features = status.field("x86_Thread_features");
+    if features.is_some_and(|features| features.contains("shstk")) {
         return Err(format!("thread {tid} has a shadow stack"));
     }
     if thread.regs.len() <= word::SS || thread.regs[word::CS] != USER_CODE {
@@ -43,11 +40,11 @@ pub(super) fn check(thread: &Stopped, injector: &Injector) -> Result<Filters, St
     if thread.regs[word::ORIG_RAX] == NO_CALL && may_be_in_rseq(injector, tid) {
         return Err(format!("thread {tid} is in a restartable sequence"));
     }
-    match field("Seccomp:") {
-        "0" => Ok(Filters::default()),
-        "2" => Filters::read(tid),
+    match status.number::<u8>("Seccomp") {
+        Some(0) => Ok(Filters::default()),
+        Some(2) => Filters::read(tid),
         // Strict mode permits only `read`, `write`, `exit` and `rt_sigreturn`.
-        "1" => Err(format!("thread {tid} runs in seccomp's strict mode")),
+        Some(1) => Err(format!("thread {tid} runs in seccomp's strict mode")),
         _ => Err(format!("thread {tid} runs in an unknown mode of seccomp")),
     }
 }
