@@ -2,7 +2,7 @@
 //! [`Profile`](memprof_profile::Profile).
 //!
 //! The aggregator stores stacks, processes and address ranges from the ring buffer. For a report, it reads the resident pages from
-//! the kernel (`pass.rs` and `scan.rs`; `still.rs` for frozen processes), adds them up (`tally.rs`) and assembles the report
+//! the kernel (`pass.rs` and `scan.rs`; `frozen_scan.rs` for frozen processes), adds them up (`tally.rs`) and assembles the report
 //! (`report.rs`).
 
 mod allocations;
