@@ -75,7 +75,7 @@ pub struct Config {
     pub screen: Option<ScreenOptions>,
     /// Whether the session takes a heap snapshot on its own (`memprof heap --by-stack`).
     pub takes_heap: bool,
-    /// Verbosity of diagnostics: 0 for none ([`console::show_diagnostics`](memprof_sys::console)).
+    /// Verbosity of diagnostics: 0 for none ([`console::show_diagnostics`](memprof_sys::messages)).
     pub verbosity: u8,
 }
 

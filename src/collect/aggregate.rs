@@ -126,7 +126,7 @@ impl Aggregator {
     /// Prepares to scan a process.
     ///
     /// # Errors
-    /// See [`Scanner::of`].
+    /// See [`Scanner::for_pages`].
     pub fn scanner(&self, pages: Pages) -> Result<Scanner, memprof_sys::residency::Error> {
         let counts = self.pass_counts.as_ref().or(self.map_counts.as_ref());
         let scanner = Scanner::for_pages(pages, Method::Auto)?;
@@ -251,7 +251,7 @@ impl Aggregator {
         }
     }
 
-    /// Whether a thread that keeps memory takes processor time ([`Kept::spins`]).
+    /// Whether a thread that keeps memory takes processor time ([`ExitMemory::spins`]).
     pub fn keeping_spins(&self) -> bool {
         let mut kept = self.spaces.values().filter_map(|s| s.kept.as_ref());
         kept.any(|kept| kept.spins())

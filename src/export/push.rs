@@ -119,7 +119,7 @@ pub struct Pusher {
     queue: Arc<Queue>,
 }
 
-/// Starts the sending thread, which [`Pushing::finish`] ends.
+/// Starts the sending thread, which [`PushStatus::finish`] ends.
 ///
 /// # Errors
 /// If the credentials or the authorities cannot be read, or the thread cannot be started.

@@ -1,6 +1,6 @@
 //! Answers typed requests with typed replies or errors, independent of HTTP.
 //!
-//! A path selects a [`Route`], which parses the parameters into a request ([`Ask`]). A reply made from a report is
+//! A path selects a [`Route`], which parses the parameters into a request ([`Endpoint`]). A reply made from a report is
 //! built once per (report, request) and shared by all clients that request it, so that many clients cost about as much
 //! as one.
 

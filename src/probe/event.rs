@@ -180,7 +180,7 @@ pub struct StackSeen {
     /// Number of interpreter frames omitted because their evaluator is not on the stack; valid in the last part.
     pub unmerged: u32,
     /// Whether interpreter frames are placed by order: they are the last frames, and their evaluators are marked
-    /// ([`Place::Evaluator`]).
+    /// ([`FrameLocation::Evaluator`]).
     pub by_order: bool,
     /// Instruction addresses, innermost first; for callers, the last byte of the call instruction.
     pub frames: Vec<FrameLocation>,
@@ -221,7 +221,7 @@ pub enum ProcessChange {
     /// The process ended.
     Exited {
         /// Size of the page tables at its end, in bytes; meaningless unless its memory is kept
-        /// ([`Kept`](memprof_sys::residency::Kept)).
+        /// ([`Kept`](memprof_sys::residency::ExitMemory)).
         page_tables: u64,
     },
 }

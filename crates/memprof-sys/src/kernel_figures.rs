@@ -6,10 +6,10 @@ use std::ops::AddAssign;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KernelFigures {
     /// `Anonymous` of `/proc/PID/smaps_rollup`; `None` if it was not read because that would have stalled
-    /// the target (see [`figures::is_brief`](crate::residency::figures::is_brief)).
+    /// the target (see [`figures::rollup_is_cheap`](crate::residency::figures::rollup_is_cheap)).
     pub anonymous: Option<u64>,
     /// `RssAnon` of `/proc/PID/status` (approximate up to Linux 6.15). For a command that has ended, this figure and the next three
-    /// are sums over `smaps`, grouped by the backing of each mapping (see [`Kept`](crate::residency::Kept)).
+    /// are sums over `smaps`, grouped by the backing of each mapping (see [`ExitMemory`](crate::residency::ExitMemory)).
     pub rss_anon: u64,
     /// `RssShmem` of `/proc/PID/status`.
     pub rss_shmem: u64,

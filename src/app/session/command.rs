@@ -3,7 +3,7 @@
 //! The child waits before `exec` until memprof follows it. A tracer stops the command's first thread after `exec`
 //! until the unwind tables of the program and its libraries are built. Tracing ends soon after the last `exec`; a debugger can
 //! attach from then on. At the end, the command stays a zombie until its memory is scanned; the collector retains the
-//! memory for the scan ([`Kept`](memprof_sys::residency::Kept)). If memprof cannot use `userfaultfd`, or if the scan
+//! memory for the scan ([`Kept`](memprof_sys::residency::ExitMemory)). If memprof cannot use `userfaultfd`, or if the scan
 //! includes children, memprof traces the command for its whole run and scans it while it exits. The command itself is
 //! not modified: if memprof dies, the kernel detaches the command, which continues to run. If tracing is refused, the
 //! first stacks may be truncated.

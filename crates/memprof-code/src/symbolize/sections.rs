@@ -33,7 +33,7 @@ const NEEDED: [&str; 10] = [
     ".debug_str_offsets",
 ];
 
-/// Part of a section. It is valid as long as the [`Kept`] that it was loaded into.
+/// Part of a section. It is valid as long as the [`SectionMemory`] that it was loaded into.
 pub(super) type Slice = EndianSlice<'static, LittleEndian>;
 
 /// Owns the memory of sections. Everything that refers to it must be dropped first.
@@ -124,7 +124,7 @@ impl SectionMemory {
         self.unpacked.push(contents);
         let kept = self.unpacked.last().map_or(&[][..], Vec::as_slice);
         // SAFETY: the bytes stay in place until `self` is dropped, and nothing changes them. References to them are
-        // dropped before (see `Kept`).
+        // dropped before (see `SectionMemory`).
         unsafe { std::slice::from_raw_parts(kept.as_ptr(), kept.len()) }
     }
 }
@@ -168,7 +168,7 @@ impl Mapped {
     }
 
     fn bytes(&self) -> &'static [u8] {
-        // SAFETY: the mapping exists until `self` is dropped, and references to it are dropped before (see `Kept`). If
+        // SAFETY: the mapping exists until `self` is dropped, and references to it are dropped before (see `SectionMemory`). If
         // the file is truncated meanwhile, reads return zeros. If it is written to, reads return other bytes, which are
         // not trusted either.
         unsafe { std::slice::from_raw_parts(self.at.as_ptr().cast(), self.size) }
