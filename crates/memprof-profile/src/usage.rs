@@ -6,7 +6,7 @@ use crate::measure::{COLUMNS, ColumnId};
 use memprof_sys::usage::Usage;
 
 /// Resident bytes and the columns of all other measures: the figures of one stack, or a sum of such figures.
-/// [`Kind::of`](super::Kind::figure) reads one figure.
+/// [`Kind::figure`](super::Kind::figure) reads one figure.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Amounts {
     /// Resident and cached bytes.
