@@ -27,7 +27,7 @@ fn tree_to(threshold: u64, reverse: bool, depth: u64) -> Result<String, ApiError
 /// The `Debug` form of a view of the newest report of all processes.
 fn viewed(view: &str) -> Result<String, ApiError> {
     Ok(format!(
-        "Viewed {{ which: ReportSelector {{ mark: None, known: None, pid: None, cgroup: None, frames: All, filter: None }}, view: {view} }}"
+        "ViewEndpoint {{ which: ReportSelector {{ mark: None, known: None, pid: None, cgroup: None, frames: All, filter: None }}, view: {view} }}"
     ))
 }
 
