@@ -1,7 +1,7 @@
 //! Where not every stack is walked, the sums stay the same and bytes by function are within their stated errors: one and
 //! the same run of CPython, with all stacks and with a share of them. And the walks cost what the budget allows.
 //!
-//! Needs root and /usr/bin/python3. `MEMPROF_TEST_ROUNDS=100` compares so many runs instead of 6.
+//! Needs root and /usr/bin/python3. `MEMPROF_TEST_ROUNDS=100` compares 100 runs instead of 6.
 
 mod common;
 

@@ -34,7 +34,7 @@ use crate::app::capability;
 use crate::app::config::{Config, Output};
 use crate::collect::collector::{Command, Killed, Progress};
 use crate::collect::{CollectorHandle, ProviderError};
-use crate::export::push::{PushStatus, Pusher};
+use crate::export::push::{PushHandle, Pusher};
 use crate::http::api::{Api, ApiOptions, Provider};
 use crate::http::server::{self, Listen, Listener, ServerOptions, Token};
 use crate::probe::event::MarkSet;
@@ -140,7 +140,7 @@ struct Session<'a> {
     /// The sampling library that the command has preloaded.
     sampler: Option<Library>,
     /// The pusher of profiles to a store, until pushing begins.
-    pushing: Option<(Pusher, PushStatus)>,
+    pushing: Option<(Pusher, PushHandle)>,
     /// The token that clients must present.
     token: Option<Arc<Token>>,
     /// The service manager that started memprof.
@@ -236,7 +236,7 @@ impl Session<'_> {
         };
         let api = Api::new(Arc::clone(&self.reports) as Arc<dyn Provider>, options);
         marks::make(&api, happened.marks)?;
-        let telling = oom::OomReporter::start(
+        let oom_reporter = oom::OomReporter::start(
             Arc::clone(&api),
             Arc::clone(&self.reports),
             self.config.on_oom.as_ref(),
@@ -250,8 +250,8 @@ impl Session<'_> {
                 let _ = stopped.wait_for(|stop| *stop).await;
             },
         ));
-        let feeding = self.pushing.take().zip(self.config.push.as_ref());
-        let feeding = feeding.map(|((pusher, pushing), options)| {
+        let push_loop = self.pushing.take().zip(self.config.push.as_ref());
+        let push_loop = push_loop.map(|((pusher, pushing), options)| {
             PushLoop::start(Arc::clone(&self.reports), pusher, pushing, options.interval)
         });
         let outcome = self.profile_until_end(&mut signals, &addresses).await;
@@ -268,9 +268,9 @@ impl Session<'_> {
         };
         // By now the last report includes the end of the target.
         let _ = self.collecting.wait_for(DETACH, Command::ReportVictims);
-        telling.finish().await;
-        let pushed = match feeding {
-            Some(feeding) => Some(feeding.finish().await),
+        oom_reporter.finish().await;
+        let pushed = match push_loop {
+            Some(push_loop) => Some(push_loop.finish().await),
             None => None,
         };
         stop.send_replace(true);

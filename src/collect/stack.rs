@@ -6,7 +6,7 @@ mod code_map;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use self::by_order::StackPart;
+use self::by_order::StackItem;
 pub use self::code_map::CodeMap;
 use crate::collect::functions::FunctionTable;
 use crate::probe::event::{FrameLocation, FunctionNumber, StackSeen};
@@ -24,7 +24,7 @@ const UNFINISHED: usize = 1024;
 pub struct StackTable {
     stacks: HashMap<StackId, (MmId, Arc<Stack>)>,
     /// Frames of stacks too deep for one record, until the last part arrives.
-    unfinished: BTreeMap<StackId, Vec<StackPart>>,
+    unfinished: BTreeMap<StackId, Vec<StackItem>>,
 }
 
 impl StackTable {
@@ -93,8 +93,8 @@ impl StackTable {
             return 0; // a part is missing: the probe counts such a stack as lost
         }
         frames.extend(seen.frames.iter().map(|place| {
-            StackPart::Frame(match (*place, &mut code) {
-                (FrameLocation::Evaluator, _) => return StackPart::Evaluator,
+            StackItem::Frame(match (*place, &mut code) {
+                (FrameLocation::Evaluator, _) => return StackItem::Evaluator,
                 (FrameLocation::InFile(file, address), _) => modules
                     .in_file(file, address)
                     .unwrap_or(Frame::unmapped(address)),

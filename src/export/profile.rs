@@ -279,7 +279,7 @@ impl Places {
 /// A frame: code in a file, or an address.
 #[derive(Serialize)]
 #[serde(untagged)]
-enum FrameLocation<'a> {
+enum SavedFrame<'a> {
     Code {
         module: u16,
         offset: u64,
@@ -382,12 +382,12 @@ struct FrameWriter<'a> {
 impl Serialize for FrameWriter<'_> {
     fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
         s.collect_seq(self.places.frames.iter().map(|frame| match frame.kind() {
-            FrameKind::Code(module, offset) => FrameLocation::Code {
+            FrameKind::Code(module, offset) => SavedFrame::Code {
                 module: module.0,
                 offset,
                 symbol: Named::from_symbol(self.symbols.get(*frame)),
             },
-            FrameKind::Unmapped(address) => FrameLocation::Unmapped { address },
+            FrameKind::Unmapped(address) => SavedFrame::Unmapped { address },
         }))
     }
 }

@@ -90,9 +90,9 @@ impl Default for Limits {
 
 /// A handle to the queue of profiles.
 #[derive(Clone)]
-pub struct PushStatus(Arc<Queue>);
+pub struct PushHandle(Arc<Queue>);
 
-impl PushStatus {
+impl PushHandle {
     /// The current status.
     pub fn status(&self) -> Status {
         self.0.status()
@@ -119,11 +119,11 @@ pub struct Pusher {
     queue: Arc<Queue>,
 }
 
-/// Starts the sending thread, which [`PushStatus::finish`] ends.
+/// Starts the sending thread, which [`PushHandle::finish`] ends.
 ///
 /// # Errors
 /// If the credentials or the authorities cannot be read, or the thread cannot be started.
-pub fn start(options: &Options, limits: Limits) -> Result<(Pusher, PushStatus)> {
+pub fn start(options: &Options, limits: Limits) -> Result<(Pusher, PushHandle)> {
     let authorities = options.authorities.as_deref();
     let authorities = authorities.map(http_client::authorities_in).transpose();
     let authorities = authorities.context("cannot use --push-ca")?;
@@ -155,7 +155,7 @@ pub fn start(options: &Options, limits: Limits) -> Result<(Pusher, PushStatus)> 
         last_ns: now_ns(),
         queue: Arc::clone(&queue),
     };
-    Ok((pusher, PushStatus(queue)))
+    Ok((pusher, PushHandle(queue)))
 }
 
 /// Prints the first failure and the first success after it. Later ones are only counted.

@@ -277,4 +277,3 @@ fn unfolds(state: &mut State, code: KeyCode) {
     }
     state.relist();
 }
-// x

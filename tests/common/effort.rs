@@ -37,7 +37,8 @@ pub fn is_full() -> bool {
     env::var_os("MEMPROF_TEST_FULL").is_some_and(|v| v == "1")
 }
 
-fn number(name: &str) -> Option<u64> {
+/// The value of a variable that is a number; `None` if it is not set.
+pub fn number(name: &str) -> Option<u64> {
     let text = env::var(name).ok()?;
     let number = text.parse();
     Some(number.unwrap_or_else(|_| panic!("{name} is not a number: {text}")))

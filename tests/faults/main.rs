@@ -2,7 +2,7 @@
 //! closed, clocks jump, tables and the ring buffer are full, and many clients ask for everything at once.
 //!
 //! A short form by default. In full, which takes about eight minutes: `./run-tests faults`, or
-//! `MEMPROF_TEST_FULL=1 cargo test --test faults`. `MEMPROF_FAULTS_SEED` repeats the random moments of a run.
+//! `MEMPROF_TEST_FULL=1 cargo test --test faults`. `MEMPROF_TEST_SEED` repeats the random moments of a run.
 //!
 //! Needs root and `cc`.
 

@@ -14,9 +14,9 @@ use crate::common::skip::skip;
 use crate::common::store::{Answer, Store};
 use crate::common::{at, kib, report};
 use crate::{options, quick, token};
-use ::memprof::export::push::{self, Credentials, Limits, PushStatus, Pusher, Status};
+use ::memprof::export::push::{self, Credentials, Limits, PushHandle, Pusher, Status};
 
-fn start(store: &Store) -> (Pusher, PushStatus) {
+fn start(store: &Store) -> (Pusher, PushHandle) {
     push::start(&options("otlp", store), quick()).unwrap()
 }
 
@@ -28,7 +28,7 @@ fn push(pusher: &mut Pusher, number: u64) {
 
 /// Waits until the status is so.
 #[track_caller]
-fn settled(pushing: &PushStatus, done: impl Fn(&Status) -> bool) -> Status {
+fn settled(pushing: &PushHandle, done: impl Fn(&Status) -> bool) -> Status {
     eventually(LIMIT, "it settles", || done(&pushing.status()));
     pushing.status()
 }

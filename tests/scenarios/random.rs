@@ -1,7 +1,7 @@
 //! Random sequences of steps, compared with the kernel at checkpoints: the difference is always 0 KiB.
 //!
 //! - `MEMPROF_TEST_SECS` seconds altogether (default 30);
-//! - `MEMPROF_RANDOM_SEED` is the first sequence's seed (default: the time); each has a seed of its
+//! - `MEMPROF_TEST_SEED` is the first sequence's seed (default: the time); each has a seed of its
 //!   own, which is printed when it fails;
 //! - `MEMPROF_TEST_STEPS` is the maximum length of a sequence (default 400). To find the step that fails, replay the
 //!   seed with fewer steps, or with `MEMPROF_TEST_CHECK_EACH=1`, which compares after each step.
@@ -22,14 +22,6 @@ fn random(run: &mut Run) -> Result<(), Skip> {
 
 fn random_forks(run: &mut Run) -> Result<(), Skip> {
     sequences(run, true)
-}
-
-fn setting(name: &str) -> Option<u64> {
-    let text = std::env::var(name).ok()?;
-    Some(
-        text.parse()
-            .unwrap_or_else(|_| panic!("{name} is a number")),
-    )
 }
 
 /// Half of the time with children followed, and half without.
@@ -93,8 +85,8 @@ impl<'r, 'l> Sequence<'r, 'l> {
     }
 
     fn perform(&mut self, end: Instant) {
-        let most = setting("MEMPROF_TEST_STEPS").unwrap_or(400);
-        let each = setting("MEMPROF_TEST_CHECK_EACH").is_some();
+        let most = effort::number("MEMPROF_TEST_STEPS").unwrap_or(400);
+        let each = effort::number("MEMPROF_TEST_CHECK_EACH").is_some();
         while self.steps < most && Instant::now() < end {
             let command = self.step();
             // Steps may fail, for example because of a hole in the mapping or a kernel without that advice.

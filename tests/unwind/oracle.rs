@@ -12,7 +12,7 @@ use crate::readelf::{self, Cfa, Column, Expressions, Fde, Place, Row};
 use memprof_code::elf::Elf;
 use memprof_code::unwind::{BX_KEPT, BX_SAVED, CfaKind, FpKind, Rule, Table, TableError};
 
-/// After this time no further file is compared, unless `MEMPROF_ALL_FILES` is set. The 1,240 files of a machine with
+/// After this time no further file is compared, unless `MEMPROF_TEST_FULL=1` is set. The 1,240 files of a machine with
 /// compilers and graphical libraries take a minute on two CPUs.
 const TIME: Duration = Duration::from_secs(220);
 

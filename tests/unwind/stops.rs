@@ -10,6 +10,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use crate::busy::{Busy, all};
+use crate::common::effort;
 use crate::common::memprof::BINARY;
 use crate::common::process::{cont, state, stop, wait_until};
 use crate::common::random::Random;
@@ -23,7 +24,7 @@ use memprof_code::unwind::{Arch, OTHER_STACK, Rule};
 
 /// Frames that are compared; the script has the same limit.
 const DEPTH: usize = 1000;
-/// What every machine for tests has, and how often each is stopped without `MEMPROF_TEST_ROUNDS`.
+/// Programs that are installed wherever the tests run, and the number of stops of each unless `MEMPROF_TEST_ROUNDS` is set.
 const USUAL: [&str; 3] = ["perl", "python", "git"];
 const USUAL_STOPS: usize = 20;
 /// A program that ends is started again, at most so often.
@@ -205,16 +206,15 @@ fn as_gdb_at_random_stops() {
     if !installed("gdb") {
         return;
     }
-    let variable = |name| std::env::var(name).ok();
-    let often = variable("MEMPROF_TEST_ROUNDS").map(|n| n.parse().unwrap());
-    let names: Vec<String> = match (variable("MEMPROF_TEST_PROGRAMS"), often) {
+    let rounds = effort::number("MEMPROF_TEST_ROUNDS");
+    let names: Vec<String> = match (std::env::var("MEMPROF_TEST_PROGRAMS").ok(), rounds) {
         (Some(names), _) => names.split(' ').map(str::to_owned).collect(),
         (None, Some(_)) => all(),
         (None, None) => USUAL.map(str::to_owned).into(),
     };
     let mut wrong = Vec::new();
     for name in names {
-        let Some(verdicts) = stops(&name, often.unwrap_or(USUAL_STOPS)) else {
+        let Some(verdicts) = stops(&name, effort::rounds(USUAL_STOPS)) else {
             skip(format_args!("{name} is not installed"));
             continue;
         };
@@ -228,7 +228,7 @@ fn as_gdb_at_random_stops() {
                 })
                 .collect::<Vec<_>>()
         );
-        if often.is_some() {
+        if rounds.is_some() {
             roots(&name);
         }
         let total: usize = verdicts.values().sum();

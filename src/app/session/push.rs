@@ -11,7 +11,7 @@ use tokio::time::{MissedTickBehavior, interval_at, timeout};
 use super::reports::Reports;
 use crate::app::config::Config;
 use crate::collect::ProviderError;
-use crate::export::push::{self, Limits, PushStatus, Pusher};
+use crate::export::push::{self, Limits, PushHandle, Pusher};
 use crate::http::api::Provider;
 use memprof_profile::Report;
 use memprof_sys::messages;
@@ -23,7 +23,7 @@ const LAST: Duration = Duration::from_secs(5);
 ///
 /// # Errors
 /// The credentials or certificate authorities cannot be read, or the thread cannot be started.
-pub(super) fn start(config: &Config) -> Result<Option<(Pusher, PushStatus)>> {
+pub(super) fn start(config: &Config) -> Result<Option<(Pusher, PushHandle)>> {
     let Some(options) = &config.push else {
         return Ok(None);
     };
@@ -39,7 +39,7 @@ pub(super) fn start(config: &Config) -> Result<Option<(Pusher, PushStatus)>> {
 
 /// Handle of the task that pushes profiles until the session ends.
 pub(super) struct PushLoop {
-    pushing: PushStatus,
+    pushing: PushHandle,
     task: JoinHandle<()>,
     stop: watch::Sender<bool>,
 }
@@ -49,7 +49,7 @@ impl PushLoop {
     pub(super) fn start(
         reports: Arc<Reports>,
         pusher: Pusher,
-        pushing: PushStatus,
+        pushing: PushHandle,
         interval: Duration,
     ) -> PushLoop {
         let (stop, stopped) = watch::channel(false);
@@ -82,7 +82,7 @@ struct Feeder {
     reports: Arc<Reports>,
     /// `None` while another thread makes a profile.
     pusher: Option<Pusher>,
-    pushing: PushStatus,
+    pushing: PushHandle,
     /// Sequence number of the last pushed report.
     last: Option<u64>,
 }

@@ -11,7 +11,7 @@ use tokio::sync::{Mutex, oneshot, watch};
 
 use crate::collect::collector::{Command, Numbered, Progress};
 use crate::collect::{CollectorHandle, ProviderError, Status};
-use crate::export::push::{self, PushStatus};
+use crate::export::push::{self, PushHandle};
 use crate::http::api::{ApiError, BoxFuture, Provider};
 use crate::probe::{FaultsSeen, Missing, SharedFaultsSeen, SyscallHooks};
 use memprof_code::debuginfod::{self, FetchStatus};
@@ -45,7 +45,7 @@ pub struct Reports {
     /// Downloads from debuginfod servers, if enabled.
     fetching: Option<FetchStatus>,
     /// Pushes to a store, if enabled.
-    pushing: Option<PushStatus>,
+    pushing: Option<PushHandle>,
     /// Where the probe hooks system calls.
     syscall_hooks: Option<SyscallHooks>,
     /// Where the probe sees page faults.
@@ -99,7 +99,7 @@ impl Reports {
     pub fn with_clients(
         self,
         fetching: Option<FetchStatus>,
-        pushing: Option<PushStatus>,
+        pushing: Option<PushHandle>,
     ) -> Reports {
         Reports {
             fetching,
@@ -333,7 +333,7 @@ impl Provider for Reports {
     }
 
     fn pushed(&self) -> Option<push::Status> {
-        self.pushing.as_ref().map(PushStatus::status)
+        self.pushing.as_ref().map(PushHandle::status)
     }
 
     fn syscall_hooks(&self) -> Option<SyscallHooks> {

@@ -49,7 +49,7 @@ const MAX_MOUNTS: u64 = 1 << 20;
 /// Maximum number of processes whose directories are searched.
 const MAX_PROCESSES: usize = 16;
 /// Maximum number of directories where a search begins.
-const MAX_PREFIXES: usize = 1_000;
+const MAX_START_DIRECTORIES: usize = 1_000;
 
 /// A search that continues from call to call.
 #[derive(Debug, Default)]
@@ -159,7 +159,7 @@ fn beginnings(near: &[PathBuf], pids: &[Pid]) -> VecDeque<Directory> {
     let mut queue = VecDeque::new();
     let mut add = |root: &Arc<Path>, path: &Path| {
         let is_new = path.is_absolute() && known.insert((Arc::clone(root), path.to_owned()));
-        if is_new && queue.len() < MAX_PREFIXES {
+        if is_new && queue.len() < MAX_START_DIRECTORIES {
             queue.push_back(Directory {
                 root: Arc::clone(root),
                 path: path.to_owned(),
@@ -222,7 +222,7 @@ fn common(files: &BTreeSet<FileId>, pids: &[Pid]) -> VecDeque<Directory> {
         path,
         depth: 0,
     };
-    places.take(MAX_PREFIXES).map(directory).collect()
+    places.take(MAX_START_DIRECTORIES).map(directory).collect()
 }
 
 fn c_path(path: &Path) -> Option<CString> {

@@ -12,7 +12,7 @@ const SWITCHES_STACKS: &str = "greenlet";
 
 /// A part of a stack as it arrives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum StackPart {
+pub(super) enum StackItem {
     /// A frame.
     Frame(Frame),
     /// The next frame is an evaluator's, which runs one function.
@@ -22,7 +22,7 @@ pub(super) enum StackPart {
 /// The frames of a stack, each function before the frame of its evaluator, and the number of functions or evaluators that could not
 /// be merged. `left_out` is whether the last function stands for many.
 pub(super) fn merge(
-    parts: &[StackPart],
+    parts: &[StackItem],
     outcome: Outcome,
     left_out: bool,
     modules: &ModuleTable,
@@ -36,22 +36,22 @@ pub(super) fn merge(
 }
 
 fn put_together(
-    parts: &[StackPart],
+    parts: &[StackItem],
     cut: bool,
     outcome: Outcome,
     is_interpreted: impl Fn(Frame) -> bool,
     switches: impl Fn(Frame) -> bool,
 ) -> (Vec<Frame>, u32) {
-    let frame = |part: &StackPart| match part {
-        StackPart::Frame(frame) => Some(*frame),
-        StackPart::Evaluator => None,
+    let frame = |part: &StackItem| match part {
+        StackItem::Frame(frame) => Some(*frame),
+        StackItem::Evaluator => None,
     };
-    let count = |parts: &[StackPart]| parts.iter().filter(|p| **p == StackPart::Evaluator).count();
+    let count = |parts: &[StackItem]| parts.iter().filter(|p| **p == StackItem::Evaluator).count();
     let evaluators = count(parts);
     if evaluators == 0 {
         return (parts.iter().filter_map(frame).collect(), 0);
     }
-    let is_native = |p: &StackPart| frame(p).is_none_or(|f| !is_interpreted(f));
+    let is_native = |p: &StackItem| frame(p).is_none_or(|f| !is_interpreted(f));
     let end = parts.iter().rposition(is_native).map_or(0, |at| at + 1);
     let (native, functions) = parts.split_at(end);
     let without_functions = || {
@@ -76,8 +76,8 @@ fn put_together(
     let mut merged = Vec::with_capacity(parts.len());
     for part in native {
         match part {
-            StackPart::Frame(frame) => merged.push(*frame),
-            StackPart::Evaluator => {
+            StackItem::Frame(frame) => merged.push(*frame),
+            StackItem::Evaluator => {
                 evaluators += 1;
                 if evaluators > starting {
                     merged.extend(functions.next());
@@ -105,13 +105,13 @@ mod tests {
         for c in stack.chars() {
             let module = match c {
                 'e' => {
-                    parts.push(StackPart::Evaluator);
+                    parts.push(StackItem::Evaluator);
                     NATIVE
                 }
                 'g' => SWITCH,
                 _ => SOURCE,
             };
-            parts.push(StackPart::Frame(Frame::code(ModuleId(module), c.into())));
+            parts.push(StackItem::Frame(Frame::code(ModuleId(module), c.into())));
         }
         let of = |frame: Frame, module| matches!(frame.kind(), FrameKind::Code(id, _) if id == ModuleId(module));
         let cut = left_out || matches!(outcome, Outcome::Partial(_));

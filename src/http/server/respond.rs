@@ -8,7 +8,7 @@ use tokio::time::timeout;
 
 use super::connection::Connections;
 use super::{forgery, formats};
-use crate::http::api::{ApiError, Body, Method as Asks, Reply, RequestParts, Route};
+use crate::http::api::{ApiError, Body, Method as ApiMethod, Reply, RequestParts, Route};
 use crate::http::web;
 use memprof_sys::text::printable;
 
@@ -89,7 +89,7 @@ impl Connections {
     /// The maximum body size of this request, in bytes; `None` if it is not an allowed `POST`, so that no body is used.
     pub(super) fn largest_body(&self, head: &Parts) -> Option<usize> {
         let (route, _) = self.route(head).ok()?;
-        let takes = route.method == Asks::Post && !has_transfer_encoding(head);
+        let takes = route.method == ApiMethod::Post && !has_transfer_encoding(head);
         takes.then_some(route.largest_body)
     }
 
@@ -112,7 +112,7 @@ impl Connections {
         if Route::at(path).next().is_none() {
             return Err(ApiError::NotFound(None).into());
         }
-        let method = method(&head.method);
+        let method = api_method(&head.method);
         let found = Route::at(path).find(|(route, _)| Some(route.method) == method);
         let Some(found) = found else {
             let message = format!(
@@ -121,7 +121,7 @@ impl Connections {
             );
             return Err(Refusal(StatusCode::METHOD_NOT_ALLOWED, message));
         };
-        if found.0.method != Asks::Get {
+        if found.0.method != ApiMethod::Get {
             forgery::check(head, &self.access)?;
         }
         Ok(found)
@@ -243,11 +243,11 @@ fn no_transfer_encoding() -> Refusal {
 }
 
 /// Maps an HTTP method to the API's method.
-fn method(method: &Method) -> Option<Asks> {
+fn api_method(method: &Method) -> Option<ApiMethod> {
     match *method {
-        Method::GET | Method::HEAD => Some(Asks::Get),
-        Method::POST => Some(Asks::Post),
-        Method::DELETE => Some(Asks::Delete),
+        Method::GET | Method::HEAD => Some(ApiMethod::Get),
+        Method::POST => Some(ApiMethod::Post),
+        Method::DELETE => Some(ApiMethod::Delete),
         _ => None,
     }
 }
@@ -258,9 +258,9 @@ fn methods(path: &str) -> String {
         return "GET, HEAD".to_owned();
     }
     let name = |(route, _): (&Route, &str)| match route.method {
-        Asks::Get => "GET, HEAD",
-        Asks::Post => "POST",
-        Asks::Delete => "DELETE",
+        ApiMethod::Get => "GET, HEAD",
+        ApiMethod::Post => "POST",
+        ApiMethod::Delete => "DELETE",
     };
     Route::at(path).map(name).collect::<Vec<_>>().join(", ")
 }
