@@ -61,7 +61,7 @@ fuzz() {
 
 [ $# -gt 0 ] || set -- table symbols saved names heap
 command -v cargo-fuzz >/dev/null || [ -x "$tools/bin/cargo-fuzz" ] ||
-    cargo install -q --debug --locked --root "$tools" --target-dir "$tools/build" cargo-fuzz
+    cargo install -q --debug --locked --root "$tools" cargo-fuzz
 began=$SECONDS
 build
 printf 'built in %s s, sanitizer: %s\n' $((SECONDS - began)) "$sanitizer"
