@@ -196,9 +196,9 @@ fn a_library_in_python() {
     let Some(library) = build("go-library.so", "c-shared", "-s -w") else {
         return;
     };
-    // (The library's first stacks are truncated until its table is published.)
+    // (The library's first stacks are truncated until its table is published: on a busy machine, that takes seconds.)
     let script = format!(
-        "import ctypes, time\ngo = ctypes.CDLL('{}')\ntime.sleep(2)\ngo.goShared()\n",
+        "import ctypes, time\ngo = ctypes.CDLL('{}')\ntime.sleep(8)\ngo.goShared()\n",
         library.display()
     );
     let found = profile(&[], &[PYTHON, "-S", "-c", &script]);
