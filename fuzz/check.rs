@@ -1,4 +1,4 @@
-//! Properties that must hold for arbitrary bytes, shared by the fuzz targets and tests/fuzz_smoke.rs.
+//! Properties that must hold for arbitrary bytes, shared by the fuzz targets and tests/alone/fuzz_smoke.rs.
 
 use std::fs::File;
 use std::io::Write;

@@ -69,8 +69,8 @@ panicked && lines < 15 { text[++lines] = $0 }
     lines = 0
     panicked = 0
 }
-# `timeout` ended it (124, or 137 if it had to be killed).
-/process didn't exit successfully: .*\((signal: |exit status: (124|137)\))/ {
+# scripts/until-silent.sh ended it (124), or a signal did.
+/process didn't exit successfully: .*\((signal: |exit status: 124\))/ {
     text[++lines] = $0
     for (name in running)
         text[++lines] = "it was running " name

@@ -4,17 +4,15 @@
 //! aim, three times in an optimised build: other tests and two hundred processes run at the same time. It prints the
 //! measured times. And what becomes of reports if more processes change than can be scanned for each.
 
-mod common;
-
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use common::Reply;
-use common::cgroup::Group;
-use common::memprof::{BINARY, Memprof};
-use common::process::{LIMIT, cont, stop, wait_until};
-use common::workload::{Workload, program};
+use crate::common::Reply;
+use crate::common::cgroup::Group;
+use crate::common::memprof::{BINARY, Memprof};
+use crate::common::process::{LIMIT, cont, stop, wait_until};
+use crate::common::workload::{Workload, program};
 use memprof_sys::residency::figures;
 
 const REPORT: Duration = Duration::from_secs(3);
@@ -139,6 +137,7 @@ fn older_states_are_said(count: usize) {
 /// binary.)
 #[test]
 fn answers_come_in_time() {
+    let _turn = crate::turn();
     answers_in_time("idle", 1100);
     answers_in_time("busy", 200);
     older_states_are_said(200);

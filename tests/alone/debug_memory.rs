@@ -2,17 +2,15 @@
 //!
 //! Needs `cc`. Without a non-loopback address, the part that needs one is reported as skipped.
 
-mod common;
-
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use nix::ifaddrs::getifaddrs;
 
-use common::process::stop;
-use common::skip::skip;
-use common::workload::{Workload, program};
-use common::{Fixed, Server};
+use crate::common::process::stop;
+use crate::common::skip::skip;
+use crate::common::workload::{Workload, program};
+use crate::common::{Fixed, Server};
 use memprof::http::server::ServerOptions;
 use memprof_profile::Report;
 use memprof_sys::ids::Pid;
@@ -20,7 +18,7 @@ use memprof_sys::residency::figures;
 
 /// A report whose target is these processes.
 fn of(pids: &[Pid]) -> Fixed {
-    let report = common::report(&[], &[common::kib(4, 0, 0)], &[]);
+    let report = crate::common::report(&[], &[crate::common::kib(4, 0, 0)], &[]);
     let mut profile = report.profile.as_ref().clone();
     profile.target.pid = pids[0];
     profile.target.pids = pids.to_vec();
@@ -40,6 +38,7 @@ fn stopped() -> Workload {
 
 #[test]
 fn the_sums_are_the_kernels() {
+    let _turn = crate::turn();
     let workload = stopped();
     let server = Server::start(of(&[workload.pid()]), ServerOptions::default());
     let reply = server.get("/debug/memory?top=3");
@@ -62,6 +61,7 @@ fn the_sums_are_the_kernels() {
 
 #[test]
 fn parameters() {
+    let _turn = crate::turn();
     let workload = stopped();
     let (pid, other) = (workload.pid(), stopped());
     let followed = [pid, other.pid()];
@@ -99,6 +99,7 @@ fn parameters() {
 /// Addresses are only for clients on this machine, whatever the options allow to others.
 #[test]
 fn pages_of_elsewhere_and_proxies_are_refused() {
+    let _turn = crate::turn();
     let workload = stopped();
     let options = ServerOptions {
         cors_origins: vec!["*".to_owned()],
@@ -130,6 +131,7 @@ fn pages_of_elsewhere_and_proxies_are_refused() {
 
 #[test]
 fn another_machine_is_refused() {
+    let _turn = crate::turn();
     let own = |ip: &IpAddr| !ip.is_loopback() && ip.is_ipv4();
     let address = getifaddrs().unwrap().find_map(|interface| {
         let address = interface.address?;
@@ -153,6 +155,7 @@ fn another_machine_is_refused() {
 /// The id of a process that has ended may be another's by now.
 #[test]
 fn the_memory_of_another_process_with_the_id_is_not_shown() {
+    let _turn = crate::turn();
     let workload = stopped();
     let Fixed(report) = of(&[workload.pid()]);
     let report = report.unwrap();

@@ -3,8 +3,6 @@
 //!
 //! Needs root and /usr/bin/python3. `MEMPROF_TEST_ROUNDS=100` compares 100 runs instead of 6.
 
-mod common;
-
 use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::os::fd::{FromRawFd, OwnedFd};
@@ -14,10 +12,10 @@ use libbpf_rs::libbpf_sys;
 use libbpf_rs::query::ProgInfoIter;
 use serde_json::Value;
 
-use common::effort;
-use common::memprof::Memprof;
-use common::skip;
-use common::workload::{Workload, program};
+use crate::common::effort;
+use crate::common::memprof::Memprof;
+use crate::common::skip;
+use crate::common::workload::{Workload, program};
 use memprof_sys::residency::page_size;
 
 /// Parses some of Python's library and keeps it: several hundred functions hold some 150 MiB, the same in each run
@@ -70,6 +68,7 @@ fn report(stacks: &str) -> Report {
 
 #[test]
 fn functions_are_within_their_errors() {
+    let _turn = crate::turn();
     let there = Command::new("/usr/bin/python3").arg("-V").output();
     if there.is_err() {
         return skip::skip("/usr/bin/python3 is not installed");
@@ -168,6 +167,7 @@ struct Found {
 
 #[test]
 fn functions_whose_pages_interleave_are_within_their_errors() {
+    let _turn = crate::turn();
     let exact = orders(0, "all");
     for (function, truth, found, error) in &exact {
         assert_eq!((found, *error), (truth, 0), "{function}");
@@ -261,6 +261,7 @@ fn cost(options: &[&str]) -> (u64, u64, u64) {
 /// the time in BPF programs, less what a fault costs that is not walked.
 #[test]
 fn walks_cost_what_the_budget_allows() {
+    let _turn = crate::turn();
     // SAFETY: no pointers; the descriptor that it returns is this test's.
     let stats = unsafe { libbpf_sys::bpf_enable_stats(libbpf_sys::BPF_STATS_RUN_TIME) };
     assert!(stats >= 0, "bpf_enable_stats: {stats}");
@@ -314,6 +315,7 @@ fn errors_of_stacks(saved: &Value) -> Vec<u64> {
 /// The same errors in trees and tables, in differences and in the formats that have them.
 #[test]
 fn errors_are_in_differences_and_exports() {
+    let _turn = crate::turn();
     let there = Command::new("/usr/bin/python3").arg("-V").output();
     if there.is_err() {
         return skip::skip("/usr/bin/python3 is not installed");

@@ -4,21 +4,14 @@
 //! `scripts/fuzz.sh` fuzzes the same code, guided by coverage. `MEMPROF_TEST_SECS` and `MEMPROF_TEST_ROUNDS` ask for
 //! more files, `MEMPROF_TEST_SEED` for other damage.
 
-#[path = "../fuzz/check.rs"]
-mod check;
-#[path = "common/effort.rs"]
-mod effort;
-#[path = "common/random.rs"]
-mod random;
-
 use std::fs;
 use std::io;
 use std::time::{Duration, Instant};
 
+use crate::common::random::Random;
 use memprof::export::{self, ExportOptions};
 use memprof::http::exporters::EXPORTERS;
 use memprof_profile::Report;
-use random::Random;
 
 /// The minimum number of damaged files. They take about twenty seconds; `scripts/fuzz.sh` tries far more.
 const ROUNDS: u64 = 50_000;
@@ -117,7 +110,7 @@ fn damaged(rounds: u64, time: Duration, mut each: impl FnMut(&[u8])) {
             began.elapsed()
         );
     };
-    let seed = effort::fixed_seed(0x2545_f491_4f6c_dd1d);
+    let seed = crate::common::effort::fixed_seed(0x2545_f491_4f6c_dd1d);
     let began = Instant::now();
     for round in (0..).take_while(|n| *n < rounds || began.elapsed() < time) {
         let mut r = Random(seed ^ (round + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
@@ -145,15 +138,16 @@ fn peak_memory() -> u64 {
 
 #[test]
 fn tables_of_damaged_files() {
+    let _turn = crate::turn();
     for good in corpus() {
-        assert!(check::table(&good), "the corpus itself must work");
+        assert!(crate::check::table(&good), "the corpus itself must work");
     }
     let (mut files, mut tables) = (0, 0);
-    let (began, rounds) = (Instant::now(), effort::rounds(ROUNDS));
-    let time = effort::duration(0);
+    let (began, rounds) = (Instant::now(), crate::common::effort::rounds(ROUNDS));
+    let time = crate::common::effort::duration(0);
     damaged(rounds, time, |bytes| {
         files += 1;
-        tables += usize::from(check::table(bytes));
+        tables += usize::from(crate::check::table(bytes));
     });
     println!(
         "{files} files in {:?}, {tables} of them still had a table; peak {} KiB",
@@ -169,14 +163,15 @@ fn tables_of_damaged_files() {
 
 #[test]
 fn names_in_damaged_files() {
-    let symbolizer = check::symbolizer();
+    let _turn = crate::turn();
+    let symbolizer = crate::check::symbolizer();
     // Debug information is also read, which takes longer.
-    let rounds = effort::rounds(ROUNDS) / 8;
+    let rounds = crate::common::effort::rounds(ROUNDS) / 8;
     for good in corpus() {
-        check::symbols(&symbolizer, &good, 61);
+        crate::check::symbols(&symbolizer, &good, 61);
     }
     damaged(rounds, Duration::ZERO, |bytes| {
-        check::symbols(&symbolizer, bytes, 61)
+        crate::check::symbols(&symbolizer, bytes, 61)
     });
     println!("{rounds} files; peak {} KiB", peak_memory());
     assert!(peak_memory() < MAX_MEMORY);
@@ -186,6 +181,7 @@ fn names_in_damaged_files() {
 /// A perf map and a jitdump file, damaged.
 #[test]
 fn names_of_code_made_at_run_time() {
+    let _turn = crate::turn();
     let mut dump: Vec<u8> = [0x4a69_5444u32, 1, 40, 62, 0, 7, 1, 0, 0, 0]
         .iter()
         .flat_map(|word| word.to_ne_bytes())
@@ -214,8 +210,8 @@ fn names_of_code_made_at_run_time() {
         dump.extend(words.iter().flat_map(|word| word.to_ne_bytes()));
     }
     let map = b"1000 40 JS:~f /a b.js:1:2\n1020 10 py::g:/c.py\n0x2000 0x8 L;::h\n".to_vec();
-    let mut r = Random(effort::fixed_seed(1));
-    for round in 0..effort::rounds(30_000) {
+    let mut r = Random(crate::common::effort::fixed_seed(1));
+    for round in 0..crate::common::effort::rounds(30_000) {
         let mut bytes = if round % 2 == 0 {
             dump.clone()
         } else {
@@ -230,7 +226,7 @@ fn names_of_code_made_at_run_time() {
                 _ => bytes.truncate(at.max(1)),
             }
         }
-        check::names(&bytes);
+        crate::check::names(&bytes);
     }
 }
 
@@ -276,12 +272,13 @@ fn damage_text(r: &mut Random, bytes: &mut Vec<u8>) {
 /// Damaged saved profiles are refused, or can be shown in every format.
 #[test]
 fn damaged_saved_profiles() {
+    let _turn = crate::turn();
     let dir = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/corpus-saved");
     let seeds: Vec<Vec<u8>> = fs::read_dir(dir)
         .unwrap()
         .map(|e| fs::read(e.unwrap().path()).unwrap())
         .collect();
-    let (mut opened, rounds) = (0, effort::rounds(ROUNDS) / 20);
+    let (mut opened, rounds) = (0, crate::common::effort::rounds(ROUNDS) / 20);
     for round in 0..rounds {
         let mut r = Random(round.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
         let mut bytes = seeds[r.index(seeds.len())].clone();
@@ -289,7 +286,7 @@ fn damaged_saved_profiles() {
             damage_text(&mut r, &mut bytes);
         }
         let began = Instant::now();
-        if let Some(saved) = check::saved(&bytes) {
+        if let Some(saved) = crate::check::saved(&bytes) {
             opened += 1;
             let report = Report::from(saved);
             // The page in a file takes as long as all others together.
@@ -316,14 +313,15 @@ fn damaged_saved_profiles() {
 /// Heaps with damage: in any word, several at once.
 #[test]
 fn damaged_heaps() {
-    let (mut read, rounds) = (0, effort::rounds(ROUNDS) / 10);
+    let _turn = crate::turn();
+    let (mut read, rounds) = (0, crate::common::effort::rounds(ROUNDS) / 10);
     for round in 0..rounds {
         let mut r = Random(round.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
         let (sizes, changes) = (r.index(60), r.index(8));
         let mut bytes = vec![sizes as u8];
         bytes.extend((0..sizes + changes * 12).map(|_| r.index(256) as u8));
         let began = Instant::now();
-        read += u64::from(check::heap(&bytes));
+        read += u64::from(crate::check::heap(&bytes));
         assert!(
             began.elapsed() < LONGEST,
             "round {round}: {:?}",

@@ -2,8 +2,6 @@
 //!
 //! File descriptors and their limit belong to the whole process, so these tests take turns.
 
-mod common;
-
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::os::fd::AsRawFd;
@@ -17,9 +15,9 @@ use proptest::prelude::*;
 use tokio::net::TcpSocket;
 use tokio::time::{sleep, timeout};
 
-use common::invalid_requests::INVALID_REQUESTS;
-use common::process::eventually;
-use common::{Fixed, Reply, Server, at, kib, report};
+use crate::common::invalid_requests::INVALID_REQUESTS;
+use crate::common::process::eventually;
+use crate::common::{Fixed, Reply, Server, at, kib, report};
 use memprof::collect::ProviderError;
 use memprof::http::api::{BoxFuture, Provider};
 use memprof::http::server::ServerOptions;
@@ -27,9 +25,8 @@ use memprof_profile::Report;
 use memprof_sys::ids::Pid;
 
 fn turn() -> MutexGuard<'static, ()> {
-    static TURN: Mutex<()> = Mutex::new(());
     static ONCE: Once = Once::new();
-    let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let turn = crate::turn();
     // The first runtime opens descriptors that the process keeps.
     ONCE.call_once(|| Server::start(wide(1), ServerOptions::default()).stop());
     turn

@@ -2,23 +2,11 @@
 //!
 //! Needs root and `cc`. Scenarios that this kernel does not support are reported as skipped.
 
-#[path = "residency/breakdown.rs"]
 mod breakdown;
-#[path = "residency/cost.rs"]
 mod cost;
-#[path = "residency/machine.rs"]
 mod machine;
-#[path = "common/machine.rs"]
-mod machine_settings;
-#[path = "common/process.rs"]
-mod process;
-#[path = "residency/processes.rs"]
 mod processes;
-#[path = "residency/shared_once.rs"]
 mod shared_once;
-#[path = "common/skip.rs"]
-mod skip;
-#[path = "residency/target.rs"]
 mod target;
 
 use std::path::Path;
@@ -35,9 +23,9 @@ const METHODS: [Method; 2] = [Method::Ioctl, Method::Pagemap];
 
 /// Prints directly to stderr: the test harness captures the usual output.
 macro_rules! say {
-    ($($arg:tt)*) => { $crate::target::say(format_args!($($arg)*)) };
+    ($($arg:tt)*) => { $crate::residency::target::say(format_args!($($arg)*)) };
 }
-use say;
+pub(crate) use say;
 
 /// All pages of a process; adjacent ranges are merged across windows and page sizes.
 fn pages(pid: Pid, method: Method) -> Vec<(u64, u64, PageKind)> {
@@ -154,12 +142,14 @@ scenario!(guard, |u| between(u.anon, 14, 15) && between(u.shmem, 6, 7));
 
 #[test]
 fn brk_growth_and_trim() {
+    let _turn = crate::turn();
     let (_target, total) = run("brk", Path::new("/"));
     assert!(between(total.anon, 28, 29), "{total:?}");
 }
 
 #[test]
 fn fork_parent_and_child() {
+    let _turn = crate::turn();
     let (target, parent) = run("fork_child", Path::new("/"));
     assert!(between(parent.anon, 32, 33) && between(parent.shmem, 8, 9));
     let child = measure(target.children[0]);
@@ -169,6 +159,7 @@ fn fork_parent_and_child() {
 
 #[test]
 fn tmpfs_files() {
+    let _turn = crate::turn();
     let dir = tempfile::tempdir_in("/dev/shm").unwrap();
     let (target, shared) = run("tmpfs_shared", dir.path());
     assert!(between(shared.shmem, 16, 20) && between(shared.anon, 1, 2));

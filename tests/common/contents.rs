@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use serde_json::{Value, json};
 
 use super::browser::Browser;
-use super::common::{Reply, Server, exchange};
+use super::{Reply, Server, exchange};
 
 /// WebDriver's code points of special keys.
 pub const ENTER: &str = "\u{E007}";

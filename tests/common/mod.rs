@@ -4,8 +4,11 @@
 #![allow(dead_code, reason = "each test binary uses its own part")]
 
 pub mod allocators;
+pub mod binary;
+pub mod browser;
 pub mod cgroup;
 pub mod container;
+pub mod contents;
 pub mod debuginfod_server;
 pub mod document;
 pub mod effort;

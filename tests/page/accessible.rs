@@ -4,10 +4,10 @@ use std::process::Command;
 
 use serde_json::{Value, json};
 
-use super::browser::Browser;
-use super::contents::*;
 use super::layout::{SIZES, VIEWS};
 use super::live::Run;
+use crate::common::browser::Browser;
+use crate::common::contents::*;
 
 const AXE: &str = include_str!("vendor/axe-core/axe.min.js");
 

@@ -2,8 +2,8 @@
 
 use serde_json::json;
 
-use super::browser::Browser;
 use super::filter::{filter, must_total, speaker};
+use crate::common::browser::Browser;
 
 /// The text of each row's first cell.
 fn groups(browser: &Browser) -> Vec<String> {

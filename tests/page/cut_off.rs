@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use super::browser::Browser;
 use super::common::{Fixed, Server, at, kib, report};
+use crate::common::browser::Browser;
 use ::memprof::http::server::ServerOptions;
 use memprof_profile::symbol::Language;
 use memprof_profile::{Outcome, PartialReason, Report, Stack};

@@ -2,9 +2,9 @@
 
 use serde_json::json;
 
-use super::browser::Browser;
 use super::common::memprof::Memprof;
 use super::common::workload::program;
+use crate::common::browser::Browser;
 
 #[test]
 fn figures_of_a_window_are_called_exact_and_no_filter_is_offered() {

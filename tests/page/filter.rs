@@ -2,10 +2,10 @@
 
 use serde_json::{Value, json};
 
-use super::browser::Browser;
 use super::common::memprof::Memprof;
 use super::common::process::wait_until;
 use super::common::workload::{Workload, program};
+use crate::common::browser::Browser;
 
 /// A process whose samples are made up, with known figures: 100 allocations that stand for 1,000 bytes each, of which the
 /// last 30 are freed; three of 1 MiB; and 50 that stand for 6,400 bytes and are freed at once.

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use serde_json::json;
 
-use super::browser::Browser;
 use super::common::{Fixed, Server, at, kib, report};
-use super::contents::*;
+use crate::common::browser::Browser;
+use crate::common::contents::*;
 use ::memprof::http::server::ServerOptions;
 use memprof_profile::symbol::Language;
 use memprof_profile::{Frame, Report};

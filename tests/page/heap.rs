@@ -2,13 +2,13 @@
 
 use serde_json::{Value, json};
 
-use super::browser::Browser;
 use super::common::memprof::Memprof;
 use super::common::process::stop;
 use super::common::workload::{Workload, program};
-use super::contents::*;
 use super::layout::SIZES;
 use super::lists::until;
+use crate::common::browser::Browser;
+use crate::common::contents::*;
 
 /// Chooses an option of the select with this label.
 fn choose(browser: &Browser, label: &str, value: &str) {

@@ -4,11 +4,11 @@ use std::process::{Command, Output, Stdio};
 
 use serde_json::{Value, json};
 
-use super::browser::Browser;
 use super::common::memprof::BINARY;
 use super::common::workload::{Lines, Running, Workload, program};
 use super::heap::divide;
 use super::layout::SIZES;
+use crate::common::browser::Browser;
 
 const MARKUP: &str =
     "</script><img src=x onerror=\"window.hacked=1\"><script>window.hacked=2</script><!--";

@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use super::browser::Browser;
 use super::common::cgroup::Group;
 use super::common::memprof::Memprof;
 use super::common::skip::skip;
 use super::common::workload::{Workload, program};
 use super::common::{Server, at, kib, report};
 use super::lists::until;
+use crate::common::browser::Browser;
 use ::memprof::http::api::Opened;
 use ::memprof::http::server::ServerOptions;
 use memprof_profile::{LastFigures, OomKill, OomKills, Report};

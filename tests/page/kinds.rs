@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use super::browser::Browser;
 use super::common::memprof::Memprof;
 use super::common::process::{cont, stop};
 use super::common::workload::program;
 use super::common::{Fixed, Server, at, kib, report};
-use super::contents::*;
 use super::live::MIB;
+use crate::common::browser::Browser;
+use crate::common::contents::*;
 use ::memprof::http::server::ServerOptions;
 use memprof_profile::measure::{ColumnId, MEASURES};
 use memprof_profile::symbol::Language;

@@ -5,10 +5,10 @@ use std::time::Instant;
 
 use serde_json::json;
 
-use super::browser::Browser;
 use super::common::random::Random;
 use super::common::{Fixed, Server, at, kib, report};
-use super::contents::*;
+use crate::common::browser::Browser;
+use crate::common::contents::*;
 use ::memprof::http::server::ServerOptions;
 use memprof_profile::symbol::Language;
 use memprof_profile::{CachedFile, Frame, KnownPath, MappedBytes, Mapping, PathFrom, Report};

@@ -5,12 +5,12 @@ use std::sync::Arc;
 
 use serde_json::json;
 
-use super::browser::Browser;
 use super::common::report::module;
 use super::common::{Fixed, Server, at, kib, report};
-use super::contents::*;
 use super::lists::{drawn, until};
 use super::live::Run;
+use crate::common::browser::Browser;
+use crate::common::contents::*;
 use ::memprof::export;
 use ::memprof::http::exporters;
 use ::memprof::http::server::ServerOptions;

@@ -5,12 +5,12 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use super::browser::{Browser, PATIENCE};
 use super::common::memprof::Memprof;
 use super::common::process::{cont, stop};
 use super::common::workload::{Workload, program};
-use super::contents::*;
 use super::live::{MIB, Run};
+use crate::common::browser::{Browser, PATIENCE};
+use crate::common::contents::*;
 
 /// Waits until a table has the number of rows that the API returns.
 #[track_caller]

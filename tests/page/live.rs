@@ -4,11 +4,11 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use super::browser::{Browser, PATIENCE};
 use super::common::memprof::Memprof;
 use super::common::process::{cont, stop};
 use super::common::workload::{Lines, program};
-use super::contents::*;
+use crate::common::browser::{Browser, PATIENCE};
+use crate::common::contents::*;
 use memprof_sys::ids::Pid;
 
 pub const MIB: u64 = 1 << 20;

@@ -7,8 +7,6 @@ mod common;
 
 mod accessible;
 mod allocations;
-mod browser;
-mod contents;
 mod cut_off;
 mod estimates;
 mod exact_window;

@@ -1,13 +1,13 @@
 //! The choice of process and time: all processes or one, the current report or a mark.
 
-use super::browser::Browser;
 use super::common::cgroup::Group;
 use super::common::memprof::Memprof;
 use super::common::process::{cont, stop};
 use super::common::workload::{Family, Workload, program};
-use super::contents::*;
 use super::lists::until;
 use super::live::{MIB, Run};
+use crate::common::browser::Browser;
+use crate::common::contents::*;
 use memprof_sys::ids::Pid;
 
 const ANON: &str = "#totals [data-kind=anon] dd";

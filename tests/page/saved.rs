@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use serde_json::json;
 
-use super::browser::Browser;
 use super::common::{Fixed, Server, at, kib, report};
+use crate::common::browser::Browser;
 use ::memprof::export::{self, ExportOptions};
 use ::memprof::http::api::Opened;
 use ::memprof::http::exporters;

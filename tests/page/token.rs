@@ -5,9 +5,9 @@ use std::os::unix::fs::PermissionsExt;
 
 use serde_json::json;
 
-use super::browser::Browser;
 use super::common::memprof::{Memprof, run_to_error};
 use super::common::workload::{Workload, program};
+use crate::common::browser::Browser;
 
 const TOKEN: &str = "a-secret-of-25-characters";
 

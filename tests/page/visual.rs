@@ -2,8 +2,8 @@
 
 use serde_json::json;
 
-use super::browser::Browser;
 use super::common::{Fixed, Server, at, kib, report};
+use crate::common::browser::Browser;
 use ::memprof::http::server::ServerOptions;
 use memprof_profile::Frame;
 use memprof_profile::symbol::Language;

@@ -2,9 +2,9 @@
 
 use serde_json::json;
 
-use super::browser::Browser;
 use super::common::memprof::Memprof;
 use super::common::workload::{Workload, named, unique_name};
+use crate::common::browser::Browser;
 
 /// What a person can see and use: controls, links and the timeline.
 const OFFERED: &str =

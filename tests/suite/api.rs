@@ -3,18 +3,7 @@
 //! Needs root, `cc`, Linux 6.5, cargo's target directory on a file system with a page cache of its own,
 //! and what the tests of the exports (`go`, `python3`) and of the page (`chromium`) need.
 
-#[path = "../page/browser.rs"]
-#[allow(dead_code, reason = "the page's own tests use the rest")]
-mod browser;
-#[path = "../common/mod.rs"]
-mod common;
 mod other_views;
-#[path = "../exports/readers.rs"]
-#[allow(dead_code, reason = "the tests of the formats use the rest")]
-mod readers;
-#[path = "../page/contents.rs"]
-#[allow(dead_code, reason = "the page's own tests use the rest")]
-mod shown;
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -22,12 +11,12 @@ use std::os::fd::AsFd;
 
 use serde_json::Value;
 
-use common::memprof::Memprof;
-use common::process::{cont, stop, wait_until};
-use common::reclaim::undisturbed;
-use common::terminal::Top;
-use common::workload::{Workload, program};
-use common::{Reply, exchange};
+use crate::common::memprof::Memprof;
+use crate::common::process::{cont, stop, wait_until};
+use crate::common::reclaim::undisturbed;
+use crate::common::terminal::Top;
+use crate::common::workload::{Workload, program};
+use crate::common::{Reply, exchange};
 use memprof_sys::ids::Pid;
 use memprof_sys::residency::cachestat::cachestat;
 use memprof_sys::residency::{figures, page_size};

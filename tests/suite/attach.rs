@@ -1,12 +1,6 @@
 //! `memprof attach-heap`: a running process loads the sampling library, and is not harmed, however memprof ends.
 //!
 //! Needs root and a compiler. `MEMPROF_TEST_ROUNDS=200` for more rounds.
-#![cfg(target_arch = "x86_64")]
-
-#[path = "../common/binary.rs"]
-mod binary;
-#[path = "../common/mod.rs"]
-mod common;
 
 mod kills;
 mod listened;
@@ -22,9 +16,9 @@ use std::fs;
 use std::ops::Range;
 use std::path::PathBuf;
 
-use binary::{Ended, memprof};
-use common::effort;
-use common::process::{LIMIT, eventually, runs, threads};
+use crate::common::binary::{Ended, memprof};
+use crate::common::effort;
+use crate::common::process::{LIMIT, eventually, runs, threads};
 use memprof_sys::ids::Pid;
 
 /// How often the library is loaded into each kind of process.

@@ -2,13 +2,6 @@
 //! that says what was attempted, why it failed and what to do, in the right exit status, and in no panic;
 //! nothing leaks. Runs as root.
 
-#[path = "common/binary.rs"]
-mod binary;
-#[path = "common/invalid_requests.rs"]
-mod invalid_requests;
-#[path = "common/skip.rs"]
-mod skip;
-
 use std::fs;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -21,9 +14,11 @@ use std::time::{Duration, Instant};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use binary::{Kept, MEMPROF, Memprof, PATIENCE, in_own_mounts, memprof, no_panic, run, status};
-use invalid_requests::INVALID_REQUESTS;
-use skip::skip;
+use crate::common::binary::{
+    Kept, MEMPROF, Memprof, PATIENCE, in_own_mounts, memprof, no_panic, run, status,
+};
+use crate::common::invalid_requests::INVALID_REQUESTS;
+use crate::common::skip::skip;
 
 /// A directory that every user can access, on a disk file system.
 fn directory() -> tempfile::TempDir {
@@ -50,7 +45,7 @@ fn compile(dir: &Path, name: &str, source: &str) -> PathBuf {
 }
 
 /// Runs memprof as a user without privileges.
-fn as_nobody(args: &[&str]) -> binary::Ended {
+fn as_nobody(args: &[&str]) -> crate::common::binary::Ended {
     let dir = directory();
     let copy = dir.path().join("memprof");
     // A separate process makes the copy. If this process did, a child forked by another test would also have
@@ -665,7 +660,7 @@ fn a_reader_that_does_not_read() {
         let pid = nix::unistd::Pid::from_raw(child.0.id().cast_signed());
         assert!(child.0.try_wait().unwrap().is_none(), "nothing was written");
         nix::sys::signal::kill(pid, nix::sys::signal::SIGTERM).unwrap();
-        binary::wait(&mut child.0);
+        crate::common::binary::wait(&mut child.0);
     }
 }
 

@@ -2,19 +2,17 @@
 //!
 //! Needs root, `cc` and binutils.
 
-mod common;
-
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
-use common::debuginfod_server::{Answer, Server};
-use common::listening::certificates;
-use common::memprof::{BINARY, Memprof};
-use common::process::{LIMIT, eventually};
-use common::skip::skip;
+use crate::common::debuginfod_server::{Answer, Server};
+use crate::common::listening::certificates;
+use crate::common::memprof::{BINARY, Memprof};
+use crate::common::process::{LIMIT, eventually};
+use crate::common::skip::skip;
 
 const PROGRAM: &str = r#"
 #include <stdio.h>

@@ -3,14 +3,12 @@
 //!
 //! Needs root and `cc`.
 
-mod common;
-
 use std::fmt::Write as _;
 
-use common::memprof::Memprof;
-use common::process::{cont, stop};
-use common::tree::Node;
-use common::workload::{Lines, Workload, program};
+use crate::common::memprof::Memprof;
+use crate::common::process::{cont, stop};
+use crate::common::tree::Node;
+use crate::common::workload::{Lines, Workload, program};
 use memprof_sys::ids::Pid;
 use memprof_sys::residency::figures;
 

@@ -3,9 +3,6 @@
 //!
 //! Needs root and `cc`.
 
-#[path = "../common/mod.rs"]
-mod common;
-
 mod allocators;
 mod bounds;
 mod calls;
@@ -18,7 +15,7 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use common::memprof::Memprof;
+use crate::common::memprof::Memprof;
 
 /// The figures of a kind below each function that has any, and that none has an error.
 #[track_caller]

@@ -4,9 +4,7 @@
 //!
 //! Needs `go` (for `go tool pprof`) and `python3`; `live` also needs root and `cc`.
 
-#[path = "../common/mod.rs"]
-mod common;
 mod hostile;
 mod live;
-mod readers;
+pub(crate) mod readers;
 mod synthetic;

@@ -2,17 +2,12 @@
 //! closed, clocks jump, tables and the ring buffer are full, and many clients ask for everything at once.
 //!
 //! A short form by default. In full, which takes about eight minutes: `./run-tests faults`, or
-//! `MEMPROF_TEST_FULL=1 cargo test --test faults`. `MEMPROF_TEST_SEED` repeats the random moments of a run.
+//! `MEMPROF_TEST_FULL=1 cargo test --test suite -- faults::`. `MEMPROF_TEST_SEED` repeats the random moments of a run.
 //!
 //! Needs root and `cc`.
 
 mod clients;
 mod clock;
-#[path = "../common/mod.rs"]
-mod common;
-#[path = "../../benches/support/counters.rs"]
-#[allow(dead_code, reason = "the benchmarks use the rest")]
-mod counters;
 mod disk;
 mod full;
 mod kernel_objects;
@@ -26,9 +21,9 @@ use std::time::Instant;
 
 use serde_json::Value;
 
-use common::effort;
-use common::memprof::Memprof;
-use common::process::{LIMIT, cont, stop};
+use crate::common::effort;
+use crate::common::memprof::Memprof;
+use crate::common::process::{LIMIT, cont, stop};
 use memprof_sys::ids::Pid;
 use memprof_sys::residency::figures;
 

@@ -2,11 +2,6 @@
 //!
 //! Needs root and a compiler. `MEMPROF_TEST_ROUNDS=1000` for more rounds.
 
-#[path = "../common/binary.rs"]
-mod binary;
-#[path = "../common/mod.rs"]
-mod common;
-
 mod blocked;
 mod forked_children;
 mod frozen;
@@ -19,12 +14,12 @@ mod userfaults;
 use std::process::{Child, Command, Stdio};
 use std::time::Instant;
 
-use common::process::{LIMIT, state};
+use crate::common::process::{LIMIT, state};
 use memprof_sys::ids::Pid;
 
 /// Starts memprof, which says nothing.
 fn start(args: &[&str]) -> Child {
-    let mut memprof = Command::new(binary::MEMPROF);
+    let mut memprof = Command::new(crate::common::binary::MEMPROF);
     memprof.args(args).stdin(Stdio::null());
     memprof.stdout(Stdio::null()).stderr(Stdio::null());
     memprof.spawn().unwrap()

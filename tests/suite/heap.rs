@@ -2,11 +2,6 @@
 //!
 //! Needs root, and a compiler.
 
-#[path = "../common/binary.rs"]
-mod binary;
-#[path = "../common/mod.rs"]
-mod common;
-
 mod busy_targets;
 mod by_stack;
 mod chroots;
@@ -32,7 +27,7 @@ use memprof_sys::ids::Pid;
 
 /// A snapshot, for which memprof's guard stops the process.
 fn measure(pid: Pid, options: &SnapshotOptions, top: usize) -> anyhow::Result<Heap> {
-    memprof_sys::freeze::guards_run(binary::MEMPROF.into());
+    memprof_sys::freeze::guards_run(crate::common::binary::MEMPROF.into());
     memprof_heap::measure(pid, options, top)
 }
 

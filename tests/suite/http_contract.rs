@@ -1,12 +1,10 @@
 //! Every line of the `/v1` contract, over a real connection.
 
-mod common;
-
 use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 
-use common::{Fixed, Reply, Server, at, kib, report};
+use crate::common::{Fixed, Reply, Server, at, kib, report};
 use memprof::collect::ProviderError;
 use memprof::http::api::{Provider, ROUTES};
 use memprof::http::server::ServerOptions;

@@ -1,7 +1,5 @@
 //! `/v2` over a real connection: replies against the OpenAPI document, refusals, marks, events.
 
-mod common;
-
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::PermissionsExt;
@@ -11,8 +9,8 @@ use std::time::{Duration, SystemTime};
 
 use serde_json::{Value, json};
 
-use common::document::{check, schema};
-use common::{Fixed, Reply, Server, at, kib, report};
+use crate::common::document::{check, schema};
+use crate::common::{Fixed, Reply, Server, at, kib, report};
 use memprof::collect::{LastScan, ProviderError, Status};
 use memprof::http::api::{ApiError, BoxFuture, Method, Provider, ROUTES};
 use memprof::http::server::{ServerOptions, Token};

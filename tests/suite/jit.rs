@@ -3,8 +3,6 @@
 //!
 //! Needs root and `cc`; for parts of it `node`, or a `python3.12` or later.
 
-#[path = "../common/mod.rs"]
-mod common;
 mod hostile;
 mod runtimes;
 mod same_address;
@@ -15,7 +13,7 @@ use std::process::{Command, Output, Stdio};
 
 use tempfile::TempDir;
 
-use common::memprof::BINARY;
+use crate::common::memprof::BINARY;
 
 const PAGE: u64 = 4096;
 

@@ -2,14 +2,12 @@
 //!
 //! Needs root and `cc`.
 
-mod common;
-
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
+use crate::common::workload::{Workload, program};
 use ::memprof::probe::event::Event;
 use ::memprof::probe::{Probe, ProbeConfig, Sweep};
-use common::workload::{Workload, program};
 use memprof_sys::ids::{MmId, StackId};
 
 const CHUNK: u64 = 2 << 20;

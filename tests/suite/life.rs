@@ -7,11 +7,6 @@ mod cgroup_memory;
 mod churn;
 mod command;
 mod command_detached;
-#[path = "../common/mod.rs"]
-mod common;
-#[path = "../../benches/support/counters.rs"]
-#[allow(dead_code, reason = "the benchmarks use the rest")]
-mod counters;
 mod diagnostics;
 mod ending;
 mod endings;

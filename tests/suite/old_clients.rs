@@ -3,15 +3,13 @@
 //!
 //! Needs root, `cc`, /usr/bin/python3 and `redis-server`.
 
-mod common;
-
 use std::path::Path;
 
-use common::memprof::Memprof;
-use common::process::{cont, signal, stop, wait_until};
-use common::skip::skip;
-use common::tree::{Name, Node};
-use common::workload::program;
+use crate::common::memprof::Memprof;
+use crate::common::process::{cont, signal, stop, wait_until};
+use crate::common::skip::skip;
+use crate::common::tree::{Name, Node};
+use crate::common::workload::program;
 use memprof_sys::residency::figures;
 
 const DIRECTIONS: [&str; 2] = ["", "&reverse=true"];

@@ -3,20 +3,18 @@
 //! Needs root, `cc`, Linux 6.5, and cargo's target directory on a file system with a page cache of its
 //! own (not tmpfs, not an overlay).
 
-mod common;
-
 use std::fs::File;
 use std::io::Read;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
-use common::files::{self, cached, evict};
-use common::memprof::Memprof;
-use common::process::wait_until;
-use common::reclaim::undisturbed;
-use common::tree::Sum;
-use common::workload::{Lines, program};
+use crate::common::files::{self, cached, evict};
+use crate::common::memprof::Memprof;
+use crate::common::process::wait_until;
+use crate::common::reclaim::undisturbed;
+use crate::common::tree::Sum;
+use crate::common::workload::{Lines, program};
 
 const MIB: u64 = 1 << 20;
 

@@ -3,8 +3,6 @@
 //!
 //! Needs root, `cc`, `setpriv` and `unshare`.
 
-mod common;
-#[path = "privileges/deployed.rs"]
 mod deployed;
 
 use std::collections::BTreeMap;
@@ -17,9 +15,9 @@ use std::sync::OnceLock;
 
 use serde_json::Value;
 
-use common::memprof::{BINARY, Memprof};
-use common::process::{signal, stop, threads, wait_until};
-use common::workload::{Workload, program, unique_name};
+use crate::common::memprof::{BINARY, Memprof};
+use crate::common::process::{signal, stop, threads, wait_until};
+use crate::common::workload::{Workload, program, unique_name};
 use memprof_sys::ids::Pid;
 use memprof_sys::residency::figures;
 
@@ -504,7 +502,7 @@ fn a_command_with_more_capabilities_than_memprof_needs_is_still_seen() {
     let mut command = with(&caps, NOBODY, &place().memprof);
     command.args(["--listen", "127.0.0.1:0", "--", workload]);
     let mut m = Memprof::spawn_as(command.stdin(Stdio::piped()).stdout(Stdio::piped()));
-    let mut lines = common::workload::Lines::of(&mut m.child);
+    let mut lines = crate::common::workload::Lines::of(&mut m.child);
     m.said("following ");
     lines.tell("mmap 8388608");
     let memory = m.get("/debug/memory");
@@ -567,7 +565,7 @@ fn a_process_in_a_container_with_a_deleted_program() {
         let text = fs::read_to_string(children).unwrap();
         Pid(text.trim().parse().unwrap())
     };
-    wait_until(|| common::process::comm(pid) == name[..name.len().min(15)]);
+    wait_until(|| crate::common::process::comm(pid) == name[..name.len().min(15)]);
     let run = |caps: &[&str]| {
         let m = serving(caps, NOBODY, &["--pid", &pid.to_string()]);
         m.said("following ");

@@ -3,8 +3,6 @@
 //!
 //! Needs `prometheus` and `promtool`; `live` also needs root and `cc`.
 
-#[path = "../common/mod.rs"]
-mod common;
 mod live;
 mod promtool;
 

@@ -2,14 +2,9 @@
 //!
 //! Needs `go` (for `go tool pprof`); `live` also needs root and `cc`.
 
-#[path = "../common/mod.rs"]
-mod common;
 mod decode;
 mod failures;
 mod live;
-#[path = "../exports/readers.rs"]
-#[allow(dead_code, reason = "only its reader of pprof is used")]
-mod readers;
 mod synthetic;
 
 use std::path::Path;

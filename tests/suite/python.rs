@@ -3,8 +3,6 @@
 //!
 //! Needs root and a CPython that memprof knows: /usr/bin/python3, others of pyenv, uv and `MEMPROF_TEST_PYTHONS` besides.
 
-#[path = "../common/mod.rs"]
-mod common;
 mod other_programs;
 mod stops;
 mod switching;
@@ -12,10 +10,12 @@ mod switching;
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, Stdio};
 
-use common::interpreted::{self, Mark, Saved, SourceFrame, all_merged, saved_as_the_kernel_says};
-use common::memprof::Memprof;
-use common::pythons::pythons;
-use common::skip::skip;
+use crate::common::interpreted::{
+    self, Mark, Saved, SourceFrame, all_merged, saved_as_the_kernel_says,
+};
+use crate::common::memprof::Memprof;
+use crate::common::pythons::pythons;
+use crate::common::skip::skip;
 use memprof_sys::ids::Pid;
 
 const WORKLOAD: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/workloads/frames.py");

@@ -3,17 +3,14 @@
 //!
 //! Needs root and a CRuby that memprof knows: /usr/bin/ruby, others of rbenv besides.
 
-#[path = "../common/mod.rs"]
-mod common;
-
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, Stdio};
 
-use common::interpreted::{self, Mark, Saved, SourceFrame, saved_as_the_kernel_says};
-use common::memprof::Memprof;
-use common::rubies::rubies;
-use common::skip::skip;
+use crate::common::interpreted::{self, Mark, Saved, SourceFrame, saved_as_the_kernel_says};
+use crate::common::memprof::Memprof;
+use crate::common::rubies::rubies;
+use crate::common::skip::skip;
 use memprof_sys::ids::Pid;
 
 const WORKLOAD: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/workloads/frames.rb");

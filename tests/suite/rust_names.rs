@@ -2,11 +2,9 @@
 //!
 //! Needs root and `rustc`.
 
-mod common;
-
 use std::process::Command;
 
-use common::memprof::Memprof;
+use crate::common::memprof::Memprof;
 
 const MIB: u64 = 1 << 20;
 

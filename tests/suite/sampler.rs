@@ -3,9 +3,6 @@
 //! Needs a compiler. The estimates are those of the library itself, which is compiled once more such that a program
 //! can listen to its own samples.
 
-#[path = "../common/mod.rs"]
-mod common;
-
 mod behaviour;
 mod ddheap;
 mod estimates;

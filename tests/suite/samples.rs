@@ -2,15 +2,12 @@
 //!
 //! Needs root and `cc`.
 
-#[path = "../common/mod.rs"]
-mod common;
-
 mod joined;
 mod marks;
 mod own_probes;
 mod preloaded;
 
-use common::memprof::Memprof;
+use crate::common::memprof::Memprof;
 
 /// The figure of a kind below a function, and its standard error.
 #[track_caller]

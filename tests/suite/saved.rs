@@ -1,8 +1,5 @@
 //! Profiles that are saved, opened again without root, and compared: by the real `memprof`, of a real program.
 
-#[path = "common/mod.rs"]
-mod common;
-
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
@@ -11,12 +8,12 @@ use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
 
+use crate::common::cgroup::Group;
+use crate::common::memprof::{BINARY, Memprof};
+use crate::common::process::{cont, stop, wait_until};
+use crate::common::terminal::Top;
+use crate::common::workload::{Workload, program};
 use ::memprof::http::exporters::EXPORTERS;
-use common::cgroup::Group;
-use common::memprof::{BINARY, Memprof};
-use common::process::{cont, stop, wait_until};
-use common::terminal::Top;
-use common::workload::{Workload, program};
 
 /// A user without privileges.
 const NOBODY: u32 = 65534;

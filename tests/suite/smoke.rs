@@ -2,12 +2,10 @@
 //!
 //! Needs root and `cc`.
 
-mod common;
-
-use common::memprof::{Memprof, run_to_error};
-use common::process::{comm, wait_until};
-use common::tree::Node;
-use common::workload::{Expected, Family, Member, Workload, named, program, unique_name};
+use crate::common::memprof::{Memprof, run_to_error};
+use crate::common::process::{comm, wait_until};
+use crate::common::tree::Node;
+use crate::common::workload::{Expected, Family, Member, Workload, named, program, unique_name};
 
 const KIB: u64 = 1024;
 
@@ -66,7 +64,7 @@ fn check_sums(direct: &Node, reversed: &Node) {
     assert_eq!(direct.cache_value, reversed.cache_value);
 }
 
-fn start(named: &common::workload::Named) -> (Workload, Family) {
+fn start(named: &crate::common::workload::Named) -> (Workload, Family) {
     let mut workload = Workload::start(&named.path);
     let family = Family::read(&mut workload.lines);
     (workload, family)

@@ -2,9 +2,6 @@
 //!
 //! Needs root and `cc`.
 
-#[path = "common/mod.rs"]
-mod common;
-
 use std::fs::File;
 use std::io::Read;
 use std::os::fd::AsFd;
@@ -13,11 +10,11 @@ use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, poll};
 
-use common::cgroup::Group;
-use common::memprof::{BINARY, run_to_error};
-use common::process::{LIMIT, cont, signal, stop, wait_until};
-use common::terminal::{Top, open};
-use common::workload::{Workload, program};
+use crate::common::cgroup::Group;
+use crate::common::memprof::{BINARY, run_to_error};
+use crate::common::process::{LIMIT, cont, signal, stop, wait_until};
+use crate::common::terminal::{Top, open};
+use crate::common::workload::{Workload, program};
 use memprof_sys::ids::Pid;
 use memprof_sys::residency::figures;
 

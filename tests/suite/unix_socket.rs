@@ -2,8 +2,6 @@
 //!
 //! Needs root, `cc`, `curl` and `setpriv`.
 
-mod common;
-
 use std::fs;
 use std::io::{Read, Write};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
@@ -11,10 +9,10 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use crate::common::memprof::{BINARY, Memprof, run_to_error};
+use crate::common::process::LIMIT;
+use crate::common::workload::{Workload, program};
 use ::memprof::http::api::{Method, ROUTES};
-use common::memprof::{BINARY, Memprof, run_to_error};
-use common::process::LIMIT;
-use common::workload::{Workload, program};
 
 const TOKEN: &str = "0123456789abcdef0123456789abcdef";
 

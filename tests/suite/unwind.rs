@@ -5,8 +5,6 @@ mod busy;
 mod chains;
 #[cfg(target_arch = "x86_64")]
 mod code;
-#[path = "../common/mod.rs"]
-mod common;
 #[cfg(target_arch = "x86_64")]
 mod containers;
 mod corpus;

@@ -6,8 +6,8 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use crate::target::{Target, signal, stop};
-use crate::{METHODS, between, measure, say};
+use crate::residency::target::{Target, signal, stop};
+use crate::residency::{METHODS, between, measure, say};
 use memprof_sys::breakdown::{Category, Show};
 use memprof_sys::ids::Pid;
 use memprof_sys::residency::{
@@ -16,6 +16,7 @@ use memprof_sys::residency::{
 
 #[test]
 fn python_and_a_fork_of_this_test() {
+    let _turn = crate::turn();
     let code = "import json, ssl; x = [str(i) for i in range(300000)]; print('ready', flush=True); input()";
     let mut python = Command::new("python3")
         .args(["-c", code])
@@ -52,6 +53,7 @@ fn python_and_a_fork_of_this_test() {
 /// process whose sum differed repeatedly in such comparisons.
 #[test]
 fn every_quiet_process_of_this_machine() {
+    let _turn = crate::turn();
     let (mut equal, mut restless) = (0, 0);
     for entry in fs::read_dir("/proc").unwrap() {
         let name = entry.unwrap().file_name().into_string().unwrap();
@@ -85,6 +87,7 @@ fn every_quiet_process_of_this_machine() {
 
 #[test]
 fn a_process_that_ends_is_gone() {
+    let _turn = crate::turn();
     for method in METHODS {
         let target = Target::start("alternating", Path::new("/"));
         let vmas = proc_maps::read(target.pid(), &mut Classifier::new()).unwrap();
@@ -126,6 +129,7 @@ fn a_process_that_ends_is_gone() {
 
 #[test]
 fn a_process_that_calls_exec_is_gone_for_the_scanner() {
+    let _turn = crate::turn();
     for method in METHODS {
         let mut target = Target::start("malloc_small", Path::new("/"));
         let scanner = Scanner::open(target.pid(), method).unwrap();
@@ -138,6 +142,7 @@ fn a_process_that_calls_exec_is_gone_for_the_scanner() {
 
 #[test]
 fn kernel_threads_have_no_memory() {
+    let _turn = crate::turn();
     assert!(figures::status(Pid(2)).unwrap_err().is_gone());
     assert!(read(Pid(2)).unwrap_err().is_gone());
 }
@@ -145,10 +150,11 @@ fn kernel_threads_have_no_memory() {
 /// Without privileges, refused figures are errors, and the others are exact.
 #[test]
 fn as_an_ordinary_user() {
+    let _turn = crate::turn();
     const NOBODY: u32 = 65534;
     if std::env::var_os("AS_NOBODY").is_none() {
         let status = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "processes::as_an_ordinary_user"])
+            .args(["--exact", "residency::processes::as_an_ordinary_user"])
             .env("AS_NOBODY", "1")
             .uid(NOBODY)
             .gid(NOBODY)
@@ -179,7 +185,7 @@ fn as_an_ordinary_user() {
         assert_eq!(r.method, Method::Ioctl);
         assert_eq!(Some(r.total.anon), r.before.anonymous, "{scenario}");
         assert_eq!(r.total.resident(), r.before.resident(), "{scenario}");
-        let all = crate::breakdown::equals(target.pid());
+        let all = crate::residency::breakdown::equals(target.pid());
         let memfd = all.categories.iter().any(|r| r.category == Category::Memfd);
         assert_eq!(memfd, scenario == "memfd", "{all:?}");
     }

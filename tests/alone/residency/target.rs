@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::OnceLock;
 
-use crate::process::state;
-pub use crate::process::{signal, stop, wait_until};
+use crate::common::process::state;
+pub use crate::common::process::{signal, stop, wait_until};
 use memprof_sys::ids::Pid;
 
 /// A running workload that waits.

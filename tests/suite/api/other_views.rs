@@ -6,11 +6,12 @@ use std::net::TcpStream;
 
 use serde_json::Value;
 
-use super::browser::{Browser, PATIENCE};
-use super::common::memprof::run;
-use super::common::terminal::Top;
-use super::shown::must_mean;
-use super::{MAPPED, Walk, number, readers};
+use super::{MAPPED, Walk, number};
+use crate::common::browser::{Browser, PATIENCE};
+use crate::common::contents::must_mean;
+use crate::common::memprof::run;
+use crate::common::terminal::Top;
+use crate::exports::readers;
 use ::memprof::http::exporters::EXPORTERS;
 use memprof_profile::Kind;
 use memprof_sys::residency::figures;

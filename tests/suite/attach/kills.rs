@@ -4,11 +4,11 @@ use std::process::{Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use crate::binary::MEMPROF;
+use crate::attach::{Before, attached, code_without_a_file, is_loaded, nothing_left, rounds};
+use crate::common::binary::MEMPROF;
 use crate::common::process::{LIMIT, eventually};
 use crate::common::random::Random;
 use crate::common::sentinel::{sentinel, unharmed};
-use crate::{Before, attached, code_without_a_file, is_loaded, nothing_left, rounds};
 
 #[test]
 fn killing_memprof_harms_nobody() {
@@ -56,7 +56,7 @@ fn killing_memprof_harms_nobody() {
         before.nothing_new();
         loaded += u32::from(is_loaded(pid));
         // It can be attached to afterwards.
-        let again = crate::attach(pid, &[]);
+        let again = crate::attach::attach(pid, &[]);
         again.must(0, &[]);
         before.nothing_new();
         unharmed(&mut workload);

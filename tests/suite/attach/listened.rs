@@ -1,6 +1,6 @@
 //! Allocations of a process that was attached to, by stack.
 
-use crate::attached;
+use crate::attach::attached;
 use crate::common::memprof::Memprof;
 use crate::common::process::wait_until;
 use crate::common::workload::{Workload, program};
@@ -95,11 +95,11 @@ fn libraries_that_are_loaded_later_are_seen() {
 fn a_second_time_changes_nothing() {
     let workload = Workload::start(&program("allocations"));
     attached(workload.pid(), &[]);
-    let before = crate::maps(workload.pid());
-    let again = crate::attach(workload.pid(), &[]);
+    let before = crate::attach::maps(workload.pid());
+    let again = crate::attach::attach(workload.pid(), &[]);
     again.must(0, &[]);
     assert!(again.stdout.contains("already"), "{again:?}");
-    assert_eq!(crate::maps(workload.pid()), before);
+    assert_eq!(crate::attach::maps(workload.pid()), before);
 }
 
 /// Also one that another user runs, and whose file tree is another.

@@ -11,12 +11,12 @@ use std::time::Duration;
 
 use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, TargetArch, apply_filter};
 
-use crate::binary::memprof;
+use crate::attach::{attach, attached, is_loaded, nothing_left};
+use crate::common::binary::memprof;
 use crate::common::process::{LIMIT, cont, eventually, stop};
 use crate::common::sentinel::{sentinel, unharmed};
 use crate::common::skip::skip;
 use crate::common::workload::{Workload, program};
-use crate::{attach, attached, is_loaded, nothing_left};
 
 const SAYS_READY: &str = "#include <stdio.h>\nint main(void) { puts(\"ready\"); fflush(stdout); return getchar() > 0; }\n";
 
@@ -70,7 +70,7 @@ fn a_process_that_is_traced_is_refused() {
     let pid = workload.pid().to_string();
     let mut strace = Command::new("strace");
     let strace = strace.args(["-f", "-e", "trace=none", "-o", "/dev/null", "-p", &pid]);
-    let mut strace = crate::binary::Kept::start(strace);
+    let mut strace = crate::common::binary::Kept::start(strace);
     let status = || fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     let traced = || !status().contains("TracerPid:\t0\n");
     eventually(LIMIT, "strace traces it", traced);

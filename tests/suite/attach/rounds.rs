@@ -3,10 +3,10 @@
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 
+use crate::attach::{attached, nothing_left, rounds};
 use crate::common::process::{LIMIT, eventually};
 use crate::common::sentinel::{sentinel, unharmed};
 use crate::common::workload::{Running, Workload, program};
-use crate::{attached, nothing_left, rounds};
 
 /// Threads that wait, calculate and allocate, and signals: no register changes, and no wait ends early.
 #[test]
@@ -76,7 +76,7 @@ fn a_loop_that_allocates_goes_on() {
         let mut command = Command::new(&binary);
         let mut child = Running(command.args([size, "1000000000000"]).spawn().unwrap());
         eventually(LIMIT, "it runs", || {
-            crate::maps(child.pid()).contains("[heap]")
+            crate::attach::maps(child.pid()).contains("[heap]")
         });
         attached(child.pid(), &["--wait", "30"]);
         assert!(child.0.try_wait().unwrap().is_none());

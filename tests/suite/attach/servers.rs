@@ -4,11 +4,11 @@ use std::process::Stdio;
 use std::thread::sleep;
 use std::time::Duration;
 
+use crate::attach::{attach, attached, rounds};
 use crate::common::postgres::Postgres;
 use crate::common::process::{LIMIT, eventually, state};
 use crate::common::redis::Redis;
 use crate::common::skip::skip;
-use crate::{attach, attached, rounds};
 use memprof_sys::ids::Pid;
 
 #[test]

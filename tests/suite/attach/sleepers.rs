@@ -2,9 +2,9 @@
 
 use std::process::Command;
 
+use crate::attach::{attached, rounds};
 use crate::common::process::{LIMIT, eventually};
 use crate::common::workload::{Workload, program};
-use crate::{attached, rounds};
 
 /// How often its first thread has slept, and how often a sleep ended early.
 fn slept(workload: &mut Workload) -> [u64; 2] {

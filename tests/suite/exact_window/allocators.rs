@@ -4,12 +4,12 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
-use crate::below;
-use crate::calls::CALLS;
 use crate::common::memprof::Memprof;
 use crate::common::process::wait_until;
 use crate::common::skip::skip;
 use crate::common::workload::{Lines, program};
+use crate::exact_window::below;
+use crate::exact_window::calls::CALLS;
 
 pub const ALLOCATORS: [&str; 3] = [
     "libjemalloc.so.2",

@@ -2,11 +2,11 @@
 
 use std::process::{Command, Stdio};
 
-use crate::below;
-use crate::calls::start;
 use crate::common::memprof::{BINARY, Memprof};
 use crate::common::process::wait_until;
 use crate::common::workload::{Workload, program};
+use crate::exact_window::below;
+use crate::exact_window::calls::start;
 
 #[test]
 fn sizes_and_first_calls_can_be_left_out() {

@@ -1,8 +1,8 @@
 //! A program whose functions make known calls.
 
-use crate::below;
 use crate::common::memprof::{Memprof, run};
 use crate::common::workload::{Lines, Workload, program};
+use crate::exact_window::below;
 
 const WINDOW: [&str; 3] = ["--heap=exact", "--duration", "600"];
 

@@ -3,9 +3,9 @@
 use std::fs;
 use std::process::Command;
 
-use crate::below;
 use crate::common::memprof::Memprof;
 use crate::common::skip::skip;
+use crate::exact_window::below;
 
 /// An allocator with the names that jemalloc has in Redis and in Rust programs, which can be left by `longjmp`.
 const PREFIXED: &str = r#"

@@ -6,10 +6,10 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use crate::allocators::{ALLOCATORS, installed, start};
 use crate::common::process::wait_until;
 use crate::common::skip::skip;
-use crate::{below, totals};
+use crate::exact_window::allocators::{ALLOCATORS, installed, start};
+use crate::exact_window::{below, totals};
 
 /// How functions are called, in C: `F` is the function, `heap` mimalloc's default heap, `old()` a block of 50 bytes.
 /// What that makes: allocations, bytes, live allocations, live bytes.

@@ -1,7 +1,7 @@
 //! Outputs say whether their figures are exact, and refuse what needs single allocations.
 
-use crate::calls::start;
 use crate::common::memprof::run;
+use crate::exact_window::calls::start;
 
 /// What a reply to `/metrics` says of a metric.
 fn help(metrics: &str, name: &str) -> String {

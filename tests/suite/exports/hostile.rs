@@ -6,8 +6,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 
 use crate::common::{at, kib, report};
-use crate::readers::{self, table};
-use crate::synthetic::{readers_find_every_byte, written};
+use crate::exports::readers::{self, table};
+use crate::exports::synthetic::{readers_find_every_byte, written};
 use ::memprof::export::ExportOptions;
 use ::memprof::http::exporters::EXPORTERS;
 use memprof_profile::symbol::Language;

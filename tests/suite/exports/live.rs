@@ -6,7 +6,7 @@ use std::process::Stdio;
 use crate::common::memprof::Memprof;
 use crate::common::process::{cont, stop};
 use crate::common::workload::{Workload, program};
-use crate::readers;
+use crate::exports::readers;
 use ::memprof::http::exporters::EXPORTERS;
 use memprof_profile::Kind;
 use memprof_sys::residency::figures;
@@ -120,7 +120,7 @@ fn pprof_shows_inlined_functions() {
     workload.lines.tell("go");
     m.interrupt();
     let raw = readers::pprof(&std::fs::read(path).unwrap()).raw;
-    let source = include_str!("../workloads/inlined.c");
+    let source = include_str!("../../workloads/inlined.c");
     let line = |mark: &str| 1 + source.lines().position(|l| l.ends_with(mark)).unwrap();
     let wanted = [
         ("inner", "// INNER"),

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use crate::common::skip::skip;
 use crate::common::{Fixed, Server, at, kib, report};
-use crate::readers::{self, pprof_says, table, wanted};
+use crate::exports::readers::{self, pprof_says, table, wanted};
 use ::memprof::export::{self, ExportOptions};
 use ::memprof::http::exporters::{self, EXPORTERS};
 use ::memprof::http::server::ServerOptions;
@@ -646,7 +646,7 @@ fn flame_graphs_and_tables_differ_too() {
 /// The outputs equal the reference files; `MEMPROF_TEST_BLESS=1` rewrites these.
 #[test]
 fn kept_files() {
-    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/exports/kept");
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/suite/exports/kept");
     let report = small();
     // The page changes too often, and heaptrack's format has a line for each of many calls: both have readers.
     let left_out = ["html", "heaptrack"];

@@ -14,7 +14,7 @@ use crate::common::memprof::Memprof;
 use crate::common::process::{LIMIT, eventually};
 use crate::common::workload::{Workload, program};
 use crate::common::{Reply, connect, exchange};
-use crate::{equals_the_kernel, times};
+use crate::faults::{equals_the_kernel, times};
 
 const CLIENTS: usize = 64;
 /// The documented limit of memprof's own memory, in bytes.
@@ -25,8 +25,8 @@ const LISTENERS: usize = 32;
 /// Everything that can be read, by the documents of the API; `mark` and `heap` are there.
 fn routes(mark: &str, heap: &str) -> Vec<String> {
     let documents = [
-        include_str!("../../src/http/web/openapi-v2.json"),
-        include_str!("../../src/http/web/openapi-v1.json"),
+        include_str!("../../../src/http/web/openapi-v2.json"),
+        include_str!("../../../src/http/web/openapi-v1.json"),
     ];
     let mut routes = Vec::new();
     for document in documents {

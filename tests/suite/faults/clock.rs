@@ -13,7 +13,7 @@ use tempfile::TempDir;
 use crate::common::memprof::{BINARY, Memprof};
 use crate::common::process::wait_until;
 use crate::common::workload::{Workload, program};
-use crate::{equals_the_kernel, times};
+use crate::faults::{equals_the_kernel, times};
 
 const HOUR: i64 = 3600;
 const YEAR: i64 = 365 * 24 * HOUR;

@@ -11,8 +11,8 @@ use crate::common::memprof::{BINARY, Memprof, run};
 use crate::common::process::{LIMIT, eventually};
 use crate::common::skip::skip;
 use crate::common::workload::{Workload, program};
-use crate::equals_the_kernel;
-use crate::kernel_objects::files_in;
+use crate::faults::equals_the_kernel;
+use crate::faults::kernel_objects::files_in;
 
 const FULL: &str = "No space left on device";
 const OLD: &str = "of yesterday\n";

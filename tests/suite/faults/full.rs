@@ -1,6 +1,6 @@
 //! The ring buffer and the tables are full: what does not fit is counted and shown, and totals still equal the kernel's.
 //!
-//! Here are those that no other test fills; `tests/life/spawning.rs` and `tests/unwind/full.rs` fill the tables of processes, of pages,
+//! Here are those that no other test fills; `tests/suite/life/spawning.rs` and `tests/suite/unwind/full.rs` fill the tables of processes, of pages,
 //! of the unwinder, and of stacks, and the ring buffer with stacks.
 
 use std::path::Path;
@@ -11,7 +11,7 @@ use serde_json::Value;
 use crate::common::memprof::{BINARY, Memprof};
 use crate::common::process::{LIMIT, cont, eventually, stop, wait_until};
 use crate::common::workload::{Lines, Workload, program};
-use crate::equals_the_kernel;
+use crate::faults::equals_the_kernel;
 use memprof_sys::ids::Pid;
 
 /// A memprof whose tables have these sizes.
@@ -114,7 +114,7 @@ fn the_ring_buffer_with_everything() {
         "events=16384",
         &["--follow-forks", "--pid", &workload.pid().to_string()],
     );
-    for _ in 0..crate::times(2, 20) {
+    for _ in 0..crate::faults::times(2, 20) {
         stop(m.pid());
         std::thread::sleep(std::time::Duration::from_secs(2));
         cont(m.pid());

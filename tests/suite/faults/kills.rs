@@ -14,9 +14,9 @@ use crate::common::random::Random;
 use crate::common::sentinel::{is_unharmed, sentinel, unharmed};
 use crate::common::terminal::{Top, open};
 use crate::common::workload::{Lines, Workload, program};
-use crate::kernel_objects::{Held, files_in};
-use crate::work_directory::{OLD, Place};
-use crate::{equals_the_kernel, times};
+use crate::faults::kernel_objects::{Held, files_in};
+use crate::faults::work_directory::{OLD, Place};
+use crate::faults::{equals_the_kernel, times};
 use memprof_sys::ids::Pid;
 
 /// What memprof does when it is killed.
@@ -212,7 +212,7 @@ fn with_a_command_leave_what_it_needs() {
         m.said("following ");
         let mut lines = Lines::of(&mut m.child);
         let target = m.followed();
-        // Until it has executed its program, it is a part of memprof: tests/life/endings.rs kills that.
+        // Until it has executed its program, it is a part of memprof: tests/suite/life/endings.rs kills that.
         lines.send("");
         assert!(lines.line().starts_with('{'));
         sleep(LATEST.mul_f64(dice.fraction()));

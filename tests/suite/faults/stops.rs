@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use crate::common::memprof::{BINARY, Memprof};
 use crate::common::process::{LIMIT, comm, eventually, state, threads, wait_until};
 use crate::common::workload::{Lines, program};
-use crate::{equals_the_kernel, times};
+use crate::faults::{equals_the_kernel, times};
 
 /// As a terminal does it: the whole group gets the signal.
 fn signal_group(m: &Memprof, signal: i32) {

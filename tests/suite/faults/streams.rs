@@ -4,7 +4,7 @@ use std::process::{Command, Output, Stdio};
 
 use crate::common::memprof::{BINARY, Memprof, run};
 use crate::common::workload::{Workload, program};
-use crate::equals_the_kernel;
+use crate::faults::equals_the_kernel;
 
 /// Runs `$MEMPROF` in a shell.
 fn shell(script: &str) -> Output {

@@ -13,7 +13,7 @@ use crate::common::memprof::{BINARY, Memprof};
 use crate::common::process::{cont, signal, state, threads, wait_until};
 use crate::common::random::Random;
 use crate::common::workload::{Workload, program};
-use crate::{equals_the_kernel, times};
+use crate::faults::{equals_the_kernel, times};
 use memprof_sys::ids::Pid;
 
 /// What happens to the target.

@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use tempfile::TempDir;
 
 use crate::common::memprof::BINARY;
-use crate::kernel_objects::files_in;
+use crate::faults::kernel_objects::files_in;
 
 pub const OLD: &str = "of yesterday";
 

@@ -2,9 +2,9 @@
 
 use serde_json::Value;
 
-use crate::binary::memprof;
+use crate::common::binary::memprof;
 use crate::common::skip::skip;
-use crate::states::Subject;
+use crate::freeze::states::Subject;
 
 /// Snapshots of it by way of a child, each with its stops, or why there is none.
 fn snapshots(subject: &Subject, max_stop: f64, count: usize) -> usize {
@@ -13,7 +13,7 @@ fn snapshots(subject: &Subject, max_stop: f64, count: usize) -> usize {
     for _ in 0..count {
         let fork = ["heap", "--snapshot", "fork", "--format", "json"];
         let ended = memprof(&[&fork[..], &["--max-stop", &max, "--pid", &pid]].concat());
-        crate::binary::no_panic(&ended.stderr);
+        crate::common::binary::no_panic(&ended.stderr);
         if ended.status.success() {
             let heap: Value = serde_json::from_str(&ended.stdout).unwrap();
             let of = |name: &str| heap["taken"][name].as_f64().unwrap();

@@ -4,7 +4,7 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use crate::common::process::{signal, state};
-use crate::frozen::{end, freeze, guard, sleeper, wait_for};
+use crate::freeze::frozen::{end, freeze, guard, sleeper, wait_for};
 use memprof_sys::freeze::{Fork, Frozen, Guard};
 use memprof_sys::ids::Pid;
 

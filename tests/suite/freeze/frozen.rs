@@ -8,7 +8,7 @@ use memprof_sys::freeze::{FreezeError, Frozen, Guard, guards_run};
 use memprof_sys::ids::Pid;
 
 pub fn guard() -> Guard {
-    guards_run(crate::binary::MEMPROF.into());
+    guards_run(crate::common::binary::MEMPROF.into());
     Guard::default()
 }
 

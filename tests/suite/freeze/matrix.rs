@@ -10,8 +10,8 @@ use crate::common::effort;
 use crate::common::process::{LIMIT, eventually, living, signal};
 use crate::common::random::Random;
 use crate::common::skip::skip;
-use crate::start;
-use crate::states::{STATES, Subject};
+use crate::freeze::start;
+use crate::freeze::states::{STATES, Subject};
 use memprof_sys::ids::Pid;
 
 /// How a process is stopped: the arguments of memprof.
@@ -83,7 +83,7 @@ fn one_round(subject: &Subject, way: &[&str], end: End, usual: &mut Duration, pa
     let mut memprof = start(&[way, &["--pid", &pid.to_string()]].concat());
     match end {
         End::ByItself => {
-            crate::binary::wait(&mut memprof);
+            crate::common::binary::wait(&mut memprof);
             *usual = begun.elapsed();
         }
         End::Killed => {

@@ -8,8 +8,8 @@ use crate::common::cgroup::Group;
 use crate::common::memprof::Memprof;
 use crate::common::process::{LIMIT, eventually, runs, signal, state};
 use crate::common::skip::skip;
-use crate::states::Subject;
-use crate::{is_held, start};
+use crate::freeze::states::Subject;
+use crate::freeze::{is_held, start};
 use memprof_sys::ids::Pid;
 
 /// Number of times that memprof is stopped while it holds the process.
@@ -42,7 +42,7 @@ fn let_go(
                 caught += 1;
             }
             go_on(own);
-            crate::binary::wait(&mut memprof);
+            crate::common::binary::wait(&mut memprof);
             caught >= TIMES
         },
     );

@@ -3,11 +3,11 @@
 
 use std::time::{Duration, Instant};
 
-use crate::binary::memprof;
+use crate::common::binary::memprof;
 use crate::common::process::{LIMIT, eventually};
 use crate::common::skip::skip;
-use crate::start;
-use crate::states::{Subject, zombies};
+use crate::freeze::start;
+use crate::freeze::states::{Subject, zombies};
 
 fn subject(state: &'static str) -> Option<Subject> {
     Subject::start(state)

@@ -8,7 +8,7 @@ use serde::Deserialize;
 use crate::common::effort;
 use crate::common::process::{eventually, signal};
 use crate::common::workload::{Workload, program};
-use crate::glibc::{COPY, snapshot};
+use crate::heap::glibc::{COPY, snapshot};
 use memprof_heap::{Allocator, SnapshotOptions};
 use memprof_sys::ids::Pid;
 
@@ -25,7 +25,7 @@ pub fn snapshots_of_a_busy_target_are_right_or_refused() {
     let (mut read, mut refused) = (0, Vec::new());
     for _ in 0..snapshots() {
         std::thread::sleep(Duration::from_millis(7));
-        let heap = crate::measure(pid, &COPY, 1).unwrap();
+        let heap = crate::heap::measure(pid, &COPY, 1).unwrap();
         let rows: u64 = heap.rows.iter().map(|row| row.resident).sum();
         let others: u64 = heap.others.iter().map(|row| row.resident).sum();
         assert_eq!(rows + others, heap.anonymous);
@@ -68,7 +68,7 @@ fn a_stop_that_would_be_too_long_ends() {
         max_stop: Duration::from_micros(1),
         ..COPY
     };
-    let error = crate::measure(workload.pid(), &options, 1).unwrap_err();
+    let error = crate::heap::measure(workload.pid(), &options, 1).unwrap_err();
     let said = format!("{error:#}");
     assert!(said.contains("ms"), "{said}");
     workload.lines.send("m");

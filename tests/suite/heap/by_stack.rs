@@ -10,13 +10,13 @@ use base64::engine::general_purpose::STANDARD;
 use serde_json::Value;
 use tempfile::NamedTempFile;
 
-use crate::binary::{Ended, MEMPROF, memprof, run};
+use crate::common::binary::{Ended, MEMPROF, memprof, run};
 use crate::common::process::{LIMIT, eventually, signal, state};
 use crate::common::skip::skip;
 use crate::common::workload::{Workload, program};
-use crate::glibc::compiled;
-use crate::types;
-use crate::unreachable::nearly_all;
+use crate::heap::glibc::compiled;
+use crate::heap::types;
+use crate::heap::unreachable::nearly_all;
 use memprof_heap::sampler::{Library, Options};
 use memprof_sys::ids::Pid;
 

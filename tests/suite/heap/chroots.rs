@@ -2,20 +2,22 @@
 //! forgot.
 //!
 //! `MEMPROF_TEST_ROOTS` names directories with such systems, with `:` between them, in which `/heap`, `/heap-jemalloc` and
-//! `/leaks` are the workloads; `tests/heap/chroots.sh` makes them. In other runs this is skipped.
+//! `/leaks` are the workloads; `tests/suite/heap/chroots.sh` makes them. In other runs this is skipped.
 
 use std::path::Path;
 use std::process::Command;
 
 use crate::common::skip::skip;
 use crate::common::workload::Workload;
-use crate::glibc::compare;
-use crate::{jemalloc, unreachable};
+use crate::heap::glibc::compare;
+use crate::heap::{jemalloc, unreachable};
 
 #[test]
 fn other_releases() {
     let Some(roots) = std::env::var_os("MEMPROF_TEST_ROOTS") else {
-        return skip("other releases: MEMPROF_TEST_ROOTS names none; tests/heap/chroots.sh does");
+        return skip(
+            "other releases: MEMPROF_TEST_ROOTS names none; tests/suite/heap/chroots.sh does",
+        );
     };
     for root in std::env::split_paths(&roots) {
         println!("{}", root.display());

@@ -3,12 +3,12 @@
 # the coming release, and with those of their jemalloc, and attaches to processes there. Makes a system of each with debootstrap,
 # compiles the workloads in it, and runs the tests.
 #
-#   tests/heap/chroots.sh [SUITE…]      (bullseye trixie sid without an argument)
+#   tests/suite/heap/chroots.sh [SUITE…]      (bullseye trixie sid without an argument)
 #
 # The systems are kept in MEMPROF_TEST_CHROOTS (default /var/tmp/memprof-chroots), about 400 MB each. Needs root.
 # Exit status 77: skipped, with the reason printed.
 set -euo pipefail
-cd "$(dirname "$0")/../.."
+cd "$(dirname "$0")/../../.."
 # shellcheck source=scripts/lib.sh
 source scripts/lib.sh
 
@@ -44,4 +44,4 @@ for suite; do
     roots=$roots${roots:+:}$root
 done
 export MEMPROF_TEST_ROOTS=$roots
-cargo test --test heap --test attach -- --nocapture other_releases
+cargo test --test suite -- --nocapture other_releases

@@ -7,11 +7,11 @@ use std::time::Duration;
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
-use crate::binary::{Kept, MEMPROF, memprof, wait};
+use crate::common::binary::{Kept, MEMPROF, memprof, wait};
 use crate::common::process::{LIMIT, eventually, signal, state};
 use crate::common::workload::{Workload, program};
-use crate::glibc::compiled;
-use crate::unreachable::nearly_all;
+use crate::heap::glibc::compiled;
+use crate::heap::unreachable::nearly_all;
 use memprof_sys::ids::Pid;
 
 /// Runs `memprof heap` on a command without input; returns the command's own output as JSON, and the report.

@@ -10,7 +10,7 @@ use std::time::Duration;
 use nix::fcntl::{FcntlArg, fcntl};
 use tempfile::NamedTempFile;
 
-use crate::binary::{Kept, MEMPROF, wait};
+use crate::common::binary::{Kept, MEMPROF, wait};
 use crate::common::process::{LIMIT, eventually, signal, state, wait_until};
 use crate::common::terminal;
 use crate::common::workload::Lines;

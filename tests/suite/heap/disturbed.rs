@@ -6,11 +6,11 @@ use std::thread;
 
 use serde_json::Value;
 
-use crate::binary::{MEMPROF, run};
+use crate::common::binary::{MEMPROF, run};
 use crate::common::process::{LIMIT, eventually, signal};
 use crate::common::sentinel::{sentinel, unharmed};
 use crate::common::workload::{Workload, program};
-use crate::fork::children;
+use crate::heap::fork::children;
 use memprof_sys::ids::Pid;
 
 /// Takes a snapshot of a process, and does something once there is a child.

@@ -9,7 +9,7 @@ use std::time::Duration;
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::binary::{MEMPROF, memprof};
+use crate::common::binary::{MEMPROF, memprof};
 use crate::common::effort;
 use crate::common::memprof::Memprof;
 use crate::common::process::{LIMIT, cont, eventually, signal, state, stop, threads};

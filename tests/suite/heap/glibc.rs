@@ -31,12 +31,12 @@ struct Said {
 /// A snapshot of a process that is stopped, with the sums that hold for each.
 pub fn snapshot(pid: Pid) -> Heap {
     stop(pid);
-    let heap = crate::measure(pid, &COPY, 5).expect("a snapshot");
+    let heap = crate::heap::measure(pid, &COPY, 5).expect("a snapshot");
     let rows: u64 = heap.rows.iter().map(|row| row.resident).sum();
     let others: u64 = heap.others.iter().map(|row| row.resident).sum();
     assert_eq!(rows + others, heap.anonymous, "{heap:#?}");
     assert_eq!(heap.kernel, [heap.anonymous; 2], "{heap:#?}");
-    crate::map_adds_up(&heap);
+    crate::heap::map_adds_up(&heap);
     cont(pid);
     arenas_have_the_same_bytes(&heap);
     heap

@@ -7,11 +7,11 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use crate::binary::{Ended, MEMPROF, memprof, run};
+use crate::common::binary::{Ended, MEMPROF, memprof, run};
 use crate::common::cgroup::Group;
 use crate::common::skip::skip;
 use crate::common::workload::{Workload, program};
-use crate::fork::children;
+use crate::heap::fork::children;
 use memprof_sys::ids::Pid;
 
 const MIB: u64 = 1 << 20;

@@ -7,14 +7,14 @@ use std::time::{Duration, Instant};
 
 use serde::Deserialize;
 
-use crate::busy_targets::snapshots;
 use crate::common::allocators::{JEMALLOC, LINK_JEMALLOC, allocator};
 use crate::common::process::signal;
 use crate::common::redis::Redis;
 use crate::common::skip::skip;
 use crate::common::workload::Workload;
-use crate::glibc::{COPY, compiled, snapshot};
-use crate::unreachable::compare;
+use crate::heap::busy_targets::snapshots;
+use crate::heap::glibc::{COPY, compiled, snapshot};
+use crate::heap::unreachable::compare;
 use memprof_heap::{Heap, HeapRegion, JemallocFigures, JemallocHeap};
 use memprof_sys::ids::Pid;
 
@@ -242,11 +242,11 @@ fn snapshots_of_a_busy_target_are_right_or_refused() {
     let (mut read, mut refused) = (0, Vec::new());
     for _ in 0..snapshots() {
         std::thread::sleep(Duration::from_millis(7));
-        let heap = crate::measure(workload.pid(), &COPY, 1).unwrap();
+        let heap = crate::heap::measure(workload.pid(), &COPY, 1).unwrap();
         let rows: u64 = heap.rows.iter().map(|row| row.resident).sum();
         let others: u64 = heap.others.iter().map(|row| row.resident).sum();
         assert_eq!(rows + others, heap.anonymous);
-        crate::map_adds_up(&heap);
+        crate::heap::map_adds_up(&heap);
         match heap.jemalloc {
             Some(JemallocHeap::Read { .. }) => read += 1,
             Some(JemallocHeap::Refused { reason }) => refused.push(reason),

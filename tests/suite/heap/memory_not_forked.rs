@@ -7,11 +7,11 @@ use std::process::{Command, Stdio};
 
 use serde_json::{Value, json};
 
-use crate::binary::memprof;
+use crate::common::binary::memprof;
 use crate::common::process::figure;
 use crate::common::skip::skip;
 use crate::common::workload::{Lines, Running, Workload, program};
-use crate::fork::{children, heap};
+use crate::heap::fork::{children, heap};
 use memprof_sys::ids::Pid;
 
 /// A process whose blocks' addresses are only in memory of this kind.

@@ -3,7 +3,7 @@
 use std::process::Command;
 
 use crate::common::workload::Workload;
-use crate::headroom::taken;
+use crate::heap::headroom::taken;
 
 /// The first process of a PID namespace ends it: nobody could be forked there any more.
 #[test]

@@ -7,11 +7,11 @@ use std::time::Duration;
 use crate::common::process::eventually;
 use crate::common::skip::skip;
 use crate::common::workload::{Running, Workload, program};
-use crate::glibc::COPY;
+use crate::heap::glibc::COPY;
 use memprof_sys::ids::Pid;
 
 fn names(pid: Pid) -> Vec<&'static str> {
-    let heap = crate::measure(pid, &COPY, 1).expect("a snapshot");
+    let heap = crate::heap::measure(pid, &COPY, 1).expect("a snapshot");
     heap.seen.iter().map(|seen| seen.name).collect()
 }
 

@@ -1,7 +1,7 @@
 //! A snapshot of a process that memprof profiles: the pages that the process writes to while its copy-on-write child lives
 //! keep their owners.
 
-use crate::binary::memprof;
+use crate::common::binary::memprof;
 use crate::common::memprof::Memprof;
 use crate::common::workload::{Workload, program};
 use memprof_sys::ids::Pid;

@@ -14,7 +14,7 @@ use crate::common::pythons::pythons;
 use crate::common::random::Random;
 use crate::common::skip::skip;
 use crate::common::workload::{Running, Workload};
-use crate::glibc::{COPY, arenas_have_the_same_bytes};
+use crate::heap::glibc::{COPY, arenas_have_the_same_bytes};
 use memprof_heap::{BlockRole, Heap, HeapRegion, PoolClass, PythonHeap, PythonRead};
 use memprof_sys::ids::Pid;
 
@@ -49,12 +49,12 @@ fn snapshot(pid: Pid) -> Heap {
 }
 
 fn measure_stopped(pid: Pid) -> Heap {
-    let heap = crate::measure(pid, &COPY, 100_000).expect("a snapshot");
+    let heap = crate::heap::measure(pid, &COPY, 100_000).expect("a snapshot");
     let rows: u64 = heap.rows.iter().map(|row| row.resident).sum();
     let others: u64 = heap.others.iter().map(|row| row.resident).sum();
     assert_eq!(rows + others, heap.anonymous, "{heap:#?}");
     assert_eq!(heap.kernel, [heap.anonymous; 2], "{heap:#?}");
-    crate::map_adds_up(&heap);
+    crate::heap::map_adds_up(&heap);
     arenas_have_the_same_bytes(&heap);
     if let Some(PythonHeap::Read(read)) = &heap.python {
         let in_arenas: u64 = read.types.iter().map(|row| row.arena_bytes).sum();

@@ -10,11 +10,11 @@ use seccompiler::{
     SeccompRule, TargetArch, apply_filter,
 };
 
-use crate::binary::{MEMPROF, memprof};
+use crate::common::binary::{MEMPROF, memprof};
 use crate::common::process::threads;
 use crate::common::sentinel::{sentinel, unharmed};
 use crate::common::workload::{Workload, program};
-use crate::fork::{has_the_same_heap, heap, killing_the_guard_harms_nobody, notices_nothing};
+use crate::heap::fork::{has_the_same_heap, heap, killing_the_guard_harms_nobody, notices_nothing};
 use memprof_sys::ids::Pid;
 
 type Rules = BTreeMap<i64, Vec<SeccompRule>>;

@@ -7,7 +7,7 @@ use serde::Deserialize;
 
 use crate::common::skip::skip;
 use crate::common::workload::{Workload, program};
-use crate::glibc::snapshot;
+use crate::heap::glibc::snapshot;
 use memprof_heap::{Heap, HeapRegion, RootKind, TypeKind, TypeRow};
 
 /// What the C++ workload prints.

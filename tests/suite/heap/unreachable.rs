@@ -6,7 +6,7 @@ use serde::Deserialize;
 
 use crate::common::skip::skip;
 use crate::common::workload::{Workload, program};
-use crate::glibc::{compiled, snapshot};
+use crate::heap::glibc::{compiled, snapshot};
 use memprof_heap::Unreachable;
 
 /// What the workload forgot.

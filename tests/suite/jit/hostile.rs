@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use crate::common::workload::program;
-use crate::{PAGE, number, record};
+use crate::jit::{PAGE, number, record};
 
 /// What the functions `f0` to `f7` touch.
 const ALL: u64 = 29 * PAGE;

@@ -7,7 +7,7 @@ use crate::common::memprof::Memprof;
 use crate::common::process::{LIMIT, eventually};
 use crate::common::pythons::pythons;
 use crate::common::skip::skip;
-use crate::{Recorded, record};
+use crate::jit::{Recorded, record};
 
 const NO_NAMES: &str = " writes no names of its code (";
 
@@ -260,7 +260,7 @@ fn java_names_its_code_on_request() {
     assert!(out.status.success(), "{out:?}");
     eventually(LIMIT, "the names appear", || {
         let reply = m.get("/v2/export/folded");
-        let stacks = crate::parse(reply.text());
+        let stacks = crate::jit::parse(reply.text());
         let named = |f: &String| f.contains("Kept.direct()");
         let of = |wanted: &dyn Fn(&Vec<String>) -> bool| -> u64 {
             stacks

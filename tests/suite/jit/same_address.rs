@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use crate::common::memprof::Memprof;
 use crate::common::workload::program;
-use crate::{PAGE, by_function, parse, record};
+use crate::jit::{PAGE, by_function, parse, record};
 
 fn jit() -> String {
     program("jit").to_str().unwrap().to_owned()

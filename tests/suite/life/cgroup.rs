@@ -4,7 +4,7 @@ use crate::common::cgroup::Group;
 use crate::common::memprof::{BINARY, Memprof};
 use crate::common::process::{cont, stop, wait_until};
 use crate::common::workload::{Workload, program};
-use crate::{KIB, MIB};
+use crate::life::{KIB, MIB};
 use memprof_sys::ids::Pid;
 use memprof_sys::residency::figures;
 

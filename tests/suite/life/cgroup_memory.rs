@@ -5,12 +5,12 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use crate::MIB;
 use crate::common::cgroup::Group;
 use crate::common::memprof::{BINARY, Memprof};
 use crate::common::process::wait_until;
 use crate::common::skip::skip;
 use crate::common::workload::{Workload, program, unique_name};
+use crate::life::MIB;
 
 /// The script of a workload that is in the group from its first page on.
 pub fn script_in(group: &Group) -> String {

@@ -1,17 +1,17 @@
 //! A target that changes its memory at full rate: totals do not drift, memprof does not grow, and nothing is lost.
 //!
 //! `MEMPROF_TEST_SECS` seconds (default 20); for a minute:
-//! `MEMPROF_TEST_SECS=60 cargo test --test life -- churn --nocapture`.
+//! `MEMPROF_TEST_SECS=60 cargo test --test suite -- life::churn --nocapture`.
 
 use std::time::{Duration, Instant};
 
-use crate::KIB;
 use crate::common::effort;
 use crate::common::memprof::Memprof;
 use crate::common::process::{cont, stop};
 use crate::common::tree::Node;
 use crate::common::workload::{Workload, program};
 use crate::counters::FaultCounter;
+use crate::life::KIB;
 use memprof_sys::ids::Pid;
 use memprof_sys::residency::figures;
 

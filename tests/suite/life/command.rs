@@ -11,7 +11,7 @@ use crate::common::memprof::{BINARY, Memprof, run};
 use crate::common::process::{comm, cont, signal, stop, wait_until};
 use crate::common::tree::Node;
 use crate::common::workload::{Lines, program};
-use crate::{KIB, MIB};
+use crate::life::{KIB, MIB};
 use memprof_sys::ids::Pid;
 
 #[test]

@@ -5,11 +5,11 @@ use std::io::Read;
 use std::net::TcpStream;
 use std::process::Stdio;
 
-use crate::MIB;
 use crate::common::connect;
 use crate::common::memprof::Memprof;
 use crate::common::process::wait_until;
 use crate::common::workload::{Workload, program};
+use crate::life::MIB;
 use memprof_sys::ids::Pid;
 
 /// The ids of the BPF programs to which a process has descriptors.

@@ -1,7 +1,7 @@
 //! A command outlives the memprof that started it, however and whenever memprof ends.
 //!
 //! `MEMPROF_TEST_ROUNDS` endings (default 24), at moments derived from `MEMPROF_TEST_SEED` (default: the time). For a
-//! hundred: `MEMPROF_TEST_ROUNDS=100 cargo test --test life -- endings --nocapture`.
+//! hundred: `MEMPROF_TEST_ROUNDS=100 cargo test --test suite -- life::endings --nocapture`.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;

@@ -10,7 +10,7 @@ use tempfile::tempdir_in;
 use crate::common::memprof::Memprof;
 use crate::common::process::figure;
 use crate::common::workload::{Workload, program};
-use crate::{KIB, MIB};
+use crate::life::{KIB, MIB};
 
 /// What takes an hour without a limit takes less with one, on a busy machine, too.
 const MOMENT: Duration = Duration::from_secs(30);

@@ -8,7 +8,7 @@ use memprof_sys::ids::Pid;
 
 use crate::common::process::{cont, figure, state, stop, threads, wait_until};
 use crate::common::workload::{Workload, named, program, unique_name};
-use crate::{KIB, MIB};
+use crate::life::{KIB, MIB};
 
 /// The kernel's figure, from the directory of the thread that is left.
 fn anonymous(pid: Pid) -> u64 {

@@ -2,14 +2,14 @@
 //! record.
 //!
 //! 4,000 processes with 280,000 stacks by default, more than the table of stacks has slots; in full, 30,000
-//! processes with 2,100,000: `MEMPROF_TEST_ROUNDS=30000 cargo test --test life -- generations --nocapture`.
+//! processes with 2,100,000: `MEMPROF_TEST_ROUNDS=30000 cargo test --test suite -- life::generations --nocapture`.
 
-use crate::KIB;
 use crate::common::effort;
 use crate::common::memprof::Memprof;
 use crate::common::process::wait_until;
 use crate::common::workload::{Workload, program};
 use crate::counters::{bpf_memory, held};
+use crate::life::KIB;
 use memprof_sys::ids::Pid;
 
 /// Number of unique stacks of each process.

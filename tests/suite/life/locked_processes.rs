@@ -8,7 +8,7 @@ use crate::common::cgroup::Group;
 use crate::common::memprof::{Memprof, run_to_error};
 use crate::common::process::wait_until;
 use crate::common::workload::{Workload, named, program, unique_name};
-use crate::{KIB, MIB};
+use crate::life::{KIB, MIB};
 use memprof_sys::ids::Pid;
 use memprof_sys::residency::figures;
 

@@ -2,11 +2,11 @@
 
 use serde_json::Value;
 
-use crate::MIB;
 use crate::common::cgroup::Group;
 use crate::common::memprof::Memprof;
 use crate::common::process::{cont, stop, wait_until};
 use crate::common::workload::{Workload, program};
+use crate::life::MIB;
 use memprof_sys::ids::Pid;
 use memprof_sys::residency::figures;
 

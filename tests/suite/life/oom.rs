@@ -5,13 +5,13 @@ use std::process::{Command, Stdio};
 
 use tempfile::TempDir;
 
-use crate::MIB;
-use crate::cgroup_memory::{script_in, start_in};
 use crate::common::cgroup::Group;
 use crate::common::memprof::{BINARY, Memprof, run, run_to_error};
 use crate::common::process::{signal, wait_until};
 use crate::common::skip::skip;
 use crate::common::workload::{Workload, program};
+use crate::life::MIB;
+use crate::life::cgroup_memory::{script_in, start_in};
 use memprof_profile::OomKill;
 use memprof_profile::saved::{self, Saved};
 

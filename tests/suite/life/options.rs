@@ -3,10 +3,10 @@
 use std::net::TcpListener;
 use std::path::Path;
 
-use crate::MIB;
 use crate::common::memprof::{Memprof, run, run_to_error};
 use crate::common::tree::Node;
 use crate::common::workload::{Workload, program};
+use crate::life::MIB;
 
 #[test]
 fn a_port_that_is_taken() {

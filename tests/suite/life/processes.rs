@@ -4,10 +4,10 @@ use std::os::unix::fs::MetadataExt;
 
 use serde_json::Value;
 
-use crate::MIB;
 use crate::common::memprof::Memprof;
 use crate::common::process::{cont, stop};
 use crate::common::workload::{Family, Lines, Member, program};
+use crate::life::MIB;
 use memprof_sys::ids::Pid;
 use memprof_sys::residency::figures;
 

@@ -2,10 +2,10 @@
 
 use serde_json::Value;
 
-use crate::MIB;
 use crate::common::cgroup::Group;
 use crate::common::memprof::Memprof;
 use crate::common::workload::{Workload, program};
+use crate::life::MIB;
 
 /// A figure of the parent's mapping: of what it has mapped and what it has written since.
 fn mapped(m: &Memprof, path: &str) -> u64 {

@@ -16,7 +16,7 @@ use crate::common::memprof::{BINARY, Memprof};
 use crate::common::process::{LIMIT, state, wait_until};
 use crate::common::tree::Node;
 use crate::common::workload::{Lines, Workload, program};
-use crate::{KIB, MIB};
+use crate::life::{KIB, MIB};
 
 const ENDING: [i32; 4] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT];
 /// Signals within half a second count as one.

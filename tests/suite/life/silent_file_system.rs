@@ -5,10 +5,10 @@ use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
-use crate::KIB;
 use crate::common::memprof::{Memprof, run};
 use crate::common::process::{state, wait_until};
 use crate::common::workload::{Workload, program};
+use crate::life::KIB;
 use memprof_sys::ids::Pid;
 use memprof_sys::process::descendants;
 

@@ -8,7 +8,7 @@ use crate::common::memprof::{BINARY, Memprof, run_to_error};
 use crate::common::process::{comm, signal, state, stop, wait_until};
 use crate::common::tree::Node;
 use crate::common::workload::{Running, Workload, named, program, unique_name};
-use crate::{KIB, MIB};
+use crate::life::{KIB, MIB};
 
 #[test]
 fn the_last_profile_stays_and_the_next_target_is_followed() {

@@ -53,7 +53,10 @@ impl Given {
              for dir in {hidden}; do mount -t tmpfs -o mode=755 tmpfs $dir; done
              exec \"$@\"",
             memprof = place().memprof.display(),
-            filter = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/privileges/filter.py"),
+            filter = concat!(
+                env!("CARGO_MANIFEST_DIR"),
+                "/tests/suite/privileges/filter.py"
+            ),
             hidden = self.hidden,
         );
         let mut command = Command::new("unshare");
@@ -215,7 +218,7 @@ fn ask(m: &Memprof, method: &str, path: &str, body: &str) -> Value {
         "{method} {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\nAuthorization: Bearer {TOKEN}\r\n\
          Content-Length: {length}\r\n\r\n{body}"
     );
-    let reply = common::Reply::parse(&common::exchange(address, request.as_bytes()));
+    let reply = crate::common::Reply::parse(&crate::common::exchange(address, request.as_bytes()));
     assert!(
         reply.status < 300,
         "{path}: {} {}",

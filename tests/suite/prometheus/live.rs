@@ -13,7 +13,7 @@ use crate::common::memprof::Memprof;
 use crate::common::process::{LIMIT, eventually, wait_until};
 use crate::common::skip::skip;
 use crate::common::workload::{Workload, program};
-use crate::{Prometheus, configuration, deploy, get, has};
+use crate::prometheus::{Prometheus, configuration, deploy, get, has};
 
 const TOKEN: &str = "0123456789abcdef0123456789abcdef";
 const MIB: u64 = 1 << 20;

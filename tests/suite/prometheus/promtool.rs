@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 
 use crate::common::{Fixed, Server, at, kib, report};
-use crate::{configuration, deploy, get, has};
+use crate::prometheus::{configuration, deploy, get, has};
 use ::memprof::http::server::ServerOptions;
 use memprof_profile::Report;
 use memprof_profile::measure::MEASURES;
@@ -72,7 +72,8 @@ fn the_rules_fire_where_they_are_to() {
     let [rules, tests] = ["memprof-rules.yml", "rules-test.yml"].map(|name| dir.path().join(name));
     let wanted = fs::read_to_string(deploy("memprof-rules.yml")).unwrap();
     fs::write(&rules, &wanted).unwrap();
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/prometheus/rules-test.yml");
+    let source =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/suite/prometheus/rules-test.yml");
     fs::copy(source, &tests).unwrap();
     accepts(&["test", "rules", text(&tests)]);
     // Each alert is tested: with another expression the tests fail.

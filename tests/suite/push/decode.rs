@@ -11,7 +11,7 @@ use prost::Message;
 use serde_json::Value;
 
 use crate::common::store::Received;
-use crate::readers::{self, Sums};
+use crate::exports::readers::{self, Sums};
 
 /// What a store receives with a request.
 #[derive(Debug)]

@@ -13,7 +13,7 @@ use crate::common::process::{LIMIT, eventually};
 use crate::common::skip::skip;
 use crate::common::store::{Answer, Store};
 use crate::common::{at, kib, report};
-use crate::{options, quick, token};
+use crate::push::{options, quick, token};
 use ::memprof::export::push::{self, Credentials, Limits, PushHandle, Pusher, Status};
 
 fn start(store: &Store) -> (Pusher, PushHandle) {

@@ -9,7 +9,7 @@ use crate::common::memprof::{Memprof, run};
 use crate::common::process::{LIMIT, eventually, runs};
 use crate::common::store::{Answer, Store};
 use crate::common::workload::{Workload, program};
-use crate::decode::decode;
+use crate::push::decode::decode;
 use ::memprof::http::api::OPENAPI_V2;
 
 /// The value of a metric.

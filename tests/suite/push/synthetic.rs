@@ -7,8 +7,8 @@ use nix::time::{ClockId, clock_gettime};
 
 use crate::common::store::Store;
 use crate::common::{at, kib, report};
-use crate::decode::{Pushed, decode};
-use crate::options;
+use crate::push::decode::{Pushed, decode};
+use crate::push::options;
 use ::memprof::export::push::{self, Limits};
 use memprof_profile::Report;
 use memprof_profile::measure::{ColumnId, MEASURES};

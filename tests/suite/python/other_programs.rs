@@ -8,7 +8,7 @@ use crate::common::memprof::Memprof;
 use crate::common::pythons::pythons;
 use crate::common::skip::skip;
 use crate::common::workload::program;
-use crate::{OPTIONS, WORKLOAD};
+use crate::python::{OPTIONS, WORKLOAD};
 
 /// The maps with what the probe knows of interpreters. (The kernel keeps 15 characters of a name.)
 const MAPS: [&str; 3] = ["interpreter_fil", "interpreter_spa", "functions"];

@@ -1,18 +1,18 @@
 //! A busy program that is interrupted anywhere: each evaluator on its stacks has the functions that it runs.
 //!
 //! ```text
-//! MEMPROF_TEST_ROUNDS=10000 cargo test --test python -- --nocapture random      (as root)
+//! MEMPROF_TEST_ROUNDS=10000 cargo test --test suite -- --nocapture python::stops::random      (as root)
 //! ```
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::OPTIONS;
 use crate::common::effort;
 use crate::common::interpreted::{Saved, SavedFrame, saved_as_the_kernel_says};
 use crate::common::memprof::Memprof;
 use crate::common::pythons::pythons;
 use crate::common::skip::skip;
+use crate::python::OPTIONS;
 
 const WORKLOAD: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/workloads/busy.py");
 /// The function in which the signal's handler writes to a fresh page, and the evaluator.

@@ -6,7 +6,7 @@ use crate::common::interpreted::Mark;
 use crate::common::memprof::Memprof;
 use crate::common::pythons::pythons;
 use crate::common::skip::skip;
-use crate::{OPTIONS, compare};
+use crate::python::{OPTIONS, compare};
 
 const WORKLOAD: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/workloads/switching.py");
 /// The kinds of programs, and the minor version since which their frames are read. (Before 3.10 nothing says which evaluators

@@ -3,9 +3,9 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use super::common::skip::skip;
-use super::common::workload::Workload;
 use super::file::probes;
+use crate::common::skip::skip;
+use crate::common::workload::Workload;
 
 /// The compiled program; `None` where its crates are not to be had. The first build takes a minute or two.
 fn built() -> Option<PathBuf> {

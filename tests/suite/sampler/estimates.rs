@@ -8,8 +8,8 @@
 use std::ffi::OsStr;
 use std::path::Path;
 
-use super::common::allocators::{JEMALLOC, LINK_JEMALLOC, allocator};
 use super::support::{LIBCS, exists, listening_library, program, program_with, run, stdout};
+use crate::common::allocators::{JEMALLOC, LINK_JEMALLOC, allocator};
 
 const INTERVAL: u64 = 4096;
 const SEED: u64 = 20_261_123;

@@ -12,9 +12,9 @@ use std::time::{Duration, SystemTime};
 use object::LittleEndian;
 use object::elf::{DT_NEEDED, DT_TEXTREL, FileHeader64, PF_W, PT_LOAD, ProgramHeader64};
 
-use super::common::process::wait_until;
-use super::common::skip::skip;
 use super::support::program;
+use crate::common::process::wait_until;
+use crate::common::skip::skip;
 use memprof_code::elf::Elf;
 use memprof_heap::sampler::{Library, Options, SamplerError, Unfit, check};
 

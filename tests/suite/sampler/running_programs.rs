@@ -5,9 +5,9 @@ use std::num::NonZeroU64;
 use std::os::unix::fs::FileExt;
 use std::process::Command;
 
-use super::common::workload::Workload;
 use super::file::probes;
 use super::support::{LIBCS, exists, program};
+use crate::common::workload::Workload;
 use memprof_code::elf::Elf;
 use memprof_heap::sampler::{Library, Options, State, Stats};
 

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::{Mutex, PoisonError};
 
-use super::common::skip::skip;
+use crate::common::skip::skip;
 
 /// The C libraries that programs are linked with.
 pub const LIBCS: [&str; 2] = ["cc", "musl-gcc"];

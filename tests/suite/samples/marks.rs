@@ -5,7 +5,7 @@ use serde_json::Value;
 use crate::common::memprof::Memprof;
 use crate::common::process::wait_until;
 use crate::common::workload::{Workload, program};
-use crate::own_probes::attached;
+use crate::samples::own_probes::attached;
 
 fn marks(m: &Memprof) -> Vec<Value> {
     let list = m.get("/v2/marks").json();

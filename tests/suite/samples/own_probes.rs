@@ -5,7 +5,7 @@ use serde_json::Value;
 use crate::common::memprof::Memprof;
 use crate::common::process::wait_until;
 use crate::common::workload::{Workload, program};
-use crate::{below, total};
+use crate::samples::{below, total};
 use memprof_sys::ids::Pid;
 
 /// The probes of `speaker`: three of `alloc`, one of `free`.

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use crate::common::memprof::{self, Memprof};
 use crate::common::workload::{Lines, program};
-use crate::{below, total};
+use crate::samples::{below, total};
 
 /// A right estimate is further away than so many standard errors in one of two million cases.
 const ERRORS: f64 = 5.1;

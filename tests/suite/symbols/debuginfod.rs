@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 
 use tempfile::{TempDir, tempdir};
 
-use crate::debuginfod_server::{Answer, Server};
-use crate::fixture::{build, module, place, run, symbol};
-use crate::sources::{FLAGS, PROGRAM, build_id};
+use crate::common::debuginfod_server::{Answer, Server};
+use crate::symbols::fixture::{build, module, place, run, symbol};
+use crate::symbols::sources::{FLAGS, PROGRAM, build_id};
 use memprof_code::debuginfod::{self, FetchStatus, Limits, Servers};
 use memprof_code::symbolize::debuginfod_cache::CacheDirs;
 use memprof_code::symbolize::{Detail, Symbolizer};

@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use tempfile::tempdir;
 
-use crate::fixture::{module, place, run, symbol};
-use crate::skip::skip;
+use crate::common::skip::skip;
+use crate::symbols::fixture::{module, place, run, symbol};
 use memprof_code::symbolize::{Detail, Symbolizer};
 use memprof_profile::symbol::Function;
 use memprof_profile::{Frame, Module, ModuleId};

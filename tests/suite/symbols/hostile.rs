@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use tempfile::tempdir;
 
-use crate::fixture::{build, module, place, run};
-use crate::random::Random;
+use crate::common::random::Random;
+use crate::symbols::fixture::{build, module, place, run};
 use memprof_code::symbolize::{Detail, Symbolizer};
 use memprof_profile::symbol::{Symbol, UnknownReason};
 use memprof_profile::{Frame, Module, ModuleId};
@@ -175,7 +175,7 @@ fn a_huge_name_is_cut() {
     let path = build(dir.path(), "huge", "cc", &source, &[]);
     let (offset, _) = place(&path, "nnnn");
     let s = Symbolizer::start().unwrap();
-    let f = crate::fixture::function(&s, &module(&path), offset, Detail::Names);
+    let f = crate::symbols::fixture::function(&s, &module(&path), offset, Detail::Names);
     assert!(f.name.len() <= 4096 && f.name.starts_with("nnnn") && f.name.ends_with('…'));
 }
 
@@ -226,7 +226,7 @@ fn a_debug_file_that_shrinks_while_it_is_mapped() {
     );
     let (s, m) = (Symbolizer::start().unwrap(), module(&path));
     assert!(
-        crate::fixture::function(&s, &m, out, Detail::Inlined)
+        crate::symbols::fixture::function(&s, &m, out, Detail::Inlined)
             .location
             .is_some()
     );
@@ -236,6 +236,6 @@ fn a_debug_file_that_shrinks_while_it_is_mapped() {
         .unwrap()
         .set_len(64)
         .unwrap();
-    let symbol = crate::fixture::symbol(&s, &m, other, Detail::Inlined);
+    let symbol = crate::symbols::fixture::symbol(&s, &m, other, Detail::Inlined);
     assert!(matches!(symbol, Symbol::Unnamed(_)), "{symbol:?}");
 }

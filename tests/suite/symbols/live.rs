@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use tempfile::tempdir;
 
-use crate::fixture::{build, offset_of_addr, place, run, segments};
-use crate::process::eventually;
+use crate::common::process::eventually;
+use crate::symbols::fixture::{build, offset_of_addr, place, run, segments};
 use memprof_code::modules::{AddressMap, ModuleTable, open_regular};
 use memprof_code::symbolize::Symbolizer;
 use memprof_profile::symbol::Symbol;
@@ -196,7 +196,7 @@ fn the_vdso_has_names() {
         .read_at(&mut whole, 0)
         .unwrap();
     fs::write(&copy, &whole[..size]).unwrap();
-    let listed = crate::fixture::nm(&copy, &["-D"]);
+    let listed = crate::symbols::fixture::nm(&copy, &["-D"]);
     let clock = listed
         .iter()
         .find(|s| s.name.ends_with("clock_gettime"))
@@ -273,7 +273,7 @@ fn a_process_that_is_gone() {
 fn only_regular_files_are_opened() {
     let dir = tempdir().unwrap();
     let fifo = dir.path().join("fifo");
-    crate::fixture::run("mkfifo", &[fifo.to_str().unwrap()]);
+    crate::symbols::fixture::run("mkfifo", &[fifo.to_str().unwrap()]);
     // Opening the first of them would block forever.
     for path in [
         fifo.as_path(),

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use tempfile::tempdir;
 
-use crate::fixture::{build, function, module, place, run, symbol};
+use crate::symbols::fixture::{build, function, module, place, run, symbol};
 use memprof_code::symbolize::{Detail, Symbolizer};
 use memprof_profile::symbol::{Language, Symbol, UnknownReason};
 use memprof_profile::{Frame, ModuleId};
@@ -141,10 +141,10 @@ fn every_kind_of_program() {
     ] {
         let path = build(dir.path(), name, "cc", C, flags);
         for part in ["main", "leaf", "inner_static"] {
-            let all = crate::fixture::nm(&path, &[]);
+            let all = crate::symbols::fixture::nm(&path, &[]);
             let exact = all.iter().find(|s| s.name == part).unwrap();
-            let segments = crate::fixture::segments(&path);
-            let offset = crate::fixture::offset_of_addr(&segments, exact.addr).unwrap();
+            let segments = crate::symbols::fixture::segments(&path);
+            let offset = crate::symbols::fixture::offset_of_addr(&segments, exact.addr).unwrap();
             let s = Symbolizer::start().unwrap();
             let f = function(&s, &module(&path), offset + exact.size - 1, Detail::Names);
             assert_eq!(
@@ -168,12 +168,16 @@ fn a_stripped_program_has_no_names() {
     let path = build(dir.path(), "stripped", "cc", &source, &flags);
     let (leaf, _) = place(&path, "leaf");
     let (hidden, size) = place(&path, "inner_static");
-    let (main, _) = crate::fixture::nm(&path, &[])
+    let (main, _) = crate::symbols::fixture::nm(&path, &[])
         .into_iter()
         .find(|s| s.name == "main")
         .map(|s| {
             (
-                crate::fixture::offset_of_addr(&crate::fixture::segments(&path), s.addr).unwrap(),
+                crate::symbols::fixture::offset_of_addr(
+                    &crate::symbols::fixture::segments(&path),
+                    s.addr,
+                )
+                .unwrap(),
                 s.size,
             )
         })
@@ -215,7 +219,7 @@ __asm__(".text\n.p2align 4\n"
 int main(void) { return 0; }
 "#;
     let path = build(dir.path(), "asm", "cc", source, &["-O1", "-no-pie"]);
-    let segments = crate::fixture::segments(&path);
+    let segments = crate::symbols::fixture::segments(&path);
     let at = |name: &str| {
         let listed = run("nm", &[path.to_str().unwrap()]);
         let line = listed
@@ -223,7 +227,7 @@ int main(void) { return 0; }
             .find(|l| l.ends_with(&format!(" {name}")))
             .unwrap();
         let addr = u64::from_str_radix(line.split(' ').next().unwrap(), 16).unwrap();
-        crate::fixture::offset_of_addr(&segments, addr).unwrap()
+        crate::symbols::fixture::offset_of_addr(&segments, addr).unwrap()
     };
     let (s, m) = (Symbolizer::start().unwrap(), module(&path));
     let named = |symbol: &Symbol| {
@@ -265,7 +269,9 @@ __asm__(".text\n.globl bare\nbare:\n.skip 32, 0x90\n");
     let listed = run("nm", &["-D", path.to_str().unwrap()]);
     let line = listed.lines().find(|l| l.ends_with(" bare")).unwrap();
     let addr = u64::from_str_radix(line.split(' ').next().unwrap(), 16).unwrap();
-    let bare = crate::fixture::offset_of_addr(&crate::fixture::segments(&path), addr).unwrap();
+    let bare =
+        crate::symbols::fixture::offset_of_addr(&crate::symbols::fixture::segments(&path), addr)
+            .unwrap();
     let (s, m) = (Symbolizer::start().unwrap(), module(&path));
     assert_eq!(function(&s, &m, bare + 20, Detail::Names).name, "bare");
     run("strip", &[path.to_str().unwrap()]);
@@ -315,7 +321,7 @@ fn call_in_outermost(path: &Path) -> u64 {
     let hex = |l: &str| u64::from_str_radix(l.trim().split(':').next().unwrap(), 16).unwrap();
     lines.next().unwrap();
     let behind = hex(lines.next().unwrap());
-    let listed = crate::fixture::nm(path, &[]);
+    let listed = crate::symbols::fixture::nm(path, &[]);
     let addr = listed.iter().find(|s| s.name == "outermost").unwrap().addr;
     start + (behind - addr) - 1
 }
@@ -358,7 +364,7 @@ fn inlined_functions_innermost_first() {
         let offset = call_in_outermost(&path);
         check_inlined(&path, offset, compressed);
         // An independent reader agrees.
-        let listed = crate::fixture::nm(&path, &[]);
+        let listed = crate::symbols::fixture::nm(&path, &[]);
         let addr = listed.iter().find(|s| s.name == "outermost").unwrap().addr;
         let addr = addr + offset - place(&path, "outermost").0;
         let hex = format!("{addr:#x}");

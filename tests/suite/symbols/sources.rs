@@ -6,7 +6,9 @@ use std::path::{Path, PathBuf};
 
 use tempfile::tempdir;
 
-use crate::fixture::{build, function, module, nm, offset_of_addr, place, run, segments, symbol};
+use crate::symbols::fixture::{
+    build, function, module, nm, offset_of_addr, place, run, segments, symbol,
+};
 use memprof_code::symbolize::debuginfod_cache::CacheDirs;
 use memprof_code::symbolize::{Detail, Symbolizer};
 use memprof_profile::symbol::Symbol;
@@ -285,7 +287,7 @@ fn stripped_go_programs_have_the_names_of_gos_own_table() {
         .output()
         .is_err()
     {
-        return crate::skip::skip("Go's own names: go is not installed");
+        return crate::common::skip::skip("Go's own names: go is not installed");
     }
     let dir = tempdir().unwrap();
     let source = dir.path().join("main.go");

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::fixture::{build, module, nm, offset_of_addr, run, segments};
-use crate::skip::skip_named;
+use crate::common::skip::skip_named;
+use crate::symbols::fixture::{build, module, nm, offset_of_addr, run, segments};
 use memprof_code::symbolize::Symbolizer;
 use memprof_code::symbolize::debuginfod_cache::CacheDirs;
 use memprof_profile::symbol::Symbol;
@@ -187,7 +187,7 @@ fn so_are_functions_of_the_c_library() {
 }
 
 fn debug_file_of(path: &Path) -> Option<PathBuf> {
-    let id = crate::sources::build_id(path);
+    let id = crate::symbols::sources::build_id(path);
     let file = format!("/usr/lib/debug/.build-id/{}/{}.debug", &id[..2], &id[2..]);
     Some(PathBuf::from(file)).filter(|file| file.exists())
 }
@@ -207,7 +207,7 @@ fn so_are_functions_of_a_static_program_with_musl() {
         dir.path(),
         "musl",
         "musl-gcc",
-        crate::sources::PROGRAM,
+        crate::symbols::sources::PROGRAM,
         &flags,
     );
     // (musl itself is compiled without unwind information.)

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::fixture::{Listed, cxxfilt, module, nm, offset_of_addr, run, segments};
+use crate::symbols::fixture::{Listed, cxxfilt, module, nm, offset_of_addr, run, segments};
 use memprof_code::symbolize::{Detail, Symbolizer};
 use memprof_profile::symbol::{Language, Symbol};
 use memprof_profile::{Frame, ModuleId};
@@ -126,7 +126,7 @@ fn libc_names_are_those_its_users_write() {
         let addr = listed.iter().find(|s| s.name == name).unwrap().addr;
         let offset = offset_of_addr(&segments, addr).unwrap();
         assert_eq!(
-            crate::fixture::function(&s, &m, offset, Detail::Names).name,
+            crate::symbols::fixture::function(&s, &m, offset, Detail::Names).name,
             name
         );
     }

@@ -5,8 +5,8 @@ use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use crate::chains::source;
 use crate::common::process::eventually;
+use crate::unwind::chains::source;
 use memprof_sys::ids::Pid;
 
 /// Most time for the preparations of `busy.sh`: compilers, databases.

@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Once, OnceLock};
 
-use super::common::skip::skip;
-use super::common::workload::Workload;
 use super::packaged_programs::installed;
 use super::results::{Found, attached, profile};
+use crate::common::skip::skip;
+use crate::common::workload::Workload;
 
 const KIB: u64 = 1024;
 /// Bytes that a leaf function touches.
@@ -24,7 +24,7 @@ fn dir() -> PathBuf {
 
 pub fn source(name: &str) -> String {
     format!(
-        "{}/tests/unwind/programs/{name}",
+        "{}/tests/suite/unwind/programs/{name}",
         env!("CARGO_MANIFEST_DIR")
     )
 }

@@ -6,7 +6,7 @@ use std::fs::{self, File};
 use std::path::Path;
 use std::process::Command;
 
-use super::common::skip::skip;
+use crate::common::skip::skip;
 use memprof_code::elf::Elf;
 use memprof_code::unwind::{CfaKind, Rule, Table};
 

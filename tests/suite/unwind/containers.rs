@@ -6,10 +6,10 @@
 use std::process::Command;
 
 use super::chains::{compile, source};
-use super::common::container::Container;
-use super::common::memprof::BINARY;
-use super::common::skip::skip;
 use super::results::{Found, attached_by, attached_with, wait_until_idle};
+use crate::common::container::Container;
+use crate::common::memprof::BINARY;
+use crate::common::skip::skip;
 
 /// What each way to use memory brings in, in bytes.
 const SIZE: u64 = 1 << 20;

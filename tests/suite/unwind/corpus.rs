@@ -1,6 +1,6 @@
-//! The generated files of tests/corpus, which tests/fuzz_smoke.rs damages.
+//! The generated files of tests/corpus, which tests/alone/fuzz_smoke.rs damages.
 
-use crate::synthetic::{
+use crate::unwind::synthetic::{
     AARCH64, ARM_START, CODE, Frames, Made, PCREL, X86_64, X86_START, debug_frame,
 };
 

@@ -9,8 +9,8 @@ use std::process::{Command, Stdio};
 use serde_json::Value;
 
 use super::chains::{self, DEPTH_LIMIT};
-use super::common::memprof::BINARY;
 use super::packaged_programs::installed;
+use crate::common::memprof::BINARY;
 
 /// The callers of a leaf function, innermost first: file and offset.
 type Callers = Vec<(String, u64)>;

@@ -4,9 +4,9 @@
 
 use serde_json::Value;
 
-use super::common::memprof::Memprof;
-use super::common::process::{cont, stop, wait_until};
-use super::common::workload::{Workload, program};
+use crate::common::memprof::Memprof;
+use crate::common::process::{cont, stop, wait_until};
+use crate::common::workload::{Workload, program};
 
 const PAGE: u64 = 4096;
 const RING_FULL: &str = "stack records not sent: ring buffer full (retried at the next event)";

@@ -1,14 +1,14 @@
 //! Go programs and libraries: their own stacks, C's, and those of their run time, across every switch between them.
 //!
 //! Needs root, `go` and `cc`. Another `go` than the installed one, for example a newer version:
-//! `MEMPROF_TEST_GO=/path/to/go cargo test --test unwind go::`.
+//! `MEMPROF_TEST_GO=/path/to/go cargo test --test suite -- unwind::go::`.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use super::chains::source;
-use super::common::skip::skip;
 use super::results::{Found, profile};
+use crate::common::skip::skip;
 
 /// Bytes that a leaf function touches.
 const LEAF: u64 = 64 << 10;

@@ -5,7 +5,7 @@ use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::rc::Rc;
 
-use crate::synthetic::file_of;
+use crate::unwind::synthetic::file_of;
 use memprof_code::elf::Elf;
 use memprof_code::unwind::Table;
 use memprof_code::unwind::walk::Mapped;

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::common::process::LIMIT;
-use crate::images::{Code, Mapping, image, mapped, mappings, modules};
+use crate::unwind::images::{Code, Mapping, image, mapped, mappings, modules};
 use memprof_code::elf::Elf;
 use memprof_code::unwind::walk::{Ended, Mapped, Process, Registers, walk};
 use memprof_code::unwind::{Arch, CfaKind, Table};

@@ -8,7 +8,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::readelf::{self, Cfa, Column, Expressions, Fde, Place, Row};
+use crate::unwind::readelf::{self, Cfa, Column, Expressions, Fde, Place, Row};
 use memprof_code::elf::Elf;
 use memprof_code::unwind::{BX_KEPT, BX_SAVED, CfaKind, FpKind, Rule, Table, TableError};
 

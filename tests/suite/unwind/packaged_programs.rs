@@ -6,9 +6,9 @@ use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use super::common::skip::skip;
-use super::common::workload::{Lines, Running};
 use super::results::{Found, attached, first_second, profile};
+use crate::common::skip::skip;
+use crate::common::workload::{Lines, Running};
 
 /// Percentage of bytes, in a running program one second after the attach.
 pub const RUNNING: f64 = 99.5;

@@ -5,10 +5,10 @@
 use std::path::PathBuf;
 
 use super::chains::{compile, source};
-use super::common::memprof::Memprof;
-use super::common::process::wait_until;
-use super::common::workload::Workload;
 use super::results::{Found, attached};
+use crate::common::memprof::Memprof;
+use crate::common::process::wait_until;
+use crate::common::workload::Workload;
 
 /// Bytes that a line of input makes the program touch.
 const BYTES: u64 = 256 << 10;

@@ -4,8 +4,8 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use super::common::memprof::{BINARY, Memprof};
-use super::common::process::{LIMIT, wait_until};
+use crate::common::memprof::{BINARY, Memprof};
+use crate::common::process::{LIMIT, wait_until};
 use memprof_sys::ids::Pid;
 
 /// The results of a run of memprof.

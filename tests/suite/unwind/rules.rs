@@ -1,6 +1,6 @@
 //! Call frame instructions, one kind at a time.
 
-use crate::synthetic::{
+use crate::unwind::synthetic::{
     AARCH64, ARM_START, CODE, CODE_SIZE, Encoding, Frames, Made, PCREL, X86_64, X86_START,
     debug_frame, x86,
 };

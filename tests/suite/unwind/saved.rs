@@ -35,7 +35,7 @@ const TABLES: u64 = 2;
 const AUTO: u64 = 3;
 
 fn path(name: &str) -> PathBuf {
-    let dir = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/unwind/saved");
+    let dir = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/suite/unwind/saved");
     PathBuf::from(dir).join(name)
 }
 
@@ -225,13 +225,13 @@ impl Walker {
         // The linker drops the rest of the probe, whose functions are not called.
         let flags = "-std=gnu11 -O1 -g -w -Wno-error=implicit-function-declaration \
              -fsanitize=undefined -fsanitize-undefined-trap-on-error \
-             -ffunction-sections -Wl,--gc-sections -Itests/unwind/walk -Isrc/bpf";
+             -ffunction-sections -Wl,--gc-sections -Itests/suite/unwind/walk -Isrc/bpf";
         let ended = Command::new("gcc")
             .current_dir(env!("CARGO_MANIFEST_DIR"))
             .args(flags.split_whitespace())
             .arg(format!("-D__TARGET_ARCH_{target}"))
             .arg(format!("-Ivmlinux/{headers}"))
-            .arg("tests/unwind/walk/walk.c")
+            .arg("tests/suite/unwind/walk/walk.c")
             .arg("-o")
             .arg(&out)
             .output()

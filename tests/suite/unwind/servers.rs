@@ -3,14 +3,14 @@
 use std::path::Path;
 use std::process::Command;
 
-use super::common::postgres::Postgres;
-use super::common::process::wait_until;
-use super::common::skip::skip;
-use super::common::workload::Running;
 use super::packaged_programs::{
     RUNNING, STARTED, attached_while_it_works, check, installed, start,
 };
 use super::results::{Found, attached, attached_with, first_second};
+use crate::common::postgres::Postgres;
+use crate::common::process::wait_until;
+use crate::common::skip::skip;
+use crate::common::workload::Running;
 use memprof_sys::ids::Pid;
 
 #[test]

@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-use crate::chains::source;
 use crate::common::process::{LIMIT, state, threads};
 use crate::common::random::Random;
+use crate::unwind::chains::source;
 use memprof_code::unwind::walk::Registers;
 use memprof_sys::ids::Pid;
 

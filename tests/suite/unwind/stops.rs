@@ -9,16 +9,16 @@ use std::os::unix::fs::FileExt;
 use std::process::Command;
 use std::time::Duration;
 
-use crate::busy::{Busy, all};
 use crate::common::effort;
 use crate::common::memprof::BINARY;
 use crate::common::process::{cont, state, stop, wait_until};
 use crate::common::random::Random;
 use crate::common::skip::skip;
-use crate::images::{Code, Tables, code_at, mapped, modules};
-use crate::packaged_programs::installed;
-use crate::results::{attached_by, cpu_time, wait_until_idle};
-use crate::stopped_by_gdb::{Gdb, Stop};
+use crate::unwind::busy::{Busy, all};
+use crate::unwind::images::{Code, Tables, code_at, mapped, modules};
+use crate::unwind::packaged_programs::installed;
+use crate::unwind::results::{attached_by, cpu_time, wait_until_idle};
+use crate::unwind::stopped_by_gdb::{Gdb, Stop};
 use memprof_code::unwind::walk::{Ended, Mapped, Process, walk};
 use memprof_code::unwind::{Arch, OTHER_STACK, Rule};
 

@@ -15,10 +15,10 @@ use nix::sys::memfd::{MFdFlags, memfd_create};
 use tempfile::TempDir;
 
 use super::chains::{compile, source};
-use super::common::memprof::{BINARY, Memprof};
-use super::common::skip::skip;
-use super::common::workload::{self, Workload};
 use super::results::{Found, attached, attached_by, profile_under};
+use crate::common::memprof::{BINARY, Memprof};
+use crate::common::skip::skip;
+use crate::common::workload::{self, Workload};
 use memprof_sys::ids::Pid;
 
 const MIB: u64 = 1 << 20;

@@ -1,6 +1,6 @@
 /*
  * A program in assembler, without unwind information and without a C library. At the end of each chain, `touch` brings
- * 64 KiB of memory in. Compiled by tests/unwind with -nostdlib -static.
+ * 64 KiB of memory in. Compiled by tests/suite/unwind with -nostdlib -static.
  */
 	.macro function name
 	.type \name, @function

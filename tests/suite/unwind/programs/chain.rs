@@ -1,4 +1,4 @@
-// A Rust program whose functions keep no frame pointers. Compiled by tests/unwind.
+// A Rust program whose functions keep no frame pointers. Compiled by tests/suite/unwind.
 
 use std::hint::black_box;
 

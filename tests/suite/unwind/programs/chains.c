@@ -1,6 +1,6 @@
 /*
  * Call chains of every kind that is hard to walk without frame pointers. At the end of each, a separate
- * function touches 64 KiB. Compiled by tests/unwind with -O2 -fomit-frame-pointer; the deep chains are in
+ * function touches 64 KiB. Compiled by tests/suite/unwind with -O2 -fomit-frame-pointer; the deep chains are in
  * deep.inc, which the test writes.
  */
 #define _GNU_SOURCE

@@ -1,4 +1,4 @@
-// Touches memory during exception handling, and in a std::thread. Compiled by tests/unwind.
+// Touches memory during exception handling, and in a std::thread. Compiled by tests/suite/unwind.
 #include <stdexcept>
 #include <sys/mman.h>
 #include <thread>

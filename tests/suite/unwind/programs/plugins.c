@@ -1,6 +1,6 @@
 /*
  * Loads two libraries alternately at the same address; their functions have frames of different
- * sizes. Compiled by tests/unwind.
+ * sizes. Compiled by tests/suite/unwind.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>

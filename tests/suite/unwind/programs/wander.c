@@ -1,7 +1,7 @@
 /*
  * Calls its own functions at random, and touches pages under ever new stacks that share their outer
  * frames with the previous one. It writes the call chain of each page to a file, one line per page, outermost
- * function first. Compiled by tests/unwind with -O2 -fomit-frame-pointer.
+ * function first. Compiled by tests/suite/unwind with -O2 -fomit-frame-pointer.
  *
  *   wander FILE SEED PAGES
  */

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Regenerates the programs and the saved stacks in this directory from cases.c.
 #
-#   tests/unwind/saved/regenerate.sh
+#   tests/suite/unwind/saved/regenerate.sh
 #
 # The tests need only the generated files. On x86-64 the script needs gcc, aarch64-linux-gnu-gcc and
 # qemu-aarch64 (Debian: gcc-aarch64-linux-gnu, qemu-user).

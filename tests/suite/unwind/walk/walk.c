@@ -4,7 +4,7 @@
  * stacks that were saved on another machine, possibly with another processor (-D__TARGET_ARCH_arm64 with
  * -I vmlinux/aarch64, or -D__TARGET_ARCH_x86 with -I vmlinux/x86_64).
  *
- * It reads 8-byte words, and prints a line for each walk. tests/unwind/saved.rs controls it.
+ * It reads 8-byte words, and prints a line for each walk. tests/suite/unwind/saved.rs controls it.
  *
  *   1 rules (2 words each)… | rows… | pages (5 words each)…   each after its number: the tables
  *   2 mm_id number (start end bias table)…                    the mappings of an address space
