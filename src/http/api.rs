@@ -6,6 +6,7 @@
 
 mod allocations;
 mod cache;
+mod call_tree;
 mod cgroup;
 mod chosen;
 mod common;
@@ -40,7 +41,6 @@ mod shape;
 mod snapshot;
 mod store;
 mod summary;
-mod tree;
 mod v1;
 mod view;
 
@@ -206,7 +206,7 @@ mod tests {
     use std::sync::atomic::{AtomicU64, Ordering};
 
     use super::*;
-    use crate::export::json::{EMPTY_TREE, Short};
+    use crate::export::tree::v1::{EMPTY_TREE, Short};
     use memprof_profile::Frame;
     use memprof_profile::testing::{at, kib, profile, symbols};
     use memprof_sys::ids::Pid;

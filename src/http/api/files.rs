@@ -11,10 +11,10 @@ use super::memory_budget::Out;
 use super::query::{Query, bad, quoted};
 use super::reply::internal;
 use super::request::RequestContext;
-use super::shape::{Shape, search};
-use super::tree::write_tree;
+use super::shape::{search, shape};
 use super::view::{View, view};
 use super::{ApiError, Request};
+use crate::export::tree::v2::{Shape, write_tree};
 use memprof_profile::tree::Search;
 use memprof_profile::{CachedFile, Kind, PathFrom, Report};
 use memprof_sys::file_id::FileId;
@@ -161,7 +161,7 @@ struct Stacks {
 
 /// `/v2/files/stacks`.
 pub(super) fn stacks(asked: &RequestContext<'_>) -> Result<Request, ApiError> {
-    let mut shape = Shape::read(&asked.query)?;
+    let mut shape = shape(&asked.query)?;
     shape.reading.kind = Kind::Cache;
     let file = file(&asked.query)?;
     view(asked, Stacks { file, shape })
@@ -207,6 +207,6 @@ impl View for Stacks {
             sequence: report.sequence,
         };
         // The totals and the comparison with the kernel are those of the target, not of the file.
-        write_tree(&part, report.into(), &self.shape, out)
+        write_tree(&part, ReportInfo::from(report), &self.shape, out).map_err(internal)
     }
 }
