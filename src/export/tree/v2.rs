@@ -7,9 +7,9 @@ use rustc_hash::FxHashMap;
 use serde::Serialize;
 
 use memprof_profile::tree::{
-    Cut, Find, Label, Labels, Layout, Limits, Merge, Paths, Reading, Row, errors,
+    Cut, Direction, Find, Label, Labels, Layout, Limits, Merge, Naming, Paths, Reading, Row, errors,
 };
-use memprof_profile::{Report, Uncertainty};
+use memprof_profile::{Kind, Report, Uncertainty};
 
 /// Default maximum number of nodes.
 pub(crate) const NODES: usize = 50_000;
@@ -22,6 +22,25 @@ pub(crate) struct Shape {
     pub(crate) find: Option<Find>,
     /// Whether the tree shows only the subtree of the found function.
     pub(crate) focus: bool,
+}
+
+impl Shape {
+    /// The whole tree, with the default merging and number of nodes.
+    pub(crate) fn whole(direction: Direction, kind: Kind) -> Shape {
+        Shape {
+            reading: Reading {
+                direction,
+                naming: Naming::default(),
+                kind,
+            },
+            limits: Limits {
+                threshold: 0,
+                max_nodes: NODES,
+            },
+            find: None,
+            focus: false,
+        }
+    }
 }
 
 /// Writes the tree of a report, or of the part of it that `info` describes.

@@ -36,8 +36,9 @@ pub(super) fn read(asked: &RequestContext<'_>) -> Result<Request, ApiError> {
     view(asked, Tree(shape(&asked.query)?))
 }
 
+/// The view of `/v2/tree`.
 #[derive(Debug)]
-struct Tree(Shape);
+pub(in crate::http) struct Tree(pub(in crate::http) Shape);
 
 impl View for Tree {
     fn needs_lines(&self) -> bool {
