@@ -6,7 +6,6 @@ mod folded;
 mod functions;
 mod grown_by;
 mod heaptrack;
-pub mod json;
 mod label_text;
 pub(crate) mod mappings;
 mod names;
@@ -20,6 +19,7 @@ mod speedscope;
 mod summary;
 mod svg;
 mod text;
+pub mod tree;
 
 use std::io::{self, Write};
 use std::sync::Arc;
@@ -133,7 +133,7 @@ pub fn write(
 
 /// Every format of this wing, in display order. `http::exporters` adds the page.
 pub(crate) const FORMATS: &[Exporter] = &[
-    json::FORMAT,
+    tree::v1::FORMAT,
     profile::FORMAT,
     folded::FORMAT,
     svg::FORMAT,

@@ -426,34 +426,42 @@ impl Collector {
 
     /// Applies an event; collects code that the probe could not bind for [`Collector::bind_seen`].
     fn apply(&mut self, event: &Event, seen: &mut Vec<CodeSeen>) -> Result<()> {
-        if let Event::Code(code) = event {
-            seen.push(*code);
-            return Ok(());
+        // These need the state before the event: the aggregator forgets a process that has ended.
+        match event {
+            Event::Code(code) => {
+                seen.push(*code);
+                return Ok(());
+            }
+            Event::Process(e) => match e.change {
+                ProcessChange::Matched if !self.is_wanted(e.pid) => {
+                    // Another program whose name has the same first 15 bytes.
+                    self.probe.forget(&[e.pid])?;
+                    self.probe.set_waiting(true);
+                    return Ok(());
+                }
+                ProcessChange::Exited { page_tables } => {
+                    if self.aggregator.is_kept(e.mm, e.pid) {
+                        self.aggregator.ended_with(e.mm, page_tables);
+                        // The process's memory is kept. If the scan fails, the last profile stays.
+                        let _ = self.scan(Freeze::No);
+                    }
+                    // After the scan, which may be the last profile that contains the victim.
+                    self.report_victim(e.pid);
+                }
+                _ => {}
+            },
+            Event::OomKill(victim) => self.note_victim(victim),
+            _ => {}
         }
-        if let Event::Process(e) = event
-            && e.change == ProcessChange::Matched
-            && !self.is_wanted(e.pid)
-        {
-            // Another program whose name has the same first 15 bytes.
-            self.probe.forget(&[e.pid])?;
-            self.probe.set_waiting(true);
-            return Ok(());
-        }
-        if let Event::Process(e) = event
-            && let ProcessChange::Exited { page_tables } = e.change
-            && self.aggregator.is_kept(e.mm, e.pid)
-        {
-            self.aggregator.ended_with(e.mm, page_tables);
-            // The process's memory is kept. If the scan fails, the last profile stays.
-            let _ = self.scan(Freeze::No);
-        }
-        self.note_kill(event);
         self.aggregator.apply(event, &self.probe);
-        self.note_code(event);
-        self.note_mark(event);
-        self.note_allocators(event);
-        if let Event::Process(e) = event {
-            self.process_changed(e)?;
+        if let Some(mm) = event.maps_code_in() {
+            self.samplers.note_code(mm);
+            self.exact.note_code(mm);
+        }
+        match event {
+            Event::Mark(mark) => self.pass_on(mark),
+            Event::Process(e) => self.process_changed(e)?,
+            _ => {}
         }
         Ok(())
     }

@@ -6,6 +6,7 @@
 
 mod allocations;
 mod cache;
+mod call_tree;
 mod cgroup;
 mod chosen;
 mod common;
@@ -37,10 +38,8 @@ mod request;
 mod route;
 mod series;
 mod shape;
-mod snapshot;
 mod store;
 mod summary;
-mod tree;
 mod v1;
 mod view;
 
@@ -56,7 +55,6 @@ use heap::Heaps;
 pub(crate) use heap::write_heap;
 use marks::{Mark, Marks};
 use reply_builder::{Again, Queue, ReplyBuilder, Shown};
-use view::View;
 
 pub use futures_util::future::BoxFuture;
 pub use memprof_profile::Report;
@@ -65,7 +63,15 @@ pub use provider::Provider;
 pub use reply::{ApiError, Body, EVENTS, Reply};
 pub use request::{Endpoint, Request, RequestParts};
 pub use route::{Method, ROUTES, Route, SMALL_BODY};
-pub(crate) use snapshot::{Snapshot, file_id};
+
+// The views that the offline page contains.
+pub(super) use call_tree::Tree;
+pub(super) use files::{Files, Stacks, id as file_id};
+pub(super) use functions::Functions;
+pub(super) use mappings::Maps;
+pub(super) use memory_budget::Out;
+pub(super) use summary::Summary;
+pub(super) use view::View;
 
 /// The OpenAPI document of the `/v1` routes.
 pub(crate) const OPENAPI_V1: &str = include_str!("web/openapi-v1.json");
@@ -206,7 +212,7 @@ mod tests {
     use std::sync::atomic::{AtomicU64, Ordering};
 
     use super::*;
-    use crate::export::json::{EMPTY_TREE, Short};
+    use crate::export::tree::v1::{EMPTY_TREE, Short};
     use memprof_profile::Frame;
     use memprof_profile::testing::{at, kib, profile, symbols};
     use memprof_sys::ids::Pid;

@@ -1,5 +1,4 @@
-//! Exports one HTML file that shows a report without memprof: the page, together with the replies that it would
-//! request.
+//! Exports one HTML file that shows a report without memprof: the page, together with the views that it would request.
 //!
 //! The page contacts nothing when it is opened from a file, because its policy allows no connections. Text from the
 //! profiled program occurs only in the data, which is compressed and in base64, so no name can end or add an element of
@@ -9,17 +8,16 @@ mod heap;
 mod page;
 
 use std::io::{self, Write};
-use std::sync::Arc;
-use std::sync::mpsc::sync_channel;
-use std::thread;
 
 use base64::engine::general_purpose::STANDARD;
 use base64::write::EncoderWriter;
 use flate2::Compression;
 use flate2::write::GzEncoder;
 
+use crate::export::tree::v2::Shape;
 use crate::export::{ExportOptions, Exporter, Supports};
-use crate::http::api::{self, Snapshot};
+use crate::http::api::{self, Files, Functions, Maps, Out, Stacks, Summary, Tree, View};
+use memprof_profile::tree::Direction;
 use memprof_profile::{FrameFilter, Kind, Report};
 
 pub(crate) use heap::write as write_heap_html;
@@ -48,7 +46,7 @@ pub(crate) const FORMAT: Exporter = Exporter {
 fn write(report: &Report, options: &ExportOptions, out: &mut dyn Write) -> io::Result<()> {
     let kinds = kinds(report);
     write_page(page::of_a_report(), &kinds, out, |data| {
-        write_replies(report, &kinds, options.frames, data)
+        write_views(report, &kinds, options.frames, data)
     })
 }
 
@@ -85,65 +83,53 @@ fn kinds(report: &Report) -> Vec<Kind> {
     Kind::ALL.into_iter().filter(holds).collect()
 }
 
-/// The page's requests: the key under which the page looks for the reply (`js/offline.js`), and the request.
-fn requests(report: &Report, kinds: &[Kind], frames: FrameFilter) -> Vec<(String, String)> {
-    let key = |name: &str, query: &str| (name.to_owned(), format!("/v2/{name}{query}"));
-    let mut all = vec![
-        key("summary", ""),
-        key("files", "?limit=10000"),
-        key("maps", "?limit=10000"),
+/// A view of the page, with the frames that it shows and the key under which the page looks for it (`js/offline.js`).
+type KeyedView = (String, FrameFilter, Box<dyn View>);
+
+fn views(report: &Report, kinds: &[Kind], frames: FrameFilter) -> Vec<KeyedView> {
+    let usual = FrameFilter::default();
+    let mut all: Vec<KeyedView> = vec![
+        ("summary".to_owned(), usual, Box::new(Summary)),
+        ("files".to_owned(), usual, Box::new(Files::largest())),
+        ("maps".to_owned(), usual, Box::new(Maps::by_address())),
     ];
-    let frames = frames.name();
-    for kind in kinds.iter().map(|kind| kind.name()) {
-        let path = format!("/v2/functions?limit=10000&sort=self&kind={kind}&frames={frames}");
-        all.push((format!("functions {kind}"), path));
-        for direction in ["callees", "callers"] {
-            let path = format!("/v2/tree?kind={kind}&direction={direction}&frames={frames}");
-            all.push((format!("tree {kind} {direction}"), path));
+    let directions = [Direction::OutermostFirst, Direction::InnermostFirst];
+    for kind in kinds {
+        let key = format!("functions {}", kind.name());
+        all.push((key, frames, Box::new(Functions::largest(*kind))));
+        for direction in directions {
+            let key = format!("tree {} {}", kind.name(), direction.name());
+            let shape = Shape::whole(direction, *kind);
+            all.push((key, frames, Box::new(Tree(shape))));
         }
     }
     let mut files: Vec<_> = report.profile.places.files.iter().collect();
     files.sort_by_key(|file| std::cmp::Reverse(file.cached()));
-    for id in files.iter().take(MAX_FILES).map(|file| api::file_id(file)) {
-        for direction in ["callees", "callers"] {
-            let path = format!("/v2/files/stacks?file={id}&direction={direction}&frames={frames}");
-            all.push((format!("files/stacks {id} {direction}"), path));
+    for file in files.iter().take(MAX_FILES).map(|file| file.id) {
+        for direction in directions {
+            let key = format!("files/stacks {} {}", api::file_id(&file), direction.name());
+            let shape = Shape::whole(direction, Kind::Cache);
+            all.push((key, frames, Box::new(Stacks { file, shape })));
         }
     }
     all
 }
 
-/// Writes the replies as one JSON object. A separate thread makes them, one at a time: the caller may be the API
-/// itself, whose threads must not block on a reply.
-fn write_replies(
+/// Writes the views as one JSON object, one at a time.
+fn write_views(
     report: &Report,
     kinds: &[Kind],
     frames: FrameFilter,
     out: &mut dyn Write,
 ) -> io::Result<()> {
-    let requests = requests(report, kinds, frames);
-    let (paths, keys): (Vec<_>, Vec<_>) =
-        requests.into_iter().map(|(key, path)| (path, key)).unzip();
-    let snapshot = Snapshot::new(Arc::new(report.clone()))?;
-    let (send, replies) = sync_channel(0);
-    let maker = thread::Builder::new().name("memprof-html".into());
-    let maker = maker.spawn(move || {
-        for path in &paths {
-            // The receiver is gone if writing failed.
-            if send.send(snapshot.reply(path)).is_err() {
-                return;
-            }
-        }
-    })?;
-    out.write_all(b"{")?;
-    for (number, (reply, key)) in replies.into_iter().zip(&keys).enumerate() {
-        let reply = reply.map_err(|e| io::Error::other(e.to_string()))?;
-        let separator = if number > 0 { "," } else { "" };
-        write!(out, "{separator}{}:", serde_json::to_string(key)?)?;
-        out.write_all(&reply)?;
+    let mut before = "{";
+    for (key, frames, view) in views(report, kinds, frames) {
+        let body = view.body(&report.showing(frames), Out::alone());
+        let body = body.map_err(|e| io::Error::other(e.to_string()))?;
+        write!(out, "{before}{}:", serde_json::to_string(&key)?)?;
+        out.write_all(&body)?;
+        before = ",";
     }
-    let panicked = |_| io::Error::other("the thread that makes the report's views ended early");
-    maker.join().map_err(panicked)?;
     out.write_all(b"}")
 }
 

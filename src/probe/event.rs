@@ -95,6 +95,20 @@ pub enum Event {
     OomKill(OomVictim),
 }
 
+impl Event {
+    /// The address space in which the event may have mapped code that was not there before.
+    pub fn maps_code_in(&self) -> Option<MmId> {
+        match self {
+            Event::Process(e) => Some(e.mm),
+            Event::Range(e) => match e.change {
+                RangeChange::Mapped { code: true, .. } | RangeChange::Executable => Some(e.mm),
+                _ => None,
+            },
+            _ => None,
+        }
+    }
+}
+
 /// A sampled allocation, as the process's sampler describes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SampledAllocation {

@@ -8,7 +8,6 @@ use libbpf_rs::Link;
 
 use super::Collector;
 use crate::probe::SeenCalls;
-use crate::probe::event::{Event, RangeChange};
 use memprof_code::allocators::{self, Function, FunctionRole};
 use memprof_code::modules::open_regular;
 use memprof_sys::ids::{MmId, Pid};
@@ -48,20 +47,6 @@ impl Collector {
         }
         std::mem::take(&mut self.exact.counting);
         Some(self.probe.seen_calls())
-    }
-
-    /// Notes an event that maps code, which may contain an allocator.
-    pub(super) fn note_allocators(&mut self, event: &Event) {
-        let mm = match event {
-            _ if !self.exact.wanted => return,
-            Event::Process(e) => e.mm,
-            Event::Range(e) => match e.change {
-                RangeChange::Mapped { code: true, .. } | RangeChange::Executable => e.mm,
-                _ => return,
-            },
-            _ => return,
-        };
-        self.exact.changed.insert(mm);
     }
 
     /// Searches newly mapped code for allocators.
@@ -157,6 +142,13 @@ impl Collector {
 }
 
 impl ExactCalls {
+    /// Notes that an address space has mapped code, which may contain an allocator.
+    pub(super) fn note_code(&mut self, mm: MmId) {
+        if self.wanted {
+            self.changed.insert(mm);
+        }
+    }
+
     fn fail(&mut self, pid: Pid, path: &Path, e: &anyhow::Error) {
         tracing::warn!(%pid, "{e:#}");
         if self.failures == 0 {

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant, SystemTime};
 use tokio::sync::mpsc;
 
 use super::{Collector, Numbered};
-use crate::probe::event::{Event, OomVictim, ProcessChange};
+use crate::probe::event::OomVictim;
 use memprof_profile::{OomKill, OomKills, Profile};
 use memprof_sys::freeze::now_ns;
 use memprof_sys::ids::Pid;
@@ -59,19 +59,8 @@ impl Collector {
         self.kills.to = Some(to);
     }
 
-    /// Notes an event that kills or ends a process.
-    pub(super) fn note_kill(&mut self, event: &Event) {
-        match event {
-            Event::OomKill(victim) => self.note_victim(victim),
-            Event::Process(e) if matches!(e.change, ProcessChange::Exited { .. }) => {
-                self.report_victim(e.pid);
-            }
-            _ => {}
-        }
-    }
-
     /// Notes a victim. It is reported once it has ended, because its memory may be scanned until then.
-    fn note_victim(&mut self, victim: &OomVictim) {
+    pub(super) fn note_victim(&mut self, victim: &OomVictim) {
         let waits = |dying: &Dying| dying.victim.pid == victim.pid;
         if self.kills.dying.iter().any(waits) {
             return;

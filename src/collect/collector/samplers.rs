@@ -11,7 +11,7 @@ use libbpf_rs::Link;
 use tokio::sync::mpsc;
 
 use super::Collector;
-use crate::probe::event::{Event, MarkSet, RangeChange};
+use crate::probe::event::MarkSet;
 use crate::probe::{is_sampler_probe, sets_marks};
 use memprof_code::elf::Elf;
 use memprof_code::usdt::{self, Usdt};
@@ -95,31 +95,8 @@ impl Collector {
         drop(samplers);
     }
 
-    /// Notes an event that maps code, which may contain a sampler.
-    pub(super) fn note_code(&mut self, event: &Event) {
-        if self.samplers.options.is_none() {
-            return;
-        }
-        match event {
-            Event::Process(e) => {
-                self.samplers.changed.insert(e.mm);
-            }
-            Event::Range(e) => {
-                let code = matches!(
-                    e.change,
-                    RangeChange::Mapped { code: true, .. } | RangeChange::Executable
-                );
-                if code {
-                    self.samplers.changed.insert(e.mm);
-                }
-            }
-            _ => {}
-        }
-    }
-
     /// Passes on a mark that a program has set.
-    pub(super) fn note_mark(&mut self, event: &Event) {
-        let Event::Mark(mark) = event else { return };
+    pub(super) fn pass_on(&mut self, mark: &MarkSet) {
         let samplers = &mut self.samplers;
         let marks = samplers.options.as_ref().and_then(|o| o.marks.as_ref());
         // Nothing receives marks in some sessions.
@@ -267,6 +244,13 @@ impl Samplers {
     /// Whether samplers are requested.
     pub(super) fn is_listening(&self) -> bool {
         self.options.is_some()
+    }
+
+    /// Notes that an address space has mapped code, which may contain a sampler.
+    pub(super) fn note_code(&mut self, mm: MmId) {
+        if self.is_listening() {
+            self.changed.insert(mm);
+        }
     }
 
     /// Memprof's own library, if memprof is attached to it from the start of each process that has preloaded it.

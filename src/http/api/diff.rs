@@ -5,17 +5,17 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
-use super::common::{counted, millis};
+use super::common::{ReportInfo, counted, millis};
 use super::functions::{FunctionsParams, Name, PageReply};
 use super::marks::{Mark, NOW};
 use super::memory_budget::Out;
 use super::query::bad;
 use super::reply::internal;
 use super::request::RequestContext;
-use super::shape::Shape;
-use super::tree::{Drawn, Errors, Places};
+use super::shape::shape;
 use super::view::{ReportSelector, View};
 use super::{Api, ApiError, BoxFuture, Endpoint, Reply, Request};
+use crate::export::tree::v2::{Drawn, Errors, Places, Shape};
 use memprof_profile::tree::{Paths, Table, TableRow};
 use memprof_profile::{Kind, Report};
 
@@ -81,7 +81,7 @@ pub(super) fn read(asked: &RequestContext<'_>) -> Result<Request, ApiError> {
     let by_function = query.word("by", [("stack", false), ("function", true)])?;
     let (by, foreign) = match by_function {
         Some(true) => (By::Function(FunctionsParams::read(query)?), OF_TREES),
-        _ => (By::Stack(Shape::read(query)?), OF_TABLES),
+        _ => (By::Stack(shape(query)?), OF_TABLES),
     };
     if let Some(name) = foreign.iter().find(|name| query.text(name).is_some()) {
         let other = match by {
@@ -201,7 +201,7 @@ struct Row<'a> {
 #[derive(Serialize)]
 struct FunctionsReply<'a> {
     by: &'static str,
-    report: super::common::ReportInfo,
+    report: ReportInfo,
     kind: &'static str,
     sort: &'static str,
     order: &'static str,
@@ -275,7 +275,7 @@ impl Between {
             self_to: column(|row| row.own[1]),
             errors: drawn.errors(),
         };
-        let reply = drawn.reply(report.into(), shape, head, nodes);
+        let reply = drawn.reply(ReportInfo::from(report), shape, head, nodes);
         serde_json::to_writer(out, &reply).map_err(internal)
     }
 

@@ -11,10 +11,10 @@ use super::memory_budget::Out;
 use super::query::{Query, bad, quoted};
 use super::reply::internal;
 use super::request::RequestContext;
-use super::shape::{Shape, search};
-use super::tree::write_tree;
+use super::shape::{search, shape};
 use super::view::{View, view};
 use super::{ApiError, Request};
+use crate::export::tree::v2::{Shape, write_tree};
 use memprof_profile::tree::Search;
 use memprof_profile::{CachedFile, Kind, PathFrom, Report};
 use memprof_sys::file_id::FileId;
@@ -45,8 +45,12 @@ enum By {
     Path,
 }
 
+/// Words for `sort`, the default first.
+const SORTS: [(&str, By, bool); 2] = [("cached", By::Cached, false), ("path", By::Path, true)];
+
+/// The view of `/v2/files`.
 #[derive(Debug)]
-struct Files {
+pub(in crate::http) struct Files {
     sorting: Sorting<By>,
     search: Option<Search>,
     page: Page,
@@ -54,9 +58,8 @@ struct Files {
 
 /// `/v2/files`.
 pub(super) fn read(asked: &RequestContext<'_>) -> Result<Request, ApiError> {
-    let words = [("cached", By::Cached, false), ("path", By::Path, true)];
     let files = Files {
-        sorting: Sorting::read(&asked.query, words)?,
+        sorting: Sorting::read(&asked.query, SORTS)?,
         search: search(&asked.query)?,
         page: Page::read(&asked.query)?,
     };
@@ -90,7 +93,7 @@ struct File<'a> {
 }
 
 /// The id of a file in replies and requests.
-pub(super) fn id(FileId { dev, ino }: &FileId) -> String {
+pub(in crate::http) fn id(FileId { dev, ino }: &FileId) -> String {
     format!("{}:{}:{ino}", dev.0, dev.1)
 }
 
@@ -118,6 +121,15 @@ impl<'a> From<&'a CachedFile> for File<'a> {
 }
 
 impl Files {
+    /// The files with the most page cache.
+    pub(in crate::http) fn largest() -> Files {
+        Files {
+            sorting: Sorting::by(SORTS[0]),
+            search: None,
+            page: Page::LONGEST,
+        }
+    }
+
     fn order(&self, a: &CachedFile, b: &CachedFile) -> Ordering {
         let path = |file: &CachedFile| file.path.as_ref().map(|p| p.path.clone());
         let turned = self.sorting.turned(match self.sorting.by {
@@ -153,15 +165,16 @@ impl View for Files {
     }
 }
 
+/// The view of `/v2/files/stacks`.
 #[derive(Debug)]
-struct Stacks {
-    file: FileId,
-    shape: Shape,
+pub(in crate::http) struct Stacks {
+    pub(in crate::http) file: FileId,
+    pub(in crate::http) shape: Shape,
 }
 
 /// `/v2/files/stacks`.
 pub(super) fn stacks(asked: &RequestContext<'_>) -> Result<Request, ApiError> {
-    let mut shape = Shape::read(&asked.query)?;
+    let mut shape = shape(&asked.query)?;
     shape.reading.kind = Kind::Cache;
     let file = file(&asked.query)?;
     view(asked, Stacks { file, shape })
@@ -207,6 +220,6 @@ impl View for Stacks {
             sequence: report.sequence,
         };
         // The totals and the comparison with the kernel are those of the target, not of the file.
-        write_tree(&part, report.into(), &self.shape, out)
+        write_tree(&part, ReportInfo::from(report), &self.shape, out).map_err(internal)
     }
 }

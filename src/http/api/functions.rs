@@ -33,6 +33,12 @@ pub(super) struct Page {
 }
 
 impl Page {
+    /// The longest page, from the first row.
+    pub(super) const LONGEST: Page = Page {
+        offset: 0,
+        limit: MAX_ROWS,
+    };
+
     pub(super) fn read(query: &Query) -> Result<Page, ApiError> {
         Page::read_at_most(query, MAX_ROWS)
     }
@@ -91,13 +97,21 @@ impl<K: Copy> Sorting<K> {
         words: [(&'static str, K, bool); W],
     ) -> Result<Sorting<K>, ApiError> {
         let sort = query.word("sort", words.map(|word| (word.0, word)))?;
-        let (name, by, ascending) = sort.unwrap_or(words[0]);
+        let sorting = Sorting::by(sort.unwrap_or(words[0]));
         let order = query.word("order", [("asc", true), ("desc", false)])?;
         Ok(Sorting {
+            ascending: order.unwrap_or(sorting.ascending),
+            ..sorting
+        })
+    }
+
+    /// Sorts by this word, in its default order.
+    pub(super) fn by((name, by, ascending): (&'static str, K, bool)) -> Sorting<K> {
+        Sorting {
             by,
             name,
-            ascending: order.unwrap_or(ascending),
-        })
+            ascending,
+        }
     }
 
     pub(super) fn order(&self) -> &'static str {
@@ -122,6 +136,9 @@ pub(super) enum By {
     Name,
 }
 
+/// Sorts functions by their own memory.
+const BY_OWN: (&str, By, bool) = ("self", By::Own, false);
+
 /// Parameters of a table of functions.
 #[derive(Clone, Debug)]
 pub(super) struct FunctionsParams {
@@ -136,7 +153,7 @@ impl FunctionsParams {
     pub(super) fn read(query: &Query) -> Result<FunctionsParams, ApiError> {
         let words = [
             ("total", By::Total, false),
-            ("self", By::Own, false),
+            BY_OWN,
             ("name", By::Name, true),
         ];
         Ok(FunctionsParams {
@@ -180,8 +197,22 @@ pub(super) fn read(asked: &RequestContext<'_>) -> Result<Request, ApiError> {
     view(asked, Functions(FunctionsParams::read(&asked.query)?))
 }
 
+/// The view of `/v2/functions`.
 #[derive(Debug)]
-struct Functions(FunctionsParams);
+pub(in crate::http) struct Functions(FunctionsParams);
+
+impl Functions {
+    /// The functions with the most memory of their own.
+    pub(in crate::http) fn largest(kind: Kind) -> Functions {
+        Functions(FunctionsParams {
+            kind,
+            inlined: false,
+            sorting: Sorting::by(BY_OWN),
+            page: Page::LONGEST,
+            search: None,
+        })
+    }
+}
 
 /// Name and origin of a function.
 #[derive(Serialize)]

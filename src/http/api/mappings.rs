@@ -33,8 +33,18 @@ enum By {
     NotObserved,
 }
 
+/// Words for `sort`, the default first.
+const SORTS: [(&str, By, bool); 5] = [
+    ("address", By::Address, true),
+    ("size", By::Size, false),
+    ("resident", By::Resident, false),
+    ("swap", By::Swap, false),
+    ("not_observed", By::NotObserved, false),
+];
+
+/// The view of `/v2/maps`. It contains addresses.
 #[derive(Debug)]
-struct Maps {
+pub(in crate::http) struct Maps {
     sorting: Sorting<By>,
     search: Option<Search>,
     page: Page,
@@ -46,15 +56,8 @@ pub(super) fn read(asked: &RequestContext<'_>) -> Result<Request, ApiError> {
         let message = "this reply contains addresses, so only clients on this machine may request it: use a loopback address, without a proxy";
         return Err(ApiError::Forbidden(message.to_owned()));
     }
-    let words = [
-        ("address", By::Address, true),
-        ("size", By::Size, false),
-        ("resident", By::Resident, false),
-        ("swap", By::Swap, false),
-        ("not_observed", By::NotObserved, false),
-    ];
     let maps = Maps {
-        sorting: Sorting::read(&asked.query, words)?,
+        sorting: Sorting::read(&asked.query, SORTS)?,
         search: search(&asked.query)?,
         page: Page::read(&asked.query)?,
     };
@@ -168,6 +171,15 @@ impl<'a> From<&'a Mapping> for Row<'a> {
 }
 
 impl Maps {
+    /// The mappings in the order of their addresses.
+    pub(in crate::http) fn by_address() -> Maps {
+        Maps {
+            sorting: Sorting::by(SORTS[0]),
+            search: None,
+            page: Page::LONGEST,
+        }
+    }
+
     fn order(&self, a: &Mapping, b: &Mapping) -> Ordering {
         let place = |m: &Mapping| (m.pid, m.start);
         let key = |m: &Mapping| match self.sorting.by {

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 
-use super::ApiError;
 use super::cache::Cache;
+use super::{ApiError, ROOM};
 
 /// Maximum time that a reply under construction waits for others to be sent.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -105,7 +105,7 @@ impl MemoryBudget {
 
 /// Destination of a reply; reserves memory for everything written.
 #[derive(Debug)]
-pub(super) struct Out {
+pub(in crate::http) struct Out {
     body: Vec<u8>,
     held: Reservation,
     cache: Arc<Cache>,
@@ -125,6 +125,11 @@ impl Out {
             cache: Arc::clone(cache),
             refused: None,
         }
+    }
+
+    /// An empty reply with a budget of its own.
+    pub(in crate::http) fn alone() -> Out {
+        Out::new(&MemoryBudget::new(ROOM), &Arc::new(Cache::new(0)))
     }
 
     /// Reserves memory for `more` further bytes.

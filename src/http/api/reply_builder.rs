@@ -171,14 +171,12 @@ impl ReplyBuilder {
             None => (shown.again)().await?,
         };
         let (report, view) = with_lines(report, view, provider).await?;
-        let mut out = Out::new(&lane.room, &self.cache);
+        let out = Out::new(&lane.room, &self.cache);
         // The thread holds the turn: it continues even if all clients have disconnected.
         let made = tokio::task::spawn_blocking(move || {
             let start = Instant::now();
             let name = view.file_name(&report);
-            let written = view.write(&report, &mut out);
-            // If both failed, the lack of memory is the more informative error.
-            let body = out.finish().and_then(|body| written.map(|()| body));
+            let body = view.body(&report, out);
             drop((report, view));
             let large = body.as_ref().is_ok_and(|body| body.len() >= LARGE);
             let large = large || start.elapsed() >= LONG;

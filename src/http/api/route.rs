@@ -3,9 +3,9 @@
 use super::query::{Query, UnknownParams};
 use super::request::{Request, RequestContext, RequestParts};
 use super::{
-    ApiError, OPENAPI_V1, OPENAPI_V2, allocations, cgroup, diff, events, export, files, fixed,
-    functions, health, heap, heap_diff, mappings, marks, memory, metrics, open, processes, series,
-    summary, tree, v1,
+    ApiError, OPENAPI_V1, OPENAPI_V2, allocations, call_tree, cgroup, diff, events, export, files,
+    fixed, functions, health, heap, heap_diff, mappings, marks, memory, metrics, open, processes,
+    series, summary, v1,
 };
 
 /// Methods of a route. `HEAD` is a `Get` whose body is not sent.
@@ -103,7 +103,7 @@ pub const ROUTES: &[Route] = &[
     get("/v2/summary", summary::PARAMETERS, summary::read),
     get("/v2/processes", processes::PARAMETERS, processes::read),
     get("/v2/cgroup", cgroup::PARAMETERS, cgroup::read),
-    get("/v2/tree", tree::PARAMETERS, tree::read),
+    get("/v2/tree", call_tree::PARAMETERS, call_tree::read),
     get("/v2/functions", functions::PARAMETERS, functions::read),
     get(
         "/v2/allocations",

@@ -2,11 +2,11 @@
 
 use super::ApiError;
 use super::query::{Query, bad};
+use crate::export::tree::v2::{NODES, Shape};
 use memprof_profile::Kind;
 use memprof_profile::tree::{Direction, Find, FunctionId, Limits, Merge, Naming, Reading, Search};
 
-/// Default and maximum number of nodes.
-const NODES: u64 = 50_000;
+/// Maximum number of nodes.
 const MAX_NODES: u64 = 200_000;
 
 /// Maximum length of a search text, in bytes.
@@ -14,16 +14,6 @@ pub(super) const LONGEST_SEARCH: usize = 256;
 
 /// Maximum length of the name and the path of one function, in bytes.
 const LONGEST_NAME: usize = 4096;
-
-/// Parameters of a tree.
-#[derive(Clone, Debug)]
-pub(super) struct Shape {
-    pub(super) reading: Reading,
-    pub(super) limits: Limits,
-    pub(super) find: Option<Find>,
-    /// Whether the tree shows only the subtree of the found function.
-    pub(super) focus: bool,
-}
 
 /// The kind of bytes; `all` by default.
 pub(super) fn kind(query: &Query) -> Result<Kind, ApiError> {
@@ -62,38 +52,37 @@ fn find(query: &Query) -> Result<Option<Find>, ApiError> {
     }
 }
 
-impl Shape {
-    pub(super) fn read(query: &Query) -> Result<Shape, ApiError> {
-        let merges = [("function", Merge::Function), ("site", Merge::Site)];
-        let merge = query.word("merge", merges)?;
-        let naming = Naming {
-            merge: merge.unwrap_or_default(),
-            inlined: query.boolean("inlined")?.unwrap_or(false),
-        };
-        let reading = Reading {
-            direction: direction(query)?.unwrap_or_default(),
-            naming,
-            kind: kind(query)?,
-        };
-        let max_nodes = query.number("max_nodes", "", MAX_NODES)?.unwrap_or(NODES);
-        let limits = Limits {
-            threshold: query
-                .number("threshold", " of bytes", u64::MAX)?
-                .unwrap_or(0),
-            max_nodes: max_nodes.max(1) as usize,
-        };
-        let find = find(query)?;
-        let focus = query.boolean("focus")?.unwrap_or(false);
-        if focus && !matches!(find, Some(Find::Function(_))) {
-            return Err(bad(
-                "parameter focus needs a function: give path and function".to_owned(),
-            ));
-        }
-        Ok(Shape {
-            reading,
-            limits,
-            find,
-            focus,
-        })
+/// The parameters of a tree.
+pub(super) fn shape(query: &Query) -> Result<Shape, ApiError> {
+    let merges = [("function", Merge::Function), ("site", Merge::Site)];
+    let merge = query.word("merge", merges)?;
+    let naming = Naming {
+        merge: merge.unwrap_or_default(),
+        inlined: query.boolean("inlined")?.unwrap_or(false),
+    };
+    let reading = Reading {
+        direction: direction(query)?.unwrap_or_default(),
+        naming,
+        kind: kind(query)?,
+    };
+    let max_nodes = query.number("max_nodes", "", MAX_NODES)?;
+    let limits = Limits {
+        threshold: query
+            .number("threshold", " of bytes", u64::MAX)?
+            .unwrap_or(0),
+        max_nodes: max_nodes.map_or(NODES, |most| most.max(1) as usize),
+    };
+    let find = find(query)?;
+    let focus = query.boolean("focus")?.unwrap_or(false);
+    if focus && !matches!(find, Some(Find::Function(_))) {
+        return Err(bad(
+            "parameter focus needs a function: give path and function".to_owned(),
+        ));
     }
+    Ok(Shape {
+        reading,
+        limits,
+        find,
+        focus,
+    })
 }

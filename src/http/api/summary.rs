@@ -24,7 +24,7 @@ pub(super) fn read(asked: &RequestContext<'_>) -> Result<Request, ApiError> {
 
 /// The view of `/v2/summary`.
 #[derive(Clone, Copy, Debug)]
-struct Summary;
+pub(in crate::http) struct Summary;
 
 impl View for Summary {
     fn write(&self, report: &Report, out: &mut Out) -> Result<(), ApiError> {

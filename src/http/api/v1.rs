@@ -13,7 +13,7 @@ use super::reply::{Body, JSON, internal};
 use super::request::RequestContext;
 use super::view::{ReportSelector, View, view};
 use super::{Api, ApiError, BoxFuture, Endpoint, Reply, Request};
-use crate::export::json::{DEPTH, EMPTY_TREE, Short, TreeShape, write_tree};
+use crate::export::tree::v1::{DEPTH, EMPTY_TREE, Short, TreeShape, write_tree};
 use memprof_profile::tree::Direction;
 use memprof_profile::{FrameFilter, Report};
 
@@ -33,13 +33,9 @@ const PIECES: usize = 4;
 /// Maximum time for a client to receive such a tree.
 const LONGEST: Duration = Duration::from_secs(600);
 
-/// The call tree: `threshold` in KiB, `depth` in levels of frames.
+/// The call tree.
 #[derive(Clone, Copy, Debug)]
-struct Tree {
-    threshold: u64,
-    reverse: bool,
-    depth: u64,
-}
+struct Tree(TreeShape);
 
 /// Totals only.
 #[derive(Clone, Copy, Debug)]
@@ -53,13 +49,16 @@ struct TargetPid;
 pub(super) fn tree(asked: &RequestContext<'_>) -> Result<Request, ApiError> {
     let query = &asked.query;
     let threshold = query.number("threshold", " of KiB", u64::MAX)?;
-    let reverse = query.boolean("reverse")?.unwrap_or(false);
-    let depth = query.number("depth", " of frames", u64::MAX)?;
-    let tree = Tree {
-        threshold: threshold.unwrap_or(DEFAULT_THRESHOLD),
-        reverse,
-        depth: depth.unwrap_or(DEPTH as u64),
+    let direction = match query.boolean("reverse")? {
+        Some(true) => Direction::OutermostFirst,
+        _ => Direction::InnermostFirst,
     };
+    let depth = query.number("depth", " of frames", u64::MAX)?;
+    let tree = Tree(TreeShape {
+        direction,
+        threshold: threshold.unwrap_or(DEFAULT_THRESHOLD).saturating_mul(1024),
+        depth: depth.map_or(DEPTH, |depth| usize::try_from(depth).unwrap_or(usize::MAX)),
+    });
     match query.boolean("short")? {
         Some(true) => view(asked, Totals),
         _ => Ok(Arc::new(AnySize {
@@ -110,7 +109,7 @@ impl AnySize {
         })?;
         let report = self.which.report(api).await?;
         let (pieces, body) = mpsc::channel(PIECES);
-        let (tree, since) = (self.tree, Instant::now());
+        let (Tree(shape), since) = (self.tree, Instant::now());
         // Ends when the tree is written, or with the connection, when no receiver is left.
         tokio::task::spawn_blocking(move || {
             let pieces = Pieces {
@@ -119,7 +118,7 @@ impl AnySize {
                 _permit: permit,
             };
             let mut out = BufWriter::with_capacity(PIECE, pieces);
-            let written = tree.write_to(&report.showing(FrameFilter::default()), &mut out);
+            let written = write_tree(&report.showing(FrameFilter::default()), shape, &mut out);
             if let Err(e) = written.and_then(|()| out.flush()) {
                 tracing::debug!("a large tree was not sent to its end: {e}");
             }
@@ -153,24 +152,9 @@ impl Write for Pieces {
     }
 }
 
-impl Tree {
-    fn write_to(&self, report: &Report, out: &mut dyn Write) -> io::Result<()> {
-        let direction = match self.reverse {
-            false => Direction::InnermostFirst,
-            true => Direction::OutermostFirst,
-        };
-        let shape = TreeShape {
-            direction,
-            threshold: self.threshold.saturating_mul(1024),
-            depth: usize::try_from(self.depth).unwrap_or(usize::MAX),
-        };
-        write_tree(report, shape, out)
-    }
-}
-
 impl View for Tree {
     fn write(&self, report: &Report, out: &mut Out) -> Result<(), ApiError> {
-        self.write_to(report, out).map_err(internal)
+        write_tree(report, self.0, out).map_err(internal)
     }
 
     fn before_target(&self) -> Option<&'static str> {

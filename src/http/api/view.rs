@@ -4,6 +4,8 @@ use std::borrow::Cow;
 use std::fmt::Debug;
 use std::sync::Arc;
 
+use bytes::Bytes;
+
 use super::chosen::{self, Chosen};
 use super::memory_budget::Out;
 use super::query::{Query, bad, quoted};
@@ -16,7 +18,7 @@ use memprof_profile::{FrameFilter, Report, Subset};
 use memprof_sys::ids::Pid;
 
 /// A view of a report. The `Debug` form identifies the view: equal forms share a reply.
-pub(super) trait View: Debug + Send + Sync + 'static {
+pub(in crate::http) trait View: Debug + Send + Sync + 'static {
     /// MIME type of the output.
     fn content_type(&self) -> &'static str {
         JSON
@@ -24,6 +26,13 @@ pub(super) trait View: Debug + Send + Sync + 'static {
 
     /// Writes the view. Runs on a blocking thread.
     fn write(&self, report: &Report, out: &mut Out) -> Result<(), ApiError>;
+
+    /// The view as the body of a reply.
+    fn body(&self, report: &Report, mut out: Out) -> Result<Bytes, ApiError> {
+        let written = self.write(report, &mut out);
+        // If both failed, the lack of memory is the more informative error.
+        out.finish().and_then(|body| written.map(|()| body))
+    }
 
     /// Whether the report needs source lines and inlined functions.
     fn needs_lines(&self) -> bool {

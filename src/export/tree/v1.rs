@@ -6,7 +6,7 @@ use std::io::{self, Write};
 
 use serde::Serialize;
 
-use super::{ExportOptions, Exporter, Supports};
+use crate::export::{ExportOptions, Exporter, Supports};
 use memprof_profile::tree::{Code, Descent, Direction, Label, Merge, Naming, Paths};
 use memprof_profile::{Amounts, Profile, Report};
 
@@ -18,7 +18,7 @@ const KIB: u64 = 1024;
 pub(crate) const DEPTH: usize = 59;
 
 /// The `/v1` tree with the contract's defaults, but threshold 0.
-pub(super) const FORMAT: Exporter = Exporter {
+pub(crate) const FORMAT: Exporter = Exporter {
     name: "json",
     about: "the call tree of /v1/tree, in KiB",
     extension: "json",

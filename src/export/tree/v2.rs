@@ -1,66 +1,58 @@
-//! `/v2/tree`: the call tree as columns.
+//! The `/v2` tree as columns: nodes refer to frames, and frames to strings and modules, each stored once.
 
+use std::io::{self, Write};
 use std::path::Path;
 
 use rustc_hash::FxHashMap;
 use serde::Serialize;
 
-use super::common::{ReportInfo, counted};
-use super::memory_budget::Out;
-use super::reply::internal;
-use super::request::RequestContext;
-use super::shape::Shape;
-use super::view::{View, view};
-use super::{ApiError, Request};
-use memprof_profile::tree::{Cut, Label, Labels, Layout, Merge, Paths, Reading, Row, errors};
-use memprof_profile::{Report, Uncertainty};
+use memprof_profile::tree::{
+    Cut, Direction, Find, Label, Labels, Layout, Limits, Merge, Naming, Paths, Reading, Row, errors,
+};
+use memprof_profile::{Kind, Report, Uncertainty};
 
-/// Parameters of `/v2/tree`.
-pub(super) const PARAMETERS: &[&str] = &[
-    "direction",
-    "merge",
-    "inlined",
-    "kind",
-    "threshold",
-    "max_nodes",
-    "search",
-    "function",
-    "path",
-    "focus",
-    "frames",
-    "mark",
-    "report",
-    "pid",
-    "cgroup",
-    "filter",
-];
+/// Default maximum number of nodes.
+pub(crate) const NODES: usize = 50_000;
 
-/// `/v2/tree`.
-pub(super) fn read(asked: &RequestContext<'_>) -> Result<Request, ApiError> {
-    view(asked, Tree(Shape::read(&asked.query)?))
+/// Parameters of a tree.
+#[derive(Clone, Debug)]
+pub(crate) struct Shape {
+    pub(crate) reading: Reading,
+    pub(crate) limits: Limits,
+    pub(crate) find: Option<Find>,
+    /// Whether the tree shows only the subtree of the found function.
+    pub(crate) focus: bool,
 }
 
-#[derive(Debug)]
-struct Tree(Shape);
-
-impl View for Tree {
-    fn needs_lines(&self) -> bool {
-        self.0.reading.naming.inlined
-    }
-
-    fn write(&self, report: &Report, out: &mut Out) -> Result<(), ApiError> {
-        write_tree(report, report.into(), &self.0, out)
+impl Shape {
+    /// The whole tree, with the default merging and number of nodes.
+    pub(crate) fn whole(direction: Direction, kind: Kind) -> Shape {
+        Shape {
+            reading: Reading {
+                direction,
+                naming: Naming::default(),
+                kind,
+            },
+            limits: Limits {
+                threshold: 0,
+                max_nodes: NODES,
+            },
+            find: None,
+            focus: false,
+        }
     }
 }
 
 /// Writes the tree of a report, or of the part of it that `info` describes.
-pub(super) fn write_tree(
+///
+/// # Errors
+/// If writing to `out` fails.
+pub(crate) fn write_tree(
     report: &Report,
-    info: ReportInfo,
+    info: impl Serialize,
     shape: &Shape,
-    out: &mut Out,
-) -> Result<(), ApiError> {
-    counted(shape.reading.kind, &report.profile)?;
+    out: &mut dyn Write,
+) -> io::Result<()> {
     let mut paths = Paths::new([report.side()], shape.reading);
     let [total] = paths.total();
     let mut drawn = Drawn::new(&mut paths, shape, &[&report.profile.uncertainties]);
@@ -74,8 +66,10 @@ pub(super) fn write_tree(
         own: drawn.rows.iter().map(|row| row.own[0]).collect(),
         errors: drawn.errors(),
     };
-    let reply = drawn.reply(info, shape, head, nodes);
-    serde_json::to_writer(out, &reply).map_err(internal)
+    Ok(serde_json::to_writer(
+        out,
+        &drawn.reply(info, shape, head, nodes),
+    )?)
 }
 
 #[derive(Serialize)]
@@ -97,17 +91,17 @@ struct Nodes {
 
 /// Standard errors of nodes, or of their differences.
 #[derive(Serialize)]
-pub(super) struct Errors {
+pub(crate) struct Errors {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     error: Vec<u64>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     self_error: Vec<u64>,
 }
 
-/// A tree as columns. `H` and `N` are the fields that differ between a tree and a difference.
+/// A tree as columns. `R` describes the report; `H` and `N` are the fields that differ between a tree and a difference.
 #[derive(Serialize)]
-pub(super) struct TreeReply<'a, H, N> {
-    report: ReportInfo,
+pub(crate) struct TreeReply<'a, R, H, N> {
+    report: R,
     direction: &'static str,
     merge: &'static str,
     inlined: bool,
@@ -124,7 +118,7 @@ pub(super) struct TreeReply<'a, H, N> {
 
 /// Parent and frame of each node.
 #[derive(Serialize)]
-pub(super) struct Places {
+pub(crate) struct Places {
     parent: Vec<Option<u32>>,
     frame: Vec<u32>,
 }
@@ -156,18 +150,18 @@ struct FrameColumns {
 }
 
 /// A tree laid out, with its frames.
-pub(super) struct Drawn<'a, const N: usize> {
-    pub(super) rows: Vec<Row<N>>,
+pub(crate) struct Drawn<'a, const N: usize> {
+    pub(crate) rows: Vec<Row<N>>,
     errors: Vec<[u64; 2]>,
     /// Bytes of the matching stacks, for a search.
-    pub(super) matched: Option<[u64; N]>,
+    pub(crate) matched: Option<[u64; N]>,
     cut: Cut,
     legend: Legend<'a>,
 }
 
 impl<'a, const N: usize> Drawn<'a, N> {
     /// Lays out a tree with the standard errors of its nodes; `uncertainties` has one slice per profile.
-    pub(super) fn new(
+    pub(crate) fn new(
         paths: &mut Paths<'a, N>,
         shape: &Shape,
         uncertainties: &[&[Uncertainty]],
@@ -192,12 +186,12 @@ impl<'a, const N: usize> Drawn<'a, N> {
         }
     }
 
-    pub(super) fn errors(&mut self) -> Errors {
+    pub(crate) fn errors(&mut self) -> Errors {
         let (self_error, error) = self.errors.drain(..).map(|[own, all]| (own, all)).unzip();
         Errors { error, self_error }
     }
 
-    pub(super) fn places(&self) -> Places {
+    pub(crate) fn places(&self) -> Places {
         let root = std::iter::once(None);
         let others = self.rows.iter().skip(1).map(|row| Some(row.parent));
         Places {
@@ -206,13 +200,13 @@ impl<'a, const N: usize> Drawn<'a, N> {
         }
     }
 
-    pub(super) fn reply<H, C>(
+    pub(crate) fn reply<R, H, C>(
         self,
-        report: ReportInfo,
+        report: R,
         shape: &Shape,
         head: H,
         nodes: C,
-    ) -> TreeReply<'a, H, C> {
+    ) -> TreeReply<'a, R, H, C> {
         let Reading {
             direction,
             naming,
