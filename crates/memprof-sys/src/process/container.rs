@@ -1,17 +1,23 @@
 //! Finds the container and the pod of a process from the names of its control groups.
 
+use serde::{Deserialize, Serialize};
+
 use crate::ids::Pid;
 use crate::proc_dir;
 
-/// The container and pod of a process, as far as the names of its control groups identify them.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+/// The container and pod of a process, as far as the names of its control groups identify them. The form is
+/// that of saved profiles and of the HTTP API.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Container {
     /// The process's cgroup v2 group, or the group of the v1 memory controller if the v2 group is the root; `/` if both are the
     /// root.
+    #[serde(rename = "cgroup")]
     pub group: String,
     /// Container id: 64 hexadecimal digits, or on ECS 32 hexadecimal digits and a number.
+    #[serde(rename = "container", skip_serializing_if = "Option::is_none")]
     pub id: Option<String>,
     /// UID of the Kubernetes pod.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub pod: Option<String>,
 }
 
