@@ -29,7 +29,6 @@ use memprof_profile::Report;
 pub(crate) use folded::lines as folded_lines;
 pub(crate) use grown_by::grown_by;
 pub use options::{ExportOptions, Supports, Unsupported};
-pub(crate) use profile::{Faults, Target};
 pub(crate) use sizes::write_sizes;
 pub(crate) use summary::write_summary;
 

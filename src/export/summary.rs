@@ -101,7 +101,7 @@ fn write_totals(profile: &Profile, out: &mut dyn Write) -> io::Result<()> {
 fn write_freeze(profile: &Profile, out: &mut dyn Write) -> io::Result<()> {
     match &profile.freeze {
         FreezeOutcome::Ran => Ok(()),
-        FreezeOutcome::Still(lasted) => {
+        FreezeOutcome::Still { lasted } => {
             let ms = lasted.as_secs_f64() * 1e3;
             writeln!(out, "The target was frozen for {ms:.1} ms.")
         }

@@ -142,7 +142,7 @@ fn hierarchies(mountinfo: &[u8]) -> Vec<Hierarchy> {
     let hierarchy = |mount: Mount| {
         let version_2 = match mount.kind.as_str() {
             "cgroup2" => true,
-            "cgroup" if mount.options.split(',').any(|o| o == "memory") => false,
+            "cgroup" if procfs::controls_memory(&mount.options) => false,
             _ => return None,
         };
         Some(Hierarchy {
@@ -164,17 +164,12 @@ impl Hierarchy {
     }
 }
 
-/// Memory left in the cgroups of a `/proc/PID/cgroup` file and in their ancestors. Lines are `ID:CONTROLLERS:GROUP`,
-/// without controllers for v2.
+/// Memory left in the cgroups of a `/proc/PID/cgroup` file and in their ancestors.
 fn groups_left(text: &str, mounts: &[Hierarchy]) -> BTreeMap<MemoryLimit, u64> {
     let mut found = BTreeMap::new();
-    for line in text.lines() {
-        let mut fields = line.splitn(3, ':').skip(1);
-        let (Some(controllers), Some(group)) = (fields.next(), fields.next()) else {
-            continue;
-        };
+    for (controllers, group) in procfs::cgroups(text) {
         let version_2 = controllers.is_empty();
-        if !version_2 && !controllers.split(',').any(|name| name == "memory") {
+        if !version_2 && !procfs::controls_memory(controllers) {
             continue;
         }
         for mount in mounts.iter().filter(|mount| mount.version_2 == version_2) {

@@ -8,7 +8,7 @@ use object::elf::{SHT_DYNSYM, SHT_SYMTAB};
 use serde::Serialize;
 
 use memprof_code::elf::Elf;
-use memprof_code::modules::{Mapping, mapped_file};
+use memprof_code::modules::file_of;
 use memprof_sys::ids::Pid;
 use memprof_sys::residency::Vma;
 use memprof_sys::text::printable;
@@ -218,7 +218,7 @@ fn add(
 
 fn in_file(pid: Pid, vma: &Vma, found: &mut Vec<Seen>) {
     let by_name = KINDS.iter().find(|kind| starts(vma.label(), kind.files));
-    let file = mapped_file(pid, &Mapping::of(vma));
+    let file = file_of(pid, vma);
     let elf = file.as_ref().and_then(|file| Elf::read(file).ok());
     let mut put = |kind: &Kind, evidence: String| {
         let version = elf.as_ref().and_then(|elf| version(kind, elf));

@@ -2,19 +2,31 @@
 
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
+use super::saved::nanos;
+
 /// Whether the target was frozen for a report.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "state", rename_all = "lowercase")]
 pub enum FreezeOutcome {
     /// The target was running. The kernel's figures before and after only bound the total.
     #[default]
     Ran,
-    /// All processes were frozen at the same time, for this duration.
-    Still(Duration),
+    /// All processes were frozen at the same time.
+    Still {
+        /// Duration of the freeze.
+        #[serde(rename = "lastedNs", with = "nanos")]
+        lasted: Duration,
+    },
     /// Each process was frozen during its own scan, one process after the other.
+    #[serde(rename = "in turn")]
     InTurn {
         /// The longest freeze of one process.
+        #[serde(rename = "longestNs", with = "nanos")]
         longest: Duration,
         /// The sum over all processes.
+        #[serde(rename = "sumNs", with = "nanos")]
         sum: Duration,
     },
     /// Freezing was requested but failed. The target was running during the scan.
@@ -22,6 +34,7 @@ pub enum FreezeOutcome {
         /// The error.
         why: String,
         /// Duration of the attempt, during which the target was frozen.
+        #[serde(rename = "stoodNs", with = "nanos")]
         stood: Duration,
     },
 }
@@ -30,8 +43,10 @@ impl FreezeOutcome {
     /// Duration of the freeze; for processes frozen in turn, the longest freeze of one process.
     pub fn lasted(&self) -> Option<Duration> {
         match self {
-            FreezeOutcome::Still(lasted) => Some(*lasted),
-            FreezeOutcome::InTurn { longest, .. } => Some(*longest),
+            FreezeOutcome::Still { lasted }
+            | FreezeOutcome::InTurn {
+                longest: lasted, ..
+            } => Some(*lasted),
             FreezeOutcome::Ran | FreezeOutcome::Failed { .. } => None,
         }
     }
@@ -40,7 +55,9 @@ impl FreezeOutcome {
     pub fn cost(&self) -> Duration {
         match self {
             FreezeOutcome::Ran => Duration::ZERO,
-            FreezeOutcome::Still(time) | FreezeOutcome::InTurn { sum: time, .. } => *time,
+            FreezeOutcome::Still { lasted: time } | FreezeOutcome::InTurn { sum: time, .. } => {
+                *time
+            }
             FreezeOutcome::Failed { stood, .. } => *stood,
         }
     }
@@ -54,7 +71,7 @@ impl FreezeOutcome {
     pub fn failed(&self) -> Option<&str> {
         match self {
             FreezeOutcome::Failed { why, .. } => Some(why),
-            FreezeOutcome::Ran | FreezeOutcome::Still(_) | FreezeOutcome::InTurn { .. } => None,
+            FreezeOutcome::Ran | FreezeOutcome::Still { .. } | FreezeOutcome::InTurn { .. } => None,
         }
     }
 }

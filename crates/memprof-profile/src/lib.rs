@@ -62,6 +62,8 @@ pub use usage::Amounts;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use serde::{Deserialize, Serialize};
+
 use crate::measure::{Column, MEASURES, Measure};
 use memprof_sys::ids::Pid;
 use memprof_sys::kernel_figures::KernelFigures;
@@ -128,14 +130,15 @@ impl Unobserved {
 pub const LOST_STACK: &str = "[stack record lost]";
 
 /// Memory of one mapping without a stack.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct NotObserved {
+    /// The figures of this memory.
+    #[serde(rename = "bytes")]
+    pub amounts: Amounts,
     /// The mapping: a path, `[heap]`, `[stack]`, `[anon]`, …
     pub mapping: String,
     /// Why there is no stack.
     pub reason: Unobserved,
-    /// The figures of this memory.
-    pub amounts: Amounts,
 }
 
 /// The fill level of one BPF map of the probe.
@@ -150,7 +153,7 @@ pub struct MapUsage {
 }
 
 /// Page faults of the followed processes since attach.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Faults {
     /// All page faults.
     pub all: u64,
@@ -163,7 +166,7 @@ pub struct Faults {
 pub(crate) type OutcomeRow = (Outcome, u64, u64);
 
 /// The process (or tree of processes) a profile is about.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TargetInfo {
     /// The process id.
     pub pid: Pid,
@@ -394,7 +397,7 @@ impl Profile {
     pub fn is_exact(&self) -> bool {
         let (before, after) = (&self.kernel_before, &self.kernel_after);
         let anonymous = |k: &KernelFigures| k.anonymous.unwrap_or(k.rss_anon);
-        matches!(self.freeze, FreezeOutcome::Still(_))
+        matches!(self.freeze, FreezeOutcome::Still { .. })
             && self.losses.have_all_processes()
             && before.resident() == after.resident()
             && [anonymous(before), anonymous(after)] == [self.total.usage.anon; 2]

@@ -4,42 +4,53 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use serde::{Deserialize, Serialize};
+
 use super::Profile;
+use super::saved::{bounded, slice, unix_ms};
 use memprof_sys::ids::Pid;
 use memprof_sys::process::Container;
 
 /// Followed processes that the out-of-memory killer has killed.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OomKills {
-    /// The newest kills, in chronological order.
-    pub newest: Arc<[OomKill]>,
     /// Number of kills since memprof began.
     pub count: u64,
+    /// The newest kills, in chronological order.
+    #[serde(
+        serialize_with = "slice",
+        deserialize_with = "bounded::<{ OomKills::MAX_KILLS }, OomKill, _, _>"
+    )]
+    pub newest: Arc<[OomKill]>,
 }
 
 /// A followed process that the out-of-memory killer has killed.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OomKill {
     /// The process id, which may have been reused since.
     pub pid: Pid,
     /// The process name.
     pub comm: String,
     /// The container; `None` if unknown.
+    #[serde(rename = "place")]
     pub container: Option<Container>,
     /// Time of the kill.
+    #[serde(rename = "killedUnixMs", with = "unix_ms")]
     pub killed: SystemTime,
     /// The last figures of the process; `None` if it was killed before its first scan.
     pub last: Option<LastFigures>,
 }
 
 /// The last figures of a killed process.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LastFigures {
     /// Resident bytes.
     pub resident: u64,
     /// Time of the figures.
+    #[serde(rename = "takenUnixMs", with = "unix_ms")]
     pub taken: SystemTime,
     /// Whether the scan began after the kill, while the memory was not yet freed. The figures are then complete.
+    #[serde(rename = "afterKill")]
     pub after_kill: bool,
 }
 

@@ -4,6 +4,9 @@ use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 use std::time::SystemTime;
 
+use serde::{Deserialize, Serialize};
+
+use super::saved::unix_ms;
 use super::{Sample, Stack};
 use memprof_sys::file_id::FileId;
 use memprof_sys::ids::Pid;
@@ -106,7 +109,7 @@ pub struct CachedFile {
 }
 
 /// A path of a file.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KnownPath {
     /// The path, without a ` (deleted)` suffix.
     pub path: String,
@@ -115,17 +118,21 @@ pub struct KnownPath {
     /// Where the path was observed.
     pub from: PathFrom,
     /// When the path was last observed there.
+    #[serde(rename = "seenUnixMs", with = "unix_ms")]
     pub seen: SystemTime,
 }
 
 /// The source of a path.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum PathFrom {
     /// The target's open files, `/proc/PID/fd`.
+    #[serde(rename = "open file")]
     OpenFile,
     /// The target's mappings, `/proc/PID/maps`.
+    #[serde(rename = "mapping")]
     Mapping,
     /// A directory near files that the target uses, where device and inode matched.
+    #[serde(rename = "directory")]
     Directory,
 }
 

@@ -1,4 +1,5 @@
-//! Reader of saved profiles, which the format `profile` (`.memprof.json`) writes.
+//! Saved profiles, the format `profile` (`.memprof.json`): its schema, its reader and its writer. Types of the model whose
+//! saved form is their own derive it.
 //!
 //! The files may come from anywhere. Whatever they contain, reading takes bounded memory: a few times the size of the file,
 //! which is limited. The result satisfies the invariants that the rest of memprof relies on: indices are in range, stacks
@@ -8,10 +9,11 @@
 mod cgroup;
 mod check;
 mod figures;
-mod oom_kills;
+mod forms;
+mod frame;
 mod parts;
-mod place;
 pub mod schema;
+mod write;
 
 use std::fs::File;
 use std::io::{self, BufReader, Read};
@@ -22,11 +24,9 @@ use serde::Deserialize;
 use crate::Profile;
 use crate::symbol::Symbols;
 
-pub use cgroup::Cgroup;
-pub use oom_kills::OomKills;
-pub use parts::{Freeze, Layout, Mapping, Path, Uncertainty, unix_ms};
-pub use place::ContainerLabels;
-pub use schema::NOT_LOOKED_UP;
+pub use forms::unix_ms;
+pub(crate) use forms::{bounded, hex_digits, nanos, slice};
+pub use write::write;
 
 /// Version of the format; the only one that [`read`] accepts.
 pub const VERSION: u32 = 3;

@@ -198,7 +198,12 @@ impl Symbols {
 
     /// The symbol of a frame; `None` if it was not looked up.
     pub fn get(&self, frame: Frame) -> Option<&Symbol> {
-        self.names.get(&frame).map(Arc::as_ref)
+        self.shared(frame).map(Arc::as_ref)
+    }
+
+    /// Like [`Symbols::get`], for a further owner.
+    pub(crate) fn shared(&self, frame: Frame) -> Option<&Arc<Symbol>> {
+        self.names.get(&frame)
     }
 
     /// The function of a frame, if it has a symbol.

@@ -2,11 +2,16 @@
 
 use std::ops::AddAssign;
 
-/// The kernel's own figures for the target, in bytes. memprof's totals are checked against them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+use serde::{Deserialize, Serialize};
+
+/// The kernel's own figures for the target, in bytes. memprof's totals are checked against them. Saved
+/// profiles have these fields.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct KernelFigures {
     /// `Anonymous` of `/proc/PID/smaps_rollup`; `None` if it was not read because that would have stalled
     /// the target (see [`figures::rollup_is_cheap`](crate::residency::figures::rollup_is_cheap)).
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub anonymous: Option<u64>,
     /// `RssAnon` of `/proc/PID/status` (approximate up to Linux 6.15). For a command that has ended, this figure and the next three
     /// are sums over `smaps`, grouped by the backing of each mapping (see [`ExitMemory`](crate::residency::ExitMemory)).

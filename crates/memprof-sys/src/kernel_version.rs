@@ -1,7 +1,8 @@
 //! Linux kernel versions.
 
 use std::fmt;
-use std::fs;
+
+use crate::procfs::kernel_release;
 
 /// A kernel version, `(major, minor)`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -10,8 +11,7 @@ pub struct KernelVersion(pub u32, pub u32);
 impl KernelVersion {
     /// The version of the running kernel; 0.0 if it is unknown.
     pub fn running() -> KernelVersion {
-        let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
-        KernelVersion::parse(&release).unwrap_or_default()
+        KernelVersion::parse(&kernel_release()).unwrap_or_default()
     }
 
     /// Parses the start of a release string such as `6.1.0-18-amd64`.

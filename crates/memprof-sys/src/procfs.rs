@@ -127,6 +127,24 @@ pub fn meminfo(key: &str) -> Option<u64> {
     kib(value(&fs::read_to_string("/proc/meminfo").ok()?, key)?)
 }
 
+/// The release of the running kernel, such as `6.1.0-18-amd64`; empty if it is unknown.
+pub fn kernel_release() -> String {
+    let release = text("/proc/sys/kernel/osrelease").unwrap_or_default();
+    release.trim().to_owned()
+}
+
+/// Parses `/proc/PID/cgroup`: a line `ID:CONTROLLERS:GROUP` for each hierarchy. Returns the controllers, which are empty in
+/// version 2, and the group.
+pub fn cgroups(text: &str) -> impl Iterator<Item = (&str, &str)> {
+    let lines = text.lines();
+    lines.filter_map(|line| line.split_once(':')?.1.split_once(':'))
+}
+
+/// Whether these controllers of a cgroup v1 hierarchy, or options of its mount, include the memory controller.
+pub fn controls_memory(controllers: &str) -> bool {
+    controllers.split(',').any(|one| one == "memory")
+}
+
 /// The text after the colon of the line `KEY: VALUE`. A process name cannot forge a line of `status`: the kernel escapes newlines.
 pub(crate) fn value<'a>(text: &'a str, key: &str) -> Option<&'a str> {
     let mut lines = text.lines();

@@ -2,7 +2,10 @@
 
 use std::ops::{AddAssign, SubAssign};
 
+use serde::{Deserialize, Serialize};
+
 /// Bytes of resident, swapped and cached pages. `anon + shmem` is the kernel's `RssAnon + RssShmem`.
+/// Saved profiles have these fields, in this order.
 ///
 /// # Examples
 ///
@@ -15,20 +18,20 @@ use std::ops::{AddAssign, SubAssign};
 /// // Swapped-out memory is in no sum.
 /// assert_eq!(usage.value(), 16_384);
 /// ```
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Usage {
     /// Resident anonymous memory, in bytes.
     pub anon: u64,
     /// Resident shared memory (shmem, tmpfs, memfd) mapped by the target, in bytes.
     pub shmem: u64,
+    /// Page cache that the target's own I/O brought in and that is still cached, in bytes.
+    pub cache: u64,
     /// Resident file mappings, in bytes. `cache` may count the same physical pages.
     pub file: u64,
     /// Swapped-out memory, in bytes; not resident.
     pub swap: u64,
     /// Hugetlb memory, in bytes; the kernel does not count it in RSS.
     pub hugetlb: u64,
-    /// Page cache that the target's own I/O brought in and that is still cached, in bytes.
-    pub cache: u64,
 }
 
 impl Usage {

@@ -17,7 +17,7 @@ use crate::probe::{Probe, ProbeConfig, SyscallHooks, faults, source};
 use memprof_sys::ids::Pid;
 use memprof_sys::kernel_version::KernelVersion;
 use memprof_sys::privileges::{self, ThreadRole};
-use memprof_sys::procfs::effective_capabilities;
+use memprof_sys::procfs::{effective_capabilities, kernel_release};
 use memprof_sys::residency::{self, Method, Scanner};
 
 /// The kernel's BTF file; the path is the same on every architecture.
@@ -164,7 +164,7 @@ pub struct Trials {
 impl Facts {
     /// Examines this machine without lasting changes.
     pub fn gather() -> Facts {
-        let release = read_trimmed("/proc/sys/kernel/osrelease").unwrap_or_default();
+        let release = kernel_release();
         Facts {
             proc: fs::read("/proc/self/status").into(),
             uid: nix::unistd::geteuid().as_raw(),
@@ -224,11 +224,6 @@ fn give_up_privileges() -> Result<(), String> {
         tried.map_err(|_| "the thread that tried it panicked".to_owned())??;
     }
     Ok(())
-}
-
-fn read_trimmed(path: &str) -> Option<String> {
-    let text = fs::read_to_string(path).ok()?;
-    Some(text.trim().to_owned())
 }
 
 /// The lockdown mode; if the file exists but cannot be read, `unknown` and the error.

@@ -144,7 +144,9 @@ impl Collector {
         };
         match self.scan_frozen(places, limit, true) {
             Ok((scanned, stats)) => {
-                let outcome = FreezeOutcome::Still(stats.duration);
+                let outcome = FreezeOutcome::Still {
+                    lasted: stats.duration,
+                };
                 let scanned = scanned.into_iter().map(|p| p.with(outcome.clone()));
                 Ok(AtOnce::Done(scanned.collect(), outcome))
             }
@@ -177,7 +179,9 @@ impl Collector {
                     Ok((processes, stats)) => {
                         longest = longest.max(before + stats.duration);
                         sum += stats.duration;
-                        let outcome = FreezeOutcome::Still(stats.duration);
+                        let outcome = FreezeOutcome::Still {
+                            lasted: stats.duration,
+                        };
                         scanned.extend(processes.into_iter().map(|p| p.with(outcome.clone())));
                     }
                     Err(NotFrozen::Failed(why)) => match self.aggregator.last_scan(place.0) {

@@ -1,19 +1,17 @@
 //! Parts shared by several `/v2` replies.
 
 use std::borrow::Cow;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::Serialize;
 
 use super::ApiError;
 use super::query::bad;
-use crate::export::Faults;
 use memprof_profile::measure::Measure;
+pub(super) use memprof_profile::saved::unix_ms as millis;
 use memprof_profile::{
-    self as profile, Amounts, FreezeOutcome, Kind, Outcome, Profile, Report, Verdict,
+    self as profile, Amounts, Faults, FreezeOutcome, Kind, Outcome, Profile, Report, Verdict,
 };
 use memprof_sys::kernel_figures::KernelFigures;
-use memprof_sys::process::Container;
 
 /// Figures by kind, in the order of [`Kind::ALL`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,12 +42,6 @@ impl Serialize for Errors {
     }
 }
 
-/// A time in milliseconds since the Unix epoch.
-pub(super) fn millis(time: SystemTime) -> u64 {
-    let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
-}
-
 /// Whether each optional measure was counted, as fields `NAME_counted`.
 #[derive(Debug)]
 struct Counted(Vec<(&'static Measure, bool)>);
@@ -59,27 +51,6 @@ impl Serialize for Counted {
         let field =
             |(measure, counted): &(&Measure, bool)| (format!("{}_counted", measure.name), *counted);
         to.collect_map(self.0.iter().map(field))
-    }
-}
-
-/// Control group, container and pod of a process.
-#[derive(Debug, Serialize)]
-pub(super) struct ContainerLabels<'a> {
-    #[serde(skip_serializing_if = "Option::is_none")]
-    cgroup: Option<&'a str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    container: Option<&'a str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pod: Option<&'a str>,
-}
-
-impl<'a> From<Option<&'a Container>> for ContainerLabels<'a> {
-    fn from(container: Option<&'a Container>) -> ContainerLabels<'a> {
-        ContainerLabels {
-            cgroup: container.map(|c| c.group.as_str()),
-            container: container.and_then(|c| c.id.as_deref()),
-            pod: container.and_then(|c| c.pod.as_deref()),
-        }
     }
 }
 
@@ -213,7 +184,7 @@ impl From<&Report> for ReportInfo {
             heap_exact: profile.is_heap_exact(),
             heap_single: profile.has_single_allocations(),
             has_source: profile.has_source(),
-            faults: profile.faults.map(Faults::from),
+            faults: profile.faults,
             total: Kinds(profile.total),
             total_error: Errors::from_profile(profile),
             page_tables: profile.kernel_after.page_tables,

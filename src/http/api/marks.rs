@@ -357,7 +357,7 @@ async fn still(api: &Api, how: Freeze) -> Result<Arc<Report>, ApiError> {
     let profile = &report.profile;
     let why = match &profile.freeze {
         _ if !profile.target.alive => "it has ended",
-        FreezeOutcome::Still(_) | FreezeOutcome::InTurn { .. } => return Ok(report),
+        FreezeOutcome::Still { .. } | FreezeOutcome::InTurn { .. } => return Ok(report),
         FreezeOutcome::Failed { why, .. } => why,
         FreezeOutcome::Ran => "no attempt was made",
     };

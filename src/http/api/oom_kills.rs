@@ -2,8 +2,9 @@
 
 use serde::Serialize;
 
-use super::common::{ContainerLabels, millis};
+use super::common::millis;
 use memprof_profile::{OomKill, OomKills};
+use memprof_sys::process::Container;
 
 /// The number of kills, and the newest ones.
 #[derive(Debug, Serialize)]
@@ -19,7 +20,7 @@ pub(super) struct OomKillRow<'a> {
     pid: u32,
     comm: &'a str,
     #[serde(flatten)]
-    place: ContainerLabels<'a>,
+    place: Option<&'a Container>,
     killed: u64,
     last: Option<Last>,
 }
@@ -48,7 +49,7 @@ impl<'a> From<&'a OomKill> for OomKillRow<'a> {
         OomKillRow {
             pid: kill.pid.0,
             comm: &kill.comm,
-            place: kill.container.as_ref().into(),
+            place: kill.container.as_ref(),
             killed: millis(kill.killed),
             last: kill.last.map(|last| Last {
                 resident: last.resident,

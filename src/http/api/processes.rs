@@ -2,13 +2,14 @@
 
 use serde::Serialize;
 
-use super::common::{Agreement, Bracket, ContainerLabels, Kinds, ReportInfo, millis};
+use super::common::{Agreement, Bracket, Kinds, ReportInfo, millis};
 use super::memory_budget::Out;
 use super::reply::internal;
 use super::request::RequestContext;
 use super::view::{View, view};
 use super::{ApiError, Request};
 use memprof_profile::{EndedProcess, GroupTotal, Member, Report};
+use memprof_sys::process::Container;
 
 /// Parameters of `/v2/processes`.
 pub(super) const PARAMETERS: &[&str] = &["mark", "cgroup"];
@@ -36,7 +37,7 @@ struct Row<'a> {
     pid: u32,
     comm: &'a str,
     #[serde(flatten)]
-    place: ContainerLabels<'a>,
+    place: Option<&'a Container>,
     total: Kinds,
     attributed: Kinds,
     kernel: Bracket,
@@ -49,7 +50,7 @@ impl<'a> From<Member<'a>> for Row<'a> {
         Row {
             pid: member.pid.0,
             comm: member.comm,
-            place: member.container.into(),
+            place: member.container,
             total: Kinds(*member.total),
             attributed: Kinds(figures.attributed()),
             kernel: (&*figures).into(),
@@ -62,7 +63,7 @@ impl<'a> From<Member<'a>> for Row<'a> {
 #[derive(Serialize)]
 struct GroupRow<'a> {
     #[serde(flatten)]
-    place: ContainerLabels<'a>,
+    place: Option<&'a Container>,
     processes: usize,
     total: Kinds,
 }
@@ -70,7 +71,7 @@ struct GroupRow<'a> {
 impl<'a> From<GroupTotal<'a>> for GroupRow<'a> {
     fn from(group: GroupTotal<'a>) -> GroupRow<'a> {
         GroupRow {
-            place: Some(group.container).into(),
+            place: Some(group.container),
             processes: group.processes,
             total: Kinds(group.total),
         }
@@ -83,7 +84,7 @@ struct EndedRow<'a> {
     pid: u32,
     comm: &'a str,
     #[serde(flatten)]
-    place: ContainerLabels<'a>,
+    place: Option<&'a Container>,
     total: Kinds,
     scanned: u64,
     ended: u64,
@@ -94,7 +95,7 @@ impl<'a> From<&'a EndedProcess> for EndedRow<'a> {
         EndedRow {
             pid: ended.pid.0,
             comm: &ended.comm,
-            place: ended.container.as_ref().into(),
+            place: ended.container.as_ref(),
             total: Kinds(ended.total),
             scanned: millis(ended.scanned),
             ended: millis(ended.ended),

@@ -11,8 +11,7 @@ use super::reply::internal;
 use super::request::RequestContext;
 use super::view::{View, view};
 use super::{ApiError, Request};
-use crate::export::Target;
-use memprof_profile::{Amounts, Profile, Report, Unobserved};
+use memprof_profile::{Amounts, Profile, Report, TargetInfo, Unobserved};
 
 /// Parameters of `/v2/summary`.
 pub(super) const PARAMETERS: &[&str] = &["mark", "pid", "cgroup"];
@@ -41,7 +40,7 @@ pub(super) fn json(report: &Report) -> Option<Vec<u8>> {
 struct SummaryReply<'a> {
     version: &'static str,
     report: ReportInfo,
-    target: Target<'a>,
+    target: &'a TargetInfo,
     total: Kinds,
     attributed: Kinds,
     not_observed: Vec<NotObserved>,
@@ -65,7 +64,7 @@ impl<'a> From<&'a Report> for SummaryReply<'a> {
         SummaryReply {
             version: env!("CARGO_PKG_VERSION"),
             report: report.into(),
-            target: (&profile.target).into(),
+            target: &profile.target,
             total: Kinds(profile.total),
             attributed: Kinds(profile.attributed()),
             not_observed: by_reason(profile),

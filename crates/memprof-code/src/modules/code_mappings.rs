@@ -26,9 +26,8 @@ pub struct Mapping {
     pub path: Vec<u8>,
 }
 
-impl Mapping {
-    /// Converts a mapping that was read by `memprof_sys::residency`.
-    pub fn of(vma: &Vma) -> Mapping {
+impl From<&Vma> for Mapping {
+    fn from(vma: &Vma) -> Mapping {
         Mapping {
             start: vma.start.0,
             end: vma.end.0,
@@ -39,7 +38,9 @@ impl Mapping {
             path: vma.name.clone().into_bytes(),
         }
     }
+}
 
+impl Mapping {
     /// Whether it is anonymous memory, whose code is JIT code. Programs can name such memory; the kernel then shows it
     /// as `[anon:NAME]`.
     pub fn anonymous(&self) -> bool {

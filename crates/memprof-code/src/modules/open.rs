@@ -56,7 +56,7 @@ pub fn mapped_file(pid: Pid, m: &Mapping) -> Option<TargetFile> {
 
 /// Like [`mapped_file`], for a mapping in the form of `memprof_sys::residency`.
 pub fn file_of(pid: Pid, vma: &Vma) -> Option<TargetFile> {
-    mapped_file(pid, &Mapping::of(vma))
+    mapped_file(pid, &vma.into())
 }
 
 /// Device and inode number of an executable that `stat` cannot reach, as the process's maps show them.

@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 
 use super::super::memory::Memory;
-use memprof_code::modules::{Mapping, mapped_file};
+use memprof_code::modules::file_of;
 use memprof_sys::ids::{Addr, Pid};
 use memprof_sys::residency::Vma;
 use memprof_sys::target_file::{ReadAt, TargetFile};
@@ -178,7 +178,7 @@ impl Texts<'_> {
         let file = self
             .files
             .entry(index)
-            .or_insert_with(|| mapped_file(pid, &Mapping::of(vma)));
+            .or_insert_with(|| file_of(pid, vma));
         let inside = addr - vma.start.0;
         let len = bytes.len().min((vma.end.0 - addr) as usize);
         let at = vma.file_offset.checked_add(inside)?;

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use serde::{Deserialize, Serialize};
 
-use super::schema::Bounded;
+use super::forms::bounded;
 use crate::CgroupMemory;
 use memprof_sys::residency::cgroup::{GroupFigures, Version};
 
@@ -13,7 +13,7 @@ const MAX_PARTS: usize = 100;
 
 /// The directory of the group, and the memory charged to it or the reason why it is unknown.
 #[derive(Serialize, Deserialize)]
-pub struct Cgroup {
+pub(super) struct Cgroup {
     path: String,
     charged: Result<Charged, String>,
 }
@@ -31,7 +31,8 @@ struct Charged {
     mapped: u64,
     swap_cache: u64,
     kernel: u64,
-    kernel_parts: Bounded<(String, u64), MAX_PARTS>,
+    #[serde(deserialize_with = "bounded::<MAX_PARTS, (String, u64), _, _>")]
+    kernel_parts: Vec<(String, u64)>,
     sock: u64,
     hugetlb: u64,
     oom_kills: Option<u64>,
@@ -63,11 +64,9 @@ impl Charged {
             mapped: figures.mapped,
             swap_cache: figures.swap_cache,
             kernel: figures.kernel,
-            kernel_parts: Bounded(
-                parts
-                    .map(|(name, bytes)| (name.to_string(), *bytes))
-                    .collect(),
-            ),
+            kernel_parts: parts
+                .map(|(name, bytes)| (name.to_string(), *bytes))
+                .collect(),
             sock: figures.sock,
             hugetlb: figures.hugetlb,
             oom_kills: figures.oom_kills,
@@ -107,7 +106,7 @@ impl Charged {
             2 => Version::Two,
             other => return Err(format!("control groups have no version {other}")),
         };
-        let parts = self.kernel_parts.0.into_iter();
+        let parts = self.kernel_parts.into_iter();
         let parts = parts.map(|(name, bytes)| Ok((Cow::Owned(name), figure(bytes)?)));
         let kernel_parts = parts.collect::<Result<_, String>>()?;
         let figures = GroupFigures {

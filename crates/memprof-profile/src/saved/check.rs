@@ -1,22 +1,22 @@
 //! Builds a profile from a parsed file, and checks the invariants that the rest of memprof relies on.
 
+use std::borrow::Cow;
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::figures::Figures;
+use super::forms::{self, List};
+use super::frame::NamedFrame;
 use super::parts::{self, Uncertainty};
-use super::schema::{self, Kernel, NamedFrame, Whole};
+use super::schema::{self, Whole};
 use super::{Saved, Symbols};
 use crate::measure::{MEASURES, Measure, RESIDENCY};
 use crate::symbol::{Language, Symbol};
 use crate::{
-    self as profile, Amounts, CachedFile, Ended, EndedProcess, Faults, Frame, FrameKind, Functions,
-    Kind, Losses, Mapping, Module, NotObserved, Origin, Outcome, Places, ProcessProfile, Profile,
-    Sample, Stack, TargetInfo,
+    self as profile, Amounts, CachedFile, Frame, FrameKind, Functions, Kind, Losses, Mapping,
+    Module, NotObserved, Origin, Outcome, Places, ProcessProfile, Profile, Sample, Stack,
 };
 use memprof_sys::file_id::FileId;
-use memprof_sys::ids::Pid;
 use memprof_sys::kernel_figures::KernelFigures;
 
 /// Maximum number of frames of a stack, the upper limit of `--max-frames`.
@@ -37,88 +37,86 @@ type Checked<T> = Result<T, String>;
 ///
 /// # Errors
 /// A message that describes the defect in the file.
-pub(super) fn build(whole: Whole) -> Checked<Saved> {
+pub(super) fn build(whole: Whole<'_>) -> Checked<Saved> {
     let mut sums = Sums::default();
-    let modules = modules(whole.modules.0)?;
-    let frames = whole.frames.0;
+    let modules = modules(whole.modules.into_vec())?;
+    let frames = whole.frames.into_vec();
     check_frames(&frames, modules.len())?;
     let names = frames
         .iter()
         .filter_map(|f| Some((f.frame, Arc::clone(f.symbol.as_ref()?))));
     let mut symbols: Symbols = names.collect();
 
-    let mut samples = Vec::with_capacity(whole.stacks.len());
-    for row in whole.stacks {
+    let rows = whole.stacks.into_vec();
+    let mut samples = Vec::with_capacity(rows.len());
+    for row in rows {
         samples.push(Sample {
-            stack: stack(row.outcome.0, &row.frames, &frames, &mut sums)?,
-            amounts: sums.amounts(&row.bytes)?,
+            stack: stack(row.outcome, &row.frames, &frames, &mut sums)?,
+            amounts: sums.amounts(row.bytes)?,
         });
     }
     let mut stacks: Vec<_> = samples.iter().map(|s| Arc::clone(&s.stack)).collect();
-    for other in whole.other_stacks {
-        stacks.push(stack(other.outcome.0, &other.frames, &frames, &mut sums)?);
+    for other in whole.other_stacks.into_vec() {
+        stacks.push(stack(other.outcome, &other.frames, &frames, &mut sums)?);
     }
     let not_observed = not_observed(whole.not_observed, &mut sums)?;
-    let total = sums.amounts(&whole.total)?;
+    let total = sums.amounts(whole.total)?;
     adds_up("the profile", &total, &samples, &not_observed)?;
     let uncertainties = uncertainties(whole.uncertainties, samples.len(), &mut sums)?;
 
-    let mut processes = Vec::with_capacity(whole.processes.len());
+    let rows = whole.processes.into_vec();
+    let mut processes = Vec::with_capacity(rows.len());
     let mut pids = HashSet::new();
-    for process in whole.processes {
+    for process in rows {
         if !pids.insert(process.pid) {
             return Err(format!("process {} occurs twice", process.pid));
         }
         processes.push(share(process, &stacks, &mut sums)?);
     }
     let places = Places {
-        mappings: mappings(whole.mappings, &mut sums)?,
-        files: files(whole.files, &stacks, &mut sums)?,
+        mappings: mappings(whole.mappings.into_vec(), &mut sums)?,
+        files: files(whole.files.into_vec(), &stacks, &mut sums)?,
         other_files: sums.figure(whole.other_files)?,
     };
     let mut losses = Losses::default();
     for (what, count) in whole.losses.0 {
         losses.add(what, sums.figure(count)?);
     }
-    let faults = whole.faults.map(|f| (f.all, f.unwalked));
-    let faults = faults.map(|(all, unwalked)| Faults { all, unwalked });
-    if let Some(faults) = &faults {
+    if let Some(faults) = &whole.faults {
         sums.figure(faults.all)?;
         sums.figure(faults.unwalked)?;
     }
-    let ended = ended(whole.ended, &mut sums)?;
+    let ended = whole.ended.map(Cow::into_owned).unwrap_or_default();
+    for process in &ended.processes {
+        sums.amounts(process.total)?;
+    }
     let cgroup = match whole.cgroup {
         Some(group) => Some(group.read(&mut |figure| sums.figure(figure))?.into()),
         None => None,
     };
     let profile = Profile {
-        taken: parts::time(whole.taken_unix_ms, whole.taken_ns),
+        taken: forms::time(whole.taken_unix_ms, whole.taken_ns),
         taken_ns: 0,
         observed: Duration::from_millis(whole.followed_ms),
-        target: TargetInfo {
-            pid: Pid(whole.target.pid),
-            comm: whole.target.comm,
-            pids: whole.target.pids.into_iter().map(Pid).collect(),
-            alive: whole.target.alive,
-        },
+        target: whole.target.into_owned(),
         samples,
         not_observed,
         total,
         uncertainties,
-        kernel_before: kernel(&whole.kernel_before, &mut sums)?,
-        kernel_after: kernel(&whole.kernel_after, &mut sums)?,
+        kernel_before: kernel(whole.kernel_before, &mut sums)?,
+        kernel_after: kernel(whole.kernel_after, &mut sums)?,
         losses,
-        faults,
+        faults: whole.faults,
         modules: modules.into(),
         places: Arc::new(places),
         processes,
         ended,
-        oom_kills: whole.oom_kills.map(Into::into).unwrap_or_default(),
-        freeze: whole.freeze.into(),
-        measures: measures(&whole.measures.0),
+        oom_kills: whole.oom_kills.unwrap_or_default(),
+        freeze: whole.freeze.into_owned(),
+        measures: measures(&whole.measures.into_vec()),
         cgroup,
     };
-    symbols.set_advice(whole.names_advice);
+    symbols.set_advice(whole.names_advice.map(Cow::into_owned));
     Ok(Saved {
         profile,
         symbols: symbols.finally(),
@@ -145,9 +143,9 @@ impl Sums {
         Ok(figure)
     }
 
-    fn amounts(&mut self, figures: &Figures) -> Checked<Amounts> {
-        Kind::single().try_for_each(|kind| self.figure(kind.figure(&figures.0)).map(drop))?;
-        Ok(figures.0)
+    fn amounts(&mut self, amounts: Amounts) -> Checked<Amounts> {
+        Kind::single().try_for_each(|kind| self.figure(kind.figure(&amounts)).map(drop))?;
+        Ok(amounts)
     }
 
     fn size(&mut self, mapping: &Mapping) -> Checked<()> {
@@ -183,9 +181,9 @@ impl Sums {
     }
 }
 
-fn modules(modules: Vec<schema::Module>) -> Checked<Vec<Arc<Module>>> {
-    let module = |module: schema::Module| {
-        let layout = module.layout.map(profile::CodeLayout::from);
+fn modules(modules: Vec<schema::Module<'_>>) -> Checked<Vec<Arc<Module>>> {
+    let module = |module: schema::Module<'_>| {
+        let layout = module.layout.map(Cow::into_owned);
         if layout
             .as_ref()
             .is_some_and(|l| l.segments.len() > MAX_SEGMENTS)
@@ -193,9 +191,9 @@ fn modules(modules: Vec<schema::Module>) -> Checked<Vec<Arc<Module>>> {
             return Err(format!("a file has more than {MAX_SEGMENTS} code segments"));
         }
         Ok(Arc::new(Module {
-            path: module.path.into(),
+            path: module.path.into_owned().into(),
             tree: None,
-            name: module.name,
+            name: module.name.into_owned(),
             dev_ino: (0, 0),
             file: None,
             layout,
@@ -208,7 +206,7 @@ fn modules(modules: Vec<schema::Module>) -> Checked<Vec<Arc<Module>>> {
     modules.into_iter().map(module).collect()
 }
 
-fn functions(language: Option<String>, origin: Origin) -> Option<Functions> {
+fn functions(language: Option<Cow<'_, str>>, origin: Origin) -> Option<Functions> {
     let language = Language::by_name(&language?).unwrap_or(Language::Other);
     Some(Functions::new(language, origin))
 }
@@ -249,26 +247,23 @@ fn stack(
     }))
 }
 
-fn not_observed(rows: Vec<schema::NotObserved>, sums: &mut Sums) -> Checked<Vec<NotObserved>> {
-    let row = |row: schema::NotObserved| {
-        Ok(NotObserved {
-            mapping: row.mapping,
-            reason: row.reason.0,
-            amounts: sums.amounts(&row.bytes)?,
-        })
-    };
-    rows.into_iter().map(row).collect()
+fn not_observed(rows: Cow<'_, [NotObserved]>, sums: &mut Sums) -> Checked<Vec<NotObserved>> {
+    for row in &*rows {
+        sums.amounts(row.amounts)?;
+    }
+    Ok(rows.into_owned())
 }
 
 /// Samples by number of their stack. The numbers must ascend, so no stack occurs twice.
 fn samples(
-    rows: Vec<(u32, Figures)>,
+    rows: List<'_, (u32, Amounts)>,
     stacks: &[Arc<Stack>],
     sums: &mut Sums,
 ) -> Checked<Vec<Sample>> {
+    let rows = rows.into_vec();
     let mut found = Vec::with_capacity(rows.len());
     let mut next = 0;
-    for (number, bytes) in rows {
+    for (number, amounts) in rows {
         let stack = stacks.get(number as usize).filter(|_| number >= next);
         let stack = stack.ok_or_else(|| {
             let all = stacks.len();
@@ -277,7 +272,7 @@ fn samples(
         next = number + 1;
         found.push(Sample {
             stack: Arc::clone(stack),
-            amounts: sums.amounts(&bytes)?,
+            amounts: sums.amounts(amounts)?,
         });
     }
     Ok(found)
@@ -306,7 +301,7 @@ fn adds_up(
 }
 
 fn uncertainties(
-    rows: Vec<Uncertainty>,
+    rows: List<'_, Uncertainty>,
     samples: usize,
     sums: &mut Sums,
 ) -> Checked<Vec<profile::Uncertainty>> {
@@ -324,11 +319,10 @@ fn uncertainties(
         }
         Ok(uncertainty)
     };
-    rows.into_iter().map(checked).collect()
+    rows.into_vec().into_iter().map(checked).collect()
 }
 
-fn kernel(figures: &Kernel, sums: &mut Sums) -> Checked<KernelFigures> {
-    let kernel = KernelFigures::from(figures);
+fn kernel(kernel: KernelFigures, sums: &mut Sums) -> Checked<KernelFigures> {
     let KernelFigures {
         anonymous,
         rss_anon,
@@ -345,60 +339,35 @@ fn kernel(figures: &Kernel, sums: &mut Sums) -> Checked<KernelFigures> {
 }
 
 fn share(
-    process: schema::Process,
+    process: schema::Process<'_>,
     stacks: &[Arc<Stack>],
     sums: &mut Sums,
 ) -> Checked<ProcessProfile> {
     let samples = samples(process.stacks, stacks, sums)?;
     let not_observed = not_observed(process.not_observed, sums)?;
-    let total = sums.amounts(&process.total)?;
+    let total = sums.amounts(process.total)?;
     let what = format!("process {}", process.pid);
     adds_up(&what, &total, &samples, &not_observed)?;
     Ok(ProcessProfile {
-        pid: Pid(process.pid),
-        comm: process.comm,
-        container: process.place.map(Into::into),
+        pid: process.pid,
+        comm: process.comm.into_owned(),
+        container: process.place.map(Cow::into_owned),
         uncertainties: uncertainties(process.uncertainties, samples.len(), sums)?,
         samples,
         not_observed,
         total,
-        kernel_before: kernel(&process.kernel_before, sums)?,
-        kernel_after: kernel(&process.kernel_after, sums)?,
-        freeze: process.freeze.into(),
+        kernel_before: kernel(process.kernel_before, sums)?,
+        kernel_after: kernel(process.kernel_after, sums)?,
+        freeze: process.freeze.into_owned(),
     })
 }
 
-fn ended(ended: Option<schema::Ended>, sums: &mut Sums) -> Checked<Ended> {
-    let Some(ended) = ended else {
-        return Ok(Ended::default());
-    };
-    let read = |process: schema::EndedProcess| {
-        Ok(EndedProcess {
-            pid: Pid(process.pid),
-            comm: process.comm,
-            container: process.place.map(Into::into),
-            total: sums.amounts(&process.total)?,
-            scanned: parts::time(process.scanned_unix_ms, 0),
-            ended: parts::time(process.ended_unix_ms, 0),
-        })
-    };
-    Ok(Ended {
-        processes: ended
-            .processes
-            .0
-            .into_iter()
-            .map(read)
-            .collect::<Checked<_>>()?,
-        unscanned: ended.unscanned,
-    })
-}
-
-fn mappings(rows: Vec<parts::Mapping>, sums: &mut Sums) -> Checked<Vec<Mapping>> {
-    let mapping = |row: parts::Mapping| {
+fn mappings(rows: Vec<parts::Mapping<'_>>, sums: &mut Sums) -> Checked<Vec<Mapping>> {
+    let mapping = |row: parts::Mapping<'_>| {
         let mapping = Mapping::from(row);
         sums.size(&mapping)?;
         for usage in [mapping.bytes.attributed, mapping.bytes.not_observed] {
-            sums.amounts(&Figures(usage.into()))?;
+            sums.amounts(usage.into())?;
         }
         sums.figure(mapping.bytes.huge)?;
         Ok(mapping)
@@ -407,12 +376,12 @@ fn mappings(rows: Vec<parts::Mapping>, sums: &mut Sums) -> Checked<Vec<Mapping>>
 }
 
 fn files(
-    rows: Vec<schema::CachedFile>,
+    rows: Vec<schema::File<'_>>,
     stacks: &[Arc<Stack>],
     sums: &mut Sums,
 ) -> Checked<Vec<CachedFile>> {
     let mut last = None;
-    let file = |row: schema::CachedFile| {
+    let file = |row: schema::File<'_>| {
         let id = FileId {
             dev: row.device,
             ino: row.inode,
@@ -422,7 +391,7 @@ fn files(
         }
         Ok(CachedFile {
             id,
-            path: row.path.map(Into::into),
+            path: row.path.map(Cow::into_owned),
             samples: samples(row.stacks, stacks, sums)?,
             lost: sums.figure(row.lost)?,
         })
@@ -431,7 +400,7 @@ fn files(
 }
 
 /// The measures that were counted, without those that this memprof does not know.
-fn measures(names: &[String]) -> Vec<&'static Measure> {
+fn measures(names: &[Cow<'_, str>]) -> Vec<&'static Measure> {
     let counted = |measure: &&'static Measure| {
         measure.name == RESIDENCY.name || names.iter().any(|name| name == measure.name)
     };

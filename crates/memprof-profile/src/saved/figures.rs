@@ -1,28 +1,33 @@
-//! Figures by kind of memory as they are read: every kind of resident bytes, and the columns of other measures.
+//! Figures by kind of memory: every kind of resident bytes, and the columns of other measures.
 
 use std::fmt;
 
 use serde::de::{Error, MapAccess, Visitor};
-use serde::{Deserialize, Deserializer};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::Amounts;
 use crate::measure::ColumnId;
+use crate::{Amounts, Kind};
 use memprof_sys::usage::Usage;
 
-/// Figures of every kind that is not a sum of others.
-pub(super) struct Figures(pub Amounts);
+/// Figures of every kind that is not a sum of others; the keys are the names of [`Kind`].
+impl Serialize for Amounts {
+    fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+        let stated = Kind::single().filter(|kind| kind.stated(self));
+        s.collect_map(stated.map(|kind| (kind.name(), kind.figure(self))))
+    }
+}
 
-impl<'de> Deserialize<'de> for Figures {
-    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Figures, D::Error> {
+impl<'de> Deserialize<'de> for Amounts {
+    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Amounts, D::Error> {
         struct ByKind;
         impl<'de> Visitor<'de> for ByKind {
-            type Value = Figures;
+            type Value = Amounts;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("figures by kind of memory")
             }
 
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Figures, A::Error> {
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Amounts, A::Error> {
                 let mut usage = Usage::default();
                 let mut columns = Amounts::default();
                 let mut seen = 0u64;
@@ -40,7 +45,7 @@ impl<'de> Deserialize<'de> for Figures {
                     Some(at) => Err(A::Error::missing_field(RESIDENT[at].0)),
                     None => {
                         columns.usage = usage;
-                        Ok(Figures(columns))
+                        Ok(columns)
                     }
                 }
             }

@@ -11,6 +11,7 @@ use nix::sys::statfs::{CGROUP_SUPER_MAGIC, CGROUP2_SUPER_MAGIC, statfs};
 use super::is_own;
 use crate::ids::Pid;
 use crate::mounts::{self, Mount};
+use crate::procfs::controls_memory;
 use crate::residency::cgroup::{GroupFigures, Version};
 
 /// The file with the process ids, in a control group's directory.
@@ -158,7 +159,7 @@ fn mounted() -> Vec<Mount> {
 
 /// Whether a mount is the cgroup v1 hierarchy that charges memory.
 fn charges_memory(mount: &Mount) -> bool {
-    mount.kind == "cgroup" && mount.options.split(',').any(|option| option == "memory")
+    mount.kind == "cgroup" && controls_memory(&mount.options)
 }
 
 fn mount_of_version_2() -> Option<PathBuf> {

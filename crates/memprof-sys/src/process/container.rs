@@ -1,17 +1,24 @@
 //! Finds the container and the pod of a process from the names of its control groups.
 
+use serde::{Deserialize, Serialize};
+
 use crate::ids::Pid;
 use crate::proc_dir;
+use crate::procfs::{cgroups, controls_memory};
 
-/// The container and pod of a process, as far as the names of its control groups identify them.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+/// The container and pod of a process, as far as the names of its control groups identify them. The form is
+/// that of saved profiles and of the HTTP API.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Container {
     /// The process's cgroup v2 group, or the group of the v1 memory controller if the v2 group is the root; `/` if both are the
     /// root.
+    #[serde(rename = "cgroup")]
     pub group: String,
     /// Container id: 64 hexadecimal digits, or on ECS 32 hexadecimal digits and a number.
+    #[serde(rename = "container", skip_serializing_if = "Option::is_none")]
     pub id: Option<String>,
     /// UID of the Kubernetes pod.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub pod: Option<String>,
 }
 
@@ -28,13 +35,13 @@ impl Container {
         Some(Container::named_by(&groups))
     }
 
-    /// Parses `/proc/PID/cgroup`: a line `ID:CONTROLLERS:GROUP` for each hierarchy.
+    /// Looks for names in the text of `/proc/PID/cgroup`.
     fn named_by(groups: &str) -> Container {
         let mut found = Container {
             group: group_of(groups).to_owned(),
             ..Container::default()
         };
-        for group in groups.lines().filter_map(|line| line.splitn(3, ':').nth(2)) {
+        for (_, group) in cgroups(groups) {
             // The innermost name wins, because containers may run in containers.
             for name in group.rsplit('/') {
                 found.id = found.id.or_else(|| container(name));
@@ -47,17 +54,11 @@ impl Container {
 
 /// The more specific control group: in a hybrid hierarchy, all processes may be in the root group of one of the versions.
 fn group_of(groups: &str) -> &str {
-    let lines = || groups.lines().map(|line| line.splitn(3, ':'));
     let named = |wanted: fn(&str) -> bool| {
-        lines().find_map(|mut words| {
-            let controllers = words.nth(1)?;
-            let group = words.next()?;
-            (wanted(controllers) && group != "/").then_some(group)
-        })
+        cgroups(groups).find(|(controllers, group)| wanted(controllers) && *group != "/")
     };
-    named(str::is_empty)
-        .or_else(|| named(|all| all.split(',').any(|one| one == "memory")))
-        .unwrap_or("/")
+    let found = named(str::is_empty).or_else(|| named(controls_memory));
+    found.map_or("/", |(_, group)| group)
 }
 
 fn is_hex(text: &str, digits: usize) -> bool {

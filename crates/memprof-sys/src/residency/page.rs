@@ -2,6 +2,8 @@
 
 use std::num::NonZeroU32;
 
+use serde::{Deserialize, Serialize};
+
 use crate::ids::Addr;
 
 /// Proportional shares are in units of 1/4096 byte: `1 << SHARE_SHIFT` units are one byte, as in the kernel (`PSS_SHIFT` in
@@ -9,7 +11,8 @@ use crate::ids::Addr;
 pub const SHARE_SHIFT: u32 = 12;
 
 /// The figure under which a page counts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum PageKind {
     /// Resident anonymous memory (`RssAnon`), including pages merged by KSM.
     Anon,
