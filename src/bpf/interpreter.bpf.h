@@ -75,7 +75,7 @@ struct interpreter_stack {
 	__u32 unmerged;
 	__u8 by_order; /* evaluators have no addresses, and each runs one frame; user space merges them by order */
 	__u8 rest; /* once all native frames are sent, the remaining interpreted frames go after them */
-	__u16 pad;
+	__u16 tries; /* attempts to find the thread's state since the last success; see may_try() */
 	__u32 marked; /* native frames of this part, up to the last one marked as an evaluator's */
 	__u32 unstarted; /* evaluators that are not on the stack yet: their call is being set up */
 	__u32 tags; /* Ruby: number of tags found */
@@ -123,6 +123,23 @@ struct {
 
 /* Number of files in interpreter_files. While it is 0, nothing here runs. */
 __u32 interpreters = 0;
+
+/*
+ * Attempts of a thread to find its state in the interpreter before only one attempt in TRIES is made: threads that the
+ * interpreter does not know have no state.
+ */
+#define TRIES 64
+
+/*
+ * Whether this thread may try to find its state. Counted per thread: threads without a state that are busy would use up
+ * the attempts of a whole process before a thread with a state makes its first one.
+ */
+static __always_inline int may_try(struct interpreter_stack *is)
+{
+	__u32 tries = ++is->tries;
+
+	return tries <= TRIES || tries % TRIES == 0;
+}
 
 static __always_inline __u64 word_at(struct interpreter_stack *is, __u32 offset)
 {

@@ -126,9 +126,9 @@ struct interpreter_space {
 	__u64 evaluator;
 	__u64 evaluator_end;
 	__u32 checked; /* version of the mappings, and number of files, at the last search */
-	__u32 tries; /* attempts to find a thread's state */
 	__u32 slot; /* position of the thread's state in the thread's memory; 0: unknown */
 	__u32 jump_buffer; /* Ruby: enum jump_buffer */
+	__u32 pad;
 };
 
 /* How Ruby's jump buffers store the target of an exception. */

@@ -24,11 +24,6 @@
 #define CODE_BYTES 144
 /* Maximum number of frames examined, including those that are left out. */
 #define MAX_EXAMINED 1024
-/*
- * Attempts to find a thread's state before only one attempt in TRIES is made: threads that the interpreter does not
- * know have no state.
- */
-#define TRIES 64
 /* Since 3.12: a frame on the C stack, in the evaluator's stack frame. */
 #define OWNED_BY_C_STACK 3
 
@@ -52,16 +47,15 @@ static __always_inline int is_thread(struct interpreter_space *space, __u64 stat
  * has pointers to blocks of 32 entries of 16 bytes at 0x510 in struct pthread. musl (not tested) has a pointer to an
  * array, at 0x80 or 0x78 in struct pthread. Only a state that names this thread is accepted.
  */
-static __noinline int find_slot_of_thread(struct interpreter_space *space, __u64 thread)
+static __noinline int find_slot_of_thread(struct interpreter_stack *is, struct interpreter_space *space, __u64 thread)
 {
 	__u64 key = read_word(space->runtime + space->python.key);
-	__u32 tries, at, pointer;
+	__u32 at, pointer;
 
 	/* { int _is_initialized; pthread_key_t _key; } */
 	if ((__u32)key != 1 || key >> 32 >= 1024)
 		return 0;
-	tries = ++space->tries;
-	if (tries > TRIES && tries % TRIES)
+	if (!may_try(is))
 		return 0;
 	key >>= 32;
 	pointer = 0x510 + 8 * (key / 32);
@@ -76,6 +70,7 @@ static __noinline int find_slot_of_thread(struct interpreter_space *space, __u64
 		}
 	}
 	space->slot = pointer << SLOT_POINTER_SHIFT | at;
+	is->tries = 0;
 	return 1;
 }
 
@@ -101,7 +96,7 @@ static __always_inline int find_thread(struct interpreter_stack *is, struct inte
 	 */
 	if (l->current && read_thread(is, l, read_word(space->runtime + l->current), thread))
 		goto found;
-	if (!space->slot && !find_slot_of_thread(space, thread))
+	if (!space->slot && !find_slot_of_thread(is, space, thread))
 		return 0;
 	state = specific(thread, space->slot >> SLOT_POINTER_SHIFT, space->slot & 0xffff);
 	if (!read_thread(is, l, state, thread))

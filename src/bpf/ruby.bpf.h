@@ -23,8 +23,6 @@
 #define RUBY_TLS_WORDS 8
 /* Maximum size of a VM stack, in words. */
 #define RUBY_MAX_STACK (1 << 27)
-/* Attempts to find the execution context before only one attempt in RUBY_TRIES is made. */
-#define RUBY_TRIES 64
 
 /* Flags of an object: its type, whether its text is elsewhere, the kind of an internal object. */
 #define RUBY_TYPE(flags) ((flags) & 0x1f)
@@ -119,12 +117,15 @@ static long slot_step(__u64 i, struct slot_ctx *c)
 static __noinline int find_context_slot(struct interpreter_stack *is, struct interpreter_space *space, __u64 storage)
 {
 	struct slot_ctx c = { .is = is, .space = space, .storage = storage };
-	__u32 tries = ++space->tries, words = space->ruby.tls_words;
+	__u32 words = space->ruby.tls_words;
 
-	if (tries > RUBY_TRIES && tries % RUBY_TRIES)
+	if (!may_try(is))
 		return 0;
 	bpf_loop(words < RUBY_TLS_WORDS ? words : RUBY_TLS_WORDS, slot_step, &c, 0);
-	return space->slot != 0;
+	if (!space->slot)
+		return 0;
+	is->tries = 0;
+	return 1;
 }
 
 struct ruby_ctx {

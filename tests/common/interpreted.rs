@@ -1,11 +1,15 @@
 //! Programs that print their interpreter's own frames, and the frames that memprof shows of them.
 
 use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::Command;
 
 use serde::Deserialize;
 
 use super::memprof::Memprof;
-use super::process::{cont, stop};
+use super::process::{LIMIT, cont, eventually, stop};
+use super::workload::{Workload, program};
+use memprof_sys::ids::Pid;
 use memprof_sys::residency::figures;
 
 /// A function of an interpreted program, as both sides name it: name, file, line.
@@ -154,4 +158,46 @@ pub fn all_merged(version: &str, m: &Memprof) {
     let losses = m.lost();
     let unmerged = losses.iter().find(|row| row.contains("not merged"));
     assert_eq!(unmerged, None, "{version}");
+}
+
+/// Walks of the thread that the interpreter does not know, before the interpreter's own thread has one.
+const WALKS_OF_STRANGER: u64 = 1000;
+
+/// Follows a running `strangers.py` or `strangers.rb`: a thread that the interpreter does not know has many page faults before
+/// the interpreter's own thread has its first ones, in `calls_library`. They must have their functions.
+pub fn a_stranger_hides_no_functions(
+    version: &str,
+    interpreter: &Path,
+    language: &str,
+    workload: &str,
+) {
+    const TOUCHED: u64 = 16 * 4096;
+    let library = program("strangers");
+    let mut target = Workload::start_as(Command::new(interpreter).arg(workload).arg(library));
+    assert_eq!(target.lines.line(), "waits", "{version}");
+    let m = Memprof::attach(target.pid(), &["--stacks", "all"]);
+    m.said("following ");
+    let walked = faults(target.pid()) + WALKS_OF_STRANGER;
+    eventually(LIMIT, "the other thread has page faults", || {
+        faults(target.pid()) >= walked
+    });
+    target.lines.send("touch");
+    assert_eq!(target.lines.line(), "ready", "{version}");
+    let saved = saved_as_the_kernel_says(version, &m);
+    let calls = |(name, ..): &SourceFrame| name.ends_with("calls_library");
+    let by_source = saved.by_source(language).into_iter();
+    let found = by_source.filter(|(frames, _)| frames.iter().any(calls));
+    let found: u64 = found.map(|(_, bytes)| bytes).sum();
+    assert!(
+        found + saved.lost() >= TOUCHED,
+        "{version}: {found} of {TOUCHED} bytes"
+    );
+    target.end();
+}
+
+/// The page faults of all threads of a process that needed no disk.
+fn faults(pid: Pid) -> u64 {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    let (_, fields) = stat.rsplit_once(") ").unwrap();
+    fields.split(' ').nth(7).unwrap().parse().unwrap()
 }

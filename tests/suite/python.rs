@@ -86,6 +86,19 @@ fn frames_of_a_running_program_are_the_interpreters_own() {
     }
 }
 
+/// Not even if it uses up the attempts to find a thread's state before the interpreter's thread has its first stack.
+#[test]
+fn a_thread_that_python_does_not_know_hides_no_functions() {
+    const STRANGERS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/workloads/strangers.py");
+    let pythons = pythons();
+    if pythons.is_empty() {
+        return skip("no CPython that memprof knows is installed");
+    }
+    for (version, path) in pythons {
+        interpreted::a_stranger_hides_no_functions(&version, &path, "python", STRANGERS);
+    }
+}
+
 /// The stacks of a target that only claims to be Python.
 #[test]
 fn a_lying_target_is_bounded() {

@@ -85,6 +85,19 @@ fn frames_of_a_running_program_are_the_interpreters_own() {
     }
 }
 
+/// Not even if it uses up the attempts to find the execution context before the interpreter's thread has its first stack.
+#[test]
+fn a_thread_that_ruby_does_not_know_hides_no_functions() {
+    const STRANGERS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/workloads/strangers.rb");
+    let rubies = rubies();
+    if rubies.is_empty() {
+        return skip("no Ruby that memprof knows is installed");
+    }
+    for (version, path) in rubies {
+        interpreted::a_stranger_hides_no_functions(&version, &path, "ruby", STRANGERS);
+    }
+}
+
 #[test]
 fn off_reads_no_frames() {
     let Some((_, path)) = rubies().into_iter().next() else {

@@ -36,22 +36,36 @@ pub fn nearly_all(found: [u64; 2], all: [u64; 2]) -> bool {
     blocks.is_some_and(|left| left <= all[0] / 1000 && heads.is_some_and(|heads| heads <= left))
 }
 
+/// Fails if both of two runs of a program fail.
+///
+/// A number in memory that is the address of a block in a forgotten list hides the rest of the list, which may be more than
+/// [`nearly_all`] allows. The heap of a static program has low addresses, which round numbers also have. The kernel chooses
+/// other addresses for the second run, so such a number is not the address of a block again, while a defect is there again.
+#[track_caller]
+pub fn one_of_two_runs(run: impl Fn() -> Result<(), String>) {
+    let Err(first) = run() else { return };
+    eprintln!("the first run: {first}");
+    run().expect("the second run");
+}
+
 /// Compares what the workload says with what is found.
-pub fn compare(mut workload: Workload) {
+#[track_caller]
+pub fn compare(workload: Workload) {
+    compared(workload).unwrap();
+}
+
+fn compared(mut workload: Workload) -> Result<(), String> {
     let (forgotten, found) = of(&mut workload);
+    workload.end();
     let heads = found.heads.len() as u64 + found.heads_left_out;
     let all = [forgotten.blocks, forgotten.heads];
-    assert!(
-        nearly_all([found.chunks, heads], all),
-        "{forgotten:?} {found:#?}"
-    );
     // Contents are rounded up: to 16 bytes, those with mappings of their own to pages.
     let most = forgotten.bytes + forgotten.blocks * 24 + 10 * 4096;
-    assert!(
-        found.bytes >= forgotten.bytes / 1000 * 999 && found.bytes <= most,
-        "{forgotten:?} {found:#?}"
-    );
-    workload.end();
+    let bytes = forgotten.bytes / 1000 * 999..=most;
+    match nearly_all([found.chunks, heads], all) && bytes.contains(&found.bytes) {
+        true => Ok(()),
+        false => Err(format!("{forgotten:?} {found:#?}")),
+    }
 }
 
 #[test]
@@ -61,7 +75,8 @@ fn all_forgotten_blocks_are_found_and_no_others() {
 
 #[test]
 fn those_of_a_static_program_too() {
-    compare(Workload::start(&compiled("leaks", &["-static"])));
+    let leaks = compiled("leaks", &["-static"]);
+    one_of_two_runs(|| compared(Workload::start(&leaks)));
 }
 
 /// A program of Debian's at rest.

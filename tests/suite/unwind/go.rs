@@ -7,8 +7,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use super::chains::source;
-use super::results::{Found, profile};
+use super::results::{Found, attached_by, profile, wait_until_idle};
+use crate::common::memprof::BINARY;
 use crate::common::skip::skip;
+use crate::common::workload::Workload;
 
 /// Bytes that a leaf function touches.
 const LEAF: u64 = 64 << 10;
@@ -196,12 +198,17 @@ fn a_library_in_python() {
     let Some(library) = build("go-library.so", "c-shared", "-s -w") else {
         return;
     };
-    // (The library's first stacks are truncated until its table is published: on a busy machine, that takes seconds.)
     let script = format!(
-        "import ctypes, time\ngo = ctypes.CDLL('{}')\ntime.sleep(8)\ngo.goShared()\n",
+        "import ctypes\ngo = ctypes.CDLL('{}')\nprint('ready', flush=True)\ninput()\ngo.goShared()\nprint('ok', flush=True)\ninput()\n",
         library.display()
     );
-    let found = profile(&[], &[PYTHON, "-S", "-c", &script]);
+    let mut python = Workload::start_with(Path::new(PYTHON), &["-S", "-c", &script]);
+    assert_eq!(python.lines.line(), "ready");
+    // The stacks are whole once the library's table is published.
+    let found = attached_by(&mut Command::new(BINARY), python.pid(), |memprof| {
+        wait_until_idle(memprof);
+        python.lines.tell("go");
+    });
     let mut seen = 0;
     for (frames, bytes) in &found.stacks {
         let at = |wanted: &str| frames.iter().position(|f| f == wanted);
