@@ -1,12 +1,13 @@
 //! The heap by arena: bytes in use, free, overhead and resident.
 
 use std::collections::HashMap;
+use std::fmt::Display;
 use std::io::{self, Write};
 
 use serde::Serialize;
 
 use super::report::HeapRegion;
-use super::text::{kib, write_left};
+use super::text_table::{Kib, TextTable, write_left};
 
 /// Maximum number of rows. Further arenas are added up in one extra row.
 const MAX_ROWS: usize = 1000;
@@ -219,24 +220,14 @@ pub(super) fn write_text(rows: &[ArenaRow], out: &mut dyn Write, top: usize) -> 
         out,
         "\nArenas, in KiB; what is in use, free and the allocator's own is resident or not:"
     )?;
-    writeln!(
-        out,
-        "{:>14}{:>12}{:>14}{:>14}{:>12}  arena",
-        "resident", "chunks", "live", "free", "own"
-    )?;
+    let table = TextTable([14, 12, 14, 14, 12]);
+    let head: [&dyn Display; 5] = [&"resident", &"chunks", &"live", &"free", &"own"];
+    table.row(out, head, "arena")?;
     for row in rows.iter().take(top) {
-        writeln!(
-            out,
-            "{:>14.1}{:>12}{:>14.1}{:>14.1}{:>12.1}  {}",
-            kib(row.resident),
-            row.chunks,
-            kib(row.live),
-            kib(row.free),
-            kib(row.overhead),
-            row.name
-        )?;
+        let [resident, live, free, own] = [row.resident, row.live, row.free, row.overhead].map(Kib);
+        table.row(out, [&resident, &row.chunks, &live, &free, &own], &row.name)?;
     }
-    write_left(out, rows.len().saturating_sub(top))
+    write_left(out, 22, rows.len().saturating_sub(top) as u64)
 }
 
 #[cfg(test)]

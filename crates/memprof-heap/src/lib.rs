@@ -44,6 +44,7 @@ mod stages;
 pub mod synthetic;
 mod taken;
 mod text;
+mod text_table;
 mod text_types;
 mod types;
 mod vtables;

@@ -1,13 +1,18 @@
 //! The report of a heap snapshot as text tables, in KiB.
 
+use std::fmt::Display;
 use std::io::{self, Write};
 
 use super::arenas;
 use super::reach::Unreachable;
 use super::report::{Allocator, Heap, HeapRegion, SizeClass};
 use super::snapshot::{Approach, Taken};
+use super::text_table::{Kib, TextTable, write_left};
 use super::whole::Agreement;
 use memprof_sys::text::printable;
+
+/// The columns of the table of regions: resident and not resident bytes, and chunks.
+const REGIONS: TextTable<3> = TextTable([14, 14, 12]);
 
 /// Describes how long the process was stopped, and for which purpose.
 fn stops(taken: &Taken) -> String {
@@ -113,52 +118,27 @@ impl Heap {
     }
 
     fn write_rows(&self, out: &mut dyn Write) -> io::Result<()> {
-        writeln!(
-            out,
-            "\n{:>14}{:>14}{:>12}  KiB",
-            "resident", "not resident", "chunks"
-        )?;
+        writeln!(out)?;
+        REGIONS.row(out, [&"resident", &"not resident", &"chunks"], "KiB")?;
         let mut total = (0, 0, 0);
         for row in self.rows.iter().filter(|row| row.bytes > 0) {
-            write_row(
-                out,
-                row.resident,
-                row.bytes - row.resident,
-                row.chunks,
-                name(row.what),
-            )?;
-            total = (
-                total.0 + row.resident,
-                total.1 + row.bytes - row.resident,
-                total.2 + row.chunks,
-            );
+            let not = row.bytes - row.resident;
+            let cells: [&dyn Display; 3] = [&Kib(row.resident), &Kib(not), &row.chunks];
+            REGIONS.row(out, cells, name(row.what))?;
+            total = (total.0 + row.resident, total.1 + not, total.2 + row.chunks);
         }
         if total.2 > 0 {
-            write_row(out, total.0, total.1, total.2, "heap")?;
+            REGIONS.row(out, [&Kib(total.0), &Kib(total.1), &total.2], "heap")?;
         }
         for row in &self.others {
-            writeln!(
-                out,
-                "{:>14.1}{:>26}  {}",
-                kib(row.resident),
-                "",
-                row.category
-            )?;
+            REGIONS.row(out, [&Kib(row.resident), &"", &""], row.category)?;
         }
-        writeln!(
-            out,
-            "{:>14.1}{:>26}  anonymous memory",
-            kib(self.anonymous),
-            ""
-        )?;
+        REGIONS.row(out, [&Kib(self.anonymous), &"", &""], "anonymous memory")?;
         self.write_kernel(out)?;
         if self.swapped > 0 {
-            writeln!(
-                out,
-                "{:>40}  swapped out, in no figure above: {:.1}",
-                "",
-                kib(self.swapped)
-            )?;
+            let swapped = Kib(self.swapped);
+            let text = format!("swapped out, in no figure above: {swapped}");
+            REGIONS.text(out, text)?;
         }
         Ok(())
     }
@@ -167,11 +147,11 @@ impl Heap {
     fn write_kernel(&self, out: &mut dyn Write) -> io::Result<()> {
         let [before, after] = self.kernel;
         let mut kernel = match before == after {
-            true => format!("{:.1}", kib(before)),
-            false => format!("{:.1} before, {:.1} after", kib(before), kib(after)),
+            true => Kib(before).to_string(),
+            false => format!("{} before, {} after", Kib(before), Kib(after)),
         };
         if let Some(at) = self.kernel_at_stop.filter(|at| *at != before) {
-            kernel += &format!(", {:.1} while it was stopped", kib(at));
+            kernel += &format!(", {} while it was stopped", Kib(at));
         }
         let verdict = match self.agreement {
             Agreement::Equal => "equal",
@@ -179,9 +159,9 @@ impl Heap {
             Agreement::Changed => "the process changed meanwhile",
             Agreement::Differs => "differs",
         };
-        writeln!(out, "{:>40}  kernel (smaps): {kernel}; {verdict}", "")?;
+        REGIONS.text(out, format!("kernel (smaps): {kernel}; {verdict}"))?;
         for missing in &self.missing {
-            writeln!(out, "{:>40}  not in the snapshot: {missing}", "")?;
+            REGIONS.text(out, format!("not in the snapshot: {missing}"))?;
         }
         Ok(())
     }
@@ -205,8 +185,8 @@ impl Heap {
         }
         writeln!(
             out,
-            "malloc_trim(0) would return {:.1} KiB to the system now.",
-            kib(self.trimmable)
+            "malloc_trim(0) would return {} KiB to the system now.",
+            Kib(self.trimmable)
         )
     }
 
@@ -231,15 +211,15 @@ impl Heap {
             };
             writeln!(
                 out,
-                "{range:>22}{:>11}{:>12.1}{:>11}{:>12.1}{:>12.1}",
+                "{range:>22}{:>11}{:>12}{:>11}{:>12}{:>12}",
                 class.live,
-                kib(class.live_bytes),
+                Kib(class.live_bytes),
                 class.free,
-                kib(class.free_bytes),
-                kib(class.pinned)
+                Kib(class.free_bytes),
+                Kib(class.pinned)
             )?;
         }
-        write_left(out, classes.len().saturating_sub(top))
+        write_left(out, 22, classes.len().saturating_sub(top) as u64)
     }
 
     fn write_largest(&self, out: &mut dyn Write) -> io::Result<()> {
@@ -247,52 +227,21 @@ impl Heap {
             return Ok(());
         }
         writeln!(out, "\nLargest chunks in use:")?;
-        writeln!(
-            out,
-            "{:>14}{:>14}  address, and the root that leads to it",
-            "KiB", "resident"
-        )?;
+        let table = TextTable([14; 2]);
+        let what = "address, and the root that leads to it";
+        table.row(out, [&"KiB", &"resident"], what)?;
         for object in &self.largest {
-            let (bytes, resident) = (kib(object.bytes), kib(object.resident));
+            let (bytes, resident) = (Kib(object.bytes), Kib(object.resident));
             let by = self
                 .retained
                 .as_ref()
                 .and_then(|roots| roots.root_name(object.address));
             let by = by.map_or(String::new(), |root| format!("  {}", printable(root)));
-            writeln!(
-                out,
-                "{bytes:>14.1}{resident:>14.1}  {:#x}{by}",
-                object.address
-            )?;
+            let text = format!("{:#x}{by}", object.address);
+            table.row(out, [&bytes, &resident], text)?;
         }
         Ok(())
     }
-}
-
-fn write_row(
-    out: &mut dyn Write,
-    resident: u64,
-    not: u64,
-    chunks: u64,
-    name: &str,
-) -> io::Result<()> {
-    writeln!(
-        out,
-        "{:>14.1}{:>14.1}{chunks:>12}  {name}",
-        kib(resident),
-        kib(not)
-    )
-}
-
-pub(super) fn write_left(out: &mut dyn Write, left: usize) -> io::Result<()> {
-    match left {
-        0 => Ok(()),
-        _ => writeln!(out, "{:>22}  {left} more", ""),
-    }
-}
-
-pub(super) fn kib(bytes: u64) -> f64 {
-    bytes as f64 / 1024.0
 }
 
 fn name(what: HeapRegion) -> &'static str {
@@ -324,31 +273,22 @@ fn name(what: HeapRegion) -> &'static str {
 fn write_unreachable(lost: &Unreachable, out: &mut dyn Write) -> io::Result<()> {
     writeln!(
         out,
-        "\nUnreachable: {} chunks, {:.1} KiB. No register, stack, variable or other private memory has an address in \
+        "\nUnreachable: {} chunks, {} KiB. No register, stack, variable or other private memory has an address in \
          them\n(conservative: any word counts as an address; pointers in shared memory or in disguise are not seen).",
         lost.chunks,
-        kib(lost.bytes)
+        Kib(lost.bytes)
     )?;
     if lost.heads.is_empty() {
         return Ok(());
     }
-    writeln!(
-        out,
-        "{:>14}{:>12}{:>14}  address of the first",
-        "KiB", "chunks", "its bytes"
-    )?;
+    let table = TextTable([14, 12, 14]);
+    let cells: [&dyn Display; 3] = [&"KiB", &"chunks", &"its bytes"];
+    table.row(out, cells, "address of the first")?;
     for head in &lost.heads {
-        let (bytes, chunks, own) = (kib(head.bytes), head.chunks, head.own);
-        writeln!(
-            out,
-            "{bytes:>14.1}{chunks:>12}{own:>14}  {:#x}",
-            head.address
-        )?;
+        let address = format!("{:#x}", head.address);
+        table.row(out, [&Kib(head.bytes), &head.chunks, &head.own], address)?;
     }
-    match lost.heads_left_out {
-        0 => Ok(()),
-        more => writeln!(out, "{:>40}  {more} more", ""),
-    }
+    write_left(out, 40, lost.heads_left_out)
 }
 
 #[cfg(test)]

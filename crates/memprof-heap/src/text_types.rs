@@ -3,6 +3,7 @@
 use std::io::{self, Write};
 
 use super::roots::{Retained, RootKind};
+use super::text_table::{Kib, TextTable, write_left};
 use super::types::{TypeKind, Types};
 use memprof_sys::text::printable;
 
@@ -17,11 +18,9 @@ impl Types {
             share(self.named),
             share(self.recognized)
         )?;
-        writeln!(
-            out,
-            "{:>14}{:>11}{:>13}  {:<16}type",
-            "KiB", "objects", "unreachable", "example"
-        )?;
+        let table = TextTable([14, 11, 13]);
+        let head = format!("{:<16}type", "example");
+        table.row(out, [&"KiB", &"objects", &"unreachable"], head)?;
         for row in self.rows.iter().take(top) {
             let name = match row.kind {
                 TypeKind::Text | TypeKind::Pointers | TypeKind::Zeroes => {
@@ -29,28 +28,15 @@ impl Types {
                 }
                 kind => format!("{}: {}", kind.name(), printable(&row.name)),
             };
-            writeln!(
-                out,
-                "{:>14.1}{:>11}{:>13}  {:<16}{name}",
-                kib(row.bytes),
-                row.count,
-                row.unreachable,
-                format!("{:#x}", row.example)
-            )?;
+            let name = format!("{:<#16x}{name}", row.example);
+            table.row(out, [&Kib(row.bytes), &row.count, &row.unreachable], name)?;
             for by in &row.retained_by {
-                writeln!(
-                    out,
-                    "{:>42.1}{:>11}  {}",
-                    kib(by.bytes),
-                    by.count,
-                    root(by.kind, &by.root)
-                )?;
+                let root = root(by.kind, &by.root);
+                TextTable([42, 11]).row(out, [&Kib(by.bytes), &by.count], root)?;
             }
         }
-        left(
-            out,
-            self.rows.len().saturating_sub(top) as u64 + self.left_out,
-        )
+        let hidden = self.rows.len().saturating_sub(top) as u64;
+        write_left(out, 14, hidden + self.left_out)
     }
 }
 
@@ -68,20 +54,14 @@ impl Retained {
             "\nRoots, by what they lead to first (the nearest root of each object; conservative: any word counts as an \
              address):"
         )?;
-        writeln!(out, "{:>14}{:>11}  root", "KiB", "objects")?;
+        let table = TextTable([14, 11]);
+        table.row(out, [&"KiB", &"objects"], "root")?;
         for row in self.roots.iter().take(top) {
-            writeln!(
-                out,
-                "{:>14.1}{:>11}  {}",
-                kib(row.bytes),
-                row.count,
-                root(row.kind, &row.name)
-            )?;
+            let root = root(row.kind, &row.name);
+            table.row(out, [&Kib(row.bytes), &row.count], root)?;
         }
-        left(
-            out,
-            self.roots.len().saturating_sub(top) as u64 + self.left_out,
-        )
+        let hidden = self.roots.len().saturating_sub(top) as u64;
+        write_left(out, 14, hidden + self.left_out)
     }
 }
 
@@ -92,15 +72,4 @@ fn root(kind: RootKind, name: &str) -> String {
         RootKind::Thread | RootKind::Mapping | RootKind::Missing => name.to_string(),
         RootKind::Other => "roots that were too many to be told apart".to_owned(),
     }
-}
-
-fn left(out: &mut dyn Write, more: u64) -> io::Result<()> {
-    match more {
-        0 => Ok(()),
-        _ => writeln!(out, "{:>14}  {more} more", ""),
-    }
-}
-
-fn kib(bytes: u64) -> f64 {
-    bytes as f64 / 1024.0
 }

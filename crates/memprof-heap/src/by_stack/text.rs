@@ -1,8 +1,9 @@
 //! The heap by stack as text tables, in KiB.
 
+use std::fmt::Display;
 use std::io::{self, Write};
 
-use super::super::text::{kib, write_left};
+use super::super::text_table::{Kib, TextTable, write_left};
 use super::{ByStack, Estimated, HeadOf, RestKind, RestRow};
 use memprof_sys::text::printable;
 
@@ -52,36 +53,40 @@ impl ByStack {
                 "The figures are within 1.96 standard errors in 95 % of cases, pinned in 83 to 90 %: few chunks may pin most."
             )?;
         }
-        writeln!(
-            out,
-            "{:>22}{:>11}{:>22}{:>22}{:>22}{:>9}  stack",
-            "resident", "overhead", "pinned", "unreachable", "live", "samples"
-        )?;
+        let table = TextTable([22, 11, 22, 22, 22, 9]);
+        let head: [&dyn Display; 6] = [
+            &"resident",
+            &"overhead",
+            &"pinned",
+            &"unreachable",
+            &"live",
+            &"samples",
+        ];
+        table.row(out, head, "stack")?;
         for row in self.rows.iter().take(top) {
-            writeln!(
-                out,
-                "{:>22}{:>11.1}{:>22}{:>22}{:>22}{:>9}  {}",
-                estimate(row.resident),
-                kib(row.overhead),
-                estimate(row.pinned),
-                estimate(row.unreachable),
-                estimate(row.live),
-                row.samples,
-                printable(&row.stack)
-            )?;
+            let cells: [&dyn Display; 6] = [
+                &estimate(row.resident),
+                &Kib(row.overhead),
+                &estimate(row.pinned),
+                &estimate(row.unreachable),
+                &estimate(row.live),
+                &row.samples,
+            ];
+            table.row(out, cells, printable(&row.stack))?;
         }
+        let table = TextTable([22]);
         let hidden = self.rows.iter().skip(top);
         let more = self.left_out + hidden.clone().count() as u64;
         if more > 0 {
             let bytes = self.left_out_bytes + hidden.map(|row| row.total()).sum::<u64>();
-            writeln!(out, "{:>22.1}  {more} more stacks", kib(bytes))?;
+            table.row(out, [&Kib(bytes)], format!("{more} more stacks"))?;
         }
         for row in &self.free_pages {
             let of = match &row.grown_by {
                 Some(stack) => format!("brought in by {}", printable(stack)),
                 None => "it is not known who brought them in".to_owned(),
             };
-            writeln!(out, "{:>22.1}  free pages, {of}", kib(row.resident))?;
+            table.row(out, [&Kib(row.resident)], format!("free pages, {of}"))?;
         }
         for row in &self.rest {
             write_rest(row, out)?;
@@ -91,11 +96,8 @@ impl ByStack {
         } else {
             ", which the rows are not"
         };
-        writeln!(
-            out,
-            "{:>22.1}  anonymous memory: the sum of resident, pinned and unreachable{verdict}",
-            kib(self.total)
-        )?;
+        let sum = "anonymous memory: the sum of resident, pinned and unreachable";
+        table.row(out, [&Kib(self.total)], format!("{sum}{verdict}"))?;
         self.write_leaks(out, top)
     }
 
@@ -126,18 +128,18 @@ impl ByStack {
             )?;
         }
         let hidden = self.leaks.len().saturating_sub(top) + self.leaks_left_out as usize;
-        write_left(out, hidden)
+        write_left(out, 22, hidden as u64)
     }
 }
 
 /// Formats an estimate with its error. An estimate that is not significantly above 0 is shown as an upper limit: the
 /// estimate plus twice its error.
 fn estimate(of: Estimated) -> String {
-    let (bytes, error) = (kib(of.bytes), kib(of.error));
+    let (bytes, error) = (Kib(of.bytes), Kib(of.error));
     match of {
-        Estimated { error: 0, .. } => format!("{bytes:.1}"),
-        _ if of.bytes < 2 * of.error => format!("< {:.1}", kib(of.bytes + 2 * of.error)),
-        _ => format!("{bytes:.1} ± {error:.1}"),
+        Estimated { error: 0, .. } => bytes.to_string(),
+        _ if of.bytes < 2 * of.error => format!("< {}", Kib(of.bytes + 2 * of.error)),
+        _ => format!("{bytes} ± {error}"),
     }
 }
 
@@ -168,15 +170,12 @@ fn write_rest(row: &RestRow, out: &mut dyn Write) -> io::Result<()> {
     let lost = if row.unreachable { ", unreachable" } else { "" };
     let figure = match row.kind {
         RestKind::BeforeSampling | RestKind::NotSampled => estimate(row.resident),
-        _ => format!("{:.1}", kib(row.resident.bytes)),
+        _ => Kib(row.resident.bytes).to_string(),
     };
     let pinned = match row.pinned {
         0 => String::new(),
-        pinned => format!("{:.1}", kib(pinned)),
+        pinned => Kib(pinned).to_string(),
     };
-    writeln!(
-        out,
-        "{figure:>22}{:>11}{pinned:>22}  {what}{more}{lost}",
-        ""
-    )
+    let text = format!("{what}{more}{lost}");
+    TextTable([22, 11, 22]).row(out, [&figure, &"", &pinned], text)
 }

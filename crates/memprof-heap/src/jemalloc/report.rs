@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use serde::Serialize;
 
 use super::super::other_allocators::Seen;
-use super::super::text::kib;
+use super::super::text_table::Kib;
 use super::{Heap, Refusal};
 use memprof_sys::text::printable;
 
@@ -107,12 +107,12 @@ impl JemallocHeap {
         )?;
         writeln!(
             out,
-            "    Its own figures (stats.*), in KiB: allocated {:.1} (threads' caches included), active {:.1}, resident {:.1}, \
-             retained {:.1}",
-            kib(figures.allocated),
-            kib(figures.active),
-            kib(figures.resident),
-            kib(figures.retained)
+            "    Its own figures (stats.*), in KiB: allocated {} (threads' caches included), active {}, resident {}, \
+             retained {}",
+            Kib(figures.allocated),
+            Kib(figures.active),
+            Kib(figures.resident),
+            Kib(figures.retained)
         )?;
         match thread_caches {
             0 => writeln!(

@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-use super::super::text::{kib, write_left};
+use super::super::text_table::{Kib, TextTable, write_left};
 use super::{BlockRole, PythonHeap, PythonRead};
 use memprof_sys::text::printable;
 
@@ -29,16 +29,18 @@ impl PythonRead {
         let typed = 100.0 * self.typed_bytes as f64 / self.live_bytes.max(1) as f64;
         writeln!(
             out,
-            "\nPython: {} arenas with {:.1} KiB; blocks in use: {:.1} KiB, of which {typed:.1} % are objects or memory of objects.",
+            "\nPython: {} arenas with {} KiB; blocks in use: {} KiB, of which {typed:.1} % are objects or memory of objects.",
             self.arenas,
-            kib(self.arena_bytes),
-            kib(self.live_bytes)
+            Kib(self.arena_bytes),
+            Kib(self.live_bytes)
         )?;
         writeln!(
             out,
             "By type, also larger blocks, which malloc has; memory of: items, keys, data that such objects refer to"
         )?;
-        writeln!(out, "{:>14}{:>12}  {:<18}type", "KiB", "number", "example")?;
+        let table = TextTable([14, 12]);
+        let head = format!("{:<18}type", "example");
+        table.row(out, [&"KiB", &"number"], head)?;
         for row in &self.types {
             let what = match row.role {
                 BlockRole::Object => printable(&row.name).into_owned(),
@@ -46,9 +48,9 @@ impl PythonRead {
                 BlockRole::Kept => "(freed objects, kept for reuse)".to_owned(),
                 BlockRole::Unknown => "(not known)".to_owned(),
             };
-            let (bytes, example) = (kib(row.bytes), row.example);
-            writeln!(out, "{bytes:>14.1}{:>12}  {example:<#18x}{what}", row.count)?;
+            let what = format!("{:<#18x}{what}", row.example);
+            table.row(out, [&Kib(row.bytes), &row.count], what)?;
         }
-        write_left(out, self.types_left_out as usize)
+        write_left(out, 22, self.types_left_out)
     }
 }

@@ -175,10 +175,7 @@ impl Texts<'_> {
             return None;
         }
         let pid = self.pid;
-        let file = self
-            .files
-            .entry(index)
-            .or_insert_with(|| file_of(pid, vma));
+        let file = self.files.entry(index).or_insert_with(|| file_of(pid, vma));
         let inside = addr - vma.start.0;
         let len = bytes.len().min((vma.end.0 - addr) as usize);
         let at = vma.file_offset.checked_add(inside)?;

@@ -28,6 +28,7 @@ const MAX_FRAMES: usize = 4 << 20;
 const MAX_LOSSES: usize = 1000;
 const MAX_MEASURES: usize = 100;
 
+/// The whole file.
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Whole<'a> {
