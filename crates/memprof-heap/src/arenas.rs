@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::io::{self, Write};
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::report::HeapRegion;
@@ -12,7 +13,7 @@ use super::text::{kib, write_left};
 const MAX_ROWS: usize = 1000;
 
 /// The kind of an arena.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, JsonSchema, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ArenaKind {
     /// glibc's main arena.
@@ -30,7 +31,7 @@ pub enum ArenaKind {
 }
 
 /// An arena. Sizes are in bytes, whether resident or not, unless the field says otherwise.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize)]
 pub struct ArenaRow {
     /// The kind of the arena.
     pub kind: ArenaKind,
