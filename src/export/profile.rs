@@ -11,6 +11,7 @@ use std::io::{self, Write};
 use std::path::Path;
 use std::time::UNIX_EPOCH;
 
+use schemars::JsonSchema;
 use serde::{Serialize, Serializer};
 
 use self::parts::{Each, Ended, Files, NotObserved, OtherStacks, Processes, StackNumbers};
@@ -141,10 +142,12 @@ struct Whole<'a> {
     other_files: u64,
 }
 
-/// Page faults, all and without an unwound stack; `/v2` uses the same form.
-#[derive(Debug, Serialize)]
+/// Page faults, all and without an unwound stack.
+#[derive(Debug, JsonSchema, Serialize)]
 pub(crate) struct Faults {
+    /// Number of page faults.
     all: u64,
+    /// Number of page faults whose stack was not walked.
     unwalked: u64,
 }
 
@@ -155,12 +158,16 @@ impl From<profile::Faults> for Faults {
     }
 }
 
-/// The target as JSON; `/v2` uses the same form.
-#[derive(Serialize)]
+/// The target.
+#[derive(JsonSchema, Serialize)]
 pub(crate) struct Target<'a> {
+    /// Process id.
     pid: u32,
+    /// Name, /proc/PID/comm.
     comm: &'a str,
+    /// All followed processes; the first is `pid`.
     pids: Vec<u32>,
+    /// Whether the target has not ended.
     alive: bool,
 }
 

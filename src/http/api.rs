@@ -35,6 +35,7 @@ mod reply;
 mod reply_builder;
 mod request;
 mod route;
+mod schema;
 mod series;
 mod shape;
 mod snapshot;
@@ -65,13 +66,11 @@ pub use provider::Provider;
 pub use reply::{ApiError, Body, EVENTS, Reply};
 pub use request::{Endpoint, Request, RequestParts};
 pub use route::{Method, ROUTES, Route, SMALL_BODY};
+pub use schema::OPENAPI_V2;
 pub(crate) use snapshot::{Snapshot, file_id};
 
 /// The OpenAPI document of the `/v1` routes.
 pub(crate) const OPENAPI_V1: &str = include_str!("web/openapi-v1.json");
-
-/// The OpenAPI document of memprof's own routes.
-pub const OPENAPI_V2: &str = include_str!("web/openapi-v2.json");
 
 /// Maximum bytes of cached replies.
 const CACHED: usize = 24 << 20;

@@ -62,6 +62,8 @@ pub use usage::Amounts;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use schemars::JsonSchema;
+
 use crate::measure::{Column, MEASURES, Measure};
 use memprof_sys::ids::Pid;
 use memprof_sys::kernel_figures::KernelFigures;
@@ -78,13 +80,14 @@ pub struct Sample {
 }
 
 /// Why memory has no stack.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, JsonSchema)]
+#[schemars(rename = "Reason", rename_all = "snake_case")]
 pub enum Unobserved {
     /// The memory was resident before memprof attached.
     BeforeAttach,
     /// The memory became resident while memprof was attached, but no event that memprof observes reported it.
     NoEvent,
-    /// An event was observed, but its stack did not fit into a table; see [`Losses`].
+    /// An event was observed, but its stack did not fit into a table; see the losses.
     StackLost,
     /// No page fault in the mapping had its stack unwound (`--stacks`).
     NotWalked,
