@@ -35,7 +35,7 @@ impl Serialize for Cell {
 
 /// A run of adjacent cells.
 #[derive(Clone, Debug, Default, PartialEq, Eq, JsonSchema, Serialize)]
-#[schemars(rename = "HeapMapRange")]
+#[schemars(rename = "HeapMapRange", extend("additionalProperties" = false))]
 pub struct MapRange {
     /// Address of the first cell.
     pub start: u64,
@@ -47,7 +47,7 @@ pub struct MapRange {
 
 /// The address ranges that contain heap memory.
 #[derive(Clone, Debug, Default, PartialEq, Eq, JsonSchema, Serialize)]
-#[schemars(rename = "HeapMap")]
+#[schemars(rename = "HeapMap", extend("additionalProperties" = false))]
 pub struct AddressMap {
     /// Size of a cell, in bytes.
     pub cell: u64,

@@ -107,8 +107,9 @@ struct CategoryRow {
     sums: Sums,
 }
 
-/// The names of [`Category`](memprof_sys::residency::Category), in the OpenAPI document. Stacks of threads and arenas of a
-/// process that has ended are `anon`, and so can be the stack of a running thread, which does not show where its stack is.
+// The names of `memprof_sys::residency::Category`.
+/// The kind of memory in a mapping. Stacks of threads and arenas of a process that has ended are `anon`, and so can be the
+/// stack of a running thread, which does not show where its stack is.
 #[derive(JsonSchema)]
 #[schemars(rename_all = "snake_case")]
 #[expect(dead_code, reason = "only the schema is used")]
