@@ -380,3 +380,53 @@ impl Figures {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::http::api::OPENAPI_V2;
+    use memprof_profile::tree::{Category, Code};
+
+    #[test]
+    fn rows_of_every_group_are_of_the_document() {
+        let document: Value = serde_json::from_str(&OPENAPI_V2).unwrap();
+        let schema = json!({"$ref": "#/components/schemas/AllocationsRow", "components": document["components"]});
+        let schema = jsonschema::validator_for(&schema).unwrap();
+        let code = Code {
+            function: None,
+            file: "program",
+            path: Path::new("/program"),
+            offset: None,
+            first_line: None,
+            inlined: false,
+            category: Category::OwnOther,
+            module: None,
+        };
+        let course = Course {
+            allocated: vec![1.0],
+            live: vec![0.0],
+        };
+        for key in [
+            Key::Function(Label::Code(code)),
+            Key::Function(Label::NoStack),
+            Key::Stack(vec![Label::Code(code)]),
+            Key::Thread(1),
+            Key::Size(16),
+            Key::Lifetime(Some(1000)),
+            Key::Lifetime(None),
+        ] {
+            let row = Row {
+                key: KeyReply::from(&key),
+                figures: Figures::new(&Group::default(), &course),
+            };
+            let mut row = serde_json::to_value(&row).unwrap();
+            assert!(schema.is_valid(&row), "{row}");
+            row["further"] = 1.into();
+            assert!(!schema.is_valid(&row), "{row}");
+        }
+    }
+}
