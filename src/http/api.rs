@@ -36,6 +36,7 @@ mod reply;
 mod reply_builder;
 mod request;
 mod route;
+mod schema;
 mod series;
 mod shape;
 mod store;
@@ -63,6 +64,7 @@ pub use provider::Provider;
 pub use reply::{ApiError, Body, EVENTS, Reply};
 pub use request::{Endpoint, Request, RequestParts};
 pub use route::{Method, ROUTES, Route, SMALL_BODY};
+pub use schema::OPENAPI_V2;
 
 // The views that the offline page contains.
 pub(super) use call_tree::Tree;
@@ -75,9 +77,6 @@ pub(super) use view::View;
 
 /// The OpenAPI document of the `/v1` routes.
 pub(crate) const OPENAPI_V1: &str = include_str!("web/openapi-v1.json");
-
-/// The OpenAPI document of memprof's own routes.
-pub const OPENAPI_V2: &str = include_str!("web/openapi-v2.json");
 
 /// Maximum bytes of cached replies.
 const CACHED: usize = 24 << 20;

@@ -2,25 +2,11 @@
 
 use serde_json::{Value, json};
 
-/// A part of the document as a JSON schema: OpenAPI 3.0 has `nullable` where JSON Schema has a type.
+/// A part of the document as a JSON schema, which it is in OpenAPI 3.1.
 pub fn schema(document: &Value, part: &Value) -> jsonschema::Validator {
-    fn adapt(value: &mut Value) {
-        match value {
-            Value::Object(map) => {
-                map.values_mut().for_each(adapt);
-                if map.remove("nullable") == Some(json!(true)) {
-                    let inner = Value::Object(map.clone());
-                    *value = json!({"anyOf": [{"type": "null"}, inner]});
-                }
-            }
-            Value::Array(list) => list.iter_mut().for_each(adapt),
-            _ => {}
-        }
-    }
-    let mut root = json!({"allOf": [part], "components": document["components"]});
-    adapt(&mut root);
+    let root = json!({"allOf": [part], "components": document["components"]});
     jsonschema::options()
-        .with_draft(jsonschema::Draft::Draft7)
+        .with_draft(jsonschema::Draft::Draft202012)
         .build(&root)
         .unwrap()
 }

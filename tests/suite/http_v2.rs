@@ -243,7 +243,7 @@ fn replies_are_as_the_document_says() {
 
 #[test]
 fn the_documents_examples_are_of_its_schemas() {
-    let document: Value = serde_json::from_str(memprof::http::api::OPENAPI_V2).unwrap();
+    let document: Value = serde_json::from_str(&memprof::http::api::OPENAPI_V2).unwrap();
     let mut checked = 0;
     for (path, operations) in document["paths"].as_object().unwrap() {
         let example = &operations["get"]["responses"]["200"]["content"]["application/json"];
@@ -257,7 +257,7 @@ fn the_documents_examples_are_of_its_schemas() {
 
 #[test]
 fn routes_and_parameters_are_those_of_the_document() {
-    let document: Value = serde_json::from_str(memprof::http::api::OPENAPI_V2).unwrap();
+    let document: Value = serde_json::from_str(&memprof::http::api::OPENAPI_V2).unwrap();
     let mut described = BTreeSet::new();
     for (path, operations) in document["paths"].as_object().unwrap() {
         for (method, operation) in operations.as_object().unwrap() {
@@ -432,7 +432,7 @@ fn marks_are_made_counted_and_removed() {
 #[test]
 fn a_saved_profile_is_kept_as_a_mark() {
     let server = start(Growing::default());
-    let document: Value = serde_json::from_str(memprof::http::api::OPENAPI_V2).unwrap();
+    let document: Value = serde_json::from_str(&memprof::http::api::OPENAPI_V2).unwrap();
     let saved = server.get("/v2/export/profile");
     let open = |headers: &str, body: &str| post(&server, "/v2/marks/open?name=a", headers, body);
     let reply = open("", saved.text());

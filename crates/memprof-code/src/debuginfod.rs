@@ -20,6 +20,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 pub use self::servers::{DebuginfodMode, Servers};
@@ -84,7 +85,8 @@ impl Limits {
 }
 
 /// What has been requested and fetched so far.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, JsonSchema, Serialize)]
+#[schemars(rename = "DebuginfodStatus")]
 pub struct Status {
     /// The servers, in the order in which they are queried.
     pub servers: Vec<String>,
@@ -105,7 +107,8 @@ pub struct Status {
 }
 
 /// A file that could not be fetched.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, JsonSchema, Serialize)]
+#[schemars(rename = "DebuginfodFailure")]
 pub struct Failure {
     /// Base name of the profiled file.
     pub file: String,

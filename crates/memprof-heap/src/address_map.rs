@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use schemars::JsonSchema;
 use serde::{Serialize, Serializer};
 
 use super::memory::Run;
@@ -33,16 +34,20 @@ impl Serialize for Cell {
 }
 
 /// A run of adjacent cells.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, JsonSchema, Serialize)]
+#[schemars(rename = "HeapMapRange", extend("additionalProperties" = false))]
 pub struct MapRange {
     /// Address of the first cell.
     pub start: u64,
-    /// The cells, in address order.
+    /// The cells, in address order. Each is `[bytes, live, free, own]`: the heap bytes in the cell, and of these the
+    /// resident ones that are live, free and the allocator's own. The rest is not resident.
+    #[schemars(with = "Vec<[u64; 4]>")]
     pub cells: Vec<Cell>,
 }
 
 /// The address ranges that contain heap memory.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, JsonSchema, Serialize)]
+#[schemars(rename = "HeapMap", extend("additionalProperties" = false))]
 pub struct AddressMap {
     /// Size of a cell, in bytes.
     pub cell: u64,

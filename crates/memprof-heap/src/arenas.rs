@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::fmt::Display;
 use std::io::{self, Write};
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::report::HeapRegion;
@@ -13,7 +14,7 @@ use super::text_table::{Kib, TextTable, write_left};
 const MAX_ROWS: usize = 1000;
 
 /// The kind of an arena.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, JsonSchema, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ArenaKind {
     /// glibc's main arena.
@@ -31,7 +32,7 @@ pub enum ArenaKind {
 }
 
 /// An arena. Sizes are in bytes, whether resident or not, unless the field says otherwise.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize)]
 pub struct ArenaRow {
     /// The kind of the arena.
     pub kind: ArenaKind,

@@ -1,12 +1,14 @@
 //! The figures of a snapshot that fit on one line.
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::jemalloc::JemallocHeap;
 use super::report::{Allocator, Heap, HeapRegion};
 
 /// Summary of a snapshot. Heap figures are resident bytes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema, Serialize)]
+#[schemars(rename = "HeapFigures")]
 pub struct Figures {
     /// Contents of chunks in use.
     pub live: u64,

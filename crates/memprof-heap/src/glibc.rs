@@ -21,7 +21,17 @@ pub(super) use state::written_data;
 pub(crate) use walk::ArenaPart;
 
 /// The figures of `mallinfo2`, under its names.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[derive(
+    Clone,
+    Copy,
+    Debug,
+    Default,
+    PartialEq,
+    Eq,
+    schemars::JsonSchema,
+    serde::Serialize,
+    serde::Deserialize,
+)]
 pub struct Mallinfo {
     /// Bytes of the arenas.
     pub arena: u64,

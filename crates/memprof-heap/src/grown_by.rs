@@ -1,10 +1,12 @@
 //! The stacks whose first touches brought in the resident pages of a heap. They need not own the objects there,
 //! because allocators reuse pages.
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 /// The stacks that brought in the resident pages of a heap. Sizes are in bytes.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, JsonSchema, Serialize)]
+#[schemars(rename = "HeapGrownBy")]
 pub struct GrownBy {
     /// Resident bytes of the whole heap: the sum of `rows`, `left_out_bytes` and `shared`.
     pub resident: u64,
@@ -21,7 +23,8 @@ pub struct GrownBy {
 }
 
 /// The resident bytes of one stack.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize)]
+#[schemars(rename = "HeapGrownRow")]
 pub struct GrownRow {
     /// Function names of the stack, outermost first, joined with `;`. For memory without a stack: `[REASON:
     /// MAPPING]`.

@@ -5,6 +5,7 @@ use std::collections::HashSet;
 use std::io::{self, Write};
 
 use object::elf::{SHT_DYNSYM, SHT_SYMTAB};
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use memprof_code::elf::Elf;
@@ -14,7 +15,8 @@ use memprof_sys::residency::Vma;
 use memprof_sys::text::printable;
 
 /// A detected allocator or managed heap that is not read. Its memory is reported as anonymous memory of unknown use.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize)]
+#[schemars(rename = "SeenAllocator")]
 pub struct Seen {
     /// Name of the allocator or runtime.
     pub name: &'static str,

@@ -8,6 +8,7 @@
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::all_heaps::{AllHeaps, ChunkRef};
@@ -33,7 +34,8 @@ const TOGETHER: usize = 16;
 const AHEAD: usize = 8;
 
 /// The chunks in use that are unreachable.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, JsonSchema, Serialize)]
+#[schemars(rename = "HeapUnreachable")]
 pub struct Unreachable {
     /// Number of chunks.
     pub chunks: u64,
@@ -47,7 +49,8 @@ pub struct Unreachable {
 }
 
 /// The head of a group of unreachable chunks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, JsonSchema, Serialize)]
+#[schemars(rename = "HeapHead")]
 pub struct Head {
     /// Bytes of the contents of all chunks of the group.
     pub bytes: u64,

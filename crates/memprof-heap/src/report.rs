@@ -1,5 +1,6 @@
 //! The report of a heap snapshot, as `memprof heap` prints it. Sizes are in bytes.
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::address_map::AddressMap;
@@ -17,7 +18,7 @@ use super::whole::{Agreement, Missing};
 use memprof_sys::residency::Category;
 
 /// The kind of heap bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, JsonSchema, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum HeapRegion {
     /// Contents of chunks in use.
@@ -120,7 +121,8 @@ impl HeapRegion {
 }
 
 /// Sums of one kind of heap bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, JsonSchema, Serialize)]
+#[schemars(rename = "HeapRow")]
 pub struct Row {
     /// The kind of bytes.
     pub what: HeapRegion,
@@ -133,16 +135,19 @@ pub struct Row {
 }
 
 /// Anonymous memory outside the heap, of one category.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, JsonSchema, Serialize)]
+#[schemars(rename = "HeapOtherRow")]
 pub struct OtherRow {
     /// Category of the memory.
+    #[schemars(with = "String")]
     pub category: Category,
     /// Resident bytes.
     pub resident: u64,
 }
 
 /// The chunks of similar size.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema, Serialize)]
+#[schemars(rename = "HeapSizeClass")]
 pub struct SizeClass {
     /// Minimum size of these chunks with header, in bytes.
     pub from: u64,
@@ -162,7 +167,8 @@ pub struct SizeClass {
 }
 
 /// A chunk in use.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, JsonSchema, Serialize)]
+#[schemars(rename = "HeapObject")]
 pub struct Object {
     /// Address of its contents.
     pub address: u64,
@@ -173,8 +179,9 @@ pub struct Object {
 }
 
 /// The state of glibc's allocator in the process.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, JsonSchema, Serialize)]
 #[serde(rename_all = "snake_case", tag = "name")]
+#[schemars(rename = "HeapAllocator")]
 pub enum Allocator {
     /// glibc's heap was read.
     Glibc {
@@ -196,7 +203,7 @@ pub enum Allocator {
 }
 
 /// The report of a heap snapshot. Sizes are in bytes.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, JsonSchema, Serialize)]
 pub struct Heap {
     /// Id of the process.
     pub pid: u32,

@@ -5,6 +5,7 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, HashMap};
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::mapped_files::Files;
@@ -20,8 +21,9 @@ const MAX_ROWS: usize = 1000;
 pub(super) const OTHER: u32 = 0;
 
 /// The kind of a root.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, JsonSchema, Serialize)]
 #[serde(rename_all = "snake_case")]
+#[schemars(rename = "HeapRootKind")]
 pub enum RootKind {
     /// A variable of the program or of a library.
     Variable,
@@ -36,7 +38,8 @@ pub enum RootKind {
 }
 
 /// The objects that one root leads to.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize)]
+#[schemars(rename = "HeapRootRow")]
 pub struct RootRow {
     /// Kind of the root.
     pub kind: RootKind,
@@ -51,7 +54,8 @@ pub struct RootRow {
 }
 
 /// The objects of one type that one root leads to.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize)]
+#[schemars(rename = "HeapRetainer")]
 pub struct Retainer {
     /// Kind of the root.
     pub kind: RootKind,
@@ -64,7 +68,8 @@ pub struct Retainer {
 }
 
 /// The root that leads to one object.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize)]
+#[schemars(rename = "HeapObjectRoot")]
 pub struct ObjectRoot {
     /// Address of the object's contents.
     pub address: u64,
@@ -75,7 +80,8 @@ pub struct ObjectRoot {
 }
 
 /// The reachable objects by root.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, JsonSchema, Serialize)]
+#[schemars(rename = "HeapRetained")]
 pub struct Retained {
     /// The roots, in descending order of bytes.
     pub roots: Vec<RootRow>,

@@ -11,6 +11,7 @@ use std::io;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use self::forked::KeptBack;
@@ -34,8 +35,9 @@ const SMALL: u64 = 16 << 20;
 const FORK_NS: u64 = 150;
 
 /// How a snapshot is taken.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema, Serialize)]
 #[serde(rename_all = "snake_case")]
+#[schemars(rename = "HeapApproach")]
 pub enum Approach {
     /// Fork where that is possible and the process is not small, else copy
     #[default]
@@ -58,7 +60,8 @@ pub struct SnapshotOptions {
 }
 
 /// How a snapshot was taken.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize)]
+#[schemars(rename = "HeapTaken")]
 pub struct Taken {
     /// The approach that was used: `Fork` or `Copy`.
     pub approach: Approach,

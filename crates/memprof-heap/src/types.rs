@@ -5,6 +5,7 @@
 
 use std::collections::HashMap;
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::by_stack::Heads;
@@ -30,8 +31,9 @@ const RECENT: usize = 256;
 const RETAINERS: usize = 3;
 
 /// How a type is recognized.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, JsonSchema, Serialize)]
 #[serde(rename_all = "snake_case")]
+#[schemars(rename = "HeapTypeKind")]
 pub enum TypeKind {
     /// C++ class, recognized by the first word of its objects.
     Class,
@@ -62,7 +64,8 @@ impl TypeKind {
 }
 
 /// The objects of a type.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize)]
+#[schemars(rename = "HeapTypeRow")]
 pub struct TypeRow {
     /// How the type is recognized.
     pub kind: TypeKind,
@@ -83,7 +86,8 @@ pub struct TypeRow {
 }
 
 /// Objects by type.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, JsonSchema, Serialize)]
+#[schemars(rename = "HeapTypes")]
 pub struct Types {
     /// The types, in descending order of bytes.
     pub rows: Vec<TypeRow>,

@@ -1,6 +1,7 @@
 //! Whether a snapshot contains all of a process's private memory: what it lacks, and how it compares with the
 //! kernel's figures. Chunks are reported as unreachable only if no memory is missing that might refer to them.
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 /// Tolerated difference between a snapshot and the kernel's figure: 1/`TOLERANCE` of the figure.
@@ -40,8 +41,9 @@ pub(crate) struct KernelSums {
 }
 
 /// Why private memory is not in a snapshot.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, JsonSchema, Serialize)]
 #[serde(rename_all = "snake_case")]
+#[schemars(rename = "HeapMissingKind")]
 pub enum MissingKind {
     /// A forked child does not have it: `MADV_DONTFORK`.
     NotForked,
@@ -52,7 +54,8 @@ pub enum MissingKind {
 }
 
 /// Private memory that is not in a snapshot.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, JsonSchema, Serialize)]
+#[schemars(rename = "HeapMissing")]
 pub struct Missing {
     /// The reason.
     pub kind: MissingKind,
@@ -61,8 +64,9 @@ pub struct Missing {
 }
 
 /// Comparison of a snapshot's anonymous memory with the kernel's figures.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema, Serialize)]
 #[serde(rename_all = "snake_case")]
+#[schemars(rename = "HeapAgreement")]
 pub enum Agreement {
     /// Equal to the kernel's figures before and after.
     #[default]

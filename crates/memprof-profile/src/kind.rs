@@ -1,5 +1,9 @@
 //! Kinds of figures that can be shown by stack.
 
+use std::borrow::Cow;
+
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+
 use super::Amounts;
 use crate::measure::{COLUMNS, ColumnId, Measure, RESIDENCY, Unit};
 #[cfg(doc)]
@@ -42,6 +46,21 @@ const RESIDENT: [Kind; 8] = [
     Kind::Hugetlb,
 ];
 const SUMS: usize = 2;
+
+// The names of the kinds, in the OpenAPI document.
+impl JsonSchema for Kind {
+    fn schema_name() -> Cow<'static, str> {
+        "Kind".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({
+            "type": "string",
+            "description": "A kind of memory: a field of Usage.",
+            "enum": Kind::ALL.map(Kind::name),
+        })
+    }
+}
 
 impl Kind {
     /// Every kind, in display order.

@@ -62,6 +62,7 @@ pub use usage::Amounts;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::measure::{Column, MEASURES, Measure};
@@ -80,13 +81,14 @@ pub struct Sample {
 }
 
 /// Why memory has no stack.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, JsonSchema)]
+#[schemars(rename = "Reason", rename_all = "snake_case")]
 pub enum Unobserved {
     /// The memory was resident before memprof attached.
     BeforeAttach,
     /// The memory became resident while memprof was attached, but no event that memprof observes reported it.
     NoEvent,
-    /// An event was observed, but its stack did not fit into a table; see [`Losses`].
+    /// An event was observed, but its stack did not fit into a table; see the losses.
     StackLost,
     /// No page fault in the mapping had its stack unwound (`--stacks`).
     NotWalked,
@@ -153,7 +155,7 @@ pub struct MapUsage {
 }
 
 /// Page faults of the followed processes since attach.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 pub struct Faults {
     /// All page faults.
     pub all: u64,
@@ -166,13 +168,16 @@ pub struct Faults {
 pub(crate) type OutcomeRow = (Outcome, u64, u64);
 
 /// The process (or tree of processes) a profile is about.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
+#[schemars(rename = "Target")]
 pub struct TargetInfo {
     /// The process id.
+    #[schemars(with = "u32")]
     pub pid: Pid,
     /// The process name (`/proc/PID/comm`).
     pub comm: String,
     /// All followed processes; the first one is `pid`.
+    #[schemars(with = "Vec<u32>")]
     pub pids: Vec<Pid>,
     /// False once the target has ended; the profile is then the last one that was taken.
     pub alive: bool,

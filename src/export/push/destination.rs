@@ -2,11 +2,13 @@
 
 use std::fmt;
 
+use schemars::JsonSchema;
 use serde::Serialize;
 use ureq::http::Uri;
 
 /// The protocol of a store.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, JsonSchema, Serialize)]
+#[schemars(rename = "PushProtocol")]
 #[serde(rename_all = "lowercase")]
 pub enum Protocol {
     /// OTLP over HTTP, with the profiles signal: OpenTelemetry collectors and stores that support it.

@@ -1,11 +1,13 @@
 //! Counts of pushed profiles by outcome.
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::{Options, Protocol};
 
 /// The status of a push.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize)]
+#[schemars(rename = "PushStatus")]
 pub struct Status {
     /// The store's protocol.
     pub protocol: Protocol,

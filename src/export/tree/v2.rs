@@ -4,6 +4,7 @@ use std::io::{self, Write};
 use std::path::Path;
 
 use rustc_hash::FxHashMap;
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use memprof_profile::tree::{
@@ -72,17 +73,23 @@ pub(crate) fn write_tree(
     )?)
 }
 
-#[derive(Serialize)]
-struct Head {
+#[derive(JsonSchema, Serialize)]
+#[schemars(rename = "Tree")]
+pub(crate) struct Head {
+    /// Bytes of all stacks and of memory without a stack: the total of the root, except with focus.
     total: u64,
+    /// Bytes of stacks with at least one matching frame, before nodes are dropped, each byte counted once; null without
+    /// search and path.
     matched: Option<u64>,
 }
 
-#[derive(Serialize)]
-struct Nodes {
+#[derive(JsonSchema, Serialize)]
+pub(crate) struct Nodes {
     #[serde(flatten)]
     at: Places,
+    /// Bytes of the node and everything below it: its self plus the totals of its children.
     total: Vec<u64>,
+    /// Bytes of stacks that end at this node.
     #[serde(rename = "self")]
     own: Vec<u64>,
     #[serde(flatten)]
@@ -90,62 +97,97 @@ struct Nodes {
 }
 
 /// Standard errors of nodes, or of their differences.
-#[derive(Serialize)]
+#[derive(JsonSchema, Serialize)]
 pub(crate) struct Errors {
+    /// Standard error of total, in bytes, where bytes by stack are estimates; absent if all stacks were walked. total
+    /// is within 1.96 standard errors of the truth in 95 % of all cases. In a difference, the standard error of to - from:
+    /// the variances of both states are added, so it is rather too large.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     error: Vec<u64>,
+    /// Standard error of self, likewise; in a difference, of self_to - self_from.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     self_error: Vec<u64>,
 }
 
-/// A tree as columns. `R` describes the report; `H` and `N` are the fields that differ between a tree and a difference.
-#[derive(Serialize)]
+// `H` and `N` are the fields that differ between a tree and a difference.
+/// A call tree as columns; `R` describes the report. Amounts are in bytes.
+#[derive(JsonSchema, Serialize)]
+#[schemars(rename = "{H}")]
 pub(crate) struct TreeReply<'a, R, H, N> {
     report: R,
+    #[schemars(extend("enum" = ["callers", "callees"]))]
     direction: &'static str,
+    #[schemars(extend("enum" = ["function", "site"]))]
     merge: &'static str,
     inlined: bool,
+    #[schemars(with = "Kind")]
     kind: &'static str,
     threshold: u64,
     #[serde(flatten)]
     head: H,
+    /// Numbers of dropped nodes; nodes of these types contain their bytes.
     cut: CutReply,
     strings: Vec<&'a str>,
     modules: Vec<Module<'a>>,
     frames: FrameColumns,
+    /// Nodes as columns, in depth-first order, siblings by bytes descending.
     nodes: N,
 }
 
 /// Parent and frame of each node.
-#[derive(Serialize)]
+#[derive(JsonSchema, Serialize)]
 pub(crate) struct Places {
+    /// Index of the parent node, always smaller than the node's own; null at node 0, the root.
     parent: Vec<Option<u32>>,
+    /// Index into frames; the children of a node have different frames.
     frame: Vec<u32>,
 }
 
-#[derive(Serialize)]
+/// Numbers of dropped nodes; nodes of these types contain their bytes.
+#[derive(JsonSchema, Serialize)]
+#[schemars(rename = "Cut")]
 struct CutReply {
+    /// Number of nodes dropped by threshold.
     below_threshold: u64,
+    /// Number of nodes dropped by max_nodes.
     over_limit: u64,
 }
 
-#[derive(Serialize)]
+#[derive(JsonSchema, Serialize)]
 struct Module<'a> {
+    /// Base name of the file; of an executable with several names, the one that it runs under.
     name: &'a str,
+    /// Path as shown in /proc/PID/maps.
     path: String,
 }
 
-#[derive(Default, Serialize)]
+/// Frames as columns; a frame is an index into each of them. No two frames of a reply have the same type, name, module,
+/// offset, line and reason.
+#[derive(Default, JsonSchema, Serialize)]
+#[schemars(rename = "Frames")]
 struct FrameColumns {
+    #[schemars(with = "Vec<FrameType>")]
     r#type: Vec<&'static str>,
+    /// Index into strings: the demangled name of the function; FILE+0xADDRESS, its start, if it has no symbol but
+    /// unwind information; null if it has neither, the mapping, or why a stack was cut off; null for other types.
     name: Vec<Option<u32>>,
+    /// Index into modules.
     module: Vec<Option<u32>>,
+    /// File offset of the call site, in bytes; null unless merge=site, and for functions that have a line.
     offset: Vec<Option<u64>>,
-    /// Source lines of functions that have no machine code of their own in a file.
+    /// For functions of interpreted programs: the first line or, with merge=site, the line of the call site; null for
+    /// machine code.
+    #[schemars(with = "Vec<Option<std::num::NonZeroU64>>")]
     line: Vec<Option<u64>>,
+    /// Why memory has no stack; null for other types.
+    #[schemars(with = "Vec<Option<memprof_profile::Unobserved>>")]
     reason: Vec<Option<&'static str>>,
+    /// Whether the code belongs to the target's own executable (Rust or any other language) or to another file.
+    #[schemars(with = "Vec<Option<memprof_profile::tree::Category>>")]
     category: Vec<Option<&'static str>>,
+    /// Whether the frame matches the search; absent without search.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Vec<bool>")]
     r#match: Option<Vec<bool>>,
 }
 
@@ -327,4 +369,29 @@ impl<'a> Strings<'a> {
             (list.len() - 1) as u32
         })
     }
+}
+
+/// The types of frames in a tree.
+#[derive(JsonSchema)]
+#[schemars(rename_all = "snake_case")]
+#[expect(dead_code, reason = "only the schema is used")]
+pub(crate) enum FrameType {
+    /// The root of the tree.
+    Root,
+    /// A function or, with merge=site, a call site in a function.
+    Function,
+    /// A function inlined into the next outer frame.
+    Inlined,
+    /// One or more consecutive frames whose code is in no known file mapping (JIT).
+    Unmapped,
+    /// The callers of stacks whose unwinding ended before the outermost frame; name says why.
+    CutOff,
+    /// An empty stack.
+    NoStack,
+    /// Memory without a stack; name is the mapping, reason says why.
+    NotObserved,
+    /// The sum of children that were dropped by threshold.
+    BelowThreshold,
+    /// The sum of children that were dropped by max_nodes.
+    OverLimit,
 }

@@ -3,6 +3,7 @@
 use std::cmp::Ordering;
 use std::sync::Arc;
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::common::millis;
@@ -187,26 +188,40 @@ impl Endpoint for AllocationsRequest {
 }
 
 /// Times are in seconds; times within the recording count from its first sample.
-#[derive(Serialize)]
-struct AllocationsReply<'a> {
+#[derive(JsonSchema, Serialize)]
+#[schemars(rename = "Allocations")]
+pub(super) struct AllocationsReply<'a> {
+    /// Number of the report at whose time the samples were read.
     report: u64,
+    /// When this report was taken, in milliseconds since 1970-01-01 UTC.
     taken: u64,
+    #[schemars(extend("enum" = ["function", "stack", "thread", "size", "lifetime"]))]
     by: &'static str,
+    #[schemars(extend("enum" = ["allocated", "objects", "live", "temporary", "size", "lifetime", "age", "key"]))]
     sort: &'static str,
+    #[schemars(extend("enum" = ["asc", "desc"]))]
     order: &'static str,
+    /// Time from the first sample to now.
     seconds: f64,
+    /// Number of equal parts of `seconds` for which each row has figures.
     parts: usize,
+    /// Allocations that were freed within this time, in seconds, are temporary.
     temporary: f64,
+    /// Number of samples that are missing, because newer ones took their room.
     missing: u64,
+    /// The time until which the missing samples were freed, in seconds since the first sample; null if none is missing.
     missing_until: Option<f64>,
+    /// Number of samples that are in no row, because their stack was lost.
     without_stack: u64,
+    /// All rows together.
     total: Figures,
     #[serde(flatten)]
     page: PageReply,
     rows: Vec<Row<'a>>,
 }
 
-#[derive(Serialize)]
+#[derive(JsonSchema, Serialize)]
+#[schemars(rename = "AllocationsRow")]
 struct Row<'a> {
     #[serde(flatten)]
     key: KeyReply<'a>,
@@ -214,30 +229,39 @@ struct Row<'a> {
     figures: Figures,
 }
 
-#[derive(Serialize)]
+#[derive(JsonSchema, Serialize)]
 #[serde(untagged)]
 enum KeyReply<'a> {
     Function(Name<'a>),
     /// A frame without a known function.
     Frame {
+        /// By function: a frame without a known function.
         frame: String,
     },
     Stack {
+        /// By stack: its functions, innermost first.
         frames: Vec<String>,
+        /// By stack: number of outer frames that are left out.
         frames_left_out: usize,
     },
     Thread {
+        /// By thread: its id in the initial pid namespace.
         thread: u32,
     },
     Size {
+        /// By size: the least size in bytes.
         size_from: u64,
+        /// By size: all sizes are below this one.
         size_to: u64,
     },
     Lifetime {
+        /// By lifetime: the least lifetime in seconds.
         lifetime_from: f64,
+        /// By lifetime: all lifetimes are below this one, in seconds.
         lifetime_to: f64,
     },
     Live {
+        /// By lifetime: the row of live allocations.
         live_now: bool,
     },
 }
@@ -273,28 +297,50 @@ impl<'a> From<&Key<'a>> for KeyReply<'a> {
 }
 
 /// Bytes, numbers of allocations and seconds; estimates have their standard errors.
-#[derive(Serialize)]
+#[derive(JsonSchema, Serialize)]
+#[schemars(rename = "AllocationsFigures")]
 struct Figures {
+    /// Number of samples; the other figures are estimates from these.
     samples: u64,
+    /// Bytes allocated (without those that a forked child has from its parent).
     alloc_space: u64,
+    /// Standard error of alloc_space.
     alloc_space_error: u64,
+    /// Number of allocations (without those that a forked child has from its parent).
     alloc_objects: u64,
+    /// Standard error of alloc_objects.
     alloc_objects_error: u64,
+    /// Bytes of live allocations.
     inuse_space: u64,
+    /// Standard error of inuse_space.
     inuse_space_error: u64,
+    /// Number of live allocations.
     inuse_objects: u64,
+    /// Standard error of inuse_objects.
     inuse_objects_error: u64,
+    /// Bytes of temporary allocations.
     temporary_space: u64,
+    /// Standard error of temporary_space.
     temporary_space_error: u64,
+    /// Number of temporary allocations.
     temporary_objects: u64,
+    /// Standard error of temporary_objects.
     temporary_objects_error: u64,
+    /// Average size in bytes; null if there are none.
     average_size: Option<f64>,
+    /// Standard error of average_size.
     average_size_error: Option<f64>,
+    /// Average lifetime of freed allocations, in seconds; null if there are none.
     average_lifetime: Option<f64>,
+    /// Standard error of average_lifetime.
     average_lifetime_error: Option<f64>,
+    /// Average age of live allocations, in seconds; null if there are none.
     average_age: Option<f64>,
+    /// Standard error of average_age.
     average_age_error: Option<f64>,
+    /// Bytes allocated in each part of the time.
     allocated: Vec<u64>,
+    /// Live bytes at the end of each part.
     live: Vec<u64>,
 }
 
@@ -331,6 +377,56 @@ impl Figures {
             average_age_error: spread(age, 1e9),
             allocated: course.allocated.iter().copied().map(whole).collect(),
             live: course.live.iter().copied().map(whole).collect(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::http::api::OPENAPI_V2;
+    use memprof_profile::tree::{Category, Code};
+
+    #[test]
+    fn rows_of_every_group_are_of_the_document() {
+        let document: Value = serde_json::from_str(&OPENAPI_V2).unwrap();
+        let schema = json!({"$ref": "#/components/schemas/AllocationsRow", "components": document["components"]});
+        let schema = jsonschema::validator_for(&schema).unwrap();
+        let code = Code {
+            function: None,
+            file: "program",
+            path: Path::new("/program"),
+            offset: None,
+            first_line: None,
+            inlined: false,
+            category: Category::OwnOther,
+            module: None,
+        };
+        let course = Course {
+            allocated: vec![1.0],
+            live: vec![0.0],
+        };
+        for key in [
+            Key::Function(Label::Code(code)),
+            Key::Function(Label::NoStack),
+            Key::Stack(vec![Label::Code(code)]),
+            Key::Thread(1),
+            Key::Size(16),
+            Key::Lifetime(Some(1000)),
+            Key::Lifetime(None),
+        ] {
+            let row = Row {
+                key: KeyReply::from(&key),
+                figures: Figures::new(&Group::default(), &course),
+            };
+            let mut row = serde_json::to_value(&row).unwrap();
+            assert!(schema.is_valid(&row), "{row}");
+            row["further"] = 1.into();
+            assert!(!schema.is_valid(&row), "{row}");
         }
     }
 }

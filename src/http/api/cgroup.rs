@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::common::ReportInfo;
@@ -40,37 +41,61 @@ impl View for Balance {
     }
 }
 
-#[derive(Serialize)]
-struct BalanceReply {
+#[derive(JsonSchema, Serialize)]
+#[schemars(rename = "Cgroup")]
+pub(super) struct BalanceReply {
     report: ReportInfo,
+    /// The followed control group; null without --cgroup, and for a mark that is a saved profile.
     cgroup: Option<Group>,
 }
 
-#[derive(Serialize)]
+/// The balance of a control group.
+#[derive(JsonSchema, Serialize)]
+#[schemars(rename = "CgroupBalance")]
 struct Group {
+    /// Directory of the group.
     path: String,
+    /// Version of the group's memory controller; null if it has none.
+    #[schemars(extend("enum" = [1, 2, null]))]
     version: Option<u8>,
+    /// Bytes charged to the group and to the groups below; null if the kernel does not say.
     usage: Option<u64>,
+    /// The file of the usage.
     usage_file: Option<&'static str>,
-    /// The reason why `usage` is missing.
+    /// Why there is no usage.
     without_total: Option<String>,
+    /// By how much the usage and the sum of the other rows can differ, in bytes: what CPUs charge in advance (64 pages
+    /// for each CPU and group), statistics that are not flushed yet (128 pages for each CPU), and by how much the usage
+    /// changed while they were read.
     tolerance: Option<u64>,
+    /// The lowest memory limit of the group and those above it, in bytes; null if there is none.
     limit: Option<u64>,
+    /// Processes that the kernel's out-of-memory killer has killed in the group since it was made; version 1 does not
+    /// count those of groups below.
     oom_kills: Option<u64>,
+    /// The rows add up to the usage. Empty if the group has no memory controller.
     rows: Vec<Row>,
 }
 
-#[derive(Serialize)]
+#[derive(JsonSchema, Serialize)]
+#[schemars(rename = "CgroupRow")]
 struct Row {
+    #[schemars(extend("enum" = ["anon", "shmem", "file", "kernel", "sock", "hugetlb", "unexplained"]))]
     name: &'static str,
+    /// The kernel's figure in memory.stat, in bytes; that of unexplained can be negative.
     charged: i64,
+    /// memprof's sum by stack over the followed processes, in bytes; null if it counts no such memory.
     memprof: Option<u64>,
+    /// `charged` without `memprof`.
     difference: Option<i64>,
+    /// Explanation of the row, or of the difference.
     note: String,
+    /// Parts of the row, as far as the kernel counts them.
     parts: Vec<ChargedPart>,
 }
 
-#[derive(Serialize)]
+#[derive(JsonSchema, Serialize)]
+#[schemars(rename = "CgroupPart")]
 struct ChargedPart {
     name: Cow<'static, str>,
     bytes: u64,

@@ -1,12 +1,16 @@
 //! Parts shared by several `/v2` replies.
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::num::NonZeroU64;
 
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::Serialize;
+use serde_json::{Map, Value};
 
 use super::ApiError;
 use super::query::bad;
-use memprof_profile::measure::Measure;
+use memprof_profile::measure::{MEASURES, Measure};
 pub(super) use memprof_profile::saved::unix_ms as millis;
 use memprof_profile::{
     self as profile, Amounts, Faults, FreezeOutcome, Kind, Outcome, Profile, Report, Verdict,
@@ -21,6 +25,52 @@ impl Serialize for Kinds {
     fn serialize<S: serde::Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
         let stated = Kind::ALL.into_iter().filter(|kind| kind.stated(&self.0));
         to.collect_map(stated.map(|kind| (kind.name(), kind.figure(&self.0))))
+    }
+}
+
+impl JsonSchema for Kinds {
+    fn schema_name() -> Cow<'static, str> {
+        "Usage".into()
+    }
+
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        let mut properties = Map::new();
+        for kind in Kind::ALL {
+            let mut figure = generator.subschema_for::<u64>();
+            figure.insert("description".to_owned(), about(kind).into());
+            properties.insert(kind.name().to_owned(), figure.into());
+        }
+        let always = Kind::ALL
+            .into_iter()
+            .filter(|kind| kind.measure().always_stated);
+        json_schema!({
+            "type": "object",
+            "description": "Bytes by kind of memory, and numbers of allocations. The kinds of the heap are estimates from \
+                samples, or exact (report.heap_exact).",
+            "properties": properties,
+            "required": always.map(Kind::name).collect::<Vec<_>>(),
+        })
+    }
+}
+
+/// The description of a kind in the OpenAPI document.
+fn about(kind: Kind) -> String {
+    let text = match kind {
+        Kind::All => "anon + shmem + cache",
+        Kind::Resident => "anon + shmem, which are the kernel's RssAnon + RssShmem",
+        Kind::Anon => "Resident anonymous memory",
+        Kind::Shmem => "Resident shared memory (shmem, tmpfs, memfd) mapped by the target",
+        Kind::Cache => "Page cache that the target's own I/O brought in and that is still cached",
+        Kind::File => "Resident file mappings; the same physical pages may also be in cache",
+        Kind::Swap => "Swapped out, not resident",
+        Kind::Hugetlb => "hugetlb pages, which the kernel does not count in RSS",
+        Kind::Column(id) => id.column().metric.1,
+    };
+    let measure = kind.measure();
+    match (measure.option, measure.always_stated) {
+        (None, _) => text.to_owned(),
+        (Some(option), true) => format!("{text}. 0 without {option}"),
+        (Some(option), false) => format!("{text}. Absent without {option}, and if it is 0"),
     }
 }
 
@@ -54,6 +104,44 @@ impl Serialize for Counted {
     }
 }
 
+impl JsonSchema for Counted {
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> Cow<'static, str> {
+        "Counted".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        let optional = MEASURES.into_iter().filter_map(|measure| {
+            let about = format!("Whether {} is counted ({})", measure.title, measure.option?);
+            let field = json_schema!({"type": "boolean", "description": about});
+            Some((format!("{}_counted", measure.name), field.into()))
+        });
+        let properties: Map<String, Value> = optional.collect();
+        let required: Vec<&String> = properties.keys().collect();
+        json_schema!({"type": "object", "required": required, "properties": properties})
+    }
+}
+
+/// The form of a [`Container`] in replies: control group, container and pod of a process.
+#[derive(JsonSchema)]
+#[schemars(inline)]
+#[expect(dead_code, reason = "only the schema is used")]
+pub(super) struct ContainerLabels {
+    /// Name of the control group: of version 2, or of version 1's memory controller if version 2 has only the root.
+    /// Present only if several processes are followed.
+    #[schemars(default)]
+    cgroup: String,
+    /// Id of the container, if the name of a control group contains one.
+    #[schemars(default)]
+    container: String,
+    /// UID of the Kubernetes pod, if the name of a control group contains one.
+    #[schemars(default)]
+    pod: String,
+}
+
 /// Checks that figures of this kind are counted.
 ///
 /// # Errors
@@ -76,9 +164,11 @@ pub(super) fn stopped_us(freeze: &FreezeOutcome) -> Option<u64> {
 }
 
 /// A kind of loss and the number of its occurrences.
-#[derive(Debug, Serialize)]
+#[derive(Debug, JsonSchema, Serialize)]
 pub(super) struct Loss {
+    /// The events that were lost, or are not counted.
     what: String,
+    /// Number of occurrences.
     count: u64,
 }
 
@@ -93,12 +183,17 @@ pub(super) fn losses<'a>(
     counters.map(loss).collect()
 }
 
-/// Number of stacks that ended with this outcome.
-#[derive(Debug, Serialize)]
+/// Stacks whose unwinding had the same outcome.
+#[derive(Debug, JsonSchema, Serialize)]
+#[schemars(rename = "Outcome")]
 pub(super) struct OutcomeRow {
+    /// Outcome of unwinding the stack.
     outcome: &'static str,
+    /// Whether unwinding reached the outermost frame.
     complete: bool,
+    /// Number of distinct stacks.
     stacks: u64,
+    /// Bytes (kind all) under these stacks.
     bytes: u64,
 }
 
@@ -112,12 +207,20 @@ pub(super) fn outcomes(profile: &Profile) -> Vec<OutcomeRow> {
     profile.outcomes().into_iter().map(row).collect()
 }
 
-/// The comparison of a total with the kernel's figures.
-#[derive(Debug, Serialize)]
+/// Comparison of total.resident with the kernel's figures. Amounts are in bytes.
+#[derive(Debug, JsonSchema, Serialize)]
 pub(super) struct Agreement {
+    /// equal: the sum over all stacks and memory without a stack equals the kernel's figure to the byte. between: the
+    /// target was running, and the sum lies between the two figures. below, above: the sum lies outside of them.
+    /// incomplete: processes of the target are missing from all three, because a table was full or memprof lags behind;
+    /// losses says which.
+    #[schemars(extend("enum" = ["equal", "between", "below", "above", "incomplete"]))]
     verdict: &'static str,
+    /// Resident total of this report.
     resident: u64,
+    /// The smaller of the kernel's two figures (RssAnon + RssShmem) before and after the scan.
     low: u64,
+    /// The larger of the two figures.
     high: u64,
 }
 
@@ -140,31 +243,61 @@ impl From<profile::Agreement> for Agreement {
 }
 
 /// The state that a reply shows, its totals, and its gaps.
-#[derive(Debug, Serialize)]
+#[derive(Debug, JsonSchema, Serialize)]
+#[schemars(rename = "Report")]
 pub(super) struct ReportInfo {
+    /// Number of the report; replies with the same number show the same state.
     number: u64,
+    /// End of the page scan, in milliseconds since 1970-01-01 UTC.
     taken: u64,
+    /// Process id of the target.
     pid: u32,
+    /// false: the target has ended, and this is its last report.
     alive: bool,
+    /// How long the target was frozen for this report, in microseconds; null if it was running. If processes were
+    /// frozen one after the other, the longest time. Never longer than --max-freeze.
     stopped_us: Option<u64>,
+    /// Whether the processes were frozen one after the other, each for its own scan. With pid=PID each process is
+    /// exact, but the sums do not show a single moment.
     stopped_in_turn: bool,
+    /// Why the target was not frozen despite --freeze: what was attempted, how far the scan came or how long it would
+    /// take, and what to do.
     freeze_error: Option<String>,
+    /// Whether this is the exact state at one moment: all processes were frozen together, the kernel's figures are the
+    /// same before and after, and the kernel's page-table walk (smaps_rollup) finds the same anonymous memory, or its
+    /// counter (RssAnon) if there was no time for the walk.
     exact: bool,
     #[serde(flatten)]
     counted: Counted,
+    /// Whether the kinds of the heap are exact: every call was counted in a window (--heap=exact). Otherwise they are
+    /// estimates: from sampled allocations, or from one call in N (--every).
     heap_exact: bool,
+    /// Whether single sampled allocations are known, among which filter= and /v2/allocations choose. With --heap=exact
+    /// there are none.
     heap_single: bool,
-    /// Whether frames of an interpreted program are present.
+    /// Whether there are functions of an interpreted program (Python, Ruby).
     has_source: bool,
+    /// Page faults of the followed processes since memprof attached, and those whose stack was not walked (--stacks).
+    /// If there are any, bytes by stack are estimates; the sums stay exact. null: page faults are not hooked (--stacks
+    /// off), and memory has the stack of the call that mapped it.
     faults: Option<Faults>,
+    /// All memory; with pid=PID, of this process.
     total: Kinds,
-    /// The standard errors of totals that are estimates.
+    /// Standard errors of those totals that are estimates (--heap), by kind, in the kind's unit. In 95 % of all cases
+    /// the true figure is within 1.96 standard errors. Empty if all totals are exact.
+    #[schemars(with = "BTreeMap<String, NonZeroU64>")]
     total_error: Errors,
+    /// Kernel memory for the target's page tables (VmPTE), in bytes; part of no total.
     page_tables: u64,
+    /// Comparison of total.resident with the kernel's figures.
     agreement: Agreement,
+    /// Memory without a stack.
     not_observed: Kinds,
+    /// Memory under stacks whose unwinding ended before the outermost frame.
     incomplete: Kinds,
+    /// Events missed, lost or truncated since memprof attached; normally empty.
     losses: Vec<Loss>,
+    /// Observations that memprof leaves out of all figures on purpose; nothing is missing.
     not_counted: Vec<Loss>,
 }
 
@@ -197,15 +330,25 @@ impl From<&Report> for ReportInfo {
     }
 }
 
-/// The kernel's counters.
-#[derive(Debug, Serialize)]
+/// The kernel's own figures in bytes, summed over the followed processes.
+#[derive(Debug, JsonSchema, Serialize)]
 struct Kernel {
+    /// Anonymous from smaps_rollup. Absent for a running target with more than 256 MiB resident in one mapping, because
+    /// reading it would stall the target. If the target is frozen, it is read once for both before and after, if
+    /// --max-freeze leaves enough time.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "u64")]
     anonymous: Option<u64>,
+    /// RssAnon from status (approximate up to Linux 6.15). For a command that has ended, this field and its siblings
+    /// are sums over smaps.
     rss_anon: u64,
+    /// RssShmem from status.
     rss_shmem: u64,
+    /// RssFile from status.
     rss_file: u64,
+    /// VmSwap from status.
     swap: u64,
+    /// VmPTE from status: page tables, which are kernel memory and not part of RSS.
     page_tables: u64,
 }
 
@@ -222,8 +365,8 @@ impl From<&KernelFigures> for Kernel {
     }
 }
 
-/// The kernel's counters before and after a scan.
-#[derive(Debug, Serialize)]
+/// The kernel's figures immediately before and immediately after the page scan.
+#[derive(Debug, JsonSchema, Serialize)]
 pub(super) struct Bracket {
     before: Kernel,
     after: Kernel,

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::common::{ReportInfo, counted, millis};
@@ -140,17 +141,23 @@ impl fmt::Debug for Between {
     }
 }
 
-/// A side of a difference.
-#[derive(Serialize)]
+/// A side of a difference: a mark, or the state now.
+#[derive(JsonSchema, Serialize)]
 struct Side {
+    /// Id of the mark, or now.
     id: String,
+    /// Name of the mark.
     name: Option<String>,
+    /// Number of the report.
     report: u64,
+    /// When the report was taken, in milliseconds since 1970-01-01 UTC.
     taken: u64,
+    /// Total of the root for this kind, in bytes.
     total: u64,
 }
 
-#[derive(Serialize)]
+#[derive(JsonSchema, Serialize)]
+#[schemars(rename = "Sides")]
 struct Sides<T> {
     from: T,
     to: T,
@@ -163,47 +170,71 @@ impl<T: Copy> From<&[T; 2]> for Sides<T> {
     }
 }
 
-#[derive(Serialize)]
-struct TreeHead {
+/// The difference of two states as a call tree; the differences of all nodes' self add up to the difference of the
+/// roots.
+#[derive(JsonSchema, Serialize)]
+#[schemars(rename = "DiffTree")]
+pub(super) struct TreeHead {
+    #[schemars(extend("enum" = ["stack"]))]
     by: &'static str,
     #[serde(flatten)]
     sides: Sides<Side>,
     matched: Option<Sides<u64>>,
 }
 
-#[derive(Serialize)]
-struct Nodes {
+#[derive(JsonSchema, Serialize)]
+#[schemars(rename = "DiffNodes")]
+pub(super) struct Nodes {
     #[serde(flatten)]
     at: Places,
+    /// Bytes of the node and everything below it, before.
     from: Vec<u64>,
+    /// The same, after; the difference is to - from.
     to: Vec<u64>,
+    /// Bytes of stacks that end at this node, before.
     self_from: Vec<u64>,
+    /// The same, after.
     self_to: Vec<u64>,
     #[serde(flatten)]
     errors: Errors,
 }
 
-#[derive(Serialize)]
+#[derive(JsonSchema, Serialize)]
+#[schemars(rename = "DiffFunction")]
 struct Row<'a> {
     #[serde(flatten)]
     name: Name<'a>,
     self_from: u64,
     self_to: u64,
+    /// `self_to` - `self_from`.
     #[serde(rename = "self")]
+    #[schemars(with = "i64")]
     own: i128,
     total_from: u64,
     total_to: u64,
+    /// `total_to` - `total_from`.
+    #[schemars(with = "i64")]
     total: i128,
+    /// Standard error of the self difference, in bytes, where bytes by stack of either state are estimates; else 0. The
+    /// variances of both states are added.
     self_error: u64,
+    /// Standard error of the total difference, likewise.
     total_error: u64,
 }
 
-#[derive(Serialize)]
-struct FunctionsReply<'a> {
+/// The difference of two states by function. The self differences of all functions, not_observed, no_stack and unmapped
+/// add up to to.total - from.total.
+#[derive(JsonSchema, Serialize)]
+#[schemars(rename = "DiffFunctions")]
+pub(super) struct FunctionsReply<'a> {
+    #[schemars(extend("enum" = ["function"]))]
     by: &'static str,
     report: ReportInfo,
+    #[schemars(with = "Kind")]
     kind: &'static str,
+    #[schemars(extend("enum" = ["self", "total", "name"]))]
     sort: &'static str,
+    #[schemars(extend("enum" = ["asc", "desc"]))]
     order: &'static str,
     inlined: bool,
     #[serde(flatten)]

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::common::counted;
@@ -195,13 +196,26 @@ impl View for Export {
 #[derive(Debug)]
 struct List;
 
-#[derive(Serialize)]
+/// The export formats.
+#[derive(JsonSchema, Serialize)]
+#[schemars(rename = "Exports")]
+pub(super) struct Formats(Vec<Format>);
+
+/// An export format.
+#[derive(JsonSchema, Serialize)]
+#[schemars(rename = "ExportFormat")]
 struct Format {
+    /// Name of the format.
     name: &'static str,
+    /// Short description of the format.
     about: &'static str,
+    /// Usual file extension.
     extension: &'static str,
+    /// MIME type.
     content_type: &'static str,
+    /// Path of the export.
     href: String,
+    /// Parameters that the format supports.
     options: Vec<&'static str>,
 }
 
@@ -233,7 +247,7 @@ impl From<&Exporter> for Format {
 
 impl Endpoint for List {
     fn answer<'a>(&'a self, _: &'a Api) -> BoxFuture<'a, Result<Reply, ApiError>> {
-        let formats: Vec<Format> = EXPORTERS.iter().map(Format::from).collect();
+        let formats = Formats(EXPORTERS.iter().map(Format::from).collect());
         Box::pin(async move { Reply::json(&formats) })
     }
 }

@@ -3,6 +3,7 @@
 use std::cmp::Ordering;
 use std::sync::Arc;
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::common::{ReportInfo, millis};
@@ -66,29 +67,47 @@ pub(super) fn read(asked: &RequestContext<'_>) -> Result<Request, ApiError> {
     view(asked, files)
 }
 
-#[derive(Serialize)]
-struct FilesReply<'a> {
+#[derive(JsonSchema, Serialize)]
+#[schemars(rename = "Files")]
+pub(super) struct FilesReply<'a> {
     report: ReportInfo,
+    #[schemars(extend("enum" = ["cached", "path"]))]
     sort: &'static str,
+    #[schemars(extend("enum" = ["asc", "desc"]))]
     order: &'static str,
+    /// Page cache of all files, as total.cache in the summary.
     total: u64,
+    /// Page cache of files that did not fit into the table.
     other: u64,
     #[serde(flatten)]
     page: PageReply,
+    /// Sum of cached over all matching rows.
     matched: u64,
     rows: Vec<File<'a>>,
 }
 
-#[derive(Serialize)]
+/// The page cache of a file.
+#[derive(JsonSchema, Serialize)]
 struct File<'a> {
+    /// `major:minor:inode`, the parameter `file` of /v2/files/stacks.
     id: String,
+    /// `major:minor`.
     device: String,
     inode: u64,
+    /// Path of the file as the target sees it; null if unknown.
     path: Option<&'a str>,
+    /// Source of the path. fd: /proc/PID/fd. maps: /proc/PID/maps. directory: a directory near files that the target
+    /// uses, or where programs keep data on the same device, by device and inode. null: in no scan did the target have
+    /// the file open or mapped, and no such directory has it.
+    #[schemars(extend("enum" = ["fd", "maps", "directory", null]))]
     path_from: Option<&'static str>,
+    /// When the path was last seen there, in milliseconds since 1970-01-01 UTC.
     path_seen: Option<u64>,
+    /// Whether the path no longer referred to the file when it was last seen.
     deleted: bool,
+    /// Bytes of page cache that the target's I/O brought in and that are still cached.
     cached: u64,
+    /// Number of distinct stacks that brought them in.
     stacks: usize,
 }
 

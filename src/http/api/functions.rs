@@ -2,6 +2,7 @@
 
 use std::cmp::Ordering;
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::common::{ReportInfo, counted};
@@ -12,7 +13,7 @@ use super::request::RequestContext;
 use super::shape::{kind, search};
 use super::view::{View, view};
 use super::{ApiError, Request};
-use memprof_profile::tree::{Code, Search, Table, TableRow};
+use memprof_profile::tree::{Category, Code, Search, Table, TableRow};
 use memprof_profile::{Kind, Report};
 
 /// Parameters of `/v2/functions`.
@@ -28,7 +29,9 @@ const MAX_ROWS: u64 = 10_000;
 /// The requested range of rows.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Page {
+    /// Index of the first row in the reply.
     offset: u64,
+    /// Maximum number of rows in the reply.
     limit: u64,
 }
 
@@ -74,8 +77,9 @@ impl Page {
 }
 
 /// The range of rows in a reply.
-#[derive(Debug, Serialize)]
+#[derive(Debug, JsonSchema, Serialize)]
 pub(super) struct PageReply {
+    /// Number of matching rows; the reply contains up to limit of them, starting at offset.
     count: u64,
     offset: u64,
     limit: u64,
@@ -215,14 +219,22 @@ impl Functions {
 }
 
 /// Name and origin of a function.
-#[derive(Serialize)]
+#[derive(JsonSchema, Serialize)]
+#[schemars(inline)]
 pub(super) struct Name<'a> {
+    /// Demangled name; FILE+0xADDRESS, its start, for a function without a symbol; null for all code of the file that
+    /// has neither a symbol nor unwind information.
     function: Option<&'a str>,
+    /// Base name of the file; of an executable with several names, the one that it runs under.
     file: &'a str,
+    /// Path of the file.
     path: String,
-    /// The first line of a function that has no machine code of its own in a file.
+    /// First line of a function of an interpreted program; null for machine code.
+    #[schemars(range(min = 1))]
     line: Option<u64>,
+    #[schemars(with = "Category")]
     category: &'static str,
+    /// Whether this row is for inlined copies (only with inlined=true).
     inlined: bool,
 }
 
@@ -239,30 +251,45 @@ impl<'a> From<&Code<'a>> for Name<'a> {
     }
 }
 
-#[derive(Serialize)]
+#[derive(JsonSchema, Serialize)]
+#[schemars(rename = "Function")]
 struct Row<'a> {
     #[serde(flatten)]
     name: Name<'a>,
+    /// Bytes of stacks whose innermost frame is in the function.
     #[serde(rename = "self")]
     own: u64,
+    /// Bytes of stacks that contain the function, each byte counted once even if it is recursive.
     total: u64,
+    /// Standard error of self, in bytes, where bytes by stack are estimates; else 0.
     self_error: u64,
+    /// Standard error of total, in bytes, where bytes by stack are estimates; else 0.
     total_error: u64,
 }
 
-#[derive(Serialize)]
-struct FunctionsReply<'a> {
+#[derive(JsonSchema, Serialize)]
+#[schemars(rename = "Functions")]
+pub(super) struct FunctionsReply<'a> {
     report: ReportInfo,
+    #[schemars(with = "Kind")]
     kind: &'static str,
+    #[schemars(extend("enum" = ["self", "total", "name"]))]
     sort: &'static str,
+    #[schemars(extend("enum" = ["asc", "desc"]))]
     order: &'static str,
+    /// Whether inlined copies of functions have rows of their own.
     inlined: bool,
+    /// Bytes in total: the sum of self over all functions, not_observed, no_stack and unmapped.
     total: u64,
+    /// Bytes without a stack.
     not_observed: u64,
+    /// Bytes of stacks without frames.
     no_stack: u64,
+    /// Bytes of stacks whose innermost frame is in no known file.
     unmapped: u64,
     #[serde(flatten)]
     page: PageReply,
+    /// Sum of self over all matching rows.
     matched: u64,
     rows: Vec<Row<'a>>,
 }

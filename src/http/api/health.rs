@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::common::{Loss, OutcomeRow, losses, millis, outcomes};
@@ -25,78 +26,115 @@ pub(super) fn read(_: &RequestContext<'_>) -> Result<Request, ApiError> {
 #[derive(Debug)]
 struct Health;
 
-#[derive(Serialize)]
-struct HealthReply {
+#[derive(JsonSchema, Serialize)]
+#[schemars(rename = "Health")]
+pub(super) struct HealthReply {
+    /// Version of memprof.
     version: &'static str,
+    /// Milliseconds since 1970-01-01 UTC.
     now: u64,
-    /// The file name, for a saved profile.
+    /// The file, if this is a saved profile (`memprof open`).
     opened: Option<String>,
+    /// Process id.
     target: Option<u32>,
+    /// Number of the newest report.
     report: Option<u64>,
+    /// The newest page scan.
     scan: Option<Scan>,
     losses: Vec<Loss>,
     not_counted: Vec<Loss>,
     outcomes: Vec<OutcomeRow>,
+    /// Fill levels of the probe's tables; updated at most once a second, and less often if counting takes long.
     maps: Vec<Fill>,
-    /// `null` without a probe.
+    /// Where the probe sees system calls; `null` for a saved profile.
     syscall_hooks: Option<Hooks>,
-    /// `null` without page-fault hooks.
+    /// Where the probe sees page faults; `null` if nowhere: for a saved profile, with `--stacks off`, or before the
+    /// command starts.
     fault_hooks: Option<Hooks>,
-    /// Optional programs of the probe that could not be attached on this kernel.
+    /// Optional programs of the probe that this kernel did not attach.
     missing_programs: Vec<Absent>,
+    /// Resource usage of memprof.
     own: Own,
     series: Samples,
+    /// Number of marks.
     marks: usize,
     event_clients: Clients,
-    /// `null` if debuginfod is disabled.
+    /// Requests to debuginfod servers; `null` if debuginfod is disabled.
     debuginfod: Option<debuginfod::Status>,
-    /// `null` if profiles are not pushed to a store.
+    /// Outcome of the profiles that are pushed to a store; `null` without `--push`.
     push: Option<push::Status>,
 }
 
-#[derive(Serialize)]
+/// The newest page scan.
+#[derive(JsonSchema, Serialize)]
 struct Scan {
+    /// Milliseconds since 1970-01-01 UTC.
     taken: u64,
+    /// Time since the scan, in milliseconds.
     age_ms: u64,
+    /// Duration of the scan, in milliseconds.
     duration_ms: u64,
 }
 
-#[derive(Serialize)]
+#[derive(JsonSchema, Serialize)]
+#[schemars(rename = "TableFill")]
 struct Fill {
+    /// Name of the BPF map.
     name: &'static str,
+    /// Number of entries in use.
     entries: u64,
+    /// Maximum number of entries.
     capacity: u64,
 }
 
-#[derive(Serialize)]
+/// Where the probe sees system calls or page faults.
+#[derive(JsonSchema, Serialize)]
 struct Hooks {
+    /// System calls: `functions`, at the functions that change memory, or `tracepoints`, at all system calls, which costs
+    /// every process on the machine. Page faults: `tracepoints`, at the kernel's; where it has none (64-bit ARM),
+    /// `thread_events`, at the software event of the threads of the process, or `processor_events`, at the one of all
+    /// processors, which costs every process on the machine.
+    #[schemars(extend("enum" = ["functions", "tracepoints", "thread_events", "processor_events"]))]
     at: &'static str,
-    /// The reason why the hooks slow down every process.
+    /// Why the hooks slow down every process; `null` if they do not.
     why: Option<String>,
 }
 
-#[derive(Serialize)]
+#[derive(JsonSchema, Serialize)]
+#[schemars(rename = "MissingProgram")]
 struct Absent {
+    /// `oom_kill`: kills because memory had run out are not seen.
     name: &'static str,
     why: String,
 }
 
-#[derive(Serialize)]
+/// Resource usage of memprof.
+#[derive(JsonSchema, Serialize)]
+#[schemars(rename = "OwnUsage")]
 struct Own {
+    /// Resident memory of memprof, in bytes.
     rss: u64,
+    /// User and system CPU time since start, in milliseconds.
     cpu_ms: u64,
+    /// Time since start, in milliseconds.
     uptime_ms: u64,
 }
 
-#[derive(Serialize)]
+#[derive(JsonSchema, Serialize)]
+#[schemars(rename = "SeriesUsage")]
 struct Samples {
+    /// Number of samples.
     samples: usize,
+    /// Maximum memory of the samples, in bytes.
     bytes: usize,
 }
 
-#[derive(Serialize)]
+#[derive(JsonSchema, Serialize)]
+#[schemars(rename = "EventClients")]
 struct Clients {
+    /// Number of clients now.
     now: usize,
+    /// Maximum number of clients.
     limit: usize,
 }
 

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::common::millis;
@@ -49,16 +50,27 @@ impl StoredSnapshot {
 }
 
 /// An entry in the list of snapshots.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, JsonSchema, Serialize)]
+#[schemars(rename = "HeapInfo")]
 pub(super) struct Info {
+    /// Id of the snapshot.
     id: String,
+    /// Name given by the client.
     name: Option<String>,
+    /// When the process was stopped, or shortly after, in milliseconds since 1970-01-01 UTC.
     taken: u64,
+    /// Process id.
     pid: u32,
+    /// Name of the process.
     comm: String,
+    /// How long the process, or one of its threads, was stopped in all, in microseconds.
     stopped_us: u64,
+    /// Bytes that were copied meanwhile.
     copied: u64,
+    /// glibc or jemalloc (of both, the one with more in use), or refused (a heap was found, and a check failed), or
+    /// unknown; others may come.
     allocator: &'static str,
+    /// Why the heap was not read; null if it was read, or if no allocator is known.
     refused: Option<String>,
     #[serde(flatten)]
     figures: Figures,
@@ -82,18 +94,25 @@ impl Info {
     }
 }
 
+/// A snapshot with all its tables.
+#[derive(JsonSchema, Serialize)]
+#[schemars(rename = "HeapSnapshot")]
+pub(super) struct Whole<'a> {
+    snapshot: Info,
+    heap: &'a Heap,
+    /// The stacks whose first touches brought in the heap's resident pages: who made the heap grow, not who owns
+    /// the objects there. null if the heap was not read.
+    grown_by: &'a Option<GrownBy>,
+    /// The heap by the stacks that allocated what is in use: estimates from samples, corrected by the snapshot.
+    /// null if allocations are not sampled (--heap) or the heap was not read.
+    by_stack: &'a Option<ByStack>,
+}
+
 /// Writes a snapshot that is not stored, in the form of `GET /v2/heap/{id}`, for exports.
 ///
 /// # Errors
 /// Errors of `out`.
 pub(crate) fn write_heap(taken: &HeapSnapshot, out: &mut dyn Write) -> io::Result<()> {
-    #[derive(Serialize)]
-    struct Whole<'a> {
-        snapshot: Info,
-        heap: &'a Heap,
-        grown_by: &'a Option<GrownBy>,
-        by_stack: &'a Option<ByStack>,
-    }
     let whole = Whole {
         snapshot: Info::new(1, None, taken),
         heap: &taken.heap,
@@ -237,13 +256,18 @@ pub(super) fn forget(asked: &RequestContext<'_>) -> Result<Request, ApiError> {
     Ok(Arc::new(Forget(asked.name.to_owned())))
 }
 
+/// The stored snapshots.
+#[derive(JsonSchema, Serialize)]
+#[schemars(rename = "HeapSnapshots")]
+pub(super) struct ListReply {
+    /// All snapshots, oldest first.
+    snapshots: Vec<Info>,
+    /// Maximum number of snapshots.
+    limit: usize,
+}
+
 impl Endpoint for List {
     fn answer<'a>(&'a self, api: &'a Api) -> BoxFuture<'a, Result<Reply, ApiError>> {
-        #[derive(Serialize)]
-        struct ListReply {
-            snapshots: Vec<Info>,
-            limit: usize,
-        }
         Box::pin(async {
             let list = api.heaps.lock();
             let snapshots = list.iter().map(|kept| kept.info.clone()).collect();

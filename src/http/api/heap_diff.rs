@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
+use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
@@ -45,31 +46,41 @@ pub(super) fn read(asked: &RequestContext<'_>) -> Result<Request, ApiError> {
     }))
 }
 
-#[derive(Debug, Serialize)]
-struct DiffReply {
+#[derive(Debug, JsonSchema, Serialize)]
+#[schemars(rename = "HeapDiff")]
+pub(super) struct DiffReply {
     from: Info,
     to: Info,
-    /// Pages by their share of live bytes, before and after.
+    /// Pages by how much of them is live, in the earlier and in the later snapshot.
+    #[schemars(with = "[[u64; 11]; 2]")]
     occupancy: [Value; 2],
+    /// The tables of the snapshots whose rows can be compared.
     tables: Vec<Table>,
 }
 
 /// A table of both snapshots.
-#[derive(Debug, PartialEq, Serialize)]
+#[derive(Debug, PartialEq, JsonSchema, Serialize)]
+#[schemars(rename = "HeapDiffTable")]
 struct Table {
+    /// rows, others, sizes or another table of the snapshots.
     name: String,
-    /// Names of the key columns.
+    /// Names of the columns that tell rows apart.
     keys: Vec<String>,
-    /// Names of the compared columns.
+    /// Names of the compared figures.
     columns: Vec<String>,
+    /// The rows of both snapshots.
     rows: Vec<Row>,
 }
 
-#[derive(Debug, PartialEq, Serialize)]
+#[derive(Debug, PartialEq, JsonSchema, Serialize)]
+#[schemars(rename = "HeapDiffRow")]
 struct Row {
+    /// Values of the key columns.
     key: Vec<Value>,
-    /// The figures before and after; `None` if the snapshot does not list the row, which may have had any value.
+    /// The figures in the earlier snapshot; null if it does not list the row, in a table that lists the largest ones
+    /// only.
     from: Option<Vec<i64>>,
+    /// The figures in the later snapshot.
     to: Option<Vec<i64>>,
 }
 

@@ -4,6 +4,7 @@
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::common::{Kinds, ReportInfo};
@@ -64,35 +65,98 @@ pub(super) fn read(asked: &RequestContext<'_>) -> Result<Request, ApiError> {
     view(asked, maps)
 }
 
-#[derive(Serialize)]
-struct MapsReply<'a> {
+#[derive(JsonSchema, Serialize)]
+#[schemars(rename = "Maps")]
+pub(super) struct MapsReply<'a> {
     report: ReportInfo,
+    #[schemars(extend("enum" = ["address", "size", "resident", "swap", "not_observed"]))]
     sort: &'static str,
+    #[schemars(extend("enum" = ["asc", "desc"]))]
     order: &'static str,
     #[serde(flatten)]
     sums: Sums,
+    /// The matching rows by category; the sums of the categories add up to those of the reply.
     categories: Vec<CategoryRow>,
     #[serde(flatten)]
     page: PageReply,
     rows: Vec<Row<'a>>,
 }
 
-/// Sums over mappings.
-#[derive(Serialize)]
+/// Sums over mappings: over all matching rows, those of a category, or one mapping.
+#[derive(JsonSchema, Serialize)]
 struct Sums {
+    /// Size of the address ranges, in bytes.
     size: u64,
+    /// Memory by kind, in bytes.
     bytes: Kinds,
+    /// Bytes of anon + shmem with a stack: the memory that is in the totals. Mapped files, huge pages and swap are in
+    /// `bytes` only.
     attributed: u64,
+    /// Bytes of anon + shmem without a stack, also because its frames were lost; over all mappings
+    /// report.not_observed.resident.
     not_observed: u64,
+    /// Bytes in huge pages.
     huge: u64,
 }
 
-#[derive(Serialize)]
+#[derive(JsonSchema, Serialize)]
+#[schemars(rename = "MappingCategoryRow")]
 struct CategoryRow {
+    #[schemars(with = "MappingCategory")]
     category: &'static str,
+    /// Number of mappings.
     mappings: u64,
     #[serde(flatten)]
     sums: Sums,
+}
+
+// The names of `memprof_sys::residency::Category`.
+/// The kind of memory in a mapping. Stacks of threads and arenas of a process that has ended are `anon`, and so can be the
+/// stack of a running thread, which does not show where its stack is.
+#[derive(JsonSchema)]
+#[schemars(rename_all = "snake_case")]
+#[expect(dead_code, reason = "only the schema is used")]
+enum MappingCategory {
+    /// Memory that grows by brk.
+    Heap,
+    /// The heap of one of glibc's arenas, which serve all threads but the first, with its reserve for growth.
+    Arena,
+    /// The stack of the main thread.
+    MainStack,
+    /// Anonymous memory that contains a thread's stack pointer and has guard pages.
+    ThreadStack,
+    /// The guard pages below a thread's stack.
+    StackGuard,
+    /// Anonymous memory that the program named.
+    NamedAnon,
+    /// Anonymous memory that may not be accessed.
+    Reserved,
+    /// Other anonymous memory.
+    Anon,
+    /// Executable anonymous memory: code made at run time.
+    Code,
+    /// The program's own file.
+    Executable,
+    /// Files that are mapped as code or named like shared libraries.
+    Library,
+    /// Other files.
+    File,
+    /// Shared anonymous memory.
+    SharedAnon,
+    /// Shared anonymous memory that the program named.
+    NamedShared,
+    /// Files made by memfd_create.
+    Memfd,
+    /// System V shared memory.
+    Sysv,
+    /// Files on tmpfs, including POSIX shared memory.
+    Tmpfs,
+    /// Huge pages of hugetlbfs.
+    Hugetlb,
+    /// Devices.
+    Device,
+    /// The kernel's own mappings: vdso, vvar, vsyscall.
+    Kernel,
 }
 
 /// Accumulates mappings.
@@ -126,14 +190,22 @@ impl From<&Sum> for Sums {
     }
 }
 
-#[derive(Serialize)]
+#[derive(JsonSchema, Serialize)]
+#[schemars(rename = "Mapping")]
 struct Row<'a> {
     pid: u32,
+    /// First address, hexadecimal.
     start: String,
+    /// End address, exclusive, hexadecimal.
     end: String,
+    /// As in /proc/PID/maps, for example rw-p.
     permissions: &'a str,
+    /// Path, `[heap]`, `[stack]` or `[anon:NAME]`; `[anon]` if the mapping has no name.
     name: &'a str,
+    /// Of the program's own file, the name under which it runs, if the kernel reports another name of the same file;
+    /// else null.
     runs_as: Option<&'a str>,
+    #[schemars(with = "MappingCategory")]
     category: &'static str,
     #[serde(flatten)]
     sums: Sums,

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::SystemTime;
 
 use rustc_hash::FxHashSet;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::common::{Kinds, millis, stopped_us};
@@ -204,15 +205,26 @@ impl StoredMarks {
 }
 
 /// A mark as `/v2/marks` shows it.
-#[derive(Debug, Serialize)]
+#[derive(Debug, JsonSchema, Serialize)]
+#[schemars(rename = "Mark")]
 pub(super) struct MarkReply<'a> {
+    /// Id of the mark.
     id: String,
+    /// Name given by the client, or by memprof.
     name: Option<String>,
+    /// Milliseconds since 1970-01-01 UTC.
     created: u64,
+    /// Number of the report that the mark keeps.
     report: u64,
+    /// End of the report's page scan, in milliseconds since 1970-01-01 UTC.
     taken: u64,
+    /// How long the target was frozen for this report, in microseconds; null if it was running. If processes were
+    /// frozen one after the other, the longest time. Never longer than --max-freeze.
     stopped_us: Option<u64>,
+    /// Whether the processes were frozen one after the other, each for its own scan. With pid=PID each process is
+    /// exact, but the sums do not show a single moment.
     stopped_in_turn: bool,
+    /// The same as `exact` in Report.
     exact: bool,
     total: Kinds,
     /// The killed process, if the mark was made for a kill.
@@ -275,13 +287,18 @@ pub(super) fn forget(asked: &RequestContext<'_>) -> Result<Request, ApiError> {
     Ok(Arc::new(Forget(asked.name.to_owned())))
 }
 
+/// The marks.
+#[derive(JsonSchema, Serialize)]
+#[schemars(rename = "Marks")]
+pub(super) struct ListReply<'a> {
+    /// All marks, oldest first.
+    marks: Vec<MarkReply<'a>>,
+    /// Maximum number of marks.
+    limit: usize,
+}
+
 impl Endpoint for List {
     fn answer<'a>(&'a self, api: &'a Api) -> BoxFuture<'a, Result<Reply, ApiError>> {
-        #[derive(Serialize)]
-        struct ListReply<'a> {
-            marks: Vec<MarkReply<'a>>,
-            limit: usize,
-        }
         Box::pin(async {
             let kept = api.marks.lock();
             let marks = kept.marks.iter().map(MarkReply::from).collect();

@@ -1,8 +1,9 @@
 //! `/v2/processes`: each followed process with its own totals, and each control group.
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::common::{Agreement, Bracket, Kinds, ReportInfo, millis};
+use super::common::{Agreement, Bracket, ContainerLabels, Kinds, ReportInfo, millis};
 use super::memory_budget::Out;
 use super::reply::internal;
 use super::request::RequestContext;
@@ -22,21 +23,30 @@ pub(super) fn read(asked: &RequestContext<'_>) -> Result<Request, ApiError> {
 #[derive(Debug)]
 struct Processes;
 
-#[derive(Serialize)]
-struct ProcessesReply<'a> {
+#[derive(JsonSchema, Serialize)]
+#[schemars(rename = "Processes")]
+pub(super) struct ProcessesReply<'a> {
     report: ReportInfo,
     total: Kinds,
     rows: Vec<Row<'a>>,
+    /// The control groups of several processes, by name. Each has the processes in the group itself; the parameter
+    /// cgroup also chooses those in the groups below it.
     groups: Vec<GroupRow<'a>>,
+    /// Processes that ended in the last ten minutes, the newest 1024, each with its memory at its last scan. These
+    /// amounts are in no sum.
     ended: Vec<EndedRow<'a>>,
+    /// Number of processes that have ended without a scan since memprof began.
     ended_unscanned: u64,
 }
 
-#[derive(Serialize)]
+#[derive(JsonSchema, Serialize)]
+#[schemars(rename = "Process")]
 struct Row<'a> {
     pid: u32,
+    /// Name, /proc/PID/comm.
     comm: &'a str,
     #[serde(flatten)]
+    #[schemars(with = "ContainerLabels")]
     place: Option<&'a Container>,
     total: Kinds,
     attributed: Kinds,
@@ -60,10 +70,13 @@ impl<'a> From<Member<'a>> for Row<'a> {
 }
 
 /// A control group with the processes directly in it.
-#[derive(Serialize)]
+#[derive(JsonSchema, Serialize)]
+#[schemars(rename = "ProcessGroup")]
 struct GroupRow<'a> {
     #[serde(flatten)]
+    #[schemars(with = "ContainerLabels")]
     place: Option<&'a Container>,
+    #[schemars(range(min = 1))]
     processes: usize,
     total: Kinds,
 }
@@ -79,14 +92,19 @@ impl<'a> From<GroupTotal<'a>> for GroupRow<'a> {
 }
 
 /// A process that has ended.
-#[derive(Serialize)]
+#[derive(JsonSchema, Serialize)]
+#[schemars(rename = "EndedProcess")]
 struct EndedRow<'a> {
     pid: u32,
+    /// Name of the process.
     comm: &'a str,
     #[serde(flatten)]
+    #[schemars(with = "ContainerLabels")]
     place: Option<&'a Container>,
     total: Kinds,
+    /// When the process was scanned last, in milliseconds since 1970-01-01 UTC.
     scanned: u64,
+    /// When the process had ended, in milliseconds since 1970-01-01 UTC.
     ended: u64,
 }
 

@@ -98,7 +98,7 @@ pub const ROUTES: &[Route] = &[
         fixed::json(OPENAPI_V1)
     })),
     lenient(get("/openapi/memprof-v2.json", &[], |_| {
-        fixed::json(OPENAPI_V2)
+        fixed::json(&OPENAPI_V2)
     })),
     get("/v2/summary", summary::PARAMETERS, summary::read),
     get("/v2/processes", processes::PARAMETERS, processes::read),

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::SystemTime;
 
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::Serialize;
 
 use super::common::millis;
@@ -32,21 +33,38 @@ struct Since {
     since: u64,
 }
 
-#[derive(Serialize)]
-struct SeriesReply {
+#[derive(JsonSchema, Serialize)]
+#[schemars(rename = "Series")]
+pub(super) struct SeriesReply {
+    /// Milliseconds between samples.
     resolution: u64,
+    /// Maximum number of samples kept.
     capacity: usize,
+    /// Maximum memory of all series, in bytes.
     bytes: usize,
+    /// Milliseconds since 1970-01-01 UTC.
     now: u64,
+    /// Milliseconds since 1970-01-01 UTC, ascending. A step longer than the resolution is a gap, in which nothing was
+    /// sampled.
     times: Vec<u64>,
     series: Vec<Column>,
 }
 
-#[derive(Serialize)]
+#[derive(JsonSchema, Serialize)]
+#[schemars(rename = "SeriesColumn")]
 struct Column {
+    /// Name of the figure. pss, kernel and the figures of the heap are left out unless they are counted (--pss, --kernel, --heap).
+    #[schemars(schema_with = "figure_names")]
     name: &'static str,
+    /// Description of the figure.
     figure: &'static str,
+    /// Bytes; null if there is no value for this sample. cache, attributed, not_observed and kernel come from the
+    /// newest report, if it was made since the last sample or nothing has changed since.
     values: Vec<Option<u64>>,
+}
+
+fn figure_names(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({"type": "string", "enum": FIGURES.map(|figure| figure.name)})
 }
 
 impl Endpoint for Since {

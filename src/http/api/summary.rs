@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::common::{Agreement, Bracket, Kinds, OutcomeRow, ReportInfo, outcomes};
@@ -36,24 +37,32 @@ pub(super) fn json(report: &Report) -> Option<Vec<u8>> {
     serde_json::to_vec(&SummaryReply::from(report)).ok()
 }
 
-#[derive(Serialize)]
-struct SummaryReply<'a> {
+#[derive(JsonSchema, Serialize)]
+#[schemars(rename = "Summary")]
+pub(super) struct SummaryReply<'a> {
+    /// Version of memprof.
     version: &'static str,
     report: ReportInfo,
     target: &'a TargetInfo,
     total: Kinds,
     attributed: Kinds,
+    /// Memory without a stack, by reason; total is the sum of these and attributed.
     not_observed: Vec<NotObserved>,
     kernel: Bracket,
     agreement: Agreement,
     outcomes: Vec<OutcomeRow>,
+    /// Followed processes that the kernel has killed because memory had run out, whichever process or control group is
+    /// chosen.
     oom_kills: OomKillsReply<'a>,
-    /// Which files have no symbols, and how to get names for them.
+    /// The files that have no symbols, with the share of bytes under their functions, the runtimes that write no names of
+    /// code that they make at run time, and what would bring names; null if no file or code that matters is without
+    /// names, or if nothing is known to help.
     names_advice: Option<&'a str>,
 }
 
-#[derive(Serialize)]
+#[derive(JsonSchema, Serialize)]
 struct NotObserved {
+    #[schemars(with = "Unobserved")]
     reason: &'static str,
     bytes: Kinds,
 }

@@ -65,7 +65,7 @@ fn a_store_has_what_memprof_serves() {
         assert!(executable.contains("scenarios"), "{executable}");
 
         let health = m.get("/v2/health").json();
-        let described = serde_json::from_str(OPENAPI_V2).unwrap();
+        let described = serde_json::from_str(&OPENAPI_V2).unwrap();
         document::check(&described, "/v2/health", "get", 200, &health);
         let status = &health["push"];
         assert_eq!(status["protocol"], protocol);

@@ -1,11 +1,12 @@
 //! The rows of the report, by stack and without one. Sizes are in bytes.
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::samples::SampleCounts;
 
 /// An estimate with its standard error.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema, Serialize)]
 pub struct Estimated {
     /// Estimated bytes.
     pub bytes: u64,
@@ -14,7 +15,7 @@ pub struct Estimated {
 }
 
 /// An estimated number with its standard error.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema, Serialize)]
 pub struct EstimatedNumber {
     /// Estimated number.
     pub number: u64,
@@ -23,7 +24,8 @@ pub struct EstimatedNumber {
 }
 
 /// What the chunks of a stack hold.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, JsonSchema, Serialize)]
+#[schemars(rename = "HeapStackRow")]
 pub struct StackRow {
     /// Function names of the stack, outermost first, joined with `;`.
     pub stack: String,
@@ -53,8 +55,9 @@ impl StackRow {
 }
 
 /// The head of unreachable chunks: the chunk that leads to them.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, JsonSchema, Serialize)]
 #[serde(rename_all = "snake_case", tag = "kind", content = "stack")]
+#[schemars(rename = "HeapHeadOf")]
 pub enum HeadOf {
     /// Nothing refers to the chunks themselves.
     Itself,
@@ -65,7 +68,8 @@ pub enum HeadOf {
 }
 
 /// Unreachable chunks of a stack.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize)]
+#[schemars(rename = "HeapLeakRow")]
 pub struct LeakRow {
     /// The stack that allocated them.
     pub stack: String,
@@ -84,8 +88,9 @@ pub struct LeakRow {
 }
 
 /// The kind of memory without a stack.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, JsonSchema, Serialize)]
 #[serde(rename_all = "snake_case")]
+#[schemars(rename = "HeapRestKind")]
 pub enum RestKind {
     /// Chunks in use that were allocated before sampling began.
     BeforeSampling,
@@ -103,7 +108,8 @@ pub enum RestKind {
 }
 
 /// Memory without a stack.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize)]
+#[schemars(rename = "HeapRestRow")]
 pub struct RestRow {
     /// The kind of memory.
     pub kind: RestKind,
@@ -120,7 +126,8 @@ pub struct RestRow {
 }
 
 /// Resident pages without a chunk in use.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize)]
+#[schemars(rename = "HeapFreePagesRow")]
 pub struct FreePagesRow {
     /// The stack that brought them in; `None` if unknown.
     pub grown_by: Option<String>,
@@ -129,7 +136,8 @@ pub struct FreePagesRow {
 }
 
 /// The heap by stack.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, JsonSchema, Serialize)]
+#[schemars(rename = "HeapByStack")]
 pub struct ByStack {
     /// Number of samples by their fate.
     pub samples: SampleCounts,

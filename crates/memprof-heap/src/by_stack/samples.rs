@@ -2,6 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::super::all_heaps::AllHeaps;
@@ -58,7 +59,8 @@ impl Origin {
 }
 
 /// Number of samples by their fate in a join.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema, Serialize)]
+#[schemars(rename = "HeapSampleCounts")]
 pub struct SampleCounts {
     /// Samples of chunks in use. All estimates are made from them.
     pub joined: u64,

@@ -2,6 +2,7 @@
 
 use std::io::{self, Write};
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::super::other_allocators::Seen;
@@ -10,7 +11,7 @@ use super::{Heap, Refusal};
 use memprof_sys::text::printable;
 
 /// Figures with the names and meaning of jemalloc's own statistics (`stats.*`), in bytes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema, Serialize)]
 pub struct JemallocFigures {
     /// Regions in use, including regions in thread caches.
     pub allocated: u64,
@@ -31,7 +32,7 @@ pub struct JemallocFigures {
 }
 
 /// jemalloc in a process.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize)]
 #[serde(rename_all = "snake_case", tag = "state")]
 pub enum JemallocHeap {
     /// Its heap was read.

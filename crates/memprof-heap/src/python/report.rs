@@ -3,13 +3,14 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::objects::{KEPT, TYPED};
 use super::{FREE, LIVE, Objects, Pymalloc, Python};
 
 /// The role of blocks of Python's memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, JsonSchema, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum BlockRole {
     /// Objects.
@@ -23,7 +24,7 @@ pub enum BlockRole {
 }
 
 /// The blocks of one type: in pymalloc's memory, or in malloc's if they are larger than 512 bytes.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize)]
 pub struct PyType {
     /// Name of the type; empty if the role has no type. Types of the same name share a row.
     #[serde(rename = "type")]
@@ -41,7 +42,7 @@ pub struct PyType {
 }
 
 /// pymalloc's blocks of one size.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema, Serialize)]
 pub struct PoolClass {
     /// Size of a block.
     pub size: u64,
@@ -54,7 +55,7 @@ pub struct PoolClass {
 }
 
 /// Python's memory.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize)]
 #[serde(rename_all = "snake_case", tag = "state")]
 pub enum PythonHeap {
     /// The memory was read.
@@ -67,7 +68,7 @@ pub enum PythonHeap {
 }
 
 /// Summary of Python's memory.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize)]
 pub struct PythonRead {
     /// Number of arenas.
     pub arenas: u64,

@@ -25,6 +25,7 @@ use std::fmt;
 use std::path::Path;
 
 use rustc_hash::FxHashMap;
+use schemars::JsonSchema;
 
 use crate::symbol::Language;
 use crate::{Module, ModuleId, PartialReason, Unobserved};
@@ -64,9 +65,11 @@ pub struct Naming {
 }
 
 /// The category of code.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, JsonSchema)]
+#[schemars(rename = "CodeCategory", rename_all = "snake_case")]
 pub enum Category {
     /// The executable of the profiled program, not known to be Rust.
+    #[schemars(rename = "own")]
     OwnOther,
     /// The executable of the profiled program, Rust code.
     OwnRust,
