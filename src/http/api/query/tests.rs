@@ -1,6 +1,7 @@
 use proptest::prelude::*;
 
 use crate::http::api::{ApiError, RequestParts, Route};
+use memprof_profile::tree::Direction;
 
 /// The parsed request, in its `Debug` form.
 fn ask(path: &str, query: &str) -> Result<String, ApiError> {
@@ -19,8 +20,14 @@ fn tree(threshold: u64, reverse: bool) -> Result<String, ApiError> {
 }
 
 fn tree_to(threshold: u64, reverse: bool, depth: u64) -> Result<String, ApiError> {
+    let direction = match reverse {
+        true => Direction::OutermostFirst,
+        false => Direction::InnermostFirst,
+    };
+    // Thresholds are given in KiB.
+    let threshold = threshold.saturating_mul(1024);
     viewed(&format!(
-        "Tree {{ threshold: {threshold}, reverse: {reverse}, depth: {depth} }}"
+        "Tree(TreeShape {{ direction: {direction:?}, threshold: {threshold}, depth: {depth} }})"
     ))
 }
 
