@@ -26,9 +26,9 @@ const ROUNDS: usize = 5;
 /// Memory left to other processes on the machine, in MiB.
 const RESERVE: u64 = 3 << 10;
 const MEASUREMENTS: [Measurement; 3] = [
-    ("threads", |bench| measure(bench, "threads", of(20_000))),
+    ("threads", |bench| measure(bench, "threads", scaled(20_000))),
     ("pages", pages),
-    ("processes", |bench| measure(bench, "forks", of(400))),
+    ("processes", |bench| measure(bench, "forks", scaled(400))),
 ];
 
 fn main() -> ExitCode {
@@ -36,7 +36,7 @@ fn main() -> ExitCode {
 }
 
 /// How much of something the target has: in a short run a tenth.
-fn of(usual: u64) -> u64 {
+fn scaled(usual: u64) -> u64 {
     if is_short() { usual / 10 } else { usual }
 }
 
@@ -58,7 +58,7 @@ fn pages(bench: &Bench) -> Result<()> {
     measure(
         bench,
         "pages",
-        free.saturating_sub(RESERVE).min(of(10 << 10)),
+        free.saturating_sub(RESERVE).min(scaled(10 << 10)),
     )
 }
 

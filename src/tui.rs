@@ -10,11 +10,11 @@ mod heap;
 mod history;
 mod keys;
 mod list;
+mod list_position;
 mod marks;
 mod messages;
 mod model;
 mod part;
-mod place;
 mod processes;
 mod render;
 mod rows;
@@ -39,7 +39,7 @@ use memprof_heap::HeapSnapshot;
 use memprof_profile::Report;
 use memprof_sys::ids::Pid;
 use model::{Job, Model};
-use state::{Input, State};
+use state::{Input, UiState};
 use terminal::Terminal;
 
 pub use terminal::require;
@@ -172,7 +172,7 @@ fn show(
     mut builder: Builder,
     heaps: &mpsc::Sender<Pid>,
 ) -> Result<()> {
-    let mut state = State::new(colour, terminal.size());
+    let mut state = UiState::new(colour, terminal.size());
     terminal.draw(&state)?;
     while !stop.load(Ordering::Relaxed) {
         let mut changed = false;

@@ -83,7 +83,7 @@ struct Holds {
 }
 
 impl Holds {
-    fn of(m: &Memprof) -> Holds {
+    fn count(m: &Memprof) -> Holds {
         let entries = |dir| {
             let path = format!("/proc/{}/{dir}", m.pid());
             std::fs::read_dir(path).unwrap().count() as u64
@@ -136,7 +136,7 @@ struct Clients {
 }
 
 impl Clients {
-    fn of(m: &Memprof) -> Clients {
+    fn start(m: &Memprof) -> Clients {
         Clients {
             address: m.address(),
             gate: RwLock::default(),
@@ -257,7 +257,7 @@ fn checkpoint(workload: &mut Workload, m: &Memprof, clients: &Clients) -> (Holds
         .map(|pid| Pid(pid.parse().unwrap()))
         .collect();
     let resident = compare(m, &pids);
-    let holds = Holds::of(m);
+    let holds = Holds::count(m);
     workload.lines.tell("go");
     drop(shut);
     (holds, resident)
@@ -272,7 +272,7 @@ fn nothing_drifts_nothing_grows_nothing_is_lost() {
     let pid = workload.pid();
     let m = Memprof::attach(pid, &["--follow-forks"]);
     m.said("following ");
-    let clients = Clients::of(&m);
+    let clients = Clients::start(&m);
     let (began, run) = (Instant::now(), Duration::from_secs(seconds()));
     let (mut samples, mut wrong) = (Vec::new(), Vec::new());
     let pause = (run / 60).clamp(Duration::from_secs(1), Duration::from_secs(10));

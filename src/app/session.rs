@@ -14,11 +14,11 @@ mod manager;
 mod marks;
 mod naming;
 pub mod oom;
-mod opened;
 mod output;
 mod pause;
 mod push;
 pub mod reports;
+mod saved_sessions;
 mod signals;
 mod start;
 
@@ -50,9 +50,9 @@ use memprof_sys::ids::Pid;
 use memprof_sys::privileges::{self, ThreadRole};
 use memprof_sys::process::{Presence, Selector};
 use memprof_sys::{messages, priority};
-pub use opened::{diff, open};
 use push::PushLoop;
 use reports::Reports;
+pub use saved_sessions::{diff, open};
 use signals::Signals;
 pub use start::{Started, follow_command, start_collector, start_command};
 

@@ -8,21 +8,21 @@
 mod allocations;
 mod ancestry;
 mod code_names;
-mod ended;
+mod ended_spaces;
 mod frozen_scan;
 mod gather;
 mod owners;
 mod pass;
 mod range_budget;
 mod report;
-mod sampled;
+mod sampled_heap;
 mod scan;
 mod tally;
 
 pub use frozen_scan::{FrozenScan, Prepared};
 pub use pass::{Recent, Unscanned};
 pub use report::{ReportError, Snapshot};
-pub use sampled::SampledHeap;
+pub use sampled_heap::SampledHeap;
 pub use scan::{FrozenScanError, Scanned, held_by};
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -31,7 +31,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use self::ancestry::Ancestry;
-use self::ended::EndedSpaces;
+use self::ended_spaces::EndedSpaces;
 use crate::collect::file_paths::FilePaths;
 use crate::collect::functions::FunctionTable;
 use crate::collect::samples::Samples;

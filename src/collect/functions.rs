@@ -5,7 +5,7 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 
 use crate::probe::event::{FunctionKey, FunctionNumber, FunctionSeen, LineTable};
-use memprof_code::interpreter::{Kind, python};
+use memprof_code::interpreter::{InterpreterKind, python};
 use memprof_code::modules::ModuleTable;
 use memprof_profile::{Frame, FunctionName, Origin};
 use memprof_sys::ids::{Addr, Pid};
@@ -23,7 +23,7 @@ const MAX_ALL_LINES: usize = 32 << 20;
 pub struct FunctionTable {
     functions: HashMap<FunctionNumber, Function>,
     /// The interpreter; `None` before the first function.
-    kind: Option<Kind>,
+    kind: Option<InterpreterKind>,
     /// Total size of the line tables, in bytes.
     lines: usize,
     /// Number of functions that did not fit.
@@ -33,7 +33,7 @@ pub struct FunctionTable {
 #[derive(Debug)]
 struct Function {
     key: FunctionKey,
-    kind: Kind,
+    kind: InterpreterKind,
     /// Minor version of its interpreter.
     version: u16,
     name: FunctionName,
@@ -99,7 +99,7 @@ impl FunctionTable {
     ) -> Option<Frame> {
         let Some(function) = self.functions.get(&number) else {
             // Omitted frames of the stack, or a function whose description was lost.
-            let kind = self.kind.unwrap_or(Kind::Python);
+            let kind = self.kind.unwrap_or(InterpreterKind::Python);
             let language = kind.name();
             let what = match number.0 {
                 0 => format!("[more {language} frames]"),
@@ -124,8 +124,8 @@ impl FunctionTable {
             ..
         } = function;
         let line = at.and_then(|at| match kind {
-            Kind::Python => python::line_of(*version, lines, name.first_line, at),
-            Kind::Ruby => Some(at),
+            InterpreterKind::Python => python::line_of(*version, lines, name.first_line, at),
+            InterpreterKind::Ruby => Some(at),
         });
         let (of, own) = ((Origin::Interpreter, kind.language()), kind.is_own(file));
         modules.in_source(of, file, own, name.clone(), line.unwrap_or(0))

@@ -47,11 +47,11 @@ struct Numbered {
     /// The probe's keys of the file: more than one if it is seen through several mounts.
     keys: Vec<FileKey>,
     code: CodeFile,
-    state: State,
+    state: TableState,
 }
 
 /// The state of a file's table.
-enum State {
+enum TableState {
     /// Queued or being built.
     Ordered,
     /// In the maps.
@@ -200,8 +200,8 @@ impl Publisher {
         let segments = segments.unwrap_or_default();
         let number = (!segments.is_empty()).then(|| modules.number(module, segments.clone()));
         let mut state = match unanswered {
-            true => State::Unanswered,
-            false => State::None,
+            true => TableState::Unanswered,
+            false => TableState::None,
         };
         if number.is_some() {
             let order = || BuildOrder {
@@ -214,7 +214,7 @@ impl Publisher {
             }
             self.queues.tables.try_send(order()).ok()?;
             self.building += 1;
-            state = State::Ordered;
+            state = TableState::Ordered;
         }
         let code = CodeFile {
             number,
@@ -293,18 +293,18 @@ impl Publisher {
         };
         let state = match table {
             Ok((packed, rules)) => match self.write(number, &packed, &rules, store) {
-                Ok(Some(place)) => State::Ready(place),
+                Ok(Some(place)) => TableState::Ready(place),
                 // If the map refuses a table, the map is full and the file stays without a table.
                 Ok(None) | Err(_) => {
                     self.refused.insert(module);
-                    State::Refused
+                    TableState::Refused
                 }
             },
-            Err(_) => State::None,
+            Err(_) => TableState::None,
         };
         if let Some(file) = self.files.get_mut(&module) {
             file.state = match state {
-                State::None if file.file.rests() => State::Unanswered,
+                TableState::None if file.file.rests() => TableState::Unanswered,
                 state => state,
             };
             file.code.ready = true;
@@ -320,7 +320,7 @@ impl Publisher {
         let by_key = &mut self.by_key;
         let forgotten = &mut self.forgotten;
         self.files.retain(|_, file| {
-            let keep = !matches!(file.state, State::Unanswered) || file.file.rests();
+            let keep = !matches!(file.state, TableState::Unanswered) || file.file.rests();
             if !keep {
                 file.code.ready = false;
                 for key in &file.keys {
@@ -341,7 +341,7 @@ impl Publisher {
         }
         self.retried = Instant::now();
         self.forget_unanswered(store);
-        let refused = |f: &Numbered| matches!(f.state, State::Refused);
+        let refused = |f: &Numbered| matches!(f.state, TableState::Refused);
         if !self.files.values().any(refused) {
             return;
         }
@@ -357,7 +357,7 @@ impl Publisher {
             let is_mapped = file.code.number.is_some_and(|n| mapped.contains(&n));
             if is_mapped && self.queues.tables.try_send(wanted).is_ok() {
                 self.building += 1;
-                file.state = State::Ordered;
+                file.state = TableState::Ordered;
             }
         }
     }
@@ -464,7 +464,7 @@ impl Publisher {
     fn make_room<S: TableStore>(&mut self, mapped: &HashSet<FileNumber>, store: &mut S) -> bool {
         let unused = |(module, file): (&ModuleId, &Numbered)| {
             let gone = file.code.number.is_some_and(|n| !mapped.contains(&n));
-            (gone && matches!(file.state, State::Ready(_))).then_some(*module)
+            (gone && matches!(file.state, TableState::Ready(_))).then_some(*module)
         };
         let unused: Vec<ModuleId> = self.files.iter().filter_map(unused).collect();
         for module in &unused {
@@ -477,7 +477,7 @@ impl Publisher {
                 // If this fails, the file stays without a table.
                 let _ = store.write_file(*key, &file.code);
             }
-            if let (State::Ready(place), Some(number)) = (file.state, file.code.number) {
+            if let (TableState::Ready(place), Some(number)) = (file.state, file.code.number) {
                 self.drop_table(number, &place, store);
             }
         }

@@ -9,16 +9,16 @@
 //! among the walked stacks of their mapping: an estimate, with its error (`sampled.rs`).
 
 mod copies;
-mod nearest;
+mod fault_around;
 mod record;
-mod sampled;
+mod unwalked_pages;
 
 use anyhow::Result;
 
 pub use self::copies::{Copier, Copies};
-use self::nearest::neighbour_window;
+use self::fault_around::neighbour_window;
 use self::record::Record;
-use self::sampled::{By, Sampled};
+use self::unwalked_pages::{By, Sampled};
 use crate::probe::source::Totals;
 use crate::probe::source::resident_pages::{Chunk, PageLedger};
 use crate::probe::wire::{CHUNK_PAGES, STACK_LOST, STACK_NONE, STACK_UNRECORDED, STACK_UNWALKED};

@@ -8,7 +8,7 @@
 //! Samples come through the ring buffer in the order in which they were taken, so the free of a sample follows it. Samples that do
 //! not fit into the ring buffer are counted as lost.
 
-mod freed;
+mod freed_samples;
 mod history;
 mod live;
 
@@ -21,7 +21,7 @@ use std::time::Duration;
 use crate::probe::event::{SampleFreed, SampledAllocation};
 use crate::probe::source::Totals;
 use crate::probe::wire;
-use freed::Freed;
+use freed_samples::Freed;
 use history::History;
 use memprof_profile::measure::{
     ALLOC_OBJECTS, ALLOC_SPACE, ColumnId, INUSE_OBJECTS, INUSE_SPACE, TEMPORARY, TEMPORARY_OBJECTS,

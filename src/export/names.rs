@@ -5,7 +5,7 @@ use std::io;
 use super::ExportOptions;
 use memprof_profile::Report;
 use memprof_profile::tree::{
-    Direction, Label, Layout, Limits, Merge, Naming, Order, Paths, Reading, Row,
+    Direction, Label, Layout, LayoutRow, Limits, Merge, Naming, Order, Paths, Reading,
 };
 
 /// A tree of names with two columns of bytes: before (0 without a baseline) and now.
@@ -13,7 +13,7 @@ use memprof_profile::tree::{
 pub(super) struct NameTree {
     names: Vec<String>,
     /// The nodes, depth first; the root comes first.
-    rows: Vec<Row<2>>,
+    rows: Vec<LayoutRow<2>>,
     /// Whether there is a baseline.
     pub is_difference: bool,
 }
@@ -51,19 +51,19 @@ impl NameTree {
     }
 
     /// The root node.
-    pub fn root(&self) -> &Row<2> {
+    pub fn root(&self) -> &LayoutRow<2> {
         &self.rows[0]
     }
 
     /// The name of a node.
-    pub fn name(&self, row: &Row<2>) -> &str {
+    pub fn name(&self, row: &LayoutRow<2>) -> &str {
         &self.names[row.label as usize]
     }
 
     /// Visits every node except the root, parents first, with its depth: 0 for children of the root.
     pub fn visit<'a>(
         &'a self,
-        mut visit: impl FnMut(usize, &'a Row<2>) -> io::Result<()>,
+        mut visit: impl FnMut(usize, &'a LayoutRow<2>) -> io::Result<()>,
     ) -> io::Result<()> {
         let mut depths = vec![0; self.rows.len()];
         for (at, row) in self.rows.iter().enumerate().skip(1) {

@@ -6,7 +6,7 @@ use memprof_profile::tree::Label;
 use memprof_profile::{Amounts, Frame, FrameKind, Profile};
 
 /// Memory with its stack, or memory of one mapping without a stack.
-pub(crate) struct Row<'a> {
+pub(crate) struct ExportRow<'a> {
     /// The frames, innermost first; never empty.
     pub places: Vec<RowFrame<'a>>,
     /// The unwind outcome, or the reason why there is no stack: (name, value).
@@ -28,7 +28,7 @@ pub(crate) enum RowFrame<'a> {
 pub(crate) fn rows<'a>(
     profile: &'a Profile,
     mappings: &'a Mappings,
-) -> impl Iterator<Item = Row<'a>> {
+) -> impl Iterator<Item = ExportRow<'a>> {
     let with_stack = profile.samples.iter().map(|sample| {
         let frames = sample.stack.frames.iter();
         let mut places: Vec<_> = frames.map(|frame| place(*frame, mappings)).collect();
@@ -37,13 +37,13 @@ pub(crate) fn rows<'a>(
             Some(reason) => places.push(RowFrame::Pseudo(Label::CutOff(reason))),
             None => {}
         }
-        Row {
+        ExportRow {
             places,
             about: ("outcome", sample.stack.outcome.label()),
             amounts: &sample.amounts,
         }
     });
-    let without = profile.not_observed.iter().map(|row| Row {
+    let without = profile.not_observed.iter().map(|row| ExportRow {
         places: vec![RowFrame::Pseudo(Label::NotObserved(
             &row.mapping,
             row.reason,

@@ -211,32 +211,35 @@ impl<'a> Table<'a> {
     }
 
     /// The rows with nonzero figures of this kind, each with its figure.
-    fn rows(&self, kind: Kind) -> impl Iterator<Item = (Row<'_>, u64)> {
+    fn rows(&self, kind: Kind) -> impl Iterator<Item = (SampleStack<'_>, u64)> {
         let samples = self.profile.samples.iter();
-        let stacks = samples.map(|s| (Row::Stack(self, &s.stack), &s.amounts));
+        let stacks = samples.map(|s| (SampleStack::Stack(self, &s.stack), &s.amounts));
         let rows = self.profile.not_observed.iter().enumerate();
-        let rest = rows.map(|(n, row)| (Row::Pseudo(self.not_observed + n), &row.amounts));
-        let all: Box<dyn Iterator<Item = (Row<'_>, &Amounts)>> = Box::new(stacks.chain(rest));
+        let rest = rows.map(|(n, row)| (SampleStack::Pseudo(self.not_observed + n), &row.amounts));
+        let all: Box<dyn Iterator<Item = (SampleStack<'_>, &Amounts)>> =
+            Box::new(stacks.chain(rest));
         all.map(move |(row, amounts)| (row, kind.figure(amounts)))
             .filter(|(_, bytes)| *bytes > 0)
     }
 }
 
-enum Row<'a> {
+enum SampleStack<'a> {
     Stack(&'a Table<'a>, &'a Stack),
     Pseudo(usize),
 }
 
-impl Serialize for Row<'_> {
+impl Serialize for SampleStack<'_> {
     fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
         match self {
-            Row::Stack(table, stack) if stack.frames.is_empty() => s.collect_seq([table.no_stack]),
-            Row::Stack(table, stack) => {
+            SampleStack::Stack(table, stack) if stack.frames.is_empty() => {
+                s.collect_seq([table.no_stack])
+            }
+            SampleStack::Stack(table, stack) => {
                 let cut_off = stack.outcome.cut_off().map(|reason| table.cut_off[&reason]);
                 let frames = stack.frames.iter().rev();
                 s.collect_seq(cut_off.into_iter().chain(frames.map(|f| table.by_frame[f])))
             }
-            Row::Pseudo(number) => s.collect_seq([number]),
+            SampleStack::Pseudo(number) => s.collect_seq([number]),
         }
     }
 }

@@ -18,7 +18,7 @@ use self::frame::{CHAR_WIDTH, FRAME_HEIGHT, Frame, amount};
 use super::names::NameTree;
 use super::{ExportOptions, Exporter, Supports};
 use memprof_profile::measure::Unit;
-use memprof_profile::tree::{Direction, Row};
+use memprof_profile::tree::{Direction, LayoutRow};
 use memprof_profile::{Kind, Margin, Report};
 use memprof_sys::text::printable;
 
@@ -191,7 +191,7 @@ impl<'a> Picture<'a> {
     fn write_frames(&self, colours: &Colours<'_>, out: &mut dyn Write) -> io::Result<()> {
         let root = self.tree.root();
         let whole = root.total[1];
-        let mut frame = |depth: usize, row: &Row<2>, start| {
+        let mut frame = |depth: usize, row: &LayoutRow<2>, start| {
             let level = match self.hanging {
                 true => depth,
                 false => self.levels - 1 - depth,

@@ -29,7 +29,7 @@ impl Probe {
         };
         functions
             .see_writes(self.skel.progs.calls_return.as_fd())
-            .context("names of code made at run time may be those of other code that was at the same address")?;
+            .context("names of JIT code may be those of other code that was at the same address")?;
         // Code that was named before may have been replaced.
         if let Some(bss) = self.skel.maps.bss_data.as_deref_mut() {
             shared(&mut bss.code_generation_of_all).fetch_add(1, SeqCst);

@@ -1,6 +1,6 @@
 //! The events that the probe reports, as types independent of BPF and HTTP.
 
-use memprof_code::interpreter::Kind;
+use memprof_code::interpreter::InterpreterKind;
 use memprof_code::jit::NamesWritten;
 use memprof_code::modules::FileNumber;
 use memprof_profile::Outcome;
@@ -57,7 +57,7 @@ pub struct FunctionSeen {
     /// Distinguishes code objects that had the same address one after the other.
     pub check: u32,
     /// The interpreter that runs it.
-    pub interpreter: Kind,
+    pub interpreter: InterpreterKind,
     /// Minor version of the interpreter.
     pub version: u16,
     /// The line table.

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use super::state::State;
+use super::state::UiState;
 use super::words::{clock, kib};
-use memprof_heap::{Allocator, Figures, HeapSnapshot};
+use memprof_heap::{Allocator, HeapSnapshot, SnapshotFigures};
 use memprof_profile::Subset;
 use memprof_sys::ids::Pid;
 use memprof_sys::text::printable;
@@ -40,7 +40,7 @@ impl NewestHeap {
     }
 }
 
-impl State {
+impl UiState {
     /// The process for a heap snapshot: the selected one, or else the one that the view shows.
     pub(super) fn process_in_view(&self) -> Option<Pid> {
         match self.selected().map(|row| &row.subset) {
@@ -56,7 +56,7 @@ fn text(taken: &Result<Arc<HeapSnapshot>, String>) -> String {
         Ok(taken) => &**taken,
         Err(why) => return format!("heap: {}", printable(why)),
     };
-    let figures = Figures::from(heap);
+    let figures = SnapshotFigures::from(heap);
     let what = match (heap.refused(), &heap.allocator) {
         (Some(reason), _) => format!("the heap was not read: {}", printable(reason)),
         (None, Allocator::Unknown) if figures.live == 0 => format!(
@@ -73,7 +73,7 @@ fn text(taken: &Result<Arc<HeapSnapshot>, String>) -> String {
     )
 }
 
-fn in_use(figures: &Figures, is_glibc: bool) -> String {
+fn in_use(figures: &SnapshotFigures, is_glibc: bool) -> String {
     let unreachable = match figures.unreachable {
         Some(bytes) => format!(", {} unreachable", size(bytes)),
         None => String::new(),

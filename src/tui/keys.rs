@@ -3,7 +3,7 @@
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 
 use super::rows;
-use super::state::State;
+use super::state::UiState;
 use super::view::{Overlay, Sort, View};
 use memprof_profile::tree::{Direction, Merge};
 use memprof_profile::{FrameFilter, Kind};
@@ -61,7 +61,7 @@ pub(super) const HELP: &[(&str, &str)] = &[
 ];
 
 /// Handles a key press; true when the user quits.
-pub(super) fn press(state: &mut State, key: KeyEvent) -> bool {
+pub(super) fn press(state: &mut UiState, key: KeyEvent) -> bool {
     if key.kind == KeyEventKind::Release {
         return false;
     }
@@ -94,7 +94,7 @@ pub(super) fn press(state: &mut State, key: KeyEvent) -> bool {
     false
 }
 
-fn edit(state: &mut State, code: KeyCode) {
+fn edit(state: &mut UiState, code: KeyCode) {
     match code {
         KeyCode::Enter => state.editing = false,
         KeyCode::Esc => {
@@ -116,7 +116,7 @@ fn edit(state: &mut State, code: KeyCode) {
 }
 
 /// Keys while an overlay is open.
-fn over(state: &mut State, code: KeyCode) {
+fn over(state: &mut UiState, code: KeyCode) {
     let top = state.overlay_top;
     match code {
         KeyCode::Down | KeyCode::Char('j') => state.overlay_top = top + 1,
@@ -130,7 +130,7 @@ fn over(state: &mut State, code: KeyCode) {
     state.overlay_top = state.overlay_top.min(lines.saturating_sub(1));
 }
 
-fn moves(state: &mut State, code: KeyCode) -> bool {
+fn moves(state: &mut UiState, code: KeyCode) -> bool {
     let (place, rows) = state.place();
     let page = state.page();
     let to = match code {
@@ -147,7 +147,7 @@ fn moves(state: &mut State, code: KeyCode) -> bool {
 }
 
 /// Keys of the lists of processes and control groups, and keys to enter and leave the lists.
-fn lists(state: &mut State, code: KeyCode) -> bool {
+fn lists(state: &mut UiState, code: KeyCode) -> bool {
     let is_list = state.view.is_list();
     match code {
         KeyCode::Char('P') => state.toggle_lists(),
@@ -169,7 +169,7 @@ fn lists(state: &mut State, code: KeyCode) -> bool {
 }
 
 /// Keys that change the view without a new model.
-fn shows(state: &mut State, code: KeyCode) -> bool {
+fn shows(state: &mut UiState, code: KeyCode) -> bool {
     match code {
         KeyCode::Char('f') => state.show(View::Functions),
         KeyCode::Char('t') => state.show(View::Tree),
@@ -199,13 +199,13 @@ fn shows(state: &mut State, code: KeyCode) -> bool {
     true
 }
 
-fn open(state: &mut State, overlay: Overlay) {
+fn open(state: &mut UiState, overlay: Overlay) {
     state.overlay = overlay;
     state.overlay_top = 0;
 }
 
 /// Keys that request another model.
-fn chooses(state: &mut State, code: KeyCode) -> bool {
+fn chooses(state: &mut UiState, code: KeyCode) -> bool {
     match code {
         KeyCode::Char('n') => state.kind = neighbour(state, true),
         KeyCode::Char('N') => state.kind = neighbour(state, false),
@@ -245,7 +245,7 @@ fn chooses(state: &mut State, code: KeyCode) -> bool {
 }
 
 /// The kind of memory after or before the current one.
-fn neighbour(state: &State, after: bool) -> Kind {
+fn neighbour(state: &UiState, after: bool) -> Kind {
     let mut kinds = Kind::ALL.to_vec();
     if let Some(report) = &state.report {
         kinds.retain(|kind| report.profile.counts(*kind));
@@ -256,7 +256,7 @@ fn neighbour(state: &State, after: bool) -> Kind {
 }
 
 /// Keys that fold and unfold the tree.
-fn unfolds(state: &mut State, code: KeyCode) {
+fn unfolds(state: &mut UiState, code: KeyCode) {
     let (View::Tree, Some(model), Some(row)) =
         (state.view, state.model.clone(), state.selected_node())
     else {

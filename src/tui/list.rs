@@ -5,8 +5,8 @@
 use std::cmp::Ordering;
 use std::collections::HashMap;
 
+use super::list_position::ListPosition;
 use super::model::Pair;
-use super::place::ListPosition;
 use super::view::View;
 use memprof_profile::tree::Search;
 use memprof_profile::{Amounts, Kind, Profile, Subset};
@@ -41,18 +41,18 @@ pub(super) struct Order {
 
 /// Figures now and at the mark.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Figures {
+pub(super) struct AmountsNowAndThen {
     pub(super) now: Amounts,
     pub(super) then: Amounts,
 }
 
-impl Figures {
-    fn add(&mut self, other: Figures) {
+impl AmountsNowAndThen {
+    fn add(&mut self, other: AmountsNowAndThen) {
         self.now += other.now;
         self.then += other.then;
     }
 
-    fn take_out(&mut self, part: Figures) {
+    fn take_out(&mut self, part: AmountsNowAndThen) {
         self.now -= part.now;
         self.then -= part.then;
     }
@@ -67,7 +67,7 @@ impl Figures {
 
 /// A process or a control group.
 #[derive(Debug, Default)]
-pub(super) struct Row {
+pub(super) struct ListRow {
     /// The process or group; `None` in the row for memory that is in no other row.
     pub(super) subset: Option<Subset>,
     /// The process id, or the number of processes directly in the group.
@@ -76,12 +76,12 @@ pub(super) struct Row {
     pub(super) name: String,
     /// Container, pod and control group.
     pub(super) place: String,
-    pub(super) figures: Figures,
+    pub(super) figures: AmountsNowAndThen,
     /// Whether the process or group existed at the mark but is gone now.
     pub(super) is_gone: bool,
 }
 
-impl Row {
+impl ListRow {
     /// The title in the header.
     pub(super) fn title(&self) -> String {
         match &self.subset {
@@ -94,11 +94,11 @@ impl Row {
 /// A list: the rows that match the filter, sorted.
 #[derive(Debug, Default)]
 pub(super) struct List {
-    pub(super) rows: Vec<Row>,
+    pub(super) rows: Vec<ListRow>,
     /// The sum of the rows; equals `whole` without a filter.
-    pub(super) sum: Figures,
+    pub(super) sum: AmountsNowAndThen,
     /// The sum of all rows, regardless of the filter.
-    pub(super) whole: Figures,
+    pub(super) whole: AmountsNowAndThen,
     /// Current number of processes or groups.
     pub(super) all: usize,
     /// Number of them that match the filter.
@@ -112,14 +112,14 @@ struct Entry<'a> {
     number: usize,
     name: &'a str,
     container: Option<&'a Container>,
-    figures: Figures,
+    figures: AmountsNowAndThen,
     is_gone: bool,
 }
 
 impl<'a> Entry<'a> {
     /// The entries of a profile in a view.
     fn all(view: View, profile: &'a Profile) -> Vec<Entry<'a>> {
-        let figures = |total: &Amounts| Figures {
+        let figures = |total: &Amounts| AmountsNowAndThen {
             now: *total,
             then: Amounts::default(),
         };
@@ -157,7 +157,7 @@ impl<'a> Entry<'a> {
             }
         }
         entries.extend(before.into_values().map(|entry| Entry {
-            figures: Figures {
+            figures: AmountsNowAndThen {
                 now: Amounts::default(),
                 then: entry.figures.now,
             },
@@ -190,9 +190,9 @@ fn place(container: &Container) -> String {
     parts.into_iter().flatten().collect::<Vec<_>>().join("  ")
 }
 
-impl From<Entry<'_>> for Row {
-    fn from(entry: Entry<'_>) -> Row {
-        Row {
+impl From<Entry<'_>> for ListRow {
+    fn from(entry: Entry<'_>) -> ListRow {
+        ListRow {
             subset: Some(entry.subset),
             number: entry.number,
             name: entry.name.to_owned(),
@@ -212,7 +212,7 @@ impl List {
         order: &Order,
         kind: Kind,
     ) -> List {
-        let whole = Figures {
+        let whole = AmountsNowAndThen {
             now: now.total,
             then: mark.map(|mark| mark.total).unwrap_or_default(),
         };
@@ -225,16 +225,16 @@ impl List {
             let search = Search::new(&order.filter);
             entries.retain(|entry| entry.matches(&search));
         }
-        let mut rows: Vec<Row> = entries.into_iter().map(Row::from).collect();
+        let mut rows: Vec<ListRow> = entries.into_iter().map(ListRow::from).collect();
         let listed = rows.iter().filter(|row| !row.is_gone).count();
-        if !is_filtered && rest != Figures::default() {
-            rows.push(Row {
+        if !is_filtered && rest != AmountsNowAndThen::default() {
+            rows.push(ListRow {
                 name: rest_name(view).to_owned(),
                 figures: rest,
-                ..Row::default()
+                ..ListRow::default()
             });
         }
-        let mut sum = Figures::default();
+        let mut sum = AmountsNowAndThen::default();
         rows.iter().for_each(|row| sum.add(row.figures));
         rows.sort_by(|a, b| compare(view, order, kind, mark.is_some(), [a, b]));
         List {
@@ -262,9 +262,15 @@ fn rest_name(view: View) -> &'static str {
     }
 }
 
-fn compare(view: View, order: &Order, kind: Kind, by_change: bool, [a, b]: [&Row; 2]) -> Ordering {
+fn compare(
+    view: View,
+    order: &Order,
+    kind: Kind,
+    by_change: bool,
+    [a, b]: [&ListRow; 2],
+) -> Ordering {
     // Largest first; with a mark, largest change first.
-    let weight = |row: &Row| {
+    let weight = |row: &ListRow| {
         let pair = row.figures.pair(kind);
         match by_change {
             true => (pair.change().unsigned_abs(), pair.now),

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use memprof_profile::measure::Unit;
 use memprof_profile::symbol::Symbols;
 use memprof_profile::tree::{
-    Direction, Find, Label, LabelId, Labels, Layout, Limits, Naming, Paths, Reading, Row, Search,
-    Table, errors,
+    Direction, Find, Label, LabelId, Labels, Layout, LayoutRow, Limits, Naming, Paths, Reading,
+    Search, Table, errors,
 };
 use memprof_profile::{FrameFilter, Kind, Profile, Report, Subset};
 
@@ -213,7 +213,7 @@ impl Model {
 }
 
 fn nodes<const N: usize>(
-    rows: &[Row<N>],
+    rows: &[LayoutRow<N>],
     errors: &[[u64; 2]],
     labels: &Labels<'_>,
     named: &[bool],

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::history::History;
-use super::state::State;
+use super::state::UiState;
 use super::view::View;
 use memprof_profile::{Profile, Report, Subset};
 use memprof_sys::ids::Pid;
@@ -71,7 +71,7 @@ impl Selection {
     }
 }
 
-impl State {
+impl UiState {
     /// The visible report: of all processes, or of the part; `None` until there is one.
     pub(super) fn shown(&self) -> Option<&Arc<Report>> {
         match &self.part {

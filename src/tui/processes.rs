@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use super::list::{Column, List, Order, Row};
-use super::state::State;
+use super::list::{Column, List, ListRow, Order};
+use super::state::UiState;
 use super::view::View;
 use memprof_profile::Subset;
 
@@ -28,7 +28,7 @@ impl Lists {
     }
 }
 
-impl State {
+impl UiState {
     /// The visible list of processes or control groups, if any.
     pub(super) fn list(&self) -> Option<&List> {
         match self.view {
@@ -47,7 +47,7 @@ impl State {
     }
 
     /// The row at the cursor of the list.
-    pub(super) fn selected(&self) -> Option<&Row> {
+    pub(super) fn selected(&self) -> Option<&ListRow> {
         let list = self.list()?;
         list.rows.get(list.place.cursor)
     }

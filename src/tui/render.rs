@@ -13,7 +13,7 @@ use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::Paragraph;
 
-use super::state::State;
+use super::state::UiState;
 use super::view::{Sort, View};
 use memprof_profile::tree::{Direction, Merge};
 use memprof_profile::{FrameFilter, Kind, Report};
@@ -25,7 +25,7 @@ pub(super) use overlay::lines as overlay_lines;
 pub(super) use processes::further_kinds;
 
 /// Draws the whole screen.
-pub(super) fn render(state: &State, frame: &mut Frame<'_>) {
+pub(super) fn render(state: &UiState, frame: &mut Frame<'_>) {
     let area = frame.area();
     let advice = advice::lines(state);
     let heap = state.heap.lines(state.size).into_iter();
@@ -69,7 +69,7 @@ pub(super) fn render(state: &State, frame: &mut Frame<'_>) {
 }
 
 /// The filter input, the message, or the key hints.
-fn bottom_line(state: &State, area: Rect) -> Line<'static> {
+fn bottom_line(state: &UiState, area: Rect) -> Line<'static> {
     let accent = state.theme.accent();
     if state.editing {
         return Line::from(vec![
@@ -102,7 +102,7 @@ fn bottom_line(state: &State, area: Rect) -> Line<'static> {
 }
 
 /// The hints for keys that are useful in this view.
-fn keys(state: &State) -> Vec<(&'static str, &'static str)> {
+fn keys(state: &UiState) -> Vec<(&'static str, &'static str)> {
     let mut keys = vec![("q", "end")];
     let several = |report: &Arc<Report>| !report.profile.processes.is_empty();
     match state.view {
@@ -137,7 +137,7 @@ fn keys(state: &State) -> Vec<(&'static str, &'static str)> {
 }
 
 /// The current settings: `functions by self, anon, change since mark 2, "malloc"`.
-fn chosen(state: &State) -> String {
+fn chosen(state: &UiState) -> String {
     let mut words = match (state.view, state.sort, state.direction) {
         (View::Functions, Sort::Own, _) => "functions by self".to_owned(),
         (View::Functions, Sort::Total, _) => "functions by total".to_owned(),

@@ -9,11 +9,11 @@ use super::heap::NewestHeap;
 use super::history::History;
 use super::keys;
 use super::list::List;
+use super::list_position::ListPosition;
 use super::marks::Marks;
 use super::messages::Messages;
 use super::model::{Job, Model};
 use super::part::Selection;
-use super::place::ListPosition;
 use super::processes::Lists;
 use super::rows::{self, FunctionRow, TreeRow};
 use super::theme::Theme;
@@ -48,7 +48,7 @@ pub(super) enum Input {
 
 /// Everything that determines what is drawn.
 #[derive(Debug)]
-pub(super) struct State {
+pub(super) struct UiState {
     pub(super) theme: Theme,
     pub(super) size: (u16, u16),
     pub(super) view: View,
@@ -87,9 +87,9 @@ pub(super) struct State {
     pub(super) heap: NewestHeap,
 }
 
-impl State {
-    pub(super) fn new(colour: bool, size: (u16, u16)) -> State {
-        State {
+impl UiState {
+    pub(super) fn new(colour: bool, size: (u16, u16)) -> UiState {
+        UiState {
             theme: Theme { colour },
             size,
             view: View::Functions,

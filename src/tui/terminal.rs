@@ -22,7 +22,7 @@ use ratatui::layout::Rect;
 use ratatui::{TerminalOptions, Viewport};
 
 use super::render::render;
-use super::state::{Input, State};
+use super::state::{Input, UiState};
 
 /// Whether memprof has taken over the terminal.
 static TAKEN: AtomicBool = AtomicBool::new(false);
@@ -105,7 +105,7 @@ impl Terminal {
         })
     }
 
-    pub(super) fn draw(&mut self, state: &State) -> Result<()> {
+    pub(super) fn draw(&mut self, state: &UiState) -> Result<()> {
         if !TAKEN.load(Ordering::SeqCst) {
             bail!("another thread of memprof panicked");
         }

@@ -21,7 +21,7 @@ use ratatui::style::{Color, Modifier};
 
 use super::model::Model;
 use super::render::render;
-use super::state::{Input, State};
+use super::state::{Input, UiState};
 use memprof_profile::symbol::Language;
 use memprof_profile::testing::{at, kib, profile, symbols};
 use memprof_profile::{Frame, Report};
@@ -57,7 +57,7 @@ fn report(grown: u64) -> Arc<Report> {
 }
 
 /// Updates a state and builds the models it requests; true when the user quits.
-fn feed(state: &mut State, input: Input) -> bool {
+fn feed(state: &mut UiState, input: Input) -> bool {
     let quit = state.update(input);
     while let Some(job) = state.job.take() {
         state.update(Input::Model(Arc::new(Model::new(job))));
@@ -65,23 +65,23 @@ fn feed(state: &mut State, input: Input) -> bool {
     quit
 }
 
-fn press(state: &mut State, code: KeyCode) -> bool {
+fn press(state: &mut UiState, code: KeyCode) -> bool {
     feed(state, Input::Key(KeyEvent::new(code, KeyModifiers::NONE)))
 }
 
-fn types(state: &mut State, keys: &str) {
+fn types(state: &mut UiState, keys: &str) {
     for key in keys.chars() {
         assert!(!press(state, KeyCode::Char(key)), "{key} quits");
     }
 }
 
-fn started(size: (u16, u16)) -> State {
-    let mut state = State::new(false, size);
+fn started(size: (u16, u16)) -> UiState {
+    let mut state = UiState::new(false, size);
     feed(&mut state, Input::Report(report(4000)));
     state
 }
 
-fn drawn(state: &State) -> Buffer {
+fn drawn(state: &UiState) -> Buffer {
     let backend = TestBackend::new(state.size.0, state.size.1);
     let mut terminal = Terminal::new(backend).unwrap();
     terminal.draw(|frame| render(state, frame)).unwrap();
@@ -89,7 +89,7 @@ fn drawn(state: &State) -> Buffer {
 }
 
 /// The frame's lines without trailing blanks.
-fn text(state: &State) -> Vec<String> {
+fn text(state: &UiState) -> Vec<String> {
     let buffer = drawn(state);
     let width = usize::from(buffer.area.width);
     let line = |cells: &[ratatui::buffer::Cell]| {
@@ -100,7 +100,7 @@ fn text(state: &State) -> Vec<String> {
 }
 
 #[track_caller]
-fn shows(state: &State, wanted: &[&str]) {
+fn shows(state: &UiState, wanted: &[&str]) {
     let text = text(state);
     for part in wanted {
         assert!(
@@ -111,7 +111,7 @@ fn shows(state: &State, wanted: &[&str]) {
 }
 
 /// The rows of the list, up to the last one with text.
-fn rows(state: &State) -> Vec<String> {
+fn rows(state: &UiState) -> Vec<String> {
     let text = text(state);
     let heading = text
         .iter()
@@ -121,7 +121,7 @@ fn rows(state: &State) -> Vec<String> {
     rows.iter().take_while(|l| !l.is_empty()).cloned().collect()
 }
 
-fn names(state: &State) -> Vec<String> {
+fn names(state: &UiState) -> Vec<String> {
     let name = |row: &String| row.rsplit("  ").next().unwrap().trim().to_owned();
     rows(state).iter().map(name).collect()
 }
@@ -129,7 +129,7 @@ fn names(state: &State) -> Vec<String> {
 /// Both of two simultaneous messages are shown.
 #[test]
 fn messages_wait_for_those_before_them() {
-    let mut state = State::new(false, (80, 24));
+    let mut state = UiState::new(false, (80, 24));
     for text in ["the first", "the second"] {
         feed(&mut state, Input::Message(text.to_owned()));
     }

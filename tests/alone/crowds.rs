@@ -38,7 +38,7 @@ fn starting(reply: &Reply) {
 
 impl Answers {
     /// Runs memprof with these arguments until its first report.
-    fn of(args: &[&str]) -> Answers {
+    fn parse(args: &[&str]) -> Answers {
         let started = Instant::now();
         let mut command = Command::new(BINARY);
         command.args(["--listen", "127.0.0.1:0"]).args(args);
@@ -105,10 +105,10 @@ fn crowd(kind: &str, count: usize) -> (Group, Workload) {
 fn answers_in_time(kind: &str, count: usize) {
     let (group, workload) = crowd(kind, count);
     let pid = workload.pid().to_string();
-    let forks = Answers::of(&["--pid", &pid, "--follow-forks"]);
+    let forks = Answers::parse(&["--pid", &pid, "--follow-forks"]);
     let mut wrong = forks.check(&format!("{count} {kind}, --follow-forks"), count + 1);
     let name = format!("/{}", group.name().display());
-    let grouped = Answers::of(&["--cgroup", &name]);
+    let grouped = Answers::parse(&["--cgroup", &name]);
     wrong.extend(grouped.check(&format!("{count} {kind}, --cgroup"), count + 1));
     workload.end();
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));

@@ -17,7 +17,7 @@ use memprof_sys::ids::Pid;
 use memprof_sys::residency::figures;
 
 /// A report whose target is these processes.
-fn of(pids: &[Pid]) -> Fixed {
+fn fixed_report(pids: &[Pid]) -> Fixed {
     let report = crate::common::report(&[], &[crate::common::kib(4, 0, 0)], &[]);
     let mut profile = report.profile.as_ref().clone();
     profile.target.pid = pids[0];
@@ -40,7 +40,7 @@ fn stopped() -> Workload {
 fn the_sums_are_the_kernels() {
     let _turn = crate::turn();
     let workload = stopped();
-    let server = Server::start(of(&[workload.pid()]), ServerOptions::default());
+    let server = Server::start(fixed_report(&[workload.pid()]), ServerOptions::default());
     let reply = server.get("/debug/memory?top=3");
     assert_eq!(reply.status, 200, "{}", reply.text());
     let text = reply.text();
@@ -65,7 +65,7 @@ fn parameters() {
     let workload = stopped();
     let (pid, other) = (workload.pid(), stopped());
     let followed = [pid, other.pid()];
-    let server = Server::start(of(&followed), ServerOptions::default());
+    let server = Server::start(fixed_report(&followed), ServerOptions::default());
     let status = |query: &str| server.get(&format!("/debug/memory{query}")).status;
     assert_eq!(
         (status(""), status("?top=0"), status("?top=10000")),
@@ -89,7 +89,10 @@ fn parameters() {
     }
     server.stop();
     // A target that has ended.
-    let server = Server::start(of(&[Pid(u32::MAX >> 1)]), ServerOptions::default());
+    let server = Server::start(
+        fixed_report(&[Pid(u32::MAX >> 1)]),
+        ServerOptions::default(),
+    );
     let reply = server.get("/debug/memory");
     assert_eq!(reply.status, 503);
     assert!(reply.text().contains("has ended"), "{}", reply.text());
@@ -105,7 +108,7 @@ fn pages_of_elsewhere_and_proxies_are_refused() {
         cors_origins: vec!["*".to_owned()],
         ..ServerOptions::default()
     };
-    let server = Server::start(of(&[workload.pid()]), options);
+    let server = Server::start(fixed_report(&[workload.pid()]), options);
     let ask = |headers: &[(&str, &str)]| server.request("GET", "/debug/memory", headers);
     assert_eq!(ask(&[]).status, 200);
     assert_eq!(ask(&[("Host", "localhost")]).status, 200);
@@ -144,7 +147,11 @@ fn another_machine_is_refused() {
     };
     let workload = stopped();
     // The kernel uses this address as the source address, too.
-    let server = Server::start_at(address, of(&[workload.pid()]), ServerOptions::default());
+    let server = Server::start_at(
+        address,
+        fixed_report(&[workload.pid()]),
+        ServerOptions::default(),
+    );
     assert_eq!(server.get("/v1/pid").status, 200);
     let reply = server.get("/debug/memory");
     assert_eq!(reply.status, 403);
@@ -157,7 +164,7 @@ fn another_machine_is_refused() {
 fn the_memory_of_another_process_with_the_id_is_not_shown() {
     let _turn = crate::turn();
     let workload = stopped();
-    let Fixed(report) = of(&[workload.pid()]);
+    let Fixed(report) = fixed_report(&[workload.pid()]);
     let report = report.unwrap();
     let mut profile = report.profile.as_ref().clone();
     profile.target.alive = false;

@@ -76,8 +76,8 @@ fn damage(r: &mut Random, bytes: &mut Vec<u8>) {
         0 | 1 => bytes[at] ^= 1 << r.index(8),
         2 => bytes[at] = r.index(256) as u8,
         3 | 4 => {
-            let value = r.of(&VALUES).to_le_bytes();
-            let size = r.of(&[1, 2, 4, 8]);
+            let value = r.choose(&VALUES).to_le_bytes();
+            let size = r.choose(&[1, 2, 4, 8]);
             let end = (at + size).min(bytes.len());
             bytes[at..end].copy_from_slice(&value[..end - at]);
         }
@@ -88,7 +88,7 @@ fn damage(r: &mut Random, bytes: &mut Vec<u8>) {
         }
         6 => {
             let size = r.index(256).min(bytes.len() - at);
-            let value = r.of(&VALUES) as u8;
+            let value = r.choose(&VALUES) as u8;
             bytes[at..at + size].fill(value);
         }
         _ if r.index(4) == 0 => bytes.truncate(at.max(1)),
@@ -221,7 +221,7 @@ fn names_of_code_made_at_run_time() {
             let at = r.index(bytes.len());
             match r.index(4) {
                 0 => bytes[at] ^= 1 << r.index(8),
-                1 => bytes[at] = r.of(&[0, b' ', b'\n', 0x7f, 0xff]),
+                1 => bytes[at] = r.choose(&[0, b' ', b'\n', 0x7f, 0xff]),
                 2 => bytes.insert(at, r.index(256) as u8),
                 _ => bytes.truncate(at.max(1)),
             }
@@ -252,10 +252,10 @@ fn damage_text(r: &mut Random, bytes: &mut Vec<u8>) {
             };
             let start = at + start;
             let end = bytes[start..].iter().position(|b| !digit(b)).unwrap_or(1);
-            let number = r.of(&NUMBERS).bytes();
+            let number = r.choose(&NUMBERS).bytes();
             bytes.splice(start..start + end, number);
         }
-        3 => bytes[at] = r.of(b"[]{},:\"n\\\xff"),
+        3 => bytes[at] = r.choose(b"[]{},:\"n\\\xff"),
         4 => {
             // A piece occurs twice.
             let size = r.index(200).min(bytes.len() - at);

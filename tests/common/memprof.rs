@@ -100,29 +100,29 @@ impl Memprof {
         all.extend(command);
         let mut m = Memprof::spawn(&all, Stdio::piped(), Stdio::piped());
         m.wait_served();
-        let lines = Lines::of(&mut m.child);
+        let lines = Lines::new(&mut m.child);
         m.said("following ");
         (m, lines)
     }
 
     /// Starts it with these arguments and streams.
     pub fn spawn(args: &[&str], stdin: Stdio, stdout: Stdio) -> Memprof {
-        Memprof::of(Command::new(BINARY).args(args).stdin(stdin).stdout(stdout))
+        Memprof::start_process(Command::new(BINARY).args(args).stdin(stdin).stdout(stdout))
     }
 
     /// Starts it by a command that executes memprof with a server.
     pub fn spawn_as(command: &mut Command) -> Memprof {
-        let mut m = Memprof::of(command);
+        let mut m = Memprof::start_process(command);
         m.wait_served();
         m
     }
 
     /// Starts it by a command that executes memprof, which need not serve.
     pub fn spawn_unserved(command: &mut Command) -> Memprof {
-        Memprof::of(command)
+        Memprof::start_process(command)
     }
 
-    fn of(command: &mut Command) -> Memprof {
+    fn start_process(command: &mut Command) -> Memprof {
         let mut child = isolated(command).stderr(Stdio::piped()).spawn().unwrap();
         let stderr = Arc::new(Stderr::default());
         let (to, from) = (Arc::clone(&stderr), child.stderr.take().unwrap());

@@ -23,7 +23,7 @@ impl Random {
         (self.next() >> 33) as usize % len.max(1)
     }
 
-    pub fn of<T: Copy>(&mut self, values: &[T]) -> T {
+    pub fn choose<T: Copy>(&mut self, values: &[T]) -> T {
         values[self.index(values.len())]
     }
 

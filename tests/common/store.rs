@@ -65,7 +65,7 @@ pub fn gunzip(bytes: &[u8]) -> Vec<u8> {
 }
 
 #[derive(Default)]
-struct State {
+struct StoreState {
     /// The next answers; then it takes everything.
     answers: Mutex<VecDeque<Answer>>,
     received: Mutex<Vec<Received>>,
@@ -74,7 +74,7 @@ struct State {
 
 pub struct Store {
     pub url: String,
-    state: Arc<State>,
+    state: Arc<StoreState>,
 }
 
 impl Store {
@@ -87,7 +87,7 @@ impl Store {
     }
 
     fn start_as(listen: impl FnOnce(Serve) -> String) -> Store {
-        let state = Arc::new(State::default());
+        let state = Arc::new(StoreState::default());
         let serves = Arc::clone(&state);
         let url = listen(Box::new(move |stream| serve(stream, &serves)));
         Store { url, state }
@@ -121,7 +121,7 @@ impl Store {
     }
 }
 
-fn serve(stream: &mut dyn Stream, state: &State) -> io::Result<()> {
+fn serve(stream: &mut dyn Stream, state: &StoreState) -> io::Result<()> {
     while let Some(head) = listening::read_head(stream)? {
         let mut lines = head.trim_end().split("\r\n");
         let mut first = lines.next().unwrap().split(' ');

@@ -106,7 +106,7 @@ pub struct Lines {
 }
 
 impl Lines {
-    pub fn of(child: &mut Child) -> Lines {
+    pub fn new(child: &mut Child) -> Lines {
         Lines {
             stdin: child.stdin.take(),
             stdout: BufReader::new(child.stdout.take().unwrap()),
@@ -165,7 +165,7 @@ impl Workload {
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
-        let lines = Lines::of(&mut child);
+        let lines = Lines::new(&mut child);
         let child = Running(child);
         Workload { child, lines }
     }

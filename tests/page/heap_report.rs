@@ -71,7 +71,7 @@ fn a_snapshot_in_a_file() {
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
-    let mut lines = Lines::of(&mut child);
+    let mut lines = Lines::new(&mut child);
     let child = Running(child);
     assert_eq!(lines.line(), "ok");
     let pid = child.pid().to_string();

@@ -94,7 +94,7 @@ pub struct Report {
 
 impl Report {
     /// The part of one process.
-    pub fn of(&self, pid: Pid) -> Report {
+    pub fn report_of(&self, pid: Pid) -> Report {
         Report {
             profile: Arc::new(self.profile.for_process(pid).expect("a followed process")),
             symbols: self.symbols.clone(),

@@ -139,7 +139,7 @@ impl<'r, 'l> Sequence<'r, 'l> {
             8 => format!("number {slot} {off} {part}"),
             9 => format!("look {slot} {off} {part}"),
             10 => format!("fill {slot} {off} {part}"),
-            11..=16 => format!("advise {slot} {off} {part} {}", self.dice.of(&ADVICE)),
+            11..=16 => format!("advise {slot} {off} {part} {}", self.dice.choose(&ADVICE)),
             17 => format!("lock {slot} {off} {part}"),
             18 => format!("unlock {slot} {off} {part}"),
             19 => format!("protect {slot} {off} {part} {}", 1 + 2 * self.dice.below(2)),
@@ -174,7 +174,7 @@ impl<'r, 'l> Sequence<'r, 'l> {
     fn on_the_file(&mut self) -> String {
         let path = self.run.path("data");
         let (off, len) = self.part(2 * MIB);
-        let what = self.dice.of(&["read", "write", "punch"]);
+        let what = self.dice.choose(&["read", "write", "punch"]);
         format!("{what} {} {off} {len}", path.display())
     }
 

@@ -94,7 +94,7 @@ fn copies_after_fork(run: &mut Run) -> Result<(), Skip> {
     run.pids = run.family();
     run.wait_for_processes();
     let report = run.sums();
-    let child = report.of(run.pids[1]);
+    let child = report.report_of(run.pids[1]);
     let copied = child.under("child_touches", Anon);
     assert!(copied >= bytes - 64 * 4 * KIB, "{copied}\n{}", child.text());
     run.tell(&["end"]);

@@ -68,7 +68,7 @@ struct Before {
 }
 
 impl Before {
-    fn of(pid: Pid) -> Before {
+    fn read(pid: Pid) -> Before {
         Before {
             pid,
             files: files(pid),

@@ -39,10 +39,10 @@ impl Run {
         // Any answer shows that it has started.
         lines.send("");
         assert!(lines.line().starts_with("error"));
-        Run::of(m, lines)
+        Run::new(m, lines)
     }
 
-    fn of(m: Memprof, lines: Lines) -> Run {
+    fn new(m: Memprof, lines: Lines) -> Run {
         let pids = vec![m.followed()];
         Run {
             m,
@@ -340,7 +340,7 @@ fn attached_to_what_has_run_for_a_while() {
         "--output",
         report.to_str().unwrap(),
     ]);
-    let mut run = Run::of(m, lines);
+    let mut run = Run::new(m, lines);
     let first = run.after(&[]);
     assert_eq!(first.direct.unknown(), first.direct.resident());
     let old = first.direct.unknown() * KIB;

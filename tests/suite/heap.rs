@@ -22,7 +22,7 @@ mod seccomp;
 mod types;
 mod unreachable;
 
-use memprof_heap::{Cell, Heap, Row, SnapshotOptions};
+use memprof_heap::{Cell, Heap, RegionRow, SnapshotOptions};
 use memprof_sys::ids::Pid;
 
 /// A snapshot, for which memprof's guard stops the process.
@@ -34,13 +34,13 @@ fn measure(pid: Pid, options: &SnapshotOptions, top: usize) -> anyhow::Result<He
 /// The heap by address has the bytes of the heap's rows, each where it is said to be.
 #[track_caller]
 fn map_adds_up(heap: &Heap) {
-    let sum = |of: fn(&Row) -> u64, wanted: fn(&Row) -> bool| -> u64 {
+    let sum = |of: fn(&RegionRow) -> u64, wanted: fn(&RegionRow) -> bool| -> u64 {
         heap.rows.iter().filter(|row| wanted(row)).map(of).sum()
     };
     let cells = || heap.map.ranges.iter().flat_map(|range| &range.cells);
-    let own = |row: &Row| row.what.is_overhead();
-    let live = |row: &Row| row.what.is_live();
-    let resident = |row: &Row| row.resident;
+    let own = |row: &RegionRow| row.what.is_overhead();
+    let live = |row: &RegionRow| row.what.is_live();
+    let resident = |row: &RegionRow| row.resident;
     assert_eq!(
         cells().map(|c| c.bytes).sum::<u64>(),
         sum(|row| row.bytes, |_| true)

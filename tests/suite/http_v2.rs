@@ -14,7 +14,7 @@ use crate::common::{Fixed, Reply, Server, at, kib, report};
 use memprof::collect::{LastScan, ProviderError, Status};
 use memprof::http::api::{ApiError, BoxFuture, Method, Provider, ROUTES};
 use memprof::http::server::{ServerOptions, Token};
-use memprof_heap::{Heap, HeapOptions, HeapRegion, HeapSnapshot, OtherRow, Row, SizeClass};
+use memprof_heap::{Heap, HeapOptions, HeapRegion, HeapSnapshot, OtherRow, RegionRow, SizeClass};
 use memprof_profile::symbol::{InlinedFunction, Language, Symbol};
 use memprof_profile::{
     CachedFile, Frame, FreezeOutcome, KnownPath, MappedBytes, Mapping, PathFrom, Places, Profile,
@@ -103,7 +103,7 @@ impl Provider for Growing {
 
     fn heap(&self, pid: Pid, _: HeapOptions) -> BoxFuture<'_, Result<Arc<HeapSnapshot>, ApiError>> {
         let number = 1 + self.reports.fetch_add(1, Ordering::Relaxed);
-        let row = Row {
+        let row = RegionRow {
             what: HeapRegion::Live,
             chunks: number,
             bytes: 4096 * number,

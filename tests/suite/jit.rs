@@ -1,4 +1,4 @@
-//! Names of code made at run time: perf maps and jitdump files, of a test program that reuses one address, and of real
+//! Names of JIT code: perf maps and jitdump files, of a test program that reuses one address, and of real
 //! runtimes.
 //!
 //! Needs root and `cc`; for parts of it `node`, or a `python3.12` or later.

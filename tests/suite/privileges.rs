@@ -38,15 +38,15 @@ const OTHERS: &[&str] = &[
 const MIB: u64 = 1 << 20;
 
 /// Copies of memprof and of a workload that every user can run.
-struct Place {
+struct Installation {
     dir: PathBuf,
     memprof: PathBuf,
     workload: PathBuf,
 }
 
-static PLACE: OnceLock<Place> = OnceLock::new();
+static PLACE: OnceLock<Installation> = OnceLock::new();
 
-fn make_place() -> Place {
+fn make_place() -> Installation {
     let dir = Path::new("/var/tmp").join(unique_name("memprof-priv"));
     fs::create_dir(&dir).unwrap();
     fs::set_permissions(&dir, fs::Permissions::from_mode(0o755)).unwrap();
@@ -58,7 +58,7 @@ fn make_place() -> Place {
         fs::set_permissions(&to, fs::Permissions::from_mode(0o755)).unwrap();
         to
     };
-    Place {
+    Installation {
         memprof: copy(Path::new(BINARY), "memprof"),
         workload: copy(&program("scenarios"), "scenarios"),
         dir,
@@ -72,7 +72,7 @@ extern "C" fn remove_place() {
 }
 
 /// The directory, removed after the last test.
-fn place() -> &'static Place {
+fn place() -> &'static Installation {
     PLACE.get_or_init(|| {
         // SAFETY: the function lives as long as the program, and uses nothing that is freed before.
         unsafe { libc::atexit(remove_place) };
@@ -502,7 +502,7 @@ fn a_command_with_more_capabilities_than_memprof_needs_is_still_seen() {
     let mut command = with(&caps, NOBODY, &place().memprof);
     command.args(["--listen", "127.0.0.1:0", "--", workload]);
     let mut m = Memprof::spawn_as(command.stdin(Stdio::piped()).stdout(Stdio::piped()));
-    let mut lines = crate::common::workload::Lines::of(&mut m.child);
+    let mut lines = crate::common::workload::Lines::new(&mut m.child);
     m.said("following ");
     lines.tell("mmap 8388608");
     let memory = m.get("/debug/memory");

@@ -19,12 +19,12 @@ use ::memprof::http::exporters::EXPORTERS;
 const NOBODY: u32 = 65534;
 
 /// A directory that every user can read and write, and a copy of memprof in it that every user can run.
-struct Place {
+struct InstalledBinary {
     dir: tempfile::TempDir,
 }
 
-impl Place {
-    fn new() -> Place {
+impl InstalledBinary {
+    fn new() -> InstalledBinary {
         let dir = tempfile::tempdir_in("/var/tmp").unwrap();
         fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o777)).unwrap();
         // By a process of its own: a child forked by another test would have this copy open for writing.
@@ -33,7 +33,7 @@ impl Place {
             .arg(dir.path().join("memprof"))
             .status();
         assert!(copied.unwrap().success());
-        Place { dir }
+        InstalledBinary { dir }
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -87,7 +87,7 @@ fn followed(data: &Path) -> (Workload, Memprof) {
 /// Every format of an opened profile is the live one, byte for byte, and so are the replies of the API.
 #[test]
 fn an_opened_profile_is_the_live_one() {
-    let place = Place::new();
+    let place = InstalledBinary::new();
     let (workload, m) = followed(&place.path("data"));
     m.send("POST", "/v2/marks", "");
     let live = |format: &str| m.get(&format!("/v2/export/{format}?to=1")).body;
@@ -148,7 +148,7 @@ fn an_opened_profile_is_the_live_one() {
 /// What is charged to the group, and who has ended in it, is there when the profile is opened.
 #[test]
 fn a_control_groups_balance_and_its_ended_processes_are_kept() {
-    let (place, group) = (Place::new(), Group::new());
+    let (place, group) = (InstalledBinary::new(), Group::new());
     let [first, second] = [(); 2].map(|()| {
         let mut workload = Workload::start(&program("scenarios"));
         group.put(workload.pid());
@@ -191,7 +191,7 @@ fn a_control_groups_balance_and_its_ended_processes_are_kept() {
     opened.interrupt();
 }
 
-fn before_and_after(place: &Place) {
+fn before_and_after(place: &InstalledBinary) {
     let mut workload = Workload::start(&program("scenarios"));
     let m = Memprof::attach(workload.pid(), &[]);
     workload.lines.tell("mmap 1048576");
@@ -206,7 +206,7 @@ fn before_and_after(place: &Place) {
 
 #[test]
 fn differences_and_gates() {
-    let place = Place::new();
+    let place = InstalledBinary::new();
     before_and_after(&place);
     let (a, b) = ("a.memprof.json", "b.memprof.json");
 
@@ -278,7 +278,7 @@ fn differences_and_gates() {
 /// Errors name the file, the reason and what to do.
 #[test]
 fn what_cannot_be_opened_is_named() {
-    let place = Place::new();
+    let place = InstalledBinary::new();
     before_and_after(&place);
     let whole = fs::read(place.path("a.memprof.json")).unwrap();
     let mut newer: Value = serde_json::from_slice(&whole).unwrap();

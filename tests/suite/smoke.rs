@@ -10,17 +10,17 @@ use crate::common::workload::{Expected, Family, Member, Workload, named, program
 const KIB: u64 = 1024;
 
 /// The bytes of one function in several processes.
-struct Row<'a> {
+struct TreeRow<'a> {
     function: &'a Expected,
     bytes: u64,
 }
 
-fn rows<'a>(members: &[&'a Member]) -> Vec<Row<'a>> {
-    let mut rows: Vec<Row<'a>> = Vec::new();
+fn rows<'a>(members: &[&'a Member]) -> Vec<TreeRow<'a>> {
+    let mut rows: Vec<TreeRow<'a>> = Vec::new();
     for function in members.iter().flat_map(|m| &m.functions) {
         match rows.iter_mut().find(|r| r.function.name == function.name) {
             Some(row) => row.bytes += function.bytes,
-            None => rows.push(Row {
+            None => rows.push(TreeRow {
                 function,
                 bytes: function.bytes,
             }),
@@ -34,7 +34,7 @@ fn rows<'a>(members: &[&'a Member]) -> Vec<Row<'a>> {
 #[track_caller]
 fn check(m: &Memprof, members: &[&Member]) {
     let (direct, reversed) = (m.tree(), m.reversed());
-    for Row { function, bytes } in rows(members) {
+    for TreeRow { function, bytes } in rows(members) {
         let name = function.name.as_str();
         let outward: Vec<&str> = function.chain.iter().rev().map(String::as_str).collect();
         let inward: Vec<&str> = function.chain.iter().map(String::as_str).collect();

@@ -23,13 +23,13 @@ fn saved() -> String {
 }
 
 /// A directory for a socket that everybody may enter.
-struct Place(tempfile::TempDir);
+struct SocketDirectory(tempfile::TempDir);
 
-impl Place {
-    fn new() -> Place {
+impl SocketDirectory {
+    fn new() -> SocketDirectory {
         let dir = tempfile::tempdir_in("/var/tmp").unwrap();
         fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o777)).unwrap();
-        Place(dir)
+        SocketDirectory(dir)
     }
 
     fn socket(&self) -> PathBuf {
@@ -84,7 +84,7 @@ impl Place {
 
 #[test]
 fn every_route_answers_curl() {
-    let place = Place::new();
+    let place = SocketDirectory::new();
     let mut workload = Workload::start(&program("scenarios"));
     let (pid, listen) = (workload.pid().to_string(), place.listen());
     let args = ["--pid", &pid, "--listen", &listen, "--stacks", "all"];
@@ -141,7 +141,7 @@ fn every_route_answers_curl() {
 
 #[test]
 fn others_cannot_connect() {
-    let place = Place::new();
+    let place = SocketDirectory::new();
     let mut m = place.open(&[]);
     let curl = |user: &str| {
         let mut command = Command::new("setpriv");
@@ -168,7 +168,7 @@ fn others_cannot_connect() {
 
 #[test]
 fn the_token_is_needed_here_too() {
-    let place = Place::new();
+    let place = SocketDirectory::new();
     let token = place.0.path().join("token");
     fs::write(&token, TOKEN).unwrap();
     fs::set_permissions(&token, fs::Permissions::from_mode(0o600)).unwrap();
@@ -188,7 +188,7 @@ fn the_token_is_needed_here_too() {
 
 #[test]
 fn an_abandoned_socket_is_replaced_and_nothing_else() {
-    let place = Place::new();
+    let place = SocketDirectory::new();
     let mut killed = place.open(&[]);
     killed.child.kill().unwrap();
     killed.wait();
@@ -213,7 +213,7 @@ fn an_abandoned_socket_is_replaced_and_nothing_else() {
 
 #[test]
 fn a_socket_that_took_its_place_stays() {
-    let place = Place::new();
+    let place = SocketDirectory::new();
     let m = place.open(&[]);
     fs::remove_file(place.socket()).unwrap();
     let _other = UnixListener::bind(place.socket()).unwrap();
@@ -224,7 +224,7 @@ fn a_socket_that_took_its_place_stays() {
 /// memprof's directory belongs to another user: it may remove the file only with the capability that it keeps for that.
 #[test]
 fn it_is_removed_from_a_directory_of_another_user() {
-    let place = Place::new();
+    let place = SocketDirectory::new();
     fs::set_permissions(place.0.path(), fs::Permissions::from_mode(0o755)).unwrap();
     std::os::unix::fs::chown(place.0.path(), Some(65534), Some(65534)).unwrap();
     place.open(&[]).interrupt();
@@ -241,7 +241,7 @@ fn it_is_removed_from_a_directory_of_another_user() {
 /// A process that holds as many connections as memprof lets it have, and another process of the same user.
 #[test]
 fn no_process_takes_all_connections() {
-    let place = Place::new();
+    let place = SocketDirectory::new();
     let (saved, listen) = (saved(), place.listen());
     // Half as many connections as files: 16, of which two are for health and metrics, and one for other clients.
     let args = [
@@ -287,7 +287,7 @@ fn paths_that_cannot_be_are_explained() {
         let listen = format!("unix:{}", path.display());
         run_to_error(&["open", &saved, "--listen", &listen])
     };
-    let place = Place::new();
+    let place = SocketDirectory::new();
     let said = refused(&place.0.path().join("none/s"));
     assert!(said.contains("make its directory first"), "{said}");
     let said = refused(&place.0.path().join("s".repeat(120)));

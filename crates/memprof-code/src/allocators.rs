@@ -16,7 +16,7 @@ use object::elf::{EM_X86_64, SHT_DYNSYM, SHT_SYMTAB, STT_FUNC};
 use crate::elf::{Elf, ElfError, u16_at, u32_at, u64_at};
 use crate::unwind::FunctionRanges;
 use exits::Exits;
-use functions::{Kind, Signature};
+use functions::{FunctionKind, Signature};
 use imports::Imports;
 use memprof_sys::kernel_version::KernelVersion;
 use memprof_sys::target_file::ReadAt;
@@ -97,7 +97,7 @@ struct FoundFunction {
 impl FoundFunction {
     /// Whether the function may merely wrap another function of the table.
     fn may_wrap(&self) -> bool {
-        self.signature.kind == Kind::Operator || self.signature.throws
+        self.signature.kind == FunctionKind::Operator || self.signature.throws
     }
 }
 
@@ -110,9 +110,14 @@ pub fn functions_of(file: &dyn ReadAt, kernel: KernelVersion) -> Result<Vec<Func
     let mut found = symbols(&elf)?;
     // Without an allocator in the same file, the operators call one in another file. Then only `__cxa_throw` is probed
     // here.
-    let others = |f: &FoundFunction| !matches!(f.signature.kind, Kind::Operator | Kind::Throws);
+    let others = |f: &FoundFunction| {
+        !matches!(
+            f.signature.kind,
+            FunctionKind::Operator | FunctionKind::Throws
+        )
+    };
     if !found.iter().any(others) {
-        found.retain(|f| f.signature.kind == Kind::Throws);
+        found.retain(|f| f.signature.kind == FunctionKind::Throws);
     }
     let x86 = elf.machine() == EM_X86_64;
     let imports = match x86 && found.iter().any(FoundFunction::may_wrap) {
@@ -147,7 +152,7 @@ pub fn functions_of(file: &dyn ReadAt, kernel: KernelVersion) -> Result<Vec<Func
             false => Site::entry_of_aarch64(),
         };
         let role = match (f.signature.kind, f.signature.size) {
-            (Kind::Throws, _) => FunctionRole::Throws,
+            (FunctionKind::Throws, _) => FunctionRole::Throws,
             (_, None) => FunctionRole::Frees,
             _ => FunctionRole::Allocates,
         };
@@ -176,7 +181,7 @@ struct Wrapped<'e> {
 
 impl<'e> Wrapped<'e> {
     fn new(elf: &'e Elf<'e>, imports: &'e Imports, found: &[FoundFunction]) -> Wrapped<'e> {
-        let all = functions::all().filter(|(_, signature)| signature.kind != Kind::Throws);
+        let all = functions::all().filter(|(_, signature)| signature.kind != FunctionKind::Throws);
         let at = found.iter().map(|f| (f.address, f.signature.frees()));
         Wrapped {
             elf,
@@ -263,10 +268,13 @@ fn cookie(signature: &Signature, site: &Site, exits: bool) -> u64 {
     for (flag, set) in [
         (
             flag::RESIZES,
-            matches!(signature.kind, Kind::Resizes | Kind::ResizesOrFrees),
+            matches!(
+                signature.kind,
+                FunctionKind::Resizes | FunctionKind::ResizesOrFrees
+            ),
         ),
-        (flag::FREES, signature.kind == Kind::ResizesOrFrees),
-        (flag::STORES, signature.kind == Kind::Stores),
+        (flag::FREES, signature.kind == FunctionKind::ResizesOrFrees),
+        (flag::STORES, signature.kind == FunctionKind::Stores),
         (flag::NO_RETURN, signature.throws && !exits),
         (flag::EXITS, exits),
     ] {

@@ -18,27 +18,27 @@ use memprof_profile::symbol::Language;
 
 /// The supported interpreters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Kind {
+pub enum InterpreterKind {
     /// CPython.
     Python,
     /// CRuby.
     Ruby,
 }
 
-impl Kind {
+impl InterpreterKind {
     /// The language's name.
     pub fn name(self) -> &'static str {
         match self {
-            Kind::Python => "Python",
-            Kind::Ruby => "Ruby",
+            InterpreterKind::Python => "Python",
+            InterpreterKind::Ruby => "Ruby",
         }
     }
 
     /// The language of its programs.
     pub fn language(self) -> Language {
         match self {
-            Kind::Python => Language::Python,
-            Kind::Ruby => Language::Ruby,
+            InterpreterKind::Python => Language::Python,
+            InterpreterKind::Ruby => Language::Ruby,
         }
     }
 
@@ -46,8 +46,8 @@ impl Kind {
     /// package.
     pub fn is_own(self, path: &str) -> bool {
         match self {
-            Kind::Python => python::is_own(path),
-            Kind::Ruby => ruby::is_own(path),
+            InterpreterKind::Python => python::is_own(path),
+            InterpreterKind::Ruby => ruby::is_own(path),
         }
     }
 }
@@ -85,10 +85,10 @@ pub enum Interpreter {
 
 impl Interpreter {
     /// The kind of interpreter.
-    pub fn kind(&self) -> Kind {
+    pub fn kind(&self) -> InterpreterKind {
         match self {
-            Interpreter::Python(_) => Kind::Python,
-            Interpreter::Ruby(_) => Kind::Ruby,
+            Interpreter::Python(_) => InterpreterKind::Python,
+            Interpreter::Ruby(_) => InterpreterKind::Ruby,
         }
     }
 }
@@ -97,7 +97,7 @@ impl Interpreter {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unread {
     /// The kind of interpreter.
-    pub kind: Kind,
+    pub kind: InterpreterKind,
     /// The reason.
     pub why: String,
 }
@@ -107,10 +107,17 @@ pub fn find(elf: &Elf, wanted: EnabledInterpreters) -> Option<Result<Interpreter
     let unread = |kind| move |why| Unread { kind, why };
     let python = wanted.python.then(|| python::find(elf)).flatten();
     if let Some(found) = python {
-        return Some(found.map(Interpreter::Python).map_err(unread(Kind::Python)));
+        return Some(
+            found
+                .map(Interpreter::Python)
+                .map_err(unread(InterpreterKind::Python)),
+        );
     }
     let ruby = wanted.ruby.then(|| ruby::find(elf)).flatten()?;
-    Some(ruby.map(Interpreter::Ruby).map_err(unread(Kind::Ruby)))
+    Some(
+        ruby.map(Interpreter::Ruby)
+            .map_err(unread(InterpreterKind::Ruby)),
+    )
 }
 
 /// A word of the file's initialized data.

@@ -11,9 +11,9 @@
 mod jitdump;
 mod names;
 mod open;
+mod pending_stacks;
 mod perf_map;
 mod ranges;
-mod waiting;
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -24,10 +24,10 @@ pub use self::jitdump::{Jitdump, Record};
 use self::names::PYTHON;
 pub use self::names::RuntimeName;
 use self::open::{NoMap, PerfMapPath};
+pub use self::pending_stacks::Renamed;
+use self::pending_stacks::{Forgotten, Waiting};
 pub use self::perf_map::PerfMap;
 pub use self::ranges::{Added, Budget, Code, Ranges};
-pub use self::waiting::Renamed;
-use self::waiting::{Forgotten, Waiting};
 use crate::modules::{AddressMap, ModuleTable};
 use memprof_profile::{Frame, FunctionName, Origin};
 use memprof_sys::clock;
@@ -178,7 +178,7 @@ impl RuntimeCode {
 
     /// The frame of the code at an address; `None` if the code has no name yet.
     pub fn frame(&self, addr: u64, modules: &mut ModuleTable) -> Option<Frame> {
-        self.named(addr, waiting::mark(self.rewritten), modules)
+        self.named(addr, pending_stacks::mark(self.rewritten), modules)
     }
 
     fn named(&self, addr: u64, mark: &str, modules: &mut ModuleTable) -> Option<Frame> {

@@ -21,9 +21,9 @@ mod table;
 pub mod walk;
 
 pub(crate) use self::build::FunctionRanges;
-pub use self::build::{Figures, TableError};
+pub use self::build::{BuildStatistics, TableError};
 pub use self::rule::{
     Arch, BX_KEPT, BX_SAVED, CfaKind, FpKind, OTHER_STACK, RA_IN_LINK_REGISTER, Rule,
 };
 pub(crate) use self::sections::eh_frame;
-pub use self::table::{Packed, Page, Row, Table};
+pub use self::table::{Packed, Page, RuleRow, Table};

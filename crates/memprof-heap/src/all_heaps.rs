@@ -1,6 +1,6 @@
 //! The heaps of glibc and jemalloc as one, so that code that finds and counts chunks is independent of the allocator.
 
-use super::chunks::{BEHIND, CONTENTS, Kind};
+use super::chunks::{BEHIND, CONTENTS, ChunkKind};
 use super::glibc;
 use super::jemalloc::{self, Region};
 use super::memory::Run;
@@ -71,7 +71,7 @@ impl AllHeaps {
     }
 
     /// Finds the chunk whose contents include an address.
-    pub(super) fn place(&self, addr: u64) -> Option<(ChunkRef, Kind)> {
+    pub(super) fn place(&self, addr: u64) -> Option<(ChunkRef, ChunkKind)> {
         let [of_glibc, of_jemalloc] = self.bounds;
         if let Some(heap) = &self.jemalloc
             && (of_jemalloc.0..of_jemalloc.1).contains(&addr)
@@ -128,7 +128,7 @@ impl AllHeaps {
     }
 
     /// The kind of a chunk.
-    pub(super) fn kind(&self, place: ChunkRef) -> Kind {
+    pub(super) fn kind(&self, place: ChunkRef) -> ChunkKind {
         let kind = match (place, &self.glibc, &self.jemalloc) {
             (ChunkRef::Part(index, at), Some(heap), _) => {
                 heap.parts[index as usize].chunks.kind_at(at)
@@ -137,11 +137,11 @@ impl AllHeaps {
             (ChunkRef::Region(region), _, Some(heap)) => Some(heap.regions.kind(region)),
             _ => None,
         };
-        kind.unwrap_or(Kind::Own)
+        kind.unwrap_or(ChunkKind::Own)
     }
 
     /// Sets the kind of a chunk.
-    pub(super) fn set(&mut self, place: ChunkRef, kind: Kind) {
+    pub(super) fn set(&mut self, place: ChunkRef, kind: ChunkKind) {
         match (place, &mut self.glibc, &mut self.jemalloc) {
             (ChunkRef::Part(index, at), Some(heap), _) => {
                 heap.parts[index as usize].chunks.set(at, kind);

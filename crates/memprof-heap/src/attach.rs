@@ -9,9 +9,9 @@
 #[cfg(target_arch = "x86_64")]
 mod command;
 #[cfg(target_arch = "x86_64")]
-mod files;
-#[cfg(target_arch = "x86_64")]
 mod functions;
+#[cfg(target_arch = "x86_64")]
+mod loaded_files;
 #[cfg(target_arch = "x86_64")]
 mod loader_lock;
 #[cfg(target_arch = "x86_64")]

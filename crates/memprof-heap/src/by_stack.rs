@@ -34,7 +34,7 @@ pub(super) use samples::{Heads, Placed, place};
 pub use samples::{HeapSample, HeapSamples, Origin, SampleCounts};
 
 use super::memory::Run;
-use super::report::{HeapRegion, OtherRow, Row};
+use super::report::{HeapRegion, OtherRow, RegionRow};
 use estimate::{Divided, Quantity, divide};
 use memprof_sys::ids::StackId;
 use strata::{BY_PINNING, BY_SIZE, Method, Stratum, strata};
@@ -63,14 +63,14 @@ impl Joint {
         heads: Heads,
         counts: SampleCounts,
         origin: Origin,
-        rows: &[Row],
+        rows: &[RegionRow],
         others: &[OtherRow],
     ) -> Joint {
         let is_python = |what: HeapRegion| {
             use HeapRegion::*;
             matches!(what, PythonLive | PythonFree | PythonPools | PythonOverhead)
         };
-        let (python, heap): (Vec<&Row>, Vec<&Row>) =
+        let (python, heap): (Vec<&RegionRow>, Vec<&RegionRow>) =
             rows.iter().partition(|row| is_python(row.what));
         let python: Vec<(HeapRegion, u64)> = python
             .into_iter()

@@ -17,7 +17,7 @@ pub(crate) const LARGEST: u64 = 1 << 40;
 /// The kind of a chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u8)]
-pub(crate) enum Kind {
+pub(crate) enum ChunkKind {
     /// In use by the program.
     Live = 1,
     /// Free, in a thread's cache.
@@ -44,30 +44,32 @@ pub(crate) enum Kind {
     Waiting,
 }
 
-impl Kind {
-    const ALL: [Kind; 12] = [
-        Kind::Live,
-        Kind::Tcache,
-        Kind::Fast,
-        Kind::Unsorted,
-        Kind::Small,
-        Kind::Large,
-        Kind::Top,
-        Kind::Own,
-        Kind::Reached,
-        Kind::Referred,
-        Kind::Counted,
-        Kind::Waiting,
+impl ChunkKind {
+    const ALL: [ChunkKind; 12] = [
+        ChunkKind::Live,
+        ChunkKind::Tcache,
+        ChunkKind::Fast,
+        ChunkKind::Unsorted,
+        ChunkKind::Small,
+        ChunkKind::Large,
+        ChunkKind::Top,
+        ChunkKind::Own,
+        ChunkKind::Reached,
+        ChunkKind::Referred,
+        ChunkKind::Counted,
+        ChunkKind::Waiting,
     ];
 
     /// Whether the program uses the chunk.
     pub(crate) fn is_live(self) -> bool {
-        use Kind::*;
+        use ChunkKind::*;
         matches!(self, Live | Reached | Referred | Counted | Waiting)
     }
 
-    fn from_nibble(nibble: u8) -> Option<Kind> {
-        Kind::ALL.get(usize::from(nibble).checked_sub(1)?).copied()
+    fn from_nibble(nibble: u8) -> Option<ChunkKind> {
+        ChunkKind::ALL
+            .get(usize::from(nibble).checked_sub(1)?)
+            .copied()
     }
 }
 
@@ -78,7 +80,7 @@ pub(crate) struct Chunk {
     pub at: u64,
     /// Size in bytes, with the header.
     pub size: u64,
-    pub kind: Kind,
+    pub kind: ChunkKind,
 }
 
 #[derive(Debug, Default)]
@@ -124,7 +126,7 @@ impl Chunks {
     }
 
     /// Adds a chunk. Addresses must ascend.
-    pub(crate) fn add(&mut self, at: u64, kind: Kind) {
+    pub(crate) fn add(&mut self, at: u64, kind: ChunkKind) {
         let index = ((at - self.start) / BLOCK) as usize;
         let first = match self.last {
             0 => 0,
@@ -175,17 +177,17 @@ impl Chunks {
     }
 
     /// The kind of the chunk that begins at this address, if any.
-    pub(crate) fn kind_at(&self, at: u64) -> Option<Kind> {
+    pub(crate) fn kind_at(&self, at: u64) -> Option<ChunkKind> {
         if !(at.wrapping_sub(self.start)).is_multiple_of(GRANULE) {
             return None;
         }
         let (block, byte, shift) = self.place(at)?;
         let nibbles = self.blocks[block].nibbles.get(byte)?;
-        Kind::from_nibble(nibbles >> shift & 15)
+        ChunkKind::from_nibble(nibbles >> shift & 15)
     }
 
     /// Sets the kind of the chunk at this address.
-    pub(crate) fn set(&mut self, at: u64, kind: Kind) {
+    pub(crate) fn set(&mut self, at: u64, kind: ChunkKind) {
         if let Some((block, byte, shift)) = self.place(at)
             && let Some(nibbles) = self.blocks[block].nibbles.get_mut(byte)
         {
@@ -194,7 +196,7 @@ impl Chunks {
     }
 
     /// Start and kind of the chunk that contains an address.
-    pub(crate) fn containing(&self, addr: u64) -> Option<(u64, Kind)> {
+    pub(crate) fn containing(&self, addr: u64) -> Option<(u64, ChunkKind)> {
         let (index, byte, shift) = self.place(addr)?;
         let block = &self.blocks[index];
         let granule_of = |byte: usize, high: bool| {
@@ -273,7 +275,7 @@ mod tests {
         let mut at = start;
         let mut expected = Vec::new();
         for (i, size) in sizes.into_iter().enumerate() {
-            let kind = Kind::ALL[i];
+            let kind = ChunkKind::ALL[i];
             chunks.add(at, kind);
             expected.push(Chunk { at, size, kind });
             at += size;
@@ -295,8 +297,8 @@ mod tests {
         }
         assert_eq!(chunks.containing(end), None);
         assert_eq!(chunks.containing(start - 1), None);
-        chunks.set(start, Kind::Reached);
-        assert_eq!(chunks.kind_at(start), Some(Kind::Reached));
+        chunks.set(start, ChunkKind::Reached);
+        assert_eq!(chunks.kind_at(start), Some(ChunkKind::Reached));
         assert_eq!(chunks.kind_at(start + 32), Some(expected[1].kind));
     }
 

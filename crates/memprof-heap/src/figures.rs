@@ -9,7 +9,7 @@ use super::report::{Allocator, Heap, HeapRegion};
 /// Summary of a snapshot. Heap figures are resident bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema, Serialize)]
 #[schemars(rename = "HeapFigures")]
-pub struct Figures {
+pub struct SnapshotFigures {
     /// Contents of chunks in use.
     pub live: u64,
     /// Free bytes.
@@ -26,13 +26,13 @@ pub struct Figures {
     pub swapped: u64,
 }
 
-impl From<&Heap> for Figures {
-    fn from(heap: &Heap) -> Figures {
+impl From<&Heap> for SnapshotFigures {
+    fn from(heap: &Heap) -> SnapshotFigures {
         let sum = |wanted: fn(HeapRegion) -> bool| {
             let rows = heap.rows.iter().filter(|row| wanted(row.what));
             rows.map(|row| row.resident).sum()
         };
-        Figures {
+        SnapshotFigures {
             live: sum(HeapRegion::is_live),
             free: sum(|what| !what.is_live() && !what.is_overhead()),
             overhead: sum(HeapRegion::is_overhead),

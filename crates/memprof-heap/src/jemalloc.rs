@@ -22,10 +22,10 @@ mod report;
 mod tree;
 
 pub(crate) use base::Block;
-pub(crate) use regions::{Extent, Region, Regions, State};
+pub(crate) use regions::{Extent, ExtentState, Region, Regions};
 pub use report::{JemallocFigures, JemallocHeap};
 
-use super::chunks::Kind;
+use super::chunks::ChunkKind;
 use super::glibc;
 use super::memory::{Run, overlapping};
 use super::snapshot::Snapshot;
@@ -100,15 +100,21 @@ impl Heap {
         for extent in &self.regions.extents {
             let size = extent.end - extent.start;
             *match extent.state {
-                State::Active => &mut figures.active,
-                State::Dirty => &mut figures.dirty,
-                State::Muzzy => &mut figures.muzzy,
-                State::Retained => &mut figures.retained,
+                ExtentState::Active => &mut figures.active,
+                ExtentState::Dirty => &mut figures.dirty,
+                ExtentState::Muzzy => &mut figures.muzzy,
+                ExtentState::Retained => &mut figures.retained,
             } += size;
             let kinds = &self.regions.kinds[extent.first..][..extent.count as usize];
-            let taken = kinds.iter().filter(|kind| **kind != Kind::Small).count() as u64;
+            let taken = kinds
+                .iter()
+                .filter(|kind| **kind != ChunkKind::Small)
+                .count() as u64;
             figures.allocated += taken * extent.size;
-            let cached = kinds.iter().filter(|kind| **kind == Kind::Tcache).count() as u64;
+            let cached = kinds
+                .iter()
+                .filter(|kind| **kind == ChunkKind::Tcache)
+                .count() as u64;
             figures.cached += cached * extent.size;
         }
         let metadata = self.blocks.iter();

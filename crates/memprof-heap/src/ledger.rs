@@ -22,7 +22,7 @@ use super::jemalloc::{self, JemallocHeap};
 use super::memory::{Run, overlapping};
 use super::pages::Occupancy;
 use super::python::{self, Pymalloc, PythonHeap};
-use super::report::{Allocator, Heap, HeapRegion, Object, OtherRow, Row};
+use super::report::{Allocator, Heap, HeapRegion, Object, OtherRow, RegionRow};
 use super::resident::HeapPages;
 use super::sizes::Sizes;
 use super::snapshot::{self, Snapshot, SnapshotOptions};
@@ -368,9 +368,9 @@ impl<'a> Ledger<'a> {
         }
     }
 
-    fn rows(&self) -> Vec<Row> {
+    fn rows(&self) -> Vec<RegionRow> {
         let rows = HeapRegion::ALL.into_iter().zip(self.rows);
-        rows.map(|(what, (chunks, bytes, resident))| Row {
+        rows.map(|(what, (chunks, bytes, resident))| RegionRow {
             what,
             chunks,
             bytes,

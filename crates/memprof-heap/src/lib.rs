@@ -56,7 +56,7 @@ pub use by_stack::{
     ByStack, Estimated, EstimatedNumber, FreePagesRow, HeadOf, HeapSample, HeapSamples, Joint,
     LeakRow, Origin, RestKind, RestRow, SampleCounts, StackRow,
 };
-pub use figures::Figures;
+pub use figures::SnapshotFigures;
 pub use glibc::{Mallinfo, Refusal};
 pub use grown_by::{GrownBy, GrownRow};
 pub use jemalloc::{JemallocFigures, JemallocHeap};
@@ -65,7 +65,7 @@ pub use moment::{At, Moment};
 pub use other_allocators::Seen;
 pub use python::{BlockRole, PoolClass, PyType, PythonHeap, PythonRead};
 pub use reach::{Head, Unreachable};
-pub use report::{Allocator, Heap, HeapRegion, Object, OtherRow, Row, SizeClass};
+pub use report::{Allocator, Heap, HeapRegion, Object, OtherRow, RegionRow, SizeClass};
 pub use resident::HeapPages;
 pub use roots::{ObjectRoot, Retained, Retainer, RootKind, RootRow};
 pub use snapshot::{Approach, SnapshotOptions, Taken};

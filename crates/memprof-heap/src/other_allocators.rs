@@ -60,7 +60,7 @@ impl Seen {
 
 /// The evidence for one kind of allocator.
 #[derive(Clone, Copy, Debug)]
-struct Kind {
+struct AllocatorSignature {
     name: &'static str,
     /// Prefixes of its files' names.
     files: &'static [&'static str],
@@ -74,7 +74,7 @@ struct Kind {
     tool: Option<&'static str>,
 }
 
-const NONE: Kind = Kind {
+const NONE: AllocatorSignature = AllocatorSignature {
     name: "",
     files: &[],
     symbols: &[],
@@ -86,39 +86,39 @@ const NONE: Kind = Kind {
 const JEMALLOC: &str = "jemalloc";
 const GO: &str = "Go";
 
-const KINDS: [Kind; 11] = [
-    Kind {
+const KINDS: [AllocatorSignature; 11] = [
+    AllocatorSignature {
         name: JEMALLOC,
         files: &["libjemalloc."],
         symbols: &["mallctl", "je_mallctl", "_rjem_mallctl"],
         ..NONE
     },
-    Kind {
+    AllocatorSignature {
         name: "tcmalloc",
         files: &["libtcmalloc"],
         symbols: &["tc_malloc", "TCMallocInternalMalloc"],
         ..NONE
     },
-    Kind {
+    AllocatorSignature {
         name: "mimalloc",
         files: &["libmimalloc"],
         symbols: &["mi_malloc"],
         ..NONE
     },
-    Kind {
+    AllocatorSignature {
         name: "musl",
         files: &["ld-musl-", "libc.musl-"],
         symbols: &["__libc_malloc_impl"],
         ..NONE
     },
-    Kind {
+    AllocatorSignature {
         name: "Scudo",
         files: &["libclang_rt.scudo"],
         symbols: &["__scudo_default_options"],
         mappings: &["[anon:scudo:"],
         ..NONE
     },
-    Kind {
+    AllocatorSignature {
         name: GO,
         section: Some(".go.buildinfo"),
         mappings: &["[anon: Go:"],
@@ -127,13 +127,13 @@ const KINDS: [Kind; 11] = [
         ),
         ..NONE
     },
-    Kind {
+    AllocatorSignature {
         name: "Java (HotSpot)",
         files: &["libjvm.so"],
         tool: Some("jcmd PID GC.class_histogram"),
         ..NONE
     },
-    Kind {
+    AllocatorSignature {
         name: "V8",
         files: &["libnode.so"],
         symbols: &["_ZN2v87Isolate10GetCurrentEv"],
@@ -141,20 +141,20 @@ const KINDS: [Kind; 11] = [
         tool: Some("node --heapsnapshot-signal=SIGUSR2 (at its start), then kill -USR2 PID"),
         ..NONE
     },
-    Kind {
+    AllocatorSignature {
         name: ".NET",
         files: &["libcoreclr.so"],
         tool: Some("dotnet-gcdump collect --process-id PID"),
         ..NONE
     },
-    Kind {
+    AllocatorSignature {
         name: "Mono",
         files: &["libmonosgen-"],
         symbols: &["mono_gc_collect"],
         tool: Some("mono --profile=log:heapshot (at its start)"),
         ..NONE
     },
-    Kind {
+    AllocatorSignature {
         name: "Boehm GC",
         files: &["libgc.so"],
         symbols: &["GC_gcollect"],
@@ -200,7 +200,7 @@ fn starts(name: &str, with: &[&str]) -> bool {
 /// Adds an allocator, unless it is listed already.
 fn add(
     found: &mut Vec<Seen>,
-    kind: &Kind,
+    kind: &AllocatorSignature,
     module: &str,
     evidence: String,
     version: Option<String>,
@@ -222,7 +222,7 @@ fn in_file(pid: Pid, vma: &Vma, found: &mut Vec<Seen>) {
     let by_name = KINDS.iter().find(|kind| starts(vma.label(), kind.files));
     let file = file_of(pid, vma);
     let elf = file.as_ref().and_then(|file| Elf::read(file).ok());
-    let mut put = |kind: &Kind, evidence: String| {
+    let mut put = |kind: &AllocatorSignature, evidence: String| {
         let version = elf.as_ref().and_then(|elf| version(kind, elf));
         add(found, kind, &vma.name, evidence, version, pid);
     };
@@ -262,7 +262,7 @@ fn in_file(pid: Pid, vma: &Vma, found: &mut Vec<Seen>) {
     let mut all = KINDS
         .iter()
         .flat_map(|kind| kind.symbols.iter().map(move |s| (kind, *s)));
-    let names: [(&Kind, &str); SYMBOLS] =
+    let names: [(&AllocatorSignature, &str); SYMBOLS] =
         std::array::from_fn(|_| all.next().unwrap_or((&NONE, "")));
     for table in [SHT_DYNSYM, SHT_SYMTAB] {
         let defined = elf.extents(table, names.map(|(_, name)| name));
@@ -275,7 +275,7 @@ fn in_file(pid: Pid, vma: &Vma, found: &mut Vec<Seen>) {
 }
 
 /// The version of an allocator, if its file contains it.
-fn version(kind: &Kind, elf: &Elf) -> Option<String> {
+fn version(kind: &AllocatorSignature, elf: &Elf) -> Option<String> {
     let contents = |name| {
         let section = elf.section_named(name).filter(|s| s.size <= MAX_SECTION)?;
         elf.contents(section).ok()

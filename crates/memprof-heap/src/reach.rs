@@ -12,7 +12,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::all_heaps::{AllHeaps, ChunkRef};
-use super::chunks::Kind;
+use super::chunks::ChunkKind;
 use super::memory::{Memory, Run, overlapping};
 use super::roots::OTHER;
 use super::snapshot::Snapshot;
@@ -206,7 +206,7 @@ struct Waiting {
 
 /// One pass of the search: the kinds that it accepts, the kind that an accepted chunk gets, and whether its contents
 /// are read.
-type Step = (fn(Kind) -> bool, Kind, bool);
+type Step = (fn(ChunkKind) -> bool, ChunkKind, bool);
 
 struct Search<'a, 'b> {
     memory: &'a Memory,
@@ -234,7 +234,7 @@ impl<'a, 'b> Search<'a, 'b> {
             bounds: heaps.bounds(),
             heaps,
             census,
-            step: (|kind| kind == Kind::Live, Kind::Reached, true),
+            step: (|kind| kind == ChunkKind::Live, ChunkKind::Reached, true),
             from: From::Root(OTHER),
             waiting: VecDeque::new(),
             most: MAX_WAITING,
@@ -243,7 +243,7 @@ impl<'a, 'b> Search<'a, 'b> {
     }
 
     /// Finds the chunk whose contents include an address.
-    fn place(&self, addr: u64) -> Option<(ChunkRef, Kind)> {
+    fn place(&self, addr: u64) -> Option<(ChunkRef, ChunkKind)> {
         match addr < self.bounds.0 || addr >= self.bounds.1 {
             true => None,
             false => self.heaps.place(addr),
@@ -268,8 +268,8 @@ impl<'a, 'b> Search<'a, 'b> {
         if follow && self.waiting.len() >= self.most {
             self.more = true;
             // While unreachable chunks are grouped, such chunks become heads of their own instead.
-            if becomes == Kind::Reached {
-                self.heaps.set(place, Kind::Waiting);
+            if becomes == ChunkKind::Reached {
+                self.heaps.set(place, ChunkKind::Waiting);
             }
             return;
         }
@@ -343,8 +343,8 @@ impl<'a, 'b> Search<'a, 'b> {
         while std::mem::take(&mut self.more) {
             let mut next = self.heaps.first();
             while let Some(place) = next {
-                if self.heaps.kind(place) == Kind::Waiting {
-                    self.heaps.set(place, Kind::Reached);
+                if self.heaps.kind(place) == ChunkKind::Waiting {
+                    self.heaps.set(place, ChunkKind::Reached);
                     self.wait(place, OTHER);
                     self.drain();
                 }
@@ -366,8 +366,8 @@ impl<'a, 'b> Search<'a, 'b> {
         let root = self.census.roots.missing();
         let mut next = self.heaps.first();
         while let Some(place) = next {
-            if self.heaps.kind(place) == Kind::Live {
-                self.heaps.set(place, Kind::Reached);
+            if self.heaps.kind(place) == ChunkKind::Live {
+                self.heaps.set(place, ChunkKind::Reached);
                 self.wait(place, root);
                 self.follow();
             }
@@ -379,15 +379,15 @@ impl<'a, 'b> Search<'a, 'b> {
     fn group(mut self, top: usize) -> Unreachable {
         // Mark the chunks that other unreachable chunks refer to. Each chunk's contents are read once. A chunk that
         // only refers to itself remains a head.
-        self.step = (|kind| kind == Kind::Live, Kind::Referred, false);
+        self.step = (|kind| kind == ChunkKind::Live, ChunkKind::Referred, false);
         let mut next = self.heaps.first();
         let mut any = false;
         while let Some(place) = next {
             let own = self.heaps.kind(place);
-            if matches!(own, Kind::Live | Kind::Referred) {
+            if matches!(own, ChunkKind::Live | ChunkKind::Referred) {
                 any = true;
                 let (start, end) = self.heaps.contents(place);
-                self.heaps.set(place, Kind::Reached);
+                self.heaps.set(place, ChunkKind::Reached);
                 self.range(start, end);
                 self.heaps.set(place, own);
             }
@@ -396,12 +396,12 @@ impl<'a, 'b> Search<'a, 'b> {
         if !any {
             return Unreachable::default();
         }
-        let unreached = |kind| matches!(kind, Kind::Live | Kind::Referred);
-        self.step = (unreached, Kind::Counted, true);
+        let unreached = |kind| matches!(kind, ChunkKind::Live | ChunkKind::Referred);
+        self.step = (unreached, ChunkKind::Counted, true);
         let mut found = Unreachable::default();
         let mut heads: BinaryHeap<Reverse<Head>> = BinaryHeap::new();
         // First the chunks that nothing refers to. The remaining chunks then refer to each other in cycles.
-        for kind in [Kind::Live, Kind::Referred] {
+        for kind in [ChunkKind::Live, ChunkKind::Referred] {
             let mut next = self.heaps.first();
             while let Some(place) = next {
                 if self.heaps.kind(place) == kind {
@@ -431,7 +431,7 @@ impl<'a, 'b> Search<'a, 'b> {
             address,
             own: end - address,
         };
-        self.heaps.set(place, Kind::Counted);
+        self.heaps.set(place, ChunkKind::Counted);
         self.wait(place, OTHER);
         while let Some(((start, end), _)) = self.next_waiting() {
             self.census.add((start, end), None);

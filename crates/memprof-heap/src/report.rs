@@ -5,7 +5,7 @@ use serde::Serialize;
 
 use super::address_map::AddressMap;
 use super::arenas::ArenaRow;
-use super::chunks::Kind;
+use super::chunks::ChunkKind;
 use super::glibc::Mallinfo;
 use super::jemalloc::JemallocHeap;
 use super::other_allocators::Seen;
@@ -91,15 +91,15 @@ impl HeapRegion {
         HeapRegion::PythonOverhead,
     ];
 
-    pub(super) fn from_kind(kind: Kind) -> HeapRegion {
+    pub(super) fn from_kind(kind: ChunkKind) -> HeapRegion {
         match kind {
             kind if kind.is_live() => HeapRegion::Live,
-            Kind::Tcache => HeapRegion::ThreadCache,
-            Kind::Fast => HeapRegion::Fast,
-            Kind::Unsorted => HeapRegion::Unsorted,
-            Kind::Small => HeapRegion::Small,
-            Kind::Large => HeapRegion::Large,
-            Kind::Top => HeapRegion::Top,
+            ChunkKind::Tcache => HeapRegion::ThreadCache,
+            ChunkKind::Fast => HeapRegion::Fast,
+            ChunkKind::Unsorted => HeapRegion::Unsorted,
+            ChunkKind::Small => HeapRegion::Small,
+            ChunkKind::Large => HeapRegion::Large,
+            ChunkKind::Top => HeapRegion::Top,
             _ => HeapRegion::Overhead,
         }
     }
@@ -123,7 +123,7 @@ impl HeapRegion {
 /// Sums of one kind of heap bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, JsonSchema, Serialize)]
 #[schemars(rename = "HeapRow")]
-pub struct Row {
+pub struct RegionRow {
     /// The kind of bytes.
     pub what: HeapRegion,
     /// Number of chunks.
@@ -223,7 +223,7 @@ pub struct Heap {
     /// State of glibc's allocator.
     pub allocator: Allocator,
     /// The heap by kind of bytes.
-    pub rows: Vec<Row>,
+    pub rows: Vec<RegionRow>,
     /// The same bytes by arena, in descending order of resident bytes.
     pub arenas: Vec<ArenaRow>,
     /// Anonymous memory outside the heap.

@@ -4,12 +4,12 @@
 
 mod file;
 mod fitness;
-mod left_behind;
+mod stale_copies;
 mod stats;
 
 pub use file::{Image, Library, Options, SamplerError, is_library};
 pub use fitness::{Unfit, check};
-pub use stats::{Imports, Preloaded, State, Stats};
+pub use stats::{Imports, Preloaded, SamplerState, Stats};
 
 /// The compiled library, for the architecture of memprof itself.
 pub static BYTES: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/libmemprof_heap.so"));

@@ -7,8 +7,7 @@
 pub mod allocations;
 mod cgroup;
 mod code_layout;
-mod counted;
-mod ended;
+mod ended_processes;
 pub(crate) mod estimate;
 mod frame;
 mod frame_filter;
@@ -16,6 +15,7 @@ mod freeze_outcome;
 mod functions;
 pub mod gate;
 mod groups;
+mod heap_labels;
 mod kernel_figures;
 mod kind;
 mod losses;
@@ -37,7 +37,7 @@ mod usage;
 
 pub use cgroup::{BalanceRow, CgroupMemory, UNEXPLAINED};
 pub use code_layout::{CodeLayout, CodeSegment};
-pub use ended::{Ended, EndedProcess};
+pub use ended_processes::{Ended, EndedProcess};
 pub use estimate::Estimate;
 pub use frame::{Frame, FrameKind, JIT, Module, ModuleId, Stack};
 pub use frame_filter::FrameFilter;

@@ -40,7 +40,7 @@ impl PartialReason {
             PartialReason::NoFramePointer => "no frame pointer",
             PartialReason::DepthLimit => "depth limit, see --max-frames",
             PartialReason::NoMapping => "code in no known file",
-            PartialReason::Jit => "code made at run time (JIT)",
+            PartialReason::Jit => "JIT code",
             PartialReason::NoTable => "no unwind table",
             PartialReason::UnsupportedRule => "unsupported unwind rule",
         }
@@ -89,7 +89,7 @@ impl Outcome {
             Outcome::Partial(PartialReason::NoFramePointer) => "partial: no frame pointer",
             Outcome::Partial(PartialReason::DepthLimit) => "partial: depth limit",
             Outcome::Partial(PartialReason::NoMapping) => "partial: code in no known file",
-            Outcome::Partial(PartialReason::Jit) => "partial: code made at run time (JIT)",
+            Outcome::Partial(PartialReason::Jit) => "partial: JIT code",
             Outcome::Partial(PartialReason::NoTable) => "partial: no unwind table",
             Outcome::Partial(PartialReason::UnsupportedRule) => "partial: unsupported unwind rule",
             Outcome::NotTaken => "not taken",

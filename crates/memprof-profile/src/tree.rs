@@ -31,7 +31,7 @@ pub use layout::{Cut, Layout, Limits, Order};
 pub use names::frame_label;
 pub use paths::{Paths, Reading};
 pub use search::{Find, FunctionId, Search};
-pub use sweep::Row;
+pub use sweep::LayoutRow;
 pub use table::{Table, TableRow};
 
 /// The end of a stack at the root of the tree.

@@ -20,7 +20,7 @@ use serde::Serialize;
 use crate::ids::Pid;
 use crate::process;
 use crate::residency::category::{Categories, executable};
-use crate::residency::smaps::{self, Figures};
+use crate::residency::smaps::{self, SmapsFigures};
 use crate::residency::threads::{self, Threads};
 use crate::residency::{Classifier, Result, figures};
 use accounts::Accounts;
@@ -47,11 +47,11 @@ pub struct Sums {
     pub size: u64,
     /// The kernel's figures, in bytes.
     #[serde(flatten)]
-    pub figures: Figures,
+    pub figures: SmapsFigures,
 }
 
 impl Sums {
-    fn add(&mut self, size: u64, figures: Figures) {
+    fn add(&mut self, size: u64, figures: SmapsFigures) {
         self.merge(Sums {
             mappings: 1,
             size,
@@ -105,7 +105,7 @@ pub struct RegionRow {
     pub name: String,
     /// The kernel's figures, in bytes.
     #[serde(flatten)]
-    pub figures: Figures,
+    pub figures: SmapsFigures,
 }
 
 fn hex<S: serde::Serializer>(address: &u64, s: S) -> std::result::Result<S::Ok, S::Error> {
@@ -160,9 +160,9 @@ pub struct Breakdown {
     /// Sums of all mappings.
     pub total: Sums,
     /// `smaps_rollup` just before the mappings were read.
-    pub rollup_before: Option<Figures>,
+    pub rollup_before: Option<SmapsFigures>,
     /// `smaps_rollup` just after the mappings were read.
-    pub rollup_after: Option<Figures>,
+    pub rollup_after: Option<SmapsFigures>,
     /// Result of comparing `total` with both readings.
     #[serde(flatten)]
     pub verdict: Verdict,
@@ -199,7 +199,7 @@ pub fn measure(pid: Pid, show: Show) -> Result<Breakdown> {
 }
 
 /// The kernel's total; `None` if the process exists but the kernel has no `smaps_rollup`.
-fn rollup(pid: Pid) -> Result<Option<Figures>> {
+fn rollup(pid: Pid) -> Result<Option<SmapsFigures>> {
     match figures::rollup(pid) {
         Ok(figures) => Ok(Some(figures)),
         Err(e) if e.is_gone() && !has_rollup() => Ok(None),
@@ -215,7 +215,7 @@ fn finish(
     pid: Pid,
     accounts: Accounts<'_>,
     threads: &Threads,
-    (rollup_before, rollup_after): (Option<Figures>, Option<Figures>),
+    (rollup_before, rollup_after): (Option<SmapsFigures>, Option<SmapsFigures>),
     show: Show,
 ) -> Breakdown {
     let totals = accounts.close();
@@ -256,7 +256,7 @@ fn finish(
 }
 
 /// The figures that depend on the process alone, with the kernel's names.
-fn own(f: &Figures) -> [(&'static str, u64); 5] {
+fn own(f: &SmapsFigures) -> [(&'static str, u64); 5] {
     [
         ("Rss", f.rss),
         ("Anonymous", f.anonymous),
@@ -267,7 +267,7 @@ fn own(f: &Figures) -> [(&'static str, u64); 5] {
 }
 
 /// The figures that depend on the pages that other processes share.
-fn sharing(f: &Figures) -> [(&'static str, u64); 4] {
+fn sharing(f: &SmapsFigures) -> [(&'static str, u64); 4] {
     [
         ("Private_Clean", f.private_clean),
         ("Private_Dirty", f.private_dirty),
@@ -277,15 +277,15 @@ fn sharing(f: &Figures) -> [(&'static str, u64); 4] {
 }
 
 /// The figures that depend on other processes and that the kernel rounds down to KiB for each mapping.
-fn rounded(f: &Figures) -> [(&'static str, u64); 2] {
+fn rounded(f: &SmapsFigures) -> [(&'static str, u64); 2] {
     [("Pss", f.pss), ("SwapPss", f.swap_pss)]
 }
 
 /// The names of the figures that are above both readings, or more than `slack` bytes below both.
 fn outside<const N: usize>(
-    of: fn(&Figures) -> [(&'static str, u64); N],
-    ours: &Figures,
-    readings: (&Figures, &Figures),
+    of: fn(&SmapsFigures) -> [(&'static str, u64); N],
+    ours: &SmapsFigures,
+    readings: (&SmapsFigures, &SmapsFigures),
     slack: u64,
 ) -> Vec<&'static str> {
     let kernel = of(readings.0).into_iter().zip(of(readings.1));
@@ -300,8 +300,8 @@ fn outside<const N: usize>(
 /// Compares the sums with the kernel's totals. Also returns the differing figures that depend on other processes.
 fn compare(
     total: &Sums,
-    before: Option<Figures>,
-    after: Option<Figures>,
+    before: Option<SmapsFigures>,
+    after: Option<SmapsFigures>,
 ) -> (Verdict, Vec<&'static str>) {
     let (Some(before), Some(after)) = (before, after) else {
         return (Verdict::Unknown, Vec::new());

@@ -44,7 +44,7 @@ use guard::message::{Asked, Said};
 #[cfg(target_arch = "x86_64")]
 pub use inject::{Functions, LoadError, Loading};
 #[cfg(target_arch = "x86_64")]
-pub use loader::{HoldError, Loader, State, StoppedThread};
+pub use loader::{HoldError, Loader, StoppedThread, ThreadPosition};
 pub use registers::Registers;
 use stop_locks::StopLocks;
 pub use threads::stands_still;

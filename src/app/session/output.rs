@@ -4,7 +4,7 @@
 //! destination and renamed over it. A crash therefore leaves no partial file, and an existing file stays intact until
 //! the rename. Pipes, terminals and other special files are written directly.
 
-mod place;
+mod destination;
 
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
@@ -13,7 +13,7 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use nix::sys::resource::{Resource, getrlimit};
 
-use self::place::{
+use self::destination::{
     WriteMethod, give_name, keep_pipe, kept_permissions, named, nameless, open_direct, part_of, way,
 };
 use crate::app::config::Output;

@@ -69,23 +69,17 @@ impl Aggregator {
         }
         for (what, count) in [
             (
-                "maps of code made at run time that were not read: not a file of the process's own",
+                "perf maps that were not read: not a file of the process's own",
                 all.refused,
             ),
+            ("lines in perf maps that could not be read", all.malformed),
             (
-                "lines in maps of code made at run time that could not be read",
-                all.malformed,
-            ),
-            (
-                "times a map of code made at run time was rewritten: names since then are said to be later",
+                "times a perf map was rewritten: names since then are said to be later",
                 all.rewritten,
             ),
+            ("JIT functions without a name: too many names", all.no_room),
             (
-                "functions made at run time without room for their name",
-                all.no_room,
-            ),
-            (
-                "functions without room for their name",
+                "functions without a name: too many functions",
                 self.modules.functions_refused(),
             ),
         ] {

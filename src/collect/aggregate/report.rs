@@ -245,7 +245,7 @@ impl Aggregator {
         );
         let refused = self.spaces.values().map(|s| s.functions.refused());
         losses.add(
-            "interpreted functions without a name: no room for more",
+            "interpreted functions without a name: too many names",
             self.modules.functions_refused() + refused.sum::<u64>(),
         );
         losses.add(

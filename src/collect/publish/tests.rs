@@ -161,7 +161,7 @@ fn wanted(p: &mut Publisher, module: u16) {
             ready: false,
             segments: Vec::new(),
         },
-        state: State::Ordered,
+        state: TableState::Ordered,
     };
     p.files.insert(ModuleId(module), numbered);
     p.by_key.insert(key(module), ModuleId(module));
@@ -177,11 +177,11 @@ fn publish(p: &mut Publisher, module: u16, rows: u32, maps: &mut Maps) {
 
 fn state(p: &Publisher, module: u16) -> &'static str {
     match p.files.get(&ModuleId(module)).map(|f| &f.state) {
-        Some(State::Ordered) => "wanted",
-        Some(State::Ready(_)) => "ready",
-        Some(State::Refused) => "refused",
-        Some(State::Unanswered) => "unanswered",
-        Some(State::None) => "none",
+        Some(TableState::Ordered) => "wanted",
+        Some(TableState::Ready(_)) => "ready",
+        Some(TableState::Refused) => "refused",
+        Some(TableState::Unanswered) => "unanswered",
+        Some(TableState::None) => "none",
         None => "unknown",
     }
 }

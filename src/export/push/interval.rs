@@ -16,16 +16,16 @@ type Counts = [u64; COLUMNS];
 
 /// The identity of a row of a profile, without its figures.
 #[derive(PartialEq, Eq)]
-enum Row {
+enum RowKey {
     Stack(Arc<Stack>),
     Without(String, Unobserved),
 }
 
-impl Hash for Row {
+impl Hash for RowKey {
     fn hash<H: Hasher>(&self, state: &mut H) {
         match self {
-            Row::Stack(stack) => stack.frames.hash(state),
-            Row::Without(mapping, reason) => (mapping, reason).hash(state),
+            RowKey::Stack(stack) => stack.frames.hash(state),
+            RowKey::Without(mapping, reason) => (mapping, reason).hash(state),
         }
     }
 }
@@ -33,7 +33,7 @@ impl Hash for Row {
 /// The counts of the last push. They continue across processes that end and processes that replace them.
 #[derive(Default)]
 pub(super) struct Intervals {
-    last: FxHashMap<Row, Counts>,
+    last: FxHashMap<RowKey, Counts>,
 }
 
 impl Intervals {
@@ -43,7 +43,7 @@ impl Intervals {
         let profile = &*report.profile;
         let last = std::mem::take(&mut self.last);
         // Several rows may have the same frames. The first one gets the sum.
-        let mut now: FxHashMap<Row, Counts> = FxHashMap::default();
+        let mut now: FxHashMap<RowKey, Counts> = FxHashMap::default();
         for (row, amounts) in rows(profile) {
             let counts = counts(amounts);
             if counts != [0; COLUMNS] {
@@ -51,7 +51,7 @@ impl Intervals {
                 sum.iter_mut().zip(counts).for_each(|(sum, n)| *sum += n);
             }
         }
-        let mut change = |row: Row, amounts: &Amounts| {
+        let mut change = |row: RowKey, amounts: &Amounts| {
             let before = last.get(&row).copied().unwrap_or([0; COLUMNS]);
             let (row, counts) = match now.remove_entry(&row) {
                 Some((row, counts)) => (row, counts),
@@ -72,11 +72,14 @@ impl Intervals {
         };
         let samples = profile.samples.iter().map(|sample| Sample {
             stack: Arc::clone(&sample.stack),
-            amounts: change(Row::Stack(Arc::clone(&sample.stack)), &sample.amounts),
+            amounts: change(RowKey::Stack(Arc::clone(&sample.stack)), &sample.amounts),
         });
         let samples: Vec<_> = samples.collect();
         let not_observed = profile.not_observed.iter().map(|row| NotObserved {
-            amounts: change(Row::Without(row.mapping.clone(), row.reason), &row.amounts),
+            amounts: change(
+                RowKey::Without(row.mapping.clone(), row.reason),
+                &row.amounts,
+            ),
             ..row.clone()
         });
         let not_observed: Vec<_> = not_observed.collect();
@@ -113,11 +116,11 @@ impl Intervals {
     }
 }
 
-fn rows(profile: &Profile) -> impl Iterator<Item = (Row, &Amounts)> {
+fn rows(profile: &Profile) -> impl Iterator<Item = (RowKey, &Amounts)> {
     let samples = profile.samples.iter();
-    let samples = samples.map(|s| (Row::Stack(Arc::clone(&s.stack)), &s.amounts));
+    let samples = samples.map(|s| (RowKey::Stack(Arc::clone(&s.stack)), &s.amounts));
     let without = profile.not_observed.iter();
-    let without = without.map(|n| (Row::Without(n.mapping.clone(), n.reason), &n.amounts));
+    let without = without.map(|n| (RowKey::Without(n.mapping.clone(), n.reason), &n.amounts));
     samples.chain(without)
 }
 

@@ -24,11 +24,11 @@ pub(super) type Body = Arc<Vec<u8>>;
 
 pub(super) struct Queue {
     limits: Limits,
-    state: Mutex<State>,
+    state: Mutex<QueueState>,
     changed: Condvar,
 }
 
-struct State {
+struct QueueState {
     waiting: VecDeque<Body>,
     /// Whether the first profile is being sent. It stays in the queue until the outcome is known.
     sending: bool,
@@ -52,7 +52,7 @@ pub(super) enum News {
 
 impl Queue {
     pub fn new(limits: Limits, status: Status) -> Queue {
-        let state = State {
+        let state = QueueState {
             waiting: VecDeque::new(),
             sending: false,
             backoff: Backoff::new(limits.first_pause, limits.longest_pause),
@@ -68,7 +68,7 @@ impl Queue {
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, QueueState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -85,8 +85,8 @@ impl Queue {
     /// Adds a profile, and drops the oldest ones if there is no space.
     pub fn push(&self, body: Vec<u8>) {
         let mut state = self.state();
-        let bytes = |state: &State| -> usize { state.waiting.iter().map(|b| b.len()).sum() };
-        let fits = |state: &State| {
+        let bytes = |state: &QueueState| -> usize { state.waiting.iter().map(|b| b.len()).sum() };
+        let fits = |state: &QueueState| {
             state.waiting.len() < self.limits.profiles
                 && bytes(state) + body.len() <= self.limits.bytes
         };
@@ -198,7 +198,7 @@ impl Queue {
     }
 }
 
-impl State {
+impl QueueState {
     fn note_failure(&mut self, why: String) -> Option<News> {
         self.status.failing = true;
         self.status.error = Some(why.clone());

@@ -8,7 +8,8 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use memprof_profile::tree::{
-    Cut, Direction, Find, Label, Labels, Layout, Limits, Merge, Naming, Paths, Reading, Row, errors,
+    Cut, Direction, Find, Label, Labels, Layout, LayoutRow, Limits, Merge, Naming, Paths, Reading,
+    errors,
 };
 use memprof_profile::{Kind, Report, Uncertainty};
 
@@ -193,7 +194,7 @@ struct FrameColumns {
 
 /// A tree laid out, with its frames.
 pub(crate) struct Drawn<'a, const N: usize> {
-    pub(crate) rows: Vec<Row<N>>,
+    pub(crate) rows: Vec<LayoutRow<N>>,
     errors: Vec<[u64; 2]>,
     /// Bytes of the matching stacks, for a search.
     pub(crate) matched: Option<[u64; N]>,
@@ -289,7 +290,7 @@ struct Legend<'a> {
 impl<'a> Legend<'a> {
     /// Numbers the labels of the rows in order of appearance and stores the numbers in the rows.
     fn new<const N: usize>(
-        rows: &mut [Row<N>],
+        rows: &mut [LayoutRow<N>],
         labels: &Labels<'a>,
         matches: Option<Vec<bool>>,
     ) -> Legend<'a> {

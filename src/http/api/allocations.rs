@@ -109,10 +109,13 @@ impl AllocationsRequest {
         let order = self.order(&groups);
         let shown = self.page.part(&order);
         let (course, courses) = groups.courses(shown, self.parts);
-        let rows = shown.iter().zip(&courses).map(|(&at, course)| Row {
-            key: KeyReply::from(&groups.keys[at]),
-            figures: Figures::new(&groups.groups[at], course),
-        });
+        let rows = shown
+            .iter()
+            .zip(&courses)
+            .map(|(&at, course)| AllocationRow {
+                key: KeyReply::from(&groups.keys[at]),
+                figures: AllocationFigures::new(&groups.groups[at], course),
+            });
         let all = &*named.allocations;
         let seconds = |ns: u64| ns as f64 / 1e9;
         Reply::json(&AllocationsReply {
@@ -127,7 +130,7 @@ impl AllocationsRequest {
             missing: all.missing,
             missing_until: all.missing_until_ns.map(seconds),
             without_stack: all.without_stack,
-            total: Figures::new(&groups.total, &course),
+            total: AllocationFigures::new(&groups.total, &course),
             page: self.page.about(order.len()),
             rows: rows.collect(),
         })
@@ -214,19 +217,19 @@ pub(super) struct AllocationsReply<'a> {
     /// Number of samples that are in no row, because their stack was lost.
     without_stack: u64,
     /// All rows together.
-    total: Figures,
+    total: AllocationFigures,
     #[serde(flatten)]
     page: PageReply,
-    rows: Vec<Row<'a>>,
+    rows: Vec<AllocationRow<'a>>,
 }
 
 #[derive(JsonSchema, Serialize)]
 #[schemars(rename = "AllocationsRow")]
-struct Row<'a> {
+struct AllocationRow<'a> {
     #[serde(flatten)]
     key: KeyReply<'a>,
     #[serde(flatten)]
-    figures: Figures,
+    figures: AllocationFigures,
 }
 
 #[derive(JsonSchema, Serialize)]
@@ -299,7 +302,7 @@ impl<'a> From<&Key<'a>> for KeyReply<'a> {
 /// Bytes, numbers of allocations and seconds; estimates have their standard errors.
 #[derive(JsonSchema, Serialize)]
 #[schemars(rename = "AllocationsFigures")]
-struct Figures {
+struct AllocationFigures {
     /// Number of samples; the other figures are estimates from these.
     samples: u64,
     /// Bytes allocated (without those that a forked child has from its parent).
@@ -344,8 +347,8 @@ struct Figures {
     live: Vec<u64>,
 }
 
-impl Figures {
-    fn new(group: &Group, course: &Course) -> Figures {
+impl AllocationFigures {
+    fn new(group: &Group, course: &Course) -> AllocationFigures {
         let whole = |figure: f64| figure.max(0.0).round() as u64;
         let error = |variance: f64| whole(variance.max(0.0).sqrt());
         let space = |of: &Estimate| (whole(of.space), error(of.space_variance));
@@ -355,7 +358,7 @@ impl Figures {
         let (lifetime, age) = (group.average_lifetime(), group.average_age());
         let value = |of: Option<Average>, unit: f64| of.map(|a| a.value / unit);
         let spread = |of: Option<Average>, unit: f64| of.map(|a| a.error / unit);
-        Figures {
+        AllocationFigures {
             samples: group.samples,
             alloc_space: space(all).0,
             alloc_space_error: space(all).1,
@@ -419,9 +422,9 @@ mod tests {
             Key::Lifetime(Some(1000)),
             Key::Lifetime(None),
         ] {
-            let row = Row {
+            let row = AllocationRow {
                 key: KeyReply::from(&key),
-                figures: Figures::new(&Group::default(), &course),
+                figures: AllocationFigures::new(&Group::default(), &course),
             };
             let mut row = serde_json::to_value(&row).unwrap();
             assert!(schema.is_valid(&row), "{row}");

@@ -74,12 +74,12 @@ struct Group {
     /// count those of groups below.
     oom_kills: Option<u64>,
     /// The rows add up to the usage. Empty if the group has no memory controller.
-    rows: Vec<Row>,
+    rows: Vec<CgroupRow>,
 }
 
 #[derive(JsonSchema, Serialize)]
 #[schemars(rename = "CgroupRow")]
-struct Row {
+struct CgroupRow {
     #[schemars(extend("enum" = ["anon", "shmem", "file", "kernel", "sock", "hugetlb", "unexplained"]))]
     name: &'static str,
     /// The kernel's figure in memory.stat, in bytes; that of unexplained can be negative.
@@ -114,15 +114,15 @@ impl Group {
             tolerance: charged.map(|(_, figures)| figures.tolerance),
             limit: charged.and_then(|(_, figures)| figures.limit),
             oom_kills: charged.and_then(|(_, figures)| figures.oom_kills),
-            rows: rows.into_iter().map(Row::from).collect(),
+            rows: rows.into_iter().map(CgroupRow::from).collect(),
         }
     }
 }
 
-impl From<BalanceRow> for Row {
-    fn from(row: BalanceRow) -> Row {
+impl From<BalanceRow> for CgroupRow {
+    fn from(row: BalanceRow) -> CgroupRow {
         let part = |(name, bytes)| ChargedPart { name, bytes };
-        Row {
+        CgroupRow {
             name: row.name,
             charged: row.charged,
             memprof: row.memprof,

@@ -201,7 +201,7 @@ pub(super) struct Nodes {
 
 #[derive(JsonSchema, Serialize)]
 #[schemars(rename = "DiffFunction")]
-struct Row<'a> {
+struct StackRow<'a> {
     #[serde(flatten)]
     name: Name<'a>,
     self_from: u64,
@@ -244,7 +244,7 @@ pub(super) struct FunctionsReply<'a> {
     unmapped: Sides<u64>,
     #[serde(flatten)]
     page: PageReply,
-    rows: Vec<Row<'a>>,
+    rows: Vec<StackRow<'a>>,
 }
 
 impl View for Between {
@@ -296,8 +296,9 @@ impl Between {
             sides: self.sides(report, drawn.rows[0].total),
             matched: drawn.matched.as_ref().map(Sides::from),
         };
-        let column =
-            |of: fn(&memprof_profile::tree::Row<2>) -> u64| drawn.rows.iter().map(of).collect();
+        let column = |of: fn(&memprof_profile::tree::LayoutRow<2>) -> u64| {
+            drawn.rows.iter().map(of).collect()
+        };
         let nodes = Nodes {
             at: drawn.places(),
             from: column(|row| row.total[0]),
@@ -338,10 +339,10 @@ impl Between {
     }
 }
 
-impl<'a> From<&TableRow<'a, 2>> for Row<'a> {
-    fn from(row: &TableRow<'a, 2>) -> Row<'a> {
+impl<'a> From<&TableRow<'a, 2>> for StackRow<'a> {
+    fn from(row: &TableRow<'a, 2>) -> StackRow<'a> {
         let difference = |[from, to]: [u64; 2]| i128::from(to) - i128::from(from);
-        Row {
+        StackRow {
             name: (&row.code).into(),
             self_from: row.own[0],
             self_to: row.own[1],

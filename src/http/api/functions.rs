@@ -253,7 +253,7 @@ impl<'a> From<&Code<'a>> for Name<'a> {
 
 #[derive(JsonSchema, Serialize)]
 #[schemars(rename = "Function")]
-struct Row<'a> {
+struct FunctionRow<'a> {
     #[serde(flatten)]
     name: Name<'a>,
     /// Bytes of stacks whose innermost frame is in the function.
@@ -291,7 +291,7 @@ pub(super) struct FunctionsReply<'a> {
     page: PageReply,
     /// Sum of self over all matching rows.
     matched: u64,
-    rows: Vec<Row<'a>>,
+    rows: Vec<FunctionRow<'a>>,
 }
 
 impl View for Functions {
@@ -323,9 +323,9 @@ impl View for Functions {
     }
 }
 
-impl<'a> From<&TableRow<'a, 1>> for Row<'a> {
-    fn from(row: &TableRow<'a, 1>) -> Row<'a> {
-        Row {
+impl<'a> From<&TableRow<'a, 1>> for FunctionRow<'a> {
+    fn from(row: &TableRow<'a, 1>) -> FunctionRow<'a> {
+        FunctionRow {
             name: (&row.code).into(),
             own: row.own[0],
             total: row.total[0],

@@ -14,7 +14,7 @@ use super::reply::{JSON, internal};
 use super::request::RequestContext;
 use super::store::{self, Keepable, KeptList, MAX_ENTRIES, checked_name};
 use super::{Api, ApiError, BoxFuture, Endpoint, Reply, Request};
-use memprof_heap::{Approach, ByStack, Figures, GrownBy, Heap, HeapOptions, HeapSnapshot};
+use memprof_heap::{Approach, ByStack, GrownBy, Heap, HeapOptions, HeapSnapshot, SnapshotFigures};
 use memprof_sys::ids::Pid;
 
 /// Maximum bytes of all stored snapshots together, as JSON.
@@ -73,7 +73,7 @@ pub(super) struct Info {
     /// Why the heap was not read; null if it was read, or if no allocator is known.
     refused: Option<String>,
     #[serde(flatten)]
-    figures: Figures,
+    figures: SnapshotFigures,
 }
 
 impl Info {

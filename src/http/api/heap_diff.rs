@@ -69,12 +69,12 @@ struct Table {
     /// Names of the compared figures.
     columns: Vec<String>,
     /// The rows of both snapshots.
-    rows: Vec<Row>,
+    rows: Vec<ChangedRow>,
 }
 
 #[derive(Debug, PartialEq, JsonSchema, Serialize)]
 #[schemars(rename = "HeapDiffRow")]
-struct Row {
+struct ChangedRow {
     /// Values of the key columns.
     key: Vec<Value>,
     /// The figures in the earlier snapshot; null if it does not list the row, in a table that lists the largest ones
@@ -164,7 +164,7 @@ fn table(name: &str, lists: [&[Value]; 2]) -> Option<Table> {
         .map(|(name, _)| name.clone())
         .filter(is_compared)
         .collect();
-    let mut rows: Vec<Row> = Vec::new();
+    let mut rows: Vec<ChangedRow> = Vec::new();
     let mut places: HashMap<String, usize> = HashMap::new();
     for (side, list) in lists.iter().enumerate() {
         for row in list.iter().filter_map(Value::as_object) {
@@ -176,7 +176,7 @@ fn table(name: &str, lists: [&[Value]; 2]) -> Option<Table> {
                 .or_insert_with(|| {
                     let absent = COMPLETE.contains(&name).then(|| vec![0; columns.len()]);
                     let (from, to) = (absent.clone(), absent);
-                    rows.push(Row { key, from, to });
+                    rows.push(ChangedRow { key, from, to });
                     rows.len() - 1
                 });
             let sums = match side {
@@ -225,7 +225,7 @@ mod tests {
         let table = |name: &str| tables.iter().find(|table| table.name == name);
         let rows = |name: &str| -> BTreeMap<String, [Option<Vec<i64>>; 2]> {
             let rows = &table(name).unwrap().rows;
-            let row = |row: &Row| {
+            let row = |row: &ChangedRow| {
                 let key = Value::from(row.key.clone()).to_string();
                 (key, [row.from.clone(), row.to.clone()])
             };

@@ -79,7 +79,7 @@ pub(super) struct MapsReply<'a> {
     categories: Vec<CategoryRow>,
     #[serde(flatten)]
     page: PageReply,
-    rows: Vec<Row<'a>>,
+    rows: Vec<MappingRow<'a>>,
 }
 
 /// Sums over mappings: over all matching rows, those of a category, or one mapping.
@@ -133,7 +133,7 @@ enum MappingCategory {
     Reserved,
     /// Other anonymous memory.
     Anon,
-    /// Executable anonymous memory: code made at run time.
+    /// Executable anonymous memory: JIT code.
     Code,
     /// The program's own file.
     Executable,
@@ -192,7 +192,7 @@ impl From<&Sum> for Sums {
 
 #[derive(JsonSchema, Serialize)]
 #[schemars(rename = "Mapping")]
-struct Row<'a> {
+struct MappingRow<'a> {
     pid: u32,
     /// First address, hexadecimal.
     start: String,
@@ -225,11 +225,11 @@ fn size(mapping: &Mapping) -> u64 {
     mapping.end - mapping.start
 }
 
-impl<'a> From<&'a Mapping> for Row<'a> {
-    fn from(mapping: &'a Mapping) -> Row<'a> {
+impl<'a> From<&'a Mapping> for MappingRow<'a> {
+    fn from(mapping: &'a Mapping) -> MappingRow<'a> {
         let mut sum = Sum::default();
         sum.add(mapping);
-        Row {
+        MappingRow {
             pid: mapping.pid.0,
             start: format!("{:x}", mapping.start),
             end: format!("{:x}", mapping.end),

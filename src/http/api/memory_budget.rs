@@ -18,13 +18,13 @@ const STEP: (usize, usize) = (1 << 10, 1 << 20);
 /// A memory budget for replies. Waiting for memory blocks the thread.
 #[derive(Debug)]
 pub(super) struct MemoryBudget {
-    state: Mutex<State>,
+    state: Mutex<BudgetState>,
     freed: Condvar,
     size: usize,
 }
 
 #[derive(Debug)]
-struct State {
+struct BudgetState {
     free: usize,
     waiting: usize,
     closed: bool,
@@ -47,7 +47,7 @@ impl Drop for Reservation {
 impl MemoryBudget {
     /// A budget of `size` bytes.
     pub(super) fn new(size: usize) -> Arc<MemoryBudget> {
-        let state = State {
+        let state = BudgetState {
             free: size,
             waiting: 0,
             closed: false,
@@ -59,7 +59,7 @@ impl MemoryBudget {
         })
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, BudgetState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -83,7 +83,7 @@ impl View for OfReport {
 
     fn write(&self, report: &Report, out: &mut Out) -> Result<(), ApiError> {
         let report = &*report.showing(FrameFilter::All);
-        let mut figures = Figures::default();
+        let mut figures = GaugeRegistry::default();
         figures.target(&report.profile);
         figures.memory(&report.profile);
         figures.kernel(&report.profile);
@@ -155,9 +155,9 @@ fn signed(number: u64) -> i64 {
 }
 
 #[derive(Default)]
-struct Figures(Registry);
+struct GaugeRegistry(Registry);
 
-impl Figures {
+impl GaugeRegistry {
     fn gauges(&mut self, name: &str, help: &str, values: impl IntoIterator<Item = (Labels, u64)>) {
         let family = Family::<Labels, Gauge>::default();
         for (labels, value) in values {
@@ -402,7 +402,7 @@ mod tests {
             symbols: Arc::new(symbols(&names)),
             sequence: 1,
         };
-        let mut figures = Figures::default();
+        let mut figures = GaugeRegistry::default();
         figures.target(&report.profile);
         figures.functions(&report, 10);
         let text = Format::OpenMetrics.write(&figures.0).unwrap();

@@ -28,7 +28,7 @@ struct Processes;
 pub(super) struct ProcessesReply<'a> {
     report: ReportInfo,
     total: Kinds,
-    rows: Vec<Row<'a>>,
+    rows: Vec<ProcessRow<'a>>,
     /// The control groups of several processes, by name. Each has the processes in the group itself; the parameter
     /// cgroup also chooses those in the groups below it.
     groups: Vec<GroupRow<'a>>,
@@ -41,7 +41,7 @@ pub(super) struct ProcessesReply<'a> {
 
 #[derive(JsonSchema, Serialize)]
 #[schemars(rename = "Process")]
-struct Row<'a> {
+struct ProcessRow<'a> {
     pid: u32,
     /// Name, /proc/PID/comm.
     comm: &'a str,
@@ -54,10 +54,10 @@ struct Row<'a> {
     agreement: Agreement,
 }
 
-impl<'a> From<Member<'a>> for Row<'a> {
-    fn from(member: Member<'a>) -> Row<'a> {
+impl<'a> From<Member<'a>> for ProcessRow<'a> {
+    fn from(member: Member<'a>) -> ProcessRow<'a> {
         let figures = member.figures();
-        Row {
+        ProcessRow {
             pid: member.pid.0,
             comm: member.comm,
             place: member.container,
@@ -127,7 +127,11 @@ impl View for Processes {
         let reply = ProcessesReply {
             report: report.into(),
             total: Kinds(profile.total),
-            rows: profile.members().into_iter().map(Row::from).collect(),
+            rows: profile
+                .members()
+                .into_iter()
+                .map(ProcessRow::from)
+                .collect(),
             groups: profile.groups().into_iter().map(GroupRow::from).collect(),
             ended: profile.ended.processes.iter().map(EndedRow::from).collect(),
             ended_unscanned: profile.ended.unscanned,

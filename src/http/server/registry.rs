@@ -55,7 +55,7 @@ impl Client {
 #[derive(Debug)]
 pub(super) struct Registry {
     limits: Limits,
-    state: Mutex<State>,
+    state: Mutex<RegistryState>,
     /// Notified when a connection or a slot becomes free.
     freed: Notify,
 }
@@ -85,7 +85,7 @@ impl Limits {
 }
 
 #[derive(Debug)]
-struct State {
+struct RegistryState {
     next: u64,
     /// When a slot was last freed.
     moved: Instant,
@@ -162,7 +162,7 @@ impl Registry {
     pub(super) fn new(open: usize) -> Arc<Registry> {
         Arc::new(Registry {
             limits: Limits::new(open),
-            state: Mutex::new(State {
+            state: Mutex::new(RegistryState {
                 next: 0,
                 moved: Instant::now(),
                 open: BTreeMap::new(),
@@ -173,7 +173,7 @@ impl Registry {
         })
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, RegistryState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -220,7 +220,7 @@ impl Registry {
     fn let_one_go(&self, now: Instant) {
         let mut state = self.lock();
         let stuck = now.saturating_duration_since(state.moved) >= PATIENCE;
-        let State { open, clients, .. } = &mut *state;
+        let RegistryState { open, clients, .. } = &mut *state;
         let all = open.values_mut().filter(|entry| entry.may_go(now, stuck));
         let least = all.min_by_key(|entry| {
             let has = clients.get(&entry.client).map(|share| share.open);
@@ -274,7 +274,7 @@ impl Entry {
     }
 }
 
-impl State {
+impl RegistryState {
     /// Sets or clears the slot of a connection; returns whether the slot changed.
     fn set_slot(&mut self, id: u64, slot: Option<Slot>) -> bool {
         let Some(entry) = self.open.get_mut(&id) else {

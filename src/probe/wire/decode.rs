@@ -10,7 +10,7 @@ use crate::probe::event::{
     ProcessChange, ProcessEvent, RangeChange, RangeEvent, SampleFreed, SampledAllocation,
     StackSeen,
 };
-use memprof_code::interpreter::{Kind, qualified};
+use memprof_code::interpreter::{InterpreterKind, qualified};
 use memprof_code::jit::NamesWritten;
 use memprof_code::modules::FileNumber;
 use memprof_profile::{Outcome, PartialReason};
@@ -104,12 +104,12 @@ fn decode_function(bytes: &[u8]) -> Result<FunctionSeen, Malformed> {
     let e: function_event = read_record(bytes, FIXED)?;
     let lines = bytes[FIXED..].get(..e.lines_size as usize);
     let interpreter = match abi::interpreter_kind(e.interpreter) {
-        abi::interpreter_kind::INTERPRETER_PYTHON => Kind::Python,
-        abi::interpreter_kind::INTERPRETER_RUBY => Kind::Ruby,
+        abi::interpreter_kind::INTERPRETER_PYTHON => InterpreterKind::Python,
+        abi::interpreter_kind::INTERPRETER_RUBY => InterpreterKind::Ruby,
         _ => return Err(Malformed::Unknown),
     };
     let mut name = decode_text(&e.name, &e.name_text, Cut::End);
-    if interpreter == Kind::Ruby && e.owner.sent > 0 {
+    if interpreter == InterpreterKind::Ruby && e.owner.sent > 0 {
         let class = decode_text(&e.owner, &e.lines_table, Cut::End);
         name = qualified(&name, &class, e.singleton != 0);
     }
@@ -126,9 +126,9 @@ fn decode_function(bytes: &[u8]) -> Result<FunctionSeen, Malformed> {
             None => LineTable::At(Addr(e.lines)),
         },
         first_line: match interpreter {
-            Kind::Python => e.first_line,
+            InterpreterKind::Python => e.first_line,
             // In Ruby, the code of a whole file has line 0.
-            Kind::Ruby => e.first_line.max(1),
+            InterpreterKind::Ruby => e.first_line.max(1),
         },
         name,
         file: decode_text(&e.file, &e.file_text, Cut::Start),

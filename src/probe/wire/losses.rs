@@ -19,11 +19,11 @@ pub(crate) const LOSSES: [(loss, &str); LOSS_COUNTERS] = [
     ),
     (
         loss::LOSS_STACK_TABLE,
-        "events whose stack was not kept: stack table full",
+        "events without a stack: stack table full",
     ),
     (
         loss::LOSS_STACK_COLLISION,
-        "events whose stack was not kept: hash collision",
+        "events without a stack: hash collision",
     ),
     (
         loss::LOSS_PAGE_LEDGER,

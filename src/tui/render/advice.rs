@@ -2,7 +2,7 @@
 
 use ratatui::text::Line;
 
-use crate::tui::state::State;
+use crate::tui::state::UiState;
 use crate::tui::words::percent;
 use memprof_profile::Unobserved;
 
@@ -13,7 +13,7 @@ const HIGH: u16 = 18;
 
 /// The advice; empty if most memory has a stack, or if the view shows changes, which have stacks, or a list without
 /// stacks.
-pub(in crate::tui) fn lines(state: &State) -> Vec<Line<'static>> {
+pub(in crate::tui) fn lines(state: &UiState) -> Vec<Line<'static>> {
     let Some(report) = state.shown().filter(|_| !state.view.is_list()) else {
         return Vec::new();
     };

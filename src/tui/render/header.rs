@@ -5,7 +5,7 @@ use ratatui::layout::Rect;
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{RenderDirection, Sparkline};
 
-use crate::tui::state::State;
+use crate::tui::state::UiState;
 use crate::tui::theme::Theme;
 use crate::tui::words::{clock, kib, percent, with_margin};
 use memprof_profile::measure::{ALLOC_SPACE, INUSE_OBJECTS, INUSE_SPACE};
@@ -23,7 +23,7 @@ const CURVE: u16 = 2;
 
 /// The header's height on a screen of `of` lines. A small screen has no curve, and a very small one only the first
 /// line.
-pub(in crate::tui) fn lines(state: &State, of: u16) -> u16 {
+pub(in crate::tui) fn lines(state: &UiState, of: u16) -> u16 {
     let words = words(state);
     match of {
         18.. => words + CURVE + 1,
@@ -33,13 +33,13 @@ pub(in crate::tui) fn lines(state: &State, of: u16) -> u16 {
 }
 
 /// The number of text lines: one more if the heap is counted.
-fn words(state: &State) -> u16 {
+fn words(state: &UiState) -> u16 {
     let profile = state.report.as_ref().map(|report| &report.profile);
     let heap = profile.is_some_and(|profile| profile.counts(LIVE));
     WORDS + u16::from(heap)
 }
 
-pub(super) fn render(state: &State, frame: &mut Frame<'_>, area: Rect) {
+pub(super) fn render(state: &UiState, frame: &mut Frame<'_>, area: Rect) {
     let mut lines = vec![title(state)];
     if let Some(report) = state.shown() {
         let profile = &report.profile;
@@ -67,7 +67,7 @@ pub(super) fn render(state: &State, frame: &mut Frame<'_>, area: Rect) {
     }
 }
 
-fn title(state: &State) -> Line<'static> {
+fn title(state: &UiState) -> Line<'static> {
     let theme = state.theme;
     let mut spans = vec![Span::styled("memprof  ", theme.accent())];
     match (&state.report, &state.part) {
@@ -201,7 +201,7 @@ fn stacks(profile: &Profile, theme: Theme) -> Line<'static> {
 }
 
 /// Draws the curve. The newest report is on the right; the bottom is the lowest visible value.
-fn render_curve(state: &State, frame: &mut Frame<'_>, area: Rect) {
+fn render_curve(state: &UiState, frame: &mut Frame<'_>, area: Rect) {
     let width = usize::from(area.width);
     let newest = state.history().newest(width);
     let (low, high) = newest.clone().fold((u64::MAX, 0), |(low, high), value| {

@@ -6,7 +6,7 @@ use ratatui::text::Line;
 
 use crate::tui::model::{Model, Pair};
 use crate::tui::rows::{FunctionRow, TreeRow};
-use crate::tui::state::State;
+use crate::tui::state::UiState;
 use crate::tui::view::{Sort, View};
 use crate::tui::words::{change, estimate, figure, percent};
 use memprof_profile::tree::{CHAIN, SELF};
@@ -19,12 +19,12 @@ const MAX_INDENT: usize = 40;
 const WIDE: u16 = 50;
 
 /// Whether the screen has space for only one figure per row.
-pub(super) fn is_narrow(state: &State) -> bool {
+pub(super) fn is_narrow(state: &UiState) -> bool {
     state.size.0 < WIDE
 }
 
 /// The column headings with the current settings.
-pub(super) fn heading(state: &State) -> String {
+pub(super) fn heading(state: &UiState) -> String {
     let difference = state.model.as_ref().is_some_and(|m| m.is_difference);
     let unit = state.kind.unit().symbol();
     let [own, total] = ["self", "total"].map(|column| format!("{column} {unit}"));
@@ -49,7 +49,7 @@ pub(super) fn heading(state: &State) -> String {
     format!("{:<width$}", format!("{columns}  {}", super::chosen(state)))
 }
 
-pub(super) fn render(state: &State, frame: &mut Frame<'_>, area: Rect) {
+pub(super) fn render(state: &UiState, frame: &mut Frame<'_>, area: Rect) {
     let Some(model) = &state.model else {
         return;
     };
@@ -74,7 +74,7 @@ pub(super) fn render(state: &State, frame: &mut Frame<'_>, area: Rect) {
 }
 
 /// A row of a list.
-pub(super) fn row(text: String, is_selected: bool, state: &State) -> Line<'static> {
+pub(super) fn row(text: String, is_selected: bool, state: &UiState) -> Line<'static> {
     match is_selected {
         true => {
             let width = usize::from(state.size.0);
@@ -84,7 +84,7 @@ pub(super) fn row(text: String, is_selected: bool, state: &State) -> Line<'stati
     }
 }
 
-fn function_line(state: &State, model: &Model, row: FunctionRow) -> String {
+fn function_line(state: &UiState, model: &Model, row: FunctionRow) -> String {
     let (own, total) = row.pairs(model);
     let name = printable(row.name(model));
     let whole = model.whole.now;
@@ -127,7 +127,7 @@ fn writers(model: &Model) -> (impl Fn(Pair) -> String, impl Fn(Pair) -> String) 
     )
 }
 
-fn tree_line(state: &State, model: &Model, at: usize) -> String {
+fn tree_line(state: &UiState, model: &Model, at: usize) -> String {
     let rows = &state.tree;
     let row = &rows[at];
     let is_chain = at > 0 && rows[row.above].depth == row.depth;
@@ -143,7 +143,7 @@ fn tree_line(state: &State, model: &Model, at: usize) -> String {
     format!("{amounts}  {:indent$}{sign} {chain}{name}", "")
 }
 
-fn amounts(state: &State, model: &Model, row: &TreeRow) -> String {
+fn amounts(state: &UiState, model: &Model, row: &TreeRow) -> String {
     let pair = row.pair;
     let estimated = || estimate(model.unit, pair.now, row.error);
     let (shown, changed) = writers(model);
@@ -166,7 +166,7 @@ fn node_name(model: &Model, row: &TreeRow) -> String {
 }
 
 /// The full name of the selected row.
-pub(super) fn selected_name(state: &State) -> String {
+pub(super) fn selected_name(state: &UiState) -> String {
     let Some(model) = &state.model else {
         return String::new();
     };
@@ -185,7 +185,7 @@ pub(super) fn selected_name(state: &State) -> String {
 }
 
 /// A text; only its end if it does not fit.
-pub(super) fn end_of(name: String, state: &State) -> String {
+pub(super) fn end_of(name: String, state: &UiState) -> String {
     let (width, long) = (usize::from(state.size.0), name.chars().count());
     match long.checked_sub(width) {
         Some(over) if over > 0 => {

@@ -8,7 +8,7 @@ use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Clear};
 
 use crate::tui::keys::HELP;
-use crate::tui::state::State;
+use crate::tui::state::UiState;
 use crate::tui::view::Overlay;
 use crate::tui::words::kib;
 use memprof_profile::Profile;
@@ -22,7 +22,7 @@ const KEYS: usize = 13;
 /// In narrower helps, the description is below its key.
 const WIDE: usize = 50;
 
-pub(super) fn render(state: &State, frame: &mut Frame<'_>, area: Rect) {
+pub(super) fn render(state: &UiState, frame: &mut Frame<'_>, area: Rect) {
     let title = match state.overlay {
         Overlay::None => return,
         Overlay::Help => " Keys ",
@@ -46,7 +46,7 @@ pub(super) fn render(state: &State, frame: &mut Frame<'_>, area: Rect) {
 }
 
 /// The lines of the current overlay.
-pub(in crate::tui) fn lines(state: &State) -> Vec<Line<'static>> {
+pub(in crate::tui) fn lines(state: &UiState) -> Vec<Line<'static>> {
     match (state.overlay, state.shown()) {
         (Overlay::Help, _) => help(state),
         (Overlay::Details, Some(report)) => details(&report.profile, state),
@@ -55,7 +55,7 @@ pub(in crate::tui) fn lines(state: &State) -> Vec<Line<'static>> {
     }
 }
 
-fn help(state: &State) -> Vec<Line<'static>> {
+fn help(state: &UiState) -> Vec<Line<'static>> {
     // Width inside the border.
     let width = usize::from(state.size.0.clamp(12, 100)) - 2;
     let narrow = width < WIDE;
@@ -109,7 +109,7 @@ fn wrapped(text: &str, width: usize) -> impl Iterator<Item = String> {
     lines.into_iter()
 }
 
-fn details(profile: &Profile, state: &State) -> Vec<Line<'static>> {
+fn details(profile: &Profile, state: &UiState) -> Vec<Line<'static>> {
     let heading = |text: &'static str| Line::styled(text, state.theme.heading());
     let row = |bytes: u64, what: String| Line::raw(format!("{:>12} KiB  {what}", kib(bytes)));
     let mut lines = vec![heading("Stacks")];

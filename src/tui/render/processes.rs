@@ -5,8 +5,8 @@ use ratatui::layout::Rect;
 use ratatui::text::Line;
 
 use super::lists::{end_of, is_narrow, row};
-use crate::tui::list::{Column, Figures, List, Row};
-use crate::tui::state::State;
+use crate::tui::list::{AmountsNowAndThen, Column, List, ListRow};
+use crate::tui::state::UiState;
 use crate::tui::view::View;
 use crate::tui::words::{change, figure, percent};
 use memprof_profile::Kind;
@@ -31,7 +31,7 @@ const PLACE: usize = 14;
 const GROUP: usize = 30;
 
 /// The kinds that get a column beside the chosen one.
-pub(in crate::tui) fn further_kinds(state: &State) -> Vec<Kind> {
+pub(in crate::tui) fn further_kinds(state: &UiState) -> Vec<Kind> {
     if is_narrow(state) {
         return Vec::new();
     }
@@ -48,12 +48,12 @@ pub(in crate::tui) fn further_kinds(state: &State) -> Vec<Kind> {
     kinds.take(room / FIGURE).collect()
 }
 
-fn is_difference(state: &State) -> bool {
+fn is_difference(state: &UiState) -> bool {
     state.marks.compared().is_some()
 }
 
 /// The column headings with the current settings.
-pub(super) fn heading(state: &State) -> String {
+pub(super) fn heading(state: &UiState) -> String {
     let unit = state.kind.unit().symbol();
     let mut columns = match (is_difference(state), is_narrow(state)) {
         (true, true) => format!("{:>11}", "change"),
@@ -76,7 +76,7 @@ pub(super) fn heading(state: &State) -> String {
 }
 
 /// The listed objects and their order: `processes by pid, reversed`.
-pub(super) fn order(state: &State) -> String {
+pub(super) fn order(state: &UiState) -> String {
     let order = &state.lists.order;
     let (what, number) = match state.view {
         View::Groups => ("groups", "number"),
@@ -99,7 +99,7 @@ pub(super) fn order(state: &State) -> String {
 }
 
 /// Draws the sum and the visible rows.
-pub(super) fn render(state: &State, frame: &mut Frame<'_>, sum: Rect, area: Rect) {
+pub(super) fn render(state: &UiState, frame: &mut Frame<'_>, sum: Rect, area: Rect) {
     let Some(list) = state.list() else {
         return;
     };
@@ -119,7 +119,7 @@ pub(super) fn render(state: &State, frame: &mut Frame<'_>, sum: Rect, area: Rect
     frame.render_widget(super::paragraph(lines), area);
 }
 
-fn figures(state: &State, list: &List, figures: Figures) -> String {
+fn figures(state: &UiState, list: &List, figures: AmountsNowAndThen) -> String {
     let (pair, unit) = (figures.pair(state.kind), state.kind.unit());
     let now = figure(unit, pair.now);
     let changed = change(unit, pair.then, pair.now);
@@ -140,7 +140,7 @@ fn figures(state: &State, list: &List, figures: Figures) -> String {
 }
 
 /// The number of rows and the sum of their memory.
-fn sum_line(state: &State, list: &List) -> String {
+fn sum_line(state: &UiState, list: &List) -> String {
     let figures = figures(state, list, list.sum);
     let what = match (state.view, list.listed) {
         (View::Groups, 1) => "group",
@@ -165,7 +165,7 @@ fn sum_line(state: &State, list: &List) -> String {
     }
 }
 
-fn line_of(state: &State, list: &List, row: &Row) -> String {
+fn line_of(state: &UiState, list: &List, row: &ListRow) -> String {
     let figures = figures(state, list, row.figures);
     let name = printable(&row.name);
     let number = match row.subset {
@@ -201,7 +201,7 @@ fn fitted(place: &str, room: usize) -> String {
 }
 
 /// All information about the selected row except its figures.
-pub(super) fn selected_name(state: &State) -> String {
+pub(super) fn selected_name(state: &UiState) -> String {
     let Some(row) = state.selected() else {
         return String::new();
     };

@@ -98,15 +98,15 @@ pub(super) fn crowd(processes: usize, first: u64) -> Arc<Report> {
     report_of(&processes, 0)
 }
 
-pub(super) fn shown(size: (u16, u16), processes: &[Process<'_>], keys: &str) -> State {
-    let mut state = State::new(false, size);
+pub(super) fn shown(size: (u16, u16), processes: &[Process<'_>], keys: &str) -> UiState {
+    let mut state = UiState::new(false, size);
     feed(&mut state, Input::Report(report_of(processes, 64)));
     types(&mut state, keys);
     state
 }
 
 /// The sum and the rows of the visible list.
-pub(super) fn listed(state: &State) -> Vec<String> {
+pub(super) fn listed(state: &UiState) -> Vec<String> {
     let text = text(state);
     let heading = text.iter().position(|l| l.contains(" by ")).unwrap();
     let rows = text[heading + 1..text.len() - 2].iter();
@@ -114,7 +114,7 @@ pub(super) fn listed(state: &State) -> Vec<String> {
 }
 
 /// The names in the visible rows: the text after the number.
-pub(super) fn who(state: &State) -> Vec<String> {
+pub(super) fn who(state: &UiState) -> Vec<String> {
     let rows = listed(state).into_iter().skip(1);
     let name = |row: String| {
         row.split_whitespace()

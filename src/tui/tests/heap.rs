@@ -3,10 +3,12 @@
 use std::time::{Duration, UNIX_EPOCH};
 
 use super::*;
-use memprof_heap::{Allocator, Heap, HeapRegion, HeapSnapshot, Mallinfo, Row, Taken, Unreachable};
+use memprof_heap::{
+    Allocator, Heap, HeapRegion, HeapSnapshot, Mallinfo, RegionRow, Taken, Unreachable,
+};
 
 fn snapshot(allocator: Allocator) -> Arc<HeapSnapshot> {
-    let row = |what, resident| Row {
+    let row = |what, resident| RegionRow {
         what,
         chunks: 1,
         bytes: resident,
@@ -47,14 +49,14 @@ fn glibc() -> Allocator {
 }
 
 /// The text of the screen as a single line.
-fn words(state: &State) -> String {
+fn words(state: &UiState) -> String {
     let text = text(state).join(" ");
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
 #[test]
 fn h_asks_once_and_the_line_has_the_figures() {
-    let mut state = State::new(false, (80, 24));
+    let mut state = UiState::new(false, (80, 24));
     types(&mut state, "h");
     shows(&state, &["heap: there is no report yet"]);
     assert!(state.heap.wanted.is_none());

@@ -34,7 +34,7 @@ fn ctrl_c_quits_whatever_is_shown() {
 
 #[test]
 fn without_colours_there_are_none() {
-    let coloured = |state: &State| {
+    let coloured = |state: &UiState| {
         let cells = drawn(state).content;
         cells
             .iter()
@@ -52,7 +52,7 @@ fn without_colours_there_are_none() {
             .iter()
             .any(|c| c.modifier.contains(Modifier::REVERSED))
     );
-    let mut state = State::new(true, (80, 24));
+    let mut state = UiState::new(true, (80, 24));
     feed(&mut state, Input::Report(report(4000)));
     assert!(coloured(&state));
 }
@@ -92,7 +92,7 @@ proptest! {
     /// For any input on any screen size, the screen is drawn and the cursor is on a row.
     #[test]
     fn nothing_pressed_breaks_it(inputs in proptest::collection::vec(any_input(), 0..60)) {
-        let mut state = State::new(false, (80, 24));
+        let mut state = UiState::new(false, (80, 24));
         for input in inputs {
             feed(&mut state, input);
             drawn(&state);

@@ -110,7 +110,7 @@ fn a_target_from_before() {
             sequence: grown,
         })
     };
-    let mut state = State::new(false, (80, 24));
+    let mut state = UiState::new(false, (80, 24));
     feed(&mut state, Input::Report(old(4)));
     shows(
         &state,
@@ -124,9 +124,9 @@ fn a_target_from_before() {
     shows(&state, &["d: what has changed since mark 1"]);
     types(&mut state, "d");
     feed(&mut state, Input::Report(old(40)));
-    let advised = |state: &State| text(state).iter().any(|l| l.contains("before memprof"));
+    let advised = |state: &UiState| text(state).iter().any(|l| l.contains("before memprof"));
     assert!(!advised(&state) && names(&state)[0] == "grow (node)");
-    let mut narrow = State::new(false, (30, 24));
+    let mut narrow = UiState::new(false, (30, 24));
     feed(&mut narrow, Input::Report(old(4)));
     shows(&narrow, &["100.0 % is old: m, then d"]);
     // If most memory has stacks, there is no advice.
@@ -296,12 +296,12 @@ fn the_cursor_stays_on_what_it_is_on() {
             sequence: first,
         })
     };
-    let mut state = State::new(false, (80, 24));
+    let mut state = UiState::new(false, (80, 24));
     feed(&mut state, Input::Report(many(950)));
     for _ in 0..50 {
         press(&mut state, KeyCode::Down);
     }
-    let line = |state: &State| {
+    let line = |state: &UiState| {
         let text = text(state);
         (
             text[22].clone(),
@@ -328,7 +328,7 @@ fn the_cursor_stays_on_what_it_is_on() {
 
 #[test]
 fn a_long_name_is_seen_to_its_end() {
-    let mut state = State::new(false, (40, 24));
+    let mut state = UiState::new(false, (40, 24));
     let long = format!("std::{}::end", "x".repeat(100));
     let names = [(at(0, 1), long.as_str(), Language::Rust)];
     let report = Report {

@@ -119,7 +119,7 @@ fn changes_since_a_mark() {
 
 #[test]
 fn thousands_scroll_and_the_cursor_stays_on_its_process() {
-    let mut state = State::new(false, (80, 24));
+    let mut state = UiState::new(false, (80, 24));
     feed(&mut state, Input::Report(crowd(3000, 1)));
     types(&mut state, "P");
     press(&mut state, KeyCode::End);
@@ -133,7 +133,7 @@ fn thousands_scroll_and_the_cursor_stays_on_its_process() {
     press(&mut state, KeyCode::PageUp);
     press(&mut state, KeyCode::PageUp);
     let selected = text(&state)[22].clone();
-    let line = |state: &State| {
+    let line = |state: &UiState| {
         text(state)
             .iter()
             .position(|l| l.contains(&format!("{:>8}  one", 27)))

@@ -5,7 +5,7 @@ use super::*;
 use memprof_sys::ids::Pid;
 
 /// The second process of the list is nginx.
-fn in_nginx(keys: &str) -> State {
+fn in_nginx(keys: &str) -> UiState {
     let mut state = shown((80, 24), &THREE, keys);
     types(&mut state, "Pj");
     press(&mut state, KeyCode::Enter);

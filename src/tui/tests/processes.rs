@@ -123,7 +123,7 @@ fn ended_processes_are_counted_beside_the_sum() {
         processes: vec![ended.clone(), ended],
         unscanned: 1,
     };
-    let mut state = State::new(false, (80, 24));
+    let mut state = UiState::new(false, (80, 24));
     feed(&mut state, Input::Report(Arc::new(report)));
     types(&mut state, "P");
     assert_eq!(
@@ -154,7 +154,7 @@ fn long_paths_are_cut_at_their_beginning() {
     let mut three = THREE;
     three[0].2 = "/system.slice/a-very-long-name-of-a.slice/nginx.service";
     let mut state = shown((80, 24), &three, "P");
-    let ends = |state: &State, what: &str| {
+    let ends = |state: &UiState, what: &str| {
         let rows = listed(state);
         assert!(rows.iter().any(|row| row.ends_with(what)), "{rows:#?}");
     };

@@ -48,7 +48,7 @@ fn shared_and_private_are_the_kernels_too() {
     assert_eq!(ours, kernel);
 }
 
-fn of(all: &Breakdown, category: Category) -> (u64, u64) {
+fn figures_of(all: &Breakdown, category: Category) -> (u64, u64) {
     let row = all.categories.iter().find(|r| r.category == category);
     row.map_or((0, 0), |r| (r.sums.mappings, r.sums.figures.rss))
 }
@@ -68,9 +68,9 @@ fn threads_stacks_are_told_from_other_memory() {
     let threads = all.stacks.threads as u64;
     assert!(threads > 1);
     assert_eq!(all.stacks.found as u64, threads, "{all:?}");
-    assert!(of(&all, Category::ThreadStack).0 <= threads);
-    assert!(of(&all, Category::ThreadStack).1 > 0);
-    assert_eq!(of(&all, Category::MainStack).0, 1);
+    assert!(figures_of(&all, Category::ThreadStack).0 <= threads);
+    assert!(figures_of(&all, Category::ThreadStack).1 > 0);
+    assert_eq!(figures_of(&all, Category::MainStack).0, 1);
 }
 
 #[test]
@@ -82,7 +82,7 @@ fn shared_memory_is_told_apart() {
         ("sysv", Category::SysV, 20),
     ] {
         let (_target, all) = stopped(scenario);
-        let (mappings, rss) = of(&all, category);
+        let (mappings, rss) = figures_of(&all, category);
         assert!(mappings > 0 && rss >= mib * MIB, "{scenario}: {all:?}");
     }
 }
@@ -100,7 +100,7 @@ fn the_heap_the_binary_and_the_libraries() {
         let row = all.categories.iter().find(|r| r.category == category);
         assert!(row.is_some_and(|r| r.sums.size > 0), "{category}: {all:?}");
     }
-    assert!(of(&all, Category::Heap).1 > 20 * MIB, "{all:?}");
+    assert!(figures_of(&all, Category::Heap).1 > 20 * MIB, "{all:?}");
     assert!(all.names.iter().any(|n| n.name.ends_with("/workload")));
 }
 

@@ -26,7 +26,7 @@ fn grouped(number: u64) -> String {
 
 impl Walk {
     /// Kinds that memprof was not asked to count are left out.
-    fn of(&self, kind: Kind) -> u64 {
+    fn figure(&self, kind: Kind) -> u64 {
         let total = &self.summary["total"][kind.name()];
         match kind {
             Kind::Column(_) if total.is_null() => 0,
@@ -60,11 +60,11 @@ impl Walk {
             for direction in &directions[..some] {
                 self.export(name, &format!("/v2/export/{name}?{direction}"));
             }
-            for kind in Kind::ALL.into_iter().filter(|kind| self.of(*kind) > 0) {
+            for kind in Kind::ALL.into_iter().filter(|kind| self.figure(*kind) > 0) {
                 if can.kind {
                     let path = format!("/v2/export/{name}?kind={}", kind.name());
                     let (found, of) = readers::shown(name, &self.m.get(&path).body, kind);
-                    assert_eq!(found, self.of(of), "{path}");
+                    assert_eq!(found, self.figure(of), "{path}");
                 }
             }
         }
@@ -74,7 +74,7 @@ impl Walk {
     fn export(&self, format: &str, path: &str) {
         let reply = self.m.get(path);
         assert_eq!(reply.status, 200, "{path}: {}", reply.text());
-        let wanted = readers::wanted(format, |kind| self.of(kind));
+        let wanted = readers::wanted(format, |kind| self.figure(kind));
         assert_eq!(readers::read(format, &reply.body), wanted, "{path}");
     }
 

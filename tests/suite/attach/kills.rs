@@ -22,7 +22,7 @@ fn killing_memprof_harms_nobody() {
         let mut workload = sentinel(2);
         unharmed(&mut workload);
         let pid = workload.pid();
-        let before = Before::of(pid);
+        let before = Before::read(pid);
         let mut memprof = Command::new(MEMPROF)
             .args(["attach-heap", "--yes", "--pid", &pid.to_string()])
             .stdout(Stdio::null())

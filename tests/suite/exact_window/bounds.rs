@@ -61,7 +61,7 @@ fn the_live_heap_is_bounded() {
         .stdout(Stdio::piped())
         .stderr(Stdio::piped());
     let mut m = Memprof::spawn_as(&mut command);
-    let mut lines = crate::common::workload::Lines::of(&mut m.child);
+    let mut lines = crate::common::workload::Lines::new(&mut m.child);
     lines.tell("hold 20000 24");
     assert_eq!(below(&m, "alloc_objects", ["hold"]), [20_000]);
     let [live] = below(&m, "inuse_objects", ["hold"]);

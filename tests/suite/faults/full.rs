@@ -164,7 +164,7 @@ fn with_too_many_samples() -> (Memprof, Lines, Pid) {
         program.to_str().unwrap(),
     ];
     let mut m = with_sizes("events=16384", &args);
-    let mut lines = Lines::of(&mut m.child);
+    let mut lines = Lines::new(&mut m.child);
     lines.tell("hold 10 1000");
     let pid = m.followed();
     // memprof holds the command for a moment after its start.
@@ -229,7 +229,7 @@ fn the_tables_of_exact_calls() {
         program.to_str().unwrap(),
     ];
     let mut m = with_sizes("exact_sums=2,exact_blocks=64", &args);
-    let mut lines = Lines::of(&mut m.child);
+    let mut lines = Lines::new(&mut m.child);
     lines.tell("hold 5000 100");
     lines.tell("churn 100 100");
     let pid = m.followed();

@@ -13,7 +13,7 @@ use memprof_sys::ids::Pid;
 
 /// Ids of BPF objects, and processes.
 #[derive(Debug, Default)]
-pub struct Held {
+pub struct KernelObjects {
     pub programs: BTreeSet<u32>,
     maps: BTreeSet<u32>,
     links: BTreeSet<u32>,
@@ -21,10 +21,10 @@ pub struct Held {
     helpers: Vec<Pid>,
 }
 
-impl Held {
+impl KernelObjects {
     /// What a process holds, which is stopped: it must not change meanwhile. Its child `but` is no helper.
-    pub fn by(pid: Pid, but: Option<Pid>) -> Held {
-        let mut held = Held::default();
+    pub fn by(pid: Pid, but: Option<Pid>) -> KernelObjects {
+        let mut held = KernelObjects::default();
         for entry in fs::read_dir(format!("/proc/{pid}/fdinfo")).unwrap() {
             let info = fs::read_to_string(entry.unwrap().path()).unwrap_or_default();
             for line in info.lines() {

@@ -14,8 +14,8 @@ use crate::common::random::Random;
 use crate::common::sentinel::{is_unharmed, sentinel, unharmed};
 use crate::common::terminal::{Top, open};
 use crate::common::workload::{Lines, Workload, program};
-use crate::faults::kernel_objects::{Held, files_in};
-use crate::faults::work_directory::{OLD, Place};
+use crate::faults::kernel_objects::{KernelObjects, files_in};
+use crate::faults::work_directory::{OLD, WorkDirectory};
 use crate::faults::{equals_the_kernel, times};
 use memprof_sys::ids::Pid;
 
@@ -49,16 +49,16 @@ fn belongings(pid: Pid) -> (usize, Vec<String>) {
 }
 
 /// Kills a memprof, and says what it held at that moment.
-fn kill(pid: Pid) -> Held {
+fn kill(pid: Pid) -> KernelObjects {
     // It is stopped for that: what it holds then is what it holds when it is killed.
     process::stop(pid);
-    let held = Held::by(pid, None);
+    let held = KernelObjects::by(pid, None);
     signal(pid, libc::SIGKILL);
     held
 }
 
 /// Has memprof do this all the time, and kills it at some moment.
-fn kill_while(m: &mut Memprof, dice: &mut Random, ask: impl Fn(&Memprof) + Sync) -> Held {
+fn kill_while(m: &mut Memprof, dice: &mut Random, ask: impl Fn(&Memprof) + Sync) -> KernelObjects {
     let (pid, moment) = (m.pid(), LATEST.mul_f64(dice.fraction()));
     let held = scope(|scope| {
         let killing = scope.spawn(move || {
@@ -91,7 +91,13 @@ fn try_to_ask(m: &Memprof, request: &str) {
 
 impl Doing {
     /// Starts a memprof for this process, and kills it while it does that.
-    fn killed(self, pid: Pid, place: &Place, start: Duration, dice: &mut Random) -> Held {
+    fn killed(
+        self,
+        pid: Pid,
+        place: &WorkDirectory,
+        start: Duration,
+        dice: &mut Random,
+    ) -> KernelObjects {
         let target = pid.to_string();
         let args = |more: &[&str]| -> Vec<String> {
             let all = [&["--pid", &target], more].concat();
@@ -141,7 +147,7 @@ impl Doing {
                 sleep(LATEST.mul_f64(0.3 * dice.fraction()));
                 // It may have ended.
                 let held = match state(m.pid()) {
-                    'Z' | 'X' => Held::default(),
+                    'Z' | 'X' => KernelObjects::default(),
                     _ => kill(m.pid()),
                 };
                 m.wait();
@@ -164,7 +170,7 @@ fn of_memprof_harm_nobody() {
     let start = begun.elapsed();
     let mut held_programs = 0;
     for n in 0..times(6, 78) {
-        let (doing, place) = (ALL[n as usize % ALL.len()], Place::new());
+        let (doing, place) = (ALL[n as usize % ALL.len()], WorkDirectory::new());
         let held = doing.killed(pid, &place, start, &mut dice);
         held.is_gone();
         let said = unharmed(&mut workload);
@@ -196,7 +202,7 @@ fn of_memprof_harm_nobody() {
 #[test]
 fn with_a_command_leave_what_it_needs() {
     let mut dice = Random(effort::seed());
-    let place = Place::new();
+    let place = WorkDirectory::new();
     for _ in 0..times(2, 22) {
         let sentinel = program("sentinel");
         let mut command = place.memprof(&[]);
@@ -210,13 +216,13 @@ fn with_a_command_leave_what_it_needs() {
         command.arg("--").arg(&sentinel).arg("8");
         let mut m = Memprof::spawn_as(command.stdin(Stdio::piped()).stdout(Stdio::piped()));
         m.said("following ");
-        let mut lines = Lines::of(&mut m.child);
+        let mut lines = Lines::new(&mut m.child);
         let target = m.followed();
         // Until it has executed its program, it is a part of memprof: tests/suite/life/endings.rs kills that.
         lines.send("");
         assert!(lines.line().starts_with('{'));
         sleep(LATEST.mul_f64(dice.fraction()));
-        let held = Held::by(m.pid(), Some(target));
+        let held = KernelObjects::by(m.pid(), Some(target));
         m.signal(libc::SIGKILL);
         m.wait();
         held.is_gone();
@@ -242,7 +248,7 @@ fn with_a_command_leave_what_it_needs() {
 }
 
 /// A copy of the library that is older than a minute, and that nobody uses, is removed by the next memprof that places one.
-fn is_removed_by_the_next(place: &Place, library: &str) {
+fn is_removed_by_the_next(place: &WorkDirectory, library: &str) {
     let dir = fs::File::open(place.at(library)).unwrap();
     dir.set_modified(SystemTime::now() - Duration::from_secs(120))
         .unwrap();
@@ -258,7 +264,7 @@ fn is_removed_by_the_next(place: &Place, library: &str) {
 /// A socket that a killed memprof has left is used again.
 #[test]
 fn leave_no_socket_in_the_way() {
-    let place = Place::new();
+    let place = WorkDirectory::new();
     let workload = Workload::start(&program("scenarios"));
     let (pid, socket) = (
         workload.pid().to_string(),

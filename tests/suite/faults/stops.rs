@@ -31,7 +31,7 @@ fn of_memprof_and_its_command() {
     command.arg(program("scenarios")).process_group(0);
     let mut m = Memprof::spawn_as(command.stdin(Stdio::piped()).stdout(Stdio::piped()));
     m.said("following ");
-    let mut lines = Lines::of(&mut m.child);
+    let mut lines = Lines::new(&mut m.child);
     let target = m.followed();
     let keeps = |m: &Memprof| {
         threads(m.pid())

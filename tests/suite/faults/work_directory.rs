@@ -11,11 +11,11 @@ use crate::faults::kernel_objects::files_in;
 pub const OLD: &str = "of yesterday";
 
 /// A directory for everything that memprof writes: an output, its socket, the library, and its caches.
-pub struct Place(pub TempDir);
+pub struct WorkDirectory(pub TempDir);
 
-impl Place {
-    pub fn new() -> Place {
-        let place = Place(tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap());
+impl WorkDirectory {
+    pub fn new() -> WorkDirectory {
+        let place = WorkDirectory(tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap());
         fs::write(place.0.path().join("profile.json"), OLD).unwrap();
         place
     }

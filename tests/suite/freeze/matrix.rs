@@ -64,7 +64,7 @@ fn whatever_it_does_it_goes_on() {
                     End::Killed,
                     End::StoppedAndKilled,
                 ];
-                let end = random.of(&ends);
+                let end = random.choose(&ends);
                 println!("{round}: {state} {way:?} {end:?}");
                 one_round(&subject, way, end, usual, random.fraction());
                 if is_loaded(subject.pid()) {
@@ -78,7 +78,7 @@ fn whatever_it_does_it_goes_on() {
 /// Has memprof stop a process, and ends memprof after this part of its usual time.
 fn one_round(subject: &Subject, way: &[&str], end: End, usual: &mut Duration, part: f64) {
     let pid = subject.pid();
-    let mut before = Left::of(pid);
+    let mut before = Left::read(pid);
     let begun = Instant::now();
     let mut memprof = start(&[way, &["--pid", &pid.to_string()]].concat());
     match end {
@@ -100,7 +100,7 @@ fn one_round(subject: &Subject, way: &[&str], end: End, usual: &mut Duration, pa
     subject.is_unharmed();
     before.except_the_library(way);
     eventually(LIMIT, "nothing of memprof's remains", || {
-        before.has_all_of(&Left::of(pid))
+        before.has_all_of(&Left::read(pid))
     });
 }
 
@@ -127,7 +127,7 @@ struct Left {
 }
 
 impl Left {
-    fn of(pid: Pid) -> Left {
+    fn read(pid: Pid) -> Left {
         let files = fs::read_dir(living(pid).join("fd")).into_iter().flatten();
         let files = files
             .flatten()

@@ -39,7 +39,7 @@ fn other_releases() {
             workload.end();
         }
         let mut workload = start(&root, &["/leaks"]);
-        let (forgotten, found) = unreachable::of(&mut workload);
+        let (forgotten, found) = unreachable::forgotten_and_found(&mut workload);
         // The search is conservative: in one run of several, some word was the address of one of them.
         let wrong = forgotten.blocks.checked_sub(found.chunks);
         println!("{found:?}");

@@ -21,7 +21,7 @@ const ENDING: [i32; 4] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQU
 const APART: Duration = Duration::from_millis(700);
 
 /// `memprof heap` with a command that has printed its process id.
-struct Held {
+struct MemprofAndCommand {
     memprof: Kept,
     command: Pid,
     /// Both's input and output.
@@ -30,14 +30,14 @@ struct Held {
     said: NamedTempFile,
 }
 
-impl Held {
+impl MemprofAndCommand {
     /// Runs `exec PROGRAM` in a shell, after `before`.
-    fn start(before: &str, program: &str) -> Held {
-        Held::start_with(&[], before, program)
+    fn start(before: &str, program: &str) -> MemprofAndCommand {
+        MemprofAndCommand::start_with(&[], before, program)
     }
 
     /// The same, with options of memprof.
-    fn start_with(options: &[&str], before: &str, program: &str) -> Held {
+    fn start_with(options: &[&str], before: &str, program: &str) -> MemprofAndCommand {
         let script = format!("ulimit -c 0; {before} echo $$; exec {program}");
         let said = NamedTempFile::new().unwrap();
         let mut memprof = Command::new(MEMPROF);
@@ -49,8 +49,8 @@ impl Held {
             .stdout(Stdio::piped())
             .stderr(said.reopen().unwrap());
         let mut memprof = Kept::start(&mut memprof);
-        let mut lines = Lines::of(&mut memprof.0);
-        Held {
+        let mut lines = Lines::new(&mut memprof.0);
+        MemprofAndCommand {
             memprof,
             command: Pid(lines.line().parse().unwrap()),
             lines,
@@ -59,12 +59,12 @@ impl Held {
     }
 
     /// One whose command ignores the signals, and answers with each line that it is told.
-    fn stubborn() -> Held {
-        Held::stubborn_with(&[])
+    fn stubborn() -> MemprofAndCommand {
+        MemprofAndCommand::stubborn_with(&[])
     }
 
-    fn stubborn_with(options: &[&str]) -> Held {
-        Held::start_with(options, "trap '' INT TERM HUP QUIT;", "cat")
+    fn stubborn_with(options: &[&str]) -> MemprofAndCommand {
+        MemprofAndCommand::start_with(options, "trap '' INT TERM HUP QUIT;", "cat")
     }
 
     fn pid(&self) -> Pid {
@@ -106,7 +106,7 @@ fn tracer(pid: Pid) -> String {
 #[test]
 fn each_is_passed_on_to_the_command() {
     for ending in ENDING {
-        let mut held = Held::start("", "sleep 300");
+        let mut held = MemprofAndCommand::start("", "sleep 300");
         signal(held.pid(), ending);
         let status = wait(&mut held.memprof.0);
         assert_eq!(status.code(), Some(128 + ending));
@@ -155,7 +155,7 @@ fn a_key_is_not_passed_on() {
 
 #[test]
 fn a_later_one_does_not_wait_for_the_command() {
-    let mut held = Held::stubborn();
+    let mut held = MemprofAndCommand::stubborn();
     let pid = held.command;
     signal(held.pid(), libc::SIGTERM);
     held.must_say(&format!(
@@ -174,7 +174,7 @@ fn a_later_one_does_not_wait_for_the_command() {
 
 #[test]
 fn the_command_survives_memprof() {
-    let mut held = Held::stubborn();
+    let mut held = MemprofAndCommand::stubborn();
     held.answers();
     signal(held.pid(), libc::SIGKILL);
     wait(&mut held.memprof.0);
@@ -185,14 +185,14 @@ fn the_command_survives_memprof() {
 #[test]
 fn with_stacks_it_is_the_same() {
     let options = ["--by-stack"];
-    let mut held = Held::start_with(&options, "", "sleep 300");
+    let mut held = MemprofAndCommand::start_with(&options, "", "sleep 300");
     signal(held.pid(), libc::SIGINT);
     assert_eq!(wait(&mut held.memprof.0).code(), Some(128 + libc::SIGINT));
     let report = held.lines.line();
     assert!(report.contains(": stopped for"), "{report}");
     assert_eq!(state(held.command), 'X');
 
-    let mut held = Held::stubborn_with(&options);
+    let mut held = MemprofAndCommand::stubborn_with(&options);
     signal(held.pid(), libc::SIGTERM);
     held.must_say("to end, at most 10 s");
     std::thread::sleep(APART);
@@ -202,7 +202,7 @@ fn with_stacks_it_is_the_same() {
     held.must_say("SIGTERM came before there was a snapshot");
     held.runs_on();
 
-    let mut held = Held::stubborn_with(&options);
+    let mut held = MemprofAndCommand::stubborn_with(&options);
     held.answers();
     signal(held.pid(), libc::SIGKILL);
     wait(&mut held.memprof.0);
@@ -212,7 +212,7 @@ fn with_stacks_it_is_the_same() {
 /// As by Ctrl-Z and `fg`: memprof, which sees the stops of its command, is stopped as well.
 #[test]
 fn both_stop_and_go_on() {
-    let mut held = Held::stubborn();
+    let mut held = MemprofAndCommand::stubborn();
     let both = [held.pid(), held.command];
     for order in [both, [both[1], both[0]]] {
         order.into_iter().for_each(|pid| signal(pid, libc::SIGSTOP));

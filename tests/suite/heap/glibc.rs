@@ -10,7 +10,8 @@ use crate::common::process::{cont, stop};
 use crate::common::skip::skip;
 use crate::common::workload::{Workload, program};
 use memprof_heap::{
-    Allocator, Approach, ArenaKind, ArenaRow, Heap, HeapRegion, Mallinfo, Row, SnapshotOptions,
+    Allocator, Approach, ArenaKind, ArenaRow, Heap, HeapRegion, Mallinfo, RegionRow,
+    SnapshotOptions,
 };
 use memprof_sys::ids::Pid;
 
@@ -45,7 +46,7 @@ pub fn snapshot(pid: Pid) -> Heap {
 /// Checks that the arenas add up to the rows.
 pub fn arenas_have_the_same_bytes(heap: &Heap) {
     let is_free = |what: HeapRegion| !what.is_live() && !what.is_overhead();
-    let rows = |of: fn(&Row) -> u64, wanted: &dyn Fn(HeapRegion) -> bool| -> u64 {
+    let rows = |of: fn(&RegionRow) -> u64, wanted: &dyn Fn(HeapRegion) -> bool| -> u64 {
         let rows = heap.rows.iter().filter(|row| wanted(row.what));
         rows.map(of).sum()
     };

@@ -68,7 +68,7 @@ fn all_of_node_s_heap_is_there() {
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
-    let mut lines = Lines::of(&mut child);
+    let mut lines = Lines::new(&mut child);
     let node = Running(child);
     assert_eq!(lines.line(), "ok");
     let pid = node.pid();

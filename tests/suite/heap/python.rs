@@ -250,7 +250,7 @@ fn damaged_arenas_are_read_or_refused() {
                 _ => pool + 8 * random.below(whole.pool_size / 8),
             };
             let values = [0, 1, pool, block, block + 8, u64::MAX, 1 << 63];
-            let value = random.of(&values).to_ne_bytes();
+            let value = random.choose(&values).to_ne_bytes();
             // (Some examples are in malloc's memory, whose pages are smaller.)
             if memory.write_at(&value, at).is_err() {
                 continue;

@@ -24,7 +24,7 @@ fn unreachable(workload: &Workload) -> Unreachable {
 }
 
 /// What the workload says that it forgot, and what is found.
-pub fn of(workload: &mut Workload) -> (Forgotten, Unreachable) {
+pub fn forgotten_and_found(workload: &mut Workload) -> (Forgotten, Unreachable) {
     let forgotten = serde_json::from_str(&workload.lines.line()).unwrap();
     (forgotten, unreachable(workload))
 }
@@ -55,7 +55,7 @@ pub fn compare(workload: Workload) {
 }
 
 fn compared(mut workload: Workload) -> Result<(), String> {
-    let (forgotten, found) = of(&mut workload);
+    let (forgotten, found) = forgotten_and_found(&mut workload);
     workload.end();
     let heads = found.heads.len() as u64 + found.heads_left_out;
     let all = [forgotten.blocks, forgotten.heads];

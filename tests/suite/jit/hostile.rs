@@ -36,7 +36,7 @@ fn check(what: &str, complaint: Option<&str>) -> u64 {
 
 #[test]
 fn what_is_no_file_of_the_process_is_not_read() {
-    let complaint = "maps of code made at run time that were not read";
+    let complaint = "perf maps that were not read";
     assert_eq!(check("fifo", Some(complaint)), 0);
     assert_eq!(check("symlink", Some(complaint)), 0);
 }

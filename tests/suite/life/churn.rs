@@ -74,7 +74,7 @@ struct Faults {
 }
 
 impl Faults {
-    fn of(pid: Pid, m: &Memprof) -> Faults {
+    fn open(pid: Pid, m: &Memprof) -> Faults {
         Faults {
             pid,
             counter: FaultCounter::open(m.pid().0).unwrap(),
@@ -97,7 +97,7 @@ fn nothing_grows_and_nothing_is_lost() {
     let pid = workload.pid();
     let m = Memprof::attach(pid, &[]);
     m.said("following ");
-    let mut faults = Faults::of(pid, &m);
+    let mut faults = Faults::open(pid, &m);
     let (start, run) = (Instant::now(), Duration::from_secs(seconds()));
     let (mut early, mut most_chunks, mut checks) = (None, 0, 0);
     while start.elapsed() < run {

@@ -193,7 +193,7 @@ fn it_is_stopped_before_it_runs() {
     let program = program("scenarios");
     let args = ["--listen", "127.0.0.1:0", "--", program.to_str().unwrap()];
     let mut m = Memprof::spawn(&args, Stdio::piped(), Stdio::piped());
-    let mut lines = Lines::of(&mut m.child);
+    let mut lines = Lines::new(&mut m.child);
     let mut child = None;
     wait_until(|| {
         let mut children = children(m.pid()).into_iter();

@@ -198,7 +198,7 @@ struct Fate {
 
 impl Fate {
     /// Waits for the end of a pair.
-    fn of(ending: Option<Ending>, python: bool) -> Fate {
+    fn observe(ending: Option<Ending>, python: bool) -> Fate {
         let mut pair = Pair::start(ending, python);
         let (begun, mut fate) = (Instant::now(), Fate::default());
         // Signals to send, the next one first.
@@ -340,7 +340,7 @@ fn debug_registers(_: Pid) -> nix::Result<Vec<i64>> {
 fn the_command_outlives_memprof() {
     let (count, seed) = (effort::rounds(24), effort::seed());
     // The duration of a start on this machine.
-    let undisturbed = Fate::of(None, false);
+    let undisturbed = Fate::observe(None, false);
     assert!(undisturbed.wrong.is_empty(), "{:?}", undisturbed.wrong);
     let start = undisturbed.main_after.expect("the command did not start");
     println!("{count} endings, seed {seed}; a start takes {start:.3?}");
@@ -353,7 +353,7 @@ fn the_command_outlives_memprof() {
                 while let Some((i, ending)) =
                     Some(next.fetch_add(1, Ordering::Relaxed)).and_then(|i| Some((i, all.get(i)?)))
                 {
-                    let fate = Fate::of(Some(*ending), i % 5 == 4);
+                    let fate = Fate::observe(Some(*ending), i % 5 == 4);
                     fates.lock().unwrap().insert(i, fate);
                 }
             });

@@ -35,7 +35,7 @@ struct Holds {
 }
 
 impl Holds {
-    fn of(m: &Memprof) -> Holds {
+    fn count(m: &Memprof) -> Holds {
         Holds {
             rss: held(m.pid().0).unwrap() / KIB,
             maps: bpf_memory(m.pid().0).unwrap().0 / KIB,
@@ -63,15 +63,19 @@ fn the_dead_take_no_room() {
             let part = left.min(2_000);
             workload.lines.tell(&format!("run {part} {STACKS} {RATE}"));
             left -= part;
-            println!("{} {:?}", m.get("/v2/health").json()["maps"], Holds::of(&m));
+            println!(
+                "{} {:?}",
+                m.get("/v2/health").json()["maps"],
+                Holds::count(&m)
+            );
         }
     };
     run(first);
-    let early = Holds::of(&m);
+    let early = Holds::count(&m);
     let early_lost = m.lost();
     println!("after {first} processes: {early:?}; lost: {early_lost:?}");
     run(processes - first);
-    let late = Holds::of(&m);
+    let late = Holds::count(&m);
     println!(
         "after {processes} processes: {late:?}; lost: {:?}",
         m.lost()

@@ -18,7 +18,7 @@ fn its_parent_can_collect_it() {
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
-    let lines = Lines::of(&mut child);
+    let lines = Lines::new(&mut child);
     let mut parent = Workload {
         child: Running(child),
         lines,

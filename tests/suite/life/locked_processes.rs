@@ -13,20 +13,20 @@ use memprof_sys::ids::Pid;
 use memprof_sys::residency::figures;
 
 /// The workload `locked`, and the process whose lock it can have held. Nothing here may read that one's memory meanwhile.
-struct Held {
+struct LockedProcess {
     workload: Workload,
     pid: Pid,
     _directory: TempDir,
 }
 
-impl Held {
-    fn start(path: &std::path::Path) -> Held {
+impl LockedProcess {
+    fn start(path: &std::path::Path) -> LockedProcess {
         let directory = tempfile::tempdir().unwrap();
         let at = directory.path().to_str().unwrap();
         let mut workload = Workload::start_with(path, &[at, "8"]);
         let line = workload.lines.line();
         let pid = line.strip_prefix("ready ").expect(&line).parse().unwrap();
-        Held {
+        LockedProcess {
             workload,
             pid: Pid(pid),
             _directory: directory,
@@ -69,7 +69,7 @@ fn one_of_several_that_are_frozen_keeps_its_figures() {
 fn one_of_several(options: &[&str]) {
     // It goes last, once all of its processes have ended.
     let group = Group::new();
-    let mut held = Held::start(&program("locked"));
+    let mut held = LockedProcess::start(&program("locked"));
     let mut other = Workload::start(&program("scenarios"));
     group.put(held.pid);
     group.put(other.pid());
@@ -105,7 +105,7 @@ fn one_of_several(options: &[&str]) {
 
 #[test]
 fn one_alone_keeps_its_figures_and_memprof_ends() {
-    let mut held = Held::start(&program("locked"));
+    let mut held = LockedProcess::start(&program("locked"));
     let m = Memprof::attach(held.pid, &[]);
     held.tell("grow");
     let total = |m: &Memprof| m.get("/v2/summary").json()["total"].clone();
@@ -130,7 +130,7 @@ fn one_alone_keeps_its_figures_and_memprof_ends() {
 fn one_that_cannot_be_read_when_memprof_starts() {
     let name = unique_name("a-name-of-more-than-15-");
     let group = Group::new();
-    let mut held = Held::start(&named("locked", &name).path);
+    let mut held = LockedProcess::start(&named("locked", &name).path);
     let mut other = Workload::start(&program("scenarios"));
     group.put(held.pid);
     group.put(other.pid());

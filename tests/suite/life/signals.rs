@@ -107,7 +107,7 @@ fn each_is_passed_on_to_a_command() {
         let scenarios = program("scenarios");
         let mut m = start_without_cores(&[], &output, &["--", scenarios.to_str().unwrap()]);
         m.said("following ");
-        let mut lines = Lines::of(&mut m.child);
+        let mut lines = Lines::new(&mut m.child);
         lines.tell("mmap 8388608");
         let target = m.followed();
         m.signal(ending);

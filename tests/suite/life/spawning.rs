@@ -24,7 +24,7 @@ fn spawner(args: &[&str], sizes: Option<&str>) -> (Memprof, Lines) {
         command.env("MEMPROF_TABLE_SIZES", sizes);
     }
     let mut m = Memprof::spawn_as(&mut command);
-    let mut lines = Lines::of(&mut m.child);
+    let mut lines = Lines::new(&mut m.child);
     m.said("following ");
     assert_eq!(lines.line(), "ok");
     (m, lines)

@@ -20,18 +20,18 @@ const MIB: u64 = 1 << 20;
 const MAX_MEMORY: u64 = 96 * MIB;
 
 /// A token file and a directory for Prometheus.
-struct Place {
+struct TokenDirectory {
     dir: tempfile::TempDir,
     token: PathBuf,
 }
 
-impl Place {
-    fn new() -> Place {
+impl TokenDirectory {
+    fn new() -> TokenDirectory {
         let dir = tempfile::tempdir().unwrap();
         let token = dir.path().join("token");
         fs::write(&token, TOKEN).unwrap();
         fs::set_permissions(&token, fs::Permissions::from_mode(0o600)).unwrap();
-        Place { dir, token }
+        TokenDirectory { dir, token }
     }
 
     fn memprof(&self, args: &[&str]) -> Memprof {
@@ -146,7 +146,7 @@ fn prometheus_has_the_figures_of_the_summary() {
     if !has("prometheus") {
         return;
     }
-    let place = Place::new();
+    let place = TokenDirectory::new();
     let mut workload = Workload::start(&program("scenarios"));
     let m = place.memprof(&["--pid", &workload.pid().to_string()]);
     m.said("following ");
@@ -220,7 +220,7 @@ fn the_dashboard_shows_something_everywhere() {
     let Some((group, mut workload)) = limited() else {
         return skip("no hierarchy of control groups limits memory");
     };
-    let place = Place::new();
+    let place = TokenDirectory::new();
     // Nobody takes the profiles.
     let all = [
         "--metrics-functions",

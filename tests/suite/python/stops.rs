@@ -51,7 +51,7 @@ struct Stops {
 }
 
 impl Stops {
-    fn of(saved: &Saved) -> Stops {
+    fn compare(saved: &Saved) -> Stops {
         let mut stops = Stops::default();
         for stack in &saved.stacks {
             let frames: Vec<&SavedFrame> = stack.frames.iter().map(|f| &saved.frames[*f]).collect();
@@ -111,7 +111,7 @@ fn frames_at_random_stops_are_merged() {
         let (m, mut lines) = Memprof::start_command(OPTIONS, &command);
         assert_eq!(lines.line(), format!("stopped {number}"));
         let saved = saved_as_the_kernel_says(&version, &m);
-        let stops = Stops::of(&saved);
+        let stops = Stops::compare(&saved);
         let lost = saved.lost() / PAGE;
         println!(
             "Python {version}: {:.3} % of {} stops merged; {stops:?}, {lost} lost",

@@ -32,7 +32,7 @@ struct Runs([Vec<Run>; 4]);
 
 impl Runs {
     #[track_caller]
-    fn of(text: &str) -> Runs {
+    fn parse(text: &str) -> Runs {
         let mut runs = Runs(Default::default());
         for line in text.lines() {
             let words: Vec<f64> = line.split(' ').map(|w| w.parse().unwrap()).collect();
@@ -93,7 +93,7 @@ fn assert_covered(name: &str, runs: &[Run]) {
 /// many: the error of a count is skewed, and covers less often.
 #[track_caller]
 fn assert_true(name: &str, text: &str, expected: usize) {
-    let Runs([bytes, count, live_bytes, live_count]) = Runs::of(text);
+    let Runs([bytes, count, live_bytes, live_count]) = Runs::parse(text);
     assert_eq!(bytes.len(), expected, "{name}");
     assert_unbiased(&format!("{name}, bytes"), &bytes);
     assert_unbiased(&format!("{name}, count"), &count);
@@ -187,7 +187,7 @@ fn allocations_before_main_and_at_the_end_are_seen() {
             command.args(["moment", "1"]).env("SAMPLER_MOMENT", moment);
             command.env("LD_PRELOAD", listening_library(INTERVAL, SEED));
             let text = stdout(command.output().unwrap());
-            let Runs(figures) = Runs::of(&text);
+            let Runs(figures) = Runs::parse(&text);
             let [run] = figures[0][..] else {
                 panic!("{text}");
             };

@@ -9,7 +9,7 @@ use super::file::probes;
 use super::support::{LIBCS, exists, program};
 use crate::common::workload::Workload;
 use memprof_code::elf::Elf;
-use memprof_heap::sampler::{Library, Options, State, Stats};
+use memprof_heap::sampler::{Library, Options, SamplerState, Stats};
 
 /// Entries of the library's table of samples.
 const ROOM: u64 = 1 << 16;
@@ -59,7 +59,11 @@ fn what_does_not_fit_is_counted_and_frees_make_room() {
         let mut workload = Workload::start_as(&mut command);
         workload.lines.tell("10");
         let before = stats(&library, &workload);
-        assert_eq!((before.state, before.dropped), (State::Active, 0), "{libc}");
+        assert_eq!(
+            (before.state, before.dropped),
+            (SamplerState::Active, 0),
+            "{libc}"
+        );
         assert!((10..1000).contains(&before.tracked), "{libc}: {before:?}");
         workload.lines.tell("1010");
         let more = stats(&library, &workload);
@@ -125,7 +129,7 @@ fn nothing_is_remembered_while_nobody_listens() {
     let found = stats(&library, &workload);
     assert_eq!(
         (found.state, found.tracked, found.dropped),
-        (State::Active, 0, 0)
+        (SamplerState::Active, 0, 0)
     );
     workload.end();
 }
@@ -138,7 +142,7 @@ fn a_program_with_its_own_allocator_is_known() {
     let mut workload = Workload::start_as(&mut command);
     assert_eq!(workload.lines.line(), "ready");
     let found = stats(&library, &workload);
-    assert_eq!((found.state, found.tracked), (State::OwnMalloc, 0));
+    assert_eq!((found.state, found.tracked), (SamplerState::OwnMalloc, 0));
     workload.end();
 }
 

@@ -64,7 +64,7 @@ fn bytes(row: &Value, key: &str) -> u64 {
 }
 
 /// The estimate of all stacks with this function, and its error.
-fn of(whole: &Value, function: &str, key: &str) -> (u64, f64) {
+fn estimate_and_error(whole: &Value, function: &str, key: &str) -> (u64, f64) {
     let rows = rows(&whole["by_stack"], "rows").iter();
     let has = |stack: &Value| {
         stack
@@ -86,7 +86,7 @@ fn of(whole: &Value, function: &str, key: &str) -> (u64, f64) {
 
 #[track_caller]
 fn must_be(whole: &Value, function: &str, key: &str, truth: u64) {
-    let (found, error) = of(whole, function, key);
+    let (found, error) = estimate_and_error(whole, function, key);
     eprintln!("{key} of {function}: {found} ± {error:.0}, truth {truth}");
     let off = found.abs_diff(truth) as f64;
     // (Some rows are exact, and a byte may be rounded.)
@@ -126,14 +126,14 @@ fn who_holds_what_pins_what_and_leaks_what() {
     must_be(&whole, "holds_small", "resident", 100_000 * 64);
     must_be(&whole, "thins", "resident", 10_000 * 512);
     must_be(&whole, "leaks", "unreachable", 40_000 * 320);
-    let (pinned, _) = of(&whole, "thins", "pinned");
+    let (pinned, _) = estimate_and_error(&whole, "thins", "pinned");
     // Seven of eight chunks are one free chunk beside each that is kept: nearly all of it, as a few are in a thread's cache
     // or on the page of another function's chunk.
     let truth = 10_000.0 * (7.0 * 512.0 - 8.0);
     let off = pinned as f64 / truth - 1.0;
     assert!(off.abs() < 0.01, "{pinned}, not {truth}: {by_stack:#}");
     assert!(
-        pinned > 50 * of(&whole, "holds_small", "pinned").0,
+        pinned > 50 * estimate_and_error(&whole, "holds_small", "pinned").0,
         "{by_stack:#}"
     );
     let leaks = rows(by_stack, "leaks").iter();
@@ -165,7 +165,7 @@ fn who_holds_what_pins_what_and_leaks_what() {
     );
     lines.tell("release");
     let whole = take(&m);
-    assert_eq!(of(&whole, "holds_small", "live").0, 0);
+    assert_eq!(estimate_and_error(&whole, "holds_small", "live").0, 0);
     must_be(&whole, "holds_middle", "live", 10_000 * (600 + 850));
     assert_eq!(number(&whole["by_stack"]["samples"], "gone"), 0);
 }
@@ -195,7 +195,7 @@ fn who_holds_what_of_jemallocs_heap() {
     must_be(&whole, "leaks", "unreachable", 40_000 * 320);
     lines.tell("release");
     let whole = take(&m);
-    assert_eq!(of(&whole, "holds_small", "live").0, 0);
+    assert_eq!(estimate_and_error(&whole, "holds_small", "live").0, 0);
     must_be(&whole, "holds_middle", "live", 10_000 * (600 + 850));
 }
 

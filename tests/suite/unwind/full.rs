@@ -10,7 +10,7 @@ use crate::common::workload::{Workload, program};
 
 const PAGE: u64 = 4096;
 const RING_FULL: &str = "stack records not sent: ring buffer full (retried at the next event)";
-const TABLE_FULL: &str = "events whose stack was not kept: stack table full";
+const TABLE_FULL: &str = "events without a stack: stack table full";
 const NO_PAUSE: u64 = 1 << 30;
 
 /// memprof's view of a program that touches each page under a different stack.

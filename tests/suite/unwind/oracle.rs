@@ -8,7 +8,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::unwind::readelf::{self, Cfa, Column, Expressions, Fde, Place, Row};
+use crate::unwind::readelf::{self, Cfa, Column, Expressions, Fde, ReadelfRow, RegisterRule};
 use memprof_code::elf::Elf;
 use memprof_code::unwind::{BX_KEPT, BX_SAVED, CfaKind, FpKind, Rule, Table, TableError};
 
@@ -110,7 +110,7 @@ fn system_files() -> Vec<PathBuf> {
 /// The expected rule from an address on, according to `readelf`.
 enum Expected<'a> {
     NotCovered,
-    Row(&'a Fde, &'a Row),
+    Row(&'a Fde, &'a ReadelfRow),
 }
 
 fn compare(path: &Path) -> Compared {
@@ -134,7 +134,9 @@ fn compare(path: &Path) -> Compared {
     this.files = 1;
     let is_go = has_gopclntab(&file);
     let has_expressions = fdes.iter().flat_map(|f| &f.rows).any(|r| {
-        r.cfa == Cfa::Expression || r.rbp == Place::Expression || r.ra == Place::Expression
+        r.cfa == Cfa::Expression
+            || r.rbp == RegisterRule::Expression
+            || r.ra == RegisterRule::Expression
     });
     let expressions = match has_expressions {
         true => readelf::expressions(path).unwrap(),
@@ -283,23 +285,25 @@ fn agrees(want: &Expected, rule: &Rule, expressions: &Expressions) -> bool {
             && holds(Column::Ra, &breg(rule.ra_offset));
     }
     match row.ra {
-        Place::Unsaid => return *rule == Rule::STOP,
-        Place::AtCfa(offset) if *rule != Rule::UNSUPPORTED => {
-            if row.rsp != Place::Unsaid {
+        RegisterRule::Unsaid => return *rule == Rule::STOP,
+        RegisterRule::AtCfa(offset) if *rule != Rule::UNSUPPORTED => {
+            if row.rsp != RegisterRule::Unsaid {
                 return false;
             }
             let (ra, bx) = match rule.flags & 0xff {
                 0 => (rule.ra_offset, None),
-                BX_KEPT => (rule.ra_offset, Some(Place::Unsaid)),
-                BX_SAVED => (-8, Some(Place::AtCfa(i64::from(rule.ra_offset)))),
+                BX_KEPT => (rule.ra_offset, Some(RegisterRule::Unsaid)),
+                BX_SAVED => (-8, Some(RegisterRule::AtCfa(i64::from(rule.ra_offset)))),
                 _ => return false,
             };
             if i64::from(ra) != offset || bx.is_some_and(|bx| bx != row.rbx) {
                 return false;
             }
         }
-        Place::AtCfa(_) if row.rsp != Place::Unsaid => return *rule == Rule::UNSUPPORTED,
-        Place::AtCfa(_) => {}
+        RegisterRule::AtCfa(_) if row.rsp != RegisterRule::Unsaid => {
+            return *rule == Rule::UNSUPPORTED;
+        }
+        RegisterRule::AtCfa(_) => {}
         _ => return *rule == Rule::UNSUPPORTED,
     }
     cfa_agrees(
@@ -311,7 +315,7 @@ fn agrees(want: &Expected, rule: &Rule, expressions: &Expressions) -> bool {
 }
 
 fn cfa_agrees(
-    row: &Row,
+    row: &ReadelfRow,
     rule: &Rule,
     holds: impl Fn(Column, &str) -> bool,
     all: &[(u64, Column, String)],
@@ -357,16 +361,18 @@ fn cfa_agrees(
     }
 }
 
-fn fp_agrees(row: &Row, rule: &Rule, holds: impl Fn(Column, &str) -> bool) -> bool {
+fn fp_agrees(row: &ReadelfRow, rule: &Rule, holds: impl Fn(Column, &str) -> bool) -> bool {
     let n = i64::from(rule.fp_offset);
     match (&row.rbp, rule.fp_kind()) {
         // `u` means either "unspecified" or "undefined".
-        (Place::Unsaid, FpKind::Same | FpKind::Lost) => true,
-        (Place::Same, FpKind::Same) => true,
-        (Place::AtCfa(offset), FpKind::AtCfa) => *offset == n,
-        (Place::Expression, FpKind::AtFp) => holds(Column::Rbp, &format!("DW_OP_breg6 (rbp): {n}")),
-        (Place::Expression, FpKind::Lost) => !holds(Column::Rbp, "DW_OP_breg6 (rbp): 0"),
-        (Place::Other, FpKind::Lost) => true,
+        (RegisterRule::Unsaid, FpKind::Same | FpKind::Lost) => true,
+        (RegisterRule::Same, FpKind::Same) => true,
+        (RegisterRule::AtCfa(offset), FpKind::AtCfa) => *offset == n,
+        (RegisterRule::Expression, FpKind::AtFp) => {
+            holds(Column::Rbp, &format!("DW_OP_breg6 (rbp): {n}"))
+        }
+        (RegisterRule::Expression, FpKind::Lost) => !holds(Column::Rbp, "DW_OP_breg6 (rbp): 0"),
+        (RegisterRule::Other, FpKind::Lost) => true,
         _ => false,
     }
 }

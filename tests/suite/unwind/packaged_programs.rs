@@ -88,7 +88,7 @@ pub fn start(command: &mut Command) -> Running {
 #[track_caller]
 pub fn attached_while_it_works(command: &[&str]) -> Found {
     let mut child = start(Command::new(command[0]).args(&command[1..]));
-    let mut lines = Lines::of(&mut child.0);
+    let mut lines = Lines::new(&mut child.0);
     assert_eq!(lines.line(), "ready");
     attached(child.pid(), || {
         lines.send("");
@@ -119,7 +119,7 @@ fn sqlite() {
         INSERT INTO t SELECT n, 'name ' || n, n * 1.5 FROM c;
         CREATE INDEX i ON t (name); SELECT count(*) FROM t;\n";
     let mut child = start(Command::new("sqlite3").arg(":memory:"));
-    let mut lines = Lines::of(&mut child.0);
+    let mut lines = Lines::new(&mut child.0);
     let found = attached(child.pid(), || {
         lines.send(sql);
         assert_eq!(lines.line(), "200000");

@@ -4,19 +4,19 @@ use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 
-use memprof_code::unwind::{Row, Rule, Table};
+use memprof_code::unwind::{Rule, RuleRow, Table};
 
 /// A table whose rules differ in their offset; rule 0 is "not covered".
 fn table(starts: BTreeMap<u64, u16>) -> Table {
-    let mut rows: Vec<Row> = Vec::new();
+    let mut rows: Vec<RuleRow> = Vec::new();
     for (pc, rule) in starts {
         if rows.last().map_or(0, |r| r.rule) != rule {
-            rows.push(Row { pc, rule });
+            rows.push(RuleRow { pc, rule });
         }
     }
     let end = rows.last().map_or(0, |r| r.pc) + 0x23456;
     if rows.last().is_some_and(|r| r.rule != 0) {
-        rows.push(Row { pc: end, rule: 0 });
+        rows.push(RuleRow { pc: end, rule: 0 });
     }
     let rule = |n| Rule {
         cfa: u8::from(n > 0),

@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 
 /// A column: where the caller's value of a register is.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum RegisterRule {
     /// Printed as `u`: undefined or unspecified.
     Unsaid,
     /// `s`
@@ -27,13 +27,13 @@ pub enum Cfa {
 
 /// One row, which applies from this address on.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Row {
+pub struct ReadelfRow {
     pub pc: u64,
     pub cfa: Cfa,
-    pub rsp: Place,
-    pub rbp: Place,
-    pub rbx: Place,
-    pub ra: Place,
+    pub rsp: RegisterRule,
+    pub rbp: RegisterRule,
+    pub rbx: RegisterRule,
+    pub ra: RegisterRule,
 }
 
 #[derive(Clone, Debug)]
@@ -41,7 +41,7 @@ pub struct Fde {
     pub start: u64,
     pub end: u64,
     pub signal: bool,
-    pub rows: Vec<Row>,
+    pub rows: Vec<ReadelfRow>,
     /// Section and offset, the key of its expressions.
     pub id: (u8, u64),
 }
@@ -117,10 +117,10 @@ pub fn code(path: &Path) -> Option<Vec<(u64, u64)>> {
 pub fn frames(path: &Path) -> Option<Vec<Fde>> {
     let text = run(path, &["--debug-dump=frames-interp", "-W"])?;
     let mut section = 0;
-    let mut cies: BTreeMap<u64, (bool, Option<Row>)> = BTreeMap::new();
+    let mut cies: BTreeMap<u64, (bool, Option<ReadelfRow>)> = BTreeMap::new();
     let mut fdes: Vec<Fde> = Vec::new();
     // The known rows by text, for each column header.
-    let mut tables: HashMap<&str, HashMap<&str, Row>> = HashMap::new();
+    let mut tables: HashMap<&str, HashMap<&str, ReadelfRow>> = HashMap::new();
     let mut columns = "";
     let mut cie = None;
     for line in text.lines() {
@@ -131,7 +131,7 @@ pub fn frames(path: &Path) -> Option<Vec<Fde>> {
         if let Some((pc, rest)) = row_of {
             let rows = tables.get_mut(columns)?;
             let known = rows.entry(rest).or_insert_with(|| row(columns, rest));
-            let row = Row {
+            let row = ReadelfRow {
                 pc,
                 ..known.clone()
             };
@@ -165,7 +165,10 @@ pub fn frames(path: &Path) -> Option<Vec<Fde>> {
                         start,
                         end: hex(end),
                         signal,
-                        rows: row.map(|r| Row { pc: start, ..r }).into_iter().collect(),
+                        rows: row
+                            .map(|r| ReadelfRow { pc: start, ..r })
+                            .into_iter()
+                            .collect(),
                         id: (section, hex(offset)),
                     });
                 }
@@ -177,7 +180,7 @@ pub fn frames(path: &Path) -> Option<Vec<Fde>> {
 }
 
 /// A row at address 0, from its column header and the text after its address.
-fn row(columns: &str, rest: &str) -> Row {
+fn row(columns: &str, rest: &str) -> ReadelfRow {
     // A register is printed twice: `r8 (r8)`.
     let words_of = |text| str::split_whitespace(text).filter(|w| !w.starts_with('('));
     let names: Vec<&str> = words_of(columns).skip(1).collect();
@@ -185,13 +188,13 @@ fn row(columns: &str, rest: &str) -> Row {
     assert_eq!(names.len(), words.len(), "{columns}\n{rest}");
     let column = |name: &str| {
         let at = names.iter().position(|c| *c == name);
-        at.map_or(Place::Unsaid, |i| place(words[i]))
+        at.map_or(RegisterRule::Unsaid, |i| place(words[i]))
     };
     let cfa = match words[0].find(['+', '-']) {
         Some(at) => Cfa::Sum(words[0][..at].into(), words[0][at..].parse().unwrap()),
         None => Cfa::Expression,
     };
-    Row {
+    ReadelfRow {
         pc: 0,
         cfa,
         rsp: column("rsp"),
@@ -201,14 +204,14 @@ fn row(columns: &str, rest: &str) -> Row {
     }
 }
 
-fn place(word: &str) -> Place {
+fn place(word: &str) -> RegisterRule {
     match word {
-        "u" => Place::Unsaid,
-        "s" => Place::Same,
-        "exp" => Place::Expression,
+        "u" => RegisterRule::Unsaid,
+        "s" => RegisterRule::Same,
+        "exp" => RegisterRule::Expression,
         _ => match word.strip_prefix('c').and_then(|n| n.parse().ok()) {
-            Some(offset) => Place::AtCfa(offset),
-            None => Place::Other,
+            Some(offset) => RegisterRule::AtCfa(offset),
+            None => RegisterRule::Other,
         },
     }
 }

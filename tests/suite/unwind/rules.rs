@@ -20,7 +20,7 @@ fn sp(offset: i32) -> Rule {
 /// The table's rows as (distance from the code's start, rule).
 fn rows(made: &Made) -> Vec<(u64, Rule)> {
     let table = made.table().unwrap();
-    let row = |r: &memprof_code::unwind::Row| (r.pc - CODE, table.rules[usize::from(r.rule)]);
+    let row = |r: &memprof_code::unwind::RuleRow| (r.pc - CODE, table.rules[usize::from(r.rule)]);
     table.rows.iter().map(row).collect()
 }
 

@@ -497,7 +497,7 @@ fn changed(
         saved.in_syscall,
     );
     let mut table = true;
-    let depth = r.of(&DEPTHS);
+    let depth = r.choose(&DEPTHS);
     for _ in 0..25 {
         let mut start = saved.start;
         // The table is sometimes removed, and added again.
@@ -516,7 +516,7 @@ fn changed(
                 let (other, from) = some_word(r, saved.start.sp, &memory);
                 let new = match r.index(4) {
                     0 => 0,
-                    1 => old.wrapping_add(r.of(&[4, 8, 16, u64::MAX])),
+                    1 => old.wrapping_add(r.choose(&[4, 8, 16, u64::MAX])),
                     2 => whole.0[r.index(whole.0.len())] + 1,
                     _ => memory[other].1[from],
                 };
@@ -525,7 +525,7 @@ fn changed(
             }
             _ => {}
         }
-        let mode = r.of(&[TABLES, AUTO]);
+        let mode = r.choose(&[TABLES, AUTO]);
         let own = walker.walk(false, (mode, depth), start, saved.in_syscall);
         let fresh = walker.walk(true, (mode, depth), start, saved.in_syscall);
         assert_eq!(own, fresh, "{}: {start:x?}", saved.name);
@@ -575,6 +575,6 @@ fn some_word(r: &mut Random, sp: u64, memory: &[(u64, Vec<u64>)]) -> (usize, usi
     let (start, words) = &memory[region];
     let inner = sp.checked_sub(*start).map_or(0, |at| at as usize / 8);
     let from = if inner < words.len() { inner } else { 0 };
-    let most = r.of(&[40, words.len()]);
+    let most = r.choose(&[40, words.len()]);
     (region, from + r.index((words.len() - from).min(most)))
 }

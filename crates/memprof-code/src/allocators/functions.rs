@@ -2,7 +2,7 @@
 
 /// What a function does besides allocating.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum FunctionKind {
     /// Nothing else.
     Plain,
     /// Frees or resizes the block at `pointer`.
@@ -20,7 +20,7 @@ pub(super) enum Kind {
 /// The meaning of a function's arguments, by index from 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Signature {
-    pub(super) kind: Kind,
+    pub(super) kind: FunctionKind,
     /// The size, in bytes; `None` if the function only frees.
     pub(super) size: Option<u8>,
     /// The number of elements, by which the size is multiplied.
@@ -32,7 +32,12 @@ pub(super) struct Signature {
 }
 
 impl Signature {
-    const fn new(kind: Kind, size: Option<u8>, count: Option<u8>, pointer: Option<u8>) -> Self {
+    const fn new(
+        kind: FunctionKind,
+        size: Option<u8>,
+        count: Option<u8>,
+        pointer: Option<u8>,
+    ) -> Self {
         Signature {
             kind,
             size,
@@ -59,26 +64,30 @@ impl Signature {
     }
 }
 
-const FIRST: Signature = Signature::new(Kind::Plain, Some(0), None, None);
-const SECOND: Signature = Signature::new(Kind::Plain, Some(1), None, None);
-const FIRST_TWO: Signature = Signature::new(Kind::Plain, Some(0), Some(1), None);
-const LAST_TWO: Signature = Signature::new(Kind::Plain, Some(1), Some(2), None);
-const RESIZES: Signature = Signature::new(Kind::Resizes, Some(1), None, Some(0));
-const RESIZES_ARRAY: Signature = Signature::new(Kind::Resizes, Some(1), Some(2), Some(0));
-const RESIZES_OF_HEAP: Signature = Signature::new(Kind::Resizes, Some(2), None, Some(1));
-const RESIZES_ARRAY_OF_HEAP: Signature = Signature::new(Kind::Resizes, Some(2), Some(3), Some(1));
-const RESIZES_OR_FREES: Signature = Signature::new(Kind::ResizesOrFrees, Some(1), None, Some(0));
+const FIRST: Signature = Signature::new(FunctionKind::Plain, Some(0), None, None);
+const SECOND: Signature = Signature::new(FunctionKind::Plain, Some(1), None, None);
+const FIRST_TWO: Signature = Signature::new(FunctionKind::Plain, Some(0), Some(1), None);
+const LAST_TWO: Signature = Signature::new(FunctionKind::Plain, Some(1), Some(2), None);
+const RESIZES: Signature = Signature::new(FunctionKind::Resizes, Some(1), None, Some(0));
+const RESIZES_ARRAY: Signature = Signature::new(FunctionKind::Resizes, Some(1), Some(2), Some(0));
+const RESIZES_OF_HEAP: Signature = Signature::new(FunctionKind::Resizes, Some(2), None, Some(1));
+const RESIZES_ARRAY_OF_HEAP: Signature =
+    Signature::new(FunctionKind::Resizes, Some(2), Some(3), Some(1));
+const RESIZES_OR_FREES: Signature =
+    Signature::new(FunctionKind::ResizesOrFrees, Some(1), None, Some(0));
 const RESIZES_OR_FREES_OF_HEAP: Signature =
-    Signature::new(Kind::ResizesOrFrees, Some(2), None, Some(1));
-const STORES: Signature = Signature::new(Kind::Stores, Some(2), None, Some(0));
-const FREES: Signature = Signature::new(Kind::Plain, None, None, Some(0));
-const NEW: Signature = Signature::new(Kind::Operator, Some(0), None, None);
+    Signature::new(FunctionKind::ResizesOrFrees, Some(2), None, Some(1));
+const STORES: Signature = Signature::new(FunctionKind::Stores, Some(2), None, Some(0));
+const FREES: Signature = Signature::new(FunctionKind::Plain, None, None, Some(0));
+const NEW: Signature = Signature::new(FunctionKind::Operator, Some(0), None, None);
 const NEW_OR_THROW: Signature = NEW.throwing();
-const NEW_OF_HEAP: Signature = Signature::new(Kind::Operator, Some(1), None, None).throwing();
-const NEW_ARRAY: Signature = Signature::new(Kind::Operator, Some(0), Some(1), None).throwing();
+const NEW_OF_HEAP: Signature =
+    Signature::new(FunctionKind::Operator, Some(1), None, None).throwing();
+const NEW_ARRAY: Signature =
+    Signature::new(FunctionKind::Operator, Some(0), Some(1), None).throwing();
 const NEW_ARRAY_OF_HEAP: Signature =
-    Signature::new(Kind::Operator, Some(1), Some(2), None).throwing();
-const DELETE: Signature = Signature::new(Kind::Operator, None, None, Some(0));
+    Signature::new(FunctionKind::Operator, Some(1), Some(2), None).throwing();
+const DELETE: Signature = Signature::new(FunctionKind::Operator, None, None, Some(0));
 
 /// Functions with the same names in several libraries, except for a prefix.
 struct Family {
@@ -245,7 +254,10 @@ const FAMILIES: [Family; 9] = [
     // The first call of every C++ exception, in libstdc++ and libc++abi.
     Family {
         prefixes: &["__cxa_"],
-        functions: &[("throw", Signature::new(Kind::Throws, None, None, None))],
+        functions: &[(
+            "throw",
+            Signature::new(FunctionKind::Throws, None, None, None),
+        )],
     },
 ];
 

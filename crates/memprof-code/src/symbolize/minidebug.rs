@@ -10,7 +10,7 @@ use lzma_rust2::XzReader;
 use nix::sys::memfd::{MFdFlags, memfd_create};
 
 use super::ModuleKey;
-use super::packed::PartReader;
+use super::decompress::PartReader;
 use crate::elf::Elf;
 use memprof_profile::Module;
 

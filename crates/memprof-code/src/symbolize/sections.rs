@@ -11,7 +11,7 @@ use gimli::{EndianSlice, LittleEndian};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::mman::{MapFlags, ProtFlags, mmap, munmap};
 
-use super::packed::unpack;
+use super::decompress::unpack;
 use super::shrunk;
 use crate::elf::{Elf, Section};
 use memprof_sys::target_file::TargetFile;

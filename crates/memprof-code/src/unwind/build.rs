@@ -41,7 +41,7 @@ pub enum TableError {
 
 /// Statistics of building a table.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Figures {
+pub struct BuildStatistics {
     /// Size of the unwind information, in bytes.
     pub section_bytes: u64,
     /// Functions with unwind information.
@@ -83,7 +83,7 @@ impl Table {
     ///
     /// # Errors
     /// Like [`Table::build`].
-    pub fn build_with_figures(file: &dyn ReadAt) -> Result<(Table, Figures), TableError> {
+    pub fn build_with_figures(file: &dyn ReadAt) -> Result<(Table, BuildStatistics), TableError> {
         let elf = Elf::read(file)?;
         let arch = Arch::of_machine(elf.machine()).ok_or(TableError::Machine(elf.machine().0))?;
         let code = code_ranges(&elf)?;
@@ -94,11 +94,11 @@ impl Table {
         let debug = debug_data.as_ref().map(|data| read_debug_frame(data, arch));
         let (eh, spans) = unzip(eh)?;
         let (debug, more) = unzip(debug)?;
-        let mut figures = Figures {
+        let mut figures = BuildStatistics {
             section_bytes: eh_data.as_ref().map_or(0, |(d, _)| d.len() as u64)
                 + debug_data.as_ref().map_or(0, |d| d.len() as u64),
             functions: spans.len() + more.len(),
-            ..Figures::default()
+            ..BuildStatistics::default()
         };
 
         let (go, gos) = GoCode::read(&elf, arch).unzip();

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 
 use gimli::{BaseAddresses, CommonInformationEntry, UnwindOffset, UnwindSection};
 
-use super::columns::{Common, State};
+use super::columns::{Common, FrameColumns};
 use super::expression::Reader;
 use super::program::{Run, Unknown};
 use super::rule::{Arch, Rule};
@@ -33,7 +33,7 @@ struct Cie<'d> {
 
 /// The kind of an entry.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum EntryKind {
     Cie,
     Fde,
 }
@@ -64,9 +64,9 @@ where
         let mut fdes = Vec::new();
         for (at, kind) in entries(data, source) {
             match kind {
-                Kind::Cie => cfi.read_cie(at),
-                Kind::Fde if fdes.len() < limit => fdes.push(at),
-                Kind::Fde => return None,
+                EntryKind::Cie => cfi.read_cie(at),
+                EntryKind::Fde if fdes.len() < limit => fdes.push(at),
+                EntryKind::Fde => return None,
             }
         }
         let spans = fdes.iter().filter_map(|at| cfi.span(*at, source));
@@ -86,7 +86,7 @@ where
             data_factor: entry.data_alignment_factor(),
             signal: entry.is_signal_trampoline(),
             with_bx: false,
-            initial: State::NEW,
+            initial: FrameColumns::NEW,
         };
         let instructions = entry.instructions(&self.section, &self.bases);
         let run = Run::new(&self.section, &common, 0).initial(instructions);
@@ -139,7 +139,7 @@ where
 ///
 /// End markers are skipped: one in the middle, where a start file was linked in the wrong place, does
 /// not end the index that C++ exception unwinding uses either.
-fn entries(data: &[u8], source: Source) -> impl Iterator<Item = (usize, Kind)> {
+fn entries(data: &[u8], source: Source) -> impl Iterator<Item = (usize, EntryKind)> {
     let mut at = 0;
     std::iter::from_fn(move || {
         loop {
@@ -160,7 +160,7 @@ fn entries(data: &[u8], source: Source) -> impl Iterator<Item = (usize, Kind)> {
                 (Source::DebugFrame, false) => u32_at(id, 0) == u32::MAX,
                 _ => u32_at(id, 0) == 0,
             };
-            return Some((here, if cie { Kind::Cie } else { Kind::Fde }));
+            return Some((here, if cie { EntryKind::Cie } else { EntryKind::Fde }));
         }
     })
 }

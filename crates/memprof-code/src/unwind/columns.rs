@@ -41,7 +41,7 @@ pub enum How {
 
 /// The columns at one address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct State {
+pub struct FrameColumns {
     pub cfa: Cfa,
     /// Usually `Unsaid`: the caller's stack pointer is the CFA.
     pub sp: RegisterRule,
@@ -50,9 +50,9 @@ pub struct State {
     pub bx: RegisterRule,
 }
 
-impl State {
+impl FrameColumns {
     /// The state before the first instruction.
-    pub const NEW: State = State {
+    pub const NEW: FrameColumns = FrameColumns {
         cfa: Cfa {
             how: How::Sum,
             register: None,
@@ -78,12 +78,12 @@ pub struct Common {
     /// The rules include `rbx`.
     pub with_bx: bool,
     /// The state at the start of every function.
-    pub initial: State,
+    pub initial: FrameColumns,
 }
 
 impl Common {
     /// The rule for these columns; `UNSUPPORTED` if no rule can express them.
-    pub fn rule(&self, state: &State) -> Rule {
+    pub fn rule(&self, state: &FrameColumns) -> Rule {
         let rule = match self.signal {
             true => self.signal_rule(state),
             false => self.plain_rule(state),
@@ -91,7 +91,7 @@ impl Common {
         rule.unwrap_or(Rule::UNSUPPORTED)
     }
 
-    fn signal_rule(&self, state: &State) -> Option<Rule> {
+    fn signal_rule(&self, state: &FrameColumns) -> Option<Rule> {
         if self.arch == Arch::Aarch64 {
             // The unwind information of the kernel's trampoline describes a frame record, which contains
             // the interrupted code's link register instead of its program counter.
@@ -128,7 +128,7 @@ impl Common {
         })
     }
 
-    fn plain_rule(&self, state: &State) -> Option<Rule> {
+    fn plain_rule(&self, state: &FrameColumns) -> Option<Rule> {
         let (mut flags, mut ra_offset) = match state.ra {
             RegisterRule::Undefined => return Some(Rule::STOP),
             _ if state.sp != RegisterRule::Unsaid => return None,

@@ -7,7 +7,7 @@ use std::cell::Cell;
 
 use gimli::{CallFrameInstruction as Cfi, UnwindSection};
 
-use super::columns::{Cfa, Common, How, RegisterRule, State};
+use super::columns::{Cfa, Common, FrameColumns, How, RegisterRule};
 use super::expression::{Known, Reader, recognise};
 use super::rule::Rule;
 
@@ -29,8 +29,8 @@ impl From<gimli::Error> for Unknown {
 pub struct Run<'a, S> {
     section: &'a S,
     common: &'a Common,
-    state: State,
-    remembered: Vec<State>,
+    state: FrameColumns,
+    remembered: Vec<FrameColumns>,
     pc: u64,
 }
 
@@ -56,7 +56,7 @@ impl<'a, 'd, S: UnwindSection<Reader<'d>>> Run<'a, S> {
     pub fn initial(
         mut self,
         mut instructions: gimli::CallFrameInstructionIter<'_, Reader<'d>>,
-    ) -> Result<State, Unknown> {
+    ) -> Result<FrameColumns, Unknown> {
         while let Some(instruction) = instructions.next()? {
             if let Step::To(_) = self.apply(&instruction)? {
                 return Err(Unknown);

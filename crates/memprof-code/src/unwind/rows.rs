@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use super::TableError;
 use super::rule::Rule;
 use super::spans::Span;
-use super::table::{Row, Table};
+use super::table::{RuleRow, Table};
 
 /// Maximum number of rows of a table.
 const MAX_ROWS: usize = 16 << 20;
@@ -76,7 +76,7 @@ impl Rows {
         rows.pop_if(|last| last.pc == pc);
         let before = rows.last().map_or(NOT_COVERED, |r| r.rule);
         if before != rule {
-            rows.push(Row { pc, rule });
+            rows.push(RuleRow { pc, rule });
         }
     }
 

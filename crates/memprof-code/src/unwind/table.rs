@@ -12,12 +12,12 @@ pub struct Table {
     pub rules: Vec<Rule>,
     /// The first address of each rule, sorted by address; adjacent rows have different rules. The last
     /// row has rule 0. Addresses before the first row are not covered.
-    pub rows: Vec<Row>,
+    pub rows: Vec<RuleRow>,
 }
 
 /// A rule that applies from an address up to the next row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Row {
+pub struct RuleRow {
     /// An address in the file's own addresses (ELF virtual addresses).
     pub pc: u64,
     /// Index in [`Table::rules`].
@@ -69,7 +69,7 @@ impl Table {
     }
 
     /// The rows whose rule is not 0, each with its end address.
-    fn covered(&self) -> impl Iterator<Item = (&Row, u64)> {
+    fn covered(&self) -> impl Iterator<Item = (&RuleRow, u64)> {
         let ends = self.rows.iter().skip(1).map(|r| r.pc);
         let ends = ends.chain(std::iter::once(MAX_ADDRESS));
         self.rows.iter().zip(ends).filter(|(r, _)| r.rule != 0)
@@ -91,7 +91,7 @@ impl Table {
 }
 
 impl Packed {
-    fn cover(&mut self, row: Row, end: u64) {
+    fn cover(&mut self, row: RuleRow, end: u64) {
         let mut pc = row.pc;
         while pc < end {
             let number = (pc >> 16) as u32;
@@ -102,13 +102,13 @@ impl Packed {
                 }
                 self.begin_page(number);
                 if pc & 0xffff != 0 {
-                    self.push(Row {
+                    self.push(RuleRow {
                         pc: pc & !0xffff,
                         rule: 0,
                     });
                 }
             }
-            self.push(Row { pc, rule: row.rule });
+            self.push(RuleRow { pc, rule: row.rule });
             pc = (pc & !0xffff) + 0x1_0000;
         }
     }
@@ -121,7 +121,7 @@ impl Packed {
         });
     }
 
-    fn push(&mut self, row: Row) {
+    fn push(&mut self, row: RuleRow) {
         self.rows
             .push(u32::from(row.rule) << 16 | (row.pc & 0xffff) as u32);
         if let Some(page) = self.pages.last_mut() {

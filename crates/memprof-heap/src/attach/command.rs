@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
 
-use super::files::Files;
+use super::loaded_files::Files;
 use super::loader_lock;
 use super::report::{Done, LoadedLibrary};
 use super::safe_point::{SafePoint, judge};

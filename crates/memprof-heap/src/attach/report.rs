@@ -8,13 +8,13 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 
 use super::safe_point::SafePoint;
-use crate::sampler::{Image, Imports, State, Stats};
+use crate::sampler::{Image, Imports, SamplerState, Stats};
 use memprof_sys::ids::Pid;
 
 /// State of the library after it was loaded.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LoadedLibrary {
-    pub state: State,
+    pub state: SamplerState,
     pub imports: Imports,
 }
 
@@ -94,7 +94,7 @@ impl Done {
                 imports.other, imports.failed
             );
         }
-        if self.found.state == State::OwnMalloc {
+        if self.found.state == SamplerState::OwnMalloc {
             text.push_str("  not seen  what the program allocates by its own `malloc`: only its libraries are seen\n");
         }
         let _ = writeln!(text, "next: memprof --heap --pid {pid}");

@@ -1,10 +1,10 @@
 //! Decides from the stack of a stopped thread whether the thread may call the loader. It must hold no lock that the
 //! loader needs, or the allocator that the loader calls.
 
-use super::files::Kind;
 use super::functions::Known;
+use super::loaded_files::FileRole;
 use memprof_code::unwind::walk::Ended;
-use memprof_sys::freeze::State;
+use memprof_sys::freeze::ThreadPosition;
 
 /// Results of a system call that a stop interrupted while it waited: the kernel's restart codes (-512 to -516) and
 /// `EINTR` (-4).
@@ -53,7 +53,7 @@ const WAITS: [(i64, &str); 34] = [
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Frame {
     /// Role of the frame's file; `None` if no loaded file has code at this address.
-    pub kind: Option<Kind>,
+    pub kind: Option<FileRole>,
     /// The frame's function, if it is one of the listed ones.
     pub function: Option<Known>,
     /// Whether the frame returns from a signal handler.
@@ -75,7 +75,7 @@ pub(super) enum SafePoint {
 /// # Errors
 /// The thread may not call the loader; the text says why.
 pub(super) fn judge(
-    state: &State,
+    state: &ThreadPosition,
     frames: &[Frame],
     ended: Ended,
     own_malloc: bool,
@@ -83,8 +83,8 @@ pub(super) fn judge(
     for frame in frames {
         match (frame.kind, frame.function) {
             _ if frame.is_signal => return Err("handles a signal".to_owned()),
-            (Some(Kind::Loader), _) => return Err("is in the dynamic loader".to_owned()),
-            (Some(Kind::Allocator), _) => return Err("is in the allocator".to_owned()),
+            (Some(FileRole::Loader), _) => return Err("is in the dynamic loader".to_owned()),
+            (Some(FileRole::Allocator), _) => return Err("is in the allocator".to_owned()),
             (_, Some(Known::Unsafe(name))) => return Err(format!("is in `{name}`")),
             _ => {}
         }
@@ -107,10 +107,10 @@ pub(super) fn judge(
         return Ok(SafePoint::Waits(name));
     }
     match innermost {
-        Some(Kind::Program { is_executable }) if !(is_executable && own_malloc) => {
+        Some(FileRole::Program { is_executable }) if !(is_executable && own_malloc) => {
             Ok(SafePoint::Runs)
         }
-        Some(Kind::Program { .. }) => {
+        Some(FileRole::Program { .. }) => {
             Err("is in the program, which contains an allocator".to_owned())
         }
         _ => Err("is in the C library or the kernel".to_owned()),
@@ -119,7 +119,7 @@ pub(super) fn judge(
 
 /// Whether a wait that may be for a lock is one that the program requested.
 fn waits_for_the_program(frames: &[Frame], own_malloc: bool) -> bool {
-    let in_libc = |frame: &&Frame| frame.kind == Some(Kind::Libc);
+    let in_libc = |frame: &&Frame| frame.kind == Some(FileRole::Libc);
     let mut called = frames.iter().take_while(in_libc).peekable();
     if called.peek().is_none() {
         // The program makes the system call itself.
@@ -139,7 +139,7 @@ mod tests {
     use memprof_code::unwind::walk::Reason;
 
     const PROGRAM: Frame = Frame {
-        kind: Some(Kind::Program {
+        kind: Some(FileRole::Program {
             is_executable: true,
         }),
         function: None,
@@ -148,14 +148,14 @@ mod tests {
 
     fn libc(function: Option<Known>) -> Frame {
         Frame {
-            kind: Some(Kind::Libc),
+            kind: Some(FileRole::Libc),
             function,
             is_signal: false,
         }
     }
 
-    fn state(call: i64, result: i64) -> State {
-        State {
+    fn state(call: i64, result: i64) -> ThreadPosition {
+        ThreadPosition {
             ip: 0,
             sp: 0,
             fp: 0,
@@ -165,7 +165,7 @@ mod tests {
         }
     }
 
-    fn place(state: &State, frames: &[Frame]) -> Result<SafePoint, String> {
+    fn place(state: &ThreadPosition, frames: &[Frame]) -> Result<SafePoint, String> {
         judge(state, frames, Ended::Complete, false)
     }
 
@@ -205,8 +205,8 @@ mod tests {
             ..libc(None)
         };
         for unsafe_one in [
-            of(Kind::Loader),
-            of(Kind::Allocator),
+            of(FileRole::Loader),
+            of(FileRole::Allocator),
             libc(Some(Known::Unsafe("malloc"))),
             handler,
         ] {

@@ -5,11 +5,11 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
-use super::files::Files;
+use super::loaded_files::Files;
 use super::safe_point::Frame;
 use memprof_code::unwind::walk::{Ended, Mapped, Process, Registers, walk};
 use memprof_code::unwind::{Arch, CfaKind, Table};
-use memprof_sys::freeze::State;
+use memprof_sys::freeze::ThreadPosition;
 
 /// Maximum number of frames of a walk.
 const MAX_FRAMES: usize = 1024;
@@ -55,7 +55,12 @@ impl Process for Walking<'_> {
 
 impl Tables {
     /// Returns the frames of a stopped thread, innermost first, and how the walk ended.
-    pub(super) fn walk(&self, memory: &File, files: &Files, state: &State) -> (Vec<Frame>, Ended) {
+    pub(super) fn walk(
+        &self,
+        memory: &File,
+        files: &Files,
+        state: &ThreadPosition,
+    ) -> (Vec<Frame>, Ended) {
         let process = Walking {
             memory,
             files,

@@ -4,7 +4,7 @@
 //! in use on it, in proportion to their bytes there. Chunks that pin are also classed by pinned bytes per byte of
 //! their own, so that the sampled chunks of such a class stand for about the same number of bytes each.
 
-use super::super::chunks::Kind;
+use super::super::chunks::ChunkKind;
 use super::super::memory::Run;
 use super::super::sizes::{self, CLASSES};
 use super::samples::Placed;
@@ -150,8 +150,15 @@ impl Holdings {
     }
 
     /// Directs the next bytes to a chunk in use, whose `contents` bytes of contents begin at `start`.
-    pub(crate) fn begin(&mut self, owner: Owner, kind: Kind, size: u64, start: u64, contents: u64) {
-        let lost = matches!(kind, Kind::Counted | Kind::Referred);
+    pub(crate) fn begin(
+        &mut self,
+        owner: Owner,
+        kind: ChunkKind,
+        size: u64,
+        start: u64,
+        contents: u64,
+    ) {
+        let lost = matches!(kind, ChunkKind::Counted | ChunkKind::Referred);
         let group = 2 * owner as usize + usize::from(lost);
         let class = group * CLASSES as usize + sizes::index(size).min(CLASSES as usize - 1);
         let held = &mut self.classes[class].held;

@@ -1,9 +1,9 @@
 //! Synthetic heaps with known owners, and samples of them.
 
 use super::super::all_heaps::AllHeaps;
-use super::super::chunks::{Chunks, Kind};
+use super::super::chunks::{ChunkKind, Chunks};
 use super::super::glibc::{ArenaPart, Heap, Mallinfo, Mmapped};
-use super::super::jemalloc::{self, Extent, Regions, State};
+use super::super::jemalloc::{self, Extent, ExtentState, Regions};
 use super::super::ledger;
 use super::super::memory::{Memory, Run};
 use super::super::snapshot::Snapshot;
@@ -189,10 +189,10 @@ impl SyntheticHeap {
     }
 }
 
-fn in_use(wanted: &HeapParameters, random: &mut Random) -> (bool, Kind) {
+fn in_use(wanted: &HeapParameters, random: &mut Random) -> (bool, ChunkKind) {
     match random.below(100) < wanted.lost {
-        true => (true, Kind::Counted),
-        false => (false, Kind::Reached),
+        true => (true, ChunkKind::Counted),
+        false => (false, ChunkKind::Reached),
     }
 }
 
@@ -247,7 +247,12 @@ fn part(
             _ => run_of_free - run_of_free.min(1),
         };
         let kind = match run_of_free > 0 || random.below(100) < wanted.free {
-            true => [Kind::Tcache, Kind::Fast, Kind::Small, Kind::Large][random.below(4) as usize],
+            true => [
+                ChunkKind::Tcache,
+                ChunkKind::Fast,
+                ChunkKind::Small,
+                ChunkKind::Large,
+            ][random.below(4) as usize],
             false => {
                 let (lost, kind) = in_use(wanted, random);
                 owned.push(owner(at + 16, at + size + 8, 8, lost, wanted, random));
@@ -257,7 +262,7 @@ fn part(
         chunks.push((at, kind));
         at += size;
     }
-    chunks.push((at, Kind::Top));
+    chunks.push((at, ChunkKind::Top));
     let end = (at + 64 + PAGE * random.below(40)).next_multiple_of(PAGE);
     let mut found = Chunks::new(first, end).unwrap();
     chunks.iter().for_each(|(at, kind)| found.add(*at, *kind));
@@ -275,10 +280,10 @@ fn regions(wanted: &HeapParameters, random: &mut Random, owned: &mut Vec<Owned>)
     let mut at = JEMALLOC;
     for _ in 0..wanted.chunks / 10 {
         let (state, size, count) = match random.below(6) {
-            0 => (State::Dirty, PAGE * (1 + random.below(5)), 0),
-            1 => (State::Active, PAGE * (1 + random.below(10)), 1),
+            0 => (ExtentState::Dirty, PAGE * (1 + random.below(5)), 0),
+            1 => (ExtentState::Active, PAGE * (1 + random.below(10)), 1),
             _ => (
-                State::Active,
+                ExtentState::Active,
                 16 * (1 + random.below(30)),
                 8 + random.below(40),
             ),
@@ -299,7 +304,7 @@ fn regions(wanted: &HeapParameters, random: &mut Random, owned: &mut Vec<Owned>)
             let start = at + number * size;
             let is_free = count > 1 && random.below(100) < wanted.free;
             regions.kinds.push(if is_free {
-                [Kind::Small, Kind::Tcache][random.below(2) as usize]
+                [ChunkKind::Small, ChunkKind::Tcache][random.below(2) as usize]
             } else {
                 let (lost, kind) = in_use(wanted, random);
                 owned.push(owner(start, start + size, 0, lost, wanted, random));

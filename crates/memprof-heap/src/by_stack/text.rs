@@ -31,7 +31,7 @@ impl ByStack {
             (counts.empty, "of no bytes were left out"),
             (
                 counts.lost,
-                "were not kept, as there was no room for them: their chunks have no stack",
+                "were dropped, because the table was full: their chunks have no stack",
             ),
             (
                 counts.unsent,

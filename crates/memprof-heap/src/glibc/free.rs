@@ -2,9 +2,9 @@
 
 use std::cell::Cell;
 
-use super::super::chunks::Kind;
+use super::super::chunks::ChunkKind;
 use super::super::memory::Memory;
-use super::state::{Arena, BINS, FAST_BINS, Parameters, State};
+use super::state::{Arena, BINS, FAST_BINS, GlibcState, Parameters};
 use super::walk::{ArenaPart, HEADER};
 use super::{Mallinfo, Refusal};
 
@@ -62,7 +62,7 @@ impl<'a> Lists<'a> {
     }
 
     /// Reads the lists of all arenas, and adds up the figures of `mallinfo2`.
-    pub(super) fn arenas(&mut self, state: &State) -> Result<Mallinfo, Refusal> {
+    pub(super) fn arenas(&mut self, state: &GlibcState) -> Result<Mallinfo, Refusal> {
         let mut info = Mallinfo::default();
         for arena in &state.arenas {
             let free = info.fordblks;
@@ -89,7 +89,7 @@ impl<'a> Lists<'a> {
         for bin in 0..FAST_BINS {
             let mut at = self.word(bins + 8 * bin)?;
             while at != 0 {
-                let size = self.take(at, Kind::Fast)?;
+                let size = self.take(at, ChunkKind::Fast)?;
                 info.smblks += 1;
                 info.fsmblks += size;
                 info.fordblks += size;
@@ -103,9 +103,9 @@ impl<'a> Lists<'a> {
     fn bins(&mut self, arena: &Arena, info: &mut Mallinfo) -> Result<(), Refusal> {
         for bin in 0..BINS {
             let kind = match bin {
-                0 => Kind::Unsorted,
-                1..63 => Kind::Small,
-                _ => Kind::Large,
+                0 => ChunkKind::Unsorted,
+                1..63 => ChunkKind::Small,
+                _ => ChunkKind::Large,
             };
             let head = arena.bins + 16 * bin - 16;
             let mut at = self.word(head + 16)?;
@@ -123,7 +123,10 @@ impl<'a> Lists<'a> {
     pub(super) fn tcaches(&mut self, parameters: &Parameters) -> Result<usize, Refusal> {
         let mut caches = Vec::new();
         for part in &*self.parts {
-            let live = part.chunks.iter().filter(|chunk| chunk.kind == Kind::Live);
+            let live = part
+                .chunks
+                .iter()
+                .filter(|chunk| chunk.kind == ChunkKind::Live);
             caches.extend(live.filter_map(|chunk| {
                 let (_, layout) = TCACHES.into_iter().find(|(size, _)| *size == chunk.size)?;
                 let links = [true, false].into_iter();
@@ -140,7 +143,7 @@ impl<'a> Lists<'a> {
             for list in 0..layout.lists {
                 let mut entry = self.word(at + layout.entries + 8 * list)?;
                 while entry != 0 {
-                    self.take(entry - HEADER, Kind::Tcache)?;
+                    self.take(entry - HEADER, ChunkKind::Tcache)?;
                     entry = self.follow(entry, *mangled)?;
                 }
             }
@@ -169,7 +172,7 @@ impl<'a> Lists<'a> {
                 let fits = list >= SMALL_LISTS || size == SMALLEST_OF_LIST + 16 * list;
                 seen += 1;
                 self.left.set(self.left.get().checked_sub(1)?);
-                if !fits || seen > most || self.kind(chunk) != Some(Kind::Live) {
+                if !fits || seen > most || self.kind(chunk) != Some(ChunkKind::Live) {
                     return None;
                 }
                 entry = self.follow(entry, mangled).ok()?;
@@ -196,7 +199,7 @@ impl<'a> Lists<'a> {
         Some(index)
     }
 
-    fn kind(&self, at: u64) -> Option<Kind> {
+    fn kind(&self, at: u64) -> Option<ChunkKind> {
         self.parts[self.part(at)?].chunks.kind_at(at)
     }
 
@@ -207,10 +210,10 @@ impl<'a> Lists<'a> {
     }
 
     /// Marks a chunk of a list, which must not be in another list. Returns its size.
-    fn take(&mut self, at: u64, kind: Kind) -> Result<u64, Refusal> {
+    fn take(&mut self, at: u64, kind: ChunkKind) -> Result<u64, Refusal> {
         let part = self.part(at).ok_or(Refusal::FreeLists(at))?;
         let chunks = &mut self.parts[part].chunks;
-        if chunks.kind_at(at) != Some(Kind::Live) {
+        if chunks.kind_at(at) != Some(ChunkKind::Live) {
             return Err(Refusal::FreeLists(at));
         }
         chunks.set(at, kind);

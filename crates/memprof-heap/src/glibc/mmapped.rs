@@ -3,7 +3,7 @@
 //! The chunks are found by their headers at the beginning of pages, because the kernel may merge such mappings with
 //! each other and with others.
 
-use super::super::chunks::Kind;
+use super::super::chunks::ChunkKind;
 use super::super::memory::Memory;
 use super::super::snapshot::Snapshot;
 use super::Refusal;
@@ -25,7 +25,7 @@ pub(crate) struct Mmapped {
     /// Address of the chunk's header. For an aligned block, the part of the mapping before it is unused.
     pub at: u64,
     /// Kind of the chunk: in use, and how it is reached.
-    pub kind: Kind,
+    pub kind: ChunkKind,
 }
 
 /// Finds all such chunks, and compares their number and bytes with glibc's counters.
@@ -94,7 +94,7 @@ fn at_page(memory: &Memory, page: u64) -> Option<Mmapped> {
             start: at.checked_sub(unused)?,
             len,
             at,
-            kind: Kind::Live,
+            kind: ChunkKind::Live,
         })
     })
 }

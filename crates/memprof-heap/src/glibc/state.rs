@@ -71,7 +71,7 @@ pub(super) struct Parameters {
 
 /// glibc's variables.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct State {
+pub(super) struct GlibcState {
     /// The arenas, the main one first.
     pub arenas: Vec<Arena>,
     /// The parameters; `None` if the main arena is unused, because nothing identifies them then.
@@ -80,7 +80,7 @@ pub(super) struct State {
 
 /// Finds glibc's variables. `Ok(None)` if there are none: the program uses another allocator, or has not called
 /// malloc.
-pub(super) fn find(memory: &Memory, vmas: &[Vma]) -> Result<Option<State>, Refusal> {
+pub(super) fn find(memory: &Memory, vmas: &[Vma]) -> Result<Option<GlibcState>, Refusal> {
     let data: Vec<(u64, u64)> = written_data(vmas).collect();
     let found = all_bins(memory, &data);
     let arenas = match found[..] {
@@ -92,7 +92,7 @@ pub(super) fn find(memory: &Memory, vmas: &[Vma]) -> Result<Option<State>, Refus
         true => None,
         false => Some(parameters(memory, &data, &arenas[0])?),
     };
-    Ok(Some(State { arenas, parameters }))
+    Ok(Some(GlibcState { arenas, parameters }))
 }
 
 /// The writable private data of files, and the zeroed data after it.

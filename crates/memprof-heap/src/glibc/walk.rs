@@ -1,9 +1,9 @@
 //! Walks all chunks of glibc's arenas, in address order. Each arena's chunks must end where glibc's structures say.
 
-use super::super::chunks::{Chunks, Kind};
+use super::super::chunks::{ChunkKind, Chunks};
 use super::super::memory::Memory;
 use super::Refusal;
-use super::state::{Arena, State};
+use super::state::{Arena, GlibcState};
 
 /// Flags in the lowest bits of a chunk's size.
 const FLAGS: u64 = 7;
@@ -31,7 +31,7 @@ pub(crate) struct ArenaPart {
 }
 
 /// Walks all arenas.
-pub(super) fn walk(memory: &Memory, state: &State) -> Result<Vec<ArenaPart>, Refusal> {
+pub(super) fn walk(memory: &Memory, state: &GlibcState) -> Result<Vec<ArenaPart>, Refusal> {
     let mut parts = Vec::new();
     let mut walk = Walk {
         memory,
@@ -132,12 +132,12 @@ impl Walk<'_> {
             let head = self.memory.word(at + 8).ok_or(Refusal::Chunk(at))?;
             let (size, kind) = match head & !FLAGS {
                 // End markers of a full part.
-                0 | HEADER => (HEADER, Kind::Own),
-                size if at == arena.top => (size, Kind::Top),
-                size => (size, Kind::Live),
+                0 | HEADER => (HEADER, ChunkKind::Own),
+                size if at == arena.top => (size, ChunkKind::Top),
+                size => (size, ChunkKind::Live),
             };
             let fits = size.is_multiple_of(16) && size <= end - at;
-            if !fits || (kind != Kind::Own && size < SMALLEST) {
+            if !fits || (kind != ChunkKind::Own && size < SMALLEST) {
                 return Err(Refusal::Chunk(at));
             }
             chunks.add(at, kind);

@@ -5,7 +5,7 @@
 
 use std::collections::HashSet;
 
-use super::super::chunks::Kind;
+use super::super::chunks::ChunkKind;
 use super::super::memory::Memory;
 use super::layout::{Caches, Layout};
 use super::regions::Regions;
@@ -182,10 +182,10 @@ fn note(memory: &Memory, regions: &mut Regions, at: u64, cache: &Cache) -> Resul
     // With `metadata_thp`, the stacks are in one of jemalloc's own blocks instead.
     if let Some(own) = regions.containing(cache.bounds.0) {
         let end = regions.place(own).1;
-        if regions.kind(own) != Kind::Live || end < cache.bounds.1 {
+        if regions.kind(own) != ChunkKind::Live || end < cache.bounds.1 {
             return Err(wrong());
         }
-        regions.set(own, Kind::Own);
+        regions.set(own, ChunkKind::Own);
     }
     for (class, start, end) in &cache.stacks {
         for at in (*start..*end).step_by(8) {
@@ -194,11 +194,11 @@ fn note(memory: &Memory, regions: &mut Regions, at: u64, cache: &Cache) -> Resul
             let (first, end) = regions.place(region);
             let fits = first == address
                 && end - first == classes::size(*class)
-                && regions.kind(region) == Kind::Live;
+                && regions.kind(region) == ChunkKind::Live;
             if !fits {
                 return Err(wrong());
             }
-            regions.set(region, Kind::Tcache);
+            regions.set(region, ChunkKind::Tcache);
         }
     }
     Ok(())

@@ -1,10 +1,10 @@
 //! Reads all extents from the tree. Each page's entry in the tree must match the descriptor of the page's extent.
 
-use super::super::chunks::Kind;
+use super::super::chunks::ChunkKind;
 use super::super::memory::Memory;
 use super::base::{self, Block};
 use super::layout::{ADDRESS, BITMAP, DESCRIPTION, Element, Layout, SIZE};
-use super::regions::{Extent, Regions, State};
+use super::regions::{Extent, ExtentState, Regions};
 use super::tree::Tree;
 use super::{PAGE, Refusal, classes, is_mapped};
 use memprof_sys::residency::Vma;
@@ -111,7 +111,7 @@ impl Walk<'_> {
         let mut extent = Extent {
             start,
             end,
-            state: State::Active,
+            state: ExtentState::Active,
             arena: self.layout.arena(bits),
             at: address,
             size,
@@ -142,11 +142,11 @@ impl Walk<'_> {
                 if extent.size == 0 || extent.size > end - address {
                     return Err(wrong());
                 }
-                self.regions.kinds.push(Kind::Live);
+                self.regions.kinds.push(ChunkKind::Live);
             }
-            (1, _) => extent.state = State::Dirty,
-            (2, _) => extent.state = State::Muzzy,
-            (3, _) => extent.state = State::Retained,
+            (1, _) => extent.state = ExtentState::Dirty,
+            (2, _) => extent.state = ExtentState::Muzzy,
+            (3, _) => extent.state = ExtentState::Retained,
             // The state is being changed.
             _ => return Err(wrong()),
         }
@@ -175,8 +175,8 @@ impl Walk<'_> {
                 return Err(Refusal::Slab(description));
             }
             let kinds = (0..here).map(|bit| match word >> bit & 1 {
-                1 => Kind::Small,
-                _ => Kind::Live,
+                1 => ChunkKind::Small,
+                _ => ChunkKind::Live,
             });
             self.regions.kinds.extend(kinds);
         }

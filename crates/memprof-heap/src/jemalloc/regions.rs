@@ -1,6 +1,6 @@
 //! Index of jemalloc's extents and their regions, by address.
 
-use super::super::chunks::Kind;
+use super::super::chunks::ChunkKind;
 
 /// Minimum size of an index window, as a power of two: 64 KiB.
 const WINDOW: u32 = 16;
@@ -9,7 +9,7 @@ const MAX_WINDOWS: u64 = 1 << 20;
 
 /// The state of an extent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum State {
+pub(crate) enum ExtentState {
     /// Contains regions in use.
     Active,
     /// Free, and written to.
@@ -27,7 +27,7 @@ pub struct Extent {
     pub start: u64,
     /// End of the extent.
     pub end: u64,
-    pub state: State,
+    pub state: ExtentState,
     /// Index of its arena.
     pub arena: u16,
     /// Address of its first region.
@@ -49,7 +49,7 @@ pub(crate) struct Regions {
     /// The extents, by address and disjoint.
     pub extents: Vec<Extent>,
     /// The kind of each region.
-    pub kinds: Vec<Kind>,
+    pub kinds: Vec<ChunkKind>,
     /// For each index window, the first extent that ends after the window's beginning.
     windows: Vec<u32>,
     /// Size of a window, as a power of two.
@@ -107,12 +107,12 @@ impl Regions {
     }
 
     /// The kind of a region.
-    pub(crate) fn kind(&self, (extent, index): Region) -> Kind {
+    pub(crate) fn kind(&self, (extent, index): Region) -> ChunkKind {
         self.kinds[self.extents[extent as usize].first + index as usize]
     }
 
     /// Sets the kind of a region.
-    pub(crate) fn set(&mut self, (extent, index): Region, kind: Kind) {
+    pub(crate) fn set(&mut self, (extent, index): Region, kind: ChunkKind) {
         self.kinds[self.extents[extent as usize].first + index as usize] = kind;
     }
 
@@ -145,10 +145,10 @@ mod tests {
     fn regions_are_found_by_any_of_their_addresses() {
         let mut regions = Regions::default();
         for (start, state, at, size, count) in [
-            (0x10000, State::Active, 0x10000, 80, 3),
-            (0x11000, State::Dirty, 0x11000, 0x1000, 0),
-            (0x12000, State::Active, 0x12000, 80, 3),
-            (1 << 46, State::Active, (1 << 46) + 0x40, 0x800, 1),
+            (0x10000, ExtentState::Active, 0x10000, 80, 3),
+            (0x11000, ExtentState::Dirty, 0x11000, 0x1000, 0),
+            (0x12000, ExtentState::Active, 0x12000, 80, 3),
+            (1 << 46, ExtentState::Active, (1 << 46) + 0x40, 0x800, 1),
         ] {
             regions.extents.push(Extent {
                 start,
@@ -161,7 +161,7 @@ mod tests {
                 count,
             });
             let more = regions.kinds.len() + count as usize;
-            regions.kinds.resize(more, Kind::Live);
+            regions.kinds.resize(more, ChunkKind::Live);
         }
         regions.index();
         let mut all = Vec::new();

@@ -1,8 +1,8 @@
 //! Adds the bytes of jemalloc's heap to the ledger, by kind.
 
 use super::super::by_stack::Owner;
-use super::super::chunks::Kind;
-use super::super::jemalloc::{Block, Extent, Heap, State};
+use super::super::chunks::ChunkKind;
+use super::super::jemalloc::{Block, Extent, ExtentState, Heap};
 use super::super::report::HeapRegion;
 use super::Ledger;
 
@@ -26,12 +26,12 @@ impl Ledger<'_> {
         self.add((block.start, block.end), HeapRegion::JemallocOverhead, None);
     }
 
-    fn add_extent(&mut self, extent: &Extent, kinds: &[Kind]) {
+    fn add_extent(&mut self, extent: &Extent, kinds: &[ChunkKind]) {
         let free = match extent.state {
-            State::Active => None,
-            State::Dirty => Some(HeapRegion::JemallocDirty),
-            State::Muzzy => Some(HeapRegion::JemallocMuzzy),
-            State::Retained => Some(HeapRegion::JemallocRetained),
+            ExtentState::Active => None,
+            ExtentState::Dirty => Some(HeapRegion::JemallocDirty),
+            ExtentState::Muzzy => Some(HeapRegion::JemallocMuzzy),
+            ExtentState::Retained => Some(HeapRegion::JemallocRetained),
         };
         if let Some(what) = free {
             self.add((extent.start, extent.end), what, None);
@@ -45,9 +45,9 @@ impl Ledger<'_> {
         let mut at = extent.at;
         for kind in &kinds[..extent.count as usize] {
             let what = match kind {
-                Kind::Small => HeapRegion::JemallocFree,
-                Kind::Tcache => HeapRegion::JemallocCache,
-                Kind::Own => HeapRegion::JemallocOverhead,
+                ChunkKind::Small => HeapRegion::JemallocFree,
+                ChunkKind::Tcache => HeapRegion::JemallocCache,
+                ChunkKind::Own => HeapRegion::JemallocOverhead,
                 _ if extent.count == 1 => HeapRegion::JemallocLarge,
                 _ => HeapRegion::JemallocLive,
             };

@@ -2,7 +2,7 @@
 
 use super::super::all_heaps::AllHeaps;
 use super::super::by_stack::{self, Heads, HeapSamples, Holdings, Joint, Owner, Placed};
-use super::super::chunks::Kind;
+use super::super::chunks::ChunkKind;
 use super::super::snapshot::Snapshot;
 use super::Ledger;
 use memprof_sys::residency::{Category, page_size};
@@ -18,7 +18,7 @@ impl Ledger<'_> {
     pub(super) fn begin_object(
         &mut self,
         owner: Owner,
-        kind: Kind,
+        kind: ChunkKind,
         size: u64,
         (start, end): (u64, u64),
     ) {

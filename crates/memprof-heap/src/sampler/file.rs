@@ -17,7 +17,7 @@ use nix::unistd::mkdtemp;
 use object::LittleEndian;
 use object::elf::{FileHeader64, PF_W, PT_LOAD, ProgramHeader64, SHT_DYNSYM};
 
-use super::left_behind::{self, locked};
+use super::stale_copies::{self, locked};
 use super::{BYTES, DEFAULT_INTERVAL};
 use memprof_code::elf::Elf;
 use memprof_sys::target_file::ReadAt;
@@ -124,7 +124,7 @@ impl Library {
     pub fn place_in(dirs: &[PathBuf], options: &Options) -> Result<Library, SamplerError> {
         let mut reasons = Vec::new();
         for parent in dirs {
-            left_behind::remove(parent);
+            stale_copies::remove(parent);
             match directory_in(parent) {
                 Ok(dir) => match Library::write(dir, options) {
                     // The disk may be full.
@@ -208,7 +208,7 @@ impl Library {
 
     /// Whether a process visible to memprof has mapped the file, and may pass its path to further programs.
     pub fn is_mapped(&self) -> bool {
-        left_behind::is_mapped(&self.path)
+        stale_copies::is_mapped(&self.path)
     }
 
     /// Leaves the file in place, and returns its path.

@@ -11,7 +11,7 @@ use memprof_sys::proc_dir;
 
 /// Whether the library sees the allocations of its process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum State {
+pub enum SamplerState {
     /// The process has not allocated yet.
     New,
     /// The library sees the allocations.
@@ -24,7 +24,7 @@ pub enum State {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stats {
     /// Whether the library sees the process's allocations.
-    pub state: State,
+    pub state: SamplerState,
     /// Samples that were not reported because the library's address table was full.
     pub dropped: u64,
     /// Bytes that the dropped samples stood for.
@@ -42,9 +42,9 @@ impl Stats {
         let (words, _) = bytes.as_chunks::<8>();
         let word = |n: usize| u64::from_ne_bytes(words[n]);
         let state = match word(0) {
-            0 => State::New,
-            1 => State::Active,
-            2 => State::OwnMalloc,
+            0 => SamplerState::New,
+            1 => SamplerState::Active,
+            2 => SamplerState::OwnMalloc,
             _ => return None,
         };
         Some(Stats {

@@ -7,7 +7,7 @@ use std::cmp::{Ordering, Reverse};
 
 use super::label::{Label, LabelId, Labels};
 use super::paths::{Paths, add};
-use super::sweep::Row;
+use super::sweep::LayoutRow;
 
 /// An iterator over the rows, depth first. Siblings are sorted by bytes, descending, then by offset, file, function and
 /// category. The row that aggregates siblings below the threshold comes last.
@@ -130,9 +130,9 @@ fn order<const N: usize>(labels: &Labels<'_>, a: &Node<N>, b: &Node<N>) -> Order
 }
 
 impl<const N: usize> Iterator for Descent<'_, '_, N> {
-    type Item = Row<N>;
+    type Item = LayoutRow<N>;
 
-    fn next(&mut self) -> Option<Row<N>> {
+    fn next(&mut self) -> Option<LayoutRow<N>> {
         let node = self.todo.pop()?;
         let row = self.rows;
         self.rows += 1;
@@ -140,7 +140,7 @@ impl<const N: usize> Iterator for Descent<'_, '_, N> {
             true => node.total,
             false => self.open(&node, row),
         };
-        Some(Row {
+        Some(LayoutRow {
             parent: node.parent,
             label: node.label,
             total: node.total,

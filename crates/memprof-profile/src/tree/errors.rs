@@ -10,7 +10,7 @@ use rustc_hash::FxHashMap;
 
 use super::label::LabelId;
 use super::paths::Paths;
-use super::sweep::Row;
+use super::sweep::LayoutRow;
 use crate::{ErrorSum, Kind, Parts, Profile, Uncertainty, UncertaintyOf};
 
 /// The errors of numbered figures: for each figure, the error of its own bytes and of its total.
@@ -71,7 +71,7 @@ impl Errors {
 /// their difference.
 pub fn of_rows<const N: usize>(
     paths: &Paths<'_, N>,
-    rows: &[Row<N>],
+    rows: &[LayoutRow<N>],
     sides: &[&[Uncertainty]],
     kind: Kind,
 ) -> Vec<[u64; 2]> {
@@ -129,7 +129,7 @@ pub fn of_rows<const N: usize>(
     errors.standard_errors()
 }
 
-fn parent<const N: usize>(rows: &[Row<N>], row: u32) -> Option<u32> {
+fn parent<const N: usize>(rows: &[LayoutRow<N>], row: u32) -> Option<u32> {
     (row > 0).then(|| rows[row as usize].parent)
 }
 

@@ -6,7 +6,7 @@ use std::cmp::Reverse;
 
 use super::label::{Label, LabelId, Labels};
 use super::paths::{Paths, add};
-use super::sweep::{Row, sweep};
+use super::sweep::{LayoutRow, sweep};
 
 /// Limits on the size of a tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -39,7 +39,7 @@ pub struct Cut {
 #[derive(Debug)]
 pub struct Layout<const N: usize> {
     /// The nodes.
-    pub rows: Vec<Row<N>>,
+    pub rows: Vec<LayoutRow<N>>,
     /// Numbers of dropped nodes.
     pub cut: Cut,
 }
@@ -69,15 +69,15 @@ impl<const N: usize> Layout<N> {
 
 /// Retains the root and the largest nodes. No child weighs more than its parent, so parents are retained as well.
 fn keep_largest<const N: usize>(
-    rows: Vec<Row<N>>,
+    rows: Vec<LayoutRow<N>>,
     max_nodes: usize,
     rest: LabelId,
     over: LabelId,
-) -> (Vec<Row<N>>, u64) {
+) -> (Vec<LayoutRow<N>>, u64) {
     if rows.len() <= max_nodes {
         return (rows, 0);
     }
-    let real = |row: &Row<N>| row.label != rest;
+    let real = |row: &LayoutRow<N>| row.label != rest;
     let mut order: Vec<u32> = (1..rows.len() as u32)
         .filter(|at| real(&rows[*at as usize]))
         .collect();
@@ -94,13 +94,13 @@ fn keep_largest<const N: usize>(
     let dropped = (order.len() - max_nodes) as u64;
     // The new position of each retained row, and the sum of its dropped children.
     let mut place = vec![0u32; rows.len()];
-    let mut kept: Vec<Row<N>> = Vec::with_capacity(2 * max_nodes);
+    let mut kept: Vec<LayoutRow<N>> = Vec::with_capacity(2 * max_nodes);
     let mut lost: Vec<[u64; N]> = Vec::with_capacity(max_nodes);
     for (at, row) in rows.iter().enumerate() {
         let parent = row.parent as usize;
         if keep[at] || (!real(row) && keep[parent]) {
             place[at] = kept.len() as u32;
-            kept.push(Row {
+            kept.push(LayoutRow {
                 parent: place[parent],
                 ..*row
             });
@@ -111,7 +111,7 @@ fn keep_largest<const N: usize>(
     }
     for (parent, bytes) in lost.into_iter().enumerate() {
         if bytes.iter().any(|bytes| *bytes > 0) {
-            kept.push(Row {
+            kept.push(LayoutRow {
                 parent: parent as u32,
                 label: over,
                 total: bytes,
@@ -123,19 +123,23 @@ fn keep_largest<const N: usize>(
 }
 
 /// Sorts the rows depth first, with siblings in order `order`.
-fn in_order<const N: usize>(rows: &[Row<N>], labels: &Labels<'_>, order: Order) -> Vec<Row<N>> {
+fn in_order<const N: usize>(
+    rows: &[LayoutRow<N>],
+    labels: &Labels<'_>,
+    order: Order,
+) -> Vec<LayoutRow<N>> {
     let ranks = match order {
         Order::Name => ranks(labels),
         Order::Size => Vec::new(),
     };
-    let compare = |a: &Row<N>, b: &Row<N>| match order {
+    let compare = |a: &LayoutRow<N>, b: &LayoutRow<N>| match order {
         Order::Name => ranks[a.label as usize].cmp(&ranks[b.label as usize]),
         Order::Size => {
             let sizes = Reverse(a.weight()).cmp(&Reverse(b.weight()));
             sizes.then_with(|| labels.get(a.label).cmp(labels.get(b.label)))
         }
     };
-    let is_rest = |row: &Row<N>| labels.get(row.label).is_rest();
+    let is_rest = |row: &LayoutRow<N>| labels.get(row.label).is_rest();
     let (first, mut children) = children(rows);
     for range in first.windows(2) {
         children[range[0] as usize..range[1] as usize].sort_unstable_by(|a, b| {
@@ -148,7 +152,7 @@ fn in_order<const N: usize>(rows: &[Row<N>], labels: &Labels<'_>, order: Order) 
     while let Some((at, parent)) = todo.pop() {
         let place = out.len() as u32;
         let at = at as usize;
-        out.push(Row { parent, ..rows[at] });
+        out.push(LayoutRow { parent, ..rows[at] });
         let own = &children[first[at] as usize..first[at + 1] as usize];
         todo.extend(own.iter().rev().map(|child| (*child, place)));
     }
@@ -156,7 +160,7 @@ fn in_order<const N: usize>(rows: &[Row<N>], labels: &Labels<'_>, order: Order) 
 }
 
 /// An index of the children of all rows: the offset of each row's children in the list, and the list.
-fn children<const N: usize>(rows: &[Row<N>]) -> (Vec<u32>, Vec<u32>) {
+fn children<const N: usize>(rows: &[LayoutRow<N>]) -> (Vec<u32>, Vec<u32>) {
     let mut first = vec![0u32; rows.len() + 1];
     for row in &rows[1..] {
         first[row.parent as usize + 1] += 1;

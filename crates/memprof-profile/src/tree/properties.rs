@@ -104,8 +104,8 @@ fn paths(profile: &Profile, direction: Direction) -> BTreeMap<Vec<Frame>, [u64; 
 
 /// Every node by its path of frames, and the rows that aggregate dropped nodes.
 struct Nodes {
-    by_path: BTreeMap<Vec<Frame>, Row<2>>,
-    rests: Vec<Row<2>>,
+    by_path: BTreeMap<Vec<Frame>, LayoutRow<2>>,
+    rests: Vec<LayoutRow<2>>,
     /// The own bytes of each row plus those of all rows below it.
     sums: Vec<[u64; 2]>,
     totals: Vec<[u64; 2]>,

@@ -8,7 +8,7 @@ use super::paths::add;
 
 /// A node of the tree, with a reference to its parent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Row<const N: usize> {
+pub struct LayoutRow<const N: usize> {
     /// Row of the parent, which always comes before this one. 0 for the root, which is row 0.
     pub parent: u32,
     /// The node's label.
@@ -19,7 +19,7 @@ pub struct Row<const N: usize> {
     pub own: [u64; N],
 }
 
-impl<const N: usize> Row<N> {
+impl<const N: usize> LayoutRow<N> {
     /// The largest column, which decides whether the node is retained. No node weighs more than its parent.
     pub(super) fn weight(&self) -> u64 {
         self.total.into_iter().max().unwrap_or(0)
@@ -34,7 +34,7 @@ pub(super) fn sweep<'p, const N: usize>(
     root: LabelId,
     rest: LabelId,
     threshold: u64,
-) -> (Vec<Row<N>>, u64) {
+) -> (Vec<LayoutRow<N>>, u64) {
     let mut sweep = Sweep::new(root, rest, threshold);
     let mut before: &[LabelId] = &[];
     for (steps, bytes) in paths {
@@ -51,7 +51,7 @@ struct Open<const N: usize> {
 }
 
 struct Sweep<const N: usize> {
-    rows: Vec<Row<N>>,
+    rows: Vec<LayoutRow<N>>,
     path: Vec<Open<N>>,
     threshold: u64,
     rest: LabelId,
@@ -81,7 +81,7 @@ impl<const N: usize> Sweep<N> {
     }
 
     fn push(&mut self, parent: u32, label: LabelId, bytes: [u64; N]) -> u32 {
-        self.rows.push(Row {
+        self.rows.push(LayoutRow {
             parent,
             label,
             total: bytes,
@@ -128,7 +128,7 @@ impl<const N: usize> Sweep<N> {
     }
 
     /// Closes the root, which is never dropped.
-    fn finish(mut self) -> (Vec<Row<N>>, u64) {
+    fn finish(mut self) -> (Vec<LayoutRow<N>>, u64) {
         self.close_to(0);
         if let Some(root) = self.path.pop() {
             let own = self.rows[0].own;

@@ -5,7 +5,7 @@ use std::collections::BinaryHeap;
 
 use super::names::{Key, cut};
 use super::{RegionRow, Show};
-use crate::residency::smaps::{Figures, Region};
+use crate::residency::smaps::{Region, SmapsFigures};
 use crate::residency::{Category, Perms};
 
 /// Maximum number of mappings to show, at most 1 KiB each.
@@ -28,7 +28,7 @@ struct RankedRegion {
     end: u64,
     perms: Perms,
     name: String,
-    figures: Figures,
+    figures: SmapsFigures,
     place: CategoryChoice,
 }
 

@@ -40,9 +40,9 @@ fn region(page: u64, pages: u64, bits: &str, name: &str, backing: Backing) -> Re
             deleted,
             backing,
         },
-        figures: Figures {
+        figures: SmapsFigures {
             rss: pages / 2 * PAGE,
-            ..Figures::default()
+            ..SmapsFigures::default()
         },
         grows_down: false,
         guarded: false,
@@ -77,8 +77,8 @@ fn every_kind_of_mapping_has_its_category() {
         ("rwp", "", Anon, "anonymous rw-"),
         ("rp", "", Anon, "anonymous r--"),
         ("p", "", Anon, "anonymous --- (reserved)"),
-        ("rxp", "", Anon, "anonymous r-x (code made at run time)"),
-        ("rwxp", "", Anon, "anonymous rwx (code made at run time)"),
+        ("rxp", "", Anon, "anonymous r-x (JIT code)"),
+        ("rwxp", "", Anon, "anonymous rwx (JIT code)"),
         ("rwp", "/dev/zero", Anon, "anonymous rw-"),
         ("rp", "/bin/own", File, "own binary"),
         ("rp", "/bin/own (deleted)", File, "own binary"),
@@ -202,10 +202,10 @@ fn very_many_names_are_summed_though_not_kept() {
 
 #[test]
 fn the_verdict_knows_what_the_kernel_rounds() {
-    let figures = |rss: u64, pss: u64| Figures {
+    let figures = |rss: u64, pss: u64| SmapsFigures {
         rss: rss << 10,
         pss: pss << 10,
-        ..Figures::default()
+        ..SmapsFigures::default()
     };
     let total = Sums {
         mappings: 5,

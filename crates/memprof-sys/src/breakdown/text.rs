@@ -4,7 +4,7 @@ use std::io::{self, Write};
 
 use super::{Breakdown, RegionRow, Sums, Verdict};
 use crate::residency::Category;
-use crate::residency::smaps::Figures;
+use crate::residency::smaps::SmapsFigures;
 use crate::text::printable;
 
 impl Breakdown {
@@ -148,7 +148,7 @@ fn write_sums(out: &mut dyn Write, sums: &Sums, label: &str) -> io::Result<()> {
     write_figures(out, &sums.figures, label)
 }
 
-fn write_kernel(out: &mut dyn Write, figures: Option<Figures>, label: &str) -> io::Result<()> {
+fn write_kernel(out: &mut dyn Write, figures: Option<SmapsFigures>, label: &str) -> io::Result<()> {
     match figures {
         Some(figures) => {
             write!(out, "{:22}", "")?;
@@ -158,7 +158,7 @@ fn write_kernel(out: &mut dyn Write, figures: Option<Figures>, label: &str) -> i
     }
 }
 
-fn write_figures(out: &mut dyn Write, f: &Figures, label: &str) -> io::Result<()> {
+fn write_figures(out: &mut dyn Write, f: &SmapsFigures, label: &str) -> io::Result<()> {
     let [rss, pss, dirty] = [f.rss, f.pss, f.private_dirty].map(|b| b / 1024);
     let [swap, huge] = [f.swap, f.anon_huge].map(|b| b / 1024);
     write!(

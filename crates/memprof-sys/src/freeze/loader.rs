@@ -56,7 +56,7 @@ pub struct StoppedThread {
 
 /// The position of a stopped thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct State {
+pub struct ThreadPosition {
     /// The instruction pointer.
     pub ip: u64,
     /// The stack pointer.
@@ -124,11 +124,11 @@ impl StoppedThread {
     }
 
     /// The thread's position; `None` if it was killed.
-    pub fn state(&self) -> Option<State> {
+    pub fn state(&self) -> Option<ThreadPosition> {
         let registers = self.tracees.registers();
         let words = &registers.first()?.words;
         let word = |place: usize| words.get(place).copied();
-        Some(State {
+        Some(ThreadPosition {
             ip: word(word::RIP)?,
             sp: word(word::RSP)?,
             fp: word(word::RBP)?,

@@ -36,11 +36,11 @@ pub(super) struct Tracees {
 #[derive(Debug)]
 struct Tracee {
     tid: i32,
-    state: State,
+    state: TraceeState,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum State {
+pub enum TraceeState {
     /// Traced and running.
     Seized,
     /// Asked to stop.
@@ -100,7 +100,7 @@ impl Tracees {
             match request(libc::PTRACE_SEIZE, tid, 0) {
                 Ok(()) => self.threads.push(Tracee {
                     tid,
-                    state: State::Seized,
+                    state: TraceeState::Seized,
                 }),
                 // The thread has ended.
                 Err(e) if e.raw_os_error() == Some(libc::ESRCH) => {}
@@ -120,7 +120,7 @@ impl Tracees {
     pub(super) fn stop(&mut self, late: &impl Fn(usize) -> bool) -> Result<(), StopError> {
         let mut interrupted = self.requested();
         for thread in &mut self.threads {
-            if thread.state != State::Seized {
+            if thread.state != TraceeState::Seized {
                 continue;
             }
             thread.interrupt();
@@ -130,9 +130,9 @@ impl Tracees {
             }
         }
         for thread in &mut self.threads {
-            while thread.state == State::Interrupted {
+            while thread.state == TraceeState::Interrupted {
                 thread.poll();
-                if thread.state == State::Interrupted {
+                if thread.state == TraceeState::Interrupted {
                     if late(interrupted) {
                         return Err(StopError::TimedOut(Some(thread.tid)));
                     }
@@ -152,13 +152,13 @@ impl Tracees {
     }
 
     pub(super) fn stopped(&self) -> usize {
-        let stopped = |t: &&Tracee| matches!(t.state, State::Stopped(_));
+        let stopped = |t: &&Tracee| matches!(t.state, TraceeState::Stopped(_));
         self.threads.iter().filter(stopped).count()
     }
 
     /// The registers of the stopped threads, except those that were killed meanwhile.
     pub(super) fn registers(&self) -> Vec<Registers> {
-        let stopped = |t: &&Tracee| matches!(t.state, State::Stopped(_));
+        let stopped = |t: &&Tracee| matches!(t.state, TraceeState::Stopped(_));
         let threads = self.threads.iter().filter(stopped);
         threads.filter_map(|t| registers::read(t.tid)).collect()
     }
@@ -176,7 +176,10 @@ impl Tracees {
         end: Instant,
         watchdog: &mut Watchdog,
     ) -> Result<Returned, CallError> {
-        let free = self.threads.iter().filter(|t| t.state == State::Stopped(0));
+        let free = self
+            .threads
+            .iter()
+            .filter(|t| t.state == TraceeState::Stopped(0));
         let free: Vec<i32> = free.map(|t| t.tid).collect();
         let threads = &mut self.threads;
         let mut others = |tid| {
@@ -186,7 +189,7 @@ impl Tracees {
         let mut waiting = Waiting::new(end, watchdog, &mut others);
         let (tid, returned) = injector.call(&free, call, later, &mut waiting)?;
         for thread in self.threads.iter_mut().filter(|t| t.tid == tid) {
-            thread.state = State::Stopped(returned.signal);
+            thread.state = TraceeState::Stopped(returned.signal);
         }
         Ok(returned)
     }
@@ -195,7 +198,7 @@ impl Tracees {
     #[cfg(target_arch = "x86_64")]
     pub(super) fn is_free(&self, tid: i32) -> bool {
         let mut threads = self.threads.iter();
-        threads.any(|t| t.tid == tid && t.state == State::Stopped(0))
+        threads.any(|t| t.tid == tid && t.state == TraceeState::Stopped(0))
     }
 
     /// Makes a stopped thread load a library.
@@ -212,14 +215,15 @@ impl Tracees {
     ) -> Result<Loaded, LoadError> {
         let loaded = injector.load(tid, what, watchdog)?;
         for thread in self.threads.iter_mut().filter(|t| t.tid == tid) {
-            thread.state = State::Stopped(loaded.signal);
+            thread.state = TraceeState::Stopped(loaded.signal);
         }
         Ok(loaded)
     }
 
     /// The number of threads that were asked to stop, whether or not they have stopped.
     pub(super) fn requested(&self) -> usize {
-        let requested = |t: &&Tracee| matches!(t.state, State::Interrupted | State::Stopped(_));
+        let requested =
+            |t: &&Tracee| matches!(t.state, TraceeState::Interrupted | TraceeState::Stopped(_));
         self.threads.iter().filter(requested).count()
     }
 
@@ -235,7 +239,7 @@ impl Tracees {
 
     /// Asks the running threads to stop.
     pub(super) fn interrupt(&mut self) {
-        let running = |t: &&mut Tracee| t.state == State::Seized;
+        let running = |t: &&mut Tracee| t.state == TraceeState::Seized;
         self.threads
             .iter_mut()
             .filter(running)
@@ -244,20 +248,22 @@ impl Tracees {
 
     /// Polls the threads that were asked to stop. Returns whether any thread is stopped.
     pub(super) fn poll(&mut self) -> bool {
-        let asked = |t: &&mut Tracee| t.state == State::Interrupted;
+        let asked = |t: &&mut Tracee| t.state == TraceeState::Interrupted;
         self.threads.iter_mut().filter(asked).for_each(Tracee::poll);
         self.stopped() > 0
     }
 
     /// Whether a thread that was asked to stop has not stopped yet.
     pub(super) fn is_waiting(&self) -> bool {
-        self.threads.iter().any(|t| t.state == State::Interrupted)
+        self.threads
+            .iter()
+            .any(|t| t.state == TraceeState::Interrupted)
     }
 
     /// Whether any thread is traced. The kernel releases a thread that has not stopped, or that exits, only when the current thread
     /// of memprof exits.
     pub(super) fn has_any(&self) -> bool {
-        self.threads.iter().any(|t| t.state != State::Ended)
+        self.threads.iter().any(|t| t.state != TraceeState::Ended)
     }
 
     /// Whether a thread was seized and not forgotten since.
@@ -267,7 +273,7 @@ impl Tracees {
 
     /// Forgets threads that have ended or were released, so that they can be seized again.
     pub(super) fn forget_released(&mut self) {
-        self.threads.retain(|t| t.state != State::Ended);
+        self.threads.retain(|t| t.state != TraceeState::Ended);
         self.known = self.threads.iter().map(|t| t.tid).collect();
     }
 }
@@ -275,23 +281,23 @@ impl Tracees {
 impl Tracee {
     fn interrupt(&mut self) {
         self.state = match request(libc::PTRACE_INTERRUPT, self.tid, 0) {
-            Ok(()) => State::Interrupted,
-            Err(_) => State::Exiting,
+            Ok(()) => TraceeState::Interrupted,
+            Err(_) => TraceeState::Exiting,
         };
     }
 
     fn release(&mut self) {
         // Wait for the thread first: otherwise a signal that stopped it would be lost.
-        if matches!(self.state, State::Seized | State::Interrupted) {
+        if matches!(self.state, TraceeState::Seized | TraceeState::Interrupted) {
             self.poll();
         }
-        if let State::Stopped(signal) = self.state {
+        if let TraceeState::Stopped(signal) = self.state {
             self.state = match request(libc::PTRACE_DETACH, self.tid, signal) {
-                Ok(()) => State::Ended,
-                Err(_) => State::Exiting,
+                Ok(()) => TraceeState::Ended,
+                Err(_) => TraceeState::Exiting,
             };
         }
-        if self.state == State::Exiting {
+        if self.state == TraceeState::Exiting {
             self.poll();
         }
     }
@@ -300,9 +306,9 @@ impl Tracee {
     fn poll(&mut self) {
         match wait(self.tid) {
             Waited::Nothing => {}
-            Waited::Stopped { signal, .. } => self.state = State::Stopped(signal),
-            Waited::Trapped { .. } => self.state = State::Stopped(0),
-            Waited::Ended => self.state = State::Ended,
+            Waited::Stopped { signal, .. } => self.state = TraceeState::Stopped(signal),
+            Waited::Trapped { .. } => self.state = TraceeState::Stopped(0),
+            Waited::Ended => self.state = TraceeState::Ended,
         }
     }
 }

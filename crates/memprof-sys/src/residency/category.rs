@@ -167,7 +167,7 @@ impl fmt::Display for Category {
                 let (r, w, x) = (bit(read, 'r'), bit(write, 'w'), bit(exec, 'x'));
                 let what = match (read, write, exec) {
                     (false, false, false) => " (reserved)",
-                    (_, _, true) => " (code made at run time)",
+                    (_, _, true) => " (JIT code)",
                     _ => "",
                 };
                 return write!(f, "anonymous {r}{w}{x}{what}");

@@ -100,7 +100,7 @@ pub fn status(pid: Pid) -> Result<Status> {
 /// # Errors
 /// [`Error::Held`]; [`Error::Gone`] for a process that has ended, a zombie or a kernel thread; [`Error::Denied`] without the right
 /// to trace the process.
-pub fn rollup(pid: Pid) -> Result<smaps::Figures> {
+pub fn rollup(pid: Pid) -> Result<smaps::SmapsFigures> {
     readable(pid)?;
     let path = proc_dir::shown(pid, "smaps_rollup");
     let text = proc_dir::read(pid, "smaps_rollup").map_err(|e| Error::from_io(pid, &path, e))?;
@@ -123,8 +123,8 @@ fn parse_status(text: &str) -> std::result::Result<Status, Option<String>> {
     })
 }
 
-fn parse_rollup(text: &[u8]) -> std::result::Result<smaps::Figures, &[u8]> {
-    let mut figures = smaps::Figures::default();
+fn parse_rollup(text: &[u8]) -> std::result::Result<smaps::SmapsFigures, &[u8]> {
+    let mut figures = smaps::SmapsFigures::default();
     for line in text.split(|b| *b == b'\n') {
         figures.take(line)?;
     }

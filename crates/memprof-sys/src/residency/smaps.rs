@@ -30,7 +30,7 @@ const READ: usize = 64 << 10;
 /// The kernel rounds `Pss` and `SwapPss` down to KiB for each mapping, so their sums are up to 1 KiB per mapping below those of
 /// `smaps_rollup`. All other figures are whole pages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Figures {
+pub struct SmapsFigures {
     /// `Rss`: resident pages, without hugetlb.
     pub rss: u64,
     /// `Pss`: like `rss`, with each page divided by the number of its mappings.
@@ -55,7 +55,7 @@ pub struct Figures {
     pub hugetlb: u64,
 }
 
-impl Figures {
+impl SmapsFigures {
     fn slot(&mut self, key: &[u8]) -> Option<&mut u64> {
         Some(match key {
             b"Rss" => &mut self.rss,
@@ -88,8 +88,8 @@ impl Figures {
     }
 }
 
-impl AddAssign for Figures {
-    fn add_assign(&mut self, o: Figures) {
+impl AddAssign for SmapsFigures {
+    fn add_assign(&mut self, o: SmapsFigures) {
         let add = |a: &mut u64, b: u64| *a = a.saturating_add(b);
         add(&mut self.rss, o.rss);
         add(&mut self.pss, o.pss);
@@ -119,7 +119,7 @@ pub struct Region {
     /// The mapping.
     pub vma: Vma,
     /// The kernel's figures for it.
-    pub figures: Figures,
+    pub figures: SmapsFigures,
     /// Whether the mapping grows downwards on access, like a stack (`gd` of `VmFlags`).
     pub grows_down: bool,
     /// Whether the mapping contains guard pages (`gu` of `VmFlags`, Linux 6.14).
@@ -209,7 +209,7 @@ fn parse(mut from: impl BufRead, each: &mut dyn FnMut(Region)) -> std::result::R
             let vma = proc_maps::parse_line(&line).ok_or_else(|| Failure::Line(line.clone()))?;
             let fresh = Region {
                 vma,
-                figures: Figures::default(),
+                figures: SmapsFigures::default(),
                 grows_down: false,
                 guarded: false,
                 at_fork: AtFork::Shared,

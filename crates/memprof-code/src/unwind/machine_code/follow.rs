@@ -9,7 +9,7 @@ use iced_x86::{
 
 use super::cases::Switch;
 use super::function::{Function, Reached, add};
-use super::state::State;
+use super::state::FrameState;
 use crate::elf::Elf;
 use crate::unwind::rule::Rule;
 use crate::unwind::scan::MAX_SCANNED;
@@ -24,7 +24,7 @@ const HOLE: [u8; 2] = [0, 0];
 #[derive(Clone, Copy)]
 struct Path {
     at: u64,
-    state: State,
+    state: FrameState,
     /// What the path has revealed about a jump table.
     switch: Switch,
 }
@@ -154,7 +154,7 @@ impl<'e> Follower<'e> {
     fn follow(&mut self, start: u64, function: &mut Function) -> Result<(), Contradiction> {
         let mut paths = vec![Path {
             at: start,
-            state: State::ENTRY,
+            state: FrameState::ENTRY,
             switch: Switch::default(),
         }];
         while let Some(mut path) = paths.pop() {

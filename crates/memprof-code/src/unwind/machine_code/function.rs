@@ -3,12 +3,12 @@
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 
-use super::state::State;
+use super::state::FrameState;
 
 /// An instruction that has been reached.
 #[derive(Clone, Copy, Debug)]
 pub struct Reached {
-    pub state: State,
+    pub state: FrameState,
     /// Number of its bytes that have the rule.
     pub size: u8,
     /// Whether other functions reach it in another state.

@@ -11,7 +11,7 @@ const MAX_DEPTH: i32 = 1 << 28;
 
 /// The state of a function's frame before an instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct State {
+pub struct FrameState {
     /// Bytes on the stack below the return address; `None` if unknown.
     depth: Option<i32>,
     rbp: Rbp,
@@ -32,16 +32,16 @@ enum Rbp {
     Lost,
 }
 
-impl State {
+impl FrameState {
     /// The state at a function's first instruction.
-    pub const ENTRY: State = State {
+    pub const ENTRY: FrameState = FrameState {
         depth: Some(0),
         rbp: Rbp::Kept,
     };
 
     /// Whether a jump to another function is possible in this state.
     pub fn is_entry(self) -> bool {
-        self == State::ENTRY
+        self == FrameState::ENTRY
     }
 
     /// Whether a `ret` may find the return address, as far as is known.
@@ -56,10 +56,10 @@ impl State {
 
     /// The common state where two paths meet; `None` if they contradict each other. With a frame pointer, the stack
     /// depth may differ (`alloca`).
-    pub fn joined(self, other: State) -> Option<State> {
+    pub fn joined(self, other: FrameState) -> Option<FrameState> {
         match (self.rbp, other.rbp) {
             _ if self == other => Some(self),
-            (Rbp::Frame { .. }, rbp) if rbp == self.rbp => Some(State {
+            (Rbp::Frame { .. }, rbp) if rbp == self.rbp => Some(FrameState {
                 depth: None,
                 ..self
             }),
@@ -90,7 +90,7 @@ impl State {
     }
 
     /// The state after an instruction. For a call, it is the state after the called function has returned.
-    pub fn after(self, instruction: &Instruction, info: &mut InstructionInfoFactory) -> State {
+    pub fn after(self, instruction: &Instruction, info: &mut InstructionInfoFactory) -> FrameState {
         match self.known(instruction) {
             Some(state) => state,
             None => self.unless_written(instruction, info),
@@ -99,7 +99,7 @@ impl State {
 
     /// The state after one of the instructions with which compilers create and leave frames; `None` for other
     /// instructions.
-    fn known(self, i: &Instruction) -> Option<State> {
+    fn known(self, i: &Instruction) -> Option<FrameState> {
         let (to, from) = (i.op0_register(), i.op1_register());
         // The called function pops what a call pushes.
         if matches!(
@@ -126,7 +126,7 @@ impl State {
             }
             Code::Lea_r64_m if to == Register::RSP => {
                 let place = self.place(i)?;
-                Some(State {
+                Some(FrameState {
                     depth: Some(place),
                     ..self
                 })
@@ -134,7 +134,7 @@ impl State {
             Code::Mov_r64_rm64 | Code::Mov_rm64_r64 => self.moving(i, to, from),
             Code::Leaveq => match self.rbp {
                 Rbp::Frame { at, .. } => {
-                    let there = State {
+                    let there = FrameState {
                         depth: Some(at),
                         ..self
                     };
@@ -145,7 +145,7 @@ impl State {
             Code::Xor_r32_rm32 | Code::Xor_rm32_r32 | Code::Xor_r64_rm64 | Code::Xor_rm64_r64
                 if to == from && to.full_register() == Register::RBP && self.rbp == Rbp::Kept =>
             {
-                Some(State {
+                Some(FrameState {
                     rbp: Rbp::Cleared,
                     ..self
                 })
@@ -155,16 +155,16 @@ impl State {
     }
 
     /// The state after a move between the two registers, or between `rbp` and the stack.
-    fn moving(self, i: &Instruction, to: Register, from: Register) -> Option<State> {
+    fn moving(self, i: &Instruction, to: Register, from: Register) -> Option<FrameState> {
         match (to, from, self.rbp) {
-            (Register::RBP, Register::RSP, Rbp::Saved { saved }) => Some(State {
+            (Register::RBP, Register::RSP, Rbp::Saved { saved }) => Some(FrameState {
                 rbp: Rbp::Frame {
                     saved,
                     at: self.depth?,
                 },
                 ..self
             }),
-            (Register::RSP, Register::RBP, Rbp::Frame { at, .. }) => Some(State {
+            (Register::RSP, Register::RBP, Rbp::Frame { at, .. }) => Some(FrameState {
                 depth: Some(at),
                 ..self
             }),
@@ -177,7 +177,7 @@ impl State {
     }
 
     /// The state after any other instruction: a register that it writes becomes unknown.
-    fn unless_written(mut self, i: &Instruction, info: &mut InstructionInfoFactory) -> State {
+    fn unless_written(mut self, i: &Instruction, info: &mut InstructionInfoFactory) -> FrameState {
         // Most instructions use neither register.
         let is_either = |operand| {
             let register = match i.op_kind(operand) {
@@ -205,30 +205,30 @@ impl State {
     }
 
     /// The state with `bytes` more bytes on the stack.
-    fn moved(self, bytes: i32) -> State {
+    fn moved(self, bytes: i32) -> FrameState {
         let depth = self.depth.and_then(|depth| depth.checked_add(bytes));
-        State {
+        FrameState {
             depth: depth.filter(is_possible),
             ..self
         }
     }
 
     /// The state after `rbp` was stored in the stack slot `saved`.
-    fn saved(self, saved: i32) -> State {
+    fn saved(self, saved: i32) -> FrameState {
         let rbp = match self.rbp {
             Rbp::Kept if saved > 0 => Rbp::Saved { saved },
             other => other,
         };
-        State { rbp, ..self }
+        FrameState { rbp, ..self }
     }
 
     /// The state after `rbp` was loaded from the stack slot `place`.
-    fn restored(self, place: i32) -> State {
+    fn restored(self, place: i32) -> FrameState {
         let rbp = match self.rbp {
             Rbp::Saved { saved } | Rbp::Frame { saved, .. } if saved == place => Rbp::Kept,
             other => other.written(),
         };
-        State { rbp, ..self }
+        FrameState { rbp, ..self }
     }
 
     /// The stack slot of a memory operand.

@@ -72,7 +72,7 @@ const ALL: Limits = Limits {
 fn by_path<const N: usize>(
     layout: &Layout<N>,
     labels: &Labels<'_>,
-) -> BTreeMap<Vec<String>, Row<N>> {
+) -> BTreeMap<Vec<String>, LayoutRow<N>> {
     let mut paths: Vec<Vec<String>> = Vec::new();
     let mut found = BTreeMap::new();
     for (at, row) in layout.rows.iter().enumerate() {
@@ -105,7 +105,7 @@ fn check<const N: usize>(layout: &Layout<N>, labels: &Labels<'_>, limits: Limits
     for (row, sum) in rows.iter().zip(sums) {
         assert_eq!(row.total, sum);
     }
-    let is_rest = |row: &&Row<N>| labels.get(row.label).is_rest();
+    let is_rest = |row: &&LayoutRow<N>| labels.get(row.label).is_rest();
     let real = rows.len() - rows.iter().filter(is_rest).count();
     assert!(real - 1 <= limits.max_nodes);
     assert!(rows.len() <= 3 * real);
@@ -235,11 +235,11 @@ fn lay(profile: &Profile, reading: Reading) -> Vec<(String, u64, u64)> {
     let names = names();
     let mut paths = Paths::new([(profile, &names)], reading);
     let layout = Layout::new(&mut paths, ALL);
-    let name = |row: &Row<1>| match paths.labels().get(row.label) {
+    let name = |row: &LayoutRow<1>| match paths.labels().get(row.label) {
         Label::Code(code) => code.function.unwrap_or("?").to_owned(),
         other => format!("{other:?}"),
     };
-    let row = |row: &Row<1>| (name(row), row.total[0] >> 10, row.own[0] >> 10);
+    let row = |row: &LayoutRow<1>| (name(row), row.total[0] >> 10, row.own[0] >> 10);
     layout.rows.iter().map(row).collect()
 }
 

@@ -181,7 +181,7 @@ impl RemoteMapping {
                 error(written)
             )),
             () if written != self.library => {
-                Err("there is no room for the library in memory".to_owned())
+                Err("no free address range fits the library".to_owned())
             }
             () => Err(message(injector, word(Job::Text))),
         }

@@ -95,7 +95,7 @@ fn in_child(words: usize, run: impl FnOnce(&mut [i64])) -> (Vec<i64>, i32) {
 
 fn value(random: &mut Random) -> u32 {
     match random.below(3) {
-        0 => random.of(&[0, 1, 31, 32, 33, 0x7fff_ffff, 0x8000_0000, u32::MAX]),
+        0 => random.choose(&[0, 1, 31, 32, 33, 0x7fff_ffff, 0x8000_0000, u32::MAX]),
         1 => random.below(64) as u32,
         _ => (random.below(1 << 16) << 16 | random.below(1 << 16)) as u32,
     }
@@ -138,12 +138,12 @@ fn program(random: &mut Random) -> Vec<u64> {
     for left in (0..len).rev() {
         let k = value(random);
         let index = k % libc::BPF_MEMWORDS as u32;
-        let by_x = random.of(&[0, op::X]);
+        let by_x = random.choose(&[0, op::X]);
         let mut to = || random.below(left.min(255) + 1) as u8;
         let (if_so, if_not) = (to(), to());
         filter.push(match random.below(14) {
             0..4 => {
-                let code = random.of(&BINARY);
+                let code = random.choose(&BINARY);
                 let k = match code {
                     op::DIV => k.max(1),
                     op::LSH | op::RSH => k % 32,
@@ -152,18 +152,21 @@ fn program(random: &mut Random) -> Vec<u64> {
                 step(code | by_x, k)
             }
             4..7 => {
-                let code = random.of(&[op::JEQ, op::JGT, op::JGE, op::JSET]);
+                let code = random.choose(&[op::JEQ, op::JGT, op::JGE, op::JSET]);
                 jump(code | by_x, k, if_so, if_not)
             }
             7..9 => step(op::LD_ABS, k % WORDS as u32 * 4),
-            9 => step(random.of(&[op::LD_MEM, op::LDX_MEM]), index),
-            10 => step(random.of(&[op::ST, op::STX]), index),
-            11 => step(random.of(&[op::LD_IMM, op::LDX_IMM]), random.of(&[0, k])),
-            12 => step(random.of(&[op::TAX, op::TXA, op::NEG]), 0),
+            9 => step(random.choose(&[op::LD_MEM, op::LDX_MEM]), index),
+            10 => step(random.choose(&[op::ST, op::STX]), index),
+            11 => step(
+                random.choose(&[op::LD_IMM, op::LDX_IMM]),
+                random.choose(&[0, k]),
+            ),
+            12 => step(random.choose(&[op::TAX, op::TXA, op::NEG]), 0),
             _ => match random.below(4) {
                 0 => step(op::JA, if_so.into()),
                 1 => step(op::RET_K, ERRNO | k & 0xfff),
-                _ => step(random.of(&[op::LD_LEN, op::LDX_LEN]), 0),
+                _ => step(random.choose(&[op::LD_LEN, op::LDX_LEN]), 0),
             },
         });
     }

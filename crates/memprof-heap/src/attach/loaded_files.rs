@@ -22,7 +22,7 @@ const MAX_FILES: usize = 4096;
 
 /// The role of a loaded file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum FileRole {
     /// The executable, or any library.
     Program {
         /// Whether the file is the executable.
@@ -55,7 +55,7 @@ pub(super) struct Loaded {
     /// Base name of the file.
     pub name: String,
     pub file: TargetFile,
-    pub kind: Kind,
+    pub kind: FileRole,
     /// Address ranges in the file of the functions with a [`Known`] role.
     functions: Vec<(Range<u64>, Known)>,
     /// Addresses of the [`WANTED`] symbols in the file.
@@ -78,18 +78,18 @@ impl Loaded {
         place.is_some_and(|place| self.wanted[place].is_some())
     }
 
-    fn kind_of(&self, is_loader: bool, is_executable: bool) -> Kind {
+    fn kind_of(&self, is_loader: bool, is_executable: bool) -> FileRole {
         // Separate files before glibc 2.34.
         let parts = ["libpthread", "libdl"];
         let is_part_of_libc = parts.iter().any(|part| self.name.starts_with(part));
         match () {
-            () if is_loader => Kind::Loader,
-            () if self.has("gnu_get_libc_version") || is_part_of_libc => Kind::Libc,
+            () if is_loader => FileRole::Loader,
+            () if self.has("gnu_get_libc_version") || is_part_of_libc => FileRole::Libc,
             () if is_executable || self.has("memprof_heap_config") => {
-                Kind::Program { is_executable }
+                FileRole::Program { is_executable }
             }
-            () if self.has("malloc") => Kind::Allocator,
-            () => Kind::Program { is_executable },
+            () if self.has("malloc") => FileRole::Allocator,
+            () => FileRole::Program { is_executable },
         }
     }
 
@@ -139,7 +139,7 @@ impl Files {
         }
         let of_program = |file: &&Loaded| {
             file.kind
-                == Kind::Program {
+                == FileRole::Program {
                     is_executable: true,
                 }
         };
@@ -147,7 +147,7 @@ impl Files {
             .iter()
             .filter(of_program)
             .any(|file| file.has("malloc"));
-        let loader = files.iter().find(|file| file.kind == Kind::Loader);
+        let loader = files.iter().find(|file| file.kind == FileRole::Loader);
         let loader_lock = loader.and_then(|file| {
             let (_, bias) = file.code.first()?;
             Some(loader_lock::find(&file.file)?.wrapping_add(*bias))
@@ -181,7 +181,7 @@ impl Files {
     /// # Errors
     /// The C library has no such functions; the error says why.
     pub(super) fn functions(&self) -> Result<Functions> {
-        let libc = |file: &&Loaded| file.kind == Kind::Libc;
+        let libc = |file: &&Loaded| file.kind == FileRole::Libc;
         let find = |name| {
             self.files
                 .iter()
@@ -189,7 +189,7 @@ impl Files {
                 .find_map(|file| file.address(name))
         };
         // musl's loader and its C library are one file.
-        let is_musl = |file: &Loaded| file.kind == Kind::Loader && file.has("dlopen");
+        let is_musl = |file: &Loaded| file.kind == FileRole::Loader && file.has("dlopen");
         if self.files.iter().any(is_musl) {
             bail!(
                 "its C library is musl, which does not load a library like this one, with thread-local variables at fixed places, \
@@ -264,7 +264,7 @@ fn look(pid: Pid, vma: &Vma) -> Option<Loaded> {
     Some(Loaded {
         id: (vma.dev, vma.ino),
         name: vma.label().to_owned(),
-        kind: Kind::Program {
+        kind: FileRole::Program {
             is_executable: false,
         },
         functions,
