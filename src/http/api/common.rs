@@ -125,7 +125,7 @@ impl JsonSchema for Counted {
     }
 }
 
-/// The form of a [`Container`] in replies: control group, container and pod of a process.
+/// The form of a [`Container`](memprof_sys::process::Container) in replies: control group, container and pod of a process.
 #[derive(JsonSchema)]
 #[schemars(inline)]
 #[expect(dead_code, reason = "only the schema is used")]

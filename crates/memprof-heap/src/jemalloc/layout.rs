@@ -62,7 +62,7 @@ fn field(bits: u64, at: u32, width: u32) -> u64 {
 }
 
 impl Layout {
-    /// The state of an extent; see [`super::State`].
+    /// The state of an extent; see [`super::ExtentState`].
     pub(super) fn state(&self, bits: u64) -> u64 {
         field(bits, self.state.0, self.state.1)
     }

@@ -99,7 +99,7 @@ pub struct Library {
     path: PathBuf,
     interval: u64,
     stats_address: u64,
-    /// Locked until memprof ends, however it ends; see [`left_behind`].
+    /// Locked until memprof ends, however it ends; see [`stale_copies`].
     _lock: Option<Flock<File>>,
 }
 

@@ -17,7 +17,7 @@ pub struct FrameState {
     rbp: Rbp,
 }
 
-/// Location of the caller's `rbp`. Stack slots are given in bytes below the return address, like [`State::depth`].
+/// Location of the caller's `rbp`. Stack slots are given in bytes below the return address, like [`FrameState::depth`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Rbp {
     /// In the register.
