@@ -125,7 +125,7 @@ impl JsonSchema for Counted {
     }
 }
 
-/// The form of a [`Container`](memprof_sys::process::Container) in replies: control group, container and pod of a process.
+/// Control group, container and pod of a process: the form of `Container` in replies.
 #[derive(JsonSchema)]
 #[schemars(inline)]
 #[expect(dead_code, reason = "only the schema is used")]
