@@ -262,7 +262,12 @@ fn routes_and_parameters_are_those_of_the_document() {
     for (path, operations) in document["paths"].as_object().unwrap() {
         for (method, operation) in operations.as_object().unwrap() {
             let parameters = operation["parameters"].as_array().unwrap().iter();
-            let names = parameters.filter(|p| p["in"] == "query");
+            let names = parameters
+                .map(|p| match p["$ref"].as_str() {
+                    Some(to) => document.pointer(to.trim_start_matches('#')).expect(to),
+                    None => p,
+                })
+                .filter(|p| p["in"] == "query");
             let names: BTreeSet<String> = names
                 .map(|p| p["name"].as_str().unwrap().to_owned())
                 .collect();
