@@ -75,8 +75,11 @@ impl Outcome {
         Outcome::NotTaken,
     ];
 
-    /// Looks up an outcome by its label.
+    /// Looks up an outcome by its label, or by the one that older saved profiles have.
     pub(crate) fn by_label(label: &str) -> Option<Outcome> {
+        if label == "partial: code made at run time (JIT)" {
+            return Some(Outcome::Partial(PartialReason::Jit));
+        }
         Outcome::ALL.into_iter().find(|o| o.label() == label)
     }
 
@@ -94,5 +97,20 @@ impl Outcome {
             Outcome::Partial(PartialReason::UnsupportedRule) => "partial: unsupported unwind rule",
             Outcome::NotTaken => "not taken",
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn labels_are_read_back_also_those_of_older_files() {
+        for outcome in Outcome::ALL {
+            assert_eq!(Outcome::by_label(outcome.label()), Some(outcome));
+        }
+        let jit = Outcome::by_label("partial: code made at run time (JIT)");
+        assert_eq!(jit, Some(Outcome::Partial(PartialReason::Jit)));
+        assert_eq!(Outcome::by_label("partial"), None);
     }
 }
