@@ -426,7 +426,7 @@ impl Collector {
 
     /// Applies an event; collects code that the probe could not bind for [`Collector::bind_seen`].
     fn apply(&mut self, event: &Event, seen: &mut Vec<CodeSeen>) -> Result<()> {
-        // These need the state before the event: the aggregator forgets a process that has ended.
+        // Handled before the aggregator, which forgets a process that has ended.
         match event {
             Event::Code(code) => {
                 seen.push(*code);
