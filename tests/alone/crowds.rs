@@ -137,7 +137,7 @@ fn older_states_are_said(count: usize) {
 /// binary.)
 #[test]
 fn answers_come_in_time() {
-    let _turn = crate::turn();
+    let _alone = crate::alone();
     answers_in_time("idle", 1100);
     answers_in_time("busy", 200);
     older_states_are_said(200);

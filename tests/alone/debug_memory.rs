@@ -38,7 +38,7 @@ fn stopped() -> Workload {
 
 #[test]
 fn the_sums_are_the_kernels() {
-    let _turn = crate::turn();
+    let _others = crate::beside_others();
     let workload = stopped();
     let server = Server::start(fixed_report(&[workload.pid()]), ServerOptions::default());
     let reply = server.get("/debug/memory?top=3");
@@ -61,7 +61,7 @@ fn the_sums_are_the_kernels() {
 
 #[test]
 fn parameters() {
-    let _turn = crate::turn();
+    let _others = crate::beside_others();
     let workload = stopped();
     let (pid, other) = (workload.pid(), stopped());
     let followed = [pid, other.pid()];
@@ -102,7 +102,7 @@ fn parameters() {
 /// Addresses are only for clients on this machine, whatever the options allow to others.
 #[test]
 fn pages_of_elsewhere_and_proxies_are_refused() {
-    let _turn = crate::turn();
+    let _others = crate::beside_others();
     let workload = stopped();
     let options = ServerOptions {
         cors_origins: vec!["*".to_owned()],
@@ -134,7 +134,7 @@ fn pages_of_elsewhere_and_proxies_are_refused() {
 
 #[test]
 fn another_machine_is_refused() {
-    let _turn = crate::turn();
+    let _others = crate::beside_others();
     let own = |ip: &IpAddr| !ip.is_loopback() && ip.is_ipv4();
     let address = getifaddrs().unwrap().find_map(|interface| {
         let address = interface.address?;
@@ -162,7 +162,7 @@ fn another_machine_is_refused() {
 /// The id of a process that has ended may be another's by now.
 #[test]
 fn the_memory_of_another_process_with_the_id_is_not_shown() {
-    let _turn = crate::turn();
+    let _others = crate::beside_others();
     let workload = stopped();
     let Fixed(report) = fixed_report(&[workload.pid()]);
     let report = report.unwrap();

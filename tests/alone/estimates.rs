@@ -68,7 +68,7 @@ fn report(stacks: &str) -> Report {
 
 #[test]
 fn functions_are_within_their_errors() {
-    let _turn = crate::turn();
+    let _others = crate::beside_others();
     let there = Command::new("/usr/bin/python3").arg("-V").output();
     if there.is_err() {
         return skip::skip("/usr/bin/python3 is not installed");
@@ -167,7 +167,7 @@ struct Found {
 
 #[test]
 fn functions_whose_pages_interleave_are_within_their_errors() {
-    let _turn = crate::turn();
+    let _others = crate::beside_others();
     let exact = orders(0, "all");
     for (function, truth, found, error) in &exact {
         assert_eq!((found, *error), (truth, 0), "{function}");
@@ -261,7 +261,7 @@ fn cost(options: &[&str]) -> (u64, u64, u64) {
 /// the time in BPF programs, less what a fault costs that is not walked.
 #[test]
 fn walks_cost_what_the_budget_allows() {
-    let _turn = crate::turn();
+    let _others = crate::beside_others();
     // SAFETY: no pointers; the descriptor that it returns is this test's.
     let stats = unsafe { libbpf_sys::bpf_enable_stats(libbpf_sys::BPF_STATS_RUN_TIME) };
     assert!(stats >= 0, "bpf_enable_stats: {stats}");
@@ -315,7 +315,7 @@ fn errors_of_stacks(saved: &Value) -> Vec<u64> {
 /// The same errors in trees and tables, in differences and in the formats that have them.
 #[test]
 fn errors_are_in_differences_and_exports() {
-    let _turn = crate::turn();
+    let _others = crate::beside_others();
     let there = Command::new("/usr/bin/python3").arg("-V").output();
     if there.is_err() {
         return skip::skip("/usr/bin/python3 is not installed");

@@ -138,7 +138,7 @@ fn peak_memory() -> u64 {
 
 #[test]
 fn tables_of_damaged_files() {
-    let _turn = crate::turn();
+    let _alone = crate::alone();
     for good in corpus() {
         assert!(crate::check::table(&good), "the corpus itself must work");
     }
@@ -163,7 +163,7 @@ fn tables_of_damaged_files() {
 
 #[test]
 fn names_in_damaged_files() {
-    let _turn = crate::turn();
+    let _alone = crate::alone();
     let symbolizer = crate::check::symbolizer();
     // Debug information is also read, which takes longer.
     let rounds = crate::common::effort::rounds(ROUNDS) / 8;
@@ -181,7 +181,7 @@ fn names_in_damaged_files() {
 /// A perf map and a jitdump file, damaged.
 #[test]
 fn names_of_code_made_at_run_time() {
-    let _turn = crate::turn();
+    let _alone = crate::alone();
     let mut dump: Vec<u8> = [0x4a69_5444u32, 1, 40, 62, 0, 7, 1, 0, 0, 0]
         .iter()
         .flat_map(|word| word.to_ne_bytes())
@@ -272,7 +272,7 @@ fn damage_text(r: &mut Random, bytes: &mut Vec<u8>) {
 /// Damaged saved profiles are refused, or can be shown in every format.
 #[test]
 fn damaged_saved_profiles() {
-    let _turn = crate::turn();
+    let _alone = crate::alone();
     let dir = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/corpus-saved");
     let seeds: Vec<Vec<u8>> = fs::read_dir(dir)
         .unwrap()
@@ -313,7 +313,7 @@ fn damaged_saved_profiles() {
 /// Heaps with damage: in any word, several at once.
 #[test]
 fn damaged_heaps() {
-    let _turn = crate::turn();
+    let _alone = crate::alone();
     let (mut read, rounds) = (0, crate::common::effort::rounds(ROUNDS) / 10);
     for round in 0..rounds {
         let mut r = Random(round.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);

@@ -6,7 +6,7 @@ use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
+use std::sync::{Arc, Mutex, Once, PoisonError, RwLockWriteGuard};
 use std::time::{Duration, Instant};
 
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
@@ -24,9 +24,9 @@ use memprof::http::server::ServerOptions;
 use memprof_profile::Report;
 use memprof_sys::ids::Pid;
 
-fn turn() -> MutexGuard<'static, ()> {
+fn turn() -> RwLockWriteGuard<'static, ()> {
     static ONCE: Once = Once::new();
-    let turn = crate::turn();
+    let turn = crate::alone();
     // The first runtime opens descriptors that the process keeps.
     ONCE.call_once(|| Server::start(wide(1), ServerOptions::default()).stop());
     turn

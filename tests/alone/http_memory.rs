@@ -55,7 +55,7 @@ fn is_bounded(m: &Memprof) {
 
 #[test]
 fn a_thousand_different_trees() {
-    let _turn = crate::turn();
+    let _others = crate::beside_others();
     let (_workload, m) = target();
     let rows = m.get("/v2/tree?max_nodes=200000").json();
     let nodes = rows["nodes"]["parent"].as_array().unwrap().len();
@@ -78,7 +78,7 @@ fn a_thousand_different_trees() {
 /// Clients that request the largest replies and do not read them, while others send requests.
 #[test]
 fn replies_that_nobody_reads() {
-    let _turn = crate::turn();
+    let _others = crate::beside_others();
     let (mut workload, m) = target();
     let paths = [
         "/v1/tree?threshold=0",
@@ -109,7 +109,7 @@ fn replies_that_nobody_reads() {
 /// Marks of reports without common stacks look like a growing target: their total size is limited.
 #[test]
 fn marks_and_what_compares_with_them() {
-    let _turn = crate::turn();
+    let _others = crate::beside_others();
     let (mut workload, m) = target();
     let mut kept = 0;
     for _ in 0..20 {

@@ -53,7 +53,7 @@ fn page_tables(pid: Pid) -> u64 {
 
 #[test]
 fn each_function_holds_what_it_had_allocated() {
-    let _turn = crate::turn();
+    let _others = crate::beside_others();
     let (m, mut workload) = start(&["--kernel"]);
     let pid = workload.pid();
     let lines = &mut workload.lines;
@@ -85,7 +85,7 @@ fn each_function_holds_what_it_had_allocated() {
 
 #[test]
 fn it_is_in_no_total_and_said_to_be_approximate() {
-    let _turn = crate::turn();
+    let _others = crate::beside_others();
     let (m, mut workload) = start(&["--kernel"]);
     workload.lines.tell(&format!("pipes {PIPES}"));
     let mark = m.send("POST", "/v2/marks", r#"{"freeze": true}"#).json();
@@ -149,7 +149,7 @@ fn held_open(pid: Pid, kind: &str) -> usize {
 
 #[test]
 fn nothing_of_it_is_loaded_without_being_asked_for() {
-    let _turn = crate::turn();
+    let _others = crate::beside_others();
     let (with, first) = start(&["--kernel"]);
     let (without, second) = start(&[]);
     for (kind, more) in [("bpf-prog", 3), ("bpf-map", 2)] {

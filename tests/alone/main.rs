@@ -1,6 +1,6 @@
-//! Tests that measure this process, or memprof while nothing else runs: they take turns.
+//! Tests that measure this process, or that need a quiet machine. Those of the first kind run one at a time.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 #[path = "../../fuzz/check.rs"]
 mod check;
@@ -16,8 +16,15 @@ mod http_memory;
 mod kernel_memory;
 mod residency;
 
-/// Every test here holds this while it runs. A test that failed leaves the turn to the next.
-fn turn() -> MutexGuard<'static, ()> {
-    static TURN: Mutex<()> = Mutex::new(());
-    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+static RUNNING: RwLock<()> = RwLock::new(());
+
+/// Held by a test that measures this process or needs the processors: no other runs meanwhile. A test that failed leaves it
+/// to the next.
+fn alone() -> RwLockWriteGuard<'static, ()> {
+    RUNNING.write().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Held by every other test.
+fn beside_others() -> RwLockReadGuard<'static, ()> {
+    RUNNING.read().unwrap_or_else(PoisonError::into_inner)
 }

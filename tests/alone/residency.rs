@@ -142,14 +142,14 @@ scenario!(guard, |u| between(u.anon, 14, 15) && between(u.shmem, 6, 7));
 
 #[test]
 fn brk_growth_and_trim() {
-    let _turn = crate::turn();
+    let _others = crate::beside_others();
     let (_target, total) = run("brk", Path::new("/"));
     assert!(between(total.anon, 28, 29), "{total:?}");
 }
 
 #[test]
 fn fork_parent_and_child() {
-    let _turn = crate::turn();
+    let _others = crate::beside_others();
     let (target, parent) = run("fork_child", Path::new("/"));
     assert!(between(parent.anon, 32, 33) && between(parent.shmem, 8, 9));
     let child = measure(target.children[0]);
@@ -159,7 +159,7 @@ fn fork_parent_and_child() {
 
 #[test]
 fn tmpfs_files() {
-    let _turn = crate::turn();
+    let _others = crate::beside_others();
     let dir = tempfile::tempdir_in("/dev/shm").unwrap();
     let (target, shared) = run("tmpfs_shared", dir.path());
     assert!(between(shared.shmem, 16, 20) && between(shared.anon, 1, 2));

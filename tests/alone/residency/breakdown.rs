@@ -28,7 +28,7 @@ pub fn equals(pid: Pid) -> Breakdown {
 /// All figures are equal while no other process starts or stops sharing pages with it.
 #[test]
 fn shared_and_private_are_the_kernels_too() {
-    let _turn = crate::turn();
+    let _alone = crate::alone();
     let (target, mut all) = stopped("file_cow");
     wait_until(|| {
         all = equals(target.pid());
@@ -63,7 +63,7 @@ fn stopped(scenario: &str) -> (Target, Breakdown) {
 
 #[test]
 fn threads_stacks_are_told_from_other_memory() {
-    let _turn = crate::turn();
+    let _alone = crate::alone();
     let (_target, all) = stopped("threads");
     let threads = all.stacks.threads as u64;
     assert!(threads > 1);
@@ -75,7 +75,7 @@ fn threads_stacks_are_told_from_other_memory() {
 
 #[test]
 fn shared_memory_is_told_apart() {
-    let _turn = crate::turn();
+    let _alone = crate::alone();
     for (scenario, category, mib) in [
         ("shared_anon", Category::SharedAnon, 30),
         ("memfd", Category::Memfd, 45),
@@ -89,7 +89,7 @@ fn shared_memory_is_told_apart() {
 
 #[test]
 fn the_heap_the_binary_and_the_libraries() {
-    let _turn = crate::turn();
+    let _alone = crate::alone();
     let (_target, all) = stopped("malloc_small");
     for category in [
         Category::Heap,
@@ -119,7 +119,7 @@ fn printed(args: &[&str]) -> String {
 
 #[test]
 fn the_command_prints_it() {
-    let _turn = crate::turn();
+    let _alone = crate::alone();
     let (target, all) = stopped("memfd");
     let pid = target.pid().to_string();
     let text = printed(&["--pid", &pid, "--top", "3"]);
@@ -146,7 +146,7 @@ fn the_command_prints_it() {
 /// A running process: this test itself. Every mapping must be in a category.
 #[test]
 fn a_process_that_changes_meanwhile() {
-    let _turn = crate::turn();
+    let _alone = crate::alone();
     let own = Pid(std::process::id());
     let all = measure(own, Show::All).unwrap();
     let sum: u64 = all.categories.iter().map(|r| r.sums.figures.rss).sum();
@@ -156,7 +156,7 @@ fn a_process_that_changes_meanwhile() {
 
 #[test]
 fn nobody_a_zombie_and_a_kernel_thread() {
-    let _turn = crate::turn();
+    let _alone = crate::alone();
     let target = Target::start("malloc_large", "/".as_ref());
     target.kill();
     for pid in [Pid(u32::MAX >> 1), target.pid(), Pid(2)] {

@@ -15,7 +15,7 @@ use memprof_sys::usage::Usage;
 
 #[test]
 fn a_reservation_of_a_tebibyte_is_quick() {
-    let _turn = crate::turn();
+    let _alone = crate::alone();
     let target = Target::start("reserve", Path::new("/"));
     target.stop();
     let mut times = Vec::new();
@@ -37,7 +37,7 @@ fn a_reservation_of_a_tebibyte_is_quick() {
 
 #[test]
 fn cachestat_counts_the_page_cache() {
-    let _turn = crate::turn();
+    let _alone = crate::alone();
     let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let path = dir.path().join("file");
     fs::write(&path, vec![1; 4 << 20]).unwrap();
@@ -73,7 +73,7 @@ fn cachestat_counts_the_page_cache() {
 /// and 1.5.
 #[test]
 fn a_scan_takes_as_long_as_smaps_rollup() {
-    let _turn = crate::turn();
+    let _alone = crate::alone();
     let target = Target::start("touched", Path::new("/"));
     target.stop();
     let pid = target.pid();

@@ -17,7 +17,7 @@ static MACHINE: Mutex<()> = Mutex::new(());
 
 #[test]
 fn overlay_on_tmpfs_is_shmem() {
-    let _turn = crate::turn();
+    let _others = crate::beside_others();
     let dir = tempfile::tempdir().unwrap();
     let (_target, total) = run("overlay", dir.path());
     assert!(
@@ -28,7 +28,7 @@ fn overlay_on_tmpfs_is_shmem() {
 
 #[test]
 fn transparent_huge_pages() {
-    let _turn = crate::turn();
+    let _others = crate::beside_others();
     let enabled = fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled");
     if !enabled.is_ok_and(|e| !e.contains("[never]")) {
         skip("the kernel has none or they are off");
@@ -56,7 +56,7 @@ fn huge_bytes(pid: Pid) -> u64 {
 
 #[test]
 fn hugetlb_is_kept_apart() {
-    let _turn = crate::turn();
+    let _others = crate::beside_others();
     let _one = MACHINE.lock().unwrap_or_else(|e| e.into_inner());
     let path = "/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages";
     let Some(_pages) = Setting::set(path, "16") else {
@@ -71,7 +71,7 @@ fn hugetlb_is_kept_apart() {
 
 #[test]
 fn pages_merged_by_ksm_stay_anonymous() {
-    let _turn = crate::turn();
+    let _others = crate::beside_others();
     let _one = MACHINE.lock().unwrap_or_else(|e| e.into_inner());
     let ksm = "/sys/kernel/mm/ksm";
     let zero = Setting::set(&format!("{ksm}/use_zero_pages"), "1");
@@ -110,7 +110,7 @@ fn pages_merged_by_ksm_stay_anonymous() {
 
 #[test]
 fn swapped_pages() {
-    let _turn = crate::turn();
+    let _others = crate::beside_others();
     let _one = MACHINE.lock().unwrap_or_else(|e| e.into_inner());
     let Some(_swap) = Swap::on(256 * MIB) else {
         skip("no zram device to swap to");
@@ -123,7 +123,7 @@ fn swapped_pages() {
 /// During migration, page table entries look swapped, but the pages are resident.
 #[test]
 fn pages_under_compaction_stay_what_they_are() {
-    let _turn = crate::turn();
+    let _others = crate::beside_others();
     let _one = MACHINE.lock().unwrap_or_else(|e| e.into_inner());
     let compact = "/proc/sys/vm/compact_memory";
     if fs::write(compact, "1").is_err() {

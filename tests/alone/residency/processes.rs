@@ -16,7 +16,7 @@ use memprof_sys::residency::{
 
 #[test]
 fn python_and_a_fork_of_this_test() {
-    let _turn = crate::turn();
+    let _others = crate::beside_others();
     let code = "import json, ssl; x = [str(i) for i in range(300000)]; print('ready', flush=True); input()";
     let mut python = Command::new("python3")
         .args(["-c", code])
@@ -53,7 +53,7 @@ fn python_and_a_fork_of_this_test() {
 /// process whose sum differed repeatedly in such comparisons.
 #[test]
 fn every_quiet_process_of_this_machine() {
-    let _turn = crate::turn();
+    let _others = crate::beside_others();
     let (mut equal, mut restless) = (0, 0);
     for entry in fs::read_dir("/proc").unwrap() {
         let name = entry.unwrap().file_name().into_string().unwrap();
@@ -87,7 +87,7 @@ fn every_quiet_process_of_this_machine() {
 
 #[test]
 fn a_process_that_ends_is_gone() {
-    let _turn = crate::turn();
+    let _others = crate::beside_others();
     for method in METHODS {
         let target = Target::start("alternating", Path::new("/"));
         let vmas = proc_maps::read(target.pid(), &mut Classifier::new()).unwrap();
@@ -129,7 +129,7 @@ fn a_process_that_ends_is_gone() {
 
 #[test]
 fn a_process_that_calls_exec_is_gone_for_the_scanner() {
-    let _turn = crate::turn();
+    let _others = crate::beside_others();
     for method in METHODS {
         let mut target = Target::start("malloc_small", Path::new("/"));
         let scanner = Scanner::open(target.pid(), method).unwrap();
@@ -142,7 +142,7 @@ fn a_process_that_calls_exec_is_gone_for_the_scanner() {
 
 #[test]
 fn kernel_threads_have_no_memory() {
-    let _turn = crate::turn();
+    let _others = crate::beside_others();
     assert!(figures::status(Pid(2)).unwrap_err().is_gone());
     assert!(read(Pid(2)).unwrap_err().is_gone());
 }
@@ -150,7 +150,7 @@ fn kernel_threads_have_no_memory() {
 /// Without privileges, refused figures are errors, and the others are exact.
 #[test]
 fn as_an_ordinary_user() {
-    let _turn = crate::turn();
+    let _others = crate::beside_others();
     const NOBODY: u32 = 65534;
     if std::env::var_os("AS_NOBODY").is_none() {
         let status = Command::new(std::env::current_exe().unwrap())

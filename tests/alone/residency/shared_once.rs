@@ -72,7 +72,7 @@ fn shares(scenario: &str, dir: &Path) -> (Target, u64, u64) {
 
 #[test]
 fn a_parent_and_its_child_have_halves() {
-    let _turn = crate::turn();
+    let _others = crate::beside_others();
     let (target, parent, shared) = shares("fork_child", Path::new("/"));
     let (child, of_child) = check(target.children[0]);
     // 8 MiB of shared memory, and what the child has not written.
@@ -85,7 +85,7 @@ fn a_parent_and_its_child_have_halves() {
 
 #[test]
 fn pages_of_one_process_are_whole() {
-    let _turn = crate::turn();
+    let _others = crate::beside_others();
     let dir = tempfile::tempdir().unwrap();
     for scenario in [
         "malloc_small",
@@ -106,7 +106,7 @@ fn pages_of_one_process_are_whole() {
 /// Pages that one process maps twice count as two halves.
 #[test]
 fn a_page_that_is_mapped_twice() {
-    let _turn = crate::turn();
+    let _others = crate::beside_others();
     let (_target, sum, shared) = shares("mapped_twice", Path::new("/"));
     assert!((4 << 10..6 << 10).contains(&shared), "{shared} of {sum}");
 }
@@ -114,7 +114,7 @@ fn a_page_that_is_mapped_twice() {
 /// Huge pages, of which parts are mapped by another process alone, are counted page by page.
 #[test]
 fn parts_of_huge_pages() {
-    let _turn = crate::turn();
+    let _others = crate::beside_others();
     let (target, _, shared) = shares("huge_shared", Path::new("/"));
     let (_, of_child) = check(target.children[0]);
     assert!(shared > 0 && of_child > 0, "{shared}, {of_child}");
