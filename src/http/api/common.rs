@@ -132,14 +132,14 @@ impl JsonSchema for Counted {
 pub(super) struct ContainerLabels {
     /// Name of the control group: of version 2, or of version 1's memory controller if version 2 has only the root.
     /// Present only if several processes are followed.
-    #[schemars(default)]
-    cgroup: String,
+    #[schemars(with = "String", skip_serializing_if = "Option::is_none")]
+    cgroup: Option<String>,
     /// Id of the container, if the name of a control group contains one.
-    #[schemars(default)]
-    container: String,
+    #[schemars(with = "String", skip_serializing_if = "Option::is_none")]
+    container: Option<String>,
     /// UID of the Kubernetes pod, if the name of a control group contains one.
-    #[schemars(default)]
-    pod: String,
+    #[schemars(with = "String", skip_serializing_if = "Option::is_none")]
+    pod: Option<String>,
 }
 
 /// Checks that figures of this kind are counted.
