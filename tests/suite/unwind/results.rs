@@ -5,7 +5,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::common::memprof::{BINARY, Memprof};
-use crate::common::process::{LIMIT, wait_until};
+use crate::common::process::{LIMIT, state, threads, wait_until};
 use memprof_sys::ids::Pid;
 
 /// The results of a run of memprof.
@@ -115,7 +115,9 @@ pub fn wait_until_idle(memprof: Pid) {
     while is_busy && Instant::now() < limit {
         let before = cpu_time(memprof);
         std::thread::sleep(Duration::from_secs(2));
-        is_busy = cpu_time(memprof) > before + Duration::from_millis(150);
+        // On a busy machine, a thread that waits for a processor uses none.
+        let waits = threads(memprof).into_iter().any(|tid| state(tid) == 'R');
+        is_busy = waits || cpu_time(memprof) > before + Duration::from_millis(150);
     }
 }
 
