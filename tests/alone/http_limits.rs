@@ -352,7 +352,7 @@ fn rubbish_is_refused() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 60, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn no_bytes_harm_the_server(bytes in proptest::collection::vec(any::<u8>(), 0..200), target in "[ -~]{0,60}") {
