@@ -186,9 +186,9 @@ archive() {
     (cd "$1" && find . | busybox cpio -o -H newc 2>/dev/null) >"$2" && truncate -s %512 "$2"
 }
 
-# The test binary of tests/scenarios, optimized: the guests are emulated.
+# The test binary of tests/scenarios.
 scenarios_binary() {
-    cargo test -q --release --no-run --test scenarios --message-format json |
+    cargo test -q --no-run --test scenarios --message-format json |
         sed -n 's/.*"executable":"\([^"]*scenarios-[^"]*\)".*/\1/p' | tail -n 1
 }
 
