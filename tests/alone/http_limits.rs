@@ -15,6 +15,7 @@ use proptest::prelude::*;
 use tokio::net::TcpSocket;
 use tokio::time::{sleep, timeout};
 
+use crate::common::effort;
 use crate::common::invalid_requests::INVALID_REQUESTS;
 use crate::common::process::eventually;
 use crate::common::{Fixed, Reply, Server, at, kib, report};
@@ -352,7 +353,7 @@ fn rubbish_is_refused() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 60, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: effort::rounds(60), failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn no_bytes_harm_the_server(bytes in proptest::collection::vec(any::<u8>(), 0..200), target in "[ -~]{0,60}") {
