@@ -47,11 +47,11 @@ static __always_inline int is_code(struct task_state *st, __u64 addr)
 /*
  * Whether the stack ends at a frame pointer of 0, or at one that leads to a return address of 0. It does if a frame
  * pointer led to this frame, and so did a call. Elsewhere the value means nothing: code without frame pointers may have
- * any value in the register.
+ * any value in the register. That includes code in no known mapping: it may be a file's, mapped a moment ago.
  */
 static __always_inline int ends_chain(struct task_state *st)
 {
-	return (st->t.flags & FRAME_ASSISTED) && st->t.fp + 16 == st->t.sp && was_called(st);
+	return st->t.end && (st->t.flags & FRAME_ASSISTED) && st->t.fp + 16 == st->t.sp && was_called(st);
 }
 
 /* The step from a frame without a rule, by its frame pointer, if that leads to code or to the end of the stack. */

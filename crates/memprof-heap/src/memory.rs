@@ -7,9 +7,10 @@ use std::mem::MaybeUninit;
 use std::os::unix::fs::FileExt;
 use std::time::Instant;
 
+use anyhow::Result;
 use memprof_sys::ids::Pid;
 use memprof_sys::proc_dir;
-use memprof_sys::residency::page_size;
+use memprof_sys::residency::{Error, page_size};
 
 /// Maximum number of bytes per read call. If the process is killed during a call, the kernel frees its memory only
 /// afterwards.
@@ -61,8 +62,8 @@ impl Memory {
         Ok(memory)
     }
 
-    /// Copies these pages until done or until `end`. Leaves out pages that are gone. If the pages do not follow
-    /// everything copied before, call [`Memory::sort`] afterwards.
+    /// Copies these pages. Leaves out pages that are gone. If the pages do not follow everything copied before, call
+    /// [`Memory::sort`] afterwards.
     ///
     /// Does not use `process_vm_readv`, because that pins pages. Before pinning, the kernel replaces pages that a
     /// forked process shares by private copies, in the process that is read (since Linux 5.19, commit a7f226604170).
@@ -70,12 +71,12 @@ impl Memory {
     /// share memory.
     ///
     /// # Errors
-    /// The process has ended or may not be read, or there is not enough memory for the copy.
-    pub(crate) fn copy(&mut self, pid: Pid, pages: &[Run], end: Option<Instant>) -> io::Result<()> {
+    /// [`Error::TimeUp`] at `end`; the process has ended or may not be read, or there is not enough memory for the copy.
+    pub(crate) fn copy(&mut self, pid: Pid, pages: &[Run], end: Option<Instant>) -> Result<()> {
         let memory = proc_dir::open(pid, "mem")?;
         for piece in pages.iter().flat_map(pieces) {
             if end.is_some_and(|end| Instant::now() >= end) {
-                break;
+                return Err(Error::TimeUp(pid).into());
             }
             self.copy_piece(&memory, piece)?;
         }
@@ -333,7 +334,11 @@ mod tests {
             resident: true,
         };
         let mut copy = Memory::with_room(1).unwrap();
-        copy.copy(Pid(std::process::id()), &[run], None).unwrap();
+        let own = Pid(std::process::id());
+        // A copy that lacks pages because the time was up is not taken for a whole one.
+        let late = copy.copy(own, &[run], Some(Instant::now())).unwrap_err();
+        assert!(Error::is_time_up(&late), "{late}");
+        copy.copy(own, &[run], None).unwrap();
         assert_eq!((copy.len(), copy.unread()), (2 * page, page));
         assert_eq!(copy.from(start).unwrap().len() as u64, page);
         assert_eq!(copy.word(start + 2 * page), Some(0x0505_0505_0505_0505));

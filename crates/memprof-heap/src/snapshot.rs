@@ -7,7 +7,6 @@
 mod forked;
 mod inventory;
 
-use std::io;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
@@ -23,7 +22,7 @@ use memprof_sys::freeze::{self, Fork, ForkError, Frozen, Guard, Registers, now_n
 use memprof_sys::ids::Pid;
 use memprof_sys::residency::proc_maps::MapsSnapshot;
 use memprof_sys::residency::{
-    Classifier, Method, PageKind, PageRun, Perms, Scanner, Vma, page_size, readable,
+    Classifier, Error, Method, PageKind, PageRun, Perms, Scanner, Vma, page_size, readable,
 };
 
 /// Reserve for memory that the process adds between the first scan and the stop: 1/`GROWTH` of its memory. The copy
@@ -300,22 +299,27 @@ fn from_stopped(
     let (stats, threads) = frozen.release();
     *stopped += stats.duration;
     let stop_ms = ms(stats.duration);
-    let (vmas, pages, at, at_stop) = copied
-        .with_context(|| format!("process {pid} was stopped for {stop_ms:.1} ms and runs again"))?;
+    // Either clock may be the first at the limit: the guard's, or that of the copy.
+    let copied = match copied {
+        Err(e) if Error::is_time_up(&e) => None,
+        copied => Some(copied.with_context(|| {
+            format!("process {pid} was stopped for {stop_ms:.1} ms and runs again")
+        })?),
+    };
     if !in_time && stats.duration < left {
         bail!(
             "memprof was stopped itself while it held process {pid}, which was let go after {stop_ms:.1} ms: take the snapshot again"
         );
     }
-    if !in_time {
+    let Some((vmas, pages, at, at_stop)) = copied.filter(|_| in_time) else {
         bail!(
             "process {pid} was stopped for {} ms, the limit, which was not enough to copy {} MiB; {} sets \
              another limit",
             left.as_millis(),
-            memory.len() >> 20,
+            expected >> 20,
             options.limit
         );
-    }
+    };
     let taken = Taken {
         stop_ms,
         ..Taken::default()
@@ -375,8 +379,11 @@ impl Pages {
         runs.map(Run::len).sum()
     }
 
-    /// Copies the pages until done or until `end`.
-    fn copy(&self, pid: Pid, memory: &mut Memory, end: Option<Instant>) -> io::Result<()> {
+    /// Copies the pages.
+    ///
+    /// # Errors
+    /// [`Error::TimeUp`] at `end`; the process cannot be read, or there is not enough memory for the copy.
+    fn copy(&self, pid: Pid, memory: &mut Memory, end: Option<Instant>) -> Result<()> {
         memory.copy(pid, &self.readable, end)?;
         memory.copy(pid, &self.hugetlb, end)?;
         memory.sort();

@@ -68,6 +68,9 @@ pub fn compile(compiler: &str, name: &str, source: &str, flags: &[&str]) -> Opti
     };
     let said = String::from_utf8_lossy(&ended.stderr);
     assert!(ended.status.success(), "{compiler} {name}: {said}");
+    // The kernel maps the pages around a fault, but none that is locked, as while it is written to the disk: a function
+    // would then hold a page of its own code.
+    std::fs::File::open(&out).unwrap().sync_all().unwrap();
     Some(out)
 }
 

@@ -115,6 +115,11 @@ impl Error {
     pub fn is_held(failure: &anyhow::Error) -> bool {
         matches!(failure.downcast_ref(), Some(Error::Held(_)))
     }
+
+    /// Whether a failure is [`Error::TimeUp`].
+    pub fn is_time_up(failure: &anyhow::Error) -> bool {
+        matches!(failure.downcast_ref(), Some(Error::TimeUp(_)))
+    }
 }
 
 /// The text of `EACCES` or `EPERM`.

@@ -7,7 +7,7 @@
  * It reads 8-byte words, and prints a line for each walk. tests/suite/unwind/saved.rs controls it.
  *
  *   1 rules (2 words each)… | rows… | pages (5 words each)…   each after its number: the tables
- *   2 mm_id number (start end bias table)…                    the mappings of an address space
+ *   2 mm_id number (start end bias table)…                    the mappings of an address space, or 0: none are known
  *   3 number (start number words…)…                           all of the memory
  *   4 address word                                            replaces one word of it
  *   5 fresh mm_id mode depth ip sp fp bx lr in_syscall        a walk; fresh: by a new thread with an
@@ -334,7 +334,10 @@ static void read_mappings(void)
 		space.at[i].bias = word();
 		space.at[i].table = word();
 	}
-	bpf_map_update_elem(&unwind_spaces, &mm_id, &space, BPF_ANY);
+	if (space.nr)
+		bpf_map_update_elem(&unwind_spaces, &mm_id, &space, BPF_ANY);
+	else
+		tables[0].nr = 0; /* unwind_spaces */
 	unwind_generation++;
 }
 
