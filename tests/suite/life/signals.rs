@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 use nix::pty::openpty;
 use nix::sys::stat::Mode;
+use nix::sys::termios::tcgetsid;
 
 use crate::common::memprof::{BINARY, Memprof};
 use crate::common::process::{LIMIT, state, wait_until};
@@ -313,7 +314,9 @@ fn a_key_before_the_command_runs() {
             .spawn()
             .unwrap();
         if let Some(after) = keys_after {
-            std::thread::sleep(after);
+            // A terminal without a session has nobody to interrupt.
+            wait_until(|| tcgetsid(&pty.master).is_ok());
+            std::thread::sleep(after.saturating_sub(started.elapsed()));
             File::from(pty.master.try_clone().unwrap())
                 .write_all(&[3])
                 .unwrap();
