@@ -329,8 +329,9 @@ static __always_inline void finish_deep_walk(struct task_state *st)
 /* Whether a later walk can use the cached one. */
 static __always_inline int is_sound(struct task_state *st)
 {
-	/* Unreadable memory may be readable later, for example a page that was swapped out. */
-	return st->cached_words <= CACHED_WORDS && st->cached_outcome != OUTCOME_UNREADABLE;
+	/* Unreadable memory may be readable later, for example a page that was swapped out, and a mapping may become known. */
+	return st->cached_words <= CACHED_WORDS && st->cached_outcome != OUTCOME_UNREADABLE &&
+	       st->cached_outcome != OUTCOME_NO_MAPPING;
 }
 
 /* Walks the stack by tables, from the registers on. */

@@ -171,24 +171,33 @@ static void check_stack(const char *names, void *first, void *second, void *thir
 		fail("the walk did not reach its end");
 }
 
-static void follow_own(struct bpf_object *object)
+/* Runs an iterator of the program over all that it visits. */
+static void run_iterator(struct bpf_object *object, const char *name)
 {
-	struct bpf_program *program = bpf_object__find_program_by_name(object, "find_process");
+	struct bpf_program *program = bpf_object__find_program_by_name(object, name);
 	struct bpf_link *link = program ? bpf_program__attach_iter(program, NULL) : NULL;
-	struct bpf_map *wanted = bpf_object__find_map_by_name(object, "wanted");
-	__u32 pid = getpid();
 	char nothing[64];
-	__u8 yes = 1;
 	int fd;
 
 	if (!link)
-		fail("the iterator over tasks cannot be attached");
-	if (!wanted || bpf_map__update_elem(wanted, &pid, sizeof(pid), &yes, sizeof(yes), BPF_ANY))
-		fail("the own process cannot be asked for");
+		fail("%s cannot be attached", name);
 	fd = bpf_iter_create(bpf_link__fd(link));
 	if (fd < 0 || read(fd, nothing, sizeof(nothing)) < 0)
-		fail("the iterator over tasks cannot be run");
+		fail("%s cannot be run", name);
 	close(fd);
+}
+
+/* Has this process followed, and its code known: in unknown code, a chain of frame pointers has no end. */
+static void follow_own(struct bpf_object *object)
+{
+	struct bpf_map *wanted = bpf_object__find_map_by_name(object, "wanted");
+	__u32 pid = getpid();
+	__u8 yes = 1;
+
+	if (!wanted || bpf_map__update_elem(wanted, &pid, sizeof(pid), &yes, sizeof(yes), BPF_ANY))
+		fail("the own process cannot be asked for");
+	run_iterator(object, "find_process");
+	run_iterator(object, "bind_process");
 }
 
 static void walk_one(struct ring_buffer *ring)
@@ -246,6 +255,7 @@ static struct bpf_object *open_object(int *elsewhere)
 	if (stat("/proc/self/ns/pid", &ns))
 		fail("no /proc/self/ns/pid");
 	*(__u32 *)variable(object, ".rodata", "view_ns") = ns.st_ino;
+	*(__u32 *)variable(object, ".bss", "bind_pid") = getpid();
 	bpf_object__for_each_program(program, object) {
 		if (!is_page_fault(program) || kernel_has("page_fault_user") ||
 		    strncmp(bpf_program__section_name(program), "tp_btf/", 7))

@@ -442,16 +442,18 @@ fn chains_of_frame_pointers_end_where_they_led() {
                 fp: link(0),
                 ..saved.start
             };
-            for (mode, known, [complete, cut]) in [
-                (AUTO, true, [ASSISTED, NO_TABLE]),
-                (AUTO, false, [NO_MAPPING, NO_MAPPING]),
-                (FRAME_POINTERS, true, [COMPLETE, NO_FRAME_POINTER]),
+            for (mode, known, fresh, [complete, cut]) in [
+                (AUTO, true, true, [ASSISTED, NO_TABLE]),
+                (AUTO, false, false, [NO_MAPPING, NO_MAPPING]),
+                // The same thread, which remembers its walk, once the mapping is known.
+                (AUTO, true, false, [ASSISTED, NO_TABLE]),
+                (FRAME_POINTERS, true, true, [COMPLETE, NO_FRAME_POINTER]),
             ] {
                 match known {
                     true => walker.map(&program, false),
                     false => walker.send(&[2, 1, 0]),
                 }
-                let found = walker.walk(true, (mode, DEPTH), start, false);
+                let found = walker.walk(fresh, (mode, DEPTH), start, false);
                 let what = format!("{name}: {chain:x?}, {mode}, known: {known}");
                 assert_eq!(found.frames.len(), frames, "{what}");
                 assert_eq!(found.outcome, if whole { complete } else { cut }, "{what}");

@@ -334,11 +334,13 @@ static void read_mappings(void)
 		space.at[i].bias = word();
 		space.at[i].table = word();
 	}
+	/* As insert_mapping() does: only a mapping that replaces another one changes it. */
+	if (bpf_map_lookup_elem(&unwind_spaces, &mm_id))
+		unwind_generation++;
 	if (space.nr)
 		bpf_map_update_elem(&unwind_spaces, &mm_id, &space, BPF_ANY);
 	else
 		tables[0].nr = 0; /* unwind_spaces */
-	unwind_generation++;
 }
 
 static void read_memory(void)
