@@ -1,7 +1,7 @@
 //! The C programs of `tests/workloads`, compiled as described in their first lines.
 
 use std::collections::HashMap;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, Write};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -125,9 +125,7 @@ impl Lines {
     pub fn send(&mut self, command: &str) {
         let stdin = self.stdin.as_mut().unwrap();
         if let Err(e) = writeln!(stdin, "{command}").and_then(|()| stdin.flush()) {
-            let mut said = String::new();
-            let _ = self.stdout.read_to_string(&mut said);
-            panic!("{command}: {e}; before, the program said {said:?}");
+            panic!("{command}: {e}; before, the program said {:?}", self.line());
         }
     }
 

@@ -169,6 +169,6 @@ fn why_there_is_no_snapshot_is_shown() {
     browser.wait("!document.querySelector('.trouble').hidden");
     let said = browser.text(".trouble");
     assert!(said.contains("has ended"), "{said}");
-    // The error stands there first.
+    // The page shows the error before it enables the button again.
     browser.wait("!document.getElementById('take-heap').disabled");
 }

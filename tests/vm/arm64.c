@@ -171,7 +171,7 @@ static void check_stack(const char *names, void *first, void *second, void *thir
 		fail("the walk did not reach its end");
 }
 
-/* Runs an iterator of the program over all that it visits. */
+/* Runs one of the BPF program's iterators once. */
 static void run_iterator(struct bpf_object *object, const char *name)
 {
 	struct bpf_program *program = bpf_object__find_program_by_name(object, name);
@@ -187,7 +187,7 @@ static void run_iterator(struct bpf_object *object, const char *name)
 	close(fd);
 }
 
-/* Has this process followed, and its code known: in unknown code, a chain of frame pointers has no end. */
+/* Follows this process and binds its code. In unknown code, a chain of frame pointers has no end. */
 static void follow_own(struct bpf_object *object)
 {
 	struct bpf_map *wanted = bpf_object__find_map_by_name(object, "wanted");

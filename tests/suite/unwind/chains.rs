@@ -68,8 +68,8 @@ pub fn compile(compiler: &str, name: &str, source: &str, flags: &[&str]) -> Opti
     };
     let said = String::from_utf8_lossy(&ended.stderr);
     assert!(ended.status.success(), "{compiler} {name}: {said}");
-    // The kernel maps the pages around a fault, but none that is locked, as while it is written to the disk: a function
-    // would then hold a page of its own code.
+    // The kernel maps the pages around a fault, except locked ones. A page is locked when its writing to the disk begins; a
+    // function in such a page would take a fault of its own, and hold 4 KiB of code.
     std::fs::File::open(&out).unwrap().sync_all().unwrap();
     Some(out)
 }

@@ -445,7 +445,7 @@ fn chains_of_frame_pointers_end_where_they_led() {
             for (mode, known, fresh, [complete, cut]) in [
                 (AUTO, true, true, [ASSISTED, NO_TABLE]),
                 (AUTO, false, false, [NO_MAPPING, NO_MAPPING]),
-                // The same thread, which remembers its walk, once the mapping is known.
+                // This thread has cached the walk before; the mapping has become known since.
                 (AUTO, true, false, [ASSISTED, NO_TABLE]),
                 (FRAME_POINTERS, true, true, [COMPLETE, NO_FRAME_POINTER]),
             ] {

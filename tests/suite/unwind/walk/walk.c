@@ -334,7 +334,7 @@ static void read_mappings(void)
 		space.at[i].bias = word();
 		space.at[i].table = word();
 	}
-	/* As insert_mapping() does: only a mapping that replaces another one changes it. */
+	/* As in insert_mapping(): only a mapping that replaces another one changes the generation. */
 	if (bpf_map_lookup_elem(&unwind_spaces, &mm_id))
 		unwind_generation++;
 	if (space.nr)
