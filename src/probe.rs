@@ -241,6 +241,7 @@ impl Probe {
             sum.faults += one.faults;
             sum.unwalked += one.unwalked;
             sum.changes += one.changes;
+            sum.reports += one.reports;
         }
         sum
     }
@@ -266,7 +267,11 @@ impl Probe {
             "system calls, of any process, that the kernel did not report",
             self.missed_calls(),
         );
-        losses.add(Losses::SKIPPED_PROGRAMS, self.skipped_programs());
+        let unreported = self.fault_events.unreported(|| self.counters().reports);
+        losses.add(
+            Losses::SKIPPED_PROGRAMS,
+            self.skipped_programs() + unreported,
+        );
         losses
     }
 

@@ -37,7 +37,7 @@ struct cpu_state {
 	/* The last fault that a perf event reported, and the event; see is_reported_twice(). */
 	__u64 reported_fault;
 	__u64 reported_event;
-	__u64 unused;
+	__u64 reports; /* page faults that perf events reported, of any process; exact */
 } __attribute__((aligned(64)));
 
 _Static_assert(sizeof(struct cpu_state) == 128, "cpu_state");

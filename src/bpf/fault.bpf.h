@@ -237,6 +237,7 @@ int fault_event(struct bpf_perf_event_data *ctx)
 	__u64 address = ctx->addr;
 	__u8 byte;
 
+	__sync_fetch_and_add(&own_cpu()->reports, 1);
 	/* Faults of all processes reach this line. */
 	if (!mm_may_be_followed(mm) || !can_be_user(address) || is_reported_twice(ctx, task))
 		return 0;

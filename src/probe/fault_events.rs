@@ -1,10 +1,13 @@
 //! The software events of page faults: one per thread of one process, so that other processes pay little, or one per processor.
 
+use std::cell::Cell;
 use std::collections::BTreeSet;
-use std::fs;
-use std::io;
+use std::fs::{self, File};
+use std::io::{self, Read};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::sync::{Arc, Mutex};
+use std::thread::sleep;
+use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
 use libbpf_rs::libbpf_sys;
@@ -23,6 +26,9 @@ const LOOKS: usize = 4;
 
 /// `PERF_EVENT_IOC_SET_BPF`: `_IOW('$', 8, __u32)`, the same on both architectures.
 const SET_PROGRAM: libc::Ioctl = 0x4004_2408;
+
+/// Longest time between a count of a fault and the start of its program, which nothing but an interrupt may delay.
+const UNDER_WAY: Duration = Duration::from_millis(1);
 
 const ONLINE: &str = "/sys/devices/system/cpu/online";
 
@@ -47,9 +53,29 @@ pub type SharedFaultsSeen = Arc<Mutex<FaultsSeen>>;
 #[derive(Default)]
 pub(super) struct FaultEvents {
     /// Events of threads. An event that inherits from another ends with it, so the events of ended threads stay open.
-    threads: Vec<OwnedFd>,
-    processors: Vec<OwnedFd>,
+    threads: Vec<FaultEvent>,
+    processors: Vec<FaultEvent>,
+    /// Page faults that the closed events have counted.
+    closed: u64,
+    /// Page faults that are known to have been counted without a run of the program.
+    unreported: Cell<u64>,
+    /// Whether a thread may have inherited an event just before it got the program: that event counts faults, and runs nothing.
+    uncertain: bool,
     seen: SharedFaultsSeen,
+}
+
+/// An event that runs the program.
+struct FaultEvent {
+    file: File,
+    /// Page faults that it had counted before it ran the program.
+    before: u64,
+}
+
+impl FaultEvent {
+    /// Page faults so far, of the threads that have inherited the event, too.
+    fn counted(&self) -> u64 {
+        count_of(&self.file).map_or(0, |count| count - self.before)
+    }
 }
 
 impl FaultEvents {
@@ -71,21 +97,19 @@ impl FaultEvents {
 
     fn open_for_threads(&mut self, pids: &[Pid], program: BorrowedFd<'_>) -> Result<()> {
         let mut known = BTreeSet::new();
-        for _ in 0..LOOKS {
+        for look in 0..LOOKS {
             let mut fresh: Vec<_> = pids.iter().flat_map(|pid| threads(*pid)).collect();
             fresh.retain(|thread| known.insert(*thread));
             if fresh.is_empty() {
                 break;
             }
+            self.uncertain |= look > 0;
             for thread in fresh {
                 if self.threads.len() >= MAX_THREADS {
                     bail!("the process has more than {MAX_THREADS} threads");
                 }
                 match open(thread, -1) {
-                    Ok(event) => {
-                        run_at(&event, program)?;
-                        self.threads.push(event);
-                    }
+                    Ok(event) => self.threads.push(run_at(event, program)?),
                     Err(e) if e.raw_os_error() == Some(libc::ESRCH) => {}
                     Err(e) => return Err(e).context("cannot open the event of a thread"),
                 }
@@ -102,10 +126,32 @@ impl FaultEvents {
             let event = open(-1, cpu).with_context(|| {
                 format!("cannot open the event of page faults of processor {cpu}")
             })?;
-            run_at(&event, program)?;
-            self.processors.push(event);
+            self.processors.push(run_at(event, program)?);
         }
         Ok(())
+    }
+
+    fn counted(&self) -> u64 {
+        let open = self.threads.iter().chain(&self.processors);
+        self.closed + open.map(FaultEvent::counted).sum::<u64>()
+    }
+
+    fn close_for_threads(&mut self) {
+        self.closed = self.counted();
+        self.threads.clear();
+    }
+
+    /// Number of page faults, of any process, that the kernel counted and did not report: it runs no program at an event while
+    /// another task of the processor, which it has preempted, changes or reads a table of BPF. `reported` is the number of faults that it
+    /// did report.
+    pub(super) fn unreported(&self, reported: impl Fn() -> u64) -> u64 {
+        let counted = self.counted();
+        let missing = || counted.saturating_sub(reported());
+        if !self.uncertain && missing() > self.unreported.get() {
+            sleep(UNDER_WAY);
+            self.unreported.set(self.unreported.get().max(missing()));
+        }
+        self.unreported.get()
     }
 }
 
@@ -138,7 +184,7 @@ impl Probe {
         }
         let events = &mut self.fault_events;
         if events.processors.is_empty() {
-            events.threads.clear();
+            events.close_for_threads();
             events.open_for_processors(self.skel.progs.fault_event.as_fd())?;
         }
         events.tell(FaultsSeen::Processors(why.to_owned()));
@@ -148,7 +194,7 @@ impl Probe {
     /// Closes the events of threads, because no process is followed any more.
     pub fn see_no_faults(&mut self) {
         if !self.fault_events.threads.is_empty() {
-            self.fault_events.threads.clear();
+            self.fault_events.close_for_threads();
             self.fault_events.tell(FaultsSeen::Nowhere);
         }
     }
@@ -160,14 +206,23 @@ impl Probe {
 }
 
 /// Runs a program whenever an event occurs. A BPF link would take a second descriptor.
-fn run_at(event: &OwnedFd, program: BorrowedFd<'_>) -> Result<()> {
+fn run_at(event: OwnedFd, program: BorrowedFd<'_>) -> Result<FaultEvent> {
     // SAFETY: the request takes a descriptor by value.
     let done = unsafe { libc::ioctl(event.as_raw_fd(), SET_PROGRAM, program.as_raw_fd()) };
-    match done {
-        0 => Ok(()),
-        _ => Err(io::Error::last_os_error())
-            .context("cannot attach a program to the event of page faults"),
+    if done != 0 {
+        return Err(io::Error::last_os_error())
+            .context("cannot attach a program to the event of page faults");
     }
+    let file = File::from(event);
+    let before = count_of(&file).context("cannot read the event of page faults")?;
+    Ok(FaultEvent { file, before })
+}
+
+/// What an event has counted.
+fn count_of(mut event: &File) -> io::Result<u64> {
+    let mut count = [0; 8];
+    event.read_exact(&mut count)?;
+    Ok(u64::from_ne_bytes(count))
 }
 
 /// Opens the page-fault event of a thread (-1: all threads, 0: this thread) on a processor (-1: all processors).

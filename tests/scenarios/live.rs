@@ -14,7 +14,7 @@ use ::memprof::collect::CollectorHandle;
 use ::memprof::collect::collector::Command;
 use memprof_code::symbolize::Symbolizer;
 use memprof_profile::symbol::Symbols;
-use memprof_profile::{Amounts, Frame, FrameKind, Kind, Profile, Unobserved};
+use memprof_profile::{Amounts, Frame, FrameKind, Kind, Losses, Profile, Unobserved};
 use memprof_sys::freeze::Freeze;
 use memprof_sys::ids::Pid;
 use memprof_sys::usage::Usage;
@@ -49,12 +49,7 @@ impl Live {
 
     /// A current report.
     pub fn report(&self) -> Report {
-        let (reply, answer) = oneshot::channel();
-        let freeze = Freeze::No;
-        self.collecting
-            .send(Command::Report { freeze, reply })
-            .unwrap();
-        let (_, profile) = answer.blocking_recv().unwrap().unwrap();
+        let profile = self.profile().expect("a target");
         let frames: BTreeSet<Frame> = profile
             .samples
             .iter()
@@ -64,6 +59,28 @@ impl Live {
         let frames: Vec<Frame> = frames.into_iter().collect();
         let symbols = self.symbolizer.resolve(&frames, &profile.modules);
         Report { profile, symbols }
+    }
+
+    /// Number of events so far that the kernel did not report.
+    pub fn skipped(&self) -> u64 {
+        let profile = self.profile();
+        let counters = profile.iter().flat_map(|p| &p.losses.counters);
+        let skipped = counters.filter(|(what, _)| what == Losses::SKIPPED_PROGRAMS);
+        skipped.map(|(_, count)| count).sum()
+    }
+
+    /// `None` before there is a target.
+    fn profile(&self) -> Option<Arc<Profile>> {
+        let (reply, answer) = oneshot::channel();
+        let freeze = Freeze::No;
+        self.collecting
+            .send(Command::Report { freeze, reply })
+            .unwrap();
+        answer
+            .blocking_recv()
+            .unwrap()
+            .ok()
+            .map(|(_, profile)| profile)
     }
 }
 

@@ -255,10 +255,9 @@ fn private_copy_of_a_memfd(run: &mut Run) -> Done {
 fn copy_on_write_of_file_pages(run: &mut Run) -> Done {
     let _file = files::written(&run.path("file"), 4 * MIB);
     run.with("mapprivate 0", "file", "");
-    let seen = run
-        .after(&["look 0 0 2097152"], &[])
-        .under("cmd_look", File);
-    assert!(seen >= 2 * MIB, "{seen}");
+    let report = run.after(&["look 0 0 2097152"], &[]);
+    let seen = report.under("cmd_look", File);
+    assert!(seen >= 2 * MIB, "{seen} of {}", report.text());
     // Pages that are already mapped, and others.
     let owners = [("cmd_touch", Anon, 2 * MIB), ("cmd_look", Anon, 0)];
     run.after(&["touch 0 1048576 2097152"], &owners);
