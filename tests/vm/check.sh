@@ -329,7 +329,7 @@ if [ "$hooks" = functions ] && [ "$wanted" = both ]; then
     echo "at the tracepoints: $(tail -n 1 /tmp/scenarios.out)"
     rm -f /tmp/results
 fi
-run_scenarios MEMPROF_TEST_SECS=10
+run_scenarios MEMPROF_TEST_SECS=6
 grep ' s)$' /tmp/scenarios.out
 grep '^random: [0-9]' /tmp/scenarios.out
 scenarios=$(tail -n 1 /tmp/scenarios.out)

@@ -5,8 +5,9 @@
 # preempt only if they are told to are told so meanwhile.
 modes=/sys/kernel/debug/sched/preempt
 preempts=$(sed -n 's/.*(\(.*\)).*/\1/p' $modes)
-case $preempts in
-full | lazy) seconds=20 ;;
+case $preempts:${wanted-} in
+full:both | lazy:both) seconds=20 ;;
+full:* | lazy:*) seconds=8 ;;
 *) seconds=5 && echo full >$modes ;;
 esac
 

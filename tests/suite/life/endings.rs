@@ -338,7 +338,7 @@ fn debug_registers(_: Pid) -> nix::Result<Vec<i64>> {
 
 #[test]
 fn the_command_outlives_memprof() {
-    let (count, seed) = (effort::rounds(24), effort::seed());
+    let (count, seed) = (effort::rounds(16), effort::seed());
     // The duration of a start on this machine.
     let undisturbed = Fate::observe(None, false);
     assert!(undisturbed.wrong.is_empty(), "{:?}", undisturbed.wrong);
