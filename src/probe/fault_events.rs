@@ -74,7 +74,7 @@ struct FaultEvent {
 impl FaultEvent {
     /// Page faults so far, of the threads that have inherited the event, too.
     fn counted(&self) -> u64 {
-        count_of(&self.file).map_or(0, |count| count - self.before)
+        count_of(&self.file).map_or(0, |count| count.saturating_sub(self.before))
     }
 }
 
@@ -218,7 +218,7 @@ fn run_at(event: OwnedFd, program: BorrowedFd<'_>) -> Result<FaultEvent> {
     Ok(FaultEvent { file, before })
 }
 
-/// What an event has counted.
+/// Number of page faults that an event has counted, of the threads that have inherited it, too.
 fn count_of(mut event: &File) -> io::Result<u64> {
     let mut count = [0; 8];
     event.read_exact(&mut count)?;
@@ -268,6 +268,23 @@ fn numbers(list: &str) -> Option<Vec<i32>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn faults_without_a_run_of_the_program_are_counted() {
+        let mut events = FaultEvents {
+            closed: 10,
+            ..FaultEvents::default()
+        };
+        // The program of the last fault has not begun yet.
+        let reported = Cell::new(9);
+        assert_eq!(events.unreported(|| reported.replace(10)), 0);
+        assert_eq!(events.unreported(|| 7), 3);
+        // Later faults do not hide them.
+        assert_eq!(events.unreported(|| 12), 3);
+        events.closed = 20;
+        events.uncertain = true;
+        assert_eq!(events.unreported(|| 12), 3);
+    }
 
     #[test]
     fn processors_are_listed_by_ranges() {

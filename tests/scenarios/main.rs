@@ -165,8 +165,8 @@ fn again_by_events() -> Outcome {
     outcome
 }
 
-/// Runs a scenario. One that fails is run again if events were lost meanwhile, as kernels that preempt programs do at times: its owners
-/// cannot be right.
+/// Runs a scenario. If it fails and the kernel skipped events meanwhile, which some kernels that preempt their own code do, it is run again:
+/// without these events the owners cannot be right.
 fn perform(scenario: &Scenario, live: &Live) -> Outcome {
     let began = Instant::now();
     let mut tries = 1;
