@@ -26,6 +26,8 @@ enum limits {
 	MAX_SEGMENTS = 8,
 	/* Rows in one array of unwind_rows. */
 	UNWIND_ROWS = 1 << 18,
+	/* In place of a page's number: all pages of the table are there. */
+	UNWIND_TABLE_END = 0xffffffff,
 	/*
 	 * Maximum number of children that copy records before the parent changes shared pages; see cow_children.bpf.h.
 	 */
@@ -443,7 +445,7 @@ struct unwind_rows {
 
 struct unwind_page_key {
 	__u32 table;
-	__u32 page; /* address in the file >> 16 */
+	__u32 page; /* address in the file >> 16, or UNWIND_TABLE_END */
 };
 
 struct unwind_page {

@@ -120,6 +120,15 @@ static __always_inline int ruleless_step(struct task_state *st, __u64 *ret)
 	return code_has_epilogues ? -1 : epilogue_step(st, ret);
 }
 
+/*
+ * Whether the frame's function, which has no rule, is the outermost one. Many functions pass on a result as that one does
+ * ("free(malloc(n))"), but those have rules once the table is there.
+ */
+static __always_inline int is_last_function(struct task_state *st)
+{
+	return ends_thread(st) && is_table_whole(st);
+}
+
 /* The step from a signal frame to the interrupted frame, whose registers are saved at the rule's offsets. */
 static __always_inline int signal_step(struct task_state *st, struct unwind_rule *rule, __u64 *ret)
 {
@@ -303,7 +312,7 @@ static __always_inline long table_step(struct task_state *st)
 	if (!is_covered(rule)) {
 		/* find_rule() has set the outcome. */
 		if (ruleless_step(st, &ret))
-			return call && ends_thread(st) ? table_ends(st, OUTCOME_COMPLETE) : 1;
+			return call && is_last_function(st) ? table_ends(st, OUTCOME_COMPLETE) : 1;
 		call = FRAME_CALL;
 	} else if (rule->cfa == CFA_STOP) {
 		return table_ends(st, OUTCOME_COMPLETE);

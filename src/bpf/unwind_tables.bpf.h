@@ -185,6 +185,14 @@ __noinline __u32 search_rule(struct task_state *st, __u64 pc)
 	return at;
 }
 
+/* Whether the whole table of the walk's current file is there: code without a rule never gets one. */
+static __always_inline int is_table_whole(struct task_state *st)
+{
+	struct unwind_page_key end = { .table = st->t.table, .page = UNWIND_TABLE_END };
+
+	return st->t.table && bpf_map_lookup_elem(&unwind_pages, &end);
+}
+
 /*
  * The rule for an address; or NO_RULE, with the reason in the walk's outcome. The walk caches the last mapping, because
  * the next frame is often in the same one. The common case is inlined, because a call costs as much as the lookup.

@@ -405,7 +405,7 @@ impl Publisher {
         for (page, at) in &place.pages {
             store.write_page(number, *page, *at)?;
         }
-        Ok(())
+        store.write_end(number)
     }
 
     fn drop_table<S: TableStore>(
@@ -414,6 +414,7 @@ impl Publisher {
         place: &TableLocation,
         store: &mut S,
     ) {
+        store.delete_end(number);
         for (page, _) in &place.pages {
             store.delete_page(number, *page);
         }

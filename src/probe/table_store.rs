@@ -59,8 +59,17 @@ pub trait TableStore {
     /// The map refused it.
     fn write_page(&mut self, file: FileNumber, page: u32, at: PageAt) -> Result<()>;
 
+    /// Marks a table as whole: all its pages are written.
+    ///
+    /// # Errors
+    /// The map refused it.
+    fn write_end(&mut self, file: FileNumber) -> Result<()>;
+
     /// Deletes a page.
     fn delete_page(&mut self, file: FileNumber, page: u32);
+
+    /// Deletes the mark of a whole table.
+    fn delete_end(&mut self, file: FileNumber);
 
     /// Writes a file's record.
     ///
@@ -82,7 +91,7 @@ pub trait TableStore {
 }
 
 /// The location of a page's rows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PageAt {
     /// The chunk.
     pub chunk: u32,

@@ -10,9 +10,9 @@ use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType};
 use super::batch::each_entry;
 use crate::probe::table_store::{CodeFile, PageAt, TableStore};
 use crate::probe::wire::{
-    self, MAX_SEGMENTS, MemprofSkel, code_file, code_segment, file_key, interpreter_file,
-    interpreter_kind, python_layout, ruby_layout, unwind_page, unwind_page_key, unwind_rule,
-    unwind_space,
+    self, MAX_SEGMENTS, MemprofSkel, UNWIND_TABLE_END, code_file, code_segment, file_key,
+    interpreter_file, interpreter_kind, python_layout, ruby_layout, unwind_page, unwind_page_key,
+    unwind_rule, unwind_space,
 };
 use memprof_code::interpreter::{Interpreter, PythonLayout, Ruby};
 use memprof_code::modules::FileNumber;
@@ -154,6 +154,14 @@ impl TableStore for TableMaps {
         if self.pages.delete(wire::record_bytes(&key)).is_ok() {
             self.held.set(self.held.get().saturating_sub(1));
         }
+    }
+
+    fn write_end(&mut self, file: FileNumber) -> Result<()> {
+        self.write_page(file, UNWIND_TABLE_END, PageAt::default())
+    }
+
+    fn delete_end(&mut self, file: FileNumber) {
+        self.delete_page(file, UNWIND_TABLE_END);
     }
 
     fn write_file(&mut self, key: FileKey, file: &CodeFile) -> Result<()> {

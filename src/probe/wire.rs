@@ -46,6 +46,8 @@ pub(crate) const BUCKET_SLOTS: u64 = abi::limits::BUCKET_SLOTS.0 as u64;
 pub(crate) const MAX_SEGMENTS: usize = abi::limits::MAX_SEGMENTS.0 as usize;
 /// Maximum number of ranges of moved code that are bound at once.
 pub(crate) const MAX_MOVED: usize = abi::limits::MAX_MOVED.0 as usize;
+/// Key of the entry that a whole unwind table has in place of a page's number.
+pub(crate) const UNWIND_TABLE_END: u32 = abi::limits::UNWIND_TABLE_END.0;
 /// Ids below this one name no stack.
 pub(crate) const STACK_FIRST: u32 = abi::stack_ids::STACK_FIRST.0;
 /// The state of a stack's slot that is being freed.

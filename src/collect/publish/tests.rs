@@ -8,6 +8,7 @@ struct Maps {
     rules: HashMap<u32, Rule>,
     chunks: HashMap<u32, Vec<u32>>,
     pages: HashMap<(u32, u32), PageAt>,
+    whole: HashSet<u32>,
     files: HashMap<FileKey, CodeFile>,
     mapped: HashSet<FileNumber>,
 }
@@ -39,6 +40,15 @@ impl TableStore for Maps {
     fn write_page(&mut self, file: FileNumber, page: u32, at: PageAt) -> Result<()> {
         self.pages.insert((file.0, page), at);
         Ok(())
+    }
+
+    fn write_end(&mut self, file: FileNumber) -> Result<()> {
+        assert!(self.whole.insert(file.0));
+        Ok(())
+    }
+
+    fn delete_end(&mut self, file: FileNumber) {
+        assert!(self.whole.remove(&file.0));
     }
 
     fn write_file(&mut self, key: FileKey, file: &CodeFile) -> Result<()> {
@@ -256,6 +266,12 @@ fn a_file_has_a_number_at_once_and_its_table_soon() {
         }
         fn write_page(&mut self, file: FileNumber, page: u32, at: PageAt) -> Result<()> {
             self.0.write_page(file, page, at)
+        }
+        fn write_end(&mut self, file: FileNumber) -> Result<()> {
+            self.0.write_end(file)
+        }
+        fn delete_end(&mut self, file: FileNumber) {
+            self.0.delete_end(file);
         }
         fn write_file(&mut self, key: FileKey, file: &CodeFile) -> Result<()> {
             self.0.write_file(key, file)

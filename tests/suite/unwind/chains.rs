@@ -7,7 +7,7 @@ use std::process::Command;
 use std::sync::{Once, OnceLock};
 
 use super::packaged_programs::installed;
-use super::results::{Found, attached, profile};
+use super::results::{Found, attached, profile, profile_under};
 use crate::common::skip::skip;
 use crate::common::workload::Workload;
 
@@ -295,6 +295,24 @@ fn a_frame_pointer_that_is_none_ends_no_stack() {
     let found = profile(&["--unwind", "fp"], &[program]);
     let cut = "[cut_off:_no_frame_pointer]";
     found.chain(&format!("{cut} masked_leaf"), "masked_leaf", LEAF);
+}
+
+/// There is no room for the program's table. A function that looks like a thread's outermost one ends no stack then.
+#[test]
+fn a_result_that_is_passed_on_ends_no_stack() {
+    let source = source("passed_on.c");
+    let shared = ["-shared", "-fPIC", "-DLIBRARY"];
+    let Some(library) = compile("gcc", "libpassed.so", &source, &shared) else {
+        return;
+    };
+    let program = compile("gcc", "passed_on", &source, &[library.to_str().unwrap()]).unwrap();
+    let program = program.to_str().unwrap();
+    let whole = profile(&[], &[program]);
+    whole.chain("* body passed_leaf", "passed_leaf", LEAF);
+    let full = ["env", "MEMPROF_TABLE_SIZES=unwind_pages=12"];
+    let found = profile_under(&full, &[], &[program]);
+    let cut = "[cut_off:_no_unwind_table] body passed_leaf";
+    found.chain(cut, "passed_leaf", LEAF);
 }
 
 /// The library is found by a variable that the command has, and memprof has not; it is the first thing that runs.

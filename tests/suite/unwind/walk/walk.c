@@ -318,6 +318,8 @@ static void read_tables(void)
 		page.count = word();
 		page.rules = word();
 		bpf_map_update_elem(&unwind_pages, &key, &page, BPF_ANY);
+		key.page = UNWIND_TABLE_END;
+		bpf_map_update_elem(&unwind_pages, &key, &page, BPF_ANY);
 	}
 	unwind_generation++;
 }
