@@ -9,10 +9,12 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::sync::Semaphore;
 
 use crate::common::binary::{
     Kept, MEMPROF, Memprof, PATIENCE, in_own_mounts, memprof, no_panic, run, status,
@@ -566,13 +568,21 @@ fn ten_thousand_requests_on_a_slow_link() {
     let clients = 10_000.min(hard.max(soft).saturating_sub(1_000) as usize);
     setrlimit(Resource::RLIMIT_NOFILE, hard.max(soft), hard).unwrap();
     let (_target, memprof, before) = following();
-    let request = memprof.request("/v1/tree?threshold=0");
+    let (address, request) = (memprof.address, memprof.request("/v1/tree?threshold=0"));
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .unwrap();
     let answered = runtime.block_on(async {
-        let all = (0..clients).map(|n| slow_client(n, memprof.address, request.clone()));
+        // The kernel's accept queue has room for 4,096. When it overflows, the kernel resets connections that clients already use.
+        let at_once = Arc::new(Semaphore::new(3_500));
+        let all = (0..clients).map(|n| {
+            let (at_once, request) = (Arc::clone(&at_once), request.clone());
+            async move {
+                let _permit = at_once.acquire().await.unwrap();
+                slow_client(n, address, request).await
+            }
+        });
         let mut tasks = all.collect::<tokio::task::JoinSet<_>>();
         let mut answered = 0;
         while let Some(done) = tasks.join_next().await {

@@ -16,6 +16,7 @@ use hyper::{Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::{Semaphore, SemaphorePermit, watch};
+use tokio::task::yield_now;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::ServerOptions;
@@ -78,11 +79,20 @@ impl Connections {
         let mut overdue = pin!(overdue(watched));
         let mut stopping = false;
         loop {
+            // A request may have arrived without having been read. While the task yields, the runtime learns of it, and
+            // then `connection` reads it first.
+            let told_to_go = async {
+                registered.told_to_go().await;
+                yield_now().await;
+            };
             tokio::select! {
+                biased;
                 // The result is ignored: the client determines how the connection ends.
                 _ = connection.as_mut() => return,
                 () = overdue.as_mut() => return,
-                () = registered.told_to_go() => return,
+                () = told_to_go => if registered.is_going() {
+                    return;
+                },
                 _ = stop.wait_for(|stop| *stop), if !stopping => {
                     stopping = true;
                     connection.as_mut().graceful_shutdown();

@@ -117,7 +117,7 @@ struct Entry {
     phase: Phase,
     since: Instant,
     slot: Option<Slot>,
-    /// Whether the connection has been told to close.
+    /// Whether the connection has been told to close, in its present phase.
     going: bool,
     signals: Arc<Signals>,
 }
@@ -350,7 +350,8 @@ impl Connection {
         true
     }
 
-    fn is_going(&self) -> bool {
+    /// Whether the connection has been told to close and has not entered another phase since.
+    pub(super) fn is_going(&self) -> bool {
         let state = self.registry.lock();
         state.open.get(&self.id).is_none_or(|entry| entry.going)
     }
@@ -363,6 +364,7 @@ impl Connection {
         };
         entry.phase = phase;
         entry.since = Instant::now();
+        entry.going = false;
         if phase == Phase::Idle && state.set_slot(self.id, None) {
             state.moved = Instant::now();
             drop(state);
@@ -370,7 +372,7 @@ impl Connection {
         }
     }
 
-    /// Completes when the connection must be closed.
+    /// Completes when the connection is told to close.
     pub(super) async fn told_to_go(&self) {
         self.signals.close.notified().await;
     }

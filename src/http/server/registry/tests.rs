@@ -54,6 +54,19 @@ fn the_oldest_idle_one_of_the_client_with_most_goes() {
     assert_eq!(going(&registry).len(), 2, "who is answered stays");
 }
 
+/// Its request had arrived but was not read yet.
+#[test]
+fn one_with_a_request_after_all_stays() {
+    let registry = Registry::new(1);
+    let only = open(&registry, 1);
+    registry.let_one_go(later(PATIENCE));
+    assert!(only.is_going());
+    only.enter(Phase::Waiting);
+    assert!(!only.is_going());
+    registry.let_one_go(later(PATIENCE));
+    assert!(only.is_going(), "its turn does not come");
+}
+
 #[test]
 fn slow_readers_go_last() {
     let registry = Registry::new(2);
