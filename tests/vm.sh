@@ -267,7 +267,7 @@ boot() {
     shift 4
     prepare_boot "$image" "$nonce" "$wanted" "$work/base.cpio" "$work/more.cpio" || return 1
     timeout --kill-after=5 "$boot_limit" "${emulator[@]}" "$@" \
-        -cpu max -m 1024 -smp 2 -nodefaults -no-user-config -display none -no-reboot \
+        -cpu max -m 2048 -smp 2 -nodefaults -no-user-config -display none -no-reboot \
         -serial "file:$work/console" -serial "file:$out" -kernel "$image" -initrd "$work/initrd" \
         -drive "file=$work/disk,format=raw,if=none,id=disk,cache=unsafe" -device virtio-blk-pci,drive=disk \
         -append 'console=ttyS0 quiet no_timer_check panic=-1 oops=panic softlockup_panic=1 watchdog_thresh=30' </dev/null >"$work/qemu" 2>&1
