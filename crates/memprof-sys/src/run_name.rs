@@ -113,6 +113,7 @@ pub fn base_name(path: &Path) -> String {
 #[cfg(any(test, feature = "testing"))]
 pub mod testing {
     use std::fs;
+    use std::io::ErrorKind;
     use std::os::unix::process::CommandExt;
     use std::process::{Child, Command, Stdio};
     use std::time::{Duration, Instant};
@@ -134,7 +135,15 @@ pub mod testing {
         pub fn start(program: &Path, word: &str, directory: &Path) -> Sleeper {
             let mut command = Command::new(program);
             command.arg0(word).arg("60").current_dir(directory);
-            let sleeper = Sleeper(command.stdin(Stdio::null()).spawn().unwrap());
+            command.stdin(Stdio::null());
+            // A process that another test is starting may have the copy open for writing until it executes its program.
+            let child = loop {
+                match command.spawn() {
+                    Err(e) if e.kind() == ErrorKind::ExecutableFileBusy => std::thread::yield_now(),
+                    started => break started.unwrap(),
+                }
+            };
+            let sleeper = Sleeper(child);
             // `spawn` may return before the kernel has filled the new address space.
             let limit = Instant::now() + Duration::from_secs(60);
             let stat = format!("/proc/{}/stat", sleeper.0.id());
