@@ -4,9 +4,10 @@
 //! file's mappings to that number, in every process. Building the table is slow (tens of milliseconds for a
 //! large library), so separate threads do it. Until it is published, the number has no pages and the walk uses
 //! frame pointers. Rules are written first, then rows, then pages, so the probe never finds an incomplete
-//! table. When the maps are full, tables that no followed process maps any more are dropped. Their numbers are
-//! not reused: a process forked a moment ago that has such a number finds no table rather than another
-//! file's. Tables that did not fit are retried periodically.
+//! table; then a mark that all pages are there, without which code without a rule may still get one. When the
+//! maps are full, tables that no followed process maps any more are dropped. Their numbers are not reused: a
+//! process forked a moment ago that has such a number finds no table rather than another file's. Tables that did
+//! not fit are retried periodically.
 //!
 //! Stacks in files without a table are not unwound in user space meanwhile: copying registers and up to 32 KiB
 //! of stack for each would gain almost nothing. Measured from a program's first instruction, with no table
