@@ -121,10 +121,10 @@ static __always_inline int ruleless_step(struct task_state *st, __u64 *ret)
 }
 
 /*
- * Whether the frame's function, which has no rule, is the outermost one. Many functions pass on a result as that one does
- * ("free(malloc(n))"), but those have rules once the table is there.
+ * Whether the frame, whose function has no rule, is the outermost one. Its code passes a result on to another function,
+ * as in "free(malloc(n))". Other functions do so, too, but they have rules once the whole table is there.
  */
-static __always_inline int is_last_function(struct task_state *st)
+static __always_inline int is_outermost(struct task_state *st)
 {
 	return ends_thread(st) && is_table_whole(st);
 }
@@ -312,7 +312,7 @@ static __always_inline long table_step(struct task_state *st)
 	if (!is_covered(rule)) {
 		/* find_rule() has set the outcome. */
 		if (ruleless_step(st, &ret))
-			return call && is_last_function(st) ? table_ends(st, OUTCOME_COMPLETE) : 1;
+			return call && is_outermost(st) ? table_ends(st, OUTCOME_COMPLETE) : 1;
 		call = FRAME_CALL;
 	} else if (rule->cfa == CFA_STOP) {
 		return table_ends(st, OUTCOME_COMPLETE);

@@ -255,14 +255,11 @@ fn private_copy_of_a_memfd(run: &mut Run) -> Done {
 fn copy_on_write_of_file_pages(run: &mut Run) -> Done {
     let _file = files::written(&run.path("file"), 4 * MIB);
     run.with("mapprivate 0", "file", "");
-    // The kernel may reclaim pages that were only read at any time: then the process does not have them any more.
-    let mut report = run.after(&["look 0 0 2097152"], &[]);
-    for _ in 0..10 {
-        if File.figure(&report.profile.total) >= 2 * MIB {
-            break;
-        }
-        report = run.after(&["look 0 0 2097152"], &[]);
-    }
+    // The kernel may reclaim pages that were only read: its own figure says whether the process still has them.
+    let report = (0..10)
+        .map(|_| run.after(&["look 0 0 2097152"], &[]))
+        .find(|report| File.figure(&report.profile.total) >= 2 * MIB)
+        .expect("the pages of the file stay");
     let seen = report.under("cmd_look", File);
     assert!(seen >= 2 * MIB, "{seen} of {}", report.text());
     // Pages that are already mapped, and others.

@@ -54,9 +54,9 @@ fn the_oldest_idle_one_of_the_client_with_most_goes() {
     assert_eq!(going(&registry).len(), 2, "who is answered stays");
 }
 
-/// Its request had arrived but was not read yet.
+/// A connection that has been told to close stays open if its request is read before it closes.
 #[test]
-fn one_with_a_request_after_all_stays() {
+fn a_request_keeps_a_connection_open() {
     let registry = Registry::new(1);
     let only = open(&registry, 1);
     registry.let_one_go(later(PATIENCE));

@@ -43,7 +43,7 @@ int main(void)
 	pthread_t thread;
 
 	/* The library's table may have to be built again: it makes room for others until the library is mapped. */
-	sleep(1);
+	sleep(2);
 	return pthread_create(&thread, NULL, body, at) || pthread_join(thread, NULL);
 }
 
