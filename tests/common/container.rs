@@ -12,6 +12,7 @@ use super::process::wait_until;
 use super::skip::skip;
 use super::workload::Workload;
 use memprof_sys::ids::Pid;
+use memprof_sys::run_name::testing::copy_program;
 
 /// Where programs look for musl's loader.
 const LOADER: &str = "/lib/ld-musl-x86_64.so.1";
@@ -58,7 +59,7 @@ impl Container {
         fs::create_dir_all(to.parent().unwrap()).unwrap();
         // (Another process may be running what is there.)
         let _ = fs::remove_file(&to);
-        fs::copy(file, to).unwrap();
+        copy_program(file, to);
     }
 
     /// Starts a command in it, and returns it with its process id on this machine.

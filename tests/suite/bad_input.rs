@@ -21,6 +21,7 @@ use crate::common::binary::{
 };
 use crate::common::invalid_requests::INVALID_REQUESTS;
 use crate::common::skip::skip;
+use memprof_sys::run_name::testing::copy_program;
 
 /// A directory that every user can access, on a disk file system.
 fn directory() -> tempfile::TempDir {
@@ -50,9 +51,7 @@ fn compile(dir: &Path, name: &str, source: &str) -> PathBuf {
 fn as_nobody(args: &[&str]) -> crate::common::binary::Ended {
     let dir = directory();
     let copy = dir.path().join("memprof");
-    // A separate process makes the copy. If this process did, a child forked by another test would also have
-    // the copy open for writing until its exec, and a file that is open for writing cannot be executed.
-    run(Command::new("cp").arg(MEMPROF).arg(&copy)).must(0, &[]);
+    copy_program(MEMPROF, &copy);
     run(Command::new(&copy).args(args).uid(65534).gid(65534))
 }
 

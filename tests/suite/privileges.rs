@@ -20,6 +20,7 @@ use crate::common::process::{signal, stop, threads, wait_until};
 use crate::common::workload::{Workload, program, unique_name};
 use memprof_sys::ids::Pid;
 use memprof_sys::residency::figures;
+use memprof_sys::run_name::testing::copy_program;
 
 /// The user that runs memprof, and another user.
 const NOBODY: u32 = 65534;
@@ -52,9 +53,7 @@ fn make_place() -> Installation {
     fs::set_permissions(&dir, fs::Permissions::from_mode(0o755)).unwrap();
     let copy = |from: &Path, name: &str| {
         let to = dir.join(name);
-        // A separate process makes the copy: a child forked by another test would have it open for writing.
-        let done = Command::new("cp").args([from, &to]).status();
-        assert!(done.unwrap().success());
+        copy_program(from, &to);
         fs::set_permissions(&to, fs::Permissions::from_mode(0o755)).unwrap();
         to
     };

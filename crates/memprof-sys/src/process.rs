@@ -309,6 +309,7 @@ fn candidate(pid: Pid) -> Option<Candidate> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::run_name::testing::copy_program;
 
     fn c(pid: u32, parent: u32) -> Candidate {
         Candidate {
@@ -331,7 +332,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let name = format!("renamed-{}", std::process::id());
         let shell = dir.path().join(&name);
-        fs::copy("/bin/sh", &shell).unwrap();
+        copy_program("/bin/sh", &shell);
         let script = "echo other > /proc/$$/comm; read line";
         let mut child = std::process::Command::new(&shell)
             .args(["-c", script])

@@ -109,16 +109,24 @@ pub fn base_name(path: &Path) -> String {
     name.to_string_lossy().into_owned()
 }
 
-/// Processes with chosen names, for tests.
+/// Programs and processes with chosen names, for tests.
 #[cfg(any(test, feature = "testing"))]
 pub mod testing {
     use std::fs;
-    use std::io::ErrorKind;
     use std::os::unix::process::CommandExt;
     use std::process::{Child, Command, Stdio};
     use std::time::{Duration, Instant};
 
     use super::*;
+
+    /// Copies a program so that the copy can be run at once. Another process makes the copy: if this one did, a child forked by
+    /// another test would also have it open for writing until its exec, and such a file cannot be executed (`ETXTBSY`).
+    pub fn copy_program(from: impl AsRef<Path>, to: impl AsRef<Path>) {
+        let done = Command::new("cp")
+            .args([from.as_ref(), to.as_ref()])
+            .status();
+        assert!(done.unwrap().success());
+    }
 
     /// A sleeping program.
     pub struct Sleeper(Child);
@@ -136,14 +144,7 @@ pub mod testing {
             let mut command = Command::new(program);
             command.arg0(word).arg("60").current_dir(directory);
             command.stdin(Stdio::null());
-            // A process that another test is starting may have the copy open for writing until it executes its program.
-            let child = loop {
-                match command.spawn() {
-                    Err(e) if e.kind() == ErrorKind::ExecutableFileBusy => std::thread::yield_now(),
-                    started => break started.unwrap(),
-                }
-            };
-            let sleeper = Sleeper(child);
+            let sleeper = Sleeper(command.spawn().unwrap());
             // `spawn` may return before the kernel has filled the new address space.
             let limit = Instant::now() + Duration::from_secs(60);
             let stat = format!("/proc/{}/stat", sleeper.0.id());
@@ -173,7 +174,7 @@ mod tests {
     use std::fs::{self, File};
     use std::os::unix::fs::symlink;
 
-    use super::testing::Sleeper;
+    use super::testing::{Sleeper, copy_program};
     use super::*;
 
     #[test]
@@ -181,11 +182,11 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let dir = dir.path();
         let file = dir.join("check-rdb");
-        fs::copy("/bin/sleep", &file).unwrap();
+        copy_program("/bin/sleep", &file);
         fs::hard_link(&file, dir.join("hard")).unwrap();
         symlink("check-rdb", dir.join("server")).unwrap();
         symlink(&file, dir.join("absolute")).unwrap();
-        fs::copy("/bin/sleep", dir.join("another")).unwrap();
+        copy_program("/bin/sleep", dir.join("another"));
         let name = |program: &Path, word: &str| Sleeper::start(program, word, dir).name();
         for link in ["check-rdb", "hard", "server", "absolute"] {
             assert_eq!(name(&dir.join(link), "x").as_deref(), Some(link));

@@ -13,6 +13,7 @@ use crate::common::tree::Node;
 use crate::common::workload::{Lines, program};
 use crate::life::{KIB, MIB};
 use memprof_sys::ids::Pid;
+use memprof_sys::run_name::testing::copy_program;
 
 #[test]
 fn its_exit_status_is_passed_on() {
@@ -54,8 +55,9 @@ fn one_that_cannot_be_run() {
     let dir = tempfile::tempdir().unwrap();
     let not_executable = dir.path().join("text");
     std::fs::write(&not_executable, "hello").unwrap();
-    let no_interpreter = dir.path().join("script");
-    std::fs::write(&no_interpreter, "#!/nonexistent/interpreter\n").unwrap();
+    let [text, no_interpreter] = ["script text", "script"].map(|name| dir.path().join(name));
+    std::fs::write(&text, "#!/nonexistent/interpreter\n").unwrap();
+    copy_program(&text, &no_interpreter);
     std::fs::set_permissions(&no_interpreter, std::fs::Permissions::from_mode(0o755)).unwrap();
     for (path, why, status) in [
         ("/nonexistent/command", "No such file", 127),
@@ -84,7 +86,7 @@ fn nothing_of_memprof_is_in_its_profile() {
     let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     require_page_cache(dir.path());
     let cold = dir.path().join("false");
-    std::fs::copy("/bin/false", &cold).unwrap();
+    copy_program("/bin/false", &cold);
     let file = std::fs::File::open(&cold).unwrap();
     file.sync_all().unwrap();
     evict(&file);

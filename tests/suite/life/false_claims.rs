@@ -1,7 +1,7 @@
 //! Programs whose files claim what they do not have: each costs its own names, in bounded time and memory.
 
 use std::fs::{self, File};
-use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -11,6 +11,7 @@ use crate::common::memprof::Memprof;
 use crate::common::process::figure;
 use crate::common::workload::{Workload, program};
 use crate::life::{KIB, MIB};
+use memprof_sys::run_name::testing::copy_program;
 
 /// What takes an hour without a limit takes less with one, on a busy machine, too.
 const MOMENT: Duration = Duration::from_secs(30);
@@ -40,10 +41,10 @@ fn claim(path: &Path, bytes: u64) {
 #[test]
 fn more_symbols_than_any_program_has() {
     let directory = tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
-    let path = directory.path().join("claims");
-    fs::write(&path, fs::read(program("scenarios")).unwrap()).unwrap();
-    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
-    claim(&path, 1 << 40);
+    let [made, path] = ["made", "claims"].map(|name| directory.path().join(name));
+    fs::copy(program("scenarios"), &made).unwrap();
+    claim(&made, 1 << 40);
+    copy_program(&made, &path);
     let mut workload = Workload::start(&path);
     let m = Memprof::attach(workload.pid(), &[]);
     workload.lines.tell("mmap 4194304");

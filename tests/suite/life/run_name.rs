@@ -1,16 +1,16 @@
 //! An executable with several names is shown under the one that runs.
 
-use std::fs;
 use std::os::unix::fs::symlink;
 
 use crate::common::memprof::{Memprof, run};
 use crate::common::workload::{Workload, program};
+use memprof_sys::run_name::testing::copy_program;
 
 #[test]
 fn a_program_is_named_as_it_was_started() {
     let dir = tempfile::tempdir().unwrap();
     let (file, link) = (dir.path().join("check-rdb"), dir.path().join("server"));
-    fs::copy(program("scenarios"), &file).unwrap();
+    copy_program(program("scenarios"), &file);
     symlink("check-rdb", &link).unwrap();
     let mut workload = Workload::start(&link);
     let m = Memprof::attach(workload.pid(), &[]);

@@ -20,6 +20,7 @@ use crate::common::memprof::{BINARY, Memprof};
 use crate::common::skip::skip;
 use crate::common::workload::{self, Workload};
 use memprof_sys::ids::Pid;
+use memprof_sys::run_name::testing::copy_program;
 
 const MIB: u64 = 1 << 20;
 /// `nobody`.
@@ -126,8 +127,8 @@ impl Pair {
         let [library, program] = COMPILED.get_or_init(compiled).as_ref()?;
         let directory = tempfile::tempdir().unwrap();
         let to = |name: &str| directory.path().join(name);
-        fs::copy(program, to("program")).unwrap();
-        fs::copy(library, to("libcontainer.so")).unwrap();
+        copy_program(program, to("program"));
+        copy_program(library, to("libcontainer.so"));
         Some(Pair { directory })
     }
 

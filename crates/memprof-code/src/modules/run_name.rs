@@ -73,18 +73,17 @@ impl ModuleTable {
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
     use std::os::unix::fs::symlink;
 
     use super::*;
     use crate::modules::AddressMap;
-    use memprof_sys::run_name::testing::Sleeper;
+    use memprof_sys::run_name::testing::{Sleeper, copy_program};
 
     #[test]
     fn a_file_that_runs_under_two_names_keeps_the_kernels() {
         let dir = tempfile::tempdir().unwrap();
         let dir = dir.path();
-        fs::copy("/bin/sleep", dir.join("box")).unwrap();
+        copy_program("/bin/sleep", dir.join("box"));
         for link in ["one", "two"] {
             symlink("box", dir.join(link)).unwrap();
         }
