@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::process::{Child, Command, Stdio};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, Once, TryLockError};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
@@ -26,50 +26,62 @@ const FLAGS: [&str; 10] = [
     "--window-size=1280,900",
 ];
 
-/// One browser at a time: several at once would be too slow.
-static TURN: Mutex<()> = Mutex::new(());
+/// The one browser: several at once would be too slow. The next test goes on with it, in a new tab: to start one takes three
+/// seconds of CPU time.
+static TURN: Mutex<Option<Driver>> = Mutex::new(None);
 
-pub struct Browser {
-    driver: Child,
+/// A Chromium with its driver. Both end when this is dropped.
+struct Driver {
+    process: Child,
     address: SocketAddr,
     session: String,
-    /// The address of the pages under test.
-    pub base: String,
     _profile: TempDir,
-    _turn: MutexGuard<'static, ()>,
 }
 
-impl Browser {
-    /// Starts it for the pages of a server.
-    pub fn start(server: SocketAddr) -> Browser {
-        let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut driver = Command::new("chromedriver")
+/// A tab of the browser, which no other test has until this is dropped.
+pub struct Browser {
+    /// The address of the pages under test.
+    pub base: String,
+    turn: MutexGuard<'static, Option<Driver>>,
+}
+
+impl Driver {
+    fn start() -> Driver {
+        let mut process = Command::new("chromedriver")
             .args(["--port=0", "--log-level=SEVERE"])
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
             .spawn()
             .expect("chromedriver is needed for these tests (Debian: chromium-driver)");
-        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port(&mut driver)));
+        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port(&mut process)));
         let profile = tempfile::tempdir().unwrap();
-        let mut browser = Browser {
-            driver,
+        let user_data = format!("--user-data-dir={}", profile.path().display());
+        let mut driver = Driver {
+            process,
             address,
             session: String::new(),
-            base: format!("http://{server}"),
             _profile: profile,
-            _turn: turn,
         };
-        let profile = format!("--user-data-dir={}", browser._profile.path().display());
-        let flags: Vec<&str> = FLAGS.into_iter().chain([profile.as_str()]).collect();
+        let flags: Vec<&str> = FLAGS.into_iter().chain([user_data.as_str()]).collect();
         let wanted = json!({"capabilities": {"alwaysMatch": {
             "browserName": "chrome",
             "timeouts": {"script": PATIENCE.as_millis() as u64},
             "goog:loggingPrefs": {"browser": "ALL", "performance": "ALL"},
             "goog:chromeOptions": {"args": flags}}}});
-        let session = browser.command("POST", "/session", Some(&wanted));
-        browser.session = format!("/session/{}", session["sessionId"].as_str().unwrap());
-        browser
+        let session = driver.command("POST", "/session", Some(&wanted));
+        driver.session = format!("/session/{}", session["sessionId"].as_str().unwrap());
+        driver
+    }
+
+    /// Goes on in a new tab, which has nothing of the last one's settings; its logs are empty.
+    fn new_tab(&self) {
+        let tab = self.command("POST", "/window/new", Some(&json!({"type": "tab"})));
+        self.command("DELETE", "/window", None);
+        self.command("POST", "/window", Some(&json!({"handle": tab["handle"]})));
+        for kind in ["browser", "performance"] {
+            self.log(kind);
+        }
     }
 
     /// Sends one command; fails the test if the driver reports an error.
@@ -91,6 +103,59 @@ impl Browser {
         let value = value["value"].clone();
         assert!(value["error"].is_null(), "{method} {path} {body}: {value}");
         value
+    }
+
+    #[track_caller]
+    fn log(&self, kind: &str) -> Vec<Value> {
+        let log = self.command("POST", "/se/log", Some(&json!({"type": kind})));
+        log.as_array().unwrap().clone()
+    }
+}
+
+/// Ends the browser with the test program, which drops no static variable.
+extern "C" fn end_driver() {
+    let mut turn = match TURN.try_lock() {
+        Ok(turn) => turn,
+        Err(TryLockError::Poisoned(failed)) => failed.into_inner(),
+        Err(TryLockError::WouldBlock) => return,
+    };
+    *turn = None;
+}
+
+impl Browser {
+    /// A tab for the pages of a server.
+    pub fn start(server: SocketAddr) -> Browser {
+        // After a failed test, nobody knows in which state it is.
+        let mut turn = TURN.lock().unwrap_or_else(|failed| {
+            TURN.clear_poison();
+            let mut turn = failed.into_inner();
+            *turn = None;
+            turn
+        });
+        if let Some(driver) = &*turn {
+            driver.new_tab();
+        } else {
+            static ENDS: Once = Once::new();
+            ENDS.call_once(|| {
+                // SAFETY: the function may be called at any time, and does not panic.
+                unsafe { libc::atexit(end_driver) };
+            });
+            *turn = Some(Driver::start());
+        }
+        Browser {
+            base: format!("http://{server}"),
+            turn,
+        }
+    }
+
+    #[track_caller]
+    fn driver(&self) -> &Driver {
+        self.turn.as_ref().unwrap()
+    }
+
+    #[track_caller]
+    fn command(&self, method: &str, path: &str, body: Option<&Value>) -> Value {
+        self.driver().command(method, path, body)
     }
 
     /// Runs a function body in the page; returns its result.
@@ -259,15 +324,10 @@ impl Browser {
         self.native("Emulation.setEmulatedMedia", features);
     }
 
-    fn log(&self, kind: &str) -> Vec<Value> {
-        let log = self.command("POST", "/se/log", Some(&json!({"type": kind})));
-        log.as_array().unwrap().clone()
-    }
-
     /// Warnings and errors on the console since the last call.
     pub fn errors(&self) -> Vec<String> {
         let bad = |entry: &&Value| matches!(entry["level"].as_str(), Some("SEVERE" | "WARNING"));
-        let log = self.log("browser");
+        let log = self.driver().log("browser");
         let text = |entry: &Value| entry["message"].as_str().unwrap().to_owned();
         log.iter().filter(bad).map(text).collect()
     }
@@ -285,11 +345,15 @@ impl Browser {
             let url = message["params"]["request"]["url"].as_str()?;
             (message["method"] == "Network.requestWillBeSent").then(|| url.to_owned())
         };
-        self.log("performance").iter().filter_map(url).collect()
+        self.driver()
+            .log("performance")
+            .iter()
+            .filter_map(url)
+            .collect()
     }
 }
 
-impl Drop for Browser {
+impl Drop for Driver {
     fn drop(&mut self) {
         // This also ends Chromium. A panic here would hide the current one.
         if let Ok(mut stream) = TcpStream::connect(self.address) {
@@ -301,8 +365,8 @@ impl Drop for Browser {
             let _ = stream.write_all(request.as_bytes());
             let _ = stream.read(&mut [0; 1]);
         }
-        let _ = self.driver.kill();
-        let _ = self.driver.wait();
+        let _ = self.process.kill();
+        let _ = self.process.wait();
     }
 }
 
