@@ -41,6 +41,9 @@ mod random;
 #[cfg(test)]
 #[path = "../tests/common/skip.rs"]
 mod skip;
+#[cfg(test)]
+#[path = "../crates/memprof-profile/src/testing.rs"]
+mod testing;
 
 pub mod app;
 pub mod collect;

@@ -89,9 +89,9 @@ mod tests {
 
     use super::*;
     use crate::export::testing::written;
+    use crate::testing::{at, kib, profile, symbols};
     use memprof_profile::Frame;
     use memprof_profile::symbol::Language;
-    use memprof_profile::testing::{at, kib, profile, symbols};
 
     #[test]
     fn lines_add_up_and_keep_their_frames() {

@@ -30,7 +30,7 @@ pub(crate) fn grown_by(report: &Report, shared: u64, top: usize) -> GrownBy {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use memprof_profile::testing::{at, kib, profile, report};
+    use crate::testing::{at, kib, profile, report};
 
     #[test]
     fn rows_and_the_rest_are_all_bytes() {

@@ -82,8 +82,8 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use memprof_profile::testing::report;
-    use memprof_profile::tree::properties::any_profile;
+    use crate::testing::any_profile;
+    use crate::testing::report;
     use memprof_profile::{FrameFilter, Kind};
 
     fn any_report() -> impl Strategy<Value = Report> {

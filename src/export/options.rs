@@ -169,7 +169,7 @@ impl std::error::Error for Unsupported {}
 mod tests {
     use super::*;
     use crate::export::testing::by_name;
-    use memprof_profile::testing::profile;
+    use crate::testing::profile;
 
     fn refused(format: &str, options: &ExportOptions) -> Option<String> {
         let checked = options.check(by_name(format).unwrap());

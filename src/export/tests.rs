@@ -2,9 +2,9 @@
 
 use super::ExportOptions;
 use super::testing::{written, written_with};
+use crate::testing::report;
+use crate::testing::{at, kib, profile, with_heap};
 use memprof_profile::measure::{ALLOC_OBJECTS, ALLOC_SPACE, INUSE_OBJECTS, INUSE_SPACE};
-use memprof_profile::testing::report;
-use memprof_profile::testing::{at, kib, profile, with_heap};
 use memprof_profile::{Kind, Report};
 
 const MIB: u64 = 1 << 20;

@@ -150,9 +150,9 @@ mod tests {
 
     use super::*;
     use crate::export::testing::written;
+    use crate::testing::{at, kib, profile, symbols};
     use memprof_profile::Losses;
     use memprof_profile::symbol::Language;
-    use memprof_profile::testing::{at, kib, profile, symbols};
     use memprof_sys::residency::PageKind;
 
     #[test]

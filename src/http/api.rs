@@ -212,8 +212,8 @@ mod tests {
 
     use super::*;
     use crate::export::tree::v1::{EMPTY_TREE, Short};
+    use crate::testing::{at, kib, profile, symbols};
     use memprof_profile::Frame;
-    use memprof_profile::testing::{at, kib, profile, symbols};
     use memprof_sys::ids::Pid;
 
     struct Fixed(Result<Arc<Report>, ProviderError>);

@@ -142,8 +142,8 @@ pub(super) mod tests {
     use serde_json::Value;
 
     use super::*;
-    use memprof_profile::testing::report;
-    use memprof_profile::testing::{at, kib, profile};
+    use crate::testing::report;
+    use crate::testing::{at, kib, profile};
 
     pub(super) const NASTY: &str = "</script><script>alert(1)</script><!--<script>";
 

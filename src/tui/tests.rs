@@ -22,8 +22,8 @@ use ratatui::style::{Color, Modifier};
 use super::model::Model;
 use super::render::render;
 use super::state::{Input, UiState};
+use crate::testing::{at, kib, profile, symbols};
 use memprof_profile::symbol::Language;
-use memprof_profile::testing::{at, kib, profile, symbols};
 use memprof_profile::{Frame, Report};
 use memprof_sys::usage::Usage;
 

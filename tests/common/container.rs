@@ -11,8 +11,8 @@ use tempfile::TempDir;
 use super::process::wait_until;
 use super::skip::skip;
 use super::workload::Workload;
+use crate::common::programs::copy_program;
 use memprof_sys::ids::Pid;
-use memprof_sys::run_name::testing::copy_program;
 
 /// Where programs look for musl's loader.
 const LOADER: &str = "/lib/ld-musl-x86_64.so.1";

@@ -20,6 +20,7 @@ pub mod machine;
 pub mod memprof;
 pub mod postgres;
 pub mod process;
+pub mod programs;
 pub mod pythons;
 pub mod random;
 pub mod reclaim;

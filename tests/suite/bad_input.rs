@@ -20,8 +20,8 @@ use crate::common::binary::{
     Kept, MEMPROF, Memprof, PATIENCE, in_own_mounts, memprof, no_panic, run, status,
 };
 use crate::common::invalid_requests::INVALID_REQUESTS;
+use crate::common::programs::copy_program;
 use crate::common::skip::skip;
-use memprof_sys::run_name::testing::copy_program;
 
 /// A directory that every user can access, on a disk file system.
 fn directory() -> tempfile::TempDir {

@@ -17,10 +17,10 @@ use serde_json::Value;
 
 use crate::common::memprof::{BINARY, Memprof};
 use crate::common::process::{signal, stop, threads, wait_until};
+use crate::common::programs::copy_program;
 use crate::common::workload::{Workload, program, unique_name};
 use memprof_sys::ids::Pid;
 use memprof_sys::residency::figures;
-use memprof_sys::run_name::testing::copy_program;
 
 /// The user that runs memprof, and another user.
 const NOBODY: u32 = 65534;

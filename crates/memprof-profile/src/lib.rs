@@ -3,6 +3,10 @@
 //! The aggregator hands a [`Profile`] to all views and exporters. Pages are already joined with stacks, and addresses are
 //! converted to ([`Module`], file offset) pairs. Names are not looked up yet.
 
+// The name that `testing` has for this crate in all that include it.
+#[cfg(test)]
+extern crate self as memprof_profile;
+
 #[cfg(feature = "filters")]
 pub mod allocations;
 mod cgroup;
@@ -29,8 +33,8 @@ mod report;
 pub mod saved;
 mod sizes;
 pub mod symbol;
-#[cfg(any(test, feature = "testing"))]
-pub mod testing;
+#[cfg(test)]
+mod testing;
 pub mod tree;
 mod uncertainty;
 mod usage;

@@ -1,19 +1,23 @@
-//! Small profiles for tests.
+//! Small profiles, and random ones, for tests of this crate and of those above, which include this file: what it needs would
+//! otherwise have to be part of the library.
+
+#![allow(dead_code, reason = "each crate uses its own part")]
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use crate::measure::{ColumnId, HEAP, RESIDENCY};
-use crate::symbol::{Function, Language, Symbol, Symbols};
-pub use crate::{
+use memprof_profile::measure::{ColumnId, HEAP, RESIDENCY};
+use memprof_profile::symbol::{Function, Language, Symbol, Symbols};
+use memprof_profile::{
     Amounts, Ended, Faults, Frame, FreezeOutcome, Losses, Module, ModuleId, NotObserved, OomKills,
-    Outcome, Profile, Report, Sample, Stack, TargetInfo, Uncertainty, Unobserved,
+    Outcome, PartialReason, Profile, Report, Sample, Stack, TargetInfo, Uncertainty, Unobserved,
 };
 use memprof_sys::ids::Pid;
 use memprof_sys::kernel_figures::KernelFigures;
 use memprof_sys::usage::Usage;
+use proptest::prelude::*;
 
-pub(crate) const KIB: u64 = 1024;
+pub const KIB: u64 = 1024;
 
 /// Frame `offset` of module `module`; module 0 is the program's own executable.
 pub fn at(module: u16, offset: u64) -> Frame {
@@ -98,7 +102,7 @@ pub fn profile(samples: &[(&[Frame], Usage)], not_observed: &[Usage]) -> Profile
 }
 
 /// Sets the unwind outcome of a sample.
-pub(crate) fn ended(profile: &mut Profile, sample: usize, outcome: Outcome) {
+pub fn ended(profile: &mut Profile, sample: usize, outcome: Outcome) {
     let frames = profile.samples[sample].stack.frames.clone();
     profile.samples[sample].stack = Arc::new(Stack { frames, outcome });
 }
@@ -122,7 +126,7 @@ pub fn symbols(names: &[(Frame, &str, Language)]) -> Symbols {
 }
 
 /// A figure of a column: the column, the figure, and its standard error.
-pub(crate) type Figure = (ColumnId, u64, u64);
+pub type Figure = (ColumnId, u64, u64);
 
 /// Enables the heap measure, and adds estimated figures to each sample.
 pub fn with_heap(profile: &mut Profile, samples: &[&[Figure]]) {
@@ -150,4 +154,46 @@ pub fn report(profile: Profile, names: &[(Frame, &str)]) -> Report {
         symbols: Arc::new(symbols(&names)),
         sequence: 1,
     }
+}
+
+fn frame() -> impl Strategy<Value = Frame> {
+    prop_oneof![
+        8 => (0u16..2, 0u64..6).prop_map(|(m, o)| at(m, o)),
+        1 => (0u64..3).prop_map(Frame::unmapped),
+        // A module that is not in the profile.
+        1 => Just(at(7, 1)),
+    ]
+}
+
+fn outcome() -> impl Strategy<Value = Outcome> {
+    const CUT_OFF: &[Outcome] = &[
+        Outcome::Partial(PartialReason::DepthLimit),
+        Outcome::Partial(PartialReason::NoTable),
+    ];
+    prop_oneof![
+        4 => Just(Outcome::Complete),
+        1 => proptest::sample::select(CUT_OFF),
+    ]
+}
+
+fn pages() -> impl Strategy<Value = Usage> {
+    (0u64..4, 0u64..4, 0u64..4, 0u64..4).prop_map(|(a, s, c, w)| Usage {
+        shmem: s * 4096,
+        swap: w * 4096,
+        ..kib(a * 4, c * 4)
+    })
+}
+
+/// Any profile with a few dozen short stacks.
+pub fn any_profile() -> impl Strategy<Value = Profile> {
+    let stack = proptest::collection::vec(frame(), 0..8);
+    let samples = proptest::collection::vec((stack, pages(), outcome()), 0..40);
+    (samples, proptest::collection::vec(pages(), 0..3)).prop_map(|(samples, rest)| {
+        let stacks: Vec<_> = samples.iter().map(|(f, u, _)| (f.as_slice(), *u)).collect();
+        let mut profile = profile(&stacks, &rest);
+        for (at, (_, _, outcome)) in samples.iter().enumerate() {
+            ended(&mut profile, at, *outcome);
+        }
+        profile
+    })
 }

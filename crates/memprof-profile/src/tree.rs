@@ -17,8 +17,8 @@ mod label;
 mod layout;
 mod names;
 mod paths;
-#[cfg(any(test, feature = "testing"))]
-pub mod properties;
+#[cfg(test)]
+mod properties;
 mod search;
 mod sweep;
 mod table;

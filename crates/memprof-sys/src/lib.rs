@@ -1,6 +1,9 @@
 //! Access to the kernel, about memprof itself and about other processes: `/proc`, cgroups, ptrace, privileges, clocks, messages.
 
 #[cfg(test)]
+#[path = "../../../tests/common/programs.rs"]
+mod programs;
+#[cfg(test)]
 #[path = "../../../tests/common/random.rs"]
 mod random;
 #[cfg(test)]

@@ -309,7 +309,7 @@ fn candidate(pid: Pid) -> Option<Candidate> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::run_name::testing::copy_program;
+    use crate::programs::copy_program;
 
     fn c(pid: u32, parent: u32) -> Candidate {
         Candidate {

@@ -109,73 +109,13 @@ pub fn base_name(path: &Path) -> String {
     name.to_string_lossy().into_owned()
 }
 
-/// Programs and processes with chosen names, for tests.
-#[cfg(any(test, feature = "testing"))]
-pub mod testing {
-    use std::fs;
-    use std::os::unix::process::CommandExt;
-    use std::process::{Child, Command, Stdio};
-    use std::time::{Duration, Instant};
-
-    use super::*;
-
-    /// Copies a program so that the copy can be run at once. Another process makes the copy: if this one did, a child forked by
-    /// another test would also have it open for writing until its exec, and such a file cannot be executed (`ETXTBSY`).
-    pub fn copy_program(from: impl AsRef<Path>, to: impl AsRef<Path>) {
-        let done = Command::new("cp")
-            .args([from.as_ref(), to.as_ref()])
-            .status();
-        assert!(done.unwrap().success());
-    }
-
-    /// A sleeping program.
-    pub struct Sleeper(Child);
-
-    impl Drop for Sleeper {
-        fn drop(&mut self) {
-            let _ = self.0.kill();
-            let _ = self.0.wait();
-        }
-    }
-
-    impl Sleeper {
-        /// Starts `program`, a copy of `sleep`, in `directory`. `word` is the first argument (`argv[0]`).
-        pub fn start(program: &Path, word: &str, directory: &Path) -> Sleeper {
-            let mut command = Command::new(program);
-            command.arg0(word).arg("60").current_dir(directory);
-            command.stdin(Stdio::null());
-            let sleeper = Sleeper(command.spawn().unwrap());
-            // `spawn` may return before the kernel has filled the new address space.
-            let limit = Instant::now() + Duration::from_secs(60);
-            let stat = format!("/proc/{}/stat", sleeper.0.id());
-            while !fs::read_to_string(&stat).unwrap().contains(") S ") {
-                assert!(Instant::now() < limit, "it does not sleep");
-                std::thread::yield_now();
-            }
-            sleeper
-        }
-
-        /// The process id.
-        pub fn pid(&self) -> Pid {
-            Pid(self.0.id())
-        }
-
-        /// The name under which the process runs its executable.
-        pub fn name(&self) -> Option<String> {
-            let pid = self.pid();
-            let known = proc_dir::link(pid, "exe").unwrap();
-            name_of(pid, executable(pid).unwrap(), &known)
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::fs::{self, File};
     use std::os::unix::fs::symlink;
 
-    use super::testing::{Sleeper, copy_program};
     use super::*;
+    use crate::programs::{Sleeper, copy_program};
 
     #[test]
     fn links_are_names_and_claims_are_not() {
@@ -187,7 +127,12 @@ mod tests {
         symlink("check-rdb", dir.join("server")).unwrap();
         symlink(&file, dir.join("absolute")).unwrap();
         copy_program("/bin/sleep", dir.join("another"));
-        let name = |program: &Path, word: &str| Sleeper::start(program, word, dir).name();
+        let name = |program: &Path, word: &str| {
+            let sleeper = Sleeper::start(program, word, dir);
+            let pid = Pid(sleeper.pid());
+            let known = proc_dir::link(pid, "exe").unwrap();
+            name_of(pid, executable(pid).unwrap(), &known)
+        };
         for link in ["check-rdb", "hard", "server", "absolute"] {
             assert_eq!(name(&dir.join(link), "x").as_deref(), Some(link));
         }

@@ -6,12 +6,12 @@ use serde_json::{Value, json};
 use crate::export::ExportOptions;
 use crate::export::FORMATS;
 use crate::export::testing::bytes;
+use crate::testing::{at, kib, profile};
 use memprof_profile::measure::{KERNEL_BYTES, MEASURES};
 use memprof_profile::saved::*;
 use memprof_profile::symbol::{
     Function, InlinedFunction, Language, Location, Symbol, Symbols, UnknownReason, UnnamedFunction,
 };
-use memprof_profile::testing::{at, kib, profile};
 use memprof_profile::{
     Amounts, CachedFile, CgroupMemory, CodeLayout, CodeSegment, Ended, EndedProcess, Faults, Frame,
     FreezeOutcome, KnownPath, LastFigures, Losses, MappedBytes, Mapping, Module, OomKill, OomKills,

@@ -144,9 +144,9 @@ fn counts(amounts: &Amounts) -> Counts {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing::report;
+    use crate::testing::{at, kib, profile};
     use memprof_profile::measure::{ALLOC_SPACE, INUSE_SPACE};
-    use memprof_profile::testing::report;
-    use memprof_profile::testing::{at, kib, profile};
 
     /// A report of stacks with these allocated bytes. Every other figure is 4 KiB.
     fn allocated(stacks: &[(u64, u64)]) -> Report {

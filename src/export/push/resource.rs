@@ -119,7 +119,7 @@ pub(super) fn labels(attributes: &Attributes) -> Vec<(String, String)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use memprof_profile::testing::{at, kib, profile};
+    use crate::testing::{at, kib, profile};
 
     fn text(text: &str) -> Value {
         Value::Text(text.to_owned())

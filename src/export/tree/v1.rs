@@ -232,9 +232,9 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
+    use crate::testing::{at, kib, profile, symbols};
     use memprof_profile::Frame;
     use memprof_profile::symbol::{Function, Language, Location, Symbol, Symbols};
-    use memprof_profile::testing::{at, kib, profile, symbols};
     use memprof_sys::usage::Usage;
 
     fn tree(profile: Profile, symbols: Symbols, threshold: u64, depth: usize) -> String {

@@ -379,8 +379,8 @@ fn kind_label(kind: Kind) -> (&'static str, String) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing::{at, kib, profile, symbols};
     use memprof_profile::symbol::Language;
-    use memprof_profile::testing::{at, kib, profile, symbols};
 
     #[test]
     fn labels_are_printable_and_bounded() {

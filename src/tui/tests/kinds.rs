@@ -1,8 +1,8 @@
 //! Kinds of memory that are estimates, or that count objects.
 
 use super::*;
+use crate::testing::with_heap;
 use memprof_profile::measure::{INUSE_OBJECTS, INUSE_SPACE};
-use memprof_profile::testing::with_heap;
 
 /// `malloc` holds 40 MiB in 5,000 allocations; the 64 KiB of `read` have an error of 1 MiB.
 #[test]

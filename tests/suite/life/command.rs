@@ -9,11 +9,11 @@ use std::process::{Command, Output, Stdio};
 use crate::common::files::{evict, require_page_cache};
 use crate::common::memprof::{BINARY, Memprof, run};
 use crate::common::process::{comm, cont, signal, stop, wait_until};
+use crate::common::programs::copy_program;
 use crate::common::tree::Node;
 use crate::common::workload::{Lines, program};
 use crate::life::{KIB, MIB};
 use memprof_sys::ids::Pid;
-use memprof_sys::run_name::testing::copy_program;
 
 #[test]
 fn its_exit_status_is_passed_on() {

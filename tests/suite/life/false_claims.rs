@@ -9,9 +9,9 @@ use tempfile::tempdir_in;
 
 use crate::common::memprof::Memprof;
 use crate::common::process::figure;
+use crate::common::programs::copy_program;
 use crate::common::workload::{Workload, program};
 use crate::life::{KIB, MIB};
-use memprof_sys::run_name::testing::copy_program;
 
 /// What takes an hour without a limit takes less with one, on a busy machine, too.
 const MOMENT: Duration = Duration::from_secs(30);

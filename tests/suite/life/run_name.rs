@@ -3,8 +3,8 @@
 use std::os::unix::fs::symlink;
 
 use crate::common::memprof::{Memprof, run};
+use crate::common::programs::copy_program;
 use crate::common::workload::{Workload, program};
-use memprof_sys::run_name::testing::copy_program;
 
 #[test]
 fn a_program_is_named_as_it_was_started() {

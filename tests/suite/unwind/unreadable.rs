@@ -17,10 +17,10 @@ use tempfile::TempDir;
 use super::chains::{compile, source};
 use super::results::{Found, attached, attached_by, profile_under};
 use crate::common::memprof::{BINARY, Memprof};
+use crate::common::programs::copy_program;
 use crate::common::skip::skip;
 use crate::common::workload::{self, Workload};
 use memprof_sys::ids::Pid;
-use memprof_sys::run_name::testing::copy_program;
 
 const MIB: u64 = 1 << 20;
 /// `nobody`.

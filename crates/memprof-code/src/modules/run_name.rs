@@ -77,7 +77,7 @@ mod tests {
 
     use super::*;
     use crate::modules::AddressMap;
-    use memprof_sys::run_name::testing::{Sleeper, copy_program};
+    use crate::programs::{Sleeper, copy_program};
 
     #[test]
     fn a_file_that_runs_under_two_names_keeps_the_kernels() {
@@ -90,7 +90,7 @@ mod tests {
         let [one, again, two] =
             ["one", "one", "two"].map(|link| Sleeper::start(&dir.join(link), link, dir));
         let mut table = ModuleTable::new();
-        AddressMap::load(one.pid(), &mut table).unwrap();
+        AddressMap::load(Pid(one.pid()), &mut table).unwrap();
         let name = |table: &mut ModuleTable| {
             let all = table.modules();
             let own = all.iter().find(|module| module.own_executable).unwrap();
@@ -99,11 +99,11 @@ mod tests {
         };
         assert_eq!(name(&mut table), "box");
         for sleeper in [&one, &again] {
-            table.runs(sleeper.pid());
+            table.runs(Pid(sleeper.pid()));
             assert_eq!(name(&mut table), "one");
         }
         for sleeper in [&two, &one] {
-            table.runs(sleeper.pid());
+            table.runs(Pid(sleeper.pid()));
             assert_eq!(name(&mut table), "box");
         }
     }

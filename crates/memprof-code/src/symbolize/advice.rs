@@ -217,7 +217,7 @@ mod tests {
 
     #[test]
     fn files_with_the_most_bytes_under_functions_without_a_name_are_found() {
-        use memprof_profile::testing::{at, kib, profile, symbols};
+        use crate::testing::{at, kib, profile, symbols};
         let names = [(at(0, 1), "main", Language::Other)];
         let unnamed = |frame| {
             let function = UnnamedFunction {

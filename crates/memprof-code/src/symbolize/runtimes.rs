@@ -170,9 +170,9 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
+    use crate::testing::{at, kib, profile, symbols};
     use memprof_profile::Functions;
     use memprof_profile::symbol::Language;
-    use memprof_profile::testing::{at, kib, profile, symbols};
 
     fn found(profile: &Profile, symbols: &Symbols) -> Vec<(&'static str, u64)> {
         let silent = silent(profile, symbols);

@@ -1,13 +1,4 @@
-//! Random profiles, and the invariants of `/v1` trees ([`Merge::Frame`]).
-
-#![cfg_attr(
-    not(test),
-    allow(
-        dead_code,
-        unused_imports,
-        reason = "other crates' tests use `any_profile` alone"
-    )
-)]
+//! The invariants of `/v1` trees ([`Merge::Frame`]), on random profiles.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -17,51 +8,9 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::symbol::{Language, Symbols};
-use crate::testing::{KIB, at, ended, kib, profile, symbols};
-use crate::{Amounts, Frame, FrameKind, Kind, Outcome, PartialReason, Profile};
+use crate::testing::{KIB, any_profile, at, kib, profile, symbols};
+use crate::{Amounts, Frame, FrameKind, Kind, Profile};
 use memprof_sys::usage::Usage;
-
-fn frame() -> impl Strategy<Value = Frame> {
-    prop_oneof![
-        8 => (0u16..2, 0u64..6).prop_map(|(m, o)| at(m, o)),
-        1 => (0u64..3).prop_map(Frame::unmapped),
-        // A module that is not in the profile.
-        1 => Just(at(7, 1)),
-    ]
-}
-
-fn outcome() -> impl Strategy<Value = Outcome> {
-    const CUT_OFF: &[Outcome] = &[
-        Outcome::Partial(PartialReason::DepthLimit),
-        Outcome::Partial(PartialReason::NoTable),
-    ];
-    prop_oneof![
-        4 => Just(Outcome::Complete),
-        1 => proptest::sample::select(CUT_OFF),
-    ]
-}
-
-fn pages() -> impl Strategy<Value = Usage> {
-    (0u64..4, 0u64..4, 0u64..4, 0u64..4).prop_map(|(a, s, c, w)| Usage {
-        shmem: s * 4096,
-        swap: w * 4096,
-        ..kib(a * 4, c * 4)
-    })
-}
-
-/// Any profile with a few dozen short stacks.
-pub fn any_profile() -> impl Strategy<Value = Profile> {
-    let stack = proptest::collection::vec(frame(), 0..8);
-    let samples = proptest::collection::vec((stack, pages(), outcome()), 0..40);
-    (samples, proptest::collection::vec(pages(), 0..3)).prop_map(|(samples, rest)| {
-        let stacks: Vec<_> = samples.iter().map(|(f, u, _)| (f.as_slice(), *u)).collect();
-        let mut profile = profile(&stacks, &rest);
-        for (at, (_, _, outcome)) in samples.iter().enumerate() {
-            ended(&mut profile, at, *outcome);
-        }
-        profile
-    })
-}
 
 fn names() -> Symbols {
     symbols(&[

@@ -6,8 +6,8 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::symbol::{InlinedFunction, Language, Symbol, Symbols};
-use crate::testing::{at, ended, kib, profile, symbols};
-use crate::tree::properties::{any_profile, direction};
+use crate::testing::{any_profile, at, ended, kib, profile, symbols};
+use crate::tree::properties::direction;
 use crate::tree::{Direction, Find, FunctionId, Merge, Naming, Reading, Search, Table};
 use crate::{Frame, Kind, Outcome, PartialReason, Profile};
 use memprof_sys::usage::Usage;

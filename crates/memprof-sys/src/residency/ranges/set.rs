@@ -54,7 +54,6 @@ impl RangeSet {
     }
 
     /// Whether the set contains `addr`.
-    #[cfg(any(test, feature = "testing"))]
     pub fn contains(&self, addr: u64) -> bool {
         self.map.get(addr).is_some()
     }
