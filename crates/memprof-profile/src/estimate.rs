@@ -1,6 +1,6 @@
 //! Estimates from samples, with their variance.
 
-use std::ops::AddAssign;
+use std::ops::{AddAssign, SubAssign};
 
 /// Bytes and allocations, estimated from samples.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -37,5 +37,14 @@ impl AddAssign for Estimate {
         self.objects += other.objects;
         self.space_variance += other.space_variance;
         self.objects_variance += other.objects_variance;
+    }
+}
+
+impl SubAssign for Estimate {
+    fn sub_assign(&mut self, other: Estimate) {
+        self.space -= other.space;
+        self.objects -= other.objects;
+        self.space_variance -= other.space_variance;
+        self.objects_variance -= other.objects_variance;
     }
 }

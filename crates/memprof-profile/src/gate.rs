@@ -28,6 +28,8 @@ pub enum Subject {
     Kind(Kind),
     /// The sum over all functions with this name.
     Function(String),
+    /// The highest resident memory of the process: the kernel's `VmHWM`.
+    Peak,
 }
 
 /// The figure of a subject that a gate limits.
@@ -67,6 +69,7 @@ impl fmt::Display for Subject {
             Subject::Kind(Kind::All) => f.write_str("total"),
             Subject::Kind(kind) => f.write_str(kind.name()),
             Subject::Function(name) => write!(f, "function {name}"),
+            Subject::Peak => f.write_str("peak"),
         }
     }
 }
@@ -79,6 +82,12 @@ impl Gate {
     pub fn check(&self, [before, after]: [&Report; 2], kind: Kind) -> Result<(), String> {
         let kind = self.kind(kind);
         for (which, report) in [("earlier", before), ("later", after)] {
+            if self.subject == Subject::Peak && report.profile.peak.is_none() {
+                return Err(format!(
+                    "{:?} cannot be checked: the {which} profile does not know its peak; save it with this version",
+                    self.text
+                ));
+            }
             if !report.profile.counts(kind) {
                 let option = kind.measure().option.unwrap_or_default();
                 return Err(format!(
@@ -95,6 +104,7 @@ impl Gate {
         match self.subject {
             Subject::Kind(kind) => kind,
             Subject::Function(_) => of_functions,
+            Subject::Peak => Kind::All,
         }
     }
 
@@ -104,6 +114,10 @@ impl Gate {
         let (sizes, is_missing) = match &self.subject {
             Subject::Kind(kind) => {
                 let of = |report: &Report| kind.figure(&report.profile.total);
+                ([of(before), of(after)], false)
+            }
+            Subject::Peak => {
+                let of = |report: &Report| report.profile.peak.map_or(0, |peak| peak.highest());
                 ([of(before), of(after)], false)
             }
             Subject::Function(name) => {

@@ -28,6 +28,7 @@ mod members;
 mod oom_kills;
 mod outcome;
 mod parts;
+mod peak;
 mod place;
 mod report;
 pub mod saved;
@@ -56,6 +57,7 @@ pub use members::Member;
 pub use oom_kills::{LastFigures, OomKill, OomKills};
 pub use outcome::{Outcome, PartialReason};
 pub use parts::Subset;
+pub use peak::Peak;
 pub use place::{CachedFile, KnownPath, MappedBytes, Mapping, PathFrom, Places};
 pub use report::Report;
 pub use sizes::StackSizes;
@@ -96,6 +98,8 @@ pub enum Unobserved {
     StackLost,
     /// No page fault in the mapping had its stack unwound (`--stacks`).
     NotWalked,
+    /// The memory was resident at the shown moment, and gone before memprof could read which pages it was.
+    Gone,
 }
 
 impl Unobserved {
@@ -106,6 +110,7 @@ impl Unobserved {
             Unobserved::NoEvent,
             Unobserved::StackLost,
             Unobserved::NotWalked,
+            Unobserved::Gone,
         ]
         .into_iter();
         all.find(|reason| reason.label() == label)
@@ -118,6 +123,7 @@ impl Unobserved {
             Unobserved::NoEvent => "no_event",
             Unobserved::StackLost => "stack_lost",
             Unobserved::NotWalked => "not_walked",
+            Unobserved::Gone => "gone",
         }
     }
 
@@ -128,6 +134,7 @@ impl Unobserved {
             Unobserved::NoEvent => "not observed",
             Unobserved::StackLost => "stack lost",
             Unobserved::NotWalked => "not walked",
+            Unobserved::Gone => "gone before the scan",
         }
     }
 }
@@ -232,6 +239,8 @@ pub struct Profile {
     pub measures: Vec<&'static Measure>,
     /// The memory of the followed control group (`--cgroup`); `None` if none is followed.
     pub cgroup: Option<Arc<CgroupMemory>>,
+    /// The highest resident memory so far; `None` if it is unknown.
+    pub peak: Option<Peak>,
 }
 
 /// One process's share of a [`Profile`] of several processes. A page that several processes map is in the share of each,
@@ -302,6 +311,7 @@ impl Profile {
             freeze: self.freeze.clone(),
             measures: self.measures.clone(),
             cgroup: None,
+            peak: None,
         }
     }
 

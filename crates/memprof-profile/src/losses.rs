@@ -38,6 +38,12 @@ impl Losses {
             .filter(|(what, _)| *what != Losses::BLOCK_DEVICE)
     }
 
+    /// The sum of [`Losses::lost`].
+    pub fn lost_events(&self) -> u64 {
+        self.lost()
+            .fold(0, |sum, (_, count)| sum.saturating_add(*count))
+    }
+
     /// Counters of memory that was observed and is omitted from all figures on purpose: (name, count).
     pub fn not_counted(&self) -> impl Iterator<Item = &(Cow<'static, str>, u64)> {
         self.counters

@@ -16,8 +16,8 @@ mod shared;
 
 pub use heap::TEMPORARY;
 pub use heap::{
-    ALLOC_OBJECTS, ALLOC_SPACE, EXACT, HEAP, INUSE_OBJECTS, INUSE_SPACE, TEMPORARY_OBJECTS,
-    TEMPORARY_SPACE, WINDOW,
+    ALLOC_OBJECTS, ALLOC_SPACE, AT_PEAK_OBJECTS, AT_PEAK_SPACE, EXACT, HEAP, HEAP_PEAK,
+    INUSE_OBJECTS, INUSE_SPACE, TEMPORARY_OBJECTS, TEMPORARY_SPACE, WINDOW,
 };
 pub use kernel_memory::{KERNEL_BYTES, KERNEL_MEMORY};
 pub use residency::RESIDENCY;
@@ -26,7 +26,7 @@ pub use shared::{PSS, SHARED};
 /// A group of figures that are counted together.
 #[derive(Debug)]
 pub struct Measure {
-    /// The name in replies: one lower-case word.
+    /// The name in replies: lower-case words, joined by `_`.
     pub name: &'static str,
     /// The name in messages.
     pub title: &'static str,
@@ -116,7 +116,15 @@ impl Unit {
 }
 
 /// All measures, residency first.
-pub const MEASURES: [&Measure; 6] = [&RESIDENCY, &SHARED, &KERNEL_MEMORY, &HEAP, &WINDOW, &EXACT];
+pub const MEASURES: [&Measure; 7] = [
+    &RESIDENCY,
+    &SHARED,
+    &KERNEL_MEMORY,
+    &HEAP,
+    &HEAP_PEAK,
+    &WINDOW,
+    &EXACT,
+];
 
 /// Number of columns of all measures.
 pub const COLUMNS: usize = {

@@ -157,6 +157,7 @@ impl Profile {
             freeze,
             measures: self.measures.clone(),
             cgroup: None,
+            peak: None,
         }
     }
 }

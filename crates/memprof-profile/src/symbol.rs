@@ -120,7 +120,7 @@ impl Language {
     }
 
     /// Looks up a language by name.
-    pub(crate) fn by_name(name: &str) -> Option<Language> {
+    pub fn by_name(name: &str) -> Option<Language> {
         Language::ALL.into_iter().find(|l| l.name() == name)
     }
 }
@@ -140,7 +140,7 @@ pub enum UnknownReason {
 
 impl UnknownReason {
     /// Parses the displayed text of a reason.
-    pub(crate) fn from_text(text: &str) -> UnknownReason {
+    pub fn from_text(text: &str) -> UnknownReason {
         let fixed = [
             UnknownReason::NoFile,
             UnknownReason::NotElf,

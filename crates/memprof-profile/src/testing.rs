@@ -97,6 +97,7 @@ pub fn profile(samples: &[(&[Frame], Usage)], not_observed: &[Usage]) -> Profile
         freeze: FreezeOutcome::Ran,
         measures: vec![&RESIDENCY],
         cgroup: None,
+        peak: None,
         places: Arc::default(),
     }
 }

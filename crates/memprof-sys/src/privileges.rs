@@ -40,6 +40,11 @@ pub enum ThreadRole {
     Fetch,
     /// Pushes profiles to a remote store. Reads credential files that memprof's user may read.
     Push,
+    /// Writes the recording: in memory, or to a file through [`writing_files`].
+    Record {
+        /// Whether it is the file of `--record`.
+        writes_files: bool,
+    },
     /// Builds unwind tables from untrusted files, which are already open.
     Tables,
     /// Opens and reads files of targets for the other threads. Separate processes (`target_file.rs`).
@@ -65,7 +70,7 @@ const FILES: &[Capability] = &[
 
 impl ThreadRole {
     /// All roles that have filters; `memprof doctor` tries each of them.
-    pub const ALL: [ThreadRole; 11] = [
+    pub const ALL: [ThreadRole; 12] = [
         ThreadRole::Collector,
         ThreadRole::Heap,
         ThreadRole::Look,
@@ -74,6 +79,7 @@ impl ThreadRole {
         ThreadRole::Symbols,
         ThreadRole::Fetch,
         ThreadRole::Push,
+        ThreadRole::Record { writes_files: true },
         ThreadRole::Tables,
         ThreadRole::Files,
         ThreadRole::Keep,
@@ -105,9 +111,11 @@ impl ThreadRole {
             ThreadRole::Files => {
                 return vec![Capability::CAP_SYS_PTRACE, Capability::CAP_DAC_READ_SEARCH];
             }
-            ThreadRole::Fetch | ThreadRole::Push | ThreadRole::Tables | ThreadRole::Keep => {
-                return Vec::new();
-            }
+            ThreadRole::Fetch
+            | ThreadRole::Push
+            | ThreadRole::Record { .. }
+            | ThreadRole::Tables
+            | ThreadRole::Keep => return Vec::new(),
         };
         [LOOKING, more].concat()
     }
@@ -120,6 +128,7 @@ impl ThreadRole {
             ThreadRole::Symbols
                 | ThreadRole::Fetch
                 | ThreadRole::Push
+                | ThreadRole::Record { .. }
                 | ThreadRole::Tables
                 | ThreadRole::Keep
         )
@@ -172,7 +181,9 @@ fn limit(role: ThreadRole) -> Result<(), caps::errors::CapsError> {
     let effective = caps::read(None, CapSet::Effective)?;
     caps::set(None, CapSet::Effective, &(&effective & &keep))?;
     match role {
-        ThreadRole::Server { writes_files: true } => keep.extend(FILES),
+        ThreadRole::Server { writes_files: true } | ThreadRole::Record { writes_files: true } => {
+            keep.extend(FILES);
+        }
         // The guard makes its children the first choice of the OOM killer. A child's `oom_score_adj` belongs to the user of the
         // target process.
         ThreadRole::Guard => drop(keep.insert(Capability::CAP_DAC_OVERRIDE)),

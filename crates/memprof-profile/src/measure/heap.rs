@@ -104,6 +104,45 @@ pub const HEAP: Measure = Measure {
     ],
 };
 
+/// What the stacks of sampled allocations had live when all of them together had most. Calls that are counted in the kernel
+/// ([`WINDOW`]) have no such moment.
+pub const HEAP_PEAK: Measure = Measure {
+    name: "heap_peak",
+    title: "heap memory at its peak",
+    option: Some("--heap"),
+    always_stated: false,
+    columns: &[
+        Column {
+            name: "at_peak_space",
+            label: "live heap at its peak (estimated)",
+            short: "at peak",
+            unit: Unit::Bytes,
+            cumulative: false,
+            note: "estimated: live at the moment at which the whole live heap was largest",
+            figure: "bytes that were live at the peak of the heap of the newest report, if that was made since the last sample or nothing changed since",
+            sample_type: "at_peak_space",
+            metric: (
+                "memprof_heap_at_peak_bytes",
+                "Heap memory that was live when the live heap was largest, estimated from samples",
+            ),
+        },
+        Column {
+            name: "at_peak_objects",
+            label: "allocations at the heap's peak (estimated)",
+            short: "peak allocs",
+            unit: Unit::Objects,
+            cumulative: false,
+            note: "estimated: allocations that were live at the moment at which the whole live heap was largest",
+            figure: "allocations that were live at the peak of the heap of the newest report, if that was made since the last sample or nothing changed since",
+            sample_type: "at_peak_objects",
+            metric: (
+                "memprof_heap_at_peak_objects",
+                "Allocations that were live when the live heap was largest, estimated from samples",
+            ),
+        },
+    ],
+};
+
 /// Marks a profile whose [`HEAP`] figures count calls in a window (`--heap=exact`), so that it has no single allocations.
 /// This measure has no columns.
 pub const WINDOW: Measure = Measure {
@@ -128,6 +167,10 @@ pub const EXACT: Measure = Measure {
 pub const INUSE_SPACE: ColumnId = ColumnId::named("inuse_space");
 /// Allocations that were not freed.
 pub const INUSE_OBJECTS: ColumnId = ColumnId::named("inuse_objects");
+/// Bytes that were live when the live heap was largest.
+pub const AT_PEAK_SPACE: ColumnId = ColumnId::named("at_peak_space");
+/// Allocations that were live when the live heap was largest.
+pub const AT_PEAK_OBJECTS: ColumnId = ColumnId::named("at_peak_objects");
 /// Bytes allocated since sampling began.
 pub const ALLOC_SPACE: ColumnId = ColumnId::named("alloc_space");
 /// Allocations since sampling began.

@@ -2,7 +2,8 @@
 
 use std::borrow::Cow;
 
-use serde::{Deserialize, Serialize};
+use serde::de::Error;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::forms::bounded;
 use crate::CgroupMemory;
@@ -24,6 +25,8 @@ pub(super) struct Cgroup {
 struct Charged {
     version: u8,
     usage: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    peak: Option<u64>,
     moved: u64,
     anon: u64,
     shmem: u64,
@@ -57,6 +60,7 @@ impl Charged {
         Charged {
             version: version.number(),
             usage: figures.usage,
+            peak: figures.peak,
             moved: figures.moved,
             anon: figures.anon,
             shmem: figures.shmem,
@@ -111,6 +115,7 @@ impl Charged {
         let kernel_parts = parts.collect::<Result<_, String>>()?;
         let figures = GroupFigures {
             usage: self.usage.map(&mut *figure).transpose()?,
+            peak: self.peak,
             moved: figure(self.moved)?,
             anon: figure(self.anon)?,
             shmem: figure(self.shmem)?,
@@ -126,5 +131,20 @@ impl Charged {
             tolerance: figure(self.tolerance)?,
         };
         Ok((version, figures))
+    }
+}
+
+/// The form of saved profiles.
+impl Serialize for CgroupMemory {
+    fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+        Cgroup::from(self).serialize(s)
+    }
+}
+
+/// Figures are not added up here: the reader of saved profiles does that.
+impl<'de> Deserialize<'de> for CgroupMemory {
+    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<CgroupMemory, D::Error> {
+        let group = Cgroup::deserialize(d)?;
+        group.read(&mut Ok).map_err(D::Error::custom)
     }
 }

@@ -94,6 +94,10 @@ pub(super) fn build(whole: Whole<'_>) -> Checked<Saved> {
         Some(group) => Some(group.read(&mut |figure| sums.figure(figure))?.into()),
         None => None,
     };
+    if let Some(peak) = &whole.peak {
+        sums.figure(peak.rss)?;
+        sums.figure(peak.high_water.unwrap_or(0))?;
+    }
     let profile = Profile {
         taken: forms::time(whole.taken_unix_ms, whole.taken_ns),
         taken_ns: 0,
@@ -115,6 +119,7 @@ pub(super) fn build(whole: Whole<'_>) -> Checked<Saved> {
         freeze: whole.freeze.into_owned(),
         measures: measures(&whole.measures.into_vec()),
         cgroup,
+        peak: whole.peak,
     };
     symbols.set_advice(whole.names_advice.map(Cow::into_owned));
     Ok(Saved {

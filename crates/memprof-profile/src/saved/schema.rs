@@ -13,7 +13,7 @@ use super::parts::{Mapping, Uncertainty};
 use super::{FORMAT, VERSION};
 use crate::{
     Amounts, CodeLayout, Ended, Faults, FreezeOutcome, KnownPath, NotObserved, OomKills, Outcome,
-    TargetInfo,
+    Peak, TargetInfo,
 };
 use memprof_sys::ids::Pid;
 use memprof_sys::kernel_figures::KernelFigures;
@@ -63,6 +63,9 @@ pub(super) struct Whole<'a> {
     /// Absent if no control group was followed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cgroup: Option<Cgroup>,
+    /// Absent if the peak is unknown.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub peak: Option<Peak>,
     /// Absent if no process has ended.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ended: Option<Cow<'a, Ended>>,

@@ -16,6 +16,17 @@ use crate::{
     Sample, Stack,
 };
 
+/// `heap_peak` as `heapPeak`.
+fn camel_case(name: &str) -> String {
+    let mut words = name.split('_').map(str::to_owned);
+    let mut text = words.next().unwrap_or_default();
+    for mut word in words {
+        word[..1].make_ascii_uppercase();
+        text += &word;
+    }
+    text
+}
+
 /// Writes a saved profile. `layout` looks up the code layout of a file.
 ///
 /// # Errors
@@ -28,7 +39,8 @@ pub fn write(
     let profile = &*report.profile;
     let (frames, stacks) = (&FrameNumbers::new(profile), &StackNumbers::new(profile));
     let counted = profile.optional_measures();
-    let counted = counted.map(|(measure, yes)| (format!("{}Counted", measure.name), yes));
+    let counted =
+        counted.map(|(measure, yes)| (format!("{}Counted", camel_case(measure.name)), yes));
     let losses = profile.losses.counters.iter();
     let ended = &profile.ended;
     let whole = Whole {
@@ -57,6 +69,7 @@ pub fn write(
         losses: ByName(losses.map(|(what, n)| (what.to_string(), *n)).collect()),
         oom_kills: (profile.oom_kills.count > 0).then(|| profile.oom_kills.clone()),
         cgroup: profile.cgroup.as_deref().map(Into::into),
+        peak: profile.peak,
         ended: (ended.unscanned > 0 || !ended.processes.is_empty()).then_some(Cow::Borrowed(ended)),
         names_advice: report.symbols.advice().map(Cow::Borrowed),
         modules: List::map(&profile.modules, move |module| schema::Module {

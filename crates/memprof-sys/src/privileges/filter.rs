@@ -209,11 +209,21 @@ fn rules(role: ThreadRole) -> Result<Rules, seccompiler::BackendError> {
         ThreadRole::Heap => calls.extend(PROBING),
         ThreadRole::Server { .. } => calls.extend(LOOKING.iter().chain(PROBING)),
         ThreadRole::Fetch => calls.extend(LOOKING.iter().chain(PROBING).chain(SIGNALS)),
+        ThreadRole::Record { writes_files: true } => {
+            let looking = LOOKING.iter().chain(PROBING);
+            calls.extend(looking.chain(SIGNALS).chain(STARTING));
+        }
         // The HTTP client starts threads to resolve host names.
         ThreadRole::Push => {
             calls.extend(LOOKING.iter().chain(PROBING).chain(SIGNALS).chain(CHANGING))
         }
-        ThreadRole::Symbols | ThreadRole::Tables | ThreadRole::Keep | ThreadRole::Look => {
+        ThreadRole::Symbols
+        | ThreadRole::Tables
+        | ThreadRole::Keep
+        | ThreadRole::Look
+        | ThreadRole::Record {
+            writes_files: false,
+        } => {
             let looking = LOOKING.iter().chain(PROBING);
             let more = SIGNALS.iter().chain(STARTING).chain(CHANGING);
             calls.extend(looking.chain(more));

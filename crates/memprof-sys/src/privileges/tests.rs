@@ -81,6 +81,7 @@ fn only_the_collector_uses_bpf_and_looks_into_processes() {
             ThreadRole::Symbols,
             ThreadRole::Fetch,
             ThreadRole::Push,
+            ThreadRole::Record { writes_files: true },
             ThreadRole::Tables,
         ] {
             let refused = as_role(role, move || errno_of(call));

@@ -46,6 +46,14 @@ impl Version {
             Version::Two => "memory.current",
         }
     }
+
+    /// The file with the highest charge so far; that of version 2 exists since Linux 5.19 (8e20d4b33266).
+    fn peak_file(self) -> &'static str {
+        match self {
+            Version::One => "memory.max_usage_in_bytes",
+            Version::Two => "memory.peak",
+        }
+    }
 }
 
 /// Memory charged to a group and its descendants, in bytes.
@@ -53,6 +61,8 @@ impl Version {
 pub struct GroupFigures {
     /// `memory.current`; `None` for the v2 root group, which does not have the file.
     pub usage: Option<u64>,
+    /// The highest usage since the group was created, page cache included; `None` for the root group and before Linux 5.19.
+    pub peak: Option<u64>,
     /// Change of `usage` while the other figures were read.
     pub moved: u64,
     /// Mapped anonymous memory, including huge pages.
@@ -106,6 +116,7 @@ impl GroupFigures {
             (Some(before), Some(after)) => before.abs_diff(after),
             _ => 0,
         };
+        figures.peak = number(version.peak_file());
         let events = match version {
             Version::One => "memory.oom_control",
             Version::Two => "memory.events",
@@ -321,6 +332,20 @@ mod tests {
     fn without_a_row_kernel_memory_is_the_sum_of_its_parts() {
         let figures = GroupFigures::of_version_2("slab 10\npercpu 5\nkernel_stack 1\n");
         assert_eq!(figures.kernel, 16);
+    }
+
+    #[test]
+    fn the_peak_is_read_in_both_versions() {
+        let dir = tempfile::tempdir().unwrap();
+        let peak = |version| GroupFigures::read(dir.path(), version, 1).unwrap().peak;
+        fs::write(dir.path().join("memory.stat"), "").unwrap();
+        assert_eq!([Version::One, Version::Two].map(peak), [None, None]);
+        fs::write(dir.path().join("memory.max_usage_in_bytes"), "8192\n").unwrap();
+        fs::write(dir.path().join("memory.peak"), "4096\n").unwrap();
+        assert_eq!(
+            [Version::One, Version::Two].map(peak),
+            [Some(8192), Some(4096)]
+        );
     }
 
     #[test]

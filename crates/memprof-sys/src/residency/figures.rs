@@ -68,6 +68,19 @@ pub fn counters(pid: Pid) -> Result<KernelFigures> {
     })
 }
 
+/// The highest resident memory of a process so far: `VmHWM` of `/proc/PID/status`, in bytes. Approximate up to Linux 6.15.
+///
+/// # Errors
+/// As for [`status`].
+pub fn high_water(pid: Pid) -> Result<u64> {
+    let path = proc_dir::shown(pid, "status");
+    let text = proc_dir::text(pid, "status").map_err(|e| Error::from_io(pid, &path, e))?;
+    match lookup(&text, "VmHWM") {
+        Ok(bytes) => bytes.ok_or(Error::Gone(pid)),
+        Err(line) => Err(Error::malformed(path, line.unwrap_or_default().as_bytes())),
+    }
+}
+
 /// Maximum size of a mapping, in bytes, that the kernel sums up quickly: in about 3 ms.
 const BRIEF: u64 = 256 << 20;
 
