@@ -5,6 +5,7 @@ mod csv;
 mod folded;
 mod functions;
 mod grown_by;
+pub mod growth;
 mod heaptrack;
 mod label_text;
 pub(crate) mod mappings;
@@ -30,7 +31,7 @@ pub(crate) use folded::lines as folded_lines;
 pub(crate) use grown_by::grown_by;
 pub use options::{ExportOptions, Supports, Unsupported};
 pub(crate) use sizes::write_sizes;
-pub(crate) use summary::write_summary;
+pub(crate) use summary::{write_peak, write_summary};
 
 /// A format: its name, its supported options, and its writer.
 #[derive(Clone, Copy, Debug)]
@@ -101,6 +102,7 @@ pub struct Exporter {
 ///     freeze: FreezeOutcome::Ran,
 ///     measures: vec![&RESIDENCY],
 ///     cgroup: None,
+///     peak: None,
 /// };
 /// let symbols = Arc::new(Symbols::default());
 /// let report = Report { profile: Arc::new(profile), symbols, sequence: 1 };

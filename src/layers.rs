@@ -1,10 +1,10 @@
-//! The walls between the wings: each imports only from the wings below it. The lower four are crates in `crates/`.
+//! The walls between the wings: each imports only from the wings below it. The lower five are crates in `crates/`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 /// The crates, from the ground up.
-const CRATES: [&str; 4] = ["sys", "profile", "code", "heap"];
+const CRATES: [&str; 5] = ["sys", "profile", "recording", "code", "heap"];
 /// The wings of this crate, from the ground up.
 const WINGS: [&str; 6] = ["probe", "collect", "export", "http", "tui", "app"];
 

@@ -27,6 +27,7 @@ fn main() -> ExitCode {
         Run::ForkGuard => guard::run().map(|()| ExitCode::SUCCESS).map_err(Into::into),
         Run::Open(config) => session::open(config),
         Run::Diff(config) => session::diff(&config),
+        Run::Growth(config) => session::growth(&config),
         Run::Doctor => {
             let (text, status) = capability::doctor(&capability::examine());
             print(text.as_bytes(), status)

@@ -12,6 +12,7 @@ mod hooks;
 mod iterate;
 mod ledger;
 mod load;
+mod peak;
 mod read;
 mod samplers;
 mod sizes;
@@ -50,7 +51,7 @@ use self::stacks::StackSlots;
 use crate::probe::event::{Event, FunctionKey};
 use crate::probe::source::Source;
 use crate::probe::wire::MemprofSkel;
-use memprof_profile::measure::{EXACT, MEASURES, Measure, WINDOW};
+use memprof_profile::measure::{EXACT, HEAP, HEAP_PEAK, MEASURES, Measure, WINDOW};
 use memprof_profile::{Faults, Losses};
 use memprof_sys::ids::{MmId, Pid};
 
@@ -154,6 +155,8 @@ impl Probe {
         let mut measures: Vec<&'static Measure> = MEASURES.into_iter().filter(filled).collect();
         if self.sources.iter().any(exact::is_source) {
             measures.push(&WINDOW);
+        } else if measures.iter().any(|measure| measure.name == HEAP.name) {
+            measures.push(&HEAP_PEAK);
         }
         if self.counts_every_call {
             measures.push(&EXACT);

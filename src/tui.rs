@@ -2,7 +2,7 @@
 //!
 //! In reading order: `model` is the content of a report under the chosen settings, `state` holds the user's settings
 //! and cursor positions, `keys` updates the state on key presses, `rows` lists the visible rows, `list` and `processes`
-//! those of processes and control groups, `part` is one of these shown alone, `render` draws a state, `terminal` is the
+//! those of processes and control groups, `part` is one of these shown alone, `moments` steps through recorded ones, `render` draws a state, `terminal` is the
 //! real terminal. All modules but `terminal` are pure. [`Screen`] runs them on its own thread. A second thread builds
 //! models, so that the view responds to keys while a large report is processed.
 
@@ -14,6 +14,7 @@ mod list_position;
 mod marks;
 mod messages;
 mod model;
+mod moments;
 mod part;
 mod processes;
 mod render;
@@ -39,6 +40,7 @@ use memprof_heap::HeapSnapshot;
 use memprof_profile::Report;
 use memprof_sys::ids::Pid;
 use model::{Job, Model};
+pub use moments::Step;
 use state::{Input, UiState};
 use terminal::Terminal;
 
@@ -69,6 +71,8 @@ pub struct Screen {
     pub ended: oneshot::Receiver<Result<()>>,
     /// Receives the processes for which the user requests a heap snapshot; the task that takes the snapshots reads it.
     pub heaps: Option<mpsc::Receiver<Pid>>,
+    /// Receives the steps to recorded moments; the task that reads the recording reads it.
+    pub steps: Option<mpsc::Receiver<Step>>,
 }
 
 /// Sends news to the view. News is dropped if the queue is full, because newer news will follow; heap snapshots wait.
@@ -96,7 +100,15 @@ impl News {
     /// Sends a heap snapshot, or the reason why there is none. Waits while the queue is full, because no newer snapshot
     /// follows.
     pub async fn heap(&self, taken: Result<Arc<HeapSnapshot>, String>) {
-        let mut input = Input::Heap(taken);
+        self.wait_to_send(Input::Heap(taken)).await;
+    }
+
+    /// Sends the report of the requested moment, `None` if there is no further one, or the reason why it cannot be shown.
+    pub async fn stepped(&self, stepped: Result<Option<Arc<Report>>, String>) {
+        self.wait_to_send(Input::Stepped(stepped)).await;
+    }
+
+    async fn wait_to_send(&self, mut input: Input) {
         while let Err(TrySendError::Full(again)) = self.to.try_send(input) {
             input = again;
             tokio::time::sleep(TICK).await;
@@ -124,11 +136,23 @@ impl Screen {
         let builder = Builder::start(news.clone())?;
         let mut terminal = Terminal::enter()?;
         let (tell, ended) = oneshot::channel();
-        let (wish, heaps) = mpsc::channel(1);
+        let (heaps_wanted, heaps) = mpsc::channel(1);
+        let (steps_wanted, steps) = mpsc::channel(1);
+        let wishes = Wishes {
+            heaps: heaps_wanted,
+            steps: steps_wanted,
+        };
         let thread = thread::Builder::new()
             .name("memprof-screen".into())
             .spawn(move || {
-                let done = show(&mut terminal, options.colour, &from, &stop, builder, &wish);
+                let done = show(
+                    &mut terminal,
+                    options.colour,
+                    &from,
+                    &stop,
+                    builder,
+                    &wishes,
+                );
                 // Restore the terminal before the end is signalled, so that later output is visible.
                 drop(terminal);
                 let _ = tell.send(done);
@@ -139,6 +163,7 @@ impl Screen {
             thread: Some(thread),
             ended,
             heaps: Some(heaps),
+            steps: Some(steps),
         })
     }
 
@@ -163,6 +188,12 @@ impl Drop for Screen {
     }
 }
 
+/// What the user requests of the session.
+struct Wishes {
+    heaps: mpsc::Sender<Pid>,
+    steps: mpsc::Sender<Step>,
+}
+
 /// Runs until the user quits or `stop` is set.
 fn show(
     terminal: &mut Terminal,
@@ -170,7 +201,7 @@ fn show(
     news: &Receiver<Input>,
     stop: &AtomicBool,
     mut builder: Builder,
-    heaps: &mpsc::Sender<Pid>,
+    wishes: &Wishes,
 ) -> Result<()> {
     let mut state = UiState::new(colour, terminal.size());
     terminal.draw(&state)?;
@@ -191,7 +222,11 @@ fn show(
         }
         if let Some(pid) = state.heap.wanted.take() {
             // Snapshots are taken one at a time, so the queue has space. The receiving task ends with the view.
-            let _ = heaps.try_send(pid);
+            let _ = wishes.heaps.try_send(pid);
+        }
+        if let Some(step) = state.moments.wanted.take() {
+            // Like snapshots.
+            let _ = wishes.steps.try_send(step);
         }
         builder.go_on()?;
         if changed {

@@ -124,8 +124,14 @@ typedef struct {
 	long counter;
 } atomic_long_t;
 
+struct percpu_counter {
+	s64 count;
+};
+
 struct mm_struct {
 	atomic_long_t pgtables_bytes;
+	struct percpu_counter rss_stat[4];
+	unsigned long hiwater_rss;
 	unsigned long mmap_base;
 	unsigned long start_code;
 	unsigned long end_code;

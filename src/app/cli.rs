@@ -3,11 +3,13 @@
 mod attach;
 mod exact;
 mod gate;
+mod growth;
 mod heap;
 mod maps;
 mod outputs;
 mod profile;
 mod push;
+mod record;
 mod saved;
 mod top;
 mod values;
@@ -18,7 +20,7 @@ use std::io;
 use clap::{ArgGroup, ColorChoice, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use self::profile::ProfileArgs;
-use crate::app::config::{Config, DiffConfig, HeapConfig, MapsConfig, OpenConfig};
+use crate::app::config::{Config, DiffConfig, GrowthConfig, HeapConfig, MapsConfig, OpenConfig};
 use memprof_heap::attach::AttachConfig;
 
 const EXAMPLES: &str = "\
@@ -29,7 +31,10 @@ Examples:
   sudo memprof --cgroup /my.service       every process of a control group, present and future
   sudo memprof --all                      every process of this machine
   sudo memprof top --pid 1234             the same, live on the terminal
+  sudo memprof record r.memprof.db --pid 1234   its memory over time, to a file
+  memprof open r.memprof.db@peak          a moment of it, such as the one of the highest total
   memprof open p.memprof.json             a saved profile: the page, the API, `--top`, other formats
+  memprof growth r.memprof.db             what grew in it, how fast, and how certainly
   memprof diff a.memprof.json b.memprof.json --fail-if 'growth > 5%'   compare two, and fail on growth
   memprof attach-heap --pid 1234          sample the allocations of a running process from now on
   memprof maps --pid 1234                 break down the memory of a process by mapping
@@ -67,10 +72,14 @@ enum Action {
     /// Make a running process load the library that samples allocations, for `memprof --heap --pid`. This changes the
     /// process until it ends
     AttachHeap(attach::AttachArgs),
-    /// Open a saved profile: serve the page and the API from it, show it on the terminal, or convert it
+    /// Record the memory of a process over time to a file, without a server
+    Record(Box<record::RecordArgs>),
+    /// Open a saved profile or a moment of a recording: serve the page and the API from it, show it on the terminal, or convert it
     Open(saved::OpenArgs),
-    /// Compare two saved profiles, and check limits on the change
+    /// Compare two saved profiles or moments of recordings, and check limits on the change
     Diff(saved::DiffArgs),
+    /// Rank what grew in a recording, or what grows in a process, how fast and how certainly, and check limits on the rate
+    Growth(growth::GrowthArgs),
     /// Check what this kernel and these privileges allow, what is missing, and how to get it
     Doctor,
     /// Make and hold copy-on-write children of processes for heap snapshots; memprof starts this itself
@@ -84,7 +93,7 @@ enum Action {
     /// Print the man page
     Man {
         /// The page of `memprof COMMAND`
-        #[arg(value_name = "COMMAND", value_parser = ["top", "maps", "heap", "attach-heap", "open", "diff"])]
+        #[arg(value_name = "COMMAND", value_parser = ["top", "record", "maps", "heap", "attach-heap", "open", "diff", "growth"])]
         of: Option<String>,
     },
 }
@@ -105,6 +114,8 @@ pub enum Run {
     Open(OpenConfig),
     /// `memprof diff`.
     Diff(Box<DiffConfig>),
+    /// `memprof growth`.
+    Growth(Box<GrowthConfig>),
     /// `memprof doctor`.
     Doctor,
     /// Print this text.
@@ -116,7 +127,7 @@ impl Run {
     pub fn reads_targets(&self) -> bool {
         !matches!(
             self,
-            Run::ForkGuard | Run::Open(_) | Run::Diff(_) | Run::Print(_)
+            Run::ForkGuard | Run::Open(_) | Run::Diff(_) | Run::Growth(_) | Run::Print(_)
         )
     }
 }
@@ -150,15 +161,21 @@ pub fn parse() -> Run {
 pub fn parse_from(args: impl IntoIterator<Item = OsString>) -> Result<Run, clap::Error> {
     let args: Vec<OsString> = args.into_iter().collect();
     let command = Cli::command().color(color_of(&args));
-    let cli = Cli::from_arg_matches(&command.try_get_matches_from(args)?)?;
+    let matches = command.try_get_matches_from(args)?;
+    let cli = Cli::from_arg_matches(&matches)?;
     match cli.action {
         Some(Action::Top(args)) => args.config().map(|c| Run::Profile(Box::new(c))),
+        Some(Action::Record(args)) => {
+            let given = matches.subcommand().map_or(&matches, |(_, given)| given);
+            args.config(given).map(|c| Run::Profile(Box::new(c)))
+        }
         Some(Action::Maps(args)) => Ok(Run::Maps(args.config())),
         Some(Action::Heap(args)) => args.config().map(Run::Heap),
         Some(Action::AttachHeap(args)) => Ok(Run::AttachHeap(args.config())),
         Some(Action::ForkGuard) => Ok(Run::ForkGuard),
         Some(Action::Open(args)) => args.config(cli.profile.color).map(Run::Open),
         Some(Action::Diff(args)) => args.config().map(|c| Run::Diff(Box::new(c))),
+        Some(Action::Growth(args)) => Ok(args.run()),
         Some(Action::Doctor) => Ok(Run::Doctor),
         Some(Action::Completions { shell }) => {
             let mut text = Vec::new();

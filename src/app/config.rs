@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use clap::ValueEnum;
 
+use crate::export::growth::{GrowthBy, GrowthTable};
 use crate::export::{ExportOptions, Exporter, push};
 use crate::http::server::Listen;
 use crate::probe::source::{self, Source};
@@ -15,6 +16,7 @@ use memprof_code::allocators::ExactOptions;
 use memprof_code::debuginfod::DebuginfodMode;
 use memprof_code::interpreter::EnabledInterpreters;
 use memprof_heap::{At, SnapshotOptions};
+use memprof_profile::Kind;
 use memprof_profile::allocations::Filter;
 use memprof_profile::gate::Gate;
 use memprof_profile::measure::HEAP;
@@ -66,11 +68,17 @@ pub struct Config {
     pub duration: Option<Duration>,
     /// The files to write at the end.
     pub outputs: Vec<Output>,
+    /// Conditions under which the exit status is 3.
+    pub gates: Vec<Gate>,
     /// The file for the last profile of a process that the OOM killer has killed; see [`oom`](crate::app::session::oom)
     /// for its path.
     pub on_oom: Option<Output>,
     /// The store to push profiles to, if any.
     pub push: Option<push::Options>,
+    /// The file to record reports to, if any.
+    pub record: Option<RecordConfig>,
+    /// What to show of the growth at the end, instead of a summary (`memprof growth --pid`).
+    pub growth: Option<ShownGrowth>,
     /// Settings of the live view on the terminal; `None` for no view.
     pub screen: Option<ScreenOptions>,
     /// Whether the session takes a heap snapshot on its own (`memprof heap --by-stack`).
@@ -91,16 +99,35 @@ pub enum PssMode {
 }
 
 impl Config {
-    /// A session that samples allocations for one heap snapshot: no server, no outputs, no view.
+    /// A session that samples allocations for one heap snapshot.
     pub fn for_heap(target: Selector, heap: HeapSampling) -> Config {
+        Config {
+            sources: source::chosen(HEAP.option.as_slice()),
+            heap: Some(heap),
+            takes_heap: true,
+            ..Config::alone(target)
+        }
+    }
+
+    /// A session that shows what grows for a while.
+    pub fn for_growth(target: Selector, duration: Duration, shown: ShownGrowth) -> Config {
+        Config {
+            duration: Some(duration),
+            growth: Some(shown),
+            ..Config::alone(target)
+        }
+    }
+
+    /// A session without server, outputs and view.
+    fn alone(target: Selector) -> Config {
         Config {
             target,
             follow_forks: false,
             shared_once: PssMode::Off,
             freeze: Freeze::No,
             max_freeze: MAX_FREEZE,
-            sources: source::chosen(HEAP.option.as_slice()),
-            heap: Some(heap),
+            sources: source::chosen(&[]),
+            heap: None,
             unwind: Unwind::Auto,
             stacks: Stacks::default(),
             max_frames: *FRAME_LIMITS.start(),
@@ -115,10 +142,13 @@ impl Config {
             wait: None,
             duration: None,
             outputs: Vec::new(),
+            gates: Vec::new(),
             on_oom: None,
             push: None,
+            record: None,
+            growth: None,
             screen: None,
-            takes_heap: true,
+            takes_heap: false,
             verbosity: 0,
         }
     }
@@ -128,8 +158,17 @@ impl Config {
         let sizes = self.heap.as_ref().is_some_and(|heap| heap.sizes.is_some());
         let socket = self.listen.as_ref().is_some_and(Listen::has_file);
         let outputs = self.outputs.iter().any(|output| !output.is_stdout());
-        sizes || socket || self.on_oom.is_some() || outputs
+        sizes || socket || self.record.is_some() || self.on_oom.is_some() || outputs
     }
+}
+
+/// The file of `--record` and its bounds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RecordConfig {
+    /// The path.
+    pub path: PathBuf,
+    /// The maximum size and age.
+    pub options: memprof_recording::Options,
 }
 
 /// How to sample allocations.
@@ -149,6 +188,17 @@ pub struct HeapSampling {
     pub filter: Option<Filter>,
 }
 
+/// The moment whose state an output shows (`--at`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum OutputMoment {
+    /// The moment with the most resident memory
+    Peak,
+    /// The end of the target, or the end of memprof if the target runs on
+    End,
+    /// The end of memprof; of a target that has ended, its end
+    Now,
+}
+
 /// A file to write a profile to.
 #[derive(Clone)]
 pub struct Output {
@@ -158,6 +208,8 @@ pub struct Output {
     pub format: &'static Exporter,
     /// Which part of the profile to write, and how.
     pub options: ExportOptions,
+    /// The moment that it shows; `None` for the default: the peak of a command that has ended, otherwise the end.
+    pub at: Option<OutputMoment>,
 }
 
 impl Output {
@@ -197,7 +249,60 @@ pub struct DiffConfig {
     pub gates: Vec<Gate>,
 }
 
-/// Output format of `memprof maps`.
+/// Configuration of `memprof growth FILE`.
+pub struct GrowthConfig {
+    /// The recording, or a moment of it at which the span ends.
+    pub file: PathBuf,
+    /// Where the span begins; `None` for the first moment.
+    pub since: Option<memprof_recording::At>,
+    /// What to show of it.
+    pub shown: ShownGrowth,
+}
+
+/// What `memprof growth` shows.
+#[derive(Clone, Debug)]
+pub struct ShownGrowth {
+    /// What is summed up in a row.
+    pub by: GrowthBy,
+    /// The kind of memory.
+    pub kind: Kind,
+    /// Maximum number of rows.
+    pub limit: usize,
+    /// The format of the table.
+    pub format: TableFormat,
+    /// The gates to check.
+    pub gates: Vec<RateGate>,
+}
+
+/// A limit on the rate of growth (`--fail-if 'growth_rate > 1MiB/h'`).
+#[derive(Clone, Debug, PartialEq)]
+pub struct RateGate {
+    /// The text from which the gate was parsed.
+    pub text: String,
+    /// The function that it measures; `None` for the total.
+    pub function: Option<String>,
+    /// Whether the gate also fires at the limit.
+    pub or_equal: bool,
+    /// The limit, in bytes per hour.
+    pub limit: f64,
+}
+
+impl RateGate {
+    /// The certain rate of steady growth in bytes per hour, if it is above the limit.
+    pub fn exceeded_by(&self, table: &GrowthTable) -> Option<f64> {
+        let row = match &self.function {
+            None => table.total.as_ref(),
+            Some(function) => table.rows.iter().find(|row| {
+                let rest = row.name.strip_prefix(function.as_str());
+                rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(" ("))
+            }),
+        };
+        let rate = row?.steady_rate()?;
+        (rate > self.limit || (self.or_equal && rate >= self.limit)).then_some(rate)
+    }
+}
+
+/// Output format of `memprof maps` and `memprof growth`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum TableFormat {
     /// Tables in KiB

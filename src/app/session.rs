@@ -9,6 +9,7 @@ pub mod command;
 pub mod command_snapshot;
 mod end;
 pub mod failure;
+mod growth;
 mod live;
 mod manager;
 mod marks;
@@ -17,6 +18,7 @@ pub mod oom;
 mod output;
 mod pause;
 mod push;
+mod record;
 pub mod reports;
 mod saved_sessions;
 mod signals;
@@ -31,7 +33,7 @@ use tokio::runtime::Runtime;
 use tokio::sync::{mpsc, watch};
 
 use crate::app::capability;
-use crate::app::config::{Config, Output};
+use crate::app::config::{Config, Output, OutputMoment};
 use crate::collect::collector::{Command, Killed, Progress};
 use crate::collect::{CollectorHandle, ProviderError};
 use crate::export::push::{PushHandle, Pusher};
@@ -41,17 +43,22 @@ use crate::probe::event::MarkSet;
 use crate::probe::source::resident_pages::OOM_HOOK;
 use crate::tui;
 pub use command::Launch;
+pub use growth::growth;
 use live::Live;
 use manager::Manager;
 use memprof_heap::headroom;
 use memprof_heap::sampler::{self, Library};
-use memprof_profile::Report;
+use memprof_profile::{Kind, Report};
+use memprof_recording::{Place, Recorder, Recording};
 use memprof_sys::ids::Pid;
 use memprof_sys::privileges::{self, ThreadRole};
 use memprof_sys::process::{Presence, Selector};
+use memprof_sys::text::printable;
 use memprof_sys::{messages, priority};
 use push::PushLoop;
+use record::RecordLoop;
 use reports::Reports;
+use saved_sessions::GATE_FIRED;
 pub use saved_sessions::{diff, open};
 use signals::Signals;
 pub use start::{Started, follow_command, start_collector, start_command};
@@ -141,6 +148,10 @@ struct Session<'a> {
     sampler: Option<Library>,
     /// The pusher of profiles to a store, until pushing begins.
     pushing: Option<(Pusher, PushHandle)>,
+    /// The recording, until it begins.
+    recorder: Option<Recorder>,
+    /// Where the recording is.
+    recorded: Option<Place>,
     /// The token that clients must present.
     token: Option<Arc<Token>>,
     /// The service manager that started memprof.
@@ -171,6 +182,7 @@ impl<'a> Session<'a> {
             }
             Selector::Command(_) => {}
         }
+        let recorder = record::open(config)?;
         let (symbolizer, fetching) = naming::start(config)?;
         let pushing = push::start(config)?;
         let sampler = match (&config.heap, &config.target) {
@@ -210,6 +222,8 @@ impl<'a> Session<'a> {
         );
         let pushed = pushing.as_ref().map(|(_, pushing)| pushing.clone());
         let reports = reports.with_clients(fetching, pushed);
+        let recorded = recorder.as_ref().map(|to| to.place().clone());
+        let reports = reports.with_moments(recorded.clone());
         let reports = Arc::new(reports.with_hooks(syscall_hooks, faults_seen, missing));
         let session = Session {
             config,
@@ -218,6 +232,8 @@ impl<'a> Session<'a> {
             reports,
             sampler,
             pushing,
+            recorder,
+            recorded,
             token,
             manager: Manager::of_environment(&config.target),
             live: None,
@@ -254,6 +270,10 @@ impl Session<'_> {
         let push_loop = push_loop.map(|((pusher, pushing), options)| {
             PushLoop::start(Arc::clone(&self.reports), pusher, pushing, options.interval)
         });
+        let recorder = self.recorder.take();
+        let record_loop =
+            recorder.map(|recorder| RecordLoop::start(Arc::clone(&self.reports), recorder));
+        let record_loop = record_loop.transpose()?;
         let outcome = self.profile_until_end(&mut signals, &addresses).await;
         // Restores the terminal before anything else is printed.
         self.live = None;
@@ -264,7 +284,7 @@ impl Session<'_> {
         // The server keeps answering while the last report is made.
         let written = match &outcome {
             Ok(_) => self.write_results(&api).await,
-            Err(_) => Ok(()),
+            Err(_) => Ok(false),
         };
         // By now the last report includes the end of the target.
         let _ = self.collecting.wait_for(DETACH, Command::ReportVictims);
@@ -273,14 +293,20 @@ impl Session<'_> {
             Some(push_loop) => Some(push_loop.finish().await),
             None => None,
         };
+        let recorded = match record_loop {
+            Some(record_loop) => record_loop.finish().await,
+            None => None,
+        };
         stop.send_replace(true);
         let _ = server.await;
         self.end();
-        if let Some(line) = pushed {
+        for line in [pushed, recorded].into_iter().flatten() {
             messages::print(&line);
         }
-        let code = outcome?;
-        written?;
+        let code = match (outcome?, written?) {
+            (0, true) => GATE_FIRED,
+            (code, _) => code,
+        };
         Ok(ExitCode::from(code))
     }
 
@@ -345,7 +371,8 @@ impl Session<'_> {
         }
     }
 
-    async fn write_results(&self, api: &Api) -> Result<()> {
+    /// Writes the outputs and the summary. Returns whether a gate has fired.
+    async fn write_results(&self, api: &Api) -> Result<bool> {
         let report = match self.reports.profile().await {
             Ok(report) => report,
             Err(e) => {
@@ -356,31 +383,83 @@ impl Session<'_> {
                     (_, e) => e.to_string(),
                 };
                 messages::print(&format!("no profile: {e}"));
-                return match self.config.outputs.first() {
-                    Some(output) => Err(anyhow!("cannot write {}: {e}", output.path.display())),
-                    None => Ok(()),
+                return match (self.config.outputs.first(), self.config.gates.first()) {
+                    (Some(output), _) => {
+                        Err(anyhow!("cannot write {}: {e}", output.path.display()))
+                    }
+                    (None, Some(gate)) => Err(anyhow!("cannot check {:?}: {e}", gate.text)),
+                    (None, None) => Ok(false),
                 };
             }
         };
-        let outputs = &self.config.outputs;
-        let mut report = report;
-        if outputs.iter().any(|o| o.format.wants_lines) {
-            match self.reports.with_lines(&report).await {
-                Ok(with_lines) => report = with_lines,
-                Err(e) => messages::print(&format!("the profile has no source lines: {e}")),
-            }
+        if let (Some(shown), Some(place)) = (&self.config.growth, &self.recorded) {
+            let recording = Recording::at(place).context("cannot read the recording in memory")?;
+            return growth::of_session(&recording, shown);
         }
-        let profiles = self.write_profiles(api, &report).await;
+        let fired = self.check_gates(&report);
+        let outputs = &self.config.outputs;
+        let (report, peak) = (self.with_lines(report).await, self.reports.at_peak().await);
+        let peak = match peak {
+            Ok(peak) => Some(self.with_lines(peak).await),
+            Err(_) => None,
+        };
+        let profiles = self.write_profiles(api, &report, peak.as_ref()).await;
         let sizes = self.write_sizes(&report);
         // With a command, stdout belongs to the command's output.
         let stdout_taken = matches!(self.config.target, Selector::Command(_))
             || outputs.iter().any(Output::is_stdout);
-        let summary =
-            output::write_summary(&report, stdout_taken).context("cannot write the summary");
-        output::all([profiles, sizes, summary])
+        let of_ended = peak.filter(|_| self.has_ended(&report));
+        let summary = output::write_summary(&report, of_ended.as_deref(), stdout_taken)
+            .context("cannot write the summary");
+        output::all([profiles, sizes, summary])?;
+        fired
     }
 
-    async fn write_profiles(&self, api: &Api, report: &Arc<Report>) -> Result<()> {
+    /// Adds source lines to a report if an output needs them.
+    async fn with_lines(&self, report: Arc<Report>) -> Arc<Report> {
+        if !self.config.outputs.iter().any(|o| o.format.wants_lines) {
+            return report;
+        }
+        match self.reports.with_lines(&report).await {
+            Ok(with_lines) => with_lines,
+            Err(e) => {
+                messages::print(&format!("the profile has no source lines: {e}"));
+                report
+            }
+        }
+    }
+
+    /// Whether the target is a command that has ended.
+    fn has_ended(&self, report: &Report) -> bool {
+        matches!(self.config.target, Selector::Command(_)) && !report.profile.target.alive
+    }
+
+    /// Checks the gates and prints those that fire. Returns whether one has.
+    fn check_gates(&self, report: &Report) -> Result<bool> {
+        let mut fired = false;
+        for gate in &self.config.gates {
+            let both = [report, report];
+            gate.check(both, Kind::All).map_err(|why| anyhow!(why))?;
+            let finding = gate.evaluate(both, Kind::All);
+            if finding.is_missing {
+                let subject = printable(&gate.text);
+                messages::print(&format!("the profile has no function of {subject:?}"));
+            }
+            if finding.fires {
+                messages::print(&format!("gate fired: {}", printable(&finding.to_string())));
+                fired = true;
+            }
+        }
+        Ok(fired)
+    }
+
+    /// Writes each output at its moment.
+    async fn write_profiles(
+        &self,
+        api: &Api,
+        report: &Arc<Report>,
+        peak: Option<&Arc<Report>>,
+    ) -> Result<()> {
         let filter = self.config.heap.as_ref().and_then(|h| h.filter.as_ref());
         let chosen = match filter {
             Some(filter) => {
@@ -390,9 +469,16 @@ impl Session<'_> {
             }
             None => Arc::clone(report),
         };
+        // Sums of allocations are complete at the end.
+        let default = match self.has_ended(report) && self.config.heap.is_none() {
+            true => OutputMoment::Peak,
+            false => OutputMoment::End,
+        };
         let outputs = self.config.outputs.iter();
         output::all(outputs.map(|output| {
-            privileges::writing_files(|| output::write_profile(output, &chosen, output::OUTPUT))
+            let at_peak = output.at.unwrap_or(default) == OutputMoment::Peak;
+            let shown = peak.filter(|_| at_peak).unwrap_or(&chosen);
+            privileges::writing_files(|| output::write_profile(output, shown, output::OUTPUT))
         }))
     }
 

@@ -97,8 +97,11 @@ static __always_inline __u64 modified_ns(struct inode *inode)
 #define SYSCALL_BRK 12
 #define SYSCALL_MREMAP 25
 #define SYSCALL_MADVISE 28
+#define SYSCALL_EXECVE 59
 #define SYSCALL_MLOCK 149
 #define SYSCALL_MLOCKALL 151
+#define SYSCALL_EXIT_GROUP 231
+#define SYSCALL_EXECVEAT 322
 #define SYSCALL_MLOCK2 325
 #define SYSCALL_PKEY_MPROTECT 329
 #define SYSCALL_NR(r) ((r)->orig_ax)
@@ -110,14 +113,17 @@ static __always_inline __u64 modified_ns(struct inode *inode)
 #define TS_COMPAT 2
 #elif defined(bpf_target_arm64)
 #define SYSCALL_WRITE 64
+#define SYSCALL_EXIT_GROUP 94
 #define SYSCALL_BRK 214
 #define SYSCALL_MUNMAP 215
 #define SYSCALL_MREMAP 216
+#define SYSCALL_EXECVE 221
 #define SYSCALL_MMAP 222
 #define SYSCALL_MPROTECT 226
 #define SYSCALL_MLOCK 228
 #define SYSCALL_MLOCKALL 230
 #define SYSCALL_MADVISE 233
+#define SYSCALL_EXECVEAT 281
 #define SYSCALL_MLOCK2 284
 #define SYSCALL_PKEY_MPROTECT 288
 #define SYSCALL_NR(r) ((__u64)(r)->syscallno)
@@ -128,6 +134,30 @@ static __always_inline __u64 modified_ns(struct inode *inode)
 #define SYSCALL_ARG5(r) ((r)->regs[4])
 #define TIF_32BIT 22
 #endif
+
+/* 6.2 "mm: convert mm's rss stats into percpu_counter" (f1a7941243c1) made the counters an array of structs. */
+struct mm_rss_stat___v61 {
+	atomic_long_t count[RSS_COUNTERS];
+} __attribute__((preserve_access_index));
+
+struct mm_struct___v61 {
+	struct mm_rss_stat___v61 rss_stat;
+} __attribute__((preserve_access_index));
+
+/*
+ * One of an address space's counters, in pages: its common part, from which VmHWM is computed, too. Processors (up to
+ * 6.1, threads) add to it in batches. A macro, because a relocated index must be a constant.
+ */
+#define MM_COUNTER(mm, which)                                                           \
+	({                                                                              \
+		struct mm_struct___v61 *_old = (void *)(mm);                            \
+		__s64 _n;                                                               \
+		if (bpf_core_field_exists(_old->rss_stat.count))                        \
+			_n = BPF_CORE_READ(_old, rss_stat.count[which].counter);        \
+		else                                                                    \
+			_n = BPF_CORE_READ(mm, rss_stat[which].count);                  \
+		_n > 0 ? (__u64)_n : 0;                                                 \
+	})
 
 /* Whether the current system call is a 32-bit call, whose numbers mean other calls. */
 static __always_inline int is_compat(struct task_struct *task)

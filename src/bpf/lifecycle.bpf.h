@@ -14,6 +14,7 @@
 #include "interpreter.bpf.h"
 #include "ledger.bpf.h"
 #include "mappings.bpf.h"
+#include "peak.bpf.h"
 #include "registers.bpf.h"
 #include "settings.bpf.h"
 #include "snapshots.bpf.h"
@@ -33,7 +34,8 @@ struct {
 } wanted SEC(".maps");
 
 static __always_inline void emit_process_with(struct task_struct *task, __u32 change, __u32 pid, __u32 mm_id,
-					      __u32 parent_mm_id, __u32 parent_pid, __u64 page_tables)
+					      __u32 parent_mm_id, __u32 parent_pid, __u64 page_tables,
+					      __u64 highest_rss)
 {
 	struct process_event e = {
 		.kind = EVENT_PROCESS,
@@ -43,6 +45,7 @@ static __always_inline void emit_process_with(struct task_struct *task, __u32 ch
 		.parent_mm_id = parent_mm_id,
 		.parent_pid = parent_pid,
 		.page_tables = page_tables,
+		.highest_rss = highest_rss,
 	};
 
 	bpf_probe_read_kernel_str(e.comm, sizeof(e.comm), task->comm);
@@ -58,7 +61,7 @@ static __always_inline void emit_process_with(struct task_struct *task, __u32 ch
 static __always_inline void emit_process(struct task_struct *task, __u32 change, __u32 pid, __u32 mm_id,
 					 __u32 parent_mm_id, __u32 parent_pid)
 {
-	emit_process_with(task, change, pid, mm_id, parent_mm_id, parent_pid, 0);
+	emit_process_with(task, change, pid, mm_id, parent_mm_id, parent_pid, 0, 0);
 }
 
 /*
@@ -237,6 +240,9 @@ int BPF_PROG(process_exec, struct task_struct *task)
 			emit_process(task, PROCESS_EXITED, pid, left, 0, 0);
 		return 0;
 	}
+	/* User space is told later than the program may have its first peak. */
+	if (left && left == peak_space)
+		peak_space = mm_id;
 	emit_process(task, change, pid, mm_id, left, 0);
 	bind_program(mm_id, task->mm, read_user_ip(task));
 	return 0;
@@ -248,7 +254,7 @@ int BPF_PROG(process_exit, struct task_struct *task)
 	__u32 tgid = task->tgid, pid, mm_id;
 	struct proc_info *proc;
 	struct mm_struct *mm;
-	__u64 page_tables;
+	__u64 page_tables, rss, highest;
 
 	/* Continue only in the last thread of the process: `live` was decremented before this tracepoint. */
 	if (task->signal->live.counter)
@@ -264,8 +270,10 @@ int BPF_PROG(process_exit, struct task_struct *task)
 	 */
 	mm = (void *)proc->mm;
 	page_tables = BPF_CORE_READ(mm, pgtables_bytes.counter);
+	rss = MM_COUNTER(mm, RSS_FILE) + MM_COUNTER(mm, RSS_ANON) + MM_COUNTER(mm, RSS_SHMEM);
+	highest = BPF_CORE_READ(mm, hiwater_rss);
 	unfollow(tgid);
-	emit_process_with(task, PROCESS_EXITED, pid, mm_id, 0, 0, page_tables);
+	emit_process_with(task, PROCESS_EXITED, pid, mm_id, 0, 0, page_tables, rss > highest ? rss : highest);
 	return 0;
 }
 

@@ -4,6 +4,7 @@
  * record_allocation(). The other hooks have one header per group:
  *
  *  - space.bpf.h: address-space changes by mmap, munmap, mremap, brk, madvise and mlock; calls.bpf.h hooks these calls
+ *  - peak.bpf.h: the peak of a process's memory
  *  - lifecycle.bpf.h: processes: fork, exec, exit
  *  - cache.bpf.h: page cache
  *  - kernel.bpf.h: kernel memory (--kernel)
@@ -70,6 +71,8 @@ struct EXPORT(names_event) = {};
 struct EXPORT(sample_event) = {};
 struct EXPORT(mark_event) = {};
 struct EXPORT(oom_event) = {};
+struct EXPORT(peak_event) = {};
+enum EXPORT(rss_counter) = 0;
 struct EXPORT(sample_probe) = {};
 struct EXPORT(exact_sum) = {};
 enum EXPORT(exact_flag) = 0;

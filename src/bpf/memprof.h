@@ -94,6 +94,7 @@ enum event_kind {
 	EVENT_FREE = 10,
 	EVENT_MARK = 11,
 	EVENT_OOM_KILL = 12,
+	EVENT_PEAK = 13,
 };
 
 enum outcome {
@@ -194,7 +195,9 @@ struct process_event {
 	__u32 mm_id;
 	__u32 parent_mm_id; /* forked: the parent's; execed: the previous address space; else 0 */
 	__u32 parent_pid; /* forked: the parent's */
-	__u64 page_tables; /* exited: bytes of page tables; junk unless something holds a reference to the address space */
+	/* exited: bytes of page tables, and the highest RSS in pages; junk unless something holds a reference to the address space */
+	__u64 page_tables;
+	__u64 highest_rss;
 	__u8 comm[16];
 };
 
@@ -208,6 +211,27 @@ struct range_event {
 	__u64 start; /* bytes, page aligned */
 	__u64 end;
 	__u64 from; /* moved: the former start of the range */
+};
+
+/* The RSS counters of an address space, with the kernel's numbers. */
+enum rss_counter {
+	RSS_FILE = 0,
+	RSS_ANON = 1,
+	RSS_SWAP = 2, /* in no sum */
+	RSS_SHMEM = 3,
+	RSS_COUNTERS = 4,
+};
+
+/* A call is about to drop memory after a new peak; see peak.bpf.h. */
+struct peak_event {
+	__u32 kind;
+	__u32 mm_id;
+	__u32 copy_id; /* the copy of the address space's records, in the page ledger */
+	__u32 incomplete; /* the copy lacks records */
+	__u64 start; /* the range that the call drops: bytes, page aligned */
+	__u64 end;
+	__u64 at; /* ns, CLOCK_MONOTONIC */
+	__u64 rss[RSS_COUNTERS]; /* pages, before the call */
 };
 
 /* A file with mapped code. `dev` is the kernel's s_dev; `stat` may show another device (overlayfs, btrfs). */
@@ -353,8 +377,9 @@ _Static_assert(sizeof(struct names_event) == 24, "names_event");
 _Static_assert(sizeof(struct file_key) == 32, "file_key");
 _Static_assert(sizeof(struct code_event) == 56, "code_event");
 _Static_assert(sizeof(struct stack_event) == 40 + 8 * MAX_SENT_FRAMES, "stack_event");
-_Static_assert(sizeof(struct process_event) == 48, "process_event");
+_Static_assert(sizeof(struct process_event) == 56, "process_event");
 _Static_assert(sizeof(struct range_event) == 48, "range_event");
+_Static_assert(sizeof(struct peak_event) == 72, "peak_event");
 
 /*
  * One chunk of the page ledger, with the key `mm_id << REGION_BITS | page number >> CHUNK_SHIFT`. One entry per page,
@@ -578,6 +603,7 @@ enum loss {
 	LOSS_RING_FREE,
 	LOSS_RING_MARK,
 	LOSS_RING_OOM_KILL,
+	LOSS_RING_PEAK,
 	LOSS_EXACT_STACKS, /* allocations without a row of their own: too many stacks */
 	LOSS_EXACT_BLOCKS, /* allocations missing from the live heap: too many blocks */
 	LOSS_EXACT_FREE, /* blocks at the address of a later allocation */

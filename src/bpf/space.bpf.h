@@ -16,6 +16,7 @@
 #include "ledger.bpf.h"
 #include "mappings.bpf.h"
 #include "names.bpf.h"
+#include "peak.bpf.h"
 #include "unwind.bpf.h"
 
 #define PROT_EXEC 0x4
@@ -63,6 +64,9 @@ static const __u8 wanted_calls[MAX_SYSCALLS] = {
 	[SYSCALL_MREMAP] = ENTERS | RETURNS,
 	[SYSCALL_MADVISE] = ENTERS | RETURNS,
 	[SYSCALL_MUNMAP] = ENTERS,
+	[SYSCALL_EXECVE] = ENTERS,
+	[SYSCALL_EXECVEAT] = ENTERS,
+	[SYSCALL_EXIT_GROUP] = ENTERS,
 	[SYSCALL_MPROTECT] = RETURNS,
 	[SYSCALL_PKEY_MPROTECT] = RETURNS,
 	[SYSCALL_MLOCK] = RETURNS,
@@ -94,6 +98,7 @@ __noinline int range_dropped(__u32 mm_id, __u32 change, __u64 start, __u64 len)
 	e.end = page_up(start + len);
 	if (e.start >= e.end || e.end >> 57)
 		return 0;
+	note_drop(mm_id, e.start >> page_shift, e.end >> page_shift);
 	copy_range_to_children(mm_id, e.start >> page_shift, e.end >> page_shift);
 	ledger_clear(mm_id, e.start >> page_shift, e.end >> page_shift);
 	emit_range(&e);
@@ -186,6 +191,10 @@ static __always_inline int syscall_begins(__u64 nr)
 		return enter_mremap(&c);
 	if (nr == SYSCALL_MADVISE)
 		return enter_madvise(&c);
+	if (nr == SYSCALL_EXIT_GROUP)
+		return peak_at_exit ? note_drop_of_all(c.st->mm_id) : 0;
+	if (nr == SYSCALL_EXECVE || nr == SYSCALL_EXECVEAT)
+		return note_drop_of_all(c.st->mm_id);
 	if (nr == SYSCALL_MUNMAP || (SYSCALL_ARG4(c.regs) & (MAP_FIXED | MAP_FIXED_NOREPLACE)) == MAP_FIXED)
 		range_dropped(c.st->mm_id, RANGE_UNMAPPED, SYSCALL_ARG1(c.regs), SYSCALL_ARG2(c.regs));
 	return 0;

@@ -13,6 +13,7 @@ mod frozen_scan;
 mod gather;
 mod owners;
 mod pass;
+mod peak;
 mod range_budget;
 mod report;
 mod sampled_heap;
@@ -21,6 +22,7 @@ mod tally;
 
 pub use frozen_scan::{FrozenScan, Prepared};
 pub use pass::{Recent, Unscanned};
+pub use peak::KnownAtPeak;
 pub use report::{ReportError, Snapshot};
 pub use sampled_heap::SampledHeap;
 pub use scan::{FrozenScanError, Scanned, held_by};
@@ -106,8 +108,8 @@ impl Aggregator {
                     space.functions.insert(seen);
                 }
             }
-            // The unwind tables need `Code`; the collector passes on the others.
-            Event::Code(_) | Event::Mark(_) | Event::OomKill(_) => {}
+            // The unwind tables need `Code`; the collector handles the others.
+            Event::Code(_) | Event::Mark(_) | Event::OomKill(_) | Event::Peak(_) => {}
             Event::Names(written) => self.names_written(written),
             Event::Allocation(sample) => {
                 if self.spaces.contains_key(&sample.mm) {

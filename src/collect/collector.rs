@@ -36,6 +36,7 @@ mod follow;
 mod freezing;
 mod heap;
 mod oom;
+mod peak;
 mod report;
 mod samplers;
 
@@ -59,6 +60,8 @@ pub enum Command {
         /// Receives the profile.
         reply: oneshot::Sender<Result<Numbered, ProviderError>>,
     },
+    /// The profile at the peak so far.
+    Peak(oneshot::Sender<Option<Numbered>>),
     /// The status, without a scan.
     Status(oneshot::Sender<Status>),
     /// Numbers of entries and capacities of the probe's tables.
@@ -171,6 +174,9 @@ pub struct Collector {
     kills: oom::Kills,
     /// Forks processes for heap snapshots.
     guard: Arc<Mutex<Guard>>,
+    peaks: peak::Peaks,
+    /// Number of peaks whose profile failed.
+    missed_peaks: u64,
     /// Pending report requests, each with its freeze mode.
     report_wanted: Vec<(Freeze, oneshot::Sender<Result<Numbered, ProviderError>>)>,
 }
@@ -240,6 +246,8 @@ impl Collector {
             exact: exact::ExactCalls::default(),
             kills: oom::Kills::default(),
             guard: Arc::default(),
+            peaks: peak::Peaks::default(),
+            missed_peaks: 0,
             report_wanted: Vec::new(),
         }
     }
@@ -254,6 +262,11 @@ impl Collector {
                 match commands.try_recv() {
                     Ok(Command::Report { freeze, reply }) => {
                         self.report_wanted.push((freeze, reply));
+                    }
+                    Ok(Command::Peak(reply)) => {
+                        let taken = self.take_events(SETTLE);
+                        self.tolerate(taken.map(drop));
+                        let _ = reply.send(self.peak());
                     }
                     // The receiver may be gone.
                     Ok(Command::Status(reply)) => drop(reply.send(self.status())),
@@ -398,6 +411,10 @@ impl Collector {
             let aggregator = &self.aggregator;
             unwinding.update(|| aggregator.pids(), &mut self.probe)?;
         }
+        if in_time {
+            self.scan_peak_in_time();
+            self.resolve_peak();
+        }
         Ok(in_time)
     }
 
@@ -427,6 +444,9 @@ impl Collector {
     /// Applies an event; collects code that the probe could not bind for [`Collector::bind_seen`].
     fn apply(&mut self, event: &Event, seen: &mut Vec<CodeSeen>) -> Result<()> {
         // Handled before the aggregator, which forgets a process that has ended.
+        if let Event::Process(e) = event {
+            self.scan_peak_before(e);
+        }
         match event {
             Event::Code(code) => {
                 seen.push(*code);
@@ -439,9 +459,15 @@ impl Collector {
                     self.probe.set_waiting(true);
                     return Ok(());
                 }
-                ProcessChange::Exited { page_tables } => {
+                ProcessChange::Exited {
+                    page_tables,
+                    highest_rss,
+                } => {
                     if self.aggregator.is_kept(e.mm, e.pid) {
                         self.aggregator.ended_with(e.mm, page_tables);
+                        if self.aggregator.only_space() == Some(e.mm) {
+                            self.ended_at_highest(highest_rss);
+                        }
                         // The process's memory is kept. If the scan fails, the last profile stays.
                         let _ = self.scan(Freeze::No);
                     }
@@ -451,6 +477,7 @@ impl Collector {
                 _ => {}
             },
             Event::OomKill(victim) => self.note_victim(victim),
+            Event::Peak(seen) => self.note_peak(seen),
             _ => {}
         }
         self.aggregator.apply(event, &self.probe);
@@ -460,7 +487,11 @@ impl Collector {
         }
         match event {
             Event::Mark(mark) => self.pass_on(mark),
-            Event::Process(e) => self.process_changed(e)?,
+            Event::Process(e) => {
+                let changed = self.process_changed(e);
+                self.watch_peaks();
+                changed?;
+            }
             _ => {}
         }
         Ok(())

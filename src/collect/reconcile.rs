@@ -10,6 +10,12 @@ use crate::probe::event::{Event, ProcessChange, ProcessEvent};
 use memprof_sys::ids::{MmId, Pid};
 use memprof_sys::process::comm;
 
+/// The end of a process whose figures at that moment are not known.
+const ENDED: ProcessChange = ProcessChange::Exited {
+    page_tables: 0,
+    highest_rss: 0,
+};
+
 /// The changes that bring the aggregator in line with what the probe follows. All older events must have been
 /// taken from the ring buffer; events that arrive during the call then have no further effect.
 ///
@@ -25,7 +31,7 @@ pub(super) fn unheard(probe: &Probe, known: &Aggregator) -> Result<Vec<Event>> {
         .collect();
     let ended = known.spaces().into_iter();
     let ended = ended.filter(|(mm, _)| !live.contains(mm));
-    changes.extend(ended.map(|(mm, pid)| event(pid, mm, ProcessChange::Exited { page_tables: 0 })));
+    changes.extend(ended.map(|(mm, pid)| event(pid, mm, ENDED)));
     Ok(changes)
 }
 

@@ -11,36 +11,30 @@
 mod freed_samples;
 mod history;
 mod live;
+mod sums;
 
 pub use history::{Forgotten, Record};
 pub use live::{Live, LiveSample};
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::probe::event::{SampleFreed, SampledAllocation};
 use crate::probe::source::Totals;
-use crate::probe::wire;
 use freed_samples::Freed;
 use history::History;
-use memprof_profile::measure::{
-    ALLOC_OBJECTS, ALLOC_SPACE, ColumnId, INUSE_OBJECTS, INUSE_SPACE, TEMPORARY, TEMPORARY_OBJECTS,
-    TEMPORARY_SPACE,
-};
-use memprof_profile::{Amounts, Estimate, Losses};
+use memprof_profile::Losses;
+use memprof_profile::measure::TEMPORARY;
 use memprof_sys::ids::{MmId, StackId};
+use sums::{Peak, Sums};
 
 /// Maximum number of live samples of all processes, about 60 bytes each. Beyond it, a process may add samples only up to its even
 /// share, so the true maximum is twice this number.
 const MAX_LIVE: usize = 1 << 20;
-/// Maximum number of stacks in the sums of a process, and in the sums of all ended processes, about 120 bytes each.
-const MAX_STACKS: usize = 1 << 16;
 /// Maximum number of bytes of one sample, and of all samples together. Figures come from the processes, and the sums of all stacks
 /// must fit into 64 bits.
 const MAX_BYTES: u64 = 1 << 47;
 const MAX_TOTAL: u64 = 1 << 62;
-/// The stack for allocations whose own stack does not fit.
-const OTHER: StackId = StackId(wire::STACK_LOST);
 
 /// The sampled allocations of all followed processes.
 #[derive(Debug)]
@@ -50,6 +44,8 @@ pub struct Samples {
     /// Allocations of ended processes.
     ended: Sums,
     history: History,
+    /// The live heap of all address spaces, now and when it was largest.
+    peak: Peak,
     /// Time of the first sample, in ns of `CLOCK_MONOTONIC`.
     began: Option<u64>,
     /// Time of the newest sample.
@@ -60,7 +56,7 @@ pub struct Samples {
     untracked: u64,
     /// Number of samples at the address of a live sample, whose free was therefore missed.
     unseen_frees: u64,
-    /// Number of samples counted under [`OTHER`], because their stack did not fit.
+    /// Number of samples without sums of their own stack, which did not fit.
     unsummed: u64,
     /// Number of samples with impossible figures.
     refused: u64,
@@ -80,23 +76,13 @@ struct Space {
     freed: Option<Freed>,
 }
 
-/// The allocations of each stack so far.
-#[derive(Debug, Default)]
-struct Sums(HashMap<StackId, Allocated>);
-
-#[derive(Clone, Copy, Debug, Default)]
-struct Allocated {
-    all: Estimate,
-    /// Allocations that were freed soon.
-    temporary: Estimate,
-}
-
 impl Default for Samples {
     fn default() -> Samples {
         Samples {
             spaces: BTreeMap::new(),
             ended: Sums::default(),
             history: History::default(),
+            peak: Peak::default(),
             began: None,
             newest: 0,
             live: 0,
@@ -128,18 +114,18 @@ impl Samples {
         self.newest = self.newest.max(seen.at);
         let share = MAX_LIVE / (self.spaces.len() + 1);
         let space = self.spaces.entry(seen.mm).or_default();
-        let summed = space.sums.entry(seen.stack);
-        self.unsummed += u64::from(summed.is_none());
-        let sums = match summed {
-            Some(sums) => sums,
-            None => space.sums.0.entry(OTHER).or_default(),
-        };
-        sums.all += sample.estimate();
+        self.unsummed += u64::from(!space.sums.fits(seen.stack));
+        space.sums.allocated(&sample);
         if self.live >= MAX_LIVE && space.live.len() >= share {
             self.untracked += 1;
             return;
         }
-        match space.live.insert(seen.address, sample) {
+        let before = space.live.insert(seen.address, sample);
+        if let Some(before) = &before {
+            space.sums.ends(before, &mut self.peak);
+        }
+        space.sums.lives(&sample, &mut self.peak);
+        match before {
             None => self.live += 1,
             Some(before) => {
                 self.unseen_frees += 1;
@@ -159,24 +145,26 @@ impl Samples {
             return;
         };
         self.live -= 1;
+        space.sums.ends(&sample, &mut self.peak);
         self.history
             .add(space.record(seen.mm, sample, Some(seen.at)));
         if let Some(freed) = &mut space.freed {
             freed.add(seen.address, sample, seen.at);
         }
         if seen.at.saturating_sub(sample.at) <= self.temporary_ns {
-            let known = space.sums.0.contains_key(&sample.stack);
-            let stack = if known { sample.stack } else { OTHER };
-            space.sums.0.entry(stack).or_default().temporary += sample.estimate();
+            space.sums.freed_soon(&sample);
         }
     }
 
     /// Adds a forked process, whose heap is a copy of its parent's.
     pub fn forked(&mut self, parent: MmId, child: MmId) {
-        if let Some(live) = self.spaces.get(&parent).map(|space| space.live.clone()) {
+        self.ended(child);
+        if let Some(of_parent) = self.spaces.get(&parent) {
+            let live = of_parent.live.clone();
             self.live += live.len();
             let space = Space {
                 live,
+                sums: of_parent.sums.forked(&mut self.peak),
                 forked: Some(self.newest),
                 ..Space::default()
             };
@@ -197,16 +185,7 @@ impl Samples {
             .map(|(_, sample)| space.record(mm, sample, None));
         let own = live.filter(|record| !record.inherited);
         own.for_each(|record| self.history.add(record));
-        for (stack, allocated) in space.sums.0 {
-            let sums = self.ended.entry(stack);
-            self.unsummed += u64::from(sums.is_none());
-            let sums = match sums {
-                Some(sums) => sums,
-                None => self.ended.0.entry(OTHER).or_default(),
-            };
-            sums.all += allocated.all;
-            sums.temporary += allocated.temporary;
-        }
+        self.unsummed += self.ended.take_over(space.sums, &mut self.peak);
     }
 
     /// The live samples of an address space.
@@ -218,9 +197,9 @@ impl Samples {
     pub fn stacks(&self) -> impl Iterator<Item = StackId> {
         let spaces = self.spaces.values();
         let live = spaces.clone().flat_map(|space| space.live.stacks());
-        let sums = spaces.flat_map(|space| space.sums.0.keys().copied());
+        let sums = spaces.flat_map(|space| space.sums.stacks());
         live.chain(sums)
-            .chain(self.ended.0.keys().copied())
+            .chain(self.ended.stacks())
             .chain(self.history.stacks())
     }
 
@@ -250,18 +229,14 @@ impl Samples {
 
     /// Adds the estimates of an address space.
     pub(crate) fn add_to(&self, mm: MmId, totals: &mut Totals) {
-        let Some(space) = self.spaces.get(&mm) else {
-            return;
-        };
-        space.sums.add_to(totals);
-        for (stack, live) in space.live.by_stack() {
-            add(totals, stack, live, INUSE_SPACE, INUSE_OBJECTS);
+        if let Some(space) = self.spaces.get(&mm) {
+            space.sums.add_to(&self.peak, totals);
         }
     }
 
     /// Adds the allocations of ended processes.
     pub(crate) fn add_ended_to(&self, totals: &mut Totals) {
-        self.ended.add_to(totals);
+        self.ended.add_to(&self.peak, totals);
     }
 
     /// Adds the losses of the estimates.
@@ -293,42 +268,6 @@ impl Space {
             freed,
             inherited: self.forked.is_some_and(|last| sample.at <= last),
         }
-    }
-}
-
-impl Sums {
-    /// The sums of a stack; `None` if the stack does not fit.
-    fn entry(&mut self, stack: StackId) -> Option<&mut Allocated> {
-        if self.0.len() >= MAX_STACKS && !self.0.contains_key(&stack) {
-            return None;
-        }
-        Some(self.0.entry(stack).or_default())
-    }
-
-    fn add_to(&self, totals: &mut Totals) {
-        for (stack, allocated) in &self.0 {
-            add(totals, *stack, allocated.all, ALLOC_SPACE, ALLOC_OBJECTS);
-            let soon = allocated.temporary;
-            add(totals, *stack, soon, TEMPORARY_SPACE, TEMPORARY_OBJECTS);
-        }
-    }
-}
-
-/// Adds an estimate and its variances to the columns of a stack.
-fn add(
-    totals: &mut Totals,
-    stack: StackId,
-    estimate: Estimate,
-    space: ColumnId,
-    objects: ColumnId,
-) {
-    for (column, figure, variance) in [
-        (space, estimate.space, estimate.space_variance),
-        (objects, estimate.objects, estimate.objects_variance),
-    ] {
-        // Rounded once for each stack, not once for each sample.
-        totals.add_stack(stack, Amounts::in_column(column, figure.round() as u64));
-        *totals.variances.entry((stack, column)).or_default() += variance;
     }
 }
 

@@ -13,7 +13,7 @@ use memprof_profile::Amounts;
 use memprof_sys::ids::{MmId, Pid};
 use memprof_sys::process::Container;
 use memprof_sys::residency::{
-    Classifier, ExitMemory, Method, PageKind, RangeMap, RangeSet, Result, Scanner, proc_maps,
+    Classifier, ExitMemory, Method, PageKind, RangeMap, RangeSet, Result, Scanner, Vma, proc_maps,
 };
 
 /// Maximum number of address ranges whose caller is stored, about 100 bytes each; the kernel's own default limit
@@ -53,6 +53,8 @@ pub struct Space {
     pub changes: u64,
     /// The last scan, if several processes are followed.
     pub recent: Option<Recent>,
+    /// The mappings at the last scan.
+    pub vmas: Arc<[Vma]>,
     /// The path of its executable at the last report.
     pub executable: Option<String>,
 }
@@ -74,6 +76,7 @@ impl Space {
             most: usize::MAX,
             changes: 0,
             recent: None,
+            vmas: Arc::default(),
             executable: None,
         }
     }
@@ -96,6 +99,7 @@ impl Space {
             most: self.most,
             changes: 0,
             recent: None,
+            vmas: Arc::clone(&self.vmas),
             executable: None,
         }
     }

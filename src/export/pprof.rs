@@ -344,6 +344,14 @@ fn comments(profile: &Profile, values: &[Value]) -> Vec<String> {
         kernel("before", &profile.kernel_before),
         kernel("after", &profile.kernel_after),
     ];
+    if let Some(peak) = profile.peak {
+        let kernel = peak.high_water.map(|bytes| format!(" VmHWM {bytes}"));
+        let kernel = kernel.unwrap_or_default();
+        lines.push(format!(
+            "peak so far, in bytes: resident {}{kernel}",
+            peak.rss
+        ));
+    }
     for kind in [Kind::File, Kind::Hugetlb] {
         let bytes = kind.figure(&profile.total);
         if bytes > 0 && values.iter().all(|(_, known)| *known != kind) {

@@ -5,7 +5,7 @@ use std::cmp::Reverse;
 use std::io::{self, Write};
 
 use super::label_text::readable;
-use memprof_profile::measure::{INUSE_SPACE, Unit};
+use memprof_profile::measure::{AT_PEAK_SPACE, ColumnId, INUSE_SPACE, Unit};
 use memprof_profile::tree::{Category, Label, Table, TableRow};
 use memprof_profile::{
     Agreement, CgroupMemory, FreezeOutcome, Kind, Margin, OomKills, Profile, Report, Verdict,
@@ -27,6 +27,32 @@ const TOP_KILLS: usize = 8;
 pub fn write_summary(report: &Report, out: &mut dyn Write) -> io::Result<()> {
     write_head(report, out)?;
     write_functions(report, out)
+}
+
+/// Writes what a target that has ended had at its peak, after the summary of its `end`.
+///
+/// # Errors
+/// If writing to `out` fails.
+pub fn write_peak(peak: &Report, end: &Report, out: &mut dyn Write) -> io::Result<()> {
+    let (profile, end) = (&peak.profile, &end.profile);
+    let Some(moment) = &profile.peak else {
+        return Ok(());
+    };
+    if profile.taken_ns == end.taken_ns {
+        return writeln!(
+            out,
+            "\nThe figures above are those at its end, when it was {moment}."
+        );
+    }
+    writeln!(
+        out,
+        "\nThe figures above are those at its end; these are the ones {moment}:\n"
+    )?;
+    let total = &profile.total.usage;
+    writeln!(out, "resident    {:>12} KiB", total.resident() / 1024)?;
+    writeln!(out, "file maps   {:>12} KiB", total.file / 1024)?;
+    write_not_observed(profile, out)?;
+    write_functions(peak, out)
 }
 
 /// Writes the summary without its tables of functions.
@@ -127,11 +153,18 @@ fn write_cgroup(group: &CgroupMemory, profile: &Profile, out: &mut dyn Write) ->
         Ok((
             version,
             GroupFigures {
-                usage: Some(usage), ..
+                usage: Some(usage),
+                peak,
+                ..
             },
         )) => {
             let (kib, file) = (usage / 1024, version.usage_file());
-            writeln!(out, "\nControl group {dir}: {kib} KiB ({file}), of which")?;
+            let most = peak.map(|bytes| format!("; at most {} KiB so far", bytes / 1024));
+            let most = most.unwrap_or_default();
+            writeln!(
+                out,
+                "\nControl group {dir}: {kib} KiB ({file}{most}), of which"
+            )?;
         }
         _ => {
             let why = group.without_total().unwrap_or_default();
@@ -258,7 +291,7 @@ fn write_losses(profile: &Profile, out: &mut dyn Write) -> io::Result<()> {
 }
 
 /// Writes the tables of functions: self bytes of all functions (often the C library, on behalf of its callers), total bytes
-/// of the program's own functions and, if the heap was counted, their live heap.
+/// of the program's own functions and, if the heap was counted, their live heap, now and at its peak.
 fn write_functions(report: &Report, out: &mut dyn Write) -> io::Result<()> {
     let mut rows = Table::new([report.side()], Kind::All, false).rows;
     rows.sort_by_key(|row| {
@@ -270,7 +303,24 @@ fn write_functions(report: &Report, out: &mut dyn Write) -> io::Result<()> {
     rows.sort_by_key(|row| Reverse((row.total, row.own)));
     let own: Vec<_> = rows.iter().filter(is_own).collect();
     write_table("The program's own functions, by total memory:", &own, out)?;
-    let live = Kind::Column(INUSE_SPACE);
+    let title = "The program's own functions, by live heap (estimated):";
+    write_live(report, INUSE_SPACE, title, out)?;
+    let total = report.profile.total;
+    if total.column(AT_PEAK_SPACE) > total.column(INUSE_SPACE) {
+        let title = "The program's own functions, by live heap at its peak (estimated):";
+        write_live(report, AT_PEAK_SPACE, title, out)?;
+    }
+    Ok(())
+}
+
+/// Writes the table of the program's own functions by a figure of the heap, if that was counted.
+fn write_live(
+    report: &Report,
+    column: ColumnId,
+    title: &'static str,
+    out: &mut dyn Write,
+) -> io::Result<()> {
+    let live = Kind::Column(column);
     if !report.profile.counts(live) {
         return Ok(());
     }
@@ -284,7 +334,6 @@ fn write_functions(report: &Report, out: &mut dyn Write) -> io::Result<()> {
         )
     });
     let own: Vec<_> = rows.iter().filter(is_own).collect();
-    let title = "The program's own functions, by live heap (estimated):";
     write_table(&report.profile.as_counted(title), &own, out)
 }
 

@@ -16,6 +16,7 @@ mod export;
 mod files;
 mod fixed;
 mod functions;
+mod growth;
 mod health;
 mod heap;
 mod heap_diff;
@@ -32,6 +33,7 @@ mod poller;
 mod processes;
 mod provider;
 mod query;
+mod recorded;
 mod reply;
 mod reply_builder;
 mod request;
@@ -61,6 +63,7 @@ pub use futures_util::future::BoxFuture;
 pub use memprof_profile::Report;
 pub use opened::Opened;
 pub use provider::Provider;
+pub use recorded::Recorded;
 pub use reply::{ApiError, Body, EVENTS, Reply};
 pub use request::{Endpoint, Request, RequestParts};
 pub use route::{Method, ROUTES, Route, SMALL_BODY};
@@ -155,6 +158,17 @@ impl Api {
 
     fn provider(&self) -> &dyn Provider {
         self.provider.as_ref()
+    }
+
+    /// The recording of the target.
+    ///
+    /// # Errors
+    /// [`ApiError::Failed`] if there is none.
+    fn recorded(&self) -> Result<Arc<Recorded>, ApiError> {
+        self.provider().recorded().ok_or_else(|| {
+            let why = "nothing is recorded here: run memprof with --record FILE, or open a recording with `memprof open FILE`";
+            ApiError::Failed(why.to_owned())
+        })
     }
 
     /// The error for requests before there is a target.

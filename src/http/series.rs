@@ -49,7 +49,7 @@ pub const FIGURES: [Figure; ALWAYS.len() + COLUMNS] = {
     all
 };
 
-const ALWAYS: [Figure; 8] = [
+const ALWAYS: [Figure; 9] = [
     Figure::always(
         "rss_anon",
         "RssAnon of /proc/PID/status, all followed processes",
@@ -79,9 +79,14 @@ const ALWAYS: [Figure; 8] = [
         "page_tables",
         "VmPTE of /proc/PID/status, all followed processes: kernel memory, not part of RSS",
     ),
+    Figure {
+        name: "lost",
+        is: "number of events missed, lost or truncated since memprof attached, of the newest report, if that was made since the last sample or nothing changed since",
+        optional: true,
+    },
 ];
 
-/// The figures at one moment, in bytes; `None` for figures that were not sampled.
+/// The figures at one moment, in bytes but for numbers; `None` for figures that were not sampled.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sample {
     /// Time of the sample, in milliseconds since 1970.

@@ -84,6 +84,7 @@ pub static ASSETS: &[Asset] = assets! {
     JS, "js/views/functions.js";
     JS, "js/views/graph.js";
     JS, "js/views/health.js";
+    JS, "js/views/growth.js";
     JS, "js/views/heap.js";
     JS, "js/views/list.js";
     JS, "js/views/paged_table.js";

@@ -1,5 +1,7 @@
 //! The events that the probe reports, as types independent of BPF and HTTP.
 
+use std::ops::Range;
+
 use memprof_code::interpreter::InterpreterKind;
 use memprof_code::jit::NamesWritten;
 use memprof_code::modules::FileNumber;
@@ -93,6 +95,8 @@ pub enum Event {
     Mark(MarkSet),
     /// The kernel's out-of-memory killer has chosen a followed process.
     OomKill(OomVictim),
+    /// A process is about to drop memory after a new peak.
+    Peak(PeakSeen),
 }
 
 impl Event {
@@ -159,6 +163,36 @@ pub struct OomVictim {
     pub mm: MmId,
     /// Time of the choice, in ns of `CLOCK_MONOTONIC`.
     pub at: u64,
+}
+
+/// The memory of a process just before a call that drops some of it, when there was more than ever before.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PeakSeen {
+    /// The address space.
+    pub mm: MmId,
+    /// The copy of its page records at that moment, as if it were another address space.
+    pub copy: MmId,
+    /// Whether the copy lacks records.
+    pub incomplete: bool,
+    /// The addresses that the call drops, page aligned; all of them when a process ends or executes a program.
+    pub dropped: Range<u64>,
+    /// The moment, in ns of `CLOCK_MONOTONIC`.
+    pub at: u64,
+    /// The kernel's counter of pages of files.
+    pub file: u64,
+    /// The kernel's counter of anonymous pages.
+    pub anon: u64,
+    /// The kernel's counter of shared pages.
+    pub shmem: u64,
+    /// The kernel's counter of swapped-out pages.
+    pub swap: u64,
+}
+
+impl PeakSeen {
+    /// Number of resident pages.
+    pub fn rss(&self) -> u64 {
+        self.file + self.anon + self.shmem
+    }
 }
 
 /// Code that the probe cannot bind to a file's table by itself.
@@ -237,6 +271,8 @@ pub enum ProcessChange {
         /// Size of the page tables at its end, in bytes; meaningless unless its memory is kept
         /// ([`Kept`](memprof_sys::residency::ExitMemory)).
         page_tables: u64,
+        /// The highest number of resident pages; meaningless in the same cases.
+        highest_rss: u64,
     },
 }
 

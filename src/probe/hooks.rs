@@ -31,7 +31,16 @@ const UNDER_WAY: usize = 8192;
 pub(super) const PREEMPTS_PROGRAMS: KernelVersion = KernelVersion(7, 0);
 
 /// System calls whose entry is examined, as in `wanted_calls` of space.bpf.h.
-const ENTERS: [&str; 5] = ["mmap", "brk", "mremap", "madvise", "munmap"];
+const ENTERS: [&str; 8] = [
+    "mmap",
+    "brk",
+    "mremap",
+    "madvise",
+    "munmap",
+    "execve",
+    "execveat",
+    "exit_group",
+];
 /// System calls whose return is examined, as in the same table.
 const RETURNS: [&str; 9] = [
     "mmap",

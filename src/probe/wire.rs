@@ -23,8 +23,8 @@ pub(crate) use skel::types::{
 pub(crate) use skel::{MemprofSkel, MemprofSkelBuilder, OpenMemprofSkel};
 
 use skel::types::{
-    self as abi, code_event, function_event, mark_event, names_event, oom_event, process_event,
-    range_event, sample_event, stack_event,
+    self as abi, code_event, function_event, mark_event, names_event, oom_event, peak_event,
+    process_event, range_event, sample_event, stack_event,
 };
 pub(crate) use skel::types::{argument_place, loss, walk_mode as WalkMode};
 
@@ -90,8 +90,9 @@ const _: () = {
     assert!(size_of::<stack_event>() == 40 + 8 * abi::limits::MAX_SENT_FRAMES.0 as usize);
     assert!(size_of::<function_event>() == 104 + 128 + 256 + 1024);
     assert!(size_of::<interpreter_file>() == 112);
-    assert!(size_of::<process_event>() == 48);
+    assert!(size_of::<process_event>() == 56);
     assert!(size_of::<range_event>() == 48);
+    assert!(size_of::<peak_event>() == 72);
     assert!(size_of::<page_chunk>() == 4 * CHUNK_PAGES);
     assert!(size_of::<cache_chunk>() == 8 + 4 * CHUNK_PAGES);
     assert!(size_of::<unwind_space>() == 8 + size_of::<unwind_mapping>() * MAX_MAPPINGS);
@@ -203,6 +204,8 @@ unsafe impl Record for sample_event {}
 unsafe impl Record for mark_event {}
 // SAFETY: as above.
 unsafe impl Record for oom_event {}
+// SAFETY: as above.
+unsafe impl Record for peak_event {}
 // SAFETY: as above.
 unsafe impl Record for sample_probe {}
 // SAFETY: as above.

@@ -51,7 +51,10 @@ pub(super) const HELP: &[(&str, &str)] = &[
     ("p, Space", "pause or resume"),
     ("m", "set a mark"),
     ("d", "show or hide the change since a mark"),
-    ("[ ]", "previous or next mark"),
+    (
+        "[ ]",
+        "the recorded moment before or after; p: now. With d: the mark",
+    ),
     (
         "h",
         "take a heap snapshot: what is in use, free, unreachable",
@@ -193,7 +196,11 @@ fn shows(state: &mut UiState, code: KeyCode) -> bool {
             state.messages.show(why.to_owned());
         }
         KeyCode::Char('h') => state.heap.request(state.process_in_view()),
-        KeyCode::Char('p' | ' ') => state.paused = !state.paused,
+        KeyCode::Char('p' | ' ') if state.paused => state.resume(),
+        KeyCode::Char('p' | ' ') => state.paused = true,
+        KeyCode::Char(key @ ('[' | ']')) if state.marks.compared().is_none() => {
+            state.step(key == ']');
+        }
         _ => return false,
     }
     true

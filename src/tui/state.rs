@@ -13,6 +13,7 @@ use super::list_position::ListPosition;
 use super::marks::Marks;
 use super::messages::Messages;
 use super::model::{Job, Model};
+use super::moments::{Moments, Stepped};
 use super::part::Selection;
 use super::processes::Lists;
 use super::rows::{self, FunctionRow, TreeRow};
@@ -42,6 +43,8 @@ pub(super) enum Input {
     Model(Arc<Model>),
     /// A heap snapshot, or the reason why there is none.
     Heap(Result<Arc<HeapSnapshot>, String>),
+    /// The result of a step to another recorded moment.
+    Stepped(Stepped),
     /// A message to the user.
     Message(String),
 }
@@ -66,6 +69,7 @@ pub(super) struct UiState {
     pub(super) editing: bool,
     pub(super) paused: bool,
     pub(super) marks: Marks,
+    pub(super) moments: Moments,
     pub(super) history: History,
     /// The visible report, with all its processes.
     pub(super) report: Option<Arc<Report>>,
@@ -104,6 +108,7 @@ impl UiState {
             editing: false,
             paused: false,
             marks: Marks::default(),
+            moments: Moments::default(),
             history: History::default(),
             report: None,
             part: None,
@@ -138,6 +143,7 @@ impl UiState {
                 }
             }
             Input::Heap(taken) => self.heap.show(&taken),
+            Input::Stepped(stepped) => self.take_step(stepped),
             Input::Message(text) => self.messages.queue(text),
         }
         // The height of the list may have shrunk.

@@ -5,6 +5,7 @@ mod heap;
 mod keys;
 mod kinds;
 mod lists;
+mod moments;
 mod orders;
 mod parts;
 mod processes;

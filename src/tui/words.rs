@@ -5,6 +5,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use memprof_profile::Margin;
 use memprof_profile::measure::Unit;
+use memprof_sys::text::grouped;
 
 /// Bytes as whole KiB, in groups of three digits: `1,234`.
 pub(super) fn kib(bytes: u64) -> String {
@@ -57,18 +58,6 @@ pub(super) fn clock(time: SystemTime) -> String {
     let seconds = time.duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs()) % 86_400;
     let (h, m, s) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
     format!("{h:02}:{m:02}:{s:02} UTC")
-}
-
-fn grouped(number: u64) -> String {
-    let digits = number.to_string();
-    let mut out = String::with_capacity(digits.len() * 4 / 3);
-    for (at, digit) in digits.chars().enumerate() {
-        if at > 0 && (digits.len() - at).is_multiple_of(3) {
-            out.push(',');
-        }
-        out.push(digit);
-    }
-    out
 }
 
 #[cfg(test)]

@@ -3,16 +3,17 @@
 //! ```text
 //! GATE    = [SUBJECT] "growth" (">" | ">=") LIMIT
 //!         | SUBJECT (">" | ">=") SIZE
-//! SUBJECT = "total" | KIND | "function:" NAME
+//! SUBJECT = "total" | "peak" | KIND | "function:" NAME
 //! LIMIT   = SIZE | NUMBER "%"
 //! ```
 
 use super::values::parse_size;
+use crate::app::config::RateGate;
 use memprof_profile::Kind;
 use memprof_profile::gate::{Figure, Gate, Limit, Subject};
 
 const FUNCTION: &str = "function:";
-const EXAMPLES: &str = "such as `growth > 5%`, `anon growth > 10MiB`, `function:NAME growth > 64KiB` or `total > 1GiB`";
+const EXAMPLES: &str = "such as `growth > 5%`, `anon growth > 10MiB`, `function:NAME growth > 64KiB`, `total > 1GiB` or `peak > 512MiB`";
 
 pub(super) fn parse_gate(text: &str) -> Result<Gate, String> {
     // Names of functions may contain `>`; limits do not.
@@ -40,11 +41,63 @@ pub(super) fn parse_gate(text: &str) -> Result<Gate, String> {
     })
 }
 
+/// Parses a gate of a single profile, which has no earlier one to grow from.
+pub(super) fn parse_gate_of_one(text: &str) -> Result<Gate, String> {
+    match parse_gate(text) {
+        Ok(gate) if gate.figure == Figure::Growth => Err(
+            "growth needs two profiles: `memprof diff`; here, use a size such as `peak > 512MiB` or `anon > 1GiB`"
+                .to_owned(),
+        ),
+        parsed => parsed,
+    }
+}
+
+/// Parses a gate of `memprof growth`: `[function:NAME] growth_rate > SIZE/UNIT`.
+pub(super) fn parse_rate_gate(text: &str) -> Result<RateGate, String> {
+    const EXPECTED: &str =
+        "expected `[function:NAME] growth_rate > SIZE/UNIT`, such as `growth_rate > 1MiB/h`";
+    let (left, limit) = text.rsplit_once('>').ok_or(EXPECTED)?;
+    let (or_equal, limit) = match limit.strip_prefix('=') {
+        Some(limit) => (true, limit),
+        None => (false, limit),
+    };
+    let subject = left
+        .trim()
+        .strip_suffix("growth_rate")
+        .ok_or(EXPECTED)?
+        .trim();
+    let function = match subject.strip_prefix(FUNCTION).map(str::trim) {
+        Some("") => {
+            return Err(format!(
+                "expected the name of a function after `{FUNCTION}`"
+            ));
+        }
+        Some(name) => Some(name.to_owned()),
+        None if matches!(subject, "" | "total") => None,
+        None => return Err(EXPECTED.to_owned()),
+    };
+    let (size, unit) = limit.trim().split_once('/').ok_or(EXPECTED)?;
+    let per_hour = match unit.trim() {
+        "s" => 3600.0,
+        "min" => 60.0,
+        "h" => 1.0,
+        "d" => 1.0 / 24.0,
+        other => return Err(format!("expected s, min, h or d after `/`, got `{other}`")),
+    };
+    Ok(RateGate {
+        text: text.to_owned(),
+        function,
+        or_equal,
+        limit: parse_size(size.trim())? as f64 * per_hour,
+    })
+}
+
 fn parse_subject(text: &str, figure: Figure) -> Result<Subject, String> {
     match text {
         "" if figure == Figure::Growth => return Ok(Subject::Kind(Kind::All)),
         "" => return Err(format!("expected what to check before `>`, {EXAMPLES}")),
         "total" => return Ok(Subject::Kind(Kind::All)),
+        "peak" => return Ok(Subject::Peak),
         _ => {}
     }
     if let Some(name) = text.strip_prefix(FUNCTION) {
@@ -57,7 +110,7 @@ fn parse_subject(text: &str, figure: Figure) -> Result<Subject, String> {
     }
     Kind::by_name(text).map(Subject::Kind).ok_or_else(|| {
         let kinds = Kind::ALL.map(Kind::name).join(", ");
-        format!("expected total, a kind of memory ({kinds}) or {FUNCTION}NAME, got `{text}`")
+        format!("expected total, peak, a kind of memory ({kinds}) or {FUNCTION}NAME, got `{text}`")
     })
 }
 
@@ -113,6 +166,20 @@ mod tests {
                 Limit::Amount(64 << 10),
             ),
             (
+                "peak >= 512MiB",
+                Subject::Peak,
+                size,
+                true,
+                Limit::Amount(512 << 20),
+            ),
+            (
+                "peak growth > 1%",
+                Subject::Peak,
+                growth,
+                false,
+                Limit::Percent(1.0),
+            ),
+            (
                 "function:main growth > 1%",
                 function("main"),
                 growth,
@@ -143,6 +210,18 @@ mod tests {
             };
             assert_eq!(parse_gate(text), Ok(wanted), "{text}");
         }
+    }
+
+    #[test]
+    fn one_profile_has_no_growth() {
+        assert!(parse_gate_of_one("peak > 1MiB").is_ok());
+        let why = parse_gate_of_one("peak growth > 1MiB").unwrap_err();
+        assert!(why.contains("memprof diff"), "{why}");
+        assert!(
+            parse_gate_of_one("growth")
+                .unwrap_err()
+                .contains("expected `>`")
+        );
     }
 
     #[test]

@@ -6,7 +6,7 @@ use clap::CommandFactory;
 use clap::error::ErrorKind;
 
 use super::Cli;
-use crate::app::config::Output;
+use crate::app::config::{Output, OutputMoment};
 use crate::export::{ExportOptions, Exporter};
 use crate::http::exporters::{self, EXPORTERS};
 use memprof_profile::Kind;
@@ -52,10 +52,30 @@ pub(super) fn outputs(
             path,
             format,
             options,
+            at: None,
         })
     };
     let outputs = paths.into_iter().zip(formats).enumerate();
     outputs.map(output).collect()
+}
+
+/// Sets the moments of outputs (`--at`): one moment for all, or one for each, in their order.
+pub(super) fn set_moments(
+    outputs: &mut [Output],
+    moments: &[OutputMoment],
+) -> Result<(), clap::Error> {
+    if moments.len() > 1 && moments.len() != outputs.len() {
+        let message = format!(
+            "there are {} --at and {} --output: give one --at for all files, or one for each, in their order\n",
+            moments.len(),
+            outputs.len()
+        );
+        return Err(Cli::command().error(ErrorKind::ArgumentConflict, message));
+    }
+    for (at, output) in outputs.iter_mut().enumerate() {
+        output.at = moments.get(at).or(moments.first()).copied();
+    }
+    Ok(())
 }
 
 /// The file of `--on-oom`: a saved profile, unless its extension selects another format.
@@ -67,6 +87,7 @@ pub(super) fn file_on_oom(path: PathBuf) -> Result<Output, clap::Error> {
     Ok(Output {
         format: format_of(&path, None, "profile")?,
         options: ExportOptions::default(),
+        at: None,
         path,
     })
 }

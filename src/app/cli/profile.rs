@@ -9,13 +9,15 @@ use clap::{Args, ColorChoice, CommandFactory};
 
 use super::Cli;
 use super::exact::exact_of;
-use super::outputs::{file_on_oom, kinds_of, outputs};
+use super::gate::parse_gate_of_one;
+use super::outputs::{file_on_oom, kinds_of, outputs, set_moments};
 use super::push::PushArgs;
+use super::record::recording;
 use super::values::{
-    HeapHow, ReadFrames, UnwindArg, formats, frames_of, parse_interval, parse_name, parse_pid,
-    parse_seconds, parse_size, parse_wait, stacks,
+    HeapHow, ReadFrames, UnwindArg, formats, frames_of, parse_age, parse_interval, parse_name,
+    parse_pid, parse_record_size, parse_seconds, parse_size, parse_wait, stacks,
 };
-use crate::app::config::{Config, HeapSampling, PssMode};
+use crate::app::config::{Config, HeapSampling, OutputMoment, PssMode};
 use crate::export::ExportOptions;
 use crate::http::server::{DEFAULT_LISTEN, Listen};
 use crate::probe::{FRAME_LIMITS, Overhead, Stacks, source};
@@ -23,7 +25,8 @@ use memprof_code::debuginfod::DebuginfodMode;
 use memprof_code::interpreter::EnabledInterpreters;
 use memprof_heap::sampler::DEFAULT_INTERVAL;
 use memprof_profile::allocations::Filter;
-use memprof_profile::measure::{HEAP, KERNEL_MEMORY, PSS, SHARED, TEMPORARY};
+use memprof_profile::gate::Gate;
+use memprof_profile::measure::{HEAP, HEAP_PEAK, KERNEL_MEMORY, PSS, SHARED, TEMPORARY};
 use memprof_profile::tree::Direction;
 use memprof_profile::{FrameFilter, Kind};
 use memprof_sys::freeze::{Freeze, MAX_FREEZE};
@@ -117,7 +120,7 @@ pub(super) struct ProfileArgs {
     token_file: Option<PathBuf>,
     /// Serve no HTTP; end when the target ends
     #[arg(long, conflicts_with_all = ["listen", "token_file"])]
-    no_server: bool,
+    pub(super) no_server: bool,
     /// Allow cross-origin requests from this origin (`https://example.org`), in addition to loopback origins;
     /// `*` allows every origin and every Host header
     #[arg(long, value_name = "ORIGIN")]
@@ -142,6 +145,15 @@ pub(super) struct ProfileArgs {
     /// Format of --output [default: by the file's extension; json for stdout and for a file without one]
     #[arg(long, value_name = "FORMAT", requires = "output", value_parser = formats())]
     format: Option<String>,
+    /// The moment that --output shows: `peak`, when the most memory was resident; `end`, when the target ended; `now`, when
+    /// memprof ends. With several --output, give it once for all or once for each, in their order [default: peak for a
+    /// command that has ended, unless --heap is given; otherwise end]
+    #[arg(long, value_name = "MOMENT", requires = "output", value_enum)]
+    at: Vec<OutputMoment>,
+    /// Exit with status 3 if this condition holds at the end, such as `peak > 512MiB`, `anon > 1GiB` or
+    /// `function:parse > 64MiB`, unless the command itself has failed; may be repeated
+    #[arg(long, value_name = "GATE", value_parser = parse_gate_of_one)]
+    fail_if: Vec<Gate>,
     /// Whether the children of a function in --output are its callers or its callees [default: depends on the format]
     #[arg(long, value_name = "DIRECTION", requires = "output", value_parser = PossibleValuesParser::new(Direction::ALL.map(Direction::name)))]
     direction: Option<String>,
@@ -166,6 +178,17 @@ pub(super) struct ProfileArgs {
     /// written. The target is scanned up to ten times a second for this
     #[arg(long, value_name = "FILE")]
     on_oom: Option<PathBuf>,
+    /// Record reports to this file, at most one a second: a new one, or a recording to be continued. `memprof open FILE`
+    /// shows its last moment, and FILE@peak, FILE@14:05 or FILE@-10m another one
+    #[arg(long, value_name = "FILE")]
+    pub(super) record: Option<PathBuf>,
+    /// With --record: maximum size of the file; the oldest moments go first [default: 256MiB]
+    #[arg(long, value_name = "SIZE", value_parser = parse_record_size)]
+    record_size: Option<u64>,
+    /// With --record: maximum age of a moment: `12h`, `30d` [default: 30d]. Moments older than an hour are thinned to
+    /// intervals of 10 seconds, after a day of a minute, after 30 days of 10 minutes; their extremes stay
+    #[arg(long, value_name = "TIME", value_parser = parse_age)]
+    record_for: Option<Duration>,
     #[command(flatten)]
     push: PushArgs,
     /// How to unwind stacks
@@ -249,6 +272,16 @@ pub(super) fn config(args: ProfileArgs) -> Result<Config, clap::Error> {
             format!("--kind {kind} requires {option}\n"),
         ));
     }
+    let of_peak = |kind: &&Kind| kind.measure().name == HEAP_PEAK.name;
+    if exact.is_some()
+        && let Some(kind) = kinds.iter().find(of_peak)
+    {
+        let message = format!(
+            "--heap=exact excludes --kind {}: calls are counted in the kernel, which keeps no earlier moment; use --heap\n",
+            kind.name()
+        );
+        return Err(Cli::command().error(clap::error::ErrorKind::ArgumentConflict, message));
+    }
     let loaded: Vec<&str> = [
         ("--kernel", args.kernel),
         ("--heap", sampled),
@@ -262,8 +295,14 @@ pub(super) fn config(args: ProfileArgs) -> Result<Config, clap::Error> {
         let message = "--filter needs --kind with a kind of the heap, such as alloc_space\n";
         return Err(Cli::command().error(clap::error::ErrorKind::MissingRequiredArgument, message));
     }
-    let outputs = outputs(args.output, args.format.as_deref(), &kinds, &options)?;
+    let mut outputs = outputs(args.output, args.format.as_deref(), &kinds, &options)?;
+    set_moments(&mut outputs, &args.at)?;
+    if args.filter.is_some() && args.at.contains(&OutputMoment::Peak) {
+        let message = "--filter excludes --at peak: only the newest state has single allocations\n";
+        return Err(Cli::command().error(clap::error::ErrorKind::ArgumentConflict, message));
+    }
     let on_oom = args.on_oom.map(file_on_oom).transpose()?;
+    let record = recording(args.record, args.record_size, args.record_for)?;
     let target = match (args.comm, args.pid, args.cgroup) {
         (Some(name), ..) => Selector::Comm(name),
         (_, Some(pid), _) => Selector::Pid(pid),
@@ -312,8 +351,11 @@ pub(super) fn config(args: ProfileArgs) -> Result<Config, clap::Error> {
         wait: args.wait,
         duration: args.duration,
         outputs,
+        gates: args.fail_if,
         on_oom,
         push: args.push.options(),
+        record,
+        growth: None,
         screen: None,
         takes_heap: false,
         verbosity: args.verbose,

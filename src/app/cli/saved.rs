@@ -51,7 +51,9 @@ impl WhatArgs {
                         page's Export. Opening one needs neither root nor BPF."
 )]
 pub(super) struct OpenArgs {
-    /// The saved profile, a .memprof.json file
+    /// The saved profile, a .memprof.json file, or a recording: its last moment, or the one of FILE@MOMENT. A moment is
+    /// `end`, `peak` (the highest total), a time of day such as `14:05`, a time before the end such as `-10m`, or a date
+    /// and time such as `2026-11-27T14:05:00Z`
     #[arg(value_name = "FILE")]
     file: PathBuf,
     /// Show the profile on the terminal, as `memprof top` does
@@ -107,14 +109,15 @@ impl OpenArgs {
 }
 
 const GATES: &str = "\
-A gate is `[WHAT] growth > LIMIT` or `WHAT > SIZE`. WHAT is `total` (the default), a kind of memory such as `anon`, or \
-`function:NAME`, whose total memory counts, of the kind of --kind. LIMIT is a size such as `65536` or `10MiB`, or per \
+A gate is `[WHAT] growth > LIMIT` or `WHAT > SIZE`. WHAT is `total` (the default), `peak` (the highest resident memory, \
+VmHWM), a kind of memory such as `anon`, or `function:NAME`, whose total memory counts, of the kind of --kind. LIMIT is a size such as `65536` or `10MiB`, or per \
 cent of the earlier profile, such as `5%`. `>=` fires at the limit, too. All gates are checked, and each one that fires \
 is printed with its figure and its limit.
 
 Examples:
   memprof diff before.memprof.json after.memprof.json
   memprof diff before.memprof.json after.memprof.json -o growth.svg
+  memprof diff day.memprof.db@-1h day.memprof.db@end
   memprof diff before.memprof.json after.memprof.json --fail-if 'growth > 5%' --fail-if 'function:parse growth > 1MiB'
 
 Exit status: 0; 1 for an error, such as a file that cannot be read; 2 for a wrong command line; 3 if a gate fires.";
@@ -122,10 +125,10 @@ Exit status: 0; 1 for an error, such as a file that cannot be read; 2 for a wron
 #[derive(Debug, Args)]
 #[command(after_help = GATES)]
 pub(super) struct DiffArgs {
-    /// The earlier saved profile
+    /// The earlier saved profile, or FILE@MOMENT of a recording (see `memprof open --help`)
     #[arg(value_name = "BEFORE")]
     before: PathBuf,
-    /// The later saved profile
+    /// The later saved profile, or FILE@MOMENT of a recording
     #[arg(value_name = "AFTER")]
     after: PathBuf,
     /// Write the difference to this file; `-` is stdout
@@ -163,6 +166,7 @@ impl DiffArgs {
                 path: self.output,
                 format,
                 options,
+                at: None,
             },
             gates: self.fail_if,
         })

@@ -309,3 +309,76 @@ fn debuginfod_servers_are_asked_on_request() {
         );
     }
 }
+
+#[test]
+fn record_is_a_profile_run_without_a_server() {
+    let config = |line| config_of(line).unwrap_or_else(|e| panic!("{line}: {e}"));
+    let recorded =
+        config("memprof record r.memprof.db --record-size 4MiB --record-for 12h -- ls -l");
+    let words = ["ls", "-l"].map(OsString::from).to_vec();
+    assert_eq!(recorded.target, Selector::Command(words));
+    assert!(recorded.listen.is_none() && recorded.writes_files());
+    let options = memprof_recording::Options {
+        size: 4 << 20,
+        keep: Duration::from_secs(12 * 3600),
+    };
+    let to = recorded.record.expect("a recording");
+    assert_eq!(
+        (to.path.to_str(), to.options),
+        (Some("r.memprof.db"), options)
+    );
+    let beside = config("memprof --record r.memprof.db --pid 1");
+    assert!(beside.listen.is_some());
+    assert_eq!(
+        beside.record.expect("a recording").options,
+        Default::default()
+    );
+    assert!(
+        config("memprof top --record r.memprof.db --pid 1")
+            .record
+            .is_some()
+    );
+    for (line, wanted) in [
+        ("memprof --record-size 4MiB --pid 1", "require --record"),
+        (
+            "memprof --record r --record-size 1KiB --pid 1",
+            "at least 1MiB",
+        ),
+        ("memprof --record r --record-for 12 --pid 1", "a unit"),
+        ("memprof --record r --record-for 0d --pid 1", "a unit"),
+        (
+            "memprof record r --listen 127.0.0.1:0 --pid 1",
+            "serves no HTTP",
+        ),
+        (
+            "memprof record r --record s --pid 1",
+            "--record does not go",
+        ),
+        ("memprof record --pid 1", "<FILE>"),
+        ("memprof record r", "required"),
+    ] {
+        let error = config_of(line).err().map(|e| e.to_string());
+        let error = error.unwrap_or_else(|| panic!("{line} is accepted"));
+        assert!(error.contains(wanted), "{line}: {error}");
+    }
+}
+
+#[test]
+fn growth_is_of_a_file_or_of_a_process() {
+    let config = config_of("memprof growth --pid 7 --by stack").unwrap_or_else(|e| panic!("{e}"));
+    assert_eq!(config.target, Selector::Pid(Pid(7)));
+    assert_eq!(config.duration, Some(Duration::from_secs(60)));
+    assert!(config.listen.is_none() && !config.writes_files());
+    let shown = config.growth.expect("a table");
+    assert_eq!(shown.by, crate::export::growth::GrowthBy::Stack);
+    for (line, wanted) in [
+        ("memprof growth", "required"),
+        ("memprof growth r --pid 1", "cannot be used with"),
+        ("memprof growth --pid 1 --since -2h", "cannot be used with"),
+        ("memprof growth r --duration 9", "cannot be used with"),
+    ] {
+        let error = config_of(line).err().map(|e| e.to_string());
+        let error = error.unwrap_or_else(|| panic!("{line} is accepted"));
+        assert!(error.contains(wanted), "{line}: {error}");
+    }
+}

@@ -67,6 +67,33 @@ pub(super) fn parse_size(size: &str) -> Result<u64, String> {
         })
 }
 
+/// The maximum size of a recording.
+pub(super) fn parse_record_size(size: &str) -> Result<u64, String> {
+    match parse_size(size)? {
+        bytes if bytes >= 1 << 20 => Ok(bytes),
+        _ => Err("expected at least 1MiB".into()),
+    }
+}
+
+/// An age with a unit.
+pub(super) fn parse_age(age: &str) -> Result<Duration, String> {
+    let digits = age.trim_end_matches(|c: char| !c.is_ascii_digit());
+    let seconds = match &age[digits.len()..] {
+        "s" => 1,
+        "m" => 60,
+        "h" => 3600,
+        "d" => 86_400,
+        _ => 0,
+    };
+    let number = digits.parse::<u64>().ok().filter(|_| !age.starts_with('+'));
+    let seconds = number
+        .and_then(|n| n.checked_mul(seconds))
+        .filter(|seconds| *seconds > 0);
+    seconds.map(Duration::from_secs).ok_or_else(|| {
+        "expected a whole number and a unit (s, m, h or d), such as `12h` or `30d`".into()
+    })
+}
+
 /// The mean number of bytes between samples. An interval of 1 byte samples every allocation, so 1 becomes 0.
 pub(super) fn parse_interval(size: &str) -> Result<u64, String> {
     parse_size(size).map(|bytes| if bytes == 1 { 0 } else { bytes })

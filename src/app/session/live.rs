@@ -7,8 +7,8 @@ use anyhow::{Context, Result};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
-use crate::http::api::Provider;
-use crate::tui::{News, Screen, ScreenOptions};
+use crate::http::api::{ApiError, Provider};
+use crate::tui::{News, Screen, ScreenOptions, Step};
 use memprof_heap::{Approach, HeapOptions};
 use memprof_sys::ids::Pid;
 use memprof_sys::messages;
@@ -21,6 +21,7 @@ pub(super) struct Live {
     screen: Screen,
     feeding: JoinHandle<()>,
     taking_heaps: Option<JoinHandle<()>>,
+    stepping: Option<JoinHandle<()>>,
 }
 
 impl Live {
@@ -35,11 +36,15 @@ impl Live {
         let heaps = screen.heaps.take();
         let taking_heaps = heaps
             .map(|wanted| tokio::spawn(take_heaps(Arc::clone(&reports), screen.news(), wanted)));
+        let steps = screen.steps.take();
+        let stepping =
+            steps.map(|wanted| tokio::spawn(step(Arc::clone(&reports), screen.news(), wanted)));
         let feeding = tokio::spawn(feed(reports, screen.news(), options.interval));
         Ok(Live {
             screen,
             feeding,
             taking_heaps,
+            stepping,
         })
     }
 
@@ -56,9 +61,8 @@ impl Live {
 impl Drop for Live {
     fn drop(&mut self) {
         self.feeding.abort();
-        if let Some(taking) = &self.taking_heaps {
-            taking.abort();
-        }
+        let tasks = [&self.taking_heaps, &self.stepping];
+        tasks.into_iter().flatten().for_each(JoinHandle::abort);
         self.screen.end();
         messages::release();
     }
@@ -98,5 +102,16 @@ async fn take_heaps(reports: Arc<dyn Provider>, news: News, mut wanted: mpsc::Re
     while let Some(pid) = wanted.recv().await {
         let taken = reports.heap(pid, how).await;
         news.heap(taken.map_err(|e| e.to_string())).await;
+    }
+}
+
+/// Fetches the recorded moments that the user steps to.
+async fn step(reports: Arc<dyn Provider>, news: News, mut wanted: mpsc::Receiver<Step>) {
+    while let Some(Step { shown, forward }) = wanted.recv().await {
+        let stepped = match reports.recorded() {
+            Some(recorded) => recorded.step(&shown, forward).await,
+            None => Err(ApiError::Failed("no moments are recorded".to_owned())),
+        };
+        news.stepped(stepped.map_err(|e| e.to_string())).await;
     }
 }

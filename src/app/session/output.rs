@@ -43,6 +43,14 @@ pub fn check(path: &Path, option: &str) -> Result<()> {
     tried.with_context(|| refused(path, option))
 }
 
+/// Refuses a file, or a symbolic link, that another user may have planted.
+///
+/// # Errors
+/// Whose file it is.
+pub fn refuse_planted(path: &Path) -> Result<()> {
+    destination::refuse_planted(path).map_err(Into::into)
+}
+
 /// Writes every output even if some fail: one disk may be full and another not.
 ///
 /// # Errors
@@ -88,13 +96,16 @@ pub fn write_sizes(path: &Path, report: &Report, sizes: &[StackSizes]) -> Result
     Ok(())
 }
 
-/// Writes the summary to stdout, or to stderr if stdout is taken.
+/// Writes the summary to stdout, or to stderr if stdout is taken. `peak` is the state at the peak of a command that has ended.
 ///
 /// # Errors
 /// The summary cannot be written.
-pub fn write_summary(report: &Report, stdout_taken: bool) -> io::Result<()> {
+pub fn write_summary(report: &Report, peak: Option<&Report>, stdout_taken: bool) -> io::Result<()> {
     let mut text = b"\n".to_vec();
     export::write_summary(&report.showing(FrameFilter::All), &mut text)?;
+    if let Some(peak) = peak {
+        export::write_peak(&peak.showing(FrameFilter::All), report, &mut text)?;
+    }
     let written = match stdout_taken {
         true => InterruptibleWriter::new(&io::stderr()).write_all(&text),
         false => write_stdout(|out| out.write_all(&text)),

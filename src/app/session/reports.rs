@@ -12,14 +12,15 @@ use tokio::sync::{Mutex, oneshot, watch};
 use crate::collect::collector::{Command, Numbered, Progress};
 use crate::collect::{CollectorHandle, ProviderError, Status};
 use crate::export::push::{self, PushHandle};
-use crate::http::api::{ApiError, BoxFuture, Provider};
+use crate::http::api::{ApiError, BoxFuture, Provider, Recorded};
 use crate::probe::{FaultsSeen, Missing, SharedFaultsSeen, SyscallHooks};
 use memprof_code::debuginfod::{self, FetchStatus};
 use memprof_code::symbolize::{Detail, Symbolizer};
 use memprof_heap::{HeapOptions, HeapSnapshot, Moment};
 use memprof_profile::allocations::NamedAllocations;
-use memprof_profile::symbol::Symbols;
+use memprof_profile::symbol::{Symbol, Symbols};
 use memprof_profile::{Frame, FrameKind, FreezeOutcome, MapUsage, Profile, Report};
+use memprof_recording::Place;
 use memprof_sys::freeze::Freeze;
 use memprof_sys::ids::Pid;
 use memprof_sys::process::Selector;
@@ -31,6 +32,9 @@ const RUN_SHARE: u32 = 9;
 
 /// Maximum time to wait for an answer from the collector that needs no scan; then the previous answer is used.
 const STATUS_WAIT: Duration = Duration::from_millis(30);
+
+/// How long the names of a report are those of the next ones in a recording.
+const NAMES_HOLD: Duration = Duration::from_secs(10);
 
 /// Makes reports; concurrent requests share one.
 pub struct Reports {
@@ -52,6 +56,12 @@ pub struct Reports {
     faults_seen: Option<SharedFaultsSeen>,
     /// The probe's optional programs that could not be attached on this kernel.
     missing: Vec<Missing>,
+    /// The recorded moments of the target.
+    recorded: Option<Arc<Recorded>>,
+    /// The names of the newest report for a recording.
+    recorded_names: Mutex<Option<RecordedNames>>,
+    /// The newest report of the peak.
+    peak: Mutex<Option<Newest>>,
     status: Mutex<Option<Status>>,
     tables: Mutex<Option<Vec<MapUsage>>>,
     /// Held by the request that takes a heap snapshot.
@@ -64,6 +74,29 @@ struct Newest {
     asked: Instant,
     /// Number of debug files fetched before the report.
     fetched: u64,
+}
+
+/// The names of a report for a recording, and when they were looked up.
+struct RecordedNames {
+    symbols: Arc<Symbols>,
+    asked: Instant,
+    /// Number of debug files fetched before.
+    fetched: u64,
+}
+
+impl RecordedNames {
+    /// Whether they are those of a profile, too. Positions in JIT code without a name may have one by now.
+    fn are_of(&self, profile: &Profile) -> bool {
+        let frames = profile.samples.iter().flat_map(|s| &s.stack.frames);
+        let known = |frame: &Frame| match (frame.kind(), self.symbols.get(*frame)) {
+            (FrameKind::Code(..), None) => false,
+            (FrameKind::Code(id, _), Some(Symbol::Unknown(_))) => {
+                !profile.module(id).is_some_and(|module| module.is_jit())
+            }
+            _ => true,
+        };
+        self.asked.elapsed() < NAMES_HOLD && frames.into_iter().all(known)
+    }
 }
 
 impl Reports {
@@ -89,9 +122,21 @@ impl Reports {
             syscall_hooks: None,
             faults_seen: None,
             missing: Vec::new(),
+            recorded: None,
+            recorded_names: Mutex::default(),
+            peak: Mutex::default(),
             status: Mutex::default(),
             tables: Mutex::default(),
             heaps: Arc::default(),
+        }
+    }
+
+    /// Adds the place of the recording that is being made.
+    #[must_use]
+    pub fn with_moments(self, place: Option<Place>) -> Reports {
+        Reports {
+            recorded: place.map(|place| Arc::new(Recorded::live(place))),
+            ..self
         }
     }
 
@@ -229,6 +274,76 @@ impl Reports {
         Ok(report)
     }
 
+    /// The report of the newest scan, without a scan for it; `None` if its number is `last`, or there is none.
+    pub async fn scanned(&self, last: Option<u64>) -> Option<Arc<Report>> {
+        let scan = Provider::status(self).await?.last?;
+        if last == Some(scan.sequence) {
+            return None;
+        }
+        match Provider::known(self, scan.sequence).await {
+            Some(report) => Some(report),
+            None => self
+                .named_for_recording((scan.sequence, scan.profile))
+                .await
+                .ok(),
+        }
+    }
+
+    /// A report of the state at the peak so far.
+    ///
+    /// # Errors
+    /// There is no report yet; otherwise as for [`Provider::profile`].
+    pub async fn at_peak(&self) -> Result<Arc<Report>, ProviderError> {
+        let mut newest = self.peak.lock().await;
+        let asked = Instant::now();
+        let (reply, answer) = oneshot::channel();
+        self.collecting.send(Command::Peak(reply))?;
+        let gone = |_| ProviderError::Failed("the collector has ended".into());
+        let peak = answer.await.map_err(gone)?;
+        let (sequence, profile) = peak.ok_or(ProviderError::NoTarget)?;
+        let fetched = self.fetching.as_ref().map_or(0, |f| f.status().fetched);
+        let same = |n: &&Newest| n.report.sequence == sequence && n.fetched == fetched;
+        if let Some(known) = newest.as_ref().filter(same) {
+            return Ok(Arc::clone(&known.report));
+        }
+        let report = self.named((sequence, profile)).await?;
+        *newest = Some(Newest {
+            report: Arc::clone(&report),
+            asked,
+            fetched,
+        });
+        Ok(report)
+    }
+
+    /// Like [`Reports::named`], with the names of the report before while they are all known: most scans find no new stack.
+    async fn named_for_recording(
+        &self,
+        (sequence, profile): Numbered,
+    ) -> Result<Arc<Report>, ProviderError> {
+        let fetched = self.fetching.as_ref().map_or(0, |f| f.status().fetched);
+        let mut last = self.recorded_names.lock().await;
+        let known = last.as_ref();
+        let known = known.filter(|names| names.fetched == fetched && names.are_of(&profile));
+        let symbols = match known {
+            Some(names) => Arc::clone(&names.symbols),
+            None => {
+                let asked = Instant::now();
+                let symbols = self.names(&profile, Detail::Names).await?;
+                *last = Some(RecordedNames {
+                    symbols: Arc::clone(&symbols),
+                    asked,
+                    fetched,
+                });
+                symbols
+            }
+        };
+        Ok(Arc::new(Report {
+            profile,
+            symbols,
+            sequence,
+        }))
+    }
+
     /// A named report from a profile of the collector.
     ///
     /// # Errors
@@ -291,6 +406,10 @@ impl Provider for Reports {
         Box::pin(self.report(how))
     }
 
+    fn peak(&self) -> BoxFuture<'_, Result<Arc<Report>, ProviderError>> {
+        Box::pin(self.at_peak())
+    }
+
     fn heap(
         &self,
         pid: Pid,
@@ -334,6 +453,10 @@ impl Provider for Reports {
 
     fn pushed(&self) -> Option<push::Status> {
         self.pushing.as_ref().map(PushHandle::status)
+    }
+
+    fn recorded(&self) -> Option<Arc<Recorded>> {
+        self.recorded.clone()
     }
 
     fn syscall_hooks(&self) -> Option<SyscallHooks> {

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result, anyhow, bail};
 use tokio::sync::watch;
 
 use super::live::Live;
@@ -15,18 +15,60 @@ use crate::http::api::{Api, ApiOptions, Opened, Provider};
 use crate::http::server::{self, Listen, Listener, ServerOptions, Token};
 use crate::tui;
 use memprof_profile::{Report, saved};
+use memprof_recording::{At, Recording, cut_off, is_recording};
 use memprof_sys::messages;
 use memprof_sys::privileges::{self, ThreadRole};
 use memprof_sys::text::printable;
 
 /// Exit status when a gate fires.
-const GATE_FIRED: u8 = 3;
+pub const GATE_FIRED: u8 = 3;
 
-fn read(path: &Path) -> Result<Report> {
+/// A saved profile, or a moment of a recording, which has others.
+struct OpenedFile {
+    report: Report,
+    recording: Option<Recording>,
+}
+
+/// Reads a saved profile, or a moment of a recording: the last one, or that of `FILE@MOMENT`.
+fn read(path: &Path) -> Result<OpenedFile> {
+    let named = cut_off(path).map_err(|why| anyhow!("cannot open {}: {why}", path.display()))?;
+    let (file, at) = match &named {
+        Some((file, at)) => (file.as_path(), Some(at)),
+        None => (path, None),
+    };
+    if is_recording(file).unwrap_or(false) {
+        return read_recording(file, at.unwrap_or(&At::End))
+            .with_context(|| format!("cannot open the recording {}", path.display()));
+    }
+    if at.is_some() {
+        let file = file.display();
+        bail!(
+            "cannot open {}: only a recording has moments, and {file} is none; name a saved profile without @",
+            path.display()
+        );
+    }
     let saved = saved::open(path);
     let saved =
         saved.with_context(|| format!("cannot open the saved profile {}", path.display()))?;
-    Ok(saved.into())
+    Ok(OpenedFile {
+        report: saved.into(),
+        recording: None,
+    })
+}
+
+fn read_recording(file: &Path, at: &At) -> Result<OpenedFile> {
+    let recording = Recording::open(file)?;
+    let moment = recording.find(at)?;
+    let report = recording.state(moment.id)?;
+    messages::print(&format!(
+        "{}: the report of {}",
+        file.display(),
+        recording.time(&moment)?
+    ));
+    Ok(OpenedFile {
+        report: report.into(),
+        recording: Some(recording),
+    })
 }
 
 /// Opens a saved profile: converts it, or serves and shows it until a signal arrives or the user quits.
@@ -42,7 +84,8 @@ pub fn open(config: OpenConfig) -> Result<ExitCode> {
     }
     let token = config.token_file.as_deref().map(Token::read).transpose()?;
     let listener = config.listen.as_ref().map(server::bind).transpose()?;
-    let report = Arc::new(read(&config.file)?);
+    let OpenedFile { report, recording } = read(&config.file)?;
+    let report = Arc::new(report);
     output::all(config.outputs.iter().map(|output| {
         counted(&report, output, &config.file)?;
         output::write_profile(output, &report, output::OUTPUT)
@@ -54,7 +97,12 @@ pub fn open(config: OpenConfig) -> Result<ExitCode> {
         .enable_all()
         .build()
         .context("cannot start the HTTP server's runtime")?;
-    runtime.block_on(serve(config, token.map(Arc::new), listener, report))
+    runtime.block_on(serve(
+        config,
+        token.map(Arc::new),
+        listener,
+        (report, recording),
+    ))
 }
 
 /// Checks that a profile has figures of the requested kind.
@@ -75,7 +123,7 @@ async fn serve(
     config: OpenConfig,
     token: Option<Arc<Token>>,
     listener: Option<Listener>,
-    report: Arc<Report>,
+    (report, recording): (Arc<Report>, Option<Recording>),
 ) -> Result<ExitCode> {
     let mut signals = Signals::new()?;
     privileges::reduce(ThreadRole::Server {
@@ -88,7 +136,11 @@ async fn serve(
         let lines = server::greeting(&address, config.token_file.as_deref());
         lines.iter().for_each(|line| messages::print(line));
     }
-    let opened: Arc<dyn Provider> = Arc::new(Opened::new(file, report));
+    let opened = Opened::new(file, report);
+    let opened: Arc<dyn Provider> = Arc::new(match recording {
+        Some(recording) => opened.with_moments(recording),
+        None => opened,
+    });
     let (stop, mut stopped) = watch::channel(false);
     let options = ServerOptions {
         allow_hosts: config.allow_hosts,
@@ -130,7 +182,8 @@ pub fn diff(config: &DiffConfig) -> Result<ExitCode> {
     if !config.output.is_stdout() {
         output::check(&config.output.path, output::OUTPUT)?;
     }
-    let (before, after) = (Arc::new(read(&config.before)?), read(&config.after)?);
+    let before = Arc::new(read(&config.before)?.report);
+    let after = read(&config.after)?.report;
     counted(&before, &config.output, &config.before)?;
     counted(&after, &config.output, &config.after)?;
     let kind = config.output.options.kind;
@@ -145,6 +198,7 @@ pub fn diff(config: &DiffConfig) -> Result<ExitCode> {
             path: config.output.path.clone(),
             format: config.output.format,
             options,
+            at: None,
         },
         &after,
         output::OUTPUT,

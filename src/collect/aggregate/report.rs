@@ -34,17 +34,40 @@ pub enum ReportError {
 }
 
 /// The memory of all followed processes, by stack id.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub struct Snapshot {
     pub(super) processes: Vec<Scanned>,
     /// Memory outside address spaces: page cache and kernel memory of all processes.
     pub(super) beside: Totals,
 }
 
+impl Snapshot {
+    /// Whether pages had stacks whose frames had not arrived yet.
+    pub fn lacks_stacks(&self) -> bool {
+        self.processes.iter().any(|p| !p.unknown.is_empty())
+    }
+}
+
 impl Aggregator {
     /// Resolves stack ids to stacks. All events up to the snapshot must have been applied: a stack's record is in the
     /// ledger at once, but its frames come through the ring buffer.
-    pub fn profile(&mut self, mut snapshot: Snapshot, probe: &Probe) -> Profile {
+    pub fn profile(&mut self, snapshot: Snapshot, probe: &Probe) -> Profile {
+        let scanned: Vec<MmId> = snapshot.processes.iter().map(|p| p.mm).collect();
+        let profile = self.resolve(snapshot, probe);
+        for (at, mm) in scanned.iter().enumerate() {
+            if let Some(space) = self.spaces.get_mut(mm) {
+                let (total, container) = match profile.processes.get(at) {
+                    Some(share) => (share.total, share.container.clone()),
+                    None => (profile.total, Container::for_process(space.pid)),
+                };
+                space.last = Some((total, container, SystemTime::now()));
+            }
+        }
+        profile
+    }
+
+    /// Like [`Self::profile`], for a snapshot that is not the newest one.
+    pub fn resolve(&mut self, mut snapshot: Snapshot, probe: &Probe) -> Profile {
         for process in &mut snapshot.processes {
             self.samples.add_to(process.mm, &mut process.totals);
         }
@@ -66,7 +89,6 @@ impl Aggregator {
             0 | 1 => Vec::new(),
             _ => self.shares(&snapshot),
         };
-        let scanned: Vec<MmId> = snapshot.processes.iter().map(|p| p.mm).collect();
         let mut totals = snapshot.beside;
         if let Some(starting) = self.starting {
             let counts = |id: &StackId| self.stacks.seen_in(*id) != Some(starting);
@@ -84,15 +106,6 @@ impl Aggregator {
         }
         let places = self.places(mappings, files, other_files);
         let rows = self.rows(totals);
-        for (at, mm) in scanned.iter().enumerate() {
-            if let Some(space) = self.spaces.get_mut(mm) {
-                let (total, container) = match processes.get(at) {
-                    Some(share) => (share.total, share.container.clone()),
-                    None => (rows.total, Container::for_process(space.pid)),
-                };
-                space.last = Some((total, container, SystemTime::now()));
-            }
-        }
         Profile {
             taken: SystemTime::now(),
             taken_ns: now_ns(),
@@ -114,6 +127,7 @@ impl Aggregator {
             freeze: FreezeOutcome::Ran,
             measures: self.measures(probe),
             cgroup: None,
+            peak: None,
         }
     }
 

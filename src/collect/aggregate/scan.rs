@@ -132,6 +132,7 @@ impl Aggregator {
                 process.categories = category::of_all(process.pid, &process.vmas, executable);
             }
             self.remember(process);
+            self.note_mappings(process);
         }
         for collect in probe.sources().iter().filter_map(|source| source.collect) {
             collect(probe, page_size(), &mut snapshot.beside).map_err(ReportError::Failed)?;

@@ -125,15 +125,16 @@ impl Collector {
         if let Some(last) = self.last.as_ref().filter(|_| self.scans != scans) {
             return Ok(last.profile.clone());
         }
+        let unresolved = (!settled).then(|| snapshot.clone());
         let mut profile = self.aggregator.profile(snapshot, &self.probe);
         profile.freeze = outcome;
+        self.complete(&mut profile);
         if let Selector::Cgroup(group) = &self.selector {
             profile.cgroup = Some(Arc::new(CgroupMemory {
                 dir: group.dir().to_owned(),
                 charged: group.charged(),
             }));
         }
-        profile.oom_kills = self.kills.seen.clone();
         if !settled {
             let taken = self.waiting.len() as u64 * EVENT_BYTES;
             let behind = taken + self.probe.waiting_bytes();
@@ -142,14 +143,7 @@ impl Collector {
         profile.losses.add(Losses::NOT_SCANNED, self.unscanned);
         profile.losses.add(Losses::OLDER, self.older);
         profile.losses.add(Losses::HELD, self.held);
-        profile.losses.add(Losses::UNANSWERED, unanswered());
-        profile
-            .losses
-            .add("steps of memprof that failed", self.failures);
-        self.samplers.losses(&mut profile.losses);
-        if let Some(unwinding) = &self.unwinding {
-            unwinding.losses(&mut profile.losses);
-        }
+        self.compare_with_peak(&mut profile, unresolved);
         self.scans += 1;
         self.sequence += 1;
         let profile = (self.sequence, Arc::new(profile));
@@ -166,6 +160,20 @@ impl Collector {
             idle: (settled && quiet).then_some(Idle { activity, pause }),
         });
         Ok(profile)
+    }
+
+    /// Adds to a profile what the aggregator does not know.
+    pub(super) fn complete(&self, profile: &mut Profile) {
+        profile.oom_kills = self.kills.seen.clone();
+        profile.losses.add(Losses::UNANSWERED, unanswered());
+        let failed = "steps of memprof that failed";
+        profile.losses.add(failed, self.failures);
+        let missed = "peaks without a profile: their memory could not be scanned";
+        profile.losses.add(missed, self.missed_peaks);
+        self.samplers.losses(&mut profile.losses);
+        if let Some(unwinding) = &self.unwinding {
+            unwinding.losses(&mut profile.losses);
+        }
     }
 
     /// Whether the target has not changed since this scan.

@@ -1,6 +1,5 @@
 //! The live sampled allocations of one process.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
@@ -80,14 +79,5 @@ impl Live {
     /// The stacks of the samples, with repetitions.
     pub(super) fn stacks(&self) -> impl Iterator<Item = StackId> {
         self.0.values().map(|sample| sample.stack)
-    }
-
-    /// The allocations that the samples represent, by stack.
-    pub(super) fn by_stack(&self) -> HashMap<StackId, Estimate> {
-        let mut sums: HashMap<StackId, Estimate> = HashMap::new();
-        for sample in self.0.values() {
-            *sums.entry(sample.stack).or_default() += sample.estimate();
-        }
-        sums
     }
 }

@@ -1,5 +1,11 @@
+use super::sums::{MAX_STACKS, OTHER};
 use super::*;
-use memprof_sys::ids::Addr;
+use crate::random::Random;
+use memprof_profile::measure::{
+    ALLOC_OBJECTS, ALLOC_SPACE, AT_PEAK_SPACE, INUSE_OBJECTS, INUSE_SPACE, TEMPORARY_OBJECTS,
+    TEMPORARY_SPACE,
+};
+use memprof_sys::ids::{Addr, StackId};
 
 const ONE: MmId = MmId(1);
 const CHILD: MmId = MmId(2);
@@ -159,4 +165,66 @@ fn stacks_beyond_the_limit_are_summed_under_one() {
     samples.add_ended_to(&mut totals);
     let all: u64 = totals.stacks.values().map(|a| a.column(ALLOC_SPACE)).sum();
     assert_eq!(all, 10 * u64::from(stacks));
+}
+
+/// Random allocations, frees, forks and ends.
+#[test]
+fn each_stacks_share_of_the_peak_is_that_of_a_copy_made_then() {
+    let mut random = Random(1);
+    for _ in 0..50 {
+        let mut samples = Samples::default();
+        // Process, address, stack and bytes of what is live.
+        let mut live: Vec<(MmId, u64, u32, u64)> = Vec::new();
+        let by_stack = |live: &[(MmId, u64, u32, u64)]| {
+            let mut sums = [0; 5];
+            live.iter()
+                .for_each(|(.., stack, bytes)| sums[*stack as usize - 20] += bytes);
+            sums
+        };
+        let (mut most, mut at_peak) = (0, [0; 5]);
+        for at in 1..400 {
+            let has_child = samples.live(CHILD).is_some();
+            match random.below(12) {
+                0 if !has_child && samples.live(ONE).is_some() => {
+                    samples.forked(ONE, CHILD);
+                    let of_parent = live.clone().into_iter().filter(|(mm, ..)| *mm == ONE);
+                    live.extend(of_parent.map(|(_, a, s, b)| (CHILD, a, s, b)));
+                }
+                1 if has_child => {
+                    samples.ended(CHILD);
+                    live.retain(|(mm, ..)| *mm != CHILD);
+                }
+                2..=5 if !live.is_empty() => {
+                    let (mm, address, ..) = live.swap_remove(random.index(live.len()));
+                    samples.freed(&freed(mm, address, Duration::from_secs(1)));
+                }
+                _ => {
+                    let mm = if has_child && random.below(2) == 0 {
+                        CHILD
+                    } else {
+                        ONE
+                    };
+                    let (stack, bytes) = (20 + random.below(5) as u32, 1 + random.below(100));
+                    samples.allocated(&allocation(mm, stack, at, 1, bytes));
+                    live.push((mm, at, stack, bytes));
+                }
+            }
+            let now = by_stack(&live);
+            if now.iter().sum::<u64>() > most {
+                (most, at_peak) = (now.iter().sum(), now);
+            }
+            let mut totals = Totals::default();
+            samples.add_to(ONE, &mut totals);
+            samples.add_to(CHILD, &mut totals);
+            samples.add_ended_to(&mut totals);
+            let column = |column| {
+                [20, 21, 22, 23, 24].map(|stack| {
+                    let amounts = totals.stacks.get(&StackId(stack));
+                    amounts.map_or(0, |amounts| amounts.column(column))
+                })
+            };
+            assert_eq!(column(INUSE_SPACE), now, "step {at}");
+            assert_eq!(column(AT_PEAK_SPACE), at_peak, "step {at}");
+        }
+    }
 }

@@ -31,6 +31,9 @@ pub(super) fn request(
     let mut dictionary = Dictionary::new(&report.symbols, &mappings);
     let taken = report.profile.taken.duration_since(UNIX_EPOCH);
     let taken = taken.unwrap_or_default();
+    let peak = report.profile.peak;
+    let peak =
+        peak.map(|peak| dictionary.attribute("memprof.peak_rss_bytes", &peak.rss.to_string()));
     let of_moment = moment.iter().map(|value| (value, Duration::ZERO));
     let values = of_moment.chain(interval.iter().map(|value| (value, lasted)));
     let mut profiles: Vec<_> = values
@@ -41,6 +44,7 @@ pub(super) fn request(
             time_unix_nano: nanos(taken.saturating_sub(lasted)),
             duration_nano: nanos(lasted),
             profile_id: random_id().to_vec(),
+            attribute_indices: peak.into_iter().collect(),
             ..proto::Profile::default()
         })
         .collect();

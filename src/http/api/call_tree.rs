@@ -25,6 +25,7 @@ pub(super) const PARAMETERS: &[&str] = &[
     "focus",
     "frames",
     "mark",
+    "at",
     "report",
     "pid",
     "cgroup",

@@ -14,7 +14,7 @@ use super::{ApiError, Request};
 use memprof_profile::{BalanceRow, CgroupMemory, Report};
 
 /// Parameters of `/v2/cgroup`.
-pub(super) const PARAMETERS: &[&str] = &["mark"];
+pub(super) const PARAMETERS: &[&str] = &["mark", "at"];
 
 /// `/v2/cgroup`.
 pub(super) fn read(asked: &RequestContext<'_>) -> Result<Request, ApiError> {
@@ -60,6 +60,8 @@ struct Group {
     version: Option<u8>,
     /// Bytes charged to the group and to the groups below; null if the kernel does not say.
     usage: Option<u64>,
+    /// The kernel's own peak: the highest usage since the group was made (memory.peak); null if the kernel does not say.
+    peak: Option<u64>,
     /// The file of the usage.
     usage_file: Option<&'static str>,
     /// Why there is no usage.
@@ -109,6 +111,7 @@ impl Group {
             path: group.dir.display().to_string(),
             version: charged.map(|(version, _)| version.number()),
             usage: charged.and_then(|(_, figures)| figures.usage),
+            peak: charged.and_then(|(_, figures)| figures.peak),
             usage_file: charged.map(|(version, _)| version.usage_file()),
             without_total: group.without_total(),
             tolerance: charged.map(|(_, figures)| figures.tolerance),

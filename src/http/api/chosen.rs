@@ -23,9 +23,9 @@ pub(super) fn filter(query: &Query) -> Result<Option<Filter>, ApiError> {
         return Ok(None);
     };
     let filter = Filter::parse(text).map_err(|e| bad(e.to_string()))?;
-    if query.text("mark").is_some() {
+    if query.text("mark").or(query.text("at")).is_some() {
         return Err(bad(
-            "parameters filter and mark exclude each other: a mark has no single allocations"
+            "parameters filter, mark and at exclude each other: a mark has no single allocations"
                 .to_owned(),
         ));
     }

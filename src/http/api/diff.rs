@@ -107,8 +107,8 @@ pub(super) fn read(asked: &RequestContext<'_>) -> Result<Request, ApiError> {
 impl Endpoint for Diff {
     fn answer<'a>(&'a self, api: &'a Api) -> BoxFuture<'a, Result<Reply, ApiError>> {
         Box::pin(async {
-            let from = api.marks.get(&self.from)?;
-            let to = api.marks.get_or_now(&self.to)?;
+            let from = api.mark(&self.from).await?;
+            let to = api.mark_or_now(&self.to).await?;
             let report = api.state(to.as_ref()).await?;
             let view = Between {
                 from,
@@ -274,7 +274,7 @@ impl View for Between {
 impl Between {
     fn sides(&self, report: &Report, [from, to]: [u64; 2]) -> Sides<Side> {
         let side = |mark: Option<&Mark>, report: &Report, total| Side {
-            id: mark.map_or_else(|| NOW.to_owned(), |mark| mark.id.to_string()),
+            id: mark.map_or_else(|| NOW.to_owned(), Mark::shown_id),
             name: mark.and_then(|mark| mark.name.clone()),
             report: report.sequence,
             taken: millis(report.profile.taken),

@@ -114,8 +114,12 @@ impl Endpoint for Export {
     fn answer<'a>(&'a self, api: &'a Api) -> BoxFuture<'a, Result<Reply, ApiError>> {
         Box::pin(async {
             let mut options = self.options.clone();
+            let mut from = None;
             if let Some(id) = &self.from {
-                options.baseline = Some(api.marks.get(id)?.report);
+                let mark = api.mark(id).await?;
+                // The peak changes; the number of its mark does not mean another report later.
+                from = Some(mark.id.to_string());
+                options.baseline = Some(mark.report);
                 options.check(self.format).map_err(|e| bad(e.to_string()))?;
             }
             if let Some(chosen) = self.which.chosen() {
@@ -127,12 +131,12 @@ impl Endpoint for Export {
                 }
                 return chosen.recorded().show(api, Arc::new(self.clone())).await;
             }
-            let to = api.marks.get_or_now(&self.to)?;
+            let to = api.mark_or_now(&self.to).await?;
             let report = api.state(to.as_ref()).await?;
             let view = Export {
                 format: self.format,
                 options,
-                from: self.from.clone(),
+                from,
                 to: self.to.clone(),
                 which: self.which.clone(),
                 local: self.local,

@@ -22,7 +22,7 @@ use memprof_sys::file_id::FileId;
 
 /// Parameters of `/v2/files`.
 pub(super) const PARAMETERS: &[&str] = &[
-    "sort", "order", "search", "offset", "limit", "mark", "pid", "cgroup",
+    "sort", "order", "search", "offset", "limit", "mark", "at", "pid", "cgroup",
 ];
 
 /// Parameters of `/v2/files/stacks`.
@@ -36,6 +36,7 @@ pub(super) const OF_STACKS: &[&str] = &[
     "search",
     "frames",
     "mark",
+    "at",
     "pid",
     "cgroup",
 ];

@@ -18,7 +18,7 @@ use memprof_profile::{Kind, Report};
 
 /// Parameters of `/v2/functions`.
 pub(super) const PARAMETERS: &[&str] = &[
-    "sort", "order", "kind", "inlined", "search", "offset", "limit", "mark", "pid", "cgroup",
+    "sort", "order", "kind", "inlined", "search", "offset", "limit", "mark", "at", "pid", "cgroup",
     "frames", "filter",
 ];
 

@@ -22,7 +22,7 @@ use memprof_sys::usage::Usage;
 
 /// Parameters of `/v2/maps`.
 pub(super) const PARAMETERS: &[&str] = &[
-    "sort", "order", "search", "offset", "limit", "mark", "pid", "cgroup",
+    "sort", "order", "search", "offset", "limit", "mark", "at", "pid", "cgroup",
 ];
 
 #[derive(Clone, Copy, Debug)]

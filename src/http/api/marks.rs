@@ -10,11 +10,13 @@ use serde::{Deserialize, Serialize};
 
 use super::common::{Kinds, millis, stopped_us};
 use super::oom_kills::OomKillRow;
+use super::recorded::moment;
 use super::request::RequestContext;
 use super::store::{self, Keepable, KeptList, MAX_ENTRIES, checked_name};
 use super::{Api, ApiError, BoxFuture, Endpoint, Reply, Request};
 use memprof_profile::allocations::MarkTime;
 use memprof_profile::{FreezeOutcome, OomKill, Profile, Report, Sample, Stack};
+use memprof_recording::At;
 use memprof_sys::freeze::Freeze;
 
 /// Maximum bytes of all marks together. A stack that occurs in several marks counts once.
@@ -30,6 +32,18 @@ const HEADS: usize = 32;
 /// the user's marks.
 const MAX_KILL_MARKS: usize = 4;
 
+/// The id of the mark that always exists once there is a report: the moment with the most resident memory so far.
+pub(super) const PEAK: &str = "peak";
+
+/// Set in the number of the peak's mark; the other bits are the number of its report, because the peak changes.
+const PEAK_BIT: u64 = 1 << 63;
+
+/// Set in the numbers of marks of recorded moments; the other bits are the number of its report.
+const MOMENT_BIT: u64 = 1 << 62;
+
+/// What the id of a mark that is a recorded moment begins with.
+const MOMENT: char = '@';
+
 /// Denotes the newest report where a mark id is expected.
 pub(super) const NOW: &str = "now";
 
@@ -44,6 +58,41 @@ pub(super) struct Mark {
     at_ns: Option<u64>,
     /// The process killed by the OOM killer, if the mark was made for a kill.
     oom_kill: Option<OomKill>,
+}
+
+impl Mark {
+    /// The mark of the peak, with its report.
+    fn of_peak(report: Arc<Report>) -> Mark {
+        Mark {
+            id: PEAK_BIT | report.sequence,
+            name: Some(PEAK.to_owned()),
+            created: report.profile.taken,
+            at_ns: Some(report.profile.taken_ns),
+            oom_kill: None,
+            report,
+        }
+    }
+
+    /// The mark of a recorded moment.
+    fn of_moment(report: Arc<Report>) -> Mark {
+        Mark {
+            id: MOMENT_BIT | report.sequence,
+            name: None,
+            created: report.profile.taken,
+            at_ns: None,
+            oom_kill: None,
+            report,
+        }
+    }
+
+    /// The id in requests and replies.
+    pub(super) fn shown_id(&self) -> String {
+        match self.id {
+            id if id & PEAK_BIT != 0 => PEAK.to_owned(),
+            id if id & MOMENT_BIT != 0 => format!("{MOMENT}{}", millis(self.created)),
+            id => id.to_string(),
+        }
+    }
 }
 
 impl Keepable for Mark {
@@ -72,23 +121,12 @@ impl Marks {
         self.lock().marks.len()
     }
 
-    /// The mark with this id.
+    /// The stored mark with this id.
     ///
     /// # Errors
     /// [`ApiError::NotFound`] if it does not exist.
-    pub(super) fn get(&self, id: &str) -> Result<Mark, ApiError> {
+    fn get(&self, id: &str) -> Result<Mark, ApiError> {
         self.lock().marks.get(id).cloned()
-    }
-
-    /// The mark with this id; `None` for [`NOW`].
-    ///
-    /// # Errors
-    /// [`ApiError::NotFound`] if it does not exist.
-    pub(super) fn get_or_now(&self, id: &str) -> Result<Option<Mark>, ApiError> {
-        match id {
-            NOW => Ok(None),
-            id => self.get(id).map(Some),
-        }
     }
 
     /// Stores a report; `at_ns` is the moment that the mark stands for, as in [`MarkTime`].
@@ -155,6 +193,37 @@ impl Marks {
 }
 
 impl Api {
+    /// The mark with this id, which may be [`PEAK`], or `@` and the name of a recorded moment.
+    ///
+    /// # Errors
+    /// [`ApiError::NotFound`] if it does not exist; [`ApiError::Unavailable`] if there is no report;
+    /// [`ApiError::Failed`] if nothing is recorded.
+    pub(super) async fn mark(&self, id: &str) -> Result<Mark, ApiError> {
+        if let Some(name) = id.strip_prefix(MOMENT) {
+            let at = moment("mark", name)?;
+            let report = self.recorded()?.report(at).await?;
+            return Ok(Mark::of_moment(report));
+        }
+        let provider = self.provider();
+        let opened = provider.recorded().filter(|_| provider.opened().is_some());
+        match (id, opened) {
+            (PEAK, Some(recorded)) => Ok(Mark::of_peak(recorded.report(At::Peak).await?)),
+            (PEAK, None) => Ok(Mark::of_peak(self.provider().peak().await?)),
+            (id, _) => self.marks.get(id),
+        }
+    }
+
+    /// The mark with this id; `None` for [`NOW`].
+    ///
+    /// # Errors
+    /// As for [`Api::mark`].
+    pub(super) async fn mark_or_now(&self, id: &str) -> Result<Option<Mark>, ApiError> {
+        match id {
+            NOW => Ok(None),
+            id => self.mark(id).await.map(Some),
+        }
+    }
+
     /// The times of the marks, for filters; oldest first.
     pub fn mark_times(&self) -> Vec<MarkTime> {
         let kept = self.marks.lock();
@@ -208,7 +277,7 @@ impl StoredMarks {
 #[derive(Debug, JsonSchema, Serialize)]
 #[schemars(rename = "Mark")]
 pub(super) struct MarkReply<'a> {
-    /// Id of the mark.
+    /// Id of the mark: a number, `peak`, or `@` and the time of a recorded moment in ms since 1970.
     id: String,
     /// Name given by the client, or by memprof.
     name: Option<String>,
@@ -235,7 +304,7 @@ impl<'a> From<&'a Mark> for MarkReply<'a> {
     fn from(mark: &'a Mark) -> MarkReply<'a> {
         let profile = &mark.report.profile;
         MarkReply {
-            id: mark.id.to_string(),
+            id: mark.shown_id(),
             name: mark.name.clone(),
             created: millis(mark.created),
             report: mark.report.sequence,
@@ -293,6 +362,9 @@ pub(super) fn forget(asked: &RequestContext<'_>) -> Result<Request, ApiError> {
 pub(super) struct ListReply<'a> {
     /// All marks, oldest first.
     marks: Vec<MarkReply<'a>>,
+    /// The mark that always exists, with the id `peak`: the moment with the most resident memory so far. Null before the
+    /// first report, and if a saved profile is shown.
+    peak: Option<MarkReply<'a>>,
     /// Maximum number of marks.
     limit: usize,
 }
@@ -300,10 +372,12 @@ pub(super) struct ListReply<'a> {
 impl Endpoint for List {
     fn answer<'a>(&'a self, api: &'a Api) -> BoxFuture<'a, Result<Reply, ApiError>> {
         Box::pin(async {
+            let peak = api.mark(PEAK).await.ok();
             let kept = api.marks.lock();
             let marks = kept.marks.iter().map(MarkReply::from).collect();
             Reply::json(&ListReply {
                 marks,
+                peak: peak.as_ref().map(MarkReply::from),
                 limit: MAX_ENTRIES,
             })
         })

@@ -20,6 +20,7 @@ use super::request::RequestContext;
 use super::view::View;
 use super::{Api, ApiError, Body, BoxFuture, Endpoint, Reply, Request, own};
 use crate::collect::ProviderError;
+use crate::export::growth::{GrowthRow, GrowthTable};
 use crate::export::push;
 use memprof_profile::measure::Unit;
 use memprof_profile::tree::{NO_SYMBOL, Table};
@@ -58,7 +59,10 @@ impl Endpoint for Metrics {
                 Err(ProviderError::NoTarget) => Reply::new(format.content_type(), ""),
                 Err(e) => return Err(e.into()),
             };
-            let own = own_figures(api.provider().pushed());
+            let mut own = own_figures(api.provider().pushed());
+            if let Some(recorded) = api.provider().recorded() {
+                growth_figures(&mut own, &*recorded.growth_lately().await?, functions);
+            }
             let own = format.write(&own)? + format.end();
             reply.body = match reply.body {
                 Body::Whole(shared) => Body::Two(shared, own.into()),
@@ -86,6 +90,7 @@ impl View for OfReport {
         let mut figures = GaugeRegistry::default();
         figures.target(&report.profile);
         figures.memory(&report.profile);
+        figures.peak(&report.profile);
         figures.kernel(&report.profile);
         figures.cgroup(&report.profile);
         figures.stacks(&report.profile);
@@ -119,6 +124,29 @@ fn own_figures(pushed: Option<push::Status>) -> Registry {
         push_figures(&mut registry, &status);
     }
     registry
+}
+
+/// What grew steadily in the last hour, and is certain.
+fn growth_figures(registry: &mut Registry, table: &GrowthTable, functions: usize) {
+    let rate = |row: &GrowthRow| row.steady_rate().map(|per_hour| per_hour / 3600.0);
+    let Some(all) = &table.total else {
+        return;
+    };
+    let total = Gauge::<f64, AtomicU64>::default();
+    total.set(rate(all).unwrap_or(0.0));
+    let help = "Steady growth of anon, shmem and cache in the last hour, without two standard errors; 0 if none is certain";
+    registry.register("memprof_growth_bytes_per_second", help, total);
+    if functions == 0 {
+        return;
+    }
+    let rates = Family::<Labels, Gauge<f64, AtomicU64>>::default();
+    let steady = table.rows.iter().filter_map(|row| Some((row, rate(row)?)));
+    for (row, rate) in steady.take(functions) {
+        let labels = vec![("function", printable(&row.name).into_owned())];
+        rates.get_or_create(&labels).inc_by(rate);
+    }
+    let help = "Like memprof_growth_bytes_per_second, of the functions that grow most";
+    registry.register("memprof_function_growth_bytes_per_second", help, rates);
 }
 
 /// The outcomes of pushed profiles.
@@ -246,6 +274,19 @@ impl GaugeRegistry {
         self.gauges("memprof_not_observed_bytes", help, rows);
     }
 
+    fn peak(&mut self, profile: &Profile) {
+        let Some(peak) = profile.peak else {
+            return;
+        };
+        let help = "Highest resident memory (anon, shmem, file) since memprof began, whose profile is the mark peak";
+        self.gauge("memprof_peak_resident_bytes", help, peak.rss);
+        if let Some(bytes) = peak.high_water {
+            let help =
+                "The kernel's own peak (VmHWM) of a target of one process, since the process began";
+            self.gauge("memprof_kernel_peak_bytes", help, bytes);
+        }
+    }
+
     fn kernel(&mut self, profile: &Profile) {
         let sides = [
             ("before", &profile.kernel_before),
@@ -285,6 +326,10 @@ impl GaugeRegistry {
         if let Some(usage) = figures.usage {
             let help = "Memory that is charged to the followed control group";
             self.gauge("memprof_cgroup_bytes", help, usage);
+        }
+        if let Some(peak) = figures.peak {
+            let help = "The kernel's own peak of memprof_cgroup_bytes, since the group was made (memory.peak)";
+            self.gauge("memprof_cgroup_peak_bytes", help, peak);
         }
         if let Some(limit) = figures.limit {
             let help = "The lowest memory limit of the followed control group and those above it; omitted if there is none";

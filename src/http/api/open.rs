@@ -22,7 +22,7 @@ pub(super) const LARGEST: usize = 32 << 20;
 
 /// Number of the first opened file's report. The range is separate from the target's reports, and a browser can
 /// represent it exactly.
-const FIRST: u64 = 1 << 52;
+pub(super) const FIRST: u64 = 1 << 52;
 
 /// Number of the next opened file's report.
 static NEXT: AtomicU64 = AtomicU64::new(FIRST);

@@ -3,9 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::Recorded;
 use super::{BoxFuture, Provider};
 use crate::collect::{LastScan, ProviderError, Status};
 use memprof_profile::Report;
+use memprof_recording::Recording;
 use memprof_sys::ids::Pid;
 
 /// An opened saved profile.
@@ -13,12 +15,26 @@ use memprof_sys::ids::Pid;
 pub struct Opened {
     name: String,
     report: Arc<Report>,
+    recorded: Option<Arc<Recorded>>,
 }
 
 impl Opened {
     /// The report of a file called `name`.
     pub fn new(name: String, report: Arc<Report>) -> Opened {
-        Opened { name, report }
+        Opened {
+            name,
+            report,
+            recorded: None,
+        }
+    }
+
+    /// Adds the other moments of the recording that the file is.
+    #[must_use]
+    pub fn with_moments(self, recording: Recording) -> Opened {
+        Opened {
+            recorded: Some(Arc::new(Recorded::new(recording))),
+            ..self
+        }
     }
 
     /// The report.
@@ -50,6 +66,10 @@ impl Provider for Opened {
                 last: Some(last),
             })
         })
+    }
+
+    fn recorded(&self) -> Option<Arc<Recorded>> {
+        self.recorded.clone()
     }
 
     fn opened(&self) -> Option<&str> {

@@ -31,6 +31,7 @@ struct Totals {
     cache: u64,
     attributed: u64,
     not_observed: u64,
+    lost: u64,
     /// Columns of other measures; `None` for measures that are not counted.
     columns: [Option<u64>; COLUMNS],
 }
@@ -47,6 +48,7 @@ impl From<&Profile> for Totals {
             cache: total.cache,
             attributed,
             not_observed: total.value() - attributed,
+            lost: profile.losses.lost_events(),
             columns: ColumnId::ALL.map(column),
         }
     }
@@ -121,6 +123,7 @@ async fn take(status: &collect::Status, sums: &mut Option<Sums>) -> Sample {
         of_report(|t| t.attributed),
         of_report(|t| t.not_observed),
         of_status(|s| s.page_tables),
+        of_report(|t| t.lost).filter(|lost| *lost > 0),
     ];
     let mut sample = Sample {
         at: millis(SystemTime::now()),

@@ -13,7 +13,7 @@ use memprof_profile::{EndedProcess, GroupTotal, Member, Report};
 use memprof_sys::process::Container;
 
 /// Parameters of `/v2/processes`.
-pub(super) const PARAMETERS: &[&str] = &["mark", "cgroup"];
+pub(super) const PARAMETERS: &[&str] = &["mark", "at", "cgroup"];
 
 /// `/v2/processes`.
 pub(super) fn read(asked: &RequestContext<'_>) -> Result<Request, ApiError> {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{ApiError, BoxFuture};
+use super::{ApiError, BoxFuture, Recorded};
 use crate::collect::{ProviderError, Status};
 use crate::export::push;
 use crate::probe::{FaultsSeen, Missing, SyscallHooks};
@@ -27,6 +27,18 @@ pub trait Provider: Send + Sync + 'static {
     /// [`Profile::freeze`](memprof_profile::Profile::freeze) tells whether freezing succeeded.
     fn frozen(&self, _how: Freeze) -> BoxFuture<'_, Result<Arc<Report>, ProviderError>> {
         self.profile()
+    }
+
+    /// The report of the moment with the most resident memory so far.
+    fn peak(&self) -> BoxFuture<'_, Result<Arc<Report>, ProviderError>> {
+        let why =
+            "the peak is known while memprof profiles; a saved profile has only its own state";
+        Box::pin(async move { Err(ProviderError::Failed(why.to_owned())) })
+    }
+
+    /// The recorded moments of the target, if there are any.
+    fn recorded(&self) -> Option<Arc<Recorded>> {
+        None
     }
 
     /// Takes a heap snapshot of a followed process, one at a time.

@@ -4,8 +4,8 @@ use super::query::{Query, UnknownParams};
 use super::request::{Request, RequestContext, RequestParts};
 use super::{
     ApiError, OPENAPI_V1, OPENAPI_V2, allocations, call_tree, cgroup, diff, events, export, files,
-    fixed, functions, health, heap, heap_diff, mappings, marks, memory, metrics, open, processes,
-    series, summary, v1,
+    fixed, functions, growth, health, heap, heap_diff, mappings, marks, memory, metrics, open,
+    processes, series, summary, v1,
 };
 
 /// Methods of a route. `HEAD` is a `Get` whose body is not sent.
@@ -123,6 +123,7 @@ pub const ROUTES: &[Route] = &[
     },
     other(Method::Delete, "/v2/marks/{}", marks::forget),
     get("/v2/diff", diff::PARAMETERS, diff::read),
+    get("/v2/growth", growth::PARAMETERS, growth::read),
     get("/v2/heap", &[], heap::list),
     other(Method::Post, "/v2/heap", heap::take),
     get("/v2/heap/diff", heap_diff::PARAMETERS, heap_diff::read),

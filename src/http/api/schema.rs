@@ -11,6 +11,7 @@ use super::{
     allocations, cgroup, diff, export, files, functions, health, heap, heap_diff, mappings, marks,
     processes, series, summary,
 };
+use crate::export::growth::GrowthTable;
 use crate::export::tree::v2;
 use memprof_heap::{ByStack, GrownBy, Heap};
 
@@ -33,6 +34,7 @@ const REPLIES: &[Derive] = &[
     SchemaGenerator::subschema_for::<files::FilesReply<'_>>,
     SchemaGenerator::subschema_for::<mappings::MapsReply<'_>>,
     SchemaGenerator::subschema_for::<series::SeriesReply>,
+    SchemaGenerator::subschema_for::<GrowthTable>,
     SchemaGenerator::subschema_for::<marks::ListReply<'_>>,
     SchemaGenerator::subschema_for::<v2::TreeReply<'_, ReportInfo, diff::TreeHead, diff::Nodes>>,
     SchemaGenerator::subschema_for::<diff::FunctionsReply<'_>>,

@@ -15,7 +15,7 @@ use super::{ApiError, Request};
 use memprof_profile::{Amounts, Profile, Report, TargetInfo, Unobserved};
 
 /// Parameters of `/v2/summary`.
-pub(super) const PARAMETERS: &[&str] = &["mark", "pid", "cgroup"];
+pub(super) const PARAMETERS: &[&str] = &["mark", "at", "pid", "cgroup"];
 
 /// `/v2/summary`.
 pub(super) fn read(asked: &RequestContext<'_>) -> Result<Request, ApiError> {

@@ -82,6 +82,15 @@ pub(super) struct ReportSelector {
     filter: Option<Filter>,
 }
 
+/// The parameter `mark`, or the recorded moment of the parameter `at`, which is a mark, too.
+fn mark_of(query: &Query) -> Result<Option<String>, ApiError> {
+    match (query.text("mark"), query.text("at")) {
+        (Some(_), Some(_)) => Err(bad("parameters mark and at exclude each other".to_owned())),
+        (None, Some(at)) => Ok(Some(format!("@{at}"))),
+        (mark, None) => Ok(mark.map(str::to_owned)),
+    }
+}
+
 impl ReportSelector {
     pub(super) fn read(query: &Query) -> Result<ReportSelector, ApiError> {
         let pid = query.number("pid", "", i32::MAX as u64)?;
@@ -94,7 +103,7 @@ impl ReportSelector {
             }
         }
         Ok(ReportSelector {
-            mark: query.text("mark").map(str::to_owned),
+            mark: mark_of(query)?,
             known: query.number("report", "", u64::MAX)?,
             pid: pid.map(|pid| Pid(pid as u32)),
             cgroup,
@@ -116,7 +125,7 @@ impl ReportSelector {
     /// The report with all its processes.
     pub(super) async fn report(&self, api: &Api) -> Result<Arc<Report>, Missing> {
         if let Some(id) = &self.mark {
-            return Ok(api.marks.get(id)?.report);
+            return Ok(api.mark(id).await?.report);
         }
         if let Some(number) = self.known
             && let Some(report) = api.provider().known(number).await

@@ -1,13 +1,13 @@
 //! Decodes records of the ring buffer into [`Event`]s.
 
 use super::skel::types::{
-    self as abi, code_event, function_event, mark_event, names_event, oom_event, process_event,
-    range_event, sample_event, sent_text, stack_event,
+    self as abi, code_event, function_event, mark_event, names_event, oom_event, peak_event,
+    process_event, range_event, sample_event, sent_text, stack_event,
 };
 use super::{Malformed, read_record};
 use crate::probe::event::{
     CodeSeen, Event, FrameLocation, FunctionNumber, FunctionSeen, LineTable, MarkSet, OomVictim,
-    ProcessChange, ProcessEvent, RangeChange, RangeEvent, SampleFreed, SampledAllocation,
+    PeakSeen, ProcessChange, ProcessEvent, RangeChange, RangeEvent, SampleFreed, SampledAllocation,
     StackSeen,
 };
 use memprof_code::interpreter::{InterpreterKind, qualified};
@@ -33,6 +33,7 @@ pub fn decode(bytes: &[u8]) -> Result<Event, Malformed> {
         abi::event_kind::EVENT_FREE => decode_free(bytes).map(Event::Free),
         abi::event_kind::EVENT_MARK => decode_mark(bytes).map(Event::Mark),
         abi::event_kind::EVENT_OOM_KILL => decode_oom_kill(bytes).map(Event::OomKill),
+        abi::event_kind::EVENT_PEAK => decode_peak(bytes).map(Event::Peak),
         _ => Err(Malformed::Unknown),
     }
 }
@@ -249,6 +250,7 @@ fn decode_process(bytes: &[u8]) -> Result<ProcessEvent, Malformed> {
         },
         abi::process_change::PROCESS_EXITED => ProcessChange::Exited {
             page_tables: e.page_tables,
+            highest_rss: e.highest_rss,
         },
         _ => return Err(Malformed::Unknown),
     };
@@ -258,6 +260,22 @@ fn decode_process(bytes: &[u8]) -> Result<ProcessEvent, Malformed> {
         mm: MmId(e.mm_id),
         comm: String::from_utf8_lossy(name).into_owned(),
         change,
+    })
+}
+
+fn decode_peak(bytes: &[u8]) -> Result<PeakSeen, Malformed> {
+    let e: peak_event = read_record(bytes, size_of::<peak_event>())?;
+    let pages = |counter: abi::rss_counter| e.rss[counter.0 as usize];
+    Ok(PeakSeen {
+        mm: MmId(e.mm_id),
+        copy: MmId(e.copy_id),
+        incomplete: e.incomplete != 0,
+        dropped: e.start..e.end,
+        at: e.at,
+        file: pages(abi::rss_counter::RSS_FILE),
+        anon: pages(abi::rss_counter::RSS_ANON),
+        shmem: pages(abi::rss_counter::RSS_SHMEM),
+        swap: pages(abi::rss_counter::RSS_SWAP),
     })
 }
 
@@ -375,6 +393,34 @@ mod tests {
         assert_eq!(decode(&record_bytes(&e)[..16]), Err(Malformed::Short));
     }
 
+    #[test]
+    fn a_peak_has_the_counters_and_the_dropped_range() {
+        let e = peak_event {
+            kind: abi::event_kind::EVENT_PEAK.0,
+            mm_id: 3,
+            copy_id: 9,
+            incomplete: 1,
+            start: 0x1000,
+            end: 0x3000,
+            at: 7,
+            rss: [1, 2, 3, 4],
+        };
+        let peak = PeakSeen {
+            mm: MmId(3),
+            copy: MmId(9),
+            incomplete: true,
+            dropped: 0x1000..0x3000,
+            at: 7,
+            file: 1,
+            anon: 2,
+            swap: 3,
+            shmem: 4,
+        };
+        assert_eq!(peak.rss(), 7);
+        assert_eq!(decode(record_bytes(&e)), Ok(Event::Peak(peak)));
+        assert_eq!(decode(&record_bytes(&e)[..64]), Err(Malformed::Short));
+    }
+
     proptest! {
         #[test]
         fn no_bytes_make_it_panic(bytes in proptest::collection::vec(any::<u8>(), 0..1200)) {
@@ -383,7 +429,7 @@ mod tests {
 
         #[test]
         fn known_kinds_with_any_rest_do_not_panic(
-            kind in 0u32..13, rest in proptest::collection::vec(any::<u8>(), 0..1200),
+            kind in 0u32..15, rest in proptest::collection::vec(any::<u8>(), 0..1200),
         ) {
             let mut bytes = kind.to_ne_bytes().to_vec();
             bytes.extend(rest);

@@ -79,6 +79,7 @@ pub(crate) const LOSSES: [(loss, &str); LOSS_COUNTERS] = [
         loss::LOSS_RING_OOM_KILL,
         "kills by the out-of-memory killer not sent: ring buffer full",
     ),
+    (loss::LOSS_RING_PEAK, "peaks not sent: ring buffer full"),
     (
         loss::LOSS_EXACT_STACKS,
         "allocations without their own stack: too many stacks",

@@ -103,7 +103,11 @@ fn title(state: &UiState) -> Line<'static> {
         }
     }
     if state.paused {
-        spans.push(Span::styled("  PAUSED", theme.bad()));
+        let why = match state.moments.shown {
+            true => "  RECORDED",
+            false => "  PAUSED",
+        };
+        spans.push(Span::styled(why, theme.bad()));
     }
     Line::from(spans)
 }

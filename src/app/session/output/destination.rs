@@ -46,16 +46,7 @@ pub(super) fn way(path: &Path) -> io::Result<WriteMethod> {
     if there.is_file() {
         return Ok(WriteMethod::Beside(path.to_owned()));
     }
-    if is_planted(path, &there) {
-        let what = if there.is_symlink() {
-            "symbolic link"
-        } else {
-            "file"
-        };
-        let (why, user) = ("in a directory that everybody may write to", there.uid());
-        let why = format!("it is a {what} of user id {user} {why}");
-        return Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
-    }
+    refuse_planted(path)?;
     match fs::metadata(path) {
         Ok(there) if there.is_dir() => Err(io::ErrorKind::IsADirectory.into()),
         // The symbolic link stays; the file that it points to is replaced.
@@ -64,6 +55,26 @@ pub(super) fn way(path: &Path) -> io::Result<WriteMethod> {
         // A dangling link is replaced.
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(WriteMethod::Beside(path.to_owned())),
         Err(e) => Err(e),
+    }
+}
+
+/// Refuses a file that another user may have planted.
+///
+/// # Errors
+/// Whose file it is.
+pub(super) fn refuse_planted(path: &Path) -> io::Result<()> {
+    match fs::symlink_metadata(path) {
+        Ok(there) if is_planted(path, &there) => {
+            let what = if there.is_symlink() {
+                "symbolic link"
+            } else {
+                "file"
+            };
+            let (why, user) = ("in a directory that everybody may write to", there.uid());
+            let why = format!("it is a {what} of user id {user} {why}");
+            Err(io::Error::new(io::ErrorKind::PermissionDenied, why))
+        }
+        _ => Ok(()),
     }
 }
 

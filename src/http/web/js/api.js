@@ -3,7 +3,7 @@
 import { messageOf } from "./dom.js";
 import { clock } from "./format.js";
 import { noStackReason, noSymbol } from "./glossary.js";
-import { isHeapKind, isSampled, unitOf, updateHeapMode } from "./kinds.js";
+import { canBeFiltered, isSampled, unitOf, updateHeapMode } from "./kinds.js";
 import { isOffline, offlineReply } from "./offline.js";
 import { state } from "./state.js";
 import { askForToken, credentials, hasToken, TokenEventSource } from "./token.js";
@@ -28,6 +28,7 @@ import { Tree } from "./tree/model.js";
  * @typedef {object} Cgroup
  * @property {string} path
  * @property {number | null} usage
+ * @property {number | null} [peak]
  * @property {string | null} usage_file
  * @property {string | null} without_total
  * @property {number | null} tolerance
@@ -58,7 +59,8 @@ import { Tree } from "./tree/model.js";
 /** @typedef {{ size: number, bytes: Usage, attributed: number, not_observed: number, huge: number }} MappingSums */
 /** @typedef {MappingSums & { pid: number, start: string, end: string, permissions: string, name: string, runs_as: string | null, category: string }} Mapping */
 /** @typedef {MappingSums & { report: Report, count: number, categories: (MappingSums & { category: string, mappings: number })[], rows: Mapping[] }} Maps */
-/** @typedef {{ resolution: number, times: number[], series: { name: string, values: (number | null)[] }[] }} Series */
+/** @typedef {{ recorded: boolean, resolution: number, times: number[], series: { name: string, values: (number | null)[] }[] }} Series */
+/** @typedef {{ name: string, shape?: string, per_hour: number, error: number, share?: number, since: number, rises: number, values: number[] }} GrowthRow */
 /** @typedef {{ pid: number, comm: string, cgroup?: string, container?: string, pod?: string, killed: number, last: { resident: number, taken: number, age_ms: number, after_kill: boolean } | null }} OomKill a process that the OOM killer killed */
 /** @typedef {{ id: string, name: string | null, created: number, taken: number, stopped_us: number | null, stopped_in_turn: boolean, exact: boolean, total: Usage, oom_kill: OomKill | null }} Mark */
 /** @typedef {{ id: string, name: string | null, taken: number, pid: number, comm: string, stopped_us: number, copied: number, allocator: string, refused: string | null, live: number, free: number, overhead: number, trimmable: number, unreachable: number | null, anonymous: number, swapped: number }} HeapInfo */
@@ -106,7 +108,7 @@ const reportParameters = () => ({ mark: state.mark, ...processParameters() });
 export const hasSingleAllocations = () => !state.mark && !isOffline && isSampled();
 
 /** Whether views of a kind can be filtered: kinds of the heap, while single allocations are known. */
-export const canFilter = (kind = state.kind) => isHeapKind(kind) && hasSingleAllocations() && !processParameters().cgroup;
+export const canFilter = (kind = state.kind) => canBeFiltered(kind) && hasSingleAllocations() && !processParameters().cgroup;
 
 /** The filter that applies to a kind. */
 export const activeFilter = (kind = state.kind) => (canFilter(kind) ? state.filter : "");
@@ -118,7 +120,7 @@ async function request(/** @type {string} */ path, /** @type {Record<string, any
   if (report?.number >= newest.number && report.number < FIRST_OPENED) newest = report;
   sourceSeen ||= report?.has_source ?? false;
   updateHeapMode(report);
-  for (const name of ["heap_counted", "kernel_counted", "pss_counted"]) if (report?.[name]) counted.add(name);
+  for (const name of ["heap_counted", "heap_peak_counted", "kernel_counted", "pss_counted"]) if (report?.[name]) counted.add(name);
   return body;
 }
 
@@ -138,7 +140,7 @@ async function send(/** @type {string} */ path, /** @type {Record<string, any>} 
 
 const postJson = (/** @type {any} */ body) => ({ method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body) });
 
-/** Which optional kinds were counted in any report: `heap_counted`, `kernel_counted`, `pss_counted`. @type {Set<string>} */
+/** Which optional kinds were counted in any report: `heap_counted`, `heap_peak_counted`, `kernel_counted`, `pss_counted`. @type {Set<string>} */
 const counted = new Set();
 /** Whether figures of a kind were counted. */
 export const isCounted = (/** @type {import("./kinds.js").Kind} */ { group }) => group.counted === undefined || counted.has(group.counted);
@@ -229,6 +231,8 @@ export const api = {
   diffTree: async (/** @type {TreeSettings} */ settings) => parseTree(await request("diff", { by: "stack", from: settings.from, to: settings.to, kind: settings.kind, ...processParameters(), ...treeParameters(settings) }), settings.kind),
   /** The functions with the largest changes of self bytes. @returns {Promise<{ report: Report, rows: DiffRow[], count: number }>} */
   diffFunctions: (/** @type {TreeSettings} */ settings) => request("diff", { by: "function", from: settings.from, to: settings.to, kind: settings.kind, sort: "self", limit: 1000, ...processParameters(), frames: settings.py }),
+  /** The functions that changed most from one moment to another. @returns {Promise<{ rows: DiffRow[] }>} */
+  mostChanged: (/** @type {string} */ from, /** @type {string} */ to) => request("diff", { by: "function", from, to, kind: state.kind, limit: 3, ...processParameters(), frames: state.py }),
   /** @returns {Promise<Functions>} */
   functions: (/** @type {Record<string, any>} */ parameters) => request("functions", { ...parameters, filter: activeFilter(parameters.kind), frames: state.py, ...reportParameters() }),
   /** @returns {Promise<AllocationGroups>} */
@@ -238,9 +242,11 @@ export const api = {
   /** @returns {Promise<Maps>} */
   maps: () => request("maps", { limit: MAX_ROWS, ...reportParameters() }),
   /** @returns {Promise<Series>} */
-  series: (/** @type {string} */ resolution) => request("series", { resolution }),
-  /** @returns {Promise<Mark[]>} */
-  marks: async () => (await request("marks")).marks,
+  series: (/** @type {string} */ resolution, /** @type {{ since?: number, until?: number }} */ range = {}) => request("series", { resolution, ...range }),
+  /** The stored marks, and the mark of the peak. @returns {Promise<{ marks: Mark[], peak?: Mark | null }>} */
+  marksAndPeak: () => request("marks"),
+  /** What grew in the range of the timeline. @returns {Promise<{ from: number, to: number, total: GrowthRow, rows: GrowthRow[] }>} */
+  growth: () => request("growth", { by: state.gby, kind: state.kind, from: state.t0 && `${state.t0}000`, to: state.t1 && `${state.t1}000` }),
   /** @returns {Promise<Mark>} */
   addMark: (/** @type {string} */ name, freeze = false) => request("marks", {}, postJson({ name, freeze })),
   /** Stores a saved profile as a mark. @returns {Promise<Mark>} */

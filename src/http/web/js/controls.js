@@ -25,6 +25,7 @@ const CONTROLS = /** @type {Record<string, string[]>} */ ({
   heap: [],
   allocations: ["aby"],
   processes: ["pby", "kind", "q"],
+  growth: ["kind"],
 });
 
 /** The controls with a fixed list: [label, [[value, label]], explanation] by setting. */

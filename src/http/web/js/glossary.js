@@ -56,7 +56,7 @@ export function mappingPurpose(/** @type {string} */ category) {
 
 /** The reason why memory has no stack. */
 export function noStackReason(/** @type {string} */ name) {
-  const reasons = /** @type {Record<string, string>} */ ({ before_attach: "before attach", no_event: "not observed", stack_lost: "stack lost", not_walked: "not walked" });
+  const reasons = /** @type {Record<string, string>} */ ({ before_attach: "before attach", no_event: "not observed", stack_lost: "stack lost", not_walked: "not walked", gone: "gone before the scan" });
   return reasons[name] ?? name;
 }
 
@@ -99,6 +99,7 @@ export const KEYS = /** @type {[string, string][]} */ ([
   ["1 … 9, 0", "switch to a view, in the order of the tabs"],
   ["p", "pause or resume"],
   ["m", "set a mark"],
+  ["[ ]", "show the recorded moment before, or after"],
   ["← ↑ ↓ →", "move in the graph, the treemap and the tables"],
   ["Enter", "zoom into the selected node"],
   ["Backspace", "zoom out to the parent"],

@@ -19,6 +19,7 @@
 
 const RESIDENT = { label: "Resident (first touch)", answers: "Resident (first touch): who made the process grow.", more: "Each page is attributed to the stack that touched it first." };
 const LIVE = { label: "Live heap (estimated)", answers: "Live (estimated): who uses the heap now.", more: "Memory that is allocated and not freed, by the stack that allocated it.", counted: "heap_counted" };
+const AT_PEAK = { label: "Live heap at its peak (estimated)", answers: "Heap at its peak (estimated): who held it when most was live.", more: "Memory that was live at the moment at which the whole live heap, of all processes together, was largest.", counted: "heap_peak_counted" };
 const ALLOCATED = { label: "Allocated (estimated)", answers: "Allocated (estimated): who causes the traffic.", more: "All allocations since sampling began, including freed ones.", counted: "heap_counted" };
 const TEMPORARY = { label: "Temporary (estimated)", answers: "Temporary (estimated): who allocates only to free at once.", more: "Memory freed within --heap-temporary (10 ms by default) of its allocation.", counted: "heap_counted" };
 const PROPORTIONAL = { label: "Proportional (PSS)", answers: "Proportional (PSS): how much memory processes use together.", more: "A page with N mappings counts 1/N for each, under the stack that touched it first in that process.", counted: "pss_counted" };
@@ -37,6 +38,8 @@ export const KINDS = /** @type {Kind[]} */ ([
   ["pss", "PSS", "Resident memory and mapped files with shared pages divided: each of N mappings of a page counts 1/N of it, as in the kernel's PSS. The sum over all processes contains each page once. Counted only with --pss, --all or --cgroup; not part of any total.", PROPORTIONAL],
   ["inuse_space", "Live heap", "Bytes allocated and not freed, by the stack that allocated them. Estimated from samples (--heap); not necessarily resident.", LIVE],
   ["inuse_objects", "Live allocations", "Number of allocations not freed, by the stack that made them. Estimated from samples (--heap).", LIVE, "objects"],
+  ["at_peak_space", "Heap at its peak", "Bytes that were live when the live heap was largest, by the stack that allocated them. Estimated from samples (--heap).", AT_PEAK],
+  ["at_peak_objects", "Allocations at the heap's peak", "Number of allocations that were live when the live heap was largest. Estimated from samples (--heap).", AT_PEAK, "objects"],
   ["alloc_space", "Allocated", "All bytes allocated since sampling began, including freed ones. Estimated from samples (--heap).", ALLOCATED],
   ["alloc_objects", "Allocations", "Number of all allocations since sampling began. Estimated from samples (--heap).", ALLOCATED, "objects"],
   ["temporary_space", "Temporary", "Bytes freed within --heap-temporary (10 ms by default) of their allocation. Estimated from samples (--heap).", TEMPORARY],
@@ -81,7 +84,10 @@ export function groupOf(/** @type {string} */ name) {
 export const EMPTY_TITLE = "Nothing to show";
 
 /** Whether a kind belongs to the heap by stack. */
-export const isHeapKind = (/** @type {string} */ name) => kind(name)?.group.counted === "heap_counted";
+export const isHeapKind = (/** @type {string} */ name) => kind(name)?.group.counted?.startsWith("heap_") ?? false;
+
+/** Whether a filter can select single allocations of a kind. What was live at the peak is known by stack alone. */
+export const canBeFiltered = (/** @type {string} */ name) => kind(name)?.group.counted === "heap_counted";
 
 /**
  * The title and the text of a view without memory of a kind. `total` are the report's totals, without zeroes; with a filter,

@@ -23,6 +23,7 @@ import { Diff } from "./views/diff.js";
 import { Files } from "./views/files.js";
 import { Functions } from "./views/functions.js";
 import { Graph } from "./views/graph.js";
+import { Growth } from "./views/growth.js";
 import { HealthView } from "./views/health.js";
 import { HeapView } from "./views/heap.js";
 import { Processes } from "./views/processes.js";
@@ -57,7 +58,8 @@ const VIEWS = /** @type {[string, string, () => View, string[]][]} */ ([
   ["heap", "Heap", () => new HeapView(heapSnapshots), ["heap", "hfrom", "hby"]],
   ["allocations", "Allocations", () => new Allocations(), ["aby", "filter"]],
   ["processes", "Processes", () => new Processes(), []],
-]).filter(([name]) => !isOffline || !["diff", "health", "heap", "sandwich", "allocations", "processes"].includes(name));
+  ["growth", "Growth", () => new Growth(), ["kind", "gby", "t0", "t1"]],
+]).filter(([name]) => !isOffline || !["diff", "health", "heap", "sandwich", "allocations", "processes", "growth"].includes(name));
 
 const content = byId("content");
 
@@ -87,7 +89,7 @@ function openView() {
 
 function showTabs() {
   // The view of sampled allocations needs samples, and the list of processes is for several processes.
-  const isUseful = /** @type {Record<string, boolean>} */ ({ allocations: isSampled(), processes: several });
+  const isUseful = /** @type {Record<string, boolean>} */ ({ allocations: isSampled(), processes: several, growth: timeline.recorded });
   const offered = VIEWS.filter(([name]) => (isUseful[name] ?? true) || state.view === name);
   replace(
     byId("tabs"),
@@ -149,7 +151,7 @@ async function refresh() {
 }
 
 async function refreshAll() {
-  await Promise.all([timeline.refresh(), refresh()]);
+  await Promise.all([timeline.refresh().then(showTabs), refresh()]);
 }
 
 const timeline = new Timeline(byId("timeline"), (mark) => change({ view: "diff", from: mark.id, to: "", zoom: "", sel: "" }, true), offerMarks);
@@ -204,6 +206,7 @@ onChange((changed) => {
   offerNewest();
   if (SELECTION.some((name) => changed.has(name))) updates.fetchSummary();
   if (changed.has("t0") || changed.has("t1")) timeline.showRange();
+  if (timeline.recorded && ["mark", "from", "to", "view"].some((name) => changed.has(name))) timeline.draw();
   if (changed.has("res")) timeline.refresh();
   if (changed.has("pause")) {
     showPaused();
@@ -258,6 +261,7 @@ function handleKey(/** @type {KeyboardEvent} */ event) {
   else if (event.key === "/") byId("search")?.focus();
   else if (event.key === "p") togglePause();
   else if (event.key === "m") addMark();
+  else if (event.key === "[" || event.key === "]") timeline.stepBy(event.key === "]" ? 1 : -1);
   else if (event.key === "n" || event.key === "N") graph()?.step(event.key === "n" ? 1 : -1);
   else if (event.key === "Escape" && !document.querySelector("dialog[open]")) graph()?.zoomBack();
   else if (/^[0-9]$/.test(event.key) && VIEWS[(number + 9) % 10]) change({ view: VIEWS[(number + 9) % 10][0], ...RESET }, true);

@@ -1,6 +1,7 @@
 // Selects the report that the page shows: the newest one or a mark's, of all processes, a control group's or one process.
 
 import { byId, h, replace, setProperties, setText } from "./dom.js";
+import { clock } from "./format.js";
 import { change, state } from "./state.js";
 
 /** @typedef {import("./api.js").Summary} Summary */
@@ -28,7 +29,8 @@ export function offerProcesses(/** @type {Summary["target"]} */ { pids }) {
 /** While a mark is shown, offers the newest report. */
 export function offerNewest() {
   byId("now").hidden = state.mark === "";
-  setText(byId("now"), `Mark ${state.mark}: back to now`);
+  const moment = /^@\d+$/.test(state.mark) ? clock(Number(state.mark.slice(1))) : `Mark ${state.mark}`;
+  setText(byId("now"), `${moment}: back to ${document.body.classList.contains("saved") ? "the opened moment" : "now"}`);
 }
 
 const settingsFor = (/** @type {string} */ value) => (value === GROUP ? { pid: "" } : { pid: value, cgroup: value ? state.cgroup : "" });

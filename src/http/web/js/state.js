@@ -2,7 +2,7 @@
 
 /** Defaults; settings equal to them are left out of the link. */
 const DEFAULTS = {
-  view: "flame", // flame, treemap, tree, functions, sandwich, files, space, diff, health, heap, allocations, processes
+  view: "flame", // flame, treemap, tree, functions, sandwich, files, space, diff, health, heap, allocations, processes, growth
   shape: "icicle", // icicle: root on top; flame: root at the bottom
   dir: "callees", // callees: outermost function first; callers: innermost first
   kind: "all",
@@ -19,6 +19,7 @@ const DEFAULTS = {
   zoomUp: "", // like `zoom`, for the callers in the sandwich
   selUp: "", // like `sel`, for the callers in the sandwich
   group: "purpose", // the grouping of the address space: purpose, file, none
+  gby: "function", // the rows of what grew: function, stack
   aby: "function", // the grouping of allocations: function, stack, thread, size, lifetime
   sort: "", // the order of a table (sort.js)
   page: "0", // the page of a list, from 0

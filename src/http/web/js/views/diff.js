@@ -40,13 +40,16 @@ export class Diff {
     this.rows = [];
     /** @type {import("../api.js").Mark[]} */
     this.marks = [];
+    /** The mark that is always there. @type {import("../api.js").Mark | null} */
+    this.peak = null;
     this.signature = "";
   }
 
   async refresh() {
-    this.marks = await api.marks();
+    const { marks, peak } = await api.marksAndPeak();
+    [this.marks, this.peak] = [marks, peak ?? null];
     const newest = this.marks.reduce((/** @type {import("../api.js").Mark | null} */ last, mark) => (last && last.created > mark.created ? last : mark), null);
-    const known = this.marks.some((mark) => mark.id === state.from);
+    const known = this.choices().some((mark) => mark.id === state.from);
     // By default, compare with the newest mark, which was probably set for this comparison. The change of the link fetches the data.
     if (!known && newest) return change({ from: newest.id });
     this.showSelectors();
@@ -54,7 +57,8 @@ export class Diff {
       setText(this.note, "");
       const text = "A mark records the memory state of a moment. Set a mark with the button above the timeline or the m key, let the program run, and compare here.";
       const button = h("button", { onclick: () => byId("mark").click() }, "Set a mark now");
-      return replace(this.stage, notice("No marks yet", text, "", button));
+      const withPeak = this.peak && h("button", { onclick: () => change({ from: "peak" }) }, "Compare with the peak");
+      return replace(this.stage, notice("No marks yet", text, "", button), withPeak);
     }
     const [, { report, rows }] = await Promise.all([this.graph.refresh(), api.diffFunctions(state)]);
     this.rows = rows;
@@ -64,18 +68,25 @@ export class Diff {
     return report;
   }
 
+  /** The peak, and the marks. */
+  choices() {
+    // Moments of a recording are no stored marks.
+    const moments = [state.from, state.to].filter((id) => /^@\d+$/.test(id)).map((id) => ({ id, name: "moment", taken: Number(id.slice(1)) }));
+    return [...(this.peak ? [this.peak] : []), ...moments, ...this.marks];
+  }
+
   showSelectors() {
-    const options = /** @type {[string, string][]} */ (this.marks.map((mark) => [mark.id, `${mark.name ?? `mark ${mark.id}`} (${clock(mark.taken)})`]));
+    const options = /** @type {[string, string][]} */ (this.choices().map((mark) => [mark.id, `${mark.name ?? `mark ${mark.id}`} (${clock(mark.taken)})`]));
     const signature = JSON.stringify([options, state.from, state.to]);
     if (signature === this.signature) return;
     this.signature = signature;
     replace(
       this.selectors,
       h("span", {}, "From "),
-      options.length > 0 && select("From mark", options, state.from, (from) => change({ from, zoom: "", sel: "" }, true)),
+      (this.marks.length > 0 || state.from !== "") && select("From mark", options, state.from, (from) => change({ from, zoom: "", sel: "" }, true)),
       h("span", {}, " to "),
       select("To mark or now", [["", "now"], ...options], state.to, (to) => change({ to, zoom: "", sel: "" }, true)),
-      state.from && h("button", { class: "small", onclick: () => this.deleteMark() }, "delete this mark"),
+      state.from && /^\d+$/.test(state.from) && h("button", { class: "small", onclick: () => this.deleteMark() }, "delete this mark"),
     );
   }
 

@@ -41,8 +41,9 @@ function size(/** @type {number | null | undefined} */ count) {
 function cgroupCard(/** @type {import("../api.js").Cgroup} */ group) {
   const parts = (/** @type {import("../api.js").CgroupRow} */ row) => row.parts.map((part) => `${part.name}: ${bytes(part.bytes)}`).join("\n");
   const total = group.usage === null ? group.without_total : `${bytes(group.usage)} are charged to ${group.path} and the groups below it (${group.usage_file}).`;
+  const peak = group.peak ? ` The most since the group was created was ${bytes(group.peak)}.` : "";
   const kills = group.oom_kills ? ` The out-of-memory killer has killed ${number(group.oom_kills)} of its processes since the group was created.` : "";
-  return card("Control group", `${total}${kills} The rows add up to the charged memory. The kernel charges a page once, to the group of the process that touched it first. memprof counts a page for each process that maps it.`,
+  return card("Control group", `${total}${peak}${kills} The rows add up to the charged memory. The kernel charges a page once, to the group of the process that touched it first. memprof counts a page for each process that maps it.`,
     [table(["row", "kernel", "memprof", "difference", "explanation"], group.rows.map((row) => [h("span", { title: parts(row) || null }, row.name), size(row.charged), size(row.memprof), size(row.difference), row.note]), "No figures.")]);
 }
 

@@ -1,0 +1,61 @@
+//! Steps to recorded moments.
+
+use std::sync::Arc;
+
+use super::{feed, press, report, shows, started, text, types};
+use crate::tui::state::{Input, UiState};
+use ratatui::crossterm::event::KeyCode;
+
+fn shows_none(state: &UiState, word: &str) {
+    assert!(!text(state).concat().contains(word), "{:#?}", text(state));
+}
+
+#[test]
+fn a_step_shows_a_moment_until_the_user_resumes() {
+    let mut state = started((100, 30));
+    types(&mut state, "[");
+    let step = state.moments.wanted.take().unwrap();
+    assert_eq!((step.shown.sequence, step.forward), (4000, false));
+    // One step at a time.
+    types(&mut state, "[");
+    assert!(state.moments.wanted.is_none());
+    feed(&mut state, Input::Stepped(Ok(Some(report(1234)))));
+    shows(&state, &["RECORDED", "1,234"]);
+    // New reports wait.
+    feed(&mut state, Input::Report(report(5000)));
+    shows(&state, &["RECORDED", "1,234"]);
+    types(&mut state, "]");
+    let step = state.moments.wanted.take().unwrap();
+    assert_eq!((step.shown.sequence, step.forward), (1234, true));
+    feed(&mut state, Input::Stepped(Ok(None)));
+    feed(&mut state, Input::Report(report(5000)));
+    shows(&state, &["5,000"]);
+    shows_none(&state, "RECORDED");
+    types(&mut state, "[");
+    feed(&mut state, Input::Stepped(Ok(Some(report(1234)))));
+    press(&mut state, KeyCode::Char('p'));
+    feed(&mut state, Input::Report(report(6000)));
+    shows(&state, &["6,000"]);
+}
+
+#[test]
+fn ends_and_errors_are_told() {
+    let mut state = started((100, 30));
+    types(&mut state, "[");
+    feed(&mut state, Input::Stepped(Ok(None)));
+    shows(&state, &["this is the first recorded moment"]);
+    types(&mut state, "[");
+    feed(&mut state, Input::Stepped(Err("no disk".to_owned())));
+    shows(&state, &["no disk", "4,000"]);
+}
+
+#[test]
+fn while_marks_are_compared_the_keys_step_through_them() {
+    let mut state = started((100, 30));
+    types(&mut state, "md[");
+    assert!(state.moments.wanted.is_none());
+    assert!(Arc::ptr_eq(
+        &state.marks.compared().unwrap().report,
+        state.report.as_ref().unwrap()
+    ));
+}
