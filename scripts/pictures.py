@@ -3,10 +3,11 @@
 
     sudo scripts/pictures.py [--no-demo] [MEMPROF]       (default target/release/memprof)
     sudo scripts/pictures.py --python [MEMPROF]          (only those of a Python program)
+    sudo scripts/pictures.py --time [MEMPROF]            (only those of a recording)
 
 Writes docs/page.png and docs/sandwich.png (1440 by 900 pixels, light), docs/phone.png (390 by 844) and
 docs/demo.png, for which it builds a release; --no-demo leaves that one out. --python writes docs/python.png and
-docs/python-top.png, for which it needs tmux.
+docs/python-top.png, for which it needs tmux. --time writes docs/time-line.png and docs/growth.png, of a minute and a half.
 Needs root, redis-server with redis-benchmark, and Debian's chromium and chromium-driver. With pngquant
 installed, the files are about a third as large.
 """
@@ -240,8 +241,68 @@ def python_pictures(memprof):
             profiler.wait()
 
 
+# What the recorded program of the pictures does: its cache fills, a report needs much for a moment, and sessions stay.
+SERVICE = '''
+import time
+
+cache, sessions = {}, []
+
+
+def look_up(key):
+    return cache.setdefault(key % 20_000, str(key) * 100)
+
+
+def remember(number):
+    sessions.append([number] * 2_000)
+
+
+def make_report():
+    rows = [bytes(1_000) for _ in range(60_000)]
+    time.sleep(6)
+    return len(rows)
+
+
+for second in range(90):
+    for n in range(1_000):
+        look_up(second * 1_000 + n)
+    for n in range(20):
+        remember(second * 20 + n)
+    if second == 40:
+        make_report()
+    time.sleep(1)
+'''
+
+
+def time_pictures(memprof):
+    with tempfile.TemporaryDirectory() as directory:
+        program, file = pathlib.Path(directory) / "service.py", pathlib.Path(directory) / "service.memprof.db"
+        program.write_text(SERVICE)
+        command = [memprof, "record", file, "--stacks", "all", "--", "/usr/bin/python3", program]
+        subprocess.run([str(part) for part in command], check=True, stdout=subprocess.DEVNULL)
+        opened = subprocess.Popen([memprof, "open", file, "--listen", f"127.0.0.1:{MEMPROF}"])
+        browser = Browser()
+        try:
+            wait_for(MEMPROF)
+            times = json.load(urllib.request.urlopen(PAGE + "v2/series"))["times"]
+            at = lambda seconds: min(times, key=lambda time: abs(time - times[0] - seconds * 1_000))
+            # The page itself, not its state in the address, is what a drag leads to.
+            browser.open(f"#view=diff&from=@{at(36)}&to=@{at(44)}", WIDE)
+            browser.wait("return document.querySelectorAll('.diff-table .row').length > 2")
+            browser.take("time-line.png")
+            browser.open("#view=growth", WIDE)
+            browser.wait("return document.querySelectorAll('#content .row').length > 2")
+            browser.take("growth.png")
+        finally:
+            browser.end()
+            opened.send_signal(signal.SIGINT)
+            opened.wait()
+
+
 def main():
     arguments = sys.argv[1:]
+    if "--time" in arguments:
+        arguments.remove("--time")
+        return time_pictures(arguments[0] if arguments else ROOT / "target/release/memprof")
     if "--python" in arguments:
         arguments.remove("--python")
         return python_pictures(arguments[0] if arguments else ROOT / "target/release/memprof")

@@ -70,7 +70,7 @@ boot() {
     # shellcheck disable=SC2016 # the inner shell fills it in
     bash -c 'echo $$ >"$0/cgroup.procs" && exec setsid unshare --mount --pid --uts --ipc --net --cgroup --fork "$@"' "$group" \
         sh tests/systemd/machine.sh "$work/machine" target/release/memprof target/release/examples/light-node \
-        docs/deploy/memprof.service </dev/null >"$log" 2>&1 &
+        docs/deploy/memprof.service docs/deploy/record.conf </dev/null >"$log" 2>&1 &
     waiting=$!
     for _ in {1..100}; do
         read -r machine _ <"/proc/$waiting/task/$waiting/children" || true
@@ -264,6 +264,24 @@ expect_options() {
     inside systemctl stop memprof
 }
 
+# With the drop-in of the guide, memprof records to its only directory, goes on after a kill, and leaves a file that root opens.
+expect_recording() {
+    local file=/var/lib/memprof/machine.memprof.db
+    say "recording"
+    inside install -D -m 0644 "$place/record.conf" /etc/systemd/system/memprof.service.d/record.conf
+    inside systemctl daemon-reload
+    inside systemctl start memprof
+    until_so "a moment is recorded" inside memprof open "$file@end" -o "$place/moment.memprof.json"
+    inside systemctl kill -s KILL memprof
+    until_so "systemd has started it again" inside systemctl is-active -q memprof
+    inside systemctl stop memprof
+    inside memprof growth "$file" >"$work/growth" 2>&1 || grep -q 'too short' "$work/growth" || die "growth: $(cat "$work/growth")"
+    inside memprof open "$file@peak" -o "$place/moment.memprof.json" || die "the recording cannot be opened after a kill"
+    [ "$(inside find /var/lib/memprof/ -name '*.db' -perm 0600 | grep -c '')" -eq 1 ] || die "others can read the recording"
+    drop_nothing
+    inside sh -c 'rm -r /var/lib/memprof/* /var/lib/private/memprof'
+}
+
 cargo build -q --release --bin memprof --example light-node
 boot
 install_unit
@@ -272,5 +290,6 @@ start_target
 expect_whole
 expect_ends
 expect_options
+expect_recording
 inside systemd-analyze security --no-pager memprof | tail -n 1
 printf 'systemd: passed in %s s\n' "$SECONDS"

@@ -207,7 +207,7 @@ build_initrd() {
     mkdir -p "$more/bin"
     strip -o "$more/bin/memprof" target/release/memprof || return 1
     local workload
-    for workload in scenarios moves allocations preempted; do
+    for workload in scenarios moves allocations preempted peaks; do
         gcc -std=gnu11 -O1 -g -pthread -fno-omit-frame-pointer -fno-inline -fno-optimize-sibling-calls \
             -o "$more/bin/$workload" "tests/workloads/$workload.c" || return 1
     done

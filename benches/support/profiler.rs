@@ -20,14 +20,23 @@ pub struct Profiler {
     child: Child,
     stdout: ChildStdout,
     said: Receiver<String>,
-    address: SocketAddr,
+    address: Option<SocketAddr>,
 }
 
 impl Profiler {
     /// Attaches memprof to this process; returns once it is attached.
     pub fn attach(pid: u32, args: &[&str]) -> Result<Profiler> {
+        Self::spawn(pid, &[&["--listen", "127.0.0.1:0"], args].concat())
+    }
+
+    /// Attaches a memprof that serves no HTTP.
+    pub fn attach_alone(pid: u32, args: &[&str]) -> Result<Profiler> {
+        Self::spawn(pid, &[&["--no-server"], args].concat())
+    }
+
+    fn spawn(pid: u32, args: &[&str]) -> Result<Profiler> {
         let mut child = Command::new(env!("CARGO_BIN_EXE_memprof"))
-            .args(["--pid", &pid.to_string(), "--listen", "127.0.0.1:0"])
+            .args(["--pid", &pid.to_string()])
             .args(args)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
@@ -36,7 +45,7 @@ impl Profiler {
             .context("cannot run memprof")?;
         let stdout = child.stdout.take().context("no stdout")?;
         let said = lines(child.stderr.take().context("no stderr")?);
-        match attached(&said) {
+        match attached(&said, !args.contains(&"--no-server")) {
             Ok(address) => Ok(Profiler {
                 child,
                 stdout,
@@ -56,12 +65,12 @@ impl Profiler {
     }
 
     pub fn address(&self) -> SocketAddr {
-        self.address
+        self.address.expect("a memprof that serves")
     }
 
     /// The body of the reply; fails unless its status is 200.
     pub fn get(&self, path: &str) -> Result<Vec<u8>> {
-        let reply = exchange(self.address, "GET", path, "")?;
+        let reply = exchange(self.address(), "GET", path, "")?;
         ensure!(reply.has_status(200), "GET {path}: {}", reply.head);
         Ok(reply.body)
     }
@@ -152,12 +161,12 @@ fn lines(stderr: ChildStderr) -> Receiver<String> {
     said
 }
 
-/// Waits until memprof serves and follows; returns the server's address.
-fn attached(said: &Receiver<String>) -> Result<SocketAddr> {
+/// Waits until memprof follows and, if it is to, serves; returns the server's address.
+fn attached(said: &Receiver<String>, serves: bool) -> Result<Option<SocketAddr>> {
     let deadline = Instant::now() + PATIENCE;
     let (mut address, mut following, mut all) = (None, false, Vec::new());
     loop {
-        if let (Some(address), true) = (address, following) {
+        if following && (address.is_some() || !serves) {
             return Ok(address);
         }
         let rest = deadline.saturating_duration_since(Instant::now());

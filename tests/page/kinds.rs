@@ -17,9 +17,17 @@ use memprof_profile::symbol::Language;
 use memprof_profile::{Amounts, Report, Uncertainty};
 
 /// Each kind of the heap, and what its line beside the selector begins with.
-const HEAP: [(&str, &str); 6] = [
+const HEAP: [(&str, &str); 8] = [
     ("inuse_space", "Live (estimated): who uses the heap now."),
     ("inuse_objects", "Live (estimated): who uses the heap now."),
+    (
+        "at_peak_space",
+        "Heap at its peak (estimated): who held it when most was live.",
+    ),
+    (
+        "at_peak_objects",
+        "Heap at its peak (estimated): who held it when most was live.",
+    ),
     (
         "alloc_space",
         "Allocated (estimated): who causes the traffic.",
@@ -52,15 +60,19 @@ fn heap(figures: bool) -> Arc<Report> {
     ];
     let exact = report(&samples, &[], &names);
     let mut profile = (*exact.profile).clone();
-    profile.measures = MEASURES[..4].to_vec();
+    profile.measures = MEASURES[..5].to_vec();
     let column = |name: &str| {
         let mut all = ColumnId::ALL.into_iter();
         all.find(|id| id.column().name == name).unwrap()
     };
     for (sample, space, objects) in [(0, 40 * MIB, 5000), (1, MIB / 16, 9)] {
         for (names, figure, error) in [
-            (["inuse_space", "alloc_space"], space, MIB),
-            (["inuse_objects", "alloc_objects"], objects, 100),
+            (["inuse_space", "at_peak_space", "alloc_space"], space, MIB),
+            (
+                ["inuse_objects", "at_peak_objects", "alloc_objects"],
+                objects,
+                100,
+            ),
         ] {
             for id in names.map(column).into_iter().filter(|_| figures) {
                 let amounts = Amounts::in_column(id, figure);
@@ -147,6 +159,7 @@ fn kinds_are_offered_if_they_are_counted() {
             "Resident (first touch)",
             "Proportional (PSS)",
             "Live heap (estimated)",
+            "Live heap at its peak (estimated)",
             "Allocated (estimated)",
             "Temporary (estimated)",
             "Kernel (approximate)"

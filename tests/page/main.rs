@@ -21,6 +21,7 @@ mod layout;
 mod lists;
 mod live;
 mod process_and_time;
+mod recorded;
 mod saved;
 mod timeline;
 mod token;

@@ -417,7 +417,7 @@ fn a_running_memprofs_threads_have_given_up_what_they_do_not_need() {
                 let reading = bits(&[SYS_PTRACE, DAC_READ_SEARCH]);
                 (reading, reading)
             }
-            "memprof-tables" | "memprof-keep" | "memprof-push" => (0, 0),
+            "memprof-tables" | "memprof-keep" | "memprof-push" | "memprof-record" => (0, 0),
             "memprof-command" | "memprof-tracer" => (looking, looking),
             _ => (serving, serving),
         };

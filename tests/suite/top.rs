@@ -183,6 +183,32 @@ fn without_a_terminal_it_says_what_to_do() {
 }
 
 /// The screen's words, whatever lines they are in.
+/// Moments are recorded without a server and without `--record`, too.
+#[test]
+fn keys_step_through_recorded_moments() {
+    let (mut workload, pid) = scenarios();
+    let mut top = Top::start(&["--no-server", "--pid", &pid]);
+    top.shows("= kernel");
+    // At most one moment a second is recorded.
+    std::thread::sleep(Duration::from_secs(3));
+    workload.lines.tell("mmap 8388608");
+    top.shows("cmd_mmap (scenarios)");
+    wait_until(|| {
+        top.press("[");
+        words(&top).contains("RECORDED")
+    });
+    wait_until(|| {
+        top.press("[");
+        words(&top).contains("this is the first recorded moment")
+    });
+    assert!(!words(&top).contains("cmd_mmap"), "{}", words(&top));
+    top.press("p");
+    top.shows("cmd_mmap (scenarios)");
+    assert!(!words(&top).contains("RECORDED"), "{}", words(&top));
+    top.press("q");
+    assert!(top.ends("Losses:").0.success());
+}
+
 fn words(top: &Top) -> String {
     let (text, _) = top.seen();
     text.split_whitespace().collect::<Vec<_>>().join(" ")

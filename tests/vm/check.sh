@@ -67,6 +67,13 @@ holds() {
 
 holds cmd_mmap 4096 /tmp/out.json
 
+# The peak of a command that has dropped it, which the file shows by default.
+memprof --stacks all --no-server -o /tmp/peak.json -- peaks dense >/tmp/answers 2>/tmp/log ||
+    fail "memprof ended with status $? after a peak"
+holds hold_highest 49152 /tmp/peak.json
+grep -q 'at its peak (.* KiB VmHWM, after ' /tmp/log || fail "the summary does not name the peak"
+echo "the peak: $(grep 'at its peak' /tmp/log)"
+
 # How often the programs of a memprof have run.
 runs_of() {
     cat "/proc/$1"/fdinfo/* 2>/dev/null | awk '$1 == "run_cnt:" { sum += $2 } END { print sum + 0 }'

@@ -119,6 +119,18 @@ fn it_requires_a_duration_and_options_that_fit() {
             &["--heap=exact", "--duration", "1", "--heap-interval", "1MiB"],
             "sampled",
         ),
+        (
+            &[
+                "--heap=exact",
+                "--duration",
+                "1",
+                "--kind",
+                "at_peak_space",
+                "-o",
+                "never.folded",
+            ],
+            "no earlier moment",
+        ),
     ] {
         let out = run(&[args, &["--", "/bin/true"]].concat());
         let stderr = String::from_utf8_lossy(&out.stderr);

@@ -14,7 +14,7 @@ use ::memprof::http::server::ServerOptions;
 use memprof_profile::measure::{ColumnId, MEASURES};
 use memprof_profile::symbol::{Function, InlinedFunction, Language, Location, Symbol};
 use memprof_profile::tree::Direction;
-use memprof_profile::{Amounts, Frame, Kind, Outcome, PartialReason, Report, Stack};
+use memprof_profile::{Amounts, Frame, Kind, Outcome, PartialReason, Peak, Report, Stack};
 use memprof_sys::usage::Usage;
 
 pub fn written(format: &str, report: &Report, options: &ExportOptions) -> Vec<u8> {
@@ -89,7 +89,7 @@ fn every_format_adds_up() {
 #[test]
 fn optional_measures_add_up() {
     let mut report = Report::clone(&small());
-    Arc::make_mut(&mut report.profile).measures = MEASURES[..4].to_vec();
+    Arc::make_mut(&mut report.profile).measures = MEASURES[..5].to_vec();
     let total = report.profile.total;
     let bytes = written("pprof", &report, &ExportOptions::default());
     let sums = readers::read("pprof", &bytes);
@@ -245,7 +245,13 @@ fn rust_hashes_are_in_v1_and_on_request() {
 
 #[test]
 fn pprof_knows_functions_files_and_comments() {
-    let report = small();
+    let mut report = Report::clone(&small());
+    Arc::make_mut(&mut report.profile).peak = Some(Peak {
+        rss: 7 << 20,
+        high_water: Some(8 << 20),
+        after_ms: 5,
+        is_shown: false,
+    });
     let bytes = written("pprof", &report, &ExportOptions::default());
     let top = pprof_says(
         &["-top", "-unit=KB", "-sample_index=resident_space"],
@@ -277,6 +283,7 @@ fn pprof_knows_functions_files_and_comments() {
         "lost: 3 events",
         "RssAnon",
         "hugetlb 4194304 bytes",
+        "peak so far, in bytes: resident 7340032 VmHWM 8388608",
         "target: node (pid 4711)",
     ] {
         assert!(comments.contains(wanted), "{comments}");

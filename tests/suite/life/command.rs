@@ -112,7 +112,7 @@ fn final_profile(input: &str, args: &[&str]) -> (Node, Output) {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("out.json");
     let mut child = Command::new(BINARY)
-        .args(["--no-server", "-o", file.to_str().unwrap()])
+        .args(["--no-server", "--at", "end", "-o", file.to_str().unwrap()])
         .args(args)
         .arg("--")
         .arg(program("scenarios"))
