@@ -26,7 +26,7 @@ use history::History;
 use memprof_profile::Losses;
 use memprof_profile::measure::TEMPORARY;
 use memprof_sys::ids::{MmId, StackId};
-use sums::{Peak, Sums};
+use sums::{Peaks, Sums};
 
 /// Maximum number of live samples of all processes, about 60 bytes each. Beyond it, a process may add samples only up to its even
 /// share, so the true maximum is twice this number.
@@ -45,7 +45,7 @@ pub struct Samples {
     ended: Sums,
     history: History,
     /// The live heap of all address spaces, now and when it was largest.
-    peak: Peak,
+    peaks: Peaks,
     /// Time of the first sample, in ns of `CLOCK_MONOTONIC`.
     began: Option<u64>,
     /// Time of the newest sample.
@@ -82,7 +82,7 @@ impl Default for Samples {
             spaces: BTreeMap::new(),
             ended: Sums::default(),
             history: History::default(),
-            peak: Peak::default(),
+            peaks: Peaks::default(),
             began: None,
             newest: 0,
             live: 0,
@@ -122,9 +122,9 @@ impl Samples {
         }
         let before = space.live.insert(seen.address, sample);
         if let Some(before) = &before {
-            space.sums.ends(before, &mut self.peak);
+            space.sums.ends(before, &mut self.peaks);
         }
-        space.sums.lives(&sample, &mut self.peak);
+        space.sums.lives(&sample, &mut self.peaks);
         match before {
             None => self.live += 1,
             Some(before) => {
@@ -145,7 +145,7 @@ impl Samples {
             return;
         };
         self.live -= 1;
-        space.sums.ends(&sample, &mut self.peak);
+        space.sums.ends(&sample, &mut self.peaks);
         self.history
             .add(space.record(seen.mm, sample, Some(seen.at)));
         if let Some(freed) = &mut space.freed {
@@ -164,7 +164,7 @@ impl Samples {
             self.live += live.len();
             let space = Space {
                 live,
-                sums: of_parent.sums.forked(&mut self.peak),
+                sums: of_parent.sums.forked(&mut self.peaks),
                 forked: Some(self.newest),
                 ..Space::default()
             };
@@ -185,7 +185,7 @@ impl Samples {
             .map(|(_, sample)| space.record(mm, sample, None));
         let own = live.filter(|record| !record.inherited);
         own.for_each(|record| self.history.add(record));
-        self.unsummed += self.ended.take_over(space.sums, &mut self.peak);
+        self.unsummed += self.ended.take_over(space.sums, &mut self.peaks);
     }
 
     /// The live samples of an address space.
@@ -230,13 +230,13 @@ impl Samples {
     /// Adds the estimates of an address space.
     pub(crate) fn add_to(&self, mm: MmId, totals: &mut Totals) {
         if let Some(space) = self.spaces.get(&mm) {
-            space.sums.add_to(&self.peak, totals);
+            space.sums.add_to(&self.peaks, totals);
         }
     }
 
     /// Adds the allocations of ended processes.
     pub(crate) fn add_ended_to(&self, totals: &mut Totals) {
-        self.ended.add_to(&self.peak, totals);
+        self.ended.add_to(&self.peaks, totals);
     }
 
     /// Adds the losses of the estimates.

@@ -1,5 +1,9 @@
 //! The sampled allocations of one process by stack: all, temporary and live ones, and those that were live at the heap's peak.
 //!
+//! The highest of many estimates is too high: of a heap that stays the same while its blocks are replaced thirty times, by a
+//! quarter with 125 samples. So each sample counts in two [`views`](LiveSample::views) whose errors are independent. Each view finds
+//! the moment at which it is highest, the other one tells what was live then, and the mean of both is the figure.
+//!
 //! Nothing is copied at a peak, of which a growing heap has one at each allocation. Peaks are numbered instead. Before a stack's
 //! live allocations change for the first time after a peak, they are kept as those of that peak. So a stack that has not changed
 //! since the newest peak still has what it had then.
@@ -16,17 +20,20 @@ use memprof_profile::measure::{
 use memprof_profile::{Amounts, Estimate};
 use memprof_sys::ids::StackId;
 
-/// Maximum number of stacks in the sums of a process, and in the sums of all ended processes, about 190 bytes each.
+/// Maximum number of stacks in the sums of a process, and in the sums of all ended processes, about 350 bytes each.
 pub(super) const MAX_STACKS: usize = 1 << 16;
 /// The stack for allocations whose own stack does not fit.
 pub(super) const OTHER: StackId = StackId(wire::STACK_LOST);
 
-/// The live heap of all processes.
+/// The live heap of all processes, in both views.
+pub(super) type Peaks = [Peak; 2];
+
+/// The live heap of all processes in one view, in bytes.
 #[derive(Debug, Default)]
 pub(super) struct Peak {
-    /// Bytes that the live samples represent.
+    /// Now.
     live: u64,
-    /// The most that they have represented so far.
+    /// The most so far.
     most: u64,
     /// How often that has grown.
     number: u64,
@@ -50,8 +57,8 @@ impl Peak {
 #[derive(Debug, Default)]
 pub(super) struct Sums {
     by_stack: HashMap<StackId, Allocated>,
-    /// Bytes that the live samples represent.
-    live: u64,
+    /// Live bytes in each view.
+    live: [u64; 2],
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -62,25 +69,43 @@ struct Allocated {
     /// Allocations that are not freed, and the number of their samples.
     live: Estimate,
     samples: u32,
-    /// Allocations that were live at the peak of this number.
-    at_peak: Estimate,
+    /// What each view tells of the peak of the other one.
+    at_peak: [AtPeak; 2],
+}
+
+/// Live allocations in one view, halved.
+#[derive(Clone, Copy, Debug, Default)]
+struct AtPeak {
+    now: Estimate,
+    /// At the peak of this number.
+    then: Estimate,
     number: u64,
 }
 
-impl Allocated {
+impl AtPeak {
     /// The allocations that were live at the newest peak.
     fn at(&self, peak: &Peak) -> Estimate {
         if self.number == peak.number {
-            self.at_peak
+            self.then
         } else {
-            self.live
+            self.now
         }
     }
 
     /// Keeps what is live for the newest peak, before it changes.
     fn keep(&mut self, peak: &Peak) {
-        self.at_peak = self.at(peak);
+        self.then = self.at(peak);
         self.number = peak.number;
+    }
+}
+
+impl Allocated {
+    fn at(&self, peaks: &Peaks) -> Estimate {
+        let mut sum = Estimate::default();
+        for (told, peak) in self.at_peak.iter().zip(peaks) {
+            sum += told.at(peak);
+        }
+        sum
     }
 }
 
@@ -91,62 +116,79 @@ impl Sums {
     }
 
     /// The sums of a stack, or those of the stacks that do not fit.
-    fn of(&mut self, stack: StackId) -> &mut Allocated {
+    fn entry(&mut self, stack: StackId) -> &mut Allocated {
         let stack = if self.fits(stack) { stack } else { OTHER };
         self.by_stack.entry(stack).or_default()
     }
 
     /// Adds a sampled allocation, which is not live yet.
     pub(super) fn allocated(&mut self, sample: &LiveSample) {
-        self.of(sample.stack).all += sample.estimate();
+        self.entry(sample.stack).all += sample.estimate();
     }
 
     /// Adds an allocation to those that were freed soon.
     pub(super) fn freed_soon(&mut self, sample: &LiveSample) {
-        self.of(sample.stack).temporary += sample.estimate();
+        self.entry(sample.stack).temporary += sample.estimate();
     }
 
     /// Adds an allocation to the live ones.
-    pub(super) fn lives(&mut self, sample: &LiveSample, peak: &mut Peak) {
-        let sums = self.of(sample.stack);
-        sums.keep(peak);
+    pub(super) fn lives(&mut self, sample: &LiveSample, peaks: &mut Peaks) {
+        let (views, told) = (sample.views(), sample.told());
+        let sums = self.entry(sample.stack);
         sums.live += sample.estimate();
         sums.samples += 1;
-        self.live = self.live.saturating_add(sample.weight);
-        peak.grow(sample.weight);
+        for at in 0..2 {
+            sums.at_peak[at].keep(&peaks[at]);
+            sums.at_peak[at].now += told[1 - at];
+            peaks[at].grow(views[at]);
+        }
+        let live = self.live.iter_mut().zip(views);
+        live.for_each(|(live, view)| *live = live.saturating_add(view));
     }
 
     /// Removes an allocation from the live ones.
-    pub(super) fn ends(&mut self, sample: &LiveSample, peak: &mut Peak) {
+    pub(super) fn ends(&mut self, sample: &LiveSample, peaks: &mut Peaks) {
+        let (views, told) = (sample.views(), sample.told());
         // Of a child, it may have been inherited under a stack that did not fit into its parent.
         let own = self.by_stack.get(&sample.stack);
         let is_own = own.is_some_and(|sums| sums.samples > 0);
-        let sums = self.of(if is_own { sample.stack } else { OTHER });
-        sums.keep(peak);
+        let sums = self.entry(if is_own { sample.stack } else { OTHER });
         sums.live -= sample.estimate();
         sums.samples = sums.samples.saturating_sub(1);
+        for at in 0..2 {
+            sums.at_peak[at].keep(&peaks[at]);
+            sums.at_peak[at].now -= told[1 - at];
+            peaks[at].shrink(views[at]);
+        }
         if sums.samples == 0 {
             // Without what rounding has left.
             sums.live = Estimate::default();
+            sums.at_peak
+                .iter_mut()
+                .for_each(|told| told.now = Estimate::default());
         }
-        self.live = self.live.saturating_sub(sample.weight);
-        peak.shrink(sample.weight);
+        let live = self.live.iter_mut().zip(views);
+        live.for_each(|(live, view)| *live = live.saturating_sub(view));
     }
 
     /// The sums of a child that was just forked, whose live allocations are copies.
-    pub(super) fn forked(&self, peak: &mut Peak) -> Sums {
+    pub(super) fn forked(&self, peaks: &mut Peaks) -> Sums {
         let live = self.by_stack.iter().filter(|(_, sums)| sums.samples > 0);
         let copies = live.map(|(stack, sums)| {
-            let copy = Allocated {
+            let mut copy = Allocated {
                 live: sums.live,
                 samples: sums.samples,
-                number: peak.number,
                 ..Allocated::default()
             };
+            for (at, peak) in peaks.iter().enumerate() {
+                copy.at_peak[at].keep(peak);
+                copy.at_peak[at].now = sums.at_peak[at].now;
+            }
             (*stack, copy)
         });
         let by_stack = copies.collect();
-        peak.grow(self.live);
+        let grown = peaks.iter_mut().zip(self.live);
+        grown.for_each(|(peak, live)| peak.grow(live));
         Sums {
             by_stack,
             live: self.live,
@@ -154,17 +196,20 @@ impl Sums {
     }
 
     /// Adds the sums of a process that has ended: nothing of it is live. Returns the number of stacks that do not fit.
-    pub(super) fn take_over(&mut self, ended: Sums, peak: &mut Peak) -> u64 {
+    pub(super) fn take_over(&mut self, ended: Sums, peaks: &mut Peaks) -> u64 {
         let mut too_many = 0;
         for (stack, sums) in ended.by_stack {
             too_many += u64::from(!self.fits(stack));
-            let own = self.of(stack);
-            own.keep(peak);
+            let own = self.entry(stack);
             own.all += sums.all;
             own.temporary += sums.temporary;
-            own.at_peak += sums.at(peak);
+            for (at, peak) in peaks.iter().enumerate() {
+                own.at_peak[at].keep(peak);
+                own.at_peak[at].then += sums.at_peak[at].at(peak);
+            }
         }
-        peak.shrink(ended.live);
+        let shrunk = peaks.iter_mut().zip(ended.live);
+        shrunk.for_each(|(peak, live)| peak.shrink(live));
         too_many
     }
 
@@ -174,13 +219,13 @@ impl Sums {
     }
 
     /// Adds the estimates to the columns.
-    pub(super) fn add_to(&self, peak: &Peak, totals: &mut Totals) {
+    pub(super) fn add_to(&self, peaks: &Peaks, totals: &mut Totals) {
         for (stack, sums) in &self.by_stack {
             for (estimate, space, objects) in [
                 (sums.all, ALLOC_SPACE, ALLOC_OBJECTS),
                 (sums.temporary, TEMPORARY_SPACE, TEMPORARY_OBJECTS),
                 (sums.live, INUSE_SPACE, INUSE_OBJECTS),
-                (sums.at(peak), AT_PEAK_SPACE, AT_PEAK_OBJECTS),
+                (sums.at(peaks), AT_PEAK_SPACE, AT_PEAK_OBJECTS),
             ] {
                 add(totals, *stack, estimate, space, objects);
             }
