@@ -18,6 +18,10 @@ impl Random {
         (self.next() >> 33) % end
     }
 
+    pub fn one_in(&mut self, n: u64) -> bool {
+        self.below(n) == 0
+    }
+
     /// An index into something of this length; 0 if it is empty.
     pub fn index(&mut self, len: usize) -> usize {
         (self.next() >> 33) as usize % len.max(1)

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::probe::wire::RECORD_STACK_BITS;
+use memprof_sys::ids::MmId;
 
 const PAGE: u64 = 4096;
 
@@ -273,4 +274,22 @@ fn mappings_are_found_by_address() {
     let vmas = [anon(2, 4), anon(4, 5), anon(8, 9)];
     let found = [1, 2, 3, 4, 5, 8, 9].map(|page| find(&vmas, page * PAGE));
     assert_eq!(found, [Err(0), Ok(0), Ok(0), Ok(1), Err(2), Ok(2), Err(3)]);
+}
+
+/// Each run of pages takes memory, so their number is limited.
+#[test]
+fn too_many_runs_are_gone() {
+    let (runs, more) = (MAX_RUNS as u64, 10);
+    let records: Vec<_> = (0..runs + more).map(|at| (2 * at..2 * at + 1, 1)).collect();
+    let ended = Case {
+        vmas: Vec::new(),
+        before: vec![anon(0, 2 * (runs + more))],
+        runs: Vec::new(),
+        then: chunks(&records),
+        since: Chunks::new(),
+        dropped: 0..2 * (runs + more),
+        rss: [runs + more, 0, 0],
+        unrecorded: false,
+    };
+    assert_eq!(ended.restore().gone.anon, more * PAGE);
 }
