@@ -49,6 +49,11 @@ impl Figures {
         self.live = state.into_iter().map(live).collect();
     }
 
+    /// The table.
+    pub fn table(&self) -> &'static Table {
+        self.table
+    }
+
     /// The number of rows in the state.
     pub fn len(&self) -> usize {
         self.live.len()

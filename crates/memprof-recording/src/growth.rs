@@ -3,11 +3,12 @@
 use rustc_hash::FxHashMap;
 use std::hash::Hash;
 
-use crate::read::{MomentInfo, Owner, Reader, Recording, amounts_of, checked, damaged};
+use crate::RecordingError;
+use crate::read::{MomentInfo, Recording, checked, damaged};
 use crate::recorder::full_before;
 use crate::report::WHOLE;
+use crate::state::{Owner, Reader, amounts_of, kinds};
 use crate::trend::{INTERVALS, Shape, Trend, trend};
-use crate::{RecordingError, read};
 use memprof_profile::{Kind, Report};
 
 /// The share of a span, at its end, that is left out: what is younger may yet be freed.
@@ -170,8 +171,8 @@ impl Recording {
         kind: Kind,
     ) -> Result<Option<Growth>, RecordingError> {
         let moments = self.select(
-            "WHERE id BETWEEN ?1 AND ?2 ORDER BY id LIMIT 1048577",
-            [from.id, to.id],
+            "WHERE id BETWEEN ?1 AND ?2 ORDER BY id LIMIT ?3",
+            [from.id, to.id, MAX_MOMENTS as i64 + 1],
         )?;
         if moments.len() > MAX_MOMENTS {
             return damaged(format!("a span has more than {MAX_MOMENTS} moments"));
@@ -186,7 +187,7 @@ impl Recording {
         let (end, owners) = Reader::new(&self.db, to.id)?.report_and_owners()?;
         let end = checked(&end)?.into();
         let mut stacks: FxHashMap<i64, Vec<f64>> = FxHashMap::default();
-        let kinds = read::kinds(&self.db)?;
+        let kinds = kinds(&self.db)?;
         let full = full_before(&self.db, from.id)?;
         let mut rows = self.db.prepare(SERIES)?;
         let mut rows = rows.query((WHOLE, full, to.id))?;

@@ -46,7 +46,7 @@ impl<K: Hash + Eq> Ids<K> {
     }
 }
 
-#[derive(PartialEq, Eq, Hash)]
+#[derive(Clone, PartialEq, Eq, Hash)]
 pub(crate) struct ModuleKey {
     name: String,
     path: String,
@@ -195,47 +195,36 @@ impl AllIds {
                 number: 0,
             };
             let id = loop {
-                let again = ModuleKey {
-                    number: key.number + 1,
-                    name: key.name.clone(),
-                    path: key.path.clone(),
-                    interpreted: key.interpreted.clone(),
-                    jit: key.jit.clone(),
-                    layout: key.layout.clone(),
-                    ..key
-                };
                 let id = self.modules.get(
                     db,
-                    key,
+                    key.clone(),
                     "INSERT INTO module (name, path, own_executable, interpreted, jit, layout, run, number) \
                      VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
                     |key| {
-                        let (name, path) = (key.name.clone(), key.path.clone());
-                        let languages = (key.interpreted.clone(), key.jit.clone());
-                        let layout = key.layout.clone();
-                        (
+                        let ModuleKey {
                             name,
                             path,
-                            key.own_executable,
-                            languages.0,
-                            languages.1,
+                            own_executable,
+                            interpreted,
+                            jit,
                             layout,
-                            key.run,
-                            key.number,
-                        )
+                            run,
+                            number,
+                        } = key.clone();
+                        (name, path, own_executable, interpreted, jit, layout, run, number)
                     },
                 )?;
                 if taken.insert(id) {
                     break id;
                 }
-                key = again;
+                key.number += 1;
             };
             ids.push(id);
         }
         Ok(ids)
     }
 
-    /// The id of a frame: an offset in a module, or an address in module 0. True if it is new.
+    /// The id of a frame: an offset in a module, or an address in module 0.
     pub fn frame(&mut self, db: &Connection, module: i64, offset: u64) -> rusqlite::Result<i64> {
         self.frames.get(
             db,

@@ -14,10 +14,14 @@ mod figures;
 mod growth;
 mod ids;
 mod lists;
+#[cfg(test)]
+#[path = "../../../tests/common/random.rs"]
+mod random;
 mod read;
 mod recorder;
 mod report;
 mod schema;
+mod state;
 mod symbols;
 #[cfg(test)]
 #[path = "../../memprof-profile/src/testing.rs"]
@@ -31,8 +35,9 @@ use std::io;
 
 pub use at::{At, cut_off};
 pub use growth::{Grown, Growth};
-pub use read::{MomentInfo, Owner, Recording, Totals, is_recording};
+pub use read::{MomentInfo, Recording, Totals, is_recording};
 pub use recorder::{Options, Place, Recorder, RunInfo};
+pub use state::Owner;
 pub use trend::{Shape, Trend};
 
 /// Why a recording cannot be read or continued.

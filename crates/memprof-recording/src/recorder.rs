@@ -141,28 +141,25 @@ impl State {
         }
     }
 
-    fn figures(&mut self) -> [(&'static schema::Table, &mut Figures); 6] {
+    fn figures(&mut self) -> [&mut Figures; 6] {
         [
-            (&VALUE, &mut self.values),
-            (&MAPPING_STATE, &mut self.mappings),
-            (&PROCESS_STATE, &mut self.processes),
-            (&FILE_STATE, &mut self.files),
-            (&ERROR_PART, &mut self.errors),
-            (&FACT, &mut self.facts),
+            &mut self.values,
+            &mut self.mappings,
+            &mut self.processes,
+            &mut self.files,
+            &mut self.errors,
+            &mut self.facts,
         ]
     }
 
     /// The rows of a full moment.
-    fn len(&self) -> usize {
-        let figures = [
-            &self.values,
-            &self.mappings,
-            &self.processes,
-            &self.files,
-            &self.errors,
-            &self.facts,
-        ];
-        figures.map(Figures::len).into_iter().sum::<usize>() + self.lists.len() / 8
+    fn len(&mut self) -> usize {
+        let rows: usize = self
+            .figures()
+            .map(|figures| figures.len())
+            .into_iter()
+            .sum();
+        rows + self.lists.len() / 8
     }
 }
 
@@ -287,8 +284,9 @@ impl Recorder {
             return Ok(());
         }
         let full = full_before(&self.db, self.last.id)?;
-        for (table, figures) in self.state.figures() {
-            figures.continue_from(figures::state(&self.db, table, full, self.last.id)?);
+        for figures in self.state.figures() {
+            let state = figures::state(&self.db, figures.table(), full, self.last.id)?;
+            figures.continue_from(state);
         }
         let lists = lists::state(&self.db, full, self.last.id)?;
         self.state.lists.continue_from(lists);
@@ -368,7 +366,7 @@ impl Recorder {
     }
 
     fn write(&mut self, report: &Report, moment: Last) -> rusqlite::Result<()> {
-        for (_, figures) in self.state.figures() {
+        for figures in self.state.figures() {
             figures.begin();
         }
         crate::report::collect(self, report)?;
@@ -377,7 +375,7 @@ impl Recorder {
         #[cfg(test)]
         let full = full || self.full_next;
         let mut rows = 0;
-        for (_, figures) in self.state.figures() {
+        for figures in self.state.figures() {
             rows += figures.write(&self.db, moment.id, full)?;
         }
         rows += self.state.lists.write(&self.db, moment.id, full)?;

@@ -178,6 +178,7 @@ pub(crate) fn trend(means: &[f64], interval: f64) -> Option<Trend> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::random::Random;
 
     /// A figure for each interval, with noise.
     fn series(of: impl Fn(f64) -> f64, noise: f64) -> Vec<f64> {
@@ -278,20 +279,14 @@ mod tests {
     /// The error covers the true slope in 95 of 100 series, also where neighbouring intervals are alike.
     #[test]
     fn errors_cover_the_truth() {
-        let mut seed = 1u64;
-        let mut random = || {
-            seed ^= seed << 13;
-            seed ^= seed >> 7;
-            seed ^= seed << 17;
-            (seed >> 11) as f64 / (1u64 << 53) as f64 - 0.5
-        };
+        let mut random = Random(1);
         for memory in [0.0, 0.5, 0.8] {
             let mut covered = 0;
             for _ in 0..1000 {
                 let mut wander = 0.0;
                 let values: Vec<f64> = (0..INTERVALS)
                     .map(|n| {
-                        wander = memory * wander + random();
+                        wander = memory * wander + random.fraction() - 0.5;
                         3.0 * n as f64 + 20.0 * wander
                     })
                     .collect();

@@ -5,8 +5,9 @@ use std::path::Path;
 
 use rusqlite::Connection;
 
-use super::made::{Random, World};
+use super::made::World;
 use super::{assert_same, recorder, saved_text, state_text};
+use crate::random::Random;
 use crate::{Options, Recorder, Recording, RecordingError};
 
 fn recorded(path: &Path, number: usize) -> Vec<String> {
@@ -82,7 +83,7 @@ fn damaged_bytes_are_an_error() {
     let path = dir.path().join("r.db");
     recorded(&path, 30);
     let whole = fs::read(&path).unwrap();
-    let mut random = Random::new(9);
+    let mut random = Random(9);
     let mut errors = 0;
     for round in 0..300 {
         let mut bytes = whole.clone();

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 
-use super::made::Random;
 use super::recorder;
+use crate::random::Random;
 use crate::testing::{at, kib, profile, symbols};
 use crate::{At, Growth, Owner, Recording, Shape};
 use memprof_profile::{Kind, Report};
@@ -73,7 +73,7 @@ fn ranked(growth: &Growth) -> Vec<(&'static str, Shape, f64, f64)> {
 fn known_slopes_are_found_and_ranked() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("r.db");
-    let mut random = Random::new(5);
+    let mut random = Random(5);
     // The second run begins after a night in which nothing is recorded.
     for (run, minutes) in [0..MINUTES / 2, MINUTES / 2..MINUTES]
         .into_iter()
@@ -131,7 +131,7 @@ fn a_time_line_keeps_its_extremes() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("r.db");
     let mut recorder = recorder(&path);
-    let mut random = Random::new(5);
+    let mut random = Random(5);
     for minute in 0..200 {
         recorder
             .record(&report(minute, minute, &mut random))

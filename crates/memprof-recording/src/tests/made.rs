@@ -1,5 +1,6 @@
 //! Reports that are made up: a world of processes, stacks, mappings and files that change at random.
 
+use crate::random::Random;
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -41,26 +42,6 @@ fn stack_of(frames: &[Frame], outcome: Outcome) -> Arc<Stack> {
     Arc::new(Stack { frames, outcome })
 }
 
-/// A small generator of random numbers.
-pub struct Random(u64);
-
-impl Random {
-    pub fn new(seed: u64) -> Random {
-        Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
-    }
-
-    pub fn below(&mut self, end: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) % end
-    }
-
-    fn one_in(&mut self, n: u64) -> bool {
-        self.below(n) == 0
-    }
-}
-
 struct Process {
     pid: u32,
     /// By an id in whose order a report lists stacks.
@@ -96,7 +77,7 @@ fn amount(random: &mut Random) -> Amounts {
 impl World {
     pub fn new(seed: u64) -> World {
         let mut world = World {
-            random: Random::new(seed),
+            random: Random(seed.max(1)),
             modules: Vec::new(),
             processes: Vec::new(),
             files: BTreeMap::new(),
