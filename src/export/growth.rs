@@ -109,7 +109,7 @@ impl GrowthTable {
     ///
     /// # Errors
     /// The recording cannot be read.
-    pub fn of(
+    pub fn between(
         recording: &Recording,
         span: [MomentInfo; 2],
         by: GrowthBy,

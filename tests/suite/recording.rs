@@ -15,11 +15,11 @@ use crate::common::random::Random;
 use crate::common::workload::{Workload, program};
 use memprof_recording::{MomentInfo, Recording};
 
-struct Place(tempfile::TempDir);
+struct Directory(tempfile::TempDir);
 
-impl Place {
-    fn new() -> Place {
-        Place(tempfile::tempdir().unwrap())
+impl Directory {
+    fn new() -> Directory {
+        Directory(tempfile::tempdir().unwrap())
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -49,7 +49,7 @@ fn recorder(file: &Path, workload: &Workload) -> Memprof {
 }
 
 /// A saved profile of a moment.
-fn exported(file: &str, place: &Place) -> Value {
+fn exported(file: &str, place: &Directory) -> Value {
     let out = place.text("moment.memprof.json");
     let done = run(&["open", file, "-o", &out]);
     let said = String::from_utf8_lossy(&done.stderr);
@@ -72,7 +72,7 @@ fn anon(profile: &Value) -> u64 {
 /// The peak, the end and the difference between them are what the program did.
 #[test]
 fn a_program_that_peaked_and_shrank() {
-    let place = Place::new();
+    let place = Directory::new();
     let file = place.path("r.memprof.db");
     let mut workload = Workload::start(&program("scenarios"));
     let m = recorder(&file, &workload);
@@ -130,7 +130,7 @@ fn a_program_that_peaked_and_shrank() {
 /// A program that grows by up to 2 MiB a second: from the command line, and from the API.
 #[test]
 fn what_grows_is_ranked() {
-    let place = Place::new();
+    let place = Directory::new();
     let file = place.path("r.memprof.db");
     let mut workload = Workload::start(&program("scenarios"));
     let m = recorder(&file, &workload);
@@ -244,7 +244,7 @@ fn what_grows_in_a_process_is_ranked() {
 /// A recorded moment is the report of that moment, as clients get it.
 #[test]
 fn the_last_moment_is_the_report_that_the_api_has() {
-    let place = Place::new();
+    let place = Directory::new();
     let file = place.text("r.memprof.db");
     let mut workload = Workload::start(&program("scenarios"));
     let m = Memprof::attach(workload.pid(), &["--record", &file, "--follow-forks"]);
@@ -292,7 +292,7 @@ fn the_last_moment_is_the_report_that_the_api_has() {
 /// memprof is killed at random moments, again and again, and records to the same file each time.
 #[test]
 fn a_recording_survives_kills() {
-    let place = Place::new();
+    let place = Directory::new();
     let file = place.path("r.memprof.db");
     let mut workload = Workload::start(&program("scenarios"));
     let mut random = Random(effort::seed());
@@ -332,7 +332,7 @@ fn a_recording_survives_kills() {
 /// A command is recorded to its end, with its peak, which is between two reports. memprof exits with its status.
 #[test]
 fn a_command_is_recorded_to_its_end() {
-    let place = Place::new();
+    let place = Directory::new();
     let file = place.text("job.memprof.db");
     let script = "import time; x = b'x' * (40 << 20); del x; time.sleep(1); exit(7)";
     let done = run(&["record", &file, "--", "python3", "-c", script]);
@@ -348,7 +348,7 @@ fn a_command_is_recorded_to_its_end() {
 
 #[test]
 fn errors_say_what_is_wrong() {
-    let place = Place::new();
+    let place = Directory::new();
     let text = place.text("letter");
     fs::write(&text, "dear reader").unwrap();
     let said = run_to_error(&[
@@ -381,7 +381,7 @@ fn errors_say_what_is_wrong() {
 /// A full disk ends the recording; memprof goes on and says so.
 #[test]
 fn a_full_disk_stops_the_recording_alone() {
-    let place = Place::new();
+    let place = Directory::new();
     let disk = place.path("disk");
     fs::create_dir(&disk).unwrap();
     let mounted = Command::new("mount")

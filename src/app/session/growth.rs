@@ -55,7 +55,7 @@ fn table(
             recording.time(&from)?
         );
     }
-    let table = GrowthTable::of(recording, [from, to], shown.by, shown.kind)?;
+    let table = GrowthTable::between(recording, [from, to], shown.by, shown.kind)?;
     if table.total.is_none() {
         bail!("it is too short: a trend needs at least ten moments; {remedy}");
     }

@@ -87,15 +87,15 @@ fn failed(error: RecordingError) -> ApiError {
 impl Recorded {
     /// Asks a recording that does not change.
     pub fn new(recording: Recording) -> Recorded {
-        Recorded::of(Source::Opened(recording))
+        Recorded::from_source(Source::Opened(recording))
     }
 
     /// Asks a recording that is being made.
     pub fn live(place: Place) -> Recorded {
-        Recorded::of(Source::Live(place))
+        Recorded::from_source(Source::Live(place))
     }
 
-    fn of(source: Source) -> Recorded {
+    fn from_source(source: Source) -> Recorded {
         Recorded {
             state: Mutex::new(State {
                 source,
@@ -183,7 +183,7 @@ impl Recorded {
                 (_, to) => to?,
             };
             let from = recording.begin(span.from.as_ref())?;
-            GrowthTable::of(recording, [from, to], by, kind)
+            GrowthTable::between(recording, [from, to], by, kind)
         })
         .await
     }
@@ -205,7 +205,7 @@ impl Recorded {
                 Err(RecordingError::NoMoment(_)) => recording.begin(None)?,
                 from => from?,
             };
-            GrowthTable::of(recording, [from, to], GrowthBy::Function, Kind::All)
+            GrowthTable::between(recording, [from, to], GrowthBy::Function, Kind::All)
         });
         let table = Arc::new(table.await?);
         *lately = Some((Instant::now(), Arc::clone(&table)));
