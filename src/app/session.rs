@@ -34,7 +34,7 @@ use tokio::sync::{mpsc, watch};
 
 use crate::app::capability;
 use crate::app::config::{Config, Output, OutputMoment};
-use crate::collect::collector::{Command, Killed, Progress};
+use crate::collect::collector::{Command, Killed, Numbered, Progress};
 use crate::collect::{CollectorHandle, ProviderError};
 use crate::export::push::{PushHandle, Pusher};
 use crate::http::api::{Api, ApiOptions, Provider};
@@ -143,6 +143,8 @@ struct Session<'a> {
     config: &'a Config,
     collecting: CollectorHandle,
     progress: watch::Receiver<Progress>,
+    /// The newest profile, whoever requested it.
+    newest: watch::Receiver<Option<Numbered>>,
     reports: Arc<Reports>,
     /// The sampling library that the command has preloaded.
     sampler: Option<Library>,
@@ -199,6 +201,7 @@ impl<'a> Session<'a> {
         let Started {
             collecting,
             progress,
+            newest,
             missing,
             syscall_hooks,
             faults_seen,
@@ -229,6 +232,7 @@ impl<'a> Session<'a> {
             config,
             collecting,
             progress,
+            newest,
             reports,
             sampler,
             pushing,
@@ -271,8 +275,9 @@ impl Session<'_> {
             PushLoop::start(Arc::clone(&self.reports), pusher, pushing, options.interval)
         });
         let recorder = self.recorder.take();
-        let record_loop =
-            recorder.map(|recorder| RecordLoop::start(Arc::clone(&self.reports), recorder));
+        let record_loop = recorder.map(|recorder| {
+            RecordLoop::start(Arc::clone(&self.reports), self.newest.clone(), recorder)
+        });
         let record_loop = record_loop.transpose()?;
         let outcome = self.profile_until_end(&mut signals, &addresses).await;
         // Restores the terminal before anything else is printed.

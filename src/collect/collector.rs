@@ -132,6 +132,8 @@ pub struct Collector {
     pub follow_forks: bool,
     /// Receives progress.
     pub progress: tokio::sync::watch::Sender<Progress>,
+    /// Receives the newest profile, whoever requested it.
+    pub newest: tokio::sync::watch::Sender<Option<Numbered>>,
     pub(crate) aggregator: Aggregator,
     /// `None` if stacks are walked without unwind tables.
     unwinding: Option<Unwinding>,
@@ -217,6 +219,7 @@ impl Collector {
             selector,
             follow_forks,
             progress,
+            newest: tokio::sync::watch::Sender::default(),
             aggregator: Aggregator::new(unwinding.is_some()),
             unwinding,
             target: None,
@@ -335,6 +338,7 @@ impl Collector {
             }
             self.answer_reports();
             self.keep_last();
+            self.publish_newest();
             self.restart_spinning_keeper();
             self.report_overdue();
             let collected = self.collect_stacks();

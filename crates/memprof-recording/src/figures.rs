@@ -22,6 +22,8 @@ pub(crate) struct Figures {
     /// Number of the moment that is being collected.
     round: u64,
     changed: Vec<Key>,
+    /// Whether the rows that the moment does not set stay as they are.
+    keeps: bool,
 }
 
 struct Live {
@@ -39,6 +41,7 @@ impl Figures {
             live: FxHashMap::default(),
             round: 0,
             changed: Vec::new(),
+            keeps: false,
         }
     }
 
@@ -65,7 +68,12 @@ impl Figures {
         self.changed.clear();
     }
 
-    /// Sets a row of the moment.
+    /// Keeps the rows that the moment does not set.
+    pub fn keep(&mut self) {
+        self.keeps = true;
+    }
+
+    /// Sets a row of the moment. Rows that are not set are gone.
     pub fn set(&mut self, key: Key, values: &[Cell]) {
         let compared = self.table.compared;
         let round = self.round;
@@ -88,35 +96,35 @@ impl Figures {
     pub fn write(&mut self, db: &Connection, moment: i64, full: bool) -> rusqlite::Result<usize> {
         let round = self.round;
         let mut gone = Vec::new();
-        self.live.retain(|key, live| {
-            let stays = live.round == round;
-            if !stays {
-                gone.push(*key);
-            }
-            stays
-        });
+        if !std::mem::take(&mut self.keeps) {
+            self.live.retain(|key, live| {
+                let stays = live.round == round;
+                if !stays {
+                    gone.push(*key);
+                }
+                stays
+            });
+        }
         if full {
             self.changed = self.live.keys().copied().collect();
             self.changed.sort_unstable();
         }
         let mut insert = db.prepare_cached(&self.insert)?;
         let keys = self.table.keys.len();
-        let mut put = |key: &Key, values: &mut dyn Iterator<Item = &Cell>| {
+        let mut put = |key: &Key, values: &[Cell]| {
             let key = key[..keys].iter().map(|number| Cell::Int(*number));
-            let row = key
-                .chain([Cell::Int(moment)])
-                .chain(values.cloned())
-                .collect::<Vec<_>>();
+            let row = [Cell::Int(moment)].into_iter().chain(key);
+            let row = row.chain(values.iter().cloned());
             insert.execute(params_from_iter(row)).map(drop)
         };
         for key in &self.changed {
             if let Some(live) = self.live.get(key) {
-                put(key, &mut live.values.iter())?;
+                put(key, &live.values)?;
             }
         }
         let nothing = vec![Cell::Null; self.table.values.len()];
         for key in &gone {
-            put(key, &mut nothing.iter())?;
+            put(key, &nothing)?;
         }
         Ok(self.changed.len() + gone.len())
     }

@@ -13,14 +13,14 @@ use memprof_profile::{Kind, Report};
 
 /// The share of a span, at its end, that is left out: what is younger may yet be freed.
 const YOUNGEST: f64 = 0.1;
-/// Maximum number of moments and of stacks of a span. Real recordings have some ten thousand and some thousand.
+/// Maximum number of moments and of series of a span. Real recordings have some ten thousand and some thousand.
 const MAX_MOMENTS: usize = 1 << 20;
-const MAX_STACKS: usize = 1 << 20;
+const MAX_SERIES: usize = 1 << 20;
 
-/// The figures of a process over a span, series by series.
+/// The figures of a process over a span, moment by moment.
 pub(crate) const SERIES: &str =
-    "SELECT v.series, s.stack, s.kind, v.moment, v.bytes FROM series s CROSS JOIN value v ON v.series = s.id
-     WHERE s.process = ?1 AND s.file = 0 AND v.moment BETWEEN ?2 AND ?3 ORDER BY s.id, v.moment";
+    "SELECT v.series, s.stack, s.kind, v.moment, v.bytes FROM value v CROSS JOIN series s ON s.id = v.series
+     WHERE s.process = ?1 AND s.file = 0 AND v.moment BETWEEN ?2 AND ?3 ORDER BY v.moment";
 
 /// The figures of one kind over a span, by stack.
 pub struct Growth {
@@ -191,21 +191,13 @@ impl Recording {
         let full = full_before(&self.db, from.id)?;
         let mut rows = self.db.prepare(SERIES)?;
         let mut rows = rows.query((WHOLE, full, to.id))?;
-        // The figure that holds, its series and stack, and since when.
-        let mut held: Option<(i64, i64, f64, f64)> = None;
-        let mut close = |held: Option<(i64, i64, f64, f64)>,
-                         end: f64|
-         -> Result<(), RecordingError> {
-            let Some((_, stack, figure, start)) = held.filter(|(_, _, figure, _)| *figure > 0.0)
-            else {
-                return Ok(());
-            };
-            if stacks.len() >= MAX_STACKS {
-                return damaged(format!("a span has more than {MAX_STACKS} stacks"));
+        // The figure of each series that holds, its stack, and since when.
+        let mut held: FxHashMap<i64, (i64, f64, f64)> = FxHashMap::default();
+        let mut close = |(stack, figure, start): (i64, f64, f64), end: f64| {
+            if figure > 0.0 {
+                let sums = stacks.entry(stack).or_insert_with(|| vec![0.0; INTERVALS]);
+                add(sums, interval, [start, end], figure);
             }
-            let sums = stacks.entry(stack).or_insert_with(|| vec![0.0; INTERVALS]);
-            add(sums, interval, [start, end], figure);
-            Ok(())
         };
         while let Some(row) = rows.next()? {
             let [series, stack, of_kind, moment]: [i64; 4] =
@@ -218,11 +210,14 @@ impl Recording {
             let figure =
                 amounts_of(*of_kind, figure).map_or(0, |amounts| kind.figure(&amounts)) as f64;
             let now = observed.at(moment);
-            let same = held.is_some_and(|(before, ..)| before == series);
-            close(held, if same { now } else { all })?;
-            held = Some((series, stack, figure, now));
+            if let Some(before) = held.insert(series, (stack, figure, now)) {
+                close(before, now);
+            }
+            if held.len() > MAX_SERIES {
+                return damaged(format!("a span has more than {MAX_SERIES} series"));
+            }
         }
-        close(held, all)?;
+        held.into_values().for_each(|held| close(held, all));
         let stacks = stacks
             .into_iter()
             .filter_map(|(stack, means)| Some((*owners.get(&stack)?, means)));

@@ -82,7 +82,7 @@ pub(crate) struct AllIds {
     stacks: Vec<(Arc<Content>, Vec<i64>)>,
     mappings: Ids<(u32, i64, String, String, String)>,
     files: Ids<FileKey>,
-    kinds: Ids<String>,
+    kinds: Ids<Option<Kind>>,
     series: Ids<[i64; 4]>,
     items: Ids<String>,
     names: Ids<String>,
@@ -150,7 +150,9 @@ impl AllIds {
                     ))
                 },
             )?,
-            kinds: Ids::load(db, "id, name FROM kind", |row| row.get(1))?,
+            kinds: Ids::load(db, "id, name FROM kind", |row| {
+                Ok(Kind::by_name(row.get_ref(1)?.as_str()?))
+            })?,
             series: Ids::load(db, "id, process, file, stack, kind FROM series", |row| {
                 Ok([row.get(1)?, row.get(2)?, row.get(3)?, row.get(4)?])
             })?,
@@ -296,9 +298,9 @@ impl AllIds {
     pub fn kind(&mut self, db: &Connection, kind: Kind) -> rusqlite::Result<i64> {
         self.kinds.get(
             db,
-            kind.name().to_owned(),
+            Some(kind),
             "INSERT INTO kind (name, unit) VALUES (?1, ?2)",
-            |name| (name.clone(), kind.unit().name()),
+            |_| (kind.name(), kind.unit().name()),
         )
     }
 

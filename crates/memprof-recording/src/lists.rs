@@ -41,7 +41,9 @@ impl Lists {
     /// Writes the lists of the moment: those that changed, or all of them if the moment is a full one. Returns the number
     /// of rows.
     pub fn write(&mut self, db: &Connection, moment: i64, full: bool) -> rusqlite::Result<usize> {
-        let mut insert = db.prepare_cached("INSERT OR REPLACE INTO list VALUES (?1, ?2, ?3)")?;
+        let mut insert = db.prepare_cached(
+            "INSERT OR REPLACE INTO list (name, moment, edits) VALUES (?1, ?2, ?3)",
+        )?;
         let set = std::mem::take(&mut self.set);
         let none = Vec::new();
         let mut rows = 0;

@@ -18,6 +18,7 @@ use crate::ids::AllIds;
 use crate::lists::{self, Lists};
 use crate::schema::{self, ERROR_PART, FACT, FILE_STATE, MAPPING_STATE, PROCESS_STATE, VALUE};
 use crate::symbols::SymbolStore;
+use memprof_profile::symbol::Symbols;
 use memprof_profile::{CodeLayout, Frame, Kind, Module, Profile, Report, Stack, saved};
 
 /// Permissions of a recording: it contains addresses, which would tell an attacker where code is mapped.
@@ -25,8 +26,8 @@ const PRIVATE: u32 = 0o600;
 /// A full moment comes after this many rows, or after twice the rows of a full moment if that is more: reading a moment takes
 /// bounded work, and full moments take at most a third of the file.
 const ROWS_TO_FULL: usize = 2000;
-/// Pages of the write-ahead log before SQLite copies it into the file: 1 MiB.
-const LOG_PAGES: i64 = 256;
+/// Size of the write-ahead log before SQLite copies it into the file, in bytes.
+const LOG: i64 = 1 << 20;
 /// How long to wait for another program that writes to the file. Then the report is left out.
 const BUSY: Duration = Duration::from_millis(500);
 
@@ -115,6 +116,10 @@ pub(crate) struct RunCache {
     /// The content of each stack of the last report, by the stack's address. The stack is kept, so that no other one gets
     /// this address.
     pub stacks: FxHashMap<usize, (Arc<Stack>, usize)>,
+    /// The last report whose mappings were all different, and their ids.
+    pub mappings: Option<(Arc<Profile>, Vec<i64>)>,
+    /// The symbols of the last report, and the number of frames that had ids by then.
+    pub symbols: Option<(Arc<Symbols>, usize)>,
 }
 
 /// The state of the tables at the last moment.
@@ -184,6 +189,8 @@ pub struct Recorder {
     pub(crate) thinned_ms: i64,
     /// Elapsed time of the last removal of ids that nothing refers to.
     pub(crate) swept_ms: i64,
+    /// The number of changed rows when the size of the file was last looked at.
+    pub(crate) sized_at: u64,
     place: Place,
     /// Keeps other recorders of a file away. Declared last, so that it is closed after the database: closing any descriptor of the
     /// file would release SQLite's locks.
@@ -268,6 +275,7 @@ impl Recorder {
             recorded: 0,
             thinned_ms: 0,
             swept_ms: 0,
+            sized_at: 0,
             place,
             _lock: lock,
         };
@@ -296,7 +304,7 @@ impl Recorder {
     fn begin_run(&mut self, run: &RunInfo) -> rusqlite::Result<()> {
         let now = saved::unix_ms(SystemTime::now()).cast_signed();
         let mut insert = self.db.prepare(
-            "INSERT INTO run (began_unix_ms, last_unix_ms, memprof, host, boot, target) VALUES (?1, ?1, ?2, ?3, ?4, ?5)",
+            "INSERT INTO run (began_unix_ms, memprof, host, boot, target) VALUES (?1, ?2, ?3, ?4, ?5)",
         )?;
         let RunInfo {
             memprof,
@@ -327,13 +335,13 @@ impl Recorder {
         if self.last.run == self.run && self.last.report == report.sequence {
             return Ok(false);
         }
-        match self.db.execute_batch("BEGIN IMMEDIATE") {
+        match self.run_sql("BEGIN IMMEDIATE") {
             Err(e) if is_busy(&e) => return Ok(false),
             begun => begun?,
         }
         let moment = self.next(report);
         let written = self.write(report, moment);
-        if let Err(e) = written.and_then(|()| self.db.execute_batch("COMMIT")) {
+        if let Err(e) = written.and_then(|()| self.run_sql("COMMIT")) {
             let _ = self.db.execute_batch("ROLLBACK");
             return Err(e.into());
         }
@@ -341,6 +349,11 @@ impl Recorder {
         self.recorded += 1;
         self.maintain()?;
         Ok(true)
+    }
+
+    /// Runs a statement that each report needs: it is compiled once.
+    fn run_sql(&self, sql: &str) -> rusqlite::Result<()> {
+        self.db.prepare_cached(sql)?.execute([]).map(drop)
     }
 
     /// The moment of a report. Elapsed time never goes back, however the clock is set.
@@ -383,12 +396,7 @@ impl Recorder {
             true => 0,
             false => self.rows_since_full + rows,
         };
-        self.write_moment(&report.profile, moment, full)?;
-        let now = saved::unix_ms(report.profile.taken).cast_signed();
-        let mut update = self
-            .db
-            .prepare_cached("UPDATE run SET last_unix_ms = ?2 WHERE id = ?1")?;
-        update.execute([self.run, now]).map(drop)
+        self.write_moment(&report.profile, moment, full)
     }
 
     fn write_moment(&self, profile: &Profile, moment: Last, full: bool) -> rusqlite::Result<()> {
@@ -479,9 +487,8 @@ fn prepare(db: &Connection) -> rusqlite::Result<()> {
     db.busy_timeout(BUSY)?;
     db.execute_batch(&format!(
         "PRAGMA trusted_schema = OFF; PRAGMA synchronous = NORMAL; PRAGMA temp_store = MEMORY;
-         PRAGMA cell_size_check = ON; PRAGMA wal_autocheckpoint = {LOG_PAGES};
-         PRAGMA journal_size_limit = {}",
-        LOG_PAGES * 4096
+         PRAGMA cell_size_check = ON; PRAGMA wal_autocheckpoint = {}; PRAGMA journal_size_limit = {LOG}",
+        LOG / schema::PAGE
     ))?;
     db.set_prepared_statement_cache_capacity(64);
     Ok(())

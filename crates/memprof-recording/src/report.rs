@@ -11,9 +11,10 @@ use crate::cell::Cell;
 use crate::facts;
 use crate::ids::{content_of, unobserved};
 use crate::recorder::Recorder;
+use memprof_profile::symbol::Symbols;
 use memprof_profile::{
-    Amounts, ErrorSum, FrameKind, FreezeOutcome, Kind, MappedBytes, NotObserved, Parts, Places,
-    ProcessProfile, Profile, Report, Sample, Stack, Uncertainty, UncertaintyOf, saved,
+    Amounts, ErrorSum, FrameKind, FreezeOutcome, Kind, MappedBytes, Mapping, NotObserved, Parts,
+    Places, ProcessProfile, Profile, Report, Sample, Stack, Uncertainty, UncertaintyOf, saved,
 };
 use memprof_sys::kernel_figures::KernelFigures;
 use memprof_sys::usage::Usage;
@@ -54,14 +55,10 @@ pub(crate) fn collect(to: &mut Recorder, report: &Report) -> rusqlite::Result<()
         to.share(&stacks, &share)?;
     }
     to.list("processes", processes)?;
-    to.places(&stacks, &profile.places)?;
+    to.mappings(&report.profile)?;
+    to.files(&stacks, &profile.places)?;
     to.facts(report)?;
-    for (frame, symbol) in report.symbols.iter() {
-        if let Some(id) = to.cache.frames.get(&frame) {
-            to.symbols.set(&to.db, *id, symbol)?;
-        }
-    }
-    Ok(())
+    to.symbols(&report.symbols)
 }
 
 /// The ids of a report's stacks, by address.
@@ -240,10 +237,24 @@ impl Recorder {
         Ok(())
     }
 
-    fn places(&mut self, stacks: &Stacks, places: &Places) -> rusqlite::Result<()> {
-        let mut ids = Vec::with_capacity(places.mappings.len());
+    fn mappings(&mut self, profile: &Arc<Profile>) -> rusqlite::Result<()> {
+        let now = &profile.places.mappings;
+        let last = self.cache.mappings.take();
+        if let Some((last, ids)) = last.filter(|(last, _)| same(&last.places.mappings, now)) {
+            // Most mappings do not change: nothing is looked up for those.
+            self.state.mappings.keep();
+            for ((mapping, last), id) in now.iter().zip(&last.places.mappings).zip(&ids) {
+                if (mapping.end, &mapping.bytes) != (last.end, &last.bytes) {
+                    self.mapping(*id, mapping.end, &mapping.bytes);
+                }
+            }
+            self.list("mappings", ids.clone())?;
+            self.cache.mappings = Some((Arc::clone(profile), ids));
+            return Ok(());
+        }
+        let mut ids = Vec::with_capacity(now.len());
         let mut mapped: FxHashMap<i64, (u64, MappedBytes)> = FxHashMap::default();
-        for mapping in &places.mappings {
+        for mapping in now {
             let id = self.ids.mapping(&self.db, mapping)?;
             // A process has one mapping at an address; in a report that is wrong about it, the ids are still unique.
             let (end, bytes) = mapped.entry(id).or_insert_with(|| {
@@ -256,13 +267,23 @@ impl Recorder {
             bytes.huge += mapping.bytes.huge;
         }
         for (id, (end, bytes)) in mapped {
-            let mut state = vec![Cell::figure(end)];
-            state.extend(usage(&bytes.attributed));
-            state.extend(usage(&bytes.not_observed));
-            state.push(Cell::figure(bytes.huge));
-            self.state.mappings.set([id, 0, 0], &state);
+            self.mapping(id, end, &bytes);
         }
-        self.list("mappings", ids)?;
+        if ids.len() == now.len() {
+            self.cache.mappings = Some((Arc::clone(profile), ids.clone()));
+        }
+        self.list("mappings", ids)
+    }
+
+    fn mapping(&mut self, id: i64, end: u64, bytes: &MappedBytes) {
+        let mut state = vec![Cell::figure(end)];
+        state.extend(usage(&bytes.attributed));
+        state.extend(usage(&bytes.not_observed));
+        state.push(Cell::figure(bytes.huge));
+        self.state.mappings.set([id, 0, 0], &state);
+    }
+
+    fn files(&mut self, stacks: &Stacks, places: &Places) -> rusqlite::Result<()> {
         let mut ids = Vec::with_capacity(places.files.len());
         let cache = self.ids.kind(&self.db, Kind::Cache)?;
         // Most files were seen at the same time, which changes with each report: it is written once.
@@ -294,6 +315,21 @@ impl Recorder {
             let ms = saved::unix_ms(seen);
             self.fact(format!("/seen/{number}"), Cell::figure(ms))?;
         }
+        Ok(())
+    }
+
+    fn symbols(&mut self, symbols: &Arc<Symbols>) -> rusqlite::Result<()> {
+        let frames = self.cache.frames.len();
+        let last = self.cache.symbols.as_ref();
+        if last.is_some_and(|(last, known)| Arc::ptr_eq(last, symbols) && *known == frames) {
+            return Ok(());
+        }
+        for (frame, symbol) in symbols.iter() {
+            if let Some(id) = self.cache.frames.get(&frame) {
+                self.symbols.set(&self.db, *id, symbol)?;
+            }
+        }
+        self.cache.symbols = Some((Arc::clone(symbols), frames));
         Ok(())
     }
 
@@ -329,6 +365,15 @@ impl Recorder {
             .into_iter()
             .try_for_each(|(path, cell)| self.fact(path, cell))
     }
+}
+
+/// Whether two reports have the same mappings, in the same order, whatever memory is there.
+fn same(before: &[Mapping], now: &[Mapping]) -> bool {
+    let key = |mapping: &Mapping| (mapping.pid, mapping.start, mapping.category);
+    let same = |(a, b): (&Mapping, &Mapping)| {
+        key(a) == key(b) && a.permissions == b.permissions && a.name == b.name
+    };
+    before.len() == now.len() && before.iter().zip(now).all(same)
 }
 
 fn usage(usage: &Usage) -> [Cell; 6] {

@@ -9,7 +9,11 @@ pub(crate) const APPLICATION: i32 = 0x4d50_524b;
 /// Version of the tables (`PRAGMA user_version`); the only one that this memprof reads and appends to.
 pub(crate) const VERSION: i32 = 1;
 
-/// A table whose rows are written when they change. Its primary key is the key columns and the moment.
+/// Bytes of a page of the file. A report changes a few rows of each table, and whole pages are written: small ones cost least.
+pub(crate) const PAGE: i64 = 1024;
+
+/// A table whose rows are written when they change. Its primary key is the moment and the key columns: the rows of a report
+/// are beside one another, at the end of the table.
 #[derive(Debug)]
 pub(crate) struct Table {
     pub name: &'static str,
@@ -105,8 +109,7 @@ const OBJECTS: &[(&str, &str)] = &[
     ),
     (
         "run",
-        "CREATE TABLE run (id INTEGER PRIMARY KEY, began_unix_ms INTEGER, last_unix_ms INTEGER, memprof TEXT, host TEXT, \
-         boot TEXT, target TEXT)",
+        "CREATE TABLE run (id INTEGER PRIMARY KEY, began_unix_ms INTEGER, memprof TEXT, host TEXT, boot TEXT, target TEXT)",
     ),
     (
         "moment",
@@ -176,12 +179,12 @@ const OBJECTS: &[(&str, &str)] = &[
     ),
     (
         "list",
-        "CREATE TABLE list (name INTEGER, moment INTEGER, edits TEXT, PRIMARY KEY (name, moment)) WITHOUT ROWID",
+        "CREATE TABLE list (moment INTEGER, name INTEGER, edits TEXT, PRIMARY KEY (moment, name)) WITHOUT ROWID",
     ),
-    ("list_moment", "CREATE INDEX list_moment ON list (moment)"),
 ];
 
-/// For people who ask in SQL; memprof itself reads none of them.
+/// For people who ask in SQL; memprof itself reads none of them. What a view selects for a moment goes through JSON, so that SQLite
+/// computes it for the moments that the query selects, and for no other one: it would not look into a view that groups.
 const VIEWS: &str = "
 CREATE VIEW frame_name AS
 SELECT f.id AS frame, coalesce(u.name, '[' || f.no_name || ']', '[unknown]') AS function, u.language, u.file, f.line,
@@ -201,15 +204,23 @@ SELECT id AS moment, run, unix_ns / 1e9 AS unix, datetime(unix_ns / 1000000000, 
        cache, swap, kernel_before, kernel_after, verdict
 FROM moment;
 CREATE VIEW state_at AS
-SELECT m.id AS moment, s.process, s.stack, k.name AS kind,
-       (SELECT v.bytes FROM value v WHERE v.series = s.id AND v.moment <= m.id ORDER BY v.moment DESC LIMIT 1) AS bytes
-FROM moment m CROSS JOIN series s JOIN kind k ON k.id = s.kind
+SELECT m.id AS moment, s.process, s.stack, k.name AS kind, j.value AS bytes
+FROM moment m CROSS JOIN json_each(
+         (SELECT json_group_object(series, bytes) FROM
+             (SELECT v.series, v.bytes, max(v.moment) FROM value v
+              WHERE v.moment BETWEEN
+                  (SELECT f.id FROM moment f WHERE f.\"full\" = 1 AND f.id <= m.id ORDER BY f.id DESC LIMIT 1) AND m.id
+              GROUP BY v.series))) j
+     JOIN series s ON s.id = CAST(j.key AS INTEGER) JOIN kind k ON k.id = s.kind
 WHERE s.file = 0;
 CREATE VIEW function_at AS
-SELECT a.moment, a.kind, n.function, sum(a.bytes) AS bytes
-FROM state_at a JOIN stack_name n ON n.stack = a.stack
-WHERE a.process = 0 AND a.bytes > 0
-GROUP BY a.moment, a.kind, n.function;
+SELECT m.id AS moment, json_extract(j.value, '$[0]') AS kind, json_extract(j.value, '$[1]') AS function,
+       json_extract(j.value, '$[2]') AS bytes
+FROM moment m CROSS JOIN json_each(
+         (SELECT json_group_array(json_array(kind, function, bytes)) FROM
+             (SELECT a.kind, n.function, sum(a.bytes) AS bytes FROM state_at a JOIN stack_name n ON n.stack = a.stack
+              WHERE a.moment = m.id AND a.process = 0 AND a.bytes > 0
+              GROUP BY a.kind, n.function))) j;
 CREATE VIEW function_series AS
 SELECT n.function, k.name AS kind, s.stack, v.moment, m.unix_ns / 1e9 AS unix, v.bytes
 FROM series s JOIN kind k ON k.id = s.kind JOIN stack_name n ON n.stack = s.stack
@@ -217,27 +228,18 @@ JOIN value v ON v.series = s.id JOIN moment m ON m.id = v.moment
 WHERE s.process = 0 AND s.file = 0;
 ";
 
-/// The statement that creates a table of figures, and the one that creates its index by moment.
-fn create(table: &Table) -> [(String, String); 2] {
+/// The name of a table of figures, and the statement that creates it.
+fn create(table: &Table) -> (String, String) {
     let Table {
         name, keys, values, ..
     } = table;
     let (values, key) = (values.join(", "), keys.join(", "));
     // Without a type, SQLite would not look a number up in the primary key.
     let keys = keys.join(" INTEGER, ");
-    let index = format!("{name}_moment");
-    [
-        (
-            (*name).to_owned(),
-            format!(
-                "CREATE TABLE {name} ({keys} INTEGER, moment INTEGER, {values}, PRIMARY KEY ({key}, moment)) WITHOUT ROWID"
-            ),
-        ),
-        (
-            index.clone(),
-            format!("CREATE INDEX {index} ON {name} (moment)"),
-        ),
-    ]
+    let sql = format!(
+        "CREATE TABLE {name} (moment INTEGER, {keys} INTEGER, {values}, PRIMARY KEY (moment, {key})) WITHOUT ROWID"
+    );
+    ((*name).to_owned(), sql)
 }
 
 /// Every table and index with its statement.
@@ -245,11 +247,12 @@ fn objects() -> impl Iterator<Item = (String, String)> {
     let fixed = OBJECTS
         .iter()
         .map(|(name, sql)| ((*name).to_owned(), (*sql).to_owned()));
-    fixed.chain(TABLES.into_iter().flat_map(create))
+    fixed.chain(TABLES.into_iter().map(create))
 }
 
 /// Creates the tables and views of a new recording, in one transaction.
 pub(crate) fn make(db: &Connection) -> rusqlite::Result<()> {
+    db.pragma_update(None, "page_size", PAGE)?;
     db.execute_batch("BEGIN IMMEDIATE")?;
     for (_, sql) in objects() {
         db.execute_batch(&sql)?;

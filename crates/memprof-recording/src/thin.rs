@@ -1,6 +1,6 @@
 //! Keeps a recording within its bounds: old moments are thinned, and the oldest ones go.
 
-use rusqlite::{Connection, params};
+use rusqlite::{Connection, OptionalExtension, params};
 
 use crate::RecordingError;
 use crate::cell::Cell;
@@ -27,10 +27,13 @@ const BATCH: i64 = 600;
 /// A file at its limit is reduced by this share: otherwise each report would remove moments.
 const SHRINK: u64 = 10;
 
+/// The size of the file is looked at after this many changed rows.
+const ROWS_TO_SIZE: u64 = 256;
+
 /// A moment to be thinned or not.
 struct Candidate {
     id: i64,
-    interval: i64,
+    elapsed_ms: i64,
     total: i64,
     /// Whether it is the first or last moment of its run.
     stays: bool,
@@ -61,27 +64,33 @@ impl Recorder {
     /// Thins the moments before a time to one or two in each interval. Returns whether there are more of them.
     fn thin(&self, tier: i64, before: i64, interval: i64) -> Result<bool, RecordingError> {
         let before = before.div_euclid(interval) * interval;
-        if before <= 0 {
+        if self.first_ms()?.is_none_or(|first| first >= before) {
             return Ok(false);
         }
+        // Elapsed time never goes back, so everything up to the last thinned moment is thinned.
         let mut rows = self.db.prepare_cached(
-            "SELECT m.id, m.elapsed_ms / ?1, m.total,
-                    m.id IN (SELECT min(id) FROM moment GROUP BY run) OR m.id IN (SELECT max(id) FROM moment GROUP BY run)
-             FROM moment m WHERE m.tier < ?2 AND m.elapsed_ms < ?3 ORDER BY m.id LIMIT ?4",
+            "SELECT m.id, m.elapsed_ms, m.total,
+                    m.run IS NOT (SELECT b.run FROM moment b WHERE b.id < m.id ORDER BY b.id DESC LIMIT 1)
+                    OR m.run IS NOT (SELECT a.run FROM moment a WHERE a.id > m.id ORDER BY a.id LIMIT 1)
+             FROM moment m
+             WHERE m.id > coalesce((SELECT id FROM moment WHERE tier >= ?1 ORDER BY id DESC LIMIT 1), 0)
+             ORDER BY m.id LIMIT ?2",
         )?;
-        let candidates = rows.query_map([interval, tier, before, BATCH], |row| {
+        let candidates = rows.query_map([tier, BATCH], |row| {
             Ok(Candidate {
                 id: row.get(0)?,
-                interval: row.get(1)?,
+                elapsed_ms: row.get(1)?,
                 total: row.get(2)?,
                 stays: row.get(3)?,
             })
         })?;
         let mut candidates: Vec<Candidate> = candidates.collect::<Result<_, _>>()?;
+        candidates.truncate(candidates.partition_point(|candidate| candidate.elapsed_ms < before));
         let more = candidates.len() as i64 == BATCH;
+        let number = |candidate: &Candidate| candidate.elapsed_ms / interval;
         // The last interval may have moments beyond the limit; if it is the only one, it is thinned in parts.
-        if let (true, Some(last)) = (more, candidates.last().map(|last| last.interval)) {
-            let whole = candidates.partition_point(|candidate| candidate.interval < last);
+        if let (true, Some(last)) = (more, candidates.last().map(number)) {
+            let whole = candidates.partition_point(|candidate| number(candidate) < last);
             if whole > 0 {
                 candidates.truncate(whole);
             }
@@ -91,7 +100,7 @@ impl Recorder {
         };
         let last = last.id;
         let mut dropped = Vec::new();
-        for group in candidates.chunk_by(|a, b| a.interval == b.interval) {
+        for group in candidates.chunk_by(|a, b| number(a) == number(b)) {
             let highest = group.iter().rev().max_by_key(|candidate| candidate.total);
             let lowest = group.iter().min_by_key(|candidate| candidate.total);
             let extremes = [highest, lowest].map(|candidate| candidate.map(|c| c.id));
@@ -109,8 +118,18 @@ impl Recorder {
         Ok(more)
     }
 
+    /// Elapsed time of the first moment.
+    fn first_ms(&self) -> rusqlite::Result<Option<i64>> {
+        let sql = "SELECT elapsed_ms FROM moment ORDER BY id LIMIT 1";
+        let mut first = self.db.prepare_cached(sql)?;
+        first.query_row([], |row| row.get(0)).optional()
+    }
+
     /// Removes the moments before a time, but never the last one. Returns whether there are more of them.
     fn remove_before(&mut self, before: i64) -> Result<bool, RecordingError> {
+        if self.first_ms()?.is_none_or(|first| first >= before) {
+            return Ok(false);
+        }
         let mut rows = self.db.prepare_cached(
             "SELECT id FROM moment WHERE elapsed_ms < ?1 AND id < ?2 ORDER BY id LIMIT ?3",
         )?;
@@ -153,8 +172,13 @@ impl Recorder {
     /// Keeps the file below its limit.
     fn bound(&mut self) -> Result<(), RecordingError> {
         let limit = self.options.size;
-        // Room for the next report.
+        // Room for the next reports.
         let limit = limit - limit / 16;
+        let changed = self.db.total_changes();
+        if self.recorded() > 1 && changed - self.sized_at < ROWS_TO_SIZE {
+            return Ok(());
+        }
+        self.sized_at = changed;
         if self.used()? <= limit {
             return Ok(());
         }
@@ -292,7 +316,8 @@ fn move_lists(db: &Connection, from: i64, to: i64) -> rusqlite::Result<()> {
         Ok((row.get(0)?, row.get(1)?, row.get(2)?))
     })?;
     let lists: Vec<(i64, String, Option<String>)> = rows.collect::<Result<_, _>>()?;
-    let mut insert = db.prepare_cached("INSERT OR REPLACE INTO list VALUES (?1, ?2, ?3)")?;
+    let mut insert =
+        db.prepare_cached("INSERT OR REPLACE INTO list (name, moment, edits) VALUES (?1, ?2, ?3)")?;
     for (name, earlier, later) in lists {
         let edits = match later {
             Some(later) => lists::merged(&earlier, &later),

@@ -4,6 +4,7 @@
 //! writes the file; if it cannot, the recording stops, and memprof goes on.
 
 use std::fs;
+use std::future::pending;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,11 +14,14 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use tokio::sync::watch;
 use tokio::task::{JoinHandle as Task, spawn_blocking};
-use tokio::time::{MissedTickBehavior, interval, timeout};
+use tokio::time::{Instant, sleep_until, timeout};
 
 use super::output;
 use super::reports::Reports;
 use crate::app::config::{Config, RecordConfig};
+use crate::collect::LastScan;
+use crate::collect::collector::Numbered;
+use crate::http::api::Provider;
 use memprof_code::layout;
 use memprof_profile::Report;
 use memprof_recording::{Options, Place, Recorder, RunInfo};
@@ -27,7 +31,7 @@ use memprof_sys::process::Selector;
 
 /// The option that names the file.
 pub(super) const OPTION: &str = "--record";
-/// How often memprof looks for a new report.
+/// Minimum time between two recorded reports, except for that of the peak and the last one.
 const INTERVAL: Duration = Duration::from_secs(1);
 /// Maximum time to name the last report, and again to write it.
 const LAST: Duration = Duration::from_secs(10);
@@ -122,11 +126,15 @@ pub(super) struct RecordLoop {
 }
 
 impl RecordLoop {
-    /// Starts to record. Needs a tokio runtime.
+    /// Starts to record the newest profiles, with names from `reports`. Needs a tokio runtime.
     ///
     /// # Errors
     /// The thread cannot be started.
-    pub(super) fn start(reports: Arc<Reports>, recorder: Recorder) -> Result<Self> {
+    pub(super) fn start(
+        reports: Arc<Reports>,
+        newest: watch::Receiver<Option<Numbered>>,
+        recorder: Recorder,
+    ) -> Result<Self> {
         let (stop, stopped) = watch::channel(false);
         let max_stacks = match recorder.place() {
             Place::File(_) => usize::MAX,
@@ -150,7 +158,7 @@ impl RecordLoop {
             .context("cannot start the thread that records")?;
         Ok(RecordLoop {
             stop,
-            feeding: tokio::spawn(feed(reports, max_stacks, to, stopped)),
+            feeding: tokio::spawn(feed((reports, newest), max_stacks, to, stopped)),
             writing,
             outcome,
         })
@@ -200,33 +208,42 @@ fn write(mut recorder: Recorder, reports: &Receiver<Arc<Report>>) -> Option<Stri
 
 /// Sends new reports of at most `max_stacks` stacks to the thread that writes, and the last one at the end.
 async fn feed(
-    reports: Arc<Reports>,
+    (reports, mut newest): (Arc<Reports>, watch::Receiver<Option<Numbered>>),
     max_stacks: usize,
     to: SyncSender<Arc<Report>>,
     mut stopped: watch::Receiver<bool>,
 ) {
-    let mut ticks = interval(INTERVAL);
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut due = Instant::now();
     let mut last = None;
     let mut sent_until = Duration::ZERO;
     let mut more = true;
     while more {
         tokio::select! {
-            _ = ticks.tick() => {}
+            () = next(&mut newest, due) => due = Instant::now() + INTERVAL,
             _ = stopped.changed() => more = false,
         }
-        let report = match timeout(LAST, reports.scanned(last)).await {
-            Ok(Some(report)) => report,
-            _ => continue,
+        let scanned = match more {
+            true => newest.borrow_and_update().clone(),
+            // The target may have been scanned just now.
+            false => {
+                let status = timeout(LAST, reports.status()).await.ok().flatten();
+                status
+                    .and_then(|status| status.last)
+                    .map(LastScan::numbered)
+            }
+        };
+        let Some(scanned) = scanned.filter(|(number, profile)| {
+            last != Some(*number) && profile.samples.len() <= max_stacks
+        }) else {
+            continue;
+        };
+        let Ok(Ok(report)) = timeout(LAST, reports.named_for_recording(scanned)).await else {
+            continue;
         };
         let (number, observed) = (report.sequence, report.profile.observed);
-        if report.profile.samples.len() > max_stacks {
-            last = Some(number);
-            continue;
-        }
         let peak = peak_between(&reports, sent_until, &report).await;
         let sent = if more {
-            // If the writer is not ready for the second one, that comes at the next tick.
+            // If the writer is not ready for the second one, that comes later.
             let sent = peak.map_or(Ok(None), |peak| {
                 let until = peak.profile.observed;
                 to.try_send(peak).map(|()| Some(until))
@@ -242,9 +259,18 @@ async fn feed(
         };
         match sent {
             Ok(()) => (last, sent_until) = (Some(number), observed),
-            Err(TrySendError::Full(_)) => {}
+            Err(TrySendError::Full(_)) => newest.mark_changed(),
             Err(TrySendError::Disconnected(_)) => break,
         }
+    }
+}
+
+/// Waits until a profile is due, and there is a new one.
+async fn next(newest: &mut watch::Receiver<Option<Numbered>>, due: Instant) {
+    sleep_until(due).await;
+    // After the end of the collector, there are no more.
+    if newest.changed().await.is_err() {
+        pending().await
     }
 }
 

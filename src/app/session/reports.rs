@@ -34,7 +34,7 @@ const RUN_SHARE: u32 = 9;
 const STATUS_WAIT: Duration = Duration::from_millis(30);
 
 /// How long the names of a report are those of the next ones in a recording.
-const NAMES_HOLD: Duration = Duration::from_secs(10);
+const NAMES_HOLD: Duration = Duration::from_secs(60);
 
 /// Makes reports; concurrent requests share one.
 pub struct Reports {
@@ -274,21 +274,6 @@ impl Reports {
         Ok(report)
     }
 
-    /// The report of the newest scan, without a scan for it; `None` if its number is `last`, or there is none.
-    pub async fn scanned(&self, last: Option<u64>) -> Option<Arc<Report>> {
-        let scan = Provider::status(self).await?.last?;
-        if last == Some(scan.sequence) {
-            return None;
-        }
-        match Provider::known(self, scan.sequence).await {
-            Some(report) => Some(report),
-            None => self
-                .named_for_recording((scan.sequence, scan.profile))
-                .await
-                .ok(),
-        }
-    }
-
     /// A report of the state at the peak so far.
     ///
     /// # Errors
@@ -316,10 +301,16 @@ impl Reports {
     }
 
     /// Like [`Reports::named`], with the names of the report before while they are all known: most scans find no new stack.
-    async fn named_for_recording(
+    ///
+    /// # Errors
+    /// The symbol lookup fails as a whole.
+    pub async fn named_for_recording(
         &self,
         (sequence, profile): Numbered,
     ) -> Result<Arc<Report>, ProviderError> {
+        if let Some(report) = Provider::known(self, sequence).await {
+            return Ok(report);
+        }
         let fetched = self.fetching.as_ref().map_or(0, |f| f.status().fetched);
         let mut last = self.recorded_names.lock().await;
         let known = last.as_ref();

@@ -13,7 +13,9 @@ use tokio::sync::{mpsc, watch};
 use super::command::{self, Launch, Prepared, Stop, Traced};
 use crate::app::config::{Config, PssMode};
 use crate::collect::CollectorHandle;
-use crate::collect::collector::{Collector, Command, Killed, Pace, Progress, SamplerOptions};
+use crate::collect::collector::{
+    Collector, Command, Killed, Numbered, Pace, Progress, SamplerOptions,
+};
 use crate::collect::program::Program;
 use crate::collect::unwinding::{self, MappedFiles, Unwinding};
 use crate::probe::event::MarkSet;
@@ -42,6 +44,8 @@ pub struct Started {
     pub collecting: CollectorHandle,
     /// The target's progress, as the thread publishes it.
     pub progress: watch::Receiver<Progress>,
+    /// The newest profile, whoever requested it.
+    pub newest: watch::Receiver<Option<Numbered>>,
     /// BPF programs that could not be attached on this kernel.
     pub missing: Vec<Missing>,
     /// Where the probe hooks system calls.
@@ -149,6 +153,7 @@ pub fn start_collector(config: &Config, sampler: Option<&Library>) -> Result<Sta
             };
             let probe = &collector.probe;
             let _ = started.send(Ok((
+                collector.newest.subscribe(),
                 probe.missing().to_vec(),
                 probe.syscall_hooks().clone(),
                 probe.faults_seen(),
@@ -156,12 +161,13 @@ pub fn start_collector(config: &Config, sampler: Option<&Library>) -> Result<Sta
             collector.run(&inbox, &woken);
         })
         .context("cannot start the collector thread")?;
-    let (missing, syscall_hooks, faults_seen) = ready
+    let (newest, missing, syscall_hooks, faults_seen) = ready
         .recv()
         .map_err(|_| anyhow!("the collector thread ended early"))??;
     Ok(Started {
         collecting: CollectorHandle::new(commands, wake),
         progress,
+        newest,
         missing,
         syscall_hooks,
         faults_seen,

@@ -176,6 +176,16 @@ impl Collector {
         }
     }
 
+    pub(super) fn publish_newest(&self) {
+        let number = |numbered: &Option<Numbered>| numbered.as_ref().map(|(number, _)| *number);
+        let newest = self.last.as_ref().map(|last| last.profile.clone());
+        self.newest.send_if_modified(|published| {
+            let is_new = number(published) != number(&newest);
+            *published = newest;
+            is_new
+        });
+    }
+
     /// Whether the target has not changed since this scan.
     fn is_current(&self, last: &Last) -> bool {
         last.idle.as_ref().is_some_and(|idle| {

@@ -43,22 +43,27 @@ fn the_views_have_the_figures_of_the_report() {
 
 /// Otherwise what takes milliseconds would take seconds.
 #[test]
-fn figures_are_looked_up_by_series() {
+fn figures_are_looked_up_by_moment() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("r.db");
     recorder(&path).finish().unwrap();
     let db = Connection::open(&path).unwrap();
-    for sql in [
-        SERIES,
-        "SELECT bytes FROM state_at WHERE moment = 7",
-        "SELECT bytes FROM function_at WHERE moment = 7",
+    for (sql, of_one) in [
+        (SERIES, false),
+        ("SELECT bytes FROM state_at WHERE moment = 7", true),
+        (
+            "SELECT bytes FROM function_at WHERE moment = (SELECT max(moment) FROM timeline)",
+            true,
+        ),
     ] {
         let mut plan = db.prepare(&format!("EXPLAIN QUERY PLAN {sql}")).unwrap();
         let unbound = vec![rusqlite::types::Null; plan.parameter_count()];
         let lines = plan.query_map(rusqlite::params_from_iter(unbound), |row| row.get("detail"));
         let lines: Vec<String> = lines.unwrap().map(Result::unwrap).collect();
-        let found = |line: &String| line.starts_with("SEARCH v USING PRIMARY KEY (series=?");
-        assert!(lines.iter().any(found), "{sql}: {lines:#?}");
+        let found = |what: &str| lines.iter().any(|line| line.starts_with(what));
+        let rows = found("SEARCH v USING PRIMARY KEY (moment>? AND moment<?)");
+        let moment = !of_one || found("SEARCH m USING INTEGER PRIMARY KEY (rowid=?)");
+        assert!(rows && moment && !found("SCAN m"), "{sql}: {lines:#?}");
     }
 }
 
