@@ -3,6 +3,7 @@
 # invalid memory access, no excessive memory use and no hang.
 #
 #   scripts/fuzz.sh [TARGET…]      (table, symbols, saved, names and heap without an argument)
+#   scripts/fuzz.sh --build        (builds them and the tool, and runs none)
 #
 # MEMPROF_TEST_SECS: seconds for each target, default 20. MEMPROF_TEST_SEED: seed, default 1. Runs with the same
 # seed try the same inputs, except that each run continues from target/fuzz/corpus/, which keeps inputs that
@@ -59,12 +60,14 @@ fuzz() {
     return 1
 }
 
+[ "${1-}" != --build ] || only_build=1
 [ $# -gt 0 ] || set -- table symbols saved names heap
 command -v cargo-fuzz >/dev/null || [ -x "$tools/bin/cargo-fuzz" ] ||
     cargo install -q --debug --locked --root "$tools" cargo-fuzz
 began=$SECONDS
 build
 printf 'built in %s s, sanitizer: %s\n' $((SECONDS - began)) "$sanitizer"
+[ -z "${only_build-}" ] || exit 0
 status=0
 for target; do fuzz "$target" || status=1; done
 exit "$status"

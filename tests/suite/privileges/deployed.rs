@@ -33,6 +33,8 @@ struct Given {
     refused: Vec<String>,
     /// Directories that are empty.
     hidden: &'static str,
+    /// The directory that can be written, if there is one.
+    written: Option<String>,
     args: Vec<String>,
 }
 
@@ -41,7 +43,9 @@ impl Given {
     fn memprof(&self, more: &[&str]) -> Command {
         // One mount may cover another.
         let script = format!(
-            "while read -r _ dir _; do
+            "for dir in {written}; do mkdir -p $dir && mount -t tmpfs -o mode=755 tmpfs $dir; done
+             while read -r _ dir _; do
+                 case \" {written} \" in *\" $dir \"*) continue ;; esac
                  case $dir in /proc* | /sys* | /dev*) continue ;; esac
                  mount -o remount,bind,ro $dir 2>/dev/null || :
              done </proc/self/mounts
@@ -58,6 +62,7 @@ impl Given {
                 "/tests/suite/privileges/filter.py"
             ),
             hidden = self.hidden,
+            written = self.written.as_deref().unwrap_or_default(),
         );
         let mut command = Command::new("unshare");
         command.args([
@@ -152,18 +157,16 @@ fn of_unit() -> Given {
             .collect(),
         refused: words(get("SystemCallFilter").strip_prefix('~').unwrap()),
         hidden: "/home /root /tmp /var/tmp",
+        written: None,
         args: words(args),
     }
 }
 
-/// The pod of the DaemonSet, as JSON.
-fn pod() -> Option<Value> {
+/// The pod in a file of a DaemonSet, as JSON.
+fn pod(name: &str) -> Option<Value> {
     let program = "import json, sys, yaml; print(json.dumps(yaml.safe_load(open(sys.argv[1]))))";
     let mut command = Command::new("/usr/bin/python3");
-    let out = command
-        .args(["-c", program])
-        .arg(deploy("daemonset.yaml"))
-        .output();
+    let out = command.args(["-c", program]).arg(deploy(name)).output();
     let out = out.ok().filter(|out| out.status.success());
     if out.is_none() {
         skip("python3-yaml is not installed");
@@ -181,7 +184,7 @@ fn strings(value: &Value) -> Vec<String> {
 }
 
 fn of_pod() -> Option<Given> {
-    let pod = pod()?;
+    let pod = pod("daemonset.yaml")?;
     assert_eq!(pod["hostPID"], true, "{pod}");
     let container = &pod["containers"][0];
     let context = &container["securityContext"];
@@ -206,6 +209,7 @@ fn of_pod() -> Option<Given> {
             .collect(),
         refused: Vec::new(),
         hidden: "/home /root /tmp /var/tmp",
+        written: None,
         args: command[1..].to_vec(),
     })
 }
@@ -324,6 +328,29 @@ fn the_pod_gives_what_memprof_needs() {
     };
     assert_eq!(given.caps, OTHERS, "each of these is needed, and no other");
     works(&given);
+}
+
+#[test]
+fn the_pod_records() {
+    let (Some(mut given), Some(patch)) = (of_pod(), pod("daemonset-record.yaml")) else {
+        return;
+    };
+    let container = &patch["containers"][0];
+    let command = strings(&container["command"]);
+    let added = command[1..].strip_prefix(given.args.as_slice());
+    assert_eq!(added.map(<[String]>::len), Some(2), "{command:?}");
+    given.args = command[1..].to_vec();
+    let mount = &container["volumeMounts"][0];
+    assert_eq!(mount["name"], patch["volumes"][0]["name"]);
+    given.written = Some(mount["mountPath"].as_str().unwrap().to_owned());
+    let m = given.serving(&["--all"]);
+    m.said("following ");
+    let said = m.interrupt();
+    let recorded = " reports to /var/lib/memprof/node.memprof.db";
+    assert!(
+        said.contains(recorded) && !said.contains(" 0 reports"),
+        "{said}"
+    );
 }
 
 #[test]
