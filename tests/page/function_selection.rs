@@ -164,7 +164,7 @@ fn callers_and_callees_of_a_recursive_function() {
         browser.size(width, height);
         browser.open("#view=sandwich");
         choose(&browser, "visit", "node");
-        browser.wait("document.querySelectorAll('canvas.flame').length === 2");
+        browser.wait("document.querySelectorAll('canvas.flame').length === 2 && document.querySelector('#focus').textContent");
         assert_eq!(
             browser.text("#focus"),
             "/opt/node. Total 500 KiB, 30.0 % of All: resident + page cache; self 0 B."

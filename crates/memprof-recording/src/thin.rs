@@ -214,9 +214,11 @@ impl Recorder {
             let runs = "DELETE FROM run WHERE id <> ?1 AND id NOT IN (SELECT run FROM moment)";
             db.execute(runs, [self.run]).map(drop)
         })?;
+        // First what there was: both together would take twice the memory.
+        (self.ids, self.symbols) = Default::default();
+        self.cache = RunCache::default();
         self.ids = AllIds::load(&self.db)?;
         self.symbols = SymbolStore::load(&self.db)?;
-        self.cache = RunCache::default();
         Ok(())
     }
 

@@ -23,7 +23,7 @@ use crate::collect::LastScan;
 use crate::collect::collector::Numbered;
 use crate::http::api::Provider;
 use memprof_code::layout;
-use memprof_profile::Report;
+use memprof_profile::{Profile, Report};
 use memprof_recording::{Options, Place, Recorder, RunInfo};
 use memprof_sys::messages;
 use memprof_sys::privileges::{self, ThreadRole};
@@ -40,7 +40,7 @@ const BESIDE: [&str; 3] = ["-wal", "-shm", "-journal"];
 
 /// The bounds of the recording in memory that the page and the API have without `--record`.
 const IN_MEMORY: Options = Options {
-    size: 16 << 20,
+    size: 8 << 20,
     keep: Duration::from_secs(30 * 86_400),
 };
 
@@ -115,7 +115,7 @@ type Outcome = Arc<Mutex<Option<Option<String>>>>;
 
 /// Maximum number of stacks of a report that is recorded in memory: the recorder keeps the newest state besides. With more, a target
 /// is recorded in files only.
-const MAX_STACKS: usize = 16_384;
+const MAX_STACKS: usize = 4096;
 
 /// A recording that is being made.
 pub(super) struct RecordLoop {
@@ -232,9 +232,9 @@ async fn feed(
                     .map(LastScan::numbered)
             }
         };
-        let Some(scanned) = scanned.filter(|(number, profile)| {
-            last != Some(*number) && profile.samples.len() <= max_stacks
-        }) else {
+        let is_small = |profile: &Profile| profile.samples.len() <= max_stacks;
+        let is_wanted = |(number, profile): &Numbered| last != Some(*number) && is_small(profile);
+        let Some(scanned) = scanned.filter(is_wanted) else {
             continue;
         };
         let Ok(Ok(report)) = timeout(LAST, reports.named_for_recording(scanned)).await else {
@@ -242,6 +242,7 @@ async fn feed(
         };
         let (number, observed) = (report.sequence, report.profile.observed);
         let peak = peak_between(&reports, sent_until, &report).await;
+        let peak = peak.filter(|peak| is_small(&peak.profile));
         let sent = if more {
             // If the writer is not ready for the second one, that comes later.
             let sent = peak.map_or(Ok(None), |peak| {
