@@ -238,6 +238,8 @@ async fn feed(
             continue;
         };
         let Ok(Ok(report)) = timeout(LAST, reports.named_for_recording(scanned)).await else {
+            // Later, even if there is no newer one.
+            newest.mark_changed();
             continue;
         };
         let (number, observed) = (report.sequence, report.profile.observed);
