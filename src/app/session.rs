@@ -143,7 +143,7 @@ struct Session<'a> {
     config: &'a Config,
     collecting: CollectorHandle,
     progress: watch::Receiver<Progress>,
-    /// The newest profile, whoever requested it.
+    /// The most recent profile, from a periodic scan or from a request.
     newest: watch::Receiver<Option<Numbered>>,
     reports: Arc<Reports>,
     /// The sampling library that the command has preloaded.

@@ -132,7 +132,7 @@ pub struct Collector {
     pub follow_forks: bool,
     /// Receives progress.
     pub progress: tokio::sync::watch::Sender<Progress>,
-    /// Receives the newest profile, whoever requested it.
+    /// Receives the most recent profile, from a periodic scan or from a request.
     pub newest: tokio::sync::watch::Sender<Option<Numbered>>,
     pub(crate) aggregator: Aggregator,
     /// `None` if stacks are walked without unwind tables.
@@ -338,7 +338,6 @@ impl Collector {
             }
             self.answer_reports();
             self.keep_last();
-            self.publish_newest();
             self.restart_spinning_keeper();
             self.report_overdue();
             let collected = self.collect_stacks();

@@ -38,10 +38,3 @@ pub struct LastScan {
     /// Whether no hook has seen a change of the target's memory since.
     pub current: bool,
 }
-
-impl LastScan {
-    /// The profile, with its number.
-    pub fn numbered(self) -> (u64, Arc<Profile>) {
-        (self.sequence, self.profile)
-    }
-}

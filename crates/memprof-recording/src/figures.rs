@@ -73,7 +73,7 @@ impl Figures {
         self.keeps = true;
     }
 
-    /// Sets a row of the moment. Rows that are not set are gone.
+    /// Sets a row of the moment. Rows that are not set are gone, unless [`Figures::keep`] keeps them.
     pub fn set(&mut self, key: Key, values: &[Cell]) {
         let compared = self.table.compared;
         let round = self.round;

@@ -82,6 +82,7 @@ pub(crate) struct AllIds {
     stacks: Vec<(Arc<Content>, Vec<i64>)>,
     mappings: Ids<(u32, i64, String, String, String)>,
     files: Ids<FileKey>,
+    /// `None` stands for kinds that this memprof does not know.
     kinds: Ids<Option<Kind>>,
     series: Ids<[i64; 4]>,
     items: Ids<String>,

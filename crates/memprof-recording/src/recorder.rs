@@ -189,8 +189,6 @@ pub struct Recorder {
     pub(crate) thinned_ms: i64,
     /// Elapsed time of the last removal of ids that nothing refers to.
     pub(crate) swept_ms: i64,
-    /// The number of changed rows when the size of the file was last looked at.
-    pub(crate) sized_at: u64,
     place: Place,
     /// Keeps other recorders of a file away. Declared last, so that it is closed after the database: closing any descriptor of the
     /// file would release SQLite's locks.
@@ -275,7 +273,6 @@ impl Recorder {
             recorded: 0,
             thinned_ms: 0,
             swept_ms: 0,
-            sized_at: 0,
             place,
             _lock: lock,
         };
@@ -351,7 +348,7 @@ impl Recorder {
         Ok(true)
     }
 
-    /// Runs a statement that each report needs: it is compiled once.
+    /// Runs a statement. Each report needs it: it is compiled once.
     fn run_sql(&self, sql: &str) -> rusqlite::Result<()> {
         self.db.prepare_cached(sql)?.execute([]).map(drop)
     }
@@ -474,11 +471,13 @@ impl Recorder {
 
     /// The size of the file in bytes.
     fn size(&self) -> rusqlite::Result<u64> {
-        let number = |pragma| {
-            self.db
-                .pragma_query_value(None, pragma, |row| row.get::<_, i64>(0))
-        };
-        Ok((number("page_count")? * number("page_size")?).cast_unsigned())
+        Ok((self.pragma("page_count")? * self.pragma("page_size")?).cast_unsigned())
+    }
+
+    /// A figure of the file. Each report needs some: the statement is compiled once.
+    pub(crate) fn pragma(&self, name: &str) -> rusqlite::Result<i64> {
+        let mut figure = self.db.prepare_cached(&format!("PRAGMA {name}"))?;
+        figure.query_row([], |row| row.get(0))
     }
 }
 

@@ -27,9 +27,6 @@ const BATCH: i64 = 600;
 /// A file at its limit is reduced by this share: otherwise each report would remove moments.
 const SHRINK: u64 = 10;
 
-/// The size of the file is looked at after this many changed rows.
-const ROWS_TO_SIZE: u64 = 256;
-
 /// A moment to be thinned or not.
 struct Candidate {
     id: i64,
@@ -64,6 +61,7 @@ impl Recorder {
     /// Thins the moments before a time to one or two in each interval. Returns whether there are more of them.
     fn thin(&self, tier: i64, before: i64, interval: i64) -> Result<bool, RecordingError> {
         let before = before.div_euclid(interval) * interval;
+        // Before anything is thinned, the query would look at every moment.
         if self.first_ms()?.is_none_or(|first| first >= before) {
             return Ok(false);
         }
@@ -127,14 +125,13 @@ impl Recorder {
 
     /// Removes the moments before a time, but never the last one. Returns whether there are more of them.
     fn remove_before(&mut self, before: i64) -> Result<bool, RecordingError> {
-        if self.first_ms()?.is_none_or(|first| first >= before) {
-            return Ok(false);
-        }
         let mut rows = self.db.prepare_cached(
-            "SELECT id FROM moment WHERE elapsed_ms < ?1 AND id < ?2 ORDER BY id LIMIT ?3",
+            "SELECT id, elapsed_ms FROM moment WHERE id < ?1 ORDER BY id LIMIT ?2",
         )?;
-        let rows = rows.query_map([before, self.last.id, BATCH], |row| row.get(0))?;
-        let oldest: Vec<i64> = rows.collect::<Result<_, _>>()?;
+        let rows = rows.query_map([self.last.id, BATCH], |row| Ok((row.get(0)?, row.get(1)?)))?;
+        let mut oldest: Vec<(i64, i64)> = rows.collect::<Result<_, _>>()?;
+        oldest.truncate(oldest.partition_point(|(_, elapsed_ms)| *elapsed_ms < before));
+        let oldest: Vec<i64> = oldest.into_iter().map(|(id, _)| id).collect();
         self.remove_oldest(&oldest)?;
         Ok(oldest.len() as i64 == BATCH)
     }
@@ -172,13 +169,8 @@ impl Recorder {
     /// Keeps the file below its limit.
     fn bound(&mut self) -> Result<(), RecordingError> {
         let limit = self.options.size;
-        // Room for the next reports.
+        // Room for the next report.
         let limit = limit - limit / 16;
-        let changed = self.db.total_changes();
-        if self.recorded() > 1 && changed - self.sized_at < ROWS_TO_SIZE {
-            return Ok(());
-        }
-        self.sized_at = changed;
         if self.used()? <= limit {
             return Ok(());
         }
@@ -199,12 +191,8 @@ impl Recorder {
 
     /// The used part of the file in bytes.
     fn used(&self) -> rusqlite::Result<u64> {
-        let number = |pragma| {
-            self.db
-                .pragma_query_value(None, pragma, |row| row.get::<_, i64>(0))
-        };
-        let pages = number("page_count")? - number("freelist_count")?;
-        Ok((pages * number("page_size")?).cast_unsigned())
+        let pages = self.pragma("page_count")? - self.pragma("freelist_count")?;
+        Ok((pages * self.pragma("page_size")?).cast_unsigned())
     }
 
     /// Removes everything that nothing refers to, and reads the ids again.

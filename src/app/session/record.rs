@@ -19,9 +19,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 use super::output;
 use super::reports::Reports;
 use crate::app::config::{Config, RecordConfig};
-use crate::collect::LastScan;
 use crate::collect::collector::Numbered;
-use crate::http::api::Provider;
 use memprof_code::layout;
 use memprof_profile::{Profile, Report};
 use memprof_recording::{Options, Place, Recorder, RunInfo};
@@ -158,7 +156,7 @@ impl RecordLoop {
             .context("cannot start the thread that records")?;
         Ok(RecordLoop {
             stop,
-            feeding: tokio::spawn(feed((reports, newest), max_stacks, to, stopped)),
+            feeding: tokio::spawn(feed(reports, newest, max_stacks, to, stopped)),
             writing,
             outcome,
         })
@@ -208,7 +206,8 @@ fn write(mut recorder: Recorder, reports: &Receiver<Arc<Report>>) -> Option<Stri
 
 /// Sends new reports of at most `max_stacks` stacks to the thread that writes, and the last one at the end.
 async fn feed(
-    (reports, mut newest): (Arc<Reports>, watch::Receiver<Option<Numbered>>),
+    reports: Arc<Reports>,
+    mut newest: watch::Receiver<Option<Numbered>>,
     max_stacks: usize,
     to: SyncSender<Arc<Report>>,
     mut stopped: watch::Receiver<bool>,
@@ -222,18 +221,9 @@ async fn feed(
             () = next(&mut newest, due) => due = Instant::now() + INTERVAL,
             _ = stopped.changed() => more = false,
         }
-        let scanned = match more {
-            true => newest.borrow_and_update().clone(),
-            // The target may have been scanned just now.
-            false => {
-                let status = timeout(LAST, reports.status()).await.ok().flatten();
-                status
-                    .and_then(|status| status.last)
-                    .map(LastScan::numbered)
-            }
-        };
         let is_small = |profile: &Profile| profile.samples.len() <= max_stacks;
         let is_wanted = |(number, profile): &Numbered| last != Some(*number) && is_small(profile);
+        let scanned = newest.borrow_and_update().clone();
         let Some(scanned) = scanned.filter(is_wanted) else {
             continue;
         };

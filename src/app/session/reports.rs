@@ -33,7 +33,7 @@ const RUN_SHARE: u32 = 9;
 /// Maximum time to wait for an answer from the collector that needs no scan; then the previous answer is used.
 const STATUS_WAIT: Duration = Duration::from_millis(30);
 
-/// How long the names of a report are those of the next ones in a recording.
+/// How long a recording uses the names of one report for the next ones.
 const NAMES_HOLD: Duration = Duration::from_secs(60);
 
 /// Makes reports; concurrent requests share one.

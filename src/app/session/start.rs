@@ -44,7 +44,7 @@ pub struct Started {
     pub collecting: CollectorHandle,
     /// The target's progress, as the thread publishes it.
     pub progress: watch::Receiver<Progress>,
-    /// The newest profile, whoever requested it.
+    /// The most recent profile, from a periodic scan or from a request.
     pub newest: watch::Receiver<Option<Numbered>>,
     /// BPF programs that could not be attached on this kernel.
     pub missing: Vec<Missing>,

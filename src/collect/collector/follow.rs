@@ -239,6 +239,7 @@ impl Collector {
             ended.target.alive = false;
             ended.oom_kills = self.kills.seen.clone();
             last.profile = (self.sequence + 1, Arc::new(ended));
+            self.newest.send_replace(Some(last.profile.clone()));
             self.sequence += 1;
         }
         if matches!(self.selector, Selector::Comm(_)) {

@@ -88,6 +88,7 @@ impl Collector {
                         older.losses.add(Losses::HELD, 1);
                         self.sequence += 1;
                         last.profile = (self.sequence, Arc::new(older));
+                        self.newest.send_replace(Some(last.profile.clone()));
                     }
                     Ok(last.profile.clone())
                 }
@@ -151,6 +152,7 @@ impl Collector {
         let took = at.duration_since(start);
         let (number, processes) = (self.sequence, profile.1.target.pids.len());
         tracing::debug!(number, processes, ?freeze, ?took, settled, quiet, "scanned");
+        self.newest.send_replace(Some(profile.clone()));
         self.last = Some(Last {
             profile: profile.clone(),
             at,
@@ -174,16 +176,6 @@ impl Collector {
         if let Some(unwinding) = &self.unwinding {
             unwinding.losses(&mut profile.losses);
         }
-    }
-
-    pub(super) fn publish_newest(&self) {
-        let number = |numbered: &Option<Numbered>| numbered.as_ref().map(|(number, _)| *number);
-        let newest = self.last.as_ref().map(|last| last.profile.clone());
-        self.newest.send_if_modified(|published| {
-            let is_new = number(published) != number(&newest);
-            *published = newest;
-            is_new
-        });
     }
 
     /// Whether the target has not changed since this scan.

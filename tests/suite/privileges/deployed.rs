@@ -43,7 +43,10 @@ impl Given {
     fn memprof(&self, more: &[&str]) -> Command {
         // One mount may cover another.
         let script = format!(
-            "for dir in {written}; do mkdir -p $dir && mount -t tmpfs -o mode=755 tmpfs $dir; done
+            "for dir in {written}; do
+                 mount -t tmpfs tmpfs ${{dir%/*}}
+                 mkdir $dir && mount -t tmpfs -o mode=755 tmpfs $dir
+             done
              while read -r _ dir _; do
                  case \" {written} \" in *\" $dir \"*) continue ;; esac
                  case $dir in /proc* | /sys* | /dev*) continue ;; esac

@@ -41,6 +41,57 @@ fn the_views_have_the_figures_of_the_report() {
     assert!(db.query_row(sql, [], |row| row.get::<_, i64>(0)).unwrap() > 3);
 }
 
+/// The questions of the documentation, each with an answer.
+#[test]
+fn the_documented_questions_have_answers() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("r.db");
+    let mut world = World::new(2);
+    let mut recorder = recorder(&path);
+    let reports: Vec<_> = (0..60).map(|_| world.report(1000)).collect();
+    for report in &reports {
+        recorder.record(report).unwrap();
+    }
+    recorder.finish().unwrap();
+    let db = Connection::open(&path).unwrap();
+    let text = include_str!("../../../../docs/recording.md");
+    let questions = text.split("```sql\n").skip(1);
+    let questions = questions.map(|rest| rest.split("```").next().unwrap());
+    // Names and sizes that are in this recording.
+    let questions = questions.map(|sql| {
+        sql.replace("%grow%", "%::f%")
+            .replace("> 1024 * 1024 * 1024", "> 0")
+    });
+    let questions: Vec<String> = questions.collect();
+    assert_eq!(questions.len(), 5);
+    let rows = |sql: &str| {
+        let mut rows = db.prepare(sql).unwrap();
+        let rows = rows.query_map([], |row| row.get::<_, rusqlite::types::Value>(0));
+        rows.unwrap().map(Result::unwrap).count()
+    };
+    for sql in &questions {
+        assert!(rows(sql) > 0, "{sql}");
+    }
+    let highest = reports
+        .iter()
+        .map(|report| Kind::All.figure(&report.profile.total));
+    let kib: u64 = db
+        .query_row(&questions[0], [], |row| row.get::<_, i64>(1))
+        .unwrap() as u64;
+    assert_eq!(kib, highest.max().unwrap() / 1024);
+    // What all functions gained is what the sum gained.
+    let anon = |at: usize| Kind::Anon.figure(&reports[at].profile.total) as i64;
+    let gains = questions[3]
+        .replace("ORDER BY kib DESC LIMIT 5", "")
+        .replace("/ 1024", "");
+    let gained = format!(
+        "SELECT sum(kib) FROM ({})",
+        gains.trim_end().trim_end_matches(';')
+    );
+    let gained: i64 = db.query_row(&gained, [], |row| row.get(0)).unwrap();
+    assert_eq!(gained, anon(59) - anon(0));
+}
+
 /// Otherwise what takes milliseconds would take seconds.
 #[test]
 fn figures_are_looked_up_by_moment() {
