@@ -24,6 +24,7 @@ COPY crates/memprof-sys/Cargo.toml crates/memprof-sys/
 COPY crates/memprof-profile/Cargo.toml crates/memprof-profile/
 COPY crates/memprof-code/Cargo.toml crates/memprof-code/
 COPY crates/memprof-heap/Cargo.toml crates/memprof-heap/
+COPY crates/memprof-recording/Cargo.toml crates/memprof-recording/
 COPY tests/scenarios/main.rs tests/scenarios/main.rs
 RUN mkdir src \
     && echo 'fn main() {}' | tee src/main.rs build.rs crates/memprof-heap/build.rs >/dev/null \

@@ -57,7 +57,7 @@ check_readme() {
 
 check_chapters() {
     local chapter
-    for chapter in docs/*.md; do
+    for chapter in docs/*.md docs/languages/*.md; do
         chapter=${chapter#docs/}
         [ "$chapter" = SUMMARY.md ] || grep -qF "($chapter)" docs/SUMMARY.md ||
             fail "docs/SUMMARY.md does not list $chapter"

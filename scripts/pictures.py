@@ -210,8 +210,8 @@ def top(file, memprof):
     subprocess.run([*tmux, "new-session", "-d", "-x", "110", "-y", "26", *map(str, command)], check=True)
     try:
         time.sleep(8)
-        # Python's functions alone.
-        subprocess.run([*tmux, "send-keys", "y"], check=True)
+        # The table of functions, which begins with Python's alone.
+        subprocess.run([*tmux, "send-keys", "f"], check=True)
         time.sleep(2)
         text = subprocess.run([*tmux, "capture-pane", "-p"], capture_output=True, check=True, text=True).stdout
     finally:

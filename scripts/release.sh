@@ -99,9 +99,10 @@ crates() {
 make_more() {
     local page shell more=$work/more
     [ ! -d "$more" ] || return 0
-    mkdir -p "$more"/{doc/docs,man,completions}
+    mkdir -p "$more"/{doc/docs/languages,man,completions}
     cp README.md ARCHITECTURE.md CHANGELOG.md CONTRIBUTING.md SECURITY.md LICENSE-* "$more/doc"
     cp docs/*.md docs/*.png "$more/doc/docs"
+    cp docs/languages/*.md "$more/doc/docs/languages"
     third_party >"$more/doc/THIRD-PARTY"
     "$work/memprof" man >"$more/man/memprof.1"
     for page in top maps; do "$work/memprof" man "$page" >"$more/man/memprof-$page.1"; done

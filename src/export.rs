@@ -11,12 +11,14 @@ mod label_text;
 pub(crate) mod mappings;
 mod names;
 mod options;
+pub mod overview;
 pub(crate) mod pprof;
 mod profile;
 pub mod push;
 pub(crate) mod rows;
 mod sizes;
 mod speedscope;
+mod stack_names;
 mod summary;
 mod svg;
 mod text;
@@ -25,12 +27,12 @@ pub mod tree;
 use std::io::{self, Write};
 use std::sync::Arc;
 
-use memprof_profile::Report;
+use memprof_profile::{FrameFilter, Report};
 
-pub(crate) use folded::lines as folded_lines;
 pub(crate) use grown_by::grown_by;
 pub use options::{ExportOptions, Supports, Unsupported};
 pub(crate) use sizes::write_sizes;
+pub(crate) use stack_names::stack_names;
 pub(crate) use summary::{write_peak, write_summary};
 
 /// A format: its name, its supported options, and its writer.
@@ -46,10 +48,9 @@ pub struct Exporter {
     pub content_type: &'static str,
     /// The supported options beyond the export of one complete report.
     pub supports: Supports,
-    /// Whether the format can represent source lines and inlined functions, which are slow to look up.
-    pub wants_lines: bool,
-    /// Whether the format includes all frames as recorded, so that its readers can select.
-    pub keeps_all_frames: bool,
+    /// The frames of interpreted programs to show unless the options say otherwise. `None` for all frames as recorded, so that
+    /// readers can select.
+    pub usual_frames: Option<FrameFilter>,
     /// Whether the format contains the addresses of mappings in the process.
     pub has_addresses: bool,
     /// Writes a report; [`write()`] checks the options first.
@@ -103,6 +104,7 @@ pub struct Exporter {
 ///     measures: vec![&RESIDENCY],
 ///     cgroup: None,
 ///     peak: None,
+///     own_peak: None,
 /// };
 /// let symbols = Arc::new(Symbols::default());
 /// let report = Report { profile: Arc::new(profile), symbols, sequence: 1 };
@@ -120,16 +122,17 @@ pub fn write(
 ) -> io::Result<()> {
     let checked = options.check(format);
     checked.map_err(|e| io::Error::new(io::ErrorKind::InvalidInput, e))?;
-    if format.keeps_all_frames {
+    let Some(usual) = format.usual_frames else {
         return (format.write)(report, options, out);
-    }
+    };
+    let frames = options.frames.unwrap_or(usual);
     let baseline = options.baseline.as_ref();
-    let baseline = baseline.map(|b| Arc::new(b.showing(options.frames).into_owned()));
+    let baseline = baseline.map(|b| Arc::new(b.showing(frames).into_owned()));
     let options = ExportOptions {
         baseline,
         ..options.clone()
     };
-    (format.write)(&report.showing(options.frames), &options, out)
+    (format.write)(&report.showing(frames), &options, out)
 }
 
 /// Every format of this wing, in display order. `http::exporters` adds the page.

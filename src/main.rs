@@ -4,7 +4,7 @@ use std::io::{self, Write};
 use std::process::ExitCode;
 
 use memprof::app::cli::{self, Run};
-use memprof::app::{capability, heap, maps, session};
+use memprof::app::{advise, capability, heap, maps, session};
 use memprof_heap::attach;
 use memprof_sys::freeze::guard;
 use memprof_sys::{allocator, limits, target_file};
@@ -21,6 +21,7 @@ fn main() -> ExitCode {
     }
     let done = match run {
         Run::Profile(config) => session::run(&config),
+        Run::Advise(target) => advise::run(&target).and_then(|text| print(&text, 0)),
         Run::Maps(config) => maps::run(&config).and_then(|text| print(&text, 0)),
         Run::Heap(config) => heap::run(&config).and_then(|(text, status)| print(&text, status)),
         Run::AttachHeap(config) => attach::run(&config).and_then(|text| print(&text, 0)),

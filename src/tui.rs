@@ -1,9 +1,9 @@
 //! The live view on a terminal: `memprof top`.
 //!
-//! In reading order: `model` is the content of a report under the chosen settings, `state` holds the user's settings
-//! and cursor positions, `keys` updates the state on key presses, `rows` lists the visible rows, `list` and `processes`
-//! those of processes and control groups, `part` is one of these shown alone, `moments` steps through recorded ones, `render` draws a state, `terminal` is the
-//! real terminal. All modules but `terminal` are pure. [`Screen`] runs them on its own thread. A second thread builds
+//! In reading order: `model` is the content of a report under the chosen settings, `past` what the overview says beyond it,
+//! `state` holds the user's settings and cursor positions, `keys` updates the state on key presses, `rows` lists the visible
+//! rows, `list` and `processes` those of processes and control groups, `part` is one of these shown alone, `moments` steps
+//! through recorded ones, `render` draws a state, `terminal` is the real terminal. All modules but `terminal` are pure. [`Screen`] runs them on its own thread. A second thread builds
 //! models, so that the view responds to keys while a large report is processed.
 
 mod heap;
@@ -16,6 +16,7 @@ mod messages;
 mod model;
 mod moments;
 mod part;
+mod past;
 mod processes;
 mod render;
 mod rows;
@@ -26,6 +27,7 @@ mod tests;
 mod theme;
 mod view;
 mod words;
+mod wrap;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -34,13 +36,14 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
 
 use memprof_heap::HeapSnapshot;
 use memprof_profile::Report;
 use memprof_sys::ids::Pid;
 use model::{Job, Model};
-pub use moments::Step;
+pub use moments::{Step, StepTo};
+pub use past::Past;
 use state::{Input, UiState};
 use terminal::Terminal;
 
@@ -73,6 +76,8 @@ pub struct Screen {
     pub heaps: Option<mpsc::Receiver<Pid>>,
     /// Receives the steps to recorded moments; the task that reads the recording reads it.
     pub steps: Option<mpsc::Receiver<Step>>,
+    /// The process that is shown alone; `None` while all are.
+    pub alone: watch::Receiver<Option<Pid>>,
 }
 
 /// Sends news to the view. News is dropped if the queue is full, because newer news will follow; heap snapshots wait.
@@ -90,6 +95,11 @@ impl News {
     /// Sends a new report.
     pub fn report(&self, report: Arc<Report>) {
         self.send(Input::Report(report));
+    }
+
+    /// Sends what the overview says beyond the report that follows.
+    pub fn past(&self, past: Past) {
+        self.send(Input::Past(past));
     }
 
     /// Sends the reason why there is no report.
@@ -122,11 +132,11 @@ impl News {
 }
 
 impl Screen {
-    /// Takes over the terminal and shows the `News` that it receives.
+    /// Takes over the terminal and shows the `News` that it receives, of a running target or from a file.
     ///
     /// # Errors
     /// The terminal cannot be used.
-    pub fn start(options: ScreenOptions) -> Result<Screen> {
+    pub fn start(options: ScreenOptions, is_saved: bool) -> Result<Screen> {
         let (to, from) = sync_channel(QUEUE);
         let stop = Arc::new(AtomicBool::new(false));
         let news = News {
@@ -138,21 +148,18 @@ impl Screen {
         let (tell, ended) = oneshot::channel();
         let (heaps_wanted, heaps) = mpsc::channel(1);
         let (steps_wanted, steps) = mpsc::channel(1);
+        let (alone_is, alone) = watch::channel(None);
         let wishes = Wishes {
             heaps: heaps_wanted,
             steps: steps_wanted,
+            alone: alone_is,
         };
         let thread = thread::Builder::new()
             .name("memprof-screen".into())
             .spawn(move || {
-                let done = show(
-                    &mut terminal,
-                    options.colour,
-                    &from,
-                    &stop,
-                    builder,
-                    &wishes,
-                );
+                let mut state = UiState::new(options.colour, terminal.size());
+                state.is_saved = is_saved;
+                let done = show(&mut terminal, state, &from, &stop, builder, &wishes);
                 // Restore the terminal before the end is signalled, so that later output is visible.
                 drop(terminal);
                 let _ = tell.send(done);
@@ -164,6 +171,7 @@ impl Screen {
             ended,
             heaps: Some(heaps),
             steps: Some(steps),
+            alone,
         })
     }
 
@@ -192,18 +200,18 @@ impl Drop for Screen {
 struct Wishes {
     heaps: mpsc::Sender<Pid>,
     steps: mpsc::Sender<Step>,
+    alone: watch::Sender<Option<Pid>>,
 }
 
 /// Runs until the user quits or `stop` is set.
 fn show(
     terminal: &mut Terminal,
-    colour: bool,
+    mut state: UiState,
     news: &Receiver<Input>,
     stop: &AtomicBool,
     mut builder: Builder,
     wishes: &Wishes,
 ) -> Result<()> {
-    let mut state = UiState::new(colour, terminal.size());
     terminal.draw(&state)?;
     while !stop.load(Ordering::Relaxed) {
         let mut changed = false;
@@ -228,6 +236,12 @@ fn show(
             // Like snapshots.
             let _ = wishes.steps.try_send(step);
         }
+        let alone = state.process_alone();
+        wishes.alone.send_if_modified(|known| {
+            let is_new = *known != alone;
+            *known = alone;
+            is_new
+        });
         builder.go_on()?;
         if changed {
             terminal.draw(&state)?;

@@ -161,6 +161,7 @@ struct task_struct {
 	int exit_signal;
 	pid_t pid;
 	pid_t tgid;
+	struct completion *vfork_done;
 	struct task_struct *group_leader;
 	struct pid *thread_pid;
 	struct signal_struct *signal;

@@ -6,6 +6,7 @@ mod gate;
 mod growth;
 mod heap;
 mod maps;
+mod mistakes;
 mod outputs;
 mod profile;
 mod push;
@@ -22,26 +23,31 @@ use clap::{ArgGroup, ColorChoice, CommandFactory, FromArgMatches, Parser, Subcom
 use self::profile::ProfileArgs;
 use crate::app::config::{Config, DiffConfig, GrowthConfig, HeapConfig, MapsConfig, OpenConfig};
 use memprof_heap::attach::AttachConfig;
+use memprof_sys::process::ProcessTarget;
 
 const EXAMPLES: &str = "\
 Examples:
-  sudo memprof --comm light-node          the process with that name, running already or the next to start
-  sudo memprof --pid 1234 --duration 60   a minute of a running process, then a summary
-  sudo memprof -- ./server --flag         a command, from its first page to its end
-  sudo memprof --cgroup /my.service       every process of a control group, present and future
-  sudo memprof --all                      every process of this machine
-  sudo memprof top --pid 1234             the same, live on the terminal
-  sudo memprof record r.memprof.db --pid 1234   its memory over time, to a file
-  memprof open r.memprof.db@peak          a moment of it, such as the one of the highest total
-  memprof open p.memprof.json             a saved profile: the page, the API, `--top`, other formats
-  memprof growth r.memprof.db             what grew in it, how fast, and how certainly
-  memprof diff a.memprof.json b.memprof.json --fail-if 'growth > 5%'   compare two, and fail on growth
-  memprof attach-heap --pid 1234          sample the allocations of a running process from now on
-  memprof maps --pid 1234                 break down the memory of a process by mapping
-  memprof doctor                          check what this machine allows, and what is missing
+  memprof advise --pid 1234              which command answers what
+  sudo memprof --comm light-node         a process with that name, now or later
+  sudo memprof --pid 1234 --duration 60  a minute of a process, then a summary
+  sudo memprof -- ./server --flag        a command, from its start to its end
+  sudo memprof --cgroup /my.service      every process of a control group
+  sudo memprof --all                     every process of this machine
+  sudo memprof top --pid 1234            live on the terminal
+  sudo memprof heap --pid 1234           its heap: in use, free, lost, types
+  sudo memprof growth --pid 1234         what grows, how fast, how certainly
+  sudo memprof record r.memprof.db --pid 1234
+                                         its memory over time, to a file
+  memprof open r.memprof.db@peak         a moment of a recording
+  memprof open p.memprof.json            a saved profile: page, API, formats
+  memprof diff a.memprof.json b.memprof.json --fail-if 'growth > 5%'
+                                         compare two, and fail on growth
+  memprof maps --pid 1234                the memory of a process by mapping
+  memprof doctor                         what this machine allows and lacks
 
-Exit status: 0, or that of the command after `--` (127 if it is not found, 126 if it cannot be executed); 1 for an
-error; 2 for a wrong command line; 3 if a gate of `memprof diff --fail-if` fires; 124 if no process came within --wait.";
+Exit status: 0, or that of the command after `--` (127 if it is not found, 126 \
+if it cannot be executed); 1 for an error; 2 for a wrong command line; 3 if a \
+gate of `--fail-if` fires; 124 if no process came within --wait.";
 
 /// Shows which code owns the physical memory that a running Linux process holds.
 #[derive(Debug, Parser)]
@@ -80,6 +86,8 @@ enum Action {
     Diff(saved::DiffArgs),
     /// Rank what grew in a recording, or what grows in a process, how fast and how certainly, and check limits on the rate
     Growth(growth::GrowthArgs),
+    /// Say what a process is, and which memprof commands answer which question about it. Reads no memory of the process
+    Advise(maps::AdviseArgs),
     /// Check what this kernel and these privileges allow, what is missing, and how to get it
     Doctor,
     /// Make and hold copy-on-write children of processes for heap snapshots; memprof starts this itself
@@ -93,7 +101,7 @@ enum Action {
     /// Print the man page
     Man {
         /// The page of `memprof COMMAND`
-        #[arg(value_name = "COMMAND", value_parser = ["top", "record", "maps", "heap", "attach-heap", "open", "diff", "growth"])]
+        #[arg(value_name = "COMMAND", value_parser = ["top", "record", "maps", "heap", "attach-heap", "open", "diff", "growth", "advise", "doctor"])]
         of: Option<String>,
     },
 }
@@ -104,6 +112,8 @@ pub enum Run {
     Profile(Box<Config>),
     /// `memprof maps`.
     Maps(MapsConfig),
+    /// `memprof advise`.
+    Advise(ProcessTarget),
     /// `memprof heap`.
     Heap(HeapConfig),
     /// `memprof attach-heap`.
@@ -161,7 +171,8 @@ pub fn parse() -> Run {
 pub fn parse_from(args: impl IntoIterator<Item = OsString>) -> Result<Run, clap::Error> {
     let args: Vec<OsString> = args.into_iter().collect();
     let command = Cli::command().color(color_of(&args));
-    let matches = command.try_get_matches_from(args)?;
+    let matches = command.try_get_matches_from(&args);
+    let matches = matches.map_err(|e| mistakes::explained(e, &Cli::command(), &args))?;
     let cli = Cli::from_arg_matches(&matches)?;
     match cli.action {
         Some(Action::Top(args)) => args.config().map(|c| Run::Profile(Box::new(c))),
@@ -170,6 +181,7 @@ pub fn parse_from(args: impl IntoIterator<Item = OsString>) -> Result<Run, clap:
             args.config(given).map(|c| Run::Profile(Box::new(c)))
         }
         Some(Action::Maps(args)) => Ok(Run::Maps(args.config())),
+        Some(Action::Advise(args)) => Ok(Run::Advise(args.target())),
         Some(Action::Heap(args)) => args.config().map(Run::Heap),
         Some(Action::AttachHeap(args)) => Ok(Run::AttachHeap(args.config())),
         Some(Action::ForkGuard) => Ok(Run::ForkGuard),

@@ -54,6 +54,8 @@ pub struct Config {
     pub interpreters: EnabledInterpreters,
     /// Where to serve HTTP; `None` for no server.
     pub listen: Option<Listen>,
+    /// Whether to keep serving after the command has ended.
+    pub serve_after_exit: bool,
     /// The file with the token that requests must carry, if any.
     pub token_file: Option<PathBuf>,
     /// Origins allowed to read, in addition to loopback ones.
@@ -135,6 +137,7 @@ impl Config {
             debuginfod: DebuginfodMode::Environment,
             interpreters: EnabledInterpreters::ALL,
             listen: None,
+            serve_after_exit: false,
             token_file: None,
             cors_origins: Vec::new(),
             allow_hosts: Vec::new(),
@@ -186,6 +189,8 @@ pub struct HeapSampling {
     pub sizes: Option<PathBuf>,
     /// Selects the sampled allocations of the outputs; `None` for all.
     pub filter: Option<Filter>,
+    /// Whether inlined functions are frames of heap snapshots by stack.
+    pub inlined: bool,
 }
 
 /// The moment whose state an output shows (`--at`).
@@ -193,10 +198,19 @@ pub struct HeapSampling {
 pub enum OutputMoment {
     /// The moment with the most resident memory
     Peak,
+    /// The moment at which the process with the highest peak of its own had it: that process alone
+    LargestProcess,
     /// The end of the target, or the end of memprof if the target runs on
     End,
     /// The end of memprof; of a target that has ended, its end
     Now,
+}
+
+impl OutputMoment {
+    /// Whether the moment is before the newest state.
+    pub fn is_peak(&self) -> bool {
+        matches!(self, OutputMoment::Peak | OutputMoment::LargestProcess)
+    }
 }
 
 /// A file to write a profile to.
@@ -213,6 +227,11 @@ pub struct Output {
 }
 
 impl Output {
+    /// Whether it shows the peak of the largest process.
+    pub fn is_of_largest_process(&self) -> bool {
+        self.at == Some(OutputMoment::LargestProcess)
+    }
+
     /// Whether it is standard output.
     pub fn is_stdout(&self) -> bool {
         self.path.as_os_str() == "-"
@@ -351,6 +370,8 @@ pub struct ByStackConfig {
     pub providers: Vec<String>,
     /// How long to sample a running process before the snapshot.
     pub sampled_for: Duration,
+    /// Whether inlined functions are frames.
+    pub inlined: bool,
 }
 
 /// Configuration of `memprof heap`.
@@ -360,6 +381,8 @@ pub struct HeapConfig {
     pub target: HeapTarget,
     /// Number of size classes and chunks to list.
     pub top: usize,
+    /// Whether the text has all tables.
+    pub details: bool,
     /// How to take the snapshot.
     pub snapshot: SnapshotOptions,
     /// How to sample allocations; `None` unless the heap is shown by stack.

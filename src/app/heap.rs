@@ -38,13 +38,16 @@ pub fn run(config: &HeapConfig) -> Result<(Vec<u8>, u8)> {
     let mut out = Vec::new();
     match (config.format, &taken.by_stack) {
         (HeapFormat::Text, by_stack) => {
-            taken.heap.write_text(&mut out, config.top)?;
+            taken
+                .heap
+                .write_text(&mut out, config.top, config.details)?;
             if let Some(by_stack) = by_stack {
                 by_stack.write_text(&mut out, config.top)?;
             }
         }
         (HeapFormat::Json, by_stack) => {
             let whole = Whole {
+                verdict: taken.heap.verdict(),
                 heap: &taken.heap,
                 grown_by: taken.grown_by.as_ref(),
                 by_stack: by_stack.as_ref(),
@@ -60,6 +63,8 @@ pub fn run(config: &HeapConfig) -> Result<(Vec<u8>, u8)> {
 /// A snapshot's JSON.
 #[derive(Serialize)]
 struct Whole<'a> {
+    /// What the snapshot says, in sentences.
+    verdict: Vec<String>,
     #[serde(flatten)]
     heap: &'a Heap,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -102,6 +107,7 @@ fn with_stacks(
         temporary: TEMPORARY,
         sizes: None,
         filter: None,
+        inlined: sampling.inlined,
     };
     let how = HeapOptions {
         approach: config.snapshot.approach,

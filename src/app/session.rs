@@ -48,7 +48,7 @@ use live::Live;
 use manager::Manager;
 use memprof_heap::headroom;
 use memprof_heap::sampler::{self, Library};
-use memprof_profile::{Kind, Report};
+use memprof_profile::{Kind, Profile, Report};
 use memprof_recording::{Place, Recorder, Recording};
 use memprof_sys::ids::Pid;
 use memprof_sys::privileges::{self, ThreadRole};
@@ -226,6 +226,8 @@ impl<'a> Session<'a> {
         let pushed = pushing.as_ref().map(|(_, pushing)| pushing.clone());
         let reports = reports.with_clients(fetching, pushed);
         let recorded = recorder.as_ref().map(|to| to.place().clone());
+        let inlined = config.heap.as_ref().is_none_or(|heap| heap.inlined);
+        let reports = reports.with_inlined(inlined);
         let reports = reports.with_moments(recorded.clone());
         let reports = Arc::new(reports.with_hooks(syscall_hooks, faults_seen, missing));
         let session = Session {
@@ -284,13 +286,26 @@ impl Session<'_> {
         self.live = None;
         self.manager.stopping();
         self.stop_counting();
-        // After a first signal, a second one now kills memprof: the last report and the outputs may take long.
-        signals.restore();
+        let serves_on = self.config.serve_after_exit && outcome.is_ok();
+        let mut waiting = None;
+        match serves_on && signals.arrived().is_none() {
+            true => waiting = Some(signals),
+            // After a first signal, a second one now kills memprof: the last report and the outputs may take long.
+            false => signals.restore(),
+        }
         // The server keeps answering while the last report is made.
         let written = match &outcome {
             Ok(_) => self.write_results(&api).await,
             Err(_) => Ok(false),
         };
+        if let (Some(mut signals), Ok(status)) = (waiting, &outcome) {
+            messages::print(&format!(
+                "the command ended with status {status}; its last profile and its peak stay; Ctrl-C ends memprof"
+            ));
+            self.greet(&addresses);
+            signals.next().await;
+            signals.restore();
+        }
         // By now the last report includes the end of the target.
         let _ = self.collecting.wait_for(DETACH, Command::ReportVictims);
         oom_reporter.finish().await;
@@ -370,6 +385,11 @@ impl Session<'_> {
             };
             messages::print(&format!("waiting for {what}{limit}{then}"));
         }
+        self.greet(addresses);
+    }
+
+    /// Prints where the server is.
+    fn greet(&self, addresses: &[Listen]) {
         for address in addresses {
             let lines = server::greeting(address, self.config.token_file.as_deref());
             lines.iter().for_each(|line| messages::print(line));
@@ -403,12 +423,14 @@ impl Session<'_> {
         }
         let fired = self.check_gates(&report);
         let outputs = &self.config.outputs;
-        let (report, peak) = (self.with_lines(report).await, self.reports.at_peak().await);
-        let peak = match peak {
-            Ok(peak) => Some(self.with_lines(peak).await),
-            Err(_) => None,
+        let report = self.with_lines(report).await;
+        let peak = self.peak(None).await;
+        let largest = match outputs.iter().any(Output::is_of_largest_process) {
+            true => self.largest_process(&report.profile).await,
+            false => None,
         };
-        let profiles = self.write_profiles(api, &report, peak.as_ref()).await;
+        let largest = largest.or_else(|| peak.clone());
+        let profiles = self.write_profiles(api, &report, [&peak, &largest]).await;
         let sizes = self.write_sizes(&report);
         // With a command, stdout belongs to the command's output.
         let stdout_taken = matches!(self.config.target, Selector::Command(_))
@@ -420,11 +442,24 @@ impl Session<'_> {
         fired
     }
 
-    /// Adds source lines to a report if an output needs them.
-    async fn with_lines(&self, report: Arc<Report>) -> Arc<Report> {
-        if !self.config.outputs.iter().any(|o| o.format.wants_lines) {
-            return report;
+    /// The state at the peak of the process that had the highest one; `None` if there was a single process.
+    async fn largest_process(&self, profile: &Profile) -> Option<Arc<Report>> {
+        for process in profile.process_peaks() {
+            if let Some(peak) = self.peak(Some(process.pid)).await {
+                return Some(peak);
+            }
         }
+        None
+    }
+
+    /// The state at the peak, with source lines.
+    async fn peak(&self, of: Option<Pid>) -> Option<Arc<Report>> {
+        let peak = self.reports.at_peak(of).await.ok().flatten()?;
+        Some(self.with_lines(peak).await)
+    }
+
+    /// Adds source lines to a report.
+    async fn with_lines(&self, report: Arc<Report>) -> Arc<Report> {
         match self.reports.with_lines(&report).await {
             Ok(with_lines) => with_lines,
             Err(e) => {
@@ -458,12 +493,12 @@ impl Session<'_> {
         Ok(fired)
     }
 
-    /// Writes each output at its moment.
+    /// Writes each output at its moment. The peaks are that of all processes together, and that of the largest one.
     async fn write_profiles(
         &self,
         api: &Api,
         report: &Arc<Report>,
-        peak: Option<&Arc<Report>>,
+        [peak, largest]: [&Option<Arc<Report>>; 2],
     ) -> Result<()> {
         let filter = self.config.heap.as_ref().and_then(|h| h.filter.as_ref());
         let chosen = match filter {
@@ -481,8 +516,12 @@ impl Session<'_> {
         };
         let outputs = self.config.outputs.iter();
         output::all(outputs.map(|output| {
-            let at_peak = output.at.unwrap_or(default) == OutputMoment::Peak;
-            let shown = peak.filter(|_| at_peak).unwrap_or(&chosen);
+            let shown = match output.at.unwrap_or(default) {
+                OutputMoment::Peak => peak.as_ref(),
+                OutputMoment::LargestProcess => largest.as_ref(),
+                OutputMoment::End | OutputMoment::Now => None,
+            };
+            let shown = shown.unwrap_or(&chosen);
             privileges::writing_files(|| output::write_profile(output, shown, output::OUTPUT))
         }))
     }

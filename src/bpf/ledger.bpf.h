@@ -358,7 +358,18 @@ __noinline int ledger_move(__u32 mm_id, __u64 src, __u64 dst, __u64 n)
 	return ledger_clear(mm_id, src, src + n);
 }
 
-/* User space runs the next two programs (BPF_PROG_TEST_RUN). They are not attached. */
+/* User space runs the next three programs (BPF_PROG_TEST_RUN). They are not attached. */
+
+/* The result of next_chunk(): the key of a chunk, or NO_CHUNK. */
+__u64 chunk_after;
+
+/* Finds the first chunk at or after `key` in the same address space. */
+SEC("raw_tp")
+int BPF_PROG(next_chunk, __u64 key)
+{
+	chunk_after = directory_next(key);
+	return 0;
+}
 
 /* Removes at most `max` chunks of an ended address space. Returns 1 if chunks are left. */
 SEC("raw_tp")

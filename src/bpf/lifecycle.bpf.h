@@ -240,9 +240,6 @@ int BPF_PROG(process_exec, struct task_struct *task)
 			emit_process(task, PROCESS_EXITED, pid, left, 0, 0);
 		return 0;
 	}
-	/* User space is told later than the program may have its first peak. */
-	if (left && left == peak_space)
-		peak_space = mm_id;
 	emit_process(task, change, pid, mm_id, left, 0);
 	bind_program(mm_id, task->mm, read_user_ip(task));
 	return 0;
@@ -273,7 +270,8 @@ int BPF_PROG(process_exit, struct task_struct *task)
 	rss = MM_COUNTER(mm, RSS_FILE) + MM_COUNTER(mm, RSS_ANON) + MM_COUNTER(mm, RSS_SHMEM);
 	highest = BPF_CORE_READ(mm, hiwater_rss);
 	unfollow(tgid);
-	emit_process_with(task, PROCESS_EXITED, pid, mm_id, 0, 0, page_tables, rss > highest ? rss : highest);
+	emit_process_with(task, PROCESS_EXITED, pid, mm_id, task->mm ? mm_id : 0, 0, page_tables,
+			  rss > highest ? rss : highest);
 	return 0;
 }
 

@@ -193,9 +193,13 @@ struct process_event {
 	__u32 change;
 	__u32 pid; /* in memprof's pid namespace */
 	__u32 mm_id;
-	__u32 parent_mm_id; /* forked: the parent's; execed: the previous address space; else 0 */
+	/* forked: the parent's; execed: the previous address space; exited: mm_id if the process still has it; else 0 */
+	__u32 parent_mm_id;
 	__u32 parent_pid; /* forked: the parent's */
-	/* exited: bytes of page tables, and the highest RSS in pages; junk unless something holds a reference to the address space */
+	/*
+	 * exited: bytes of page tables, and the highest RSS in pages. If the process no longer has the address space, and
+	 * nothing else holds a reference to it, they are junk.
+	 */
 	__u64 page_tables;
 	__u64 highest_rss;
 	__u8 comm[16];
@@ -232,6 +236,8 @@ struct peak_event {
 	__u64 end;
 	__u64 at; /* ns, CLOCK_MONOTONIC */
 	__u64 rss[RSS_COUNTERS]; /* pages, before the call */
+	__u64 highest_rss; /* pages; VmHWM is this or the sum of the counters, whichever is greater */
+	__u64 others; /* pages of all other followed address spaces at that moment */
 };
 
 /* A file with mapped code. `dev` is the kernel's s_dev; `stat` may show another device (overlayfs, btrfs). */
@@ -379,7 +385,7 @@ _Static_assert(sizeof(struct code_event) == 56, "code_event");
 _Static_assert(sizeof(struct stack_event) == 40 + 8 * MAX_SENT_FRAMES, "stack_event");
 _Static_assert(sizeof(struct process_event) == 56, "process_event");
 _Static_assert(sizeof(struct range_event) == 48, "range_event");
-_Static_assert(sizeof(struct peak_event) == 72, "peak_event");
+_Static_assert(sizeof(struct peak_event) == 88, "peak_event");
 
 /*
  * One chunk of the page ledger, with the key `mm_id << REGION_BITS | page number >> CHUNK_SHIFT`. One entry per page,
@@ -546,6 +552,9 @@ struct mm_info {
 	__u32 cow_children[MAX_COW_CHILDREN]; /* 0: none */
 	__u32 ancestors[MAX_ANCESTORS]; /* nearest first */
 	__u32 snapshots; /* living copy-on-write children of heap snapshots */
+	__u32 pad;
+	__u64 peak_copied; /* the highest RSS of which the state was copied, in pages; see peak.bpf.h */
+	__u64 peak_seen; /* the highest RSS that was seen before a drop, in pages */
 };
 
 /* A followed process, by its pid in the initial namespace. */

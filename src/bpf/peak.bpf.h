@@ -29,13 +29,10 @@
 /* Maximum number of copied chunks. Each takes about a microsecond, while the thread cannot be preempted. */
 #define PEAK_CHUNKS 16384
 
-/* The address space whose peaks user space wants to know: the only one that is followed; else 0. */
-__u32 peak_space = 0;
-/* Whether user space cannot read this address space after the end of its process. */
+/* User space does not want to know of peaks up to this one, in pages. */
+__u32 peak_floor = ~0u;
+/* Whether user space cannot read an address space after the end of its process. */
 __u32 peak_at_exit = 0;
-/* The highest RSS of which the state was copied, and the highest that was seen, in pages. */
-__u64 peak_copied = 0;
-__u64 peak_seen = 0;
 
 struct copy_ctx {
 	__u64 at;
@@ -82,17 +79,36 @@ static long copy_next(__u64 i, struct copy_ctx *c)
  * Whether a new peak is about to be dropped with `pages` of its pages. Only one of several threads that drop it at the
  * same time gets an answer other than 0.
  */
-static __always_inline int drops_peak(__u64 rss, __u64 pages)
+static __always_inline int drops_peak(struct mm_info *mm, __u64 rss, __u64 pages)
 {
-	__u64 copied = *(volatile __u64 *)&peak_copied, seen = *(volatile __u64 *)&peak_seen;
+	__u64 copied = *(volatile __u64 *)&mm->peak_copied, seen = *(volatile __u64 *)&mm->peak_seen;
 
 	if (rss > seen)
-		*(volatile __u64 *)&peak_seen = seen = rss;
+		*(volatile __u64 *)&mm->peak_seen = seen = rss;
 	if (seen <= copied + copied / PEAK_PART + PEAK_LEAST || rss <= copied)
 		return 0;
 	if (rss > pages && rss - pages >= seen - seen / PEAK_PART)
 		return 0;
-	return __sync_val_compare_and_swap(&peak_copied, copied, rss) == copied;
+	return __sync_val_compare_and_swap(&mm->peak_copied, copied, rss) == copied;
+}
+
+/* An address space, and the resident pages of all others that are followed. */
+struct others_ctx {
+	__u64 mm;
+	__u64 pages;
+};
+
+/*
+ * Up to 6.15, a process that exits is followed for some microseconds after it has lost its address space. The read cannot
+ * fail, but may then find a counter of 0, or of a new process that has got the memory of the mm_struct.
+ */
+static long add_resident(void *map, __u64 *key, struct mm_info *info, struct others_ctx *c)
+{
+	struct mm_struct *mm = (void *)*key;
+
+	if (*key != c->mm)
+		c->pages += MM_COUNTER(mm, RSS_FILE) + MM_COUNTER(mm, RSS_ANON) + MM_COUNTER(mm, RSS_SHMEM);
+	return 0;
 }
 
 /*
@@ -103,15 +119,25 @@ __noinline int before_drop(__u32 mm_id, __u64 first, __u64 end)
 	struct peak_event e = { .kind = EVENT_PEAK, .mm_id = mm_id };
 	struct mm_struct *mm = bpf_get_current_task_btf()->mm;
 	struct copy_ctx c = { .mm_id = mm_id };
+	struct others_ctx others = { .mm = (__u64)mm };
+	struct mm_info *info;
+	__u64 rss;
 
 	if (!mm)
 		return 0;
 	e.rss[RSS_FILE] = MM_COUNTER(mm, RSS_FILE);
 	e.rss[RSS_ANON] = MM_COUNTER(mm, RSS_ANON);
 	e.rss[RSS_SHMEM] = MM_COUNTER(mm, RSS_SHMEM);
-	if (!drops_peak(e.rss[RSS_FILE] + e.rss[RSS_ANON] + e.rss[RSS_SHMEM], end - first))
+	rss = e.rss[RSS_FILE] + e.rss[RSS_ANON] + e.rss[RSS_SHMEM];
+	if (rss <= peak_floor)
+		return 0;
+	info = find_mm(mm);
+	if (!info || info->mm_id != mm_id || !drops_peak(info, rss, end - first))
 		return 0;
 	e.rss[RSS_SWAP] = MM_COUNTER(mm, RSS_SWAP);
+	e.highest_rss = mm->hiwater_rss;
+	bpf_for_each_map_elem(&mms, add_resident, &others, 0);
+	e.others = others.pages;
 	e.at = bpf_ktime_get_ns();
 	e.start = first << page_shift;
 	e.end = end << page_shift;
@@ -125,18 +151,31 @@ __noinline int before_drop(__u32 mm_id, __u64 first, __u64 end)
 	return 0;
 }
 
-/* Called before each drop: in most cases, that costs one comparison. */
+/* Called before each drop: in most cases, that costs a comparison of counters. */
 static __always_inline void note_drop(__u32 mm_id, __u64 first, __u64 end)
 {
-	if (mm_id == *(volatile __u32 *)&peak_space)
+	if (~peak_floor)
 		before_drop(mm_id, first, end);
 }
 
-/* Called before the whole address space is dropped. */
-static __always_inline int note_drop_of_all(__u32 mm_id)
+/* Called before a process drops its whole address space. */
+static __always_inline int note_drop_of_all(struct task_struct *task, __u32 mm_id)
 {
-	note_drop(mm_id, 0, (CHUNK_NUMBER_MASK + 1) << CHUNK_SHIFT);
+	/* A child of vfork() gives its parent's address space back. */
+	if (!task->vfork_done)
+		note_drop(mm_id, 0, (CHUNK_NUMBER_MASK + 1) << CHUNK_SHIFT);
 	return 0;
+}
+
+/*
+ * Called before a process executes a program. What a child of fork() has until then is its parent's memory, and no peak
+ * of its own.
+ */
+static __always_inline int note_exec(struct task_struct *task, __u32 mm_id)
+{
+	struct mm_info *info = find_mm(task->mm);
+
+	return !info || info->ancestors[0] ? 0 : note_drop_of_all(task, mm_id);
 }
 
 #endif

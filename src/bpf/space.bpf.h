@@ -192,9 +192,9 @@ static __always_inline int syscall_begins(__u64 nr)
 	if (nr == SYSCALL_MADVISE)
 		return enter_madvise(&c);
 	if (nr == SYSCALL_EXIT_GROUP)
-		return peak_at_exit ? note_drop_of_all(c.st->mm_id) : 0;
+		return peak_at_exit ? note_drop_of_all(c.task, c.st->mm_id) : 0;
 	if (nr == SYSCALL_EXECVE || nr == SYSCALL_EXECVEAT)
-		return note_drop_of_all(c.st->mm_id);
+		return note_exec(c.task, c.st->mm_id);
 	if (nr == SYSCALL_MUNMAP || (SYSCALL_ARG4(c.regs) & (MAP_FIXED | MAP_FIXED_NOREPLACE)) == MAP_FIXED)
 		range_dropped(c.st->mm_id, RANGE_UNMAPPED, SYSCALL_ARG1(c.regs), SYSCALL_ARG2(c.regs));
 	return 0;

@@ -22,7 +22,7 @@ mod tally;
 
 pub use frozen_scan::{FrozenScan, Prepared};
 pub use pass::{Recent, Unscanned};
-pub use peak::KnownAtPeak;
+pub use peak::{KnownAtPeak, counter_lag};
 pub use report::{ReportError, Snapshot};
 pub use sampled_heap::SampledHeap;
 pub use scan::{FrozenScanError, Scanned, held_by};
@@ -30,20 +30,20 @@ pub use scan::{FrozenScanError, Scanned, held_by};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant, SystemTime};
 
 use self::ancestry::Ancestry;
 use self::ended_spaces::EndedSpaces;
 use crate::collect::file_paths::FilePaths;
 use crate::collect::functions::FunctionTable;
 use crate::collect::samples::Samples;
-use crate::collect::space::Space;
+use crate::collect::space::{LastReport, Space};
 use crate::collect::stack::StackTable;
 use crate::probe::event::{Event, ProcessChange, ProcessEvent, StackSeen};
 use crate::probe::{Probe, UsedStacks};
 use memprof_code::jit::Problems;
 use memprof_code::modules::{AddressMap, ModuleTable};
-use memprof_profile::ModuleId;
+use memprof_profile::{Amounts, ModuleId, Peak};
 use memprof_sys::ids::{MmId, Pid, StackId};
 use memprof_sys::process::Container;
 use memprof_sys::residency::{Classifier, ExitMemory, MapCounts, Method, Pages, Scanner, category};
@@ -172,7 +172,8 @@ impl Aggregator {
     pub fn name_and_place(&self, mm: MmId) -> (String, Option<Container>) {
         let known = self.spaces.get(&mm);
         known.map_or_else(Default::default, |space| {
-            let container = space.last.as_ref().and_then(|(_, at, _)| at.clone());
+            let last = space.last.as_ref();
+            let container = last.and_then(|last| last.container.clone());
             (space.comm.clone(), container)
         })
     }
@@ -264,6 +265,48 @@ impl Aggregator {
         if let Some(space) = self.spaces.get_mut(&mm) {
             space.page_tables = page_tables;
         }
+    }
+
+    /// Records what is known of the peak of a process that ends, and its memory then, if that was scanned. `high_water` is in bytes.
+    pub fn ended_at(&mut self, mm: MmId, high_water: Option<u64>, own: Option<(Peak, Amounts)>) {
+        let observed = self.observed();
+        let Some(space) = self.spaces.get_mut(&mm) else {
+            return;
+        };
+        space.high_water = space.high_water.max(high_water);
+        if let Some((peak, total)) = own {
+            space.peak = Some(peak);
+            // A short life may have no other scan.
+            space.last.get_or_insert_with(|| LastReport {
+                total,
+                container: Container::for_process(space.pid),
+                at: SystemTime::now(),
+                observed,
+            });
+        }
+    }
+
+    /// Whether an address space came from another one by `fork`.
+    pub fn is_forked(&self, mm: MmId) -> bool {
+        let space = self.spaces.get(&mm);
+        space.is_some_and(|space| !space.ancestors.is_empty())
+    }
+
+    /// The kernel's highest figures of the followed processes at their last scans, in bytes, by address space; 0 before the first.
+    pub fn high_waters(&self) -> Vec<(MmId, Pid, u64)> {
+        let all = self.spaces.iter();
+        all.map(|(mm, space)| (*mm, space.pid, space.high_water.unwrap_or(0)))
+            .collect()
+    }
+
+    /// The kernel's highest figure of a followed process at its last scan, in bytes.
+    pub fn high_water(&self, mm: MmId) -> Option<u64> {
+        self.spaces.get(&mm)?.high_water
+    }
+
+    /// Time for which the target has been followed.
+    fn observed(&self) -> Duration {
+        self.began.map(|began| began.elapsed()).unwrap_or_default()
     }
 
     /// Whether a process's memory will be kept when it ends.

@@ -60,8 +60,13 @@ pub enum Command {
         /// Receives the profile.
         reply: oneshot::Sender<Result<Numbered, ProviderError>>,
     },
-    /// The profile at the peak so far.
-    Peak(oneshot::Sender<Option<Numbered>>),
+    /// The profile at the peak so far: of a process, or of all together.
+    Peak {
+        /// The process; `None` for all together.
+        of: Option<Pid>,
+        /// Receives the profile; `None` if there is none.
+        reply: oneshot::Sender<Option<Numbered>>,
+    },
     /// The status, without a scan.
     Status(oneshot::Sender<Status>),
     /// Numbers of entries and capacities of the probe's tables.
@@ -266,10 +271,13 @@ impl Collector {
                     Ok(Command::Report { freeze, reply }) => {
                         self.report_wanted.push((freeze, reply));
                     }
-                    Ok(Command::Peak(reply)) => {
+                    Ok(Command::Peak { of, reply }) => {
                         let taken = self.take_events(SETTLE);
                         self.tolerate(taken.map(drop));
-                        let _ = reply.send(self.peak());
+                        let _ = reply.send(match of {
+                            Some(pid) => self.peak_of(pid),
+                            None => self.peak(),
+                        });
                     }
                     // The receiver may be gone.
                     Ok(Command::Status(reply)) => drop(reply.send(self.status())),
@@ -415,8 +423,8 @@ impl Collector {
             unwinding.update(|| aggregator.pids(), &mut self.probe)?;
         }
         if in_time {
-            self.scan_peak_in_time();
-            self.resolve_peak();
+            self.scan_peaks_in_time();
+            self.resolve_peaks();
         }
         Ok(in_time)
     }
@@ -449,6 +457,7 @@ impl Collector {
         // Handled before the aggregator, which forgets a process that has ended.
         if let Event::Process(e) = event {
             self.scan_peak_before(e);
+            self.forget_peak_before_exec(e);
         }
         match event {
             Event::Code(code) => {
@@ -463,14 +472,14 @@ impl Collector {
                     return Ok(());
                 }
                 ProcessChange::Exited {
+                    has_memory,
                     page_tables,
                     highest_rss,
                 } => {
-                    if self.aggregator.is_kept(e.mm, e.pid) {
+                    let is_kept = self.aggregator.is_kept(e.mm, e.pid);
+                    self.note_end(e.mm, (has_memory || is_kept).then_some(highest_rss));
+                    if is_kept {
                         self.aggregator.ended_with(e.mm, page_tables);
-                        if self.aggregator.only_space() == Some(e.mm) {
-                            self.ended_at_highest(highest_rss);
-                        }
                         // The process's memory is kept. If the scan fails, the last profile stays.
                         let _ = self.scan(Freeze::No);
                     }

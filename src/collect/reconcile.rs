@@ -12,6 +12,7 @@ use memprof_sys::process::comm;
 
 /// The end of a process whose figures at that moment are not known.
 const ENDED: ProcessChange = ProcessChange::Exited {
+    has_memory: false,
     page_tables: 0,
     highest_rss: 0,
 };

@@ -2,14 +2,14 @@
 //! resident before, where its code is.
 
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use crate::collect::aggregate::Recent;
 use crate::collect::functions::FunctionTable;
 use crate::collect::resident::RangeOwner;
 use crate::collect::stack::CodeMap;
 use crate::probe::event::{RangeChange, RangeEvent};
-use memprof_profile::Amounts;
+use memprof_profile::{Amounts, Peak};
 use memprof_sys::ids::{MmId, Pid};
 use memprof_sys::process::Container;
 use memprof_sys::residency::{
@@ -23,6 +23,19 @@ const MAX_RANGES: usize = 131_072;
 const MAX_BEFORE: usize = 262_144;
 /// Number of `fork` generations through which records are looked up.
 const MAX_ANCESTORS: usize = 8;
+
+/// The figures of a process in its last report.
+#[derive(Clone, Debug)]
+pub struct LastReport {
+    /// The memory of the process.
+    pub total: Amounts,
+    /// Its container.
+    pub container: Option<Container>,
+    /// The time of the report.
+    pub at: SystemTime,
+    /// The same moment, since the target is followed.
+    pub observed: Duration,
+}
 
 /// One followed address space.
 #[derive(Debug)]
@@ -45,15 +58,19 @@ pub struct Space {
     pub kept: Option<Arc<ExitMemory>>,
     /// Bytes of page tables at the end of the process; 0 until then.
     pub page_tables: u64,
-    /// The figures and container at the last report, and its time.
-    pub last: Option<(Amounts, Option<Container>, SystemTime)>,
+    /// The figures at the last report.
+    pub last: Option<LastReport>,
+    /// `VmHWM` in bytes, as known so far.
+    pub high_water: Option<u64>,
+    /// Its peak, if it has ended, and a profile of that is kept.
+    pub peak: Option<Peak>,
     /// Maximum number of `ranges` and of runs in `before`, where it is below their own limits.
     pub most: usize,
     /// Number of changes of the address space that were applied.
     pub changes: u64,
     /// The last scan, if several processes are followed.
     pub recent: Option<Recent>,
-    /// The mappings at the last scan.
+    /// The mappings at the last scan, if a single process is followed.
     pub vmas: Arc<[Vma]>,
     /// The path of its executable at the last report.
     pub executable: Option<String>,
@@ -73,6 +90,8 @@ impl Space {
             kept: None,
             page_tables: 0,
             last: None,
+            high_water: None,
+            peak: None,
             most: usize::MAX,
             changes: 0,
             recent: None,
@@ -96,11 +115,21 @@ impl Space {
             kept: None,
             page_tables: 0,
             last: None,
+            high_water: None,
+            peak: None,
             most: self.most,
             changes: 0,
             recent: None,
-            vmas: Arc::clone(&self.vmas),
+            vmas: self.known_vmas(),
             executable: None,
+        }
+    }
+
+    /// The mappings at the last scan.
+    pub fn known_vmas(&self) -> Arc<[Vma]> {
+        match &self.recent {
+            Some(recent) => recent.vmas().into(),
+            None => Arc::clone(&self.vmas),
         }
     }
 

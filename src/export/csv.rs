@@ -17,8 +17,8 @@ use std::io::{self, Write};
 
 use super::{ExportOptions, Exporter, Supports, cells, folded};
 use memprof_profile::symbol::Symbols;
-use memprof_profile::tree::{Direction, Label, Merge, errors, frame_label};
-use memprof_profile::{Amounts, Frame, Kind, Profile, Report};
+use memprof_profile::tree::{Direction, Label, Merge, Naming, errors, frame_labels};
+use memprof_profile::{Amounts, Frame, FrameFilter, Kind, Profile, Report};
 
 pub(super) const FORMAT: Exporter = Exporter {
     name: "csv",
@@ -31,20 +31,18 @@ pub(super) const FORMAT: Exporter = Exporter {
         instead: "Its reader can select columns and rows.",
         ..Supports::NOTHING
     },
-    wants_lines: false,
-    keeps_all_frames: false,
+    usual_frames: Some(FrameFilter::Source),
     has_addresses: false,
     write,
 };
 
 fn write(report: &Report, options: &ExportOptions, out: &mut dyn Write) -> io::Result<()> {
-    let direction = options.direction;
     let Some(baseline) = &options.baseline else {
         let errors = Errors::new(&report.profile);
         let kinds = kinds(&[&report.profile]);
         let mut rows = Rows::new([NOW], kinds, &errors.kinds, out)?;
         let mut number = 0;
-        each(report, direction, |outcome, frames, amounts| {
+        each(report, options, |outcome, frames, amounts| {
             let errors = errors.for_row(number);
             number += 1;
             rows.write([amounts], errors, outcome, frames)
@@ -53,7 +51,7 @@ fn write(report: &Report, options: &ExportOptions, out: &mut dyn Write) -> io::R
     };
     let mut both: BTreeMap<(String, &str), [Amounts; 2]> = BTreeMap::new();
     for (side, report) in [report, baseline].into_iter().enumerate() {
-        each(report, direction, |outcome, frames, amounts| {
+        each(report, options, |outcome, frames, amounts| {
             both.entry((frames.to_owned(), outcome)).or_default()[side] += *amounts;
             Ok(())
         })?;
@@ -105,11 +103,12 @@ impl Errors {
 /// Calls `row` with the outcome, the frames and the figures of every row, samples first.
 fn each(
     report: &Report,
-    direction: Option<Direction>,
+    options: &ExportOptions,
     mut row: impl FnMut(&'static str, &str, &Amounts) -> io::Result<()>,
 ) -> io::Result<()> {
     let profile = &report.profile;
-    let mut names = Cells::new(report.side());
+    let direction = options.direction;
+    let mut names = Cells::new(report.side(), options.no_inline);
     for sample in &profile.samples {
         let frames = names.frames(&sample.stack.frames, direction);
         row(sample.stack.outcome.label(), frames, &sample.amounts)?;
@@ -180,14 +179,20 @@ impl<'a> Rows<'a> {
 /// Formats stacks as cells. The name of each frame is looked up and escaped once.
 pub(super) struct Cells<'a> {
     of: (&'a Profile, &'a Symbols),
-    escaped: HashMap<Frame, String>,
+    naming: Naming,
+    /// The names at each frame, innermost first.
+    escaped: HashMap<Frame, Vec<String>>,
     cell: String,
 }
 
 impl<'a> Cells<'a> {
-    pub(super) fn new(of: (&'a Profile, &'a Symbols)) -> Cells<'a> {
+    pub(super) fn new(of: (&'a Profile, &'a Symbols), no_inline: bool) -> Cells<'a> {
         Cells {
             of,
+            naming: Naming {
+                merge: Merge::Name,
+                inlined: !no_inline,
+            },
             escaped: HashMap::new(),
             cell: String::new(),
         }
@@ -205,22 +210,31 @@ impl<'a> Cells<'a> {
         }
         self.cell.clear();
         match direction {
-            Some(Direction::InnermostFirst) => stack.iter().for_each(|f| self.push(*f)),
-            _ => stack.iter().rev().for_each(|f| self.push(*f)),
+            Some(Direction::InnermostFirst) => stack.iter().for_each(|f| self.push(*f, false)),
+            _ => stack.iter().rev().for_each(|f| self.push(*f, true)),
         }
         &self.cell
     }
 
-    fn push(&mut self, frame: Frame) {
-        if !self.cell.is_empty() {
-            self.cell.push(';');
-        }
-        let name = self.escaped.entry(frame).or_insert_with(|| {
-            let label = frame_label(self.of, frame, Merge::Name);
-            let mut escaped = String::new();
-            folded::escape(&label.to_string(), &mut escaped);
-            escaped
+    fn push(&mut self, frame: Frame, outermost_first: bool) {
+        let names = self.escaped.entry(frame).or_insert_with(|| {
+            let labels = frame_labels(self.of, frame, self.naming);
+            let escaped = labels.into_iter().map(|label| {
+                let mut escaped = String::new();
+                folded::escape(&label.to_string(), &mut escaped);
+                escaped
+            });
+            escaped.collect()
         });
-        self.cell.push_str(name);
+        let mut push = |name: &String| {
+            if !self.cell.is_empty() {
+                self.cell.push(';');
+            }
+            self.cell.push_str(name);
+        };
+        match outermost_first {
+            true => names.iter().rev().for_each(&mut push),
+            false => names.iter().for_each(&mut push),
+        }
     }
 }

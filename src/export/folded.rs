@@ -9,7 +9,7 @@ use std::io::{self, Write};
 
 use super::names::NameTree;
 use super::{ExportOptions, Exporter, Supports};
-use memprof_profile::Report;
+use memprof_profile::{FrameFilter, Report};
 use memprof_sys::text::{cut, is_control_or_format, missing};
 
 pub(super) const FORMAT: Exporter = Exporter {
@@ -18,8 +18,7 @@ pub(super) const FORMAT: Exporter = Exporter {
     extension: "folded",
     content_type: "text/plain; charset=utf-8",
     supports: Supports::EVERYTHING,
-    wants_lines: false,
-    keeps_all_frames: false,
+    usual_frames: Some(FrameFilter::Source),
     has_addresses: false,
     write,
 };
@@ -33,8 +32,12 @@ fn write(report: &Report, options: &ExportOptions, out: &mut dyn Write) -> io::R
 }
 
 /// The lines of a report, each with its bytes.
-pub(crate) fn lines(report: &Report) -> Vec<(String, u64)> {
-    let tree = NameTree::new(report, &ExportOptions::default(), 0);
+pub(super) fn lines(report: &Report, inlined: bool) -> Vec<(String, u64)> {
+    let options = ExportOptions {
+        no_inline: !inlined,
+        ..ExportOptions::default()
+    };
+    let tree = NameTree::new(report, &options, 0);
     let mut found = Vec::new();
     // Cannot fail: nothing is written.
     let _ = each_line(&tree, |line, [_, now]| {

@@ -16,7 +16,7 @@ use super::{ExportOptions, Exporter, Supports, cells};
 use memprof_profile::measure::Unit;
 use memprof_profile::symbol::Symbols;
 use memprof_profile::tree::{Category, Label, Table};
-use memprof_profile::{Profile, Report};
+use memprof_profile::{FrameFilter, Profile, Report};
 use memprof_sys::text::printable;
 
 pub(super) const FORMAT: Exporter = Exporter {
@@ -30,8 +30,7 @@ pub(super) const FORMAT: Exporter = Exporter {
         difference: true,
         ..Supports::NOTHING
     },
-    wants_lines: false,
-    keeps_all_frames: false,
+    usual_frames: Some(FrameFilter::Source),
     has_addresses: false,
     write,
 };
@@ -52,7 +51,7 @@ fn write_table<const N: usize>(
     let threshold = options.threshold.unwrap_or_default();
     let kind = options.kind;
     let estimated = sides.iter().any(|(profile, _)| profile.has_errors(kind));
-    let mut table = Table::new(sides, kind, false);
+    let mut table = Table::new(sides, kind, !options.no_inline);
     // Totals of functions overlap, so their sum is meaningless.
     let (mut small, no_total) = ([0; N], [0; N]);
     table.rows.retain(|row| {
@@ -75,7 +74,7 @@ fn write_table<const N: usize>(
         let function = printable(row.code.function.unwrap_or_default());
         let path = row.code.path.to_string_lossy();
         let file = printable(&path);
-        let words = [&function, &file, category(row.code.category)];
+        let words = [&function, &file, category(row.code.category.0)];
         rows.write(row.own, row.total, row.errors, words)?;
     }
     for (label, bytes) in &table.others {
@@ -132,6 +131,7 @@ fn category(category: Category) -> &'static str {
     match category {
         Category::OwnOther => "own",
         Category::OwnRust => "own, Rust",
+        Category::Runtime => "runtime",
         Category::Library => "library",
     }
 }

@@ -1,6 +1,6 @@
 //! The stacks that made a heap grow, by name.
 
-use super::folded_lines;
+use super::folded;
 use memprof_heap::{GrownBy, GrownRow};
 use memprof_profile::Report;
 
@@ -9,8 +9,8 @@ const MAX_STACKS: usize = 100;
 
 /// Lists at most `top` stacks of a report that contains only the pages of a heap. `shared` is the number of bytes on pages
 /// that the heap shares with other memory.
-pub(crate) fn grown_by(report: &Report, shared: u64, top: usize) -> GrownBy {
-    let rows = folded_lines(report).into_iter();
+pub(crate) fn grown_by(report: &Report, shared: u64, top: usize, inlined: bool) -> GrownBy {
+    let rows = folded::lines(report, inlined).into_iter();
     let mut rows: Vec<GrownRow> = rows
         .map(|(stack, bytes)| GrownRow { stack, bytes })
         .collect();
@@ -43,7 +43,7 @@ mod tests {
         );
         let total = profile.total.usage.value();
         let report = report(profile, &[(at(0, 1), "a;b"), (at(0, 2), "c")]);
-        let grown = grown_by(&report, 100, 2);
+        let grown = grown_by(&report, 100, 2, true);
         assert_eq!(grown.resident, total + 100);
         let rows: Vec<_> = grown
             .rows

@@ -1,5 +1,7 @@
 //! What grew over a recorded span, as text and as JSON: the total, then functions or stacks, largest certain growth first.
 
+use std::cell::RefCell;
+use std::collections::HashMap;
 use std::io::{self, Write};
 use std::time::SystemTime;
 
@@ -7,10 +9,12 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::label_text::readable;
+use super::overview;
 use memprof_profile::saved::unix_ms;
-use memprof_profile::tree::{Label, Merge, frame_label};
-use memprof_profile::{Kind, Report, Stack};
+use memprof_profile::tree::{Label, Merge, OwnCode, frame_label};
+use memprof_profile::{Kind, Report};
 use memprof_recording::{Grown, Growth, MomentInfo, Owner, Recording, RecordingError, Shape};
+use memprof_sys::text::size;
 
 /// What is summed up in a row.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -63,6 +67,10 @@ pub struct GrowthTable {
 pub struct GrowthRow {
     /// The function or the stack, innermost function first.
     pub name: String,
+    /// The source line in the function that its largest stack goes through, as `FILE:LINE`. Absent if it is not known, and for
+    /// stacks.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub place: Option<String>,
     /// `steady`: growing until the end; `stopped`: it grew, and stopped a sixth of the span before the end or earlier; `jump`:
     /// it grew at once. Absent if no growth is certain.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -83,10 +91,16 @@ pub struct GrowthRow {
 }
 
 impl GrowthRow {
-    fn new<K>(growth: &Growth, grown: &Grown<K>, total: Option<f64>, name: String) -> GrowthRow {
+    fn new<K>(
+        growth: &Growth,
+        grown: &Grown<K>,
+        total: Option<f64>,
+        (name, place): (String, Option<String>),
+    ) -> GrowthRow {
         let since = growth.starts.get(grown.trend.since);
         GrowthRow {
             name,
+            place,
             shape: grown.trend.shape.map(Shape::name),
             per_hour: grown.trend.slope * 3600.0,
             error: grown.trend.error * 3600.0,
@@ -144,11 +158,21 @@ impl GrowthTable {
     fn new(growth: &Growth, by: GrowthBy, kind: Kind) -> Option<GrowthTable> {
         let total = growth.total()?;
         let slope = Some(total.trend.slope).filter(|_| total.trend.certain() > 0.0);
-        let name = |owner| Some(name_of(&growth.end, owner, by));
+        let own = RefCell::new(OwnCode::new(growth.end.side()));
+        let name = |owner| Some(name_of(&growth.end, &own, owner, by));
         let rows = growth.by(name);
-        let rows = rows
-            .iter()
-            .map(|grown| GrowthRow::new(growth, grown, slope, grown.key.clone()));
+        let places: HashMap<String, String> = match by {
+            GrowthBy::Function => {
+                let functions = overview::own_functions(&growth.end);
+                let functions = functions.iter().filter(|f| f.code.source.0.is_some());
+                functions.map(|f| (f.key(), f.place())).collect()
+            }
+            GrowthBy::Stack => HashMap::new(),
+        };
+        let rows = rows.iter().map(|grown| {
+            let place = places.get(&grown.key).cloned();
+            GrowthRow::new(growth, grown, slope, (grown.key.clone(), place))
+        });
         Some(GrowthTable {
             from: Some(unix_ms(growth.from.taken)),
             to: Some(unix_ms(growth.to.taken)),
@@ -156,7 +180,12 @@ impl GrowthTable {
             interval_s: growth.interval,
             kind: kind.name(),
             rows: rows.collect(),
-            total: Some(GrowthRow::new(growth, &total, slope, "total".to_owned())),
+            total: Some(GrowthRow::new(
+                growth,
+                &total,
+                slope,
+                ("total".to_owned(), None),
+            )),
         })
     }
 
@@ -189,8 +218,8 @@ impl GrowthTable {
         )?;
         writeln!(
             out,
-            "{:>10} {:>8} {:>6}  {:<7} {:<20} {:>10}  {:<20}",
-            "KiB/h", "±", "share", "", "since", "KiB", "over time"
+            "{:>10} {:>10} {:>6}  {:<7} {:<20} {:>10}  {:<20}",
+            "per hour", "±", "share", "", "since", "now", "over time"
         )?;
         total.write_text(&time, out)?;
         if self.rows.is_empty() {
@@ -208,39 +237,51 @@ impl GrowthTable {
 
 impl GrowthRow {
     fn write_text(&self, time: &impl Fn(u64) -> String, out: &mut dyn Write) -> io::Result<()> {
-        let kib = |bytes: f64| format!("{:.0}", bytes / 1024.0);
+        let signed = |bytes: f64| {
+            let sign = if bytes <= -1.0 { "\u{2212}" } else { "" };
+            format!("{sign}{}", size(bytes.abs() as u64))
+        };
         let share = self.share.map(|share| format!("{:.0} %", share * 100.0));
         writeln!(
             out,
-            "{:>10} {:>8} {:>6}  {:<7} {:<20} {:>10}  {:<20} {}",
-            kib(self.per_hour),
-            kib(2.0 * self.error),
+            "{:>10} {:>10} {:>6}  {:<7} {:<20} {:>10}  {:<20} {}",
+            signed(self.per_hour),
+            size((2.0 * self.error) as u64),
             share.unwrap_or_default(),
             self.shape.unwrap_or("-"),
             self.shape.map(|_| time(self.since)).unwrap_or_default(),
-            kib(self.values.last().copied().unwrap_or(0) as f64),
-            sparkline(&self.values),
-            self.name
+            size(self.values.last().copied().unwrap_or(0)),
+            sparkline(&self.values, PICTURE),
+            match &self.place {
+                Some(place) => format!("{}  {place}", self.name),
+                None => self.name.clone(),
+            }
         )
     }
 }
 
-/// A small picture of values, two for each of 20 characters.
-fn sparkline(values: &[u64]) -> String {
+/// Width of the picture of a table's values, in characters.
+const PICTURE: usize = 20;
+
+/// A small picture of values, in at most so many characters.
+pub(crate) fn sparkline(values: &[u64], width: usize) -> String {
     const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
     let (low, high) = (values.iter().min(), values.iter().max());
     let (Some(low), Some(high)) = (low.copied(), high.copied()) else {
         return String::new();
     };
-    let bar = |pair: &[u64]| {
-        let highest = pair.iter().max().map_or(0, |value| value - low);
+    let bar = |some: &[u64]| {
+        let highest = some.iter().max().map_or(0, |value| value - low);
         let range = (high - low).max(1);
         BARS[(u128::from(highest) * 7 / u128::from(range)) as usize]
     };
-    values.chunks(2).map(bar).collect()
+    values
+        .chunks(values.len().div_ceil(width.max(1)))
+        .map(bar)
+        .collect()
 }
 
-fn name_of(report: &Report, owner: Owner, by: GrowthBy) -> String {
+fn name_of(report: &Report, own: &RefCell<OwnCode<'_>>, owner: Owner, by: GrowthBy) -> String {
     let profile = &report.profile;
     let stack = match owner {
         Owner::Sample(at) => &profile.samples[at].stack,
@@ -249,30 +290,20 @@ fn name_of(report: &Report, owner: Owner, by: GrowthBy) -> String {
             return readable(&Label::NotObserved(&row.mapping, row.reason));
         }
     };
-    let label = |frame| readable(&frame_label(report.side(), frame, Merge::Function));
     if stack.frames.is_empty() {
         return readable(&Label::NoStack);
     }
     match by {
-        GrowthBy::Function => label(stack.frames[own_frame(report, stack)]),
+        GrowthBy::Function => own
+            .borrow_mut()
+            .innermost(stack)
+            .map_or_else(|| readable(&Label::Unmapped), overview::key),
         GrowthBy::Stack => {
+            let label = |frame| readable(&frame_label(report.side(), frame, Merge::Function));
             let names: Vec<String> = stack.frames.iter().map(|frame| label(*frame)).collect();
             names.join(" ← ")
         }
     }
-}
-
-/// The innermost frame of the program's own code: of its interpreted code if there is any, otherwise of its executable,
-/// otherwise of any code.
-fn own_frame(report: &Report, stack: &Stack) -> usize {
-    let module = |at: usize| match stack.frames[at].kind() {
-        memprof_profile::FrameKind::Code(id, _) => report.profile.module(id),
-        _ => None,
-    };
-    let all = || 0..stack.frames.len();
-    let interpreted = all().find(|at| module(*at).is_some_and(|module| module.is_interpreted()));
-    let own = || all().find(|at| module(*at).is_some_and(|module| module.own_executable));
-    interpreted.or_else(own).unwrap_or(0)
 }
 
 #[cfg(test)]
@@ -281,9 +312,10 @@ mod tests {
 
     #[test]
     fn a_picture_of_values() {
-        assert_eq!(sparkline(&[0, 1, 2, 3, 4, 5, 6, 7]), "▂▄▆█");
-        assert_eq!(sparkline(&[5; 6]), "▁▁▁");
-        assert_eq!(sparkline(&[0, u64::MAX]), "█");
-        assert_eq!(sparkline(&[]), "");
+        assert_eq!(sparkline(&[0, 1, 2, 3, 4, 5, 6, 7], 4), "▂▄▆█");
+        assert_eq!(sparkline(&[0, 1, 2, 3, 4, 5, 6, 7], 7), "▂▄▆█");
+        assert_eq!(sparkline(&[5; 6], 3), "▁▁▁");
+        assert_eq!(sparkline(&[0, u64::MAX], 9), "▁█");
+        assert_eq!(sparkline(&[], 9), "");
     }
 }

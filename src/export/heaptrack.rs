@@ -16,7 +16,7 @@ use memprof_profile::measure::{
     ALLOC_OBJECTS, ALLOC_SPACE, INUSE_OBJECTS, INUSE_SPACE, TEMPORARY_OBJECTS, TEMPORARY_SPACE,
 };
 use memprof_profile::tree::{Direction, Label, Merge, Naming, Paths};
-use memprof_profile::{Amounts, Report};
+use memprof_profile::{Amounts, FrameFilter, Report};
 use memprof_sys::text::printable;
 
 pub(super) const FORMAT: Exporter = Exporter {
@@ -28,8 +28,7 @@ pub(super) const FORMAT: Exporter = Exporter {
         instead: "heaptrack's format holds allocations alone.",
         ..Supports::NOTHING
     },
-    wants_lines: false,
-    keeps_all_frames: false,
+    usual_frames: Some(FrameFilter::All),
     has_addresses: false,
     write,
 };
@@ -49,11 +48,11 @@ fn parts(amounts: &Amounts) -> [u64; 6] {
     [a, b, c, d, e, f]
 }
 
-fn write(report: &Report, _: &ExportOptions, out: &mut dyn Write) -> io::Result<()> {
+fn write(report: &Report, options: &ExportOptions, out: &mut dyn Write) -> io::Result<()> {
     let profile = &report.profile;
     let naming = Naming {
         merge: Merge::Function,
-        inlined: false,
+        inlined: !options.no_inline,
     };
     let paths = Paths::columns(report.side(), Direction::OutermostFirst, naming, parts);
     let objects: u64 = paths.total()[3..].iter().sum();

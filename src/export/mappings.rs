@@ -4,6 +4,7 @@
 //! space, so that readers interpret an address as an address in the file's own ELF headers. If the file cannot be read,
 //! addresses are file offsets.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -19,6 +20,8 @@ pub(crate) struct Mapping {
     pub module: Arc<Module>,
     /// Number of the mapping, from 1.
     pub number: u64,
+    /// Bytes of resident memory of the stacks through the file.
+    resident: u64,
     /// Build id in hexadecimal digits; empty if the file has none.
     pub build_id: String,
     pub known: Known,
@@ -46,7 +49,8 @@ impl Known {
 }
 
 impl Mappings {
-    /// One mapping for each file in the stacks; the program's own executable comes first.
+    /// One mapping for each file in the stacks; the program's own executable comes first, since readers name the profile after
+    /// it. Of a script that has executed the actual program, that is the executable with more memory.
     pub fn new(profile: &Profile, symbols: &Symbols) -> Mappings {
         let stacks = profile.samples.iter();
         let frames = stacks.flat_map(|s| s.stack.frames.iter().copied());
@@ -65,8 +69,19 @@ impl Mappings {
                 mapping.known.add(function);
             }
         }
+        for sample in &profile.samples {
+            let modules = sample.stack.frames.iter().filter_map(|f| match f.kind() {
+                FrameKind::Code(id, _) => Some(id),
+                FrameKind::Unmapped(_) => None,
+            });
+            for id in modules.collect::<BTreeSet<_>>() {
+                if let Some(mapping) = mappings.get_mut(&id) {
+                    mapping.resident += sample.amounts.usage.resident();
+                }
+            }
+        }
         let mut all: Vec<&mut Mapping> = mappings.values_mut().collect();
-        all.sort_by_key(|m| !m.module.own_executable);
+        all.sort_by_key(|m| Reverse((m.module.own_executable, m.resident)));
         for (at, mapping) in all.into_iter().enumerate() {
             mapping.number = at as u64 + 1;
             mapping.read_file();
@@ -93,6 +108,7 @@ impl Mapping {
         Mapping {
             module: Arc::clone(module),
             number: 0,
+            resident: 0,
             build_id: String::new(),
             addresses: BTreeMap::new(),
             known: Known::default(),
@@ -108,5 +124,34 @@ impl Mapping {
         for (offset, address) in &mut self.addresses {
             *address = layout.address_of(*offset).unwrap_or(*offset);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{at, kib, module, profile};
+
+    /// A shell script that executes Python is a profile of Python.
+    #[test]
+    fn the_executable_with_most_memory_comes_first() {
+        let mut profile = profile(
+            &[
+                (&[at(0, 1)], kib(4, 0)),
+                (&[at(1, 1)], kib(8, 0)),
+                (&[at(2, 1)], kib(100, 0)),
+            ],
+            &[],
+        );
+        profile.modules = Arc::new([
+            module("bash", true),
+            module("python3", true),
+            module("libc.so.6", false),
+        ]);
+        let mappings = Mappings::new(&profile, &Symbols::default());
+        let names = mappings.files().into_iter();
+        let names: Vec<_> = names.map(|file| file.module.name.clone()).collect();
+        assert_eq!(names, ["python3", "bash", "libc.so.6"]);
+        assert_eq!(mappings.place(ModuleId(1), 1), Some((1, 1)));
     }
 }

@@ -26,7 +26,7 @@ impl NameTree {
         let direction = options.direction.unwrap_or(Direction::OutermostFirst);
         let naming = Naming {
             merge: Merge::Name,
-            inlined: false,
+            inlined: !options.no_inline,
         };
         let mut paths = match &options.baseline {
             None => Paths::columns(now, direction, naming, |usage| [0, kind.figure(usage)]),
@@ -84,7 +84,7 @@ mod tests {
     use super::*;
     use crate::testing::any_profile;
     use crate::testing::report;
-    use memprof_profile::{FrameFilter, Kind};
+    use memprof_profile::Kind;
 
     fn any_report() -> impl Strategy<Value = Report> {
         any_profile().prop_map(|profile| report(profile, &[]))
@@ -99,7 +99,8 @@ mod tests {
             direction: Some(direction),
             baseline: baseline.map(Arc::new),
             threshold: None,
-            frames: FrameFilter::All,
+            frames: None,
+            no_inline: false,
         })
     }
 

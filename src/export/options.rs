@@ -16,8 +16,10 @@ pub struct ExportOptions {
     pub kind: Kind,
     /// Minimum size of a node in bytes; smaller nodes are aggregated. `None` for the format's default.
     pub threshold: Option<u64>,
-    /// The frames to show of interpreted programs.
-    pub frames: FrameFilter,
+    /// The frames to show of interpreted programs; `None` for those that are usual in the format.
+    pub frames: Option<FrameFilter>,
+    /// Whether functions that the compiler inlined are no frames of their own.
+    pub no_inline: bool,
     /// The earlier report, for a diff.
     pub baseline: Option<Arc<Report>>,
 }

@@ -37,7 +37,7 @@ use super::{ExportOptions, Exporter, Supports};
 use memprof_profile::measure::Unit;
 use memprof_profile::symbol::Location;
 use memprof_profile::tree::{Label, Merge, frame_label};
-use memprof_profile::{Amounts, Frame, Kind, Profile, Report};
+use memprof_profile::{Amounts, Frame, FrameFilter, Kind, Profile, Report};
 use memprof_sys::kernel_figures::KernelFigures;
 
 /// The value types of resident bytes; the first one is the default.
@@ -59,8 +59,7 @@ pub(super) const FORMAT: Exporter = Exporter {
                   -diff_base; its -focus and -peek show callers and callees.",
         ..Supports::NOTHING
     },
-    wants_lines: true,
-    keeps_all_frames: false,
+    usual_frames: Some(FrameFilter::All),
     has_addresses: false,
     write,
 };
@@ -345,7 +344,7 @@ fn comments(profile: &Profile, values: &[Value]) -> Vec<String> {
         kernel("after", &profile.kernel_after),
     ];
     if let Some(peak) = profile.peak {
-        let kernel = peak.high_water.map(|bytes| format!(" VmHWM {bytes}"));
+        let kernel = peak.high_water.map(|bytes| format!(" kernel {bytes}"));
         let kernel = kernel.unwrap_or_default();
         lines.push(format!(
             "peak so far, in bytes: resident {}{kernel}",

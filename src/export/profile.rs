@@ -18,8 +18,7 @@ pub(super) const FORMAT: Exporter = Exporter {
         instead: "It always contains the complete report.",
         ..Supports::NOTHING
     },
-    wants_lines: true,
-    keeps_all_frames: true,
+    usual_frames: None,
     has_addresses: true,
     write,
 };

@@ -16,7 +16,7 @@ use memprof_profile::{Report, StackSizes};
 /// # Errors
 /// If writing to `out` fails.
 pub fn write_sizes(report: &Report, stacks: &[StackSizes], out: &mut dyn Write) -> io::Result<()> {
-    let mut names = Cells::new(report.side());
+    let mut names = Cells::new(report.side(), false);
     // Stacks of several processes, and stacks that differ only in frames without a name, can have the same text.
     let mut sums: BTreeMap<String, Vec<u64>> = BTreeMap::new();
     for of in stacks {

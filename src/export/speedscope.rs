@@ -13,7 +13,7 @@ use serde::{Serialize, Serializer};
 use super::{ExportOptions, Exporter, Supports};
 use memprof_profile::measure::Unit;
 use memprof_profile::tree::{Label, Merge, frame_label};
-use memprof_profile::{Amounts, Frame, Kind, PartialReason, Profile, Report, Stack};
+use memprof_profile::{Amounts, Frame, FrameFilter, Kind, PartialReason, Profile, Report, Stack};
 use memprof_sys::text::printable;
 
 pub(super) const FORMAT: Exporter = Exporter {
@@ -27,8 +27,7 @@ pub(super) const FORMAT: Exporter = Exporter {
                   negative, so export both states instead of a difference.",
         ..Supports::NOTHING
     },
-    wants_lines: false,
-    keeps_all_frames: false,
+    usual_frames: Some(FrameFilter::All),
     has_addresses: false,
     write,
 };

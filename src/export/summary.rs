@@ -5,8 +5,9 @@ use std::cmp::Reverse;
 use std::io::{self, Write};
 
 use super::label_text::readable;
+use super::overview::Overview;
 use memprof_profile::measure::{AT_PEAK_SPACE, ColumnId, INUSE_SPACE, Unit};
-use memprof_profile::tree::{Category, Label, Table, TableRow};
+use memprof_profile::tree::{Label, Table, TableRow};
 use memprof_profile::{
     Agreement, CgroupMemory, FreezeOutcome, Kind, Margin, OomKills, Profile, Report, Verdict,
 };
@@ -19,12 +20,21 @@ const TOP: usize = 15;
 const TOP_MAPPINGS: usize = 12;
 /// Maximum number of listed kills.
 const TOP_KILLS: usize = 8;
+/// Maximum number of listed peaks of processes.
+const TOP_PEAKS: usize = 8;
 
-/// Writes the whole summary.
+/// Writes the whole summary: what the report says, then its tables. `peak` is the report of the peak, if it is known.
 ///
 /// # Errors
 /// If writing to `out` fails.
-pub fn write_summary(report: &Report, out: &mut dyn Write) -> io::Result<()> {
+pub fn write_summary(
+    report: &Report,
+    peak: Option<&Report>,
+    out: &mut dyn Write,
+) -> io::Result<()> {
+    write_target(&report.profile, out)?;
+    Overview::new(report, peak, None).write_text(out)?;
+    writeln!(out)?;
     write_head(report, out)?;
     write_functions(report, out)
 }
@@ -66,6 +76,7 @@ pub(super) fn write_head(report: &Report, out: &mut dyn Write) -> io::Result<()>
         write_cgroup(group, profile, out)?;
     }
     write_oom_kills(&profile.oom_kills, out)?;
+    write_process_peaks(profile, out)?;
     write_not_observed(profile, out)?;
     write_outcomes(profile, out)?;
     write_losses(profile, out)?;
@@ -75,25 +86,22 @@ pub(super) fn write_head(report: &Report, out: &mut dyn Write) -> io::Result<()>
     }
 }
 
-fn write_totals(profile: &Profile, out: &mut dyn Write) -> io::Result<()> {
-    let (target, total) = (&profile.target, &profile.total.usage);
+/// Writes which processes the report is of.
+pub(super) fn write_target(profile: &Profile, out: &mut dyn Write) -> io::Result<()> {
+    let target = &profile.target;
     let ended = if target.alive { "" } else { ", ended" };
     let more = match target.pids.len() {
         0 | 1 => String::new(),
         n => format!(" and {} more processes", n - 1),
     };
     let comm = printable(&target.comm);
-    writeln!(out, "{comm} (pid {}{ended}){more}\n", target.pid)?;
-    let resident = total.resident() / 1024;
-    writeln!(out, "resident    {resident:>12} KiB  {}", verdict(profile))?;
-    writeln!(out, "page cache  {:>12} KiB", total.cache / 1024)?;
-    let further = [
-        ("file maps", total.file),
-        ("swapped", total.swap),
-        ("hugetlb", total.hugetlb),
-    ];
-    for (name, bytes) in further.into_iter().filter(|(_, bytes)| *bytes > 0) {
-        writeln!(out, "{name:<11} {:>12} KiB", bytes / 1024)?;
+    writeln!(out, "{comm} (pid {}{ended}){more}\n", target.pid)
+}
+
+fn write_totals(profile: &Profile, out: &mut dyn Write) -> io::Result<()> {
+    let counts_pages = profile.counts(Kind::Resident);
+    if counts_pages {
+        write_resident(profile, out)?;
     }
     for (kind, column) in profile.columns() {
         let (unit, total) = (column.unit, kind.figure(&profile.total));
@@ -115,13 +123,29 @@ fn write_totals(profile: &Profile, out: &mut dyn Write) -> io::Result<()> {
         )?;
     }
     let tables = profile.kernel_after.page_tables / 1024;
-    if tables > 0 {
+    if counts_pages && tables > 0 {
         writeln!(
             out,
             "page tables {tables:>12} KiB  kernel memory, not resident: VmPTE"
         )?;
     }
     write_freeze(profile, out)
+}
+
+fn write_resident(profile: &Profile, out: &mut dyn Write) -> io::Result<()> {
+    let total = &profile.total.usage;
+    let resident = total.resident() / 1024;
+    writeln!(out, "resident    {resident:>12} KiB  {}", verdict(profile))?;
+    writeln!(out, "page cache  {:>12} KiB", total.cache / 1024)?;
+    let further = [
+        ("file maps", total.file),
+        ("swapped", total.swap),
+        ("hugetlb", total.hugetlb),
+    ];
+    for (name, bytes) in further.into_iter().filter(|(_, bytes)| *bytes > 0) {
+        writeln!(out, "{name:<11} {:>12} KiB", bytes / 1024)?;
+    }
+    Ok(())
 }
 
 fn write_freeze(profile: &Profile, out: &mut dyn Write) -> io::Result<()> {
@@ -212,6 +236,29 @@ fn write_oom_kills(kills: &OomKills, out: &mut dyn Write) -> io::Result<()> {
     }
 }
 
+/// Writes the peaks of the largest processes, if there were several.
+fn write_process_peaks(profile: &Profile, out: &mut dyn Write) -> io::Result<()> {
+    let peaks = profile.process_peaks();
+    if peaks.is_empty() {
+        return Ok(());
+    }
+    writeln!(out, "\nThe highest resident memory of each process:")?;
+    for process in peaks.iter().take(TOP_PEAKS) {
+        let (comm, pid, peak) = (printable(process.comm), process.pid, &process.peak);
+        let ended = if process.alive { "" } else { ", ended" };
+        let kib = peak.highest() / 1024;
+        let after = peak.after().as_secs_f64();
+        writeln!(
+            out,
+            "{kib:>12} KiB  {comm} (pid {pid}{ended}), after {after:.1} s"
+        )?;
+    }
+    match peaks.len().saturating_sub(TOP_PEAKS) {
+        0 => Ok(()),
+        more => writeln!(out, "{:18}{more} more", ""),
+    }
+}
+
 /// Compares the resident total with the kernel's own figures, read before and after the scan.
 fn verdict(profile: &Profile) -> String {
     let (before, after) = (
@@ -293,7 +340,7 @@ fn write_losses(profile: &Profile, out: &mut dyn Write) -> io::Result<()> {
 /// Writes the tables of functions: self bytes of all functions (often the C library, on behalf of its callers), total bytes
 /// of the program's own functions and, if the heap was counted, their live heap, now and at its peak.
 fn write_functions(report: &Report, out: &mut dyn Write) -> io::Result<()> {
-    let mut rows = Table::new([report.side()], Kind::All, false).rows;
+    let mut rows = Table::new([report.side()], Kind::All, true).rows;
     rows.sort_by_key(|row| {
         let sizes = Reverse((row.own, row.total));
         (sizes, row.code.file, row.code.function)
@@ -324,7 +371,7 @@ fn write_live(
     if !report.profile.counts(live) {
         return Ok(());
     }
-    let mut rows = Table::new([report.side()], live, false).rows;
+    let mut rows = Table::new([report.side()], live, true).rows;
     rows.retain(|row| row.total > [0]);
     rows.sort_by_key(|row| {
         (
@@ -338,7 +385,7 @@ fn write_live(
 }
 
 fn is_own(row: &&TableRow<'_, 1>) -> bool {
-    row.code.category != Category::Library
+    row.code.category.0.is_own()
 }
 
 fn write_table(title: &str, rows: &[&TableRow<'_, 1>], out: &mut dyn Write) -> io::Result<()> {

@@ -19,7 +19,7 @@ use super::names::NameTree;
 use super::{ExportOptions, Exporter, Supports};
 use memprof_profile::measure::Unit;
 use memprof_profile::tree::{Direction, LayoutRow};
-use memprof_profile::{Kind, Margin, Report};
+use memprof_profile::{FrameFilter, Kind, Margin, Report};
 use memprof_sys::text::printable;
 
 /// Space on either side of the heading for buttons, in pixels.
@@ -43,8 +43,7 @@ pub(super) const FORMAT: Exporter = Exporter {
     extension: "svg",
     content_type: "image/svg+xml",
     supports: Supports::EVERYTHING,
-    wants_lines: false,
-    keeps_all_frames: false,
+    usual_frames: Some(FrameFilter::Source),
     has_addresses: false,
     write,
 };

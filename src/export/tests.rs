@@ -1,10 +1,12 @@
 //! Heap estimates, in bytes and in objects, in the formats that show one kind.
 
+use std::sync::Arc;
+
 use super::ExportOptions;
 use super::testing::{written, written_with};
 use crate::testing::report;
 use crate::testing::{at, kib, profile, with_heap};
-use memprof_profile::measure::{ALLOC_OBJECTS, ALLOC_SPACE, INUSE_OBJECTS, INUSE_SPACE};
+use memprof_profile::measure::{ALLOC_OBJECTS, ALLOC_SPACE, HEAP, INUSE_OBJECTS, INUSE_SPACE};
 use memprof_profile::{Kind, Report};
 
 const MIB: u64 = 1 << 20;
@@ -62,7 +64,7 @@ fn the_summary_has_totals_with_their_errors() {
     // Resident bytes have no errors here, so there is no column of errors.
     must_contain(&text, &["        8004 KiB 100.0%  all\n"]);
     let mut summary = Vec::new();
-    super::write_summary(&heap(), &mut summary).unwrap();
+    super::write_summary(&heap(), None, &mut summary).unwrap();
     let summary = String::from_utf8(summary).unwrap();
     must_contain(
         &summary,
@@ -111,6 +113,23 @@ fn functions_have_columns_named_after_the_unit() {
         &exported("functions", "anon"),
         &["self_bytes,total_bytes,function,"],
     );
+}
+
+/// The resident memory of the allocations that a filter selects is unknown, so no figure of it may be shown, not even 0.
+#[test]
+fn selected_allocations_have_no_resident_memory() {
+    let mut report = heap();
+    let profile = Arc::make_mut(&mut report.profile);
+    profile.measures.retain(|measure| measure.name == HEAP.name);
+    let options = ExportOptions {
+        kind: Kind::by_name("inuse_space").unwrap(),
+        ..ExportOptions::default()
+    };
+    let text = written_with("text", &report, &options);
+    for part in ["resident  ", "RSS", "page cache", "page tables", "equal"] {
+        assert!(!text.contains(part), "{part:?} in:\n{text}");
+    }
+    must_contain(&text, &["Selected allocations alone", "live", "large"]);
 }
 
 #[test]

@@ -3,13 +3,14 @@
 use std::io::{self, Write};
 
 use super::label_text::readable;
-use super::summary::write_head;
+use super::overview::{Change, Overview};
+use super::summary::{write_head, write_target};
 use super::{ExportOptions, Exporter, Supports};
 use memprof_profile::symbol::Symbols;
 use memprof_profile::tree::{
     CHAIN, Direction, Layout, Limits, Merge, Naming, Paths, Reading, SELF, errors,
 };
-use memprof_profile::{Kind, Margin, Profile, Report, Uncertainty};
+use memprof_profile::{FrameFilter, Kind, Margin, Profile, Report, Uncertainty};
 
 /// By default, nodes smaller than 1/`SMALL` of the total are aggregated.
 const SMALL: u64 = 200;
@@ -23,13 +24,27 @@ pub(super) const FORMAT: Exporter = Exporter {
     extension: "txt",
     content_type: "text/plain; charset=utf-8",
     supports: Supports::EVERYTHING,
-    wants_lines: false,
-    keeps_all_frames: false,
+    usual_frames: Some(FrameFilter::Source),
     has_addresses: false,
     write,
 };
 
 fn write(report: &Report, options: &ExportOptions, out: &mut dyn Write) -> io::Result<()> {
+    write_target(&report.profile, out)?;
+    match &options.baseline {
+        None if !report.profile.counts(Kind::Resident) => {
+            writeln!(out, "Selected allocations alone, without resident memory.")?;
+        }
+        None => Overview::new(report, None, None).write_text(out)?,
+        Some(baseline) => {
+            Change::new(baseline, report, options.kind).write_text(out)?;
+            // The tree of all changes may have thousands of lines.
+            if options.threshold.is_none() {
+                return Ok(());
+            }
+        }
+    }
+    writeln!(out)?;
     write_head(report, out)?;
     let kind = options.kind;
     let (unit, symbol) = (kind.unit(), kind.unit().symbol());
@@ -48,7 +63,7 @@ fn write(report: &Report, options: &ExportOptions, out: &mut dyn Write) -> io::R
         direction,
         naming: Naming {
             merge,
-            inlined: false,
+            inlined: !options.no_inline,
         },
         kind,
     };
@@ -179,6 +194,10 @@ mod tests {
         };
         let wanted = "\
 node (pid 42)
+
+RSS 8.8 MiB = 8.8 MiB anonymous
+memprof has seen 7.8 MiB of 8.8 MiB arrive in 0.0 s: main (node) 7.8 MiB.
+     7.8 MiB  main (node)
 
 resident            9000 KiB  kernel: 9000 KiB before, 8996 KiB after; between
 page cache          1000 KiB

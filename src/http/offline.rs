@@ -16,7 +16,9 @@ use flate2::write::GzEncoder;
 
 use crate::export::tree::v2::Shape;
 use crate::export::{ExportOptions, Exporter, Supports};
-use crate::http::api::{self, Files, Functions, Maps, Out, Stacks, Summary, Tree, View};
+use crate::http::api::{
+    self, Files, Functions, Maps, Out, OverviewView, Stacks, Summary, Tree, View,
+};
 use memprof_profile::tree::Direction;
 use memprof_profile::{FrameFilter, Kind, Report};
 
@@ -37,8 +39,7 @@ pub(crate) const FORMAT: Exporter = Exporter {
         instead: "It always contains every kind of memory, in both directions.",
         ..Supports::NOTHING
     },
-    wants_lines: false,
-    keeps_all_frames: true,
+    usual_frames: None,
     has_addresses: true,
     write,
 };
@@ -46,7 +47,7 @@ pub(crate) const FORMAT: Exporter = Exporter {
 fn write(report: &Report, options: &ExportOptions, out: &mut dyn Write) -> io::Result<()> {
     let kinds = kinds(report);
     write_page(page::of_a_report(), &kinds, out, |data| {
-        write_views(report, &kinds, options.frames, data)
+        write_views(report, &kinds, options.frames.unwrap_or_default(), data)
     })
 }
 
@@ -90,6 +91,11 @@ fn views(report: &Report, kinds: &[Kind], frames: FrameFilter) -> Vec<KeyedView>
     let usual = FrameFilter::default();
     let mut all: Vec<KeyedView> = vec![
         ("summary".to_owned(), usual, Box::new(Summary)),
+        (
+            "overview".to_owned(),
+            usual,
+            Box::new(OverviewView::default()),
+        ),
         ("files".to_owned(), usual, Box::new(Files::largest())),
         ("maps".to_owned(), usual, Box::new(Maps::by_address())),
     ];

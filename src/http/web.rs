@@ -6,6 +6,9 @@ const CSS: &str = "text/css; charset=utf-8";
 const SVG: &str = "image/svg+xml";
 const JS: &str = "text/javascript; charset=utf-8";
 
+/// Where a page of the guide is served that the page shows a table of.
+const CHOICES: &str = "/assets/choose.md";
+
 /// A file of the page.
 #[derive(Clone, Copy, Debug)]
 pub struct Asset {
@@ -26,6 +29,11 @@ macro_rules! assets {
                 content_type: "text/html; charset=utf-8",
                 bytes: include_bytes!("web/index.html"),
             },
+            Asset {
+                path: CHOICES,
+                content_type: "text/markdown; charset=utf-8",
+                bytes: include_bytes!("../../docs/choose.md"),
+            },
             $(Asset {
                 path: concat!("/assets/", $file),
                 content_type: $content_type,
@@ -42,6 +50,7 @@ pub static ASSETS: &[Asset] = assets! {
     JS, "js/api.js";
     JS, "js/axis.js";
     JS, "js/controls.js";
+    JS, "js/choices.js";
     JS, "js/dialogs.js";
     JS, "js/dom.js";
     JS, "js/filter.js";
@@ -59,7 +68,9 @@ pub static ASSETS: &[Asset] = assets! {
     JS, "js/mark_labels.js";
     JS, "js/offline.js";
     JS, "js/selection.js";
+    JS, "js/small_line.js";
     JS, "js/sort.js";
+    JS, "js/source.js";
     JS, "js/state.js";
     JS, "js/table.js";
     JS, "js/tabs.js";
@@ -72,6 +83,7 @@ pub static ASSETS: &[Asset] = assets! {
     JS, "js/tree/keys.js";
     JS, "js/tree/legend.js";
     JS, "js/tree/model.js";
+    JS, "js/tree/names.js";
     JS, "js/tree/search.js";
     JS, "js/tree/treemap.js";
     JS, "js/tree/treetable.js";
@@ -87,6 +99,7 @@ pub static ASSETS: &[Asset] = assets! {
     JS, "js/views/growth.js";
     JS, "js/views/heap.js";
     JS, "js/views/list.js";
+    JS, "js/views/overview.js";
     JS, "js/views/paged_table.js";
     JS, "js/views/processes.js";
     JS, "js/views/sandwich.js";
@@ -153,7 +166,8 @@ mod tests {
     fn every_file_of_the_page_is_served() {
         let ends = ["html", "css", "js", "mjs", "svg"];
         let wanted = |name: &String| ends.contains(&name.rsplit('.').next().unwrap());
-        let there: BTreeSet<_> = files(&folder()).into_iter().filter(wanted).collect();
+        let mut there: BTreeSet<_> = files(&folder()).into_iter().filter(wanted).collect();
+        there.insert(CHOICES.trim_start_matches("/assets/").to_owned());
         assert_eq!(served(), there);
         assert_eq!(served().len(), ASSETS.len());
     }
@@ -183,6 +197,25 @@ mod tests {
                 let found = find(path.to_str().unwrap());
                 assert!(found.is_some(), "{}: {name}", asset.path);
             }
+        }
+    }
+
+    /// js/choices.js reads such rows.
+    #[test]
+    fn the_table_of_commands_has_the_form_that_the_page_reads() {
+        let text = std::str::from_utf8(find(CHOICES).unwrap().bytes).unwrap();
+        let mut rows = text.lines().filter(|line| line.starts_with("| "));
+        assert_eq!(rows.next(), Some("| my process is … | command |"));
+        assert!(rows.clone().count() > 9);
+        for row in rows {
+            let cells = row
+                .strip_prefix("| ")
+                .and_then(|row| row.strip_suffix("` |"));
+            let (what, command) = cells.and_then(|cells| cells.split_once(" | `")).expect(row);
+            assert!(
+                !what.contains('|') && command.starts_with("memprof "),
+                "{row}"
+            );
         }
     }
 

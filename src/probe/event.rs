@@ -186,12 +186,26 @@ pub struct PeakSeen {
     pub shmem: u64,
     /// The kernel's counter of swapped-out pages.
     pub swap: u64,
+    /// The highest number of resident pages before that moment.
+    pub highest_before: u64,
+    /// The resident pages of all other followed processes at that moment.
+    pub others: u64,
 }
 
 impl PeakSeen {
     /// Number of resident pages.
     pub fn rss(&self) -> u64 {
         self.file + self.anon + self.shmem
+    }
+
+    /// Whether the process is about to lose all of its memory.
+    pub fn drops_all(&self) -> bool {
+        self.dropped.start == 0
+    }
+
+    /// The highest number of resident pages until then.
+    pub fn highest(&self) -> u64 {
+        self.rss().max(self.highest_before)
     }
 }
 
@@ -268,10 +282,12 @@ pub enum ProcessChange {
     },
     /// The process ended.
     Exited {
-        /// Size of the page tables at its end, in bytes; meaningless unless its memory is kept
-        /// ([`Kept`](memprof_sys::residency::ExitMemory)).
+        /// Whether the process still had its memory (Linux 6.16). If not, and if its memory is not kept
+        /// ([`ExitMemory`](memprof_sys::residency::ExitMemory)), the other figures are meaningless.
+        has_memory: bool,
+        /// Size of the page tables at its end, in bytes.
         page_tables: u64,
-        /// The highest number of resident pages; meaningless in the same cases.
+        /// The highest number of resident pages.
         highest_rss: u64,
     },
 }

@@ -3,7 +3,7 @@
 //! Both happen in steps, while the caller has time. BPF programs that are run from here do the work: they know which chunks an
 //! address space has (`directory.bpf.h`), and modify the ledger as the hooks do.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::os::fd::{AsFd, AsRawFd};
 use std::time::Instant;
 
@@ -11,7 +11,9 @@ use anyhow::{Context, Result};
 use libbpf_rs::{MapCore, ProgramInput, ProgramMut, libbpf_sys};
 
 use super::Probe;
-use crate::probe::wire::page_chunk;
+use super::read::chunk_key;
+use crate::probe::source::resident_pages::{Chunk, PageLedger};
+use crate::probe::wire::{self, page_chunk};
 use memprof_sys::ids::MmId;
 
 /// Maximum number of chunks that one run of the program drops: about a millisecond of work.
@@ -137,6 +139,28 @@ impl Probe {
         }
         sweep.at = Some(to);
         Ok((count as usize, last))
+    }
+
+    /// The records of an address space, by the number of their chunk.
+    ///
+    /// # Errors
+    /// If the map cannot be read.
+    pub fn chunks(&self, mm: MmId) -> Result<BTreeMap<u64, Box<Chunk>>> {
+        let mut chunks = BTreeMap::new();
+        let mut key = chunk_key(mm, 0);
+        loop {
+            self.run(&self.skel.progs.next_chunk, &[key])?;
+            key = self.bss(|b| &raw const b.chunk_after);
+            if key >> wire::REGION_BITS != u64::from(mm.0) {
+                return Ok(chunks);
+            }
+            let number = key & ((1 << wire::REGION_BITS) - 1);
+            // It may have been dropped since.
+            if let Some(chunk) = self.chunk(mm, number)? {
+                chunks.insert(number, Box::new(chunk));
+            }
+            key += 1;
+        }
     }
 
     /// Number of chunks in the page ledger, and its capacity.

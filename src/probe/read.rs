@@ -31,7 +31,8 @@ impl PageLedger for Probe {
     }
 }
 
-fn chunk_key(mm: MmId, chunk: u64) -> u64 {
+/// The key of a chunk of the page ledger.
+pub(super) fn chunk_key(mm: MmId, chunk: u64) -> u64 {
     (u64::from(mm.0) << wire::REGION_BITS) | chunk
 }
 

@@ -92,7 +92,7 @@ const _: () = {
     assert!(size_of::<interpreter_file>() == 112);
     assert!(size_of::<process_event>() == 56);
     assert!(size_of::<range_event>() == 48);
-    assert!(size_of::<peak_event>() == 72);
+    assert!(size_of::<peak_event>() == 88);
     assert!(size_of::<page_chunk>() == 4 * CHUNK_PAGES);
     assert!(size_of::<cache_chunk>() == 8 + 4 * CHUNK_PAGES);
     assert!(size_of::<unwind_space>() == 8 + size_of::<unwind_mapping>() * MAX_MAPPINGS);

@@ -2,6 +2,7 @@
 
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 
+use super::moments::StepTo;
 use super::rows;
 use super::state::UiState;
 use super::view::{Overlay, Sort, View};
@@ -17,7 +18,10 @@ pub(super) const HELP: &[(&str, &str)] = &[
         "q, Ctrl-C",
         "quit; also ends a command that memprof started",
     ),
-    ("Tab, f, t", "functions or call tree"),
+    (
+        "Tab, v, f, t",
+        "the next view; overview, functions, call tree",
+    ),
     ("Up Down PgUp PgDn Home End", "move; also k j g G"),
     (
         "Right, Enter",
@@ -30,7 +34,7 @@ pub(super) const HELP: &[(&str, &str)] = &[
     ("l", "show or hide inlined functions"),
     (
         "y",
-        "Python, Ruby: with native functions, alone, native alone",
+        "Python, Ruby: alone, with native functions, native alone",
     ),
     (
         "s, S",
@@ -49,7 +53,7 @@ pub(super) const HELP: &[(&str, &str)] = &[
         "list processes; Tab: control groups; Enter: one alone; Esc: back",
     ),
     ("p, Space", "pause or resume"),
-    ("m", "set a mark"),
+    ("m, M", "set a mark; show the peak, p: now"),
     ("d", "show or hide the change since a mark"),
     (
         "[ ]",
@@ -81,6 +85,11 @@ pub(super) fn press(state: &mut UiState, key: KeyEvent) -> bool {
         return false;
     }
     state.messages.dismiss();
+    if state.view == View::Overview && !control {
+        // A setting of the other views is of no use where its effect is not visible.
+        let shown_by = shown_by(key.code);
+        shown_by.into_iter().for_each(|view| state.show(view));
+    }
     match key.code {
         _ if control => {}
         KeyCode::Char('q') => return true,
@@ -95,6 +104,15 @@ pub(super) fn press(state: &mut UiState, key: KeyEvent) -> bool {
         }
     }
     false
+}
+
+/// The view that shows the effect of a setting.
+fn shown_by(code: KeyCode) -> Option<View> {
+    match code {
+        KeyCode::Char('/' | 's' | 'n' | 'N' | 'l' | 'y' | 'd') => Some(View::Functions),
+        KeyCode::Char('c' | 'o' | '*') => Some(View::Tree),
+        _ => None,
+    }
 }
 
 fn edit(state: &mut UiState, code: KeyCode) {
@@ -174,12 +192,12 @@ fn lists(state: &mut UiState, code: KeyCode) -> bool {
 /// Keys that change the view without a new model.
 fn shows(state: &mut UiState, code: KeyCode) -> bool {
     match code {
+        KeyCode::Char('v') => state.show(View::Overview),
         KeyCode::Char('f') => state.show(View::Functions),
         KeyCode::Char('t') => state.show(View::Tree),
-        KeyCode::Tab | KeyCode::BackTab => state.show(match state.view {
-            View::Functions => View::Tree,
-            _ => View::Functions,
-        }),
+        KeyCode::Tab => state.show(state.view.next()),
+        // One of three before another is the one after the next.
+        KeyCode::BackTab => state.show(state.view.next().next()),
         KeyCode::Char('?') | KeyCode::F(1) => open(state, Overlay::Help),
         KeyCode::Char('i') => open(state, Overlay::Details),
         KeyCode::Char('/') => state.editing = true,
@@ -198,9 +216,15 @@ fn shows(state: &mut UiState, code: KeyCode) -> bool {
         KeyCode::Char('h') => state.heap.request(state.process_in_view()),
         KeyCode::Char('p' | ' ') if state.paused => state.resume(),
         KeyCode::Char('p' | ' ') => state.paused = true,
-        KeyCode::Char(key @ ('[' | ']')) if state.marks.compared().is_none() => {
-            state.step(key == ']');
+        KeyCode::Char(key @ ('[' | ']'))
+            if state.marks.compared().is_none() || state.view == View::Overview =>
+        {
+            state.step(match key {
+                ']' => StepTo::After,
+                _ => StepTo::Before,
+            });
         }
+        KeyCode::Char('M') => state.step(StepTo::Peak(state.process_alone())),
         _ => return false,
     }
     true

@@ -5,6 +5,8 @@
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
+use super::past::Past;
+use crate::export::overview::Overview;
 use memprof_profile::measure::Unit;
 use memprof_profile::symbol::Symbols;
 use memprof_profile::tree::{
@@ -29,6 +31,9 @@ pub(super) struct Job {
     pub(super) naming: Naming,
     pub(super) frames: FrameFilter,
     pub(super) filter: String,
+    pub(super) past: Past,
+    /// Whether the overview is visible, which needs the mappings of a part.
+    pub(super) needs_places: bool,
 }
 
 /// Bytes now and at the mark; `then` is 0 without a mark.
@@ -107,6 +112,8 @@ pub(super) struct Model {
     pub(super) subset: Option<Subset>,
     /// The report restricted to these processes.
     pub(super) report: Arc<Report>,
+    /// The cards of the overview.
+    pub(super) overview: Overview,
 }
 
 impl Job {
@@ -125,6 +132,24 @@ impl Job {
             }),
             _ => Arc::clone(report),
         }
+    }
+
+    /// What the part says. Like the page, it names functions of the source.
+    fn overview(&self, part: &Report) -> Overview {
+        let places = self.subset.as_ref().filter(|_| self.needs_places);
+        let profile = places.and_then(|subset| self.report.profile.part(subset));
+        let with_places = profile.map(|profile| Report {
+            profile: Arc::new(profile),
+            ..part.clone()
+        });
+        let part = with_places.as_ref().unwrap_or(part);
+        let at_peak = self.past.at_peak.as_deref();
+        let at_peak = at_peak.map(|report| report.showing(FrameFilter::default()));
+        Overview::new(
+            &part.showing(FrameFilter::default()),
+            at_peak.as_deref(),
+            self.past.growth.as_deref(),
+        )
     }
 }
 
@@ -194,6 +219,7 @@ impl Model {
             is_difference: N > 1,
             subset: job.subset.clone(),
             report: Arc::clone(report),
+            overview: job.overview(report),
         }
     }
 

@@ -80,6 +80,14 @@ impl UiState {
         }
     }
 
+    /// The process that is shown alone, if one is.
+    pub(super) fn process_alone(&self) -> Option<Pid> {
+        match &self.part.as_ref()?.chosen {
+            Subset::Process(pid) => Some(*pid),
+            Subset::Group(_) => None,
+        }
+    }
+
     /// The history of the visible report.
     pub(super) fn history(&self) -> &History {
         let part = self.part.as_ref();

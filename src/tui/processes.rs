@@ -23,7 +23,7 @@ impl Lists {
             processes: List::default(),
             groups: List::default(),
             order: Order::default(),
-            from: View::Functions,
+            from: View::Overview,
         }
     }
 }
@@ -34,7 +34,7 @@ impl UiState {
         match self.view {
             View::Processes => Some(&self.lists.processes),
             View::Groups => Some(&self.lists.groups),
-            View::Functions | View::Tree => None,
+            View::Overview | View::Functions | View::Tree => None,
         }
     }
 
@@ -42,7 +42,7 @@ impl UiState {
         match self.view {
             View::Processes => Some(&mut self.lists.processes),
             View::Groups => Some(&mut self.lists.groups),
-            View::Functions | View::Tree => None,
+            View::Overview | View::Functions | View::Tree => None,
         }
     }
 

@@ -4,6 +4,7 @@ mod advice;
 mod header;
 mod lists;
 mod overlay;
+mod overview;
 mod processes;
 
 use std::sync::Arc;
@@ -22,23 +23,25 @@ use memprof_sys::text::printable;
 pub(super) use advice::lines as advice_lines;
 pub(super) use header::lines as header_lines;
 pub(super) use overlay::lines as overlay_lines;
+pub(super) use overview::tops as overview_tops;
 pub(super) use processes::further_kinds;
 
 /// Draws the whole screen.
 pub(super) fn render(state: &UiState, frame: &mut Frame<'_>) {
     let area = frame.area();
     let advice = advice::lines(state);
-    let heap = state.heap.lines(state.size).into_iter();
+    let heap = state.heap_lines().into_iter();
     let heap: Vec<Line<'_>> = heap.map(Line::raw).collect();
     let is_list = state.view.is_list();
+    let has_rows = u16::from(state.view != View::Overview);
     let parts = [
         Constraint::Length(header::lines(state, area.height)),
         Constraint::Length(advice.len() as u16),
         Constraint::Length(heap.len() as u16),
-        Constraint::Length(1),
+        Constraint::Length(has_rows),
         Constraint::Length(u16::from(is_list)),
         Constraint::Min(1),
-        Constraint::Length(1),
+        Constraint::Length(has_rows),
         Constraint::Length(1),
     ];
     let [
@@ -54,14 +57,18 @@ pub(super) fn render(state: &UiState, frame: &mut Frame<'_>) {
     header::render(state, frame, head);
     frame.render_widget(paragraph(advice), what_to_do);
     frame.render_widget(paragraph(heap), newest_heap);
-    let (tops, name) = match is_list {
-        true => (processes::heading(state), processes::selected_name(state)),
-        false => (lists::heading(state), lists::selected_name(state)),
+    let (tops, name) = match state.view {
+        View::Overview => Default::default(),
+        View::Functions | View::Tree => (lists::heading(state), lists::selected_name(state)),
+        View::Processes | View::Groups => {
+            (processes::heading(state), processes::selected_name(state))
+        }
     };
     frame.render_widget(Line::styled(tops, state.theme.selected()), columns);
-    match is_list {
-        true => processes::render(state, frame, sum, list),
-        false => lists::render(state, frame, list),
+    match state.view {
+        View::Overview => overview::render(state, frame, list),
+        View::Functions | View::Tree => lists::render(state, frame, list),
+        View::Processes | View::Groups => processes::render(state, frame, sum, list),
     }
     frame.render_widget(Line::styled(name, state.theme.dim()), detail);
     frame.render_widget(bottom_line(state, bottom), bottom);
@@ -106,8 +113,9 @@ fn keys(state: &UiState) -> Vec<(&'static str, &'static str)> {
     let mut keys = vec![("q", "end")];
     let several = |report: &Arc<Report>| !report.profile.processes.is_empty();
     match state.view {
-        View::Functions => keys.push(("Tab", "tree")),
-        View::Tree => keys.push(("Tab", "functions")),
+        View::Overview => keys.push(("Tab", "functions")),
+        View::Functions => keys.extend([("Tab", "tree"), ("v", "overview")]),
+        View::Tree => keys.push(("Tab", "overview")),
         View::Processes => keys.push(("Tab", "groups")),
         View::Groups => keys.push(("Tab", "processes")),
     }
@@ -119,11 +127,26 @@ fn keys(state: &UiState) -> Vec<(&'static str, &'static str)> {
         }
         (false, None) => {}
     }
-    keys.extend([("/", "filter"), ("n", "kind"), ("s", "sort")]);
-    match state.view {
-        View::Functions => {}
-        View::Tree => drop(keys.pop()),
-        View::Processes | View::Groups => keys.push(("S", "reverse")),
+    let settings = [
+        ("/", "filter"),
+        ("n", "kind"),
+        ("s", "sort"),
+        ("S", "reverse"),
+    ];
+    keys.extend(match state.view {
+        View::Overview => &[("h", "heap"), ("[ ]", "moments"), ("M", "peak")],
+        View::Functions => &settings[..3],
+        View::Tree => &settings[..2],
+        View::Processes | View::Groups => &settings[..],
+    });
+    if state.view == View::Overview {
+        keys.extend([
+            ("p", "pause"),
+            ("m", "mark"),
+            ("i", "details"),
+            ("?", "help"),
+        ]);
+        return keys;
     }
     keys.extend([
         ("p", "pause"),
@@ -139,6 +162,7 @@ fn keys(state: &UiState) -> Vec<(&'static str, &'static str)> {
 /// The current settings: `functions by self, anon, change since mark 2, "malloc"`.
 fn chosen(state: &UiState) -> String {
     let mut words = match (state.view, state.sort, state.direction) {
+        (View::Overview, ..) => "overview".to_owned(),
         (View::Functions, Sort::Own, _) => "functions by self".to_owned(),
         (View::Functions, Sort::Total, _) => "functions by total".to_owned(),
         (View::Functions, Sort::Name, _) => "functions by name".to_owned(),
@@ -151,12 +175,12 @@ fn chosen(state: &UiState) -> String {
     }
     if !state.view.is_list() {
         match state.frames {
-            FrameFilter::All => {}
-            FrameFilter::Source => words += ", interpreted alone",
+            FrameFilter::Source => {}
+            FrameFilter::All => words += ", with native",
             FrameFilter::Native => words += ", native",
         }
-        if state.naming.inlined {
-            words += ", with inlined";
+        if !state.naming.inlined {
+            words += ", without inlined";
         }
     }
     if state.kind != Kind::All {

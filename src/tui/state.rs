@@ -15,6 +15,7 @@ use super::messages::Messages;
 use super::model::{Job, Model};
 use super::moments::{Moments, Stepped};
 use super::part::Selection;
+use super::past::Past;
 use super::processes::Lists;
 use super::rows::{self, FunctionRow, TreeRow};
 use super::theme::Theme;
@@ -25,8 +26,10 @@ use memprof_profile::{FrameFilter, Kind, Report};
 
 /// Limit of unfolded keys; beyond it, keys of unlisted nodes are dropped.
 const MAX_UNFOLDED: usize = 4 * rows::MAX_ROWS;
-/// Lines that are not rows: the bottom two and the column headings.
-pub(super) const FRAME_LINES: u16 = 3;
+/// Lines that are not rows: the bottom two and the column headings. A list of processes has its sum besides.
+const FRAME_LINES: u16 = 3;
+/// The line of keys, which is all that the overview has of them.
+const KEY_LINE: u16 = 1;
 
 /// An event.
 #[derive(Debug)]
@@ -45,6 +48,8 @@ pub(super) enum Input {
     Heap(Result<Arc<HeapSnapshot>, String>),
     /// The result of a step to another recorded moment.
     Stepped(Stepped),
+    /// What the overview says beyond the reports.
+    Past(Past),
     /// A message to the user.
     Message(String),
 }
@@ -54,6 +59,8 @@ pub(super) enum Input {
 pub(super) struct UiState {
     pub(super) theme: Theme,
     pub(super) size: (u16, u16),
+    /// Whether the reports are those of a file, so that there is no process.
+    pub(super) is_saved: bool,
     pub(super) view: View,
     pub(super) sort: Sort,
     pub(super) kind: Kind,
@@ -70,6 +77,7 @@ pub(super) struct UiState {
     pub(super) paused: bool,
     pub(super) marks: Marks,
     pub(super) moments: Moments,
+    pub(super) past: Past,
     pub(super) history: History,
     /// The visible report, with all its processes.
     pub(super) report: Option<Arc<Report>>,
@@ -83,6 +91,8 @@ pub(super) struct UiState {
     /// Whether some rows of the tree are not listed.
     pub(super) tree_cut: bool,
     pub(super) unfolded: HashSet<u64>,
+    /// The first visible line of the overview, which is the cursor's, too.
+    pub(super) in_overview: ListPosition,
     pub(super) in_functions: ListPosition,
     pub(super) in_tree: ListPosition,
     pub(super) messages: Messages,
@@ -96,11 +106,15 @@ impl UiState {
         UiState {
             theme: Theme { colour },
             size,
-            view: View::Functions,
+            is_saved: false,
+            view: View::Overview,
             sort: Sort::Own,
             kind: Kind::All,
             direction: Direction::OutermostFirst,
-            naming: Naming::default(),
+            naming: Naming {
+                inlined: true,
+                ..Naming::default()
+            },
             frames: FrameFilter::default(),
             overlay: Overlay::None,
             overlay_top: 0,
@@ -109,6 +123,7 @@ impl UiState {
             paused: false,
             marks: Marks::default(),
             moments: Moments::default(),
+            past: Past::default(),
             history: History::default(),
             report: None,
             part: None,
@@ -118,6 +133,7 @@ impl UiState {
             tree: Vec::new(),
             tree_cut: false,
             unfolded: HashSet::new(),
+            in_overview: ListPosition::default(),
             in_functions: ListPosition::default(),
             in_tree: ListPosition::default(),
             messages: Messages::default(),
@@ -144,6 +160,7 @@ impl UiState {
             }
             Input::Heap(taken) => self.heap.show(&taken),
             Input::Stepped(stepped) => self.take_step(stepped),
+            Input::Past(past) => self.take_past(past),
             Input::Message(text) => self.messages.queue(text),
         }
         // The height of the list may have shrunk.
@@ -168,7 +185,8 @@ impl UiState {
     /// Shows another view.
     pub(super) fn show(&mut self, view: View) {
         // No models are built while a list is shown.
-        let stale = self.view.is_list() || view.is_list() || self.model.is_none();
+        let lacks_places = view == View::Overview && self.part.is_some();
+        let stale = self.view.is_list() || view.is_list() || self.model.is_none() || lacks_places;
         self.view = view;
         if stale {
             self.refresh();
@@ -200,6 +218,8 @@ impl UiState {
             naming: self.naming,
             frames: self.frames,
             filter: self.filter.clone(),
+            past: self.past_of_shown(),
+            needs_places: self.view == View::Overview,
         });
     }
 
@@ -256,15 +276,20 @@ impl UiState {
     /// The number of visible rows.
     pub(super) fn page(&self) -> usize {
         let lines = self.size.1;
-        let told = super::render::advice_lines(self).len() + self.heap.lines(self.size).len();
-        let sum = u16::from(self.view.is_list());
-        let used = super::render::header_lines(self, lines) + told as u16 + FRAME_LINES + sum;
+        let told = super::render::advice_lines(self).len() + self.heap_lines().len();
+        let frame = match self.view {
+            View::Overview => KEY_LINE,
+            View::Processes | View::Groups => FRAME_LINES + 1,
+            View::Functions | View::Tree => FRAME_LINES,
+        };
+        let used = super::render::header_lines(self, lines) + told as u16 + frame;
         usize::from(lines.saturating_sub(used)).max(1)
     }
 
     pub(super) fn place(&self) -> (ListPosition, usize) {
         let place_in = |list: &List| (list.place, list.rows.len());
         match self.view {
+            View::Overview => (self.in_overview, super::render::overview_tops(self)),
             View::Functions => (self.in_functions, self.functions.len()),
             View::Tree => (self.in_tree, self.tree.len()),
             View::Processes => place_in(&self.lists.processes),
@@ -274,8 +299,13 @@ impl UiState {
 
     /// Moves the cursor of the visible list.
     pub(super) fn go(&mut self, to: usize) {
-        let (page, (_, rows)) = (self.page(), self.place());
+        let (mut page, (_, rows)) = (self.page(), self.place());
         let place = match self.view {
+            View::Overview => {
+                // It has no cursor, so that moves scroll at once.
+                page = 1;
+                &mut self.in_overview
+            }
             View::Functions => &mut self.in_functions,
             View::Tree => &mut self.in_tree,
             View::Processes => &mut self.lists.processes.place,

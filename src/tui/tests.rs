@@ -7,6 +7,7 @@ mod kinds;
 mod lists;
 mod moments;
 mod orders;
+mod overview;
 mod parts;
 mod processes;
 mod reports;
@@ -76,9 +77,17 @@ fn types(state: &mut UiState, keys: &str) {
     }
 }
 
+/// The functions of the first report.
 fn started(size: (u16, u16)) -> UiState {
-    let mut state = UiState::new(false, size);
+    let mut state = of_functions(false, size);
     feed(&mut state, Input::Report(report(4000)));
+    state
+}
+
+/// A view of functions that waits for reports.
+fn of_functions(colour: bool, size: (u16, u16)) -> UiState {
+    let mut state = UiState::new(colour, size);
+    types(&mut state, "f");
     state
 }
 

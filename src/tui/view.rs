@@ -3,6 +3,8 @@
 /// The listed objects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum View {
+    /// The cards of the overview.
+    Overview,
     Functions,
     Tree,
     Processes,
@@ -11,6 +13,15 @@ pub(super) enum View {
 }
 
 impl View {
+    /// The view after this one, of the three that are no lists.
+    pub(super) fn next(self) -> View {
+        match self {
+            View::Overview => View::Functions,
+            View::Functions => View::Tree,
+            View::Tree | View::Processes | View::Groups => View::Overview,
+        }
+    }
+
     /// Whether this is a list of processes or control groups.
     pub(super) fn is_list(self) -> bool {
         matches!(self, View::Processes | View::Groups)

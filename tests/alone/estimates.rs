@@ -49,7 +49,9 @@ fn report(stacks: &str) -> Report {
     ];
     let (m, mut lines) = Memprof::start_command(&["--stacks", stacks], &command);
     assert_eq!(lines.line(), "ready");
-    let table = m.get("/v2/functions?kind=anon&limit=10000").json();
+    let table = m
+        .get("/v2/functions?kind=anon&inlined=false&frames=all&limit=10000")
+        .json();
     let rows = table["rows"].as_array().unwrap().iter();
     let functions = rows.map(|row| {
         let text = |key: &str| row[key].as_str().unwrap_or_default().to_owned();
@@ -144,7 +146,9 @@ fn orders(first: usize, stacks: &str) -> Vec<(String, u64, u64, u64)> {
         let pages: u64 = pages.parse().unwrap();
         truths.push((function.to_owned(), pages * page_size()));
     }
-    let table = m.get("/v2/functions?kind=resident&limit=10000").json();
+    let table = m
+        .get("/v2/functions?kind=resident&inlined=false&frames=all&limit=10000")
+        .json();
     let rows = table["rows"].as_array().unwrap();
     let found = truths.into_iter().map(|(function, truth)| {
         let row = rows.iter().find(|row| row["function"] == function.as_str());
@@ -342,9 +346,11 @@ fn errors_are_in_differences_and_exports() {
         }
         found
     };
-    let functions = "/v2/functions?kind=anon&limit=10000&mark=";
+    let functions = "/v2/functions?kind=anon&inlined=false&frames=all&limit=10000&mark=";
     let [before, now] = [&from, &to].map(|id| table(&format!("{functions}{id}"), "total_error"));
-    let path = format!("/v2/diff?by=function&kind=anon&limit=10000&from={from}&to={to}");
+    let path = format!(
+        "/v2/diff?by=function&kind=anon&inlined=false&frames=all&limit=10000&from={from}&to={to}"
+    );
     let both = table(&path, "total_error");
     let mut compared = 0;
     for (name, errors) in both.iter().filter(|(_, errors)| errors.len() == 1) {
@@ -414,7 +420,7 @@ fn errors_are_in_differences_and_exports() {
         reader.deserialize().map(|row| row.unwrap()).collect()
     };
     let cell = |row: &HashMap<String, String>, key: &str| -> u64 { row[key].parse().unwrap() };
-    let exported = rows("functions?kind=anon");
+    let exported = rows("functions?kind=anon&inlined=false&frames=all");
     let mut errors: Vec<[u64; 2]> = exported
         .iter()
         .map(|row| ["self_error_bytes", "total_error_bytes"].map(|key| cell(row, key)))

@@ -1,4 +1,4 @@
-//! Copies of programs, and processes with chosen names.
+//! Installed programs, copies of programs, and processes with chosen names.
 
 #![allow(dead_code, reason = "each test binary uses its own part")]
 
@@ -7,6 +7,11 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
+
+/// Whether there is a program with this name.
+pub fn installed(name: &str) -> bool {
+    Command::new(name).arg("-h").output().is_ok()
+}
 
 /// Copies a program so that the copy can be run at once. Another process makes the copy: if this one did, a child that another
 /// test forks would also have it open for writing until its exec, and such a file cannot be executed (`ETXTBSY`).

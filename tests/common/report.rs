@@ -108,6 +108,7 @@ pub fn profile(
         freeze: FreezeOutcome::Ran,
         measures: vec![&RESIDENCY],
         cgroup: None,
+        own_peak: None,
         peak: None,
         places: Arc::default(),
     }

@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::io::{Read, Write};
 use std::num::NonZero;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -30,6 +30,20 @@ pub fn open(columns: u16, lines: u16) -> OpenptyResult {
     pty
 }
 
+/// The columns and lines of a terminal.
+fn terminal_size(terminal: &OwnedFd) -> (u16, u16) {
+    let mut size = Winsize {
+        ws_row: 0,
+        ws_col: 0,
+        ws_xpixel: 0,
+        ws_ypixel: 0,
+    };
+    // SAFETY: the request writes a `winsize`, which the pointer refers to.
+    let done = unsafe { libc::ioctl(terminal.as_raw_fd(), libc::TIOCGWINSZ, &raw mut size) };
+    assert_eq!(done, 0);
+    (size.ws_col, size.ws_row)
+}
+
 /// A memprof on a pseudoterminal that the test controls.
 pub struct Top {
     pub child: Child,
@@ -50,9 +64,13 @@ impl Top {
         Top::run_on(open(80, 24), args)
     }
 
-    /// Starts memprof on this terminal, of at most 80 columns and 24 lines.
+    /// Starts memprof on this terminal, of 80 columns and 24 lines if it does not say how many it has.
     pub fn run_on(pty: OpenptyResult, args: &[&str]) -> Top {
         let end = || Stdio::from(pty.slave.try_clone().unwrap());
+        let (columns, lines) = match terminal_size(&pty.slave) {
+            (0, _) | (_, 0) => (80, 24),
+            size => size,
+        };
         let child = Command::new("setsid")
             .args(["--ctty", BINARY])
             .args(args)
@@ -65,7 +83,8 @@ impl Top {
             .unwrap();
         let keys = File::from(pty.master);
         let size = |n| NonZero::new(n).unwrap();
-        let screen = Arc::new(Mutex::new(vt100::Parser::new(size(24), size(80), 1000)));
+        let screen = vt100::Parser::new(size(lines), size(columns), 1000);
+        let screen = Arc::new(Mutex::new(screen));
         let (mut from, to) = (keys.try_clone().unwrap(), Arc::clone(&screen));
         std::thread::spawn(move || {
             let mut piece = [0; 4096];
@@ -133,7 +152,9 @@ impl Top {
         assert!(!self.screen.lock().unwrap().screen().hide_cursor());
         let text = self.everything();
         assert!(
-            !text.contains("panicked") && !text.contains("functions by self"),
+            !["panicked", "functions by self", "─ Grows ─"]
+                .iter()
+                .any(|word| text.contains(word)),
             "{text}"
         );
         (status.unwrap(), text)

@@ -1,4 +1,4 @@
-//! The C programs of `tests/workloads`, compiled as described in their first lines.
+//! The programs of `tests/workloads`, compiled as described in their first lines.
 
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Write};
@@ -12,6 +12,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use serde::Deserialize;
 
 use super::process::LIMIT;
+use super::skip::skip;
 use memprof_sys::ids::Pid;
 
 const FLAGS: [&str; 6] = [
@@ -62,6 +63,41 @@ fn compile(name: &str, binary: &str, link: &[&str]) -> PathBuf {
     let binary = dir.join(binary);
     std::fs::rename(fresh, &binary).unwrap();
     binary
+}
+
+/// A workload that is no C program, compiled with further flags; skips the test's part without the compiler.
+pub fn compiled_by(compiler: &str, source: &str, flags: &[&str]) -> Option<PathBuf> {
+    let path = format!("{}/tests/workloads/{source}", env!("CARGO_MANIFEST_DIR"));
+    // rustc names its object files by what is before a dot: two at once would share them.
+    let name = format!("{}{}", source.replace('.', "-"), flags.concat());
+    let binary = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    let status = Command::new(compiler)
+        .args([path.as_str(), "-g", "-o"])
+        .arg(&binary)
+        .args(flags)
+        .status();
+    match status {
+        Ok(status) => assert!(status.success(), "{compiler} {flags:?}"),
+        Err(error) => {
+            skip(format!("{compiler}: {error}"));
+            return None;
+        }
+    }
+    Some(binary)
+}
+
+/// The source of a workload.
+pub fn source(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("tests/workloads")
+        .join(name)
+}
+
+/// The line of a workload that ends with this, as `FILE:LINE`.
+pub fn place(name: &str, end: &str) -> String {
+    let text = std::fs::read_to_string(source(name)).unwrap();
+    let at = text.lines().position(|line| line.ends_with(end));
+    format!("{name}:{}", at.unwrap() + 1)
 }
 
 /// A hard link to a program with a name that no other process on this machine has, removed when dropped. With a

@@ -84,7 +84,7 @@ fn a_small_estimate_has_only_a_limit() {
 fn a_change_within_its_error_has_only_a_limit() {
     let server = Server::start(Fixed(Ok(estimates())), ServerOptions::default());
     let browser = Browser::start(server.address);
-    browser.open("#view=diff");
+    browser.open("#view=diff&show=all");
     browser.click("#mark");
     browser.wait("document.querySelectorAll('.diff-table .rows .row').length >= 3 || null");
     // Nothing has changed, but neither side is known better than by 1.96 times 25 KiB.

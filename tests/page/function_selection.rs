@@ -181,7 +181,8 @@ fn callers_and_callees_of_a_recursive_function() {
             assert_eq!(browser.text(&format!("{selection} .name")), "visit");
             assert_eq!(browser.figure(&selection, "data-bytes"), 500 * KIB);
             browser.eval(&format!(
-                "document.querySelector('canvas[aria-describedby={half}]').focus()"
+                "document.querySelector('canvas[aria-describedby={}]').focus()",
+                half.replace("selection", "details")
             ));
             browser.press(key);
             browser.wait(&format!(
@@ -226,7 +227,7 @@ fn a_search_opens_the_way_to_its_matches() {
         // Nothing covers it, and it stays in view when the table gets lower.
         let clear = format!(
             "(({rows})[0].getBoundingClientRect().bottom
-            <= document.querySelector('#selection').getBoundingClientRect().top)"
+            <= (document.querySelector('#selection:not([hidden])')?.getBoundingClientRect().top ?? innerHeight))"
         );
         assert_eq!(browser.eval(&clear), true, "{width}");
         browser.size(width, height - 150);
@@ -266,7 +267,7 @@ fn a_search_opens_the_way_to_its_matches() {
 fn escape_leaves_one_zoom_level() {
     let server = server();
     let browser = Browser::start(server.address);
-    browser.open("");
+    browser.open("#view=flame");
     let zoomed = || browser.text(".crumb[aria-current]");
     browser.eval("document.querySelector('canvas.flame').focus()");
     for (keys, name) in [

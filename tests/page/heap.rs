@@ -172,3 +172,40 @@ fn why_there_is_no_snapshot_is_shown() {
     // The page shows the error before it enables the button again.
     browser.wait("!document.getElementById('take-heap').disabled");
 }
+
+/// The verdict stands first, then what answers most, on two screens at most; the rest is behind a button.
+#[test]
+fn the_verdict_comes_first() {
+    let mut workload = Workload::start_with(&program("heap"), &["2", "31"]);
+    workload.lines.send("m");
+    workload.lines.line();
+    let m = Memprof::attach(workload.pid(), &[]);
+    m.said("following ");
+    let taken = m.send("POST", "/v2/heap", r#"{"max_stop": 10000}"#);
+    assert_eq!(taken.status, 201, "{}", taken.text());
+    let info: Value = serde_json::from_str(taken.text()).unwrap();
+    let browser = Browser::start(m.address());
+    browser.size(1440, 900);
+    browser.open("#view=heap");
+    browser.wait("document.querySelector('.verdict p')");
+    let said = "[...document.querySelectorAll('.verdict p')].map((p) => p.textContent)";
+    assert_eq!(browser.eval(said), info["verdict"]);
+    let first = "document.querySelector('.heap .diff-stage').firstElementChild.className";
+    assert_eq!(browser.eval(first), "verdict");
+    let height = browser.eval("document.documentElement.scrollHeight");
+    assert!(height.as_u64().unwrap() <= 1800, "{height}");
+    let seen = |table: &str| {
+        browser.eval(&format!(
+            "document.querySelector(\".card[data-table='{table}']\").checkVisibility()"
+        ))
+    };
+    for table in ["types.rows", "occupancy", "rows", "sizes"] {
+        assert_eq!(seen(table), true, "{table}");
+    }
+    for table in ["map", "arenas", "retained.roots"] {
+        assert_eq!(seen(table), false, "{table}");
+    }
+    browser.click(".more > summary");
+    assert_eq!(seen("map"), true);
+    browser.must_be_quiet();
+}

@@ -104,6 +104,14 @@ fn a_snapshot_in_a_file() {
         let texts = browser.eval("window.texts.join('\\n')");
         assert!(texts.as_str().unwrap().contains(name), "{way:?}: {texts}");
     }
+    // A block that Python owns has Python's type among the chunks, and Python's arenas are a root with a name.
+    let types = wanted["types"]["rows"].as_array().unwrap();
+    let data = types
+        .iter()
+        .find(|row| row["kind"] == "python" && row["name"] == "bytearray (memory)");
+    let data = data.unwrap_or_else(|| panic!("{types:?}"));
+    assert!(data["bytes"].as_u64().unwrap() >= 1 << 20, "{data}");
+    assert_eq!(data["retained_by"][0]["root"], "Python's arenas", "{data}");
     // Every list of the report is a table with all of its rows.
     let lists = [
         ("sizes", &wanted["sizes"]),

@@ -95,7 +95,7 @@ fn a_kill_is_a_mark_on_the_timeline() {
     victim.lines.tell(&format!("mmap {}", 16 * MIB));
     let m = Memprof::start(&["--cgroup", group.dir.to_str().unwrap()]);
     let browser = Browser::start(m.address());
-    browser.open("");
+    browser.open("#view=flame");
     let marks = || browser.run(MARKS, json!([])).as_u64().unwrap();
     until(|| browser.eval("document.querySelector('#timeline canvas') !== null") == true);
     assert_eq!(marks(), 0);

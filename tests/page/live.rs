@@ -68,7 +68,7 @@ impl Drop for Run {
 
 #[test]
 fn totals() {
-    let (run, browser) = Run::shown("");
+    let (run, browser) = Run::shown("#view=flame");
     let mut summary = run.api("/v2/summary");
     for kind in ["resident", "anon", "shmem", "cache"] {
         let amount = format!("#totals [data-kind={kind}] dd");
@@ -198,7 +198,7 @@ fn refreshing_moves_nothing() {
 /// The totals and the view change together, so that they never show two moments.
 #[test]
 fn the_totals_are_those_of_the_view() {
-    let (mut run, browser) = Run::shown("");
+    let (mut run, browser) = Run::shown("#view=flame");
     let script = "window.changes = new Set(); window.different = [];
         const bytes = (selector) => Number(document.querySelector(selector).dataset.bytes);
         setInterval(() => {
@@ -218,11 +218,14 @@ fn the_totals_are_those_of_the_view() {
 
 #[test]
 fn a_new_mark_is_what_the_difference_begins_with() {
-    let (run, browser) = Run::shown("");
+    let (run, browser) = Run::shown("#view=flame");
     browser.press("m");
     browser.wait("location.hash.includes('from=')");
     let id = run.api("/v2/marks")["marks"][0]["id"].clone();
-    browser.run("[...document.querySelectorAll('.tabs a')].find((a) => a.textContent === 'Difference').click()", serde_json::json!([]));
+    browser.run(
+        "[...document.querySelectorAll('.tabs a')].find((a) => a.textContent === 'Change').click()",
+        serde_json::json!([]),
+    );
     browser.wait("document.querySelector('.diff-stage #selection')?.dataset.bytes");
     assert_eq!(
         browser.eval("document.querySelector('.choice select').value"),
@@ -240,7 +243,7 @@ fn a_new_mark_is_what_the_difference_begins_with() {
 
 #[test]
 fn an_end_is_shown() {
-    let (mut run, browser) = Run::shown("");
+    let (mut run, browser) = Run::shown("#view=flame");
     cont(run.target);
     run.lines.send("exit 0");
     browser.wait(
@@ -254,9 +257,9 @@ fn an_end_is_shown() {
 
 #[test]
 fn a_lost_connection_is_shown() {
-    let (mut run, browser) = Run::shown("");
+    let (mut run, browser) = Run::shown("#view=flame");
     run.m.child.kill().unwrap();
     browser.wait("!document.getElementById('banner').hidden");
-    assert_eq!(browser.text("#connection"), "connection lost");
+    assert_eq!(browser.text("#connection"), "no connection");
     assert!(browser.figure("#selection", "data-bytes") >= 8 * MIB);
 }

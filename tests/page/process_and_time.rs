@@ -21,7 +21,7 @@ fn one_of_several_processes() {
     let pids: Vec<Pid> = family.processes.iter().map(|p| Pid(p.pid)).collect();
     pids.iter().for_each(|pid| stop(*pid));
     let browser = Browser::start(m.address());
-    browser.open("");
+    browser.open("#view=flame");
     let offered =
         browser.eval("[...document.getElementById('process').options].map((o) => o.value)");
     let wanted: Vec<String> = pids.iter().map(Pid::to_string).collect();
@@ -50,13 +50,52 @@ fn one_of_several_processes() {
         browser.wait(&format!(
             "document.querySelector('{ANON}').dataset.bytes === '{anon}'"
         ));
-        browser.open("");
+        browser.open("#view=flame");
     }
     browser.must_be_quiet();
     pids.iter().for_each(|pid| cont(*pid));
 }
 
 /// The lists of processes and of control groups, and what they lead to.
+/// Processes that have ended are in a list of their own, each with its peak, which a click shows.
+#[test]
+fn the_peaks_of_processes_that_have_ended() {
+    let peaks = program("peaks");
+    let args = [peaks.to_str().unwrap(), "family"];
+    let (m, mut lines) = Memprof::start_command(&["--follow-forks"], &args);
+    assert_eq!(lines.line(), "dropped");
+    let browser = Browser::start(m.address());
+    browser.open("#view=processes&kind=anon&pby=ended");
+    assert_eq!(browser.figure(".note", "data-count"), 3);
+    let ended = api(m.address(), "/v2/processes")["ended"].clone();
+    let ended = ended.as_array().unwrap();
+    let highest = |row: &serde_json::Value| row["peak"]["high_water"].as_u64().unwrap();
+    let total: u64 = ended.iter().map(highest).sum();
+    assert_eq!(browser.figure(".note", "data-total"), total);
+    // The largest is first: the third child, with 48 MiB of its own.
+    let largest = ended.iter().max_by_key(|row| highest(row)).unwrap();
+    let pid = largest["pid"].as_u64().unwrap();
+    browser.click(".rows .row");
+    browser.wait(&format!(
+        "location.hash.includes('pid={pid}') && location.hash.includes('mark=peak')"
+    ));
+    let summary = api(m.address(), &format!("/v2/summary?mark=peak&pid={pid}"));
+    let anon = summary["total"]["anon"].as_u64().unwrap();
+    assert!(anon > 48 * MIB, "{summary}");
+    browser.wait(&format!(
+        "document.querySelector('{ANON}').dataset.bytes === '{anon}'"
+    ));
+    browser.open(&format!(
+        "#view=functions&kind=anon&pid={pid}&mark=peak&q=hold_highest"
+    ));
+    assert!(browser.figure(".note", "data-total") > 0);
+    browser.open("#view=processes&kind=anon");
+    let cells = browser.text(".rows .row");
+    assert!(cells.contains("MiB"), "{cells}");
+    browser.must_be_quiet();
+    lines.close();
+}
+
 #[test]
 fn processes_and_control_groups() {
     let group = Group::new();
@@ -125,7 +164,7 @@ fn processes_and_control_groups() {
 
 #[test]
 fn an_exact_state_and_the_way_back() {
-    let (mut run, browser) = Run::shown("");
+    let (mut run, browser) = Run::shown("#view=flame");
     let hidden = "document.getElementById('process').hidden";
     assert_eq!(browser.eval(hidden), true);
     let before = browser.figure(ANON, "data-bytes");

@@ -158,7 +158,7 @@ fn a_time_line_leads_to_every_moment() {
         let (from, to) = (minute(&browser, "from"), minute(&browser, "to"));
         assert!(30 < from && from < to, "{from} {to}");
         let grown = format!("+{}", to - from);
-        let has = format!("document.querySelector('.diff-table').textContent.includes({grown:?})");
+        let has = format!("document.querySelector('.diff-table')?.textContent.includes({grown:?})");
         browser.wait(&has);
         // What grew in the whole time.
         browser.press("Escape");

@@ -115,7 +115,7 @@ fn a_dropped_file_is_opened() {
         ServerOptions::default(),
     );
     let browser = Browser::start(server.address);
-    browser.open("");
+    browser.open("#view=flame");
     browser.wait("document.querySelector('#connection').textContent.startsWith('saved on ')");
     let resident = || browser.figure("#totals [data-kind=resident] dd", "data-bytes");
     let size = |report: &Report| Kind::Resident.figure(&report.profile.total);

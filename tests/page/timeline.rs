@@ -18,14 +18,14 @@ const MARKS: &str = "
 
 #[test]
 fn the_timeline_moves_on_and_shows_new_marks() {
-    let (run, browser) = Run::shown("");
+    let (run, browser) = Run::shown("#view=flame");
     let times = || {
         let times = run.api("/v2/series")["times"].clone();
         serde_json::from_value::<Vec<u64>>(times).unwrap()
     };
     for (width, height) in [(1440, 900), (390, 844)] {
         browser.size(width, height);
-        browser.open("");
+        browser.open("#view=flame");
         drawn(&browser);
         let before = *times().last().unwrap();
         // The right end of the plot is a sample that was taken since.
@@ -46,7 +46,7 @@ fn the_timeline_moves_on_and_shows_new_marks() {
 
 #[test]
 fn a_load_opens_one_stream_of_events() {
-    let (_run, browser) = Run::shown("");
+    let (_run, browser) = Run::shown("#view=flame");
     let live = "document.getElementById('connection').textContent === 'live'";
     browser.wait(live);
     browser.errors();

@@ -62,7 +62,7 @@ fn dark_and_light() {
         }
         // The button selects the other scheme, and a reload keeps it.
         browser.eval("document.getElementById('theme').click()");
-        browser.open("");
+        browser.open("#view=flame");
         assert_eq!(
             browser.eval(&format!("{back} < 128")),
             !dark,

@@ -35,9 +35,9 @@ fn the_page_waits_for_a_process() {
     }
     let workload = Workload::start(&named.path);
     browser.wait("document.querySelector('#totals .total')?.checkVisibility()");
-    browser.wait("document.querySelector('canvas.flame')?.checkVisibility()");
+    browser.wait("document.querySelector('.overview .card')?.checkVisibility()");
     let offered = browser.run(OFFERED, json!([])).to_string();
-    for control in ["pause", "mark", "freeze", "export", "Flame graph", "search"] {
+    for control in ["pause", "mark", "freeze", "export", "Overview", "Where"] {
         assert!(offered.contains(control), "{control}: {offered}");
     }
     workload.end();

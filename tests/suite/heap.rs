@@ -9,7 +9,7 @@ mod command;
 mod command_signals;
 mod disturbed;
 mod fork;
-mod glibc;
+pub mod glibc;
 mod headroom;
 mod http;
 mod jemalloc;
@@ -21,6 +21,7 @@ mod python;
 mod seccomp;
 mod types;
 mod unreachable;
+mod verdict;
 
 use memprof_heap::{Cell, Heap, RegionRow, SnapshotOptions};
 use memprof_sys::ids::Pid;

@@ -15,7 +15,7 @@ use memprof::collect::{LastScan, ProviderError, Status};
 use memprof::http::api::{ApiError, BoxFuture, Method, Provider, ROUTES};
 use memprof::http::server::{ServerOptions, Token};
 use memprof_heap::{Heap, HeapOptions, HeapRegion, HeapSnapshot, OtherRow, RegionRow, SizeClass};
-use memprof_profile::symbol::{InlinedFunction, Language, Symbol};
+use memprof_profile::symbol::{InlinedFunction, Language, Location, Symbol};
 use memprof_profile::{
     CachedFile, Frame, FreezeOutcome, KnownPath, MappedBytes, Mapping, PathFrom, Places, Profile,
     Report, Sample,
@@ -136,7 +136,10 @@ impl Provider for Growing {
         if let Some(Symbol::Known(mut function)) = symbols.get(at(0, 0x20)).cloned() {
             function.inlined = vec![InlinedFunction {
                 name: "node::alloc_inner".to_owned(),
-                location: None,
+                location: Some(Location {
+                    file: "/src/alloc.rs".to_owned(),
+                    line: Some(7),
+                }),
             }];
             symbols.insert(at(0, 0x20), Arc::new(Symbol::Known(function)));
         }
@@ -205,6 +208,10 @@ fn replies_are_as_the_document_says() {
             "sort=self&order=asc&search=*a*&limit=1&offset=1",
         ),
         ("/v2/functions", ""),
+        (
+            "/v2/source",
+            "function=node::alloc_inner&path=/opt/node&kind=anon",
+        ),
         ("/v2/files", ""),
         ("/v2/files", "sort=path&search=x"),
         ("/v2/files/stacks", "file=8:1:77"),
@@ -717,6 +724,7 @@ fn nothing_runs_in_any_answer() {
             "/v2/diff" => "/v2/diff?from=1",
             "/v2/heap/{}" => "/v2/heap/1",
             "/v2/heap/diff" => "/v2/heap/diff?from=1&to=1",
+            "/v2/source" => "/v2/source?function=node::alloc_inner&path=/opt/node",
             "/v2/files/stacks" => "/v2/files/stacks?file=8:1:77",
             // The event stream never ends; the process of these reports does not exist.
             // Nor are its allocations sampled, or moments recorded.

@@ -9,6 +9,8 @@ mod common;
 #[allow(dead_code, reason = "the benchmarks use the rest")]
 mod counters;
 
+mod advise;
+mod answers;
 mod api;
 #[cfg(target_arch = "x86_64")]
 mod attach;
@@ -39,6 +41,7 @@ mod sampler;
 mod samples;
 mod saved;
 mod smoke;
+mod source;
 mod symbols;
 mod top;
 mod unix_socket;

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::{Command, Output};
 
+use crate::common::cgroup::Group;
 use crate::common::memprof::{BINARY, Memprof, run};
 use crate::common::pythons::pythons;
 use crate::common::skip::skip;
@@ -204,11 +205,142 @@ fn a_tree_of_processes() {
     let command = [program.to_str().unwrap(), "tree"];
     let (report, out) = profiled(&["--stacks", "all", "--follow-forks"], &command);
     let (said, peak) = (Said::read(&out), report.profile.peak.unwrap());
-    assert_eq!((peak.high_water, report.profile.processes.len()), (None, 4));
+    assert_eq!((peak.processes, report.profile.processes.len()), (4, 4));
+    let kernel = &report.profile.kernel_after;
+    let sum = kernel.resident() + kernel.rss_file;
+    assert!(peak.high_water >= Some(sum), "{peak}");
     for (function, bytes) in &said.held {
         let found = of_function(&report, function);
         assert!(found.abs_diff(*bytes) <= bytes / 100, "{function}: {found}");
     }
+}
+
+/// Each process has its own peak, also those that have ended, and programs that a child executes.
+#[test]
+fn each_process_has_its_own_peak() {
+    let program = program("peaks");
+    let dir = tempfile::tempdir().unwrap();
+    let files = ["peak", "largest"].map(|name| dir.path().join(format!("{name}.memprof.json")));
+    let [peak, largest] = files.each_ref().map(|file| file.to_str().unwrap());
+    let out = run(&[
+        "--no-server",
+        "--follow-forks",
+        "--stacks",
+        "all",
+        "-o",
+        peak,
+        "-o",
+        largest,
+        "--at",
+        "peak",
+        "--at",
+        "largest-process",
+        "--",
+        program.to_str().unwrap(),
+        "family",
+    ]);
+    let [peak, largest] = files.each_ref().map(|file| opened(file, &out));
+    let said = String::from_utf8_lossy(&out.stderr);
+    assert!(
+        said.contains("The highest resident memory of each process:"),
+        "{said}"
+    );
+    let shown = largest.profile.peak.unwrap();
+    let high_water = shown.high_water.unwrap();
+    let total = rss(&largest.profile);
+    assert_eq!(total, shown.rss);
+    assert!(
+        shown.is_shown && total <= high_water && total * 1000 >= high_water * 984,
+        "{total} of {high_water}: {said}"
+    );
+    let highest = of_function(&largest, "hold_highest");
+    let found = highest + gone(&largest.profile);
+    assert!(
+        highest <= 48 * MIB + MIB / 2 && found >= 48 * MIB / 100 * 99,
+        "{highest}: {said}"
+    );
+    // The third child was the largest. Its parent had the base beside it, and has got more since.
+    let sum = peak.profile.peak.unwrap();
+    assert!(
+        sum.processes == 2 && sum.rss >= total && sum.highest() <= total + 11 * MIB,
+        "{sum}: {said}"
+    );
+    let highest = of_function(&peak, "hold_highest");
+    assert!(highest <= 48 * MIB + MIB / 2, "{highest}: {said}");
+    let base = of_function(&largest, "hold_base") + gone(&largest.profile);
+    assert!(base >= 8 * MIB / 100 * 99, "{base}: {said}");
+    assert_eq!(largest.profile.target.pids.len(), 1);
+}
+
+#[test]
+fn the_peak_of_a_process_is_a_mark_even_after_its_end() {
+    let program = program("peaks");
+    let command = [program.to_str().unwrap(), "family"];
+    let (mut m, mut lines) = Memprof::start_command(&["--follow-forks"], &command);
+    assert_eq!(lines.line(), "dropped");
+    let processes = m.get("/v2/processes").json();
+    let peak_of = |row: &serde_json::Value| {
+        let peak = &row["peak"];
+        let [rss, kernel] = ["rss", "high_water"].map(|name| peak[name].as_u64().unwrap());
+        assert!(rss <= kernel && rss * 1000 >= kernel * 984, "{row}");
+        (row["pid"].as_u64().unwrap(), rss)
+    };
+    let rows = processes["rows"].as_array().unwrap();
+    let (parent, own) = peak_of(&rows[0]);
+    assert!(
+        rows.len() == 1 && (44 * MIB..48 * MIB).contains(&own),
+        "{processes}"
+    );
+    let ended = processes["ended"].as_array().unwrap();
+    let ended: Vec<_> = ended.iter().map(peak_of).collect();
+    assert_eq!(ended.len(), 3, "{processes}");
+    let all = ended.iter().map(|(pid, rss)| (*pid, *rss));
+    for ((pid, rss), held) in all.chain([(parent, own)]).zip([12, 24, 48, 36]) {
+        // Children of fork still have their parent's memory.
+        let base = if held == 24 { 0 } else { 8 };
+        assert!(
+            rss >= (held + base) * MIB && rss < (held + base + 4) * MIB,
+            "{pid}: {rss} with {held} MiB"
+        );
+        let tree = m.get(&format!("/v2/functions?mark=peak&pid={pid}&kind=anon"));
+        let rows = tree.json()["rows"].as_array().unwrap().clone();
+        let row = rows.iter().find(|row| row["function"] == "hold_highest");
+        let found = row.unwrap_or_else(|| panic!("{}", tree.text()))["total"].as_u64();
+        let found = found.unwrap();
+        assert!(
+            found.abs_diff(held * MIB) <= held * MIB / 100,
+            "{pid}: {found} of {held} MiB"
+        );
+    }
+    let diff = m.get(&format!("/v2/diff?from=peak&pid={parent}&by=function"));
+    assert_eq!(diff.json()["from"]["id"], "peak", "{}", diff.text());
+    let nobody = m.get("/v2/tree?mark=peak&pid=1");
+    assert!(
+        nobody.status == 404 && nobody.text().contains("no peak of process 1 is kept"),
+        "{}",
+        nobody.text()
+    );
+    lines.close();
+    assert!(m.wait().success());
+}
+
+#[test]
+fn a_child_that_is_killed_has_the_peak_that_reports_saw() {
+    let program = program("peaks");
+    let command = [program.to_str().unwrap(), "victim"];
+    let (mut m, mut lines) = Memprof::start_command(&["--follow-forks"], &command);
+    let child: u32 = lines.line().parse().unwrap();
+    assert_eq!(lines.line(), "killed");
+    let tree = m.get(&format!("/v2/functions?mark=peak&pid={child}&kind=anon"));
+    let rows = tree.json()["rows"].as_array().unwrap().clone();
+    let row = rows.iter().find(|row| row["function"] == "hold_highest");
+    let found = row.unwrap_or_else(|| panic!("{}", tree.text()))["total"].as_u64();
+    assert!(
+        found.unwrap().abs_diff(20 * MIB) <= 20 * MIB / 100,
+        "{found:?}"
+    );
+    lines.close();
+    assert!(m.wait().success());
 }
 
 #[test]
@@ -237,6 +369,65 @@ fn killed_at_its_peak() {
     let (total, high_water) = (rss(&report.profile), peak.high_water.unwrap());
     assert!(total <= high_water && total * 1000 >= high_water * 984);
     assert!(of_function(&report, "hold_highest") >= 47 * MIB);
+}
+
+/// Killed because memory had run out: the state at the end is the peak.
+#[test]
+fn killed_by_the_kernel() {
+    let Some((group, _)) = Group::new_where_memory_is_limited() else {
+        return skip("no hierarchy of control groups limits memory");
+    };
+    group.limit_memory(64 * MIB);
+    let (procs, program) = (group.dir.join("cgroup.procs"), program("peaks"));
+    let (procs, program) = (procs.display(), program.display());
+    let script = format!("echo $$ > {procs} && exec {program} greedy");
+    let (report, out) = profiled(&["--stacks", "all"], &["sh", "-c", &script]);
+    assert_eq!(out.status.code(), Some(128 + libc::SIGKILL), "{out:?}");
+    let peak = report.profile.peak.unwrap();
+    let (total, high_water) = (rss(&report.profile), peak.high_water.unwrap());
+    assert!(
+        total <= high_water && total * 1000 >= high_water * 984,
+        "{peak}"
+    );
+    let held = of_function(&report, "hold_highest");
+    assert!((48 * MIB..=64 * MIB).contains(&held), "{held}");
+}
+
+/// A program that nobody wrote for this test: threads, 100 MiB of its libraries' files, an allocator of its own.
+#[test]
+fn a_compiler() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("x.rs");
+    let text = "use std::collections::BTreeMap;\n\
+        pub fn f(n: u64) -> BTreeMap<String, Vec<u64>> {\n    \
+        let mut m = BTreeMap::new();\n    \
+        for i in 0..n { m.entry(format!(\"{}\", i % 7)).or_insert_with(Vec::new).push(i); }\n    m\n}\n";
+    std::fs::write(&path, text).unwrap();
+    let sysroot = Command::new("rustc").args(["--print", "sysroot"]).output();
+    let sysroot = String::from_utf8(sysroot.unwrap().stdout).unwrap();
+    let rustc = Path::new(sysroot.trim()).join("bin/rustc");
+    let object = dir.path().join("x.o");
+    let command = [
+        rustc.to_str().unwrap(),
+        "--crate-type=lib",
+        "--emit=obj",
+        "-O",
+        "-o",
+        object.to_str().unwrap(),
+        path.to_str().unwrap(),
+    ];
+    for options in [&["--stacks", "all"][..], &[]] {
+        let (report, out) = profiled(options, &command);
+        assert!(out.status.success(), "{out:?}");
+        let peak = report.profile.peak.unwrap();
+        let (total, high_water) = (rss(&report.profile), peak.high_water.unwrap());
+        println!("{peak}, {} KiB gone", gone(&report.profile) / KIB);
+        assert!(
+            total <= high_water && total * 1000 >= high_water * 984,
+            "{peak}"
+        );
+        assert!(gone(&report.profile) <= total / 50, "{peak}");
+    }
 }
 
 #[test]

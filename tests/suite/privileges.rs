@@ -412,7 +412,9 @@ fn a_running_memprofs_threads_have_given_up_what_they_do_not_need() {
                 let all = looking | bits(&[BPF, PERFMON, SYS_ADMIN]);
                 (all, all)
             }
-            "memprof-symbols" => (bits(&[DAC_READ_SEARCH]), bits(&[DAC_READ_SEARCH])),
+            "memprof-symbols" | "memprof-lines" => {
+                (bits(&[DAC_READ_SEARCH]), bits(&[DAC_READ_SEARCH]))
+            }
             "memprof-look" => {
                 let reading = bits(&[SYS_PTRACE, DAC_READ_SEARCH]);
                 (reading, reading)

@@ -137,8 +137,12 @@ fn an_opened_profile_is_the_live_one() {
     opened.interrupt();
 
     let mut top = Top::run(&["open", "--top", &place.text("p.memprof.json")]);
+    top.shows("─ Grows ─");
+    top.shows("cmd_mmap (scenarios.c:");
+    // No process is there to take a snapshot of.
+    assert!(!top.seen().0.contains("─ Heap ─"), "{}", top.seen().0);
+    top.press("f");
     top.shows("functions by self");
-    top.shows("cmd_mmap (scenarios)");
     top.press("q");
     let (status, _) = top.ends("");
     assert!(status.success(), "{status}");
@@ -222,7 +226,7 @@ fn differences_and_gates() {
     }
     let out = place.run(&["diff", a, b]);
     let text = String::from_utf8(out.stdout).unwrap();
-    assert!(text.contains("now, before, change"), "{text}");
+    assert!(text.contains("\nGrew:\n"), "{text}");
     assert!(text.contains("cmd_mmap"), "{text}");
 
     for (gate, fires) in [

@@ -28,16 +28,20 @@ fn scenarios() -> (Workload, String) {
 fn functions_are_seen_and_q_gives_the_terminal_back() {
     let (mut workload, pid) = scenarios();
     let mut top = Top::start(&["--listen", "127.0.0.1:0", "--pid", &pid]);
-    top.shows("functions by self");
+    // The answer first.
+    top.shows("─ Grows ─");
     top.shows("= kernel");
     assert!(top.is_raw());
     workload.lines.tell("mmap 8388608");
-    top.shows("cmd_mmap (scenarios)");
+    top.shows("  8.0 MiB  cmd_mmap (scenarios.c:");
+    top.press("\t");
+    top.shows("functions by self");
+    top.shows("cmd_mmap (scenarios.c:");
     // The tree, fully unfolded, and back.
     top.press("t");
     top.shows("tree of callees");
     top.press("*");
-    top.shows("↳ run_command (scenarios)");
+    top.shows("↳ run_command (scenarios.c:");
     top.press("/cmd_mm\r");
     top.shows("\"cmd_mm\"");
     top.press("?");
@@ -50,7 +54,7 @@ fn functions_are_seen_and_q_gives_the_terminal_back() {
         after.contains(&format!("following scenarios (pid {pid})")),
         "{after}"
     );
-    assert!(after.contains("cmd_mmap (scenarios)"), "{after}");
+    assert!(after.contains("cmd_mmap (scenarios.c:"), "{after}");
 }
 
 #[test]
@@ -58,7 +62,7 @@ fn a_signal_and_ctrl_c_give_it_back() {
     let (_workload, pid) = scenarios();
     for by_signal in [true, false] {
         let mut top = Top::start(&["--no-server", "--pid", &pid]);
-        top.shows("functions by self");
+        top.shows("Tab functions");
         // The command reads its keys from its own terminal.
         match by_signal {
             true => signal(Pid(top.child.id()), libc::SIGTERM),
@@ -114,7 +118,7 @@ fn it_ends_when_the_terminal_is_gone() {
 fn a_terminal_without_a_size_is_used() {
     let (_workload, pid) = scenarios();
     let mut top = Top::run_on(open(0, 0), &["top", "--no-server", "--pid", &pid]);
-    top.shows("functions by self");
+    top.shows("Tab functions");
     top.press("q");
     top.ends("");
 }
@@ -123,7 +127,7 @@ fn a_terminal_without_a_size_is_used() {
 fn the_targets_end_gives_it_back() {
     let (workload, pid) = scenarios();
     let mut top = Top::start(&["--no-server", "--pid", &pid]);
-    top.shows("functions by self");
+    top.shows("Tab functions");
     workload.end();
     let (status, _) = top.ends(", ended)");
     assert!(status.success(), "{status}");
@@ -133,7 +137,7 @@ fn the_targets_end_gives_it_back() {
 fn with_a_server_the_last_report_stays() {
     let (workload, pid) = scenarios();
     let mut top = Top::start(&["--listen", "127.0.0.1:0", "--pid", &pid]);
-    top.shows("functions by self");
+    top.shows("Tab functions");
     workload.end();
     top.shows("ENDED");
     top.press("q");
@@ -182,7 +186,57 @@ fn without_a_terminal_it_says_what_to_do() {
     );
 }
 
-/// The screen's words, whatever lines they are in.
+/// What grows is the recorded trend, with its rate, beside the function that has most of it. A difference from the first report
+/// would be a size.
+#[test]
+fn growth_in_the_overview_is_the_recorded_trend() {
+    let (mut workload, pid) = scenarios();
+    let mut top = Top::start(&["--no-server", "--pid", &pid]);
+    top.shows("memprof has seen ");
+    let end = Instant::now() + LIMIT;
+    while !words(&top).contains(" an hour, steady for ") {
+        assert!(Instant::now() < end, "{}", top.seen().0);
+        workload.lines.tell("mmap 1048576");
+        std::thread::sleep(Duration::from_millis(500));
+    }
+    top.shows("/h  cmd_mmap");
+    let said = words(&top);
+    assert!(said.contains(": cmd_mmap (scenarios.c:"), "{said}");
+    // The same sentence is above the table.
+    top.press("f");
+    top.shows(" an hour, steady for ");
+    // A moment has no trend of its own.
+    top.press("v[");
+    top.shows("RECORDED");
+    top.shows("memprof has seen ");
+    top.press("q");
+    top.ends("Losses:");
+}
+
+/// Screens of every size have all cards; a small one scrolls.
+#[test]
+fn the_overview_fits_the_terminal() {
+    let (mut workload, pid) = scenarios();
+    workload.lines.tell("mmap 8388608");
+    for (columns, lines) in [(80, 24), (120, 40), (40, 20)] {
+        let args = ["top", "--no-server", "--pid", &pid];
+        let mut top = Top::run_on(open(columns, lines), &args);
+        top.shows("─ Grows ─");
+        top.shows("? help");
+        let mut seen = String::new();
+        for _ in 0..lines {
+            seen += &top.seen().0;
+            top.press("j");
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        for title in ["─ Grows ─", "─ Made of ─", "─ Heap ─", "─ Peak ─"] {
+            assert!(seen.contains(title), "no {title} in {}", top.seen().0);
+        }
+        top.press("q");
+        top.ends("Losses:");
+    }
+}
+
 /// Moments are recorded without a server and without `--record`, too.
 #[test]
 fn keys_step_through_recorded_moments() {
@@ -192,7 +246,7 @@ fn keys_step_through_recorded_moments() {
     // At most one moment a second is recorded.
     std::thread::sleep(Duration::from_secs(3));
     workload.lines.tell("mmap 8388608");
-    top.shows("cmd_mmap (scenarios)");
+    top.shows("cmd_mmap (scenarios.c:");
     wait_until(|| {
         top.press("[");
         words(&top).contains("RECORDED")
@@ -201,14 +255,23 @@ fn keys_step_through_recorded_moments() {
         top.press("[");
         words(&top).contains("this is the first recorded moment")
     });
+    // The moment has its own overview. The card of the peak, on the right, is that of all the time.
+    let (text, _) = top.seen();
+    let left = text.lines().map(|line| line.chars().take(39).collect());
+    let left = left.collect::<Vec<String>>().join("\n");
+    assert!(left.contains("─ Grows ─"), "{text}");
+    assert!(!left.contains("cmd_mmap"), "{text}");
+    top.press("f");
+    top.shows("functions by self");
     assert!(!words(&top).contains("cmd_mmap"), "{}", words(&top));
     top.press("p");
-    top.shows("cmd_mmap (scenarios)");
+    top.shows("cmd_mmap (scenarios.c:");
     assert!(!words(&top).contains("RECORDED"), "{}", words(&top));
     top.press("q");
     assert!(top.ends("Losses:").0.success());
 }
 
+/// The screen's words, whatever lines they are in.
 fn words(top: &Top) -> String {
     let (text, _) = top.seen();
     text.split_whitespace().collect::<Vec<_>>().join(" ")
@@ -225,14 +288,15 @@ fn h_shows_the_heap() {
     let mut top = Top::start(&[&args[..], &["--pid", &pid]].concat());
     // The first report names the process.
     top.shows(&format!("(pid {pid})"));
+    top.shows("No snapshot of the heap yet.");
     top.press("h");
-    top.shows("stop ");
+    top.shows("Stop ");
+    // Beside the overview's other cards, and above a table.
+    assert!(!words(&top).contains("No snapshot"), "{}", words(&top));
+    top.press("f");
+    top.shows("Stop ");
     let said = words(&top);
-    for part in [
-        " live, ",
-        " would be returned by malloc_trim), ",
-        " unreachable, stop ",
-    ] {
+    for part in [" is heap in use, ", " is free heap.", " Stop "] {
         assert!(said.contains(part), "no {part:?} in {said}");
     }
     // Why there is none stands in the same line.
@@ -292,7 +356,7 @@ fn processes_and_control_groups_have_lists_and_views_of_their_own() {
     }
     pids.into_iter().for_each(stop);
     // Each process has the kernel's figure, and the sum is that of all of them.
-    top.press("nnP");
+    top.press("fnnP");
     top.shows("processes by size, anon only");
     for pid in pids {
         lists(&top, &format!("{pid} scenarios"), &[pid]);
@@ -309,7 +373,7 @@ fn processes_and_control_groups_have_lists_and_views_of_their_own() {
     top.press("j\r");
     top.shows(&format!("control group {name} and below, 3 of 3 processes"));
     top.shows("     14,336");
-    top.shows("cmd_mmap (scenarios)");
+    top.shows("cmd_mmap (scenarios.c:");
     top.press("\x1b");
     top.shows("groups by size, anon only");
     top.press("\t");
@@ -318,7 +382,7 @@ fn processes_and_control_groups_have_lists_and_views_of_their_own() {
     top.press("\r");
     top.shows(&format!("scenarios (pid {}), 1 of 3 processes", pids[2]));
     top.shows("      8,192");
-    top.shows("cmd_mmap (scenarios)");
+    top.shows("cmd_mmap (scenarios.c:");
     // As on the page, the figures of one that has ended stay until the user goes back.
     pids.into_iter().for_each(cont);
     let [first, second, third] = all;
@@ -344,7 +408,7 @@ fn every_process_of_the_machine_is_listed() {
     workload.lines.tell("mmap 8388608");
     let mut top = Top::start(&["--no-server", "--all"]);
     top.shows(" more processes");
-    top.press(&format!("P/scenarios {pid} \r"));
+    top.press(&format!("fP/scenarios {pid} \r"));
     top.shows("processes by size, \"scen");
     stop(workload.pid());
     top.press("n");

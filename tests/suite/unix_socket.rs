@@ -105,13 +105,14 @@ fn every_route_answers_curl() {
             "/v2/diff" => "/v2/diff?from=1",
             "/v2/heap/{}" => "/v2/heap/1",
             "/v2/heap/diff" => "/v2/heap/diff?from=1&to=1",
+            "/v2/source" => "/v2/source?function=main&path=/none",
             "/v2/files/stacks" => "/v2/files/stacks?file=0:0:0",
             "/v2/events" => continue,
             path => path,
         };
         let wanted = match path {
-            // There is no such file, and allocations are not sampled.
-            "/v2/files/stacks?file=0:0:0" => 404,
+            // There is no such file and no such function, and allocations are not sampled.
+            "/v2/files/stacks?file=0:0:0" | "/v2/source?function=main&path=/none" => 404,
             "/v2/allocations" => 400,
             _ => 200,
         };

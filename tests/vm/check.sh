@@ -68,11 +68,23 @@ holds() {
 holds cmd_mmap 4096 /tmp/out.json
 
 # The peak of a command that has dropped it, which the file shows by default.
-memprof --stacks all --no-server -o /tmp/peak.json -- peaks dense >/tmp/answers 2>/tmp/log ||
-    fail "memprof ended with status $? after a peak"
+for how in ramp teeth spikes dense emptied; do
+    memprof --stacks all --no-server -o /tmp/peak.json -- peaks "$how" >/tmp/answers 2>/tmp/log ||
+        fail "memprof ended with status $? after a peak: $how"
+    holds hold_highest 49152 /tmp/peak.json
+    case $how in spikes | dense) holds hold_base 8192 /tmp/peak.json ;; esac
+    grep -q 'at its peak (.* KiB VmHWM, after ' /tmp/log || fail "the summary does not name the peak: $how"
+    echo "the peak: $how: $(grep 'at its peak' /tmp/log)"
+done
+# Of several processes, also of those that have ended.
+memprof --stacks all --follow-forks --no-server -o /tmp/peak.json --at largest-process -- peaks family \
+    </dev/null >/tmp/answers 2>/tmp/log || fail "memprof ended with status $? after the peaks of several processes"
 holds hold_highest 49152 /tmp/peak.json
-grep -q 'at its peak (.* KiB VmHWM, after ' /tmp/log || fail "the summary does not name the peak"
-echo "the peak: $(grep 'at its peak' /tmp/log)"
+# The kernel's counters lack a few pages.
+kib=$(under hold_base /tmp/peak.json)
+[ "${kib:-0}" -ge $((8192 - 81)) ] || fail "the child inherited 8192 KiB, the tree says ${kib:-nothing}"
+sed -n '/^The highest resident memory of each process/,/^$/p' /tmp/log
+[ "$(grep -c '(pid .*, ended), after ' /tmp/log)" -eq 4 ] || fail "the summary does not list four processes"
 
 # How often the programs of a memprof have run.
 runs_of() {

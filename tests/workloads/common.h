@@ -16,7 +16,10 @@
 // Inlined even with -fno-inline.
 #define ALWAYS_INLINE inline __attribute__((always_inline))
 
-static size_t page_size;
+// Not every workload stores to its pages.
+#define MAY_BE_UNUSED __attribute__((unused))
+
+static MAY_BE_UNUSED size_t page_size;
 
 static inline void die(const char *what)
 {
@@ -26,18 +29,21 @@ static inline void die(const char *what)
 
 // Does nothing. Compilers omit the frame of functions without calls, even with
 // -fno-omit-frame-pointer; a function that calls this one has a frame.
-static NOINLINE void keep_frame(void)
+static MAY_BE_UNUSED NOINLINE void keep_frame(void)
 {
 	__asm__ volatile("" ::: "memory");
 }
 
-// The store loop. It is inlined, so that the stores belong to the caller.
-static ALWAYS_INLINE void store_each_page(unsigned char *start, size_t len)
-{
-	keep_frame();
-	for (volatile unsigned char *p = start; p < start + len; p += page_size)
-		*p = 0x5a;
-}
+// The store loop. It is a macro, so that the stores belong to the caller: an
+// inlined function would be a frame of its own.
+#define store_each_page(start, len)                                            \
+	do {                                                                   \
+		unsigned char *const first_ = (start), *const end_ = first_ + (len); \
+                                                                               \
+		keep_frame();                                                  \
+		for (volatile unsigned char *p_ = first_; p_ < end_; p_ += page_size) \
+			*p_ = 0x5a;                                            \
+	} while (0)
 
 // New private memory.
 static inline unsigned char *map_memory(size_t len)

@@ -215,7 +215,7 @@ static void exec(char *self)
 	pause_ms(5);
 	held("hold_highest", 48 * MIB);
 	high_water();
-	execl(self, self, "nothing", (char *)NULL);
+	execlp(self, self, "nothing", (char *)NULL);
 	abort();
 }
 
@@ -235,12 +235,77 @@ static void tree(void)
 	held("hold_lower", 27 * MIB);
 }
 
+static void wait_for_end(const char *line)
+{
+	printf("%s\n", line);
+	fflush(stdout);
+	while (getchar() != EOF)
+		;
+}
+
+/*
+ * Three children have peaks of milliseconds, one after the other. The second one has its own in a program that it
+ * executes, and ends with it; the others have more than their parent's memory only for a moment. The parent has a peak,
+ * too, before it waits for the end of its input.
+ */
+static void family(char *self)
+{
+	hold_base(8 * MIB);
+	for (int i = 0; i < 3; i++) {
+		size_t size = (12ul << i) * MIB;
+
+		if (!fork()) {
+			if (i == 1)
+				execlp(self, self, "spike", "24", (char *)NULL);
+			munmap(hold_highest(size), size);
+			pause_ms(5);
+			_exit(0);
+		}
+		wait(NULL);
+	}
+	munmap(hold_highest(36 * MIB), 36 * MIB);
+	wait_for_end("dropped");
+	held("hold_highest", 36 * MIB);
+	held("hold_base", 8 * MIB);
+}
+
+/* Ends at its peak after a life of milliseconds. */
+static void spike(size_t size)
+{
+	hold_highest(size);
+	_exit(0);
+}
+
+/* A child is killed with all that it holds, once reports have seen it. */
+static void victim(void)
+{
+	pid_t child = fork();
+
+	if (!child) {
+		hold_highest(20 * MIB);
+		for (;;)
+			pause_ms(1000);
+	}
+	pause_ms(2500);
+	kill(child, SIGKILL);
+	wait(NULL);
+	printf("%d\n", child);
+	wait_for_end("killed");
+}
+
 /* Is killed with all that it holds. */
 static void killed(void)
 {
 	hold_highest(48 * MIB);
 	pause_ms(5);
 	kill(getpid(), SIGKILL);
+}
+
+/* Takes more and more, until there is no more. */
+static void greedy(void)
+{
+	for (;;)
+		hold_highest(MIB);
 }
 
 /* Waits for the end of its input after its peak. */
@@ -250,10 +315,7 @@ static void served(void)
 
 	pause_ms(5);
 	munmap(at, 48 * MIB);
-	printf("dropped\n");
-	fflush(stdout);
-	while (getchar() != EOF)
-		;
+	wait_for_end("dropped");
 }
 
 int main(int argc, char **argv)
@@ -280,8 +342,16 @@ int main(int argc, char **argv)
 		exec(argv[0]);
 	else if (!strcmp(how, "tree"))
 		tree();
+	else if (!strcmp(how, "family"))
+		family(argv[0]);
+	else if (!strcmp(how, "spike"))
+		spike(atol(argv[2]) * MIB);
+	else if (!strcmp(how, "victim"))
+		victim();
 	else if (!strcmp(how, "killed"))
 		killed();
+	else if (!strcmp(how, "greedy"))
+		greedy();
 	else if (!strcmp(how, "served"))
 		served();
 	if (strcmp(how, "nothing"))

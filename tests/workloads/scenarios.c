@@ -118,16 +118,15 @@ static NOINLINE unsigned char *map_and_hold(size_t bytes, int flags, int fd)
 	return p;
 }
 
-// Inlined, so that the stores belong to the command.
-static ALWAYS_INLINE int map_and_store(size_t bytes, int flags, int fd)
-{
-	unsigned char *p = map_and_hold(bytes, flags, fd);
-
-	if (!p)
-		return -1;
-	store_each_page(p, bytes);
-	return 0;
-}
+// A macro, so that the stores belong to the command.
+#define map_and_store(bytes, flags, fd)                                        \
+	({                                                                     \
+		unsigned char *mapped_ = map_and_hold(bytes, flags, fd);       \
+                                                                               \
+		if (mapped_)                                                   \
+			store_each_page(mapped_, bytes);                       \
+		mapped_ ? 0 : -1;                                              \
+	})
 
 static NOINLINE int cmd_malloc_small(size_t n)
 {

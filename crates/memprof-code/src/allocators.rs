@@ -169,6 +169,25 @@ pub fn functions_of(file: &dyn ReadAt, kernel: KernelVersion) -> Result<Vec<Func
     Ok(functions.collect())
 }
 
+/// The name of an allocation function of an executable that has an allocator of its own: linked statically, so that calls of it
+/// reach no library that is loaded beside it. `None` if the file has none, or cannot be read.
+pub fn own_allocator(executable: &dyn ReadAt) -> Option<String> {
+    let elf = Elf::read(executable).ok()?;
+    let found = symbols(&elf).ok()?;
+    // Operators alone call an allocator elsewhere.
+    let functions = found.iter().filter(|f| {
+        !matches!(
+            f.signature.kind,
+            FunctionKind::Operator | FunctionKind::Throws
+        )
+    });
+    let (frees, allocates): (Vec<_>, Vec<_>) = functions.partition(|f| f.signature.frees());
+    // The name that people know.
+    let names = allocates.iter().map(|f| &f.name);
+    let name = names.min_by_key(|name| (!name.ends_with("malloc"), name.len()))?;
+    (!frees.is_empty()).then(|| name.clone())
+}
+
 /// Functions of the table that an operator may call, in its own file or as imports. An operator that always calls one
 /// needs no probe: the inner call is counted, and its return can have a uretprobe.
 struct Wrapped<'e> {

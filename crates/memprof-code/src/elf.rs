@@ -281,7 +281,7 @@ impl<'f> Elf<'f> {
     }
 
     /// Whether the file itself contains debug information.
-    pub(crate) fn has_debug_info(&self) -> bool {
+    pub fn has_debug_info(&self) -> bool {
         let names = [".debug_info", ".zdebug_info"];
         names.iter().any(|name| self.section_named(name).is_some())
     }

@@ -2,7 +2,7 @@
 //!
 //! Names come from the files' symbol tables, which are read again for each batch of unknown frames; only the resulting
 //! names are cached. Inlined functions and source lines come from debug information, which is expensive to read, so
-//! they are looked up only on request.
+//! they are looked up only on request, on a thread of their own: names do not wait for them.
 
 mod advice;
 mod cache;
@@ -25,7 +25,7 @@ mod sources;
 mod split;
 mod symtab;
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, SyncSender};
@@ -63,7 +63,7 @@ const IDLE: Duration = Duration::from_secs(5);
 pub const STACK: usize = 32 << 20;
 
 /// The level of detail to look up for a frame.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Detail {
     /// The function's name.
     Names,
@@ -71,10 +71,12 @@ pub enum Detail {
     Inlined,
 }
 
-/// A handle to the thread that looks names up. The thread ends when the last handle is dropped.
+/// A handle to the threads that look up names, and lines. The threads end when the last handle is dropped.
 #[derive(Debug, Clone)]
 pub struct Symbolizer {
     requests: SyncSender<Job>,
+    /// Requests of source lines and inlined functions.
+    lines: SyncSender<Job>,
     rust_hashes: bool,
     /// Whether missing debug files are requested from servers.
     asking: bool,
@@ -83,6 +85,8 @@ pub struct Symbolizer {
 #[derive(Debug)]
 enum Job {
     Names(Request),
+    /// Debug files of these modules have arrived, so that they are looked up again.
+    Forget(HashSet<ModuleKey>),
     /// Asks for the remedies that would provide names for these files.
     Remedies(Vec<Arc<Module>>, SyncSender<Vec<Option<Remedy>>>),
 }
@@ -110,18 +114,11 @@ impl Symbolizer {
     /// # Errors
     /// The thread could not be started.
     pub fn start_with(cache: CacheDirs, fetch: Option<Fetch>) -> io::Result<Symbolizer> {
-        let (requests, inbox) = mpsc::sync_channel(QUEUE);
         let asking = fetch.is_some();
-        let worker = thread::Builder::new()
-            .name("memprof-symbols".into())
-            .stack_size(STACK);
-        worker.spawn(move || {
-            priority::restore();
-            privileges::reduce(ThreadRole::Symbols);
-            serve(&inbox, Worker::new(cache, fetch));
-        })?;
+        let lines = start("memprof-lines", cache.clone(), None, None)?;
         Ok(Symbolizer {
-            requests,
+            requests: start("memprof-symbols", cache, fetch, Some(lines.clone()))?,
+            lines,
             rust_hashes: false,
             asking,
         })
@@ -142,7 +139,7 @@ impl Symbolizer {
         self.resolve_with(frames, modules, Detail::Names)
     }
 
-    /// Like [`resolve`](Symbolizer::resolve), with the given detail.
+    /// Like [`resolve`](Symbolizer::resolve), with the given detail: with names alone if lines are not known in time.
     pub fn resolve_with(
         &self,
         frames: &[Frame],
@@ -158,11 +155,19 @@ impl Symbolizer {
             reply,
         };
         // If the queue is full, the thread is behind by that many reports, and this report does not wait.
-        let sent = self.requests.try_send(Job::Names(request)).is_ok();
+        let thread = match detail {
+            Detail::Names => &self.requests,
+            Detail::Inlined => &self.lines,
+        };
+        let sent = thread.try_send(Job::Names(request)).is_ok();
         let why = match sent.then(|| answer.recv_timeout(PATIENCE)) {
             Some(Ok(mut symbols)) => {
                 symbols.show_rust_hashes(self.rust_hashes);
                 return symbols;
+            }
+            // Debug information that takes long to read must not cost the names.
+            _ if detail == Detail::Inlined => {
+                return self.resolve_with(frames, modules, Detail::Names);
             }
             Some(Err(RecvTimeoutError::Disconnected)) => "the symbol thread has ended",
             Some(Err(RecvTimeoutError::Timeout)) | None => {
@@ -186,9 +191,11 @@ impl ModuleKey {
     }
 }
 
-type NameKey = (ModuleKey, u64, Detail);
+type NameKey = (ModuleKey, u64);
 
 struct Worker {
+    /// The thread that looks up lines, which hears of debug files that have arrived.
+    lines: Option<SyncSender<Job>>,
     names: Cache<NameKey>,
     modules: HashMap<ModuleKey, Weak<Module>>,
     /// Number of modules at which dropped modules are removed next.
@@ -198,6 +205,27 @@ struct Worker {
     dwarf: Dwarf,
     no_file: Arc<Symbol>,
     jit: Arc<Symbol>,
+}
+
+/// Starts a thread that serves requests. `lines` is the thread that looks up lines.
+fn start(
+    name: &str,
+    cache: CacheDirs,
+    fetch: Option<Fetch>,
+    lines: Option<SyncSender<Job>>,
+) -> io::Result<SyncSender<Job>> {
+    let (requests, inbox) = mpsc::sync_channel(QUEUE);
+    let thread = thread::Builder::new().name(name.into()).stack_size(STACK);
+    thread.spawn(move || {
+        priority::restore();
+        privileges::reduce(ThreadRole::Symbols);
+        let worker = Worker {
+            lines,
+            ..Worker::new(cache, fetch)
+        };
+        serve(&inbox, worker);
+    })?;
+    Ok(requests)
 }
 
 fn serve(inbox: &Receiver<Job>, mut worker: Worker) {
@@ -213,6 +241,7 @@ fn serve(inbox: &Receiver<Job>, mut worker: Worker) {
                 let cache = &worker.sources.cache;
                 let _ = reply.send(worker.remedies.of_all(&modules, cache));
             }
+            Ok(Job::Forget(arrived)) => worker.forget_files(&arrived),
             Ok(Job::Names(request)) => {
                 let symbols = worker.answer(&request);
                 // If the caller has gone away, nobody needs the reply.
@@ -231,6 +260,7 @@ fn serve(inbox: &Receiver<Job>, mut worker: Worker) {
 impl Worker {
     fn new(cache: CacheDirs, fetch: Option<Fetch>) -> Worker {
         Worker {
+            lines: None,
             names: Cache::new(MAX_NAMES, MAX_NAME_BYTES),
             modules: HashMap::new(),
             most_modules: MANY_MODULES,
@@ -273,7 +303,8 @@ impl Worker {
                 symbols.insert(Frame::code(id, offset), symbol);
             }
         }
-        if request.detail == Detail::Inlined {
+        symbols.set_has_lines(request.detail == Detail::Inlined);
+        if symbols.has_lines() {
             self.add_unread(request, &mut symbols);
         }
         symbols
@@ -303,7 +334,7 @@ impl Worker {
         };
         match request.modules.get(usize::from(id.0)) {
             Some(module) if module.file.is_some() || module.functions.is_some() => {
-                let key = (ModuleKey::new(module), offset, request.detail);
+                let key = (ModuleKey::new(module), offset);
                 self.names.get(key).ok_or((id, offset))
             }
             Some(module) if module.is_jit() => Ok(Arc::clone(&self.jit)),
@@ -347,8 +378,7 @@ impl Worker {
         let found = offsets.iter().zip(found).map(|(offset, symbol)| {
             let symbol = Arc::new(symbol);
             if keep {
-                let key = (key, *offset, detail);
-                self.names.insert(key, Arc::clone(&symbol));
+                self.names.insert((key, *offset), Arc::clone(&symbol));
             }
             symbol
         });
@@ -371,7 +401,7 @@ impl Worker {
         self.most_modules = MANY_MODULES.max(2 * self.modules.len());
         let modules = &self.modules;
         self.names
-            .retain(|(module, _, _)| modules.contains_key(module));
+            .retain(|(module, _)| modules.contains_key(module));
         self.dwarf.retain(|module| modules.contains_key(module));
         self.sources
             .requests
@@ -384,9 +414,16 @@ impl Worker {
         if arrived.is_empty() {
             return;
         }
-        self.names
-            .retain(|(module, _, _)| !arrived.contains(module));
-        arrived.into_iter().for_each(|key| self.dwarf.forget(key));
+        self.forget_files(&arrived);
+        if let Some(lines) = &self.lines {
+            // If it is far behind, its lines stay those of before.
+            let _ = lines.try_send(Job::Forget(arrived));
+        }
+    }
+
+    fn forget_files(&mut self, modules: &HashSet<ModuleKey>) {
+        self.names.retain(|(module, _)| !modules.contains(module));
+        modules.iter().for_each(|key| self.dwarf.forget(*key));
     }
 }
 

@@ -117,20 +117,25 @@ impl Joint {
 
     /// Makes the rows, at most `top` of each kind.
     ///
-    /// `name` returns the function names of a stack, outermost first, joined with `;`. `grown_by` lists the stacks
-    /// that brought in the pages without a chunk in use, with their bytes. It may be incomplete or empty.
-    pub fn by_stack(
+    /// `name` returns the functions of a stack. Stacks with the same names are one row, with the lines of the one whose
+    /// samples have most bytes. `grown_by` lists the stacks that brought in the pages without a chunk in use, with their
+    /// bytes. It may be incomplete or empty.
+    pub fn by_stack<N: Into<StackNames>>(
         &self,
-        name: impl Fn(StackId) -> String,
+        name: impl Fn(StackId) -> N,
         grown_by: &[(Option<String>, u64)],
         top: usize,
     ) -> ByStack {
         let mut names = Names::default();
         let joined = &self.holdings.joined;
+        let mut sampled: HashMap<StackId, u64> = HashMap::new();
+        for one in joined {
+            *sampled.entry(one.placed.sample.stack).or_default() += one.chunk;
+        }
         let by_id: HashMap<StackId, u32> = self
             .stacks()
             .into_iter()
-            .map(|stack| (stack, names.add(name(stack))))
+            .map(|stack| (stack, names.add(name(stack).into(), sampled[&stack])))
             .collect();
         let cells: Vec<u32> = joined
             .iter()
@@ -165,19 +170,46 @@ impl Joint {
     }
 }
 
-/// Interned names.
+/// The functions of a stack.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct StackNames {
+    /// Their names, outermost first, joined with `;`.
+    pub names: String,
+    /// For each of them `FILE:LINE`, or the name of its file if no line is known; `None` if the file is not known either.
+    pub places: Vec<Option<String>>,
+}
+
+impl From<String> for StackNames {
+    /// Names of which no place is known.
+    fn from(names: String) -> StackNames {
+        StackNames {
+            names,
+            places: Vec::new(),
+        }
+    }
+}
+
+/// Stacks, interned by their names.
 #[derive(Default)]
 struct Names {
-    all: Vec<String>,
+    all: Vec<StackNames>,
+    /// The bytes of the stack that gave each of them its places.
+    bytes: Vec<u64>,
     numbers: HashMap<String, u32>,
 }
 
 impl Names {
-    fn add(&mut self, name: String) -> u32 {
+    fn add(&mut self, stack: StackNames, bytes: u64) -> u32 {
         let next = self.all.len() as u32;
-        *self.numbers.entry(name).or_insert_with_key(|name| {
-            self.all.push(name.clone());
-            next
-        })
+        let number = *self.numbers.entry(stack.names.clone()).or_insert(next);
+        let at = number as usize;
+        if number == next {
+            self.all.push(stack);
+            self.bytes.push(bytes);
+        } else if bytes > self.bytes[at] {
+            self.all[at].places = stack.places;
+            self.bytes[at] = bytes;
+        }
+        number
     }
 }

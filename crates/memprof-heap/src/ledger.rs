@@ -21,7 +21,8 @@ use super::glibc::{self, Refusal};
 use super::jemalloc::{self, JemallocHeap};
 use super::memory::{Run, overlapping};
 use super::pages::Occupancy;
-use super::python::{self, Pymalloc, PythonHeap};
+use super::python::{self, Pymalloc, PythonBlocks, PythonHeap};
+use super::reach::Unreachable;
 use super::report::{Allocator, Heap, HeapRegion, Object, OtherRow, RegionRow};
 use super::resident::HeapPages;
 use super::sizes::Sizes;
@@ -155,7 +156,11 @@ fn measure_once(
     let mut seen = other_allocators::find(pid, &snapshot.vmas);
     let in_short = JemallocHeap::from_read(&jemalloc, &mut seen);
     let mut heaps = AllHeaps::new(glibc, jemalloc.ok().flatten());
+    let python = python::measure(pid, &snapshot, &heaps);
     let mut census = Census::new(Some(pid), &snapshot, top);
+    if let Some(Ok((pymalloc, objects))) = &python {
+        census.python = PythonBlocks::new(pymalloc, objects);
+    }
     let samples = samples.filter(|_| !heaps.is_empty());
     let placed = samples.map(|samples| (by_stack::place(&heaps, &samples), samples.origin));
     if let Some(((placed, _), _)) = &placed {
@@ -169,13 +174,22 @@ fn measure_once(
         }
     });
     let heads = std::mem::take(&mut census.heads);
-    let (types, retained) = searched.as_ref().map(|_| census.finish()).unzip();
+    let mut unreachable = None;
+    let (mut types, mut retained) = (None, None);
+    if let Some(searched) = &searched {
+        let (found, roots, (shapes, shapes_left_out)) = census.finish();
+        (types, retained) = (Some(found), Some(roots));
+        unreachable = searched.clone().map(|lost| Unreachable {
+            shapes,
+            shapes_left_out,
+            ..lost
+        });
+    }
     let mut ledger = Ledger::new(&snapshot, top);
     if let Some(((placed, _), origin)) = &placed {
         ledger.hold(placed, origin.interval);
     }
     ledger.add_heaps(&heaps);
-    let python = python::measure(pid, &snapshot, &heaps);
     if let Some(Ok((pymalloc, _))) = &python {
         ledger.add_python(pymalloc);
     }
@@ -208,7 +222,7 @@ fn measure_once(
         map: ledger.cells.map(),
         sizes: ledger.sizes.classes(),
         not_called_unreachable: doubt.filter(|_| searched.is_some()),
-        unreachable: searched.flatten(),
+        unreachable,
         types,
         retained,
         seen,

@@ -38,6 +38,7 @@ mod report;
 mod resident;
 mod roots;
 pub mod sampler;
+mod shapes;
 mod sizes;
 mod snapshot;
 mod stages;
@@ -47,6 +48,7 @@ mod text;
 mod text_table;
 mod text_types;
 mod types;
+mod verdict;
 mod vtables;
 mod whole;
 
@@ -54,7 +56,7 @@ pub use address_map::{AddressMap, Cell, MapRange};
 pub use arenas::{ArenaKind, ArenaRow};
 pub use by_stack::{
     ByStack, Estimated, EstimatedNumber, FreePagesRow, HeadOf, HeapSample, HeapSamples, Joint,
-    LeakRow, Origin, RestKind, RestRow, SampleCounts, StackRow,
+    LeakRow, Origin, RestKind, RestRow, SampleCounts, StackNames, StackRow,
 };
 pub use figures::SnapshotFigures;
 pub use glibc::{Mallinfo, Refusal};
@@ -68,6 +70,7 @@ pub use reach::{Head, Unreachable};
 pub use report::{Allocator, Heap, HeapRegion, Object, OtherRow, RegionRow, SizeClass};
 pub use resident::HeapPages;
 pub use roots::{ObjectRoot, Retained, Retainer, RootKind, RootRow};
+pub use shapes::{LostShape, ShapePart};
 pub use snapshot::{Approach, SnapshotOptions, Taken};
 pub use stages::Stages;
 pub use taken::{HeapOptions, HeapSnapshot};

@@ -21,6 +21,7 @@ mod text;
 mod types;
 
 use objects::Objects;
+pub(crate) use objects::PythonBlocks;
 pub use report::{BlockRole, PoolClass, PyType, PythonHeap, PythonRead};
 
 use super::all_heaps::AllHeaps;

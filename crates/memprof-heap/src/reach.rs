@@ -15,8 +15,9 @@ use super::all_heaps::{AllHeaps, ChunkRef};
 use super::chunks::ChunkKind;
 use super::memory::{Memory, Run, overlapping};
 use super::roots::OTHER;
+use super::shapes::{Group, LostShape};
 use super::snapshot::Snapshot;
-use super::types::Census;
+use super::types::{Census, TypeKind};
 use memprof_sys::freeze::Registers;
 use memprof_sys::ids::Addr;
 use memprof_sys::residency::Vma;
@@ -46,6 +47,10 @@ pub struct Unreachable {
     pub heads: Vec<Head>,
     /// Number of heads that are not listed.
     pub heads_left_out: u64,
+    /// The same chunks by the shape of their groups, in descending order of bytes.
+    pub shapes: Vec<LostShape>,
+    /// Number of shapes that are not listed.
+    pub shapes_left_out: u64,
 }
 
 /// The head of a group of unreachable chunks.
@@ -88,12 +93,20 @@ fn mark<'a, 'b>(
     let roots = roots(snapshot, heaps);
     // Variables come first: of several equally near roots, they are the most informative.
     let (mut variables, mut others) = (Vec::new(), Vec::new());
+    let arenas = &census.python.arenas;
+    let first_arena = arenas.first().map(|arena| arena.start);
     for (start, end, vma) in roots {
         let split = census.end_of_file(start).unwrap_or(start).clamp(start, end);
         variables.push((start, split));
-        others.push((split, end, vma));
+        let mut start = split;
+        for part in overlapping(arenas, split, end) {
+            others.push((start, part.start, vma, None));
+            others.push((part.start, part.end, vma, first_arena));
+            start = part.end;
+        }
+        others.push((start, end, vma, None));
     }
-    others.retain(|(start, end, _)| start < end);
+    others.retain(|(start, end, ..)| start < end);
     let mut search = Search::new(&snapshot.memory, heaps, census);
     search.from = From::Variables;
     for (start, end) in variables {
@@ -103,11 +116,13 @@ fn mark<'a, 'b>(
         search.from = From::Root(search.census.roots.thread(thread.tid));
         search.words(&thread.words);
     }
-    for (start, end, vma) in others {
+    for (start, end, vma, arena) in others {
         let vma = &snapshot.vmas[vma];
-        let root = match thread_of(&snapshot.threads, vma, start) {
-            Some(tid) => search.census.roots.thread(tid),
-            None => search.census.roots.mapping(vma.start.0, &vma.name),
+        let root = match (arena, thread_of(&snapshot.threads, vma, start)) {
+            // Their addresses would tell nothing.
+            (Some(first), _) => search.census.roots.python(first),
+            (None, Some(tid)) => search.census.roots.thread(tid),
+            (None, None) => search.census.roots.mapping(vma.start.0, &vma.name),
         };
         search.from = From::Root(root);
         search.range(start, end);
@@ -432,14 +447,20 @@ impl<'a, 'b> Search<'a, 'b> {
             own: end - address,
         };
         self.heaps.set(place, ChunkKind::Counted);
+        let mut group = Group::default();
         self.wait(place, OTHER);
         while let Some(((start, end), _)) = self.next_waiting() {
-            self.census.add((start, end), None);
+            if let Some((id, kind)) = self.census.add((start, end), None) {
+                group.add(id, kind == TypeKind::Text, end - start);
+            }
             self.census.heads.note(start, address);
             head.bytes += end - start;
             head.chunks += 1;
             self.range(start, end);
         }
+        self.census
+            .shapes
+            .add(group, (address, head.chunks, head.bytes));
         head
     }
 }

@@ -99,6 +99,7 @@ enum Root {
     Word(u64),
     Thread(i32),
     Mapping(u64, String),
+    Python(u64),
     Missing,
 }
 
@@ -153,6 +154,15 @@ impl Roots {
     /// Adds another mapping as a root: its first address, and its name.
     pub(super) fn mapping(&mut self, start: u64, name: &str) -> u32 {
         self.push(Root::Mapping(start, name.to_owned()))
+    }
+
+    /// Returns the root of Python's arenas, the first of which is at this address.
+    pub(super) fn python(&mut self, first: u64) -> u32 {
+        let known = self
+            .roots
+            .iter()
+            .position(|(root, ..)| *root == Root::Python(first));
+        known.map_or_else(|| self.push(Root::Python(first)), |index| index as u32)
     }
 
     /// Adds the root for memory that the snapshot lacks.
@@ -220,6 +230,7 @@ impl Roots {
         let mut variables = files.variables(words);
         let raw = self.roots.iter().map(|(root, ..)| match root {
             Root::Other => Raw::known("others".into()),
+            Root::Python(_) => Raw::known("Python's arenas".into()),
             Root::Missing => Raw::known("memory that the snapshot lacks".into()),
             Root::Thread(tid) => Raw::known(format!("thread {tid}")),
             Root::Mapping(start, name) if name.is_empty() => {
@@ -245,7 +256,7 @@ impl Roots {
                 Root::Other => (RootKind::Other, 0),
                 Root::Missing => (RootKind::Missing, 0),
                 Root::Thread(_) => (RootKind::Thread, 0),
-                Root::Mapping(start, _) => (RootKind::Mapping, *start),
+                Root::Mapping(start, _) | Root::Python(start) => (RootKind::Mapping, *start),
                 Root::Word(addr) => {
                     let start = variables.remove(addr).map_or(*addr, |(start, _)| start);
                     (RootKind::Variable, start)

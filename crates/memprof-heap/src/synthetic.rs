@@ -243,7 +243,7 @@ fn add_up(snapshot: &Snapshot, mut heap: AllHeaps) {
     let resident: u64 = snapshot.pages.readable.iter().map(Run::len).sum();
     assert_eq!((by_stack.sum(), by_stack.total), (resident, resident));
     assert_eq!(by_stack.samples.gone, 0);
-    let (types, retained) = census.finish();
+    let (types, retained, _) = census.finish();
     let (count, bytes) = ledger::live(snapshot, &heap);
     assert_eq!(types.rows.iter().map(|row| row.count).sum::<u64>(), count);
     assert_eq!(types.bytes, bytes);
@@ -300,7 +300,7 @@ mod tests {
         let mut heap = AllHeaps::new(Some(heap), None);
         let mut census = Census::new(None, &snapshot, 3);
         reach::search(&snapshot, &mut heap, &mut census, 3);
-        let (types, retained) = census.finish();
+        let (types, retained, _) = census.finish();
         let named = |kind| types.rows.iter().filter(move |row| row.kind == kind);
         let class: Vec<_> = named(TypeKind::Class)
             .map(|row| (&*row.name, row.count))
@@ -330,7 +330,7 @@ mod tests {
         let mut heap = AllHeaps::new(Some(heap), None);
         let mut census = Census::new(None, &snapshot, 3);
         let lost = reach::search(&snapshot, &mut heap, &mut census, 3);
-        let (_, retained) = census.finish();
+        let (_, retained, _) = census.finish();
         let count = ledger::live(&snapshot, &heap).0;
         let found: u64 = retained.roots.iter().map(|root| root.count).sum();
         assert_eq!((lost.chunks, found), (0, count), "{lost:?} {retained:#?}");

@@ -11,6 +11,9 @@ use super::text_table::{Kib, TextTable, write_left};
 use super::whole::Agreement;
 use memprof_sys::text::printable;
 
+/// Number of rows in each table without details.
+const FEW: usize = 10;
+
 /// The columns of the table of regions: resident and not resident bytes, and chunks.
 const REGIONS: TextTable<3> = TextTable([14, 14, 12]);
 
@@ -31,16 +34,79 @@ fn stops(taken: &Taken) -> String {
 }
 
 impl Heap {
-    /// Writes the report as text, with at most `top` rows per list.
+    /// Writes the report as text: the verdict, then tables. Without `details`, only the tables that answer most, with a few rows; with
+    /// them, all tables with at most `top` rows per list.
     ///
     /// # Errors
     /// Writing to `out` fails.
-    pub fn write_text(&self, out: &mut dyn Write, top: usize) -> io::Result<()> {
+    pub fn write_text(&self, out: &mut dyn Write, top: usize, details: bool) -> io::Result<()> {
+        writeln!(out, "{} (pid {})\n", printable(&self.comm), self.pid)?;
+        for sentence in self.verdict() {
+            writeln!(out, "{sentence}")?;
+        }
+        if !details {
+            writeln!(out, "All tables: -v.")?;
+        }
+        writeln!(out)?;
+        self.write_allocator(out)?;
+        self.write_rows(out)?;
+        match details {
+            true => self.write_details(out, top)?,
+            false => self.write_main_tables(out, top.min(FEW))?,
+        }
+        if let Some(why) = &self.not_called_unreachable {
+            writeln!(
+                out,
+                "\nNo chunk is called unreachable: {why}. What memprof has not seen may have its address."
+            )?;
+        }
+        self.write_taken(out)
+    }
+
+    /// Writes the tables that answer most: what is lost, and the types of the language that runs.
+    fn write_main_tables(&self, out: &mut dyn Write, top: usize) -> io::Result<()> {
+        if let Some(lost) = self.unreachable.as_ref().filter(|lost| lost.chunks > 0) {
+            write_shapes(lost, out, top)?;
+        }
+        match (&self.python, &self.types) {
+            (Some(python), _) => python.write_text(out, top)?,
+            (None, Some(types)) => types.write_text(out, top, false)?,
+            (None, None) => {}
+        }
         writeln!(
             out,
-            "{} (pid {}): {}, {} KiB copied",
-            printable(&self.comm),
-            self.pid,
+            "\nMore tables (sizes, pages, arenas, roots, largest chunks): -v"
+        )
+    }
+
+    fn write_details(&self, out: &mut dyn Write, top: usize) -> io::Result<()> {
+        arenas::write_text(&self.arenas, out, top)?;
+        if self.types.is_some() {
+            self.write_pages(out)?;
+            self.write_sizes(out, top)?;
+            self.write_largest(out)?;
+        }
+        if let Some(types) = &self.types {
+            types.write_text(out, top, true)?;
+        }
+        if let Some(retained) = &self.retained {
+            retained.write_text(out, top)?;
+        }
+        if let Some(lost) = &self.unreachable {
+            write_unreachable(lost, out)?;
+            write_shapes(lost, out, top)?;
+        }
+        match &self.python {
+            Some(python) => python.write_text(out, top),
+            None => Ok(()),
+        }
+    }
+
+    /// Writes how the snapshot was taken, and what that cost the process.
+    fn write_taken(&self, out: &mut dyn Write) -> io::Result<()> {
+        writeln!(
+            out,
+            "\nThe process was {}; {} KiB copied.",
             stops(&self.taken),
             self.copied / 1024
         )?;
@@ -57,36 +123,10 @@ impl Heap {
                 self.attempts
             )?;
         }
-        if let Some(remains) = &self.taken.remains {
-            writeln!(out, "Note: {remains}.")?;
+        match &self.taken.remains {
+            Some(remains) => writeln!(out, "Note: {remains}."),
+            None => Ok(()),
         }
-        self.write_allocator(out)?;
-        self.write_rows(out)?;
-        arenas::write_text(&self.arenas, out, top)?;
-        if self.types.is_some() {
-            self.write_pages(out)?;
-            self.write_sizes(out, top)?;
-            self.write_largest(out)?;
-        }
-        if let Some(types) = &self.types {
-            types.write_text(out, top)?;
-        }
-        if let Some(retained) = &self.retained {
-            retained.write_text(out, top)?;
-        }
-        if let Some(lost) = &self.unreachable {
-            write_unreachable(lost, out)?;
-        }
-        if let Some(why) = &self.not_called_unreachable {
-            writeln!(
-                out,
-                "\nNo chunk is called unreachable: {why}. What memprof has not seen may have its address."
-            )?;
-        }
-        if let Some(python) = &self.python {
-            python.write_text(out)?;
-        }
-        Ok(())
     }
 
     fn write_allocator(&self, out: &mut dyn Write) -> io::Result<()> {
@@ -270,6 +310,20 @@ fn name(what: HeapRegion) -> &'static str {
     }
 }
 
+/// Writes the unreachable chunks by the shape of their groups.
+fn write_shapes(lost: &Unreachable, out: &mut dyn Write, top: usize) -> io::Result<()> {
+    writeln!(out, "\nLost: unreachable chunks in groups that look alike:")?;
+    let table = TextTable([14, 12, 12]);
+    let cells: [&dyn Display; 3] = [&"KiB", &"groups", &"chunks"];
+    table.row(out, cells, format!("{:<16}chunks of a group", "example"))?;
+    for shape in lost.shapes.iter().take(top) {
+        let text = format!("{:<#16x}{shape}", shape.example);
+        table.row(out, [&Kib(shape.bytes), &shape.groups, &shape.chunks], text)?;
+    }
+    let hidden = lost.shapes.len().saturating_sub(top) as u64;
+    write_left(out, 14, hidden + lost.shapes_left_out)
+}
+
 fn write_unreachable(lost: &Unreachable, out: &mut dyn Write) -> io::Result<()> {
     writeln!(
         out,
@@ -303,7 +357,7 @@ mod tests {
             ..Heap::default()
         };
         let mut out = Vec::new();
-        heap.write_text(&mut out, 5).unwrap();
+        heap.write_text(&mut out, 5, true).unwrap();
         String::from_utf8(out).unwrap()
     }
 

@@ -8,15 +8,25 @@ use super::types::{TypeKind, Types};
 use memprof_sys::text::printable;
 
 impl Types {
-    /// Writes at most `top` types.
-    pub(super) fn write_text(&self, out: &mut dyn Write, top: usize) -> io::Result<()> {
+    /// Writes at most `top` types; with `roots`, also what leads to them.
+    pub(super) fn write_text(
+        &self,
+        out: &mut dyn Write,
+        top: usize,
+        roots: bool,
+    ) -> io::Result<()> {
         let share = |bytes: u64| 100.0 * bytes as f64 / self.bytes.max(1) as f64;
         writeln!(
             out,
             "\nObjects by type, largest sums first. Of their bytes, {:.1} % have a type with a name; {:.1} % look like text, \
-             addresses\nor zeroes. Below each, what leads to it first:",
+             addresses\nor zeroes.{}",
             share(self.named),
-            share(self.recognized)
+            share(self.recognized),
+            if roots {
+                " Below each, what leads to it first:"
+            } else {
+                ""
+            }
         )?;
         let table = TextTable([14, 11, 13]);
         let head = format!("{:<16}type", "example");
@@ -30,7 +40,7 @@ impl Types {
             };
             let name = format!("{:<#16x}{name}", row.example);
             table.row(out, [&Kib(row.bytes), &row.count, &row.unreachable], name)?;
-            for by in &row.retained_by {
+            for by in row.retained_by.iter().filter(|_| roots) {
                 let root = root(by.kind, &by.root);
                 TextTable([42, 11]).row(out, [&Kib(by.bytes), &by.count], root)?;
             }

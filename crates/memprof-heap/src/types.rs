@@ -1,7 +1,7 @@
 //! Counts chunks in use by type, once the search from the roots has found them or has finished without finding them.
 //!
 //! C++ classes are recognized by their vtables, Rust types behind trait objects by theirs (`vtables`), and text,
-//! zeroes and addresses by their contents (`contents`). All other chunks are classed by size.
+//! zeroes and addresses by their contents (`contents`). Blocks that Python owns have Python's types. All other chunks are classed by size.
 
 use std::collections::HashMap;
 
@@ -13,7 +13,9 @@ use super::classify::{Look, Looks};
 use super::mapped_files::Files;
 use super::memory::Memory;
 use super::names::{self, Raw};
+use super::python::PythonBlocks;
 use super::roots::{Retained, Retainer, Roots};
+use super::shapes::{LostShape, Shapes};
 use super::sizes;
 use super::snapshot::Snapshot;
 use super::vtables::{
@@ -39,6 +41,8 @@ pub enum TypeKind {
     Class,
     /// Rust type, recognized by the vtable of its trait objects.
     TraitObject,
+    /// Python type: an object, or memory of such objects.
+    Python,
     /// Readable text.
     Text,
     /// Mostly addresses.
@@ -55,6 +59,7 @@ impl TypeKind {
         match self {
             TypeKind::Class => "C++",
             TypeKind::TraitObject => "Rust",
+            TypeKind::Python => "Python",
             TypeKind::Text => "text",
             TypeKind::Pointers => "addresses",
             TypeKind::Zeroes => "zeroes",
@@ -105,6 +110,7 @@ pub struct Types {
 enum Key {
     Class(Table),
     Trait(u64),
+    Python(u32),
     Look(TypeKind),
     Size(u64, u64),
 }
@@ -114,6 +120,7 @@ impl Key {
     fn place(self) -> usize {
         let number = match self {
             Key::Class(Table::Class(at) | Table::Nameless(at)) | Key::Trait(at) => at / 8,
+            Key::Python(number) => u64::from(number),
             Key::Look(kind) => kind as u64,
             Key::Size(_, to) => to / 16 + 8,
         };
@@ -144,8 +151,12 @@ pub(super) struct Census<'a> {
     sums: Vec<(Key, Sum)>,
     /// The roots that lead to the objects.
     pub roots: Roots,
+    /// Python's memory: its blocks on malloc's heap have its types.
+    pub python: PythonBlocks,
     /// The heads of unreachable chunks with samples.
     pub heads: Heads,
+    /// The shapes of groups of unreachable chunks.
+    pub shapes: Shapes,
     /// Whether to count objects at all.
     counts: bool,
 }
@@ -171,7 +182,9 @@ impl<'a> Census<'a> {
             recent: [None; RECENT],
             sums: Vec::new(),
             roots: Roots::new(top),
+            python: PythonBlocks::default(),
             heads: Heads::default(),
+            shapes: Shapes::default(),
             counts: true,
         }
     }
@@ -194,10 +207,15 @@ impl<'a> Census<'a> {
         }
     }
 
-    /// Counts an object: its contents, and the root that leads to it. `None` if it is unreachable.
-    pub(super) fn add(&mut self, (start, end): (u64, u64), root: Option<u32>) {
+    /// Counts an object: its contents, and the root that leads to it, which is `None` if it is unreachable. Returns the id and
+    /// the kind of its type.
+    pub(super) fn add(
+        &mut self,
+        (start, end): (u64, u64),
+        root: Option<u32>,
+    ) -> Option<(u32, TypeKind)> {
         if !self.counts {
-            return;
+            return None;
         }
         let bytes = end.saturating_sub(start);
         let key = self.key(start, end);
@@ -215,6 +233,7 @@ impl<'a> Census<'a> {
                 sum.unreachable_bytes += bytes;
             }
         }
+        Some((id, kind(key)))
     }
 
     fn id(&mut self, key: Key) -> u32 {
@@ -237,6 +256,9 @@ impl<'a> Census<'a> {
     }
 
     fn key(&mut self, start: u64, end: u64) -> Key {
+        if let Some(number) = self.python.type_at(start) {
+            return Key::Python(number);
+        }
         let first = self.memory.word(start);
         if let Some(table) = first.and_then(|word| self.tables.class(word)) {
             let key = Key::Class(table);
@@ -263,9 +285,16 @@ impl<'a> Census<'a> {
         }
     }
 
-    /// Returns the table of types and the table of roots.
-    pub(super) fn finish(self) -> (Types, Retained) {
+    /// Returns the table of types, the table of roots, and the shapes of groups of unreachable chunks with the number of those that
+    /// are left out.
+    pub(super) fn finish(mut self) -> (Types, Retained, (Vec<LostShape>, u64)) {
+        let shapes = std::mem::take(&mut self.shapes);
         let names = names::all(self.raw_names());
+        let named = |id: u32| {
+            let (key, _) = self.sums[id as usize];
+            (kind(key), names[id as usize].clone())
+        };
+        let shapes = shapes.finish(named);
         let (retained, retainers) = self.roots.finish(&self.tables.files);
         // A type with several vtables, for example in several libraries, is one row.
         let mut rows: HashMap<(TypeKind, &str), (TypeRow, Vec<u32>)> = HashMap::new();
@@ -302,7 +331,7 @@ impl<'a> Census<'a> {
         let types = Types {
             left_out: rows.len().saturating_sub(MAX_ROWS) as u64,
             bytes: rows.iter().map(|(row, _)| row.bytes).sum(),
-            named: of(&[TypeKind::Class, TypeKind::TraitObject]),
+            named: of(&[TypeKind::Class, TypeKind::TraitObject, TypeKind::Python]),
             recognized: of(&[TypeKind::Text, TypeKind::Pointers, TypeKind::Zeroes]),
             rows: Vec::new(),
         };
@@ -312,7 +341,7 @@ impl<'a> Census<'a> {
             row
         };
         let rows = rows.into_iter().map(with_roots).collect();
-        (Types { rows, ..types }, retained)
+        (Types { rows, ..types }, retained, shapes)
     }
 
     /// The inputs for the names of all types.
@@ -368,6 +397,7 @@ impl<'a> Census<'a> {
                     otherwise: unnamed("table of a trait", table),
                 }
             }
+            Key::Python(number) => Raw::known(self.python.name(number).to_owned()),
             Key::Look(_) => Raw::known(String::new()),
             Key::Size(from, to) if to - from < 16 => Raw::known(format!("{to} bytes")),
             Key::Size(from, to) => Raw::known(format!("{from} to {to} bytes")),
@@ -380,6 +410,7 @@ fn kind(key: Key) -> TypeKind {
     match key {
         Key::Class(_) => TypeKind::Class,
         Key::Trait(_) => TypeKind::TraitObject,
+        Key::Python(_) => TypeKind::Python,
         Key::Look(kind) => kind,
         Key::Size(..) => TypeKind::Unknown,
     }

@@ -15,7 +15,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use crate::measure::{
-    ALLOC_OBJECTS, ALLOC_SPACE, ColumnId, INUSE_OBJECTS, INUSE_SPACE, TEMPORARY_OBJECTS,
+    ALLOC_OBJECTS, ALLOC_SPACE, ColumnId, HEAP, INUSE_OBJECTS, INUSE_SPACE, TEMPORARY_OBJECTS,
     TEMPORARY_SPACE,
 };
 use crate::{Amounts, Estimate, Profile, Report, Sample, Stack, Uncertainty};
@@ -188,6 +188,8 @@ impl Allocations {
             not_observed: Vec::new(),
             processes: Vec::new(),
             places: Arc::default(),
+            // The resident memory of these allocations is not known.
+            measures: vec![&HEAP],
             ..profile.clone()
         }
     }

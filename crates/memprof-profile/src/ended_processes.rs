@@ -4,8 +4,8 @@ use std::time::SystemTime;
 
 use serde::{Deserialize, Serialize};
 
-use super::Amounts;
 use super::saved::{bounded, unix_ms};
+use super::{Amounts, Peak};
 use memprof_sys::ids::Pid;
 use memprof_sys::process::Container;
 
@@ -39,6 +39,9 @@ pub struct EndedProcess {
     /// Time of the last scan.
     #[serde(rename = "scannedUnixMs", with = "unix_ms")]
     pub scanned: SystemTime,
+    /// The peak of the process; `None` in files of earlier versions.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub peak: Option<Peak>,
     /// Time at which the process had ended, accurate to a few milliseconds.
     #[serde(rename = "endedUnixMs", with = "unix_ms")]
     pub ended: SystemTime,

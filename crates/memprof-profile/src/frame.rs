@@ -1,5 +1,7 @@
 //! Stacks: frames and the files that contain their code.
 
+pub(crate) mod source_origin;
+
 use std::path::PathBuf;
 
 use super::{CodeLayout, Functions, Origin};
@@ -51,6 +53,16 @@ impl Module {
     /// Whether the file cannot be read at present because its file system does not respond.
     pub fn rests(&self) -> bool {
         self.file.as_ref().is_some_and(TargetFile::is_backing_off)
+    }
+
+    /// Whether it is a source file of an interpreted program, and not of the interpreter's standard library or packages.
+    pub fn is_own_source(&self) -> bool {
+        self.functions.is_some() && source_origin::is_own(&self.path)
+    }
+
+    /// Whether it is the executable of an interpreter, which runs programs that others wrote.
+    pub fn is_runtime(&self) -> bool {
+        self.own_executable && source_origin::is_runtime(&self.path)
     }
 
     /// Whether an interpreter runs the functions of this module.

@@ -1,6 +1,7 @@
 //! Selection of the frames of interpreted programs that views show.
 
 use std::collections::HashMap;
+use std::path::Path;
 use std::sync::Arc;
 
 use super::{
@@ -8,21 +9,27 @@ use super::{
 };
 use crate::symbol::Language;
 
+/// The modules of Python's machinery of imports, which are part of the interpreter.
+const IMPORTS: [&str; 2] = [
+    "<frozen importlib._bootstrap>",
+    "<frozen importlib._bootstrap_external>",
+];
+
 /// The frames that a profile shows in stacks with interpreted functions. Other stacks are always shown in full.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum FrameFilter {
-    /// Interpreted functions, and native functions except the evaluators that run the interpreted ones.
+    /// Interpreted functions only, without Python's machinery of imports between them.
     #[default]
-    All,
-    /// Interpreted functions only.
     Source,
+    /// Interpreted functions, and native functions except the evaluators that run the interpreted ones.
+    All,
     /// Native functions only.
     Native,
 }
 
 impl FrameFilter {
     /// All choices, in display order.
-    pub const ALL: [FrameFilter; 3] = [FrameFilter::All, FrameFilter::Source, FrameFilter::Native];
+    pub const ALL: [FrameFilter; 3] = [FrameFilter::Source, FrameFilter::All, FrameFilter::Native];
 
     /// The name on the command line and in URLs.
     pub fn name(self) -> &'static str {
@@ -36,19 +43,22 @@ impl FrameFilter {
     /// The frames to show; `None` if these are all frames. Behind each group of interpreted functions is the frame of the
     /// evaluator that runs them. Behind the evaluator may be a trampoline that represents the same function again.
     fn filter(self, frames: &[Frame], role: impl Fn(Frame) -> FrameRole) -> Option<Box<[Frame]>> {
-        if !frames.iter().any(|f| role(*f) == FrameRole::Source) {
+        if !frames.iter().any(|f| role(*f).is_interpreted()) {
             return None;
         }
+        // As in Python's own tracebacks, but not where the stack would be empty.
+        let has_others = frames.iter().any(|f| role(*f) == FrameRole::Source);
         let (mut behind_source, mut behind_evaluator) = (false, false);
         let shown = frames.iter().copied().filter(|frame| {
             let role = role(*frame);
-            let evaluator = behind_source && role != FrameRole::Source;
+            let evaluator = behind_source && !role.is_interpreted();
             let again = behind_evaluator && role == FrameRole::Trampoline;
-            (behind_source, behind_evaluator) = (role == FrameRole::Source, evaluator);
+            (behind_source, behind_evaluator) = (role.is_interpreted(), evaluator);
             match self {
                 FrameFilter::All => !evaluator && !again,
-                FrameFilter::Source => role == FrameRole::Source,
-                FrameFilter::Native => role != FrameRole::Source,
+                FrameFilter::Source if has_others => role == FrameRole::Source,
+                FrameFilter::Source => role.is_interpreted(),
+                FrameFilter::Native => !role.is_interpreted(),
             }
         });
         Some(shown.collect())
@@ -60,6 +70,8 @@ impl FrameFilter {
 enum FrameRole {
     /// An interpreted function.
     Source,
+    /// A function of Python's machinery of imports, of which there are five for each module on a stack of imports.
+    Import,
     /// JIT code that calls the evaluator for one function (`python -X perf`).
     Trampoline,
     Native,
@@ -68,10 +80,19 @@ enum FrameRole {
 impl FrameRole {
     fn for_module(module: &Module) -> FrameRole {
         match &module.functions {
-            Some(functions) if functions.origin == Origin::Interpreter => FrameRole::Source,
+            Some(functions) if functions.origin == Origin::Interpreter => {
+                match IMPORTS.iter().any(|path| module.path == Path::new(path)) {
+                    true => FrameRole::Import,
+                    false => FrameRole::Source,
+                }
+            }
             Some(functions) if functions.language == Language::Python => FrameRole::Trampoline,
             _ => FrameRole::Native,
         }
+    }
+
+    fn is_interpreted(self) -> bool {
+        matches!(self, FrameRole::Source | FrameRole::Import)
     }
 }
 
@@ -178,6 +199,30 @@ mod tests {
             assert_eq!(frames.filter(&all_native, role), None);
         }
     }
+
+    #[test]
+    fn imports_stand_only_where_nothing_else_does() {
+        let [native, source, import] = [0, 1, 2].map(|module| Frame::code(ModuleId(module), 1));
+        let role = |f: Frame| match f.kind() {
+            FrameKind::Code(ModuleId(1), _) => FrameRole::Source,
+            FrameKind::Code(ModuleId(2), _) => FrameRole::Import,
+            _ => FrameRole::Native,
+        };
+        let shown = |filter: FrameFilter, stack: &[Frame]| filter.filter(stack, role).unwrap();
+        // A module that is imported by another one, and the evaluator.
+        let stack = [
+            native, import, import, source, native, import, source, native,
+        ];
+        assert_eq!(*shown(FrameFilter::Source, &stack), [source, source]);
+        assert_eq!(
+            *shown(FrameFilter::All, &stack),
+            [native, import, import, source, import, source]
+        );
+        assert_eq!(*shown(FrameFilter::Native, &stack), [native; 3]);
+        let alone = [native, import, native];
+        assert_eq!(*shown(FrameFilter::Source, &alone), [import]);
+    }
+
     #[test]
     fn a_trampoline_of_a_function_that_is_shown_is_left_out() {
         let at = |module, offset| Frame::code(ModuleId(module), offset);

@@ -57,7 +57,7 @@ pub use members::Member;
 pub use oom_kills::{LastFigures, OomKill, OomKills};
 pub use outcome::{Outcome, PartialReason};
 pub use parts::Subset;
-pub use peak::Peak;
+pub use peak::{Peak, ProcessPeak};
 pub use place::{CachedFile, KnownPath, MappedBytes, Mapping, PathFrom, Places};
 pub use report::Report;
 pub use sizes::StackSizes;
@@ -241,6 +241,8 @@ pub struct Profile {
     pub cgroup: Option<Arc<CgroupMemory>>,
     /// The highest resident memory so far; `None` if it is unknown.
     pub peak: Option<Peak>,
+    /// The own peak of the only process. It differs from `peak` if there were others before.
+    pub own_peak: Option<Peak>,
 }
 
 /// One process's share of a [`Profile`] of several processes. A page that several processes map is in the share of each,
@@ -267,6 +269,8 @@ pub struct ProcessProfile {
     pub kernel_after: KernelFigures,
     /// Whether the process was frozen.
     pub freeze: FreezeOutcome,
+    /// The process's own peak; `None` if it is unknown.
+    pub peak: Option<Peak>,
 }
 
 impl Faults {
@@ -312,6 +316,7 @@ impl Profile {
             measures: self.measures.clone(),
             cgroup: None,
             peak: None,
+            own_peak: None,
         }
     }
 

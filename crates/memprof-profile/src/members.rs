@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use super::{Amounts, ProcessProfile, Profile};
+use super::{Amounts, Peak, ProcessProfile, Profile};
 use memprof_sys::ids::Pid;
 use memprof_sys::process::Container;
 
@@ -17,6 +17,8 @@ pub struct Member<'a> {
     pub container: Option<&'a Container>,
     /// The memory of the process.
     pub total: &'a Amounts,
+    /// The process's own peak; `None` if it is unknown.
+    pub peak: Option<Peak>,
     of: &'a Profile,
     share: Option<&'a ProcessProfile>,
 }
@@ -28,6 +30,7 @@ impl<'a> Member<'a> {
             comm: &share.comm,
             container: share.container.as_ref(),
             total: &share.total,
+            peak: share.peak,
             of: profile,
             share: Some(share),
         }
@@ -50,6 +53,7 @@ impl Profile {
             comm: &self.target.comm,
             container: None,
             total: &self.total,
+            peak: self.own_peak,
             of: self,
             share: None,
         };

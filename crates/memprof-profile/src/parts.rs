@@ -128,6 +128,10 @@ impl Profile {
                 self.freeze.clone(),
             ),
         };
+        let own_peak = match shares {
+            [one] => one.peak,
+            _ => None,
+        };
         Profile {
             taken: self.taken,
             taken_ns: self.taken_ns,
@@ -157,7 +161,8 @@ impl Profile {
             freeze,
             measures: self.measures.clone(),
             cgroup: None,
-            peak: None,
+            peak: own_peak,
+            own_peak,
         }
     }
 }

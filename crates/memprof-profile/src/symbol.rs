@@ -174,6 +174,8 @@ pub struct Symbols {
     names: HashMap<Frame, Arc<Symbol>>,
     /// Whether no further lookups are possible.
     is_final: bool,
+    /// Whether source lines and inlined functions were looked up for all frames.
+    has_lines: bool,
     /// Whether [`Symbols::shown`] includes the hashes of Rust names.
     rust_hashes: bool,
     /// The files without symbols, and how to get their names.
@@ -189,6 +191,16 @@ impl Symbols {
             is_final: true,
             ..self
         }
+    }
+
+    /// Sets [`Symbols::has_lines`].
+    pub fn set_has_lines(&mut self, yes: bool) {
+        self.has_lines = yes;
+    }
+
+    /// Whether source lines and inlined functions were looked up for all frames.
+    pub fn has_lines(&self) -> bool {
+        self.has_lines
     }
 
     /// Whether no further lookups are possible, for example of source lines.

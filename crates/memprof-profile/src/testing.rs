@@ -33,23 +33,25 @@ pub fn kib(anon: u64, cache: u64) -> Usage {
     }
 }
 
+/// A file of this name, or the program's own executable.
+pub fn module(name: &str, own_executable: bool) -> Arc<Module> {
+    Arc::new(Module {
+        path: format!("/usr/lib/{name}").into(),
+        name: name.to_owned(),
+        dev_ino: (1, 1),
+        file: None,
+        tree: None,
+        layout: None,
+        functions: None,
+        own_executable,
+    })
+}
+
 /// A profile with these samples (frames, innermost first; usage) and this memory without a stack.
 pub fn profile(samples: &[(&[Frame], Usage)], not_observed: &[Usage]) -> Profile {
     let mut total = Usage::default();
     samples.iter().for_each(|(_, usage)| total += *usage);
     not_observed.iter().for_each(|usage| total += *usage);
-    let module = |name: &str, own| {
-        Arc::new(Module {
-            path: format!("/usr/lib/{name}").into(),
-            name: name.to_owned(),
-            dev_ino: (1, 1),
-            file: None,
-            tree: None,
-            layout: None,
-            functions: None,
-            own_executable: own,
-        })
-    };
     let kernel = KernelFigures {
         anonymous: Some(total.anon),
         rss_anon: total.anon,
@@ -98,6 +100,7 @@ pub fn profile(samples: &[(&[Frame], Usage)], not_observed: &[Usage]) -> Profile
         measures: vec![&RESIDENCY],
         cgroup: None,
         peak: None,
+        own_peak: None,
         places: Arc::default(),
     }
 }

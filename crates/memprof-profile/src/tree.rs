@@ -15,6 +15,7 @@ mod descent;
 pub mod errors;
 mod label;
 mod layout;
+mod lines;
 mod names;
 mod paths;
 #[cfg(test)]
@@ -25,10 +26,12 @@ mod table;
 
 pub use descent::Descent;
 pub use label::{
-    CHAIN, Category, Code, Label, LabelId, Labels, Merge, NO_FUNCTION, NO_SYMBOL, Naming, SELF,
+    Beside, CHAIN, Category, Code, Label, LabelId, Labels, Merge, NO_FUNCTION, NO_SYMBOL, Naming,
+    SELF, SourceLine,
 };
 pub use layout::{Cut, Layout, Limits, Order};
-pub use names::frame_label;
+pub use lines::{FileLines, LineBytes, processes_with};
+pub use names::{OwnCode, frame_label, frame_labels};
 pub use paths::{Paths, Reading};
 pub use search::{Find, FunctionId, Search};
 pub use sweep::LayoutRow;

@@ -135,7 +135,7 @@ impl Uncertainty {
     }
 
     /// The sum of all parts.
-    pub(crate) fn all(&self) -> Parts {
+    pub fn all(&self) -> Parts {
         let mut all = Parts::default();
         self.parts.iter().for_each(|part| all.add(part));
         all

@@ -55,6 +55,9 @@ pub enum RecordingError {
         version = schema::VERSION
     )]
     Version(i32),
+    /// It was in memory, and nobody records to it any more.
+    #[error("it was in memory and has ended; name a file with --record")]
+    Ended,
     /// Another memprof records to the file.
     #[error("another memprof records to it at present; name another file")]
     InUse,

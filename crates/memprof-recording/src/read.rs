@@ -9,6 +9,7 @@ use std::io::Read;
 use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use rusqlite::backup::{Backup, StepResult};
 use rusqlite::limits::Limit;
 use rusqlite::{Connection, OpenFlags};
 
@@ -100,16 +101,15 @@ impl Recording {
         Recording::from_connection(db)
     }
 
-    /// Opens the recording at a place, as it is now.
+    /// Opens the recording at a place, as it is now. Of one in memory, this is a copy: there is no log, so that a reader would
+    /// lock out the recorder.
     ///
     /// # Errors
     /// As for [`Recording::open`].
     pub fn at(place: &Place) -> Checked<Recording> {
         match place {
             Place::File(path) => Recording::open(path),
-            Place::Memory(_) => {
-                Recording::from_connection(place.open(OpenFlags::SQLITE_OPEN_READ_WRITE)?)
-            }
+            Place::Memory(_) => Recording::from_connection(copy_of(place)?),
         }
     }
 
@@ -208,6 +208,24 @@ impl Recording {
     /// The file cannot be read or is damaged.
     pub fn state(&self, moment: i64) -> Checked<Saved> {
         checked(&Reader::new(&self.db, moment)?.report_and_owners()?.0)
+    }
+}
+
+/// A copy of a recording in memory.
+fn copy_of(place: &Place) -> Checked<Connection> {
+    let from = place.open(OpenFlags::SQLITE_OPEN_READ_WRITE)?;
+    let is_empty = from.query_row("SELECT count(*) = 0 FROM sqlite_schema", [], |row| {
+        row.get(0)
+    })?;
+    if is_empty {
+        // The recorder has ended, and the database with it.
+        return Err(RecordingError::Ended);
+    }
+    let mut copy = Connection::open_in_memory()?;
+    let copied = Backup::new(&from, &mut copy)?.step(-1)?;
+    match copied {
+        StepResult::Done => Ok(copy),
+        _ => Err(RecordingError::InUse),
     }
 }
 

@@ -14,7 +14,8 @@ use crate::recorder::Recorder;
 use memprof_profile::symbol::Symbols;
 use memprof_profile::{
     Amounts, ErrorSum, FrameKind, FreezeOutcome, Kind, MappedBytes, Mapping, NotObserved, Parts,
-    Places, ProcessProfile, Profile, Report, Sample, Stack, Uncertainty, UncertaintyOf, saved,
+    Peak, Places, ProcessProfile, Profile, Report, Sample, Stack, Uncertainty, UncertaintyOf,
+    saved,
 };
 use memprof_sys::kernel_figures::KernelFigures;
 use memprof_sys::usage::Usage;
@@ -38,6 +39,7 @@ pub(crate) fn collect(to: &mut Recorder, report: &Report) -> rusqlite::Result<()
         uncertainties: &profile.uncertainties,
         kernel: [&profile.kernel_before, &profile.kernel_after],
         freeze: &profile.freeze,
+        peak: profile.peak,
     };
     to.share(&stacks, &whole)?;
     let mut processes = Vec::with_capacity(profile.processes.len());
@@ -51,6 +53,7 @@ pub(crate) fn collect(to: &mut Recorder, report: &Report) -> rusqlite::Result<()
             uncertainties: &process.uncertainties,
             kernel: [&process.kernel_before, &process.kernel_after],
             freeze: &process.freeze,
+            peak: process.peak,
         };
         to.share(&stacks, &share)?;
     }
@@ -106,6 +109,7 @@ struct Share<'a> {
     uncertainties: &'a [Uncertainty],
     kernel: [&'a KernelFigures; 2],
     freeze: &'a FreezeOutcome,
+    peak: Option<Peak>,
 }
 
 impl Recorder {
@@ -180,6 +184,14 @@ impl Recorder {
         let freeze = self.item(share.freeze)?;
         let mut state = vec![Cell::Int(freeze)];
         state.extend(share.kernel.into_iter().flat_map(kernel));
+        let peak = share.peak;
+        state.extend([
+            peak.map(|peak| peak.rss).into(),
+            peak.and_then(|peak| peak.high_water).into(),
+            peak.map(|peak| u64::from(peak.processes)).into(),
+            peak.map(|peak| peak.after_ms).into(),
+            peak.map(|peak| u64::from(peak.is_shown)).into(),
+        ]);
         self.state.processes.set([process, 0, 0], &state);
         Ok(())
     }
@@ -357,7 +369,7 @@ impl Recorder {
             "oom_kills": profile.oom_kills.count,
             "other_files": profile.places.other_files,
             "cgroup": profile.cgroup.as_deref(),
-            "peak": profile.peak,
+            "own_peak": profile.own_peak,
         });
         let mut leaves = Vec::new();
         facts::flatten("", &tree, &mut |path, cell| leaves.push((path, cell)));

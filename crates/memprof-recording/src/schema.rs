@@ -82,6 +82,11 @@ pub(crate) const PROCESS_STATE: Table = Table::new(
         "rss_file_after",
         "swap_after",
         "page_tables_after",
+        "peak_rss",
+        "high_water",
+        "peak_processes",
+        "peak_after_ms",
+        "peak_is_shown",
     ],
 );
 pub(crate) const FILE_STATE: Table = Table::new("file_state", &["file"], &["lost", "seen"]);

@@ -19,8 +19,8 @@ use memprof_profile::measure::{ColumnId, MEASURES};
 use memprof_profile::symbol::{Language, Symbols};
 use memprof_profile::{
     Amounts, CachedFile, Ended, Faults, Frame, FreezeOutcome, Functions, Kind, KnownPath, Losses,
-    MappedBytes, Mapping, Module, ModuleId, NotObserved, OomKills, Origin, Places, ProcessProfile,
-    Profile, Report, Sample, Stack, UncertainPart, Uncertainty, UncertaintyOf,
+    MappedBytes, Mapping, Module, ModuleId, NotObserved, OomKills, Origin, Peak, Places,
+    ProcessProfile, Profile, Report, Sample, Stack, UncertainPart, Uncertainty, UncertaintyOf,
 };
 use memprof_sys::file_id::FileId;
 use memprof_sys::ids::Pid;
@@ -259,7 +259,8 @@ impl<'a> Reader<'a> {
                 .filter(|measure| counted.iter().any(|name| name == measure.name))
                 .collect(),
             cgroup: parse::<Option<_>>(&facts["cgroup"])?.map(Arc::new),
-            peak: parse(&facts["peak"])?,
+            peak: whole.peak,
+            own_peak: parse(&facts["own_peak"])?,
         };
         let mut symbols = self.names;
         symbols.set_advice(parse(&facts["names_advice"])?);
@@ -412,11 +413,28 @@ impl<'a> Reader<'a> {
             return damaged(format!("process {process} has no state"));
         };
         share.kernel = [self.kernel(&state[1..7])?, self.kernel(&state[7..13])?];
+        share.peak = self.peak(&state[13..])?;
         let freeze = state[0].as_int().unwrap_or(0);
         let freeze = self.one("SELECT json FROM item WHERE id = ?1", freeze)?;
         share.freeze = serde_json::from_str(&freeze)
             .or_else(|e| damaged(format!("the outcome of a freeze: {e}")))?;
         Ok(share)
+    }
+
+    fn peak(&mut self, cells: &[Cell]) -> Checked<Option<Peak>> {
+        let [Cell::Int(_), high_water, processes, after_ms, is_shown] = cells else {
+            return Ok(None);
+        };
+        Ok(Some(Peak {
+            rss: self.figure(cells.first())?,
+            high_water: match high_water {
+                Cell::Null => None,
+                cell => Some(self.figure(Some(cell))?),
+            },
+            processes: processes.as_figure().unwrap_or(1) as u32,
+            after_ms: after_ms.as_figure().unwrap_or(0),
+            is_shown: is_shown.as_figure() == Some(1),
+        }))
     }
 
     fn kernel(&mut self, cells: &[Cell]) -> Checked<KernelFigures> {
@@ -511,6 +529,7 @@ impl<'a> Reader<'a> {
             kernel_before: share.kernel[0],
             kernel_after: share.kernel[1],
             freeze: share.freeze,
+            peak: share.peak,
         })
     }
 
@@ -637,6 +656,7 @@ struct Share {
     uncertainties: Vec<Uncertainty>,
     kernel: [KernelFigures; 2],
     freeze: FreezeOutcome,
+    peak: Option<Peak>,
 }
 
 fn parse<T: DeserializeOwned>(value: &Value) -> Checked<T> {

@@ -3,6 +3,7 @@
 mod bounds;
 mod damage;
 mod growth;
+mod in_memory;
 mod made;
 mod sql;
 mod states;

@@ -13,6 +13,7 @@ pub mod find;
 mod local;
 mod memory;
 mod message;
+mod permitted;
 mod reader;
 mod readers;
 mod tree;
@@ -122,26 +123,25 @@ impl TargetFile {
     /// # Errors
     /// As for [`TargetFile::at_link`].
     pub fn of_handle(handle: File) -> io::Result<TargetFile> {
-        static NUMBER: AtomicU64 = AtomicU64::new(0);
-        let about = about(&handle)?;
-        if !about.is_file() {
-            return Err(io::Error::new(
-                io::ErrorKind::InvalidInput,
-                "not a regular file",
-            ));
+        let about = regular(&handle)?;
+        match local::is_local(&about) {
+            true => Ok(TargetFile {
+                file: Arc::new(reopen(&handle)?),
+                access: Access::Local,
+                about,
+            }),
+            false => Ok(TargetFile::read_by_readers(handle, about)),
         }
-        let (file, access) = match local::is_local(&about) {
-            true => (reopen(&handle)?, Access::Local),
-            false => {
-                let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-                (handle, Access::Remote(number))
-            }
-        };
-        Ok(TargetFile {
-            file: Arc::new(file),
-            access,
+    }
+
+    /// The file that a handle refers to, which readers open.
+    fn read_by_readers(handle: File, about: About) -> TargetFile {
+        static NUMBER: AtomicU64 = AtomicU64::new(0);
+        TargetFile {
+            file: Arc::new(handle),
+            access: Access::Remote(NUMBER.fetch_add(1, Ordering::Relaxed)),
             about,
-        })
+        }
     }
 
     /// Whether this is a file of memprof's own, such as a copy of a file that a process has only in memory.
@@ -258,6 +258,21 @@ impl Read for Contents<'_> {
         let read = self.file.read_at(buf, self.at)?;
         self.at += read as u64;
         Ok(read)
+    }
+}
+
+/// The attributes of a regular file.
+///
+/// # Errors
+/// It is not regular, or the errors of `statx`.
+fn regular(handle: &File) -> io::Result<About> {
+    let about = about(handle)?;
+    match about.is_file() {
+        true => Ok(about),
+        false => Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            "not a regular file",
+        )),
     }
 }
 

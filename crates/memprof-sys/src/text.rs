@@ -2,6 +2,7 @@
 //! names are truncated.
 
 use std::borrow::Cow;
+use std::time::Duration;
 
 /// Length, in characters, beyond which [`printable`] truncates a text. Nearly all C++ names are shorter.
 pub const LONGEST: usize = 1024;
@@ -71,6 +72,39 @@ pub fn grouped(number: u64) -> String {
         text.push(digit);
     }
     text
+}
+
+/// Bytes in the largest unit in which they are at least 1, for people: `9.1 MiB`.
+///
+/// # Examples
+///
+/// ```
+/// use memprof_sys::text::size;
+///
+/// assert_eq!([0, 900, 4096, 9_542_042, 3 << 30].map(size), ["0 KiB", "0.9 KiB", "4 KiB", "9.1 MiB", "3.0 GiB"]);
+/// ```
+pub fn size(bytes: u64) -> String {
+    let in_unit = |shift: u32| bytes as f64 / f64::from(1 << shift);
+    match bytes {
+        0 => "0 KiB".to_owned(),
+        1..1024 => format!("{:.1} KiB", in_unit(10)),
+        1024..0x10_0000 => format!("{} KiB", bytes >> 10),
+        // 1023.95 MiB would be shown as 1024.0 MiB.
+        0x10_0000..0x3fff_0000 => format!("{:.1} MiB", in_unit(20)),
+        0x3fff_0000.. => format!("{:.1} GiB", in_unit(30)),
+    }
+}
+
+/// A duration in one unit, for people: `3.2 s`, `42 min`, `2 h`, `3 days`.
+pub fn duration(time: Duration) -> String {
+    let seconds = time.as_secs_f64();
+    match time.as_secs() {
+        0..10 => format!("{seconds:.1} s"),
+        10..120 => format!("{seconds:.0} s"),
+        120..7200 => format!("{:.0} min", seconds / 60.0),
+        7200..172_800 => format!("{:.0} h", seconds / 3600.0),
+        172_800.. => format!("{:.0} days", seconds / 86400.0),
+    }
 }
 
 /// Bytes as lower-case hexadecimal digits.

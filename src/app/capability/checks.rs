@@ -309,7 +309,10 @@ fn page_faults(facts: &Facts) -> Check {
 
 fn page_scan(facts: &Facts) -> Check {
     let name = "page scan";
-    let newer = "boot Linux 6.7 or later";
+    let newer = match KernelVersion::running() >= KernelVersion(6, 7) {
+        true => "boot a kernel built with CONFIG_PROC_PAGE_MONITOR=y",
+        false => "boot Linux 6.7 or later",
+    };
     match (&facts.pagemap_scan, &facts.page_frames) {
         (Trial::Works, _) => Check::ok(name, "PAGEMAP_SCAN"),
         (Trial::Fails(why), Trial::Works) => Check::not_ok(

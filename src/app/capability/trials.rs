@@ -4,6 +4,7 @@ use super::checks::Tried;
 use super::facts::{Caps, Facts, Trial, Trials};
 use super::{Check, Status, access};
 use crate::probe::SyscallHooks;
+use memprof_sys::kernel_version::KernelVersion;
 
 /// Whether processes of other users can be profiled: decided by a trial on one of them, otherwise by the capabilities.
 pub(super) fn other_processes(facts: &Facts) -> Check {
@@ -81,6 +82,14 @@ pub(super) fn whole_probe(facts: &Facts) -> Option<Check> {
     })
 }
 
+/// The remedy for what a kernel of 6.7 or later has if it is built with this option.
+fn built_with(option: &str, running: KernelVersion) -> String {
+    match running >= KernelVersion(6, 7) {
+        true => format!("boot a kernel built with {option}"),
+        false => format!("boot Linux 6.7 or later, built with {option}"),
+    }
+}
+
 /// Checks whether the system call hooks also slow down processes that are not followed.
 pub(super) fn syscall_hooks(facts: &Facts) -> Option<Check> {
     let name = "system calls";
@@ -95,7 +104,7 @@ pub(super) fn syscall_hooks(facts: &Facts) -> Option<Check> {
             name,
             format!("seen at the tracepoints of all of them; {why}"),
             "the figures are the same, but while memprof runs, every system call of every process takes 75 to 170 ns more",
-            "boot Linux 6.7 or later, built with CONFIG_FPROBE=y",
+            built_with("CONFIG_FPROBE=y", KernelVersion::running()),
         ),
     })
 }

@@ -18,8 +18,22 @@ const DEFAULT_TOP: usize = 20;
 /// Default maximum time to stop the process, in milliseconds.
 const MAX_STOP: u32 = 1000;
 
+/// Which command for which process. docs/choose.md has the same table, longer.
+const CHOOSE: &str = "\
+My process is …                        → this command
+  running, and too large                 memprof heap --pid PID
+  running, and it grows                  memprof growth --pid PID --duration 60
+  running C, C++, Rust: allocations      memprof --heap=exact --duration 10 --pid PID
+  with jemalloc inside the executable    memprof --heap=exact --duration 10 --pid PID
+  a service, not started yet             memprof --heap -- COMMAND
+  a job: what it did not free            memprof heap --by-stack --heap-interval 0 -- COMMAND
+  a job: its peak                        memprof --no-server -o peak.html -- COMMAND
+  Python: what objects it has            memprof heap --pid PID
+  Go, Java, node                         memprof --pid PID
+`memprof advise --pid PID` looks at the process and says which of them.";
+
 #[derive(Debug, Args)]
-#[command(group = ArgGroup::new("heap").args(["pid", "comm", "command"]).required(true))]
+#[command(after_help = CHOOSE, group = ArgGroup::new("heap").args(["pid", "comm", "command"]).required(true))]
 pub(super) struct HeapArgs {
     #[command(flatten)]
     process: ProcessArgs,
@@ -30,9 +44,12 @@ pub(super) struct HeapArgs {
     /// When to take the snapshot of a command: this many seconds after its start, or `end` [default: end]
     #[arg(long, value_name = "SECS|end", value_parser = parse_at, conflicts_with_all = ["pid", "comm"])]
     at: Option<At>,
-    /// List this many size classes and this many of the largest chunks
+    /// List this many size classes, types and other rows per table (without -v, at most ten)
     #[arg(long, value_name = "N", default_value_t = DEFAULT_TOP)]
     top: usize,
+    /// Print all tables: also sizes, pages, arenas, the largest chunks, and the roots that keep objects in use
+    #[arg(short, long)]
+    verbose: bool,
     /// How to take the snapshot [default: auto]
     #[arg(
         long,
@@ -62,6 +79,9 @@ pub(super) struct HeapArgs {
     /// snapshot. Earlier allocations have no stack
     #[arg(long = "for", value_name = "SECS", requires = "by_stack", conflicts_with = "command", value_parser = parse_seconds)]
     sampled_for: Option<Duration>,
+    /// With --by-stack: count functions that the compiler inlined for the function that they were inlined into
+    #[arg(long, requires = "by_stack")]
+    no_inline: bool,
     /// Output format
     #[arg(long, value_name = "FORMAT", default_value = "text")]
     format: HeapFormat,
@@ -108,11 +128,13 @@ impl HeapArgs {
             interval: self.heap_interval.unwrap_or(DEFAULT_INTERVAL),
             providers: self.heap_provider,
             sampled_for,
+            inlined: !self.no_inline,
         });
         Ok(HeapConfig {
             target,
             by_stack,
             top: self.top,
+            details: self.verbose,
             snapshot: SnapshotOptions {
                 approach: self.snapshot.into(),
                 max_stop: Duration::from_millis(self.max_stop.into()),

@@ -11,6 +11,9 @@ use memprof_sys::process::ProcessTarget;
 /// Number of mappings and names listed by default.
 const DEFAULT_TOP: usize = 20;
 
+/// The target in place of none, which clap does not accept.
+const NOBODY: ProcessTarget = ProcessTarget::Comm(String::new());
+
 /// The process that a command inspects.
 #[derive(Debug, Args)]
 pub(super) struct ProcessArgs {
@@ -27,6 +30,19 @@ impl ProcessArgs {
     pub(super) fn target(self) -> Option<ProcessTarget> {
         let pid = self.pid.map(ProcessTarget::Pid);
         pid.or_else(|| self.comm.map(ProcessTarget::Comm))
+    }
+}
+
+#[derive(Debug, Args)]
+#[command(group = ArgGroup::new("advised").args(["pid", "comm"]).required(true))]
+pub(super) struct AdviseArgs {
+    #[command(flatten)]
+    process: ProcessArgs,
+}
+
+impl AdviseArgs {
+    pub(super) fn target(self) -> ProcessTarget {
+        self.process.target().unwrap_or(NOBODY)
     }
 }
 
@@ -50,8 +66,7 @@ impl MapsArgs {
     pub(super) fn config(self) -> MapsConfig {
         let target = self.process.target();
         MapsConfig {
-            // clap requires a target.
-            target: target.unwrap_or_else(|| ProcessTarget::Comm(String::new())),
+            target: target.unwrap_or(NOBODY),
             show: match self.all {
                 true => Show::All,
                 false => Show::Top(self.top),

@@ -121,6 +121,9 @@ pub(super) struct ProfileArgs {
     /// Serve no HTTP; end when the target ends
     #[arg(long, conflicts_with_all = ["listen", "token_file"])]
     pub(super) no_server: bool,
+    /// After the COMMAND has ended, keep serving its last profile and its peak, until Ctrl-C
+    #[arg(long, requires = "command", conflicts_with_all = ["no_server", "duration"])]
+    serve_after_exit: bool,
     /// Allow cross-origin requests from this origin (`https://example.org`), in addition to loopback origins;
     /// `*` allows every origin and every Host header
     #[arg(long, value_name = "ORIGIN")]
@@ -145,8 +148,8 @@ pub(super) struct ProfileArgs {
     /// Format of --output [default: by the file's extension; json for stdout and for a file without one]
     #[arg(long, value_name = "FORMAT", requires = "output", value_parser = formats())]
     format: Option<String>,
-    /// The moment that --output shows: `peak`, when the most memory was resident; `end`, when the target ended; `now`, when
-    /// memprof ends. With several --output, give it once for all or once for each, in their order [default: peak for a
+    /// The moment that --output shows: `peak`, when the most memory was resident; `largest-process`, when the process that had
+    /// the most had it; `end`, when the target ended; `now`, when memprof ends. With several --output, give it once for all or once for each, in their order [default: peak for a
     /// command that has ended, unless --heap is given; otherwise end]
     #[arg(long, value_name = "MOMENT", requires = "output", value_enum)]
     at: Vec<OutputMoment>,
@@ -169,10 +172,13 @@ pub(super) struct ProfileArgs {
     /// for an unknown name lists the known ones
     #[arg(long, value_name = "EXPRESSION", requires_all = ["output", "heap"], value_parser = |text: &str| Filter::parse(text))]
     pub(super) filter: Option<Filter>,
-    /// Which frames of interpreted programs (Python, Ruby) to include in --output: `all`, functions of the program and
-    /// native ones; `source`, only functions of the program; `native`, only native ones [default: all]
+    /// Which frames of interpreted programs (Python, Ruby) to include in --output: `source`, only functions of
+    /// the program; `all`, also native ones; `native`, only native ones [default: all in the formats of other tools, else source]
     #[arg(long, value_name = "FRAMES", requires = "output", value_parser = PossibleValuesParser::new(FrameFilter::ALL.map(FrameFilter::name)))]
     frames: Option<String>,
+    /// In --output, count functions that the compiler inlined for the function that they were inlined into
+    #[arg(long, requires = "output")]
+    no_inline: bool,
     /// When the kernel kills a followed process because memory has run out (OOM): write its last profile to this file,
     /// by default as a saved profile. `%p` in the file name is the process id; without it only the first kill is
     /// written. The target is scanned up to ten times a second for this
@@ -241,6 +247,7 @@ pub(super) fn config(args: ProfileArgs) -> Result<Config, clap::Error> {
         kind: Kind::default(),
         threshold: args.threshold,
         frames: frames_of(args.frames.as_deref()),
+        no_inline: args.no_inline,
         baseline: None,
     };
     let exact = exact_of(&args)?;
@@ -297,7 +304,7 @@ pub(super) fn config(args: ProfileArgs) -> Result<Config, clap::Error> {
     }
     let mut outputs = outputs(args.output, args.format.as_deref(), &kinds, &options)?;
     set_moments(&mut outputs, &args.at)?;
-    if args.filter.is_some() && args.at.contains(&OutputMoment::Peak) {
+    if args.filter.is_some() && args.at.iter().any(OutputMoment::is_peak) {
         let message = "--filter excludes --at peak: only the newest state has single allocations\n";
         return Err(Cli::command().error(clap::error::ErrorKind::ArgumentConflict, message));
     }
@@ -330,6 +337,7 @@ pub(super) fn config(args: ProfileArgs) -> Result<Config, clap::Error> {
                 .heap_temporary
                 .map_or(TEMPORARY, |ms| Duration::from_millis(ms.into())),
             filter: args.filter,
+            inlined: !args.no_inline,
         }),
         unwind: args.unwind.into(),
         stacks: stacks(args.stacks, args.max_overhead)?,
@@ -344,6 +352,7 @@ pub(super) fn config(args: ProfileArgs) -> Result<Config, clap::Error> {
             ruby: args.ruby == ReadFrames::Auto,
         },
         listen: (!args.no_server).then_some(args.listen),
+        serve_after_exit: args.serve_after_exit,
         token_file: args.token_file,
         cors_origins: args.cors_origin,
         allow_hosts: args.allow_host,

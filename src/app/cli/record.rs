@@ -38,7 +38,7 @@ pub(super) struct RecordArgs {
 impl RecordArgs {
     pub(super) fn config(self, matches: &ArgMatches) -> Result<Config, clap::Error> {
         let given = |id| matches.value_source(id) == Some(ValueSource::CommandLine);
-        if let Some(option) = ["listen", "token_file", "record"]
+        if let Some(option) = ["listen", "serve_after_exit", "token_file", "record"]
             .into_iter()
             .find(|id| given(id))
         {

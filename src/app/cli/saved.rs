@@ -27,10 +27,13 @@ struct WhatArgs {
     /// Aggregate nodes smaller than SIZE: `65536`, `64KiB`, `1MiB`, `2GiB` [default: depends on the format]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     threshold: Option<u64>,
-    /// Which frames of interpreted programs (Python, Ruby) to include: `all`, functions of the program and native ones;
-    /// `source`, only functions of the program; `native`, only native ones
+    /// Which frames of interpreted programs (Python, Ruby) to include: `source`, only functions of the program; `all`, also
+    /// native ones; `native`, only native ones [default: all in the formats of other tools, else source]
     #[arg(long, value_name = "FRAMES", value_parser = PossibleValuesParser::new(FrameFilter::ALL.map(FrameFilter::name)))]
     frames: Option<String>,
+    /// Count functions that the compiler inlined for the function that they were inlined into
+    #[arg(long)]
+    no_inline: bool,
 }
 
 impl WhatArgs {
@@ -40,6 +43,7 @@ impl WhatArgs {
             kind,
             threshold: self.threshold,
             frames: frames_of(self.frames.as_deref()),
+            no_inline: self.no_inline,
             baseline: None,
         }
     }

@@ -12,7 +12,8 @@ use crate::tui::ScreenOptions;
 #[derive(Debug, Args)]
 #[command(
     group = ArgGroup::new("target").args(["comm", "pid", "cgroup", "all", "command"]).required(true),
-    after_help = "`?` shows the keys; `P` lists the processes and the control groups, each with a view of its own. A \
+    after_help = "The first screen is an overview: what grows, what memory is made of, the heap, the peak; Tab shows the \
+                  functions and the call tree. `?` shows the keys; `P` lists the processes and the control groups, each with a view of its own. A \
                   COMMAND has no standard input or output, because the view uses the terminal. To keep its output: \
                   `-- sh -c 'exec ./server >log 2>&1'`."
 )]
@@ -32,6 +33,8 @@ impl TopArgs {
         };
         Ok(Config {
             screen: Some(screen),
+            // The view stays until `q` in any case.
+            serve_after_exit: false,
             ..config(self.profile)?
         })
     }

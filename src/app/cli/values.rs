@@ -183,10 +183,9 @@ pub(super) enum ReadFrames {
 }
 
 /// The frames to show, by name.
-pub(super) fn frames_of(name: Option<&str>) -> FrameFilter {
+pub(super) fn frames_of(name: Option<&str>) -> Option<FrameFilter> {
     let mut all = FrameFilter::ALL.into_iter();
     all.find(|frames| Some(frames.name()) == name)
-        .unwrap_or_default()
 }
 
 /// How to count the heap by stack.

@@ -1,15 +1,17 @@
-//! The live view in addition to the server: shows reports, and holds messages back while it owns the terminal.
+//! The live view in addition to the server: shows reports with their past, and holds messages back while it owns the terminal.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, Result};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep_until, timeout_at};
 
-use crate::http::api::{ApiError, Provider};
-use crate::tui::{News, Screen, ScreenOptions, Step};
+use crate::http::api::{ApiError, Provider, peak};
+use crate::tui::{News, Past, Screen, ScreenOptions, Step, StepTo};
 use memprof_heap::{Approach, HeapOptions};
+use memprof_profile::Report;
 use memprof_sys::ids::Pid;
 use memprof_sys::messages;
 
@@ -30,7 +32,7 @@ impl Live {
     /// # Errors
     /// The terminal cannot be used.
     pub(super) fn start(options: ScreenOptions, reports: Arc<dyn Provider>) -> Result<Live> {
-        let mut screen = Screen::start(options)?;
+        let mut screen = Screen::start(options, reports.opened().is_some())?;
         let news = screen.news();
         messages::hold(move |message| news.message(message));
         let heaps = screen.heaps.take();
@@ -39,7 +41,8 @@ impl Live {
         let steps = screen.steps.take();
         let stepping =
             steps.map(|wanted| tokio::spawn(step(Arc::clone(&reports), screen.news(), wanted)));
-        let feeding = tokio::spawn(feed(reports, screen.news(), options.interval));
+        let alone = screen.alone.clone();
+        let feeding = tokio::spawn(feed(reports, screen.news(), options.interval, alone));
         Ok(Live {
             screen,
             feeding,
@@ -68,11 +71,23 @@ impl Drop for Live {
     }
 }
 
-async fn feed(reports: Arc<dyn Provider>, news: News, interval: Duration) {
+async fn feed(
+    reports: Arc<dyn Provider>,
+    news: News,
+    interval: Duration,
+    mut alone: watch::Receiver<Option<Pid>>,
+) {
     let mut advised = false;
+    let mut at_peak = None;
     loop {
         let begun = Instant::now();
-        match reports.profile().await {
+        let report = match reports.profile().await {
+            Ok(report) => reports.with_lines(report).await,
+            Err(e) => Err(e),
+        };
+        // Sent first, so that one overview has both.
+        show_past(&*reports, &news, &mut alone, &mut at_peak).await;
+        match report {
             Ok(report) => {
                 // Printed only once: the summary at the end repeats it.
                 if let Some(advice) = report.symbols.advice().filter(|_| !advised) {
@@ -83,9 +98,44 @@ async fn feed(reports: Arc<dyn Provider>, news: News, interval: Duration) {
             }
             Err(e) => news.no_report(e.to_string()),
         }
-        let took = begun.elapsed();
-        tokio::time::sleep(interval.max(took * SHARE).saturating_sub(took)).await;
+        let next = begun + interval.max(begun.elapsed() * SHARE);
+        // The peak of a process that is chosen meanwhile does not wait for the next report.
+        while let Ok(Ok(())) = timeout_at(next, alone.changed()).await {
+            show_past(&*reports, &news, &mut alone, &mut at_peak).await;
+        }
+        sleep_until(next).await;
     }
+}
+
+/// Shows the peak of the process that is shown alone, or of all together, and what grew lately. `at_peak` is the report of the
+/// peak that was shown before, and becomes this one.
+async fn show_past(
+    reports: &dyn Provider,
+    news: &News,
+    alone: &mut watch::Receiver<Option<Pid>>,
+    at_peak: &mut Option<Arc<Report>>,
+) {
+    let of = *alone.borrow_and_update();
+    let newest = peak(reports, of).await.ok().flatten();
+    let has_lines = |known: &&Arc<Report>, newest: &Report| {
+        known.sequence == newest.sequence && known.symbols.has_lines()
+    };
+    *at_peak = match newest {
+        None => None,
+        Some(newest) => match at_peak.as_ref().filter(|known| has_lines(known, &newest)) {
+            Some(known) => Some(Arc::clone(known)),
+            None => reports.with_lines(newest).await.ok(),
+        },
+    };
+    let growth = match reports.recorded() {
+        Some(recorded) => recorded.growth_lately().await.ok(),
+        None => None,
+    };
+    news.past(Past {
+        of,
+        at_peak: at_peak.clone(),
+        growth,
+    });
 }
 
 /// Takes the heap snapshots that the user requests, with the same stop limit as API requests.
@@ -105,12 +155,13 @@ async fn take_heaps(reports: Arc<dyn Provider>, news: News, mut wanted: mpsc::Re
     }
 }
 
-/// Fetches the recorded moments that the user steps to.
+/// Fetches the moments that the user steps to.
 async fn step(reports: Arc<dyn Provider>, news: News, mut wanted: mpsc::Receiver<Step>) {
-    while let Some(Step { shown, forward }) = wanted.recv().await {
-        let stepped = match reports.recorded() {
-            Some(recorded) => recorded.step(&shown, forward).await,
-            None => Err(ApiError::Failed("no moments are recorded".to_owned())),
+    while let Some(Step { shown, to }) = wanted.recv().await {
+        let stepped = match (to, reports.recorded()) {
+            (StepTo::Peak(of), _) => peak(&*reports, of).await,
+            (to, Some(recorded)) => recorded.step(&shown, to == StepTo::After).await,
+            (_, None) => Err(ApiError::Failed("no moments are recorded".to_owned())),
         };
         news.stepped(stepped.map_err(|e| e.to_string())).await;
     }

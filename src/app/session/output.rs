@@ -102,9 +102,11 @@ pub fn write_sizes(path: &Path, report: &Report, sizes: &[StackSizes]) -> Result
 /// The summary cannot be written.
 pub fn write_summary(report: &Report, peak: Option<&Report>, stdout_taken: bool) -> io::Result<()> {
     let mut text = b"\n".to_vec();
-    export::write_summary(&report.showing(FrameFilter::All), &mut text)?;
+    let peak = peak.map(|peak| peak.showing(FrameFilter::default()));
+    let shown = report.showing(FrameFilter::default());
+    export::write_summary(&shown, peak.as_deref(), &mut text)?;
     if let Some(peak) = peak {
-        export::write_peak(&peak.showing(FrameFilter::All), report, &mut text)?;
+        export::write_peak(&peak, report, &mut text)?;
     }
     let written = match stdout_taken {
         true => InterruptibleWriter::new(&io::stderr()).write_all(&text),

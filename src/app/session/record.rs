@@ -258,13 +258,13 @@ async fn feed(
     }
 }
 
-/// Waits until a profile is due, and there is a new one.
+/// Waits until there is a new profile, and one is due: in most cases it is when it comes, and no timer wakes this task.
 async fn next(newest: &mut watch::Receiver<Option<Numbered>>, due: Instant) {
-    sleep_until(due).await;
     // After the end of the collector, there are no more.
     if newest.changed().await.is_err() {
-        pending().await
+        pending::<()>().await;
     }
+    sleep_until(due).await;
 }
 
 /// The report of the peak, if that was between two reports: after `sent_until`, and before `report`.
@@ -282,6 +282,6 @@ async fn peak_between(
         return None;
     }
     // A newer one comes with the next report.
-    let at_peak = timeout(LAST, reports.at_peak()).await.ok()?.ok()?;
+    let at_peak = timeout(LAST, reports.at_peak(None)).await.ok()?.ok()??;
     is_between(at_peak.profile.observed).then_some(at_peak)
 }

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tokio::sync::{Mutex, oneshot, watch};
+use tokio::sync::{Mutex, OwnedMutexGuard, oneshot, watch};
 
 use crate::collect::collector::{Command, Numbered, Progress};
 use crate::collect::{CollectorHandle, ProviderError, Status};
@@ -32,6 +32,12 @@ const RUN_SHARE: u32 = 9;
 
 /// Maximum time to wait for an answer from the collector that needs no scan; then the previous answer is used.
 const STATUS_WAIT: Duration = Duration::from_millis(30);
+
+/// Maximum time that a view waits for source lines and inlined functions; then it is shown without, and a later one has them.
+const LINES_WAIT: Duration = Duration::from_secs(2);
+
+/// Maximum time that a recorded moment waits for them. There is one each second, and later ones have the lines.
+const RECORDED_LINES_WAIT: Duration = Duration::from_millis(300);
 
 /// How long a recording uses the names of one report for the next ones.
 const NAMES_HOLD: Duration = Duration::from_secs(60);
@@ -60,6 +66,10 @@ pub struct Reports {
     recorded: Option<Arc<Recorded>>,
     /// The names of the newest report for a recording.
     recorded_names: Mutex<Option<RecordedNames>>,
+    /// Held while source lines are looked up for a view.
+    lines: Arc<Mutex<()>>,
+    /// Whether inlined functions are frames of heap snapshots.
+    inlined: bool,
     /// The newest report of the peak.
     peak: Mutex<Option<Newest>>,
     status: Mutex<Option<Status>>,
@@ -124,11 +134,18 @@ impl Reports {
             missing: Vec::new(),
             recorded: None,
             recorded_names: Mutex::default(),
+            lines: Arc::default(),
+            inlined: true,
             peak: Mutex::default(),
             status: Mutex::default(),
             tables: Mutex::default(),
             heaps: Arc::default(),
         }
+    }
+
+    /// Sets whether inlined functions are frames of the stacks of heap snapshots.
+    pub fn with_inlined(self, inlined: bool) -> Reports {
+        Reports { inlined, ..self }
     }
 
     /// Adds the place of the recording that is being made.
@@ -274,22 +291,23 @@ impl Reports {
         Ok(report)
     }
 
-    /// A report of the state at the peak so far.
+    /// A report of the state at the peak so far, of a process or of all together; `None` if there is none.
     ///
     /// # Errors
-    /// There is no report yet; otherwise as for [`Provider::profile`].
-    pub async fn at_peak(&self) -> Result<Arc<Report>, ProviderError> {
+    /// As for [`Provider::profile`].
+    pub async fn at_peak(&self, of: Option<Pid>) -> Result<Option<Arc<Report>>, ProviderError> {
         let mut newest = self.peak.lock().await;
         let asked = Instant::now();
         let (reply, answer) = oneshot::channel();
-        self.collecting.send(Command::Peak(reply))?;
+        self.collecting.send(Command::Peak { of, reply })?;
         let gone = |_| ProviderError::Failed("the collector has ended".into());
-        let peak = answer.await.map_err(gone)?;
-        let (sequence, profile) = peak.ok_or(ProviderError::NoTarget)?;
+        let Some((sequence, profile)) = answer.await.map_err(gone)? else {
+            return Ok(None);
+        };
         let fetched = self.fetching.as_ref().map_or(0, |f| f.status().fetched);
         let same = |n: &&Newest| n.report.sequence == sequence && n.fetched == fetched;
         if let Some(known) = newest.as_ref().filter(same) {
-            return Ok(Arc::clone(&known.report));
+            return Ok(Some(Arc::clone(&known.report)));
         }
         let report = self.named((sequence, profile)).await?;
         *newest = Some(Newest {
@@ -297,7 +315,7 @@ impl Reports {
             asked,
             fetched,
         });
-        Ok(report)
+        Ok(Some(report))
     }
 
     /// Like [`Reports::named`], with the names of the report before while they are all known: most scans find no new stack.
@@ -314,12 +332,16 @@ impl Reports {
         let fetched = self.fetching.as_ref().map_or(0, |f| f.status().fetched);
         let mut last = self.recorded_names.lock().await;
         let known = last.as_ref();
-        let known = known.filter(|names| names.fetched == fetched && names.are_of(&profile));
+        let known = known.filter(|names| {
+            names.fetched == fetched && names.symbols.has_lines() && names.are_of(&profile)
+        });
         let symbols = match known {
             Some(names) => Arc::clone(&names.symbols),
             None => {
                 let asked = Instant::now();
-                let symbols = self.names(&profile, Detail::Names).await?;
+                let report = self.named((sequence, Arc::clone(&profile))).await?;
+                let report = self.with_lines_soon(report, RECORDED_LINES_WAIT).await?;
+                let symbols = Arc::clone(&report.symbols);
                 *last = Some(RecordedNames {
                     symbols: Arc::clone(&symbols),
                     asked,
@@ -362,13 +384,48 @@ impl Reports {
         }))
     }
 
+    /// Like [`Reports::with_lines`], but the report as it is if the lookup takes long or another one is running.
+    async fn with_lines_soon(
+        &self,
+        report: Arc<Report>,
+        wait: Duration,
+    ) -> Result<Arc<Report>, ProviderError> {
+        if report.symbols.has_lines() {
+            return Ok(report);
+        }
+        let Ok(turn) = Arc::clone(&self.lines).try_lock_owned() else {
+            return Ok(report);
+        };
+        let symbols = self.look_up(&report.profile, Detail::Inlined, Some(turn));
+        match tokio::time::timeout(wait, symbols).await {
+            Ok(symbols) => Ok(Arc::new(Report {
+                profile: Arc::clone(&report.profile),
+                symbols: symbols?,
+                sequence: report.sequence,
+            })),
+            // The lookup goes on, for a later report.
+            Err(_) => Ok(report),
+        }
+    }
+
     async fn names(
         &self,
         profile: &Arc<Profile>,
         detail: Detail,
     ) -> Result<Arc<Symbols>, ProviderError> {
+        self.look_up(profile, detail, None).await
+    }
+
+    /// Looks names up on another thread, which holds `turn` until it is done, even if nobody waits any more.
+    async fn look_up(
+        &self,
+        profile: &Arc<Profile>,
+        detail: Detail,
+        turn: Option<OwnedMutexGuard<()>>,
+    ) -> Result<Arc<Symbols>, ProviderError> {
         let (symbolizer, profile) = (self.symbolizer.clone(), Arc::clone(profile));
         let symbols = tokio::task::spawn_blocking(move || {
+            let _turn = turn;
             let mut symbols = symbolizer.resolve_with(&frames(&profile), &profile.modules, detail);
             symbols.set_advice(symbolizer.advice(&profile, &symbols));
             symbols
@@ -397,8 +454,8 @@ impl Provider for Reports {
         Box::pin(self.report(how))
     }
 
-    fn peak(&self) -> BoxFuture<'_, Result<Arc<Report>, ProviderError>> {
-        Box::pin(self.at_peak())
+    fn peak(&self, of: Option<Pid>) -> BoxFuture<'_, Result<Option<Arc<Report>>, ProviderError>> {
+        Box::pin(self.at_peak(of))
     }
 
     fn heap(
@@ -414,7 +471,7 @@ impl Provider for Reports {
     }
 
     fn with_lines(&self, report: Arc<Report>) -> BoxFuture<'_, Result<Arc<Report>, ProviderError>> {
-        Box::pin(async move { Reports::with_lines(self, &report).await })
+        Box::pin(self.with_lines_soon(report, LINES_WAIT))
     }
 
     fn status(&self) -> BoxFuture<'_, Option<Status>> {

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant, SystemTime};
 
 use crate::collect::space::Space;
-use memprof_profile::{Ended, EndedProcess};
+use memprof_profile::{Ended, EndedProcess, Peak};
 
 /// Maximum number of stored processes, about 1 KiB each.
 const MAX_PROCESSES: usize = Ended::MAX_PROCESSES;
@@ -22,19 +22,26 @@ pub(super) struct EndedSpaces {
 impl EndedSpaces {
     /// Adds a process that has ended.
     pub(super) fn add(&mut self, space: Space) {
-        let Some((total, container, scanned)) = space.last else {
+        let Some(last) = space.last else {
             self.unscanned += 1;
             return;
         };
+        // Without a profile of its peak, the last report has the highest figure.
+        let peak = space.peak.unwrap_or_else(|| {
+            let usage = last.total.usage;
+            let rss = usage.resident() + usage.file;
+            Peak::new(rss, space.high_water, 1, last.observed)
+        });
         if self.newest.len() == MAX_PROCESSES {
             self.newest.pop_front();
         }
         let ended = EndedProcess {
             pid: space.pid,
             comm: space.comm,
-            container,
-            total,
-            scanned,
+            container: last.container,
+            total: last.total,
+            scanned: last.at,
+            peak: Some(peak),
             ended: SystemTime::now(),
         };
         self.newest.push_back((Instant::now(), ended));
@@ -54,6 +61,7 @@ impl EndedSpaces {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::collect::space::LastReport;
     use memprof_profile::Amounts;
     use memprof_sys::ids::Pid;
 
@@ -63,7 +71,12 @@ mod tests {
         ended.add(Space::new(Pid(1), "never"));
         for pid in 0..MAX_PROCESSES as u32 + 5 {
             let mut space = Space::new(Pid(pid), "x");
-            space.last = Some((Amounts::default(), None, SystemTime::now()));
+            space.last = Some(LastReport {
+                total: Amounts::default(),
+                container: None,
+                at: SystemTime::now(),
+                observed: Duration::ZERO,
+            });
             ended.add(space);
         }
         let kept = ended.newest();

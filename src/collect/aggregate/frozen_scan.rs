@@ -30,6 +30,8 @@ pub struct FrozenScan {
     pid: Pid,
     before: KernelFigures,
     after: KernelFigures,
+    /// `VmHWM` in bytes.
+    high_water: u64,
     /// Time for reading its mappings and pages.
     pub took: Duration,
     /// Bytes of its anonymous pages.
@@ -143,10 +145,12 @@ impl Aggregator {
                 FrozenPages::Joined(Box::new(scanned))
             }
         };
+        let status = figures::status(pid)?;
         Ok(FrozenScan {
             pid,
             before,
-            after: figures::counters(pid)?,
+            high_water: status.high_water,
+            after: status.into(),
             took: begun.elapsed(),
             anon,
             pages,
@@ -185,6 +189,7 @@ impl Aggregator {
         Ok(Scanned {
             before: still.before,
             after: still.after,
+            high_water: Some(still.high_water),
             took: still.took,
             ..scanned
         })

@@ -12,7 +12,7 @@ use memprof_sys::ids::{MmId, Pid, StackId};
 use memprof_sys::kernel_figures::KernelFigures;
 use memprof_sys::mmap_lock;
 use memprof_sys::procfs::{Field, Stat};
-use memprof_sys::residency::{Error as ScanError, MapCounts, figures};
+use memprof_sys::residency::{Error as ScanError, MapCounts, Vma, figures};
 
 /// Maximum number of followed processes for which each pass scans all of them.
 const FEW: usize = 32;
@@ -86,6 +86,11 @@ impl Recent {
         }
     }
 
+    /// The mappings.
+    pub fn vmas(&self) -> &[Vma] {
+        &self.scanned.vmas
+    }
+
     /// The stacks of its pages.
     pub(super) fn stacks(&self) -> impl Iterator<Item = StackId> {
         self.scanned.totals.stacks.keys().copied()
@@ -118,6 +123,52 @@ impl Aggregator {
             false => self.scan_changed(&spaces, probe),
         };
         self.pass_counts = None;
+        pass
+    }
+
+    /// Like [`Self::pass`], with the scan of one process as it was at its peak, a moment ago. `others` is the most that the others had
+    /// at that moment, in bytes. If they have more now, each counts with what it has now or had at its last scan, whichever is less,
+    /// or not at all if it had none. If they have less, those of `ended` count, too, which have ended about then. Many processes are
+    /// not scanned for this: they count with their last scans, or not at all if those have more.
+    pub fn pass_with(
+        &mut self,
+        at_peak: Scanned,
+        others: u64,
+        ended: impl Iterator<Item = Scanned>,
+        probe: &Probe,
+    ) -> Pass {
+        let spaces = self.spaces().into_iter();
+        let last = spaces.filter_map(|(mm, _)| Some((mm, self.last_scan(mm)?)));
+        let mut last: BTreeMap<MmId, Scanned> = last.collect();
+        let mut pass = match self.spaces.len() <= FEW {
+            true => self.pass(probe),
+            false => Pass {
+                scanned: std::mem::take(&mut last).into_values().collect(),
+                ..Pass::default()
+            },
+        };
+        pass.unscanned.retain(|process| process.pid != at_peak.pid);
+        pass.scanned.retain(|process| process.mm != at_peak.mm);
+        let rss = |process: &Scanned| process.after.resident() + process.after.rss_file;
+        if pass.scanned.iter().map(rss).sum::<u64>() > others {
+            pass.scanned.retain_mut(|now| match last.remove(&now.mm) {
+                Some(before) if rss(&before) < rss(now) => {
+                    *now = before;
+                    true
+                }
+                before => before.is_some(),
+            });
+        }
+        let mut sum: u64 = pass.scanned.iter().map(rss).sum();
+        for process in ended {
+            let is_there = |other: &Scanned| other.mm == process.mm;
+            if sum + rss(&process) <= others && !pass.scanned.iter().any(is_there) {
+                sum += rss(&process);
+                pass.scanned.push(process);
+            }
+        }
+        pass.scanned.push(at_peak);
+        pass.scanned.sort_by_key(|process| process.mm);
         pass
     }
 

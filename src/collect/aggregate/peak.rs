@@ -4,7 +4,6 @@
 
 mod restore;
 
-use std::cell::RefCell;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -16,19 +15,24 @@ use super::tally::Tally;
 use crate::collect::resident::{Join, RangeOwner, SpaceView};
 use crate::probe::Probe;
 use crate::probe::event::PeakSeen;
-use crate::probe::source::ReadLedger;
-use crate::probe::source::resident_pages::{Chunk, PageLedger, SOURCE};
-use crate::probe::wire::{self, page_chunk};
+use crate::probe::source::resident_pages::{Chunk, PageLedger};
 use memprof_profile::{MappedBytes, Unobserved};
 use memprof_sys::ids::{Addr, MmId};
 use memprof_sys::kernel_figures::KernelFigures;
 use memprof_sys::residency::{
     Error as ScanError, PageRun, Pages, RangeMap, RangeSet, Vma, page_size, proc_maps,
 };
-use restore::{AtPeak, Chunks, Present, Restored, push, unnamed};
+use restore::{AtPeak, Chunks, Present, Restored, add_missing, push, unnamed};
 
 /// The name of the mapping that stands for memory whose pages are not known.
 const GONE: &str = "[gone]";
+
+/// Maximum number of pages that a counter of an address space lacks: each processor adds to it in batches of 32, or of twice as many
+/// as there are processors; up to Linux 6.1, each thread in batches of 64.
+pub fn counter_lag() -> u64 {
+    let processors = libbpf_rs::num_possible_cpus().unwrap_or(1) as u64;
+    (processors * (2 * processors).max(32)).max(64)
+}
 
 /// The records at the peak, and the records of other address spaces.
 struct PeakLedger<'a> {
@@ -83,7 +87,7 @@ impl Aggregator {
             ancestors: space.ancestors.clone(),
             ranges: Arc::clone(&space.ranges),
             before: Arc::clone(&space.before),
-            vmas: Arc::clone(&space.vmas),
+            vmas: space.known_vmas(),
         })
     }
 
@@ -98,13 +102,14 @@ impl Aggregator {
         probe: &Probe,
     ) -> Result<Scanned> {
         let begun = Instant::now();
-        let then = chunks_of(probe, seen.copy)?;
+        let then = probe.chunks(seen.copy)?;
         let present = match self.present(seen.mm) {
             Err(FrozenScanError::Gone) => Present::default(),
             Ok(present) => present,
             Err(e) => anyhow::bail!("cannot scan what stays after a peak: {e:?}"),
         };
-        let since = chunks_of(probe, seen.mm)?;
+        let since = probe.chunks(seen.mm)?;
+        let inherited = inherited(known, probe)?;
         let view = SpaceView {
             ancestors: &known.ancestors,
             ranges: &known.ranges,
@@ -124,8 +129,12 @@ impl Aggregator {
             before: &known.vmas,
             then: &then,
             since: &since,
+            inherited: &inherited,
+            older: &known.before,
+            is_forked: !known.ancestors.is_empty(),
             seen,
             may_be_unrecorded: &may_be_unrecorded,
+            lag: counter_lag(),
             page_size: page_size(),
         };
         let Restored {
@@ -162,7 +171,12 @@ impl Aggregator {
             page_tables: 0,
         };
         let scanned = self.scanned(seen.mm, vmas, tallied, (figures, begun.elapsed()));
-        scanned.map_err(|e| anyhow::anyhow!("{e:?}"))
+        let scanned = scanned.map_err(|e| anyhow::anyhow!("{e:?}"))?;
+        // No later report may use it.
+        Ok(Scanned {
+            repeated: true,
+            ..scanned
+        })
     }
 
     /// The pages that a process has now, or had at its end if its memory is kept.
@@ -185,22 +199,11 @@ impl Aggregator {
     }
 }
 
-/// All records of an address space.
-fn chunks_of(probe: &Probe, mm: MmId) -> Result<Chunks> {
-    let chunks = RefCell::new(Chunks::new());
-    let Some(ledger) = SOURCE.ledger else {
-        return Ok(Chunks::new());
-    };
-    probe.read(ledger, &mut |key, value| {
-        let Some(key) = key.first_chunk().map(|key| u64::from_ne_bytes(*key)) else {
-            return;
-        };
-        if key >> wire::REGION_BITS == u64::from(mm.0)
-            && let Ok(chunk) = wire::read_record::<page_chunk>(value, size_of::<page_chunk>())
-        {
-            let number = key & ((1 << wire::REGION_BITS) - 1);
-            chunks.borrow_mut().insert(number, Box::new(chunk.stack));
-        }
-    })?;
-    Ok(chunks.into_inner())
+/// The records of the processes from which a process was forked, those of the nearest first.
+fn inherited(known: &KnownAtPeak, probe: &Probe) -> Result<Chunks> {
+    let mut all = Chunks::new();
+    for ancestor in &known.ancestors {
+        add_missing(&mut all, &probe.chunks(*ancestor)?);
+    }
+    Ok(all)
 }

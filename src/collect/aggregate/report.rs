@@ -6,16 +6,16 @@ use std::time::SystemTime;
 
 use super::Aggregator;
 use super::scan::Scanned;
-use crate::collect::space::Space;
+use crate::collect::space::{LastReport, Space};
 use crate::probe::Probe;
 use crate::probe::source::{StackPart, Totals, Uncertainties};
 use memprof_profile::measure::{
     ALLOC_SPACE, ColumnId, INUSE_OBJECTS, INUSE_SPACE, Measure, SHARED,
 };
 use memprof_profile::{
-    Amounts, CachedFile, Frame, FrameKind, FreezeOutcome, LOST_STACK, Losses, Mapping, NotObserved,
-    OomKills, Places, ProcessProfile, Profile, Sample, Stack, TargetInfo, UncertainPart,
-    Uncertainty, UncertaintyOf, Unobserved,
+    Amounts, CachedFile, Ended, Frame, FrameKind, FreezeOutcome, LOST_STACK, Losses, Mapping,
+    NotObserved, OomKills, Places, ProcessProfile, Profile, Sample, Stack, TargetInfo,
+    UncertainPart, Uncertainty, UncertaintyOf, Unobserved,
 };
 use memprof_sys::file_id::FileId;
 use memprof_sys::freeze::now_ns;
@@ -39,6 +39,8 @@ pub struct Snapshot {
     pub(super) processes: Vec<Scanned>,
     /// Memory outside address spaces: page cache and kernel memory of all processes.
     pub(super) beside: Totals,
+    /// Whether `processes` is one of several followed processes.
+    pub(super) is_share: bool,
 }
 
 impl Snapshot {
@@ -54,13 +56,19 @@ impl Aggregator {
     pub fn profile(&mut self, snapshot: Snapshot, probe: &Probe) -> Profile {
         let scanned: Vec<MmId> = snapshot.processes.iter().map(|p| p.mm).collect();
         let profile = self.resolve(snapshot, probe);
+        let observed = self.observed();
         for (at, mm) in scanned.iter().enumerate() {
             if let Some(space) = self.spaces.get_mut(mm) {
                 let (total, container) = match profile.processes.get(at) {
                     Some(share) => (share.total, share.container.clone()),
                     None => (profile.total, Container::for_process(space.pid)),
                 };
-                space.last = Some((total, container, SystemTime::now()));
+                space.last = Some(LastReport {
+                    total,
+                    container,
+                    at: SystemTime::now(),
+                    observed,
+                });
             }
         }
         profile
@@ -71,8 +79,13 @@ impl Aggregator {
         for process in &mut snapshot.processes {
             self.samples.add_to(process.mm, &mut process.totals);
         }
-        self.samples.add_ended_to(&mut snapshot.beside);
+        if snapshot.is_share {
+            self.leave_out_others(&mut snapshot);
+        } else {
+            self.samples.add_ended_to(&mut snapshot.beside);
+        }
         self.leave_out_ended(&mut snapshot.beside);
+        let is_share = snapshot.is_share;
         let first = snapshot.processes.first();
         let target = TargetInfo {
             pid: first.map_or(Pid(0), |p| p.pid),
@@ -109,7 +122,7 @@ impl Aggregator {
         Profile {
             taken: SystemTime::now(),
             taken_ns: now_ns(),
-            observed: self.began.map(|began| began.elapsed()).unwrap_or_default(),
+            observed: self.observed(),
             target,
             samples: rows.samples,
             not_observed: rows.not_observed,
@@ -122,12 +135,16 @@ impl Aggregator {
             modules: self.modules.modules(),
             places: Arc::new(places),
             processes,
-            ended: self.ended.newest(),
+            ended: match is_share {
+                true => Ended::default(),
+                false => self.ended.newest(),
+            },
             oom_kills: OomKills::default(),
             freeze: FreezeOutcome::Ran,
             measures: self.measures(probe),
             cgroup: None,
             peak: None,
+            own_peak: None,
         }
     }
 
@@ -137,6 +154,20 @@ impl Aggregator {
             measures.push(&SHARED);
         }
         measures
+    }
+
+    /// Removes memory outside address spaces that belongs to other processes than the only one of this snapshot.
+    fn leave_out_others(&self, snapshot: &mut Snapshot) {
+        let mm = snapshot.processes.first().map(|process| process.mm);
+        let is_own = |id: &StackId| self.stacks.seen_in(*id) == mm;
+        let beside = &mut snapshot.beside;
+        beside.stacks.retain(|id, _| is_own(id));
+        for stacks in beside.files.values_mut() {
+            stacks.retain(|id, _| is_own(id));
+        }
+        beside.files.retain(|_, stacks| !stacks.is_empty());
+        beside.other_files = 0;
+        beside.variances.retain(|(id, _), _| is_own(id));
     }
 
     /// Removes blocks of ended processes from the live heap. Counts of every allocation are not per process, but their stacks are
@@ -180,6 +211,7 @@ impl Aggregator {
                 kernel_before: process.before,
                 kernel_after: process.after,
                 freeze: process.freeze.clone(),
+                peak: None,
             }
         };
         snapshot.processes.iter().map(share).collect()

@@ -38,6 +38,8 @@ pub struct Scanned {
     pub(super) categories: Vec<Category>,
     pub(super) before: KernelFigures,
     pub(super) after: KernelFigures,
+    /// `VmHWM` after the scan, in bytes; `None` if the process has ended.
+    pub(super) high_water: Option<u64>,
     /// Whether the process was frozen during the scan.
     pub(super) freeze: FreezeOutcome,
     /// Time for reading its mappings and pages, pauses excluded.
@@ -131,6 +133,9 @@ impl Aggregator {
             if process.categories.len() != process.vmas.len() {
                 process.categories = category::of_all(process.pid, &process.vmas, executable);
             }
+            if let Some(space) = self.spaces.get_mut(&process.mm) {
+                space.high_water = space.high_water.max(process.high_water);
+            }
             self.remember(process);
             self.note_mappings(process);
         }
@@ -141,6 +146,22 @@ impl Aggregator {
         let pids: Vec<Pid> = snapshot.processes.iter().map(|p| p.pid).collect();
         self.paths.keep(&files, &pids);
         Ok(snapshot)
+    }
+
+    /// Like [`Self::snapshot`], for a process that is one of several.
+    ///
+    /// # Errors
+    /// As for [`Self::snapshot`].
+    pub fn snapshot_of_one(
+        &mut self,
+        process: Scanned,
+        probe: &Probe,
+    ) -> Result<Snapshot, ReportError> {
+        let snapshot = self.snapshot(vec![process], probe)?;
+        Ok(Snapshot {
+            is_share: true,
+            ..snapshot
+        })
     }
 
     /// Scans a process while it runs, or its kept memory after its end; `None` if it has ended and no memory is kept.
@@ -176,9 +197,15 @@ impl Aggregator {
         }
         let mut scanned = self.join(mm, probe, &mut scanner, vmas, before)?;
         scanned.took += read;
-        scanned.after = match rolled_up {
-            true => figures::read(pid)?,
-            false => figures::counters(pid)?,
+        let anonymous = match rolled_up {
+            true => Some(figures::rollup(pid)?.anonymous),
+            false => None,
+        };
+        let status = figures::status(pid)?;
+        scanned.high_water = Some(status.high_water);
+        scanned.after = KernelFigures {
+            anonymous,
+            ..status.into()
         };
         Ok(scanned)
     }
@@ -274,6 +301,7 @@ impl Aggregator {
             unknown: tallied.unknown,
             before,
             after: before,
+            high_water: None,
             freeze: FreezeOutcome::Ran,
             took,
             counted: None,

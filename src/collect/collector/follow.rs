@@ -160,7 +160,7 @@ impl Collector {
         match e.change {
             ProcessChange::Found | ProcessChange::Matched | ProcessChange::Forked { .. } => {
                 if self.target.is_none() {
-                    self.forget_peak();
+                    self.forget_peaks();
                     self.target = Some(e.pid);
                     self.tell_following(e);
                 }
@@ -173,7 +173,7 @@ impl Collector {
                 if self.aggregator.is_starting(left) {
                     // The last profile is that of memprof's own process, not of the command.
                     self.last = None;
-                    self.forget_peak();
+                    self.forget_peaks();
                 }
                 if self.target == Some(e.pid) {
                     self.tell_following(e);

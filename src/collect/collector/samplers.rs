@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fs::File;
 use std::rc::Rc;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
@@ -13,13 +14,16 @@ use tokio::sync::mpsc;
 use super::Collector;
 use crate::probe::event::MarkSet;
 use crate::probe::{is_sampler_probe, sets_marks};
+use memprof_code::allocators;
 use memprof_code::elf::Elf;
 use memprof_code::usdt::{self, Usdt};
 use memprof_heap::sampler::{self, Preloaded};
 use memprof_profile::{Losses, ModuleId};
 use memprof_sys::ids::{MmId, Pid};
-use memprof_sys::target_file::ReadAt;
-use memprof_sys::{messages, mmap_lock, proc_dir};
+use memprof_sys::privileges::{self, ThreadRole};
+use memprof_sys::target_file::{ReadAt, TargetFile};
+use memprof_sys::text::printable;
+use memprof_sys::{messages, mmap_lock, priority, proc_dir};
 
 /// The providers whose probes are a sampler's: OpenTelemetry's contract, and the library family in which it originated.
 const PROVIDERS: [&str; 2] = ["otel_memory", "ddheap"];
@@ -42,6 +46,16 @@ pub struct SamplerOptions {
     pub marks: Option<mpsc::Sender<(Pid, MarkSet)>>,
 }
 
+/// Whether an executable has an allocator of its own.
+enum OwnAllocator {
+    /// A thread reads its symbols, which may be many.
+    Looking(Pid, mpsc::Receiver<Option<String>>),
+    /// It has one, whose calls no library sees.
+    Has,
+    /// It has none, or the samples come from it.
+    None,
+}
+
 /// The samplers of the followed processes.
 #[derive(Default)]
 pub(super) struct Samplers {
@@ -57,6 +71,8 @@ pub(super) struct Samplers {
     /// Time of the last check whether these threads are alive.
     checked: Option<Instant>,
     preloaded: Vec<Link>,
+    /// The executables of followed processes, by whether they have an allocator of their own.
+    executables: HashMap<ModuleId, OwnAllocator>,
     /// Number of marks that were not passed on.
     marks_left_out: u64,
     /// Number of samplers to which memprof could not attach.
@@ -117,6 +133,7 @@ impl Collector {
     /// Searches newly mapped code for samplers.
     pub(super) fn look_for_samplers(&mut self) {
         self.say_if_there_is_none();
+        self.samplers.hear_of_own_allocators();
         self.listen_again();
         let recent = |at: Instant| at.elapsed() < PAUSE;
         if self.samplers.changed.is_empty() || self.samplers.looked.is_some_and(recent) {
@@ -217,6 +234,15 @@ impl Collector {
                 // The file is examined again when the process next maps code.
                 files.remove(&id);
             }
+            if module.own_executable {
+                let executables = &mut self.samplers.executables;
+                executables
+                    .entry(id)
+                    .or_insert_with(|| match probes.iter().any(is_sampler) {
+                        true => OwnAllocator::None,
+                        false => OwnAllocator::look(pid, file),
+                    });
+            }
             if !probes.is_empty() && sampler::is_library(file) {
                 self.aggregator.set_sampler(id);
             }
@@ -229,7 +255,6 @@ impl Collector {
             let thread = proc_dir::thread(pid);
             match self.probe.listen(Some(thread), file, &probes) {
                 Ok(links) => {
-                    let is_sampler = |p: &Usdt| !sets_marks(&p.provider, &p.name);
                     self.samplers.found |= probes.iter().any(is_sampler);
                     tracing::debug!(%pid, file = %module.path.display(), "a sampler is listened to");
                     self.samplers.listening.insert((mm, id), (thread, links));
@@ -240,7 +265,54 @@ impl Collector {
     }
 }
 
+impl OwnAllocator {
+    /// Starts to look for the allocator of an executable.
+    fn look(pid: Pid, executable: &TargetFile) -> OwnAllocator {
+        let (tell, told) = mpsc::channel(1);
+        let executable = executable.clone();
+        let looking = thread::Builder::new()
+            .name("memprof-tables".into())
+            .spawn(move || {
+                priority::restore();
+                privileges::reduce(ThreadRole::Tables);
+                let _ = tell.try_send(allocators::own_allocator(&executable));
+            });
+        match looking {
+            Ok(_) => OwnAllocator::Looking(pid, told),
+            Err(_) => OwnAllocator::None,
+        }
+    }
+}
+
+fn is_sampler(probe: &Usdt) -> bool {
+    !sets_marks(&probe.provider, &probe.name)
+}
+
 impl Samplers {
+    /// Says which executables have an allocator of their own.
+    fn hear_of_own_allocators(&mut self) {
+        for executable in self.executables.values_mut() {
+            let OwnAllocator::Looking(pid, told) = executable else {
+                continue;
+            };
+            let found = match told.try_recv() {
+                Ok(found) => found,
+                Err(mpsc::error::TryRecvError::Empty) => continue,
+                Err(mpsc::error::TryRecvError::Disconnected) => None,
+            };
+            let Some(function) = found else {
+                *executable = OwnAllocator::None;
+                continue;
+            };
+            messages::print(&format!(
+                "process {pid} allocates through its executable's own allocator ({}), whose calls are not sampled: use `memprof \
+                 --heap=exact --duration 10 --pid {pid}`, which counts every call, or `memprof heap --pid {pid}`",
+                printable(&function)
+            ));
+            *executable = OwnAllocator::Has;
+        }
+    }
+
     /// Whether samplers are requested.
     pub(super) fn is_listening(&self) -> bool {
         self.options.is_some()
@@ -269,6 +341,11 @@ impl Samplers {
         losses.add(
             "samplers of allocations that memprof could not listen to",
             self.failures,
+        );
+        let has_own = |executable: &&OwnAllocator| matches!(executable, OwnAllocator::Has);
+        losses.add(
+            "executables with an allocator of their own, whose calls are not sampled: they are in no figure of the heap",
+            self.executables.values().filter(has_own).count() as u64,
         );
         losses.add(
             "gaps of about a second in the sampled allocations of a process: the thread that the probes were tied to had ended",

@@ -15,7 +15,8 @@ use memprof_profile::symbol::{
 use memprof_profile::{
     Amounts, CachedFile, CgroupMemory, CodeLayout, CodeSegment, Ended, EndedProcess, Faults, Frame,
     FreezeOutcome, KnownPath, LastFigures, Losses, MappedBytes, Mapping, Module, OomKill, OomKills,
-    Outcome, PartialReason, PathFrom, Places, ProcessProfile, Report, Sample, Stack, Unobserved,
+    Outcome, PartialReason, PathFrom, Peak, Places, ProcessProfile, Report, Sample, Stack,
+    Unobserved,
 };
 use memprof_sys::file_id::FileId;
 use memprof_sys::ids::Pid;
@@ -27,6 +28,13 @@ use memprof_sys::usage::Usage;
 
 const ONE: Pid = Pid(42);
 const OTHER: Pid = Pid(43);
+const PEAK: Peak = Peak {
+    rss: 900 << 10,
+    high_water: Some(904 << 10),
+    processes: 1,
+    after_ms: 1234,
+    is_shown: false,
+};
 
 /// A report that uses every field.
 fn full() -> Report {
@@ -119,6 +127,7 @@ fn full() -> Report {
                 why: "too \"long\"".to_owned(),
                 stood: Duration::from_millis(3),
             },
+            peak: (pid == ONE).then_some(PEAK),
         }
     };
     p.processes = shares.map(share).to_vec();
@@ -307,6 +316,7 @@ fn ended() -> Ended {
         container: None,
         total: kib(40, 4).into(),
         scanned: UNIX_EPOCH + Duration::from_secs(1_700_000_001),
+        peak: Some(PEAK),
         ended: UNIX_EPOCH + Duration::from_secs(1_700_000_002),
     };
     Ended {

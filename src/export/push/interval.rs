@@ -107,6 +107,7 @@ impl Intervals {
             freeze: profile.freeze.clone(),
             measures: profile.measures.clone(),
             cgroup: None,
+            own_peak: None,
             peak: profile.peak,
         };
         Report {

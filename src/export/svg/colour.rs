@@ -2,11 +2,24 @@
 
 use std::collections::HashMap;
 
-use memprof_profile::tree::{Category, Table};
+use memprof_profile::tree::Table;
 use memprof_profile::{Kind, Report};
 
 /// Colour of frames that are not code, such as memory without a stack.
 const NO_CODE: &str = "rgb(196,200,207)";
+
+/// Hues of libraries, and files with a place in the palette of their own: `HUES` and `KNOWN` of `colours.js`.
+const HUES: [u32; 4] = [135, 182, 216, 258];
+const KNOWN: [(&str, usize); 8] = [
+    ("libc.", 6),
+    ("libc-", 6),
+    ("ld-", 3),
+    ("libpython", 1),
+    ("libruby", 1),
+    ("libjvm", 1),
+    ("libstdc++", 7),
+    ("<frozen", 4),
+];
 
 /// The colours of a report's frames, by name.
 pub(super) struct Colours<'a> {
@@ -19,8 +32,8 @@ pub(super) struct Colours<'a> {
 impl<'a> Colours<'a> {
     pub fn new(report: &'a Report) -> Colours<'a> {
         let (mut functions, mut files) = (HashMap::new(), HashMap::new());
-        for row in Table::new([report.side()], Kind::All, false).rows {
-            files.insert(row.code.file, row.code.category != Category::Library);
+        for row in Table::new([report.side()], Kind::All, true).rows {
+            files.insert(row.code.file, row.code.category.0.is_own());
             if let Some(function) = row.code.function {
                 functions.entry(function).or_insert(row.code.file);
             }
@@ -51,10 +64,15 @@ fn of_file(file: &str, own: bool) -> String {
         hash(0x811c_9dc5, 0x0100_0193),
         hash(0x9dc5_811c, 0x0100_018d),
     ];
-    match own {
-        true => rgb(22 + first % 20, 0.88, 0.71),
-        false if second % 2 == 1 => rgb(95 + first % 170, 0.45, 0.74),
-        false => rgb(95 + first % 170, 0.38, 0.84),
+    if own {
+        return rgb(22 + first % 20, 0.88, 0.71);
+    }
+    let known = KNOWN.iter().find(|(start, _)| file.starts_with(start));
+    let place = known.map_or(second as usize % (2 * HUES.len()), |(_, place)| *place);
+    let hue = HUES[place % HUES.len()];
+    match place < HUES.len() {
+        true => rgb(hue, 0.50, 0.72),
+        false => rgb(hue, 0.60, 0.84),
     }
 }
 

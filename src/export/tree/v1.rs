@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use crate::export::{ExportOptions, Exporter, Supports};
 use memprof_profile::tree::{Code, Descent, Direction, Label, Merge, Naming, Paths};
-use memprof_profile::{Amounts, Profile, Report};
+use memprof_profile::{Amounts, FrameFilter, Profile, Report};
 
 /// Bytes in a KiB.
 const KIB: u64 = 1024;
@@ -28,8 +28,7 @@ pub(crate) const FORMAT: Exporter = Exporter {
         threshold: true,
         ..Supports::NOTHING
     },
-    wants_lines: false,
-    keeps_all_frames: false,
+    usual_frames: Some(FrameFilter::All),
     has_addresses: false,
     write,
 };
@@ -89,7 +88,7 @@ impl<'a> From<&Code<'a>> for Name<'a> {
             offset: format!("{:08x}", code.offset.unwrap_or_default()),
             executable: code.file,
             function_name: code.function,
-            function_category: code.category.v1(),
+            function_category: code.category.0.v1(),
         }
     }
 }

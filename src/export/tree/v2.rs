@@ -32,7 +32,10 @@ impl Shape {
         Shape {
             reading: Reading {
                 direction,
-                naming: Naming::default(),
+                naming: Naming {
+                    inlined: true,
+                    ..Naming::default()
+                },
                 kind,
             },
             limits: Limits {
@@ -180,6 +183,11 @@ struct FrameColumns {
     /// machine code.
     #[schemars(with = "Vec<Option<std::num::NonZeroU64>>")]
     line: Vec<Option<u64>>,
+    /// Index into strings: path of the source file of source_line; null without debug information.
+    source: Vec<Option<u32>>,
+    /// The source line in the function that its largest stack goes through; with merge=site, that of the call site.
+    #[schemars(with = "Vec<Option<std::num::NonZeroU32>>")]
+    source_line: Vec<Option<u32>>,
     /// Why memory has no stack; null for other types.
     #[schemars(with = "Vec<Option<memprof_profile::Unobserved>>")]
     reason: Vec<Option<&'static str>>,
@@ -326,8 +334,14 @@ impl<'a> Legend<'a> {
         frames.module.push(module);
         frames.offset.push(code.and_then(|code| code.file_offset()));
         frames.line.push(code.and_then(|code| code.line()));
+        let source = code.and_then(|code| code.source.0);
+        let file = source.map(|source| self.strings.number(source.file));
+        frames.source.push(file);
+        frames.source_line.push(source.map(|source| source.line));
         frames.reason.push(reason);
-        frames.category.push(code.map(|code| code.category.name()));
+        frames
+            .category
+            .push(code.map(|code| code.category.0.name()));
         number
     }
 

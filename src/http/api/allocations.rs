@@ -392,7 +392,7 @@ mod tests {
 
     use super::*;
     use crate::http::api::OPENAPI_V2;
-    use memprof_profile::tree::{Category, Code};
+    use memprof_profile::tree::{Beside, Category, Code};
 
     #[test]
     fn rows_of_every_group_are_of_the_document() {
@@ -406,7 +406,8 @@ mod tests {
             offset: None,
             first_line: None,
             inlined: false,
-            category: Category::OwnOther,
+            source: Beside(None),
+            category: Beside(Category::OwnOther),
             module: None,
         };
         let course = Course {

@@ -43,7 +43,7 @@ pub(in crate::http) struct Tree(pub(in crate::http) Shape);
 
 impl View for Tree {
     fn needs_lines(&self) -> bool {
-        self.0.reading.naming.inlined
+        true
     }
 
     fn write(&self, report: &Report, out: &mut Out) -> Result<(), ApiError> {

@@ -13,7 +13,7 @@ use super::query::bad;
 use memprof_profile::measure::{MEASURES, Measure};
 pub(super) use memprof_profile::saved::unix_ms as millis;
 use memprof_profile::{
-    self as profile, Amounts, Faults, FreezeOutcome, Kind, Outcome, Profile, Report, Verdict,
+    self as profile, Amounts, Faults, FreezeOutcome, Kind, Outcome, Peak, Profile, Report, Verdict,
 };
 use memprof_sys::kernel_figures::KernelFigures;
 
@@ -361,6 +361,32 @@ impl From<&KernelFigures> for Kernel {
             rss_file: k.rss_file,
             swap: k.swap,
             page_tables: k.page_tables,
+        }
+    }
+}
+
+/// The highest resident memory (anon, shmem, file), of a process or of all together.
+#[derive(Debug, JsonSchema, Serialize)]
+pub(super) struct HighestMemory {
+    /// The most of which memprof knows the profile, in bytes. That profile is the mark peak; with pid, that of the process, if it is
+    /// kept.
+    rss: u64,
+    /// The kernel's own figure in bytes: VmHWM; of several processes, the highest sum of their RSS that memprof saw. Null if it is
+    /// unknown.
+    high_water: Option<u64>,
+    /// Number of processes at that moment.
+    processes: u32,
+    /// Time from the start of following the target to that moment, in milliseconds.
+    after_ms: u64,
+}
+
+impl From<Peak> for HighestMemory {
+    fn from(peak: Peak) -> HighestMemory {
+        HighestMemory {
+            rss: peak.rss,
+            high_water: peak.high_water,
+            processes: peak.processes,
+            after_ms: peak.after_ms,
         }
     }
 }

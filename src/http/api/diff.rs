@@ -58,14 +58,6 @@ impl By {
             By::Function(wanted) => wanted.kind,
         }
     }
-
-    /// Whether inlined functions are separate frames.
-    fn inlined(&self) -> bool {
-        match self {
-            By::Stack(shape) => shape.reading.naming.inlined,
-            By::Function(wanted) => wanted.inlined,
-        }
-    }
 }
 
 #[derive(Debug)]
@@ -107,8 +99,8 @@ pub(super) fn read(asked: &RequestContext<'_>) -> Result<Request, ApiError> {
 impl Endpoint for Diff {
     fn answer<'a>(&'a self, api: &'a Api) -> BoxFuture<'a, Result<Reply, ApiError>> {
         Box::pin(async {
-            let from = api.mark(&self.from).await?;
-            let to = api.mark_or_now(&self.to).await?;
+            let from = api.mark(&self.from, self.which.pid).await?;
+            let to = api.mark_or_now(&self.to, self.which.pid).await?;
             let report = api.state(to.as_ref()).await?;
             let view = Between {
                 from,
@@ -249,7 +241,7 @@ pub(super) struct FunctionsReply<'a> {
 
 impl View for Between {
     fn needs_lines(&self) -> bool {
-        self.by.inlined()
+        true
     }
 
     fn baseline(&self) -> Option<Arc<Report>> {

@@ -29,6 +29,7 @@ pub(super) const PARAMETERS: &[&str] = &[
     "pid",
     "cgroup",
     "frames",
+    "inlined",
     "filter",
 ];
 
@@ -48,6 +49,7 @@ pub(super) fn read(asked: &RequestContext<'_>) -> Result<Request, ApiError> {
         kind: kind(query)?,
         threshold: query.number("threshold", " of bytes", u64::MAX)?,
         frames: frames(query)?,
+        no_inline: !query.boolean("inlined")?.unwrap_or(true),
         baseline: None,
     };
     options.check(format).map_err(|e| bad(e.to_string()))?;
@@ -99,13 +101,14 @@ impl fmt::Debug for Export {
             kind,
             threshold,
             frames: _,
+            no_inline,
             baseline: _,
         } = &self.options;
         let (name, from, to) = (self.format.name, &self.from, &self.to);
         let (which, local) = (&self.which, self.local);
         write!(
             f,
-            "Export {name} {direction:?} {kind:?} {threshold:?} {from:?} {to:?} {which:?} {local}"
+            "Export {name} {direction:?} {kind:?} {threshold:?} {no_inline} {from:?} {to:?} {which:?} {local}"
         )
     }
 }
@@ -116,7 +119,7 @@ impl Endpoint for Export {
             let mut options = self.options.clone();
             let mut from = None;
             if let Some(id) = &self.from {
-                let mark = api.mark(id).await?;
+                let mark = api.mark(id, self.which.pid).await?;
                 // The peak changes; the number of its mark does not mean another report later.
                 from = Some(mark.id.to_string());
                 options.baseline = Some(mark.report);
@@ -131,7 +134,7 @@ impl Endpoint for Export {
                 }
                 return chosen.recorded().show(api, Arc::new(self.clone())).await;
             }
-            let to = api.mark_or_now(&self.to).await?;
+            let to = api.mark_or_now(&self.to, self.which.pid).await?;
             let report = api.state(to.as_ref()).await?;
             let view = Export {
                 format: self.format,
@@ -178,7 +181,7 @@ impl View for Export {
     }
 
     fn needs_lines(&self) -> bool {
-        self.format.wants_lines
+        true
     }
 
     fn file_name(&self, report: &Report) -> Option<String> {

@@ -225,7 +225,7 @@ fn file(query: &Query) -> Result<FileId, ApiError> {
 
 impl View for Stacks {
     fn needs_lines(&self) -> bool {
-        self.shape.reading.naming.inlined
+        true
     }
 
     fn write(&self, report: &Report, out: &mut Out) -> Result<(), ApiError> {

@@ -162,7 +162,7 @@ impl FunctionsParams {
         ];
         Ok(FunctionsParams {
             kind: kind(query)?,
-            inlined: query.boolean("inlined")?.unwrap_or(false),
+            inlined: query.boolean("inlined")?.unwrap_or(true),
             sorting: Sorting::read(query, words)?,
             page: Page::read(query)?,
             search: search(query)?,
@@ -210,7 +210,7 @@ impl Functions {
     pub(in crate::http) fn largest(kind: Kind) -> Functions {
         Functions(FunctionsParams {
             kind,
-            inlined: false,
+            inlined: true,
             sorting: Sorting::by(BY_OWN),
             page: Page::LONGEST,
             search: None,
@@ -234,8 +234,20 @@ pub(super) struct Name<'a> {
     line: Option<u64>,
     #[schemars(with = "Category")]
     category: &'static str,
-    /// Whether this row is for inlined copies (only with inlined=true).
+    /// Whether this row is for inlined copies (not with inlined=false).
     inlined: bool,
+    /// The source line in the function that its largest stack goes through; null without debug information.
+    source: Option<SourceLine<'a>>,
+}
+
+/// A source line.
+#[derive(JsonSchema, Serialize)]
+pub(super) struct SourceLine<'a> {
+    /// Path of the source file, as debug information or the interpreter names it.
+    file: &'a str,
+    /// Line.
+    #[schemars(range(min = 1))]
+    line: u32,
 }
 
 impl<'a> From<&Code<'a>> for Name<'a> {
@@ -245,8 +257,12 @@ impl<'a> From<&Code<'a>> for Name<'a> {
             file: code.file,
             path: code.path.to_string_lossy().into_owned(),
             line: code.line(),
-            category: code.category.name(),
+            category: code.category.0.name(),
             inlined: code.inlined,
+            source: code.source.0.map(|source| SourceLine {
+                file: source.file,
+                line: source.line,
+            }),
         }
     }
 }
@@ -296,7 +312,7 @@ pub(super) struct FunctionsReply<'a> {
 
 impl View for Functions {
     fn needs_lines(&self) -> bool {
-        self.0.inlined
+        true
     }
 
     fn write(&self, report: &Report, out: &mut Out) -> Result<(), ApiError> {

@@ -9,6 +9,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::common::millis;
+use super::overview::HeapCard;
 use super::query::bad;
 use super::reply::{JSON, internal};
 use super::request::RequestContext;
@@ -72,6 +73,8 @@ pub(super) struct Info {
     allocator: &'static str,
     /// Why the heap was not read; null if it was read, or if no allocator is known.
     refused: Option<String>,
+    /// What the snapshot says, in sentences, the most important first.
+    verdict: Vec<String>,
     #[serde(flatten)]
     figures: SnapshotFigures,
 }
@@ -89,6 +92,7 @@ impl Info {
             copied: heap.copied,
             allocator: heap.allocator_name(),
             refused: heap.refused().map(str::to_owned),
+            verdict: heap.verdict(),
             figures: heap.into(),
         }
     }
@@ -249,6 +253,23 @@ pub(super) fn show(asked: &RequestContext<'_>) -> Result<Request, ApiError> {
         return Err(ApiError::Forbidden(message.to_owned()));
     }
     Ok(Arc::new(Show(asked.name.to_owned())))
+}
+
+impl Api {
+    /// The newest stored snapshot, of this process if one is given.
+    pub(super) fn newest_heap(&self, of: Option<Pid>) -> Option<HeapCard> {
+        let list = self.heaps.lock();
+        let infos = list.iter().map(|kept| &kept.info);
+        let newest = infos
+            .filter(|info| of.is_none_or(|pid| info.pid == pid.0))
+            .last()?;
+        Some(HeapCard {
+            id: newest.id.clone(),
+            taken: newest.taken,
+            pid: newest.pid,
+            sentences: newest.verdict.clone(),
+        })
+    }
 }
 
 /// `DELETE /v2/heap/{id}`.

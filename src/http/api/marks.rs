@@ -13,11 +13,13 @@ use super::oom_kills::OomKillRow;
 use super::recorded::moment;
 use super::request::RequestContext;
 use super::store::{self, Keepable, KeptList, MAX_ENTRIES, checked_name};
-use super::{Api, ApiError, BoxFuture, Endpoint, Reply, Request};
+use super::{Api, ApiError, BoxFuture, Endpoint, Provider, Reply, Request};
+use crate::collect::ProviderError;
 use memprof_profile::allocations::MarkTime;
 use memprof_profile::{FreezeOutcome, OomKill, Profile, Report, Sample, Stack};
 use memprof_recording::At;
 use memprof_sys::freeze::Freeze;
+use memprof_sys::ids::Pid;
 
 /// Maximum bytes of all marks together. A stack that occurs in several marks counts once.
 const MAX_BYTES: usize = 48 << 20;
@@ -193,23 +195,25 @@ impl Marks {
 }
 
 impl Api {
-    /// The mark with this id, which may be [`PEAK`], or `@` and the name of a recorded moment.
+    /// The mark with this id, which may be [`PEAK`], or `@` and the name of a recorded moment. A process that is selected, `of`, has
+    /// its own peak.
     ///
     /// # Errors
     /// [`ApiError::NotFound`] if it does not exist; [`ApiError::Unavailable`] if there is no report;
     /// [`ApiError::Failed`] if nothing is recorded.
-    pub(super) async fn mark(&self, id: &str) -> Result<Mark, ApiError> {
+    pub(super) async fn mark(&self, id: &str, of: Option<Pid>) -> Result<Mark, ApiError> {
         if let Some(name) = id.strip_prefix(MOMENT) {
             let at = moment("mark", name)?;
             let report = self.recorded()?.report(at).await?;
             return Ok(Mark::of_moment(report));
         }
-        let provider = self.provider();
-        let opened = provider.recorded().filter(|_| provider.opened().is_some());
-        match (id, opened) {
-            (PEAK, Some(recorded)) => Ok(Mark::of_peak(recorded.report(At::Peak).await?)),
-            (PEAK, None) => Ok(Mark::of_peak(self.provider().peak().await?)),
-            (id, _) => self.marks.get(id),
+        if id != PEAK {
+            return self.marks.get(id);
+        }
+        match (peak(self.provider(), of).await?, of) {
+            (Some(report), _) => Ok(Mark::of_peak(report)),
+            (None, Some(pid)) => Err(no_peak(pid)),
+            (None, None) => Err(ProviderError::NoTarget.into()),
         }
     }
 
@@ -217,10 +221,14 @@ impl Api {
     ///
     /// # Errors
     /// As for [`Api::mark`].
-    pub(super) async fn mark_or_now(&self, id: &str) -> Result<Option<Mark>, ApiError> {
+    pub(super) async fn mark_or_now(
+        &self,
+        id: &str,
+        of: Option<Pid>,
+    ) -> Result<Option<Mark>, ApiError> {
         match id {
             NOW => Ok(None),
-            id => self.mark(id).await.map(Some),
+            id => self.mark(id, of).await.map(Some),
         }
     }
 
@@ -234,6 +242,27 @@ impl Api {
         });
         times.collect()
     }
+}
+
+/// The report of the moment with the most resident memory, of a process or of all together; `None` if there is none. Of a recording,
+/// it is the moment of all together.
+///
+/// # Errors
+/// A saved profile has only its own moment.
+pub async fn peak(
+    provider: &dyn Provider,
+    of: Option<Pid>,
+) -> Result<Option<Arc<Report>>, ApiError> {
+    match provider.recorded().filter(|_| provider.opened().is_some()) {
+        Some(recorded) => recorded.report(At::Peak).await.map(Some),
+        None => Ok(provider.peak(of).await?),
+    }
+}
+
+fn no_peak(pid: Pid) -> ApiError {
+    ApiError::NotFound(Some(format!(
+        "no peak of process {pid} is kept: memprof keeps the peaks of the processes that had the most memory, see /v2/processes"
+    )))
 }
 
 /// Approximate size of a report in bytes; counts only stacks that are not in `counted`.
@@ -372,7 +401,7 @@ pub(super) struct ListReply<'a> {
 impl Endpoint for List {
     fn answer<'a>(&'a self, api: &'a Api) -> BoxFuture<'a, Result<Reply, ApiError>> {
         Box::pin(async {
-            let peak = api.mark(PEAK).await.ok();
+            let peak = api.mark(PEAK, None).await.ok();
             let kept = api.marks.lock();
             let marks = kept.marks.iter().map(MarkReply::from).collect();
             Reply::json(&ListReply {

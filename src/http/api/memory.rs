@@ -91,7 +91,7 @@ impl Memory {
 }
 
 /// Checks that a followed process has not ended.
-async fn must_live(api: &Api, pid: Pid) -> Result<(), ApiError> {
+pub(super) async fn must_live(api: &Api, pid: Pid) -> Result<(), ApiError> {
     let report = api.provider().profile().await;
     let report = report.map_err(|e| ApiError::Unavailable(e.to_string()))?;
     let target = &report.profile.target;

@@ -281,8 +281,8 @@ impl GaugeRegistry {
         let help = "Highest resident memory (anon, shmem, file) since memprof began, whose profile is the mark peak";
         self.gauge("memprof_peak_resident_bytes", help, peak.rss);
         if let Some(bytes) = peak.high_water {
-            let help =
-                "The kernel's own peak (VmHWM) of a target of one process, since the process began";
+            let help = "The kernel's own figure for it: VmHWM of one process, since the process began; of several, the highest sum \
+                of their RSS that memprof saw";
             self.gauge("memprof_kernel_peak_bytes", help, bytes);
         }
     }

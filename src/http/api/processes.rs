@@ -3,7 +3,9 @@
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::common::{Agreement, Bracket, ContainerLabels, Kinds, ReportInfo, millis};
+use super::common::{
+    Agreement, Bracket, ContainerLabels, HighestMemory, Kinds, ReportInfo, millis,
+};
 use super::memory_budget::Out;
 use super::reply::internal;
 use super::request::RequestContext;
@@ -52,6 +54,8 @@ struct ProcessRow<'a> {
     attributed: Kinds,
     kernel: Bracket,
     agreement: Agreement,
+    /// The highest resident memory of the process; null if it is unknown, as in files of versions that did not know it.
+    peak: Option<HighestMemory>,
 }
 
 impl<'a> From<Member<'a>> for ProcessRow<'a> {
@@ -65,6 +69,7 @@ impl<'a> From<Member<'a>> for ProcessRow<'a> {
             attributed: Kinds(figures.attributed()),
             kernel: (&*figures).into(),
             agreement: figures.agreement().into(),
+            peak: member.peak.map(HighestMemory::from),
         }
     }
 }
@@ -102,6 +107,8 @@ struct EndedRow<'a> {
     #[schemars(with = "ContainerLabels")]
     place: Option<&'a Container>,
     total: Kinds,
+    /// The highest resident memory of the process; null if it is unknown.
+    peak: Option<HighestMemory>,
     /// When the process was scanned last, in milliseconds since 1970-01-01 UTC.
     scanned: u64,
     /// When the process had ended, in milliseconds since 1970-01-01 UTC.
@@ -115,6 +122,7 @@ impl<'a> From<&'a EndedProcess> for EndedRow<'a> {
             comm: &ended.comm,
             place: ended.container.as_ref(),
             total: Kinds(ended.total),
+            peak: ended.peak.map(HighestMemory::from),
             scanned: millis(ended.scanned),
             ended: millis(ended.ended),
         }

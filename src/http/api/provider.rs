@@ -29,8 +29,8 @@ pub trait Provider: Send + Sync + 'static {
         self.profile()
     }
 
-    /// The report of the moment with the most resident memory so far.
-    fn peak(&self) -> BoxFuture<'_, Result<Arc<Report>, ProviderError>> {
+    /// The report of the moment with the most resident memory so far, of a process or of all together; `None` if there is none.
+    fn peak(&self, _of: Option<Pid>) -> BoxFuture<'_, Result<Option<Arc<Report>>, ProviderError>> {
         let why =
             "the peak is known while memprof profiles; a saved profile has only its own state";
         Box::pin(async move { Err(ProviderError::Failed(why.to_owned())) })

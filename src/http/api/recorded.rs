@@ -189,7 +189,10 @@ impl Recorded {
     }
 
     /// What grew by function in the last hour, as of at most a minute ago.
-    pub(super) async fn growth_lately(self: &Arc<Self>) -> Result<Arc<GrowthTable>, ApiError> {
+    ///
+    /// # Errors
+    /// The recording cannot be read.
+    pub async fn growth_lately(self: &Arc<Self>) -> Result<Arc<GrowthTable>, ApiError> {
         let mut lately = self.lately.lock().await;
         if let Some((at, table)) = &*lately
             && (at.elapsed() < GROWTH_HOLDS && table.total.is_some())

@@ -5,7 +5,7 @@ use super::request::{Request, RequestContext, RequestParts};
 use super::{
     ApiError, OPENAPI_V1, OPENAPI_V2, allocations, call_tree, cgroup, diff, events, export, files,
     fixed, functions, growth, health, heap, heap_diff, mappings, marks, memory, metrics, open,
-    processes, series, summary, v1,
+    overview, processes, series, source, summary, v1,
 };
 
 /// Methods of a route. `HEAD` is a `Get` whose body is not sent.
@@ -101,6 +101,7 @@ pub const ROUTES: &[Route] = &[
         fixed::json(&OPENAPI_V2)
     })),
     get("/v2/summary", summary::PARAMETERS, summary::read),
+    get("/v2/overview", overview::PARAMETERS, overview::read),
     get("/v2/processes", processes::PARAMETERS, processes::read),
     get("/v2/cgroup", cgroup::PARAMETERS, cgroup::read),
     get("/v2/tree", call_tree::PARAMETERS, call_tree::read),
@@ -110,6 +111,7 @@ pub const ROUTES: &[Route] = &[
         allocations::PARAMETERS,
         allocations::read,
     ),
+    get("/v2/source", source::PARAMETERS, source::read),
     get("/v2/files", files::PARAMETERS, files::read),
     get("/v2/files/stacks", files::OF_STACKS, files::stacks),
     get("/v2/maps", mappings::PARAMETERS, mappings::read),

@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 use super::common::ReportInfo;
 use super::{
     allocations, cgroup, diff, export, files, functions, health, heap, heap_diff, mappings, marks,
-    processes, series, summary,
+    overview, processes, series, source, summary,
 };
 use crate::export::growth::GrowthTable;
 use crate::export::tree::v2;
@@ -26,11 +26,13 @@ type Derive = fn(&mut SchemaGenerator) -> Schema;
 /// The replies in JSON.
 const REPLIES: &[Derive] = &[
     SchemaGenerator::subschema_for::<summary::SummaryReply<'_>>,
+    SchemaGenerator::subschema_for::<overview::OverviewReply<'_>>,
     SchemaGenerator::subschema_for::<processes::ProcessesReply<'_>>,
     SchemaGenerator::subschema_for::<cgroup::BalanceReply>,
     SchemaGenerator::subschema_for::<v2::TreeReply<'_, ReportInfo, v2::Head, v2::Nodes>>,
     SchemaGenerator::subschema_for::<functions::FunctionsReply<'_>>,
     SchemaGenerator::subschema_for::<allocations::AllocationsReply<'_>>,
+    SchemaGenerator::subschema_for::<source::SourceReply>,
     SchemaGenerator::subschema_for::<files::FilesReply<'_>>,
     SchemaGenerator::subschema_for::<mappings::MapsReply<'_>>,
     SchemaGenerator::subschema_for::<series::SeriesReply>,

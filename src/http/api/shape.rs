@@ -32,23 +32,30 @@ pub(super) fn search(query: &Query) -> Result<Option<Search>, ApiError> {
     Ok(text.filter(|t| !t.is_empty()).map(|t| Search::new(&t)))
 }
 
-/// The names to find: those that match `search`, or the function given by `function` and `path`.
-fn find(query: &Query) -> Result<Option<Find>, ApiError> {
-    let found = search(query)?.map(Find::Search);
+/// The function given by `function` and `path`; `function` is absent for code without a symbol.
+pub(super) fn function(query: &Query) -> Result<Option<FunctionId>, ApiError> {
     let name = query.short("function", LONGEST_NAME)?;
-    match (query.short("path", LONGEST_NAME)?, found) {
-        (Some(_), Some(_)) => Err(bad(
-            "parameters search and path exclude each other: give one of them".to_owned(),
-        )),
-        (Some(path), None) => Ok(Some(Find::Function(FunctionId {
+    match query.short("path", LONGEST_NAME)? {
+        Some(path) => Ok(Some(FunctionId {
             name,
             path: path.into(),
-        }))),
-        (None, _) if name.is_some() => Err(bad(
+        })),
+        None if name.is_some() => Err(bad(
             "parameter function needs path, the path of its file: /v2/functions lists both"
                 .to_owned(),
         )),
-        (None, found) => Ok(found),
+        None => Ok(None),
+    }
+}
+
+/// The names to find: those that match `search`, or one function.
+fn find(query: &Query) -> Result<Option<Find>, ApiError> {
+    match (function(query)?, search(query)?) {
+        (Some(_), Some(_)) => Err(bad(
+            "parameters search and path exclude each other: give one of them".to_owned(),
+        )),
+        (Some(function), None) => Ok(Some(Find::Function(function))),
+        (None, search) => Ok(search.map(Find::Search)),
     }
 }
 
@@ -58,7 +65,7 @@ pub(super) fn shape(query: &Query) -> Result<Shape, ApiError> {
     let merge = query.word("merge", merges)?;
     let naming = Naming {
         merge: merge.unwrap_or_default(),
-        inlined: query.boolean("inlined")?.unwrap_or(false),
+        inlined: query.boolean("inlined")?.unwrap_or(true),
     };
     let reading = Reading {
         direction: direction(query)?.unwrap_or_default(),

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::common::{Agreement, Bracket, Kinds, OutcomeRow, ReportInfo, outcomes};
+use super::common::{Agreement, Bracket, HighestMemory, Kinds, OutcomeRow, ReportInfo, outcomes};
 use super::memory_budget::Out;
 use super::oom_kills::OomKillsReply;
 use super::reply::internal;
@@ -50,6 +50,10 @@ pub(super) struct SummaryReply<'a> {
     not_observed: Vec<NotObserved>,
     kernel: Bracket,
     agreement: Agreement,
+    /// The highest resident memory so far; null if it is unknown, and for a control group.
+    peak: Option<HighestMemory>,
+    /// Number of processes that have ended and are in /v2/processes.
+    ended: usize,
     outcomes: Vec<OutcomeRow>,
     /// Followed processes that the kernel has killed because memory had run out, whichever process or control group is
     /// chosen.
@@ -79,6 +83,8 @@ impl<'a> From<&'a Report> for SummaryReply<'a> {
             not_observed: by_reason(profile),
             kernel: (&**profile).into(),
             agreement: profile.agreement().into(),
+            peak: profile.peak.map(HighestMemory::from),
+            ended: profile.ended.processes.len(),
             outcomes: outcomes(profile),
             oom_kills: (&profile.oom_kills).into(),
             names_advice: report.symbols.advice(),

@@ -11,7 +11,7 @@ use tokio::sync::{OwnedSemaphorePermit, mpsc};
 use super::memory_budget::Out;
 use super::reply::{Body, JSON, internal};
 use super::request::RequestContext;
-use super::view::{ReportSelector, View, view};
+use super::view::{ReportSelector, View, view_v1};
 use super::{Api, ApiError, BoxFuture, Endpoint, Reply, Request};
 use crate::export::tree::v1::{DEPTH, EMPTY_TREE, Short, TreeShape, write_tree};
 use memprof_profile::tree::Direction;
@@ -60,9 +60,9 @@ pub(super) fn tree(asked: &RequestContext<'_>) -> Result<Request, ApiError> {
         depth: depth.map_or(DEPTH, |depth| usize::try_from(depth).unwrap_or(usize::MAX)),
     });
     match query.boolean("short")? {
-        Some(true) => view(asked, Totals),
+        Some(true) => view_v1(asked, Totals),
         _ => Ok(Arc::new(AnySize {
-            fitting: view(asked, tree)?,
+            fitting: view_v1(asked, tree)?,
             which: ReportSelector::read(query)?,
             tree,
         })),
@@ -118,7 +118,7 @@ impl AnySize {
                 _permit: permit,
             };
             let mut out = BufWriter::with_capacity(PIECE, pieces);
-            let written = write_tree(&report.showing(FrameFilter::default()), shape, &mut out);
+            let written = write_tree(&report.showing(FrameFilter::All), shape, &mut out);
             if let Err(e) = written.and_then(|()| out.flush()) {
                 tracing::debug!("a large tree was not sent to its end: {e}");
             }

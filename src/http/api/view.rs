@@ -107,7 +107,7 @@ impl ReportSelector {
             known: query.number("report", "", u64::MAX)?,
             pid: pid.map(|pid| Pid(pid as u32)),
             cgroup,
-            frames: frames(query)?,
+            frames: frames(query)?.unwrap_or_default(),
             filter: chosen::filter(query)?,
         })
     }
@@ -122,10 +122,15 @@ impl ReportSelector {
         Some(Chosen { filter, pid, part })
     }
 
+    /// Whether it is the newest report with all its processes.
+    pub(super) fn is_whole_and_now(&self) -> bool {
+        self.mark.is_none() && self.pid.is_none() && self.cgroup.is_none()
+    }
+
     /// The report with all its processes.
     pub(super) async fn report(&self, api: &Api) -> Result<Arc<Report>, Missing> {
         if let Some(id) = &self.mark {
-            return Ok(api.mark(id).await?.report);
+            return Ok(api.mark(id, self.pid).await?.report);
         }
         if let Some(number) = self.known
             && let Some(report) = api.provider().known(number).await
@@ -215,9 +220,9 @@ fn no_group(group: &str) -> ApiError {
 }
 
 /// The parameter `frames`.
-pub(super) fn frames(query: &Query) -> Result<FrameFilter, ApiError> {
+pub(super) fn frames(query: &Query) -> Result<Option<FrameFilter>, ApiError> {
     let choices = FrameFilter::ALL.map(|frames| (frames.name(), frames));
-    Ok(query.word("frames", choices)?.unwrap_or_default())
+    query.word("frames", choices)
 }
 
 /// Why no report can be shown.
@@ -309,28 +314,40 @@ pub(super) fn view(asked: &RequestContext<'_>, view: impl View) -> Result<Reques
     }))
 }
 
+/// A request of `/v1`, whose views have no parameter for frames: they show native ones, too.
+pub(super) fn view_v1(asked: &RequestContext<'_>, view: impl View) -> Result<Request, ApiError> {
+    let which = ReportSelector {
+        frames: FrameFilter::All,
+        ..ReportSelector::read(&asked.query)?
+    };
+    let view = Arc::new(view);
+    Ok(Arc::new(ViewEndpoint { which, view }))
+}
+
 impl<V: View> Endpoint for ViewEndpoint<V> {
     fn answer<'a>(&'a self, api: &'a Api) -> BoxFuture<'a, Result<Reply, ApiError>> {
-        Box::pin(async {
-            let view: Arc<dyn View> = self.view.clone();
-            if let Some(chosen) = self.which.chosen() {
-                return chosen.show(api, view).await;
-            }
-            let again =
-                || -> BoxFuture<'a, _> { Box::pin(async { Ok(self.which.report(api).await?) }) };
-            match self.which.report(api).await {
-                Ok(report) => {
-                    api.show(report, &again, self.which.shown().in_view(view))
-                        .await
-                }
-                Err(Missing::NoTarget) if view.before_target().is_some() => {
-                    let text = view.before_target().unwrap_or_default();
-                    Ok(Reply::new(view.content_type(), text))
-                }
-                Err(Missing::NoTarget) => Err(api.no_target()),
-                Err(e) => Err(e.into()),
-            }
-        })
+        Box::pin(async { show(api, &self.which, self.view.clone()).await })
+    }
+}
+
+/// Replies with a view of what the parameters select.
+pub(super) async fn show(
+    api: &Api,
+    which: &ReportSelector,
+    view: Arc<dyn View>,
+) -> Result<Reply, ApiError> {
+    if let Some(chosen) = which.chosen() {
+        return chosen.show(api, view).await;
+    }
+    let again = || -> BoxFuture<'_, _> { Box::pin(async { Ok(which.report(api).await?) }) };
+    match which.report(api).await {
+        Ok(report) => api.show(report, &again, which.shown().in_view(view)).await,
+        Err(Missing::NoTarget) if view.before_target().is_some() => {
+            let text = view.before_target().unwrap_or_default();
+            Ok(Reply::new(view.content_type(), text))
+        }
+        Err(Missing::NoTarget) => Err(api.no_target()),
+        Err(e) => Err(e.into()),
     }
 }
 

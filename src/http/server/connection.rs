@@ -109,7 +109,7 @@ impl Connections {
     ) -> Result<Response<ResponseBody>, Infallible> {
         let limit = self.options.exchange_timeout;
         let deadline = Some(Instant::now() + limit);
-        under_way.deadline.send_replace(deadline);
+        under_way.set_deadline(deadline);
         let (head, body) = request.into_parts();
         let arrived = Instant::now();
         // Read before a slot is taken: a request is complete only when its body has arrived.
@@ -204,9 +204,20 @@ struct UnderWay {
     connection: Arc<Connection>,
 }
 
+impl UnderWay {
+    /// Sets the deadline. The task that waits for it is the one that polls the body, so an unchanged deadline must not
+    /// wake it: the task would run without pause while a reply waits for its next piece.
+    fn set_deadline(&self, until: Option<Instant>) {
+        self.deadline.send_if_modified(|deadline| {
+            let before = std::mem::replace(deadline, until);
+            before != until
+        });
+    }
+}
+
 impl Drop for UnderWay {
     fn drop(&mut self) {
-        self.deadline.send_replace(None);
+        self.set_deadline(None);
         self.connection.enter(Phase::Idle);
     }
 }
@@ -243,12 +254,12 @@ impl Body for ResponseBody {
                 Poll::Ready(piece) => {
                     // The time limit applies to receiving this piece; the client is not responsible for the wait for
                     // the next one.
-                    let until = Instant::now() + self.limit;
-                    self.under_way.deadline.send_replace(Some(until));
+                    self.under_way
+                        .set_deadline(Some(Instant::now() + self.limit));
                     Poll::Ready(piece.map(|piece| Ok(Frame::data(piece))))
                 }
                 Poll::Pending => {
-                    self.under_way.deadline.send_replace(None);
+                    self.under_way.set_deadline(None);
                     Poll::Pending
                 }
             },
@@ -267,3 +278,6 @@ impl Body for ResponseBody {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -249,6 +249,7 @@ fn decode_process(bytes: &[u8]) -> Result<ProcessEvent, Malformed> {
             left: MmId(e.parent_mm_id),
         },
         abi::process_change::PROCESS_EXITED => ProcessChange::Exited {
+            has_memory: e.parent_mm_id == e.mm_id,
             page_tables: e.page_tables,
             highest_rss: e.highest_rss,
         },
@@ -276,6 +277,8 @@ fn decode_peak(bytes: &[u8]) -> Result<PeakSeen, Malformed> {
         anon: pages(abi::rss_counter::RSS_ANON),
         shmem: pages(abi::rss_counter::RSS_SHMEM),
         swap: pages(abi::rss_counter::RSS_SWAP),
+        highest_before: e.highest_rss,
+        others: e.others,
     })
 }
 
@@ -404,6 +407,8 @@ mod tests {
             end: 0x3000,
             at: 7,
             rss: [1, 2, 3, 4],
+            highest_rss: 8,
+            others: 9,
         };
         let peak = PeakSeen {
             mm: MmId(3),
@@ -415,10 +420,12 @@ mod tests {
             anon: 2,
             swap: 3,
             shmem: 4,
+            highest_before: 8,
+            others: 9,
         };
-        assert_eq!(peak.rss(), 7);
+        assert_eq!((peak.rss(), peak.highest()), (7, 8));
         assert_eq!(decode(record_bytes(&e)), Ok(Event::Peak(peak)));
-        assert_eq!(decode(&record_bytes(&e)[..64]), Err(Malformed::Short));
+        assert_eq!(decode(&record_bytes(&e)[..80]), Err(Malformed::Short));
     }
 
     proptest! {

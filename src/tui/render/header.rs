@@ -7,6 +7,7 @@ use ratatui::widgets::{RenderDirection, Sparkline};
 
 use crate::tui::state::UiState;
 use crate::tui::theme::Theme;
+use crate::tui::view::View;
 use crate::tui::words::{clock, kib, percent, with_margin};
 use memprof_profile::measure::{ALLOC_SPACE, INUSE_OBJECTS, INUSE_SPACE};
 use memprof_profile::{Agreement, Kind, Outcome, Profile, Verdict};
@@ -16,8 +17,14 @@ const LIVE: Kind = Kind::Column(INUSE_SPACE);
 const OBJECTS: Kind = Kind::Column(INUSE_OBJECTS);
 const ALLOCATED: Kind = Kind::Column(ALLOC_SPACE);
 
-/// Number of text lines.
+/// Number of text lines, and of those above the overview, whose cards have the other figures.
 const WORDS: u16 = 4;
+const OVERVIEW_WORDS: u16 = 2;
+/// Height of the screen from which on there is a curve, in lines, and with an overview.
+const HIGH: u16 = 18;
+const HIGH_OVERVIEW: u16 = 24;
+/// Width of the screen from which on a sentence fits, in columns.
+const ANSWER_WIDTH: usize = 70;
 /// Number of lines for the curve.
 const CURVE: u16 = 2;
 
@@ -25,8 +32,12 @@ const CURVE: u16 = 2;
 /// line.
 pub(in crate::tui) fn lines(state: &UiState, of: u16) -> u16 {
     let words = words(state);
+    let high = match state.view {
+        View::Overview => HIGH_OVERVIEW,
+        _ => HIGH,
+    };
     match of {
-        18.. => words + CURVE + 1,
+        of if of >= high => words + CURVE + 1 + u16::from(answer(state).is_some()),
         10.. => words,
         _ => 1,
     }
@@ -34,6 +45,9 @@ pub(in crate::tui) fn lines(state: &UiState, of: u16) -> u16 {
 
 /// The number of text lines: one more if the heap is counted.
 fn words(state: &UiState) -> u16 {
+    if state.view == View::Overview {
+        return OVERVIEW_WORDS;
+    }
     let profile = state.report.as_ref().map(|report| &report.profile);
     let heap = profile.is_some_and(|profile| profile.counts(LIVE));
     WORDS + u16::from(heap)
@@ -44,13 +58,18 @@ pub(super) fn render(state: &UiState, frame: &mut Frame<'_>, area: Rect) {
     if let Some(report) = state.shown() {
         let profile = &report.profile;
         lines.push(resident(profile, state.theme));
-        lines.push(further(profile));
-        if profile.counts(LIVE) {
-            lines.push(heap(profile));
+        if state.view != View::Overview {
+            lines.push(further(profile));
+            if profile.counts(LIVE) {
+                lines.push(heap(profile));
+            }
+            lines.push(stacks(profile, state.theme));
         }
-        lines.push(stacks(profile, state.theme));
     }
-    let height = words(state);
+    // A small screen has no space for it.
+    let answer = answer(state).filter(|_| area.height > words(state));
+    let height = words(state) + u16::from(answer.is_some());
+    lines.extend(answer.map(|text| Line::styled(text, state.theme.heading())));
     let words = Rect {
         height: area.height.min(height),
         ..area
@@ -67,9 +86,33 @@ pub(super) fn render(state: &UiState, frame: &mut Frame<'_>, area: Rect) {
     }
 }
 
+/// What the shown report says first, above a table.
+fn answer(state: &UiState) -> Option<String> {
+    let width = usize::from(state.size.0);
+    let is_wanted = matches!(state.view, View::Functions | View::Tree);
+    let model = state.model.as_ref();
+    let model = model.filter(|_| is_wanted && width >= ANSWER_WIDTH)?;
+    let answer = model.overview.answer();
+    let answer = printable(&answer);
+    Some(match answer.chars().count() > width {
+        true => answer.chars().take(width - 1).chain(['…']).collect(),
+        false => answer.into_owned(),
+    })
+}
+
 fn title(state: &UiState) -> Line<'static> {
     let theme = state.theme;
     let mut spans = vec![Span::styled("memprof  ", theme.accent())];
+    // First, so that a narrow screen has it, too.
+    if state.paused {
+        let peak = state.report.as_ref().and_then(|report| report.profile.peak);
+        let why = match state.moments.shown {
+            true if peak.is_some_and(|peak| peak.is_shown) => "PEAK  ",
+            true => "RECORDED  ",
+            false => "PAUSED  ",
+        };
+        spans.push(Span::styled(why, theme.bad()));
+    }
     match (&state.report, &state.part) {
         (None, _) => spans.push(Span::raw("waiting for the first report")),
         (Some(report), None) => {
@@ -101,13 +144,6 @@ fn title(state: &UiState) -> Line<'static> {
             }
             spans.push(Span::raw(format!("  {}", clock(*taken))));
         }
-    }
-    if state.paused {
-        let why = match state.moments.shown {
-            true => "  RECORDED",
-            false => "  PAUSED",
-        };
-        spans.push(Span::styled(why, theme.bad()));
     }
     Line::from(spans)
 }

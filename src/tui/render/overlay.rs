@@ -11,6 +11,7 @@ use crate::tui::keys::HELP;
 use crate::tui::state::UiState;
 use crate::tui::view::Overlay;
 use crate::tui::words::kib;
+use crate::tui::wrap::wrapped;
 use memprof_profile::Profile;
 use memprof_profile::tree::Label;
 use memprof_sys::text::printable;
@@ -64,12 +65,12 @@ fn help(state: &UiState) -> Vec<Line<'static>> {
         let styled = |width: usize| Span::styled(format!("{key:<width$} "), state.theme.accent());
         if narrow {
             lines.push(Line::from(styled(0)));
-            let what = wrapped(what, width - 2);
+            let what = wrapped(what, width - 2).into_iter();
             lines.extend(what.map(|part| Line::raw(format!("  {part}"))));
         } else {
             // Continuation lines are indented to the description, not to the keys.
             let left = key.chars().count().max(KEYS) + 1;
-            for (at, part) in wrapped(what, width - left).enumerate() {
+            for (at, part) in wrapped(what, width - left).into_iter().enumerate() {
                 let first = if at == 0 {
                     styled(KEYS)
                 } else {
@@ -84,29 +85,9 @@ fn help(state: &UiState) -> Vec<Line<'static>> {
         "self: stacks whose innermost function it is; total: all that pass through it.",
         "Memory stands under the call that used it first; 1 KiB is 1,024 bytes.",
     ] {
-        lines.extend(wrapped(text, width).map(Line::raw));
+        lines.extend(wrapped(text, width).into_iter().map(Line::raw));
     }
     lines
-}
-
-/// Wraps a text between words.
-fn wrapped(text: &str, width: usize) -> impl Iterator<Item = String> {
-    let mut lines = vec![String::new()];
-    for word in text.split(' ') {
-        let last = lines.last_mut().filter(|line| {
-            line.is_empty() || line.chars().count() + 1 + word.chars().count() <= width
-        });
-        match last {
-            Some(line) => {
-                if !line.is_empty() {
-                    line.push(' ');
-                }
-                line.push_str(word);
-            }
-            None => lines.push(word.to_owned()),
-        }
-    }
-    lines.into_iter()
 }
 
 fn details(profile: &Profile, state: &UiState) -> Vec<Line<'static>> {

@@ -45,6 +45,7 @@ fn share(whole: &Profile, process: &Process<'_>, at: usize) -> ProcessProfile {
         kernel_before: kernel,
         kernel_after: kernel,
         freeze: FreezeOutcome::Ran,
+        peak: None,
     }
 }
 
@@ -99,7 +100,7 @@ pub(super) fn crowd(processes: usize, first: u64) -> Arc<Report> {
 }
 
 pub(super) fn shown(size: (u16, u16), processes: &[Process<'_>], keys: &str) -> UiState {
-    let mut state = UiState::new(false, size);
+    let mut state = of_functions(false, size);
     feed(&mut state, Input::Report(report_of(processes, 64)));
     types(&mut state, keys);
     state

@@ -21,6 +21,7 @@ fn snapshot(allocator: Allocator) -> Arc<HeapSnapshot> {
             row(HeapRegion::Top, 45 << 20),
             row(HeapRegion::Overhead, 1 << 20),
         ],
+        anonymous: 347 << 20,
         trimmable: 12 << 20,
         unreachable: Some(Unreachable {
             bytes: 3 << 10,
@@ -56,7 +57,7 @@ fn words(state: &UiState) -> String {
 
 #[test]
 fn h_asks_once_and_the_line_has_the_figures() {
-    let mut state = UiState::new(false, (80, 24));
+    let mut state = of_functions(false, (80, 24));
     types(&mut state, "h");
     shows(&state, &["heap: there is no report yet"]);
     assert!(state.heap.wanted.is_none());
@@ -68,11 +69,12 @@ fn h_asks_once_and_the_line_has_the_figures() {
     types(&mut state, "h");
     assert!(state.heap.wanted.is_none(), "one at a time");
     feed(&mut state, Input::Heap(Ok(snapshot(glibc()))));
-    let wanted = "heap of process 0, 12:01:07 UTC: 301.0 MiB live, 45.0 MiB free (12.0 MiB would be returned by malloc_trim), \
-                  3 KiB unreachable, stop 9.1 ms";
+    let wanted = "heap of process 0, 12:01:07 UTC: 301.0 MiB of 347.0 MiB of anonymous memory is heap in use, 45.0 MiB is free \
+                  heap. 45.0 MiB of it is free at the ends of arenas. malloc_trim(0) would return 12.0 MiB to the system now. \
+                  Stop 9.1 ms";
     assert!(words(&state).contains(wanted), "{:#?}", text(&state));
-    // The two lines reduce the height of the list.
-    assert_eq!(state.page() + 1, before);
+    // The three lines reduce the height of the list.
+    assert_eq!(state.page() + 2, before);
     // The lines stay, and another snapshot can be requested.
     for _ in 0..20 {
         feed(&mut state, Input::Report(report(4000)));
@@ -96,10 +98,14 @@ fn what_failed_is_said_in_the_line() {
             "heap: cannot take a heap snapshot: \u{fffd}[31mreason reason",
         ),
         (
-            Ok(snapshot(Allocator::Refused {
-                reason: "a list of free chunks is broken at 0x10".to_owned(),
-            })),
-            "heap of process 0, 12:01:07 UTC: the heap was not read: a list of free chunks is broken at 0x10, stop 9.1 ms",
+            Ok({
+                let mut refused = HeapSnapshot::clone(&snapshot(Allocator::Refused {
+                    reason: "a list of free chunks is broken at 0x10".to_owned(),
+                }));
+                refused.heap.rows.clear();
+                Arc::new(refused)
+            }),
+            "The heap was found and not read: a list of free chunks is broken at 0x10. Stop 9.1 ms",
         ),
     ] {
         types(&mut state, "h");
@@ -110,7 +116,10 @@ fn what_failed_is_said_in_the_line() {
     none.heap.rows.clear();
     none.heap.anonymous = 5 << 20;
     feed(&mut state, Input::Heap(Ok(Arc::new(none))));
-    assert!(words(&state).contains("no heap that memprof reads; anonymous memory 5.0 MiB"));
+    assert!(
+        words(&state)
+            .contains("5.0 MiB of anonymous memory, none of it in a heap that memprof reads.")
+    );
 }
 
 #[test]

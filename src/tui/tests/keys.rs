@@ -2,6 +2,7 @@
 
 use super::crowd::crowd;
 use super::*;
+use crate::tui::past::Past;
 
 #[test]
 fn the_help_names_every_key_and_goes_away() {
@@ -52,13 +53,13 @@ fn without_colours_there_are_none() {
             .iter()
             .any(|c| c.modifier.contains(Modifier::REVERSED))
     );
-    let mut state = UiState::new(true, (80, 24));
+    let mut state = of_functions(true, (80, 24));
     feed(&mut state, Input::Report(report(4000)));
     assert!(coloured(&state));
 }
 
 fn any_input() -> impl Strategy<Value = Input> {
-    let keys = "qftcsSnNpPPmdi?/*[]kjgG x".chars().map(KeyCode::Char);
+    let keys = "qvftcsSnNpPPmdi?/*[]kjgG x".chars().map(KeyCode::Char);
     let mut keys: Vec<KeyCode> = keys.collect();
     keys.extend([
         KeyCode::Up,
@@ -81,6 +82,10 @@ fn any_input() -> impl Strategy<Value = Input> {
         2 => (0u16..160, 0u16..60).prop_map(|(w, h)| Input::Resize(w, h)),
         2 => (0u64..9000).prop_map(|kib| Input::Report(report(kib))),
         4 => (1usize..40, 0u64..9000).prop_map(|(n, kib)| Input::Report(crowd(n, kib))),
+        1 => (0u64..9000).prop_map(|kib| Input::Past(Past {
+            at_peak: Some(report(kib)),
+            ..Past::default()
+        })),
         1 => "\\PC{0,40}".prop_map(Input::Message),
         1 => "\\PC{0,40}".prop_map(Input::ReportError),
     ]

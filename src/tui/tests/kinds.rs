@@ -7,7 +7,7 @@ use memprof_profile::measure::{INUSE_OBJECTS, INUSE_SPACE};
 /// `malloc` holds 40 MiB in 5,000 allocations; the 64 KiB of `read` have an error of 1 MiB.
 #[test]
 fn kinds_of_the_heap_have_their_unit_and_errors() {
-    let mut state = UiState::new(false, (80, 24));
+    let mut state = of_functions(false, (80, 24));
     let mut counted = Report::clone(&report(4000));
     let profile = Arc::make_mut(&mut counted.profile);
     let (mib, samples) = (1 << 20, [(INUSE_SPACE, 40 << 20), (INUSE_OBJECTS, 5000)]);

@@ -119,7 +119,7 @@ fn changes_since_a_mark() {
 
 #[test]
 fn thousands_scroll_and_the_cursor_stays_on_its_process() {
-    let mut state = UiState::new(false, (80, 24));
+    let mut state = of_functions(false, (80, 24));
     feed(&mut state, Input::Report(crowd(3000, 1)));
     types(&mut state, "P");
     press(&mut state, KeyCode::End);

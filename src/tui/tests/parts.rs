@@ -20,9 +20,10 @@ fn one_process_and_back_step_by_step() {
         "resident 4,000 KiB = kernel   anon 4,000  shmem 0",
         "page cache 0 KiB   file maps 0  swapped 0  hugetlb 0  page tables 0",
         "stacks: complete 100.0 %   losses: none",
+        "memprof has seen 3.9 MiB of 3.9 MiB arrive in 0.0 s: grow (node) 3.9 MiB.",
         "resident over 1 reports: 4,000 to 4,000 KiB",
     ];
-    assert_eq!(text(&state)[..5], wanted);
+    assert_eq!(text(&state)[..6], wanted);
     assert_eq!(
         rows(&state),
         [

@@ -117,13 +117,14 @@ fn ended_processes_are_counted_beside_the_sum() {
         container: None,
         total: kib(9, 0).into(),
         scanned: std::time::UNIX_EPOCH,
+        peak: None,
         ended: std::time::UNIX_EPOCH,
     };
     Arc::make_mut(&mut report.profile).ended = Ended {
         processes: vec![ended.clone(), ended],
         unscanned: 1,
     };
-    let mut state = UiState::new(false, (80, 24));
+    let mut state = of_functions(false, (80, 24));
     feed(&mut state, Input::Report(Arc::new(report)));
     types(&mut state, "P");
     assert_eq!(

@@ -107,7 +107,7 @@ fn a_pause_holds_what_is_shown() {
 
 #[test]
 fn what_is_lost_and_differs_is_said() {
-    let mut state = UiState::new(true, (80, 24));
+    let mut state = of_functions(true, (80, 24));
     shows(&state, &["waiting for the first report"]);
     state.update(Input::ReportError("the target has not started yet".into()));
     shows(&state, &["the target has not started yet"]);

@@ -115,6 +115,7 @@ impl Walk {
 
     /// Both lines of totals in `memprof top`, which is another memprof.
     pub fn terminal(&self, top: &mut Top) {
+        top.press("f");
         let kib = |kind| grouped(self.total(kind) >> 10);
         top.shows(&format!(
             "resident {} KiB = kernel   anon {}  shmem {}",
@@ -131,13 +132,13 @@ impl Walk {
 
     pub fn page(&self, mark: &str) {
         let browser = Browser::start(self.m.address());
-        browser.open("");
+        browser.open("#view=flame");
         for kind in ["resident", "anon", "shmem", "cache"] {
             let amount = format!("#totals [data-kind={kind}] dd");
             assert_eq!(browser.figure(&amount, "data-bytes"), self.total(kind));
             must_mean(&browser.text(&amount), self.total(kind));
         }
-        assert_eq!(browser.text("#sum"), "✓ sum equals kernel");
+        assert_eq!(browser.text("#sum"), "✓ equals the kernel");
         self.time_line(&browser);
         for kind in ["all", "anon", "shmem", "cache", "file"] {
             for view in ["flame", "treemap", "tree"] {

@@ -50,6 +50,17 @@ fn static_programs_are_refused() {
 }
 
 #[test]
+fn programs_with_an_allocator_of_their_own_are_refused() {
+    let mut workload = Workload::start(&program("sampler_own_malloc"));
+    assert_eq!(workload.lines.line(), "ready");
+    refused(
+        &mut workload,
+        "its executable's own allocator (malloc), whose calls a loaded library does not see",
+    );
+    workload.end();
+}
+
+#[test]
 fn musl_is_refused() {
     if Command::new("musl-gcc").arg("--version").output().is_err() {
         return skip("there is no musl-gcc");

@@ -249,6 +249,7 @@ fn pprof_knows_functions_files_and_comments() {
     Arc::make_mut(&mut report.profile).peak = Some(Peak {
         rss: 7 << 20,
         high_water: Some(8 << 20),
+        processes: 1,
         after_ms: 5,
         is_shown: false,
     });
@@ -283,7 +284,7 @@ fn pprof_knows_functions_files_and_comments() {
         "lost: 3 events",
         "RssAnon",
         "hugetlb 4194304 bytes",
-        "peak so far, in bytes: resident 7340032 VmHWM 8388608",
+        "peak so far, in bytes: resident 7340032 kernel 8388608",
         "target: node (pid 4711)",
     ] {
         assert!(comments.contains(wanted), "{comments}");
@@ -571,7 +572,14 @@ fn csv_differences_have_both_numbers() {
 /// Every line of the tree has the old value, the new value and the difference.
 #[test]
 fn text_differences_have_both_numbers() {
-    let (now, options) = changed();
+    let (now, mut options) = changed();
+    let first = String::from_utf8(written("text", &now, &options)).unwrap();
+    assert!(
+        first.contains("\nShrank:\n") && !first.contains("now, before, change"),
+        "{first}"
+    );
+    // All changes are a tree.
+    options.threshold = Some(0);
     let before = options.baseline.clone().unwrap();
     let text = String::from_utf8(written("text", &now, &options)).unwrap();
     let (_, tree) = text.split_once("now, before, change\n").unwrap();

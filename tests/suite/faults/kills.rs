@@ -134,7 +134,7 @@ impl Doing {
             }
             Doing::View => {
                 let mut top = Top::run_on(open(80, 24), &["top", "--no-server", "--pid", &target]);
-                top.shows("functions by self");
+                top.shows("Tab functions");
                 sleep(LATEST.mul_f64(dice.fraction()));
                 // `setsid` executes it in its own process.
                 let held = kill(Pid(top.child.id()));

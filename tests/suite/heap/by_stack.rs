@@ -12,6 +12,7 @@ use tempfile::NamedTempFile;
 
 use crate::common::binary::{Ended, MEMPROF, memprof, run};
 use crate::common::process::{LIMIT, eventually, signal, state};
+use crate::common::pythons::pythons;
 use crate::common::skip::skip;
 use crate::common::workload::{Workload, program};
 use crate::heap::glibc::compiled;
@@ -268,7 +269,7 @@ fn text_and_html_have_them_too() {
     for part in [
         "each allocation was a sample",
         "Unreachable by stack, in bytes",
-        ";forget;take; nothing leads to them",
+        "  take (leaks.c:40); nothing leads to them, as 0x",
         "anonymous memory: the sum of resident, pinned and unreachable\n",
     ] {
         assert!(text.contains(part), "no {part:?} in {text}");
@@ -283,6 +284,98 @@ fn text_and_html_have_them_too() {
     let saved: Value = serde_json::from_str(&saved).unwrap();
     let leak = &saved["by_stack"]["leaks"][0]["stack"];
     assert!(leak.as_str().unwrap().contains(";forget;"), "{leak}");
+}
+
+/// The rows of a list whose stack has a function of this name: of each, the functions, outermost first, with their places.
+fn with_places<'a>(
+    by_stack: &'a Value,
+    list: &str,
+    function: &str,
+) -> Vec<Vec<(&'a str, &'a str)>> {
+    let rows = rows(by_stack, list).iter().map(|row| {
+        let names: Vec<&str> = row["stack"].as_str().unwrap().split(';').collect();
+        let places = row["places"].as_array().unwrap();
+        // Memory without a known stack has no places.
+        assert!([0, names.len()].contains(&places.len()), "{row:#}");
+        let places = places
+            .iter()
+            .map(|place| place.as_str().unwrap_or_default());
+        names.into_iter().zip(places).collect::<Vec<_>>()
+    });
+    let has = |row: &Vec<(&str, &str)>| row.iter().any(|(name, _)| *name == function);
+    rows.filter(has).collect()
+}
+
+/// As elsewhere, each frame has its source line, and inlined functions are frames unless that is turned off.
+#[test]
+fn frames_have_lines_and_inlined_functions() {
+    let dir = tempfile::tempdir().unwrap();
+    let [source, binary] = ["lines.c", "lines"].map(|name| dir.path().join(name));
+    let text = "#include <stdlib.h>\n\
+        static inline __attribute__((always_inline)) void *inner(void) { return malloc(1000); }\n\
+        __attribute__((noinline)) void outer(void) {\n\
+        \t((volatile char *)inner())[0] = 1;\n\
+        }\n\
+        int main(void) {\n\
+        \tfor (int i = 0; i < 50; i++)\n\
+        \t\touter();\n\
+        }\n";
+    std::fs::write(&source, text).unwrap();
+    let mut cc = Command::new("cc");
+    let cc = cc.args(["-g", "-O1", "-o"]).args([&binary, &source]);
+    assert!(cc.status().unwrap().success());
+    let binary = binary.to_str().unwrap();
+
+    let (_, report) = at_end("0", &[binary]);
+    let found = with_places(&report["by_stack"], "leaks", "outer");
+    let wanted = [
+        ("main", "lines.c:8"),
+        ("outer", "lines.c:4"),
+        ("inner", "lines.c:2"),
+    ];
+    assert!(found.iter().any(|row| row.ends_with(&wanted)), "{found:?}");
+
+    let shown = |more: &[&str]| {
+        let line = ["heap", "--by-stack", "--heap-interval", "0"];
+        let ended = memprof(&[&line, more, &["--", binary]].concat());
+        ended.must(0, &[]);
+        ended.stdout
+    };
+    let text = shown(&[]);
+    for part in [
+        "  inner (lines.c:2)\n",
+        "   outer (lines.c:4)\n",
+        "    main (lines.c:8)\n",
+        "  inner (lines.c:2); nothing leads to them, as 0x",
+    ] {
+        assert!(text.contains(part), "no {part:?} in {text}");
+    }
+    let text = shown(&["--no-inline"]);
+    assert!(text.contains("  outer (lines.c:"), "{text}");
+    assert!(!text.contains("inner"), "{text}");
+}
+
+#[test]
+fn frames_of_python_have_lines() {
+    let Some(python) = pythons().into_values().next() else {
+        return skip("no CPython that memprof reads");
+    };
+    let mut script = tempfile::Builder::new().suffix(".py").tempfile().unwrap();
+    let text = "import os\n\
+        kept = []\n\
+        def keep():\n\
+        \x20   kept.append(bytearray(300_000))\n\
+        for _ in range(20):\n\
+        \x20   keep()\n\
+        os._exit(0)\n";
+    script.write_all(text.as_bytes()).unwrap();
+    let path = script.path();
+    let file = path.file_name().unwrap().to_str().unwrap();
+    let (_, report) = at_end("0", &[python.to_str().unwrap(), path.to_str().unwrap()]);
+    let found = with_places(&report["by_stack"], "rows", "keep");
+    let [outer, inner] = [6, 4].map(|line| format!("{file}:{line}"));
+    let wanted = [("<module>", &*outer), ("keep", &*inner)];
+    assert!(found.iter().any(|row| row.ends_with(&wanted)), "{found:?}");
 }
 
 #[test]
@@ -426,6 +519,7 @@ fn a_process_with_a_sampler_is_sampled_for_a_time() {
 
 #[test]
 fn wrong_lines_of_by_stack_are_told_so() {
+    memprof(&["heap", "--no-inline", "--", "true"]).must(2, &["--by-stack"]);
     memprof(&["heap", "--heap-interval", "0", "--", "true"]).must(2, &["--by-stack"]);
     memprof(&["heap", "--by-stack", "--for", "3", "--", "true"]).must(2, &["cannot be used with"]);
     let pid = std::process::id().to_string();

@@ -223,6 +223,51 @@ fn objects_equal_those_that_the_collector_knows() {
         .for_each(|(version, path)| compare_types(version, path));
 }
 
+/// Makes texts of all forms and lengths below pymalloc's limit; prints their number, and the bytes of their blocks.
+const TEXTS: &str = "\
+import os, sys
+print('ready', flush=True)
+os.read(0, 1)
+made = [start + '%06d' % i + 'x' * (i % 100) for start in ('k', '\\xe9', '\\u03a9', '\\U0001f600') for i in range(10000)]
+print(len(made), sum(sys.getsizeof(text) + 15 & ~15 for text in made), flush=True)
+os.read(0, 1)
+";
+
+/// A short text is smaller than the size that its type states.
+#[test]
+fn texts_are_counted_at_every_length() {
+    let pythons = pythons();
+    if pythons.is_empty() {
+        return skip("there is no CPython");
+    }
+    for (version, path) in pythons {
+        let mut workload = Workload::start_as(Command::new(path).args(["-c", TEXTS]));
+        assert_eq!(workload.lines.line(), "ready");
+        let texts = |heap: Heap| -> [u64; 2] {
+            let of_text =
+                |row: &&memprof_heap::PyType| row.role == BlockRole::Object && row.name == "str";
+            let types = python(heap).types;
+            let row = types.iter().find(of_text).unwrap();
+            [row.count, row.bytes]
+        };
+        let before = texts(snapshot(workload.pid()));
+        workload.lines.send("");
+        let said = workload.lines.line();
+        let made: Vec<u64> = said.split(' ').map(|n| n.parse().unwrap()).collect();
+        let after = texts(snapshot(workload.pid()));
+        for at in 0..2 {
+            let found = after[at] - before[at];
+            // Printing makes and frees a few more.
+            assert!(
+                found.abs_diff(made[at]) <= made[at] / 1000,
+                "{version}: {found} of {}",
+                made[at]
+            );
+        }
+        workload.lines.close();
+    }
+}
+
 /// Damage in any place of the arenas, written from outside while the program is stopped: read or refused, in bounded time,
 /// and the sum of all rows stays the kernel's.
 #[test]

@@ -1,11 +1,8 @@
 //! Objects by type, and what leads to them, against what workloads say of themselves: each number is exact.
 
-use std::path::{Path, PathBuf};
-use std::process::Command;
-
 use serde::Deserialize;
 
-use crate::common::skip::skip;
+pub use crate::common::workload::compiled_by as compiled;
 use crate::common::workload::{Workload, program};
 use crate::heap::glibc::snapshot;
 use memprof_heap::{Heap, HeapRegion, RootKind, TypeKind, TypeRow};
@@ -26,27 +23,6 @@ struct Boxes {
     types: Vec<(String, u64, u64)>,
     texts: u64,
     forgotten: u64,
-}
-
-/// A workload that is no C program, compiled with further flags.
-pub fn compiled(compiler: &str, source: &str, flags: &[&str]) -> Option<PathBuf> {
-    let path = format!("{}/tests/workloads/{source}", env!("CARGO_MANIFEST_DIR"));
-    // rustc names its object files by what is before a dot: two at once would share them.
-    let name = format!("{}{}", source.replace('.', "-"), flags.concat());
-    let binary = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
-    let status = Command::new(compiler)
-        .args([path.as_str(), "-g", "-o"])
-        .arg(&binary)
-        .args(flags)
-        .status();
-    match status {
-        Ok(status) => assert!(status.success(), "{compiler} {flags:?}"),
-        Err(error) => {
-            skip(format!("{compiler}: {error}"));
-            return None;
-        }
-    }
-    Some(binary)
 }
 
 fn types(heap: &Heap) -> &[TypeRow] {

@@ -5,16 +5,12 @@ use std::process::Command;
 
 use crate::common::memprof::Memprof;
 use crate::common::process::{LIMIT, eventually};
+use crate::common::programs::installed;
 use crate::common::pythons::pythons;
 use crate::common::skip::skip;
 use crate::jit::{Recorded, record};
 
 const NO_NAMES: &str = " writes no names of its code (";
-
-/// Whether there is a program with this name.
-fn installed(name: &str) -> bool {
-    Command::new(name).arg("-h").output().is_ok()
-}
 
 fn script(name: &str, text: &str) -> (tempfile::TempDir, PathBuf) {
     let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();

@@ -177,6 +177,26 @@ fn the_final_profile_of_a_killed_command() {
 }
 
 #[test]
+fn it_is_still_served_after_its_end() {
+    let program = program("scenarios");
+    let program = program.to_str().unwrap();
+    let (mut m, mut lines) = Memprof::start_command(&["--serve-after-exit"], &[program]);
+    lines.tell("mmap 8388608");
+    signal(m.followed(), libc::SIGTERM);
+    m.said("ended with status 143");
+    // It says again where.
+    m.said_times("serving http://", 2);
+    let summary = m.get("/v2/summary").json();
+    assert_eq!(summary["target"]["alive"], false);
+    for path in ["/v1/tree", "/v2/tree?mark=peak", "/v2/overview"] {
+        assert_eq!(m.get(path).status, 200, "{path}");
+    }
+    assert_eq!(m.tree().at(&["cmd_mmap"]).value, 8 * 1024);
+    m.signal(libc::SIGINT);
+    assert_eq!(m.wait().code(), Some(128 + libc::SIGTERM));
+}
+
+#[test]
 fn it_stops_and_goes_on() {
     let program = program("scenarios");
     let (m, mut lines) = Memprof::start_command(&[], &[program.to_str().unwrap()]);

@@ -280,6 +280,8 @@ fn a_key_is_not_passed_on() {
         std::thread::sleep(APART);
         assert_eq!(on.got(), format!("r {name} "));
         wait_until(|| on.output.exists());
+        // It has written its summary, too.
+        std::thread::sleep(APART);
         // The command continues; a second signal ends only memprof.
         on.press(key);
         let status = on.wait();

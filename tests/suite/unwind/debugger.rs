@@ -61,7 +61,7 @@ fn by_gdb(command: &[&str], follow: Option<&str>) -> Leaves {
 fn by_memprof(command: &[&str]) -> Leaves {
     let out = tempfile::NamedTempFile::with_suffix(".memprof.json").unwrap();
     let ended = Command::new(BINARY)
-        .args(["--no-server", "--follow-forks", "-o"])
+        .args(["--no-server", "--follow-forks", "--at", "end", "-o"])
         .arg(out.path())
         .arg("--")
         .args(command)

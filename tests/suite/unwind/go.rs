@@ -207,7 +207,9 @@ fn a_library_in_python() {
     let mut python = Workload::start_with(Path::new("/usr/bin/env"), &command);
     assert_eq!(python.lines.line(), "ready");
     // The stacks are whole once the library's table is published.
-    let found = attached_by(&mut Command::new(BINARY), python.pid(), |memprof| {
+    let mut memprof = Command::new(BINARY);
+    memprof.args(["--frames", "all"]);
+    let found = attached_by(&mut memprof, python.pid(), |memprof| {
         wait_until_idle(memprof);
         python.lines.tell("go");
     });

@@ -29,7 +29,16 @@ pub fn profile_under(starter: &[&str], options: &[&str], command: &[&str]) -> Fo
     let words = [starter, &[BINARY]].concat();
     let ended = Command::new(words[0])
         .args(&words[1..])
-        .args(["--no-server", "--stacks", "all", "-o", path])
+        .args([
+            "--no-server",
+            "--stacks",
+            "all",
+            "--no-inline",
+            "-o",
+            path,
+            "--at",
+            "end",
+        ])
         .args(options)
         .arg("--")
         .args(command)
@@ -57,7 +66,7 @@ pub fn attached_with(options: &[&str], pid: Pid, work: impl FnOnce()) -> Found {
 pub fn attached_by(memprof: &mut Command, pid: Pid, work: impl FnOnce(Pid)) -> Found {
     let out = tempfile::NamedTempFile::with_suffix(".folded").unwrap();
     let said = tempfile::NamedTempFile::new().unwrap();
-    memprof.args(["--no-server", "--stacks", "all", "-o"]);
+    memprof.args(["--no-server", "--stacks", "all", "--no-inline", "-o"]);
     memprof.arg(out.path()).args(["--pid", &pid.to_string()]);
     memprof.stdin(Stdio::null()).stdout(said.reopen().unwrap());
     let m = Memprof::spawn_unserved(memprof);
@@ -74,7 +83,7 @@ pub fn attached_by(memprof: &mut Command, pid: Pid, work: impl FnOnce(Pid)) -> F
 pub fn first_second(command: &[&str]) -> Found {
     let out = tempfile::NamedTempFile::with_suffix(".folded").unwrap();
     let said = tempfile::NamedTempFile::new().unwrap();
-    let mut args = vec!["--no-server", "--stacks", "all", "-o"];
+    let mut args = vec!["--no-server", "--stacks", "all", "--no-inline", "-o"];
     args.extend([out.path().to_str().unwrap(), "--"]);
     args.extend(command);
     // Some programs do nothing until the end of their input, others end then.

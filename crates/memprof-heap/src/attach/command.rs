@@ -2,6 +2,7 @@
 
 use std::fs::{self, File};
 use std::io::{self, BufRead, IsTerminal, Write};
+use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -14,6 +15,7 @@ use super::safe_point::{SafePoint, judge};
 use super::walk::Tables;
 use crate::attach::AttachConfig;
 use crate::sampler::{Image, Options};
+use memprof_code::allocators;
 use memprof_sys::freeze::{
     HoldError, LoadError, Loader, Loading, StoppedThread, WorkerProcess, not_traceable, threads,
 };
@@ -23,6 +25,7 @@ use memprof_sys::proc_dir;
 use memprof_sys::process::{Presence, comm};
 use memprof_sys::procfs::{self, StatusFile};
 use memprof_sys::residency::readable;
+use memprof_sys::target_file::TargetFile;
 use memprof_sys::text::printable;
 
 /// Maximum time for a thread to stop.
@@ -58,6 +61,7 @@ pub fn run(config: &AttachConfig) -> Result<Vec<u8>> {
         );
         return Ok(text.into_bytes());
     }
+    refuse_own_allocator(pid).with_context(cannot)?;
     confirm(config, pid, &name)?;
     apart.work(pid).with_context(cannot)
 }
@@ -102,6 +106,19 @@ fn check(pid: Pid) -> Result<()> {
         bail!("its file tree has no /proc, from which its loader could load the library");
     }
     Ok(())
+}
+
+/// Refuses a program whose executable has an allocator of its own: the library would be loaded and see none of its calls.
+fn refuse_own_allocator(pid: Pid) -> Result<()> {
+    let executable = TargetFile::at_link(Path::new(&proc_dir::path(pid, "exe"))).ok();
+    match executable.and_then(|executable| allocators::own_allocator(&executable)) {
+        None => Ok(()),
+        Some(function) => bail!(
+            "it allocates through its executable's own allocator ({}), whose calls a loaded library does not see; use `memprof \
+             --heap=exact --duration 10 --pid {pid}`, which counts every call, or `memprof heap --pid {pid}`; nothing was done",
+            printable(&function)
+        ),
+    }
 }
 
 /// Asks the user for consent, unless already given.

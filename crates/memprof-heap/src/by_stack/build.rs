@@ -9,7 +9,7 @@ use super::holdings::Joined;
 use super::round::apportion;
 use super::{
     ByStack, Estimated, EstimatedNumber, FreePagesRow, HeadOf, Joint, LeakRow, RestKind, RestRow,
-    StackRow,
+    StackNames, StackRow,
 };
 
 fn requested(joined: &Joined, of: u64) -> f64 {
@@ -40,7 +40,7 @@ const PINNED: Quantity = Quantity {
 /// Makes the rows. `names` are the names of the cells, and `cells` has the cell of each sample.
 pub(super) fn build(
     joint: &Joint,
-    names: &[String],
+    names: &[StackNames],
     cells: &[u32],
     grown_by: &[(Option<String>, u64)],
     top: usize,
@@ -58,7 +58,8 @@ pub(super) fn build(
             false => 1.0,
         };
         rows.push(StackRow {
-            stack: name.clone(),
+            stack: name.names.clone(),
+            places: name.places.clone(),
             live: Estimated::both(&live.cells[index]),
             resident: Estimated::new(held.bytes[0], held.estimates[0].variance),
             overhead: (held.bytes[0] as f64 * (1.0 - requested)).round() as u64,
@@ -117,11 +118,13 @@ fn is_lost(joined: &Joined) -> bool {
 }
 
 /// Unreachable chunks by stack and head.
-fn leaks(joint: &Joint, names: &[String], cells: &[u32], top: usize) -> (Vec<LeakRow>, u64) {
+fn leaks(joint: &Joint, names: &[StackNames], cells: &[u32], top: usize) -> (Vec<LeakRow>, u64) {
     let joined = &joint.holdings.joined;
     let name_at = |start: u64| {
         let found = joined.binary_search_by_key(&start, |j| j.placed.start);
-        found.ok().map(|index| names[cells[index] as usize].clone())
+        found
+            .ok()
+            .map(|index| names[cells[index] as usize].names.clone())
     };
     let mut numbers: HashMap<(u32, HeadOf), u32> = HashMap::new();
     let mut rows: Vec<LeakRow> = Vec::new();
@@ -140,7 +143,8 @@ fn leaks(joint: &Joint, names: &[String], cells: &[u32], top: usize) -> (Vec<Lea
             .entry((stack, of))
             .or_insert_with_key(|(stack, of)| {
                 rows.push(LeakRow {
-                    stack: names[*stack as usize].clone(),
+                    stack: names[*stack as usize].names.clone(),
+                    places: names[*stack as usize].places.clone(),
                     head: of.clone(),
                     unreachable: Estimated::default(),
                     requested: Estimated::default(),

@@ -29,6 +29,9 @@ pub struct EstimatedNumber {
 pub struct StackRow {
     /// Function names of the stack, outermost first, joined with `;`.
     pub stack: String,
+    /// For each function in `stack` its source line as `FILE:LINE`, that of the stack with the most sampled bytes; the name of
+    /// its file if no line is known, null if that is not known either.
+    pub places: Vec<Option<String>>,
     /// Number of live samples.
     pub samples: u64,
     /// Requested bytes of chunks in use, resident or not.
@@ -73,6 +76,9 @@ pub enum HeadOf {
 pub struct LeakRow {
     /// The stack that allocated them.
     pub stack: String,
+    /// For each function in `stack` its source line as `FILE:LINE`, that of the stack with the most sampled bytes; the name of
+    /// its file if no line is known, null if that is not known either.
+    pub places: Vec<Option<String>>,
     /// The chunk that leads to them.
     pub head: HeadOf,
     /// Resident bytes of the chunks, with headers.

@@ -7,6 +7,10 @@ use super::super::text_table::{Kib, TextTable, write_left};
 use super::{ByStack, Estimated, HeadOf, RestKind, RestRow};
 use memprof_sys::text::printable;
 
+/// Maximum number of callers below an allocation, and their maximum indentation in columns.
+const CALLERS: usize = 12;
+const INDENT: usize = 12;
+
 impl ByStack {
     /// Writes the report as text, with at most `top` rows per list.
     ///
@@ -72,7 +76,9 @@ impl ByStack {
                 &estimate(row.live),
                 &row.samples,
             ];
-            table.row(out, cells, printable(&row.stack))?;
+            let mut frames = frames(&row.stack, &row.places);
+            table.row(out, cells, frames.next().unwrap_or_default())?;
+            write_callers(table, frames, out)?;
         }
         let table = TextTable([22]);
         let hidden = self.rows.iter().skip(top);
@@ -107,28 +113,67 @@ impl ByStack {
         }
         writeln!(
             out,
-            "\nUnreachable by stack, in bytes (parts of the rows above). resident: with headers\n{:>24}{:>22}{:>24}{:>9}  stack, and what leads to them",
-            "requested", "allocations", "resident", "samples"
+            "\nUnreachable by stack, in bytes (parts of the rows above). resident: with headers"
         )?;
+        let table = TextTable([24, 22, 24, 9]);
+        let head: [&dyn Display; 4] = [&"requested", &"allocations", &"resident", &"samples"];
+        table.row(out, head, "stack, and what leads to them")?;
         for row in self.leaks.iter().take(top) {
             let head = match &row.head {
                 HeadOf::Itself => "nothing leads to them".to_owned(),
                 HeadOf::Stack(stack) => format!("a chunk of {} leads to them", printable(stack)),
                 HeadOf::NotSampled => "a chunk that was not sampled leads to them".to_owned(),
             };
-            writeln!(
+            let cells: [&dyn Display; 4] = [
+                &whole(row.requested.bytes, row.requested.error),
+                &whole(row.allocations.number, row.allocations.error),
+                &whole(row.unreachable.bytes, row.unreachable.error),
+                &row.samples,
+            ];
+            let mut frames = frames(&row.stack, &row.places);
+            let innermost = frames.next().unwrap_or_default();
+            table.row(
                 out,
-                "{:>24}{:>22}{:>24}{:>9}  {}; {head}, as {:#x}",
-                whole(row.requested.bytes, row.requested.error),
-                whole(row.allocations.number, row.allocations.error),
-                whole(row.unreachable.bytes, row.unreachable.error),
-                row.samples,
-                printable(&row.stack),
-                row.example
+                cells,
+                format!("{innermost}; {head}, as {:#x}", row.example),
             )?;
+            write_callers(table, frames, out)?;
         }
         let hidden = self.leaks.len().saturating_sub(top) + self.leaks_left_out as usize;
         write_left(out, 22, hidden as u64)
+    }
+}
+
+/// The frames of a stack in the syntax of folded stacks, innermost first, each with its place.
+fn frames<'a>(
+    stack: &'a str,
+    places: &'a [Option<String>],
+) -> impl ExactSizeIterator<Item = String> + 'a {
+    let names: Vec<&str> = stack.split(';').collect();
+    let frames = names.into_iter().enumerate().rev();
+    frames.map(|(at, name)| match places.get(at) {
+        Some(Some(place)) => format!("{} ({})", printable(name), printable(place)),
+        _ => printable(name).into_owned(),
+    })
+}
+
+/// Writes callers below an allocation, so that the eye goes from it outwards.
+fn write_callers<const N: usize>(
+    table: TextTable<N>,
+    callers: impl ExactSizeIterator<Item = String>,
+    out: &mut dyn Write,
+) -> io::Result<()> {
+    let more = callers.len().saturating_sub(CALLERS);
+    let indent = |depth: usize| depth.min(INDENT) + 1;
+    for (depth, caller) in callers.take(CALLERS).enumerate() {
+        table.text(out, format!("{:1$}{caller}", "", indent(depth)))?;
+    }
+    match more {
+        0 => Ok(()),
+        more => table.text(
+            out,
+            format!("{:1$}{more} more callers", "", indent(CALLERS)),
+        ),
     }
 }
 

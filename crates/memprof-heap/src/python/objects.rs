@@ -8,8 +8,10 @@
 //! Memory of objects is any block that is not an object and that an object refers to: a list's items, a dict's keys,
 //! the data of an array. It is attributed to the first object that refers to it; lists, dicts and texts come first.
 
+use std::collections::HashMap;
+
 use super::super::all_heaps::AllHeaps;
-use super::super::memory::Memory;
+use super::super::memory::{Memory, Run};
 use super::super::snapshot::Snapshot;
 use super::types::{OB_TYPE, Type, Types};
 use super::{Block, FREE, LIVE, Pymalloc};
@@ -55,6 +57,44 @@ impl Objects {
                 .iter()
                 .map(|large| (large.at, large.bytes, large.block)),
         )
+    }
+}
+
+/// What a census of malloc's chunks needs of Python: the arenas, and the types of its blocks on malloc's heap.
+#[derive(Debug, Default)]
+pub(crate) struct PythonBlocks {
+    /// The arenas, by address.
+    pub arenas: Vec<Run>,
+    /// Index of the type by the address of a chunk's contents.
+    types: HashMap<u64, u32>,
+    names: Vec<String>,
+}
+
+impl PythonBlocks {
+    pub(crate) fn new(pymalloc: &Pymalloc, objects: &Objects) -> PythonBlocks {
+        let name = |number: usize| {
+            let name = objects.types.get(number / 2).map_or("", |of| &of.name);
+            match number % 2 {
+                0 => name.to_owned(),
+                _ => format!("{name} (memory)"),
+            }
+        };
+        let large = objects.large.iter();
+        PythonBlocks {
+            arenas: pymalloc.ranges().collect(),
+            types: large.map(|large| (large.at, large.block - TYPED)).collect(),
+            names: (0..2 * objects.types.len()).map(name).collect(),
+        }
+    }
+
+    /// Number of the type of the block with these contents.
+    pub(crate) fn type_at(&self, start: u64) -> Option<u32> {
+        self.types.get(&start).copied()
+    }
+
+    /// Name of a type by its number; of memory of its objects, with a remark.
+    pub(crate) fn name(&self, number: u32) -> &str {
+        self.names.get(number as usize).map_or("", String::as_str)
     }
 }
 
@@ -121,7 +161,7 @@ fn what(memory: &Memory, types: &mut Types, block: u64, size: u64) -> Block {
         }
         let index = types.at(memory.word(at + OB_TYPE)?)?;
         let of = types.get(index)?;
-        let fits = of.before == position && position + of.basic_size <= size;
+        let fits = of.before == position && position + of.least_size <= size;
         fits.then_some(match references & 0xffff_ffff {
             0 => KEPT,
             _ => TYPED + 2 * index,

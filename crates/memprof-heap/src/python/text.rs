@@ -7,13 +7,13 @@ use super::{BlockRole, PythonHeap, PythonRead};
 use memprof_sys::text::printable;
 
 impl PythonHeap {
-    /// Writes the report as text.
+    /// Writes the report as text, with at most `top` types.
     ///
     /// # Errors
     /// Writing to `out` fails.
-    pub(crate) fn write_text(&self, out: &mut dyn Write) -> io::Result<()> {
+    pub(crate) fn write_text(&self, out: &mut dyn Write, top: usize) -> io::Result<()> {
         match self {
-            PythonHeap::Read(read) => read.write_text(out),
+            PythonHeap::Read(read) => read.write_text(out, top),
             PythonHeap::Refused { reason } => {
                 writeln!(
                     out,
@@ -25,7 +25,7 @@ impl PythonHeap {
 }
 
 impl PythonRead {
-    fn write_text(&self, out: &mut dyn Write) -> io::Result<()> {
+    fn write_text(&self, out: &mut dyn Write, top: usize) -> io::Result<()> {
         let typed = 100.0 * self.typed_bytes as f64 / self.live_bytes.max(1) as f64;
         writeln!(
             out,
@@ -41,7 +41,7 @@ impl PythonRead {
         let table = TextTable([14, 12]);
         let head = format!("{:<18}type", "example");
         table.row(out, [&"KiB", &"number"], head)?;
-        for row in &self.types {
+        for row in self.types.iter().take(top) {
             let what = match row.role {
                 BlockRole::Object => printable(&row.name).into_owned(),
                 BlockRole::Memory => format!("memory of {}", printable(&row.name)),
@@ -51,6 +51,7 @@ impl PythonRead {
             let what = format!("{:<#18x}{what}", row.example);
             table.row(out, [&Kib(row.bytes), &row.count], what)?;
         }
-        write_left(out, 22, self.types_left_out)
+        let hidden = self.types.len().saturating_sub(top) as u64;
+        write_left(out, 22, hidden + self.types_left_out)
     }
 }

@@ -44,8 +44,8 @@ pub(super) struct Type {
     pub name: String,
     /// Bytes in front of its objects in their blocks.
     pub before: u64,
-    /// Size of its objects' fixed part, in bytes.
-    pub basic_size: u64,
+    /// Minimum size of its objects, in bytes.
+    pub least_size: u64,
     /// Whether its objects have their contents in separate blocks: lists, dicts, texts.
     pub is_container: bool,
 }
@@ -127,11 +127,23 @@ impl<'a> Types<'a> {
         self.all.push(Type {
             name,
             before: header(HAVE_GC) + header(PRE_HEADER),
-            basic_size,
+            least_size: least_size(flags, basic_size),
             is_container: flags & (IS_LIST | IS_TEXT | IS_DICT) != 0,
         });
         self.known.insert(addr, index);
         Some(index)
+    }
+}
+
+/// The minimum size of objects of a type with this fixed part (`tp_basicsize`). That of `str` is the size of its largest form: a
+/// compact ASCII text has its characters in place of the last fields (`PyASCIIObject`, not `PyUnicodeObject`). Other types with
+/// this flag are classes derived from `str`, whose objects are never compact.
+fn least_size(flags: u64, basic_size: u64) -> u64 {
+    match (flags & IS_TEXT, basic_size) {
+        (IS_TEXT, 80) => 48,
+        // 3.12 and later.
+        (IS_TEXT, 64) => 40,
+        (_, size) => size,
     }
 }
 

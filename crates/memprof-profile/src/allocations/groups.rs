@@ -183,7 +183,7 @@ fn groups_of_stacks<'a>(
     }
     let naming = Naming {
         merge: Merge::Function,
-        inlined: false,
+        inlined: true,
     };
     let side = named.report.side();
     let paths = Paths::columns(side, Direction::InnermostFirst, naming, |_| [1]);

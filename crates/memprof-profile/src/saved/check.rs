@@ -10,11 +10,11 @@ use super::frame::NamedFrame;
 use super::parts::{self, Uncertainty};
 use super::schema::{self, Whole};
 use super::{Saved, Symbols};
-use crate::measure::{MEASURES, Measure, RESIDENCY};
+use crate::measure::{MEASURES, Measure};
 use crate::symbol::{Language, Symbol};
 use crate::{
     self as profile, Amounts, CachedFile, Frame, FrameKind, Functions, Kind, Losses, Mapping,
-    Module, NotObserved, Origin, Outcome, Places, ProcessProfile, Profile, Sample, Stack,
+    Module, NotObserved, Origin, Outcome, Peak, Places, ProcessProfile, Profile, Sample, Stack,
 };
 use memprof_sys::file_id::FileId;
 use memprof_sys::kernel_figures::KernelFigures;
@@ -89,15 +89,12 @@ pub(super) fn build(whole: Whole<'_>) -> Checked<Saved> {
     let ended = whole.ended.map(Cow::into_owned).unwrap_or_default();
     for process in &ended.processes {
         sums.amounts(process.total)?;
+        peak(process.peak, &mut sums)?;
     }
     let cgroup = match whole.cgroup {
         Some(group) => Some(group.read(&mut |figure| sums.figure(figure))?.into()),
         None => None,
     };
-    if let Some(peak) = &whole.peak {
-        sums.figure(peak.rss)?;
-        sums.figure(peak.high_water.unwrap_or(0))?;
-    }
     let profile = Profile {
         taken: forms::time(whole.taken_unix_ms, whole.taken_ns),
         taken_ns: 0,
@@ -119,7 +116,8 @@ pub(super) fn build(whole: Whole<'_>) -> Checked<Saved> {
         freeze: whole.freeze.into_owned(),
         measures: measures(&whole.measures.into_vec()),
         cgroup,
-        peak: whole.peak,
+        peak: peak(whole.peak, &mut sums)?,
+        own_peak: peak(whole.own_peak, &mut sums)?,
     };
     symbols.set_advice(whole.names_advice.map(Cow::into_owned));
     Ok(Saved {
@@ -343,6 +341,17 @@ fn kernel(kernel: KernelFigures, sums: &mut Sums) -> Checked<KernelFigures> {
     Ok(kernel)
 }
 
+fn peak(peak: Option<Peak>, sums: &mut Sums) -> Checked<Option<Peak>> {
+    if let Some(Peak {
+        rss, high_water, ..
+    }) = peak
+    {
+        sums.figure(rss)?;
+        sums.figure(high_water.unwrap_or(0))?;
+    }
+    Ok(peak)
+}
+
 fn share(
     process: schema::Process<'_>,
     stacks: &[Arc<Stack>],
@@ -364,6 +373,7 @@ fn share(
         kernel_before: kernel(process.kernel_before, sums)?,
         kernel_after: kernel(process.kernel_after, sums)?,
         freeze: process.freeze.into_owned(),
+        peak: peak(process.peak, sums)?,
     })
 }
 
@@ -406,8 +416,6 @@ fn files(
 
 /// The measures that were counted, without those that this memprof does not know.
 fn measures(names: &[Cow<'_, str>]) -> Vec<&'static Measure> {
-    let counted = |measure: &&'static Measure| {
-        measure.name == RESIDENCY.name || names.iter().any(|name| name == measure.name)
-    };
+    let counted = |measure: &&'static Measure| names.iter().any(|name| name == measure.name);
     MEASURES.into_iter().filter(counted).collect()
 }

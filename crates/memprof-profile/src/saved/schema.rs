@@ -66,6 +66,9 @@ pub(super) struct Whole<'a> {
     /// Absent if the peak is unknown.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub peak: Option<Peak>,
+    /// Absent if there are several processes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub own_peak: Option<Peak>,
     /// Absent if no process has ended.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ended: Option<Cow<'a, Ended>>,
@@ -179,6 +182,9 @@ pub(super) struct Process<'a> {
     pub kernel_before: KernelFigures,
     pub kernel_after: KernelFigures,
     pub freeze: Cow<'a, FreezeOutcome>,
+    /// Absent if the peak is unknown.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub peak: Option<Peak>,
 }
 
 /// A file in the page cache, with the numbers of the stacks that brought in its pages.

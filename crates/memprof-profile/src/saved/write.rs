@@ -70,6 +70,7 @@ pub fn write(
         oom_kills: (profile.oom_kills.count > 0).then(|| profile.oom_kills.clone()),
         cgroup: profile.cgroup.as_deref().map(Into::into),
         peak: profile.peak,
+        own_peak: profile.own_peak,
         ended: (ended.unscanned > 0 || !ended.processes.is_empty()).then_some(Cow::Borrowed(ended)),
         names_advice: report.symbols.advice().map(Cow::Borrowed),
         modules: List::map(&profile.modules, move |module| schema::Module {
@@ -106,6 +107,7 @@ pub fn write(
             kernel_before: share.kernel_before,
             kernel_after: share.kernel_after,
             freeze: Cow::Borrowed(&share.freeze),
+            peak: share.peak,
         }),
         mappings: List::map(&profile.places.mappings, Mapping::from),
         files: List::map(&profile.places.files, |file: &CachedFile| schema::File {

@@ -3,7 +3,7 @@
 //! | label | `type` in `/v2` | text |
 //! |---|---|---|
 //! | [`Label::Root`] | `root` | `all` |
-//! | [`Label::Code`] | `function`, `inlined` | `FUNCTION (FILE)`; call site: `FUNCTION (FILE+0xOFFSET)`, `FUNCTION (FILE:LINE)` |
+//! | [`Label::Code`] | `function`, `inlined` | `FUNCTION (FILE)`, `FUNCTION (FILE:LINE)`; call site also: `FUNCTION (FILE+0xOFFSET)` |
 //! | [`Label::Name`] | none | `FUNCTION`, or `FILE+0xOFFSET` |
 //! | [`Label::Unmapped`] | `unmapped` | `[unknown]`, as in perf |
 //! | [`Label::CutOff`] | `cut_off` | `[cut off: REASON]` |
@@ -22,11 +22,13 @@
 
 use std::cmp::Ordering;
 use std::fmt;
+use std::hash::{Hash, Hasher};
 use std::path::Path;
 
 use rustc_hash::FxHashMap;
 use schemars::JsonSchema;
 
+use crate::frame::source_origin::is_linked_library;
 use crate::symbol::Language;
 use crate::{Module, ModuleId, PartialReason, Unobserved};
 
@@ -68,18 +70,88 @@ pub struct Naming {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, JsonSchema)]
 #[schemars(rename = "CodeCategory", rename_all = "snake_case")]
 pub enum Category {
-    /// The executable of the profiled program, not known to be Rust.
+    /// The executable of the profiled program, not known to be Rust, or a source file of an interpreted program.
     #[schemars(rename = "own")]
     OwnOther,
     /// The executable of the profiled program, Rust code.
     OwnRust,
-    /// Any other file.
+    /// The executable of an interpreter, such as `python3`: no code of the program that it runs.
+    Runtime,
+    /// Any other file, such as a library or a source file of an interpreter's standard library or packages.
     Library,
+}
+
+/// A source line: of a call, or of an allocation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SourceLine<'a> {
+    /// Path of the source file, as debug information or the interpreter names it.
+    pub file: &'a str,
+    /// Line, counted from 1.
+    pub line: u32,
+}
+
+impl SourceLine<'_> {
+    /// Base name of the source file.
+    pub fn name(&self) -> &str {
+        self.file.rsplit('/').next().unwrap_or(self.file)
+    }
+}
+
+/// A value that is shown beside others and never compared: all are equal.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Beside<T>(pub T);
+
+impl<T> PartialEq for Beside<T> {
+    fn eq(&self, _: &Beside<T>) -> bool {
+        true
+    }
+}
+
+impl<T> Eq for Beside<T> {}
+
+impl<T> Hash for Beside<T> {
+    fn hash<H: Hasher>(&self, _: &mut H) {}
+}
+
+impl<T> PartialOrd for Beside<T> {
+    fn partial_cmp(&self, other: &Beside<T>) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl<T> Ord for Beside<T> {
+    fn cmp(&self, _: &Beside<T>) -> Ordering {
+        Ordering::Equal
+    }
 }
 
 impl Category {
     /// The category of code in this file; `language` is `None` if the function is unknown.
     pub(super) fn for_module(module: &Module, language: Option<Language>) -> Category {
+        if module.is_own_source() {
+            return Category::OwnOther;
+        }
+        if module.is_runtime() && language != Some(Language::Rust) {
+            return Category::Runtime;
+        }
+        Category::by_file(module, language)
+    }
+
+    /// The same category, or [`Category::Library`] if the program's executable has the function from a library.
+    pub(super) fn of_function(
+        self,
+        name: Option<&str>,
+        source: Option<SourceLine<'_>>,
+    ) -> Category {
+        let file = source.map(|source| source.file);
+        match self.is_own() && name.is_some_and(|name| is_linked_library(name, file)) {
+            true => Category::Library,
+            false => self,
+        }
+    }
+
+    /// The category as in `/v1`, whose contract knows executables and libraries only.
+    pub(super) fn by_file(module: &Module, language: Option<Language>) -> Category {
         match language {
             _ if !module.own_executable => Category::Library,
             Some(Language::Rust) => Category::OwnRust,
@@ -91,10 +163,15 @@ impl Category {
     /// The category's name in the `/v1` contract.
     pub fn v1(self) -> &'static str {
         match self {
-            Category::OwnOther => "nodeCpp",
+            Category::OwnOther | Category::Runtime => "nodeCpp",
             Category::OwnRust => "nodeRust",
             Category::Library => "systemLib",
         }
+    }
+
+    /// Whether it is the program's own code.
+    pub fn is_own(self) -> bool {
+        matches!(self, Category::OwnOther | Category::OwnRust)
     }
 
     /// The category's name in `/v2`.
@@ -102,6 +179,7 @@ impl Category {
         match self {
             Category::OwnOther => "own",
             Category::OwnRust => "own_rust",
+            Category::Runtime => "runtime",
             Category::Library => "library",
         }
     }
@@ -148,8 +226,10 @@ pub struct Code<'a> {
     pub first_line: Option<u32>,
     /// Whether the function was inlined into the next outer frame.
     pub inlined: bool,
-    /// Category of the code.
-    pub category: Category,
+    /// The source line that views show beside the name, which is no part of the label's identity.
+    pub source: Beside<Option<SourceLine<'a>>>,
+    /// Category of the code, which is no part of the label's identity either.
+    pub category: Beside<Category>,
     /// Distinguishes files with the same path; only with [`Merge::Frame`].
     pub module: Option<ModuleId>,
 }
@@ -176,6 +256,11 @@ impl<'a> Code<'a> {
         self.offset.filter(|_| self.first_line.is_none())
     }
 
+    /// The source line of machine code, if debug information has it.
+    pub fn native_source(&self) -> Option<SourceLine<'a>> {
+        self.source.0.filter(|_| self.first_line.is_none())
+    }
+
     /// The order of `/v1` among children of equal size.
     pub(super) fn by_offset(&self, other: &Code<'_>) -> Ordering {
         fn key<'a>(code: &Code<'a>) -> impl Ord + use<'a> {
@@ -183,7 +268,7 @@ impl<'a> Code<'a> {
                 code.offset,
                 code.file,
                 code.function,
-                code.category,
+                code.category.0,
                 code.first_line,
                 code.module,
             )
@@ -224,6 +309,9 @@ impl fmt::Display for Code<'_> {
         let inlined = if self.inlined { ", inlined" } else { "" };
         if let Some(line) = self.line() {
             return write!(f, "{function} ({}:{line}{inlined})", self.file);
+        }
+        if let Some(source) = self.native_source() {
+            return write!(f, "{function} ({}:{}{inlined})", source.name(), source.line);
         }
         match self.file_offset() {
             None => write!(f, "{function} ({}{inlined})", self.file),

@@ -1,10 +1,12 @@
 //! Stacks as paths of labels from the root, with their bytes.
 
+use std::cmp::Reverse;
+
 use super::label::{Label, LabelId, Labels, Merge, Naming};
 use super::names::FrameLabels;
 use super::{Direction, Find};
 use crate::symbol::Symbols;
-use crate::{Amounts, Kind, Profile};
+use crate::{Amounts, Kind, Profile, Sample};
 
 /// One path and its bytes in each of `N` columns.
 #[derive(Clone, Copy, Debug)]
@@ -54,7 +56,8 @@ impl<'a, const N: usize> Paths<'a, N> {
     /// omitted.
     pub fn new(sides: [(&'a Profile, &'a Symbols); N], reading: Reading) -> Paths<'a, N> {
         let mut paths = Paths::default();
-        for (side, of) in sides.into_iter().enumerate() {
+        // The newest profile comes first: labels have its source lines.
+        for (side, of) in sides.into_iter().enumerate().rev() {
             paths.add((side, of), reading.direction, reading.naming, |amounts| {
                 let mut bytes = [0; N];
                 bytes[side] = reading.kind.figure(amounts);
@@ -86,11 +89,14 @@ impl<'a, const N: usize> Paths<'a, N> {
         let side = side as u8;
         let mut names = FrameLabels::new(of, naming);
         let every_frame = naming.merge == Merge::Name;
-        for (index, sample) in (0..).zip(&of.0.samples) {
-            let bytes = columns(&sample.amounts);
-            if bytes == [0; N] {
-                continue;
-            }
+        let mut samples: Vec<(u32, &Sample, [u64; N])> = (0..)
+            .zip(&of.0.samples)
+            .map(|(index, sample)| (index, sample, columns(&sample.amounts)))
+            .filter(|(_, _, bytes)| *bytes != [0; N])
+            .collect();
+        // A label has the source line of the stack that it is first seen in: of the largest one.
+        samples.sort_by_key(|(_, _, bytes)| Reverse(*bytes));
+        for (index, sample, bytes) in samples {
             let start = self.steps.len();
             for frame in &sample.stack.frames {
                 for &id in names.get(*frame, &mut self.labels) {
@@ -160,6 +166,17 @@ impl<'a, const N: usize> Paths<'a, N> {
     /// The labels of the steps.
     pub fn labels(&self) -> &Labels<'a> {
         &self.labels
+    }
+
+    /// Replaces each label by what `new` returns for it. Steps whose labels become equal are one node then.
+    pub(super) fn relabelled(mut self, new: impl Fn(&Label<'a>) -> Label<'a>) -> Self {
+        let mut labels = Labels::default();
+        let old = self.labels.all().iter();
+        let ids: Vec<LabelId> = old.map(|label| labels.id(new(label))).collect();
+        for step in &mut self.steps {
+            *step = ids[*step as usize];
+        }
+        Paths { labels, ..self }
     }
 
     /// Assigns an id to a label that no path contains.

@@ -83,7 +83,7 @@ fn nodes(profile: &Profile, direction: Direction, threshold: u64) -> Nodes {
             Label::Code(code) => {
                 path.push(Frame::code(code.module.unwrap(), code.offset.unwrap()));
                 assert_eq!(by_path.insert(path.clone(), *row), None);
-                let order = (code.offset, code.file, code.function, code.category);
+                let order = (code.offset, code.file, code.function, code.category.0);
                 keys[parent].push((false, Reverse(row.total[0]), Some(order)));
             }
             rest => {
@@ -201,7 +201,7 @@ mod cases {
         let run = table.rows.iter().find(|row| row.code.function == run);
         let run = run.unwrap();
         assert_eq!((run.own, run.total), ([8 * KIB], [8 * KIB]));
-        assert_eq!(run.code.category, Category::OwnRust);
+        assert_eq!(run.code.category.0, Category::OwnRust);
     }
 
     #[test]

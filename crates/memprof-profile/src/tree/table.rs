@@ -4,7 +4,7 @@ use super::label::{Code, Label, Merge, Naming};
 use super::paths::{Paths, Reading, add};
 use super::{Direction, errors};
 use crate::symbol::Symbols;
-use crate::{Kind, Profile};
+use crate::{Kind, Profile, Uncertainty};
 
 /// A function and its bytes in each profile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,44 +47,22 @@ impl<'a, const N: usize> Table<'a, N> {
         };
         let paths = Paths::new(sides, reading);
         let uncertainties = sides.map(|(profile, _)| &*profile.uncertainties);
-        let errors = errors::of_labels(&paths, &uncertainties, kind);
-        Table::merge(&paths, &errors)
-    }
-
-    fn merge(paths: &Paths<'a, N>, errors: &[[u64; 2]]) -> Table<'a, N> {
-        let labels = paths.labels().all();
-        let mut own = vec![[0; N]; labels.len()];
-        let mut totals = vec![[0; N]; labels.len()];
-        // For each label, the last path that its total includes.
-        let mut counted = vec![usize::MAX; labels.len()];
-        let mut total = [0; N];
-        for (number, (steps, bytes)) in paths.iter().enumerate() {
-            add(&mut total, &bytes);
-            if let Some(first) = steps.first() {
-                add(&mut own[*first as usize], &bytes);
-            }
-            for &label in steps {
-                if std::mem::replace(&mut counted[label as usize], number) != number {
-                    add(&mut totals[label as usize], &bytes);
-                }
-            }
-        }
         let mut table = Table {
             rows: Vec::new(),
             others: Vec::new(),
-            total,
+            total: paths.total(),
         };
-        let errors = |id: usize| errors.get(id).copied().unwrap_or_default();
-        for (id, ((label, own), total)) in labels.iter().zip(own).zip(totals).enumerate() {
+        let labels = paths.labels().all().iter();
+        for (label, sum) in labels.zip(by_label(&paths, &uncertainties, kind)) {
             match *label {
-                _ if total == [0; N] => {}
+                _ if sum.total == [0; N] => {}
                 Label::Code(code) => table.rows.push(TableRow {
                     code,
-                    own,
-                    total,
-                    errors: errors(id),
+                    own: sum.own,
+                    total: sum.total,
+                    errors: sum.errors,
                 }),
-                other if own != [0; N] => table.others.push((other, own)),
+                other if sum.own != [0; N] => table.others.push((other, sum.own)),
                 _ => {}
             }
         }
@@ -112,4 +90,43 @@ impl<'a, const N: usize> Table<'a, N> {
         others.for_each(|(_, bytes)| add(&mut sum, bytes));
         sum
     }
+}
+
+/// The bytes of a label in each profile, as in a [`TableRow`].
+#[derive(Clone, Copy, Debug)]
+pub(super) struct LabelSum<const N: usize> {
+    pub(super) own: [u64; N],
+    pub(super) total: [u64; N],
+    pub(super) errors: [u64; 2],
+}
+
+/// The bytes of each label of these paths, in the order of ids.
+pub(super) fn by_label<const N: usize>(
+    paths: &Paths<'_, N>,
+    uncertainties: &[&[Uncertainty]],
+    kind: Kind,
+) -> Vec<LabelSum<N>> {
+    let none = LabelSum {
+        own: [0; N],
+        total: [0; N],
+        errors: [0; 2],
+    };
+    let mut sums = vec![none; paths.labels().all().len()];
+    // For each label, the last path that its total includes.
+    let mut counted = vec![usize::MAX; sums.len()];
+    for (number, (steps, bytes)) in paths.iter().enumerate() {
+        if let Some(first) = steps.first() {
+            add(&mut sums[*first as usize].own, &bytes);
+        }
+        for &label in steps {
+            if std::mem::replace(&mut counted[label as usize], number) != number {
+                add(&mut sums[label as usize].total, &bytes);
+            }
+        }
+    }
+    let errors = errors::of_labels(paths, uncertainties, kind);
+    for (sum, errors) in sums.iter_mut().zip(errors) {
+        sum.errors = errors;
+    }
+    sums
 }

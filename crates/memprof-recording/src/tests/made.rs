@@ -23,6 +23,16 @@ use memprof_sys::process::Container;
 use memprof_sys::residency::{Category, PageKind};
 use memprof_sys::usage::Usage;
 
+fn peak(rss: u64) -> Peak {
+    Peak {
+        rss,
+        high_water: rss.is_multiple_of(2).then_some(rss + 4096),
+        processes: 1,
+        after_ms: rss % 1000,
+        is_shown: false,
+    }
+}
+
 pub fn layout(module: &Module) -> Option<Cow<'_, CodeLayout>> {
     module.layout.as_ref().map(Cow::Borrowed)
 }
@@ -213,6 +223,7 @@ impl World {
             container: None,
             total: Amounts::default(),
             scanned: self.time(),
+            peak: Some(peak(self.random.below(1 << 30))),
             ended: self.time(),
         });
         if self.random.one_in(3) {
@@ -313,6 +324,7 @@ impl World {
             kernel_before: kernel,
             kernel_after: kernel,
             freeze: FreezeOutcome::Ran,
+            peak: (!pid.is_multiple_of(3)).then(|| peak(total.usage.anon * 2)),
         }
     }
 
@@ -376,6 +388,7 @@ impl World {
             peak: self.random.one_in(2).then(|| Peak {
                 rss: self.random.below(1 << 30),
                 high_water: self.random.one_in(2).then_some(1 << 30),
+                processes: self.random.below(3) as u32,
                 after_ms: self.random.below(1 << 20),
                 is_shown: false,
             }),
@@ -385,6 +398,7 @@ impl World {
                     charged: Err("why".into()),
                 })
             }),
+            own_peak: (shares.len() == 1).then(|| peak(shares[0].total.usage.anon)),
             processes: if shares.len() > 1 { shares } else { Vec::new() },
         }
     }

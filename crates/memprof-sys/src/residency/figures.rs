@@ -26,6 +26,21 @@ pub struct Status {
     pub hugetlb: u64,
     /// `VmPTE`: page tables of all levels. Large changes are visible at once; a few pages per CPU may be visible late.
     pub page_tables: u64,
+    /// `VmHWM`: the highest resident memory so far. Approximate up to Linux 6.15.
+    pub high_water: u64,
+}
+
+impl From<Status> for KernelFigures {
+    fn from(status: Status) -> KernelFigures {
+        KernelFigures {
+            anonymous: None,
+            rss_anon: status.rss_anon,
+            rss_shmem: status.rss_shmem,
+            rss_file: status.rss_file,
+            swap: status.swap,
+            page_tables: status.page_tables,
+        }
+    }
 }
 
 /// Reads both files.
@@ -57,28 +72,7 @@ pub fn read(pid: Pid) -> Result<KernelFigures> {
 /// # Ok::<(), memprof_sys::residency::Error>(())
 /// ```
 pub fn counters(pid: Pid) -> Result<KernelFigures> {
-    let status = status(pid)?;
-    Ok(KernelFigures {
-        anonymous: None,
-        rss_anon: status.rss_anon,
-        rss_shmem: status.rss_shmem,
-        rss_file: status.rss_file,
-        swap: status.swap,
-        page_tables: status.page_tables,
-    })
-}
-
-/// The highest resident memory of a process so far: `VmHWM` of `/proc/PID/status`, in bytes. Approximate up to Linux 6.15.
-///
-/// # Errors
-/// As for [`status`].
-pub fn high_water(pid: Pid) -> Result<u64> {
-    let path = proc_dir::shown(pid, "status");
-    let text = proc_dir::text(pid, "status").map_err(|e| Error::from_io(pid, &path, e))?;
-    match lookup(&text, "VmHWM") {
-        Ok(bytes) => bytes.ok_or(Error::Gone(pid)),
-        Err(line) => Err(Error::malformed(path, line.unwrap_or_default().as_bytes())),
-    }
+    Ok(status(pid)?.into())
 }
 
 /// Maximum size of a mapping, in bytes, that the kernel sums up quickly: in about 3 ms.
@@ -133,6 +127,7 @@ fn parse_status(text: &str) -> std::result::Result<Status, Option<String>> {
         swap: figure("VmSwap")?.unwrap_or(0),
         hugetlb: figure("HugetlbPages")?.unwrap_or(0),
         page_tables: figure("VmPTE")?.unwrap_or(0),
+        high_water: figure("VmHWM")?.unwrap_or(0),
     })
 }
 

@@ -36,7 +36,7 @@ impl Reports {
         let allocations = answer.await.map_err(failed)?;
         let all = 0..allocations.all.len();
         let profile = Arc::new(allocations.profile_of(all, &newest.profile));
-        let symbols = self.names(&profile, Detail::Names).await?;
+        let symbols = self.names(&profile, Detail::Inlined).await?;
         Ok(NamedAllocations {
             report: Report {
                 profile,

@@ -9,11 +9,13 @@ use tokio::sync::oneshot;
 use super::{RUN, RUN_SHARE, Reports};
 use crate::collect::aggregate::SampledHeap;
 use crate::collect::collector::{Command, HeapRequest, OwnersRequest, TakenHeap};
-use crate::export::{folded_lines, grown_by};
+use crate::export::{grown_by, stack_names};
 use crate::http::api::ApiError;
 use memprof_code::symbolize::Detail;
-use memprof_heap::{ByStack, GrownBy, HeapOptions, HeapPages, HeapSnapshot, Joint, Moment};
-use memprof_profile::{LOST_STACK, Profile, Report, Sample};
+use memprof_heap::{
+    ByStack, GrownBy, HeapOptions, HeapPages, HeapSnapshot, Joint, Moment, StackNames,
+};
+use memprof_profile::{FrameFilter, LOST_STACK, Report};
 use memprof_sys::ids::{Pid, StackId};
 
 impl Reports {
@@ -97,26 +99,25 @@ impl Reports {
             grown_by.push((None, found.left_out_bytes + found.shared));
         }
         let profile = Arc::new(sampled.profile);
-        let symbols = self.names(&profile, Detail::Names).await;
+        let symbols = self.names(&profile, Detail::Inlined).await;
         let symbols = symbols.map_err(|e| e.to_string())?;
+        let inlined = self.inlined;
         let build = move || {
-            let of = |sample: &Sample| {
-                let profile = Profile {
-                    samples: vec![sample.clone()],
-                    ..Profile::clone(&profile)
-                };
-                let report = Report {
-                    profile: Arc::new(profile),
-                    symbols: Arc::clone(&symbols),
-                    sequence: 0,
-                };
-                folded_lines(&report).pop().map(|(line, _)| line)
+            let report = Report {
+                profile,
+                symbols,
+                sequence: 0,
             };
-            let names = sampled.stacks.iter().zip(&profile.samples);
-            let names: HashMap<StackId, String> = names
-                .filter_map(|(id, sample)| Some((*id, of(sample)?)))
+            let report = report.showing(FrameFilter::default());
+            let names = stack_names(&report, inlined).into_iter();
+            let names: HashMap<StackId, StackNames> = sampled
+                .stacks
+                .iter()
+                .zip(names)
+                .filter_map(|(id, names)| Some((*id, names?)))
                 .collect();
-            let name = |id| names.get(&id).map_or(LOST_STACK, String::as_str).to_owned();
+            let lost = || LOST_STACK.to_owned().into();
+            let name = |id| names.get(&id).cloned().unwrap_or_else(lost);
             joint.by_stack(name, &grown_by, how.stacks)
         };
         let built = tokio::task::spawn_blocking(build);
@@ -132,13 +133,21 @@ impl Reports {
         sent.map_err(|e| e.to_string())?;
         let profile = answer.await.map_err(|_| "the collector has ended")??;
         let profile = Arc::new(profile);
-        let symbols = self.names(&profile, Detail::Names).await;
+        let symbols = self.names(&profile, Detail::Inlined).await;
         let report = Report {
             profile,
             symbols: symbols.map_err(|e| e.to_string())?,
             sequence: 0,
         };
-        let rows = tokio::task::spawn_blocking(move || grown_by(&report, shared, top));
+        let inlined = self.inlined;
+        let rows = tokio::task::spawn_blocking(move || {
+            grown_by(
+                &report.showing(FrameFilter::default()),
+                shared,
+                top,
+                inlined,
+            )
+        });
         rows.await.map_err(|e| e.to_string())
     }
 }

@@ -12,7 +12,7 @@ use crate::probe::event::PeakSeen;
 use crate::probe::source::resident_pages::Chunk;
 use crate::probe::wire::{CHUNK_PAGES, RECORD_WRITE, STACK_NONE};
 use memprof_sys::ids::Addr;
-use memprof_sys::residency::{Backing, PageKind, PageRun, Perms, Vma, VmaKind};
+use memprof_sys::residency::{Backing, PageKind, PageRun, Perms, RangeSet, Vma, VmaKind};
 use memprof_sys::usage::Usage;
 
 /// Number of pages that one fault on a file or on shared memory maps around itself.
@@ -42,9 +42,17 @@ pub(super) struct AtPeak<'a> {
     pub then: &'a Chunks,
     /// The records now.
     pub since: &'a Chunks,
+    /// Records of processes from which it was forked, of pages that it may have had with them.
+    pub inherited: &'a Chunks,
+    /// Pages that were resident at the attach, of the process or of one from which it was forked, and have not been dropped since.
+    pub older: &'a RangeSet,
+    /// Whether it was forked: it has no pages of files from its parent.
+    pub is_forked: bool,
     pub seen: &'a PeakSeen,
     /// Whether an anonymous page without a record may have been resident.
     pub may_be_unrecorded: &'a dyn Fn(u64) -> bool,
+    /// Maximum number of pages that each of the kernel's counters lacks.
+    pub lag: u64,
     pub page_size: u64,
 }
 
@@ -73,6 +81,10 @@ impl Unfound {
             PageKind::File => Some(&mut self.file),
             PageKind::Swap | PageKind::Hugetlb => None,
         }
+    }
+
+    fn is_none(&self) -> bool {
+        self.anon + self.shmem + self.file == 0
     }
 
     /// Takes up to `pages` pages of a kind. Swapped and huge pages of hugetlbfs are in no counter, and unlimited.
@@ -168,7 +180,11 @@ impl AtPeak<'_> {
     fn kinds(&self, home: Home, record: u32) -> [PageKind; 3] {
         use PageKind::{Anon, File, Shmem};
         let Some(vma) = self.vma(home) else {
-            return [Anon, Shmem, File];
+            // The first read of an anonymous page maps the page of zeros, which does not count.
+            return match record != STACK_NONE && record & RECORD_WRITE == 0 {
+                true => [File, Shmem, Anon],
+                false => [Anon, Shmem, File],
+            };
         };
         match (vma.kind(), vma.backing) {
             (VmaKind::Shmem, _) => [Shmem, Anon, File],
@@ -192,12 +208,11 @@ impl AtPeak<'_> {
         let mut others = Others::new(self);
         for in_range in [true, false] {
             for (chunk, records) in self.then {
-                let seen = resident.get(chunk);
                 for (at, record) in records.iter().enumerate() {
                     let page = chunk * CHUNK_PAGES as u64 + at as u64;
-                    let is_resident =
-                        || seen.is_some_and(|bits| bits[at / 64] >> (at % 64) & 1 == 1);
-                    if *record != STACK_NONE && self.is_dropped(page) == in_range && !is_resident()
+                    if *record != STACK_NONE
+                        && self.is_dropped(page) == in_range
+                        && !is_in(&resident, page)
                     {
                         others.add(page, *record, &mut unfound);
                     }
@@ -211,8 +226,7 @@ impl AtPeak<'_> {
                 stay.push((index, PageRun { end, ..run }));
             }
         }
-        self.around_faults(&mut others, &mut unfound);
-        self.without_record(&mut others, &mut unfound);
+        self.add_unrecorded(resident, &mut others, &mut unfound);
         let mut vmas = self.now.vmas.clone();
         stay.extend(others.finish(&mut vmas));
         stay.sort_by_key(|(index, run)| (*index, run.start));
@@ -229,35 +243,25 @@ impl AtPeak<'_> {
         }
     }
 
-    /// The resident pages outside the dropped range that were resident at the peak, and those that may have been; and all
-    /// resident pages there, as bits by chunk.
+    /// The resident pages outside the dropped range that were resident at the peak, and those that may have been; and all of both.
     #[allow(clippy::type_complexity, reason = "used once")]
     fn staying(
         &self,
         unfound: &mut Unfound,
-    ) -> (
-        Vec<(u32, PageRun)>,
-        Vec<(u32, PageRun)>,
-        HashMap<u64, [u64; CHUNK_PAGES / 64]>,
-    ) {
+    ) -> (Vec<(u32, PageRun)>, Vec<(u32, PageRun)>, Resident) {
         let (mut sure, mut unsure) = (Vec::new(), Vec::new());
-        let mut resident: HashMap<u64, [u64; CHUNK_PAGES / 64]> = HashMap::new();
+        let mut resident = Resident::new();
         for (index, run) in &self.now.runs {
             let pages = run.start.0 / self.page_size..run.end.0 / self.page_size;
             let mut at = pages.start;
             while at < pages.end {
                 let chunk = at / CHUNK_PAGES as u64;
                 let (then, since) = (self.then.get(&chunk), self.since.get(&chunk));
-                let class = |page: u64| {
-                    let has_record = |chunk: Option<&Box<Chunk>>| {
-                        chunk.is_some_and(|c| c[page as usize % CHUNK_PAGES] != STACK_NONE)
-                    };
-                    match () {
-                        () if self.is_dropped(page) => Class::Other,
-                        () if has_record(then) => Class::Sure,
-                        () if has_record(since) => Class::Other,
-                        () => Class::Unsure,
-                    }
+                let class = |page: u64| match () {
+                    () if self.is_dropped(page) => Class::Other,
+                    () if has(then, page) => Class::Sure,
+                    () if has(since, page) => Class::Other,
+                    () => Class::Unsure,
                 };
                 let limit = pages.end.min((chunk + 1) * CHUNK_PAGES as u64);
                 let first = class(at);
@@ -276,62 +280,48 @@ impl AtPeak<'_> {
                     Class::Sure => {
                         unfound.take(run.kind, end - at);
                         push(&mut sure, *index, part);
-                        let bits = resident.entry(chunk).or_default();
-                        for page in at..end {
-                            let page = page as usize % CHUNK_PAGES;
-                            bits[page / 64] |= 1 << (page % 64);
-                        }
                     }
+                }
+                if first != Class::Other {
+                    (at..end).for_each(|page| mark(&mut resident, page));
                 }
                 at = end;
             }
         }
         (sure, unsure, resident)
     }
+}
 
-    /// Adds pages of files and shared memory that were dropped, and that a fault on a neighbour brings in.
-    fn around_faults(&self, others: &mut Others<'_>, unfound: &mut Unfound) {
-        for (chunk, records) in self.then {
-            if unfound.file + unfound.shmem == 0 {
-                return;
-            }
-            for (window, around) in records.chunks(FAULT_AROUND_PAGES).enumerate() {
-                let first = chunk * CHUNK_PAGES as u64 + (window * FAULT_AROUND_PAGES) as u64;
-                for (page, record) in (first..).zip(around) {
-                    if has_record(around) && *record == STACK_NONE && self.is_dropped(page) {
-                        others.add_without_record(page, &|kind| kind != PageKind::Anon, unfound);
-                    }
-                }
-            }
-        }
-    }
+/// Pages, as bits by chunk.
+type Resident = HashMap<u64, [u64; CHUNK_PAGES / 64]>;
 
-    /// Adds pages without a record from the dropped range.
-    fn without_record(&self, others: &mut Others<'_>, unfound: &mut Unfound) {
-        let Range { start, end } = self.seen.dropped;
-        let pages = start / self.page_size..end / self.page_size;
-        if pages.end - pages.start > MAX_EXAMINED {
-            return;
-        }
-        for page in pages {
-            if unfound.anon + unfound.shmem + unfound.file == 0 {
-                return;
-            }
-            let chunk = self.then.get(&(page / CHUNK_PAGES as u64));
-            let at = page as usize % CHUNK_PAGES;
-            if chunk.is_some_and(|records| records[at] != STACK_NONE) {
-                continue;
-            }
-            let first = at - at % FAULT_AROUND_PAGES;
-            let around = chunk.map(|records| &records[first..first + FAULT_AROUND_PAGES]);
-            // Those were added before.
-            let near = around.is_some_and(has_record);
-            let may_be = |kind| match kind {
-                PageKind::Anon => (self.may_be_unrecorded)(page * self.page_size),
-                _ => !near,
-            };
-            others.add_without_record(page, &may_be, unfound);
-        }
+fn mark(pages: &mut Resident, page: u64) {
+    let bits = pages.entry(page / CHUNK_PAGES as u64).or_default();
+    let at = page as usize % CHUNK_PAGES;
+    bits[at / 64] |= 1 << (at % 64);
+}
+
+fn is_in(pages: &Resident, page: u64) -> bool {
+    let bits = pages.get(&(page / CHUNK_PAGES as u64));
+    let at = page as usize % CHUNK_PAGES;
+    bits.is_some_and(|bits| bits[at / 64] >> (at % 64) & 1 == 1)
+}
+
+/// Whether the chunk of a page has a record of it.
+#[allow(clippy::borrowed_box, reason = "as maps return it")]
+fn has(chunk: Option<&Box<Chunk>>, page: u64) -> bool {
+    chunk.is_some_and(|chunk| chunk[page as usize % CHUNK_PAGES] != STACK_NONE)
+}
+
+/// Adds records of pages that have none.
+pub(super) fn add_missing(all: &mut Chunks, more: &Chunks) {
+    for (number, theirs) in more {
+        let chunk = all
+            .entry(*number)
+            .or_insert_with(|| Box::new([STACK_NONE; CHUNK_PAGES]));
+        let both = chunk.iter_mut().zip(theirs.iter());
+        let missing = both.filter(|(record, _)| **record == STACK_NONE);
+        missing.for_each(|(record, their)| *record = *their);
     }
 }
 
@@ -411,6 +401,11 @@ impl<'a> Others<'a> {
             return;
         }
         let home = self.home(page);
+        // At most a few pages of the kernel's own mappings count, and none of them is anonymous.
+        let kind = self.at.vma(home).map(Vma::kind);
+        if matches!(kind, Some(VmaKind::Special | VmaKind::Device)) {
+            return;
+        }
         // In a known mapping, there is only one kind to expect.
         let choices = match home {
             Home::Gap(..) => 3,
@@ -478,6 +473,8 @@ pub(super) fn unnamed(start: Addr, end: Addr, name: &str) -> Vma {
         backing: Backing::Anon,
     }
 }
+
+mod unrecorded;
 
 #[cfg(test)]
 mod tests;

@@ -45,6 +45,8 @@ import { Tree } from "./tree/model.js";
  * @property {{ reason: string, bytes: Usage }[]} not_observed
  * @property {{ before: Kernel, after: Kernel }} kernel
  * @property {Agreement} agreement
+ * @property {HighestMemory | null} peak
+ * @property {number} ended
  * @property {Outcome[]} outcomes
  * @property {{ count: number, rows: OomKill[] }} oom_kills
  * @property {string | null} names_advice the files and the JIT code without names, and how to get names
@@ -53,8 +55,10 @@ import { Tree } from "./tree/model.js";
 /** @typedef {{ report: Report, count: number, offset: number, total: number, not_observed: number, unmapped: number, matched: number, rows: FunctionRow[] }} Functions */
 /** @typedef {{ samples: number, alloc_space: number, alloc_space_error: number, alloc_objects: number, alloc_objects_error: number, inuse_space: number, inuse_space_error: number, temporary_space: number, temporary_space_error: number, average_size: number | null, average_size_error: number | null, average_lifetime: number | null, average_lifetime_error: number | null, average_age: number | null, average_age_error: number | null, allocated: number[], live: number[] }} AllocationFigures */
 /** @typedef {AllocationFigures & { function?: string | null, file?: string, path?: string, frame?: string, frames?: string[], frames_left_out?: number, thread?: number, size_from?: number, size_to: number, lifetime_from?: number, lifetime_to: number, live_now?: boolean }} AllocationRow */
+/** @typedef {{ line: number, self: number, total: number, self_error: number, total_error: number }} SourceLine */
+/** @typedef {{ file: string, function: [number, number], lines: SourceLine[], text: { first: number, lines: string[], modified: number | null } | null, no_text: string | null }} SourceReply */
 /** @typedef {{ seconds: number, missing: number, missing_until: number | null, without_stack: number, count: number, total: AllocationFigures, rows: AllocationRow[] }} AllocationGroups */
-/** @typedef {{ function: string | null, file: string, path: string, self_from: number, self_to: number, self: number, total_from: number, total_to: number, total: number, self_error: number, total_error: number }} DiffRow */
+/** @typedef {{ function: string | null, file: string, path: string, line: number | null, category: string, self_from: number, self_to: number, self: number, total_from: number, total_to: number, total: number, self_error: number, total_error: number }} DiffRow */
 /** @typedef {{ id: string, path: string | null, deleted: boolean, cached: number, stacks: number, inode: number, device: string }} FileRow */
 /** @typedef {{ size: number, bytes: Usage, attributed: number, not_observed: number, huge: number }} MappingSums */
 /** @typedef {MappingSums & { pid: number, start: string, end: string, permissions: string, name: string, runs_as: string | null, category: string }} Mapping */
@@ -63,10 +67,15 @@ import { Tree } from "./tree/model.js";
 /** @typedef {{ name: string, shape?: string, per_hour: number, error: number, share?: number, since: number, rises: number, values: number[] }} GrowthRow */
 /** @typedef {{ pid: number, comm: string, cgroup?: string, container?: string, pod?: string, killed: number, last: { resident: number, taken: number, age_ms: number, after_kill: boolean } | null }} OomKill a process that the OOM killer killed */
 /** @typedef {{ id: string, name: string | null, created: number, taken: number, stopped_us: number | null, stopped_in_turn: boolean, exact: boolean, total: Usage, oom_kill: OomKill | null }} Mark */
-/** @typedef {{ id: string, name: string | null, taken: number, pid: number, comm: string, stopped_us: number, copied: number, allocator: string, refused: string | null, live: number, free: number, overhead: number, trimmable: number, unreachable: number | null, anonymous: number, swapped: number }} HeapInfo */
-/** @typedef {{ pid: number, comm: string, cgroup?: string, container?: string, pod?: string, total: Usage }} ProcessRow */
+/** @typedef {{ id: string, name: string | null, taken: number, pid: number, comm: string, stopped_us: number, copied: number, allocator: string, refused: string | null, verdict?: string[], live: number, free: number, overhead: number, trimmable: number, unreachable: number | null, anonymous: number, swapped: number }} HeapInfo */
+/** @typedef {{ rss: number, high_water: number | null, processes: number, after_ms: number }} HighestMemory */
+/** @typedef {{ pid: number, comm: string, cgroup?: string, container?: string, pod?: string, total: Usage, peak: HighestMemory | null }} ProcessRow */
+/** @typedef {ProcessRow & { scanned: number, ended: number }} EndedRow */
 /** @typedef {{ cgroup: string, container?: string, pod?: string, processes: number, total: Usage }} GroupRow */
-/** @typedef {{ report: Report, total: Usage, rows: ProcessRow[], groups: GroupRow[], ended: ProcessRow[], ended_unscanned: number }} Processes */
+/** @typedef {{ report: Report, total: Usage, rows: ProcessRow[], groups: GroupRow[], ended: EndedRow[], ended_unscanned: number }} Processes */
+/** @typedef {{ function: string | null, place: string, path: string, bytes: number, per_hour: number | null, values: number[], own: boolean }} OverviewRow */
+/** @typedef {{ name: string, bytes: number }} OverviewPart */
+/** @typedef {{ report: Report, made_of: { sentence: string, rss: number, parts: OverviewPart[], beside: OverviewPart[] }, grows: { sentence: string, rows: OverviewRow[] }, peak: { sentence: string, rows: OverviewRow[] } | null, heap: { sentences: string[], id: string, taken: number, pid: number } | null, notes: { text: string, view: string | null }[], order: string[] }} Overview */
 /** @typedef {{ name: string, about: string, extension: string, content_type: string, href: string, options: string[] }} Format */
 /**
  * @typedef {object} Health
@@ -113,24 +122,46 @@ export const canFilter = (kind = state.kind) => canBeFiltered(kind) && hasSingle
 /** The filter that applies to a kind. */
 export const activeFilter = (kind = state.kind) => (canFilter(kind) ? state.filter : "");
 
+/** The last replies, by request: what memprof has said stays readable when it has ended. @type {Map<string, any>} */
+const lastReplies = new Map();
+/** Maximum number of replies that are kept. A tree may have megabytes. */
+const MAX_KEPT = 24;
+
+/** The reply to a request that changes nothing, from memprof or, when it does not answer, from before. @returns {Promise<any>} */
+async function read(/** @type {string} */ path, /** @type {Record<string, any>} */ parameters) {
+  const key = JSON.stringify([path, parameters]);
+  try {
+    const body = await send(path, parameters, {});
+    lastReplies.delete(key);
+    lastReplies.set(key, body);
+    if (lastReplies.size > MAX_KEPT) lastReplies.delete(lastReplies.keys().next().value ?? "");
+    return body;
+  } catch (error) {
+    // The totals tell whether memprof answers, so they are never from before.
+    if (error instanceof ApiError && error.status === 0 && path !== "summary" && lastReplies.has(key)) return lastReplies.get(key);
+    throw error;
+  }
+}
+
 /** Sends a request and notes the report of its reply. @returns {Promise<any>} */
 async function request(/** @type {string} */ path, /** @type {Record<string, any>} */ parameters = {}, /** @type {RequestInit} */ init = {}) {
-  const body = isOffline ? await offlineReply(path, parameters) : await send(path, parameters, init);
+  const body = isOffline ? await offlineReply(path, parameters) : init.method ? await send(path, parameters, init) : await read(path, parameters);
   const report = body?.report;
-  if (report?.number >= newest.number && report.number < FIRST_OPENED) newest = report;
+  if (report?.taken && report.number >= newest.number && report.number < FIRST_OPENED) newest = report;
   sourceSeen ||= report?.has_source ?? false;
   updateHeapMode(report);
   for (const name of ["heap_counted", "heap_peak_counted", "kernel_counted", "pss_counted"]) if (report?.[name]) counted.add(name);
   return body;
 }
 
+/** Sends a request. @returns {Promise<any>} */
 async function send(/** @type {string} */ path, /** @type {Record<string, any>} */ parameters, /** @type {RequestInit} */ init) {
   const query = new URLSearchParams(Object.entries(parameters).filter(([, value]) => value !== "" && value !== undefined));
   let reply;
   try {
     reply = await fetch(`v2/${path}${query.size ? `?${query}` : ""}`, { signal: AbortSignal.timeout(TIMEOUT_MS), ...init, headers: { ...credentials(), ...init.headers } });
   } catch (error) {
-    throw new ApiError(0, `No reply from memprof: ${messageOf(error)}.`);
+    throw new ApiError(0, `memprof does not answer (${messageOf(error)}).`);
   }
   if (reply.status === 401) askForToken();
   if (!reply.ok) throw new ApiError(reply.status, (await reply.text()).trim() || `memprof replied with status ${reply.status}`);
@@ -144,6 +175,8 @@ const postJson = (/** @type {any} */ body) => ({ method: "POST", headers: { "Con
 const counted = new Set();
 /** Whether figures of a kind were counted. */
 export const isCounted = (/** @type {import("./kinds.js").Kind} */ { group }) => group.counted === undefined || counted.has(group.counted);
+/** Whether single allocations are sampled, as far as replies have told. */
+export const isSampling = () => counted.has("heap_counted") && isSampled();
 /** Number of groups of optional kinds that were counted. */
 export const countedGroups = () => counted.size;
 
@@ -158,7 +191,7 @@ export const newestReport = () => newest;
 /** The parameters of all tree requests. */
 function treeParameters(/** @type {TreeSettings} */ { dir, merge, min, inl, py, kind }) {
   // Thresholds are sizes: they do not apply to numbers of objects.
-  return { direction: dir, merge, threshold: unitOf(kind) === "bytes" ? min : "0", inlined: inl === "1", frames: py };
+  return { direction: dir, merge, threshold: unitOf(kind) === "bytes" ? min : "0", inlined: inl !== "0", frames: py };
 }
 
 /** The parameters of the selected function, if there is one. */
@@ -205,10 +238,18 @@ function parseTree(/** @type {any} */ reply, kind = "cache") {
 }
 
 export const api = {
+  /** The table of commands, as Markdown. @returns {Promise<string>} */
+  choices: async () => {
+    const reply = await fetch("assets/choose.md");
+    if (!reply.ok) throw new Error(reply.statusText);
+    return reply.text();
+  },
   /** The summary of the newest report. @returns {Promise<Summary>} */
   summary: () => request("summary"),
   /** The summary of the selected report. @returns {Promise<Summary>} */
   selectedSummary: () => request("summary", reportParameters()),
+  /** @returns {Promise<Overview>} */
+  overview: () => request("overview", reportParameters()),
   /** @returns {Promise<Health>} */
   health: () => request("health"),
   /** @returns {Promise<{ cgroup: Cgroup | null }>} */
@@ -235,6 +276,8 @@ export const api = {
   mostChanged: (/** @type {string} */ from, /** @type {string} */ to) => request("diff", { by: "function", from, to, kind: state.kind, limit: 3, ...processParameters(), frames: state.py }),
   /** @returns {Promise<Functions>} */
   functions: (/** @type {Record<string, any>} */ parameters) => request("functions", { ...parameters, filter: activeFilter(parameters.kind), frames: state.py, ...reportParameters() }),
+  /** @returns {Promise<SourceReply>} */
+  source: (/** @type {Record<string, any>} */ parameters) => request("source", { ...parameters, frames: state.py, ...processParameters() }),
   /** @returns {Promise<AllocationGroups>} */
   allocations: (/** @type {Record<string, any>} */ parameters) => request("allocations", { ...parameters, filter: state.filter, pid: state.pid }),
   /** @returns {Promise<{ report: Report, total: number, other: number, count: number, rows: FileRow[] }>} */

@@ -1,16 +1,17 @@
 // The row of controls above a view. The row is built once per view, so that input and focus are preserved.
 
 import { hasSource, isCounted } from "./api.js";
-import { byId, debounce, field, h, isNarrow, replace, select, setProperties } from "./dom.js";
+import { byId, debounce, field, h, openMenu, replace, select, setProperties, setText } from "./dom.js";
 import { FilterBox } from "./filter.js";
 import { bytes, parseBytes } from "./format.js";
 import { definition } from "./glossary.js";
 import { groupOf, isHeapKind, KINDS, unitOf } from "./kinds.js";
 import { isOffline, offlineKinds } from "./offline.js";
-import { change, state } from "./state.js";
+import { change, defaultOf, isDefault, state } from "./state.js";
 
 /** The controls of each view, by setting. `focus` and `stacks` are states of a view. */
 const CONTROLS = /** @type {Record<string, string[]>} */ ({
+  overview: [],
   flame: ["shape", "dir", "kind", "merge", "inl", "py", "min", "q"],
   treemap: ["dir", "kind", "merge", "inl", "py", "min", "q"],
   tree: ["dir", "kind", "merge", "inl", "py", "min", "q"],
@@ -19,13 +20,13 @@ const CONTROLS = /** @type {Record<string, string[]>} */ ({
   focus: ["kind", "merge", "inl", "py", "min", "q"],
   files: ["q"],
   stacks: ["shape", "dir", "merge", "inl", "py", "q"],
-  space: ["q"],
+  space: ["group", "q"],
   diff: ["shape", "dir", "kind", "merge", "inl", "py", "min", "q"],
   health: [],
   heap: [],
   allocations: ["aby"],
   processes: ["pby", "kind", "q"],
-  growth: ["kind"],
+  growth: ["gby", "kind"],
 });
 
 /** The controls with a fixed list: [label, [[value, label]], explanation] by setting. */
@@ -33,12 +34,19 @@ const LISTS = /** @type {Record<string, [string, [string, string][], string]>} *
   shape: ["Shape", [["icicle", "icicle (root on top)"], ["flame", "flame (root at the bottom)"]], "Direction in which the graph grows"],
   dir: ["Direction", [["callees", "callees: from main down"], ["callers", "callers: from the allocator up"]], "Callees: from main down to the functions that it calls. Callers: from the functions that touched the memory up to their callers."],
   merge: ["Merge by", [["function", "function"], ["site", "call site"]], "Function: one frame per function. Call site: one frame per call in the source code."],
-  inl: ["Inlined", [["", "with the caller"], ["1", "separate frames"]], "Shows functions that the compiler inlined as separate frames, if debug information names them"],
-  py: ["Interpreted", [["", "with native functions"], ["source", "source functions only"], ["native", "native functions only"]], "Functions of the Python or Ruby program among the native functions (without the interpreter’s evaluators), only functions of the program, or only native functions"],
+  inl: ["Inlined", [["", "separate frames"], ["0", "with the caller"]], "Shows functions that the compiler inlined as frames of their own, if debug information names them"],
+  py: ["Interpreted", [["", "source functions (native folded)"], ["all", "with native functions"], ["native", "native functions only"]], "Only functions of the Python or Ruby program, among the native functions (without the interpreter’s evaluators), or only native functions. Key: f"],
+  group: ["Group by", [["purpose", "purpose"], ["file", "file or name"], ["none", "each mapping"]], "What is summed up in a row"],
+  gby: ["Rows", [["function", "function"], ["stack", "stack"]], "What is summed up in a row"],
   aby: ["Groups", [["function", "function"], ["stack", "stack"], ["thread", "thread"], ["size", "size"], ["lifetime", "lifetime"]], "The property by which allocations are grouped. By function: an allocation is in the row of each function on its stack"],
-  pby: ["List", [["process", "processes"], ["group", "control groups"]], "One row per process, or one row per control group"],
+  pby: ["List", [["process", "processes"], ["ended", "ended processes"], ["group", "control groups"]], "One row per process that runs, per process that has ended in the last ten minutes, or per control group"],
   min: ["Threshold", [["0", "all"], ["65536", "≥ 64 KiB"], ["262144", "≥ 256 KiB"], ["1048576", "≥ 1 MiB"], ["16777216", "≥ 16 MiB"]], "Smaller frames are aggregated as “below threshold”"],
 });
+
+/** Texts of chips that say more than the option's own text does: by setting, with what stands before the text. */
+const CHIPS = /** @type {Record<string, string>} */ ({ merge: "by ", inl: "inlined: ", aby: "by ", gby: "by ", group: "by " });
+/** Settings without which a position in the graph has no meaning: another value resets it. */
+const RESETS = /** @type {Record<string, any>} */ ({ gby: { sort: "" }, aby: { sort: "", page: "0" }, pby: { sort: "", page: "0" }, dir: { zoom: "", sel: "" }, merge: { zoom: "", sel: "" }, inl: { zoom: "", sel: "" }, py: { zoom: "", sel: "" }, kind: { zoom: "", sel: "" } });
 
 const filter = new FilterBox();
 
@@ -63,12 +71,45 @@ let stepTo = (/** @type {number} */ _by) => {};
 export function showControls(step = stepTo) {
   stepTo = step;
   const names = currentControls();
-  const options = names.filter((name) => name !== "q").map((name) => control(name));
-  const details = h("details", { class: "options", open: !isNarrow() }, h("summary", {}, "Options"), h("div", { class: "fields" }, ...options));
+  const options = names.filter((name) => name !== "q");
   const answer = names.includes("kind") && h("p", { class: "answer", id: "answer" });
-  replace(byId("controls"), options.length > 0 && details, names.includes("q") && searchBox(), filter.element, answer);
+  replace(byId("controls"), ...(options.length > 0 ? optionsMenu(options) : []), answer, filter.element, names.includes("q") && searchBox());
+  byId("controls").classList.toggle("none", names.length === 0);
   filter.update();
   showAnswer();
+  showChips();
+}
+
+/** The button that opens the options, the chips of those that differ from the default, and the menu with all of them. */
+function optionsMenu(/** @type {string[]} */ names) {
+  const reset = h("button", { class: "small", onclick: () => change(Object.assign({}, ...names.map((name) => ({ ...RESETS[name], [name]: defaultOf(name) }))), true) }, "all as by default");
+  const menu = h("div", { class: "menu fields", id: "option-menu", popover: "auto", role: "group", "aria-label": "Options of this view" }, ...names.map(control), reset);
+  const button = h("button", { class: "small", id: "options", "aria-haspopup": "true", onclick: () => openMenu(menu, button) }, "Options ▾");
+  return [button, h("span", { class: "chips", id: "chips" }), menu];
+}
+
+/** Shows native functions among those of an interpreted program, or folds them. */
+export const toggleNative = () => hasSource() && currentControls().includes("py") && change({ py: state.py ? "" : "all", ...RESETS.py }, true);
+
+/** Shows a chip for each option that differs from the default; a click opens the menu at it. */
+function showChips() {
+  const box = byId("chips");
+  if (!box) return;
+  const fields = /** @type {any[]} */ ([...byId("option-menu").querySelectorAll("[data-name]")]).filter((select) => !isDefault(select.dataset.name) && !select.closest(".field").hidden);
+  const folded = hasSource() && state.py === "" && byId("option-menu").querySelector("[data-name=py]");
+  const texts = fields.map((select) => `${CHIPS[select.dataset.name] ?? ""}${(select.selectedOptions[0]?.textContent ?? select.value).split(/[:(]/)[0].trim()}`);
+  const signature = `${Boolean(folded)}\n${texts.join("\n")}`;
+  if (box.dataset.texts === signature) return;
+  box.dataset.texts = signature;
+  const unfold = folded && h("button", { class: "small option", title: "Native functions below those of the program are folded: show them (f)", onclick: toggleNative }, "native folded");
+  replace(box, unfold, ...fields.map((select, i) => {
+    const open = () => {
+      openMenu(byId("option-menu"), button);
+      select.focus();
+    };
+    const button = h("button", { class: "small option", title: `${select.getAttribute("aria-label")}: ${texts[i]}. Opens the options.`, onclick: open }, texts[i], h("span", { "aria-hidden": "true" }, " ▾"));
+    return button;
+  }));
 }
 
 /** Shows the question that the selected kind answers. */
@@ -76,9 +117,8 @@ function showAnswer() {
   const element = byId("answer");
   const { answers, more } = groupOf(state.kind);
   if (!element || element.dataset.answers === answers) return;
-  replace(element, answers, h("span", {}, ` ${more}`));
-  // Narrow screens show the answer for kinds outside the heap only while the options are open.
-  setProperties(element, { "data-answers": answers, "data-usual": !isHeapKind(state.kind) });
+  setText(element, `${answers} ${more}`);
+  setProperties(element, { "data-answers": answers, title: `${answers} ${more}`, "data-usual": !isHeapKind(state.kind) });
 }
 
 /** Updates the values of the existing controls after a change of the link. */
@@ -91,13 +131,14 @@ export function updateControls() {
   }
   filter.update();
   showAnswer();
+  showChips();
 }
 
 /** @returns {Element} */
 function control(/** @type {string} */ name) {
   if (name === "kind") {
     const offered = KINDS.filter((kind) => isOffline ? offlineKinds.includes(kind.name) : kind.name === state.kind || isCounted(kind));
-    const box = select("Kind of memory", [], state.kind, (kind) => change({ kind, zoom: "", sel: "" }), definition(state.kind));
+    const box = select("Kind of memory", [], state.kind, (kind) => change({ kind, ...RESETS.kind }), definition(state.kind));
     for (const group of new Set(offered.map(({ group }) => group))) {
       const kinds = offered.filter((kind) => kind.group === group);
       box.append(h("optgroup", { label: groupOf(kinds[0].name).label }, ...kinds.map(({ name, label }) => h("option", { value: name, selected: name === state.kind }, label))));
@@ -110,8 +151,7 @@ function control(/** @type {string} */ name) {
   const known = values.some(([option]) => option === value);
   const custom = name === "min" && !known && Number.isFinite(parseBytes(`${value}B`));
   const options = custom ? [...values, /** @type {[string, string]} */ ([value, `≥ ${bytes(Number(value))}`])] : values;
-  const reset = name === "aby" || name === "pby" ? { sort: "", page: "0" } : name === "dir" || name === "merge" || name === "inl" || name === "py" ? { zoom: "", sel: "" } : {};
-  const box = select(label, options, value, (selected) => change({ [name]: selected, ...reset }, true), title);
+  const box = select(label, options, value, (selected) => change({ [name]: selected, ...RESETS[name] }, true), title);
   box.dataset.name = name;
   const labelled = field(label, box, title);
   labelled.hidden = name === "min" && !hasSizes();

@@ -1,9 +1,11 @@
 // The help and the export menu: native dialogs, which handle focus and Escape correctly.
 
 import { activeFilter, api, processParameters } from "./api.js";
+import { choices } from "./choices.js";
 import { byId, h, messageOf, replace } from "./dom.js";
 import { KEYS, TERMS } from "./glossary.js";
 import { asCounted, KINDS, unitOf } from "./kinds.js";
+import { isOffline } from "./offline.js";
 import { state } from "./state.js";
 import { hasToken, save } from "./token.js";
 
@@ -20,6 +22,8 @@ export function toggleHelp() {
     header("Help", box),
     h("h3", {}, "Keys"),
     h("dl", { class: "keys" }, ...KEYS.map(([key, text]) => h("div", {}, h("dt", {}, h("kbd", {}, key)), h("dd", {}, text)))),
+    !isOffline && h("h3", {}, "Which command?"),
+    !isOffline && choices(),
     h("h3", {}, "Terms"),
     list(TERMS),
     h("h3", {}, "Kinds of memory"),

@@ -70,6 +70,19 @@ export function field(/** @type {string} */ label, /** @type {Element} */ contro
   return h("label", { class: "field", title }, h("span", {}, label), control);
 }
 
+/** Opens a menu, which the browser closes at a click elsewhere or Escape, below an element and within the window. */
+export function openMenu(/** @type {any} */ menu, /** @type {Element} */ below) {
+  if (!menu.matches(":popover-open")) menu.showPopover();
+  const { left, right, bottom } = below.getBoundingClientRect();
+  const { width } = menu.getBoundingClientRect();
+  const from = left + width > innerWidth - 8 ? right - width : left;
+  menu.style.left = `${Math.max(8, Math.min(from, innerWidth - 8 - width))}px`;
+  menu.style.top = `${bottom + 4}px`;
+}
+
+/** Whether a menu is open. */
+export const isMenuOpen = () => document.querySelector(":popover-open") !== null;
+
 /** The message that a view shows instead of data. */
 export function notice(/** @type {string} */ title, /** @type {string} */ text, /** @type {string} */ kind = "", /** @type {Node | null} */ action = null) {
   return h("div", { class: `notice ${kind}`, role: kind === "error" ? "alert" : "status" }, h("strong", {}, title), h("p", {}, text), action);
@@ -81,9 +94,9 @@ export function card(/** @type {string} */ title, /** @type {string} */ about, /
 }
 
 /** Shows a message across the page. */
-export function showBanner(/** @type {string} */ title, /** @type {string} */ text) {
+export function showBanner(/** @type {string} */ title, /** @type {string} */ text, /** @type {Node | null} */ action = null) {
   const banner = byId("banner");
-  replace(banner, h("strong", {}, `${title} `), text);
+  replace(banner, h("strong", {}, `${title} `), text, action);
   banner.hidden = false;
 }
 

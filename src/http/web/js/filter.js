@@ -1,6 +1,6 @@
 // The filter of sampled allocations: a CEL expression that memprof evaluates, with examples.
 
-import { canFilter, hasSingleAllocations } from "./api.js";
+import { canFilter, hasSingleAllocations, isSampling } from "./api.js";
 import { h, replace, setProperties, setText } from "./dom.js";
 import { change, state } from "./state.js";
 
@@ -21,7 +21,7 @@ const ABOUT = "Shows only the sampled allocations for which this CEL expression 
 const VIEWS = ["flame", "treemap", "tree", "functions", "sandwich"];
 
 /** Whether the open view can be filtered. */
-const applies = () => (state.view === "allocations" ? hasSingleAllocations() : VIEWS.includes(state.view) && canFilter());
+const applies = () => (state.view === "allocations" ? hasSingleAllocations() && isSampling() : VIEWS.includes(state.view) && canFilter());
 
 /** Whether the open view shows only the allocations that a filter matches. */
 export const isFiltered = () => applies() && state.filter !== "";

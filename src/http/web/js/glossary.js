@@ -8,8 +8,9 @@ export function fileAndLine(/** @type {string} */ file, /** @type {number | null
   return line ? `${file}:${line}` : file;
 }
 
-/** Figures of the kernel beside the kinds, without stacks: [name, label, definition]. */
+/** Figures beside the kinds, as the kernel's tools show them: [name, label, definition]. */
 export const KERNEL_FIGURES = /** @type {[string, string, string][]} */ ([
+  ["rss", "RSS", "Resident set size, as ps shows it: anonymous, shared and mapped memory."],
   ["page_tables", "Page tables", "Kernel memory for the target's page tables: the kernel's VmPTE. Not part of the target's RSS, nor of any total here."],
 ]);
 
@@ -60,9 +61,12 @@ export function noStackReason(/** @type {string} */ name) {
   return reasons[name] ?? name;
 }
 
+/** How a reply begins that says why there is no report. */
+export const NO_REPORT = "no report at this time";
+
 /** The status while there is no report, from the text of the reply: `Waiting for a process named NAME`. */
 export function waitingText(/** @type {string} */ why) {
-  const text = why.replace(/^no report at this time: /, "");
+  const text = why.replace(`${NO_REPORT}: `, "");
   return text.charAt(0).toUpperCase() + text.slice(1);
 }
 
@@ -82,7 +86,7 @@ export const TOTAL = "Memory of all stacks that contain this function; a recursi
 /** The help panel: [term, explanation]. */
 export const TERMS = /** @type {[string, string][]} */ ([
   ["Memory shown", "Memory that is in RAM now, by the call stack that first used it: the stack of the page fault, read or write that brought the page in. Memory that was allocated but never touched is not shown. Memory that was freed but not returned by the allocator is shown."],
-  ["Sum equals kernel", "The sum of all rows equals the figure that the kernel reports. The badge is green only when both readings of the kernel, before and after the page scan, equal the sum. While the target changes its memory, the two readings differ, and the badge shows the maximum error of the sum."],
+  ["Equals the kernel", "The sum of all rows equals the figure that the kernel reports. The page says so only when both readings of the kernel, before and after the page scan, equal the sum. While the target changes its memory, the two readings differ, and the badge shows the maximum error of the sum."],
   ["Before attach", "Memory that was already resident when memprof attached. Its stacks are unknown, so it is shown by mapping. Start the program under memprof to get a stack for all memory."],
   ["Not observed", "Memory that became resident after memprof attached, but without an event that memprof observes."],
   ["Partial stack", "Unwinding did not reach the outermost frame. These stacks start at their last known frame."],
@@ -96,14 +100,16 @@ export const KEYS = /** @type {[string, string][]} */ ([
   ["/", "focus the search"],
   ["?", "open or close this help"],
   ["n N", "select the next match of the search, or the previous one; in the search box, Enter and Shift+Enter"],
-  ["1 … 9, 0", "switch to a view, in the order of the tabs"],
+  ["o", "show the overview"],
+  ["1 … 9, 0", "switch to a view: 1 flame graph, 2 treemap, 3 call tree, 4 functions, 5 sandwich, 6 page cache, 7 address space, 8 difference, 9 health, 0 heap"],
+  ["f", "show or fold the native functions of an interpreted program"],
   ["p", "pause or resume"],
   ["m", "set a mark"],
   ["[ ]", "show the recorded moment before, or after"],
   ["← ↑ ↓ →", "move in the graph, the treemap and the tables"],
   ["Enter", "zoom into the selected node"],
   ["Backspace", "zoom out to the parent"],
-  ["Escape", "return to the previous zoom level; close the help"],
+  ["Escape", "close a menu or the help; return to the previous zoom level"],
 ]);
 
 /** The newest profile of a process that the OOM killer killed. */

@@ -1,7 +1,6 @@
 // The top of the page: the target, and figures of the report that the view shows: totals by kind, their agreement with the
 // kernel, and losses.
 
-import { newestReport } from "./api.js";
 import { byId, h, hideBanner, replace, setProperties, setText, showBanner } from "./dom.js";
 import { bytes, clock, estimateWithError, exact, exactWithError, number } from "./format.js";
 import { definition, KERNEL_FIGURES, label, lastProfile, noStackReason, waitingText } from "./glossary.js";
@@ -21,13 +20,28 @@ export function showTarget(/** @type {Summary} */ { target, oom_kills }) {
   showChip("alive", target.alive ? "good" : "warn", target.alive ? "running" : "ended, last profile", more > 0 ? `Followed processes: ${target.pids.join(", ")}` : "");
 }
 
+/** Shows when a saved report was taken. */
+export function showSaved(/** @type {number | undefined} */ taken, /** @type {string} */ why) {
+  showChip("connection", "", taken ? `saved on ${new Date(taken).toLocaleDateString()}` : "saved", why);
+  hideBanner();
+}
+
 /** Shows the figures of the report that the view shows. The explanations are from `summary`, possibly of another report. */
 export function showFigures(/** @type {Report} */ report, /** @type {Summary} */ summary) {
   showTotals(report);
   showAgreement(report);
   showLosses(report, summary);
   showFrozen(report);
+  countNotes();
   setText(byId("taken"), `as of ${clock(report.taken)}`);
+}
+
+/** Counts the notes: what makes figures weaker. Notes on what is as it should be are in the list, but not counted. */
+function countNotes() {
+  const notes = [...byId("note-list").children].filter((note) => !note.hidden && note.matches(".warn, .bad") && note.textContent);
+  const button = byId("notes");
+  button.className = `badge ${notes.some((note) => note.matches(".bad")) ? "bad" : notes.length ? "warn" : ""}`;
+  setText(button, notes.length ? `${notes.length} ${notes.length === 1 ? "note" : "notes"}` : "no notes");
 }
 
 /** Shows whether the target was frozen, or why freezing failed. */
@@ -64,18 +78,21 @@ function showChip(/** @type {string} */ id, /** @type {string} */ kind, /** @typ
 const HEAP_TOTALS = ["inuse_space", "alloc_space"];
 
 function showTotals(/** @type {Report} */ report) {
-  // Page tables are a kernel figure without stacks.
-  const total = /** @type {Record<string, number>} */ ({ ...report.total, page_tables: report.page_tables });
+  const { anon, shmem, file } = report.total;
+  const total = /** @type {Record<string, number>} */ ({ ...report.total, rss: anon + shmem + file, page_tables: report.page_tables });
   const box = byId("totals");
   // Rare kinds are shown only if they are not zero.
   const kinds = KINDS.map(({ name }) => name).filter((kind) => ["resident", "anon", "cache", ...(report.heap_counted ? HEAP_TOTALS : [])].includes(kind) || (kind !== "all" && !isHeapKind(kind) && total[kind] > 0));
-  const shown = [...kinds, ...KERNEL_FIGURES.map(([name]) => name)];
+  const [rss, ...others] = KERNEL_FIGURES.map(([name]) => name);
+  const shown = [rss, ...kinds, ...others];
   const signature = shown.join();
   if (box.dataset.kinds !== signature) {
     box.dataset.kinds = signature;
     const swatch = (/** @type {string} */ kind) => h("i", { class: `swatch ${kind}` });
-    replace(box, ...shown.map((kind) => h("div", { class: "total", "data-kind": kind, title: definition(kind) }, h("dt", {}, !["resident", "pss", "page_tables"].includes(kind) && swatch(kind), label(kind)), h("dd", {}))));
+    replace(box, ...shown.map((kind) => h("div", { class: "total", "data-kind": kind, title: definition(kind) }, h("dt", {}, !["rss", "resident", "pss", "page_tables"].includes(kind) && swatch(kind), label(kind)), h("dd", {}))));
   }
+  // Without shared memory, this is the anonymous one.
+  /** @type {HTMLElement} */ (box.querySelector('[data-kind="resident"]')).hidden = shmem === 0;
   for (const kind of shown) {
     const amount = /** @type {HTMLElement} */ (box.querySelector(`[data-kind="${kind}"] dd`));
     const [figure, error, unit] = [total[kind] ?? 0, report.total_error?.[kind] ?? 0, unitOf(kind)];
@@ -103,7 +120,7 @@ function showAgreement(/** @type {Report} */ { agreement }) {
   badge.className = `badge ${equal ? "good" : "warn"}`;
   // The text is the maximum error of the sum: two figures that differ by a few pages would look equal.
   const texts = /** @type {Record<string, string>} */ ({
-    equal: "✓ sum equals kernel",
+    equal: "✓ equals the kernel",
     between: `sum within ${bytes(high - low)} of kernel`,
     below: `sum ${bytes(low - resident)} below kernel`,
     above: `sum ${bytes(resident - high)} above kernel`,
@@ -138,12 +155,14 @@ function showLosses(/** @type {Report} */ report, /** @type {Summary} */ { outco
   byId("names").hidden = names_advice === null;
 }
 
-/** Shows the state of the connection. */
-export function showConnection(/** @type {"live" | "lost" | "paused" | "ended" | "loading" | "saved"} */ status, /** @type {string} */ why) {
-  const texts = { live: "live", lost: "connection lost", paused: "paused", ended: "target ended", loading: "connecting…", saved: `saved on ${new Date(newestReport().taken).toLocaleDateString()}` };
+/** Shows the state of the connection; `tryAgain` is for a lost one. */
+export function showConnection(/** @type {"live" | "lost" | "paused" | "ended" | "loading" | "saved"} */ status, /** @type {string} */ why, /** @type {(() => void) | undefined} */ tryAgain = undefined) {
+  const texts = { live: "live", lost: "no connection", paused: "paused", ended: "target ended", loading: "connecting…", saved: "saved" };
   const classes = { live: "good", lost: "bad", paused: "warn", ended: "warn", loading: "", saved: "" };
   showChip("connection", classes[status], texts[status], why);
-  if (status === "lost") showBanner("memprof does not answer.", `This is the last report. Retrying every few seconds. ${why}`);
-  else hideBanner();
+  if (status !== "lost") return hideBanner();
+  // memprof ends with the program that it started.
+  showChip("alive", "warn", "not running, or out of reach", why);
+  showBanner("memprof has ended, or is out of reach.", "This is the last report; views that were open before can still be read. ", h("button", { class: "small", onclick: tryAgain }, "Try again"));
 }
 

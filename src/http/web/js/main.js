@@ -1,13 +1,13 @@
 // Wires the page together: views, keys, live updates.
 
 import { api, ApiError, countedGroups, hasSource, heapSnapshots } from "./api.js";
-import { offerMarks, showControls, showFilterError, updateControls } from "./controls.js";
+import { offerMarks, showControls, showFilterError, toggleNative, updateControls } from "./controls.js";
 import { openExports, toggleHelp } from "./dialogs.js";
-import { byId, h, messageOf, notice, replace, setProperties, showBanner } from "./dom.js";
+import { byId, h, isMenuOpen, messageOf, notice, openMenu, replace, setProperties, showBanner } from "./dom.js";
 import { isFiltered } from "./filter.js";
 import { clock } from "./format.js";
-import { waitingText } from "./glossary.js";
-import { showConnection, showFigures, showGone, showTarget, showWaiting } from "./header.js";
+import { NO_REPORT, waitingText } from "./glossary.js";
+import { showConnection, showFigures, showGone, showSaved, showTarget, showWaiting } from "./header.js";
 import { isSampled, updateHeapMode } from "./kinds.js";
 import { isOffline } from "./offline.js";
 import { hasSelection, offerNewest, offerProcesses, watchSelection } from "./selection.js";
@@ -26,6 +26,7 @@ import { Graph } from "./views/graph.js";
 import { Growth } from "./views/growth.js";
 import { HealthView } from "./views/health.js";
 import { HeapView } from "./views/heap.js";
+import { OverviewView } from "./views/overview.js";
 import { Processes } from "./views/processes.js";
 import { Sandwich } from "./views/sandwich.js";
 
@@ -44,22 +45,25 @@ const TREE_SETTINGS = ["dir", "kind", "merge", "inl", "py", "min", "filter"];
 /** Highlights a function, by its identity, in the flame graph. */
 const showInFlame = (/** @type {import("./api.js").FunctionRow} */ row) => change({ view: "flame", q: "", fn: row.function ?? "", path: row.path, zoom: "", sel: "" }, true);
 
-/** The views: [name, label, constructor, further settings that require new data]. */
-const VIEWS = /** @type {[string, string, () => View, string[]][]} */ ([
-  ["flame", "Flame graph", () => new Graph({ draw: "flame", fetch: tree, empty: EMPTY }), [...TREE_SETTINGS, "fn", "path"]],
-  ["treemap", "Treemap", () => new Graph({ draw: "treemap", fetch: tree, empty: EMPTY }), [...TREE_SETTINGS, "fn", "path"]],
-  ["tree", "Call tree", () => new Graph({ draw: "tree", fetch: tree, empty: EMPTY }), [...TREE_SETTINGS, "fn", "path"]],
-  ["functions", "Functions", () => new Functions({ open: showInFlame, about: "Click a function to see it in the flame graph." }), ["py", "filter"]],
-  ["sandwich", "Sandwich", () => new Sandwich(), ["fn", "path", ...TREE_SETTINGS]],
-  ["files", "Page cache", () => new Files(), ["file", ...TREE_SETTINGS]],
-  ["space", "Address space", () => new AddressSpace(), []],
-  ["diff", "Difference", () => new Diff(), [...TREE_SETTINGS, "from", "to"]],
-  ["health", "Health", () => new HealthView(), []],
-  ["heap", "Heap", () => new HeapView(heapSnapshots), ["heap", "hfrom", "hby"]],
-  ["allocations", "Allocations", () => new Allocations(), ["aby", "filter"]],
-  ["processes", "Processes", () => new Processes(), []],
-  ["growth", "Growth", () => new Growth(), ["kind", "gby", "t0", "t1"]],
-]).filter(([name]) => !isOffline || !["diff", "health", "heap", "sandwich", "allocations", "processes", "growth"].includes(name));
+/** The groups of views, in the order of the tabs. */
+const GROUPS = ["Overview", "Where", "Change", "Heap", "System"];
+/** The views: [group, name, label, key, constructor, further settings that require new data]. */
+const VIEWS = /** @type {[string, string, string, string, () => View, string[]][]} */ ([
+  ["Overview", "overview", "Overview", "o", () => new OverviewView(), []],
+  ["Where", "flame", "Flame graph", "1", () => new Graph({ draw: "flame", fetch: tree, empty: EMPTY }), [...TREE_SETTINGS, "fn", "path"]],
+  ["Where", "treemap", "Treemap", "2", () => new Graph({ draw: "treemap", fetch: tree, empty: EMPTY }), [...TREE_SETTINGS, "fn", "path"]],
+  ["Where", "tree", "Call tree", "3", () => new Graph({ draw: "tree", fetch: tree, empty: EMPTY }), [...TREE_SETTINGS, "fn", "path"]],
+  ["Where", "functions", "Functions", "4", () => new Functions({ open: showInFlame, about: "Click a function to see it in the flame graph." }), ["py", "filter"]],
+  ["Where", "sandwich", "Sandwich", "5", () => new Sandwich(), ["fn", "path", ...TREE_SETTINGS]],
+  ["Change", "diff", "Difference", "8", () => new Diff(), [...TREE_SETTINGS, "from", "to"]],
+  ["Change", "growth", "Growth", "", () => new Growth(), ["kind", "gby", "t0", "t1"]],
+  ["Heap", "heap", "Snapshot", "0", () => new HeapView(heapSnapshots), ["heap", "hfrom", "hby"]],
+  ["Heap", "allocations", "Allocations", "", () => new Allocations(), ["aby", "filter"]],
+  ["System", "files", "Page cache", "6", () => new Files(), ["file", ...TREE_SETTINGS]],
+  ["System", "space", "Address space", "7", () => new AddressSpace(), []],
+  ["System", "processes", "Processes", "", () => new Processes(), []],
+  ["System", "health", "Health", "9", () => new HealthView(), []],
+]).filter(([, name]) => !isOffline || !["diff", "health", "heap", "sandwich", "allocations", "processes", "growth"].includes(name));
 
 const content = byId("content");
 
@@ -68,7 +72,7 @@ const RESET = { zoom: "", sel: "", zoomUp: "", selUp: "", sort: "", page: "0", f
 
 /** @type {View | null} */
 let view = null;
-/** Whether several processes are followed. */
+/** Whether several processes are followed, or were. */
 let several = false;
 /** The call tree that keys control. */
 const graph = () => (view instanceof Graph ? view : view?.graph);
@@ -76,10 +80,10 @@ const graph = () => (view instanceof Graph ? view : view?.graph);
 let refreshes = 0;
 
 /** The entry of the open view in `VIEWS`. */
-const openEntry = () => VIEWS.find(([name]) => name === state.view) ?? VIEWS[0];
+const openEntry = () => VIEWS.find(([, name]) => name === state.view) ?? VIEWS[1];
 
 function openView() {
-  const [name, , create] = openEntry();
+  const [, name, , , create] = openEntry();
   state.view = name;
   view = create();
   showControls((by) => graph()?.step(by));
@@ -87,17 +91,25 @@ function openView() {
   replace(content, notice("Loading…", ""));
 }
 
+/** Shows the groups of views: the open one with all its views, each other one as a link to its first view. */
 function showTabs() {
-  // The view of sampled allocations needs samples, and the list of processes is for several processes.
+  // The list of processes is for several processes; growth needs a recording.
   const isUseful = /** @type {Record<string, boolean>} */ ({ allocations: isSampled(), processes: several, growth: timeline.recorded });
-  const offered = VIEWS.filter(([name]) => (isUseful[name] ?? true) || state.view === name);
-  replace(
-    byId("tabs"),
-    ...offered.map(([name, text], i) =>
-      // The "./" is for accessibility checks, which take links that begin with "#" for skip links.
-      h("a", { href: `./${link({ view: name, ...RESET })}`, "aria-current": name === state.view ? "page" : undefined, "data-name": text, title: i < 10 ? `Key: ${(i + 1) % 10}` : null }, text),
-    ),
-  );
+  const offered = VIEWS.filter(([, name]) => (isUseful[name] ?? true) || state.view === name);
+  const [open] = openEntry();
+  // The "./" is for accessibility checks, which take links that begin with "#" for skip links.
+  const tab = (/** @type {string} */ name, /** @type {string} */ text, /** @type {string | null} */ title) => h("a", { href: `./${link({ view: name, ...RESET })}`, "aria-current": name === state.view ? "page" : undefined, "data-name": text, title }, text);
+  const groups = GROUPS.map((group) => ({ group, views: offered.filter(([of]) => of === group) })).filter(({ views }) => views.length > 0);
+  const parts = groups.map(({ group, views }) => {
+    const names = views.map(([, , label]) => label).join(", ");
+    if (group !== open || views.length === 1) return h("span", { class: "tab-group" }, tab(views[0][1], group, views.length === 1 ? `Key: ${views[0][3]}` : names));
+    return h("span", { class: "tab-group open", role: "group", "aria-label": group }, h("span", { class: "group-name", "aria-hidden": "true" }, group), ...views.map(([, name, label, key]) => tab(name, label, key && `Key: ${key}`)));
+  });
+  const signature = `${link({ ...RESET })} ${offered.map(([, name]) => name)}`;
+  // A link that has the focus keeps it.
+  if (byId("tabs").dataset.shown === signature) return;
+  byId("tabs").dataset.shown = signature;
+  replace(byId("tabs"), ...parts);
 }
 
 /** The report that the view shows, and the newest summary of the selected state. */
@@ -143,7 +155,10 @@ async function refresh() {
     // Earlier data stays visible. Without earlier data, the error is shown.
     if (content.contains(current.element)) return;
     showReport(null);
-    const isWaiting = error instanceof ApiError && error.status === 503;
+    // Other replies with this status say what is busy or cannot be read.
+    const isWaiting = error instanceof ApiError && error.status === 503 && why.startsWith(NO_REPORT);
+    const isGone = error instanceof ApiError && error.status === 0;
+    if (isGone) return replace(content, notice("This view was not open while memprof ran", `${why} Views that were open before can still be read.`));
     replace(content, isWaiting ? notice(waitingText(why), "This page shows the memory of the target as soon as it runs.") : notice("This view could not be loaded", why, "error"));
   } finally {
     if (number === refreshes) content.removeAttribute("aria-busy");
@@ -161,6 +176,7 @@ const updates = new LiveUpdates({
   waiting: showWaiting,
   refresh: refreshAll,
   connection: showConnection,
+  saved: showSaved,
 });
 
 /** Number of optional controls that are shown. */
@@ -183,7 +199,7 @@ async function showSelected(/** @type {import("./api.js").Summary} */ newest) {
     // A filter of the link does not apply any more.
     if (state.filter) refresh();
   }
-  if (several !== newest.target.pids.length > 1) {
+  if (several !== newest.target.pids.length + newest.ended > 1) {
     several = !several;
     showTabs();
   }
@@ -213,6 +229,7 @@ onChange((changed) => {
     updates.resume();
   }
   if (changed.has("view")) {
+    if (state.view === "diff") byId("compare").hidden = true;
     openView();
     // `updates` makes the first request.
     if (started) refresh();
@@ -225,9 +242,9 @@ onChange((changed) => {
   else updateControls();
   // The current tree shows the selected function at once. The next tree also counts it in dropped nodes.
   if (changed.has("fn") || changed.has("path")) view.show();
-  const [, , , fetched] = openEntry();
+  const [, , , , , fetched] = openEntry();
   if ([...fetched, ...SELECTION].some((name) => changed.has(name))) refresh();
-  else if (["zoom", "sel", "zoomUp", "selUp", "q", "group", "sort", "shape", "page", "kind", "pby"].some((name) => changed.has(name))) Promise.resolve(view.show()).then((report) => report && showReport(report), () => refresh());
+  else if (["zoom", "sel", "zoomUp", "selUp", "q", "group", "sort", "shape", "page", "kind", "pby", "show"].some((name) => changed.has(name))) Promise.resolve(view.show()).then((report) => report && showReport(report), () => refresh());
 });
 
 function showPaused() {
@@ -238,6 +255,14 @@ function showPaused() {
 
 const togglePause = () => change({ pause: state.pause ? "" : "1" });
 
+/** After a mark was set, offers the difference since it. */
+function offerComparison(/** @type {import("./api.js").Mark} */ mark) {
+  const button = byId("compare");
+  button.hidden = state.view === "diff";
+  button.textContent = `${mark.name ?? "The mark"} is set: compare with it`;
+  button.onclick = () => change({ view: "diff", from: mark.id, to: "", mark: "", zoom: "", sel: "" }, true);
+}
+
 async function addMark(freeze = false) {
   try {
     const mark = await api.addMark(`${freeze ? "exact state" : "mark"} at ${clock(Date.now())}`, freeze);
@@ -246,6 +271,7 @@ async function addMark(freeze = false) {
     const compares = state.view === "diff" && state.from;
     change({ ...(compares ? {} : { from: mark.id, to: "" }), ...(freeze ? { mark: mark.id } : {}) }, freeze);
     if (compares) await refresh();
+    offerComparison(mark);
   } catch (error) {
     showBanner(freeze ? "The exact state could not be taken." : "The mark could not be set.", messageOf(error));
   }
@@ -255,16 +281,20 @@ function handleKey(/** @type {KeyboardEvent} */ event) {
   const isWaiting = document.body.dataset.waiting !== undefined;
   const target = /** @type {HTMLElement} */ (event.target);
   if (event.ctrlKey || event.altKey || event.metaKey || /^(INPUT|SELECT|TEXTAREA)$/.test(target.tagName)) return;
-  const number = Number(event.key);
+  const byKey = VIEWS.find(([, , , key]) => key === event.key);
   if (event.key === "?") toggleHelp();
   else if (isWaiting) return;
   else if (event.key === "/") byId("search")?.focus();
   else if (event.key === "p") togglePause();
   else if (event.key === "m") addMark();
+  else if (event.key === "f") toggleNative();
   else if (event.key === "[" || event.key === "]") timeline.stepBy(event.key === "]" ? 1 : -1);
   else if (event.key === "n" || event.key === "N") graph()?.step(event.key === "n" ? 1 : -1);
-  else if (event.key === "Escape" && !document.querySelector("dialog[open]")) graph()?.zoomBack();
-  else if (/^[0-9]$/.test(event.key) && VIEWS[(number + 9) % 10]) change({ view: VIEWS[(number + 9) % 10][0], ...RESET }, true);
+  else if (event.key === "Escape") {
+    // The browser closes the dialog or the menu.
+    if (document.querySelector("dialog[open]") || isMenuOpen()) return;
+    graph()?.zoomBack();
+  } else if (byKey) change({ view: byKey[1], ...RESET }, true);
   else return;
   event.preventDefault();
 }
@@ -275,6 +305,7 @@ byId("mark").addEventListener("click", () => addMark());
 byId("freeze").addEventListener("click", () => addMark(true));
 byId("export").addEventListener("click", openExports);
 byId("help-button").addEventListener("click", toggleHelp);
+byId("note-list").addEventListener("toggle", () => isMenuOpen() && openMenu(byId("note-list"), byId("notes")));
 byId("skip").addEventListener("click", (/** @type {Event} */ event) => {
   event.preventDefault();
   content.focus();

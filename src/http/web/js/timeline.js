@@ -23,7 +23,9 @@ const LOST = "lost";
 /** Maximum number of samples. */
 const MAX_SAMPLES = 4000;
 /** Heights of the plot in pixels: on wide and on narrow screens. */
-const [HEIGHT, NARROW_HEIGHT] = [110, 88];
+const [HEIGHT, NARROW_HEIGHT] = [96, 88];
+/** Height of the line of names above the plot, in pixels. */
+const NAMES = 17;
 /** How long the cursor rests before the changes at it are fetched, in ms. */
 const HOVER_MS = 150;
 /** Minimum width of a drag that selects a range, in pixels. */
@@ -228,12 +230,12 @@ export class Timeline {
     return {
       width: Math.max(200, this.box.clientWidth),
       height: this.height,
-      padding: [8, null, null, null],
+      padding: [NAMES, null, 0, null],
       legend: { show: false },
       cursor: { drag: { x: true, y: false, setScale: false, click: () => {} }, y: false, points: { show: false } },
       scales: { x: { time: true }, y: { range: (/** @type {any} */ _, /** @type {number} */ __, /** @type {number} */ max) => [0, ticksTo(max, unit).end] } },
       series: [{}, ...lines.map((kind) => ({ label: label(kind), stroke: colour(kind), fill: colour(kind), width: 1, points: { show: false } }))],
-      axes: [{ ...axis, values: times, incrs: TICK_SECONDS, space: 90, size: 26 }, { ...axis, size: 74, values: (/** @type {any} */ _, /** @type {number[]} */ ticks) => ticks.map((v) => amount(v, unit)), splits: (/** @type {any} */ plot) => ticksTo(largest(plot), unit).ticks }],
+      axes: [{ ...axis, ticks: { ...grid, size: 4 }, gap: 2, values: times, incrs: TICK_SECONDS, space: 90, size: 22 }, { ...axis, size: 74, values: (/** @type {any} */ _, /** @type {number[]} */ ticks) => ticks.map((v) => amount(v, unit)), splits: (/** @type {any} */ plot) => ticksTo(largest(plot), unit).ticks }],
       hooks: {
         setSelect: [(/** @type {any} */ plot) => this.selectRange(plot)],
         setCursor: [(/** @type {any} */ plot) => {
@@ -340,7 +342,7 @@ export class Timeline {
     this.drawSelection(plot);
     ctx.restore();
     plot.over.append(this.markLabels.element);
-    this.markLabels.show(shown, plot.over.clientWidth, plot.over.clientHeight);
+    this.markLabels.show(shown, plot.over.clientWidth);
   }
 
   /** Marks at the bottom the time in which events were lost. */
@@ -383,6 +385,7 @@ export class Timeline {
     const when = index === null ? null : this.plot?.data[0][index];
     const i = when ? this.time.indexOf(Math.round(when * 1000)) : this.time.length - 1;
     if (i < 0) return;
+    const pointed = index === null ? [] : this.marks.filter((mark) => Math.abs(this.plot.valToPos(timeOf(mark) / 1000, "x") - this.plot.cursor.left) < 6);
     const texts = lines.slice().reverse().map((kind) => {
       const name = this.series.find(([one]) => one === kind)?.[1] ?? "";
       const [value, old] = this.valueAt(name, i);
@@ -391,7 +394,7 @@ export class Timeline {
     const lost = when ? this.lost[i] : 0;
     if (lost) texts.push(["lost", `${number(lost)} events lost`]);
     const at = when ? `at ${clock(this.time[i])}` : "now";
-    replace(this.figures, h("span", { class: "faint" }, at), ...texts.map(([kind, text]) => h("span", {}, h("i", { class: `swatch ${kind}` }), text)));
+    replace(this.figures, h("span", { class: "faint" }, at), pointed.length > 0 && h("b", {}, pointed.map((mark) => mark.name ?? mark.id).join(", ")), ...texts.map(([kind, text]) => h("span", {}, h("i", { class: `swatch ${kind}` }), text)));
     this.reset.hidden = !state.t0;
     setProperties(this.box, { role: "img", "aria-label": `Memory over time, ${at}: ${texts.map(([, text]) => text).join(", ")}` });
   }

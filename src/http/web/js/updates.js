@@ -20,7 +20,8 @@ const REFRESH_MS = 3000;
  * @property {(sample: Record<string, number | null>) => void} sample
  * @property {(why: string) => void} waiting there is no report yet
  * @property {() => Promise<void>} refresh
- * @property {(status: any, why: string) => void} connection
+ * @property {(status: any, why: string, tryAgain?: () => void) => void} connection
+ * @property {(taken: number | undefined, why: string) => void} saved
  */
 
 export class LiveUpdates {
@@ -38,12 +39,14 @@ export class LiveUpdates {
     this.timer = 0;
     /** The name of the saved profile that the page shows, which never changes; empty for a live target. */
     this.saved = isOffline ? "this report" : "";
+    /** When the saved profile was taken, in ms since 1970. @type {number | undefined} */
+    this.taken = undefined;
   }
 
   start() {
     this.callbacks.connection("loading", "");
     this.refresh();
-    Promise.all([this.fetchSummary(), this.fetchSource()]).then(() => this.resume());
+    Promise.all([this.fetchSummary(), this.fetchSource()]).then(() => this.isLost || this.resume());
     document.addEventListener("visibilitychange", () => this.resume());
     // Shows a report that arrived during a refresh, or too soon after one.
     setInterval(() => this.refreshIfDue(), 500);
@@ -60,8 +63,9 @@ export class LiveUpdates {
     clearTimeout(this.timer);
     this.events?.close();
     this.events = null;
-    if (this.saved) this.callbacks.connection("saved", `Opened from ${this.saved}; it does not change.`);
+    if (this.saved) this.callbacks.saved(this.taken, `From ${this.saved}; it does not change.`);
     else if (state.pause) this.callbacks.connection("paused", "Nothing is refreshed until you resume.");
+    else if (!document.hidden && this.isLost) this.tryAgain();
     else if (!document.hidden) this.listen();
   }
 
@@ -82,13 +86,18 @@ export class LiveUpdates {
     });
   }
 
-  /** Polls. Tries events again when the connection is back, and after every `POLLS_BEFORE_RETRY` polls. */
+  /** Polls while memprof answers. Tries events again after every `POLLS_BEFORE_RETRY` polls. */
   async poll(/** @type {number} */ polls) {
-    const wasLost = this.isLost;
     const answered = await this.fetchSummary();
-    if (state.pause || document.hidden || this.events) return;
-    if (answered && (wasLost || polls >= POLLS_BEFORE_RETRY)) return this.listen();
+    // memprof ends with the program that it started: without an answer, the user says when to try again.
+    if (!answered || state.pause || document.hidden || this.events) return;
+    if (polls >= POLLS_BEFORE_RETRY) return this.listen();
     this.timer = setTimeout(() => this.poll(polls + 1), POLL_MS);
+  }
+
+  /** Asks memprof again after it did not answer, and follows it if it does. */
+  async tryAgain() {
+    if (await this.fetchSummary()) this.listen();
   }
 
   /** Fetches the totals; true if the server answered. */
@@ -98,16 +107,16 @@ export class LiveUpdates {
       return true;
     } catch (error) {
       const why = messageOf(error);
-      const isWaiting = error instanceof ApiError && error.status === 503;
-      if (isWaiting) this.callbacks.waiting(why);
+      const status = error instanceof ApiError ? error.status : 0;
+      if (status === 503) this.callbacks.waiting(why);
       else this.lost(why);
-      return isWaiting;
+      return status !== 0;
     }
   }
 
   lost(/** @type {string} */ why) {
     this.isLost = true;
-    this.callbacks.connection("lost", why);
+    this.callbacks.connection("lost", why, () => this.tryAgain());
   }
 
   connected() {
@@ -118,6 +127,7 @@ export class LiveUpdates {
 
   receive(/** @type {Summary} */ summary) {
     this.newest = summary.report.number;
+    this.taken = summary.report.taken;
     this.ended = !summary.target.alive;
     this.callbacks.summary(summary);
     this.connected();

@@ -52,6 +52,8 @@ struct Case {
     runs: Vec<(u32, PageRun)>,
     then: Chunks,
     since: Chunks,
+    inherited: Chunks,
+    older: Vec<Range<u64>>,
     dropped: Range<u64>,
     /// Anonymous, shared and file pages that the kernel counted.
     rss: [u64; 3],
@@ -62,6 +64,8 @@ impl Case {
     fn restore(self) -> Restored {
         let [anon, shmem, file] = self.rss;
         let seen = PeakSeen {
+            highest_before: 0,
+            others: 0,
             mm: MmId(1),
             copy: MmId(2),
             incomplete: false,
@@ -77,13 +81,21 @@ impl Case {
             runs: self.runs,
         };
         let unrecorded = self.unrecorded;
+        let mut older = RangeSet::new(100);
+        for pages in &self.older {
+            assert!(older.insert(pages.start * PAGE..pages.end * PAGE).is_ok());
+        }
         let at_peak = AtPeak {
             now: &now,
             before: &self.before,
             then: &self.then,
             since: &self.since,
+            inherited: &self.inherited,
+            older: &older,
+            is_forked: !self.inherited.is_empty(),
             seen: &seen,
             may_be_unrecorded: &move |_| unrecorded,
+            lag: 1,
             page_size: PAGE,
         };
         let restored = at_peak.restore();
@@ -123,6 +135,8 @@ fn dropped_mapping() -> Case {
         runs: vec![(0, run(0x1000, 0x100a, PageKind::Anon))],
         then: chunks(&[(0x1000..0x100a, 20), (0x2000..0x2014, 21)]),
         since: chunks(&[(0x1000..0x100a, 20)]),
+        inherited: Chunks::new(),
+        older: vec![],
         dropped: 0x2000..0x2020,
         rss: [30, 0, 0],
         unrecorded: false,
@@ -224,6 +238,8 @@ fn one_fault_on_a_file_maps_its_neighbours() {
         runs: vec![],
         then: chunks(&[(0x2003..0x2004, 20), (0x2013..0x2014, 20)]),
         since: Chunks::new(),
+        inherited: Chunks::new(),
+        older: vec![],
         dropped: 0x2000..0x2040,
         rss: [0, 0, 24],
         unrecorded: false,
@@ -234,6 +250,32 @@ fn one_fault_on_a_file_maps_its_neighbours() {
     // Both faults have pages around them before any other page counts.
     assert!(found.iter().any(|r| r.contains(&0x2013)), "{found:?}");
     assert_eq!(restored.vmas.len(), 1);
+}
+
+/// Another file was unmapped, too, before anybody could look.
+#[test]
+fn neighbours_that_another_call_dropped_count() {
+    let file = |start| vma(start, start + 0x40, Backing::File, true);
+    let case = |rss| Case {
+        vmas: vec![],
+        before: vec![file(0x2000), file(0x3000)],
+        runs: vec![],
+        then: chunks(&[(0x2003..0x2004, 20), (0x3003..0x3004, 20)]),
+        since: chunks(&[(0x3004..0x3005, 21)]),
+        inherited: Chunks::new(),
+        older: vec![],
+        dropped: 0x2000..0x2040,
+        rss: [0, 0, rss],
+        unrecorded: false,
+    };
+    let restored = case(31).restore();
+    let found = pages(&restored, PageKind::File);
+    // One of them came later.
+    assert_eq!(found, [0x2000..0x2010, 0x3000..0x3004, 0x3005..0x3010]);
+    assert_eq!(restored.gone, Usage::default());
+    // Pages of the dropped file come first.
+    let found = pages(&case(17).restore(), PageKind::File);
+    assert_eq!(found, [0x2000..0x2010, 0x3003..0x3004]);
 }
 
 #[test]
@@ -252,6 +294,8 @@ fn a_process_that_has_ended_has_its_records() {
             (0x2000..0x2080, 21),
         ]),
         since: Chunks::new(),
+        inherited: Chunks::new(),
+        older: vec![],
         dropped: 0..1 << 45,
         rss: [129, 0, 40],
         unrecorded: true,
@@ -267,6 +311,150 @@ fn a_process_that_has_ended_has_its_records() {
         [0x1000..0x1001, 0x1002..0x1010]
     );
     assert_eq!(restored.gone.file, 25 * PAGE);
+}
+
+/// Most faults left no record, and the whole address space is dropped: pages around recorded ones were resident.
+#[test]
+fn pages_around_those_with_a_record_come_first() {
+    let every_eighth = |pages: Range<u64>| pages.step_by(8).map(|page| (page..page + 1, 20));
+    let records: Vec<_> = every_eighth(0x2000..0x2100).collect();
+    let mut vdso = vma(0x2180, 0x2182, Backing::Special, false);
+    vdso.name = "[vdso]".to_owned();
+    let case = |rss: u64| Case {
+        vmas: vec![],
+        before: vec![anon(0x1f00, 0x2140), vdso.clone(), anon(0x9000, 0xa000)],
+        runs: vec![],
+        then: chunks(&records),
+        since: Chunks::new(),
+        inherited: Chunks::new(),
+        older: vec![],
+        dropped: 0..1 << 45,
+        rss: [rss, 0, 0],
+        unrecorded: true,
+    };
+    let found = pages(&case(0x100).restore(), PageKind::Anon);
+    assert_eq!((found.len(), &found[0]), (1, &(0x2000..0x2100)));
+    // The rest of the chunk, as far as it is mapped; nothing is known of other chunks.
+    let restored = case(0x150).restore();
+    let found = pages(&restored, PageKind::Anon);
+    assert_eq!((found.len(), &found[0]), (1, &(0x2000..0x2140)));
+    assert_eq!(restored.gone.anon, 0x10 * PAGE);
+}
+
+/// A process that ended before any scan: what was read first is of files, and what was written first is not.
+#[test]
+fn a_short_life_has_unknown_mappings() {
+    let write = 1 << RECORD_STACK_BITS | RECORD_WRITE;
+    let case = Case {
+        vmas: vec![],
+        before: vec![],
+        runs: vec![],
+        then: chunks(&[(0x1000..0x1010, 20), (0x2000..0x2020, 20 | write)]),
+        since: Chunks::new(),
+        inherited: Chunks::new(),
+        older: vec![],
+        dropped: 0..1 << 45,
+        rss: [32, 0, 16],
+        unrecorded: false,
+    };
+    let restored = case.restore();
+    let found = [PageKind::Anon, PageKind::File].map(|kind| pages(&restored, kind));
+    assert_eq!(found.concat(), [0x2000..0x2020, 0x1000..0x1010]);
+}
+
+/// A child has ended that had written to some of its parent's pages.
+#[test]
+fn a_child_that_has_ended_had_its_parents_pages() {
+    let write = 1 << RECORD_STACK_BITS | RECORD_WRITE;
+    let case = |rss: u64| Case {
+        vmas: vec![],
+        before: vec![
+            vma(0x500, 0x600, Backing::File, false),
+            anon(0x1000, 0x2000),
+        ],
+        runs: vec![],
+        then: chunks(&[(0x1000..0x1010, 20), (0x1800..0x1820, 21)]),
+        since: Chunks::new(),
+        inherited: chunks(&[
+            (0x500..0x520, 30),
+            (0x520..0x522, 31 | write),
+            (0x1000..0x1020, 32),
+        ]),
+        older: vec![],
+        dropped: 0..1 << 45,
+        rss: [rss, 0, 0],
+        unrecorded: false,
+    };
+    // The file's pages were not copied by fork.
+    let inherited = [0x520..0x522, 0x1000..0x1020, 0x1800..0x1820];
+    let restored = case(0x42).restore();
+    assert_eq!(pages(&restored, PageKind::Anon), inherited);
+    // The child's end has begun, or it has copied a page since.
+    let mut ending = case(0x42);
+    ending.vmas = vec![anon(0x1000, 0x2000)];
+    ending.runs = vec![(0, run(0x1018, 0x1019, PageKind::Anon))];
+    ending.since = chunks(&[(0x1012..0x1013, 40)]);
+    assert_eq!(pages(&ending.restore(), PageKind::Anon), inherited);
+    // The parent has got more since than the child can have had.
+    let restored = case(0x40).restore();
+    assert_eq!(
+        pages(&restored, PageKind::Anon),
+        [0x1000..0x1010, 0x1800..0x1820]
+    );
+    assert_eq!(restored.gone.anon, 0x10 * PAGE);
+}
+
+/// Most of the parent's faults left no record either.
+#[test]
+fn pages_around_inherited_ones_were_inherited() {
+    let records: Vec<_> = (0x1000..0x1100u64)
+        .step_by(8)
+        .map(|page| (page..page + 1, 30))
+        .collect();
+    let case = Case {
+        vmas: vec![],
+        before: vec![anon(0x1000, 0x2000)],
+        runs: vec![],
+        then: chunks(&[(0x1800..0x1820, 21)]),
+        since: Chunks::new(),
+        inherited: chunks(&records),
+        older: vec![],
+        dropped: 0..1 << 45,
+        rss: [0x120, 0, 0],
+        unrecorded: true,
+    };
+    let found = pages(&case.restore(), PageKind::Anon);
+    assert_eq!(found, [0x1000..0x1100, 0x1800..0x1820]);
+}
+
+/// Nothing was recorded of pages that were there before the attach. A child has no pages of files from its parent.
+#[test]
+fn what_was_there_before_the_attach() {
+    let case = |inherited: &[(Range<u64>, u32)], file| Case {
+        vmas: vec![],
+        before: vec![
+            vma(0x500, 0x600, Backing::File, false),
+            anon(0x1000, 0x2000),
+        ],
+        runs: vec![],
+        then: chunks(&[(0x1010..0x1020, 20)]),
+        since: Chunks::new(),
+        inherited: chunks(inherited),
+        older: vec![0x500..0x510, 0x1000..0x1018, 0x1c00..0x1c40],
+        dropped: 0..1 << 45,
+        rss: [0x60, 0, file],
+        unrecorded: true,
+    };
+    let of =
+        |restored: &Restored| [PageKind::Anon, PageKind::File].map(|kind| pages(restored, kind));
+    let restored = case(&[], 0x10).restore();
+    let anon = [0x1000..0x1020, 0x1c00..0x1c40];
+    let all = of(&restored).concat();
+    assert_eq!(all, [0x1000..0x1020, 0x1c00..0x1c40, 0x500..0x510]);
+    // One page of the parent is in a record.
+    let restored = case(&[(0x1000..0x1001, 30)], 0x10).restore();
+    assert_eq!(of(&restored)[0], anon);
+    assert_eq!(restored.gone.file, 0x10 * PAGE);
 }
 
 #[test]
@@ -287,6 +475,8 @@ fn too_many_runs_are_gone() {
         runs: Vec::new(),
         then: chunks(&records),
         since: Chunks::new(),
+        inherited: Chunks::new(),
+        older: vec![],
         dropped: 0..2 * (runs + more),
         rss: [runs + more, 0, 0],
         unrecorded: false,

@@ -40,7 +40,7 @@ export const BYTE_KINDS = /** @type {Record<string, string>} */ ({
 });
 
 /** The kinds of types. */
-export const TYPE_KINDS = /** @type {Record<string, string>} */ ({ class: "C++", trait_object: "Rust", text: "text", pointers: "addresses", zeroes: "zeroes", unknown: "unknown" });
+export const TYPE_KINDS = /** @type {Record<string, string>} */ ({ class: "C++", trait_object: "Rust", python: "Python", text: "text", pointers: "addresses", zeroes: "zeroes", unknown: "unknown" });
 
 /** The roles of blocks of Python’s memory. */
 export const ROLES = /** @type {Record<string, string>} */ ({ object: "objects", memory: "memory of objects", kept: "freed objects, for reuse", unknown: "unknown" });
@@ -120,6 +120,12 @@ const TABLES = /** @type {Record<string, TableText>} */ ({
   largest: {
     title: "Largest chunks in use", about: "By the size of their contents.", sortedBy: "bytes",
     columns: { address: ["address", "Address of the contents"], bytes: ["bytes", "Size of the contents"], resident: ["resident", "Bytes in RAM"], root: ["root", "The nearest root that leads to the chunk"] },
+  },
+  "unreachable.shapes": {
+    title: "Lost blocks by shape", about: "Blocks that nothing refers to, with those that only they lead to. Groups that look alike are one row: a leak that happened a thousand times is one shape.", sortedBy: "bytes",
+    more: ({ unreachable }) => `${number(unreachable.chunks)} blocks, ${bytes(unreachable.bytes)}.`,
+    leftOut: ({ unreachable }) => unreachable.shapes_left_out,
+    columns: { parts: ["shape", "The first blocks of a group"], groups: ["times", "Number of groups of this shape"], bytes: ["bytes", "Bytes of all their blocks"], chunks: ["blocks", "Number of all their blocks"], example: ["example", "Address of the first block of one group"] },
   },
   "unreachable.heads": {
     title: "Unreachable chunks", about: "No register, stack, variable or other private memory contains an address in these chunks. Conservative: any word counts as an address; pointers in shared memory and disguised pointers are not found. The figures of a chunk include the chunks that only it leads to.", sortedBy: "bytes",

@@ -22,7 +22,9 @@ import { columnText, rootName, tableRank, tableText } from "./glossary.js";
  */
 
 /** Maximum number of rows until the user shows all. */
-const FEW_ROWS = 12;
+const FEW_ROWS = 7;
+/** Maximum number of roots beside a type. */
+const FEW_ROOTS = 2;
 
 /** Names of columns of bytes. */
 const BYTES = /(^|_)(bytes|resident|pinned|own|size|anonymous)$|^pinned_beside_samples$/;
@@ -42,9 +44,19 @@ export function sizeName(/** @type {number} */ from, /** @type {number} */ to) {
   return to - from < 16 ? number(to) : `${number(from)} to ${number(to)}`;
 }
 
+/** The frames that the text of a stack has at most: the innermost ones, and the outermost one. */
+const MAX_FRAMES = 8;
+
+/** The frames of a stack, innermost first, as text: `malloc ← parse ← main`. */
+function stackText(/** @type {string[]} */ frames) {
+  const left = frames.length - MAX_FRAMES;
+  const shown = left < 2 ? frames : [...frames.slice(0, MAX_FRAMES - 1), `… ${number(left)} more`, frames[frames.length - 1]];
+  return shown.join(" ← ");
+}
+
 /** The label of a value in a column of text. */
 function keyText(/** @type {string} */ table, /** @type {string} */ column, /** @type {any} */ value) {
-  if (table === "grown_by.rows" || (table.startsWith("by_stack.") && STACKS.test(column) && value)) return value.split(";").reverse().join(" ← ");
+  if (table === "grown_by.rows" || (table.startsWith("by_stack.") && STACKS.test(column) && value)) return stackText(value.split(";").reverse());
   const known = tableText(table).values?.[column] ?? {};
   return Object.hasOwn(known, value) ? known[value] : String(value ?? "–");
 }
@@ -62,7 +74,7 @@ function sizeColumn(/** @type {(row: any) => number[]} */ range) {
 
 /** The columns of a table, from its first row. @returns {Column[]} */
 function columns(/** @type {string} */ table, /** @type {Row[]} */ rows) {
-  const all = Object.keys(rows[0]).filter((name) => ["string", "number", "boolean"].includes(typeof rows[0][name]) || rows[0][name] === null || name === "retained_by").filter((name) => !name.endsWith("_error"));
+  const all = Object.keys(rows[0]).filter((name) => ["string", "number", "boolean"].includes(typeof rows[0][name]) || rows[0][name] === null || name === "retained_by" || name === "parts").filter((name) => !name.endsWith("_error"));
   const isSize = table === "sizes";
   const own = all.filter((name) => (isSize ? !["from", "to"].includes(name) : table !== "arenas" || name !== "kind"));
   const others = ordered(table, own).map((name) => column(table, name, rows));
@@ -73,7 +85,8 @@ function columns(/** @type {string} */ table, /** @type {Row[]} */ rows) {
 function column(/** @type {string} */ table, /** @type {string} */ name, /** @type {Row[]} */ rows) {
   const [label, title] = columnText(table, name);
   const by = (/** @type {Row} */ row) => row[name] ?? 0;
-  if (name === "retained_by") return { label, title, by: (row) => row.retained_by.length, cell: (row) => h("div", {}, ...row.retained_by.map(retainer)) };
+  if (name === "retained_by") return { label, title, by: (row) => row.retained_by.length, cell: (row) => h("div", {}, ...row.retained_by.slice(0, FEW_ROOTS).map(retainer)) };
+  if (name === "parts") return { label, title, by: (row) => row.parts.length, cell: (row) => shapeText(row) };
   if (ADDRESSES.test(name)) return { label, title, numeric: true, by, cell: (row) => (typeof row[name] === "number" ? `0x${row[name].toString(16)}` : String(row[name] ?? "–")) };
   if (rows.some((row) => typeof row[name] === "number")) {
     const show = isBytes(table, name) ? bytes : number;
@@ -112,6 +125,13 @@ function diffColumns(/** @type {DiffTable} */ { name: table, keys, columns, rows
     });
   }
   return found;
+}
+
+/** The shape of lost blocks: `40 B + 101 B text`. */
+function shapeText(/** @type {Row} */ { parts, groups, chunks }) {
+  const described = parts.map((/** @type {Row} */ part) => `${bytes(part.bytes)} ${part.kind === "unknown" ? "" : part.name || keyText("types.rows", "kind", part.kind)}`.trim());
+  const more = groups ? Math.round(chunks / groups) - parts.length : 0;
+  return [...described, ...(more > 0 ? [`${number(more)} more`] : [])].join(" + ") || "others";
 }
 
 /** A root, with the bytes and the number of objects that it leads to. */
@@ -187,6 +207,19 @@ function lists(/** @type {Record<string, any>} */ heap, prefix = "") {
 function withRoots(/** @type {Row[]} */ largest, /** @type {Record<string, any>} */ heap) {
   const roots = new Map(heap.retained?.largest.map((/** @type {Row} */ { address, kind, root }) => [address, rootName(kind, root)]));
   return roots.size ? largest.map((row) => ({ ...row, root: roots.get(row.address) ?? null })) : largest;
+}
+
+/** The tables that answer most, in this order. */
+const FIRST = ["python.types", "types.rows", "by_stack.rows", "unreachable.shapes", "by_stack.leaks", "occupancy", "rows", "sizes", "seen"];
+/** Whether Python's types are known: they say more than those of the heap's chunks. */
+const hasPython = (/** @type {Element[]} */ cards) => cards.some((card) => card.matches("[data-table='python.types']"));
+
+/** Divides cards: those that answer most, in order, and the details. Tables without texts here are shown: their program is special. */
+export function divided(/** @type {(HTMLElement | null | false)[]} */ cards) {
+  const all = /** @type {HTMLElement[]} */ (cards.filter(Boolean));
+  const rank = (/** @type {HTMLElement} */ card) => FIRST.indexOf(card.dataset.table ?? "");
+  const isFirst = (/** @type {HTMLElement} */ card) => !(card.dataset.table === "types.rows" && hasPython(all)) && (rank(card) >= 0 || tableRank(card.dataset.table ?? "") < 0 && card.dataset.table !== "map");
+  return { first: all.filter(isFirst).sort((a, b) => rank(a) - rank(b)), details: all.filter((card) => !isFirst(card)) };
 }
 
 /** A card for each table of a snapshot. */

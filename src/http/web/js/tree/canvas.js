@@ -3,6 +3,7 @@
 import { h } from "../dom.js";
 import { estimate, signed } from "../format.js";
 import { theme } from "./colours.js";
+import { shortName } from "./names.js";
 
 /** @typedef {import("./model.js").Tree} Tree */
 
@@ -21,7 +22,7 @@ import { theme } from "./colours.js";
 
 /** Minimum distance of a move of the pointer, in pixels. */
 const MIN_MOVE = 4;
-/** Width that a size needs beside a name, in pixels. */
+/** Width that a size needs at least beside a name, in pixels. */
 const SIZE_WIDTH = 70;
 
 export class TreeCanvas {
@@ -47,6 +48,8 @@ export class TreeCanvas {
     this.pointer = null;
     /** The position at which the pointer is ignored until it moves. @type {number[] | null} */
     this.ignored = null;
+    /** The last hover. @type {{ offsetX: number, offsetY: number, clientX: number, clientY: number } | null} */
+    this.last = null;
     this.theme = theme();
     /** @type {string[]} */
     this.fills = [];
@@ -123,12 +126,16 @@ export class TreeCanvas {
     return length < 2 ? "" : shortened();
   }
 
-  /** A node's name, with the size if both fit: a truncated figure would be a wrong figure. */
+  /** A node's name, with the size if both fit: a truncated figure would be a wrong figure. A name that does not fit is shortened. */
   text(/** @type {CanvasRenderingContext2D} */ context, /** @type {string} */ name, /** @type {number} */ node, /** @type {number} */ available) {
     const { tree } = /** @type {Shown} */ (this.shown);
-    const text = this.truncate(context, name, available);
-    if (text !== name || available - this.measure(context, text) <= SIZE_WIDTH) return text;
-    return `${text}  ${tree.isDiff ? signed(tree.change(node), tree.error[node], tree.unit) : estimate(tree.value[node], tree.error[node], tree.unit)}`;
+    const fits = this.measure(context, name) <= available;
+    const shown = fits ? name : shortName(name);
+    const text = this.truncate(context, shown, available);
+    if (text !== shown || available - this.measure(context, text) <= SIZE_WIDTH) return text;
+    const whole = `${text}  ${tree.isDiff ? signed(tree.drawnChange(node), tree.error[node], tree.unit) : estimate(tree.value[node], tree.error[node], tree.unit)}`;
+    // An error makes a figure long.
+    return this.measure(context, whole) <= available ? whole : text;
   }
 
   hover(/** @type {MouseEvent | null} */ event) {
@@ -138,12 +145,18 @@ export class TreeCanvas {
       this.ignored = null;
       this.pointer = [event.clientX, event.clientY];
     }
+    this.last = event && { offsetX: event.offsetX, offsetY: event.offsetY, clientX: event.clientX, clientY: event.clientY };
     const node = event ? this.at(event.offsetX, event.offsetY) : -1;
     if (node !== this.hovered) {
       this.hovered = node;
       this.draw();
     }
     this.callbacks.hover(node, event);
+  }
+
+  /** Repeats the last hover: with new data, another node or other figures are below the pointer. */
+  hoverAgain() {
+    if (this.last) this.hover(/** @type {MouseEvent} */ (this.last));
   }
 
   /**

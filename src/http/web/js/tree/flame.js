@@ -4,6 +4,7 @@
 import { isDark } from "../theme.js";
 import { TreeCanvas } from "./canvas.js";
 import { changeFill, fills, theme } from "./colours.js";
+import { drawnName } from "./names.js";
 
 /** @typedef {import("./model.js").Tree} Tree */
 /** @typedef {import("./canvas.js").Shown} Shown */
@@ -134,7 +135,7 @@ export class Flame extends TreeCanvas {
   label(/** @type {CanvasRenderingContext2D} */ context, /** @type {number} */ node, /** @type {number} */ left, /** @type {number} */ top, /** @type {number} */ width) {
     const { tree, hits } = /** @type {Shown} */ (this.shown);
     context.fillStyle = hits?.[tree.frame[node]] ? "#1b1b1b" : this.theme.text;
-    context.fillText(this.text(context, tree.frameOf(node).name, node, width - 8), left + 4, top + ROW / 2);
+    context.fillText(this.text(context, drawnName(tree.frameOf(node)), node, width - 8), left + 4, top + ROW / 2);
   }
 
   outline(/** @type {CanvasRenderingContext2D} */ context, /** @type {number} */ node, /** @type {string} */ colour, /** @type {number} */ line) {
@@ -180,7 +181,9 @@ export class Flame extends TreeCanvas {
   reveal(/** @type {number} */ node) {
     if (!this.shown || node < 0) return;
     const top = this.top(this.shown.tree.depth[node]) + this.canvas.getBoundingClientRect().top;
-    const covered = document.getElementById(this.canvas.getAttribute("aria-describedby") ?? "")?.offsetHeight ?? 0;
+    // The details lie over the lower part of the graph, with the source text if it is shown.
+    const details = document.getElementById(this.canvas.getAttribute("aria-describedby") ?? "");
+    const covered = /** @type {HTMLElement | null | undefined} */ (details?.closest(".selection"))?.offsetHeight ?? 0;
     const below = top + 2 * ROW - (innerHeight - covered);
     if (top < ROW) scrollBy(0, top - ROW);
     else if (below > 0) scrollBy(0, below);

@@ -32,7 +32,7 @@ export function colouredFile(/** @type {string} */ module, /** @type {boolean} *
 
 /** Shows the legend of the colours below a node. */
 export function showLegend(/** @type {Element} */ element, /** @type {Tree} */ tree, /** @type {number} */ zoom) {
-  if (tree.isDiff) return replace(element, ...CHANGES.map(([light, dark, text]) => h("span", {}, swatch(light, dark), text)));
+  if (tree.isDiff) return replace(element, ...CHANGES.filter((_, i) => tree.changes === "all" || i === (tree.changes ? 1 : 0)).map(([light, dark, text]) => h("span", {}, swatch(light, dark), text)));
   const files = fileTotals(tree, zoom).sort((a, b) => b.total - a.total);
   const more = files.length - MAX_FILES;
   replace(

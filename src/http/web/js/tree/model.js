@@ -2,6 +2,8 @@
 
 import { compare } from "../sort.js";
 
+/** The changes that a diff draws: "" for growth, "shrinkage", or "all". @typedef {string} Changes */
+
 /**
  * The rows of a tree, as parsed by the API client.
  * @typedef {object} Rows
@@ -65,6 +67,8 @@ export class Tree {
       const parent = this.parent[i];
       if (this.end[i] > this.end[parent]) this.end[parent] = this.end[i];
     }
+    /** The changes of a diff that are drawn. @type {Changes} */
+    this.changes = "all";
     /** Width and left edge of each drawn node, in bytes. */
     this.width = this.value.slice();
     this.x = new Float64Array(count);
@@ -78,8 +82,9 @@ export class Tree {
   layOut() {
     const { count, parent, self, selfBefore } = this;
     if (selfBefore) {
-      // A node in a diff is wide enough for both moments, so that freed memory is also visible.
-      for (let i = 0; i < count; i++) this.width[i] = Math.max(self[i], selfBefore[i]);
+      // With all changes, a node is wide enough for both moments, so that freed memory is also visible.
+      const width = { "": (/** @type {number} */ i) => Math.max(0, self[i] - selfBefore[i]), shrinkage: (/** @type {number} */ i) => Math.max(0, selfBefore[i] - self[i]) }[this.changes];
+      for (let i = 0; i < count; i++) this.width[i] = width ? width(i) : Math.max(self[i], selfBefore[i]);
       for (let i = count - 1; i > 0; i--) this.width[parent[i]] += this.width[i];
     }
     const next = new Float64Array(count);
@@ -134,6 +139,18 @@ export class Tree {
     const found = [];
     for (let at = node; at > 0; at = this.parent[at]) found.unshift(at);
     return found;
+  }
+
+  /** Draws other changes of a diff: each node as wide as what grew in it, as what shrank, or as the larger of its two sizes. */
+  drawChanges(/** @type {Changes} */ changes) {
+    if (changes === this.changes) return;
+    this.changes = changes;
+    this.layOut();
+  }
+
+  /** The change of a node that is drawn: what grew in it, what shrank, or the sum of both. */
+  drawnChange(/** @type {number} */ node) {
+    return this.changes === "" ? this.width[node] : this.changes === "shrinkage" ? -this.width[node] : this.change(node);
   }
 
   /** Growth of a node in bytes. */

@@ -3,6 +3,7 @@
 import { hierarchy, treemap } from "../../vendor/d3-hierarchy/d3-hierarchy.min.mjs";
 import { TreeCanvas } from "./canvas.js";
 import { changeFill, fills, theme } from "./colours.js";
+import { drawnName } from "./names.js";
 
 /** @typedef {import("./model.js").Tree} Tree */
 /** @typedef {import("./canvas.js").Shown} Shown */
@@ -80,10 +81,11 @@ export class Treemap extends TreeCanvas {
     context.clip();
     context.fillStyle = hit ? "#1b1b1b" : this.theme.text;
     const last = chainEnd(tree, node);
-    const names = last === node ? tree.frameOf(node).name : `${tree.frameOf(node).name} › ${tree.frameOf(last).name}`;
+    const name = drawnName(tree.frameOf(node));
+    const names = last === node ? name : `${name} › ${drawnName(tree.frameOf(last))}`;
     const available = x1 - x0 - 8;
     // If the names of a chain do not fit, only the first is shown.
-    const whole = this.measure(context, names) <= available ? names : tree.frameOf(node).name;
+    const whole = this.measure(context, names) <= available ? names : name;
     context.fillText(this.text(context, whole, node, available), x0 + 4, y0 + HEADING / 2 + 1);
     context.restore();
   }

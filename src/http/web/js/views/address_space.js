@@ -1,7 +1,7 @@
 // The address space: mappings, grouped by purpose or by file, with their resident bytes and how many of these have a stack.
 
 import { api } from "../api.js";
-import { display, h, notice, replace, select, setProperties, setText } from "../dom.js";
+import { display, h, notice, replace, setProperties, setText } from "../dom.js";
 import { bytes, exact, number } from "../format.js";
 import { mappingPurpose } from "../glossary.js";
 import { EMPTY_TITLE } from "../kinds.js";
@@ -26,8 +26,6 @@ import { matcher } from "../tree/search.js";
  * @property {Mapping[]} inside the group's mappings in the reply
  * @property {boolean} below whether the row is below its group
  */
-
-const GROUPS = /** @type {[string, string][]} */ ([["purpose", "purpose"], ["file", "file or name"], ["none", "nothing: each mapping"]]);
 
 /** Indent of a mapping in a group, in pixels. */
 const INDENT = 18;
@@ -102,12 +100,9 @@ export class AddressSpace {
         if (!row.mapping) element.setAttribute("aria-expanded", String(this.opened.has(row.key)));
       },
     });
-    this.selector = h("div", { class: "choice" });
     this.note = h("p", { class: "note" });
     this.stage = h("div", { class: "stage" }, this.table.element);
-    this.element = h("div", { class: "graph" }, this.selector, this.note, this.stage);
-    /** The grouping that the selector shows. */
-    this.grouping = "";
+    this.element = h("div", { class: "graph" }, this.note, this.stage);
   }
 
   async refresh() {
@@ -167,10 +162,6 @@ export class AddressSpace {
 
   show() {
     if (!this.reply) return;
-    if (this.grouping !== state.group) {
-      this.grouping = state.group;
-      replace(this.selector, h("span", {}, "Group by "), select("Group by", GROUPS, state.group, (group) => change({ group })));
-    }
     const { rows, count, report } = this.reply;
     const matches = matcher(state.q);
     const shown = matches ? rows.filter((row) => matches(`${mappingName(row)} ${row.permissions} ${row.start} ${mappingPurpose(row.category)[0]}`)) : rows;

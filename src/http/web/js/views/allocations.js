@@ -1,6 +1,7 @@
 // Sampled allocations in groups, with averages and the course of each group over time.
 
-import { api } from "../api.js";
+import { api, isSampling } from "../api.js";
+import { choices } from "../choices.js";
 import { isFiltered } from "../filter.js";
 import { bytes, duration, estimate, estimateWithError, exactWithError, IN_95_PERCENT, number } from "../format.js";
 import { functionName } from "../glossary.js";
@@ -75,6 +76,9 @@ function averageWithError(/** @type {number | null} */ value, /** @type {number 
 
 const wholeBytes = (/** @type {number} */ value) => bytes(Math.round(value));
 
+/** What to do where no allocations are sampled. */
+const NOT_SAMPLED = ["Allocations are not sampled", "This view needs samples of single allocations: start the program with “memprof --heap -- COMMAND”. Without them, Flame graph shows resident memory by stack, and Snapshot the objects in the heap."];
+
 /** @extends {PagedTable<Row>} */
 export class Allocations extends PagedTable {
   constructor() {
@@ -87,14 +91,18 @@ export class Allocations extends PagedTable {
       { name: "size", label: "Avg. size", title: "Average size of these allocations (estimated)", numeric: true, by: () => 0, cell: (row) => (row.average_size === null ? "–" : wholeBytes(row.average_size)), tip: (row) => averageWithError(row.average_size, row.average_size_error, wholeBytes) },
       { name: "lifetime", label: "Avg. lifetime", title: "Average lifetime of freed allocations (estimated)", numeric: true, by: () => 0, cell: (row) => time(row.average_lifetime), tip: (row) => averageWithError(row.average_lifetime, row.average_lifetime_error, time) },
       { name: "age", label: "Avg. age", title: "Average age of live allocations (estimated)", numeric: true, by: () => 0, cell: (row) => time(row.average_age), tip: (row) => averageWithError(row.average_age, row.average_age_error, time) },
-      { name: "course", label: "From the first sample to now", title: "Bars: allocated. Line: live. Each has its own scale", rem: 14, cell: chart, tip: describeChart },
+      { name: "course", label: "Over time", title: "From the first sample to now. Bars: allocated. Line: live. Each has its own scale", rem: 14, cell: chart, tip: describeChart },
     ], { label: "Groups of sampled allocations. Click a group to see the stacks of its allocations.", key: (row) => JSON.stringify([group(row)[0], row.path]), open }, ["sort", "page", "aby"]);
     this.whole = 0;
     this.wholeLive = 0;
+    /** The table of commands, while allocations are not sampled. @type {HTMLElement | null} */
+    this.choices = null;
   }
 
   /** @override */
   async refresh() {
+    if (!isSampling()) await api.summary();
+    if (!isSampling()) return this.showRows({ rows: [], count: 0 }, 0, "", NOT_SAMPLED, (this.choices ??= choices()));
     const defaultOrder = /^(size|lifetime)$/.test(state.aby) ? "key" : "-allocated";
     const page = await api.allocations({ by: state.aby, ...this.parameters(defaultOrder) });
     const { total } = page;

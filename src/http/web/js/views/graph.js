@@ -4,7 +4,9 @@ import { display, h, notice, replace, setProperties, setText } from "../dom.js";
 import { isFiltered } from "../filter.js";
 import { baseName, estimate, estimateWithError, exactWithError, number, percent, signed } from "../format.js";
 import { fileAndLine, label, noSymbol } from "../glossary.js";
-import { emptyText } from "../kinds.js";
+import { EMPTY_TITLE, emptyText } from "../kinds.js";
+import { isOffline } from "../offline.js";
+import { SourcePanel } from "../source.js";
 import { change, openSandwich, state } from "../state.js";
 import { Flame } from "../tree/flame.js";
 import { keyAction } from "../tree/keys.js";
@@ -28,7 +30,7 @@ export class Graph {
    * @param {object} options
    * @param {keyof DRAWINGS} options.draw
    * @param {() => Promise<Tree>} options.fetch
-   * @param {string} options.empty the text for a tree without memory
+   * @param {string} options.empty the text for a tree without memory, or for a diff without changes
    * @param {string} [options.kind] the kind of memory; by default, the setting of the link
    * @param {{ zoom: "zoom" | "zoomUp", sel: "sel" | "selUp" }} [options.at] the settings of the link for zoom and selection
    * @param {boolean} [options.callers] whether the children of a frame are its callers; by default, the setting of the link
@@ -47,7 +49,9 @@ export class Graph {
     this.tree = null;
     this.zoomed = 0;
     const id = (/** @type {string} */ name) => (options.at ? `${name}-${options.at.zoom}` : name);
-    this.selection = h("div", { class: "selection", id: id("selection"), role: "status", "aria-live": "polite" });
+    this.about = h("div", { class: "details", id: id("details"), role: "status", "aria-live": "polite" });
+    this.source = new SourcePanel();
+    this.selection = h("div", { class: "selection", id: id("selection") }, this.about, this.source.element);
     this.matched = h("output", { class: "matched", id: id("matched"), "aria-live": "polite" });
     this.position = h("span", { class: "place" });
     const button = (/** @type {string} */ text, /** @type {number} */ step, /** @type {string} */ title) => h("button", { class: "small", title, "aria-label": title, onclick: () => this.step(step) }, text);
@@ -63,9 +67,9 @@ export class Graph {
       hover: (node, event) => this.hover(node, event),
     });
     this.stage = h("div", { class: "stage" }, this.drawing.element);
-    this.element = h("div", { class: "graph" }, h("div", { class: "graph-head" }, this.crumbs, h("div", { class: "found" }, this.matched, this.steps)), this.legend, this.stage, this.selection, this.tip);
+    this.element = h("div", { class: "graph" }, h("div", { class: "graph-head" }, this.crumbs, this.legend, h("div", { class: "found" }, this.matched, this.steps)), this.stage, this.selection, this.tip);
     if (!(this.drawing instanceof TreeTable)) {
-      this.drawing.canvas.setAttribute("aria-describedby", this.selection.id);
+      this.drawing.canvas.setAttribute("aria-describedby", this.about.id);
       this.drawing.canvas.addEventListener("keydown", (/** @type {KeyboardEvent} */ event) => this.handleKey(event));
     }
   }
@@ -90,12 +94,12 @@ export class Graph {
     const tree = this.tree;
     if (!tree) return;
     if (tree.width[0] === 0) {
-      const [title, why] = emptyText(this.kind, tree.report?.total, this.options.empty, isFiltered());
+      const [title, why] = tree.isDiff ? [EMPTY_TITLE, this.options.empty] : emptyText(this.kind, tree.report?.total, this.options.empty, isFiltered());
       replace(this.stage, notice(title, why));
       replace(this.crumbs);
       setText(this.matched, "");
-      this.steps.hidden = true;
-      replace(this.selection);
+      this.steps.hidden = this.tip.hidden = this.selection.hidden = true;
+      setProperties(this.selection, { "data-key": "", "data-bytes": tree.value[0] });
       return;
     }
     display(this.stage, this.drawing.element);
@@ -113,6 +117,7 @@ export class Graph {
     this.showDetails(tree, selected >= 0 ? selected : zoom);
     this.drawing.show({ tree, zoom, selected, hits: found?.frames ?? null, found: this.found, query: `${query.q}\n${query.fn}\n${query.path}`, upward: this.upward });
     if (found) this.showPosition();
+    this.drawing.hoverAgain?.();
   }
 
   /** Shows how much memory matches the search. */
@@ -184,14 +189,27 @@ export class Graph {
     const facts = this.facts(tree, node).map(([term, text, title]) => h("span", { class: "fact", title }, h("span", { class: "faint" }, `${term} `), h("b", {}, text)));
     const { name, title, location, actions } = this.details(tree, node);
     replace(
-      this.selection,
+      this.about,
       h("div", { class: "name", title }, name),
       location,
       h("div", { class: "facts" }, ...facts),
       actions.length > 0 && h("div", { class: "actions" }, ...actions),
     );
     this.selection.classList.toggle("whole", node === 0);
+    this.selection.hidden = this.selected < 0;
     setProperties(this.selection, { "data-key": tree.key(node), "data-bytes": tree.value[node] });
+    const wanted = state.src && this.selected > 0 && this.sourceOf(tree, node);
+    if (wanted) this.source.show(wanted);
+    else this.source.hide();
+  }
+
+  /** The function of a node whose source text can be shown. @returns {import("../source.js").Wanted | null} */
+  sourceOf(/** @type {Tree} */ tree, /** @type {number} */ node) {
+    const { type, text, path, line } = tree.frameOf(node);
+    if (isOffline || !path || !text || (type !== "function" && type !== "inlined")) return null;
+    // A difference has the lines of its later moment.
+    const mark = tree.before ? state.to : state.mark;
+    return { fn: text, path, line, kind: this.kind, mark, unit: tree.unit, report: tree.report?.number };
   }
 
   /** The name of a node, the location of its code, and the buttons of its details. @returns {{ name: string, title: string, location: any, actions: any[] }} */
@@ -205,8 +223,10 @@ export class Graph {
       actions: node === 0 ? [] : [
         h("button", { class: "small", onclick: () => change(frame.path ? { q: "", fn: frame.text, path: frame.path } : { q: frame.text, fn: "", path: "" }, true), title: "Highlight this function everywhere" }, "find everywhere"),
         frame.path && h("button", { class: "small", onclick: () => openSandwich(frame.text, frame.path ?? ""), title: "Show the callers and the callees of this function" }, "callers and callees"),
+        this.sourceOf(tree, node) && h("button", { class: "small", "aria-pressed": state.src ? "true" : "false", onclick: () => change({ src: state.src ? "" : "1" }), title: "Show the source text, with the bytes of each line" }, "source"),
         h("button", { class: "small", onclick: () => this.zoom(node) }, "zoom in"),
         this.zoomOutButton(),
+        h("button", { class: "small", onclick: () => change({ [this.at.sel]: "" }), title: "Close these details", "aria-label": "Close these details" }, "×"),
       ],
     };
   }

@@ -2,39 +2,19 @@
 // range of the timeline is the span.
 
 import { api } from "../api.js";
-import { h, notice, replace, select, setText } from "../dom.js";
+import { h, notice, replace, setText } from "../dom.js";
 import { amount, bytes, clock, percent } from "../format.js";
 import { label } from "../glossary.js";
+import { smallLine } from "../small_line.js";
 import { orderOr, sorted } from "../sort.js";
 import { change, state } from "../state.js";
 import { ESTIMATE_REM, Table } from "../table.js";
 
 /** @typedef {import("../api.js").GrowthRow} GrowthRow */
 
-/** Size of a small time line in pixels. */
-const [WIDTH, HEIGHT] = [110, 18];
-const SVG = "http://www.w3.org/2000/svg";
-
 /** A rate with its certain range. */
 const rate = (/** @type {GrowthRow} */ row) => `${bytes(Math.max(0, row.per_hour))}/h ± ${bytes(2 * row.error)}`;
 const certain = (/** @type {GrowthRow} */ row) => row.per_hour - 2 * row.error;
-
-/** A small time line. */
-function picture(/** @type {number[]} */ values) {
-  const [low, high] = [Math.min(...values), Math.max(...values)];
-  const x = (/** @type {number} */ i) => (i / Math.max(1, values.length - 1)) * WIDTH;
-  const y = (/** @type {number} */ value) => HEIGHT - 2 - ((value - low) / Math.max(1, high - low)) * (HEIGHT - 4);
-  const svg = document.createElementNS(SVG, "svg");
-  const line = document.createElementNS(SVG, "polyline");
-  line.setAttribute("points", values.map((value, i) => `${x(i).toFixed(1)},${y(value).toFixed(1)}`).join(" "));
-  line.setAttribute("class", "small-line");
-  svg.setAttribute("viewBox", `0 0 ${WIDTH} ${HEIGHT}`);
-  svg.setAttribute("width", String(WIDTH));
-  svg.setAttribute("height", String(HEIGHT));
-  svg.setAttribute("aria-hidden", "true");
-  svg.append(line);
-  return svg;
-}
 
 export class Growth {
   constructor() {
@@ -46,19 +26,17 @@ export class Growth {
       { name: "shape", label: "How", rem: 6, title: "steady: until the end, as a leak does; stopped: a cache that is full, for example; jump: at once", by: (/** @type {GrowthRow} */ row) => row.shape ?? "", cell: (/** @type {GrowthRow} */ row) => row.shape ?? "" },
       { name: "since", label: "Since", rem: 6, by: (/** @type {GrowthRow} */ row) => row.since, cell: (/** @type {GrowthRow} */ row) => clock(row.since) },
       { name: "last", label: "At the end", title: "The mean of the last interval", numeric: true, by: (/** @type {GrowthRow} */ row) => row.values.at(-1) ?? 0, cell: (/** @type {GrowthRow} */ row) => bytes(row.values.at(-1) ?? 0) },
-      { name: "line", label: "Over time", rem: 8, cell: (/** @type {GrowthRow} */ row) => picture(row.values) },
+      { name: "line", label: "Over time", rem: 8, cell: (/** @type {GrowthRow} */ row) => smallLine(row.values) },
       { name: "name", label: "Function", wide: true, by: (/** @type {GrowthRow} */ row) => row.name, cell: (/** @type {GrowthRow} */ row) => row.name, tip: (/** @type {GrowthRow} */ row) => row.name },
     ];
     this.table = new Table(this.columns, { label: "What grew", sort: (sort) => change({ sort }), key: (row) => row.name });
     this.tableBox = h("div", { class: "diff-table" }, this.table.element);
     this.note = h("p", { class: "note" });
-    this.by = select("What is summed up in a row", [["function", "by function"], ["stack", "by stack"]], state.gby, (gby) => change({ gby, sort: "" }));
     this.stage = h("div", { class: "diff-stage" });
-    this.element = h("div", { class: "graph" }, h("div", { class: "choice" }, this.by), this.note, this.stage);
+    this.element = h("div", { class: "graph" }, this.note, this.stage);
   }
 
   async refresh() {
-    this.by.value = state.gby;
     try {
       const { rows, total, from, to } = await api.growth();
       this.rows = rows;

@@ -1,10 +1,12 @@
-// Heap snapshots: memory in use and free memory in the heap of a process, and the difference between two snapshots.
+// Heap snapshots: what an expert would say of one, the tables that answer most, and details behind a button; and the difference
+// between two snapshots.
 
+import { choices } from "../choices.js";
 import { display, h, messageOf, notice, replace, select, setProperties, setText } from "../dom.js";
-import { bytes, clock, exact, number } from "../format.js";
+import { bytes, clock, exact, number, percent } from "../format.js";
 import { addressMap } from "../heap/address_map.js";
 import { stackTables } from "../heap/stack_tables.js";
-import { diffCards, heapCard, occupancyCard, tableCards } from "../heap/tables.js";
+import { diffCards, divided, heapCard, occupancyCard, tableCards } from "../heap/tables.js";
 import { DIVISIONS, heapTree } from "../heap/tree.js";
 import { MISSING } from "../heap/glossary.js";
 import { change, state } from "../state.js";
@@ -62,6 +64,18 @@ function describeHeaps(/** @type {import("../heap/glossary.js").Heap} */ heap, /
   return found.join(" ");
 }
 
+/** What an expert would say of a snapshot: memprof's sentences or, of an older memprof, one that is made here. */
+function verdictOf(/** @type {Whole} */ { snapshot, heap }, /** @type {Whole | null} */ before) {
+  if (before) {
+    const change = (/** @type {"live" | "free"} */ name) => `${bytes(before.snapshot[name])} → ${bytes(snapshot[name])}`;
+    return [`In use: ${change("live")}. Free: ${change("free")}. Anonymous memory: ${bytes(before.snapshot.anonymous)} → ${bytes(snapshot.anonymous)}.`];
+  }
+  if (snapshot.verdict?.length) return snapshot.verdict;
+  if (!heap.types) return [describeHeaps(/** @type {any} */ (heap), snapshot)];
+  const lost = snapshot.unreachable ? ` Nothing refers to ${bytes(snapshot.unreachable)}: they are probably lost.` : "";
+  return [`${bytes(snapshot.live)} of ${bytes(snapshot.anonymous)} are in use (${percent(snapshot.live, snapshot.anonymous)}), ${bytes(snapshot.free)} are free.${lost}`];
+}
+
 export class HeapView {
   constructor(/** @type {SnapshotSource} */ source) {
     this.source = source;
@@ -72,19 +86,25 @@ export class HeapView {
     /** @type {Heap | null} */
     this.heap = this.before = null;
     this.treemap = new HeapTreemap({ draw: "treemap", kind: "anon", fetch: async () => heapTree(/** @type {Heap} */ (this.heap), this.before, state.hby), empty: "The process has no anonymous memory." });
-    this.treemap.stage.style.flexBasis = "20rem";
+    this.treemap.stage.style.flexBasis = "13rem";
     this.selectors = h("div", { class: "choice heap-choice" });
     const divisions = /** @type {[string, string][]} */ (DIVISIONS.map(([value, label]) => [value, label]));
     this.divisionSelect = select("Treemap by", divisions, state.hby, (hby) => change({ hby, zoom: "", sel: "" }, true));
     this.about = h("span", { class: "faint" });
     this.divisionRow = h("div", { class: "choice heap-choice" }, h("label", { class: "faint" }, "treemap by ", this.divisionSelect), this.about);
+    this.picture = h("section", { class: "card picture", "aria-label": "The heap as a treemap" }, this.divisionRow, this.treemap.element);
     /** The division that the treemap shows. @type {string | null} */
     this.division = null;
     this.error = h("p", { class: "trouble", role: "alert", hidden: true });
-    this.note = h("p", { class: "note", role: "status" });
+    this.note = h("p", { class: "note" });
+    this.verdict = h("div", { class: "verdict", role: "status" });
     this.cards = h("div", { class: "cards" });
+    this.more = h("div", { class: "cards" });
+    this.details = h("details", { class: "more" }, h("summary", {}, "Details"), this.more);
     this.stage = h("div", { class: "diff-stage" });
-    this.element = h("div", { class: "graph heap" }, this.selectors, this.error, this.note, this.stage);
+    this.element = h("div", { class: "graph heap" }, this.selectors, this.error, this.stage);
+    /** The table of commands, while there is no snapshot. @type {HTMLElement | null} */
+    this.choices = null;
     this.taking = false;
     this.signature = "";
     this.shown = "";
@@ -107,8 +127,9 @@ export class HeapView {
       this.heap = this.before = null;
       this.shown = "";
       setText(this.note, "");
-      const button = this.source.take ? h("button", { onclick: () => this.take() }, "Take a heap snapshot") : null;
-      return replace(this.stage, notice("No heap snapshot yet", ABOUT, "", button));
+      if (this.source.take) this.choices ??= choices();
+      const button = this.source.take ? h("div", {}, h("button", { onclick: () => this.take() }, "Take a heap snapshot"), this.choices) : null;
+      return replace(this.stage, notice("No heap snapshot yet", ABOUT, "with-choices", button));
     }
     const shown = `${from} ${id}`;
     if (shown === this.shown) return this.showTreemap();
@@ -118,14 +139,19 @@ export class HeapView {
     this.before = before?.heap ?? null;
     this.describe(whole, before);
     const heap = whole.heap;
-    if (diff) replace(this.cards, occupancyCard(diff.occupancy), ...diffCards(diff.tables));
-    else {
-      const { map, ...lists } = heap;
-      const picture = addressMap(map);
-      const pages = heap.rows.some((/** @type {any} */ row) => row.bytes > 0) && occupancyCard([heap.occupancy]);
-      replace(this.cards, pages, picture && heapCard("map", "The heap by address", picture.about, picture.content), ...tableCards({ ...lists, grown_by: whole.grown_by ?? null, by_stack: stackTables(whole.by_stack) }));
-    }
-    display(this.stage, this.divisionRow, this.treemap.element, this.cards);
+    replace(this.verdict, ...verdictOf(whole, before).map((text) => h("p", {}, text)));
+    const { map, ...lists } = heap;
+    const picture = addressMap(map);
+    const pages = heap.rows.some((/** @type {any} */ row) => row.bytes > 0) && occupancyCard([heap.occupancy]);
+    const cards = diff
+      ? [occupancyCard(diff.occupancy), ...diffCards(diff.tables)]
+      : [pages, picture && heapCard("map", "The heap by address", picture.about, picture.content), ...tableCards({ ...lists, grown_by: whole.grown_by ?? null, by_stack: stackTables(whole.by_stack) })];
+    const { first, details } = divided(cards);
+    replace(this.cards, ...first, this.picture);
+    replace(this.more, ...details);
+    setText(this.details.firstElementChild, `Details: ${details.map((card) => card.querySelector("h2")?.textContent).join(", ")}`);
+    this.details.hidden = details.length === 0;
+    display(this.stage, this.verdict, this.cards, this.note, this.details);
     this.division = null;
     await this.showTreemap();
   }

@@ -43,10 +43,10 @@ export class PagedTable {
   }
 
   /** Shows a page of rows; `empty` is the title and the text if there are none. */
-  showRows(/** @type {{ rows: T[], count: number }} */ { rows, count }, /** @type {number} */ total, /** @type {string} */ note, /** @type {string[]} */ empty) {
+  showRows(/** @type {{ rows: T[], count: number }} */ { rows, count }, /** @type {number} */ total, /** @type {string} */ note, /** @type {string[]} */ empty, /** @type {Node | null} */ below = null) {
     setText(this.note, note);
     setProperties(this.note, { "data-total": total, "data-count": count });
-    if (rows.length === 0) replace(this.stage, notice(empty[0], empty[1]));
+    if (rows.length === 0) replace(this.stage, notice(empty[0], empty[1], below ? "with-choices" : "", below));
     else display(this.stage, this.table.element);
     this.table.show(rows, this.order ?? "");
     showPager(this.pager, { offset: this.offset ?? 0, shown: rows.length, count, limit: LIMIT });

@@ -1,0 +1,215 @@
+//! Scans of processes at their peaks, which the probe reports.
+
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+
+use super::{EXCESS, Moment, PART, Peaks, counted_later};
+use crate::collect::aggregate::{KnownAtPeak, ReportError, Snapshot};
+use crate::collect::collector::Collector;
+use crate::probe::event::{PeakSeen, ProcessChange, ProcessEvent};
+use memprof_profile::Losses;
+use memprof_sys::freeze::now_ns;
+use memprof_sys::residency::page_size;
+
+/// Scans of peaks take at most 1/`SHARE` of the time: a process that grows may have hundreds of peaks, one soon after another. Those
+/// that are not scanned were lower than a later one.
+const SHARE: u32 = 5;
+
+/// Maximum number of peaks that wait for their scan. The probe holds a copy of the records of each.
+const MAX_WAITING: usize = 32;
+
+/// How long the last scan of a process counts after its end, in ns, and the maximum number of these scans.
+const ENDED_NS: u64 = 100_000_000;
+const MAX_ENDED: usize = 16;
+
+/// A peak that is to be scanned.
+pub(super) struct Waiting {
+    pub seen: PeakSeen,
+    known: KnownAtPeak,
+    /// Whether the process was the only one.
+    is_alone: bool,
+}
+
+impl Waiting {
+    fn rss(&self) -> u64 {
+        self.seen.rss() * page_size()
+    }
+}
+
+impl Peaks {
+    /// Puts a peak in the list of those to be scanned. Returns the one that leaves the list for it: the lower one of the same process,
+    /// or the lowest of all if there are too many.
+    fn wait_for_scan(&mut self, waiting: Waiting) -> Option<Waiting> {
+        let mut all = self.waiting.iter_mut();
+        if let Some(same) = all.find(|other| other.seen.mm == waiting.seen.mm) {
+            return Some(match same.rss() >= waiting.rss() {
+                true => waiting,
+                false => std::mem::replace(same, waiting),
+            });
+        }
+        self.waiting.push(waiting);
+        let all = self.waiting.iter().enumerate();
+        let least = all.min_by_key(|(_, waiting)| waiting.rss());
+        let least = least.filter(|_| self.waiting.len() > MAX_WAITING);
+        let least = least.map(|(at, _)| at);
+        least.map(|at| self.waiting.swap_remove(at))
+    }
+}
+
+impl Collector {
+    /// Notes that a process is about to drop memory after a peak.
+    pub(in crate::collect::collector) fn note_peak(&mut self, seen: &PeakSeen) {
+        let unneeded = match self.as_waiting(seen) {
+            Some(waiting) => {
+                let left = self.peaks.wait_for_scan(waiting);
+                let mut still = self.peaks.waiting.iter().map(|waiting| waiting.seen.mm);
+                let is_missed = |left: &Waiting| !still.any(|mm| mm == left.seen.mm);
+                self.missed_peaks += u64::from(left.as_ref().is_some_and(is_missed));
+                left.map(|left| left.seen.copy)
+            }
+            None => Some(seen.copy),
+        };
+        if let Some(copy) = unneeded {
+            self.probe.forget_space(copy);
+        }
+    }
+
+    /// A peak, to be scanned; `None` if a higher one of the process is known.
+    fn as_waiting(&mut self, seen: &PeakSeen) -> Option<Waiting> {
+        let (mm, rss) = (seen.mm, seen.rss() * page_size());
+        let own = self.peaks.own.get(mm);
+        if self.aggregator.is_starting(mm) || own.is_some_and(|own| own.moment.rss >= rss) {
+            return None;
+        }
+        let known = self.aggregator.known_at_peak(mm)?;
+        let is_alone = self.aggregator.only_space() == Some(mm);
+        match is_alone {
+            true => self.note_high_water(seen.highest() * page_size()),
+            false => self.note_sum(rss + seen.others * page_size()),
+        }
+        Some(Waiting {
+            seen: seen.clone(),
+            known,
+            is_alone,
+        })
+    }
+
+    /// Scans the peaks that were noted, unless that is too early.
+    pub(in crate::collect::collector) fn scan_peaks_in_time(&mut self) {
+        let is_early = |(at, took): (Instant, Duration)| at.elapsed() < took * (SHARE - 1);
+        while !self.peaks.scanned.is_some_and(is_early) && self.scan_next_peak() {}
+    }
+
+    /// Scans the noted peak of an address space that is about to be forgotten.
+    pub(in crate::collect::collector) fn scan_peak_before(&mut self, change: &ProcessEvent) {
+        let gone = match change.change {
+            ProcessChange::Exited { .. } => change.mm,
+            ProcessChange::Execed { left } => left,
+            _ => return,
+        };
+        let mut waiting = self.peaks.waiting.iter();
+        if let Some(at) = waiting.position(|waiting| waiting.seen.mm == gone) {
+            self.scan_peak(at);
+        }
+    }
+
+    /// Scans the highest of the noted peaks; false if there is none.
+    pub(super) fn scan_next_peak(&mut self) -> bool {
+        let all = self.peaks.waiting.iter().enumerate();
+        let highest = all.max_by_key(|(_, waiting)| waiting.rss());
+        match highest.map(|(at, _)| at) {
+            Some(at) => {
+                self.scan_peak(at);
+                true
+            }
+            None => false,
+        }
+    }
+
+    fn scan_peak(&mut self, at: usize) {
+        let waiting = self.peaks.waiting.swap_remove(at);
+        let begun = Instant::now();
+        if let Err(e) = self.try_scan_peak(&waiting) {
+            self.missed_peaks += 1;
+            tracing::debug!("no profile of a peak: {e:#}");
+        }
+        self.probe.forget_space(waiting.seen.copy);
+        self.peaks.scanned = Some((Instant::now(), begun.elapsed()));
+        self.watch_peaks();
+    }
+
+    fn try_scan_peak(&mut self, waiting: &Waiting) -> Result<()> {
+        let Waiting { seen, known, .. } = waiting;
+        let scanned = self.aggregator.scan_peak(seen, known, &self.probe)?;
+        let pid = scanned.pid;
+        let own = match waiting.is_alone {
+            true => {
+                let snapshot = self.aggregator.snapshot(vec![scanned], &self.probe);
+                let moment = self.moment_of_peak(snapshot, &[], seen)?;
+                self.offer_best(&moment);
+                moment
+            }
+            false => {
+                let snapshot = self
+                    .aggregator
+                    .snapshot_of_one(scanned.clone(), &self.probe);
+                let own = self.moment_of_peak(snapshot, &[], seen)?;
+                let others = seen.others * page_size();
+                let best = self.peaks.best.as_ref().map_or(0, |best| best.rss);
+                if own.rss + others > best + best / PART {
+                    let most = others + others / EXCESS + counted_later();
+                    let ended = self.peaks.ended.iter();
+                    let ended = ended.filter(|(at, _)| seen.at.abs_diff(*at) <= ENDED_NS);
+                    let ended = ended.map(|(_, scanned)| scanned.clone());
+                    let pass = self
+                        .aggregator
+                        .pass_with(scanned.clone(), most, ended, &self.probe);
+                    let losses = [
+                        (Losses::NOT_SCANNED, pass.unscanned.len() as u64),
+                        (Losses::OLDER, pass.older),
+                        (Losses::HELD, pass.held),
+                    ];
+                    let snapshot = self.aggregator.snapshot(pass.scanned, &self.probe);
+                    let moment = self.moment_of_peak(snapshot, &losses, seen)?;
+                    self.offer_best(&moment);
+                }
+                if seen.drops_all() {
+                    self.peaks.ended.push_front((seen.at, scanned));
+                    self.peaks.ended.truncate(MAX_ENDED);
+                }
+                own
+            }
+        };
+        let high_water = seen.highest() * page_size();
+        self.peaks.own.offer(seen.mm, pid, &own, high_water);
+        Ok(())
+    }
+
+    fn offer_best(&mut self, moment: &Moment) {
+        let best = self.peaks.best.as_ref();
+        if best.is_none_or(|best| best.rss < moment.rss) {
+            self.peaks.best = Some(moment.clone());
+        }
+    }
+
+    fn moment_of_peak(
+        &mut self,
+        snapshot: Result<Snapshot, ReportError>,
+        losses: &[(&'static str, u64)],
+        seen: &PeakSeen,
+    ) -> Result<Moment> {
+        let snapshot = snapshot.map_err(|e| anyhow::anyhow!("{e:?}"))?;
+        let unresolved = snapshot.lacks_stacks().then(|| snapshot.clone());
+        let mut profile = self.aggregator.resolve(snapshot, &self.probe);
+        self.complete(&mut profile);
+        for (what, count) in losses {
+            profile.losses.add(*what, *count);
+        }
+        let ago = Duration::from_nanos(now_ns().saturating_sub(seen.at));
+        profile.taken -= ago;
+        profile.taken_ns = seen.at;
+        profile.observed = profile.observed.saturating_sub(ago);
+        Ok(self.moment(profile, unresolved))
+    }
+}
