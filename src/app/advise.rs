@@ -111,7 +111,7 @@ impl Facts {
             facts.runs = compiled_from(&elf);
         }
         let file = own.file.as_ref();
-        facts.own_allocator = file.and_then(|file| allocators::own_allocator(file));
+        facts.own_allocator = file.and_then(|file| allocators::unsampled_allocator(file));
         facts
     }
 

@@ -6,25 +6,31 @@ use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
+use std::time::Duration;
 
 use serde_json::Value;
 
 use crate::common::Reply;
 use crate::common::binary::MEMPROF;
 use crate::common::memprof::Memprof;
+use crate::common::process::eventually;
 use crate::common::skip::skip;
 use crate::common::workload::program;
 
 const MIB: u64 = 1 << 20;
+const LIMIT: Duration = Duration::from_secs(30);
 
-/// The reply about a function, which `/v2/functions` lists with its file.
+/// The reply about a function, once `/v2/functions` lists it with its file, which is read in the background.
 fn source(m: &Memprof, function: &str) -> Reply {
-    let rows = m
-        .get("/v2/functions?kind=anon&limit=10000&frames=all")
-        .json();
-    let rows = rows["rows"].as_array().unwrap();
-    let row = rows.iter().find(|row| row["function"] == function);
-    let path = row.unwrap_or_else(|| panic!("no {function} in {rows:?}"))["path"].clone();
+    let mut path = Value::Null;
+    eventually(LIMIT, &format!("{function} has no file"), || {
+        let query = "/v2/functions?kind=anon&limit=10000&frames=all";
+        let rows = m.get(query).json();
+        let mut rows = rows["rows"].as_array().unwrap().iter();
+        let row = rows.find(|row| row["function"] == function);
+        path = row.map_or(Value::Null, |row| row["path"].clone());
+        path.is_string()
+    });
     let path = path.as_str().unwrap();
     m.get(&format!(
         "/v2/source?kind=anon&frames=all&function={function}&path={path}"
@@ -55,7 +61,7 @@ fn lines_have_their_bytes_and_their_text() {
         assert_eq!(reply.status, 200, "{}", reply.text());
         let reply = reply.json();
         for line in [inner, middle, outer] {
-            let bytes = total(&reply, line).unwrap();
+            let bytes = total(&reply, line).unwrap_or_else(|| panic!("no {line} in {reply}"));
             assert!(bytes >= 3 * MIB, "{function}, {line}: {reply}");
         }
         let [first, last] = [0, 1].map(|at| reply["function"][at].as_u64().unwrap() as usize);

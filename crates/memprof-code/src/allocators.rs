@@ -1,9 +1,11 @@
 //! Finds the allocation functions in a file, and where each can be probed cheaply (`--heap=exact`).
 //!
-//! `functions.rs` is the table of their names and signatures. `site.rs` chooses the instruction at which the kernel
+//! `functions.rs` is the table of their names and signatures. `detours.rs` plans how the functions of an executable are made to
+//! lead to the sampling library. `site.rs` chooses the instruction at which the kernel
 //! puts its breakpoint. `exits.rs` finds the return instructions of functions that may throw. `imports.rs` resolves
 //! calls through the PLT and the GOT. The BPF programs that run at the probes are in `exact.bpf.h`.
 
+mod detours;
 mod exits;
 mod functions;
 mod imports;
@@ -15,6 +17,7 @@ use object::elf::{EM_X86_64, SHT_DYNSYM, SHT_SYMTAB, STT_FUNC};
 
 use crate::elf::{Elf, ElfError, u16_at, u32_at, u64_at};
 use crate::unwind::FunctionRanges;
+pub use detours::{Detour, DetourKind, Detours, JUMP, unsampled_allocator};
 use exits::Exits;
 use functions::{FunctionKind, Signature};
 use imports::Imports;
@@ -107,7 +110,7 @@ impl FoundFunction {
 /// The file is not an ELF file that memprof can read.
 pub fn functions_of(file: &dyn ReadAt, kernel: KernelVersion) -> Result<Vec<Function>, ElfError> {
     let elf = Elf::read(file)?;
-    let mut found = symbols(&elf)?;
+    let mut found = symbols(&elf, &elf)?;
     // Without an allocator in the same file, the operators call one in another file. Then only `__cxa_throw` is probed
     // here.
     let others = |f: &FoundFunction| {
@@ -173,7 +176,7 @@ pub fn functions_of(file: &dyn ReadAt, kernel: KernelVersion) -> Result<Vec<Func
 /// reach no library that is loaded beside it. `None` if the file has none, or cannot be read.
 pub fn own_allocator(executable: &dyn ReadAt) -> Option<String> {
     let elf = Elf::read(executable).ok()?;
-    let found = symbols(&elf).ok()?;
+    let found = symbols(&elf, &elf).ok()?;
     // Operators alone call an allocator elsewhere.
     let functions = found.iter().filter(|f| {
         !matches!(
@@ -233,21 +236,22 @@ impl<'e> Wrapped<'e> {
     }
 }
 
-/// The functions of the table that a file defines, one per address.
-fn symbols(elf: &Elf<'_>) -> Result<Vec<FoundFunction>, ElfError> {
+/// The functions of the table that a file defines, one per address. Their names are in `named`: the file itself, or its debug
+/// file.
+fn symbols(elf: &Elf<'_>, named: &Elf<'_>) -> Result<Vec<FoundFunction>, ElfError> {
     let wanted: HashMap<String, Signature> = functions::all().collect();
     let longest = wanted.keys().map(String::len).max().unwrap_or_default();
     let mut found: Vec<FoundFunction> = Vec::new();
     for kind in [SHT_DYNSYM, SHT_SYMTAB] {
-        let Some(table) = elf.section_of_kind(kind) else {
+        let Some(table) = named.section_of_kind(kind) else {
             continue;
         };
-        let strings = elf.section(table.link as usize);
+        let strings = named.section(table.link as usize);
         let Some(strings) = strings.filter(|s| s.size <= MAX_STRINGS) else {
             continue;
         };
-        let strings = elf.contents(strings)?;
-        elf.for_each_symbol(table, |symbol| {
+        let strings = named.contents(strings)?;
+        named.for_each_symbol(table, |symbol| {
             let is_code = symbol[4] & 0xf == STT_FUNC.0 && u16_at(symbol, 6) != 0;
             let name = strings
                 .get(u32_at(symbol, 0) as usize..)

@@ -35,6 +35,7 @@ use std::time::Duration;
 
 use self::advice::{Remedies, Remedy};
 use self::cache::Cache;
+pub use self::debugfile::debug_file_of;
 use self::debuginfod_cache::CacheDirs;
 pub use self::demangle::demangle;
 use self::dwarf::Dwarf;

@@ -4,11 +4,15 @@
 
 mod file;
 mod fitness;
+mod in_process;
+mod plan;
 mod stale_copies;
 mod stats;
 
 pub use file::{Image, Library, Options, SamplerError, is_library};
 pub use fitness::{Unfit, check};
+pub use in_process::detours_placed;
+pub use plan::{DetoursPlaced, DetoursState};
 pub use stats::{Imports, Preloaded, SamplerState, Stats};
 
 /// The compiled library, for the architecture of memprof itself.

@@ -10,7 +10,8 @@
 //! does not run, the kernel kills it (`watchdog`).
 //!
 //! `fork` makes a stopped process create a copy-on-write child, so that the child's memory can be read while the process runs: the
-//! guard uses `inject` to make a system call in one of the stopped threads. `loader` makes a single thread load a library.
+//! guard uses `inject` to make a system call in one of the stopped threads. `loader` makes a single thread load a library, and
+//! `stopped_process` changes code while all threads are stopped.
 
 mod client;
 mod counters;
@@ -24,6 +25,8 @@ mod inject;
 mod loader;
 mod registers;
 mod stop_locks;
+#[cfg(target_arch = "x86_64")]
+mod stopped_process;
 pub mod threads;
 mod tracees;
 mod watchdog;
@@ -47,6 +50,8 @@ pub use inject::{Functions, LoadError, Loading};
 pub use loader::{HoldError, Loader, StoppedThread, ThreadPosition};
 pub use registers::Registers;
 use stop_locks::StopLocks;
+#[cfg(target_arch = "x86_64")]
+pub use stopped_process::StoppedProcess;
 pub use threads::stands_still;
 pub use threads::{has_ended, is_killed, is_traced_here, not_traceable, threads};
 #[cfg(target_arch = "x86_64")]

@@ -20,6 +20,7 @@ use super::failure::Failure;
 use super::signals::{Ending, Signals};
 use super::start;
 use crate::collect::CollectorHandle;
+use memprof_heap::sampler::Library;
 use memprof_heap::{At, Moment};
 use memprof_sys::freeze::{self, Registers};
 use memprof_sys::ids::Pid;
@@ -68,7 +69,7 @@ pub(super) async fn run_until<T>(
     let (hold, held) = sync_channel::<()>(0);
     let mut tell = Some(tell);
     let mut traced = None;
-    let sampler = launch.sampler.map(|library| library.path().to_owned());
+    let sampler = launch.sampler.map(Library::preloaded);
     let at_exec = follower.cloned();
     let mut command = command::prepare(launch, move |pid, stop| {
         let thread = *traced.get_or_insert(pid);
@@ -92,7 +93,7 @@ pub(super) async fn run_until<T>(
             traced = Some(pid);
             if let Some(follower) = &at_exec {
                 // The collector reads the command's memory while the command is traced.
-                start::executed(follower, pid, sampler.as_deref());
+                start::executed(follower, pid, sampler.as_ref());
             }
         }
         match at {

@@ -20,13 +20,16 @@ use crate::collect::program::Program;
 use crate::collect::unwinding::{self, MappedFiles, Unwinding};
 use crate::probe::event::MarkSet;
 use crate::probe::{Missing, Probe, ProbeConfig, SharedFaultsSeen, SyscallHooks};
-use memprof_heap::sampler::{self, Library};
+use memprof_code::allocators::Detours;
+use memprof_heap::sampler::{self, Library, Preloaded};
 use memprof_profile::measure::TEMPORARY;
 use memprof_sys::freeze::{Freeze, Guard};
 use memprof_sys::ids::Pid;
 use memprof_sys::messages;
 use memprof_sys::privileges::{self, ThreadRole};
+use memprof_sys::proc_dir;
 use memprof_sys::residency::MapCounts;
+use memprof_sys::target_file::TargetFile;
 
 /// Capacity of the collector's command queue.
 const QUEUE: usize = 64;
@@ -209,10 +212,10 @@ pub fn start_command(collecting: &CollectorHandle, launch: Launch<'_>) -> Result
 /// The process cannot be created or followed.
 pub fn follow_command(collecting: &CollectorHandle, launch: Launch<'_>) -> Result<Prepared> {
     let at_stops = collecting.clone();
-    let sampler = launch.sampler.map(|library| library.path().to_owned());
+    let sampler = launch.sampler.map(Library::preloaded);
     let prepared = command::prepare(launch, move |pid, stop| {
         let kept = match stop {
-            Stop::Exec => executed(&at_stops, pid, sampler.as_deref()),
+            Stop::Exec => executed(&at_stops, pid, sampler.as_ref()),
             Stop::End => at_stops.wait_for(HOLD, Command::Final).is_some(),
         };
         match kept {
@@ -226,17 +229,43 @@ pub fn follow_command(collecting: &CollectorHandle, launch: Launch<'_>) -> Resul
 
 /// Builds the unwind tables of a program that has just been executed and is stopped, and of its sampling library.
 /// Returns whether its memory will remain available after its end.
-pub(super) fn executed(collecting: &CollectorHandle, pid: Pid, sampler: Option<&Path>) -> bool {
+pub(super) fn executed(
+    collecting: &CollectorHandle,
+    pid: Pid,
+    sampler: Option<&Preloaded>,
+) -> bool {
     let Some(mut program) = Program::for_process(pid) else {
         return false;
     };
-    match sampler.map(|_| sampler::check(&program.path)) {
-        Some(Err(unfit)) => messages::print(&format!("no allocation is sampled: {unfit}")),
-        _ => program.libraries.extend(sampler.map(Path::to_owned)),
+    if let Some(library) = sampler {
+        match sampler::check(&program.path) {
+            Err(unfit) => messages::print(&format!("no allocation is sampled: {unfit}")),
+            Ok(()) => {
+                program.libraries.push(library.path.clone());
+                add_detours(library, pid);
+            }
+        }
     }
     let files = MappedFiles::new(program);
     let kept = collecting.wait_for(HOLD, |done| Command::Prepare(files, done));
     kept == Some(true)
+}
+
+/// Has an allocator inside the executable of a process lead to the library that the process is about to load.
+fn add_detours(library: &Preloaded, pid: Pid) {
+    let Ok(executable) = TargetFile::at_link(Path::new(&proc_dir::path(pid, "exe"))) else {
+        return;
+    };
+    // Without a plan, the collector says what is not sampled.
+    let Ok(detours) = Detours::plan(&executable, |_, _| None) else {
+        return;
+    };
+    if let Err(e) = library.add_detours(&detours) {
+        messages::print(&format!(
+            "the executable's own allocator is not sampled: {}: {e}",
+            library.path.display()
+        ));
+    }
 }
 
 /// Follows the process that will become the command.

@@ -4,16 +4,19 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
+use anyhow::anyhow;
 use libbpf_rs::Link;
 
 use super::Collector;
 use crate::probe::SeenCalls;
 use memprof_code::allocators::{self, Function, FunctionRole};
 use memprof_code::modules::open_regular;
+use memprof_heap::sampler;
 use memprof_sys::ids::{MmId, Pid};
 use memprof_sys::kernel_version::KernelVersion;
 use memprof_sys::messages;
-use memprof_sys::target_file::TargetFile;
+use memprof_sys::proc_dir;
+use memprof_sys::target_file::{TargetFile, about_path};
 use memprof_sys::text::printable;
 
 /// Device and inode of a file.
@@ -133,6 +136,13 @@ impl Collector {
             if !file.answers_at(functions.iter().map(|function| function.offset)) {
                 continue;
             }
+            if leads_to_the_library(pid, file) {
+                let why = anyhow!(
+                    "they lead to the sampling library already, and the kernel's probes would break them; `memprof --heap` samples them"
+                );
+                self.exact.fail(pid, path, &why);
+                continue;
+            }
             match self.probe.count_calls(pid, file, &functions) {
                 Ok(links) => drop(self.exact.counting.insert((pid, id), links)),
                 Err(e) => self.exact.fail(pid, path, &e),
@@ -159,6 +169,14 @@ impl ExactCalls {
         }
         self.failures += 1;
     }
+}
+
+/// Whether the functions of a file begin with jumps to the sampling library in a process. At a breakpoint, the kernel executes the
+/// instructions of the file in their place.
+fn leads_to_the_library(pid: Pid, file: &TargetFile) -> bool {
+    let executable = about_path(proc_dir::path(pid, "exe"));
+    executable.is_ok_and(|about| about.identity() == file.identity())
+        && sampler::detours_placed(pid).is_some_and(|placed| placed.count > 0)
 }
 
 /// Prints the cost of the probes before they are attached.

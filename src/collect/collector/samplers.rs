@@ -17,7 +17,7 @@ use crate::probe::{is_sampler_probe, sets_marks};
 use memprof_code::allocators;
 use memprof_code::elf::Elf;
 use memprof_code::usdt::{self, Usdt};
-use memprof_heap::sampler::{self, Preloaded};
+use memprof_heap::sampler::{self, DetoursState, Preloaded};
 use memprof_profile::{Losses, ModuleId};
 use memprof_sys::ids::{MmId, Pid};
 use memprof_sys::privileges::{self, ThreadRole};
@@ -50,7 +50,7 @@ pub struct SamplerOptions {
 enum OwnAllocator {
     /// A thread reads its symbols, which may be many.
     Looking(Pid, mpsc::Receiver<Option<String>>),
-    /// It has one, whose calls no library sees.
+    /// It has one, whose calls are not sampled.
     Has,
     /// It has none, or the samples come from it.
     None,
@@ -300,13 +300,27 @@ impl Samplers {
                 Err(mpsc::error::TryRecvError::Empty) => continue,
                 Err(mpsc::error::TryRecvError::Disconnected) => None,
             };
+            let pid = *pid;
             let Some(function) = found else {
                 *executable = OwnAllocator::None;
                 continue;
             };
+            let placed = sampler::detours_placed(pid);
+            let why = match placed.map(|placed| placed.state) {
+                Some(DetoursState::Placed) => {
+                    *executable = OwnAllocator::None;
+                    continue;
+                }
+                Some(DetoursState::Failed(why, _)) => format!(" ({why})"),
+                _ => String::new(),
+            };
+            let attach = match placed {
+                None => format!("`memprof attach-heap --pid {pid}`, which changes the process, "),
+                Some(_) => String::new(),
+            };
             messages::print(&format!(
-                "process {pid} allocates through its executable's own allocator ({}), whose calls are not sampled: use `memprof \
-                 --heap=exact --duration 10 --pid {pid}`, which counts every call, or `memprof heap --pid {pid}`",
+                "process {pid} allocates through its executable's own allocator ({}), whose calls are not sampled{why}: use {attach}\
+                 `memprof --heap=exact --duration 10 --pid {pid}`, which counts every call, or `memprof heap --pid {pid}`",
                 printable(&function)
             ));
             *executable = OwnAllocator::Has;

@@ -141,7 +141,7 @@ fn is_jumped_into(code: &[u8], site: u64) -> bool {
 }
 
 /// The target of a direct branch or call.
-fn target(instruction: &Instruction) -> Option<u64> {
+pub(super) fn target(instruction: &Instruction) -> Option<u64> {
     let direct = matches!(
         instruction.flow_control(),
         FlowControl::UnconditionalBranch | FlowControl::ConditionalBranch | FlowControl::Call

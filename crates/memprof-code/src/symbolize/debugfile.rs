@@ -47,6 +47,15 @@ pub(super) fn find(elf: &Elf, module: &Module, cache: &CacheDirs) -> Option<Targ
     installed.or_else(|| cache.find(&BuildId::from_elf(elf)?))
 }
 
+/// Opens the debug file with this build id, if it is installed.
+pub fn debug_file_of(id: &[u8]) -> Option<TargetFile> {
+    let has_id = |file: &TargetFile| {
+        Elf::read_debug_file(file).is_ok_and(|elf| elf.build_id().as_deref() == Some(id))
+    };
+    let mut paths = by_build_id(id).into_iter();
+    paths.find_map(|path| open_regular(&path).ok().filter(has_id))
+}
+
 /// The paths at which a debug file with this build id may be installed.
 pub(super) fn by_build_id(id: &[u8]) -> Vec<PathBuf> {
     let hex: Vec<String> = id.iter().map(|b| format!("{b:02x}")).collect();

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
 
+use super::detours;
 use super::loaded_files::Files;
 use super::loader_lock;
 use super::report::{Done, LoadedLibrary};
@@ -15,7 +16,7 @@ use super::safe_point::{SafePoint, judge};
 use super::walk::Tables;
 use crate::attach::AttachConfig;
 use crate::sampler::{Image, Options};
-use memprof_code::allocators;
+use memprof_code::allocators::{self, Detours};
 use memprof_sys::freeze::{
     HoldError, LoadError, Loader, Loading, StoppedThread, WorkerProcess, not_traceable, threads,
 };
@@ -61,19 +62,21 @@ pub fn run(config: &AttachConfig) -> Result<Vec<u8>> {
         );
         return Ok(text.into_bytes());
     }
-    refuse_own_allocator(pid).with_context(cannot)?;
+    plan_detours(pid).with_context(cannot)?;
     confirm(config, pid, &name)?;
     apart.work(pid).with_context(cannot)
 }
 
 /// Runs in a separate process, after the user has agreed.
 fn attach_to(config: &AttachConfig, pid: Pid) -> Result<Vec<u8>> {
-    let image = Image::for_running(&Options {
+    let options = Options {
         interval: config.interval,
         ..Options::default()
-    })?;
+    };
+    let detours = plan_detours(pid)?;
+    let image = Image::for_running(&options, &detours)?;
     let name = comm(pid).unwrap_or_default();
-    let done = attach(config, pid, &image, files_with_libc(pid)?)?;
+    let done = attach(config, pid, &image, &detours)?;
     Ok(done.text(pid, &printable(&name)).into_bytes())
 }
 
@@ -108,16 +111,23 @@ fn check(pid: Pid) -> Result<()> {
     Ok(())
 }
 
-/// Refuses a program whose executable has an allocator of its own: the library would be loaded and see none of its calls.
-fn refuse_own_allocator(pid: Pid) -> Result<()> {
-    let executable = TargetFile::at_link(Path::new(&proc_dir::path(pid, "exe"))).ok();
-    match executable.and_then(|executable| allocators::own_allocator(&executable)) {
-        None => Ok(()),
-        Some(function) => bail!(
-            "it allocates through its executable's own allocator ({}), whose calls a loaded library does not see; use `memprof \
-             --heap=exact --duration 10 --pid {pid}`, which counts every call, or `memprof heap --pid {pid}`; nothing was done",
-            printable(&function)
+/// Plans how the functions of an allocator inside the executable are made to lead to the library. Refuses a program where that is
+/// impossible: the library would be loaded and see none of its calls.
+fn plan_detours(pid: Pid) -> Result<Detours> {
+    let executable = TargetFile::at_link(Path::new(&proc_dir::path(pid, "exe")))?;
+    let detours = detours::plan(pid, &executable)?;
+    match allocators::own_allocator(&executable) {
+        Some(function) if detours.all.is_empty() => bail!(
+            "it allocates through its executable's own allocator ({}), whose calls a loaded library does not see, and whose functions \
+             cannot be changed safely ({}); use `memprof --heap=exact --duration 10 --pid {pid}`, which counts every call, or `memprof \
+             heap --pid {pid}`; nothing was done",
+            printable(&function),
+            detours
+                .refused
+                .first()
+                .map_or("none is long enough", |(_, why)| why),
         ),
+        _ => Ok(detours),
     }
 }
 
@@ -172,7 +182,8 @@ struct By {
     handle: u64,
 }
 
-fn attach(config: &AttachConfig, pid: Pid, image: &Image, files: Files) -> Result<Done> {
+fn attach(config: &AttachConfig, pid: Pid, image: &Image, detours: &Detours) -> Result<Done> {
+    let files = files_with_libc(pid)?;
     let begun = Instant::now();
     let memory = proc_dir::open(pid, "mem")
         .with_context(|| format!("cannot read the memory of process {pid}; run memprof as root"))?;
@@ -193,6 +204,15 @@ fn attach(config: &AttachConfig, pid: Pid, image: &Image, files: Files) -> Resul
     let took = begun.elapsed();
     let base = search.base(by.handle)?;
     let found = LoadedLibrary::read(&search.memory, base.wrapping_add(image.config), image)?;
+    let state = base.wrapping_add(image.detours);
+    let redirected = detours::redirect(
+        pid,
+        &search.memory,
+        detours,
+        &found.detours,
+        state,
+        config.wait,
+    );
     let thread = procfs::comm(format_args!("{pid}/task/{}", by.tid));
     Ok(Done {
         tid: by.tid,
@@ -203,6 +223,7 @@ fn attach(config: &AttachConfig, pid: Pid, image: &Image, files: Files) -> Resul
         stops: search.stops.saturating_sub(1),
         took,
         found,
+        redirected,
     })
 }
 

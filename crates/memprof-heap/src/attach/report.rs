@@ -7,8 +7,9 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
+use super::detours::Redirected;
 use super::safe_point::SafePoint;
-use crate::sampler::{Image, Imports, SamplerState, Stats};
+use crate::sampler::{DetoursPlaced, Image, Imports, SamplerState, Stats};
 use memprof_sys::ids::Pid;
 
 /// State of the library after it was loaded.
@@ -16,6 +17,7 @@ use memprof_sys::ids::Pid;
 pub(super) struct LoadedLibrary {
     pub state: SamplerState,
     pub imports: Imports,
+    pub detours: DetoursPlaced,
 }
 
 impl LoadedLibrary {
@@ -37,12 +39,18 @@ impl LoadedLibrary {
         memory.read_exact_at(&mut bytes, at).context(context)?;
         let stats =
             Stats::parse(&bytes).context("what the library says of itself makes no sense")?;
+        let mut bytes = [0; DetoursPlaced::SIZE];
+        let at = base.wrapping_add(image.detours);
+        memory.read_exact_at(&mut bytes, at).context(context)?;
+        let detours = DetoursPlaced::parse(&bytes)
+            .context("what the library says of itself makes no sense")?;
         let mut bytes = [0; Imports::SIZE];
         let at = base.wrapping_add(image.imports);
         memory.read_exact_at(&mut bytes, at).context(context)?;
         Ok(LoadedLibrary {
             state: stats.state,
             imports: Imports::parse(&bytes),
+            detours,
         })
     }
 }
@@ -62,6 +70,8 @@ pub(super) struct Done {
     /// Total time from the beginning of the search.
     pub took: Duration,
     pub found: LoadedLibrary,
+    /// What became of the detours of the executable's allocator; `None` if it has none.
+    pub redirected: Option<Result<Redirected, String>>,
 }
 
 impl Done {
@@ -87,6 +97,30 @@ impl Done {
             imports.patched,
             imports.files,
         );
+        match &self.redirected {
+            Some(Ok(redirected)) => {
+                let _ = writeln!(
+                    text,
+                    "  detours   {} functions of the executable's own allocator lead to the library; for that, all threads were stopped for {}",
+                    redirected.functions,
+                    ms(redirected.held),
+                );
+                if redirected.left_out > 0 {
+                    let _ = writeln!(
+                        text,
+                        "  not seen  calls of {} functions of that allocator, which cannot be changed safely",
+                        redirected.left_out
+                    );
+                }
+            }
+            Some(Err(why)) => {
+                let _ = writeln!(
+                    text,
+                    "  not seen  what the executable's own allocator allocates: {why}"
+                );
+            }
+            None => {}
+        }
         if imports.other + imports.failed > 0 {
             let _ = writeln!(
                 text,
@@ -94,7 +128,8 @@ impl Done {
                 imports.other, imports.failed
             );
         }
-        if self.found.state == SamplerState::OwnMalloc {
+        let is_redirected = matches!(self.redirected, Some(Ok(_)));
+        if self.found.state == SamplerState::OwnMalloc && !is_redirected {
             text.push_str("  not seen  what the program allocates by its own `malloc`: only its libraries are seen\n");
         }
         let _ = writeln!(text, "next: memprof --heap --pid {pid}");

@@ -3,7 +3,7 @@
 use std::env;
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File, Permissions};
-use std::io::{self, Write};
+use std::io::{self, Read, Seek, Write};
 use std::mem::offset_of;
 use std::num::NonZeroU64;
 use std::os::unix::ffi::OsStrExt;
@@ -18,7 +18,8 @@ use object::LittleEndian;
 use object::elf::{FileHeader64, PF_W, PT_LOAD, ProgramHeader64, SHT_DYNSYM};
 
 use super::stale_copies::{self, locked};
-use super::{BYTES, DEFAULT_INTERVAL};
+use super::{BYTES, DEFAULT_INTERVAL, plan};
+use memprof_code::allocators::Detours;
 use memprof_code::elf::Elf;
 use memprof_sys::target_file::ReadAt;
 
@@ -28,6 +29,7 @@ pub(super) const DIRECTORY: &str = "memprof-heap-";
 const CONFIG: &str = "memprof_heap_config";
 const STATS: &str = "memprof_heap_stats";
 const IMPORTS: &str = "memprof_heap_imports";
+pub(super) const DETOURS: &str = "memprof_heap_detours";
 /// `CONFIG_MAGIC` in `src/sampler/sampler.h`.
 const MAGIC: u64 = u64::from_le_bytes(*b"pm_heap1");
 const LEAVE_ENVIRONMENT: u64 = 1;
@@ -39,6 +41,10 @@ const MANY_SETS: u64 = 1 << 17;
 /// Bytes per set, and bytes for aligning the first set and the end of the library's memory.
 const SET: u64 = 64;
 const ALIGNING: u64 = 128;
+/// Offset of the plan's position in the options, in bytes.
+const PLAN: u64 = 40;
+/// Maximum size of the file with all plans of detours, in bytes.
+const MAX_FILE: u64 = 4 << 20;
 /// Larger intervals would overflow the library's counter.
 const MAX_INTERVAL: u64 = 1 << 56;
 
@@ -98,7 +104,7 @@ pub struct Library {
     dir: PathBuf,
     path: PathBuf,
     interval: u64,
-    stats_address: u64,
+    pub(super) places: Places,
     /// Locked until memprof ends, however it ends; see [`stale_copies`].
     _lock: Option<Flock<File>>,
 }
@@ -145,12 +151,12 @@ impl Library {
             dir,
             path,
             interval: options.interval,
-            stats_address: 0,
+            places: Places::default(),
             _lock: None,
         };
         match library.try_write(options) {
-            Ok((address, locked)) => {
-                library.stats_address = address;
+            Ok((places, locked)) => {
+                library.places = places;
                 library._lock = locked;
             }
             Err(Failure::Damaged(what)) => return Err(SamplerError::Damaged(what)),
@@ -162,7 +168,7 @@ impl Library {
         Ok(library)
     }
 
-    fn try_write(&self, options: &Options) -> Result<(u64, Option<Flock<File>>), Failure> {
+    fn try_write(&self, options: &Options) -> Result<(Places, Option<Flock<File>>), Failure> {
         let mut file = File::options()
             .read(true)
             .write(true)
@@ -170,14 +176,14 @@ impl Library {
             .open(&self.path)
             .map_err(Failure::Io)?;
         file.write_all(BYTES).map_err(Failure::Io)?;
-        let stats = patch(&file, options, 0)?.stats;
+        let places = patch(&file, options, 0)?;
         // The target may run as another user, or become one before it executes a program. The file contains no
         // secrets, and only memprof's user can change it.
         file.set_permissions(Permissions::from_mode(0o644))
             .and_then(|()| fs::set_permissions(&self.dir, Permissions::from_mode(0o755)))
             .map_err(Failure::Io)?;
         // The lock is optional: without it, a later memprof may remove the file once no process maps it.
-        Ok((stats, locked(&self.path)))
+        Ok((places, locked(&self.path)))
     }
 
     /// Absolute path of the file.
@@ -192,7 +198,7 @@ impl Library {
 
     /// Address of the library's [`Stats`](super::Stats) in a target, relative to the library's load address.
     pub fn stats_address(&self) -> u64 {
-        self.stats_address
+        self.places.stats
     }
 
     /// Value of `LD_PRELOAD` for the target, given the `existing` one. The library comes first, so that it calls an
@@ -238,14 +244,16 @@ pub struct Image {
     pub stats: u64,
     /// Address of its [`Imports`](super::Imports), relative to its load address.
     pub imports: u64,
+    /// Address of its [`DetoursPlaced`](super::DetoursPlaced), relative to its load address.
+    pub detours: u64,
 }
 
 impl Image {
-    /// Makes a copy with these options.
+    /// Makes a copy with these options and detours.
     ///
     /// # Errors
     /// Out of memory.
-    pub fn for_running(options: &Options) -> Result<Image, SamplerError> {
+    pub fn for_running(options: &Options, detours: &Detours) -> Result<Image, SamplerError> {
         let made = || {
             let mut file = File::from(memfd_create(c"memprof", MFdFlags::MFD_CLOEXEC)?);
             file.write_all(BYTES)?;
@@ -255,18 +263,22 @@ impl Image {
             path: PathBuf::from(NAME),
             source,
         };
-        let file: File = made().map_err(failed)?;
+        let mut file: File = made().map_err(failed)?;
         let places = patch(&file, options, INJECTED).map_err(|failure| match failure {
             Failure::Damaged(what) => SamplerError::Damaged(what),
             Failure::Io(source) => failed(source),
         })?;
-        let mut bytes = vec![0; BYTES.len()];
-        file.read_exact_at(&mut bytes, 0).map_err(failed)?;
+        let mut bytes = Vec::new();
+        append_plan(&file, places, detours)
+            .and_then(|()| file.rewind())
+            .and_then(|()| file.read_to_end(&mut bytes))
+            .map_err(failed)?;
         Ok(Image {
             bytes,
             config: places.config,
             stats: places.stats,
             imports: places.imports,
+            detours: places.detours,
         })
     }
 
@@ -300,18 +312,23 @@ fn directory_in(parent: &Path) -> Result<PathBuf, String> {
 }
 
 /// Addresses of the library's symbols in its file.
-struct Places {
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Places {
     config: u64,
-    stats: u64,
+    /// Offset in the file of the option that says where the plan of detours is.
+    plan: u64,
+    pub(super) stats: u64,
     imports: u64,
+    detours: u64,
 }
 
 /// Writes the options, and the additional flags `more`, into a copy of the library.
 fn patch(file: &File, options: &Options, more: u64) -> Result<Places, Failure> {
     let damaged = |what| Failure::Damaged(what);
     let elf = Elf::read(file).map_err(|_| damaged("it is no ELF file"))?;
-    let found = elf.extents(SHT_DYNSYM, [CONFIG, STATS, IMPORTS]).ok();
-    let Some([Some(config), Some(stats), Some(imports)]) = found else {
+    let symbols = [CONFIG, STATS, IMPORTS, DETOURS];
+    let found = elf.extents(SHT_DYNSYM, symbols).ok();
+    let Some([Some(config), Some(stats), Some(imports), Some(detours)]) = found else {
         return Err(damaged("a symbol is missing"));
     };
     let (segment, within) = elf
@@ -330,6 +347,9 @@ fn patch(file: &File, options: &Options, more: u64) -> Result<Places, Failure> {
             0 => MANY_SETS,
             _ => 0,
         },
+        // The plan of detours is added later.
+        0,
+        0,
     ];
     let mut magic = [0; 8];
     file.read_exact_at(&mut magic, at).map_err(Failure::Io)?;
@@ -346,9 +366,26 @@ fn patch(file: &File, options: &Options, more: u64) -> Result<Places, Failure> {
     }
     Ok(Places {
         config: config.address,
+        plan: at + PLAN,
         stats: stats.address,
         imports: imports.address,
+        detours: detours.address,
     })
+}
+
+/// Appends a plan of detours, and has processes that load the library from now on use it. Earlier plans stay: processes execute
+/// their code.
+pub(super) fn append_plan(file: &File, places: Places, detours: &Detours) -> io::Result<()> {
+    let Some(plan) = plan::bytes(detours) else {
+        return Ok(());
+    };
+    let at = file.metadata()?.len().next_multiple_of(plan::PAGE as u64);
+    if at > MAX_FILE {
+        return Err(io::Error::other("it has too many plans of detours"));
+    }
+    file.write_all_at(&plan.all, at)?;
+    let words = [at, plan.header].map(u64::to_ne_bytes);
+    file.write_all_at(words.as_flattened(), places.plan)
 }
 
 /// Size of a segment in memory, and offset of that field in the file.

@@ -5,6 +5,7 @@
  * calloc(), realloc() and others may call other functions that this library replaces, as musl's do: nothing is counted
  * while they run. Allocations of a signal handler that interrupts one of them are not counted either.
  */
+#include "detours.h"
 #include "sampler.h"
 #include "samples.h"
 
@@ -103,19 +104,10 @@ __attribute__((constructor)) static void constructor(void)
 {
 	if (next.malloc == first_malloc)
 		find_functions();
-	finish_start();
+	place_detours(finish_start());
 	if (is_injected())
 		patch_imports();
 }
-
-#define UNCOUNTED(call) \
-	({ \
-		uint64_t left_before = thread.left; \
-		thread.left = UINT64_MAX; \
-		__auto_type result = (call); \
-		thread.left = left_before; \
-		result; \
-	})
 
 EXPORTED void *malloc(size_t size)
 {

@@ -3,8 +3,8 @@
  * Interfaces between the files of the library that a target preloads. docs/sampler.md describes the whole.
  *
  * The library has no dependency at run time and works with any C library, so it includes only the compiler's own
- * headers. It takes no lock and makes no system call: it runs in signal handlers, after fork() in threads, and under
- * seccomp.
+ * headers. It takes no lock and, after its start, makes no system call: it runs in signal handlers, after fork() in
+ * threads, and under seccomp.
  */
 #ifndef MEMPROF_SAMPLER_H
 #define MEMPROF_SAMPLER_H
@@ -27,6 +27,8 @@ struct config {
 	uint64_t seed;     /* 0: a different seed in each process */
 	uint64_t flags;
 	uint64_t sets;     /* sets of the table of live samples, after the library's memory; 0: the built-in table */
+	uint64_t plan;     /* offset of a plan of detours in the file, whole pages; 0: none */
+	uint64_t plan_bytes;
 };
 enum {
 	CONFIG_LEAVE_ENVIRONMENT = 1, /* programs that the target executes do not preload the library */
@@ -103,7 +105,7 @@ void patch_imports(void);
 
 /* start.c */
 void start(const char *own_path);
-void finish_start(void);
+const char *finish_start(void);
 void new_thread(void);
 
 /* random.c: sampling intervals and weights. */

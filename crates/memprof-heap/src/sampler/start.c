@@ -129,10 +129,11 @@ static void leave_environment(void)
 	*to = NULL;
 }
 
-/* Called once the C library has started. */
-void finish_start(void)
+/* Called once the C library has started. Returns the path of the library's file. */
+const char *finish_start(void)
 {
 	register_at_fork();
 	if (memprof_heap_config.flags & CONFIG_LEAVE_ENVIRONMENT)
 		leave_environment();
+	return own_path;
 }

@@ -1,11 +1,14 @@
 //! The library's state and counters in a target.
 
+use std::fs::File;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 
 use super::Library;
+use super::file::{Places, append_plan};
+use memprof_code::allocators::Detours;
 use memprof_sys::ids::Pid;
 use memprof_sys::proc_dir;
 
@@ -97,7 +100,7 @@ pub struct Preloaded {
     pub path: PathBuf,
     /// Mean number of bytes between two samples.
     pub interval: u64,
-    stats_address: u64,
+    places: Places,
 }
 
 impl Library {
@@ -106,7 +109,7 @@ impl Library {
         Preloaded {
             path: self.path().to_owned(),
             interval: self.interval(),
-            stats_address: self.stats_address(),
+            places: self.places,
         }
     }
 
@@ -127,19 +130,40 @@ impl Preloaded {
     ///
     /// The process is gone, or may not be read.
     pub fn stats(&self, pid: Pid) -> io::Result<Option<Stats>> {
+        let bytes = self.read(pid, self.places.stats)?;
+        Ok(bytes.and_then(|bytes| Stats::parse(&bytes)))
+    }
+
+    /// Has processes that load the library from now on make these functions of their executable lead to it. Processes that run
+    /// another executable ignore this.
+    ///
+    /// # Errors
+    ///
+    /// The file cannot be written.
+    pub fn add_detours(&self, detours: &Detours) -> io::Result<()> {
+        let file = File::options().read(true).write(true).open(&self.path)?;
+        append_plan(&file, self.places, detours)
+    }
+
+    /// Reads memory of the library in a process, at an address of its file.
+    fn read<const N: usize>(&self, pid: Pid, address: u64) -> io::Result<Option<[u8; N]>> {
         let maps = proc_dir::read(pid, "maps")?;
-        // The file's first mapping starts at the load address.
-        let own = maps
-            .split(|b| *b == b'\n')
-            .find(|line| line.ends_with(self.path.as_os_str().as_bytes()));
+        // The file's first mapping starts at the load address, unless it is that of the detours.
+        let own = maps.split(|b| *b == b'\n').find(|line| {
+            let mut fields = line.split(|b| *b == b' ').skip(2);
+            let is_first = fields
+                .next()
+                .is_some_and(|offset| offset.iter().all(|b| *b == b'0'));
+            is_first && line.ends_with(self.path.as_os_str().as_bytes())
+        });
         let start = own.and_then(|line| line.split(|b| *b == b'-').next());
         let start = start.and_then(|hex| u64::from_str_radix(str::from_utf8(hex).ok()?, 16).ok());
         let Some(start) = start else {
             return Ok(None);
         };
-        let mut bytes = [0; Stats::SIZE];
+        let mut bytes = [0; N];
         let memory = proc_dir::open(pid, "mem")?;
-        memory.read_exact_at(&mut bytes, start.wrapping_add(self.stats_address))?;
-        Ok(Stats::parse(&bytes))
+        memory.read_exact_at(&mut bytes, start.wrapping_add(address))?;
+        Ok(Some(bytes))
     }
 }

@@ -20,7 +20,7 @@ const NICE: libc::c_int = -20;
 /// Polling interval for a process that was sent SIGSTOP.
 const PAUSE: Duration = Duration::from_micros(100);
 /// Maximum number of rounds that look for newly created threads.
-const MAX_ROUNDS: usize = 16;
+pub(super) const MAX_ROUNDS: usize = 16;
 
 /// Raises the freezer's priority, so that released threads do not preempt it before it has released the rest.
 pub(super) fn raise_priority() {

@@ -19,8 +19,8 @@ use std::io;
 use std::os::unix::fs::FileExt;
 
 pub use self::load::{Functions, LoadError, Loaded, Loading};
-pub(super) use self::ptrace::Waiting;
-use self::ptrace::{Stop, adopt, ptrace, set_mask, write};
+use self::ptrace::{Stop, adopt, ptrace, set_mask};
+pub(super) use self::ptrace::{Waiting, write};
 use self::sigreturn::WayBack;
 use super::registers::{self, NO_CALL, word};
 use crate::ids::Pid;

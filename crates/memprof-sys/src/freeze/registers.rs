@@ -23,6 +23,12 @@ impl Registers {
     pub fn of_stopped(pid: Pid) -> Option<Registers> {
         read(pid.0.cast_signed())
     }
+
+    /// The address of the next instruction.
+    #[cfg(target_arch = "x86_64")]
+    pub fn instruction_pointer(&self) -> Option<u64> {
+        self.words.get(word::RIP).copied()
+    }
 }
 
 /// Size of the buffer for general registers, in words: enough for any processor that Linux runs on.

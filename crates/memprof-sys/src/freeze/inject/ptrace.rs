@@ -166,7 +166,7 @@ pub(super) fn set_mask(tid: i32, mask: u64) -> io::Result<()> {
 ///
 /// This does not write to `/proc/PID/mem`: only the process's user may open that for writing, other users need CAP_DAC_OVERRIDE.
 /// The guard has dropped that capability, and memprof without root lacks it.
-pub(super) fn write(tid: i32, at: u64, bytes: &[u8]) -> io::Result<()> {
+pub(in crate::freeze) fn write(tid: i32, at: u64, bytes: &[u8]) -> io::Result<()> {
     let to = RemoteIoVec {
         base: at as usize,
         len: bytes.len(),

@@ -1,0 +1,236 @@
+//! Makes the functions of an allocator inside the executable of a running process lead to the library that it has loaded.
+//!
+//! The library has put the code of the detours in place (`sampler/detours.c`), which nothing uses yet. What is left is to write the
+//! jumps, each at once, while all threads are stopped and none is between the instructions that a jump displaces. If memprof is
+//! killed, the process goes on with the jumps that were written: each works without the others.
+
+use std::fs::File;
+use std::ops::Range;
+use std::os::unix::fs::FileExt;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, anyhow};
+
+use crate::sampler::{DetoursPlaced, DetoursState};
+use memprof_code::allocators::{Detours, JUMP};
+use memprof_code::elf::Elf;
+use memprof_sys::freeze::{HoldError, Registers, StoppedProcess, not_traceable};
+use memprof_sys::ids::{Addr, Pid};
+use memprof_sys::proc_dir;
+use memprof_sys::procfs::Auxv;
+use memprof_sys::residency::{Vma, proc_maps};
+use memprof_sys::target_file::TargetFile;
+
+/// Maximum time for which all threads are stopped.
+const MAX_STOP: Duration = Duration::from_millis(50);
+/// Pause between two attempts.
+const PAUSE: Duration = Duration::from_millis(5);
+/// Distance that is kept from other memory, in bytes, and from which on a jump does not reach.
+const GAP: u64 = 64 << 10;
+const REACH: u64 = 1 << 30;
+/// Lowest address that programs may use, in bytes.
+const LOWEST: u64 = 64 << 10;
+/// Bytes below a stack pointer that functions use, and maximum number of bytes of a stack that are read.
+const RED_ZONE: u64 = 128;
+const MAX_STACK: u64 = 8 << 20;
+
+/// Detours that are in use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Redirected {
+    /// Functions that lead to the library.
+    pub functions: usize,
+    /// Functions that cannot be changed.
+    pub left_out: usize,
+    /// How long all threads were stopped.
+    pub held: Duration,
+}
+
+/// Plans the detours of a running process, in memory that it does not use.
+pub(super) fn plan(pid: Pid, executable: &TargetFile) -> Result<Detours> {
+    let vmas = proc_maps::parse(&proc_dir::read(pid, "maps")?)?;
+    let bias = bias(pid, executable);
+    let near = |addresses: Range<u64>, size: u64| {
+        let bias = bias?;
+        let start = addresses.start.wrapping_add(bias);
+        let at = hole(&vmas, start, size)?;
+        Some(at.wrapping_sub(bias).cast_signed())
+    };
+    Detours::plan(executable, near).map_err(|e| anyhow!("its executable: {e}"))
+}
+
+/// What is added to an executable's addresses in a process.
+fn bias(pid: Pid, executable: &TargetFile) -> Option<u64> {
+    let entry = Auxv::for_process(pid).ok()?.get(libc::AT_ENTRY)?;
+    Some(entry.wrapping_sub(Elf::read(executable).ok()?.entry()?))
+}
+
+/// Unused memory before `start`, or else after it, that jumps reach from there. The end of a hole is taken: heaps and stacks grow
+/// at its beginning.
+fn hole(vmas: &[Vma], start: u64, size: u64) -> Option<u64> {
+    let mut best: Option<u64> = None;
+    let mut from = LOWEST;
+    for vma in vmas {
+        let at = vma.start.0.checked_sub(GAP + size).map(|at| at & !0xfff);
+        if let Some(at) = at
+            && at >= from.saturating_add(GAP)
+            && at.abs_diff(start) < REACH
+            && best.is_none_or(|best| at <= start || best > start)
+        {
+            best = best.filter(|best| at > start && *best <= at).or(Some(at));
+        }
+        from = vma.end.0;
+    }
+    best
+}
+
+/// Writes the jumps. `None` if there is nothing to redirect; the error says why nothing was.
+pub(super) fn redirect(
+    pid: Pid,
+    memory: &File,
+    detours: &Detours,
+    placed: &DetoursPlaced,
+    state: u64,
+    patience: Duration,
+) -> Option<Result<Redirected, String>> {
+    let redirecting = Redirecting {
+        pid,
+        memory,
+        detours,
+        base: placed.base,
+        state,
+    };
+    match placed.state {
+        DetoursState::None => None,
+        DetoursState::Prepared => Some(redirecting.within(patience)),
+        DetoursState::Other => Some(Err("its functions have been changed already".into())),
+        DetoursState::Placed => Some(Err("it was changed meanwhile".into())),
+        DetoursState::Failed(why, _) => Some(Err(why.into())),
+    }
+}
+
+/// A process that gets the jumps.
+struct Redirecting<'a> {
+    pid: Pid,
+    memory: &'a File,
+    detours: &'a Detours,
+    /// What is added to the executable's addresses.
+    base: u64,
+    /// Address of the library's word that says whether the jumps are written.
+    state: u64,
+}
+
+impl<'a> Redirecting<'a> {
+    /// Writes all jumps at a moment at which that is safe.
+    fn within(&self, patience: Duration) -> Result<Redirected, String> {
+        let begun = Instant::now();
+        loop {
+            let why = match StoppedProcess::stop(self.pid, MAX_STOP) {
+                Ok(stopped) => match self.inside(&stopped.registers()) {
+                    None => {
+                        self.write(&stopped)?;
+                        return Ok(Redirected {
+                            functions: self.detours.all.len(),
+                            left_out: self.detours.refused.len(),
+                            held: stopped.release(),
+                        });
+                    }
+                    Some(name) => format!("a thread is at the beginning of `{name}`"),
+                },
+                Err(HoldError::Missed(why)) => why,
+                Err(HoldError::Blocked(why)) => return Err(why),
+                Err(HoldError::Refused(e)) => {
+                    return Err(not_traceable(self.pid.0.cast_signed(), &e));
+                }
+            };
+            if begun.elapsed() >= patience {
+                return Err(why);
+            }
+            sleep(PAUSE);
+        }
+    }
+
+    /// The function between whose displaced instructions a thread is, or to which a signal handler returns.
+    fn inside(&self, threads: &[Registers]) -> Option<&'a str> {
+        let ranges = self.detours.all.iter().map(|detour| {
+            let at = self.base.wrapping_add(detour.address);
+            let inside = at + 1..at + detour.displaced.len() as u64;
+            (inside, detour.name.as_str())
+        });
+        let mut ranges: Vec<(Range<u64>, &'a str)> = ranges.collect();
+        ranges.sort_by_key(|(range, _)| range.start);
+        let find = |address: u64| {
+            let next = ranges.partition_point(|(range, _)| range.start <= address);
+            let (range, name) = ranges.get(next.checked_sub(1)?)?;
+            range.contains(&address).then_some(*name)
+        };
+        let vmas = proc_maps::parse(&proc_dir::read(self.pid, "maps").ok()?).ok()?;
+        threads.iter().find_map(|thread| {
+            let stack = thread.stack_pointer.wrapping_sub(RED_ZONE);
+            let mut on = vmas.iter();
+            let vma = on.find(|vma| vma.contains(Addr(thread.stack_pointer)));
+            let end = vma.map_or(stack, |vma| vma.end.0);
+            let end = end.min(stack.saturating_add(MAX_STACK));
+            let mut bytes = vec![0; end.saturating_sub(stack) as usize];
+            // No thread returns to a place on a stack that cannot be read.
+            let read = self.memory.read_at(&mut bytes, stack).unwrap_or(0);
+            let (words, _) = bytes[..read].as_chunks::<8>();
+            let on_stack = words
+                .iter()
+                .find_map(|word| find(u64::from_ne_bytes(*word)));
+            thread.instruction_pointer().and_then(find).or(on_stack)
+        })
+    }
+
+    /// Writes all jumps.
+    fn write(&self, stopped: &StoppedProcess) -> Result<(), String> {
+        for (number, detour) in self.detours.all.iter().enumerate() {
+            let at = self.base.wrapping_add(detour.address);
+            let failed = |e| format!("the kernel does not let `{}` be changed: {e}", detour.name);
+            let mut bytes = [0; 8];
+            self.memory.read_exact_at(&mut bytes, at).map_err(failed)?;
+            let jump = self.detours.jump(number);
+            let jump = jump.ok_or("the executable is too large")?;
+            if bytes[..JUMP] != detour.displaced[..JUMP] {
+                return Err(format!("`{}` has been changed meanwhile", detour.name));
+            }
+            bytes[..JUMP].copy_from_slice(&jump);
+            stopped.write(at, bytes).map_err(failed)?;
+        }
+        let placed = DetoursState::PLACED.to_ne_bytes();
+        stopped
+            .write(self.state, placed)
+            .map_err(|e| format!("the library cannot be told: {e}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_hole_before_the_executable_is_preferred() {
+        let maps = "\
+            10000000-10001000 r--p 00000000 00:00 0 \n\
+            20000000-20100000 r-xp 00000000 00:00 0 \n\
+            20200000-20300000 rw-p 00000000 00:00 0 \n\
+            7f0000000000-7f0000001000 rw-p 00000000 00:00 0 \n";
+        let vmas = proc_maps::parse(maps.as_bytes()).unwrap();
+        assert_eq!(
+            hole(&vmas, 0x2000_0000, 0x2000),
+            Some(0x2000_0000 - GAP - 0x2000)
+        );
+        // Without room before it, the nearest one after it.
+        let maps = "\
+            00010000-20000000 r--p 00000000 00:00 0 \n\
+            20000000-20100000 r-xp 00000000 00:00 0 \n\
+            20200000-20300000 rw-p 00000000 00:00 0 \n\
+            7f0000000000-7f0000001000 rw-p 00000000 00:00 0 \n";
+        let vmas = proc_maps::parse(maps.as_bytes()).unwrap();
+        assert_eq!(
+            hole(&vmas, 0x2000_0000, 0x2000),
+            Some(0x2020_0000 - GAP - 0x2000)
+        );
+        assert_eq!(hole(&vmas, 0x2000_0000, 1 << 31), None);
+    }
+}
