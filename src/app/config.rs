@@ -15,7 +15,7 @@ use crate::tui::ScreenOptions;
 use memprof_code::allocators::ExactOptions;
 use memprof_code::debuginfod::DebuginfodMode;
 use memprof_code::interpreter::EnabledInterpreters;
-use memprof_heap::{At, SnapshotOptions};
+use memprof_heap::{At, CorePaths, SnapshotOptions};
 use memprof_profile::Kind;
 use memprof_profile::allocations::Filter;
 use memprof_profile::gate::Gate;
@@ -359,6 +359,8 @@ pub enum HeapTarget {
     Process(ProcessTarget),
     /// A command that memprof starts, and the moment of the snapshot.
     Command(Vec<OsString>, At),
+    /// The core of a process, and where its files are.
+    Core(PathBuf, CorePaths),
 }
 
 /// How `memprof heap --by-stack` samples allocations.
@@ -385,6 +387,8 @@ pub struct HeapConfig {
     pub details: bool,
     /// How to take the snapshot.
     pub snapshot: SnapshotOptions,
+    /// The file that the snapshot is saved to as a core.
+    pub save: Option<PathBuf>,
     /// How to sample allocations; `None` unless the heap is shown by stack.
     pub by_stack: Option<ByStackConfig>,
     /// The output format.

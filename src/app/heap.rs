@@ -10,7 +10,8 @@ use crate::app::config::{ByStackConfig, Config, HeapConfig, HeapFormat, HeapSamp
 use crate::app::session::{by_stack, command_snapshot};
 use crate::http::write_heap_html;
 use memprof_heap::{
-    At, ByStack, GrownBy, Heap, HeapOptions, HeapSnapshot, Moment, measure, measure_exiting,
+    At, ByStack, GrownBy, Heap, HeapOptions, HeapSnapshot, Moment, measure, measure_and_save,
+    measure_core, measure_exiting,
 };
 use memprof_profile::measure::TEMPORARY;
 use memprof_sys::ids::Pid;
@@ -76,6 +77,7 @@ struct Whole<'a> {
 fn without_stacks(config: &HeapConfig) -> Result<(Heap, Option<u8>)> {
     match &config.target {
         HeapTarget::Process(target) => Ok((running(target.process()?, config)?, None)),
+        HeapTarget::Core(core, paths) => Ok((measure_core(core, paths, config.top)?, None)),
         HeapTarget::Command(argv, at) => {
             command_snapshot::run(argv, *at, |pid, moment| match moment {
                 Moment::Running => running(pid, config),
@@ -99,6 +101,7 @@ fn with_stacks(
             At::After(sampling.sampled_for),
         ),
         HeapTarget::Command(argv, at) => (Selector::Command(argv.clone()), *at),
+        HeapTarget::Core(..) => return Err(anyhow!("a core has no stacks of allocations")),
     };
     let heap = HeapSampling {
         interval: sampling.interval,
@@ -128,5 +131,9 @@ fn running(pid: Pid, config: &HeapConfig) -> Result<Heap> {
     if let Some(why) = Presence::look_up(pid).refusal(pid) {
         return Err(anyhow!(why)).with_context(|| failed(pid));
     }
-    measure(pid, &config.snapshot, config.top).with_context(|| failed(pid))
+    let measured = match &config.save {
+        Some(path) => measure_and_save(pid, &config.snapshot, config.top, path),
+        None => measure(pid, &config.snapshot, config.top),
+    };
+    measured.with_context(|| failed(pid))
 }

@@ -413,7 +413,8 @@ fn read_table(file: &dyn ReadAt, at: u64, size: usize) -> Result<Vec<u8>, ElfErr
     Ok(table)
 }
 
-fn find_build_id(mut notes: &[u8], align: usize) -> Option<Vec<u8>> {
+/// The build id in the notes of a file, each of which begins at a multiple of `align` bytes.
+pub fn find_build_id(mut notes: &[u8], align: usize) -> Option<Vec<u8>> {
     while notes.len() >= 12 {
         let (name_size, size) = (u32_at(notes, 0) as usize, u32_at(notes, 4) as usize);
         let at = 12usize

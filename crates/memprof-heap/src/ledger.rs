@@ -9,6 +9,7 @@ pub(super) use of_samples::join;
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -17,6 +18,7 @@ use super::address_map::Cells;
 use super::all_heaps::AllHeaps;
 use super::arenas::Arenas;
 use super::by_stack::{self, Heads, HeapSamples, Holdings, Joint, RangeUse};
+use super::core_file::CoreWriter;
 use super::glibc::{self, Refusal};
 use super::jemalloc::{self, JemallocHeap};
 use super::memory::{Run, overlapping};
@@ -27,13 +29,12 @@ use super::report::{Allocator, Heap, HeapRegion, Object, OtherRow, RegionRow};
 use super::resident::HeapPages;
 use super::sizes::Sizes;
 use super::snapshot::{self, Snapshot, SnapshotOptions};
+use super::source::Source;
 use super::types::Census;
 use super::whole::{Anonymous, Disturbed};
 use super::{other_allocators, reach};
 use memprof_sys::freeze::{Guard, Registers};
 use memprof_sys::ids::Pid;
-use memprof_sys::process;
-use memprof_sys::residency::category::{executable, of_all};
 use memprof_sys::residency::{Category, Method, Scanner, figures, page_size};
 
 /// Maximum number of snapshots. A process is rarely stopped in the middle of `malloc`.
@@ -48,6 +49,26 @@ const ATTEMPTS: u32 = 3;
 pub fn measure(pid: Pid, options: &SnapshotOptions, top: usize) -> Result<Heap> {
     let guard = &mut Guard::default();
     Ok(measure_with_samples(pid, options, top, guard, &mut |_| None)?.heap)
+}
+
+/// Like [`measure`]; also writes the snapshot as a core to `path`, which only its owner may read.
+///
+/// # Errors
+/// The errors of [`measure`], or the core cannot be written. No file is left then.
+pub fn measure_and_save(
+    pid: Pid,
+    options: &SnapshotOptions,
+    top: usize,
+    path: &Path,
+) -> Result<Heap> {
+    let mut writer = CoreWriter::new(pid, path)?;
+    let guard = &mut Guard::default();
+    let measured = measure_again(pid, options, top, guard, &mut |_| None, &mut |snapshot| {
+        writer.write(snapshot)
+    });
+    let mut heap = measured?.heap;
+    heap.saved = Some(writer.finish()?);
+    Ok(heap)
 }
 
 /// The sums of a snapshot, with the data for further joins.
@@ -72,6 +93,9 @@ impl Measured {
     }
 }
 
+/// What is done with each snapshot before it is added up.
+type Save<'a> = &'a mut dyn FnMut(&Snapshot) -> Result<()>;
+
 /// Supplies the sampled allocations that were live at a moment, in ns of `CLOCK_MONOTONIC`; `None` if the process is
 /// not sampled.
 pub type SampleSource<'a> = &'a mut dyn FnMut(u64) -> Option<HeapSamples>;
@@ -87,10 +111,22 @@ pub fn measure_with_samples(
     guard: &mut Guard,
     samples: SampleSource,
 ) -> Result<Measured> {
+    measure_again(pid, options, top, guard, samples, &mut |_| Ok(()))
+}
+
+/// Takes snapshots until one is consistent. `save` is called with each.
+fn measure_again(
+    pid: Pid,
+    options: &SnapshotOptions,
+    top: usize,
+    guard: &mut Guard,
+    samples: SampleSource,
+    save: Save<'_>,
+) -> Result<Measured> {
     let (mut stopped, mut last, mut disturbed) = (Duration::ZERO, None, None);
     for attempts in 1..=ATTEMPTS {
         let take = || snapshot::take(pid, options, guard, &mut stopped);
-        match measure_once(pid, top, take, samples) {
+        match measure_once(pid, top, take, samples, save) {
             Ok(mut measured) => {
                 (measured.heap.attempts, measured.heap.disturbed) = (attempts, disturbed.clone());
                 if !measured.is_to_be_repeated() {
@@ -127,7 +163,8 @@ pub fn measure_exiting(
     top: usize,
     samples: SampleSource,
 ) -> Result<Measured> {
-    measure_once(pid, top, || snapshot::take_exiting(pid, registers), samples)
+    let take = || snapshot::take_exiting(pid, registers);
+    measure_once(pid, top, take, samples, &mut |_| Ok(()))
 }
 
 fn measure_once(
@@ -135,11 +172,27 @@ fn measure_once(
     top: usize,
     take: impl FnOnce() -> Result<Snapshot>,
     samples: SampleSource,
+    save: Save<'_>,
 ) -> Result<Measured> {
     // Stays bound to the program that the process runs now, so that an `execve` is detected below.
     let program = Scanner::open(pid, Method::Auto)?;
     let snapshot = take()?;
+    save(&snapshot)?;
     let samples = samples(snapshot.at);
+    let measured = measure_snapshot(Source::Process(pid), snapshot, top, samples)?;
+    if program.check_alive().is_err() && figures::counters(pid).is_ok() {
+        return Err(Disturbed::OtherProgram.into());
+    }
+    Ok(measured)
+}
+
+/// Adds up a snapshot.
+pub(super) fn measure_snapshot(
+    source: Source<'_>,
+    snapshot: Snapshot,
+    top: usize,
+    samples: Option<HeapSamples>,
+) -> Result<Measured> {
     let sum = |resident: bool| {
         let runs = snapshot.pages.readable.iter().chain(&snapshot.pages.hidden);
         runs.filter(|run| run.resident == resident)
@@ -148,16 +201,16 @@ fn measure_once(
     };
     let anonymous = Anonymous::from([sum(true), sum(false)]);
     let kernel = snapshot.kernel;
-    let doubt = kernel.doubt(anonymous, &snapshot.missing);
+    let doubt = snapshot.doubt(anonymous);
     let glibc = glibc::read(&snapshot);
     let allocator = allocator(&glibc);
     let glibc = glibc.ok().flatten();
     let jemalloc = jemalloc::measure(&snapshot, glibc.as_ref());
-    let mut seen = other_allocators::find(pid, &snapshot.vmas);
+    let mut seen = other_allocators::find(source, &snapshot.vmas);
     let in_short = JemallocHeap::from_read(&jemalloc, &mut seen);
     let mut heaps = AllHeaps::new(glibc, jemalloc.ok().flatten());
-    let python = python::measure(pid, &snapshot, &heaps);
-    let mut census = Census::new(Some(pid), &snapshot, top);
+    let python = python::measure(source, &snapshot, &heaps);
+    let mut census = Census::new(source, &snapshot, top);
     if let Some(Ok((pymalloc, objects))) = &python {
         census.python = PythonBlocks::new(pymalloc, objects);
     }
@@ -194,13 +247,10 @@ fn measure_once(
         ledger.add_python(pymalloc);
     }
     let addresses = heaps.glibc.as_ref().map_or(&[][..], |heap| &heap.addresses);
-    let categories = of_all(pid, &snapshot.vmas, executable(pid));
-    if program.check_alive().is_err() && figures::counters(pid).is_ok() {
-        return Err(Disturbed::OtherProgram.into());
-    }
+    let categories = source.categories(&snapshot);
     let heap = Heap {
-        pid: pid.0,
-        comm: process::comm(pid).unwrap_or_default(),
+        pid: source.pid(),
+        comm: source.comm(),
         taken: snapshot.taken.clone(),
         attempts: 1,
         disturbed: None,
@@ -213,7 +263,7 @@ fn measure_once(
         anonymous: anonymous.resident,
         kernel: [kernel.before.resident, kernel.after.resident],
         kernel_at_stop: kernel.at_stop.map(|at| at.resident),
-        agreement: kernel.agree(anonymous),
+        agreement: snapshot.agreement(anonymous),
         missing: snapshot.missing.clone(),
         swapped: anonymous.swapped,
         trimmable: ledger.trimmable,
@@ -228,6 +278,8 @@ fn measure_once(
         seen,
         jemalloc: in_short,
         python: python.map(|python| PythonHeap::summarize(&python, top)),
+        core: None,
+        saved: None,
     };
     let Ledger {
         pages,

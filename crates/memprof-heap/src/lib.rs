@@ -8,6 +8,7 @@
 //!   `python` reads CPython's arenas and objects.
 //! - `reach` finds unreachable chunks, `types` counts chunks by type, and `retained` counts them by the root that
 //!   keeps them alive.
+//! - `core_file` reads a snapshot from a core instead; `source` is what either knows of the process's files.
 //! - `ledger` attributes every resident byte to an owner; `report` holds the totals.
 //! - `by_stack` joins the totals with sampled allocations.
 //! - `text` prints the result.
@@ -20,6 +21,7 @@ pub mod attach;
 mod by_stack;
 mod chunks;
 mod classify;
+mod core_file;
 mod figures;
 mod glibc;
 mod grown_by;
@@ -41,6 +43,7 @@ pub mod sampler;
 mod shapes;
 mod sizes;
 mod snapshot;
+mod source;
 mod stages;
 pub mod synthetic;
 mod taken;
@@ -58,11 +61,16 @@ pub use by_stack::{
     ByStack, Estimated, EstimatedNumber, FreePagesRow, HeadOf, HeapSample, HeapSamples, Joint,
     LeakRow, Origin, RestKind, RestRow, SampleCounts, StackNames, StackRow,
 };
+pub use core_file::{
+    CoreFileRow, CoreFileState, CorePaths, CoreReport, SavedCore, measure_core, measure_core_bytes,
+};
 pub use figures::SnapshotFigures;
 pub use glibc::{Mallinfo, Refusal};
 pub use grown_by::{GrownBy, GrownRow};
 pub use jemalloc::{JemallocFigures, JemallocHeap};
-pub use ledger::{Measured, SampleSource, measure, measure_exiting, measure_with_samples};
+pub use ledger::{
+    Measured, SampleSource, measure, measure_and_save, measure_exiting, measure_with_samples,
+};
 pub use moment::{At, Moment};
 pub use other_allocators::Seen;
 pub use python::{BlockRole, PoolClass, PyType, PythonHeap, PythonRead};

@@ -6,10 +6,10 @@ use std::collections::{BTreeMap, HashMap};
 use object::elf::{SHT_DYNSYM, SHT_SYMTAB, STT_OBJECT, SectionType, SymbolInfo};
 
 use super::memory::Memory;
+use super::source::Source;
 use memprof_code::elf::{Elf, ElfError, Section, u16_at, u64_at};
-use memprof_code::modules::file_of;
 use memprof_code::symbolize::lookup;
-use memprof_sys::ids::{Addr, Pid};
+use memprof_sys::ids::Addr;
 use memprof_sys::residency::{Vma, page_size};
 use memprof_sys::target_file::{ReadAt, TargetFile};
 
@@ -57,8 +57,8 @@ pub(super) struct Files<'a> {
 }
 
 impl<'a> Files<'a> {
-    /// Finds the files of a process, which may have exited. Without `pid` no file is read.
-    pub(super) fn new(pid: Option<Pid>, memory: &'a Memory, vmas: &'a [Vma]) -> Files<'a> {
+    /// Finds the files of a process, which may have exited.
+    pub(super) fn new(source: Source<'_>, memory: &'a Memory, vmas: &'a [Vma]) -> Files<'a> {
         let mut files = Files {
             memory,
             vmas,
@@ -71,7 +71,7 @@ impl<'a> Files<'a> {
         };
         files.find();
         for module in &mut files.modules {
-            let open = |vma: &usize| file_of(pid?, &vmas[*vma]);
+            let open = |vma: &usize| source.file_of(&vmas[*vma]);
             module.file = module.vmas.iter().find_map(open);
             let Some(elf) = module.file.as_ref().and_then(|f| Elf::read(f).ok()) else {
                 continue;

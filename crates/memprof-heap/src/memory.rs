@@ -158,6 +158,25 @@ impl Memory {
         }
     }
 
+    /// Adds the bytes at an address that is not below the end of what was added before.
+    ///
+    /// # Errors
+    /// Out of memory.
+    pub(crate) fn push(&mut self, start: u64, bytes: &[u8]) -> io::Result<()> {
+        let end = start.checked_add(bytes.len() as u64);
+        let end = end.ok_or(io::ErrorKind::InvalidInput)?;
+        self.bytes.truncate(self.used);
+        self.bytes.try_reserve(bytes.len())?;
+        self.bytes.extend_from_slice(bytes);
+        self.used += bytes.len();
+        self.append(Run {
+            start,
+            end,
+            resident: true,
+        });
+        Ok(())
+    }
+
     /// A synthetic copy from parts, each a first address and its bytes.
     pub(crate) fn synthetic(parts: &[(u64, &[u8])]) -> Memory {
         let mut memory = Memory::default();

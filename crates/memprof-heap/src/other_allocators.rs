@@ -8,9 +8,8 @@ use object::elf::{SHT_DYNSYM, SHT_SYMTAB};
 use schemars::JsonSchema;
 use serde::Serialize;
 
+use super::source::Source;
 use memprof_code::elf::Elf;
-use memprof_code::modules::file_of;
-use memprof_sys::ids::Pid;
 use memprof_sys::residency::Vma;
 use memprof_sys::text::printable;
 
@@ -170,7 +169,7 @@ const MAX_SECTION: u64 = 64 << 20;
 const MAX_VERSION: usize = 64;
 
 /// Searches the process's mappings and the files of its code.
-pub(super) fn find(pid: Pid, vmas: &[Vma]) -> Vec<Seen> {
+pub(super) fn find(source: Source<'_>, vmas: &[Vma]) -> Vec<Seen> {
     let mut found: Vec<Seen> = Vec::new();
     let mut files = HashSet::new();
     for vma in vmas {
@@ -182,12 +181,12 @@ pub(super) fn find(pid: Pid, vmas: &[Vma]) -> Vec<Seen> {
                 &vma.name,
                 "name of a mapping".to_owned(),
                 None,
-                pid,
+                source.pid(),
             );
         }
         let is_code = vma.ino != 0 && vma.perms.exec && !vma.perms.shared;
         if is_code && files.len() < MAX_FILES && files.insert((vma.dev, vma.ino)) {
-            in_file(pid, vma, &mut found);
+            in_file(source, vma, &mut found);
         }
     }
     found
@@ -204,7 +203,7 @@ fn add(
     module: &str,
     evidence: String,
     version: Option<String>,
-    pid: Pid,
+    pid: u32,
 ) {
     if found.iter().any(|seen| seen.name == kind.name) {
         return;
@@ -218,13 +217,13 @@ fn add(
     });
 }
 
-fn in_file(pid: Pid, vma: &Vma, found: &mut Vec<Seen>) {
+fn in_file(source: Source<'_>, vma: &Vma, found: &mut Vec<Seen>) {
     let by_name = KINDS.iter().find(|kind| starts(vma.label(), kind.files));
-    let file = file_of(pid, vma);
+    let file = source.file_of(vma);
     let elf = file.as_ref().and_then(|file| Elf::read(file).ok());
     let mut put = |kind: &AllocatorSignature, evidence: String| {
         let version = elf.as_ref().and_then(|elf| version(kind, elf));
-        add(found, kind, &vma.name, evidence, version, pid);
+        add(found, kind, &vma.name, evidence, version, source.pid());
     };
     if let Some(kind) = by_name {
         put(kind, "name of the file".to_owned());

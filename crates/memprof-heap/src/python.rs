@@ -27,7 +27,7 @@ pub use report::{BlockRole, PoolClass, PyType, PythonHeap, PythonRead};
 use super::all_heaps::AllHeaps;
 use super::memory::{Run, overlapping};
 use super::snapshot::Snapshot;
-use memprof_sys::ids::Pid;
+use super::source::Source;
 
 /// Number of size classes. Sizes are multiples of [`STEP`].
 const CLASSES: usize = 32;
@@ -177,7 +177,7 @@ impl Pymalloc {
 
 /// Reads Python's memory. `heaps` are malloc's heaps, which contain the larger objects. `None` without CPython, or if
 /// CPython is configured to use malloc.
-pub(crate) fn measure(pid: Pid, snapshot: &Snapshot, heaps: &AllHeaps) -> Option<Python> {
+pub(crate) fn measure(source: Source<'_>, snapshot: &Snapshot, heaps: &AllHeaps) -> Option<Python> {
     let malloc = heaps.ranges();
     let overlaps = |arena: &&Arena| {
         overlapping(&malloc, arena.start, arena.end)
@@ -189,7 +189,7 @@ pub(crate) fn measure(pid: Pid, snapshot: &Snapshot, heaps: &AllHeaps) -> Option
         if let Some(arena) = pymalloc.arenas.iter().find(overlaps) {
             return Err(Refusal::Overlap(arena.start));
         }
-        let objects = objects::find(pid, snapshot, &mut pymalloc, heaps);
+        let objects = objects::find(source, snapshot, &mut pymalloc, heaps);
         Ok((pymalloc, objects))
     }))
 }

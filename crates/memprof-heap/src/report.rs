@@ -6,6 +6,7 @@ use serde::Serialize;
 use super::address_map::AddressMap;
 use super::arenas::ArenaRow;
 use super::chunks::ChunkKind;
+use super::core_file::{CoreReport, SavedCore};
 use super::glibc::Mallinfo;
 use super::jemalloc::JemallocHeap;
 use super::other_allocators::Seen;
@@ -264,6 +265,12 @@ pub struct Heap {
     pub jemalloc: Option<JemallocHeap>,
     /// Python's own allocator and its objects, if the process has it.
     pub python: Option<PythonHeap>,
+    /// The core that the snapshot was read from.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub core: Option<CoreReport>,
+    /// The core that the snapshot was written to.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub saved: Option<SavedCore>,
 }
 
 impl Heap {

@@ -17,7 +17,7 @@ use self::forked::KeptBack;
 use self::inventory::Inventory;
 use super::headroom::Headroom;
 use super::memory::{Memory, Run};
-use super::whole::{Anonymous, KernelSums, Missing, MissingKind};
+use super::whole::{Agreement, Anonymous, KernelSums, Missing, MissingKind};
 use memprof_sys::freeze::{self, Fork, ForkError, Frozen, Guard, Registers, now_ns};
 use memprof_sys::ids::Pid;
 use memprof_sys::residency::proc_maps::MapsSnapshot;
@@ -45,6 +45,8 @@ pub enum Approach {
     Fork,
     /// Stop the process until its memory is copied
     Copy,
+    /// Read the memory from a core
+    Core,
 }
 
 /// How a snapshot is taken, and for how long the process may be stopped.
@@ -62,7 +64,7 @@ pub struct SnapshotOptions {
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize)]
 #[schemars(rename = "HeapTaken")]
 pub struct Taken {
-    /// The approach that was used: `Fork` or `Copy`.
+    /// The approach that was used: `Fork`, `Copy` or `Core`.
     pub approach: Approach,
     /// Time for which the process was stopped, in milliseconds.
     pub stop_ms: f64,
@@ -114,8 +116,47 @@ pub(crate) struct Snapshot {
     pub unforeseen: bool,
 }
 
+impl Snapshot {
+    /// A snapshot that was read from a core.
+    pub(crate) fn of_core(
+        copied: (Vec<Vma>, Pages, Memory),
+        threads: Vec<Registers>,
+        missing: Vec<Missing>,
+    ) -> Snapshot {
+        let taken = Taken {
+            approach: Approach::Core,
+            ..Taken::default()
+        };
+        Snapshot {
+            missing,
+            ..Snapshot::whole(copied, threads, 0, taken)
+        }
+    }
+
+    /// Whether the snapshot was read from a core, so that there are no figures of the kernel.
+    fn is_of_core(&self) -> bool {
+        self.taken.approach == Approach::Core
+    }
+
+    /// Compares the anonymous memory that was found with the kernel's figures.
+    pub(crate) fn agreement(&self, found: Anonymous) -> Agreement {
+        match self.is_of_core() {
+            true => Agreement::NotCompared,
+            false => self.kernel.agree(found),
+        }
+    }
+
+    /// Why no chunk of the snapshot can be reported as unreachable; `None` if chunks can.
+    pub(crate) fn doubt(&self, found: Anonymous) -> Option<String> {
+        match self.is_of_core() && self.missing.is_empty() {
+            true => None,
+            false => self.kernel.doubt(found, &self.missing),
+        }
+    }
+}
+
 /// The private pages of a process, resident or swapped out, by address.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, PartialEq)]
 pub(crate) struct Pages {
     /// Anonymous pages in readable mappings.
     pub readable: Vec<Run>,

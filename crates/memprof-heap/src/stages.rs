@@ -6,6 +6,7 @@ use anyhow::{Context, Result};
 
 use super::all_heaps::AllHeaps;
 use super::snapshot::{self, SnapshotOptions};
+use super::source::Source;
 use super::types::Census;
 use super::{glibc, reach};
 use memprof_sys::freeze::Guard;
@@ -48,7 +49,7 @@ impl Stages {
         // The marks are stored in the heap, so it is read again.
         let mut heaps = read()?;
         let again = clock();
-        let mut census = Census::new(Some(pid), &snapshot, 20);
+        let mut census = Census::new(Source::Process(pid), &snapshot, 20);
         reach::search(&snapshot, &mut heaps, &mut census, 20);
         census.finish();
         Ok(Stages {

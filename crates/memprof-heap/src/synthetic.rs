@@ -8,6 +8,7 @@ use super::all_heaps::AllHeaps;
 use super::by_stack::{self, Heads, HeapSample, HeapSamples, Origin};
 use super::memory::{Memory, Run};
 use super::snapshot::Snapshot;
+use super::source::Source;
 use super::types::Census;
 use super::{glibc, ledger, reach};
 use memprof_sys::freeze::Registers;
@@ -233,7 +234,7 @@ fn split(bytes: &[u8]) -> (&[u8], &[u8]) {
 /// Adds up a heap in two ways, and compares the sums.
 fn add_up(snapshot: &Snapshot, mut heap: AllHeaps) {
     let samples = some(&heap);
-    let mut census = Census::new(None, snapshot, 3);
+    let mut census = Census::new(Source::Nothing, snapshot, 3);
     census.heads = Heads::new(&by_stack::place(&heap, &samples).0);
     let lost = reach::search(snapshot, &mut heap, &mut census, 3);
     let heads = std::mem::take(&mut census.heads);
@@ -298,7 +299,7 @@ mod tests {
         let heap = glibc::read(&snapshot).unwrap().unwrap();
         assert_eq!((heap.arenas, heap.mmapped.len()), (2, 1));
         let mut heap = AllHeaps::new(Some(heap), None);
-        let mut census = Census::new(None, &snapshot, 3);
+        let mut census = Census::new(Source::Nothing, &snapshot, 3);
         reach::search(&snapshot, &mut heap, &mut census, 3);
         let (types, retained, _) = census.finish();
         let named = |kind| types.rows.iter().filter(move |row| row.kind == kind);
@@ -328,7 +329,7 @@ mod tests {
         let snapshot = image.snapshot();
         let heap = glibc::read(&snapshot).unwrap().unwrap();
         let mut heap = AllHeaps::new(Some(heap), None);
-        let mut census = Census::new(None, &snapshot, 3);
+        let mut census = Census::new(Source::Nothing, &snapshot, 3);
         let lost = reach::search(&snapshot, &mut heap, &mut census, 3);
         let (_, retained, _) = census.finish();
         let count = ledger::live(&snapshot, &heap).0;

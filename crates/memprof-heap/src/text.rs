@@ -104,6 +104,9 @@ impl Heap {
 
     /// Writes how the snapshot was taken, and what that cost the process.
     fn write_taken(&self, out: &mut dyn Write) -> io::Result<()> {
+        if let Some(core) = &self.core {
+            return core.write_text(out);
+        }
         writeln!(
             out,
             "\nThe process was {}; {} KiB copied.",
@@ -125,6 +128,10 @@ impl Heap {
         }
         match &self.taken.remains {
             Some(remains) => writeln!(out, "Note: {remains}."),
+            None => Ok(()),
+        }?;
+        match &self.saved {
+            Some(saved) => saved.write_text(out),
             None => Ok(()),
         }
     }
@@ -159,7 +166,12 @@ impl Heap {
 
     fn write_rows(&self, out: &mut dyn Write) -> io::Result<()> {
         writeln!(out)?;
-        REGIONS.row(out, [&"resident", &"not resident", &"chunks"], "KiB")?;
+        // A core does not say which pages were resident.
+        let columns: [&dyn Display; 3] = match self.core.as_ref().is_some_and(|c| !c.residency) {
+            true => [&"in the core", &"zero, absent", &"chunks"],
+            false => [&"resident", &"not resident", &"chunks"],
+        };
+        REGIONS.row(out, columns, "KiB")?;
         let mut total = (0, 0, 0);
         for row in self.rows.iter().filter(|row| row.bytes > 0) {
             let not = row.bytes - row.resident;
@@ -198,8 +210,11 @@ impl Heap {
             Agreement::Between => "between",
             Agreement::Changed => "the process changed meanwhile",
             Agreement::Differs => "differs",
+            Agreement::NotCompared => "",
         };
-        REGIONS.text(out, format!("kernel (smaps): {kernel}; {verdict}"))?;
+        if self.agreement != Agreement::NotCompared {
+            REGIONS.text(out, format!("kernel (smaps): {kernel}; {verdict}"))?;
+        }
         for missing in &self.missing {
             REGIONS.text(out, format!("not in the snapshot: {missing}"))?;
         }

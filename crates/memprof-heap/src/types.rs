@@ -18,10 +18,10 @@ use super::roots::{Retained, Retainer, Roots};
 use super::shapes::{LostShape, Shapes};
 use super::sizes;
 use super::snapshot::Snapshot;
+use super::source::Source;
 use super::vtables::{
     MAX_TABLES, METHODS, Table, Tables, class_name, class_symbol, type_of_function,
 };
-use memprof_sys::ids::Pid;
 
 /// Maximum number of types to list.
 const MAX_ROWS: usize = 1000;
@@ -166,16 +166,16 @@ impl<'a> Census<'a> {
     pub(super) fn of_nothing(snapshot: &'a Snapshot) -> Census<'a> {
         Census {
             counts: false,
-            ..Census::new(None, snapshot, 0)
+            ..Census::new(Source::Nothing, snapshot, 0)
         }
     }
 
-    /// Starts empty. Without `pid`, the files of the process are not read. Records the roots of the `top` largest
+    /// Starts empty. `source` finds the files of the process. Records the roots of the `top` largest
     /// objects.
-    pub(super) fn new(pid: Option<Pid>, snapshot: &'a Snapshot, top: usize) -> Census<'a> {
+    pub(super) fn new(source: Source<'_>, snapshot: &'a Snapshot, top: usize) -> Census<'a> {
         Census {
             memory: &snapshot.memory,
-            tables: Tables::new(Files::new(pid, &snapshot.memory, &snapshot.vmas)),
+            tables: Tables::new(Files::new(source, &snapshot.memory, &snapshot.vmas)),
             looks: Looks::new(&snapshot.vmas),
             traits: HashMap::new(),
             ids: HashMap::new(),

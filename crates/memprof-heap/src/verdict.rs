@@ -50,6 +50,9 @@ impl Heap {
         }
         said.extend(self.lost(live));
         said.extend(self.largest_type(live));
+        if self.core.is_some() {
+            return said;
+        }
         said.push(match self.unreachable.as_ref().is_some_and(|lost| is_much_lost(lost.bytes, live)) {
             true => format!(
                 "Which code allocated what is lost: memprof heap --by-stack -- COMMAND, or memprof attach-heap --pid {} and then heap \

@@ -51,6 +51,12 @@ pub enum MissingKind {
     Wiped,
     /// The kernel did not let memprof read it, for example device memory.
     Unread,
+    /// A core does not contain it.
+    NotInCore,
+    /// A core is cut off before it.
+    CutOff,
+    /// The registers of threads, which a core does not contain.
+    Registers,
 }
 
 /// Private memory that is not in a snapshot.
@@ -77,6 +83,8 @@ pub enum Agreement {
     Changed,
     /// Different from the kernel's figures, and no sign that the process changed.
     Differs,
+    /// A core contains no figures of the kernel.
+    NotCompared,
 }
 
 /// Why a snapshot must be taken again.
@@ -144,6 +152,11 @@ impl std::fmt::Display for Missing {
             MissingKind::NotForked => "memory that a forked child does not have (MADV_DONTFORK)",
             MissingKind::Wiped => "memory that is empty in a forked child (MADV_WIPEONFORK)",
             MissingKind::Unread => "memory that the kernel did not let memprof read",
+            MissingKind::NotInCore => {
+                "memory that the core does not contain (never written to, or kept out by MADV_DONTDUMP or coredump_filter)"
+            }
+            MissingKind::CutOff => "memory behind the end of the core, which is cut off",
+            MissingKind::Registers => "the registers of threads",
         };
         match self.bytes {
             0 => write!(f, "{what}"),

@@ -1,6 +1,7 @@
 //! The flags of `memprof heap`.
 
 use std::ffi::OsString;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::error::ErrorKind;
@@ -11,7 +12,7 @@ use super::maps::ProcessArgs;
 use super::values::{parse_interval, parse_seconds};
 use crate::app::config::{ByStackConfig, HeapConfig, HeapFormat, HeapTarget};
 use memprof_heap::sampler::DEFAULT_INTERVAL;
-use memprof_heap::{Approach, At, SnapshotOptions};
+use memprof_heap::{Approach, At, CorePaths, SnapshotOptions};
 
 /// Number of size classes and chunks listed by default.
 const DEFAULT_TOP: usize = 20;
@@ -30,10 +31,11 @@ My process is …                        → this command
   a job: its peak                        memprof --no-server -o peak.html -- COMMAND
   Python: what objects it has            memprof heap --pid PID
   Go, Java, node                         memprof --pid PID
+  ended, and left a core                 memprof heap --core FILE
 `memprof advise --pid PID` looks at the process and says which of them.";
 
 #[derive(Debug, Args)]
-#[command(after_help = CHOOSE, group = ArgGroup::new("heap").args(["pid", "comm", "command"]).required(true))]
+#[command(after_help = CHOOSE, group = ArgGroup::new("heap").args(["pid", "comm", "command", "core"]).required(true))]
 pub(super) struct HeapArgs {
     #[command(flatten)]
     process: ProcessArgs,
@@ -44,6 +46,19 @@ pub(super) struct HeapArgs {
     /// When to take the snapshot of a command: this many seconds after its start, or `end` [default: end]
     #[arg(long, value_name = "SECS|end", value_parser = parse_at, conflicts_with_all = ["pid", "comm"])]
     at: Option<At>,
+    /// Read the heap from this core (of the kernel, of gcore, or of --save; .zst, .lz4, .xz and .gz are unpacked to an unlinked
+    /// file in TMPDIR). Needs no privileges
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["by_stack", "snapshot", "max_stop"])]
+    core: Option<PathBuf>,
+    /// With --core: the program, instead of the path in the core
+    #[arg(long, value_name = "FILE", requires = "core")]
+    exe: Option<PathBuf>,
+    /// With --core: look up the paths of the program and its libraries below this directory
+    #[arg(long, value_name = "DIR", requires = "core")]
+    sysroot: Option<PathBuf>,
+    /// Also write the snapshot to this file, as a core that gdb and --core read; the process continues
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["core", "command", "by_stack"])]
+    save: Option<PathBuf>,
     /// List this many size classes, types and other rows per table (without -v, at most ten)
     #[arg(long, value_name = "N", default_value_t = DEFAULT_TOP)]
     top: usize,
@@ -110,9 +125,14 @@ impl From<SnapshotBy> for Approach {
 
 impl HeapArgs {
     pub(super) fn config(self) -> Result<HeapConfig, clap::Error> {
-        let target = match self.process.target() {
-            Some(process) => HeapTarget::Process(process),
-            None => HeapTarget::Command(self.command, self.at.unwrap_or(At::End)),
+        let paths = CorePaths {
+            executable: self.exe,
+            root: self.sysroot,
+        };
+        let target = match (self.process.target(), self.core) {
+            (Some(process), _) => HeapTarget::Process(process),
+            (None, Some(core)) => HeapTarget::Core(core, paths),
+            (None, None) => HeapTarget::Command(self.command, self.at.unwrap_or(At::End)),
         };
         let sampled_for = match (&target, self.sampled_for) {
             (HeapTarget::Process(_), None) if self.by_stack => {
@@ -132,6 +152,7 @@ impl HeapArgs {
         });
         Ok(HeapConfig {
             target,
+            save: self.save,
             by_stack,
             top: self.top,
             details: self.verbose,

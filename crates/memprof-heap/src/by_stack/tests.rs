@@ -2,6 +2,7 @@ use std::collections::HashMap;
 
 use super::super::all_heaps::AllHeaps;
 use super::super::memory::overlapping;
+use super::super::source::Source;
 use super::super::types::Census;
 use super::super::{glibc, ledger, reach, synthetic};
 use super::testing::*;
@@ -232,7 +233,7 @@ fn what_leads_to_unreachable_chunks_is_named() {
             .to_vec(),
         true,
     );
-    let mut census = Census::new(None, &snapshot, 3);
+    let mut census = Census::new(Source::Nothing, &snapshot, 3);
     census.heads = Heads::new(&place(&heaps, &list).0);
     let lost = reach::search(&snapshot, &mut heaps, &mut census, 3);
     assert_eq!((lost.chunks, lost.heads.len()), (5, 1));
@@ -272,7 +273,7 @@ fn what_leads_to_unreachable_chunks_is_named() {
     let (snapshot, _) = synthetic::chain(4);
     let mut heaps = AllHeaps::new(glibc::read(&snapshot).unwrap(), None);
     let list = samples(vec![of(6, 1)], true);
-    let mut census = Census::new(None, &snapshot, 3);
+    let mut census = Census::new(Source::Nothing, &snapshot, 3);
     census.heads = Heads::new(&place(&heaps, &list).0);
     reach::search(&snapshot, &mut heaps, &mut census, 3);
     let heads = std::mem::take(&mut census.heads);

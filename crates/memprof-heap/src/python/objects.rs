@@ -13,9 +13,9 @@ use std::collections::HashMap;
 use super::super::all_heaps::AllHeaps;
 use super::super::memory::{Memory, Run};
 use super::super::snapshot::Snapshot;
+use super::super::source::Source;
 use super::types::{OB_TYPE, Type, Types};
 use super::{Block, FREE, LIVE, Pymalloc};
-use memprof_sys::ids::Pid;
 
 /// Offsets of objects in their blocks, in bytes.
 const POSITIONS: [u64; 3] = [0, 16, 32];
@@ -100,13 +100,13 @@ impl PythonBlocks {
 
 /// Finds the objects, and records the kind of each block in `pymalloc`.
 pub(crate) fn find(
-    pid: Pid,
+    source: Source<'_>,
     snapshot: &Snapshot,
     pymalloc: &mut Pymalloc,
     heaps: &AllHeaps,
 ) -> Objects {
     let memory = &snapshot.memory;
-    let mut types = Types::new(memory, &snapshot.vmas, pid);
+    let mut types = Types::new(memory, &snapshot.vmas, source);
     for index in 0..pymalloc.pools.len() {
         let pool = pymalloc.pools[index];
         for number in 0..pymalloc.capacity(&pool) {

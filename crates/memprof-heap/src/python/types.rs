@@ -4,8 +4,8 @@
 use std::collections::HashMap;
 
 use super::super::memory::Memory;
-use memprof_code::modules::file_of;
-use memprof_sys::ids::{Addr, Pid};
+use super::super::source::Source;
+use memprof_sys::ids::Addr;
 use memprof_sys::residency::Vma;
 use memprof_sys::target_file::{ReadAt, TargetFile};
 
@@ -65,11 +65,11 @@ pub(super) struct Types<'a> {
 }
 
 impl<'a> Types<'a> {
-    pub(super) fn new(memory: &'a Memory, vmas: &'a [Vma], pid: Pid) -> Types<'a> {
+    pub(super) fn new(memory: &'a Memory, vmas: &'a [Vma], source: Source<'a>) -> Types<'a> {
         Types {
             memory,
             texts: Texts {
-                pid,
+                source,
                 memory,
                 vmas,
                 files: HashMap::new(),
@@ -151,7 +151,7 @@ fn least_size(flags: u64, basic_size: u64) -> u64 {
 /// copied.
 #[derive(Debug)]
 struct Texts<'a> {
-    pid: Pid,
+    source: Source<'a>,
     memory: &'a Memory,
     vmas: &'a [Vma],
     /// The files, by the index of their mapping.
@@ -186,8 +186,11 @@ impl Texts<'_> {
         if vma.ino == 0 || vma.perms.shared {
             return None;
         }
-        let pid = self.pid;
-        let file = self.files.entry(index).or_insert_with(|| file_of(pid, vma));
+        let source = self.source;
+        let file = self
+            .files
+            .entry(index)
+            .or_insert_with(|| source.file_of(vma));
         let inside = addr - vma.start.0;
         let len = bytes.len().min((vma.end.0 - addr) as usize);
         let at = vma.file_offset.checked_add(inside)?;

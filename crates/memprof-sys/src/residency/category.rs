@@ -6,7 +6,7 @@ use std::fmt;
 
 use serde::{Serialize, Serializer};
 
-pub use find::{Categories, executable, of_all, settled};
+pub use find::{Categories, executable, of_all, of_core, settled};
 
 /// The category of a mapping, in display order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

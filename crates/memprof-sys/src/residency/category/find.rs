@@ -2,6 +2,7 @@
 
 use std::cell::OnceCell;
 use std::collections::HashSet;
+use std::fmt;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::time::Duration;
@@ -26,21 +27,37 @@ pub(crate) struct CategoryMatch {
     pub threads: usize,
 }
 
+/// Reads a process's memory at an address; returns whether the buffer was filled.
+type ReadMemory<'a> = Box<dyn Fn(&mut [u8], u64) -> bool + 'a>;
+
 /// Data about a process, besides its mappings, that the categories depend on.
-#[derive(Debug)]
 pub struct Categories<'a> {
     threads: &'a Threads,
     executable: Option<String>,
-    memory: Option<File>,
+    memory: ReadMemory<'a>,
+}
+
+impl fmt::Debug for Categories<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut shown = f.debug_struct("Categories");
+        shown.field("threads", self.threads);
+        shown.field("executable", &self.executable);
+        shown.finish_non_exhaustive()
+    }
 }
 
 impl<'a> Categories<'a> {
     /// For a process whose executable has this path.
     pub(crate) fn new(pid: Pid, threads: &'a Threads, executable: Option<String>) -> Self {
+        let memory = proc_dir::open(pid, "mem").ok();
+        let read = move |bytes: &mut [u8], at| {
+            let memory = memory.as_ref();
+            memory.is_some_and(|memory| memory.read_exact_at(bytes, at).is_ok())
+        };
         Categories {
             threads,
             executable,
-            memory: proc_dir::open(pid, "mem").ok(),
+            memory: Box::new(read),
         }
     }
 
@@ -97,8 +114,7 @@ impl<'a> Categories<'a> {
         // `struct heap_info` of glibc's malloc/arena.c, with 64-bit words: the arena, the previous heap, the size, and the part of
         // the heap that was ever made accessible.
         let mut bytes = [0; 32];
-        let read = self.memory.as_ref();
-        if read.is_none_or(|memory| memory.read_exact_at(&mut bytes, vma.start.0).is_err()) {
+        if !(self.memory)(&mut bytes, vma.start.0) {
             return false;
         }
         let word = |at: usize| u64::from_ne_bytes(std::array::from_fn(|i| bytes[8 * at + i]));
@@ -140,6 +156,36 @@ pub fn of_all(pid: Pid, vmas: &[Vma], executable: Option<String>) -> Vec<Categor
         let file: Option<&File> = pagemap.get_or_init(open).as_ref();
         file.is_some_and(|file| is_guard(file, vma.start.0))
     };
+    find_all(vmas, &categories, guarded)
+}
+
+/// The category of each mapping of a process that is known from its core: from the path of its executable, from its threads' stack
+/// pointers, and from its memory, which `read` returns (whether it filled the buffer with the bytes at the address).
+pub fn of_core<'a>(
+    vmas: &[Vma],
+    executable: Option<String>,
+    mut pointers: Vec<u64>,
+    read: impl Fn(&mut [u8], u64) -> bool + 'a,
+) -> Vec<Category> {
+    pointers.sort_unstable();
+    let threads = Threads {
+        count: pointers.len(),
+        pointers,
+    };
+    let categories = Categories {
+        threads: &threads,
+        executable,
+        memory: Box::new(read),
+    };
+    // Some cores lack the guard pages, which nobody can read.
+    find_all(vmas, &categories, |_| true)
+}
+
+fn find_all(
+    vmas: &[Vma],
+    categories: &Categories<'_>,
+    guarded: impl Fn(&Vma) -> bool,
+) -> Vec<Category> {
     let mut all: Vec<Category> = Vec::with_capacity(vmas.len());
     for (at, vma) in vmas.iter().enumerate() {
         let below = at.checked_sub(1).map(|below| (&vmas[below], all[below]));
