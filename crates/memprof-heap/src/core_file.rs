@@ -14,6 +14,7 @@ mod headers;
 mod mappings;
 mod notes;
 mod own_notes;
+mod packed;
 mod process;
 #[cfg(test)]
 mod tests;
@@ -51,8 +52,10 @@ use memprof_sys::target_file::{ReadAt, TargetFile, find};
 pub struct CoreReport {
     /// Path of the core.
     pub path: String,
-    /// Size of the core.
+    /// Size of the core, unpacked.
     pub bytes: u64,
+    /// How the file is compressed: `zstd`, `lz4`, `xz` or `gzip`.
+    pub compression: Option<&'static str>,
     /// The command line of the process, which the kernel cuts off after 79 bytes.
     pub command: String,
     /// The signal that ended the process; 0 for none.
@@ -91,12 +94,18 @@ pub fn measure_core(path: &Path, paths: &CorePaths, top: usize) -> Result<Heap> 
     let failed = || format!("cannot read the core {}", path.display());
     let opened = find(path).and_then(TargetFile::of_handle);
     let file = opened.with_context(failed)?;
-    let core = Core::read(&file, file.opened(), paths).with_context(failed)?;
-    let mut heap = core.measure(top)?;
-    if let Some(report) = &mut heap.core {
-        report.path = path.display().to_string();
+    let unpacked = packed::unpack(&file, &std::env::temp_dir()).with_context(failed)?;
+    let mut core = match &unpacked {
+        Some(unpacked) => Core::read(&unpacked.file, Some(&unpacked.file), paths),
+        None => Core::read(&file, file.opened(), paths),
     }
-    Ok(heap)
+    .with_context(failed)?;
+    core.report.path = path.display().to_string();
+    if let Some(unpacked) = unpacked {
+        core.report.compression = Some(unpacked.format);
+        core.report.lacks.extend(unpacked.damage);
+    }
+    core.measure(top).with_context(failed)
 }
 
 /// Reads the heap from the bytes of a core, without any file.
@@ -152,6 +161,7 @@ impl Core {
         let report = CoreReport {
             path: String::new(),
             bytes: core.size,
+            compression: None,
             command: notes.command(),
             signal: notes.signal,
             threads: notes.threads.len(),

@@ -17,9 +17,11 @@ impl CoreReport {
         };
         writeln!(
             out,
-            "\nRead from the core {} ({}), of: {}{ended}; threads: {}.",
+            "\nRead from the core {} ({}{}), of: {}{ended}; threads: {}.",
             printable(&self.path),
             size(self.bytes),
+            self.compression
+                .map_or(String::new(), |name| format!(", {name}")),
             printable(&self.command),
             self.threads
         )?;
