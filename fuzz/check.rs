@@ -246,6 +246,12 @@ pub fn names(bytes: &[u8]) {
     }
 }
 
+/// Reads the bytes as a core, and a core that is made and damaged as the bytes say; returns whether either was read.
+pub fn core(bytes: &[u8]) -> bool {
+    let is_core = memprof_heap::measure_core_bytes(&file_of(bytes), 3).is_ok();
+    memprof_heap::synthetic::examine_core(bytes) | is_core
+}
+
 /// Reads a heap that is made and changed as the bytes say; returns whether it was read.
 pub fn heap(bytes: &[u8]) -> bool {
     memprof_heap::synthetic::examine(bytes) | memprof_heap::synthetic::examine_jemalloc(bytes)

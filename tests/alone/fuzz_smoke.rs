@@ -335,3 +335,26 @@ fn damaged_heaps() {
     assert!(read > rounds / 20 && read < rounds, "{read}");
     assert!(peak_memory() < MAX_MEMORY);
 }
+
+/// Cores with damage: in their headers, their notes and their memory, and cut off.
+#[test]
+fn damaged_cores() {
+    let _alone = crate::alone();
+    let (mut read, rounds) = (0, crate::common::effort::rounds(ROUNDS) / 10);
+    for round in 0..rounds {
+        let mut r = Random(round.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+        let (sizes, changes) = (r.index(60), r.index(6));
+        let mut bytes = vec![sizes as u8];
+        bytes.extend((0..sizes + changes * 8).map(|_| r.index(256) as u8));
+        let began = Instant::now();
+        read += u64::from(crate::check::core(&bytes));
+        assert!(
+            began.elapsed() < LONGEST,
+            "round {round}: {:?}",
+            began.elapsed()
+        );
+    }
+    println!("{rounds} cores, {read} of them could be read");
+    assert!(read > rounds / 20 && read < rounds, "{read}");
+    assert!(peak_memory() < MAX_MEMORY);
+}

@@ -63,10 +63,13 @@ pub struct CoreReport {
     /// Number of threads whose registers are in the core.
     pub threads: usize,
     /// Whether the core says which pages were in memory, as those that memprof wrote do. The figures are then those of the snapshot;
-    /// otherwise `resident` figures are bytes that the core has and that are not pages of zeroes.
+    /// otherwise `resident` figures are bytes that the core has, without `zeroes`.
     pub residency: bool,
-    /// Pages of zeroes outside of mapped files. Without `residency`, they are in no other figure.
+    /// Pages of zeroes outside of mapped files that are in no other figure: with `holes`, only holes; otherwise all, because those
+    /// that were never written to look like the others. With `residency`, they may be in other figures.
     pub zeroes: u64,
+    /// Whether the core is a file with holes.
+    pub holes: bool,
     /// Pages of mapped files in the core that are as in the file. They are in no other figure.
     pub unchanged: u64,
     /// Pages of mapped files in the core that could not be compared with the file, because it was not found. Those of writable
@@ -96,8 +99,14 @@ pub fn measure_core(path: &Path, paths: &CorePaths, top: usize) -> Result<Heap> 
     let file = opened.with_context(failed)?;
     let unpacked = packed::unpack(&file, &std::env::temp_dir()).with_context(failed)?;
     let mut core = match &unpacked {
-        Some(unpacked) => Core::read(&unpacked.file, Some(&unpacked.file), paths),
-        None => Core::read(&file, file.opened(), paths),
+        Some(unpacked) => {
+            let read = Core::read(&unpacked.file, Some(&unpacked.file), Some(paths));
+            match &unpacked.damage {
+                Some(damage) => read.with_context(|| damage.clone()),
+                None => read,
+            }
+        }
+        None => Core::read(&file, file.opened(), Some(paths)),
     }
     .with_context(failed)?;
     core.report.path = path.display().to_string();
@@ -113,15 +122,11 @@ pub fn measure_core(path: &Path, paths: &CorePaths, top: usize) -> Result<Heap> 
 /// # Errors
 /// As for [`measure_core`].
 pub fn measure_core_bytes(bytes: &dyn ReadAt, top: usize) -> Result<Heap> {
-    let nowhere = CorePaths {
-        root: Some("/proc/self/fdinfo".into()),
-        ..CorePaths::default()
-    };
-    Core::read(bytes, None, &nowhere)?.measure(top)
+    Core::read(bytes, None, None)?.measure(top)
 }
 
 impl Core {
-    fn read(bytes: &dyn ReadAt, file: Option<&File>, paths: &CorePaths) -> Result<Core> {
+    fn read(bytes: &dyn ReadAt, file: Option<&File>, paths: Option<&CorePaths>) -> Result<Core> {
         let headers = Headers::read(bytes)?;
         let mut notes = Notes::read(bytes, &headers.notes, headers.machine)?;
         if let Some(page) = notes.auxiliary(auxv::PAGE_SIZE) {
@@ -167,6 +172,7 @@ impl Core {
             threads: notes.threads.len(),
             residency,
             zeroes: contents.zeroes,
+            holes: contents.has_holes,
             unchanged: contents.unchanged,
             not_compared: contents.not_compared,
             files: files.rows.clone(),

@@ -1,5 +1,6 @@
 //! Synthetic heaps made from arbitrary bytes, for fuzzing the heap readers.
 
+pub(crate) mod of_core;
 mod of_jemalloc;
 
 use std::ops::Range;
@@ -14,6 +15,7 @@ use super::{glibc, ledger, reach};
 use memprof_sys::freeze::Registers;
 use memprof_sys::ids::{Addr, StackId};
 use memprof_sys::residency::{Backing, Category, Perms, Vma};
+pub use of_core::examine as examine_core;
 pub use of_jemalloc::examine as examine_jemalloc;
 
 /// Addresses of the parts: a library's code and constants, its data, the heap, a thread's arena, other memory.

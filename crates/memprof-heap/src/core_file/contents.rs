@@ -24,8 +24,10 @@ pub(super) struct Contents {
     pub pages: Pages,
     pub memory: Memory,
     pub missing: Vec<Missing>,
-    /// Bytes of pages that consist of zeroes: never written to, or zeroed. They are in no other figure.
+    /// Bytes of pages of zeroes that are in no other figure: holes, or all such pages of a core without holes.
     pub zeroes: u64,
+    /// Whether the core has holes for pages that were never written to, so that its pages of zeroes were written to.
+    pub has_holes: bool,
     /// Bytes of pages of mapped files that are the file's own.
     pub unchanged: u64,
     /// Bytes of pages of mapped files that could not be compared with the file.
@@ -94,10 +96,18 @@ pub(super) fn read(
     files: &CoreFiles,
     own: Option<OwnNotes>,
 ) -> Result<Contents> {
+    let segments = mappings.iter().filter_map(|mapping| mapping.bytes);
+    let there = segments
+        .clone()
+        .map(|(at, size)| size.min(core.size.saturating_sub(at)));
+    let has_holes = core.file.is_some() && core.stored(segments) < there.sum();
     let mut reader = Reader {
         core,
         own: own.as_ref(),
-        contents: Contents::default(),
+        contents: Contents {
+            has_holes,
+            ..Contents::default()
+        },
         block: vec![0; BLOCK],
         of_file: vec![0; page_size() as usize],
     };
@@ -234,7 +244,7 @@ impl Reader<'_> {
             return Ok(());
         }
         if vma.ino == 0 || vma.backing == Backing::Hugetlb {
-            if is_zero {
+            if is_zero && !contents.has_holes {
                 contents.zeroes += len;
                 return Ok(());
             }

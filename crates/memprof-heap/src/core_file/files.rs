@@ -73,7 +73,7 @@ pub(crate) struct CoreFiles {
 }
 
 impl CoreFiles {
-    /// Finds the files. Sets the permissions of mappings that have no segment.
+    /// Finds the files; none without `paths`. Sets the permissions of mappings that have no segment.
     ///
     /// # Errors
     /// The program or the root that `paths` names cannot be opened, or it is another program.
@@ -81,13 +81,16 @@ impl CoreFiles {
         core: &dyn ReadAt,
         mappings: &mut [Mapping],
         notes: &Notes,
-        paths: &CorePaths,
+        paths: Option<&CorePaths>,
     ) -> Result<CoreFiles> {
         let mut found = CoreFiles {
             executable: notes.executable().map(str::to_owned),
             pid: notes.pid.unwrap_or(0),
             comm: notes.comm.clone(),
             ..CoreFiles::default()
+        };
+        let Some(paths) = paths else {
+            return Ok(found);
         };
         ensure!(
             paths.executable.is_none() || found.executable.is_some(),

@@ -161,7 +161,18 @@ impl OwnNotes {
 
     /// Whether the notes can be used.
     pub(super) fn are_usable(&self) -> bool {
-        !self.is_damaged && !self.vmas.is_empty() && self.pages != Pages::default()
+        let within = |run: &Run| {
+            let at = self.vmas.partition_point(|vma| vma.end.0 <= run.start);
+            let vma = self.vmas.get(at);
+            vma.is_some_and(|vma| vma.start.0 <= run.start && run.end <= vma.end.0)
+        };
+        let Pages {
+            readable,
+            hidden,
+            hugetlb,
+        } = &self.pages;
+        let mut runs = readable.iter().chain(hidden).chain(hugetlb);
+        !self.is_damaged && !self.vmas.is_empty() && !readable.is_empty() && runs.all(within)
     }
 
     /// The mappings with their bytes in the core.

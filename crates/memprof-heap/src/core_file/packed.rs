@@ -69,7 +69,9 @@ pub(super) struct Unpacked {
 pub(super) fn unpack(packed: &TargetFile, directory: &Path) -> Result<Option<Unpacked>> {
     let mut head = [0; 6];
     let got = packed.read_some(&mut head, 0)?;
-    let known = MAGIC.iter().find(|(magic, _)| head[..got].starts_with(magic));
+    let known = MAGIC
+        .iter()
+        .find(|(magic, _)| head[..got].starts_with(magic));
     let Some((_, format)) = known else {
         return Ok(None);
     };

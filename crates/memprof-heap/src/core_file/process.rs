@@ -14,6 +14,13 @@ use memprof_sys::residency::{Vma, page_size};
 /// Maximum size of the auxiliary vector and of the command line, in bytes.
 const MAX: usize = 4096;
 
+/// Number of general registers of a thread.
+const WORDS: usize = if cfg!(target_arch = "aarch64") {
+    34
+} else {
+    27
+};
+
 /// What `/proc` says of a process.
 #[derive(Debug)]
 pub(super) struct ProcessNotes {
@@ -71,6 +78,18 @@ impl ProcessNotes {
         })
     }
 
+    /// Of no process.
+    pub(super) fn synthetic() -> ProcessNotes {
+        ProcessNotes {
+            pid: Pid(0),
+            comm: String::new(),
+            arguments: Vec::new(),
+            auxv: Vec::new(),
+            family: [0; 3],
+            owner: [0; 2],
+        }
+    }
+
     /// All notes of a core.
     pub(super) fn notes(&self, snapshot: &Snapshot) -> Vec<u8> {
         let mut notes = Vec::new();
@@ -107,7 +126,7 @@ impl ProcessNotes {
         note.resize(112, 0);
         note.extend(thread.words.iter().flat_map(|word| word.to_le_bytes()));
         // Whether there are floating-point registers, and padding.
-        note.resize(note.len() + 8, 0);
+        note.resize(112 + 8 * WORDS + 8, 0);
         note
     }
 

@@ -32,8 +32,11 @@ impl CoreReport {
             ),
             false => writeln!(
                 out,
-                "The figures are bytes in the core, not RSS: a core does not say which pages were resident. Pages of zeroes are not \
-                 counted: {}.",
+                "The figures are bytes in the core, not RSS: a core does not say which pages were resident. {} are not counted: {}.",
+                match self.holes {
+                    true => "Its holes, pages that were never written to,",
+                    false => "Pages of zeroes",
+                },
                 size(self.zeroes)
             ),
         }?;

@@ -81,6 +81,20 @@ impl CoreWriter {
         })
     }
 
+    /// Writes a synthetic snapshot, of no process, to a file.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub(crate) fn synthetic(file: &File, snapshot: &Snapshot) -> Result<()> {
+        let writer = CoreWriter {
+            pid: Pid(0),
+            path: PathBuf::new(),
+            process: ProcessNotes::synthetic(),
+            written: None,
+        };
+        writer.fill(file, snapshot).map(|_| ())
+    }
+
     /// Writes a snapshot to a temporary file beside the path, which replaces the one that was written before.
     ///
     /// # Errors

@@ -50,6 +50,9 @@ export const MISSING = /** @type {Record<string, string>} */ ({
   not_forked: "memory that a forked child does not have (MADV_DONTFORK)",
   wiped: "memory that is empty in a forked child (MADV_WIPEONFORK)",
   unread: "memory that the kernel did not let memprof read",
+  not_in_core: "memory that the core does not contain",
+  cut_off: "memory behind the end of the core, which is cut off",
+  registers: "the registers of threads",
 });
 
 /** The kinds of roots. */

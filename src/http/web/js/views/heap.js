@@ -177,7 +177,7 @@ export class HeapView {
   describe(/** @type {Whole} */ { snapshot, heap, grown_by }, /** @type {Whole | null} */ before) {
     const heaps = describeHeaps(heap, snapshot);
     const figures = `the kernel reports ${bytes(heap.kernel[0])} before and ${bytes(heap.kernel[1])} after`;
-    const kernel = { equal: "equal to the kernel’s figure", between: "between the kernel’s figures before and after", changed: `${figures}: the process changed meanwhile`, differs: figures }[/** @type {string} */ (heap.agreement)];
+    const kernel = { equal: "equal to the kernel’s figure", between: "between the kernel’s figures before and after", changed: `${figures}: the process changed meanwhile`, differs: figures, not_compared: "read from a core, which has no figures of the kernel" }[/** @type {string} */ (heap.agreement)];
     const missing = heap.missing.map((/** @type {any} */ { kind, bytes: size }) => ` Not in the snapshot: ${bytes(size)} of ${MISSING[kind] ?? kind}.`).join("");
     const uncertain = heap.not_called_unreachable ? ` No chunk is called unreachable: ${heap.not_called_unreachable}.` : "";
     const again = heap.disturbed ? ` memprof took ${number(heap.attempts)} snapshots, because ${heap.disturbed}.` : "";
@@ -185,7 +185,7 @@ export class HeapView {
     const python = heap.python?.state === "refused" ? ` Python’s own allocator was not read: ${heap.python.reason}.` : "";
     const grown = grown_by?.error ? ` The stacks that made the heap grow are unknown: ${grown_by.error}.` : "";
     const { approach, stop_ms, second_stop_ms, stops_ms, not_forked, remains } = heap.taken;
-    const stopped = approach === "fork" ? `Stopped for ${stop_ms.toFixed(1)} ms to fork, then one thread for ${second_stop_ms.toFixed(1)} ms` : `Stopped for ${stop_ms.toFixed(1)} ms`;
+    const stopped = approach === "core" ? `Read from the core ${heap.core?.path ?? ""}${heap.core?.residency ? "" : ": figures are bytes in the core, not resident ones"}` : approach === "fork" ? `Stopped for ${stop_ms.toFixed(1)} ms to fork, then one thread for ${second_stop_ms.toFixed(1)} ms` : `Stopped for ${stop_ms.toFixed(1)} ms`;
     const earlier = stops_ms - stop_ms - second_stop_ms;
     const failed = earlier >= 0.1 ? `, and for ${earlier.toFixed(1)} ms by failed attempts` : "";
     const leftover = remains ? ` ${remains[0].toUpperCase()}${remains.slice(1)}.` : "";
