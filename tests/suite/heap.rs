@@ -20,6 +20,7 @@ mod other_allocators;
 mod page_owners;
 mod python;
 mod seccomp;
+mod spans;
 mod types;
 mod unreachable;
 mod verdict;

@@ -1,9 +1,10 @@
-//! The heaps of glibc and jemalloc as one, so that code that finds and counts chunks is independent of the allocator.
+//! The heaps of all allocators as one, so that code that finds and counts chunks is independent of the allocator.
 
 use super::chunks::{BEHIND, CONTENTS, ChunkKind};
 use super::glibc;
 use super::jemalloc::{self, Region};
 use super::memory::Run;
+use super::spans::Spans;
 
 /// The location of a chunk.
 #[derive(Clone, Copy, Debug)]
@@ -14,6 +15,8 @@ pub(super) enum ChunkRef {
     Mapped(u32),
     /// A jemalloc region.
     Region(Region),
+    /// A region of another allocator.
+    Span(Region),
 }
 
 /// All heaps of a process.
@@ -23,8 +26,10 @@ pub(crate) struct AllHeaps {
     pub glibc: Option<glibc::Heap>,
     /// jemalloc's heap, if the process has one.
     pub jemalloc: Option<jemalloc::Heap>,
-    /// First address and end of glibc's heap and of jemalloc's.
-    bounds: [(u64, u64); 2],
+    /// The heaps of further allocators.
+    pub spans: Spans,
+    /// First address and end of glibc's heap, of jemalloc's, and of the others.
+    bounds: [(u64, u64); 3],
 }
 
 impl AllHeaps {
@@ -40,15 +45,23 @@ impl AllHeaps {
         });
         let of_jemalloc = jemalloc.as_ref().and_then(|heap| heap.regions.bounds());
         AllHeaps {
-            bounds: [of_glibc, of_jemalloc].map(Option::unwrap_or_default),
+            bounds: [of_glibc, of_jemalloc, None].map(Option::unwrap_or_default),
             glibc,
             jemalloc,
+            spans: Spans::default(),
         }
+    }
+
+    /// Adds the heaps of further allocators.
+    pub(crate) fn with_spans(mut self, spans: Spans) -> AllHeaps {
+        self.bounds[2] = spans.regions.bounds().unwrap_or_default();
+        self.spans = spans;
+        self
     }
 
     /// Whether no heap was read.
     pub(crate) fn is_empty(&self) -> bool {
-        self.glibc.is_none() && self.jemalloc.is_none()
+        self.glibc.is_none() && self.jemalloc.is_none() && self.spans.is_empty()
     }
 
     /// First address of the lowest heap and end of the highest.
@@ -65,19 +78,25 @@ impl AllHeaps {
     pub(crate) fn ranges(&self) -> Vec<Run> {
         let glibc = self.glibc.iter().flat_map(glibc::Heap::ranges);
         let jemalloc = self.jemalloc.iter().flat_map(jemalloc::Heap::ranges);
-        let mut ranges: Vec<Run> = glibc.chain(jemalloc).collect();
+        let spans = self.spans.ranges();
+        let mut ranges: Vec<Run> = glibc.chain(jemalloc).chain(spans).collect();
         ranges.sort_by_key(|range| range.start);
         ranges
     }
 
     /// Finds the chunk whose contents include an address.
     pub(super) fn place(&self, addr: u64) -> Option<(ChunkRef, ChunkKind)> {
-        let [of_glibc, of_jemalloc] = self.bounds;
+        let [of_glibc, of_jemalloc, of_spans] = self.bounds;
         if let Some(heap) = &self.jemalloc
             && (of_jemalloc.0..of_jemalloc.1).contains(&addr)
             && let Some(region) = heap.regions.containing(addr)
         {
             return Some((ChunkRef::Region(region), heap.regions.kind(region)));
+        }
+        if (of_spans.0..of_spans.1).contains(&addr)
+            && let Some(region) = self.spans.regions.containing(addr)
+        {
+            return Some((ChunkRef::Span(region), self.spans.regions.kind(region)));
         }
         let heap = self.glibc.as_ref()?;
         if !(of_glibc.0..of_glibc.1).contains(&addr) {
@@ -123,6 +142,7 @@ impl AllHeaps {
                 (chunk.at + CONTENTS, chunk.start + chunk.len)
             }
             (ChunkRef::Region(region), _, Some(heap)) => heap.regions.place(region),
+            (ChunkRef::Span(region), ..) => self.spans.regions.place(region),
             _ => (0, 0),
         }
     }
@@ -135,6 +155,7 @@ impl AllHeaps {
             }
             (ChunkRef::Mapped(index), Some(heap), _) => Some(heap.mmapped[index as usize].kind),
             (ChunkRef::Region(region), _, Some(heap)) => Some(heap.regions.kind(region)),
+            (ChunkRef::Span(region), ..) => Some(self.spans.regions.kind(region)),
             _ => None,
         };
         kind.unwrap_or(ChunkKind::Own)
@@ -148,11 +169,13 @@ impl AllHeaps {
             }
             (ChunkRef::Mapped(index), Some(heap), _) => heap.mmapped[index as usize].kind = kind,
             (ChunkRef::Region(region), _, Some(heap)) => heap.regions.set(region, kind),
+            (ChunkRef::Span(region), ..) => self.spans.regions.set(region, kind),
             _ => {}
         }
     }
 
-    /// The first chunk of all heaps, in iteration order: glibc's parts, glibc's mapped chunks, jemalloc's regions.
+    /// The first chunk of all heaps, in iteration order: glibc's parts, glibc's mapped chunks, jemalloc's regions, those of
+    /// other allocators.
     pub(super) fn first(&self) -> Option<ChunkRef> {
         self.first_from(0)
     }
@@ -168,14 +191,19 @@ impl AllHeaps {
         firsts.next().or_else(|| self.mapped(0))
     }
 
-    /// glibc's mapped chunk with this index, or jemalloc's first region if there is none.
+    /// glibc's mapped chunk with this index, or the first region if there is none.
     fn mapped(&self, index: u32) -> Option<ChunkRef> {
         let count = self.glibc.as_ref().map_or(0, |heap| heap.mmapped.len());
         if (index as usize) < count {
             return Some(ChunkRef::Mapped(index));
         }
-        let first = self.jemalloc.as_ref()?.regions.first()?;
-        Some(ChunkRef::Region(first))
+        let jemalloc = self.jemalloc.as_ref().and_then(|heap| heap.regions.first());
+        jemalloc.map(ChunkRef::Region).or_else(|| self.first_span())
+    }
+
+    /// The first region of another allocator.
+    fn first_span(&self) -> Option<ChunkRef> {
+        self.spans.regions.first().map(ChunkRef::Span)
     }
 
     /// The next chunk in iteration order.
@@ -190,9 +218,10 @@ impl AllHeaps {
             }
             ChunkRef::Mapped(index) => self.mapped(index + 1),
             ChunkRef::Region(region) => {
-                let next = self.jemalloc.as_ref()?.regions.next(region)?;
-                Some(ChunkRef::Region(next))
+                let next = self.jemalloc.as_ref()?.regions.next(region);
+                next.map(ChunkRef::Region).or_else(|| self.first_span())
             }
+            ChunkRef::Span(region) => self.spans.regions.next(region).map(ChunkRef::Span),
         }
     }
 

@@ -25,6 +25,8 @@ pub enum ArenaKind {
     Mapped,
     /// A jemalloc arena, or jemalloc's own blocks, which belong to no arena.
     Jemalloc,
+    /// The heap of another allocator.
+    Allocator,
     /// The arenas of Python's own allocator.
     Python,
     /// Arenas that are not listed.
@@ -65,6 +67,8 @@ enum Key {
     /// A jemalloc arena, by index.
     Jemalloc(u16),
     JemallocOwn,
+    /// Another allocator, by name.
+    Allocator(&'static str),
     Python,
 }
 
@@ -128,6 +132,11 @@ impl Arenas {
         self.switch(Key::JemallocOwn);
     }
 
+    /// Directs the next bytes to another allocator.
+    pub(super) fn begin_allocator(&mut self, name: &'static str) {
+        self.switch(Key::Allocator(name));
+    }
+
     /// Directs the next bytes to Python's allocator.
     pub(super) fn begin_python(&mut self) {
         self.switch(Key::Python);
@@ -179,6 +188,7 @@ fn row(key: Key, sum: Sum, addresses: &[u64]) -> ArenaRow {
         ),
         Key::Jemalloc(index) => (ArenaKind::Jemalloc, format!("jemalloc's arena {index}")),
         Key::JemallocOwn => (ArenaKind::Jemalloc, "jemalloc's own blocks".to_owned()),
+        Key::Allocator(name) => (ArenaKind::Allocator, name.to_owned()),
         Key::Python => (ArenaKind::Python, "Python's arenas".to_owned()),
     };
     ArenaRow {

@@ -5,6 +5,7 @@ use serde::Serialize;
 
 use super::jemalloc::JemallocHeap;
 use super::report::{Allocator, Heap, HeapRegion};
+use super::spans::SpanHeap;
 
 /// Summary of a snapshot. Heap figures are resident bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema, Serialize)]
@@ -49,12 +50,18 @@ impl Heap {
     pub fn allocator_name(&self) -> &'static str {
         let jemalloc = self.live_of(&[HeapRegion::JemallocLive, HeapRegion::JemallocLarge]);
         let glibc = self.live_of(&[HeapRegion::Live, HeapRegion::LiveMapped]);
+        let spans = self.live_of(&[HeapRegion::SpanLive, HeapRegion::SpanLarge]);
+        let other = self.other_heaps.first().map(SpanHeap::name);
+        if let Some(name) = other.filter(|_| spans > jemalloc.max(glibc)) {
+            return name;
+        }
         match (&self.allocator, &self.jemalloc) {
             (_, Some(JemallocHeap::Read { .. })) if jemalloc > glibc => "jemalloc",
             (Allocator::Glibc { .. }, _) => "glibc",
             (Allocator::Refused { .. }, _) | (_, Some(JemallocHeap::Refused { .. })) => "refused",
+            (Allocator::Unknown, None) if self.refused().is_some() => "refused",
             (_, Some(_)) => "jemalloc",
-            _ => "unknown",
+            _ => other.unwrap_or("unknown"),
         }
     }
 

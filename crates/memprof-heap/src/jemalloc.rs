@@ -17,13 +17,13 @@ mod caches;
 mod classes;
 mod extents;
 mod layout;
-mod regions;
 mod report;
 mod tree;
 
 pub(crate) use base::Block;
-pub(crate) use regions::{Extent, ExtentState, Region, Regions};
 pub use report::{JemallocFigures, JemallocHeap};
+
+pub(crate) use super::regions::{Extent, ExtentState, Region, Regions};
 
 use super::chunks::ChunkKind;
 use super::glibc;
@@ -104,6 +104,8 @@ impl Heap {
                 ExtentState::Dirty => &mut figures.dirty,
                 ExtentState::Muzzy => &mut figures.muzzy,
                 ExtentState::Retained => &mut figures.retained,
+                // Its own blocks are not among its extents.
+                ExtentState::Own => continue,
             } += size;
             let kinds = &self.regions.kinds[extent.first..][..extent.count as usize];
             let taken = kinds
@@ -206,12 +208,12 @@ pub(crate) fn read(snapshot: &Snapshot) -> Result<Option<Heap>, Refusal> {
 }
 
 /// Whether a mapping may belong to an allocator.
-fn is_anonymous(vma: &Vma) -> bool {
+pub(crate) fn is_anonymous(vma: &Vma) -> bool {
     vma.ino == 0 && !vma.perms.shared && !vma.name.starts_with("[stack")
 }
 
 /// Whether a whole range lies in anonymous memory.
-fn is_mapped(vmas: &[Vma], start: u64, end: u64) -> bool {
+pub(crate) fn is_mapped(vmas: &[Vma], start: u64, end: u64) -> bool {
     let first = vmas.partition_point(|vma| vma.end.0 <= start);
     let mut at = start;
     for vma in &vmas[first..] {

@@ -4,6 +4,7 @@
 mod of_glibc;
 mod of_jemalloc;
 mod of_samples;
+mod of_spans;
 
 pub(super) use of_samples::join;
 
@@ -32,7 +33,7 @@ use super::snapshot::{self, Snapshot, SnapshotOptions};
 use super::source::Source;
 use super::types::Census;
 use super::whole::{Anonymous, Disturbed};
-use super::{other_allocators, reach};
+use super::{other_allocators, reach, spans};
 use memprof_sys::freeze::{Guard, Registers};
 use memprof_sys::ids::Pid;
 use memprof_sys::residency::{Category, Method, Scanner, figures, page_size};
@@ -208,7 +209,9 @@ pub(super) fn measure_snapshot(
     let jemalloc = jemalloc::measure(&snapshot, glibc.as_ref());
     let mut seen = other_allocators::find(source, &snapshot.vmas);
     let in_short = JemallocHeap::from_read(&jemalloc, &mut seen);
-    let mut heaps = AllHeaps::new(glibc, jemalloc.ok().flatten());
+    let jemalloc = jemalloc.ok().flatten();
+    let (spans, other_heaps) = spans::read(&snapshot, glibc.as_ref(), jemalloc.as_ref(), &mut seen);
+    let mut heaps = AllHeaps::new(glibc, jemalloc).with_spans(spans);
     let python = python::measure(source, &snapshot, &heaps);
     let mut census = Census::new(source, &snapshot, top);
     if let Some(Ok((pymalloc, objects))) = &python {
@@ -277,6 +280,7 @@ pub(super) fn measure_snapshot(
         retained,
         seen,
         jemalloc: in_short,
+        other_heaps,
         python: python.map(|python| PythonHeap::summarize(&python, top)),
         core: None,
         saved: None,
@@ -377,6 +381,8 @@ impl<'a> Ledger<'a> {
         if let Some(heap) = &heaps.jemalloc {
             self.add_jemalloc(heap);
         }
+        self.next = 0;
+        self.add_spans(&heaps.spans);
     }
 
     /// Adds the arenas of Python's allocator, which are not part of the heap.

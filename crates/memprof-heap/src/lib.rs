@@ -4,7 +4,8 @@
 //!
 //! - `snapshot` stops the process and copies its private memory (`memory`); `whole` reports whether the copy is
 //!   complete.
-//! - `glibc` and `jemalloc` read the allocators' own structures in the copy; `all_heaps` presents both as one heap.
+//! - `glibc` and `jemalloc` read the allocators' own structures in the copy, `spans` those of further allocators;
+//!   `all_heaps` presents all of them as one heap.
 //!   `python` reads CPython's arenas and objects.
 //! - `reach` finds unreachable chunks, `types` counts chunks by type, and `retained` counts them by the root that
 //!   keeps them alive.
@@ -28,14 +29,18 @@ mod grown_by;
 pub mod headroom;
 mod jemalloc;
 mod ledger;
+mod mallocng;
 mod mapped_files;
 mod memory;
+mod mimalloc;
+mod module_data;
 mod moment;
 mod names;
 mod other_allocators;
 mod pages;
 mod python;
 mod reach;
+mod regions;
 mod report;
 mod resident;
 mod roots;
@@ -44,9 +49,11 @@ mod shapes;
 mod sizes;
 mod snapshot;
 mod source;
+mod spans;
 mod stages;
 pub mod synthetic;
 mod taken;
+mod tcmalloc;
 mod text;
 mod text_table;
 mod text_types;
@@ -80,6 +87,7 @@ pub use resident::HeapPages;
 pub use roots::{ObjectRoot, Retained, Retainer, RootKind, RootRow};
 pub use shapes::{LostShape, ShapePart};
 pub use snapshot::{Approach, SnapshotOptions, Taken};
+pub use spans::{SpanFigures, SpanHeap};
 pub use stages::Stages;
 pub use taken::{HeapOptions, HeapSnapshot};
 pub use types::{TypeKind, TypeRow, Types};

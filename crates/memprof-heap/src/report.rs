@@ -14,6 +14,7 @@ use super::python::PythonHeap;
 use super::reach::Unreachable;
 use super::roots::Retained;
 use super::snapshot::Taken;
+use super::spans::SpanHeap;
 use super::types::Types;
 use super::whole::{Agreement, Missing};
 use memprof_sys::residency::Category;
@@ -56,6 +57,18 @@ pub enum HeapRegion {
     JemallocRetained,
     /// jemalloc's own: its blocks, the stacks of thread caches, alignment.
     JemallocOverhead,
+    /// Another allocator (`other_heaps`): blocks in use that share their pages.
+    SpanLive,
+    /// Another allocator: blocks in use with pages of their own.
+    SpanLarge,
+    /// Another allocator: free blocks in thread caches, or freed by threads that do not own them.
+    SpanCache,
+    /// Another allocator: free blocks.
+    SpanFree,
+    /// Another allocator: free pages, and pages that were never used.
+    SpanPages,
+    /// Another allocator's own: descriptors, headers, alignment.
+    SpanOverhead,
     /// Python's allocator: blocks in use.
     PythonLive,
     /// Python's allocator: free blocks of pools in use.
@@ -68,7 +81,7 @@ pub enum HeapRegion {
 
 impl HeapRegion {
     /// All kinds, in display order.
-    pub const ALL: [HeapRegion; 21] = [
+    pub const ALL: [HeapRegion; 27] = [
         HeapRegion::Live,
         HeapRegion::LiveMapped,
         HeapRegion::ThreadCache,
@@ -86,6 +99,12 @@ impl HeapRegion {
         HeapRegion::JemallocMuzzy,
         HeapRegion::JemallocRetained,
         HeapRegion::JemallocOverhead,
+        HeapRegion::SpanLive,
+        HeapRegion::SpanLarge,
+        HeapRegion::SpanCache,
+        HeapRegion::SpanFree,
+        HeapRegion::SpanPages,
+        HeapRegion::SpanOverhead,
         HeapRegion::PythonLive,
         HeapRegion::PythonFree,
         HeapRegion::PythonPools,
@@ -110,14 +129,17 @@ impl HeapRegion {
         use HeapRegion::*;
         matches!(
             self,
-            Live | LiveMapped | JemallocLive | JemallocLarge | PythonLive
+            Live | LiveMapped | JemallocLive | JemallocLarge | SpanLive | SpanLarge | PythonLive
         )
     }
 
     /// Whether these bytes are an allocator's own.
     pub fn is_overhead(self) -> bool {
         use HeapRegion::*;
-        matches!(self, Overhead | JemallocOverhead | PythonOverhead)
+        matches!(
+            self,
+            Overhead | JemallocOverhead | SpanOverhead | PythonOverhead
+        )
     }
 }
 
@@ -263,6 +285,8 @@ pub struct Heap {
     pub seen: Vec<Seen>,
     /// jemalloc's heap, if the process has one.
     pub jemalloc: Option<JemallocHeap>,
+    /// Heaps of further allocators that the process has.
+    pub other_heaps: Vec<SpanHeap>,
     /// Python's own allocator and its objects, if the process has it.
     pub python: Option<PythonHeap>,
     /// The core that the snapshot was read from.
@@ -276,11 +300,12 @@ pub struct Heap {
 impl Heap {
     /// Why an allocator's heap could not be read.
     pub fn refused(&self) -> Option<&str> {
+        let others = self.other_heaps.iter();
         match (&self.allocator, &self.jemalloc) {
             (Allocator::Refused { reason }, _) | (_, Some(JemallocHeap::Refused { reason })) => {
                 Some(reason)
             }
-            _ => None,
+            _ => others.filter_map(SpanHeap::refused).next(),
         }
     }
 }

@@ -152,7 +152,7 @@ impl Heap {
                  malloc has such a heap, or one that is damaged.",
                 self.attempts
             ),
-            Allocator::Unknown if self.jemalloc.is_some() => Ok(()),
+            Allocator::Unknown if self.jemalloc.is_some() || !self.other_heaps.is_empty() => Ok(()),
             Allocator::Unknown => writeln!(
                 out,
                 "Allocator: not known. The process has no glibc heap, or another allocator, which memprof does not read."
@@ -160,6 +160,9 @@ impl Heap {
         }?;
         if let Some(jemalloc) = &self.jemalloc {
             jemalloc.write_text(out)?;
+        }
+        for heap in &self.other_heaps {
+            heap.write_text(out)?;
         }
         self.seen.iter().try_for_each(|seen| seen.write_text(out))
     }
@@ -318,6 +321,12 @@ fn name(what: HeapRegion) -> &'static str {
         HeapRegion::JemallocMuzzy => "jemalloc: free pages, muzzy",
         HeapRegion::JemallocRetained => "jemalloc: free pages, retained",
         HeapRegion::JemallocOverhead => "jemalloc's own",
+        HeapRegion::SpanLive => "live, in pages of blocks of one size",
+        HeapRegion::SpanLarge => "live, with pages of their own",
+        HeapRegion::SpanCache => "free, in threads' caches or freed by other threads",
+        HeapRegion::SpanFree => "free blocks",
+        HeapRegion::SpanPages => "free pages",
+        HeapRegion::SpanOverhead => "the allocator's own",
         HeapRegion::PythonLive => "Python: blocks in use",
         HeapRegion::PythonFree => "Python: free blocks of pools in use",
         HeapRegion::PythonPools => "Python: free pools",

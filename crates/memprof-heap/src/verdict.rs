@@ -108,7 +108,7 @@ impl Heap {
         let top = sums.of(&[Top]);
         let dirty = sums.of(&[JemallocDirty, JemallocMuzzy]);
         let pools = sums.of(&[PythonFree, PythonPools]);
-        let caches = sums.of(&[ThreadCache, Fast, JemallocCache]);
+        let caches = sums.of(&[ThreadCache, Fast, JemallocCache, SpanCache]);
         if is_most(top) {
             said.push(format!(
                 "{} of it is free at the ends of arenas.",

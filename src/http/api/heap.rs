@@ -68,7 +68,7 @@ pub(super) struct Info {
     stopped_us: u64,
     /// Bytes that were copied meanwhile.
     copied: u64,
-    /// glibc or jemalloc (of both, the one with more in use), or refused (a heap was found, and a check failed), or
+    /// glibc, jemalloc or the name of another allocator (the one with most in use), or refused (a heap was found, and a check failed), or
     /// unknown; others may come.
     allocator: &'static str,
     /// Why the heap was not read; null if it was read, or if no allocator is known.

@@ -8,11 +8,13 @@ use crate::common::process::eventually;
 use crate::common::skip::skip;
 use crate::common::workload::{Running, Workload, program};
 use crate::heap::glibc::COPY;
+use memprof_heap::SpanHeap;
 use memprof_sys::ids::Pid;
 
 fn names(pid: Pid) -> Vec<&'static str> {
     let heap = crate::heap::measure(pid, &COPY, 1).expect("a snapshot");
-    heap.seen.iter().map(|seen| seen.name).collect()
+    let read = heap.other_heaps.iter().map(SpanHeap::name);
+    read.chain(heap.seen.iter().map(|seen| seen.name)).collect()
 }
 
 /// Waits until exactly this is seen: a program takes a moment to load its files.

@@ -15,10 +15,14 @@ use super::strata::{CERTAIN, interval};
 pub(crate) enum Owner {
     Glibc,
     Jemalloc,
+    /// An allocator of `spans`.
+    Spans,
 }
 
-/// Number of groups: two allocators, reachable and unreachable chunks of each.
-pub(super) const GROUPS: usize = 4;
+/// Number of owners.
+pub(super) const OWNERS: usize = 3;
+/// Number of groups: reachable and unreachable chunks of each owner.
+pub(super) const GROUPS: usize = 2 * OWNERS;
 /// Number of classes by pinned bytes per byte of a chunk. Class 0 has the chunks that are always sampled; the others
 /// are powers of two.
 pub(super) const PINNING: usize = 64;

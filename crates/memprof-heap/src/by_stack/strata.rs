@@ -6,7 +6,7 @@
 use std::ops::Range;
 
 use super::super::sizes::CLASSES;
-use super::holdings::{Class, GROUPS, Holdings, Joined, PINNING};
+use super::holdings::{Class, GROUPS, Holdings, Joined, OWNERS, PINNING};
 use crate::sampler::DEFAULT_INTERVAL;
 
 /// Neighbouring classes are merged until at least this number of samples is expected of them.
@@ -153,7 +153,7 @@ pub(super) fn strata(holdings: &Holdings, from_start: bool) -> [Vec<Stratum>; 2]
     };
     let pinning = merged(holdings, &BY_PINNING, pinning, |_| 1.0);
     // Per allocator: a program may have a second allocator that is not sampled.
-    let incomplete = [0, 1].map(|allocator| {
+    let incomplete: [bool; OWNERS] = std::array::from_fn(|allocator| {
         let (mut expected, mut seen) = (Expected::default(), Seen::default());
         let of = sizes
             .iter()

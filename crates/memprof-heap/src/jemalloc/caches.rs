@@ -7,8 +7,8 @@ use std::collections::HashSet;
 
 use super::super::chunks::ChunkKind;
 use super::super::memory::Memory;
+use super::Regions;
 use super::layout::{Caches, Layout};
-use super::regions::Regions;
 use super::{Refusal, classes};
 use memprof_sys::freeze::Registers;
 

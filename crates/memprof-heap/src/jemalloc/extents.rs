@@ -4,8 +4,8 @@ use super::super::chunks::ChunkKind;
 use super::super::memory::Memory;
 use super::base::{self, Block};
 use super::layout::{ADDRESS, BITMAP, DESCRIPTION, Element, Layout, SIZE};
-use super::regions::{Extent, ExtentState, Regions};
 use super::tree::Tree;
+use super::{Extent, ExtentState, Regions};
 use super::{PAGE, Refusal, classes, is_mapped};
 use memprof_sys::residency::Vma;
 

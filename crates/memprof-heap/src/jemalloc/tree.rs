@@ -2,6 +2,7 @@
 //! jemalloc; the other tables are in jemalloc's own blocks. Tables of the lowest level have one element per page.
 
 use super::super::memory::Memory;
+use super::super::module_data::module_data;
 use super::base::{self, Block};
 use super::layout::{ADDRESS, DESCRIPTION, Layout, Shape};
 use memprof_sys::residency::Vma;
@@ -28,7 +29,7 @@ pub(super) fn find(tree: &Tree, vmas: &[Vma]) -> Vec<(u64, String)> {
     let mut found: Vec<(u64, String)> = Vec::new();
     let mut left = MAX_WORDS;
     let below = tree.shape.table(1);
-    for (start, end, name) in data(vmas) {
+    for (start, end, name) in module_data(vmas) {
         for run in tree.memory.runs_in(start, end) {
             let bytes = tree.memory.from(run.start).unwrap_or_default();
             let words = bytes[..bytes.len().min(run.len() as usize)]
@@ -54,30 +55,6 @@ pub(super) fn find(tree: &Tree, vmas: &[Vma]) -> Vec<(u64, String)> {
                     found.push((root, name.to_owned()));
                 }
             }
-        }
-    }
-    found
-}
-
-/// The writable data of all modules: file mappings, and the anonymous memory directly after them.
-fn data(vmas: &[Vma]) -> Vec<(u64, u64, &str)> {
-    let mut found: Vec<(u64, u64, &str)> = Vec::new();
-    // End and name of the previous module.
-    let mut module: Option<(u64, &str)> = None;
-    for vma in vmas {
-        let of_file = vma.ino != 0 && !vma.perms.shared;
-        let behind = module.filter(|(end, _)| *end == vma.start.0 && vma.ino == 0);
-        module = match (of_file, behind) {
-            (true, _) => Some((vma.end.0, &vma.name)),
-            (_, Some((_, name))) => Some((vma.end.0, name)),
-            _ => None,
-        };
-        let Some((_, name)) = module.filter(|_| vma.perms.write) else {
-            continue;
-        };
-        match found.last_mut() {
-            Some((_, end, last)) if *end == vma.start.0 && *last == name => *end = vma.end.0,
-            _ => found.push((vma.start.0, vma.end.0, name)),
         }
     }
     found

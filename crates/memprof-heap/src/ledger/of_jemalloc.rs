@@ -32,6 +32,7 @@ impl Ledger<'_> {
             ExtentState::Dirty => Some(HeapRegion::JemallocDirty),
             ExtentState::Muzzy => Some(HeapRegion::JemallocMuzzy),
             ExtentState::Retained => Some(HeapRegion::JemallocRetained),
+            ExtentState::Own => Some(HeapRegion::JemallocOverhead),
         };
         if let Some(what) = free {
             self.add((extent.start, extent.end), what, None);

@@ -27,7 +27,7 @@ function bySize(/** @type {Heap} */ heap) {
     found.push([[USED, name], live_bytes], [[FREE, name], free_bytes]);
   }
   // The ends of arenas, jemalloc’s free pages and Python’s blocks have no size class. Headers are part of the bytes of a class.
-  const sizeless = ["top", "jemalloc_dirty", "jemalloc_muzzy", "jemalloc_retained", "python_live", "python_free", "python_pools"];
+  const sizeless = ["top", "jemalloc_dirty", "jemalloc_muzzy", "jemalloc_retained", "span_pages", "python_live", "python_free", "python_pools"];
   for (const { what, bytes } of heap.rows) {
     if (sizeless.includes(what)) found.push([BYTE_KINDS[what].split(", "), bytes]);
   }
@@ -51,7 +51,7 @@ function byType(/** @type {Heap} */ heap) {
   // Bytes that the lists leave out.
   const rest = /** @type {Record<string, number>} */ ({ live: sum(types, "bytes"), python_live: sum(blocks, "arena_bytes") });
   for (const { what, bytes } of heap.rows) {
-    if (["live", "live_mapped", "jemalloc_live", "jemalloc_large"].includes(what)) rest.live -= bytes;
+    if (["live", "live_mapped", "jemalloc_live", "jemalloc_large", "span_live", "span_large"].includes(what)) rest.live -= bytes;
     else if (what === "python_live") found.push([[USED, "Python", UNLISTED], Math.max(0, bytes - rest.python_live)]);
     else found.push([what.endsWith("overhead") ? [OWN] : BYTE_KINDS[what].split(", "), bytes]);
   }

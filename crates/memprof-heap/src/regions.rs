@@ -1,6 +1,7 @@
-//! Index of jemalloc's extents and their regions, by address.
+//! Regions of equal size in extents of consecutive pages, by address: the common form of the heaps of jemalloc and of
+//! the allocators in `spans`.
 
-use super::super::chunks::ChunkKind;
+use super::chunks::ChunkKind;
 
 /// Minimum size of an index window, as a power of two: 64 KiB.
 const WINDOW: u32 = 16;
@@ -18,6 +19,8 @@ pub(crate) enum ExtentState {
     Muzzy,
     /// Free, and its pages were returned to the kernel.
     Retained,
+    /// The allocator's own structures.
+    Own,
 }
 
 /// An extent: consecutive pages in one state.
@@ -28,7 +31,7 @@ pub struct Extent {
     /// End of the extent.
     pub end: u64,
     pub state: ExtentState,
-    /// Index of its arena.
+    /// Index of its arena; of the allocator, in a heap of [`super::spans`].
     pub arena: u16,
     /// Address of its first region.
     pub at: u64,

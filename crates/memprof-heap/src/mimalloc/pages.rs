@@ -1,0 +1,224 @@
+//! Reads the pages of all segments: the blocks in use, and the lists of free blocks.
+
+use std::collections::HashMap;
+
+use super::super::chunks::ChunkKind;
+use super::super::memory::Memory;
+use super::super::spans::{Refusal, SpanMap, refuse};
+use super::layout::{BlockSize, CAPACITY, FREE, HUGE_BLOCK, Layout, SLICE, SLICE_COUNT, Start};
+use super::segments::Segment;
+
+/// Maximum number of blocks in a heap's list of blocks that other threads freed.
+const MAX_DELAYED: usize = 1 << 28;
+/// Offsets at which a heap may have that list: in later and in earlier releases. The thread's id follows.
+const DELAYED: [u64; 2] = [8, 2840];
+
+/// A page.
+#[derive(Debug)]
+struct Page {
+    start: u64,
+    end: u64,
+    /// Address and size of its blocks.
+    at: u64,
+    size: u64,
+    kinds: Vec<ChunkKind>,
+}
+
+/// Reads all pages.
+pub(super) fn read(
+    memory: &Memory,
+    segments: &[Segment],
+    layout: &Layout,
+) -> Result<SpanMap, Refusal> {
+    let mut map = SpanMap::new("2");
+    // Pages by address.
+    let mut pages: Vec<Page> = Vec::new();
+    // The thread of each heap.
+    let mut heaps: HashMap<u64, u64> = HashMap::new();
+    // Whether the number of pages and the cookie may be in the first or second place.
+    let mut places = [true, true];
+    for segment in segments {
+        let mut used = 0;
+        map.add_own(segment.start, segment.start + segment.info * SLICE);
+        let (mut index, mut spans) = (segment.info, Vec::new());
+        while index < segment.entries {
+            let at = segment.table + index * layout.size;
+            let start = segment.start + index * SLICE;
+            let count = memory.half(at + SLICE_COUNT).unwrap_or(0).max(1);
+            let end = start + u64::from(count) * SLICE;
+            index += u64::from(count);
+            match block_size(memory, layout, at, end - start) {
+                None => return refuse!("the page at {start:#x} was not copied"),
+                Some(0) => spans.push((start, end)),
+                Some(size) => {
+                    used += 1;
+                    pages.push(page(memory, layout, at, (start, end), size)?);
+                    if let Some(heap) = memory.word(at + layout.heap).filter(|heap| *heap != 0) {
+                        let thread = heaps.entry(heap).or_default();
+                        *thread = segment.thread.max(*thread);
+                    }
+                }
+            }
+        }
+        for (place, (said, cookie)) in places.iter_mut().zip(segment.used) {
+            let same = segments[0].used.iter().any(|(_, first)| *first == cookie);
+            *place &= said == used && same;
+        }
+        if places == [false, false] {
+            return refuse!(
+                "the segment at {:#x} has {used} pages in use, which is not the number that it counts",
+                segment.start
+            );
+        }
+        for (start, end) in spans {
+            map.add_free(start, end);
+        }
+    }
+    map.caches = heaps.len() as u64;
+    // A segment with one large page belongs to no thread, and no other thread's free is put into a list.
+    for (heap, thread) in heaps.into_iter().filter(|(_, thread)| *thread != 0) {
+        delayed(memory, heap, thread, &mut pages)?;
+    }
+    map.spans = pages.len() as u64;
+    for page in pages {
+        let last = page.at + page.size * page.kinds.len() as u64;
+        map.add(
+            (page.start, last),
+            page.at,
+            page.size,
+            page.kinds.into_iter(),
+        )?;
+        map.add_free(last, page.end);
+    }
+    Ok(map)
+}
+
+/// Size of the blocks of the page that is described at `at`; 0 if the slices are free.
+fn block_size(memory: &Memory, layout: &Layout, at: u64, page: u64) -> Option<u64> {
+    Some(match layout.block_size {
+        BlockSize::Word(offset) => memory.word(at + offset)?,
+        BlockSize::Half(offset) => match u64::from(memory.half(at + offset)?) {
+            HUGE_BLOCK => page,
+            size => size,
+        },
+    })
+}
+
+fn page(
+    memory: &Memory,
+    layout: &Layout,
+    at: u64,
+    (start, end): (u64, u64),
+    size: u64,
+) -> Result<Page, Refusal> {
+    let wrong = || {
+        Refusal(format!(
+            "the description of the page at {start:#x} cannot be right"
+        ))
+    };
+    let word = |offset| memory.word(at + offset).ok_or_else(wrong);
+    let (counts, free) = (word(CAPACITY)?, word(FREE)?);
+    let (capacity, reserved) = ((counts >> 16) & 0xffff, (counts >> 32) & 0xffff);
+    let used = match layout.block_size {
+        BlockSize::Half(_) => word(layout.used)? & 0xffff_ffff,
+        BlockSize::Word(_) => word(layout.used)? & 0xffff,
+    };
+    let first = match layout.start {
+        Start::Field(offset) => word(offset)?,
+        rule => rule.address(start, size).ok_or_else(wrong)?,
+    };
+    let room = (first >= start).then(|| end.checked_sub(first)).flatten();
+    let room = room.ok_or_else(wrong)?;
+    if capacity > reserved
+        || used > capacity
+        || size.checked_mul(reserved).is_none_or(|all| all > room)
+    {
+        return Err(wrong());
+    }
+    let mut page = Page {
+        start,
+        end,
+        at: first,
+        size,
+        kinds: vec![ChunkKind::Live; capacity as usize],
+    };
+    let mut found = 0;
+    for head in [free, word(layout.local_free)?] {
+        found += page.mark(memory, head, ChunkKind::Small)?;
+    }
+    if found + used != capacity {
+        return refuse!(
+            "the page at {start:#x} has {found} free blocks and {used} in use, of {capacity}"
+        );
+    }
+    // The lowest bits have another meaning.
+    let by_others = word(layout.thread_free)? & !3;
+    page.mark(memory, by_others, ChunkKind::Tcache)?;
+    Ok(page)
+}
+
+impl Page {
+    /// Index of the block that begins at an address.
+    fn index(&self, block: u64) -> Option<usize> {
+        let inside = block.checked_sub(self.at)?;
+        let index = (inside / self.size) as usize;
+        (inside.is_multiple_of(self.size) && index < self.kinds.len()).then_some(index)
+    }
+
+    /// Marks the blocks of a list. Returns their number.
+    fn mark(&mut self, memory: &Memory, head: u64, kind: ChunkKind) -> Result<u64, Refusal> {
+        let (mut block, mut count) = (head, 0);
+        while block != 0 {
+            // Each block is marked once, so that a ring ends, too.
+            match self.index(block) {
+                Some(index) if self.kinds[index] == ChunkKind::Live => self.kinds[index] = kind,
+                _ => {
+                    return refuse!(
+                        "a list of free blocks of the page at {:#x} contains {block:#x}",
+                        self.start
+                    );
+                }
+            }
+            count += 1;
+            block = match memory.word(block) {
+                Some(next) => next,
+                None => return refuse!("the free block at {block:#x} was not copied"),
+            };
+        }
+        Ok(count)
+    }
+}
+
+/// Marks the blocks that other threads freed and put into the list of a heap.
+fn delayed(memory: &Memory, heap: u64, thread: u64, pages: &mut [Page]) -> Result<(), Refusal> {
+    let list = DELAYED
+        .into_iter()
+        .filter_map(|offset| heap.checked_add(offset));
+    let mut list = list.filter(|at| memory.word(at + 8) == Some(thread));
+    let Some(at) = list.next() else {
+        return refuse!("the heap at {heap:#x} is not the one of its segments' thread");
+    };
+    let wrong = || {
+        Refusal(format!(
+            "the list of freed blocks of the heap at {heap:#x} cannot be right"
+        ))
+    };
+    let mut block = memory.word(at).ok_or_else(wrong)?;
+    for _ in 0..MAX_DELAYED {
+        if block == 0 {
+            return Ok(());
+        }
+        let index = pages.partition_point(|page| page.end <= block);
+        let page = pages
+            .get_mut(index)
+            .filter(|page| page.start <= block)
+            .ok_or_else(wrong)?;
+        let index = page.index(block).ok_or_else(wrong)?;
+        if page.kinds[index] != ChunkKind::Live {
+            return Err(wrong());
+        }
+        page.kinds[index] = ChunkKind::Tcache;
+        block = memory.word(block).ok_or_else(wrong)?;
+    }
+    Err(wrong())
+}

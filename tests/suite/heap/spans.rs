@@ -1,0 +1,314 @@
+//! Heaps of further allocators (`tests/workloads/spans.c`): the program's own blocks, what the allocator counts, damage,
+//! forgotten blocks, targets that are busy.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use serde::Deserialize;
+
+use crate::common::allocators::allocator;
+use crate::common::process::signal;
+use crate::common::skip::skip;
+use crate::common::workload::Workload;
+use crate::heap::busy_targets::snapshots;
+use crate::heap::glibc::{COPY, compiled, snapshot};
+use crate::heap::unreachable::compare;
+use memprof_heap::{Heap, HeapRegion, SpanFigures, SpanHeap};
+use memprof_sys::ids::Pid;
+
+const MIMALLOC: &str = "libmimalloc.so.2";
+const LINK_MIMALLOC: &str = "-l:libmimalloc.so.2";
+
+/// What the workload prints.
+#[derive(Clone, Copy, Debug, Deserialize)]
+pub struct Said {
+    pid: u32,
+    /// Its own blocks, and their usable bytes.
+    blocks: u64,
+    bytes: u64,
+    own: Option<Own>,
+}
+
+/// What the allocator counts.
+#[derive(Clone, Copy, Debug, Deserialize)]
+pub struct Own {
+    #[serde(default)]
+    blocks: u64,
+    bytes: u64,
+    #[serde(flatten)]
+    tcmalloc: Option<Properties>,
+}
+
+/// Properties of `MallocExtension`.
+#[derive(Clone, Copy, Debug, Deserialize)]
+struct Properties {
+    heap: u64,
+    thread: u64,
+    central: u64,
+    transfer: u64,
+    pages: u64,
+    unmapped: u64,
+}
+
+/// The workload, linked with an allocator.
+struct Target(Workload);
+
+impl Target {
+    fn start(mut program: Command, threads: u32, seed: u32) -> Target {
+        program.args([threads.to_string(), seed.to_string()]);
+        Target(Workload::start_as(&mut program))
+    }
+
+    fn ask(&mut self, line: &str) -> Said {
+        self.0.lines.send(line);
+        let said = self.0.lines.line();
+        serde_json::from_str(&said).expect(&said)
+    }
+}
+
+/// What was read of the allocator, with the sums that hold for each heap.
+fn figures(heap: &Heap, allocator: &str) -> SpanFigures {
+    let [other] = &heap.other_heaps[..] else {
+        panic!("{:#?} {:#?}", heap.other_heaps, heap.seen);
+    };
+    assert_eq!(other.name(), allocator);
+    let figures = other.figures().unwrap_or_else(|| panic!("{other:#?}"));
+    let bytes = |what: &[HeapRegion]| -> u64 {
+        let rows = heap.rows.iter().filter(|row| what.contains(&row.what));
+        rows.map(|row| row.bytes).sum()
+    };
+    assert_eq!(
+        bytes(&[HeapRegion::SpanLive, HeapRegion::SpanLarge]),
+        figures.live
+    );
+    assert_eq!(bytes(&[HeapRegion::SpanCache]), figures.cached);
+    assert_eq!(bytes(&[HeapRegion::SpanFree]), figures.free);
+    assert_eq!(bytes(&[HeapRegion::SpanPages]), figures.pages);
+    assert_eq!(bytes(&[HeapRegion::SpanOverhead]), figures.overhead);
+    let rows: u64 = heap.rows.iter().map(|row| row.resident).sum();
+    let others: u64 = heap.others.iter().map(|row| row.resident).sum();
+    assert_eq!(rows + others, heap.anonymous);
+    crate::heap::map_adds_up(heap);
+    let arena = heap.arenas.iter().find(|row| row.name == allocator);
+    assert_eq!(arena.map(|arena| arena.live), Some(figures.live));
+    figures
+}
+
+fn mimalloc() -> Option<Command> {
+    allocator(MIMALLOC)?;
+    let program: PathBuf = compiled("spans", &["-DMIMALLOC", LINK_MIMALLOC]);
+    Some(Command::new(program))
+}
+
+/// In use is what the program has, and what the C library has for its threads. `mi_heap_visit_blocks` says the same, but
+/// that it counts blocks that other threads freed until their owner allocates again. No heap that it visits has the blocks
+/// of threads that ended (`x`), but the program's own sums have.
+#[test]
+fn mimalloc_s_figures_equal_what_it_visits() {
+    for (threads, seed) in [(1, 1), (2, 2), (3, 3), (8, 4)] {
+        let Some(program) = mimalloc() else { return };
+        let mut target = Target::start(program, threads, seed);
+        let mut ended = false;
+        let first = target.ask("");
+        let first = figures(&snapshot(Pid(first.pid)), "mimalloc");
+        for line in ["m", "f", "h", "m", "g", "mh", "m", "x", "m", "h", "a", "m"] {
+            ended |= line == "x";
+            let said = target.ask(line);
+            let read = figures(&snapshot(Pid(said.pid)), "mimalloc");
+            let own = target.ask("v").own.expect("figures");
+            let others = (read.live_blocks - said.blocks, read.live - said.bytes);
+            assert_eq!(
+                others,
+                (first.live_blocks, first.live),
+                "{threads} {line}: {said:?} {read:?}"
+            );
+            let freed_by_others = line.ends_with('h');
+            if !ended && !freed_by_others {
+                assert_eq!(
+                    (read.live_blocks, read.live),
+                    (own.blocks, own.bytes),
+                    "{line}"
+                );
+            } else if !ended {
+                assert!(
+                    (read.live..=read.live + read.cached).contains(&own.bytes),
+                    "{line}"
+                );
+                assert!(threads == 1 || read.cached > 0, "{read:?}");
+            }
+        }
+        target.0.end();
+    }
+}
+
+#[test]
+fn forgotten_blocks_of_mimalloc_are_found() {
+    if allocator(MIMALLOC).is_some() {
+        compare(Workload::start(&compiled("leaks", &[LINK_MIMALLOC])));
+    }
+}
+
+/// Snapshots of a target that allocates all the time, and of children with damaged heaps: read or refused, in bounded time.
+fn is_read_or_refused(program: [Command; 2]) {
+    let [busy, damaged] = program;
+    let mut target = Target::start(busy, 4, 9);
+    target.ask("m");
+    target.0.lines.send("r");
+    let (mut read, mut refused) = (0, Vec::new());
+    let mut count = |heap: Heap| {
+        let rows: u64 = heap.rows.iter().map(|row| row.resident).sum();
+        let others: u64 = heap.others.iter().map(|row| row.resident).sum();
+        assert_eq!(rows + others, heap.anonymous);
+        crate::heap::map_adds_up(&heap);
+        match heap.other_heaps.first() {
+            Some(SpanHeap::Read { .. }) => read += 1,
+            Some(SpanHeap::Refused { reason, .. }) => refused.push(reason.clone()),
+            None => refused.push("not found".to_owned()),
+        }
+    };
+    for _ in 0..snapshots() {
+        std::thread::sleep(Duration::from_millis(7));
+        count(crate::heap::measure(target.0.pid(), &COPY, 1).unwrap());
+    }
+    let mut target = Target::start(damaged, 3, 11);
+    target.ask("mh");
+    for _ in 0..snapshots() {
+        let said = target.ask("d");
+        let begun = Instant::now();
+        count(snapshot(Pid(said.pid)));
+        assert!(begun.elapsed() < Duration::from_secs(60));
+        signal(Pid(said.pid), libc::SIGKILL);
+    }
+    target.0.end();
+    println!("{read} read, {} refused: {refused:#?}", refused.len());
+    assert!(read > 0, "{refused:#?}");
+}
+
+#[test]
+fn mimalloc_s_heap_is_read_or_refused() {
+    if let (Some(busy), Some(damaged)) = (mimalloc(), mimalloc()) {
+        is_read_or_refused([busy, damaged]);
+    }
+}
+
+/// The workload, compiled for musl. `None` without musl's compiler.
+fn musl(flags: &[&str]) -> Option<Command> {
+    let source = format!("{}/tests/workloads/spans.c", env!("CARGO_MANIFEST_DIR"));
+    let binary = format!("spans-musl{}", flags.concat());
+    let binary = Path::new(env!("CARGO_TARGET_TMPDIR")).join(binary);
+    let fresh = tempfile::NamedTempFile::new_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let fresh = fresh.into_temp_path();
+    let mut cc = Command::new("musl-gcc");
+    cc.args(["-O1", "-pthread", "-DMUSL", &source, "-o"])
+        .arg(&fresh)
+        .args(flags);
+    match cc.status() {
+        Ok(status) => assert!(status.success()),
+        Err(_) => {
+            skip("there is no musl-gcc");
+            return None;
+        }
+    }
+    fresh.persist(&binary).unwrap();
+    Some(Command::new(binary))
+}
+
+/// In use is what the program has, whose slots it reads from the headers of its blocks; the C library has nothing.
+#[test]
+fn musl_s_figures_equal_its_own_structures() {
+    for (flags, threads, seed) in [
+        (&[][..], 1, 1),
+        (&[], 8, 2),
+        (&["-static", "-s"], 1, 3),
+        (&["-static", "-s"], 4, 4),
+    ] {
+        let Some(program) = musl(flags) else { return };
+        let mut target = Target::start(program, threads, seed);
+        for line in ["m", "f", "h", "m", "g", "mh", "m", "x", "m", "h", "a", "m"] {
+            let said = target.ask(line);
+            let read = figures(&snapshot(Pid(said.pid)), "musl");
+            let own = target.ask("v").own.expect("figures");
+            assert_eq!(read.live_blocks, said.blocks, "{line}");
+            assert_eq!(
+                (read.live_blocks, read.live),
+                (own.blocks, own.bytes),
+                "{line}"
+            );
+        }
+        target.0.end();
+    }
+}
+
+#[test]
+fn musl_s_heap_is_read_or_refused() {
+    for flags in [&[][..], &["-static", "-s"]] {
+        if let (Some(busy), Some(damaged)) = (musl(flags), musl(flags)) {
+            is_read_or_refused([busy, damaged]);
+        }
+    }
+}
+
+fn tcmalloc(library: &str, flags: &[&str]) -> Option<Command> {
+    allocator(library)?;
+    let flags = [&["-DTCMALLOC"], flags].concat();
+    Some(Command::new(compiled("spans", &flags)))
+}
+
+const TCMALLOC: &str = "libtcmalloc_minimal.so.4";
+const LINK_TCMALLOC: &[&str] = &["-l:libtcmalloc_minimal.so.4"];
+
+/// Each property equals what was read. (`central_cache_free_bytes` also has the ends of spans that no block fits into, so
+/// that it is at most that larger.)
+#[test]
+fn tcmalloc_s_figures_equal_its_properties() {
+    let linked = [
+        (TCMALLOC, LINK_TCMALLOC, 1, 1),
+        (TCMALLOC, LINK_TCMALLOC, 2, 2),
+        (TCMALLOC, LINK_TCMALLOC, 8, 3),
+        ("libtcmalloc.so.4", &["-l:libtcmalloc.so.4"], 3, 4),
+        (
+            "libtcmalloc_minimal.a",
+            &["-l:libtcmalloc_minimal.a", "-lstdc++", "-lm", "-s"],
+            3,
+            5,
+        ),
+    ];
+    for (library, flags, threads, seed) in linked {
+        let Some(program) = tcmalloc(library, flags) else {
+            continue;
+        };
+        let mut target = Target::start(program, threads, seed);
+        for line in ["m", "f", "h", "m", "g", "mh", "m", "x", "m", "h", "a", "m"] {
+            let said = target.ask(line);
+            let read = figures(&snapshot(Pid(said.pid)), "tcmalloc");
+            let own = target.ask("v").own.expect("figures");
+            let theirs = own.tcmalloc.expect("properties");
+            assert_eq!(read.live, own.bytes, "{library} {line}");
+            assert_eq!(read.cached, theirs.thread, "{library} {line}");
+            assert_eq!(
+                read.pages,
+                theirs.pages + theirs.unmapped,
+                "{library} {line}"
+            );
+            let ends = theirs.central + theirs.transfer - read.free;
+            assert!(
+                ends < read.overhead,
+                "{library} {line}: {read:?} {theirs:?}"
+            );
+            assert_eq!(
+                read.live + read.cached + read.free + read.pages + ends,
+                theirs.heap
+            );
+        }
+        target.0.end();
+    }
+}
+
+#[test]
+fn tcmalloc_s_heap_is_read_or_refused() {
+    let program = || tcmalloc(TCMALLOC, LINK_TCMALLOC);
+    if let (Some(busy), Some(damaged)) = (program(), program()) {
+        is_read_or_refused([busy, damaged]);
+    }
+}
