@@ -210,7 +210,8 @@ pub(super) fn measure_snapshot(
     let mut seen = other_allocators::find(source, &snapshot.vmas);
     let in_short = JemallocHeap::from_read(&jemalloc, &mut seen);
     let jemalloc = jemalloc.ok().flatten();
-    let (spans, other_heaps) = spans::read(&snapshot, glibc.as_ref(), jemalloc.as_ref(), &mut seen);
+    let (spans, managed, other_heaps) =
+        spans::read(&snapshot, glibc.as_ref(), jemalloc.as_ref(), &mut seen);
     let mut heaps = AllHeaps::new(glibc, jemalloc).with_spans(spans);
     let python = python::measure(source, &snapshot, &heaps);
     let mut census = Census::new(source, &snapshot, top);
@@ -249,6 +250,7 @@ pub(super) fn measure_snapshot(
     if let Some(Ok((pymalloc, _))) = &python {
         ledger.add_python(pymalloc);
     }
+    ledger.add_managed(&managed);
     let addresses = heaps.glibc.as_ref().map_or(&[][..], |heap| &heap.addresses);
     let categories = source.categories(&snapshot);
     let heap = Heap {

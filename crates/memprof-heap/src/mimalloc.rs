@@ -31,15 +31,19 @@ pub(crate) fn read(source: &Source) -> Result<Option<SpanMap>, Refusal> {
     if segments.is_empty() {
         return Ok(None);
     }
-    let mut last = refuse!("its segments were found, but their layout is not known");
+    // The first layout that fits has the likeliest reason.
+    let mut first = None;
     for layout in layout::ALL {
         if !segments.iter().all(|segment| segment.fits(memory, &layout)) {
             continue;
         }
-        last = pages::read(memory, &segments, &layout).map(Some);
-        if last.is_ok() {
-            break;
+        match pages::read(memory, &segments, &layout) {
+            Ok(map) => return Ok(Some(map)),
+            Err(refusal) => first = first.or(Some(refusal)),
         }
     }
-    last
+    match first {
+        Some(refusal) => Err(refusal),
+        None => refuse!("its segments were found, but their layout is not known"),
+    }
 }

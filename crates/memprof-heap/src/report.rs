@@ -69,6 +69,14 @@ pub enum HeapRegion {
     SpanPages,
     /// Another allocator's own: descriptors, headers, alignment.
     SpanOverhead,
+    /// A managed heap: objects in use, or not freed by its collector yet.
+    ManagedLive,
+    /// A managed heap: free objects.
+    ManagedFree,
+    /// A managed heap: free pages.
+    ManagedPages,
+    /// A managed heap's runtime: stacks, headers, alignment.
+    ManagedOverhead,
     /// Python's allocator: blocks in use.
     PythonLive,
     /// Python's allocator: free blocks of pools in use.
@@ -81,7 +89,7 @@ pub enum HeapRegion {
 
 impl HeapRegion {
     /// All kinds, in display order.
-    pub const ALL: [HeapRegion; 27] = [
+    pub const ALL: [HeapRegion; 31] = [
         HeapRegion::Live,
         HeapRegion::LiveMapped,
         HeapRegion::ThreadCache,
@@ -105,6 +113,10 @@ impl HeapRegion {
         HeapRegion::SpanFree,
         HeapRegion::SpanPages,
         HeapRegion::SpanOverhead,
+        HeapRegion::ManagedLive,
+        HeapRegion::ManagedFree,
+        HeapRegion::ManagedPages,
+        HeapRegion::ManagedOverhead,
         HeapRegion::PythonLive,
         HeapRegion::PythonFree,
         HeapRegion::PythonPools,
@@ -129,7 +141,13 @@ impl HeapRegion {
         use HeapRegion::*;
         matches!(
             self,
-            Live | LiveMapped | JemallocLive | JemallocLarge | SpanLive | SpanLarge | PythonLive
+            Live | LiveMapped
+                | JemallocLive
+                | JemallocLarge
+                | SpanLive
+                | SpanLarge
+                | ManagedLive
+                | PythonLive
         )
     }
 
@@ -138,7 +156,7 @@ impl HeapRegion {
         use HeapRegion::*;
         matches!(
             self,
-            Overhead | JemallocOverhead | SpanOverhead | PythonOverhead
+            Overhead | JemallocOverhead | SpanOverhead | ManagedOverhead | PythonOverhead
         )
     }
 }

@@ -6,24 +6,26 @@
 //! contradiction refuses its heap, with the reason: the process was stopped while it changed the heap, its memory is
 //! damaged, or the release has another layout.
 //!
-//! Another allocator is one reader and one line in [`READERS`].
+//! Another allocator is one reader and one line in [`READERS`]. The heaps of managed runtimes (Go) are read in the same
+//! way, and kept apart: their collector decides what is free, so that no object of theirs is called unreachable.
 
 mod report;
 
-pub use report::{SpanFigures, SpanHeap};
+pub use report::{SpanFigures, SpanHeap, SpanSize};
 
 use super::chunks::ChunkKind;
 use super::memory::{Run, overlapping};
 use super::other_allocators::Seen;
 use super::regions::{Extent, ExtentState, Regions};
 use super::snapshot::Snapshot;
-use super::{glibc, jemalloc, mallocng, mimalloc, tcmalloc};
+use super::{glibc, golang, jemalloc, mallocng, mimalloc, tcmalloc};
 
-/// The readers. The names are those of [`Seen`].
-const READERS: [(&str, Reader); 3] = [
-    (mimalloc::NAME, mimalloc::read),
-    (mallocng::NAME, mallocng::read),
-    (tcmalloc::NAME, tcmalloc::read),
+/// The readers, and whether the heap is a managed one. The names are those of [`Seen`].
+const READERS: [(&str, Reader, bool); 4] = [
+    (mimalloc::NAME, mimalloc::read, false),
+    (mallocng::NAME, mallocng::read, false),
+    (tcmalloc::NAME, tcmalloc::read, false),
+    (golang::NAME, golang::read, true),
 ];
 
 /// Maximum number of blocks of all these heaps.
@@ -206,23 +208,30 @@ impl Spans {
 }
 
 /// Reads the heaps of all allocators in [`READERS`]. Removes from `seen` those that were read or refused: `seen` lists
-/// allocators that memprof does not read.
+/// allocators that memprof does not read. Returns the allocators' heaps, those of managed runtimes, and the summaries.
 pub(crate) fn read(
     snapshot: &Snapshot,
     glibc: Option<&glibc::Heap>,
     jemalloc: Option<&jemalloc::Heap>,
     seen: &mut Vec<Seen>,
-) -> (Spans, Vec<SpanHeap>) {
+) -> (Spans, Spans, Vec<SpanHeap>) {
     let source = Source { snapshot };
     let mut taken: Vec<Run> = glibc.map_or_else(Vec::new, glibc::Heap::ranges);
     taken.extend(jemalloc.map_or_else(Vec::new, jemalloc::Heap::ranges));
     taken.sort_by_key(|run| run.start);
-    let (mut spans, mut heaps) = (Spans::default(), Vec::new());
-    for (name, reader) in READERS {
+    let (mut spans, mut managed, mut heaps) = (Spans::default(), Spans::default(), Vec::new());
+    for (name, reader, is_managed) in READERS {
         let found = reader(&source).and_then(|map| {
             let Some(map) = map else { return Ok(None) };
-            let summary = SpanHeap::read(name, &map);
-            spans.add(name, map, &taken)?;
+            let summary = SpanHeap::read(name, is_managed, &map);
+            let (to, others) = match is_managed {
+                true => (&mut managed, &spans),
+                false => (&mut spans, &managed),
+            };
+            let mut taken = taken.clone();
+            taken.extend(others.ranges());
+            taken.sort_by_key(|run| run.start);
+            to.add(name, map, &taken)?;
             Ok(Some(summary))
         });
         let named = seen.iter().position(|seen| seen.name == name);
@@ -237,5 +246,5 @@ pub(crate) fn read(
         heaps.push(heap.with(named.map(|index| seen.remove(index))));
     }
     spans.regions.index();
-    (spans, heaps)
+    (spans, managed, heaps)
 }

@@ -35,11 +35,24 @@ pub(super) fn read(
     let mut pages: Vec<Page> = Vec::new();
     // The thread of each heap.
     let mut heaps: HashMap<u64, u64> = HashMap::new();
-    // Whether the number of pages and the cookie may be in the first or second place.
-    let mut places = [true, true];
+    // Whether the number of pages and the cookie may be in the first or second place: all cookies are equal.
+    let mut places = [0, 1].map(|place| {
+        let mut cookies = segments.iter().map(|segment| segment.used[place].1);
+        let first = cookies.next();
+        cookies.all(|cookie| Some(cookie) == first)
+    });
     for segment in segments {
         let mut used = 0;
         map.add_own(segment.start, segment.start + segment.info * SLICE);
+        // mimalloc keeps segments without pages for a while, whose descriptions are stale.
+        let counts = places.iter().zip(segment.used).filter(|(fits, _)| **fits);
+        if segments.len() > 1
+            && counts.clone().count() > 0
+            && counts.clone().all(|(_, used)| used.0 == 0)
+        {
+            map.add_free(segment.start + segment.info * SLICE, segment.end());
+            continue;
+        }
         let (mut index, mut spans) = (segment.info, Vec::new());
         while index < segment.entries {
             let at = segment.table + index * layout.size;
@@ -60,14 +73,14 @@ pub(super) fn read(
                 }
             }
         }
-        for (place, (said, cookie)) in places.iter_mut().zip(segment.used) {
-            let same = segments[0].used.iter().any(|(_, first)| *first == cookie);
-            *place &= said == used && same;
+        for (place, (said, _)) in places.iter_mut().zip(segment.used) {
+            *place &= said == used;
         }
         if places == [false, false] {
             return refuse!(
-                "the segment at {:#x} has {used} pages in use, which is not the number that it counts",
-                segment.start
+                "the segment at {:#x} has {used} pages in use, and it counts {}",
+                segment.start,
+                segment.used[0].0
             );
         }
         for (start, end) in spans {

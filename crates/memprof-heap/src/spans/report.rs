@@ -1,5 +1,6 @@
 //! Summary of the heap of a further allocator in a snapshot, beside the rows of its memory.
 
+use std::collections::BTreeMap;
 use std::io::{self, Write};
 
 use schemars::JsonSchema;
@@ -11,6 +12,9 @@ use super::super::regions::ExtentState;
 use super::super::text_table::Kib;
 use super::SpanMap;
 use memprof_sys::text::printable;
+
+/// Maximum size of blocks that are listed by size, in bytes.
+const MAX_LISTED: u64 = 32 << 10;
 
 /// Sums of a heap, in bytes if the field does not say otherwise. Blocks count with their whole size, resident or not.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema, Serialize)]
@@ -29,6 +33,19 @@ pub struct SpanFigures {
     pub overhead: u64,
 }
 
+/// The blocks of one size.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema, Serialize)]
+pub struct SpanSize {
+    /// Size of the blocks, in bytes; 0 for all blocks of more than 32 KiB.
+    pub bytes: u64,
+    /// Number of spans.
+    pub spans: u64,
+    /// Number of blocks in use.
+    pub live: u64,
+    /// Number of free blocks, also in caches.
+    pub free: u64,
+}
+
 /// The heap of a further allocator.
 #[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize)]
 #[serde(rename_all = "snake_case", tag = "state")]
@@ -43,12 +60,18 @@ pub enum SpanHeap {
         version: Option<String>,
         /// Number of spans: runs of pages with blocks of one size.
         spans: u64,
+        /// Whether it is the heap of a managed runtime, whose collector frees objects.
+        managed: bool,
+        /// A command of the runtime's own tools that shows more.
+        tool: Option<String>,
         /// Number of threads' heaps or caches found.
         caches: u64,
         /// What the figures leave out or count differently.
         note: Option<&'static str>,
         /// The sums.
         figures: SpanFigures,
+        /// The blocks by size, in ascending order.
+        sizes: Vec<SpanSize>,
     },
     /// It was found and not read.
     Refused {
@@ -61,11 +84,25 @@ pub enum SpanHeap {
 
 impl SpanHeap {
     /// Summarizes a heap.
-    pub(super) fn read(name: &'static str, map: &SpanMap) -> SpanHeap {
+    pub(super) fn read(name: &'static str, managed: bool, map: &SpanMap) -> SpanHeap {
         let mut figures = SpanFigures::default();
+        let mut sizes: BTreeMap<u64, SpanSize> = BTreeMap::new();
         for extent in &map.extents {
             let mut rest = extent.end - extent.start;
             let kinds = &map.kinds[extent.first..][..extent.count as usize];
+            if extent.count > 0 {
+                let bytes = match extent.size {
+                    size @ ..=MAX_LISTED => size,
+                    _ => 0,
+                };
+                let live = kinds.iter().filter(|kind| kind.is_live()).count() as u64;
+                // Larger blocks come last.
+                let size = sizes.entry(bytes.wrapping_sub(1)).or_default();
+                size.bytes = bytes;
+                size.spans += 1;
+                size.live += live;
+                size.free += kinds.len() as u64 - live;
+            }
             for kind in kinds {
                 rest -= extent.size;
                 *match kind {
@@ -90,7 +127,10 @@ impl SpanHeap {
             spans: map.spans,
             caches: map.caches,
             note: map.note,
+            managed,
+            tool: None,
             figures,
+            sizes: sizes.into_values().collect(),
         }
     }
 
@@ -98,11 +138,15 @@ impl SpanHeap {
     pub(super) fn with(mut self, seen: Option<Seen>) -> SpanHeap {
         if let (
             SpanHeap::Read {
-                module, version, ..
+                module,
+                version,
+                tool,
+                ..
             },
             Some(seen),
         ) = (&mut self, seen)
         {
+            *tool = seen.tool;
             if module.is_empty() {
                 *module = seen.module;
             }
@@ -126,6 +170,14 @@ impl SpanHeap {
         }
     }
 
+    /// The blocks by size.
+    pub fn sizes(&self) -> &[SpanSize] {
+        match self {
+            SpanHeap::Read { sizes, .. } => sizes,
+            SpanHeap::Refused { .. } => &[],
+        }
+    }
+
     /// The sums, if it was read.
     pub fn figures(&self) -> Option<SpanFigures> {
         match self {
@@ -139,7 +191,7 @@ impl SpanHeap {
     /// # Errors
     /// Writing to `out` fails.
     pub(crate) fn write_text(&self, out: &mut dyn Write) -> io::Result<()> {
-        let (name, module, version, spans, caches, note, figures) = match self {
+        let (name, module, version, spans, caches, note, tool, figures) = match self {
             SpanHeap::Refused { name, reason } => {
                 let reason = printable(reason);
                 return writeln!(out, "Allocator: {name}, which was not read: {reason}");
@@ -151,8 +203,10 @@ impl SpanHeap {
                 spans,
                 caches,
                 note,
+                tool,
                 figures,
-            } => (name, module, version, spans, caches, note, figures),
+                ..
+            } => (name, module, version, spans, caches, note, tool, figures),
         };
         write!(out, "Allocator: {name}")?;
         if let Some(version) = version {
@@ -172,8 +226,11 @@ impl SpanHeap {
             Kib(figures.free),
             Kib(figures.pages)
         )?;
-        match note {
-            Some(note) => writeln!(out, "    {note}"),
+        if let Some(note) = note {
+            writeln!(out, "    {note}")?;
+        }
+        match tool {
+            Some(tool) => writeln!(out, "    Its own tool shows more: {tool}"),
             None => Ok(()),
         }
     }

@@ -27,7 +27,7 @@ function bySize(/** @type {Heap} */ heap) {
     found.push([[USED, name], live_bytes], [[FREE, name], free_bytes]);
   }
   // The ends of arenas, jemalloc’s free pages and Python’s blocks have no size class. Headers are part of the bytes of a class.
-  const sizeless = ["top", "jemalloc_dirty", "jemalloc_muzzy", "jemalloc_retained", "span_pages", "python_live", "python_free", "python_pools"];
+  const sizeless = ["top", "jemalloc_dirty", "jemalloc_muzzy", "jemalloc_retained", "span_pages", "managed_live", "managed_free", "managed_pages", "python_live", "python_free", "python_pools"];
   for (const { what, bytes } of heap.rows) {
     if (sizeless.includes(what)) found.push([BYTE_KINDS[what].split(", "), bytes]);
   }
