@@ -48,7 +48,7 @@ pub struct Joint {
     origin: Origin,
     /// Strata by chunk size, and by pinned bytes per byte of a chunk.
     strata: [Vec<Stratum>; 2],
-    /// Resident bytes of Python's allocator by kind. They have no stacks.
+    /// Resident bytes of Python's allocator by kind, if none of its blocks was sampled.
     python: Vec<(HeapRegion, u64)>,
     others: Vec<OtherRow>,
     /// Bytes of the allocators' own structures, without the headers of chunks in use.
@@ -69,6 +69,7 @@ impl Joint {
         let is_python = |what: HeapRegion| {
             use HeapRegion::*;
             matches!(what, PythonLive | PythonFree | PythonPools | PythonOverhead)
+                && !holdings.has_python
         };
         let (python, heap): (Vec<&RegionRow>, Vec<&RegionRow>) =
             rows.iter().partition(|row| is_python(row.what));

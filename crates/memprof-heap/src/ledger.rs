@@ -219,7 +219,10 @@ pub(super) fn measure_snapshot(
         census.python = PythonBlocks::new(pymalloc, objects);
     }
     let samples = samples.filter(|_| !heaps.is_empty());
-    let placed = samples.map(|samples| (by_stack::place(&heaps, &samples), samples.origin));
+    let pymalloc = python.as_ref().and_then(|python| python.as_ref().ok());
+    let pymalloc = pymalloc.map(|(pymalloc, _)| pymalloc);
+    let placed =
+        samples.map(|samples| (by_stack::place(&heaps, pymalloc, &samples), samples.origin));
     if let Some(((placed, _), _)) = &placed {
         census.heads = Heads::new(placed);
     }
@@ -247,7 +250,7 @@ pub(super) fn measure_snapshot(
         ledger.hold(placed, origin.interval);
     }
     ledger.add_heaps(&heaps);
-    if let Some(Ok((pymalloc, _))) = &python {
+    if let Some(pymalloc) = pymalloc {
         ledger.add_python(pymalloc);
     }
     ledger.add_managed(&managed);
@@ -394,6 +397,7 @@ impl<'a> Ledger<'a> {
             self.rows[what as usize] = row;
             self.arenas.add(what, row.0, row.1, row.2);
         }
+        self.hold_python(pymalloc);
         self.ranges.extend(pymalloc.ranges());
         self.ranges.sort_by_key(|range| range.start);
     }

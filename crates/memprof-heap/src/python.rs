@@ -13,6 +13,7 @@
 //! as anonymous memory of unknown use.
 
 mod arenas;
+mod held;
 mod objects;
 mod pools;
 mod report;
@@ -147,6 +148,13 @@ impl Pymalloc {
                     )
                 })
         })
+    }
+
+    /// First address and end of the block in use that contains an address.
+    pub(crate) fn live_block(&self, addr: u64) -> Option<(u64, u64)> {
+        let index = self.containing(addr)?;
+        let (start, size) = self.place(index);
+        (self.blocks[index] != FREE).then_some((start, start + size))
     }
 
     /// Index in [`Pymalloc::blocks`] of the block that contains an address.

@@ -237,7 +237,7 @@ fn split(bytes: &[u8]) -> (&[u8], &[u8]) {
 fn add_up(snapshot: &Snapshot, mut heap: AllHeaps) {
     let samples = some(&heap);
     let mut census = Census::new(Source::Nothing, snapshot, 3);
-    census.heads = Heads::new(&by_stack::place(&heap, &samples).0);
+    census.heads = Heads::new(&by_stack::place(&heap, None, &samples).0);
     let lost = reach::search(snapshot, &mut heap, &mut census, 3);
     let heads = std::mem::take(&mut census.heads);
     let categories = vec![Category::Heap; snapshot.vmas.len()];

@@ -17,10 +17,12 @@ pub(crate) enum Owner {
     Jemalloc,
     /// An allocator of `spans`.
     Spans,
+    /// CPython's pymalloc. Its blocks are not searched for unreachable ones.
+    Python,
 }
 
 /// Number of owners.
-pub(super) const OWNERS: usize = 3;
+pub(super) const OWNERS: usize = 4;
 /// Number of groups: reachable and unreachable chunks of each owner.
 pub(super) const GROUPS: usize = 2 * OWNERS;
 /// Number of classes by pinned bytes per byte of a chunk. Class 0 has the chunks that are always sampled; the others
@@ -115,6 +117,8 @@ pub(crate) struct Holdings {
     live_here: u64,
     /// The chunks on this page, with their bytes there.
     here: Vec<(Pinning, u64)>,
+    /// Whether Python's blocks are among the chunks.
+    pub(super) has_python: bool,
 }
 
 impl Default for Holdings {
@@ -150,7 +154,21 @@ impl Holdings {
             free_here: 0,
             live_here: 0,
             here: Vec::new(),
+            has_python: false,
         }
+    }
+
+    /// Whether a sample lies in these ranges, which are in address order. If one does, Python's blocks are counted from
+    /// now on.
+    pub(crate) fn begin_python(&mut self, arenas: impl Iterator<Item = Run>) -> bool {
+        for arena in arenas {
+            let first = self
+                .joined
+                .partition_point(|joined| joined.placed.start < arena.start);
+            let joined = self.joined.get(first);
+            self.has_python |= joined.is_some_and(|joined| joined.placed.start < arena.end);
+        }
+        self.has_python
     }
 
     /// Directs the next bytes to a chunk in use, whose `contents` bytes of contents begin at `start`.

@@ -6,6 +6,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::super::all_heaps::AllHeaps;
+use super::super::python::Pymalloc;
 use memprof_sys::ids::StackId;
 
 /// A sampled allocation that was live when the process was stopped.
@@ -84,8 +85,13 @@ pub(crate) struct Placed {
     pub p: f64,
 }
 
-/// Finds the chunks of all samples. Returns the samples in address order, at most one per chunk.
-pub(crate) fn place(heaps: &AllHeaps, samples: &HeapSamples) -> (Vec<Placed>, SampleCounts) {
+/// Finds the chunks of all samples, which may also be blocks of Python. Returns the samples in address order, at most one per
+/// chunk.
+pub(crate) fn place(
+    heaps: &AllHeaps,
+    python: Option<&Pymalloc>,
+    samples: &HeapSamples,
+) -> (Vec<Placed>, SampleCounts) {
     let mut counts = SampleCounts {
         lost: samples.lost,
         unsent: samples.unsent,
@@ -101,6 +107,7 @@ pub(crate) fn place(heaps: &AllHeaps, samples: &HeapSamples) -> (Vec<Placed>, Sa
         let chunk = heaps.place(sample.address);
         let chunk = chunk.filter(|(_, kind)| kind.is_live());
         let contents = chunk.map(|(place, _)| heaps.contents(place));
+        let contents = contents.or_else(|| python?.live_block(sample.address));
         let fits = |(_, end): &(u64, u64)| end - sample.address >= sample.size;
         match contents.filter(fits) {
             Some((start, _)) => placed.push(Placed {

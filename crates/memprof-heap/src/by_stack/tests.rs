@@ -234,7 +234,7 @@ fn what_leads_to_unreachable_chunks_is_named() {
         true,
     );
     let mut census = Census::new(Source::Nothing, &snapshot, 3);
-    census.heads = Heads::new(&place(&heaps, &list).0);
+    census.heads = Heads::new(&place(&heaps, None, &list).0);
     let lost = reach::search(&snapshot, &mut heaps, &mut census, 3);
     assert_eq!((lost.chunks, lost.heads.len()), (5, 1));
     let heads = std::mem::take(&mut census.heads);
@@ -274,7 +274,7 @@ fn what_leads_to_unreachable_chunks_is_named() {
     let mut heaps = AllHeaps::new(glibc::read(&snapshot).unwrap(), None);
     let list = samples(vec![of(6, 1)], true);
     let mut census = Census::new(Source::Nothing, &snapshot, 3);
-    census.heads = Heads::new(&place(&heaps, &list).0);
+    census.heads = Heads::new(&place(&heaps, None, &list).0);
     reach::search(&snapshot, &mut heaps, &mut census, 3);
     let heads = std::mem::take(&mut census.heads);
     let shown = ledger::join(&snapshot, &heaps, &categories, &list, heads).by_stack(name, &[], 9);

@@ -3,6 +3,7 @@
 use super::super::all_heaps::AllHeaps;
 use super::super::by_stack::{self, Heads, HeapSamples, Holdings, Joint, Owner, Placed};
 use super::super::chunks::ChunkKind;
+use super::super::python::Pymalloc;
 use super::super::snapshot::Snapshot;
 use super::Ledger;
 use memprof_sys::residency::{Category, page_size};
@@ -33,6 +34,15 @@ impl Ledger<'_> {
         }
     }
 
+    /// Also sums what Python's blocks hold, if any of them was sampled.
+    pub(super) fn hold_python(&mut self, pymalloc: &Pymalloc) {
+        if let Some(holdings) = &mut self.holdings
+            && holdings.begin_python(pymalloc.ranges())
+        {
+            pymalloc.hold(&self.pages, holdings);
+        }
+    }
+
     /// Completes the current page.
     pub(super) fn finish_pages(&mut self) {
         self.occupancy.finish(&mut self.sizes);
@@ -50,7 +60,7 @@ pub(crate) fn join(
     samples: &HeapSamples,
     heads: Heads,
 ) -> Joint {
-    let (placed, counts) = by_stack::place(heaps, samples);
+    let (placed, counts) = by_stack::place(heaps, None, samples);
     let mut ledger = Ledger::new(snapshot, 1);
     ledger.hold(&placed, samples.origin.interval);
     ledger.add_heaps(heaps);

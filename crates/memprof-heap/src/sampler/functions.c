@@ -6,6 +6,7 @@
  * while they run. Allocations of a signal handler that interrupts one of them are not counted either.
  */
 #include "detours.h"
+#include "python.h"
 #include "sampler.h"
 #include "samples.h"
 
@@ -105,6 +106,7 @@ __attribute__((constructor)) static void constructor(void)
 	if (next.malloc == first_malloc)
 		find_functions();
 	place_detours(finish_start());
+	find_python();
 	if (is_injected())
 		patch_imports();
 }
@@ -149,6 +151,8 @@ static inline void *resized(void *old, slot *resizing, void *ptr, size_t size, b
 
 EXPORTED void *realloc(void *old, size_t size)
 {
+	if (unlikely(python_watch != 0))
+		restore_python();
 	slot *resizing = may_be_sample(old) ? resize_begin(old) : NULL;
 	return resized(old, resizing, UNCOUNTED(next.realloc(old, size)), size, false);
 }

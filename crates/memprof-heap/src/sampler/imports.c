@@ -10,6 +10,7 @@
  * has just loaded. The lookup also takes the loader's lock, and the loader calls look_again() under it.
  */
 #include "loaded.h"
+#include "python.h"
 
 struct imports EXPORTED memprof_heap_imports;
 
@@ -161,6 +162,7 @@ static int patch_file(struct dl_phdr_info *file, size_t size, void *data)
 	if (*seen == file->dlpi_addr + 1 || is_own(file) || !symbols_of(file, &symbols))
 		return 0;
 	*seen = file->dlpi_addr + 1;
+	find_python_in(file, &symbols, false);
 	struct patching in = {.file = file};
 	uintptr_t page = getauxval ? getauxval(AT_PAGESZ) : 4096;
 	for (int n = 0; n < file->dlpi_phnum; n++) {

@@ -21,6 +21,8 @@ struct symbols {
 
 /* Returns false if the file has no symbols. */
 bool symbols_of(const struct dl_phdr_info *file, struct symbols *out);
+/* The address of a function that the file defines; NULL if it defines none of this name. */
+void *find_symbol(const struct symbols *in, const char *name);
 bool is_in(const struct dl_phdr_info *file, uintptr_t address);
 bool is_own(const struct dl_phdr_info *file);
 bool equal(const char *a, const char *b);

@@ -112,7 +112,7 @@ static void *find_sysv(const struct symbols *in, const char *name)
 	return found;
 }
 
-static void *find(const struct symbols *in, const char *name)
+void *find_symbol(const struct symbols *in, const char *name)
 {
 	return in->gnu_hash ? find_gnu(in, name) : in->hash ? find_sysv(in, name) : NULL;
 }
@@ -160,12 +160,12 @@ static int search_file(struct dl_phdr_info *file, size_t size, void *data)
 	 */
 	bool before = is_injected() ? search->files++ == 0 : !search->own_seen;
 	if (before)
-		search->own->program_has_malloc |= find(&in, "malloc") != NULL;
+		search->own->program_has_malloc |= find_symbol(&in, "malloc") != NULL;
 	if (before && !is_injected())
 		return 0;
 	for (struct symbol_request *request = search->requests; request < search->requests + search->count; request++)
 		if (!request->address) {
-			request->address = find(&in, request->symbol);
+			request->address = find_symbol(&in, request->symbol);
 			request->file = in.base;
 		}
 	return 0;

@@ -5,6 +5,7 @@
 #include "samples.h"
 
 #include "probes.h"
+#include "python.h"
 
 __thread struct thread thread;
 struct stats EXPORTED memprof_heap_stats;
@@ -61,6 +62,7 @@ COLD void *sampled(void *ptr, size_t size)
 	 * allocate.
 	 */
 	thread.left = draw_interval(&thread.random);
+	restore_python();
 	if (ptr != NULL && ALLOC_LISTENED())
 		report(ptr, size, weighted_bytes(size, &thread.random));
 	return ptr;

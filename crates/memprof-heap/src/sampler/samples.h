@@ -7,6 +7,16 @@
 
 #include "sampler.h"
 
+/* Calls a function whose own allocations are not counted. */
+#define UNCOUNTED(call) \
+	({ \
+		uint64_t left_before = thread.left; \
+		thread.left = UINT64_MAX; \
+		__auto_type result = (call); \
+		thread.left = left_before; \
+		result; \
+	})
+
 /* Called before the free of a block that may be a sample. */
 void freed(void *ptr);
 /* Called before the resize of a block that may be a sample. Returns NULL if it is not a sample. */
