@@ -119,21 +119,23 @@ static inline __attribute__((always_inline)) void *resized(realloc_function *nex
 	return counted(ptr, size);
 }
 
-static inline __attribute__((always_inline)) void released(free_function *next, void *context, void *ptr)
-{
-	if (may_be_sample(ptr))
-		freed(ptr);
-	next(context, ptr);
-}
-
+/* The rare part has the same parameters, so that the fast path moves none. */
 #define RESIZE_AND_FREE(name) \
 	static void *name##_realloc(void *context, void *old, size_t size) \
 	{ \
 		return resized(name.realloc, context, old, size); \
 	} \
+	static COLD void name##_free_sample(void *context, void *ptr) \
+	{ \
+		freed(ptr); \
+		name.free(context, ptr); \
+	} \
 	static void name##_free(void *context, void *ptr) \
 	{ \
-		released(name.free, context, ptr); \
+		if (may_be_sample(ptr)) \
+			name##_free_sample(context, ptr); \
+		else \
+			name.free(context, ptr); \
 	}
 
 /* mimalloc takes its memory from the kernel. */
