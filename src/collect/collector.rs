@@ -37,6 +37,7 @@ mod freezing;
 mod heap;
 mod oom;
 mod peak;
+mod python_blocks;
 mod report;
 mod samplers;
 

@@ -9,11 +9,11 @@ mod plan;
 mod stale_copies;
 mod stats;
 
-pub use file::{Image, Library, Options, SamplerError, is_library};
+pub use file::{Image, Library, Options, SamplerError, is_library, stats_address};
 pub use fitness::{Unfit, check};
 pub use in_process::detours_placed;
 pub use plan::{DetoursPlaced, DetoursState};
-pub use stats::{Imports, Preloaded, SamplerState, Stats};
+pub use stats::{Imports, Preloaded, PythonState, SamplerState, Stats};
 
 /// The compiled library, for the architecture of memprof itself.
 pub static BYTES: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/libmemprof_heap.so"));

@@ -173,6 +173,7 @@ impl Collector {
         let missed = "peaks without a profile: their memory could not be scanned";
         profile.losses.add(missed, self.missed_peaks);
         self.samplers.losses(&mut profile.losses);
+        self.python_losses(&mut profile.losses);
         if let Some(unwinding) = &self.unwinding {
             unwinding.losses(&mut profile.losses);
         }

@@ -12,6 +12,7 @@ use libbpf_rs::Link;
 use tokio::sync::mpsc;
 
 use super::Collector;
+use super::python_blocks::PythonBlocks;
 use crate::probe::event::MarkSet;
 use crate::probe::{is_sampler_probe, sets_marks};
 use memprof_code::allocators;
@@ -73,6 +74,8 @@ pub(super) struct Samplers {
     preloaded: Vec<Link>,
     /// The executables of followed processes, by whether they have an allocator of their own.
     executables: HashMap<ModuleId, OwnAllocator>,
+    /// The Python interpreters of followed processes.
+    pub(super) python: PythonBlocks,
     /// Number of marks that were not passed on.
     marks_left_out: u64,
     /// Number of samplers to which memprof could not attach.
@@ -142,6 +145,7 @@ impl Collector {
         let aggregator = &self.aggregator;
         let samplers = &mut self.samplers;
         samplers.listening.retain(|(mm, _), _| aggregator.has(*mm));
+        samplers.python.retain(|mm| aggregator.has(mm));
         for mm in std::mem::take(&mut samplers.changed) {
             match self.aggregator.pid_of(mm) {
                 // Searched later, when the mmap lock is free.
@@ -262,6 +266,12 @@ impl Collector {
                 Err(e) => self.samplers.fail(pid, &e),
             }
         }
+        let Samplers { python, files, .. } = &mut self.samplers;
+        python.look(mm, &code, &modules, |id, module| {
+            let own = options.preloaded.as_ref();
+            own.is_some_and(|own| own.path == module.path)
+                || files.get(&id).is_some_and(|probes| !probes.is_empty())
+        });
     }
 }
 

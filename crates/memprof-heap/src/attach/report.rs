@@ -9,13 +9,14 @@ use anyhow::{Context, Result, ensure};
 
 use super::detours::Redirected;
 use super::safe_point::SafePoint;
-use crate::sampler::{DetoursPlaced, Image, Imports, SamplerState, Stats};
+use crate::sampler::{DetoursPlaced, Image, Imports, PythonState, SamplerState, Stats};
 use memprof_sys::ids::Pid;
 
 /// State of the library after it was loaded.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LoadedLibrary {
     pub state: SamplerState,
+    pub python: PythonState,
     pub imports: Imports,
     pub detours: DetoursPlaced,
 }
@@ -49,6 +50,7 @@ impl LoadedLibrary {
         memory.read_exact_at(&mut bytes, at).context(context)?;
         Ok(LoadedLibrary {
             state: stats.state,
+            python: stats.python,
             imports: Imports::parse(&bytes),
             detours,
         })
@@ -131,6 +133,15 @@ impl Done {
         let is_redirected = matches!(self.redirected, Some(Ok(_)));
         if self.found.state == SamplerState::OwnMalloc && !is_redirected {
             text.push_str("  not seen  what the program allocates by its own `malloc`: only its libraries are seen\n");
+        }
+        match self.found.python {
+            PythonState::Sampled => {
+                text.push_str("  Python    the blocks of its own allocator are sampled, too\n");
+            }
+            PythonState::Hidden => text.push_str(
+                "  not seen  the blocks of Python's own allocator: the program has installed another one, or its tables were not found\n",
+            ),
+            PythonState::New | PythonState::NotFound | PythonState::UsesMalloc => {}
         }
         let _ = writeln!(text, "next: memprof --heap --pid {pid}");
         text

@@ -294,6 +294,17 @@ pub fn is_library(file: &dyn ReadAt) -> bool {
     matches!(config, Ok([Some(_)]))
 }
 
+/// Address of the [`Stats`](super::Stats) of a copy of the library in a process, given one of the copy's executable mappings:
+/// its first address, its end, and the file offset of its first byte. `None` if the file is another one.
+pub fn stats_address(file: &dyn ReadAt, (start, end, offset): (u64, u64, u64)) -> Option<u64> {
+    let elf = Elf::read(file).ok()?;
+    let [Some(stats), Some(_)] = elf.extents(SHT_DYNSYM, [STATS, CONFIG]).ok()? else {
+        return None;
+    };
+    let first = elf.address_of_mapping(offset, end.checked_sub(start)?)?;
+    Some(start.wrapping_sub(first).wrapping_add(stats.address))
+}
+
 /// Creates a directory with a random name. The error says why `parent` is unsuitable.
 fn directory_in(parent: &Path) -> Result<PathBuf, String> {
     if !parent.is_absolute() {

@@ -43,6 +43,7 @@ struct stats {
 	uint64_t dropped;       /* samples that did not fit into the table, and were not reported */
 	uint64_t dropped_bytes; /* weights of the dropped samples */
 	uint64_t tracked;       /* samples in the table */
+	uint64_t python;        /* enum python_state, in python.h */
 };
 enum state {
 	STATE_NEW = 0,

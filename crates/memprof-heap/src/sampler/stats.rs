@@ -34,11 +34,29 @@ pub struct Stats {
     pub dropped_bytes: u64,
     /// Live samples that the library remembers.
     pub tracked: u64,
+    /// What the library does about the blocks of Python's own allocator.
+    pub python: PythonState,
+}
+
+/// What the library does about the blocks of CPython's own allocator.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PythonState {
+    /// The library has not started.
+    New,
+    /// No file that the process had loaded when the library started exports CPython's functions.
+    NotFound,
+    /// The blocks are sampled.
+    Sampled,
+    /// CPython is configured to use `malloc`, whose blocks are sampled.
+    UsesMalloc,
+    /// The blocks are not sampled: the program has installed an allocator of its own, or CPython's tables of functions were
+    /// not found.
+    Hidden,
 }
 
 impl Stats {
     /// Size of the structure in the target, in bytes.
-    pub const SIZE: usize = 32;
+    pub const SIZE: usize = 40;
 
     /// Decodes the structure; `None` if the state is unknown.
     pub fn parse(bytes: &[u8; Stats::SIZE]) -> Option<Stats> {
@@ -50,7 +68,16 @@ impl Stats {
             2 => SamplerState::OwnMalloc,
             _ => return None,
         };
+        let python = match word(4) {
+            0 => PythonState::New,
+            1 => PythonState::Sampled,
+            2 => PythonState::UsesMalloc,
+            3 => PythonState::Hidden,
+            4 => PythonState::NotFound,
+            _ => return None,
+        };
         Some(Stats {
+            python,
             state,
             dropped: word(1),
             dropped_bytes: word(2),
@@ -130,23 +157,6 @@ impl Preloaded {
     ///
     /// The process is gone, or may not be read.
     pub fn stats(&self, pid: Pid) -> io::Result<Option<Stats>> {
-        let bytes = self.read(pid, self.places.stats)?;
-        Ok(bytes.and_then(|bytes| Stats::parse(&bytes)))
-    }
-
-    /// Has processes that load the library from now on make these functions of their executable lead to it. Processes that run
-    /// another executable ignore this.
-    ///
-    /// # Errors
-    ///
-    /// The file cannot be written.
-    pub fn add_detours(&self, detours: &Detours) -> io::Result<()> {
-        let file = File::options().read(true).write(true).open(&self.path)?;
-        append_plan(&file, self.places, detours)
-    }
-
-    /// Reads memory of the library in a process, at an address of its file.
-    fn read<const N: usize>(&self, pid: Pid, address: u64) -> io::Result<Option<[u8; N]>> {
         let maps = proc_dir::read(pid, "maps")?;
         // The file's first mapping starts at the load address, unless it is that of the detours.
         let own = maps.split(|b| *b == b'\n').find(|line| {
@@ -161,9 +171,32 @@ impl Preloaded {
         let Some(start) = start else {
             return Ok(None);
         };
-        let mut bytes = [0; N];
+        Stats::read(pid, start.wrapping_add(self.places.stats))
+    }
+
+    /// Has processes that load the library from now on make these functions of their executable lead to it. Processes that run
+    /// another executable ignore this.
+    ///
+    /// # Errors
+    ///
+    /// The file cannot be written.
+    pub fn add_detours(&self, detours: &Detours) -> io::Result<()> {
+        let file = File::options().read(true).write(true).open(&self.path)?;
+        append_plan(&file, self.places, detours)
+    }
+}
+
+impl Stats {
+    /// Reads the counters at an address of a process, as from [`stats_address`](super::stats_address). `None` if they make
+    /// no sense.
+    ///
+    /// # Errors
+    ///
+    /// The process is gone, or may not be read.
+    pub fn read(pid: Pid, address: u64) -> io::Result<Option<Stats>> {
+        let mut bytes = [0; Stats::SIZE];
         let memory = proc_dir::open(pid, "mem")?;
-        memory.read_exact_at(&mut bytes, start.wrapping_add(address))?;
-        Ok(Some(bytes))
+        memory.read_exact_at(&mut bytes, address)?;
+        Ok(Stats::parse(&bytes))
     }
 }
