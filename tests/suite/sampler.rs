@@ -7,5 +7,6 @@ mod behaviour;
 mod ddheap;
 mod estimates;
 mod file;
+mod python;
 mod running_programs;
 mod support;

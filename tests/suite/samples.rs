@@ -6,6 +6,7 @@ mod joined;
 mod marks;
 mod own_probes;
 mod preloaded;
+mod python;
 
 use crate::common::memprof::Memprof;
 

@@ -1,7 +1,8 @@
 """Allocates Python objects of known sizes, again and again, and prints what a sampler in the process estimates.
 
-Arguments: the kind of objects, the number of runs, and the bytes that debug hooks add to each block. A line for each run: bytes
-and number allocated, bytes and number live, each with the estimate and its variance.
+Arguments: the kind of objects, the number of runs, the bytes that debug hooks add to each block, and the size of a block from
+which on pymalloc passes it to the raw domain, whose hooks add the same. A line for each run: bytes and number allocated, bytes
+and number live, each with the estimate and its variance.
 """
 
 import ctypes
@@ -9,7 +10,8 @@ import gc
 import random
 import sys
 
-kind, runs, hooks = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+kind = sys.argv[1]
+runs, hooks, large = map(int, sys.argv[2:])
 here = ctypes.CDLL(None)
 here.python_print_run.argtypes = [ctypes.c_double] * 4
 gc.disable()
@@ -45,10 +47,20 @@ def free(places):
         keep[index] = None
 
 
+def block(size):
+    size += hooks
+    return size + hooks if size >= large else size
+
+
+def bytes_of(one):
+    """The bytes of an object's blocks. A list has a second one, for its items."""
+    if kind != "realloc":
+        return block(sys.getsizeof(one))
+    return block(sys.getsizeof([])) + block(sys.getsizeof(one) - sys.getsizeof([]))
+
+
 def bytes_live():
-    """The bytes of the live objects. A list has a second block, for its items."""
-    blocks = 2 if kind == "realloc" else 1
-    return sum(sys.getsizeof(one) + hooks * blocks for one in keep if one is not None)
+    return sum(bytes_of(one) for one in keep if one is not None)
 
 
 allocate = {"malloc": malloc, "calloc": calloc, "realloc": realloc}[kind]

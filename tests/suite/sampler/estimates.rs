@@ -11,8 +11,8 @@ use std::path::Path;
 use super::support::{LIBCS, exists, listening_library, program, program_with, run, stdout};
 use crate::common::allocators::{JEMALLOC, LINK_JEMALLOC, allocator};
 
-const INTERVAL: u64 = 4096;
-const SEED: u64 = 20_261_123;
+pub(super) const INTERVAL: u64 = 4096;
+pub(super) const SEED: u64 = 20_261_123;
 const Z: f64 = 4.5;
 /// Runs whose coverage is then within 94 and 96 %, by the binomial distribution.
 const MANY: usize = 10_000;
@@ -21,18 +21,18 @@ const FEW: usize = 500;
 
 /// What one run did, its estimate, and the estimate's variance.
 #[derive(Clone, Copy)]
-struct Run {
+pub(super) struct Run {
     truth: f64,
     estimate: f64,
     variance: f64,
 }
 
 /// The four figures of each run: bytes and count allocated, bytes and count live.
-struct Runs([Vec<Run>; 4]);
+pub(super) struct Runs(pub(super) [Vec<Run>; 4]);
 
 impl Runs {
     #[track_caller]
-    fn parse(text: &str) -> Runs {
+    pub(super) fn parse(text: &str) -> Runs {
         let mut runs = Runs(Default::default());
         for line in text.lines() {
             let words: Vec<f64> = line.split(' ').map(|w| w.parse().unwrap()).collect();
@@ -55,7 +55,7 @@ fn total(runs: &[Run], of: fn(&Run) -> f64) -> f64 {
 
 /// The sum of all estimates is the truth, within its own error; of many runs, within 1 %.
 #[track_caller]
-fn assert_unbiased(name: &str, runs: &[Run]) {
+pub(super) fn assert_unbiased(name: &str, runs: &[Run]) {
     let truth = total(runs, |r| r.truth);
     let off = total(runs, |r| r.estimate) / truth - 1.0;
     let error = total(runs, |r| r.variance).sqrt() / truth;
@@ -74,7 +74,7 @@ fn assert_unbiased(name: &str, runs: &[Run]) {
 
 /// The truth lies within 1.96 standard errors in 95 % of the runs.
 #[track_caller]
-fn assert_covered(name: &str, runs: &[Run]) {
+pub(super) fn assert_covered(name: &str, runs: &[Run]) {
     let covered = |r: &&Run| (r.estimate - r.truth).abs() <= 1.96 * r.variance.sqrt();
     let share = runs.iter().filter(covered).count() as f64 / runs.len() as f64;
     let chance = Z * (0.95 * 0.05 / runs.len() as f64).sqrt();

@@ -1,0 +1,176 @@
+//! The blocks of CPython's own allocator, which a command has from its start or a running interpreter from then on.
+
+use std::fs::File;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use super::preloaded::must_be;
+use super::{below, total};
+use crate::common::binary::memprof;
+use crate::common::memprof::Memprof;
+use crate::common::pythons::pythons;
+use crate::common::skip::skip;
+use crate::common::workload::{Lines, Workload};
+
+/// Bytes of a bytes object besides its contents.
+const OBJECT: u64 = 33;
+const FINE: [&str; 2] = ["--heap-interval", "16KiB"];
+
+fn script() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/workloads/python_holds.py")
+}
+
+/// The oldest and the newest interpreter of this machine, by their versions.
+fn some() -> Vec<(String, PathBuf)> {
+    let all: Vec<(String, PathBuf)> = pythons().into_iter().collect();
+    if all.is_empty() {
+        skip("there is no CPython");
+    }
+    let middle = all.len().saturating_sub(1).max(1);
+    let ends = all.iter().enumerate();
+    let ends = ends.filter(|(at, _)| *at == 0 || *at >= middle);
+    ends.map(|(_, one)| one.clone()).collect()
+}
+
+fn start(python: &Path, args: &[&str], environment: &[(&str, &str)]) -> (Memprof, Lines) {
+    let script = script();
+    let set: Vec<String> = environment
+        .iter()
+        .map(|(k, v)| format!("{k}={v}"))
+        .collect();
+    let mut command = vec!["env"];
+    command.extend(set.iter().map(String::as_str));
+    command.extend([python.to_str().unwrap(), script.to_str().unwrap()]);
+    let args = [&["--heap"], &FINE[..], args].concat();
+    Memprof::start_command(&args, &command)
+}
+
+#[test]
+fn blocks_of_python_are_estimated_as_well_as_mallocs() {
+    for (version, python) in some() {
+        for allocator in ["", "malloc", "pymalloc"] {
+            println!("{version}, PYTHONMALLOC={allocator}");
+            let (m, mut lines) = start(&python, &[], &[("PYTHONMALLOC", allocator)]);
+            lines.tell("hold 50000 100");
+            lines.tell("hold 5000 600");
+            lines.tell("numbers 50000");
+            let array = (50_000 + 5000) * 8;
+            let bytes = 50_000 * (100 + OBJECT) + 5000 * (600 + OBJECT) + array;
+            must_be(&m, "hold", "inuse_space", bytes);
+            must_be(&m, "hold", "inuse_objects", 55_000);
+            // Each number has 28 or 32 bytes, as the interpreter rounds them or not; its predecessor is one, too.
+            let (live, error) = below(&m, "numbers", "inuse_space");
+            let (least, most) = (50_000 * (28 + 8), 50_000 * (32 + 8));
+            let far = 5 * error;
+            assert!(
+                (least - far..most + far).contains(&live),
+                "{live} ± {error}"
+            );
+            lines.tell("release");
+            assert!(below(&m, "hold", "inuse_space").0 < bytes / 100);
+            must_be(&m, "hold", "alloc_space", bytes);
+            assert_eq!(m.lost(), [""; 0]);
+        }
+    }
+}
+
+#[test]
+fn hooks_before_and_after_the_start_hide_no_block() {
+    for (version, python) in some() {
+        // Each hook adds 24 bytes to a block.
+        for (hooks, more) in [
+            ("debug", 24),
+            ("pymalloc_debug", 24),
+            ("malloc_debug", 24),
+            ("", 0),
+        ] {
+            println!("{version}, PYTHONMALLOC={hooks}");
+            let (m, mut lines) = start(&python, &[], &[("PYTHONMALLOC", hooks)]);
+            let block = 100 + OBJECT + more;
+            lines.tell("hold 30000 100");
+            must_be(&m, "hold", "inuse_space", 30_000 * (block + 8));
+            lines.tell("trace");
+            lines.tell("release");
+            lines.tell("hold 30000 100");
+            // The traces lie below hold(), too, in blocks of malloc.
+            assert!(below(&m, "hold", "inuse_space").0 > 30_000 * block);
+            lines.tell("untrace");
+            lines.tell("release");
+            assert!(below(&m, "hold", "inuse_space").0 < 30_000);
+            lines.tell("hold 30000 100");
+            let (live, error) = below(&m, "hold", "inuse_space");
+            let truth = 30_000 * (block + 8);
+            assert!(
+                live.abs_diff(truth) < 6 * error,
+                "{live} ± {error}, not {truth}"
+            );
+        }
+    }
+}
+
+#[test]
+fn forked_children_have_their_own_blocks() {
+    for (version, python) in some() {
+        println!("{version}");
+        let (m, mut lines) = start(&python, &["--follow-forks"], &[]);
+        lines.tell("hold 20000 100");
+        let before = total(&m, "inuse_space");
+        lines.tell("child 30000 100");
+        must_be(
+            &m,
+            "child_holds",
+            "inuse_space",
+            30_000 * (100 + OBJECT + 8),
+        );
+        assert!(total(&m, "inuse_space") > 2 * before);
+    }
+}
+
+/// A heap by stack has what was allocated since the attach under its functions, and the rest before sampling.
+#[test]
+fn a_running_interpreter_is_sampled_from_then_on() {
+    for (version, python) in some() {
+        println!("{version}");
+        let script = script();
+        let mut command = Command::new(&python);
+        let mut target = Workload::start_as(command.arg(&script));
+        target.lines.tell("hold 40000 100");
+        let pid = target.pid().to_string();
+        let attached = memprof(&["attach-heap", "--yes", "--pid", &pid, FINE[0], FINE[1]]);
+        attached.must(0, &[]);
+        assert!(
+            attached.stdout.contains("its own allocator are sampled"),
+            "{attached:?}"
+        );
+        let m = Memprof::start(&["--heap", "--pid", &pid]);
+        target.lines.tell("hold 30000 100");
+        must_be(&m, "hold", "inuse_space", 30_000 * (100 + OBJECT + 8));
+        assert_eq!(m.lost(), [""; 0]);
+    }
+}
+
+/// An interpreter whose functions are not exported is named, with the reason, beside the totals.
+#[test]
+fn a_python_that_exports_nothing_is_said_to_be_unsampled() {
+    let dir = tempfile::tempdir().unwrap();
+    let (source, binary) = (dir.path().join("a.c"), dir.path().join("python3-static"));
+    let text = "#include <stdio.h>\nint main(void) { puts(\"ready\"); fflush(stdout); return getchar() == 0; }\n";
+    File::create(&source)
+        .unwrap()
+        .write_all(text.as_bytes())
+        .unwrap();
+    let compiled = Command::new("cc")
+        .args([&source, Path::new("-o"), &binary])
+        .status();
+    assert!(compiled.unwrap().success());
+    let (m, mut lines) = Memprof::start_command(&["--heap"], &[binary.to_str().unwrap()]);
+    assert_eq!(lines.line(), "ready");
+    m.said("has a Python whose own blocks, of up to 512 bytes each, are not sampled");
+    let lost = m.lost();
+    assert!(
+        lost.iter()
+            .any(|row| row.contains("Python interpreters whose own blocks")),
+        "{lost:?}"
+    );
+}
