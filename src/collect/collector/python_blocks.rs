@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::Collector;
 use memprof_code::modules::AddressMap;
-use memprof_heap::sampler::{self, PythonState, Stats};
+use memprof_heap::sampler::{self, Preloaded, PythonState, Stats};
 use memprof_profile::{Losses, Module, ModuleId};
 use memprof_sys::ids::{MmId, Pid};
 use memprof_sys::messages;
@@ -82,13 +82,21 @@ impl PythonBlocks {
         self.processes.retain(|mm, _| has(*mm));
     }
 
-    /// The processes whose interpreter has blocks that are not sampled.
-    fn unsampled(&self, pid_of: impl Fn(MmId) -> Option<Pid>) -> Vec<(Pid, PythonState)> {
-        let processes = self.processes.iter();
-        let unsampled = processes.filter_map(|(mm, process)| {
-            let address = process.stats.filter(|_| process.has_interpreter)?;
+    /// The processes whose interpreter has blocks that are not sampled. `preloaded` is the library that memprof preloads: it
+    /// may have been loaded after the process's code was examined.
+    fn unsampled(
+        &self,
+        preloaded: Option<&Preloaded>,
+        pid_of: impl Fn(MmId) -> Option<Pid>,
+    ) -> Vec<(Pid, PythonState)> {
+        let with_interpreter = self.processes.iter().filter(|(_, p)| p.has_interpreter);
+        let unsampled = with_interpreter.filter_map(|(mm, process)| {
             let pid = pid_of(*mm)?;
-            let state = Stats::read(pid, address).ok()??.python;
+            let stats = match process.stats {
+                Some(address) => Stats::read(pid, address),
+                None => preloaded?.stats(pid),
+            };
+            let state = stats.ok()??.python;
             matches!(state, PythonState::NotFound | PythonState::Hidden).then_some((pid, state))
         });
         unsampled.collect()
@@ -99,7 +107,7 @@ impl Collector {
     /// Counts the interpreters whose blocks are not sampled.
     pub(super) fn python_losses(&self, losses: &mut Losses) {
         let (aggregator, python) = (&self.aggregator, &self.samplers.python);
-        let unsampled = python.unsampled(|mm| aggregator.pid_of(mm));
+        let unsampled = python.unsampled(self.samplers.preloaded(), |mm| aggregator.pid_of(mm));
         if let Some((pid, state)) = unsampled.first().filter(|_| !python.printed.get()) {
             let why = match state {
                 PythonState::NotFound => {

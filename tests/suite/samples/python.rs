@@ -9,6 +9,7 @@ use super::preloaded::must_be;
 use super::{below, total};
 use crate::common::binary::memprof;
 use crate::common::memprof::Memprof;
+use crate::common::process::{LIMIT, eventually};
 use crate::common::pythons::pythons;
 use crate::common::skip::skip;
 use crate::common::workload::{Lines, Workload};
@@ -166,11 +167,57 @@ fn a_python_that_exports_nothing_is_said_to_be_unsampled() {
     assert!(compiled.unwrap().success());
     let (m, mut lines) = Memprof::start_command(&["--heap"], &[binary.to_str().unwrap()]);
     assert_eq!(lines.line(), "ready");
-    m.said("has a Python whose own blocks, of up to 512 bytes each, are not sampled");
-    let lost = m.lost();
-    assert!(
+    // A report says so.
+    eventually(LIMIT, "the interpreter is counted", || {
+        let lost = m.lost();
         lost.iter()
-            .any(|row| row.contains("Python interpreters whose own blocks")),
-        "{lost:?}"
-    );
+            .any(|row| row.contains("Python interpreters whose own blocks"))
+    });
+    m.said("has a Python whose own blocks, of up to 512 bytes each, are not sampled");
+}
+
+/// The heap by stack has all of Python's blocks, and adds up to the process's anonymous memory.
+#[test]
+fn a_heap_by_stack_has_pythons_blocks_under_their_functions() {
+    let code = "def hold():\n    return [bytes(100) for _ in range(60000)]\nheld = hold()\nimport os\nos._exit(0)\n";
+    for (version, python) in some() {
+        println!("{version}");
+        let python = python.to_str().unwrap();
+        let options = ["heap", "--by-stack", "--format", "json", "--top", "10000"];
+        let command = ["--", python, "-c", code];
+        let ended = memprof(&[&options, &FINE[..], &command].concat());
+        ended.must(0, &[]);
+        let report: serde_json::Value = serde_json::from_str(&ended.stdout).unwrap();
+        let by_stack = &report["by_stack"];
+        let number = |value: &serde_json::Value| value.as_u64().unwrap();
+        let rows = by_stack["rows"].as_array().unwrap();
+        let of_hold = rows
+            .iter()
+            .filter(|row| row["stack"].as_str().unwrap().contains("hold"));
+        let live: Vec<(u64, u64)> = of_hold
+            .map(|row| (number(&row["live"]["bytes"]), number(&row["live"]["error"])))
+            .collect();
+        let (sum, error) = live.iter().fold((0, 0), |a, b| (a.0 + b.0, a.1 + b.1));
+        // At most an eighth of the list's items is room for more.
+        let truth = 60_000 * (100 + OBJECT + 8);
+        let off = sum.abs_diff(truth);
+        assert!(off <= 5 * error + 60_000, "{sum} ± {error}, not {truth}");
+        assert!(error < truth / 20, "{sum} ± {error}");
+        let rest = by_stack["rest"].as_array().unwrap();
+        // None of them is left to a row without a stack.
+        assert!(rest.iter().all(|row| row["kind"] != "python"), "{rest:#?}");
+        let of_rows = rows.iter().map(|row| {
+            number(&row["resident"]["bytes"])
+                + number(&row["pinned"]["bytes"])
+                + number(&row["unreachable"]["bytes"])
+        });
+        let free = by_stack["free_pages"].as_array().unwrap().iter();
+        let free = free.map(|row| number(&row["resident"]));
+        let rest = rest
+            .iter()
+            .map(|row| number(&row["resident"]["bytes"]) + number(&row["pinned"]));
+        let all: u64 = of_rows.chain(free).chain(rest).sum();
+        assert_eq!(all, number(&by_stack["total"]), "{by_stack:#}");
+        assert_eq!(all, number(&report["anonymous"]), "{by_stack:#}");
+    }
 }
