@@ -2,6 +2,7 @@
 //!
 //! Needs root and a compiler. `MEMPROF_TEST_ROUNDS=200` for more rounds.
 
+mod inside;
 mod kills;
 mod listened;
 mod refusals;

@@ -2,10 +2,11 @@
 //!
 //! Needs root and `cc`.
 
+pub mod inside;
 mod joined;
 mod marks;
 mod own_probes;
-mod preloaded;
+pub mod preloaded;
 mod python;
 
 use crate::common::memprof::Memprof;

@@ -50,8 +50,8 @@ fn static_programs_are_refused() {
 }
 
 #[test]
-fn programs_with_an_allocator_of_their_own_are_refused() {
-    let mut workload = Workload::start(&program("sampler_own_malloc"));
+fn programs_whose_own_allocator_cannot_be_reached_are_refused() {
+    let mut workload = Workload::start(&program("unmovable_malloc"));
     assert_eq!(workload.lines.line(), "ready");
     refused(
         &mut workload,

@@ -23,7 +23,7 @@ pub fn notices_nothing(mut sentinel: Workload) {
 }
 
 /// How many blocks had the wrong contents, and how many blocks each thread has had.
-fn figures(workload: &mut Workload) -> Vec<u64> {
+pub fn figures(workload: &mut Workload) -> Vec<u64> {
     workload.lines.send("");
     let line = workload.lines.line();
     line.split(' ').map(|n| n.parse().unwrap()).collect()

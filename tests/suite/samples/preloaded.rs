@@ -140,19 +140,3 @@ fn a_static_program_runs_and_memprof_says_that_it_is_not_sampled() {
     assert!(said.contains("no allocation is sampled"), "{said}");
     assert!(said.contains("linked statically"), "{said}");
 }
-
-/// Nothing of its heap is known, and 0 bytes would say otherwise.
-#[test]
-fn a_program_with_an_allocator_of_its_own_is_said_to_be_missing() {
-    let program = program("sampler_own_malloc");
-    let (m, mut lines) = Memprof::start_command(&["--heap"], &[program.to_str().unwrap()]);
-    assert_eq!(lines.line(), "ready");
-    let said = m.said("own allocator (malloc)");
-    assert!(said.contains("--heap=exact"), "{said}");
-    let lost = m.lost();
-    assert!(
-        lost.iter()
-            .any(|what| what.contains("allocator of their own")),
-        "{lost:?}"
-    );
-}

@@ -1,0 +1,100 @@
+//! Allocators inside the executable: their functions are changed while threads call them, and memprof is killed meanwhile.
+
+use std::process::{Command, Stdio};
+use std::thread::sleep;
+use std::time::Duration;
+
+use crate::attach::rounds::{figures, keep_their_blocks};
+use crate::attach::{attach, attached, nothing_left, rounds};
+use crate::common::binary::MEMPROF;
+use crate::common::memprof::Memprof;
+use crate::common::process::{LIMIT, eventually};
+use crate::common::random::Random;
+use crate::common::workload::Workload;
+use crate::samples::inside::{with_allocator, with_prefixed_jemalloc};
+use crate::samples::preloaded::must_be;
+
+const LIBRARIES: [&str; 2] = ["libjemalloc.a", "libtcmalloc_minimal.a"];
+
+/// Four threads that allocate and check their blocks all the time.
+#[test]
+fn threads_that_allocate_go_on() {
+    for library in LIBRARIES {
+        let Some(program) = with_allocator("allocating_threads", library) else {
+            continue;
+        };
+        for _ in 0..rounds() {
+            keep_their_blocks(Workload::start_with(&program, &["4"]));
+        }
+    }
+}
+
+#[test]
+fn samples_begin_with_the_attachment() {
+    let Some(program) = with_prefixed_jemalloc("allocations") else {
+        return;
+    };
+    let mut workload = Workload::start(&program);
+    workload.lines.tell("hold 10000 500");
+    let said = attached(workload.pid(), &["--heap-interval", "4KiB"]);
+    let expected = "functions of the executable's own allocator lead to the library";
+    assert!(said.contains(expected), "{said}");
+    let m = Memprof::start(&["--heap", "--pid", &workload.pid().to_string()]);
+    workload.lines.tell("hold 20000 500");
+    must_be(&m, "hold", "inuse_space", 20_000 * 500);
+    must_be(&m, "hold", "alloc_objects", 20_000);
+    // Blocks from before are freed, too.
+    workload.lines.tell("release 25000");
+    let table = m.get("/v2/functions?kind=inuse_space").json();
+    assert_eq!(table["rows"].as_array().unwrap().len(), 0, "{table}");
+    assert_eq!(m.lost(), [""; 0]);
+    workload.end();
+}
+
+#[test]
+fn killing_memprof_harms_nobody() {
+    let Some(program) = with_allocator("allocating_threads", LIBRARIES[0]) else {
+        return;
+    };
+    let mut random = Random(0x5851_f42d);
+    let mut redirected = 0;
+    for _ in 0..rounds() * 4 {
+        let mut workload = Workload::start_with(&program, &["4"]);
+        eventually(LIMIT, "all allocate", || {
+            figures(&mut workload)[1..].iter().all(|n| *n > 1000)
+        });
+        let pid = workload.pid();
+        let mut memprof = Command::new(MEMPROF)
+            .args(["attach-heap", "--yes", "--pid", &pid.to_string()])
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        // Until the code of the detours is there, or for a while: the jumps follow within a millisecond.
+        let is_there = || crate::attach::maps(pid).matches("libmemprof_heap").count() > 5;
+        while !is_there() && memprof.try_wait().unwrap().is_none() {
+            sleep(Duration::from_micros(50));
+        }
+        sleep(Duration::from_micros(random.below(3000)));
+        let _ = memprof.kill();
+        let _ = memprof.wait();
+        let before = figures(&mut workload);
+        eventually(LIMIT, "every thread goes on", || {
+            let now = figures(&mut workload);
+            let mut pairs = now.iter().zip(&before).skip(1);
+            pairs.all(|(now, before)| *now > before + 1000)
+        });
+        assert_eq!(figures(&mut workload)[0], 0, "blocks have other contents");
+        eventually(LIMIT, "the loader's memory is removed", || {
+            !crate::attach::code_without_a_file(pid)
+        });
+        nothing_left(pid);
+        redirected += u32::from(is_there());
+        attach(pid, &[]).must(0, &[]);
+        workload.end();
+    }
+    println!(
+        "{redirected} of {} had the code of the detours",
+        rounds() * 4
+    );
+}
