@@ -7,7 +7,7 @@ mod by_stack;
 mod chroots;
 mod command;
 mod command_signals;
-mod core;
+mod cores;
 mod disturbed;
 mod fork;
 pub mod glibc;

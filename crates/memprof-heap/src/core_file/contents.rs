@@ -265,7 +265,10 @@ impl Reader<'_> {
             }
         }
         match (vma.perms.read, vma.backing) {
-            (false, _) => return Ok(push(&mut contents.pages.hidden, run)),
+            (false, _) => {
+                push(&mut contents.pages.hidden, run);
+                return Ok(());
+            }
             (true, Backing::Hugetlb) => push(&mut contents.pages.hugetlb, run),
             (true, _) if counts => push(&mut contents.pages.readable, run),
             (true, _) => {}

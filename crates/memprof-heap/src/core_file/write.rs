@@ -249,14 +249,14 @@ impl Writer<'_> {
         if is_shared_memory(vma) {
             for run in overlapping(shared, start, end) {
                 self.copy(load, run.start, run.end, |writer, bytes, at| {
-                    writer.from_process(bytes, at)
+                    writer.read_process(bytes, at)
                 })?;
             }
             return Ok(());
         }
         if vma.backing == Backing::Special {
             return self.copy(load, start, end, |writer, bytes, at| {
-                writer.from_process(bytes, at)
+                writer.read_process(bytes, at)
             });
         }
         if vma.ino != 0 && vma.backing != Backing::Hugetlb {
@@ -272,7 +272,7 @@ impl Writer<'_> {
                         bytes[got..].fill(0);
                         0
                     }
-                    _ => writer.from_process(bytes, at),
+                    _ => writer.read_process(bytes, at),
                 }
             })?;
         }
@@ -289,7 +289,7 @@ impl Writer<'_> {
     }
 
     /// Reads from the process. Returns the number of bytes that could not be read; they are zeroes.
-    fn from_process(&self, bytes: &mut [u8], at: u64) -> u64 {
+    fn read_process(&self, bytes: &mut [u8], at: u64) -> u64 {
         let read = self.memory.as_ref().map(|m| m.read_exact_at(bytes, at));
         match read {
             Some(Ok(())) => 0,
