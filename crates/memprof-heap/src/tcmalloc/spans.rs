@@ -66,7 +66,7 @@ pub(super) fn read(memory: &Memory, vmas: &[Vma], tables: &Tables) -> Result<Spa
     };
     let mut next = 0;
     for (at, leaf) in words(memory, root, root + ROOT_BYTES).filter(|(_, leaf)| *leaf != 0) {
-        let first = (at - root) / 8 << LEAF;
+        let first = ((at - root) / 8) << LEAF;
         let Some(end) = leaf.checked_add(LEAF_BYTES) else {
             return refuse!("the table of pages at {leaf:#x} cannot be right");
         };
