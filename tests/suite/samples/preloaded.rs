@@ -17,7 +17,7 @@ fn start(args: &[&str]) -> (Memprof, Lines) {
 
 /// Checks an estimate by the error that is stated with it.
 #[track_caller]
-pub(super) fn must_be(m: &Memprof, function: &str, kind: &str, truth: u64) {
+pub fn must_be(m: &Memprof, function: &str, kind: &str, truth: u64) {
     let (figure, error) = below(m, function, kind);
     let off = figure.abs_diff(truth) as f64;
     assert!(
