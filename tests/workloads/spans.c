@@ -21,6 +21,7 @@
 // is killed.
 
 #define _GNU_SOURCE
+#include <fcntl.h>
 #include <malloc.h>
 #include <pthread.h>
 #include <signal.h>
@@ -271,14 +272,25 @@ static void tell(bool visited)
 // Overwrites words in and in front of blocks, and at the beginnings of their pages of several sizes, where descriptions may be.
 static NOINLINE void damage(unsigned seed)
 {
+	int memory = open("/proc/self/mem", O_RDWR);
+
+	if (memory < 0)
+		die("/proc/self/mem");
 	for (int left = 1 + rand_r(&seed) % 5; left; left--) {
 		size_t *block = workers[rand_r(&seed) % nr_workers].slots[rand_r(&seed) % SLOTS];
 		size_t unit = (size_t[]){ 16, 4096, 65536, 32 << 20 }[rand_r(&seed) % 4];
 		size_t *at = (size_t *)((size_t)block / unit * unit) + rand_r(&seed) % (unit > 4096 ? 512 : 4);
 
-		if (block)
-			*at = rand_r(&seed) % 2 ? *at ^ 1ul << rand_r(&seed) % 64 : (size_t)block + rand_r(&seed) % 65536;
+		size_t word;
+
+		// (Not every such address is mapped.)
+		if (!block || pread(memory, &word, sizeof(word), (off_t)at) != sizeof(word))
+			continue;
+		word = rand_r(&seed) % 2 ? word ^ 1ul << rand_r(&seed) % 64 : (size_t)block + rand_r(&seed) % 65536;
+		if (pwrite(memory, &word, sizeof(word), (off_t)at) != sizeof(word))
+			continue;
 	}
+	close(memory);
 }
 
 int main(int argc, char **argv)
