@@ -47,10 +47,19 @@ pub struct SamplerOptions {
     pub marks: Option<mpsc::Sender<(Pid, MarkSet)>>,
 }
 
+/// How long memprof has waited for the library in a process.
+#[derive(Clone, Copy)]
+struct Waiting {
+    since: Instant,
+    looked: Instant,
+}
+
 /// Whether an executable has an allocator of its own.
 enum OwnAllocator {
     /// A thread reads its symbols, which may be many.
     Looking(Pid, mpsc::Receiver<Option<String>>),
+    /// It has one, with this function. The library may not have been loaded yet.
+    Waits(Pid, String, Waiting),
     /// It has one, whose calls are not sampled.
     Has,
     /// It has none, or the samples come from it.
@@ -294,46 +303,67 @@ impl OwnAllocator {
     }
 }
 
+impl OwnAllocator {
+    /// Goes on once the symbols are read, and once the library is loaded.
+    fn hear(&mut self) {
+        if let OwnAllocator::Looking(pid, told) = self {
+            let now = Instant::now();
+            *self = match told.try_recv() {
+                Ok(Some(function)) => {
+                    let waiting = Waiting {
+                        since: now,
+                        looked: now,
+                    };
+                    OwnAllocator::Waits(*pid, function, waiting)
+                }
+                Err(mpsc::error::TryRecvError::Empty) => return,
+                Ok(None) | Err(mpsc::error::TryRecvError::Disconnected) => OwnAllocator::None,
+            };
+            return;
+        }
+        let OwnAllocator::Waits(pid, function, waiting) = self else {
+            return;
+        };
+        if waiting.looked.elapsed() < PAUSE {
+            return;
+        }
+        waiting.looked = Instant::now();
+        let placed = sampler::detours_placed(*pid).map(|placed| placed.state);
+        if placed == Some(DetoursState::Placed) {
+            *self = OwnAllocator::None;
+        } else if waiting.since.elapsed() >= LOADED {
+            messages::print(&not_sampled(*pid, function, placed));
+            *self = OwnAllocator::Has;
+        }
+    }
+}
+
+/// What to say of a process whose executable has an allocator that is not sampled.
+fn not_sampled(pid: Pid, function: &str, placed: Option<DetoursState>) -> String {
+    let why = match placed {
+        Some(DetoursState::Failed(why, _)) => format!(" ({why})"),
+        _ => String::new(),
+    };
+    let attach = match placed {
+        None => format!("`memprof attach-heap --pid {pid}`, which changes the process, "),
+        Some(_) => String::new(),
+    };
+    format!(
+        "process {pid} allocates through its executable's own allocator ({}), whose calls are not sampled{why}: use {attach}`memprof \
+         --heap=exact --duration 10 --pid {pid}`, which counts every call, or `memprof heap --pid {pid}`",
+        printable(function)
+    )
+}
+
 fn is_sampler(probe: &Usdt) -> bool {
     !sets_marks(&probe.provider, &probe.name)
 }
 
 impl Samplers {
-    /// Says which executables have an allocator of their own.
+    /// Says which executables have an allocator of their own whose calls are not sampled.
     fn hear_of_own_allocators(&mut self) {
         for executable in self.executables.values_mut() {
-            let OwnAllocator::Looking(pid, told) = executable else {
-                continue;
-            };
-            let found = match told.try_recv() {
-                Ok(found) => found,
-                Err(mpsc::error::TryRecvError::Empty) => continue,
-                Err(mpsc::error::TryRecvError::Disconnected) => None,
-            };
-            let pid = *pid;
-            let Some(function) = found else {
-                *executable = OwnAllocator::None;
-                continue;
-            };
-            let placed = sampler::detours_placed(pid);
-            let why = match placed.map(|placed| placed.state) {
-                Some(DetoursState::Placed) => {
-                    *executable = OwnAllocator::None;
-                    continue;
-                }
-                Some(DetoursState::Failed(why, _)) => format!(" ({why})"),
-                _ => String::new(),
-            };
-            let attach = match placed {
-                None => format!("`memprof attach-heap --pid {pid}`, which changes the process, "),
-                Some(_) => String::new(),
-            };
-            messages::print(&format!(
-                "process {pid} allocates through its executable's own allocator ({}), whose calls are not sampled{why}: use {attach}\
-                 `memprof --heap=exact --duration 10 --pid {pid}`, which counts every call, or `memprof heap --pid {pid}`",
-                printable(&function)
-            ));
-            *executable = OwnAllocator::Has;
+            executable.hear();
         }
     }
 
