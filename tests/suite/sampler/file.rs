@@ -20,7 +20,7 @@ use memprof_heap::sampler::{Library, Options, SamplerError, Unfit, check};
 
 /// Every function that programs find in the library, and what memprof and the loader find.
 const EXPORTS: &str = "aligned_alloc calloc dallocx free free_aligned_sized free_sized malloc mallocx memalign \
-    memprof_heap_config memprof_heap_imports memprof_heap_look_again memprof_heap_stats posix_memalign pvalloc rallocx realloc reallocarray sdallocx valloc xallocx \
+    memprof_heap_config memprof_heap_detours memprof_heap_imports memprof_heap_look_again memprof_heap_stats posix_memalign pvalloc rallocx realloc reallocarray sdallocx valloc xallocx \
     _Znwm _Znam _ZnwmRKSt9nothrow_t _ZnamRKSt9nothrow_t _ZnwmSt11align_val_t _ZnamSt11align_val_t \
     _ZnwmSt11align_val_tRKSt9nothrow_t _ZnamSt11align_val_tRKSt9nothrow_t _ZdlPv _ZdaPv _ZdlPvm _ZdaPvm \
     _ZdlPvRKSt9nothrow_t _ZdaPvRKSt9nothrow_t _ZdlPvSt11align_val_t _ZdaPvSt11align_val_t _ZdlPvmSt11align_val_t \
