@@ -36,6 +36,7 @@ mod follow;
 mod freezing;
 mod heap;
 mod oom;
+mod own_allocators;
 mod peak;
 mod python_blocks;
 mod report;

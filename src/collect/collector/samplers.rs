@@ -4,7 +4,6 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fs::File;
 use std::rc::Rc;
-use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
@@ -12,29 +11,27 @@ use libbpf_rs::Link;
 use tokio::sync::mpsc;
 
 use super::Collector;
+use super::own_allocators::OwnAllocator;
 use super::python_blocks::PythonBlocks;
 use crate::probe::event::MarkSet;
 use crate::probe::{is_sampler_probe, sets_marks};
-use memprof_code::allocators;
 use memprof_code::elf::Elf;
 use memprof_code::usdt::{self, Usdt};
-use memprof_heap::sampler::{self, DetoursState, Preloaded};
+use memprof_heap::sampler::{self, Preloaded};
 use memprof_profile::{Losses, ModuleId};
 use memprof_sys::ids::{MmId, Pid};
-use memprof_sys::privileges::{self, ThreadRole};
-use memprof_sys::target_file::{ReadAt, TargetFile};
-use memprof_sys::text::printable;
-use memprof_sys::{messages, mmap_lock, priority, proc_dir};
+use memprof_sys::target_file::ReadAt;
+use memprof_sys::{messages, mmap_lock, proc_dir};
 
 /// The providers whose probes are a sampler's: OpenTelemetry's contract, and the library family in which it originated.
 const PROVIDERS: [&str; 2] = ["otel_memory", "ddheap"];
 
 /// Minimum time between two searches of newly mapped code.
-const PAUSE: Duration = Duration::from_millis(50);
+pub(super) const PAUSE: Duration = Duration::from_millis(50);
 /// Time between two checks whether the threads to which probes are tied are alive.
 const AGAIN: Duration = Duration::from_secs(1);
 /// Programs load their libraries, and with them a sampler, within this time.
-const LOADED: Duration = Duration::from_secs(2);
+pub(super) const LOADED: Duration = Duration::from_secs(2);
 
 /// The samplers to attach to.
 #[derive(Clone, Debug, Default)]
@@ -45,25 +42,6 @@ pub struct SamplerOptions {
     pub preloaded: Option<Preloaded>,
     /// Receives the marks that programs set, unless the channel is full.
     pub marks: Option<mpsc::Sender<(Pid, MarkSet)>>,
-}
-
-/// How long memprof has waited for the library in a process.
-#[derive(Clone, Copy)]
-struct Waiting {
-    since: Instant,
-    looked: Instant,
-}
-
-/// Whether an executable has an allocator of its own.
-enum OwnAllocator {
-    /// A thread reads its symbols, which may be many.
-    Looking(Pid, mpsc::Receiver<Option<String>>),
-    /// It has one, with this function. The library may not have been loaded yet.
-    Waits(Pid, String, Waiting),
-    /// It has one, whose calls are not sampled.
-    Has,
-    /// It has none, or the samples come from it.
-    None,
 }
 
 /// The samplers of the followed processes.
@@ -282,77 +260,6 @@ impl Collector {
                 || files.get(&id).is_some_and(|probes| !probes.is_empty())
         });
     }
-}
-
-impl OwnAllocator {
-    /// Starts to look for the allocator of an executable.
-    fn look(pid: Pid, executable: &TargetFile) -> OwnAllocator {
-        let (tell, told) = mpsc::channel(1);
-        let executable = executable.clone();
-        let looking = thread::Builder::new()
-            .name("memprof-tables".into())
-            .spawn(move || {
-                priority::restore();
-                privileges::reduce(ThreadRole::Tables);
-                let _ = tell.try_send(allocators::own_allocator(&executable));
-            });
-        match looking {
-            Ok(_) => OwnAllocator::Looking(pid, told),
-            Err(_) => OwnAllocator::None,
-        }
-    }
-}
-
-impl OwnAllocator {
-    /// Goes on once the symbols are read, and once the library is loaded.
-    fn hear(&mut self) {
-        if let OwnAllocator::Looking(pid, told) = self {
-            let now = Instant::now();
-            *self = match told.try_recv() {
-                Ok(Some(function)) => {
-                    let waiting = Waiting {
-                        since: now,
-                        looked: now,
-                    };
-                    OwnAllocator::Waits(*pid, function, waiting)
-                }
-                Err(mpsc::error::TryRecvError::Empty) => return,
-                Ok(None) | Err(mpsc::error::TryRecvError::Disconnected) => OwnAllocator::None,
-            };
-            return;
-        }
-        let OwnAllocator::Waits(pid, function, waiting) = self else {
-            return;
-        };
-        if waiting.looked.elapsed() < PAUSE {
-            return;
-        }
-        waiting.looked = Instant::now();
-        let placed = sampler::detours_placed(*pid).map(|placed| placed.state);
-        if placed == Some(DetoursState::Placed) {
-            *self = OwnAllocator::None;
-        } else if waiting.since.elapsed() >= LOADED {
-            messages::print(&not_sampled(*pid, function, placed));
-            *self = OwnAllocator::Has;
-        }
-    }
-}
-
-/// What to say of a process whose executable has an allocator that is not sampled.
-fn not_sampled(pid: Pid, function: &str, placed: Option<DetoursState>) -> String {
-    let why = match placed {
-        Some(DetoursState::Failed(why, _)) => format!(" ({why})"),
-        _ => String::new(),
-    };
-    let attach = match placed {
-        None => format!("`memprof attach-heap --pid {pid}`, which changes the process, "),
-        Some(_) => String::new(),
-    };
-    format!(
-        "process {pid} allocates through its executable's own allocator ({}), whose calls are not sampled{why}: use {attach}`memprof \
-         --heap=exact --duration 10 --pid {pid}`, which counts every call, or `memprof heap --pid {pid}`",
-        printable(function)
-    )
 }
 
 fn is_sampler(probe: &Usdt) -> bool {

@@ -70,6 +70,7 @@ const FIRST_TWO: Signature = Signature::new(FunctionKind::Plain, Some(0), Some(1
 const LAST_TWO: Signature = Signature::new(FunctionKind::Plain, Some(1), Some(2), None);
 const RESIZES: Signature = Signature::new(FunctionKind::Resizes, Some(1), None, Some(0));
 const RESIZES_ARRAY: Signature = Signature::new(FunctionKind::Resizes, Some(1), Some(2), Some(0));
+const RESIZES_BY_FOURTH: Signature = Signature::new(FunctionKind::Resizes, Some(3), None, Some(0));
 const RESIZES_OF_HEAP: Signature = Signature::new(FunctionKind::Resizes, Some(2), None, Some(1));
 const RESIZES_ARRAY_OF_HEAP: Signature =
     Signature::new(FunctionKind::Resizes, Some(2), Some(3), Some(1));
@@ -96,10 +97,10 @@ struct Family {
 }
 
 /// All families. Functions built on these (`strdup`, `fopen`, `std::vector`) are counted through them.
-const FAMILIES: [Family; 9] = [
-    // C: glibc, musl, jemalloc (`je_` as built into Redis, `_rjem_` in the Rust crate), tcmalloc, mimalloc.
+const FAMILIES: [Family; 10] = [
+    // C: glibc, musl, jemalloc (`je_` as built into Redis, `_rjem_` in the Rust crate), tcmalloc, mimalloc, snmalloc.
     Family {
-        prefixes: &["", "__libc_", "je_", "_rjem_", "tc_", "mi_"],
+        prefixes: &["", "__libc_", "je_", "_rjem_", "tc_", "mi_", "sn_"],
         functions: &[
             ("malloc", FIRST),
             ("calloc", FIRST_TWO),
@@ -115,6 +116,16 @@ const FAMILIES: [Family; 9] = [
             ("pvalloc", FIRST),
             ("free_sized", FREES),
             ("free_aligned_sized", FREES),
+        ],
+    },
+    // snmalloc's functions for Rust.
+    Family {
+        prefixes: &["sn_rust_"],
+        functions: &[
+            ("alloc", SECOND),
+            ("alloc_zeroed", SECOND),
+            ("dealloc", FREES),
+            ("realloc", RESIZES_BY_FOURTH),
         ],
     },
     // jemalloc's additional functions.

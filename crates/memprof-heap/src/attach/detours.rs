@@ -120,14 +120,17 @@ struct Redirecting<'a> {
     state: u64,
 }
 
-impl<'a> Redirecting<'a> {
+impl Redirecting<'_> {
     /// Writes all jumps at a moment at which that is safe.
     fn within(&self, patience: Duration) -> Result<Redirected, String> {
         let begun = Instant::now();
         loop {
+            // Read while the threads run: a process may have very many mappings.
+            let maps = proc_dir::read(self.pid, "maps").map_err(|e| e.to_string())?;
+            let vmas = proc_maps::parse(&maps).map_err(|e| format!("{e:#}"))?;
             let why = match StoppedProcess::stop(self.pid, MAX_STOP) {
-                Ok(stopped) => match self.inside(&stopped.registers()) {
-                    None => {
+                Ok(stopped) => match self.check(&stopped.registers(), &vmas) {
+                    Ok(()) => {
                         self.write(&stopped)?;
                         return Ok(Redirected {
                             functions: self.detours.all.len(),
@@ -135,7 +138,7 @@ impl<'a> Redirecting<'a> {
                             held: stopped.release(),
                         });
                     }
-                    Some(name) => format!("a thread is at the beginning of `{name}`"),
+                    Err(why) => why,
                 },
                 Err(HoldError::Missed(why)) => why,
                 Err(HoldError::Blocked(why)) => return Err(why),
@@ -150,36 +153,45 @@ impl<'a> Redirecting<'a> {
         }
     }
 
-    /// The function between whose displaced instructions a thread is, or to which a signal handler returns.
-    fn inside(&self, threads: &[Registers]) -> Option<&'a str> {
+    /// Checks that no thread is between displaced instructions, and that no signal handler returns there. The error says which
+    /// one is.
+    fn check(&self, threads: &[Registers], vmas: &[Vma]) -> Result<(), String> {
         let ranges = self.detours.all.iter().map(|detour| {
             let at = self.base.wrapping_add(detour.address);
             let inside = at + 1..at + detour.displaced.len() as u64;
             (inside, detour.name.as_str())
         });
-        let mut ranges: Vec<(Range<u64>, &'a str)> = ranges.collect();
+        let mut ranges: Vec<(Range<u64>, &str)> = ranges.collect();
         ranges.sort_by_key(|(range, _)| range.start);
         let find = |address: u64| {
             let next = ranges.partition_point(|(range, _)| range.start <= address);
             let (range, name) = ranges.get(next.checked_sub(1)?)?;
             range.contains(&address).then_some(*name)
         };
-        let vmas = proc_maps::parse(&proc_dir::read(self.pid, "maps").ok()?).ok()?;
-        threads.iter().find_map(|thread| {
-            let stack = thread.stack_pointer.wrapping_sub(RED_ZONE);
+        for thread in threads {
+            let tid = thread.tid;
+            let at = thread.instruction_pointer();
+            let at = at.ok_or_else(|| format!("thread {tid} was killed"))?;
             let mut on = vmas.iter();
-            let vma = on.find(|vma| vma.contains(Addr(thread.stack_pointer)));
-            let end = vma.map_or(stack, |vma| vma.end.0);
-            let end = end.min(stack.saturating_add(MAX_STACK));
-            let mut bytes = vec![0; end.saturating_sub(stack) as usize];
-            // No thread returns to a place on a stack that cannot be read.
-            let read = self.memory.read_at(&mut bytes, stack).unwrap_or(0);
+            let stack = on.find(|vma| vma.contains(Addr(thread.stack_pointer)));
+            let stack = stack.ok_or_else(|| format!("thread {tid} has a new stack"))?;
+            let from = thread
+                .stack_pointer
+                .wrapping_sub(RED_ZONE)
+                .max(stack.start.0);
+            let end = stack.end.0.min(from.saturating_add(MAX_STACK));
+            let mut bytes = vec![0; end.saturating_sub(from) as usize];
+            let read = self.memory.read_at(&mut bytes, from);
+            let read = read.map_err(|e| format!("the stack of thread {tid}: {e}"))?;
             let (words, _) = bytes[..read].as_chunks::<8>();
             let on_stack = words
                 .iter()
                 .find_map(|word| find(u64::from_ne_bytes(*word)));
-            thread.instruction_pointer().and_then(find).or(on_stack)
-        })
+            if let Some(name) = find(at).or(on_stack) {
+                return Err(format!("thread {tid} is at the beginning of `{name}`"));
+            }
+        }
+        Ok(())
     }
 
     /// Writes all jumps.
