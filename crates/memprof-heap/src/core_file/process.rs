@@ -47,7 +47,7 @@ impl ProcessNotes {
                 use std::io::Read;
                 file.take(MAX as u64).read_to_end(&mut bytes)
             });
-            read.with_context(|| format!("cannot read /proc/{pid}/{name}"))?;
+            read.with_context(|| format!("cannot read {}", proc_dir::shown(pid, name)))?;
             Ok(bytes)
         };
         let mut arguments = limited("cmdline")?;
