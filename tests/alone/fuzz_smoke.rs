@@ -340,7 +340,7 @@ fn damaged_heaps() {
 #[test]
 fn damaged_cores() {
     let _alone = crate::alone();
-    let (mut read, rounds) = (0, crate::common::effort::rounds(ROUNDS) / 50);
+    let (mut read, rounds) = (0, crate::common::effort::rounds(ROUNDS) / 10);
     for round in 0..rounds {
         let mut r = Random(round.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
         let (sizes, changes) = (r.index(60), r.index(6));

@@ -34,6 +34,15 @@ static MAY_BE_UNUSED NOINLINE void keep_frame(void)
 	__asm__ volatile("" ::: "memory");
 }
 
+// Overwrites what the calls before have left on the stack.
+static MAY_BE_UNUSED NOINLINE void clean_stack(void)
+{
+	volatile char zero[1 << 16];
+
+	for (size_t i = 0; i < sizeof(zero); i++)
+		zero[i] = 0;
+}
+
 // The store loop. It is a macro, so that the stores belong to the caller: an
 // inlined function would be a frame of its own.
 #define store_each_page(start, len)                                            \

@@ -88,7 +88,10 @@ int main(int argc, char **argv)
 
 	(void)argc;
 	size = strtoul(argv[2], NULL, 10) << 20;
-	answer(take(argv[1]));
+	int failed = take(argv[1]);
+
+	clean_stack();
+	answer(failed);
 	while (read_line(line, sizeof(line))) {
 		if (!strncmp(line, "exec ", 5)) {
 			execl("/proc/self/exe", argv[0], line + 5, argv[2], (char *)NULL);

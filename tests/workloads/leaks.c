@@ -80,15 +80,6 @@ static NOINLINE void forget(void)
 	forgotten.heads = SINGLE + LISTS + 1 + LARGE;
 }
 
-// Overwrites what the calls before have left on the stack.
-static NOINLINE void clean_stack(void)
-{
-	volatile char zero[1 << 16];
-
-	for (size_t i = 0; i < sizeof(zero); i++)
-		zero[i] = 0;
-}
-
 static NOINLINE void *hold(void *arg)
 {
 	void *volatile local = take(300);

@@ -41,15 +41,6 @@ static NOINLINE void forget(void)
 	}
 }
 
-// Overwrites what the calls before have left on the stack.
-static NOINLINE void clean_stack(void)
-{
-	volatile char zero[1 << 14];
-
-	for (size_t i = 0; i < sizeof(zero); i++)
-		zero[i] = 0;
-}
-
 static void *wait_for_ever(void *arg)
 {
 	for (;;)

@@ -16,6 +16,7 @@ use std::collections::HashMap;
 use object::elf::{EM_X86_64, SHT_DYNSYM, SHT_SYMTAB, STT_FUNC};
 
 use crate::elf::{Elf, ElfError, u16_at, u32_at, u64_at};
+use crate::symbolize::debug_file_of;
 use crate::unwind::FunctionRanges;
 pub use detours::{Detour, DetourKind, Detours, JUMP, unsampled_allocator};
 use exits::Exits;
@@ -176,16 +177,38 @@ pub fn functions_of(file: &dyn ReadAt, kernel: KernelVersion) -> Result<Vec<Func
 /// reach no library that is loaded beside it. `None` if the file has none, or cannot be read.
 pub fn own_allocator(executable: &dyn ReadAt) -> Option<String> {
     let elf = Elf::read(executable).ok()?;
-    let found = symbols(&elf, &elf).ok()?;
-    // Operators alone call an allocator elsewhere.
-    let functions = found.iter().filter(|f| {
+    name_of_allocator(&own_functions(&elf).ok()?)
+}
+
+/// The functions of an executable's own allocator, by the symbols of the file or else of its debug file; none without an
+/// allocator.
+fn own_functions(elf: &Elf<'_>) -> Result<Vec<FoundFunction>, ElfError> {
+    let found = symbols(elf, elf)?;
+    if name_of_allocator(&found).is_some() {
+        return Ok(found);
+    }
+    let debug = elf.build_id().and_then(|id| debug_file_of(&id));
+    let debug = debug.as_ref().map(|file| Elf::read_debug_file(file));
+    let found = match debug {
+        Some(Ok(named)) => symbols(elf, &named)?,
+        _ => Vec::new(),
+    };
+    match name_of_allocator(&found) {
+        Some(_) => Ok(found),
+        None => Ok(Vec::new()),
+    }
+}
+
+/// The name that people know of an allocator among these functions; `None` if there are only C++'s operators, which call an
+/// allocator elsewhere.
+fn name_of_allocator(functions: &[FoundFunction]) -> Option<String> {
+    let functions = functions.iter().filter(|f| {
         !matches!(
             f.signature.kind,
             FunctionKind::Operator | FunctionKind::Throws
         )
     });
     let (frees, allocates): (Vec<_>, Vec<_>) = functions.partition(|f| f.signature.frees());
-    // The name that people know.
     let names = allocates.iter().map(|f| &f.name);
     let name = names.min_by_key(|name| (!name.ends_with("malloc"), name.len()))?;
     (!frees.is_empty()).then(|| name.clone())

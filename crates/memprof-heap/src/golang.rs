@@ -14,7 +14,8 @@ use super::chunks::ChunkKind;
 use super::jemalloc::{is_anonymous, is_mapped};
 use super::memory::Memory;
 use super::module_data::module_data;
-use super::spans::{Refusal, Source, SpanMap, refuse};
+use super::snapshot::Snapshot;
+use super::spans::{Refusal, SpanMap, refuse};
 use memprof_sys::residency::Vma;
 
 /// Name of the runtime.
@@ -58,8 +59,8 @@ const MANUAL: u64 = 2;
 /// # Errors
 /// The structures are inconsistent: the process was stopped while the runtime changed them, they are damaged, or the
 /// release has another layout.
-pub(crate) fn read(source: &Source) -> Result<Option<SpanMap>, Refusal> {
-    let (memory, vmas) = (&source.snapshot.memory, &source.snapshot.vmas);
+pub(crate) fn read(snapshot: &Snapshot) -> Result<Option<SpanMap>, Refusal> {
+    let (memory, vmas) = (&snapshot.memory, &snapshot.vmas);
     let mut lists = find(memory, vmas);
     // A list of some spans may lie elsewhere, but not in front of a list of their arenas.
     lists.retain(|(at, list, count, _)| {

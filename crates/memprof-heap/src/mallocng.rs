@@ -13,7 +13,8 @@
 mod context;
 mod groups;
 
-use super::spans::{Refusal, Source, SpanMap, refuse};
+use super::snapshot::Snapshot;
+use super::spans::{Refusal, SpanMap, refuse};
 
 /// Name of the allocator.
 pub(crate) const NAME: &str = "musl";
@@ -36,8 +37,8 @@ const SIZES: [u16; CLASSES] = [
 /// # Errors
 /// The structures are inconsistent: the process was stopped while mallocng changed them, they are damaged, or the
 /// release has another layout.
-pub(crate) fn read(source: &Source) -> Result<Option<SpanMap>, Refusal> {
-    let (memory, vmas) = (&source.snapshot.memory, &source.snapshot.vmas);
+pub(crate) fn read(snapshot: &Snapshot) -> Result<Option<SpanMap>, Refusal> {
+    let (memory, vmas) = (&snapshot.memory, &snapshot.vmas);
     let mut contexts = context::find(memory, vmas);
     let Some(context) = contexts.pop() else {
         return Ok(None);

@@ -15,7 +15,8 @@ mod layout;
 mod pages;
 mod segments;
 
-use super::spans::{Refusal, Source, SpanMap, refuse};
+use super::snapshot::Snapshot;
+use super::spans::{Refusal, SpanMap, refuse};
 
 /// Name of the allocator.
 pub(crate) const NAME: &str = "mimalloc";
@@ -25,8 +26,8 @@ pub(crate) const NAME: &str = "mimalloc";
 /// # Errors
 /// The structures are inconsistent: the process was stopped while mimalloc changed them, they are damaged, or the
 /// release has another layout.
-pub(crate) fn read(source: &Source) -> Result<Option<SpanMap>, Refusal> {
-    let (memory, vmas) = (&source.snapshot.memory, &source.snapshot.vmas);
+pub(crate) fn read(snapshot: &Snapshot) -> Result<Option<SpanMap>, Refusal> {
+    let (memory, vmas) = (&snapshot.memory, &snapshot.vmas);
     let segments = segments::find(memory, vmas);
     if segments.is_empty() {
         return Ok(None);

@@ -12,7 +12,7 @@ mod stats;
 pub use file::{Image, Library, Options, SamplerError, is_library, stats_address};
 pub use fitness::{Unfit, check};
 pub use in_process::detours_placed;
-pub use plan::{DetoursPlaced, DetoursState};
+pub use plan::{DetoursPlaced, DetoursState, FailedStep};
 pub use stats::{Imports, Preloaded, PythonState, SamplerState, Stats};
 
 /// The compiled library, for the architecture of memprof itself.

@@ -32,13 +32,7 @@ const READERS: [(&str, Reader, bool); 4] = [
 const MAX_BLOCKS: usize = 1 << 30;
 
 /// Reads an allocator's heap. `None` if the process does not have it.
-type Reader = fn(&Source) -> Result<Option<SpanMap>, Refusal>;
-
-/// What a reader reads from.
-#[derive(Debug)]
-pub(crate) struct Source<'a> {
-    pub snapshot: &'a Snapshot,
-}
+type Reader = fn(&Snapshot) -> Result<Option<SpanMap>, Refusal>;
 
 /// Why a heap could not be read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -215,13 +209,12 @@ pub(crate) fn read(
     jemalloc: Option<&jemalloc::Heap>,
     seen: &mut Vec<Seen>,
 ) -> (Spans, Spans, Vec<SpanHeap>) {
-    let source = Source { snapshot };
     let mut taken: Vec<Run> = glibc.map_or_else(Vec::new, glibc::Heap::ranges);
     taken.extend(jemalloc.map_or_else(Vec::new, jemalloc::Heap::ranges));
     taken.sort_by_key(|run| run.start);
     let (mut spans, mut managed, mut heaps) = (Spans::default(), Spans::default(), Vec::new());
     for (name, reader, is_managed) in READERS {
-        let found = reader(&source).and_then(|map| {
+        let found = reader(snapshot).and_then(|map| {
             let Some(map) = map else { return Ok(None) };
             let summary = SpanHeap::read(name, is_managed, &map);
             let (to, others) = match is_managed {

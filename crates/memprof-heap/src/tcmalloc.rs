@@ -14,7 +14,8 @@ mod caches;
 mod spans;
 mod tables;
 
-use super::spans::{Refusal, Source, SpanMap, refuse};
+use super::snapshot::Snapshot;
+use super::spans::{Refusal, SpanMap, refuse};
 
 /// Name of the allocator.
 pub(crate) const NAME: &str = "tcmalloc";
@@ -27,8 +28,8 @@ const PAGE: u64 = 8192;
 /// # Errors
 /// The structures are inconsistent: the process was stopped while tcmalloc changed them, they are damaged, or the
 /// release has another layout.
-pub(crate) fn read(source: &Source) -> Result<Option<SpanMap>, Refusal> {
-    let (memory, vmas) = (&source.snapshot.memory, &source.snapshot.vmas);
+pub(crate) fn read(snapshot: &Snapshot) -> Result<Option<SpanMap>, Refusal> {
+    let (memory, vmas) = (&snapshot.memory, &snapshot.vmas);
     let mut found = tables::find(memory, vmas);
     let Some(tables) = found.pop() else {
         return Ok(None);

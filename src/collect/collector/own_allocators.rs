@@ -87,10 +87,8 @@ impl OwnAllocator {
 
 /// What to say of a process whose executable has an allocator that is not sampled.
 fn not_sampled(pid: Pid, function: &str, placed: Option<DetoursState>) -> String {
-    let why = match placed {
-        Some(DetoursState::Failed(why, _)) => format!(" ({why})"),
-        _ => String::new(),
-    };
+    let failure = placed.and_then(DetoursState::failure);
+    let why = failure.map_or_else(String::new, |why| format!(" ({why})"));
     let attach = match placed {
         None => format!("`memprof attach-heap --pid {pid}`, which changes the process, "),
         Some(_) => String::new(),

@@ -59,7 +59,7 @@ pub(super) fn plan(pid: Pid, executable: &TargetFile) -> Result<Detours> {
     Detours::plan(executable, near).map_err(|e| anyhow!("its executable: {e}"))
 }
 
-/// What is added to an executable's addresses in a process.
+/// The load bias of an executable in a process: its addresses there minus those in the file.
 fn bias(pid: Pid, executable: &TargetFile) -> Option<u64> {
     let entry = Auxv::for_process(pid).ok()?.get(libc::AT_ENTRY)?;
     Some(entry.wrapping_sub(Elf::read(executable).ok()?.entry()?))
@@ -103,9 +103,10 @@ pub(super) fn redirect(
     match placed.state {
         DetoursState::None => None,
         DetoursState::Prepared => Some(redirecting.within(patience)),
-        DetoursState::Other => Some(Err("its functions have been changed already".into())),
-        DetoursState::Placed => Some(Err("it was changed meanwhile".into())),
-        DetoursState::Failed(why, _) => Some(Err(why.into())),
+        DetoursState::Other | DetoursState::Placed => {
+            Some(Err("its functions have been changed already".into()))
+        }
+        DetoursState::Failed(..) => placed.state.failure().map(Err),
     }
 }
 
@@ -114,7 +115,7 @@ struct Redirecting<'a> {
     pid: Pid,
     memory: &'a File,
     detours: &'a Detours,
-    /// What is added to the executable's addresses.
+    /// The executable's load bias.
     base: u64,
     /// Address of the library's word that says whether the jumps are written.
     state: u64,

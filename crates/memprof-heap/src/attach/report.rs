@@ -72,7 +72,7 @@ pub(super) struct Done {
     /// Total time from the beginning of the search.
     pub took: Duration,
     pub found: LoadedLibrary,
-    /// What became of the detours of the executable's allocator; `None` if it has none.
+    /// Whether the functions of the executable's allocator lead to the library, or why not; `None` if it has no allocator.
     pub redirected: Option<Result<Redirected, String>>,
 }
 

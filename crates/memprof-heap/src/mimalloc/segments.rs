@@ -68,20 +68,19 @@ pub(super) fn find(memory: &Memory, vmas: &[Vma]) -> Vec<Segment> {
     let anonymous = vmas
         .iter()
         .filter(|vma| super::super::jemalloc::is_anonymous(vma));
-    for vma in anonymous {
-        let first = vma.start.0.checked_next_multiple_of(SEGMENT);
-        let mut at = first.unwrap_or(u64::MAX);
-        while at < vma.end.0 {
+    // Only what was copied is searched: a mapping may be much larger, in a damaged core as large as the address space.
+    let copied = anonymous.flat_map(|vma| memory.runs_in(vma.start.0, vma.end.0));
+    // The contents of a large segment may look like anything.
+    let mut end = 0;
+    for run in copied {
+        let mut next = run.start.max(end).checked_next_multiple_of(SEGMENT);
+        while let Some(at) = next.filter(|at| *at < run.end) {
             let segment = segment(memory, at).filter(|s| is_mapped(vmas, s.start, s.end()));
-            // The contents of a large segment may look like anything.
-            at = segment.map_or(at, |segment| {
-                segment.end().next_multiple_of(SEGMENT) - SEGMENT
-            });
+            end = segment.map_or(at + 1, |segment| segment.end());
             found.extend(segment);
-            at += SEGMENT;
+            next = end.checked_next_multiple_of(SEGMENT);
         }
     }
-    found.dedup_by(|segment, before| segment.start < before.end());
     found
 }
 
@@ -100,6 +99,7 @@ fn segment(memory: &Memory, start: u64) -> Option<Segment> {
                 1 => true,
                 _ => false,
             };
+        start.checked_add(slices.checked_mul(SLICE)?)?;
         let table = start + 8 * (at + 5);
         let first = memory.half(table + SLICE_COUNT)? == info as u32
             && memory.half(table + SLICE_OFFSET)? == 0;

@@ -244,7 +244,6 @@ static void write_jumps(const struct plan *plan, uintptr_t base, const uint8_t *
 			end(DETOURS_NOT_WRITTEN, written);
 			break;
 		}
-		memprof_heap_detours.placed++;
 	}
 	system_call(SYS_close, memory, 0, 0, 0, 0, 0);
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
- * The plan of detours that memprof appends to its copy of the file (sampler/plan.rs), and what became of it.
+ * The plan of detours that memprof appends to its copy of the file (sampler/plan.rs), and their state in a process.
  */
 #ifndef MEMPROF_SAMPLER_DETOURS_H
 #define MEMPROF_SAMPLER_DETOURS_H
@@ -45,13 +45,12 @@ struct plan {
 	struct planned functions[];
 };
 
-/* What memprof reads from the target. */
+/* Their state, which memprof reads from the target. */
 struct detours {
 	uint64_t state; /* enum detours_state */
 	uint64_t count; /* detours whose code is in place */
-	uint64_t placed; /* functions whose entries lead to it */
-	uint64_t error;  /* of the system call that failed */
-	uint64_t base;   /* what is added to the executable's addresses */
+	uint64_t error; /* of the system call that failed; 0: none failed */
+	uint64_t base;  /* the executable's load bias */
 };
 enum detours_state {
 	DETOURS_NONE = 0,        /* there is no plan */

@@ -12,7 +12,7 @@ use memprof_sys::ids::Pid;
 use memprof_sys::proc_dir;
 use memprof_sys::residency::proc_maps;
 
-/// What became of the detours of a process's executable; `None` if the process has no library, or it cannot be read.
+/// The detours of a process's executable; `None` if the process has no library, or it cannot be read.
 pub fn detours_placed(pid: Pid) -> Option<DetoursPlaced> {
     let vmas = proc_maps::parse(&proc_dir::read(pid, "maps").ok()?).ok()?;
     let mut own = vmas

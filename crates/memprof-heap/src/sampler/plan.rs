@@ -1,5 +1,7 @@
-//! The plan of detours that is appended to a copy of the library, and what became of it in a process.
+//! The plan of detours that is appended to a copy of the library, and their state in a process.
 //! `sampler/detours.h` has the same structures in C.
+
+use std::io;
 
 use memprof_code::allocators::{Detour, Detours};
 
@@ -53,14 +55,14 @@ fn function(detour: &Detour) -> Vec<u8> {
     bytes
 }
 
-/// What became of the detours in a process.
+/// The detours of a process, as the library describes them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DetoursPlaced {
-    /// Whether they are in place.
+    /// Their state.
     pub state: DetoursState,
     /// Detours whose code is in place.
     pub count: u64,
-    /// What is added to the executable's addresses in the process.
+    /// The load bias of the executable.
     pub base: u64,
 }
 
@@ -75,39 +77,67 @@ pub enum DetoursState {
     Prepared,
     /// The functions lead to the library.
     Placed,
-    /// A step failed. The text says which one, with the number of the error.
-    Failed(&'static str, i32),
+    /// A step failed, with the number of the error; 0 if no system call failed.
+    Failed(FailedStep, i32),
+}
+
+/// The step that failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum FailedStep {
+    /// Mapping the plan.
+    #[error("the library's file cannot be mapped")]
+    File,
+    /// Mapping the code.
+    #[error("the code of the detours cannot be mapped near the executable")]
+    Room,
+    /// Writing the jumps.
+    #[error("the kernel does not let the executable's code be changed")]
+    Write,
+    /// Making sure that no other thread runs the code.
+    #[error("the process had several threads already")]
+    Threads,
 }
 
 impl DetoursState {
+    /// Why the detours are not in use; `None` if no step failed.
+    pub fn failure(self) -> Option<String> {
+        match self {
+            DetoursState::Failed(step, 0) => Some(step.to_string()),
+            DetoursState::Failed(step, number) => {
+                Some(format!("{step}: {}", io::Error::from_raw_os_error(number)))
+            }
+            _ => None,
+        }
+    }
+
     /// The number of [`DetoursState::Placed`].
     pub const PLACED: u64 = 3;
 }
 
 impl DetoursPlaced {
     /// Size of the structure in the target, in bytes.
-    pub const SIZE: usize = 40;
+    pub const SIZE: usize = 32;
 
     /// Decodes the structure; `None` if the state is unknown.
     pub fn parse(bytes: &[u8; DetoursPlaced::SIZE]) -> Option<DetoursPlaced> {
         let (words, _) = bytes.as_chunks::<8>();
         let word = |n: usize| u64::from_ne_bytes(words[n]);
-        let failed = |what| DetoursState::Failed(what, i32::try_from(word(3)).unwrap_or_default());
+        let failed = |step| DetoursState::Failed(step, i32::try_from(word(2)).unwrap_or_default());
         let state = match word(0) {
             0 => DetoursState::None,
             1 => DetoursState::Other,
             2 => DetoursState::Prepared,
             DetoursState::PLACED => DetoursState::Placed,
-            4 => failed("the library's file cannot be mapped"),
-            5 => failed("there is other memory where the code of the detours belongs"),
-            6 => failed("the kernel does not let the executable's code be changed"),
-            7 => failed("it had several threads already"),
+            4 => failed(FailedStep::File),
+            5 => failed(FailedStep::Room),
+            6 => failed(FailedStep::Write),
+            7 => failed(FailedStep::Threads),
             _ => return None,
         };
         Some(DetoursPlaced {
             state,
             count: word(1),
-            base: word(4),
+            base: word(3),
         })
     }
 }

@@ -23,14 +23,4 @@ void freed(void *ptr);
 slot *resize_begin(void *ptr);
 void resize_end(slot *resizing, void *ptr, bool failed);
 
-/* The value of a call. Nothing is counted meanwhile. */
-#define UNCOUNTED(call) \
-	({ \
-		uint64_t left_before = thread.left; \
-		thread.left = UINT64_MAX; \
-		__auto_type result = (call); \
-		thread.left = left_before; \
-		result; \
-	})
-
 #endif

@@ -64,13 +64,20 @@ pub(super) fn read(memory: &Memory, vmas: &[Vma], tables: &Tables) -> Result<Spa
         free: vec![0; tables.sizes.len()],
         ..Spans::default()
     };
+    let leaves = words(memory, root, root + ROOT_BYTES).filter(|(_, leaf)| *leaf != 0);
+    let leaves: Vec<(u64, u64)> = leaves.collect();
+    read.leaves = leaves.iter().map(|(_, leaf)| *leaf).collect();
+    // A damaged tree may lead to the same memory again and again.
+    read.leaves.sort_unstable();
+    let overlap = |pair: &&[u64]| pair[1] - pair[0] < LEAF_BYTES;
+    let beyond = |leaf: &&u64| leaf.checked_add(LEAF_BYTES).is_none();
+    let overlapping = read.leaves.windows(2).find(overlap).map(|pair| &pair[1]);
+    if let Some(leaf) = overlapping.or(read.leaves.iter().find(beyond)) {
+        return refuse!("the table of pages at {leaf:#x} cannot be right");
+    }
     let mut next = 0;
-    for (at, leaf) in words(memory, root, root + ROOT_BYTES).filter(|(_, leaf)| *leaf != 0) {
-        let first = ((at - root) / 8) << LEAF;
-        let Some(end) = leaf.checked_add(LEAF_BYTES) else {
-            return refuse!("the table of pages at {leaf:#x} cannot be right");
-        };
-        read.leaves.push(leaf);
+    for (at, leaf) in leaves {
+        let (first, end) = (((at - root) / 8) << LEAF, leaf + LEAF_BYTES);
         for (at, description) in words(memory, leaf, end).filter(|(_, word)| *word != 0) {
             let page = first + (at - leaf) / 8;
             // Pages within a span may have the description of an earlier one.
