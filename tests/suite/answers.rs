@@ -68,8 +68,7 @@ fn what_holds_memory_and_what_grows() {
     let summary = user.runs(&["--no-server", "--duration", "3"], 2);
     let sentence = line_with(&summary.stdout, "memprof has seen ");
     assert!(sentence.contains(&format!(": {leak} ")), "{sentence}");
-    // At least ten reports make a trend; on a slow machine one takes three seconds.
-    let growth = user.runs(&["growth", "--duration", "40"], 1);
+    let growth = user.runs(&["growth", "--duration", "20"], 1);
     let first = growth
         .stdout
         .lines()

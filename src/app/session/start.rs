@@ -91,9 +91,10 @@ pub fn start_collector(config: &Config, sampler: Option<&Library>) -> Result<Sta
     };
     let (selector, follow_forks) = (config.target.clone(), config.follow_forks);
     let heap = config.heap.clone();
-    let pace = match config.on_oom {
-        Some(_) => Pace::CLOSE,
-        None => Pace::default(),
+    let pace = match (&config.on_oom, &config.growth) {
+        (Some(_), _) => Pace::CLOSE,
+        (None, Some(_)) => Pace::STEADY,
+        (None, None) => Pace::default(),
     };
     let preloaded = sampler.map(Library::preloaded);
     let shared_once = config.shared_once;

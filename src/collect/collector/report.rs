@@ -35,6 +35,11 @@ impl Pace {
         pause: Duration::from_millis(100),
         share: 20,
     };
+    /// The pace for a trend, which takes ten reports in a short time, also of a large target.
+    pub const STEADY: Pace = Pace {
+        pause: Duration::from_secs(1),
+        share: 10,
+    };
 }
 
 /// A page fault is counted when it begins. After this time without activity, most of its pages are present.

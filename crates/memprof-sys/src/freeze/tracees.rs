@@ -19,6 +19,10 @@ use crate::ids::Pid;
 
 /// Polling interval for a thread that has not stopped yet.
 const PAUSE: Duration = Duration::from_micros(50);
+/// A thread that executes another program kills the others, stopped or not, and goes on, or stops, only when each of them has been
+/// waited for; and then it may have lost the request to stop. So every so many rounds of polling, the stopped threads are polled,
+/// too, and the others are asked again.
+const RARELY: u32 = 16;
 /// Number of threads that are seized before signals are passed on.
 const BATCH: usize = 256;
 /// Time to wait for a thread that another guard traces: the guard of another memprof, or one that reaps the child of an earlier
@@ -51,6 +55,13 @@ pub enum TraceeState {
     Exiting,
     /// No longer traced.
     Ended,
+}
+
+impl TraceeState {
+    /// Whether the thread was asked to stop, and has neither stopped nor been seen to end.
+    fn is_asked(self) -> bool {
+        matches!(self, TraceeState::Interrupted | TraceeState::Exiting)
+    }
 }
 
 /// The reason why threads were not stopped.
@@ -129,19 +140,25 @@ impl Tracees {
                 return Err(StopError::TimedOut(None));
             }
         }
-        for thread in &mut self.threads {
-            while thread.state == TraceeState::Interrupted {
-                thread.poll();
-                if thread.state == TraceeState::Interrupted {
-                    if late(interrupted) {
-                        return Err(StopError::TimedOut(Some(thread.tid)));
-                    }
-                    std::thread::sleep(PAUSE);
+        for round in 1_u32.. {
+            // There may be thousands of stopped ones.
+            let rarely = round.is_multiple_of(RARELY);
+            for thread in &mut self.threads {
+                if thread.state.is_asked() || rarely && thread.is_stopped() {
+                    thread.poll();
+                }
+                if rarely && thread.state == TraceeState::Interrupted {
+                    thread.interrupt();
+                }
+                if late(interrupted) {
+                    let runs = thread.state == TraceeState::Interrupted;
+                    return Err(StopError::TimedOut(runs.then_some(thread.tid)));
                 }
             }
-            if late(interrupted) {
-                return Err(StopError::TimedOut(None));
+            if !self.is_waiting() {
+                break;
             }
+            std::thread::sleep(PAUSE);
         }
         Ok(())
     }
@@ -152,14 +169,12 @@ impl Tracees {
     }
 
     pub(super) fn stopped(&self) -> usize {
-        let stopped = |t: &&Tracee| matches!(t.state, TraceeState::Stopped(_));
-        self.threads.iter().filter(stopped).count()
+        self.threads.iter().filter(|t| t.is_stopped()).count()
     }
 
     /// The registers of the stopped threads, except those that were killed meanwhile.
     pub(super) fn registers(&self) -> Vec<Registers> {
-        let stopped = |t: &&Tracee| matches!(t.state, TraceeState::Stopped(_));
-        let threads = self.threads.iter().filter(stopped);
+        let threads = self.threads.iter().filter(|t| t.is_stopped());
         threads.filter_map(|t| registers::read(t.tid)).collect()
     }
 
@@ -222,8 +237,7 @@ impl Tracees {
 
     /// The number of threads that were asked to stop, whether or not they have stopped.
     pub(super) fn requested(&self) -> usize {
-        let requested =
-            |t: &&Tracee| matches!(t.state, TraceeState::Interrupted | TraceeState::Stopped(_));
+        let requested = |t: &&Tracee| t.state == TraceeState::Interrupted || t.is_stopped();
         self.threads.iter().filter(requested).count()
     }
 
@@ -248,8 +262,8 @@ impl Tracees {
 
     /// Polls the threads that were asked to stop. Returns whether any thread is stopped.
     pub(super) fn poll(&mut self) -> bool {
-        let asked = |t: &&mut Tracee| t.state == TraceeState::Interrupted;
-        self.threads.iter_mut().filter(asked).for_each(Tracee::poll);
+        let asked = self.threads.iter_mut().filter(|t| t.state.is_asked());
+        asked.for_each(Tracee::poll);
         self.stopped() > 0
     }
 
@@ -279,6 +293,10 @@ impl Tracees {
 }
 
 impl Tracee {
+    fn is_stopped(&self) -> bool {
+        matches!(self.state, TraceeState::Stopped(_))
+    }
+
     fn interrupt(&mut self) {
         self.state = match request(libc::PTRACE_INTERRUPT, self.tid, 0) {
             Ok(()) => TraceeState::Interrupted,
