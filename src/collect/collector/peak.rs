@@ -224,7 +224,7 @@ impl Collector {
         profile: &mut Profile,
         unresolved: Option<Snapshot>,
     ) {
-        while self.scan_next_peak() {}
+        self.scan_peaks_for_report();
         let single = profile.target.pids.len() == 1;
         match single {
             true => self.look_at_high_water(),

@@ -16,6 +16,9 @@ use memprof_sys::residency::page_size;
 /// that are not scanned were lower than a later one.
 const SHARE: u32 = 5;
 
+/// Time after which a report does not wait for the scan of one more peak: each of them may scan all processes.
+const REPORT: Duration = Duration::from_millis(300);
+
 /// Maximum number of peaks that wait for their scan. The probe holds a copy of the records of each.
 const MAX_WAITING: usize = 32;
 
@@ -99,6 +102,12 @@ impl Collector {
     pub(in crate::collect::collector) fn scan_peaks_in_time(&mut self) {
         let is_early = |(at, took): (Instant, Duration)| at.elapsed() < took * (SHARE - 1);
         while !self.peaks.scanned.is_some_and(is_early) && self.scan_next_peak() {}
+    }
+
+    /// Scans the peaks that were noted before a report, the highest first. Those that it does not wait for are scanned later.
+    pub(super) fn scan_peaks_for_report(&mut self) {
+        let begun = Instant::now();
+        while begun.elapsed() < REPORT && self.scan_next_peak() {}
     }
 
     /// Scans the noted peak of an address space that is about to be forgotten.
