@@ -86,6 +86,11 @@ impl OwnPeaks {
         }
     }
 
+    /// Leaves out processes with such a peak, in bytes: there are more than can be scanned.
+    pub fn leave_out(&mut self, rss: u64) {
+        self.floor = self.floor.max(rss);
+    }
+
     /// Notes the kernel's figure of a process, in bytes.
     pub fn note_high_water(&mut self, mm: MmId, bytes: u64) {
         if let Some(own) = self.by_space.get_mut(&mm) {
@@ -131,6 +136,8 @@ mod tests {
         peaks.offer(MmId(101), Pid(101), &moment(106, 0), 0);
         assert!(peaks.get(MmId(101)).is_none() && peaks.get(MmId(2)).is_some());
         assert_eq!(peaks.by_space.len(), MAX_PROCESSES);
+        peaks.leave_out(300);
+        assert_eq!(peaks.floor(), 318);
     }
 
     #[test]

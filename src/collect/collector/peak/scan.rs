@@ -16,6 +16,10 @@ use memprof_sys::residency::page_size;
 /// that are not scanned were lower than a later one.
 const SHARE: u32 = 5;
 
+/// The peak of a process that ends cannot be scanned later. If such scans take more than half of the time, processes with less than
+/// this part of the highest peak are left out: events would be lost meanwhile.
+const SMALL: u64 = 4;
+
 /// Time after which a report does not wait for the scan of one more peak: each of them may scan all processes.
 const REPORT: Duration = Duration::from_millis(300);
 
@@ -117,8 +121,19 @@ impl Collector {
             ProcessChange::Execed { left } => left,
             _ => return,
         };
-        let mut waiting = self.peaks.waiting.iter();
-        if let Some(at) = waiting.position(|waiting| waiting.seen.mm == gone) {
+        let mut all = self.peaks.waiting.iter();
+        let Some(at) = all.position(|waiting| waiting.seen.mm == gone) else {
+            return;
+        };
+        let rss = self.peaks.waiting[at].rss();
+        let best = self.peaks.best.as_ref().map_or(0, |best| best.rss);
+        let is_busy = |(at, took): (Instant, Duration)| at.elapsed() < took;
+        if rss < best / SMALL && self.peaks.scanned.is_some_and(is_busy) {
+            let left = self.peaks.waiting.swap_remove(at);
+            self.probe.forget_space(left.seen.copy);
+            self.peaks.own.leave_out(rss);
+            self.watch_peaks();
+        } else {
             self.scan_peak(at);
         }
     }
