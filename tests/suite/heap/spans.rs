@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 use serde::Deserialize;
 
 use crate::common::allocators::allocator;
+use crate::common::effort;
 use crate::common::process::signal;
 use crate::common::skip::skip;
 use crate::common::workload::Workload;
-use crate::heap::busy_targets::snapshots;
 use crate::heap::glibc::{COPY, compiled, snapshot};
 use memprof_heap::{Heap, HeapRegion, SpanFigures, SpanHeap};
 use memprof_sys::ids::Pid;
@@ -48,6 +48,22 @@ struct Properties {
     transfer: u64,
     pages: u64,
     unmapped: u64,
+}
+
+/// What the workload is told, one step after another (`spans.c` explains the letters).
+fn steps() -> &'static [&'static str] {
+    match effort::is_full() {
+        true => &["m", "f", "h", "m", "g", "mh", "m", "x", "m", "h", "a", "m"],
+        false => &["m", "fh", "mg", "mh", "m", "x", "ma"],
+    }
+}
+
+/// Numbers of threads and other variants of a test; in short, the first two.
+fn variants<T>(all: &[T]) -> &[T] {
+    match effort::is_full() {
+        true => all,
+        false => &all[..2],
+    }
 }
 
 /// The workload, linked with an allocator.
@@ -105,14 +121,14 @@ fn mimalloc() -> Option<Command> {
 /// of threads that ended (`x`), but the program's own sums have.
 #[test]
 fn mimalloc_s_figures_equal_what_it_visits() {
-    for (threads, seed) in [(1, 1), (2, 2), (3, 3), (8, 4)] {
+    for &(threads, seed) in variants(&[(1, 1), (8, 4), (2, 2), (3, 3)]) {
         let Some(program) = mimalloc() else { return };
         let mut target = Target::start(program, threads, seed);
         let mut ended = false;
         let first = target.ask("");
         let first = figures(&snapshot(Pid(first.pid)), "mimalloc");
-        for line in ["m", "f", "h", "m", "g", "mh", "m", "x", "m", "h", "a", "m"] {
-            ended |= line == "x";
+        for line in steps() {
+            ended |= line.contains('x');
             let said = target.ask(line);
             let read = figures(&snapshot(Pid(said.pid)), "mimalloc");
             let own = target.ask("v").own.expect("figures");
@@ -159,7 +175,8 @@ fn is_read_or_refused(program: [Command; 2]) {
             None => refused.push("not found".to_owned()),
         }
     };
-    for _ in 0..snapshots() {
+    let snapshots: u32 = effort::rounds(10);
+    for _ in 0..snapshots {
         std::thread::sleep(Duration::from_millis(7));
         // (Its mmap lock may be held for a moment.)
         let Ok(heap) = crate::heap::measure(target.0.pid(), &COPY, 1) else {
@@ -169,7 +186,7 @@ fn is_read_or_refused(program: [Command; 2]) {
     }
     let mut target = Target::start(damaged, 3, 11);
     target.ask("mh");
-    for _ in 0..snapshots() {
+    for _ in 0..snapshots {
         let said = target.ask("d");
         let begun = Instant::now();
         count(snapshot(Pid(said.pid)));
@@ -213,15 +230,15 @@ fn musl(flags: &[&str]) -> Option<Command> {
 /// In use is what the program has, whose slots it reads from the headers of its blocks; the C library has nothing.
 #[test]
 fn musl_s_figures_equal_its_own_structures() {
-    for (flags, threads, seed) in [
-        (&[][..], 1, 1),
-        (&[], 8, 2),
+    for &(flags, threads, seed) in variants(&[
+        (&[][..], 8, 2),
         (&["-static", "-s"], 1, 3),
+        (&[], 1, 1),
         (&["-static", "-s"], 4, 4),
-    ] {
+    ]) {
         let Some(program) = musl(flags) else { return };
         let mut target = Target::start(program, threads, seed);
-        for line in ["m", "f", "h", "m", "g", "mh", "m", "x", "m", "h", "a", "m"] {
+        for line in steps() {
             let said = target.ask(line);
             let read = figures(&snapshot(Pid(said.pid)), "musl");
             let own = target.ask("v").own.expect("figures");
@@ -259,23 +276,23 @@ const LINK_TCMALLOC: &[&str] = &["-l:libtcmalloc_minimal.so.4"];
 #[test]
 fn tcmalloc_s_figures_equal_its_properties() {
     let linked = [
-        (TCMALLOC, LINK_TCMALLOC, 1, 1),
-        (TCMALLOC, LINK_TCMALLOC, 2, 2),
         (TCMALLOC, LINK_TCMALLOC, 8, 3),
-        ("libtcmalloc.so.4", &["-l:libtcmalloc.so.4"], 3, 4),
         (
             "libtcmalloc_minimal.a",
             &["-l:libtcmalloc_minimal.a", "-lstdc++", "-lm", "-s"],
             3,
             5,
         ),
+        ("libtcmalloc.so.4", &["-l:libtcmalloc.so.4"], 3, 4),
+        (TCMALLOC, LINK_TCMALLOC, 1, 1),
+        (TCMALLOC, LINK_TCMALLOC, 2, 2),
     ];
-    for (library, flags, threads, seed) in linked {
+    for &(library, flags, threads, seed) in variants(&linked) {
         let Some(program) = tcmalloc(library, flags) else {
             continue;
         };
         let mut target = Target::start(program, threads, seed);
-        for line in ["m", "f", "h", "m", "g", "mh", "m", "x", "m", "h", "a", "m"] {
+        for line in steps() {
             let said = target.ask(line);
             let read = figures(&snapshot(Pid(said.pid)), "tcmalloc");
             let own = target.ask("v").own.expect("figures");
