@@ -66,8 +66,8 @@ pub fn living(pid: Pid) -> PathBuf {
 
 /// The letter of a thread's state: `T` stopped, `Z` zombie; `X` if there is no such thread.
 pub fn state(pid: Pid) -> char {
-    // The name may be any bytes.
-    let Ok(stat) = std::fs::read(format!("/proc/{pid}/stat")) else {
+    // The name may be any bytes. For `/proc/PID/stat`, the kernel sums up the CPU time of every thread.
+    let Ok(stat) = std::fs::read(format!("/proc/{pid}/task/{pid}/stat")) else {
         return 'X';
     };
     let stat = String::from_utf8_lossy(&stat);

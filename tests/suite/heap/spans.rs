@@ -380,7 +380,9 @@ fn go_s_figures_equal_its_memstats() {
                 let heap = snapshot(Pid(said.pid));
                 let before = std::mem::replace(&mut said, ask(""));
                 let read = heap.other_heaps.first().and_then(|heap| heap.figures());
-                let is_idle = read.is_some_and(|read| read.pages == said.idle);
+                let is_idle = read.is_some_and(|read| {
+                    (read.pages, read.live_blocks) == (said.idle, said.objects)
+                });
                 left -= 1;
                 if before == said && (is_idle || left <= 0) {
                     break heap;

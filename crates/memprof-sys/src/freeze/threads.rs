@@ -31,9 +31,14 @@ pub(super) fn pause(begun: Instant) {
     }
 }
 
+/// `stat` of a thread. For `/proc/TID/stat`, the kernel sums up the CPU time of all threads, of which there may be thousands.
+fn stat(tid: i32) -> io::Result<Stat> {
+    Stat::read(format_args!("{tid}/task/{tid}"))
+}
+
 /// The state letter of a thread.
 pub(super) fn state(tid: i32) -> Option<char> {
-    Stat::read(tid).ok()?.state()
+    stat(tid).ok()?.state()
 }
 
 /// Whether no thread of the process runs.
@@ -55,7 +60,7 @@ pub fn is_killed(tid: i32) -> bool {
     // `PF_SIGNALED` of the kernel's flags: the thread has taken the signal.
     const SIGNALED: u64 = 0x400;
     let pending = || StatusFile::for_thread(tid).ok()?.mask("SigPnd");
-    let flags = || Stat::read(tid).ok()?.number::<u64>(Field::Flags);
+    let flags = || stat(tid).ok()?.number::<u64>(Field::Flags);
     // The order matters: a signal that is no longer pending is in the flags.
     pending().is_some_and(|mask| mask >> (libc::SIGKILL - 1) & 1 != 0)
         || flags().is_some_and(|flags| flags & SIGNALED != 0)

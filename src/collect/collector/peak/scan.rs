@@ -16,10 +16,6 @@ use memprof_sys::residency::page_size;
 /// that are not scanned were lower than a later one.
 const SHARE: u32 = 5;
 
-/// The peak of a process that ends cannot be scanned later. If such scans take more than half of the time, processes with less than
-/// this part of the highest peak are left out: events would be lost meanwhile.
-const SMALL: u64 = 4;
-
 /// Time after which a report does not wait for the scan of one more peak: each of them may scan all processes.
 const REPORT: Duration = Duration::from_millis(300);
 
@@ -42,9 +38,20 @@ impl Waiting {
     fn rss(&self) -> u64 {
         self.seen.rss() * page_size()
     }
+
+    /// The memory of the other processes, in bytes.
+    fn others(&self) -> u64 {
+        self.seen.others * page_size()
+    }
 }
 
 impl Peaks {
+    /// Whether all processes together may have had more at this peak than at any before.
+    fn may_be_best(&self, waiting: &Waiting) -> bool {
+        let best = self.best.as_ref().map_or(0, |best| best.rss);
+        waiting.rss() + waiting.others() > best + best / PART
+    }
+
     /// Puts a peak in the list of those to be scanned. Returns the one that leaves the list for it: the lower one of the same process,
     /// or the lowest of all if there are too many.
     fn wait_for_scan(&mut self, waiting: Waiting) -> Option<Waiting> {
@@ -114,7 +121,8 @@ impl Collector {
         while begun.elapsed() < REPORT && self.scan_next_peak() {}
     }
 
-    /// Scans the noted peak of an address space that is about to be forgotten.
+    /// Scans the noted peak of an address space that is about to be forgotten. If such scans take more than half of the time, this one and
+    /// the like of it are left out, unless it may be the peak of all together: events would be lost meanwhile.
     pub(in crate::collect::collector) fn scan_peak_before(&mut self, change: &ProcessEvent) {
         let gone = match change.change {
             ProcessChange::Exited { .. } => change.mm,
@@ -125,13 +133,13 @@ impl Collector {
         let Some(at) = all.position(|waiting| waiting.seen.mm == gone) else {
             return;
         };
-        let rss = self.peaks.waiting[at].rss();
-        let best = self.peaks.best.as_ref().map_or(0, |best| best.rss);
         let is_busy = |(at, took): (Instant, Duration)| at.elapsed() < took;
-        if rss < best / SMALL && self.peaks.scanned.is_some_and(is_busy) {
+        if self.peaks.scanned.is_some_and(is_busy)
+            && !self.peaks.may_be_best(&self.peaks.waiting[at])
+        {
             let left = self.peaks.waiting.swap_remove(at);
             self.probe.forget_space(left.seen.copy);
-            self.peaks.own.leave_out(rss);
+            self.peaks.own.leave_out(left.rss());
             self.watch_peaks();
         } else {
             self.scan_peak(at);
@@ -179,9 +187,8 @@ impl Collector {
                     .aggregator
                     .snapshot_of_one(scanned.clone(), &self.probe);
                 let own = self.moment_of_peak(snapshot, &[], seen)?;
-                let others = seen.others * page_size();
-                let best = self.peaks.best.as_ref().map_or(0, |best| best.rss);
-                if own.rss + others > best + best / PART {
+                let others = waiting.others();
+                if self.peaks.may_be_best(waiting) {
                     let most = others + others / EXCESS + counted_later();
                     let ended = self.peaks.ended.iter();
                     let ended = ended.filter(|(at, _)| seen.at.abs_diff(*at) <= ENDED_NS);
