@@ -392,10 +392,10 @@ impl Collector {
         }
     }
 
-    /// Takes in pending events until none is left or `limit` has passed; more may arrive meanwhile. Returns
-    /// whether none is left.
+    /// Takes in pending events until none is left or `limit` has passed, without the time for scans of processes that end; more may
+    /// arrive meanwhile. Returns whether none is left.
     pub(super) fn take_events(&mut self, limit: Duration) -> Result<bool> {
-        let until = Instant::now() + limit;
+        let (until, spent) = (Instant::now() + limit, self.peaks.spent);
         let mut seen = Vec::new();
         let mut in_time = true;
         while in_time {
@@ -409,7 +409,7 @@ impl Collector {
             };
             let applied = self.apply(&event, &mut seen);
             self.tolerate(applied);
-            in_time = Instant::now() < until;
+            in_time = Instant::now() < until + self.peaks.spent.saturating_sub(spent);
         }
         self.bind_seen(&mut seen)?;
         if self.probe.sees_runtime_code() {

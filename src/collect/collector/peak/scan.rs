@@ -167,7 +167,9 @@ impl Collector {
             tracing::debug!("no profile of a peak: {e:#}");
         }
         self.probe.forget_space(waiting.seen.copy);
-        self.peaks.scanned = Some((Instant::now(), begun.elapsed()));
+        let took = begun.elapsed();
+        self.peaks.scanned = Some((Instant::now(), took));
+        self.peaks.spent += took;
         self.watch_peaks();
     }
 
