@@ -57,7 +57,7 @@ pub struct Detour {
     pub name: String,
     /// Address in the file of the first displaced instruction: the function's entry, or after its `endbr64`.
     pub address: u64,
-    /// The displaced instructions, at least [`JUMP`] and at most [`DISPLACED`] bytes.
+    /// The displaced instructions, at least [`JUMP`] and at most 16 bytes.
     pub displaced: Vec<u8>,
     /// The function's effect.
     pub kind: DetourKind,
