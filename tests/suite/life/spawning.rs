@@ -70,7 +70,7 @@ fn slowest_health(m: &Memprof, tries: u32) -> Duration {
 
 /// A parent with 48 GiB of address space, of which one page in 2 MiB is used, starts up to 1,000 processes per second.
 /// A release build on an idle machine answers health requests in 100 ms and ends in a second. The test allows fifteen times as long, for
-/// busy machines, and a debug build, whose scans of the parent take a second, fifty times for the first.
+/// busy machines, and a debug build, whose scans of the parent take seconds, ten times that for the first.
 fn flood(how: &str) {
     let mut parent = Workload::start(&program("spawner"));
     assert_eq!(parent.lines.line(), "ok");
@@ -84,7 +84,7 @@ fn flood(how: &str) {
     std::thread::sleep(Duration::from_secs(2));
     let slowest = slowest_health(&m, 50);
     println!("the slowest answer took {slowest:?}");
-    let most = Duration::from_millis(if cfg!(debug_assertions) { 5000 } else { 1500 });
+    let most = Duration::from_millis(if cfg!(debug_assertions) { 15_000 } else { 1500 });
     assert!(slowest <= most, "{slowest:?}");
     let begun = Instant::now();
     m.signal(libc::SIGTERM);
