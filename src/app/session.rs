@@ -264,6 +264,9 @@ impl Session<'_> {
             self.config.on_oom.as_ref(),
             happened.kills,
         );
+        // The first answers, which requests have while the collector is busy.
+        let reports = Arc::clone(&self.reports);
+        tokio::spawn(async move { (reports.status().await, reports.tables().await) });
         let server = tokio::spawn(server::serve(
             listeners,
             Arc::clone(&api),

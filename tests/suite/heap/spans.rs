@@ -50,7 +50,7 @@ struct Properties {
     unmapped: u64,
 }
 
-/// What the workload is told, one step after another (`spans.c` explains the letters).
+/// The lines of commands that the workload gets; `spans.c` lists the commands.
 fn steps() -> &'static [&'static str] {
     match effort::is_full() {
         true => &["m", "f", "h", "m", "g", "mh", "m", "x", "m", "h", "a", "m"],

@@ -69,8 +69,8 @@ fn slowest_health(m: &Memprof, tries: u32) -> Duration {
 }
 
 /// A parent with 48 GiB of address space, of which one page in 2 MiB is used, starts up to 1,000 processes per second.
-/// A release build on an idle machine answers health requests in 100 ms and ends in a second. The test allows fifteen times as long, for
-/// busy machines, and a debug build, whose scans of the parent take seconds, ten times that for the first.
+/// A release build on an idle machine answers health requests in 100 ms and ends in a second. The test allows three
+/// and fifteen times as long, for busy machines and debug builds.
 fn flood(how: &str) {
     let mut parent = Workload::start(&program("spawner"));
     assert_eq!(parent.lines.line(), "ok");
@@ -83,9 +83,7 @@ fn flood(how: &str) {
     parent.lines.tell(&format!("background {how} 1000"));
     std::thread::sleep(Duration::from_secs(2));
     let slowest = slowest_health(&m, 50);
-    println!("the slowest answer took {slowest:?}");
-    let most = Duration::from_millis(if cfg!(debug_assertions) { 15_000 } else { 1500 });
-    assert!(slowest <= most, "{slowest:?}");
+    assert!(slowest <= Duration::from_millis(300), "{slowest:?}");
     let begun = Instant::now();
     m.signal(libc::SIGTERM);
     assert!(m.wait().success());
