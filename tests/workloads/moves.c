@@ -37,6 +37,7 @@
 //   uffd S LEN MS         anonymous memory filled by UFFDIO_COPY, MS milliseconds after each page is touched
 //   stack KIB             grows the main thread's stack by KIB KiB
 //   heap LEN              malloc, each page written; realloc LEN: to that size; free
+//   no_huge_pages         none for this process from now on
 //   fork S OFF LEN        a child that stores to these pages and stays   end: it ends
 //   vfork S OFF LEN       the same in a vfork child, which ends at once
 //   clone_vm S OFF LEN    the same in a CLONE_VM child, which ends at once
@@ -54,6 +55,7 @@
 #include <signal.h>
 #include <stdint.h>
 #include <sys/ioctl.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -677,6 +679,12 @@ struct command {
 
 #define COMMAND(name, takes) { #name, takes, cmd_##name }
 
+// The kernel gives this process no huge pages from now on.
+static NOINLINE int cmd_no_huge_pages(void)
+{
+	return prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0);
+}
+
 static const struct command commands[] = {
 	COMMAND(anon, "sn"), COMMAND(reserve, "sn"), COMMAND(shared, "sn"), COMMAND(memfd, "sn"),
 	COMMAND(memfd_private, "sn"),
@@ -685,7 +693,7 @@ static const struct command commands[] = {
 	COMMAND(fill, "snn"), COMMAND(advise, "snnn"), COMMAND(lock, "snn"), COMMAND(unlock, "snn"),
 	COMMAND(protect, "snnn"), COMMAND(unmap, "snn"), COMMAND(move, "s"), COMMAND(grow, "sn"),
 	COMMAND(shrink, "sn"), COMMAND(remove_range, "snn"), COMMAND(memfd_write, "sn"), COMMAND(uffd, "snn"),
-	COMMAND(stack, "n"), COMMAND(heap, "n"), COMMAND(realloc, "n"), COMMAND(free, ""),
+	COMMAND(stack, "n"), COMMAND(heap, "n"), COMMAND(realloc, "n"), COMMAND(free, ""), COMMAND(no_huge_pages, ""),
 	COMMAND(fork, "snn"), COMMAND(end, ""), COMMAND(vfork, "snn"), COMMAND(clone_vm, "snn"),
 	COMMAND(exec, ""), COMMAND(read, "pnn"), COMMAND(write, "pnn"), COMMAND(direct, "pn"),
 	COMMAND(readahead, "pn"), COMMAND(splice, "pn"), COMMAND(copy, "ppn"), COMMAND(truncate, "pn"),

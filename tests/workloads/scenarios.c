@@ -51,7 +51,6 @@
 #include <sched.h>
 #include <signal.h>
 #include <stdint.h>
-#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 
@@ -611,19 +610,12 @@ struct command {
 	int (*file)(const char *);
 };
 
-// The kernel gives this process no huge pages from now on.
-static NOINLINE int cmd_no_huge_pages(void)
-{
-	return prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0);
-}
-
 static const struct command commands[] = {
 	{ "malloc_small", .number = cmd_malloc_small },
 	{ "free_small", .plain = cmd_free_small },
 	{ "malloc_large", .number = cmd_malloc_large },
 	{ "free_large", .plain = cmd_free_large },
 	{ "malloc_trim", .plain = cmd_malloc_trim },
-	{ "no_huge_pages", .plain = cmd_no_huge_pages },
 	{ "mmap", .number = cmd_mmap },
 	{ "munmap", .plain = cmd_munmap },
 	{ "dontneed", .plain = cmd_dontneed },
