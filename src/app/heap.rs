@@ -31,6 +31,7 @@ pub fn run(config: &HeapConfig) -> Result<(Vec<u8>, u8)> {
                 heap,
                 taken: SystemTime::now(),
                 grown_by: None,
+                zero_by: None,
                 by_stack: None,
             };
             (Arc::new(taken), status)
@@ -45,12 +46,16 @@ pub fn run(config: &HeapConfig) -> Result<(Vec<u8>, u8)> {
             if let Some(by_stack) = by_stack {
                 by_stack.write_text(&mut out, config.top)?;
             }
+            if let Some(zero_by) = &taken.zero_by {
+                zero_by.write_zeroes(&mut out, config.top)?;
+            }
         }
         (HeapFormat::Json, by_stack) => {
             let whole = Whole {
                 verdict: taken.heap.verdict(),
                 heap: &taken.heap,
                 grown_by: taken.grown_by.as_ref(),
+                zero_by: taken.zero_by.as_ref(),
                 by_stack: by_stack.as_ref(),
             };
             serde_json::to_writer_pretty(&mut out, &whole)?;
@@ -70,6 +75,8 @@ struct Whole<'a> {
     heap: &'a Heap,
     #[serde(skip_serializing_if = "Option::is_none")]
     grown_by: Option<&'a GrownBy>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    zero_by: Option<&'a GrownBy>,
     #[serde(skip_serializing_if = "Option::is_none")]
     by_stack: Option<&'a ByStack>,
 }

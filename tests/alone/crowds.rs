@@ -4,7 +4,7 @@
 //! aim, three times in an optimised build: many processes run at the same time. It prints the
 //! measured times. And what becomes of reports if more processes change than can be scanned for each.
 //!
-//! 400 idle and 60 busy processes; 1,100 and 200 in full: `MEMPROF_TEST_FULL=1 cargo test --test alone -- crowds --nocapture`.
+//! The times are taken with 400 idle and 60 busy processes; with 1,100 and 200 in full: `MEMPROF_TEST_FULL=1 cargo test --test alone -- crowds --nocapture`.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -19,6 +19,8 @@ use crate::common::workload::{Workload, program};
 use memprof_sys::residency::figures;
 
 const REPORT: Duration = Duration::from_secs(3);
+/// Enough busy processes that they change faster than they can be scanned.
+const BUSY: usize = 200;
 const SHARED: u32 = if cfg!(debug_assertions) { 15 } else { 3 };
 
 /// Times from memprof's start until its replies.
@@ -118,13 +120,13 @@ fn answers_in_time(kind: &str, count: usize) {
 }
 
 /// Busy processes change faster than all of them can be scanned. Once they stand still, the sum is the kernel's.
-fn older_states_are_said(count: usize) {
-    let (group, workload) = crowd("busy", count);
+fn older_states_are_said() {
+    let (group, workload) = crowd("busy", BUSY);
     let m = Memprof::start(&["--cgroup", &format!("/{}", group.name().display())]);
     let older = || m.lost().iter().any(|row| row.contains("earlier report"));
     wait_until(older);
     let pids = group.pids();
-    assert_eq!(pids.len(), count + 1);
+    assert_eq!(pids.len(), BUSY + 1);
     pids.iter().for_each(|pid| stop(*pid));
     let kernel = pids.iter().map(|pid| figures::read(*pid).unwrap());
     let kernel: u64 = kernel.map(|f| f.anonymous.unwrap() + f.rss_shmem).sum();
@@ -142,10 +144,10 @@ fn older_states_are_said(count: usize) {
 fn answers_come_in_time() {
     let _alone = crate::alone();
     let (idle, busy) = match effort::is_full() {
-        true => (1100, 200),
+        true => (1100, BUSY),
         false => (400, 60),
     };
     answers_in_time("idle", idle);
     answers_in_time("busy", busy);
-    older_states_are_said(busy);
+    older_states_are_said();
 }

@@ -24,6 +24,7 @@ mod spans;
 mod types;
 mod unreachable;
 mod verdict;
+mod zeroes;
 
 use memprof_heap::{Cell, Heap, RegionRow, SnapshotOptions};
 use memprof_sys::ids::Pid;

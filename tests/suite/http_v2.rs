@@ -126,6 +126,7 @@ impl Provider for Growing {
                 heap,
                 taken,
                 grown_by: None,
+                zero_by: None,
                 by_stack: None,
             }))
         })

@@ -38,6 +38,7 @@ pub(crate) use self::write::CoreWriter;
 pub use self::write::SavedCore;
 use super::headroom::Headroom;
 use super::ledger;
+use super::memory::Run;
 use super::report::Heap;
 use super::snapshot::Snapshot;
 use super::source::Source;
@@ -171,7 +172,7 @@ impl Core {
             signal: notes.signal,
             threads: notes.threads.len(),
             residency,
-            zeroes: contents.zeroes,
+            zeroes: contents.zeroes.iter().map(Run::len).sum(),
             holes: contents.has_holes,
             unchanged: contents.unchanged,
             not_compared: contents.not_compared,
@@ -181,7 +182,7 @@ impl Core {
         let vmas = mappings.into_iter().map(|mapping| mapping.vma).collect();
         let copied = (vmas, contents.pages, contents.memory);
         Ok(Core {
-            snapshot: Snapshot::of_core(copied, notes.threads, contents.missing),
+            snapshot: Snapshot::of_core(copied, notes.threads, contents.missing, contents.zeroes),
             files,
             report,
         })
@@ -190,6 +191,10 @@ impl Core {
     fn measure(self, top: usize) -> Result<Heap> {
         let source = Source::Core(&self.files);
         let mut measured = ledger::measure_snapshot(source, self.snapshot, top, None)?;
+        if !self.report.residency {
+            // Pages that were never touched look like others.
+            measured.heap.zero_pages = None;
+        }
         measured.heap.core = Some(self.report);
         Ok(measured.heap)
     }

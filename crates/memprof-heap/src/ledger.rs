@@ -33,6 +33,7 @@ use super::snapshot::{self, Snapshot, SnapshotOptions};
 use super::source::Source;
 use super::types::Census;
 use super::whole::{Anonymous, Disturbed};
+use super::zero_pages::ZeroRuns;
 use super::{other_allocators, reach, spans};
 use memprof_sys::freeze::{Guard, Registers};
 use memprof_sys::ids::Pid;
@@ -274,6 +275,7 @@ pub(super) fn measure_snapshot(
         agreement: snapshot.agreement(anonymous),
         missing: snapshot.missing.clone(),
         swapped: anonymous.swapped,
+        zero_pages: Some(ledger.zero.report(&snapshot, &categories, top)),
         trimmable: ledger.trimmable,
         largest: ledger.largest(),
         occupancy: ledger.occupancy.pages(),
@@ -293,6 +295,7 @@ pub(super) fn measure_snapshot(
     let Ledger {
         pages,
         ranges,
+        zero,
         holdings,
         ..
     } = ledger;
@@ -300,7 +303,8 @@ pub(super) fn measure_snapshot(
     let joint = joint.map(|(holdings, ((_, counts), origin))| {
         Joint::new(holdings, heads, counts, origin, &heap.rows, &heap.others)
     });
-    let pages = HeapPages::select(snapshot.vmas, &pages, &ranges);
+    let mut pages = HeapPages::select(snapshot.vmas, &pages, &ranges);
+    pages.zero = zero.into_runs();
     Ok(Measured {
         heap,
         pages,
@@ -352,6 +356,8 @@ struct Ledger<'a> {
     largest: BinaryHeap<Reverse<(u64, Reverse<u64>, u64)>>,
     top: usize,
     trimmable: u64,
+    /// The resident pages that contain only zeroes.
+    zero: ZeroRuns,
     /// What each class and each sampled chunk holds, if there are samples.
     holdings: Option<Holdings>,
 }
@@ -372,6 +378,7 @@ impl<'a> Ledger<'a> {
             largest: BinaryHeap::new(),
             top,
             trimmable: 0,
+            zero: ZeroRuns::find(snapshot),
             holdings: None,
         }
     }
@@ -397,6 +404,7 @@ impl<'a> Ledger<'a> {
             self.rows[what as usize] = row;
             self.arenas.add(what, row.0, row.1, row.2);
         }
+        pymalloc.add_zeroes(&mut self.zero);
         self.hold_python(pymalloc);
         self.ranges.extend(pymalloc.ranges());
         self.ranges.sort_by_key(|range| range.start);
@@ -414,6 +422,7 @@ impl<'a> Ledger<'a> {
         let mut resident = 0;
         let runs = overlapping(&self.pages[self.next..], start, end);
         self.cells.add((start, end), what, runs);
+        self.zero.add((start, end), what);
         for run in overlapping(&self.pages[self.next..], start, end) {
             resident += run.len();
             let live = class.filter(|_| what.is_live());

@@ -10,6 +10,7 @@
 //! - `reach` finds unreachable chunks, `types` counts chunks by type, and `retained` counts them by the root that
 //!   keeps them alive.
 //! - `core_file` reads a snapshot from a core instead; `source` is what either knows of the process's files.
+//! - `zero_pages` finds the resident pages that contain only zeroes.
 //! - `ledger` attributes every resident byte to an owner; `report` holds the totals.
 //! - `by_stack` joins the totals with sampled allocations.
 //! - `text` prints the result.
@@ -62,6 +63,7 @@ mod types;
 mod verdict;
 mod vtables;
 mod whole;
+mod zero_pages;
 
 pub use address_map::{AddressMap, Cell, MapRange};
 pub use arenas::{ArenaKind, ArenaRow};
@@ -93,3 +95,4 @@ pub use stages::Stages;
 pub use taken::{HeapOptions, HeapSnapshot};
 pub use types::{TypeKind, TypeRow, Types};
 pub use whole::{Agreement, Missing, MissingKind};
+pub use zero_pages::{ZeroMapping, ZeroPages, ZeroRegion};

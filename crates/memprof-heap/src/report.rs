@@ -17,6 +17,7 @@ use super::snapshot::Taken;
 use super::spans::SpanHeap;
 use super::types::Types;
 use super::whole::{Agreement, Missing};
+use super::zero_pages::ZeroPages;
 use memprof_sys::residency::Category;
 
 /// The kind of heap bytes.
@@ -281,6 +282,9 @@ pub struct Heap {
     pub missing: Vec<Missing>,
     /// Anonymous memory that is swapped out.
     pub swapped: u64,
+    /// Resident pages that contain only zeroes, and the unused part of huge pages; null for a core that does not say which pages
+    /// were resident.
+    pub zero_pages: Option<ZeroPages>,
     /// Number of the heap's resident pages by live share: none, up to 10 %, up to 20 %, and so on.
     pub occupancy: [u64; 11],
     /// The heap by address.

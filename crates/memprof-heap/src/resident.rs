@@ -14,6 +14,8 @@ pub struct HeapPages {
     /// Resident bytes of the heap on pages that it shares with other memory: where it does not begin or end on a page
     /// boundary.
     pub(crate) shared: u64,
+    /// The process's resident pages that contain only zeroes, in the heap or not.
+    pub(crate) zero: Vec<Run>,
 }
 
 impl HeapPages {
@@ -33,13 +35,23 @@ impl HeapPages {
                 }
             }
         }
-        HeapPages { vmas, runs, shared }
+        HeapPages {
+            vmas,
+            runs,
+            shared,
+            zero: Vec::new(),
+        }
     }
 
     /// Restricts to these runs.
     pub fn only(&self, runs: impl Iterator<Item = Run>) -> HeapPages {
         let runs: Vec<Run> = runs.collect();
         HeapPages::select(self.vmas.clone(), &runs, &runs)
+    }
+
+    /// The process's resident pages that contain only zeroes.
+    pub fn only_zeroes(&self) -> HeapPages {
+        self.only(self.zero.iter().copied())
     }
 
     /// Resident bytes of the heap on pages that it shares with other memory.

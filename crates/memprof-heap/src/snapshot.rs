@@ -108,6 +108,8 @@ pub(crate) struct Snapshot {
     pub at: u64,
     /// The private pages.
     pub pages: Pages,
+    /// Pages that contain only zeroes and are not in `memory`: a core has no bytes of them.
+    pub zeroes: Vec<Run>,
     /// The kernel's figures for the anonymous memory.
     pub kernel: KernelSums,
     /// Private memory that is not in the snapshot.
@@ -122,6 +124,7 @@ impl Snapshot {
         copied: (Vec<Vma>, Pages, Memory),
         threads: Vec<Registers>,
         missing: Vec<Missing>,
+        zeroes: Vec<Run>,
     ) -> Snapshot {
         let taken = Taken {
             approach: Approach::Core,
@@ -129,6 +132,7 @@ impl Snapshot {
         };
         Snapshot {
             missing,
+            zeroes,
             ..Snapshot::whole(copied, threads, 0, taken)
         }
     }
@@ -164,6 +168,8 @@ pub(crate) struct Pages {
     pub hidden: Vec<Run>,
     /// Huge pages of hugetlbfs in readable mappings, which the kernel does not count as anonymous memory.
     pub hugetlb: Vec<Run>,
+    /// Pages of `readable` in transparent huge pages; `None` if the kernel does not say which they are.
+    pub huge: Option<Vec<Run>>,
 }
 
 /// Takes a snapshot; `guard` stops the process. `stopped` is the total time for which the process was stopped so far,
@@ -392,9 +398,14 @@ fn copy(
 
 /// The private pages of these mappings.
 fn pages(scanner: &mut Scanner, vmas: &[Vma]) -> Result<Pages> {
-    let mut pages = Pages::default();
+    let mut pages = Pages {
+        huge: (scanner.method() == Method::Ioctl).then(Vec::new),
+        ..Pages::default()
+    };
     let mut found = |vma: usize, run: PageRun| {
         let Perms { read, shared, .. } = vmas[vma].perms;
+        let huge = pages.huge.as_mut();
+        let huge = huge.filter(|_| run.huge && run.kind == PageKind::Anon && read);
         let (resident, list) = match (run.kind, read) {
             (PageKind::Anon, true) => (true, &mut pages.readable),
             (PageKind::Anon, false) => (true, &mut pages.hidden),
@@ -403,11 +414,13 @@ fn pages(scanner: &mut Scanner, vmas: &[Vma]) -> Result<Pages> {
             (PageKind::Hugetlb, true) if !shared => (true, &mut pages.hugetlb),
             _ => return,
         };
-        list.push(Run {
+        let run = Run {
             start: run.start.0,
             end: run.end.0,
             resident,
-        });
+        };
+        list.push(run);
+        huge.into_iter().for_each(|huge| huge.push(run));
     };
     scanner.scan(vmas, &mut found, &mut || ())?;
     Ok(pages)
@@ -451,6 +464,7 @@ impl Snapshot {
             taken,
             at,
             pages,
+            zeroes: Vec::new(),
             kernel: KernelSums::default(),
             missing: Vec::from_iter((unread.bytes > 0).then_some(unread)),
             unforeseen: false,

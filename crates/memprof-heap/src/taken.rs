@@ -30,6 +30,8 @@ pub struct HeapSnapshot {
     pub taken: SystemTime,
     /// The stacks that made the heap grow, if requested and the heap was read.
     pub grown_by: Option<GrownBy>,
+    /// The stacks that brought in the pages that contain only zeroes, if requested.
+    pub zero_by: Option<GrownBy>,
     /// The heap by allocating stack, if allocations are sampled and the heap was read.
     pub by_stack: Option<ByStack>,
 }

@@ -86,6 +86,9 @@ impl Heap {
             self.write_sizes(out, top)?;
             self.write_largest(out)?;
         }
+        if let Some(zero) = &self.zero_pages {
+            zero.write_text(out, top, name)?;
+        }
         if let Some(types) = &self.types {
             types.write_text(out, top, true)?;
         }
@@ -94,7 +97,9 @@ impl Heap {
         }
         if let Some(lost) = &self.unreachable {
             write_unreachable(lost, out)?;
-            write_shapes(lost, out, top)?;
+            if lost.chunks > 0 {
+                write_shapes(lost, out, top)?;
+            }
         }
         match &self.python {
             Some(python) => python.write_text(out, top),

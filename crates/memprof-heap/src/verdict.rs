@@ -48,6 +48,7 @@ impl Heap {
         if free >= MUCH && free as f64 >= MUCH_SHARE * heap as f64 {
             said.extend(self.why_free(&sums, free));
         }
+        said.extend(self.zeroes());
         said.extend(self.lost(live));
         said.extend(self.largest_type(live));
         if self.core.is_some() {
@@ -172,6 +173,26 @@ impl Heap {
         ))
     }
 
+    /// What pages of zeroes take, and what would save it.
+    fn zeroes(&self) -> Option<String> {
+        let zero = self.zero_pages.as_ref()?;
+        if zero.zero < MUCH || (zero.zero as f64) < MUCH_SHARE * zero.examined as f64 {
+            return None;
+        }
+        let huge = zero.huge_zero.unwrap_or(0);
+        let advice = match huge as f64 >= MOST * zero.zero as f64 {
+            true => format!(
+                "{} of them is the unused part of huge pages, which MADV_NOHUGEPAGE or PR_SET_THP_DISABLE would save",
+                size(huge)
+            ),
+            false => "memory that was cleared or copied and never used".to_owned(),
+        };
+        Some(format!(
+            "{} of resident pages contain only zeroes: {advice}.",
+            size(zero.zero)
+        ))
+    }
+
     fn lost(&self, live: u64) -> Option<String> {
         let Some(lost) = &self.unreachable else {
             let why = self.not_called_unreachable.as_ref()?;
@@ -255,7 +276,7 @@ fn is_much_lost(lost: u64, live: u64) -> bool {
 #[cfg(test)]
 mod tests {
     use super::super::report::{RegionRow, SizeClass};
-    use super::super::{LostShape, Mallinfo, ShapePart, TypeKind, Unreachable};
+    use super::super::{LostShape, Mallinfo, ShapePart, TypeKind, Unreachable, ZeroPages};
     use super::*;
 
     const MIB: u64 = 1 << 20;
@@ -341,6 +362,29 @@ mod tests {
             said.contains("jemalloc keeps") && !said.contains("malloc_trim"),
             "{said}"
         );
+    }
+
+    #[test]
+    fn pages_of_zeroes_are_mentioned_if_they_are_many() {
+        let with = |zero, huge_zero| Heap {
+            zero_pages: Some(ZeroPages {
+                examined: 100 * MIB,
+                zero,
+                huge: huge_zero,
+                huge_zero,
+                ..ZeroPages::default()
+            }),
+            ..heap(&[(HeapRegion::Live, 100 * MIB)], 1)
+        };
+        let said = |heap: Heap| heap.verdict().join("\n");
+        let huge = said(with(40 * MIB, Some(30 * MIB)));
+        assert!(
+            huge.contains("40.0 MiB of resident pages contain only zeroes: 30.0 MiB of them is the unused part of huge"),
+            "{huge}"
+        );
+        let small = said(with(40 * MIB, None));
+        assert!(small.contains("cleared or copied"), "{small}");
+        assert!(!said(with(9 * MIB, Some(9 * MIB))).contains("zeroes"));
     }
 
     #[test]

@@ -195,6 +195,7 @@ impl Collector {
                         heap,
                         taken: SystemTime::now(),
                         grown_by: None,
+                        zero_by: None,
                         by_stack: None,
                     },
                     pages,

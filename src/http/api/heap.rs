@@ -38,15 +38,22 @@ pub(super) struct StoredSnapshot {
     pub(super) info: Info,
     /// The snapshot as JSON.
     pub(super) json: Bytes,
-    /// The stacks that made the heap grow, as JSON.
-    pub(super) grown_by: Bytes,
-    /// The heap by stack, as JSON.
-    by_stack: Bytes,
+    /// The tables by stack, as JSON, with their names: see [`Whole`].
+    by_stack: [(&'static str, Bytes); 3],
 }
 
 impl StoredSnapshot {
     fn bytes(&self) -> usize {
-        self.json.len() + self.grown_by.len() + self.by_stack.len()
+        let tables = self.by_stack.iter().map(|(_, json)| json.len());
+        self.json.len() + tables.sum::<usize>()
+    }
+
+    /// A table by stack, as JSON.
+    pub(super) fn table(&self, name: &str) -> &[u8] {
+        let mut tables = self.by_stack.iter();
+        tables
+            .find(|(known, _)| *known == name)
+            .map_or(b"null", |(_, json)| json)
     }
 }
 
@@ -107,6 +114,9 @@ pub(super) struct Whole<'a> {
     /// The stacks whose first touches brought in the heap's resident pages: who made the heap grow, not who owns
     /// the objects there. null if the heap was not read.
     grown_by: &'a Option<GrownBy>,
+    /// The stacks whose first touches brought in the resident pages that contain only zeroes, in the heap or not. null if there
+    /// are none.
+    zero_by: &'a Option<GrownBy>,
     /// The heap by the stacks that allocated what is in use: estimates from samples, corrected by the snapshot.
     /// null if allocations are not sampled (--heap) or the heap was not read.
     by_stack: &'a Option<ByStack>,
@@ -121,6 +131,7 @@ pub(crate) fn write_heap(taken: &HeapSnapshot, out: &mut dyn Write) -> io::Resul
         snapshot: Info::new(1, None, taken),
         heap: &taken.heap,
         grown_by: &taken.grown_by,
+        zero_by: &taken.zero_by,
         by_stack: &taken.by_stack,
     };
     Ok(serde_json::to_writer(out, &whole)?)
@@ -157,19 +168,27 @@ impl Heaps {
     /// Stores a snapshot if it fits.
     fn add(&self, name: Option<String>, taken: &HeapSnapshot) -> Result<Info, ApiError> {
         let json = serde_json::to_vec(&taken.heap).map_err(internal)?;
-        let grown_by = serde_json::to_vec(&taken.grown_by).map_err(internal)?;
-        let by_stack = serde_json::to_vec(&taken.by_stack).map_err(internal)?;
-        let mut list = self.lock();
-        check_room(&list, json.len() + grown_by.len() + by_stack.len())?;
+        let tables = [
+            ("grown_by", serde_json::to_vec(&taken.grown_by)),
+            ("zero_by", serde_json::to_vec(&taken.zero_by)),
+            ("by_stack", serde_json::to_vec(&taken.by_stack)),
+        ];
+        let mut by_stack = [("", Bytes::new()), ("", Bytes::new()), ("", Bytes::new())];
+        for (kept, (name, json)) in by_stack.iter_mut().zip(tables) {
+            *kept = (name, json.map_err(internal)?.into());
+        }
         let mut info = Info::new(0, name, taken);
+        let mut kept = StoredSnapshot {
+            info: info.clone(),
+            json: json.into(),
+            by_stack,
+        };
+        let mut list = self.lock();
+        check_room(&list, kept.bytes())?;
         list.add(|number| {
             info.id = number.to_string();
-            StoredSnapshot {
-                info: info.clone(),
-                json: json.into(),
-                grown_by: grown_by.into(),
-                by_stack: by_stack.into(),
-            }
+            kept.info.id.clone_from(&info.id);
+            kept
         });
         Ok(info)
     }
@@ -345,15 +364,12 @@ impl Endpoint for Show {
         Box::pin(async {
             let kept = api.heaps.get(&self.0)?;
             let info = serde_json::to_vec(&kept.info).map_err(internal)?;
-            let parts: [(&str, &[u8]); 4] = [
-                ("{\"snapshot\":", &info),
-                (",\"heap\":", &kept.json),
-                (",\"grown_by\":", &kept.grown_by),
-                (",\"by_stack\":", &kept.by_stack),
-            ];
-            let mut whole = Vec::new();
-            for (name, json) in parts {
-                whole.extend_from_slice(name.as_bytes());
+            let mut whole = b"{\"snapshot\":".to_vec();
+            whole.extend_from_slice(&info);
+            let parts = std::iter::once(("heap", &kept.json));
+            for (name, json) in parts.chain(kept.by_stack.iter().map(|(name, json)| (*name, json)))
+            {
+                whole.extend_from_slice(format!(",\"{name}\":").as_bytes());
                 whole.extend_from_slice(json);
             }
             whole.push(b'}');

@@ -100,11 +100,13 @@ impl Endpoint for Diff {
     }
 }
 
-/// A snapshot with the stacks that made the heap grow.
+/// A snapshot with its exact tables by stack.
 fn whole(kept: &StoredSnapshot) -> Result<Map<String, Value>, ApiError> {
     let mut whole: Map<String, Value> = serde_json::from_slice(&kept.json).map_err(internal)?;
-    let grown_by = serde_json::from_slice(&kept.grown_by).map_err(internal)?;
-    whole.insert("grown_by".to_owned(), grown_by);
+    for name in ["grown_by", "zero_by"] {
+        let table = serde_json::from_slice(kept.table(name)).map_err(internal)?;
+        whole.insert(name.to_owned(), table);
+    }
     Ok(whole)
 }
 

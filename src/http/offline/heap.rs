@@ -56,6 +56,7 @@ mod tests {
                 heap,
                 taken,
                 grown_by: None,
+                zero_by: None,
                 by_stack: None,
             },
             &mut out,

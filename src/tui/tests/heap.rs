@@ -37,6 +37,7 @@ fn snapshot(allocator: Allocator) -> Arc<HeapSnapshot> {
         heap,
         taken: UNIX_EPOCH + Duration::from_secs(12 * 3600 + 67),
         grown_by: None,
+        zero_by: None,
         by_stack: None,
     })
 }

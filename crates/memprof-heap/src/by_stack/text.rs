@@ -3,6 +3,7 @@
 use std::fmt::Display;
 use std::io::{self, Write};
 
+use super::super::grown_by::GrownBy;
 use super::super::text_table::{Kib, TextTable, write_left};
 use super::{ByStack, Estimated, HeadOf, RestKind, RestRow};
 use memprof_sys::text::printable;
@@ -141,6 +142,33 @@ impl ByStack {
         }
         let hidden = self.leaks.len().saturating_sub(top) + self.leaks_left_out as usize;
         write_left(out, 22, hidden as u64)
+    }
+}
+
+impl GrownBy {
+    /// Writes the stacks that brought in pages of zeroes, at most `top`.
+    ///
+    /// # Errors
+    /// Writing to `out` fails.
+    pub fn write_zeroes(&self, out: &mut dyn Write, top: usize) -> io::Result<()> {
+        writeln!(
+            out,
+            "\nResident pages that contain only zeroes, in KiB, by the stack that brought them in:"
+        )?;
+        let table = TextTable([14]);
+        if let Some(why) = &self.error {
+            return table.text(out, format!("not known: {}", printable(why)));
+        }
+        for row in self.rows.iter().take(top) {
+            let mut frames = frames(&row.stack, &[]);
+            table.row(out, [&Kib(row.bytes)], frames.next().unwrap_or_default())?;
+            write_callers(table, frames, out)?;
+        }
+        let hidden = self.rows.iter().skip(top).map(|row| row.bytes);
+        match hidden.sum::<u64>() + self.left_out_bytes {
+            0 => Ok(()),
+            rest => table.row(out, [&Kib(rest)], "other stacks"),
+        }
     }
 }
 

@@ -12,6 +12,7 @@ use super::own_notes::OwnNotes;
 use crate::memory::{Memory, Run};
 use crate::snapshot::Pages;
 use crate::whole::{Missing, MissingKind};
+use crate::zero_pages::is_zero;
 use memprof_sys::residency::{Backing, page_size};
 use memprof_sys::target_file::{ReadAt, TargetFile};
 
@@ -24,8 +25,9 @@ pub(super) struct Contents {
     pub pages: Pages,
     pub memory: Memory,
     pub missing: Vec<Missing>,
-    /// Bytes of pages of zeroes that are in no other figure: holes, or all such pages of a core without holes.
-    pub zeroes: u64,
+    /// Pages of zeroes that are in no other figure, and whose bytes are not kept: holes, or all such pages of a core without
+    /// holes.
+    pub zeroes: Vec<Run>,
     /// Whether the core has holes for pages that were never written to, so that its pages of zeroes were written to.
     pub has_holes: bool,
     /// Bytes of pages of mapped files that are the file's own.
@@ -144,6 +146,19 @@ pub(super) fn read(
     Ok(contents)
 }
 
+impl Contents {
+    /// Notes pages of zeroes at these offsets in a mapping.
+    fn zeroes(&mut self, mapping: &Mapping, from: u64, to: u64) {
+        let start = mapping.vma.start.0;
+        let run = Run {
+            start: start + from,
+            end: start + to,
+            resident: true,
+        };
+        push(&mut self.zeroes, run);
+    }
+}
+
 struct Reader<'a> {
     core: CoreBytes<'a>,
     /// Notes of memprof's own, which say what was resident.
@@ -168,11 +183,12 @@ impl Reader<'_> {
                 true => match self.core.data(at, end) {
                     Some((start, stop)) => {
                         let start = offset + page_of(start - offset);
-                        self.contents.zeroes += start.saturating_sub(at);
-                        (start.max(at), stop)
+                        let start = start.max(at);
+                        self.contents.zeroes(mapping, at - offset, start - offset);
+                        (start, stop)
                     }
                     None => {
-                        self.contents.zeroes += end - at;
+                        self.contents.zeroes(mapping, at - offset, end - offset);
                         return Ok(());
                     }
                 },
@@ -237,15 +253,14 @@ impl Reader<'_> {
             end: start + len,
             resident: true,
         };
-        let is_zero = is_zero(page);
         let mut counts = true;
         if self.own.is_some_and(|own| !own.has(start)) && (vma.ino == 0 || file.is_some()) {
             contents.unchanged += len;
             return Ok(());
         }
         if vma.ino == 0 || vma.backing == Backing::Hugetlb {
-            if is_zero && !contents.has_holes {
-                contents.zeroes += len;
+            if is_zero(page) && !contents.has_holes {
+                contents.zeroes(mapping, inside, inside + len);
                 return Ok(());
             }
         } else {
@@ -278,15 +293,10 @@ impl Reader<'_> {
     }
 }
 
-fn is_zero(page: &[u8]) -> bool {
-    static ZEROES: [u8; 4096] = [0; 4096];
-    page.chunks(ZEROES.len())
-        .all(|part| part == &ZEROES[..part.len()])
-}
-
 /// Adds a run, which may continue the last one.
 fn push(runs: &mut Vec<Run>, run: Run) {
     match runs.last_mut() {
+        _ if run.len() == 0 => {}
         Some(last) if last.end == run.start => last.end = run.end,
         _ => runs.push(run),
     }

@@ -18,6 +18,8 @@ pub(super) const OWNER: &[u8] = b"memprof\0";
 pub(super) const MAPPINGS: u32 = 1;
 /// The runs of pages: start, end and kind, in words of 64 bits.
 pub(super) const PAGES: u32 = 2;
+/// The runs of transparent huge pages, if the snapshot knows them: start and end, in words of 64 bits. Follows `PAGES`.
+pub(super) const HUGE: u32 = 4;
 /// What the snapshot lacked: kind and bytes, in words of 64 bits.
 pub(super) const MISSING: u32 = 3;
 
@@ -53,8 +55,8 @@ pub(super) struct OwnNotes {
     pub is_damaged: bool,
 }
 
-/// The three notes of a snapshot: type and contents.
-pub(super) fn write(snapshot: &Snapshot) -> [(u32, Vec<u8>); 3] {
+/// The notes of a snapshot: type and contents.
+pub(super) fn write(snapshot: &Snapshot) -> Vec<(u32, Vec<u8>)> {
     let mut maps = Vec::new();
     for vma in &snapshot.vmas {
         let letter = BACKINGS.iter().find(|(_, backing)| *backing == vma.backing);
@@ -88,7 +90,12 @@ pub(super) fn write(snapshot: &Snapshot) -> [(u32, Vec<u8>); 3] {
         [kind.unwrap_or(0) as u64, missing.bytes]
     });
     let missing = missing.flat_map(u64::to_le_bytes).collect();
-    [(MAPPINGS, maps), (PAGES, runs), (MISSING, missing)]
+    let huge = pages.huge.as_ref().map(|huge| {
+        let words = huge.iter().flat_map(|run| [run.start, run.end]);
+        (HUGE, words.flat_map(u64::to_le_bytes).collect())
+    });
+    let notes = [(MAPPINGS, maps), (PAGES, runs), (MISSING, missing)];
+    notes.into_iter().chain(huge).collect()
 }
 
 impl OwnNotes {
@@ -97,6 +104,7 @@ impl OwnNotes {
         match kind {
             MAPPINGS if self.vmas.is_empty() => self.mappings(note).is_some(),
             PAGES if self.pages == Pages::default() => self.runs(note).is_some(),
+            HUGE if self.pages.huge.is_none() => self.huge(note).is_some(),
             MISSING if self.missing.is_empty() => {
                 for pair in note.chunks_exact(16) {
                     let kind = usize::try_from(u64_at(pair, 0)).ok();
@@ -136,6 +144,12 @@ impl OwnNotes {
         (!self.vmas.is_empty()).then_some(())
     }
 
+    fn huge(&mut self, note: &[u8]) -> Option<()> {
+        let huge = self.pages.huge.insert(Vec::new());
+        note.chunks_exact(16)
+            .try_for_each(|run| push(huge, run, true))
+    }
+
     fn runs(&mut self, note: &[u8]) -> Option<()> {
         for run in note.chunks_exact(24) {
             let kind = u64_at(run, 16);
@@ -145,16 +159,7 @@ impl OwnNotes {
                 2 => &mut self.pages.hugetlb,
                 _ => return None,
             };
-            let run = Run {
-                start: u64_at(run, 0),
-                end: u64_at(run, 8),
-                resident: kind & 1 == 1,
-            };
-            let follows = list.last().is_none_or(|last| last.end <= run.start);
-            let page = page_size();
-            let aligned = run.start.is_multiple_of(page) && run.end.is_multiple_of(page);
-            (follows && aligned && run.start < run.end).then_some(())?;
-            list.push(run);
+            push(list, run, kind & 1 == 1)?;
         }
         Some(())
     }
@@ -170,8 +175,10 @@ impl OwnNotes {
             readable,
             hidden,
             hugetlb,
+            huge,
         } = &self.pages;
-        let mut runs = readable.iter().chain(hidden).chain(hugetlb);
+        let huge = huge.iter().flatten();
+        let mut runs = readable.iter().chain(hidden).chain(hugetlb).chain(huge);
         !self.is_damaged && !self.vmas.is_empty() && !readable.is_empty() && runs.all(within)
     }
 
@@ -200,4 +207,17 @@ impl OwnNotes {
         };
         has(&self.pages.readable) || has(&self.pages.hugetlb)
     }
+}
+
+/// Adds a run, whose first two words are its start and end. `None` if it is damaged or lies before the last one.
+fn push(list: &mut Vec<Run>, run: &[u8], resident: bool) -> Option<()> {
+    let run = Run {
+        start: u64_at(run, 0),
+        end: u64_at(run, 8),
+        resident,
+    };
+    let follows = list.last().is_none_or(|last| last.end <= run.start);
+    let page = page_size();
+    let aligned = run.start.is_multiple_of(page) && run.end.is_multiple_of(page);
+    (follows && aligned && run.start < run.end).then(|| list.push(run))
 }

@@ -54,6 +54,7 @@ impl Ledger<'_> {
         let runs = || overlapping(&self.pages[self.next..], start, end);
         let resident = runs().map(|run| run.len()).sum();
         self.cells.add((start, end), what, runs());
+        self.zero.add((start, end), what);
         let row = &mut self.rows[what as usize];
         *row = (row.0 + count, row.1 + (end - start), row.2 + resident);
         self.arenas.add(what, count, end - start, resident);

@@ -3,6 +3,7 @@
 use super::super::address_map::Cells;
 use super::super::memory::{Run, overlapping};
 use super::super::report::HeapRegion;
+use super::super::zero_pages::ZeroRuns;
 use super::{FREE, POOL_HEADER, Pymalloc};
 
 /// Number of blocks or pools, bytes, and resident bytes.
@@ -13,6 +14,11 @@ impl Pymalloc {
     /// address.
     pub(crate) fn rows(&self, pages: &[Run], cells: &mut Cells) -> [(HeapRegion, Sums); 4] {
         rows(self, pages, cells)
+    }
+
+    /// Adds all bytes to the uses of pages of zeroes.
+    pub(crate) fn add_zeroes(&self, zero: &mut ZeroRuns) {
+        self.for_each_part(|part| zero.add((part.start, part.end), part.what));
     }
 }
 

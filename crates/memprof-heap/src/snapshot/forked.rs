@@ -157,6 +157,9 @@ impl Pages {
         join(&mut self.readable, others.readable);
         join(&mut self.hidden, others.hidden);
         join(&mut self.hugetlb, others.hugetlb);
+        if let (Some(huge), Some(others)) = (&mut self.huge, others.huge) {
+            join(huge, others);
+        }
     }
 }
 

@@ -72,6 +72,11 @@ impl Reports {
             let grown_by = self.grown_by(pid, pages.clone(), how.top).await;
             taken.grown_by = Some(grown_by.unwrap_or_else(GrownBy::failed));
         }
+        let zero = pages.only_zeroes();
+        if how.grown_by && zero.bytes() > 0 {
+            let zero_by = self.grown_by(pid, zero, how.top).await;
+            taken.zero_by = Some(zero_by.unwrap_or_else(GrownBy::failed));
+        }
         if let Some((joint, sampled)) = joint {
             let by_stack = self.by_stack(pid, joint, sampled, &pages, how);
             taken.by_stack = Some(by_stack.await.map_err(failed)?);

@@ -1,5 +1,5 @@
 // The names of marks on the timeline, in a line above the plot, so that they do not cover the curve. Names do not overlap; where
-// there is no room, the newest are shown, and the timeline names each mark at the cursor.
+// there is no room, those of killed processes are shown, then the newest, and the timeline names each mark at the cursor.
 
 import { h, replace } from "./dom.js";
 
@@ -10,7 +10,7 @@ import { h, replace } from "./dom.js";
 const GAP = 4;
 
 /**
- * Positions names of the given widths at their marks, which are in order: right of the mark or, at the end of the plot, left
+ * Positions names of the given widths at their marks, the first one first: right of the mark or, at the end of the plot, left
  * of it. The result is null for a name without enough free space.
  * @param {{ x: number, width: number }[]} names
  * @returns {(LabelPosition | null)[]}
@@ -40,7 +40,8 @@ export class MarkLabels {
     // uPlot draws at each move of the pointer.
     if (signature === this.signature) return;
     this.signature = signature;
-    const ordered = marks.slice().sort((a, b) => b.x - a.x);
+    const isKill = (/** @type {Mark} */ mark) => Number(Boolean(mark.oom_kill));
+    const ordered = marks.slice().sort((a, b) => isKill(b.mark) - isKill(a.mark) || b.x - a.x);
     const labels = ordered.map(({ mark }) => h("span", { class: mark.oom_kill ? "killed" : null }, mark.name ?? mark.id));
     replace(this.element, ...labels);
     const positions = layOut(ordered.map(({ x }, i) => ({ x, width: labels[i].offsetWidth })), width);

@@ -116,6 +116,22 @@ const TABLES = /** @type {Record<string, TableText>} */ ({
     leftOut: ({ grown_by }) => grown_by.left_out,
     columns: { stack: ["stack", "The innermost function first"], bytes: ["bytes", "Resident bytes"] },
   },
+  "zero_pages.regions": {
+    title: "Pages of zeroes by use", about: "Resident pages that contain only zeroes, by what the heap uses them for.", sortedBy: "zero",
+    more: ({ zero_pages: { examined, not_examined, zero, outside, huge, huge_zero } }) => `${bytes(zero)} of ${bytes(examined)}, of which ${bytes(outside)} are outside the heap. ${huge === null ? "Which pages are huge is not known: that takes Linux 6.7." : `In huge pages: ${bytes(huge_zero)} of ${bytes(huge)}.`}${not_examined ? ` Not examined: ${bytes(not_examined)}.` : ""}`,
+    columns: { what: ["kind", ""], zero: ["zeroes", "Bytes on resident pages that contain only zeroes"] },
+    values: { what: BYTE_KINDS },
+  },
+  "zero_pages.mappings": {
+    title: "Pages of zeroes by mapping", about: "Resident pages that contain only zeroes. Not needed would be: reserving or clearing less, or huge pages here (MADV_NOHUGEPAGE) for zeroes in huge pages.", sortedBy: "zero",
+    leftOut: ({ zero_pages }) => zero_pages.left_out,
+    columns: { category: ["kind", ""], name: ["name", "Name in /proc/PID/maps"], zero: ["zeroes", "Resident pages that contain only zeroes"], resident: ["resident", "Resident anonymous memory that was examined"], huge: ["huge pages", "Memory in transparent huge pages"], huge_zero: ["zeroes in huge pages", "The part of the huge pages that contains only zeroes"], size: ["size", "Size of the mapping"], address: ["address", "First address"] },
+  },
+  "zero_by.rows": {
+    title: "Pages of zeroes brought in by", about: "The stacks whose first touches brought in the resident pages that contain only zeroes, in the heap or not.", sortedBy: "bytes",
+    leftOut: ({ zero_by }) => zero_by.left_out,
+    columns: { stack: ["stack", "The innermost function first"], bytes: ["bytes", "Resident bytes"] },
+  },
   "retained.roots": {
     title: "Roots", about: "Roots by the objects that they lead to. Each object is counted under its nearest root. Conservative: any word counts as an address.", sortedBy: "bytes",
     leftOut: ({ retained }) => retained.left_out,

@@ -27,7 +27,7 @@ const FEW_ROWS = 7;
 const FEW_ROOTS = 2;
 
 /** Names of columns of bytes. */
-const BYTES = /(^|_)(bytes|resident|pinned|own|size|anonymous)$|^pinned_beside_samples$/;
+const BYTES = /(^|_)(bytes|resident|pinned|own|size|anonymous|zero|huge)$|^pinned_beside_samples$/;
 /** Names of columns of stacks, in the tables of the heap by stack. */
 const STACKS = /^(stack|head|grown_by)$/;
 /** Names of further columns of bytes, in the tables of the heap by stack. */
@@ -56,7 +56,7 @@ function stackText(/** @type {string[]} */ frames) {
 
 /** The label of a value in a column of text. */
 function keyText(/** @type {string} */ table, /** @type {string} */ column, /** @type {any} */ value) {
-  if (table === "grown_by.rows" || (table.startsWith("by_stack.") && STACKS.test(column) && value)) return stackText(value.split(";").reverse());
+  if (/^(grown|zero)_by\.rows$/.test(table) || (table.startsWith("by_stack.") && STACKS.test(column) && value)) return stackText(value.split(";").reverse());
   const known = tableText(table).values?.[column] ?? {};
   return Object.hasOwn(known, value) ? known[value] : String(value ?? "–");
 }
