@@ -34,7 +34,7 @@ use super::source::Source;
 use super::types::Census;
 use super::whole::{Anonymous, Disturbed};
 use super::zero_pages::ZeroRuns;
-use super::{other_allocators, reach, spans};
+use super::{how_read, other_allocators, reach, spans};
 use memprof_sys::freeze::{Guard, Registers};
 use memprof_sys::ids::Pid;
 use memprof_sys::residency::{Category, Method, Scanner, figures, page_size};
@@ -273,6 +273,7 @@ pub(super) fn measure_snapshot(
         kernel: [kernel.before.resident, kernel.after.resident],
         kernel_at_stop: kernel.at_stop.map(|at| at.resident),
         agreement: snapshot.agreement(anonymous),
+        read: how_read::rows(&snapshot),
         missing: snapshot.missing.clone(),
         swapped: anonymous.swapped,
         zero_pages: Some(ledger.zero.report(&snapshot, &categories, top)),

@@ -2,8 +2,8 @@
 //!
 //! In reading order:
 //!
-//! - `snapshot` stops the process and copies its private memory (`memory`); `whole` reports whether the copy is
-//!   complete.
+//! - `snapshot` stops the process and copies its private memory (`memory`); `how_read` says how, `whole` whether the copy
+//!   is complete.
 //! - `glibc` and `jemalloc` read the allocators' own structures in the copy, `spans` those of further allocators;
 //!   `all_heaps` presents all of them as one heap.
 //!   `python` reads CPython's arenas and objects.
@@ -29,6 +29,7 @@ mod glibc;
 mod golang;
 mod grown_by;
 pub mod headroom;
+mod how_read;
 mod jemalloc;
 mod ledger;
 mod mallocng;
@@ -77,6 +78,7 @@ pub use core_file::{
 pub use figures::SnapshotFigures;
 pub use glibc::{Mallinfo, Refusal};
 pub use grown_by::{GrownBy, GrownRow};
+pub use how_read::{MappingKind, ReadFrom, ReadRow};
 pub use jemalloc::{JemallocFigures, JemallocHeap};
 pub use ledger::{
     Measured, SampleSource, measure, measure_and_save, measure_exiting, measure_with_samples,

@@ -8,6 +8,7 @@ use super::arenas::ArenaRow;
 use super::chunks::ChunkKind;
 use super::core_file::{CoreReport, SavedCore};
 use super::glibc::Mallinfo;
+use super::how_read::ReadRow;
 use super::jemalloc::JemallocHeap;
 use super::other_allocators::Seen;
 use super::python::PythonHeap;
@@ -278,6 +279,8 @@ pub struct Heap {
     pub kernel_at_stop: Option<u64>,
     /// Comparison of `anonymous` with the kernel's figures.
     pub agreement: Agreement,
+    /// How the memory of each kind of mapping was read.
+    pub read: Vec<ReadRow>,
     /// Private memory that is not in the snapshot.
     pub missing: Vec<Missing>,
     /// Anonymous memory that is swapped out.

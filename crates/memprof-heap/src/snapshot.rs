@@ -110,6 +110,8 @@ pub(crate) struct Snapshot {
     pub pages: Pages,
     /// Pages that contain only zeroes and are not in `memory`: a core has no bytes of them.
     pub zeroes: Vec<Run>,
+    /// Bytes that were read from the stopped process, because its child does not have them, or has zeroes instead.
+    pub kept_back: [u64; 2],
     /// The kernel's figures for the anonymous memory.
     pub kernel: KernelSums,
     /// Private memory that is not in the snapshot.
@@ -465,6 +467,7 @@ impl Snapshot {
             at,
             pages,
             zeroes: Vec::new(),
+            kept_back: [0; 2],
             kernel: KernelSums::default(),
             missing: Vec::from_iter((unread.bytes > 0).then_some(unread)),
             unforeseen: false,

@@ -4,6 +4,7 @@ use std::fmt::Display;
 use std::io::{self, Write};
 
 use super::arenas;
+use super::how_read::{MappingKind, ReadRow};
 use super::reach::Unreachable;
 use super::report::{Allocator, Heap, HeapRegion, SizeClass};
 use super::snapshot::{Approach, Taken};
@@ -118,6 +119,11 @@ impl Heap {
             stops(&self.taken),
             self.copied / 1024
         )?;
+        // Of ordinary memory, the line above says it.
+        let special = |row: &&ReadRow| row.kind != MappingKind::Ordinary;
+        for row in self.read.iter().filter(special) {
+            writeln!(out, "{row}.")?;
+        }
         if let Some(reason) = &self.taken.not_forked {
             writeln!(
                 out,

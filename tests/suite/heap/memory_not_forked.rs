@@ -47,6 +47,16 @@ fn what_a_child_does_not_have_is_copied_from_its_parent() {
         let heap = heap(workload.pid(), &["--max-stop", "10000"]);
         assert_eq!(heap["taken"]["approach"], "fork", "{how} {}", heap["taken"]);
         is_whole(&heap, workload.pid());
+        let read = heap["read"].as_array().unwrap();
+        let of = |kind: &str| read.iter().find(|row| row["kind"] == kind);
+        assert_eq!(of("ordinary").unwrap()["from"], "child", "{how}");
+        for (kind, wanted) in [("not_forked", "dontfork"), ("wiped", "wipeonfork")] {
+            let row = json!({"kind": kind, "from": "stopped_process", "bytes": 8 << 20});
+            assert_eq!(of(kind), (how == wanted).then_some(&row), "{how}");
+        }
+        let bytes = read.iter().filter(|row| row["kind"] != "no_access");
+        let bytes: u64 = bytes.map(|row| row["bytes"].as_u64().unwrap()).sum();
+        assert_eq!(heap["copied"], bytes, "{how}");
         workload.end();
     }
 }

@@ -53,8 +53,9 @@ impl KeptBack {
         }))
     }
 
-    /// Copies the memory from the process, which is stopped until `end`. Returns all mappings of the process.
-    fn copy(mut self, child: Pid, before: &Inventory, end: Instant) -> Result<Copied> {
+    /// Copies the memory from the process, which is stopped until `end`. Returns all mappings of the process, and the bytes that a
+    /// child does not have and that it has as zeroes.
+    fn copy(mut self, child: Pid, before: &Inventory, end: Instant) -> Result<(Copied, [u64; 2])> {
         self.scanner.hurry(end);
         let vmas = self.foreseen.read_again(&mut self.classifier)?;
         let inherited = proc_maps::starts(child)?;
@@ -64,7 +65,11 @@ impl KeptBack {
         let kept: Vec<Vma> = vmas.iter().filter(is_kept).cloned().collect();
         let pages = pages(&mut self.scanner, &kept)?;
         pages.copy(self.pid, &mut self.memory, Some(end))?;
-        Ok((vmas, pages, self.memory))
+        let mut bytes = [0, 0];
+        for run in pages.readable.iter().chain(&pages.hugetlb) {
+            bytes[usize::from(before.is_wiped(run.start))] += run.len();
+        }
+        Ok(((vmas, pages, self.memory), bytes))
     }
 }
 
@@ -85,6 +90,7 @@ pub(super) fn copy(
     *stopped += fork.stop;
     let kept = kept.and_then(Result::ok).filter(|_| in_time);
     let has_kept = kept.is_some();
+    let (kept, kept_back) = kept.unzip();
     let (copied, child) = match copy_child(fork.child, kept) {
         Ok(copied) => copied,
         Err(e) => {
@@ -101,6 +107,7 @@ pub(super) fn copy(
     };
     let threads = std::mem::take(&mut fork.threads);
     let mut snapshot = Snapshot::whole(copied, threads, fork.at, taken);
+    snapshot.kept_back = kept_back.unwrap_or_default();
     snapshot.lacks([before, &child, &after], has_kept);
     snapshot.kernel.before = before.anonymous;
     snapshot.kernel.at_stop = fork.anonymous.map(Anonymous::from);

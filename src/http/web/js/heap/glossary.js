@@ -116,6 +116,14 @@ const TABLES = /** @type {Record<string, TableText>} */ ({
     leftOut: ({ grown_by }) => grown_by.left_out,
     columns: { stack: ["stack", "The innermost function first"], bytes: ["bytes", "Resident bytes"] },
   },
+  read: {
+    title: "How memory was read", about: "By kind of mapping. What could not be read is named above.", sortedBy: "bytes",
+    columns: { kind: ["kind of mapping", ""], from: ["read from", ""], bytes: ["bytes", "Resident and swapped-out bytes"] },
+    values: {
+      kind: { ordinary: "private memory", not_forked: "memory that a forked child does not have (MADV_DONTFORK)", wiped: "memory that is empty in a forked child (MADV_WIPEONFORK)", hugetlb: "huge pages of hugetlbfs", no_access: "memory without access (PROT_NONE)" },
+      from: { child: "the copy-on-write child", stopped_process: "the stopped process", core: "the core", nothing: "not read, only counted" },
+    },
+  },
   "zero_pages.regions": {
     title: "Pages of zeroes by use", about: "Resident pages that contain only zeroes, by what the heap uses them for.", sortedBy: "zero",
     more: ({ zero_pages: { examined, not_examined, zero, outside, huge, huge_zero } }) => `${bytes(zero)} of ${bytes(examined)}, of which ${bytes(outside)} are outside the heap. ${huge === null ? "Which pages are huge is not known: that takes Linux 6.7." : `In huge pages: ${bytes(huge_zero)} of ${bytes(huge)}.`}${not_examined ? ` Not examined: ${bytes(not_examined)}.` : ""}`,
