@@ -173,23 +173,27 @@ impl Heap {
         ))
     }
 
-    /// What pages of zeroes take, and what would save it.
+    /// What pages of zeroes take, and what would save it. What is on pages of free memory or of small blocks says nothing.
     fn zeroes(&self) -> Option<String> {
+        use HeapRegion::*;
         let zero = self.zero_pages.as_ref()?;
-        if zero.zero < MUCH || (zero.zero as f64) < MUCH_SHARE * zero.examined as f64 {
+        let large = [Live, LiveMapped, JemallocLarge, SpanLarge, ManagedLive];
+        let in_heap = zero.regions.iter().filter(|r| large.contains(&r.what));
+        let used = zero.outside + in_heap.map(|region| region.zero).sum::<u64>();
+        if used < MUCH || (used as f64) < MUCH_SHARE * zero.examined as f64 {
             return None;
         }
-        let huge = zero.huge_zero.unwrap_or(0);
-        let advice = match huge as f64 >= MOST * zero.zero as f64 {
+        let huge = zero.huge_zero.unwrap_or(0).min(used);
+        let advice = match huge as f64 >= MOST * used as f64 {
             true => format!(
-                "{} of them is the unused part of huge pages, which MADV_NOHUGEPAGE or PR_SET_THP_DISABLE would save",
+                "up to {} is the unused part of huge pages, which MADV_NOHUGEPAGE or PR_SET_THP_DISABLE would save",
                 size(huge)
             ),
-            false => "memory that was cleared or copied and never used".to_owned(),
+            false => "nothing but zeroes was ever written there, or was left".to_owned(),
         };
         Some(format!(
-            "{} of resident pages contain only zeroes: {advice}.",
-            size(zero.zero)
+            "{} of the memory in use are resident pages of zeroes: {advice}.",
+            size(used)
         ))
     }
 
@@ -276,7 +280,9 @@ fn is_much_lost(lost: u64, live: u64) -> bool {
 #[cfg(test)]
 mod tests {
     use super::super::report::{RegionRow, SizeClass};
-    use super::super::{LostShape, Mallinfo, ShapePart, TypeKind, Unreachable, ZeroPages};
+    use super::super::{
+        LostShape, Mallinfo, ShapePart, TypeKind, Unreachable, ZeroPages, ZeroRegion,
+    };
     use super::*;
 
     const MIB: u64 = 1 << 20;
@@ -370,6 +376,7 @@ mod tests {
             zero_pages: Some(ZeroPages {
                 examined: 100 * MIB,
                 zero,
+                outside: zero,
                 huge: huge_zero,
                 huge_zero,
                 ..ZeroPages::default()
@@ -379,11 +386,19 @@ mod tests {
         let said = |heap: Heap| heap.verdict().join("\n");
         let huge = said(with(40 * MIB, Some(30 * MIB)));
         assert!(
-            huge.contains("40.0 MiB of resident pages contain only zeroes: 30.0 MiB of them is the unused part of huge"),
+            huge.contains("40.0 MiB of the memory in use are resident pages of zeroes: up to 30.0 MiB is the unused part of huge"),
             "{huge}"
         );
         let small = said(with(40 * MIB, None));
-        assert!(small.contains("cleared or copied"), "{small}");
+        assert!(small.contains("nothing but zeroes"), "{small}");
+        let mut free = with(40 * MIB, None);
+        let zero = free.zero_pages.as_mut().unwrap();
+        zero.outside = 9 * MIB;
+        zero.regions = vec![ZeroRegion {
+            what: HeapRegion::Top,
+            zero: 31 * MIB,
+        }];
+        assert!(!said(free).contains("zeroes"));
         assert!(!said(with(9 * MIB, Some(9 * MIB))).contains("zeroes"));
     }
 

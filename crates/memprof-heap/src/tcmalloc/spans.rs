@@ -51,7 +51,7 @@ pub(super) struct Spans {
     pub free: Vec<u64>,
     /// Pages with the allocator's own structures.
     own: BTreeSet<u64>,
-    /// The leaves.
+    /// The leaves, in no order.
     leaves: Vec<u64>,
 }
 
@@ -60,21 +60,12 @@ pub(super) fn read(memory: &Memory, vmas: &[Vma], tables: &Tables) -> Result<Spa
     let Some(root) = root(memory, tables) else {
         return refuse!("its tables were found, but not the tree of its pages");
     };
+    let leaves: Vec<(u64, u64)> = entries(memory, root).collect();
     let mut read = Spans {
         free: vec![0; tables.sizes.len()],
+        leaves: leaves.iter().map(|(_, leaf)| *leaf).collect(),
         ..Spans::default()
     };
-    let leaves = words(memory, root, root + ROOT_BYTES).filter(|(_, leaf)| *leaf != 0);
-    let leaves: Vec<(u64, u64)> = leaves.collect();
-    read.leaves = leaves.iter().map(|(_, leaf)| *leaf).collect();
-    // A damaged tree may lead to the same memory again and again.
-    read.leaves.sort_unstable();
-    let overlap = |pair: &&[u64]| pair[1] - pair[0] < LEAF_BYTES;
-    let beyond = |leaf: &&u64| leaf.checked_add(LEAF_BYTES).is_none();
-    let overlapping = read.leaves.windows(2).find(overlap).map(|pair| &pair[1]);
-    if let Some(leaf) = overlapping.or(read.leaves.iter().find(beyond)) {
-        return refuse!("the table of pages at {leaf:#x} cannot be right");
-    }
     let mut next = 0;
     for (at, leaf) in leaves {
         let (first, end) = (((at - root) / 8) << LEAF, leaf + LEAF_BYTES);
@@ -92,6 +83,23 @@ pub(super) fn read(memory: &Memory, vmas: &[Vma], tables: &Tables) -> Result<Spa
         Some(span) => refuse!("the span at {:#x} is not mapped", span.start),
         None => Ok(read),
     }
+}
+
+/// The entries of a root that are in use: the address of each, and that of its leaf.
+fn entries(memory: &Memory, root: u64) -> impl Iterator<Item = (u64, u64)> {
+    words(memory, root, root + ROOT_BYTES).filter(|(_, leaf)| *leaf != 0)
+}
+
+/// Whether all entries of a root may be leaves. Other data is easily taken for a root, and a damaged one may lead to the same memory
+/// again and again.
+fn has_leaves(memory: &Memory, root: u64) -> bool {
+    let mut leaves: Vec<u64> = entries(memory, root).map(|(_, leaf)| leaf).collect();
+    leaves.sort_unstable();
+    let mut pairs = leaves.windows(2);
+    leaves
+        .iter()
+        .all(|leaf| leaf % 8 == 0 && leaf.checked_add(LEAF_BYTES).is_some())
+        && pairs.all(|pair| pair[1] - pair[0] >= LEAF_BYTES)
 }
 
 /// Address of the tree's root.
@@ -112,7 +120,7 @@ fn root(memory: &Memory, tables: &Tables) -> Option<u64> {
             let root = at.checked_sub(8 * (page >> LEAF))?;
             let is_within = root >= start && root + ROOT_BYTES <= end;
             let mapped = length > 0 && length < 1 << 35;
-            (is_its && is_within && mapped).then_some(root)
+            (is_its && is_within && mapped && has_leaves(memory, root)).then_some(root)
         })
     })
 }
