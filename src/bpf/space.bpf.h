@@ -117,8 +117,8 @@ static __always_inline int range_mapped(struct caller *c, __u32 change, __u32 fl
 	p->end = page_up(start + len);
 	if (p->start >= p->end || p->end >> 57)
 		return 0;
-	if ((flags & RANGE_FLAG_CODE) && bind_code(c->st->mm_id, p->start))
-		flags &= ~RANGE_FLAG_CODE;
+	if (flags & RANGE_FLAG_CODE)
+		bind_code(c->st->mm_id, p->start);
 	p->kind = PENDING_RANGE;
 	p->change = change;
 	p->flags = flags;
