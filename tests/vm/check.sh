@@ -68,7 +68,8 @@ holds() {
 holds cmd_mmap 4096 /tmp/out.json
 
 # The peak of a command that has dropped it, which the file shows by default.
-for how in ramp teeth spikes dense emptied; do
+if [ "$wanted" = some ]; then peaks='ramp spikes'; else peaks='ramp teeth spikes dense emptied'; fi
+for how in $peaks; do
     memprof --stacks all --no-server -o /tmp/peak.json -- peaks "$how" >/tmp/answers 2>/tmp/log ||
         fail "memprof ended with status $? after a peak: $how"
     holds hold_highest 49152 /tmp/peak.json
