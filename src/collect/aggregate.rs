@@ -11,6 +11,7 @@ mod code_names;
 mod ended_spaces;
 mod frozen_scan;
 mod gather;
+mod other_samplers;
 mod owners;
 mod pass;
 mod peak;
@@ -34,6 +35,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use self::ancestry::Ancestry;
 use self::ended_spaces::EndedSpaces;
+use self::other_samplers::OtherSamplers;
 use crate::collect::file_paths::FilePaths;
 use crate::collect::functions::FunctionTable;
 use crate::collect::samples::Samples;
@@ -85,6 +87,7 @@ pub struct Aggregator {
     preloaded: Option<PathBuf>,
     /// Other copies of memprof's library, for example in a running process to which the library was attached.
     samplers: BTreeSet<ModuleId>,
+    other_samplers: OtherSamplers,
 }
 
 impl Aggregator {
@@ -113,7 +116,7 @@ impl Aggregator {
             Event::Names(written) => self.names_written(written),
             Event::Allocation(sample) => {
                 if self.spaces.contains_key(&sample.mm) {
-                    self.samples.allocated(sample);
+                    self.sampled_allocation(sample);
                 }
             }
             Event::Free(freed) => self.samples.freed(freed),
@@ -188,9 +191,14 @@ impl Aggregator {
         self.preloaded = Some(path.to_owned());
     }
 
-    /// Adds a module that is another copy of memprof's library.
-    pub fn set_sampler(&mut self, module: ModuleId) {
-        self.samplers.insert(module);
+    /// Adds a module that is another copy of memprof's library. Returns whether it was not known.
+    pub fn set_sampler(&mut self, module: ModuleId) -> bool {
+        self.samplers.insert(module)
+    }
+
+    /// Whether a module is another copy of memprof's library.
+    pub fn is_sampler(&self, module: ModuleId) -> bool {
+        self.samplers.contains(&module)
     }
 
     /// Whether an address space is followed.

@@ -16,7 +16,7 @@ mod sums;
 pub use history::{Forgotten, Record};
 pub use live::{Live, LiveSample};
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::time::Duration;
 
 use crate::probe::event::{SampleFreed, SampledAllocation};
@@ -134,6 +134,24 @@ impl Samples {
                 }
             }
         }
+    }
+
+    /// Takes back the samples of an address space with these stacks, as if they had not been taken.
+    pub fn take_back(&mut self, mm: MmId, stacks: &HashSet<StackId>) {
+        let Some(space) = self.spaces.get_mut(&mm) else {
+            return;
+        };
+        let live = space.live.iter();
+        let theirs: Vec<_> = live
+            .filter(|(_, sample)| stacks.contains(&sample.stack))
+            .collect();
+        for (address, sample) in theirs {
+            space.live.remove(address);
+            self.live -= 1;
+            space.sums.ends(&sample, &mut self.peaks);
+        }
+        space.sums.take_back(stacks);
+        self.history.take_back(mm, stacks);
     }
 
     /// Applies the free of a sampled allocation. Frees of samples from before memprof attached are ignored.

@@ -70,7 +70,7 @@ pub fn run_to_error(args: &[&str]) -> String {
 
 /// The arguments of a memprof with a server on a free port. Tests look at owners, so all stacks are walked unless a test
 /// says otherwise.
-fn served<'a>(args: &[&'a str]) -> Vec<&'a str> {
+pub fn served<'a>(args: &[&'a str]) -> Vec<&'a str> {
     let mut all = vec!["--listen", "127.0.0.1:0"];
     if !args.contains(&"--stacks") {
         all.extend(["--stacks", "all"]);

@@ -4,7 +4,7 @@
 //! can listen to its own samples.
 
 mod behaviour;
-mod ddheap;
+pub mod ddheap;
 mod estimates;
 mod file;
 mod python;

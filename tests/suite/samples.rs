@@ -8,6 +8,7 @@ mod marks;
 mod own_probes;
 pub mod preloaded;
 mod python;
+mod two_samplers;
 
 use crate::common::memprof::Memprof;
 

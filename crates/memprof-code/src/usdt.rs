@@ -10,9 +10,12 @@ mod argument;
 
 pub use argument::{Argument, ArgumentLocation};
 
+use std::ops::Range;
+
 use object::elf::EM_AARCH64;
 
 use crate::elf::{Elf, ElfError};
+use crate::unwind::FunctionRanges;
 
 /// Maximum size of the note section, in bytes: libc's is 4 KiB, the largest known 100 KiB.
 const MAX_BYTES: u64 = 1 << 20;
@@ -33,6 +36,20 @@ pub struct Usdt {
     pub semaphore: u64,
     /// Arguments, or their text if it cannot be parsed.
     pub arguments: Result<Vec<Argument>, String>,
+}
+
+/// The functions that contain these probes, as ranges of offsets in the file: those that its unwind information names.
+pub fn functions(elf: &Elf<'_>, probes: &[Usdt]) -> Vec<Range<u64>> {
+    let Ok(known) = FunctionRanges::read(elf) else {
+        return Vec::new();
+    };
+    let function = |probe: &Usdt| {
+        let address = elf.address_of(probe.offset)?;
+        let function = known.at(address)?;
+        let start = probe.offset.checked_sub(address - function.start)?;
+        Some(start..start + (function.end - function.start))
+    };
+    probes.iter().filter_map(function).collect()
 }
 
 /// The probes of a file whose provider and name `wanted` accepts.

@@ -257,15 +257,8 @@ impl Aggregator {
 
     /// The stack of a sampled allocation from the sampler's caller on.
     pub(super) fn without_own_frames(&self, stack: &Arc<Stack>) -> Arc<Stack> {
-        let preloaded = self.preloaded.as_deref();
-        let inside = |frame: &Frame| match frame.kind() {
-            FrameKind::Code(module, _) => {
-                self.samplers.contains(&module)
-                    || preloaded.is_some_and(|path| self.modules.path(*frame) == Some(path))
-            }
-            _ => false,
-        };
-        let own = stack.frames.iter().take_while(|f| inside(f)).count();
+        let inside = |frame: &&Frame| self.is_of_library(**frame);
+        let own = stack.frames.iter().take_while(inside).count();
         if own == 0 || own == stack.frames.len() {
             return Arc::clone(stack);
         }
@@ -273,6 +266,18 @@ impl Aggregator {
             frames: stack.frames[own..].into(),
             outcome: stack.outcome,
         })
+    }
+
+    /// Whether a frame is code of memprof's library.
+    pub(super) fn is_of_library(&self, frame: Frame) -> bool {
+        let preloaded = self.preloaded.as_deref();
+        match frame.kind() {
+            FrameKind::Code(module, _) => {
+                self.samplers.contains(&module)
+                    || preloaded.is_some_and(|path| self.modules.path(frame) == Some(path))
+            }
+            FrameKind::Unmapped(_) => false,
+        }
     }
 
     fn losses(&self, probe: &Probe) -> Losses {

@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fs::File;
+use std::ops::Range;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
@@ -25,6 +26,9 @@ use memprof_sys::{messages, mmap_lock, proc_dir};
 
 /// The providers whose probes are a sampler's: OpenTelemetry's contract, and the library family in which it originated.
 const PROVIDERS: [&str; 2] = ["otel_memory", "ddheap"];
+
+/// Those whose allocations come from another allocator, whose functions memprof's library samples.
+const WRAPPERS: [&str; 1] = ["ddheap"];
 
 /// Minimum time between two searches of newly mapped code.
 pub(super) const PAUSE: Duration = Duration::from_millis(50);
@@ -202,6 +206,12 @@ impl Collector {
         };
         let modules = modules.modules();
         let seen: HashSet<ModuleId> = code.ranges().map(|(_, _, _, id)| id).collect();
+        let of_own = options.preloaded.as_ref().map(|own| own.path.as_path());
+        let path = |id: &ModuleId| modules.get(usize::from(id.0)).map(|m| m.path.as_path());
+        let is_own = |id: &ModuleId| of_own.is_some() && path(id) == of_own;
+        let has_preloaded = seen.iter().any(is_own);
+        let is_library = |id: &ModuleId| self.aggregator.is_sampler(*id);
+        let has_library = has_preloaded || seen.iter().any(is_library);
         for id in seen {
             let Some(module) = modules.get(usize::from(id.0)) else {
                 continue;
@@ -234,10 +244,24 @@ impl Collector {
                         false => OwnAllocator::look(pid, file),
                     });
             }
-            if !probes.is_empty() && sampler::is_library(file) {
-                self.aggregator.set_sampler(id);
+            if probes.is_empty() {
+                continue;
             }
-            if probes.is_empty() || self.samplers.listening.contains_key(&(mm, id)) {
+            if sampler::is_library(file) && self.aggregator.set_sampler(id) {
+                // Wrappers are left to it from now on.
+                self.samplers.changed.insert(mm);
+            }
+            let is_wrapper = |probe: &Usdt| WRAPPERS.contains(&probe.provider.as_str());
+            if has_library && probes.iter().all(is_wrapper) {
+                tracing::debug!(%pid, file = %module.path.display(), "left to memprof's library: a sampler of its allocations");
+                let listened = self.samplers.listening.remove(&(mm, id)).is_some();
+                if listened && has_preloaded {
+                    // The library has sampled since before this file's probes were found.
+                    self.aggregator.leave_to_the_library(mm, id);
+                }
+                continue;
+            }
+            if self.samplers.listening.contains_key(&(mm, id)) {
                 continue;
             }
             if !file.answers_at(probes.iter().map(|probe| probe.offset)) {
@@ -249,6 +273,10 @@ impl Collector {
                     self.samplers.found |= probes.iter().any(is_sampler);
                     tracing::debug!(%pid, file = %module.path.display(), "a sampler is listened to");
                     self.samplers.listening.insert((mm, id), (thread, links));
+                    if !sampler::is_library(file) {
+                        let functions = allocating_functions(file, &probes);
+                        self.aggregator.set_other_sampler(id, functions);
+                    }
                 }
                 Err(e) => self.samplers.fail(pid, &e),
             }
@@ -327,6 +355,14 @@ impl Samplers {
         }
         self.failures += 1;
     }
+}
+
+/// The functions of a file that contain probes of allocations.
+fn allocating_functions(file: &dyn ReadAt, probes: &[Usdt]) -> Vec<Range<u64>> {
+    let of_allocations = probes.iter().filter(|probe| probe.name == "alloc");
+    let of_allocations: Vec<Usdt> = of_allocations.cloned().collect();
+    let elf = Elf::read(file);
+    elf.map_or(Vec::new(), |elf| usdt::functions(&elf, &of_allocations))
 }
 
 /// The probes in a file to which memprof attaches; none if the file cannot be read.

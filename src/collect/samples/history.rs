@@ -1,6 +1,6 @@
 //! The newest sampled allocations that were freed, one by one.
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 
 use super::LiveSample;
 use memprof_sys::ids::{MmId, StackId};
@@ -49,6 +49,12 @@ impl History {
             self.forgotten.samples += 1;
         }
         self.ended.push_back(record);
+    }
+
+    /// Removes the samples of an address space with these stacks.
+    pub(super) fn take_back(&mut self, mm: MmId, stacks: &HashSet<StackId>) {
+        let is_theirs = |record: &Record| record.mm == mm && stacks.contains(&record.sample.stack);
+        self.ended.retain(|record| !is_theirs(record));
     }
 
     /// All stored samples, in the order in which they were added.

@@ -100,6 +100,11 @@ impl Live {
         Arc::make_mut(&mut self.0).remove(&at)
     }
 
+    /// The sample at an address.
+    pub fn get(&self, at: Addr) -> Option<&LiveSample> {
+        self.0.get(&at)
+    }
+
     /// Number of live samples.
     pub fn len(&self) -> usize {
         self.0.len()

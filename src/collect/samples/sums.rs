@@ -8,7 +8,7 @@
 //! live allocations change for the first time after a peak, they are kept as those of that peak. So a stack that has not changed
 //! since the newest peak still has what it had then.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use super::LiveSample;
 use crate::probe::source::Totals;
@@ -169,6 +169,11 @@ impl Sums {
         }
         let live = self.live.iter_mut().zip(views);
         live.for_each(|(live, view)| *live = live.saturating_sub(view));
+    }
+
+    /// Removes these stacks, of which nothing is live.
+    pub(super) fn take_back(&mut self, stacks: &HashSet<StackId>) {
+        self.by_stack.retain(|stack, _| !stacks.contains(stack));
     }
 
     /// The sums of a child that was just forked, whose live allocations are copies.

@@ -1,3 +1,5 @@
+use std::collections::HashSet;
+
 use super::sums::{MAX_STACKS, OTHER};
 use super::*;
 use crate::random::Random;
@@ -346,4 +348,33 @@ fn the_peak_is_within_its_error() {
         println!("{what}: {covered} of {RUNS}, on average {mean:.3} of the truth");
         assert!(covered * 100 >= RUNS * 95, "{what}: {covered} of {RUNS}");
     }
+}
+
+#[test]
+fn samples_that_are_taken_back_leave_nothing() {
+    let mut samples = Samples::default();
+    samples.allocated(&allocation(ONE, 1, 0x1000, 100, 1000));
+    let before = figures(&samples, ONE, 1);
+    for n in 1..=9 {
+        samples.allocated(&allocation(ONE, 2, 0x10_0000 * n, 100, 500));
+    }
+    // One is freed, one has the address of another allocation.
+    samples.freed(&freed(ONE, 0x10_0000, Duration::from_secs(1)));
+    samples.allocated(&allocation(ONE, 2, 0x1000, 100, 500));
+    samples.take_back(ONE, &HashSet::from([StackId(2)]));
+    assert_eq!(figures(&samples, ONE, 2), [0; 6]);
+    assert!(
+        samples
+            .records()
+            .all(|record| record.sample.stack == StackId(1))
+    );
+    let after = figures(&samples, ONE, 1);
+    // Nothing is live: another allocation has taken its address.
+    assert_eq!(after[..2], [0, 0], "{after:?}");
+    assert_eq!(after[2..4], before[2..4], "{after:?}");
+    assert_eq!(samples.live(ONE).map(Live::len), Some(0));
+    // Other address spaces keep theirs.
+    samples.allocated(&allocation(CHILD, 2, 0x1000, 100, 500));
+    samples.take_back(ONE, &HashSet::from([StackId(2)]));
+    assert_eq!(samples.live(CHILD).map(Live::len), Some(1));
 }

@@ -8,7 +8,7 @@ use crate::common::skip::skip;
 use crate::common::workload::Workload;
 
 /// The compiled program; `None` where its crates are not to be had. The first build takes a minute or two.
-fn built() -> Option<PathBuf> {
+pub fn built() -> Option<PathBuf> {
     let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/workloads/ddheap/Cargo.toml");
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).join("ddheap");
     let output = Command::new(env!("CARGO"))

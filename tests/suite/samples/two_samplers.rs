@@ -1,0 +1,73 @@
+//! Processes with another sampler beside memprof's library: what both see counts once, with the library's samples.
+
+use std::process::{Command, Stdio};
+
+use crate::common::memprof::{BINARY, Memprof, served};
+use crate::common::process::wait_until;
+use crate::common::workload::{Lines, program};
+use crate::sampler::ddheap;
+use crate::samples::preloaded::must_be;
+use crate::samples::{below, total};
+
+const SAMPLED: [&str; 3] = ["--heap", "--heap-interval", "64KiB"];
+
+/// An allocator that gets its memory from malloc, and samples each block.
+#[test]
+fn above_the_library() {
+    let program = program("two_samplers");
+    let (m, mut lines) = Memprof::start_command(&SAMPLED, &[program.to_str().unwrap()]);
+    wait_until(|| {
+        lines.send("listeners");
+        lines.line() == "1 1"
+    });
+    lines.tell("take 20000");
+    for kind in ["alloc_space", "inuse_space"] {
+        must_be(&m, "take_one", kind, 20_000 * 4096);
+    }
+    must_be(&m, "take_one", "inuse_objects", 20_000);
+    lines.tell("release 15000");
+    must_be(&m, "take_one", "inuse_space", 5_000 * 4096);
+    lines.tell("release 5000");
+    assert_eq!(below(&m, "take_one", "inuse_space"), (0, 0));
+    must_be(&m, "take_one", "alloc_space", 20_000 * 4096);
+    assert_eq!(m.lost(), [""; 0]);
+}
+
+/// A malloc that samples each block, which the library calls.
+#[test]
+fn below_the_library() {
+    let (malloc, program) = (program("sampling_malloc"), program("allocations"));
+    let args = [&served(&SAMPLED)[..], &["--", program.to_str().unwrap()]].concat();
+    let mut command = Command::new(BINARY);
+    command.args(args).env("LD_PRELOAD", malloc);
+    let mut m = Memprof::spawn_as(command.stdin(Stdio::piped()).stdout(Stdio::piped()));
+    let mut lines = Lines::new(&mut m.child);
+    m.said("following ");
+    lines.tell("hold 1000 4096");
+    // The other one is listened to by now.
+    std::thread::sleep(std::time::Duration::from_secs(1));
+    lines.tell("hold 20000 4096");
+    m.said("the malloc is listened to");
+    for kind in ["alloc_space", "inuse_space"] {
+        must_be(&m, "hold", kind, 21_000 * 4096);
+    }
+    lines.tell("release 21000");
+    assert_eq!(below(&m, "hold", "inuse_space"), (0, 0));
+}
+
+/// The published crates: a wrapper of an allocator.
+#[test]
+fn ddheap_s() {
+    let Some(program) = ddheap::built() else {
+        return;
+    };
+    let (m, mut lines) = Memprof::start_command(&SAMPLED, &[program.to_str().unwrap()]);
+    lines.tell("10000 4096");
+    std::thread::sleep(std::time::Duration::from_secs(1));
+    lines.tell("10000 4096");
+    must_be(&m, "ddheap::allocate", "alloc_space", 20_000 * 4096);
+    let before = total(&m, "inuse_space");
+    assert!(before >= 70 << 20, "{before}");
+    lines.tell("0 0");
+    assert_eq!(below(&m, "ddheap::allocate", "inuse_space"), (0, 0));
+}
