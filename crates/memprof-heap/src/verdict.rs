@@ -192,7 +192,7 @@ impl Heap {
             false => "nothing but zeroes was ever written there, or was left".to_owned(),
         };
         Some(format!(
-            "{} of the memory in use are resident pages of zeroes: {advice}.",
+            "{} of the memory in use is pages of zeroes: {advice}.",
             size(used)
         ))
     }
@@ -386,7 +386,7 @@ mod tests {
         let said = |heap: Heap| heap.verdict().join("\n");
         let huge = said(with(40 * MIB, Some(30 * MIB)));
         assert!(
-            huge.contains("40.0 MiB of the memory in use are resident pages of zeroes: up to 30.0 MiB is the unused part of huge"),
+            huge.contains("40.0 MiB of the memory in use is pages of zeroes: up to 30.0 MiB is the unused part of huge"),
             "{huge}"
         );
         let small = said(with(40 * MIB, None));
