@@ -19,22 +19,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "contract.h"
 #include "mark.h"
-
-#define SEMAPHORE(name) \
-	__attribute__((section(".probes"), used)) volatile unsigned short name##_semaphore
 
 SEMAPHORE(otel_memory_alloc);
 SEMAPHORE(otel_memory_free);
-
-#define NOTE(name, arguments)                                                            \
-	"990: nop\n"                                                                     \
-	".pushsection .note.stapsdt,\"\",\"note\"\n"                                      \
-	".balign 4\n.4byte 992f-991f, 994f-993f, 3\n"                                    \
-	"991: .asciz \"stapsdt\"\n992: .balign 4\n"                                      \
-	"993: .8byte 990b, 0, otel_memory_" name "_semaphore\n"                          \
-	".asciz \"otel_memory\"\n.asciz \"" name "\"\n.asciz \"" arguments "\"\n"        \
-	"994: .balign 4\n.popsection\n"
 
 static uint64_t next = 0x100000;
 

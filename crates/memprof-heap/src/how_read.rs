@@ -7,6 +7,7 @@ use serde::Serialize;
 
 use super::memory::Run;
 use super::snapshot::{Approach, Snapshot};
+use super::whole::MissingKind;
 
 /// Where memory was read from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, JsonSchema, Serialize)]
@@ -19,7 +20,7 @@ pub enum ReadFrom {
     StoppedProcess,
     /// From a core.
     Core,
-    /// Its pages are counted, and their contents are not read.
+    /// Not read: only the pages are counted.
     Nothing,
 }
 
@@ -84,8 +85,8 @@ impl Display for ReadRow {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let kind = match self.kind {
             MappingKind::Ordinary => "private memory",
-            MappingKind::NotForked => "memory that a forked child does not have (MADV_DONTFORK)",
-            MappingKind::Wiped => "memory that is empty in a forked child (MADV_WIPEONFORK)",
+            MappingKind::NotForked => MissingKind::NotForked.name(),
+            MappingKind::Wiped => MissingKind::Wiped.name(),
             MappingKind::Hugetlb => "huge pages of hugetlbfs",
             MappingKind::NoAccess => "memory without access (PROT_NONE)",
         };

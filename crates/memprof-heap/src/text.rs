@@ -119,7 +119,7 @@ impl Heap {
             stops(&self.taken),
             self.copied / 1024
         )?;
-        // Of ordinary memory, the line above says it.
+        // The line above has the ordinary memory.
         let special = |row: &&ReadRow| row.kind != MappingKind::Ordinary;
         for row in self.read.iter().filter(special) {
             writeln!(out, "{row}.")?;

@@ -173,7 +173,8 @@ impl Heap {
         ))
     }
 
-    /// What pages of zeroes take, and what would save it. What is on pages of free memory or of small blocks says nothing.
+    /// How much memory in use is pages of zeroes, and what would save it. Pages of free memory and of slabs are not counted: zeroes
+    /// there do not show that the program asked for too much.
     fn zeroes(&self) -> Option<String> {
         use HeapRegion::*;
         let zero = self.zero_pages.as_ref()?;
@@ -189,7 +190,8 @@ impl Heap {
                 "up to {} is the unused part of huge pages, which MADV_NOHUGEPAGE or PR_SET_THP_DISABLE would save",
                 size(huge)
             ),
-            false => "nothing but zeroes was ever written there, or was left".to_owned(),
+            false => "smaller buffers, or clearing them only when they are used, would save it"
+                .to_owned(),
         };
         Some(format!(
             "{} of the memory in use is pages of zeroes: {advice}.",
@@ -390,7 +392,7 @@ mod tests {
             "{huge}"
         );
         let small = said(with(40 * MIB, None));
-        assert!(small.contains("nothing but zeroes"), "{small}");
+        assert!(small.contains("smaller buffers"), "{small}");
         let mut free = with(40 * MIB, None);
         let zero = free.zero_pages.as_mut().unwrap();
         zero.outside = 9 * MIB;

@@ -146,9 +146,10 @@ impl KernelSums {
     }
 }
 
-impl std::fmt::Display for Missing {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let what = match self.kind {
+impl MissingKind {
+    /// The memory, in words.
+    pub(super) fn name(self) -> &'static str {
+        match self {
             MissingKind::NotForked => "memory that a forked child does not have (MADV_DONTFORK)",
             MissingKind::Wiped => "memory that is empty in a forked child (MADV_WIPEONFORK)",
             MissingKind::Unread => "memory that the kernel did not let memprof read",
@@ -157,7 +158,13 @@ impl std::fmt::Display for Missing {
             }
             MissingKind::CutOff => "memory behind the end of the core, which is cut off",
             MissingKind::Registers => "the registers of threads",
-        };
+        }
+    }
+}
+
+impl std::fmt::Display for Missing {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let what = self.kind.name();
         match self.bytes {
             0 => write!(f, "{what}"),
             bytes => write!(f, "{:.1} KiB of {what}", bytes as f64 / 1024.0),

@@ -41,7 +41,7 @@ pub struct ZeroPages {
     pub mappings: Vec<ZeroMapping>,
     /// Number of mappings with such pages that are not listed.
     pub left_out: u64,
-    /// Their pages of zeroes.
+    /// Bytes on the pages of zeroes of the mappings that are not listed.
     pub left_out_zero: u64,
 }
 
@@ -66,7 +66,7 @@ pub struct ZeroMapping {
     /// Category of its memory.
     #[schemars(with = "String")]
     pub category: Category,
-    /// Its name in `/proc/PID/maps`; empty if it has none.
+    /// Name of the mapping in `/proc/PID/maps`; empty if it has none.
     pub name: String,
     /// Resident anonymous memory that was examined.
     pub resident: u64,

@@ -1,8 +1,8 @@
 //! Samplers beside memprof's library in the same process: an allocator that follows the contract, or a wrapper of one. An allocation
-//! that both see counts once. The library's samples count, because they begin with the process. Another sampler's are left out
-//! where the library sees its allocations:
+//! that both see counts once. The library's samples count, because they begin with the process. A sample of another sampler is left
+//! out if its probe was hit below the library, which had called its allocator. All samples of a file are left out, the earlier
+//! ones too, once a sample shows that the library sees its allocations:
 //!
-//! - its probe is hit below the library, which has called its allocator;
 //! - the function with its probe calls one that the library samples, as a stack of the library's shows;
 //! - both have sampled the same block, one directly after the other.
 

@@ -27,7 +27,7 @@ use memprof_sys::{messages, mmap_lock, proc_dir};
 /// The providers whose probes are a sampler's: OpenTelemetry's contract, and the library family in which it originated.
 const PROVIDERS: [&str; 2] = ["otel_memory", "ddheap"];
 
-/// Those whose allocations come from another allocator, whose functions memprof's library samples.
+/// The providers that wrap another allocator, whose functions memprof's library samples.
 const WRAPPERS: [&str; 1] = ["ddheap"];
 
 /// Minimum time between two searches of newly mapped code.

@@ -39,7 +39,7 @@ pub(super) struct StoredSnapshot {
     /// The snapshot as JSON.
     pub(super) json: Bytes,
     /// The tables by stack, as JSON, with their names: see [`Whole`].
-    by_stack: [(&'static str, Bytes); 3],
+    by_stack: Vec<(&'static str, Bytes)>,
 }
 
 impl StoredSnapshot {
@@ -173,15 +173,13 @@ impl Heaps {
             ("zero_by", serde_json::to_vec(&taken.zero_by)),
             ("by_stack", serde_json::to_vec(&taken.by_stack)),
         ];
-        let mut by_stack = [("", Bytes::new()), ("", Bytes::new()), ("", Bytes::new())];
-        for (kept, (name, json)) in by_stack.iter_mut().zip(tables) {
-            *kept = (name, json.map_err(internal)?.into());
-        }
+        let tables = tables.into_iter();
+        let by_stack = tables.map(|(name, json)| Ok((name, json.map_err(internal)?.into())));
         let mut info = Info::new(0, name, taken);
         let mut kept = StoredSnapshot {
             info: info.clone(),
             json: json.into(),
-            by_stack,
+            by_stack: by_stack.collect::<Result<_, ApiError>>()?,
         };
         let mut list = self.lock();
         check_room(&list, kept.bytes())?;

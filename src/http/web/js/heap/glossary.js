@@ -120,7 +120,7 @@ const TABLES = /** @type {Record<string, TableText>} */ ({
     title: "How memory was read", about: "By kind of mapping. What could not be read is named above.", sortedBy: "bytes",
     columns: { kind: ["kind of mapping", ""], from: ["read from", ""], bytes: ["bytes", "Resident and swapped-out bytes"] },
     values: {
-      kind: { ordinary: "private memory", not_forked: "memory that a forked child does not have (MADV_DONTFORK)", wiped: "memory that is empty in a forked child (MADV_WIPEONFORK)", hugetlb: "huge pages of hugetlbfs", no_access: "memory without access (PROT_NONE)" },
+      kind: { ...MISSING, ordinary: "private memory", hugetlb: "huge pages of hugetlbfs", no_access: "memory without access (PROT_NONE)" },
       from: { child: "the copy-on-write child", stopped_process: "the stopped process", core: "the core", nothing: "not read, only counted" },
     },
   },
@@ -131,7 +131,7 @@ const TABLES = /** @type {Record<string, TableText>} */ ({
     values: { what: BYTE_KINDS },
   },
   "zero_pages.mappings": {
-    title: "Pages of zeroes by mapping", about: "Resident pages that contain only zeroes. Not needed would be: reserving or clearing less, or huge pages here (MADV_NOHUGEPAGE) for zeroes in huge pages.", sortedBy: "zero",
+    title: "Pages of zeroes by mapping", about: "Resident pages that contain only zeroes. Clearing or touching less would save them; in huge pages, also MADV_NOHUGEPAGE.", sortedBy: "zero",
     leftOut: ({ zero_pages }) => zero_pages.left_out,
     columns: { category: ["kind", ""], name: ["name", "Name in /proc/PID/maps"], zero: ["zeroes", "Resident pages that contain only zeroes"], resident: ["resident", "Resident anonymous memory that was examined"], huge: ["huge pages", "Memory in transparent huge pages"], huge_zero: ["zeroes in huge pages", "The part of the huge pages that contains only zeroes"], size: ["size", "Size of the mapping"], address: ["address", "First address"] },
   },
