@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 
 use super::collector::Collector;
+use memprof_sys::allocator;
 
 /// Collections take at most 1/`SHARE` of the time, or half of it while the table is nearly full.
 const SHARE: u32 = 10;
@@ -56,7 +57,11 @@ impl Collector {
         let aggregator = &mut self.aggregator;
         self.probe
             .end_collection(complete.then_some(&used), |id| aggregator.forget_stack(id));
-        let (took, left) = (begun.elapsed(), self.probe.stacks_known().0);
+        let left = self.probe.stacks_known().0;
+        if left < known {
+            allocator::give_back();
+        }
+        let took = begun.elapsed();
         tracing::debug!(
             known,
             left,

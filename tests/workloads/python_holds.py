@@ -9,15 +9,18 @@ trace, untrace    tracemalloc
 
 import os
 import sys
+from itertools import islice
 
 held = []
+# No function below makes an index, which is an object.
+indexes = list(range(100_000))
 # A block of a bytes object has its size and this many bytes.
 assert sys.getsizeof(b"") == 33
 
 
 def hold(count, size):
     made = [None] * count
-    for index in range(count):
+    for index in islice(indexes, count):
         made[index] = bytes(size)
     held.append(made)
 
@@ -28,7 +31,7 @@ def child_holds(count, size):
 
 def numbers(count):
     made = [None] * count
-    for index in range(count):
+    for index in islice(indexes, count):
         made[index] = index + 10**9
     held.append(made)
 

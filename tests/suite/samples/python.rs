@@ -60,7 +60,7 @@ fn blocks_of_python_are_estimated_as_well_as_mallocs() {
             let bytes = 50_000 * (100 + OBJECT) + 5000 * (600 + OBJECT) + array;
             must_be(&m, "hold", "inuse_space", bytes);
             must_be(&m, "hold", "inuse_objects", 55_000);
-            // Each number has 28 or 32 bytes, as the interpreter rounds them or not; its predecessor is one, too.
+            // Each number has 28 or 32 bytes, as the interpreter rounds them or not.
             let (live, error) = below(&m, "numbers", "inuse_space");
             let (least, most) = (50_000 * (28 + 8), 50_000 * (32 + 8));
             let far = 5 * error;
