@@ -16,11 +16,11 @@ use std::path::PathBuf;
 
 use object::LittleEndian;
 use object::elf::{
-    DF_1_PIE, DT_FLAGS_1, DT_NULL, DataEncoding, DynamicFlags1, DynamicTag, ELFCLASS64,
-    ELFDATA2LSB, ELFMAG, EM_X86_64, ET_DYN, ET_EXEC, FileClass, FileHeader64, FileType, Machine,
-    NT_GNU_BUILD_ID, NoteType, PT_DYNAMIC, PT_GNU_EH_FRAME, PT_INTERP, PT_LOAD, PT_NOTE,
-    ProgramHeader64, ProgramType, SHN_LORESERVE, SHT_NOBITS, SHT_NOTE, SectionHeader64,
-    SectionType,
+    DF_1_PIE, DT_FLAGS_1, DT_NULL, DT_RELA, DT_RELASZ, DataEncoding, DynamicFlags1, DynamicTag,
+    ELFCLASS64, ELFDATA2LSB, ELFMAG, EM_X86_64, ET_DYN, ET_EXEC, FileClass, FileHeader64, FileType,
+    Machine, NT_GNU_BUILD_ID, NoteType, PT_DYNAMIC, PT_GNU_EH_FRAME, PT_INTERP, PT_LOAD, PT_NOTE,
+    ProgramHeader64, ProgramType, R_X86_64_RELATIVE, SHN_LORESERVE, SHT_NOBITS, SHT_NOTE,
+    SectionHeader64, SectionType,
 };
 
 pub(crate) use self::gopclntab::{GoFunction, GoFunctions};
@@ -41,6 +41,9 @@ const MAX_NOTES: u64 = 64 << 10;
 const LONGEST_DEBUG_NAME: usize = 32;
 /// Bytes read of a dynamic section, which has about 30 entries of 16 bytes.
 const MAX_DYNAMIC: usize = 4096;
+/// Size of a relocation, and the maximum size of the part of the relocation table that is read, in bytes.
+const RELA_SIZE: usize = 24;
+const MAX_RELA_BYTES: u64 = (RELA_SIZE as u64) << 15;
 /// Maximum length of a path, in bytes: the kernel's `PATH_MAX`.
 const MAX_PATH: usize = 4096;
 
@@ -152,7 +155,7 @@ impl<'f> Elf<'f> {
     }
 
     /// The loaded segments, in the file's order.
-    pub(crate) fn loaded_segments(&self) -> impl Iterator<Item = &Segment> {
+    pub fn loaded_segments(&self) -> impl Iterator<Item = &Segment> {
         self.segments.iter().filter(|s| s.kind == PT_LOAD)
     }
 
@@ -217,6 +220,28 @@ impl<'f> Elf<'f> {
         let entries = table[..got].chunks_exact(16);
         let entries = entries.map(|e| (DynamicTag(u64_at(e, 0).cast_signed()), u64_at(e, 8)));
         entries.take_while(|(tag, _)| *tag != DT_NULL).collect()
+    }
+
+    /// The words that the loader of x86-64 fills in with addresses of the file itself: the address of each, and what it points to.
+    /// Empty if they cannot be read.
+    pub fn relative_words(&self) -> Vec<(u64, u64)> {
+        let dynamic = self.dynamic();
+        let value = |wanted| {
+            let found = dynamic.iter().find(|(tag, _)| *tag == wanted);
+            found.map(|(_, value)| *value)
+        };
+        let table = value(DT_RELA).and_then(|at| self.loaded_at(at));
+        let size = value(DT_RELASZ).map_or(0, |size| size.min(MAX_RELA_BYTES));
+        let mut bytes = vec![0; size as usize];
+        let got = table.and_then(|(segment, inside)| {
+            let offset = segment.offset.checked_add(inside)?;
+            self.read_some(&mut bytes, offset).ok()
+        });
+        bytes.truncate(got.unwrap_or(0));
+        let entries = bytes.chunks_exact(RELA_SIZE);
+        let relative = entries.filter(|entry| u32_at(entry, 8) == R_X86_64_RELATIVE.0);
+        let words = relative.map(|entry| (u64_at(entry, 0), u64_at(entry, 16)));
+        words.collect()
     }
 
     /// The NUL-terminated text at an address; `None` if no loaded segment contains it.

@@ -9,7 +9,7 @@
 #[cfg(target_arch = "x86_64")]
 mod command;
 #[cfg(target_arch = "x86_64")]
-mod detours;
+pub(crate) mod detours;
 #[cfg(target_arch = "x86_64")]
 mod functions;
 #[cfg(target_arch = "x86_64")]
@@ -24,6 +24,8 @@ mod safe_point;
 mod unsupported;
 #[cfg(target_arch = "x86_64")]
 mod walk;
+#[cfg(target_arch = "x86_64")]
+mod without_loader;
 
 #[cfg(target_arch = "x86_64")]
 pub use command::run;

@@ -8,6 +8,8 @@ mod in_process;
 mod plan;
 mod stale_copies;
 mod stats;
+#[cfg(target_arch = "x86_64")]
+pub(crate) mod without_loader;
 
 pub use file::{Image, Library, Options, SamplerError, is_library, stats_address};
 pub use fitness::{Unfit, check};

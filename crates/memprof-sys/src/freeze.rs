@@ -11,11 +11,13 @@
 //!
 //! `fork` makes a stopped process create a copy-on-write child, so that the child's memory can be read while the process runs: the
 //! guard uses `inject` to make a system call in one of the stopped threads. `loader` makes a single thread load a library, and
-//! `stopped_process` changes code while all threads are stopped.
+//! `stopped_process` changes code while all threads are stopped; `executed_process` does that in a command that has not begun.
 
 mod client;
 mod counters;
 mod estimate;
+#[cfg(target_arch = "x86_64")]
+mod executed_process;
 mod fork;
 mod freezer;
 pub mod guard;
@@ -42,6 +44,8 @@ use crate::ids::Pid;
 pub use client::{Guard, guards_run};
 pub use counters::anonymous;
 pub use estimate::{Costs, Estimate};
+#[cfg(target_arch = "x86_64")]
+pub use executed_process::ExecutedProcess;
 pub use fork::{Fork, ForkError, Removed};
 use guard::message::{Asked, Said};
 #[cfg(target_arch = "x86_64")]
@@ -51,7 +55,7 @@ pub use loader::{HoldError, Loader, StoppedThread, ThreadPosition};
 pub use registers::Registers;
 use stop_locks::StopLocks;
 #[cfg(target_arch = "x86_64")]
-pub use stopped_process::StoppedProcess;
+pub use stopped_process::{StillProcess, StoppedProcess};
 pub use threads::stands_still;
 pub use threads::{has_ended, is_killed, is_traced_here, not_traceable, threads};
 #[cfg(target_arch = "x86_64")]

@@ -89,7 +89,7 @@ impl Traced {
 /// Tracing ends this long after the last `exec`: scripts that `exec` another program do so early.
 const SETTLED: Duration = Duration::from_secs(1);
 /// Events that stop a traced command, besides its signals.
-const STOPS: ptrace::Options =
+pub(super) const STOPS: ptrace::Options =
     ptrace::Options::PTRACE_O_TRACEEXEC.union(ptrace::Options::PTRACE_O_TRACEEXIT);
 /// Poll interval for stops of a traced command: `waitid` has no timeout.
 const LOOK: Duration = Duration::from_micros(500);

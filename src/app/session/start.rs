@@ -21,7 +21,7 @@ use crate::collect::unwinding::{self, MappedFiles, Unwinding};
 use crate::probe::event::MarkSet;
 use crate::probe::{Missing, Probe, ProbeConfig, SharedFaultsSeen, SyscallHooks};
 use memprof_code::allocators::Detours;
-use memprof_heap::sampler::{self, Library, Preloaded};
+use memprof_heap::sampler::{self, Library, Preloaded, Unfit};
 use memprof_profile::measure::TEMPORARY;
 use memprof_sys::freeze::{Freeze, Guard};
 use memprof_sys::ids::Pid;
@@ -240,6 +240,14 @@ pub(super) fn executed(
     };
     if let Some(library) = sampler {
         match sampler::check(&program.path) {
+            Err(Unfit::Static(path)) => {
+                if let Err(why) = library.place(pid, command::STOPS.bits()) {
+                    messages::print(&format!(
+                        "no allocation is sampled: {} is linked statically, and {why}",
+                        path.display()
+                    ));
+                }
+            }
             Err(unfit) => messages::print(&format!("no allocation is sampled: {unfit}")),
             Ok(()) => {
                 program.libraries.push(library.path.clone());

@@ -125,6 +125,11 @@ impl Detours {
         Ok(detours)
     }
 
+    /// Offset in `code` of the moved instructions of a detour, which lead to the original function.
+    pub fn original(number: u64) -> u64 {
+        number * SLOT as u64 + MOVED as u64
+    }
+
     /// Size of the words after the code, in whole pages.
     pub fn words_bytes(&self) -> u64 {
         ((self.all.len() * WORDS) as u64).next_multiple_of(PAGE)

@@ -95,7 +95,7 @@ impl Segment {
     }
 
     /// Whether the segment is writable in a process.
-    pub(crate) fn writable(&self) -> bool {
+    pub fn writable(&self) -> bool {
         self.flags.contains(PF_W)
     }
 
@@ -110,7 +110,7 @@ impl Segment {
     }
 
     /// Whether the segment is loaded as code.
-    pub(crate) fn code(&self) -> bool {
+    pub fn code(&self) -> bool {
         self.kind == PT_LOAD && self.flags.contains(PF_X)
     }
 }

@@ -16,16 +16,13 @@ mod follow;
 mod function;
 mod state;
 
-use object::elf::{DT_RELA, DT_RELASZ, R_X86_64_RELATIVE, SHT_DYNSYM, SHT_SYMTAB, STT_FUNC};
+use object::elf::{SHT_DYNSYM, SHT_SYMTAB, STT_FUNC};
 
 use self::follow::Follower;
 use super::rule::{Arch, Rule};
 use super::spans::{Source, Span};
-use crate::elf::{Elf, u32_at, u64_at};
+use crate::elf::{Elf, u64_at};
 
-/// Size of a relocation, and the maximum size of the part of the relocation table that is read, in bytes.
-const RELA_SIZE: usize = 24;
-const MAX_RELA_BYTES: u64 = (RELA_SIZE as u64) << 15;
 /// Minimum size of a gap, in bytes; shorter gaps are padding between functions.
 const LEAST: u64 = 16;
 /// Gaps smaller than 1/`SHARE` of the code are ignored: they are what the compiler adds to every program.
@@ -57,7 +54,8 @@ impl MachineCode {
         for start in symbols(elf) {
             follower.begin(start, true);
         }
-        for start in pointers(elf) {
+        // Some of the addresses that the loader writes into data are those of functions.
+        for (_, start) in elf.relative_words() {
             follower.begin(start, false);
         }
         let mut rules = MachineCode::default();
@@ -102,24 +100,4 @@ fn symbols(elf: &Elf) -> Vec<u64> {
         });
     }
     found
-}
-
-/// The addresses that the loader writes into data; some are the addresses of functions.
-fn pointers(elf: &Elf) -> Vec<u64> {
-    let dynamic = elf.dynamic();
-    let value = |wanted| {
-        let found = dynamic.iter().find(|(tag, _)| *tag == wanted);
-        found.map(|(_, value)| *value)
-    };
-    let table = value(DT_RELA).and_then(|at| elf.loaded_at(at));
-    let size = value(DT_RELASZ).map_or(0, |size| size.min(MAX_RELA_BYTES));
-    let mut bytes = vec![0; size as usize];
-    let got = table.and_then(|(segment, inside)| {
-        let offset = segment.offset.checked_add(inside)?;
-        elf.read_some(&mut bytes, offset).ok()
-    });
-    bytes.truncate(got.unwrap_or(0));
-    let entries = bytes.chunks_exact(RELA_SIZE);
-    let relative = entries.filter(|entry| u32_at(entry, 8) == R_X86_64_RELATIVE.0);
-    relative.map(|entry| u64_at(entry, 16)).collect()
 }

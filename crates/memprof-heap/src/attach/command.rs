@@ -14,8 +14,9 @@ use super::loader_lock;
 use super::report::{Done, LoadedLibrary};
 use super::safe_point::{SafePoint, judge};
 use super::walk::Tables;
+use super::without_loader;
 use crate::attach::AttachConfig;
-use crate::sampler::{Image, Options};
+use crate::sampler::{self, Image, Options};
 use memprof_code::allocators::{self, Detours};
 use memprof_sys::freeze::{
     HoldError, LoadError, Loader, Loading, StoppedThread, WorkerProcess, not_traceable, threads,
@@ -55,27 +56,45 @@ pub fn run(config: &AttachConfig) -> Result<Vec<u8>> {
     let name = printable(&comm);
     let cannot = || format!("cannot attach to process {pid} ({name})");
     check(pid).with_context(cannot)?;
-    let files = files_with_libc(pid).with_context(cannot)?;
-    if files.attached().is_some() {
+    let attached = match without_loader::static_program(pid).with_context(cannot)? {
+        Some(executable) => {
+            let attached = sampler::detours_placed(pid).is_some();
+            if !attached {
+                without_loader::plan_detours(pid, &executable).with_context(cannot)?;
+            }
+            attached
+        }
+        None => {
+            let files = files_with_libc(pid).with_context(cannot)?;
+            let attached = files.attached().is_some();
+            if !attached {
+                plan_detours(pid).with_context(cannot)?;
+            }
+            attached
+        }
+    };
+    if attached {
         let text = format!(
             "process {pid} ({name}) has the sampling library already\nnext: memprof --heap --pid {pid}\n"
         );
         return Ok(text.into_bytes());
     }
-    plan_detours(pid).with_context(cannot)?;
     confirm(config, pid, &name)?;
     apart.work(pid).with_context(cannot)
 }
 
 /// Runs in a separate process, after the user has agreed.
 fn attach_to(config: &AttachConfig, pid: Pid) -> Result<Vec<u8>> {
+    let name = comm(pid).unwrap_or_default();
+    if let Some(executable) = without_loader::static_program(pid)? {
+        return without_loader::attach(config, pid, &printable(&name), &executable);
+    }
     let options = Options {
         interval: config.interval,
         ..Options::default()
     };
     let detours = plan_detours(pid)?;
     let image = Image::for_running(&options, &detours)?;
-    let name = comm(pid).unwrap_or_default();
     let done = attach(config, pid, &image, &detours)?;
     Ok(done.text(pid, &printable(&name)).into_bytes())
 }

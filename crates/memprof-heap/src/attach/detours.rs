@@ -15,7 +15,9 @@ use anyhow::{Result, anyhow};
 use crate::sampler::{DetoursPlaced, DetoursState};
 use memprof_code::allocators::{Detours, JUMP};
 use memprof_code::elf::Elf;
-use memprof_sys::freeze::{HoldError, Registers, StoppedProcess, not_traceable};
+use memprof_sys::freeze::{
+    HoldError, Loader, Registers, StillProcess, StoppedProcess, not_traceable,
+};
 use memprof_sys::ids::{Addr, Pid};
 use memprof_sys::proc_dir;
 use memprof_sys::procfs::Auxv;
@@ -29,6 +31,8 @@ const PAUSE: Duration = Duration::from_millis(5);
 /// Distance that is kept from other memory, in bytes, and from which on a jump does not reach.
 const GAP: u64 = 64 << 10;
 const REACH: u64 = 1 << 30;
+/// Size of a page, in bytes.
+const PAGE: u64 = 4096;
 /// Lowest address that programs may use, in bytes.
 const LOWEST: u64 = 64 << 10;
 /// Bytes below a stack pointer that functions use, and maximum number of bytes of a stack that are read.
@@ -47,7 +51,7 @@ pub(super) struct Redirected {
 }
 
 /// Plans the detours of a running process, in memory that it does not use.
-pub(super) fn plan(pid: Pid, executable: &TargetFile) -> Result<Detours> {
+pub(crate) fn plan(pid: Pid, executable: &TargetFile) -> Result<Detours> {
     let vmas = proc_maps::parse(&proc_dir::read(pid, "maps")?)?;
     let bias = bias(pid, executable);
     let near = |addresses: Range<u64>, size: u64| {
@@ -84,7 +88,8 @@ fn hole(vmas: &[Vma], start: u64, size: u64) -> Option<u64> {
     best
 }
 
-/// Writes the jumps. `None` if there is nothing to redirect; the error says why nothing was.
+/// Writes the jumps of a process whose library has been loaded at a moment at which that is safe. `None` if there is nothing to
+/// redirect; the error says why nothing was. `state` is the address of the library's word that says whether the jumps are written.
 pub(super) fn redirect(
     pid: Pid,
     memory: &File,
@@ -93,16 +98,19 @@ pub(super) fn redirect(
     state: u64,
     patience: Duration,
 ) -> Option<Result<Redirected, String>> {
-    let redirecting = Redirecting {
-        pid,
-        memory,
-        detours,
-        base: placed.base,
-        state,
+    let jumps = || {
+        Ok(Jumps {
+            pid,
+            memory: memory.try_clone().map_err(|e| e.to_string())?,
+            detours,
+            bias: placed.base,
+        })
     };
     match placed.state {
         DetoursState::None => None,
-        DetoursState::Prepared => Some(redirecting.within(patience)),
+        DetoursState::Prepared => {
+            Some(jumps().and_then(|jumps| jumps.write_within(patience, None, |_| Ok(state))))
+        }
         DetoursState::Other | DetoursState::Placed => {
             Some(Err("its functions have been changed already".into()))
         }
@@ -110,29 +118,62 @@ pub(super) fn redirect(
     }
 }
 
-/// A process that gets the jumps.
-struct Redirecting<'a> {
+/// The jumps of a process.
+pub(crate) struct Jumps<'a> {
     pid: Pid,
-    memory: &'a File,
+    memory: File,
     detours: &'a Detours,
     /// The executable's load bias.
-    base: u64,
-    /// Address of the library's word that says whether the jumps are written.
-    state: u64,
+    pub bias: u64,
 }
 
-impl Redirecting<'_> {
-    /// Writes all jumps at a moment at which that is safe.
-    fn within(&self, patience: Duration) -> Result<Redirected, String> {
+impl Jumps<'_> {
+    /// The jumps of a process in which none is written yet.
+    ///
+    /// # Errors
+    /// The process is gone, or its memory cannot be read.
+    pub(crate) fn new<'a>(
+        pid: Pid,
+        executable: &TargetFile,
+        detours: &'a Detours,
+    ) -> Result<Jumps<'a>, String> {
+        let memory = proc_dir::open(pid, "mem");
+        Ok(Jumps {
+            pid,
+            memory: memory.map_err(|e| format!("{}: {e}", proc_dir::shown(pid, "mem")))?,
+            detours,
+            bias: bias(pid, executable).ok_or("its load address is not known")?,
+        })
+    }
+
+    /// Memory after the executable's code, in its last page, that is not the program's.
+    pub(crate) fn room(&self, executable: &TargetFile) -> Option<u64> {
+        let elf = Elf::read(executable).ok()?;
+        let mut ends = elf
+            .code_segments()
+            .map(|segment| segment.addr.saturating_add(segment.size_in_memory))
+            .map(|end| self.bias.wrapping_add(end.next_multiple_of(8)));
+        ends.find(|end| end.next_multiple_of(PAGE) - end >= Loader::ROOM)
+    }
+
+    /// Writes all jumps at a moment at which that is safe. `prepare` does what must come before them, with system calls if the
+    /// process is prepared for them (`by`), and returns the address of the word that says whether they are written.
+    pub(super) fn write_within(
+        &self,
+        patience: Duration,
+        by: Option<&Loader>,
+        mut prepare: impl FnMut(&mut StoppedProcess<'_>) -> Result<u64, String>,
+    ) -> Result<Redirected, String> {
         let begun = Instant::now();
         loop {
             // Read while the threads run: a process may have very many mappings.
             let maps = proc_dir::read(self.pid, "maps").map_err(|e| e.to_string())?;
             let vmas = proc_maps::parse(&maps).map_err(|e| format!("{e:#}"))?;
-            let why = match StoppedProcess::stop(self.pid, MAX_STOP) {
-                Ok(stopped) => match self.check(&stopped.registers(), &vmas) {
+            let why = match StoppedProcess::stop(self.pid, MAX_STOP, by) {
+                Ok(mut stopped) => match self.check(&stopped.registers(), &vmas) {
                     Ok(()) => {
-                        self.write(&stopped)?;
+                        let state = prepare(&mut stopped)?;
+                        self.write(&stopped, state)?;
                         return Ok(Redirected {
                             functions: self.detours.all.len(),
                             left_out: self.detours.refused.len(),
@@ -158,7 +199,7 @@ impl Redirecting<'_> {
     /// one is.
     fn check(&self, threads: &[Registers], vmas: &[Vma]) -> Result<(), String> {
         let ranges = self.detours.all.iter().map(|detour| {
-            let at = self.base.wrapping_add(detour.address);
+            let at = self.bias.wrapping_add(detour.address);
             let inside = at + 1..at + detour.displaced.len() as u64;
             (inside, detour.name.as_str())
         });
@@ -196,9 +237,12 @@ impl Redirecting<'_> {
     }
 
     /// Writes all jumps.
-    fn write(&self, stopped: &StoppedProcess) -> Result<(), String> {
+    ///
+    /// # Errors
+    /// The reason why one is not written; the earlier ones are.
+    pub(crate) fn write(&self, process: &dyn StillProcess, state: u64) -> Result<(), String> {
         for (number, detour) in self.detours.all.iter().enumerate() {
-            let at = self.base.wrapping_add(detour.address);
+            let at = self.bias.wrapping_add(detour.address);
             let failed = |e| format!("the kernel does not let `{}` be changed: {e}", detour.name);
             let mut bytes = [0; 8];
             self.memory.read_exact_at(&mut bytes, at).map_err(failed)?;
@@ -208,11 +252,11 @@ impl Redirecting<'_> {
                 return Err(format!("`{}` has been changed meanwhile", detour.name));
             }
             bytes[..JUMP].copy_from_slice(&jump);
-            stopped.write(at, bytes).map_err(failed)?;
+            process.write(at, &bytes).map_err(failed)?;
         }
         let placed = DetoursState::PLACED.to_ne_bytes();
-        stopped
-            .write(self.state, placed)
+        process
+            .write(state, &placed)
             .map_err(|e| format!("the library cannot be told: {e}"))
     }
 }

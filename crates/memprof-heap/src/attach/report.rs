@@ -76,10 +76,41 @@ pub(super) struct Done {
     pub redirected: Option<Result<Redirected, String>>,
 }
 
+/// The text for the user, for a process without a loader.
+pub(super) fn without_loader(
+    pid: Pid,
+    name: &str,
+    redirected: Redirected,
+    took: Duration,
+) -> String {
+    let Redirected {
+        functions,
+        left_out,
+        held,
+    } = redirected;
+    let mut text = format!(
+        "process {pid} ({name}) has the sampling library\n  \
+         detours   {functions} functions of its allocator lead to the library, which has no loader there; for that, all threads were stopped for {}; all took {}\n",
+        ms(held),
+        ms(took),
+    );
+    if left_out > 0 {
+        let _ = writeln!(
+            text,
+            "  not seen  calls of {left_out} functions of that allocator, which cannot be changed safely"
+        );
+    }
+    let _ = writeln!(text, "next: memprof --heap --pid {pid}");
+    text
+}
+
+fn ms(time: Duration) -> String {
+    format!("{:.2} ms", time.as_secs_f64() * 1e3)
+}
+
 impl Done {
     /// The text for the user.
     pub(super) fn text(&self, pid: Pid, name: &str) -> String {
-        let ms = |time: Duration| format!("{:.2} ms", time.as_secs_f64() * 1e3);
         let imports = &self.found.imports;
         let place = match self.place {
             SafePoint::Waits(call) => format!("which waited in `{call}`"),

@@ -1,134 +1,20 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
  * Detours: functions of an allocator inside the executable, whose calls pass through no import. A jump at the entry of
- * each leads to code near the executable, and from there to a function below. That calls the original function by the
- * instructions that the jump has displaced, which are in the same code (crates/memprof-code/src/allocators/detours.rs).
- *
- * The allocator's functions may call each other: nothing is counted while one of them runs, except in those that may
- * throw, where what was counted is not counted again.
+ * each leads to code near the executable, and from there to a function of replacements.h. The instructions that the jump
+ * has displaced are in the same code (crates/memprof-code/src/allocators/detours.rs).
  */
 #include "detours.h"
 
 #include "loaded.h"
-#include "samples.h"
 
 struct detours EXPORTED memprof_heap_detours;
 
 #if defined(__x86_64__)
 
-typedef uintptr_t word;
+#include "replacements.h"
 
-/* A function with a detour. Its address is the fifth argument of the functions below, which the original lacks. */
-struct detour {
-	word (*next)(word, word, word, word);
-	uint8_t size, count, pointer;
-};
-
-#define PARAMETERS (word a, word b, word c, word d, const struct detour *of)
-
-static inline __attribute__((always_inline)) word argument(uint8_t index, word a, word b, word c, word d)
-{
-	return index == 0 ? a : index == 1 ? b : index == 2 ? c : d;
-}
-
-#define ARGUMENT(index) argument(of->index, a, b, c, d)
-
-static inline __attribute__((always_inline)) size_t bytes_of PARAMETERS
-{
-	size_t size = ARGUMENT(size);
-	return of->count == NO_ARGUMENT ? size : size * ARGUMENT(count);
-}
-
-/* malloc() and others like it. */
-static word allocates_first PARAMETERS
-{
-	return (word)counted((void *)UNCOUNTED(of->next(a, b, c, d)), a);
-}
-
-static word allocates PARAMETERS
-{
-	size_t size = bytes_of(a, b, c, d, of);
-	return (word)counted((void *)UNCOUNTED(of->next(a, b, c, d)), size);
-}
-
-/* An exception may pass through, so there is nothing to undo. */
-static word allocates_or_throws PARAMETERS
-{
-	size_t size = bytes_of(a, b, c, d, of);
-	uint64_t left = thread.left;
-	void *ptr = (void *)of->next(a, b, c, d);
-	return (word)(thread.left == left ? counted(ptr, size) : ptr);
-}
-
-static inline __attribute__((always_inline)) word resized(bool frees, word a, word b, word c, word d,
-							   const struct detour *of)
-{
-	void *old = (void *)ARGUMENT(pointer);
-	size_t size = bytes_of(a, b, c, d, of), product;
-	bool overflow = of->count != NO_ARGUMENT && __builtin_mul_overflow(ARGUMENT(size), ARGUMENT(count), &product);
-	slot *resizing = may_be_sample(old) ? resize_begin(old) : NULL;
-	void *ptr = (void *)UNCOUNTED(of->next(a, b, c, d));
-	/* Without a new block, a block resized to 0 bytes is free. */
-	bool failed = !frees && ptr == NULL && (size != 0 || overflow);
-	if (unlikely(resizing != NULL))
-		resize_end(resizing, old, failed);
-	return (word)counted(ptr, size);
-}
-
-static word resizes PARAMETERS
-{
-	return resized(false, a, b, c, d, of);
-}
-
-static word resizes_or_frees PARAMETERS
-{
-	return resized(true, a, b, c, d, of);
-}
-
-static word stores PARAMETERS
-{
-	size_t size = bytes_of(a, b, c, d, of);
-	void **ptr = (void **)ARGUMENT(pointer);
-	word error = UNCOUNTED(of->next(a, b, c, d));
-	if ((int)error == 0)
-		counted(*ptr, size);
-	return error;
-}
-
-static word frees_first PARAMETERS
-{
-	if (may_be_sample((void *)a))
-		freed((void *)a);
-	return of->next(a, b, c, d);
-}
-
-static word frees PARAMETERS
-{
-	void *ptr = (void *)ARGUMENT(pointer);
-	if (may_be_sample(ptr))
-		freed(ptr);
-	return of->next(a, b, c, d);
-}
-
-typedef word(*replacement) PARAMETERS;
-
-static replacement replacement_for(const struct planned *function)
-{
-	switch (function->kind) {
-	case ALLOCATES:
-		return function->size == 0 && function->count == NO_ARGUMENT ? allocates_first : allocates;
-	case ALLOCATES_OR_THROWS:
-		return allocates_or_throws;
-	case RESIZES:
-		return resizes;
-	case RESIZES_OR_FREES:
-		return resizes_or_frees;
-	case STORES:
-		return stores;
-	default:
-		return function->pointer == 0 ? frees_first : frees;
-	}
-}
+static replacements replacement_of = REPLACEMENTS;
 
 static struct detour detours[MAX_DETOURS];
 
@@ -191,6 +77,12 @@ static bool is_alone(void)
 	return !is_error(result) && about[2] == 3;
 }
 
+/* The second index of `replacements`. */
+static bool is_first(const struct planned *function)
+{
+	return function->kind == FREES ? function->pointer == 0 : function->size == 0 && function->count == NO_ARGUMENT;
+}
+
 /* Maps the code and its words, and fills in the words. */
 static bool map_code(const struct plan *plan, int fd, uint8_t *near)
 {
@@ -215,7 +107,7 @@ static bool map_code(const struct plan *plan, int fd, uint8_t *near)
 		detours[n] = (struct detour){(void *)(near + n * SLOT + MOVED), function->size, function->count,
 					     function->pointer};
 		*word++ = (uintptr_t)&detours[n];
-		*word++ = (uintptr_t)replacement_for(function);
+		*word++ = (uintptr_t)replacement_of[function->kind % KINDS][is_first(function)];
 	}
 	system_call(SYS_mprotect, (long)after, (long)plan->words_bytes, PROT_READ, 0, 0, 0);
 	memprof_heap_detours.count = plan->count;

@@ -246,6 +246,9 @@ pub struct Image {
     pub imports: u64,
     /// Address of its [`DetoursPlaced`](super::DetoursPlaced), relative to its load address.
     pub detours: u64,
+    pub(crate) places: Places,
+    /// Offset of the detours' code in the file; `None` without detours.
+    pub(crate) code: Option<u64>,
 }
 
 impl Image {
@@ -269,11 +272,13 @@ impl Image {
             Failure::Io(source) => failed(source),
         })?;
         let mut bytes = Vec::new();
-        append_plan(&file, places, detours)
-            .and_then(|()| file.rewind())
+        let code = append_plan(&file, places, detours).map_err(failed)?;
+        file.rewind()
             .and_then(|()| file.read_to_end(&mut bytes))
             .map_err(failed)?;
         Ok(Image {
+            places,
+            code,
             bytes,
             config: places.config,
             stats: places.stats,
@@ -324,8 +329,8 @@ fn directory_in(parent: &Path) -> Result<PathBuf, String> {
 
 /// Addresses of the library's symbols in its file.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Places {
-    config: u64,
+pub(crate) struct Places {
+    pub(super) config: u64,
     /// Offset in the file of the option that says where the plan of detours is.
     plan: u64,
     pub(super) stats: u64,
@@ -385,10 +390,14 @@ fn patch(file: &File, options: &Options, more: u64) -> Result<Places, Failure> {
 }
 
 /// Appends a plan of detours, and has processes that load the library from now on use it. Earlier plans stay: processes execute
-/// their code.
-pub(super) fn append_plan(file: &File, places: Places, detours: &Detours) -> io::Result<()> {
+/// their code. Returns the offset of the detours' code in the file; `None` if there are no detours, or too many.
+pub(super) fn append_plan(
+    file: &File,
+    places: Places,
+    detours: &Detours,
+) -> io::Result<Option<u64>> {
     let Some(plan) = plan::bytes(detours) else {
-        return Ok(());
+        return Ok(None);
     };
     let at = file.metadata()?.len().next_multiple_of(plan::PAGE as u64);
     if at > MAX_FILE {
@@ -396,7 +405,8 @@ pub(super) fn append_plan(file: &File, places: Places, detours: &Detours) -> io:
     }
     file.write_all_at(&plan.all, at)?;
     let words = [at, plan.header].map(u64::to_ne_bytes);
-    file.write_all_at(words.as_flattened(), places.plan)
+    file.write_all_at(words.as_flattened(), places.plan)?;
+    Ok(Some(at + plan.code))
 }
 
 /// Size of a segment in memory, and offset of that field in the file.

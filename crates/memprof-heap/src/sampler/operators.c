@@ -79,9 +79,9 @@ static void *plain_new(const char *name, uintptr_t align, bool nothrow, uintptr_
 	} \
 	static void *counted_##name WORDS \
 	{ \
-		uint64_t left = thread.left; \
+		uint64_t left = this_thread()->left; \
 		void *ptr = next_##name(first, second, third); \
-		return thread.left == left ? counted(ptr, first) : ptr; \
+		return this_thread()->left == left ? counted(ptr, first) : ptr; \
 	} \
 	EXPORTED void *name WORDS \
 	{ \

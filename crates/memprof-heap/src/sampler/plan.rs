@@ -12,10 +12,11 @@ const DISPLACED: usize = 16;
 /// `MAX_DETOURS` in `detours.h`.
 const MAX: usize = 256;
 
-/// The plan's bytes, and how many of them are before the code.
+/// The plan's bytes, how many of them the library reads, and where the code begins.
 pub(super) struct PlanBytes {
     pub all: Vec<u8>,
     pub header: u64,
+    pub code: u64,
 }
 
 /// The plan of these detours, for a page boundary of the file; `None` if there are none, or too many.
@@ -38,10 +39,10 @@ pub(super) fn bytes(detours: &Detours) -> Option<PlanBytes> {
     }
     let header = all.len() as u64;
     all.resize(all.len().next_multiple_of(PAGE), 0);
-    let code = (all.len() as u64).to_le_bytes();
-    all[16..24].copy_from_slice(&code);
+    let code = all.len() as u64;
+    all[16..24].copy_from_slice(&code.to_le_bytes());
     all.extend_from_slice(&detours.code);
-    Some(PlanBytes { all, header })
+    Some(PlanBytes { all, header, code })
 }
 
 /// `struct planned`.

@@ -35,10 +35,11 @@ static inline bool is_small(size_t size)
  */
 static inline __attribute__((always_inline)) bool is_counted(size_t size)
 {
+	struct thread *thread = this_thread();
 	uint64_t left;
-	if (unlikely(__builtin_sub_overflow(thread.left, (uint64_t)size, &left)))
+	if (unlikely(__builtin_sub_overflow(thread->left, (uint64_t)size, &left)))
 		return false;
-	thread.left = left;
+	thread->left = left;
 	return true;
 }
 
@@ -48,12 +49,13 @@ static inline __attribute__((always_inline)) bool is_counted(size_t size)
  */
 #define SAMPLED_SMALL(call, size) \
 	({ \
-		uint64_t before = thread.left; \
-		thread.left = UINT64_MAX; \
+		struct thread *thread = this_thread(); \
+		uint64_t before = thread->left; \
+		thread->left = UINT64_MAX; \
 		void *block = (call); \
-		bool is_small_one = thread.left != UINT64_MAX - (size); \
-		thread.left = before; \
-		sampled(is_small_one ? block : NULL, size); \
+		bool is_small_one = thread->left != UINT64_MAX - (size); \
+		thread->left = before; \
+		sampled(thread, is_small_one ? block : NULL, size); \
 		block; \
 	})
 

@@ -7,7 +7,7 @@
 #include "probes.h"
 #include "python.h"
 
-__thread struct thread thread;
+__thread struct thread thread_state;
 struct stats EXPORTED memprof_heap_stats;
 volatile uint16_t alloc_semaphore __attribute__((section(".probes"))) = 0;
 volatile uint16_t free_semaphore __attribute__((section(".probes"))) = 0;
@@ -47,13 +47,13 @@ static void report(void *ptr, size_t size, uint64_t weight)
  * The slow path of counted(). The bytes of a failed allocation (ptr is NULL) count, too: whether they count must not
  * depend on the position of the next sample.
  */
-COLD void *sampled(void *ptr, size_t size)
+COLD void *sampled(struct thread *thread, void *ptr, size_t size)
 {
-	if (thread.random == 0) {
-		new_thread();
+	if (thread->random == 0) {
+		new_thread(thread);
 		uint64_t left;
-		if (!__builtin_sub_overflow(thread.left, (uint64_t)size, &left)) {
-			thread.left = left;
+		if (!__builtin_sub_overflow(thread->left, (uint64_t)size, &left)) {
+			thread->left = left;
 			return ptr;
 		}
 	}
@@ -61,10 +61,10 @@ COLD void *sampled(void *ptr, size_t size)
 	 * Set before the probe: the kernel delivers signals when it returns from the probe, and their handlers may
 	 * allocate.
 	 */
-	thread.left = draw_interval(&thread.random);
+	thread->left = draw_interval(&thread->random);
 	restore_python();
 	if (ptr != NULL && ALLOC_LISTENED())
-		report(ptr, size, weighted_bytes(size, &thread.random));
+		report(ptr, size, weighted_bytes(size, &thread->random));
 	return ptr;
 }
 

@@ -33,6 +33,7 @@ struct config {
 enum {
 	CONFIG_LEAVE_ENVIRONMENT = 1, /* programs that the target executes do not preload the library */
 	CONFIG_INJECTED = 2,          /* the process was already running when it loaded the library */
+	CONFIG_RDRAND = 4,            /* the processor has the instruction; set if no loader has loaded the library */
 };
 
 extern const volatile struct config memprof_heap_config;
@@ -67,12 +68,21 @@ static inline bool is_injected(void)
 	return memprof_heap_config.flags & CONFIG_INJECTED;
 }
 
-/* State of a thread. Initial-exec TLS, because the library is loaded at the start: access takes one instruction. */
+/* State of a thread. */
 struct thread {
 	uint64_t left;   /* bytes to allocate before the next sample; 0 in a new thread */
 	uint64_t random; /* state of the random generator; 0 in a new thread */
 };
-extern __thread struct thread thread __attribute__((tls_model("initial-exec")));
+#ifdef WITHOUT_LOADER
+#include "threads.h"
+#else
+/* Initial-exec TLS, because the library is loaded at the start: access takes one instruction. */
+extern __thread struct thread thread_state __attribute__((tls_model("initial-exec")));
+static inline __attribute__((always_inline)) struct thread *this_thread(void)
+{
+	return &thread_state;
+}
+#endif
 
 /* next.c: the functions that the program would call without the library. */
 struct symbol_request {
@@ -107,7 +117,9 @@ void patch_imports(void);
 /* start.c */
 void start(const char *own_path);
 const char *finish_start(void);
-void new_thread(void);
+void new_thread(struct thread *thread);
+/* Continues with other random numbers, in a process that has inherited these. */
+void reseed(uint64_t with);
 
 /* random.c: sampling intervals and weights. */
 uint64_t mix(uint64_t x);
@@ -115,15 +127,16 @@ uint64_t draw_interval(uint64_t *random);
 uint64_t weighted_bytes(size_t size, uint64_t *random);
 
 /* sample.c */
-void *sampled(void *ptr, size_t size);
+void *sampled(struct thread *thread, void *ptr, size_t size);
 
 /* Counts an allocation's bytes, and samples the allocation if the next sampling point lies in them. Returns ptr. */
 static inline __attribute__((always_inline)) void *counted(void *ptr, size_t size)
 {
+	struct thread *thread = this_thread();
 	uint64_t left;
-	if (unlikely(__builtin_sub_overflow(thread.left, (uint64_t)size, &left)))
-		return sampled(ptr, size);
-	thread.left = left;
+	if (unlikely(__builtin_sub_overflow(thread->left, (uint64_t)size, &left)))
+		return sampled(thread, ptr, size);
+	thread->left = left;
 	return ptr;
 }
 

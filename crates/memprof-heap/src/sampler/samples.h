@@ -10,10 +10,11 @@
 /* Calls a function whose own allocations are not counted. */
 #define UNCOUNTED(call) \
 	({ \
-		uint64_t left_before = thread.left; \
-		thread.left = UINT64_MAX; \
+		struct thread *caller = this_thread(); \
+		uint64_t left_before = caller->left; \
+		caller->left = UINT64_MAX; \
 		__auto_type result = (call); \
-		thread.left = left_before; \
+		caller->left = left_before; \
 		result; \
 	})
 

@@ -39,13 +39,19 @@ void start(const char *path)
 }
 
 /* Each thread has its own sequence of random numbers. */
-void new_thread(void)
+void new_thread(struct thread *thread)
 {
 	uint64_t number = __atomic_add_fetch(&threads, 1, __ATOMIC_RELAXED);
-	thread.random = mix(key + number * GOLDEN);
-	if (thread.random == 0)
-		thread.random = 1;
-	thread.left = draw_interval(&thread.random);
+	thread->random = mix(key + number * GOLDEN);
+	if (thread->random == 0)
+		thread->random = 1;
+	thread->left = draw_interval(&thread->random);
+}
+
+void reseed(uint64_t with)
+{
+	key = mix(key ^ mix(with + GOLDEN));
+	threads = forks = 0;
 }
 
 /*
@@ -60,9 +66,8 @@ static void before_fork(void)
 
 static void after_fork_in_child(void)
 {
-	key = mix(key ^ mix(forks + GOLDEN));
-	threads = forks = 0;
-	new_thread();
+	reseed(forks);
+	new_thread(this_thread());
 }
 
 static void register_at_fork(void)

@@ -127,7 +127,7 @@ pub struct Preloaded {
     pub path: PathBuf,
     /// Mean number of bytes between two samples.
     pub interval: u64,
-    places: Places,
+    pub(super) places: Places,
 }
 
 impl Library {
@@ -182,7 +182,18 @@ impl Preloaded {
     /// The file cannot be written.
     pub fn add_detours(&self, detours: &Detours) -> io::Result<()> {
         let file = File::options().read(true).write(true).open(&self.path)?;
-        append_plan(&file, self.places, detours)
+        append_plan(&file, self.places, detours).map(drop)
+    }
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+impl Preloaded {
+    /// Places the library in a program without a loader.
+    ///
+    /// # Errors
+    /// That is not possible on this processor.
+    pub fn place(&self, _: Pid, _: libc::c_int) -> Result<(), String> {
+        Err("memprof can place its library in such a program on x86-64 only".into())
     }
 }
 

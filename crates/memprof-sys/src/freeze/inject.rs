@@ -107,6 +107,8 @@ pub(super) struct Injector {
     sigreturn: u64,
     /// The stack of the first thread, start and end; `(0, 0)` if unknown.
     stack: (u64, u64),
+    /// Whether the process lacks the code, and gets it before the first call.
+    lacks_code: bool,
 }
 
 impl Injector {
@@ -115,6 +117,15 @@ impl Injector {
     /// # Errors
     /// The reason why no call can be made in the process.
     pub(super) fn prepare(pid: Pid) -> Result<Injector, String> {
+        Injector::prepare_with_room(pid, None)
+    }
+
+    /// As [`Injector::prepare`], but also for a process that lacks the code. It gets it at `room`, where it has mapped
+    /// [`Injector::ROOM`] bytes that are executable and not the program's.
+    ///
+    /// # Errors
+    /// The reason why no call can be made in the process.
+    pub(super) fn prepare_with_room(pid: Pid, room: Option<u64>) -> Result<Injector, String> {
         let mem = proc_dir::open(pid, "mem");
         let mem =
             mem.map_err(|e| format!("{} cannot be opened: {e}", proc_dir::shown(pid, "mem")))?;
@@ -124,8 +135,10 @@ impl Injector {
             code.map(|vma| (vma.start.0, vma.end.0))
         };
         let (call, sigreturn) = (find(&mem, code(), &CALL), find(&mem, code(), &SIGRETURN));
-        let (Some(call), Some(sigreturn)) = (call, sigreturn) else {
-            return Err("its code has no `syscall; ret`, or no end of signal handlers, as a C library has them".into());
+        let (call, sigreturn, lacks_code) = match (call, sigreturn, room) {
+            (Some(call), Some(sigreturn), _) => (call, sigreturn, false),
+            (_, _, Some(room)) => (room, room + CALL.len() as u64, true),
+            _ => return Err("its code has no `syscall; ret`, or no end of signal handlers, as a C library has them".into()),
         };
         let stack = vmas.iter().find(|vma| vma.name == "[stack]");
         Ok(Injector {
@@ -133,7 +146,21 @@ impl Injector {
             call,
             sigreturn,
             stack: stack.map_or((0, 0), |vma| (vma.start.0, vma.end.0)),
+            lacks_code,
         })
+    }
+
+    /// Size of the code for calls, in bytes.
+    pub(super) const ROOM: u64 = (CALL.len() + SIGRETURN.len()) as u64;
+
+    /// Writes the code for calls if the process of this stopped thread lacks it.
+    pub(super) fn complete(&self, tid: i32) -> Result<(), String> {
+        if !self.lacks_code {
+            return Ok(());
+        }
+        let code = [&CALL[..], &SIGRETURN].concat();
+        let written = write(tid, self.call, &code);
+        written.map_err(|e| format!("its code cannot be changed: {e}"))
     }
 
     /// Makes the call in one of these threads, and returns the thread and the result. The current thread of memprof must trace the
@@ -363,6 +390,17 @@ impl Stopped {
         returned.value = regs[word::RAX].cast_signed();
         Ok(returned)
     }
+}
+
+/// Moves a thread that its tracer has stopped inside a system call to a stop after it. Returns the signal to pass on; 0 for none.
+pub(super) fn leave_call(tid: i32, waiting: &mut Waiting<'_>) -> io::Result<i32> {
+    set_options(tid, 0)?;
+    settle(tid, 0, waiting)
+}
+
+/// Sets the options of a thread's tracer.
+pub(super) fn set_options(tid: i32, options: libc::c_int) -> io::Result<()> {
+    ptrace(libc::PTRACE_SETOPTIONS, tid, 0, options as u64).map(drop)
 }
 
 /// Moves a thread from the exit of a system call to a stop where its state can be restored. Returns the signal to pass on: a new

@@ -12,7 +12,7 @@ use super::tracees::{StopError, Tracees};
 use super::watchdog::Watchdog;
 use crate::ids::Pid;
 
-/// A process that is to load a library.
+/// A process that is to load a library, or to map one.
 #[derive(Debug)]
 pub struct Loader(Injector);
 
@@ -23,6 +23,22 @@ impl Loader {
     /// The reason why no library can be loaded.
     pub fn prepare(pid: Pid) -> Result<Loader, String> {
         Injector::prepare(pid).map(Loader)
+    }
+
+    /// As [`Loader::prepare`], but also for a process without the code of a C library that calls need. It gets that at `room`, where
+    /// it has mapped [`Loader::ROOM`] bytes that are executable and not the program's.
+    ///
+    /// # Errors
+    /// The reason why no library can be mapped.
+    pub fn prepare_with_room(pid: Pid, room: Option<u64>) -> Result<Loader, String> {
+        Injector::prepare_with_room(pid, room).map(Loader)
+    }
+
+    /// Size of that code, in bytes.
+    pub const ROOM: u64 = Injector::ROOM;
+
+    pub(super) fn injector(&self) -> &Injector {
+        &self.0
     }
 }
 

@@ -1,33 +1,65 @@
-//! A process of which all threads are stopped by the current thread of memprof, so that its code can be changed.
+//! A process of which all threads are stopped by the current thread of memprof, so that its code can be changed, and so that it can
+//! be made to map a library that no loader loads.
 
 use std::io;
 use std::time::{Duration, Instant};
 
 use super::Registers;
 use super::freezer::MAX_ROUNDS;
-use super::inject;
-use super::loader::HoldError;
+use super::inject::{self, Call};
+use super::loader::{HoldError, Loader};
 use super::threads::state;
 use super::tracees::{StopError, Tracees};
 use super::watchdog::Watchdog;
 use crate::ids::Pid;
 
+/// Maximum time for a system call.
+const CALL: Duration = Duration::from_millis(20);
+
+/// A process that stands still, so that memprof can change its memory.
+pub trait StillProcess {
+    /// Makes the process make a system call.
+    ///
+    /// # Errors
+    /// The call's own error, or the reason why it was not made.
+    fn call(&mut self, number: libc::c_long, args: [u64; 6]) -> Result<u64, String>;
+
+    /// Replaces at least eight bytes of the process's memory, also of its code; eight at once.
+    ///
+    /// # Errors
+    /// The kernel does not let the memory be changed.
+    fn write(&self, at: u64, bytes: &[u8]) -> io::Result<()>;
+}
+
+/// The result of a system call, in the kernel's form.
+pub(super) fn result(value: i64) -> Result<u64, String> {
+    match value {
+        -4095..0 => Err(io::Error::from_raw_os_error(-value as i32).to_string()),
+        _ => Ok(value.cast_unsigned()),
+    }
+}
+
 /// A process whose threads are all stopped. They resume when this is dropped, or when memprof ends.
 #[derive(Debug)]
-pub struct StoppedProcess {
+pub struct StoppedProcess<'a> {
     tracees: Tracees,
     watchdog: Watchdog,
     /// When the first thread was asked to stop.
     begun: Instant,
+    by: Option<&'a Loader>,
 }
 
-impl StoppedProcess {
+impl<'a> StoppedProcess<'a> {
     /// Stops all threads of a process, if that takes at most `max`. The kernel kills this process if it does not let them go in
-    /// twice that time.
+    /// twice that time. The process can make system calls if it was prepared for them: `by`.
     ///
     /// # Errors
     /// All threads run, or will run when this process ends: a thread may be blocked in the kernel.
-    pub fn stop(pid: Pid, max: Duration) -> Result<StoppedProcess, HoldError> {
+    pub fn stop(
+        pid: Pid,
+        max: Duration,
+        by: Option<&'a Loader>,
+    ) -> Result<StoppedProcess<'a>, HoldError> {
         let mut watchdog = Watchdog::new().map_err(|e| HoldError::Refused(io::Error::other(e)))?;
         let mut tracees = Tracees::default();
         tracees.seize_patiently(pid).map_err(error)?;
@@ -37,6 +69,7 @@ impl StoppedProcess {
             tracees,
             watchdog,
             begun,
+            by,
         };
         for _ in 0..MAX_ROUNDS {
             let late = |_| begun.elapsed() > max;
@@ -58,16 +91,6 @@ impl StoppedProcess {
         self.tracees.registers()
     }
 
-    /// Replaces eight bytes of the process's memory at once, also of its code.
-    ///
-    /// # Errors
-    /// The kernel does not let the memory be changed; it is unchanged.
-    pub fn write(&self, at: u64, bytes: [u8; 8]) -> io::Result<()> {
-        let registers = self.tracees.registers();
-        let thread = registers.first().ok_or(io::ErrorKind::NotFound)?;
-        inject::write(thread.tid, at, &bytes)
-    }
-
     /// Resumes the threads. Returns the time for which they were stopped.
     pub fn release(mut self) -> Duration {
         self.tracees.release();
@@ -76,7 +99,33 @@ impl StoppedProcess {
     }
 }
 
-impl Drop for StoppedProcess {
+impl StillProcess for StoppedProcess<'_> {
+    fn call(&mut self, number: libc::c_long, args: [u64; 6]) -> Result<u64, String> {
+        let by = self.by.ok_or("it was stopped for something else")?;
+        let registers = self.tracees.registers();
+        let thread = registers.first().ok_or("it has ended")?;
+        by.injector().complete(thread.tid)?;
+        let end = Instant::now() + CALL;
+        let call = Call { number, args };
+        let watchdog = &mut self.watchdog;
+        let returned = self
+            .tracees
+            .call(by.injector(), &call, None, end, watchdog)
+            .map_err(|e| e.to_string())?;
+        match returned.late {
+            true => Err("a system call took so long that its threads had to be released".into()),
+            false => result(returned.value),
+        }
+    }
+
+    fn write(&self, at: u64, bytes: &[u8]) -> io::Result<()> {
+        let registers = self.tracees.registers();
+        let thread = registers.first().ok_or(io::ErrorKind::NotFound)?;
+        inject::write(thread.tid, at, bytes)
+    }
+}
+
+impl Drop for StoppedProcess<'_> {
     fn drop(&mut self) {
         self.tracees.release();
         self.watchdog.clear();

@@ -18,7 +18,7 @@ pub(crate) const GRACE: Duration = Duration::from_millis(500);
 
 /// The timer.
 #[derive(Debug)]
-pub(crate) struct Watchdog(Timer);
+pub(crate) struct Watchdog(Option<Timer>);
 
 impl Watchdog {
     /// Creates a timer for this process, which is not armed.
@@ -31,10 +31,16 @@ impl Watchdog {
             si_value: 0,
         };
         Timer::new(ClockId::CLOCK_MONOTONIC, SigEvent::new(kill))
-            .map(Watchdog)
+            .map(|timer| Watchdog(Some(timer)))
             .map_err(|e| {
                 format!("memprof's guard cannot have a timer (timer_create: {e}), without which it stops no process")
             })
+    }
+
+    /// No timer, for a process that nothing else waits for.
+    #[cfg(target_arch = "x86_64")]
+    pub(crate) fn none() -> Watchdog {
+        Watchdog(None)
     }
 
     /// Arms the timer: kills this process after `time` and [`GRACE`], unless the timer is set again.
@@ -49,7 +55,9 @@ impl Watchdog {
 
     fn expire(&mut self, time: Duration) {
         let once = Expiration::OneShot(TimeSpec::from(time));
-        // This fails for invalid times.
-        let _ = self.0.set(once, TimerSetTimeFlags::empty());
+        if let Some(timer) = &mut self.0 {
+            // This fails for invalid times.
+            let _ = timer.set(once, TimerSetTimeFlags::empty());
+        }
     }
 }

@@ -1,0 +1,405 @@
+//! Places the library in a process that has no dynamic loader, because its program is linked statically. The process makes the
+//! system calls that map the library and the code of the detours; memprof writes everything else, as a loader would. None of the
+//! library's code runs before the program's first allocation (`sampler/without_loader.c`).
+//!
+//! If memprof is killed meanwhile, the process keeps memory that nothing uses, and perhaps a descriptor until its next `execve`.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use object::elf::SHT_DYNSYM;
+
+use super::file::{DETOURS, NAME, Places, append_plan};
+use super::{DetoursState, Preloaded};
+use crate::attach::detours::{Jumps, plan};
+use memprof_code::allocators::{DetourKind, Detours};
+use memprof_code::elf::{Elf, Segment};
+use memprof_sys::freeze::{ExecutedProcess, StillProcess};
+use memprof_sys::ids::Pid;
+use memprof_sys::proc_dir;
+use memprof_sys::target_file::{ReadAt, TargetFile};
+
+const THREADS: &str = "memprof_heap_threads";
+const REPLACEMENTS: &str = "memprof_heap_replacements";
+/// `CONFIG_RDRAND` in `sampler.h`.
+const RDRAND: u64 = 4;
+/// Offset of the seed in the options, before the flags, in bytes.
+const SEED: u64 = 16;
+/// `STATE_ACTIVE` in `sampler.h`, `DETOURS_PREPARED` in `detours.h`.
+const ACTIVE: u64 = 1;
+const PREPARED: u64 = 2;
+/// `PYTHON_NOT_FOUND` in `python.h`, and its offset in the counters.
+const NO_PYTHON: u64 = 4;
+const PYTHON: u64 = 32;
+/// In place of an argument's index.
+const NO_ARGUMENT: u8 = 0xff;
+
+const READ: u64 = libc::PROT_READ as u64;
+const WRITE: u64 = libc::PROT_WRITE as u64;
+const EXEC: u64 = libc::PROT_EXEC as u64;
+const PRIVATE: u64 = libc::MAP_PRIVATE as u64;
+const ANONYMOUS: u64 = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS) as u64;
+const FIXED: u64 = libc::MAP_FIXED as u64;
+const IF_FREE: u64 = libc::MAP_FIXED_NOREPLACE as u64;
+const NO_FILE: u64 = u64::MAX;
+const PAGE: u64 = 4096;
+
+/// The library's file.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Source<'a> {
+    /// The process opens it.
+    Path(&'a Path),
+    /// The process gets a file with these contents, which no other process sees.
+    Contents(&'a [u8]),
+}
+
+/// The library for one process, and what it makes lead to it.
+pub(crate) struct Placement<'a> {
+    pub library: &'a dyn ReadAt,
+    pub source: Source<'a>,
+    pub places: Places,
+    pub detours: &'a Detours,
+    /// Offset of the detours' code in the library's file.
+    pub code: u64,
+    /// The executable's load bias.
+    pub bias: u64,
+}
+
+/// A library in a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Placed {
+    /// Its load address.
+    pub base: u64,
+    /// The address of its description of the detours.
+    pub state: u64,
+}
+
+impl Preloaded {
+    /// Places the library in a process whose program is linked statically, and has the functions of its allocator lead to the
+    /// library. The current thread is the process's tracer, with these `options`, and has found it stopped after `execve`.
+    ///
+    /// # Errors
+    /// The reason why nothing is sampled.
+    pub fn place(&self, pid: Pid, options: libc::c_int) -> Result<(), String> {
+        let executable = TargetFile::at_link(Path::new(&proc_dir::path(pid, "exe")));
+        let executable = executable.map_err(|e| format!("its file: {e}"))?;
+        let detours = plan(pid, &executable).map_err(|e| format!("{e:#}"))?;
+        if detours.all.is_empty() {
+            return Err(no_function(&detours));
+        }
+        let file = File::options().read(true).write(true).open(&self.path);
+        let file = file.map_err(|e| format!("{}: {e}", self.path.display()))?;
+        let code = append_plan(&file, self.places, &detours);
+        let code = code.map_err(|e| format!("{}: {e}", self.path.display()))?;
+        let jumps = Jumps::new(pid, &executable, &detours)?;
+        let mut process = ExecutedProcess::take_over(pid, options, jumps.room(&executable))?;
+        let placement = Placement {
+            library: &file,
+            source: Source::Path(&self.path),
+            places: self.places,
+            detours: &detours,
+            code: code.ok_or("it has too many functions")?,
+            bias: jumps.bias,
+        };
+        let placed = placement.place(&mut process)?;
+        jumps.write(&process, placed.state)
+    }
+}
+
+/// Why an executable has no detours.
+pub(crate) fn no_function(detours: &Detours) -> String {
+    match detours.refused.first() {
+        Some((name, why)) => format!("its function `{name}` cannot be changed safely: {why}"),
+        None => "its allocator has no symbols, nor a debug file".into(),
+    }
+}
+
+/// The mappings of a placement, in the process.
+#[derive(Default)]
+struct Mapped(Vec<(u64, u64)>);
+
+impl Mapped {
+    fn unmap(self, process: &mut dyn StillProcess) {
+        for (start, bytes) in self.0 {
+            let _ = process.call(libc::SYS_munmap, [start, bytes, 0, 0, 0, 0]);
+        }
+    }
+}
+
+fn map(process: &mut dyn StillProcess, arguments: [u64; 6]) -> Result<u64, String> {
+    process
+        .call(libc::SYS_mmap, arguments)
+        .map_err(|e| format!("the library cannot be mapped: {e}"))
+}
+
+fn close(process: &mut dyn StillProcess, file: u64) {
+    let _ = process.call(libc::SYS_close, [file, 0, 0, 0, 0, 0]);
+}
+
+fn put(process: &dyn StillProcess, at: u64, words: &[u64]) -> Result<(), String> {
+    let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+    let written = process.write(at, &bytes);
+    written.map_err(|e| format!("the library's memory cannot be written: {e}"))
+}
+
+impl Placement<'_> {
+    /// Maps the library and the code of the detours, and prepares both. The process's own code is unchanged.
+    ///
+    /// # Errors
+    /// The reason why they are not there; nothing is left of them.
+    pub(crate) fn place(&self, process: &mut dyn StillProcess) -> Result<Placed, String> {
+        let elf = Elf::read(self.library).map_err(|e| format!("the library: {e}"))?;
+        let mut mapped = Mapped::default();
+        let placed = self.map_all(&elf, process, &mut mapped);
+        let placed = placed.and_then(|base| self.prepare(&elf, process, base));
+        if placed.is_err() {
+            mapped.unmap(process);
+        }
+        placed
+    }
+
+    /// Returns the library's load address.
+    fn map_all(
+        &self,
+        elf: &Elf<'_>,
+        process: &mut dyn StillProcess,
+        mapped: &mut Mapped,
+    ) -> Result<u64, String> {
+        let size = elf.end().unwrap_or_default().next_multiple_of(PAGE);
+        let base = map(process, [0, size, READ | WRITE, ANONYMOUS, NO_FILE, 0])?;
+        mapped.0.push((base, size));
+        let file = self.open(process, base, size)?;
+        let done = self.map_file(elf, process, mapped, (base, file));
+        close(process, file);
+        done.map(|()| base)
+    }
+
+    /// Has the process open the library's file. Its memory at `base` is still unused.
+    fn open(&self, process: &mut dyn StillProcess, base: u64, size: u64) -> Result<u64, String> {
+        let failed = |e| format!("the process cannot open the library's file: {e}");
+        let text = match self.source {
+            Source::Path(path) => path.as_os_str().as_bytes(),
+            Source::Contents(_) => NAME.as_bytes(),
+        };
+        let mut name = text.to_vec();
+        name.resize(name.len() + 8, 0);
+        let written = process.write(base, &name);
+        written.map_err(|e| failed(e.to_string()))?;
+        match self.source {
+            Source::Path(_) => {
+                let directory = i64::from(libc::AT_FDCWD).cast_unsigned();
+                let flags = (libc::O_RDONLY | libc::O_CLOEXEC) as u64;
+                let file = process.call(libc::SYS_openat, [directory, base, flags, 0, 0, 0]);
+                file.map_err(failed)
+            }
+            Source::Contents(bytes) => {
+                let flags = u64::from(libc::MFD_CLOEXEC);
+                let file = process.call(libc::SYS_memfd_create, [base, flags, 0, 0, 0, 0]);
+                let file = file.map_err(failed)?;
+                let length = bytes.len() as u64;
+                let written = match length <= size {
+                    true => process.write(base, bytes).map_err(|e| e.to_string()),
+                    false => Err("it is larger than in memory".into()),
+                };
+                let written = written
+                    .and_then(|()| process.call(libc::SYS_write, [file, base, length, 0, 0, 0]));
+                match written {
+                    Ok(written) if written == length => Ok(file),
+                    other => {
+                        close(process, file);
+                        Err(failed(
+                            other.err().unwrap_or_else(|| "it is incomplete".into()),
+                        ))
+                    }
+                }
+            }
+        }
+    }
+
+    fn map_file(
+        &self,
+        elf: &Elf<'_>,
+        process: &mut dyn StillProcess,
+        mapped: &mut Mapped,
+        (base, file): (u64, u64),
+    ) -> Result<(), String> {
+        for segment in elf.loaded_segments() {
+            map_segment(segment, process, base, file)?;
+        }
+        let near = self.near();
+        let (code, words) = (self.detours.code.len() as u64, self.words_bytes());
+        for arguments in [
+            [near, code, READ | EXEC, PRIVATE | IF_FREE, file, self.code],
+            [
+                near + code,
+                words,
+                READ | WRITE,
+                ANONYMOUS | IF_FREE,
+                NO_FILE,
+                0,
+            ],
+        ] {
+            let [wanted, bytes, ..] = arguments;
+            let at = map(process, arguments)?;
+            mapped.0.push((at, bytes));
+            // Before Linux 4.17 (commit a4ff8e8620d3), the kernel takes the address for a wish.
+            if at != wanted {
+                return Err("other memory is where the code of the detours belongs".into());
+            }
+        }
+        Ok(())
+    }
+
+    /// Where the detours' code is in the process.
+    fn near(&self) -> u64 {
+        self.bias.wrapping_add_signed(self.detours.near)
+    }
+
+    /// Size of the words after the code, and of what they point to: 16 bytes of each for each detour.
+    fn words_bytes(&self) -> u64 {
+        (self.detours.all.len() as u64 * 32).next_multiple_of(PAGE)
+    }
+
+    /// Does a loader's work, and writes what the code of the detours reads.
+    fn prepare(
+        &self,
+        elf: &Elf<'_>,
+        process: &mut dyn StillProcess,
+        base: u64,
+    ) -> Result<Placed, String> {
+        let damaged = "the library was not compiled correctly";
+        let found = elf.extents(SHT_DYNSYM, [THREADS, REPLACEMENTS, DETOURS]);
+        let Ok([Some(threads), Some(replacements), Some(state)]) = found else {
+            return Err(damaged.into());
+        };
+        let relative = elf.relative_words();
+        for (at, value) in &relative {
+            put(
+                process,
+                base.wrapping_add(*at),
+                &[base.wrapping_add(*value)],
+            )?;
+        }
+        let replacement = |kind: DetourKind, first: bool| {
+            let index = 2 * kind as u64 + u64::from(first);
+            let at = replacements.address + 8 * index;
+            let found = relative.iter().find(|(place, _)| *place == at);
+            found.map(|(_, value)| base.wrapping_add(*value))
+        };
+        let code = self.near();
+        let words = code + self.detours.code.len() as u64;
+        let count = self.detours.all.len() as u64;
+        let (mut pairs, mut structures) = (Vec::new(), Vec::new());
+        for (number, detour) in (0..count).zip(&self.detours.all) {
+            let [size, elements, pointer] = detour.arguments;
+            let first = match detour.kind {
+                DetourKind::Frees => pointer == 0,
+                _ => size == 0 && elements == NO_ARGUMENT,
+            };
+            let to = replacement(detour.kind, first).ok_or(damaged)?;
+            pairs.extend([words + 16 * (count + number), to]);
+            let arguments = [size, elements, pointer, 0, 0, 0, 0, 0];
+            let original = code + Detours::original(number);
+            structures.extend([original, u64::from_le_bytes(arguments)]);
+        }
+        put(process, words, &[pairs, structures].concat())?;
+        let protect = [words, self.words_bytes(), READ, 0, 0, 0];
+        process.call(libc::SYS_mprotect, protect)?;
+        let places = &self.places;
+        let options = base.wrapping_add(places.config) + SEED;
+        put(process, options, &self.seed_and_flags(elf)?)?;
+        put(process, base.wrapping_add(places.stats), &[ACTIVE])?;
+        put(
+            process,
+            base.wrapping_add(places.stats) + PYTHON,
+            &[NO_PYTHON],
+        )?;
+        let state = base.wrapping_add(state.address);
+        put(process, state, &[PREPARED, count, 0, self.bias])?;
+        // Before Linux 4.14 (commit d2cd9ede6e19), forked children continue with their parent's random numbers.
+        let wiped = [base.wrapping_add(threads.address), threads.size];
+        let advice = libc::MADV_WIPEONFORK as u64;
+        let _ = process.call(libc::SYS_madvise, [wiped[0], wiped[1], advice, 0, 0, 0]);
+        Ok(Placed { base, state })
+    }
+
+    /// The seed, a random one unless the library's file has one, and the flags.
+    fn seed_and_flags(&self, elf: &Elf<'_>) -> Result<[u64; 2], String> {
+        let mut bytes = [0; 16];
+        let place = elf.loaded_at(self.places.config + SEED);
+        let (segment, inside) = place.ok_or("the library was not compiled correctly")?;
+        let read = elf.read_at(&mut bytes, segment.offset + inside);
+        read.map_err(|e| format!("the library: {e}"))?;
+        let [mut seed, mut flags] = [0, 8].map(|at| {
+            let word = bytes[at..].first_chunk().copied();
+            u64::from_le_bytes(word.unwrap_or_default())
+        });
+        if seed == 0 {
+            let mut random = [0; 8];
+            // SAFETY: the kernel writes at most 8 bytes to `random`.
+            let got = unsafe { libc::getrandom(random.as_mut_ptr().cast(), random.len(), 0) };
+            if got != random.len() as isize {
+                return Err(format!("random numbers: {}", io::Error::last_os_error()));
+            }
+            seed = u64::from_le_bytes(random).max(1);
+        }
+        if std::arch::is_x86_feature_detected!("rdrand") {
+            flags |= RDRAND;
+        }
+        Ok([seed, flags])
+    }
+}
+
+fn map_segment(
+    segment: &Segment,
+    process: &mut dyn StillProcess,
+    base: u64,
+    file: u64,
+) -> Result<(), String> {
+    let (start, offset) = (segment.addr & !(PAGE - 1), segment.offset & !(PAGE - 1));
+    let end = segment.addr + segment.size;
+    let pages = end.next_multiple_of(PAGE);
+    let protection = match (segment.writable(), segment.code()) {
+        (true, _) => READ | WRITE,
+        (false, true) => READ | EXEC,
+        (false, false) => READ,
+    };
+    let bytes = pages - start;
+    map(
+        process,
+        [
+            base + start,
+            bytes,
+            protection,
+            PRIVATE | FIXED,
+            file,
+            offset,
+        ],
+    )?;
+    if segment.size_in_memory <= segment.size {
+        return Ok(());
+    }
+    // What follows in the file. The words before may contain semaphores, which the kernel counts.
+    let from = end.next_multiple_of(8).min(pages);
+    let zeroes = vec![0; (pages - from) as usize / 8];
+    if !zeroes.is_empty() {
+        put(process, base + from, &zeroes)?;
+    }
+    let all = (segment.addr + segment.size_in_memory).next_multiple_of(PAGE);
+    if all > pages {
+        let zeroes = [
+            base + pages,
+            all - pages,
+            READ | WRITE,
+            ANONYMOUS | FIXED,
+            NO_FILE,
+            0,
+        ];
+        map(process, zeroes)?;
+    }
+    Ok(())
+}
+
+const _: () = assert!(DetoursState::PLACED == PREPARED + 1);
