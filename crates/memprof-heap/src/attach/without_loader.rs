@@ -65,6 +65,7 @@ pub(super) fn attach(
     privileges::reduce(ThreadRole::Attach);
     let begun = Instant::now();
     let placement = Placement {
+        pid,
         library: &library,
         source: Source::Contents(&image.bytes),
         places: image.places,

@@ -2,8 +2,9 @@
 //! system calls that map the library and the code of the detours; memprof writes everything else, as a loader would. None of the
 //! library's code runs before the program's first allocation (`sampler/without_loader.c`).
 //!
-//! If memprof is killed meanwhile, the process keeps memory that nothing uses, and perhaps a descriptor until its next `execve`.
+//! If memprof is killed meanwhile, the process keeps memory that nothing uses.
 
+use std::collections::HashSet;
 use std::fs::File;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
@@ -57,6 +58,7 @@ pub(crate) enum Source<'a> {
 
 /// The library for one process, and what it makes lead to it.
 pub(crate) struct Placement<'a> {
+    pub pid: Pid,
     pub library: &'a dyn ReadAt,
     pub source: Source<'a>,
     pub places: Places,
@@ -96,6 +98,7 @@ impl Preloaded {
         let jumps = Jumps::new(pid, &executable, &detours)?;
         let mut process = ExecutedProcess::take_over(pid, options, jumps.room(&executable))?;
         let placement = Placement {
+            pid,
             library: &file,
             source: Source::Path(&self.path),
             places: self.places,
@@ -167,13 +170,33 @@ impl Placement<'_> {
         process: &mut dyn StillProcess,
         mapped: &mut Mapped,
     ) -> Result<u64, String> {
+        // First the memory near the executable, which the kernel might choose for the library.
+        let (near, code) = (self.near(), self.detours.code.len() as u64);
+        let bytes = code + self.words_bytes();
+        let at = map(
+            process,
+            [near, bytes, READ | WRITE, ANONYMOUS | IF_FREE, NO_FILE, 0],
+        )?;
+        mapped.0.push((at, bytes));
+        // Before Linux 4.17 (commit a4ff8e8620d3), the kernel takes the address for a wish.
+        if at != near {
+            return Err("other memory is where the code of the detours belongs".into());
+        }
         let size = elf.end().unwrap_or_default().next_multiple_of(PAGE);
         let base = map(process, [0, size, READ | WRITE, ANONYMOUS, NO_FILE, 0])?;
         mapped.0.push((base, size));
+        // If memprof is killed, no descriptor stays. All threads are stopped, so the next one is known.
+        let next = next_descriptor(self.pid)?;
+        process.if_killed(Some((libc::SYS_close, [next, 0, 0, 0, 0, 0])))?;
         let file = self.open(process, base, size)?;
-        let done = self.map_file(elf, process, mapped, (base, file));
+        let segments = elf
+            .loaded_segments()
+            .try_for_each(|segment| map_segment(segment, process, base, file));
+        let code = [near, code, READ | EXEC, PRIVATE | FIXED, file, self.code];
+        let done = segments.and_then(|()| map(process, code));
         close(process, file);
-        done.map(|()| base)
+        process.if_killed(None)?;
+        done.map(|_| base)
     }
 
     /// Has the process open the library's file. Its memory at `base` is still unused.
@@ -216,40 +239,6 @@ impl Placement<'_> {
                 }
             }
         }
-    }
-
-    fn map_file(
-        &self,
-        elf: &Elf<'_>,
-        process: &mut dyn StillProcess,
-        mapped: &mut Mapped,
-        (base, file): (u64, u64),
-    ) -> Result<(), String> {
-        for segment in elf.loaded_segments() {
-            map_segment(segment, process, base, file)?;
-        }
-        let near = self.near();
-        let (code, words) = (self.detours.code.len() as u64, self.words_bytes());
-        for arguments in [
-            [near, code, READ | EXEC, PRIVATE | IF_FREE, file, self.code],
-            [
-                near + code,
-                words,
-                READ | WRITE,
-                ANONYMOUS | IF_FREE,
-                NO_FILE,
-                0,
-            ],
-        ] {
-            let [wanted, bytes, ..] = arguments;
-            let at = map(process, arguments)?;
-            mapped.0.push((at, bytes));
-            // Before Linux 4.17 (commit a4ff8e8620d3), the kernel takes the address for a wish.
-            if at != wanted {
-                return Err("other memory is where the code of the detours belongs".into());
-            }
-        }
-        Ok(())
     }
 
     /// Where the detours' code is in the process.
@@ -350,6 +339,18 @@ impl Placement<'_> {
         }
         Ok([seed, flags])
     }
+}
+
+/// The number that the process's next descriptor gets.
+fn next_descriptor(pid: Pid) -> Result<u64, String> {
+    let numbers = std::fs::read_dir(proc_dir::path(pid, "fd"));
+    let numbers = numbers.map_err(|e| format!("its descriptors cannot be listed: {e}"))?;
+    let used: HashSet<u64> = numbers
+        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
+        .collect();
+    Ok((0..)
+        .find(|number| !used.contains(number))
+        .unwrap_or_default())
 }
 
 fn map_segment(

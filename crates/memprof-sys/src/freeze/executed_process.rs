@@ -3,7 +3,7 @@
 use std::io;
 use std::time::{Duration, Instant};
 
-use super::inject::{self, Call, Injector, Waiting};
+use super::inject::{self, Call, Injector, Session, Waiting};
 use super::stopped_process::{StillProcess, result};
 use super::watchdog::Watchdog;
 use crate::ids::Pid;
@@ -16,10 +16,10 @@ const CALLS: Duration = Duration::from_secs(2);
 pub struct ExecutedProcess {
     tid: i32,
     injector: Injector,
+    /// `None` once it has ended.
+    session: Option<Session>,
     /// The tracer's options.
     options: libc::c_int,
-    /// A signal that arrived meanwhile; 0 for none.
-    signal: i32,
     end: Instant,
 }
 
@@ -39,39 +39,48 @@ impl ExecutedProcess {
         let mut executed = ExecutedProcess {
             tid,
             injector,
+            session: None,
             options,
-            signal: 0,
             end: Instant::now() + CALLS,
         };
         // The thread is inside `execve`, whose end would be taken for the beginning of another call.
-        let left = executed.waiting(|_, waiting| inject::leave_call(tid, waiting));
-        executed.signal = left.map_err(|e| format!("it cannot be controlled: {e}"))?;
+        let left = executed.waiting(|waiting| inject::leave_call(tid, waiting));
+        match left.map_err(|e| format!("it cannot be controlled: {e}"))? {
+            0 => {}
+            signal => send(tid, signal),
+        }
         executed.injector.complete(tid)?;
+        executed.session = Some(Session::begin(&executed.injector, &[tid])?);
         Ok(executed)
     }
 
-    fn waiting<T>(&self, work: impl FnOnce(&ExecutedProcess, &mut Waiting<'_>) -> T) -> T {
+    fn waiting<T>(&self, work: impl FnOnce(&mut Waiting<'_>) -> T) -> T {
         // There are no other threads, and the command may wait for as long as memprof does.
         let (mut watchdog, mut others) = (Watchdog::none(), |_| ());
-        work(
-            self,
-            &mut Waiting::new(self.end, &mut watchdog, &mut others),
-        )
+        work(&mut Waiting::new(self.end, &mut watchdog, &mut others))
     }
+}
+
+/// Sends a signal again that the process has not seen.
+fn send(tid: i32, signal: i32) {
+    // SAFETY: takes two numbers.
+    unsafe { libc::kill(tid, signal) };
 }
 
 impl StillProcess for ExecutedProcess {
     fn call(&mut self, number: libc::c_long, args: [u64; 6]) -> Result<u64, String> {
         let call = Call { number, args };
-        let made = self.waiting(|this, waiting| {
-            let made = this.injector.call(&[this.tid], &call, None, waiting);
-            made.map_err(|e| e.to_string())
-        });
-        let (_, returned) = made?;
-        if returned.signal != 0 {
-            self.signal = returned.signal;
-        }
-        result(returned.value)
+        let mut session = self.session.take().ok_or("it has ended")?;
+        let value = self.waiting(|waiting| session.call(&self.injector, &call, waiting));
+        self.session = Some(session);
+        result(value?)
+    }
+
+    fn if_killed(&mut self, call: Option<(libc::c_long, [u64; 6])>) -> Result<(), String> {
+        let call = call.map(|(number, args)| Call { number, args });
+        let session = self.session.as_mut().ok_or("it has ended")?;
+        let set = session.if_killed(&self.injector, call.as_ref());
+        set.map_err(|e| e.to_string())
     }
 
     fn write(&self, at: u64, bytes: &[u8]) -> io::Result<()> {
@@ -81,11 +90,10 @@ impl StillProcess for ExecutedProcess {
 
 impl Drop for ExecutedProcess {
     fn drop(&mut self) {
+        let signal = self.session.take().map_or(0, |session| session.end().1);
         let _ = inject::set_options(self.tid, self.options);
-        if self.signal != 0 {
-            // Sent again: the process has not seen it.
-            // SAFETY: takes two numbers.
-            unsafe { libc::kill(self.tid, self.signal) };
+        if signal != 0 {
+            send(self.tid, signal);
         }
     }
 }

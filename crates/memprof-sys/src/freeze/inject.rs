@@ -9,6 +9,7 @@ mod load;
 mod ptrace;
 mod remote_mapping;
 mod seccomp;
+mod session;
 mod shellcode;
 mod sigreturn;
 mod sleeps;
@@ -21,7 +22,9 @@ use std::os::unix::fs::FileExt;
 pub use self::load::{Functions, LoadError, Loaded, Loading};
 use self::ptrace::{Stop, adopt, ptrace, set_mask};
 pub(super) use self::ptrace::{Waiting, write};
-use self::sigreturn::WayBack;
+use self::seccomp::Filters;
+pub(super) use self::session::Session;
+use self::sigreturn::{WayBack, signal_frame};
 use super::registers::{self, NO_CALL, word};
 use crate::ids::Pid;
 use crate::proc_dir;
@@ -175,36 +178,18 @@ impl Injector {
         later: Option<&Call>,
         waiting: &mut Waiting<'_>,
     ) -> Result<(i32, Returned), CallError> {
-        // The process may have run since `prepare` found these instructions.
-        let is_there = |addr, code: &[u8]| self.read(addr, code.len()).is_ok_and(|it| it == code);
-        if !is_there(self.call, &CALL) || !is_there(self.sigreturn, &SIGRETURN) {
-            return Err(CallError::Changed);
-        }
-        let mut why = "no thread of it is stopped".to_owned();
-        let mut stopped: Vec<(u8, Stopped, WayBack)> = Vec::new();
-        for tid in threads {
-            let ready = Stopped::look(*tid).and_then(|thread| {
-                let filters = unsafe_states::check(&thread, self)?;
-                if call.args.contains(&Call::CHILD_STACK) {
-                    unsafe_states::check_child(&thread)?;
-                }
-                let way_back = WayBack::for_thread(&thread, self)?;
-                let calls = [Some(call), later];
-                let calls = calls.into_iter().flatten();
-                unsafe_states::check_calls(&filters, &thread, self, calls, &way_back)?;
-                Ok((thread.rank(self), thread, way_back))
-            });
-            match ready {
-                Ok(ready) => stopped.push(ready),
-                Err(reason) => why = reason,
+        let (candidates, mut why) = self.candidates(threads, |thread, filters, way_back| {
+            if call.args.contains(&Call::CHILD_STACK) {
+                unsafe_states::check_child(thread)?;
             }
-            // A thread that is blocked in a system call and on the main stack is the best choice.
-            if stopped.last().is_some_and(|(rank, ..)| *rank == 0) {
-                break;
-            }
-        }
-        stopped.sort_by_key(|(rank, ..)| *rank);
-        for (_, thread, way_back) in stopped {
+            let calls = [Some(call), later];
+            let calls = calls.into_iter().flatten();
+            unsafe_states::check_calls(filters, thread, self, calls, way_back)
+        })?;
+        for Candidate {
+            thread, way_back, ..
+        } in candidates
+        {
             let tid = thread.tid;
             match thread.call(self, call, &way_back, waiting) {
                 Ok(returned) => return Ok((tid, returned)),
@@ -213,6 +198,47 @@ impl Injector {
             }
         }
         Err(CallError::NotMade(why))
+    }
+
+    /// The threads among these that can make calls, the best first, and why the last of the others cannot.
+    ///
+    /// # Errors
+    /// The code for calls is not there.
+    fn candidates(
+        &self,
+        threads: &[i32],
+        check: impl Fn(&Stopped, &Filters, &WayBack) -> Result<(), String>,
+    ) -> Result<(Vec<Candidate>, String), CallError> {
+        // The process may have run since `prepare` found these instructions.
+        let is_there = |addr, code: &[u8]| self.read(addr, code.len()).is_ok_and(|it| it == code);
+        if !is_there(self.call, &CALL) || !is_there(self.sigreturn, &SIGRETURN) {
+            return Err(CallError::Changed);
+        }
+        let mut why = "no thread of it is stopped".to_owned();
+        let mut all: Vec<Candidate> = Vec::new();
+        for tid in threads {
+            let ready = Stopped::look(*tid).and_then(|thread| {
+                let filters = unsafe_states::check(&thread, self)?;
+                let way_back = WayBack::for_thread(&thread, self)?;
+                check(&thread, &filters, &way_back)?;
+                Ok(Candidate {
+                    rank: thread.rank(self),
+                    thread,
+                    filters,
+                    way_back,
+                })
+            });
+            match ready {
+                Ok(ready) => all.push(ready),
+                Err(reason) => why = reason,
+            }
+            // A thread that is blocked in a system call and on the main stack is the best choice.
+            if all.last().is_some_and(|ready| ready.rank == 0) {
+                break;
+            }
+        }
+        all.sort_by_key(|ready| ready.rank);
+        Ok((all, why))
     }
 
     fn read(&self, addr: u64, len: usize) -> io::Result<Vec<u8>> {
@@ -245,7 +271,17 @@ fn find(mem: &File, code: impl Iterator<Item = (u64, u64)>, wanted: &[u8]) -> Op
     None
 }
 
+/// A thread that can make a call.
+struct Candidate {
+    /// See [`Stopped::rank`].
+    rank: u8,
+    thread: Stopped,
+    filters: Filters,
+    way_back: WayBack,
+}
+
 /// The state of a thread before a call.
+#[derive(Debug)]
 struct Stopped {
     tid: i32,
     regs: Vec<u64>,
@@ -317,6 +353,20 @@ impl Stopped {
         restored.map_err(failed)?;
         let _ = write(tid, way_back.at, &before);
         done.map_err(failed)
+    }
+
+    /// A signal frame that makes a call, and then continues at the stack pointer `back`.
+    fn frame_for(&self, injector: &Injector, call: &Call, back: u64) -> [u64; 39] {
+        let mut regs = [0; word::SS + 1];
+        regs[word::RIP] = injector.call;
+        regs[word::RAX] = call.number.cast_unsigned();
+        for (place, arg) in ARGS.into_iter().zip(call.args) {
+            regs[place] = arg;
+        }
+        regs[word::RSP] = back;
+        regs[word::CS] = self.regs[word::CS];
+        regs[word::SS] = self.regs[word::SS];
+        signal_frame(injector.sigreturn, &regs, ALL_BLOCKED, 0)
     }
 
     /// The registers with which the thread makes the call.

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::Registers;
 use super::freezer::MAX_ROUNDS;
-use super::inject::{self, Call};
+use super::inject::{self, Call, Session, Waiting};
 use super::loader::{HoldError, Loader};
 use super::threads::state;
 use super::tracees::{StopError, Tracees};
@@ -23,6 +23,12 @@ pub trait StillProcess {
     /// # Errors
     /// The call's own error, or the reason why it was not made.
     fn call(&mut self, number: libc::c_long, args: [u64; 6]) -> Result<u64, String>;
+
+    /// Has the process make this call if memprof is killed from now on, before it goes on by itself; or none.
+    ///
+    /// # Errors
+    /// The process cannot be controlled.
+    fn if_killed(&mut self, call: Option<(libc::c_long, [u64; 6])>) -> Result<(), String>;
 
     /// Replaces at least eight bytes of the process's memory, also of its code; eight at once.
     ///
@@ -47,6 +53,8 @@ pub struct StoppedProcess<'a> {
     /// When the first thread was asked to stop.
     begun: Instant,
     by: Option<&'a Loader>,
+    /// The thread that makes calls, from the first one on.
+    session: Option<Session>,
 }
 
 impl<'a> StoppedProcess<'a> {
@@ -70,6 +78,7 @@ impl<'a> StoppedProcess<'a> {
             watchdog,
             begun,
             by,
+            session: None,
         };
         for _ in 0..MAX_ROUNDS {
             let late = |_| begun.elapsed() > max;
@@ -86,6 +95,25 @@ impl<'a> StoppedProcess<'a> {
         )))
     }
 
+    fn session(&mut self) -> Result<(&'a Loader, Session), String> {
+        let by = self.by.ok_or("it was stopped for something else")?;
+        if let Some(session) = self.session.take() {
+            return Ok((by, session));
+        }
+        let free = self.tracees.free();
+        let first = free.first().ok_or("no thread of it is stopped")?;
+        by.injector().complete(*first)?;
+        Ok((by, Session::begin(by.injector(), &free)?))
+    }
+
+    /// Restores the thread that has made calls.
+    fn end_calls(&mut self) {
+        if let Some(session) = self.session.take() {
+            let (tid, signal) = session.end();
+            self.tracees.set_signal(tid, signal);
+        }
+    }
+
     /// The registers of all threads, except those that were killed.
     pub fn registers(&self) -> Vec<Registers> {
         self.tracees.registers()
@@ -93,6 +121,7 @@ impl<'a> StoppedProcess<'a> {
 
     /// Resumes the threads. Returns the time for which they were stopped.
     pub fn release(mut self) -> Duration {
+        self.end_calls();
         self.tracees.release();
         self.watchdog.clear();
         self.begun.elapsed()
@@ -101,21 +130,23 @@ impl<'a> StoppedProcess<'a> {
 
 impl StillProcess for StoppedProcess<'_> {
     fn call(&mut self, number: libc::c_long, args: [u64; 6]) -> Result<u64, String> {
-        let by = self.by.ok_or("it was stopped for something else")?;
-        let registers = self.tracees.registers();
-        let thread = registers.first().ok_or("it has ended")?;
-        by.injector().complete(thread.tid)?;
-        let end = Instant::now() + CALL;
         let call = Call { number, args };
-        let watchdog = &mut self.watchdog;
-        let returned = self
-            .tracees
-            .call(by.injector(), &call, None, end, watchdog)
-            .map_err(|e| e.to_string())?;
-        match returned.late {
-            true => Err("a system call took so long that its threads had to be released".into()),
-            false => result(returned.value),
-        }
+        let end = Instant::now() + CALL;
+        let (by, mut session) = self.session()?;
+        let tracees = &mut self.tracees;
+        let mut others = |tid| tracees.release_others(tid);
+        let mut waiting = Waiting::new(end, &mut self.watchdog, &mut others);
+        let value = session.call(by.injector(), &call, &mut waiting);
+        self.session = Some(session);
+        result(value?)
+    }
+
+    fn if_killed(&mut self, call: Option<(libc::c_long, [u64; 6])>) -> Result<(), String> {
+        let (by, mut session) = self.session()?;
+        let call = call.map(|(number, args)| Call { number, args });
+        let set = session.if_killed(by.injector(), call.as_ref());
+        self.session = Some(session);
+        set.map_err(|e| e.to_string())
     }
 
     fn write(&self, at: u64, bytes: &[u8]) -> io::Result<()> {
@@ -127,6 +158,7 @@ impl StillProcess for StoppedProcess<'_> {
 
 impl Drop for StoppedProcess<'_> {
     fn drop(&mut self) {
+        self.end_calls();
         self.tracees.release();
         self.watchdog.clear();
     }

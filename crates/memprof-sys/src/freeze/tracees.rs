@@ -191,11 +191,7 @@ impl Tracees {
         end: Instant,
         watchdog: &mut Watchdog,
     ) -> Result<Returned, CallError> {
-        let free = self
-            .threads
-            .iter()
-            .filter(|t| t.state == TraceeState::Stopped(0));
-        let free: Vec<i32> = free.map(|t| t.tid).collect();
+        let free = self.free();
         let threads = &mut self.threads;
         let mut others = |tid| {
             let others = threads.iter_mut().filter(|t| t.tid != tid);
@@ -207,6 +203,30 @@ impl Tracees {
             thread.state = TraceeState::Stopped(returned.signal);
         }
         Ok(returned)
+    }
+
+    /// The threads that are stopped without a pending signal.
+    pub(super) fn free(&self) -> Vec<i32> {
+        let free = self
+            .threads
+            .iter()
+            .filter(|t| t.state == TraceeState::Stopped(0));
+        free.map(|t| t.tid).collect()
+    }
+
+    /// Resumes all threads except one.
+    #[cfg(target_arch = "x86_64")]
+    pub(super) fn release_others(&mut self, tid: i32) {
+        let others = self.threads.iter_mut().filter(|t| t.tid != tid);
+        others.for_each(Tracee::release);
+    }
+
+    /// Notes the signal that a stopped thread gets when it is resumed.
+    #[cfg(target_arch = "x86_64")]
+    pub(super) fn set_signal(&mut self, tid: i32, signal: i32) {
+        for thread in self.threads.iter_mut().filter(|t| t.tid == tid) {
+            thread.state = TraceeState::Stopped(signal);
+        }
     }
 
     /// Whether a thread is stopped without a pending signal.

@@ -9,11 +9,8 @@ use std::time::{Duration, Instant};
 
 use super::ptrace::{Stop, Waiting, ptrace, set_mask, write};
 use super::remote_mapping::RemoteMapping;
-use super::sigreturn::{WayBack, signal_frame};
-use super::{
-    ALL_BLOCKED, ARGS, Call, Injector, NT_X86_XSTATE, SYSCALL, Stopped, settle, sleeps,
-    unsafe_states,
-};
+use super::sigreturn::WayBack;
+use super::{Call, Injector, NT_X86_XSTATE, SYSCALL, Stopped, settle, sleeps, unsafe_states};
 use crate::freeze::registers::{self, NO_CALL, word};
 use crate::freeze::watchdog::Watchdog;
 
@@ -139,12 +136,7 @@ impl Injector {
         let room = RemoteMapping::choose(tid, what.library.len())?;
         let mut way_back = WayBack::for_thread(&thread, self)?;
         let back = way_back.frame;
-        // There is no child. The child's frame is replaced by one that unmaps the memory and then leads to the thread's own frame.
-        let unmaps = thread.frame_for(self, &room.munmap(), back);
-        for (to, word) in way_back.bytes.chunks_exact_mut(8).zip(unmaps) {
-            to.copy_from_slice(&word.to_le_bytes());
-        }
-        way_back.frame = way_back.child_frame;
+        way_back.lead_by(thread.frame_for(self, &room.munmap(), back));
         let calls = calls(&room, what);
         unsafe_states::check_calls(&filters, &thread, self, calls.iter(), &way_back)?;
         let before = self.read(way_back.at, way_back.bytes.len());
@@ -192,22 +184,6 @@ fn calls(room: &RemoteMapping, what: &Loading<'_>) -> Vec<Call> {
         call(libc::SYS_close, [FILE, 0, 0, 0, 0, 0]),
         room.munmap(),
     ]
-}
-
-impl Stopped {
-    /// A signal frame that makes a call, and then continues at the stack pointer `back`.
-    fn frame_for(&self, injector: &Injector, call: &Call, back: u64) -> [u64; 39] {
-        let mut regs = [0; word::SS + 1];
-        regs[word::RIP] = injector.call;
-        regs[word::RAX] = call.number.cast_unsigned();
-        for (place, arg) in ARGS.into_iter().zip(call.args) {
-            regs[place] = arg;
-        }
-        regs[word::RSP] = back;
-        regs[word::CS] = self.regs[word::CS];
-        regs[word::SS] = self.regs[word::SS];
-        signal_frame(injector.sigreturn, &regs, ALL_BLOCKED, 0)
-    }
 }
 
 impl Ready {

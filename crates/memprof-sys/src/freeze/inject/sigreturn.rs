@@ -24,6 +24,7 @@ const ERESTARTNOHAND: i64 = -514;
 const ERESTART_RESTARTBLOCK: i64 = -516;
 
 /// The bytes to write below a thread's stack.
+#[derive(Debug)]
 pub(super) struct WayBack {
     /// The lowest address to write to.
     pub(super) at: u64,
@@ -91,6 +92,16 @@ impl WayBack {
             child_frame,
             child,
         })
+    }
+}
+
+impl WayBack {
+    /// Replaces the child's frame, where there is no child, by one that makes a call and then leads to the thread's own frame.
+    pub(super) fn lead_by(&mut self, frame: [u64; 39]) {
+        for (to, word) in self.bytes.chunks_exact_mut(8).zip(frame) {
+            to.copy_from_slice(&word.to_le_bytes());
+        }
+        self.frame = self.child_frame;
     }
 }
 
