@@ -31,16 +31,32 @@ pub fn program(name: &str) -> PathBuf {
 
 /// As above, linked with further libraries.
 pub fn program_with(name: &str, link: &[&str]) -> PathBuf {
+    program_by("cc", name, link)
+}
+
+/// A workload that is linked statically with musl; `None` without musl.
+pub fn program_with_musl(name: &str) -> Option<PathBuf> {
+    if Command::new("musl-gcc").arg("--version").output().is_err() {
+        skip("there is no musl-gcc");
+        return None;
+    }
+    Some(program_by("musl-gcc", name, &["-static"]))
+}
+
+fn program_by(compiler: &str, name: &str, link: &[&str]) -> PathBuf {
     static DONE: Mutex<Option<HashMap<String, PathBuf>>> = Mutex::new(None);
     let mut done = DONE.lock().unwrap_or_else(PoisonError::into_inner);
     let done = done.get_or_insert_default();
-    let binary = format!("{name}{}", link.concat());
+    let binary = match compiler {
+        "cc" => format!("{name}{}", link.concat()),
+        _ => format!("{name}-{compiler}{}", link.concat()),
+    };
     done.entry(binary.clone())
-        .or_insert_with(|| compile(name, &binary, link))
+        .or_insert_with(|| compile(compiler, name, &binary, link))
         .clone()
 }
 
-fn compile(name: &str, binary: &str, link: &[&str]) -> PathBuf {
+fn compile(compiler: &str, name: &str, binary: &str, link: &[&str]) -> PathBuf {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/workloads/{name}.c"));
     let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join("workloads");
     std::fs::create_dir_all(&dir).unwrap();
@@ -52,14 +68,14 @@ fn compile(name: &str, binary: &str, link: &[&str]) -> PathBuf {
         true => &[],
         false => &["-shared", "-fPIC"],
     };
-    let status = Command::new("cc")
+    let status = Command::new(compiler)
         .args(FLAGS)
         .args(library)
         .args([&source, &PathBuf::from("-o"), &fresh])
         .args(link)
         .status()
         .expect("cc is needed for these tests");
-    assert!(status.success(), "cc could not compile {name}.c");
+    assert!(status.success(), "{compiler} could not compile {name}.c");
     let binary = dir.join(binary);
     std::fs::rename(fresh, &binary).unwrap();
     binary

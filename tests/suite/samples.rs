@@ -8,6 +8,7 @@ mod marks;
 mod own_probes;
 pub mod preloaded;
 mod python;
+pub mod static_programs;
 mod two_samplers;
 
 use crate::common::memprof::Memprof;

@@ -3,12 +3,13 @@
 //! `functions.rs` is the table of their names and signatures. `detours.rs` plans how the functions of an executable are made to
 //! lead to the sampling library. `site.rs` chooses the instruction at which the kernel
 //! puts its breakpoint. `exits.rs` finds the return instructions of functions that may throw. `imports.rs` resolves
-//! calls through the PLT and the GOT. The BPF programs that run at the probes are in `exact.bpf.h`.
+//! calls through the PLT and the GOT. `room.rs` finds room for code. The BPF programs that run at the probes are in `exact.bpf.h`.
 
 mod detours;
 mod exits;
 mod functions;
 mod imports;
+mod room;
 mod site;
 
 use std::collections::HashMap;
@@ -24,6 +25,7 @@ use functions::{FunctionKind, Signature};
 use imports::Imports;
 use memprof_sys::kernel_version::KernelVersion;
 use memprof_sys::target_file::ReadAt;
+pub use room::unused_code;
 use site::{Callee, Site};
 
 /// Maximum number of bytes read of a function's code, and of a string table.

@@ -1,5 +1,6 @@
 //! Allocators inside the executable: their functions are changed while threads call them, and memprof is killed meanwhile.
 
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::thread::sleep;
 use std::time::Duration;
@@ -13,16 +14,24 @@ use crate::common::random::Random;
 use crate::common::workload::Workload;
 use crate::samples::inside::{with_allocator, with_prefixed_jemalloc};
 use crate::samples::preloaded::must_be;
+use crate::samples::static_programs::forms;
 
 const LIBRARIES: [&str; 2] = ["libjemalloc.a", "libtcmalloc_minimal.a"];
 
 /// Four threads that allocate and check their blocks all the time.
 #[test]
 fn threads_that_allocate_go_on() {
-    for library in LIBRARIES {
-        let Some(program) = with_allocator("allocating_threads", library) else {
-            continue;
-        };
+    let inside = LIBRARIES.map(|library| with_allocator("allocating_threads", library));
+    for program in inside.into_iter().flatten() {
+        for _ in 0..rounds() {
+            keep_their_blocks(Workload::start_with(&program, &["4"]));
+        }
+    }
+}
+
+#[test]
+fn threads_of_static_programs_go_on() {
+    for program in forms("allocating_threads") {
         for _ in 0..rounds() {
             keep_their_blocks(Workload::start_with(&program, &["4"]));
         }
@@ -34,10 +43,21 @@ fn samples_begin_with_the_attachment() {
     let Some(program) = with_prefixed_jemalloc("allocations") else {
         return;
     };
-    let mut workload = Workload::start(&program);
+    let expected = "functions of the executable's own allocator lead to the library";
+    begin_with_the_attachment(&program, expected);
+}
+
+#[test]
+fn samples_of_static_programs_begin_with_the_attachment() {
+    for program in forms("allocations") {
+        begin_with_the_attachment(&program, "functions of its allocator lead to the library");
+    }
+}
+
+fn begin_with_the_attachment(program: &Path, expected: &str) {
+    let mut workload = Workload::start(program);
     workload.lines.tell("hold 10000 500");
     let said = attached(workload.pid(), &["--heap-interval", "4KiB"]);
-    let expected = "functions of the executable's own allocator lead to the library";
     assert!(said.contains(expected), "{said}");
     let m = Memprof::start(&["--heap", "--pid", &workload.pid().to_string()]);
     workload.lines.tell("hold 20000 500");
@@ -53,13 +73,24 @@ fn samples_begin_with_the_attachment() {
 
 #[test]
 fn killing_memprof_harms_nobody() {
-    let Some(program) = with_allocator("allocating_threads", LIBRARIES[0]) else {
-        return;
-    };
+    if let Some(program) = with_allocator("allocating_threads", LIBRARIES[0]) {
+        is_unharmed(&program);
+    }
+}
+
+#[test]
+fn killing_memprof_harms_no_static_program() {
+    forms("allocating_threads")
+        .iter()
+        .for_each(|program| is_unharmed(program));
+}
+
+/// Kills memprof at any moment.
+fn is_unharmed(program: &Path) {
     let mut random = Random(0x5851_f42d);
     let mut redirected = 0;
     for _ in 0..rounds() * 4 {
-        let mut workload = Workload::start_with(&program, &["4"]);
+        let mut workload = Workload::start_with(program, &["4"]);
         eventually(LIMIT, "all allocate", || {
             figures(&mut workload)[1..].iter().all(|n| *n > 1000)
         });

@@ -41,8 +41,8 @@ fn refused(workload: &mut Workload, why: &str) {
 }
 
 #[test]
-fn static_programs_are_refused() {
-    let (_dir, binary) = compiled("cc", &["-static"]);
+fn static_programs_without_symbols_are_refused() {
+    let (_dir, binary) = compiled("cc", &["-static", "-s"]);
     let mut workload = Workload::start(&binary);
     assert_eq!(workload.lines.line(), "ready");
     refused(&mut workload, "linked statically");

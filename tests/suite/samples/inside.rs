@@ -11,7 +11,7 @@ use crate::common::workload::{Lines, Workload, program, program_with};
 use crate::samples::below;
 
 /// A static library, as the linker finds it.
-fn archive(name: &str) -> Option<PathBuf> {
+pub fn archive(name: &str) -> Option<PathBuf> {
     let out = Command::new("cc")
         .arg(format!("-print-file-name={name}"))
         .output()
@@ -93,7 +93,7 @@ fn start(program: &Path) -> (Memprof, Lines) {
 }
 
 /// Live and freed blocks of one thread and of several.
-fn estimates_are_right(program: &Path) {
+pub fn estimates_are_right(program: &Path) {
     let (m, mut lines) = start(program);
     lines.tell("hold 20000 500");
     lines.tell("churn 200000 64");

@@ -125,12 +125,12 @@ fn without_heap_there_is_nothing_of_it() {
 }
 
 #[test]
-fn a_static_program_runs_and_memprof_says_that_it_is_not_sampled() {
+fn a_static_program_without_symbols_runs_and_memprof_says_that_it_is_not_sampled() {
     let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let (source, binary) = (dir.path().join("a.c"), dir.path().join("static"));
     fs::write(&source, "int main(void) { return 7; }").unwrap();
     let cc = std::process::Command::new("cc")
-        .args(["-static", "-o"])
+        .args(["-static", "-s", "-o"])
         .args([&binary, &source])
         .status();
     assert!(cc.unwrap().success());

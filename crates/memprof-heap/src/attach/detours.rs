@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, anyhow};
 
 use crate::sampler::{DetoursPlaced, DetoursState};
-use memprof_code::allocators::{Detours, JUMP};
+use memprof_code::allocators::{self, Detours, JUMP};
 use memprof_code::elf::Elf;
 use memprof_sys::freeze::{
     HoldError, Loader, Registers, StillProcess, StoppedProcess, not_traceable,
@@ -31,8 +31,6 @@ const PAUSE: Duration = Duration::from_millis(5);
 /// Distance that is kept from other memory, in bytes, and from which on a jump does not reach.
 const GAP: u64 = 64 << 10;
 const REACH: u64 = 1 << 30;
-/// Size of a page, in bytes.
-const PAGE: u64 = 4096;
 /// Lowest address that programs may use, in bytes.
 const LOWEST: u64 = 64 << 10;
 /// Bytes below a stack pointer that functions use, and maximum number of bytes of a stack that are read.
@@ -146,14 +144,10 @@ impl Jumps<'_> {
         })
     }
 
-    /// Memory after the executable's code, in its last page, that is not the program's.
+    /// Room for the code that system calls need, if the process lacks it.
     pub(crate) fn room(&self, executable: &TargetFile) -> Option<u64> {
-        let elf = Elf::read(executable).ok()?;
-        let mut ends = elf
-            .code_segments()
-            .map(|segment| segment.addr.saturating_add(segment.size_in_memory))
-            .map(|end| self.bias.wrapping_add(end.next_multiple_of(8)));
-        ends.find(|end| end.next_multiple_of(PAGE) - end >= Loader::ROOM)
+        let at = allocators::unused_code(executable, Loader::ROOM)?;
+        Some(self.bias.wrapping_add(at))
     }
 
     /// Writes all jumps at a moment at which that is safe. `prepare` does what must come before them, with system calls if the

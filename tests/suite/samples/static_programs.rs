@@ -1,0 +1,102 @@
+//! Programs that are linked statically, into which no loader can bring the library.
+
+use std::path::PathBuf;
+
+use super::inside::estimates_are_right;
+use super::preloaded::must_be;
+use crate::common::memprof::Memprof;
+use crate::common::workload::{Workload, program_with, program_with_musl};
+use crate::samples::total;
+
+const TCMALLOC: &str = "libtcmalloc_minimal.a";
+
+/// A workload in each form of a static program.
+pub fn forms(workload: &str) -> Vec<PathBuf> {
+    let forms = [
+        Some(program_with(workload, &["-static"])),
+        Some(program_with(workload, &["-static-pie"])),
+        program_with_musl(workload),
+    ];
+    forms.into_iter().flatten().collect()
+}
+
+#[test]
+fn estimates_of_each_form_are_right() {
+    for program in forms("allocations") {
+        println!("{}", program.display());
+        estimates_are_right(&program);
+    }
+}
+
+#[test]
+fn a_static_allocator_of_a_static_program_is_sampled() {
+    if super::inside::archive(TCMALLOC).is_some() {
+        let link = ["-static", &format!("-l:{}", TCMALLOC), "-lstdc++", "-lm"];
+        estimates_are_right(&program_with("allocations", &link));
+    }
+}
+
+/// Children forked at the same moment continue with different random numbers: their errors are independent.
+#[test]
+fn forked_children_are_sampled_independently() {
+    for program in forms("allocations") {
+        let args = ["--heap", "--heap-interval", "4KiB", "--follow-forks"];
+        let (m, mut lines) = Memprof::start_command(&args, &[program.to_str().unwrap()]);
+        lines.tell("hold 10000 100");
+        let before = total(&m, "inuse_space");
+        lines.tell("child 20000 100");
+        must_be(&m, "child_holds", "inuse_space", 2_000_000);
+        // The child's copy of what its parent had.
+        assert!(total(&m, "inuse_space") > 2 * before);
+        lines.tell("child 20000 100");
+        let by_process = |pid: u64| {
+            let path = format!("/v2/functions?kind=inuse_objects&limit=10000&pid={pid}");
+            let table = m.get(&path).json();
+            let rows = table["rows"].as_array().unwrap().clone();
+            let mut rows = rows
+                .into_iter()
+                .filter(|row| row["function"] == "child_holds");
+            rows.next().map(|row| row["total"].as_u64().unwrap())
+        };
+        let processes = m.get("/v2/processes").json();
+        let processes = processes["rows"].as_array().unwrap();
+        let figures: Vec<u64> = processes
+            .iter()
+            .filter_map(|process| by_process(process["pid"].as_u64().unwrap()))
+            .collect();
+        assert_eq!(figures.len(), 2, "{processes:?}");
+        // Equal with a probability of 1 %.
+        assert_ne!(figures[0], figures[1], "the same samples in two children");
+        assert_eq!(m.lost(), [""; 0]);
+    }
+}
+
+/// Without names of functions, nothing can be sampled, and memprof says so at once.
+#[test]
+fn a_program_without_symbols_is_refused() {
+    let program = program_with("allocations", &["-static", "-s"]);
+    let (m, mut lines) = Memprof::start_command(&["--heap"], &[program.to_str().unwrap()]);
+    let said = m.said("no allocation is sampled");
+    assert!(
+        said.contains("linked statically, and its allocator has no symbols"),
+        "{said}"
+    );
+    lines.tell("hold 10 10");
+    let mut workload = Workload::start(&program);
+    workload.lines.tell("hold 10 10");
+    let pid = workload.pid().to_string();
+    let ended = crate::common::binary::memprof(&["attach-heap", "--yes", "--pid", &pid]);
+    ended.must(
+        1,
+        &[
+            "linked statically, and its allocator has no symbols",
+            "--heap=exact",
+        ],
+    );
+    assert!(
+        !std::fs::read_to_string(format!("/proc/{pid}/maps"))
+            .unwrap()
+            .contains("memprof")
+    );
+    workload.end();
+}
