@@ -1,5 +1,7 @@
 //! `tests/workloads/sentinel.c`: a program whose threads notice what is done to them.
 
+use std::path::Path;
+
 use serde::Deserialize;
 
 use super::process::{LIMIT, eventually};
@@ -19,7 +21,12 @@ pub struct Said {
 
 /// Starts it with so many MiB of memory.
 pub fn sentinel(mib: u32) -> Workload {
-    Workload::start_with(&program("sentinel"), &[&mib.to_string()])
+    sentinel_of(&program("sentinel"), mib)
+}
+
+/// The same, linked in another way.
+pub fn sentinel_of(program: &Path, mib: u32) -> Workload {
+    Workload::start_with(program, &[&mib.to_string()])
 }
 
 fn ask(lines: &mut Lines) -> Said {

@@ -34,13 +34,13 @@ pub fn program_with(name: &str, link: &[&str]) -> PathBuf {
     program_by("cc", name, link)
 }
 
-/// A workload that is linked statically with musl; `None` without musl.
-pub fn program_with_musl(name: &str) -> Option<PathBuf> {
+/// A workload that is linked with musl, statically with `-static`; `None` without musl.
+pub fn program_with_musl(name: &str, link: &[&str]) -> Option<PathBuf> {
     if Command::new("musl-gcc").arg("--version").output().is_err() {
         skip("there is no musl-gcc");
         return None;
     }
-    Some(program_by("musl-gcc", name, &["-static"]))
+    Some(program_by("musl-gcc", name, link))
 }
 
 fn program_by(compiler: &str, name: &str, link: &[&str]) -> PathBuf {

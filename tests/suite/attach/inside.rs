@@ -1,17 +1,18 @@
 //! Allocators inside the executable: their functions are changed while threads call them, and memprof is killed meanwhile.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::thread::sleep;
 use std::time::Duration;
 
-use crate::attach::rounds::{figures, keep_their_blocks};
+use crate::attach::rounds::{figures, keep_their_blocks, notices_nothing};
 use crate::attach::{attach, attached, nothing_left, rounds};
 use crate::common::binary::MEMPROF;
 use crate::common::memprof::Memprof;
 use crate::common::process::{LIMIT, eventually};
 use crate::common::random::Random;
-use crate::common::workload::Workload;
+use crate::common::sentinel::sentinel_of;
+use crate::common::workload::{Workload, program_with, program_with_musl};
 use crate::samples::inside::{with_allocator, with_prefixed_jemalloc};
 use crate::samples::preloaded::must_be;
 use crate::samples::static_programs::forms;
@@ -29,12 +30,28 @@ fn threads_that_allocate_go_on() {
     }
 }
 
+/// The forms of programs that cannot load the library: statically linked ones, and those with musl.
+fn without_loader(workload: &str) -> Vec<PathBuf> {
+    let mut all = forms(workload);
+    all.extend(program_with_musl(workload, &[]));
+    all
+}
+
 #[test]
-fn threads_of_static_programs_go_on() {
-    for program in forms("allocating_threads") {
+fn threads_of_programs_without_a_loader_go_on() {
+    for program in without_loader("allocating_threads") {
         for _ in 0..rounds() {
             keep_their_blocks(Workload::start_with(&program, &["4"]));
         }
+    }
+}
+
+/// No register changes, and no wait ends early.
+#[test]
+fn threads_of_a_static_program_notice_nothing() {
+    let program = program_with("sentinel", &["-static"]);
+    for _ in 0..rounds() {
+        notices_nothing(sentinel_of(&program, 2));
     }
 }
 
@@ -48,8 +65,8 @@ fn samples_begin_with_the_attachment() {
 }
 
 #[test]
-fn samples_of_static_programs_begin_with_the_attachment() {
-    for program in forms("allocations") {
+fn samples_without_a_loader_begin_with_the_attachment() {
+    for program in without_loader("allocations") {
         begin_with_the_attachment(&program, "functions of its allocator lead to the library");
     }
 }
@@ -79,8 +96,8 @@ fn killing_memprof_harms_nobody() {
 }
 
 #[test]
-fn killing_memprof_harms_no_static_program() {
-    forms("allocating_threads")
+fn killing_memprof_harms_no_program_without_a_loader() {
+    without_loader("allocating_threads")
         .iter()
         .for_each(|program| is_unharmed(program));
 }

@@ -61,18 +61,6 @@ fn programs_whose_own_allocator_cannot_be_reached_are_refused() {
 }
 
 #[test]
-fn musl_is_refused() {
-    if Command::new("musl-gcc").arg("--version").output().is_err() {
-        return skip("there is no musl-gcc");
-    }
-    let (_dir, binary) = compiled("musl-gcc", &[]);
-    let mut workload = Workload::start(&binary);
-    assert_eq!(workload.lines.line(), "ready");
-    refused(&mut workload, "musl");
-    workload.end();
-}
-
-#[test]
 fn a_process_that_is_traced_is_refused() {
     if Command::new("strace").arg("-V").output().is_err() {
         return skip("there is no strace");

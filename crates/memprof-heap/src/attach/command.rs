@@ -2,13 +2,12 @@
 
 use std::fs::{self, File};
 use std::io::{self, BufRead, IsTerminal, Write};
-use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
 
-use super::detours;
+use super::detours::{self, Site};
 use super::loaded_files::Files;
 use super::loader_lock;
 use super::report::{Done, LoadedLibrary};
@@ -27,7 +26,6 @@ use memprof_sys::proc_dir;
 use memprof_sys::process::{Presence, comm};
 use memprof_sys::procfs::{self, StatusFile};
 use memprof_sys::residency::readable;
-use memprof_sys::target_file::TargetFile;
 use memprof_sys::text::printable;
 
 /// Maximum time for a thread to stop.
@@ -56,11 +54,11 @@ pub fn run(config: &AttachConfig) -> Result<Vec<u8>> {
     let name = printable(&comm);
     let cannot = || format!("cannot attach to process {pid} ({name})");
     check(pid).with_context(cannot)?;
-    let attached = match without_loader::static_program(pid).with_context(cannot)? {
-        Some(executable) => {
+    let attached = match without_loader::site(pid).with_context(cannot)? {
+        Some(site) => {
             let attached = sampler::detours_placed(pid).is_some();
             if !attached {
-                without_loader::plan_detours(pid, &executable).with_context(cannot)?;
+                without_loader::plan_detours(pid, &site).with_context(cannot)?;
             }
             attached
         }
@@ -86,8 +84,8 @@ pub fn run(config: &AttachConfig) -> Result<Vec<u8>> {
 /// Runs in a separate process, after the user has agreed.
 fn attach_to(config: &AttachConfig, pid: Pid) -> Result<Vec<u8>> {
     let name = comm(pid).unwrap_or_default();
-    if let Some(executable) = without_loader::static_program(pid)? {
-        return without_loader::attach(config, pid, &printable(&name), &executable);
+    if let Some(site) = without_loader::site(pid)? {
+        return without_loader::attach(config, pid, &printable(&name), &site);
     }
     let options = Options {
         interval: config.interval,
@@ -133,9 +131,9 @@ fn check(pid: Pid) -> Result<()> {
 /// Plans how the functions of an allocator inside the executable are made to lead to the library. Refuses a program where that is
 /// impossible: the library would be loaded and see none of its calls.
 fn plan_detours(pid: Pid) -> Result<Detours> {
-    let executable = TargetFile::at_link(Path::new(&proc_dir::path(pid, "exe")))?;
-    let detours = detours::plan(pid, &executable)?;
-    match allocators::own_allocator(&executable) {
+    let site = Site::executable(pid)?;
+    let detours = site.plan(pid)?;
+    match allocators::own_allocator(&site.file) {
         Some(function) if detours.all.is_empty() => bail!(
             "it allocates through its executable's own allocator ({}), whose calls a loaded library does not see, and whose functions \
              cannot be changed safely ({}); use `memprof --heap=exact --duration 10 --pid {pid}`, which counts every call, or `memprof \

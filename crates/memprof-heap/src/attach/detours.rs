@@ -7,10 +7,11 @@
 use std::fs::File;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
+use std::path::Path;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, anyhow};
+use anyhow::{Context, Result, anyhow};
 
 use crate::sampler::{DetoursPlaced, DetoursState};
 use memprof_code::allocators::{self, Detours, JUMP};
@@ -31,6 +32,8 @@ const PAUSE: Duration = Duration::from_millis(5);
 /// Distance that is kept from other memory, in bytes, and from which on a jump does not reach.
 const GAP: u64 = 64 << 10;
 const REACH: u64 = 1 << 30;
+/// Distance from the end of a large hole, in bytes.
+const INSIDE: u64 = 256 << 20;
 /// Lowest address that programs may use, in bytes.
 const LOWEST: u64 = 64 << 10;
 /// Bytes below a stack pointer that functions use, and maximum number of bytes of a stack that are read.
@@ -48,42 +51,67 @@ pub(super) struct Redirected {
     pub held: Duration,
 }
 
-/// Plans the detours of a running process, in memory that it does not use.
-pub(crate) fn plan(pid: Pid, executable: &TargetFile) -> Result<Detours> {
-    let vmas = proc_maps::parse(&proc_dir::read(pid, "maps")?)?;
-    let bias = bias(pid, executable);
-    let near = |addresses: Range<u64>, size: u64| {
-        let bias = bias?;
-        let start = addresses.start.wrapping_add(bias);
-        let at = hole(&vmas, start, size)?;
-        Some(at.wrapping_sub(bias).cast_signed())
-    };
-    Detours::plan(executable, near).map_err(|e| anyhow!("its executable: {e}"))
+/// A file in a process whose functions get detours.
+pub(crate) struct Site {
+    pub file: TargetFile,
+    /// The file's load bias: its addresses in the process minus those in the file.
+    pub bias: u64,
 }
 
-/// The load bias of an executable in a process: its addresses there minus those in the file.
-fn bias(pid: Pid, executable: &TargetFile) -> Option<u64> {
-    let entry = Auxv::for_process(pid).ok()?.get(libc::AT_ENTRY)?;
-    Some(entry.wrapping_sub(Elf::read(executable).ok()?.entry()?))
-}
-
-/// Unused memory before `start`, or else after it, that jumps reach from there. The end of a hole is taken: heaps and stacks grow
-/// at its beginning.
-fn hole(vmas: &[Vma], start: u64, size: u64) -> Option<u64> {
-    let mut best: Option<u64> = None;
-    let mut from = LOWEST;
-    for vma in vmas {
-        let at = vma.start.0.checked_sub(GAP + size).map(|at| at & !0xfff);
-        if let Some(at) = at
-            && at >= from.saturating_add(GAP)
-            && at.abs_diff(start) < REACH
-            && best.is_none_or(|best| at <= start || best > start)
-        {
-            best = best.filter(|best| at > start && *best <= at).or(Some(at));
-        }
-        from = vma.end.0;
+impl Site {
+    /// The executable of a process.
+    ///
+    /// # Errors
+    /// The process is gone, or its executable cannot be read.
+    pub(crate) fn executable(pid: Pid) -> Result<Site> {
+        let file = TargetFile::at_link(Path::new(&proc_dir::path(pid, "exe")))?;
+        let elf = Elf::read(&file).map_err(|e| anyhow!("its executable: {e}"))?;
+        let entry = Auxv::for_process(pid)?.get(libc::AT_ENTRY);
+        let bias = entry.zip(elf.entry());
+        let bias = bias.map(|(here, in_file)| here.wrapping_sub(in_file));
+        Ok(Site {
+            bias: bias.context(
+                "it was started by naming the dynamic loader, which loads no further library in such a program",
+            )?,
+            file,
+        })
     }
-    best
+
+    /// Plans the detours, in memory that the process does not use.
+    ///
+    /// # Errors
+    /// The file cannot be read.
+    pub(crate) fn plan(&self, pid: Pid) -> Result<Detours> {
+        let vmas = proc_maps::parse(&proc_dir::read(pid, "maps")?)?;
+        let near = |addresses: Range<u64>, size: u64| {
+            let start = addresses.start.wrapping_add(self.bias);
+            let at = hole(&vmas, start, size)?;
+            Some(at.wrapping_sub(self.bias).cast_signed())
+        };
+        Detours::plan(&self.file, near).map_err(|e| anyhow!("its code: {e}"))
+    }
+
+    /// Room for the code that system calls need, if the process lacks it.
+    pub(crate) fn room(&self) -> Option<u64> {
+        let at = allocators::unused_code(&self.file, Loader::ROOM)?;
+        Some(self.bias.wrapping_add(at))
+    }
+}
+
+/// Unused memory that jumps reach from `start`. A large hole is best, which the kernel does not fill soon, and there a place far from
+/// its end, where the kernel maps new memory. Otherwise the end of a hole is taken, because heaps grow at its beginning: one before
+/// `start`, or else the nearest one after it.
+fn hole(vmas: &[Vma], start: u64, size: u64) -> Option<u64> {
+    let ends = vmas.iter().map(|vma| vma.start.0);
+    let begins = std::iter::once(LOWEST).chain(vmas.iter().map(|vma| vma.end.0));
+    let places = begins.zip(ends).filter_map(|(from, end)| {
+        let is_large = end.saturating_sub(from) > 2 * INSIDE;
+        let distance = if is_large { INSIDE } else { GAP };
+        let at = end.checked_sub(distance + size)? & !0xfff;
+        let fits = at >= from.saturating_add(GAP) && at.abs_diff(start) < REACH;
+        fits.then_some((!is_large, at > start, at.abs_diff(start), at))
+    });
+    places.min().map(|(.., at)| at)
 }
 
 /// Writes the jumps of a process whose library has been loaded at a moment at which that is safe. `None` if there is nothing to
@@ -121,8 +149,8 @@ pub(crate) struct Jumps<'a> {
     pid: Pid,
     memory: File,
     detours: &'a Detours,
-    /// The executable's load bias.
-    pub bias: u64,
+    /// The load bias of the file with the functions.
+    bias: u64,
 }
 
 impl Jumps<'_> {
@@ -130,24 +158,14 @@ impl Jumps<'_> {
     ///
     /// # Errors
     /// The process is gone, or its memory cannot be read.
-    pub(crate) fn new<'a>(
-        pid: Pid,
-        executable: &TargetFile,
-        detours: &'a Detours,
-    ) -> Result<Jumps<'a>, String> {
+    pub(crate) fn new<'a>(pid: Pid, bias: u64, detours: &'a Detours) -> Result<Jumps<'a>, String> {
         let memory = proc_dir::open(pid, "mem");
         Ok(Jumps {
             pid,
             memory: memory.map_err(|e| format!("{}: {e}", proc_dir::shown(pid, "mem")))?,
             detours,
-            bias: bias(pid, executable).ok_or("its load address is not known")?,
+            bias,
         })
-    }
-
-    /// Room for the code that system calls need, if the process lacks it.
-    pub(crate) fn room(&self, executable: &TargetFile) -> Option<u64> {
-        let at = allocators::unused_code(executable, Loader::ROOM)?;
-        Some(self.bias.wrapping_add(at))
     }
 
     /// Writes all jumps at a moment at which that is safe. `prepare` does what must come before them, with system calls if the

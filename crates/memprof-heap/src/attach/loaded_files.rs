@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use anyhow::{Context, Result, anyhow, bail};
 
+use super::detours::Site;
 use super::functions::{Known, known, names};
 use super::loader_lock;
 use memprof_code::elf::Elf;
@@ -176,6 +177,24 @@ impl Files {
         files.find_map(|file| file.address("memprof_heap_config"))
     }
 
+    /// musl's C library, which is also its loader; `None` if the process has another one.
+    pub(super) fn musl(&self) -> Option<Site> {
+        let is_musl = |file: &&Loaded| file.kind == FileRole::Loader && file.has("dlopen");
+        let file = self.files.iter().find(is_musl)?;
+        let (_, bias) = file.code.first()?;
+        Some(Site {
+            file: file.file.clone(),
+            bias: *bias,
+        })
+    }
+
+    /// The name of a library that takes the place of the C library's allocator, if the process has one.
+    pub(super) fn other_allocator(&self) -> Option<&str> {
+        let mut files = self.files.iter();
+        let found = files.find(|file| file.kind == FileRole::Allocator)?;
+        Some(&found.name)
+    }
+
     /// Addresses of the C library's functions that load a library.
     ///
     /// # Errors
@@ -188,14 +207,6 @@ impl Files {
                 .filter(libc)
                 .find_map(|file| file.address(name))
         };
-        // musl's loader and its C library are one file.
-        let is_musl = |file: &Loaded| file.kind == FileRole::Loader && file.has("dlopen");
-        if self.files.iter().any(is_musl) {
-            bail!(
-                "its C library is musl, which does not load a library like this one, with thread-local variables at fixed places, \
-                 into a running process; `memprof --heap -- COMMAND` starts a command with it"
-            );
-        }
         let now = libc::RTLD_NOW | libc::RTLD_NODELETE;
         let load = match (find("dlopen"), find("__libc_dlopen_mode")) {
             (Some(dlopen), _) => Some((dlopen, now)),

@@ -14,13 +14,13 @@ use object::elf::SHT_DYNSYM;
 
 use super::file::{DETOURS, NAME, Places, append_plan};
 use super::{DetoursState, Preloaded};
-use crate::attach::detours::{Jumps, plan};
+use crate::attach::detours::{Jumps, Site};
 use memprof_code::allocators::{DetourKind, Detours};
 use memprof_code::elf::{Elf, Segment};
 use memprof_sys::freeze::{ExecutedProcess, StillProcess};
 use memprof_sys::ids::Pid;
 use memprof_sys::proc_dir;
-use memprof_sys::target_file::{ReadAt, TargetFile};
+use memprof_sys::target_file::ReadAt;
 
 const THREADS: &str = "memprof_heap_threads";
 const REPLACEMENTS: &str = "memprof_heap_replacements";
@@ -65,7 +65,7 @@ pub(crate) struct Placement<'a> {
     pub detours: &'a Detours,
     /// Offset of the detours' code in the library's file.
     pub code: u64,
-    /// The executable's load bias.
+    /// The load bias of the file with the functions.
     pub bias: u64,
 }
 
@@ -85,9 +85,8 @@ impl Preloaded {
     /// # Errors
     /// The reason why nothing is sampled.
     pub fn place(&self, pid: Pid, options: libc::c_int) -> Result<(), String> {
-        let executable = TargetFile::at_link(Path::new(&proc_dir::path(pid, "exe")));
-        let executable = executable.map_err(|e| format!("its file: {e}"))?;
-        let detours = plan(pid, &executable).map_err(|e| format!("{e:#}"))?;
+        let site = Site::executable(pid).map_err(|e| format!("{e:#}"))?;
+        let detours = site.plan(pid).map_err(|e| format!("{e:#}"))?;
         if detours.all.is_empty() {
             return Err(no_function(&detours));
         }
@@ -95,8 +94,8 @@ impl Preloaded {
         let file = file.map_err(|e| format!("{}: {e}", self.path.display()))?;
         let code = append_plan(&file, self.places, &detours);
         let code = code.map_err(|e| format!("{}: {e}", self.path.display()))?;
-        let jumps = Jumps::new(pid, &executable, &detours)?;
-        let mut process = ExecutedProcess::take_over(pid, options, jumps.room(&executable))?;
+        let jumps = Jumps::new(pid, site.bias, &detours)?;
+        let mut process = ExecutedProcess::take_over(pid, options, site.room())?;
         let placement = Placement {
             pid,
             library: &file,
@@ -104,7 +103,7 @@ impl Preloaded {
             places: self.places,
             detours: &detours,
             code: code.ok_or("it has too many functions")?,
-            bias: jumps.bias,
+            bias: site.bias,
         };
         let placed = placement.place(&mut process)?;
         jumps.write(&process, placed.state)
@@ -173,14 +172,14 @@ impl Placement<'_> {
         // First the memory near the executable, which the kernel might choose for the library.
         let (near, code) = (self.near(), self.detours.code.len() as u64);
         let bytes = code + self.words_bytes();
-        let at = map(
-            process,
-            [near, bytes, READ | WRITE, ANONYMOUS | IF_FREE, NO_FILE, 0],
-        )?;
+        let taken = "other memory is meanwhile where the code of the detours belongs; try again";
+        let wanted = [near, bytes, READ | WRITE, ANONYMOUS | IF_FREE, NO_FILE, 0];
+        let at = process.call(libc::SYS_mmap, wanted);
+        let at = at.map_err(|e| format!("{taken} ({e})"))?;
         mapped.0.push((at, bytes));
         // Before Linux 4.17 (commit a4ff8e8620d3), the kernel takes the address for a wish.
         if at != near {
-            return Err("other memory is where the code of the detours belongs".into());
+            return Err(taken.into());
         }
         let size = elf.end().unwrap_or_default().next_multiple_of(PAGE);
         let base = map(process, [0, size, READ | WRITE, ANONYMOUS, NO_FILE, 0])?;
