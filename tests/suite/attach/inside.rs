@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::thread::sleep;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::attach::rounds::{figures, keep_their_blocks, notices_nothing};
 use crate::attach::{attach, attached, nothing_left, rounds};
@@ -16,6 +16,7 @@ use crate::common::workload::{Workload, program_with, program_with_musl};
 use crate::samples::inside::{with_allocator, with_prefixed_jemalloc};
 use crate::samples::preloaded::must_be;
 use crate::samples::static_programs::forms;
+use memprof_sys::ids::Pid;
 
 const LIBRARIES: [&str; 2] = ["libjemalloc.a", "libtcmalloc_minimal.a"];
 
@@ -91,21 +92,30 @@ fn begin_with_the_attachment(program: &Path, expected: &str) {
 #[test]
 fn killing_memprof_harms_nobody() {
     if let Some(program) = with_allocator("allocating_threads", LIBRARIES[0]) {
-        is_unharmed(&program);
+        // The code of the detours is there, and the jumps follow within a millisecond.
+        is_unharmed(&program, |pid| {
+            crate::attach::maps(pid).matches("libmemprof_heap").count() > 5
+        });
     }
 }
 
 #[test]
 fn killing_memprof_harms_no_program_without_a_loader() {
-    without_loader("allocating_threads")
-        .iter()
-        .for_each(|program| is_unharmed(program));
+    for program in without_loader("allocating_threads") {
+        // The threads are stopped, and one of them maps the library.
+        is_unharmed(&program, is_traced);
+    }
 }
 
-/// Kills memprof at any moment.
-fn is_unharmed(program: &Path) {
+fn is_traced(pid: Pid) -> bool {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    !status.contains("TracerPid:\t0\n")
+}
+
+/// Kills memprof up to 3 ms after a moment.
+fn is_unharmed(program: &Path, moment: impl Fn(Pid) -> bool) {
     let mut random = Random(0x5851_f42d);
-    let mut redirected = 0;
+    let mut has_library = 0;
     for _ in 0..rounds() * 4 {
         let mut workload = Workload::start_with(program, &["4"]);
         eventually(LIMIT, "all allocate", || {
@@ -118,14 +128,16 @@ fn is_unharmed(program: &Path) {
             .stderr(Stdio::null())
             .spawn()
             .unwrap();
-        // Until the code of the detours is there, or for a while: the jumps follow within a millisecond.
-        let is_there = || crate::attach::maps(pid).matches("libmemprof_heap").count() > 5;
-        while !is_there() && memprof.try_wait().unwrap().is_none() {
-            sleep(Duration::from_micros(50));
+        while !moment(pid) && memprof.try_wait().unwrap().is_none() {
+            sleep(Duration::from_micros(20));
         }
-        sleep(Duration::from_micros(random.below(3000)));
+        // (To sleep takes longer than that.)
+        let later = Instant::now() + Duration::from_micros(random.below(3000));
+        while Instant::now() < later {}
         let _ = memprof.kill();
         let _ = memprof.wait();
+        // The process that does the work is killed next.
+        eventually(LIMIT, "nobody traces it", || !is_traced(pid));
         let before = figures(&mut workload);
         eventually(LIMIT, "every thread goes on", || {
             let now = figures(&mut workload);
@@ -137,12 +149,13 @@ fn is_unharmed(program: &Path) {
             !crate::attach::code_without_a_file(pid)
         });
         nothing_left(pid);
-        redirected += u32::from(is_there());
+        has_library += u32::from(crate::attach::maps(pid).contains("libmemprof_heap"));
         attach(pid, &[]).must(0, &[]);
         workload.end();
     }
     println!(
-        "{redirected} of {} had the code of the detours",
-        rounds() * 4
+        "{has_library} of {} have the library: {}",
+        rounds() * 4,
+        program.display()
     );
 }

@@ -27,6 +27,8 @@ use memprof_sys::target_file::TargetFile;
 
 /// Maximum time for which all threads are stopped.
 const MAX_STOP: Duration = Duration::from_millis(50);
+/// Maximum number of attempts to map the library.
+const ATTEMPTS: u32 = 4;
 /// Pause between two attempts.
 const PAUSE: Duration = Duration::from_millis(5);
 /// Distance that is kept from other memory, in bytes, and from which on a jump does not reach.
@@ -177,21 +179,31 @@ impl Jumps<'_> {
         mut prepare: impl FnMut(&mut StoppedProcess<'_>) -> Result<u64, String>,
     ) -> Result<Redirected, String> {
         let begun = Instant::now();
+        let mut attempts = 0;
         loop {
             // Read while the threads run: a process may have very many mappings.
             let maps = proc_dir::read(self.pid, "maps").map_err(|e| e.to_string())?;
             let vmas = proc_maps::parse(&maps).map_err(|e| format!("{e:#}"))?;
             let why = match StoppedProcess::stop(self.pid, MAX_STOP, by) {
                 Ok(mut stopped) => match self.check(&stopped.registers(), &vmas) {
-                    Ok(()) => {
-                        let state = prepare(&mut stopped)?;
-                        self.write(&stopped, state)?;
-                        return Ok(Redirected {
-                            functions: self.detours.all.len(),
-                            left_out: self.detours.refused.len(),
-                            held: stopped.release(),
-                        });
-                    }
+                    Ok(()) => match prepare(&mut stopped) {
+                        Ok(state) => {
+                            self.write(&stopped, state)?;
+                            return Ok(Redirected {
+                                functions: self.detours.all.len(),
+                                left_out: self.detours.refused.len(),
+                                held: stopped.release(),
+                            });
+                        }
+                        // On a busy machine, a call may take too long.
+                        Err(why) => {
+                            attempts += 1;
+                            if attempts == ATTEMPTS {
+                                return Err(why);
+                            }
+                            why
+                        }
+                    },
                     Err(why) => why,
                 },
                 Err(HoldError::Missed(why)) => why,

@@ -2,6 +2,7 @@
 //! be made to map a library that no loader loads.
 
 use std::io;
+use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use super::Registers;
@@ -13,6 +14,9 @@ use super::tracees::{StopError, Tracees};
 use super::watchdog::Watchdog;
 use crate::ids::Pid;
 
+/// Maximum time to wait for threads that did not stop in time, and interval at which they are polled.
+const RELEASE: Duration = Duration::from_secs(2);
+const LOOK: Duration = Duration::from_micros(200);
 /// Maximum time for a system call.
 const CALL: Duration = Duration::from_millis(20);
 
@@ -80,19 +84,41 @@ impl<'a> StoppedProcess<'a> {
             by,
             session: None,
         };
+        match stopped.stop_all(pid, max) {
+            Ok(()) => Ok(stopped),
+            Err(why) => {
+                stopped.let_go();
+                Err(why)
+            }
+        }
+    }
+
+    fn stop_all(&mut self, pid: Pid, max: Duration) -> Result<(), HoldError> {
+        let begun = self.begun;
         for _ in 0..MAX_ROUNDS {
             let late = |_| begun.elapsed() > max;
-            stopped.tracees.stop(&late).map_err(error)?;
+            self.tracees.stop(&late).map_err(error)?;
             // Threads may have been created meanwhile.
-            if !stopped.tracees.may_be_more(&[pid])
-                || stopped.tracees.seize(pid).map_err(error)? == 0
-            {
-                return Ok(stopped);
+            if !self.tracees.may_be_more(&[pid]) || self.tracees.seize(pid).map_err(error)? == 0 {
+                return Ok(());
             }
         }
         Err(HoldError::Missed(format!(
             "process {pid} starts threads faster than they can be stopped"
         )))
+    }
+
+    /// Releases the threads, also those that have not stopped yet: a thread can be released only when it is stopped, and another
+    /// attempt fails while this process traces it.
+    fn let_go(&mut self) {
+        let end = Instant::now() + RELEASE;
+        self.tracees.release();
+        self.tracees.interrupt();
+        while self.tracees.has_any() && Instant::now() < end {
+            self.watchdog.set(LOOK);
+            sleep(LOOK);
+            self.tracees.release();
+        }
     }
 
     fn session(&mut self) -> Result<(&'a Loader, Session), String> {
