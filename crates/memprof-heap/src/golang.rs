@@ -8,7 +8,7 @@
 //! Every span in use is verified: it lies in an arena, and the objects that its bits say are allocated are as many as
 //! it counts. Spans must not overlap. Pages between them are free.
 //!
-//! Layout: Go 1.19 and 1.20, according to `mheap.go`, 64-bit.
+//! Layouts: Go 1.19 to 1.27, according to `mheap.go`, 64-bit. The one by which all spans are verified is taken.
 
 use super::chunks::ChunkKind;
 use super::jemalloc::{is_anonymous, is_mapped};
@@ -34,12 +34,58 @@ const EXAMINED: u64 = 64;
 const START: u64 = 24;
 const PAGES: u64 = 32;
 const FREE_INDEX: u64 = 48;
-const ELEMENTS: u64 = 56;
-const ALLOC_BITS: u64 = 72;
-/// Number of allocated objects (16 bits), class, and state (8 bits each).
-const COUNTS: u64 = 96;
-const ELEMENT_SIZE: u64 = 104;
-const LIMIT: u64 = 112;
+
+/// The offsets that differ between releases.
+#[derive(Clone, Copy, Debug)]
+struct Layout {
+    /// Number of objects. With 16 bits, it follows the free index, which then has 16 bits, too.
+    elements: u64,
+    alloc_bits: u64,
+    /// Number of allocated objects (16 bits), class, and state (8 bits each). The size of an object and the end of the objects
+    /// follow.
+    counts: u64,
+}
+
+const LAYOUTS: [Layout; 3] = [
+    // Go 1.22: small numbers take 16 bits.
+    Layout {
+        elements: 50,
+        alloc_bits: 64,
+        counts: 96,
+    },
+    // Go 1.21: one more field before the counts.
+    Layout {
+        elements: 56,
+        alloc_bits: 72,
+        counts: 104,
+    },
+    // Go 1.19 and 1.20.
+    Layout {
+        elements: 56,
+        alloc_bits: 72,
+        counts: 96,
+    },
+];
+
+impl Layout {
+    fn element_size(self) -> u64 {
+        self.counts + 8
+    }
+
+    fn limit(self) -> u64 {
+        self.counts + 16
+    }
+
+    /// The free index and the number of objects, from the words that contain them.
+    fn numbers(self, word: impl Fn(u64) -> Option<u64>) -> Option<(u64, u64)> {
+        let free = word(FREE_INDEX)?;
+        if self.elements.is_multiple_of(8) {
+            Some((free, word(self.elements)?))
+        } else {
+            Some((free & 0xffff, free >> 16 & 0xffff))
+        }
+    }
+}
 /// Maximum number of arenas: those of all 48-bit addresses.
 const MAX_ARENAS: u64 = 1 << 22;
 /// Address of the arena with number 0, on x86-64 and elsewhere.
@@ -60,13 +106,26 @@ const MANUAL: u64 = 2;
 /// The structures are inconsistent: the process was stopped while the runtime changed them, they are damaged, or the
 /// release has another layout.
 pub(crate) fn read(snapshot: &Snapshot) -> Result<Option<SpanMap>, Refusal> {
+    let mut refused = None;
+    for layout in LAYOUTS {
+        match read_as(layout, snapshot) {
+            Ok(None) => {}
+            Err(why) => refused = refused.or(Some(why)),
+            found => return found,
+        }
+    }
+    refused.map_or(Ok(None), Err)
+}
+
+/// Reads the heap of a runtime with this layout.
+fn read_as(layout: Layout, snapshot: &Snapshot) -> Result<Option<SpanMap>, Refusal> {
     let (memory, vmas) = (&snapshot.memory, &snapshot.vmas);
-    let mut lists = find(memory, vmas);
+    let mut lists = find(layout, memory, vmas);
     // A list of some spans may lie elsewhere, but not in front of a list of their arenas.
     lists.retain(|(at, list, count, _)| {
         let first = (0..(*count).min(EXAMINED)).filter_map(|index| {
             let span = memory.word(list + 8 * index)?;
-            let state = memory.word(span.checked_add(COUNTS)?)? >> 24 & 0xff;
+            let state = memory.word(span.checked_add(layout.counts)?)? >> 24 & 0xff;
             let start = memory.word(span + START)?;
             (state == IN_USE).then_some((start, start))
         });
@@ -85,7 +144,7 @@ pub(crate) fn read(snapshot: &Snapshot) -> Result<Option<SpanMap>, Refusal> {
         let Some(span_at) = memory.word(list + 8 * index) else {
             return refuse!("the list of spans was not copied");
         };
-        taken.extend(span(memory, span_at, &mut map)?);
+        taken.extend(span(layout, memory, span_at, &mut map)?);
     }
     map.spans = taken.len() as u64;
     taken.sort_unstable();
@@ -104,7 +163,7 @@ pub(crate) fn read(snapshot: &Snapshot) -> Result<Option<SpanMap>, Refusal> {
 }
 
 /// Finds the lists of all spans: where the list is noted, its address and length, and the file of its module.
-fn find<'a>(memory: &Memory, vmas: &'a [Vma]) -> Vec<(u64, u64, u64, &'a str)> {
+fn find<'a>(layout: Layout, memory: &Memory, vmas: &'a [Vma]) -> Vec<(u64, u64, u64, &'a str)> {
     let mut found: Vec<(u64, u64, u64, &str)> = Vec::new();
     for (start, end, module) in module_data(vmas) {
         for run in memory.runs_in(start, end) {
@@ -119,7 +178,7 @@ fn find<'a>(memory: &Memory, vmas: &'a [Vma]) -> Vec<(u64, u64, u64, &'a str)> {
                 let [list, count, room] = [0, 1, 2].map(|index| u64::from_le_bytes(slice[index]));
                 let fits = (FEWEST..=MAX_SPANS).contains(&count)
                     && (count..=MAX_SPANS).contains(&room)
-                    && is_list(memory, list, count);
+                    && is_list(layout, memory, list, count);
                 if fits && found.iter().all(|(_, known, ..)| *known != list) {
                     found.push((at, list, count, module));
                 }
@@ -130,7 +189,7 @@ fn find<'a>(memory: &Memory, vmas: &'a [Vma]) -> Vec<(u64, u64, u64, &'a str)> {
 }
 
 /// Whether all of the first spans of a list, and the last one, look like spans, and some are in use.
-fn is_list(memory: &Memory, list: u64, count: u64) -> bool {
+fn is_list(layout: Layout, memory: &Memory, list: u64, count: u64) -> bool {
     if !list.is_multiple_of(8) || list.checked_add(8 * count).is_none() {
         return false;
     }
@@ -141,11 +200,11 @@ fn is_list(memory: &Memory, list: u64, count: u64) -> bool {
             .word(list + 8 * index)
             .filter(|at| at.is_multiple_of(8))?;
         // Descriptions that were never used are not in memory.
-        at.checked_add(LIMIT)?;
+        at.checked_add(layout.limit())?;
         let word = |offset| memory.word(at + offset).unwrap_or(0);
-        let (start, pages, state) = (word(START), word(PAGES), word(COUNTS) >> 24 & 0xff);
+        let (start, pages, state) = (word(START), word(PAGES), word(layout.counts) >> 24 & 0xff);
         let is_span = start % PAGE == 0 && pages < 1 << 35 && state <= MANUAL;
-        let is_used = state == IN_USE && pages > 0 && start > 0 && word(LIMIT) > start;
+        let is_used = state == IN_USE && pages > 0 && start > 0 && word(layout.limit()) > start;
         in_use += u64::from(is_used);
         is_span.then_some(())
     });
@@ -182,15 +241,20 @@ fn arenas(memory: &Memory, at: u64, taken: &[(u64, u64)]) -> Option<Vec<u64>> {
 }
 
 /// Adds the span that is described at `at`. Returns its range, unless it is not in use.
-fn span(memory: &Memory, at: u64, map: &mut SpanMap) -> Result<Option<(u64, u64)>, Refusal> {
+fn span(
+    layout: Layout,
+    memory: &Memory,
+    at: u64,
+    map: &mut SpanMap,
+) -> Result<Option<(u64, u64)>, Refusal> {
     let wrong = || {
         Refusal(format!(
             "the description of the span at {at:#x} cannot be right"
         ))
     };
-    at.checked_add(LIMIT + 8).ok_or_else(wrong)?;
+    at.checked_add(layout.limit() + 8).ok_or_else(wrong)?;
     let word = |offset| memory.word(at + offset).ok_or_else(wrong);
-    let counts = word(COUNTS).unwrap_or(0);
+    let counts = word(layout.counts).unwrap_or(0);
     let state = counts >> 24 & 0xff;
     if state == DEAD {
         return Ok(None);
@@ -207,13 +271,15 @@ fn span(memory: &Memory, at: u64, map: &mut SpanMap) -> Result<Option<(u64, u64)
         map.add_own(start, end);
         return Ok(Some((start, end)));
     }
-    let (free, count, size) = (word(FREE_INDEX)?, word(ELEMENTS)?, word(ELEMENT_SIZE)?);
+    let numbers = layout.numbers(|offset| word(offset).ok());
+    let (free, count) = numbers.ok_or_else(wrong)?;
+    let size = word(layout.element_size())?;
     let fits = state == IN_USE && (1..=MAX_ELEMENTS).contains(&count) && free <= count;
     if !fits || size.checked_mul(count).is_none_or(|all| all > end - start) {
         return Err(wrong());
     }
     // All objects in front of the index are allocated, and those behind it whose bit is set.
-    let bits = word(ALLOC_BITS)?;
+    let bits = word(layout.alloc_bits)?;
     let (mut kinds, mut allocated) = (Vec::with_capacity(count as usize), 0);
     for index in 0..count {
         let is_allocated = index < free || {

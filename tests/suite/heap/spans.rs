@@ -337,11 +337,12 @@ struct MemStats {
     sizes: Vec<(u64, u64)>,
 }
 
-/// Compiles the program. `None` without Go.
+/// Compiles the program, with this machine's Go or the one that `MEMPROF_TEST_GO` names. `None` without Go.
 fn go(flags: &[&str]) -> Option<PathBuf> {
     let dir = Path::new(env!("CARGO_TARGET_TMPDIR"));
     let binary = dir.join(format!("managed{}", flags.concat().replace(' ', "")));
-    let mut build = Command::new("go");
+    let compiler = std::env::var_os("MEMPROF_TEST_GO");
+    let mut build = Command::new(compiler.unwrap_or_else(|| "go".into()));
     build.arg("build").args(flags).arg("-o").arg(&binary);
     build.arg(format!(
         "{}/tests/workloads/managed.go",
@@ -362,7 +363,9 @@ fn go(flags: &[&str]) -> Option<PathBuf> {
 #[test]
 fn go_s_figures_equal_its_memstats() {
     for (flags, goroutines, seed) in [(&[][..], 1, 1), (&[], 8, 2), (&["-ldflags=-s -w"], 4, 3)] {
-        let Some(program) = go(flags) else { return };
+        let Some(program) = go(flags) else {
+            return;
+        };
         let mut command = Command::new(program);
         command.args([goroutines.to_string(), seed.to_string()]);
         let mut workload = Workload::start_as(&mut command);

@@ -1,12 +1,19 @@
 //! Programs that are linked statically, into which no loader can bring the library.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 use super::inside::estimates_are_right;
 use super::preloaded::must_be;
+use crate::common::binary::MEMPROF;
+use crate::common::effort;
 use crate::common::memprof::Memprof;
-use crate::common::workload::{Workload, program_with, program_with_musl};
+use crate::common::process::{LIMIT, eventually};
+use crate::common::random::Random;
+use crate::common::workload::{Lines, Workload, program_with, program_with_musl};
 use crate::samples::total;
+use memprof_sys::ids::Pid;
 
 const TCMALLOC: &str = "libtcmalloc_minimal.a";
 
@@ -100,4 +107,82 @@ fn a_program_without_symbols_is_refused() {
             .contains("memprof")
     );
     workload.end();
+}
+
+/// memprof is killed while it gives the library to a command that has not begun: the command runs, with the library or without it.
+#[test]
+fn killing_memprof_at_its_start_harms_no_command() {
+    let mut random = Random(0x2545_f491);
+    let (mut caught, mut all) = (0, 0);
+    for program in forms("allocating_threads") {
+        for _ in 0..effort::rounds(4) {
+            let mut memprof = Command::new(MEMPROF)
+                .args([
+                    "--heap",
+                    "--no-server",
+                    "--",
+                    program.to_str().unwrap(),
+                    "4",
+                ])
+                .stdin(Stdio::piped())
+                .stdout(Stdio::piped())
+                .stderr(Stdio::null())
+                .spawn()
+                .unwrap();
+            let mut lines = Lines::new(&mut memprof);
+            let command = first_to_run(&program, memprof.id());
+            // (To sleep takes longer than that.)
+            let later = Instant::now() + Duration::from_micros(random.below(60_000));
+            while Instant::now() < later {}
+            let _ = memprof.kill();
+            let _ = memprof.wait();
+            let maps = std::fs::read_to_string(format!("/proc/{command}/maps")).unwrap();
+            caught += u32::from(maps.contains("libmemprof_heap"));
+            all += 1;
+            let mut ask = || -> Vec<u64> {
+                lines.send("");
+                lines
+                    .line()
+                    .split(' ')
+                    .map(|n| n.parse().unwrap())
+                    .collect()
+            };
+            eventually(LIMIT, "all of its threads allocate", || {
+                ask()[1..].iter().all(|blocks| *blocks > 1000)
+            });
+            assert_eq!(ask()[0], 0, "blocks have other contents");
+            let files = std::fs::read_dir(format!("/proc/{command}/fd")).unwrap();
+            for file in files.flatten() {
+                let leads = std::fs::read_link(file.path()).unwrap_or_default();
+                assert!(
+                    !leads.to_string_lossy().contains("memprof_heap"),
+                    "{leads:?}"
+                );
+            }
+            drop(lines);
+            let stat = format!("/proc/{command}/stat");
+            eventually(LIMIT, "it ends with its input", || {
+                std::fs::read_to_string(&stat).is_ok_and(|stat| stat.contains(") Z "))
+                    || !Path::new(&stat).exists()
+            });
+        }
+    }
+    println!("{caught} of {all} had the library");
+}
+
+/// The first process after another one that executes a program.
+fn first_to_run(program: &Path, after: u32) -> Pid {
+    let mut found = None;
+    eventually(LIMIT, "the command is executed", || {
+        let all = std::fs::read_dir("/proc").unwrap().flatten();
+        let later = all
+            .filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok())
+            .filter(|pid| *pid > after);
+        let runs = |pid: &u32| {
+            std::fs::read_link(format!("/proc/{pid}/exe")).is_ok_and(|exe| exe == program)
+        };
+        found = later.into_iter().find(runs);
+        found.is_some()
+    });
+    Pid(found.unwrap())
 }
