@@ -114,7 +114,7 @@ impl Preloaded {
 pub(crate) fn no_function(detours: &Detours) -> String {
     match detours.refused.first() {
         Some((name, why)) => format!("its function `{name}` cannot be changed safely: {why}"),
-        None => "its allocator has no symbols, nor a debug file".into(),
+        None => "no function of an allocator has a symbol in it, or in a debug file".into(),
     }
 }
 
