@@ -136,10 +136,6 @@ fn map(process: &mut dyn StillProcess, arguments: [u64; 6]) -> Result<u64, Strin
         .map_err(|e| format!("the library cannot be mapped: {e}"))
 }
 
-fn close(process: &mut dyn StillProcess, file: u64) {
-    let _ = process.call(libc::SYS_close, [file, 0, 0, 0, 0, 0]);
-}
-
 fn put(process: &dyn StillProcess, at: u64, words: &[u64]) -> Result<(), String> {
     let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
     let written = process.write(at, &bytes);
@@ -156,6 +152,10 @@ impl Placement<'_> {
         let mut mapped = Mapped::default();
         let placed = self.map_all(&elf, process, &mut mapped);
         let placed = placed.and_then(|base| self.prepare(&elf, process, base));
+        let placed = placed.and_then(|placed| match process.is_still() {
+            true => Ok(placed),
+            false => Err("a system call took so long that its other threads had to go on".into()),
+        });
         if placed.is_err() {
             mapped.unmap(process);
         }
@@ -187,56 +187,66 @@ impl Placement<'_> {
         // If memprof is killed, no descriptor stays. All threads are stopped, so the next one is known.
         let next = next_descriptor(self.pid)?;
         process.if_killed(Some((libc::SYS_close, [next, 0, 0, 0, 0, 0])))?;
-        let file = self.open(process, base, size)?;
-        let segments = elf
-            .loaded_segments()
-            .try_for_each(|segment| map_segment(segment, process, base, file));
-        let code = [near, code, READ | EXEC, PRIVATE | FIXED, file, self.code];
-        let done = segments.and_then(|()| map(process, code));
-        close(process, file);
+        let file = self.open(process, base);
+        let done = file.clone().and_then(|file| {
+            self.fill(process, (base, size), file)?;
+            elf.loaded_segments()
+                .try_for_each(|segment| map_segment(segment, process, base, file))?;
+            map(
+                process,
+                [near, code, READ | EXEC, PRIVATE | FIXED, file, self.code],
+            )
+        });
         process.if_killed(None)?;
+        if let Ok(file) = file {
+            let _ = process.call(libc::SYS_close, [file, 0, 0, 0, 0, 0]);
+        }
         done.map(|_| base)
     }
 
     /// Has the process open the library's file. Its memory at `base` is still unused.
-    fn open(&self, process: &mut dyn StillProcess, base: u64, size: u64) -> Result<u64, String> {
-        let failed = |e| format!("the process cannot open the library's file: {e}");
+    fn open(&self, process: &mut dyn StillProcess, base: u64) -> Result<u64, String> {
         let text = match self.source {
             Source::Path(path) => path.as_os_str().as_bytes(),
             Source::Contents(_) => NAME.as_bytes(),
         };
         let mut name = text.to_vec();
         name.resize(name.len() + 8, 0);
-        let written = process.write(base, &name);
-        written.map_err(|e| failed(e.to_string()))?;
-        match self.source {
+        let written = process.write(base, &name).map_err(|e| e.to_string());
+        let opened = written.and_then(|()| match self.source {
             Source::Path(_) => {
                 let directory = i64::from(libc::AT_FDCWD).cast_unsigned();
                 let flags = (libc::O_RDONLY | libc::O_CLOEXEC) as u64;
-                let file = process.call(libc::SYS_openat, [directory, base, flags, 0, 0, 0]);
-                file.map_err(failed)
+                process.call(libc::SYS_openat, [directory, base, flags, 0, 0, 0])
             }
-            Source::Contents(bytes) => {
+            Source::Contents(_) => {
                 let flags = u64::from(libc::MFD_CLOEXEC);
-                let file = process.call(libc::SYS_memfd_create, [base, flags, 0, 0, 0, 0]);
-                let file = file.map_err(failed)?;
-                let length = bytes.len() as u64;
-                let written = match length <= size {
-                    true => process.write(base, bytes).map_err(|e| e.to_string()),
-                    false => Err("it is larger than in memory".into()),
-                };
-                let written = written
-                    .and_then(|()| process.call(libc::SYS_write, [file, base, length, 0, 0, 0]));
-                match written {
-                    Ok(written) if written == length => Ok(file),
-                    other => {
-                        close(process, file);
-                        Err(failed(
-                            other.err().unwrap_or_else(|| "it is incomplete".into()),
-                        ))
-                    }
-                }
+                process.call(libc::SYS_memfd_create, [base, flags, 0, 0, 0, 0])
             }
+        });
+        opened.map_err(|e| format!("the process cannot open the library's file: {e}"))
+    }
+
+    /// Has the process fill the file that has no contents yet, from its memory at `base`.
+    fn fill(
+        &self,
+        process: &mut dyn StillProcess,
+        (base, size): (u64, u64),
+        file: u64,
+    ) -> Result<(), String> {
+        let Source::Contents(bytes) = self.source else {
+            return Ok(());
+        };
+        let length = bytes.len() as u64;
+        if length > size {
+            return Err("the library's file is larger than the library in memory".into());
+        }
+        let written = process.write(base, bytes).map_err(|e| e.to_string());
+        let arguments = [file, base, length, 0, 0, 0];
+        match written.and_then(|()| process.call(libc::SYS_write, arguments)) {
+            Ok(written) if written == length => Ok(()),
+            Ok(_) => Err("the library's file could not be written as a whole".into()),
+            Err(e) => Err(format!("the library's file cannot be written: {e}")),
         }
     }
 

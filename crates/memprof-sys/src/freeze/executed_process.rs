@@ -83,6 +83,10 @@ impl StillProcess for ExecutedProcess {
         set.map_err(|e| e.to_string())
     }
 
+    fn is_still(&self) -> bool {
+        true
+    }
+
     fn write(&self, at: u64, bytes: &[u8]) -> io::Result<()> {
         inject::write(self.tid, at, bytes)
     }

@@ -28,11 +28,14 @@ pub trait StillProcess {
     /// The call's own error, or the reason why it was not made.
     fn call(&mut self, number: libc::c_long, args: [u64; 6]) -> Result<u64, String>;
 
-    /// Has the process make this call if memprof is killed from now on, before it goes on by itself; or none.
+    /// From the next call on, has the process make this one after it if memprof is killed, before it goes on by itself; or none.
     ///
     /// # Errors
     /// The process cannot be controlled.
     fn if_killed(&mut self, call: Option<(libc::c_long, [u64; 6])>) -> Result<(), String>;
+
+    /// Whether no thread has run since the process was stopped. Threads that wait for a slow call are let go.
+    fn is_still(&self) -> bool;
 
     /// Replaces at least eight bytes of the process's memory, also of its code; eight at once.
     ///
@@ -173,6 +176,12 @@ impl StillProcess for StoppedProcess<'_> {
         let set = session.if_killed(by.injector(), call.as_ref());
         self.session = Some(session);
         set.map_err(|e| e.to_string())
+    }
+
+    fn is_still(&self) -> bool {
+        self.session
+            .as_ref()
+            .is_none_or(|session| !session.is_late())
     }
 
     fn write(&self, at: u64, bytes: &[u8]) -> io::Result<()> {

@@ -7,7 +7,7 @@ use super::ptrace::{Waiting, ptrace, set_mask, write};
 use super::seccomp::Filters;
 use super::sigreturn::WayBack;
 use super::{Call, Candidate, Injector, Stopped, unsafe_states};
-use crate::freeze::registers::{self, word};
+use crate::freeze::registers;
 
 /// A thread that makes calls.
 #[derive(Debug)]
@@ -21,6 +21,7 @@ pub(in crate::freeze) struct Session {
     before: Vec<u8>,
     /// A signal that stopped the thread meanwhile; 0 for none.
     signal: i32,
+    late: bool,
 }
 
 impl Session {
@@ -51,6 +52,7 @@ impl Session {
             filters,
             way_back,
             signal: 0,
+            late: false,
         };
         if let Err(e) = write(tid, session.way_back.at, &session.way_back.bytes) {
             // A part of the bytes may have been written.
@@ -79,39 +81,37 @@ impl Session {
         if returned.signal != 0 {
             self.signal = returned.signal;
         }
-        match returned.late {
-            true => Err("a system call took so long that its other threads had to go on".into()),
-            false => Ok(returned.value),
+        if returned.late {
+            self.late = true;
+            // What was known of the process may have changed.
+            self.way_back.frame = self.own;
         }
+        Ok(returned.value)
     }
 
-    /// Has the thread make this call if memprof is killed, or none.
+    /// Whether a call took so long that the other threads had to go on.
+    pub(in crate::freeze) fn is_late(&self) -> bool {
+        self.late
+    }
+
+    /// From the next call on, has the thread make this one after it if memprof is killed, or none. So what the next call makes can be
+    /// undone, and what it undoes is not undone twice.
     ///
     /// # Errors
-    /// The thread cannot be controlled.
+    /// The memory below the thread's stack cannot be written.
     pub(in crate::freeze) fn if_killed(
         &mut self,
         injector: &Injector,
         call: Option<&Call>,
     ) -> io::Result<()> {
-        let tid = self.thread.tid;
-        match call {
-            Some(call) => {
-                let frame = self.thread.frame_for(injector, call, self.own);
-                self.way_back.lead_by(frame);
-                let bytes = size_of_val(&frame);
-                write(tid, self.way_back.at, &self.way_back.bytes[..bytes])?;
-            }
-            None => self.way_back.frame = self.own,
-        }
-        // Before the first call, the thread still has its own registers.
-        let mut regs = registers::set(tid, libc::NT_PRSTATUS).ok_or(io::ErrorKind::NotFound)?;
-        let frames = [self.own, self.way_back.child_frame];
-        if frames.contains(&regs[word::RSP]) {
-            regs[word::RSP] = self.way_back.frame;
-            registers::write(tid, &regs)?;
-        }
-        Ok(())
+        let Some(call) = call else {
+            self.way_back.frame = self.own;
+            return Ok(());
+        };
+        let frame = self.thread.frame_for(injector, call, self.own);
+        self.way_back.lead_by(frame);
+        let bytes = &self.way_back.bytes[..size_of_val(&frame)];
+        write(self.thread.tid, self.way_back.at, bytes)
     }
 
     /// Restores the thread. Returns the thread and a signal to pass on; 0 for none.
