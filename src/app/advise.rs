@@ -1,7 +1,6 @@
 //! The `memprof advise` command: what a process is, and which commands answer which question about it.
 
 use std::io::Write;
-use std::path::PathBuf;
 
 use anyhow::{Context, Result, anyhow};
 
@@ -33,7 +32,7 @@ struct Facts {
     runs: Runs,
     /// The allocator inside its executable, by the name of one of its functions.
     own_allocator: Option<String>,
-    /// Whether the sampling library can be loaded into it: not without a dynamic loader, and not with musl's.
+    /// Whether it can get the sampling library: not if it is linked statically, and its allocator's functions have no symbols.
     can_attach: bool,
     /// Whether the executable has debug information.
     has_lines: bool,
@@ -103,15 +102,18 @@ impl Facts {
         let Some(elf) = own.file.as_ref().and_then(|file| Elf::read(file).ok()) else {
             return facts;
         };
-        let loader = elf.interpreter();
-        let is_musl = |loader: PathBuf| loader.to_string_lossy().contains("ld-musl");
-        facts.can_attach = cfg!(target_arch = "x86_64") && loader.is_some_and(|l| !is_musl(l));
         facts.has_lines = elf.has_debug_info();
         if facts.runs == Runs::Native {
             facts.runs = compiled_from(&elf);
         }
         let file = own.file.as_ref();
         facts.own_allocator = file.and_then(|file| allocators::unsampled_allocator(file));
+        let has_own = || {
+            file.and_then(|file| allocators::own_allocator(file))
+                .is_some()
+        };
+        let is_reached = elf.interpreter().is_some() || has_own();
+        facts.can_attach = cfg!(target_arch = "x86_64") && is_reached;
         facts
     }
 

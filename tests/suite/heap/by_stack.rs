@@ -138,8 +138,8 @@ fn are_exact(report: &Value, function: &str, [blocks, bytes, heads]: [u64; 3]) {
 
 #[test]
 fn what_a_c_program_forgot_is_under_the_stack_that_allocated_it() {
-    for interval in ["0", "1"] {
-        let leaks = program("leaks");
+    let linked = [program("leaks"), compiled("leaks", &["-static"])];
+    for (leaks, interval) in linked.iter().flat_map(|leaks| [(leaks, "0"), (leaks, "1")]) {
         let (said, report) = at_end(interval, &[leaks.to_str().unwrap()]);
         let said: Value = serde_json::from_str(&said).unwrap();
         let truth = ["blocks", "bytes", "heads"].map(|key| number(&said[key]));
@@ -435,7 +435,7 @@ fn after_a_time_the_command_runs_on() {
 
 #[test]
 fn what_cannot_be_sampled_is_told_so() {
-    let leaks = compiled("leaks", &["-static"]);
+    let leaks = compiled("leaks", &["-static", "-s"]);
     let ended = memprof(&["heap", "--by-stack", "--", leaks.to_str().unwrap()]);
     ended.must(0, &["no allocation is sampled"]);
     assert!(
