@@ -46,6 +46,12 @@ fn static_programs_without_symbols_are_refused() {
     let mut workload = Workload::start(&binary);
     assert_eq!(workload.lines.line(), "ready");
     refused(&mut workload, "linked statically");
+    let pid = workload.pid();
+    let said = attach(pid, &[]);
+    said.must(
+        1,
+        &["no function of an allocator has a symbol", "--heap=exact"],
+    );
     workload.end();
 }
 

@@ -48,7 +48,7 @@ impl Holds {
         }
     }
 
-    /// What it holds besides debug information: the least of some seconds, or the first that is `little`.
+    /// memprof's memory without debug information: the lowest figure of some seconds, or the first one that is `little`.
     fn at_rest(m: &Memprof, little: impl Fn(&Holds) -> bool) -> Holds {
         let end = Instant::now() + DEBUG_INFORMATION_GOES;
         let mut least = Holds::count(m);

@@ -25,7 +25,7 @@ const EXPORTS: &str = "aligned_alloc calloc dallocx free free_aligned_sized free
     _ZnwmSt11align_val_tRKSt9nothrow_t _ZnamSt11align_val_tRKSt9nothrow_t _ZdlPv _ZdaPv _ZdlPvm _ZdaPvm \
     _ZdlPvRKSt9nothrow_t _ZdaPvRKSt9nothrow_t _ZdlPvSt11align_val_t _ZdaPvSt11align_val_t _ZdlPvmSt11align_val_t \
     _ZdaPvmSt11align_val_t _ZdlPvSt11align_val_tRKSt9nothrow_t _ZdaPvSt11align_val_tRKSt9nothrow_t";
-/// What memprof finds in it to place it in a program without a loader.
+/// The symbols by which memprof places the library in a program without a loader.
 #[cfg(target_arch = "x86_64")]
 const EXPORTS_WITHOUT_LOADER: &str = "memprof_heap_replacements memprof_heap_threads";
 #[cfg(not(target_arch = "x86_64"))]

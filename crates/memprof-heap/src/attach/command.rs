@@ -220,8 +220,12 @@ fn attach(config: &AttachConfig, pid: Pid, image: &Image, detours: &Detours) -> 
     let by = search.until(begun + config.wait)?;
     let took = begun.elapsed();
     let base = search.base(by.handle)?;
-    let found = LoadedLibrary::read(&search.memory, base.wrapping_add(image.config), image)?;
-    let state = base.wrapping_add(image.detours);
+    let found = LoadedLibrary::read(
+        &search.memory,
+        base.wrapping_add(image.places.config),
+        image,
+    )?;
+    let state = base.wrapping_add(image.places.detours);
     let redirected = detours::redirect(
         pid,
         &search.memory,

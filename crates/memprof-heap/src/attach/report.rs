@@ -27,7 +27,7 @@ impl LoadedLibrary {
     /// # Errors
     /// The process is gone, or there is no sampling library at this address.
     pub(super) fn read(memory: &File, config: u64, image: &Image) -> Result<LoadedLibrary> {
-        let base = config.wrapping_sub(image.config);
+        let base = config.wrapping_sub(image.places.config);
         let context = "cannot read what the library says of itself";
         let mut magic = [0; 8];
         memory.read_exact_at(&mut magic, config).context(context)?;
@@ -36,17 +36,17 @@ impl LoadedLibrary {
             "there is another library where it should be"
         );
         let mut bytes = [0; Stats::SIZE];
-        let at = base.wrapping_add(image.stats);
+        let at = base.wrapping_add(image.places.stats);
         memory.read_exact_at(&mut bytes, at).context(context)?;
         let stats =
             Stats::parse(&bytes).context("what the library says of itself makes no sense")?;
         let mut bytes = [0; DetoursPlaced::SIZE];
-        let at = base.wrapping_add(image.detours);
+        let at = base.wrapping_add(image.places.detours);
         memory.read_exact_at(&mut bytes, at).context(context)?;
         let detours = DetoursPlaced::parse(&bytes)
             .context("what the library says of itself makes no sense")?;
         let mut bytes = [0; Imports::SIZE];
-        let at = base.wrapping_add(image.imports);
+        let at = base.wrapping_add(image.places.imports);
         memory.read_exact_at(&mut bytes, at).context(context)?;
         Ok(LoadedLibrary {
             state: stats.state,

@@ -83,9 +83,7 @@ pub(super) fn attach(config: &AttachConfig, pid: Pid, name: &str, site: &Site) -
             .ok_or_else(|| anyhow!("it has too many functions"))?,
         bias: site.bias,
     };
-    let redirected = jumps.write_within(config.wait, Some(&by), |process| {
-        placement.place(process).map(|placed| placed.state)
-    });
+    let redirected = jumps.write_within(config.wait, Some(&by), |process| placement.place(process));
     let redirected = redirected.map_err(|why| anyhow!("{why}"))?;
     Ok(without_loader(pid, name, redirected, begun.elapsed()).into_bytes())
 }

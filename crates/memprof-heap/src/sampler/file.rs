@@ -238,14 +238,7 @@ impl Drop for Library {
 pub struct Image {
     /// Contents of the file.
     pub bytes: Vec<u8>,
-    /// Address of its options in a process, relative to its load address.
-    pub config: u64,
-    /// Address of its [`Stats`](super::Stats), relative to its load address.
-    pub stats: u64,
-    /// Address of its [`Imports`](super::Imports), relative to its load address.
-    pub imports: u64,
-    /// Address of its [`DetoursPlaced`](super::DetoursPlaced), relative to its load address.
-    pub detours: u64,
+    /// Where its options and what it says of itself are.
     pub(crate) places: Places,
     /// Offset of the detours' code in the file; `None` without detours.
     pub(crate) code: Option<u64>,
@@ -280,10 +273,6 @@ impl Image {
             places,
             code,
             bytes,
-            config: places.config,
-            stats: places.stats,
-            imports: places.imports,
-            detours: places.detours,
         })
     }
 
@@ -327,15 +316,19 @@ fn directory_in(parent: &Path) -> Result<PathBuf, String> {
     mkdtemp(&parent.join(format!("{DIRECTORY}XXXXXX"))).map_err(|e| e.desc().to_owned())
 }
 
-/// Addresses of the library's symbols in its file.
+/// Addresses of the library's symbols in its file; in a process, they are relative to its load address.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Places {
-    pub(super) config: u64,
+    /// Its options.
+    pub config: u64,
     /// Offset in the file of the option that says where the plan of detours is.
     plan: u64,
-    pub(super) stats: u64,
-    imports: u64,
-    detours: u64,
+    /// Its [`Stats`](super::Stats).
+    pub stats: u64,
+    /// Its [`Imports`](super::Imports).
+    pub imports: u64,
+    /// Its [`DetoursPlaced`](super::DetoursPlaced).
+    pub detours: u64,
 }
 
 /// Writes the options, and the additional flags `more`, into a copy of the library.

@@ -22,11 +22,15 @@ static uint64_t unique(void)
 	return number;
 }
 
-/* The first thread of a process that finds no others, because it was forked or has just got the library. */
+/*
+ * The first thread of a process that finds no others, because the process has just got the library, or was forked from
+ * one that has it.
+ */
 static void begin(void)
 {
-	uint64_t seed = memprof_heap_config.seed;
-	reseed(seed ? seed : unique());
+	static bool is_seeded;
+	reseed(is_seeded ? unique() : memprof_heap_config.seed);
+	is_seeded = true;
 }
 
 COLD struct thread *find_place(struct place *first, uintptr_t owner)

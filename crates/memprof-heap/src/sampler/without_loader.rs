@@ -12,7 +12,7 @@ use std::path::Path;
 
 use object::elf::SHT_DYNSYM;
 
-use super::file::{DETOURS, NAME, Places, append_plan};
+use super::file::{NAME, Places, append_plan};
 use super::{DetoursState, Preloaded};
 use crate::attach::detours::{Jumps, Site};
 use memprof_code::allocators::{DetourKind, Detours};
@@ -69,15 +69,6 @@ pub(crate) struct Placement<'a> {
     pub bias: u64,
 }
 
-/// A library in a process.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Placed {
-    /// Its load address.
-    pub base: u64,
-    /// The address of its description of the detours.
-    pub state: u64,
-}
-
 impl Preloaded {
     /// Places the library in a process whose program is linked statically, and has the functions of its allocator lead to the
     /// library. The current thread is the process's tracer, with these `options`, and has found it stopped after `execve`.
@@ -105,8 +96,8 @@ impl Preloaded {
             code: code.ok_or("it has too many functions")?,
             bias: site.bias,
         };
-        let placed = placement.place(&mut process)?;
-        jumps.write(&process, placed.state)
+        let state = placement.place(&mut process)?;
+        jumps.write(&process, state)
     }
 }
 
@@ -143,11 +134,12 @@ fn put(process: &dyn StillProcess, at: u64, words: &[u64]) -> Result<(), String>
 }
 
 impl Placement<'_> {
-    /// Maps the library and the code of the detours, and prepares both. The process's own code is unchanged.
+    /// Maps the library and the code of the detours, and prepares both. The process's own code is unchanged. Returns the address of the
+    /// library's word that says whether the jumps are written.
     ///
     /// # Errors
     /// The reason why they are not there; nothing is left of them.
-    pub(crate) fn place(&self, process: &mut dyn StillProcess) -> Result<Placed, String> {
+    pub(crate) fn place(&self, process: &mut dyn StillProcess) -> Result<u64, String> {
         let elf = Elf::read(self.library).map_err(|e| format!("the library: {e}"))?;
         let mut mapped = Mapped::default();
         let placed = self.map_all(&elf, process, &mut mapped);
@@ -266,10 +258,10 @@ impl Placement<'_> {
         elf: &Elf<'_>,
         process: &mut dyn StillProcess,
         base: u64,
-    ) -> Result<Placed, String> {
+    ) -> Result<u64, String> {
         let damaged = "the library was not compiled correctly";
-        let found = elf.extents(SHT_DYNSYM, [THREADS, REPLACEMENTS, DETOURS]);
-        let Ok([Some(threads), Some(replacements), Some(state)]) = found else {
+        let found = elf.extents(SHT_DYNSYM, [THREADS, REPLACEMENTS]);
+        let Ok([Some(threads), Some(replacements)]) = found else {
             return Err(damaged.into());
         };
         let relative = elf.relative_words();
@@ -314,13 +306,13 @@ impl Placement<'_> {
             base.wrapping_add(places.stats) + PYTHON,
             &[NO_PYTHON],
         )?;
-        let state = base.wrapping_add(state.address);
+        let state = base.wrapping_add(places.detours);
         put(process, state, &[PREPARED, count, 0, self.bias])?;
         // Before Linux 4.14 (commit d2cd9ede6e19), forked children continue with their parent's random numbers.
         let wiped = [base.wrapping_add(threads.address), threads.size];
         let advice = libc::MADV_WIPEONFORK as u64;
         let _ = process.call(libc::SYS_madvise, [wiped[0], wiped[1], advice, 0, 0, 0]);
-        Ok(Placed { base, state })
+        Ok(state)
     }
 
     /// The seed, a random one unless the library's file has one, and the flags.
@@ -391,7 +383,8 @@ fn map_segment(
     if segment.size_in_memory <= segment.size {
         return Ok(());
     }
-    // What follows in the file. The words before may contain semaphores, which the kernel counts.
+    // The last page also has what follows the segment in the file. The segment's own words are left alone: some are the probes'
+    // semaphores, in which the kernel counts.
     let from = end.next_multiple_of(8).min(pages);
     let zeroes = vec![0; (pages - from) as usize / 8];
     if !zeroes.is_empty() {

@@ -192,16 +192,10 @@ impl Tracees {
         watchdog: &mut Watchdog,
     ) -> Result<Returned, CallError> {
         let free = self.free();
-        let threads = &mut self.threads;
-        let mut others = |tid| {
-            let others = threads.iter_mut().filter(|t| t.tid != tid);
-            others.for_each(Tracee::release);
-        };
+        let mut others = |tid| self.release_others(tid);
         let mut waiting = Waiting::new(end, watchdog, &mut others);
         let (tid, returned) = injector.call(&free, call, later, &mut waiting)?;
-        for thread in self.threads.iter_mut().filter(|t| t.tid == tid) {
-            thread.state = TraceeState::Stopped(returned.signal);
-        }
+        self.set_signal(tid, returned.signal);
         Ok(returned)
     }
 
@@ -215,14 +209,12 @@ impl Tracees {
     }
 
     /// Resumes all threads except one.
-    #[cfg(target_arch = "x86_64")]
     pub(super) fn release_others(&mut self, tid: i32) {
         let others = self.threads.iter_mut().filter(|t| t.tid != tid);
         others.for_each(Tracee::release);
     }
 
     /// Notes the signal that a stopped thread gets when it is resumed.
-    #[cfg(target_arch = "x86_64")]
     pub(super) fn set_signal(&mut self, tid: i32, signal: i32) {
         for thread in self.threads.iter_mut().filter(|t| t.tid == tid) {
             thread.state = TraceeState::Stopped(signal);
@@ -232,8 +224,7 @@ impl Tracees {
     /// Whether a thread is stopped without a pending signal.
     #[cfg(target_arch = "x86_64")]
     pub(super) fn is_free(&self, tid: i32) -> bool {
-        let mut threads = self.threads.iter();
-        threads.any(|t| t.tid == tid && t.state == TraceeState::Stopped(0))
+        self.free().contains(&tid)
     }
 
     /// Makes a stopped thread load a library.
@@ -249,9 +240,7 @@ impl Tracees {
         watchdog: &mut Watchdog,
     ) -> Result<Loaded, LoadError> {
         let loaded = injector.load(tid, what, watchdog)?;
-        for thread in self.threads.iter_mut().filter(|t| t.tid == tid) {
-            thread.state = TraceeState::Stopped(loaded.signal);
-        }
+        self.set_signal(tid, loaded.signal);
         Ok(loaded)
     }
 

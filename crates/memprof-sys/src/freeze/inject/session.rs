@@ -21,6 +21,7 @@ pub(in crate::freeze) struct Session {
     before: Vec<u8>,
     /// A signal that stopped the thread meanwhile; 0 for none.
     signal: i32,
+    /// Whether a call took so long that the other threads had to go on.
     late: bool,
 }
 
@@ -83,7 +84,7 @@ impl Session {
         }
         if returned.late {
             self.late = true;
-            // What was known of the process may have changed.
+            // The other threads may have opened or closed descriptors, so that no call undoes anything safely.
             self.way_back.frame = self.own;
         }
         Ok(returned.value)
@@ -114,14 +115,18 @@ impl Session {
         write(self.thread.tid, self.way_back.at, bytes)
     }
 
-    /// Restores the thread. Returns the thread and a signal to pass on; 0 for none.
+    /// Restores the thread, unless it is still in a call: then it returns by its signal frames, which stay. Returns the thread and a
+    /// signal to pass on; 0 for none.
     pub(in crate::freeze) fn end(self) -> (i32, i32) {
         let thread = &self.thread;
         let tid = thread.tid;
         // The mask is restored first: restoring the registers ends the protection by the signal frame.
-        let _ = set_mask(tid, thread.mask).and_then(|()| registers::write(tid, &thread.regs));
-        let _ = ptrace(libc::PTRACE_SETOPTIONS, tid, 0, 0);
-        let _ = write(tid, self.way_back.at, &self.before);
+        let restored =
+            set_mask(tid, thread.mask).and_then(|()| registers::write(tid, &thread.regs));
+        if restored.is_ok() {
+            let _ = ptrace(libc::PTRACE_SETOPTIONS, tid, 0, 0);
+            let _ = write(tid, self.way_back.at, &self.before);
+        }
         (tid, self.signal)
     }
 }

@@ -93,9 +93,7 @@ impl WayBack {
             child,
         })
     }
-}
 
-impl WayBack {
     /// Replaces the child's frame, where there is no child, by one that makes a call and then leads to the thread's own frame.
     pub(super) fn lead_by(&mut self, frame: [u64; 39]) {
         for (to, word) in self.bytes.chunks_exact_mut(8).zip(frame) {
