@@ -14,10 +14,10 @@
 
 #include "common.h"
 
+static void *volatile held[20000];
+
 static NOINLINE void twin_holds(void)
 {
-	static void *volatile held[20000];
-
 	for (int n = 0; n < 20000; n++)
 		held[n] = malloc(100);
 	keep_frame();
