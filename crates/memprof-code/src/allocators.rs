@@ -19,7 +19,7 @@ use object::elf::{EM_X86_64, SHT_DYNSYM, SHT_SYMTAB, STT_FUNC};
 use crate::elf::{Elf, ElfError, u16_at, u32_at, u64_at};
 use crate::symbolize::debug_file_of;
 use crate::unwind::FunctionRanges;
-pub use detours::{Detour, DetourKind, Detours, JUMP, unsampled_allocator};
+pub use detours::{Detour, DetourKind, Detours, JUMP, ThreadStates, unsampled_allocator};
 use exits::Exits;
 use functions::{FunctionKind, Signature};
 use imports::Imports;

@@ -20,7 +20,7 @@ use crate::collect::program::Program;
 use crate::collect::unwinding::{self, MappedFiles, Unwinding};
 use crate::probe::event::MarkSet;
 use crate::probe::{Missing, Probe, ProbeConfig, SharedFaultsSeen, SyscallHooks};
-use memprof_code::allocators::Detours;
+use memprof_code::allocators::{Detours, ThreadStates};
 use memprof_heap::sampler::{self, Library, Preloaded, Unfit};
 use memprof_profile::measure::TEMPORARY;
 use memprof_sys::freeze::{Freeze, Guard};
@@ -266,7 +266,7 @@ fn add_detours(library: &Preloaded, pid: Pid) {
         return;
     };
     // Without a plan, the collector says what is not sampled.
-    let Ok(detours) = Detours::plan(&executable, |_, _| None) else {
+    let Ok(detours) = Detours::plan(&executable, ThreadStates::ThreadLocal, |_, _| None) else {
         return;
     };
     if let Err(e) = library.add_detours(&detours) {

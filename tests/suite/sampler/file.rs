@@ -27,7 +27,8 @@ const EXPORTS: &str = "aligned_alloc calloc dallocx free free_aligned_sized free
     _ZdaPvmSt11align_val_t _ZdlPvSt11align_val_tRKSt9nothrow_t _ZdaPvSt11align_val_tRKSt9nothrow_t";
 /// The symbols by which memprof places the library in a program without a loader.
 #[cfg(target_arch = "x86_64")]
-const EXPORTS_WITHOUT_LOADER: &str = "memprof_heap_replacements memprof_heap_threads";
+const EXPORTS_WITHOUT_LOADER: &str =
+    "memprof_heap_quick_words memprof_heap_replacements memprof_heap_threads";
 #[cfg(not(target_arch = "x86_64"))]
 const EXPORTS_WITHOUT_LOADER: &str = "";
 /// What it uses if the C library has it.

@@ -3,6 +3,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::preloaded::must_be;
 use crate::common::memprof::Memprof;
@@ -31,39 +32,44 @@ pub fn with_allocator(workload: &str, library: &str) -> Option<PathBuf> {
     Some(program_with(workload, &[&name, "-lstdc++", "-lm"]))
 }
 
-/// A C workload that calls jemalloc as Rust's crate does, by names with a prefix.
-pub fn with_prefixed_jemalloc(workload: &str) -> Option<PathBuf> {
-    const NAMES: [&str; 8] = [
-        "malloc",
-        "calloc",
-        "realloc",
-        "free",
-        "posix_memalign",
-        "aligned_alloc",
-        "memalign",
-        "malloc_usable_size",
-    ];
+/// jemalloc's functions that get a prefix, as in Rust's crate.
+const PREFIXED: [&str; 8] = [
+    "malloc",
+    "calloc",
+    "realloc",
+    "free",
+    "posix_memalign",
+    "aligned_alloc",
+    "memalign",
+    "malloc_usable_size",
+];
+
+/// A static library of jemalloc with a prefix; `None` without jemalloc.
+fn prefixed_jemalloc() -> Option<PathBuf> {
     let library = archive("libjemalloc.a")?;
-    let renamed =
-        Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("rjem-{}.a", std::process::id()));
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+    let number = COUNT.fetch_add(1, Ordering::Relaxed);
+    let renamed = format!("rjem-{}-{number}.a", std::process::id());
+    let renamed = Path::new(env!("CARGO_TARGET_TMPDIR")).join(renamed);
     let mut objcopy = Command::new("objcopy");
-    for name in NAMES {
+    for name in PREFIXED {
         objcopy
             .arg("--redefine-sym")
             .arg(format!("{name}=_rjem_{name}"));
     }
-    assert!(
-        objcopy
-            .args([&library, &renamed])
-            .status()
-            .unwrap()
-            .success()
-    );
-    let mut link: Vec<String> = NAMES
+    objcopy.args([&library, &renamed]);
+    assert!(objcopy.status().unwrap().success());
+    Some(renamed)
+}
+
+/// A C workload that calls jemalloc as Rust's crate does, by names with a prefix.
+pub fn with_prefixed_jemalloc(workload: &str) -> Option<PathBuf> {
+    let library = prefixed_jemalloc()?;
+    let mut link: Vec<String> = PREFIXED
         .iter()
         .map(|name| format!("-D{name}=_rjem_{name}"))
         .collect();
-    link.extend([renamed.to_str().unwrap(), "-lstdc++", "-lm"].map(str::to_owned));
+    link.extend([library.to_str().unwrap(), "-lstdc++", "-lm"].map(str::to_owned));
     let link: Vec<&str> = link.iter().map(String::as_str).collect();
     let source = crate::common::workload::source(&format!("{workload}.c"));
     let binary = Path::new(env!("CARGO_TARGET_TMPDIR"))
@@ -77,13 +83,8 @@ pub fn with_prefixed_jemalloc(workload: &str) -> Option<PathBuf> {
         "-fno-inline",
         "-o",
     ]);
-    assert!(
-        cc.args([&binary, &source])
-            .args(link)
-            .status()
-            .unwrap()
-            .success()
-    );
+    cc.args([&binary, &source]).args(link);
+    assert!(cc.status().unwrap().success());
     Some(binary)
 }
 
@@ -180,6 +181,61 @@ int main()
         must_be(&m, "hold()", "inuse_space", 20_000 * 700);
         must_be(&m, "hold()", "alloc_objects", 20_000);
     }
+}
+
+/// A function that passes some calls on to another one, and serves others itself: each allocation counts once.
+#[test]
+fn functions_that_call_each_other_count_once() {
+    const SOURCE: &str = r#"
+#include <stdio.h>
+#include <string.h>
+void *_rjem_malloc(size_t size);
+static char pool[64 << 20];
+static size_t used;
+__attribute__((noinline)) static void *pass_on(size_t size) { return _rjem_malloc(size); }
+__attribute__((noinline)) void *je_malloc(size_t size)
+{
+	if (size > 100) {
+		void *block = pass_on(size);
+		__asm__ volatile("" : "+r"(block));
+		return block;
+	}
+	void *block = pool + used;
+	used = (used + 112) % (sizeof pool - 112);
+	return block;
+}
+__attribute__((noinline)) void je_free(void *block) { __asm__ volatile("" : : "r"(block)); }
+static char *held[20000];
+__attribute__((noinline)) void small(void) { for (int n = 0; n < 200000; n++) *(char *)je_malloc(64) = 1; }
+__attribute__((noinline)) void large(void) { for (int n = 0; n < 20000; n++) held[n] = je_malloc(500); }
+int main(void)
+{
+	char line[64];
+	while (fgets(line, sizeof line, stdin)) {
+		small();
+		large();
+		puts("ok");
+		fflush(stdout);
+	}
+	return 0;
+}
+"#;
+    let Some(jemalloc) = prefixed_jemalloc() else {
+        return;
+    };
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let (source, binary) = (dir.path().join("a.c"), dir.path().join("passes_on"));
+    std::fs::write(&source, SOURCE).unwrap();
+    let mut cc = Command::new("cc");
+    cc.args(["-O1", "-g", "-fno-omit-frame-pointer", "-o"])
+        .args([&binary, &source, &jemalloc])
+        .args(["-lstdc++", "-lm", "-pthread"]);
+    assert!(cc.status().unwrap().success());
+    let (m, mut lines) = start(&binary);
+    lines.tell("");
+    must_be(&m, "small", "alloc_space", 200_000 * 64);
+    must_be(&m, "large", "inuse_space", 20_000 * 500);
+    must_be(&m, "large", "alloc_objects", 20_000);
 }
 
 /// Rust programs with the allocators of two crates; `None` where they cannot be built.

@@ -8,6 +8,7 @@
 
 mod branches;
 mod entry;
+mod slot;
 #[cfg(test)]
 mod tests;
 
@@ -15,19 +16,18 @@ use std::ops::Range;
 
 use object::elf::EM_X86_64;
 
+use self::slot::{MOVED, SIZE, Slot};
 use super::own_functions;
 use crate::elf::{Elf, ElfError};
 use memprof_sys::target_file::ReadAt;
 
 /// Size of a `jmp` with a 32-bit distance, in bytes.
 pub const JUMP: usize = 5;
-/// Size of the code of one detour, and offset of the moved instructions in it, in bytes.
-const SLOT: usize = 64;
-const MOVED: usize = 16;
 /// Maximum number of displaced bytes of a function.
 pub const DISPLACED: usize = 16;
-/// Size of the two words that the code of one detour reads, in bytes.
-const WORDS: usize = 16;
+/// Size of a word, and of the words that the code of one detour reads, in bytes.
+const WORD: u64 = 8;
+const WORDS: u64 = 3 * WORD;
 /// Size of a page, in bytes.
 const PAGE: u64 = 4096;
 /// Distance between the executable and the code of its detours, in bytes: programs sometimes place a guard there.
@@ -50,6 +50,15 @@ pub enum DetourKind {
     Frees = 5,
 }
 
+/// Where the library has the state of a thread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ThreadStates {
+    /// In its thread-local memory, for which a loader has made room.
+    ThreadLocal,
+    /// In a table by the threads' addresses, in a process without a loader.
+    Table,
+}
+
 /// One redirected function.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Detour {
@@ -63,6 +72,8 @@ pub struct Detour {
     pub kind: DetourKind,
     /// Indices of the arguments size, number of elements, and block or place of the result; 0xff: none.
     pub arguments: [u8; 3],
+    /// Offset in its code of the instruction to which the jump leads, in bytes.
+    pub entry: u8,
 }
 
 /// The detours of an executable.
@@ -72,8 +83,10 @@ pub struct Detours {
     pub all: Vec<Detour>,
     /// Address of `code`, in the file's addresses. Negative for most files: the code lies before the executable.
     pub near: i64,
-    /// Whole pages of code: 64 bytes for each detour, at which its jump leads. They read two words for each detour, from
-    /// the memory after them: what becomes the fifth argument, and the address of the library's function.
+    /// Whole pages of code: 192 bytes for each detour. They read three words for each detour, from the memory after them: what
+    /// becomes the fifth argument, the address of the library's function, and where most calls find what they need: of a function
+    /// that frees, the filter; of others, [`ThreadStates::ThreadLocal`]'s distance from the thread's address, or the
+    /// [`ThreadStates::Table`].
     pub code: Vec<u8>,
     /// Functions without a detour, by the reason.
     pub refused: Vec<(String, &'static str)>,
@@ -81,12 +94,13 @@ pub struct Detours {
 
 impl Detours {
     /// Plans the detours of an executable. `near` tells where the code can be, given its size in bytes and the executable's
-    /// addresses; `None` leaves it to memprof.
+    /// addresses; `None` leaves it to memprof. `threads` tells where the library has the state of a thread there.
     ///
     /// # Errors
     /// The file is not an ELF file that memprof can read.
     pub fn plan(
         executable: &dyn ReadAt,
+        threads: ThreadStates,
         near: impl FnOnce(Range<u64>, u64) -> Option<i64>,
     ) -> Result<Detours, ElfError> {
         let elf = Elf::read(executable)?;
@@ -114,68 +128,63 @@ impl Detours {
             return Ok(detours);
         }
         let addresses = extent(&elf);
-        let bytes = (detours.all.len() * SLOT) as u64;
+        let bytes = (detours.all.len() * SIZE) as u64;
         let size = bytes.next_multiple_of(PAGE) + detours.words_bytes();
         let before = || -> i64 {
             let start = addresses.start & !(PAGE - 1);
             start.cast_signed().wrapping_sub_unsigned(GAP + size)
         };
         detours.near = near(addresses.clone(), size).unwrap_or_else(before);
-        detours.assemble();
+        detours.assemble(threads);
         Ok(detours)
     }
 
     /// Offset in `code` of the moved instructions of a detour, which lead to the original function.
     pub fn original(number: u64) -> u64 {
-        number * SLOT as u64 + MOVED as u64
+        number * SIZE as u64 + MOVED as u64
     }
 
     /// Size of the words after the code, in whole pages.
     pub fn words_bytes(&self) -> u64 {
-        ((self.all.len() * WORDS) as u64).next_multiple_of(PAGE)
+        (self.all.len() as u64 * WORDS).next_multiple_of(PAGE)
     }
 
-    /// Moves the displaced instructions into `code`. Detours whose instructions cannot be moved are refused.
-    fn assemble(&mut self) {
+    /// Fills in `code`. Detours whose displaced instructions cannot be moved are refused.
+    fn assemble(&mut self, threads: ThreadStates) {
         let near = self.near;
-        let moves = |number: usize, detour: &Detour| {
-            let at = near.wrapping_add_unsigned((number * SLOT + MOVED) as u64);
-            entry::moved(detour, at)
+        let slot = |number: usize, detour: &Detour, pages: usize| {
+            let at = near.wrapping_add_unsigned((number * SIZE) as u64);
+            let words = near.wrapping_add_unsigned(pages as u64 + number as u64 * WORDS);
+            Slot::assemble(detour, threads, at, words)
         };
+        let pages = |detours: usize| (detours * SIZE).next_multiple_of(PAGE as usize);
         // Which ones can be moved does not depend on the place among the others.
+        let most = pages(self.all.len());
         let (fit, unfit): (Vec<_>, Vec<_>) = std::mem::take(&mut self.all)
             .into_iter()
-            .partition(|detour| moves(0, detour).is_some());
+            .partition(|detour| slot(0, detour, most).is_some());
         let refused = unfit
             .into_iter()
             .map(|detour| (detour.name, "its first instructions cannot be moved"));
         self.refused.extend(refused);
-        let pages = (fit.len() * SLOT).next_multiple_of(PAGE as usize);
-        // Unused code traps.
-        let mut code = vec![0xcc; pages];
-        for (number, (detour, slot)) in fit.into_iter().zip(code.chunks_exact_mut(SLOT)).enumerate()
-        {
-            let words = pages + number * WORDS;
-            let Some(moved) = moves(number, &detour) else {
+        let pages = pages(fit.len());
+        for mut detour in fit {
+            let Some(slot) = slot(self.all.len(), &detour, pages) else {
                 continue;
             };
-            // mov r8, [rip + …]; jmp [rip + …]
-            let own = number * SLOT;
-            let distance = |word: usize, next: usize| ((word - own - next) as u32).to_le_bytes();
-            slot[..3].copy_from_slice(&[0x4c, 0x8b, 0x05]);
-            slot[3..7].copy_from_slice(&distance(words, 7));
-            slot[7..9].copy_from_slice(&[0xff, 0x25]);
-            slot[9..13].copy_from_slice(&distance(words + 8, 13));
-            slot[MOVED..MOVED + moved.len()].copy_from_slice(&moved);
+            detour.entry = slot.entry;
+            self.code.extend(slot.code);
             self.all.push(detour);
         }
-        self.code = code;
+        // Unused code traps.
+        self.code.resize(pages, 0xcc);
     }
 
     /// The jump to write at the address of a detour.
     pub fn jump(&self, number: usize) -> Option<[u8; JUMP]> {
         let detour = self.all.get(number)?;
-        let to = self.near.wrapping_add_unsigned((number * SLOT) as u64);
+        let to = (number * SIZE) as u64 + u64::from(detour.entry);
+        let to = self.near.wrapping_add_unsigned(to);
         let next = detour.address.wrapping_add(JUMP as u64).cast_signed();
         let distance = i32::try_from(to.wrapping_sub(next)).ok()?;
         let [a, b, c, d] = distance.to_le_bytes();
@@ -186,7 +195,7 @@ impl Detours {
 /// A function of the executable's own allocator if its calls cannot be sampled: it has one, and no function of it can have a detour.
 pub fn unsampled_allocator(executable: &dyn ReadAt) -> Option<String> {
     let function = super::own_allocator(executable)?;
-    let detours = Detours::plan(executable, |_, _| None);
+    let detours = Detours::plan(executable, ThreadStates::ThreadLocal, |_, _| None);
     detours
         .is_ok_and(|detours| detours.all.is_empty())
         .then_some(function)

@@ -16,7 +16,7 @@ use super::walk::Tables;
 use super::without_loader;
 use crate::attach::AttachConfig;
 use crate::sampler::{self, Image, Options};
-use memprof_code::allocators::{self, Detours};
+use memprof_code::allocators::{self, Detours, ThreadStates};
 use memprof_sys::freeze::{
     HoldError, LoadError, Loader, Loading, StoppedThread, WorkerProcess, not_traceable, threads,
 };
@@ -132,7 +132,7 @@ fn check(pid: Pid) -> Result<()> {
 /// impossible: the library would be loaded and see none of its calls.
 fn plan_detours(pid: Pid) -> Result<Detours> {
     let site = Site::executable(pid)?;
-    let detours = site.plan(pid)?;
+    let detours = site.plan(pid, ThreadStates::ThreadLocal)?;
     match allocators::own_allocator(&site.file) {
         Some(function) if detours.all.is_empty() => bail!(
             "it allocates through its executable's own allocator ({}), whose calls a loaded library does not see, and whose functions \

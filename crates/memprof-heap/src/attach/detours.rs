@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, anyhow};
 
 use crate::sampler::{DetoursPlaced, DetoursState};
-use memprof_code::allocators::{self, Detours, JUMP};
+use memprof_code::allocators::{self, Detours, JUMP, ThreadStates};
 use memprof_code::elf::Elf;
 use memprof_sys::freeze::{
     HoldError, Loader, Registers, StillProcess, StoppedProcess, not_traceable,
@@ -83,14 +83,14 @@ impl Site {
     ///
     /// # Errors
     /// The file cannot be read.
-    pub(crate) fn plan(&self, pid: Pid) -> Result<Detours> {
+    pub(crate) fn plan(&self, pid: Pid, threads: ThreadStates) -> Result<Detours> {
         let vmas = proc_maps::parse(&proc_dir::read(pid, "maps")?)?;
         let near = |addresses: Range<u64>, size: u64| {
             let start = addresses.start.wrapping_add(self.bias);
             let at = hole(&vmas, start, size)?;
             Some(at.wrapping_sub(self.bias).cast_signed())
         };
-        Detours::plan(&self.file, near).map_err(|e| anyhow!("its code: {e}"))
+        Detours::plan(&self.file, threads, near).map_err(|e| anyhow!("its code: {e}"))
     }
 
     /// Room for the code that system calls need, if the process lacks it.

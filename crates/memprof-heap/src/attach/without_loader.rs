@@ -15,7 +15,7 @@ use super::loaded_files::Files;
 use super::report::without_loader;
 use crate::sampler::without_loader::{Placement, Source, no_function};
 use crate::sampler::{Image, Options};
-use memprof_code::allocators::{self, Detours};
+use memprof_code::allocators::{self, Detours, ThreadStates};
 use memprof_code::elf::Elf;
 use memprof_sys::freeze::Loader;
 use memprof_sys::ids::Pid;
@@ -46,7 +46,7 @@ pub(super) fn site(pid: Pid) -> Result<Option<Site>> {
 
 /// Plans the detours. Refuses a program that has none: nothing else could see its allocations.
 pub(super) fn plan_detours(pid: Pid, site: &Site) -> Result<Detours> {
-    let detours = site.plan(pid)?;
+    let detours = site.plan(pid, ThreadStates::Table)?;
     if detours.all.is_empty() {
         bail!(
             "it is linked statically, or was started by naming the loader, so that it loads no library, and {}; use `memprof \

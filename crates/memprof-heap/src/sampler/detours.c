@@ -77,10 +77,12 @@ static bool is_alone(void)
 	return !is_error(result) && about[2] == 3;
 }
 
-/* The second index of `replacements`. */
-static bool is_first(const struct planned *function)
+/* Where quick calls find what they need. */
+static uintptr_t quick_word(const struct planned *function)
 {
-	return function->kind == FREES ? function->pointer == 0 : function->size == 0 && function->count == NO_ARGUMENT;
+	uintptr_t thread;
+	__asm__("mov %%fs:0, %0" : "=r"(thread));
+	return function->kind == FREES ? (uintptr_t)filter : (uintptr_t)&this_thread()->left - thread;
 }
 
 /* Maps the code and its words, and fills in the words. */
@@ -104,10 +106,15 @@ static bool map_code(const struct plan *plan, int fd, uint8_t *near)
 	uintptr_t *word = (uintptr_t *)after;
 	for (size_t n = 0; n < plan->count; n++) {
 		const struct planned *function = &plan->functions[n];
-		detours[n] = (struct detour){(void *)(near + n * SLOT + MOVED), function->size, function->count,
-					     function->pointer};
+		detours[n] = (struct detour){
+			.next = (void *)(near + n * SLOT + MOVED),
+			.size = function->size,
+			.count = function->count,
+			.pointer = function->pointer,
+		};
 		*word++ = (uintptr_t)&detours[n];
-		*word++ = (uintptr_t)replacement_of[function->kind % KINDS][is_first(function)];
+		*word++ = (uintptr_t)replacement_of[function->kind % KINDS][function->entry != 0];
+		*word++ = quick_word(function);
 	}
 	system_call(SYS_mprotect, (long)after, (long)plan->words_bytes, PROT_READ, 0, 0, 0);
 	memprof_heap_detours.count = plan->count;
@@ -128,7 +135,8 @@ static void write_jumps(const struct plan *plan, uintptr_t base, const uint8_t *
 	end(DETOURS_PLACED, 0);
 	for (size_t n = 0; n < plan->count; n++) {
 		uintptr_t at = base + plan->functions[n].address;
-		int32_t distance = (int32_t)((uintptr_t)near + n * SLOT - at - JUMP);
+		uintptr_t to = (uintptr_t)near + n * SLOT + plan->functions[n].entry;
+		int32_t distance = (int32_t)(to - at - JUMP);
 		uint8_t jump[JUMP] = {0xe9};
 		__builtin_memcpy(jump + 1, &distance, sizeof distance);
 		long written = system_call(SYS_pwrite64, memory, (long)jump, JUMP, (long)at, 0, 0);

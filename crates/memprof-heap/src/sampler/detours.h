@@ -8,8 +8,8 @@
 #include "sampler.h"
 
 #define JUMP 5      /* size of a jump with a 32-bit distance */
-#define SLOT 64     /* size of the code of a detour */
-#define MOVED 16    /* offset of the moved instructions in it */
+#define SLOT 192    /* size of the code of a detour */
+#define MOVED 128   /* offset of the moved instructions in it */
 #define DISPLACED 16 /* maximum number of displaced bytes */
 #define MAX_DETOURS 256
 
@@ -32,7 +32,8 @@ struct planned {
 	uint8_t size, count, pointer;
 	uint8_t kind;   /* enum detour_kind */
 	uint8_t length; /* number of displaced bytes */
-	uint8_t unused[3];
+	uint8_t entry;  /* offset in its code of the instruction to which the jump leads; not 0: most calls are quick */
+	uint8_t unused[2];
 	uint8_t displaced[DISPLACED];
 };
 
@@ -41,7 +42,7 @@ struct plan {
 	int64_t near;         /* address of the code */
 	uint64_t code;        /* offset of the code from the plan, in the file */
 	uint64_t code_bytes;  /* whole pages */
-	uint64_t words_bytes; /* whole pages: a pair of words for each detour, after the code */
+	uint64_t words_bytes; /* whole pages: three words for each detour, after the code */
 	struct planned functions[];
 };
 

@@ -49,7 +49,8 @@ pub(super) fn bytes(detours: &Detours) -> Option<PlanBytes> {
 fn function(detour: &Detour) -> Vec<u8> {
     let mut bytes = detour.address.to_le_bytes().to_vec();
     bytes.extend(detour.arguments);
-    bytes.extend([detour.kind as u8, detour.displaced.len() as u8, 0, 0, 0]);
+    let length = detour.displaced.len() as u8;
+    bytes.extend([detour.kind as u8, length, detour.entry, 0, 0]);
     let mut displaced = detour.displaced.clone();
     displaced.resize(DISPLACED, 0);
     bytes.extend(displaced);
@@ -156,6 +157,7 @@ mod tests {
             displaced: vec![0x55, 0x48, 0x89, 0xe5, 0x50],
             kind: DetourKind::Frees,
             arguments: [0xff, 0xff, 0],
+            entry: 77,
         };
         let detours = Detours {
             all: vec![detour],
@@ -168,7 +170,7 @@ mod tests {
         assert_eq!(plan.all.len(), 2 * PAGE);
         assert_eq!(plan.all[16..24], (PAGE as u64).to_le_bytes());
         assert_eq!(plan.all[40..48], 0x1234_u64.to_le_bytes());
-        assert_eq!(plan.all[48..53], [0xff, 0xff, 0, 5, 5]);
+        assert_eq!(plan.all[48..54], [0xff, 0xff, 0, 5, 5, 77]);
         assert_eq!(plan.all[PAGE], 0xcc);
         assert!(bytes(&Detours::default()).is_none());
     }

@@ -18,9 +18,13 @@ typedef uintptr_t word;
 struct detour {
 	word (*next)(word, word, word, word);
 	uint8_t size, count, pointer;
+	/* Most calls need not come here (crates/memprof-code/src/allocators/detours/slot.rs). */
+	uint8_t is_quick;
+	uint8_t nested, in_a_row;
 };
+_Static_assert(offsetof(struct detour, is_quick) == 11, "slot.rs");
 
-#define PARAMETERS (word a, word b, word c, word d, const struct detour *of)
+#define PARAMETERS (word a, word b, word c, word d, struct detour *of)
 
 static inline __attribute__((always_inline)) word argument(uint8_t index, word a, word b, word c, word d)
 {
@@ -35,10 +39,34 @@ static inline __attribute__((always_inline)) size_t bytes_of PARAMETERS
 	return of->count == NO_ARGUMENT ? size : size * ARGUMENT(count);
 }
 
+/*
+ * A quick call counts its bytes, and does not know that it has been called by a quick call. So no function is quick that may
+ * call others that count: calls of it must first have called none many times in a row, and not have called one in a few
+ * of the calls that come here, which are all those that are sampled.
+ */
+enum { NESTED = 4, IN_A_ROW = 16 };
+
+static inline __attribute__((always_inline)) void learn(struct detour *of, bool nested)
+{
+	if (unlikely(nested)) {
+		of->is_quick = 0;
+		of->in_a_row = 0;
+		of->nested += of->nested < NESTED;
+	} else if (!of->is_quick && of->nested < NESTED && ++of->in_a_row >= IN_A_ROW) {
+		of->is_quick = 1;
+	}
+}
+
 /* malloc() and others like it. */
 static word allocates_first PARAMETERS
 {
-	return (word)counted((void *)UNCOUNTED(of->next(a, b, c, d)), a);
+	struct thread *caller = this_thread();
+	uint64_t left = caller->left;
+	caller->left = UINT64_MAX;
+	void *ptr = (void *)of->next(a, b, c, d);
+	learn(of, caller->left != UINT64_MAX);
+	caller->left = left;
+	return (word)counted(ptr, a);
 }
 
 static word allocates PARAMETERS
@@ -53,11 +81,13 @@ static word allocates_or_throws PARAMETERS
 	size_t size = bytes_of(a, b, c, d, of);
 	uint64_t left = this_thread()->left;
 	void *ptr = (void *)of->next(a, b, c, d);
-	return (word)(this_thread()->left == left ? counted(ptr, size) : ptr);
+	bool nested = this_thread()->left != left;
+	learn(of, nested);
+	return (word)(nested ? ptr : counted(ptr, size));
 }
 
 static inline __attribute__((always_inline)) word resized(bool frees, word a, word b, word c, word d,
-							   const struct detour *of)
+							   struct detour *of)
 {
 	void *old = (void *)ARGUMENT(pointer);
 	size_t size = bytes_of(a, b, c, d, of), product;
@@ -108,7 +138,7 @@ static word frees PARAMETERS
 
 typedef word(*replacement) PARAMETERS;
 
-/* By the kind, and whether the size, or the block of a function that frees, is the first argument. */
+/* By the kind, and whether quick calls are possible: the size, or the block of a function that frees, is the first argument. */
 typedef const replacement replacements[KINDS][2];
 #define REPLACEMENTS \
 	{ \

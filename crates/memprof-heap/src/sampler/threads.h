@@ -9,6 +9,7 @@
 #ifndef MEMPROF_SAMPLER_THREADS_H
 #define MEMPROF_SAMPLER_THREADS_H
 
+/* crates/memprof-code/src/allocators/detours/slot.rs has the same search in machine code. */
 #define PLACE_BITS 12
 #define NEIGHBORS 8
 

@@ -15,7 +15,7 @@ use object::elf::SHT_DYNSYM;
 use super::file::{NAME, Places, append_plan};
 use super::{DetoursState, Preloaded};
 use crate::attach::detours::{Jumps, Site};
-use memprof_code::allocators::{DetourKind, Detours};
+use memprof_code::allocators::{Detour, Detours, ThreadStates};
 use memprof_code::elf::{Elf, Segment};
 use memprof_sys::freeze::{ExecutedProcess, StillProcess};
 use memprof_sys::ids::Pid;
@@ -24,6 +24,7 @@ use memprof_sys::target_file::ReadAt;
 
 const THREADS: &str = "memprof_heap_threads";
 const REPLACEMENTS: &str = "memprof_heap_replacements";
+const QUICK_WORDS: &str = "memprof_heap_quick_words";
 /// `CONFIG_RDRAND` in `sampler.h`.
 const RDRAND: u64 = 4;
 /// Offset of the seed in the options, before the flags, in bytes.
@@ -34,8 +35,6 @@ const PREPARED: u64 = 2;
 /// `PYTHON_NOT_FOUND` in `python.h`, and its offset in the counters.
 const NO_PYTHON: u64 = 4;
 const PYTHON: u64 = 32;
-/// In place of an argument's index.
-const NO_ARGUMENT: u8 = 0xff;
 
 const READ: u64 = libc::PROT_READ as u64;
 const WRITE: u64 = libc::PROT_WRITE as u64;
@@ -46,6 +45,8 @@ const FIXED: u64 = libc::MAP_FIXED as u64;
 const IF_FREE: u64 = libc::MAP_FIXED_NOREPLACE as u64;
 const NO_FILE: u64 = u64::MAX;
 const PAGE: u64 = 4096;
+/// Size of `struct detour`, in bytes.
+const DESCRIPTION: u64 = 16;
 
 /// The library's file.
 #[derive(Clone, Copy, Debug)]
@@ -77,7 +78,9 @@ impl Preloaded {
     /// The reason why nothing is sampled.
     pub fn place(&self, pid: Pid, options: libc::c_int) -> Result<(), String> {
         let site = Site::executable(pid).map_err(|e| format!("{e:#}"))?;
-        let detours = site.plan(pid).map_err(|e| format!("{e:#}"))?;
+        let detours = site
+            .plan(pid, ThreadStates::Table)
+            .map_err(|e| format!("{e:#}"))?;
         if detours.all.is_empty() {
             return Err(no_function(&detours));
         }
@@ -247,9 +250,10 @@ impl Placement<'_> {
         self.bias.wrapping_add_signed(self.detours.near)
     }
 
-    /// Size of the words after the code, and of what they point to: 16 bytes of each for each detour.
+    /// Size of the words after the code, and of the descriptions of the detours after them, which the library changes.
     fn words_bytes(&self) -> u64 {
-        (self.detours.all.len() as u64 * 32).next_multiple_of(PAGE)
+        let descriptions = self.detours.all.len() as u64 * DESCRIPTION;
+        self.detours.words_bytes() + descriptions.next_multiple_of(PAGE)
     }
 
     /// Does a loader's work, and writes what the code of the detours reads.
@@ -260,8 +264,8 @@ impl Placement<'_> {
         base: u64,
     ) -> Result<u64, String> {
         let damaged = "the library was not compiled correctly";
-        let found = elf.extents(SHT_DYNSYM, [THREADS, REPLACEMENTS]);
-        let Ok([Some(threads), Some(replacements)]) = found else {
+        let found = elf.extents(SHT_DYNSYM, [THREADS, REPLACEMENTS, QUICK_WORDS]);
+        let Ok([Some(threads), Some(replacements), Some(quick_words)]) = found else {
             return Err(damaged.into());
         };
         let relative = elf.relative_words();
@@ -272,30 +276,36 @@ impl Placement<'_> {
                 &[base.wrapping_add(*value)],
             )?;
         }
-        let replacement = |kind: DetourKind, first: bool| {
-            let index = 2 * kind as u64 + u64::from(first);
-            let at = replacements.address + 8 * index;
+        let entry = |table: u64, index: u64| {
+            let at = table + 8 * index;
             let found = relative.iter().find(|(place, _)| *place == at);
             found.map(|(_, value)| base.wrapping_add(*value))
         };
+        let replacement = |detour: &Detour| {
+            let index = 2 * detour.kind as u64 + u64::from(detour.entry != 0);
+            entry(replacements.address, index)
+        };
         let code = self.near();
         let words = code + self.detours.code.len() as u64;
+        let descriptions = words + self.detours.words_bytes();
         let count = self.detours.all.len() as u64;
-        let (mut pairs, mut structures) = (Vec::new(), Vec::new());
+        let (mut read, mut described) = (Vec::new(), Vec::new());
         for (number, detour) in (0..count).zip(&self.detours.all) {
+            let to = replacement(detour).ok_or(damaged)?;
+            let quick = entry(quick_words.address, detour.kind as u64);
+            read.extend([
+                descriptions + DESCRIPTION * number,
+                to,
+                quick.unwrap_or_default(),
+            ]);
             let [size, elements, pointer] = detour.arguments;
-            let first = match detour.kind {
-                DetourKind::Frees => pointer == 0,
-                _ => size == 0 && elements == NO_ARGUMENT,
-            };
-            let to = replacement(detour.kind, first).ok_or(damaged)?;
-            pairs.extend([words + 16 * (count + number), to]);
             let arguments = [size, elements, pointer, 0, 0, 0, 0, 0];
             let original = code + Detours::original(number);
-            structures.extend([original, u64::from_le_bytes(arguments)]);
+            described.extend([original, u64::from_le_bytes(arguments)]);
         }
-        put(process, words, &[pairs, structures].concat())?;
-        let protect = [words, self.words_bytes(), READ, 0, 0, 0];
+        put(process, words, &read)?;
+        put(process, descriptions, &described)?;
+        let protect = [words, self.detours.words_bytes(), READ, 0, 0, 0];
         process.call(libc::SYS_mprotect, protect)?;
         let places = &self.places;
         let options = base.wrapping_add(places.config) + SEED;

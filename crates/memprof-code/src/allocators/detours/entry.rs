@@ -1,16 +1,13 @@
 //! The first instructions of a function: whether a jump can displace them, and how they are moved.
 
-use iced_x86::{
-    BlockEncoder, BlockEncoderOptions, Code, Decoder, DecoderOptions, FlowControl, Instruction,
-    InstructionBlock,
-};
+use iced_x86::{Code, Decoder, DecoderOptions, FlowControl, Instruction};
 
 use super::super::functions::{FunctionKind, Signature};
 use super::super::{FoundFunction, site};
-use super::{DISPLACED, Detour, DetourKind, JUMP, MOVED, SLOT};
+use super::{DISPLACED, Detour, DetourKind, JUMP};
 
 /// Added to all addresses while instructions are moved, so that none is negative.
-const BIAS: u64 = 1 << 32;
+pub(super) const BIAS: u64 = 1 << 32;
 
 /// Functions of the table with more than four arguments. The library's functions have the fifth for themselves.
 pub(super) const FIVE_ARGUMENTS: [&str; 7] = [
@@ -81,6 +78,7 @@ pub(super) fn detour(function: &FoundFunction) -> Result<Detour, &'static str> {
         displaced: bytes.to_vec(),
         kind,
         arguments,
+        entry: 0,
     })
 }
 
@@ -112,18 +110,14 @@ fn meaning(name: &str, signature: &Signature) -> Result<(DetourKind, [u8; 3]), &
     Ok((kind, arguments))
 }
 
-/// The displaced instructions as they are at `at`, and a jump back to the others; `None` if they cannot be there.
-pub(super) fn moved(detour: &Detour, at: i64) -> Option<Vec<u8>> {
+/// The displaced instructions, and a jump back to the others; `None` if they cannot be decoded.
+pub(super) fn moved(detour: &Detour) -> Option<Vec<Instruction>> {
     let from = detour.address.checked_add(BIAS)?;
-    let at = BIAS.checked_add_signed(at)?;
     let mut decoder = Decoder::with_ip(64, &detour.displaced, from, DecoderOptions::NONE);
     let mut instructions: Vec<Instruction> = decoder.iter().collect();
     if !instructions.last().is_some_and(is_end) {
         let next = from.checked_add(detour.displaced.len() as u64)?;
         instructions.push(Instruction::with_branch(Code::Jmp_rel32_64, next).ok()?);
     }
-    let block = InstructionBlock::new(&instructions, at);
-    let encoded = BlockEncoder::encode(64, block, BlockEncoderOptions::NONE).ok()?;
-    let bytes = encoded.code_buffer;
-    (bytes.len() <= SLOT - MOVED).then_some(bytes)
+    Some(instructions)
 }

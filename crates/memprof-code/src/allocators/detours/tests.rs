@@ -27,10 +27,10 @@ fn assembled(code: &[u8]) -> (Detours, Vec<Instruction>) {
         near: NEAR,
         ..Detours::default()
     };
-    detours.assemble();
+    detours.assemble(ThreadStates::ThreadLocal);
     assert_eq!(detours.all.len(), 1, "{:?}", detours.refused);
     let at = NEAR.cast_unsigned().wrapping_add(MOVED as u64);
-    let moved = &detours.code[MOVED..SLOT];
+    let moved = &detours.code[MOVED..SIZE];
     let decoded = Decoder::with_ip(64, moved, at, DecoderOptions::NONE)
         .iter()
         .collect();
@@ -127,7 +127,11 @@ fn moved_code_reads_the_same_memory_and_goes_on_after_the_jump() {
     // The jump at the entry leads to code that reads the words after the page, and jumps.
     let jump = detours.jump(0).unwrap();
     let jump = Decoder::with_ip(64, &jump, ADDRESS, DecoderOptions::NONE).decode();
-    assert_eq!(jump.near_branch_target(), NEAR.cast_unsigned());
+    let entry = u64::from(detours.all[0].entry);
+    assert_eq!(
+        jump.near_branch_target(),
+        NEAR.cast_unsigned().wrapping_add(entry)
+    );
     let words = NEAR.cast_unsigned().wrapping_add(PAGE);
     let mut slot = Decoder::with_ip(
         64,
@@ -141,6 +145,59 @@ fn moved_code_reads_the_same_memory_and_goes_on_after_the_jump() {
         (detours.code.len() as u64, detours.words_bytes()),
         (PAGE, PAGE)
     );
+}
+
+#[test]
+fn quick_calls_go_on_with_the_moved_instructions() {
+    let nops = [0x90; 5];
+    let slot = NEAR.cast_unsigned();
+    let words = slot.wrapping_add(PAGE);
+    for threads in [ThreadStates::ThreadLocal, ThreadStates::Table] {
+        for (name, slow, read) in [
+            ("malloc", [&[0, 0][..], &[0, 0, 0]], &[0, 2][..]),
+            ("_rjem_mallocx", [&[0, 0], &[0, 0, 0]], &[0, 2]),
+            ("_Znwm", [&[0, 0], &[0, 0, 0]], &[0, 2]),
+            ("free", [&[0], &[0]], &[2]),
+            ("_rjem_sdallocx", [&[0], &[0]], &[2]),
+        ] {
+            let mut detours = Detours {
+                all: vec![detour(&named(name, &nops)).unwrap()],
+                near: NEAR,
+                ..Detours::default()
+            };
+            detours.assemble(threads);
+            let entry = usize::from(detours.all[0].entry);
+            let code = &detours.code[entry..MOVED];
+            let at = slot.wrapping_add(entry as u64);
+            let code: Vec<Instruction> = Decoder::with_ip(64, code, at, DecoderOptions::NONE)
+                .iter()
+                .collect();
+            assert_eq!(
+                code.last().unwrap().next_ip(),
+                slot.wrapping_add(MOVED as u64)
+            );
+            let branches: Vec<u64> = code
+                .iter()
+                .filter(|i| i.is_jcc_short())
+                .map(|i| i.near_branch_target().wrapping_sub(slot))
+                .collect();
+            assert_eq!(branches, slow[threads as usize], "{name} {threads:?}");
+            let reads: Vec<u64> = code
+                .iter()
+                .filter(|i| i.is_ip_rel_memory_operand())
+                .map(|i| i.ip_rel_memory_address().wrapping_sub(words) / WORD)
+                .collect();
+            assert_eq!(reads, read, "{name} {threads:?}");
+        }
+    }
+    for name in ["calloc", "realloc", "posix_memalign", "aligned_alloc"] {
+        let mut detours = Detours {
+            all: vec![detour(&named(name, &nops)).unwrap()],
+            ..Detours::default()
+        };
+        detours.assemble(ThreadStates::Table);
+        assert_eq!(detours.all[0].entry, 0, "{name}");
+    }
 }
 
 #[test]
@@ -162,6 +219,6 @@ fn code_too_far_away_is_refused() {
         near: -(3 << 30),
         ..Detours::default()
     };
-    detours.assemble();
+    detours.assemble(ThreadStates::ThreadLocal);
     assert_eq!((detours.all.len(), detours.refused.len()), (0, 1));
 }
