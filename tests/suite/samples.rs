@@ -2,6 +2,7 @@
 //!
 //! Needs root and `cc`.
 
+mod coverage;
 pub mod inside;
 mod joined;
 mod marks;

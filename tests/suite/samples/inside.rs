@@ -239,7 +239,7 @@ int main(void)
 }
 
 /// Rust programs with the allocators of two crates; `None` where they cannot be built.
-fn rust_program(name: &str) -> Option<PathBuf> {
+pub fn rust_program(name: &str) -> Option<PathBuf> {
     let manifest =
         Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/workloads/rust_allocators/Cargo.toml");
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).join("rust_allocators");
