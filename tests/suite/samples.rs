@@ -16,7 +16,7 @@ use crate::common::memprof::Memprof;
 
 /// The figure of a kind below a function, and its standard error.
 #[track_caller]
-fn below(m: &Memprof, function: &str, kind: &str) -> (u64, u64) {
+pub fn below(m: &Memprof, function: &str, kind: &str) -> (u64, u64) {
     let reply = m.get(&format!("/v2/functions?kind={kind}&limit=10000"));
     assert_eq!(reply.status, 200, "{}", reply.text());
     let table = reply.json();

@@ -7,6 +7,8 @@
 //! registers.
 
 #[cfg(target_arch = "x86_64")]
+mod added;
+#[cfg(target_arch = "x86_64")]
 mod command;
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod detours;

@@ -10,10 +10,14 @@ mod stale_copies;
 mod stats;
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod without_loader;
+#[cfg(target_arch = "x86_64")]
+pub(crate) mod words;
 
 pub use file::{Image, Library, Options, SamplerError, is_library, stats_address};
 pub use fitness::{Unfit, check};
 pub use in_process::detours_placed;
+#[cfg(target_arch = "x86_64")]
+pub(crate) use in_process::mapped_library;
 pub use plan::{DetoursPlaced, DetoursState, FailedStep};
 pub use stats::{Imports, Preloaded, PythonState, SamplerState, Stats};
 

@@ -90,7 +90,9 @@ fn not_sampled(pid: Pid, function: &str, placed: Option<DetoursState>) -> String
     let failure = placed.and_then(DetoursState::failure);
     let why = failure.map_or_else(String::new, |why| format!(" ({why})"));
     let attach = match placed {
-        None => format!("`memprof attach-heap --pid {pid}`, which changes the process, "),
+        None | Some(DetoursState::None | DetoursState::Other) => {
+            format!("`memprof attach-heap --pid {pid}`, which changes the process, ")
+        }
         Some(_) => String::new(),
     };
     format!(

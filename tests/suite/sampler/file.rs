@@ -28,7 +28,7 @@ const EXPORTS: &str = "aligned_alloc calloc dallocx free free_aligned_sized free
 /// The symbols by which memprof places the library in a program without a loader.
 #[cfg(target_arch = "x86_64")]
 const EXPORTS_WITHOUT_LOADER: &str =
-    "memprof_heap_quick_words memprof_heap_replacements memprof_heap_threads";
+    "memprof_heap_tables memprof_heap_tables_without_loader memprof_heap_threads";
 #[cfg(not(target_arch = "x86_64"))]
 const EXPORTS_WITHOUT_LOADER: &str = "";
 /// What it uses if the C library has it.

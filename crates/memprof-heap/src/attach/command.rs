@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
 
+use super::added;
 use super::detours::{self, Site};
 use super::loaded_files::Files;
 use super::loader_lock;
@@ -54,7 +55,7 @@ pub fn run(config: &AttachConfig) -> Result<Vec<u8>> {
     let name = printable(&comm);
     let cannot = || format!("cannot attach to process {pid} ({name})");
     check(pid).with_context(cannot)?;
-    let attached = match without_loader::site(pid).with_context(cannot)? {
+    let has_library = match without_loader::site(pid).with_context(cannot)? {
         Some(site) => {
             let attached = sampler::detours_placed(pid).is_some();
             if !attached {
@@ -65,13 +66,16 @@ pub fn run(config: &AttachConfig) -> Result<Vec<u8>> {
         None => {
             let files = files_with_libc(pid).with_context(cannot)?;
             let attached = files.attached().is_some();
-            if !attached {
-                plan_detours(pid).with_context(cannot)?;
+            match attached {
+                true => !added::is_missing(pid).with_context(cannot)?,
+                false => {
+                    plan_detours(pid).with_context(cannot)?;
+                    false
+                }
             }
-            attached
         }
     };
-    if attached {
+    if has_library {
         let text = format!(
             "process {pid} ({name}) has the sampling library already\nnext: memprof --heap --pid {pid}\n"
         );
@@ -86,6 +90,9 @@ fn attach_to(config: &AttachConfig, pid: Pid) -> Result<Vec<u8>> {
     let name = comm(pid).unwrap_or_default();
     if let Some(site) = without_loader::site(pid)? {
         return without_loader::attach(config, pid, &printable(&name), &site);
+    }
+    if added::is_missing(pid)? {
+        return added::add(pid, &printable(&name), config.wait);
     }
     let options = Options {
         interval: config.interval,
@@ -130,7 +137,7 @@ fn check(pid: Pid) -> Result<()> {
 
 /// Plans how the functions of an allocator inside the executable are made to lead to the library. Refuses a program where that is
 /// impossible: the library would be loaded and see none of its calls.
-fn plan_detours(pid: Pid) -> Result<Detours> {
+pub(super) fn plan_detours(pid: Pid) -> Result<Detours> {
     let site = Site::executable(pid)?;
     let detours = site.plan(pid, ThreadStates::ThreadLocal)?;
     match allocators::own_allocator(&site.file) {

@@ -104,6 +104,23 @@ pub(super) fn without_loader(
     text
 }
 
+/// The text for the user, for a process that had the library already, but not the functions of its executable's allocator.
+pub(super) fn added(
+    pid: Pid,
+    name: &str,
+    functions: usize,
+    held: Duration,
+    took: Duration,
+) -> String {
+    format!(
+        "process {pid} ({name}) had the sampling library already\n  \
+         detours   {functions} functions of its executable's own allocator lead to it now; for that, all threads were stopped for {}; \
+         all took {}\nnext: memprof --heap --pid {pid}\n",
+        ms(held),
+        ms(took),
+    )
+}
+
 fn ms(time: Duration) -> String {
     format!("{:.2} ms", time.as_secs_f64() * 1e3)
 }

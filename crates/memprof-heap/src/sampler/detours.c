@@ -14,7 +14,7 @@ struct detours EXPORTED memprof_heap_detours;
 
 #include "replacements.h"
 
-static replacements replacement_of = REPLACEMENTS;
+const struct tables EXPORTED memprof_heap_tables = {.functions = FUNCTIONS, .quick = {[FREES] = filter}};
 
 static struct detour detours[MAX_DETOURS];
 
@@ -77,14 +77,6 @@ static bool is_alone(void)
 	return !is_error(result) && about[2] == 3;
 }
 
-/* Where quick calls find what they need. */
-static uintptr_t quick_word(const struct planned *function)
-{
-	uintptr_t thread;
-	__asm__("mov %%fs:0, %0" : "=r"(thread));
-	return function->kind == FREES ? (uintptr_t)filter : (uintptr_t)&this_thread()->left - thread;
-}
-
 /* Maps the code and its words, and fills in the words. */
 static bool map_code(const struct plan *plan, int fd, uint8_t *near)
 {
@@ -113,8 +105,10 @@ static bool map_code(const struct plan *plan, int fd, uint8_t *near)
 			.pointer = function->pointer,
 		};
 		*word++ = (uintptr_t)&detours[n];
-		*word++ = (uintptr_t)replacement_of[function->kind % KINDS][function->entry != 0];
-		*word++ = quick_word(function);
+		int kind = function->kind % KINDS;
+		const void *quick = memprof_heap_tables.quick[kind];
+		*word++ = (uintptr_t)memprof_heap_tables.functions[kind][function->entry != 0];
+		*word++ = quick ? (uintptr_t)quick : memprof_heap_detours.left;
 	}
 	system_call(SYS_mprotect, (long)after, (long)plan->words_bytes, PROT_READ, 0, 0, 0);
 	memprof_heap_detours.count = plan->count;
@@ -166,6 +160,9 @@ static void place(const struct plan *plan, int fd, const struct dl_phdr_info *ex
 
 COLD void place_detours(const char *own_path)
 {
+	uintptr_t thread;
+	__asm__("mov %%fs:0, %0" : "=r"(thread));
+	memprof_heap_detours.left = (uintptr_t)&this_thread()->left - thread;
 	struct dl_phdr_info executable = {0};
 	if (memprof_heap_config.plan == 0 || !own_path || !dl_iterate_phdr || !dl_iterate_phdr(program, &executable))
 		return;

@@ -52,6 +52,7 @@ struct detours {
 	uint64_t count; /* detours whose code is in place */
 	uint64_t error; /* of the system call that failed; 0: none failed */
 	uint64_t base;  /* the executable's load bias */
+	uint64_t left;  /* distance of the thread's bytes before the next sample from the thread's address; 0: without a loader */
 };
 enum detours_state {
 	DETOURS_NONE = 0,        /* there is no plan */

@@ -66,6 +66,8 @@ pub struct DetoursPlaced {
     pub count: u64,
     /// The load bias of the executable.
     pub base: u64,
+    /// Distance of a thread's state in the library from the thread's address, in bytes; 0 in a process without a loader.
+    pub thread_state: u64,
 }
 
 /// Whether detours are in place, or why not. The numbers are those of `enum detours_state`.
@@ -118,7 +120,7 @@ impl DetoursState {
 
 impl DetoursPlaced {
     /// Size of the structure in the target, in bytes.
-    pub const SIZE: usize = 32;
+    pub const SIZE: usize = 40;
 
     /// Decodes the structure; `None` if the state is unknown.
     pub fn parse(bytes: &[u8; DetoursPlaced::SIZE]) -> Option<DetoursPlaced> {
@@ -140,6 +142,7 @@ impl DetoursPlaced {
             state,
             count: word(1),
             base: word(3),
+            thread_state: word(4),
         })
     }
 }

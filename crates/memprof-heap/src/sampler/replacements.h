@@ -138,9 +138,14 @@ static word frees PARAMETERS
 
 typedef word(*replacement) PARAMETERS;
 
-/* By the kind, and whether quick calls are possible: the size, or the block of a function that frees, is the first argument. */
-typedef const replacement replacements[KINDS][2];
-#define REPLACEMENTS \
+/* What detours lead to, which memprof reads from the library's file. */
+struct tables {
+	/* By the kind, and whether quick calls are possible: the size, or the block of a function that frees, is the first argument. */
+	replacement functions[KINDS][2];
+	/* Where quick calls find what they need, by the kind; NULL: in the thread-local memory. */
+	const void *quick[KINDS];
+};
+#define FUNCTIONS \
 	{ \
 		[ALLOCATES] = {allocates, allocates_first}, \
 		[ALLOCATES_OR_THROWS] = {allocates_or_throws, allocates_or_throws}, \

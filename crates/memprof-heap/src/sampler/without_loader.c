@@ -10,13 +10,13 @@
 
 struct threads EXPORTED memprof_heap_threads;
 
-/* Where memprof finds the functions. */
-replacements EXPORTED memprof_heap_replacements = REPLACEMENTS;
-/* Where quick calls find what they need, by kind. */
-const void *const EXPORTED memprof_heap_quick_words[KINDS] = {
-	[ALLOCATES] = memprof_heap_threads.places,
-	[ALLOCATES_OR_THROWS] = memprof_heap_threads.places,
-	[FREES] = filter,
+const struct tables EXPORTED memprof_heap_tables_without_loader = {
+	.functions = FUNCTIONS,
+	.quick = {
+		[ALLOCATES] = memprof_heap_threads.places,
+		[ALLOCATES_OR_THROWS] = memprof_heap_threads.places,
+		[FREES] = filter,
+	},
 };
 
 /* A number that differs between the children of a process. There is no system call that every sandbox allows. */

@@ -13,9 +13,10 @@ use std::path::Path;
 use object::elf::SHT_DYNSYM;
 
 use super::file::{NAME, Places, append_plan};
+use super::words::{MappedLibrary, bytes_after_code, put};
 use super::{DetoursState, Preloaded};
 use crate::attach::detours::{Jumps, Site};
-use memprof_code::allocators::{Detour, Detours, ThreadStates};
+use memprof_code::allocators::{Detours, ThreadStates};
 use memprof_code::elf::{Elf, Segment};
 use memprof_sys::freeze::{ExecutedProcess, StillProcess};
 use memprof_sys::ids::Pid;
@@ -23,8 +24,7 @@ use memprof_sys::proc_dir;
 use memprof_sys::target_file::ReadAt;
 
 const THREADS: &str = "memprof_heap_threads";
-const REPLACEMENTS: &str = "memprof_heap_replacements";
-const QUICK_WORDS: &str = "memprof_heap_quick_words";
+const TABLES: &str = "memprof_heap_tables_without_loader";
 /// `CONFIG_RDRAND` in `sampler.h`.
 const RDRAND: u64 = 4;
 /// Offset of the seed in the options, before the flags, in bytes.
@@ -45,8 +45,6 @@ const FIXED: u64 = libc::MAP_FIXED as u64;
 const IF_FREE: u64 = libc::MAP_FIXED_NOREPLACE as u64;
 const NO_FILE: u64 = u64::MAX;
 const PAGE: u64 = 4096;
-/// Size of `struct detour`, in bytes.
-const DESCRIPTION: u64 = 16;
 
 /// The library's file.
 #[derive(Clone, Copy, Debug)]
@@ -130,12 +128,6 @@ fn map(process: &mut dyn StillProcess, arguments: [u64; 6]) -> Result<u64, Strin
         .map_err(|e| format!("the library cannot be mapped: {e}"))
 }
 
-fn put(process: &dyn StillProcess, at: u64, words: &[u64]) -> Result<(), String> {
-    let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
-    let written = process.write(at, &bytes);
-    written.map_err(|e| format!("the library's memory cannot be written: {e}"))
-}
-
 impl Placement<'_> {
     /// Maps the library and the code of the detours, and prepares both. The process's own code is unchanged. Returns the address of the
     /// library's word that says whether the jumps are written.
@@ -166,7 +158,7 @@ impl Placement<'_> {
     ) -> Result<u64, String> {
         // First the memory near the executable, which the kernel might choose for the library.
         let (near, code) = (self.near(), self.detours.code.len() as u64);
-        let bytes = code + self.words_bytes();
+        let bytes = code + bytes_after_code(self.detours);
         let taken = "other memory is meanwhile where the code of the detours belongs; try again";
         let wanted = [near, bytes, READ | WRITE, ANONYMOUS | IF_FREE, NO_FILE, 0];
         let at = process.call(libc::SYS_mmap, wanted);
@@ -250,12 +242,6 @@ impl Placement<'_> {
         self.bias.wrapping_add_signed(self.detours.near)
     }
 
-    /// Size of the words after the code, and of the descriptions of the detours after them, which the library changes.
-    fn words_bytes(&self) -> u64 {
-        let descriptions = self.detours.all.len() as u64 * DESCRIPTION;
-        self.detours.words_bytes() + descriptions.next_multiple_of(PAGE)
-    }
-
     /// Does a loader's work, and writes what the code of the detours reads.
     fn prepare(
         &self,
@@ -263,50 +249,24 @@ impl Placement<'_> {
         process: &mut dyn StillProcess,
         base: u64,
     ) -> Result<u64, String> {
-        let damaged = "the library was not compiled correctly";
-        let found = elf.extents(SHT_DYNSYM, [THREADS, REPLACEMENTS, QUICK_WORDS]);
-        let Ok([Some(threads), Some(replacements), Some(quick_words)]) = found else {
-            return Err(damaged.into());
+        let found = elf.extents(SHT_DYNSYM, [THREADS, TABLES]);
+        let Ok([Some(threads), Some(tables)]) = found else {
+            return Err("the library was not compiled correctly".into());
         };
-        let relative = elf.relative_words();
-        for (at, value) in &relative {
+        let library = MappedLibrary {
+            base,
+            relative: elf.relative_words(),
+            tables: tables.address,
+            thread_state: 0,
+        };
+        for (at, value) in &library.relative {
             put(
                 process,
                 base.wrapping_add(*at),
                 &[base.wrapping_add(*value)],
             )?;
         }
-        let entry = |table: u64, index: u64| {
-            let at = table + 8 * index;
-            let found = relative.iter().find(|(place, _)| *place == at);
-            found.map(|(_, value)| base.wrapping_add(*value))
-        };
-        let replacement = |detour: &Detour| {
-            let index = 2 * detour.kind as u64 + u64::from(detour.entry != 0);
-            entry(replacements.address, index)
-        };
-        let code = self.near();
-        let words = code + self.detours.code.len() as u64;
-        let descriptions = words + self.detours.words_bytes();
-        let count = self.detours.all.len() as u64;
-        let (mut read, mut described) = (Vec::new(), Vec::new());
-        for (number, detour) in (0..count).zip(&self.detours.all) {
-            let to = replacement(detour).ok_or(damaged)?;
-            let quick = entry(quick_words.address, detour.kind as u64);
-            read.extend([
-                descriptions + DESCRIPTION * number,
-                to,
-                quick.unwrap_or_default(),
-            ]);
-            let [size, elements, pointer] = detour.arguments;
-            let arguments = [size, elements, pointer, 0, 0, 0, 0, 0];
-            let original = code + Detours::original(number);
-            described.extend([original, u64::from_le_bytes(arguments)]);
-        }
-        put(process, words, &read)?;
-        put(process, descriptions, &described)?;
-        let protect = [words, self.detours.words_bytes(), READ, 0, 0, 0];
-        process.call(libc::SYS_mprotect, protect)?;
+        library.put_words(process, self.near(), self.detours)?;
         let places = &self.places;
         let options = base.wrapping_add(places.config) + SEED;
         put(process, options, &self.seed_and_flags(elf)?)?;
@@ -317,6 +277,7 @@ impl Placement<'_> {
             &[NO_PYTHON],
         )?;
         let state = base.wrapping_add(places.detours);
+        let count = self.detours.all.len() as u64;
         put(process, state, &[PREPARED, count, 0, self.bias])?;
         // Before Linux 4.14 (commit d2cd9ede6e19), forked children continue with their parent's random numbers.
         let wiped = [base.wrapping_add(threads.address), threads.size];
