@@ -3,14 +3,15 @@
 
     sudo scripts/bench-inside.py [--pairs N] [--memprof PATH] [WORKLOAD]...
 
-benches/workloads/requests.c is linked with libjemalloc.a and with libtcmalloc_minimal.a, and runs alternately alone and as
-the command of `memprof --heap`, which redirects the allocator's functions. The program measures the CPU time of its loop,
+benches/workloads/requests.c is linked with libjemalloc.a and with libtcmalloc_minimal.a, and statically with glibc and with
+musl, and runs alternately alone and as the command of `memprof --heap`, which redirects the allocator's functions. The program measures the CPU time of its loop,
 in user space and in the kernel, memprof's samples included. Printed are the medians of the pairs' ratios, the spread of
 the middle half, and the ratio of the fastest runs.
 """
 
 import argparse
 import pathlib
+import shutil
 import statistics
 import subprocess
 import sys
@@ -19,18 +20,26 @@ import tempfile
 from heap_workloads import ROOT
 
 ALLOCATORS = ["libjemalloc.a", "libtcmalloc_minimal.a"]
+STATIC = {"glibc": "gcc", "musl": "musl-gcc"}
 WORKLOADS = {"loop": 30_000_000, "mixed": 10_000_000, "serve": 300_000}
 
 
 def link(directory, allocator):
     """The program with an allocator inside; None if the allocator is not installed."""
+    program, part = directory / allocator.removesuffix(".a"), directory / "requests.o"
+    source = ROOT / "benches/workloads/requests.c"
+    options = ["-std=gnu11", "-O2", "-fno-builtin-malloc"]
+    if compiler := STATIC.get(allocator):
+        if not shutil.which(compiler):
+            print(f"{compiler} is not installed", file=sys.stderr)
+            return None
+        subprocess.run([compiler, *options, "-static", source, "-o", program], check=True)
+        return program
     found = next(iter(sorted(pathlib.Path("/usr/lib").glob(f"*/{allocator}"))), None)
     if not found:
         print(f"{allocator} is not installed", file=sys.stderr)
         return None
-    program, part = directory / allocator.removesuffix(".a"), directory / "requests.o"
-    source = ROOT / "benches/workloads/requests.c"
-    subprocess.run(["gcc", "-std=gnu11", "-O2", "-fno-builtin-malloc", "-c", source, "-o", part], check=True)
+    subprocess.run(["gcc", *options, "-c", source, "-o", part], check=True)
     subprocess.run(["g++", part, found, "-pthread", "-ldl", "-o", program], check=True)
     return program
 
@@ -50,7 +59,7 @@ def main():
     parser.add_argument("workload", nargs="*", default=list(WORKLOADS))
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
-        for allocator in ALLOCATORS:
+        for allocator in [*ALLOCATORS, *STATIC]:
             if program := link(pathlib.Path(name), allocator):
                 measure(program, options)
 
