@@ -24,6 +24,7 @@ mod shrunk;
 mod sources;
 mod split;
 mod symtab;
+pub mod types;
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::io;

@@ -219,6 +219,9 @@ pub(super) fn measure_snapshot(
     if let Some(Ok((pymalloc, objects))) = &python {
         census.python = PythonBlocks::new(pymalloc, objects);
     }
+    if !heaps.is_empty() {
+        census.declare(source, &snapshot, &heaps);
+    }
     let samples = samples.filter(|_| !heaps.is_empty());
     let pymalloc = python.as_ref().and_then(|python| python.as_ref().ok());
     let pymalloc = pymalloc.map(|(pymalloc, _)| pymalloc);

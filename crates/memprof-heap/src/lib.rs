@@ -24,6 +24,7 @@ mod by_stack;
 mod chunks;
 mod classify;
 mod core_file;
+mod declared;
 mod figures;
 mod glibc;
 mod golang;
@@ -75,6 +76,7 @@ pub use by_stack::{
 pub use core_file::{
     CoreFileRow, CoreFileState, CorePaths, CoreReport, SavedCore, measure_core, measure_core_bytes,
 };
+pub use declared::DebugInfo;
 pub use figures::SnapshotFigures;
 pub use glibc::{Mallinfo, Refusal};
 pub use grown_by::{GrownBy, GrownRow};

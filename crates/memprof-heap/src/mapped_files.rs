@@ -147,6 +147,14 @@ impl<'a> Files<'a> {
                 || vma.file_offset == last.file_offset && adjacent)
     }
 
+    /// The files that could be opened: each with its path and its load bias.
+    pub(super) fn opened(&self) -> impl Iterator<Item = (&TargetFile, &str, u64)> {
+        self.modules.iter().filter_map(|module| {
+            let path = &self.vmas[*module.vmas.first()?].name;
+            Some((module.file.as_ref()?, path.as_str(), module.bias?))
+        })
+    }
+
     /// The mapping that contains an address, and its module.
     fn place(&self, addr: u64) -> Option<(&Vma, u32)> {
         if addr < self.bounds.0 || addr >= self.bounds.1 {

@@ -136,7 +136,7 @@ impl std::fmt::Display for LostShape {
                 TypeKind::Text | TypeKind::Pointers | TypeKind::Zeroes => {
                     format!("{bytes} B {}", part.kind.name())
                 }
-                TypeKind::Class | TypeKind::TraitObject | TypeKind::Python => {
+                TypeKind::Class | TypeKind::TraitObject | TypeKind::Python | TypeKind::Declared => {
                     format!("{bytes} B {}", memprof_sys::text::printable(&part.name))
                 }
             }

@@ -6,7 +6,7 @@ use memprof_sys::ids::Pid;
 use memprof_sys::process;
 use memprof_sys::residency::Vma;
 use memprof_sys::residency::category::{self, Category};
-use memprof_sys::target_file::TargetFile;
+use memprof_sys::target_file::{FileTree, TargetFile};
 
 use super::snapshot::Snapshot;
 
@@ -28,6 +28,14 @@ impl Source<'_> {
             Source::Process(pid) => modules::file_of(pid, vma),
             Source::Core(files) => files.file_of(vma),
             Source::Nothing => None,
+        }
+    }
+
+    /// The file tree of the process's files; `None` if it is memprof's own.
+    pub(crate) fn file_tree(self) -> Option<FileTree> {
+        match self {
+            Source::Process(pid) => FileTree::for_process(pid),
+            Source::Core(_) | Source::Nothing => None,
         }
     }
 

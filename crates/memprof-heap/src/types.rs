@@ -8,8 +8,10 @@ use std::collections::HashMap;
 use schemars::JsonSchema;
 use serde::Serialize;
 
+use super::all_heaps::AllHeaps;
 use super::by_stack::Heads;
 use super::classify::{Look, Looks};
+use super::declared::{self, DebugInfo, Declared};
 use super::mapped_files::Files;
 use super::memory::Memory;
 use super::names::{self, Raw};
@@ -43,6 +45,8 @@ pub enum TypeKind {
     TraitObject,
     /// Python type: an object, or memory of such objects.
     Python,
+    /// Type that debug information declares for the pointers to the object.
+    Declared,
     /// Readable text.
     Text,
     /// Mostly addresses.
@@ -60,6 +64,7 @@ impl TypeKind {
             TypeKind::Class => "C++",
             TypeKind::TraitObject => "Rust",
             TypeKind::Python => "Python",
+            TypeKind::Declared => "declared",
             TypeKind::Text => "text",
             TypeKind::Pointers => "addresses",
             TypeKind::Zeroes => "zeroes",
@@ -104,6 +109,8 @@ pub struct Types {
     pub named: u64,
     /// Bytes of text, addresses and zeroes.
     pub recognized: u64,
+    /// Debug information that was used; `None` if no mapped file has any.
+    pub debug_info: Option<DebugInfo>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -111,6 +118,7 @@ enum Key {
     Class(Table),
     Trait(u64),
     Python(u32),
+    Declared(u32),
     Look(TypeKind),
     Size(u64, u64),
 }
@@ -120,7 +128,7 @@ impl Key {
     fn place(self) -> usize {
         let number = match self {
             Key::Class(Table::Class(at) | Table::Nameless(at)) | Key::Trait(at) => at / 8,
-            Key::Python(number) => u64::from(number),
+            Key::Python(number) | Key::Declared(number) => u64::from(number),
             Key::Look(kind) => kind as u64,
             Key::Size(_, to) => to / 16 + 8,
         };
@@ -153,6 +161,8 @@ pub(super) struct Census<'a> {
     pub roots: Roots,
     /// Python's memory: its blocks on malloc's heap have its types.
     pub python: PythonBlocks,
+    /// The types that debug information declares.
+    declared: Declared,
     /// The heads of unreachable chunks with samples.
     pub heads: Heads,
     /// The shapes of groups of unreachable chunks.
@@ -183,10 +193,16 @@ impl<'a> Census<'a> {
             sums: Vec::new(),
             roots: Roots::new(top),
             python: PythonBlocks::default(),
+            declared: Declared::default(),
             heads: Heads::default(),
             shapes: Shapes::default(),
             counts: true,
         }
+    }
+
+    /// Finds the types that debug information declares.
+    pub(super) fn declare(&mut self, source: Source<'_>, snapshot: &Snapshot, heaps: &AllHeaps) {
+        self.declared = declared::find(source, snapshot, heaps, &mut self.tables);
     }
 
     /// Whether an address belongs to a mapped file.
@@ -274,6 +290,9 @@ impl<'a> Census<'a> {
                 return key;
             }
         }
+        if let Some(number) = self.declared.type_at(start) {
+            return Key::Declared(number);
+        }
         match self.looks.look(self.memory, start, end) {
             Look::Text => Key::Look(TypeKind::Text),
             Look::Pointers => Key::Look(TypeKind::Pointers),
@@ -331,9 +350,15 @@ impl<'a> Census<'a> {
         let types = Types {
             left_out: rows.len().saturating_sub(MAX_ROWS) as u64,
             bytes: rows.iter().map(|(row, _)| row.bytes).sum(),
-            named: of(&[TypeKind::Class, TypeKind::TraitObject, TypeKind::Python]),
+            named: of(&[
+                TypeKind::Class,
+                TypeKind::TraitObject,
+                TypeKind::Python,
+                TypeKind::Declared,
+            ]),
             recognized: of(&[TypeKind::Text, TypeKind::Pointers, TypeKind::Zeroes]),
             rows: Vec::new(),
+            debug_info: self.declared.info.clone(),
         };
         rows.truncate(MAX_ROWS);
         let with_roots = |(mut row, ids): (TypeRow, Vec<u32>)| {
@@ -398,6 +423,7 @@ impl<'a> Census<'a> {
                 }
             }
             Key::Python(number) => Raw::known(self.python.name(number).to_owned()),
+            Key::Declared(number) => Raw::known(self.declared.name(number).to_owned()),
             Key::Look(_) => Raw::known(String::new()),
             Key::Size(from, to) if to - from < 16 => Raw::known(format!("{to} bytes")),
             Key::Size(from, to) => Raw::known(format!("{from} to {to} bytes")),
@@ -411,6 +437,7 @@ fn kind(key: Key) -> TypeKind {
         Key::Class(_) => TypeKind::Class,
         Key::Trait(_) => TypeKind::TraitObject,
         Key::Python(_) => TypeKind::Python,
+        Key::Declared(_) => TypeKind::Declared,
         Key::Look(kind) => kind,
         Key::Size(..) => TypeKind::Unknown,
     }
