@@ -3,10 +3,13 @@
 use std::fs::File;
 use std::io::Write;
 use std::panic;
+use std::path::Path;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use memprof_code::elf::Elf;
 use memprof_code::interpreter;
+use memprof_code::symbolize::types::{DebugTypes, Layout, TypeId, pretty};
 use memprof_code::symbolize::{Detail, Symbolizer};
 use memprof_code::unwind::walk::{Mapped, Process, Registers, walk};
 use memprof_code::unwind::{Arch, Table};
@@ -136,6 +139,42 @@ pub fn symbols(symbolizer: &Symbolizer, bytes: &[u8], step: usize) {
                 panic!("{function:?} is lost: {detailed:?}");
             };
             assert_eq!(same.name, function.name);
+        }
+    }
+}
+
+/// Reads the variables and types of the bytes.
+pub fn types(bytes: &[u8]) {
+    let end = Instant::now() + Duration::from_secs(5);
+    let mut types = DebugTypes::new(end, 16 << 20);
+    let file = file_of(bytes).into();
+    if types
+        .add(&file, Path::new("/nowhere/fuzzed"), None)
+        .is_none()
+    {
+        return;
+    }
+    let class = (b"4demo3Foo".to_vec(), "Foo".to_owned());
+    types.scan(&[class], end);
+    let mut waiting: Vec<TypeId> = types.class(0).into_iter().collect();
+    for variable in types.variables().to_vec().iter().take(100) {
+        waiting.extend(types.type_of(variable));
+    }
+    for _ in 0..1000 {
+        let Some(of) = waiting.pop().map(|id| types.get(id)) else {
+            return;
+        };
+        pretty(&of.name);
+        let _ = (types.is_extended(&of), types.named(&of.name));
+        match &of.layout {
+            Layout::Scalar => {}
+            Layout::Pointer(to) => waiting.extend(*to),
+            Layout::Array(of, _) => waiting.push(*of),
+            Layout::Record(record) => {
+                let variants = record.variants.iter().flat_map(|variants| &variants.all);
+                let members = variants.flat_map(|(_, members)| members);
+                waiting.extend(members.chain(&record.members).map(|member| member.of));
+            }
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Feeds arbitrary bytes to the symbolizer.
+//! Feeds arbitrary bytes to the symbolizer, and to the reader of types.
 
 #![no_main]
 
@@ -12,4 +12,7 @@ use memprof_code::symbolize::Symbolizer;
 
 static SYMBOLIZER: LazyLock<Symbolizer> = LazyLock::new(check::symbolizer);
 
-libfuzzer_sys::fuzz_target!(|bytes: &[u8]| check::symbols(&SYMBOLIZER, bytes, 97));
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
+    check::symbols(&SYMBOLIZER, bytes, 97);
+    check::types(bytes);
+});

@@ -177,6 +177,16 @@ fn names_in_damaged_files() {
     assert!(peak_memory() < MAX_MEMORY);
 }
 
+#[test]
+fn types_in_damaged_files() {
+    let _alone = crate::alone();
+    let rounds = crate::common::effort::rounds(ROUNDS) / 4;
+    corpus().iter().for_each(|good| crate::check::types(good));
+    damaged(rounds, Duration::ZERO, crate::check::types);
+    println!("{rounds} files; peak {} KiB", peak_memory());
+    assert!(peak_memory() < MAX_MEMORY);
+}
+
 /// A perf map and a jitdump file, damaged.
 #[test]
 fn names_of_jit_code() {

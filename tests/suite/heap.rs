@@ -8,6 +8,7 @@ mod chroots;
 mod command;
 mod command_signals;
 mod cores;
+mod declared;
 mod disturbed;
 mod fork;
 pub mod glibc;

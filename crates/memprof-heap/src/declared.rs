@@ -20,6 +20,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::all_heaps::AllHeaps;
+use super::headroom::left;
 use super::names::{self, Raw};
 use super::snapshot::Snapshot;
 use super::source::Source;
@@ -30,6 +31,8 @@ use walk::Walk;
 /// Maximum time for the scan of debug information, and for all of the search.
 const MAX_SCAN: Duration = Duration::from_secs(5);
 const MAX_TIME: Duration = Duration::from_secs(10);
+/// Maximum size of debug information that is decompressed, in bytes. Of the memory that is left, it takes at most an eighth.
+const MAX_UNPACKED: u64 = 256 << 20;
 /// Maximum number of files whose debug information is read.
 const MAX_FILES: usize = 64;
 /// Maximum number of C++ classes to look for.
@@ -104,7 +107,7 @@ fn search(
     tables: &mut Tables<'_>,
 ) -> Option<Declared> {
     let begun = Instant::now();
-    let mut types = DebugTypes::new(begun + MAX_TIME);
+    let mut types = DebugTypes::new(begun + MAX_TIME, MAX_UNPACKED.min(left() / 8));
     let tree = source.file_tree();
     // The load bias of each file with debug information.
     let mut biases = Vec::new();

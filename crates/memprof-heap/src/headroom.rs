@@ -38,6 +38,12 @@ impl fmt::Display for MemoryLimit {
 /// two CPUs.
 const LEAST: u64 = 64 << 20;
 
+/// The bytes that memprof can still take below every limit.
+pub(super) fn left() -> u64 {
+    let own = Headroom::read(Pid(std::process::id())).own;
+    own.into_values().min().unwrap_or(u64::MAX)
+}
+
 /// Returns a warning if less memory is left than memprof takes.
 pub fn scarce() -> Option<String> {
     let own = Headroom::read(Pid(std::process::id())).own;

@@ -28,6 +28,17 @@ impl Types {
                 ""
             }
         )?;
+        if let Some(why) = self
+            .debug_info
+            .as_ref()
+            .and_then(|info| info.incomplete.as_deref())
+        {
+            writeln!(
+                out,
+                "Not all debug information was used: {}.",
+                printable(why)
+            )?;
+        }
         let table = TextTable([14, 11, 13]);
         let head = format!("{:<16}type", "example");
         table.row(out, [&"KiB", &"objects", &"unreachable"], head)?;

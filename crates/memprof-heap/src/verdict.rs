@@ -262,7 +262,7 @@ impl Heap {
         let types = self.types.as_ref()?;
         let row = types.rows.iter().find(|row| {
             use super::types::TypeKind::*;
-            matches!(row.kind, Class | TraitObject)
+            matches!(row.kind, Class | TraitObject | Declared)
         })?;
         is_much(row.bytes).then(|| {
             format!(

@@ -66,6 +66,11 @@ impl SectionMemory {
         }
     }
 
+    /// Number of bytes that may still be decompressed or read into memory.
+    pub fn room(&self) -> u64 {
+        self.room
+    }
+
     /// Whether no file was truncated after it was mapped. Reads beyond its end return zeros (`shrunk.rs`).
     pub fn is_whole(&self) -> bool {
         let whole = |m: &Mapped| m.file.metadata().is_ok_and(|a| a.len() >= m.size as u64);

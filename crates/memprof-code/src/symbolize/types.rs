@@ -19,7 +19,6 @@ use gimli::{
 
 use super::debugfile;
 use super::debuginfod_cache::CacheDirs;
-use super::linked::MAX_UNPACKED;
 use super::sections::{SectionMemory, Slice};
 use super::split::Split;
 use crate::elf::Elf;
@@ -28,10 +27,15 @@ use memprof_sys::target_file::{FileTree, TargetFile};
 
 pub use pretty::pretty;
 
-/// Maximum number of types to read.
+/// Maximum number of types to know, and of bytes that those that were read take.
 const MAX_TYPES: usize = 1 << 18;
-/// Maximum number of units to hold open. All are closed when there are more.
+const MAX_BYTES: usize = 64 << 20;
+/// Maximum number of units to hold open, and of names in them. All are closed when there are more.
 const MAX_UNITS: usize = 512;
+const MAX_NAMES: usize = 1 << 20;
+
+/// Why types were not read.
+const TOO_LARGE: &str = "the types in use are too many";
 
 /// Identifies a type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -53,6 +57,23 @@ impl Type {
     pub fn head(&self) -> &str {
         // Names of Rust's tuples and trait implementations begin otherwise.
         self.name.split('<').next().unwrap_or_default()
+    }
+
+    /// The bytes that it takes, about.
+    fn bytes(&self) -> usize {
+        let of = |members: &[Member]| -> usize {
+            let names = members.iter().map(|member| member.name.len());
+            names.map(|name| name + size_of::<Member>()).sum()
+        };
+        let layout = match &self.layout {
+            Layout::Record(record) => {
+                let variants = record.variants.iter().flat_map(|variants| &variants.all);
+                let variants: usize = variants.map(|(_, members)| 64 + of(members)).sum();
+                of(&record.members) + variants + 64 * record.arguments.len()
+            }
+            _ => 0,
+        };
+        size_of::<Type>() + self.name.len() + layout
     }
 }
 
@@ -150,11 +171,16 @@ struct OpenUnit {
 pub struct DebugTypes {
     files: Vec<File>,
     units: HashMap<(u16, bool, usize), Rc<OpenUnit>>,
+    /// Number of names in these units.
+    names: usize,
     /// The memory that `files` and `units` refer to; dropped after them.
     memory: Vec<Split>,
     entries: Vec<(Entry, Option<Rc<Type>>)>,
     ids: HashMap<Entry, TypeId>,
     found: scan::Found,
+    /// Number of bytes that may still be decompressed, and that types may still take.
+    room: u64,
+    bytes_left: usize,
     /// When to stop reading.
     end: Instant,
     /// Why not all was read.
@@ -168,11 +194,14 @@ impl fmt::Debug for DebugTypes {
 }
 
 impl DebugTypes {
-    /// Starts without files. Nothing is read after `end`.
-    pub fn new(end: Instant) -> DebugTypes {
+    /// Starts without files. Nothing is read after `end`, and at most `room` bytes are decompressed.
+    pub fn new(end: Instant, room: u64) -> DebugTypes {
         DebugTypes {
             files: Vec::new(),
             units: HashMap::new(),
+            names: 0,
+            room,
+            bytes_left: MAX_BYTES,
             memory: Vec::new(),
             entries: Vec::new(),
             ids: HashMap::new(),
@@ -200,12 +229,13 @@ impl DebugTypes {
     }
 
     fn add_debug_file(&mut self, file: &TargetFile, elf: &Elf, module: &Module) -> Option<usize> {
-        let mut memory = SectionMemory::new(MAX_UNPACKED);
+        let mut memory = SectionMemory::new(self.room);
         let read = memory.load(file, elf, false).and_then(|sections| {
             Dwarf::load(|id| Ok::<_, Infallible>(sections.get(Some(id.name())))).ok()
         });
         let Some(mut dwarf) = read else {
-            self.stopped(format!("that of {} is damaged", module.path.display()));
+            let path = module.path.display();
+            self.stopped(format!("that of {path} is damaged, or too large"));
             return None;
         };
         dwarf.populate_abbreviations_cache(AbbreviationsCacheStrategy::Duplicates);
@@ -213,6 +243,7 @@ impl DebugTypes {
         if let Some(shared) = split.shared(elf) {
             dwarf.set_sup(shared);
         }
+        self.room = split.kept.room();
         if let Some(missing) = split.missing() {
             self.stopped(missing);
         }
@@ -284,7 +315,18 @@ impl DebugTypes {
             return known.clone();
         }
         let entry = *entry;
+        if self.is_late() {
+            self.stopped(scan::LATE.to_owned());
+            return Rc::default();
+        }
         let of = Rc::new(self.read(entry).unwrap_or_default());
+        match self.bytes_left.checked_sub(of.bytes()) {
+            Some(left) => self.bytes_left = left,
+            None => {
+                self.stopped(TOO_LARGE.to_owned());
+                return Rc::default();
+            }
+        }
         self.entries[id.0 as usize].1 = Some(of.clone());
         of
     }
@@ -315,7 +357,7 @@ impl DebugTypes {
         }
         let id = TypeId(self.entries.len() as u32);
         if self.entries.len() >= MAX_TYPES {
-            self.stopped(format!("it has more than {MAX_TYPES} types in use"));
+            self.stopped(TOO_LARGE.to_owned());
             return TypeId(u32::MAX);
         }
         self.entries.push((entry, None));
@@ -348,9 +390,11 @@ impl DebugTypes {
         }
         let unit = self.dwarf(entry)?.unit(header.clone()).ok()?;
         let names = read::ScopeNames::read(self.dwarf(entry)?, &unit);
-        if self.units.len() >= MAX_UNITS {
+        if self.units.len() >= MAX_UNITS || self.names + names.len() > MAX_NAMES {
             self.units.clear();
+            self.names = 0;
         }
+        self.names += names.len();
         let open = Rc::new(OpenUnit { unit, names });
         self.units.insert(key, open.clone());
         Some((open, offset))

@@ -3,7 +3,7 @@
 use super::containers;
 use super::fit::{Chunk, is_open_ended};
 use super::labels::{Form, Label};
-use super::walk::{Context, Elements, Walk};
+use super::walk::{Context, Elements, Extent, Walk};
 use memprof_code::symbolize::types::{Layout, Record, Type, TypeId};
 
 /// Maximum size of the elements of arrays that a pointer may lead to although their type has no members, in bytes.
@@ -83,20 +83,19 @@ impl Walk<'_, '_> {
         is_table
     }
 
-    /// Gives a chunk the type of a container's elements. The `extent` of those that exist is known if they are to be followed.
+    /// Gives a chunk the type of a container's elements, and follows those that exist.
     pub(super) fn buffer(
         &mut self,
         (address, chunk): (u64, Chunk),
         of: TypeId,
-        extent: Option<(u64, u64)>,
+        extent: Extent,
         context: Context,
     ) {
         let size = self.types.get(of).size;
         let Some(capacity) = chunk.len.checked_div(size) else {
             return;
         };
-        let (first, count) = extent.unwrap_or((0, 0));
-        if address != chunk.start || count > capacity {
+        if address != chunk.start || extent.count > capacity {
             return;
         }
         let label = Label {
@@ -106,13 +105,15 @@ impl Walk<'_, '_> {
             owner: context.owner,
             node: None,
         };
-        let at = |index: u64| address + size * index;
-        let all = Elements {
-            at: at(first.min(capacity)),
-            count: count.min(capacity.saturating_sub(first)),
-            of,
+        let elements = |(first, count): (u64, u64)| {
+            let first = first.min(capacity);
+            Elements {
+                at: address + size * first,
+                count: count.min(capacity - first),
+                of,
+            }
         };
-        self.find(chunk, label, &[all]);
+        self.find(chunk, label, &extent.parts().map(elements));
     }
 
     /// Follows a pointer about which nothing else is known.
@@ -139,24 +140,23 @@ impl Walk<'_, '_> {
             }
             (Some(0), size) if size <= MAX_SCALAR => chunk.len / size,
             // `new T[n]` stores n in front of objects with destructors.
-            (Some(8 | 16), size) if is_record => match self.word(address.wrapping_sub(8)) {
-                Some(count)
-                    if count
-                        .checked_mul(size)
-                        .is_some_and(|len| chunk.may_be_for(len + (address - chunk.start))) =>
-                {
-                    count
-                }
-                _ => return,
-            },
+            (Some(8 | 16), _) if is_record => self.word(address.wrapping_sub(8)).unwrap_or(0),
             _ => return,
         };
-        let is_whole = chunk.may_be_for(of.size.saturating_mul(count) + (address - chunk.start));
-        if count == 0 || (count > 1 && !is_whole) {
+        let before = address - chunk.start;
+        let is_whole = chunk.may_be_for(of.size.saturating_mul(count).saturating_add(before));
+        if count == 0 || !(is_whole || count == 1 && before == 0) {
+            return;
+        }
+        if !is_record && context.container.is_some() {
+            return self.buffer((address, chunk), to, Extent::first(count), context);
+        }
+        // Bytes of no particular type say less than what they look like.
+        if !is_record && of.size == 1 && context.owner.is_none() {
             return;
         }
         let form = match count {
-            1 => Form::One,
+            1 if before == 0 => Form::One,
             _ => Form::Many,
         };
         self.find(
@@ -191,7 +191,7 @@ impl Walk<'_, '_> {
             .checked_sub(first)
             .and_then(|len| len.checked_div(size));
         if let (Some(count), Some(chunk)) = (count, self.chunk(first)) {
-            self.buffer((first, chunk), of, Some((0, count)), context);
+            self.buffer((first, chunk), of, Extent::first(count), context);
         }
         true
     }
@@ -225,7 +225,7 @@ impl Walk<'_, '_> {
         let map = self.word(at.wrapping_add(map.offset));
         if let ((Some(first), Some(last)), Some(map)) = (ends, map) {
             if let Some(chunk) = self.chunk(map) {
-                self.buffer((map, chunk), map_type, None, context);
+                self.buffer((map, chunk), map_type, Extent::default(), context);
             }
             self.deque(&first, &last, of, context);
         }
@@ -258,8 +258,12 @@ impl Walk<'_, '_> {
             else {
                 continue;
             };
-            let extent = (from, to.saturating_sub(from));
-            self.buffer((start, chunk), of, Some(extent), context);
+            let extent = Extent {
+                first: from,
+                count: to.saturating_sub(from),
+                end: None,
+            };
+            self.buffer((start, chunk), of, extent, context);
         }
     }
 }

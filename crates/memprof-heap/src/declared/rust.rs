@@ -2,13 +2,15 @@
 
 use super::containers;
 use super::labels::{Form, Label};
-use super::walk::{Context, Elements, Walk};
-use memprof_code::symbolize::types::{Layout, Record, Type, TypeId, Variants};
+use super::walk::{Context, Elements, Extent, Walk};
+use memprof_code::symbolize::types::{Layout, Member, Record, Type, TypeId, Variants};
 
 /// Bytes of control bytes that hashbrown compares at once; their copies follow the control bytes.
 const GROUP: u64 = 16;
 /// Maximum height of a B-tree. Its nodes have at least six children.
 const MAX_HEIGHT: u64 = 24;
+/// Maximum number of members around the capacity of a buffer.
+const MAX_NESTED: u32 = 4;
 const LEAF: &str = "alloc::collections::btree::node::LeafNode";
 const INTERNAL: &str = "alloc::collections::btree::node::InternalNode";
 
@@ -32,18 +34,36 @@ impl Walk<'_, '_> {
         match head {
             "alloc::vec::Vec" => {
                 let len = self.member_number(record, "len", at);
-                context.extent = len.map(|len| (0, len));
+                context.extent = Extent::first(len.unwrap_or(0));
                 context.element = record.argument("T");
             }
             "alloc::collections::vec_deque::VecDeque" => {
                 let [head, len] = ["head", "len"].map(|name| self.member_number(record, name, at));
-                context.extent = head.zip(len);
+                let buffer = record.member("buf");
+                context.extent = Extent {
+                    first: head.unwrap_or(0),
+                    count: len.unwrap_or(0),
+                    end: buffer.and_then(|buffer| self.capacity(buffer, at, MAX_NESTED)),
+                };
                 context.element = record.argument("T");
             }
             "alloc::raw_vec::RawVec" => context.element = record.argument("T"),
             _ => {}
         }
         context
+    }
+
+    /// The capacity of a buffer, which is a member of an object at an address, in elements.
+    fn capacity(&mut self, buffer: &Member, at: u64, left: u32) -> Option<u64> {
+        let left = left.checked_sub(1)?;
+        let (of, at) = (self.types.get(buffer.of), at.wrapping_add(buffer.offset));
+        let Layout::Record(record) = &of.layout else {
+            return None;
+        };
+        match record.member("inner") {
+            Some(inner) => self.capacity(inner, at, left),
+            None => self.member_number(record, "cap", at),
+        }
     }
 
     /// Whether a record is the address of a slice and its length, or of an object and its vtable.
@@ -68,7 +88,7 @@ impl Walk<'_, '_> {
                     container: None,
                     ..context
                 };
-                self.buffer((address, chunk), of, Some((0, count)), context);
+                self.buffer((address, chunk), of, Extent::first(count), context);
             }
             return true;
         }
@@ -99,7 +119,7 @@ impl Walk<'_, '_> {
         let Some(chunk) = self.chunk(address) else {
             return;
         };
-        if address == chunk.start && chunk.may_be_for(size + counters) {
+        if address == chunk.start && chunk.may_be_for(size.saturating_add(counters)) {
             let label = Label {
                 of,
                 form: Form::One,
@@ -246,11 +266,17 @@ impl Walk<'_, '_> {
         }
         let internal = self.types.get(tree.internal);
         if let (Layout::Record(record), true) = (&internal.layout, height > 0) {
-            self.first_of(record, "edges", address, count + 1, &mut |walk, _, at| {
-                if let Some(child) = walk.word(at) {
-                    walk.tree(tree, child, height - 1, left);
-                }
-            });
+            self.first_of(
+                record,
+                "edges",
+                address,
+                count.saturating_add(1),
+                &mut |walk, _, at| {
+                    if let Some(child) = walk.word(at) {
+                        walk.tree(tree, child, height - 1, left);
+                    }
+                },
+            );
         }
     }
 
@@ -277,7 +303,9 @@ impl Walk<'_, '_> {
             if self.ends() {
                 return;
             }
-            let at = at.wrapping_add(member.offset).wrapping_add(index * of.size);
+            let at = at
+                .wrapping_add(member.offset)
+                .wrapping_add(index.wrapping_mul(of.size));
             each(self, stored, at);
         }
     }

@@ -35,8 +35,8 @@ pub(super) struct Context {
     pub node: Option<TypeId>,
     /// Type of the elements of a Rust container.
     pub element: Option<TypeId>,
-    /// The elements that exist: index of the first, and their number.
-    pub extent: Option<(u64, u64)>,
+    /// The elements that exist.
+    pub extent: Extent,
     /// Whether an object that may not exist is zero then.
     pub is_cell: bool,
 }
@@ -48,6 +48,33 @@ impl Context {
             owner: self.owner,
             ..Context::default()
         }
+    }
+}
+
+/// The elements of a buffer that exist: all others may have remains of earlier ones.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Extent {
+    /// Index of the first.
+    pub first: u64,
+    pub count: u64,
+    /// The index from which they continue at the beginning.
+    pub end: Option<u64>,
+}
+
+impl Extent {
+    /// The first elements.
+    pub(super) fn first(count: u64) -> Extent {
+        Extent {
+            count,
+            ..Extent::default()
+        }
+    }
+
+    /// Index of the first, and number: up to the end, and at the beginning.
+    pub(super) fn parts(self) -> [(u64, u64); 2] {
+        let end = self.end.unwrap_or(u64::MAX);
+        let before = self.count.min(end.saturating_sub(self.first));
+        [(self.first, before), (0, self.count - before)]
     }
 }
 
@@ -221,7 +248,7 @@ impl<'a, 'f> Walk<'a, 'f> {
         }
         self.found.insert(chunk.start, id);
         for elements in all {
-            if self.leads(elements.of, MAX_DEPTH) {
+            if elements.count > 0 && self.leads(elements.of, MAX_DEPTH) {
                 self.waiting.push_back((*elements, id));
             }
         }
@@ -392,5 +419,23 @@ impl<'a, 'f> Walk<'a, 'f> {
         if let Some(variants) = &record.variants {
             self.variants(variants, at, context, left);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_ring_continues_at_its_beginning() {
+        let ring = |first, count| Extent {
+            first,
+            count,
+            end: Some(8),
+        };
+        assert_eq!(ring(6, 5).parts(), [(6, 2), (0, 3)]);
+        assert_eq!(ring(2, 5).parts(), [(2, 5), (0, 0)]);
+        assert_eq!(ring(9, 5).parts(), [(9, 0), (0, 5)]);
+        assert_eq!(Extent::first(7).parts(), [(0, 7), (0, 0)]);
     }
 }

@@ -31,6 +31,11 @@ struct Scope {
 }
 
 impl ScopeNames {
+    /// Their number.
+    pub(super) fn len(&self) -> usize {
+        self.0.len()
+    }
+
     /// Reads the names of a unit, up to the first entry that is damaged.
     pub(super) fn read(dwarf: &Dwarf<Slice>, unit: &Unit<Slice>) -> ScopeNames {
         let mut names = ScopeNames::default();

@@ -10,7 +10,7 @@ use super::super::sections::Slice;
 use super::{Entry, File, Variable, start};
 
 /// Maximum number of variables, of definitions, and of types that others begin with.
-const MAX_FOUND: usize = 1 << 20;
+const MAX_FOUND: usize = 1 << 19;
 /// Maximum nesting of entries.
 const MAX_DEPTH: isize = 256;
 /// Number of entries between two looks at the clock.
@@ -47,6 +47,7 @@ impl Found {
 
     fn is_full(&self) -> bool {
         let most = self.variables.len().max(self.definitions.len());
+        let most = most.max(self.vtables.len());
         most.max(self.extended.len()) >= MAX_FOUND
     }
 

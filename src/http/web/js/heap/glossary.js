@@ -50,7 +50,7 @@ export const BYTE_KINDS = /** @type {Record<string, string>} */ ({
 });
 
 /** The kinds of types. */
-export const TYPE_KINDS = /** @type {Record<string, string>} */ ({ class: "C++", trait_object: "Rust", python: "Python", text: "text", pointers: "addresses", zeroes: "zeroes", unknown: "unknown" });
+export const TYPE_KINDS = /** @type {Record<string, string>} */ ({ class: "C++", trait_object: "Rust", python: "Python", declared: "declared", text: "text", pointers: "addresses", zeroes: "zeroes", unknown: "unknown" });
 
 /** The roles of blocks of Python’s memory. */
 export const ROLES = /** @type {Record<string, string>} */ ({ object: "objects", memory: "memory of objects", kept: "freed objects, for reuse", unknown: "unknown" });
@@ -86,7 +86,7 @@ const TABLES = /** @type {Record<string, TableText>} */ ({
   },
   "types.rows": {
     title: "Objects by type", about: "Each chunk in use has one type. Roots: the roots that lead to the most bytes of a type, each object counted under its nearest root.", sortedBy: "bytes",
-    more: ({ types }) => `${percent(types.named, types.bytes)} of the bytes have a named type; ${percent(types.recognized, types.bytes)} look like text, addresses or zeroes.`,
+    more: ({ types }) => `${percent(types.named, types.bytes)} of the bytes have a named type; ${percent(types.recognized, types.bytes)} look like text, addresses or zeroes.${types.debug_info?.incomplete ? ` Not all debug information was used: ${types.debug_info.incomplete}.` : ""}`,
     leftOut: ({ types }) => types.left_out,
     columns: { kind: ["kind", ""], name: ["type", ""], bytes: ["bytes", "Bytes of the objects’ contents"], count: ["objects", "Number of objects"], unreachable: ["unreachable", "Number of objects that nothing refers to"], unreachable_bytes: ["unreachable bytes", "Bytes of the unreachable objects"], example: ["example", "Address of one object: of an unreachable one, if there is any"], retained_by: ["roots", "The roots that lead to the most bytes of these objects"] },
     values: { kind: TYPE_KINDS },
