@@ -20,6 +20,7 @@ mod namespaces;
 mod other_allocators;
 mod page_owners;
 mod python;
+mod python_holders;
 mod seccomp;
 mod spans;
 mod types;

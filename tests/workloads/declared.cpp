@@ -18,6 +18,7 @@
 #include <malloc.h>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <unordered_map>
@@ -87,6 +88,7 @@ struct Book {
 	Message *messages[8];
 	Item *array;
 	Named *named;
+	std::optional<std::string> maybe, gone;
 };
 
 } // namespace shop
@@ -149,6 +151,9 @@ static void fill()
 	book.named = new Named[5];
 	for (int i = 0; i < 5; i++)
 		book.named[i].name = std::string(60, 'n');
+	book.maybe = std::string(90, 'm');
+	book.gone = std::string(90, 'g');
+	book.gone.reset();
 	for (int i = 0; i < 40; i++) {
 		Node *node = static_cast<Node *>(calloc(1, sizeof(Node)));
 		node->next = chain;
@@ -180,6 +185,7 @@ static void say()
 		has_node("node of std::unordered_map<long int, std::string> in shop::Book", &one, 8);
 		has("text of std::string in shop::Book", one.second.data());
 	}
+	has("text of std::string in shop::Book", book.maybe->data());
 	has("shop::Detail", book.own.get());
 	for (auto &one : book.queue)
 		has("shop::Detail", one.get());

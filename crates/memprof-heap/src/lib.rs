@@ -87,7 +87,7 @@ pub use ledger::{
 };
 pub use moment::{At, Moment};
 pub use other_allocators::Seen;
-pub use python::{BlockRole, PoolClass, PyType, PythonHeap, PythonRead};
+pub use python::{BlockRole, PoolClass, PyHolder, PyType, PythonHeap, PythonRead};
 pub use reach::{Head, Unreachable};
 pub use report::{Allocator, Heap, HeapRegion, Object, OtherRow, RegionRow, SizeClass};
 pub use resident::HeapPages;

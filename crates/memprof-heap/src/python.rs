@@ -14,6 +14,7 @@
 
 mod arenas;
 mod held;
+mod holders;
 mod objects;
 mod pools;
 mod report;
@@ -21,6 +22,7 @@ mod rows;
 mod text;
 mod types;
 
+pub use holders::PyHolder;
 use objects::Objects;
 pub(crate) use objects::PythonBlocks;
 pub use report::{BlockRole, PoolClass, PyType, PythonHeap, PythonRead};

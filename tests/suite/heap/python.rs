@@ -33,7 +33,7 @@ sys._debugmallocstats()
 const FIRST: &str = "Small block threshold = 512, in 32 size classes.\n\n";
 const FILLED: usize = 4096 - 64;
 
-fn python(heap: Heap) -> PythonRead {
+pub(super) fn python(heap: Heap) -> PythonRead {
     match heap.python {
         Some(PythonHeap::Read(read)) => read,
         other => panic!("{other:#?} {:?}", heap.allocator),
@@ -41,7 +41,7 @@ fn python(heap: Heap) -> PythonRead {
 }
 
 /// A snapshot with all types; its rows sum to the kernel's figure.
-fn snapshot(pid: Pid) -> Heap {
+pub(super) fn snapshot(pid: Pid) -> Heap {
     stop(pid);
     let heap = measure_stopped(pid);
     cont(pid);

@@ -70,6 +70,8 @@ const NODE_BASES: [&str; 4] = [
 ];
 /// Storage for an object of the type that is its argument.
 const STORAGE: [&str; 2] = ["__gnu_cxx::__aligned_membuf", "__gnu_cxx::__aligned_buffer"];
+/// Type of `std::optional`'s object, and whether it has one.
+pub(super) const OPTIONAL: &str = "std::_Optional_payload_base";
 /// Types that hold an object that may not exist yet. Without it they are zero.
 const CELLS: [&str; 4] = [
     "std::sync::once_lock::OnceLock",

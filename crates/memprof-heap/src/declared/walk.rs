@@ -392,6 +392,14 @@ impl<'a, 'f> Walk<'a, 'f> {
             }
             return;
         }
+        if head == containers::OPTIONAL {
+            let exists = self.member_number(record, "_M_engaged", at) == Some(1);
+            let stored = record.member("_M_payload").zip(containers::stored(of));
+            if let Some((payload, of)) = stored.filter(|_| exists) {
+                self.visit(of, at.wrapping_add(payload.offset), context, left);
+            }
+            return;
+        }
         if self.is_buffer(record, at, context)
             || self.is_deque(record, at, context)
             || self.is_fat_pointer(record, at, context, left)

@@ -14,6 +14,7 @@ use super::super::all_heaps::AllHeaps;
 use super::super::memory::{Memory, Run};
 use super::super::snapshot::Snapshot;
 use super::super::source::Source;
+use super::holders::{self, Holders};
 use super::types::{OB_TYPE, Type, Types};
 use super::{Block, FREE, LIVE, Pymalloc};
 
@@ -29,10 +30,10 @@ pub(super) const TYPED: Block = 16;
 
 /// A block of malloc that is larger than pymalloc's blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Large {
-    at: u64,
-    bytes: u64,
-    block: Block,
+pub(super) struct Large {
+    pub at: u64,
+    pub bytes: u64,
+    pub block: Block,
 }
 
 /// The result of the classification.
@@ -41,6 +42,8 @@ pub(crate) struct Objects {
     pub(super) types: Vec<Type>,
     /// Blocks of malloc that are objects or memory of objects, by address.
     large: Vec<Large>,
+    /// Who holds the blocks.
+    pub(super) holders: Holders,
 }
 
 impl Objects {
@@ -132,8 +135,10 @@ pub(crate) fn find(
     owners.find(false);
     // Drop blocks that have nothing to do with Python.
     large.retain(|block| block.block >= TYPED);
+    let types = types.into_types();
     Objects {
-        types: types.into_types(),
+        holders: holders::find(memory, &types, pymalloc, &large),
+        types,
         large,
     }
 }

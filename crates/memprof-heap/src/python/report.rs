@@ -6,8 +6,9 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::Serialize;
 
+use super::holders::{self, PyHolder};
 use super::objects::{KEPT, TYPED};
-use super::{FREE, LIVE, Objects, Pymalloc, Python};
+use super::{Block, FREE, LIVE, Objects, Pymalloc, Python};
 
 /// The role of blocks of Python's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, JsonSchema, Serialize)]
@@ -39,6 +40,8 @@ pub struct PyType {
     pub arena_bytes: u64,
     /// Address of one of the blocks.
     pub example: u64,
+    /// The types whose objects hold the most bytes of the blocks, directly or in lists, dicts and other collections.
+    pub held_by: Vec<PyHolder>,
 }
 
 /// pymalloc's blocks of one size.
@@ -148,7 +151,7 @@ fn types(pymalloc: &Pymalloc, objects: &Objects) -> Vec<PyType> {
             *example = if *example == 0 { at } else { *example };
         }
     }
-    let mut rows: BTreeMap<(&str, BlockRole), (u64, u64, u64, u64)> = BTreeMap::new();
+    let mut rows: BTreeMap<(&str, BlockRole), (u64, u64, u64, u64, Vec<Block>)> = BTreeMap::new();
     for (block, (count, bytes, in_arenas, example)) in sums.into_iter().enumerate() {
         if count == 0 {
             continue;
@@ -167,19 +170,22 @@ fn types(pymalloc: &Pymalloc, objects: &Objects) -> Vec<PyType> {
                 (found.map_or("", |of| of.name.as_str()), role)
             }
         };
-        let row = rows.entry(key).or_insert((0, 0, 0, example));
-        *row = (row.0 + count, row.1 + bytes, row.2 + in_arenas, row.3);
+        let row = rows.entry(key);
+        let row = row.or_insert((0, 0, 0, example, Vec::new()));
+        (row.0, row.1, row.2) = (row.0 + count, row.1 + bytes, row.2 + in_arenas);
+        row.4.push(block as Block);
     }
     let rows = rows.into_iter();
     let mut rows: Vec<PyType> = rows
         .map(
-            |((name, role), (count, bytes, arena_bytes, example))| PyType {
+            |((name, role), (count, bytes, arena_bytes, example, blocks))| PyType {
                 name: name.to_owned(),
                 role,
                 count,
                 bytes,
                 arena_bytes,
                 example,
+                held_by: holders::largest(&objects.holders, &objects.types, &blocks),
             },
         )
         .collect();

@@ -36,7 +36,8 @@ impl PythonRead {
         )?;
         writeln!(
             out,
-            "By type, also larger blocks, which malloc has; memory of: items, keys, data that such objects refer to"
+            "By type, also larger blocks, which malloc has; memory of: items, keys, data that such objects refer to; held by: the\n\
+             nearest object that leads to them, apart from collections"
         )?;
         let table = TextTable([14, 12]);
         let head = format!("{:<18}type", "example");
@@ -48,7 +49,11 @@ impl PythonRead {
                 BlockRole::Kept => "(freed objects, kept for reuse)".to_owned(),
                 BlockRole::Unknown => "(not known)".to_owned(),
             };
-            let what = format!("{:<#18x}{what}", row.example);
+            let holder = row.held_by.first().map_or_else(String::new, |by| {
+                let share = 100.0 * by.bytes as f64 / row.bytes.max(1) as f64;
+                format!(", {share:.0} % held by {}", printable(&by.name))
+            });
+            let what = format!("{:<#18x}{what}{holder}", row.example);
             table.row(out, [&Kib(row.bytes), &row.count], what)?;
         }
         let hidden = self.types.len().saturating_sub(top) as u64;
