@@ -262,7 +262,7 @@ impl Heap {
         let types = self.types.as_ref()?;
         let row = types.rows.iter().find(|row| {
             use super::types::TypeKind::*;
-            matches!(row.kind, Class | TraitObject | Declared)
+            matches!(row.kind, Class | TraitObject)
         })?;
         is_much(row.bytes).then(|| {
             format!(
