@@ -5,6 +5,7 @@
 //! A type is given only to a chunk that its size fits.
 
 mod containers;
+mod context;
 mod fit;
 mod labels;
 mod pointers;
@@ -122,8 +123,8 @@ fn search(
     types.scan(&classes.wanted, begun + MAX_SCAN);
     let files = biases.len() as u64;
     let mut walk = Walk::new(snapshot, heaps, &tables.files, (types, biases));
-    let variables = walk.from_variables();
-    walk.from_objects(&classes.objects);
+    let variables = walk.search_variables();
+    walk.search_objects(&classes.objects);
     let Some((types, names, incomplete)) = walk.finish() else {
         return Some(Declared::refused("a file was truncated while it was read"));
     };

@@ -1,6 +1,7 @@
 //! Types and variables that debug information declares. All of it is scanned once for variables and for the definitions of types;
 //! a type is read when it is needed.
 
+mod model;
 mod pretty;
 mod read;
 mod scan;
@@ -25,6 +26,7 @@ use crate::elf::Elf;
 use memprof_profile::Module;
 use memprof_sys::target_file::{FileTree, TargetFile};
 
+pub use model::{Layout, Member, Record, Type, TypeId, Variants};
 pub use pretty::pretty;
 
 /// Maximum number of types to know, and of bytes that those that were read take.
@@ -36,106 +38,6 @@ const MAX_NAMES: usize = 1 << 20;
 
 /// Why types were not read.
 const TOO_LARGE: &str = "the types in use are too many";
-
-/// Identifies a type.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct TypeId(u32);
-
-/// A type.
-#[derive(Debug, Default)]
-pub struct Type {
-    /// Name with namespaces, as the compiler wrote it.
-    pub name: String,
-    /// Size in bytes; 0 if it is not known.
-    pub size: u64,
-    /// The parts of its objects.
-    pub layout: Layout,
-}
-
-impl Type {
-    /// The name without the arguments of a template.
-    pub fn head(&self) -> &str {
-        // Names of Rust's tuples and trait implementations begin otherwise.
-        self.name.split('<').next().unwrap_or_default()
-    }
-
-    /// The bytes that it takes, about.
-    fn bytes(&self) -> usize {
-        let of = |members: &[Member]| -> usize {
-            let names = members.iter().map(|member| member.name.len());
-            names.map(|name| name + size_of::<Member>()).sum()
-        };
-        let layout = match &self.layout {
-            Layout::Record(record) => {
-                let variants = record.variants.iter().flat_map(|variants| &variants.all);
-                let variants: usize = variants.map(|(_, members)| 64 + of(members)).sum();
-                of(&record.members) + variants + 64 * record.arguments.len()
-            }
-            _ => 0,
-        };
-        size_of::<Type>() + self.name.len() + layout
-    }
-}
-
-/// The parts of a type's objects.
-#[derive(Debug, Default)]
-pub enum Layout {
-    /// No parts: a number, a function, or a type that could not be read.
-    #[default]
-    Scalar,
-    /// The address of an object of a type, which may not be known.
-    Pointer(Option<TypeId>),
-    /// Elements of a type; `None` if their number is not known.
-    Array(TypeId, Option<u64>),
-    /// Members.
-    Record(Record),
-}
-
-/// The members of a class, a structure or a union.
-#[derive(Debug, Default)]
-pub struct Record {
-    /// Whether the members lie on top of each other.
-    pub is_union: bool,
-    /// The members and base classes.
-    pub members: Vec<Member>,
-    /// The types that are arguments of the template, by the names of its parameters.
-    pub arguments: Vec<(String, TypeId)>,
-    /// The variants of Rust's enumerations.
-    pub variants: Option<Variants>,
-}
-
-impl Record {
-    /// The member with a name.
-    pub fn member(&self, name: &str) -> Option<&Member> {
-        self.members.iter().find(|member| member.name == name)
-    }
-
-    /// The argument of the template's parameter with a name.
-    pub fn argument(&self, name: &str) -> Option<TypeId> {
-        let found = self.arguments.iter().find(|(known, _)| known == name);
-        found.map(|(_, of)| *of)
-    }
-}
-
-/// A member or a base class.
-#[derive(Debug)]
-pub struct Member {
-    /// Its name; empty for base classes.
-    pub name: String,
-    /// Offset in bytes.
-    pub offset: u64,
-    /// Its type.
-    pub of: TypeId,
-}
-
-/// The variants of an enumeration.
-#[derive(Debug, Default)]
-pub struct Variants {
-    /// Offset and size in bytes of the number that says which variant it is.
-    pub tag: Option<(u64, u64)>,
-    /// The members of each variant, with its number; `None` for all other numbers.
-    pub all: Vec<(Option<u64>, Vec<Member>)>,
-}
 
 /// The place of an entry: file, whether it is in the debug information that the file shares with others, offset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -388,7 +290,7 @@ impl DebugTypes {
             self.stopped(scan::LATE.to_owned());
             return None;
         }
-        let unit = self.dwarf(entry)?.unit(header.clone()).ok()?;
+        let unit = self.dwarf(entry)?.unit(*header).ok()?;
         let names = read::ScopeNames::read(self.dwarf(entry)?, &unit);
         if self.units.len() >= MAX_UNITS || self.names + names.len() > MAX_NAMES {
             self.units.clear();

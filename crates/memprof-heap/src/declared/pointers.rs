@@ -1,9 +1,10 @@
 //! Pointers, and the C++ containers that have several of them for one buffer.
 
 use super::containers;
+use super::context::{Context, Elements, Extent};
 use super::fit::{Chunk, is_open_ended};
 use super::labels::{Form, Label};
-use super::walk::{Context, Elements, Extent, Walk};
+use super::walk::Walk;
 use memprof_code::symbolize::types::{Layout, Record, Type, TypeId};
 
 /// Maximum size of the elements of arrays that a pointer may lead to although their type has no members, in bytes.

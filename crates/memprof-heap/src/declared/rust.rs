@@ -1,8 +1,9 @@
 //! Rust's containers, whose pointers do not declare their elements, and its enumerations.
 
 use super::containers;
+use super::context::{Context, Elements, Extent};
 use super::labels::{Form, Label};
-use super::walk::{Context, Elements, Extent, Walk};
+use super::walk::Walk;
 use memprof_code::symbolize::types::{Layout, Member, Record, Type, TypeId, Variants};
 
 /// Bytes of control bytes that hashbrown compares at once; their copies follow the control bytes.

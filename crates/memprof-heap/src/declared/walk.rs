@@ -7,6 +7,7 @@ use super::super::mapped_files::Files;
 use super::super::memory::Memory;
 use super::super::snapshot::Snapshot;
 use super::containers;
+use super::context::{Context, Elements};
 use super::fit::Chunk;
 use super::labels::Label;
 use memprof_code::symbolize::types::{DebugTypes, Layout, Record, Type, TypeId};
@@ -24,67 +25,8 @@ const BYTES_PER_CHUNK: u64 = 160;
 /// Maximum number of different types to tell apart.
 const MAX_LABELS: usize = 1 << 16;
 
-/// What the objects around a member say about it.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Context {
-    /// The innermost type that is not a library's.
-    pub owner: Option<TypeId>,
-    /// The outermost container in it.
-    pub container: Option<TypeId>,
-    /// The type of the container's nodes.
-    pub node: Option<TypeId>,
-    /// Type of the elements of a Rust container.
-    pub element: Option<TypeId>,
-    /// The elements that exist.
-    pub extent: Extent,
-    /// Whether an object that may not exist is zero then.
-    pub is_cell: bool,
-}
-
-impl Context {
-    /// The same type around it, and nothing else.
-    pub(super) fn owned(self) -> Context {
-        Context {
-            owner: self.owner,
-            ..Context::default()
-        }
-    }
-}
-
-/// The elements of a buffer that exist: all others may have remains of earlier ones.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Extent {
-    /// Index of the first.
-    pub first: u64,
-    pub count: u64,
-    /// The index from which they continue at the beginning.
-    pub end: Option<u64>,
-}
-
-impl Extent {
-    /// The first elements.
-    pub(super) fn first(count: u64) -> Extent {
-        Extent {
-            count,
-            ..Extent::default()
-        }
-    }
-
-    /// Index of the first, and number: up to the end, and at the beginning.
-    pub(super) fn parts(self) -> [(u64, u64); 2] {
-        let end = self.end.unwrap_or(u64::MAX);
-        let before = self.count.min(end.saturating_sub(self.first));
-        [(self.first, before), (0, self.count - before)]
-    }
-}
-
-/// Elements to visit.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Elements {
-    pub at: u64,
-    pub count: u64,
-    pub of: TypeId,
-}
+/// The types by chunk, their names, and why not all debug information was used.
+type Found = (HashMap<u64, u32>, Vec<String>, Option<String>);
 
 /// The search.
 pub(super) struct Walk<'a, 'f> {
@@ -133,7 +75,7 @@ impl<'a, 'f> Walk<'a, 'f> {
     }
 
     /// Searches from all variables; returns their number.
-    pub(super) fn from_variables(&mut self) -> u64 {
+    pub(super) fn search_variables(&mut self) -> u64 {
         let variables = self.types.variables().to_vec();
         let mut count = 0;
         for variable in variables {
@@ -150,7 +92,7 @@ impl<'a, 'f> Walk<'a, 'f> {
     }
 
     /// Searches from objects: first address, end, index of the C++ class.
-    pub(super) fn from_objects(&mut self, objects: &[(u64, u64, usize)]) {
+    pub(super) fn search_objects(&mut self, objects: &[(u64, u64, usize)]) {
         for (start, end, class) in objects {
             let Some(of) = self.types.class(*class) else {
                 continue;
@@ -162,8 +104,8 @@ impl<'a, 'f> Walk<'a, 'f> {
         }
     }
 
-    /// Returns the types by chunk, their names, and why not all debug information was used; `None` if a file was truncated.
-    pub(super) fn finish(mut self) -> Option<(HashMap<u64, u32>, Vec<String>, Option<String>)> {
+    /// Returns what was found; `None` if a file was truncated.
+    pub(super) fn finish(mut self) -> Option<Found> {
         let labels = std::mem::take(&mut self.labels).into_iter();
         let names = labels
             .map(|(label, _)| label.name(&mut self.types))
@@ -427,23 +369,5 @@ impl<'a, 'f> Walk<'a, 'f> {
         if let Some(variants) = &record.variants {
             self.variants(variants, at, context, left);
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_ring_continues_at_its_beginning() {
-        let ring = |first, count| Extent {
-            first,
-            count,
-            end: Some(8),
-        };
-        assert_eq!(ring(6, 5).parts(), [(6, 2), (0, 3)]);
-        assert_eq!(ring(2, 5).parts(), [(2, 5), (0, 0)]);
-        assert_eq!(ring(9, 5).parts(), [(9, 0), (0, 5)]);
-        assert_eq!(Extent::first(7).parts(), [(0, 7), (0, 0)]);
     }
 }

@@ -139,6 +139,9 @@ fn read(pymalloc: &Pymalloc, objects: &Objects, top: usize) -> PythonRead {
     }
 }
 
+/// Number, bytes, bytes in arenas, example, and the kinds of blocks.
+type Sum = (u64, u64, u64, u64, Vec<Block>);
+
 fn types(pymalloc: &Pymalloc, objects: &Objects) -> Vec<PyType> {
     let mut sums = vec![(0, 0, 0, 0); TYPED as usize + 2 * objects.types.len()];
     // pymalloc's blocks come first, so their number tells them apart.
@@ -151,7 +154,7 @@ fn types(pymalloc: &Pymalloc, objects: &Objects) -> Vec<PyType> {
             *example = if *example == 0 { at } else { *example };
         }
     }
-    let mut rows: BTreeMap<(&str, BlockRole), (u64, u64, u64, u64, Vec<Block>)> = BTreeMap::new();
+    let mut rows: BTreeMap<(&str, BlockRole), Sum> = BTreeMap::new();
     for (block, (count, bytes, in_arenas, example)) in sums.into_iter().enumerate() {
         if count == 0 {
             continue;

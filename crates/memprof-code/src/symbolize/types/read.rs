@@ -107,9 +107,10 @@ fn is_scope(tag: gimli::DwTag) -> bool {
 }
 
 fn cut(mut name: String) -> String {
-    while name.len() > MAX_NAME {
-        let end = name.floor_char_boundary(MAX_NAME);
-        name.truncate(end);
+    let fits = |at: &usize| name.is_char_boundary(*at);
+    if name.len() > MAX_NAME {
+        let end = (0..=MAX_NAME).rev().find(fits);
+        name.truncate(end.unwrap_or(0));
     }
     name
 }

@@ -130,7 +130,7 @@ impl<'w> Scan<'w> {
                 shared,
                 at: start(header),
             };
-            let unit = dwarf.unit(header.clone()).ok();
+            let unit = dwarf.unit(*header).ok();
             if unit.as_ref().is_some_and(|unit| unit.dwo_id.is_some()) {
                 self.stopped.get_or_insert(SPLIT);
             }
