@@ -2,7 +2,7 @@
 // the names of the API.
 
 import { card, h, replace } from "../dom.js";
-import { bytes, exact, number, signed } from "../format.js";
+import { bytes, exact, number, percent, signed } from "../format.js";
 import { compare, directed } from "../sort.js";
 import { bar, directionOf, sortButton } from "../table.js";
 import { columnText, rootName, tableRank, tableText } from "./glossary.js";
@@ -74,7 +74,7 @@ function sizeColumn(/** @type {(row: any) => number[]} */ range) {
 
 /** The columns of a table, from its first row. @returns {Column[]} */
 function columns(/** @type {string} */ table, /** @type {Row[]} */ rows) {
-  const all = Object.keys(rows[0]).filter((name) => ["string", "number", "boolean"].includes(typeof rows[0][name]) || rows[0][name] === null || name === "retained_by" || name === "parts").filter((name) => !name.endsWith("_error"));
+  const all = Object.keys(rows[0]).filter((name) => ["string", "number", "boolean"].includes(typeof rows[0][name]) || rows[0][name] === null || ["retained_by", "held_by", "parts"].includes(name)).filter((name) => !name.endsWith("_error"));
   const isSize = table === "sizes";
   const own = all.filter((name) => (isSize ? !["from", "to"].includes(name) : table !== "arenas" || name !== "kind"));
   const others = ordered(table, own).map((name) => column(table, name, rows));
@@ -86,6 +86,7 @@ function column(/** @type {string} */ table, /** @type {string} */ name, /** @ty
   const [label, title] = columnText(table, name);
   const by = (/** @type {Row} */ row) => row[name] ?? 0;
   if (name === "retained_by") return { label, title, by: (row) => row.retained_by.length, cell: (row) => h("div", {}, ...row.retained_by.slice(0, FEW_ROOTS).map(retainer)) };
+  if (name === "held_by") return { label, title, by: (row) => row.held_by[0]?.bytes ?? 0, cell: (row) => row.held_by.slice(0, FEW_ROOTS).map((/** @type {Row} */ by) => `${by.type} ${percent(by.bytes, row.bytes)}`).join(", ") };
   if (name === "parts") return { label, title, by: (row) => row.parts.length, cell: (row) => shapeText(row) };
   if (ADDRESSES.test(name)) return { label, title, numeric: true, by, cell: (row) => (typeof row[name] === "number" ? `0x${row[name].toString(16)}` : String(row[name] ?? "–")) };
   if (rows.some((row) => typeof row[name] === "number")) {
