@@ -143,8 +143,8 @@ pub fn symbols(symbolizer: &Symbolizer, bytes: &[u8], step: usize) {
     }
 }
 
-/// Reads the variables and types of the bytes.
-pub fn types(bytes: &[u8]) {
+/// Reads the variables and types of the bytes; returns the number of types with a name.
+pub fn types(bytes: &[u8]) -> usize {
     let end = Instant::now() + Duration::from_secs(5);
     let mut types = DebugTypes::new(end, 16 << 20);
     let file = file_of(bytes).into();
@@ -152,7 +152,7 @@ pub fn types(bytes: &[u8]) {
         .add(&file, Path::new("/nowhere/fuzzed"), None)
         .is_none()
     {
-        return;
+        return 0;
     }
     let class = (b"4demo3Foo".to_vec(), "Foo".to_owned());
     types.scan(&[class], end);
@@ -160,10 +160,12 @@ pub fn types(bytes: &[u8]) {
     for variable in types.variables().to_vec().iter().take(100) {
         waiting.extend(types.type_of(variable));
     }
+    let mut named = 0;
     for _ in 0..1000 {
         let Some(of) = waiting.pop().map(|id| types.get(id)) else {
-            return;
+            break;
         };
+        named += usize::from(!of.name.is_empty());
         pretty(&of.name);
         let _ = (types.is_extended(&of), types.named(&of.name));
         match &of.layout {
@@ -177,6 +179,7 @@ pub fn types(bytes: &[u8]) {
             }
         }
     }
+    named
 }
 
 /// The sum of all rows, kind by kind; overflow panics.
