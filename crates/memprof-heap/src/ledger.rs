@@ -24,7 +24,7 @@ use super::glibc::{self, Refusal};
 use super::jemalloc::{self, JemallocHeap};
 use super::memory::{Run, overlapping};
 use super::pages::Occupancy;
-use super::python::{self, Pymalloc, PythonBlocks, PythonHeap};
+use super::python::{self, PythonBlocks, PythonHeap, PythonMemory};
 use super::reach::Unreachable;
 use super::report::{Allocator, Heap, HeapRegion, Object, OtherRow, RegionRow};
 use super::resident::HeapPages;
@@ -292,7 +292,9 @@ pub(super) fn measure_snapshot(
         seen,
         jemalloc: in_short,
         other_heaps,
-        python: python.map(|python| PythonHeap::summarize(&python, top)),
+        python: python
+            .as_ref()
+            .map(|python| PythonHeap::summarize(python, top)),
         core: None,
         saved: None,
     };
@@ -402,7 +404,7 @@ impl<'a> Ledger<'a> {
     }
 
     /// Adds the arenas of Python's allocator, which are not part of the heap.
-    fn add_python(&mut self, pymalloc: &Pymalloc) {
+    fn add_python(&mut self, pymalloc: &PythonMemory) {
         self.arenas.begin_python();
         for (what, row) in pymalloc.rows(&self.pages, &mut self.cells) {
             self.rows[what as usize] = row;

@@ -1,18 +1,20 @@
-//! CPython's own allocator (pymalloc) and the objects in it by type, read from a copy of a process's memory without
-//! symbols.
+//! CPython's own allocator and the objects in it by type, read from a copy of a process's memory without symbols.
 //!
 //! pymalloc serves blocks of up to 512 bytes from pools, and takes pools from arenas, which are anonymous mappings.
 //! It is found by its table of pools in use, whose lists are rings (`arenas`). Every structure is verified: the
 //! blocks of each pool and the pools of each arena add up, and each list contains the right pools (`pools`).
 //! Otherwise the blocks are refused, with the reason. `objects` then determines which blocks begin with a Python
-//! object, according to `types`.
+//! object, according to `types` and `head`.
+//!
+//! Free-threaded builds, and others with `PYTHONMALLOC=mimalloc`, have a mimalloc of their own in place of pymalloc. Its
+//! heap is read like that of any other mimalloc; here its blocks are classified.
 //!
 //! Layouts: CPython 3.8 to 3.14 (`Objects/obmalloc.c`), 64-bit: pools of 4 KiB in arenas of 256 KiB up to 3.9, pools
-//! of 16 KiB in arenas of 1 MiB since 3.10. Free-threaded builds use mimalloc instead. Subinterpreters with an
-//! allocator of their own (3.12 and later) have its tables in memory that is not searched; their arenas are reported
+//! of 16 KiB in arenas of 1 MiB since 3.10. Subinterpreters with an allocator of their own (3.12 and later) have its tables in memory that is not searched; their arenas are reported
 //! as anonymous memory of unknown use.
 
 mod arenas;
+mod head;
 mod held;
 mod holders;
 mod objects;
@@ -22,6 +24,7 @@ mod rows;
 mod text;
 mod types;
 
+use head::Head;
 pub use holders::PyHolder;
 use objects::Objects;
 pub(crate) use objects::PythonBlocks;
@@ -29,6 +32,7 @@ pub use report::{BlockRole, PoolClass, PyType, PythonHeap, PythonRead};
 
 use super::all_heaps::AllHeaps;
 use super::memory::{Run, overlapping};
+use super::mimalloc;
 use super::snapshot::Snapshot;
 use super::source::Source;
 
@@ -39,7 +43,7 @@ const STEP: u64 = 16;
 /// Size of a pool's header, in bytes.
 const POOL_HEADER: u64 = 48;
 
-/// Why pymalloc's blocks could not be read.
+/// Why the blocks of Python's allocator could not be read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
     /// The process has several tables, for example because of two interpreters.
@@ -66,10 +70,13 @@ pub enum Refusal {
     /// An arena overlaps malloc's blocks.
     #[error("the arena at {0:#x} overlaps malloc's memory")]
     Overlap(u64),
+    /// A free-threaded build has no other allocator.
+    #[error("this free-threaded build has its blocks in mimalloc's heap, which was not read")]
+    NoMimalloc,
 }
 
 /// Python's memory: its allocator's blocks, and which of them are objects.
-pub(crate) type Python = Result<(Pymalloc, Objects), Refusal>;
+pub(crate) type Python = Result<(PythonMemory, Objects), Refusal>;
 
 /// An arena.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,14 +93,18 @@ pub(crate) struct Arena {
     count: u64,
 }
 
-/// A pool that was used at least once.
+/// A pool that was used at least once, or a page of mimalloc.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Pool {
     /// Address of the pool.
     pub at: u64,
+    /// Address of its first block.
+    start: u64,
     /// Size of its blocks, in bytes; 0 if the pool is free.
     pub block: u64,
-    /// Index of its first block in [`Pymalloc::blocks`].
+    /// Number of its blocks.
+    count: usize,
+    /// Index of its first block in [`PythonMemory::blocks`].
     first: usize,
 }
 
@@ -104,9 +115,9 @@ pub(crate) const FREE: Block = 0;
 /// In use.
 pub(crate) const LIVE: Block = 1;
 
-/// pymalloc's memory.
-#[derive(Debug)]
-pub(crate) struct Pymalloc {
+/// The memory of Python's allocator: pymalloc's, or the blocks of mimalloc, which has no arenas here.
+#[derive(Debug, Default)]
+pub(crate) struct PythonMemory {
     /// Size of a pool, in bytes.
     pool_size: u64,
     /// The arenas, by address.
@@ -117,7 +128,38 @@ pub(crate) struct Pymalloc {
     pub blocks: Vec<Block>,
 }
 
-impl Pymalloc {
+impl Pool {
+    /// Address of the block with an index in [`PythonMemory::blocks`].
+    fn block_at(&self, index: usize) -> u64 {
+        self.start + (index - self.first) as u64 * self.block
+    }
+}
+
+impl PythonMemory {
+    /// The blocks of mimalloc. `None` if its heap was not read.
+    fn of_mimalloc(heaps: &AllHeaps) -> Option<PythonMemory> {
+        let mut all = PythonMemory::default();
+        let spans = &heaps.spans;
+        let extents = spans.regions.extents.iter();
+        for extent in extents.filter(|extent| spans.name(extent) == mimalloc::NAME) {
+            let count = extent.count as usize;
+            let kinds = &spans.regions.kinds[extent.first..][..count];
+            all.pools.push(Pool {
+                at: extent.start,
+                start: extent.at,
+                block: if count == 0 { 0 } else { extent.size },
+                count,
+                first: all.blocks.len(),
+            });
+            let blocks = kinds.iter().map(|kind| match kind.is_live() {
+                true => LIVE,
+                false => FREE,
+            });
+            all.blocks.extend(blocks);
+        }
+        (!all.pools.is_empty()).then_some(all)
+    }
+
     /// The address ranges of the arenas, in address order.
     pub(crate) fn ranges(&self) -> impl Iterator<Item = Run> {
         self.arenas.iter().map(|arena| Run {
@@ -127,28 +169,13 @@ impl Pymalloc {
         })
     }
 
-    /// Number of blocks of a pool.
-    fn capacity(&self, pool: &Pool) -> usize {
-        match pool.block {
-            0 => 0,
-            block => ((self.pool_size - POOL_HEADER) / block) as usize,
-        }
-    }
-
-    /// The blocks in use: address, size in bytes, index in [`Pymalloc::blocks`].
+    /// The blocks in use: address, size in bytes, index in [`PythonMemory::blocks`].
     pub(crate) fn live(&self) -> impl Iterator<Item = (u64, u64, usize)> {
         self.pools.iter().flat_map(|pool| {
-            let blocks = pool.first..pool.first + self.capacity(pool);
+            let blocks = pool.first..pool.first + pool.count;
             blocks
                 .filter(|index| self.blocks[*index] != FREE)
-                .map(move |index| {
-                    let number = (index - pool.first) as u64;
-                    (
-                        pool.at + POOL_HEADER + number * pool.block,
-                        pool.block,
-                        index,
-                    )
-                })
+                .map(move |index| (pool.block_at(index), pool.block, index))
         })
     }
 
@@ -159,18 +186,13 @@ impl Pymalloc {
         (self.blocks[index] != FREE).then_some((start, start + size))
     }
 
-    /// Index in [`Pymalloc::blocks`] of the block that contains an address.
+    /// Index in [`PythonMemory::blocks`] of the block that contains an address.
     pub(crate) fn containing(&self, addr: u64) -> Option<usize> {
-        let index = self
-            .pools
-            .partition_point(|pool| pool.at + self.pool_size <= addr);
-        let pool = self
-            .pools
-            .get(index)
-            .filter(|pool| pool.at <= addr && pool.block > 0)?;
-        let inside = (addr - pool.at).checked_sub(POOL_HEADER)?;
+        let index = self.pools.partition_point(|pool| pool.at <= addr);
+        let pool = self.pools[..index].last().filter(|pool| pool.block > 0)?;
+        let inside = addr.checked_sub(pool.start)?;
         let number = (inside / pool.block) as usize;
-        (number < self.capacity(pool)).then_some(pool.first + number)
+        (number < pool.count).then_some(pool.first + number)
     }
 
     /// Address and size of the block with an index.
@@ -178,15 +200,12 @@ impl Pymalloc {
         // A free pool has no blocks, so that the next pool has the same first index.
         let pool = self.pools.partition_point(|pool| pool.first <= index);
         let pool = self.pools[..pool].last().filter(|pool| pool.block > 0);
-        pool.map_or((0, 0), |pool| {
-            let number = (index - pool.first) as u64;
-            (pool.at + POOL_HEADER + number * pool.block, pool.block)
-        })
+        pool.map_or((0, 0), |pool| (pool.block_at(index), pool.block))
     }
 }
 
-/// Reads Python's memory. `heaps` are malloc's heaps, which contain the larger objects. `None` without CPython, or if
-/// CPython is configured to use malloc.
+/// Reads Python's memory. `heaps` are malloc's heaps, which contain the larger objects, and mimalloc's. `None` without
+/// CPython, or if CPython is configured to use malloc.
 pub(crate) fn measure(source: Source<'_>, snapshot: &Snapshot, heaps: &AllHeaps) -> Option<Python> {
     let malloc = heaps.ranges();
     let overlaps = |arena: &&Arena| {
@@ -194,13 +213,21 @@ pub(crate) fn measure(source: Source<'_>, snapshot: &Snapshot, heaps: &AllHeaps)
             .next()
             .is_some()
     };
-    let read = read(snapshot).transpose()?;
-    Some(read.and_then(|mut pymalloc| {
-        if let Some(arena) = pymalloc.arenas.iter().find(overlaps) {
+    let (head, read) = match read(snapshot).transpose() {
+        Some(read) => (Head::WithLock, read),
+        None => {
+            let head = types::head(source, snapshot)?;
+            let read = PythonMemory::of_mimalloc(heaps);
+            (head == Head::FreeThreaded || read.is_some()).then_some(())?;
+            (head, read.ok_or(Refusal::NoMimalloc))
+        }
+    };
+    Some(read.and_then(|mut python| {
+        if let Some(arena) = python.arenas.iter().find(overlaps) {
             return Err(Refusal::Overlap(arena.start));
         }
-        let objects = objects::find(source, snapshot, &mut pymalloc, heaps);
-        Ok((pymalloc, objects))
+        let objects = objects::find(source, snapshot, head, &mut python, heaps);
+        Ok((python, objects))
     }))
 }
 
@@ -208,7 +235,7 @@ pub(crate) fn measure(source: Source<'_>, snapshot: &Snapshot, heaps: &AllHeaps)
 ///
 /// # Errors
 /// The structures are inconsistent: the process was stopped while it changed its lists, or its memory is damaged.
-pub(crate) fn read(snapshot: &Snapshot) -> Result<Option<Pymalloc>, Refusal> {
+pub(crate) fn read(snapshot: &Snapshot) -> Result<Option<PythonMemory>, Refusal> {
     let Some(table) = arenas::find(&snapshot.memory, &snapshot.vmas)? else {
         return Ok(None);
     };

@@ -160,7 +160,7 @@ pub(super) struct Census<'a> {
     /// The roots that lead to the objects.
     pub roots: Roots,
     /// Python's memory: its blocks on malloc's heap have its types.
-    pub python: PythonBlocks,
+    pub python: PythonBlocks<'a>,
     /// The types that debug information declares.
     declared: Declared,
     /// The heads of unreachable chunks with samples.

@@ -6,7 +6,7 @@ use std::process::Command;
 use super::estimates::{INTERVAL, Runs, SEED, assert_covered, assert_unbiased};
 use super::support::{listening_library, stdout};
 use crate::common::effort;
-use crate::common::pythons::pythons;
+use crate::common::pythons::{all_pythons, is_free_threaded, minor};
 use crate::common::skip::skip;
 use crate::common::workload::program;
 
@@ -61,16 +61,8 @@ fn check(python: &Path, name: &str, allocator: &str, hooks: Hooks) {
     }
 }
 
-fn minor(version: &str) -> u32 {
-    version
-        .split('.')
-        .nth(1)
-        .and_then(|minor| minor.parse().ok())
-        .unwrap()
-}
-
 fn all() -> Vec<(String, PathBuf)> {
-    let all: Vec<(String, PathBuf)> = pythons().into_iter().collect();
+    let all: Vec<(String, PathBuf)> = all_pythons().into_iter().collect();
     if all.is_empty() {
         skip("there is no CPython");
     }
@@ -88,9 +80,11 @@ fn objects_are_estimated_truly() {
 #[test]
 fn objects_of_a_chosen_allocator_are_estimated_truly() {
     for (version, python) in all() {
-        check(&python, &version, "pymalloc", NONE);
-        check(&python, &version, "malloc", NONE);
-        // Since 3.13; also the allocator of free-threaded builds.
+        // Free-threaded builds have mimalloc alone.
+        if !is_free_threaded(&version) {
+            check(&python, &version, "pymalloc", NONE);
+            check(&python, &version, "malloc", NONE);
+        }
         if minor(&version) >= 13 {
             check(&python, &version, "mimalloc", NONE);
         }
@@ -100,6 +94,10 @@ fn objects_of_a_chosen_allocator_are_estimated_truly() {
 #[test]
 fn objects_behind_debug_hooks_are_estimated_truly() {
     for (version, python) in all() {
+        if is_free_threaded(&version) {
+            check(&python, &version, "debug", [24, u32::MAX]);
+            continue;
+        }
         check(&python, &version, "debug", [24, 513]);
         check(&python, &version, "malloc_debug", [24, u32::MAX]);
     }

@@ -10,28 +10,49 @@ use super::{below, total};
 use crate::common::binary::memprof;
 use crate::common::memprof::Memprof;
 use crate::common::process::{LIMIT, eventually};
-use crate::common::pythons::pythons;
+use crate::common::pythons::{all_pythons, is_free_threaded, minor};
 use crate::common::skip::skip;
 use crate::common::workload::{Lines, Workload};
 
-/// Bytes of a bytes object besides its contents.
-const OBJECT: u64 = 33;
 const FINE: [&str; 2] = ["--heap-interval", "16KiB"];
 
 fn script() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/workloads/python_holds.py")
 }
 
-/// The oldest and the newest interpreter of this machine, by their versions.
+/// The oldest and the newest interpreter of this machine, and its newest free-threaded one.
 fn some() -> Vec<(String, PathBuf)> {
-    let all: Vec<(String, PathBuf)> = pythons().into_iter().collect();
+    let mut all: Vec<(String, PathBuf)> = all_pythons().into_iter().collect();
     if all.is_empty() {
         skip("there is no CPython");
     }
-    let middle = all.len().saturating_sub(1).max(1);
-    let ends = all.iter().enumerate();
-    let ends = ends.filter(|(at, _)| *at == 0 || *at >= middle);
-    ends.map(|(_, one)| one.clone()).collect()
+    all.sort_by_key(|(version, _)| minor(version));
+    let (free_threaded, mut some): (Vec<_>, Vec<_>) = all
+        .into_iter()
+        .partition(|(version, _)| is_free_threaded(version));
+    some.drain(1.min(some.len())..some.len().saturating_sub(1).max(1));
+    some.extend(free_threaded.into_iter().next_back());
+    some
+}
+
+/// Bytes of a bytes object besides its contents. A free-threaded build has larger heads.
+fn object(version: &str) -> u64 {
+    if is_free_threaded(version) { 49 } else { 33 }
+}
+
+/// Values of `PYTHONMALLOC` without and with debug hooks.
+fn allocators(version: &str) -> [&'static [&'static str]; 2] {
+    match (is_free_threaded(version), minor(version)) {
+        (true, _) => [&["", "mimalloc"], &["debug", "mimalloc_debug"]],
+        (_, 13..) => [
+            &["", "malloc", "pymalloc", "mimalloc"],
+            &["debug", "pymalloc_debug", "malloc_debug", "mimalloc_debug"],
+        ],
+        _ => [
+            &["", "malloc", "pymalloc"],
+            &["debug", "pymalloc_debug", "malloc_debug"],
+        ],
+    }
 }
 
 fn start(python: &Path, args: &[&str], environment: &[(&str, &str)]) -> (Memprof, Lines) {
@@ -50,19 +71,20 @@ fn start(python: &Path, args: &[&str], environment: &[(&str, &str)]) -> (Memprof
 #[test]
 fn blocks_of_python_are_estimated_as_well_as_mallocs() {
     for (version, python) in some() {
-        for allocator in ["", "malloc", "pymalloc"] {
+        let object = object(&version);
+        for allocator in allocators(&version)[0] {
             println!("{version}, PYTHONMALLOC={allocator}");
             let (m, mut lines) = start(&python, &[], &[("PYTHONMALLOC", allocator)]);
             lines.tell("hold 50000 100");
             lines.tell("hold 5000 600");
             lines.tell("numbers 50000");
             let array = (50_000 + 5000) * 8;
-            let bytes = 50_000 * (100 + OBJECT) + 5000 * (600 + OBJECT) + array;
+            let bytes = 50_000 * (100 + object) + 5000 * (600 + object) + array;
             must_be(&m, "hold", "inuse_space", bytes);
             must_be(&m, "hold", "inuse_objects", 55_000);
-            // Each number has 28 or 32 bytes, as the interpreter rounds them or not.
+            // Each number has 28 or 32 bytes, as the interpreter rounds them or not, and as its head is larger.
             let (live, error) = below(&m, "numbers", "inuse_space");
-            let (least, most) = (50_000 * (28 + 8), 50_000 * (32 + 8));
+            let (least, most) = (50_000 * (object - 5 + 8), 50_000 * (object - 1 + 8));
             let far = 5 * error;
             assert!(
                 (least - far..most + far).contains(&live),
@@ -79,16 +101,12 @@ fn blocks_of_python_are_estimated_as_well_as_mallocs() {
 #[test]
 fn hooks_before_and_after_the_start_hide_no_block() {
     for (version, python) in some() {
-        // Each hook adds 24 bytes to a block.
-        for (hooks, more) in [
-            ("debug", 24),
-            ("pymalloc_debug", 24),
-            ("malloc_debug", 24),
-            ("", 0),
-        ] {
+        for hooks in [allocators(&version)[1], &[""]].concat() {
+            // Each hook adds 24 bytes to a block.
+            let more = if hooks.is_empty() { 0 } else { 24 };
             println!("{version}, PYTHONMALLOC={hooks}");
             let (m, mut lines) = start(&python, &[], &[("PYTHONMALLOC", hooks)]);
-            let block = 100 + OBJECT + more;
+            let block = 100 + object(&version) + more;
             lines.tell("hold 30000 100");
             must_be(&m, "hold", "inuse_space", 30_000 * (block + 8));
             lines.tell("trace");
@@ -122,7 +140,7 @@ fn forked_children_have_their_own_blocks() {
             &m,
             "child_holds",
             "inuse_space",
-            30_000 * (100 + OBJECT + 8),
+            30_000 * (100 + object(&version) + 8),
         );
         assert!(total(&m, "inuse_space") > 2 * before);
     }
@@ -146,7 +164,8 @@ fn a_running_interpreter_is_sampled_from_then_on() {
         );
         let m = Memprof::start(&["--heap", "--pid", &pid]);
         target.lines.tell("hold 30000 100");
-        must_be(&m, "hold", "inuse_space", 30_000 * (100 + OBJECT + 8));
+        let truth = 30_000 * (100 + object(&version) + 8);
+        must_be(&m, "hold", "inuse_space", truth);
         assert_eq!(m.lost(), [""; 0]);
     }
 }
@@ -199,7 +218,7 @@ fn a_heap_by_stack_has_pythons_blocks_under_their_functions() {
             .collect();
         let (sum, error) = live.iter().fold((0, 0), |a, b| (a.0 + b.0, a.1 + b.1));
         // At most an eighth of the list's items is room for more.
-        let truth = 60_000 * (100 + OBJECT + 8);
+        let truth = 60_000 * (100 + object(&version) + 8);
         let off = sum.abs_diff(truth);
         assert!(off <= 5 * error + 60_000, "{sum} ± {error}, not {truth}");
         assert!(error < truth / 20, "{sum} ± {error}");

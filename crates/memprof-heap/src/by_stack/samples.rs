@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::super::all_heaps::AllHeaps;
-use super::super::python::Pymalloc;
+use super::super::python::PythonMemory;
 use memprof_sys::ids::StackId;
 
 /// A sampled allocation that was live when the process was stopped.
@@ -89,7 +89,7 @@ pub(crate) struct Placed {
 /// chunk.
 pub(crate) fn place(
     heaps: &AllHeaps,
-    python: Option<&Pymalloc>,
+    python: Option<&PythonMemory>,
     samples: &HeapSamples,
 ) -> (Vec<Placed>, SampleCounts) {
     let mut counts = SampleCounts {

@@ -3,7 +3,7 @@
 use super::super::all_heaps::AllHeaps;
 use super::super::by_stack::{self, Heads, HeapSamples, Holdings, Joint, Owner, Placed};
 use super::super::chunks::ChunkKind;
-use super::super::python::Pymalloc;
+use super::super::python::PythonMemory;
 use super::super::snapshot::Snapshot;
 use super::Ledger;
 use memprof_sys::residency::{Category, page_size};
@@ -35,7 +35,7 @@ impl Ledger<'_> {
     }
 
     /// Also sums what Python's blocks hold, if any of them was sampled.
-    pub(super) fn hold_python(&mut self, pymalloc: &Pymalloc) {
+    pub(super) fn hold_python(&mut self, pymalloc: &PythonMemory) {
         if let Some(holdings) = &mut self.holdings
             && holdings.begin_python(pymalloc.ranges())
         {

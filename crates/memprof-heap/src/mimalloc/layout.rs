@@ -72,10 +72,15 @@ const NEW: Layout = Layout {
     start: Start::Field(48),
 };
 
-/// The known layouts: 2.0, 2.1.2, and later releases.
-pub(super) const ALL: [Layout; 3] = [
+/// The known layouts: 2.0, 2.1.2, that release in free-threaded CPython, and later releases.
+pub(super) const ALL: [Layout; 4] = [
     OLD,
     Layout {
+        start: Start::After,
+        ..OLD
+    },
+    Layout {
+        size: 96,
         start: Start::After,
         ..OLD
     },

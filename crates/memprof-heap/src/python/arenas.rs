@@ -64,16 +64,22 @@ pub(super) fn next(memory: &Memory, pool: u64) -> Option<u64> {
     memory.word(pool.wrapping_add(NEXT_POOL))
 }
 
-/// Finds the tables. `Ok(None)` if there are none, or no pool is in use.
-pub(super) fn find(memory: &Memory, vmas: &[Vma]) -> Result<Option<Table>, Refusal> {
+/// Ranges of the process's written data, in which an interpreter has its tables and types; at most [`SEARCHED`] bytes.
+pub(super) fn data(memory: &Memory, vmas: &[Vma]) -> Vec<(u64, u64)> {
     let mut left = SEARCHED;
-    let mut places = Vec::new();
+    let mut ranges = Vec::new();
     for (start, end) in written_data(vmas) {
         for run in memory.runs_in(start, end.min(start.saturating_add(left))) {
             left = left.saturating_sub(run.len());
-            places.push((run.start, run.end));
+            ranges.push((run.start, run.end));
         }
     }
+    ranges
+}
+
+/// Finds the tables. `Ok(None)` if there are none, or no pool is in use.
+pub(super) fn find(memory: &Memory, vmas: &[Vma]) -> Result<Option<Table>, Refusal> {
+    let places = data(memory, vmas);
     let places = || {
         places
             .iter()

@@ -4,9 +4,9 @@ use super::super::by_stack::{Holdings, Owner, RangeUse};
 use super::super::chunks::ChunkKind;
 use super::super::memory::{Run, overlapping};
 use super::super::report::HeapRegion;
-use super::Pymalloc;
+use super::PythonMemory;
 
-impl Pymalloc {
+impl PythonMemory {
     /// Adds all bytes of all arenas to `holdings`. `pages` are the resident runs of the process, by address.
     pub(crate) fn hold(&self, pages: &[Run], holdings: &mut Holdings) {
         let mut pages = pages;

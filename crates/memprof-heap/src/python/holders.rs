@@ -11,15 +11,16 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::super::memory::Memory;
+use super::head::Head;
 use super::objects::{Large, TYPED};
 use super::types::Type;
-use super::{Block, POOL_HEADER, Pymalloc};
+use super::{Block, PythonMemory};
 
 /// Maximum number of references to follow backwards.
 const MAX_HOPS: u32 = 16;
-/// Offsets in a list (`PyListObject`).
-const LIST_SIZE: u64 = 16;
-const LIST_ITEMS: u64 = 24;
+/// Offsets in a list (`PyListObject`), after its head.
+const LIST_SIZE: u64 = 0;
+const LIST_ITEMS: u64 = 8;
 /// Maximum number of holders to list for a row.
 const LISTED: usize = 3;
 /// Maximum number of sums.
@@ -71,12 +72,14 @@ pub(super) type Holders = HashMap<(Block, u32), (u64, u64)>;
 /// Finds who holds the blocks of pymalloc, and those of malloc in `large`.
 pub(super) fn find(
     memory: &Memory,
+    head: Head,
     types: &[Type],
-    pymalloc: &Pymalloc,
+    pymalloc: &PythonMemory,
     large: &[Large],
 ) -> Holders {
     let mut search = Search {
         memory,
+        head,
         types,
         pymalloc,
         large,
@@ -120,8 +123,9 @@ fn rank(of: &Type) -> u8 {
 /// Blocks have indexes: first pymalloc's, then malloc's.
 struct Search<'a> {
     memory: &'a Memory,
+    head: Head,
     types: &'a [Type],
-    pymalloc: &'a Pymalloc,
+    pymalloc: &'a PythonMemory,
     large: &'a [Large],
     /// Of each type.
     ranks: Vec<u8>,
@@ -169,9 +173,8 @@ impl Search<'_> {
     fn refer(&mut self) {
         let pymalloc = self.pymalloc;
         for pool in &pymalloc.pools {
-            for number in 0..pymalloc.capacity(pool) {
-                let at = pool.at + POOL_HEADER + number as u64 * pool.block;
-                self.block((pool.first + number) as u32, at, pool.block);
+            for index in pool.first..pool.first + pool.count {
+                self.block(index as u32, pool.block_at(index), pool.block);
             }
         }
         let first = pymalloc.blocks.len();
@@ -188,15 +191,15 @@ impl Search<'_> {
             return;
         };
         let is_list = of.name == "list";
-        let before = match is_object {
-            true => of.before,
+        let (before, links) = match is_object {
+            true => (of.before, of.links),
             // Behind the items of a list may be remains of earlier ones, so they are read from the list.
             false if is_list => return,
-            false => 0,
+            false => (0, 0),
         };
         // Skip the garbage collector's links in front of an object: they lead to other objects.
         let (own, end) = (at.saturating_add(before), at.saturating_add(bytes));
-        for (start, end) in [(at, own.saturating_sub(16)), (own, end)] {
+        for (start, end) in [(at, own.saturating_sub(links)), (own, end)] {
             self.words(index, start, end);
         }
         if is_list {
@@ -206,7 +209,7 @@ impl Search<'_> {
 
     /// Reads the items of a list.
     fn items(&mut self, list: u64) {
-        let field = |at| self.memory.word(list.checked_add(at)?);
+        let field = |at| self.memory.word(list.checked_add(self.head.size() + at)?);
         let (Some(count), Some(items)) = (field(LIST_SIZE), field(LIST_ITEMS)) else {
             return;
         };

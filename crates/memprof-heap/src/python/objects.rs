@@ -1,9 +1,9 @@
 //! Classifies blocks: Python objects by type, memory of such objects, and neither.
 //!
 //! A block is an object if its type field is the address of a type, and the type's flags say that its objects begin
-//! there: at the beginning of the block, or after the 16-byte header of the garbage collector, the 16-byte header with
-//! an instance's dict and weak references (3.11 and later), or both. The reference count must be plausible, and the
-//! type's size must fit.
+//! there: at the beginning of the block, or after the 16-byte header of the garbage collector (not in free-threaded
+//! builds), the 16-byte header with an instance's dict and weak references (3.11 and later), or both. The reference count
+//! must be plausible, and the type's size must fit.
 //!
 //! Memory of objects is any block that is not an object and that an object refers to: a list's items, a dict's keys,
 //! the data of an array. It is attributed to the first object that refers to it; lists, dicts and texts come first.
@@ -14,9 +14,10 @@ use super::super::all_heaps::AllHeaps;
 use super::super::memory::{Memory, Run};
 use super::super::snapshot::Snapshot;
 use super::super::source::Source;
+use super::head::Head;
 use super::holders::{self, Holders};
-use super::types::{OB_TYPE, Type, Types};
-use super::{Block, FREE, LIVE, Pymalloc};
+use super::types::{Type, Types};
+use super::{Block, FREE, LIVE, PythonMemory};
 
 /// Offsets of objects in their blocks, in bytes.
 const POSITIONS: [u64; 3] = [0, 16, 32];
@@ -50,7 +51,7 @@ impl Objects {
     /// The blocks in use of pymalloc, followed by `large`: address, bytes, kind.
     pub(crate) fn all<'a>(
         &'a self,
-        pymalloc: &'a Pymalloc,
+        pymalloc: &'a PythonMemory,
     ) -> impl Iterator<Item = (u64, u64, Block)> + 'a {
         let small = pymalloc
             .live()
@@ -65,16 +66,18 @@ impl Objects {
 
 /// What a census of malloc's chunks needs of Python: the arenas, and the types of its blocks on malloc's heap.
 #[derive(Debug, Default)]
-pub(crate) struct PythonBlocks {
+pub(crate) struct PythonBlocks<'a> {
     /// The arenas, by address.
     pub arenas: Vec<Run>,
-    /// Index of the type by the address of a chunk's contents.
+    /// The blocks of mimalloc, if Python's are there.
+    mimalloc: Option<&'a PythonMemory>,
+    /// Index of the type by the address of another chunk's contents.
     types: HashMap<u64, u32>,
     names: Vec<String>,
 }
 
-impl PythonBlocks {
-    pub(crate) fn new(pymalloc: &Pymalloc, objects: &Objects) -> PythonBlocks {
+impl<'a> PythonBlocks<'a> {
+    pub(crate) fn new(python: &'a PythonMemory, objects: &Objects) -> PythonBlocks<'a> {
         let name = |number: usize| {
             let name = objects.types.get(number / 2).map_or("", |of| &of.name);
             match number % 2 {
@@ -84,7 +87,8 @@ impl PythonBlocks {
         };
         let large = objects.large.iter();
         PythonBlocks {
-            arenas: pymalloc.ranges().collect(),
+            arenas: python.ranges().collect(),
+            mimalloc: python.arenas.is_empty().then_some(python),
             types: large.map(|large| (large.at, large.block - TYPED)).collect(),
             names: (0..2 * objects.types.len()).map(name).collect(),
         }
@@ -92,7 +96,11 @@ impl PythonBlocks {
 
     /// Number of the type of the block with these contents.
     pub(crate) fn type_at(&self, start: u64) -> Option<u32> {
-        self.types.get(&start).copied()
+        let block = self.mimalloc.and_then(|python| {
+            let index = python.containing(start)?;
+            python.blocks[index].checked_sub(TYPED)
+        });
+        block.or_else(|| self.types.get(&start).copied())
     }
 
     /// Name of a type by its number; of memory of its objects, with a remark.
@@ -102,25 +110,24 @@ impl PythonBlocks {
 }
 
 /// Finds the objects, and records the kind of each block in `pymalloc`.
-pub(crate) fn find(
+pub(super) fn find(
     source: Source<'_>,
     snapshot: &Snapshot,
-    pymalloc: &mut Pymalloc,
+    head: Head,
+    pymalloc: &mut PythonMemory,
     heaps: &AllHeaps,
 ) -> Objects {
     let memory = &snapshot.memory;
-    let mut types = Types::new(memory, &snapshot.vmas, source);
-    for index in 0..pymalloc.pools.len() {
-        let pool = pymalloc.pools[index];
-        for number in 0..pymalloc.capacity(&pool) {
-            let block = pool.first + number;
-            if pymalloc.blocks[block] != FREE {
-                let at = pool.at + super::POOL_HEADER + number as u64 * pool.block;
-                pymalloc.blocks[block] = what(memory, &mut types, at, pool.block);
+    let mut types = Types::new(memory, &snapshot.vmas, source, head);
+    for pool in &pymalloc.pools {
+        for index in pool.first..pool.first + pool.count {
+            if pymalloc.blocks[index] != FREE {
+                let at = pool.block_at(index);
+                pymalloc.blocks[index] = what(memory, &mut types, at, pool.block);
             }
         }
     }
-    let mut large: Vec<Large> = large_blocks(heaps);
+    let mut large: Vec<Large> = large_blocks(heaps, pymalloc);
     for block in &mut large {
         block.block = what(memory, &mut types, block.at, block.bytes);
     }
@@ -133,24 +140,29 @@ pub(crate) fn find(
     };
     owners.find(true);
     owners.find(false);
+    owners.find_in_memory();
     // Drop blocks that have nothing to do with Python.
     large.retain(|block| block.block >= TYPED);
     let types = types.into_types();
     Objects {
-        holders: holders::find(memory, &types, pymalloc, &large),
+        holders: holders::find(memory, head, &types, pymalloc, &large),
         types,
         large,
     }
 }
 
 /// Blocks of malloc in use that are larger than pymalloc's, by address.
-fn large_blocks(heaps: &AllHeaps) -> Vec<Large> {
+fn large_blocks(heaps: &AllHeaps, pymalloc: &PythonMemory) -> Vec<Large> {
     let all = heaps.live().map(|(at, end)| Large {
         at,
         bytes: end.saturating_sub(at),
         block: LIVE,
     });
-    let mut all: Vec<Large> = all.filter(|block| block.bytes > LARGEST).collect();
+    let all = all.filter(|block| block.bytes > LARGEST);
+    // Those of mimalloc are known already.
+    let mut all: Vec<Large> = all
+        .filter(|block| pymalloc.containing(block.at).is_none())
+        .collect();
     all.sort_unstable_by_key(|block| block.at);
     all
 }
@@ -159,17 +171,13 @@ fn large_blocks(heaps: &AllHeaps) -> Vec<Large> {
 fn what(memory: &Memory, types: &mut Types, block: u64, size: u64) -> Block {
     let found = POSITIONS.into_iter().find_map(|position| {
         let at = block + position;
-        let references = memory.word(at)?;
-        // Since 3.14 the highest bits are flags. A pointer has some of the middle bits set.
-        if references >> 32 & 0xffff != 0 {
-            return None;
-        }
-        let index = types.at(memory.word(at + OB_TYPE)?)?;
+        let is_referenced = types.head.is_referenced(memory, at)?;
+        let index = types.at(types.head.type_of(memory, at)?)?;
         let of = types.get(index)?;
         let fits = of.before == position && position + of.least_size <= size;
-        fits.then_some(match references & 0xffff_ffff {
-            0 => KEPT,
-            _ => TYPED + 2 * index,
+        fits.then_some(match is_referenced {
+            false => KEPT,
+            true => TYPED + 2 * index,
         })
     });
     found.unwrap_or(LIVE)
@@ -186,10 +194,10 @@ enum BlockIndex {
 struct Owners<'a, 't> {
     memory: &'a Memory,
     types: &'t Types<'a>,
-    pymalloc: &'a mut Pymalloc,
+    pymalloc: &'a mut PythonMemory,
     large: &'a mut Vec<Large>,
-    /// Memory of objects whose contents are yet to be read.
-    left: Vec<BlockIndex>,
+    /// Memory of objects whose contents are yet to be read, with its kind.
+    left: Vec<(BlockIndex, Block)>,
 }
 
 impl Owners<'_, '_> {
@@ -197,10 +205,9 @@ impl Owners<'_, '_> {
     fn find(&mut self, containers: bool) {
         for index in 0..self.pymalloc.pools.len() {
             let pool = self.pymalloc.pools[index];
-            for number in 0..self.pymalloc.capacity(&pool) {
-                let block = self.pymalloc.blocks[pool.first + number];
-                let at = pool.at + super::POOL_HEADER + number as u64 * pool.block;
-                self.object(block, at, pool.block, containers);
+            for index in pool.first..pool.first + pool.count {
+                let block = self.pymalloc.blocks[index];
+                self.object(block, pool.block_at(index), pool.block, containers);
             }
         }
         for index in 0..self.large.len() {
@@ -218,16 +225,19 @@ impl Owners<'_, '_> {
             return;
         }
         // Skip the garbage collector's links in front of an object: they lead to other objects.
-        let before = of_type.map_or(0, |found| found.before);
-        let links = before.saturating_sub(16);
-        self.words(at, links, block + 1);
+        let (before, links) = of_type.map_or((0, 0), |found| (found.before, found.links));
+        self.words(at, before - links, block + 1);
         self.words(at + before, bytes.saturating_sub(before), block + 1);
-        while let Some(place) = self.left.pop() {
+    }
+
+    /// Reads the memory of objects. It comes last: unlike objects, it may have remains of earlier contents in it.
+    fn find_in_memory(&mut self) {
+        while let Some((place, block)) = self.left.pop() {
             let (at, bytes) = match place {
                 BlockIndex::Small(index) => self.pymalloc.place(index),
                 BlockIndex::Large(index) => (self.large[index].at, self.large[index].bytes),
             };
-            self.words(at, bytes, block + 1);
+            self.words(at, bytes, block);
         }
     }
 
@@ -247,7 +257,7 @@ impl Owners<'_, '_> {
         if let Some(index) = self.pymalloc.containing(word) {
             if self.pymalloc.blocks[index] == LIVE {
                 self.pymalloc.blocks[index] = becomes;
-                self.left.push(BlockIndex::Small(index));
+                self.left.push((BlockIndex::Small(index), becomes));
             }
             return;
         }
@@ -259,7 +269,7 @@ impl Owners<'_, '_> {
             && block.block == LIVE
         {
             block.block = becomes;
-            self.left.push(BlockIndex::Large(index));
+            self.left.push((BlockIndex::Large(index), becomes));
         }
     }
 }

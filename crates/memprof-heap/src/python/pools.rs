@@ -2,7 +2,7 @@
 
 use super::super::memory::Memory;
 use super::arenas::{ARENA_INDEX, CLASS, FoundArena, MAX_OFFSET, Table, next};
-use super::{CLASSES, FREE, LIVE, POOL_HEADER, Pool, Pymalloc, Refusal, STEP};
+use super::{CLASSES, FREE, LIVE, POOL_HEADER, Pool, PythonMemory, Refusal, STEP};
 
 /// Offsets in a pool's header.
 const COUNT: u64 = 0;
@@ -10,8 +10,8 @@ const FREE_BLOCK: u64 = 8;
 const NEXT_OFFSET: u64 = 40;
 
 /// Reads all pools.
-pub(super) fn read(memory: &Memory, table: &Table) -> Result<Pymalloc, Refusal> {
-    let mut all = Pymalloc {
+pub(super) fn read(memory: &Memory, table: &Table) -> Result<PythonMemory, Refusal> {
+    let mut all = PythonMemory {
         pool_size: table.pool_size,
         arenas: table.arenas.iter().map(|found| found.arena).collect(),
         pools: Vec::new(),
@@ -43,7 +43,7 @@ fn pool(
     memory: &Memory,
     at: u64,
     arena: u64,
-    all: &mut Pymalloc,
+    all: &mut PythonMemory,
 ) -> Result<Option<usize>, Refusal> {
     let wrong = || Refusal::Pool(at);
     let number = |offset| memory.half(at + offset).map(u64::from).ok_or_else(wrong);
@@ -61,13 +61,17 @@ fn pool(
     }
     // Blocks beyond the offset were never allocated.
     let used = (next_offset - POOL_HEADER) / block;
+    let (first, capacity) = (
+        all.blocks.len(),
+        ((all.pool_size - POOL_HEADER) / block) as usize,
+    );
     let mut pool = Pool {
         at,
+        start: at + POOL_HEADER,
         block,
-        first: all.blocks.len(),
+        count: capacity,
+        first,
     };
-    let capacity = all.capacity(&pool);
-    let first = pool.first;
     all.blocks.resize(first + used as usize, LIVE);
     all.blocks.resize(first + capacity, FREE);
     let broken = || Refusal::FreeBlocks(at);
@@ -92,7 +96,7 @@ fn pool(
     if count == 0 {
         // An empty pool can be reused for another size class.
         all.blocks.truncate(first);
-        pool.block = 0;
+        (pool.block, pool.count) = (0, 0);
     }
     all.pools.push(pool);
     let listed = count > 0 && (count as usize) < capacity;
@@ -130,7 +134,7 @@ fn list(
     table: &Table,
     class: usize,
     expected: u64,
-    all: &Pymalloc,
+    all: &PythonMemory,
 ) -> Result<(), Refusal> {
     let block = (class as u64 + 1) * STEP;
     let head = table.head(class as u64);

@@ -6,9 +6,10 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::Serialize;
 
+use super::super::mimalloc;
 use super::holders::{self, PyHolder};
 use super::objects::{KEPT, TYPED};
-use super::{Block, FREE, LIVE, Objects, Pymalloc, Python};
+use super::{Block, FREE, LIVE, Objects, Python, PythonMemory};
 
 /// The role of blocks of Python's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, JsonSchema, Serialize)]
@@ -24,7 +25,7 @@ pub enum BlockRole {
     Unknown,
 }
 
-/// The blocks of one type: in pymalloc's memory, or in malloc's if they are larger than 512 bytes.
+/// The blocks of one type: in the memory of Python's allocator, or in malloc's if they are larger than 512 bytes.
 #[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize)]
 pub struct PyType {
     /// Name of the type; empty if the role has no type. Types of the same name share a row.
@@ -36,7 +37,7 @@ pub struct PyType {
     pub count: u64,
     /// Bytes of the blocks.
     pub bytes: u64,
-    /// Bytes of the blocks in pymalloc's arenas.
+    /// Bytes of the blocks in the memory of Python's allocator.
     pub arena_bytes: u64,
     /// Address of one of the blocks.
     pub example: u64,
@@ -73,6 +74,9 @@ pub enum PythonHeap {
 /// Summary of Python's memory.
 #[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize)]
 pub struct PythonRead {
+    /// Python's allocator: `pymalloc`, or `mimalloc` in free-threaded builds and with `PYTHONMALLOC=mimalloc`. The arenas and pools
+    /// are pymalloc's.
+    pub allocator: &'static str,
     /// Number of arenas.
     pub arenas: u64,
     /// Bytes of all arenas.
@@ -83,7 +87,7 @@ pub struct PythonRead {
     pub free_pools: u64,
     /// The blocks by size.
     pub classes: Vec<PoolClass>,
-    /// Bytes of pymalloc's blocks in use.
+    /// Bytes of the allocator's blocks in use.
     pub live_bytes: u64,
     /// Bytes of these blocks that are objects or memory of objects.
     pub typed_bytes: u64,
@@ -105,10 +109,12 @@ impl PythonHeap {
     }
 }
 
-fn read(pymalloc: &Pymalloc, objects: &Objects, top: usize) -> PythonRead {
+fn read(pymalloc: &PythonMemory, objects: &Objects, top: usize) -> PythonRead {
     let mut classes: BTreeMap<u64, PoolClass> = BTreeMap::new();
-    for pool in pymalloc.pools.iter().filter(|pool| pool.block > 0) {
-        let blocks = &pymalloc.blocks[pool.first..pool.first + pymalloc.capacity(pool)];
+    let is_pymalloc = !pymalloc.arenas.is_empty();
+    let pools = pymalloc.pools.iter();
+    for pool in pools.filter(|pool| is_pymalloc && pool.block > 0) {
+        let blocks = &pymalloc.blocks[pool.first..pool.first + pool.count];
         let free = blocks.iter().filter(|block| **block == FREE).count() as u64;
         let class = classes.entry(pool.block).or_default();
         class.size = pool.block;
@@ -119,19 +125,29 @@ fn read(pymalloc: &Pymalloc, objects: &Objects, top: usize) -> PythonRead {
     let classes: Vec<PoolClass> = classes.into_values().collect();
     let pools: u64 = pymalloc.arenas.iter().map(|arena| arena.count).sum();
     let used: u64 = classes.iter().map(|class| class.pools).sum();
-    let typed = pymalloc
-        .live()
-        .filter(|(_, _, i)| pymalloc.blocks[*i] >= TYPED);
-    let typed_bytes = typed.map(|(_, bytes, _)| bytes).sum();
+    let (mut live_bytes, mut typed_bytes) = (0, 0);
+    for (_, bytes, index) in pymalloc.live() {
+        live_bytes += bytes;
+        typed_bytes += if pymalloc.blocks[index] >= TYPED {
+            bytes
+        } else {
+            0
+        };
+    }
     let mut types = types(pymalloc, objects);
     let types_left_out = types.len().saturating_sub(top) as u64;
     types.truncate(top);
     PythonRead {
+        allocator: if is_pymalloc {
+            "pymalloc"
+        } else {
+            mimalloc::NAME
+        },
         arenas: pymalloc.arenas.len() as u64,
         arena_bytes: pymalloc.ranges().map(|range| range.len()).sum(),
         pool_size: pymalloc.pool_size,
         free_pools: pools.saturating_sub(used),
-        live_bytes: classes.iter().map(|class| class.live * class.size).sum(),
+        live_bytes,
         typed_bytes,
         classes,
         types,
@@ -142,9 +158,9 @@ fn read(pymalloc: &Pymalloc, objects: &Objects, top: usize) -> PythonRead {
 /// Number, bytes, bytes in arenas, example, and the kinds of blocks.
 type Sum = (u64, u64, u64, u64, Vec<Block>);
 
-fn types(pymalloc: &Pymalloc, objects: &Objects) -> Vec<PyType> {
+fn types(pymalloc: &PythonMemory, objects: &Objects) -> Vec<PyType> {
     let mut sums = vec![(0, 0, 0, 0); TYPED as usize + 2 * objects.types.len()];
-    // pymalloc's blocks come first, so their number tells them apart.
+    // The allocator's blocks come first, so their number tells them apart.
     let small = pymalloc.live().count();
     for (number, (at, bytes, block)) in objects.all(pymalloc).enumerate() {
         if let Some((count, sum, in_arenas, example)) = sums.get_mut(block as usize) {

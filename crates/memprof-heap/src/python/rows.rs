@@ -4,12 +4,12 @@ use super::super::address_map::Cells;
 use super::super::memory::{Run, overlapping};
 use super::super::report::HeapRegion;
 use super::super::zero_pages::ZeroRuns;
-use super::{FREE, POOL_HEADER, Pymalloc};
+use super::{FREE, POOL_HEADER, PythonMemory};
 
 /// Number of blocks or pools, bytes, and resident bytes.
 type Sums = (u64, u64, u64);
 
-impl Pymalloc {
+impl PythonMemory {
     /// The rows of all arenas. Adds them to `cells` as well. `pages` are the resident runs of the process, by
     /// address.
     pub(crate) fn rows(&self, pages: &[Run], cells: &mut Cells) -> [(HeapRegion, Sums); 4] {
@@ -22,7 +22,7 @@ impl Pymalloc {
     }
 }
 
-fn rows(pymalloc: &Pymalloc, pages: &[Run], cells: &mut Cells) -> [(HeapRegion, Sums); 4] {
+fn rows(pymalloc: &PythonMemory, pages: &[Run], cells: &mut Cells) -> [(HeapRegion, Sums); 4] {
     let mut rows = Rows {
         pages,
         cells,
@@ -51,7 +51,7 @@ pub(super) struct Part {
     pub block: u64,
 }
 
-impl Pymalloc {
+impl PythonMemory {
     /// Visits all bytes of all arenas, in address order.
     pub(super) fn for_each_part(&self, mut visit: impl FnMut(Part)) {
         let mut part = |what, number, start, end, block| {
@@ -75,7 +75,7 @@ impl Pymalloc {
                 }
                 let mut at = pool.at + POOL_HEADER;
                 part(overhead, 0, pool.at, at, 0);
-                let blocks = &self.blocks[pool.first..pool.first + self.capacity(pool)];
+                let blocks = &self.blocks[pool.first..pool.first + pool.count];
                 for alike in blocks.chunk_by(|a, b| (*a == FREE) == (*b == FREE)) {
                     let to = at + alike.len() as u64 * pool.block;
                     let what = if alike[0] == FREE { free } else { live };

@@ -27,11 +27,17 @@ impl PythonHeap {
 impl PythonRead {
     fn write_text(&self, out: &mut dyn Write, top: usize) -> io::Result<()> {
         let typed = 100.0 * self.typed_bytes as f64 / self.live_bytes.max(1) as f64;
+        match self.arenas {
+            0 => write!(out, "\nPython: blocks of {} in use: ", self.allocator)?,
+            arenas => write!(
+                out,
+                "\nPython: {arenas} arenas with {} KiB; blocks in use: ",
+                Kib(self.arena_bytes)
+            )?,
+        }
         writeln!(
             out,
-            "\nPython: {} arenas with {} KiB; blocks in use: {} KiB, of which {typed:.1} % are objects or memory of objects.",
-            self.arenas,
-            Kib(self.arena_bytes),
+            "{} KiB, of which {typed:.1} % are objects or memory of objects.",
             Kib(self.live_bytes)
         )?;
         writeln!(

@@ -4,17 +4,18 @@
 use std::collections::HashMap;
 
 use super::super::memory::Memory;
+use super::super::snapshot::Snapshot;
 use super::super::source::Source;
+use super::arenas;
+use super::head::Head;
 use memprof_sys::ids::Addr;
 use memprof_sys::residency::Vma;
 use memprof_sys::target_file::{ReadAt, TargetFile};
 
-/// Offset of an object's type (`ob_type`).
-pub(super) const OB_TYPE: u64 = 8;
-/// Offsets in `PyTypeObject`.
-const NAME: u64 = 24;
-const BASIC_SIZE: u64 = 32;
-const FLAGS: u64 = 168;
+/// Offsets in `PyTypeObject`, after its head.
+const NAME: u64 = 8;
+const BASIC_SIZE: u64 = 16;
+const FLAGS: u64 = 152;
 
 /// `Py_TPFLAGS_READY` and other flags.
 const READY: u64 = 1 << 12;
@@ -25,8 +26,8 @@ const IS_LIST: u64 = 1 << 25;
 const IS_TEXT: u64 = 1 << 28;
 const IS_DICT: u64 = 1 << 29;
 const IS_TYPE: u64 = 1 << 31;
-/// Bytes in front of an object, per such flag of its type.
-const HEADER: u64 = 16;
+/// Bytes in front of an object whose type has that flag.
+const PRE_HEADER_SIZE: u64 = 16;
 
 /// Maximum plausible size of an object's fixed part, in bytes.
 const MAX_BASIC_SIZE: u64 = 1 << 20;
@@ -44,6 +45,8 @@ pub(super) struct Type {
     pub name: String,
     /// Bytes in front of its objects in their blocks.
     pub before: u64,
+    /// The last of these bytes that are the garbage collector's links.
+    pub links: u64,
     /// Minimum size of its objects, in bytes.
     pub least_size: u64,
     /// Whether its objects have their contents in separate blocks: lists, dicts, texts.
@@ -54,6 +57,8 @@ pub(super) struct Type {
 #[derive(Debug)]
 pub(super) struct Types<'a> {
     memory: &'a Memory,
+    /// Layout of the heads of objects, also of types.
+    pub head: Head,
     texts: Texts<'a>,
     /// Index in `all` by address.
     known: HashMap<u64, u32>,
@@ -65,9 +70,15 @@ pub(super) struct Types<'a> {
 }
 
 impl<'a> Types<'a> {
-    pub(super) fn new(memory: &'a Memory, vmas: &'a [Vma], source: Source<'a>) -> Types<'a> {
+    pub(super) fn new(
+        memory: &'a Memory,
+        vmas: &'a [Vma],
+        source: Source<'a>,
+        head: Head,
+    ) -> Types<'a> {
         Types {
             memory,
+            head,
             texts: Texts {
                 source,
                 memory,
@@ -104,11 +115,12 @@ impl<'a> Types<'a> {
         if addr == 0 || !addr.is_multiple_of(8) || self.all.len() == MAX_TYPES {
             return None;
         }
-        let field = |at| self.memory.word(addr.checked_add(at)?);
-        let flags = field(FLAGS)?;
-        let basic_size = field(BASIC_SIZE)?;
-        let (own, name) = (field(OB_TYPE)?, field(NAME)?);
-        if flags & READY == 0 || !(HEADER..=MAX_BASIC_SIZE).contains(&basic_size) {
+        let (memory, head) = (self.memory, self.head);
+        let field = |of: u64, at| memory.word(of.checked_add(head.size() + at)?);
+        let flags = field(addr, FLAGS)?;
+        let basic_size = field(addr, BASIC_SIZE)?;
+        let (own, name) = (head.type_of(memory, addr)?, field(addr, NAME)?);
+        if flags & READY == 0 || !(head.size()..=MAX_BASIC_SIZE).contains(&basic_size) {
             return None;
         }
         let name = if own == addr {
@@ -117,17 +129,18 @@ impl<'a> Types<'a> {
             self.root = Some(addr);
             name
         } else {
-            let flags = self.memory.word(own.checked_add(FLAGS)?)?;
-            (flags & IS_TYPE != 0).then_some(())?;
+            (field(own, FLAGS)? & IS_TYPE != 0).then_some(())?;
             self.look(own, left.checked_sub(1)?)?;
             self.texts.at(name)?
         };
         let index = self.all.len() as u32;
-        let header = |flag| if flags & flag == 0 { 0 } else { HEADER };
+        let if_flag = |flag, bytes| if flags & flag == 0 { 0 } else { bytes };
+        let links = if_flag(HAVE_GC, head.links());
         self.all.push(Type {
             name,
-            before: header(HAVE_GC) + header(PRE_HEADER),
-            least_size: least_size(flags, basic_size),
+            before: links + if_flag(PRE_HEADER, PRE_HEADER_SIZE),
+            links,
+            least_size: least_size(head, flags, basic_size),
             is_container: flags & (IS_LIST | IS_TEXT | IS_DICT) != 0,
         });
         self.known.insert(addr, index);
@@ -138,13 +151,30 @@ impl<'a> Types<'a> {
 /// The minimum size of objects of a type with this fixed part (`tp_basicsize`). That of `str` is the size of its largest form: a
 /// compact ASCII text has its characters in place of the last fields (`PyASCIIObject`, not `PyUnicodeObject`). Other types with
 /// this flag are classes derived from `str`, whose objects are never compact.
-fn least_size(flags: u64, basic_size: u64) -> u64 {
-    match (flags & IS_TEXT, basic_size) {
-        (IS_TEXT, 80) => 48,
+fn least_size(head: Head, flags: u64, basic_size: u64) -> u64 {
+    match (flags & IS_TEXT, head, basic_size) {
+        (IS_TEXT, Head::WithLock, 80) => 48,
         // 3.12 and later.
-        (IS_TEXT, 64) => 40,
-        (_, size) => size,
+        (IS_TEXT, Head::WithLock, 64) => 40,
+        (IS_TEXT, Head::FreeThreaded, 80) => 56,
+        (.., size) => size,
     }
+}
+
+/// The heads of the objects of the process's interpreter: those with which an address in its data is that of `type`, which
+/// is its own type. `None` without an interpreter.
+pub(super) fn head(source: Source<'_>, snapshot: &Snapshot) -> Option<Head> {
+    let (memory, vmas) = (&snapshot.memory, &snapshot.vmas);
+    arenas::data(memory, vmas)
+        .into_iter()
+        .find_map(|(start, end)| {
+            (start..end).step_by(8).find_map(|at| {
+                Head::ALL.into_iter().find(|head| {
+                    head.type_of(memory, at) == Some(at)
+                        && Types::new(memory, vmas, source, *head).at(at).is_some()
+                })
+            })
+        })
 }
 
 /// Reads text from the process's memory, and from mapped files where memory is unchanged and therefore was not
