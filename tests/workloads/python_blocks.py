@@ -25,28 +25,29 @@ FREED = range(0, COUNT, 2)
 keep = [None] * COUNT
 
 
-# The loops allocate nothing but the objects: numbers and pairs exist before.
+# The loops allocate nothing but the objects: numbers and pairs exist before. (To unpack a pair, 3.13 makes an iterator in its
+# free-threaded build.)
 def malloc():
-    for index, size in PLACES:
-        keep[index] = b"x" * size
+    for place in PLACES:
+        keep[place[0]] = b"x" * place[1]
 
 
 def calloc():
-    for index, size in PLACES:
-        keep[index] = bytes(size)
+    for place in PLACES:
+        keep[place[0]] = bytes(place[1])
 
 
 def realloc():
-    for index, size in PLACES:
+    for place in PLACES:
         grown = []
-        for _, _ in PLACES[: size // 8]:
+        for _ in PLACES[: place[1] // 8]:
             grown.append(None)
-        keep[index] = grown
+        keep[place[0]] = grown
 
 
 def free(places):
-    for index, _ in places:
-        keep[index] = None
+    for place in places:
+        keep[place[0]] = None
 
 
 def block(size):

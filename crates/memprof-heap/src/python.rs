@@ -138,8 +138,11 @@ impl Pool {
 impl PythonMemory {
     /// The blocks of mimalloc. `None` if its heap was not read.
     fn of_mimalloc(heaps: &AllHeaps) -> Option<PythonMemory> {
-        let mut all = PythonMemory::default();
         let spans = &heaps.spans;
+        let mut all = PythonMemory {
+            blocks: Vec::with_capacity(spans.regions.kinds.len()),
+            ..PythonMemory::default()
+        };
         let extents = spans.regions.extents.iter();
         for extent in extents.filter(|extent| spans.name(extent) == mimalloc::NAME) {
             let count = extent.count as usize;

@@ -10,49 +10,30 @@ use super::{below, total};
 use crate::common::binary::memprof;
 use crate::common::memprof::Memprof;
 use crate::common::process::{LIMIT, eventually};
-use crate::common::pythons::{all_pythons, is_free_threaded, minor};
+use crate::common::pythons::{all_pythons, is_free_threaded, minor, pythons};
 use crate::common::skip::skip;
 use crate::common::workload::{Lines, Workload};
 
+/// Bytes of a bytes object besides its contents.
+const OBJECT: u64 = 33;
+/// The same in a free-threaded build, whose objects have larger heads.
+const FREE_THREADED: u64 = 49;
 const FINE: [&str; 2] = ["--heap-interval", "16KiB"];
 
 fn script() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/workloads/python_holds.py")
 }
 
-/// The oldest and the newest interpreter of this machine, and its newest free-threaded one.
+/// The oldest and the newest interpreter of this machine, by their versions.
 fn some() -> Vec<(String, PathBuf)> {
-    let mut all: Vec<(String, PathBuf)> = all_pythons().into_iter().collect();
+    let mut all: Vec<(String, PathBuf)> = pythons().into_iter().collect();
     if all.is_empty() {
         skip("there is no CPython");
     }
     all.sort_by_key(|(version, _)| minor(version));
-    let (free_threaded, mut some): (Vec<_>, Vec<_>) = all
-        .into_iter()
-        .partition(|(version, _)| is_free_threaded(version));
-    some.drain(1.min(some.len())..some.len().saturating_sub(1).max(1));
-    some.extend(free_threaded.into_iter().next_back());
-    some
-}
-
-/// Bytes of a bytes object besides its contents. A free-threaded build has larger heads.
-fn object(version: &str) -> u64 {
-    if is_free_threaded(version) { 49 } else { 33 }
-}
-
-/// Values of `PYTHONMALLOC` without and with debug hooks.
-fn allocators(version: &str) -> [&'static [&'static str]; 2] {
-    match (is_free_threaded(version), minor(version)) {
-        (true, _) => [&["", "mimalloc"], &["debug", "mimalloc_debug"]],
-        (_, 13..) => [
-            &["", "malloc", "pymalloc", "mimalloc"],
-            &["debug", "pymalloc_debug", "malloc_debug", "mimalloc_debug"],
-        ],
-        _ => [
-            &["", "malloc", "pymalloc"],
-            &["debug", "pymalloc_debug", "malloc_debug"],
-        ],
-    }
+    let newest = all.len().saturating_sub(1).max(1);
+    all.drain(1.min(all.len())..newest.min(all.len()));
+    all
 }
 
 fn start(python: &Path, args: &[&str], environment: &[(&str, &str)]) -> (Memprof, Lines) {
@@ -71,20 +52,25 @@ fn start(python: &Path, args: &[&str], environment: &[(&str, &str)]) -> (Memprof
 #[test]
 fn blocks_of_python_are_estimated_as_well_as_mallocs() {
     for (version, python) in some() {
-        let object = object(&version);
-        for allocator in allocators(&version)[0] {
+        let all = ["", "malloc", "pymalloc", "mimalloc"];
+        let known = if minor(&version) < 13 {
+            &all[..3]
+        } else {
+            &all
+        };
+        for allocator in known {
             println!("{version}, PYTHONMALLOC={allocator}");
             let (m, mut lines) = start(&python, &[], &[("PYTHONMALLOC", allocator)]);
             lines.tell("hold 50000 100");
             lines.tell("hold 5000 600");
             lines.tell("numbers 50000");
             let array = (50_000 + 5000) * 8;
-            let bytes = 50_000 * (100 + object) + 5000 * (600 + object) + array;
+            let bytes = 50_000 * (100 + OBJECT) + 5000 * (600 + OBJECT) + array;
             must_be(&m, "hold", "inuse_space", bytes);
             must_be(&m, "hold", "inuse_objects", 55_000);
-            // Each number has 28 or 32 bytes, as the interpreter rounds them or not, and as its head is larger.
+            // Each number has 28 or 32 bytes, as the interpreter rounds them or not.
             let (live, error) = below(&m, "numbers", "inuse_space");
-            let (least, most) = (50_000 * (object - 5 + 8), 50_000 * (object - 1 + 8));
+            let (least, most) = (50_000 * (28 + 8), 50_000 * (32 + 8));
             let far = 5 * error;
             assert!(
                 (least - far..most + far).contains(&live),
@@ -98,15 +84,66 @@ fn blocks_of_python_are_estimated_as_well_as_mallocs() {
     }
 }
 
+/// Their frames are not read, so the totals before and after are compared.
+#[test]
+fn blocks_of_free_threaded_builds_are_estimated_as_well() {
+    let mut all = all_pythons();
+    all.retain(|version, _| is_free_threaded(version));
+    if all.is_empty() {
+        skip("there is no free-threaded CPython; MEMPROF_TEST_PYTHONS names one");
+    }
+    // Each hook adds 24 bytes to a block.
+    for ((version, python), (allocator, more)) in all.iter().flat_map(|one| {
+        let allocators = [("", 0), ("debug", 24), ("mimalloc", 0)];
+        allocators.map(|allocator| (one, allocator))
+    }) {
+        println!("{version}, PYTHONMALLOC={allocator}");
+        let (m, mut lines) = start(python, &[], &[("PYTHONMALLOC", allocator)]);
+        // It has answered once its start is over.
+        lines.tell("release");
+        let [live, allocated] = ["inuse_space", "alloc_space"];
+        let before = [live, allocated].map(|kind| total(&m, kind));
+        lines.tell("hold 50000 100");
+        lines.tell("hold 5000 600");
+        let after = [live, allocated].map(|kind| total(&m, kind));
+        let truth = 50_000 * (100 + FREE_THREADED + more) + 5000 * (600 + FREE_THREADED + more);
+        let truth = truth + 55_000 * 8;
+        // Of blocks that are much smaller than the interval of 16 KiB.
+        let error = ((truth * (16 << 10)) as f64).sqrt() as u64;
+        for at in 0..2 {
+            let made = after[at] - before[at];
+            assert!(
+                made.abs_diff(truth) < 5 * error,
+                "{made} ± {error}, not {truth}"
+            );
+        }
+        lines.tell("release");
+        let left = total(&m, live).abs_diff(before[0]);
+        assert!(left < truth / 20, "{left} of {truth}");
+        assert_eq!(m.lost(), [""; 0]);
+    }
+}
+
 #[test]
 fn hooks_before_and_after_the_start_hide_no_block() {
     for (version, python) in some() {
-        for hooks in [allocators(&version)[1], &[""]].concat() {
-            // Each hook adds 24 bytes to a block.
-            let more = if hooks.is_empty() { 0 } else { 24 };
+        // Each hook adds 24 bytes to a block.
+        let all = [
+            ("debug", 24),
+            ("pymalloc_debug", 24),
+            ("malloc_debug", 24),
+            ("", 0),
+            ("mimalloc_debug", 24),
+        ];
+        let known = if minor(&version) < 13 {
+            &all[..4]
+        } else {
+            &all
+        };
+        for (hooks, more) in known.iter().copied() {
             println!("{version}, PYTHONMALLOC={hooks}");
             let (m, mut lines) = start(&python, &[], &[("PYTHONMALLOC", hooks)]);
-            let block = 100 + object(&version) + more;
+            let block = 100 + OBJECT + more;
             lines.tell("hold 30000 100");
             must_be(&m, "hold", "inuse_space", 30_000 * (block + 8));
             lines.tell("trace");
@@ -140,7 +177,7 @@ fn forked_children_have_their_own_blocks() {
             &m,
             "child_holds",
             "inuse_space",
-            30_000 * (100 + object(&version) + 8),
+            30_000 * (100 + OBJECT + 8),
         );
         assert!(total(&m, "inuse_space") > 2 * before);
     }
@@ -164,8 +201,7 @@ fn a_running_interpreter_is_sampled_from_then_on() {
         );
         let m = Memprof::start(&["--heap", "--pid", &pid]);
         target.lines.tell("hold 30000 100");
-        let truth = 30_000 * (100 + object(&version) + 8);
-        must_be(&m, "hold", "inuse_space", truth);
+        must_be(&m, "hold", "inuse_space", 30_000 * (100 + OBJECT + 8));
         assert_eq!(m.lost(), [""; 0]);
     }
 }
@@ -218,7 +254,7 @@ fn a_heap_by_stack_has_pythons_blocks_under_their_functions() {
             .collect();
         let (sum, error) = live.iter().fold((0, 0), |a, b| (a.0 + b.0, a.1 + b.1));
         // At most an eighth of the list's items is room for more.
-        let truth = 60_000 * (100 + object(&version) + 8);
+        let truth = 60_000 * (100 + OBJECT + 8);
         let off = sum.abs_diff(truth);
         assert!(off <= 5 * error + 60_000, "{sum} ± {error}, not {truth}");
         assert!(error < truth / 20, "{sum} ± {error}");

@@ -165,16 +165,15 @@ fn least_size(head: Head, flags: u64, basic_size: u64) -> u64 {
 /// is its own type. `None` without an interpreter.
 pub(super) fn head(source: Source<'_>, snapshot: &Snapshot) -> Option<Head> {
     let (memory, vmas) = (&snapshot.memory, &snapshot.vmas);
-    arenas::data(memory, vmas)
+    let mut types = Head::ALL.map(|head| Types::new(memory, vmas, source, head));
+    let mut places = arenas::data(memory, vmas)
         .into_iter()
-        .find_map(|(start, end)| {
-            (start..end).step_by(8).find_map(|at| {
-                Head::ALL.into_iter().find(|head| {
-                    head.type_of(memory, at) == Some(at)
-                        && Types::new(memory, vmas, source, *head).at(at).is_some()
-                })
-            })
-        })
+        .flat_map(|(start, end)| (start..end).step_by(8));
+    places.find_map(|at| {
+        let mut types = types.iter_mut();
+        let own = types.find(|types| types.head.type_of(memory, at) == Some(at))?;
+        own.at(at).map(|_| own.head)
+    })
 }
 
 /// Reads text from the process's memory, and from mapped files where memory is unchanged and therefore was not
