@@ -33,12 +33,14 @@ static __always_inline __u64 argument(struct pt_regs *ctx, struct probe_argument
 {
 	__u64 value = a->value, reg = 0;
 	__u32 unused = 64 - a->bits;
+	/* No more than the argument is read, because it may end where the memory does. The verifier sees a size from 1 to 8. */
+	__u32 bytes = ((a->bits / 8 - 1) & 7) + 1;
 
 	if (a->place != ARGUMENT_CONSTANT) {
 		bpf_probe_read_kernel(&reg, sizeof(reg), (void *)ctx + a->reg);
 		value = a->place == ARGUMENT_MEMORY ? reg + value : reg;
 	}
-	if (a->place == ARGUMENT_MEMORY && bpf_probe_read_user(&value, sizeof(value), (void *)value))
+	if (a->place == ARGUMENT_MEMORY && bpf_probe_read_user(&value, bytes, (void *)value))
 		return 0;
 	if (unused > 56)
 		return value;

@@ -75,6 +75,12 @@ impl Probe {
                 what()
             ),
         };
+        let Some(semaphore) = probe.semaphore else {
+            bail!(
+                "{} has its semaphore outside of its file, where the kernel cannot count listeners",
+                what()
+            );
+        };
         let cookie = self.cookie_of(found)?;
         let program = self
             .skel
@@ -85,7 +91,7 @@ impl Probe {
         // A path that leads to this very file, whatever its name in the process's file tree.
         let path = format!("/proc/self/fd/{}", file.as_raw_fd());
         let options = UprobeOpts {
-            ref_ctr_offset: probe.semaphore as usize,
+            ref_ctr_offset: semaphore as usize,
             cookie,
             ..UprobeOpts::default()
         };

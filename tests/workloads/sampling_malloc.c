@@ -8,8 +8,7 @@
 
 #include "contract.h"
 
-SEMAPHORE(otel_memory_alloc);
-SEMAPHORE(otel_memory_free);
+PROBES;
 
 extern void *__libc_malloc(size_t size);
 extern void __libc_free(void *at);

@@ -7,6 +7,7 @@
  *   hold N       N allocations of 100 bytes that stand for 1,000, at new addresses
  *   large N      N allocations of 1 MiB that stand for themselves
  *   churn N      N allocations of 64 bytes that stand for 6,400, freed at once
+ *   edge N       N allocations of 100 bytes that stand for 1,000, which are the last bytes before a hole in memory
  *   release N    frees the last N of `hold`
  *   mark NAME    sets a mark, by memprof's own probe
  *   fork         goes on in a child
@@ -16,14 +17,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "contract.h"
 #include "mark.h"
 
-SEMAPHORE(otel_memory_alloc);
-SEMAPHORE(otel_memory_free);
+PROBES;
 
 static uint64_t next = 0x100000;
 
@@ -66,6 +67,24 @@ __attribute__((noinline)) static void churn_one(void)
 	release_one(at);
 }
 
+__attribute__((noinline)) static void edge_one(void)
+{
+	static char *hole;
+	uint64_t at = next;
+
+	next += 64;
+	if (!hole) {
+		hole = mmap(NULL, 8192, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+		hole += 4096;
+		munmap(hole, 4096);
+		memcpy(hole - 4, &(int32_t){ 1000 }, 4);
+		memcpy(hole - 6, &(int16_t){ 100 }, 2);
+	}
+	if (otel_memory_alloc_semaphore)
+		asm volatile(NOTE("alloc", "8@%[at] -2@-6(%[hole]) -4@-4(%[hole])")::[at] "r"(at), [hole] "r"(hole)
+			     : "memory");
+}
+
 int main(void)
 {
 	static uint64_t held[1 << 20];
@@ -88,6 +107,8 @@ int main(void)
 				large_one();
 			else if (!strcmp(word, "churn"))
 				churn_one();
+			else if (!strcmp(word, "edge"))
+				edge_one();
 			else if (!strcmp(word, "release") && nr)
 				release_one(held[--nr]);
 		}

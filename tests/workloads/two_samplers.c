@@ -14,8 +14,7 @@
 
 #include "contract.h"
 
-SEMAPHORE(otel_memory_alloc);
-SEMAPHORE(otel_memory_free);
+PROBES;
 
 static char *held[1 << 20];
 

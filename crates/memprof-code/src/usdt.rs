@@ -32,8 +32,9 @@ pub struct Usdt {
     pub name: String,
     /// File offset of its instruction, in bytes.
     pub offset: u64,
-    /// File offset of its semaphore, in bytes; 0 if it has none.
-    pub semaphore: u64,
+    /// File offset of its semaphore, in bytes; 0 if it has none. `None` if the semaphore is in memory that the file does not
+    /// contain (`.bss`).
+    pub semaphore: Option<u64>,
     /// Arguments, or their text if it cannot be parsed.
     pub arguments: Result<Vec<Argument>, String>,
 }
@@ -70,8 +71,10 @@ pub fn probes(elf: &Elf<'_>, wanted: impl Fn(&str, &str) -> bool) -> Result<Vec<
         if !wanted(at.provider, at.name) {
             continue;
         }
-        // If the file was prelinked after the notes were written, its addresses have moved by as much as this section.
-        let moved = base.map_or(0, |base| base.wrapping_sub(at.base));
+        // If the file was prelinked after the notes were written, its addresses have moved by as much as this section. Notes
+        // that do not say where it was may be in a file that has it for the notes of others.
+        let moved = base.filter(|_| at.base != 0);
+        let moved = moved.map_or(0, |base| base.wrapping_sub(at.base));
         let in_file = |address: u64| {
             let (segment, inside) = elf.loaded_at(address.wrapping_add(moved))?;
             segment.offset.checked_add(inside)
@@ -83,7 +86,7 @@ pub fn probes(elf: &Elf<'_>, wanted: impl Fn(&str, &str) -> bool) -> Result<Vec<
         let arm = elf.machine() == EM_AARCH64;
         let arguments = split(at.arguments).into_iter();
         let arguments: Option<_> = arguments.map(|text| Argument::parse(&text, arm)).collect();
-        if let (Some(offset), Some(semaphore)) = (in_file(at.address), semaphore) {
+        if let Some(offset) = in_file(at.address) {
             probes.push(Usdt {
                 provider: at.provider.to_owned(),
                 name: at.name.to_owned(),

@@ -1,15 +1,17 @@
 //! Processes that speak the contract by themselves: nothing is preloaded.
 
+use std::process::Command;
+
 use serde_json::Value;
 
 use crate::common::memprof::Memprof;
 use crate::common::process::wait_until;
-use crate::common::workload::{Workload, program};
+use crate::common::workload::{Workload, program, program_with};
 use crate::samples::{below, total};
 use memprof_sys::ids::Pid;
 
-/// The probes of `speaker`: three of `alloc`, one of `free`.
-const LISTENED: &str = "3 1";
+/// The probes of `speaker`: four of `alloc`, one of `free`.
+const LISTENED: &str = "4 1";
 
 fn listeners(workload: &mut Workload) -> String {
     workload.lines.send("listeners");
@@ -66,6 +68,58 @@ fn every_sample_counts_under_its_stack_until_it_is_freed() {
     assert_eq!(at_peak(), [held, large, churned]);
     m.interrupt();
     assert_eq!(listeners(&mut workload), "0 0");
+}
+
+/// Programs and libraries that speak the contract in each form.
+#[test]
+fn every_form_of_probes_is_listened_to() {
+    let no_pie: &[&str] = &["-no-pie"];
+    for form in [
+        no_pie,
+        &["-DBASE"],
+        &["-static"],
+        &["-static-pie"],
+        &["-shared"],
+    ] {
+        for (semaphores, listened) in [("2", "4 1"), ("1", "5 5"), ("0", "1 1")] {
+            let define = format!("-DSEMAPHORES={semaphores}");
+            println!("{form:?} {define}");
+            let mut workload = match form {
+                ["-shared"] => {
+                    let library = program_with("speaker_library", &[&define]);
+                    let program = program("speaks_by_library");
+                    Workload::start_as(Command::new(program).arg(library))
+                }
+                _ => Workload::start(&program_with("speaker", &[form, &[&define]].concat())),
+            };
+            let m = Memprof::attach(workload.pid(), &["--heap"]);
+            wait_until(|| listeners(&mut workload) == listened);
+            // Without a semaphore the program does not know.
+            wait_until(|| {
+                workload.lines.tell("churn 1");
+                total(&m, "alloc_space") > 0
+            });
+            for command in ["hold 1000", "large 3", "edge 200", "release 100"] {
+                workload.lines.tell(command);
+            }
+            let live = |function| below(&m, function, "inuse_space").0;
+            let all = ["hold_one", "large_one", "edge_one", "churn_one"].map(live);
+            assert_eq!(all, [900_000, 3 << 20, 200_000, 0]);
+            assert_eq!(m.lost(), [""; 0]);
+        }
+    }
+}
+
+/// The kernel counts listeners in pages of the file alone.
+#[test]
+fn a_semaphore_outside_of_the_file_is_named() {
+    let mut workload = Workload::start(&program_with("speaker", &["-DOUTSIDE"]));
+    let m = Memprof::attach(workload.pid(), &["--heap"]);
+    m.said("has its semaphore outside of its file");
+    assert_eq!(listeners(&mut workload), "0 0");
+    let lost = m.lost();
+    let is_counted = |row: &String| row.contains("could not listen to");
+    assert!(lost.iter().any(is_counted), "{lost:?}");
 }
 
 /// The kernel takes the probes away, and with them what makes the process sample.

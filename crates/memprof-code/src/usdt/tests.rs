@@ -72,7 +72,7 @@ fn the_probes_of_a_real_library_are_found() {
     }
     let throw = found.iter().find(|probe| probe.name == "throw");
     let throw = throw.expect("it has a probe where an exception is thrown");
-    assert_eq!(throw.semaphore, 0);
+    assert_eq!(throw.semaphore, Some(0));
     assert_eq!(throw.arguments.as_ref().map(Vec::len), Ok(2));
     let mut nop = [0; 4];
     elf.read_at(&mut nop, throw.offset).unwrap();
