@@ -1,10 +1,13 @@
 //! Processes with another sampler beside memprof's library: what both see counts once, with the library's samples.
 
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
+use crate::common::allocators::{JEMALLOC, allocator};
 use crate::common::memprof::{BINARY, Memprof, served};
 use crate::common::process::wait_until;
-use crate::common::workload::{Lines, program};
+use crate::common::skip::skip;
+use crate::common::workload::{Lines, Workload, program, program_with};
 use crate::sampler::ddheap;
 use crate::samples::preloaded::must_be;
 use crate::samples::{below, total};
@@ -52,6 +55,80 @@ fn below_the_library() {
         must_be(&m, "hold", kind, 21_000 * 4096);
     }
     lines.tell("release 21000");
+    assert_eq!(below(&m, "hold", "inuse_space"), (0, 0));
+}
+
+/// jemalloc's own samples, by its hooks, at another interval than the library's.
+const JEMALLOC_SAMPLES: (&str, &str) = (
+    "MALLOC_CONF",
+    "prof:true,prof_active:false,lg_prof_sample:15",
+);
+
+/// What is preloaded for that, if this jemalloc has the hooks; that of `MEMPROF_TEST_JEMALLOC` or the installed one.
+fn jemalloc_that_speaks() -> Option<String> {
+    let chosen = std::env::var_os("MEMPROF_TEST_JEMALLOC").map(PathBuf::from);
+    let jemalloc = chosen.or_else(|| allocator(JEMALLOC))?;
+    let speaker = program_with("jemalloc_speaker", &["-lm"]);
+    let preload = format!("{}:{}", speaker.display(), jemalloc.display());
+    let (name, value) = JEMALLOC_SAMPLES;
+    let mut probe = Command::new("true");
+    let said = probe.env("LD_PRELOAD", &preload).env(name, value).output();
+    let stderr = String::from_utf8(said.unwrap().stderr).unwrap();
+    if !stderr.is_empty() {
+        skip(format!("{}: {}", jemalloc.display(), stderr.trim()));
+        return None;
+    }
+    Some(preload)
+}
+
+#[test]
+fn jemalloc_s_own_samples() {
+    let Some(preload) = jemalloc_that_speaks() else {
+        return;
+    };
+    let (name, value) = JEMALLOC_SAMPLES;
+    let mut command = Command::new(program("allocations"));
+    command.env("LD_PRELOAD", preload).env(name, value);
+    let mut workload = Workload::start_as(&mut command);
+    let m = Memprof::attach(workload.pid(), &["--heap"]);
+    wait_until(|| {
+        workload.lines.tell("churn 1000 500");
+        total(&m, "alloc_space") > 0
+    });
+    workload.lines.tell("hold 20000 500");
+    for kind in ["alloc_space", "inuse_space"] {
+        must_be(&m, "hold", kind, 20_000 * 500);
+    }
+    workload.lines.tell("release 20000");
+    assert_eq!(below(&m, "hold", "inuse_space"), (0, 0));
+    assert_eq!(m.lost(), [""; 0]);
+}
+
+/// No block is large enough that both often sample it: the stacks show that the library calls jemalloc.
+#[test]
+fn jemalloc_s_own_samples_below_the_library() {
+    let Some(preload) = jemalloc_that_speaks() else {
+        return;
+    };
+    let program = program("allocations");
+    let args = [&served(&SAMPLED)[..], &["--", program.to_str().unwrap()]].concat();
+    let (name, value) = JEMALLOC_SAMPLES;
+    let mut command = Command::new(BINARY);
+    command
+        .args(args)
+        .env("LD_PRELOAD", preload)
+        .env(name, value);
+    let mut m = Memprof::spawn_as(command.stdin(Stdio::piped()).stdout(Stdio::piped()));
+    let mut lines = Lines::new(&mut m.child);
+    m.said("following ");
+    lines.tell("hold 10000 500");
+    // jemalloc's are listened to by now.
+    std::thread::sleep(std::time::Duration::from_secs(1));
+    lines.tell("hold 40000 500");
+    for kind in ["alloc_space", "inuse_space"] {
+        must_be(&m, "hold", kind, 50_000 * 500);
+    }
+    lines.tell("release 50000");
     assert_eq!(below(&m, "hold", "inuse_space"), (0, 0));
 }
 
