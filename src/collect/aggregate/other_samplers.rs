@@ -5,6 +5,9 @@
 //!
 //! - the function with its probe calls one that the library samples, as a stack of the library's shows;
 //! - both have sampled the same block, one directly after the other.
+//!
+//! Likewise for two others without the library: if one gets its memory from the other, the inner one's samples count, because it has
+//! all allocations of the outer one, and may have more.
 
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
@@ -22,7 +25,7 @@ const TOGETHER: u64 = 10_000_000;
 pub(super) struct OtherSamplers {
     /// For each file with probes, the functions that contain the probes of allocations: ranges of offsets in the file.
     functions: HashMap<ModuleId, Vec<Range<u64>>>,
-    /// The files whose allocations the library samples, too.
+    /// The files whose allocations the library or an inner sampler samples, too.
     covered: HashSet<(MmId, ModuleId)>,
 }
 
@@ -61,13 +64,13 @@ impl Aggregator {
 
     /// Adds a sampled allocation, unless the library samples it, too.
     pub(super) fn sampled_allocation(&mut self, seen: &SampledAllocation) {
-        if !self.other_samplers.functions.is_empty() && self.is_counted_by_the_library(seen) {
+        if !self.other_samplers.functions.is_empty() && self.is_counted_by_another(seen) {
             return;
         }
         self.samples.allocated(seen);
     }
 
-    fn is_counted_by_the_library(&mut self, seen: &SampledAllocation) -> bool {
+    fn is_counted_by_another(&mut self, seen: &SampledAllocation) -> bool {
         let Some(stack) = self.stacks.get(seen.stack).cloned() else {
             return false;
         };
@@ -81,18 +84,24 @@ impl Aggregator {
             let found = self.other_samplers.on(&stack.frames).chain(twin);
             let found: Vec<ModuleId> = found.collect();
             for module in found {
-                self.leave_to_the_library(seen.mm, module);
+                self.leave_to_another(seen.mm, module);
             }
             return false;
         }
         let Some(module) = self.other_samplers.has(first) else {
             return false;
         };
-        if twin.is_some_and(|twin| self.is_of_library(twin)) {
-            self.leave_to_the_library(seen.mm, module);
+        let of_other = |twin| self.other_samplers.has(twin).is_some_and(|of| of != module);
+        if twin.is_some_and(|twin| self.is_of_library(twin) || of_other(twin)) {
+            self.leave_to_another(seen.mm, module);
         }
-        self.other_samplers.covered.contains(&(seen.mm, module))
-            || stack.frames.iter().any(|frame| self.is_of_library(*frame))
+        let is_covered = self.other_samplers.covered.contains(&(seen.mm, module));
+        let outer = self.other_samplers.on(&stack.frames);
+        let outer = outer.filter(|outer| *outer != module && !is_covered);
+        for outer in outer.collect::<Vec<_>>() {
+            self.leave_to_another(seen.mm, outer);
+        }
+        is_covered || stack.frames.iter().any(|frame| self.is_of_library(*frame))
     }
 
     /// The place of the probe that sampled the same block directly before.
@@ -103,8 +112,8 @@ impl Aggregator {
         stack.frames.first().copied()
     }
 
-    /// Leaves the allocations of another sampler to the library, those of its earlier samples, too.
-    pub fn leave_to_the_library(&mut self, mm: MmId, module: ModuleId) {
+    /// Leaves the allocations of a sampler to another one that has them, those of its earlier samples, too.
+    pub fn leave_to_another(&mut self, mm: MmId, module: ModuleId) {
         let spaces = &self.spaces;
         let covered = &mut self.other_samplers.covered;
         if !covered.insert((mm, module)) {
@@ -114,7 +123,7 @@ impl Aggregator {
         tracing::debug!(
             ?mm,
             ?module,
-            "memprof's library samples what another sampler does"
+            "another sampler has this one's allocations, too"
         );
         let is_theirs = |id: &StackId| {
             let stack = self.stacks.get(*id);

@@ -257,7 +257,7 @@ impl Collector {
                 let listened = self.samplers.listening.remove(&(mm, id)).is_some();
                 if listened && has_preloaded {
                     // The library has sampled since before this file's probes were found.
-                    self.aggregator.leave_to_the_library(mm, id);
+                    self.aggregator.leave_to_another(mm, id);
                 }
                 continue;
             }
@@ -371,5 +371,14 @@ fn samplers_probes(file: &dyn ReadAt, provider: impl Fn(&str) -> bool) -> Vec<Us
         |of: &str, name: &str| (provider(of) && is_sampler_probe(name)) || sets_marks(of, name);
     let elf = Elf::read(file);
     let probes = elf.and_then(|elf| usdt::probes(&elf, wanted));
-    probes.unwrap_or_default()
+    let mut probes = probes.unwrap_or_default();
+    // In one file, what a wrapper wraps is the allocator with probes of its own, which has all of the wrapper's allocations.
+    let is_wrapper = |probe: &Usdt| WRAPPERS.contains(&probe.provider.as_str());
+    if probes
+        .iter()
+        .any(|probe| is_sampler(probe) && !is_wrapper(probe))
+    {
+        probes.retain(|probe| !is_wrapper(probe));
+    }
+    probes
 }

@@ -1,4 +1,4 @@
-//! Processes with another sampler beside memprof's library: what both see counts once, with the library's samples.
+//! Processes with another sampler beside memprof's library, or with two others: what both see counts once.
 
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -56,6 +56,27 @@ fn below_the_library() {
     }
     lines.tell("release 21000");
     assert_eq!(below(&m, "hold", "inuse_space"), (0, 0));
+}
+
+/// A program that samples what it gets from a malloc that samples it, too: the malloc's samples count.
+#[test]
+fn one_above_another() {
+    let mut command = Command::new(program("two_samplers"));
+    command.env("LD_PRELOAD", program("sampling_malloc"));
+    let mut workload = Workload::start_as(&mut command);
+    let m = Memprof::attach(workload.pid(), &["--heap"]);
+    wait_until(|| {
+        workload.lines.send("listeners");
+        workload.lines.line() == "1 1"
+    });
+    // The malloc is in another file, whose probes may come later.
+    std::thread::sleep(std::time::Duration::from_secs(1));
+    workload.lines.tell("take 2000");
+    for kind in ["alloc_space", "inuse_space"] {
+        assert_eq!(below(&m, "take_one", kind), (2000 * 4096, 0));
+    }
+    workload.lines.tell("release 1500");
+    assert_eq!(below(&m, "take_one", "inuse_space"), (500 * 4096, 0));
 }
 
 /// jemalloc's own samples, by its hooks, at another interval than the library's.
