@@ -150,13 +150,14 @@ typedef uintptr_t slot;
  */
 static inline __attribute__((always_inline)) size_t filter_index(const void *ptr)
 {
-	uintptr_t address = (uintptr_t)ptr >> 10;
-	return (address ^ (address >> FILTER_BITS)) & ((1 << FILTER_BITS) - 1);
+	uintptr_t address = (uintptr_t)ptr;
+	return ((address ^ address >> FILTER_BITS) >> 10) & ((1 << FILTER_BITS) - 1);
 }
 /* False if no sample has this address. */
 static inline __attribute__((always_inline)) bool may_be_sample(const void *ptr)
 {
-	return unlikely(__atomic_load_n(&filter[filter_index(ptr)], __ATOMIC_RELAXED) != 0);
+	/* A volatile access is compared in memory, an atomic one is loaded first. */
+	return unlikely(*(volatile uint8_t *)&filter[filter_index(ptr)] != 0);
 }
 
 enum inserted { NO_ROOM, INSERTED, REPLACED };
