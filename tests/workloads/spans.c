@@ -62,7 +62,7 @@ static NOINLINE void *take(unsigned *seed)
 	else if (kind == 199)
 		block = aligned_alloc(4096, size / 4096 * 4096 + 4096);
 	else if (kind == 198)
-		block = aligned_alloc(1 << 16, (size >> 16 << 16) + (1 << 16));
+		block = aligned_alloc(1 << 16 << (size >> 14 & 2), (size >> 18 << 18) + (1 << 18));
 	else
 		block = malloc(size);
 	if (!block)
@@ -95,39 +95,68 @@ struct area {
 	void *blocks;
 	size_t reserved, committed, used, block_size, full_block_size;
 };
-void *mi_heap_get_default(void);
-bool mi_heap_visit_blocks(const void *heap, bool all, bool (*visit)(const void *, const struct area *, void *, size_t, void *), void *arg);
+typedef bool visitor(const void *heap, const struct area *area, void *block, size_t size, void *arg);
+bool mi_heap_visit_blocks(const void *heap, bool all, visitor *visit, void *arg);
+#define WEAK __attribute__((weak))
+// Up to 3.1, a heap belongs to a thread; from 3.2 on, it has a part for each thread.
+WEAK void *mi_heap_get_default(void);
+WEAK void *mi_theap_get_default(void);
+WEAK bool mi_theap_visit_blocks(const void *heap, bool all, visitor *visit, void *arg);
+WEAK bool mi_heap_visit_abandoned_blocks(const void *heap, bool all, visitor *visit, void *arg);
+WEAK bool mi_abandoned_visit_blocks(void *subprocess, int tag, bool all, visitor *visit, void *arg);
+WEAK void *mi_heap_main(void);
+int mi_version(void);
+
+// The visited blocks, some of which belong to two of what is visited. (Their addresses are not to be found here.)
+static struct visited {
+	size_t block, size;
+} table[1 << 17];
 
 static bool visit(const void *heap, const struct area *area, void *block, size_t size, void *arg)
 {
-	struct worker *w = arg;
+	size_t key = ~(size_t)block, slot = (size_t)block / 8 * 0x9e3779b97f4a7c15 >> 47;
 
 	(void)heap;
-	(void)area;
-	if (block) {
-		w->blocks++;
-		w->bytes += size;
+	(void)size;
+	(void)arg;
+	if (!block)
+		return true;
+	for (;; slot = (slot + 1) % (1 << 17)) {
+		size_t found = 0;
+
+		if (__atomic_compare_exchange_n(&table[slot].block, &found, key, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
+			table[slot].size = area->full_block_size;
+		if (!found || found == key)
+			return true;
 	}
-	return true;
 }
 
-// Each thread counts its own heap. (The main thread's is in the last element.)
+// Each thread visits its own heap. (False for the heap of a thread that never allocated.)
 static NOINLINE void count(struct worker *w)
 {
-	w->blocks = w->bytes = 0;
-	// (False for the heap of a thread that never allocated.)
-	mi_heap_visit_blocks(mi_heap_get_default(), true, visit, w);
+	(void)w;
+	if (mi_theap_visit_blocks)
+		mi_theap_visit_blocks(mi_theap_get_default(), true, visit, NULL);
+	else
+		mi_heap_visit_blocks(mi_heap_get_default(), true, visit, NULL);
 }
 
 static void figures(void)
 {
 	size_t blocks = 0, bytes = 0;
 
-	count(&workers[63]);
-	for (long i = 0; i < 64; i++) {
-		blocks += workers[i].blocks;
-		bytes += workers[i].bytes;
+	count(NULL);
+	if (mi_heap_main) {
+		mi_heap_visit_blocks(mi_heap_main(), true, visit, NULL);
+		mi_heap_visit_abandoned_blocks(mi_heap_main(), true, visit, NULL);
+	} else if (mi_version() / 100 == 3 || mi_version() / 10 == 301) {
+		mi_abandoned_visit_blocks(NULL, 0, true, visit, NULL);
 	}
+	for (size_t i = 0; i < 1 << 17; i++) {
+		blocks += table[i].block != 0;
+		bytes += table[i].size;
+	}
+	memset(table, 0, sizeof(table));
 	printf(",\"own\":{\"blocks\":%zu,\"bytes\":%zu}", blocks, bytes);
 }
 #else

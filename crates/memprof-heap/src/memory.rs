@@ -198,6 +198,17 @@ impl Memory {
         overlapping(&self.runs, start, end)
     }
 
+    /// The copied 64-bit words of a range, with their addresses.
+    pub(crate) fn words_in(&self, start: u64, end: u64) -> impl Iterator<Item = (u64, u64)> {
+        self.runs_in(start, end).flat_map(|run| {
+            let bytes = self.from(run.start).unwrap_or_default();
+            let bytes = &bytes[..bytes.len().min(run.len() as usize)];
+            let words = bytes.as_chunks::<8>().0.iter().enumerate();
+            words
+                .map(move |(index, word)| (run.start + 8 * index as u64, u64::from_le_bytes(*word)))
+        })
+    }
+
     /// Size of the copy, in bytes.
     pub(crate) fn len(&self) -> u64 {
         self.used as u64

@@ -1,19 +1,14 @@
 //! mimalloc's heap, read from a copy of a process's memory without symbols.
 //!
-//! Release 2 takes memory in segments, which are aligned to 32 MiB and begin with a description of their slices of
-//! 64 KiB (`segments`). Consecutive slices are a page with blocks of one size (`pages`), or free.
+//! Release 2 describes its pages in segments (`v2`), release 3 in arenas that a map of all pages leads to (`v3`). In
+//! both, a page has blocks of one size and lists of free blocks (`blocks`). Blocks that another thread has freed count as
+//! in use until their owner collects them; here they are free.
 //!
-//! Every structure is verified: the slices of a segment fill it, the number of pages in use equals the segment's
-//! counter, all segments have the same cookie, and in each page the blocks in use and the lists of free blocks add up
-//! to the blocks that were handed out. Blocks that another thread has freed count as in use until their owner collects
-//! them; here they are free.
-//!
-//! Layouts: 2.0 to 2.3, according to `types.h`, 64-bit. Builds with encoded
-//! free lists (`MI_SECURE`, `MI_DEBUG`) are not read.
+//! Builds with encoded lists of free blocks (`MI_SECURE` of 3 and more, `MI_DEBUG`) have the keys in each page.
 
-mod layout;
-mod pages;
-mod segments;
+mod blocks;
+mod v2;
+mod v3;
 
 use super::snapshot::Snapshot;
 use super::spans::{Refusal, SpanMap, refuse};
@@ -28,23 +23,8 @@ pub(crate) const NAME: &str = "mimalloc";
 /// release has another layout.
 pub(crate) fn read(snapshot: &Snapshot) -> Result<Option<SpanMap>, Refusal> {
     let (memory, vmas) = (&snapshot.memory, &snapshot.vmas);
-    let segments = segments::find(memory, vmas);
-    if segments.is_empty() {
-        return Ok(None);
-    }
-    // The first layout that fits has the likeliest reason.
-    let mut first = None;
-    for layout in layout::ALL {
-        if !segments.iter().all(|segment| segment.fits(memory, &layout)) {
-            continue;
-        }
-        match pages::read(memory, &segments, &layout) {
-            Ok(map) => return Ok(Some(map)),
-            Err(refusal) => first = first.or(Some(refusal)),
-        }
-    }
-    match first {
-        Some(refusal) => Err(refusal),
-        None => refuse!("its segments were found, but their layout is not known"),
+    match (v2::read(memory, vmas)?, v3::read(memory, vmas)?) {
+        (Some(_), Some(_)) => refuse!("the process has releases 2 and 3 of it; memprof reads one"),
+        (second, third) => Ok(second.or(third)),
     }
 }

@@ -7,7 +7,7 @@ use super::super::jemalloc::is_mapped;
 use super::super::memory::Memory;
 use super::super::spans::{Refusal, SpanMap, refuse};
 use super::PAGE;
-use super::tables::{Tables, words};
+use super::tables::Tables;
 use memprof_sys::residency::Vma;
 
 /// Bits of a page's number that a leaf of the tree decodes, and the root.
@@ -69,7 +69,7 @@ pub(super) fn read(memory: &Memory, vmas: &[Vma], tables: &Tables) -> Result<Spa
     let mut next = 0;
     for (at, leaf) in leaves {
         let (first, end) = (((at - root) / 8) << LEAF, leaf + LEAF_BYTES);
-        for (at, description) in words(memory, leaf, end).filter(|(_, word)| *word != 0) {
+        for (at, description) in memory.words_in(leaf, end).filter(|(_, word)| *word != 0) {
             let page = first + (at - leaf) / 8;
             // Pages within a span may have the description of an earlier one.
             if page < next {
@@ -87,7 +87,9 @@ pub(super) fn read(memory: &Memory, vmas: &[Vma], tables: &Tables) -> Result<Spa
 
 /// The entries of a root that are in use: the address of each, and that of its leaf.
 fn entries(memory: &Memory, root: u64) -> impl Iterator<Item = (u64, u64)> {
-    words(memory, root, root + ROOT_BYTES).filter(|(_, leaf)| *leaf != 0)
+    memory
+        .words_in(root, root + ROOT_BYTES)
+        .filter(|(_, leaf)| *leaf != 0)
 }
 
 /// Whether all entries of a root may be leaves. Other data is easily taken for a root, and a damaged one may lead to the same memory
@@ -105,13 +107,15 @@ fn has_leaves(memory: &Memory, root: u64) -> bool {
 /// Address of the tree's root.
 fn root(memory: &Memory, tables: &Tables) -> Option<u64> {
     let (start, end) = tables.data;
-    let pointers = words(memory, start, end).filter(|(_, word)| *word != 0 && word % 8 == 0);
+    let pointers = memory
+        .words_in(start, end)
+        .filter(|(_, word)| *word != 0 && word % 8 == 0);
     let leaves = pointers.filter(|(_, leaf)| {
         leaf.checked_add(LEAF_BYTES).is_some()
             && memory.runs_in(*leaf, leaf + LEAF_BYTES).next().is_some()
     });
     leaves.take(MAX_TRIES).find_map(|(at, leaf)| {
-        let entries = words(memory, leaf, leaf + LEAF_BYTES).take(1 << LEAF);
+        let entries = memory.words_in(leaf, leaf + LEAF_BYTES).take(1 << LEAF);
         let mut pages = entries.filter(|(_, word)| *word != 0).take(TRIED);
         pages.find_map(|(entry, description)| {
             let page = memory.word(description)?;

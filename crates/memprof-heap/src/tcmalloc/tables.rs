@@ -36,12 +36,15 @@ pub(super) struct Tables<'a> {
 pub(super) fn find<'a>(memory: &Memory, vmas: &'a [Vma]) -> Vec<Tables<'a>> {
     let mut found: Vec<Tables> = Vec::new();
     for (start, end, module) in module_data(vmas) {
-        let sizes = words(memory, start, end).filter(|(_, word)| (FEWEST..=CLASSES).contains(word));
+        let sizes = memory
+            .words_in(start, end)
+            .filter(|(_, word)| (FEWEST..=CLASSES).contains(word));
         let sizes: Vec<_> = sizes
             .filter_map(|(at, count)| sizes_before(memory, at, count))
             .collect();
         for (sizes, pages) in sizes {
-            let lists = words(memory, start, end)
+            let lists = memory
+                .words_in(start, end)
                 .filter(|(_, word)| *word == 0)
                 .find_map(|(at, _)| central(memory, at, sizes.len() as u64));
             found.extend(lists.map(|central| Tables {
@@ -54,16 +57,6 @@ pub(super) fn find<'a>(memory: &Memory, vmas: &'a [Vma]) -> Vec<Tables<'a>> {
         }
     }
     found
-}
-
-/// The copied words of a range, with their addresses.
-pub(super) fn words(memory: &Memory, start: u64, end: u64) -> impl Iterator<Item = (u64, u64)> {
-    memory.runs_in(start, end).flat_map(move |run| {
-        let bytes = memory.from(run.start).unwrap_or_default();
-        let bytes = &bytes[..bytes.len().min(run.len() as usize)];
-        let words = bytes.as_chunks::<8>().0.iter().enumerate();
-        words.map(move |(index, word)| (run.start + 8 * index as u64, u64::from_le_bytes(*word)))
-    })
 }
 
 /// The tables of sizes and pages, if the word at `at` is their number of classes.

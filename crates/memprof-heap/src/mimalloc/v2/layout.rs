@@ -30,6 +30,8 @@ pub(super) struct Layout {
     pub heap: u64,
     /// Where the first block begins.
     pub start: Start,
+    /// The keys of encoded lists.
+    pub keys: Option<u64>,
 }
 
 /// The field with the size of a page's blocks.
@@ -60,6 +62,7 @@ const OLD: Layout = Layout {
     thread_free: 40,
     heap: 48,
     start: Start::Fixed,
+    keys: None,
 };
 
 const NEW: Layout = Layout {
@@ -70,10 +73,19 @@ const NEW: Layout = Layout {
     thread_free: 56,
     heap: 64,
     start: Start::Field(48),
+    keys: None,
 };
 
-/// The known layouts: 2.0, 2.1.2, that release in free-threaded CPython, and later releases.
-pub(super) const ALL: [Layout; 4] = [
+const OLD_ENCODED: Layout = Layout {
+    size: 96,
+    thread_free: 56,
+    heap: 64,
+    keys: Some(40),
+    ..OLD
+};
+
+/// The known layouts: 2.0, 2.1.2, that release in free-threaded CPython, and later releases, each without and with encoded lists.
+pub(super) const ALL: [Layout; 7] = [
     OLD,
     Layout {
         start: Start::After,
@@ -85,6 +97,18 @@ pub(super) const ALL: [Layout; 4] = [
         ..OLD
     },
     NEW,
+    OLD_ENCODED,
+    Layout {
+        start: Start::After,
+        ..OLD_ENCODED
+    },
+    Layout {
+        size: 112,
+        thread_free: 72,
+        heap: 80,
+        keys: Some(56),
+        ..NEW
+    },
 ];
 
 /// Maximum size of blocks with [`Start::Fixed`] that begin after [`FIXED`] bytes.

@@ -2,27 +2,20 @@
 
 use std::collections::HashMap;
 
-use super::super::chunks::ChunkKind;
-use super::super::memory::Memory;
-use super::super::spans::{Refusal, SpanMap, refuse};
+use super::super::blocks::{Blocks, Links};
 use super::layout::{BlockSize, CAPACITY, FREE, HUGE_BLOCK, Layout, SLICE, SLICE_COUNT, Start};
 use super::segments::Segment;
+use crate::chunks::ChunkKind;
+use crate::memory::Memory;
+use crate::spans::{Refusal, SpanMap, refuse};
 
 /// Maximum number of blocks in a heap's list of blocks that other threads freed.
 const MAX_DELAYED: usize = 1 << 28;
-/// Offsets at which a heap may have that list: in later and in earlier releases. The thread's id follows.
-const DELAYED: [u64; 2] = [8, 2840];
-
-/// A page.
-#[derive(Debug)]
-struct Page {
-    start: u64,
-    end: u64,
-    /// Address and size of its blocks.
-    at: u64,
-    size: u64,
-    kinds: Vec<ChunkKind>,
-}
+/// Offsets at which a heap may have that list: in later and in earlier releases, without and with padding of blocks. The
+/// thread's id follows.
+const DELAYED: [u64; 3] = [8, 2840, 2848];
+/// Offset of a heap's keys from that list.
+const HEAP_KEYS: u64 = 32;
 
 /// Reads all pages.
 pub(super) fn read(
@@ -32,7 +25,7 @@ pub(super) fn read(
 ) -> Result<SpanMap, Refusal> {
     let mut map = SpanMap::new("2");
     // Pages by address.
-    let mut pages: Vec<Page> = Vec::new();
+    let mut pages: Vec<Blocks> = Vec::new();
     // The thread of each heap.
     let mut heaps: HashMap<u64, u64> = HashMap::new();
     // Whether the number of pages and the cookie may be in the first or second place: all cookies are equal.
@@ -90,18 +83,11 @@ pub(super) fn read(
     map.caches = heaps.len() as u64;
     // A segment with one large page belongs to no thread, and no other thread's free is put into a list.
     for (heap, thread) in heaps.into_iter().filter(|(_, thread)| *thread != 0) {
-        delayed(memory, heap, thread, &mut pages)?;
+        delayed(memory, layout, heap, thread, &mut pages)?;
     }
     map.spans = pages.len() as u64;
     for page in pages {
-        let last = page.at + page.size * page.kinds.len() as u64;
-        map.add(
-            (page.start, last),
-            page.at,
-            page.size,
-            page.kinds.into_iter(),
-        )?;
-        map.add_free(last, page.end);
+        page.add_to(&mut map)?;
     }
     Ok(map)
 }
@@ -123,7 +109,7 @@ fn page(
     at: u64,
     (start, end): (u64, u64),
     size: u64,
-) -> Result<Page, Refusal> {
+) -> Result<Blocks, Refusal> {
     let wrong = || {
         Refusal(format!(
             "the description of the page at {start:#x} cannot be right"
@@ -140,74 +126,32 @@ fn page(
         Start::Field(offset) => word(offset)?,
         rule => rule.address(start, size).ok_or_else(wrong)?,
     };
-    let room = (first >= start).then(|| end.checked_sub(first)).flatten();
-    let room = room.ok_or_else(wrong)?;
-    if capacity > reserved
-        || used > capacity
-        || size.checked_mul(reserved).is_none_or(|all| all > room)
-    {
-        return Err(wrong());
-    }
-    let mut page = Page {
-        start,
-        end,
-        at: first,
-        size,
-        kinds: vec![ChunkKind::Live; capacity as usize],
+    let links = match layout.keys {
+        Some(offset) => Links::encoded(memory, at + offset, at).ok_or_else(wrong)?,
+        None => Links::Plain,
     };
-    let mut found = 0;
-    for head in [free, word(layout.local_free)?] {
-        found += page.mark(memory, head, ChunkKind::Small)?;
-    }
-    if found + used != capacity {
-        return refuse!(
-            "the page at {start:#x} has {found} free blocks and {used} in use, of {capacity}"
-        );
-    }
-    // The lowest bits have another meaning.
-    let by_others = word(layout.thread_free)? & !3;
-    page.mark(memory, by_others, ChunkKind::Tcache)?;
+    let blocks = Blocks::new((start, end), (first, size), (capacity, reserved), links);
+    let mut page = blocks.filter(|_| used <= capacity).ok_or_else(wrong)?;
+    let own = [free, word(layout.local_free)?];
+    page.free(memory, own, word(layout.thread_free)?, used)?;
     Ok(page)
 }
 
-impl Page {
-    /// Index of the block that begins at an address.
-    fn index(&self, block: u64) -> Option<usize> {
-        let inside = block.checked_sub(self.at)?;
-        let index = (inside / self.size) as usize;
-        (inside.is_multiple_of(self.size) && index < self.kinds.len()).then_some(index)
-    }
-
-    /// Marks the blocks of a list. Returns their number.
-    fn mark(&mut self, memory: &Memory, head: u64, kind: ChunkKind) -> Result<u64, Refusal> {
-        let (mut block, mut count) = (head, 0);
-        while block != 0 {
-            // Each block is marked once, so that a ring ends, too.
-            match self.index(block) {
-                Some(index) if self.kinds[index] == ChunkKind::Live => self.kinds[index] = kind,
-                _ => {
-                    return refuse!(
-                        "a list of free blocks of the page at {:#x} contains {block:#x}",
-                        self.start
-                    );
-                }
-            }
-            count += 1;
-            block = match memory.word(block) {
-                Some(next) => next,
-                None => return refuse!("the free block at {block:#x} was not copied"),
-            };
-        }
-        Ok(count)
-    }
-}
-
 /// Marks the blocks that other threads freed and put into the list of a heap.
-fn delayed(memory: &Memory, heap: u64, thread: u64, pages: &mut [Page]) -> Result<(), Refusal> {
+fn delayed(
+    memory: &Memory,
+    layout: &Layout,
+    heap: u64,
+    thread: u64,
+    pages: &mut [Blocks],
+) -> Result<(), Refusal> {
     let list = DELAYED
         .into_iter()
         .filter_map(|offset| heap.checked_add(offset));
-    let mut list = list.filter(|at| memory.word(at + 8) == Some(thread));
+    let mut list = list.filter(|at| {
+        let id = at.checked_add(8).and_then(|at| memory.word(at));
+        id == Some(thread)
+    });
     let Some(at) = list.next() else {
         return refuse!("the heap at {heap:#x} is not the one of its segments' thread");
     };
@@ -215,6 +159,13 @@ fn delayed(memory: &Memory, heap: u64, thread: u64, pages: &mut [Page]) -> Resul
         Refusal(format!(
             "the list of freed blocks of the heap at {heap:#x} cannot be right"
         ))
+    };
+    let links = match layout.keys {
+        Some(_) => at
+            .checked_add(HEAP_KEYS)
+            .and_then(|keys| Links::encoded(memory, keys, heap))
+            .ok_or_else(wrong)?,
+        None => Links::Plain,
     };
     let mut block = memory.word(at).ok_or_else(wrong)?;
     for _ in 0..MAX_DELAYED {
@@ -231,7 +182,7 @@ fn delayed(memory: &Memory, heap: u64, thread: u64, pages: &mut [Page]) -> Resul
             return Err(wrong());
         }
         page.kinds[index] = ChunkKind::Tcache;
-        block = memory.word(block).ok_or_else(wrong)?;
+        block = links.next(memory, block).ok_or_else(wrong)?;
     }
     Err(wrong())
 }

@@ -3,9 +3,9 @@
 //! The end of a description is the same in all releases: number of slices, number of slices of the description itself,
 //! kind, number of entries in the table of slices, thread, and the table, whose first entry is the description.
 
-use super::super::jemalloc::is_mapped;
-use super::super::memory::Memory;
 use super::layout::{Layout, SEGMENT, SLICE, SLICE_COUNT, SLICE_OFFSET, SLICES};
+use crate::jemalloc::{is_anonymous, is_mapped};
+use crate::memory::Memory;
 use memprof_sys::residency::Vma;
 
 /// Range of the offsets at which the number of slices may be, in words.
@@ -65,9 +65,7 @@ impl Segment {
 /// Finds all segments, in address order.
 pub(super) fn find(memory: &Memory, vmas: &[Vma]) -> Vec<Segment> {
     let mut found: Vec<Segment> = Vec::new();
-    let anonymous = vmas
-        .iter()
-        .filter(|vma| super::super::jemalloc::is_anonymous(vma));
+    let anonymous = vmas.iter().filter(|vma| is_anonymous(vma));
     // Only what was copied is searched: a mapping may be much larger, in a damaged core as large as the address space.
     let copied = anonymous.flat_map(|vma| memory.runs_in(vma.start.0, vma.end.0));
     // The contents of a large segment may look like anything.
