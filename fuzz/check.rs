@@ -296,5 +296,7 @@ pub fn core(bytes: &[u8]) -> bool {
 
 /// Reads a heap that is made and changed as the bytes say; returns whether it was read.
 pub fn heap(bytes: &[u8]) -> bool {
-    memprof_heap::synthetic::examine(bytes) | memprof_heap::synthetic::examine_jemalloc(bytes)
+    memprof_heap::synthetic::examine(bytes)
+        | memprof_heap::synthetic::examine_jemalloc(bytes)
+        | memprof_heap::synthetic::examine_mimalloc(bytes)
 }

@@ -2,6 +2,7 @@
 
 pub(crate) mod of_core;
 mod of_jemalloc;
+mod of_mimalloc;
 
 use std::ops::Range;
 
@@ -17,6 +18,7 @@ use memprof_sys::ids::{Addr, StackId};
 use memprof_sys::residency::{Backing, Category, Perms, Vma};
 pub use of_core::examine as examine_core;
 pub use of_jemalloc::examine as examine_jemalloc;
+pub use of_mimalloc::examine as examine_mimalloc;
 
 /// Addresses of the parts: a library's code and constants, its data, the heap, a thread's arena, other memory.
 const CONSTANTS: u64 = 0x7f00_0000_0000;

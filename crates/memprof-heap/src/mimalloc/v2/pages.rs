@@ -66,6 +66,7 @@ pub(super) fn read(
                 }
             }
         }
+        map.add_own(segment.start + index * SLICE, segment.end());
         for (place, (said, _)) in places.iter_mut().zip(segment.used) {
             *place &= said == used;
         }

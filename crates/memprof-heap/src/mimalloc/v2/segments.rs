@@ -58,7 +58,8 @@ impl Segment {
             }
             index += count;
         }
-        index == self.slices
+        // With `MI_SECURE`, the last slice is protected.
+        index == self.slices || index + 1 == self.slices
     }
 }
 
@@ -88,7 +89,7 @@ fn segment(memory: &Memory, start: u64) -> Option<Segment> {
     AT.filter_map(|at| {
         let (slices, info, kind, entries) =
             (word(at)?, word(at + 1)?, word(at + 2)?, word(at + 3)?);
-        let fits = entries == slices.min(SLICES)
+        let fits = (entries == slices.min(SLICES) || slices.checked_sub(1) == Some(entries))
             && (1..=MAX_INFO).contains(&info)
             && info < slices
             && slices < MAX_SLICES

@@ -71,7 +71,7 @@ impl Arena {
             && dirty.checked_add(stride)? == purge;
         let mut all = [free, committed, dirty, purge, pages].into_iter();
         let fits = is_inside && follow && all.all(|at| memory.word(at) == Some(chunks));
-        fits.then_some(Arena {
+        fits.then(|| Arena {
             start,
             slices,
             info,
