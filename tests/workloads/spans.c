@@ -5,6 +5,8 @@
 // Build, with one of -DMIMALLOC, -DTCMALLOC and -DMUSL, linked with that allocator:
 //   cc -O1 -g -pthread -o spans spans.c
 //
+// -DALIGN=BYTES aligns some blocks more than to 64 KiB.
+//
 //   spans THREADS SEED
 //
 // Waits for lines on stdin; each character of a line is something that all threads do:
@@ -31,6 +33,10 @@
 #include "common.h"
 
 enum { SLOTS = 2000, STEPS = 20000 };
+// Alignment of some blocks.
+#ifndef ALIGN
+#define ALIGN (1 << 16)
+#endif
 
 struct worker {
 	unsigned seed;
@@ -62,7 +68,7 @@ static NOINLINE void *take(unsigned *seed)
 	else if (kind == 199)
 		block = aligned_alloc(4096, size / 4096 * 4096 + 4096);
 	else if (kind == 198)
-		block = aligned_alloc(1 << 16 << (size >> 14 & 2), (size >> 18 << 18) + (1 << 18));
+		block = aligned_alloc(ALIGN, size / ALIGN * ALIGN + ALIGN);
 	else
 		block = malloc(size);
 	if (!block)

@@ -29,7 +29,7 @@ const READERS: [(&str, Reader, bool); 4] = [
 ];
 
 /// Maximum number of blocks of all these heaps.
-const MAX_BLOCKS: usize = 1 << 30;
+pub(crate) const MAX_BLOCKS: usize = 1 << 30;
 
 /// Reads an allocator's heap. `None` if the process does not have it.
 type Reader = fn(&Snapshot) -> Result<Option<SpanMap>, Refusal>;

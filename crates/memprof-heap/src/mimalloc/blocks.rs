@@ -36,6 +36,9 @@ impl Links {
     }
 }
 
+/// Minimum size of blocks, in bytes.
+const MIN_SIZE: u64 = 8;
+
 /// The blocks of a page.
 #[derive(Debug)]
 pub(super) struct Blocks {
@@ -51,15 +54,18 @@ pub(super) struct Blocks {
 }
 
 impl Blocks {
-    /// The page from `start` to `end` with `capacity` of at most `reserved` blocks. `None` if they do not fit into it.
+    /// The page from `start` to `end` with `capacity` of at most `reserved` blocks, which are taken from the `left` ones.
+    /// `None` if they do not fit into it, or are too many.
     pub(super) fn new(
         (start, end): (u64, u64),
         (at, size): (u64, u64),
         (capacity, reserved): (u64, u64),
         links: Links,
+        left: &mut usize,
     ) -> Option<Blocks> {
         let room = end.checked_sub(at).filter(|_| at >= start)?;
-        let fits = size > 0 && capacity <= reserved && size.checked_mul(reserved)? <= room;
+        let fits = size >= MIN_SIZE && capacity <= reserved && size.checked_mul(reserved)? <= room;
+        *left = left.checked_sub(capacity as usize)?;
         fits.then(|| Blocks {
             start,
             end,

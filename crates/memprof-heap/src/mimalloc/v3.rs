@@ -16,8 +16,9 @@ mod pages;
 
 use std::collections::BTreeSet;
 
+use crate::jemalloc::is_mapped;
 use crate::memory::Memory;
-use crate::spans::{Refusal, SpanMap};
+use crate::spans::{Refusal, SpanMap, refuse};
 use memprof_sys::residency::Vma;
 
 /// Size of a slice, in bytes.
@@ -42,6 +43,10 @@ pub(super) fn read(memory: &Memory, vmas: &[Vma]) -> Result<Option<SpanMap>, Ref
         arenas::read(memory, vmas, &pages, &mut map)?;
         map.spans += pages.len() as u64;
         for page in pages {
+            let (start, end) = (page.blocks.start, page.blocks.end);
+            if page.arena.is_none() && !is_mapped(vmas, start, end) {
+                return refuse!("the page at {start:#x} is not mapped");
+            }
             threads.insert(page.thread);
             page.blocks.add_to(&mut map)?;
         }

@@ -7,7 +7,7 @@ use super::layout::{BlockSize, CAPACITY, FREE, HUGE_BLOCK, Layout, SLICE, SLICE_
 use super::segments::Segment;
 use crate::chunks::ChunkKind;
 use crate::memory::Memory;
-use crate::spans::{Refusal, SpanMap, refuse};
+use crate::spans::{MAX_BLOCKS, Refusal, SpanMap, refuse};
 
 /// Maximum number of blocks in a heap's list of blocks that other threads freed.
 const MAX_DELAYED: usize = 1 << 28;
@@ -26,6 +26,7 @@ pub(super) fn read(
     let mut map = SpanMap::new("2");
     // Pages by address.
     let mut pages: Vec<Blocks> = Vec::new();
+    let mut left = MAX_BLOCKS;
     // The thread of each heap.
     let mut heaps: HashMap<u64, u64> = HashMap::new();
     // Whether the number of pages and the cookie may be in the first or second place: all cookies are equal.
@@ -58,7 +59,7 @@ pub(super) fn read(
                 Some(0) => spans.push((start, end)),
                 Some(size) => {
                     used += 1;
-                    pages.push(page(memory, layout, at, (start, end), size)?);
+                    pages.push(page(memory, layout, at, (start, end), size, &mut left)?);
                     if let Some(heap) = memory.word(at + layout.heap).filter(|heap| *heap != 0) {
                         let thread = heaps.entry(heap).or_default();
                         *thread = segment.thread.max(*thread);
@@ -110,6 +111,7 @@ fn page(
     at: u64,
     (start, end): (u64, u64),
     size: u64,
+    left: &mut usize,
 ) -> Result<Blocks, Refusal> {
     let wrong = || {
         Refusal(format!(
@@ -131,7 +133,13 @@ fn page(
         Some(offset) => Links::encoded(memory, at + offset, at).ok_or_else(wrong)?,
         None => Links::Plain,
     };
-    let blocks = Blocks::new((start, end), (first, size), (capacity, reserved), links);
+    let blocks = Blocks::new(
+        (start, end),
+        (first, size),
+        (capacity, reserved),
+        links,
+        left,
+    );
     let mut page = blocks.filter(|_| used <= capacity).ok_or_else(wrong)?;
     let own = [free, word(layout.local_free)?];
     page.free(memory, own, word(layout.thread_free)?, used)?;

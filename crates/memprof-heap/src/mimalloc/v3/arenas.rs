@@ -14,6 +14,8 @@ use memprof_sys::residency::Vma;
 const SUBPROCESS: u64 = 24;
 /// Offsets of the number of arenas in a subprocess: in releases from 3.2 on, and in earlier ones. The list follows.
 const COUNTS: [u64; 2] = [24, 0];
+/// Maximum number of slices of all arenas: 4 TiB.
+const MAX_SLICES: u64 = 1 << 26;
 /// Maximum number of arenas of a subprocess.
 const MAX_ARENAS: u64 = 160;
 
@@ -156,10 +158,15 @@ pub(super) fn read(
             arenas.entry(arena).or_default();
         }
     }
+    let (mut end, mut left) = (0, MAX_SLICES);
     for (start, pages) in arenas {
-        let Some(arena) = Arena::read(memory, vmas, start) else {
+        let arena =
+            Arena::read(memory, vmas, start).filter(|arena| start >= end && arena.slices <= left);
+        let Some(arena) = arena else {
             return refuse!("the arena at {start:#x} is damaged, or its layout is not known");
         };
+        end = start + arena.slices * SLICE;
+        left -= arena.slices;
         arena.add_to(memory, &pages, map)?;
     }
     Ok(())

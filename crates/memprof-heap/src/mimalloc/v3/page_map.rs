@@ -1,7 +1,7 @@
 //! The map from slices to descriptions of pages.
 //!
-//! Its first entry is 0 or more KiB behind it: the table for the lowest addresses lies directly after the map, whose size
-//! depends on the number of address bits.
+//! The size of the first level depends on the number of address bits. Its first entry leads to the table for the lowest
+//! addresses, which lies directly behind the first level.
 
 use super::{SLICE, pages};
 use crate::jemalloc::is_mapped;
@@ -15,6 +15,10 @@ const ENTRIES: u64 = 1 << 13;
 const TABLE: u64 = 8 * ENTRIES;
 /// Sizes that the first level can have, in bytes.
 const SIZES: std::ops::RangeInclusive<u64> = 4096..=4 << 20;
+/// Maximum number of addresses to examine that may be those of maps.
+const CANDIDATES: usize = 64;
+/// Maximum number of pages: 1 TiB of the smallest ones.
+pub(super) const MAX_PAGES: usize = 1 << 24;
 /// Maximum number of entries to examine for a description.
 const TRIED: usize = 64;
 
@@ -53,27 +57,38 @@ impl PageMap<'_> {
 
 /// Finds all maps.
 pub(super) fn find<'a>(memory: &Memory, vmas: &'a [Vma]) -> Vec<PageMap<'a>> {
-    let mut found: Vec<PageMap> = Vec::new();
+    let (mut found, mut tried) = (Vec::new(), Vec::new());
     for (start, end, module) in module_data(vmas) {
         for (_, at) in memory.words_in(start, end) {
-            if found.iter().all(|map| map.range.0 != at) {
-                found.extend(page_map(memory, vmas, module, at));
+            let Some(end) = end_of_map(memory, at).filter(|_| tried.len() < CANDIDATES) else {
+                continue;
+            };
+            if !tried.contains(&at) {
+                tried.push(at);
+                found.extend(page_map(memory, vmas, module, (at, end)));
             }
         }
     }
     found
 }
 
-/// The map at an address.
-fn page_map<'a>(memory: &Memory, vmas: &[Vma], module: &'a str, at: u64) -> Option<PageMap<'a>> {
-    let first = memory.word(at).filter(|_| at.is_multiple_of(4096))?;
-    let size = first.checked_sub(at)?;
-    let fits = size.is_power_of_two()
-        && SIZES.contains(&size)
-        && is_mapped(vmas, at, first.checked_add(TABLE)?);
-    if !fits {
+/// End of the first level that may begin at an address.
+fn end_of_map(memory: &Memory, at: u64) -> Option<u64> {
+    if at == 0 || !at.is_multiple_of(4096) {
         return None;
     }
+    let end = memory.word(at)?;
+    let size = end.checked_sub(at)?;
+    (size.is_power_of_two() && SIZES.contains(&size)).then_some(end)
+}
+
+/// The map with this first level.
+fn page_map<'a>(
+    memory: &Memory,
+    vmas: &[Vma],
+    module: &'a str,
+    (at, first): (u64, u64),
+) -> Option<PageMap<'a>> {
     let all = memory.words_in(at, first).filter(|(_, table)| *table != 0);
     let all: Vec<(u64, u64)> = all.collect();
     let mut tables: Vec<u64> = all.iter().map(|(_, table)| *table).collect();
@@ -93,7 +108,7 @@ fn page_map<'a>(memory: &Memory, vmas: &[Vma], module: &'a str, at: u64) -> Opti
         for (entry, page) in memory.words_in(table, table + TABLE) {
             let start = (base + (entry - table) / 8) * SLICE;
             // The slice at 0 may have the description of an empty page.
-            if page == 0 || start == 0 {
+            if page == 0 || start == 0 || entries.len() > MAX_PAGES {
                 continue;
             }
             let end = start + SLICE;

@@ -2,9 +2,9 @@
 
 use super::super::blocks::{Blocks, Links};
 use super::SLICE;
-use super::page_map::Entry;
+use super::page_map::{Entry, MAX_PAGES};
 use crate::memory::Memory;
-use crate::spans::{Refusal, refuse};
+use crate::spans::{MAX_BLOCKS, Refusal, refuse};
 
 /// Offsets of fields that all releases have in common.
 const THREAD: u64 = 0;
@@ -132,7 +132,8 @@ impl Layout {
         })
     }
 
-    fn page(&self, memory: &Memory, entry: &Entry) -> Result<Page, Refusal> {
+    /// The page of an entry, with at most `left` blocks.
+    fn page(&self, memory: &Memory, entry: &Entry, left: &mut usize) -> Result<Page, Refusal> {
         let wrong = || {
             Refusal(format!(
                 "the description of the page at {:#x} cannot be right",
@@ -159,6 +160,7 @@ impl Layout {
             (first, word(BLOCK_SIZE)?),
             (capacity, counts >> 32 & 0xffff),
             links.ok_or_else(wrong)?,
+            left,
         );
         let mut blocks = blocks.ok_or_else(wrong)?;
         blocks.free(
@@ -182,6 +184,9 @@ pub(super) fn is_page(memory: &Memory, entry: &Entry) -> bool {
 
 /// Reads all pages.
 pub(super) fn read(memory: &Memory, entries: &[Entry]) -> Result<Vec<Page>, Refusal> {
+    if entries.len() > MAX_PAGES {
+        return refuse!("it has more than {MAX_PAGES} pages");
+    }
     // The first layout that fits most pages has the likeliest reason.
     let tried = &entries[..entries.len().min(TRIED)];
     let mut first = None;
@@ -190,7 +195,10 @@ pub(super) fn read(memory: &Memory, entries: &[Entry]) -> Result<Vec<Page>, Refu
         if 2 * fit.count() <= tried.len() {
             continue;
         }
-        let pages = entries.iter().map(|entry| layout.page(memory, entry));
+        let mut left = MAX_BLOCKS;
+        let pages = entries
+            .iter()
+            .map(|entry| layout.page(memory, entry, &mut left));
         match pages.collect() {
             Ok(pages) => return Ok(pages),
             Err(refusal) => first = first.or(Some(refusal)),
