@@ -71,6 +71,8 @@ pub(crate) struct Heap {
     pub blocks: Vec<Block>,
     /// Number of thread caches.
     pub caches: usize,
+    /// Whether its statistics count muzzy pages as resident.
+    pub counts_muzzy: bool,
 }
 
 impl Heap {
@@ -124,6 +126,9 @@ impl Heap {
             .map(|b| b.used.next_multiple_of(PAGE) - b.start)
             .sum();
         figures.resident = figures.active + figures.dirty + figures.metadata;
+        if self.counts_muzzy {
+            figures.resident += figures.muzzy;
+        }
         figures
     }
 }
@@ -204,6 +209,7 @@ pub(crate) fn read(snapshot: &Snapshot) -> Result<Option<Heap>, Refusal> {
         regions,
         blocks,
         caches,
+        counts_muzzy: layout.caches == layout::Caches::Counts,
     }))
 }
 

@@ -15,6 +15,7 @@ use crate::common::workload::Workload;
 use crate::heap::busy_targets::snapshots;
 use crate::heap::glibc::{COPY, compiled, snapshot};
 use crate::heap::unreachable::compare;
+use crate::samples::inside::{archive, rust_program};
 use memprof_heap::{Heap, HeapRegion, JemallocFigures, JemallocHeap};
 use memprof_sys::ids::Pid;
 
@@ -123,6 +124,67 @@ fn figures_equal_those_of_its_statistics() {
         for line in ["", "m", "f", "mm", "t", "x", "mfm", "p", "a", "t", "m"] {
             workload.lines.send(line);
             agrees(&workload.lines.line());
+        }
+        workload.end();
+    }
+}
+
+/// Inside the executable, whose symbols are gone.
+#[test]
+fn figures_equal_those_of_its_statistics_in_stripped_programs() {
+    const INSIDE: [&str; 5] = ["-DJEMALLOC", "-l:libjemalloc.a", "-lstdc++", "-lm", "-s"];
+    if archive("libjemalloc.a").is_none() {
+        return;
+    }
+    for (flags, threads) in [(&["-static"][..], "1"), (&[], "4")] {
+        let program = compiled("heap", &[&INSIDE, flags].concat());
+        let mut workload = Workload::start_with(&program, &[threads, "7"]);
+        for line in ["", "m", "f", "x", "mfm", "a", "m"] {
+            workload.lines.send(line);
+            agrees(&workload.lines.line());
+        }
+        workload.end();
+    }
+}
+
+/// The allocators of two crates. That of jemalloc has no statistics, so that its caches form no ring.
+#[test]
+fn stripped_rust_programs_have_what_they_hold() {
+    for name in ["jemalloc", "mimalloc"] {
+        let Some(program) = rust_program(name) else {
+            continue;
+        };
+        let stripped = tempfile::Builder::new()
+            .tempfile()
+            .unwrap()
+            .into_temp_path();
+        let mut strip = Command::new("strip");
+        let status = strip.arg("-o").arg(&stripped).arg(program).status();
+        assert!(status.unwrap().success());
+        let mut workload = Workload::start_as(&mut Command::new(&stripped));
+        let mut held = |line: &str| {
+            workload.lines.send(line);
+            assert_eq!(workload.lines.line(), "ok");
+            let heap = snapshot(workload.child.pid());
+            match (&heap.jemalloc, &heap.other_heaps[..]) {
+                (Some(JemallocHeap::Read { thread_caches, .. }), []) => {
+                    let figures = figures(&heap);
+                    assert_eq!(*thread_caches, 1, "{line}");
+                    assert!(figures.cached > 0, "{line}");
+                    figures.allocated - figures.cached
+                }
+                (None, [other]) => other.figures().unwrap_or_else(|| panic!("{other:?}")).live,
+                other => panic!("{other:#?} {:#?}", heap.seen),
+            }
+        };
+        let first = held("hold 0 1");
+        for (line, blocks) in [
+            ("hold 20000 500", 20_000),
+            ("release 15000", 5_000),
+            ("churn 1000 500", 5_000),
+            ("hold 7 500", 5_007),
+        ] {
+            assert_eq!(held(line) - first, blocks * 512, "{name} {line}");
         }
         workload.end();
     }

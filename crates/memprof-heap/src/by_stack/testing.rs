@@ -318,6 +318,7 @@ fn regions(wanted: &HeapParameters, random: &mut Random, owned: &mut Vec<Owned>)
         module: String::new(),
         regions,
         blocks: Vec::new(),
+        counts_muzzy: false,
         caches: 0,
     }
 }

@@ -1,7 +1,8 @@
 //! Thread caches: stacks of free regions per size class, which the slabs count as in use.
 //!
 //! The descriptors of a cache's stacks are thread-local data. All caches of an arena form a ring, so that one leads
-//! to the others.
+//! to the others. Builds without statistics (`--disable-stats`, as the Rust crate's default) have no rings: memprof finds
+//! the caches of threads there, and none that a program made itself.
 
 use std::collections::HashSet;
 
@@ -28,14 +29,16 @@ const STACKS: u64 = 16;
 /// Offset of the ring's link in the slow part of a cache (5.3). The word in front of the stack descriptors points to
 /// that part.
 const LINK: u64 = 16;
-/// Offset of the ring's link from the stack descriptors, after those of the small classes (before 5.3).
-const LINK_BEHIND: u64 = classes::SMALL * STACK + 40;
+/// Offset in the slow part of the address of that word.
+const OWNER: u64 = 168;
+/// Offsets of the ring's link from the stack descriptors, after those of the small classes: 5.2 and 5.1.
+const LINKS_BEHIND: [u64; 2] = [classes::SMALL * STACK + 40, classes::SMALL * STACK + 16];
 
 /// A thread cache.
 #[derive(Debug)]
 struct Cache {
-    /// Address of its link in the ring.
-    link: u64,
+    /// Address of its link in the ring, if it is in one.
+    link: Option<u64>,
     /// The stack of each class: the class, and the address range of its pointers to free regions.
     stacks: Vec<(u64, u64, u64)>,
     /// First address and end of all stacks.
@@ -72,21 +75,24 @@ fn ring(
     first: &Cache,
     known: &mut HashSet<u64>,
 ) -> Result<(), Refusal> {
-    let mut link = first.link;
+    let Some(first) = first.link else {
+        return Ok(());
+    };
+    let mut link = first;
     for _ in 0..MAX_CACHES {
         let next = memory.word(link).ok_or(Refusal::Cache(link))?;
-        if next == first.link {
+        if next == first {
             return Ok(());
         }
         let at = memory.word(next.saturating_add(STACKS));
         let at = at.ok_or(Refusal::Cache(next))?;
         if known.insert(at) {
-            let cache = cache(memory, layout, at).filter(|cache| cache.link == next);
+            let cache = cache(memory, layout, at).filter(|cache| cache.link == Some(next));
             note(memory, regions, at, &cache.ok_or(Refusal::Cache(at))?)?;
         }
         link = next;
     }
-    Err(Refusal::Cache(first.link))
+    Err(Refusal::Cache(first))
 }
 
 /// The cache whose stack descriptors begin at this address.
@@ -98,12 +104,14 @@ fn cache(memory: &Memory, layout: &Layout, at: u64) -> Option<Cache> {
 }
 
 fn heads(memory: &Memory, at: u64) -> Option<Cache> {
-    let link = memory.word(at.checked_sub(8)?)?.checked_add(LINK)?;
-    if memory.word(link.checked_add(STACKS)?)? != at {
+    let slow = memory.word(at.checked_sub(8)?)?;
+    let link = slow.checked_add(LINK)?;
+    let is_linked = memory.word(link.checked_add(STACKS)?)? == at;
+    if !is_linked && memory.word(slow.checked_add(OWNER)?)? != at - 8 {
         return None;
     }
     let mut cache = Cache {
-        link,
+        link: is_linked.then_some(link),
         stacks: Vec::new(),
         bounds: (0, 0),
     };
@@ -140,14 +148,16 @@ fn heads(memory: &Memory, at: u64) -> Option<Cache> {
 }
 
 fn counts(memory: &Memory, at: u64) -> Option<Cache> {
-    let link = at.checked_add(LINK_BEHIND)?;
-    let behind = link.checked_add(STACKS)?;
-    if memory.word(behind)? != at {
-        return None;
-    }
-    let large = memory.word(behind + 8)?;
+    let mut links = LINKS_BEHIND
+        .into_iter()
+        .filter_map(|link| at.checked_add(link));
+    let link = links.find(|link| {
+        let stacks = link.checked_add(STACKS);
+        stacks.and_then(|stacks| memory.word(stacks)) == Some(at)
+    })?;
+    let large = memory.word(link.checked_add(STACKS + 8)?)?;
     let mut cache = Cache {
-        link,
+        link: Some(link),
         stacks: Vec::new(),
         bounds: (0, 0),
     };

@@ -47,7 +47,7 @@ pub(super) const ALL: [Layout; 2] = [
         align: 128,
         caches: Caches::Heads,
     },
-    // 5.2
+    // 5.1 and 5.2
     Layout {
         state: (16, 2),
         class: 18,

@@ -27,7 +27,7 @@ pub struct JemallocFigures {
     pub retained: u64,
     /// Used pages of jemalloc's own blocks.
     pub metadata: u64,
-    /// Pages that jemalloc counts as resident: `active`, `dirty` and `metadata`.
+    /// Pages that jemalloc counts as resident: `active`, `dirty` and `metadata`, before 5.3 also `muzzy`.
     pub resident: u64,
 }
 

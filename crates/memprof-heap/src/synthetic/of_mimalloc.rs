@@ -317,7 +317,7 @@ mod tests {
                         (2, 0x40),
                         (3, 16 << 48),
                     ];
-                    let some = if encoded == 1 { 2 } else { kinds.len() };
+                    let some = if encoded == 1 { 1 } else { kinds.len() };
                     for (kind, word) in kinds.into_iter().take(some) {
                         let mut change = vec![3, encoded, 0xf0, 3, part as u8, kind, a, b];
                         change.extend(word.to_le_bytes());
