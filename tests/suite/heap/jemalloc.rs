@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use serde::Deserialize;
 
 use crate::common::allocators::{JEMALLOC, LINK_JEMALLOC, allocator};
-use crate::common::process::signal;
+use crate::common::process::{signal, state, wait_until};
 use crate::common::redis::Redis;
 use crate::common::skip::skip;
 use crate::common::workload::Workload;
@@ -165,6 +165,8 @@ fn stripped_rust_programs_have_what_they_hold() {
         let mut held = |line: &str| {
             workload.lines.send(line);
             assert_eq!(workload.lines.line(), "ok");
+            // It still frees what it read.
+            wait_until(|| state(workload.child.pid()) == 'S');
             let heap = snapshot(workload.child.pid());
             match (&heap.jemalloc, &heap.other_heaps[..]) {
                 (Some(JemallocHeap::Read { thread_caches, .. }), []) => {
