@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //
 // Has jemalloc speak the samplers' contract: jemalloc's hooks for its own samples fire the probes. To be preloaded with a jemalloc
-// that has these hooks (after 5.3.0), with MALLOC_CONF=prof:true,prof_active:false. Says on standard error if it has none.
+// that has these hooks (after 5.3.0), with MALLOC_CONF=prof:true,prof_active:false. Says on standard error if it has none, and when
+// somebody listens for the first time.
 #include <math.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -18,9 +19,13 @@ static double interval;
 /* jemalloc samples by usable bytes; the program's figures are of requested ones. */
 static void sampled(const void *at, size_t size, void **frames, unsigned nr_frames, size_t usable)
 {
+	static const char text[] = "jemalloc is listened to\n";
+	static int told;
 	uint64_t weight = (uint64_t)((double)size / -expm1(-(double)usable / interval) + 0.5);
 
 	(void)frames, (void)nr_frames;
+	if (otel_memory_alloc_semaphore && !told++ && write(STDERR_FILENO, text, sizeof(text) - 1) < 0)
+		_exit(1);
 	if (otel_memory_alloc_semaphore)
 		__asm__ volatile(NOTE("alloc", "8@%[at] 8@%[size] 8@%[weight]")::[at] "r"(at), [size] "r"(size),
 				 [weight] "r"(weight)

@@ -47,10 +47,11 @@ fn below_the_library() {
     let mut lines = Lines::new(&mut m.child);
     m.said("following ");
     lines.tell("hold 1000 4096");
-    // The other one is listened to by now.
-    std::thread::sleep(std::time::Duration::from_secs(1));
+    wait_until(|| {
+        lines.tell("churn 100 4096");
+        !m.has_said("the malloc is listened to").is_empty()
+    });
     lines.tell("hold 20000 4096");
-    m.said("the malloc is listened to");
     for kind in ["alloc_space", "inuse_space"] {
         must_be(&m, "hold", kind, 21_000 * 4096);
     }
@@ -69,14 +70,23 @@ fn one_above_another() {
         workload.lines.send("listeners");
         workload.lines.line() == "1 1"
     });
-    // The malloc is in another file, whose probes may come later.
-    std::thread::sleep(std::time::Duration::from_secs(1));
+    let figures = || {
+        let of = |kind| ["take_one", "malloc"].map(|function| below(&m, function, kind).0);
+        ["alloc_space", "inuse_space"].map(of)
+    };
+    let more = |than: [[u64; 2]; 2], blocks: u64| than.map(|of| of.map(|all| all + blocks * 4096));
+    // The malloc is in another file, whose probes may come later. The program's samples are taken back then. (The first stacks may be
+    // cut off.)
+    wait_until(|| {
+        let before = figures();
+        workload.lines.tell("take 1");
+        figures() == more(before, 1)
+    });
+    let before = figures();
     workload.lines.tell("take 2000");
-    for kind in ["alloc_space", "inuse_space"] {
-        assert_eq!(below(&m, "take_one", kind), (2000 * 4096, 0));
-    }
+    assert_eq!(figures(), more(before, 2000));
     workload.lines.tell("release 1500");
-    assert_eq!(below(&m, "take_one", "inuse_space"), (500 * 4096, 0));
+    assert_eq!(figures()[1], more(before, 500)[1]);
 }
 
 /// jemalloc's own samples, by its hooks, at another interval than the library's.
@@ -125,7 +135,7 @@ fn jemalloc_s_own_samples() {
     assert_eq!(m.lost(), [""; 0]);
 }
 
-/// No block is large enough that both often sample it: the stacks show that the library calls jemalloc.
+/// Of so many small blocks, both sample one in ten runs at most: the stacks show that the library calls jemalloc.
 #[test]
 fn jemalloc_s_own_samples_below_the_library() {
     let Some(preload) = jemalloc_that_speaks() else {
@@ -142,14 +152,16 @@ fn jemalloc_s_own_samples_below_the_library() {
     let mut m = Memprof::spawn_as(command.stdin(Stdio::piped()).stdout(Stdio::piped()));
     let mut lines = Lines::new(&mut m.child);
     m.said("following ");
-    lines.tell("hold 10000 500");
-    // jemalloc's are listened to by now.
-    std::thread::sleep(std::time::Duration::from_secs(1));
-    lines.tell("hold 40000 500");
+    lines.tell("hold 20000 48");
+    wait_until(|| {
+        lines.tell("churn 2000 500");
+        !m.has_said("jemalloc is listened to").is_empty()
+    });
+    lines.tell("hold 80000 48");
     for kind in ["alloc_space", "inuse_space"] {
-        must_be(&m, "hold", kind, 50_000 * 500);
+        must_be(&m, "hold", kind, 100_000 * 48);
     }
-    lines.tell("release 50000");
+    lines.tell("release 100000");
     assert_eq!(below(&m, "hold", "inuse_space"), (0, 0));
 }
 
