@@ -37,7 +37,7 @@ pub struct PyType {
     pub count: u64,
     /// Bytes of the blocks.
     pub bytes: u64,
-    /// Bytes of the blocks in the memory of Python's allocator.
+    /// Bytes of the blocks in pymalloc's arenas.
     pub arena_bytes: u64,
     /// Address of one of the blocks.
     pub example: u64,
@@ -160,8 +160,11 @@ type Sum = (u64, u64, u64, u64, Vec<Block>);
 
 fn types(pymalloc: &PythonMemory, objects: &Objects) -> Vec<PyType> {
     let mut sums = vec![(0, 0, 0, 0); TYPED as usize + 2 * objects.types.len()];
-    // The allocator's blocks come first, so their number tells them apart.
-    let small = pymalloc.live().count();
+    // pymalloc's blocks come first, so their number tells them apart.
+    let small = match pymalloc.arenas.is_empty() {
+        true => 0,
+        false => pymalloc.live().count(),
+    };
     for (number, (at, bytes, block)) in objects.all(pymalloc).enumerate() {
         if let Some((count, sum, in_arenas, example)) = sums.get_mut(block as usize) {
             *count += 1;

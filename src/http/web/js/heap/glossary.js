@@ -172,7 +172,7 @@ const TABLES = /** @type {Record<string, TableText>} */ ({
   },
   "python.types": {
     title: "Python’s objects by type", about: "Includes larger blocks, which are on malloc’s heap. Memory: items, keys and data that objects of the type refer to.", sortedBy: "bytes",
-    more: ({ python }) => `${number(python.arenas)} arenas with ${bytes(python.arena_bytes)}; blocks in use: ${bytes(python.live_bytes)}; ${percent(python.typed_bytes, python.live_bytes)} of them are objects or memory of objects.`,
+    more: ({ python }) => `${python.arenas ? `${number(python.arenas)} arenas with ${bytes(python.arena_bytes)}; blocks` : `Blocks of ${python.allocator}`} in use: ${bytes(python.live_bytes)}; ${percent(python.typed_bytes, python.live_bytes)} of them are objects or memory of objects.`,
     leftOut: ({ python }) => python.types_left_out,
     columns: { type: ["type", ""], role: ["role", ""], bytes: ["bytes", "Bytes of the blocks"], count: ["number", "Number of blocks"], arena_bytes: ["in arenas", "Bytes of the blocks in Python’s own arenas"], example: ["example", "Address of one block"], held_by: ["held by", "Types of the nearest objects that lead to the blocks, apart from lists, dicts and other collections, with their shares of the bytes"] },
     values: { role: ROLES },
