@@ -338,6 +338,8 @@ int main(int argc, char **argv)
 	// stdio allocates nothing then.
 	setvbuf(stdin, in, _IOFBF, sizeof(in));
 	setvbuf(stdout, out, _IOLBF, sizeof(out));
+	// The kernel would turn pages into huge ones at any time, which adds memory to a process at rest.
+	prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0);
 	nr_workers = atol(argv[1]);
 	if (nr_workers < 1 || nr_workers > 60)
 		return 2;

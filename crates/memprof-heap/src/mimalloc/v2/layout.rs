@@ -84,8 +84,17 @@ const OLD_ENCODED: Layout = Layout {
     ..OLD
 };
 
-/// The known layouts: 2.0, 2.1.2, that release in free-threaded CPython, and later releases, each without and with encoded lists.
-pub(super) const ALL: [Layout; 7] = [
+const NEW_ENCODED: Layout = Layout {
+    size: 112,
+    thread_free: 72,
+    heap: 80,
+    keys: Some(56),
+    ..NEW
+};
+
+/// The known layouts: 2.0, 2.1.2, that release in free-threaded CPython, and later releases, without keys, with keys for encoded
+/// lists, with keys for padding alone.
+pub(super) const ALL: [Layout; 9] = [
     OLD,
     Layout {
         start: Start::After,
@@ -102,12 +111,15 @@ pub(super) const ALL: [Layout; 7] = [
         start: Start::After,
         ..OLD_ENCODED
     },
+    NEW_ENCODED,
     Layout {
-        size: 112,
-        thread_free: 72,
-        heap: 80,
-        keys: Some(56),
-        ..NEW
+        start: Start::After,
+        keys: None,
+        ..OLD_ENCODED
+    },
+    Layout {
+        keys: None,
+        ..NEW_ENCODED
     },
 ];
 
