@@ -74,9 +74,15 @@ impl Buffer {
         true
     }
 
-    /// Empties the buffer, and frees its memory if it is more than [`Self::FREE`] bytes.
+    /// Empties the buffer.
     pub fn clear(&mut self) {
         self.bytes.clear();
+        self.shrink();
+    }
+
+    /// Shortens the buffer to [`Self::FREE`] bytes, which are not charged.
+    pub fn shrink(&mut self) {
+        self.bytes.truncate(Self::FREE);
         self.bytes.shrink_to(Self::FREE);
         self.budget.give_back(std::mem::take(&mut self.charged));
     }

@@ -15,6 +15,8 @@
 //! [`p2p::message::decode`] reads one message, and [`p2p::identity::Identity`] the keys of a node.
 
 pub mod budget;
+pub mod connection;
 pub mod p2p;
 pub mod side;
+pub mod stream;
 pub mod time;

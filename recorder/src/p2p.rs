@@ -12,5 +12,7 @@ pub mod handshake;
 pub mod identity;
 pub mod json;
 pub mod message;
+pub mod messages;
 pub mod pow;
 pub mod read;
+pub mod resync;

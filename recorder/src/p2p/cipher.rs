@@ -177,6 +177,13 @@ fn tag_key(stream: &mut Salsa20) -> TagKey {
     TagKey(key)
 }
 
+/// Does not write the key.
+impl fmt::Debug for TagKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("TagKey")
+    }
+}
+
 impl TagKey {
     fn tag(&self, encrypted: &[u8]) -> [u8; TAG] {
         let authenticator = Poly1305::new((&*self.0).into());

@@ -68,9 +68,21 @@ pub enum Reason {
     /// The message is longer than the recorder decodes, or than the memory permits.
     #[error("the message has {0} bytes; only its beginning is kept, and it is not decoded")]
     NotKept(u64),
+    /// The end of the message was not captured.
+    #[error("{seen} bytes of the message were captured{}", of(.size))]
+    Unfinished {
+        /// Bytes that were captured.
+        seen: u64,
+        /// Its size with its length, in bytes, if the length is known.
+        size: Option<u64>,
+    },
     /// The message is longer than the protocol permits.
     #[error("a message of {0} bytes; what follows is skipped until a message begins")]
     TooLongMessage(u64),
+}
+
+fn of(size: &Option<u64>) -> String {
+    size.map_or(String::new(), |size| format!(" of {size}"))
 }
 
 /// A value that can be read from bytes.

@@ -1,0 +1,355 @@
+//! After lost bytes: finds the next chunk by trial, and its exact number.
+//!
+//! A chunk is recognised by its tag of 128 bits, so that a success is certain. Neither the offset nor the number of the next chunk
+//! is known, but a chunk starts within 65,537 bytes, and the number of bytes since the last known start bounds the numbers. Chunks
+//! that follow each other are the likeliest starts: from a true start, the lengths lead from chunk to chunk to the end of the
+//! bytes, while those at other offsets soon lead out of them. Lengths below that of a tag exclude an offset.
+
+use std::ops::Range;
+
+use super::chunk::{self, HEADER, MAX_CHUNK, MIN_ENCRYPTED};
+use super::cipher::{Opener, TagKey};
+use crate::budget::{Budget, Buffer};
+use crate::time::Timestamp;
+
+/// A chunk that was found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Found {
+    /// Its first byte in the bytes after the gap.
+    pub position: usize,
+    /// Its number.
+    pub number: u64,
+    /// The index of the opener that decrypts it.
+    pub opener: usize,
+}
+
+/// The state of a search.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// The next chunk is found.
+    Found(Found),
+    /// The permitted work was done, and more is to do.
+    More,
+    /// More bytes are needed.
+    Waiting,
+    /// All candidates, or all that may be tried, were tried without success.
+    Failed,
+}
+
+/// What is known of the direction before the gap.
+#[derive(Clone, Copy, Debug)]
+pub struct Before {
+    /// Number of the chunk that starts at the last known start.
+    pub number: u64,
+    /// Bytes between that start and the bytes after the gap.
+    pub lost: u64,
+    /// Number of the chunk with which the bytes after the gap begin, if the last known length is right.
+    pub next: Option<u64>,
+    /// Mean size of chunks with their lengths, in bytes.
+    pub mean: u64,
+    /// Size of the largest chunk with its length, in bytes: a sender cuts long messages into chunks of this size.
+    pub largest: usize,
+}
+
+/// A search for the next chunk.
+#[derive(Debug)]
+pub struct Search {
+    before: Before,
+    buffer: Buffer,
+    /// Where the captured pieces begin in the buffer, and their times.
+    pieces: Vec<(usize, Timestamp)>,
+    /// Positions that need no more trials.
+    tried: Vec<bool>,
+    /// Candidates, the likeliest last; of a buffer of that size.
+    queue: Vec<Candidate>,
+    queued_at: usize,
+    /// Keys of the tags of all numbers, per opener.
+    keys: Vec<Vec<Option<TagKey>>>,
+    /// Work that may still be done, in bytes to authenticate.
+    work: u64,
+    overflow: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Candidate {
+    position: usize,
+    /// Size of the chunk with its length.
+    size: usize,
+    /// Maximum work for it.
+    work: u64,
+}
+
+impl Search {
+    /// Maximum work of a search after lost bytes, in bytes to authenticate: about two seconds.
+    pub const MAX_WORK: u64 = 2 << 30;
+    /// Maximum work after a chunk that cannot be decrypted, without lost bytes.
+    pub const MAX_WORK_WITHOUT_GAP: u64 = 16 << 20;
+    /// Maximum number of bytes that are kept while the search goes on.
+    pub const MAX_BYTES: usize = 1 << 20;
+    /// Work of a trial beside its bytes, measured in the same unit.
+    const TRIAL: u64 = 128;
+    /// Maximum number of tag keys that are kept.
+    const MAX_NUMBERS: usize = 1 << 16;
+    /// Maximum work for one candidate: likely ones, and the others.
+    const WORK: [u64; 2] = [32 << 20, 4 << 20];
+    /// Number of chunks after which a chain of lengths makes a candidate likely.
+    const CHAIN: u32 = 3;
+
+    /// Begins a search of at most `work` bytes to authenticate.
+    pub fn new(before: Before, work: u64, budget: Budget) -> Self {
+        Self {
+            before,
+            buffer: Buffer::new(budget),
+            pieces: Vec::new(),
+            tried: Vec::new(),
+            queue: Vec::new(),
+            queued_at: 0,
+            keys: Vec::new(),
+            work,
+            overflow: false,
+        }
+    }
+
+    /// Takes bytes after the gap. Returns false if there are too many: [`Self::run`] fails from then on, and the bytes are not kept.
+    pub fn push(&mut self, bytes: &[u8], time: Timestamp) -> bool {
+        let start = self.buffer.bytes().len();
+        self.overflow |= start + bytes.len() > Self::MAX_BYTES || !self.buffer.extend(bytes);
+        if !self.overflow {
+            self.pieces.push((start, time));
+        }
+        !self.overflow
+    }
+
+    /// Takes another gap: the bytes before it do not help any more.
+    pub fn gap(&mut self, length: u64) {
+        let bytes = self.buffer.bytes().len() as u64;
+        self.before.lost = self
+            .before
+            .lost
+            .saturating_add(bytes)
+            .saturating_add(length);
+        self.work = Self::MAX_WORK;
+        self.buffer.clear();
+        self.pieces.clear();
+        self.tried.clear();
+        self.queue.clear();
+        self.queued_at = 0;
+        self.keys.clear();
+    }
+
+    /// A part of the bytes after the gap, as they were captured, with their times.
+    pub fn pieces_of(&self, range: Range<usize>) -> impl Iterator<Item = (Timestamp, &[u8])> {
+        let bytes = self.buffer.bytes();
+        let ends = self.pieces.iter().skip(1).map(|piece| piece.0);
+        let ends = ends.chain([bytes.len()]);
+        let pieces = self.pieces.iter().zip(ends);
+        pieces.filter_map(move |(&(start, time), end)| {
+            let part = start.max(range.start)..end.min(range.end);
+            let part = bytes.get(part).filter(|part| !part.is_empty());
+            part.map(|part| (time, part))
+        })
+    }
+
+    /// When the last bytes were captured.
+    pub fn last_time(&self) -> Timestamp {
+        self.pieces
+            .last()
+            .map_or(Timestamp::default(), |piece| piece.1)
+    }
+
+    /// Number of bytes after the gap.
+    pub fn len(&self) -> usize {
+        self.buffer.bytes().len()
+    }
+
+    /// True without bytes.
+    pub fn is_empty(&self) -> bool {
+        self.buffer.bytes().is_empty()
+    }
+
+    /// Number of the last chunk that may have been seen.
+    pub fn number(&self) -> u64 {
+        self.before.number
+    }
+
+    /// Tries candidates with each of the openers, until `work` bytes are authenticated. The order of the openers stays the same,
+    /// or their number changes.
+    pub fn run(&mut self, openers: &mut [&mut Opener], work: u64) -> Outcome {
+        if self.overflow {
+            return Outcome::Failed;
+        }
+        if self.keys.len() != openers.len() {
+            self.keys = vec![Vec::new(); openers.len()];
+            self.tried.clear();
+            self.queued_at = 0;
+        }
+        let until = self.work.saturating_sub(work);
+        loop {
+            let grown = self.len() - self.queued_at;
+            if grown > self.queued_at / 8 || self.queue.is_empty() && grown > 0 {
+                self.queue();
+            }
+            let Some(candidate) = self.queue.pop() else {
+                let all = self.len() >= 2 * MAX_CHUNK;
+                return if all {
+                    Outcome::Failed
+                } else {
+                    Outcome::Waiting
+                };
+            };
+            if let Some(found) = self.try_candidate(candidate, openers) {
+                return Outcome::Found(self.earliest(found, openers));
+            }
+            self.tried[candidate.position] = true;
+            if self.work == 0 {
+                return Outcome::Failed;
+            }
+            if self.work <= until {
+                return Outcome::More;
+            }
+        }
+    }
+
+    /// Puts the candidates in order.
+    fn queue(&mut self) {
+        let bytes = self.buffer.bytes();
+        self.queued_at = bytes.len();
+        self.tried.resize(bytes.len(), false);
+        let chains = chains(bytes);
+        let mut found = Vec::new();
+        for position in 0..bytes.len().min(MAX_CHUNK) {
+            let size = chunk::size(&bytes[position..]).unwrap_or(usize::MAX);
+            let chain = chains[position];
+            let whole = size <= bytes.len() - position;
+            if whole && chain > 0 && !self.tried[position] {
+                let known = position == 0 && self.before.next.is_some();
+                let likely = known || chain >= Self::CHAIN || size == self.before.largest;
+                let work = Self::WORK[usize::from(!likely)];
+                let candidate = Candidate {
+                    position,
+                    size,
+                    work,
+                };
+                let rank = if known { u32::MAX } else { chain };
+                found.push((likely.then_some(rank), candidate));
+            }
+        }
+        found.sort_by_key(|(rank, candidate)| (*rank, std::cmp::Reverse(candidate.size)));
+        if self.awaits_next(chains.first().copied()) {
+            found.retain(|(_, candidate)| candidate.position == 0);
+        }
+        self.queue = found.into_iter().map(|(_, candidate)| candidate).collect();
+    }
+
+    /// True if the bytes begin with a chunk, if the last known length is right, and no other candidate should be tried before it. A
+    /// chunk that is larger than all before is not waited for.
+    fn awaits_next(&self, chain: Option<u32>) -> bool {
+        let tried = self.tried.first().is_some_and(|tried| *tried);
+        let size = chunk::size(self.buffer.bytes()).unwrap_or(0);
+        let plausible = size <= self.before.largest && chain.is_some_and(|chain| chain > 0);
+        self.before.next.is_some() && !tried && plausible
+    }
+
+    /// Tries the numbers that a candidate may have, the likeliest first.
+    fn try_candidate(
+        &mut self,
+        candidate: Candidate,
+        openers: &mut [&mut Opener],
+    ) -> Option<Found> {
+        let distance = self.before.lost.saturating_add(candidate.position as u64);
+        let lowest = distance.div_ceil(MAX_CHUNK as u64);
+        let highest = distance / MIN_ENCRYPTED as u64;
+        let known = self.before.next.filter(|_| candidate.position == 0);
+        let known = known.map(|next| next.saturating_sub(self.before.number));
+        let likeliest = known.unwrap_or(distance / self.before.mean.max(1));
+        let likeliest = likeliest.clamp(lowest, highest.max(lowest));
+        let trial = (candidate.size as u64 + Self::TRIAL) * openers.len() as u64;
+        let count = (candidate.work / trial)
+            .max(16)
+            .min(highest.saturating_sub(lowest) + 1);
+        let position = candidate.position;
+        for chunks in nearest(likeliest, lowest, highest).take(count as usize) {
+            self.work = self.work.saturating_sub(trial);
+            let number = self.before.number.checked_add(chunks)?;
+            for (index, opener) in openers.iter_mut().enumerate() {
+                let mut uncached = None;
+                let slot = chunks - self.before.lost / MAX_CHUNK as u64;
+                let slot = slot_of(&mut self.keys[index], slot).unwrap_or(&mut uncached);
+                let key = slot.get_or_insert_with(|| opener.tag_key(number));
+                let sealed = &self.buffer.bytes()[position + HEADER..position + candidate.size];
+                if key.verify(sealed).is_some() {
+                    let opener = index;
+                    return Some(Found {
+                        position,
+                        number,
+                        opener,
+                    });
+                }
+            }
+            if self.work == 0 {
+                break;
+            }
+        }
+        None
+    }
+
+    /// The first of the chunks that lead to the one that was found: short chunks are tried before those that precede them.
+    fn earliest(&self, mut found: Found, openers: &mut [&mut Opener]) -> Found {
+        let bytes = self.buffer.bytes();
+        while let Some(number) = found
+            .number
+            .checked_sub(1)
+            .filter(|n| *n >= self.before.number)
+        {
+            let key = openers[found.opener].tag_key(number);
+            let from = found.position.saturating_sub(MAX_CHUNK);
+            let before = (from..found.position).find(|&position| {
+                let chunk = &bytes[position..found.position];
+                chunk::size(chunk) == Some(chunk.len()) && key.verify(&chunk[HEADER..]).is_some()
+            });
+            let Some(position) = before else { break };
+            (found.position, found.number) = (position, number);
+        }
+        found
+    }
+}
+
+/// A place for the key of one number, unless there are too many.
+fn slot_of(keys: &mut Vec<Option<TagKey>>, slot: u64) -> Option<&mut Option<TagKey>> {
+    let slot = usize::try_from(slot)
+        .ok()
+        .filter(|slot| *slot < Search::MAX_NUMBERS)?;
+    if keys.len() <= slot {
+        keys.resize(slot + 1, None);
+    }
+    keys.get_mut(slot)
+}
+
+/// The length of the chain of chunks from each position to the end of the bytes; 0 if it meets a length that no chunk has.
+fn chains(bytes: &[u8]) -> Vec<u32> {
+    let mut chains = vec![1; bytes.len()];
+    for position in (0..bytes.len()).rev() {
+        let Some(size) = chunk::size(&bytes[position..]) else {
+            continue;
+        };
+        chains[position] = match chains.get(position + size) {
+            _ if size < MIN_ENCRYPTED => 0,
+            Some(0) => 0,
+            Some(next) => next + 1,
+            None => 1,
+        };
+    }
+    chains
+}
+
+/// The numbers from `lowest` to `highest`, those nearest to `likeliest` first.
+fn nearest(likeliest: u64, lowest: u64, highest: u64) -> impl Iterator<Item = u64> {
+    let furthest = (highest.saturating_sub(likeliest)).max(likeliest - lowest);
+    let of_distance = move |distance: u64| {
+        let above = likeliest.checked_add(distance).filter(|n| *n <= highest);
+        let below = likeliest.checked_sub(distance);
+        let below = below.filter(|n| *n >= lowest && distance > 0);
+        [above, below].into_iter().flatten()
+    };
+    (0..=furthest).flat_map(of_distance)
+}
