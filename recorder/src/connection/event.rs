@@ -41,7 +41,7 @@ pub enum Event<'a> {
     /// A chunk.
     Chunk(ChunkEvent<'a>),
     /// A message, after the chunk that has its end.
-    Message(MessageEvent<'a>),
+    Message(&'a MessageEvent<'a>),
     /// Bytes of incomplete chunks, or among which no chunks are known: beside lost bytes.
     Unframed {
         /// The sender.

@@ -175,8 +175,8 @@ impl<'a> Decoded<'a> {
     }
 
     /// A message that is not decoded.
-    pub(crate) fn failed(kind: Kind, reason: Reason) -> Self {
-        let error = DecodeError { offset: 0, reason };
+    pub(crate) fn failed(kind: Kind, offset: usize, reason: Reason) -> Self {
+        let error = DecodeError { offset, reason };
         Self {
             kind,
             message: None,
@@ -219,8 +219,8 @@ pub fn decode(bytes: &[u8], layer: Layer) -> Decoded<'_> {
     let header = u32::decode(&mut cursor).and_then(|n| Ok((n, u16::decode(&mut cursor)?)));
     let (length, tag) = match header {
         Ok(header) => header,
-        Err(_) if bytes.len() == LENGTH => return Decoded::failed(Kind::Unknown, Reason::NoTag),
-        Err(error) => return Decoded::failed(Kind::Unknown, error.reason),
+        Err(_) if bytes.len() == LENGTH => return Decoded::failed(Kind::Unknown, 0, Reason::NoTag),
+        Err(error) => return Decoded::failed(Kind::Unknown, error.offset, error.reason),
     };
     let kind = Kind::of_tag(tag, layer);
     if length as usize != bytes.len() - LENGTH {

@@ -50,7 +50,7 @@ impl<'a> Framed<'a> {
             return message::decode(self.bytes, layer);
         };
         let kind = known_tag(self.bytes, layer).unwrap_or(Kind::Unknown);
-        Decoded::failed(kind, problem)
+        Decoded::failed(kind, 0, problem)
     }
 }
 

@@ -5,9 +5,12 @@
 //! that follow each other are the likeliest starts: from a true start, the lengths lead from chunk to chunk to the end of the
 //! bytes, while those at other offsets soon lead out of them. Lengths below that of a tag exclude an offset.
 
+mod candidates;
+
 use std::ops::Range;
 
-use super::chunk::{self, HEADER, MAX_CHUNK, MIN_ENCRYPTED};
+use self::candidates::{Candidate, candidates, numbers};
+use super::chunk::{self, HEADER, MAX_CHUNK};
 use super::cipher::{Opener, TagKey};
 use crate::budget::{Budget, Buffer};
 use crate::time::Timestamp;
@@ -70,15 +73,6 @@ pub struct Search {
     overflow: bool,
 }
 
-#[derive(Clone, Copy, Debug)]
-struct Candidate {
-    position: usize,
-    /// Size of the chunk with its length.
-    size: usize,
-    /// Maximum work for it.
-    work: u64,
-}
-
 impl Search {
     /// Maximum work of a search after lost bytes, in bytes to authenticate: about two seconds.
     pub const MAX_WORK: u64 = 2 << 30;
@@ -88,12 +82,12 @@ impl Search {
     pub const MAX_BYTES: usize = 1 << 20;
     /// Work of a trial beside its bytes, measured in the same unit.
     const TRIAL: u64 = 128;
+    /// Minimum number of numbers that are tried for a candidate.
+    const MIN_TRIALS: u64 = 16;
     /// Maximum number of tag keys that are kept.
     const MAX_NUMBERS: usize = 1 << 16;
-    /// Maximum work for one candidate: likely ones, and the others.
-    const WORK: [u64; 2] = [32 << 20, 4 << 20];
-    /// Number of chunks after which a chain of lengths makes a candidate likely.
-    const CHAIN: u32 = 3;
+    /// Bytes of captured pieces that share a time, at least: their times take memory.
+    const PIECE: usize = 64;
 
     /// Begins a search of at most `work` bytes to authenticate.
     pub fn new(before: Before, work: u64, budget: Budget) -> Self {
@@ -114,7 +108,8 @@ impl Search {
     pub fn push(&mut self, bytes: &[u8], time: Timestamp) -> bool {
         let start = self.buffer.bytes().len();
         self.overflow |= start + bytes.len() > Self::MAX_BYTES || !self.buffer.extend(bytes);
-        if !self.overflow {
+        let last = self.pieces.last().map(|piece| piece.0);
+        if !self.overflow && last.is_none_or(|last| start - last >= Self::PIECE) {
             self.pieces.push((start, time));
         }
         !self.overflow
@@ -187,7 +182,8 @@ impl Search {
         loop {
             let grown = self.len() - self.queued_at;
             if grown > self.queued_at / 8 || self.queue.is_empty() && grown > 0 {
-                self.queue();
+                self.queued_at = self.len();
+                self.queue = candidates(self.buffer.bytes(), &self.before, &self.tried);
             }
             let Some(candidate) = self.queue.pop() else {
                 let all = self.len() >= 2 * MAX_CHUNK;
@@ -200,8 +196,11 @@ impl Search {
             if let Some(found) = self.try_candidate(candidate, openers) {
                 return Outcome::Found(self.earliest(found, openers));
             }
+            if self.tried.len() <= candidate.position {
+                self.tried.resize(candidate.position + 1, false);
+            }
             self.tried[candidate.position] = true;
-            if self.work == 0 {
+            if self.work < MAX_CHUNK as u64 {
                 return Outcome::Failed;
             }
             if self.work <= until {
@@ -210,67 +209,18 @@ impl Search {
         }
     }
 
-    /// Puts the candidates in order.
-    fn queue(&mut self) {
-        let bytes = self.buffer.bytes();
-        self.queued_at = bytes.len();
-        self.tried.resize(bytes.len(), false);
-        let chains = chains(bytes);
-        let mut found = Vec::new();
-        for position in 0..bytes.len().min(MAX_CHUNK) {
-            let size = chunk::size(&bytes[position..]).unwrap_or(usize::MAX);
-            let chain = chains[position];
-            let whole = size <= bytes.len() - position;
-            if whole && chain > 0 && !self.tried[position] {
-                let known = position == 0 && self.before.next.is_some();
-                let likely = known || chain >= Self::CHAIN || size == self.before.largest;
-                let work = Self::WORK[usize::from(!likely)];
-                let candidate = Candidate {
-                    position,
-                    size,
-                    work,
-                };
-                let rank = if known { u32::MAX } else { chain };
-                found.push((likely.then_some(rank), candidate));
-            }
-        }
-        found.sort_by_key(|(rank, candidate)| (*rank, std::cmp::Reverse(candidate.size)));
-        if self.awaits_next(chains.first().copied()) {
-            found.retain(|(_, candidate)| candidate.position == 0);
-        }
-        self.queue = found.into_iter().map(|(_, candidate)| candidate).collect();
-    }
-
-    /// True if the bytes begin with a chunk, if the last known length is right, and no other candidate should be tried before it. A
-    /// chunk that is larger than all before is not waited for.
-    fn awaits_next(&self, chain: Option<u32>) -> bool {
-        let tried = self.tried.first().is_some_and(|tried| *tried);
-        let size = chunk::size(self.buffer.bytes()).unwrap_or(0);
-        let plausible = size <= self.before.largest && chain.is_some_and(|chain| chain > 0);
-        self.before.next.is_some() && !tried && plausible
-    }
-
-    /// Tries the numbers that a candidate may have, the likeliest first.
+    /// Tries the numbers that a candidate may have.
     fn try_candidate(
         &mut self,
         candidate: Candidate,
         openers: &mut [&mut Opener],
     ) -> Option<Found> {
-        let distance = self.before.lost.saturating_add(candidate.position as u64);
-        let lowest = distance.div_ceil(MAX_CHUNK as u64);
-        let highest = distance / MIN_ENCRYPTED as u64;
-        let known = self.before.next.filter(|_| candidate.position == 0);
-        let known = known.map(|next| next.saturating_sub(self.before.number));
-        let likeliest = known.unwrap_or(distance / self.before.mean.max(1));
-        let likeliest = likeliest.clamp(lowest, highest.max(lowest));
-        let trial = (candidate.size as u64 + Self::TRIAL) * openers.len() as u64;
-        let count = (candidate.work / trial)
-            .max(16)
-            .min(highest.saturating_sub(lowest) + 1);
+        let trial = (candidate.size as u64 + Self::TRIAL) * openers.len().max(1) as u64;
+        let count = (candidate.work / trial).max(Self::MIN_TRIALS) as usize;
         let position = candidate.position;
-        for chunks in nearest(likeliest, lowest, highest).take(count as usize) {
-            self.work = self.work.saturating_sub(trial);
+        for chunks in numbers(&candidate, &self.before).take(count) {
             let number = self.before.number.checked_add(chunks)?;
+            self.work = self.work.checked_sub(trial)?;
             for (index, opener) in openers.iter_mut().enumerate() {
                 let mut uncached = None;
                 let slot = chunks - self.before.lost / MAX_CHUNK as u64;
@@ -285,9 +235,6 @@ impl Search {
                         opener,
                     });
                 }
-            }
-            if self.work == 0 {
-                break;
             }
         }
         None
@@ -323,33 +270,4 @@ fn slot_of(keys: &mut Vec<Option<TagKey>>, slot: u64) -> Option<&mut Option<TagK
         keys.resize(slot + 1, None);
     }
     keys.get_mut(slot)
-}
-
-/// The length of the chain of chunks from each position to the end of the bytes; 0 if it meets a length that no chunk has.
-fn chains(bytes: &[u8]) -> Vec<u32> {
-    let mut chains = vec![1; bytes.len()];
-    for position in (0..bytes.len()).rev() {
-        let Some(size) = chunk::size(&bytes[position..]) else {
-            continue;
-        };
-        chains[position] = match chains.get(position + size) {
-            _ if size < MIN_ENCRYPTED => 0,
-            Some(0) => 0,
-            Some(next) => next + 1,
-            None => 1,
-        };
-    }
-    chains
-}
-
-/// The numbers from `lowest` to `highest`, those nearest to `likeliest` first.
-fn nearest(likeliest: u64, lowest: u64, highest: u64) -> impl Iterator<Item = u64> {
-    let furthest = (highest.saturating_sub(likeliest)).max(likeliest - lowest);
-    let of_distance = move |distance: u64| {
-        let above = likeliest.checked_add(distance).filter(|n| *n <= highest);
-        let below = likeliest.checked_sub(distance);
-        let below = below.filter(|n| *n >= lowest && distance > 0);
-        [above, below].into_iter().flatten()
-    };
-    (0..=furthest).flat_map(of_distance)
 }

@@ -119,7 +119,7 @@ impl Reader {
         if chunk.number > 2 {
             let (sender, layer) = (self.sender, self.messages.layer());
             self.messages.push(chunk, &mut |framed| {
-                sink(Event::Message(message(
+                sink(Event::Message(&message(
                     sender,
                     &framed,
                     framed.decode(layer),
@@ -141,7 +141,7 @@ impl Reader {
             size: chunk.text.len() as u64,
             problem: None,
         };
-        sink(Event::Message(message(self.sender, &framed, decoded)));
+        sink(Event::Message(&message(self.sender, &framed, decoded)));
     }
 
     /// Remarks on a connection message.
@@ -170,7 +170,7 @@ impl Reader {
     pub(super) fn interrupt(&mut self, sink: &mut Sink<'_>) {
         let (sender, layer) = (self.sender, self.messages.layer());
         self.messages.interrupt(&mut |framed| {
-            sink(Event::Message(message(
+            sink(Event::Message(&message(
                 sender,
                 &framed,
                 framed.decode(layer),

@@ -1,9 +1,5 @@
 //! The wire format, compared byte by byte with the worked examples of `data/vectors.json`.
 
-mod common;
-
-use common::{array, bytes, each, identity, text, vectors};
-use sha2::{Digest, Sha256};
 use tezos_recorder::p2p::base58::PeerId;
 use tezos_recorder::p2p::cipher::{Nonce, Opener, first_nonces};
 use tezos_recorder::p2p::handshake::ConnectionMessage;
@@ -12,22 +8,7 @@ use tezos_recorder::p2p::message::{Kind, Layer, Message, decode, decode_handshak
 use tezos_recorder::p2p::pow::Target;
 use tezos_recorder::side::{Both, Side};
 
-/// The plain bytes of a message; the largest has its text made here, as in `vectors.py`.
-fn plain(message: &serde_json::Value) -> Vec<u8> {
-    if let Some(digits) = message["plain"].as_str() {
-        return common::unhex(digits);
-    }
-    let mut plain = bytes(&message["plain_head"]);
-    let size = message["plain_length"].as_u64().unwrap() as usize;
-    // It ends with the component `last`, without interface and implementation.
-    let last = [&[0, 0, 0, 4][..], b"last", &[0], &[0; 4]].concat();
-    let source = b"let x = 0\n".iter().cycle().skip(plain.len() - 50);
-    plain.extend(source.take(size - plain.len() - last.len()));
-    plain.extend(last);
-    let hash = Hex(&Sha256::digest(&plain)).to_string();
-    assert_eq!(hash, text(&message["plain_sha256"]));
-    plain
-}
+use crate::common::{array, bytes, each, identity, plain, text, vectors};
 
 #[test]
 fn every_kind_of_message_has_the_expected_json() {

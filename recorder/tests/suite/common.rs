@@ -3,7 +3,9 @@
 use std::sync::OnceLock;
 
 use serde_json::Value;
+use sha2::{Digest, Sha256};
 use tezos_recorder::p2p::identity::Identity;
+use tezos_recorder::p2p::json::Hex;
 
 /// All examples.
 pub fn vectors() -> &'static Value {
@@ -42,4 +44,21 @@ pub fn array<const N: usize>(value: &Value) -> [u8; N] {
 /// One of the identities: `initiator` or `responder`.
 pub fn identity(name: &str) -> Identity {
     Identity::parse(&vectors()["identities"][name].to_string()).unwrap()
+}
+
+/// The plain bytes of a message; the largest has its text made here, as in `vectors.py`.
+pub fn plain(message: &Value) -> Vec<u8> {
+    if let Some(digits) = message["plain"].as_str() {
+        return unhex(digits);
+    }
+    let mut plain = bytes(&message["plain_head"]);
+    let size = message["plain_length"].as_u64().unwrap() as usize;
+    // It ends with the component `last`, without interface and implementation.
+    let last = [&[0, 0, 0, 4][..], b"last", &[0], &[0; 4]].concat();
+    let source = b"let x = 0\n".iter().cycle().skip(plain.len() - 50);
+    plain.extend(source.take(size - plain.len() - last.len()));
+    plain.extend(last);
+    let hash = Hex(&Sha256::digest(&plain)).to_string();
+    assert_eq!(hash, text(&message["plain_sha256"]));
+    plain
 }

@@ -1,0 +1,14 @@
+//! Tests of the recorder's library, as one program.
+
+#[allow(dead_code)]
+#[path = "../../../fuzz/check_recorder.rs"]
+mod check;
+mod codec;
+mod common;
+mod damage;
+mod loss;
+mod messages;
+mod play;
+mod recognition;
+mod stream;
+mod worked;
