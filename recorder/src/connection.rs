@@ -102,7 +102,7 @@ impl Connection {
         deadlines.into_iter().flatten().min()
     }
 
-    /// Searches for the next chunk after lost bytes, until `work` bytes are authenticated (1 MiB takes about a millisecond).
+    /// Searches for the next chunk after lost bytes, until `work` bytes are authenticated (1 MiB takes about a third of a millisecond).
     /// Returns true if there is more to do now. To be called after records, as long as [`Self::is_searching`]; on a thread that may
     /// be late.
     pub fn search(&mut self, work: u64, sink: &mut Sink<'_>) -> bool {

@@ -15,8 +15,8 @@ use crate::p2p::resync::{Before, Found, Outcome, Search};
 use crate::side::Side;
 use crate::time::Timestamp;
 
-/// Work of a search that cannot go on later, in bytes to authenticate: some ten milliseconds.
-const QUICK_WORK: u64 = 16 << 20;
+/// Work of a search that cannot go on later, in bytes to authenticate: about ten milliseconds.
+const QUICK_WORK: u64 = 32 << 20;
 
 /// How bytes are read.
 #[derive(Debug)]
@@ -204,11 +204,12 @@ impl Direction {
         let (number, work) = (self.reader.number, Search::MAX_WORK);
         let passed = (partial.len() as u64).saturating_add(length);
         let size = chunk::size(partial).filter(|size| *size >= MIN_ENCRYPTED);
-        match size.map(|size| size as u64).filter(|size| *size >= passed) {
-            Some(size) => {
+        match size.map(|size| size as u64) {
+            Some(size) if size >= passed => {
                 let search = self.search_from(number, size, Some(number + 1), work);
                 State::tail(size - passed, search)
             }
+            Some(size) => State::Searching(self.search_from(number + 1, passed - size, None, work)),
             None => State::Searching(self.search_from(number, passed, None, work)),
         }
     }

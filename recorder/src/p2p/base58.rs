@@ -11,8 +11,9 @@ use super::read::{Cursor, Decode, DecodeError};
 
 /// Maximum of prefix, payload and checksum, in bytes.
 const MAX_BYTES: usize = 3 + 32 + 4;
-/// Maximum of the text: 138 characters for 100 bytes, rounded up.
-const MAX_TEXT: usize = MAX_BYTES * 138 / 100 + 1;
+/// Maximum of the text: five digits are at least 29.2 bits.
+const MAX_TEXT: usize = 5 * (8 * MAX_BYTES).div_ceil(29);
+const DIGITS: &[u8; 58] = b"123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz";
 
 /// Writes prefix and payload in base58 with a checksum.
 fn write(f: &mut fmt::Formatter<'_>, prefix: &[u8], payload: &[u8]) -> fmt::Result {
@@ -23,12 +24,35 @@ fn write(f: &mut fmt::Formatter<'_>, prefix: &[u8], payload: &[u8]) -> fmt::Resu
     let checksum = Sha256::digest(Sha256::digest(&bytes[..size]));
     bytes[size..size + 4].copy_from_slice(&checksum[..4]);
     let mut text = [0; MAX_TEXT];
-    let written = bs58::encode(&bytes[..size + 4]).onto(&mut text[..]);
-    let text = written.ok().and_then(|length| text.get(..length));
-    f.write_str(
-        text.and_then(|t| str::from_utf8(t).ok())
-            .ok_or(fmt::Error)?,
-    )
+    f.write_str(encode(&bytes[..size + 4], &mut text))
+}
+
+/// The bytes as a number in base 58. No prefix begins with 0, which would be a digit of its own for each such byte.
+fn encode<'a>(bytes: &[u8], text: &'a mut [u8; MAX_TEXT]) -> &'a str {
+    // Words of 32 bits are divided by 58⁵, which gives five digits at a time.
+    let mut words = [0u32; MAX_BYTES.div_ceil(4)];
+    for (word, part) in words.iter_mut().zip(bytes.rchunks(4)) {
+        *word = part
+            .iter()
+            .fold(0, |word, byte| word << 8 | u32::from(*byte));
+    }
+    let mut start = text.len();
+    while words.iter().any(|word| *word != 0) {
+        let mut rest = 0;
+        for word in words.iter_mut().rev() {
+            let dividend = rest << 32 | u64::from(*word);
+            *word = (dividend / 58u64.pow(5)) as u32;
+            rest = dividend % 58u64.pow(5);
+        }
+        for _ in 0..5 {
+            start -= 1;
+            text[start] = DIGITS[(rest % 58) as usize];
+            rest /= 58;
+        }
+    }
+    let zeros = text[start..].iter().take_while(|digit| **digit == b'1');
+    let start = start + zeros.count();
+    str::from_utf8(&text[start..]).unwrap_or_default()
 }
 
 macro_rules! identifiers {
@@ -104,4 +128,30 @@ impl OperationHash {
 /// BLAKE2b-256.
 fn hash(bytes: &[u8]) -> [u8; 32] {
     Blake2b::<U32>::digest(bytes).into()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn digits_are_those_of_a_plain_division(first in 1u8.., rest in proptest::collection::vec(any::<u8>(), 0..MAX_BYTES)) {
+            let bytes = [&[first][..], &rest].concat();
+            let (mut number, mut expected) = (bytes.clone(), Vec::new());
+            while number.iter().any(|byte| *byte != 0) {
+                let mut remainder = 0;
+                for byte in &mut number {
+                    let dividend = remainder << 8 | u32::from(*byte);
+                    *byte = (dividend / 58) as u8;
+                    remainder = dividend % 58;
+                }
+                expected.insert(0, DIGITS[remainder as usize]);
+            }
+            let mut text = [0; MAX_TEXT];
+            prop_assert_eq!(encode(&bytes, &mut text).as_bytes(), expected);
+        }
+    }
 }

@@ -9,11 +9,15 @@ mod candidates;
 
 use std::ops::Range;
 
-use self::candidates::{Candidate, candidates, numbers};
+use self::candidates::{Candidate, awaits_next, candidates, numbers};
 use super::chunk::{self, HEADER, MAX_CHUNK};
 use super::cipher::{Opener, TagKey};
 use crate::budget::{Budget, Buffer};
 use crate::time::Timestamp;
+
+/// Number of bytes in which a likely candidate is expected: one of the largest chunks, or the beginning of a long chain. The search
+/// goes on with the others then, and fails.
+const ENOUGH: usize = 4 * MAX_CHUNK;
 
 /// A chunk that was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,20 +72,27 @@ pub struct Search {
     queued_at: usize,
     /// Keys of the tags of all numbers, per opener.
     keys: Vec<Vec<Option<TagKey>>>,
-    /// Work that may still be done, in bytes to authenticate.
-    work: u64,
+    /// Work that was done, and that may be done in all, in bytes to authenticate.
+    done: u64,
+    max_work: u64,
     overflow: bool,
 }
 
 impl Search {
     /// Maximum work of a search after lost bytes, in bytes to authenticate: about two seconds.
-    pub const MAX_WORK: u64 = 2 << 30;
+    pub const MAX_WORK: u64 = 6 << 30;
     /// Maximum work after a chunk that cannot be decrypted, without lost bytes.
-    pub const MAX_WORK_WITHOUT_GAP: u64 = 16 << 20;
+    pub const MAX_WORK_WITHOUT_GAP: u64 = 64 << 20;
     /// Maximum number of bytes that are kept while the search goes on.
     pub const MAX_BYTES: usize = 1 << 20;
-    /// Work of a trial beside its bytes, measured in the same unit.
-    const TRIAL: u64 = 128;
+    /// Work for unlikely candidates that few bytes are worth.
+    const MIN_WORK: u64 = 64 << 20;
+    /// Maximum work for one likely candidate.
+    const LIKELY_WORK: u64 = 32 << 20;
+    /// Maximum work for another one.
+    const UNLIKELY_WORK: u64 = 8 << 20;
+    /// Work of a trial beside its bytes, measured: the preparation of a key takes as long as that many bytes.
+    const TRIAL: u64 = 3 << 10;
     /// Minimum number of numbers that are tried for a candidate.
     const MIN_TRIALS: u64 = 16;
     /// Maximum number of tag keys that are kept.
@@ -99,7 +110,8 @@ impl Search {
             queue: Vec::new(),
             queued_at: 0,
             keys: Vec::new(),
-            work,
+            done: 0,
+            max_work: work,
             overflow: false,
         }
     }
@@ -123,7 +135,7 @@ impl Search {
             .lost
             .saturating_add(bytes)
             .saturating_add(length);
-        self.work = Self::MAX_WORK;
+        (self.done, self.max_work) = (0, Self::MAX_WORK);
         self.buffer.clear();
         self.pieces.clear();
         self.tried.clear();
@@ -178,16 +190,21 @@ impl Search {
             self.tried.clear();
             self.queued_at = 0;
         }
-        let until = self.work.saturating_sub(work);
+        if awaits_next(self.buffer.bytes(), &self.before) {
+            return Outcome::Waiting;
+        }
+        let until = self.done.saturating_add(work);
         loop {
             let grown = self.len() - self.queued_at;
             if grown > self.queued_at / 8 || self.queue.is_empty() && grown > 0 {
                 self.queued_at = self.len();
                 self.queue = candidates(self.buffer.bytes(), &self.before, &self.tried);
             }
-            let Some(candidate) = self.queue.pop() else {
-                let all = self.len() >= 2 * MAX_CHUNK;
-                return if all {
+            let candidate = self.queue.pop();
+            let Some(candidate) = candidate.filter(|one| self.done < self.permitted(one.likely))
+            else {
+                let enough = self.len() >= ENOUGH;
+                return if enough {
                     Outcome::Failed
                 } else {
                     Outcome::Waiting
@@ -200,13 +217,19 @@ impl Search {
                 self.tried.resize(candidate.position + 1, false);
             }
             self.tried[candidate.position] = true;
-            if self.work < MAX_CHUNK as u64 {
-                return Outcome::Failed;
-            }
-            if self.work <= until {
+            if self.done >= until {
                 return Outcome::More;
             }
         }
+    }
+
+    /// Work up to which a candidate is tried. Half of it is reserved for likely ones, which may come late.
+    fn permitted(&self, likely: bool) -> u64 {
+        if likely {
+            return self.max_work;
+        }
+        let share = self.max_work / 2 * self.len().min(ENOUGH) as u64 / ENOUGH as u64;
+        share.max(Self::MIN_WORK).min(self.max_work / 2)
     }
 
     /// Tries the numbers that a candidate may have.
@@ -216,11 +239,16 @@ impl Search {
         openers: &mut [&mut Opener],
     ) -> Option<Found> {
         let trial = (candidate.size as u64 + Self::TRIAL) * openers.len().max(1) as u64;
-        let count = (candidate.work / trial).max(Self::MIN_TRIALS) as usize;
+        let work = if candidate.likely {
+            Self::LIKELY_WORK
+        } else {
+            Self::UNLIKELY_WORK
+        };
+        let count = (work / trial).max(Self::MIN_TRIALS) as usize;
         let position = candidate.position;
         for chunks in numbers(&candidate, &self.before).take(count) {
             let number = self.before.number.checked_add(chunks)?;
-            self.work = self.work.checked_sub(trial)?;
+            self.done += trial;
             for (index, opener) in openers.iter_mut().enumerate() {
                 let mut uncached = None;
                 let slot = chunks - self.before.lost / MAX_CHUNK as u64;

@@ -2,15 +2,18 @@
 
 use std::cmp::Reverse;
 
-use super::Before;
+use super::{Before, ENOUGH};
 use crate::p2p::chunk::{self, MAX_CHUNK, MIN_ENCRYPTED};
 
-/// Maximum work for a likely candidate, in bytes to authenticate.
-const LIKELY_WORK: u64 = 32 << 20;
-/// Maximum work for another one.
-const UNLIKELY_WORK: u64 = 4 << 20;
-/// Number of chunks after which a chain of lengths makes a candidate likely.
-const CHAIN: u32 = 3;
+/// Size of the largest unlikely candidate that is tried before there are bytes enough for likely ones.
+const SMALL: usize = 2 << 10;
+
+/// Number of chunks in a chain of lengths that makes its first one likely: in so many random bytes, x = bytes / 65,536, there are
+/// bytes · xⁿ / n! chains of n chunks, fewer than one.
+fn long_chain(bytes: usize) -> usize {
+    const X: usize = 64 << 10;
+    3 + bytes.min(X) / (9 << 10) + bytes.saturating_sub(X) / (16 << 10)
+}
 
 /// A place where a chunk may begin.
 #[derive(Clone, Copy, Debug)]
@@ -19,50 +22,44 @@ pub(super) struct Candidate {
     pub(super) position: usize,
     /// Its size with its length.
     pub(super) size: usize,
-    /// Maximum work for it, in bytes to authenticate.
-    pub(super) work: u64,
+    /// True if it begins a long chain, is of the largest size, or begins where the last known length ends.
+    pub(super) likely: bool,
 }
 
-/// The candidates of which all bytes are there and that were not tried, the likeliest last: long chains, then small chunks.
+/// True if the chunk with which the bytes begin, if the last known length is right, is to be waited for before others are tried. It
+/// is not if it is larger than all before.
+pub(super) fn awaits_next(bytes: &[u8], before: &Before) -> bool {
+    let size = chunk::size(bytes).unwrap_or(MIN_ENCRYPTED);
+    before.next.is_some() && size > bytes.len() && (MIN_ENCRYPTED..=before.largest).contains(&size)
+}
+
+/// The candidates of which all bytes are there and that were not tried, the likeliest last: long chains, then small chunks. Likely
+/// ones may be later chunks, which lead back to the next one.
 pub(super) fn candidates(bytes: &[u8], before: &Before, tried: &[bool]) -> Vec<Candidate> {
-    let chains = chains(bytes);
+    let (chains, long) = (chains(bytes), long_chain(bytes.len()));
+    let enough = bytes.len() >= ENOUGH;
+    let small = if enough { MAX_CHUNK } else { SMALL };
     let mut found = Vec::new();
-    for (position, chain) in chains.iter().take(MAX_CHUNK).enumerate() {
+    for (position, &chain) in chains.iter().enumerate() {
         let size = chunk::size(&bytes[position..]).unwrap_or(usize::MAX);
         let whole = size <= bytes.len() - position;
         let new = !tried.get(position).is_some_and(|tried| *tried);
-        if whole && new && *chain > 0 {
-            let rank = rank(position, size, *chain, before);
-            let work = rank.map_or(UNLIKELY_WORK, |_| LIKELY_WORK);
+        if !whole || !new || chain == 0 {
+            continue;
+        }
+        let next = position == 0 && before.next.is_some();
+        let likely = next || chain as usize >= long || size == before.largest;
+        if likely || size <= small && position < MAX_CHUNK {
             let candidate = Candidate {
                 position,
                 size,
-                work,
+                likely,
             };
-            found.push((rank, candidate));
+            found.push(((next, likely.then_some(chain), Reverse(size)), candidate));
         }
     }
-    found.sort_by_key(|(rank, candidate)| (*rank, Reverse(candidate.size)));
-    let mut found: Vec<Candidate> = found.into_iter().map(|found| found.1).collect();
-    let tried = tried.first().is_some_and(|tried| *tried);
-    if before.next.is_some() && !tried && is_next(bytes, &chains, before) {
-        found.retain(|candidate| candidate.position == 0);
-    }
-    found
-}
-
-/// The rank of a likely candidate.
-fn rank(position: usize, size: usize, chain: u32, before: &Before) -> Option<u32> {
-    if position == 0 && before.next.is_some() {
-        return Some(u32::MAX);
-    }
-    (chain >= CHAIN || size == before.largest).then_some(chain)
-}
-
-/// True if the bytes seem to begin with a chunk, which is then waited for; not if it is larger than all before.
-fn is_next(bytes: &[u8], chains: &[u32], before: &Before) -> bool {
-    let size = chunk::size(bytes).unwrap_or(0);
-    size <= before.largest && chains.first().is_some_and(|chain| *chain > 0)
+    found.sort_by_key(|(rank, _)| *rank);
+    found.into_iter().map(|(_, candidate)| candidate).collect()
 }
 
 /// The numbers of chunks that may lie before a candidate, counted from the last known start, the likeliest first.
