@@ -9,7 +9,7 @@ mod candidates;
 
 use std::ops::Range;
 
-use self::candidates::{Candidate, awaits_next, candidates, numbers};
+use self::candidates::{Candidate, awaits_next, candidates};
 use super::chunk::{self, HEADER, MAX_CHUNK};
 use super::cipher::{Opener, TagKey};
 use crate::budget::{Budget, Buffer};
@@ -65,8 +65,8 @@ pub struct Search {
     buffer: Buffer,
     /// Where the captured pieces begin in the buffer, and their times.
     pieces: Vec<(usize, Timestamp)>,
-    /// Positions that need no more trials.
-    tried: Vec<bool>,
+    /// How often each position was tried.
+    passes: Vec<u8>,
     /// Candidates, the likeliest last; of a buffer of that size.
     queue: Vec<Candidate>,
     queued_at: usize,
@@ -106,7 +106,7 @@ impl Search {
             before,
             buffer: Buffer::new(budget),
             pieces: Vec::new(),
-            tried: Vec::new(),
+            passes: Vec::new(),
             queue: Vec::new(),
             queued_at: 0,
             keys: Vec::new(),
@@ -138,7 +138,7 @@ impl Search {
         (self.done, self.max_work) = (0, Self::MAX_WORK);
         self.buffer.clear();
         self.pieces.clear();
-        self.tried.clear();
+        self.passes.clear();
         self.queue.clear();
         self.queued_at = 0;
         self.keys.clear();
@@ -187,7 +187,7 @@ impl Search {
         }
         if self.keys.len() != openers.len() {
             self.keys = vec![Vec::new(); openers.len()];
-            self.tried.clear();
+            self.passes.clear();
             self.queued_at = 0;
         }
         if awaits_next(self.buffer.bytes(), &self.before) {
@@ -198,7 +198,7 @@ impl Search {
             let grown = self.len() - self.queued_at;
             if grown > self.queued_at / 8 || self.queue.is_empty() && grown > 0 {
                 self.queued_at = self.len();
-                self.queue = candidates(self.buffer.bytes(), &self.before, &self.tried);
+                self.queue = candidates(self.buffer.bytes(), &self.before, &self.passes);
             }
             let candidate = self.queue.pop();
             let Some(candidate) = candidate.filter(|one| self.done < self.permitted(one.likely))
@@ -213,10 +213,10 @@ impl Search {
             if let Some(found) = self.try_candidate(candidate, openers) {
                 return Outcome::Found(self.earliest(found, openers));
             }
-            if self.tried.len() <= candidate.position {
-                self.tried.resize(candidate.position + 1, false);
+            if self.passes.len() <= candidate.position {
+                self.passes.resize(candidate.position + 1, 0);
             }
-            self.tried[candidate.position] = true;
+            self.passes[candidate.position] = candidate.passed();
             if self.done >= until {
                 return Outcome::More;
             }
@@ -246,7 +246,7 @@ impl Search {
         };
         let count = (work / trial).max(Self::MIN_TRIALS) as usize;
         let position = candidate.position;
-        for chunks in numbers(&candidate, &self.before).take(count) {
+        for chunks in candidate.numbers(&self.before, count) {
             let number = self.before.number.checked_add(chunks)?;
             self.done += trial;
             for (index, opener) in openers.iter_mut().enumerate() {

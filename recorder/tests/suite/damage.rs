@@ -5,6 +5,7 @@ use tezos_recorder::p2p::message::{Kind, Layer, decode, decode_handshake};
 
 use crate::check;
 use crate::common::{bytes, each, plain, vectors};
+use crate::effort;
 
 /// The plain bytes of one message of each kind, without the largest.
 fn messages() -> Vec<Vec<u8>> {
@@ -161,7 +162,7 @@ fn every_damaged_connection_message_is_survived() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 500, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: effort::rounds(500), failure_persistence: None, ..ProptestConfig::default() })]
 
     /// Any body of any kind.
     #[test]

@@ -6,10 +6,11 @@ use tezos_recorder::p2p::message::Kind;
 use tezos_recorder::side::{Both, Side};
 
 use crate::check::{self, Log, Peers, connection};
+use crate::effort;
 use crate::play::{end, give, kinds, operation, recorded};
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 60, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: effort::rounds(60), failure_persistence: None, ..ProptestConfig::default() })]
 
     /// Records in disorder, some twice or overlapping: the messages are the same.
     #[test]

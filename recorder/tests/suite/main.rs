@@ -6,6 +6,8 @@ mod check;
 mod codec;
 mod common;
 mod damage;
+#[path = "../../../tests/common/effort.rs"]
+mod effort;
 mod loss;
 mod messages;
 mod play;

@@ -24,6 +24,38 @@ pub(super) struct Candidate {
     pub(super) size: usize,
     /// True if it begins a long chain, is of the largest size, or begins where the last known length ends.
     pub(super) likely: bool,
+    /// Passes that are over.
+    pub(super) passes: u8,
+}
+
+impl Candidate {
+    /// Passes after which nothing is left to try.
+    pub(super) const PASSES: u8 = 2;
+    /// Numbers that are tried in the first pass over unlikely candidates.
+    const NEAREST: usize = 32;
+
+    /// The numbers of the next pass, at most `count`: all of a likely candidate, else the nearest, then the others.
+    pub(super) fn numbers(
+        &self,
+        before: &Before,
+        count: usize,
+    ) -> impl Iterator<Item = u64> + use<> {
+        let (from, to) = match (self.likely, self.passes) {
+            (true, _) => (0, count),
+            (false, 0) => (0, count.min(Self::NEAREST)),
+            (false, _) => (Self::NEAREST, count),
+        };
+        numbers(self.position, before).take(to).skip(from)
+    }
+
+    /// Passes that are over after the next.
+    pub(super) fn passed(&self) -> u8 {
+        if self.likely {
+            Self::PASSES
+        } else {
+            self.passes + 1
+        }
+    }
 }
 
 /// True if the chunk with which the bytes begin, if the last known length is right, is to be waited for before others are tried. It
@@ -33,9 +65,9 @@ pub(super) fn awaits_next(bytes: &[u8], before: &Before) -> bool {
     before.next.is_some() && size > bytes.len() && (MIN_ENCRYPTED..=before.largest).contains(&size)
 }
 
-/// The candidates of which all bytes are there and that were not tried, the likeliest last: long chains, then small chunks. Likely
-/// ones may be later chunks, which lead back to the next one.
-pub(super) fn candidates(bytes: &[u8], before: &Before, tried: &[bool]) -> Vec<Candidate> {
+/// The candidates of which all bytes are there and whose passes are not over, the likeliest last: long chains, then small chunks.
+/// Likely ones may be later chunks, which lead back to the next one. `passes` has those of each position.
+pub(super) fn candidates(bytes: &[u8], before: &Before, passes: &[u8]) -> Vec<Candidate> {
     let (chains, long) = (chains(bytes), long_chain(bytes.len()));
     let enough = bytes.len() >= ENOUGH;
     let small = if enough { MAX_CHUNK } else { SMALL };
@@ -43,31 +75,41 @@ pub(super) fn candidates(bytes: &[u8], before: &Before, tried: &[bool]) -> Vec<C
     for (position, &chain) in chains.iter().enumerate() {
         let size = chunk::size(&bytes[position..]).unwrap_or(usize::MAX);
         let whole = size <= bytes.len() - position;
-        let new = !tried.get(position).is_some_and(|tried| *tried);
-        if !whole || !new || chain == 0 {
+        let passes = passes.get(position).copied().unwrap_or(0);
+        if !whole || passes == Candidate::PASSES || chain == 0 {
             continue;
         }
         let next = position == 0 && before.next.is_some();
         let likely = next || chain as usize >= long || size == before.largest;
-        if likely || size <= small && position < MAX_CHUNK {
+        if !likely && (size > small || position >= MAX_CHUNK) {
+            continue;
+        }
+        let last = if likely {
+            passes + 1
+        } else {
+            Candidate::PASSES
+        };
+        for passes in passes..last {
+            let rank = (next, likely.then_some(chain), Reverse((passes, size)));
             let candidate = Candidate {
                 position,
                 size,
                 likely,
+                passes,
             };
-            found.push(((next, likely.then_some(chain), Reverse(size)), candidate));
+            found.push((rank, candidate));
         }
     }
     found.sort_by_key(|(rank, _)| *rank);
     found.into_iter().map(|(_, candidate)| candidate).collect()
 }
 
-/// The numbers of chunks that may lie before a candidate, counted from the last known start, the likeliest first.
-pub(super) fn numbers(candidate: &Candidate, before: &Before) -> impl Iterator<Item = u64> + use<> {
-    let distance = before.lost.saturating_add(candidate.position as u64);
+/// The numbers of chunks that may lie before a position, counted from the last known start, the likeliest first.
+fn numbers(position: usize, before: &Before) -> impl Iterator<Item = u64> + use<> {
+    let distance = before.lost.saturating_add(position as u64);
     let lowest = distance.div_ceil(MAX_CHUNK as u64);
     let highest = distance / MIN_ENCRYPTED as u64;
-    let next = before.next.filter(|_| candidate.position == 0);
+    let next = before.next.filter(|_| position == 0);
     let next = next.map(|next| next.saturating_sub(before.number));
     let likeliest = next.unwrap_or(distance / before.mean.max(1));
     nearest(
