@@ -16,6 +16,7 @@ mod headroom;
 mod http;
 mod jemalloc;
 mod memory_not_forked;
+mod mimalloc;
 mod namespaces;
 mod other_allocators;
 mod page_owners;

@@ -305,7 +305,8 @@ mod tests {
                 for place in 0..0x1200_u16 {
                     let at = 8 * usize::from(place);
                     let word = words.0[part].1.get(at..at + 8);
-                    if word.is_none_or(|word| word == [0; 8]) && place % 64 != 0 {
+                    let is_zero = word.is_none_or(|word| word == [0; 8]);
+                    if is_zero && place % 64 != 0 {
                         continue;
                     }
                     let [a, b] = place.to_le_bytes();
@@ -317,7 +318,11 @@ mod tests {
                         (2, 0x40),
                         (3, 16 << 48),
                     ];
-                    let some = if encoded == 1 { 1 } else { kinds.len() };
+                    let some = if is_zero || encoded == 1 {
+                        1
+                    } else {
+                        kinds.len()
+                    };
                     for (kind, word) in kinds.into_iter().take(some) {
                         let mut change = vec![3, encoded, 0xf0, 3, part as u8, kind, a, b];
                         change.extend(word.to_le_bytes());
