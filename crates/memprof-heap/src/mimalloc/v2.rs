@@ -7,7 +7,7 @@
 //! counter, all segments have the same cookie, and in each page the blocks in use and the lists of free blocks add up
 //! to the blocks that were handed out.
 //!
-//! Layouts: 2.0 to 2.3, according to `types.h`, 64-bit.
+//! Layouts: 2.0 to 2.4, according to `types.h`, 64-bit.
 
 mod layout;
 mod pages;
