@@ -249,8 +249,10 @@ impl Messages {
             rest = &rest[message.len()..];
         }
         if rest.is_empty() {
-            self.mode = Mode::Reading;
-            return !text.is_empty();
+            // An empty chunk shows nothing.
+            let shown = !text.is_empty();
+            self.mode = if shown { Mode::Reading } else { self.mode };
+            return shown;
         }
         let size = rest.first_chunk().map(|n| u32::from_be_bytes(*n) as usize);
         let kind = known_tag(rest, self.layer);

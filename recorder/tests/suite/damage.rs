@@ -103,6 +103,25 @@ fn errors_name_the_place_and_the_reason() {
     assert_eq!(error(&deep), "at byte 42: more than 3 elements");
     let many = [&[0, 0x20, 0, 0, 1, 96][..], &[3; 352]].concat();
     assert_eq!(error(&many), "at byte 330: more than 10 elements");
+    let header = [&[0; 78][..], &[0; 4], &[0; 32]].concat();
+    let head = |valid: u32, pending: u32| {
+        let size = |bytes: u32| bytes.to_be_bytes();
+        let hashes = |count: u32| vec![7; 32 * count as usize];
+        let parts: [&[u8]; 8] = [
+            &[0, 0x14, 1, 2, 3, 4],
+            &size(header.len() as u32),
+            &header,
+            &size(32 * valid),
+            &hashes(valid),
+            &size(4 + 32 * pending),
+            &size(32 * pending),
+            &hashes(pending),
+        ];
+        with_length(&parts.concat())
+    };
+    assert_eq!(decode(&head(3999, 1), Layer::Node).error, None);
+    let many = decode(&head(3999, 2), Layer::Node).error.unwrap();
+    assert_eq!(many.to_string(), "at byte 128: more than 4000 elements");
     let point = [&[0, 3, 0, 0, 0, 48][..], &[b'1'; 48]].concat();
     assert_eq!(error(&point), "at byte 6: 52 bytes, more than 51");
     let long = [&[0, 0x31][..], &[1; (128 << 10) + 1]].concat();

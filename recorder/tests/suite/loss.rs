@@ -4,6 +4,7 @@ use proptest::prelude::*;
 use tezos_recorder::connection::{Remark, Undecryptable};
 use tezos_recorder::p2p::message::Kind;
 use tezos_recorder::side::{Both, Side};
+use tezos_recorder::time::Timestamp;
 
 use crate::check::{self, Log, Peers, connection};
 use crate::effort;
@@ -186,6 +187,56 @@ fn lost_bytes_of_the_handshake_are_survived_unless_they_belong_to_a_connection_m
         });
         assert_eq!(hopeless.count(), if expected.is_some() { 0 } else { 2 });
     }
+}
+
+#[test]
+fn the_first_message_is_known_by_the_number_of_its_chunk() {
+    let mut peers = Peers::connected(Side::Local, "TEZOS_MAINNET", 14);
+    // Nothing in it looks like a message.
+    peers.send(Side::Remote, &[0, 0, 0, 3, 0x77, 0x77, 1]);
+    let (sent, lost) = (&peers.sent.remote, peers.starts.remote[2]);
+    let (mut connection, mut log) = (connection(), Log::default());
+    give(
+        &mut connection,
+        &mut log,
+        Side::Local,
+        &peers.sent.local,
+        &[(0, 1000)],
+    );
+    give(
+        &mut connection,
+        &mut log,
+        Side::Remote,
+        sent,
+        &[(0, lost), (lost + 1, sent.len())],
+    );
+    end(&mut connection, &mut log);
+    assert_eq!(kinds(&log, Side::Remote).last(), Some(&Kind::Unknown));
+}
+
+#[test]
+fn the_end_of_a_connection_ends_a_search() {
+    let mut peers = Peers::connected(Side::Local, "TEZOS_MAINNET", 15);
+    for n in 0..6 {
+        peers.send(Side::Remote, &operation(n, 90));
+    }
+    let (sent, lost) = (&peers.sent.remote, peers.starts.remote[4]);
+    let mut log = Log::default();
+    let mut connection = connection();
+    for (side, from, to) in [
+        (Side::Local, 0, peers.sent.local.len()),
+        (Side::Remote, 0, lost),
+        (Side::Remote, lost + 50, sent.len()),
+    ] {
+        let record = check::record(peers.sent.of(side), from, to, 1);
+        connection.record(side, &record, Timestamp(1), &mut |event| log.take(event));
+    }
+    end(&mut connection, &mut log);
+    log.check_bytes(Side::Remote, sent);
+    let operations = kinds(&log, Side::Remote)
+        .into_iter()
+        .filter(|k| *k == Kind::Operation);
+    assert_eq!(operations.count(), 5);
 }
 
 #[test]

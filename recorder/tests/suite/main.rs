@@ -8,9 +8,11 @@ mod common;
 mod damage;
 #[path = "../../../tests/common/effort.rs"]
 mod effort;
+mod framing;
 mod loss;
 mod messages;
 mod play;
 mod recognition;
+mod resync;
 mod stream;
 mod worked;
