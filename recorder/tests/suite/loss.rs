@@ -190,6 +190,41 @@ fn lost_bytes_of_the_handshake_are_survived_unless_they_belong_to_a_connection_m
 }
 
 #[test]
+fn the_length_of_a_chunk_whose_end_is_lost_counts() {
+    let mut peers = Peers::connected(Side::Local, "TEZOS_MAINNET", 16);
+    peers.send(Side::Remote, &operation(1, 65_517 - 38));
+    for n in 0..20 {
+        peers.send(Side::Remote, &operation(n, 40));
+    }
+    // Lost: the end of chunk 3, which is as long as a chunk can be, and the beginning of chunk 4.
+    let (sent, starts) = (&peers.sent.remote, &peers.starts.remote);
+    let (from, to) = (starts[3] + 9, starts[4] + 9);
+    let (mut connection, mut log) = (connection(), Log::default());
+    give(
+        &mut connection,
+        &mut log,
+        Side::Local,
+        &peers.sent.local,
+        &[(0, 1000)],
+    );
+    give(
+        &mut connection,
+        &mut log,
+        Side::Remote,
+        sent,
+        &[(0, from), (to, sent.len())],
+    );
+    end(&mut connection, &mut log);
+    let resumed = Remark::Resumed {
+        sender: Side::Remote,
+        chunk: 5,
+        offset: starts[5] as u64,
+        lost: 2,
+    };
+    assert_eq!(log.remarks[1..], [resumed]);
+}
+
+#[test]
 fn the_first_message_is_known_by_the_number_of_its_chunk() {
     let mut peers = Peers::connected(Side::Local, "TEZOS_MAINNET", 14);
     // Nothing in it looks like a message.
