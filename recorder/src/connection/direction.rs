@@ -101,6 +101,18 @@ impl Direction {
         session: &mut Session,
         sink: &mut Sink<'_>,
     ) -> usize {
+        self.read(bytes, time, session, sink, true)
+    }
+
+    /// See [`Self::feed`]. If there is no room for more bytes in a search, it is run once more with `last_chance`.
+    fn read(
+        &mut self,
+        bytes: &[u8],
+        time: Timestamp,
+        session: &mut Session,
+        sink: &mut Sink<'_>,
+        last_chance: bool,
+    ) -> usize {
         let mut rest = bytes;
         while !rest.is_empty() && !self.must_wait(session) {
             match &mut self.state {
@@ -132,11 +144,18 @@ impl Direction {
                     }
                 }
                 State::Searching(search) => {
-                    if !search.push(rest, time) {
-                        self.give_up(time, sink);
+                    if search.push(rest, time) {
+                        rest = &[];
                         continue;
                     }
-                    rest = &[];
+                    let size = search.len();
+                    if last_chance {
+                        self.search(QUICK_WORK, session, sink);
+                    }
+                    // Without success there is no room for more.
+                    if matches!(&self.state, State::Searching(search) if search.len() == size) {
+                        self.give_up(time, sink);
+                    }
                 }
                 State::Unframed => self.reader.unframed(std::mem::take(&mut rest), time, sink),
             }
@@ -253,7 +272,8 @@ impl Direction {
         let time = pieces.peek().map(|piece| piece.0).unwrap_or_default();
         self.reader.resume(found.number, time, sink);
         for (time, bytes) in pieces {
-            self.feed(bytes, time, session, sink);
+            // Searches do not nest: the next one is run later.
+            self.read(bytes, time, session, sink, false);
         }
     }
 

@@ -73,8 +73,11 @@ impl Session {
         sealed: &[u8],
         plain: &mut Vec<u8>,
     ) -> bool {
-        let mut openers = self.openers(sender).into_iter();
-        let opened = openers.position(|opener| opener.open(number, sealed, plain));
+        let mut assumptions = self.assumptions.iter_mut();
+        let opened = assumptions.position(|assumption| {
+            let opener = assumption.openers.of_mut(sender);
+            opener.open(number, sealed, plain)
+        });
         opened.inspect(|index| self.prove(*index)).is_some()
     }
 

@@ -75,7 +75,6 @@ pub struct Search {
     /// Work that was done, and that may be done in all, in bytes to authenticate.
     done: u64,
     max_work: u64,
-    overflow: bool,
 }
 
 impl Search {
@@ -112,19 +111,21 @@ impl Search {
             keys: Vec::new(),
             done: 0,
             max_work: work,
-            overflow: false,
         }
     }
 
-    /// Takes bytes after the gap. Returns false if there are too many: [`Self::run`] fails from then on, and the bytes are not kept.
+    /// Takes bytes after the gap. Returns false, and takes none, if that would be too many.
+    #[must_use]
     pub fn push(&mut self, bytes: &[u8], time: Timestamp) -> bool {
-        let start = self.buffer.bytes().len();
-        self.overflow |= start + bytes.len() > Self::MAX_BYTES || !self.buffer.extend(bytes);
+        let start = self.len();
+        if start + bytes.len() > Self::MAX_BYTES || !self.buffer.extend(bytes) {
+            return false;
+        }
         let last = self.pieces.last().map(|piece| piece.0);
-        if !self.overflow && last.is_none_or(|last| start - last >= Self::PIECE) {
+        if last.is_none_or(|last| start - last >= Self::PIECE) {
             self.pieces.push((start, time));
         }
-        !self.overflow
+        true
     }
 
     /// Takes another gap: the bytes before it do not help any more.
@@ -182,9 +183,6 @@ impl Search {
     /// Tries candidates with each of the openers, until `work` bytes are authenticated. The order of the openers stays the same,
     /// or their number changes.
     pub fn run(&mut self, openers: &mut [&mut Opener], work: u64) -> Outcome {
-        if self.overflow {
-            return Outcome::Failed;
-        }
         if self.keys.len() != openers.len() {
             self.keys = vec![Vec::new(); openers.len()];
             self.passes.clear();

@@ -275,6 +275,40 @@ fn the_end_of_a_connection_ends_a_search() {
 }
 
 #[test]
+fn a_search_that_nobody_runs_is_run_when_there_is_no_room_for_more() {
+    let mut peers = Peers::connected(Side::Local, "TEZOS_MAINNET", 17);
+    for n in 0..1500 {
+        peers.send(Side::Remote, &operation(n, 1000));
+    }
+    let (sent, lost) = (&peers.sent.remote, peers.starts.remote[4]);
+    let (mut connection, mut log) = (connection(), Log::default());
+    give(
+        &mut connection,
+        &mut log,
+        Side::Local,
+        &peers.sent.local,
+        &[(0, 1000)],
+    );
+    let mut parts = vec![(0, lost)];
+    let starts = (lost + 50..sent.len()).step_by(60_000);
+    parts.extend(starts.map(|from| (from, (from + 60_000).min(sent.len()))));
+    for (from, to) in parts {
+        let record = check::record(sent, from, to, 1);
+        connection.record(Side::Remote, &record, Timestamp(1), &mut |event| {
+            log.take(event)
+        });
+        connection.expire(Timestamp(3_000_000_000), &mut |event| log.take(event));
+    }
+    assert!(!connection.is_searching());
+    end(&mut connection, &mut log);
+    log.check_bytes(Side::Remote, sent);
+    let operations = kinds(&log, Side::Remote)
+        .into_iter()
+        .filter(|k| *k == Kind::Operation);
+    assert_eq!(operations.count(), 1499);
+}
+
+#[test]
 fn damaged_chunks_cost_only_themselves() {
     let mut peers = Peers::connected(Side::Local, "TEZOS_MAINNET", 5);
     for n in 0..6 {
