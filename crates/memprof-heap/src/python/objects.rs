@@ -6,7 +6,7 @@
 //! must be plausible, and the type's size must fit.
 //!
 //! Memory of objects is any block that is not an object and that an object refers to: a list's items, a dict's keys,
-//! the data of an array. It is attributed to the first object that refers to it; lists, dicts and texts come first.
+//! the data of an array. It is attributed to the first object that refers to it; lists and dicts come first, texts last.
 
 use std::collections::HashMap;
 
@@ -138,8 +138,7 @@ pub(super) fn find(
         large: &mut large,
         left: Vec::new(),
     };
-    owners.find(true);
-    owners.find(false);
+    (0..3).for_each(|turn| owners.find(turn));
     owners.find_in_memory();
     // Drop blocks that have nothing to do with Python.
     large.retain(|block| block.block >= TYPED);
@@ -201,27 +200,27 @@ struct Owners<'a, 't> {
 }
 
 impl Owners<'_, '_> {
-    /// Reads all objects: those of containers (lists, dicts, texts), or all others.
-    fn find(&mut self, containers: bool) {
+    /// Reads the objects whose type has this turn.
+    fn find(&mut self, turn: u8) {
         for index in 0..self.pymalloc.pools.len() {
             let pool = self.pymalloc.pools[index];
             for index in pool.first..pool.first + pool.count {
                 let block = self.pymalloc.blocks[index];
-                self.object(block, pool.block_at(index), pool.block, containers);
+                self.object(block, pool.block_at(index), pool.block, turn);
             }
         }
         for index in 0..self.large.len() {
             let Large { at, bytes, block } = self.large[index];
-            self.object(block, at, bytes, containers);
+            self.object(block, at, bytes, turn);
         }
     }
 
-    fn object(&mut self, block: Block, at: u64, bytes: u64, containers: bool) {
+    fn object(&mut self, block: Block, at: u64, bytes: u64, turn: u8) {
         let Some(of) = block.checked_sub(TYPED) else {
             return;
         };
         let of_type = self.types.get(of / 2);
-        if of % 2 == 1 || of_type.is_none_or(|found| found.is_container != containers) {
+        if of % 2 == 1 || of_type.is_none_or(|found| found.turn != turn) {
             return;
         }
         // Skip the garbage collector's links in front of an object: they lead to other objects.

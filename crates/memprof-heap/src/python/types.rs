@@ -49,8 +49,9 @@ pub(super) struct Type {
     pub links: u64,
     /// Minimum size of its objects, in bytes.
     pub least_size: u64,
-    /// Whether its objects have their contents in separate blocks: lists, dicts, texts.
-    pub is_container: bool,
+    /// When the references of its objects are read: those of lists and dicts first, those of texts last, because the rest of a text's
+    /// block may have remains of earlier contents.
+    pub turn: u8,
 }
 
 /// The types found so far.
@@ -141,7 +142,11 @@ impl<'a> Types<'a> {
             before: links + if_flag(PRE_HEADER, PRE_HEADER_SIZE),
             links,
             least_size: least_size(head, flags, basic_size),
-            is_container: flags & (IS_LIST | IS_TEXT | IS_DICT) != 0,
+            turn: match flags {
+                _ if flags & (IS_LIST | IS_DICT) != 0 => 0,
+                _ if flags & IS_TEXT != 0 => 2,
+                _ => 1,
+            },
         });
         self.known.insert(addr, index);
         Some(index)
