@@ -44,10 +44,10 @@ use crate::side::{Both, Side};
 use crate::stream::{Record, Stream, Traffic};
 use crate::time::Timestamp;
 
-/// What the source of captured bytes knows of the beginning of a connection.
+/// The beginning of a connection, as far as the source of captured bytes has seen it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Opening {
-    /// Who opened it. It is verified by decryption, and found by it if it is not known.
+    /// The side that opened the connection. Decryption verifies it, and finds it if it is `None`.
     pub initiator: Option<Side>,
     /// True if a SYN was seen: the connection was opened after the recorder started.
     pub seen: bool,

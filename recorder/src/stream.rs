@@ -35,7 +35,7 @@ pub enum Piece<'a> {
     Gap {
         /// Offset of the first byte.
         offset: u64,
-        /// Their number.
+        /// Number of bytes.
         length: u64,
         /// When the bytes after them were captured; at the end, when the last ones were.
         time: Timestamp,

@@ -3,7 +3,8 @@
 //! The change is permanent: one thread of the process calls the C library's `dlopen`, and the library then makes all
 //! loaded files call it instead of the allocator (`src/sampler/imports.c`). The thread must hold no lock of the
 //! allocator or the loader; `safe_point.rs` decides that from the thread's stack (`walk.rs`). The other threads keep
-//! running, so that they release any lock they hold. An allocator inside the executable is reached by detours (`detours.rs`). `memprof_sys::freeze` injects the call and restores the thread's
+//! running, so that they release any lock they hold. An allocator inside the executable is reached by detours (`detours.rs`,
+//! and `added.rs` if the library was there before). `memprof_sys::freeze` injects the call and restores the thread's
 //! registers.
 
 #[cfg(target_arch = "x86_64")]

@@ -41,7 +41,7 @@ const MAX_CLASSES: usize = 1 << 14;
 /// Maximum number of objects of such classes from which to search.
 const MAX_OBJECTS: usize = 1 << 20;
 
-/// What debug information was used for the types of objects.
+/// The debug information that was used for the types of objects.
 #[derive(Clone, Debug, Default, PartialEq, Eq, JsonSchema, Serialize)]
 #[schemars(rename = "HeapDebugInfo")]
 pub struct DebugInfo {
@@ -83,6 +83,7 @@ pub(super) fn find(
     tables: &mut Tables<'_>,
 ) -> Declared {
     // Damaged debug information might make its reader panic. Then only the declared types are lost.
+    // (`tables` has only caches, each entry of which is complete.)
     let found = catch_unwind(AssertUnwindSafe(|| {
         search(source, snapshot, heaps, tables).unwrap_or_default()
     }));

@@ -163,6 +163,11 @@ impl PythonMemory {
         (!all.pools.is_empty()).then_some(all)
     }
 
+    /// Whether the blocks are pymalloc's, not mimalloc's.
+    fn is_pymalloc(&self) -> bool {
+        !self.arenas.is_empty()
+    }
+
     /// The address ranges of the arenas, in address order.
     pub(crate) fn ranges(&self) -> impl Iterator<Item = Run> {
         self.arenas.iter().map(|arena| Run {

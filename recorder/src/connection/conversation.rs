@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::direction::Direction;
 use super::event::Event;
-use super::held::Held;
+use super::held::HeldPieces;
 use super::nodes::{Node, Nodes};
 use super::remark::{Ignored, Remark, Undecryptable};
 use super::session::Session;
@@ -37,7 +37,7 @@ pub(super) struct Conversation {
     opening: Opening,
     phase: Phase,
     session: Session,
-    held: Held,
+    held: HeldPieces,
     directions: Both<Direction>,
     /// The node's first bytes, as far as they are needed to recognise it.
     first: Vec<u8>,
@@ -52,7 +52,7 @@ impl Conversation {
             opening,
             phase: Phase::Undecided,
             session: Session::default(),
-            held: Held::default(),
+            held: HeldPieces::default(),
             directions: Both {
                 local: Direction::new(Side::Local, budget.clone()),
                 remote: Direction::new(Side::Remote, budget),
@@ -139,7 +139,7 @@ impl Conversation {
         }
         let reason = match key {
             _ if length.is_some_and(|n| !ConnectionMessage::is_plausible(n)) => Ignored::NotP2p,
-            Some(key) if !self.nodes.awaited => Ignored::OtherKey(PeerId::of(key)),
+            Some(key) if !self.nodes.awaited => Ignored::OtherKey(PeerId::from_public_key(key)),
             _ if self.first.is_empty() && self.from_peer > MAX_SILENCE => Ignored::Silent,
             _ if self.held.is_full() && self.nodes.awaited => Ignored::IdentityLate,
             _ if self.held.is_full() => Ignored::NotP2p,
@@ -150,7 +150,7 @@ impl Conversation {
 
     fn ignore(&mut self, reason: Ignored, time: Timestamp, sink: &mut Sink<'_>) {
         self.phase = Phase::Ignored;
-        self.held = Held::default();
+        self.held = HeldPieces::default();
         sink(Event::Ignored { reason, time });
     }
 

@@ -1,4 +1,4 @@
-//! What one side sends: chunks, decryption, messages; the search for the next chunk after lost bytes.
+//! One direction of a connection: chunks, decryption, messages; the search for the next chunk after lost bytes.
 
 mod reader;
 
@@ -41,7 +41,7 @@ impl State {
     }
 }
 
-/// What one side sends.
+/// One direction of a connection.
 #[derive(Debug)]
 pub(super) struct Direction {
     chunker: Chunker,

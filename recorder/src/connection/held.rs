@@ -34,14 +34,14 @@ impl HeldPiece {
 
 /// Pieces of both directions that are held.
 #[derive(Debug, Default)]
-pub(super) struct Held {
+pub(super) struct HeldPieces {
     pieces: VecDeque<(Side, HeldPiece)>,
     count: Both<usize>,
     size: usize,
     last: Timestamp,
 }
 
-impl Held {
+impl HeldPieces {
     /// Memory that a connection may hold, in bytes. A peer's connection message can be late by as much as its stream waits.
     pub(super) const MAX: usize = 256 << 10;
     /// Memory of a piece beside its bytes, about.
@@ -96,5 +96,5 @@ fn size(piece: &HeldPiece) -> usize {
         HeldPiece::Bytes(_, _, data) => data.len(),
         HeldPiece::Gap(..) => 0,
     };
-    bytes + Held::OVERHEAD
+    bytes + HeldPieces::OVERHEAD
 }

@@ -8,9 +8,9 @@ use crate::p2p::pow::Target;
 /// A node that is recorded.
 #[derive(Debug)]
 pub struct Node {
-    /// Its name in the configuration.
+    /// Name of the node in the configuration.
     pub name: String,
-    /// Its keys.
+    /// Keys of the node.
     pub identity: Identity,
     /// The proof of work that connection messages should have.
     pub target: Target,

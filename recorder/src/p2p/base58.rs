@@ -106,21 +106,21 @@ identifiers! {
 
 impl PeerId {
     /// The identifier of the node that has a public key.
-    pub fn of(public_key: &[u8; 32]) -> Self {
+    pub fn from_public_key(public_key: &[u8; 32]) -> Self {
         Self(Blake2b::<U16>::digest(public_key).into())
     }
 }
 
 impl BlockHash {
     /// The hash of a block's encoded header.
-    pub fn of(header: &[u8]) -> Self {
+    pub fn from_header(header: &[u8]) -> Self {
         Self(hash(header))
     }
 }
 
 impl OperationHash {
     /// The hash of an operation's branch and data.
-    pub fn of(operation: &[u8]) -> Self {
+    pub fn from_operation(operation: &[u8]) -> Self {
         Self(hash(operation))
     }
 }

@@ -16,12 +16,12 @@ const MAX_PEERS: usize = 100;
 /// Maximum number of versions in a connection message; early nodes sent several.
 const MAX_VERSIONS: usize = 64;
 
-/// What a node says of itself before encryption begins.
+/// The connection message: a node's key and versions, sent before encryption begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConnectionMessage<'a> {
     /// The port on which it listens; 0: none.
     pub port: u16,
-    /// Its public key.
+    /// Public key of the node.
     pub public_key: [u8; 32],
     /// The stamp of its proof of work.
     pub proof_of_work_stamp: [u8; 24],

@@ -79,7 +79,7 @@ impl Identity {
         if PublicKey::from(&secret).as_bytes() != &*public {
             return Err(IdentityError::KeyPair);
         }
-        let expected = PeerId::of(&public);
+        let expected = PeerId::from_public_key(&public);
         if let Some(found) = fields.peer_id.filter(|id| *id != expected.to_string()) {
             return Err(IdentityError::PeerId { found, expected });
         }
@@ -97,7 +97,7 @@ impl Identity {
 
     /// The node's identifier.
     pub fn peer_id(&self) -> PeerId {
-        PeerId::of(&self.public)
+        PeerId::from_public_key(&self.public)
     }
 
     /// True if the stamp is a proof of work of that difficulty.

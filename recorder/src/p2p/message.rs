@@ -105,7 +105,7 @@ pub struct Unknown<'a> {
     pub body: Hex<'a>,
 }
 
-/// What identifies the content of a message across connections.
+/// Hash by which the same content is recognised in other connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ContentHash {
     /// The hash of the block header in the message.

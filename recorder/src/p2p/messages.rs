@@ -27,7 +27,7 @@ pub struct PlainChunk<'a> {
 pub struct Framed<'a> {
     /// The bytes, from the length on; only the first ones if there is a problem.
     pub bytes: &'a [u8],
-    /// Its chunks.
+    /// The chunks that contain the message.
     pub chunks: RangeInclusive<u64>,
     /// Where it begins in the plain text of its first chunk.
     pub start: usize,
@@ -37,7 +37,7 @@ pub struct Framed<'a> {
     pub began: Timestamp,
     /// When the last byte of its last chunk was captured.
     pub time: Timestamp,
-    /// Its size with its length, in bytes; of an unfinished message, of what was captured.
+    /// Size of the message with its length field, in bytes; of an unfinished message, of what was captured.
     pub size: u64,
     /// Why it is not decoded.
     pub problem: Option<Reason>,
@@ -54,7 +54,7 @@ impl<'a> Framed<'a> {
     }
 }
 
-/// What is known of the position in the stream of messages.
+/// How certain the beginnings of messages are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mode {
     /// Messages follow each other.
@@ -67,7 +67,7 @@ enum Mode {
 
 /// Where the message that is read begins.
 #[derive(Clone, Copy, Debug, Default)]
-struct Place {
+struct MessageStart {
     chunk: u64,
     start: usize,
     raw: u64,
@@ -87,7 +87,7 @@ pub struct Messages {
     buffer: Buffer,
     /// Bytes of the message that have passed. The buffer may have fewer.
     seen: u64,
-    place: Place,
+    place: MessageStart,
 }
 
 impl Messages {
@@ -98,7 +98,7 @@ impl Messages {
             layer: Layer::Node,
             buffer: Buffer::new(budget),
             seen: 0,
-            place: Place::default(),
+            place: MessageStart::default(),
         }
     }
 

@@ -22,9 +22,9 @@ const ENOUGH: usize = 4 * MAX_CHUNK;
 /// A chunk that was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Found {
-    /// Its first byte in the bytes after the gap.
+    /// Index of the chunk's first byte in the bytes after the gap.
     pub position: usize,
-    /// Its number.
+    /// Number of the chunk.
     pub number: u64,
     /// The index of the opener that decrypts it.
     pub opener: usize,
@@ -43,7 +43,7 @@ pub enum Outcome {
     Failed,
 }
 
-/// What is known of the direction before the gap.
+/// The direction as it was before the gap.
 #[derive(Clone, Copy, Debug)]
 pub struct Before {
     /// Number of the chunk that starts at the last known start.

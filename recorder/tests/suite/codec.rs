@@ -72,7 +72,10 @@ fn identities_have_the_expected_identifier_and_proof_of_work() {
         let identity = identity(name);
         assert_eq!(identity.public_key(), &array(&fields["public_key"]));
         assert_eq!(identity.peer_id().to_string(), text(&fields["peer_id"]));
-        assert_eq!(PeerId::of(identity.public_key()), identity.peer_id());
+        assert_eq!(
+            PeerId::from_public_key(identity.public_key()),
+            identity.peer_id()
+        );
         assert!(identity.meets(Target::MAINNET));
     }
 }

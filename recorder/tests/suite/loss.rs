@@ -8,7 +8,7 @@ use tezos_recorder::time::Timestamp;
 
 use crate::check::{self, Log, Peers, connection};
 use crate::effort;
-use crate::play::{end, give, kinds, operation, recorded};
+use crate::play::{end, give, heard, kinds, operation, recorded};
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: effort::rounds(60), failure_persistence: None, ..ProptestConfig::default() })]
@@ -112,14 +112,7 @@ fn long_messages_lose_only_themselves() {
     }
     let sent = &peers.sent.remote;
     let middle = peers.starts.remote[parts[1] as usize];
-    let (mut connection, mut log) = (connection(), Log::default());
-    give(
-        &mut connection,
-        &mut log,
-        Side::Local,
-        &peers.sent.local,
-        &[(0, 1000)],
-    );
+    let (mut connection, mut log) = heard(&peers);
     give(
         &mut connection,
         &mut log,
@@ -199,14 +192,7 @@ fn the_length_of_a_chunk_whose_end_is_lost_counts() {
     // Lost: the end of chunk 3, which is as long as a chunk can be, and the beginning of chunk 4.
     let (sent, starts) = (&peers.sent.remote, &peers.starts.remote);
     let (from, to) = (starts[3] + 9, starts[4] + 9);
-    let (mut connection, mut log) = (connection(), Log::default());
-    give(
-        &mut connection,
-        &mut log,
-        Side::Local,
-        &peers.sent.local,
-        &[(0, 1000)],
-    );
+    let (mut connection, mut log) = heard(&peers);
     give(
         &mut connection,
         &mut log,
@@ -230,14 +216,7 @@ fn the_first_message_is_known_by_the_number_of_its_chunk() {
     // Nothing in it looks like a message.
     peers.send(Side::Remote, &[0, 0, 0, 3, 0x77, 0x77, 1]);
     let (sent, lost) = (&peers.sent.remote, peers.starts.remote[2]);
-    let (mut connection, mut log) = (connection(), Log::default());
-    give(
-        &mut connection,
-        &mut log,
-        Side::Local,
-        &peers.sent.local,
-        &[(0, 1000)],
-    );
+    let (mut connection, mut log) = heard(&peers);
     give(
         &mut connection,
         &mut log,
@@ -281,14 +260,7 @@ fn a_search_that_nobody_runs_is_run_when_there_is_no_room_for_more() {
         peers.send(Side::Remote, &operation(n, 1000));
     }
     let (sent, lost) = (&peers.sent.remote, peers.starts.remote[4]);
-    let (mut connection, mut log) = (connection(), Log::default());
-    give(
-        &mut connection,
-        &mut log,
-        Side::Local,
-        &peers.sent.local,
-        &[(0, 1000)],
-    );
+    let (mut connection, mut log) = heard(&peers);
     let mut parts = vec![(0, lost)];
     let starts = (lost + 50..sent.len()).step_by(60_000);
     parts.extend(starts.map(|from| (from, (from + 60_000).min(sent.len()))));

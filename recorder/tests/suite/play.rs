@@ -24,6 +24,14 @@ pub fn give(
     while connection.search(1 << 20, &mut |event| log.take(event)) {}
 }
 
+/// A connection of which the recorder has what the local side sent first.
+pub fn heard(peers: &Peers) -> (Connection, Log) {
+    let (mut connection, mut log) = (connection(), Log::default());
+    let sent = &peers.sent.local;
+    give(&mut connection, &mut log, Side::Local, sent, &[(0, 1000)]);
+    (connection, log)
+}
+
 pub fn end(connection: &mut Connection, log: &mut Log) {
     connection.end(Both::default(), &mut |event| log.take(event));
 }

@@ -9,9 +9,9 @@ use tezos_recorder::side::Side;
 use tezos_recorder::stream::Record;
 use tezos_recorder::time::Timestamp;
 
-use crate::check::{Log, Peers, connection, nodes};
+use crate::check::{Log, Peers, nodes};
 use crate::common;
-use crate::play::{end, give, kinds, operation};
+use crate::play::{end, give, heard, kinds, operation};
 
 fn ignored(nodes: Arc<Nodes>, opening: Opening, records: &[(Side, &[u8])]) -> Option<Ignored> {
     let mut connection = Connection::new(nodes, opening, Budget::new(1 << 20));
@@ -108,14 +108,7 @@ fn handshakes_wait_for_an_identity_that_comes_later() {
 #[test]
 fn a_peer_that_does_not_answer_leaves_the_connection_message() {
     let peers = Peers::new(Side::Local, "TEZOS_MAINNET", 9);
-    let (mut connection, mut log) = (connection(), Log::default());
-    give(
-        &mut connection,
-        &mut log,
-        Side::Local,
-        &peers.sent.local,
-        &[(0, 1000)],
-    );
+    let (mut connection, mut log) = heard(&peers);
     assert_eq!(kinds(&log, Side::Local), [Kind::ConnectionMessage]);
     give(
         &mut connection,
@@ -134,14 +127,7 @@ fn broken_connection_messages_are_remarked_upon() {
     let remark = |body: &[u8]| {
         let peers = Peers::new(Side::Local, "TEZOS_MAINNET", 10);
         let raw = [&(body.len() as u16).to_be_bytes()[..], body].concat();
-        let (mut connection, mut log) = (connection(), Log::default());
-        give(
-            &mut connection,
-            &mut log,
-            Side::Local,
-            &peers.sent.local,
-            &[(0, 1000)],
-        );
+        let (mut connection, mut log) = heard(&peers);
         give(
             &mut connection,
             &mut log,

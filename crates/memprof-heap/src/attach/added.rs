@@ -7,7 +7,7 @@ use anyhow::{Result, anyhow, bail};
 
 use super::command::plan_detours;
 use super::detours::{Jumps, Redirected, Site};
-use crate::sampler::words::{MappedLibrary, bytes_after_code};
+use crate::sampler::words::{MappedLibrary, bytes_after_code, put};
 use crate::sampler::{DetoursState, detours_placed, mapped_library};
 use memprof_code::allocators::Detours;
 use memprof_sys::freeze::{Loader, StillProcess};
@@ -79,13 +79,23 @@ impl Added<'_> {
             false => Err("other memory is where the code of the detours belongs".into()),
         };
         let still = filled.and_then(|()| match process.is_still() {
-            true => Ok(self.state),
+            true => self.tell(process),
             false => Err("a system call took so long that its other threads had to go on".into()),
         });
         if still.is_err() {
             let _ = process.call(libc::SYS_munmap, [at, all, 0, 0, 0, 0]);
         }
-        still
+        still.map(|()| self.state)
+    }
+
+    /// Has the library say that the code is there.
+    fn tell(&self, process: &mut dyn StillProcess) -> Result<(), String> {
+        let count = self.detours.all.len() as u64;
+        put(
+            process,
+            self.state,
+            &[DetoursState::PREPARED, count, 0, self.bias],
+        )
     }
 
     fn fill(&self, process: &mut dyn StillProcess, code: u64) -> Result<(), String> {
@@ -94,11 +104,6 @@ impl Added<'_> {
         let bytes = self.detours.code.len() as u64;
         // Never writable and executable at once.
         process.call(libc::SYS_mprotect, [code, bytes, READ | EXEC, 0, 0, 0])?;
-        self.library.put_words(process, code, self.detours)?;
-        let count = [self.detours.all.len() as u64, 0, self.bias];
-        let bytes: Vec<u8> = count.iter().flat_map(|word| word.to_ne_bytes()).collect();
-        process
-            .write(self.state + 8, &bytes)
-            .map_err(|e| format!("the library's memory cannot be written: {e}"))
+        self.library.put_words(process, code, self.detours)
     }
 }

@@ -50,7 +50,7 @@ pub fn run(config: &AttachConfig) -> Result<Vec<u8>> {
     if let Some(why) = Presence::look_up(pid).refusal(pid) {
         bail!(why);
     }
-    readable(pid)?;
+    wait_until_readable(pid, config.wait)?;
     let comm = comm(pid).unwrap_or_default();
     let name = printable(&comm);
     let cannot = || format!("cannot attach to process {pid} ({name})");
@@ -83,6 +83,17 @@ pub fn run(config: &AttachConfig) -> Result<Vec<u8>> {
     }
     confirm(config, pid, &name)?;
     apart.work(pid).with_context(cannot)
+}
+
+/// Waits until nobody holds the process's mmap lock. Threads that map memory all the time leave it to others late on a busy machine.
+fn wait_until_readable(pid: Pid, patience: Duration) -> Result<()> {
+    let begun = Instant::now();
+    loop {
+        match readable(pid) {
+            Err(_) if begun.elapsed() < patience => thread::sleep(PAUSE),
+            readable => return Ok(readable?),
+        }
+    }
 }
 
 /// Runs in a separate process, after the user has agreed.

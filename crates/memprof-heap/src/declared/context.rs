@@ -1,8 +1,8 @@
-//! What a search knows of the place where it is, and the elements of a buffer.
+//! The types around a member that a search visits, and the elements of a buffer.
 
 use memprof_code::symbolize::types::TypeId;
 
-/// What the objects around a member say about it.
+/// The types around a member.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Context {
     /// The innermost type that is not a library's.

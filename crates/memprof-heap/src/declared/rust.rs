@@ -24,7 +24,7 @@ struct Tree {
 }
 
 impl Walk<'_, '_> {
-    /// What a type of Rust's library says about its members.
+    /// The context of the members of a type of Rust's library.
     pub(super) fn enter_rust(
         &mut self,
         head: &str,

@@ -127,9 +127,9 @@ struct Search<'a> {
     types: &'a [Type],
     pymalloc: &'a PythonMemory,
     large: &'a [Large],
-    /// Of each type.
+    /// The rank of each type.
     ranks: Vec<u8>,
-    /// Of each block: the index of the block that refers to it.
+    /// For each block, the index of the block that refers to it.
     referrers: Vec<u32>,
 }
 
@@ -227,12 +227,8 @@ impl Search<'_> {
 
     fn words(&mut self, index: u32, start: u64, end: u64) {
         let memory = self.memory;
-        for run in memory.runs_in(start, end.max(start)) {
-            let copied = memory.from(run.start).unwrap_or_default();
-            let copied = &copied[..copied.len().min(run.len() as usize)];
-            for word in copied.as_chunks::<8>().0 {
-                self.word(u64::from_le_bytes(*word), index);
-            }
+        for (_, word) in memory.words_in(start, end.max(start)) {
+            self.word(word, index);
         }
     }
 

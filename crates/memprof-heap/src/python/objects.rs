@@ -16,7 +16,7 @@ use super::super::snapshot::Snapshot;
 use super::super::source::Source;
 use super::head::Head;
 use super::holders::{self, Holders};
-use super::types::{Type, Types};
+use super::types::{Turn, Type, Types};
 use super::{Block, FREE, LIVE, PythonMemory};
 
 /// Offsets of objects in their blocks, in bytes.
@@ -88,7 +88,7 @@ impl<'a> PythonBlocks<'a> {
         let large = objects.large.iter();
         PythonBlocks {
             arenas: python.ranges().collect(),
-            mimalloc: python.arenas.is_empty().then_some(python),
+            mimalloc: (!python.is_pymalloc()).then_some(python),
             types: large.map(|large| (large.at, large.block - TYPED)).collect(),
             names: (0..2 * objects.types.len()).map(name).collect(),
         }
@@ -138,7 +138,7 @@ pub(super) fn find(
         large: &mut large,
         left: Vec::new(),
     };
-    (0..3).for_each(|turn| owners.find(turn));
+    Turn::ALL.into_iter().for_each(|turn| owners.find(turn));
     owners.find_in_memory();
     // Drop blocks that have nothing to do with Python.
     large.retain(|block| block.block >= TYPED);
@@ -201,7 +201,7 @@ struct Owners<'a, 't> {
 
 impl Owners<'_, '_> {
     /// Reads the objects whose type has this turn.
-    fn find(&mut self, turn: u8) {
+    fn find(&mut self, turn: Turn) {
         for index in 0..self.pymalloc.pools.len() {
             let pool = self.pymalloc.pools[index];
             for index in pool.first..pool.first + pool.count {
@@ -215,7 +215,7 @@ impl Owners<'_, '_> {
         }
     }
 
-    fn object(&mut self, block: Block, at: u64, bytes: u64, turn: u8) {
+    fn object(&mut self, block: Block, at: u64, bytes: u64, turn: Turn) {
         let Some(of) = block.checked_sub(TYPED) else {
             return;
         };
@@ -243,12 +243,8 @@ impl Owners<'_, '_> {
     /// Marks blocks that these words refer to as memory of objects, unless they are objects themselves.
     fn words(&mut self, at: u64, bytes: u64, becomes: Block) {
         let memory = self.memory;
-        for run in memory.runs_in(at, at.saturating_add(bytes)) {
-            let copied = memory.from(run.start).unwrap_or_default();
-            let copied = &copied[..copied.len().min(run.len() as usize)];
-            for word in copied.as_chunks::<8>().0 {
-                self.word(u64::from_le_bytes(*word), becomes);
-            }
+        for (_, word) in memory.words_in(at, at.saturating_add(bytes)) {
+            self.word(word, becomes);
         }
     }
 

@@ -111,7 +111,7 @@ impl PythonHeap {
 
 fn read(pymalloc: &PythonMemory, objects: &Objects, top: usize) -> PythonRead {
     let mut classes: BTreeMap<u64, PoolClass> = BTreeMap::new();
-    let is_pymalloc = !pymalloc.arenas.is_empty();
+    let is_pymalloc = pymalloc.is_pymalloc();
     let pools = pymalloc.pools.iter();
     for pool in pools.filter(|pool| is_pymalloc && pool.block > 0) {
         let blocks = &pymalloc.blocks[pool.first..pool.first + pool.count];
@@ -161,9 +161,9 @@ type Sum = (u64, u64, u64, u64, Vec<Block>);
 fn types(pymalloc: &PythonMemory, objects: &Objects) -> Vec<PyType> {
     let mut sums = vec![(0, 0, 0, 0); TYPED as usize + 2 * objects.types.len()];
     // pymalloc's blocks come first, so their number tells them apart.
-    let small = match pymalloc.arenas.is_empty() {
-        true => 0,
-        false => pymalloc.live().count(),
+    let small = match pymalloc.is_pymalloc() {
+        true => pymalloc.live().count(),
+        false => 0,
     };
     for (number, (at, bytes, block)) in objects.all(pymalloc).enumerate() {
         if let Some((count, sum, in_arenas, example)) = sums.get_mut(block as usize) {

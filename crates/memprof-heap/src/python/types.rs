@@ -49,9 +49,32 @@ pub(super) struct Type {
     pub links: u64,
     /// Minimum size of its objects, in bytes.
     pub least_size: u64,
-    /// When the references of its objects are read: those of lists and dicts first, those of texts last, because the rest of a text's
-    /// block may have remains of earlier contents.
-    pub turn: u8,
+    /// When the references of its objects are read.
+    pub turn: Turn,
+}
+
+/// The order in which objects are read. Memory belongs to the first object that refers to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Turn {
+    /// Lists and dicts, most of whose memory is in separate blocks.
+    Collections,
+    /// Most objects.
+    Others,
+    /// Texts: the rest of a text's block may have remains of earlier contents.
+    Texts,
+}
+
+impl Turn {
+    pub(super) const ALL: [Turn; 3] = [Turn::Collections, Turn::Others, Turn::Texts];
+
+    /// The turn of objects whose type has these flags.
+    fn of_flags(flags: u64) -> Turn {
+        match flags {
+            _ if flags & (IS_LIST | IS_DICT) != 0 => Turn::Collections,
+            _ if flags & IS_TEXT != 0 => Turn::Texts,
+            _ => Turn::Others,
+        }
+    }
 }
 
 /// The types found so far.
@@ -142,11 +165,7 @@ impl<'a> Types<'a> {
             before: links + if_flag(PRE_HEADER, PRE_HEADER_SIZE),
             links,
             least_size: least_size(head, flags, basic_size),
-            turn: match flags {
-                _ if flags & (IS_LIST | IS_DICT) != 0 => 0,
-                _ if flags & IS_TEXT != 0 => 2,
-                _ => 1,
-            },
+            turn: Turn::of_flags(flags),
         });
         self.known.insert(addr, index);
         Some(index)

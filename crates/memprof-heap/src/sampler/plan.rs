@@ -114,6 +114,8 @@ impl DetoursState {
         }
     }
 
+    /// The number of [`DetoursState::Prepared`].
+    pub const PREPARED: u64 = 2;
     /// The number of [`DetoursState::Placed`].
     pub const PLACED: u64 = 3;
 }
@@ -130,7 +132,7 @@ impl DetoursPlaced {
         let state = match word(0) {
             0 => DetoursState::None,
             1 => DetoursState::Other,
-            2 => DetoursState::Prepared,
+            DetoursState::PREPARED => DetoursState::Prepared,
             DetoursState::PLACED => DetoursState::Placed,
             4 => failed(FailedStep::File),
             5 => failed(FailedStep::Room),

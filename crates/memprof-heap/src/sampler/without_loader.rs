@@ -29,9 +29,8 @@ const TABLES: &str = "memprof_heap_tables_without_loader";
 const RDRAND: u64 = 4;
 /// Offset of the seed in the options, before the flags, in bytes.
 const SEED: u64 = 16;
-/// `STATE_ACTIVE` in `sampler.h`, `DETOURS_PREPARED` in `detours.h`.
+/// `STATE_ACTIVE` in `sampler.h`.
 const ACTIVE: u64 = 1;
-const PREPARED: u64 = 2;
 /// `PYTHON_NOT_FOUND` in `python.h`, and its offset in the counters.
 const NO_PYTHON: u64 = 4;
 const PYTHON: u64 = 32;
@@ -278,7 +277,11 @@ impl Placement<'_> {
         )?;
         let state = base.wrapping_add(places.detours);
         let count = self.detours.all.len() as u64;
-        put(process, state, &[PREPARED, count, 0, self.bias])?;
+        put(
+            process,
+            state,
+            &[DetoursState::PREPARED, count, 0, self.bias],
+        )?;
         // Before Linux 4.14 (commit d2cd9ede6e19), forked children continue with their parent's random numbers.
         let wiped = [base.wrapping_add(threads.address), threads.size];
         let advice = libc::MADV_WIPEONFORK as u64;
@@ -375,5 +378,3 @@ fn map_segment(
     }
     Ok(())
 }
-
-const _: () = assert!(DetoursState::PLACED == PREPARED + 1);

@@ -87,7 +87,7 @@ pub(crate) fn bytes_after_code(detours: &Detours) -> u64 {
 ///
 /// # Errors
 /// The reason why they are not written.
-pub(super) fn put(process: &dyn StillProcess, at: u64, words: &[u64]) -> Result<(), String> {
+pub(crate) fn put(process: &dyn StillProcess, at: u64, words: &[u64]) -> Result<(), String> {
     let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
     let written = process.write(at, &bytes);
     written.map_err(|e: io::Error| format!("the library's memory cannot be written: {e}"))

@@ -37,7 +37,7 @@ pub struct BlockHeader<'a> {
 impl BlockHeader<'_> {
     /// The block's hash.
     pub fn hash(&self) -> BlockHash {
-        BlockHash::of(self.encoded)
+        BlockHash::from_header(self.encoded)
     }
 }
 

@@ -24,7 +24,7 @@ pub struct Operation<'a> {
 impl Operation<'_> {
     /// The operation's hash.
     pub fn hash(&self) -> OperationHash {
-        OperationHash::of(self.encoded)
+        OperationHash::from_operation(self.encoded)
     }
 }
 

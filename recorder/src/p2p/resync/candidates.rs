@@ -18,9 +18,9 @@ fn long_chain(bytes: usize) -> usize {
 /// A place where a chunk may begin.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Candidate {
-    /// Its first byte in the bytes after the gap.
+    /// Index of the candidate's first byte in the bytes after the gap.
     pub(super) position: usize,
-    /// Its size with its length.
+    /// Size of the candidate with its length field, in bytes.
     pub(super) size: usize,
     /// True if it begins a long chain, is of the largest size, or begins where the last known length ends.
     pub(super) likely: bool,

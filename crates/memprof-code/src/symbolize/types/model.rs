@@ -83,11 +83,11 @@ impl Record {
 /// A member or a base class.
 #[derive(Debug)]
 pub struct Member {
-    /// Its name; empty for base classes.
+    /// Name of the member; empty for base classes.
     pub name: String,
     /// Offset in bytes.
     pub offset: u64,
-    /// Its type.
+    /// Type of the member.
     pub of: TypeId,
 }
 

@@ -31,7 +31,7 @@ struct Scope {
 }
 
 impl ScopeNames {
-    /// Their number.
+    /// Number of scopes.
     pub(super) fn len(&self) -> usize {
         self.0.len()
     }

@@ -25,7 +25,7 @@ const SPLIT: &str =
 /// A definition: its entry and its size in bytes; `None` if definitions of different sizes have its name.
 type Definition = Option<(Entry, u64)>;
 
-/// What was found.
+/// The result of a scan.
 #[derive(Debug, Default)]
 pub(super) struct Found {
     pub variables: Vec<Variable>,
@@ -76,7 +76,7 @@ struct Scope {
     depth: isize,
     /// Hash of its name with namespaces; `None` at the outermost level.
     name: Option<u64>,
-    /// Its entry, if it is a type that is defined there.
+    /// Entry of the type that is defined there; `None` if the scope is no type.
     entry: Option<Entry>,
     /// Whether the type that it begins with is not known yet.
     is_at_start: bool,
@@ -109,7 +109,7 @@ impl<'w> Scan<'w> {
         }
     }
 
-    /// What was found, and why the scan ended early.
+    /// The result, and why the scan ended early.
     pub(super) fn finish(self) -> (Found, Option<String>) {
         (self.found, self.stopped.map(str::to_owned))
     }
