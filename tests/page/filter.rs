@@ -14,7 +14,7 @@ pub fn speaker() -> (Workload, Memprof) {
     let m = Memprof::attach(workload.pid(), &["--heap"]);
     wait_until(|| {
         workload.lines.send("listeners");
-        workload.lines.line() == "3 1"
+        workload.lines.line() == "4 1"
     });
     for command in ["hold 100", "large 3", "release 30", "churn 50"] {
         workload.lines.tell(command);
