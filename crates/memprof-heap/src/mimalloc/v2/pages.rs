@@ -29,11 +29,13 @@ pub(super) fn read(
     let mut left = MAX_BLOCKS;
     // The thread of each heap.
     let mut heaps: HashMap<u64, u64> = HashMap::new();
-    // Whether the number of pages and the cookie may be in the first or second place: all cookies are equal.
+    // Whether the number of pages and the cookie may be in the first or second place: all cookies are equal, and are not
+    // the pointers of an empty list.
     let mut places = [0, 1].map(|place| {
         let mut cookies = segments.iter().map(|segment| segment.used[place].1);
         let first = cookies.next();
-        cookies.all(|cookie| Some(cookie) == first)
+        let null = segments[0].start;
+        first != Some(null) && cookies.all(|cookie| Some(cookie) == first)
     });
     for segment in segments {
         let mut used = 0;
