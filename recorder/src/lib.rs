@@ -18,5 +18,6 @@ pub mod budget;
 pub mod connection;
 pub mod p2p;
 pub mod side;
+pub mod store;
 pub mod stream;
 pub mod time;
