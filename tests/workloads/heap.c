@@ -22,6 +22,7 @@
 // Between lines nothing is allocated or freed. `r` instead allocates and frees until it is killed.
 
 #define _GNU_SOURCE
+#include <fcntl.h>
 #include <malloc.h>
 #include <pthread.h>
 #include <signal.h>
@@ -237,7 +238,7 @@ static NOINLINE size_t any_word(unsigned *seed, size_t near)
 // Overwrites words of jemalloc's own blocks, which begin with their size and know their end.
 static NOINLINE void damage(unsigned *seed)
 {
-	size_t *blocks[64], nr = 0, start, end;
+	size_t *blocks[64], sizes[64], nr = 0, start, end;
 	FILE *maps = fopen("/proc/self/maps", "r");
 	char line[512], mode[5];
 
@@ -249,13 +250,14 @@ static NOINLINE void damage(unsigned *seed)
 		for (size_t at = (start + (2 << 20) - 1) >> 21 << 21; at < end && nr < 64; at += 2 << 20) {
 			size_t *block = (size_t *)at;
 
-			if (block[0] && block[0] % (2 << 20) == 0 && block[3] + block[4] == at + block[0])
+			if (block[0] && block[0] % (2 << 20) == 0 && block[3] + block[4] == at + block[0]) {
+				sizes[nr] = block[3] > at ? (block[3] - at) / 8 : 1;
 				blocks[nr++] = block;
+			}
 		}
 	}
 	for (int left = 1 + rand_r(seed) % 5; nr && left; ) {
-		size_t *block = blocks[rand_r(seed) % nr];
-		size_t *at = block + rand_r(seed) % (block[3] > (size_t)block ? (block[3] - (size_t)block) / 8 : 1);
+		size_t i = rand_r(seed) % nr, *at = blocks[i] + rand_r(seed) % sizes[i];
 
 		if (!*at)
 			continue;
@@ -268,31 +270,37 @@ static NOINLINE void damage(unsigned *seed)
 static NOINLINE void damage(unsigned *seed)
 {
 	size_t *first = (size_t *)workers - 2 - 0x290 / 8;
-	int nr = 1 + rand_r(seed) % 20;
+	int nr = 1 + rand_r(seed) % 20, memory = open("/proc/self/mem", O_RDWR);
 
+	if (memory < 0)
+		die("/proc/self/mem");
 	for (int i = 0; i < nr; i++) {
 		size_t *block = workers[rand_r(seed) % nr_workers].slots[rand_r(seed) % SLOTS];
-		size_t *arena = (size_t *)((size_t)block & ~((64ul << 20) - 1));
+		size_t *arena = (size_t *)((size_t)block & ~((64ul << 20) - 1)), *at = NULL;
 		size_t word = any_word(seed, (size_t)block);
 
 		if (!block)
 			continue;
 		switch (rand_r(seed) % 4) {
 		case 0:
-			block[-1] = word;
+			at = block - 1;
 			break;
 		case 1:
-			block[malloc_usable_size(block) / 8 + rand_r(seed) % 3 - 1] = word;
+			at = block + (block[-1] >> 3) - 2 + rand_r(seed) % 3;
 			break;
 		case 2:
-			first[rand_r(seed) % 100] = word;
+			at = first + rand_r(seed) % 100;
 			break;
 		default:
 			// (Blocks with mappings of their own have no arena there.)
 			if (block[-1] & 4)
-				arena[rand_r(seed) % 290] = word;
+				at = arena + rand_r(seed) % 290;
 		}
+		// The size may be damaged already: not every such address is mapped.
+		if (at && pwrite(memory, &word, sizeof(word), (off_t)at) != sizeof(word))
+			continue;
 	}
+	close(memory);
 }
 
 #endif
