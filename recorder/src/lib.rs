@@ -15,8 +15,11 @@
 //! [`p2p::message::decode`] reads one message, and [`p2p::identity::Identity`] the keys of a node.
 
 pub mod budget;
+pub mod captured;
 pub mod connection;
 pub mod p2p;
+pub mod queue;
+pub mod recording;
 pub mod side;
 pub mod store;
 pub mod stream;

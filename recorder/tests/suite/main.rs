@@ -13,6 +13,7 @@ mod loss;
 mod messages;
 mod play;
 mod recognition;
+mod recording;
 mod resync;
 mod stream;
 mod worked;
