@@ -17,6 +17,7 @@
 pub mod budget;
 pub mod captured;
 pub mod connection;
+pub mod identities;
 pub mod p2p;
 pub mod queue;
 pub mod recording;
@@ -24,3 +25,4 @@ pub mod side;
 pub mod store;
 pub mod stream;
 pub mod time;
+pub mod workers;

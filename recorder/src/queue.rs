@@ -119,6 +119,17 @@ impl Owned {
     }
 }
 
+impl std::ops::Add for Dropped {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        Self {
+            records: self.records + other.records,
+            bytes: self.bytes + other.bytes,
+        }
+    }
+}
+
 /// The queue of a worker.
 #[derive(Debug)]
 pub struct Queue {

@@ -66,6 +66,18 @@ pub struct Counts {
     pub given_up: u64,
 }
 
+impl std::ops::Add for Counts {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        Self {
+            open: self.open + other.open,
+            ignored: self.ignored + other.ignored,
+            given_up: self.given_up + other.given_up,
+        }
+    }
+}
+
 /// A socket of a node.
 #[derive(Debug)]
 struct Followed {
@@ -236,7 +248,7 @@ impl Recording {
             let mut sink = |event: crate::connection::Event<'_>| listing.take(event, entries);
             while connection.search(SEARCH, &mut sink) {}
             connection.end(sent, &mut sink);
-            if connection.is_ignored() {
+            if listing.is_ignored() {
                 self.assign_by_ports(&mut followed.listing);
             }
             followed.update();

@@ -62,6 +62,11 @@ impl Listing {
         (self.local, self.entry.address)
     }
 
+    /// Whether an event said that the connection is not recorded.
+    pub(super) fn is_ignored(&self) -> bool {
+        self.entry.ignored.is_some()
+    }
+
     /// Assigns the connection to a node.
     pub(super) fn assign(&mut self, node: &str) {
         self.node = Some(node.into());

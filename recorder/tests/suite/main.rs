@@ -9,6 +9,7 @@ mod damage;
 #[path = "../../../tests/common/effort.rs"]
 mod effort;
 mod framing;
+mod identities;
 mod loss;
 mod messages;
 mod play;
@@ -17,3 +18,4 @@ mod recording;
 mod resync;
 mod stream;
 mod worked;
+mod workers;

@@ -136,6 +136,7 @@ fn a_connection_becomes_entries() {
             remote: Some(sent.remote.len() as u64),
         },
     );
+    assert_eq!(played.recording.counts().ignored, 0);
     for side in Side::BOTH {
         assert_eq!(&played.stored.raw(side), peers.sent.of(side));
     }
@@ -213,6 +214,27 @@ fn a_connection_from_before_is_listed_by_its_port() {
     assert_eq!(local.captured + local.lost, 10_000);
     assert!(played.stored.raw(Side::Local).is_empty());
     assert_eq!(played.recording.counts().ignored, 1);
+}
+
+#[test]
+fn a_connection_that_ends_before_the_node_answers_is_listed_by_its_port() {
+    let mut played = Played::new();
+    for port in [9732, 80] {
+        let initiator = Side::Remote;
+        played.take(port.into(), (port, 40_000), What::Opened { initiator });
+        played.close(port.into(), Both::default());
+    }
+    let connection = played.stored.connection();
+    assert!(
+        connection
+            .ignored
+            .as_ref()
+            .unwrap()
+            .starts_with("it ended before")
+    );
+    assert_eq!(connection.address.port(), 40_000);
+    assert_eq!(played.stored.0.len(), 1);
+    assert_eq!(played.recording.counts().ignored, 2);
 }
 
 #[test]

@@ -1,0 +1,163 @@
+//! The threads that decode: each has a part of the connections.
+
+use std::fmt;
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use crate::captured::{Captured, Socket};
+use crate::connection::Nodes;
+use crate::queue::{Dropped, Queue, Task};
+use crate::recording::{Counts, Recording, Settings};
+use crate::store::Entry;
+use crate::time::Timestamp;
+
+/// Interval at which a worker looks for late records.
+const TICK: Duration = Duration::from_millis(100);
+
+/// A receiver of entries, with the name of the node. Called by all workers.
+pub type Sink = Arc<dyn Fn(&str, Entry) + Send + Sync>;
+
+/// The workers.
+pub struct Workers {
+    workers: Vec<Worker>,
+}
+
+impl fmt::Debug for Workers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Workers")
+            .field("number", &self.workers.len())
+            .finish_non_exhaustive()
+    }
+}
+
+struct Worker {
+    shared: Arc<Shared>,
+    thread: JoinHandle<()>,
+}
+
+/// What a worker shares with the others.
+struct Shared {
+    queue: Queue,
+    said: Mutex<Said>,
+}
+
+/// What a worker says.
+#[derive(Default)]
+struct Said {
+    ignored: Vec<Socket>,
+    counts: Counts,
+}
+
+impl Workers {
+    /// Starts `number` workers, with queues of `queue` bytes in all. `prepare` runs first in each thread.
+    ///
+    /// # Errors
+    /// A thread cannot be started.
+    pub fn start(
+        number: usize,
+        queue: usize,
+        settings: &Settings,
+        nodes: &Arc<Nodes>,
+        sink: &Sink,
+        prepare: fn(),
+    ) -> io::Result<Self> {
+        let mut workers = Vec::new();
+        for _ in 0..number {
+            let shared = Arc::new(Shared {
+                queue: Queue::new(queue / number),
+                said: Mutex::default(),
+            });
+            let recording = Recording::new(settings.clone(), nodes.clone());
+            let (own, sink) = (shared.clone(), sink.clone());
+            let thread = std::thread::Builder::new()
+                .name("decoder".into())
+                .spawn(move || {
+                    prepare();
+                    own.run(recording, &*sink);
+                })?;
+            workers.push(Worker { shared, thread });
+        }
+        Ok(Self { workers })
+    }
+
+    /// Gives a worker what was captured: of one connection always the same.
+    pub fn put(&self, captured: &Captured<'_>) {
+        let worker = captured.socket.0 as usize % self.workers.len();
+        self.workers[worker].shared.queue.put_captured(captured);
+    }
+
+    /// Replaces the nodes, because an identity was found.
+    pub fn set_nodes(&self, nodes: &Arc<Nodes>) {
+        for worker in &self.workers {
+            worker.shared.queue.put(Task::Nodes(nodes.clone()));
+        }
+    }
+
+    /// The sockets of which nothing more needs to be captured, since the last call.
+    pub fn take_ignored(&self) -> Vec<Socket> {
+        let of = |worker: &Worker| std::mem::take(&mut worker.shared.said().ignored);
+        self.workers.iter().flat_map(of).collect()
+    }
+
+    /// The numbers of connections, of all workers.
+    pub fn counts(&self) -> Counts {
+        let counts = self
+            .workers
+            .iter()
+            .map(|worker| worker.shared.said().counts);
+        counts.fold(Counts::default(), |sum, counts| sum + counts)
+    }
+
+    /// The captured bytes for which the queues had no room.
+    pub fn dropped(&self) -> Dropped {
+        let dropped = self
+            .workers
+            .iter()
+            .map(|worker| worker.shared.queue.dropped());
+        dropped.fold(Dropped::default(), |sum, dropped| sum + dropped)
+    }
+
+    /// Waits until everything is decoded, and ends the threads.
+    pub fn stop(self) {
+        for worker in &self.workers {
+            worker.shared.queue.put(Task::Stop);
+        }
+        for worker in self.workers {
+            // A worker that panicked has said so.
+            let _ = worker.thread.join();
+        }
+    }
+}
+
+impl Shared {
+    fn said(&self) -> MutexGuard<'_, Said> {
+        self.said.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn run(&self, mut recording: Recording, sink: &dyn Fn(&str, Entry)) {
+        let entries = &mut |node: &str, entry| sink(node, entry);
+        let mut wait = TICK;
+        loop {
+            for task in self.queue.take(wait) {
+                match task {
+                    Task::Captured(owned) => {
+                        recording.take(&owned.captured(), Timestamp::now(), entries);
+                    }
+                    Task::Nodes(nodes) => recording.set_nodes(nodes, entries),
+                    Task::Stop => {
+                        while recording.tick(Timestamp::now(), entries) {}
+                        recording.stop(entries);
+                        return;
+                    }
+                }
+            }
+            let more = recording.tick(Timestamp::now(), entries);
+            wait = if more { Duration::ZERO } else { TICK };
+            let mut said = self.said();
+            said.ignored.extend(recording.take_ignored());
+            said.counts = recording.counts();
+        }
+    }
+}
