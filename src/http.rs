@@ -1,4 +1,4 @@
-//! The server, the API and the page.
+//! The API and the page, and how the server is given them.
 
 pub mod api;
 pub mod exporters;

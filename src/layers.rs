@@ -1,10 +1,10 @@
-//! The walls between the wings: each imports only from the wings below it. The lower five are crates in `crates/`.
+//! The walls between the wings: each imports only from the wings below it. The lower six are crates in `crates/`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 /// The crates, from the ground up.
-const CRATES: [&str; 5] = ["sys", "profile", "recording", "code", "heap"];
+const CRATES: [&str; 6] = ["sys", "profile", "recording", "code", "heap", "server"];
 /// The wings of this crate, from the ground up.
 const WINGS: [&str; 6] = ["probe", "collect", "export", "http", "tui", "app"];
 

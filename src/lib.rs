@@ -16,18 +16,20 @@
 //!
 //! # Wings
 //!
-//! Each wing imports only from the wings above it in this table. The first four are crates; `layers.rs` checks the others.
+//! Each wing imports only from the wings above it in this table. The first six are crates; `layers.rs` checks the others.
 //!
 //! | wing | what it is |
 //! |---|---|
 //! | [`memprof_sys`] | what memprof asks the kernel, about itself and about other processes |
 //! | [`memprof_profile`] | the model that all views read: stacks, kinds, columns, trees, filters, and its saved form |
+//! | [`memprof_recording`] | the reports of hours and weeks in one SQLite file |
 //! | [`memprof_code`] | code addresses: which file, which unwind rule, which name |
 //! | [`memprof_heap`] | heaps of other processes: snapshots, the sampling library, and having a process load it |
+//! | [`memprof_server`] | an HTTP server without anything to serve |
 //! | [`probe`] | the BPF program's user-space half: loading it, its maps, its events |
 //! | [`collect`] | the collector thread: events in, profiles out |
 //! | [`export`] | output formats, and pushing them to stores |
-//! | [`http`] | the server, the API and the page |
+//! | [`http`] | the API and the page |
 //! | `tui` | `memprof top` |
 //! | [`app`] | commands: flags to configuration to a running session; `memprof doctor` |
 //!

@@ -220,7 +220,7 @@ impl Api {
             .reply_builder
             .shared(shown, view, self.provider())
             .await?;
-        Ok(Reply::made(content_type, made))
+        Ok(reply::made(content_type, made))
     }
 }
 

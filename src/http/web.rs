@@ -1,6 +1,6 @@
 //! The web page: files of `src/http/web/`, embedded in the binary. Each file is one line in [`ASSETS`].
 
-use std::hash::{DefaultHasher, Hash, Hasher};
+pub use memprof_server::Asset;
 
 const CSS: &str = "text/css; charset=utf-8";
 const SVG: &str = "image/svg+xml";
@@ -8,17 +8,6 @@ const JS: &str = "text/javascript; charset=utf-8";
 
 /// Where a page of the guide is served that the page shows a table of.
 const CHOICES: &str = "/assets/choose.md";
-
-/// A file of the page.
-#[derive(Clone, Copy, Debug)]
-pub struct Asset {
-    /// The path at which the file is served.
-    pub path: &'static str,
-    /// MIME type.
-    pub content_type: &'static str,
-    /// The content.
-    pub bytes: &'static [u8],
-}
 
 /// Embeds files of `src/http/web/`; each is served below `/assets/` under its own name.
 macro_rules! assets {
@@ -108,15 +97,6 @@ pub static ASSETS: &[Asset] = assets! {
     CSS, "vendor/uplot/uPlot.min.css";
     CSS, "views.css";
 };
-
-impl Asset {
-    /// A strong validator, which changes when the file changes.
-    pub fn etag(&self) -> String {
-        let mut hasher = DefaultHasher::new();
-        self.bytes.hash(&mut hasher);
-        format!("\"{:016x}\"", hasher.finish())
-    }
-}
 
 /// The file served at this path.
 pub(crate) fn find(path: &str) -> Option<&'static Asset> {

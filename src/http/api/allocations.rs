@@ -10,7 +10,7 @@ use super::common::millis;
 use super::functions::{Name, Page, PageReply, Sorting};
 use super::query::{Query, bad};
 use super::request::RequestContext;
-use super::{Api, ApiError, BoxFuture, Endpoint, Reply, Request};
+use super::{Api, ApiError, BoxFuture, Endpoint, Reply, Request, reply};
 use memprof_profile::Estimate;
 use memprof_profile::allocations::{
     Average, Course, Filter, Group, GroupBy, Groups, Key, MarkTime, NamedAllocations,
@@ -118,7 +118,7 @@ impl AllocationsRequest {
             });
         let all = &*named.allocations;
         let seconds = |ns: u64| ns as f64 / 1e9;
-        Reply::json(&AllocationsReply {
+        reply::json(&AllocationsReply {
             report: named.report.sequence,
             taken: millis(named.report.profile.taken),
             by: self.name,

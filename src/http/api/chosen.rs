@@ -9,7 +9,7 @@ use super::query::{Query, bad};
 use super::reply_builder::Shown;
 use super::shape::kind;
 use super::view::{ReportPart, View, no_process};
-use super::{Api, ApiError, BoxFuture, Reply};
+use super::{Api, ApiError, BoxFuture, Reply, reply};
 use memprof_profile::allocations::{Filter, NamedAllocations};
 use memprof_profile::measure::HEAP;
 use memprof_sys::ids::Pid;
@@ -96,6 +96,6 @@ impl Chosen {
         };
         let (view, content_type) = (part.in_view(Arc::clone(&view)), view.content_type());
         let made = api.reply_builder.make(shown, view, api.provider()).await?;
-        Ok(Reply::made(content_type, made))
+        Ok(reply::made(content_type, made))
     }
 }

@@ -10,7 +10,7 @@ use super::common::counted;
 use super::marks::NOW;
 use super::memory_budget::Out;
 use super::query::{bad, quoted};
-use super::reply::internal;
+use super::reply::{self, internal};
 use super::request::RequestContext;
 use super::shape::{direction, kind};
 use super::view::{ReportSelector, View, frames};
@@ -255,6 +255,6 @@ impl From<&Exporter> for Format {
 impl Endpoint for List {
     fn answer<'a>(&'a self, _: &'a Api) -> BoxFuture<'a, Result<Reply, ApiError>> {
         let formats = Formats(EXPORTERS.iter().map(Format::from).collect());
-        Box::pin(async move { Reply::json(&formats) })
+        Box::pin(async move { reply::json(&formats) })
     }
 }

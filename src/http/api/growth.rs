@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::recorded::{Span, moment};
 use super::request::RequestContext;
-use super::{Api, ApiError, BoxFuture, Endpoint, Reply, Request};
+use super::{Api, ApiError, BoxFuture, Endpoint, Reply, Request, reply};
 use crate::export::growth::GrowthBy;
 use memprof_profile::Kind;
 use memprof_recording::At;
@@ -41,7 +41,7 @@ impl Endpoint for Growth {
             let table = recorded
                 .growth(self.span.clone(), self.by, self.kind)
                 .await?;
-            Reply::json(&table)
+            reply::json(&table)
         })
     }
 }

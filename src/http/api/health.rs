@@ -9,7 +9,7 @@ use serde::Serialize;
 use super::common::{Loss, OutcomeRow, losses, millis, outcomes};
 use super::events::CLIENTS;
 use super::request::RequestContext;
-use super::{Api, ApiError, BoxFuture, Endpoint, Provider, Reply, Request, own};
+use super::{Api, ApiError, BoxFuture, Endpoint, Provider, Reply, Request, own, reply};
 use crate::collect::LastScan;
 use crate::export::push;
 use crate::http::series::Series;
@@ -188,7 +188,7 @@ impl Endpoint for Health {
                 entries: table.entries,
                 capacity: table.capacity,
             };
-            Reply::json(&HealthReply {
+            reply::json(&HealthReply {
                 version: env!("CARGO_PKG_VERSION"),
                 now: millis(SystemTime::now()),
                 opened: api.provider().opened().map(str::to_owned),

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::common::millis;
 use super::overview::HeapCard;
 use super::query::bad;
-use super::reply::{JSON, internal};
+use super::reply::{self, JSON, internal};
 use super::request::RequestContext;
 use super::store::{self, Keepable, KeptList, MAX_ENTRIES, checked_name};
 use super::{Api, ApiError, BoxFuture, Endpoint, Reply, Request};
@@ -309,7 +309,7 @@ impl Endpoint for List {
         Box::pin(async {
             let list = api.heaps.lock();
             let snapshots = list.iter().map(|kept| kept.info.clone()).collect();
-            Reply::json(&ListReply {
+            reply::json(&ListReply {
                 snapshots,
                 limit: MAX_ENTRIES,
             })
@@ -324,7 +324,7 @@ impl Endpoint for Take {
             api.heaps.check_room(0)?;
             let pid = followed(api, self.pid).await?;
             let taken = api.provider().heap(pid, self.options).await?;
-            Reply::created(&api.heaps.add(self.name.clone(), &taken)?)
+            reply::created(&api.heaps.add(self.name.clone(), &taken)?)
         })
     }
 }
@@ -380,7 +380,7 @@ impl Endpoint for Forget {
     fn answer<'a>(&'a self, api: &'a Api) -> BoxFuture<'a, Result<Reply, ApiError>> {
         Box::pin(async {
             api.heaps.lock().remove(&self.0)?;
-            Ok(Reply::deleted())
+            Ok(reply::deleted())
         })
     }
 }

@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 
 use super::heap::{Info, StoredSnapshot};
 use super::query::bad;
-use super::reply::internal;
+use super::reply::{self, internal};
 use super::request::RequestContext;
 use super::{Api, ApiError, BoxFuture, Endpoint, Reply, Request};
 
@@ -90,7 +90,7 @@ impl Endpoint for Diff {
             let (from, to) = (api.heaps.get(&self.from)?, api.heaps.get(&self.to)?);
             let sides = [whole(&from)?, whole(&to)?];
             let occupancy = [&sides[0], &sides[1]].map(|side| side["occupancy"].clone());
-            Reply::json(&DiffReply {
+            reply::json(&DiffReply {
                 from: from.info,
                 to: to.info,
                 occupancy,

@@ -13,7 +13,7 @@ use super::oom_kills::OomKillRow;
 use super::recorded::moment;
 use super::request::RequestContext;
 use super::store::{self, Keepable, KeptList, MAX_ENTRIES, checked_name};
-use super::{Api, ApiError, BoxFuture, Endpoint, Provider, Reply, Request};
+use super::{Api, ApiError, BoxFuture, Endpoint, Provider, Reply, Request, reply};
 use crate::collect::ProviderError;
 use memprof_profile::allocations::MarkTime;
 use memprof_profile::{FreezeOutcome, OomKill, Profile, Report, Sample, Stack};
@@ -404,7 +404,7 @@ impl Endpoint for List {
             let peak = api.mark(PEAK, None).await.ok();
             let kept = api.marks.lock();
             let marks = kept.marks.iter().map(MarkReply::from).collect();
-            Reply::json(&ListReply {
+            reply::json(&ListReply {
                 marks,
                 peak: peak.as_ref().map(MarkReply::from),
                 limit: MAX_ENTRIES,
@@ -423,7 +423,7 @@ impl Endpoint for Keep {
             };
             let at_ns = report.profile.taken_ns;
             let mark = api.marks.add(self.0.name.clone(), report, Some(at_ns))?;
-            Reply::created(&MarkReply::from(&mark))
+            reply::created(&MarkReply::from(&mark))
         })
     }
 }
@@ -490,7 +490,7 @@ impl Endpoint for Forget {
     fn answer<'a>(&'a self, api: &'a Api) -> BoxFuture<'a, Result<Reply, ApiError>> {
         Box::pin(async {
             api.marks.remove(&self.0)?;
-            Ok(Reply::deleted())
+            Ok(reply::deleted())
         })
     }
 }

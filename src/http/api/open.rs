@@ -8,7 +8,7 @@ use bytes::Bytes;
 
 use super::marks::MarkReply;
 use super::query::bad;
-use super::reply::internal;
+use super::reply::{self, internal};
 use super::request::RequestContext;
 use super::store::checked_name;
 use super::{Api, ApiError, BoxFuture, Endpoint, Reply, Request};
@@ -64,7 +64,7 @@ impl Endpoint for Open {
                 ..saved.into()
             };
             let mark = api.marks.add(self.name.clone(), Arc::new(report), None)?;
-            Reply::created(&MarkReply::from(&mark))
+            reply::created(&MarkReply::from(&mark))
         })
     }
 }

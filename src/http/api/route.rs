@@ -8,16 +8,7 @@ use super::{
     overview, processes, series, source, summary, v1,
 };
 
-/// Methods of a route. `HEAD` is a `Get` whose body is not sent.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Method {
-    /// Reads.
-    Get,
-    /// Creates something.
-    Post,
-    /// Removes something.
-    Delete,
-}
+pub use memprof_server::{Method, SMALL_BODY};
 
 /// A route of the API.
 #[derive(Clone, Copy)]
@@ -86,9 +77,6 @@ const fn strict(route: Route) -> Route {
         ..route
     }
 }
-
-/// Maximum body size of most routes, in bytes.
-pub const SMALL_BODY: usize = 4 << 10;
 
 /// All routes.
 pub const ROUTES: &[Route] = &[

@@ -2,19 +2,13 @@
 
 use std::fmt;
 use std::io;
-use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener};
-use std::path::{Path, PathBuf};
+use std::net::{SocketAddr, TcpListener};
+use std::path::PathBuf;
 use std::str::FromStr;
 
 use nix::sys::socket::{Backlog, listen};
 
 use super::unix_socket::{self, UnixSocket};
-
-/// Default address and port.
-pub(crate) const DEFAULT_LISTEN: Listen = Listen::Tcp(SocketAddr::V4(SocketAddrV4::new(
-    Ipv4Addr::LOCALHOST,
-    17832,
-)));
 
 /// Length of the kernel's accept queue; `net.core.somaxconn` may lower it.
 pub(super) const BACKLOG: i32 = 4096;
@@ -33,7 +27,7 @@ pub enum Listen {
 
 impl Listen {
     /// Whether the address is a file, which the server creates and removes.
-    pub(crate) fn has_file(&self) -> bool {
+    pub fn has_file(&self) -> bool {
         matches!(self, Listen::Unix(_))
     }
 }
@@ -83,14 +77,16 @@ pub struct BindError {
     /// The system's reason.
     pub reason: io::Error,
     /// The remedy.
-    pub advice: &'static str,
+    pub advice: String,
 }
 
-fn advice(reason: &io::Error) -> &'static str {
-    match reason.kind() {
+fn advice(reason: &io::Error, program: &str) -> String {
+    let advice = match reason.kind() {
         io::ErrorKind::AddrInUse => {
-            "another program, perhaps another memprof, uses the port: \
-             choose another with --listen ADDR:PORT (port 0 takes any free one)"
+            return format!(
+                "another program, perhaps another {program}, uses the port: \
+                 choose another with --listen ADDR:PORT (port 0 takes any free one)"
+            );
         }
         io::ErrorKind::AddrNotAvailable => {
             "this machine does not have the address: choose another with --listen ADDR:PORT"
@@ -99,7 +95,8 @@ fn advice(reason: &io::Error) -> &'static str {
             "ports below 1024 need privileges: choose another with --listen ADDR:PORT"
         }
         _ => "choose another address with --listen ADDR:PORT",
-    }
+    };
+    advice.to_owned()
 }
 
 /// A listening socket. For a Unix socket, dropping it removes the file.
@@ -122,7 +119,7 @@ impl Listener {
     }
 }
 
-/// Listens on an address; connections queue until they are served.
+/// Listens on an address; connections queue until they are served. `program` is the name for the message of an error.
 ///
 /// # Errors
 /// The address cannot be bound; the message says what to do.
@@ -130,23 +127,23 @@ impl Listener {
 /// # Examples
 ///
 /// ```
-/// use memprof::http::server::{Listen, bind};
+/// use memprof_server::{Listen, bind};
 ///
 /// // Port 0 selects a free port.
-/// let listener = bind(&"127.0.0.1:0".parse()?)?;
-/// let taken = bind(&listener.address().unwrap()).unwrap_err();
+/// let listener = bind(&"127.0.0.1:0".parse()?, "memprof")?;
+/// let taken = bind(&listener.address().unwrap(), "memprof").unwrap_err();
 /// assert!(taken.to_string().contains("--listen"));
 /// assert!(matches!("unix:/run/memprof.sock".parse()?, Listen::Unix(_)));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-pub fn bind(address: &Listen) -> Result<Listener, BindError> {
+pub fn bind(address: &Listen, program: &str) -> Result<Listener, BindError> {
     let bound = match address {
         Listen::Tcp(address) => bind_tcp(*address)
             .map(Socket::Tcp)
-            .map_err(|reason| (advice(&reason), reason)),
+            .map_err(|reason| (advice(&reason, program), reason)),
         Listen::Unix(path) => UnixSocket::bind(path)
             .map(Socket::Unix)
-            .map_err(|reason| (unix_socket::advice(&reason), reason)),
+            .map_err(|reason| (unix_socket::advice(&reason, program), reason)),
     };
     bound.map(Listener).map_err(|(advice, reason)| BindError {
         address: address.clone(),
@@ -161,51 +158,10 @@ fn bind_tcp(address: SocketAddr) -> io::Result<TcpListener> {
     Ok(listener)
 }
 
-/// The lines to print about a served address and the token file that it needs.
-pub(crate) fn greeting(address: &Listen, token_file: Option<&Path>) -> Vec<String> {
-    match address {
-        Listen::Tcp(address) => greeting_tcp(*address, token_file),
-        Listen::Unix(path) => {
-            let mut lines = vec![format!(
-                "serving {address}: `curl --unix-socket {} http://localhost/v2/summary`",
-                path.display()
-            )];
-            lines.extend(token_file.map(|file| {
-                let file = file.display();
-                format!("it answers those who have the token in {file}")
-            }));
-            lines
-        }
-    }
-}
-
-fn greeting_tcp(address: SocketAddr, token_file: Option<&Path>) -> Vec<String> {
-    let mut lines = vec![format!("serving http://{address}/")];
-    if let Some(file) = token_file {
-        lines.push(format!(
-            "it answers those who have the token in {}; http://{address}/#token=TOKEN opens the page",
-            file.display()
-        ));
-    }
-    if !address.ip().is_loopback() {
-        let (ip, port) = (address.ip(), address.port());
-        let what = "the target's function names, file paths and figures";
-        lines.push(match token_file {
-            Some(_) => format!(
-                "warning: {ip} is not a loopback address, and nothing is encrypted: who can listen on the way reads {what}, \
-                 and the token"
-            ),
-            None => format!(
-                "warning: {ip} is not a loopback address: anyone who can reach it can read {what}, without a password; \
-                 `--token-file FILE` asks for one, `--listen 127.0.0.1:{port}` serves this machine alone"
-            ),
-        });
-    }
-    lines
-}
-
 #[cfg(test)]
 mod tests {
+    use std::net::Ipv4Addr;
+
     use super::*;
 
     #[test]
@@ -236,13 +192,13 @@ mod tests {
     #[test]
     fn a_taken_port_says_what_to_do() {
         let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
-        let first = bind(&any.into()).unwrap();
+        let first = bind(&any.into(), "memprof").unwrap();
         let taken = first.address().unwrap();
-        let message = bind(&taken).unwrap_err().to_string();
-        for part in [&taken.to_string(), "in use", "--listen"] {
+        let message = bind(&taken, "memprof").unwrap_err().to_string();
+        for part in [&taken.to_string(), "in use", "another memprof", "--listen"] {
             assert!(message.contains(part), "{message}");
         }
         drop(first);
-        bind(&taken).unwrap();
+        bind(&taken, "memprof").unwrap();
     }
 }

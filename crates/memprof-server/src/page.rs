@@ -6,12 +6,10 @@ use hyper::http::request::Parts;
 use hyper::{HeaderMap, Method, Response, StatusCode};
 
 use super::connection::Connections;
-use super::respond::Refusal;
-use crate::http::api::Body;
-use crate::http::web::Asset;
+use super::service::{Asset, Body, Refusal, Service};
 
-/// Sent with every file. Function and file names come from the profiled program: even if a name reached the markup, it
-/// could neither run a script nor contact another host.
+/// Sent with every file. What the page shows comes from elsewhere, such as the names of a profiled program: even if a name
+/// reached the markup, it could neither run a script nor contact another host.
 const HEADERS: [(HeaderName, &str); 4] = [
     (
         header::CONTENT_SECURITY_POLICY,
@@ -20,11 +18,11 @@ const HEADERS: [(HeaderName, &str); 4] = [
     ),
     (header::REFERRER_POLICY, "no-referrer"),
     (header::X_FRAME_OPTIONS, "DENY"),
-    // Browsers may cache a file but must revalidate it: another memprof may later serve this address.
+    // Browsers may cache a file but must revalidate it: another program may later serve this address.
     (header::CACHE_CONTROL, "no-cache"),
 ];
 
-impl Connections {
+impl<S: Service> Connections<S> {
     pub(super) fn page(&self, head: &Parts, asset: &Asset) -> Result<Response<Body>, Refusal> {
         self.check_host(head)?;
         if !matches!(head.method, Method::GET | Method::HEAD) {

@@ -1,4 +1,4 @@
-//! The Unix socket of `--listen unix:PATH`: only memprof's user can connect, and its file is removed on exit.
+//! The Unix socket of `--listen unix:PATH`: only the server's user can connect, and its file is removed on exit.
 
 use std::fs::{self, File};
 use std::io;
@@ -19,7 +19,7 @@ use nix::sys::stat::{Mode, fchmod};
 use super::listen::BACKLOG;
 use memprof_sys::privileges;
 
-/// Maximum time to wait for the lock of the socket's directory, which another memprof holds only briefly.
+/// Maximum time to wait for the lock of the socket's directory, which another server holds only briefly.
 const LOCKED: Duration = Duration::from_secs(2);
 
 /// A listening Unix socket; dropping it removes its file.
@@ -44,7 +44,7 @@ impl UnixSocket {
     /// # Errors
     /// Another file is at the path, or the system's reason.
     pub(super) fn bind(path: &Path) -> io::Result<UnixSocket> {
-        // Until it listens, a new socket looks abandoned. And if two memprofs find an abandoned socket, the second must
+        // Until it listens, a new socket looks abandoned. And if two servers find an abandoned socket, the second must
         // not remove the socket of the first.
         let _lock = lock(directory(path))?;
         let listener = match bind_at(path) {
@@ -76,17 +76,19 @@ impl Drop for SocketFile {
     fn drop(&mut self) {
         let ours = |about: fs::Metadata| (about.dev(), about.ino()) == self.id;
         if fs::symlink_metadata(&self.path).is_ok_and(ours) {
-            // If removal fails, the next memprof replaces the file.
+            // If removal fails, the next server replaces the file.
             let _ = privileges::writing_files(|| fs::remove_file(&self.path));
         }
     }
 }
 
 /// The remedy if a socket cannot be bound.
-pub(super) fn advice(reason: &io::Error) -> &'static str {
-    match reason.kind() {
+pub(super) fn advice(reason: &io::Error, program: &str) -> String {
+    let advice = match reason.kind() {
         io::ErrorKind::AddrInUse => {
-            "another program, perhaps another memprof, serves it: end that, or choose another with --listen unix:PATH"
+            return format!(
+                "another program, perhaps another {program}, serves it: end that, or choose another with --listen unix:PATH"
+            );
         }
         io::ErrorKind::AlreadyExists => {
             "remove the file if nobody needs it, or choose another with --listen unix:PATH"
@@ -95,13 +97,16 @@ pub(super) fn advice(reason: &io::Error) -> &'static str {
             "make its directory first, or choose another with --listen unix:PATH"
         }
         io::ErrorKind::PermissionDenied => {
-            "memprof's user must be able to make and remove files in its directory: choose another with --listen unix:PATH"
+            return format!(
+                "{program}'s user must be able to make and remove files in its directory: choose another with --listen unix:PATH"
+            );
         }
         io::ErrorKind::WouldBlock => {
             "another program holds the lock of its directory: choose another with --listen unix:PATH"
         }
         _ => "choose another path with --listen unix:PATH",
-    }
+    };
+    advice.to_owned()
 }
 
 fn directory(path: &Path) -> &Path {
@@ -167,7 +172,10 @@ mod tests {
 
     fn refusal(path: &Path) -> (io::ErrorKind, String) {
         let error = UnixSocket::bind(path).unwrap_err();
-        (error.kind(), format!("{error}; {}", advice(&error)))
+        (
+            error.kind(),
+            format!("{error}; {}", advice(&error, "memprof")),
+        )
     }
 
     #[test]
@@ -232,7 +240,7 @@ mod tests {
         }
     }
 
-    /// Several memprofs find the same abandoned socket: one serves, and all others get an error.
+    /// Several servers find the same abandoned socket: one serves, and all others get an error.
     #[test]
     fn one_of_many_replaces_it() {
         let dir = tempfile::tempdir().unwrap();

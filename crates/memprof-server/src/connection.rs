@@ -22,8 +22,8 @@ use tokio::time::{Instant, sleep_until, timeout};
 use super::ServerOptions;
 use super::access::Access;
 use super::registry::{Connection, Phase};
-use super::respond::{Refusal, Rest};
-use crate::http::api::{Api, ApiError, Body as Reply, SMALL_BODY};
+use super::respond::Rest;
+use super::service::{Body as Reply, Refusal, SMALL_BODY, Service};
 
 /// Maximum bytes of a body to pass to hyper at once. A piece counts as sent although hyper may still buffer it, so
 /// pieces are small.
@@ -32,12 +32,9 @@ const PIECE: usize = 64 << 10;
 /// Admits one large request body at a time, because it occupies memory until it is parsed.
 static LARGE_BODY: Semaphore = Semaphore::const_new(1);
 
-/// Paths that are answered even if all ordinary slots are taken.
-const VITAL: [&str; 2] = ["/v2/health", "/metrics"];
-
 /// State shared by all connections.
-pub(super) struct Connections {
-    pub(super) api: Arc<Api>,
+pub(super) struct Connections<S> {
+    pub(super) service: Arc<S>,
     pub(super) access: Access,
     pub(super) options: ServerOptions,
 }
@@ -45,7 +42,7 @@ pub(super) struct Connections {
 /// Deadline of the current exchange; `None` between exchanges.
 type Deadline = watch::Sender<Option<Instant>>;
 
-impl Connections {
+impl<S: Service> Connections<S> {
     pub(super) fn warn(&self, message: &str) {
         if let Some(warn) = &self.options.warn {
             warn(message);
@@ -140,7 +137,7 @@ impl Connections {
 
     /// Waits until the request may be answered; returns false if it may not be answered.
     async fn turn(&self, head: &Parts, connection: &Connection) -> bool {
-        let vital = VITAL.contains(&head.uri.path());
+        let vital = S::VITAL.contains(&head.uri.path());
         let limit = self.options.answer_timeout;
         let began = timeout(limit, connection.begin(vital)).await;
         began.unwrap_or(false)
@@ -160,8 +157,7 @@ impl Connections {
             // The route will refuse a request from another machine; do not read the body.
             true if !(local && self.is_from_here(head)) => return Ok((Bytes::new(), None)),
             true => Some(LARGE_BODY.try_acquire().map_err(|_| {
-                let message = "another large request is being read: try again later";
-                Refusal::from(ApiError::Busy(message.to_owned()))
+                Refusal::busy("another large request is being read: try again later")
             })?),
             false => None,
         };

@@ -12,6 +12,7 @@ use tokio::time::{sleep, timeout};
 use super::connection::Connections;
 use super::listen::{Listener, Socket};
 use super::registry::{Client, Registry};
+use super::service::Service;
 use super::unix_socket::SocketFile;
 
 /// How long accepting pauses after it has failed for lack of file descriptors or memory.
@@ -95,9 +96,9 @@ fn client_of(stream: &UnixStream) -> Client {
 }
 
 /// Accepts until stopped, then waits for open connections up to the grace period.
-pub(super) async fn accept(
+pub(super) async fn accept<S: Service>(
     incoming: Incoming,
-    connections: Arc<Connections>,
+    connections: Arc<Connections<S>>,
     registry: Arc<Registry>,
     stopped: watch::Receiver<bool>,
 ) {

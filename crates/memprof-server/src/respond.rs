@@ -7,25 +7,21 @@ use hyper::{HeaderMap, Method, Response, StatusCode, Version};
 use tokio::time::timeout;
 
 use super::connection::Connections;
-use super::{forgery, formats};
-use crate::http::api::{ApiError, Body, Method as ApiMethod, Reply, RequestParts, Route};
-use crate::http::web;
+use super::forgery;
+use super::service::{Body, Method as ServiceMethod, Refusal, Reply, Request, Service};
 use memprof_sys::text::printable;
 
 const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
 
-/// Policy for replies that a browser shows as a document: it allows nothing. An SVG flame graph contains a script and
-/// names from the profiled program; the script runs only in a saved file. The page has its own policy.
+/// Policy for replies that a browser shows as a document: it allows nothing. An SVG flame graph, for example, contains a script
+/// and names from the profiled program; the script runs only in a saved file. The page has its own policy.
 const POLICY: &str =
     "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
 /// How long a browser may cache a preflight, in seconds.
 const PREFLIGHT_AGE: HeaderValue = HeaderValue::from_static("600");
 
-/// An error response: status and message.
-pub(super) struct Refusal(pub(super) StatusCode, pub(super) String);
-
-/// Seconds after which a client may retry when memprof is busy.
+/// Seconds after which a client may retry when the program is busy.
 const RETRY_AFTER: HeaderValue = HeaderValue::from_static("5");
 
 /// The parts of a request besides its head.
@@ -37,23 +33,7 @@ pub(super) struct Rest {
     pub(super) local: bool,
 }
 
-impl From<ApiError> for Refusal {
-    fn from(error: ApiError) -> Refusal {
-        let status = match error {
-            ApiError::NotFound(_) => StatusCode::NOT_FOUND,
-            ApiError::BadRequest(_) | ApiError::TooLarge(_) => StatusCode::BAD_REQUEST,
-            ApiError::Forbidden(_) => StatusCode::FORBIDDEN,
-            ApiError::Full(_) => StatusCode::CONFLICT,
-            ApiError::Busy(_) | ApiError::Unavailable(_) | ApiError::Failed(_) => {
-                StatusCode::SERVICE_UNAVAILABLE
-            }
-            ApiError::Internal(_) => StatusCode::INTERNAL_SERVER_ERROR,
-        };
-        Refusal(status, error.to_string())
-    }
-}
-
-impl Connections {
+impl<S: Service> Connections<S> {
     /// The response to a request whose body has been read, if there is a [`Connections::largest_body`].
     pub(super) async fn respond(
         &self,
@@ -61,17 +41,17 @@ impl Connections {
         rest: Result<Rest, Refusal>,
     ) -> Response<Body> {
         let mut response = if has_transfer_encoding(head) {
-            last(refuse(head, no_transfer_encoding()))
+            last(self.refuse(head, no_transfer_encoding()))
         } else if self.is_preflight(head) {
-            preflight(head)
-        } else if let Some(asset) = web::find(head.uri.path()) {
+            self.preflight(head)
+        } else if let Some(asset) = self.service.asset(head.uri.path()) {
             self.page(head, asset)
-                .unwrap_or_else(|refusal| refuse(head, refusal))
+                .unwrap_or_else(|refusal| self.refuse(head, refusal))
         } else {
             let answer = async { self.answer(head, rest?).await };
             match answer.await {
                 Ok(reply) => respond(reply),
-                Err(refusal) => refuse(head, refusal),
+                Err(refusal) => self.refuse(head, refusal),
             }
         };
         self.set_headers(head, response.headers_mut());
@@ -80,17 +60,17 @@ impl Connections {
 
     /// The response to a request that did not get a slot.
     pub(super) fn too_many(&self, head: &Parts) -> Response<Body> {
-        let busy = ApiError::Busy("too many requests at this time: try again later".to_owned());
-        let mut response = last(refuse(head, busy.into()));
+        let busy = Refusal::busy("too many requests at this time: try again later");
+        let mut response = last(self.refuse(head, busy));
         self.set_headers(head, response.headers_mut());
         response
     }
 
     /// The maximum body size of this request, in bytes; `None` if it is not an allowed `POST`, so that no body is used.
     pub(super) fn largest_body(&self, head: &Parts) -> Option<usize> {
-        let (route, _) = self.route(head).ok()?;
-        let takes = route.method == ApiMethod::Post && !has_transfer_encoding(head);
-        takes.then_some(route.largest_body)
+        let method = self.method(head).ok()?;
+        let takes = method == ServiceMethod::Post && !has_transfer_encoding(head);
+        takes.then(|| self.service.largest_body(head.uri.path()))
     }
 
     /// Whether a request from a loopback address was really made on this machine.
@@ -98,8 +78,8 @@ impl Connections {
         forgery::from_here(head, &self.access)
     }
 
-    /// The route of a request, if the request may be answered.
-    fn route<'h>(&self, head: &'h Parts) -> Result<(&'static Route, &'h str), Refusal> {
+    /// The method of a request, if the request may be answered.
+    fn method(&self, head: &Parts) -> Result<ServiceMethod, Refusal> {
         self.check_host(head)?;
         self.check_token(head)?;
         let target = head.uri.path_and_query().map_or(0, |t| t.as_str().len());
@@ -109,41 +89,38 @@ impl Connections {
             return Err(Refusal(StatusCode::URI_TOO_LONG, message));
         }
         let path = head.uri.path();
-        if Route::at(path).next().is_none() {
-            return Err(ApiError::NotFound(None).into());
+        let known = self.service.methods(path);
+        if known.is_empty() {
+            return Err(Refusal(StatusCode::NOT_FOUND, "no such path".to_owned()));
         }
-        let method = api_method(&head.method);
-        let found = Route::at(path).find(|(route, _)| Some(route.method) == method);
-        let Some(found) = found else {
-            let message = format!(
-                "{path} answers {} only",
-                methods(path).replace(", ", " and ")
-            );
+        let Some(method) = service_method(&head.method).filter(|m| known.contains(m)) else {
+            let methods = self.methods(path).replace(", ", " and ");
+            let message = format!("{path} answers {methods} only");
             return Err(Refusal(StatusCode::METHOD_NOT_ALLOWED, message));
         };
-        if found.0.method != ApiMethod::Get {
-            forgery::check(head, &self.access)?;
+        if method != ServiceMethod::Get && !forgery::may_change(head, &self.access) {
+            let message = format!(
+                "pages of this origin may not change anything: start {} with --cors-origin ORIGIN, \
+                 or use the page that {0} serves",
+                S::PROGRAM
+            );
+            return Err(Refusal(StatusCode::FORBIDDEN, message));
         }
-        Ok(found)
+        Ok(method)
     }
 
     async fn answer(&self, head: &Parts, rest: Rest) -> Result<Reply, Refusal> {
-        let (route, name) = self.route(head)?;
-        let given = RequestParts {
+        let request = Request {
+            method: self.method(head)?,
+            path: head.uri.path(),
             query: head.uri.query().unwrap_or_default(),
+            headers: &head.headers,
             body: rest.body,
             local: rest.local && self.is_from_here(head),
-            plain_text: formats::prefers_text(&head.headers),
         };
-        let request = route.request(name, given)?;
         let limit = self.options.answer_timeout;
-        match timeout(limit, self.api.answer(request)).await {
-            Ok(answer) => Ok(answer?),
-            Err(_) => {
-                let late = format!("it took longer than {} s", limit.as_secs_f32());
-                Err(ApiError::Unavailable(late).into())
-            }
-        }
+        let answer = timeout(limit, self.service.answer(request)).await;
+        answer.unwrap_or_else(|_| Err(self.service.late(limit)))
     }
 
     /// Refuses hosts that do not name this server. HTTP/1.0 clients may omit the host, because they are not browsers.
@@ -166,7 +143,8 @@ impl Connections {
                 let host: String = host.chars().take(64).collect();
                 let message = format!(
                     "host {host:?} is not allowed: use an IP address or localhost, \
-                     or start memprof with --allow-host NAME"
+                     or start {} with --allow-host NAME",
+                    S::PROGRAM
                 );
                 Err(Refusal(StatusCode::FORBIDDEN, message))
             }
@@ -177,9 +155,12 @@ impl Connections {
     fn check_token(&self, head: &Parts) -> Result<(), Refusal> {
         match &self.options.token {
             Some(token) if !token.is_shown_in(&head.headers) => {
-                let message = "this needs the header `Authorization: Bearer TOKEN`, with the token in the file that memprof was \
-                               given with --token-file";
-                Err(Refusal(StatusCode::UNAUTHORIZED, message.to_owned()))
+                let message = format!(
+                    "this needs the header `Authorization: Bearer TOKEN`, with the token in the file that {} was \
+                     given with --token-file",
+                    S::PROGRAM
+                );
+                Err(Refusal(StatusCode::UNAUTHORIZED, message))
             }
             _ => Ok(()),
         }
@@ -193,7 +174,7 @@ impl Connections {
                 .contains_key(header::ACCESS_CONTROL_REQUEST_METHOD)
             && self.allowed_origin(head).is_some()
             && self.check_host(head).is_ok()
-            && Route::at(head.uri.path()).next().is_some()
+            && !self.service.methods(head.uri.path()).is_empty()
     }
 
     /// The value of `Access-Control-Allow-Origin`.
@@ -225,13 +206,62 @@ impl Connections {
             headers.insert(header::VARY, HeaderValue::from_static("Origin"));
         }
     }
+
+    /// The methods allowed on a path, as the `Allow` header spells them.
+    fn methods(&self, path: &str) -> String {
+        if self.service.asset(path).is_some() {
+            return "GET, HEAD".to_owned();
+        }
+        let name = |method| match method {
+            ServiceMethod::Get => "GET, HEAD",
+            ServiceMethod::Post => "POST",
+            ServiceMethod::Delete => "DELETE",
+        };
+        let methods: Vec<_> = self.service.methods(path).into_iter().map(name).collect();
+        methods.join(", ")
+    }
+
+    fn refuse(&self, head: &Parts, Refusal(status, message): Refusal) -> Response<Body> {
+        let body = Body::Whole(Bytes::from(printable(&message).into_owned() + "\n"));
+        let mut response = response(status, TEXT, body);
+        let headers = response.headers_mut();
+        if status == StatusCode::SERVICE_UNAVAILABLE {
+            headers.insert(header::RETRY_AFTER, RETRY_AFTER);
+        }
+        if status == StatusCode::UNAUTHORIZED
+            && let Ok(scheme) = HeaderValue::from_str(&format!("Bearer realm=\"{}\"", S::PROGRAM))
+        {
+            headers.insert(header::WWW_AUTHENTICATE, scheme);
+        }
+        if status == StatusCode::METHOD_NOT_ALLOWED
+            && let Ok(methods) = HeaderValue::from_str(&self.methods(head.uri.path()))
+        {
+            headers.insert(header::ALLOW, methods);
+        }
+        response
+    }
+
+    fn preflight(&self, head: &Parts) -> Response<Body> {
+        let mut response = Response::new(Body::Whole(Bytes::new()));
+        *response.status_mut() = StatusCode::NO_CONTENT;
+        let headers = response.headers_mut();
+        if let Ok(methods) = HeaderValue::from_str(&self.methods(head.uri.path())) {
+            headers.insert(header::ACCESS_CONTROL_ALLOW_METHODS, methods);
+        }
+        headers.insert(header::ACCESS_CONTROL_MAX_AGE, PREFLIGHT_AGE);
+        // Request headers of a page have no effect here, so all of them are allowed.
+        if let Some(wanted) = head.headers.get(header::ACCESS_CONTROL_REQUEST_HEADERS) {
+            headers.insert(header::ACCESS_CONTROL_ALLOW_HEADERS, wanted.clone());
+        }
+        response
+    }
 }
 
 /// Whether anything other than `Content-Length` determines the end of a request's body.
 ///
-/// With both headers, a proxy in front of memprof may see a different end of the request than memprof does, and send
+/// With both headers, a proxy in front of the server may see a different end of the request than the server does, and send
 /// another client's next request as the rest of this one (RFC 9112, 6.1 and 6.3). hyper drops `Content-Length` beside
-/// `Transfer-Encoding` before memprof sees it, so every `Transfer-Encoding` is refused: no request here has a body of
+/// `Transfer-Encoding` before the server sees it, so every `Transfer-Encoding` is refused: no request here has a body of
 /// unknown length.
 fn has_transfer_encoding(head: &Parts) -> bool {
     head.headers.contains_key(header::TRANSFER_ENCODING)
@@ -242,27 +272,14 @@ fn no_transfer_encoding() -> Refusal {
     Refusal(StatusCode::BAD_REQUEST, message.to_owned())
 }
 
-/// Maps an HTTP method to the API's method.
-fn api_method(method: &Method) -> Option<ApiMethod> {
+/// Maps an HTTP method to the service's method.
+fn service_method(method: &Method) -> Option<ServiceMethod> {
     match *method {
-        Method::GET | Method::HEAD => Some(ApiMethod::Get),
-        Method::POST => Some(ApiMethod::Post),
-        Method::DELETE => Some(ApiMethod::Delete),
+        Method::GET | Method::HEAD => Some(ServiceMethod::Get),
+        Method::POST => Some(ServiceMethod::Post),
+        Method::DELETE => Some(ServiceMethod::Delete),
         _ => None,
     }
-}
-
-/// The methods allowed on a path, as the `Allow` header spells them.
-fn methods(path: &str) -> String {
-    if web::find(path).is_some() {
-        return "GET, HEAD".to_owned();
-    }
-    let name = |(route, _): (&Route, &str)| match route.method {
-        ApiMethod::Get => "GET, HEAD",
-        ApiMethod::Post => "POST",
-        ApiMethod::Delete => "DELETE",
-    };
-    Route::at(path).map(name).collect::<Vec<_>>().join(", ")
 }
 
 fn response(status: StatusCode, content_type: HeaderValue, body: Body) -> Response<Body> {
@@ -292,45 +309,9 @@ fn respond(reply: Reply) -> Response<Body> {
     response
 }
 
-fn refuse(head: &Parts, Refusal(status, message): Refusal) -> Response<Body> {
-    let body = Body::Whole(Bytes::from(printable(&message).into_owned() + "\n"));
-    let mut response = response(status, TEXT, body);
-    if status == StatusCode::SERVICE_UNAVAILABLE {
-        response
-            .headers_mut()
-            .insert(header::RETRY_AFTER, RETRY_AFTER);
-    }
-    if status == StatusCode::UNAUTHORIZED {
-        let scheme = HeaderValue::from_static("Bearer realm=\"memprof\"");
-        let headers = response.headers_mut();
-        headers.insert(header::WWW_AUTHENTICATE, scheme);
-    }
-    if status == StatusCode::METHOD_NOT_ALLOWED
-        && let Ok(methods) = HeaderValue::from_str(&methods(head.uri.path()))
-    {
-        response.headers_mut().insert(header::ALLOW, methods);
-    }
-    response
-}
-
 /// Marks the response as the last one on its connection.
 fn last(mut response: Response<Body>) -> Response<Body> {
     let close = HeaderValue::from_static("close");
     response.headers_mut().insert(header::CONNECTION, close);
-    response
-}
-
-fn preflight(head: &Parts) -> Response<Body> {
-    let mut response = Response::new(Body::Whole(Bytes::new()));
-    *response.status_mut() = StatusCode::NO_CONTENT;
-    let headers = response.headers_mut();
-    if let Ok(methods) = HeaderValue::from_str(&methods(head.uri.path())) {
-        headers.insert(header::ACCESS_CONTROL_ALLOW_METHODS, methods);
-    }
-    headers.insert(header::ACCESS_CONTROL_MAX_AGE, PREFLIGHT_AGE);
-    // Request headers of a page have no effect here, so all of them are allowed.
-    if let Some(wanted) = head.headers.get(header::ACCESS_CONTROL_REQUEST_HEADERS) {
-        headers.insert(header::ACCESS_CONTROL_ALLOW_HEADERS, wanted.clone());
-    }
     response
 }

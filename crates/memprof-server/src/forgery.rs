@@ -5,30 +5,22 @@
 //! an origin that may read. Browsers send `Origin`; older ones send only `Referer`. With a `--cors-origin` of `*`,
 //! every page may read, but not make changes.
 
-use hyper::StatusCode;
 use hyper::header::{self, HeaderName};
 use hyper::http::request::Parts;
 
 use super::access::Access;
-use super::respond::Refusal;
 
 const FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 
-/// Refuses requests sent by pages of other sites.
-pub(super) fn check(head: &Parts, access: &Access) -> Result<(), Refusal> {
+/// Whether a request was sent by no page, or by one that may make changes.
+pub(super) fn may_change(head: &Parts, access: &Access) -> bool {
     let mut origins = head.headers.get_all(header::ORIGIN).iter();
     let text = |value: &hyper::header::HeaderValue| value.to_str().unwrap_or("?").to_owned();
-    let allowed = match (origins.next().map(text), origins.next()) {
+    match (origins.next().map(text), origins.next()) {
         (Some(origin), None) => access.may_change(&origin, host(head)),
         (Some(_), Some(_)) => false,
         (None, _) => no_page(head) && referrers_may(head, access),
-    };
-    if allowed {
-        return Ok(());
     }
-    let message = "pages of this origin may not change anything: start memprof with \
-                   --cors-origin ORIGIN, or use the page that memprof serves";
-    Err(Refusal(StatusCode::FORBIDDEN, message.to_owned()))
 }
 
 /// Headers that reveal that a proxy forwarded the request.
@@ -42,7 +34,7 @@ pub(super) fn from_here(head: &Parts, access: &Access) -> bool {
     let known = |host: &str| access.named(host);
     named.is_none_or(|host| host.is_ok_and(known))
         && asked.is_none_or(known)
-        && check(head, access).is_ok()
+        && may_change(head, access)
         && !PASSED_ON
             .iter()
             .any(|name| head.headers.contains_key(*name))

@@ -38,7 +38,7 @@ pub(super) enum Client {
     Process {
         /// The user id.
         uid: u32,
-        /// The process id, or 0 if the process is in a pid namespace that memprof cannot see.
+        /// The process id, or 0 if the process is in a pid namespace that the server cannot see.
         pid: i32,
     },
 }
