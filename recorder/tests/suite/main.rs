@@ -16,6 +16,7 @@ mod play;
 mod recognition;
 mod recording;
 mod resync;
+mod store;
 mod stream;
 mod worked;
 mod workers;

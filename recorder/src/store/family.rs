@@ -1,0 +1,250 @@
+//! Writing segments: a new one when the last is full, and none kept beyond the limits.
+
+use std::sync::Arc;
+
+use super::entry::{ConnectionId, Entry};
+use super::error::StoreError;
+use super::insert::Active;
+use super::schema;
+use super::segment::{self, Family, Segment};
+use super::settings::Keep;
+use super::shared::{Catalog, Shared};
+
+/// The segments of a family, as the writer has them.
+pub(super) struct Segments {
+    family: Family,
+    keep: Keep,
+    shared: Arc<Shared>,
+    active: Option<Active>,
+    /// The id that the next row has.
+    pub(super) next: u64,
+    next_chunk: u64,
+    /// The number that the next segment has.
+    pub(super) number: u64,
+}
+
+impl Segments {
+    /// Goes on where the last run ended. `next` is the next id as the file of connections knows it.
+    pub(super) fn open(shared: &Arc<Shared>, family: Family, catalog: &Catalog, next: u64) -> Self {
+        let known = catalog.of(family);
+        let last = known.last();
+        let keep = match family {
+            Family::Messages => shared.settings.messages,
+            Family::Logs => shared.settings.logs,
+        };
+        Self {
+            family,
+            keep,
+            shared: shared.clone(),
+            active: None,
+            next: last.map_or(0, |last| last.next).max(next),
+            next_chunk: known.iter().map(|s| s.next_chunk).max().unwrap_or(0),
+            number: last.map_or(0, |last| last.number + 1),
+        }
+    }
+
+    /// Writes entries; what cannot be written is counted.
+    pub(super) fn write(&mut self, catalog: &mut Catalog, entries: &[Entry], now: u64) {
+        let mut rest = entries;
+        let mut abandoned = false;
+        while !rest.is_empty() {
+            match self.write_some(catalog, rest, now) {
+                Ok(written) => rest = &rest[written..],
+                Err(error) => {
+                    self.shared.note(&error);
+                    let damage = error.is_damage() && !abandoned;
+                    if !damage {
+                        self.shared.note_failed(rest.len());
+                        return;
+                    }
+                    abandoned = true;
+                    self.abandon(catalog);
+                }
+            }
+        }
+    }
+
+    fn write_some(
+        &mut self,
+        catalog: &mut Catalog,
+        entries: &[Entry],
+        now: u64,
+    ) -> Result<usize, StoreError> {
+        if self
+            .active
+            .as_ref()
+            .is_some_and(|active| self.is_old(&active.segment, now))
+        {
+            self.seal(catalog);
+        }
+        let full = Self::full(self.keep);
+        if self
+            .active
+            .as_ref()
+            .is_some_and(|active| full(&active.segment, 0))
+        {
+            self.seal(catalog);
+        }
+        let active = match &mut self.active {
+            Some(active) => active,
+            None => {
+                let active = self.begin(catalog, now)?;
+                self.active.insert(active)
+            }
+        };
+        let path = active.segment.path.clone();
+        let written = active
+            .write(entries, now, full)
+            .map_err(StoreError::of("write", &path))?;
+        active.segment.bytes = segment::bytes(&path);
+        self.next = active.segment.next;
+        self.next_chunk = active.segment.next_chunk;
+        let known = catalog.of_mut(self.family);
+        match known.last_mut() {
+            Some(last) if last.number == active.segment.number => *last = active.segment.clone(),
+            _ => known.push(active.segment.clone()),
+        }
+        Ok(written)
+    }
+
+    /// Whether a segment with some bytes more is full.
+    fn full(keep: Keep) -> impl Fn(&Segment, u64) -> bool {
+        let (rows, bytes) = (keep.segment_rows(), keep.segment_bytes());
+        move |segment, more| segment.rows() >= rows || segment.bytes + more >= bytes
+    }
+
+    fn is_old(&self, segment: &Segment, now: u64) -> bool {
+        let age = self.keep.segment_age().as_nanos();
+        u128::from(now.saturating_sub(segment.created)) >= age
+    }
+
+    /// Opens the last segment if there is room in it, else a new one.
+    fn begin(&mut self, catalog: &Catalog, now: u64) -> Result<Active, StoreError> {
+        let (raw, search) = (self.shared.settings.raw, self.shared.settings.search);
+        let last = catalog.of(self.family).last();
+        if let Some(last) = last.filter(|last| self.goes_on(last, now)) {
+            let db = schema::open(&last.path, true)?;
+            let sql = "SELECT EXISTS (SELECT 1 FROM sqlite_schema WHERE name = 'log_text')";
+            let indexed = db.query_row(sql, [], |row| row.get(0));
+            let indexed: bool = indexed.map_err(StoreError::of("read", &last.path))?;
+            if self.family == Family::Messages || indexed == search {
+                return Ok(Active::new(db, last.clone(), raw, search));
+            }
+        }
+        let ids = (self.next, self.next_chunk);
+        let segment = Segment::new(&self.shared.dir, self.family, self.number, ids, now);
+        let created = segment.create(self.family, search);
+        if created.is_err() {
+            // What there is of it would be in the way of the next attempt.
+            let _ = segment::delete(&segment.path);
+        }
+        let db = created?;
+        self.number += 1;
+        Ok(Active::new(db, segment, raw, search))
+    }
+
+    fn goes_on(&self, last: &Segment, now: u64) -> bool {
+        let full = Self::full(self.keep);
+        !last.damaged && last.next == self.next && !full(last, 0) && !self.is_old(last, now)
+    }
+
+    /// Ends the segment: it is only read from now on.
+    fn seal(&mut self, catalog: &mut Catalog) {
+        let Some(mut active) = self.active.take() else {
+            return;
+        };
+        let path = active.segment.path.clone();
+        self.shared.pool.forget(&path);
+        // Readers need fewer files and calls without a write-ahead log. They may prevent it now; then it stays.
+        let _ = active.db.busy_timeout(std::time::Duration::ZERO);
+        let _ = active
+            .db
+            .execute_batch("PRAGMA wal_checkpoint(TRUNCATE); PRAGMA journal_mode = DELETE;");
+        drop(active.db);
+        active.segment.bytes = segment::bytes(&path);
+        let last = catalog.of_mut(self.family).last_mut();
+        if let Some(last) = last.filter(|last| last.number == active.segment.number) {
+            *last = active.segment;
+        }
+    }
+
+    /// Leaves a damaged segment as it is.
+    fn abandon(&mut self, catalog: &mut Catalog) {
+        let last = match self.active.take() {
+            Some(active) => Some(active.segment.path),
+            None => catalog.of(self.family).last().map(|last| last.path.clone()),
+        };
+        let known = catalog.of_mut(self.family).iter_mut();
+        for segment in known.filter(|segment| Some(&segment.path) == last.as_ref()) {
+            segment.damaged = true;
+            self.shared.note_damaged(&segment.path);
+        }
+    }
+
+    /// Deletes segments beyond the limits; returns the number of the oldest that is kept, if some were deleted.
+    pub(super) fn retain(&mut self, catalog: &mut Catalog, now: u64) -> Option<u64> {
+        let mut deleted = false;
+        while let Some(oldest) = self.surplus(catalog, now) {
+            if self
+                .active
+                .as_ref()
+                .is_some_and(|active| active.segment.number == oldest.number)
+            {
+                self.seal(catalog);
+            }
+            catalog.of_mut(self.family).remove(0);
+            // Readers stop to use it before it is gone.
+            self.shared.publish(catalog);
+            self.shared.forget(&oldest.path);
+            if let Err(error) = segment::delete(&oldest.path) {
+                self.shared.note(&error);
+            }
+            deleted = true;
+        }
+        let oldest = || {
+            catalog
+                .of(self.family)
+                .first()
+                .map_or(self.number, |s| s.number)
+        };
+        deleted.then(oldest)
+    }
+
+    /// The oldest segment, if it is beyond a limit.
+    fn surplus(&self, catalog: &Catalog, now: u64) -> Option<Segment> {
+        let known = catalog.of(self.family);
+        let oldest = known.first()?;
+        let rows = self.next - oldest.next;
+        let main = if self.family == Family::Messages {
+            catalog.main_bytes
+        } else {
+            0
+        };
+        let others: u64 = known.iter().skip(1).map(|segment| segment.bytes).sum();
+        // The last one will grow up to its full size.
+        let growth = known.last().map_or(0, |last| {
+            self.keep.segment_bytes().saturating_sub(last.bytes)
+        });
+        let bytes = oldest.bytes + others + main + growth;
+        let age = u128::from(now.saturating_sub(oldest.written));
+        let surplus = self.keep.rows.is_some_and(|limit| rows >= limit)
+            || known.len() > 1 && self.keep.bytes.is_some_and(|limit| bytes > limit)
+            || self.keep.age.is_some_and(|limit| age > limit.as_nanos());
+        surplus.then(|| oldest.clone())
+    }
+
+    /// Connections with rows in the segment that is written.
+    pub(super) fn take_connections(&mut self) -> Vec<ConnectionId> {
+        let active = self.active.as_mut();
+        active
+            .map(|active| active.take_connections())
+            .unwrap_or_default()
+    }
+
+    /// Ends writing.
+    pub(super) fn close(&mut self) {
+        if let Some(active) = self.active.take() {
+            let _ = active.db.execute_batch("PRAGMA wal_checkpoint(TRUNCATE)");
+        }
+    }
+}

@@ -1,0 +1,224 @@
+//! Questions for connections and chunks.
+
+use rusqlite::types::Value;
+use rusqlite::{OptionalExtension, Row, params, params_from_iter};
+
+use super::details::Details;
+use super::entry::{ChunkEntry, ConnectionEntry, ConnectionId};
+use super::error::StoreResult;
+use super::query::{ChunkQuery, ConnectionQuery, Direction};
+use super::reader::{Reader, order};
+use super::segment::Segment;
+use super::values::{address, int, ip, side, side_of, uint};
+use crate::side::{Both, Side};
+use crate::time::Timestamp;
+
+/// Size of the chunks after which a list of them ends, in bytes.
+const CHUNK_BYTES: usize = 64 << 20;
+/// Size of the connections after which a list of them ends, in bytes.
+const CONNECTION_BYTES: usize = 32 << 20;
+
+const CONNECTION: &str =
+    "SELECT id, ip, port, initiator, peer_id, last, ended, ignored, details FROM connection";
+const CHUNK: &str = "SELECT id, connection, sender, number, offset, time, raw, plain FROM chunk";
+
+impl Reader {
+    /// Connections, by their ids; at most [`MAX_ROWS`](Self::MAX_ROWS), and not many after 32 MiB.
+    ///
+    /// # Errors
+    ///
+    /// If the file with connections cannot be read.
+    pub fn connections(&self, query: &ConnectionQuery) -> StoreResult<Vec<ConnectionEntry>> {
+        let mut conditions = String::from("true");
+        let mut values: Vec<Value> = Vec::new();
+        if let Some(cursor) = query.cursor {
+            let operator = if query.direction == Direction::Backward {
+                "<="
+            } else {
+                ">="
+            };
+            conditions += &format!(" AND id {operator} ?");
+            values.push(int(cursor.0).into());
+        }
+        if let Some(peer) = &query.peer_id {
+            conditions += " AND peer_id = ?";
+            values.push(peer.clone().into());
+        }
+        if let Some(host) = query.host {
+            conditions += " AND ip = ?";
+            values.push(ip(host).to_vec().into());
+        }
+        let (order, limit) = (order(query.direction), query.limit.min(Self::MAX_ROWS));
+        let sql = format!("{CONNECTION} WHERE {conditions} ORDER BY id {order} LIMIT {limit}");
+        self.0.pool.with(&self.0.main(), |db| {
+            let (mut found, mut bytes) = (Vec::new(), 0);
+            let mut rows = db.prepare(&sql)?;
+            let mut rows = rows.query(params_from_iter(values))?;
+            while let Some(row) = rows.next()?.filter(|_| bytes < CONNECTION_BYTES) {
+                let details = row.get_ref(8)?.as_str()?;
+                bytes += details.len();
+                found.push(connection(row)?);
+            }
+            Ok(found)
+        })
+    }
+
+    /// A connection.
+    ///
+    /// # Errors
+    ///
+    /// If the file with connections cannot be read.
+    pub fn connection(&self, id: ConnectionId) -> StoreResult<Option<ConnectionEntry>> {
+        self.0.pool.with(&self.0.main(), |db| {
+            let sql = format!("{CONNECTION} WHERE id = ?");
+            db.query_row(&sql, [int(id.0)], connection).optional()
+        })
+    }
+
+    /// Chunks; not many after 64 MiB.
+    ///
+    /// # Errors
+    ///
+    /// None so far.
+    pub fn chunks(&self, query: &ChunkQuery) -> StoreResult<Vec<ChunkEntry>> {
+        let (mut chunks, mut bytes) = (Vec::new(), 0);
+        let limit = query.limit.min(Self::MAX_ROWS) as usize;
+        self.each_chunk(query, &mut |chunk| {
+            if chunks.len() < limit {
+                bytes += chunk.raw.len() + chunk.plain.as_ref().map_or(0, Vec::len);
+                chunks.push(chunk);
+            }
+            chunks.len() < limit && bytes < CHUNK_BYTES
+        })?;
+        Ok(chunks)
+    }
+
+    /// Takes chunks one by one, whatever the limit of the question, until `take` returns false.
+    ///
+    /// # Errors
+    ///
+    /// None so far.
+    pub fn each_chunk(
+        &self,
+        query: &ChunkQuery,
+        take: &mut dyn FnMut(ChunkEntry) -> bool,
+    ) -> StoreResult<()> {
+        let (from, to) = (
+            query.from.map_or(0, |t| t.0),
+            query.to.map_or(u64::MAX, |t| t.0),
+        );
+        for segment in self.0.catalog().messages.iter() {
+            let wanted = segment.min_time <= to && segment.max_time >= from;
+            if !wanted || segment.first_chunk == segment.next_chunk {
+                continue;
+            }
+            let times = [from, to].map(int);
+            if !self.chunks_of(segment, query, times, take) {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes the chunks of a segment, some at a time; whether to go on.
+    fn chunks_of(
+        &self,
+        segment: &Segment,
+        query: &ChunkQuery,
+        times: [i64; 2],
+        take: &mut dyn FnMut(ChunkEntry) -> bool,
+    ) -> bool {
+        let mut next = segment.first_chunk;
+        while next < segment.next_chunk {
+            // The segment is not kept open while the chunks are taken, which may last.
+            let part = self.ask(segment, |file| {
+                let max = query.max_bytes.map_or(usize::MAX, |max| usize::try_from(max).unwrap_or(usize::MAX));
+                let connection = query.connection.map(|connection| int(connection.0));
+                let index = if connection.is_some() { "INDEXED BY chunk_number" } else { "NOT INDEXED" };
+                let own = if connection.is_some() { "connection = ?5" } else { "?5 IS NULL" };
+                let sql = format!("{CHUNK} {index} WHERE id BETWEEN ?1 AND ?2 AND time BETWEEN ?3 AND ?4 AND {own} ORDER BY id");
+                let mut rows = file.prepare_cached(&sql)?;
+                let last = int(segment.next_chunk - 1);
+                let mut rows = rows.query(params![int(next), last, times[0], times[1], connection])?;
+                let (mut part, mut bytes) = (Vec::new(), 0);
+                while let Some(row) = rows.next()?.filter(|_| bytes < 1 << 20) {
+                    let chunk = chunk(row, max)?;
+                    bytes += 100 + chunk.1.raw.len() + chunk.1.plain.as_ref().map_or(0, Vec::len);
+                    part.push(chunk);
+                }
+                Ok(part)
+            });
+            let part = part.unwrap_or_default();
+            let Some((last, _)) = part.last() else {
+                return true;
+            };
+            next = last + 1;
+            if !part.into_iter().all(|(_, chunk)| take(chunk)) {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// A chunk by its number in its direction.
+    ///
+    /// # Errors
+    ///
+    /// None so far.
+    pub fn chunk(
+        &self,
+        connection: ConnectionId,
+        sender: Side,
+        number: u64,
+    ) -> StoreResult<Option<ChunkEntry>> {
+        let sql = format!("{CHUNK} WHERE connection = ? AND sender = ? AND number = ?");
+        let values = params![int(connection.0), side(sender), int(number)];
+        let segments = self.0.catalog().messages;
+        let mut found = segments.iter().rev().filter_map(|segment| {
+            let found = self.ask(segment, |file| {
+                let mut find = file.prepare_cached(&sql)?;
+                find.query_row(values, |row| chunk(row, usize::MAX))
+                    .optional()
+            });
+            found.flatten()
+        });
+        Ok(found.next().map(|(_, chunk)| chunk))
+    }
+}
+
+/// A chunk and its id, with at most `max` of its bytes.
+fn chunk(row: &Row<'_>, max: usize) -> rusqlite::Result<(u64, ChunkEntry)> {
+    let number: Option<i64> = row.get(3)?;
+    let cut = |bytes: &[u8]| bytes[..bytes.len().min(max)].to_vec();
+    let entry = ChunkEntry {
+        connection: ConnectionId(uint(row.get(1)?)),
+        sender: side_of(row.get(2)?),
+        number: number.map(uint),
+        offset: uint(row.get(4)?),
+        time: Timestamp(uint(row.get(5)?)),
+        raw: cut(row.get_ref(6)?.as_blob()?),
+        plain: row.get_ref(7)?.as_blob_or_null()?.map(cut),
+    };
+    Ok((uint(row.get(0)?), entry))
+}
+
+fn connection(row: &Row<'_>) -> rusqlite::Result<ConnectionEntry> {
+    let (initiator, ended): (Option<i64>, Option<i64>) = (row.get(3)?, row.get(6)?);
+    let mut entry = ConnectionEntry {
+        id: ConnectionId(uint(row.get(0)?)),
+        address: address(row.get(1)?, row.get(2)?),
+        initiator: initiator.map(side_of),
+        peer_id: row.get(4)?,
+        connection_messages: Both::default(),
+        metadata: Both::default(),
+        acks: Both::default(),
+        last: Timestamp(uint(row.get(5)?)),
+        ended: ended.map(|time| Timestamp(uint(time))),
+        traffic: Both::default(),
+        chunks: Both::default(),
+        ignored: row.get(7)?,
+        remarks: Vec::new(),
+    };
+    Details::of_json(row.get_ref(8)?.as_str()?).fill(&mut entry);
+    Ok(entry)
+}

@@ -1,0 +1,177 @@
+//! Tables of the files of a store.
+
+use std::path::Path;
+use std::time::Duration;
+
+use rusqlite::{Connection, OpenFlags};
+
+use super::error::StoreError;
+use crate::p2p::message::Kind;
+
+/// The version of all files' format, in their `user_version`.
+pub(super) const VERSION: i64 = 1;
+
+/// How long to wait for a lock of another connection: of a checkpoint, in practice.
+const BUSY: Duration = Duration::from_secs(5);
+
+/// Connections, and the ids that come next.
+pub(super) const MAIN: &str = "
+CREATE TABLE counter(name TEXT PRIMARY KEY, next INTEGER NOT NULL) WITHOUT ROWID;
+CREATE TABLE connection(
+    id INTEGER PRIMARY KEY, -- nanoseconds since 1970
+    ip BLOB NOT NULL, -- 16 bytes
+    port INTEGER NOT NULL,
+    initiator INTEGER, -- 0: the node, 1: the peer
+    peer_id TEXT,
+    last INTEGER NOT NULL, -- nanoseconds since 1970
+    ended INTEGER,
+    ignored TEXT,
+    details TEXT NOT NULL, -- JSON
+    segment INTEGER NOT NULL, -- number of the last file with messages that has some of it
+    run INTEGER NOT NULL -- number of the recorder's run that wrote it
+);
+CREATE INDEX connection_ip ON connection(ip);
+CREATE INDEX connection_peer ON connection(peer_id);
+CREATE INDEX connection_segment ON connection(segment);
+";
+
+/// Tables of every segment.
+const COMMON: &str = "
+CREATE TABLE segment(
+    first INTEGER NOT NULL, -- ids of its first row and of its first chunk
+    first_chunk INTEGER NOT NULL,
+    created INTEGER NOT NULL, -- nanoseconds since 1970
+    written INTEGER NOT NULL,
+    min_time INTEGER NOT NULL,
+    max_time INTEGER NOT NULL
+);
+-- Times of each 256 rows, so that a time is found although rows are not in the order of time.
+CREATE TABLE block(id INTEGER PRIMARY KEY, min_time INTEGER NOT NULL, max_time INTEGER NOT NULL);
+";
+
+/// Messages and chunks.
+pub(super) const MESSAGES: &str = "
+CREATE TABLE kind(id INTEGER PRIMARY KEY, name TEXT NOT NULL);
+-- What messages of a connection have in common.
+CREATE TABLE link(
+    id INTEGER PRIMARY KEY,
+    connection INTEGER NOT NULL,
+    ip BLOB NOT NULL, -- 16 bytes
+    port INTEGER NOT NULL,
+    initiator INTEGER -- 0: the node, 1: the peer
+);
+CREATE INDEX link_connection ON link(connection);
+CREATE INDEX link_ip ON link(ip);
+CREATE TABLE message(
+    id INTEGER PRIMARY KEY,
+    time INTEGER NOT NULL, -- nanoseconds since 1970
+    link INTEGER NOT NULL,
+    kind INTEGER NOT NULL,
+    sender INTEGER NOT NULL, -- 0: the node, 1: the peer
+    size INTEGER NOT NULL, -- bytes
+    first_chunk INTEGER NOT NULL, -- numbers in the direction
+    last_chunk INTEGER NOT NULL,
+    start INTEGER NOT NULL, -- byte of the first chunk's plain text
+    preview TEXT,
+    hash TEXT,
+    error TEXT
+);
+CREATE INDEX message_link ON message(link);
+CREATE INDEX message_kind ON message(kind);
+CREATE INDEX message_hash ON message(hash) WHERE hash IS NOT NULL;
+CREATE INDEX message_error ON message(id) WHERE error IS NOT NULL;
+CREATE TABLE chunk(
+    id INTEGER PRIMARY KEY, -- in the order of writing
+    connection INTEGER NOT NULL,
+    sender INTEGER NOT NULL,
+    number INTEGER, -- NULL: bytes outside of chunks
+    offset INTEGER NOT NULL, -- bytes
+    time INTEGER NOT NULL, -- nanoseconds since 1970
+    raw BLOB NOT NULL,
+    plain BLOB
+);
+CREATE INDEX chunk_number ON chunk(connection, sender, number);
+";
+
+/// Lines of the log.
+pub(super) const LOGS: &str = "
+CREATE TABLE log(
+    id INTEGER PRIMARY KEY,
+    time INTEGER NOT NULL, -- nanoseconds since 1970
+    level INTEGER NOT NULL, -- 0: trace, 1: debug, 2: info, 3: notice, 4: warning, 5: error, 6: fatal
+    section TEXT NOT NULL,
+    message TEXT NOT NULL
+);
+CREATE INDEX log_level ON log(level);
+";
+
+/// The index of the words of the log.
+pub(super) const SEARCH: &str = "
+CREATE VIRTUAL TABLE log_text USING fts5(section, message, content='log', content_rowid='id', columnsize=0);
+";
+
+/// Opens a file that exists. Nothing is written unless it is for `writing`.
+pub(super) fn open(path: &Path, writing: bool) -> Result<Connection, StoreError> {
+    // A reader, too, may have to recover or remove the write-ahead log, which SQLite refuses to read-only connections.
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let error = || StoreError::of("open", path);
+    let db = Connection::open_with_flags(path, flags).map_err(error())?;
+    db.busy_timeout(BUSY).map_err(error())?;
+    let version: i64 = db
+        .pragma_query_value(None, "user_version", |row| row.get(0))
+        .map_err(error())?;
+    if version > VERSION {
+        let path = path.to_path_buf();
+        return Err(StoreError::Newer {
+            path,
+            found: version,
+            known: VERSION,
+        });
+    }
+    let set = match writing {
+        // Commits are in the order of the log, whose end may be lost if the power fails.
+        true => {
+            "PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL; PRAGMA cache_size = -8192;"
+        }
+        false => "PRAGMA query_only = ON; PRAGMA cache_size = -256; PRAGMA temp_store = MEMORY;",
+    };
+    db.execute_batch(set).map_err(error())?;
+    db.set_prepared_statement_cache_capacity(64);
+    Ok(db)
+}
+
+/// Creates the tables of a file that is empty.
+pub(super) fn create(db: &Connection, tables: &[&str]) -> rusqlite::Result<()> {
+    let transaction = db.unchecked_transaction()?;
+    for tables in tables {
+        transaction.execute_batch(tables)?;
+    }
+    transaction.pragma_update(None, "user_version", VERSION)?;
+    transaction.commit()
+}
+
+/// Creates the tables of a segment with messages.
+pub(super) fn create_messages(db: &Connection) -> rusqlite::Result<()> {
+    create(db, &[COMMON, MESSAGES, &kinds()])
+}
+
+/// Creates the tables of a segment with lines of the log.
+pub(super) fn create_logs(db: &Connection, search: bool) -> rusqlite::Result<()> {
+    create(db, &[COMMON, LOGS, if search { SEARCH } else { "" }])
+}
+
+/// The names of the kinds, which have other numbers in other versions.
+fn kinds() -> String {
+    let rows = Kind::ALL
+        .iter()
+        .map(|kind| format!("({}, '{}')", code(*kind), kind.name()));
+    format!(
+        "INSERT INTO kind VALUES {}",
+        rows.collect::<Vec<_>>().join(", ")
+    )
+}
+
+/// The number of a kind in segments that this version writes.
+pub(super) fn code(kind: Kind) -> i64 {
+    kind as i64
+}

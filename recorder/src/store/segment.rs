@@ -1,0 +1,226 @@
+//! Segments: the files that rows are spread over, so that the oldest are deleted as a whole.
+
+use std::fs::{self, OpenOptions};
+use std::io;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use rusqlite::{Connection, OptionalExtension};
+
+use super::error::StoreError;
+use super::schema;
+use super::values::{int, uint};
+use crate::time::Timestamp;
+
+/// What a segment holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Family {
+    /// Messages and chunks.
+    Messages,
+    /// Lines of the log.
+    Logs,
+}
+
+impl Family {
+    /// The name: of the files, and of the counter.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Messages => "messages",
+            Self::Logs => "logs",
+        }
+    }
+
+    /// The table whose ids are counted.
+    fn table(self) -> &'static str {
+        match self {
+            Self::Messages => "message",
+            Self::Logs => "log",
+        }
+    }
+}
+
+/// What is known of a segment without reading it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Segment {
+    pub(super) path: PathBuf,
+    /// Segments of a family are numbered in the order of their ids.
+    pub(super) number: u64,
+    /// The first id, and the one after the last.
+    pub(super) first: u64,
+    pub(super) next: u64,
+    pub(super) first_chunk: u64,
+    pub(super) next_chunk: u64,
+    /// Times of rows and chunks; the first is later than the last as long as there are none.
+    pub(super) min_time: u64,
+    pub(super) max_time: u64,
+    /// When it was created and when it was written, in nanoseconds since 1970.
+    pub(super) created: u64,
+    pub(super) written: u64,
+    /// Size on disk.
+    pub(super) bytes: u64,
+    /// It cannot be read.
+    pub(super) damaged: bool,
+}
+
+impl Segment {
+    /// A segment without rows.
+    pub(super) fn new(dir: &Path, family: Family, number: u64, ids: (u64, u64), now: u64) -> Self {
+        let (first, first_chunk) = ids;
+        Self {
+            path: dir.join(format!("{}-{number:08}-{first}.db", family.name())),
+            number,
+            first,
+            next: first,
+            first_chunk,
+            next_chunk: first_chunk,
+            min_time: u64::MAX,
+            max_time: 0,
+            created: now,
+            written: now,
+            bytes: 0,
+            damaged: false,
+        }
+    }
+
+    /// The segment of a file, if the name is of one of the family; of a damaged one, only what its name and its size say.
+    pub(super) fn find(path: &Path, family: Family) -> Option<Result<Self, StoreError>> {
+        let name = path.file_name()?.to_str()?;
+        let name = name.strip_prefix(family.name())?.strip_prefix('-')?;
+        let (number, first) = name.strip_suffix(".db")?.split_once('-')?;
+        let (number, first) = (number.parse().ok()?, first.parse().ok()?);
+        let mut segment = Self::new(Path::new(""), family, number, (first, 0), 0);
+        segment.path = path.to_path_buf();
+        match segment.read(family) {
+            Err(error @ StoreError::Newer { .. }) => return Some(Err(error)),
+            read => segment.damaged = read.is_err(),
+        }
+        segment.bytes = bytes(path);
+        Some(Ok(segment))
+    }
+
+    fn read(&mut self, family: Family) -> Result<(), StoreError> {
+        let db = schema::open(&self.path, false)?;
+        self.read_from(&db, family)
+            .map_err(StoreError::of("read", &self.path))
+    }
+
+    fn read_from(&mut self, db: &Connection, family: Family) -> rusqlite::Result<()> {
+        let columns = "first, first_chunk, created, written, min_time, max_time";
+        let values: [u64; 6] =
+            db.query_row(&format!("SELECT {columns} FROM segment"), [], |row| {
+                let mut values = [0; 6];
+                for (at, value) in values.iter_mut().enumerate() {
+                    *value = uint(row.get(at)?);
+                }
+                Ok(values)
+            })?;
+        [
+            self.first,
+            self.first_chunk,
+            self.created,
+            self.written,
+            self.min_time,
+            self.max_time,
+        ] = values;
+        self.next = next(db, family.table())?.unwrap_or(self.first);
+        if family == Family::Messages {
+            self.next_chunk = next(db, "chunk")?.unwrap_or(self.first_chunk);
+        }
+        Ok(())
+    }
+
+    /// Creates the file, which must not exist, for its owner alone.
+    pub(super) fn create(&self, family: Family, search: bool) -> Result<Connection, StoreError> {
+        create_file(&self.path)?;
+        let db = schema::open(&self.path, true)?;
+        let created = match family {
+            Family::Messages => schema::create_messages(&db),
+            Family::Logs => schema::create_logs(&db, search),
+        };
+        let written = created.and_then(|()| self.write(&db));
+        written.map_err(StoreError::of("create", &self.path))?;
+        Ok(db)
+    }
+
+    /// Writes what is known of it into it.
+    pub(super) fn write(&self, db: &Connection) -> rusqlite::Result<()> {
+        let values = [
+            self.first,
+            self.first_chunk,
+            self.created,
+            self.written,
+            self.min_time,
+            self.max_time,
+        ];
+        let mut write = db.prepare_cached("REPLACE INTO segment(rowid, first, first_chunk, created, written, min_time, max_time) VALUES (1, ?, ?, ?, ?, ?, ?)")?;
+        write.execute(values.map(int)).map(drop)
+    }
+
+    /// Number of rows.
+    pub(super) fn rows(&self) -> u64 {
+        self.next - self.first
+    }
+
+    /// Takes a time into the range of times.
+    pub(super) fn note_time(&mut self, time: Timestamp) {
+        self.min_time = self.min_time.min(time.0);
+        self.max_time = self.max_time.max(time.0);
+    }
+}
+
+/// The id after the last of a table.
+fn next(db: &Connection, table: &str) -> rusqlite::Result<Option<u64>> {
+    let last = db.query_row(&format!("SELECT max(id) FROM {table}"), [], |row| {
+        row.get(0)
+    });
+    let last: Option<Option<i64>> = last.optional()?;
+    Ok(last.flatten().map(|last| uint(last) + 1))
+}
+
+/// All segments of a family in a directory, in order.
+pub(super) fn list(dir: &Path, family: Family) -> Result<Vec<Segment>, StoreError> {
+    let mut segments = Vec::new();
+    for entry in fs::read_dir(dir).map_err(StoreError::io("read", dir))? {
+        let path = entry.map_err(StoreError::io("read", dir))?.path();
+        segments.extend(Segment::find(&path, family).transpose()?);
+    }
+    segments.sort_by_key(|segment| segment.number);
+    Ok(segments)
+}
+
+/// Creates an empty file for its owner alone.
+pub(super) fn create_file(path: &Path) -> Result<(), StoreError> {
+    let mut options = OpenOptions::new();
+    let created = options.write(true).create_new(true).mode(0o600).open(path);
+    created.map(drop).map_err(StoreError::io("create", path))
+}
+
+/// The file and those that SQLite keeps beside it.
+fn files(path: &Path) -> impl Iterator<Item = PathBuf> {
+    ["", "-wal", "-shm", "-journal"].into_iter().map(|end| {
+        let mut name = path.as_os_str().to_os_string();
+        name.push(end);
+        name.into()
+    })
+}
+
+/// Size on disk of a file with those beside it; 0 if it cannot be read.
+pub(super) fn bytes(path: &Path) -> u64 {
+    files(path)
+        .filter_map(|path| fs::metadata(path).ok())
+        .map(|data| data.len())
+        .sum()
+}
+
+/// Deletes a file with those beside it.
+pub(super) fn delete(path: &Path) -> Result<(), StoreError> {
+    for path in files(path) {
+        match fs::remove_file(&path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                return Err(StoreError::io("delete", &path)(error));
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
