@@ -14,6 +14,7 @@
 //! [`connection::Connection`] is where to begin: a source of captured bytes gives it records, and a store takes its events.
 //! [`p2p::message::decode`] reads one message, and [`p2p::identity::Identity`] the keys of a node.
 
+pub mod api;
 pub mod budget;
 pub mod captured;
 pub mod connection;

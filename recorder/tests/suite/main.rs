@@ -12,11 +12,14 @@ mod framing;
 mod identities;
 mod loss;
 mod messages;
+mod pcapng;
 mod play;
 mod recognition;
 mod recording;
 mod resync;
 mod store;
+#[path = "../../../tests/common/skip.rs"]
+mod skip;
 mod stream;
 mod worked;
 mod workers;

@@ -1,0 +1,3 @@
+//! HTTP.
+
+pub mod pcapng;
