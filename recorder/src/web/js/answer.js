@@ -1,0 +1,103 @@
+// The first sentence: the node, what was recorded, and what was lost or could not be decrypted.
+
+import { get } from "./api.js";
+import { byId, h, replace } from "./dom.js";
+import { count, number, size, when, msOf } from "./format.js";
+import { linkTo, setState, state } from "./state.js";
+import { stateOf } from "./connections.js";
+
+/** @typedef {import("./api.js").Node} Node */
+/** @typedef {import("./api.js").Connection} Connection */
+
+/** Connections that are looked at for the sentence. */
+const CONNECTIONS = 1000;
+
+/** What the sentence is made of. @type {{ nodes: Node[], node: Node | undefined, connections: Connection[], all: boolean, health: any }} */
+export const known = { nodes: [], node: undefined, connections: [], all: true, health: null };
+
+/** Fetches nodes, health and connections. Throws if the recorder does not answer. */
+export async function refreshAnswer() {
+  known.nodes = await get("nodes");
+  known.node = known.nodes.find((node) => node.name === state.node) ?? known.nodes[0];
+  if (!known.node) return draw();
+  const name = known.node.name;
+  const [page, health] = await Promise.all([
+    get("connections", { node: name, direction: "backward", limit: CONNECTIONS }).catch(() => null),
+    get("health").catch(() => null),
+  ]);
+  if (known.node?.name !== name) return;
+  if (page) [known.connections, known.all] = [page.items, (page.next ?? null) === null];
+  known.health = health;
+  draw();
+}
+
+/** Names and numbers above 0 that say what was lost: of an object of numbers, or a list of `{what, count}`. */
+export function losses(/** @type {any} */ part, prefix = "") {
+  /** @type {[string, number][]} */
+  const found = [];
+  if (Array.isArray(part)) return part.filter(({ count }) => count > 0).map(({ what, count }) => /** @type {[string, number]} */ ([what, count]));
+  for (const [name, value] of Object.entries(part ?? {})) {
+    const label = prefix ? `${prefix} ${name}` : name;
+    if (typeof value === "number" && value > 0) found.push([label.replaceAll("_", " "), value]);
+    else if (value !== null && typeof value === "object") found.push(...losses(value, label));
+  }
+  return found;
+}
+
+/** What the recorder itself lost, apart from single connections. */
+function ownLosses() {
+  const { capture, store } = known.health ?? {};
+  return [...losses(capture?.losses ?? {}), ...losses({ dropped: store?.dropped, write_errors: store?.write_errors })];
+}
+
+/** The parts of the second sentence. */
+function troubles() {
+  const { connections } = known;
+  const lost = connections.filter(({ bytes }) => bytes.lost);
+  const bytes = lost.reduce((sum, { bytes }) => sum + bytes.lost, 0);
+  const unread = connections.filter((connection) => ["not decrypted", "not recorded"].includes(stateOf(connection)[0]));
+  return [
+    bytes > 0 && `${size(bytes)} of ${count(lost.length, "connection")} ${bytes === 1 ? "was" : "were"} lost`,
+    unread.length > 0 && `${count(unread.length, "connection")} could not be decrypted`,
+    ...ownLosses().map(([name, value]) => `${number(value)} ${name}`),
+  ].filter((part) => part !== false);
+}
+
+/** The number of peers: those with an id by that, others by their hosts. */
+function peers() {
+  const recorded = known.connections.filter(({ peer_id: id }) => id);
+  return new Set(recorded.map(({ peer_id: id }) => id)).size;
+}
+
+function draw() {
+  const { node, nodes } = known;
+  drawNodes(nodes);
+  if (!node) return replace(byId("answer"), "No node is configured.");
+  const strong = (/** @type {any} */ text) => h("strong", { title: node.peer_id ?? "" }, text);
+  const name = h("span", {}, "Node ", strong(node.name), ": ");
+  document.title = `${node.name}: ${count(node.messages, "message")} – network recorder`;
+  if (!node.messages) return replace(byId("answer"), name, node.identity === "awaited" ? "its identity file does not exist yet." : "no message recorded yet.", ...second());
+  const many = peers();
+  const since = node.first_time ? ` since ${when(msOf(node.first_time))}` : "";
+  replace(byId("answer"), name, strong(count(node.messages, "message")), ` from ${known.all ? "" : "at least "}${count(many, "peer")}${since}.`, ...second());
+}
+
+/** The sentence about losses; a link to the connections, if there are any. */
+function second() {
+  const parts = troubles();
+  if (!parts.length) return [known.node?.messages ? " Nothing was lost." : ""];
+  return [" ", h("a", { href: linkTo({ view: "connections", row: "" }), class: "losses" }, `${parts.join(", ")}.`)];
+}
+
+/** The selector, if there are several nodes. */
+function drawNodes(/** @type {Node[]} */ nodes) {
+  const box = byId("node");
+  box.hidden = nodes.length < 2;
+  const names = nodes.map(({ name }) => name);
+  if (box.dataset.names !== JSON.stringify(names)) {
+    box.dataset.names = JSON.stringify(names);
+    replace(box, ...names.map((name) => h("option", { value: name }, name)));
+    box.onchange = () => setState({ node: box.value, row: "", connection: "" });
+  }
+  if (known.node) box.value = known.node.name;
+}
