@@ -65,6 +65,19 @@ impl Reader {
         Ok(Some(details(row, &place, bytes, limit)))
     }
 
+    /// First and last number of the chunks that have the bytes of a message.
+    ///
+    /// # Errors
+    ///
+    /// None so far.
+    pub fn chunks_of_message(&self, id: u64) -> StoreResult<Option<(u64, u64)>> {
+        let catalog = self.0.catalog();
+        let has = |segment: &&Segment| (segment.first..segment.next).contains(&id);
+        let found = catalog.messages.iter().find(has);
+        let found = found.and_then(|segment| self.ask(segment, |file| find(file, id)));
+        Ok(found.flatten().map(|(_, place)| place.chunks))
+    }
+
     /// The index of the last segment that has the first chunk; of the message's own if none has it.
     fn first_segment(&self, segments: &[Segment], row: &MessageRow, number: u64) -> usize {
         let sql = "SELECT EXISTS (SELECT 1 FROM chunk WHERE connection = ? AND sender = ? AND number = ?)";

@@ -17,9 +17,9 @@ mod play;
 mod recognition;
 mod recording;
 mod resync;
-mod store;
 #[path = "../../../tests/common/skip.rs"]
 mod skip;
+mod store;
 mod stream;
 mod worked;
 mod workers;

@@ -1,0 +1,91 @@
+//! `/v4/health`: whether all is recorded, and what was lost.
+
+use memprof_server::Reply;
+use serde::Serialize;
+
+use super::Shared;
+use super::failure::Failure;
+use super::nodes::ApiNode;
+use super::reply::json;
+
+/// The state of the capture at this time.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct CaptureHealth {
+    /// Where bytes come from: `sockets` or `calls`; empty if nothing is captured.
+    pub source: String,
+    /// Control groups to which programs are attached.
+    pub cgroups: Vec<String>,
+    /// Events that did not fit into the ring buffer.
+    pub lost_events: u64,
+    /// Bytes of these events.
+    pub lost_bytes: u64,
+    /// Reasons why something is not captured.
+    pub problems: Vec<String>,
+}
+
+/// All that is known.
+#[derive(Serialize)]
+struct HealthReply<'a> {
+    /// `ok`, or `degraded` if anything was lost or is wrong.
+    status: &'static str,
+    version: &'a str,
+    capture: CaptureHealth,
+    nodes: Vec<NodeHealth<'a>>,
+}
+
+#[derive(Serialize)]
+struct NodeHealth<'a> {
+    name: &'a str,
+    identity: String,
+    /// Entries that wait to be written.
+    waiting: u64,
+    /// Entries that did not fit into the queue, and their size.
+    dropped: u64,
+    dropped_bytes: u64,
+    /// Entries that could not be written.
+    failed: u64,
+    errors: u64,
+    last_error: Option<String>,
+    damaged_files: Vec<String>,
+    /// Size on disk.
+    bytes: u64,
+}
+
+impl<'a> From<&'a ApiNode> for NodeHealth<'a> {
+    fn from(node: &'a ApiNode) -> Self {
+        let health = node.store.health();
+        let shown = |path: &std::path::PathBuf| path.display().to_string();
+        Self {
+            name: &node.name,
+            identity: node.state().identity,
+            waiting: health.queue.entries,
+            dropped: health.queue.dropped,
+            dropped_bytes: health.queue.dropped_bytes,
+            failed: health.failed,
+            errors: health.errors,
+            last_error: health.last_error,
+            damaged_files: health.damaged.iter().map(shown).collect(),
+            bytes: health.bytes,
+        }
+    }
+}
+
+impl NodeHealth<'_> {
+    fn is_whole(&self) -> bool {
+        [self.dropped, self.failed, self.errors] == [0; 3] && self.damaged_files.is_empty()
+    }
+}
+
+pub(super) fn answer(shared: &Shared) -> Result<Reply, Failure> {
+    let capture = shared.capture();
+    let nodes: Vec<_> = shared.nodes.all().iter().map(NodeHealth::from).collect();
+    let is_whole = capture.lost_events == 0
+        && capture.problems.is_empty()
+        && nodes.iter().all(NodeHealth::is_whole);
+    json(&HealthReply {
+        status: if is_whole { "ok" } else { "degraded" },
+        version: &shared.options.version,
+        capture,
+        nodes,
+    })
+}
