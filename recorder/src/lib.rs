@@ -17,13 +17,17 @@
 pub mod api;
 pub mod budget;
 pub mod captured;
+pub mod capture;
+pub mod cgroups;
 pub mod connection;
 pub mod identities;
 pub mod p2p;
 pub mod queue;
 pub mod recording;
 pub mod side;
+pub mod sockets;
 pub mod store;
 pub mod stream;
 pub mod time;
 pub mod workers;
+mod wire;

@@ -3,6 +3,7 @@
 #[allow(dead_code)]
 #[path = "../../../fuzz/check_recorder.rs"]
 mod check;
+mod capture;
 mod codec;
 mod common;
 mod damage;

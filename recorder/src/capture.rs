@@ -1,0 +1,414 @@
+//! Captures the bytes of a node's TCP connections, from outside of the node.
+//!
+//! The main source are the packets of the node's control group: every byte is seen however the node reads and writes, other
+//! processes pay nothing, and an offset from the kernel's own counts comes with every record. The programs never drop a packet.
+
+mod attach;
+mod early;
+mod load;
+
+use std::cell::RefCell;
+use std::fmt;
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::AsFd;
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use libbpf_rs::{Link, MapCore, MapFlags, RingBuffer};
+use memprof_sys::clock;
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout};
+
+use self::attach::Attachments;
+use self::early::Early;
+use self::load::{Inbox, Loaded};
+use crate::side::{Both, Side};
+use crate::time::Timestamp;
+use crate::wire::{self, Kind, Record, RecorderSkel, counters};
+
+/// Whose connections to capture.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Target {
+    /// Those of a control group of version 2 and of those below it, by its directory. A relative path is below the mount point.
+    Cgroup(PathBuf),
+    /// Those of a systemd unit, such as `octez-node.service`.
+    Unit(String),
+    /// Those of the control group that a process is in.
+    Process(u32),
+    /// Those of the control group of the process that listens at a TCP port, in any network namespace.
+    Port(u16),
+}
+
+/// Writes what an error calls the target.
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Cgroup(path) => write!(f, "control group {}", path.display()),
+            Self::Unit(unit) => write!(f, "unit {unit}"),
+            Self::Process(pid) => write!(f, "process {pid}"),
+            Self::Port(port) => write!(f, "process that listens at port {port}"),
+        }
+    }
+}
+
+/// Where the bytes come from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Source {
+    /// Packets if the host allows it, else system calls.
+    #[default]
+    Auto,
+    /// Packets of control groups.
+    Sockets,
+    /// System calls of processes.
+    Calls,
+}
+
+/// How to capture.
+#[derive(Clone, Debug)]
+pub struct CaptureOptions {
+    /// Whose connections.
+    pub targets: Vec<Target>,
+    /// Where the bytes come from.
+    pub source: Source,
+    /// Size of the ring buffer in bytes; rounded up to a power of two, at least 128 KiB and at most 1 GiB.
+    pub ring: usize,
+}
+
+impl CaptureOptions {
+    /// Size of the ring buffer in bytes, unless chosen.
+    pub const RING: usize = 32 << 20;
+
+    fn ring_size(&self) -> u32 {
+        let size = self.ring.clamp(128 << 10, 1 << 30);
+        size.next_power_of_two() as u32
+    }
+}
+
+impl Default for CaptureOptions {
+    fn default() -> Self {
+        Self {
+            targets: Vec::new(),
+            source: Source::Auto,
+            ring: Self::RING,
+        }
+    }
+}
+
+/// A captured event of a connection.
+#[derive(Clone, Copy, Debug)]
+pub struct Captured<'a> {
+    /// The socket. Unique until the host restarts, but a socket can be connected again after [`What::Closed`].
+    pub socket: u64,
+    /// When it happened.
+    pub time: Timestamp,
+    /// The node's address; an IPv4 address in an IPv6 socket is one of IPv4.
+    pub local: SocketAddr,
+    /// The peer's address.
+    pub remote: SocketAddr,
+    /// The event.
+    pub what: What<'a>,
+}
+
+/// What happened to a connection.
+#[derive(Clone, Copy, Debug)]
+pub enum What<'a> {
+    /// The connection was opened, and its bytes will follow from the first.
+    Opened {
+        /// The side that opened it.
+        initiator: Option<Side>,
+    },
+    /// Bytes were sent. They may come out of order and more than once.
+    Data {
+        /// Who sent them.
+        sender: Side,
+        /// Offset of the first byte in the direction. One too high if the node opened the connection before the recorder began.
+        offset: u64,
+        /// Bytes of the direction that the kernel had in order: received, or acknowledged by the peer.
+        in_order: u64,
+        /// The bytes.
+        data: &'a [u8],
+        /// The side that opened the connection; `None` if that was before the recorder began.
+        initiator: Option<Side>,
+    },
+    /// The connection ended.
+    Closed {
+        /// Bytes that each side sent: those that left the node for the first time, and those that reached it in order.
+        sent: Both<Option<u64>>,
+    },
+}
+
+/// Sums since the capture began. Bytes are those of connections, without headers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CaptureLosses {
+    /// Records for which the ring buffer had no room.
+    pub records: u64,
+    /// Bytes in them.
+    pub bytes: u64,
+    /// Bytes that the kernel did not let the programs copy.
+    pub unreadable_bytes: u64,
+    /// Bytes that were sent or received again, and were not copied: no loss.
+    pub repeated_bytes: u64,
+    /// Bytes of sockets that were to be ignored: no loss.
+    pub ignored_bytes: u64,
+    /// IPv6 packets with extension headers, which are not recorded.
+    pub extended_packets: u64,
+    /// System calls that the programs had no room to note.
+    pub missed_calls: u64,
+    /// Bytes that came with the end of a handshake that did not succeed.
+    pub unclaimed_bytes: u64,
+    /// Records that could not be decoded; always 0 unless the recorder has a defect.
+    pub malformed: u64,
+}
+
+/// The state of a capture.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CaptureFacts {
+    /// The source in use; never [`Source::Auto`].
+    pub source: Source,
+    /// Why it is not the main source, if it was chosen automatically.
+    pub reason: Option<String>,
+    /// Directories of the control groups whose packets are captured.
+    pub cgroups: Vec<PathBuf>,
+    /// Targets that are not captured now, each with the reason.
+    pub missing: Vec<String>,
+    /// Size of the ring buffer in bytes.
+    pub ring: usize,
+}
+
+/// Why bytes cannot be captured.
+#[derive(Debug, thiserror::Error)]
+pub enum CaptureError {
+    /// The kernel's BPF refused something.
+    #[error("{attempt}: {source}")]
+    Bpf {
+        /// What was attempted.
+        attempt: String,
+        /// The reason.
+        source: libbpf_rs::Error,
+    },
+    /// The system refused something else.
+    #[error("{attempt}: {source}")]
+    System {
+        /// What was attempted.
+        attempt: String,
+        /// The reason.
+        source: io::Error,
+    },
+    /// The programs cannot be attached to any target.
+    #[error("nothing can be captured: {0}")]
+    Nothing(String),
+}
+
+impl CaptureError {
+    fn bpf(attempt: &str, source: libbpf_rs::Error) -> Self {
+        let attempt = attempt.into();
+        Self::Bpf { attempt, source }
+    }
+
+    fn io(attempt: &str, source: io::Error) -> Self {
+        let attempt = attempt.into();
+        Self::System { attempt, source }
+    }
+}
+
+/// A running capture. It ends when this is dropped or the process ends, however that happens.
+pub struct Capture {
+    attachments: Attachments,
+    _links: Vec<Link>,
+    ring: RingBuffer<'static>,
+    inbox: Rc<RefCell<Inbox>>,
+    early: Early,
+    /// Wall clock minus the clock of the programs, in ns.
+    wall: u64,
+    ring_size: usize,
+    malformed: u64,
+    skel: RecorderSkel<'static>,
+}
+
+impl Capture {
+    /// Records taken out of the ring at once.
+    const BATCH: usize = 32;
+    /// Maximum number of batches of a poll.
+    const MAX_BATCHES: usize = 128;
+
+    /// Loads the BPF programs, and attaches them to the targets that there are. Others are attached when they appear.
+    ///
+    /// # Errors
+    /// If the kernel refuses the programs.
+    pub fn open(options: &CaptureOptions) -> Result<Self, CaptureError> {
+        let attachments = Attachments::new(&options.targets)?;
+        let Loaded {
+            links,
+            ring,
+            inbox,
+            skel,
+        } = load::load(options, &["packet_sent", "packet_received", "state_changes"])?;
+        let mut capture = Self {
+            attachments,
+            _links: links,
+            ring,
+            inbox,
+            early: Early::default(),
+            wall: wall_offset(),
+            ring_size: options.ring_size() as usize,
+            malformed: 0,
+            skel,
+        };
+        capture.attachments.refresh(&capture.skel);
+        Ok(capture)
+    }
+
+    /// Waits for records until `timeout` has passed, and gives those that there are. Few records do not end the wait early: the
+    /// timeout is how late they may be.
+    ///
+    /// # Errors
+    /// If the ring buffer cannot be read.
+    pub fn poll(
+        &mut self,
+        timeout: Duration,
+        sink: &mut dyn FnMut(Captured<'_>),
+    ) -> Result<(), CaptureError> {
+        self.wait(timeout)?;
+        self.wall = wall_offset();
+        self.attachments.keep(&self.skel);
+        for _ in 0..Self::MAX_BATCHES {
+            let taken = self.ring.consume_raw_n(Self::BATCH);
+            if taken < 0 {
+                let e = io::Error::from_raw_os_error(-taken);
+                return Err(CaptureError::io("cannot read the ring buffer", e));
+            }
+            self.give(sink);
+            if (taken as usize) < Self::BATCH {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Has the programs ignore a socket: its bytes are no longer copied. Forgotten when the connection ends.
+    ///
+    /// # Errors
+    /// If the kernel's table cannot be written.
+    pub fn ignore(&self, socket: u64) -> Result<(), CaptureError> {
+        let ignored = &self.skel.maps.ignored;
+        let added = ignored.update(&socket.to_ne_bytes(), &[1], MapFlags::ANY);
+        added.map_err(|e| CaptureError::bpf("cannot write the BPF map ignored", e))
+    }
+
+    /// Sums since the capture began.
+    ///
+    /// # Errors
+    /// If the kernel's counters cannot be read.
+    pub fn losses(&self) -> Result<CaptureLosses, CaptureError> {
+        let counted = &self.skel.maps.counted;
+        let read = counted.lookup_percpu(&0u32.to_ne_bytes(), MapFlags::ANY);
+        let read = read.map_err(|e| CaptureError::bpf("cannot read the BPF map counted", e))?;
+        let processors = read.unwrap_or_default();
+        macro_rules! sum {
+            ($field:ident) => {
+                wire::sum(&processors, std::mem::offset_of!(counters, $field))
+            };
+        }
+        Ok(CaptureLosses {
+            records: sum!(lost_records),
+            bytes: sum!(lost_bytes),
+            unreadable_bytes: sum!(unreadable_bytes),
+            repeated_bytes: sum!(repeated_bytes),
+            ignored_bytes: sum!(ignored_bytes),
+            extended_packets: sum!(extended_packets),
+            missed_calls: sum!(missed_calls),
+            unclaimed_bytes: self.early.unclaimed(),
+            malformed: self.malformed + self.inbox.borrow().malformed,
+        })
+    }
+
+    /// The state of the capture.
+    pub fn facts(&self) -> CaptureFacts {
+        CaptureFacts {
+            source: Source::Sockets,
+            reason: None,
+            cgroups: self.attachments.directories(),
+            missing: self.attachments.problems(),
+            ring: self.ring_size,
+        }
+    }
+
+    /// Waits until the ring is filled to the level at which the programs wake the reader, a control group has changed, or the
+    /// time is over.
+    fn wait(&self, timeout: Duration) -> Result<(), CaptureError> {
+        let timeout = PollTimeout::try_from(timeout).unwrap_or(PollTimeout::MAX);
+        let ring = self.skel.maps.records.as_fd();
+        let sources = [ring, self.attachments.changes()];
+        let mut fds = sources.map(|fd| PollFd::new(fd, PollFlags::POLLIN));
+        match nix::poll::poll(&mut fds, timeout) {
+            Ok(_) | Err(Errno::EINTR) => Ok(()),
+            Err(e) => Err(CaptureError::io("cannot wait for records", e.into())),
+        }
+    }
+
+    /// Gives the records that were taken out of the ring.
+    fn give(&mut self, sink: &mut dyn FnMut(Captured<'_>)) {
+        let mut inbox = std::mem::take(&mut *self.inbox.borrow_mut());
+        let mut start = 0;
+        for end in inbox.ends.drain(..) {
+            match inbox.bytes.get(start..end).and_then(wire::decode) {
+                Some(record) => self.take(&record, sink),
+                None => inbox.malformed += 1,
+            }
+            start = end;
+        }
+        inbox.bytes.clear();
+        self.malformed += std::mem::take(&mut inbox.malformed);
+        // The memory is used again.
+        *self.inbox.borrow_mut() = inbox;
+    }
+
+    fn take(&mut self, record: &Record<'_>, sink: &mut dyn FnMut(Captured<'_>)) {
+        let time = Timestamp(record.time.wrapping_add(self.wall));
+        let mut give = |what| {
+            sink(Captured {
+                socket: record.socket,
+                time,
+                local: record.local,
+                remote: record.remote,
+                what,
+            });
+        };
+        match (record.kind, record.sender) {
+            (Kind::RECORD_DATA, Some(sender)) => give(What::Data {
+                sender,
+                offset: record.offset,
+                in_order: record.in_order,
+                data: record.data,
+                initiator: record.initiator,
+            }),
+            (Kind::RECORD_EARLY, _) => self.early.wait(time, record),
+            (Kind::RECORD_OPENED, _) => {
+                give(What::Opened {
+                    initiator: record.initiator,
+                });
+                self.early.claim(record, sink);
+            }
+            (Kind::RECORD_CLOSED, _) => give(What::Closed {
+                sent: Both {
+                    local: Some(record.offset),
+                    remote: Some(record.in_order),
+                },
+            }),
+            (Kind::RECORD_LISTENS, _) => {
+                let port = record.local.port();
+                self.attachments.listens(&self.skel, port, record.process);
+            }
+            _ => self.malformed += 1,
+        }
+    }
+}
+
+/// The wall clock minus the clock of the programs, in ns; wraps around.
+fn wall_offset() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    let now = now.map_or(0, |now| now.as_nanos() as u64);
+    now.wrapping_sub(clock::now_ns())
+}

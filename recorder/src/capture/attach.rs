@@ -1,0 +1,209 @@
+//! The control groups that the programs are attached to, kept up to date: a service that restarts gets a new one.
+
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use libbpf_rs::Link;
+use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
+
+use super::{CaptureError, Target};
+use crate::wire::RecorderSkel;
+use crate::{cgroups, sockets};
+
+/// A control group whose packets are seen. The kernel detaches the programs when the links are closed, however that happens.
+#[derive(Debug)]
+struct Attached {
+    directory: PathBuf,
+    inode: u64,
+    _links: [Link; 2],
+}
+
+/// A target, and the control groups where it was last.
+#[derive(Debug)]
+struct Place {
+    target: Target,
+    groups: Vec<PathBuf>,
+    problem: Option<String>,
+}
+
+/// The control groups of all targets.
+#[derive(Debug)]
+pub(super) struct Attachments {
+    mount: PathBuf,
+    places: Vec<Place>,
+    attached: Vec<Attached>,
+    inotify: Inotify,
+    /// When to look again without being told.
+    next: Instant,
+}
+
+impl Attachments {
+    /// Time between looks for a target that is missing.
+    const RETRY: Duration = Duration::from_secs(1);
+    /// Time between looks otherwise: a process can move to another group.
+    const RECHECK: Duration = Duration::from_secs(5);
+
+    pub fn new(targets: &[Target]) -> Result<Self, CaptureError> {
+        let mount = cgroups::mount().map_err(|e| CaptureError::io("cannot find the control groups", e))?;
+        let flags = InitFlags::IN_NONBLOCK | InitFlags::IN_CLOEXEC;
+        let inotify = Inotify::init(flags)
+            .map_err(|e| CaptureError::io("cannot watch directories (inotify)", e.into()))?;
+        let places = targets.iter().map(|target| Place {
+            target: target.clone(),
+            groups: Vec::new(),
+            problem: None,
+        });
+        Ok(Self {
+            mount,
+            places: places.collect(),
+            attached: Vec::new(),
+            inotify,
+            next: Instant::now(),
+        })
+    }
+
+    /// Readable when a control group was made or removed near the targets.
+    pub fn changes(&self) -> BorrowedFd<'_> {
+        self.inotify.as_fd()
+    }
+
+    /// The directories that the programs are attached to.
+    pub fn directories(&self) -> Vec<PathBuf> {
+        let attached = self.attached.iter();
+        attached.map(|one| one.directory.clone()).collect()
+    }
+
+    /// Why targets are not recorded now.
+    pub fn problems(&self) -> Vec<String> {
+        let problems = self.places.iter().filter_map(|place| place.problem.clone());
+        problems.collect()
+    }
+
+    /// Looks for the targets again if directories have changed or it is time to.
+    pub fn keep(&mut self, skel: &RecorderSkel<'_>) {
+        let changed = self.inotify.read_events().is_ok();
+        if changed || Instant::now() >= self.next {
+            self.refresh(skel);
+        }
+    }
+
+    /// A process listens at the port of a target.
+    pub fn listens(&mut self, skel: &RecorderSkel<'_>, port: u16, pid: u32) {
+        let Ok(group) = cgroups::of_process(&self.mount, pid) else {
+            return;
+        };
+        for place in &mut self.places {
+            if matches!(place.target, Target::Port(wanted) if wanted == port) {
+                place.groups = vec![group.clone()];
+            }
+        }
+        self.attach(skel);
+    }
+
+    /// Looks for all targets, attaches the programs where they are, and detaches them where they are no more.
+    pub fn refresh(&mut self, skel: &RecorderSkel<'_>) {
+        for place in &mut self.places {
+            place.find(&self.mount);
+        }
+        self.attach(skel);
+        let missing = self.places.iter().any(|place| place.problem.is_some());
+        let pause = if missing { Self::RETRY } else { Self::RECHECK };
+        self.next = Instant::now() + pause;
+    }
+
+    fn attach(&mut self, skel: &RecorderSkel<'_>) {
+        let wanted: Vec<_> = self.wanted();
+        self.attached.retain(|one| {
+            wanted.contains(&one.directory) && inode(&one.directory).ok() == Some(one.inode)
+        });
+        for directory in wanted {
+            self.watch(&directory);
+            if self.attached.iter().any(|one| one.directory == directory) {
+                continue;
+            }
+            match attach(skel, &directory) {
+                Ok(attached) => self.attached.push(attached),
+                Err(e) => self.report(&directory, &e),
+            }
+        }
+    }
+
+    /// The groups to attach to. The programs see those below, too: in both, they would send everything twice.
+    fn wanted(&self) -> Vec<PathBuf> {
+        let groups = || self.places.iter().flat_map(|place| &place.groups);
+        let is_top = |group: &&PathBuf| !groups().any(|other| other != *group && group.starts_with(other));
+        let mut wanted: Vec<_> = groups().filter(is_top).cloned().collect();
+        wanted.sort();
+        wanted.dedup();
+        wanted
+    }
+
+    /// Watches the directory that the group's directory is made in.
+    fn watch(&self, directory: &Path) {
+        let flags = AddWatchFlags::IN_CREATE | AddWatchFlags::IN_DELETE | AddWatchFlags::IN_MOVED_TO;
+        let parents = directory.ancestors().skip(1);
+        for parent in parents.take_while(|parent| parent.starts_with(&self.mount)) {
+            if self.inotify.add_watch(parent, flags).is_ok() {
+                return;
+            }
+        }
+    }
+
+    fn report(&mut self, directory: &Path, error: &CaptureError) {
+        for place in &mut self.places {
+            if place.groups.iter().any(|group| group.starts_with(directory)) {
+                place.problem = Some(format!("{}: {error}", place.target));
+            }
+        }
+    }
+}
+
+impl Place {
+    /// Looks for the target. If it is nowhere, its last place is kept: connections of a node that has stopped to listen go on.
+    fn find(&mut self, mount: &Path) {
+        let found = match &self.target {
+            Target::Cgroup(path) => vec![mount.join(path)],
+            Target::Unit(unit) => cgroups::of_unit(mount, unit).into_iter().collect(),
+            Target::Process(pid) => groups_of(mount, &[*pid]),
+            Target::Port(port) => groups_of(mount, &sockets::listeners(*port)),
+        };
+        self.problem = None;
+        if !found.is_empty() {
+            self.groups = found;
+        } else if self.groups.is_empty() {
+            self.problem = Some(format!("{}: not found", self.target));
+        }
+    }
+}
+
+fn groups_of(mount: &Path, pids: &[u32]) -> Vec<PathBuf> {
+    let groups = pids.iter().map(|pid| cgroups::of_process(mount, *pid));
+    groups.filter_map(Result::ok).collect()
+}
+
+fn inode(directory: &Path) -> io::Result<u64> {
+    fs::metadata(directory).map(|metadata| metadata.ino())
+}
+
+fn attach(skel: &RecorderSkel<'_>, directory: &Path) -> Result<Attached, CaptureError> {
+    let shown = directory.display();
+    let open = |e| CaptureError::io(&format!("cannot open the control group {shown}"), e);
+    let file = fs::File::open(directory).map_err(open)?;
+    let inode = file.metadata().map_err(open)?.ino();
+    let attach = |program: &libbpf_rs::ProgramMut<'_>| {
+        let link = program.attach_cgroup(file.as_raw_fd());
+        link.map_err(|e| CaptureError::bpf(&format!("cannot attach to the control group {shown}"), e))
+    };
+    Ok(Attached {
+        directory: directory.to_path_buf(),
+        inode,
+        _links: [
+            attach(&skel.progs.packet_sent)?,
+            attach(&skel.progs.packet_received)?,
+        ],
+    })
+}

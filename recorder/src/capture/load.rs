@@ -1,0 +1,111 @@
+//! Loading the programs of one source.
+
+use std::cell::RefCell;
+use std::mem::MaybeUninit;
+use std::rc::Rc;
+
+use libbpf_rs::skel::{OpenSkel, SkelBuilder};
+use libbpf_rs::{Link, MapCore, MapFlags, OpenObject, PrintLevel, RingBuffer, RingBufferBuilder};
+use nix::sys::resource::{RLIM_INFINITY, Resource, setrlimit};
+
+use super::{CaptureError, CaptureOptions, Target};
+use crate::wire::{self, RecorderSkel, RecorderSkelBuilder};
+
+/// Environment variable: if set, libbpf's messages go to stderr.
+const LOG: &str = "TEZOS_RECORDER_LIBBPF_LOG";
+
+/// Loaded programs, of which those that need no target are attached.
+pub(super) struct Loaded {
+    pub links: Vec<Link>,
+    pub ring: RingBuffer<'static>,
+    pub inbox: Rc<RefCell<Inbox>>,
+    pub skel: RecorderSkel<'static>,
+}
+
+/// Records that were taken out of the ring, and not given to the caller yet.
+#[derive(Debug, Default)]
+pub(super) struct Inbox {
+    pub bytes: Vec<u8>,
+    /// Where each record ends.
+    pub ends: Vec<usize>,
+    /// Records that could not be decoded.
+    pub malformed: u64,
+}
+
+impl Inbox {
+    fn push(&mut self, bytes: &[u8]) {
+        match wire::trim(bytes) {
+            Some(record) => {
+                self.bytes.extend_from_slice(record);
+                self.ends.push(self.bytes.len());
+            }
+            None => self.malformed += 1,
+        }
+    }
+}
+
+/// Loads the programs that are named, and attaches those that need no target.
+pub(super) fn load(options: &CaptureOptions, programs: &[&str]) -> Result<Loaded, CaptureError> {
+    // Before Linux 5.11, BPF memory counts against this limit. Later it counts against the control group.
+    let _ = setrlimit(Resource::RLIMIT_MEMLOCK, RLIM_INFINITY, RLIM_INFINITY);
+    quiet_libbpf();
+    let failed = |what: &str| {
+        let what = what.to_string();
+        move |e| CaptureError::bpf(&what, e)
+    };
+    // The skeleton borrows this object, a pointer, which is never freed.
+    let object: &'static mut MaybeUninit<OpenObject> = Box::leak(Box::new(MaybeUninit::uninit()));
+    let open = RecorderSkelBuilder::default().open(object);
+    let mut open = open.map_err(failed("cannot open the BPF object"))?;
+    let ring = options.ring_size();
+    let resized = open.maps.records.set_max_entries(ring);
+    resized.map_err(failed("cannot set the size of the ring buffer"))?;
+    if let Some(rodata) = open.maps.rodata_data.as_deref_mut() {
+        let ring = u64::from(ring);
+        rodata.wake_level = (ring / 8).min(256 << 10);
+        rodata.data_level = ring - (ring / 16).min(1 << 20);
+    }
+    for mut program in open.open_object_mut().progs_mut() {
+        let wanted = programs.iter().any(|name| program.name() == *name);
+        program.set_autoload(wanted);
+    }
+    let skel = open.load();
+    let skel = skel.map_err(failed("cannot load the BPF programs into the kernel"))?;
+    for target in &options.targets {
+        if let Target::Port(port) = target {
+            let added = skel.maps.ports.update(&port.to_ne_bytes(), &[1], MapFlags::ANY);
+            added.map_err(failed("cannot write the BPF map ports"))?;
+        }
+    }
+    let inbox = Rc::new(RefCell::new(Inbox::default()));
+    let ring = open_ring(&skel, Rc::clone(&inbox)).map_err(failed("cannot open the ring buffer"))?;
+    let state_changes = skel.progs.state_changes.attach();
+    let links = vec![state_changes.map_err(failed("cannot attach to inet_sock_set_state"))?];
+    Ok(Loaded {
+        links,
+        ring,
+        inbox,
+        skel,
+    })
+}
+
+/// Silences libbpf, which prints to stderr, unless [`LOG`] is set.
+fn quiet_libbpf() {
+    let show = std::env::var_os(LOG).is_some();
+    libbpf_rs::set_print(show.then_some((PrintLevel::Debug, |_, message| eprint!("{message}"))));
+}
+
+fn open_ring(
+    skel: &RecorderSkel<'static>,
+    inbox: Rc<RefCell<Inbox>>,
+) -> libbpf_rs::Result<RingBuffer<'static>> {
+    let mut builder = RingBufferBuilder::new();
+    builder.add(&skel.maps.records, move |bytes| {
+        // The caller is C: nothing here may panic.
+        if let Ok(mut inbox) = inbox.try_borrow_mut() {
+            inbox.push(bytes);
+        }
+        0
+    })?;
+    builder.build()
+}
