@@ -152,7 +152,7 @@ pub struct CaptureLosses {
     pub repeated_bytes: u64,
     /// Bytes of sockets that were to be ignored: no loss.
     pub ignored_bytes: u64,
-    /// IPv6 packets with extension headers, which are not recorded.
+    /// IPv6 packets that are not recorded, because their extension headers are not understood: fragments, or more than four headers.
     pub extended_packets: u64,
     /// System calls that the programs had no room to note.
     pub missed_calls: u64,

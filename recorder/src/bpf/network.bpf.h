@@ -70,6 +70,10 @@ struct sock {
 	__u16 sk_protocol;
 };
 
+struct inet_sock {
+	__be16 inet_sport;
+};
+
 struct tcp_sock {
 	__u64 bytes_received;
 	__u64 bytes_acked;

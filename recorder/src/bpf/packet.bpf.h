@@ -15,6 +15,13 @@ enum {
 	/* Parts of one packet: 2 MiB. The kernel's packets have at most 512 KiB. */
 	MAX_PARTS = 32,
 	TCP_SYN = 2,
+	/* Extension headers of IPv6. */
+	HOP_BY_HOP = 0,
+	ROUTING = 43,
+	FRAGMENT = 44,
+	AUTHENTICATION = 51,
+	DESTINATION = 60,
+	MAX_EXTENSIONS = 5,
 };
 
 /* A TCP segment in a packet. */
@@ -35,6 +42,28 @@ struct rest {
 	struct record head;
 };
 
+/* Returns where the TCP header begins in an IPv6 packet; 0 for other packets. */
+static __always_inline __u32 skip_extensions(struct __sk_buff *skb, __u8 next)
+{
+	__u32 at = IPV6_HEADER;
+	__u8 header[2];
+
+	for (int i = 0; i < MAX_EXTENSIONS; i++) {
+		if (next == PROTOCOL_TCP)
+			return at;
+		/* Packets of more than 64 KiB begin with hop-by-hop options. */
+		if (next != HOP_BY_HOP && next != ROUTING && next != DESTINATION)
+			break;
+		if (bpf_skb_load_bytes(skb, at, header, sizeof(header)))
+			return 0;
+		next = header[0];
+		at += (header[1] + 1) * 8;
+	}
+	if (next == PROTOCOL_TCP || next == HOP_BY_HOP || next == ROUTING || next == DESTINATION || next == FRAGMENT || next == AUTHENTICATION)
+		COUNT(extended_packets, 1);
+	return 0;
+}
+
 /* Copies the addresses from the IP header. Returns where the TCP header begins, and the packet's length in `total`; 0 for all but TCP. */
 static __always_inline __u32 read_ip(struct __sk_buff *skb, struct record *head, __u32 *total)
 {
@@ -42,6 +71,7 @@ static __always_inline __u32 read_ip(struct __sk_buff *skb, struct record *head,
 	int sends = head->sender == SIDE_LOCAL;
 	void *source = sends ? head->local_address : head->remote_address;
 	void *destination = sends ? head->remote_address : head->local_address;
+	__u32 at;
 
 	if (skb->protocol == bpf_htons(ETHERTYPE_IPV4)) {
 		if (bpf_skb_load_bytes(skb, 0, ip, IPV4_HEADER) || ip[9] != PROTOCOL_TCP)
@@ -54,19 +84,16 @@ static __always_inline __u32 read_ip(struct __sk_buff *skb, struct record *head,
 	}
 	if (skb->protocol != bpf_htons(ETHERTYPE_IPV6) || bpf_skb_load_bytes(skb, 0, ip, IPV6_HEADER))
 		return 0;
-	if (ip[6] != PROTOCOL_TCP) {
-		/* Hop-by-hop, routing, fragment, authentication, destination. BIG TCP has the first, up to 64 KiB none. */
-		if (ip[6] == 0 || ip[6] == 43 || ip[6] == 44 || ip[6] == 51 || ip[6] == 60)
-			COUNT(extended_packets, 1);
+	at = skip_extensions(skb, ip[6]);
+	if (!at)
 		return 0;
-	}
 	head->address_size = 16;
 	__builtin_memcpy(source, ip + 8, 16);
 	__builtin_memcpy(destination, ip + 24, 16);
 	*total = ip[4] << 8 | ip[5];
 	if (*total)
 		*total += IPV6_HEADER;
-	return IPV6_HEADER;
+	return at;
 }
 
 /* Returns true if the packet carries data or a SYN. */

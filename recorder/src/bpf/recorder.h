@@ -66,7 +66,7 @@ struct counters {
 	__u64 repeated_bytes;
 	/* Bytes of ignored sockets. */
 	__u64 ignored_bytes;
-	/* IPv6 packets with extension headers, which are not recorded. */
+	/* IPv6 packets whose extension headers are not understood. They are not recorded. */
 	__u64 extended_packets;
 	/* System calls that moved bytes in a way that is not recorded, or which there was no room to note. */
 	__u64 missed_calls;

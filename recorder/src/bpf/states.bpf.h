@@ -55,7 +55,10 @@ static __always_inline __u64 acked(const struct connection *connection, __u64 by
 
 static __always_inline void set_addresses(struct record *to, struct sock *sk)
 {
+	/* The first is 0 once the port is free again, the second until a listener has its port. */
 	to->local_port = BPF_CORE_READ(sk, __sk_common.skc_num);
+	if (!to->local_port)
+		to->local_port = bpf_ntohs(BPF_CORE_READ((struct inet_sock *)sk, inet_sport));
 	to->remote_port = bpf_ntohs(BPF_CORE_READ(sk, __sk_common.skc_dport));
 	if (BPF_CORE_READ(sk, __sk_common.skc_family) == FAMILY_IPV6) {
 		to->address_size = 16;

@@ -143,7 +143,15 @@ pub struct Place<'a> {
     pub namespace: Option<&'a str>,
 }
 
-impl Place<'_> {
+impl<'a> Place<'a> {
+    /// A group, in this network namespace.
+    pub fn group(group: &'a Path) -> Self {
+        Self {
+            group: Some(group),
+            namespace: None,
+        }
+    }
+
     /// Starts `exchange.py`, and returns it with its port.
     pub fn exchange(self, role: &str, address: &str, port: u16, method: &str, size: usize) -> (Program, u16) {
         let (port, size) = (port.to_string(), size.to_string());
@@ -167,6 +175,7 @@ pub struct Seen {
     pub closed: Option<Both<Option<u64>>>,
     pub addresses: Option<(std::net::SocketAddr, std::net::SocketAddr)>,
     pub records: Vec<(Side, u64, Vec<u8>)>,
+    pub times: Vec<u64>,
 }
 
 impl Seen {
@@ -206,8 +215,12 @@ pub struct Recording {
 
 impl Recording {
     pub fn start(target: Target) -> Self {
+        Self::of(vec![target])
+    }
+
+    pub fn of(targets: Vec<Target>) -> Self {
         Self::with(&CaptureOptions {
-            targets: vec![target],
+            targets,
             source: Source::Sockets,
             ..CaptureOptions::default()
         })
@@ -251,6 +264,7 @@ impl Recording {
 
 fn note(seen: &mut BTreeMap<u64, Seen>, captured: Captured<'_>) {
     let seen = seen.entry(captured.socket).or_default();
+    seen.times.push(captured.time.0);
     seen.addresses = Some((captured.local, captured.remote));
     match captured.what {
         What::Opened { initiator } => seen.opened = Some(initiator),
@@ -266,6 +280,42 @@ fn note(seen: &mut BTreeMap<u64, Seen>, captured: Captured<'_>) {
             seen.records.push((sender, offset, data.to_vec()));
         }
     }
+}
+
+/// Exchanges a million bytes each way between a recorded node and a peer; the node listens or connects. Returns what the node says.
+pub fn exchange(
+    node: Place<'_>,
+    peer: Place<'_>,
+    role: &str,
+    address: &str,
+    method: &str,
+    recording: &mut Recording,
+) -> Exchanged {
+    const SIZE: usize = 1_000_000;
+    let (mut first, mut second, port);
+    if role == "listen" {
+        (first, port) = node.exchange("listen", address, 0, method, SIZE);
+        (second, _) = peer.exchange("connect", address, port, "recv", SIZE);
+    } else {
+        (second, port) = peer.exchange("listen", address, 0, "recv", SIZE);
+        (first, _) = node.exchange("connect", address, port, method, SIZE);
+    }
+    recording.until_ended(&mut [&mut first, &mut second]);
+    let (node, peer) = (first.exchanged(), second.exchanged());
+    let same = (&node.sent, &node.received) == (&peer.received, &peer.sent);
+    assert!(same, "the programs disagree: {node:?}, {peer:?}");
+    node
+}
+
+/// Asserts that all is there: bytes, beginning, end.
+pub fn check(seen: &Seen, node: &Exchanged, initiator: Side) {
+    assert_eq!(seen.sum(Side::Local), node.sent);
+    assert_eq!(seen.sum(Side::Remote), node.received);
+    assert_eq!(seen.opened, Some(Some(initiator)));
+    assert_eq!(seen.initiator, Some(initiator));
+    let closed = seen.closed.expect("the end was seen");
+    assert_eq!(closed.local, Some(node.sent.0 as u64));
+    assert_eq!(closed.remote, Some(node.received.0 as u64));
 }
 
 /// Two network namespaces joined by a pair of interfaces: 10.77.0.1, fd77::1 and 10.77.0.2, fd77::2.

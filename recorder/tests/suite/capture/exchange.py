@@ -2,13 +2,16 @@
 
     exchange.py listen|connect ADDRESS PORT METHOD BYTES
 
-A line on standard output is the port at which it listens, or the one that it connects from. It begins to exchange when a line
-comes on standard input. The last line is: bytes sent, their SHA-256, bytes received, their SHA-256.
+A line on standard output is the port at which it listens, or the one that it connects from. With the method `hold`, it exchanges
+five bytes, says so, and waits for a line on standard input. The last line is: bytes sent, their SHA-256, bytes received, their SHA-256.
 """
 
+import ctypes
 import hashlib
+import mmap
 import os
 import socket
+import struct
 import sys
 import tempfile
 import threading
@@ -17,6 +20,49 @@ role, address, port, method, size = sys.argv[1:]
 size = int(size)
 family = socket.AF_INET6 if ":" in address else socket.AF_INET
 part = 1 << 14
+
+
+class Ring:
+    """io_uring with one operation at a time, by the system calls themselves."""
+
+    SEND, RECV = 26, 27
+    SETUP, ENTER, GETEVENTS = 425, 426, 1
+
+    def __init__(self):
+        self.call = ctypes.CDLL(None, use_errno=True).syscall
+        params = ctypes.create_string_buffer(120)
+        self.fd = self.call(self.SETUP, 1, params)
+        if self.fd < 0:
+            sys.exit(f"io_uring: {os.strerror(ctypes.get_errno())}")
+        words = struct.unpack("30I", params)
+        submit, complete = words[10:20], words[20:30]
+        self.submit = mmap.mmap(self.fd, submit[6] + 4 * words[0])
+        self.complete = mmap.mmap(self.fd, complete[5] + 16 * words[1], offset=0x8000000)
+        self.entries = mmap.mmap(self.fd, 64 * words[0], offset=0x10000000)
+        self.tail, self.array = submit[1], submit[6]
+        self.head, self.mask, self.results = complete[0], complete[2], complete[5]
+
+    def run(self, operation, fd, buffer):
+        address = ctypes.addressof(buffer)
+        struct.pack_into("BBHiQQIIQ24x", self.entries, 0, operation, 0, 0, fd, 0, address, len(buffer), 0, 0)
+        struct.pack_into("I", self.submit, self.array, 0)
+        (tail,) = struct.unpack_from("I", self.submit, self.tail)
+        struct.pack_into("I", self.submit, self.tail, tail + 1)
+        self.call(self.ENTER, self.fd, 1, 1, self.GETEVENTS, None, 0)
+        head, mask = (struct.unpack_from("I", self.complete, at)[0] for at in (self.head, self.mask))
+        (result,) = struct.unpack_from("i", self.complete, self.results + 16 * (head & mask) + 8)
+        struct.pack_into("I", self.complete, self.head, head + 1)
+        if result < 0:
+            sys.exit(f"io_uring: {os.strerror(-result)}")
+        return result
+
+    def send(self, fd, data):
+        return self.run(self.SEND, fd, (ctypes.c_char * len(data)).from_buffer_copy(data))
+
+    def receive(self, fd):
+        buffer = (ctypes.c_char * part)()
+        length = self.run(self.RECV, fd, buffer)
+        return buffer.raw[:length]
 
 
 def parts(data):
@@ -55,7 +101,9 @@ def send(sock, data):
                 while left:
                     left -= os.splice(out, fd, left)
         return
+    ring = Ring() if method == "uring" else None
     how = {
+        "uring": lambda piece: ring.send(fd, piece),
         "read": lambda piece: os.write(fd, piece),
         "vectors": lambda piece: os.writev(fd, [piece[:7], piece[7:100], b"", piece[100:]]),
         "messages": lambda piece: sock.sendmsg([piece[:7], piece[7:100], b"", piece[100:]]),
@@ -86,7 +134,9 @@ def receive(sock, tell):
         n = os.splice(fd, into, 4096)
         return os.read(out, n)
 
+    ring = Ring() if method == "uring" else None
     how = {
+        "uring": lambda: ring.receive(fd),
         "read": lambda: os.read(fd, part),
         "vectors": vectors,
         "messages": messages,
@@ -109,8 +159,7 @@ def exchange(sock):
 
     def send_and_end():
         send(sock, data)
-        if method != "hold":
-            sock.shutdown(socket.SHUT_WR)
+        sock.shutdown(socket.SHUT_WR)
 
     if method == "dup":
         sock = socket.socket(fileno=os.dup(sock.detach()))
@@ -139,17 +188,16 @@ if role == "listen":
     server.listen(5)
     print(server.getsockname()[1], flush=True)
     sock, _ = server.accept()
-    if method == "hold":
-        # An exchange before the real one.
-        sock.sendall(b"hello")
-        sock.recv(5, socket.MSG_WAITALL)
-        print("held", flush=True)
 else:
     sock = socket.socket(family)
+    if method == "refused":
+        sys.exit(print(sock.connect_ex((address, int(port)))))
     sock.connect((address, int(port)))
     print(sock.getsockname()[1], flush=True)
-    if method == "hold":
-        sock.sendall(b"world")
-        sock.recv(5, socket.MSG_WAITALL)
-    sys.stdin.readline() if method == "hold" else None
+if method == "hold":
+    # An exchange before the real one.
+    sock.sendall(b"hello")
+    sock.recv(5, socket.MSG_WAITALL)
+    print("held", flush=True)
+    sys.stdin.readline()
 exchange(sock)

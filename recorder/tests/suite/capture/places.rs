@@ -1,0 +1,167 @@
+//! Network namespaces, control groups and ports.
+
+use std::path::PathBuf;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use super::common::{Group, Namespaces, Place, Recording, check, exchange};
+use tezos_recorder::capture::Target;
+use tezos_recorder::cgroups;
+use tezos_recorder::side::Side;
+
+fn over_veth(address: &str) {
+    let (group, namespaces) = (Group::new("veth"), Namespaces::new());
+    namespaces.drop_packets();
+    let node = Place {
+        group: Some(&group.0),
+        namespace: Some(&namespaces.node),
+    };
+    let peer = Place {
+        group: None,
+        namespace: Some(&namespaces.peer),
+    };
+    let mut recording = Recording::start(group.target());
+    let node = exchange(node, peer, "listen", address, "read", &mut recording);
+    check(recording.only(), &node, Side::Remote);
+    let dropped = namespaces.dropped();
+    assert!(dropped.iter().all(|packets| *packets > 0), "{dropped:?}");
+    let losses = recording.capture.losses().unwrap();
+    assert_eq!((losses.bytes, losses.unreadable_bytes), (0, 0));
+    assert!(losses.repeated_bytes > 0, "{losses:?}");
+}
+
+#[test]
+fn a_queue_that_drops_ipv4() {
+    over_veth("10.77.0.1");
+}
+
+#[test]
+fn a_queue_that_drops_ipv6() {
+    over_veth("fd77::1");
+}
+
+#[test]
+fn other_groups_give_no_records() {
+    let (group, other) = (Group::new("node"), Group::new("other"));
+    let mut recording = Recording::start(group.target());
+    for node in [Place::group(&other.0), Place::default()] {
+        exchange(node, Place::default(), "listen", "127.0.0.1", "recv", &mut recording);
+    }
+    assert!(recording.seen.is_empty());
+    // The same is seen in the group.
+    exchange(Place::group(&group.0), Place::default(), "listen", "127.0.0.1", "recv", &mut recording);
+    assert_eq!(recording.seen.len(), 1);
+}
+
+#[test]
+fn both_ends_in_the_group_give_two_connections() {
+    let group = Group::new("both");
+    let place = Place::group(&group.0);
+    let mut recording = Recording::start(group.target());
+    let node = exchange(place, place, "listen", "127.0.0.1", "recv", &mut recording);
+    let mut seen: Vec<_> = recording.seen.values().collect();
+    seen.sort_by_key(|seen| seen.initiator == Some(Side::Local));
+    let [listener, connector] = seen[..] else {
+        panic!("{} connections", seen.len());
+    };
+    check(listener, &node, Side::Remote);
+    assert_eq!(connector.sum(Side::Remote), node.sent);
+    assert_eq!(connector.sum(Side::Local), node.received);
+}
+
+#[test]
+fn groups_below_are_seen_once() {
+    let group = Group::new("outer");
+    let inner = Group(group.0.join("inner"));
+    inner.make();
+    let targets = vec![group.target(), inner.target()];
+    let mut recording = Recording::of(targets);
+    assert_eq!(recording.capture.facts().cgroups, [group.0.clone()]);
+    let node = exchange(Place::group(&inner.0), Place::default(), "listen", "127.0.0.1", "recv", &mut recording);
+    check(recording.only(), &node, Side::Remote);
+}
+
+/// The group of a process that listens is found, in another network namespace, whether it listens before the recorder starts or
+/// after that.
+fn finds_a_port(first: bool) {
+    let (group, namespaces) = (Group::new("port"), Namespaces::new());
+    let place = Place {
+        group: Some(&group.0),
+        namespace: Some(&namespaces.node),
+    };
+    let port = if first { 20_001 } else { 20_002 };
+    let before = first.then(|| place.exchange("listen", "10.77.0.1", port, "recv", 1000));
+    let mut recording = Recording::start(Target::Port(port));
+    let groups = |recording: &Recording| recording.capture.facts().cgroups;
+    let found: Vec<PathBuf> = if first { vec![group.0.clone()] } else { vec![] };
+    assert_eq!(groups(&recording), found);
+    let (mut node, _) = before.unwrap_or_else(|| {
+        assert_eq!(recording.capture.facts().missing.len(), 1);
+        let started = place.exchange("listen", "10.77.0.1", port, "recv", 1000);
+        recording.poll();
+        assert_eq!(groups(&recording), [group.0.clone()], "at once");
+        started
+    });
+    let peer = Place {
+        group: None,
+        namespace: Some(&namespaces.peer),
+    };
+    let (mut peer, _) = peer.exchange("connect", "10.77.0.1", port, "recv", 2000);
+    recording.until_ended(&mut [&mut node, &mut peer]);
+    check(recording.only(), &node.exchanged(), Side::Remote);
+}
+
+#[test]
+fn a_port_that_is_listened_at() {
+    finds_a_port(true);
+}
+
+#[test]
+fn a_port_that_will_be_listened_at() {
+    finds_a_port(false);
+}
+
+#[test]
+fn a_process_in_its_group() {
+    let group = Group::new("process");
+    let (node, port) = Place::group(&group.0).exchange("listen", "127.0.0.1", 0, "recv", 1000);
+    let mut node = node;
+    let mut recording = Recording::start(Target::Process(node.pid()));
+    assert_eq!(recording.capture.facts().cgroups, [group.0.clone()]);
+    let (mut peer, _) = Place::default().exchange("connect", "127.0.0.1", port, "recv", 1000);
+    recording.until_ended(&mut [&mut node, &mut peer]);
+    check(recording.only(), &node.exchanged(), Side::Remote);
+}
+
+#[test]
+fn a_process_without_a_group_is_in_the_root() {
+    let recording = Recording::start(Target::Process(std::process::id()));
+    assert_eq!(recording.capture.facts().cgroups, [cgroups::mount().unwrap()]);
+}
+
+#[test]
+fn a_unit_by_its_name() {
+    let slice = Group::new("slice");
+    let unit = Group(slice.0.join(super::common::unique("unit.service")));
+    unit.make();
+    let name = unit.0.file_name().unwrap().to_str().unwrap().to_string();
+    let recording = Recording::start(Target::Unit(name));
+    assert_eq!(recording.capture.facts().cgroups, [unit.0.clone()]);
+}
+
+#[test]
+fn addresses_and_times() {
+    let group = Group::new("addresses");
+    let mut recording = Recording::start(group.target());
+    let now = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos() as u64;
+    let began = now();
+    let (mut node, port) = Place::group(&group.0).exchange("listen", "::ffff:127.0.0.1", 0, "recv", 10);
+    let (mut peer, from) = Place::default().exchange("connect", "127.0.0.1", port, "recv", 10);
+    recording.until_ended(&mut [&mut node, &mut peer]);
+    let ended = now();
+    let seen = recording.only();
+    let (local, remote) = (format!("127.0.0.1:{port}"), format!("127.0.0.1:{from}"));
+    assert_eq!(seen.addresses, Some((local.parse().unwrap(), remote.parse().unwrap())));
+    assert!(!seen.times.is_empty());
+    let within = |time: &u64| (began..=ended).contains(time);
+    assert!(seen.times.iter().all(within), "{began} {:?} {ended}", seen.times);
+}
