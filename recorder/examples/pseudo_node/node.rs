@@ -3,6 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use nix::sys::wait::waitpid;
 use nix::unistd::Pid;
@@ -22,6 +23,8 @@ pub struct Node {
     pub port: u16,
     pub log: Log,
     pub gate: Arc<Gate>,
+    /// A connection could not be opened.
+    failed: AtomicBool,
 }
 
 impl Node {
@@ -45,10 +48,19 @@ impl Node {
             port,
             log: Log::create(options.log.as_deref(), options.control)?,
             gate: Gate::new(options.control, options.pause),
+            failed: AtomicBool::new(false),
             options,
         };
         node.gate.wait_for_start();
         Ok((node, listener))
+    }
+
+    /// An error, too, if a connection could not be opened.
+    fn result(&self, result: Result<()>) -> Result<()> {
+        if self.failed.load(Ordering::Relaxed) {
+            return Err("not all connections were opened".into());
+        }
+        result
     }
 
     fn run(&self, fd: std::io::Result<OwnedFd>, index: u64, initiator: bool) -> Option<Pid> {
@@ -60,6 +72,7 @@ impl Node {
         result.unwrap_or_else(|e| {
             eprintln!("pseudo_node: {e}");
             println!("failed {e}");
+            self.failed.store(true, Ordering::Relaxed);
             None
         })
     }
@@ -97,7 +110,7 @@ pub fn listen(address: IpAddr, mut options: Options) -> Result<()> {
         }
         Ok(())
     })?;
-    wait_for(children)
+    node.result(wait_for(children))
 }
 
 /// Opens connections, until all have ended.
@@ -119,7 +132,7 @@ pub fn connect(mut dial: Dial, mut options: Options, rounds: u32) -> Result<()> 
             let children = (0..connections).filter_map(|n| one(round * connections + n));
             wait_for(children.collect())?;
         }
-        return Ok(());
+        return node.result(Ok(()));
     }
     std::thread::scope(|scope| {
         for n in 0..connections {
@@ -137,7 +150,7 @@ pub fn connect(mut dial: Dial, mut options: Options, rounds: u32) -> Result<()> 
             more += 1;
         }
     });
-    Ok(())
+    node.result(Ok(()))
 }
 
 /// The conversation of the original network recorder's own test.

@@ -85,7 +85,13 @@ impl Dial {
 }
 
 fn connect_to(fd: &OwnedFd, address: SocketAddr) -> Result<()> {
-    match connect(fd.as_raw_fd(), &SockaddrStorage::from(address)) {
+    let address = SockaddrStorage::from(address);
+    let mut result = connect(fd.as_raw_fd(), &address);
+    if result == Err(Errno::ECONNABORTED) {
+        // The kernel's first answer after a non-blocking attempt that failed.
+        result = connect(fd.as_raw_fd(), &address);
+    }
+    match result {
         Err(Errno::EINPROGRESS) => {
             wait(fd, Readiness::Write)?;
             match getsockopt(fd, SocketError)? {
