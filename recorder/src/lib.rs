@@ -21,6 +21,7 @@ pub mod capture;
 pub mod cgroups;
 pub mod connection;
 pub mod identities;
+pub mod logs;
 pub mod p2p;
 pub mod queue;
 pub mod recording;

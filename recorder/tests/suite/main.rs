@@ -4,6 +4,8 @@
 #[path = "../../../fuzz/check_recorder.rs"]
 mod check;
 mod capture;
+#[path = "../../../fuzz/check_recorder_text.rs"]
+mod check_text;
 mod codec;
 mod common;
 mod damage;
@@ -11,6 +13,7 @@ mod damage;
 mod effort;
 mod framing;
 mod identities;
+mod logs;
 mod loss;
 mod messages;
 mod pcapng;

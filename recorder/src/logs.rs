@@ -1,0 +1,291 @@
+//! Logs of nodes: lines from datagrams, files and the journal, with their time, level and section.
+//!
+//! [`syslog::read`] and [`text::read`] only read text. [`start`] follows a source on a thread of its own.
+
+mod datagram;
+mod file;
+mod journal;
+mod lines;
+mod position;
+pub mod syslog;
+pub mod text;
+mod times;
+
+use std::fmt;
+use std::io::{self, PipeReader, PipeWriter};
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+
+pub use times::Clock;
+
+use crate::store::LogEntry;
+
+/// Maximum size of a line in bytes; the rest of a longer one is cut off.
+pub const MAX_LINE: usize = 1 << 16;
+
+/// Where lines come from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// UDP datagrams at this address.
+    Udp(SocketAddr),
+    /// Datagrams at a Unix socket.
+    Socket {
+        /// Where the socket is made.
+        path: PathBuf,
+        /// Its permissions: who may write to it may log.
+        mode: u32,
+    },
+    /// A file to which lines are appended.
+    File(PathBuf),
+    /// The newest `daily-YYYYMMDD.log` in a directory, as Octez writes them.
+    Daily(PathBuf),
+    /// The journal of a systemd unit.
+    Journal {
+        /// Its name, such as `octez-node.service`.
+        unit: String,
+    },
+}
+
+impl fmt::Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Udp(address) => write!(f, "UDP {address}"),
+            Self::Socket { path, .. } => write!(f, "socket {}", path.display()),
+            Self::File(path) => write!(f, "file {}", path.display()),
+            Self::Daily(path) => write!(f, "daily logs in {}", path.display()),
+            Self::Journal { unit } => write!(f, "journal of {unit}"),
+        }
+    }
+}
+
+/// Why a source cannot be followed.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot {action} {what}: {error}; {remedy}")]
+pub struct LogError {
+    action: &'static str,
+    what: String,
+    error: io::Error,
+    remedy: &'static str,
+}
+
+/// What was received and what was lost since the start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Lines or datagrams received.
+    pub received: u64,
+    /// Those of them that were no UTF-8, or lacked the form of their source. What could be read of them was passed on.
+    pub malformed: u64,
+    /// Those that were cut off at [`MAX_LINE`].
+    pub cut: u64,
+    /// Those that the store did not take.
+    pub dropped: u64,
+    /// Datagrams that the kernel dropped because the receive buffer was full.
+    pub overruns: u64,
+    /// How often a file was replaced or truncated, or the reader of the journal started again. Lines may have been lost.
+    pub interruptions: u64,
+}
+
+/// The counters of a source, and its latest error.
+#[derive(Debug, Default)]
+struct Shared {
+    received: AtomicU64,
+    malformed: AtomicU64,
+    cut: AtomicU64,
+    dropped: AtomicU64,
+    overruns: AtomicU64,
+    interruptions: AtomicU64,
+    error: Mutex<Option<String>>,
+}
+
+impl Shared {
+    fn set_error(&self, error: Option<String>) {
+        *self.error.lock().unwrap_or_else(PoisonError::into_inner) = error;
+    }
+}
+
+fn count(counter: &AtomicU64) {
+    counter.fetch_add(1, Ordering::Relaxed);
+}
+
+/// Takes lines; false if it had no room. It must not block.
+type Sink = Box<dyn FnMut(LogEntry) -> bool + Send>;
+
+/// Where a thread puts its lines.
+struct Output {
+    shared: Arc<Shared>,
+    sink: Sink,
+}
+
+impl Output {
+    fn put(&mut self, entry: LogEntry, well_formed: bool) {
+        count(&self.shared.received);
+        if !well_formed {
+            count(&self.shared.malformed);
+        }
+        if !(self.sink)(entry) {
+            count(&self.shared.dropped);
+        }
+    }
+}
+
+/// A source that is followed. Dropping it ends its thread.
+#[derive(Debug)]
+pub struct Running {
+    address: Option<SocketAddr>,
+    shared: Arc<Shared>,
+    stop: Option<PipeWriter>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Running {
+    /// The address of a UDP socket.
+    pub fn address(&self) -> Option<SocketAddr> {
+        self.address
+    }
+
+    /// What was received and lost so far.
+    pub fn counts(&self) -> Counts {
+        let Shared {
+            received,
+            malformed,
+            cut,
+            dropped,
+            overruns,
+            interruptions,
+            ..
+        } = &*self.shared;
+        let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        Counts {
+            received: get(received),
+            malformed: get(malformed),
+            cut: get(cut),
+            dropped: get(dropped),
+            overruns: get(overruns),
+            interruptions: get(interruptions),
+        }
+    }
+
+    /// Why nothing can be read at present.
+    pub fn error(&self) -> Option<String> {
+        let error = self.shared.error.lock();
+        error.unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Ends the thread, and waits for its end.
+    pub fn stop(self) {}
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.stop = None;
+        if let Some(thread) = self.thread.take() {
+            // A panic was printed when it happened.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Follows a source. The positions of files and journals are kept in files in the directory `state`, so that no line is missed between
+/// two runs. `sink` takes the lines and returns false if it has no room; it must not block.
+///
+/// # Errors
+/// If a socket cannot be opened, or no thread started. A file may come later, and a journal's reader is started until it runs.
+pub fn start(
+    source: &Source,
+    state: &Path,
+    sink: impl FnMut(LogEntry) -> bool + Send + 'static,
+) -> Result<Running, LogError> {
+    let shared = Arc::<Shared>::default();
+    let output = Output {
+        shared: shared.clone(),
+        sink: Box::new(sink),
+    };
+    let failed = |action, remedy| {
+        move |error| LogError {
+            action,
+            what: source.to_string(),
+            error,
+            remedy,
+        }
+    };
+    let (stopped, stop) = io::pipe().map_err(failed("follow", "raise the limit of open files"))?;
+    let stopped = Stopped(stopped);
+    let mut address = None;
+    let work: Box<dyn FnOnce() + Send> = match source {
+        Source::Udp(at) => {
+            let socket = datagram::Socket::udp(*at);
+            let socket = socket.map_err(failed(
+                "listen at",
+                "choose an address of this machine and a free port",
+            ))?;
+            address = socket.address();
+            Box::new(move || socket.follow(output, &stopped))
+        }
+        Source::Socket { path, mode } => {
+            let socket = datagram::Socket::unix(path, *mode);
+            let socket = socket.map_err(failed(
+                "make",
+                "choose a path in a writable directory that nothing else uses",
+            ))?;
+            Box::new(move || socket.follow(output, &stopped))
+        }
+        Source::File(_) | Source::Daily(_) => {
+            let position = position::Position::new(state, source);
+            let file = file::Follower::new(source.clone(), position);
+            Box::new(move || file.follow(output, &stopped))
+        }
+        Source::Journal { unit } => {
+            let position = position::Position::new(state, source);
+            let journal = journal::Journal::new(unit.clone(), position);
+            Box::new(move || journal.follow(output, &stopped))
+        }
+    };
+    let thread = thread::Builder::new().name("logs".to_owned()).spawn(work);
+    Ok(Running {
+        address,
+        shared,
+        stop: Some(stop),
+        thread: Some(thread.map_err(failed("follow", "raise the limit of threads"))?),
+    })
+}
+
+/// Tells a thread that it shall end: the other end of the pipe is closed.
+struct Stopped(PipeReader);
+
+impl Stopped {
+    /// Waits for input, the end, or until the time is over.
+    fn wait(&self, input: Option<BorrowedFd<'_>>, timeout: Option<Duration>) -> Wake {
+        let stop = PollFd::new(self.0.as_fd(), PollFlags::POLLIN);
+        let timeout = timeout.map_or(PollTimeout::NONE, |timeout| {
+            PollTimeout::try_from(timeout).unwrap_or(PollTimeout::MAX)
+        });
+        let mut ends = vec![stop];
+        ends.extend(input.map(|input| PollFd::new(input, PollFlags::POLLIN)));
+        match poll(&mut ends, timeout) {
+            Ok(_) | Err(Errno::EINTR) => {}
+            // Without memory for a moment. It must not spin.
+            Err(_) => thread::sleep(Duration::from_millis(10)),
+        }
+        let ready = |end: &PollFd<'_>| end.any().unwrap_or(false);
+        match (ready(&ends[0]), ends.get(1).is_some_and(ready)) {
+            (true, _) => Wake::Stop,
+            (_, true) => Wake::Input,
+            _ => Wake::Time,
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Wake {
+    Stop,
+    Input,
+    Time,
+}

@@ -1,0 +1,2 @@
+//! The `tezos-recorder` command.
+fn main() {}
