@@ -19,6 +19,7 @@ pub mod budget;
 pub mod captured;
 pub mod capture;
 pub mod cgroups;
+pub mod config;
 pub mod connection;
 pub mod identities;
 pub mod logs;

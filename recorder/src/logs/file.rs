@@ -276,14 +276,13 @@ fn parse(text: &str) -> Option<(FileId, u64)> {
 }
 
 fn put(line: &[u8], cut: bool, clock: &Clock, output: &mut Output) {
-    if cut {
-        output.shared.cut.fetch_add(1, Ordering::Relaxed);
-    }
+    output.shared.cut.fetch_add(cut.into(), Ordering::Relaxed);
     let clean = text::clean(line);
     let text = text::read(&clean, clock);
     if !text.message.is_empty() {
         let entry = syslog::entry(text, None, None, clock.now);
-        output.put(entry, std::str::from_utf8(line).is_ok());
+        // A character may have been cut in two.
+        output.put(entry, cut || std::str::from_utf8(line).is_ok());
     }
 }
 

@@ -8,12 +8,14 @@ mod capture;
 mod check_text;
 mod codec;
 mod common;
+mod config;
 mod damage;
 #[path = "../../../tests/common/effort.rs"]
 mod effort;
 mod framing;
 mod identities;
 mod logs;
+mod logs_sources;
 mod loss;
 mod messages;
 mod pcapng;

@@ -1,0 +1,521 @@
+//! The configuration: both forms of the original, our own keys, errors, and arbitrary texts.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use proptest::prelude::*;
+use tezos_recorder::config::{
+    CaptureSource, Config, DEFAULT_KEEP, DEFAULT_RING, Keep, Log, Node, P2p, Place, values,
+};
+use tezos_recorder::logs::Source;
+use tezos_recorder::p2p::pow::Target;
+
+use crate::check_text::configuration;
+use crate::effort;
+
+fn parse(text: &str) -> Config {
+    Config::parse(text, Path::new("config.toml")).unwrap_or_else(|e| panic!("{e}"))
+}
+
+fn udp(port: u16) -> Source {
+    Source::Udp(SocketAddr::from((Ipv4Addr::LOCALHOST, port)))
+}
+
+/// The form of July 2021.
+const FIRST_FORM: &str = r#"
+bpf_sniffer_path = "./target/none/release/bpf-sniffer"
+rpc_port = 17732
+
+[[nodes]]
+db_path = "/tmp/node_9732"
+identity_path = "/tmp/identity_9732.json"
+p2p_port = 9732
+rpc_port = 17742
+syslog_port = 10000
+
+[[nodes]]
+db_path = "/tmp/node_9733"
+identity_path = "/tmp/identity_9733.json"
+p2p_port = 9733
+rpc_port = 0
+syslog_port = 0
+"#;
+
+/// The last form.
+const LAST_FORM: &str = r#"
+http_v2 = 17732
+
+[[nodes]]
+name = "initiator"
+http_v3 = 17742
+db = "/tmp/db_i"
+p2p = { identity = "/tmp/i.json", port = 29732, store_limit = 10000 }
+log = { port = 10000, disable_search = true, store_limit = 500 }
+
+[[nodes]]
+name = "logger"
+db = "/tmp/db_l"
+log = { port = 10001 }
+"#;
+
+/// With keys that the original has not.
+const OWN_FORM: &str = r#"
+http_v2 = 0
+listen = ["127.0.0.1", "::1"]
+ring = "64MiB"
+source = "sockets"
+token_file = "/etc/tezos-recorder/token"
+cors_origins = ["http://192.168.1.2:8080", "*"]
+
+[[nodes]]
+name = "octez"
+db = "db"
+unit = "octez-node.service"
+pow = 20.5
+raw = false
+keep = { messages = 1000000, bytes = "2GiB", age = "30d" }
+
+[nodes.p2p]
+identity = "/var/lib/octez/identity.json"
+
+[nodes.log]
+port = 10000
+listen = "::"
+socket = "/run/octez.log"
+mode = "0622"
+file = "/var/log/octez.log"
+data_dir = "/var/lib/octez"
+unit = "octez-node.service"
+keep = { lines = 7, bytes = 0, age = "12h" }
+"#;
+
+fn p2p(identity: &str, port: u16) -> P2p {
+    P2p {
+        identity: identity.into(),
+        port: Some(port),
+        place: Place::Listener,
+        target: Target::MAINNET,
+        raw: true,
+        keep: keep(None, DEFAULT_KEEP.0),
+    }
+}
+
+fn keep(entries: Option<u64>, bytes: u64) -> Keep {
+    Keep {
+        entries,
+        bytes: Some(bytes),
+        age: None,
+    }
+}
+
+fn of_nodes(nodes: Vec<Node>) -> Config {
+    Config {
+        file: Some("config.toml".into()),
+        listen: vec![Ipv4Addr::LOCALHOST.into()],
+        port: Some(17732),
+        ring: DEFAULT_RING,
+        source: CaptureSource::Auto,
+        token_file: None,
+        cors_origins: Vec::new(),
+        nodes,
+    }
+}
+
+#[test]
+fn the_first_form_of_the_original_is_read() {
+    let node = |port: u16, http: Option<u16>, log: Option<Log>| Node {
+        name: port.to_string(),
+        port: http,
+        db: format!("/tmp/node_{port}").into(),
+        p2p: Some(p2p(&format!("/tmp/identity_{port}.json"), port)),
+        log,
+    };
+    let log = Log {
+        sources: vec![udp(10_000)],
+        search: true,
+        keep: keep(None, DEFAULT_KEEP.1),
+    };
+    let nodes = vec![node(9732, Some(17742), Some(log)), node(9733, None, None)];
+    assert_eq!(parse(FIRST_FORM), of_nodes(nodes));
+}
+
+#[test]
+fn the_last_form_of_the_original_is_read() {
+    let log = |port, search, entries| Log {
+        sources: vec![udp(port)],
+        search,
+        keep: keep(entries, DEFAULT_KEEP.1),
+    };
+    let initiator = Node {
+        name: "initiator".into(),
+        port: Some(17742),
+        db: "/tmp/db_i".into(),
+        p2p: Some(P2p {
+            keep: keep(Some(10_000), DEFAULT_KEEP.0),
+            ..p2p("/tmp/i.json", 29732)
+        }),
+        log: Some(log(10_000, false, Some(500))),
+    };
+    let logger = Node {
+        name: "logger".into(),
+        port: None,
+        db: "/tmp/db_l".into(),
+        p2p: None,
+        log: Some(log(10_001, true, None)),
+    };
+    assert_eq!(parse(LAST_FORM), of_nodes(vec![initiator, logger]));
+}
+
+#[test]
+fn our_own_keys_are_read() {
+    let expected = Config {
+        listen: vec![Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()],
+        port: None,
+        ring: 64 << 20,
+        source: CaptureSource::Sockets,
+        token_file: Some("/etc/tezos-recorder/token".into()),
+        cors_origins: vec!["http://192.168.1.2:8080".into(), "*".into()],
+        ..of_nodes(vec![Node {
+            name: "octez".into(),
+            port: None,
+            db: "db".into(),
+            p2p: Some(P2p {
+                identity: "/var/lib/octez/identity.json".into(),
+                port: None,
+                place: Place::Unit("octez-node.service".into()),
+                target: Target::new(20.5).unwrap(),
+                raw: false,
+                keep: Keep {
+                    entries: Some(1_000_000),
+                    bytes: Some(2 << 30),
+                    age: Some(Duration::from_secs(30 * 86_400)),
+                },
+            }),
+            log: Some(Log {
+                sources: vec![
+                    Source::Udp(SocketAddr::new(IpAddr::V6(Ipv6Addr::UNSPECIFIED), 10_000)),
+                    Source::Socket {
+                        path: "/run/octez.log".into(),
+                        mode: 0o622,
+                    },
+                    Source::File("/var/log/octez.log".into()),
+                    Source::Daily("/var/lib/octez/daily-logs".into()),
+                    Source::Journal {
+                        unit: "octez-node.service".into(),
+                    },
+                ],
+                search: true,
+                keep: Keep {
+                    entries: Some(7),
+                    bytes: None,
+                    age: Some(Duration::from_secs(12 * 3600)),
+                },
+            }),
+        }])
+    };
+    assert_eq!(parse(OWN_FORM), expected);
+}
+
+#[test]
+fn the_documented_example_is_valid_with_and_without_its_comments() {
+    let example = include_str!("../../recorder.toml.example");
+    let config = parse(example);
+    assert_eq!(config.nodes.len(), 1);
+    // Lines such as `# key = value` are settings, others are explanations.
+    let setting = |line: &str| {
+        line.strip_prefix("#")
+            .is_some_and(|rest| !rest.starts_with(' '))
+    };
+    let lines = example
+        .lines()
+        .map(|line| if setting(line) { &line[1..] } else { line });
+    let whole: String = lines.map(|line| format!("{line}\n")).collect();
+    let all = parse(&whole);
+    assert_eq!(all.nodes[0].log.as_ref().unwrap().sources.len(), 5);
+    for key in [
+        "http_v2",
+        "listen",
+        "ring",
+        "source",
+        "token_file",
+        "cors_origins",
+        "name",
+        "http_v3",
+        "db",
+        "p2p",
+        "identity",
+        "port",
+        "cgroup",
+        "unit",
+        "pid",
+        "pow",
+        "raw",
+        "keep",
+        "messages",
+        "bytes",
+        "age",
+        "log",
+        "socket",
+        "mode",
+        "file",
+        "data_dir",
+        "disable_search",
+        "lines",
+    ] {
+        assert!(
+            example.contains(&format!("{key} =")) || example.contains(&format!("{key}]")),
+            "{key}"
+        );
+    }
+}
+
+/// A node, to which a case adds a line.
+const NODE: &str = "[[nodes]]\nname = \"a\"\np2p = { identity = \"i\", port = 1 }\n";
+
+#[test]
+fn errors_name_the_line_what_is_wrong_and_what_to_do() {
+    let more = |line: &str| format!("{NODE}{line}\n");
+    let top = |line: &str| format!("# first line\n{line}\n{NODE}");
+    for (text, expected) in [
+        (
+            top("http_v4 = 1"),
+            "config.toml:2: unknown field `http_v4`, expected one of",
+        ),
+        (
+            more("keeep = 1"),
+            "config.toml:4: unknown field `keeep`, expected one of",
+        ),
+        (
+            more("log = { prt = 1 }"),
+            "config.toml:4: unknown field `prt`, expected one of",
+        ),
+        (
+            more("log = { port = 70000 }"),
+            "config.toml:4: invalid value: integer `70000`, expected u16",
+        ),
+        (
+            more("raw = 1"),
+            "config.toml:4: invalid type: integer `1`, expected a boolean",
+        ),
+        (more("raw = "), "config.toml:4: "),
+        (more("name = \"b\""), "config.toml:4: duplicate key"),
+        (
+            String::new(),
+            "config.toml: no node is configured; add a section [[nodes]]",
+        ),
+        (
+            "[[nodes]]\nname = \"a\"".into(),
+            "config.toml:1: nothing of this node is recorded; add `p2p",
+        ),
+        (
+            "[[nodes]]\nlog = { port = 1 }".into(),
+            "config.toml:1: this node has no name; add `name",
+        ),
+        (
+            "[[nodes]]\nname = \"\"\nlog = { port = 1 }".into(),
+            "config.toml:2: wrong value of `name`; expected 1 to",
+        ),
+        (
+            "[[nodes]]\nname = \"../a\"\nlog = { port = 1 }".into(),
+            "config.toml:2: wrong value of `name`; expected 1 to",
+        ),
+        (
+            "[[nodes]]\nname = \"a\"\np2p_port = 5".into(),
+            "config.toml:3: the node's identity is missing; add",
+        ),
+        (
+            "[[nodes]]\nname = \"a\"\np2p = { port = 5 }".into(),
+            "config.toml:3: the node's identity is missing; add",
+        ),
+        (
+            "[[nodes]]\nname = \"a\"\np2p = { identity = \"i\" }".into(),
+            "config.toml:3: nothing says where the node's sockets are; add",
+        ),
+        (
+            top("ring = \"33MiB\""),
+            "config.toml:2: wrong value of `ring`; expected a power of two",
+        ),
+        (
+            top("ring = true"),
+            "config.toml:2: wrong value of `ring`; expected a number of bytes",
+        ),
+        (
+            top("source = \"x\""),
+            "config.toml:2: wrong value of `source`; expected \"auto\"",
+        ),
+        (
+            top("listen = \"localhost\""),
+            "config.toml:2: wrong value of `listen`; expected an IP address",
+        ),
+        (
+            top("listen = []"),
+            "config.toml:2: wrong value of `listen`; expected an IP address",
+        ),
+        (
+            top("listen = \"127.0.0.1:80\""),
+            "config.toml:2: wrong value of `listen`; expected an IP address",
+        ),
+        (
+            top("cors_origins = [\"example.org\"]"),
+            "config.toml:2: wrong value of `cors_origins`; expected scheme",
+        ),
+        (
+            top("rpc_port = 1\nhttp_v2 = 2"),
+            "config.toml:2: `rpc_port` is another name of `http_v2`, and both are there; remove",
+        ),
+        (
+            more("identity_path = \"j\""),
+            "config.toml:4: `identity_path` is another name of `p2p.identity`",
+        ),
+        (
+            more("pow = 257"),
+            "config.toml:4: wrong value of `pow`; expected a number of bits",
+        ),
+        (
+            more("keep = { bytes = \"1GB\" }"),
+            "config.toml:4: wrong value of `keep.bytes`; expected a number of bytes",
+        ),
+        (
+            more("keep = { bytes = -1 }"),
+            "config.toml:4: wrong value of `keep.bytes`; expected a number of bytes",
+        ),
+        (
+            more("keep = { age = \"1w\" }"),
+            "config.toml:4: wrong value of `keep.age`; expected a whole number",
+        ),
+        (
+            more("unit = \"u\"\npid = 1"),
+            "config.toml:5: more than one of `cgroup`, `unit` and `pid`; leave",
+        ),
+        (
+            more("log = { disable_search = true }"),
+            "config.toml:4: no source of logs; add one of",
+        ),
+        (
+            more("log = { socket = \"s\", mode = \"999\" }"),
+            "config.toml:4: wrong value of `log.mode`; expected permissions",
+        ),
+        (more(NODE), "config.toml:4: two nodes have the name a; give"),
+        (
+            more("db = \"x\"\n[[nodes]]\nname = \"b\"\ndb = \"x\"\nlog = { port = 1 }"),
+            "config.toml:5: two nodes have the database x; give",
+        ),
+        (
+            more("log = { port = 7 }\n[[nodes]]\nname = \"b\"\nlog = { port = 7 }"),
+            "config.toml:5: two nodes have the same logs (UDP 127.0.0.1:7); give",
+        ),
+        (
+            more("http_v3 = 17732"),
+            "config.toml:1: port 17732 is used twice; give",
+        ),
+    ] {
+        let error = Config::parse(&text, Path::new("config.toml")).expect_err(&text);
+        assert!(error.to_string().starts_with(expected), "{text}\n{error}");
+    }
+}
+
+#[test]
+fn files_that_cannot_be_read_are_errors_with_a_reason() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("config.toml");
+    let error = Config::read(&path).unwrap_err().to_string();
+    assert!(
+        error.contains("No such file") && error.contains("--config"),
+        "{error}"
+    );
+    std::fs::write(&path, b"\xff").unwrap();
+    let error = Config::read(&path).unwrap_err().to_string();
+    assert!(error.contains("UTF-8"), "{error}");
+    std::fs::write(&path, " ".repeat(2 << 20)).unwrap();
+    let error = Config::read(&path).unwrap_err().to_string();
+    assert!(error.contains("too large"), "{error}");
+    std::fs::write(&path, LAST_FORM).unwrap();
+    assert_eq!(
+        Config::read(&path).unwrap().file,
+        Some(PathBuf::from(&path))
+    );
+}
+
+#[test]
+fn sizes_ages_and_modes_have_units() {
+    for (text, size) in [
+        ("0", Some(0)),
+        ("7B", Some(7)),
+        ("3KiB", Some(3072)),
+        ("1TiB", Some(1 << 40)),
+        ("16777216TiB", None),
+        ("-1", None),
+        ("+1", None),
+        ("", None),
+        ("KiB", None),
+        ("1 KiB", None),
+        ("1kb", None),
+    ] {
+        assert_eq!(values::size(text).ok(), size, "{text}");
+    }
+    for (text, seconds) in [
+        ("5s", Some(5)),
+        ("2m", Some(120)),
+        ("1d", Some(86_400)),
+        ("0s", None),
+        ("5", None),
+        ("999999999999999999d", None),
+    ] {
+        assert_eq!(
+            values::age(text).ok(),
+            seconds.map(Duration::from_secs),
+            "{text}"
+        );
+    }
+    for (text, mode) in [
+        ("0660", Some(0o660)),
+        ("7", Some(7)),
+        ("1000", None),
+        ("8", None),
+        ("+7", None),
+        ("", None),
+    ] {
+        assert_eq!(values::mode(text).ok(), mode, "{text}");
+    }
+}
+
+#[test]
+fn every_prefix_and_every_changed_character_is_survived() {
+    for form in [FIRST_FORM, LAST_FORM, OWN_FORM] {
+        for at in 0..form.len() {
+            configuration(&form.as_bytes()[..at]);
+            configuration(&form.as_bytes()[at..]);
+            for with in ["\"", "é", "=", "[", "9", "\n"] {
+                let changed = [
+                    &form.as_bytes()[..at],
+                    with.as_bytes(),
+                    &form.as_bytes()[at + 1..],
+                ];
+                configuration(&changed.concat());
+            }
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(effort::rounds(500)))]
+
+    #[test]
+    fn arbitrary_values_are_survived(
+        lines in proptest::collection::vec(
+            (
+                "(http_v2|rpc_port|listen|ring|source|cors_origins|name|db|p2p|log|unit|pid|pow|keep|raw|\\[nodes\\]|\\[\\[nodes\\]\\])",
+                "(-?[0-9.e]{0,20}|\"\\PC{0,9}\"|\\{ (port|identity|bytes|age|mode|socket) = \"?[0-9a-z]{0,4}\"? \\}|\\[\\])",
+            ),
+            0..8,
+        ),
+    ) {
+        let line = |(key, value): &(String, String)| match key.starts_with('[') {
+            true => format!("{key}\n"),
+            false => format!("{key} = {value}\n"),
+        };
+        let text: String = lines.iter().map(line).collect();
+        configuration(text.as_bytes());
+    }
+}

@@ -1,0 +1,319 @@
+//! Sources of logs: sockets, files that are rotated or truncated, daily files, the journal.
+
+use std::fs::{self, OpenOptions};
+use std::io::Write;
+use std::net::{SocketAddr, UdpSocket};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixDatagram;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use tempfile::TempDir;
+use tezos_recorder::logs::{self, Counts, MAX_LINE, Running, Source};
+use tezos_recorder::store::LogEntry;
+
+type Kept = Arc<Mutex<Vec<LogEntry>>>;
+
+/// A source that is followed, and what came from it.
+struct Followed {
+    running: Running,
+    kept: Kept,
+}
+
+impl Followed {
+    fn start(source: Source, state: &Path) -> Self {
+        let kept = Kept::default();
+        let sink = kept.clone();
+        let running = logs::start(&source, state, move |entry| {
+            sink.lock().unwrap().push(entry);
+            true
+        });
+        Self {
+            running: running.unwrap(),
+            kept,
+        }
+    }
+
+    /// Waits for so many lines; returns all messages.
+    fn messages(&self, count: usize) -> Vec<String> {
+        until(|| self.kept.lock().unwrap().len() >= count);
+        let kept = self.kept.lock().unwrap();
+        kept.iter().map(|entry| entry.message.clone()).collect()
+    }
+
+    /// Ends it; returns all messages and the counts.
+    fn stop(self) -> (Vec<String>, Counts) {
+        let counts = self.running.counts();
+        self.running.stop();
+        let kept = self.kept.lock().unwrap();
+        (
+            kept.iter().map(|entry| entry.message.clone()).collect(),
+            counts,
+        )
+    }
+}
+
+/// Waits until something holds, at most ten seconds.
+fn until(mut holds: impl FnMut() -> bool) {
+    let began = Instant::now();
+    while !holds() && began.elapsed() < Duration::from_secs(10) {
+        sleep(Duration::from_millis(10));
+    }
+}
+
+fn any_port() -> Source {
+    Source::Udp(SocketAddr::from(([127, 0, 0, 1], 0)))
+}
+
+fn append(path: &Path, text: &str) {
+    let file = OpenOptions::new().append(true).create(true).open(path);
+    file.unwrap().write_all(text.as_bytes()).unwrap();
+}
+
+/// Time in which the thread has certainly looked at a file.
+fn pause() {
+    sleep(Duration::from_millis(700));
+}
+
+#[test]
+fn datagrams_are_received_by_udp_and_counted() {
+    let directory = TempDir::new().unwrap();
+    let followed = Followed::start(any_port(), directory.path());
+    let sender = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let to = followed.running.address().unwrap();
+    let long = format!("<30>tag: {}", "x".repeat(60_000));
+    for datagram in [
+        &b"<30>tag: first"[..],
+        b"",
+        b"no header",
+        long.as_bytes(),
+        b"<30>tag: \xff",
+    ] {
+        sender.send_to(datagram, to).unwrap();
+    }
+    let messages = followed.messages(5);
+    assert_eq!(messages[..3], ["first", "", "no header"]);
+    assert_eq!((messages[3].len(), &messages[4][..]), (60_000, "\u{fffd}"));
+    let expected = Counts {
+        received: 5,
+        malformed: 3,
+        ..Counts::default()
+    };
+    let began = Instant::now();
+    assert_eq!(followed.stop().1, expected);
+    assert!(began.elapsed() < Duration::from_secs(5));
+    // The port is free again.
+    UdpSocket::bind(to).unwrap();
+}
+
+#[test]
+fn every_datagram_is_received_refused_or_counted_as_an_overrun() {
+    let directory = TempDir::new().unwrap();
+    let running = logs::start(&any_port(), directory.path(), |entry| {
+        // A thread that cannot keep up.
+        sleep(Duration::from_micros(50));
+        !entry.message.ends_with('7')
+    });
+    let running = running.unwrap();
+    let sender = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let sent = 40_000;
+    for number in 0..sent {
+        let line = format!("<30>tag: {:0>500}", number % 10);
+        sender
+            .send_to(line.as_bytes(), running.address().unwrap())
+            .unwrap();
+    }
+    let received = |counts: Counts| counts.received + counts.overruns;
+    let last = b"<30>tag: last";
+    until(|| {
+        // The count of overruns comes with the next datagram.
+        sender.send_to(last, running.address().unwrap()).unwrap();
+        sleep(Duration::from_millis(300));
+        received(running.counts()) >= sent
+    });
+    let counts = running.counts();
+    println!("{counts:?}");
+    assert!(counts.overruns > 0 && counts.dropped > 0);
+    assert!(
+        received(counts) >= sent && received(counts) <= sent + 40,
+        "{counts:?}"
+    );
+}
+
+#[test]
+fn a_port_in_use_is_an_error_that_says_so() {
+    let directory = TempDir::new().unwrap();
+    let taken = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let source = Source::Udp(taken.local_addr().unwrap());
+    let error = logs::start(&source, directory.path(), |_| true).unwrap_err();
+    let error = error.to_string();
+    assert!(
+        error.starts_with("cannot listen at UDP 127.0.0.1:"),
+        "{error}"
+    );
+    assert!(
+        error.contains("in use") && error.contains("free port"),
+        "{error}"
+    );
+}
+
+#[test]
+fn datagrams_are_received_by_a_unix_socket() {
+    let directory = TempDir::new().unwrap();
+    let path = directory.path().join("log");
+    // The remains of another run.
+    drop(UnixDatagram::bind(&path).unwrap());
+    let source = Source::Socket {
+        path: path.clone(),
+        mode: 0o620,
+    };
+    let followed = Followed::start(source.clone(), directory.path());
+    let mode = fs::metadata(&path).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o620);
+    let error = logs::start(&source, directory.path(), |_| true).unwrap_err();
+    assert!(error.to_string().contains("in use"), "{error}");
+    let sender = UnixDatagram::unbound().unwrap();
+    sender
+        .send_to(b"<13>Jan  2 03:04:05 p2p.x: text", &path)
+        .unwrap();
+    let long = format!("<13>a: {}", "x".repeat(MAX_LINE));
+    sender.send_to(long.as_bytes(), &path).unwrap();
+    followed.messages(2);
+    assert_eq!(followed.kept.lock().unwrap()[0].section, "p2p.x");
+    let (messages, counts) = followed.stop();
+    assert_eq!(messages[1].len(), MAX_LINE - "<13>a: ".len());
+    assert_eq!((counts.received, counts.cut), (2, 1));
+    assert!(!path.exists());
+}
+
+#[test]
+fn a_file_is_followed_over_rotation_truncation_and_restarts() {
+    let directory = TempDir::new().unwrap();
+    let path = directory.path().join("node.log");
+    let source = Source::File(path.clone());
+    let followed = Followed::start(source.clone(), directory.path());
+    until(|| followed.running.error().is_some());
+    assert!(followed.running.error().unwrap().contains("cannot open"));
+    append(&path, "one\ntw");
+    followed.messages(1);
+    append(&path, "o\n\n");
+    assert_eq!(followed.messages(2), ["one", "two"]);
+    // Its writer has the old file open for another moment.
+    let rotated = directory.path().join("node.log.1");
+    fs::rename(&path, &rotated).unwrap();
+    append(&rotated, "three\n");
+    append(&path, "four\n");
+    assert_eq!(followed.messages(4)[2..], ["three", "four"]);
+    pause();
+    fs::write(&path, "5\n").unwrap();
+    assert_eq!(followed.messages(5)[4..], ["5"]);
+    append(&path, "half of ");
+    pause();
+    assert_eq!(followed.running.error(), None);
+    let (messages, counts) = followed.stop();
+    assert_eq!(
+        (messages.len(), counts.received, counts.interruptions),
+        (5, 5, 1)
+    );
+
+    // Rotated between two runs.
+    append(&path, "six\n");
+    fs::rename(&path, &rotated).unwrap();
+    append(&path, "seven\n");
+    let followed = Followed::start(source.clone(), directory.path());
+    assert_eq!(followed.messages(2), ["half of six", "seven"]);
+    assert_eq!(followed.stop().1.interruptions, 0);
+
+    // Removed between two runs, and what was in it.
+    fs::remove_file(&path).unwrap();
+    append(&path, "eight\n");
+    let followed = Followed::start(source, directory.path());
+    assert_eq!(followed.messages(1), ["eight"]);
+    assert_eq!(followed.stop().1.interruptions, 1);
+}
+
+#[test]
+fn a_file_that_is_there_at_the_first_start_is_followed_from_its_end() {
+    let directory = TempDir::new().unwrap();
+    let path = directory.path().join("node.log");
+    append(&path, "before\n");
+    let followed = Followed::start(Source::File(path.clone()), directory.path());
+    pause();
+    let long = format!("{}\nlast\n", "é".repeat(MAX_LINE));
+    append(&path, &long);
+    let messages = followed.messages(2);
+    assert_eq!((messages[0].len(), &messages[1][..]), (MAX_LINE, "last"));
+    let (_, counts) = followed.stop();
+    assert_eq!((counts.received, counts.cut, counts.malformed), (2, 1, 0));
+}
+
+#[test]
+fn positions_survive_a_crash() {
+    let directory = TempDir::new().unwrap();
+    let path = directory.path().join("node.log");
+    let followed = Followed::start(Source::File(path.clone()), directory.path());
+    let mut sent = 0;
+    let saved = || {
+        let files = directory.path().read_dir().unwrap().flatten();
+        let mut names = files.map(|file| file.file_name().into_string().unwrap());
+        names.any(|name| name.ends_with(".position"))
+    };
+    until(|| {
+        append(&path, &format!("{sent}\n"));
+        sent += 1;
+        saved()
+    });
+    // A copy of the position, as a crash leaves it behind.
+    let crashed = TempDir::new().unwrap();
+    for file in directory.path().read_dir().unwrap().flatten() {
+        if file.file_name().to_str().unwrap().ends_with(".position") {
+            fs::copy(file.path(), crashed.path().join(file.file_name())).unwrap();
+        }
+    }
+    let stored: usize = followed.messages(1).len();
+    drop(followed);
+    append(&path, "end\n");
+    let followed = Followed::start(Source::File(path), crashed.path());
+    until(|| {
+        followed
+            .kept
+            .lock()
+            .unwrap()
+            .iter()
+            .any(|e| e.message == "end")
+    });
+    let (messages, _) = followed.stop();
+    let first: usize = messages[0].parse().unwrap();
+    assert!(first <= stored, "{first} after {stored}");
+    let expected: Vec<_> = (first..sent).map(|n| n.to_string()).collect();
+    assert_eq!(messages[..messages.len() - 1], expected);
+}
+
+#[test]
+fn daily_files_are_followed_one_after_the_other() {
+    let directory = TempDir::new().unwrap();
+    let day = |date: u32| -> PathBuf { directory.path().join(format!("daily-{date}.log")) };
+    append(&day(20_260_101), "old\n");
+    append(&directory.path().join("daily-99999999.txt"), "other\n");
+    append(&day(20_260_102), "before\n");
+    let source = Source::Daily(directory.path().to_owned());
+    let state = TempDir::new().unwrap();
+    let followed = Followed::start(source.clone(), state.path());
+    pause();
+    append(
+        &day(20_260_102),
+        "2026-01-02T23:59:59.999-00:00 [a.b] last\n",
+    );
+    append(&day(20_260_103), "first\n");
+    assert_eq!(followed.messages(2), ["last", "first"]);
+    assert_eq!(followed.kept.lock().unwrap()[0].section, "a.b");
+    followed.stop();
+    append(&day(20_260_103), "second\n");
+    append(&day(20_260_104), "third\n");
+    append(&day(20_260_105), "fourth\n");
+    let followed = Followed::start(source, state.path());
+    assert_eq!(followed.messages(3), ["second", "third", "fourth"]);
+    assert_eq!(followed.stop().1.interruptions, 0);
+}
