@@ -139,7 +139,7 @@ pub struct Log {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Keep {
     /// Number of messages or lines.
-    pub entries: Option<u64>,
+    pub rows: Option<u64>,
     /// Bytes on disk.
     pub bytes: Option<u64>,
     /// Age.

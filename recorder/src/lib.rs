@@ -22,6 +22,8 @@ pub mod cgroups;
 pub mod config;
 pub mod connection;
 pub mod identities;
+pub mod cli;
+pub mod doctor;
 pub mod logs;
 pub mod p2p;
 pub mod queue;

@@ -24,7 +24,7 @@ use std::time::Duration;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-pub use times::Clock;
+pub use times::{Clock, full as full_time};
 
 use crate::store::LogEntry;
 

@@ -12,9 +12,9 @@ use super::{CaptureSource, ConfigError, DEFAULT_RING, Text, values};
 /// # Errors
 /// What is expected.
 pub fn ring(bytes: u64) -> Result<u64, String> {
-    let fits = bytes.is_power_of_two() && (1 << 20..=1 << 30).contains(&bytes);
+    let fits = bytes.is_power_of_two() && (128 << 10..=1 << 30).contains(&bytes);
     fits.then_some(bytes)
-        .ok_or_else(|| "expected a power of two from 1MiB to 1GiB, such as `32MiB`".into())
+        .ok_or_else(|| "expected a power of two from 128KiB to 1GiB, such as `32MiB`".into())
 }
 
 /// Checks the origin of a page.

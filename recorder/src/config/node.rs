@@ -232,7 +232,7 @@ impl Text<'_> {
 
     fn keep(
         &self,
-        entries: Option<Spanned<u64>>,
+        rows: Option<Spanned<u64>>,
         bytes: Option<Spanned<Value>>,
         age: Option<Spanned<String>>,
         default: u64,
@@ -240,7 +240,7 @@ impl Text<'_> {
         let some = |limit: u64| (limit > 0).then_some(limit);
         let age = age.map(|age| self.parsed(age.span(), "keep.age", values::age(age.get_ref())));
         Ok(Keep {
-            entries: entries.and_then(|entries| some(entries.into_inner())),
+            rows: rows.and_then(|rows| some(rows.into_inner())),
             bytes: self.size(bytes, "keep.bytes")?.map_or(Some(default), some),
             age: age.transpose()?,
         })

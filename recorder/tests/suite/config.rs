@@ -101,9 +101,9 @@ fn p2p(identity: &str, port: u16) -> P2p {
     }
 }
 
-fn keep(entries: Option<u64>, bytes: u64) -> Keep {
+fn keep(rows: Option<u64>, bytes: u64) -> Keep {
     Keep {
-        entries,
+        rows,
         bytes: Some(bytes),
         age: None,
     }
@@ -187,7 +187,7 @@ fn our_own_keys_are_read() {
                 target: Target::new(20.5).unwrap(),
                 raw: false,
                 keep: Keep {
-                    entries: Some(1_000_000),
+                    rows: Some(1_000_000),
                     bytes: Some(2 << 30),
                     age: Some(Duration::from_secs(30 * 86_400)),
                 },
@@ -207,7 +207,7 @@ fn our_own_keys_are_read() {
                 ],
                 search: true,
                 keep: Keep {
-                    entries: Some(7),
+                    rows: Some(7),
                     bytes: None,
                     age: Some(Duration::from_secs(12 * 3600)),
                 },
