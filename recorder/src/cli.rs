@@ -88,7 +88,8 @@ pub struct ExportArgs {
 }
 
 fn time(text: &str) -> Result<Timestamp, String> {
-    logs::full_time(text).ok_or_else(|| "expected a time with a zone, such as `2026-01-02T03:04:05Z`".into())
+    logs::full_time(text)
+        .ok_or_else(|| "expected a time with a zone, such as `2026-01-02T03:04:05Z`".into())
 }
 
 /// The parsed command line.

@@ -12,7 +12,11 @@ fn main() -> ExitCode {
         Ok(Run::Export(_)) => Err(anyhow::anyhow!("this build cannot export")),
         Ok(Run::Doctor { config, json }) => {
             let report = doctor::examine(config.as_deref());
-            let text = if json { report.json() } else { report.to_string() };
+            let text = if json {
+                report.json()
+            } else {
+                report.to_string()
+            };
             print(text.as_bytes(), report.status())
         }
         Ok(Run::Print(text)) => print(&text, 0),

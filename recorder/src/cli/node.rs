@@ -9,8 +9,8 @@ use clap::{Args, CommandFactory};
 
 use super::{Cli, CliError};
 use crate::config::{
-    CaptureSource, Config, DEFAULT_KEEP, DEFAULT_MODE, DEFAULT_P2P_PORT, DEFAULT_PORT, DEFAULT_RING, Keep,
-    Log, Node, P2p, PLACES, Place, check, node, values,
+    CaptureSource, Config, DEFAULT_KEEP, DEFAULT_MODE, DEFAULT_P2P_PORT, DEFAULT_PORT,
+    DEFAULT_RING, Keep, Log, Node, P2p, PLACES, Place, check, node, values,
 };
 use crate::logs::Source;
 use crate::p2p::pow::Target;
@@ -119,7 +119,9 @@ impl ConfigArgs {
             None => Config::find()?,
         };
         Ok(config.map(|mut config| {
-            config.port = self.port.map_or(config.port, |port| (port > 0).then_some(port));
+            config.port = self
+                .port
+                .map_or(config.port, |port| (port > 0).then_some(port));
             config.token_file = self.token_file.or(config.token_file);
             config.cors_origins.extend(self.cors_origin);
             if !self.listen.is_empty() {
@@ -145,7 +147,9 @@ impl NodeArgs {
             keep: keep(Some(DEFAULT_KEEP.1)),
         };
         let log = Some(log).filter(|log| !log.sources.is_empty());
-        let in_data_dir = self.data_dir.map(|directory| directory.join("identity.json"));
+        let in_data_dir = self
+            .data_dir
+            .map(|directory| directory.join("identity.json"));
         let port = self.p2p_port.unwrap_or(DEFAULT_P2P_PORT);
         let place = match (self.cgroup, self.unit, self.pid) {
             (Some(directory), ..) => Place::Cgroup(directory),
@@ -159,16 +163,26 @@ impl NodeArgs {
             place,
             target: self.pow.unwrap_or(Target::MAINNET),
             raw: true,
-            keep: keep(self.keep.map_or(Some(DEFAULT_KEEP.0), |bytes| (bytes > 0).then_some(bytes))),
+            keep: keep(
+                self.keep
+                    .map_or(Some(DEFAULT_KEEP.0), |bytes| (bytes > 0).then_some(bytes)),
+            ),
         });
         if p2p.is_none() && log.is_none() {
             return match self.p2p_port.is_some() || self.db.is_some() || self.name.is_some() {
-                true => Err(refused("these options need --identity, --data-dir or one of --log-…\n")),
+                true => Err(refused(
+                    "these options need --identity, --data-dir or one of --log-…\n",
+                )),
                 false => Ok(None),
             };
         }
-        if p2p.as_ref().is_some_and(|p2p| p2p.port.is_none() && p2p.place == Place::Listener) {
-            return Err(refused("--p2p-port 0 needs --cgroup, --unit or --pid, where the node's sockets are\n"));
+        if p2p
+            .as_ref()
+            .is_some_and(|p2p| p2p.port.is_none() && p2p.place == Place::Listener)
+        {
+            return Err(refused(
+                "--p2p-port 0 needs --cgroup, --unit or --pid, where the node's sockets are\n",
+            ));
         }
         let name = self.name.unwrap_or_else(|| port.to_string());
         Ok(Some(Config {
@@ -191,8 +205,12 @@ impl NodeArgs {
 
     fn log_sources(&self) -> Vec<Source> {
         let port = self.log_port.filter(|port| *port > 0);
-        let daily = self.data_dir.as_ref().map(|directory| node::daily_logs(directory));
-        let daily = daily.filter(|source| matches!(source, Source::Daily(directory) if directory.is_dir()));
+        let daily = self
+            .data_dir
+            .as_ref()
+            .map(|directory| node::daily_logs(directory));
+        let daily =
+            daily.filter(|source| matches!(source, Source::Daily(directory) if directory.is_dir()));
         let socket = |path: &PathBuf| Source::Socket {
             path: path.clone(),
             mode: DEFAULT_MODE,
@@ -210,5 +228,7 @@ impl NodeArgs {
 }
 
 fn refused(text: &str) -> CliError {
-    Cli::command().error(ErrorKind::MissingRequiredArgument, text).into()
+    Cli::command()
+        .error(ErrorKind::MissingRequiredArgument, text)
+        .into()
 }

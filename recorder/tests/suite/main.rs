@@ -1,11 +1,12 @@
 //! Tests of the recorder's library, as one program.
 
+mod capture;
 #[allow(dead_code)]
 #[path = "../../../fuzz/check_recorder.rs"]
 mod check;
-mod capture;
 #[path = "../../../fuzz/check_recorder_text.rs"]
 mod check_text;
+mod cli;
 mod codec;
 mod common;
 mod config;

@@ -95,7 +95,9 @@ impl Program {
     }
 
     pub fn say(&mut self, line: &str) {
-        self.input.write_all(format!("{line}\n").as_bytes()).unwrap();
+        self.input
+            .write_all(format!("{line}\n").as_bytes())
+            .unwrap();
     }
 
     pub fn has_ended(&mut self) -> bool {
@@ -153,9 +155,18 @@ impl<'a> Place<'a> {
     }
 
     /// Starts `exchange.py`, and returns it with its port.
-    pub fn exchange(self, role: &str, address: &str, port: u16, method: &str, size: usize) -> (Program, u16) {
+    pub fn exchange(
+        self,
+        role: &str,
+        address: &str,
+        port: u16,
+        method: &str,
+        size: usize,
+    ) -> (Program, u16) {
         let (port, size) = (port.to_string(), size.to_string());
-        let script = ["python3", "-c", EXCHANGE, role, address, &port, method, &size];
+        let script = [
+            "python3", "-c", EXCHANGE, role, address, &port, method, &size,
+        ];
         let mut command = match self.namespace {
             Some(name) => vec!["ip", "netns", "exec", name],
             None => vec![],
