@@ -10,7 +10,6 @@ mod load;
 use std::cell::RefCell;
 use std::fmt;
 use std::io;
-use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::rc::Rc;
@@ -24,7 +23,8 @@ use nix::poll::{PollFd, PollFlags, PollTimeout};
 use self::attach::Attachments;
 use self::early::Early;
 use self::load::{Inbox, Loaded};
-use crate::side::{Both, Side};
+use crate::captured::{Captured, Socket, What};
+use crate::side::Both;
 use crate::time::Timestamp;
 use crate::wire::{self, Kind, Record, RecorderSkel, counters};
 
@@ -94,49 +94,6 @@ impl Default for CaptureOptions {
             ring: Self::RING,
         }
     }
-}
-
-/// A captured event of a connection.
-#[derive(Clone, Copy, Debug)]
-pub struct Captured<'a> {
-    /// The socket. Unique until the host restarts, but a socket can be connected again after [`What::Closed`].
-    pub socket: u64,
-    /// When it happened.
-    pub time: Timestamp,
-    /// The node's address; an IPv4 address in an IPv6 socket is one of IPv4.
-    pub local: SocketAddr,
-    /// The peer's address.
-    pub remote: SocketAddr,
-    /// The event.
-    pub what: What<'a>,
-}
-
-/// What happened to a connection.
-#[derive(Clone, Copy, Debug)]
-pub enum What<'a> {
-    /// The connection was opened, and its bytes will follow from the first.
-    Opened {
-        /// The side that opened it.
-        initiator: Option<Side>,
-    },
-    /// Bytes were sent. They may come out of order and more than once.
-    Data {
-        /// Who sent them.
-        sender: Side,
-        /// Offset of the first byte in the direction. One too high if the node opened the connection before the recorder began.
-        offset: u64,
-        /// Bytes of the direction that the kernel had in order: received, or acknowledged by the peer.
-        in_order: u64,
-        /// The bytes.
-        data: &'a [u8],
-        /// The side that opened the connection; `None` if that was before the recorder began.
-        initiator: Option<Side>,
-    },
-    /// The connection ended.
-    Closed {
-        /// Bytes that each side sent: those that left the node for the first time, and those that reached it in order.
-        sent: Both<Option<u64>>,
-    },
 }
 
 /// Sums since the capture began. Bytes are those of connections, without headers.
@@ -244,7 +201,10 @@ impl Capture {
             ring,
             inbox,
             skel,
-        } = load::load(options, &["packet_sent", "packet_received", "state_changes"])?;
+        } = load::load(
+            options,
+            &["packet_sent", "packet_received", "state_changes"],
+        )?;
         let mut capture = Self {
             attachments,
             _links: links,
@@ -291,9 +251,9 @@ impl Capture {
     ///
     /// # Errors
     /// If the kernel's table cannot be written.
-    pub fn ignore(&self, socket: u64) -> Result<(), CaptureError> {
+    pub fn ignore(&self, socket: Socket) -> Result<(), CaptureError> {
         let ignored = &self.skel.maps.ignored;
-        let added = ignored.update(&socket.to_ne_bytes(), &[1], MapFlags::ANY);
+        let added = ignored.update(&socket.0.to_ne_bytes(), &[1], MapFlags::ANY);
         added.map_err(|e| CaptureError::bpf("cannot write the BPF map ignored", e))
     }
 
@@ -369,7 +329,7 @@ impl Capture {
         let time = Timestamp(record.time.wrapping_add(self.wall));
         let mut give = |what| {
             sink(Captured {
-                socket: record.socket,
+                socket: Socket(record.socket),
                 time,
                 local: record.local,
                 remote: record.remote,

@@ -29,8 +29,8 @@ pub struct Captured<'a> {
 pub enum What<'a> {
     /// A SYN was seen: the connection begins.
     Opened {
-        /// Who opens it.
-        initiator: Side,
+        /// Who opens it, if that is known.
+        initiator: Option<Side>,
     },
     /// Bytes.
     Data {

@@ -16,22 +16,24 @@
 
 pub mod api;
 pub mod budget;
-pub mod captured;
 pub mod capture;
+pub mod captured;
 pub mod cgroups;
+pub mod cli;
 pub mod config;
 pub mod connection;
-pub mod identities;
-pub mod cli;
 pub mod doctor;
+pub mod identities;
 pub mod logs;
 pub mod p2p;
+pub mod privileges;
 pub mod queue;
 pub mod recording;
+pub mod session;
 pub mod side;
 pub mod sockets;
 pub mod store;
 pub mod stream;
 pub mod time;
-pub mod workers;
 mod wire;
+pub mod workers;

@@ -4,11 +4,11 @@ use std::io::{self, Write};
 use std::process::ExitCode;
 
 use tezos_recorder::cli::{self, CliError, Run};
-use tezos_recorder::doctor;
+use tezos_recorder::{doctor, session};
 
 fn main() -> ExitCode {
     let done = match cli::parse_from(std::env::args_os()) {
-        Ok(Run::Record(_)) => Err(anyhow::anyhow!("this build has no session to record with")),
+        Ok(Run::Record(config)) => session::run(&config).map(|()| ExitCode::SUCCESS),
         Ok(Run::Export(_)) => Err(anyhow::anyhow!("this build cannot export")),
         Ok(Run::Doctor { config, json }) => {
             let report = doctor::examine(config.as_deref());

@@ -38,7 +38,7 @@ pub struct Owned {
 #[derive(Debug)]
 enum OwnedWhat {
     Opened {
-        initiator: Side,
+        initiator: Option<Side>,
     },
     Data {
         sender: Side,

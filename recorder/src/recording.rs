@@ -122,7 +122,7 @@ impl Recording {
                 // The number of a socket is new, unless the end of its last connection was lost.
                 self.close(socket, time, Both::default(), entries);
                 let opening = Opening {
-                    initiator: Some(initiator),
+                    initiator,
                     seen: true,
                 };
                 self.follow(captured, opening, entries);

@@ -21,7 +21,8 @@ pub type Sink = Arc<dyn Fn(&str, Entry) + Send + Sync>;
 
 /// The workers.
 pub struct Workers {
-    workers: Vec<Worker>,
+    workers: Vec<Arc<Shared>>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
 impl fmt::Debug for Workers {
@@ -30,11 +31,6 @@ impl fmt::Debug for Workers {
             .field("number", &self.workers.len())
             .finish_non_exhaustive()
     }
-}
-
-struct Worker {
-    shared: Arc<Shared>,
-    thread: JoinHandle<()>,
 }
 
 /// What a worker shares with the others.
@@ -63,7 +59,7 @@ impl Workers {
         sink: &Sink,
         prepare: fn(),
     ) -> io::Result<Self> {
-        let mut workers = Vec::new();
+        let (mut workers, mut threads) = (Vec::new(), Vec::new());
         for _ in 0..number {
             let shared = Arc::new(Shared {
                 queue: Queue::new(queue / number),
@@ -77,56 +73,55 @@ impl Workers {
                     prepare();
                     own.run(recording, &*sink);
                 })?;
-            workers.push(Worker { shared, thread });
+            workers.push(shared);
+            threads.push(thread);
         }
-        Ok(Self { workers })
+        Ok(Self {
+            workers,
+            threads: Mutex::new(threads),
+        })
     }
 
     /// Gives a worker what was captured: of one connection always the same.
     pub fn put(&self, captured: &Captured<'_>) {
         let worker = captured.socket.0 as usize % self.workers.len();
-        self.workers[worker].shared.queue.put_captured(captured);
+        self.workers[worker].queue.put_captured(captured);
     }
 
     /// Replaces the nodes, because an identity was found.
     pub fn set_nodes(&self, nodes: &Arc<Nodes>) {
         for worker in &self.workers {
-            worker.shared.queue.put(Task::Nodes(nodes.clone()));
+            worker.queue.put(Task::Nodes(nodes.clone()));
         }
     }
 
     /// The sockets of which nothing more needs to be captured, since the last call.
     pub fn take_ignored(&self) -> Vec<Socket> {
-        let of = |worker: &Worker| std::mem::take(&mut worker.shared.said().ignored);
+        let of = |worker: &Arc<Shared>| std::mem::take(&mut worker.said().ignored);
         self.workers.iter().flat_map(of).collect()
     }
 
     /// The numbers of connections, of all workers.
     pub fn counts(&self) -> Counts {
-        let counts = self
-            .workers
-            .iter()
-            .map(|worker| worker.shared.said().counts);
+        let counts = self.workers.iter().map(|worker| worker.said().counts);
         counts.fold(Counts::default(), |sum, counts| sum + counts)
     }
 
     /// The captured bytes for which the queues had no room.
     pub fn dropped(&self) -> Dropped {
-        let dropped = self
-            .workers
-            .iter()
-            .map(|worker| worker.shared.queue.dropped());
+        let dropped = self.workers.iter().map(|worker| worker.queue.dropped());
         dropped.fold(Dropped::default(), |sum, dropped| sum + dropped)
     }
 
     /// Waits until everything is decoded, and ends the threads.
-    pub fn stop(self) {
+    pub fn stop(&self) {
         for worker in &self.workers {
-            worker.shared.queue.put(Task::Stop);
+            worker.queue.put(Task::Stop);
         }
-        for worker in self.workers {
-            // A worker that panicked has said so.
-            let _ = worker.thread.join();
+        let threads = self.threads.lock();
+        for thread in threads.unwrap_or_else(PoisonError::into_inner).drain(..) {
+            // A panic was printed when it happened.
+            let _ = thread.join();
         }
     }
 }

@@ -48,7 +48,8 @@ impl Attachments {
     const RECHECK: Duration = Duration::from_secs(5);
 
     pub fn new(targets: &[Target]) -> Result<Self, CaptureError> {
-        let mount = cgroups::mount().map_err(|e| CaptureError::io("cannot find the control groups", e))?;
+        let mount =
+            cgroups::mount().map_err(|e| CaptureError::io("cannot find the control groups", e))?;
         let flags = InitFlags::IN_NONBLOCK | InitFlags::IN_CLOEXEC;
         let inotify = Inotify::init(flags)
             .map_err(|e| CaptureError::io("cannot watch directories (inotify)", e.into()))?;
@@ -135,7 +136,8 @@ impl Attachments {
     /// The groups to attach to. The programs see those below, too: in both, they would send everything twice.
     fn wanted(&self) -> Vec<PathBuf> {
         let groups = || self.places.iter().flat_map(|place| &place.groups);
-        let is_top = |group: &&PathBuf| !groups().any(|other| other != *group && group.starts_with(other));
+        let is_top =
+            |group: &&PathBuf| !groups().any(|other| other != *group && group.starts_with(other));
         let mut wanted: Vec<_> = groups().filter(is_top).cloned().collect();
         wanted.sort();
         wanted.dedup();
@@ -144,7 +146,8 @@ impl Attachments {
 
     /// Watches the directory that the group's directory is made in.
     fn watch(&self, directory: &Path) {
-        let flags = AddWatchFlags::IN_CREATE | AddWatchFlags::IN_DELETE | AddWatchFlags::IN_MOVED_TO;
+        let flags =
+            AddWatchFlags::IN_CREATE | AddWatchFlags::IN_DELETE | AddWatchFlags::IN_MOVED_TO;
         let parents = directory.ancestors().skip(1);
         for parent in parents.take_while(|parent| parent.starts_with(&self.mount)) {
             if self.inotify.add_watch(parent, flags).is_ok() {
@@ -155,7 +158,11 @@ impl Attachments {
 
     fn report(&mut self, directory: &Path, error: &CaptureError) {
         for place in &mut self.places {
-            if place.groups.iter().any(|group| group.starts_with(directory)) {
+            if place
+                .groups
+                .iter()
+                .any(|group| group.starts_with(directory))
+            {
                 place.problem = Some(format!("{}: {error}", place.target));
             }
         }
@@ -196,7 +203,9 @@ fn attach(skel: &RecorderSkel<'_>, directory: &Path) -> Result<Attached, Capture
     let inode = file.metadata().map_err(open)?.ino();
     let attach = |program: &libbpf_rs::ProgramMut<'_>| {
         let link = program.attach_cgroup(file.as_raw_fd());
-        link.map_err(|e| CaptureError::bpf(&format!("cannot attach to the control group {shown}"), e))
+        link.map_err(|e| {
+            CaptureError::bpf(&format!("cannot attach to the control group {shown}"), e)
+        })
     };
     Ok(Attached {
         directory: directory.to_path_buf(),

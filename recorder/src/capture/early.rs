@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 
-use super::{Captured, What};
+use crate::captured::{Captured, Socket, What};
 use crate::side::Side;
 use crate::time::Timestamp;
 use crate::wire::Record;
@@ -52,11 +52,12 @@ impl Early {
     /// Gives the bytes of a connection that is now open.
     pub fn claim(&mut self, opened: &Record<'_>, sink: &mut dyn FnMut(Captured<'_>)) {
         let base = opened.offset as u32;
-        let is_of = |waiting: &Waiting| (waiting.local, waiting.remote) == (opened.local, opened.remote);
+        let is_of =
+            |waiting: &Waiting| (waiting.local, waiting.remote) == (opened.local, opened.remote);
         for waiting in self.waiting.iter().filter(|waiting| is_of(waiting)) {
             self.size -= waiting.data.len();
             sink(Captured {
-                socket: opened.socket,
+                socket: Socket(opened.socket),
                 time: waiting.time,
                 local: waiting.local,
                 remote: waiting.remote,

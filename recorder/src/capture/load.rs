@@ -73,12 +73,16 @@ pub(super) fn load(options: &CaptureOptions, programs: &[&str]) -> Result<Loaded
     let skel = skel.map_err(failed("cannot load the BPF programs into the kernel"))?;
     for target in &options.targets {
         if let Target::Port(port) = target {
-            let added = skel.maps.ports.update(&port.to_ne_bytes(), &[1], MapFlags::ANY);
+            let added = skel
+                .maps
+                .ports
+                .update(&port.to_ne_bytes(), &[1], MapFlags::ANY);
             added.map_err(failed("cannot write the BPF map ports"))?;
         }
     }
     let inbox = Rc::new(RefCell::new(Inbox::default()));
-    let ring = open_ring(&skel, Rc::clone(&inbox)).map_err(failed("cannot open the ring buffer"))?;
+    let ring =
+        open_ring(&skel, Rc::clone(&inbox)).map_err(failed("cannot open the ring buffer"))?;
     let state_changes = skel.progs.state_changes.attach();
     let links = vec![state_changes.map_err(failed("cannot attach to inet_sock_set_state"))?];
     Ok(Loaded {

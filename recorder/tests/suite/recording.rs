@@ -117,7 +117,7 @@ fn peers() -> Peers {
 fn a_connection_becomes_entries() {
     let (peers, mut played) = (peers(), Played::new());
     let ports = (50_000, 9732);
-    let initiator = Side::Local;
+    let initiator = Some(Side::Local);
     played.take(1, ports, What::Opened { initiator });
     for side in Side::BOTH {
         let sent = peers.sent.of(side);
@@ -220,7 +220,7 @@ fn a_connection_from_before_is_listed_by_its_port() {
 fn a_connection_that_ends_before_the_node_answers_is_listed_by_its_port() {
     let mut played = Played::new();
     for port in [9732, 80] {
-        let initiator = Side::Remote;
+        let initiator = Some(Side::Remote);
         played.take(port.into(), (port, 40_000), What::Opened { initiator });
         played.close(port.into(), Both::default());
     }
@@ -241,7 +241,7 @@ fn a_connection_that_ends_before_the_node_answers_is_listed_by_its_port() {
 fn the_connection_without_traffic_is_given_up_first() {
     let (peers, mut played) = (peers(), Played::new());
     for socket in [1, 2, 3] {
-        let initiator = Side::Local;
+        let initiator = Some(Side::Local);
         played.take(socket, (50_000, 9732), What::Opened { initiator });
         let sent = &peers.sent.local;
         played.data(socket, (50_000, 9732), Side::Local, 0, sent);
@@ -255,7 +255,7 @@ fn a_socket_number_that_opens_again_is_another_connection() {
     let (peers, mut played) = (peers(), Played::new());
     let sent = &peers.sent.local;
     for _ in 0..2 {
-        let initiator = Side::Local;
+        let initiator = Some(Side::Local);
         played.take(1, (50_000, 9732), What::Opened { initiator });
         played.data(1, (50_000, 9732), Side::Local, 0, sent);
     }
@@ -277,7 +277,7 @@ fn lost_bytes_are_searched_for_and_remarked() {
     for n in 0..20 {
         peers.send(Side::Local, &operation(n, 200));
     }
-    let (ports, initiator) = ((50_000, 9732), Side::Local);
+    let (ports, initiator) = ((50_000, 9732), Some(Side::Local));
     played.take(1, ports, What::Opened { initiator });
     played.data(1, ports, Side::Remote, 0, &peers.sent.remote);
     let sent = &peers.sent.local;

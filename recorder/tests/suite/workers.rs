@@ -40,7 +40,7 @@ fn data(sender: Side, offset: usize, data: &[u8]) -> What<'_> {
 #[test]
 fn a_full_queue_drops_bytes_and_counts_them() {
     let queue = Queue::new(10_000);
-    let initiator = Side::Local;
+    let initiator = Some(Side::Local);
     for _ in 0..3 {
         queue.put_captured(&captured(1, data(Side::Local, 0, &[0; 4000])));
         queue.put_captured(&captured(1, What::Opened { initiator }));
@@ -83,7 +83,7 @@ fn all_connections_of_all_workers_are_decoded_before_the_end() {
         for n in 0..50 {
             peers.send(Side::Local, &operation(n, 50));
         }
-        let initiator = Side::Remote;
+        let initiator = Some(Side::Remote);
         workers.put(&captured(socket, What::Opened { initiator }));
         for side in Side::BOTH {
             workers.put(&captured(socket, data(side, 0, peers.sent.of(side))));

@@ -11,7 +11,14 @@ fn captures(method: &str) {
         let group = Group::new(method);
         let mut recording = Recording::start(group.target());
         let node = Place::group(&group.0);
-        let node = exchange(node, Place::default(), role, address, method, &mut recording);
+        let node = exchange(
+            node,
+            Place::default(),
+            role,
+            address,
+            method,
+            &mut recording,
+        );
         check(recording.only(), &node, initiator);
         assert_eq!(recording.capture.losses().unwrap().bytes, 0);
     }

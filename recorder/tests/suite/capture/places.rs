@@ -44,11 +44,25 @@ fn other_groups_give_no_records() {
     let (group, other) = (Group::new("node"), Group::new("other"));
     let mut recording = Recording::start(group.target());
     for node in [Place::group(&other.0), Place::default()] {
-        exchange(node, Place::default(), "listen", "127.0.0.1", "recv", &mut recording);
+        exchange(
+            node,
+            Place::default(),
+            "listen",
+            "127.0.0.1",
+            "recv",
+            &mut recording,
+        );
     }
     assert!(recording.seen.is_empty());
     // The same is seen in the group.
-    exchange(Place::group(&group.0), Place::default(), "listen", "127.0.0.1", "recv", &mut recording);
+    exchange(
+        Place::group(&group.0),
+        Place::default(),
+        "listen",
+        "127.0.0.1",
+        "recv",
+        &mut recording,
+    );
     assert_eq!(recording.seen.len(), 1);
 }
 
@@ -76,7 +90,14 @@ fn groups_below_are_seen_once() {
     let targets = vec![group.target(), inner.target()];
     let mut recording = Recording::of(targets);
     assert_eq!(recording.capture.facts().cgroups, [group.0.clone()]);
-    let node = exchange(Place::group(&inner.0), Place::default(), "listen", "127.0.0.1", "recv", &mut recording);
+    let node = exchange(
+        Place::group(&inner.0),
+        Place::default(),
+        "listen",
+        "127.0.0.1",
+        "recv",
+        &mut recording,
+    );
     check(recording.only(), &node, Side::Remote);
 }
 
@@ -135,7 +156,10 @@ fn a_process_in_its_group() {
 #[test]
 fn a_process_without_a_group_is_in_the_root() {
     let recording = Recording::start(Target::Process(std::process::id()));
-    assert_eq!(recording.capture.facts().cgroups, [cgroups::mount().unwrap()]);
+    assert_eq!(
+        recording.capture.facts().cgroups,
+        [cgroups::mount().unwrap()]
+    );
 }
 
 #[test]
@@ -152,16 +176,29 @@ fn a_unit_by_its_name() {
 fn addresses_and_times() {
     let group = Group::new("addresses");
     let mut recording = Recording::start(group.target());
-    let now = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos() as u64;
+    let now = || {
+        SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .unwrap()
+            .as_nanos() as u64
+    };
     let began = now();
-    let (mut node, port) = Place::group(&group.0).exchange("listen", "::ffff:127.0.0.1", 0, "recv", 10);
+    let (mut node, port) =
+        Place::group(&group.0).exchange("listen", "::ffff:127.0.0.1", 0, "recv", 10);
     let (mut peer, from) = Place::default().exchange("connect", "127.0.0.1", port, "recv", 10);
     recording.until_ended(&mut [&mut node, &mut peer]);
     let ended = now();
     let seen = recording.only();
     let (local, remote) = (format!("127.0.0.1:{port}"), format!("127.0.0.1:{from}"));
-    assert_eq!(seen.addresses, Some((local.parse().unwrap(), remote.parse().unwrap())));
+    assert_eq!(
+        seen.addresses,
+        Some((local.parse().unwrap(), remote.parse().unwrap()))
+    );
     assert!(!seen.times.is_empty());
     let within = |time: &u64| (began..=ended).contains(time);
-    assert!(seen.times.iter().all(within), "{began} {:?} {ended}", seen.times);
+    assert!(
+        seen.times.iter().all(within),
+        "{began} {:?} {ended}",
+        seen.times
+    );
 }

@@ -1,9 +1,9 @@
 //! Recorders and nodes that start and end at any time, and rings that are too small.
 
+use std::io::{BufRead, BufReader};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::io::{BufRead, BufReader};
 use std::time::Duration;
 
 use libbpf_rs::query::{LinkInfoIter, LinkTypeInfo};
@@ -18,7 +18,8 @@ const GROUP: &str = "CAPTURE_TEST_GROUP";
 #[test]
 fn a_connection_opened_before() {
     let group = Group::new("before");
-    let (mut node, port) = Place::group(&group.0).exchange("listen", "127.0.0.1", 0, "hold", 10_000);
+    let (mut node, port) =
+        Place::group(&group.0).exchange("listen", "127.0.0.1", 0, "hold", 10_000);
     let (mut peer, _) = Place::default().exchange("connect", "127.0.0.1", port, "hold", 20_000);
     assert_eq!((node.line(), peer.line()), ("held".into(), "held".into()));
     let mut recording = Recording::start(group.target());
@@ -43,15 +44,22 @@ fn a_tiny_ring_gives_gaps_of_the_size_that_is_counted() {
         source: Source::Sockets,
         ring: 128 << 10,
     });
-    let (mut node, port) = Place::group(&group.0).exchange("listen", "127.0.0.1", 0, "recv", 3_000_000);
+    let (mut node, port) =
+        Place::group(&group.0).exchange("listen", "127.0.0.1", 0, "recv", 3_000_000);
     let (mut peer, _) = Place::default().exchange("connect", "127.0.0.1", port, "recv", 2_000_000);
     // The ring is not read meanwhile.
     let (first, second) = (node.exchanged(), peer.exchanged());
     recording.until_ended(&mut [&mut node, &mut peer]);
-    assert_eq!((&first.sent, &first.received), (&second.received, &second.sent));
+    assert_eq!(
+        (&first.sent, &first.received),
+        (&second.received, &second.sent)
+    );
     let seen = recording.only();
     let sent = seen.closed.expect("there is always room for the end");
-    assert_eq!((sent.local, sent.remote), (Some(3_000_000), Some(2_000_000)));
+    assert_eq!(
+        (sent.local, sent.remote),
+        (Some(3_000_000), Some(2_000_000))
+    );
     let captured = |side| {
         let (bytes, missing) = seen.direction(side);
         bytes.len() - missing
@@ -65,7 +73,8 @@ fn a_tiny_ring_gives_gaps_of_the_size_that_is_counted() {
 fn an_ignored_socket_costs_no_copies() {
     let group = Group::new("ignored");
     let mut recording = Recording::start(group.target());
-    let (mut node, port) = Place::group(&group.0).exchange("listen", "127.0.0.1", 0, "hold", 10_000);
+    let (mut node, port) =
+        Place::group(&group.0).exchange("listen", "127.0.0.1", 0, "hold", 10_000);
     let (mut peer, _) = Place::default().exchange("connect", "127.0.0.1", port, "hold", 20_000);
     assert_eq!((node.line(), peer.line()), ("held".into(), "held".into()));
     recording.until(|recording| recording.seen.values().any(|seen| seen.records.len() == 2));
@@ -87,13 +96,24 @@ fn a_service_that_restarts_gets_a_new_group() {
     let mut recording = Recording::start(group.target());
     for _ in 0..3 {
         recording.seen.clear();
-        let node = exchange(Place::group(&group.0), Place::default(), "connect", "127.0.0.1", "recv", &mut recording);
+        let node = exchange(
+            Place::group(&group.0),
+            Place::default(),
+            "connect",
+            "127.0.0.1",
+            "recv",
+            &mut recording,
+        );
         check(recording.only(), &node, Side::Local);
         group.remove();
         recording.until(|recording| recording.capture.facts().cgroups.is_empty());
         group.make();
         recording.poll();
-        assert_eq!(recording.capture.facts().cgroups, [group.0.clone()], "at once");
+        assert_eq!(
+            recording.capture.facts().cgroups,
+            [group.0.clone()],
+            "at once"
+        );
     }
 }
 
@@ -106,7 +126,14 @@ fn a_group_that_comes_later() {
     group.make();
     recording.poll();
     assert!(recording.capture.facts().missing.is_empty());
-    let node = exchange(Place::group(&group.0), Place::default(), "listen", "127.0.0.1", "recv", &mut recording);
+    let node = exchange(
+        Place::group(&group.0),
+        Place::default(),
+        "listen",
+        "127.0.0.1",
+        "recv",
+        &mut recording,
+    );
     check(recording.only(), &node, Side::Remote);
 }
 
@@ -119,7 +146,8 @@ fn a_killed_node_and_a_refused_connection() {
     assert_eq!((node.line(), peer.line()), ("held".into(), "held".into()));
     node.kill();
     peer.kill();
-    let (mut refused, error) = Place::group(&group.0).exchange("connect", "127.0.0.1", port, "refused", 0);
+    let (mut refused, error) =
+        Place::group(&group.0).exchange("connect", "127.0.0.1", port, "refused", 0);
     assert_eq!(i32::from(error), libc::ECONNREFUSED);
     recording.until(|recording| recording.seen.values().any(|seen| seen.closed.is_some()));
     recording.until_ended(&mut [&mut refused]);
@@ -131,20 +159,31 @@ fn a_killed_node_and_a_refused_connection() {
 fn links(group: &Path) -> usize {
     let id = std::fs::metadata(group).unwrap().ino();
     let is_at = |info: &LinkTypeInfo| matches!(info, LinkTypeInfo::Cgroup(cgroup) if cgroup.cgroup_id == id);
-    LinkInfoIter::default().filter(|link| is_at(&link.info)).count()
+    LinkInfoIter::default()
+        .filter(|link| is_at(&link.info))
+        .count()
 }
 
 #[test]
 fn a_killed_recorder_leaves_no_program() {
     let group = Group::new("left");
     let mut recorder = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "--ignored", "--nocapture", "capture::times::a_recorder"])
+        .args([
+            "--exact",
+            "--ignored",
+            "--nocapture",
+            "capture::times::a_recorder",
+        ])
         .env(GROUP, &group.0)
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
     let output = BufReader::new(recorder.stdout.take().unwrap());
-    assert!(output.lines().any(|line| line.unwrap().contains("attached")));
+    assert!(
+        output
+            .lines()
+            .any(|line| line.unwrap().contains("attached"))
+    );
     assert_eq!(links(&group.0), 2);
     recorder.kill().unwrap();
     recorder.wait().unwrap();

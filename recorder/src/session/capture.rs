@@ -1,0 +1,180 @@
+//! The thread that owns the BPF programs: it gives what was captured to the decoders, and says what it captures.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{SyncSender, sync_channel};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, anyhow};
+
+use super::say;
+use super::shared::Shared;
+use crate::api::CaptureHealth;
+use crate::capture::{Capture, CaptureFacts, CaptureOptions, Source, Target};
+use crate::config::{CaptureSource, Config, Place};
+use crate::privileges;
+use crate::workers::Workers;
+
+/// Maximum time for which a record waits in the ring buffer.
+const POLL: Duration = Duration::from_millis(50);
+/// Interval at which the state of the capture is told.
+const TELL: Duration = Duration::from_millis(500);
+
+/// The thread.
+pub(super) struct CaptureThread {
+    stop: Arc<AtomicBool>,
+    thread: JoinHandle<()>,
+    workers: Arc<Workers>,
+}
+
+impl CaptureThread {
+    /// Starts to capture.
+    ///
+    /// # Errors
+    /// The programs cannot be loaded.
+    pub(super) fn start(
+        config: &Config,
+        shared: Arc<Shared>,
+        workers: Arc<Workers>,
+    ) -> Result<Self> {
+        let options = options(config);
+        let stop = Arc::new(AtomicBool::new(false));
+        let (opened, is_open) = sync_channel(1);
+        let reader = Reader {
+            shared,
+            workers: workers.clone(),
+            stop: stop.clone(),
+            facts: None,
+        };
+        let thread = thread::Builder::new().name("capture".into());
+        let thread = thread
+            .spawn(move || reader.run(&options, &opened))
+            .context("cannot start the thread that captures")?;
+        let opened = is_open.recv();
+        opened.map_err(|_| anyhow!("the thread that captures has ended"))??;
+        Ok(Self {
+            stop,
+            thread,
+            workers,
+        })
+    }
+
+    /// Ends it, and waits until the decoders have finished.
+    pub(super) fn stop(self) {
+        self.stop.store(true, Ordering::Relaxed);
+        // A panic was printed when it happened.
+        let _ = self.thread.join();
+        self.workers.stop();
+    }
+}
+
+fn options(config: &Config) -> CaptureOptions {
+    let p2p = config.nodes.iter().filter_map(|node| node.p2p.as_ref());
+    let targets = p2p.filter_map(|p2p| match &p2p.place {
+        Place::Listener => p2p.port.map(Target::Port),
+        Place::Cgroup(directory) => Some(Target::Cgroup(directory.clone())),
+        Place::Unit(unit) => Some(Target::Unit(unit.clone())),
+        Place::Pid(pid) => Some(Target::Process(*pid)),
+    });
+    CaptureOptions {
+        targets: targets.collect(),
+        source: match config.source {
+            CaptureSource::Auto => Source::Auto,
+            CaptureSource::Sockets => Source::Sockets,
+            CaptureSource::Calls => Source::Calls,
+        },
+        ring: config.ring as usize,
+    }
+}
+
+struct Reader {
+    shared: Arc<Shared>,
+    workers: Arc<Workers>,
+    stop: Arc<AtomicBool>,
+    facts: Option<CaptureFacts>,
+}
+
+impl Reader {
+    fn run(mut self, options: &CaptureOptions, opened: &SyncSender<Result<()>>) {
+        let mut capture = match Capture::open(options) {
+            Ok(capture) => capture,
+            Err(failure) => {
+                let _ = opened.send(Err(failure.into()));
+                return;
+            }
+        };
+        privileges::reduce(privileges::CAPTURE);
+        self.tell(&capture);
+        let _ = opened.send(Ok(()));
+        if let Err(failure) = self.read(&mut capture) {
+            self.shared.fail(failure);
+        }
+    }
+
+    fn read(&mut self, capture: &mut Capture) -> Result<()> {
+        let mut told = Instant::now();
+        while !self.stop.load(Ordering::Relaxed) {
+            let workers = &self.workers;
+            capture.poll(POLL, &mut |captured| workers.put(&captured))?;
+            for socket in self.workers.take_ignored() {
+                // Without an entry its bytes go on to be captured, and are dropped here.
+                let _ = capture.ignore(socket);
+            }
+            if told.elapsed() >= TELL {
+                told = Instant::now();
+                self.tell(capture);
+            }
+        }
+        // What is in the ring now.
+        capture.poll(Duration::ZERO, &mut |captured| self.workers.put(&captured))?;
+        self.tell(capture);
+        Ok(())
+    }
+
+    /// Tells the server the state, and the user what has changed in it.
+    fn tell(&mut self, capture: &Capture) {
+        let facts = capture.facts();
+        let before = self.facts.as_ref();
+        if before.is_none_or(|before| before.cgroups != facts.cgroups) {
+            for directory in &facts.cgroups {
+                say(&format!(
+                    "capturing in control group {}",
+                    directory.display()
+                ));
+            }
+        }
+        if before.is_none_or(|before| before.missing != facts.missing) {
+            for problem in &facts.missing {
+                say(&format!("not captured now: {problem}"));
+            }
+        }
+        self.shared
+            .set_health(health(capture, &facts, &self.workers));
+        self.facts = Some(facts);
+    }
+}
+
+fn health(capture: &Capture, facts: &CaptureFacts, workers: &Workers) -> CaptureHealth {
+    let mut problems = facts.missing.clone();
+    problems.extend(facts.reason.clone());
+    let losses = capture.losses();
+    if let Err(failure) = &losses {
+        problems.push(failure.to_string());
+    }
+    let (losses, dropped) = (losses.unwrap_or_default(), workers.dropped());
+    CaptureHealth {
+        source: match facts.source {
+            Source::Calls => "calls".into(),
+            Source::Auto | Source::Sockets => "sockets".into(),
+        },
+        cgroups: facts
+            .cgroups
+            .iter()
+            .map(|directory| directory.display().to_string())
+            .collect(),
+        lost_events: losses.records + dropped.records,
+        lost_bytes: losses.bytes + losses.unreadable_bytes + dropped.bytes,
+        problems,
+    }
+}
