@@ -43,12 +43,8 @@ impl Connections {
         }
         let db = schema::open(path, true)?;
         let error = || StoreError::of("open", path);
-        let exists = "SELECT EXISTS (SELECT 1 FROM sqlite_schema)";
-        if !db
-            .query_row(exists, [], |row| row.get(0))
-            .map_err(error())?
-        {
-            schema::create(&db, &[schema::MAIN]).map_err(error())?;
+        if schema::version(&db).map_err(error())? == 0 {
+            schema::create(&db, schema::MAIN, |_| Ok(())).map_err(error())?;
         }
         let mut opened = Self {
             db,

@@ -1,6 +1,9 @@
 //! Writing segments: a new one when the last is full, and none kept beyond the limits.
 
 use std::sync::Arc;
+use std::time::Duration;
+
+use rusqlite::Connection;
 
 use super::entry::{ConnectionId, Entry};
 use super::error::StoreError;
@@ -21,6 +24,8 @@ pub(super) struct Segments {
     next_chunk: u64,
     /// The number that the next segment has.
     pub(super) number: u64,
+    /// Connections that have rows in a segment for the first time.
+    connections: Vec<(ConnectionId, u64)>,
 }
 
 impl Segments {
@@ -40,6 +45,7 @@ impl Segments {
             next: last.map_or(0, |last| last.next).max(next),
             next_chunk: known.iter().map(|s| s.next_chunk).max().unwrap_or(0),
             number: last.map_or(0, |last| last.number + 1),
+            connections: Vec::new(),
         }
     }
 
@@ -54,6 +60,8 @@ impl Segments {
                     self.shared.note(&error);
                     let damage = error.is_damage() && !abandoned;
                     if !damage {
+                        // It is opened again for the next entries.
+                        self.active = None;
                         self.shared.note_failed(rest.len());
                         return;
                     }
@@ -97,6 +105,9 @@ impl Segments {
             .write(entries, now, full)
             .map_err(StoreError::of("write", &path))?;
         active.segment.bytes = segment::bytes(&path);
+        let connections = active.take_connections().into_iter();
+        self.connections
+            .extend(connections.map(|connection| (connection, active.segment.number)));
         self.next = active.segment.next;
         self.next_chunk = active.segment.next_chunk;
         let known = catalog.of_mut(self.family);
@@ -123,12 +134,10 @@ impl Segments {
         let (raw, search) = (self.shared.settings.raw, self.shared.settings.search);
         let last = catalog.of(self.family).last();
         if let Some(last) = last.filter(|last| self.goes_on(last, now)) {
-            let db = schema::open(&last.path, true)?;
-            let sql = "SELECT EXISTS (SELECT 1 FROM sqlite_schema WHERE name = 'log_text')";
-            let indexed = db.query_row(sql, [], |row| row.get(0));
-            let indexed: bool = indexed.map_err(StoreError::of("read", &last.path))?;
-            if self.family == Family::Messages || indexed == search {
-                return Ok(Active::new(db, last.clone(), raw, search));
+            match self.reopen(last) {
+                Ok(Some(db)) => return Ok(Active::new(db, last.clone(), raw, search)),
+                Ok(None) => {}
+                Err(error) => self.shared.note(&error),
             }
         }
         let ids = (self.next, self.next_chunk);
@@ -141,6 +150,16 @@ impl Segments {
         let db = created?;
         self.number += 1;
         Ok(Active::new(db, segment, raw, search))
+    }
+
+    /// Opens a segment to go on writing; nothing if its tables are not those of today's settings.
+    fn reopen(&self, segment: &Segment) -> Result<Option<Connection>, StoreError> {
+        let db = schema::open(&segment.path, true)?;
+        let sql = "SELECT EXISTS (SELECT 1 FROM sqlite_schema WHERE name = 'log_text')";
+        let indexed = db.query_row(sql, [], |row| row.get(0));
+        let indexed: bool = indexed.map_err(StoreError::of("read", &segment.path))?;
+        let fits = self.family == Family::Messages || indexed == self.shared.settings.search;
+        Ok(fits.then_some(db))
     }
 
     fn goes_on(&self, last: &Segment, now: u64) -> bool {
@@ -156,7 +175,7 @@ impl Segments {
         let path = active.segment.path.clone();
         self.shared.pool.forget(&path);
         // Readers need fewer files and calls without a write-ahead log. They may prevent it now; then it stays.
-        let _ = active.db.busy_timeout(std::time::Duration::ZERO);
+        let _ = active.db.busy_timeout(Duration::ZERO);
         let _ = active
             .db
             .execute_batch("PRAGMA wal_checkpoint(TRUNCATE); PRAGMA journal_mode = DELETE;");
@@ -214,7 +233,7 @@ impl Segments {
     fn surplus(&self, catalog: &Catalog, now: u64) -> Option<Segment> {
         let known = catalog.of(self.family);
         let oldest = known.first()?;
-        let rows = self.next - oldest.next;
+        let rows = self.next.saturating_sub(oldest.next);
         let main = if self.family == Family::Messages {
             catalog.main_bytes
         } else {
@@ -233,12 +252,9 @@ impl Segments {
         surplus.then(|| oldest.clone())
     }
 
-    /// Connections with rows in the segment that is written.
-    pub(super) fn take_connections(&mut self) -> Vec<ConnectionId> {
-        let active = self.active.as_mut();
-        active
-            .map(|active| active.take_connections())
-            .unwrap_or_default()
+    /// Connections with new rows, and the numbers of their segments.
+    pub(super) fn take_connections(&mut self) -> Vec<(ConnectionId, u64)> {
+        std::mem::take(&mut self.connections)
     }
 
     /// Ends writing.

@@ -191,6 +191,9 @@ pub(super) fn messages(
         links => links,
     };
     let kinds = file.codes(&query.kinds);
+    if kinds.is_empty() && !query.kinds.is_empty() {
+        return Ok(None);
+    }
     if let Some(sender) = query.sender {
         select.value("sender = ?", side(sender));
     }

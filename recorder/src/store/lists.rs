@@ -6,6 +6,7 @@ use rusqlite::{OptionalExtension, Row, params, params_from_iter};
 use super::details::Details;
 use super::entry::{ChunkEntry, ConnectionEntry, ConnectionId};
 use super::error::StoreResult;
+use super::pool::File;
 use super::query::{ChunkQuery, ConnectionQuery, Direction};
 use super::reader::{Reader, order};
 use super::segment::Segment;
@@ -15,12 +16,14 @@ use crate::time::Timestamp;
 
 /// Size of the chunks after which a list of them ends, in bytes.
 const CHUNK_BYTES: usize = 64 << 20;
+/// Size of the chunks after which those read at once end, in bytes.
+const PART_BYTES: usize = 1 << 20;
 /// Size of the connections after which a list of them ends, in bytes.
 const CONNECTION_BYTES: usize = 32 << 20;
 
 const CONNECTION: &str =
     "SELECT id, ip, port, initiator, peer_id, last, ended, ignored, details FROM connection";
-const CHUNK: &str = "SELECT id, connection, sender, number, offset, time, raw, plain FROM chunk";
+const CHUNK: &str = "SELECT connection, sender, number, offset, time, raw, plain FROM chunk";
 
 impl Reader {
     /// Connections, by their ids; at most [`MAX_ROWS`](Self::MAX_ROWS), and not many after 32 MiB.
@@ -85,7 +88,7 @@ impl Reader {
         let limit = query.limit.min(Self::MAX_ROWS) as usize;
         self.each_chunk(query, &mut |chunk| {
             if chunks.len() < limit {
-                bytes += chunk.raw.len() + chunk.plain.as_ref().map_or(0, Vec::len);
+                bytes += size(&chunk);
                 chunks.push(chunk);
             }
             chunks.len() < limit && bytes < CHUNK_BYTES
@@ -128,32 +131,16 @@ impl Reader {
         times: [i64; 2],
         take: &mut dyn FnMut(ChunkEntry) -> bool,
     ) -> bool {
-        let mut next = segment.first_chunk;
-        while next < segment.next_chunk {
+        let ids = self.ask(segment, |file| chunk_ids(file, query, times));
+        let ids = ids.unwrap_or_default();
+        let mut rest = &ids[..];
+        while !rest.is_empty() {
             // The segment is not kept open while the chunks are taken, which may last.
-            let part = self.ask(segment, |file| {
-                let max = query.max_bytes.map_or(usize::MAX, |max| usize::try_from(max).unwrap_or(usize::MAX));
-                let connection = query.connection.map(|connection| int(connection.0));
-                let index = if connection.is_some() { "INDEXED BY chunk_number" } else { "NOT INDEXED" };
-                let own = if connection.is_some() { "connection = ?5" } else { "?5 IS NULL" };
-                let sql = format!("{CHUNK} {index} WHERE id BETWEEN ?1 AND ?2 AND time BETWEEN ?3 AND ?4 AND {own} ORDER BY id");
-                let mut rows = file.prepare_cached(&sql)?;
-                let last = int(segment.next_chunk - 1);
-                let mut rows = rows.query(params![int(next), last, times[0], times[1], connection])?;
-                let (mut part, mut bytes) = (Vec::new(), 0);
-                while let Some(row) = rows.next()?.filter(|_| bytes < 1 << 20) {
-                    let chunk = chunk(row, max)?;
-                    bytes += 100 + chunk.1.raw.len() + chunk.1.plain.as_ref().map_or(0, Vec::len);
-                    part.push(chunk);
-                }
-                Ok(part)
-            });
-            let part = part.unwrap_or_default();
-            let Some((last, _)) = part.last() else {
-                return true;
+            let Some(part) = self.ask(segment, |file| part(file, query, rest)) else {
+                break;
             };
-            next = last + 1;
-            if !part.into_iter().all(|(_, chunk)| take(chunk)) {
+            rest = &rest[part.len()..];
+            if !part.into_iter().all(&mut *take) {
                 return false;
             }
         }
@@ -182,24 +169,59 @@ impl Reader {
             });
             found.flatten()
         });
-        Ok(found.next().map(|(_, chunk)| chunk))
+        Ok(found.next())
     }
 }
 
-/// A chunk and its id, with at most `max` of its bytes.
-fn chunk(row: &Row<'_>, max: usize) -> rusqlite::Result<(u64, ChunkEntry)> {
-    let number: Option<i64> = row.get(3)?;
-    let cut = |bytes: &[u8]| bytes[..bytes.len().min(max)].to_vec();
-    let entry = ChunkEntry {
-        connection: ConnectionId(uint(row.get(1)?)),
-        sender: side_of(row.get(2)?),
-        number: number.map(uint),
-        offset: uint(row.get(4)?),
-        time: Timestamp(uint(row.get(5)?)),
-        raw: cut(row.get_ref(6)?.as_blob()?),
-        plain: row.get_ref(7)?.as_blob_or_null()?.map(cut),
+/// Ids of the wanted chunks of a segment.
+fn chunk_ids(file: &File, query: &ChunkQuery, times: [i64; 2]) -> rusqlite::Result<Vec<i64>> {
+    let connection = query.connection.map(|connection| int(connection.0));
+    let own = match connection {
+        Some(_) => "INDEXED BY chunk_number WHERE connection = ?3",
+        None => "NOT INDEXED WHERE ?3 IS NULL",
     };
-    Ok((uint(row.get(0)?), entry))
+    let sql = format!("SELECT id FROM chunk {own} AND time BETWEEN ?1 AND ?2 ORDER BY id");
+    let mut ids = file.prepare_cached(&sql)?;
+    let values = params![times[0], times[1], connection];
+    ids.query_map(values, |row| row.get(0))?.collect()
+}
+
+/// The first ones of some chunks.
+fn part(file: &File, query: &ChunkQuery, ids: &[i64]) -> rusqlite::Result<Vec<ChunkEntry>> {
+    let max = query
+        .max_bytes
+        .map(|max| usize::try_from(max).unwrap_or(usize::MAX));
+    let mut find = file.prepare_cached(&format!("{CHUNK} WHERE id = ?"))?;
+    let (mut chunks, mut bytes) = (Vec::new(), 0);
+    for id in ids {
+        let chunk = find.query_row([id], |row| chunk(row, max.unwrap_or(usize::MAX)))?;
+        bytes += size(&chunk);
+        chunks.push(chunk);
+        if bytes > PART_BYTES {
+            break;
+        }
+    }
+    Ok(chunks)
+}
+
+/// Size of a chunk's bytes.
+fn size(chunk: &ChunkEntry) -> usize {
+    chunk.raw.len() + chunk.plain.as_ref().map_or(0, Vec::len)
+}
+
+/// A chunk with at most `max` of its bytes.
+fn chunk(row: &Row<'_>, max: usize) -> rusqlite::Result<ChunkEntry> {
+    let number: Option<i64> = row.get(2)?;
+    let cut = |bytes: &[u8]| bytes[..bytes.len().min(max)].to_vec();
+    Ok(ChunkEntry {
+        connection: ConnectionId(uint(row.get(0)?)),
+        sender: side_of(row.get(1)?),
+        number: number.map(uint),
+        offset: uint(row.get(3)?),
+        time: Timestamp(uint(row.get(4)?)),
+        raw: cut(row.get_ref(5)?.as_blob()?),
+        plain: row.get_ref(6)?.as_blob_or_null()?.map(cut),
+    })
 }
 
 fn connection(row: &Row<'_>) -> rusqlite::Result<ConnectionEntry> {

@@ -56,7 +56,7 @@ impl Reader {
             ..Bytes::default()
         };
         for segment in &segments[first..=at] {
-            let size = place.start.saturating_add(wanted);
+            let size = usize::try_from(place.start.saturating_add(wanted)).unwrap_or(usize::MAX);
             self.ask(segment, |file| {
                 bytes.read(file, &row, place.chunks.1, (limit, size))
             });
@@ -119,7 +119,7 @@ impl Bytes {
         file: &File,
         row: &MessageRow,
         last: u64,
-        (raw_limit, plain_limit): (usize, u64),
+        (raw_limit, plain_limit): (usize, usize),
     ) -> rusqlite::Result<()> {
         let sql = "SELECT number, raw, plain FROM chunk
                    WHERE connection = ? AND sender = ? AND number BETWEEN ? AND ? ORDER BY number";
@@ -133,15 +133,17 @@ impl Bytes {
         let mut chunks = chunks.query(range)?;
         while let Some(chunk) = chunks.next()? {
             let number = uint(chunk.get(0)?);
-            self.cut |= number != self.next;
+            if number < self.next {
+                continue;
+            }
+            self.cut |= number > self.next;
             self.next = number + 1;
             self.cut |= append(&mut self.raw, chunk.get_ref(1)?.as_blob()?, raw_limit);
             let plain = chunk.get_ref(2)?.as_blob_or_null()?.unwrap_or_default();
-            append(
-                &mut self.plain,
-                plain,
-                usize::try_from(plain_limit).unwrap_or(usize::MAX),
-            );
+            append(&mut self.plain, plain, plain_limit);
+            if self.raw.len() >= raw_limit && self.plain.len() >= plain_limit {
+                break;
+            }
         }
         Ok(())
     }

@@ -169,12 +169,12 @@ impl Reader {
         if direction == Direction::Backward {
             wanted.reverse();
         }
-        for segment in wanted {
+        for (n, segment) in wanted.into_iter().enumerate() {
             let missing = limit - found.rows.len() as u64;
             if missing == 0 {
                 break;
             }
-            if began.elapsed() > self.0.settings.search_time {
+            if n > 0 && began.elapsed() > self.0.settings.search_time {
                 let first = segment.first.max(bounds.ids.0);
                 let last = (segment.next - 1).min(bounds.ids.1);
                 found.cut = Some(if direction == Direction::Backward {

@@ -50,7 +50,7 @@ CREATE TABLE block(id INTEGER PRIMARY KEY, min_time INTEGER NOT NULL, max_time I
 ";
 
 /// Messages and chunks.
-pub(super) const MESSAGES: &str = "
+const MESSAGES: &str = "
 CREATE TABLE kind(id INTEGER PRIMARY KEY, name TEXT NOT NULL);
 -- What messages of a connection have in common.
 CREATE TABLE link(
@@ -94,7 +94,7 @@ CREATE INDEX chunk_number ON chunk(connection, sender, number);
 ";
 
 /// Lines of the log.
-pub(super) const LOGS: &str = "
+const LOGS: &str = "
 CREATE TABLE log(
     id INTEGER PRIMARY KEY,
     time INTEGER NOT NULL, -- nanoseconds since 1970
@@ -106,7 +106,7 @@ CREATE INDEX log_level ON log(level);
 ";
 
 /// The index of the words of the log.
-pub(super) const SEARCH: &str = "
+const SEARCH: &str = "
 CREATE VIRTUAL TABLE log_text USING fts5(section, message, content='log', content_rowid='id', columnsize=0);
 ";
 
@@ -117,9 +117,7 @@ pub(super) fn open(path: &Path, writing: bool) -> Result<Connection, StoreError>
     let error = || StoreError::of("open", path);
     let db = Connection::open_with_flags(path, flags).map_err(error())?;
     db.busy_timeout(BUSY).map_err(error())?;
-    let version: i64 = db
-        .pragma_query_value(None, "user_version", |row| row.get(0))
-        .map_err(error())?;
+    let version = version(&db).map_err(error())?;
     if version > VERSION {
         let path = path.to_path_buf();
         return Err(StoreError::Newer {
@@ -140,24 +138,32 @@ pub(super) fn open(path: &Path, writing: bool) -> Result<Connection, StoreError>
     Ok(db)
 }
 
-/// Creates the tables of a file that is empty.
-pub(super) fn create(db: &Connection, tables: &[&str]) -> rusqlite::Result<()> {
+/// The version of a file; 0 if its creation was not finished.
+pub(super) fn version(db: &Connection) -> rusqlite::Result<i64> {
+    db.pragma_query_value(None, "user_version", |row| row.get(0))
+}
+
+/// Creates the tables of an empty file and what `fill` writes into them, at once.
+pub(super) fn create(
+    db: &Connection,
+    tables: &str,
+    fill: impl FnOnce(&Connection) -> rusqlite::Result<()>,
+) -> rusqlite::Result<()> {
     let transaction = db.unchecked_transaction()?;
-    for tables in tables {
-        transaction.execute_batch(tables)?;
-    }
+    transaction.execute_batch(tables)?;
+    fill(&transaction)?;
     transaction.pragma_update(None, "user_version", VERSION)?;
     transaction.commit()
 }
 
-/// Creates the tables of a segment with messages.
-pub(super) fn create_messages(db: &Connection) -> rusqlite::Result<()> {
-    create(db, &[COMMON, MESSAGES, &kinds()])
+/// Tables of a segment with messages.
+pub(super) fn messages() -> String {
+    [COMMON, MESSAGES, &kinds()].concat()
 }
 
-/// Creates the tables of a segment with lines of the log.
-pub(super) fn create_logs(db: &Connection, search: bool) -> rusqlite::Result<()> {
-    create(db, &[COMMON, LOGS, if search { SEARCH } else { "" }])
+/// Tables of a segment with lines of the log.
+pub(super) fn logs(search: bool) -> String {
+    [COMMON, LOGS, if search { SEARCH } else { "" }].concat()
 }
 
 /// The names of the kinds, which have other numbers in other versions.

@@ -91,17 +91,24 @@ impl Segment {
         let mut segment = Self::new(Path::new(""), family, number, (first, 0), 0);
         segment.path = path.to_path_buf();
         match segment.read(family) {
+            Ok(true) => {}
+            Ok(false) => return delete(path).err().map(Err),
             Err(error @ StoreError::Newer { .. }) => return Some(Err(error)),
-            read => segment.damaged = read.is_err(),
+            Err(_) => segment.damaged = true,
         }
         segment.bytes = bytes(path);
         Some(Ok(segment))
     }
 
-    fn read(&mut self, family: Family) -> Result<(), StoreError> {
+    /// Reads what is known of it; whether it was finished when it was created.
+    fn read(&mut self, family: Family) -> Result<bool, StoreError> {
         let db = schema::open(&self.path, false)?;
-        self.read_from(&db, family)
-            .map_err(StoreError::of("read", &self.path))
+        let version = schema::version(&db).map_err(StoreError::of("read", &self.path))?;
+        if version > 0 {
+            self.read_from(&db, family)
+                .map_err(StoreError::of("read", &self.path))?;
+        }
+        Ok(version > 0)
     }
 
     fn read_from(&mut self, db: &Connection, family: Family) -> rusqlite::Result<()> {
@@ -133,12 +140,12 @@ impl Segment {
     pub(super) fn create(&self, family: Family, search: bool) -> Result<Connection, StoreError> {
         create_file(&self.path)?;
         let db = schema::open(&self.path, true)?;
-        let created = match family {
-            Family::Messages => schema::create_messages(&db),
-            Family::Logs => schema::create_logs(&db, search),
+        let tables = match family {
+            Family::Messages => schema::messages(),
+            Family::Logs => schema::logs(search),
         };
-        let written = created.and_then(|()| self.write(&db));
-        written.map_err(StoreError::of("create", &self.path))?;
+        let created = schema::create(&db, &tables, |db| self.write(db));
+        created.map_err(StoreError::of("create", &self.path))?;
         Ok(db)
     }
 

@@ -134,7 +134,7 @@ impl WriterThread {
                 self.connections.put(connection, segment)?;
             }
         }
-        for connection in self.messages.take_connections() {
+        for (connection, segment) in self.messages.take_connections() {
             self.connections.note(connection, segment)?;
         }
         if let Some(oldest) = oldest {

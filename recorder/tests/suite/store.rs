@@ -1,4 +1,9 @@
 //! Tests of the store.
 
 mod contract;
+
 mod entries;
+
+mod model;
+
+mod search;
