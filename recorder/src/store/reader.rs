@@ -192,7 +192,16 @@ impl Reader {
                     ask(file, &bounds, missing)
                 }
             });
-            found.rows.extend(rows.unwrap_or_default());
+            match rows {
+                Some(rows) => found.rows.extend(rows),
+                // It was deleted meanwhile, and so were those before it: there is no hole in what is left.
+                None if !segment.path.exists() => {
+                    if direction == Direction::Forward {
+                        found.rows.clear();
+                    }
+                }
+                None => {}
+            }
         }
         Ok(found)
     }

@@ -1,0 +1,251 @@
+//! Damaged files, directories of others, and files of newer versions.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use tezos_recorder::store::{Entry, Keep, MessageQuery, Settings, Store, StoreError};
+
+use super::entries::{Random, dir, message, open, operation, put_all, settle, with_chunk};
+use crate::effort;
+
+fn settings() -> Settings {
+    let messages = Keep {
+        rows: Some(1024),
+        ..Keep::default()
+    };
+    Settings {
+        messages,
+        ..Settings::default()
+    }
+}
+
+/// A store with ten segments of 64 messages, closed.
+fn filled(path: &Path) -> Vec<PathBuf> {
+    let store = open(path, settings());
+    put_all(
+        &store,
+        (0..640).flat_map(|id| with_chunk(id, operation(id, 200), message(id))),
+    );
+    store.close();
+    segments(path)
+}
+
+fn segments(path: &Path) -> Vec<PathBuf> {
+    let files = fs::read_dir(path).unwrap().map(|file| file.unwrap().path());
+    let is_segment = |path: &PathBuf| {
+        let name = path.file_name().unwrap().to_str().unwrap();
+        name.starts_with("messages-") && name.ends_with(".db")
+    };
+    let mut files: Vec<_> = files.filter(is_segment).collect();
+    files.sort();
+    files
+}
+
+fn ids(store: &Store) -> Vec<u64> {
+    let query = MessageQuery {
+        limit: 10_000,
+        ..MessageQuery::default()
+    };
+    let rows = store.reader().unwrap().messages(&query).unwrap();
+    rows.iter().rev().map(|row| row.id).collect()
+}
+
+/// Ways to damage a file.
+const DAMAGES: [fn(&mut Vec<u8>); 5] = [
+    |bytes| bytes[..100].fill(0xaa),
+    |bytes| bytes.truncate(5000),
+    |bytes| bytes[100..].fill(0xaa),
+    |bytes| bytes[4096..].fill(0),
+    |bytes| bytes.fill(0),
+];
+
+fn damage(path: &Path, damage: fn(&mut Vec<u8>)) {
+    let mut bytes = fs::read(path).unwrap();
+    damage(&mut bytes);
+    fs::write(path, bytes).unwrap();
+}
+
+#[test]
+fn a_damaged_segment_costs_only_itself() {
+    for how in DAMAGES {
+        let (_dir, path) = dir();
+        let files = filled(&path);
+        assert_eq!(files.len(), 10);
+        damage(&files[4], how);
+        let store = Store::open(&path, settings()).unwrap();
+        let expected: Vec<u64> = (0..256).chain(320..640).collect();
+        assert_eq!(ids(&store), expected);
+        assert_eq!(store.reader().unwrap().message(300, 10).unwrap(), None);
+        let health = store.health();
+        assert_eq!(health.damaged, [files[4].clone()]);
+        put_all_counting(&store, 640..641);
+        assert_eq!(ids(&store).last(), Some(&640));
+    }
+}
+
+fn put_all_counting(store: &Store, ids: std::ops::Range<u64>) {
+    let failed = store.health().failed;
+    for id in ids {
+        assert!(store.writer().put(Entry::Message(Box::new(message(id)))));
+    }
+    store.writer().flush();
+    assert_eq!(store.health().failed, failed);
+}
+
+#[test]
+fn a_damaged_last_segment_is_left_and_a_new_one_begun() {
+    for how in DAMAGES {
+        let (_dir, path) = dir();
+        let store = open(&path, settings());
+        put_all(
+            &store,
+            (0..100).flat_map(|id| with_chunk(id, operation(id, 200), message(id))),
+        );
+        store.close();
+        let files = segments(&path);
+        damage(&files[1], how);
+        let store = Store::open(&path, settings()).unwrap();
+        put_all_counting(&store, 100..150);
+        let found = ids(&store);
+        let expected: Vec<u64> = (0..64).chain(100..150).collect();
+        assert_eq!(found, expected);
+        assert_eq!(store.health().damaged, [files[1].clone()]);
+    }
+}
+
+#[test]
+fn a_segment_that_is_damaged_while_it_is_written_is_left() {
+    let (_dir, path) = dir();
+    let store = open(&path, settings());
+    put_all(
+        &store,
+        (0..40).flat_map(|id| with_chunk(id, operation(id, 200), message(id))),
+    );
+    let file = segments(&path).remove(0);
+    // Its pages are cached by the writer, so that it does not notice at once. New readers do.
+    let files = [file.clone(), file.with_extension("db-wal")];
+    for file in files {
+        let length = fs::metadata(&file).unwrap().len() as usize;
+        fs::write(&file, vec![0xaa; length]).unwrap();
+    }
+    for id in 40..200 {
+        store.writer().put(Entry::Message(Box::new(message(id))));
+        store.writer().flush();
+    }
+    store.close();
+    let store = Store::open(&path, settings()).unwrap();
+    let found = ids(&store);
+    assert!(found.len() >= 200 - 64 - 40, "{found:?}");
+    assert!(found.windows(2).all(|pair| pair[0] < pair[1]));
+    assert_eq!(found.last(), Some(&199));
+    assert!(store.health().damaged.contains(&file));
+}
+
+#[test]
+fn random_damage_never_stops_the_store() {
+    let mut random = Random(effort::seed());
+    let (_dir, path) = dir();
+    let files = filled(&path);
+    let whole: Vec<_> = files.iter().map(|file| fs::read(file).unwrap()).collect();
+    for _ in 0..effort::rounds(40) {
+        let at = random.below(10) as usize;
+        let mut bytes = whole[at].clone();
+        for _ in 0..random.below(50) {
+            let byte = random.below(bytes.len() as u64) as usize;
+            bytes[byte] = random.next() as u8;
+        }
+        fs::write(&files[at], bytes).unwrap();
+        let store = Store::open(&path, settings()).unwrap();
+        let found = ids(&store);
+        let others = found
+            .iter()
+            .filter(|id| **id / 64 != at as u64 && **id < 640);
+        assert_eq!(others.count(), 9 * 64);
+        for id in (0..640).step_by(7) {
+            store.reader().unwrap().message(id, 1000).unwrap();
+        }
+        store.close();
+        fs::write(&files[at], &whole[at]).unwrap();
+    }
+}
+
+#[test]
+fn damaged_connections_are_set_aside() {
+    let (_dir, path) = dir();
+    filled(&path);
+    damage(&path.join("main.db"), DAMAGES[0]);
+    let store = Store::open(&path, settings()).unwrap();
+    assert_eq!(store.health().damaged, [path.join("main.db")]);
+    assert!(path.join("main.damaged").exists());
+    put_all_counting(&store, 640..641);
+    assert_eq!(ids(&store), (0..641).collect::<Vec<_>>());
+}
+
+#[test]
+fn one_recorder_at_a_time() {
+    let (_dir, path) = dir();
+    let store = open(&path, settings());
+    let second = Store::open(&path, settings()).unwrap_err();
+    assert!(matches!(second, StoreError::InUse { .. }));
+    let process = std::process::id();
+    assert!(
+        second
+            .to_string()
+            .contains(&format!("used by another recorder (process {process})"))
+    );
+    store.close();
+    settle(&open(&path, settings()));
+}
+
+#[test]
+fn newer_files_are_refused_and_left_alone() {
+    for name in ["main.db", "messages-00000003-192.db"] {
+        let (_dir, path) = dir();
+        filled(&path);
+        let file = path.join(name);
+        let db = rusqlite::Connection::open(&file).unwrap();
+        db.pragma_update(None, "user_version", 7).unwrap();
+        drop(db);
+        let bytes = fs::read(&file).unwrap();
+        let error = Store::open(&path, settings()).unwrap_err();
+        assert!(
+            matches!(error, StoreError::Newer { found: 7, .. }),
+            "{error}"
+        );
+        assert!(
+            error
+                .to_string()
+                .contains("written by a newer tezos-recorder (format 7, this one reads 1)")
+        );
+        assert_eq!(fs::read(&file).unwrap(), bytes);
+    }
+}
+
+#[test]
+fn directories_of_others_are_refused() {
+    let (_dir, path) = dir();
+    fs::create_dir(&path).unwrap();
+    fs::write(path.join("letter.txt"), "x").unwrap();
+    let error = Store::open(&path, settings()).unwrap_err();
+    assert!(matches!(error, StoreError::Foreign { .. }));
+    let names: Vec<_> = fs::read_dir(&path).unwrap().collect();
+    assert_eq!(names.len(), 1);
+    let file = path.join("letter.txt");
+    assert!(matches!(
+        Store::open(&file, settings()).unwrap_err(),
+        StoreError::Io { .. }
+    ));
+}
+
+#[test]
+fn unfinished_segments_are_created_again() {
+    let (_dir, path) = dir();
+    filled(&path);
+    fs::write(path.join("messages-00000010-640.db"), "").unwrap();
+    let store = open(&path, settings());
+    put_all(
+        &store,
+        (640..641).map(|id| Entry::Message(Box::new(message(id)))),
+    );
+    assert_eq!(ids(&store), (0..641).collect::<Vec<_>>());
+}

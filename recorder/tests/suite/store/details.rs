@@ -1,0 +1,352 @@
+//! Messages with their bytes, chunks, and connections.
+
+use tezos_recorder::p2p::message::Kind;
+use tezos_recorder::side::{Both, Side};
+use tezos_recorder::store::{
+    ChunkEntry, ChunkQuery, ConnectionEntry, ConnectionId, ConnectionQuery, Counts, Direction,
+    Entry, Keep, MessageEntry, Settings,
+};
+use tezos_recorder::stream::Traffic;
+use tezos_recorder::time::Timestamp;
+
+use super::entries::{connection, dir, message, open, operation, put_all, with_chunk};
+use crate::common::{bytes, each, plain, text, vectors};
+
+/// Chunks of `size` plain bytes, the first with `before` bytes of another message, and the message in them.
+fn split(kind: Kind, plain: &[u8], before: usize, size: usize) -> Vec<Entry> {
+    let stream = [&vec![9; before][..], plain].concat();
+    let parts = stream.chunks(size.max(1));
+    let number = |n: usize| {
+        if kind == Kind::AckMessage {
+            2
+        } else {
+            5 + n as u64
+        }
+    };
+    let mut entries: Vec<_> = parts
+        .clone()
+        .enumerate()
+        .map(|(n, part)| {
+            Entry::Chunk(ChunkEntry {
+                connection: ConnectionId(1),
+                sender: Side::Remote,
+                number: Some(number(n)),
+                offset: 0,
+                time: Timestamp(7),
+                raw: [&[1, 2][..], part].concat(),
+                plain: Some(part.to_vec()),
+            })
+        })
+        .collect();
+    let message = MessageEntry {
+        kind,
+        chunks: (number(0), number(parts.len().saturating_sub(1))),
+        start: before as u64,
+        size: plain.len() as u64,
+        ..message(0)
+    };
+    entries.push(Entry::Message(Box::new(message)));
+    entries
+}
+
+#[test]
+fn messages_are_decoded_again_from_their_chunks() {
+    let examples = each(&vectors()["messages"])
+        .map(|example| (text(&example["kind"]), plain(example), &example["json"]));
+    let refused = each(&vectors()["refused"])
+        .map(|example| ("ack_message", bytes(&example["plain"]), &example["json"]));
+    let refused = refused.filter(|(_, plain, _)| !plain.is_empty());
+    let mut count = 0;
+    for (kind, plain, json) in examples.chain(refused) {
+        for (before, size) in [(0, 65_517), (11, 65_517), (11, 1000), (3, 7)] {
+            let kind = Kind::of_name(kind).unwrap();
+            let handshake = kind == Kind::AckMessage;
+            if plain.len() > 100_000 && size < 1000 || handshake && (before > 0 || size < 1000) {
+                continue;
+            }
+            let (_dir, path) = dir();
+            let store = open(&path, Settings::default());
+            put_all(&store, split(kind, &plain, before, size));
+            let details = store
+                .reader()
+                .unwrap()
+                .message(0, usize::MAX)
+                .unwrap()
+                .unwrap();
+            assert!(!details.cut);
+            assert_eq!(details.plain, plain);
+            let chunks = (plain.len() + before).div_ceil(size);
+            assert_eq!(details.raw.len(), plain.len() + before + 2 * chunks);
+            // The large one is described in the examples, not written out.
+            if plain.len() > 100_000 {
+                assert!(details.message.is_some());
+            } else {
+                assert_eq!(details.message.as_ref(), Some(json), "{kind}");
+            }
+            count += 1;
+        }
+    }
+    assert!(count > 70);
+}
+
+#[test]
+fn bytes_are_cut_and_lost_chunks_are_said() {
+    let (_dir, path) = dir();
+    let store = open(&path, Settings::default());
+    let plain = operation(3, 5000);
+    put_all(&store, split(Kind::Operation, &plain, 10, 1000));
+    let mut with_gap = split(Kind::Operation, &plain, 10, 1000);
+    with_gap.remove(2);
+    let moved = with_gap.into_iter().map(|entry| match entry {
+        Entry::Chunk(chunk) => Entry::Chunk(ChunkEntry {
+            connection: ConnectionId(2),
+            ..chunk
+        }),
+        Entry::Message(message) => Entry::Message(Box::new(MessageEntry {
+            connection: ConnectionId(2),
+            ..*message
+        })),
+        other => other,
+    });
+    put_all(&store, moved);
+    let reader = store.reader().unwrap();
+    let whole = reader.message(0, 6000).unwrap().unwrap();
+    assert!(!whole.cut && whole.message.is_some() && whole.plain == plain);
+    let cut = reader.message(0, 100).unwrap().unwrap();
+    assert_eq!((cut.raw.len(), &cut.plain[..]), (100, &plain[..100]));
+    assert!(cut.cut && cut.message == whole.message);
+    let lost = reader.message(1, 6000).unwrap().unwrap();
+    assert!(lost.cut && lost.message.is_none() && !lost.plain.is_empty());
+    assert_eq!(reader.message(2, 100).unwrap(), None);
+}
+
+#[test]
+fn raw_bytes_can_be_left_out() {
+    let (_dir, path) = dir();
+    let store = open(
+        &path,
+        Settings {
+            raw: false,
+            ..Settings::default()
+        },
+    );
+    put_all(&store, with_chunk(4, operation(1, 100), message(0)));
+    let details = store.reader().unwrap().message(0, 1000).unwrap().unwrap();
+    assert!(details.raw.is_empty() && details.message.is_some() && !details.cut);
+}
+
+#[test]
+fn chunks_of_earlier_segments_belong_to_the_message() {
+    let (_dir, path) = dir();
+    let messages = Keep {
+        rows: Some(128),
+        ..Keep::default()
+    };
+    let store = open(
+        &path,
+        Settings {
+            messages,
+            ..Settings::default()
+        },
+    );
+    let plain = operation(3, 5000);
+    let mut entries = split(Kind::Operation, &plain, 0, 1000);
+    let last = entries.pop().unwrap();
+    // A segment has 64 rows.
+    let others = |n| {
+        (0..n).map(|n| {
+            Entry::Message(Box::new(MessageEntry {
+                connection: ConnectionId(9),
+                ..message(n)
+            }))
+        })
+    };
+    put_all(
+        &store,
+        others(60).chain(entries).chain(others(10)).chain([last]),
+    );
+    assert!(store.health().segments > 1);
+    let details = store.reader().unwrap().message(70, 6000).unwrap().unwrap();
+    assert!(details.message.is_some() && !details.cut);
+    assert_eq!(details.plain, plain);
+}
+
+fn chunk(n: u64, connection: u64, size: usize) -> ChunkEntry {
+    ChunkEntry {
+        connection: ConnectionId(connection),
+        sender: if n.is_multiple_of(2) {
+            Side::Local
+        } else {
+            Side::Remote
+        },
+        number: (!n.is_multiple_of(10)).then_some(n),
+        offset: n * 100,
+        time: Timestamp(1000 + n),
+        raw: vec![n as u8; size],
+        plain: (!n.is_multiple_of(3))
+            .then(|| vec![n as u8; if n.is_multiple_of(4) { 0 } else { size }]),
+    }
+}
+
+#[test]
+fn chunks_are_listed_in_the_order_of_writing() {
+    let (_dir, path) = dir();
+    // Several segments.
+    let messages = Keep {
+        bytes: Some(4 << 20),
+        ..Keep::default()
+    };
+    let store = open(
+        &path,
+        Settings {
+            messages,
+            ..Settings::default()
+        },
+    );
+    let chunks: Vec<_> = (0..500).map(|n| chunk(n, 1 + n % 3, 2000)).collect();
+    put_all(&store, chunks.iter().cloned().map(Entry::Chunk));
+    assert!(store.health().segments > 2);
+    let reader = store.reader().unwrap();
+    let all = ChunkQuery {
+        limit: 1000,
+        ..ChunkQuery::default()
+    };
+    assert_eq!(reader.chunks(&all).unwrap(), chunks);
+    let own = |chunk: &&ChunkEntry| {
+        chunk.connection == ConnectionId(2) && (1100..=1300).contains(&chunk.time.0)
+    };
+    let query = ChunkQuery {
+        connection: Some(ConnectionId(2)),
+        from: Some(Timestamp(1100)),
+        to: Some(Timestamp(1300)),
+        ..all
+    };
+    let expected: Vec<_> = chunks.iter().filter(own).cloned().collect();
+    assert_eq!(reader.chunks(&query).unwrap(), expected);
+    assert_eq!(
+        reader
+            .chunks(&ChunkQuery {
+                limit: 5,
+                ..query.clone()
+            })
+            .unwrap(),
+        expected[..5]
+    );
+    let mut seen = Vec::new();
+    reader
+        .each_chunk(&query, &mut |chunk| {
+            seen.push(chunk);
+            seen.len() < 7
+        })
+        .unwrap();
+    assert_eq!(seen, expected[..7]);
+    let cut = reader
+        .chunks(&ChunkQuery {
+            max_bytes: Some(3),
+            ..all
+        })
+        .unwrap();
+    assert!(cut.iter().all(|chunk| chunk.raw.len() == 3));
+    for chunk in &chunks {
+        let Some(number) = chunk.number else { continue };
+        let found = reader
+            .chunk(chunk.connection, chunk.sender, number)
+            .unwrap();
+        assert_eq!(found.as_ref(), Some(chunk));
+    }
+    assert_eq!(
+        reader.chunk(ConnectionId(1), Side::Local, 10_000).unwrap(),
+        None
+    );
+}
+
+fn full_connection(id: u64) -> ConnectionEntry {
+    let texts = |text: &str| Both {
+        local: Some(format!("{{\"{text}\": {id}}}")),
+        remote: None,
+    };
+    ConnectionEntry {
+        address: format!("10.0.0.{}:9732", id % 5).parse().unwrap(),
+        initiator: (!id.is_multiple_of(3)).then_some(Side::Remote),
+        peer_id: (!id.is_multiple_of(2)).then(|| format!("id{}", id % 7)),
+        connection_messages: texts("port"),
+        metadata: texts("private_node"),
+        acks: texts("Ack"),
+        ended: id.is_multiple_of(4).then_some(Timestamp(id + 5)),
+        traffic: Both {
+            local: Traffic {
+                captured: id,
+                repeated: 2,
+                lost: 3,
+                foreign: 4,
+            },
+            remote: Traffic::default(),
+        },
+        chunks: Both {
+            local: 5,
+            remote: id,
+        },
+        ignored: id
+            .is_multiple_of(5)
+            .then(|| "opened before the recorder".into()),
+        remarks: vec![
+            (Timestamp(id + 1), "incoming \"é\"".into()),
+            (Timestamp(id + 2), "two".into()),
+        ],
+        ..connection(id)
+    }
+}
+
+#[test]
+fn connections_are_replaced_and_listed() {
+    let (_dir, path) = dir();
+    let store = open(&path, Settings::default());
+    put_all(
+        &store,
+        (1..50).map(|id| Entry::Connection(Box::new(connection(id)))),
+    );
+    put_all(
+        &store,
+        (1..50).map(|id| Entry::Connection(Box::new(full_connection(id)))),
+    );
+    store.close();
+    let store = open(&path, Settings::default());
+    let reader = store.reader().unwrap();
+    let all: Vec<_> = (1..50).map(full_connection).collect();
+    let forward = ConnectionQuery {
+        limit: 100,
+        direction: Direction::Forward,
+        ..ConnectionQuery::default()
+    };
+    assert_eq!(reader.connections(&forward).unwrap(), all);
+    assert_eq!(
+        reader.connection(ConnectionId(7)).unwrap().as_ref(),
+        Some(&all[6])
+    );
+    assert_eq!(reader.connection(ConnectionId(70)).unwrap(), None);
+    let backward = ConnectionQuery {
+        limit: 2,
+        cursor: Some(ConnectionId(20)),
+        ..ConnectionQuery::default()
+    };
+    assert_eq!(
+        reader.connections(&backward).unwrap(),
+        [all[19].clone(), all[18].clone()]
+    );
+    let peer = ConnectionQuery {
+        peer_id: Some("id3".into()),
+        host: "::ffff:10.0.0.2".parse().ok(),
+        ..forward
+    };
+    let wanted = |c: &&ConnectionEntry| c.peer_id == peer.peer_id && c.id.0 % 5 == 2;
+    let expected: Vec<_> = all.iter().filter(wanted).cloned().collect();
+    assert!(!expected.is_empty());
+    assert_eq!(reader.connections(&peer).unwrap(), expected);
+    assert_eq!(
+        reader.counts().unwrap(),
+        Counts {
+            connections: 49,
+            ..Counts::default()
+        }
+    );
+}
