@@ -1,6 +1,6 @@
 //! Messages with their bytes, chunks, and connections.
 
-use tezos_recorder::p2p::message::Kind;
+use tezos_recorder::p2p::message::{Kind, decode_handshake};
 use tezos_recorder::side::{Both, Side};
 use tezos_recorder::store::{
     ChunkEntry, ChunkQuery, ConnectionEntry, ConnectionId, ConnectionQuery, Counts, Direction,
@@ -16,12 +16,11 @@ use crate::common::{bytes, each, plain, text, vectors};
 fn split(kind: Kind, plain: &[u8], before: usize, size: usize) -> Vec<Entry> {
     let stream = [&vec![9; before][..], plain].concat();
     let parts = stream.chunks(size.max(1));
-    let number = |n: usize| {
-        if kind == Kind::AckMessage {
-            2
-        } else {
-            5 + n as u64
-        }
+    let number = |n: usize| match kind {
+        Kind::ConnectionMessage => 0,
+        Kind::Metadata => 1,
+        Kind::AckMessage => 2,
+        _ => 5 + n as u64,
     };
     let mut entries: Vec<_> = parts
         .clone()
@@ -51,42 +50,59 @@ fn split(kind: Kind, plain: &[u8], before: usize, size: usize) -> Vec<Entry> {
 
 #[test]
 fn messages_are_decoded_again_from_their_chunks() {
-    let examples = each(&vectors()["messages"])
-        .map(|example| (text(&example["kind"]), plain(example), &example["json"]));
-    let refused = each(&vectors()["refused"])
-        .map(|example| ("ack_message", bytes(&example["plain"]), &example["json"]));
-    let refused = refused.filter(|(_, plain, _)| !plain.is_empty());
     let mut count = 0;
-    for (kind, plain, json) in examples.chain(refused) {
+    for example in each(&vectors()["messages"]) {
+        let (kind, plain) = (
+            Kind::of_name(text(&example["kind"])).unwrap(),
+            plain(example),
+        );
         for (before, size) in [(0, 65_517), (11, 65_517), (11, 1000), (3, 7)] {
-            let kind = Kind::of_name(kind).unwrap();
-            let handshake = kind == Kind::AckMessage;
-            if plain.len() > 100_000 && size < 1000 || handshake && (before > 0 || size < 1000) {
+            // The large one is described in the examples, not written out.
+            let large = plain.len() > 100_000;
+            if large && size < 1000 {
                 continue;
             }
-            let (_dir, path) = dir();
-            let store = open(&path, Settings::default());
-            put_all(&store, split(kind, &plain, before, size));
-            let details = store
-                .reader()
-                .unwrap()
-                .message(0, usize::MAX)
-                .unwrap()
-                .unwrap();
-            assert!(!details.cut);
-            assert_eq!(details.plain, plain);
-            let chunks = (plain.len() + before).div_ceil(size);
-            assert_eq!(details.raw.len(), plain.len() + before + 2 * chunks);
-            // The large one is described in the examples, not written out.
-            if plain.len() > 100_000 {
-                assert!(details.message.is_some());
-            } else {
-                assert_eq!(details.message.as_ref(), Some(json), "{kind}");
+            let message = check_decoded(kind, &plain, before, size);
+            if !large {
+                assert_eq!(message, example["json"], "{kind}");
             }
             count += 1;
         }
     }
     assert!(count > 70);
+    for example in each(&vectors()["refused"]) {
+        let chunk = each(&example["responder_to_initiator"]).last().unwrap();
+        let message = check_decoded(Kind::AckMessage, &bytes(&chunk["plain"]), 0, 65_517);
+        assert_eq!(message, example["json"]);
+    }
+    let handshake = each(&vectors()["connection"]["initiator_to_responder"]);
+    let kinds = [Kind::ConnectionMessage, Kind::Metadata, Kind::AckMessage];
+    for (record, kind) in handshake.zip(kinds) {
+        let plain = bytes(&record["plain"]);
+        let message = check_decoded(kind, &plain, 0, 65_517);
+        let decoded = decode_handshake(record["index"].as_u64().unwrap(), &plain)
+            .message
+            .unwrap();
+        assert_eq!(message, serde_json::to_value(decoded).unwrap());
+    }
+}
+
+/// Stores a message in parts, and gives its JSON.
+fn check_decoded(kind: Kind, plain: &[u8], before: usize, size: usize) -> serde_json::Value {
+    let (_dir, path) = dir();
+    let store = open(&path, Settings::default());
+    put_all(&store, split(kind, plain, before, size));
+    let details = store
+        .reader()
+        .unwrap()
+        .message(0, usize::MAX)
+        .unwrap()
+        .unwrap();
+    assert!(!details.cut);
+    assert_eq!(details.plain, plain);
+    let chunks = (plain.len() + before).div_ceil(size);
+    assert_eq!(details.raw.len(), plain.len() + before + 2 * chunks);
+    details.message.unwrap()
 }
 
 #[test]
