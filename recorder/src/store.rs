@@ -12,6 +12,7 @@
 //! Rows are in segments, files of bounded size, of which the oldest are deleted beyond the limits. Ids of messages and of lines are
 //! dense, begin at 0, and go on after a restart.
 
+mod bounds;
 mod connections;
 mod details;
 mod entry;
@@ -26,6 +27,7 @@ mod pool;
 mod query;
 mod queue;
 mod reader;
+mod rows;
 mod schema;
 mod search;
 mod segment;

@@ -8,7 +8,7 @@ use super::entry::{ChunkEntry, ConnectionEntry, ConnectionId};
 use super::error::StoreResult;
 use super::pool::File;
 use super::query::{ChunkQuery, ConnectionQuery, Direction};
-use super::reader::{Reader, order};
+use super::reader::Reader;
 use super::segment::Segment;
 use super::values::{address, int, ip, side, side_of, uint};
 use crate::side::{Both, Side};
@@ -51,7 +51,7 @@ impl Reader {
             conditions += " AND ip = ?";
             values.push(ip(host).to_vec().into());
         }
-        let (order, limit) = (order(query.direction), query.limit.min(Self::MAX_ROWS));
+        let (order, limit) = (query.direction.sql(), query.limit.min(Self::MAX_ROWS));
         let sql = format!("{CONNECTION} WHERE {conditions} ORDER BY id {order} LIMIT {limit}");
         self.0.pool.with(&self.0.main(), |db| {
             let (mut found, mut bytes) = (Vec::new(), 0);

@@ -3,10 +3,10 @@
 use rusqlite::{OptionalExtension, params};
 
 use super::error::StoreResult;
-use super::filter::{Bounds, Select};
 use super::pool::File;
-use super::query::{Direction, MessageDetails, MessageRow, Position};
-use super::reader::{Reader, message_rows};
+use super::query::{MessageDetails, MessageRow};
+use super::reader::Reader;
+use super::rows::ListRow;
 use super::segment::Segment;
 use super::values::{int, side, uint};
 use crate::p2p::message::{Category, Decoded, Layer, decode, decode_handshake};
@@ -96,10 +96,7 @@ impl Reader {
 }
 
 fn find(file: &File, id: u64) -> rusqlite::Result<Option<(MessageRow, Place)>> {
-    let last = id;
-    let bounds = Bounds::new(Direction::Backward, Position::Id(id), (None, None), last);
-    let rows = message_rows(file, &Select::default(), &bounds, 1)?;
-    let Some(row) = rows.into_iter().find(|row| row.id == id) else {
+    let Some(row) = MessageRow::read(file, int(id)).optional()? else {
         return Ok(None);
     };
     let sql = "SELECT first_chunk, last_chunk, start FROM message WHERE id = ?";

@@ -38,6 +38,8 @@ struct State {
     done: u64,
     urgent: u64,
     closed: bool,
+    /// Nobody takes entries any more.
+    ended: bool,
 }
 
 /// How full the queue is, and how much did not fit.
@@ -130,7 +132,7 @@ impl Queue {
         let put = state.put;
         state.urgent = state.urgent.max(put);
         self.changed.notify_all();
-        while state.done < put {
+        while state.done < put && !state.ended {
             let waited = self.changed.wait(state);
             state = waited.unwrap_or_else(PoisonError::into_inner);
         }
@@ -139,6 +141,14 @@ impl Queue {
     /// Takes no further entries; those that wait are still written.
     pub(super) fn close(&self) {
         self.state().closed = true;
+        self.changed.notify_all();
+    }
+
+    /// Takes no further entries, and lets nobody wait any more: nothing will be written.
+    pub(super) fn end(&self) {
+        let mut state = self.state();
+        (state.closed, state.ended) = (true, true);
+        drop(state);
         self.changed.notify_all();
     }
 

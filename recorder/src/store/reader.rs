@@ -3,17 +3,16 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use rusqlite::{Row, params_from_iter};
-
-use super::entry::{ConnectionId, Level};
+use super::bounds::Bounds;
 use super::error::StoreResult;
-use super::filter::{self, Bounds, Select};
+use super::filter::{self, Select};
 use super::pool::File;
 use super::query::{Direction, LogQuery, LogRow, MessageQuery, MessageRow, Position};
+use super::rows::{self, ListRow};
 use super::search::Terms;
-use super::segment::{Family, Segment};
+use super::segment::Segment;
 use super::shared::Shared;
-use super::values::{address, side_of, uint};
+use super::values::uint;
 use crate::time::Timestamp;
 
 /// Asks a store. Clones ask the same one; several threads may ask at the same time.
@@ -47,6 +46,8 @@ pub struct Counts {
 impl Reader {
     /// Maximum number of rows of an answer.
     pub const MAX_ROWS: u64 = 10_000;
+    /// Size of the texts of rows after which an answer ends, in bytes.
+    pub const MAX_BYTES: usize = 16 << 20;
 
     /// Messages; as many as were found in time.
     ///
@@ -69,17 +70,10 @@ impl Reader {
             .map(|peer| self.connections_of_peer(peer))
             .transpose()?;
         let times = (query.from, query.to);
-        self.find(
-            Family::Messages,
-            (query.direction, query.position, times, query.limit),
-            |file, bounds, limit| {
-                let peers = peers.as_deref();
-                let Some(select) = filter::messages(file, query, peers, bounds)? else {
-                    return Ok(Vec::new());
-                };
-                message_rows(file, &select, bounds, limit)
-            },
-        )
+        let question = (query.direction, query.position, times, query.limit);
+        self.find(question, |file, bounds| {
+            filter::messages(file, query, peers.as_deref(), bounds)
+        })
     }
 
     /// Lines of the log; as many as were found in time.
@@ -99,14 +93,10 @@ impl Reader {
     pub fn find_logs(&self, query: &LogQuery) -> StoreResult<Found<LogRow>> {
         let terms = Terms::parse(query.text.as_deref().unwrap_or_default());
         let times = (query.from, query.to);
-        self.find(
-            Family::Logs,
-            (query.direction, query.position, times, query.limit),
-            |file, bounds, limit| {
-                let select = filter::logs(file, query, &terms, bounds);
-                log_rows(file, &select, bounds, limit)
-            },
-        )
+        let question = (query.direction, query.position, times, query.limit);
+        self.find(question, |file, bounds| {
+            Ok(Some(filter::logs(file, query, &terms, bounds)))
+        })
     }
 
     /// A line of the log.
@@ -144,61 +134,50 @@ impl Reader {
     }
 
     /// Asks one segment after the other, until there are enough rows or it takes too long.
-    fn find<T>(
+    fn find<T: ListRow>(
         &self,
-        family: Family,
         (direction, position, times, limit): Question,
-        mut ask: impl FnMut(&File, &Bounds, u64) -> rusqlite::Result<Vec<T>>,
+        select: impl Fn(&File, &Bounds) -> rusqlite::Result<Option<Select>>,
     ) -> StoreResult<Found<T>> {
         let began = Instant::now();
+        let limit = limit.min(Self::MAX_ROWS);
         let mut found = Found {
             rows: Vec::new(),
             cut: None,
         };
-        let limit = limit.min(Self::MAX_ROWS);
-        let segments = self.0.catalog().of(family).clone();
+        let mut bytes = 0;
+        let segments = self.0.catalog().of(T::FAMILY).clone();
         let last = segments.iter().rev().find(|segment| segment.rows() > 0);
-        let Some(last) = last.map(|segment| segment.next - 1) else {
-            return Ok(found);
-        };
+        let last = last.map_or(0, |segment| segment.next - 1);
         let bounds = Bounds::new(direction, position, times, last);
-        let mut wanted: Vec<_> = segments
-            .iter()
-            .filter(|segment| bounds.meet(segment))
-            .collect();
+        let mut wanted: Vec<_> = segments.iter().filter(|s| bounds.meet(s)).collect();
         if direction == Direction::Backward {
             wanted.reverse();
         }
         for (n, segment) in wanted.into_iter().enumerate() {
             let missing = limit - found.rows.len() as u64;
-            if missing == 0 {
+            if missing == 0 || found.cut.is_some() {
                 break;
             }
             if n > 0 && began.elapsed() > self.0.settings.search_time {
-                let first = segment.first.max(bounds.ids.0);
-                let last = (segment.next - 1).min(bounds.ids.1);
-                found.cut = Some(if direction == Direction::Backward {
-                    last
-                } else {
-                    first
-                });
+                found.cut = Some(bounds.first_in(segment));
                 break;
             }
-            let rows = self.ask(segment, |file| {
+            let part = self.ask(segment, |file| {
                 let bounds = bounds.within(file, segment)?;
-                if bounds.is_empty() {
-                    Ok(Vec::new())
-                } else {
-                    ask(file, &bounds, missing)
+                match select(file, &bounds)?.filter(|_| !bounds.is_empty()) {
+                    Some(select) => rows(file, &select, &bounds, missing, &mut bytes),
+                    None => Ok((Vec::new(), None)),
                 }
             });
-            match rows {
-                Some(rows) => found.rows.extend(rows),
+            match part {
+                Some((rows, cut)) => {
+                    found.rows.extend(rows);
+                    found.cut = cut;
+                }
                 // It was deleted meanwhile, and so were those before it: there is no hole in what is left.
-                None if !segment.path.exists() => {
-                    if direction == Direction::Forward {
-                        found.rows.clear();
-                    }
+                None if direction == Direction::Forward && !segment.path.exists() => {
+                    found.rows.clear();
                 }
                 None => {}
             }
@@ -248,73 +227,22 @@ type Question = (
     u64,
 );
 
-/// Rows of the messages of a selection.
-pub(super) fn message_rows(
+/// Rows of a selection, and the id of the first that does not fit. `bytes` is the size of all rows so far.
+fn rows<T: ListRow>(
     file: &File,
     select: &Select,
     bounds: &Bounds,
     limit: u64,
-) -> rusqlite::Result<Vec<MessageRow>> {
-    let (ids, values) = select.sql("message", bounds, limit);
-    let order = order(bounds.direction);
-    let sql = format!(
-        "SELECT m.id, m.time, m.sender, m.kind, m.size, m.preview, m.hash, m.error, l.connection, l.ip, l.port, l.initiator
-         FROM ({ids}) f CROSS JOIN message m ON m.id = f.id CROSS JOIN link l ON l.id = m.link ORDER BY m.id {order}"
-    );
-    let mut rows = file.prepare(&sql)?;
-    let rows = rows.query_map(params_from_iter(values), |row| message_row(file, row))?;
-    rows.collect()
-}
-
-fn message_row(file: &File, row: &Row<'_>) -> rusqlite::Result<MessageRow> {
-    let initiator: Option<i64> = row.get(11)?;
-    Ok(MessageRow {
-        id: uint(row.get(0)?),
-        time: Timestamp(uint(row.get(1)?)),
-        sender: side_of(row.get(2)?),
-        kind: file.kind(row.get(3)?),
-        size: uint(row.get(4)?),
-        preview: row.get(5)?,
-        hash: row.get(6)?,
-        error: row.get(7)?,
-        connection: ConnectionId(uint(row.get(8)?)),
-        address: address(row.get(9)?, row.get(10)?),
-        initiator: initiator.map(side_of),
-    })
-}
-
-fn log_rows(
-    file: &File,
-    select: &Select,
-    bounds: &Bounds,
-    limit: u64,
-) -> rusqlite::Result<Vec<LogRow>> {
-    let (ids, values) = select.sql("log", bounds, limit);
-    let order = order(bounds.direction);
-    let sql = format!(
-        "SELECT id, time, level, section, message FROM ({ids}) CROSS JOIN log USING (id) ORDER BY id {order}"
-    );
-    let mut rows = file.prepare(&sql)?;
-    let rows = rows.query_map(params_from_iter(values), |row| {
-        let level: u8 = row.get(2)?;
-        Ok(LogRow {
-            id: uint(row.get(0)?),
-            time: Timestamp(uint(row.get(1)?)),
-            level: Level::ALL
-                .get(usize::from(level))
-                .copied()
-                .unwrap_or(Level::Fatal),
-            section: row.get(3)?,
-            message: row.get(4)?,
-        })
-    })?;
-    rows.collect()
-}
-
-/// The order of a direction in SQL.
-pub(super) fn order(direction: Direction) -> &'static str {
-    match direction {
-        Direction::Backward => "DESC",
-        Direction::Forward => "ASC",
+    bytes: &mut usize,
+) -> rusqlite::Result<(Vec<T>, Option<u64>)> {
+    let mut rows = Vec::new();
+    for id in rows::ids(file, T::FAMILY, select, bounds, limit)? {
+        if *bytes > Reader::MAX_BYTES {
+            return Ok((rows, Some(uint(id))));
+        }
+        let row = T::read(file, id)?;
+        *bytes += row.size();
+        rows.push(row);
     }
+    Ok((rows, None))
 }

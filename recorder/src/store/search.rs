@@ -19,7 +19,9 @@ impl Terms {
     /// Reads a text: words, phrases in quotation marks, and `+` or `-` before either. Words without letters and digits are nothing.
     pub(super) fn parse(text: &str) -> Self {
         let mut terms = Self::default();
-        let mut rest = &text[..text.floor_char_boundary(MAX_LENGTH)];
+        let mut ends = (0..=text.len().min(MAX_LENGTH)).rev();
+        let end = ends.find(|end| text.is_char_boundary(*end));
+        let mut rest = &text[..end.unwrap_or(0)];
         for _ in 0..MAX_TERMS {
             rest = rest.trim_start();
             if rest.is_empty() {

@@ -31,7 +31,7 @@ impl Family {
     }
 
     /// The table whose ids are counted.
-    fn table(self) -> &'static str {
+    pub(super) fn table(self) -> &'static str {
         match self {
             Self::Messages => "message",
             Self::Logs => "log",

@@ -85,6 +85,7 @@ impl WriterThread {
 
     /// Writes until the queue is closed and empty.
     pub(super) fn run(mut self) {
+        let _end = End(self.shared.clone());
         while let Some(batch) = self.shared.queue.take(IDLE) {
             let (entries, bytes) = (batch.entries.len(), batch.bytes);
             self.write(batch);
@@ -145,6 +146,15 @@ impl WriterThread {
             (Family::Logs, self.logs.next),
         ];
         self.connections.commit(next)
+    }
+}
+
+/// Ends the queue, even if the thread panics.
+struct End(Arc<Shared>);
+
+impl Drop for End {
+    fn drop(&mut self) {
+        self.0.queue.end();
     }
 }
 

@@ -2,9 +2,12 @@
 
 use std::time::Duration;
 
-use tezos_recorder::store::{Direction, Entry, Keep, MessageQuery, Position, Settings};
+use tezos_recorder::store::{
+    Direction, Entry, Keep, Level, LogQuery, MessageQuery, Position, Reader, Settings,
+};
+use tezos_recorder::time::Timestamp;
 
-use super::entries::{dir, message, open, operation, put_all, with_chunk};
+use super::entries::{dir, log, message, open, operation, put_all, with_chunk};
 
 #[test]
 fn what_does_not_fit_is_dropped_and_counted() {
@@ -135,4 +138,78 @@ fn readers_see_whole_prefixes_while_the_oldest_are_deleted() {
         done.store(true, std::sync::atomic::Ordering::Relaxed);
     });
     assert_eq!(store.health().errors, 0);
+}
+
+#[test]
+fn a_search_that_takes_too_long_says_where_it_ended() {
+    let (_dir, path) = dir();
+    let messages = Keep {
+        rows: Some(1024),
+        ..Keep::default()
+    };
+    let search_time = Duration::ZERO;
+    let store = open(
+        &path,
+        Settings {
+            messages,
+            search_time,
+            ..Settings::default()
+        },
+    );
+    put_all(
+        &store,
+        (0..640).map(|n| Entry::Message(Box::new(message(n)))),
+    );
+    let reader = store.reader().unwrap();
+    for direction in [Direction::Backward, Direction::Forward] {
+        let (mut position, mut ids, mut parts) = (Position::Start, Vec::new(), 0);
+        loop {
+            let query = MessageQuery {
+                limit: 1000,
+                direction,
+                position,
+                ..MessageQuery::default()
+            };
+            let found = reader.find_messages(&query).unwrap();
+            ids.extend(found.rows.iter().map(|row| row.id));
+            parts += 1;
+            let Some(cut) = found.cut else { break };
+            position = Position::Id(cut);
+        }
+        // A segment has 64 rows.
+        assert_eq!(parts, 10);
+        if direction == Direction::Backward {
+            ids.reverse();
+        }
+        assert!(ids.into_iter().eq(0..640));
+    }
+}
+
+#[test]
+fn an_answer_is_bounded_in_bytes() {
+    let (_dir, path) = dir();
+    let store = open(&path, Settings::default());
+    let line = "x".repeat(60_000);
+    put_all(
+        &store,
+        (0..400).map(|n| log(Timestamp(n), Level::Info, &line)),
+    );
+    let reader = store.reader().unwrap();
+    let (mut position, mut lines, mut parts) = (Position::Start, 0, 0);
+    loop {
+        let query = LogQuery {
+            limit: 1000,
+            position,
+            ..LogQuery::default()
+        };
+        let found = reader.find_logs(&query).unwrap();
+        let bytes: usize = found.rows.iter().map(|row| row.message.len()).sum();
+        assert!(bytes <= Reader::MAX_BYTES + line.len());
+        lines += found.rows.len();
+        parts += 1;
+        let Some(cut) = found.cut else { break };
+        assert_eq!(cut + 1, found.rows.last().unwrap().id);
+        position = Position::Id(cut);
+    }
+    assert_eq!((lines, parts), (400, 2));
 }
