@@ -27,14 +27,17 @@ impl Connections {
     /// Opens the file, which is created if there is none. A damaged one is set aside: its name is returned.
     pub(super) fn open(path: &Path) -> Result<(Self, Option<StoreError>), StoreError> {
         match Self::try_open(path) {
-            Err(error) if error.is_damage() => {
-                let aside = path.with_extension("damaged");
-                fs::rename(path, &aside).map_err(StoreError::io("rename", path))?;
-                super::segment::delete(path)?;
-                Ok((Self::try_open(path)?, Some(error)))
-            }
+            Err(error) if error.is_damage() => Ok((Self::anew(path)?, Some(error))),
             opened => Ok((opened?, None)),
         }
+    }
+
+    /// Sets the file aside, and begins a new one.
+    pub(super) fn anew(path: &Path) -> Result<Self, StoreError> {
+        let aside = path.with_extension("damaged");
+        fs::rename(path, &aside).map_err(StoreError::io("rename", path))?;
+        super::segment::delete(path)?;
+        Self::try_open(path)
     }
 
     fn try_open(path: &Path) -> Result<Self, StoreError> {

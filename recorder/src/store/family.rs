@@ -78,18 +78,12 @@ impl Segments {
         entries: &[Entry],
         now: u64,
     ) -> Result<usize, StoreError> {
-        if self
-            .active
-            .as_ref()
-            .is_some_and(|active| self.is_old(&active.segment, now))
-        {
-            self.seal(catalog);
-        }
         let full = Self::full(self.keep);
+        let ended = |segment: &Segment| full(segment, 0) || self.is_old(segment, now);
         if self
             .active
             .as_ref()
-            .is_some_and(|active| full(&active.segment, 0))
+            .is_some_and(|active| ended(&active.segment))
         {
             self.seal(catalog);
         }
@@ -135,7 +129,7 @@ impl Segments {
         let last = catalog.of(self.family).last();
         if let Some(last) = last.filter(|last| self.goes_on(last, now)) {
             match self.reopen(last) {
-                Ok(Some(db)) => return Ok(Active::new(db, last.clone(), raw, search)),
+                Ok(Some((db, segment))) => return Ok(Active::new(db, segment, raw, search)),
                 Ok(None) => {}
                 Err(error) => self.shared.note(&error),
             }
@@ -152,14 +146,19 @@ impl Segments {
         Ok(Active::new(db, segment, raw, search))
     }
 
-    /// Opens a segment to go on writing; nothing if its tables are not those of today's settings.
-    fn reopen(&self, segment: &Segment) -> Result<Option<Connection>, StoreError> {
-        let db = schema::open(&segment.path, true)?;
-        let sql = "SELECT EXISTS (SELECT 1 FROM sqlite_schema WHERE name = 'log_text')";
-        let indexed = db.query_row(sql, [], |row| row.get(0));
-        let indexed: bool = indexed.map_err(StoreError::of("read", &segment.path))?;
+    /// Opens a segment to go on writing; nothing if its tables are not those of today's settings, or rows are missing.
+    fn reopen(&self, last: &Segment) -> Result<Option<(Connection, Segment)>, StoreError> {
+        let db = schema::open(&last.path, true)?;
+        // After an error it may have more than was believed.
+        let mut segment = last.clone();
+        let read = segment.read_from(&db, self.family).and_then(|()| {
+            let sql = "SELECT EXISTS (SELECT 1 FROM sqlite_schema WHERE name = 'log_text')";
+            db.query_row(sql, [], |row| row.get(0))
+        });
+        let indexed: bool = read.map_err(StoreError::of("read", &last.path))?;
         let fits = self.family == Family::Messages || indexed == self.shared.settings.search;
-        Ok(fits.then_some(db))
+        let whole = segment.next >= self.next && segment.next_chunk >= self.next_chunk;
+        Ok((fits && whole).then_some((db, segment)))
     }
 
     fn goes_on(&self, last: &Segment, now: u64) -> bool {

@@ -111,7 +111,8 @@ impl Segment {
         Ok(version > 0)
     }
 
-    fn read_from(&mut self, db: &Connection, family: Family) -> rusqlite::Result<()> {
+    /// Reads what is known of it from its tables.
+    pub(super) fn read_from(&mut self, db: &Connection, family: Family) -> rusqlite::Result<()> {
         let columns = "first, first_chunk, created, written, min_time, max_time";
         let values: [u64; 6] =
             db.query_row(&format!("SELECT {columns} FROM segment"), [], |row| {

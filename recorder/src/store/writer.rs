@@ -111,11 +111,7 @@ impl WriterThread {
         let oldest = self.messages.retain(&mut self.catalog, now);
         let deleted = self.logs.retain(&mut self.catalog, now).is_some() || oldest.is_some();
         if !idle || deleted {
-            if let Err(error) = self.write_main(&connections, oldest) {
-                let error = StoreError::of("write", &self.shared.main())(error);
-                self.shared.note(&error);
-                self.shared.note_failed(connections.len());
-            }
+            self.write_main(&connections, oldest);
             self.catalog.main_bytes = segment::bytes(&self.shared.main());
         }
         self.catalog.heads = Heads {
@@ -125,8 +121,30 @@ impl WriterThread {
         self.shared.publish(&self.catalog);
     }
 
+    fn write_main(&mut self, connections: &[Entry], oldest: Option<u64>) {
+        let main = self.shared.main();
+        let written = self.try_write_main(connections, oldest);
+        let Err(error) = written.map_err(StoreError::of("write", &main)) else {
+            return;
+        };
+        self.shared.note(&error);
+        self.shared.note_failed(connections.len());
+        if error.is_damage() {
+            self.shared.note_damaged(&main);
+            self.shared.pool.forget(&main);
+            match Connections::anew(&main) {
+                Ok(connections) => self.connections = connections,
+                Err(error) => self.shared.note(&error),
+            }
+        }
+    }
+
     /// Writes connections and the next ids. The segments were written before: a lower id than theirs is never used again.
-    fn write_main(&mut self, connections: &[Entry], oldest: Option<u64>) -> rusqlite::Result<()> {
+    fn try_write_main(
+        &mut self,
+        connections: &[Entry],
+        oldest: Option<u64>,
+    ) -> rusqlite::Result<()> {
         self.connections.begin_write()?;
         // The last segment's number; of a store without messages, the first one's.
         let segment = self.messages.number.saturating_sub(1);

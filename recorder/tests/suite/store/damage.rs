@@ -3,9 +3,11 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use tezos_recorder::store::{Entry, Keep, MessageQuery, Settings, Store, StoreError};
+use tezos_recorder::store::{ConnectionId, Entry, Keep, MessageQuery, Settings, Store, StoreError};
 
-use super::entries::{Random, dir, message, open, operation, put_all, settle, with_chunk};
+use super::entries::{
+    Random, connection, dir, message, open, operation, put_all, settle, with_chunk,
+};
 use crate::effort;
 
 fn settings() -> Settings {
@@ -248,4 +250,49 @@ fn unfinished_segments_are_created_again() {
         (640..641).map(|id| Entry::Message(Box::new(message(id)))),
     );
     assert_eq!(ids(&store), (0..641).collect::<Vec<_>>());
+}
+
+#[test]
+fn connections_that_are_damaged_later_are_set_aside() {
+    let (_dir, path) = dir();
+    let store = open(&path, settings());
+    let put = |ids: std::ops::Range<u64>| {
+        for id in ids {
+            store
+                .writer()
+                .put(Entry::Connection(Box::new(connection(id))));
+            store.writer().put(Entry::Message(Box::new(message(id))));
+        }
+        store.writer().flush();
+    };
+    put(0..10);
+    let main = path.join("main.db");
+    for file in [main.clone(), path.join("main.db-wal")] {
+        let length = fs::metadata(&file).unwrap().len() as usize;
+        fs::write(&file, vec![0xaa; length]).unwrap();
+    }
+    // The writer has some pages in memory.
+    for round in 1..100 {
+        put(round * 10..round * 10 + 10);
+    }
+    assert_eq!(ids(&store), (0..1000).collect::<Vec<_>>());
+    let health = store.health();
+    if health.errors > 0 {
+        assert_eq!(health.damaged, [main]);
+    }
+    store.close();
+    let store = Store::open(&path, settings()).unwrap();
+    assert_eq!(ids(&store), (0..1000).collect::<Vec<_>>());
+    store
+        .writer()
+        .put(Entry::Connection(Box::new(connection(2000))));
+    store.writer().flush();
+    assert!(
+        store
+            .reader()
+            .unwrap()
+            .connection(ConnectionId(2000))
+            .unwrap()
+            .is_some()
+    );
 }

@@ -265,3 +265,29 @@ fn words_are_searched_together_with_levels_and_times() {
     let expected = (100..=200).rev().filter(|n| n % 6 == 0);
     assert!(rows.iter().map(|row| row.id).eq(expected));
 }
+
+#[test]
+fn lines_with_and_without_an_index_are_searched_together() {
+    let (_dir, path) = dir();
+    for (round, search) in [true, false, true, true].into_iter().enumerate() {
+        let store = open(
+            &path,
+            Settings {
+                search,
+                ..Settings::default()
+            },
+        );
+        let line = |n| {
+            log(
+                Timestamp(n),
+                Level::Info,
+                if n % 2 == 0 { "even" } else { "odd" },
+            )
+        };
+        put_all(&store, (0..10).map(line));
+        let count = 10 * (round as u64 + 1);
+        let expected = (0..count).rev().filter(|n| n % 2 == 0);
+        assert!(find(&store, "even").into_iter().eq(expected));
+        store.close();
+    }
+}
