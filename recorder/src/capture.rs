@@ -5,6 +5,7 @@
 
 mod attach;
 mod early;
+mod follow;
 mod load;
 
 use std::cell::RefCell;
@@ -22,9 +23,9 @@ use nix::poll::{PollFd, PollFlags, PollTimeout};
 
 use self::attach::Attachments;
 use self::early::Early;
-use self::load::{Inbox, Loaded};
-use crate::captured::{Captured, Socket, What};
-use crate::side::Both;
+use self::follow::Followed;
+use self::load::{Inbox, Loaded, Programs};
+use crate::side::{Both, Side};
 use crate::time::Timestamp;
 use crate::wire::{self, Kind, Record, RecorderSkel, counters};
 
@@ -128,6 +129,8 @@ pub struct CaptureFacts {
     pub reason: Option<String>,
     /// Directories of the control groups whose packets are captured.
     pub cgroups: Vec<PathBuf>,
+    /// Processes whose system calls are captured.
+    pub processes: Vec<u32>,
     /// Targets that are not captured now, each with the reason.
     pub missing: Vec<String>,
     /// Size of the ring buffer in bytes.
@@ -153,9 +156,9 @@ pub enum CaptureError {
         /// The reason.
         source: io::Error,
     },
-    /// The programs cannot be attached to any target.
-    #[error("nothing can be captured: {0}")]
-    Nothing(String),
+    /// The programs cannot be attached to a target.
+    #[error("{0}")]
+    Refused(String),
 }
 
 impl CaptureError {
@@ -170,9 +173,16 @@ impl CaptureError {
     }
 }
 
+/// Where the bytes come from, and whose they are.
+enum Captures {
+    Packets(Attachments),
+    Calls(Followed),
+}
+
 /// A running capture. It ends when this is dropped or the process ends, however that happens.
 pub struct Capture {
-    attachments: Attachments,
+    captures: Captures,
+    reason: Option<String>,
     _links: Vec<Link>,
     ring: RingBuffer<'static>,
     inbox: Rc<RefCell<Inbox>>,
@@ -193,20 +203,50 @@ impl Capture {
     /// Loads the BPF programs, and attaches them to the targets that there are. Others are attached when they appear.
     ///
     /// # Errors
-    /// If the kernel refuses the programs.
+    /// If the kernel refuses the programs, or refuses to attach them to the targets.
     pub fn open(options: &CaptureOptions) -> Result<Self, CaptureError> {
-        let attachments = Attachments::new(&options.targets)?;
+        let packets = match options.source {
+            Source::Calls => return Self::of_calls(options, None),
+            Source::Sockets | Source::Auto => Self::of_packets(options),
+        };
+        match packets {
+            Err(e) if options.source == Source::Auto => Self::of_calls(options, Some(e.to_string())),
+            packets => packets,
+        }
+    }
+
+    fn of_packets(options: &CaptureOptions) -> Result<Self, CaptureError> {
+        let mut attachments = Attachments::new(&options.targets)?;
+        let loaded = load::load(options, &Programs::PACKETS)?;
+        attachments.refresh(&loaded.skel);
+        if let Some(problem) = attachments.refused() {
+            return Err(CaptureError::Refused(problem));
+        }
+        Ok(Self::new(options, loaded, Captures::Packets(attachments), None))
+    }
+
+    fn of_calls(options: &CaptureOptions, reason: Option<String>) -> Result<Self, CaptureError> {
+        let loaded = load::load(options, &Programs::CALLS)?;
+        let mut followed = Followed::new(&options.targets);
+        followed.refresh(&loaded.skel);
+        Ok(Self::new(options, loaded, Captures::Calls(followed), reason))
+    }
+
+    fn new(
+        options: &CaptureOptions,
+        loaded: Loaded,
+        captures: Captures,
+        reason: Option<String>,
+    ) -> Self {
         let Loaded {
             links,
             ring,
             inbox,
             skel,
-        } = load::load(
-            options,
-            &["packet_sent", "packet_received", "state_changes"],
-        )?;
-        let mut capture = Self {
-            attachments,
+        } = loaded;
+        Self {
+            captures,
+            reason,
             _links: links,
             ring,
             inbox,
@@ -215,9 +255,7 @@ impl Capture {
             ring_size: options.ring_size() as usize,
             malformed: 0,
             skel,
-        };
-        capture.attachments.refresh(&capture.skel);
-        Ok(capture)
+        }
     }
 
     /// Waits for records until `timeout` has passed, and gives those that there are. Few records do not end the wait early: the
@@ -232,7 +270,10 @@ impl Capture {
     ) -> Result<(), CaptureError> {
         self.wait(timeout)?;
         self.wall = wall_offset();
-        self.attachments.keep(&self.skel);
+        match &mut self.captures {
+            Captures::Packets(attachments) => attachments.keep(&self.skel),
+            Captures::Calls(followed) => followed.keep(&self.skel),
+        }
         for _ in 0..Self::MAX_BATCHES {
             let taken = self.ring.consume_raw_n(Self::BATCH);
             if taken < 0 {
@@ -286,11 +327,22 @@ impl Capture {
 
     /// The state of the capture.
     pub fn facts(&self) -> CaptureFacts {
+        let (source, cgroups, processes, missing) = match &self.captures {
+            Captures::Packets(attachments) => {
+                let (groups, missing) = (attachments.directories(), attachments.problems());
+                (Source::Sockets, groups, Vec::new(), missing)
+            }
+            Captures::Calls(followed) => {
+                let processes = Followed::processes(&self.skel);
+                (Source::Calls, Vec::new(), processes, followed.problems())
+            }
+        };
         CaptureFacts {
-            source: Source::Sockets,
-            reason: None,
-            cgroups: self.attachments.directories(),
-            missing: self.attachments.problems(),
+            source,
+            reason: self.reason.clone(),
+            cgroups,
+            processes,
+            missing,
             ring: self.ring_size,
         }
     }
@@ -299,9 +351,12 @@ impl Capture {
     /// time is over.
     fn wait(&self, timeout: Duration) -> Result<(), CaptureError> {
         let timeout = PollTimeout::try_from(timeout).unwrap_or(PollTimeout::MAX);
-        let ring = self.skel.maps.records.as_fd();
-        let sources = [ring, self.attachments.changes()];
-        let mut fds = sources.map(|fd| PollFd::new(fd, PollFlags::POLLIN));
+        let mut sources = vec![self.skel.maps.records.as_fd()];
+        if let Captures::Packets(attachments) = &self.captures {
+            sources.push(attachments.changes());
+        }
+        let sources = sources.into_iter();
+        let mut fds: Vec<_> = sources.map(|fd| PollFd::new(fd, PollFlags::POLLIN)).collect();
         match nix::poll::poll(&mut fds, timeout) {
             Ok(_) | Err(Errno::EINTR) => Ok(()),
             Err(e) => Err(CaptureError::io("cannot wait for records", e.into())),
@@ -358,8 +413,11 @@ impl Capture {
                 },
             }),
             (Kind::RECORD_LISTENS, _) => {
-                let port = record.local.port();
-                self.attachments.listens(&self.skel, port, record.process);
+                let (port, pid) = (record.local.port(), record.process);
+                match &mut self.captures {
+                    Captures::Packets(attachments) => attachments.listens(&self.skel, port, pid),
+                    Captures::Calls(followed) => followed.listens(&self.skel, port, pid),
+                }
             }
             _ => self.malformed += 1,
         }

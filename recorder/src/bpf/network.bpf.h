@@ -40,12 +40,22 @@ enum {
 	STATE_CLOSING = 11,
 };
 
+/* Type of a file in i_mode. */
+enum {
+	TYPE_MASK = 0170000,
+	TYPE_SOCKET = 0140000,
+};
+
 /* skc_flags: bit SOCK_DONE, the peer's FIN was received. */
 enum {
 	SOCKET_DONE = 1 << 1,
 };
 
 #pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
+
+typedef struct {
+	__s64 counter;
+} atomic64_t;
 
 struct in6_addr {
 	union {
@@ -63,6 +73,7 @@ struct sock_common {
 	struct in6_addr skc_v6_daddr;
 	struct in6_addr skc_v6_rcv_saddr;
 	unsigned long skc_flags;
+	atomic64_t skc_cookie;
 };
 
 struct sock {
@@ -86,6 +97,11 @@ struct tcp_sock {
 
 struct socket {
 	struct sock *sk;
+};
+
+/* struct file, of which memprof reads other fields. */
+struct file___socket {
+	void *private_data;
 };
 
 #pragma clang attribute pop

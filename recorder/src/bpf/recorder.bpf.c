@@ -2,6 +2,7 @@
 /*
  * The recorder's BPF programs. User space loads one of two sources of bytes: packets, or system calls.
  */
+#include "calls.bpf.h"
 #include "packet.bpf.h"
 #include "states.bpf.h"
 

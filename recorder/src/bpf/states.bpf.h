@@ -87,7 +87,7 @@ static __always_inline void listens(struct sock *sk)
 }
 
 /* The connection is open; the kernel holds the socket's lock. */
-static __always_inline void opened(struct sock *sk, struct connection *connection)
+static __always_inline void opened(struct sock *sk, struct connection *connection, __u64 socket)
 {
 	struct tcp_sock *tcp = (struct tcp_sock *)sk;
 	__u32 received = BPF_CORE_READ(tcp, bytes_received);
@@ -95,7 +95,7 @@ static __always_inline void opened(struct sock *sk, struct connection *connectio
 	struct record record = {
 		.time = bpf_ktime_get_ns(),
 		.kind = RECORD_OPENED,
-		.socket = bpf_get_socket_cookie(sk),
+		.socket = socket,
 	};
 
 	connection->received_base = BPF_CORE_READ(tcp, rcv_nxt) - received;
@@ -115,7 +115,7 @@ static __always_inline int fin_is_queued(int state)
 }
 
 /* The connection has ended. A FIN has a sequence number, and is no byte. */
-static __always_inline void closed(struct sock *sk, struct connection *connection, int old)
+static __always_inline void closed(struct sock *sk, struct connection *connection, __u64 socket, int old)
 {
 	struct tcp_sock *tcp = (struct tcp_sock *)sk;
 	__u32 end = BPF_CORE_READ(tcp, write_seq) - fin_is_queued(old);
@@ -124,7 +124,7 @@ static __always_inline void closed(struct sock *sk, struct connection *connectio
 	struct record record = {
 		.time = bpf_ktime_get_ns(),
 		.kind = RECORD_CLOSED,
-		.socket = bpf_get_socket_cookie(sk),
+		.socket = socket,
 		.initiator = initiator_of(connection),
 	};
 
@@ -154,11 +154,11 @@ int BPF_PROG(state_changes, struct sock *sk, int old, int new)
 	if (!connection)
 		return 0;
 	if (new == STATE_ESTABLISHED) {
-		opened(sk, connection);
+		opened(sk, connection, bpf_get_socket_cookie(sk));
 		return 0;
 	}
 	if (connection->based)
-		closed(sk, connection, old);
+		closed(sk, connection, bpf_get_socket_cookie(sk), old);
 	bpf_sk_storage_delete(&connections, sk);
 	return 0;
 }

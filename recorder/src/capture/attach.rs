@@ -36,6 +36,8 @@ pub(super) struct Attachments {
     mount: PathBuf,
     places: Vec<Place>,
     attached: Vec<Attached>,
+    /// Why the programs could not be attached to a group that exists.
+    refused: Option<String>,
     inotify: Inotify,
     /// When to look again without being told.
     next: Instant,
@@ -62,6 +64,7 @@ impl Attachments {
             mount,
             places: places.collect(),
             attached: Vec::new(),
+            refused: None,
             inotify,
             next: Instant::now(),
         })
@@ -82,6 +85,11 @@ impl Attachments {
     pub fn problems(&self) -> Vec<String> {
         let problems = self.places.iter().filter_map(|place| place.problem.clone());
         problems.collect()
+    }
+
+    /// Why the kernel does not let the programs be attached, if so.
+    pub fn refused(&self) -> Option<String> {
+        self.refused.clone()
     }
 
     /// Looks for the targets again if directories have changed or it is time to.
@@ -117,6 +125,7 @@ impl Attachments {
     }
 
     fn attach(&mut self, skel: &RecorderSkel<'_>) {
+        self.refused = None;
         let wanted: Vec<_> = self.wanted();
         self.attached.retain(|one| {
             wanted.contains(&one.directory) && inode(&one.directory).ok() == Some(one.inode)
@@ -157,6 +166,9 @@ impl Attachments {
     }
 
     fn report(&mut self, directory: &Path, error: &CaptureError) {
+        if matches!(error, CaptureError::Bpf { .. }) {
+            self.refused = Some(error.to_string());
+        }
         for place in &mut self.places {
             if place
                 .groups

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::mem::MaybeUninit;
 use std::rc::Rc;
 
-use libbpf_rs::skel::{OpenSkel, SkelBuilder};
+use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
 use libbpf_rs::{Link, MapCore, MapFlags, OpenObject, PrintLevel, RingBuffer, RingBufferBuilder};
 use nix::sys::resource::{RLIM_INFINITY, Resource, setrlimit};
 
@@ -44,8 +44,29 @@ impl Inbox {
     }
 }
 
-/// Loads the programs that are named, and attaches those that need no target.
-pub(super) fn load(options: &CaptureOptions, programs: &[&str]) -> Result<Loaded, CaptureError> {
+/// Programs that are loaded.
+pub(super) struct Programs {
+    /// Programs at the kernel's tracepoints.
+    pub everywhere: &'static [&'static str],
+    /// Programs that are attached to control groups.
+    pub at_groups: &'static [&'static str],
+}
+
+impl Programs {
+    /// Those of the main source.
+    pub const PACKETS: Self = Self {
+        everywhere: &["state_changes"],
+        at_groups: &["packet_sent", "packet_received"],
+    };
+    /// Those of the second source.
+    pub const CALLS: Self = Self {
+        everywhere: &["call_states", "call_returns", "process_forks", "process_exits"],
+        at_groups: &[],
+    };
+}
+
+/// Loads programs, and attaches those that need no target.
+pub(super) fn load(options: &CaptureOptions, programs: &Programs) -> Result<Loaded, CaptureError> {
     // Before Linux 5.11, BPF memory counts against this limit. Later it counts against the control group.
     let _ = setrlimit(Resource::RLIMIT_MEMLOCK, RLIM_INFINITY, RLIM_INFINITY);
     quiet_libbpf();
@@ -66,7 +87,8 @@ pub(super) fn load(options: &CaptureOptions, programs: &[&str]) -> Result<Loaded
         rodata.data_level = ring - (ring / 16).min(1 << 20);
     }
     for mut program in open.open_object_mut().progs_mut() {
-        let wanted = programs.iter().any(|name| program.name() == *name);
+        let mut names = programs.everywhere.iter().chain(programs.at_groups);
+        let wanted = names.any(|name| program.name() == *name);
         program.set_autoload(wanted);
     }
     let skel = open.load();
@@ -81,16 +103,28 @@ pub(super) fn load(options: &CaptureOptions, programs: &[&str]) -> Result<Loaded
         }
     }
     let inbox = Rc::new(RefCell::new(Inbox::default()));
-    let ring =
-        open_ring(&skel, Rc::clone(&inbox)).map_err(failed("cannot open the ring buffer"))?;
-    let state_changes = skel.progs.state_changes.attach();
-    let links = vec![state_changes.map_err(failed("cannot attach to inet_sock_set_state"))?];
+    let ring = open_ring(&skel, Rc::clone(&inbox)).map_err(failed("cannot open the ring buffer"))?;
+    let links = attach(&skel, programs.everywhere)?;
     Ok(Loaded {
         links,
         ring,
         inbox,
         skel,
     })
+}
+
+fn attach(skel: &RecorderSkel<'static>, names: &[&str]) -> Result<Vec<Link>, CaptureError> {
+    let mut links = Vec::new();
+    for program in skel.object().progs_mut() {
+        if names.iter().any(|name| program.name() == *name) {
+            let link = program.attach().map_err(|e| {
+                let name = program.name().to_string_lossy();
+                CaptureError::bpf(&format!("cannot attach the BPF program {name}"), e)
+            });
+            links.push(link?);
+        }
+    }
+    Ok(links)
 }
 
 /// Silences libbpf, which prints to stderr, unless [`LOG`] is set.

@@ -66,12 +66,12 @@ pub struct Program {
 }
 
 impl Program {
-    /// Starts a command, in a control group if one is given.
+    /// Starts a command, in a control group if one is given. It runs when it is told to.
     pub fn start(group: Option<&Path>, command: &[&str]) -> Self {
         let root = cgroups::mount().unwrap();
         let procs = group.unwrap_or(&root).join("cgroup.procs");
         let mut child = Command::new("sh")
-            .args(["-c", "echo $$ > \"$0\" && exec \"$@\""])
+            .args(["-c", "echo $$ > \"$0\" && read _ && exec \"$@\""])
             .arg(procs)
             .args(command)
             .stdin(Stdio::piped())
@@ -83,6 +83,12 @@ impl Program {
             output: BufReader::new(child.stdout.take().unwrap()),
             child,
         }
+    }
+
+    /// Has a prepared program run. Returns its port.
+    pub fn begin(&mut self) -> u16 {
+        self.say("begin");
+        self.line().parse().unwrap()
     }
 
     pub fn pid(&self) -> u32 {
@@ -156,14 +162,14 @@ impl<'a> Place<'a> {
     }
 
     /// Starts `exchange.py`, and returns it with its port.
-    pub fn exchange(
-        self,
-        role: &str,
-        address: &str,
-        port: u16,
-        method: &str,
-        size: usize,
-    ) -> (Program, u16) {
+    pub fn exchange(self, role: &str, address: &str, port: u16, method: &str, size: usize) -> (Program, u16) {
+        let mut program = self.prepare(role, address, port, method, size);
+        let port = program.begin();
+        (program, port)
+    }
+
+    /// Starts a process that will be `exchange.py`.
+    pub fn prepare(self, role: &str, address: &str, port: u16, method: &str, size: usize) -> Program {
         let (port, size) = (port.to_string(), size.to_string());
         let script = [
             "python3", "-c", EXCHANGE, role, address, &port, method, &size,
@@ -173,9 +179,7 @@ impl<'a> Place<'a> {
             None => vec![],
         };
         command.extend(script);
-        let mut program = Program::start(self.group, &command);
-        let line = program.line();
-        (program, line.parse().unwrap())
+        Program::start(self.group, &command)
     }
 }
 

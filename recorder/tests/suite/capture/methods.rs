@@ -45,6 +45,11 @@ fn recvmsg_and_sendmsg() {
 }
 
 #[test]
+fn recvmmsg_and_sendmmsg() {
+    captures("many");
+}
+
+#[test]
 fn peeked_bytes_count_once() {
     captures("peek");
 }

@@ -1,0 +1,461 @@
+/* SPDX-License-Identifier: MIT OR GPL-2.0-only */
+/*
+ * The second source of bytes, for hosts where the main one is impossible: the system calls of the recorded processes, at their
+ * return. The registers still have the arguments, so nothing is noted when a call begins. The kernel's count of the socket
+ * says where the bytes belong: bytes that moved in another way (io_uring, sendfile, splice) are gaps of exact size.
+ */
+#ifndef RECORDER_CALLS_H
+#define RECORDER_CALLS_H
+
+#include "states.bpf.h"
+
+#if defined(__TARGET_ARCH_x86)
+#define CALL_READ 0
+#define CALL_WRITE 1
+#define CALL_READV 19
+#define CALL_WRITEV 20
+#define CALL_SENDTO 44
+#define CALL_RECVFROM 45
+#define CALL_SENDMSG 46
+#define CALL_RECVMSG 47
+#define CALL_RECVMMSG 299
+#define CALL_SENDMMSG 307
+#define CALL_NR(r) ((r)->orig_ax)
+#define CALL_ARG1(r) ((r)->di)
+#define CALL_ARG2(r) ((r)->si)
+#define CALL_ARG3(r) ((r)->dx)
+#define CALL_ARG4(r) ((r)->r10)
+#elif defined(__TARGET_ARCH_arm64)
+#define CALL_READ 63
+#define CALL_WRITE 64
+#define CALL_READV 65
+#define CALL_WRITEV 66
+#define CALL_SENDTO 206
+#define CALL_RECVFROM 207
+#define CALL_SENDMSG 211
+#define CALL_RECVMSG 212
+#define CALL_RECVMMSG 243
+#define CALL_SENDMMSG 269
+#define CALL_NR(r) ((__u64)(r)->syscallno)
+#define CALL_ARG1(r) ((r)->orig_x0)
+#define CALL_ARG2(r) ((r)->regs[1])
+#define CALL_ARG3(r) ((r)->regs[2])
+#define CALL_ARG4(r) ((r)->regs[3])
+#else
+#error "no numbers of system calls for this architecture"
+#endif
+
+enum {
+	/* Vectors of a call, as the kernel limits them, and their parts. */
+	MAX_VECTORS = 1024,
+	/* Messages of a call. */
+	MAX_MESSAGES = 1024,
+	/* Flags of receiving with which bytes stay in the socket, do not come from the stream, or are not copied. */
+	OTHER_FLAGS = 0x1 /* MSG_OOB */ | 0x2 /* MSG_PEEK */ | 0x20 /* MSG_TRUNC */ | 0x2000 /* MSG_ERRQUEUE */,
+};
+
+enum form {
+	FORM_NONE,
+	FORM_BUFFER,
+	FORM_VECTORS,
+	FORM_MESSAGE,
+	FORM_MESSAGES,
+};
+
+/* A call that moved bytes. */
+struct call {
+	enum form form;
+	__u8 sender;
+	int descriptor;
+	__u64 address;
+	__u64 count;
+	__u64 flags;
+};
+
+struct vector {
+	__u64 address;
+	__u64 length;
+};
+
+/* struct msghdr of user space, of a 64-bit program. */
+struct message {
+	__u64 name;
+	__u64 name_length;
+	__u64 vectors;
+	__u64 vector_count;
+	__u64 control;
+	__u64 control_length;
+	__u64 flags;
+};
+
+/* struct mmsghdr. */
+struct counted_message {
+	struct message message;
+	__u32 length;
+	__u32 unused;
+};
+
+/* Bytes of a call that are still to be copied: the context of loops. */
+struct user_bytes {
+	/* The part of memory. */
+	__u64 address;
+	__u64 length;
+	/* The vectors after it. */
+	__u64 vectors;
+	__u64 vector_count;
+	/* Bytes of the message, and of all that the call moved. */
+	__u64 rest;
+	__u64 total;
+	/* struct counted_message of the call. */
+	__u64 messages;
+	struct record head;
+};
+
+/* Processes whose calls are recorded. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 4096);
+	__type(key, __u32);
+	__type(value, __u8);
+} processes SEC(".maps");
+
+/* Sockets of these processes, by their address in the kernel. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 65536);
+	__type(key, __u64);
+	__type(value, struct connection);
+} sockets SEC(".maps");
+
+static __always_inline int is_recorded(__u32 process)
+{
+	return bpf_map_lookup_elem(&processes, &process) != NULL;
+}
+
+static __always_inline enum form form_of(__u64 nr)
+{
+	switch (nr) {
+	case CALL_READ:
+	case CALL_WRITE:
+	case CALL_RECVFROM:
+	case CALL_SENDTO:
+		return FORM_BUFFER;
+	case CALL_READV:
+	case CALL_WRITEV:
+		return FORM_VECTORS;
+	case CALL_RECVMSG:
+	case CALL_SENDMSG:
+		return FORM_MESSAGE;
+	case CALL_RECVMMSG:
+	case CALL_SENDMMSG:
+		return FORM_MESSAGES;
+	default:
+		return FORM_NONE;
+	}
+}
+
+static __always_inline int is_sending(__u64 nr)
+{
+	return nr == CALL_WRITE || nr == CALL_WRITEV || nr == CALL_SENDTO || nr == CALL_SENDMSG || nr == CALL_SENDMMSG;
+}
+
+/* Flags of a receiving call; of recvmsg, the third argument. */
+static __always_inline __u64 flags_of(__u64 nr, struct pt_regs *regs)
+{
+	if (nr == CALL_RECVMSG)
+		return CALL_ARG3(regs);
+	return nr == CALL_RECVFROM || nr == CALL_RECVMMSG ? CALL_ARG4(regs) : 0;
+}
+
+/* The TCP socket of a descriptor of this process. */
+static __always_inline struct sock *socket_of(int descriptor)
+{
+	struct task_struct *task = bpf_get_current_task_btf();
+	struct fdtable *table = BPF_CORE_READ(task, files, fdt);
+	struct file **files = BPF_CORE_READ(table, fd);
+	struct file *file = NULL;
+	struct socket *socket;
+	struct sock *sk;
+	__u16 family;
+
+	if (descriptor < 0 || (__u32)descriptor >= BPF_CORE_READ(table, max_fds))
+		return NULL;
+	if (bpf_probe_read_kernel(&file, sizeof(file), files + descriptor) || !file)
+		return NULL;
+	if ((BPF_CORE_READ(file, f_inode, i_mode) & TYPE_MASK) != TYPE_SOCKET)
+		return NULL;
+	socket = BPF_CORE_READ((struct file___socket *)file, private_data);
+	sk = BPF_CORE_READ(socket, sk);
+	family = BPF_CORE_READ(sk, __sk_common.skc_family);
+	if (!sk || BPF_CORE_READ(sk, sk_protocol) != PROTOCOL_TCP)
+		return NULL;
+	return family == FAMILY_IPV4 || family == FAMILY_IPV6 ? sk : NULL;
+}
+
+/* Reads the kernel's counts while another processor may change them: it changes a pair one after the other. */
+static __always_inline void read_bases(struct tcp_sock *tcp, struct connection *to)
+{
+	for (int i = 0; i < 4; i++) {
+		__u32 received = BPF_CORE_READ(tcp, rcv_nxt) - (__u32)BPF_CORE_READ(tcp, bytes_received);
+		__u32 sent = BPF_CORE_READ(tcp, snd_una) - (__u32)BPF_CORE_READ(tcp, bytes_acked);
+		int same = to->based && received == to->received_base && sent == to->sent_base;
+
+		to->received_base = received;
+		to->sent_base = sent;
+		to->based = 1;
+		if (same)
+			break;
+	}
+}
+
+/* The sequence number after the last byte that the process read. If it read the end, too, that is no byte. */
+static __always_inline __u32 read_until(struct sock *sk)
+{
+	struct tcp_sock *tcp = (struct tcp_sock *)sk;
+	__u32 end = BPF_CORE_READ(tcp, copied_seq);
+	int done = BPF_CORE_READ(sk, __sk_common.skc_flags) & SOCKET_DONE;
+
+	return end - (done && end == BPF_CORE_READ(tcp, rcv_nxt));
+}
+
+/* A number for the socket: the cookie that it was given when it was opened. Older ones may have none. */
+static __always_inline __u64 number_of(struct sock *sk)
+{
+	__u64 cookie = BPF_CORE_READ(sk, __sk_common.skc_cookie.counter);
+
+	return cookie ? cookie : (__u64)sk;
+}
+
+/* The connection of a socket that none is known of. It is new if no byte was moved before the call. */
+static __always_inline struct connection *first_call(struct sock *sk, const struct call *call, __u32 length, struct record *head)
+{
+	struct tcp_sock *tcp = (struct tcp_sock *)sk;
+	struct connection connection = {};
+	__u32 sends = call->sender == SIDE_LOCAL ? length : 0;
+	__u32 receives = length - sends;
+	__u64 key = (__u64)sk;
+
+	read_bases(tcp, &connection);
+	connection.opened = read_until(sk) - receives == connection.received_base &&
+			    BPF_CORE_READ(tcp, write_seq) - sends == connection.sent_base;
+	if (bpf_map_update_elem(&sockets, &key, &connection, BPF_NOEXIST) == 0 && connection.opened) {
+		struct record opened = *head;
+
+		opened.kind = RECORD_OPENED;
+		opened.offset = connection.received_base;
+		opened.initiator = SIDE_REMOTE;
+		send(&opened, 0);
+	}
+	return bpf_map_lookup_elem(&sockets, &key);
+}
+
+/* Copies a part of memory, of at most MAX_PART bytes. */
+static long send_user_part(__u32 index, struct user_bytes *bytes)
+{
+	struct sized_record *to;
+	struct vector vector;
+	__u32 length;
+
+	if (!bytes->rest)
+		return 1;
+	if (!bytes->length) {
+		if (!bytes->vector_count || bpf_probe_read_user(&vector, sizeof(vector), (void *)bytes->vectors))
+			return 1;
+		bytes->vectors += sizeof(vector);
+		bytes->vector_count--;
+		bytes->address = vector.address;
+		bytes->length = vector.length < bytes->rest ? vector.length : bytes->rest;
+		if (!bytes->length)
+			return 0;
+	}
+	length = bytes->length > MAX_PART ? MAX_PART : bytes->length;
+	to = reserve(length);
+	if (!to) {
+		count_lost(length);
+	} else {
+		to->head = bytes->head;
+		to->head.length = length;
+		if (bpf_probe_read_user(to->data, length, (void *)bytes->address)) {
+			COUNT(unreadable_bytes, length);
+			bpf_ringbuf_discard(to, BPF_RB_NO_WAKEUP);
+		} else {
+			submit(to, 0);
+		}
+	}
+	bytes->address += length;
+	bytes->length -= length;
+	bytes->rest -= length;
+	bytes->head.offset += length;
+	return 0;
+}
+
+/* Copies a message: `rest` bytes. What cannot be found is passed over. */
+static __always_inline void send_user_bytes(struct user_bytes *bytes)
+{
+	bpf_loop(2 * MAX_VECTORS, send_user_part, bytes, 0);
+	if (bytes->rest) {
+		COUNT(unreadable_bytes, bytes->rest);
+		bytes->head.offset += bytes->rest;
+		bytes->rest = 0;
+	}
+}
+
+static __always_inline void set_vectors(struct user_bytes *bytes, __u64 address)
+{
+	struct message message = {};
+
+	bpf_probe_read_user(&message, sizeof(message), (void *)address);
+	bytes->length = 0;
+	bytes->vectors = message.vectors;
+	bytes->vector_count = message.vector_count;
+}
+
+static long add_message(__u32 index, struct user_bytes *bytes)
+{
+	struct counted_message *messages = (void *)bytes->messages;
+	__u32 length = 0;
+
+	bpf_probe_read_user(&length, sizeof(length), &messages[index].length);
+	bytes->total += length;
+	return 0;
+}
+
+static long send_message(__u32 index, struct user_bytes *bytes)
+{
+	struct counted_message *messages = (void *)bytes->messages;
+	__u32 length = 0;
+
+	bpf_probe_read_user(&length, sizeof(length), &messages[index].length);
+	set_vectors(bytes, (__u64)&messages[index]);
+	bytes->rest = length;
+	send_user_bytes(bytes);
+	return 0;
+}
+
+/* Sends the bytes that a call moved. */
+static __always_inline void call_moved(struct sock *sk, const struct call *call, __u64 result)
+{
+	struct tcp_sock *tcp = (struct tcp_sock *)sk;
+	int sends = call->sender == SIDE_LOCAL;
+	struct user_bytes bytes = {
+		.messages = call->address,
+		.rest = result,
+		.total = result,
+		.head = {
+			.time = bpf_ktime_get_ns(),
+			.kind = RECORD_DATA,
+			.socket = number_of(sk),
+			.sender = call->sender,
+		},
+	};
+	struct connection *connection;
+	__u64 key = (__u64)sk;
+	__u32 end, base;
+
+	if (call->form == FORM_MESSAGES) {
+		bytes.total = 0;
+		bpf_loop(result < MAX_MESSAGES ? result : MAX_MESSAGES, add_message, &bytes, 0);
+	}
+	if (is_ignored(bytes.head.socket, bytes.total))
+		return;
+	set_addresses(&bytes.head, sk);
+	connection = bpf_map_lookup_elem(&sockets, &key);
+	if (!connection)
+		connection = first_call(sk, call, bytes.total, &bytes.head);
+	if (!connection) {
+		COUNT(missed_calls, 1);
+		return;
+	}
+	bytes.head.initiator = initiator_of(connection);
+	end = sends ? BPF_CORE_READ(tcp, write_seq) : read_until(sk);
+	base = sends ? connection->sent_base : connection->received_base;
+	bytes.head.in_order = sends ? acked(connection, BPF_CORE_READ(tcp, bytes_acked)) : BPF_CORE_READ(tcp, bytes_received);
+	bytes.head.offset = nearest(bytes.head.in_order, end - base - (__u32)bytes.total);
+	if (call->form == FORM_MESSAGES) {
+		bpf_loop(result < MAX_MESSAGES ? result : MAX_MESSAGES, send_message, &bytes, 0);
+		return;
+	}
+	bytes.address = call->address;
+	bytes.length = call->form == FORM_BUFFER ? bytes.rest : 0;
+	bytes.vectors = call->address;
+	bytes.vector_count = call->form == FORM_VECTORS ? call->count : 0;
+	if (call->form == FORM_MESSAGE)
+		set_vectors(&bytes, call->address);
+	send_user_bytes(&bytes);
+}
+
+/* Other processes pay for what comes before is_recorded(). */
+SEC("tp_btf/sys_exit")
+int BPF_PROG(call_returns, struct pt_regs *regs, long result)
+{
+	__u64 nr = CALL_NR(regs);
+	struct call call = { .form = form_of(nr) };
+	struct sock *sk;
+
+	if (call.form == FORM_NONE || result <= 0)
+		return 0;
+	if (!is_recorded(bpf_get_current_pid_tgid() >> 32) || flags_of(nr, regs) & OTHER_FLAGS)
+		return 0;
+	call.sender = is_sending(nr) ? SIDE_LOCAL : SIDE_REMOTE;
+	call.descriptor = CALL_ARG1(regs);
+	call.address = CALL_ARG2(regs);
+	call.count = CALL_ARG3(regs);
+	sk = socket_of(call.descriptor);
+	if (sk)
+		call_moved(sk, &call, result);
+	return 0;
+}
+
+SEC("tp_btf/inet_sock_set_state")
+int BPF_PROG(call_states, struct sock *sk, int old, int new)
+{
+	struct connection *connection, connects = { .connects = 1 };
+	__u64 key = (__u64)sk;
+
+	if (BPF_CORE_READ(sk, sk_protocol) != PROTOCOL_TCP)
+		return 0;
+	if (new == STATE_LISTEN)
+		listens(sk);
+	if (new == STATE_SYN_SENT && is_recorded(bpf_get_current_pid_tgid() >> 32))
+		bpf_map_update_elem(&sockets, &key, &connects, BPF_ANY);
+	/* Gives the socket its cookie, which the program at system calls can only read. */
+	if (new == STATE_ESTABLISHED)
+		bpf_get_socket_cookie(sk);
+	if (new != STATE_ESTABLISHED && new != STATE_CLOSE)
+		return 0;
+	connection = bpf_map_lookup_elem(&sockets, &key);
+	if (!connection)
+		return 0;
+	if (new == STATE_ESTABLISHED) {
+		opened(sk, connection, number_of(sk));
+		return 0;
+	}
+	if (connection->based)
+		closed(sk, connection, number_of(sk), old);
+	bpf_map_delete_elem(&sockets, &key);
+	return 0;
+}
+
+SEC("tp_btf/sched_process_fork")
+int BPF_PROG(process_forks, struct task_struct *parent, struct task_struct *child)
+{
+	__u32 process = BPF_CORE_READ(child, tgid);
+	__u8 yes = 1;
+
+	if (is_recorded(BPF_CORE_READ(parent, tgid)) && !is_recorded(process))
+		bpf_map_update_elem(&processes, &process, &yes, BPF_ANY);
+	return 0;
+}
+
+SEC("tp_btf/sched_process_exit")
+int BPF_PROG(process_exits, struct task_struct *task)
+{
+	__u32 process = BPF_CORE_READ(task, tgid);
+
+	/* The last thread. */
+	if (BPF_CORE_READ(task, signal, live.counter) == 0)
+		bpf_map_delete_elem(&processes, &process);
+	return 0;
+}
+
+#endif

@@ -1,0 +1,124 @@
+//! The second source: system calls.
+
+use super::common::{Exchanged, Place, Program, Recording, Seen, check};
+use tezos_recorder::capture::{CaptureOptions, Source, Target};
+use tezos_recorder::side::Side;
+
+const SENT: usize = 1_000_000;
+const RECEIVED: usize = 2_000_000;
+
+/// Exchanges bytes between a process whose calls are captured and a peer.
+fn run(method: &str, role: &str, address: &str) -> (Recording, Exchanged) {
+    let mut peer = Place::default();
+    let mut started: Option<Program> = None;
+    let mut port = 0;
+    if role == "connect" {
+        let (program, at) = peer.exchange("listen", address, 0, "recv", RECEIVED);
+        (started, port) = (Some(program), at);
+    }
+    let mut node = Place::default().prepare(role, address, port, method, SENT);
+    let mut recording = Recording::with(&CaptureOptions {
+        targets: vec![Target::Process(node.pid())],
+        source: Source::Calls,
+        ..CaptureOptions::default()
+    });
+    let port = node.begin();
+    peer = Place::default();
+    let mut peer = started.unwrap_or_else(|| peer.exchange("connect", address, port, "recv", RECEIVED).0);
+    recording.until_ended(&mut [&mut node, &mut peer]);
+    let facts = recording.capture.facts();
+    assert_eq!((facts.source, facts.processes), (Source::Calls, vec![]), "all have ended");
+    let exchanged = node.exchanged();
+    (recording, exchanged)
+}
+
+fn captures(method: &str) {
+    for (address, role, initiator) in [
+        ("127.0.0.1", "listen", Side::Remote),
+        ("::1", "connect", Side::Local),
+    ] {
+        let (recording, node) = run(method, role, address);
+        check(recording.only(), &node, initiator);
+        let losses = recording.capture.losses().unwrap();
+        assert_eq!((losses.bytes, losses.missed_calls), (0, 0));
+    }
+}
+
+/// Bytes of a direction that were not captured, and whether those that were are at the right place cannot be told.
+fn missing(seen: &Seen, side: Side, size: usize) -> usize {
+    let (bytes, missing) = seen.direction(side);
+    size - (bytes.len() - missing)
+}
+
+#[test]
+fn read_and_write() {
+    captures("read");
+}
+
+#[test]
+fn recv_and_send() {
+    captures("recv");
+}
+
+#[test]
+fn readv_and_writev() {
+    captures("vectors");
+}
+
+#[test]
+fn recvmsg_and_sendmsg() {
+    captures("messages");
+}
+
+#[test]
+fn recvmmsg_and_sendmmsg() {
+    captures("many");
+}
+
+#[test]
+fn peeked_bytes_count_once() {
+    captures("peek");
+}
+
+#[test]
+fn duplicated_descriptors() {
+    captures("dup");
+}
+
+#[test]
+fn forked_children() {
+    captures("fork");
+}
+
+#[test]
+fn data_at_the_end_of_the_handshake() {
+    captures("early");
+}
+
+/// Bytes that moved in another way are a gap of exact size, and the end says how many there were.
+#[test]
+fn sendfile_gives_a_gap() {
+    let (recording, node) = run("sendfile", "listen", "127.0.0.1");
+    let seen = recording.only();
+    assert_eq!(seen.sum(Side::Remote), node.received);
+    assert_eq!(missing(seen, Side::Local, SENT), SENT);
+    let closed = seen.closed.unwrap();
+    assert_eq!((closed.local, closed.remote), (Some(SENT as u64), Some(RECEIVED as u64)));
+}
+
+#[test]
+fn a_listener_is_found_by_its_port() {
+    let port = 20_003;
+    let options = CaptureOptions {
+        targets: vec![Target::Port(port)],
+        source: Source::Calls,
+        ..CaptureOptions::default()
+    };
+    let mut recording = Recording::with(&options);
+    let (mut node, _) = Place::default().exchange("listen", "127.0.0.1", port, "recv", SENT);
+    recording.poll();
+    assert_eq!(recording.capture.facts().processes, [node.pid()]);
+    let (mut peer, _) = Place::default().exchange("connect", "127.0.0.1", port, "recv", RECEIVED);
+    recording.until_ended(&mut [&mut node, &mut peer]);
+    check(recording.only(), &node.exchanged(), Side::Remote);
+}
