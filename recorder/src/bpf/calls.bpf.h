@@ -50,6 +50,8 @@ enum {
 	MAX_VECTORS = 1024,
 	/* Messages of a call. */
 	MAX_MESSAGES = 1024,
+	/* Bytes of a call that are looked at, at most. */
+	MAX_CALL = 64 << 20,
 	/* Flags of receiving with which bytes stay in the socket, do not come from the stream, or are not copied. */
 	OTHER_FLAGS = 0x1 /* MSG_OOB */ | 0x2 /* MSG_PEEK */ | 0x20 /* MSG_TRUNC */ | 0x2000 /* MSG_ERRQUEUE */,
 };
@@ -99,12 +101,13 @@ struct counted_message {
 struct user_bytes {
 	/* The part of memory. */
 	__u64 address;
-	__u64 length;
+	__u64 part_end;
 	/* The vectors after it. */
 	__u64 vectors;
-	__u64 vector_count;
-	/* Bytes of the message, and of all that the call moved. */
-	__u64 rest;
+	__u64 vectors_end;
+	/* Offset in the direction after the message. */
+	__u64 end;
+	/* Bytes of all messages. */
 	__u64 total;
 	/* struct counted_message of the call. */
 	__u64 messages;
@@ -249,26 +252,38 @@ static __always_inline struct connection *first_call(struct sock *sk, const stru
 	return bpf_map_lookup_elem(&sockets, &key);
 }
 
-/* Copies a part of memory, of at most MAX_PART bytes. */
-static long send_user_part(__u32 index, struct user_bytes *bytes)
+/* Goes on to the next vector. Returns 0 if there is none. */
+static __always_inline int next_vector(struct user_bytes *bytes)
+{
+	__u64 rest = bytes->end - bytes->head.offset;
+	struct vector vector;
+
+	if (bytes->vectors == bytes->vectors_end)
+		return 0;
+	if (bpf_probe_read_user(&vector, sizeof(vector), (void *)bytes->vectors))
+		return 0;
+	bytes->vectors += sizeof(vector);
+	bytes->address = vector.address;
+	bytes->part_end = vector.address + (vector.length < rest ? vector.length : rest);
+	return 1;
+}
+
+/*
+ * Copies a part of memory, of at most MAX_PART bytes. Returns 1 at the end. A global function, which the verifier checks once
+ * instead of in every iteration with other values.
+ */
+__noinline int copy_part(struct user_bytes *bytes)
 {
 	struct sized_record *to;
-	struct vector vector;
+	__u64 rest;
 	__u32 length;
 
-	if (!bytes->rest)
+	if (!bytes || bytes->head.offset == bytes->end)
 		return 1;
-	if (!bytes->length) {
-		if (!bytes->vector_count || bpf_probe_read_user(&vector, sizeof(vector), (void *)bytes->vectors))
-			return 1;
-		bytes->vectors += sizeof(vector);
-		bytes->vector_count--;
-		bytes->address = vector.address;
-		bytes->length = vector.length < bytes->rest ? vector.length : bytes->rest;
-		if (!bytes->length)
-			return 0;
-	}
-	length = bytes->length > MAX_PART ? MAX_PART : bytes->length;
+	if (bytes->address == bytes->part_end)
+		return !next_vector(bytes);
+	rest = bytes->part_end - bytes->address;
+	length = rest > MAX_PART ? MAX_PART : rest;
 	to = reserve(length);
 	if (!to) {
 		count_lost(length);
@@ -283,31 +298,39 @@ static long send_user_part(__u32 index, struct user_bytes *bytes)
 		}
 	}
 	bytes->address += length;
-	bytes->length -= length;
-	bytes->rest -= length;
 	bytes->head.offset += length;
 	return 0;
 }
 
-/* Copies a message: `rest` bytes. What cannot be found is passed over. */
+static long send_user_part(__u32 index, struct user_bytes *bytes)
+{
+	return copy_part(bytes) != 0;
+}
+
+/* Copies a message. What cannot be found of it is passed over. */
 static __always_inline void send_user_bytes(struct user_bytes *bytes)
 {
-	bpf_loop(2 * MAX_VECTORS, send_user_part, bytes, 0);
-	if (bytes->rest) {
-		COUNT(unreadable_bytes, bytes->rest);
-		bytes->head.offset += bytes->rest;
-		bytes->rest = 0;
+	/* Each vector takes an iteration, and each of its parts. */
+	bpf_loop(2 * MAX_VECTORS + MAX_CALL / MAX_PART, send_user_part, bytes, 0);
+	if (bytes->head.offset != bytes->end) {
+		COUNT(unreadable_bytes, bytes->end - bytes->head.offset);
+		bytes->head.offset = bytes->end;
 	}
 }
 
-static __always_inline void set_vectors(struct user_bytes *bytes, __u64 address)
+static __always_inline void set_vectors(struct user_bytes *bytes, __u64 vectors, __u64 count)
+{
+	bytes->address = bytes->part_end = 0;
+	bytes->vectors = vectors;
+	bytes->vectors_end = vectors + count * sizeof(struct vector);
+}
+
+static __always_inline void set_message(struct user_bytes *bytes, __u64 address)
 {
 	struct message message = {};
 
 	bpf_probe_read_user(&message, sizeof(message), (void *)address);
-	bytes->length = 0;
-	bytes->vectors = message.vectors;
-	bytes->vector_count = message.vector_count;
+	set_vectors(bytes, message.vectors, message.vector_count);
 }
 
 static long add_message(__u32 index, struct user_bytes *bytes)
@@ -326,8 +349,8 @@ static long send_message(__u32 index, struct user_bytes *bytes)
 	__u32 length = 0;
 
 	bpf_probe_read_user(&length, sizeof(length), &messages[index].length);
-	set_vectors(bytes, (__u64)&messages[index]);
-	bytes->rest = length;
+	set_message(bytes, (__u64)&messages[index]);
+	bytes->end = bytes->head.offset + length;
 	send_user_bytes(bytes);
 	return 0;
 }
@@ -339,7 +362,6 @@ static __always_inline void call_moved(struct sock *sk, const struct call *call,
 	int sends = call->sender == SIDE_LOCAL;
 	struct user_bytes bytes = {
 		.messages = call->address,
-		.rest = result,
 		.total = result,
 		.head = {
 			.time = bpf_ktime_get_ns(),
@@ -375,12 +397,15 @@ static __always_inline void call_moved(struct sock *sk, const struct call *call,
 		bpf_loop(result < MAX_MESSAGES ? result : MAX_MESSAGES, send_message, &bytes, 0);
 		return;
 	}
-	bytes.address = call->address;
-	bytes.length = call->form == FORM_BUFFER ? bytes.rest : 0;
-	bytes.vectors = call->address;
-	bytes.vector_count = call->form == FORM_VECTORS ? call->count : 0;
-	if (call->form == FORM_MESSAGE)
-		set_vectors(&bytes, call->address);
+	bytes.end = bytes.head.offset + result;
+	if (call->form == FORM_MESSAGE) {
+		set_message(&bytes, call->address);
+	} else if (call->form == FORM_VECTORS) {
+		set_vectors(&bytes, call->address, call->count);
+	} else {
+		bytes.address = call->address;
+		bytes.part_end = call->address + result;
+	}
 	send_user_bytes(&bytes);
 }
 
@@ -421,17 +446,26 @@ int BPF_PROG(call_states, struct sock *sk, int old, int new)
 	/* Gives the socket its cookie, which the program at system calls can only read. */
 	if (new == STATE_ESTABLISHED)
 		bpf_get_socket_cookie(sk);
-	if (new != STATE_ESTABLISHED && new != STATE_CLOSE)
-		return 0;
+	connection = bpf_map_lookup_elem(&sockets, &key);
+	if (connection && new == STATE_ESTABLISHED)
+		opened(sk, connection, number_of(sk));
+	if (connection && new == STATE_CLOSE)
+		connection->finished = fin_is_queued(old);
+	return 0;
+}
+
+/* The socket is freed. Until then, the process may read what came before the connection ended. */
+SEC("tp_btf/tcp_destroy_sock")
+int BPF_PROG(call_ends, struct sock *sk)
+{
+	struct connection *connection;
+	__u64 key = (__u64)sk;
+
 	connection = bpf_map_lookup_elem(&sockets, &key);
 	if (!connection)
 		return 0;
-	if (new == STATE_ESTABLISHED) {
-		opened(sk, connection, number_of(sk));
-		return 0;
-	}
 	if (connection->based)
-		closed(sk, connection, number_of(sk), old);
+		closed(sk, connection, number_of(sk));
 	bpf_map_delete_elem(&sockets, &key);
 	return 0;
 }

@@ -23,6 +23,8 @@ struct connection {
 	__u8 connects;
 	/* True if it was opened since the recorder began. */
 	__u8 opened;
+	/* True if the node's FIN was queued when the connection ended. */
+	__u8 finished;
 };
 
 struct {
@@ -115,10 +117,10 @@ static __always_inline int fin_is_queued(int state)
 }
 
 /* The connection has ended. A FIN has a sequence number, and is no byte. */
-static __always_inline void closed(struct sock *sk, struct connection *connection, __u64 socket, int old)
+static __always_inline void closed(struct sock *sk, struct connection *connection, __u64 socket)
 {
 	struct tcp_sock *tcp = (struct tcp_sock *)sk;
-	__u32 end = BPF_CORE_READ(tcp, write_seq) - fin_is_queued(old);
+	__u32 end = BPF_CORE_READ(tcp, write_seq) - connection->finished;
 	__u32 next = BPF_CORE_READ(tcp, snd_nxt);
 	__u64 sent = acked(connection, BPF_CORE_READ(tcp, bytes_acked));
 	struct record record = {
@@ -157,8 +159,9 @@ int BPF_PROG(state_changes, struct sock *sk, int old, int new)
 		opened(sk, connection, bpf_get_socket_cookie(sk));
 		return 0;
 	}
+	connection->finished = fin_is_queued(old);
 	if (connection->based)
-		closed(sk, connection, bpf_get_socket_cookie(sk), old);
+		closed(sk, connection, bpf_get_socket_cookie(sk));
 	bpf_sk_storage_delete(&connections, sk);
 	return 0;
 }

@@ -60,7 +60,7 @@ impl Programs {
     };
     /// Those of the second source.
     pub const CALLS: Self = Self {
-        everywhere: &["call_states", "call_returns", "process_forks", "process_exits"],
+        everywhere: &["call_states", "call_returns", "call_ends", "process_forks", "process_exits"],
         at_groups: &[],
     };
 }
