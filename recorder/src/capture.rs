@@ -5,14 +5,15 @@
 
 mod attach;
 mod early;
+mod event;
 mod follow;
 mod load;
+mod options;
+mod status;
 
 use std::cell::RefCell;
-use std::fmt;
 use std::io;
 use std::os::fd::AsFd;
-use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -21,157 +22,17 @@ use memprof_sys::clock;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout};
 
+pub use self::event::{Captured, What};
+pub use self::options::{CaptureOptions, Source, Target};
+pub use self::status::{CaptureError, CaptureFacts, CaptureLosses};
+
 use self::attach::Attachments;
 use self::early::Early;
 use self::follow::Followed;
 use self::load::{Inbox, Loaded, Programs};
-use crate::side::{Both, Side};
+use crate::side::Both;
 use crate::time::Timestamp;
 use crate::wire::{self, Kind, Record, RecorderSkel, counters};
-
-/// Whose connections to capture.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Target {
-    /// Those of a control group of version 2 and of those below it, by its directory. A relative path is below the mount point.
-    Cgroup(PathBuf),
-    /// Those of a systemd unit, such as `octez-node.service`.
-    Unit(String),
-    /// Those of the control group that a process is in.
-    Process(u32),
-    /// Those of the control group of the process that listens at a TCP port, in any network namespace.
-    Port(u16),
-}
-
-/// Writes what an error calls the target.
-impl fmt::Display for Target {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Cgroup(path) => write!(f, "control group {}", path.display()),
-            Self::Unit(unit) => write!(f, "unit {unit}"),
-            Self::Process(pid) => write!(f, "process {pid}"),
-            Self::Port(port) => write!(f, "process that listens at port {port}"),
-        }
-    }
-}
-
-/// Where the bytes come from.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Source {
-    /// Packets if the host allows it, else system calls.
-    #[default]
-    Auto,
-    /// Packets of control groups.
-    Sockets,
-    /// System calls of processes.
-    Calls,
-}
-
-/// How to capture.
-#[derive(Clone, Debug)]
-pub struct CaptureOptions {
-    /// Whose connections.
-    pub targets: Vec<Target>,
-    /// Where the bytes come from.
-    pub source: Source,
-    /// Size of the ring buffer in bytes; rounded up to a power of two, at least 128 KiB and at most 1 GiB.
-    pub ring: usize,
-}
-
-impl CaptureOptions {
-    /// Size of the ring buffer in bytes, unless chosen.
-    pub const RING: usize = 32 << 20;
-
-    fn ring_size(&self) -> u32 {
-        let size = self.ring.clamp(128 << 10, 1 << 30);
-        size.next_power_of_two() as u32
-    }
-}
-
-impl Default for CaptureOptions {
-    fn default() -> Self {
-        Self {
-            targets: Vec::new(),
-            source: Source::Auto,
-            ring: Self::RING,
-        }
-    }
-}
-
-/// Sums since the capture began. Bytes are those of connections, without headers.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct CaptureLosses {
-    /// Records for which the ring buffer had no room.
-    pub records: u64,
-    /// Bytes in them.
-    pub bytes: u64,
-    /// Bytes that the kernel did not let the programs copy.
-    pub unreadable_bytes: u64,
-    /// Bytes that were sent or received again, and were not copied: no loss.
-    pub repeated_bytes: u64,
-    /// Bytes of sockets that were to be ignored: no loss.
-    pub ignored_bytes: u64,
-    /// IPv6 packets that are not recorded, because their extension headers are not understood: fragments, or more than four headers.
-    pub extended_packets: u64,
-    /// System calls that the programs had no room to note.
-    pub missed_calls: u64,
-    /// Bytes that came with the end of a handshake that did not succeed.
-    pub unclaimed_bytes: u64,
-    /// Records that could not be decoded; always 0 unless the recorder has a defect.
-    pub malformed: u64,
-}
-
-/// The state of a capture.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct CaptureFacts {
-    /// The source in use; never [`Source::Auto`].
-    pub source: Source,
-    /// Why it is not the main source, if it was chosen automatically.
-    pub reason: Option<String>,
-    /// Directories of the control groups whose packets are captured.
-    pub cgroups: Vec<PathBuf>,
-    /// Processes whose system calls are captured.
-    pub processes: Vec<u32>,
-    /// Targets that are not captured now, each with the reason.
-    pub missing: Vec<String>,
-    /// Size of the ring buffer in bytes.
-    pub ring: usize,
-}
-
-/// Why bytes cannot be captured.
-#[derive(Debug, thiserror::Error)]
-pub enum CaptureError {
-    /// The kernel's BPF refused something.
-    #[error("{attempt}: {source}")]
-    Bpf {
-        /// What was attempted.
-        attempt: String,
-        /// The reason.
-        source: libbpf_rs::Error,
-    },
-    /// The system refused something else.
-    #[error("{attempt}: {source}")]
-    System {
-        /// What was attempted.
-        attempt: String,
-        /// The reason.
-        source: io::Error,
-    },
-    /// The programs cannot be attached to a target.
-    #[error("{0}")]
-    Refused(String),
-}
-
-impl CaptureError {
-    fn bpf(attempt: &str, source: libbpf_rs::Error) -> Self {
-        let attempt = attempt.into();
-        Self::Bpf { attempt, source }
-    }
-
-    fn io(attempt: &str, source: io::Error) -> Self {
-        let attempt = attempt.into();
-        Self::System { attempt, source }
-    }
-}
 
 /// Where the bytes come from, and whose they are.
 enum Captures {
@@ -210,7 +71,9 @@ impl Capture {
             Source::Sockets | Source::Auto => Self::of_packets(options),
         };
         match packets {
-            Err(e) if options.source == Source::Auto => Self::of_calls(options, Some(e.to_string())),
+            Err(e) if options.source == Source::Auto => {
+                Self::of_calls(options, Some(e.to_string()))
+            }
             packets => packets,
         }
     }
@@ -222,14 +85,24 @@ impl Capture {
         if let Some(problem) = attachments.refused() {
             return Err(CaptureError::Refused(problem));
         }
-        Ok(Self::new(options, loaded, Captures::Packets(attachments), None))
+        Ok(Self::new(
+            options,
+            loaded,
+            Captures::Packets(attachments),
+            None,
+        ))
     }
 
     fn of_calls(options: &CaptureOptions, reason: Option<String>) -> Result<Self, CaptureError> {
         let loaded = load::load(options, &Programs::CALLS)?;
         let mut followed = Followed::new(&options.targets);
         followed.refresh(&loaded.skel);
-        Ok(Self::new(options, loaded, Captures::Calls(followed), reason))
+        Ok(Self::new(
+            options,
+            loaded,
+            Captures::Calls(followed),
+            reason,
+        ))
     }
 
     fn new(
@@ -356,7 +229,9 @@ impl Capture {
             sources.push(attachments.changes());
         }
         let sources = sources.into_iter();
-        let mut fds: Vec<_> = sources.map(|fd| PollFd::new(fd, PollFlags::POLLIN)).collect();
+        let mut fds: Vec<_> = sources
+            .map(|fd| PollFd::new(fd, PollFlags::POLLIN))
+            .collect();
         match nix::poll::poll(&mut fds, timeout) {
             Ok(_) | Err(Errno::EINTR) => Ok(()),
             Err(e) => Err(CaptureError::io("cannot wait for records", e.into())),

@@ -60,7 +60,13 @@ impl Programs {
     };
     /// Those of the second source.
     pub const CALLS: Self = Self {
-        everywhere: &["call_states", "call_returns", "call_ends", "process_forks", "process_exits"],
+        everywhere: &[
+            "call_states",
+            "call_returns",
+            "call_ends",
+            "process_forks",
+            "process_exits",
+        ],
         at_groups: &[],
     };
 }
@@ -103,7 +109,8 @@ pub(super) fn load(options: &CaptureOptions, programs: &Programs) -> Result<Load
         }
     }
     let inbox = Rc::new(RefCell::new(Inbox::default()));
-    let ring = open_ring(&skel, Rc::clone(&inbox)).map_err(failed("cannot open the ring buffer"))?;
+    let ring =
+        open_ring(&skel, Rc::clone(&inbox)).map_err(failed("cannot open the ring buffer"))?;
     let links = attach(&skel, programs.everywhere)?;
     Ok(Loaded {
         links,

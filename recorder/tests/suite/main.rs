@@ -4,9 +4,6 @@ mod capture;
 #[allow(dead_code)]
 #[path = "../../../fuzz/check_recorder.rs"]
 mod check;
-#[path = "../../../fuzz/check_recorder_text.rs"]
-mod check_text;
-mod cli;
 mod codec;
 mod common;
 mod config;

@@ -1,6 +1,7 @@
 //! The second source: system calls.
 
-use super::common::{Exchanged, Place, Program, Recording, Seen, check};
+use super::common::{Exchanged, Place, Program};
+use super::seen::{Recording, Seen, check};
 use tezos_recorder::capture::{CaptureOptions, Source, Target};
 use tezos_recorder::side::Side;
 
@@ -24,10 +25,15 @@ fn run(method: &str, role: &str, address: &str) -> (Recording, Exchanged) {
     });
     let port = node.begin();
     peer = Place::default();
-    let mut peer = started.unwrap_or_else(|| peer.exchange("connect", address, port, "recv", RECEIVED).0);
+    let mut peer =
+        started.unwrap_or_else(|| peer.exchange("connect", address, port, "recv", RECEIVED).0);
     recording.until_ended(&mut [&mut node, &mut peer]);
     let facts = recording.capture.facts();
-    assert_eq!((facts.source, facts.processes), (Source::Calls, vec![]), "all have ended");
+    assert_eq!(
+        (facts.source, facts.processes),
+        (Source::Calls, vec![]),
+        "all have ended"
+    );
     let exchanged = node.exchanged();
     (recording, exchanged)
 }
@@ -103,7 +109,10 @@ fn sendfile_gives_a_gap() {
     assert_eq!(seen.sum(Side::Remote), node.received);
     assert_eq!(missing(seen, Side::Local, SENT), SENT);
     let closed = seen.closed.unwrap();
-    assert_eq!((closed.local, closed.remote), (Some(SENT as u64), Some(RECEIVED as u64)));
+    assert_eq!(
+        (closed.local, closed.remote),
+        (Some(SENT as u64), Some(RECEIVED as u64))
+    );
 }
 
 #[test]

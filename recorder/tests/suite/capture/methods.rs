@@ -1,6 +1,7 @@
 //! Every way to read and write.
 
-use super::common::{Group, Place, Recording, check, exchange};
+use super::common::{Group, Place};
+use super::seen::{Recording, check, exchange};
 use tezos_recorder::side::Side;
 
 fn captures(method: &str) {

@@ -3,7 +3,8 @@
 use std::path::PathBuf;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use super::common::{Group, Namespaces, Place, Recording, check, exchange};
+use super::common::{Group, Namespaces, Place};
+use super::seen::{Recording, check, exchange};
 use tezos_recorder::capture::Target;
 use tezos_recorder::cgroups;
 use tezos_recorder::side::Side;
@@ -89,7 +90,7 @@ fn groups_below_are_seen_once() {
     inner.make();
     let targets = vec![group.target(), inner.target()];
     let mut recording = Recording::of(targets);
-    assert_eq!(recording.capture.facts().cgroups, [group.0.clone()]);
+    assert_eq!(recording.group(), group.0);
     let node = exchange(
         Place::group(&inner.0),
         Place::default(),
@@ -112,14 +113,13 @@ fn finds_a_port(first: bool) {
     let port = if first { 20_001 } else { 20_002 };
     let before = first.then(|| place.exchange("listen", "10.77.0.1", port, "recv", 1000));
     let mut recording = Recording::start(Target::Port(port));
-    let groups = |recording: &Recording| recording.capture.facts().cgroups;
     let found: Vec<PathBuf> = if first { vec![group.0.clone()] } else { vec![] };
-    assert_eq!(groups(&recording), found);
+    assert_eq!(recording.capture.facts().cgroups, found);
     let (mut node, _) = before.unwrap_or_else(|| {
         assert_eq!(recording.capture.facts().missing.len(), 1);
         let started = place.exchange("listen", "10.77.0.1", port, "recv", 1000);
         recording.poll();
-        assert_eq!(groups(&recording), [group.0.clone()], "at once");
+        assert_eq!(recording.group(), group.0, "at once");
         started
     });
     let peer = Place {
@@ -147,7 +147,7 @@ fn a_process_in_its_group() {
     let (node, port) = Place::group(&group.0).exchange("listen", "127.0.0.1", 0, "recv", 1000);
     let mut node = node;
     let mut recording = Recording::start(Target::Process(node.pid()));
-    assert_eq!(recording.capture.facts().cgroups, [group.0.clone()]);
+    assert_eq!(recording.group(), group.0);
     let (mut peer, _) = Place::default().exchange("connect", "127.0.0.1", port, "recv", 1000);
     recording.until_ended(&mut [&mut node, &mut peer]);
     check(recording.only(), &node.exchanged(), Side::Remote);
@@ -156,10 +156,7 @@ fn a_process_in_its_group() {
 #[test]
 fn a_process_without_a_group_is_in_the_root() {
     let recording = Recording::start(Target::Process(std::process::id()));
-    assert_eq!(
-        recording.capture.facts().cgroups,
-        [cgroups::mount().unwrap()]
-    );
+    assert_eq!(recording.group(), cgroups::mount().unwrap());
 }
 
 #[test]
@@ -169,7 +166,7 @@ fn a_unit_by_its_name() {
     unit.make();
     let name = unit.0.file_name().unwrap().to_str().unwrap().to_string();
     let recording = Recording::start(Target::Unit(name));
-    assert_eq!(recording.capture.facts().cgroups, [unit.0.clone()]);
+    assert_eq!(recording.group(), unit.0);
 }
 
 #[test]
