@@ -111,23 +111,17 @@ impl Capture {
         captures: Captures,
         reason: Option<String>,
     ) -> Self {
-        let Loaded {
-            links,
-            ring,
-            inbox,
-            skel,
-        } = loaded;
         Self {
             captures,
             reason,
-            _links: links,
-            ring,
-            inbox,
+            _links: loaded.links,
+            ring: loaded.ring,
+            inbox: loaded.inbox,
             early: Early::default(),
             wall: wall_offset(),
             ring_size: options.ring_size() as usize,
             malformed: 0,
-            skel,
+            skel: loaded.skel,
         }
     }
 

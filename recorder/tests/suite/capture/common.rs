@@ -4,6 +4,7 @@ use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
@@ -13,6 +14,17 @@ use tezos_recorder::cgroups;
 const EXCHANGE: &str = include_str!("exchange.py");
 /// Maximum time of anything.
 pub const LIMIT: Duration = Duration::from_secs(60);
+
+/// Path of the Python interpreter. `python3` may be a script that searches for it every time.
+fn python() -> &'static str {
+    static PATH: OnceLock<String> = OnceLock::new();
+    PATH.get_or_init(|| {
+        let find = "import sys; print(sys.executable)";
+        let output = Command::new("python3").args(["-c", find]).output();
+        let output = output.expect("the tests need python3");
+        String::from_utf8(output.stdout).unwrap().trim().to_string()
+    })
+}
 
 /// A name that no other test uses.
 pub fn unique(name: &str) -> String {
