@@ -2,10 +2,13 @@
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
-use std::str::FromStr;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use tezos_recorder::p2p::message::Kind;
+use tezos_recorder::p2p::message::Layer;
+
+use crate::forms::{
+    ChunkForm, CloseForm, HandshakeForm, Kinds, ReceiveForm, SendForm, Sizes, Writes,
+};
 
 /// Plays Tezos nodes: real encryption over real TCP, for tests and measurements of the network recorder.
 #[derive(Parser)]
@@ -134,17 +137,15 @@ pub struct Handshake {
     pub private_node: bool,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum HandshakeForm {
-    Normal,
-    /// Refuse, with a motive and points
-    Nack,
-    /// Refuse, without
-    NackV0,
-    /// Use another key than that of the identity
-    WrongKey,
-    /// Send a stamp that is no proof of work
-    WrongStamp,
+impl Handshake {
+    /// The layer of the chain.
+    pub fn layer(&self) -> Layer {
+        if self.chain.starts_with("DAL_") {
+            Layer::Dal
+        } else {
+            Layer::Node
+        }
+    }
 }
 
 /// Contents and pace.
@@ -174,24 +175,6 @@ pub struct Messages {
     /// Form of chunks
     #[arg(long, default_value = "message")]
     pub chunks: ChunkForm,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum ChunkForm {
-    /// Each message begins a chunk, as Octez has it
-    Message,
-    /// As long as possible, with several messages
-    Max,
-    /// One byte each
-    Byte,
-    /// Like message, with empty chunks between
-    Empty,
-    /// Several whole messages in one
-    Packed,
-    /// Cut anywhere
-    Straddle,
-    /// Another form for each batch
-    Any,
 }
 
 /// How bytes are sent and received.
@@ -227,96 +210,4 @@ pub struct Io {
     /// How a connection ends
     #[arg(long, default_value = "first")]
     pub close: CloseForm,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum SendForm {
-    Write,
-    Send,
-    Writev,
-    Sendmsg,
-    Sendfile,
-    Splice,
-    Uring,
-    /// Another one for each call
-    Any,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum ReceiveForm {
-    Read,
-    Recv,
-    Readv,
-    Recvmsg,
-    /// MSG_PEEK before each read
-    Peek,
-    Splice,
-    Uring,
-    /// Another one for each call
-    Any,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Writes {
-    /// A chunk
-    Chunk,
-    /// All chunks of a batch
-    Batch,
-    /// 1 to 3,000 bytes, wherever chunks end
-    Pieces,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum CloseForm {
-    /// Shut down as soon as all messages are sent
-    First,
-    /// After the other node has shut down
-    Last,
-    /// The same, with a reset
-    Reset,
-}
-
-/// Kinds of messages, as often as their weights.
-#[derive(Clone)]
-pub struct Kinds(pub Vec<Kind>);
-
-impl FromStr for Kinds {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        if text == "all" {
-            return Ok(Self(Vec::new()));
-        }
-        let mut kinds = Vec::new();
-        for item in text.split(',') {
-            let (name, weight) = item.split_once('=').unwrap_or((item, "1"));
-            let kind = Kind::of_name(name).ok_or_else(|| format!("no kind is called {name}"))?;
-            let weight = weight
-                .parse::<u16>()
-                .map_err(|e| format!("{weight}: {e}"))?;
-            kinds.extend(std::iter::repeat_n(kind, weight.into()));
-        }
-        Ok(Self(kinds))
-    }
-}
-
-/// A range of sizes in bytes, both inclusive.
-#[derive(Clone, Copy)]
-pub struct Sizes {
-    pub min: usize,
-    pub max: usize,
-}
-
-impl FromStr for Sizes {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let (min, max) = text.split_once("..").unwrap_or((text, text));
-        let number = |text: &str| text.parse().map_err(|e| format!("{text}: {e}"));
-        let (min, max) = (number(min)?, number(max)?);
-        if min > max {
-            return Err(format!("{min} is more than {max}"));
-        }
-        Ok(Self { min, max })
-    }
 }

@@ -2,7 +2,7 @@
 
 use fastrand::Rng;
 
-use crate::arguments::ChunkForm;
+use crate::forms::ChunkForm;
 
 /// Maximum of the plain text of a chunk, in bytes.
 const MAX: usize = 65_535 - 16;

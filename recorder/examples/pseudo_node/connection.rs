@@ -8,12 +8,11 @@ use std::time::{Duration, Instant};
 use fastrand::Rng;
 use nix::sys::socket::{Shutdown, setsockopt, shutdown, sockopt::Linger};
 use nix::unistd::{ForkResult, Pid, fork};
-use tezos_recorder::p2p::message::Layer;
 use tezos_recorder::side::Both;
 
 use crate::Result;
-use crate::arguments::CloseForm;
 use crate::channel::{Chunks, Receiver};
+use crate::forms::CloseForm;
 use crate::handshake::Parties;
 use crate::log::{ConnectionLog, Counts};
 use crate::node::Node;
@@ -66,12 +65,7 @@ pub fn run(node: &Node, fd: OwnedFd, index: u64, initiator: bool) -> Result<Opti
         }
     }
     let Both { local, remote } = openers;
-    let layer = if options.handshake.chain.starts_with("DAL_") {
-        Layer::Dal
-    } else {
-        Layer::Node
-    };
-    let receiver = Receiver::new(chunks, remote, layer, log.clone());
+    let receiver = Receiver::new(chunks, remote, options.handshake.layer(), log.clone());
     let sender = Sender::new(writer, local, options, log.clone(), rng);
     let conversation = Conversation {
         node,

@@ -3,7 +3,8 @@
 use fastrand::Rng;
 use tezos_recorder::p2p::message::{Category, HEADER, Kind, Layer};
 
-use crate::arguments::{Messages, Sizes};
+use crate::arguments::Messages;
+use crate::forms::Sizes;
 
 /// Maximum number of hashes of a request.
 const MAX_REQUESTED: usize = 10;
@@ -27,13 +28,8 @@ pub struct Content {
 }
 
 impl Content {
-    /// Messages for a chain. Without chosen kinds, all of the chain's layer.
-    pub fn new(options: &Messages, chain: &str, rng: Rng) -> Self {
-        let layer = if chain.starts_with("DAL_") {
-            Layer::Dal
-        } else {
-            Layer::Node
-        };
+    /// Messages of a layer. Without chosen kinds, all of them.
+    pub fn new(options: &Messages, layer: Layer, rng: Rng) -> Self {
         let mut kinds = options.kinds.0.clone();
         if kinds.is_empty() {
             let all = Kind::ALL.iter().copied();

@@ -8,8 +8,9 @@ use tezos_recorder::p2p::message::Kind;
 use tezos_recorder::side::{Both, Side};
 
 use crate::Result;
-use crate::arguments::{Handshake, HandshakeForm};
+use crate::arguments::Handshake;
 use crate::channel::Chunks;
+use crate::forms::HandshakeForm;
 use crate::identity::Keys;
 use crate::log::{ConnectionLog, Entry, now};
 use crate::send::Writer;

@@ -102,6 +102,8 @@ enum Line<'a> {
         sent_messages: u64,
         received_messages: u64,
         error: Option<&'a str>,
+        /// The process, which differs from the node's with `--fork`.
+        pid: u32,
         local: &'a str,
         remote: &'a str,
     },
@@ -211,6 +213,7 @@ impl<'a> ConnectionLog<'a> {
                 sent_messages: sent.messages,
                 received_messages: received.messages,
                 error,
+                pid: std::process::id(),
                 local: &self.local,
                 remote: &self.remote,
             },

@@ -15,6 +15,7 @@ mod channel;
 mod chunks;
 mod connection;
 mod content;
+mod forms;
 mod gate;
 mod handshake;
 mod http;

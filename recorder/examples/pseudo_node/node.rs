@@ -7,8 +7,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use nix::sys::wait::waitpid;
 use nix::unistd::Pid;
+use tezos_recorder::p2p::message::Kind;
 
-use crate::arguments::{Kinds, Options, Preset};
+use crate::arguments::{Options, Preset};
+use crate::forms::Kinds;
 use crate::gate::Gate;
 use crate::identity::Keys;
 use crate::log::Log;
@@ -159,7 +161,7 @@ fn preset(options: Options, port: u16, messages: u64) -> Options {
     options.port.get_or_insert(port);
     (options.handshake.db_version, options.handshake.p2p_version) = (0, 1);
     options.messages.messages = Some(messages);
-    options.messages.kinds = Kinds(vec![tezos_recorder::p2p::message::Kind::Operation]);
+    options.messages.kinds = Kinds(vec![Kind::Operation]);
     options
 }
 

@@ -10,7 +10,8 @@ use nix::sys::socket::{MsgFlags, recv, recvmsg};
 use nix::sys::uio::readv;
 use nix::unistd::{pipe, read};
 
-use crate::arguments::{Io, ReceiveForm};
+use crate::arguments::Io;
+use crate::forms::ReceiveForm;
 use crate::ring::Ring;
 use crate::send::CALLS_PER_DUP;
 use crate::wait::{Readiness, repeat};

@@ -12,7 +12,8 @@ use nix::sys::socket::{MsgFlags, send, sendmsg};
 use nix::sys::uio::writev;
 use nix::unistd::{pipe, write};
 
-use crate::arguments::{Io, SendForm};
+use crate::arguments::Io;
+use crate::forms::SendForm;
 use crate::ring::Ring;
 use crate::wait::{Readiness, repeat};
 

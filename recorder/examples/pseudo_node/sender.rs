@@ -6,9 +6,10 @@ use fastrand::Rng;
 use tezos_recorder::p2p::cipher::Opener;
 
 use crate::Result;
-use crate::arguments::{ChunkForm, Options, Writes};
+use crate::arguments::Options;
 use crate::chunks::cut;
 use crate::content::{Content, Made};
+use crate::forms::{ChunkForm, Writes};
 use crate::log::{ConnectionLog, Counts, Entry, now};
 use crate::send::Writer;
 
@@ -49,7 +50,7 @@ impl<'a> Sender<'a> {
             writer,
             opener,
             number: 3,
-            content: Content::new(messages, &options.handshake.chain, rng.fork()),
+            content: Content::new(messages, options.handshake.layer(), rng.fork()),
             log,
             rng,
             chunks: messages.chunks,

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
-use crate::pseudo_compare::NodeLog;
+use super::log::NodeLog;
 
 /// Timeout of every operation; long enough for a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -67,8 +67,12 @@ impl Stage {
 
     /// Starts a node: `role` is `listen` or `connect`.
     pub fn start(&self, role: &str, arguments: &[String]) -> Running {
+        self.start_by(Command::new(program()), role, arguments)
+    }
+
+    /// Starts a node by a command that executes the program, which is its last argument so far.
+    pub fn start_by(&self, mut command: Command, role: &str, arguments: &[String]) -> Running {
         let log = self.dir.path().join(role).with_extension("log");
-        let mut command = Command::new(program());
         command.arg(role).args(arguments);
         command
             .arg("--identity")
@@ -116,6 +120,11 @@ impl Running {
             stderr: Some(stderr),
             log,
         }
+    }
+
+    /// The process id.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
     }
 
     /// Waits for a line that begins with `prefix`, and returns the rest of it; drops those before.
