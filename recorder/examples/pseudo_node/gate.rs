@@ -88,6 +88,9 @@ impl Gate {
     /// Waits for the command to begin.
     pub fn wait_for_start(&self) {
         let mut state = self.state();
+        if !state.going {
+            println!("paused");
+        }
         while !state.going {
             state = self.wait(state);
         }

@@ -8,7 +8,7 @@
 //! ```
 //!
 //! Standard output has a line per event: `listening ADDRESS`, `http ADDRESS`, `opened LOCAL REMOTE`, `closed LOCAL REMOTE`,
-//! `failed REASON`, and with `--control` also `sent N LOCAL REMOTE`, when a connection waits for the next command.
+//! `failed REASON`, and with `--control` also `paused`, and `sent N LOCAL REMOTE` when a connection waits for the next command.
 
 mod arguments;
 mod channel;

@@ -32,6 +32,8 @@ pub struct Node {
 impl Node {
     /// A node, and its listening socket if it has a port.
     fn new(options: Options, address: IpAddr) -> Result<(Self, Option<TcpListener>)> {
+        let keys = Keys::read(&options.identity)?;
+        let log = Log::create(options.log.as_deref(), options.control)?;
         let listener = options.port.map(|port| TcpListener::bind((address, port)));
         let listener = listener
             .transpose()
@@ -46,9 +48,9 @@ impl Node {
             println!("http {}", http::serve(port)?);
         }
         let node = Self {
-            keys: Keys::read(&options.identity)?,
+            keys,
             port,
-            log: Log::create(options.log.as_deref(), options.control)?,
+            log,
             gate: Gate::new(options.control, options.pause),
             failed: AtomicBool::new(false),
             options,

@@ -69,6 +69,7 @@ fn commands_and_http() {
     let (address, http) = (listener.address(), listener.line("http"));
     let arguments = format!("{address} --control --pause");
     let mut connector = stage.start("connect", &words(&arguments));
+    connector.line("paused");
     assert!(listener.log().connections.is_empty());
     connector.command("go");
     assert!(connector.line("sent").starts_with("0 "));

@@ -39,8 +39,8 @@ fn io_uring() {
     );
     let nonblocking = "--nonblocking --size 100000..300000";
     checked(
-        &format!("--send any --receive any --messages 30 {nonblocking}"),
-        30,
+        &format!("--send any --receive any --messages 8 {nonblocking}"),
+        8,
     );
 }
 
@@ -64,7 +64,7 @@ fn every_form_of_chunks() {
 #[test]
 fn chunks_have_the_sizes_that_were_asked_for() {
     let plain_sizes = |options: &str| {
-        let run = checked(&format!("{options} --send send"), 30);
+        let run = checked(&format!("{options} --messages 10"), 10);
         let (mut rest, mut sizes) = (run.taps[0].sent(true), Vec::new());
         while let Some(length) = rest.first_chunk() {
             let length = usize::from(u16::from_be_bytes(*length));
@@ -73,14 +73,14 @@ fn chunks_have_the_sizes_that_were_asked_for() {
         }
         sizes.split_off(HANDSHAKE / 2)
     };
-    let usual = "--messages 30 --kinds block_header --size 100000";
+    let usual = "--kinds block_header --size 100000";
     let sizes = plain_sizes(&format!("{usual} --chunks message"));
-    assert_eq!(sizes, [65_517, 100_000 - 65_517].repeat(30));
-    let sizes = plain_sizes(&format!("{usual} --chunks max --batch 30"));
-    assert_eq!(sizes.split_last().unwrap().1, [65_519].repeat(45));
-    let sizes = plain_sizes("--messages 30 --chunks byte --size 0..20");
+    assert_eq!(sizes, [65_517, 100_000 - 65_517].repeat(10));
+    let sizes = plain_sizes(&format!("{usual} --chunks max --batch 10"));
+    assert_eq!(sizes.split_last().unwrap().1, [65_519].repeat(15));
+    let sizes = plain_sizes("--chunks byte --size 0..20");
     assert!(sizes.iter().all(|size| *size == 1));
-    let sizes = plain_sizes("--messages 30 --chunks empty --size 100");
+    let sizes = plain_sizes("--chunks empty --size 100");
     assert!(sizes.contains(&0));
 }
 
@@ -116,7 +116,11 @@ fn chosen_kinds_and_sizes_up_to_the_limits() {
         ("operations_for_blocks", (1 << 20) + 6),
     ];
     for (kind, size) in large {
-        let run = checked(&format!("--messages 1 --size 9000000 --kinds {kind}"), 1);
+        let run = converse(
+            "--messages 0",
+            &format!("--messages 1 --size 9000000 --kinds {kind}"),
+        );
+        assert_eq!(run.check(), HANDSHAKE + 1);
         let sent = &run.connect.connections[0].sent[HANDSHAKE / 2];
         // Operations begin with lengths and hashes, so that a few bytes may be left.
         assert!(
