@@ -40,6 +40,9 @@ fn a_port_is_used_again() {
         let options = format!("--local-port {port} --rounds 3 --close {close}");
         let run = converse("--connections 3", &options);
         assert_eq!(run.check(), 3 * (HANDSHAKE + 20));
+        for tapped in &run.taps {
+            assert_eq!(tapped.reset, close == "reset");
+        }
         for connection in &run.connect.connections {
             assert_eq!(connection.local.port(), port);
         }

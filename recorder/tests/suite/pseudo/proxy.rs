@@ -1,6 +1,6 @@
 //! A TCP proxy that keeps the bytes that pass: a tap without BPF.
 
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 use std::time::SystemTime;
@@ -14,6 +14,8 @@ pub struct Tapped {
     pub connector: Option<SocketAddr>,
     /// The proxy's own address towards the node that listens.
     pub towards_listener: Option<SocketAddr>,
+    /// True if the node that connected ended the connection by a reset.
+    pub reset: bool,
     /// Bytes in the order in which they passed.
     pub pieces: Vec<TappedPiece>,
 }
@@ -91,7 +93,15 @@ fn pass(from: TcpStream, target: SocketAddr, tap: &Shared) {
 
 fn forward(mut from: TcpStream, mut to: TcpStream, by_connector: bool, tap: &Mutex<Tapped>) {
     let mut room = vec![0; 64 << 10];
-    while let Ok(count @ 1..) = from.read(&mut room) {
+    loop {
+        let count = match from.read(&mut room) {
+            Ok(count @ 1..) => count,
+            ended => {
+                let reset = ended.is_err_and(|e| e.kind() == ErrorKind::ConnectionReset);
+                tap.lock().unwrap().reset |= by_connector && reset;
+                break;
+            }
+        };
         // First, so that an answer to these bytes comes after them.
         let now = SystemTime::UNIX_EPOCH.elapsed().unwrap();
         let piece = TappedPiece {

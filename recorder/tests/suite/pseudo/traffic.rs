@@ -1,8 +1,12 @@
 //! Every way to send and receive, all kinds and sizes of messages, every form of chunks.
 
+use std::collections::HashMap;
+use std::process::Command;
+
 use tezos_recorder::p2p::message::Kind;
 
-use super::{HANDSHAKE, checked, converse, kinds};
+use super::process::{Stage, program};
+use super::{HANDSHAKE, checked, converse, kinds, words};
 use crate::skip::skip;
 
 #[test]
@@ -25,6 +29,68 @@ fn every_way_to_receive() {
                 12,
             );
         }
+    }
+}
+
+/// Numbers of system calls that a node makes with these options.
+fn system_calls(options: &str) -> HashMap<String, u64> {
+    let stage = Stage::new();
+    let listener = stage.start("listen", &words("--messages 3"));
+    let counts = stage.identity("counts");
+    let mut strace = Command::new("strace");
+    strace.args(["-f", "-c", "-U", "calls,name", "-o"]);
+    strace.arg(&counts).arg(program());
+    let options = format!("{} --messages 9 {options}", listener.address());
+    stage.start_by(strace, "connect", &words(&options)).end();
+    listener.end();
+    let text = std::fs::read_to_string(counts).unwrap();
+    let lines = text.lines().filter_map(|line| {
+        let (count, name) = line.trim().split_once(' ')?;
+        Some((name.trim().to_owned(), count.parse().ok()?))
+    });
+    lines.collect()
+}
+
+#[test]
+fn system_calls_are_those_that_were_asked_for() {
+    if Command::new("strace").arg("-V").output().is_err() {
+        return skip("there is no strace");
+    }
+    for (option, call) in [
+        ("--send write", "write"),
+        ("--send send", "sendto"),
+        ("--send writev", "writev"),
+        ("--send sendmsg", "sendmsg"),
+        ("--send sendfile", "sendfile"),
+        ("--send splice", "splice"),
+        ("--send uring", "io_uring_enter"),
+    ] {
+        if call == "io_uring_enter" && io_uring::IoUring::new(2).is_err() {
+            continue;
+        }
+        let calls = system_calls(option);
+        let made = calls.get(call).copied().unwrap_or(0);
+        assert!(made >= 12, "{option}: {calls:?}");
+        // Standard output and the identity's file take some.
+        let other = calls.get("write").copied().unwrap_or(0);
+        let by_write = ["write", "sendfile", "splice"].contains(&call);
+        assert_eq!(other >= 12, by_write, "{option}: {calls:?}");
+    }
+    for (option, call) in [
+        ("--receive recv", "recvfrom"),
+        ("--receive readv", "readv"),
+        ("--receive recvmsg", "recvmsg"),
+        ("--receive peek", "recvfrom"),
+        ("--receive splice", "splice"),
+        ("--receive uring", "io_uring_enter"),
+        ("--dup", "fcntl"),
+    ] {
+        if call == "io_uring_enter" && io_uring::IoUring::new(2).is_err() {
+            continue;
+        }
+        let calls = system_calls(&format!("{option} --read-size 10"));
+        let made = calls.get(call).copied().unwrap_or(0);
+        assert!(made >= 12, "{option}: {calls:?}");
     }
 }
 
