@@ -131,6 +131,9 @@ impl Api {
     fn path<'a>(&self, path: &'a str) -> Option<Path<'a>> {
         let path = path.strip_suffix('/').unwrap_or(path);
         let parts: Vec<&str> = path.strip_prefix('/')?.split('/').collect();
+        if parts.contains(&"") {
+            return None;
+        }
         let found = match parts.as_slice() {
             ["v2", "version"] => return Some(Path::Version),
             ["openapi", "network-recorder-openapi.json"] => return Some(Path::OpenapiOld),

@@ -22,7 +22,7 @@ use super::query::{Query, Unknown};
 use super::reply::internal;
 use super::rows::Question;
 use super::v4;
-use crate::store::{Found, Heads, LogQuery, MessageQuery, Reader};
+use crate::store::{Direction, Found, Heads, LogQuery, MessageQuery, Reader};
 
 /// Maximum number of clients.
 pub(super) const MAX_CLIENTS: usize = 32;
@@ -71,8 +71,14 @@ pub(super) fn answer(
 ) -> Result<Reply, Failure> {
     let query = Query::read(query, STREAM, Unknown::Refused)?;
     let node = v4::node(shared, &query)?.clone();
-    let messages = filters::messages(&query, Form::New)?;
-    let logs = filters::logs(&query, Form::New)?;
+    let messages = MessageQuery {
+        direction: Direction::Forward,
+        ..filters::messages(&query, Form::New)?
+    };
+    let logs = LogQuery {
+        direction: Direction::Forward,
+        ..filters::logs(&query, Form::New)?
+    };
     let wants = |name, usual| Ok::<_, Failure>(query.flag(&[name])?.unwrap_or(usual));
     let permit = Arc::clone(&shared.clients)
         .try_acquire_owned()
@@ -83,7 +89,7 @@ pub(super) fn answer(
     let client = Client {
         shared: Arc::clone(shared),
         messages: wants("messages", true)?.then_some(messages),
-        logs: wants("logs", true)?.then_some(logs),
+        logs: wants("logs", false)?.then_some(logs),
         at: last_event(headers).map_or(newest, |last| Heads {
             messages: last.messages.min(newest.messages),
             logs: last.logs.min(newest.logs),
@@ -256,7 +262,7 @@ fn batch<Q: Question>(
     }
     let next = match cut {
         Some(cut) => cut.max(behind),
-        None if rows.len() as u64 == limit => behind,
+        None if rows.len() as u64 == limit && behind > at => behind,
         None => behind.max(newest),
     };
     Ok((events, next))

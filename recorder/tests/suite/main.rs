@@ -1,6 +1,6 @@
 //! Tests of the recorder's library, as one program.
 
-mod capture;
+mod api;
 #[allow(dead_code)]
 #[path = "../../../fuzz/check_recorder.rs"]
 mod check;

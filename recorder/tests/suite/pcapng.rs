@@ -1,6 +1,6 @@
 //! The pcapng export is read back: by a reader of its own, and by Wireshark's.
 
-mod reader;
+pub mod reader;
 mod wireshark;
 
 use std::collections::BTreeMap;

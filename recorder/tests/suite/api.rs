@@ -1,0 +1,14 @@
+//! Tests of the HTTP API, over real connections.
+
+mod client;
+#[path = "../../../tests/common/document.rs"]
+mod document;
+mod documents;
+mod explorer;
+mod fixture;
+mod limits;
+mod new;
+mod old;
+mod original;
+mod others;
+mod stream;
