@@ -8,12 +8,9 @@ use tezos_recorder::config::Config;
 use tezos_recorder::logs::{Clock, syslog, text};
 use tezos_recorder::time::Timestamp;
 
-/// 2 January 2026, 03:04:05 UTC, in UTC.
+/// 2 January 2026, 03:04:05, in UTC.
 pub fn clock() -> Clock {
-    Clock {
-        now: Timestamp(1_767_323_045_000_000_000),
-        zone: jiff::tz::TimeZone::UTC,
-    }
+    Clock::utc(Timestamp(1_767_323_045_000_000_000))
 }
 
 /// Reads a line as a datagram, and as a line of a file.

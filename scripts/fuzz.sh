@@ -2,7 +2,7 @@
 # Fuzzes the readers of other people's files, guided by coverage (cargo-fuzz). An input must cause no panic, no
 # invalid memory access, no excessive memory use and no hang.
 #
-#   scripts/fuzz.sh [TARGET…]      (table, symbols, saved, names, heap, core and recorder without an argument)
+#   scripts/fuzz.sh [TARGET…]      (table, symbols, saved, names, heap, core, recorder and recorder_text without an argument)
 #   scripts/fuzz.sh --build        (builds them and the tool, and runs none)
 #
 # MEMPROF_TEST_SECS: seconds for each target, default 20. MEMPROF_TEST_SEED: seed, default 1. Runs with the same
@@ -42,8 +42,8 @@ fuzz() {
     local corpus=$out/corpus/$1 seeds=tests/corpus
     [ "$target" != saved ] || seeds=tests/corpus-saved
     mkdir -p "$corpus" "$out/found"
-    # Files say nothing to these: they make sound heaps, cores and connections from nothing, and change them.
-    [[ $target != heap && $target != core && $target != recorder ]] || seeds=$corpus
+    # Files say nothing to these: they make sound heaps, cores, connections and texts from nothing, and change them.
+    [[ $target != heap && $target != core && $target != recorder* ]] || seeds=$corpus
     if ASAN_OPTIONS=detect_odr_violation=0:detect_stack_use_after_return=0:quarantine_size_mb=16 \
         "$binary" "$corpus" "$seeds" -seed="$seed" -max_total_time="$seconds" -timeout="$LONGEST" \
         -rss_limit_mb="$MAX_MEMORY" -detect_leaks=0 -print_final_stats=1 \
@@ -61,7 +61,7 @@ fuzz() {
 }
 
 [ "${1-}" != --build ] || only_build=1
-[ $# -gt 0 ] || set -- table symbols saved names heap core recorder
+[ $# -gt 0 ] || set -- table symbols saved names heap core recorder recorder_text
 command -v cargo-fuzz >/dev/null || [ -x "$tools/bin/cargo-fuzz" ] ||
     cargo install -q --debug --locked --root "$tools" cargo-fuzz
 began=$SECONDS

@@ -169,7 +169,9 @@ fn database(node: &Node) -> Check {
         );
     }
     let free = match statvfs(there) {
-        Ok(system) => system.blocks_available() as u64 * system.fragment_size() as u64,
+        Ok(system) => system
+            .blocks_available()
+            .saturating_mul(system.fragment_size()),
         Err(e) => {
             let found = format!("cannot read the free space at {path}: {e}");
             return Check::not_ok(

@@ -30,6 +30,12 @@ impl Clock {
             zone: TimeZone::system(),
         }
     }
+
+    /// A time, and UTC.
+    pub fn utc(now: Timestamp) -> Self {
+        let zone = TimeZone::UTC;
+        Self { now, zone }
+    }
 }
 
 /// The system's time.

@@ -4,6 +4,10 @@ mod api;
 #[allow(dead_code)]
 #[path = "../../../fuzz/check_recorder.rs"]
 mod check;
+#[allow(dead_code)]
+#[path = "../../../fuzz/check_recorder_text.rs"]
+mod check_text;
+mod cli;
 mod codec;
 mod common;
 mod config;
