@@ -4,6 +4,7 @@
 
 pub mod check;
 mod file;
+pub mod log;
 pub mod node;
 pub mod values;
 
@@ -13,12 +14,13 @@ use std::io;
 use std::net::IpAddr;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use toml::Spanned;
 
+use crate::capture::{self, CaptureOptions};
 use crate::logs::Source;
 use crate::p2p::pow::Target;
+use crate::store::{Keep, Settings};
 
 /// The port of the HTTP server, as in the original.
 pub const DEFAULT_PORT: u16 = 17_732;
@@ -57,25 +59,13 @@ pub struct Config {
     /// Size of the ring buffer between kernel and recorder, in bytes; a power of two.
     pub ring: u64,
     /// How bytes are captured.
-    pub source: CaptureSource,
+    pub source: capture::Source,
     /// The file with the token that requests must carry.
     pub token_file: Option<PathBuf>,
     /// Origins of pages that may read replies, besides those of this machine; `*` is any.
     pub cors_origins: Vec<String>,
     /// The nodes, at least one.
     pub nodes: Vec<Node>,
-}
-
-/// How bytes are captured.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum CaptureSource {
-    /// By control group if that is possible, else by system calls.
-    #[default]
-    Auto,
-    /// At the sockets of the node's control group.
-    Sockets,
-    /// At the node's system calls.
-    Calls,
 }
 
 /// A node.
@@ -101,27 +91,13 @@ pub struct P2p {
     /// The port at which the node listens for peers. It finds the node, and is a name for it in `/v2`.
     pub port: Option<u16>,
     /// Where the node's sockets are.
-    pub place: Place,
+    pub place: capture::Target,
     /// The proof of work that peers must have.
     pub target: Target,
     /// Whether encrypted bytes are kept besides plain ones.
     pub raw: bool,
     /// How many messages are kept.
     pub keep: Keep,
-}
-
-/// Where a node's sockets are.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum Place {
-    /// In the control group of the process that listens at the P2P port.
-    #[default]
-    Listener,
-    /// In this control group, a directory of the hierarchy.
-    Cgroup(PathBuf),
-    /// In that of a systemd unit.
-    Unit(String),
-    /// In that of a process.
-    Pid(u32),
 }
 
 /// The logs of a node.
@@ -133,17 +109,6 @@ pub struct Log {
     pub search: bool,
     /// How many lines are kept.
     pub keep: Keep,
-}
-
-/// Limits of what is kept; without one, the others apply. The oldest is deleted first.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Keep {
-    /// Number of messages or lines.
-    pub rows: Option<u64>,
-    /// Bytes on disk.
-    pub bytes: Option<u64>,
-    /// Age.
-    pub age: Option<Duration>,
 }
 
 /// What is wrong with a configuration, where, and what to do.
@@ -224,6 +189,33 @@ impl Config {
             nodes: Vec::new(),
         };
         source.with_nodes(config, file.nodes)
+    }
+}
+
+impl Config {
+    /// The options of capturing; `None` if no connections are recorded.
+    pub fn capture_options(&self) -> Option<CaptureOptions> {
+        let p2p = self.nodes.iter().filter_map(|node| node.p2p.as_ref());
+        let targets: Vec<_> = p2p.map(|p2p| p2p.place.clone()).collect();
+        (!targets.is_empty()).then_some(CaptureOptions {
+            targets,
+            source: self.source,
+            ring: self.ring as usize,
+        })
+    }
+}
+
+impl Node {
+    /// The settings of the node's store.
+    pub fn store_settings(&self) -> Settings {
+        let (p2p, log) = (self.p2p.as_ref(), self.log.as_ref());
+        Settings {
+            messages: p2p.map(|p2p| p2p.keep).unwrap_or_default(),
+            logs: log.map(|log| log.keep).unwrap_or_default(),
+            raw: p2p.is_none_or(|p2p| p2p.raw),
+            search: log.is_none_or(|log| log.search),
+            ..Settings::default()
+        }
     }
 }
 

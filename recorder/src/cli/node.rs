@@ -8,12 +8,14 @@ use clap::error::ErrorKind;
 use clap::{Args, CommandFactory};
 
 use super::{Cli, CliError};
+use crate::capture::{self, Target as Place};
 use crate::config::{
-    CaptureSource, Config, DEFAULT_KEEP, DEFAULT_MODE, DEFAULT_P2P_PORT, DEFAULT_PORT,
-    DEFAULT_RING, Keep, Log, Node, P2p, PLACES, Place, check, node, values,
+    Config, DEFAULT_KEEP, DEFAULT_MODE, DEFAULT_P2P_PORT, DEFAULT_PORT, DEFAULT_RING, Log, Node,
+    P2p, PLACES, check, log, node, values,
 };
 use crate::logs::Source;
 use crate::p2p::pow::Target;
+use crate::store::Keep;
 
 /// A configuration, or a single node.
 #[derive(Debug, Args)]
@@ -154,8 +156,8 @@ impl NodeArgs {
         let place = match (self.cgroup, self.unit, self.pid) {
             (Some(directory), ..) => Place::Cgroup(directory),
             (_, Some(unit), _) => Place::Unit(unit),
-            (.., Some(pid)) => Place::Pid(pid),
-            _ => Place::Listener,
+            (.., Some(pid)) => Place::Process(pid),
+            _ => Place::Port(port),
         };
         let p2p = self.identity.or(in_data_dir).map(|identity| P2p {
             identity,
@@ -176,10 +178,7 @@ impl NodeArgs {
                 false => Ok(None),
             };
         }
-        if p2p
-            .as_ref()
-            .is_some_and(|p2p| p2p.port.is_none() && p2p.place == Place::Listener)
-        {
+        if p2p.as_ref().is_some_and(|p2p| p2p.place == Place::Port(0)) {
             return Err(refused(
                 "--p2p-port 0 needs --cgroup, --unit or --pid, where the node's sockets are\n",
             ));
@@ -190,7 +189,7 @@ impl NodeArgs {
             listen: vec![Ipv4Addr::LOCALHOST.into()],
             port: Some(DEFAULT_PORT),
             ring: DEFAULT_RING,
-            source: CaptureSource::Auto,
+            source: capture::Source::Auto,
             token_file: None,
             cors_origins: Vec::new(),
             nodes: vec![Node {
@@ -208,7 +207,7 @@ impl NodeArgs {
         let daily = self
             .data_dir
             .as_ref()
-            .map(|directory| node::daily_logs(directory));
+            .map(|directory| log::daily_logs(directory));
         let daily =
             daily.filter(|source| matches!(source, Source::Daily(directory) if directory.is_dir()));
         let socket = |path: &PathBuf| Source::Socket {

@@ -5,7 +5,8 @@ use std::ops::Range;
 
 use toml::{Spanned, Value};
 
-use super::{CaptureSource, ConfigError, DEFAULT_RING, Text, values};
+use super::{ConfigError, DEFAULT_RING, Text, values};
+use crate::capture::Source;
 
 /// Checks the size of the ring buffer in bytes: BPF demands a power of two.
 ///
@@ -107,14 +108,14 @@ impl Text<'_> {
     pub(super) fn capture_source(
         &self,
         value: Option<Spanned<String>>,
-    ) -> Result<CaptureSource, ConfigError> {
+    ) -> Result<Source, ConfigError> {
         let Some(value) = value else {
-            return Ok(CaptureSource::Auto);
+            return Ok(Source::Auto);
         };
         let source = match &value.get_ref()[..] {
-            "auto" => Ok(CaptureSource::Auto),
-            "sockets" => Ok(CaptureSource::Sockets),
-            "calls" => Ok(CaptureSource::Calls),
+            "auto" => Ok(Source::Auto),
+            "sockets" => Ok(Source::Sockets),
+            "calls" => Ok(Source::Calls),
             _ => Err("expected \"auto\", \"sockets\" or \"calls\"".into()),
         };
         self.parsed(value.span(), "source", source)

@@ -1,17 +1,14 @@
 //! The nodes of the file.
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::ops::Range;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use toml::{Spanned, Value};
 
-use super::{
-    Config, ConfigError, DEFAULT_KEEP, DEFAULT_MODE, Keep, Log, Node, P2p, Place, Text, check,
-    file, none_if_0, values,
-};
-use crate::logs::Source;
+use super::{Config, ConfigError, DEFAULT_KEEP, Node, P2p, Text, file, none_if_0, values};
+use crate::capture::Target as Place;
 use crate::p2p::pow::Target;
+use crate::store::Keep;
 
 /// Where the database of a node is by default. systemd names a service's directory in `STATE_DIRECTORY`.
 pub fn default_db(name: &str) -> PathBuf {
@@ -39,11 +36,6 @@ pub fn name(name: &str) -> Result<String, String> {
 pub fn target(bits: f64) -> Result<Target, String> {
     Target::new(bits)
         .ok_or_else(|| "expected a number of bits from 0 to 256; mainnet has 26".into())
-}
-
-/// The directory of Octez's daily logs in its data directory.
-pub fn daily_logs(data_dir: &Path) -> Source {
-    Source::Daily(data_dir.join("daily-logs"))
 }
 
 impl Text<'_> {
@@ -101,7 +93,7 @@ impl Text<'_> {
     }
 
     fn p2p(&self, raw: &mut file::Node) -> Result<Option<P2p>, ConfigError> {
-        let place = self.place(raw)?;
+        let given = self.place(raw)?;
         let p2p = raw.p2p.take();
         let span = p2p.as_ref().map(Spanned::span);
         let (identity, port, limit) = match p2p.map(Spanned::into_inner) {
@@ -123,11 +115,11 @@ impl Text<'_> {
             };
         };
         let port = port.and_then(|port| none_if_0(port.into_inner()));
-        if port.is_none() && place == Place::Listener {
+        let Some(place) = given.or(port.map(Place::Port)) else {
             let what = "nothing says where the node's sockets are";
             let remedy = "add `port = …` in `p2p`, or one of `cgroup`, `unit` and `pid`";
             return Err(self.error(Some(identity.span()), what, remedy));
-        }
+        };
         let target = match raw.pow.take() {
             Some(bits) => self.parsed(bits.span(), "pow", target(*bits.get_ref()))?,
             None => Target::MAINNET,
@@ -144,7 +136,8 @@ impl Text<'_> {
         }))
     }
 
-    fn place(&self, raw: &mut file::Node) -> Result<Place, ConfigError> {
+    /// Where the node's sockets are, if it is said.
+    fn place(&self, raw: &mut file::Node) -> Result<Option<Place>, ConfigError> {
         let cgroup = raw
             .cgroup
             .take()
@@ -156,81 +149,18 @@ impl Text<'_> {
         let pid = raw
             .pid
             .take()
-            .map(|p| (p.span(), Place::Pid(p.into_inner())));
+            .map(|p| (p.span(), Place::Process(p.into_inner())));
         let mut places = [cgroup, unit, pid].into_iter().flatten();
-        let place = places.next().map_or(Place::Listener, |(_, place)| place);
-        match places.next() {
-            Some((span, _)) => {
+        match (places.next(), places.next()) {
+            (_, Some((span, _))) => {
                 let what = "more than one of `cgroup`, `unit` and `pid`";
                 Err(self.error(Some(span), what, "leave one of them"))
             }
-            None => Ok(place),
+            (first, None) => Ok(first.map(|(_, place)| place)),
         }
     }
 
-    fn log(
-        &self,
-        raw: Option<Spanned<file::Log>>,
-        old: Option<Spanned<u16>>,
-    ) -> Result<Option<Log>, ConfigError> {
-        let span = raw.as_ref().map(Spanned::span);
-        let mut raw = raw.map(Spanned::into_inner).unwrap_or_default();
-        let port = self.either(raw.port.take(), "log.port", old, "syslog_port")?;
-        let port = port.and_then(|port| none_if_0(port.into_inner()));
-        let sources = self.log_sources(&mut raw, port)?;
-        if sources.is_empty() {
-            // Only a port of 0 says that there are no logs.
-            let other =
-                raw.disable_search.is_some() || raw.keep.is_some() || raw.store_limit.is_some();
-            let remedy = "add one of `port`, `socket`, `file`, `data_dir` and `unit`";
-            return match span.filter(|_| other) {
-                Some(span) => Err(self.error(Some(span), "no source of logs", remedy)),
-                None => Ok(None),
-            };
-        }
-        let keep = raw.keep.unwrap_or_default();
-        let lines = self.either(
-            keep.lines,
-            "log.keep.lines",
-            raw.store_limit,
-            "log.store_limit",
-        )?;
-        Ok(Some(Log {
-            sources,
-            search: !raw.disable_search.unwrap_or(false),
-            keep: self.keep(lines, keep.bytes, keep.age, DEFAULT_KEEP.1)?,
-        }))
-    }
-
-    fn log_sources(
-        &self,
-        raw: &mut file::Log,
-        port: Option<u16>,
-    ) -> Result<Vec<Source>, ConfigError> {
-        let listen = match raw.listen.take() {
-            Some(text) => self.parsed(text.span(), "log.listen", check::address(text.get_ref()))?,
-            None => IpAddr::V4(Ipv4Addr::LOCALHOST),
-        };
-        let mode = match raw.mode.take() {
-            Some(text) => self.parsed(text.span(), "log.mode", values::mode(text.get_ref()))?,
-            None => DEFAULT_MODE,
-        };
-        let path = |text: Spanned<String>| PathBuf::from(text.into_inner());
-        let socket = raw.socket.take().map(path);
-        let unit = raw.unit.take().map(Spanned::into_inner);
-        let all = [
-            port.map(|port| Source::Udp(SocketAddr::new(listen, port))),
-            socket.map(|path| Source::Socket { path, mode }),
-            raw.file.take().map(|file| Source::File(path(file))),
-            raw.data_dir
-                .take()
-                .map(|directory| daily_logs(&path(directory))),
-            unit.map(|unit| Source::Journal { unit }),
-        ];
-        Ok(all.into_iter().flatten().collect())
-    }
-
-    fn keep(
+    pub(super) fn keep(
         &self,
         rows: Option<Spanned<u64>>,
         bytes: Option<Spanned<Value>>,

@@ -129,8 +129,10 @@ pub fn capabilities(mask: u64) -> Check {
 /// Loads the programs, without a target.
 fn programs(config: Option<&Config>) -> Check {
     let name = "BPF programs";
-    let mut options = CaptureOptions::default();
-    options.ring = config.map_or(options.ring, |config| config.ring as usize);
+    let options = CaptureOptions {
+        ring: config.map_or(CaptureOptions::RING, |config| config.ring as usize),
+        ..CaptureOptions::default()
+    };
     match Capture::open(&options) {
         Ok(_) => Check::ok(name, "loaded, and removed again"),
         Err(e) => Check::not_ok(

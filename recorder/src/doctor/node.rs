@@ -11,8 +11,9 @@ use zeroize::Zeroizing;
 
 use super::server::process;
 use super::{Check, Status};
+use crate::capture::Target;
 use crate::cgroups;
-use crate::config::{Node, P2p, Place};
+use crate::config::{Node, P2p};
 use crate::p2p::identity::Identity;
 use crate::sockets;
 
@@ -123,19 +124,16 @@ fn found(p2p: &P2p) -> Check {
         Ok((process(pid), group))
     };
     let there = match &p2p.place {
-        Place::Listener => {
-            let port = p2p.port.unwrap_or_default();
-            match sockets::listeners(port).first() {
-                Some(pid) => of_process(*pid),
-                None => return waits(format!("no process listens at port {port}")),
-            }
-        }
-        Place::Pid(pid) => of_process(*pid),
-        Place::Unit(unit) => match cgroups::of_unit(&mount, unit) {
+        Target::Port(port) => match sockets::listeners(*port).first() {
+            Some(pid) => of_process(*pid),
+            None => return waits(format!("no process listens at port {port}")),
+        },
+        Target::Process(pid) => of_process(*pid),
+        Target::Unit(unit) => match cgroups::of_unit(&mount, unit) {
             Some(group) => Ok((format!("unit {unit}"), group)),
             None => return waits(format!("the unit {unit} has no control group")),
         },
-        Place::Cgroup(group) => {
+        Target::Cgroup(group) => {
             let group = mount.join(group);
             fs::metadata(group.join("cgroup.procs")).map(|_| ("control group".to_owned(), group))
         }

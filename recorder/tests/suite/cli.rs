@@ -8,8 +8,9 @@ use std::process::{Command, Output};
 
 use serde_json::Value;
 use tempfile::TempDir;
+use tezos_recorder::capture;
 use tezos_recorder::cli::{self, CliError, ExportArgs, Run};
-use tezos_recorder::config::{Config, Place};
+use tezos_recorder::config::Config;
 use tezos_recorder::doctor::{self, Check, Status, machine};
 use tezos_recorder::logs::Source;
 use tezos_recorder::p2p::pow::Target;
@@ -62,7 +63,7 @@ fn a_node_is_named_by_options() {
             Target::new(20.5).unwrap()
         )
     );
-    assert_eq!(p2p.place, Place::Unit("octez.service".into()));
+    assert_eq!(p2p.place, capture::Target::Unit("octez.service".into()));
     assert_eq!(
         (p2p.keep.bytes, p2p.keep.age, log.keep.age),
         (
@@ -98,7 +99,10 @@ fn defaults_are_those_of_the_original() {
         (&node.name[..], p2p.port, p2p.target),
         ("9732", Some(9732), Target::MAINNET)
     );
-    assert_eq!((&p2p.place, node.log.is_none()), (&Place::Listener, true));
+    assert_eq!(
+        (&p2p.place, node.log.is_none()),
+        (&capture::Target::Port(9732), true)
+    );
     assert!(node.db.ends_with("9732"));
 }
 

@@ -5,11 +5,11 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use proptest::prelude::*;
-use tezos_recorder::config::{
-    CaptureSource, Config, DEFAULT_KEEP, DEFAULT_RING, Keep, Log, Node, P2p, Place, values,
-};
+use tezos_recorder::capture;
+use tezos_recorder::config::{Config, DEFAULT_KEEP, DEFAULT_RING, Log, Node, P2p, values};
 use tezos_recorder::logs::Source;
 use tezos_recorder::p2p::pow::Target;
+use tezos_recorder::store::Keep;
 
 use crate::check_text::configuration;
 use crate::effort;
@@ -94,7 +94,7 @@ fn p2p(identity: &str, port: u16) -> P2p {
     P2p {
         identity: identity.into(),
         port: Some(port),
-        place: Place::Listener,
+        place: capture::Target::Port(port),
         target: Target::MAINNET,
         raw: true,
         keep: keep(None, DEFAULT_KEEP.0),
@@ -115,7 +115,7 @@ fn of_nodes(nodes: Vec<Node>) -> Config {
         listen: vec![Ipv4Addr::LOCALHOST.into()],
         port: Some(17732),
         ring: DEFAULT_RING,
-        source: CaptureSource::Auto,
+        source: capture::Source::Auto,
         token_file: None,
         cors_origins: Vec::new(),
         nodes,
@@ -173,7 +173,7 @@ fn our_own_keys_are_read() {
         listen: vec![Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()],
         port: None,
         ring: 64 << 20,
-        source: CaptureSource::Sockets,
+        source: capture::Source::Sockets,
         token_file: Some("/etc/tezos-recorder/token".into()),
         cors_origins: vec!["http://192.168.1.2:8080".into(), "*".into()],
         ..of_nodes(vec![Node {
@@ -183,7 +183,7 @@ fn our_own_keys_are_read() {
             p2p: Some(P2p {
                 identity: "/var/lib/octez/identity.json".into(),
                 port: None,
-                place: Place::Unit("octez-node.service".into()),
+                place: capture::Target::Unit("octez-node.service".into()),
                 target: Target::new(20.5).unwrap(),
                 raw: false,
                 keep: Keep {
