@@ -218,6 +218,38 @@ fn our_own_keys_are_read() {
 }
 
 #[test]
+fn capture_and_stores_get_what_the_file_says() {
+    let config = parse(OWN_FORM);
+    let options = config.capture_options().unwrap();
+    assert_eq!(
+        options.targets,
+        [capture::Target::Unit("octez-node.service".into())]
+    );
+    assert_eq!(
+        (options.source, options.ring),
+        (capture::Source::Sockets, 64 << 20)
+    );
+    let settings = config.nodes[0].store_settings();
+    assert_eq!(
+        (settings.messages.rows, settings.logs.rows),
+        (Some(1_000_000), Some(7))
+    );
+    assert!(!settings.raw && settings.search);
+    let last = parse(LAST_FORM);
+    assert_eq!(
+        last.capture_options().unwrap().targets,
+        [capture::Target::Port(29732)]
+    );
+    let settings = last.nodes[0].store_settings();
+    assert!(settings.raw && !settings.search);
+    assert!(
+        parse("[[nodes]]\nname = \"n\"\nlog = { port = 1 }")
+            .capture_options()
+            .is_none()
+    );
+}
+
+#[test]
 fn the_documented_example_is_valid_with_and_without_its_comments() {
     let example = include_str!("../../recorder.toml.example");
     let config = parse(example);

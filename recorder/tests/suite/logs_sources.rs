@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 use tezos_recorder::logs::{self, Counts, MAX_LINE, Running, Source};
-use tezos_recorder::store::{Level, LogEntry};
+use tezos_recorder::store::{Direction, Entry, Level, LogEntry, LogQuery, Settings, Store};
 use tezos_recorder::time::Timestamp;
 
 type Kept = Arc<Mutex<Vec<LogEntry>>>;
@@ -406,4 +406,65 @@ fn the_journal_is_followed_over_ends_of_its_reader_and_restarts() {
             .lines()
             .all(|line| line.contains("--unit=octez.service"))
     );
+}
+
+/// The second of the first line, and the levels, of the original's test of logs.
+const BEGIN: u64 = 1_626_264_000;
+
+fn level(second: u64) -> (&'static str, Level) {
+    match second % 19 {
+        1 | 4 | 5 | 8 => ("WARN", Level::Warning),
+        7 | 10 => ("ERROR", Level::Error),
+        _ => ("INFO", Level::Info),
+    }
+}
+
+#[test]
+fn ten_thousand_lines_reach_the_store_in_order_with_time_and_level() {
+    let directory = TempDir::new().unwrap();
+    let db = directory.path().join("db");
+    let store = Store::open(&db, Settings::default()).unwrap();
+    let writer = store.writer();
+    let running = logs::start(&any_port(), &db, move |entry| writer.put(Entry::Log(entry)));
+    let running = running.unwrap();
+    let sender = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let to = running.address().unwrap();
+    for number in 0..10_000_u64 {
+        let second = BEGIN + number;
+        let time = jiff::Timestamp::from_second(second as i64).unwrap();
+        let level = level(second).0;
+        let line =
+            format!("<30>1 {time} host id 1 id - Jul 14 12:00:00.000 {level} some line {number}");
+        sender.send_to(line.as_bytes(), to).unwrap();
+        if number % 10 == 0 {
+            sleep(Duration::from_millis(1));
+        }
+    }
+    let reader = store.reader().unwrap();
+    let query = LogQuery {
+        limit: 10_001,
+        direction: Direction::Forward,
+        ..LogQuery::default()
+    };
+    until(|| running.counts().received == 10_000);
+    let counts = running.counts();
+    running.stop();
+    store.writer().flush();
+    let rows = reader.logs(&query).unwrap();
+    let expected = Counts {
+        received: 10_000,
+        ..Counts::default()
+    };
+    assert_eq!((counts, rows.len()), (expected, 10_000));
+    for (number, row) in (0..).zip(rows) {
+        let second = BEGIN + number;
+        assert_eq!(
+            (row.id, row.time),
+            (number, Timestamp(second * 1_000_000_000))
+        );
+        assert_eq!(
+            (row.level, row.message),
+            (level(second).1, format!("some line {number}"))
+        );
+    }
 }
