@@ -25,14 +25,15 @@ COPY crates/memprof-profile/Cargo.toml crates/memprof-profile/
 COPY crates/memprof-code/Cargo.toml crates/memprof-code/
 COPY crates/memprof-heap/Cargo.toml crates/memprof-heap/
 COPY crates/memprof-recording/Cargo.toml crates/memprof-recording/
-COPY crates/memprof-server/Cargo.toml crates/memprof-server/
+COPY recorder/Cargo.toml recorder/
+COPY recorder/benches recorder/benches
 COPY tests/scenarios/main.rs tests/scenarios/main.rs
-RUN mkdir src \
+RUN mkdir src recorder/src \
     && echo 'fn main() {}' | tee src/main.rs build.rs crates/memprof-heap/build.rs >/dev/null \
-    && touch src/lib.rs \
+    && touch src/lib.rs recorder/src/lib.rs recorder/src/main.rs \
     && for crate in crates/*; do mkdir $crate/src && touch $crate/src/lib.rs; done \
     && cargo build --release --locked --bin memprof \
-    && rm -r src build.rs crates
+    && rm -r src build.rs crates recorder
 COPY . .
 # Newer than the placeholders above, whatever times the copied files have.
 RUN touch src/main.rs src/lib.rs build.rs crates/*/src/lib.rs crates/memprof-heap/build.rs && cargo build --release --locked --bin memprof

@@ -19,9 +19,9 @@ const OLDEST: KernelVersion = KernelVersion(5, 17);
 /// The kernel's type information, for which the programs are adapted.
 const BTF: &str = "/sys/kernel/btf/vmlinux";
 
-/// Capabilities by their number: those without which nothing is captured, and one that helps.
+/// Capabilities by their number: those without which nothing is captured, and those for files and processes of other users.
 const NEEDED: [(u32, &str); 3] = [(12, "CAP_NET_ADMIN"), (38, "CAP_PERFMON"), (39, "CAP_BPF")];
-const PTRACE: u32 = 19;
+const OTHERS: [(u32, &str); 2] = [(2, "CAP_DAC_READ_SEARCH"), (19, "CAP_SYS_PTRACE")];
 /// Includes CAP_PERFMON and CAP_BPF.
 const SYS_ADMIN: u32 = 21;
 
@@ -99,12 +99,12 @@ pub fn control_groups(mount: io::Result<PathBuf>) -> Check {
 pub fn capabilities(mask: u64) -> Check {
     let name = "capabilities";
     let has = |bit: u32| mask & (1 << bit) != 0;
-    let has_needed = |bit| has(bit) || (bit != 12 && has(SYS_ADMIN));
-    let missing: Vec<_> = NEEDED
-        .iter()
-        .filter(|(bit, _)| !has_needed(*bit))
-        .map(|(_, name)| *name)
-        .collect();
+    let has_needed = |bit| has(bit) || (bit >= 38 && has(SYS_ADMIN));
+    let without = |all: &[(u32, &'static str)]| -> Vec<_> {
+        let missing = all.iter().filter(|(bit, _)| !has_needed(*bit));
+        missing.map(|(_, name)| *name).collect()
+    };
+    let missing = without(&NEEDED);
     if !missing.is_empty() {
         return Check::not_ok(
             Status::Missing,
@@ -114,13 +114,14 @@ pub fn capabilities(mask: u64) -> Check {
             "run the recorder as root, with sudo, or by the unit tezos-recorder.service; start a container with --privileged",
         );
     }
-    if !has(PTRACE) {
+    let missing = without(&OTHERS);
+    if !missing.is_empty() {
         return Check::not_ok(
             Status::Degraded,
             name,
-            "without CAP_SYS_PTRACE",
-            "the process of another user that listens at a P2P port is not found",
-            "run the recorder as root, or name the node's `unit` or `cgroup` in the configuration",
+            format!("without {}", missing.join(", ")),
+            "the process of another user that listens at a P2P port is not found, and files that only this user may read cannot be read",
+            "run the recorder as root, or by the unit tezos-recorder.service",
         );
     }
     Check::ok(name, NEEDED.map(|(_, name)| name).join(" "))

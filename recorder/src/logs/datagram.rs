@@ -90,9 +90,8 @@ impl Socket {
                         let datagram = syslog::read(&buffer[..size], &clock);
                         output.put(datagram.entry, datagram.well_formed);
                     }
-                    Err(Errno::EAGAIN) => break,
-                    // An error of an earlier datagram, such as a message of ICMP. It is reported once.
-                    Err(_) => {}
+                    // Nothing more, or an error of an earlier datagram, which is reported once.
+                    Err(_) => break,
                 }
             }
         }
