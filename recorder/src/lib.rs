@@ -35,5 +35,4 @@ pub mod sockets;
 pub mod store;
 pub mod stream;
 pub mod time;
-mod wire;
-pub mod workers;
+pub mod web;

@@ -49,13 +49,16 @@ function show() {
   replace(byId("tabs"), ...links);
   drawChips();
   byId("export").href = urlOf("export.pcapng", messageParameters());
-  byId("export").download = `${state.node || known.node?.name || "node"}.pcapng`;
+  byId("export").download = `${state.node || "recording"}.pcapng`;
   replace(byId("content"), isList ? list.element : connections.element);
   drawPause();
   list.cursor = state.row;
   if (!state.row) closePanel();
   if (isList) feed.restart();
-  else connections.refresh();
+  else {
+    feed.disconnect();
+    connections.refresh();
+  }
   if (isList && state.row) showLinked(state.row);
 }
 
@@ -179,6 +182,13 @@ function start() {
     show();
   });
   addEventListener("state", (/** @type {any} */ event) => Object.keys(event.detail).some((key) => key !== "row" && key !== "pause") && show());
+  // Browsers allow few connections to a server: pages that are not seen hold none, even in the cache of the back button.
+  addEventListener("pagehide", () => feed.disconnect());
+  addEventListener("pageshow", (event) => event.persisted && show());
+  document.addEventListener("visibilitychange", () => {
+    if (document.hidden) feed.disconnect();
+    else if (state.view !== "connections") feed.connect();
+  });
   addEventListener("close-details", leaveDetails);
   addEventListener("reload", () => feed.restart());
   refresh();

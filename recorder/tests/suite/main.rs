@@ -30,5 +30,6 @@ mod resync;
 mod skip;
 mod store;
 mod stream;
+mod web;
 mod worked;
 mod workers;

@@ -57,8 +57,8 @@ function troubles() {
   const bytes = lost.reduce((sum, { bytes }) => sum + bytes.lost, 0);
   const unread = connections.filter((connection) => ["not decrypted", "not recorded"].includes(stateOf(connection)[0]));
   return [
-    bytes > 0 && `${size(bytes)} of ${count(lost.length, "connection")} ${bytes === 1 ? "was" : "were"} lost`,
-    unread.length > 0 && `${count(unread.length, "connection")} could not be decrypted`,
+    bytes > 0 && `${size(bytes)} lost in ${count(lost.length, "connection")}`,
+    unread.length > 0 && `${count(unread.length, "connection")} not decrypted`,
     ...ownLosses().map(([name, value]) => `${number(value)} ${name}`),
   ].filter((part) => part !== false);
 }

@@ -92,7 +92,8 @@ export class Feed {
 
   /** Begins with the newest rows, without those that wait: the first page has them. */
   load() {
-    this.rows = this.waiting = [];
+    this.rows = [];
+    this.waiting = [];
     this.waitingCount = 0;
     this.error = "";
     this.isLoading = false;

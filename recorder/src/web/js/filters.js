@@ -1,6 +1,6 @@
 // Filters: the search box that understands values, chips of what is set, and the form with everything.
 
-import { button, byId, h, replace } from "./dom.js";
+import { button, byId, h, isNarrow, replace } from "./dom.js";
 import { day, exactClock, visible } from "./format.js";
 import { CATEGORIES, clearFilters, FILTERS, isFiltered, KINDS, LEVELS, setState, state } from "./state.js";
 
@@ -69,7 +69,14 @@ export function startFilters() {
     search.value = "";
   });
   const form = byId("filters");
-  form.addEventListener("beforetoggle", (/** @type {any} */ event) => event.newState === "open" && fillForm(form));
+  form.addEventListener("beforetoggle", (/** @type {any} */ event) => {
+    if (event.newState !== "open") return;
+    fillForm(form);
+    // Below the button, where there is room for it.
+    const { bottom } = byId("filter-button").getBoundingClientRect();
+    form.style.top = isNarrow() ? "" : `${bottom + 4}px`;
+    form.style.maxHeight = isNarrow() ? "" : `${innerHeight - bottom - 16}px`;
+  });
   form.addEventListener("submit", (/** @type {Event} */ event) => {
     event.preventDefault();
     form.hidePopover();
