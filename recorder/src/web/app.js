@@ -1,15 +1,16 @@
 // The page of the network recorder: what happens when the state changes, keys, and what is shown when nothing can be shown.
 
-import { known, refreshAnswer } from "./js/answer.js";
+import { isAwaited, known, refreshAnswer } from "./js/answer.js";
 import { ApiError, hasToken, save, setToken, takeToken, urlOf } from "./js/api.js";
 import { Connections } from "./js/connections.js";
 import { closePanel, isPanelOpen, showLinked, showRow } from "./js/details.js";
 import { button, byId, h, messageOf, notice, replace, setText } from "./js/dom.js";
 import { Feed } from "./js/feed.js";
 import { drawChips, startFilters } from "./js/filters.js";
+import { visible } from "./js/format.js";
 import { showHelp } from "./js/help.js";
 import { List } from "./js/list.js";
-import { clearFilters, isFiltered, linkTo, messageParameters, readAddress, setState, showsMessages, state, VIEWS } from "./js/state.js";
+import { clearFilters, isFiltered, linkTo, messageParameters, nodeName, readAddress, setState, showsMessages, state, VIEWS } from "./js/state.js";
 import { watchTheme } from "./js/theme.js";
 
 /** Interval between refreshes of the first sentence and of the connections, in ms. */
@@ -18,6 +19,9 @@ const REFRESH_MS = 3000;
 const feed = new Feed({ changed: () => list.changed(), connection: showConnection, isHeld: () => list.isHeld || Boolean(state.pause) });
 const list = new List(feed, { select: (row) => (row ? showRow(row) : closeDetails()), empty: emptyNotice });
 const connections = new Connections();
+
+/** The node whose records are shown. @type {string | null} */
+let shownNode = null;
 
 /** The chip that says whether the page follows the recorder. */
 function showConnection(/** @type {string} */ status, /** @type {string} */ why) {
@@ -37,19 +41,21 @@ function emptyNotice() {
   const { node, nodes } = known;
   if (!node && !nodes.length) return notice("No node is configured", "Name one in the configuration, or start the recorder with --identity FILE.");
   if (isFiltered()) return notice("Nothing matches the filters", "New rows that match appear here as they come.", "", button("Remove the filters", clearFilters));
-  if (node?.identity === "awaited") return notice("Waiting for the node's identity", "The identity file does not exist yet. The recorder keeps the handshakes of connections until it does, so none is lost.");
+  if (node && isAwaited(node)) return notice("Waiting for the node's identity", `${visible(node.identity, 200)}. The recorder keeps the handshakes of connections until it is known, so none is lost.`);
   if (showsMessages()) return notice("No message yet", "A message appears here when the node has a handshake with a peer. Connections that were opened before the recorder cannot be decrypted; they are read after their next handshake.", "", h("a", { href: linkTo({ view: "connections" }) }, "Connections"));
   return notice("No line of the log yet", "The recorder receives lines by syslog, from a file, or from the journal, as the configuration says.");
 }
 
 /** Shows what the state selects. */
 function show() {
+  if (byId("token")) return;
+  shownNode = nodeName();
   const isList = state.view !== "connections";
   const links = VIEWS.map(([view, name], index) => h("a", { href: linkTo({ view, row: "" }), title: `(${index + 1})`, "data-name": name, "aria-current": view === state.view ? "page" : null }, name));
   replace(byId("tabs"), ...links);
   drawChips();
   byId("export").href = urlOf("export.pcapng", messageParameters());
-  byId("export").download = `${state.node || "recording"}.pcapng`;
+  byId("export").download = `${nodeName() || "recording"}.pcapng`;
   replace(byId("content"), isList ? list.element : connections.element);
   drawPause();
   list.cursor = state.row;
@@ -103,8 +109,10 @@ function askForToken() {
 /** Refreshes the first sentence and the connections, as long as the page is visible. */
 async function refresh() {
   try {
-    if (!document.hidden) {
+    if (!document.hidden || shownNode === null) {
       await refreshAnswer();
+      // Requests name the node, which is known only now.
+      if (shownNode !== nodeName()) show();
       if (!feed.rows.length) list.changed();
       if (state.view === "connections") {
         showConnection("live", "");
@@ -113,6 +121,7 @@ async function refresh() {
     }
   } catch (error) {
     if (error instanceof ApiError && error.status === 401) return askForToken();
+    if (shownNode === null) show();
     showConnection("lost", messageOf(error));
   }
   setTimeout(refresh, REFRESH_MS);
@@ -192,7 +201,6 @@ function start() {
   addEventListener("close-details", leaveDetails);
   addEventListener("reload", () => feed.restart());
   refresh();
-  show();
 }
 
 start();

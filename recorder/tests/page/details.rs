@@ -77,7 +77,7 @@ fn a_link_opens_a_message_that_is_not_in_the_list() {
     run.wait_for_details();
     assert!(
         run.text("#details .notice")
-            .contains("no message with this id")
+            .contains("there is no message 99999")
     );
     run.end();
 }

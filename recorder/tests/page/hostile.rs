@@ -14,6 +14,8 @@ fn texts_of_peers_are_only_texts() {
         run.open(fragment);
         if fragment.contains("row=") {
             run.wait_for_details();
+        } else if fragment.contains("connections") {
+            run.click("tbody .badge");
         }
         let elements = run
             .browser
@@ -58,6 +60,19 @@ fn an_empty_list_says_why() {
     run.click(".notice button");
     run.browser
         .wait("document.querySelectorAll('.rows > .message').length > 20");
+    run.end();
+}
+
+#[test]
+fn losses_of_the_recorder_stand_in_the_first_sentence() {
+    let Some(run) = Run::start() else { return };
+    run.open("#node=empty");
+    assert_eq!(run.text("#answer"), "Node empty: no message recorded yet.");
+    run.ask("POST", "/mock?degraded=1");
+    run.open("#node=usual");
+    let answer = run.text("#answer");
+    let losses = "1,234 dropped events, 7 dropped records, 1 unwritten record, 1 damaged file, cannot attach to \\u202e/system.slice: EPERM.";
+    assert!(answer.ends_with(losses), "{answer}");
     run.end();
 }
 

@@ -35,7 +35,14 @@ CATEGORY = {"connection_message": "connection", "metadata": "meta", "ack_message
 HOSTILE = "<script>document.title='hacked'</script><img src=x onerror=alert(1)>\u202egnorw\u2066 \x00\x1b[31m\u200b'\"&amp; " + "long" * 3000
 LEVELS = ["Info", "Info", "Notice", "Info", "Warning", "Debug", "Info", "Error", "Notice", "Fatal", "Trace"]
 LINES = ["head is now BL5NwoeH3REiv67fHrkeJfJFcy21g9wojcESiaADxKEJPCrfdEx (level 1234567)", "peer idso4JJr6ir2XYgwoF9aJNWi2pr5WW disconnected", "block validated in 121 ms", "too few connections (3)", "cannot reach 203.0.113.7:9732: connection refused"]
-mock = {"refuse": 0, "streams": 0}
+mock = {"refuse": 0, "streams": 0, "degraded": 0}
+MESSAGE_PARAMETERS = "kinds incoming initiator address host peer connection hash error from to".split()
+LIST_PARAMETERS = "node limit cursor direction".split()
+# As the recorder, which refuses others.
+PARAMETERS = {
+    "nodes": [], "health": [], "messages": LIST_PARAMETERS + MESSAGE_PARAMETERS, "logs": LIST_PARAMETERS + "levels query from to".split(),
+    "connections": LIST_PARAMETERS + ["peer", "host"], "export.pcapng": LIST_PARAMETERS + MESSAGE_PARAMETERS, "stream": ["node", "messages", "logs", "levels", "query", *MESSAGE_PARAMETERS],
+}
 
 
 def total(node, share=1):
@@ -88,12 +95,13 @@ def connections(node):
         if number % 13 == 4:
             address, peer, ignored = *PEERS[3], "opened before the recorder, so that its nonces are not known; it is recorded from its next handshake on"
         version = {"chain_name": "TEZOS_MAINNET", "distributed_db_version": 2, "p2p_version": 1}
+        first = {"port": 9732, "public_key": "2bfdda94", "version": version}
+        both = lambda value: {"local": None, "remote": None} if ignored else {"local": value, "remote": value}
         if node == "hostile":
             remarks.append({"time": str(when), "text": HOSTILE})
             version["chain_name"] = HOSTILE
         made.append({"id": str(when), "address": address, "initiator": [None, "local", "remote"][0 if ignored else 1 + number % 2], "peer_id": peer,
-                     "versions": None if ignored else {"sent": version, "received": version}, "metadata": None if ignored else {"sent": {"disable_mempool": False, "private_node": False}, "received": {"disable_mempool": False, "private_node": False}},
-                     "acks": None if ignored else {"sent": "Ack", "received": "Ack"}, "last": str(when + 9 * SECOND), "ended": None if number >= count - 3 else str(when + 9 * SECOND),
+                     "versions": both(first), "metadata": both({"disable_mempool": False, "private_node": False}), "acks": both("Ack"), "last": str(when + 9 * SECOND), "ended": None if number >= count - 3 else str(when + 9 * SECOND),
                      "bytes": {"sent": 12_345 + number, "received": 234_567 + number, "lost": lost}, "chunks": {"sent": 25, "received": 25}, "ignored": ignored, "remarks": remarks})
     return made
 
@@ -147,6 +155,7 @@ class Handler(BaseHTTPRequestHandler):
     def do_POST(self):
         query = {name: values[0] for name, values in parse_qs(urlsplit(self.path).query).items()}
         mock["refuse"] = int(query.get("refuse", mock["refuse"]))
+        mock["degraded"] = int(query.get("degraded", mock["degraded"]))
         mock["streams"] += 1 if "drop" in query else 0
         self.send(204, "text/plain", b"")
 
@@ -161,6 +170,14 @@ class Handler(BaseHTTPRequestHandler):
         if node not in NODES:
             return self.refuse(404, f"no such node: {json.dumps(node)}")
         parts = url.path.split("/")[2:]
+        unknown = [name for name in query if name not in PARAMETERS.get(parts[0], [])]
+        if unknown:
+            return self.refuse(400, f"unknown parameter: {unknown[0]}")
+        if parts[0] not in ("nodes", "health") and "node" not in query:
+            return self.refuse(404, "no such node: \"tezedge\"")
+        if parts[0] == "connections" and len(parts) > 1:
+            found = [item for item in connections(node) if item["id"] == parts[1]]
+            return self.send_json(found[0]) if found else self.refuse(404, f"there is no connection {parts[1]}")
         if parts[0] == "messages" and len(parts) > 1:
             return self.message(node, int(parts[1]))
         answers = {"nodes": self.nodes, "messages": self.messages, "logs": self.logs, "connections": self.connections, "health": self.health, "stream": self.stream, "export.pcapng": self.export}
@@ -174,11 +191,17 @@ class Handler(BaseHTTPRequestHandler):
 
     def nodes(self, *_):
         first = lambda name: str(moment(name, 0)) if total(name) else None
-        self.send_json([{"name": name, "p2p_port": 9732 + index, "peer_id": None if name == "awaited" else "idso4JJr6ir2XYgwoF9aJNWi2pr5WW", "messages": total(name), "connections": (total(name) + 49) // 50, "logs": total(name, 3),
-                         "first_time": first(name), "identity": "awaited" if name == "awaited" else "known"} for index, name in enumerate(NODES)])
+        self.send_json({"next": None, "items": [{"name": name, "p2p_port": 9732 + index, "peer_id": None if name == "awaited" else "idso4JJr6ir2XYgwoF9aJNWi2pr5WW", "messages": total(name), "connections": (total(name) + 49) // 50, "logs": total(name, 3),
+                         "first_time": first(name), "identity": "the file /data/identity.json does not exist yet" if name == "awaited" else "known"} for index, name in enumerate(NODES)]})
 
     def health(self, *_):
-        self.send_json({"status": "ok", "capture": {"source": "sockets", "losses": {"events": 3, "bytes": 4096} if mock.get("losses") else {"events": 0, "bytes": 0}}, "store": {"dropped": 0, "write_errors": 0, "bytes": 123_456_789}})
+        capture = {"source": "sockets", "cgroups": ["/system.slice/node.service"], "lost_events": 0, "lost_bytes": 0, "problems": []}
+        node = {"identity": "known", "waiting": 0, "dropped": 0, "dropped_bytes": 0, "failed": 0, "errors": 0, "last_error": None, "damaged_files": [], "bytes": 123_456_789}
+        nodes = [{**node, "name": name} for name in NODES]
+        if mock["degraded"]:
+            capture |= {"lost_events": 1234, "problems": ["cannot attach to \u202e/system.slice: EPERM"]}
+            nodes[0] |= {"dropped": 7, "failed": 1, "damaged_files": ["/db/messages-3.sqlite"]}
+        self.send_json({"status": "degraded" if mock["degraded"] else "ok", "version": "0", "capture": capture, "nodes": nodes})
 
     def list(self, query, count, make, wanted):
         limit = min(int(query.get("limit", 100)), 10_000)
@@ -199,7 +222,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def message(self, node, number):
         if number >= total(node):
-            return self.send_json(None)
+            return self.refuse(404, f"there is no message {number}")
         item = message(node, number)
         raw = "".join(f"{byte ^ 0x5a:02x}" for byte in bytes.fromhex(item["_plain"][:2_000_000]))
         return self.send_json({**public(item), "message": item["_content"], "plain": item["_plain"], "raw": raw, "cut": node == "hostile"})
@@ -224,12 +247,13 @@ class Handler(BaseHTTPRequestHandler):
         last = self.headers.get("Last-Event-ID", "")
         at, line = map(int, last.split("-")) if last else (total(node), total(node, 3))
         streams, turn = mock["streams"], 0
+        self.wfile.write(f"id: {at}-{line}\n\n".encode())
         while streams == mock["streams"] and not mock["refuse"]:
             events = []
             while at < total(node):
                 item = message(node, at)
                 at += 1
-                if wanted_message(item, query):
+                if query.get("messages") != "false" and wanted_message(item, query):
                     events.append(f"id: {at}-{line}\nevent: message\ndata: {json.dumps(public(item))}\n\n")
             while line < total(node, 3):
                 item = log(node, line)

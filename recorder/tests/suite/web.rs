@@ -4,9 +4,14 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
+use memprof_server::Asset;
+use tezos_recorder::api::ASSETS;
 use tezos_recorder::p2p::message::Kind;
 use tezos_recorder::store::Level;
-use tezos_recorder::web::{ASSETS, Asset, find};
+
+fn find(path: &str) -> Option<&'static Asset> {
+    ASSETS.iter().find(|asset| asset.path == path)
+}
 
 fn text(asset: &Asset) -> &'static str {
     std::str::from_utf8(asset.bytes).unwrap()

@@ -2,8 +2,8 @@
 
 import { get } from "./api.js";
 import { byId, h, replace } from "./dom.js";
-import { count, number, size, when, msOf } from "./format.js";
-import { linkTo, setState, state } from "./state.js";
+import { count, msOf, size, visible, when } from "./format.js";
+import { linkTo, setState, setUsualNode, state } from "./state.js";
 import { stateOf } from "./connections.js";
 
 /** @typedef {import("./api.js").Node} Node */
@@ -17,8 +17,9 @@ export const known = { nodes: [], node: undefined, connections: [], all: true, h
 
 /** Fetches nodes, health and connections. Throws if the recorder does not answer. */
 export async function refreshAnswer() {
-  known.nodes = await get("nodes");
+  known.nodes = (await get("nodes")).items;
   known.node = known.nodes.find((node) => node.name === state.node) ?? known.nodes[0];
+  setUsualNode(known.nodes[0]?.name ?? "");
   if (!known.node) return draw();
   const name = known.node.name;
   const [page, health] = await Promise.all([
@@ -31,23 +32,14 @@ export async function refreshAnswer() {
   draw();
 }
 
-/** Names and numbers above 0 that say what was lost: of an object of numbers, or a list of `{what, count}`. */
-export function losses(/** @type {any} */ part, prefix = "") {
-  /** @type {[string, number][]} */
-  const found = [];
-  if (Array.isArray(part)) return part.filter(({ count }) => count > 0).map(({ what, count }) => /** @type {[string, number]} */ ([what, count]));
-  for (const [name, value] of Object.entries(part ?? {})) {
-    const label = prefix ? `${prefix} ${name}` : name;
-    if (typeof value === "number" && value > 0) found.push([label.replaceAll("_", " "), value]);
-    else if (value !== null && typeof value === "object") found.push(...losses(value, label));
-  }
-  return found;
-}
-
-/** What the recorder itself lost, apart from single connections. */
+/** What the recorder itself lost, or cannot do, apart from single connections. */
 function ownLosses() {
-  const { capture, store } = known.health ?? {};
-  return [...losses(capture?.losses ?? {}), ...losses({ dropped: store?.dropped, write_errors: store?.write_errors })];
+  const { capture, nodes } = known.health ?? {};
+  const store = nodes?.find((/** @type {any} */ { name }) => name === known.node?.name);
+  /** @type {[number | undefined, string][]} */
+  const counts = [[capture?.lost_events, "dropped event"], [store?.dropped, "dropped record"], [store?.failed, "unwritten record"], [store?.damaged_files?.length, "damaged file"]];
+  const lost = counts.filter(([value]) => value).map(([value, noun]) => count(value ?? 0, noun));
+  return [...lost, ...(capture?.problems ?? []).map((/** @type {string} */ text) => visible(text, 150))];
 }
 
 /** The parts of the second sentence. */
@@ -59,9 +51,12 @@ function troubles() {
   return [
     bytes > 0 && `${size(bytes)} lost in ${count(lost.length, "connection")}`,
     unread.length > 0 && `${count(unread.length, "connection")} not decrypted`,
-    ...ownLosses().map(([name, value]) => `${number(value)} ${name}`),
+    ...ownLosses(),
   ].filter((part) => part !== false);
 }
+
+/** Whether the node's identity is not known; then `identity` says why. */
+export const isAwaited = (/** @type {Node} */ { identity }) => identity !== "" && identity !== "known";
 
 /** The number of peers: those with an id by that, others by their hosts. */
 function peers() {
@@ -76,7 +71,7 @@ function draw() {
   const strong = (/** @type {any} */ text) => h("strong", { title: node.peer_id ?? "" }, text);
   const name = h("span", {}, "Node ", strong(node.name), ": ");
   document.title = `${node.name}: ${count(node.messages, "message")} – network recorder`;
-  if (!node.messages) return replace(byId("answer"), name, node.identity === "awaited" ? "its identity file does not exist yet." : "no message recorded yet.", ...second());
+  if (!node.messages) return replace(byId("answer"), name, isAwaited(node) ? `${visible(node.identity, 200)}.` : "no message recorded yet.", ...second());
   const many = peers();
   const since = node.first_time ? ` since ${when(msOf(node.first_time))}` : "";
   replace(byId("answer"), name, strong(count(node.messages, "message")), ` from ${known.all ? "" : "at least "}${count(many, "peer")}${since}.`, ...second());

@@ -1,11 +1,12 @@
 // Client of the recorder's HTTP API. Paths are relative, so that a proxy can serve the page below any path.
 
-import { state } from "./state.js";
+import { nodeName } from "./state.js";
 
 /** @typedef {{ id: number, time: string, time_ms: number, connection: string, peer_id: string | null, address: string, initiator: string | null, incoming: boolean, kind: string, category: string, size: number, preview: string | null, hash: string | null, error: string | null }} Message */
+/** @typedef {{ local: any, remote: any }} Sides */
 /** @typedef {Message & { message: any, plain: string, raw: string, cut: boolean }} MessageDetails */
 /** @typedef {{ id: number, time: string, time_ms: number, level: string, section: string, message: string }} Log */
-/** @typedef {{ id: string, address: string, initiator: string | null, peer_id: string | null, versions: any, metadata: any, acks: any, last: string, ended: string | null, bytes: { sent: number, received: number, lost: number }, chunks: { sent: number, received: number }, ignored: string | null, remarks: { time: string, text: string }[] }} Connection */
+/** @typedef {{ id: string, address: string, initiator: string | null, peer_id: string | null, versions: Sides, metadata: Sides, acks: Sides, last: string, ended: string | null, bytes: { sent: number, received: number, lost: number }, chunks: { sent: number, received: number }, ignored: string | null, remarks: { time: string, text: string }[] }} Connection */
 /** @typedef {{ name: string, p2p_port: number, peer_id: string | null, messages: number, connections: number, logs: number, first_time: string | null, identity: string }} Node */
 
 /** Timeout of a request, in ms. */
@@ -66,8 +67,11 @@ export async function get(/** @type {string} */ path, /** @type {Record<string, 
   return reply.json();
 }
 
-/** A message with its content and bytes. @returns {Promise<MessageDetails | null>} */
-export const message = (/** @type {string} */ id) => get(`messages/${id}`, { node: state.node });
+/** A message with its content and bytes. @returns {Promise<MessageDetails>} */
+export const message = (/** @type {string} */ id) => get(`messages/${id}`, { node: nodeName() });
+
+/** A connection. @returns {Promise<Connection>} */
+export const connection = (/** @type {string} */ id) => get(`connections/${id}`, { node: nodeName() });
 
 /** Downloads a link's target with the token, which a link cannot send. */
 export async function save(/** @type {HTMLAnchorElement} */ link) {
@@ -116,5 +120,5 @@ function parseEvent(/** @type {string} */ event, /** @type {(name: string, data:
     else if (field === "id") id = value;
     else if (field === "data") data += data ? `\n${value}` : value;
   }
-  if (data) receive(name, JSON.parse(data), id);
+  if (data || id) receive(name, data ? JSON.parse(data) : null, id);
 }

@@ -1,6 +1,6 @@
 // The connections with their states, and the details of one.
 
-import { get } from "./api.js";
+import { connection, get } from "./api.js";
 import { tree } from "./bytes.js";
 import { button, h, messageOf, notice, replace } from "./dom.js";
 import { count, duration, fullTime, msOf, number, size, visible, when } from "./format.js";
@@ -24,10 +24,17 @@ export function stateOf(/** @type {Connection} */ connection) {
 
 /** The version that both sides use, from their connection messages. */
 function versionOf(/** @type {any} */ versions) {
-  const one = versions?.remote ?? versions?.received ?? versions?.local ?? versions?.sent ?? versions;
-  const version = one?.version ?? one;
+  const version = (versions?.remote ?? versions?.local)?.version;
   if (!version?.chain_name) return "";
   return `${visible(version.chain_name, 60)} db ${version.distributed_db_version} p2p ${version.p2p_version}`;
+}
+
+/** The messages of the handshake that are known. */
+function handshake(/** @type {Connection} */ { versions, metadata, acks }) {
+  /** @type {[string, import("./api.js").Sides][]} */
+  const parts = [["Connection messages", versions], ["Metadata", metadata], ["Answers to the handshake", acks]];
+  const known = parts.filter(([, { local, remote }]) => local !== null || remote !== null);
+  return known.map(([title, { local, remote }]) => h("section", {}, h("h3", {}, title), tree({ "by the node": local, "by the peer": remote })));
 }
 
 export class Connections {
@@ -106,14 +113,8 @@ export class Connections {
   async showLinked() {
     const [, id] = /^connection-(\d+)$/.exec(state.row) ?? [];
     if (!id) return;
-    const item = this.items.find((item) => item.id === id) ?? (await this.find(id));
+    const item = this.items.find((item) => item.id === id) ?? (await connection(id).catch(() => null));
     if (item && state.row === `connection-${id}`) this.show(item);
-  }
-
-  /** A connection that is not on the loaded pages. */
-  async find(/** @type {string} */ id) {
-    const page = await get("connections", { node: state.node, cursor: id, direction: "backward", limit: 1 }).catch(() => null);
-    return page?.items.find((/** @type {Connection} */ item) => item.id === id);
   }
 
   show(/** @type {Connection} */ item) {
@@ -131,7 +132,7 @@ export class Connections {
         ["Lost", `${number(item.bytes.lost)} bytes`],
       ]),
       h("p", { class: "actions" }, button("Messages of this connection", () => setState({ view: "messages", connection: item.id, row: "" }))),
-      ...[["Versions", item.versions], ["Metadata", item.metadata], ["Answers to the handshake", item.acks]].filter(([, value]) => value).map(([title, value]) => h("section", {}, h("h3", {}, title), tree(value))),
+      ...handshake(item),
       h("section", {}, h("h3", {}, count(item.remarks.length, "remark")), h("ol", { class: "remarks" }, ...item.remarks.map(({ time, text }) => h("li", {}, h("time", {}, `${fullTime(time)} `), visible(text))))),
     ];
     showPanel(`connection-${item.id}`, `Connection with ${visible(item.address)}`, content);

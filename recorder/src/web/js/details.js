@@ -1,6 +1,6 @@
 // The panel with the details of a row, or of a connection.
 
-import { message } from "./api.js";
+import { ApiError, message } from "./api.js";
 import { hexView, tree } from "./bytes.js";
 import { button, byId, copyButton, h, isNarrow, messageOf, notice, replace } from "./dom.js";
 import { fullTime, number, size, visible } from "./format.js";
@@ -72,16 +72,18 @@ function around(/** @type {Row} */ row) {
 async function showMessage(/** @type {string} */ id, /** @type {Row | null} */ row) {
   const key = `message-${id}`;
   showPanel(key, row ? titleOf(row) : `Message ${id}`, [row && summary(row), h("p", { class: "faint", role: "status" }, "Loading…")]);
-  /** @type {MessageDetails | null} */
+  /** @type {MessageDetails} */
   let details;
   try {
     details = await message(id);
   } catch (error) {
-    if (shown === key) showPanel(key, `Message ${id}`, [notice("Not loaded", messageOf(error), "error", button("Try again", () => showMessage(id, row)))]);
+    if (shown !== key) return;
+    const isAbsent = error instanceof ApiError && error.status === 404;
+    if (isAbsent) showPanel(key, `Message ${id}`, [notice("Not stored", `${messageOf(error)}. It may have been removed because the store had reached its limit.`)]);
+    else showPanel(key, `Message ${id}`, [notice("Not loaded", messageOf(error), "error", button("Try again", () => showMessage(id, row)))]);
     return;
   }
   if (shown !== key) return;
-  if (!details) return showPanel(key, `Message ${id}`, [notice("Not stored", "There is no message with this id. It may have been removed because the store had reached its limit.")]);
   showPanel(key, titleOf(details), messageContent(details));
 }
 

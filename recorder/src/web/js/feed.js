@@ -3,7 +3,7 @@
 import { ApiError, get, readEvents, urlOf } from "./api.js";
 import { messageOf } from "./dom.js";
 import { compareTimes } from "./format.js";
-import { logParameters, messageParameters, showsLogs, showsMessages, state } from "./state.js";
+import { logParameters, messageParameters, showsLogs, showsMessages } from "./state.js";
 
 /** @typedef {{ type: "message" | "log" | "lost", key: string, time: string, time_ms: number, id: number, count?: number, [field: string]: any }} Row */
 
@@ -133,12 +133,13 @@ export class Feed {
 
   streamUrl() {
     const logs = showsLogs() && { logs: "true", ...logParameters() };
-    return urlOf("stream", { ...logs, ...messageParameters() });
+    return urlOf("stream", { ...logs, ...messageParameters(), messages: String(showsMessages()) });
   }
 
   /** Takes an event of the stream. */
   receive(/** @type {string} */ name, /** @type {any} */ data, /** @type {string} */ id) {
     if (id) this.lastId = id;
+    if (data === null) return;
     if (name === "lost") return this.wait(this.lostRow(data));
     const lane = this.lanes.find((lane) => lane.type === name);
     if (lane) this.wait(lane.row(data));

@@ -27,6 +27,11 @@ const DEFAULTS = {
 /** @type {Record<Key, string>} */
 export const state = { ...DEFAULTS };
 
+/** The node that is meant if the address names none: the first one, once the nodes are known. */
+let usualNode = "";
+export const setUsualNode = (/** @type {string} */ name) => (usualNode = name);
+export const nodeName = () => state.node || usualNode;
+
 /** The views, in the order of their tabs. @type {[string, string][]} */
 export const VIEWS = [
   ["all", "Messages and logs"],
@@ -95,11 +100,11 @@ export const clearFilters = () => setState(noFilters());
 export const isFiltered = () => FILTERS.some((key) => state[key]);
 
 /** @param {Key[]} keys */
-const parameters = (keys) => Object.fromEntries(keys.map((key) => [key, state[key]]));
+const parameters = (keys) => ({ node: nodeName(), ...Object.fromEntries(keys.map((key) => [key, state[key]])) });
 
 /** The parameters of a request for messages. */
 export function messageParameters() {
-  const chosen = parameters(["node", ...MESSAGE_FILTERS, ...TIMES]);
+  const chosen = parameters([...MESSAGE_FILTERS, ...TIMES]);
   if (state.category) {
     const kinds = chosen.kinds ? chosen.kinds.split(",") : KINDS;
     // If nothing is in both, the category wins, so that the list is not unfiltered.
@@ -110,10 +115,10 @@ export function messageParameters() {
 }
 
 /** The parameters of a request for lines of the log. */
-export const logParameters = () => parameters(["node", ...LOG_FILTERS, ...TIMES]);
+export const logParameters = () => parameters([...LOG_FILTERS, ...TIMES]);
 
 /** The parameters of a request for connections. */
-export const connectionParameters = () => parameters(["node", "host", "peer"]);
+export const connectionParameters = () => parameters(["host", "peer"]);
 
 export const showsMessages = () => state.view === "all" || state.view === "messages";
 export const showsLogs = () => state.view === "all" || state.view === "logs";
