@@ -16,7 +16,8 @@ use std::time::Duration;
 
 use nix::sched::{CpuSet, sched_setaffinity};
 use nix::unistd::Pid;
-use tezos_recorder::capture::{Capture, CaptureOptions, Captured, Source, Target, What};
+use tezos_recorder::capture::{Capture, CaptureOptions, Source, Target};
+use tezos_recorder::captured::{Captured, What};
 use tezos_recorder::cgroups;
 
 /// Pairs of runs for each row.

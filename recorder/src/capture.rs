@@ -5,7 +5,6 @@
 
 mod attach;
 mod early;
-mod event;
 mod follow;
 mod load;
 mod options;
@@ -22,7 +21,6 @@ use memprof_sys::clock;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout};
 
-pub use self::event::{Captured, What};
 pub use self::options::{CaptureOptions, Source, Target};
 pub use self::status::{CaptureError, CaptureFacts, CaptureLosses};
 
@@ -30,6 +28,7 @@ use self::attach::Attachments;
 use self::early::Early;
 use self::follow::Followed;
 use self::load::{Inbox, Loaded, Programs};
+use crate::captured::{Captured, Socket, What};
 use crate::side::Both;
 use crate::time::Timestamp;
 use crate::wire::{self, Kind, Record, RecorderSkel, counters};

@@ -12,11 +12,11 @@ pub struct Socket(pub u64);
 /// Something that was captured.
 #[derive(Clone, Copy, Debug)]
 pub struct Captured<'a> {
-    /// The node's socket.
+    /// The node's socket. It can be connected again after [`What::Closed`].
     pub socket: Socket,
     /// When it happened.
     pub time: Timestamp,
-    /// Address of the node's end.
+    /// Address of the node's end; an IPv4 address in an IPv6 socket is one of IPv4.
     pub local: SocketAddr,
     /// Address of the peer's end.
     pub remote: SocketAddr,
@@ -32,11 +32,11 @@ pub enum What<'a> {
         /// Who opens it, if that is known.
         initiator: Option<Side>,
     },
-    /// Bytes.
+    /// Bytes, perhaps out of order and more than once.
     Data {
         /// Who sent them.
         sender: Side,
-        /// Offset of the first byte in the direction.
+        /// Offset of the first byte in the direction. One too high if the node opened the connection before the recorder began.
         offset: u64,
         /// See [`Record::in_order`](crate::stream::Record::in_order).
         in_order: u64,
@@ -47,7 +47,8 @@ pub enum What<'a> {
     },
     /// The connection has ended.
     Closed {
-        /// Number of bytes that each side sent, where it is known.
+        /// Number of bytes that each side sent, where it is known: those that left the node for the first time, and those that
+        /// reached it in order.
         sent: Both<Option<u64>>,
     },
 }

@@ -35,4 +35,5 @@ pub mod sockets;
 pub mod store;
 pub mod stream;
 pub mod time;
-pub mod web;
+mod wire;
+pub mod workers;

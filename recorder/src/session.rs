@@ -32,7 +32,7 @@ use crate::connection::Nodes;
 use crate::logs;
 use crate::privileges;
 use crate::recording::{ConnectionIds, Settings};
-use crate::store::{self, Entry, Store, Writer};
+use crate::store::{Entry, Store, Writer};
 use crate::workers::{Sink, Workers};
 
 /// Limit of what all connections hold, in bytes.
@@ -69,22 +69,7 @@ pub fn run(config: &Config) -> Result<()> {
 /// The stores of the nodes, in their order.
 fn open_stores(config: &Config) -> Result<Vec<Arc<Store>>> {
     let open = |node: &config::Node| {
-        let keep = |keep: Option<config::Keep>| {
-            let keep = keep.unwrap_or_default();
-            store::Keep {
-                rows: keep.rows,
-                bytes: keep.bytes,
-                age: keep.age,
-            }
-        };
-        let settings = store::Settings {
-            messages: keep(node.p2p.as_ref().map(|p2p| p2p.keep)),
-            logs: keep(node.log.as_ref().map(|log| log.keep)),
-            raw: node.p2p.as_ref().is_none_or(|p2p| p2p.raw),
-            search: node.log.as_ref().is_none_or(|log| log.search),
-            ..store::Settings::default()
-        };
-        let store = Store::open(&node.db, settings);
+        let store = Store::open(&node.db, node.store_settings());
         let store = store.with_context(|| format!("cannot record node {}", node.name))?;
         Ok(Arc::new(store))
     };
@@ -124,12 +109,12 @@ impl Session {
             identities: None,
             logs: follow_logs(config, stores)?,
         };
-        if config.nodes.iter().any(|node| node.p2p.is_some()) {
+        if let Some(options) = config.capture_options() {
             let workers = Arc::new(start_workers(config, stores)?);
             // Its first look is over before anything is captured.
             let identities = IdentityThread::start(config, &shared, &workers)?;
             session.identities = Some(identities);
-            let capture = CaptureThread::start(config, shared, workers)?;
+            let capture = CaptureThread::start(options, shared, workers)?;
             session.capture = Some(capture);
         }
         Ok(session)

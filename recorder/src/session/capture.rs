@@ -11,8 +11,7 @@ use anyhow::{Context, Result, anyhow};
 use super::say;
 use super::shared::Shared;
 use crate::api::CaptureHealth;
-use crate::capture::{Capture, CaptureFacts, CaptureOptions, Source, Target};
-use crate::config::{CaptureSource, Config, Place};
+use crate::capture::{Capture, CaptureFacts, CaptureOptions, Source};
 use crate::privileges;
 use crate::workers::Workers;
 
@@ -34,11 +33,10 @@ impl CaptureThread {
     /// # Errors
     /// The programs cannot be loaded.
     pub(super) fn start(
-        config: &Config,
+        options: CaptureOptions,
         shared: Arc<Shared>,
         workers: Arc<Workers>,
     ) -> Result<Self> {
-        let options = options(config);
         let stop = Arc::new(AtomicBool::new(false));
         let (opened, is_open) = sync_channel(1);
         let reader = Reader {
@@ -66,25 +64,6 @@ impl CaptureThread {
         // A panic was printed when it happened.
         let _ = self.thread.join();
         self.workers.stop();
-    }
-}
-
-fn options(config: &Config) -> CaptureOptions {
-    let p2p = config.nodes.iter().filter_map(|node| node.p2p.as_ref());
-    let targets = p2p.filter_map(|p2p| match &p2p.place {
-        Place::Listener => p2p.port.map(Target::Port),
-        Place::Cgroup(directory) => Some(Target::Cgroup(directory.clone())),
-        Place::Unit(unit) => Some(Target::Unit(unit.clone())),
-        Place::Pid(pid) => Some(Target::Process(*pid)),
-    });
-    CaptureOptions {
-        targets: targets.collect(),
-        source: match config.source {
-            CaptureSource::Auto => Source::Auto,
-            CaptureSource::Sockets => Source::Sockets,
-            CaptureSource::Calls => Source::Calls,
-        },
-        ring: config.ring as usize,
     }
 }
 

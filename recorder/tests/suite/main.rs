@@ -1,6 +1,7 @@
 //! Tests of the recorder's library, as one program.
 
 mod api;
+mod capture;
 #[allow(dead_code)]
 #[path = "../../../fuzz/check_recorder.rs"]
 mod check;

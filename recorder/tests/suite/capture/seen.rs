@@ -6,7 +6,8 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use sha2::{Digest, Sha256};
-use tezos_recorder::capture::{Capture, CaptureOptions, Captured, Source, Target, What};
+use tezos_recorder::capture::{Capture, CaptureOptions, Source, Target};
+use tezos_recorder::captured::{Captured, Socket, What};
 use tezos_recorder::side::{Both, Side};
 
 use super::common::{Exchanged, LIMIT, Place, Program, Sum};
@@ -54,7 +55,7 @@ pub fn sha256(bytes: &[u8]) -> String {
 /// A capture, and what it has seen.
 pub struct Recording {
     pub capture: Capture,
-    pub seen: BTreeMap<u64, Seen>,
+    pub seen: BTreeMap<Socket, Seen>,
 }
 
 impl Recording {
@@ -115,7 +116,7 @@ impl Recording {
     }
 }
 
-fn note(seen: &mut BTreeMap<u64, Seen>, captured: Captured<'_>) {
+fn note(seen: &mut BTreeMap<Socket, Seen>, captured: Captured<'_>) {
     let seen = seen.entry(captured.socket).or_default();
     seen.times.push(captured.time.0);
     seen.addresses = Some((captured.local, captured.remote));
