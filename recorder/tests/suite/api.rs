@@ -1,6 +1,6 @@
 //! Tests of the HTTP API, over real connections.
 
-mod client;
+pub mod client;
 #[path = "../../../tests/common/document.rs"]
 mod document;
 mod documents;

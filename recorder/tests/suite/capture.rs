@@ -1,7 +1,7 @@
 //! Captured bytes are those that processes exchanged, and gaps are as long as is said.
 
 mod calls;
-mod common;
+pub mod common;
 mod methods;
 mod places;
 mod seen;

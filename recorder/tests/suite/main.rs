@@ -32,5 +32,6 @@ mod skip;
 mod store;
 mod stream;
 mod web;
+mod whole;
 mod worked;
 mod workers;

@@ -65,6 +65,15 @@ impl Server {
         }
     }
 
+    /// The server of another process.
+    pub fn at(address: SocketAddr) -> Self {
+        Self {
+            address,
+            stop: None,
+            thread: None,
+        }
+    }
+
     /// A connection on which a request was sent. In HTTP/1.0, so that the reply ends with the connection.
     fn send(&self, method: &str, target: &str, headers: &str) -> BufReader<TcpStream> {
         let mut stream = TcpStream::connect(self.address).unwrap();

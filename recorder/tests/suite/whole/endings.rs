@@ -1,0 +1,163 @@
+//! Any order of starts and ends: the node notices nothing, and recording goes on with the next connection.
+
+use std::fs;
+
+use super::recorder::{Recorder, Scene};
+
+#[test]
+fn a_connection_from_before_is_listed_and_the_next_one_is_recorded() {
+    let scene = Scene::new("before");
+    let mut listener = scene.start("listen", "--control");
+    let address = listener.address();
+    let mut connector = scene.start("connect", &format!("{address} --control"));
+    connector.line("opened");
+    connector.command("send 5");
+    connector.line("sent 5");
+    // The port says whose connection it is.
+    let nodes = scene
+        .nodes(&["listen"])
+        .replace("port = 1 ", &format!("port = {} ", address.port()));
+    let recorder = Recorder::start(scene.dir.path(), &nodes);
+    recorder.says("capturing in control group");
+    connector.command("send 5");
+    connector.line("sent 5");
+    recorder.wait("a listed connection", || {
+        recorder.server.json("/v4/connections")["items"]
+            .as_array()
+            .unwrap()
+            .len()
+            == 1
+    });
+    let list = recorder.server.json("/v4/connections");
+    let ignored = list["items"][0]["ignored"].as_str().unwrap();
+    assert!(
+        ignored.starts_with("opened before the recorder"),
+        "{ignored}"
+    );
+    connector.command("close");
+    connector.line("closed");
+    let second = scene.start("connect", &format!("{address} --messages 10"));
+    let log = second.end();
+    listener.command("quit");
+    let listened = listener.end();
+    let messages = recorder.messages("listen", log.messages());
+    assert_eq!(
+        messages.len(),
+        listened.connections[1].sent.len() + listened.connections[1].received.len()
+    );
+    assert_eq!(recorder.ended_connections("listen", 2).len(), 2);
+    recorder.end();
+}
+
+#[test]
+fn an_identity_that_comes_late_decrypts_what_was_held() {
+    let scene = Scene::new("late");
+    let identity = scene.identity("listen");
+    let hidden = identity.with_extension("hidden");
+    // The node reads it before it disappears.
+    let listener = scene.start("listen", "--messages 10");
+    let address = listener.address();
+    fs::rename(&identity, &hidden).unwrap();
+    let recorder = scene.record(&["listen"]);
+    let connector = scene.start("connect", &format!("{address} --messages 10"));
+    connector.end();
+    let log = listener.end();
+    assert!(
+        recorder.node("listen")["identity"]
+            .as_str()
+            .unwrap()
+            .starts_with("awaited")
+    );
+    assert_eq!(recorder.node("listen")["messages"], 0);
+    fs::rename(&hidden, &identity).unwrap();
+    recorder.must_have("listen", &log);
+    assert_eq!(recorder.node("listen")["identity"], "known");
+    recorder.end();
+}
+
+/// Killed at any time, and started again: what was stored remains, ids go on, the nodes lose nothing.
+#[test]
+fn a_killed_recorder_leaves_the_nodes_alone_and_goes_on() {
+    let scene = Scene::new("killed");
+    let listener = scene.start("listen", "--connections 9 --messages 200 --rate 400");
+    let address = listener.address();
+    let connector = scene.start(
+        "connect",
+        &format!("{address} --rounds 9 --messages 200 --rate 400"),
+    );
+    let mut last = 0;
+    for round in 0..4 {
+        let mut recorder = scene.record(&["listen"]);
+        recorder.wait("messages", || {
+            recorder.node("listen")["messages"].as_u64().unwrap() > last + 50 + 20 * round
+        });
+        last = recorder.node("listen")["messages"].as_u64().unwrap();
+        recorder.kill();
+    }
+    let recorder = scene.record(&["listen"]);
+    let (listened, connected) = (listener.end(), connector.end());
+    let closed = |log: &crate::pseudo::log::NodeLog| -> (u64, u64) {
+        let closed = log.connections.iter().map(|c| c.closed.as_ref().unwrap());
+        closed.fold((0, 0), |(sent, received), c| {
+            (sent + c.sent_bytes, received + c.received_bytes)
+        })
+    };
+    let (sent, received) = closed(&listened);
+    assert_eq!(closed(&connected), (received, sent), "the nodes lost bytes");
+    let list = recorder
+        .server
+        .json("/v4/messages?direction=forward&limit=10000");
+    let ids = crate::api::client::ids(&list);
+    assert!(ids.len() as u64 > last);
+    assert_eq!(ids, (0..ids.len() as u64).collect::<Vec<_>>());
+    recorder.end();
+}
+
+#[test]
+fn lines_of_logs_come_by_udp() {
+    let scene = Scene::new("logs");
+    let port = super::recorder::free_port();
+    let nodes = format!(
+        "[[nodes]]\nname = \"node\"\nhttp_v3 = 0\ndb = {:?}\nlog = {{ port = {port} }}\n",
+        scene.dir.path().join("node")
+    );
+    for half in 0..2 {
+        let recorder = Recorder::start(scene.dir.path(), &nodes);
+        recorder.says("following logs");
+        let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        for id in half * 300..(half + 1) * 300 {
+            let level = match id % 19 {
+                1 | 4 | 5 | 8 => "WARN",
+                7 | 10 => "ERROR",
+                _ => "INFO",
+            };
+            let time = 1_626_264_000 + id;
+            let header = format!(
+                "<27>1 2021-07-14T{:02}:{:02}:{:02}.000000+00:00 node - - -",
+                time / 3600 % 24,
+                time / 60 % 60,
+                time % 60
+            );
+            let line = format!("{header} Jul 14 12:00:00.000 {level} some line {id}");
+            socket
+                .send_to(line.as_bytes(), ("127.0.0.1", port))
+                .unwrap();
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+        let stored = (half + 1) * 300;
+        recorder.wait("all lines", || recorder.node("node")["logs"] == stored);
+        let list = recorder.server.json("/v2/log?node_name=node&limit=1000");
+        let rows = list.as_array().unwrap();
+        assert_eq!(rows.len(), stored as usize);
+        for row in rows {
+            let id = row["id"].as_u64().unwrap();
+            assert_eq!(row["timestamp"], (1_626_264_000 + id) * 1_000_000_000);
+            assert_eq!(row["message"], format!("some line {id}"), "{row:#}");
+        }
+        let warnings = recorder.server.json("/v2/log?log_level=warn&limit=1000");
+        let warnings = warnings.as_array().unwrap();
+        let expected = (0..stored).filter(|id| [1, 4, 5, 8].contains(&(id % 19)));
+        assert_eq!(warnings.len(), expected.count());
+        recorder.end();
+    }
+}
