@@ -286,6 +286,9 @@ impl Conversation {
         let time = self.held.last_time();
         match self.phase {
             Phase::Ignored => return,
+            Phase::Undecided if self.nodes.awaited && !self.first.is_empty() => {
+                return self.ignore(Ignored::IdentityLate, time, sink);
+            }
             Phase::Undecided => return self.ignore(Ignored::Ended, time, sink),
             Phase::Recognised(_) => {}
         }

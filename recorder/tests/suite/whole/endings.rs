@@ -10,7 +10,7 @@ fn a_connection_from_before_is_listed_and_the_next_one_is_recorded() {
     let mut listener = scene.start("listen", "--control");
     let address = listener.address();
     let mut connector = scene.start("connect", &format!("{address} --control"));
-    connector.line("opened");
+    connector.line("sent 0");
     connector.command("send 5");
     connector.line("sent 5");
     // The port says whose connection it is.
@@ -20,7 +20,7 @@ fn a_connection_from_before_is_listed_and_the_next_one_is_recorded() {
     let recorder = Recorder::start(scene.dir.path(), &nodes);
     recorder.says("capturing in control group");
     connector.command("send 5");
-    connector.line("sent 5");
+    connector.line("sent 10");
     recorder.wait("a listed connection", || {
         recorder.server.json("/v4/connections")["items"]
             .as_array()
@@ -55,13 +55,14 @@ fn an_identity_that_comes_late_decrypts_what_was_held() {
     let identity = scene.identity("listen");
     let hidden = identity.with_extension("hidden");
     // The node reads it before it disappears.
-    let listener = scene.start("listen", "--messages 10");
+    let mut listener = scene.start("listen", "--messages 10 --control");
     let address = listener.address();
     fs::rename(&identity, &hidden).unwrap();
     let recorder = scene.record(&["listen"]);
-    let connector = scene.start("connect", &format!("{address} --messages 10"));
-    connector.end();
-    let log = listener.end();
+    let mut connector = scene.start("connect", &format!("{address} --control"));
+    connector.line("sent 0");
+    connector.command("send 10");
+    connector.line("sent 10");
     assert!(
         recorder.node("listen")["identity"]
             .as_str()
@@ -70,8 +71,12 @@ fn an_identity_that_comes_late_decrypts_what_was_held() {
     );
     assert_eq!(recorder.node("listen")["messages"], 0);
     fs::rename(&hidden, &identity).unwrap();
-    recorder.must_have("listen", &log);
+    recorder.messages("listen", 6 + 10);
     assert_eq!(recorder.node("listen")["identity"], "known");
+    connector.command("close");
+    connector.end();
+    listener.command("quit");
+    recorder.must_have("listen", &listener.end());
     recorder.end();
 }
 

@@ -55,7 +55,9 @@ fn remarks(listens: &str, connects: &str) -> (Value, String) {
     let recorder = scene.record(&["listen"]);
     let mut listener = scene.start("listen", &format!("--control {listens}"));
     let address = listener.address();
-    let connector = scene.start("connect", &format!("{address} --control {connects}"));
+    let mut connector = scene.start("connect", &format!("{address} --control {connects}"));
+    connector.line("opened");
+    connector.command("close");
     connector.line("closed");
     listener.command("quit");
     let connections = recorder.ended_connections("listen", 1);

@@ -19,17 +19,17 @@ fn a_full_ring_is_a_gap_of_exact_size_and_messages_go_on() {
         "connect",
         &format!("{address} --control --kinds operation --size 2000"),
     );
-    connector.line("opened");
+    connector.line("sent 0");
     connector.command("send 20");
     connector.line("sent 20");
     recorder.messages("listen", 6 + 20);
     recorder.pause();
     connector.command("send 400");
-    connector.line("sent 400");
+    connector.line("sent 420");
     recorder.resume();
     std::thread::sleep(std::time::Duration::from_millis(300));
     connector.command("send 30");
-    connector.line("sent 30");
+    connector.line("sent 450");
     connector.command("close");
     connector.line("closed");
     listener.command("quit");
