@@ -12,6 +12,7 @@ use super::schema;
 use super::segment::{self, Family, Segment};
 use super::settings::Keep;
 use super::shared::{Catalog, Shared};
+use super::values::int;
 
 /// The segments of a family, as the writer has them.
 pub(super) struct Segments {
@@ -129,7 +130,10 @@ impl Segments {
         let last = catalog.of(self.family).last();
         if let Some(last) = last.filter(|last| self.goes_on(last, now)) {
             match self.reopen(last) {
-                Ok(Some((db, segment))) => return Ok(Active::new(db, segment, raw, search)),
+                Ok(Some((db, segment))) => {
+                    self.limit_log(&db);
+                    return Ok(Active::new(db, segment, raw, search));
+                }
                 Ok(None) => {}
                 Err(error) => self.shared.note(&error),
             }
@@ -142,8 +146,15 @@ impl Segments {
             let _ = segment::delete(&segment.path);
         }
         let db = created?;
+        self.limit_log(&db);
         self.number += 1;
         Ok(Active::new(db, segment, raw, search))
+    }
+
+    /// Limits the write-ahead log to a quarter of a segment. Pages that often change are written seldom if it is large.
+    fn limit_log(&self, db: &Connection) {
+        let pages = self.keep.segment_bytes() / 4 / 4096;
+        let _ = db.pragma_update(None, "wal_autocheckpoint", int(pages));
     }
 
     /// Opens a segment to go on writing; nothing if its tables are not those of today's settings, or rows are missing.
@@ -175,6 +186,11 @@ impl Segments {
         self.shared.pool.forget(&path);
         // Readers need fewer files and calls without a write-ahead log. They may prevent it now; then it stays.
         let _ = active.db.busy_timeout(Duration::ZERO);
+        if self.family == Family::Messages
+            && let Err(error) = active.db.execute_batch(schema::HASHES)
+        {
+            self.shared.note(&StoreError::of("index", &path)(error));
+        }
         let _ = active
             .db
             .execute_batch("PRAGMA wal_checkpoint(TRUNCATE); PRAGMA journal_mode = DELETE;");

@@ -15,8 +15,6 @@ use super::values::{int, ip, side};
 const MERGED: usize = 64;
 /// Number of rows up to which indexes are compared.
 const COMPARED: i64 = 4000;
-/// Length from which the beginning of a hash is looked up by index.
-const SELECTIVE_HASH: usize = 5;
 
 /// SQL with its values, and what it is made of.
 #[derive(Debug, Default)]
@@ -124,15 +122,12 @@ pub(super) fn messages(
         None => {}
     }
     if let Some(hash) = query.hash.as_deref().filter(|hash| !hash.is_empty()) {
-        // Base58 is ASCII, so the texts that begin with it are those before it with the last character there is.
-        select.value("hash >= ?", hash.to_owned());
-        select.value("hash < ?", format!("{hash}\u{10ffff}"));
+        for value in hashes(hash) {
+            select.values.push(value.into());
+        }
+        select.condition(HASH);
     }
     select.bounds(bounds);
-    let by_hash = query
-        .hash
-        .as_ref()
-        .is_some_and(|hash| hash.len() >= SELECTIVE_HASH);
     let both = [
         ("message_link", "link", links),
         ("message_kind", "kind", (!kinds.is_empty()).then_some(kinds)),
@@ -141,7 +136,7 @@ pub(super) fn messages(
         .into_iter()
         .filter_map(|(i, c, v)| Some((i, c, v?)))
         .collect();
-    if by_hash {
+    if is_rare_hash(file, query.hash.as_deref())? {
         select.index = Some("message_hash");
     } else if query.error == Some(true) {
         select.index = Some("message_error");
@@ -152,6 +147,28 @@ pub(super) fn messages(
         select.list(column, values);
     }
     Ok(Some(select))
+}
+
+/// Texts with a beginning.
+const HASH: &str = "hash >= ? AND hash < ?";
+
+/// The first text with that beginning, and one behind the last: base58 is ASCII.
+fn hashes(start: &str) -> [String; 2] {
+    [start.to_owned(), format!("{start}\u{10ffff}")]
+}
+
+/// Whether few hashes begin like that, and there is an index of them.
+fn is_rare_hash(file: &File, start: Option<&str>) -> rusqlite::Result<bool> {
+    let Some(start) = start.filter(|start| !start.is_empty() && file.hashes) else {
+        return Ok(false);
+    };
+    let sql = format!(
+        "SELECT count(*) FROM (SELECT 1 FROM message INDEXED BY message_hash WHERE {HASH} LIMIT {COMPARED})"
+    );
+    let rows: i64 = file
+        .prepare_cached(&sql)?
+        .query_row(hashes(start), |row| row.get(0))?;
+    Ok(rows < COMPARED)
 }
 
 /// An index, its column and the wanted values.

@@ -26,27 +26,33 @@ pub(super) struct File {
     kinds: Vec<Kind>,
     /// Whether there is an index of words.
     pub(super) search: bool,
+    /// Whether there is an index of hashes.
+    pub(super) hashes: bool,
 }
 
 impl File {
     fn open(path: &Path) -> Result<Self, StoreError> {
         let db = schema::open(path, false)?;
-        let (kinds, search) = Self::read(&db).map_err(StoreError::of("read", path))?;
-        Ok(Self { db, kinds, search })
+        Self::read(db).map_err(StoreError::of("read", path))
     }
 
-    fn read(db: &Connection) -> rusqlite::Result<(Vec<Kind>, bool)> {
+    fn read(db: Connection) -> rusqlite::Result<Self> {
         let exists = "SELECT EXISTS (SELECT 1 FROM sqlite_schema WHERE name = ?)";
         let exists = |name: &str| db.query_row(exists, [name], |row| row.get(0));
+        let (search, hashes) = (exists("log_text")?, exists("message_hash")?);
         let mut kinds = Vec::new();
         if exists("kind")? {
             let mut names = db.prepare("SELECT name FROM kind ORDER BY id")?;
-            let names = names.query_map([], |row| row.get::<_, String>(0))?;
-            for name in names {
+            for name in names.query_map([], |row| row.get::<_, String>(0))? {
                 kinds.push(Kind::of_name(&name?).unwrap_or(Kind::Unknown));
             }
         }
-        Ok((kinds, exists("log_text")?))
+        Ok(Self {
+            db,
+            kinds,
+            search,
+            hashes,
+        })
     }
 
     /// The kind with a number.

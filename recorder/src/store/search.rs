@@ -99,15 +99,10 @@ fn ends_word(c: char) -> bool {
     c.is_whitespace() || c == '"'
 }
 
-/// Terms in the language of FTS5.
+/// Terms in the language of FTS5: strings, which are read as phrases whatever is in them. Terms have no quotation marks.
 fn joined(terms: &[String], operator: &str) -> String {
-    let terms: Vec<_> = terms.iter().map(|term| quoted(term)).collect();
+    let terms: Vec<_> = terms.iter().map(|term| format!("\"{term}\"")).collect();
     terms.join(operator)
-}
-
-/// A string of FTS5, which is read as a phrase whatever is in it.
-fn quoted(term: &str) -> String {
-    format!("\"{}\"", term.replace('"', "\"\""))
 }
 
 /// A pattern of LIKE.
