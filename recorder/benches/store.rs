@@ -40,6 +40,11 @@ fn connection(n: u64) -> u64 {
     1 + n / 400_000 * 8 + n % 8
 }
 
+/// Hashes in no order.
+fn hash(n: u64) -> String {
+    format!("oo{:049}", n.wrapping_mul(0x9e37_79b9_7f4a_7c15))
+}
+
 /// A message of 250 bytes in a chunk of its own.
 fn message(n: u64) -> [Entry; 2] {
     let connection = connection(n);
@@ -62,16 +67,23 @@ fn message(n: u64) -> [Entry; 2] {
     };
     let message = MessageEntry {
         connection: ConnectionId(connection),
-        address: format!("10.0.{}.{}:9732", connection / 200, connection % 200).parse().expect("an address"),
-        initiator: Some(if connection.is_multiple_of(2) { Side::Local } else { Side::Remote }),
+        address: (
+            [10, 0, (connection / 200) as u8, (connection % 200) as u8],
+            9732,
+        )
+            .into(),
+        initiator: Some(Side::BOTH[connection as usize % 2]),
         sender: Side::Remote,
         kind: kind(n),
         time,
         chunks: (n, n),
         start: 0,
         size: 250,
-        preview: Some("{\"Operation\":{\"operation\":{\"branch\":\"BLockGenesisGenesisGenesisGenesisGenesisf79b5d1CoW2\",\"data\":\"6".into()),
-        hash: Some(format!("oo{:049}", n.wrapping_mul(0x9e37_79b9_7f4a_7c15))),
+        preview: Some(format!(
+            "{{\"Operation\":{{\"operation\":{{\"branch\":\"{}\"",
+            "B".repeat(60)
+        )),
+        hash: Some(hash(n)),
         error: (n % 500_000 == 3).then(|| "body longer than its grammar".into()),
     };
     [Entry::Chunk(chunk), Entry::Message(Box::new(message))]
@@ -79,17 +91,9 @@ fn message(n: u64) -> [Entry; 2] {
 
 /// A line of nine words.
 fn line(n: u64) -> Entry {
-    let level = if n.is_multiple_of(1000) {
-        Level::Error
-    } else {
-        Level::Info
-    };
-    let message = format!(
-        "peer 10.0.0.{} sent block {} of chain main, level {}",
-        n % 200,
-        n % 1_000_003,
-        n / 50
-    );
+    let level = [Level::Info, Level::Error][usize::from(n.is_multiple_of(1000))];
+    let (peer, block, height) = (n % 200, n % 1_000_003, n / 50);
+    let message = format!("peer 10.0.0.{peer} sent block {block} of chain main, level {height}");
     Entry::Log(LogEntry {
         time: Timestamp(BEGIN + n * STEP),
         level,
@@ -110,7 +114,8 @@ fn fill(
         for entry in entries(n) {
             writer.put(entry);
         }
-        while store_is_full(store, n) {
+        // The queue has room for 50,000.
+        while n % 100 == 99 && store.health().queue.entries > 20_000 {
             std::thread::sleep(Duration::from_millis(1));
         }
     }
@@ -118,11 +123,6 @@ fn fill(
     let health = store.health();
     assert_eq!((health.failed, health.queue.dropped), (0, 0), "{health:?}");
     (began.elapsed(), processor_time() - processor)
-}
-
-/// Whether the queue is half full, asked now and then.
-fn store_is_full(store: &Store, n: u64) -> bool {
-    n % 100 == 99 && store.health().queue.entries > 20_000
 }
 
 /// Time that all threads of this process have run.
@@ -157,189 +157,79 @@ fn clock(clock: ClockId) -> Duration {
     clock_gettime(clock).map(Duration::from).unwrap_or_default()
 }
 
-fn messages(store: &Store, name: &str, query: MessageQuery) {
+/// Asks for 1,000 messages.
+fn messages(store: &Store, name: &str, change: impl FnOnce(&mut MessageQuery)) {
     let reader = store.reader().expect("a reader");
-    let query = MessageQuery {
-        limit: 1000,
-        ..query
-    };
+    let mut query = MessageQuery::default();
+    change(&mut query);
+    query.limit = 1000;
     time(name, || {
         let found = reader.find_messages(&query).expect("messages");
         (found.rows.len(), found.cut.is_some())
     });
 }
 
-fn logs(store: &Store, name: &str, query: LogQuery) {
+/// Asks for 1,000 lines.
+fn lines(store: &Store, name: &str, change: impl FnOnce(&mut LogQuery)) {
     let reader = store.reader().expect("a reader");
-    let query = LogQuery {
-        limit: 1000,
-        ..query
-    };
-    time(name, || {
+    let mut query = LogQuery::default();
+    change(&mut query);
+    query.limit = 1000;
+    time(&format!("lines: {name}"), || {
         let found = reader.find_logs(&query).expect("lines");
         (found.rows.len(), found.cut.is_some())
     });
 }
 
 fn ask_messages(store: &Store, count: u64) {
-    let all = MessageQuery::default();
     let middle = Position::Time(Timestamp(BEGIN + count / 2 * STEP));
-    let host = |text: &str| text.parse().ok();
-    messages(store, "newest", all.clone());
-    messages(
-        store,
-        "oldest",
-        MessageQuery {
-            direction: Direction::Forward,
-            ..all.clone()
-        },
-    );
-    messages(
-        store,
-        "from the middle",
-        MessageQuery {
-            position: Position::Id(count / 2),
-            ..all.clone()
-        },
-    );
-    messages(
-        store,
-        "from the middle by time",
-        MessageQuery {
-            position: middle,
-            ..all.clone()
-        },
-    );
-    messages(
-        store,
-        "later than the middle",
-        MessageQuery {
-            position: middle,
-            direction: Direction::Forward,
-            ..all.clone()
-        },
-    );
+    let first = "10.0.0.1".parse().ok();
+    messages(store, "newest", |_| {});
+    messages(store, "oldest", |q| q.direction = Direction::Forward);
+    messages(store, "from the middle", |q| {
+        q.position = Position::Id(count / 2)
+    });
+    messages(store, "from the middle by time", |q| q.position = middle);
+    messages(store, "later than the middle", |q| {
+        (q.position, q.direction) = (middle, Direction::Forward);
+    });
     for kind in [
         Kind::Operation,
         Kind::Advertise,
         Kind::SwapRequest,
         Kind::Protocol,
     ] {
-        messages(
-            store,
-            &format!("kind {kind}"),
-            MessageQuery {
-                kinds: vec![kind],
-                ..all.clone()
-            },
-        );
+        messages(store, &format!("kind {kind}"), |q| q.kinds = vec![kind]);
     }
-    messages(
-        store,
-        "all kinds but operation",
-        MessageQuery {
-            kinds: Kind::ALL
-                .iter()
-                .copied()
-                .filter(|k| *k != Kind::Operation)
-                .collect(),
-            ..all.clone()
-        },
-    );
-    messages(
-        store,
-        "sent by the node (none)",
-        MessageQuery {
-            sender: Some(Side::Local),
-            ..all.clone()
-        },
-    );
-    messages(
-        store,
-        "opened by the node",
-        MessageQuery {
-            initiator: Some(Side::Local),
-            ..all.clone()
-        },
-    );
-    messages(
-        store,
-        "first host",
-        MessageQuery {
-            host: host("10.0.0.1"),
-            ..all.clone()
-        },
-    );
-    messages(
-        store,
-        "first host, rare kind",
-        MessageQuery {
-            host: host("10.0.0.1"),
-            kinds: vec![Kind::SwapRequest],
-            ..all.clone()
-        },
-    );
-    messages(
-        store,
-        "first host, common kind",
-        MessageQuery {
-            host: host("10.0.0.1"),
-            kinds: vec![Kind::CurrentHead],
-            ..all.clone()
-        },
-    );
-    messages(
-        store,
-        "no host",
-        MessageQuery {
-            host: host("1.1.1.1"),
-            ..all.clone()
-        },
-    );
-    messages(
-        store,
-        "connection, all its messages",
-        MessageQuery {
-            connection: Some(ConnectionId(3)),
-            ..all.clone()
-        },
-    );
-    messages(
-        store,
-        "peer without connections",
-        MessageQuery {
-            peer_id: Some("id".into()),
-            ..all.clone()
-        },
-    );
-    messages(
-        store,
-        "with an error",
-        MessageQuery {
-            error: Some(true),
-            ..all.clone()
-        },
-    );
-    messages(
-        store,
-        "hash",
-        MessageQuery {
-            hash: Some(format!(
-                "oo{:049}",
-                5u64.wrapping_mul(0x9e37_79b9_7f4a_7c15)
-            )),
-            ..all.clone()
-        },
-    );
-    messages(
-        store,
-        "common beginning of hashes, rare kind",
-        MessageQuery {
-            hash: Some("oo00000".into()),
-            kinds: vec![Kind::SwapRequest],
-            ..all.clone()
-        },
-    );
+    let others = Kind::ALL
+        .iter()
+        .copied()
+        .filter(|kind| *kind != Kind::Operation);
+    messages(store, "all kinds but operation", |q| {
+        q.kinds = others.collect()
+    });
+    messages(store, "sent by the node (none)", |q| {
+        q.sender = Some(Side::Local)
+    });
+    messages(store, "opened by the node", |q| {
+        q.initiator = Some(Side::Local)
+    });
+    messages(store, "first host", |q| q.host = first);
+    for kind in [Kind::SwapRequest, Kind::CurrentHead] {
+        messages(store, &format!("first host, kind {kind}"), |q| {
+            (q.host, q.kinds) = (first, vec![kind]);
+        });
+    }
+    messages(store, "no host", |q| q.host = "1.1.1.1".parse().ok());
+    messages(store, "connection", |q| {
+        q.connection = Some(ConnectionId(3))
+    });
+    messages(store, "no peer", |q| q.peer_id = Some("id".into()));
+    messages(store, "with an error", |q| q.error = Some(true));
+    messages(store, "hash", |q| q.hash = Some(hash(5)));
+    messages(store, "beginning of all hashes, rare kind", |q| {
+        (q.hash, q.kinds) = (Some("oo00000".into()), vec![Kind::SwapRequest]);
+    });
     let reader = store.reader().expect("a reader");
     time("one message with its bytes", || {
         let details = reader.message(count / 3, 1 << 20).expect("a message");
@@ -350,84 +240,24 @@ fn ask_messages(store: &Store, count: u64) {
     });
 }
 
-fn ask_logs(store: &Store, count: u64) {
-    let all = LogQuery::default();
-    let text = |text: &str| Some(text.to_owned());
-    logs(store, "lines: newest", all.clone());
-    logs(
-        store,
-        "lines: errors",
-        LogQuery {
-            levels: vec![Level::Error],
-            ..all.clone()
-        },
-    );
-    logs(
-        store,
-        "lines: fatal (none)",
-        LogQuery {
-            levels: vec![Level::Fatal],
-            ..all.clone()
-        },
-    );
+fn ask_lines(store: &Store, count: u64) {
     let middle = Position::Time(Timestamp(BEGIN + count / 2 * STEP));
-    logs(
-        store,
-        "lines: from the middle by time",
-        LogQuery {
-            position: middle,
-            ..all.clone()
-        },
-    );
-    logs(
-        store,
-        "lines: a word of all",
-        LogQuery {
-            text: text("chain"),
-            ..all.clone()
-        },
-    );
-    logs(
-        store,
-        "lines: a phrase of one in 200",
-        LogQuery {
-            text: text("\"10.0.0.7 sent\""),
-            ..all.clone()
-        },
-    );
-    logs(
-        store,
-        "lines: a word of one line",
-        LogQuery {
-            text: text("+chain +77777"),
-            ..all.clone()
-        },
-    );
-    logs(
-        store,
-        "lines: no such word",
-        LogQuery {
-            text: text("nothing"),
-            ..all.clone()
-        },
-    );
-    logs(
-        store,
-        "lines: without a word of all",
-        LogQuery {
-            text: text("-chain"),
-            ..all.clone()
-        },
-    );
-    logs(
-        store,
-        "lines: a word of all, errors",
-        LogQuery {
-            text: text("chain"),
-            levels: vec![Level::Error],
-            ..all
-        },
-    );
+    lines(store, "newest", |_| {});
+    lines(store, "errors", |q| q.levels = vec![Level::Error]);
+    lines(store, "fatal (none)", |q| q.levels = vec![Level::Fatal]);
+    lines(store, "from the middle by time", |q| q.position = middle);
+    for (name, text) in [
+        ("a word of all", "chain"),
+        ("a phrase of one in 200", "\"10.0.0.7 sent\""),
+        ("a word of one line", "+chain +77777"),
+        ("no such word", "nothing"),
+        ("without a word of all", "-chain"),
+    ] {
+        lines(store, name, |q| q.text = Some(text.into()));
+    }
+    lines(store, "a word of all, errors", |q| {
+        (q.text, q.levels) = (Some("chain".into()), vec![Level::Error]);
+    });
 }
 
 fn open(path: &Path) -> Store {
@@ -445,14 +275,11 @@ fn open(path: &Path) -> Store {
 fn main() {
     let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
     println!("load before: {}", load.trim());
-    let full = std::env::var_os("MEMPROF_BENCH_FULL").is_some_and(|value| value == "1");
-    let short = std::env::var_os("MEMPROF_BENCH_SHORT").is_some_and(|value| value == "1");
-    let count = if full {
-        10_000_000
-    } else if short {
-        100_000
-    } else {
-        1_000_000
+    let is_set = |name| std::env::var_os(name).is_some_and(|value| value == "1");
+    let count = match (is_set("MEMPROF_BENCH_FULL"), is_set("MEMPROF_BENCH_SHORT")) {
+        (true, _) => 10_000_000,
+        (false, true) => 100_000,
+        (false, false) => 1_000_000,
     };
     let dir = tempfile::tempdir().expect("a directory");
     let path = dir.path().join("store");
@@ -480,5 +307,5 @@ fn main() {
     println!("closed in {:.1} ms", began.elapsed().as_secs_f64() * 1e3);
     let store = open(&path);
     ask_messages(&store, count);
-    ask_logs(&store, count / 2);
+    ask_lines(&store, count / 2);
 }

@@ -5,8 +5,8 @@ use std::net::{IpAddr, SocketAddr};
 use tezos_recorder::p2p::message::Kind;
 use tezos_recorder::side::Side;
 use tezos_recorder::store::{
-    ConnectionId, Direction, Entry, Keep, Level, LogEntry, LogQuery, MessageEntry, MessageQuery,
-    MessageRow, Position, Settings, Store,
+    ConnectionId, Direction, Entry, Keep, MessageEntry, MessageQuery, MessageRow, Position,
+    Settings, Store,
 };
 use tezos_recorder::time::Timestamp;
 
@@ -66,7 +66,8 @@ fn random_message(random: &mut Random, n: u64) -> MessageEntry {
     }
 }
 
-fn position(random: &mut Random, count: u64) -> Position {
+/// Any position among that many rows.
+pub fn position(random: &mut Random, count: u64) -> Position {
     match random.below(4) {
         0 => Position::Id(random.below(count * 2)),
         1 => Position::Time(Timestamp(random.below(1000 + count * 12))),
@@ -74,7 +75,8 @@ fn position(random: &mut Random, count: u64) -> Position {
     }
 }
 
-fn times(random: &mut Random, count: u64) -> (Option<Timestamp>, Option<Timestamp>) {
+/// Any times, often none.
+pub fn times(random: &mut Random, count: u64) -> (Option<Timestamp>, Option<Timestamp>) {
     let mut time = |percent| {
         random
             .percent(percent)
@@ -116,7 +118,7 @@ fn random_query(random: &mut Random, count: u64) -> MessageQuery {
 }
 
 /// Ids of the rows that a question wants, by the definition of its fields.
-fn expected(
+pub fn expected(
     rows: &[(u64, Timestamp)],
     (direction, position, from, to): (Direction, Position, Option<Timestamp>, Option<Timestamp>),
     limit: u64,
@@ -262,74 +264,4 @@ fn questions_for_messages_are_answered_as_by_a_list() {
     let (first, next) = store.reader().unwrap().counts().unwrap().messages;
     assert_eq!(next, messages.len() as u64);
     assert!((2048..2048 + 128 + 1).contains(&(next - first)));
-}
-
-#[test]
-fn questions_for_logs_are_answered_as_by_a_list() {
-    let mut random = Random(effort::seed());
-    let (_dir, path) = dir();
-    let logs = Keep {
-        rows: Some(2048),
-        ..Keep::default()
-    };
-    let store = open(
-        &path,
-        Settings {
-            logs,
-            ..Settings::default()
-        },
-    );
-    let words = ["peer", "head", "branch"];
-    let mut lines = Vec::new();
-    for n in 0..1500 {
-        lines.push(LogEntry {
-            // Times of senders with other clocks.
-            time: Timestamp(1000 + n * 10 + random.below(5000) * random.below(2)),
-            level: random.pick(&Level::ALL),
-            section: random.pick(&["", "validator", "head"]).into(),
-            message: (0..random.below(5))
-                .map(|_| random.pick(&words))
-                .collect::<Vec<_>>()
-                .join(" "),
-        });
-    }
-    put_all(&store, lines.iter().cloned().map(Entry::Log));
-    let rows: Vec<_> = (0..)
-        .zip(&lines)
-        .map(|(id, line)| (id, line.time))
-        .collect();
-    let reader = store.reader().unwrap();
-    for _ in 0..effort::rounds(600) {
-        let (from, to) = times(&mut random, 1500);
-        let word = random.percent(40).then(|| random.pick(&words));
-        let query = LogQuery {
-            limit: random.pick(&[0, 1, 10, 1000, 20_000]),
-            direction: random.pick(&[Direction::Backward, Direction::Forward]),
-            position: position(&mut random, 1500),
-            from,
-            to,
-            levels: (0..random.below(4))
-                .map(|_| random.pick(&Level::ALL))
-                .collect(),
-            text: word.map(String::from),
-        };
-        let order = (query.direction, query.position, query.from, query.to);
-        let expected = expected(&rows, order, query.limit, |id| {
-            let line = &lines[id as usize];
-            let has =
-                |word: &str| line.section == word || line.message.split(' ').any(|w| w == word);
-            (query.levels.is_empty() || query.levels.contains(&line.level)) && word.is_none_or(has)
-        });
-        let found = reader.logs(&query).unwrap();
-        assert!(found.iter().map(|row| row.id).eq(expected), "{query:?}");
-        for row in found {
-            let line = &lines[row.id as usize];
-            assert_eq!(
-                (row.time, row.level, &row.section, &row.message),
-                (line.time, line.level, &line.section, &line.message)
-            );
-            assert_eq!(reader.log(row.id).unwrap(), Some(row));
-        }
-    }
-    assert_eq!(reader.log(1500).unwrap(), None);
 }
