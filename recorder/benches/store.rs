@@ -19,6 +19,8 @@ use tezos_recorder::time::Timestamp;
 
 /// Runs of each question, of which the fastest counts: other programs only slow them down.
 const RUNS: usize = 5;
+const THREAD: ClockId = ClockId::CLOCK_THREAD_CPUTIME_ID;
+const ALL_THREADS: ClockId = ClockId::CLOCK_PROCESS_CPUTIME_ID;
 /// Time of the first message.
 const BEGIN: u64 = 1_600_000_000_000_000_000;
 /// Time between messages.
@@ -102,13 +104,15 @@ fn line(n: u64) -> Entry {
     })
 }
 
-/// Puts entries as fast as they are written; returns the time and the processor's time.
-fn fill(
+/// Puts entries as fast as they are written, and prints how fast.
+fn fill<const N: usize>(
     store: &Store,
+    name: &str,
     count: u64,
-    mut entries: impl FnMut(u64) -> Vec<Entry>,
-) -> (Duration, Duration) {
-    let (began, processor) = (Instant::now(), processor_time());
+    entries: impl Fn(u64) -> [Entry; N],
+) {
+    let (began, processor) = (Instant::now(), clock(ALL_THREADS));
+    let before = store.health().bytes;
     let writer = store.writer();
     for n in 0..count {
         for entry in entries(n) {
@@ -122,12 +126,10 @@ fn fill(
     writer.flush();
     let health = store.health();
     assert_eq!((health.failed, health.queue.dropped), (0, 0), "{health:?}");
-    (began.elapsed(), processor_time() - processor)
-}
-
-/// Time that all threads of this process have run.
-fn processor_time() -> Duration {
-    clock(ClockId::CLOCK_PROCESS_CPUTIME_ID)
+    let rate = |time: Duration| count as f64 / time.as_secs_f64();
+    let (rate, own) = (rate(began.elapsed()), rate(clock(ALL_THREADS) - processor));
+    let bytes = (health.bytes - before) / count;
+    println!("{name:48} {rate:9.0} a second, {own:.0} on one processor; {bytes} bytes each");
 }
 
 /// Prints how long a question takes: on the processor, since other programs do not count there, the first time and at best.
@@ -135,9 +137,9 @@ fn time(name: &str, mut ask: impl FnMut() -> (usize, bool)) {
     let mut rows = (0, false);
     let times: Vec<_> = (0..RUNS)
         .map(|_| {
-            let began = thread_time();
+            let began = clock(THREAD);
             rows = ask();
-            (thread_time() - began).as_secs_f64() * 1e3
+            (clock(THREAD) - began).as_secs_f64() * 1e3
         })
         .collect();
     let fastest = times.iter().copied().fold(f64::MAX, f64::min);
@@ -148,11 +150,7 @@ fn time(name: &str, mut ask: impl FnMut() -> (usize, bool)) {
     );
 }
 
-/// Time that this thread has run.
-fn thread_time() -> Duration {
-    clock(ClockId::CLOCK_THREAD_CPUTIME_ID)
-}
-
+/// Time that this thread or all threads have run.
 fn clock(clock: ClockId) -> Duration {
     clock_gettime(clock).map(Duration::from).unwrap_or_default()
 }
@@ -284,28 +282,22 @@ fn main() {
     let dir = tempfile::tempdir().expect("a directory");
     let path = dir.path().join("store");
     let store = open(&path);
-    for (name, count, entries) in [
-        (
-            "messages of 250 bytes, with their chunks",
-            count,
-            (&|n| message(n).to_vec()) as &dyn Fn(u64) -> Vec<Entry>,
-        ),
-        ("lines, with index of words", count / 2, &|n| vec![line(n)]),
-    ] {
-        let before = store.health().bytes;
-        let (took, processor) = fill(&store, count, entries);
-        let bytes = store.health().bytes - before;
-        println!(
-            "{name:56} {:9.0} a second, {:.0} on one processor; {} bytes each",
-            count as f64 / took.as_secs_f64(),
-            count as f64 / processor.as_secs_f64(),
-            bytes / count,
-        );
-    }
+    fill(
+        &store,
+        "messages of 250 bytes, with their chunks",
+        count,
+        message,
+    );
+    fill(&store, "lines, with index of words", count / 2, |n| {
+        [line(n)]
+    });
     let began = Instant::now();
     store.close();
     println!("closed in {:.1} ms", began.elapsed().as_secs_f64() * 1e3);
     let store = open(&path);
     ask_messages(&store, count);
     ask_lines(&store, count / 2);
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let memory = status.lines().find(|line| line.starts_with("VmHWM"));
+    println!("memory: {}", memory.unwrap_or_default());
 }

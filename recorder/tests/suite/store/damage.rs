@@ -243,12 +243,14 @@ fn directories_of_others_are_refused() {
 fn unfinished_segments_are_created_again() {
     let (_dir, path) = dir();
     filled(&path);
-    fs::write(path.join("messages-00000010-640.db"), "").unwrap();
+    let unfinished = path.join("messages-00000010-640.db");
+    fs::write(&unfinished, "").unwrap();
     let store = open(&path, settings());
     put_all(
         &store,
         (640..641).map(|id| Entry::Message(Box::new(message(id)))),
     );
+    assert_eq!(segments(&path).last(), Some(&unfinished));
     assert_eq!(ids(&store), (0..641).collect::<Vec<_>>());
 }
 
