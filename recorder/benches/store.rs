@@ -2,8 +2,8 @@
 //!
 //!     cargo bench -p tezos-recorder --bench store
 //!
-//! `MEMPROF_BENCH_FULL=1` stores 10 million messages instead of one (9 GB in the temporary directory), `MEMPROF_BENCH_SHORT=1` 100,000. Goals: 20,000 messages of
-//! 250 bytes a second; lists of 1,000 within 20 ms.
+//! `MEMPROF_BENCH_FULL=1` stores 10 million messages instead of one (9 GB in the temporary directory), `MEMPROF_BENCH_SHORT=1`
+//! 100,000. Goals: 20,000 messages of 250 bytes a second; lists of 1,000 within 20 ms.
 
 use std::path::Path;
 use std::time::{Duration, Instant};

@@ -1,4 +1,4 @@
-//! What the store keeps of a connection beside the columns that are searched, as JSON.
+//! The JSON column of a connection: everything that is not searched.
 
 use serde::{Deserialize, Serialize};
 

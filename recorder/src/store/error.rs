@@ -28,7 +28,8 @@ pub enum StoreError {
     },
     /// The file is of a newer version of the recorder.
     #[error(
-        "{} was written by a newer tezos-recorder (format {found}, this one reads {known}): use that version, or another directory",
+        "{} was written by a newer tezos-recorder (format {found}, this one reads {known}): \
+         use that version, or another directory",
         path.display()
     )]
     Newer {
@@ -48,7 +49,7 @@ pub enum StoreError {
         process: String,
     },
     /// The directory holds files of somebody else.
-    #[error("{} has files in it that are not a recorder's: use an empty directory, or one that does not exist yet", path.display())]
+    #[error("{} has files of other programs: use an empty directory, or a new one", path.display())]
     Foreign {
         /// The directory.
         path: PathBuf,

@@ -142,7 +142,7 @@ impl Segments {
         let segment = Segment::new(&self.shared.dir, self.family, self.number, ids, now);
         let created = segment.create(self.family, search);
         if created.is_err() {
-            // What there is of it would be in the way of the next attempt.
+            // A half-made file would be in the way of the next attempt.
             let _ = segment::delete(&segment.path);
         }
         let db = created?;

@@ -28,7 +28,7 @@ pub(super) struct Active {
     fresh: Vec<ConnectionId>,
 }
 
-/// What messages of a connection have in common.
+/// The values that all messages of a connection share.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 struct Link {
     connection: ConnectionId,

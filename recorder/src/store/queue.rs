@@ -69,7 +69,8 @@ impl Queue {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Appends an entry, unless it does not fit; then it is counted. An entry too large for the whole queue fits into an empty one.
+    /// Appends an entry, unless it does not fit; then it is counted as dropped. An entry too large for the queue fits into an empty
+    /// one.
     pub(super) fn put(&self, entry: Entry) -> bool {
         let size = size(&entry);
         let mut state = self.state();

@@ -52,7 +52,7 @@ CREATE TABLE block(id INTEGER PRIMARY KEY, min_time INTEGER NOT NULL, max_time I
 /// Messages and chunks.
 const MESSAGES: &str = "
 CREATE TABLE kind(id INTEGER PRIMARY KEY, name TEXT NOT NULL);
--- What messages of a connection have in common.
+-- The values that all messages of a connection share.
 CREATE TABLE link(
     id INTEGER PRIMARY KEY,
     connection INTEGER NOT NULL,

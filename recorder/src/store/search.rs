@@ -16,7 +16,7 @@ pub(super) struct Terms {
 }
 
 impl Terms {
-    /// Reads a text: words, phrases in quotation marks, and `+` or `-` before either. Words without letters and digits are nothing.
+    /// Reads a text: words, phrases in quotation marks, and `+` or `-` before either. Words without letters and digits are ignored.
     pub(super) fn parse(text: &str) -> Self {
         let mut terms = Self::default();
         let mut ends = (0..=text.len().min(MAX_LENGTH)).rev();

@@ -12,7 +12,7 @@ use super::schema;
 use super::values::{int, uint};
 use crate::time::Timestamp;
 
-/// What a segment holds.
+/// The two kinds of segments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Family {
     /// Messages and chunks.
@@ -39,7 +39,7 @@ impl Family {
     }
 }
 
-/// What is known of a segment without reading it.
+/// A segment, as far as it is known without reading it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Segment {
     pub(super) path: PathBuf,
@@ -160,7 +160,10 @@ impl Segment {
             self.min_time,
             self.max_time,
         ];
-        let mut write = db.prepare_cached("REPLACE INTO segment(rowid, first, first_chunk, created, written, min_time, max_time) VALUES (1, ?, ?, ?, ?, ?, ?)")?;
+        let mut write = db.prepare_cached(
+            "REPLACE INTO segment(rowid, first, first_chunk, created, written, min_time, max_time)
+             VALUES (1, ?, ?, ?, ?, ?, ?)",
+        )?;
         write.execute(values.map(int)).map(drop)
     }
 

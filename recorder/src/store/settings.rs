@@ -37,7 +37,8 @@ impl Default for Settings {
 
 /// How much to keep: the oldest are deleted beyond any of these limits.
 ///
-/// Deletion is by files of 1/16 of the limit. Up to that share more than `rows` is kept, and up to that share less than `bytes`.
+/// Whole files are deleted, each of at most 1/16 of the limit, 64 MiB, or a day. Up to one file more than `rows` and `age` say is kept,
+/// and up to one file less than `bytes`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Keep {
     /// Number of messages or lines.

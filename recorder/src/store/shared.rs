@@ -1,4 +1,4 @@
-//! What the writer tells the readers: which segments there are, and what went wrong.
+//! State that the writer shares with the readers: which segments there are, and what went wrong.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -74,7 +74,7 @@ struct Problems {
     damaged: Vec<PathBuf>,
 }
 
-/// What the parts of a store share.
+/// State that all parts of a store share.
 #[derive(Debug)]
 pub(super) struct Shared {
     pub(super) dir: PathBuf,

@@ -19,7 +19,8 @@ const IDLE: Duration = Duration::from_secs(1);
 pub struct Writer(pub(super) Arc<Shared>);
 
 impl Writer {
-    /// Gives an entry to the store. Never waits: returns false if there is no room in the queue. The entry is then counted, and lost.
+    /// Gives an entry to the store, and never waits: returns false if there is no room in the queue. The entry is then counted as
+    /// dropped.
     pub fn put(&self, entry: Entry) -> bool {
         self.0.queue.put(entry)
     }

@@ -124,7 +124,7 @@ fn a_segment_that_is_damaged_while_it_is_written_is_left() {
         (0..40).flat_map(|id| with_chunk(id, operation(id, 200), message(id))),
     );
     let file = segments(&path).remove(0);
-    // Its pages are cached by the writer, so that it does not notice at once. New readers do.
+    // The writer has pages in memory, and does not notice at once. New readers do.
     let files = [file.clone(), file.with_extension("db-wal")];
     for file in files {
         let length = fs::metadata(&file).unwrap().len() as usize;
