@@ -37,7 +37,7 @@ mod values;
 mod writer;
 
 use std::fs::File;
-use std::path::Path;
+use std::path::{self, Path};
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 
@@ -76,6 +76,8 @@ impl Store {
     /// If another recorder uses the directory, if it has other files or such of a newer version, or if the system refuses. Damaged
     /// files are no error: they are set aside, and [`Store::health`] tells which.
     pub fn open(dir: &Path, settings: Settings) -> Result<Self, StoreError> {
+        // The working directory may change.
+        let dir = &path::absolute(dir).map_err(StoreError::io("find", dir))?;
         let lock = lock::lock(dir)?;
         let shared = Arc::new(Shared::new(dir, settings));
         let writer = WriterThread::open(&shared)?;

@@ -31,7 +31,7 @@ fn questions_for_logs_are_answered_as_by_a_list() {
             level: random.pick(&Level::ALL),
             section: random.pick(&["", "validator", "head"]).into(),
             message: (0..random.below(5))
-                .map(|_| random.pick(&words))
+                .map(|_| random.pick(&["peer", "head", "branch", "n\0l", "é\u{301}日"]))
                 .collect::<Vec<_>>()
                 .join(" "),
         });
