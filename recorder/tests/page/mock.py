@@ -88,9 +88,10 @@ def connections(node):
         lost = 0
         if number % 7 == 3:
             lost = 65_537
-            remarks = [{"time": str(when + SECOND), "text": f"{lost} incoming bytes lost at offset 120000, in chunk 17"}, {"time": str(when + 2 * SECOND), "text": "incoming chunks are decrypted again from chunk 19 on"}]
+            remarks = [{"time": str(when + SECOND), "text": f"incoming message lack chunks, at: 17 ({lost} bytes were not captured)"}, {"time": str(when + 2 * SECOND), "text": "incoming chunks go on with 19, 2 were lost"}]
         if number % 11 == 5:
             remarks.append({"time": str(when + SECOND), "text": "incoming chunk cannot decrypt, position: 21"})
+            remarks.append({"time": str(when + SECOND), "text": "incoming chunks are undecryptable since chunk 21: the next chunk was not found after lost bytes"})
         ignored = None
         if number % 13 == 4:
             address, peer, ignored = *PEERS[3], "opened before the recorder, so that its nonces are not known; it is recorded from its next handshake on"

@@ -21,18 +21,14 @@ pub const KEYS: &str = "[...document.querySelectorAll('.rows > .row')]
 pub struct Run {
     pub browser: Browser,
     address: SocketAddr,
-    mock: Child,
+    mock: Option<Child>,
 }
 
 impl Run {
     /// Starts a mock; `None` if this machine lacks what the test needs.
     pub fn start() -> Option<Run> {
-        for program in ["chromedriver", "chromium", "python3"] {
-            let found = Command::new(program).arg("--version").output();
-            if !found.is_ok_and(|output| output.status.success()) {
-                skip(format_args!("{program} is not installed"));
-                return None;
-            }
+        if !has(&["chromedriver", "chromium", "python3"]) {
+            return None;
         }
         let mut mock = Command::new("python3")
             .arg(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/page/mock.py"))
@@ -42,18 +38,25 @@ impl Run {
         let mut line = String::new();
         let mut output = BufReader::new(mock.stdout.take().unwrap());
         output.read_line(&mut line).unwrap();
-        let address = line
-            .trim()
-            .trim_start_matches("http://")
-            .trim_end_matches('/');
-        let address = address.parse().unwrap();
+        let address = line.trim().trim_start_matches("http://");
+        let address = address.trim_end_matches('/').parse().unwrap();
+        let mut run = Run::with(address)?;
+        run.mock = Some(mock);
+        Some(run)
+    }
+
+    /// Shows the page of another server.
+    pub fn with(address: SocketAddr) -> Option<Run> {
+        if !has(&["chromedriver", "chromium"]) {
+            return None;
+        }
         let browser = Browser::start(address);
         // Scripts of the last test's page may still have run.
         browser.errors();
         Some(Run {
             browser,
             address,
-            mock,
+            mock: None,
         })
     }
 
@@ -75,7 +78,7 @@ impl Run {
     /// Sends a request to the mock; returns the body.
     pub fn ask(&self, method: &str, path: &str) -> String {
         let mut stream = TcpStream::connect(self.address).unwrap();
-        let request = format!("{method} {path} HTTP/1.0\r\nHost: x\r\n\r\n");
+        let request = format!("{method} {path} HTTP/1.0\r\nHost: localhost\r\n\r\n");
         stream.write_all(request.as_bytes()).unwrap();
         let mut reply = String::new();
         stream.read_to_string(&mut reply).unwrap();
@@ -141,9 +144,23 @@ impl Run {
     }
 }
 
+/// Whether this machine has all these programs. If not, the test is skipped.
+fn has(programs: &[&str]) -> bool {
+    for program in programs {
+        let found = Command::new(program).arg("--version").output();
+        if !found.is_ok_and(|output| output.status.success()) {
+            skip(format_args!("{program} is not installed"));
+            return false;
+        }
+    }
+    true
+}
+
 impl Drop for Run {
     fn drop(&mut self) {
-        let _ = self.mock.kill();
-        let _ = self.mock.wait();
+        if let Some(mock) = &mut self.mock {
+            let _ = mock.kill();
+            let _ = mock.wait();
+        }
     }
 }

@@ -47,10 +47,13 @@ function troubles() {
   const { connections } = known;
   const lost = connections.filter(({ bytes }) => bytes.lost);
   const bytes = lost.reduce((sum, { bytes }) => sum + bytes.lost, 0);
-  const unread = connections.filter((connection) => ["not decrypted", "not recorded"].includes(stateOf(connection)[0]));
+  const having = (/** @type {string} */ state) => connections.filter((connection) => stateOf(connection)[0] === state).length;
+  const [unseen, unread, partly] = ["not recorded", "not decrypted", "partly decrypted"].map(having);
   return [
     bytes > 0 && `${size(bytes)} lost in ${count(lost.length, "connection")}`,
-    unread.length > 0 && `${count(unread.length, "connection")} not decrypted`,
+    unseen > 0 && `${count(unseen, "connection")} not recorded`,
+    unread > 0 && `${count(unread, "connection")} not decrypted`,
+    partly > 0 && `${count(partly, "connection")} partly decrypted`,
     ...ownLosses(),
   ].filter((part) => part !== false);
 }

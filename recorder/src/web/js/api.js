@@ -84,7 +84,7 @@ export async function save(/** @type {HTMLAnchorElement} */ link) {
 }
 
 /**
- * Reads Server-Sent Events until `signal` ends them, or throws. `EventSource` cannot send a token, nor say the status of a refusal.
+ * Reads Server-Sent Events until the recorder ends them, as it does after some minutes. Throws if they cannot be read. `EventSource` cannot send a token, nor say the status of a refusal.
  * @param {string} url
  * @param {string} last id of the last event that was received before; empty for new ones only
  * @param {AbortSignal} signal
@@ -102,7 +102,7 @@ export async function readEvents(url, last, signal, opened, receive) {
   let rest = "";
   for (;;) {
     const { value, done } = await reader.read();
-    if (done) throw new ApiError(0, "The recorder ended the stream.");
+    if (done) return;
     const events = (rest + value).split("\n\n");
     rest = events.pop() ?? "";
     for (const event of events) parseEvent(event, receive);

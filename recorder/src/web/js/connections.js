@@ -12,12 +12,27 @@ import { clearFilters, connectionParameters, setState, state } from "./state.js"
 
 const PAGE = 200;
 
+/** Reasons why a connection is not recorded although nothing is missing: it is none of the node with its peers. */
+const FOREIGN = /does not look like|no peer-to-peer|does not match|ended before/;
+
+/** Since when chunks of one direction are not decrypted, if they are not at the end. */
+function undecryptable(/** @type {{ text: string }[]} */ remarks) {
+  /** @type {Map<string, string>} */
+  const broken = new Map();
+  for (const { text } of remarks) {
+    const [direction] = text.split(" ");
+    if (/cannot decrypt|undecryptable/.test(text)) broken.set(direction, text);
+    else if (text.includes("chunks go on with")) broken.delete(direction);
+  }
+  return broken.values().next().value;
+}
+
 /** The state of a connection: a name, a class, and the reason. @returns {[string, string, string]} */
 export function stateOf(/** @type {Connection} */ connection) {
   const { ignored, remarks, ended, bytes } = connection;
-  if (ignored) return ["not recorded", "warn", ignored];
-  const broken = remarks.find(({ text }) => /cannot (be )?decrypt|undecryptable|not decrypted/.test(text));
-  if (broken) return ["not decrypted", "bad", broken.text];
+  if (ignored) return FOREIGN.test(ignored) ? ["ignored", "plain", ignored] : ["not recorded", "warn", ignored];
+  const broken = undecryptable(remarks);
+  if (broken) return [Number(/(?:chunk|position:) (\d+)/.exec(broken)?.[1] ?? 0) > 2 ? "partly decrypted" : "not decrypted", "bad", broken];
   if (bytes.lost) return [ended ? "ended, gaps" : "open, gaps", "warn", `${number(bytes.lost)} bytes were not captured`];
   return ended ? ["ended", "plain", ""] : ["open", "good", ""];
 }

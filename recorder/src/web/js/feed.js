@@ -36,6 +36,7 @@ class Lane {
     this.next = "";
     /** The newest id of the first page: the stream may have its rows, too. */
     this.newest = -1;
+    this.hasBegun = false;
   }
 
   row(/** @type {any} */ item) {
@@ -46,6 +47,7 @@ class Lane {
   async fill() {
     if (this.rows.length || this.next === null) return;
     const page = await get(this.path, { ...this.parameters, limit: PAGE, cursor: this.next });
+    this.hasBegun = true;
     this.next = page.next ?? null;
     this.rows = page.items.map((/** @type {any} */ item) => this.row(item));
     this.newest = Math.max(this.newest, this.rows[0]?.id ?? -1);
@@ -112,7 +114,7 @@ export class Feed {
   async connect() {
     this.disconnect();
     const { signal } = this.stop;
-    for (let attempt = 0; !signal.aborted; attempt++) {
+    for (let attempt = 0; !signal.aborted; ) {
       const opened = () => {
         attempt = 0;
         // Rows may have come between the first page and now.
@@ -127,7 +129,8 @@ export class Feed {
         this.callbacks.connection(isRefused ? "refused" : "lost", messageOf(error));
         if (isRefused) return;
       }
-      await new Promise((resolve) => setTimeout(resolve, RETRY_MS[Math.min(attempt, RETRY_MS.length - 1)]));
+      await new Promise((resolve) => setTimeout(resolve, RETRY_MS[attempt]));
+      attempt = Math.min(attempt + 1, RETRY_MS.length - 1);
     }
   }
 
@@ -162,7 +165,7 @@ export class Feed {
 
   /** Shows the rows that wait, unless the list is held. */
   flush(force = false) {
-    if (!this.waitingCount || this.isLoading) return;
+    if (!this.waitingCount || !this.lanes.every((lane) => lane.hasBegun)) return;
     if (force || !this.callbacks.isHeld()) this.release();
     this.callbacks.changed();
   }
@@ -206,7 +209,9 @@ export class Feed {
     const { lanes } = this;
     try {
       for (let taken = 0; taken < PAGE; taken++) {
-        await Promise.all(lanes.map((lane) => lane.fill()));
+        // A page without rows is not the end: the recorder searches only for a while.
+        const isSearching = () => lanes === this.lanes && lanes.some((lane) => !lane.rows.length && lane.next !== null);
+        while (isSearching()) await Promise.all(lanes.map((lane) => lane.fill()));
         if (lanes !== this.lanes) return;
         const full = lanes.filter((lane) => lane.rows.length);
         if (!full.length) break;
