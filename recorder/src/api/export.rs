@@ -15,7 +15,7 @@ use super::filters::{self, EXPORT, Form, MAX_ROWS};
 use super::nodes::ApiNode;
 use super::pcapng::Export;
 use super::query::{Query, Unknown};
-use super::v4;
+use super::{rows, v4};
 use crate::side::Side;
 use crate::store::{
     ConnectionEntry, ConnectionId, Direction, MessageQuery, MessageRow, Reader, StoreError,
@@ -93,7 +93,12 @@ fn export(node: &ApiNode, question: MessageQuery, send: mpsc::Sender<Bytes>) -> 
         reader: &reader,
     };
     let backward = question.direction == Direction::Backward;
-    let mut rows = reader.messages(&question).map_err(failed)?;
+    let mut rows = Vec::new();
+    let take = |row| {
+        rows.push(row);
+        Ok(true)
+    };
+    rows::each(&reader, question, take).map_err(|failure| io::Error::other(failure.message()))?;
     if backward {
         rows.reverse();
     }

@@ -35,7 +35,7 @@ impl Failure {
         }
     }
 
-    fn message(&self) -> String {
+    pub(super) fn message(&self) -> String {
         match self {
             Self::Node(name) => format!("no such node: {name:?}"),
             Self::Query(message) | Self::Value(message) => message.clone(),

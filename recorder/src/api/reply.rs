@@ -69,16 +69,22 @@ impl Room {
 impl Held {
     /// The bytes, which hold no more of the budget than they need.
     pub(super) fn bytes(mut self, body: Vec<u8>) -> Bytes {
-        struct Body(Vec<u8>, #[allow(dead_code)] Held);
+        struct Body {
+            bytes: Vec<u8>,
+            _held: Held,
+        }
         impl AsRef<[u8]> for Body {
             fn as_ref(&self) -> &[u8] {
-                &self.0
+                &self.bytes
             }
         }
         let needed = body.len().div_ceil(1 << 10);
         let surplus = self.0.num_permits().saturating_sub(needed);
         drop(self.0.split(surplus));
-        Bytes::from_owner(Body(body, self))
+        Bytes::from_owner(Body {
+            bytes: body,
+            _held: self,
+        })
     }
 }
 

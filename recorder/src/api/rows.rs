@@ -1,5 +1,7 @@
 //! Lists: rows of the store as JSON, up to a number of rows and of bytes.
 
+use std::time::{Duration, Instant};
+
 use serde::Serialize;
 
 use super::failure::Failure;
@@ -12,6 +14,9 @@ use crate::store::{
 
 /// Rows that are asked at once, so that few are in memory.
 const BATCH: u64 = 256;
+
+/// Time after which a list ends where the store's last search ended.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Maximum size of a list, in bytes, but for the last of its rows. A longer one ends before its limit.
 pub(super) const MAX_LIST: usize = 16 << 20;
@@ -132,18 +137,35 @@ impl Array {
     }
 }
 
-/// Writes the rows that answer a question. Returns the id at which the next rows begin, if there are more, or if the search for them
-/// took too long.
+/// Writes the rows that answer a question. Returns the id at which the next rows begin, if there may be more.
 pub(super) fn write<Q: Question>(
     reader: &Reader,
-    mut question: Q,
+    question: Q,
     array: &mut Array,
     mut item: impl FnMut(Q::Row, &mut Array) -> Result<(), Failure>,
 ) -> Result<Option<u64>, Failure> {
+    each(reader, question, |row| {
+        if array.is_full() {
+            return Ok(false);
+        }
+        item(row, array).map(|()| true)
+    })
+}
+
+/// Takes the rows that answer a question, up to its limit, and until `take` returns false for one that it does not take. Returns the
+/// id at which the next rows begin, if there may be more: also if the search for them takes too long.
+pub(super) fn each<Q: Question>(
+    reader: &Reader,
+    mut question: Q,
+    mut take: impl FnMut(Q::Row) -> Result<bool, Failure>,
+) -> Result<Option<u64>, Failure> {
+    let (began, direction) = (Instant::now(), question.direction());
     let mut left = *question.limit();
-    let direction = question.direction();
     let mut first = None;
-    while left > 0 {
+    if left == 0 {
+        return Ok(None);
+    }
+    loop {
         // One more than needed, whose id is the next one.
         let asked = (left + 1).min(BATCH);
         *question.limit() = asked;
@@ -155,23 +177,21 @@ pub(super) fn write<Q: Question>(
             if direction == Direction::Forward && first.is_some_and(|first| last < first) {
                 return Ok(None);
             }
-            if left == 0 || array.is_full() {
+            if left == 0 || !take(row)? {
                 return Ok(Some(last));
             }
-            item(row, array)?;
             left -= 1;
         }
-        if got < asked || cut.is_some() {
-            return Ok(cut);
-        }
-        first = match direction {
-            Direction::Backward => last.checked_sub(1),
-            Direction::Forward => last.checked_add(1),
+        first = match (cut, direction) {
+            (Some(cut), _) if left == 0 || began.elapsed() > PATIENCE => return Ok(Some(cut)),
+            (Some(cut), _) => Some(cut),
+            (None, _) if got < asked => None,
+            (None, Direction::Backward) => last.checked_sub(1),
+            (None, Direction::Forward) => last.checked_add(1),
         };
         match first {
             Some(first) => question.begin_at(first),
             None => return Ok(None),
         }
     }
-    Ok(None)
 }

@@ -75,7 +75,7 @@ impl Server {
     }
 
     /// A connection on which a request was sent. In HTTP/1.0, so that the reply ends with the connection.
-    fn send(&self, method: &str, target: &str, headers: &str) -> BufReader<TcpStream> {
+    pub fn send(&self, method: &str, target: &str, headers: &str) -> BufReader<TcpStream> {
         let mut stream = TcpStream::connect(self.address).unwrap();
         stream
             .set_read_timeout(Some(Duration::from_secs(60)))
