@@ -6,7 +6,7 @@ import { Connections } from "./js/connections.js";
 import { closePanel, isPanelOpen, showLinked, showRow } from "./js/details.js";
 import { button, byId, h, messageOf, notice, replace, setText } from "./js/dom.js";
 import { Feed } from "./js/feed.js";
-import { drawChips, startFilters } from "./js/filters.js";
+import { addFilter, drawChips, startFilters } from "./js/filters.js";
 import { visible } from "./js/format.js";
 import { showHelp } from "./js/help.js";
 import { List } from "./js/list.js";
@@ -168,7 +168,7 @@ function clicked(/** @type {MouseEvent} */ event) {
   if (value) {
     const { filter, value: text } = value.dataset;
     const other = { host: "address", address: "host", kinds: "category", category: "kinds" }[/** @type {string} */ (filter)];
-    setState({ [filter]: text, ...(other && { [other]: "" }), row: "" });
+    addFilter({ [filter]: text, ...(other && { [other]: "" }) });
   }
   const link = target.closest?.("#export");
   if (link && hasToken()) {

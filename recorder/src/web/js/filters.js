@@ -38,6 +38,13 @@ export function meaningOf(/** @type {string} */ typed) {
   return { query: text };
 }
 
+/** Filters, and shows the rows to which the filter applies: messages or logs. Those of both stay one click away. */
+export function addFilter(/** @type {Partial<Record<Key, string>>} */ changes) {
+  const isOfLogs = "query" in changes || "levels" in changes;
+  const isOfConnections = state.view === "connections" && ("host" in changes || "peer" in changes);
+  setState({ ...changes, view: isOfConnections ? state.view : isOfLogs ? "logs" : "messages", row: "" });
+}
+
 /** A time as a value of an input, in local time. */
 const inputTime = (/** @type {string} */ ms) => (ms ? `${day(Number(ms))}T${exactClock(Number(ms))}` : "");
 
@@ -63,9 +70,7 @@ export function startFilters() {
     if (event.key === "Escape") search.blur();
     if (event.key !== "Enter" || event.isComposing) return;
     const meaning = meaningOf(search.value);
-    // Log text is of no use where no logs are shown.
-    const shows = "query" in meaning || "levels" in meaning ? ["all", "logs"] : ["all", "messages", ...("host" in meaning || "peer" in meaning ? ["connections"] : [])];
-    if (Object.keys(meaning).length) setState({ ...meaning, ...(!shows.includes(state.view) && { view: "all" }) });
+    if (Object.keys(meaning).length) addFilter(meaning);
     search.value = "";
   });
   const form = byId("filters");
