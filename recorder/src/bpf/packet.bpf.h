@@ -184,14 +184,26 @@ static __always_inline int place_received(const struct connection *connection, s
 	return (__s32)(segment->sequence + segment->length - tcp->rcv_nxt) > 0;
 }
 
-/* Sets the offset of sent bytes. Returns 0 if they were sent before. */
-static __always_inline int place_sent(const struct connection *connection, struct bpf_tcp_sock *tcp, struct segment *segment)
+/*
+ * Sets the offset of sent bytes. Returns 0 if they were sent before: as retransmissions, or because the queue of the interface
+ * dropped them, which TCP takes back, and may send in other segments. The kernel holds the socket's lock.
+ */
+static __always_inline int place_sent(struct connection *connection, struct bpf_tcp_sock *tcp, struct segment *segment)
 {
-	__u32 first = segment->sequence - connection->sent_base;
+	__u32 known = connection->sent_until - segment->sequence;
 
+	if ((__s32)known >= (__s32)segment->length)
+		return 0;
+	if ((__s32)known > 0) {
+		COUNT(repeated_bytes, known);
+		segment->sequence += known;
+		segment->start += known;
+		segment->length -= known;
+	}
+	connection->sent_until = segment->sequence + segment->length;
 	segment->head.in_order = acked(connection, tcp->bytes_acked);
-	segment->head.offset = nearest(segment->head.in_order, first);
-	return (__s32)(segment->sequence + segment->length - tcp->snd_nxt) > 0;
+	segment->head.offset = nearest(segment->head.in_order, segment->sequence - connection->sent_base);
+	return 1;
 }
 
 static __always_inline void at_connection(struct __sk_buff *skb, struct bpf_sock *sk, struct segment *segment)
@@ -214,6 +226,7 @@ static __always_inline void at_connection(struct __sk_buff *skb, struct bpf_sock
 		/* Opened before the recorder began: who opened it is unknown, and the node's SYN perhaps counted as a byte. */
 		connection->received_base = tcp->rcv_nxt - (__u32)tcp->bytes_received;
 		connection->sent_base = tcp->snd_una - (__u32)tcp->bytes_acked + syn;
+		connection->sent_until = tcp->snd_nxt + syn;
 		connection->based = 1;
 	}
 	segment->sequence += syn;

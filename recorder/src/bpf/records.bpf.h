@@ -34,7 +34,7 @@ struct {
 } ignored SEC(".maps");
 
 /* Fill levels of the ring, in bytes. Above the first, user space is woken; above the second, there is room only for records without data. */
-const volatile __u64 wake_level = 256 << 10;
+const volatile __u64 wake_level = 4 << 20;
 const volatile __u64 data_level = 31 << 20;
 
 /*
@@ -100,15 +100,15 @@ static __always_inline struct sized_record *reserve(__u32 length)
 /* Sends a record. Wakes user space if told to, or if enough waits. */
 static __always_inline void submit(void *record, int wake)
 {
-	__u64 read = bpf_ringbuf_query(&records, BPF_RB_CONS_POS);
+	__u64 flags = BPF_RB_NO_WAKEUP, read;
 
-	wake = wake || bpf_ringbuf_query(&records, BPF_RB_AVAIL_DATA) > wake_level;
-	if (wake && woken_at != read) {
+	if (wake || bpf_ringbuf_query(&records, BPF_RB_AVAIL_DATA) > wake_level) {
+		read = bpf_ringbuf_query(&records, BPF_RB_CONS_POS);
+		if (woken_at != read)
+			flags = BPF_RB_FORCE_WAKEUP;
 		woken_at = read;
-		bpf_ringbuf_submit(record, BPF_RB_FORCE_WAKEUP);
-	} else {
-		bpf_ringbuf_submit(record, BPF_RB_NO_WAKEUP);
 	}
+	bpf_ringbuf_submit(record, flags);
 }
 
 /* Sends a record without data. */

@@ -17,6 +17,8 @@ struct connection {
 	/* Sequence numbers of the first bytes that the node receives and sends. */
 	__u32 received_base;
 	__u32 sent_base;
+	/* Sequence number after the last byte that the node has sent, as far as the programs at packets saw. */
+	__u32 sent_until;
 	/* True if these are known. */
 	__u8 based;
 	/* True if the node sent a SYN. */
@@ -102,6 +104,8 @@ static __always_inline void opened(struct sock *sk, struct connection *connectio
 
 	connection->received_base = BPF_CORE_READ(tcp, rcv_nxt) - received;
 	connection->sent_base = BPF_CORE_READ(tcp, snd_una) - (__u32)sent;
+	if (!connection->based)
+		connection->sent_until = connection->sent_base;
 	connection->based = 1;
 	connection->opened = 1;
 	record.offset = connection->received_base;

@@ -28,6 +28,13 @@ fn over_veth(address: &str) {
     let losses = recording.capture.losses().unwrap();
     assert_eq!((losses.bytes, losses.unreadable_bytes), (0, 0));
     assert!(losses.repeated_bytes > 0, "{losses:?}");
+    // What the node sent again was not copied again.
+    let records = recording.only().records.iter();
+    let sent = records.filter(|record| record.0 == Side::Local);
+    assert_eq!(
+        sent.map(|record| record.2.len()).sum::<usize>(),
+        node.sent.0
+    );
 }
 
 #[test]
