@@ -84,24 +84,16 @@ impl Capture {
         if let Some(problem) = attachments.refused() {
             return Err(CaptureError::Refused(problem));
         }
-        Ok(Self::new(
-            options,
-            loaded,
-            Captures::Packets(attachments),
-            None,
-        ))
+        let captures = Captures::Packets(attachments);
+        Ok(Self::new(options, loaded, captures, None))
     }
 
     fn of_calls(options: &CaptureOptions, reason: Option<String>) -> Result<Self, CaptureError> {
         let loaded = load::load(options, &Programs::CALLS)?;
         let mut followed = Followed::new(&options.targets);
         followed.refresh(&loaded.skel);
-        Ok(Self::new(
-            options,
-            loaded,
-            Captures::Calls(followed),
-            reason,
-        ))
+        let captures = Captures::Calls(followed);
+        Ok(Self::new(options, loaded, captures, reason))
     }
 
     fn new(

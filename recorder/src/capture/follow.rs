@@ -12,7 +12,8 @@ use crate::{cgroups, sockets};
 /// The processes of all targets. The programs add children, and remove processes that end.
 #[derive(Debug)]
 pub(super) struct Followed {
-    targets: Vec<Target>,
+    /// Each target, and whether it was found once.
+    targets: Vec<(Target, bool)>,
     missing: Vec<String>,
     /// When to look again.
     next: Instant,
@@ -24,7 +25,10 @@ impl Followed {
 
     pub fn new(targets: &[Target]) -> Self {
         Self {
-            targets: targets.to_vec(),
+            targets: targets
+                .iter()
+                .map(|target| (target.clone(), false))
+                .collect(),
             missing: Vec::new(),
             next: Instant::now(),
         }
@@ -52,18 +56,25 @@ impl Followed {
     }
 
     /// A process listens at a port.
-    pub fn listens(&self, skel: &RecorderSkel<'_>, port: u16, pid: u32) {
-        if self.targets.contains(&Target::Port(port)) {
-            let _ = follow(skel, pid);
+    pub fn listens(&mut self, skel: &RecorderSkel<'_>, port: u16, pid: u32) {
+        for (target, found) in &mut self.targets {
+            if *target == Target::Port(port) {
+                *found = follow(skel, pid).is_ok();
+            }
         }
     }
 
     /// Looks for the processes of all targets.
     pub fn refresh(&mut self, skel: &RecorderSkel<'_>) {
         self.missing.clear();
-        for target in &self.targets {
+        for (target, found) in &mut self.targets {
+            // The next process that listens there reports itself; to search for it takes long on hosts with many sockets.
+            if *found && matches!(target, Target::Port(_)) {
+                continue;
+            }
             let pids = processes_of(target);
-            if pids.is_empty() {
+            *found = !pids.is_empty();
+            if !*found {
                 self.missing.push(format!("{target}: not found"));
             }
             for pid in pids {

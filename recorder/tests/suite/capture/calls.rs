@@ -1,8 +1,10 @@
 //! The second source: system calls.
 
+use std::process::Command;
+
 use super::common::{Exchanged, Place, Program};
 use super::seen::{Recording, Seen, check};
-use tezos_recorder::capture::{CaptureOptions, Source, Target};
+use tezos_recorder::capture::{Capture, CaptureOptions, Source, Target};
 use tezos_recorder::side::Side;
 
 const SENT: usize = 1_000_000;
@@ -130,4 +132,40 @@ fn a_listener_is_found_by_its_port() {
     let (mut peer, _) = Place::default().exchange("connect", "127.0.0.1", port, "recv", RECEIVED);
     recording.until_ended(&mut [&mut node, &mut peer]);
     check(recording.only(), &node.exchanged(), Side::Remote);
+}
+
+#[test]
+fn system_calls_are_captured_without_control_groups() {
+    let test = std::env::current_exe().unwrap();
+    let output = Command::new("unshare")
+        .args([
+            "-m",
+            "sh",
+            "-c",
+            "umount -R /sys/fs/cgroup && exec \"$@\"",
+            "sh",
+        ])
+        .arg(test)
+        .args([
+            "--exact",
+            "--ignored",
+            "--nocapture",
+            "capture::calls::an_automatic_source",
+        ])
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(text.contains("Calls"), "{text}");
+    assert!(text.contains("no cgroup2 is mounted"), "{text}");
+}
+
+#[test]
+#[ignore = "is started by another test, without control groups"]
+fn an_automatic_source() {
+    let options = CaptureOptions {
+        targets: vec![Target::Process(std::process::id())],
+        ..CaptureOptions::default()
+    };
+    let facts = Capture::open(&options).unwrap().facts();
+    println!("{:?} {:?}", facts.source, facts.reason);
 }

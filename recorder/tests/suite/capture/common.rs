@@ -194,7 +194,16 @@ impl<'a> Place<'a> {
     ) -> Program {
         let (port, size) = (port.to_string(), size.to_string());
         let script = [
-            "python3", "-c", EXCHANGE, role, address, &port, method, &size,
+            python(),
+            "-I",
+            "-S",
+            "-c",
+            EXCHANGE,
+            role,
+            address,
+            &port,
+            method,
+            &size,
         ];
         let mut command = match self.namespace {
             Some(name) => vec!["ip", "netns", "exec", name],
