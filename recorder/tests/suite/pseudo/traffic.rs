@@ -76,6 +76,9 @@ fn system_calls_are_those_that_were_asked_for() {
         let by_write = ["write", "sendfile", "splice"].contains(&call);
         assert_eq!(other >= 12, by_write, "{option}: {calls:?}");
     }
+    // Every sixteenth of 450 calls has a new descriptor.
+    let calls = system_calls("--dup --chunks byte --size 50 --kinds operation");
+    assert!(calls["write"] > 450 && calls["fcntl"] > 20, "{calls:?}");
     for (option, call) in [
         ("--receive recv", "recvfrom"),
         ("--receive readv", "readv"),
