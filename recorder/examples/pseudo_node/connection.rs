@@ -20,6 +20,7 @@ use crate::open::addresses;
 use crate::receive::Reader;
 use crate::send::Writer;
 use crate::sender::Sender;
+use crate::turns::Turns;
 
 /// Runs a connection to its end. With `--fork` a child does so after the handshake; returns its id.
 pub fn run(node: &Node, fd: OwnedFd, index: u64, initiator: bool) -> Result<Option<Pid>> {
@@ -28,9 +29,9 @@ pub fn run(node: &Node, fd: OwnedFd, index: u64, initiator: bool) -> Result<Opti
     log.opened(initiator);
     println!("opened {}", log.addresses());
     let options = &node.options;
-    let seed =
-        options.seed ^ (index << 1 | u64::from(initiator)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    let (mut rng, fd) = (Rng::with_seed(seed), Arc::new(fd));
+    let number = index << 1 | u64::from(initiator);
+    let mut rng = Rng::with_seed(options.seed ^ number.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+    let fd = Arc::new(fd);
     let mut writer = Writer::new(fd.clone(), &options.io, options.handshake.cut, rng.fork());
     let mut chunks = Chunks::new(Reader::new(fd.clone(), &options.io, rng.fork()));
     let mut parties = Parties {
@@ -39,8 +40,7 @@ pub fn run(node: &Node, fd: OwnedFd, index: u64, initiator: bool) -> Result<Opti
         log: &mut log,
         options: &options.handshake,
     };
-    let shaken = parties.shake(&node.keys, node.port, initiator, &mut rng);
-    let openers = match shaken {
+    let openers = match parties.shake(&node.keys, node.port, initiator, &mut rng) {
         Ok(Some(openers)) => openers,
         refused => {
             let _ = shutdown(fd.as_raw_fd(), Shutdown::Write);
@@ -51,8 +51,7 @@ pub fn run(node: &Node, fd: OwnedFd, index: u64, initiator: bool) -> Result<Opti
                 messages: log.sent,
             };
             let received = chunks.counts(log.received);
-            let error = refused.err().map(|e| e.to_string());
-            end(log, sent, received, error.as_deref());
+            end(log, sent, received, refused.err().map(|e| e.to_string()));
             return Ok(None);
         }
     };
@@ -67,40 +66,16 @@ pub fn run(node: &Node, fd: OwnedFd, index: u64, initiator: bool) -> Result<Opti
     let Both { local, remote } = openers;
     let receiver = Receiver::new(chunks, remote, options.handshake.layer(), log.clone());
     let sender = Sender::new(writer, local, options, log.clone(), rng);
-    let conversation = Conversation {
-        node,
-        fd: fd.clone(),
-        ended: AtomicBool::new(false),
-        done: AtomicBool::new(false),
-        before: node.gate.permitted(),
-        error: Mutex::default(),
-        deadline: options
-            .messages
-            .duration
-            .map(|secs| Instant::now() + Duration::from_secs_f64(secs)),
-    };
-    let (sent, received) = conversation.run(sender, receiver);
-    if options.io.close == CloseForm::Reset {
-        let linger = nix::libc::linger {
-            l_onoff: 1,
-            l_linger: 0,
-        };
-        setsockopt(&fd, Linger, &linger)?;
-    }
-    let error = conversation.error.into_inner();
-    let error = error.unwrap_or_else(PoisonError::into_inner);
-    drop(conversation.fd);
-    end(log, sent, received, error.as_deref());
+    Conversation::new(node, fd).run(sender, receiver, log)?;
     if options.io.fork {
-        drop(fd);
         std::process::exit(0);
     }
     Ok(None)
 }
 
-fn end(log: ConnectionLog<'_>, sent: Counts, received: Counts, error: Option<&str>) {
+fn end(log: ConnectionLog<'_>, sent: Counts, received: Counts, error: Option<String>) {
     let addresses = log.addresses();
-    log.closed(sent, received, error);
+    log.closed(sent, received, error.as_deref());
     println!("closed {addresses}");
 }
 
@@ -110,35 +85,57 @@ struct Conversation<'a> {
     fd: Arc<OwnedFd>,
     /// The other node sends nothing more.
     ended: AtomicBool,
-    /// This node sends nothing more.
-    done: AtomicBool,
     /// Messages that were permitted before the connection began.
     before: u64,
     error: Mutex<Option<String>>,
     deadline: Option<Instant>,
 }
 
-impl Conversation<'_> {
-    fn run(&self, sender: Sender<'_>, receiver: Receiver<'_>) -> (Counts, Counts) {
-        let (sender, receiver) = (Mutex::new(sender), Mutex::new(receiver));
-        std::thread::scope(|scope| {
-            for _ in 0..self.node.options.io.threads.max(1) {
-                scope.spawn(|| while self.receive(&receiver) {});
-                scope.spawn(|| while self.send(&sender) {});
-            }
-        });
-        let sender = sender.into_inner().unwrap_or_else(PoisonError::into_inner);
-        let receiver = receiver
-            .into_inner()
-            .unwrap_or_else(PoisonError::into_inner);
-        (sender.finish(), receiver.finish())
+impl<'a> Conversation<'a> {
+    fn new(node: &'a Node, fd: Arc<OwnedFd>) -> Self {
+        let duration = node.options.messages.duration;
+        Self {
+            node,
+            fd,
+            ended: AtomicBool::new(false),
+            before: node.gate.permitted(),
+            error: Mutex::default(),
+            deadline: duration.map(|secs| Instant::now() + Duration::from_secs_f64(secs)),
+        }
     }
 
-    fn receive(&self, receiver: &Mutex<Receiver<'_>>) -> bool {
-        let mut receiver = receiver.lock().unwrap_or_else(PoisonError::into_inner);
-        if self.ended.load(Ordering::Relaxed) {
-            return false;
+    /// Sends and receives until both nodes have shut down.
+    fn run(self, sender: Sender<'_>, receiver: Receiver<'_>, log: ConnectionLog<'_>) -> Result<()> {
+        let io = &self.node.options.io;
+        let threads = io.threads.max(1);
+        let (sender, receiver) = (Turns::new(sender, threads), Turns::new(receiver, threads));
+        std::thread::scope(|scope| {
+            for me in 0..threads {
+                let (conversation, sender, receiver) = (&self, &sender, &receiver);
+                scope.spawn(move || receiver.take(me, |receiver| conversation.receive(receiver)));
+                scope.spawn(move || sender.take(me, |sender| conversation.send(sender)));
+            }
+        });
+        let (sent, received) = (sender.into_inner().finish(), receiver.into_inner().finish());
+        if io.close == CloseForm::Reset {
+            let linger = nix::libc::linger {
+                l_onoff: 1,
+                l_linger: 0,
+            };
+            setsockopt(&self.fd, Linger, &linger)?;
         }
+        let error = self.error.into_inner();
+        end(
+            log,
+            sent,
+            received,
+            error.unwrap_or_else(PoisonError::into_inner),
+        );
+        Ok(())
+    }
+
+    /// Receives a chunk; returns false at the end.
+    fn receive(&self, receiver: &mut Receiver<'_>) -> bool {
         match receiver.step() {
             Ok(true) => return true,
             Ok(false) => {}
@@ -152,42 +149,37 @@ impl Conversation<'_> {
         false
     }
 
-    fn send(&self, sender: &Mutex<Sender<'_>>) -> bool {
-        let mut sender = sender.lock().unwrap_or_else(PoisonError::into_inner);
-        if self.done.load(Ordering::Relaxed) {
-            return false;
+    /// Waits until messages may be sent, and returns their number; 0 if there are none to come.
+    fn permitted(&self, sender: &Sender<'_>) -> u64 {
+        let now = Instant::now();
+        if self.deadline.is_some_and(|deadline| now >= deadline) {
+            return 0;
         }
-        let messages = &self.node.options.messages;
-        let own = messages.messages.unwrap_or(match messages.duration {
+        let options = &self.node.options;
+        let own = options.messages.messages.unwrap_or(match self.deadline {
             Some(_) => u64::MAX,
-            None if self.node.options.control => 0,
+            None if options.control => 0,
             None => 10,
         });
-        let late = self
-            .deadline
-            .is_some_and(|deadline| Instant::now() >= deadline);
         let left = |permitted: u64| {
             let all = own.saturating_add(permitted - self.before);
             all.saturating_sub(sender.sent())
         };
         let idle = || println!("sent {} {}", sender.sent(), sender.addresses());
-        let max = if late {
-            0
-        } else {
-            self.node.gate.next(left, idle, &self.ended)
-        };
+        self.node.gate.next(left, idle, &self.ended)
+    }
+
+    /// Sends a batch; returns false if there is nothing more to send.
+    fn send(&self, sender: &mut Sender<'_>) -> bool {
+        let max = self.permitted(sender);
         let result = if max == 0 { Ok(()) } else { sender.step(max) };
-        let mut close = self.node.options.io.close == CloseForm::First;
+        let failed = result.is_err();
         match result {
             Ok(()) if max > 0 => return true,
             Ok(()) => {}
-            Err(e) => {
-                self.fail(&e.to_string());
-                close = true;
-            }
+            Err(e) => self.fail(&e.to_string()),
         }
-        self.done.store(true, Ordering::Relaxed);
-        if close {
+        if failed || self.node.options.io.close == CloseForm::First {
             let _ = shutdown(self.fd.as_raw_fd(), Shutdown::Write);
         }
         false

@@ -27,6 +27,7 @@ mod receive;
 mod ring;
 mod send;
 mod sender;
+mod turns;
 mod wait;
 
 use std::net::SocketAddr;

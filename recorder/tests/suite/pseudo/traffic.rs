@@ -1,6 +1,6 @@
 //! Every way to send and receive, all kinds and sizes of messages, every form of chunks.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::process::Command;
 
 use tezos_recorder::p2p::message::Kind;
@@ -32,18 +32,23 @@ fn every_way_to_receive() {
     }
 }
 
-/// Numbers of system calls that a node makes with these options.
-fn system_calls(options: &str) -> HashMap<String, u64> {
+/// Runs a node that connects below strace; returns what that writes.
+fn traced(strace: &str, options: &str) -> String {
     let stage = Stage::new();
     let listener = stage.start("listen", &words("--messages 3"));
-    let counts = stage.identity("counts");
-    let mut strace = Command::new("strace");
-    strace.args(["-f", "-c", "-U", "calls,name", "-o"]);
-    strace.arg(&counts).arg(program());
+    let output = stage.identity("traced");
+    let mut command = Command::new("strace");
+    command.args(words(strace)).arg("-o");
+    command.arg(&output).arg(program());
     let options = format!("{} --messages 9 {options}", listener.address());
-    stage.start_by(strace, "connect", &words(&options)).end();
+    stage.start_by(command, "connect", &words(&options)).end();
     listener.end();
-    let text = std::fs::read_to_string(counts).unwrap();
+    std::fs::read_to_string(output).unwrap()
+}
+
+/// Numbers of system calls that a node makes with these options.
+fn system_calls(options: &str) -> HashMap<String, u64> {
+    let text = traced("-f -c -U calls,name", options);
     let lines = text.lines().filter_map(|line| {
         let (count, name) = line.trim().split_once(' ')?;
         Some((name.trim().to_owned(), count.parse().ok()?))
@@ -51,10 +56,36 @@ fn system_calls(options: &str) -> HashMap<String, u64> {
     lines.collect()
 }
 
+fn has_strace() -> bool {
+    let found = Command::new("strace").arg("-V").output().is_ok();
+    if !found {
+        skip("there is no strace");
+    }
+    found
+}
+
+#[test]
+fn threads_take_turns() {
+    if !has_strace() {
+        return;
+    }
+    let text = traced(
+        "-f -e trace=sendto,recvfrom",
+        "--send send --receive recv --threads 3 --read-size 10",
+    );
+    for call in ["sendto", "recvfrom"] {
+        let threads = text.lines().filter(|line| line.contains(call));
+        let threads = threads.map(|line| line.split(' ').next());
+        let threads: HashSet<_> = threads.collect();
+        // One shakes hands.
+        assert_eq!(threads.len(), 4, "{call}: {text}");
+    }
+}
+
 #[test]
 fn system_calls_are_those_that_were_asked_for() {
-    if Command::new("strace").arg("-V").output().is_err() {
-        return skip("there is no strace");
+    if !has_strace() {
+        return;
     }
     for (option, call) in [
         ("--send write", "write"),
