@@ -7,24 +7,22 @@ mod file;
 mod journal;
 mod lines;
 mod position;
+mod reading;
 pub mod syslog;
 pub mod text;
 mod times;
+mod wait;
 
 use std::fmt;
-use std::io::{self, PipeReader, PipeWriter};
+use std::io::{self, PipeWriter};
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
-
-use nix::errno::Errno;
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 pub use times::{Clock, full as full_time};
+use wait::Stopped;
 
 use crate::store::LogEntry;
 
@@ -113,6 +111,14 @@ impl Shared {
 
 fn count(counter: &AtomicU64) {
     counter.fetch_add(1, Ordering::Relaxed);
+}
+
+/// Whether a log file can be read now.
+///
+/// # Errors
+/// Why not.
+pub fn probe_file(path: &Path) -> io::Result<()> {
+    reading::Reading::open(path).map(drop)
 }
 
 /// Takes lines; false if it had no room. It must not block.
@@ -255,37 +261,4 @@ pub fn start(
         stop: Some(stop),
         thread: Some(thread.map_err(failed("follow", "raise the limit of threads"))?),
     })
-}
-
-/// Tells a thread that it shall end: the other end of the pipe is closed.
-struct Stopped(PipeReader);
-
-impl Stopped {
-    /// Waits for input, the end, or until the time is over.
-    fn wait(&self, input: Option<BorrowedFd<'_>>, timeout: Option<Duration>) -> Wake {
-        let stop = PollFd::new(self.0.as_fd(), PollFlags::POLLIN);
-        let timeout = timeout.map_or(PollTimeout::NONE, |timeout| {
-            PollTimeout::try_from(timeout).unwrap_or(PollTimeout::MAX)
-        });
-        let mut ends = vec![stop];
-        ends.extend(input.map(|input| PollFd::new(input, PollFlags::POLLIN)));
-        match poll(&mut ends, timeout) {
-            Ok(_) | Err(Errno::EINTR) => {}
-            // Without memory for a moment. It must not spin.
-            Err(_) => thread::sleep(Duration::from_millis(10)),
-        }
-        let ready = |end: &PollFd<'_>| end.any().unwrap_or(false);
-        match (ready(&ends[0]), ends.get(1).is_some_and(ready)) {
-            (true, _) => Wake::Stop,
-            (_, true) => Wake::Input,
-            _ => Wake::Time,
-        }
-    }
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Wake {
-    Stop,
-    Input,
-    Time,
 }

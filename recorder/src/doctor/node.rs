@@ -37,8 +37,8 @@ fn identity(p2p: &P2p) -> Check {
     let name = "identity";
     let path = p2p.identity.display();
     let read = fs::metadata(&p2p.identity).and_then(|metadata| {
-        if metadata.len() > MAX_IDENTITY {
-            return Err(io::ErrorKind::FileTooLarge.into());
+        if !metadata.is_file() || metadata.len() > MAX_IDENTITY {
+            return Err(io::Error::other("it is no regular file of at most 64 KiB"));
         }
         let text = Zeroizing::new(fs::read_to_string(&p2p.identity)?);
         Ok((metadata.permissions().mode(), text))

@@ -1,6 +1,5 @@
 //! The sources of a node's logs.
 
-use std::fs::File;
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
 use std::os::unix::net::UnixDatagram;
@@ -11,7 +10,7 @@ use nix::unistd::{AccessFlags, access};
 
 use super::{Check, Status};
 use crate::config::Node;
-use crate::logs::Source;
+use crate::logs::{self, Source};
 
 pub(super) fn checks(node: &Node) -> Vec<Check> {
     let sources = node.log.iter().flat_map(|log| &log.sources);
@@ -77,10 +76,11 @@ fn socket(path: &Path) -> Option<Problem> {
 }
 
 fn file(path: &Path) -> Option<Problem> {
-    let e = File::open(path).err()?;
+    let e = logs::probe_file(path).err()?;
     let remedy = match e.kind() {
         io::ErrorKind::NotFound => "let the node log to it; it may come later",
-        _ => "run the recorder as root or as the node's user",
+        io::ErrorKind::PermissionDenied => "run the recorder as root or as the node's user",
+        _ => "give the path of the file itself",
     };
     Some((
         Status::Degraded,

@@ -15,7 +15,8 @@ use nix::errno::Errno;
 use nix::sys::socket::sockopt::{RcvBuf, RcvBufForce, RxqOvfl};
 use nix::sys::socket::{ControlMessageOwned, MsgFlags, recvmsg, setsockopt};
 
-use super::{Clock, MAX_LINE, Output, Stopped, Wake, count, syslog, times};
+use super::wait::{Stopped, Wake};
+use super::{Clock, MAX_LINE, Output, count, syslog, times};
 
 /// Receive buffer in bytes, for bursts. Without a capability the kernel's limit applies, net.core.rmem_max.
 const BUFFER: usize = 4 << 20;

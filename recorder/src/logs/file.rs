@@ -1,17 +1,17 @@
 //! Lines that are appended to a file, which may be rotated or truncated.
 
-use std::fs::{self, File, Metadata};
-use std::io::{self, Read, Seek, SeekFrom};
-use std::os::unix::fs::MetadataExt;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use jiff::tz::TimeZone;
 
 use super::lines::Lines;
 use super::position::Position;
-use super::{Clock, MAX_LINE, Output, Source, Stopped, Wake, count, syslog, text, times};
+use super::reading::{FileId, Place, Reading};
+use super::wait::{Stopped, Wake};
+use super::{Clock, MAX_LINE, Output, Source, count, syslog, text, times};
 
 /// How often the file is looked at.
 const INTERVAL: Duration = Duration::from_millis(250);
@@ -20,61 +20,6 @@ const INTERVAL: Duration = Duration::from_millis(250);
 const PIECE: usize = 1 << 16;
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// Tells a file from others at its path, also after its number was used again.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct FileId {
-    device: u64,
-    inode: u64,
-    /// Nanoseconds since 1970, 0 where the file system does not know it.
-    created: u128,
-}
-
-impl FileId {
-    fn of(metadata: &Metadata) -> Self {
-        let created = metadata.created().ok();
-        let created = created.and_then(|time| time.duration_since(SystemTime::UNIX_EPOCH).ok());
-        Self {
-            device: metadata.dev(),
-            inode: metadata.ino(),
-            created: created.map_or(0, |since| since.as_nanos()),
-        }
-    }
-}
-
-/// A file that is read.
-struct Reading {
-    path: PathBuf,
-    file: File,
-    id: FileId,
-    /// Bytes read.
-    offset: u64,
-}
-
-impl Reading {
-    fn open(path: &Path) -> io::Result<Self> {
-        let file = File::open(path)?;
-        let metadata = file.metadata()?;
-        if !metadata.is_file() {
-            return Err(io::Error::other("it is no file"));
-        }
-        Ok(Self {
-            path: path.to_owned(),
-            id: FileId::of(&metadata),
-            file,
-            offset: 0,
-        })
-    }
-
-    fn seek(&mut self, offset: u64) -> io::Result<()> {
-        self.offset = self.file.seek(SeekFrom::Start(offset))?;
-        Ok(())
-    }
-
-    fn size(&self) -> io::Result<u64> {
-        Ok(self.file.metadata()?.len())
-    }
-}
-
 /// Follows the file or files of a source.
 pub struct Follower {
     source: Source,
@@ -82,6 +27,8 @@ pub struct Follower {
     zone: TimeZone,
     lines: Lines,
     reading: Option<Reading>,
+    /// Whether another file was found in its place the last time.
+    replaced: bool,
 }
 
 impl Follower {
@@ -92,20 +39,20 @@ impl Follower {
             zone: TimeZone::system(),
             lines: Lines::new(MAX_LINE),
             reading: None,
+            replaced: false,
         }
     }
 
     pub fn follow(mut self, mut output: Output, stopped: &Stopped) {
         let begun = self.begin(&output);
         let mut buffer = vec![0; PIECE];
-        let mut replaced = false;
         output.shared.set_error(begun.err());
         loop {
             let read = self.read(&mut buffer, &mut output);
             let more = matches!(read, Ok(size) if size == PIECE);
             let step = read.and_then(|_| match more {
                 true => Ok(()),
-                false => self.at_end(&mut replaced, &mut output),
+                false => self.at_end(&mut output),
             });
             let step = step.and_then(|()| self.save());
             output.shared.set_error(step.err());
@@ -116,30 +63,26 @@ impl Follower {
         }
         if let Some(position) = self.reached() {
             let written = self.position.write(&position);
-            output.shared.set_error(
-                written
-                    .err()
-                    .map(|e| self.cannot("keep the position in", e)),
-            );
+            let error = written
+                .err()
+                .map(|e| self.cannot("keep the position in", e));
+            output.shared.set_error(error);
         }
     }
 
     /// Opens the file of the position that was kept, else goes to the end of the present file.
     fn begin(&mut self, output: &Output) -> Result<(), String> {
-        if let Some((id, offset)) = self.position.load().and_then(|text| parse(&text)) {
+        if let Some(place) = self.position.load().and_then(|text| Place::parse(&text)) {
             let mut files = self.directory().read_dir().into_iter().flatten().flatten();
-            let same = |path: &Path| fs::metadata(path).is_ok_and(|m| FileId::of(&m) == id);
-            let there = files.find(|file| same(&file.path()));
-            match there.and_then(|file| Reading::open(&file.path()).ok()) {
-                Some(mut reading) => {
-                    let seek = reading.seek(offset);
-                    self.reading = Some(reading);
-                    return seek.map_err(|e| self.cannot("read", e));
-                }
+            let there = files.find(|file| FileId::at(&file.path()) == Some(place.id));
+            let Some(mut reading) = there.and_then(|file| Reading::open(&file.path()).ok()) else {
                 // What was written to it after the position is lost. The next file is read from its beginning.
-                None => count(&output.shared.interruptions),
-            }
-            return Ok(());
+                count(&output.shared.interruptions);
+                return Ok(());
+            };
+            let seek = reading.seek(place.offset);
+            self.reading = Some(reading);
+            return seek.map_err(|e| self.cannot("read", e));
         }
         let Some(path) = self.next() else {
             return Ok(());
@@ -158,11 +101,8 @@ impl Follower {
         let Some(reading) = &mut self.reading else {
             return Ok(0);
         };
-        let size = reading.file.read(buffer);
+        let size = reading.read(buffer);
         let size = size.map_err(|e| self.cannot("read", e))?;
-        if let Some(reading) = &mut self.reading {
-            reading.offset += size as u64;
-        }
         let clock = self.clock();
         let mut line = |line: &[u8], cut| put(line, cut, &clock, output);
         self.lines.take(&buffer[..size], &mut line);
@@ -171,7 +111,7 @@ impl Follower {
 
     /// Looks whether the file was truncated or replaced. A file that was replaced is read for another interval, because its writer may not
     /// have noticed.
-    fn at_end(&mut self, replaced: &mut bool, output: &mut Output) -> Result<(), String> {
+    fn at_end(&mut self, output: &mut Output) -> Result<(), String> {
         if let Some(reading) = &mut self.reading {
             let size = reading.size();
             if size.is_ok_and(|size| size < reading.offset) {
@@ -181,16 +121,17 @@ impl Follower {
                 return seek.map_err(|e| self.cannot("read", e));
             }
         }
-        let Some(next) = self.next() else {
+        let next = self.next();
+        let noticed = std::mem::replace(&mut self.replaced, next.is_some());
+        let Some(next) = next else {
             return match self.reading {
                 Some(_) => Ok(()),
                 None => Err(self.cannot("open", io::ErrorKind::NotFound.into())),
             };
         };
-        if self.reading.is_some() && !std::mem::replace(replaced, true) {
+        if self.reading.is_some() && !noticed {
             return Ok(());
         }
-        *replaced = false;
         let reading = Reading::open(&next).map_err(|e| self.cannot("open", e))?;
         let clock = self.clock();
         self.lines
@@ -205,7 +146,7 @@ impl Follower {
             Source::Daily(directory) => daily(directory, self.reading.as_ref()),
             _ => Some(self.path().to_owned()),
         }?;
-        let id = FileId::of(&fs::metadata(&path).ok()?);
+        let id = FileId::at(&path)?;
         let other = self.reading.as_ref().is_none_or(|reading| reading.id != id);
         other.then_some(path)
     }
@@ -239,14 +180,9 @@ impl Follower {
 
     /// The position behind the last whole line, as text.
     fn reached(&self) -> Option<String> {
-        let reading = self.reading.as_ref()?;
-        let FileId {
-            device,
-            inode,
-            created,
-        } = reading.id;
-        let offset = reading.offset - self.lines.begun();
-        Some(format!("{device} {inode} {created} {offset}"))
+        let Reading { id, offset, .. } = *self.reading.as_ref()?;
+        let offset = offset - self.lines.begun();
+        Some(Place { id, offset }.to_string())
     }
 
     fn save(&mut self) -> Result<(), String> {
@@ -262,17 +198,6 @@ impl Follower {
         let path = read.map_or(self.path(), |reading| &reading.path);
         format!("cannot {action} {}: {e}; it is tried again", path.display())
     }
-}
-
-/// Reads the text of a position.
-fn parse(text: &str) -> Option<(FileId, u64)> {
-    let mut words = text.split(' ');
-    let id = FileId {
-        device: words.next()?.parse().ok()?,
-        inode: words.next()?.parse().ok()?,
-        created: words.next()?.parse().ok()?,
-    };
-    Some((id, words.next()?.parse().ok()?))
 }
 
 fn put(line: &[u8], cut: bool, clock: &Clock, output: &mut Output) {

@@ -12,7 +12,8 @@ use serde_json::value::RawValue;
 
 use super::lines::Lines;
 use super::position::Position;
-use super::{Clock, MAX_LINE, Output, Stopped, Wake, count, syslog, text, times};
+use super::wait::{Stopped, Wake};
+use super::{Clock, MAX_LINE, Output, count, syslog, text, times};
 use crate::time::Timestamp;
 
 /// Maximum size of an entry as JSON, in bytes. Messages that are no UTF-8 are lists of numbers.

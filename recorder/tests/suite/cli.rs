@@ -300,7 +300,7 @@ fn doctor_judges_identities() {
     let secret = good["secret_key"].as_str().unwrap();
     assert!(!found.contains(secret));
     fs::write(&path, " ".repeat(1 << 17)).unwrap();
-    assert!(matches!(judged(), (Status::Missing, found) if found.contains("too large")));
+    assert!(matches!(judged(), (Status::Missing, found) if found.contains("at most 64 KiB")));
 }
 
 #[test]

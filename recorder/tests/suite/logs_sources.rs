@@ -251,6 +251,27 @@ fn a_file_that_is_there_at_the_first_start_is_followed_from_its_end() {
 }
 
 #[test]
+fn links_and_pipes_are_not_followed() {
+    let directory = TempDir::new().unwrap();
+    let secret = directory.path().join("secret");
+    append(&secret, "line\n");
+    let link = directory.path().join("node.log");
+    std::os::unix::fs::symlink(&secret, &link).unwrap();
+    let pipe = directory.path().join("pipe.log");
+    nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    for (path, expected) in [(link, "symbolic link"), (pipe, "no regular file")] {
+        let followed = Followed::start(Source::File(path.clone()), directory.path());
+        pause();
+        append(&secret, "line\n");
+        pause();
+        let error = followed.running.error().unwrap_or_default();
+        assert!(error.contains(expected), "{error}");
+        assert_eq!(followed.stop().1, Counts::default());
+        assert!(logs::probe_file(&path).is_err());
+    }
+}
+
+#[test]
 fn positions_survive_a_crash() {
     let directory = TempDir::new().unwrap();
     let path = directory.path().join("node.log");
@@ -285,9 +306,10 @@ fn positions_survive_a_crash() {
             .iter()
             .any(|e| e.message == "end")
     });
-    let (messages, _) = followed.stop();
+    let (messages, counts) = followed.stop();
     let first: usize = messages[0].parse().unwrap();
-    assert!(first <= stored, "{first} after {stored}");
+    assert!(0 < first && first <= stored, "{first} after {stored}");
+    assert_eq!(counts.interruptions, 0);
     let expected: Vec<_> = (first..sent).map(|n| n.to_string()).collect();
     assert_eq!(messages[..messages.len() - 1], expected);
 }
