@@ -80,7 +80,10 @@ fn a_link_opens_a_message_that_is_not_in_the_list() {
             .contains("there is no message 99999")
     );
     let errors = run.browser.errors();
-    assert!(errors.iter().all(|error| error.contains("404")), "{errors:?}");
+    assert!(
+        errors.iter().all(|error| error.contains("404")),
+        "{errors:?}"
+    );
     run.end();
 }
 
