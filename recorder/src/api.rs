@@ -5,7 +5,7 @@
 //! of bounded size.
 
 mod chunks;
-mod export;
+pub mod export;
 mod failure;
 mod filters;
 mod health;

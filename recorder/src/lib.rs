@@ -23,6 +23,7 @@ pub mod cli;
 pub mod config;
 pub mod connection;
 pub mod doctor;
+pub mod export;
 pub mod identities;
 pub mod logs;
 pub mod p2p;

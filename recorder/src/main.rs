@@ -4,12 +4,12 @@ use std::io::{self, Write};
 use std::process::ExitCode;
 
 use tezos_recorder::cli::{self, CliError, Run};
-use tezos_recorder::{doctor, session};
+use tezos_recorder::{doctor, export, session};
 
 fn main() -> ExitCode {
     let done = match cli::parse_from(std::env::args_os()) {
         Ok(Run::Record(config)) => session::run(&config).map(|()| ExitCode::SUCCESS),
-        Ok(Run::Export(_)) => Err(anyhow::anyhow!("this build cannot export")),
+        Ok(Run::Export(args)) => export::run(&args).map(|()| ExitCode::SUCCESS),
         Ok(Run::Doctor { config, json }) => {
             let report = doctor::examine(config.as_deref());
             let text = if json {

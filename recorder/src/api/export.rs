@@ -18,7 +18,8 @@ use super::query::{Query, Unknown};
 use super::{rows, v4};
 use crate::side::Side;
 use crate::store::{
-    ConnectionEntry, ConnectionId, Direction, MessageQuery, MessageRow, Reader, StoreError,
+    ConnectionEntry, ConnectionId, Direction, MessageQuery, MessageRow, Position, Reader,
+    StoreError,
 };
 
 /// Exports at the same time.
@@ -82,16 +83,10 @@ impl Write for Pieces {
 /// A message with the numbers of its chunks.
 type Placed = (MessageRow, (u64, u64));
 
-/// Writes the messages in the order of their ids, each behind those of its chunks that were not written yet.
+/// Sends the messages that a client asks for, of which there are at most [`MAX_ROWS`].
 fn export(node: &ApiNode, question: MessageQuery, send: mpsc::Sender<Bytes>) -> io::Result<()> {
     let reader = node.store.reader().map_err(failed)?;
-    let out = BufWriter::with_capacity(PIECE, Pieces(send));
-    let mut file = File {
-        export: Export::new(out, &node.name, node.p2p_port)?,
-        connections: HashMap::new(),
-        next: HashMap::new(),
-        reader: &reader,
-    };
+    let mut file = File::new(Pieces(send), &reader, &node.name, node.p2p_port)?;
     let backward = question.direction == Direction::Backward;
     let mut rows = Vec::new();
     let take = |row| {
@@ -105,7 +100,42 @@ fn export(node: &ApiNode, question: MessageQuery, send: mpsc::Sender<Bytes>) -> 
     for rows in rows.chunks(BATCH) {
         file.messages(rows)?;
     }
-    file.export.finish()?.flush()
+    file.finish()
+}
+
+/// Writes all messages of a store that fit, however many there are, in the order of their ids, each behind those of its chunks that were
+/// not written yet. Returns their number. `from` and `to` of `question` are used, not its position.
+///
+/// # Errors
+///
+/// The store cannot be read, or `out` not be written.
+pub fn write(
+    reader: &Reader,
+    node: &str,
+    question: &MessageQuery,
+    out: impl Write,
+) -> io::Result<u64> {
+    let mut file = File::new(out, reader, node, 0)?;
+    let mut question = MessageQuery {
+        direction: Direction::Forward,
+        position: Position::Id(0),
+        limit: BATCH as u64,
+        ..question.clone()
+    };
+    let mut written = 0;
+    loop {
+        let found = reader.find_messages(&question).map_err(failed)?;
+        file.messages(&found.rows)?;
+        written += found.rows.len() as u64;
+        let last = found.rows.last().map(|row| row.id + 1);
+        question.position = match (found.cut, last) {
+            (Some(next), _) => Position::Id(next),
+            (None, Some(next)) if found.rows.len() == BATCH => Position::Id(next),
+            _ => break,
+        };
+    }
+    file.finish()?;
+    Ok(written)
 }
 
 fn failed(error: StoreError) -> io::Error {
@@ -113,15 +143,29 @@ fn failed(error: StoreError) -> io::Error {
 }
 
 /// A file that is being written.
-struct File<'a, W> {
-    export: Export<W>,
+struct File<'a, W: Write> {
+    export: Export<BufWriter<W>>,
     reader: &'a Reader,
     connections: HashMap<ConnectionId, Option<ConnectionEntry>>,
     /// The first chunk of each direction that was not written yet.
     next: HashMap<(ConnectionId, Side), u64>,
 }
 
-impl<W: Write> File<'_, W> {
+impl<'a, W: Write> File<'a, W> {
+    fn new(out: W, reader: &'a Reader, node: &str, p2p_port: u16) -> io::Result<Self> {
+        let out = BufWriter::with_capacity(PIECE, out);
+        Ok(Self {
+            export: Export::new(out, node, p2p_port)?,
+            connections: HashMap::new(),
+            next: HashMap::new(),
+            reader,
+        })
+    }
+
+    fn finish(self) -> io::Result<()> {
+        self.export.finish()?.flush()
+    }
+
     fn messages(&mut self, rows: &[MessageRow]) -> io::Result<()> {
         let mut placed: Vec<Placed> = Vec::new();
         for row in rows {

@@ -1,17 +1,20 @@
 //! Questions to a store.
 
+use std::fs;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
 use super::bounds::Bounds;
-use super::error::StoreResult;
+use super::error::{StoreError, StoreResult};
 use super::filter::{self, Select};
 use super::pool::File;
 use super::query::{Direction, LogQuery, LogRow, MessageQuery, MessageRow, Position};
 use super::rows::{self, ListRow};
 use super::search::Terms;
-use super::segment::Segment;
-use super::shared::Shared;
+use super::segment::{self, Family, Segment};
+use super::settings::Settings;
+use super::shared::{Catalog, Heads, Shared};
 use super::values::uint;
 use crate::time::Timestamp;
 
@@ -48,6 +51,29 @@ impl Reader {
     pub const MAX_ROWS: u64 = 10_000;
     /// Size of the texts of rows after which an answer ends, in bytes.
     pub const MAX_BYTES: usize = 16 << 20;
+
+    /// Reads what is in a directory now, whether or not a recorder writes there.
+    ///
+    /// # Errors
+    ///
+    /// If it has no store, files of a newer version, or cannot be read.
+    pub fn open(dir: &Path) -> StoreResult<Self> {
+        let shared = Shared::new(dir, Settings::default());
+        let main = shared.main();
+        fs::metadata(&main).map_err(StoreError::io("open", &main))?;
+        let mut catalog = Catalog {
+            messages: segment::list(dir, Family::Messages)?.into(),
+            logs: segment::list(dir, Family::Logs)?.into(),
+            ..Catalog::default()
+        };
+        let next = |segments: &[Segment]| segments.last().map_or(0, |last| last.next);
+        catalog.heads = Heads {
+            messages: next(&catalog.messages),
+            logs: next(&catalog.logs),
+        };
+        shared.publish(&catalog);
+        Ok(Self(Arc::new(shared)))
+    }
 
     /// Messages; as many as were found in time.
     ///

@@ -114,3 +114,46 @@ fn http_of_the_same_process_is_not_stored() {
     }
     assert!(files > 2);
 }
+
+/// `export` has every chunk and every message, while the recorder runs and afterwards.
+#[test]
+fn an_export_has_every_message() {
+    let scene = Scene::new("export");
+    let recorder = scene.record(&["listen"]);
+    let listener = scene.start("listen", "--messages 300");
+    let connector = scene.start("connect", &format!("{} --messages 300", listener.address()));
+    connector.end();
+    let log = listener.end();
+    recorder.must_have("listen", &log);
+    let export = || {
+        let file = scene.dir.path().join("messages.pcapng");
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_tezos-recorder"));
+        command
+            .arg("export")
+            .arg(&file)
+            .arg("--db")
+            .arg(scene.dir.path().join("listen"));
+        let output = command.output().unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert!(output.status.success(), "{said}");
+        assert!(
+            said.contains(&format!("{} messages exported", log.messages())),
+            "{said}"
+        );
+        std::fs::read(file).unwrap()
+    };
+    let running = export();
+    recorder.end();
+    assert_eq!(export(), running);
+    let plain: u64 = log
+        .connections
+        .iter()
+        .flat_map(|c| c.sent.iter().chain(&c.received))
+        .map(|m| m.size)
+        .sum();
+    assert!(
+        running.len() as u64 > 2 * plain,
+        "{} bytes for {plain}",
+        running.len()
+    );
+}
