@@ -124,8 +124,10 @@ impl Client {
     /// Sends what is new until the client goes or the recorder stops. After a failure the stream ends, and the client may come back.
     async fn follow(mut self, heads: watch::Receiver<Heads>) {
         let mut closed = self.shared.closed.subscribe();
+        let pieces = self.pieces.clone();
         tokio::select! {
             _ = closed.wait_for(|closed| *closed) => {}
+            () = pieces.closed() => {}
             _ = self.send_all(heads) => {}
         }
     }

@@ -9,6 +9,8 @@ mod fixture;
 mod limits;
 mod new;
 mod old;
+mod old_connections;
+mod old_records;
 mod original;
 mod others;
 mod stream;

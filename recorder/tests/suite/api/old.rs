@@ -3,8 +3,8 @@
 use serde_json::{Value, json};
 
 use super::client::{Server, ids};
-use super::fixture::{BEGIN, MESSAGES, NONE, PEER, PLAIN, Recording, STEP, time};
-use crate::common::{each, plain, text, vectors};
+use super::fixture::{BEGIN, MESSAGES, NONE, PLAIN, Recording, STEP, time};
+use crate::common::{each, text, vectors};
 
 /// Ids of messages that meet a condition, newest first.
 fn where_(server: &Server, condition: impl Fn(&Value) -> bool) -> Vec<u64> {
@@ -167,147 +167,6 @@ fn times_in_any_unit() {
     assert_eq!(jump(BEGIN - STEP, "forward"), [0, 1, 2]);
     let with_cursor = format!("/v2/p2p?limit=3&timestamp={}&cursor=20", time(9));
     assert_eq!(server.ids(&with_cursor), [9, 8, 7]);
-}
-
-#[test]
-fn details_of_messages() {
-    let Recording { server, .. } = &Recording::new();
-    for path in [
-        "/v2/p2p/6",
-        "/v3/message/6",
-        "/v2/p2p/6/",
-        "/v2/p2p/6?node_name=9732",
-    ] {
-        let details = server.json(path);
-        let operation = each(&vectors()["messages"])
-            .find(|m| m["kind"] == "operation")
-            .unwrap();
-        let plain: Vec<_> = plain(operation)
-            .iter()
-            .map(|b| format!("{b:02x}"))
-            .collect();
-        assert_eq!(
-            details,
-            json!({"id": 6, "message": details["message"], "original_bytes": vec!["01"; 20], "decrypted_bytes": plain,
-                   "error": null})
-        );
-        let (wanted, found) = (
-            &operation["json"]["Operation"],
-            &details["message"]["Operation"],
-        );
-        for (name, value) in wanted.as_object().unwrap() {
-            assert_eq!(&found[name], value, "{name}");
-        }
-    }
-    let broken = server.json(&format!("/v2/p2p/{}", MESSAGES - 1));
-    assert_eq!(broken["message"], Value::Null);
-    assert_eq!(
-        broken["decrypted_bytes"],
-        json!(["00", "00", "00", "04", "00", "31", "01", "02"])
-    );
-    assert!(text(&broken["error"]).len() > 5, "{broken}");
-    let connection = server.json("/v2/p2p/0");
-    assert_eq!(
-        connection["message"]["version"]["chain_name"],
-        "TEZOS_MAINNET"
-    );
-    assert_eq!(connection["original_bytes"][0], "00");
-    assert_eq!(server.json("/v2/p2p/99999"), Value::Null);
-    assert_eq!(server.json("/v2/p2p/6?node_name=initiator"), Value::Null);
-}
-
-#[test]
-fn lines_of_the_log() {
-    let Recording { server, .. } = &Recording::new();
-    let rows = server.json("/v2/log?limit=2");
-    assert_eq!(
-        rows[1],
-        json!({"id": 18, "level": "Warning", "timestamp": BEGIN + 18_000_000_000, "section": "p2p",
-               "message": "line 18 of \"peer\" "})
-    );
-    let warnings = [18, 15, 12, 9, 6, 3, 0];
-    for parameter in [
-        "log_level=warn",
-        "log_level=WARNING",
-        "level=Warning",
-        "log_level=warn,fatal",
-    ] {
-        assert_eq!(
-            server.ids(&format!("/v2/log?{parameter}")),
-            warnings,
-            "{parameter}"
-        );
-    }
-    assert_eq!(server.ids("/v2/log?log_level=warn,info").len(), 20);
-    assert_eq!(server.ids("/v2/log?log_level=error"), NONE);
-    let second = BEGIN / 1_000_000_000;
-    assert_eq!(
-        server.ids(&format!("/v2/log?from={}&to={}", second + 4, second + 6)),
-        [6, 5, 4]
-    );
-    let jump = format!("/v3/logs?timestamp={}&limit=2", (second + 4) * 1000);
-    assert_eq!(server.ids(&jump), [4, 3]);
-    assert_eq!(server.ids(&format!("{jump}&direction=forward")), [5, 6]);
-    assert_eq!(server.ids(&format!("{jump}&log_level=warn")), [3, 0]);
-    assert_eq!(server.ids("/v2/log?query=seven"), [7]);
-    assert_eq!(
-        server.ids("/v2/log?query=%22seven%22&query_no_quotes=true"),
-        [7]
-    );
-    assert_eq!(server.ids("/v2/log?query=%2Bseven%20-peer"), NONE);
-    assert_eq!(server.ids("/v2/log?query=peer&cursor=3&limit=2"), [3, 2]);
-}
-
-#[test]
-fn connections_of_a_node() {
-    let Recording { server, .. } = &Recording::new();
-    let opened = json!(["1699999994.000000005",
-        {"initiator": "local", "remote_addr": PLAIN, "peer_id": PEER,
-         "comments": ["incoming connection message bad proof-of-work, target: 26"]}]);
-    let ignored = json!(["1699999997.000000000",
-        {"initiator": null, "remote_addr": "192.0.2.9:1234", "peer_id": "unknown",
-         "comments": ["opened before the recorder"]}]);
-    let all = server.json("/v3/connections");
-    assert_eq!(
-        (all.as_array().unwrap().len(), &all[0], &all[2]),
-        (3, &opened, &ignored)
-    );
-    assert_eq!(all[1][1]["peer_id"], "unknown");
-    assert_eq!(server.json("/v3/connections/?limit=1"), json!([opened]));
-}
-
-#[test]
-fn chunks_of_connections() {
-    let Recording { server, .. } = &Recording::new();
-    let all = server.json("/v3/chunks?limit=1000");
-    assert_eq!(all.as_array().unwrap().len() as u64, MESSAGES);
-    let of_opened = server.json("/v3/chunks?cn=1699999994.5");
-    assert_eq!(of_opened.as_array().unwrap().len(), 7);
-    assert_eq!(of_opened, server.json("/v3/chunks?cn=1699999994.000000005"));
-    assert_eq!(
-        of_opened[6],
-        json!(["1699999994.000000005-local-3",
-            {"net": true, "timestamp": BEGIN / 1_000_000_000, "bytes": "01".repeat(20),
-             "plain": of_opened[6][1]["plain"]}])
-    );
-    assert_eq!(server.json("/v3/chunks?limit=1"), json!([all[0]]));
-    assert_eq!(server.json("/v3/chunks?limit=0"), json!([]));
-    for id in ["1699999994.000000005-local-3", "1699999994.5-local-3"] {
-        assert_eq!(server.json(&format!("/v3/chunk/{id}")), of_opened[6][1]);
-    }
-    assert_eq!(server.json("/v3/chunk/1699999994.5-local-99"), Value::Null);
-    // The largest one is cut in the list only.
-    let long = each(&all)
-        .find(|row| text(&row[1]["plain"]).contains("...truncated"))
-        .unwrap();
-    let (shown, whole) = (
-        text(&long[1]["plain"]),
-        server.json(&format!("/v3/chunk/{}", text(&long[0]))),
-    );
-    let (digits, rest) = shown.split_once("...truncated ").unwrap();
-    let whole = text(&whole["plain"]);
-    assert_eq!((digits.len(), &whole[..digits.len()]), (2 << 16, digits));
-    assert_eq!(rest, format!("{} bytes", whole.len() / 2 - (1 << 16)));
 }
 
 #[test]
