@@ -17,10 +17,38 @@ pub struct CaptureHealth {
     pub cgroups: Vec<String>,
     /// Events that did not fit into the ring buffer.
     pub lost_events: u64,
-    /// Bytes of these events.
+    /// Bytes of these events, and those that the kernel did not let the programs copy.
     pub lost_bytes: u64,
+    /// Events that did not fit into the queue to the decoders.
+    pub dropped_events: u64,
+    /// Bytes of these events.
+    pub dropped_bytes: u64,
+    /// IPv6 packets that are not recorded, because of their extension headers.
+    pub unread_packets: u64,
+    /// System calls that were not noted (source `calls`).
+    pub missed_calls: u64,
+    /// Connections of a node that are open now.
+    pub open_connections: u64,
+    /// Connections that are none of a node's, or cannot be recorded.
+    pub ignored_connections: u64,
+    /// Connections that are not followed any more because there were too many.
+    pub given_up_connections: u64,
     /// Reasons why something is not captured.
     pub problems: Vec<String>,
+}
+
+impl CaptureHealth {
+    fn is_whole(&self) -> bool {
+        let lost = [
+            self.lost_events,
+            self.lost_bytes,
+            self.dropped_events,
+            self.unread_packets,
+            self.missed_calls,
+            self.given_up_connections,
+        ];
+        lost == [0; 6] && self.problems.is_empty()
+    }
 }
 
 /// All that is known.
@@ -79,9 +107,7 @@ impl NodeHealth<'_> {
 pub(super) fn answer(shared: &Shared) -> Result<Reply, Failure> {
     let capture = shared.capture();
     let nodes: Vec<_> = shared.nodes.all().iter().map(NodeHealth::from).collect();
-    let is_whole = capture.lost_events == 0
-        && capture.problems.is_empty()
-        && nodes.iter().all(NodeHealth::is_whole);
+    let is_whole = capture.is_whole() && nodes.iter().all(NodeHealth::is_whole);
     json(&HealthReply {
         status: if is_whole { "ok" } else { "degraded" },
         version: &shared.options.version,

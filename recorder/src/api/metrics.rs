@@ -6,6 +6,7 @@ use memprof_server::Reply;
 
 use super::Shared;
 use super::failure::Failure;
+use super::health::CaptureHealth;
 use super::stream::MAX_CLIENTS;
 
 /// Labels and value of a sample.
@@ -58,25 +59,75 @@ pub(super) async fn answer(shared: &Shared) -> Result<Reply, Failure> {
         &one(clients as u64),
     );
     let capture = shared.capture();
-    let (events, bytes) = (one(capture.lost_events), one(capture.lost_bytes));
-    text.family(
-        "capture_lost_events_total",
-        "counter",
-        "Captured events that did not fit into the ring buffer.",
-        &events,
-    );
-    text.family(
-        "capture_lost_bytes_total",
-        "counter",
-        "Captured bytes that did not fit into the ring buffer.",
-        &bytes,
-    );
+    for (name, kind, help, value) in captured(&capture) {
+        text.family(name, kind, help, &one(value));
+    }
     records(shared, &mut text).await?;
     stores(shared, &mut text);
     Ok(Reply::new(
         "text/plain; version=0.0.4; charset=utf-8",
         text.0,
     ))
+}
+
+/// The figures of the capture: name, kind, help, value.
+fn captured(capture: &CaptureHealth) -> [(&'static str, &'static str, &'static str, u64); 9] {
+    [
+        (
+            "capture_lost_events_total",
+            "counter",
+            "Captured events that did not fit into the ring buffer.",
+            capture.lost_events,
+        ),
+        (
+            "capture_lost_bytes_total",
+            "counter",
+            "Bytes of these events, and those that could not be copied.",
+            capture.lost_bytes,
+        ),
+        (
+            "capture_dropped_events_total",
+            "counter",
+            "Captured events that did not fit into the queue to the decoders.",
+            capture.dropped_events,
+        ),
+        (
+            "capture_dropped_bytes_total",
+            "counter",
+            "Bytes of these events.",
+            capture.dropped_bytes,
+        ),
+        (
+            "capture_unread_packets_total",
+            "counter",
+            "IPv6 packets that are not recorded, because of their extension headers.",
+            capture.unread_packets,
+        ),
+        (
+            "capture_missed_calls_total",
+            "counter",
+            "System calls that were not noted.",
+            capture.missed_calls,
+        ),
+        (
+            "open_connections",
+            "gauge",
+            "Connections of nodes that are open.",
+            capture.open_connections,
+        ),
+        (
+            "ignored_connections_total",
+            "counter",
+            "Connections that are none of a node's, or cannot be recorded.",
+            capture.ignored_connections,
+        ),
+        (
+            "given_up_connections_total",
+            "counter",
+            "Connections that are not followed any more because there were too many.",
+            capture.given_up_connections,
+        ),
+    ]
 }
 
 /// Numbers of records.

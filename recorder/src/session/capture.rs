@@ -142,6 +142,13 @@ fn health(capture: &Capture, facts: &CaptureFacts, workers: &Workers) -> Capture
         problems.push(failure.to_string());
     }
     let (losses, dropped) = (losses.unwrap_or_default(), workers.dropped());
+    let connections = workers.counts();
+    if losses.malformed > 0 {
+        let malformed = losses.malformed;
+        problems.push(format!(
+            "{malformed} records could not be decoded, which is a defect"
+        ));
+    }
     CaptureHealth {
         source: match facts.source {
             Source::Calls => "calls".into(),
@@ -152,8 +159,15 @@ fn health(capture: &Capture, facts: &CaptureFacts, workers: &Workers) -> Capture
             .iter()
             .map(|directory| directory.display().to_string())
             .collect(),
-        lost_events: losses.records + dropped.records,
-        lost_bytes: losses.bytes + losses.unreadable_bytes + dropped.bytes,
+        lost_events: losses.records,
+        lost_bytes: losses.bytes + losses.unreadable_bytes,
+        dropped_events: dropped.records,
+        dropped_bytes: dropped.bytes,
+        unread_packets: losses.extended_packets,
+        missed_calls: losses.missed_calls,
+        open_connections: connections.open,
+        ignored_connections: connections.ignored,
+        given_up_connections: connections.given_up,
         problems,
     }
 }

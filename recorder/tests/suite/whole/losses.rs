@@ -32,6 +32,7 @@ fn a_full_ring_is_a_gap_of_exact_size_and_messages_go_on() {
     connector.line("sent 450");
     connector.command("close");
     connector.line("closed");
+    listener.line("closed");
     listener.command("quit");
     let log = listener.end();
     let connections = recorder.ended_connections("listen", 1);

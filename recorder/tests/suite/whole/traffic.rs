@@ -90,6 +90,7 @@ fn http_of_the_same_process_is_not_stored() {
     let port = super::recorder::free_port();
     let mut listener = scene.start("listen", &format!("--http {port} --control"));
     let address = listener.address();
+    listener.line("http");
     let http = std::net::SocketAddr::from(([127, 0, 0, 1], port));
     let secret = "a-request-that-nobody-may-store";
     for _ in 0..3 {
