@@ -155,7 +155,6 @@ fn clock(clock: ClockId) -> Duration {
     clock_gettime(clock).map(Duration::from).unwrap_or_default()
 }
 
-/// Asks for 1,000 messages.
 fn messages(store: &Store, name: &str, change: impl FnOnce(&mut MessageQuery)) {
     let reader = store.reader().expect("a reader");
     let mut query = MessageQuery::default();
@@ -167,7 +166,6 @@ fn messages(store: &Store, name: &str, change: impl FnOnce(&mut MessageQuery)) {
     });
 }
 
-/// Asks for 1,000 lines.
 fn lines(store: &Store, name: &str, change: impl FnOnce(&mut LogQuery)) {
     let reader = store.reader().expect("a reader");
     let mut query = LogQuery::default();
@@ -259,14 +257,13 @@ fn ask_lines(store: &Store, count: u64) {
 }
 
 fn open(path: &Path) -> Store {
-    let began = Instant::now();
+    let (began, processor) = (Instant::now(), clock(THREAD));
     let store = Store::open(path, Settings::default()).expect("a store");
-    println!(
-        "opened in {:.1} ms: {} files, {} MiB",
-        began.elapsed().as_secs_f64() * 1e3,
-        store.health().segments,
-        store.health().bytes >> 20
-    );
+    let ms = |time: Duration| time.as_secs_f64() * 1e3;
+    let (took, processor) = (ms(began.elapsed()), ms(clock(THREAD) - processor));
+    let health = store.health();
+    let (files, mib) = (health.segments, health.bytes >> 20);
+    println!("opened in {took:.1} ms, {processor:.1} on the processor: {files} files, {mib} MiB");
     store
 }
 

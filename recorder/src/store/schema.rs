@@ -135,7 +135,7 @@ pub(super) fn open(path: &Path, writing: bool) -> Result<Connection, StoreError>
         true => {
             "PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL; PRAGMA cache_size = -8192;"
         }
-        false => "PRAGMA query_only = ON; PRAGMA cache_size = -256; PRAGMA temp_store = MEMORY;",
+        false => "PRAGMA query_only = ON; PRAGMA cache_size = -128; PRAGMA temp_store = MEMORY;",
     };
     db.execute_batch(set).map_err(error())?;
     db.set_prepared_statement_cache_capacity(64);

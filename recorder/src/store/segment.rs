@@ -12,6 +12,9 @@ use super::schema;
 use super::values::{int, uint};
 use crate::time::Timestamp;
 
+/// More rows than this are damage: a segment has 64 MiB.
+const MAX_ROWS: u64 = 1 << 26;
+
 /// The two kinds of segments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Family {
@@ -90,11 +93,15 @@ impl Segment {
         let (number, first) = (number.parse().ok()?, first.parse().ok()?);
         let mut segment = Self::new(Path::new(""), family, number, (first, 0), 0);
         segment.path = path.to_path_buf();
+        let unread = segment.clone();
         match segment.read(family) {
             Ok(true) => {}
             Ok(false) => return delete(path).err().map(Err),
             Err(error @ StoreError::Newer { .. }) => return Some(Err(error)),
-            Err(_) => segment.damaged = true,
+            Err(_) => {
+                segment = unread;
+                segment.damaged = true;
+            }
         }
         segment.bytes = bytes(path);
         Some(Ok(segment))
@@ -134,7 +141,12 @@ impl Segment {
         if family == Family::Messages {
             self.next_chunk = next(db, "chunk")?.unwrap_or(self.first_chunk);
         }
-        Ok(())
+        // Ids of a damaged file would be those of all later rows.
+        let rows = self.next.checked_sub(self.first);
+        match rows.filter(|rows| *rows <= MAX_ROWS && self.next_chunk >= self.first_chunk) {
+            Some(_) => Ok(()),
+            None => Err(rusqlite::Error::IntegralValueOutOfRange(0, int(self.next))),
+        }
     }
 
     /// Creates the file, which must not exist, for its owner alone.
@@ -169,7 +181,7 @@ impl Segment {
 
     /// Number of rows.
     pub(super) fn rows(&self) -> u64 {
-        self.next - self.first
+        self.next.saturating_sub(self.first)
     }
 
     /// Takes a time into the range of times.

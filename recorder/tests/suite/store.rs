@@ -4,6 +4,7 @@ mod contract;
 mod crash;
 mod damage;
 mod details;
+mod directory;
 mod entries;
 mod lists;
 mod load;

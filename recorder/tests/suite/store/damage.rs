@@ -1,16 +1,15 @@
-//! Damaged files, directories of others, and files of newer versions.
+//! Damaged files.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use tezos_recorder::store::{ConnectionId, Entry, Keep, MessageQuery, Settings, Store, StoreError};
+use tezos_recorder::store::{ConnectionId, Entry, Keep, MessageQuery, Settings, Store};
 
-use super::entries::{
-    Random, connection, dir, message, open, operation, put_all, settle, with_chunk,
-};
+use super::entries::{Random, connection, dir, message, open, operation, put_all, with_chunk};
 use crate::effort;
 
-fn settings() -> Settings {
+/// Settings with segments of 64 messages.
+pub fn settings() -> Settings {
     let messages = Keep {
         rows: Some(1024),
         ..Keep::default()
@@ -22,7 +21,7 @@ fn settings() -> Settings {
 }
 
 /// A store with ten segments of 64 messages, closed.
-fn filled(path: &Path) -> Vec<PathBuf> {
+pub fn filled(path: &Path) -> Vec<PathBuf> {
     let store = open(path, settings());
     put_all(
         &store,
@@ -184,62 +183,6 @@ fn damaged_connections_are_set_aside() {
 }
 
 #[test]
-fn one_recorder_at_a_time() {
-    let (_dir, path) = dir();
-    let store = open(&path, settings());
-    let second = Store::open(&path, settings()).unwrap_err();
-    assert!(matches!(second, StoreError::InUse { .. }));
-    let process = std::process::id();
-    assert!(
-        second
-            .to_string()
-            .contains(&format!("used by another recorder (process {process})"))
-    );
-    store.close();
-    settle(&open(&path, settings()));
-}
-
-#[test]
-fn newer_files_are_refused_and_left_alone() {
-    for name in ["main.db", "messages-00000003-192.db"] {
-        let (_dir, path) = dir();
-        filled(&path);
-        let file = path.join(name);
-        let db = rusqlite::Connection::open(&file).unwrap();
-        db.pragma_update(None, "user_version", 7).unwrap();
-        drop(db);
-        let bytes = fs::read(&file).unwrap();
-        let error = Store::open(&path, settings()).unwrap_err();
-        assert!(
-            matches!(error, StoreError::Newer { found: 7, .. }),
-            "{error}"
-        );
-        assert!(
-            error
-                .to_string()
-                .contains("written by a newer tezos-recorder (format 7, this one reads 1)")
-        );
-        assert_eq!(fs::read(&file).unwrap(), bytes);
-    }
-}
-
-#[test]
-fn directories_of_others_are_refused() {
-    let (_dir, path) = dir();
-    fs::create_dir(&path).unwrap();
-    fs::write(path.join("letter.txt"), "x").unwrap();
-    let error = Store::open(&path, settings()).unwrap_err();
-    assert!(matches!(error, StoreError::Foreign { .. }));
-    let names: Vec<_> = fs::read_dir(&path).unwrap().collect();
-    assert_eq!(names.len(), 1);
-    let file = path.join("letter.txt");
-    assert!(matches!(
-        Store::open(&file, settings()).unwrap_err(),
-        StoreError::Io { .. }
-    ));
-}
-
-#[test]
 fn unfinished_segments_are_created_again() {
     let (_dir, path) = dir();
     filled(&path);
@@ -297,4 +240,23 @@ fn connections_that_are_damaged_later_are_set_aside() {
             .unwrap()
             .is_some()
     );
+}
+
+#[test]
+fn impossible_ids_are_damage() {
+    for sql in [
+        "UPDATE segment SET first = 5000",
+        "UPDATE message SET id = 1 << 60 WHERE id = 639",
+        "DELETE FROM segment",
+    ] {
+        let (_dir, path) = dir();
+        let files = filled(&path);
+        let db = rusqlite::Connection::open(&files[9]).unwrap();
+        db.execute_batch(sql).unwrap();
+        drop(db);
+        let store = Store::open(&path, settings()).unwrap();
+        assert_eq!(store.health().damaged, [files[9].clone()]);
+        put_all_counting(&store, 640..641);
+        assert_eq!(ids(&store), (0..576).chain(640..641).collect::<Vec<_>>());
+    }
 }
