@@ -9,7 +9,9 @@ use super::error::StoreError;
 use crate::p2p::message::Kind;
 
 /// The version of all files' format, in their `user_version`.
-pub(super) const VERSION: i64 = 1;
+const VERSION: i64 = 1;
+/// The version is also in the `application_id`, from this number on. If they differ, the file is damaged rather than newer.
+const APPLICATION: i64 = 0x545a_0000;
 
 /// How long to wait for a lock of another connection: of a checkpoint, in practice.
 const BUSY: Duration = Duration::from_secs(5);
@@ -144,7 +146,13 @@ pub(super) fn open(path: &Path, writing: bool) -> Result<Connection, StoreError>
 
 /// The version of a file; 0 if its creation was not finished.
 pub(super) fn version(db: &Connection) -> rusqlite::Result<i64> {
-    db.pragma_query_value(None, "user_version", |row| row.get(0))
+    let number = |name| db.pragma_query_value(None, name, |row| row.get::<_, i64>(0));
+    let (version, application) = (number("user_version")?, number("application_id")?);
+    match (version, application) {
+        (0, 0) => Ok(0),
+        (1.., _) if application == APPLICATION + version => Ok(version),
+        _ => Err(rusqlite::Error::IntegralValueOutOfRange(0, version)),
+    }
 }
 
 /// Creates the tables of an empty file and what `fill` writes into them, at once.
@@ -157,6 +165,7 @@ pub(super) fn create(
     transaction.execute_batch(tables)?;
     fill(&transaction)?;
     transaction.pragma_update(None, "user_version", VERSION)?;
+    transaction.pragma_update(None, "application_id", APPLICATION + VERSION)?;
     transaction.commit()
 }
 

@@ -151,8 +151,10 @@ fn random_damage_never_stops_the_store() {
     for _ in 0..effort::rounds(40) {
         let at = random.below(10) as usize;
         let mut bytes = whole[at].clone();
-        for _ in 0..random.below(50) {
-            let byte = random.below(bytes.len() as u64) as usize;
+        // Often in the header, which has 100 bytes.
+        let size = random.pick(&[100, bytes.len() as u64]);
+        for _ in 0..random.below(20) {
+            let byte = random.below(size) as usize;
             bytes[byte] = random.next() as u8;
         }
         fs::write(&files[at], bytes).unwrap();
@@ -167,6 +169,43 @@ fn random_damage_never_stops_the_store() {
         }
         store.close();
         fs::write(&files[at], &whole[at]).unwrap();
+    }
+}
+
+#[test]
+fn random_damage_of_connections_costs_only_them() {
+    let mut random = Random(effort::seed());
+    let (_dir, path) = dir();
+    filled(&path);
+    let main = path.join("main.db");
+    let store = open(&path, settings());
+    put_all(
+        &store,
+        (0..500).map(|id| Entry::Connection(Box::new(connection(id)))),
+    );
+    store.close();
+    let whole = fs::read(&main).unwrap();
+    for round in 0..effort::rounds(40) {
+        let mut bytes = whole.clone();
+        let size = random.pick(&[100, bytes.len() as u64]);
+        for _ in 0..random.below(20) {
+            bytes[random.below(size) as usize] = random.next() as u8;
+        }
+        fs::write(&main, bytes).unwrap();
+        let store = Store::open(&path, settings()).unwrap();
+        for id in 0..3 {
+            store
+                .writer()
+                .put(Entry::Connection(Box::new(connection(1000 + id))));
+            store.writer().put(Entry::Message(Box::new(message(id))));
+            store.writer().flush();
+        }
+        let last = 640 + 3 * (round + 1);
+        let first = last.min(1024 + 64) - 640;
+        let found = ids(&store);
+        assert_eq!(found.last(), Some(&(last - 1)));
+        assert!(found.windows(2).all(|pair| pair[0] + 1 == pair[1]) && found.len() as u64 >= first);
+        store.close();
     }
 }
 

@@ -31,6 +31,8 @@ fn newer_files_are_refused_and_left_alone() {
         let file = path.join(name);
         let db = rusqlite::Connection::open(&file).unwrap();
         db.pragma_update(None, "user_version", 7).unwrap();
+        db.pragma_update(None, "application_id", 0x545a_0007)
+            .unwrap();
         drop(db);
         let bytes = fs::read(&file).unwrap();
         let error = Store::open(&path, settings()).unwrap_err();
