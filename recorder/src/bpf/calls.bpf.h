@@ -57,20 +57,22 @@ static __always_inline struct sock *socket_of(int descriptor)
 	return family == FAMILY_IPV4 || family == FAMILY_IPV6 ? sk : NULL;
 }
 
-/* Reads the kernel's counts while another processor may change them: it changes a pair one after the other. */
+static __always_inline void read_bases_once(struct tcp_sock *tcp, struct connection *to)
+{
+	to->received_base = BPF_CORE_READ(tcp, rcv_nxt) - (__u32)BPF_CORE_READ(tcp, bytes_received);
+	to->sent_base = BPF_CORE_READ(tcp, snd_una) - (__u32)BPF_CORE_READ(tcp, bytes_acked);
+	to->based = 1;
+}
+
+/* Another processor may change the counts meanwhile, one after the other. Then a second reading differs, and a third is right. */
 static __always_inline void read_bases(struct tcp_sock *tcp, struct connection *to)
 {
-	for (int i = 0; i < 4; i++) {
-		__u32 received = BPF_CORE_READ(tcp, rcv_nxt) - (__u32)BPF_CORE_READ(tcp, bytes_received);
-		__u32 sent = BPF_CORE_READ(tcp, snd_una) - (__u32)BPF_CORE_READ(tcp, bytes_acked);
-		int same = to->based && received == to->received_base && sent == to->sent_base;
+	struct connection again = {};
 
-		to->received_base = received;
-		to->sent_base = sent;
-		to->based = 1;
-		if (same)
-			break;
-	}
+	read_bases_once(tcp, to);
+	read_bases_once(tcp, &again);
+	if (again.received_base != to->received_base || again.sent_base != to->sent_base)
+		read_bases_once(tcp, to);
 }
 
 /* The sequence number after the last byte that the process read. If it read the end, too, that is no byte. */

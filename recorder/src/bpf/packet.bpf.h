@@ -48,6 +48,7 @@ static __always_inline __u32 skip_extensions(struct __sk_buff *skb, __u8 next)
 	__u32 at = IPV6_HEADER;
 	__u8 header[2];
 
+#pragma clang loop unroll(full)
 	for (int i = 0; i < MAX_EXTENSIONS; i++) {
 		if (next == PROTOCOL_TCP)
 			return at;
@@ -123,12 +124,14 @@ static __always_inline int read_segment(struct __sk_buff *skb, struct segment *s
 /* Sends a part of at most MAX_PART bytes. */
 static long send_part(__u32 index, struct rest *rest)
 {
-	__u32 length = rest->length > MAX_PART ? MAX_PART : rest->length;
+	__u32 length = rest->length > MAX_PART ? MAX_PART : rest->length, last;
 	struct sized_record *to;
 
 	if (!length)
 		return 1;
-	to = reserve(length);
+	last = opaque(length - 1);
+	to = reserve(last);
+	length = opaque(last) + 1;
 	if (!to) {
 		count_lost(length);
 	} else {

@@ -79,16 +79,17 @@ static __always_inline int next_vector(struct user_bytes *bytes)
 __noinline int copy_part(struct user_bytes *bytes)
 {
 	struct sized_record *to;
+	__u32 length, last;
 	__u64 rest;
-	__u32 length;
 
 	if (!bytes || bytes->head.offset == bytes->end)
 		return 1;
 	if (bytes->address == bytes->part_end)
 		return !next_vector(bytes);
 	rest = bytes->part_end - bytes->address;
-	length = rest > MAX_PART ? MAX_PART : rest;
-	to = reserve(length);
+	last = opaque((rest > MAX_PART ? MAX_PART : rest) - 1);
+	to = reserve(last);
+	length = opaque(last) + 1;
 	if (!to) {
 		count_lost(length);
 	} else {
