@@ -31,7 +31,7 @@ use self::load::{Inbox, Loaded, Programs};
 use crate::captured::{Captured, Socket, What};
 use crate::side::Both;
 use crate::time::Timestamp;
-use crate::wire::{self, Kind, Record, RecorderSkel, counters};
+use crate::wire::{self, Kind, Record, RecorderSkel};
 
 /// Where the bytes come from, and whose they are.
 enum Captures {
@@ -165,22 +165,22 @@ impl Capture {
         let read = counted.lookup_percpu(&0u32.to_ne_bytes(), MapFlags::ANY);
         let read = read.map_err(|e| CaptureError::bpf("cannot read the BPF map counted", e))?;
         let processors = read.unwrap_or_default();
-        macro_rules! sum {
-            ($field:ident) => {
-                wire::sum(&processors, std::mem::offset_of!(counters, $field))
-            };
-        }
         Ok(CaptureLosses {
-            records: sum!(lost_records),
-            bytes: sum!(lost_bytes),
-            unreadable_bytes: sum!(unreadable_bytes),
-            repeated_bytes: sum!(repeated_bytes),
-            ignored_bytes: sum!(ignored_bytes),
-            extended_packets: sum!(extended_packets),
-            missed_calls: sum!(missed_calls),
+            skipped_events: self.skipped(),
             unclaimed_bytes: self.early.unclaimed(),
             malformed: self.malformed + self.inbox.borrow().malformed,
+            ..CaptureLosses::from_counters(&processors)
         })
+    }
+
+    fn skipped(&self) -> u64 {
+        let progs = &self.skel.progs;
+        let programs = match &self.captures {
+            Captures::Packets(_) => vec![&progs.state_changes],
+            Captures::Calls(_) => vec![&progs.call_returns, &progs.call_states, &progs.call_ends],
+        };
+        let programs = programs.into_iter();
+        programs.map(|program| wire::skipped(program.as_fd())).sum()
     }
 
     /// The state of the capture.

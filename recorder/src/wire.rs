@@ -2,6 +2,9 @@
 
 use std::mem::{offset_of, size_of};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+use libbpf_rs::libbpf_sys;
 
 #[allow(
     missing_docs,
@@ -99,4 +102,20 @@ fn number<const N: usize>(bytes: &[u8], at: usize) -> Option<[u8; N]> {
 pub(crate) fn sum(processors: &[Vec<u8>], field: usize) -> u64 {
     let values = processors.iter().filter_map(|bytes| number(bytes, field));
     values.map(u64::from_ne_bytes).sum()
+}
+
+/// Number of times that the kernel skipped a program at a tracepoint, because another run of it was in progress on the same processor.
+/// Linux 7.0 and later preempt such programs.
+pub(crate) fn skipped(program: BorrowedFd<'_>) -> u64 {
+    let mut info = libbpf_sys::bpf_prog_info::default();
+    let mut size = size_of_val(&info) as u32;
+    // SAFETY: the program is open; the kernel writes at most `size` bytes.
+    let failed = unsafe {
+        libbpf_sys::bpf_prog_get_info_by_fd(program.as_raw_fd(), &raw mut info, &raw mut size)
+    };
+    if failed == 0 {
+        info.recursion_misses
+    } else {
+        0
+    }
 }

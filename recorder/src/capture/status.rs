@@ -4,6 +4,7 @@ use std::io;
 use std::path::PathBuf;
 
 use super::Source;
+use crate::wire::{self, counters};
 
 /// Sums since the capture began. Bytes are those of connections, without headers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -22,10 +23,34 @@ pub struct CaptureLosses {
     pub extended_packets: u64,
     /// System calls that the programs had no room to note.
     pub missed_calls: u64,
+    /// Events that the kernel did not run the programs for: system calls, whose bytes are then gaps, and beginnings and ends of
+    /// connections. Since Linux 7.0, whose tracepoints can be preempted.
+    pub skipped_events: u64,
     /// Bytes that came with the end of a handshake that did not succeed.
     pub unclaimed_bytes: u64,
     /// Records that could not be decoded; always 0 unless the recorder has a defect.
     pub malformed: u64,
+}
+
+impl CaptureLosses {
+    /// The sums of the programs, from the counters of each processor.
+    pub(super) fn from_counters(processors: &[Vec<u8>]) -> Self {
+        macro_rules! sum {
+            ($field:ident) => {
+                wire::sum(processors, std::mem::offset_of!(counters, $field))
+            };
+        }
+        Self {
+            records: sum!(lost_records),
+            bytes: sum!(lost_bytes),
+            unreadable_bytes: sum!(unreadable_bytes),
+            repeated_bytes: sum!(repeated_bytes),
+            ignored_bytes: sum!(ignored_bytes),
+            extended_packets: sum!(extended_packets),
+            missed_calls: sum!(missed_calls),
+            ..Self::default()
+        }
+    }
 }
 
 /// The state of a capture.
