@@ -245,7 +245,7 @@ pub fn start(
         }
         Source::File(_) | Source::Daily(_) => {
             let position = position::Position::new(state, source);
-            let file = file::Follower::new(source.clone(), position);
+            let file = file::Follower::new(source.clone(), position, &shared);
             Box::new(move || file.follow(output, &stopped))
         }
         Source::Journal { unit } => {

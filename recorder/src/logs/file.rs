@@ -11,7 +11,7 @@ use super::lines::Lines;
 use super::position::Position;
 use super::reading::{FileId, Place, Reading};
 use super::wait::{Stopped, Wake};
-use super::{Clock, MAX_LINE, Output, Source, count, syslog, text, times};
+use super::{Clock, MAX_LINE, Output, Shared, Source, count, syslog, text, times};
 
 /// How often the file is looked at.
 const INTERVAL: Duration = Duration::from_millis(250);
@@ -32,21 +32,23 @@ pub struct Follower {
 }
 
 impl Follower {
-    pub fn new(source: Source, position: Position) -> Self {
-        Self {
+    /// What is written to the file from now on will be read.
+    pub fn new(source: Source, position: Position, shared: &Shared) -> Self {
+        let mut follower = Self {
             source,
             position,
             zone: TimeZone::system(),
             lines: Lines::new(MAX_LINE),
             reading: None,
             replaced: false,
-        }
+        };
+        let begun = follower.begin(shared);
+        shared.set_error(begun.err());
+        follower
     }
 
     pub fn follow(mut self, mut output: Output, stopped: &Stopped) {
-        let begun = self.begin(&output);
         let mut buffer = vec![0; PIECE];
-        output.shared.set_error(begun.err());
         loop {
             let read = self.read(&mut buffer, &mut output);
             let more = matches!(read, Ok(size) if size == PIECE);
@@ -71,13 +73,13 @@ impl Follower {
     }
 
     /// Opens the file of the position that was kept, else goes to the end of the present file.
-    fn begin(&mut self, output: &Output) -> Result<(), String> {
+    fn begin(&mut self, shared: &Shared) -> Result<(), String> {
         if let Some(place) = self.position.load().and_then(|text| Place::parse(&text)) {
             let mut files = self.directory().read_dir().into_iter().flatten().flatten();
             let there = files.find(|file| FileId::at(&file.path()) == Some(place.id));
             let Some(mut reading) = there.and_then(|file| Reading::open(&file.path()).ok()) else {
                 // What was written to it after the position is lost. The next file is read from its beginning.
-                count(&output.shared.interruptions);
+                count(&shared.interruptions);
                 return Ok(());
             };
             let seek = reading.seek(place.offset);

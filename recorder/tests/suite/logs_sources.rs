@@ -236,6 +236,33 @@ fn a_file_is_followed_over_rotation_truncation_and_restarts() {
 }
 
 #[test]
+fn lines_that_a_writer_adds_to_a_rotated_file_are_not_missed() {
+    let directory = TempDir::new().unwrap();
+    let path = directory.path().join("node.log");
+    let rotated = directory.path().join("node.log.1");
+    let followed = Followed::start(Source::File(path.clone()), directory.path());
+    append(&path, "begin\n");
+    let mut expected = vec!["begin".to_owned()];
+    for round in 0..6 {
+        assert_eq!(followed.messages(expected.len()), expected);
+        fs::rename(&path, &rotated).unwrap();
+        append(&path, &format!("new {round}\n"));
+        // The recorder looks at the files every 250 ms: with luck several times while the writer goes on.
+        let began = Instant::now();
+        while began.elapsed() < Duration::from_millis(100) {
+            let line = format!("old {round}, {}", expected.len());
+            append(&rotated, &format!("{line}\n"));
+            expected.push(line);
+            sleep(Duration::from_millis(5));
+        }
+        expected.push(format!("new {round}"));
+    }
+    followed.messages(expected.len());
+    let (messages, counts) = followed.stop();
+    assert_eq!((messages, counts.interruptions), (expected, 0));
+}
+
+#[test]
 fn a_file_that_is_there_at_the_first_start_is_followed_from_its_end() {
     let directory = TempDir::new().unwrap();
     let path = directory.path().join("node.log");
