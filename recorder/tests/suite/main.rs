@@ -9,15 +9,18 @@ mod check;
 #[path = "../../../fuzz/check_recorder_text.rs"]
 mod check_text;
 mod cli;
+mod cli_doctor;
 mod codec;
 mod common;
 mod config;
+mod config_errors;
 mod damage;
 #[path = "../../../tests/common/effort.rs"]
 mod effort;
 mod framing;
 mod identities;
 mod logs;
+mod logs_files;
 mod logs_sources;
 mod loss;
 mod messages;
