@@ -152,8 +152,12 @@ fn times_select_and_a_category_stands_for_its_kinds() {
     run.browser
         .wait("!document.querySelector('#filters').matches(':popover-open')");
     assert_eq!(run.message_ids(), (269..=289).rev().collect::<Vec<_>>());
-    run.open("#node=quiet&view=messages&category=meta");
-    run.browser.wait(&all("kind", "metadata"));
+    for fragment in ["", "&kinds=operation"] {
+        run.open(&format!(
+            "#node=quiet&view=messages&category=meta{fragment}"
+        ));
+        run.browser.wait(&all("kind", "metadata"));
+    }
     run.end();
 }
 

@@ -50,7 +50,7 @@ fn serve_node(store: &Arc<Store>) -> SocketAddr {
 /// An operation with its chunk.
 fn operations(number: u64) -> [Entry; 2] {
     let template = MessageEntry {
-        sender: if number % 2 == 0 {
+        sender: if number.is_multiple_of(2) {
             Side::Local
         } else {
             Side::Remote

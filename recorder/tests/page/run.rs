@@ -17,11 +17,14 @@ pub const ESCAPE: &str = "\u{e00c}";
 pub const KEYS: &str = "[...document.querySelectorAll('.rows > .row')]
     .sort((a, b) => parseFloat(a.style.top) - parseFloat(b.style.top)).map((row) => row.dataset.key)";
 
-/// A mock and a tab with its page.
+/// The process of `mock.py`, which ends when this is dropped.
+struct Mock(Child);
+
+/// A server and a tab with its page.
 pub struct Run {
     pub browser: Browser,
     address: SocketAddr,
-    mock: Option<Child>,
+    mock: Option<Mock>,
 }
 
 impl Run {
@@ -30,13 +33,15 @@ impl Run {
         if !has(&["chromedriver", "chromium", "python3"]) {
             return None;
         }
-        let mut mock = Command::new("python3")
-            .arg(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/page/mock.py"))
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
+        let mut mock = Mock(
+            Command::new("python3")
+                .arg(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/page/mock.py"))
+                .stdout(Stdio::piped())
+                .spawn()
+                .unwrap(),
+        );
         let mut line = String::new();
-        let mut output = BufReader::new(mock.stdout.take().unwrap());
+        let mut output = BufReader::new(mock.0.stdout.take().unwrap());
         output.read_line(&mut line).unwrap();
         let address = line.trim().trim_start_matches("http://");
         let address = address.trim_end_matches('/').parse().unwrap();
@@ -156,11 +161,9 @@ fn has(programs: &[&str]) -> bool {
     true
 }
 
-impl Drop for Run {
+impl Drop for Mock {
     fn drop(&mut self) {
-        if let Some(mock) = &mut self.mock {
-            let _ = mock.kill();
-            let _ = mock.wait();
-        }
+        let _ = self.0.kill();
+        let _ = self.0.wait();
     }
 }
