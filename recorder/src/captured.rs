@@ -45,7 +45,7 @@ pub enum What<'a> {
         /// Who opened the connection, as the kernel's counters tell it.
         initiator: Option<Side>,
     },
-    /// The connection has ended.
+    /// The connection has ended; of system calls, the process has closed the socket. No event of it follows.
     Closed {
         /// Number of bytes that each side sent, where it is known: those that left the node for the first time, and those that
         /// reached it in order.

@@ -16,7 +16,6 @@ pub const CAPTURE: &[Capability] = &[
     Capability::CAP_BPF,
     Capability::CAP_NET_ADMIN,
     Capability::CAP_PERFMON,
-    Capability::CAP_SYS_ADMIN,
     Capability::CAP_SYS_PTRACE,
     Capability::CAP_DAC_READ_SEARCH,
 ];

@@ -25,6 +25,8 @@ pub struct CaptureHealth {
     pub dropped_bytes: u64,
     /// IPv6 packets that are not recorded, because of their extension headers.
     pub unread_packets: u64,
+    /// Events at which the kernel did not run the programs.
+    pub skipped_events: u64,
     /// System calls that were not noted (source `calls`).
     pub missed_calls: u64,
     /// Connections of a node that are open now.
@@ -44,10 +46,11 @@ impl CaptureHealth {
             self.lost_bytes,
             self.dropped_events,
             self.unread_packets,
+            self.skipped_events,
             self.missed_calls,
             self.given_up_connections,
         ];
-        lost == [0; 6] && self.problems.is_empty()
+        lost == [0; 7] && self.problems.is_empty()
     }
 }
 

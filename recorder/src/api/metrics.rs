@@ -71,7 +71,7 @@ pub(super) async fn answer(shared: &Shared) -> Result<Reply, Failure> {
 }
 
 /// The figures of the capture: name, kind, help, value.
-fn captured(capture: &CaptureHealth) -> [(&'static str, &'static str, &'static str, u64); 9] {
+fn captured(capture: &CaptureHealth) -> [(&'static str, &'static str, &'static str, u64); 10] {
     [
         (
             "capture_lost_events_total",
@@ -102,6 +102,12 @@ fn captured(capture: &CaptureHealth) -> [(&'static str, &'static str, &'static s
             "counter",
             "IPv6 packets that are not recorded, because of their extension headers.",
             capture.unread_packets,
+        ),
+        (
+            "capture_skipped_events_total",
+            "counter",
+            "Events at which the kernel did not run the programs.",
+            capture.skipped_events,
         ),
         (
             "capture_missed_calls_total",

@@ -109,6 +109,10 @@ impl Conversation {
         let time = time_of(piece);
         match (sender, piece) {
             (Side::Remote, Piece::Bytes { data, .. }) => self.from_peer += data.len() as u64,
+            // The node may never send again.
+            (Side::Remote, Piece::Gap { offset: 0, .. }) if !self.opening.seen => {
+                return self.ignore(Ignored::OpenedBefore, time, sink);
+            }
             (Side::Remote, Piece::Gap { length, .. }) => {
                 self.from_peer = self.from_peer.saturating_add(length)
             }

@@ -164,6 +164,7 @@ fn health(capture: &Capture, facts: &CaptureFacts, workers: &Workers) -> Capture
         dropped_events: dropped.records,
         dropped_bytes: dropped.bytes,
         unread_packets: losses.extended_packets,
+        skipped_events: losses.skipped_events,
         missed_calls: losses.missed_calls,
         open_connections: connections.open,
         ignored_connections: connections.ignored,

@@ -71,7 +71,7 @@ fn losses_of_the_recorder_stand_in_the_first_sentence() {
     run.ask("POST", "/mock?degraded=1");
     run.open("#node=usual");
     let answer = run.text("#answer");
-    let losses = "1,234 dropped events, 7 dropped records, 1 unwritten record, 1 damaged file, cannot attach to \\u202e/system.slice: EPERM.";
+    let losses = "1,234 lost events, 7 dropped records, 1 unwritten record, 1 damaged file, cannot attach to \\u202e/system.slice: EPERM.";
     assert!(answer.ends_with(losses), "{answer}");
     run.end();
 }

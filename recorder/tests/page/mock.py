@@ -196,7 +196,7 @@ class Handler(BaseHTTPRequestHandler):
                          "first_time": first(name), "identity": "the file /data/identity.json does not exist yet" if name == "awaited" else "known"} for index, name in enumerate(NODES)]})
 
     def health(self, *_):
-        capture = {"source": "sockets", "cgroups": ["/system.slice/node.service"], "lost_events": 0, "lost_bytes": 0, "dropped_events": 0, "dropped_bytes": 0, "unread_packets": 0, "missed_calls": 0, "open_connections": 3, "ignored_connections": 1, "given_up_connections": 0, "problems": []}
+        capture = {"source": "sockets", "cgroups": ["/system.slice/node.service"], "lost_events": 0, "lost_bytes": 0, "dropped_events": 0, "dropped_bytes": 0, "unread_packets": 0, "skipped_events": 0, "missed_calls": 0, "open_connections": 3, "ignored_connections": 1, "given_up_connections": 0, "problems": []}
         node = {"identity": "known", "waiting": 0, "dropped": 0, "dropped_bytes": 0, "failed": 0, "errors": 0, "last_error": None, "damaged_files": [], "bytes": 123_456_789}
         nodes = [{**node, "name": name} for name in NODES]
         if mock["degraded"]:

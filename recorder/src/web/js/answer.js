@@ -37,7 +37,7 @@ function ownLosses() {
   const { capture, nodes } = known.health ?? {};
   const store = nodes?.find((/** @type {any} */ { name }) => name === known.node?.name);
   /** @type {[number | undefined, string][]} */
-  const counts = [[capture?.lost_events, "dropped event"], [store?.dropped, "dropped record"], [store?.failed, "unwritten record"], [store?.damaged_files?.length, "damaged file"]];
+  const counts = [[capture?.lost_events, "lost event"], [capture?.dropped_events, "dropped event"], [capture?.unread_packets, "unread packet"], [capture?.skipped_events, "skipped event"], [capture?.missed_calls, "missed system call"], [store?.dropped, "dropped record"], [store?.failed, "unwritten record"], [store?.damaged_files?.length, "damaged file"]];
   const lost = counts.filter(([value]) => value).map(([value, noun]) => count(value ?? 0, noun));
   return [...lost, ...(capture?.problems ?? []).map((/** @type {string} */ text) => visible(text, 150))];
 }
