@@ -105,22 +105,22 @@ libbpf_headers() {
     echo "${header%/bpf/bpf_helpers.h}"
 }
 
-# Compiles the BPF program for 64-bit ARM; the build compiles it for this machine.
+# Compiles a BPF program for 64-bit ARM, to OBJECT from SOURCE; the build compiles it for this machine.
 build_bpf_aarch64() {
     local headers
     headers=$(libbpf_headers) || return 1
     "${CLANG:-clang}" -target bpf -D__TARGET_ARCH_arm64 -mcpu=v3 -O2 -g -Wall -Wextra -Werror \
-        -Wno-unused-parameter -I vmlinux/aarch64 -I "$headers" -c src/bpf/memprof.bpf.c -o "$1"
+        -Wno-unused-parameter -I vmlinux -I vmlinux/aarch64 -I "$headers" -c "$2" -o "$1"
 }
 
-# Each header of the BPF program includes what it uses: the compiler reads each one by itself.
+# Each header of the BPF programs includes what it uses: the compiler reads each one by itself.
 check_bpf_headers() {
     local headers header failed=0
     headers=$(libbpf_headers) || return 1
-    for header in src/bpf/*.bpf.h; do
+    for header in {,recorder/}src/bpf/*.bpf.h; do
         "${CLANG:-clang}" -target bpf -D__TARGET_ARCH_arm64 -mcpu=v3 -O2 -Wall -Wextra -Werror \
             -Wno-unused-parameter -Wno-unused-function -Wno-undefined-internal \
-            -I vmlinux/aarch64 -I "$headers" -fsyntax-only -x c "$header" || failed=1
+            -I vmlinux -I vmlinux/aarch64 -I "$headers" -fsyntax-only -x c "$header" || failed=1
     done
     return "$failed"
 }

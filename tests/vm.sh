@@ -291,7 +291,7 @@ build_arm64() {
     [ -e "$libs/libelf.a" ] || { $apt_there && arm64_libraries "$libraries"; } ||
         { echo "libelf for arm64 is not available"; return 1; }
     mkdir -p "$root"
-    build_bpf_aarch64 "$root/memprof.bpf.o" || { echo "the BPF program does not compile"; return 2; }
+    build_bpf_aarch64 "$root/memprof.bpf.o" src/bpf/memprof.bpf.c || { echo "the BPF program does not compile"; return 2; }
     headers=$(libbpf_headers) || return 2
     sources=$(cargo metadata -q --format-version 1 --locked |
         grep -o '"manifest_path":"[^"]*/libbpf-sys-[^"]*"' | head -n 1 | cut -d '"' -f 4)

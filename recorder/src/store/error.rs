@@ -85,10 +85,14 @@ impl StoreError {
         use rusqlite::ErrorCode as Code;
         match self {
             Self::Database { source, .. } => {
-                matches!(
-                    source.sqlite_error_code(),
-                    Some(Code::DatabaseCorrupt | Code::NotADatabase)
-                ) || !matches!(source, rusqlite::Error::SqliteFailure(..))
+                match source {
+                    rusqlite::Error::SqliteFailure(code, text) => {
+                        matches!(code.code, Code::DatabaseCorrupt | Code::NotADatabase)
+                            // SQLite has no code of its own for a damaged number of the format.
+                            || text.as_deref() == Some("unsupported file format")
+                    }
+                    _ => true,
+                }
             }
             _ => false,
         }

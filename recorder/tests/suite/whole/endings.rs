@@ -9,7 +9,7 @@ fn a_connection_from_before_is_listed_and_the_next_one_is_recorded() {
     let scene = Scene::new("before");
     let mut listener = scene.start("listen", "--control");
     let address = listener.address();
-    let mut connector = scene.start("connect", &format!("{address} --control"));
+    let mut connector = scene.start_outside("connect", &format!("{address} --control"));
     connector.line("sent 0");
     connector.command("send 5");
     connector.line("sent 5");
@@ -36,7 +36,7 @@ fn a_connection_from_before_is_listed_and_the_next_one_is_recorded() {
     );
     connector.command("close");
     connector.line("closed");
-    let second = scene.start("connect", &format!("{address} --messages 10"));
+    let second = scene.start_outside("connect", &format!("{address} --messages 10"));
     let log = second.end();
     listener.command("quit");
     let listened = listener.end();

@@ -217,6 +217,12 @@ impl Scene {
         recorder
     }
 
+    /// Starts a pseudo node in another control group.
+    pub fn start_outside(&self, role: &str, options: &str) -> Running {
+        let words: Vec<String> = options.split_whitespace().map(str::to_owned).collect();
+        self.stage.start(role, &words)
+    }
+
     /// Starts a pseudo node in the control group.
     pub fn start(&self, role: &str, options: &str) -> Running {
         let mut command = Command::new("sh");
