@@ -199,13 +199,17 @@ build_initrd() {
     mkdir -p "$root/bin"
     cp "$(command -v busybox)" "$root/bin/busybox"
     cp tests/vm/init.sh "$root/init"
-    cp tests/vm/check.sh tests/vm/preempted.sh "$root/"
+    cp tests/vm/check.sh tests/vm/preempted.sh tests/vm/recorder.sh "$root/"
     chmod +x "$root/init"
     archive "$root" "$work/base.cpio" || return 1
 
     local more=$work/more
     mkdir -p "$more/bin"
     strip -o "$more/bin/memprof" target/release/memprof || return 1
+    # As the step `recorder` has built them. Optimised builds would take minutes.
+    cargo build -q -p tezos-recorder --bin tezos-recorder --example pseudo_node || return 1
+    strip -o "$more/bin/tezos-recorder" target/debug/tezos-recorder || return 1
+    strip -o "$more/bin/pseudo_node" target/debug/examples/pseudo_node || return 1
     local workload
     for workload in scenarios moves allocations preempted peaks; do
         gcc -std=gnu11 -O1 -g -pthread -fno-omit-frame-pointer -fno-inline -fno-optimize-sibling-calls \

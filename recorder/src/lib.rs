@@ -1,18 +1,21 @@
 //! The network recorder for Tezos nodes: the messages that a node exchanges with its peers, and the node's logs.
 //!
 //! The recorder sees the bytes of the node's TCP connections from outside of the node, decrypts them with the node's own
-//! identity, and keeps the messages. What is here so far takes bytes and gives events. It does no I/O, reads no clock, starts no
-//! thread, and its memory is bounded whatever the peers send.
+//! identity, keeps the messages, and serves them over HTTP.
 //!
 //! ```text
-//!   records of captured bytes ── connection ── events: chunks, messages, gaps, remarks
-//!                                     │
-//!                 stream       one direction in order; gaps of exact size
-//!                 p2p          the wire format: chunks, handshake, decryption, messages, JSON
+//!   capture      BPF: records of captured bytes, with their offsets
+//!      │ queue, workers
+//!   recording ── connection ── stream    one direction in order; gaps of exact size
+//!      │             └──────── p2p       the wire format: chunks, handshake, decryption, messages, JSON
+//!   store ────── logs          SQLite; lines of the node's log
+//!      │
+//!   api          HTTP and the page
 //! ```
 //!
-//! [`connection::Connection`] is where to begin: a source of captured bytes gives it records, and a store takes its events.
-//! [`p2p::message::decode`] reads one message, and [`p2p::identity::Identity`] the keys of a node.
+//! [`session::run`] starts all of it. [`connection::Connection`] does no I/O, reads no clock, starts no thread, and its memory is
+//! bounded whatever peers send: a source of captured bytes gives it records, and [`recording::Recording`] makes entries of a store of
+//! its events.
 
 pub mod api;
 pub mod budget;

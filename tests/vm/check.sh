@@ -243,6 +243,10 @@ fi
 echo "OOM kill: $(sed -n 's/.*(OOM): //p' /tmp/log), of which cmd_mmap $held KiB"
 rmdir "$group"
 
+# (Guests of 64-bit ARM have no recorder.)
+# shellcheck source=tests/vm/recorder.sh
+[ ! -x /bin/tezos-recorder ] || . /recorder.sh
+
 # A process that already runs, over HTTP.
 [ "$(stat -f -c %T /bin/scenarios)" = tmpfs ] || fail "the guest's root is not a tmpfs"
 mkfifo /tmp/in /tmp/out

@@ -123,6 +123,11 @@ impl Reader {
                 ));
             }
         }
+        if before.is_none_or(|before| before.processes != facts.processes) {
+            for process in &facts.processes {
+                say(&format!("capturing the system calls of process {process}"));
+            }
+        }
         if before.is_none_or(|before| before.missing != facts.missing) {
             for problem in &facts.missing {
                 say(&format!("not captured now: {problem}"));
