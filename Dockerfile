@@ -25,6 +25,7 @@ COPY crates/memprof-profile/Cargo.toml crates/memprof-profile/
 COPY crates/memprof-code/Cargo.toml crates/memprof-code/
 COPY crates/memprof-heap/Cargo.toml crates/memprof-heap/
 COPY crates/memprof-recording/Cargo.toml crates/memprof-recording/
+COPY crates/memprof-server/Cargo.toml crates/memprof-server/
 COPY recorder/Cargo.toml recorder/
 COPY recorder/benches recorder/benches
 COPY tests/scenarios/main.rs tests/scenarios/main.rs

@@ -24,6 +24,7 @@ use std::thread::{self, JoinHandle};
 pub use times::{Clock, full as full_time};
 use wait::Stopped;
 
+use crate::privileges;
 use crate::store::LogEntry;
 
 /// Maximum size of a line in bytes; the rest of a longer one is cut off.
@@ -254,7 +255,12 @@ pub fn start(
             Box::new(move || journal.follow(output, &stopped))
         }
     };
-    let thread = thread::Builder::new().name("logs".to_owned()).spawn(work);
+    let state = state.to_path_buf();
+    let thread = thread::Builder::new().name("logs".to_owned());
+    let thread = thread.spawn(move || {
+        privileges::reduce(&privileges::for_logs(&state));
+        work();
+    });
     Ok(Running {
         address,
         shared,

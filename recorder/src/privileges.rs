@@ -4,6 +4,7 @@
 //! needs to, and does not.
 
 use std::fs;
+use std::iter;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
@@ -22,6 +23,12 @@ pub const CAPTURE: &[Capability] = &[
 
 /// Reading files that belong to the node: its identity and its logs.
 pub const READ_FILES: &[Capability] = &[Capability::CAP_DAC_READ_SEARCH];
+
+/// Following logs: reading them, and keeping positions in a directory.
+pub fn for_logs(state: &Path) -> Vec<Capability> {
+    let write = for_directories(iter::once(state));
+    [READ_FILES, write].concat()
+}
 
 /// Reduces this thread's capabilities to those in `keep`, and those of programs that it starts to none.
 pub fn reduce(keep: &[Capability]) {

@@ -259,8 +259,15 @@ impl Recording {
 
     fn give_up_oldest(&mut self, time: Timestamp, entries: &mut Entries<'_>) {
         let oldest = self.followed.iter().min_by_key(|(_, f)| f.touched);
-        if let Some(socket) = oldest.map(|(socket, _)| *socket) {
+        let oldest = oldest.map(|(socket, _)| *socket);
+        if let Some(followed) = oldest.and_then(|socket| self.followed.get_mut(&socket)) {
             self.counts.given_up += 1;
+            followed.listing.remark(
+                time,
+                "not recorded any further: there are too many connections".into(),
+            );
+        }
+        if let Some(socket) = oldest {
             self.close(socket, time, Both::default(), entries);
         }
     }
@@ -330,7 +337,7 @@ impl Recording {
     }
 
     /// Gives all that is held to the stores: the recorder ends, the connections do not.
-    pub fn stop(&mut self, entries: &mut Entries<'_>) {
+    pub fn stop(&mut self, now: Timestamp, entries: &mut Entries<'_>) {
         for followed in self.followed.values_mut() {
             let Followed {
                 connection,
@@ -339,6 +346,8 @@ impl Recording {
             } = followed;
             connection.end(Both::default(), &mut |event| listing.take(event, entries));
             followed.update();
+            let remark = "not recorded any further: the recorder has ended";
+            followed.listing.remark(now, remark.into());
             followed.listing.flush(entries);
         }
         self.followed.clear();

@@ -13,10 +13,12 @@ mod shared;
 
 use std::collections::HashMap;
 use std::num::NonZero;
+use std::panic::resume_unwind;
 use std::sync::Arc;
 use std::thread;
 
 use anyhow::{Context, Result};
+use caps::Capability;
 use memprof_server::{Listener, ServerOptions, Token};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
@@ -54,16 +56,27 @@ fn say(text: &str) {
 pub fn run(config: &Config) -> Result<()> {
     privileges::hide_memory();
     let listeners = listen::bind(config)?;
-    let stores = open_stores(config)?;
+    let stores = thread::scope(|scope| {
+        // The threads of the stores inherit what is left to this one.
+        let opened = scope.spawn(|| {
+            privileges::reduce(for_stores(config));
+            open_stores(config)
+        });
+        opened.join().unwrap_or_else(|panic| resume_unwind(panic))
+    })?;
     let mut session = Session::start(config, &stores)?;
-    let directories = config.nodes.iter().map(|node| node.db.as_path());
-    privileges::reduce(privileges::for_directories(directories));
+    privileges::reduce(for_stores(config));
     let served = session.serve(config, &stores, listeners);
     session.stop();
     for (node, store) in config.nodes.iter().zip(&stores) {
         say(&summary(&node.name, store));
     }
     served
+}
+
+/// The capabilities that the databases need.
+fn for_stores(config: &Config) -> &'static [Capability] {
+    privileges::for_directories(config.nodes.iter().map(|node| node.db.as_path()))
 }
 
 /// The stores of the nodes, in their order.

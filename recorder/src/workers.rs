@@ -143,7 +143,7 @@ impl Shared {
                     Task::Nodes(nodes) => recording.set_nodes(nodes, entries),
                     Task::Stop => {
                         while recording.tick(Timestamp::now(), entries) {}
-                        recording.stop(entries);
+                        recording.stop(Timestamp::now(), entries);
                         return;
                     }
                 }

@@ -165,7 +165,8 @@ impl Listing {
         self.changed = true;
     }
 
-    fn remark(&mut self, time: Timestamp, text: String) {
+    /// Adds a remark.
+    pub(super) fn remark(&mut self, time: Timestamp, text: String) {
         let remarks = &mut self.entry.remarks;
         if remarks.len() < MAX_REMARKS {
             remarks.push((time, text));

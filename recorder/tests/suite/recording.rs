@@ -28,6 +28,15 @@ impl Stored {
         connections.into_iter().next().expect("a connection")
     }
 
+    /// Remarks of all connections.
+    fn remarks(&self) -> Vec<&str> {
+        let connections = self.0.iter().filter_map(|entry| match entry {
+            Entry::Connection(connection) => Some(&connection.remarks),
+            _ => None,
+        });
+        connections.flatten().map(|(_, text)| &text[..]).collect()
+    }
+
     fn kinds(&self) -> Vec<(Side, Kind)> {
         let messages = self.0.iter().filter_map(|entry| match entry {
             Entry::Message(message) => Some((message.sender, message.kind)),
@@ -248,6 +257,15 @@ fn the_connection_without_traffic_is_given_up_first() {
     }
     assert_eq!(played.recording.counts().given_up, 1);
     assert_eq!(played.recording.counts().open, 2);
+    let remarks = played.stored.remarks();
+    let given_up = "not recorded any further: there are too many connections";
+    assert_eq!(remarks[0], given_up);
+    let stored = &mut played.stored;
+    let entries = &mut |_: &str, entry| stored.0.push(entry);
+    played.recording.stop(LATE, entries);
+    let ended = "not recorded any further: the recorder has ended";
+    let remarks = played.stored.remarks();
+    assert_eq!(remarks.iter().filter(|text| **text == ended).count(), 2);
 }
 
 #[test]

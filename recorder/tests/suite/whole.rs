@@ -3,5 +3,6 @@
 mod endings;
 mod handshake;
 mod losses;
+mod privileges;
 mod recorder;
 mod traffic;

@@ -100,6 +100,11 @@ impl Recorder {
         self.child.wait().unwrap();
     }
 
+    /// The process id.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Stops it for a while: nothing is read out of the ring buffer.
     pub fn pause(&self) {
         self.signal(Signal::SIGSTOP);
