@@ -263,10 +263,11 @@ fn keys_step_through_recorded_moments() {
     assert!(!left.contains("cmd_mmap"), "{text}");
     top.press("f");
     top.shows("functions by self");
-    assert!(!words(&top).contains("cmd_mmap"), "{}", words(&top));
+    // A screen is drawn line by line.
+    wait_until(|| !words(&top).contains("cmd_mmap"));
     top.press("p");
     top.shows("cmd_mmap (scenarios.c:");
-    assert!(!words(&top).contains("RECORDED"), "{}", words(&top));
+    wait_until(|| !words(&top).contains("RECORDED"));
     top.press("q");
     assert!(top.ends("Losses:").0.success());
 }
