@@ -28,8 +28,7 @@ record_by() {
     tezos-recorder run --config /tmp/recorder.toml 2>/tmp/log &
     profiler=$!
     wait_for 'capturing'
-    # shellcheck disable=SC2086 # words
-    pseudo_node connect 127.0.0.1:9732 --identity /tmp/connects.json --connections 2 $* >/tmp/connects.out ||
+    pseudo_node connect 127.0.0.1:9732 --identity /tmp/connects.json --connections 2 "$@" >/tmp/connects.out ||
         fail "the pseudo node that connects ended with status $?"
     wait "$listens" || fail "the pseudo node that listens ended with status $?"
     talked=$(grep -c '"event":"message"' /tmp/listens.log)
