@@ -34,7 +34,7 @@ use self::old::OldPath;
 use self::reply::{Room, json_text};
 
 pub use health::CaptureHealth;
-pub use nodes::{ApiNode, NodeState};
+pub use nodes::{ApiNode, LogHealth, NodeState};
 pub use page::ASSETS;
 
 /// The OpenAPI document of `/v2` and `/v3`.

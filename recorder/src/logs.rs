@@ -76,7 +76,7 @@ pub struct LogError {
 }
 
 /// What was received and what was lost since the start.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Counts {
     /// Lines or datagrams received.
     pub received: u64,

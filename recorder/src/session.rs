@@ -27,7 +27,7 @@ use tokio::task::JoinSet;
 use self::capture::CaptureThread;
 use self::identities::IdentityThread;
 use self::shared::Shared;
-use crate::api::{Api, ApiNode, ApiOptions};
+use crate::api::{Api, ApiNode, ApiOptions, LogHealth, NodeState};
 use crate::budget::Budget;
 use crate::config::{self, Config};
 use crate::connection::Nodes;
@@ -69,6 +69,7 @@ pub fn run(config: &Config) -> Result<()> {
     let served = session.serve(config, &stores, listeners);
     session.stop();
     for (node, store) in config.nodes.iter().zip(&stores) {
+        store.writer().flush();
         say(&summary(&node.name, store));
     }
     served
@@ -110,7 +111,25 @@ struct Session {
     shared: Arc<Shared>,
     capture: Option<CaptureThread>,
     identities: Option<IdentityThread>,
-    logs: Vec<logs::Running>,
+    logs: Arc<Vec<Followed>>,
+}
+
+/// A source of logs that is followed.
+struct Followed {
+    /// Number of the node.
+    node: usize,
+    source: logs::Source,
+    running: logs::Running,
+}
+
+impl Followed {
+    fn health(&self) -> LogHealth {
+        LogHealth {
+            source: self.source.to_string(),
+            counts: self.running.counts(),
+            error: self.running.error(),
+        }
+    }
 }
 
 impl Session {
@@ -120,7 +139,7 @@ impl Session {
             shared: shared.clone(),
             capture: None,
             identities: None,
-            logs: follow_logs(config, stores)?,
+            logs: Arc::new(follow_logs(config, stores)?),
         };
         if let Some(options) = config.capture_options() {
             let workers = Arc::new(start_workers(config, stores)?);
@@ -141,7 +160,7 @@ impl Session {
         listeners: Vec<(Option<usize>, Listener)>,
     ) -> Result<()> {
         let api = Api::new(
-            api_nodes(config, stores, &self.shared),
+            self.api_nodes(config, stores),
             ApiOptions {
                 version: env!("CARGO_PKG_VERSION").into(),
                 capture: Some({
@@ -187,9 +206,37 @@ impl Session {
         })
     }
 
+    fn api_nodes(&self, config: &Config, stores: &[Arc<Store>]) -> Vec<ApiNode> {
+        let of = |(number, (node, store)): (usize, (&config::Node, &Arc<Store>))| {
+            let (shared, logs) = (self.shared.clone(), self.logs.clone());
+            let state = move || NodeState {
+                logs: logs
+                    .iter()
+                    .filter(|log| log.node == number)
+                    .map(Followed::health)
+                    .collect(),
+                ..shared.node(number)
+            };
+            ApiNode {
+                name: node.name.clone(),
+                p2p_port: node.p2p.as_ref().and_then(|p2p| p2p.port).unwrap_or(0),
+                store: store.clone(),
+                state: Some(Arc::new(state)),
+            }
+        };
+        config
+            .nodes
+            .iter()
+            .zip(stores)
+            .enumerate()
+            .map(of)
+            .collect()
+    }
+
     /// Ends the threads: everything that was captured is decoded and given to the stores, which write it when they are closed.
     fn stop(&mut self) {
-        self.logs.clear();
+        // The last reference: the server has ended.
+        self.logs = Arc::default();
         if let Some(identities) = self.identities.take() {
             identities.stop();
         }
@@ -240,35 +287,20 @@ fn start_workers(config: &Config, stores: &[Arc<Store>]) -> Result<Workers> {
         .context("cannot start the threads that decode")
 }
 
-fn follow_logs(config: &Config, stores: &[Arc<Store>]) -> Result<Vec<logs::Running>> {
+fn follow_logs(config: &Config, stores: &[Arc<Store>]) -> Result<Vec<Followed>> {
     let mut running = Vec::new();
-    for (node, store) in config.nodes.iter().zip(stores) {
+    for (number, (node, store)) in config.nodes.iter().zip(stores).enumerate() {
         for source in node.log.iter().flat_map(|log| &log.sources) {
             let writer = store.writer();
             let sink = move |line| writer.put(Entry::Log(line));
             let followed = logs::start(source, &node.db, sink)?;
             say(&format!("{}: following logs: {source}", node.name));
-            running.push(followed);
+            running.push(Followed {
+                node: number,
+                source: source.clone(),
+                running: followed,
+            });
         }
     }
     Ok(running)
-}
-
-fn api_nodes(config: &Config, stores: &[Arc<Store>], shared: &Arc<Shared>) -> Vec<ApiNode> {
-    let of = |(number, (node, store)): (usize, (&config::Node, &Arc<Store>))| {
-        let shared = shared.clone();
-        ApiNode {
-            name: node.name.clone(),
-            p2p_port: node.p2p.as_ref().and_then(|p2p| p2p.port).unwrap_or(0),
-            store: store.clone(),
-            state: Some(Arc::new(move || shared.node(number))),
-        }
-    };
-    config
-        .nodes
-        .iter()
-        .zip(stores)
-        .enumerate()
-        .map(of)
-        .collect()
 }

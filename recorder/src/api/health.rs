@@ -5,7 +5,7 @@ use serde::Serialize;
 
 use super::Shared;
 use super::failure::Failure;
-use super::nodes::ApiNode;
+use super::nodes::{ApiNode, LogHealth};
 use super::reply::json;
 
 /// The state of the capture at this time.
@@ -80,15 +80,17 @@ struct NodeHealth<'a> {
     damaged_files: Vec<String>,
     /// Size on disk.
     bytes: u64,
+    /// Sources of logs.
+    logs: Vec<LogHealth>,
 }
 
 impl<'a> From<&'a ApiNode> for NodeHealth<'a> {
     fn from(node: &'a ApiNode) -> Self {
-        let health = node.store.health();
+        let (health, state) = (node.store.health(), node.state());
         let shown = |path: &std::path::PathBuf| path.display().to_string();
         Self {
             name: &node.name,
-            identity: node.state().identity,
+            identity: state.identity,
             waiting: health.queue.entries,
             dropped: health.queue.dropped,
             dropped_bytes: health.queue.dropped_bytes,
@@ -97,13 +99,16 @@ impl<'a> From<&'a ApiNode> for NodeHealth<'a> {
             last_error: health.last_error,
             damaged_files: health.damaged.iter().map(shown).collect(),
             bytes: health.bytes,
+            logs: state.logs,
         }
     }
 }
 
 impl NodeHealth<'_> {
     fn is_whole(&self) -> bool {
-        [self.dropped, self.failed, self.errors] == [0; 3] && self.damaged_files.is_empty()
+        [self.dropped, self.failed, self.errors] == [0; 3]
+            && self.damaged_files.is_empty()
+            && self.logs.iter().all(LogHealth::is_whole)
     }
 }
 

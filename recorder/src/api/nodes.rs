@@ -3,11 +3,13 @@
 use std::fmt;
 use std::sync::Arc;
 
+use serde::Serialize;
 use tokio::sync::Semaphore;
 use tokio::task::spawn_blocking;
 
 use super::failure::Failure;
 use super::reply::internal;
+use crate::logs;
 use crate::store::{Reader, Store};
 
 /// Questions that are answered at the same time.
@@ -30,13 +32,33 @@ pub struct ApiNode {
     pub state: Option<Arc<dyn Fn() -> NodeState + Send + Sync>>,
 }
 
-/// What is known of a node besides its records.
+/// State of a node, beside its records.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeState {
-    /// Its peer id, once its identity was read.
+    /// The peer id, once the identity was read.
     pub peer_id: Option<String>,
     /// Whether the identity is known, or why not, in words.
     pub identity: String,
+    /// The sources of logs.
+    pub logs: Vec<LogHealth>,
+}
+
+/// State of a source of logs.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct LogHealth {
+    /// The source, in words.
+    pub source: String,
+    /// What was received and lost.
+    #[serde(flatten)]
+    pub counts: logs::Counts,
+    /// Why nothing can be read at present.
+    pub error: Option<String>,
+}
+
+impl LogHealth {
+    pub(super) fn is_whole(&self) -> bool {
+        [self.counts.dropped, self.counts.overruns] == [0; 2] && self.error.is_none()
+    }
 }
 
 impl ApiNode {

@@ -111,10 +111,11 @@ fn state(file: &IdentityFile) -> NodeState {
         Ok(node) => NodeState {
             peer_id: Some(node.identity.peer_id().to_string()),
             identity: "known".into(),
+            ..NodeState::default()
         },
         Err(reason) => NodeState {
-            peer_id: None,
             identity: format!("awaited: {reason}"),
+            ..NodeState::default()
         },
     }
 }

@@ -26,6 +26,7 @@ fn serve_node(store: &Arc<Store>) -> SocketAddr {
     let state = || NodeState {
         peer_id: Some(PEER.to_owned()),
         identity: "known".to_owned(),
+        ..NodeState::default()
     };
     let node = ApiNode {
         name: "real".to_owned(),

@@ -57,6 +57,7 @@ pub fn node(name: &str, p2p_port: u16, store: &Arc<Store>) -> ApiNode {
         state: Some(Arc::new(|| NodeState {
             peer_id: Some(PEER.into()),
             identity: "known".into(),
+            ..NodeState::default()
         })),
     }
 }

@@ -138,7 +138,7 @@ fn lines_of_logs_come_by_udp() {
             };
             let time = 1_626_264_000 + id;
             let header = format!(
-                "<27>1 2021-07-14T{:02}:{:02}:{:02}.000000+00:00 node - - -",
+                "<27>1 2021-07-14T{:02}:{:02}:{:02}.000000+00:00 host node - - -",
                 time / 3600 % 24,
                 time / 60 % 60,
                 time % 60
@@ -151,6 +151,14 @@ fn lines_of_logs_come_by_udp() {
         }
         let stored = (half + 1) * 300;
         recorder.wait("all lines", || recorder.node("node")["logs"] == stored);
+        let health = recorder.server.json("/v4/health");
+        let logs = &health["nodes"][0]["logs"][0];
+        let source = format!("UDP 127.0.0.1:{port}");
+        assert_eq!(logs["source"], source, "{health:#}");
+        let counts = ["received", "malformed", "dropped", "overruns"];
+        let counts = counts.map(|what| logs[what].as_u64().unwrap());
+        assert_eq!(counts, [300, 0, 0, 0], "{health:#}");
+        assert_eq!(health["status"], "ok");
         let list = recorder.server.json("/v2/log?node_name=node&limit=1000");
         let rows = list.as_array().unwrap();
         assert_eq!(rows.len(), stored as usize);
@@ -163,6 +171,8 @@ fn lines_of_logs_come_by_udp() {
         let warnings = warnings.as_array().unwrap();
         let expected = (0..stored).filter(|id| [1, 4, 5, 8].contains(&(id % 19)));
         assert_eq!(warnings.len(), expected.count());
-        recorder.end();
+        let said = recorder.end().join("\n");
+        let summary = format!("node: 0 messages and {stored} lines of logs recorded");
+        assert!(said.contains(&summary), "{said}");
     }
 }
