@@ -6,7 +6,7 @@ use crate::forms::ChunkForm;
 
 /// Maximum of the plain text of a chunk, in bytes.
 const MAX: usize = 65_535 - 16;
-/// The same in Octez.
+/// Maximum that Octez puts into a chunk, in bytes.
 const OCTEZ: usize = 65_517;
 
 /// The sizes of the chunks for messages of these sizes, in bytes of plain text.

@@ -79,7 +79,7 @@ fn end(log: ConnectionLog<'_>, sent: Counts, received: Counts, error: Option<Str
     println!("closed {addresses}");
 }
 
-/// What the threads of a connection share.
+/// State that the threads of a connection share.
 struct Conversation<'a> {
     node: &'a Node,
     fd: Arc<OwnedFd>,

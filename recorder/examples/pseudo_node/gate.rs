@@ -16,7 +16,7 @@ struct State {
     closing: bool,
 }
 
-/// What connections may do now.
+/// The work that connections may do now.
 #[derive(Default)]
 pub struct Gate {
     state: Mutex<State>,

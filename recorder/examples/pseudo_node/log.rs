@@ -119,7 +119,7 @@ pub struct Entry<'a> {
     pub valid: bool,
 }
 
-/// What was sent or received on a connection.
+/// Totals of one direction of a connection.
 #[derive(Clone, Copy, Default)]
 pub struct Counts {
     pub bytes: u64,

@@ -17,7 +17,7 @@ use crate::log::Log;
 use crate::open::{Dial, accept_one, prepare};
 use crate::{Result, connection, http};
 
-/// What all connections of a node share.
+/// State that all connections of a node share.
 pub struct Node {
     pub options: Options,
     pub keys: Keys,

@@ -11,7 +11,7 @@ use tokio::task::spawn_blocking;
 
 use super::Shared;
 use super::failure::Failure;
-use super::filters::{self, EXPORT, Form, MAX_ROWS};
+use super::filters::{self, Form, MAX_ROWS, MESSAGES};
 use super::nodes::ApiNode;
 use super::pcapng::Export;
 use super::query::{Query, Unknown};
@@ -37,7 +37,7 @@ const MAX_MESSAGE: usize = 256 << 10;
 
 /// Begins an export.
 pub(super) fn answer(shared: &Arc<Shared>, query: &str) -> Result<Reply, Failure> {
-    let query = Query::read(query, EXPORT, Unknown::Refused)?;
+    let query = Query::read(query, MESSAGES, Unknown::Refused)?;
     let node = v4::node(shared, &query)?.clone();
     let mut question = filters::messages(&query, Form::New)?;
     if query.text(&["limit"]).is_none() {

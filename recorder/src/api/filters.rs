@@ -42,7 +42,7 @@ pub(super) const OLD_LOGS: &[&str] = parameters![
     "query",
     "query_no_quotes"
 ];
-/// The parameters of `/v4/messages`. Names of the original are read as well.
+/// The parameters of `/v4/messages` and `/v4/export.pcapng`. Names of the original are read as well.
 pub(super) const MESSAGES: &[&str] = parameters![
     "node",
     "node_name",
@@ -99,25 +99,6 @@ pub(super) const STREAM: &[&str] = &[
     "from",
     "to",
 ];
-/// The parameters of `/v4/export.pcapng`.
-pub(super) const EXPORT: &[&str] = parameters![
-    "node",
-    "node_name",
-    "kinds",
-    "kind",
-    "types",
-    "incoming",
-    "initiator",
-    "source_type",
-    "address",
-    "remote_addr",
-    "host",
-    "peer",
-    "connection",
-    "hash",
-    "error"
-];
-
 /// The form of the API that reads the parameters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Form {

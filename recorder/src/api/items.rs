@@ -128,7 +128,7 @@ struct Sides<T> {
 struct Bytes {
     sent: u64,
     received: u64,
-    /// Those of both that were not captured.
+    /// Bytes of both directions that were not captured.
     lost: u64,
 }
 

@@ -58,7 +58,7 @@ impl<W: Write> Export<W> {
     ///
     /// # Errors
     ///
-    /// Those of `out`, here and below.
+    /// `out` cannot be written; likewise for the methods below.
     pub fn new(out: W, node: &str, p2p_port: u16) -> io::Result<Self> {
         let comment = format!(
             "Recorded from the Tezos node \"{node}\". IP and TCP headers are rebuilt: the node's own address is not recorded, \

@@ -1,4 +1,4 @@
-//! What messages do not say about their connection, read once for each connection of a list.
+//! The initiator and the peer of a message's connection, read once for each connection of a list.
 
 use std::collections::HashMap;
 

@@ -15,7 +15,7 @@ const TEXT: &str = "query";
 #[derive(Debug, Default)]
 pub(super) struct Query(Vec<(String, String)>);
 
-/// What happens to parameters that a path does not know.
+/// Handling of unknown parameters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Unknown {
     Ignored,
