@@ -29,7 +29,7 @@ pub const DEFAULT_PORT: u16 = 17_732;
 pub const DEFAULT_P2P_PORT: u16 = 9732;
 
 /// Default size of the ring buffer in bytes.
-pub const DEFAULT_RING: u64 = 32 << 20;
+pub const DEFAULT_RING: u64 = CaptureOptions::RING as u64;
 
 /// Default limits of what is kept of a node, in bytes of messages and of log lines.
 pub const DEFAULT_KEEP: (u64, u64) = (10 << 30, 1 << 30);
