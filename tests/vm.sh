@@ -195,7 +195,7 @@ scenarios_binary() {
 }
 
 build_initrd() {
-    local root=$work/root lib
+    local root=$work/root more=$work/more lib
     mkdir -p "$root/bin"
     cp "$(command -v busybox)" "$root/bin/busybox"
     cp tests/vm/init.sh "$root/init"
@@ -203,24 +203,29 @@ build_initrd() {
     chmod +x "$root/init"
     archive "$root" "$work/base.cpio" || return 1
 
-    local more=$work/more
     mkdir -p "$more/bin"
-    strip -o "$more/bin/memprof" target/release/memprof || return 1
     # As the step `recorder` has built them. Optimised builds would take minutes.
     cargo build -q -p tezos-recorder --bin tezos-recorder --example pseudo_node || return 1
     strip -o "$more/bin/tezos-recorder" target/debug/tezos-recorder || return 1
     strip -o "$more/bin/pseudo_node" target/debug/examples/pseudo_node || return 1
-    local workload
-    for workload in scenarios moves allocations preempted peaks; do
-        gcc -std=gnu11 -O1 -g -pthread -fno-omit-frame-pointer -fno-inline -fno-optimize-sibling-calls \
-            -o "$more/bin/$workload" "tests/workloads/$workload.c" || return 1
-    done
-    strip -o "$more/bin/test-scenarios" "$(scenarios_binary)" || return 1
+    [ "$thorough" = recorder ] || add_memprof "$more/bin" || return 1
     ldd "$more"/bin/* | grep -oE '/[^ ]+ \(' | tr -d ' (' | sort -u |
         while read -r lib; do
             mkdir -p "$more${lib%/*}" && cp -L "$lib" "$more$lib"
         done
     archive "$more" "$work/more.cpio"
+}
+
+# memprof, and what its checks run, into a directory.
+add_memprof() {
+    local bin=$1 workload
+    cargo build -q --release || die "memprof does not build"
+    strip -o "$bin/memprof" target/release/memprof || return 1
+    for workload in scenarios moves allocations preempted peaks; do
+        gcc -std=gnu11 -O1 -g -pthread -fno-omit-frame-pointer -fno-inline -fno-optimize-sibling-calls \
+            -o "$bin/$workload" "tests/workloads/$workload.c" || return 1
+    done
+    strip -o "$bin/test-scenarios" "$(scenarios_binary)"
 }
 
 # /dev/kvm may exist and not work: nested virtualisation without hardware support hangs.
@@ -288,14 +293,16 @@ boot_arm64() {
         -append "console=ttyAMA0 quiet panic=-1 oops=panic -- $nonce" </dev/null >"$work/qemu" 2>&1
 }
 
-# The guest's only files: tests/vm/arm64.c as its first process, and the BPF program that it loads.
+# The guest's only files: tests/vm/arm64 as its first process, and the BPF objects that it loads.
 build_arm64() {
-    local libraries=$cache/arm64-libraries headers sources root=$work/arm64
+    local libraries=$cache/arm64-libraries headers source sources root=$work/arm64
     local elf=$libraries/usr/include libs=$libraries/usr/lib/aarch64-linux-gnu
     [ -e "$libs/libelf.a" ] || { $apt_there && arm64_libraries "$libraries"; } ||
         { echo "libelf for arm64 is not available"; return 1; }
     mkdir -p "$root"
-    build_bpf_aarch64 "$root/memprof.bpf.o" src/bpf/memprof.bpf.c || { echo "the BPF program does not compile"; return 2; }
+    for source in src/bpf/memprof recorder/src/bpf/recorder; do
+        build_bpf_aarch64 "$root/${source##*/}.bpf.o" "$source.bpf.c" || { echo "$source.bpf.c does not compile"; return 2; }
+    done
     headers=$(libbpf_headers) || return 2
     sources=$(cargo metadata -q --format-version 1 --locked |
         grep -o '"manifest_path":"[^"]*/libbpf-sys-[^"]*"' | head -n 1 | cut -d '"' -f 4)
@@ -303,8 +310,8 @@ build_arm64() {
     # Without the warnings of libbpf.
     aarch64-linux-gnu-gcc -std=gnu11 -O1 -w -static -fno-omit-frame-pointer -D_LARGEFILE64_SOURCE \
         -D_FILE_OFFSET_BITS=64 -I "$headers" -I "$sources/include" -I "$sources/include/uapi" \
-        -I src/bpf -I "$elf" -o "$root/init" tests/vm/arm64.c "$sources"/src/*.c \
-        -L "$libs" -lelf -lz -lzstd || { echo "tests/vm/arm64.c does not compile"; return 2; }
+        -I src/bpf -I recorder/src/bpf -I "$elf" -o "$root/init" tests/vm/arm64/*.c "$sources"/src/*.c \
+        -L "$libs" -lelf -lz -lzstd || { echo "tests/vm/arm64 does not compile"; return 2; }
     archive "$root" "$work/arm64.cpio"
 }
 
@@ -393,7 +400,6 @@ check_all() {
     case $kind in
     amd64)
         find_emulator
-        cargo build -q --release || die "memprof does not build"
         build_initrd
         ;;
     arm64) why=$(build_arm64) ;;
@@ -411,6 +417,9 @@ if [ $# -eq 0 ]; then
 elif [ "$*" = all ]; then
     thorough=both
     set -- 5.10 6.1 6.12 newest arm64-6.1 arm64-6.12 arm64-run-6.1 arm64-run-6.12
+fi
+if [ "${MEMPROF_VM_ONLY-}" = recorder ]; then
+    thorough=recorder instead=()
 fi
 amd64=() arm64=() arm64_run=()
 for series; do

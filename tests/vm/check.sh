@@ -2,19 +2,39 @@
 # shellcheck shell=dash
 # The end-to-end check inside a guest.
 #
-#   check.sh full|both|some|told
+#   check.sh full|both|some|told|recorder
 #
 # `full`: memprof must work. `both`: also with the hooks of system calls that this kernel does not need. `some`: without
 # most of the scenarios, which take most of the time. `told`: it must work, or `memprof doctor` and memprof's start must
-# report what is missing. On success, the exit status is 0, and there is a line `result: …`.
+# report what is missing. `recorder`: nothing but the network recorder. On success, the exit status is 0, and there is a line
+# `result: …`.
 wanted=$1
 url=http://127.0.0.1:17832
 
 fail() {
     echo "result: $*"
-    [ ! -s /tmp/log ] || { echo '--- what memprof said' && cat /tmp/log; }
+    [ ! -s /tmp/log ] || { echo '--- what the program said' && cat /tmp/log; }
     exit 1
 }
+
+# Waits until memprof, or the recorder, says something.
+wait_for() {
+    tries=0
+    until grep -q "$1" /tmp/log; do
+        tries=$((tries + 1))
+        kill -0 "$profiler" 2>/dev/null || fail "the program ended early, before it said: $1"
+        [ "$tries" -lt 1200 ] || fail "the program did not attach within two minutes, and say: $1"
+        sleep 0.1
+    done
+}
+
+if [ "$wanted" = recorder ]; then
+    mount -t cgroup2 cgroup2 /sys/fs/cgroup
+    # shellcheck source=tests/vm/recorder.sh
+    . /recorder.sh
+    echo "result: the recorder: $recorder_result"
+    exit 0
+fi
 
 echo '--- memprof doctor'
 memprof doctor
@@ -107,17 +127,6 @@ count_for_bystander() {
     wait "$profiler" || fail "memprof ended with status $?"
     kill "$followed"
     [ "$(cat /tmp/answers)" = ok ] || fail "the workload's command getppid: $(cat /tmp/answers)"
-}
-
-# Waits until memprof says something.
-wait_for() {
-    tries=0
-    until grep -q "$1" /tmp/log; do
-        tries=$((tries + 1))
-        kill -0 "$profiler" 2>/dev/null || fail "memprof ended early"
-        [ "$tries" -lt 1200 ] || fail "memprof did not attach within two minutes"
-        sleep 0.1
-    done
 }
 
 # Other processes pay for hooks of all system calls, and not for those of some functions.
@@ -243,9 +252,8 @@ fi
 echo "OOM kill: $(sed -n 's/.*(OOM): //p' /tmp/log), of which cmd_mmap $held KiB"
 rmdir "$group"
 
-# (Guests of 64-bit ARM have no recorder.)
 # shellcheck source=tests/vm/recorder.sh
-[ ! -x /bin/tezos-recorder ] || . /recorder.sh
+. /recorder.sh
 
 # A process that already runs, over HTTP.
 [ "$(stat -f -c %T /bin/scenarios)" = tmpfs ] || fail "the guest's root is not a tmpfs"
@@ -360,4 +368,4 @@ run_scenarios MEMPROF_TEST_SECS=6
 grep ' s)$' /tmp/scenarios.out
 grep '^random: [0-9]' /tmp/scenarios.out
 scenarios=$(tail -n 1 /tmp/scenarios.out)
-echo "result: resident $resident KiB and page cache $cache KiB equal the kernel's; hooks of system calls: $hooks; $scenarios"
+echo "result: resident $resident KiB and page cache $cache KiB equal the kernel's; hooks of system calls: $hooks; $scenarios; the recorder: $recorder_result"

@@ -47,9 +47,11 @@ record_by() {
     kill -INT "$profiler"
     wait "$profiler" || fail "the recorder ended with status $?"
     ! grep -qi 'panicked' /tmp/log || fail "the recorder panicked"
-    echo "recorded by $source: $recorded of $talked messages"
+    recorder_result="${recorder_result:+$recorder_result, }$recorded of $talked messages by $source"
 }
 
+recorder_result=''
+began=$(date +%s)
 group=/sys/fs/cgroup/node
 mkdir "$group"
 for role in listens connects; do
@@ -61,3 +63,4 @@ case $(uname -r) in
 [1-6].*) record_by calls --messages 150 --send writev --receive recvmsg --size 0..5000 ;;
 esac
 rmdir "$group"
+echo "the recorder, in $(($(date +%s) - began)) s: $recorder_result"

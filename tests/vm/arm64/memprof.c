@@ -1,63 +1,24 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /*
- * The first and only process of a 64-bit ARM guest. It loads memprof's BPF program, so that this kernel's
- * verifier checks every part of it, attaches it, and makes it walk the stacks of a system call and of a page fault, whose
- * page then has that stack in the ledger.
- *
- * The argument is NONCE. It prints its findings to the console, a line `result: …`, and
- * `VM-EXIT:NONCE:STATUS`. Linked statically with libbpf; see tests/vm.sh.
+ * Loads memprof's BPF program and attaches it. Has it walk the stacks of a system call and of a page fault, whose page then has
+ * that stack in the ledger.
  */
 #define _GNU_SOURCE
 #include <bpf/bpf.h>
 #include <bpf/btf.h>
 #include <bpf/libbpf.h>
-#include <errno.h>
 #include <fcntl.h>
 #include <linux/perf_event.h>
 #include <sched.h>
-#include <stdarg.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/mount.h>
-#include <sys/reboot.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
-#include <sys/utsname.h>
 #include <unistd.h>
 
+#include "guest.h"
 #include "memprof.h"
-
-#define NOINLINE __attribute__((noinline, noclone))
-
-static const char *nonce = "none";
-
-static __attribute__((noreturn)) void end(int status)
-{
-	printf("VM-EXIT:%s:%d\n", nonce, status);
-	fflush(stdout);
-	sync();
-	reboot(RB_POWER_OFF);
-	_exit(status);
-}
-
-static __attribute__((noreturn)) void fail(const char *format, ...)
-{
-	va_list args;
-	int error = errno;
-
-	va_start(args, format);
-	printf("result: ");
-	vprintf(format, args);
-	printf(" (%s)\n", strerror(error));
-	end(1);
-}
-
-static int say(enum libbpf_print_level level, const char *format, va_list args)
-{
-	return level == LIBBPF_WARN ? vprintf(format, args) : 0;
-}
 
 /* The address of a variable of the program: of its initial value before loading, of the variable itself after. */
 static void *variable(struct bpf_object *object, const char *section, const char *name)
@@ -207,6 +168,8 @@ static void walk_one(struct ring_buffer *ring)
 
 	if (!ring || fd < 0)
 		fail("no ring buffer or no file");
+	/* The first access would be a page fault with a stack of its own, the last one. */
+	memset(&found, 0, sizeof(found));
 	if (outer(fd, bytes, sizeof(bytes)) != sizeof(bytes) + 2)
 		fail("the file cannot be written");
 	if (ring_buffer__consume(ring) < 0 || !stacks)
@@ -300,32 +263,14 @@ static struct bpf_link *attach(struct bpf_program *program)
 	return bpf_program__attach_uprobe_opts(program, -1, "/proc/self/exe", 0, &at);
 }
 
-static void mount_all(void)
+const char *check_memprof(void)
 {
-	mkdir("/proc", 0755);
-	mkdir("/sys", 0755);
-	mkdir("/ramfs", 0755);
-	if (mount("proc", "/proc", "proc", 0, NULL) || mount("sysfs", "/sys", "sysfs", 0, NULL) ||
-	    mount("tracefs", "/sys/kernel/tracing", "tracefs", 0, NULL) ||
-	    mount("ramfs", "/ramfs", "ramfs", 0, NULL))
-		fail("proc, sysfs, tracefs and ramfs cannot be mounted");
-}
-
-int main(int argc, char **argv)
-{
+	static char found_all[256];
 	int elsewhere = 0, programs = 0, attached = 0;
-	struct bpf_object *object;
+	struct bpf_object *object = open_object(&elsewhere);
 	struct bpf_program *program;
 	struct ring_buffer *ring;
-	struct utsname kernel;
 
-	nonce = argc > 1 ? argv[1] : nonce;
-	setvbuf(stdout, NULL, _IOLBF, 0);
-	libbpf_set_print(say);
-	mount_all();
-	uname(&kernel);
-	printf("guest %s %s\n", kernel.machine, kernel.release);
-	object = open_object(&elsewhere);
 	if (bpf_object__load(object))
 		fail("the kernel refused the program");
 	bpf_object__for_each_program(program, object) {
@@ -347,9 +292,9 @@ int main(int argc, char **argv)
 	ring = ring_buffer__new(bpf_map__fd(bpf_object__find_map_by_name(object, "events")), each, NULL, NULL);
 	walk_one(ring);
 	fault_one(object, ring);
-	printf("result: %d programs accepted (%d of them at another hook: this kernel has no page-fault "
-	       "tracepoints), %d attached; the stacks of a system call and of a page fault are right, and the page "
-	       "has its owner\n",
-	       programs, elsewhere, attached);
-	end(0);
+	snprintf(found_all, sizeof(found_all),
+		 "%d programs accepted (%d of them at another hook: this kernel has no page-fault tracepoints), %d "
+		 "attached; the stacks of a system call and of a page fault are right, and the page has its owner",
+		 programs, elsewhere, attached);
+	return found_all;
 }
