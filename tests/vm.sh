@@ -1,14 +1,18 @@
 #!/usr/bin/env bash
 # Boots other kernels in QEMU, and checks in each that memprof works end to end, or reports what is
-# missing.
+# missing, and that the network recorder works.
 #
 #   tests/vm.sh [SERIES…]      (default: 5.10 6.1 newest arm64-6.1, with some of the scenarios; all of them with a SERIES)
 #   tests/vm.sh all            (6.12, arm64-6.12, arm64-run-6.1 and arm64-run-6.12 besides, and the scenarios with both kinds
 #                          of hooks of system calls)
 #
-# On 64-bit ARM, arm64-6.1 and arm64-6.12 check the BPF program alone (tests/vm/arm64.c): all of it is loaded, programs
-# whose hooks exist there are attached, a stack is walked, and a page gets its owner. arm64-run-6.1 and arm64-run-6.12
-# build memprof for it, which takes minutes, and check it like on x86-64.
+# On 64-bit ARM, arm64-6.1 and arm64-6.12 check the BPF programs alone (tests/vm/arm64): all of them are loaded, those whose hooks
+# exist there are attached, a stack is walked, a page gets its owner, and TCP connections are recorded byte by byte, by packets and
+# by system calls. arm64-run-6.1 and arm64-run-6.12 build memprof and the network recorder for it, which takes minutes, and check
+# them like on x86-64.
+#
+# MEMPROF_VM_ONLY=recorder checks nothing but the network recorder, and does not build memprof; it concerns all guests but
+# arm64-6.1 and arm64-6.12.
 #
 # The kernels are Debian's cloud kernels, from the Debian mirror that this machine's apt uses. They are
 # cached in MEMPROF_VM_CACHE (default ~/.cache/memprof-vm), with their modules for a disk and for zram.

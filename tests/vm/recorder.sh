@@ -73,11 +73,13 @@ for event in io_uring/io_uring_complete syscalls/sys_enter_sendfile64 syscalls/s
     echo 1 >"$traced/events/$event/enable" || fail "the kernel does not count $event"
 done
 record_by sockets --messages 150 --send any --receive any --chunks any --size 0..5000
+counts=''
 for way in io_uring_complete: 'sys_sendfile64(' 'sys_splice('; do
     times=$(grep -cF " $way" "$traced/trace")
     [ "$times" -gt 0 ] || fail "the nodes did not use ${way%[:(]}"
-    recorder_result="$recorder_result, ${way%[:(]} $times"
+    counts="${counts:+$counts, }$times ${way%[:(]}"
 done
+recorder_result="$recorder_result ($counts)"
 rmdir "$traced"
 # From 7.0 on, the kernel preempts programs at system calls, and skips them meanwhile: the recorder has gaps, and says so.
 case $(uname -r) in

@@ -6,7 +6,7 @@
 #include <linux/types.h>
 
 /* Bytes of a connection in each direction. */
-#define TOTAL (2 << 20)
+#define TOTAL (512 << 10)
 
 struct conversation {
 	const char *name;
