@@ -7,17 +7,19 @@ mod attach;
 mod early;
 mod follow;
 mod load;
+mod open;
 mod options;
+mod pace;
 mod status;
 
 use std::cell::RefCell;
+use std::collections::HashSet;
 use std::io;
 use std::os::fd::AsFd;
 use std::rc::Rc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use libbpf_rs::{Link, MapCore, MapFlags, RingBuffer};
-use memprof_sys::clock;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout};
 
@@ -28,9 +30,11 @@ use self::attach::Attachments;
 use self::early::Early;
 use self::follow::Followed;
 use self::load::{Inbox, Loaded, Programs};
+use self::open::OpenSockets;
+use self::pace::Pace;
 use crate::captured::{Captured, Socket, What};
 use crate::side::Both;
-use crate::time::Timestamp;
+use crate::time::Wall;
 use crate::wire::{self, Kind, Record, RecorderSkel};
 
 /// Where the bytes come from, and whose they are.
@@ -46,9 +50,10 @@ pub struct Capture {
     _links: Vec<Link>,
     ring: RingBuffer<'static>,
     inbox: Rc<RefCell<Inbox>>,
+    pace: Pace,
+    open: OpenSockets,
     early: Early,
-    /// Wall clock minus the clock of the programs, in ns.
-    wall: u64,
+    wall: Wall,
     ring_size: usize,
     malformed: u64,
     skel: RecorderSkel<'static>,
@@ -108,8 +113,10 @@ impl Capture {
             _links: loaded.links,
             ring: loaded.ring,
             inbox: loaded.inbox,
+            pace: Pace::new(options.ring_size() as usize),
+            open: loaded.open,
             early: Early::default(),
-            wall: wall_offset(),
+            wall: Wall::now(),
             ring_size: options.ring_size() as usize,
             malformed: 0,
             skel: loaded.skel,
@@ -117,7 +124,7 @@ impl Capture {
     }
 
     /// Waits for records until `timeout` has passed, and gives those that there are. Few records do not end the wait early: the
-    /// timeout is how late they may be.
+    /// timeout is how late they may be. Many shorten the next one.
     ///
     /// # Errors
     /// If the ring buffer cannot be read.
@@ -126,8 +133,10 @@ impl Capture {
         timeout: Duration,
         sink: &mut dyn FnMut(Captured<'_>),
     ) -> Result<(), CaptureError> {
+        let timeout = self.pace.wait(timeout);
         self.wait(timeout)?;
-        self.wall = wall_offset();
+        // It may have been set.
+        self.wall = Wall::now();
         match &mut self.captures {
             Captures::Packets(attachments) => attachments.keep(&self.skel),
             Captures::Calls(followed) => followed.keep(&self.skel),
@@ -138,6 +147,7 @@ impl Capture {
                 let e = io::Error::from_raw_os_error(-taken);
                 return Err(CaptureError::io("cannot read the ring buffer", e));
             }
+            self.pace.took(self.inbox.borrow().bytes.len());
             self.give(sink);
             if (taken as usize) < Self::BATCH {
                 break;
@@ -154,6 +164,14 @@ impl Capture {
         let ignored = &self.skel.maps.ignored;
         let added = ignored.update(&socket.0.to_ne_bytes(), &[1], MapFlags::ANY);
         added.map_err(|e| CaptureError::bpf("cannot write the BPF map ignored", e))
+    }
+
+    /// The sockets of which something was captured, and whose connections have not ended, as the kernel has them.
+    ///
+    /// # Errors
+    /// If the kernel does not list them.
+    pub fn open_sockets(&self) -> Result<HashSet<Socket>, CaptureError> {
+        self.open.read()
     }
 
     /// Sums since the capture began.
@@ -241,7 +259,7 @@ impl Capture {
     }
 
     fn take(&mut self, record: &Record<'_>, sink: &mut dyn FnMut(Captured<'_>)) {
-        let time = Timestamp(record.time.wrapping_add(self.wall));
+        let time = self.wall.at(record.time);
         let mut give = |what| {
             sink(Captured {
                 socket: Socket(record.socket),
@@ -282,11 +300,4 @@ impl Capture {
             _ => self.malformed += 1,
         }
     }
-}
-
-/// The wall clock minus the clock of the programs, in ns; wraps around.
-fn wall_offset() -> u64 {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH);
-    let now = now.map_or(0, |now| now.as_nanos() as u64);
-    now.wrapping_sub(clock::now_ns())
 }

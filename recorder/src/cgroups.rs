@@ -5,6 +5,7 @@ use std::io;
 use std::path::{Component, Path, PathBuf};
 
 use memprof_sys::{mounts, procfs};
+use nix::sys::statfs::{CGROUP2_SUPER_MAGIC, statfs};
 
 /// Where the hierarchy of control groups is mounted; on hosts that have version 1, too, not at `/sys/fs/cgroup`.
 ///
@@ -19,6 +20,17 @@ pub fn mount() -> io::Result<PathBuf> {
     mounts.sort_by_key(|mount| mount.root != Path::new("/"));
     let first = mounts.into_iter().next().map(|mount| mount.point);
     first.ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "no cgroup2 is mounted"))
+}
+
+/// Checks that a directory is a control group of version 2.
+///
+/// # Errors
+/// If it is none, or cannot be read.
+pub fn check(directory: &Path) -> io::Result<()> {
+    match statfs(directory)?.filesystem_type() {
+        CGROUP2_SUPER_MAGIC => Ok(()),
+        _ => Err(other("it is not a control group of version 2")),
+    }
 }
 
 /// The directory of the control group that a process is in.

@@ -1,7 +1,7 @@
 //! The queue between the thread that reads captured bytes and a worker. Putting never waits: bytes for which there is no room are
 //! dropped and counted, and their offsets make them a gap of exact size.
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::net::SocketAddr;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -21,6 +21,8 @@ pub enum Task {
     Captured(Owned),
     /// An identity was found: these are the nodes now.
     Nodes(Arc<Nodes>),
+    /// These sockets are open, and no others.
+    Open(Arc<HashSet<Socket>>),
     /// The recorder ends.
     Stop,
 }

@@ -4,7 +4,7 @@
 
 mod listing;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -22,6 +22,9 @@ use listing::Listing;
 /// A receiver of entries, with the name of the node.
 pub type Entries<'a> = dyn FnMut(&str, Entry) + 'a;
 
+/// A time of a connection that is so much earlier than that of the one before was taken after the wall clock was set back. It is more
+/// than one decoder lags behind another.
+const SET_BACK: Duration = Duration::from_secs(10);
 /// Interval at which changed connections are given to the store.
 const INTERVAL: Duration = Duration::from_secs(1);
 /// Bytes that a search authenticates at a time, in about three milliseconds.
@@ -45,13 +48,19 @@ pub struct Settings {
 pub struct ConnectionIds(Arc<AtomicU64>);
 
 impl ConnectionIds {
-    /// The id of a connection that was first seen at that time: the time itself, or the next one that is free.
+    /// The id of a connection that was first seen at that time: the time itself, or the next one that is free. If the wall clock was set
+    /// back, the ids go back, too, so that they are still times.
     fn next(&self, time: Timestamp) -> ConnectionId {
-        let after = |last: u64| Some(time.0.max(last + 1));
+        let after = |last: u64| match last.saturating_sub(time.0) {
+            ahead if u128::from(ahead) > SET_BACK.as_nanos() => time.0,
+            _ => time.0.max(last + 1),
+        };
         let update = self
             .0
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, after);
-        ConnectionId(time.0.max(update.unwrap_or_default() + 1))
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |last| {
+                Some(after(last))
+            });
+        ConnectionId(after(update.unwrap_or_default()))
     }
 }
 
@@ -83,6 +92,9 @@ impl std::ops::Add for Counts {
 struct Followed {
     connection: Connection,
     listing: Listing,
+    /// Time of the last record.
+    last: Timestamp,
+    /// When it came, by the steady clock.
     touched: Timestamp,
 }
 
@@ -96,6 +108,8 @@ pub struct Recording {
     ignored: HashMap<Socket, Option<Listing>>,
     /// Those of which the source does not know yet that nothing more needs to be captured.
     newly_ignored: Vec<Socket>,
+    /// Sockets that were not among the open ones, and of which nothing came since.
+    missing: HashSet<Socket>,
     counts: Counts,
     flushed: Timestamp,
 }
@@ -109,14 +123,16 @@ impl Recording {
             followed: HashMap::new(),
             ignored: HashMap::new(),
             newly_ignored: Vec::new(),
+            missing: HashSet::new(),
             counts: Counts::default(),
             flushed: Timestamp::default(),
         }
     }
 
-    /// Takes what was captured. `now` is the present time.
+    /// Takes what was captured. `now` is the present time of a clock that is never set, here and in [`Self::tick`].
     pub fn take(&mut self, captured: &Captured<'_>, now: Timestamp, entries: &mut Entries<'_>) {
         let Captured { socket, time, .. } = *captured;
+        self.missing.remove(&socket);
         match captured.what {
             What::Opened { initiator } => {
                 // The number of a socket is new, unless the end of its last connection was lost.
@@ -125,7 +141,7 @@ impl Recording {
                     initiator,
                     seen: true,
                 };
-                self.follow(captured, opening, entries);
+                self.follow(captured, opening, now, entries);
             }
             What::Data {
                 sender,
@@ -139,7 +155,7 @@ impl Recording {
                 }
                 if !self.followed.contains_key(&socket) {
                     let seen = false;
-                    self.follow(captured, Opening { initiator, seen }, entries);
+                    self.follow(captured, Opening { initiator, seen }, now, entries);
                 }
                 let record = Record {
                     offset,
@@ -153,7 +169,13 @@ impl Recording {
         }
     }
 
-    fn follow(&mut self, captured: &Captured<'_>, opening: Opening, entries: &mut Entries<'_>) {
+    fn follow(
+        &mut self,
+        captured: &Captured<'_>,
+        opening: Opening,
+        now: Timestamp,
+        entries: &mut Entries<'_>,
+    ) {
         while self.followed.len() >= self.settings.max_connections {
             self.give_up_oldest(captured.time, entries);
         }
@@ -162,7 +184,8 @@ impl Recording {
         let followed = Followed {
             connection: Connection::new(self.nodes.clone(), opening, self.settings.budget.clone()),
             listing: Listing::new(id, addresses, opening.initiator),
-            touched: captured.time,
+            last: captured.time,
+            touched: now,
         };
         self.followed.insert(captured.socket, followed);
     }
@@ -181,9 +204,10 @@ impl Recording {
         let Followed {
             connection,
             listing,
+            last,
             touched,
         } = followed;
-        *touched = record.time;
+        (*last, *touched) = (record.time, now);
         connection.record(sender, record, now, &mut |event| {
             listing.take(event, entries);
         });
@@ -272,9 +296,37 @@ impl Recording {
         }
     }
 
+    /// Takes the sockets whose connections have not ended, as the kernel has them now and then. Connections that were not among them twice,
+    /// and of which nothing came meanwhile, have ended at a time that was not seen.
+    pub fn keep_open(
+        &mut self,
+        open: &HashSet<Socket>,
+        time: Timestamp,
+        entries: &mut Entries<'_>,
+    ) {
+        let known = self.followed.keys().chain(self.ignored.keys());
+        let missing = known
+            .filter(|socket| !open.contains(socket))
+            .copied()
+            .collect();
+        let before = std::mem::replace(&mut self.missing, missing);
+        let ended: Vec<_> = before.intersection(&self.missing).copied().collect();
+        for socket in ended {
+            let followed = self
+                .followed
+                .get_mut(&socket)
+                .map(|followed| &mut followed.listing);
+            let ignored = self.ignored.get_mut(&socket).and_then(Option::as_mut);
+            for listing in followed.into_iter().chain(ignored) {
+                listing.remark(time, "ended some time before: its end was not seen".into());
+            }
+            self.close(socket, time, Both::default(), entries);
+        }
+    }
+
     /// Does what time brings: late records, searches, changed connections. Returns true if there is more to do now.
     pub fn tick(&mut self, now: Timestamp, entries: &mut Entries<'_>) -> bool {
-        let flush = now >= self.flushed.after(INTERVAL) || now < self.flushed;
+        let flush = now >= self.flushed.after(INTERVAL);
         let (mut more, mut ignored) = (false, Vec::new());
         for (socket, followed) in &mut self.followed {
             let Followed {
@@ -336,8 +388,8 @@ impl Recording {
         }
     }
 
-    /// Gives all that is held to the stores: the recorder ends, the connections do not.
-    pub fn stop(&mut self, now: Timestamp, entries: &mut Entries<'_>) {
+    /// Gives all that is held to the stores: the recorder ends at that time, the connections do not.
+    pub fn stop(&mut self, time: Timestamp, entries: &mut Entries<'_>) {
         for followed in self.followed.values_mut() {
             let Followed {
                 connection,
@@ -347,7 +399,7 @@ impl Recording {
             connection.end(Both::default(), &mut |event| listing.take(event, entries));
             followed.update();
             let remark = "not recorded any further: the recorder has ended";
-            followed.listing.remark(now, remark.into());
+            followed.listing.remark(time, remark.into());
             followed.listing.flush(entries);
         }
         self.followed.clear();
@@ -362,6 +414,6 @@ impl Followed {
             remote: self.connection.traffic(Side::Remote),
         };
         self.listing
-            .update(traffic, self.connection.initiator(), self.touched);
+            .update(traffic, self.connection.initiator(), self.last);
     }
 }

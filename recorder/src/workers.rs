@@ -1,5 +1,6 @@
 //! The threads that decode: each has a part of the connections.
 
+use std::collections::HashSet;
 use std::fmt;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -95,6 +96,14 @@ impl Workers {
         }
     }
 
+    /// Tells which sockets are open: see [`Recording::keep_open`].
+    pub fn keep_open(&self, open: HashSet<Socket>) {
+        let open = Arc::new(open);
+        for worker in &self.workers {
+            worker.queue.put(Task::Open(open.clone()));
+        }
+    }
+
     /// The sockets of which nothing more needs to be captured, since the last call.
     pub fn take_ignored(&self) -> Vec<Socket> {
         let of = |worker: &Arc<Shared>| std::mem::take(&mut worker.said().ignored);
@@ -138,17 +147,18 @@ impl Shared {
             for task in self.queue.take(wait) {
                 match task {
                     Task::Captured(owned) => {
-                        recording.take(&owned.captured(), Timestamp::now(), entries);
+                        recording.take(&owned.captured(), Timestamp::steady(), entries);
                     }
                     Task::Nodes(nodes) => recording.set_nodes(nodes, entries),
+                    Task::Open(open) => recording.keep_open(&open, Timestamp::now(), entries),
                     Task::Stop => {
-                        while recording.tick(Timestamp::now(), entries) {}
+                        while recording.tick(Timestamp::steady(), entries) {}
                         recording.stop(Timestamp::now(), entries);
                         return;
                     }
                 }
             }
-            let more = recording.tick(Timestamp::now(), entries);
+            let more = recording.tick(Timestamp::steady(), entries);
             wait = if more { Duration::ZERO } else { TICK };
             let mut said = self.said();
             said.ignored.extend(recording.take_ignored());

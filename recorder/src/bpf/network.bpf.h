@@ -99,6 +99,21 @@ struct socket {
 	struct sock *sk;
 };
 
+/* What iterators over the sockets and the entries of a map are called with. At the end, there is none. */
+struct bpf_iter__bpf_sk_storage_map {
+	struct bpf_iter_meta *meta;
+	struct bpf_map *map;
+	struct sock *sk;
+	void *value;
+};
+
+struct bpf_iter__bpf_map_elem {
+	struct bpf_iter_meta *meta;
+	struct bpf_map *map;
+	void *key;
+	void *value;
+};
+
 /* struct file, of which memprof reads other fields. */
 struct file___socket {
 	void *private_data;

@@ -135,7 +135,7 @@ impl Attachments {
             if self.attached.iter().any(|one| one.directory == directory) {
                 continue;
             }
-            match attach(skel, &directory) {
+            match attach(skel, &self.mount, &directory) {
                 Ok(attached) => self.attached.push(attached),
                 Err(e) => self.report(&directory, &e),
             }
@@ -166,7 +166,8 @@ impl Attachments {
     }
 
     fn report(&mut self, directory: &Path, error: &CaptureError) {
-        if matches!(error, CaptureError::Bpf { .. }) {
+        // A group that does not exist may come later.
+        if matches!(error, CaptureError::Bpf { .. } | CaptureError::Refused(_)) {
             self.refused = Some(error.to_string());
         }
         for place in &mut self.places {
@@ -214,11 +215,21 @@ fn inode(directory: &Path) -> io::Result<u64> {
     fs::metadata(directory).map(|metadata| metadata.ino())
 }
 
-fn attach(skel: &RecorderSkel<'_>, directory: &Path) -> Result<Attached, CaptureError> {
+fn attach(
+    skel: &RecorderSkel<'_>,
+    mount: &Path,
+    directory: &Path,
+) -> Result<Attached, CaptureError> {
     let shown = directory.display();
     let open = |e| CaptureError::io(&format!("cannot open the control group {shown}"), e);
     let file = fs::File::open(directory).map_err(open)?;
     let inode = file.metadata().map_err(open)?.ino();
+    if let Err(e) = cgroups::check(directory) {
+        let mount = mount.display();
+        return Err(CaptureError::Refused(format!(
+            "cannot attach to {shown}: {e}; give one below {mount}, or a `unit`, `pid` or `port`"
+        )));
+    }
     let attach = |program: &libbpf_rs::ProgramMut<'_>| {
         let link = program.attach_cgroup(file.as_raw_fd());
         link.map_err(|e| {

@@ -8,6 +8,7 @@ use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
 use libbpf_rs::{Link, MapCore, MapFlags, OpenObject, PrintLevel, RingBuffer, RingBufferBuilder};
 use nix::sys::resource::{RLIM_INFINITY, Resource, setrlimit};
 
+use super::open::OpenSockets;
 use super::{CaptureError, CaptureOptions, Target};
 use crate::wire::{self, RecorderSkel, RecorderSkelBuilder};
 
@@ -19,6 +20,7 @@ pub(super) struct Loaded {
     pub links: Vec<Link>,
     pub ring: RingBuffer<'static>,
     pub inbox: Rc<RefCell<Inbox>>,
+    pub open: OpenSockets,
     pub skel: RecorderSkel<'static>,
 }
 
@@ -50,6 +52,8 @@ pub(super) struct Programs {
     pub everywhere: &'static [&'static str],
     /// Programs that are attached to control groups.
     pub at_groups: &'static [&'static str],
+    /// The program that lists the open sockets.
+    pub lists: &'static str,
 }
 
 impl Programs {
@@ -57,6 +61,7 @@ impl Programs {
     pub const PACKETS: Self = Self {
         everywhere: &["state_changes"],
         at_groups: &["packet_sent", "packet_received"],
+        lists: "open_sockets",
     };
     /// Those of the second source.
     pub const CALLS: Self = Self {
@@ -68,6 +73,7 @@ impl Programs {
             "process_exits",
         ],
         at_groups: &[],
+        lists: "open_call_sockets",
     };
 }
 
@@ -89,12 +95,13 @@ pub(super) fn load(options: &CaptureOptions, programs: &Programs) -> Result<Load
     resized.map_err(failed("cannot set the size of the ring buffer"))?;
     if let Some(rodata) = open.maps.rodata_data.as_deref_mut() {
         let ring = u64::from(ring);
-        // A wakeup takes microseconds of the node's time: once for each 4 MiB of 32.
+        // A wakeup takes tens of microseconds of the node's time. The reader mostly comes before, see `Pace`.
         rodata.wake_level = ring / 8;
         rodata.data_level = ring - (ring / 16).min(1 << 20);
     }
     for mut program in open.open_object_mut().progs_mut() {
-        let mut names = programs.everywhere.iter().chain(programs.at_groups);
+        let names = programs.everywhere.iter().chain(programs.at_groups);
+        let mut names = names.chain([&programs.lists]);
         let wanted = names.any(|name| program.name() == *name);
         program.set_autoload(wanted);
     }
@@ -113,10 +120,16 @@ pub(super) fn load(options: &CaptureOptions, programs: &Programs) -> Result<Load
     let ring =
         open_ring(&skel, Rc::clone(&inbox)).map_err(failed("cannot open the ring buffer"))?;
     let links = attach(&skel, programs.everywhere)?;
+    let open = if programs.lists == Programs::PACKETS.lists {
+        OpenSockets::new(&skel.progs.open_sockets, &skel.maps.connections)?
+    } else {
+        OpenSockets::new(&skel.progs.open_call_sockets, &skel.maps.sockets)?
+    };
     Ok(Loaded {
         links,
         ring,
         inbox,
+        open,
         skel,
     })
 }

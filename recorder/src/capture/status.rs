@@ -74,20 +74,20 @@ pub struct CaptureFacts {
 #[derive(Debug, thiserror::Error)]
 pub enum CaptureError {
     /// The kernel's BPF refused something.
-    #[error("{attempt}: {source}")]
+    #[error("{attempt}: {reason:#}{}", remedy(reason))]
     Bpf {
         /// What was attempted.
         attempt: String,
         /// The reason.
-        source: libbpf_rs::Error,
+        reason: libbpf_rs::Error,
     },
     /// The system refused something else.
-    #[error("{attempt}: {source}")]
+    #[error("{attempt}: {reason}")]
     System {
         /// What was attempted.
         attempt: String,
         /// The reason.
-        source: io::Error,
+        reason: io::Error,
     },
     /// The programs cannot be attached to a target.
     #[error("{0}")]
@@ -95,13 +95,22 @@ pub enum CaptureError {
 }
 
 impl CaptureError {
-    pub(super) fn bpf(attempt: &str, source: libbpf_rs::Error) -> Self {
+    pub(super) fn bpf(attempt: &str, reason: libbpf_rs::Error) -> Self {
         let attempt = attempt.into();
-        Self::Bpf { attempt, source }
+        Self::Bpf { attempt, reason }
     }
 
-    pub(super) fn io(attempt: &str, source: io::Error) -> Self {
+    pub(super) fn io(attempt: &str, reason: io::Error) -> Self {
         let attempt = attempt.into();
-        Self::System { attempt, source }
+        Self::System { attempt, reason }
+    }
+}
+
+fn remedy(reason: &libbpf_rs::Error) -> &'static str {
+    match reason.kind() {
+        libbpf_rs::ErrorKind::PermissionDenied => {
+            "; run the recorder as root, or with CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON"
+        }
+        _ => "",
     }
 }

@@ -135,7 +135,10 @@ fn found(p2p: &P2p) -> Check {
         },
         Target::Cgroup(group) => {
             let group = mount.join(group);
-            fs::metadata(group.join("cgroup.procs")).map(|_| ("control group".to_owned(), group))
+            let checked = cgroups::check(&group);
+            checked
+                .map(|()| ("control group".to_owned(), group.clone()))
+                .map_err(|e| io::Error::other(format!("{}: {e}", group.display())))
         }
     };
     match there {

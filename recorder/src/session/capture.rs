@@ -19,6 +19,8 @@ use crate::workers::Workers;
 const POLL: Duration = Duration::from_millis(50);
 /// Interval at which the state of the capture is told.
 const TELL: Duration = Duration::from_millis(500);
+/// Interval at which the open sockets are listed, to find connections whose end was not seen. They are found within two of them.
+const LIST: Duration = Duration::from_secs(30);
 
 /// The thread.
 pub(super) struct CaptureThread {
@@ -92,13 +94,21 @@ impl Reader {
     }
 
     fn read(&mut self, capture: &mut Capture) -> Result<()> {
-        let mut told = Instant::now();
+        let (mut told, mut listed) = (Instant::now(), Instant::now());
         while !self.stop.load(Ordering::Relaxed) {
             let workers = &self.workers;
+            // Before the poll: those whose end is in the ring are still among them.
+            let open = (listed.elapsed() >= LIST).then(|| capture.open_sockets());
             capture.poll(POLL, &mut |captured| workers.put(&captured))?;
             for socket in self.workers.take_ignored() {
                 // Without an entry its bytes go on to be captured, and are dropped here.
                 let _ = capture.ignore(socket);
+            }
+            if let Some(open) = open {
+                listed = Instant::now();
+                // Without the list, connections whose end was not seen go on.
+                open.into_iter()
+                    .for_each(|open| self.workers.keep_open(open));
             }
             if told.elapsed() >= TELL {
                 told = Instant::now();

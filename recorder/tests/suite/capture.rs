@@ -4,5 +4,6 @@ mod calls;
 pub mod common;
 mod methods;
 mod places;
+mod refused;
 mod seen;
 mod times;

@@ -10,6 +10,7 @@ mod check;
 mod check_text;
 mod cli;
 mod cli_doctor;
+mod clocks;
 mod codec;
 mod common;
 mod config;

@@ -57,6 +57,9 @@ impl Stored {
 struct Played {
     recording: Recording,
     stored: Stored,
+    /// Time of what is captured, and by the clock that is never set.
+    time: Timestamp,
+    now: Timestamp,
 }
 
 impl Played {
@@ -70,6 +73,8 @@ impl Played {
         Self {
             recording: Recording::new(settings, nodes()),
             stored: Stored::default(),
+            time: Timestamp(1000),
+            now: Timestamp(1000),
         }
     }
 
@@ -78,14 +83,14 @@ impl Played {
             [ports.0, ports.1].map(|port| SocketAddr::from(([10, 0, 0, 1], port)));
         let captured = Captured {
             socket: Socket(socket),
-            time: Timestamp(1000),
+            time: self.time,
             local,
             remote,
             what,
         };
         let stored = &mut self.stored;
         self.recording
-            .take(&captured, Timestamp(1000), &mut |node, entry| {
+            .take(&captured, self.now, &mut |node, entry| {
                 assert_eq!(node, "local");
                 stored.0.push(entry);
             });
@@ -106,6 +111,21 @@ impl Played {
         let stored = &mut self.stored;
         let entries = &mut |_: &str, entry| stored.0.push(entry);
         self.recording.tick(LATE, entries)
+    }
+
+    fn keep_open(&mut self, sockets: &[u64]) {
+        let open = sockets.iter().copied().map(Socket).collect();
+        let stored = &mut self.stored;
+        let entries = &mut |_: &str, entry| stored.0.push(entry);
+        self.recording.keep_open(&open, LATE, entries);
+    }
+
+    /// Begins a connection with what the node sends first.
+    fn open(&mut self, socket: u64, peers: &Peers) {
+        let initiator = Some(Side::Local);
+        self.take(socket, (50_000, 9732), What::Opened { initiator });
+        let sent = &peers.sent.local;
+        self.data(socket, (50_000, 9732), Side::Local, 0, sent);
     }
 
     fn close(&mut self, socket: u64, sent: Both<Option<u64>>) {
@@ -325,4 +345,91 @@ fn lost_bytes_are_searched_for_and_remarked() {
         .into_iter()
         .filter(|(side, kind)| (*side, *kind) == (Side::Local, Kind::Operation));
     assert_eq!(operations.count(), 21 - 3);
+}
+
+#[test]
+fn an_end_that_was_not_seen_is_found_and_said() {
+    const UNSEEN: &str = "ended some time before: its end was not seen";
+    let (peers, mut played) = (peers(), Played::new());
+    played.open(1, &peers);
+    played.open(2, &peers);
+    // The list may be older than what was captured last.
+    for _ in 0..3 {
+        played.keep_open(&[2]);
+        played.data(1, (50_000, 9732), Side::Remote, 0, &peers.sent.remote);
+    }
+    assert_eq!(played.recording.counts().open, 2);
+    for _ in 0..2 {
+        assert!(!played.stored.remarks().contains(&UNSEEN));
+        played.keep_open(&[2]);
+    }
+    assert_eq!(played.recording.counts().open, 1);
+    let connection = played.stored.connection();
+    assert_eq!(connection.ended, Some(LATE));
+    let remarks: Vec<_> = connection.remarks.iter().map(|(_, text)| text).collect();
+    assert_eq!(remarks, [UNSEEN]);
+    played.keep_open(&[2]);
+    played.keep_open(&[2]);
+    assert_eq!(played.recording.counts().open, 1, "it is in the list");
+}
+
+#[test]
+fn an_ignored_connection_whose_end_was_not_seen() {
+    let mut played = Played::new();
+    // By its port it is the node's.
+    let other = [0; 100];
+    played.data(7, (9732, 40_000), Side::Local, 0, &other);
+    assert_eq!(played.stored.connection().ended, None);
+    played.keep_open(&[]);
+    played.keep_open(&[]);
+    assert_eq!(played.stored.connection().ended, Some(LATE));
+    // The next connection with that number is followed.
+    played.open(7, &peers());
+    assert_eq!(played.recording.counts().open, 1);
+}
+
+#[test]
+fn the_wall_clock_is_set_back_and_forth() {
+    const HOUR: u64 = 3600 * 1_000_000_000;
+    let (peers, mut played) = (peers(), Played::new());
+    let times = [10 * HOUR, 12 * HOUR, 5 * HOUR, 5 * HOUR, 11 * HOUR];
+    for (n, time) in times.into_iter().enumerate() {
+        played.time = Timestamp(time);
+        played.now = Timestamp(1000 + n as u64);
+        played.open(n as u64, &peers);
+    }
+    // Of at most two, those without traffic for the longest time were given up, whatever the wall clock said.
+    let ended = |entry: &Entry| match entry {
+        Entry::Connection(connection) if connection.ended.is_some() => {
+            Some((connection.id.0, connection.last.0))
+        }
+        _ => None,
+    };
+    let ended: Vec<_> = played.stored.0.iter().filter_map(ended).collect();
+    assert_eq!(
+        ended,
+        [
+            (10 * HOUR, 10 * HOUR),
+            (12 * HOUR, 12 * HOUR),
+            (5 * HOUR, 5 * HOUR)
+        ]
+    );
+    let last = played.stored.connection();
+    assert_eq!((last.id.0, last.last.0), (11 * HOUR, 11 * HOUR));
+    let ids = played.stored.0.iter().filter_map(|entry| match entry {
+        Entry::Connection(connection) => Some(connection.id),
+        _ => None,
+    });
+    let ids: std::collections::BTreeSet<_> = ids.collect();
+    assert_eq!(ids.len(), times.len(), "two began at the same time");
+    // Records that are late are waited for by the other clock.
+    let from = peers.sent.remote.len() / 2;
+    let rest = &peers.sent.remote[from..];
+    played.time = Timestamp(HOUR);
+    played.data(4, (50_000, 9732), Side::Remote, from, rest);
+    assert_eq!(played.stored.connection().traffic.remote.lost, 0);
+    played.tick();
+    let connection = played.stored.connection();
+    assert_eq!(connection.traffic.remote.lost, from as u64);
+    assert_eq!(connection.last, Timestamp(HOUR));
 }

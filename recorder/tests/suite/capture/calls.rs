@@ -118,6 +118,28 @@ fn sendfile_gives_a_gap() {
 }
 
 #[test]
+fn the_kernel_lists_the_open_sockets() {
+    let mut node = Place::default().prepare("listen", "127.0.0.1", 0, "hold", SENT);
+    let mut recording = Recording::with(&CaptureOptions {
+        targets: vec![Target::Process(node.pid())],
+        source: Source::Calls,
+        ..CaptureOptions::default()
+    });
+    let port = node.begin();
+    let (mut peer, _) = Place::default().exchange("connect", "127.0.0.1", port, "hold", RECEIVED);
+    assert_eq!((node.line(), peer.line()), ("held".into(), "held".into()));
+    recording.until(|recording| recording.seen.values().any(|seen| seen.records.len() == 2));
+    let socket = *recording.seen.first_key_value().unwrap().0;
+    let open = recording.capture.open_sockets().unwrap();
+    assert!(open.contains(&socket), "{open:?}");
+    node.say("go on");
+    peer.say("go on");
+    recording.until_ended(&mut [&mut node, &mut peer]);
+    assert!(recording.only().closed.is_some());
+    assert!(!recording.capture.open_sockets().unwrap().contains(&socket));
+}
+
+#[test]
 fn a_listener_is_found_by_its_port() {
     let port = 20_003;
     let options = CaptureOptions {

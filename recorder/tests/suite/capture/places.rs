@@ -75,6 +75,34 @@ fn other_groups_give_no_records() {
 }
 
 #[test]
+fn two_nodes_in_a_shared_group() {
+    let group = Group::new("shared");
+    let mut recording = Recording::start(group.target());
+    let start = || Place::group(&group.0).exchange("listen", "127.0.0.1", 0, "recv", 1_000_000);
+    let nodes = [start(), start()];
+    let connect = |port| Place::default().exchange("connect", "127.0.0.1", port, "recv", 500_000);
+    let mut peers = nodes.each_ref().map(|(_, port)| connect(*port).0);
+    for (mut node, port) in nodes {
+        let peer = &mut peers.iter_mut().collect::<Vec<_>>()[..];
+        recording.until_ended(peer);
+        recording.until_ended(&mut [&mut node]);
+        check(recording.at(port), &node.exchanged(), Side::Remote);
+    }
+    assert_eq!(recording.seen.len(), 2);
+}
+
+#[test]
+fn the_root_sees_the_groups_below() {
+    let group = Group::new("below");
+    let mut recording = Recording::start(Target::Cgroup(cgroups::mount().unwrap()));
+    let (mut node, port) =
+        Place::group(&group.0).exchange("listen", "127.0.0.1", 0, "recv", 100_000);
+    let (mut peer, _) = Place::default().exchange("connect", "127.0.0.1", port, "recv", 200_000);
+    recording.until_ended(&mut [&mut node, &mut peer]);
+    check(recording.at(port), &node.exchanged(), Side::Remote);
+}
+
+#[test]
 fn both_ends_in_the_group_give_two_connections() {
     let group = Group::new("both");
     let place = Place::group(&group.0);

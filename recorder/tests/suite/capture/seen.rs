@@ -109,6 +109,17 @@ impl Recording {
         group.clone()
     }
 
+    /// The only connection with that local port.
+    pub fn at(&self, port: u16) -> &Seen {
+        let is_at = |seen: &&Seen| {
+            seen.addresses
+                .is_some_and(|(local, _)| local.port() == port)
+        };
+        let seen: Vec<_> = self.seen.values().filter(is_at).collect();
+        assert_eq!(seen.len(), 1, "connections at port {port}");
+        seen[0]
+    }
+
     /// The only connection.
     pub fn only(&self) -> &Seen {
         assert_eq!(self.seen.len(), 1, "connections");

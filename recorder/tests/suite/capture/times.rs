@@ -92,6 +92,27 @@ fn an_ignored_socket_costs_no_copies() {
 }
 
 #[test]
+fn the_kernel_lists_the_open_sockets() {
+    let group = Group::new("open");
+    let mut recording = Recording::start(group.target());
+    let (mut node, port) =
+        Place::group(&group.0).exchange("listen", "127.0.0.1", 0, "hold", 10_000);
+    let (mut peer, _) = Place::default().exchange("connect", "127.0.0.1", port, "hold", 20_000);
+    assert_eq!((node.line(), peer.line()), ("held".into(), "held".into()));
+    recording.until(|recording| recording.seen.values().any(|seen| seen.records.len() == 2));
+    let socket = *recording.seen.first_key_value().unwrap().0;
+    let open = recording.capture.open_sockets().unwrap();
+    // The listener is another.
+    assert!(open.contains(&socket), "{open:?}");
+    assert!(open.len() <= 2, "sockets of other groups: {open:?}");
+    node.say("go on");
+    peer.say("go on");
+    recording.until_ended(&mut [&mut node, &mut peer]);
+    assert!(recording.only().closed.is_some());
+    assert!(!recording.capture.open_sockets().unwrap().contains(&socket));
+}
+
+#[test]
 fn a_service_that_restarts_gets_a_new_group() {
     let group = Group::new("service");
     let mut recording = Recording::start(group.target());
