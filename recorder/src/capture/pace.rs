@@ -12,6 +12,9 @@ pub(super) struct Pace {
 }
 
 impl Pace {
+    /// The shortest wait: a smaller ring is not worth a processor that never rests.
+    const SHORTEST: Duration = Duration::from_millis(1);
+
     pub fn new(ring: usize) -> Self {
         Self {
             share: ring / 16,
@@ -30,7 +33,9 @@ impl Pace {
         let now = Instant::now();
         let passed = now.duration_since(std::mem::replace(&mut self.since, now));
         let taken = std::mem::take(&mut self.taken);
-        wait(passed, taken, self.share).min(longest)
+        wait(passed, taken, self.share)
+            .max(Self::SHORTEST)
+            .min(longest)
     }
 }
 

@@ -32,7 +32,7 @@ fn a_directory_that_is_no_control_group() {
     let directory = tempfile::tempdir().unwrap();
     let target = Target::Cgroup(directory.path().into());
     let expected = format!(
-        "control group {0}: cannot attach to {0}: it is not a control group of version 2; give one below {1}, or a `unit`, `pid` or `port`",
+        "cannot attach to {0}: it is not a control group of version 2; give one below {1}, or a `unit`, `pid` or `port`",
         directory.path().display(),
         cgroups::mount().unwrap().display()
     );
