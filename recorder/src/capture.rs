@@ -9,7 +9,6 @@ mod follow;
 mod load;
 mod open;
 mod options;
-mod pace;
 mod status;
 
 use std::cell::RefCell;
@@ -31,7 +30,6 @@ use self::early::Early;
 use self::follow::Followed;
 use self::load::{Inbox, Loaded, Programs};
 use self::open::OpenSockets;
-use self::pace::Pace;
 use crate::captured::{Captured, Socket, What};
 use crate::side::Both;
 use crate::time::Wall;
@@ -50,7 +48,6 @@ pub struct Capture {
     _links: Vec<Link>,
     ring: RingBuffer<'static>,
     inbox: Rc<RefCell<Inbox>>,
-    pace: Pace,
     open: OpenSockets,
     early: Early,
     wall: Wall,
@@ -113,7 +110,6 @@ impl Capture {
             _links: loaded.links,
             ring: loaded.ring,
             inbox: loaded.inbox,
-            pace: Pace::new(options.ring_size() as usize),
             open: loaded.open,
             early: Early::default(),
             wall: Wall::now(),
@@ -124,7 +120,7 @@ impl Capture {
     }
 
     /// Waits for records until `timeout` has passed, and gives those that there are. Few records do not end the wait early: the
-    /// timeout is how late they may be. Many shorten the next one.
+    /// timeout is how late they may be.
     ///
     /// # Errors
     /// If the ring buffer cannot be read.
@@ -133,7 +129,6 @@ impl Capture {
         timeout: Duration,
         sink: &mut dyn FnMut(Captured<'_>),
     ) -> Result<(), CaptureError> {
-        let timeout = self.pace.wait(timeout);
         self.wait(timeout)?;
         // It may have been set.
         self.wall = Wall::now();
@@ -147,7 +142,6 @@ impl Capture {
                 let e = io::Error::from_raw_os_error(-taken);
                 return Err(CaptureError::io("cannot read the ring buffer", e));
             }
-            self.pace.took(self.inbox.borrow().bytes.len());
             self.give(sink);
             if (taken as usize) < Self::BATCH {
                 break;

@@ -38,10 +38,10 @@ const volatile __u64 wake_level = 4 << 20;
 const volatile __u64 data_level = 31 << 20;
 
 /*
- * User space's read position at the last wakeup. Until user space reads on, it needs no other wakeup: a wakeup is an
- * interrupt, which costs a virtual machine microseconds.
+ * True from a wakeup until user space has read down to the level: it sleeps only when the ring is empty, so until then it needs no other
+ * wakeup. A wakeup is an interrupt, which costs a virtual machine microseconds.
  */
-__u64 woken_at = ~0ull;
+__u8 woken = 0;
 
 /* Adds to a counter of this processor. Atomic: from 7.0 on, programs are preempted by others on the same processor. */
 #define COUNT(field, amount)                                                       \
@@ -114,14 +114,11 @@ static __always_inline struct sized_record *reserve(__u32 last)
 /* Sends a record. Wakes user space if told to, or if enough waits. */
 static __always_inline void submit(void *record, int wake)
 {
-	__u64 flags = BPF_RB_NO_WAKEUP, read;
+	int enough = bpf_ringbuf_query(&records, BPF_RB_AVAIL_DATA) > wake_level;
+	__u64 flags = wake || (enough && !woken) ? BPF_RB_FORCE_WAKEUP : BPF_RB_NO_WAKEUP;
 
-	if (wake || bpf_ringbuf_query(&records, BPF_RB_AVAIL_DATA) > wake_level) {
-		read = bpf_ringbuf_query(&records, BPF_RB_CONS_POS);
-		if (woken_at != read)
-			flags = BPF_RB_FORCE_WAKEUP;
-		woken_at = read;
-	}
+	if (woken != enough)
+		woken = enough;
 	bpf_ringbuf_submit(record, flags);
 }
 

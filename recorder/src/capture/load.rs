@@ -95,7 +95,7 @@ pub(super) fn load(options: &CaptureOptions, programs: &Programs) -> Result<Load
     resized.map_err(failed("cannot set the size of the ring buffer"))?;
     if let Some(rodata) = open.maps.rodata_data.as_deref_mut() {
         let ring = u64::from(ring);
-        // A wakeup takes tens of microseconds of the node's time. The reader mostly comes before, see `Pace`.
+        // A wakeup takes microseconds of the node's time: once for each 4 MiB of 32.
         rodata.wake_level = ring / 8;
         rodata.data_level = ring - (ring / 16).min(1 << 20);
     }
