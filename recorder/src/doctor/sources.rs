@@ -3,14 +3,17 @@
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
 use std::os::unix::net::UnixDatagram;
+use std::panic::resume_unwind;
 use std::path::Path;
 use std::process::Command;
+use std::thread;
 
 use nix::unistd::{AccessFlags, access};
 
 use super::{Check, Status};
 use crate::config::Node;
 use crate::logs::{self, Source};
+use crate::privileges;
 
 pub(super) fn checks(node: &Node) -> Vec<Check> {
     let sources = node.log.iter().flat_map(|log| &log.sources);
@@ -116,7 +119,15 @@ fn journal(unit: &str) -> Option<Problem> {
         &format!("--unit={unit}"),
     ]);
     let so = "there are no lines of it";
-    match command.output() {
+    // The recorder starts it without capabilities.
+    let output = thread::scope(|scope| {
+        let started = scope.spawn(|| {
+            privileges::reduce(&[]);
+            command.output()
+        });
+        started.join().unwrap_or_else(|panic| resume_unwind(panic))
+    });
+    match output {
         Err(e) => Some((
             Status::Missing,
             format!("cannot start journalctl: {e}"),
@@ -134,7 +145,7 @@ fn journal(unit: &str) -> Option<Problem> {
                 Status::Missing,
                 why,
                 so,
-                "run the recorder as root, or as a user in the group systemd-journal",
+                "run the recorder as root, or as a user in the group systemd-journal (in the unit: SupplementaryGroups=systemd-journal)",
             ))
         }
         Ok(output) if output.stdout.is_empty() => Some((

@@ -1,5 +1,6 @@
 //! Lines of a systemd unit, read by `journalctl`.
 
+use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::AsFd;
 use std::process::{Child, ChildStdout, Command, Stdio};
@@ -7,6 +8,8 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use jiff::tz::TimeZone;
+use nix::fcntl::OFlag;
+use nix::unistd::pipe2;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
@@ -61,7 +64,7 @@ impl Journal {
     pub fn follow(mut self, mut output: Output, stopped: &Stopped) {
         loop {
             match self.start() {
-                Ok((mut child, stdout)) => {
+                Ok((mut child, stdout, errors)) => {
                     let ended = self.read(stdout, &mut output, stopped);
                     // It may have ended by itself.
                     let _ = child.kill();
@@ -69,8 +72,9 @@ impl Journal {
                     let Err(e) = ended else { break };
                     let status = status.map_or_else(|e| e.to_string(), |s| s.to_string());
                     let error = format!(
-                        "journalctl -u {} ended ({status}): {e}; it is started again",
-                        self.unit
+                        "journalctl -u {} ended ({status}): {}; it is started again",
+                        self.unit,
+                        first_line(errors).unwrap_or_else(|| e.to_string()),
                     );
                     output.shared.set_error(Some(error));
                     count(&output.shared.interruptions);
@@ -92,8 +96,10 @@ impl Journal {
         }
     }
 
-    /// Starts the reader at the position, or at the end of the journal.
-    fn start(&self) -> io::Result<(Child, ChildStdout)> {
+    /// Starts the reader at the position, or at the end of the journal. Returns it, its output and its errors.
+    fn start(&self) -> io::Result<(Child, ChildStdout, File)> {
+        // Neither end waits: the reader drops errors that the pipe has no room for.
+        let (errors, writer) = pipe2(OFlag::O_CLOEXEC | OFlag::O_NONBLOCK)?;
         let mut command = Command::new("journalctl");
         command.args(["--follow", "--all", "--quiet", "--output=json"]);
         command.arg("--output-fields=MESSAGE,PRIORITY");
@@ -107,10 +113,11 @@ impl Journal {
         command
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
-            .stderr(Stdio::null());
+            .stderr(writer);
         let mut child = command.spawn()?;
         let stdout = child.stdout.take();
-        Ok((child, stdout.ok_or(io::ErrorKind::BrokenPipe)?))
+        let stdout = stdout.ok_or(io::ErrorKind::BrokenPipe)?;
+        Ok((child, stdout, errors.into()))
     }
 
     /// Reads until the thread shall end, or until an error.
@@ -179,6 +186,15 @@ fn message(json: &str) -> Vec<u8> {
         // The journal has some fields several times; then they are lists of texts.
         Err(_) => serde_json::from_str(json).unwrap_or_default(),
     }
+}
+
+/// The first line that is there now.
+fn first_line(mut errors: File) -> Option<String> {
+    let mut buffer = [0; 256];
+    let size = errors.read(&mut buffer).ok()?;
+    let text = text::clean(&buffer[..size]);
+    let line = text.lines().next().map(str::trim_end);
+    line.filter(|line| !line.is_empty()).map(str::to_owned)
 }
 
 fn cannot_keep(e: io::Error) -> String {

@@ -198,13 +198,13 @@ const ENTRIES: [&str; 2] = [
 {"__CURSOR":"c4","__REALTIME_TIMESTAMP":"x","MESSAGE":null}"#,
 ];
 
-/// A `journalctl` that gives the first entries and ends, gives the others after their cursor, and runs on.
+/// A `journalctl` that gives the first entries and ends with an error, gives the others after their cursor, and runs on.
 const READER: &str = r#"#!/bin/sh
 echo "$@" >>"$JOURNAL/arguments"
 case "$*" in
 *--after-cursor=c2) cat "$JOURNAL/1" && exec sleep 600 ;;
 *--after-cursor=c4) exec sleep 600 ;;
-*) cat "$JOURNAL/0" ;;
+*) cat "$JOURNAL/0" && echo "no right to go on" >&2 && exit 1 ;;
 esac
 "#;
 
@@ -237,6 +237,11 @@ fn the_journal_is_followed_over_ends_of_its_reader_and_restarts() {
         unit: "octez.service".into(),
     };
     let followed = Followed::start(source.clone(), &directory);
+    until(|| followed.running.error().is_some());
+    assert_eq!(
+        followed.running.error().unwrap(),
+        "journalctl -u octez.service ended (exit status: 1): no right to go on; it is started again"
+    );
     assert_eq!(followed.messages(4), ["one", "t\u{fffd}", "three", ""]);
     until(|| followed.running.error().is_none());
     assert_eq!(followed.running.error(), None);
