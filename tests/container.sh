@@ -13,6 +13,8 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 # shellcheck source=scripts/lib.sh
 source scripts/lib.sh
+# shellcheck source=tests/container/lib.sh
+source tests/container/lib.sh
 
 build_only=false
 [ "${1-}" != --build-only ] || build_only=true
@@ -28,8 +30,6 @@ for tool in podman buildah runc debootstrap curl; do
 done
 need_rust
 
-suite=bookworm
-base=localhost/memprof-test-base:$suite
 image=localhost/memprof-test
 container=memprof-test-$$
 other=memprof-test-target-$$
@@ -39,9 +39,6 @@ work=$(mktemp -d -p /var/tmp)
 client=(curl)
 # The process id of light-node on the host, while it runs.
 target=''
-
-limits=(--ulimit nofile=1024:1024 --ulimit nproc=1024:1024)
-run_podman() { podman --runtime runc --cgroup-manager=cgroupfs "$@"; }
 
 clean_up() {
     local status=$? name
@@ -63,93 +60,20 @@ trap 'exit 130' INT TERM
 
 # ---- The image. ----
 
-make_base() {
-    local mirror
-    podman image exists "$base" && return 0
-    say "making $base with debootstrap"
-    mirror=$(archive_address '' || true)
-    debootstrap --variant=minbase "$suite" "$work/base" ${mirror:+"$mirror"} >"$work/log" ||
-        { tail -n 5 "$work/log" >&2 && skip "debootstrap failed (no Debian mirror?)"; }
-    tar -C "$work/base" -c . | podman import -q - "$base" >/dev/null
-    rm -rf "$work/base"
-}
-
-# Some sandboxes do not permit containers, which is no error of memprof.
-check_runtime() {
-    run_podman run --rm --privileged --network=host --pid=host "${limits[@]}" "$base" true 2>"$work/log" ||
-        skip "podman cannot run a container here: $(tail -n 1 "$work/log")"
-}
-
-# Copies directories into the base, and names the resulting image: NAME FROM TO [FROM TO]…
-derive_base() {
-    local name=$1 from
-    shift
-    from=$(buildah from "$base")
-    while [ $# -gt 0 ]; do
-        buildah copy -q "$from" "$1" "$2" >/dev/null
-        shift 2
-    done
-    buildah commit -q --rm "$from" "$name" >/dev/null
-}
-
-# The base with this machine's Rust toolchain in /usr/local.
-make_rust_base() {
-    local sysroot
-    build_base=localhost/memprof-test-rust:$(rustc -V | cut -d' ' -f2)
-    compiles=true
-    podman image exists "$build_base" && return 0
-    say "making $build_base from this machine's toolchain"
-    sysroot=$(rustc --print sysroot)
-    derive_base "$build_base" "$sysroot/bin" /usr/local/bin "$sysroot/lib" /usr/local/lib
-}
-
-# The base with this machine's memprof, and stubs of cargo and apt-get.
+# The base with this machine's memprof.
 make_prebuilt_base() {
     build_base=localhost/memprof-test-prebuilt
-    # Without a cache, which the next build would not use.
-    compiles=false
-    ! podman image exists "$build_base" || podman image rm -f "$build_base" >/dev/null
-    mkdir -p "$work/bin" "$work/share"
     # Together, so that both use the same build of the library, which the benchmarks have already made.
     cargo build -q --release --bin memprof --example light-node
-    cp target/release/memprof "$work/share/memprof"
-    cat >"$work/bin/cargo" <<-'END'
-	#!/bin/sh -e
-	[ "$*" = "build --release --locked --bin memprof" ]
-	mkdir -p target/release
-	cp /usr/local/share/memprof target/release/memprof
-	END
-    cat >"$work/bin/apt-get" <<-'END'
-	#!/bin/sh -e
-	[ "$1" != install ] || set -- --simulate "$@"
-	exec /usr/bin/apt-get "$@"
-	END
-    chmod +x "$work/bin"/*
-    derive_base "$build_base" "$work/bin" /usr/local/bin "$work/share" /usr/local/share
+    make_stubs target/release/memprof "build --release --locked --bin memprof"
 }
 
 make_build_base() {
-    local release
-    # shellcheck source=/dev/null
-    release=$(. /etc/os-release && echo "${VERSION_CODENAME-}")
-    if [ "${MEMPROF_TEST_FULL-}" = 1 ] || [ "$release" != "$suite" ]; then
+    if must_compile; then
         make_rust_base
     else
         make_prebuilt_base
     fi
-}
-
-# Crates come from this machine's cache, which is filled before: the build itself is offline.
-build_image() {
-    local cargo_home=${CARGO_HOME:-$HOME/.cargo}
-    cargo fetch --locked -q
-    say "building the image"
-    # The previous image would lose its name and stay.
-    ! podman image exists "$image" || podman image rm -f "$image" >/dev/null
-    buildah bud --isolation chroot --layers="$compiles" -q -t "$image" \
-        --build-arg "BUILD_BASE=$build_base" --build-arg "BASE=$base" \
-        -v "$cargo_home/registry:/root/.cargo/registry:ro" --env CARGO_NET_OFFLINE=true . >/dev/null
-    podman image exists "$image" || die "the image was not built"
 }
 
 check_version() {
@@ -352,7 +276,7 @@ profile_from_pod() {
 make_base
 check_runtime
 make_build_base
-build_image
+build_image Dockerfile
 check_version
 ! $build_only || exit 0
 cargo build -q --release --example light-node

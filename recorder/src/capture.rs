@@ -31,6 +31,7 @@ use self::follow::Followed;
 use self::load::{Inbox, Loaded, Programs};
 use self::open::OpenSockets;
 use crate::captured::{Captured, Socket, What};
+use crate::namespaces;
 use crate::side::Both;
 use crate::time::Wall;
 use crate::wire::{self, Kind, Record, RecorderSkel};
@@ -91,6 +92,10 @@ impl Capture {
     }
 
     fn of_calls(options: &CaptureOptions, reason: Option<String>) -> Result<Self, CaptureError> {
+        if !namespaces::has_initial_pids() {
+            let why = "system calls cannot be captured from a pid namespace of its own; start the container with --pid=host";
+            return Err(CaptureError::Refused(why.into()));
+        }
         let loaded = load::load(options, &Programs::CALLS)?;
         let mut followed = Followed::new(&options.targets);
         followed.refresh(&loaded.skel);

@@ -234,7 +234,9 @@ for check in checks:
     print(check["status"], check["name"], check["found"])
 names = [check["name"] for check in checks if check["node"]]
 assert names == ["identity", "process", "database", "logs", "logs", "logs", "logs", "identity", "process", "database"], names
-assert all(check["status"] == "ok" for check in checks)'
+# The machine is a container.
+wrong = [check["name"] for check in checks if check["status"] != "ok"]
+assert wrong == ["pid namespace"], wrong'
     inside rm -r /etc/systemd/system/tezos-recorder.service.d
     inside systemctl daemon-reload
 }
@@ -252,6 +254,7 @@ expect_rights() {
 # Its database is its own, and the only thing of its user.
 expect_files() {
     local wrong
+    # shellcheck disable=SC2016 # the inner shell fills it in
     wrong=$(inside sh -euc 'cd /var/lib/private/tezos-recorder
 for node in node peer; do
     [ "$(find "$node" -type f -size +0 | wc -l)" -ge 3 ] || echo "$node has no database"

@@ -12,7 +12,7 @@ use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
 
 use super::{CaptureError, Target};
 use crate::wire::RecorderSkel;
-use crate::{cgroups, sockets};
+use crate::{cgroups, namespaces, sockets};
 
 /// A control group whose packets are seen. The kernel detaches the programs when the links are closed, however that happens.
 #[derive(Debug)]
@@ -41,6 +41,8 @@ pub(super) struct Attachments {
     inotify: Inotify,
     /// When to look again without being told.
     next: Instant,
+    /// True if the programs number processes as the recorder does.
+    same_pids: bool,
 }
 
 impl Attachments {
@@ -67,6 +69,7 @@ impl Attachments {
             refused: None,
             inotify,
             next: Instant::now(),
+            same_pids: namespaces::has_initial_pids(),
         })
     }
 
@@ -102,12 +105,16 @@ impl Attachments {
 
     /// A process listens at the port of a target.
     pub fn listens(&mut self, skel: &RecorderSkel<'_>, port: u16, pid: u32) {
+        if !self.same_pids {
+            self.refresh(skel);
+            return;
+        }
         let Ok(group) = cgroups::of_process(&self.mount, pid) else {
             return;
         };
         for place in &mut self.places {
             if matches!(place.target, Target::Port(wanted) if wanted == port) {
-                place.groups = vec![group.clone()];
+                place.listens_in(&group);
             }
         }
         self.attach(skel);
@@ -116,7 +123,7 @@ impl Attachments {
     /// Looks for all targets, attaches the programs where they are, and detaches them where they are no more.
     pub fn refresh(&mut self, skel: &RecorderSkel<'_>) {
         for place in &mut self.places {
-            place.find(&self.mount);
+            place.find(&self.mount, self.same_pids);
         }
         self.attach(skel);
         let missing = self.places.iter().any(|place| place.problem.is_some());
@@ -184,10 +191,11 @@ impl Attachments {
 
 impl Place {
     /// Looks for the target. If it is nowhere, its last place is kept: connections of a node that has stopped to listen go on.
-    fn find(&mut self, mount: &Path) {
-        // The next process that listens there reports itself; to search for it takes long on hosts with many sockets.
+    /// Processes that begin to listen are `told` by the programs; to search for them takes long on hosts with many sockets.
+    fn find(&mut self, mount: &Path, told: bool) {
         let is_there = self.groups.iter().any(|group| group.is_dir());
-        if is_there && matches!(self.target, Target::Port(_)) {
+        if is_there && told && matches!(self.target, Target::Port(_)) {
+            self.groups.retain(|group| group.is_dir());
             self.problem = None;
             return;
         }
@@ -202,6 +210,14 @@ impl Place {
             self.groups = found;
         } else if self.groups.is_empty() {
             self.problem = Some(format!("{}: not found", self.target));
+        }
+    }
+
+    /// A process of this group listens at the target's port. Others may do so, too, each in a network namespace of its own.
+    fn listens_in(&mut self, group: &Path) {
+        self.groups.retain(|known| known.is_dir());
+        if !self.groups.iter().any(|known| known == group) {
+            self.groups.push(group.to_path_buf());
         }
     }
 }

@@ -11,6 +11,7 @@ use super::{Check, Status};
 use crate::capture::{Capture, CaptureOptions};
 use crate::cgroups;
 use crate::config::Config;
+use crate::namespaces;
 
 /// The oldest kernel on which the recorder is tested, and the oldest one that can load its programs (`bpf_loop`).
 const TESTED: KernelVersion = KernelVersion(6, 1);
@@ -30,6 +31,7 @@ pub(super) fn checks(config: Option<&Config>) -> Vec<Check> {
         kernel(&procfs::kernel_release()),
         type_information(Path::new(BTF)),
         control_groups(cgroups::mount()),
+        pid_namespace(namespaces::has_initial_pids()),
         capabilities(procfs::effective_capabilities()),
         programs(config),
     ]
@@ -93,6 +95,21 @@ pub fn control_groups(mount: io::Result<PathBuf>) -> Check {
             "mount -t cgroup2 none /sys/fs/cgroup; in a container, mount the host's: -v /sys/fs/cgroup:/sys/fs/cgroup:ro --cgroupns=host",
         ),
     }
+}
+
+/// Whether the recorder's pid namespace is the initial one.
+pub fn pid_namespace(is_initial: bool) -> Check {
+    let name = "pid namespace";
+    if is_initial {
+        return Check::ok(name, "the initial one");
+    }
+    Check::not_ok(
+        Status::Degraded,
+        name,
+        "not the initial one (a container's)",
+        "processes outside of the container are not found by `port` or `pid`, and system calls are not captured",
+        "start the container with --pid=host, or name the node's `cgroup` or `unit`",
+    )
 }
 
 /// The effective capabilities, as the bits of `CapEff`.

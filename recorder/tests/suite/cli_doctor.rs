@@ -184,6 +184,8 @@ fn doctor_judges_kernels_control_groups_and_capabilities() {
         let check = machine::capabilities(mask);
         assert_eq!((check.status, &check.found[..]), (status, found));
     }
+    assert_eq!(machine::pid_namespace(true).status, Status::Ok);
+    assert_eq!(machine::pid_namespace(false).status, Status::Degraded);
     let none = machine::control_groups(Err(std::io::ErrorKind::NotFound.into()));
     assert!(none.status == Status::Missing && none.remedy.contains("cgroup2"));
 }
@@ -204,6 +206,7 @@ fn doctor_checks_this_machine_as_json() {
             "kernel",
             "BTF",
             "control groups",
+            "pid namespace",
             "capabilities",
             "BPF programs"
         ]

@@ -5,7 +5,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::common::{Group, Namespaces, Place};
 use super::seen::{Recording, check, exchange};
-use tezos_recorder::capture::Target;
+use tezos_recorder::capture::{Capture, CaptureError, CaptureOptions, Source, Target};
 use tezos_recorder::cgroups;
 use tezos_recorder::side::Side;
 
@@ -174,6 +174,76 @@ fn a_port_that_is_listened_at() {
 #[test]
 fn a_port_that_will_be_listened_at() {
     finds_a_port(false);
+}
+
+/// Another process listens at the same port in a network namespace of its own, as in another container: the node's group stays.
+#[test]
+fn a_port_that_others_listen_at_too() {
+    const PORT: u16 = 20_003;
+    let (group, other, namespaces) = (Group::new("first"), Group::new("second"), Namespaces::new());
+    let node = Place {
+        group: Some(&group.0),
+        namespace: Some(&namespaces.node),
+    };
+    let stranger = Place {
+        group: Some(&other.0),
+        namespace: Some(&namespaces.peer),
+    };
+    let mut recording = Recording::start(Target::Port(PORT));
+    let (mut node, _) = node.exchange("listen", "10.77.0.1", PORT, "recv", 1000);
+    recording.until(|recording| recording.capture.facts().cgroups == [group.0.clone()]);
+    let (mut stranger, _) = stranger.exchange("listen", "10.77.0.2", PORT, "recv", 1000);
+    let mut both = [group.0.clone(), other.0.clone()];
+    both.sort();
+    recording.until(|recording| recording.capture.facts().cgroups == both);
+    let peer = Place {
+        group: None,
+        namespace: Some(&namespaces.peer),
+    };
+    let (mut peer, _) = peer.exchange("connect", "10.77.0.1", PORT, "recv", 2000);
+    recording.until_ended(&mut [&mut node, &mut peer]);
+    check(recording.only(), &node.exchanged(), Side::Remote);
+    stranger.kill();
+    other.remove();
+    recording.until(|recording| recording.capture.facts().cgroups == [group.0.clone()]);
+    assert!(recording.capture.facts().missing.is_empty());
+}
+
+/// There the programs number processes otherwise than the recorder.
+#[test]
+fn a_port_in_a_pid_namespace_of_the_recorder() {
+    let test = std::env::current_exe().unwrap();
+    let status = std::process::Command::new("unshare")
+        .args(["--pid", "--fork", "--mount-proc"])
+        .arg(test)
+        .args(["--exact", "--ignored", "--nocapture"])
+        .arg("capture::places::nodes_that_listen_one_after_the_other")
+        .status();
+    assert!(status.unwrap().success());
+}
+
+#[test]
+#[ignore = "is started by another test, in a pid namespace"]
+fn nodes_that_listen_one_after_the_other() {
+    const PORT: u16 = 20_004;
+    let groups = [Group::new("one"), Group::new("other")];
+    let mut recording = Recording::start(Target::Port(PORT));
+    for group in &groups {
+        recording.seen.clear();
+        let place = Place::group(&group.0);
+        let (mut node, _) = place.exchange("listen", "127.0.0.1", PORT, "recv", 1000);
+        recording.until(|recording| recording.capture.facts().cgroups == [group.0.clone()]);
+        let (mut peer, _) = Place::default().exchange("connect", "127.0.0.1", PORT, "recv", 2000);
+        recording.until_ended(&mut [&mut node, &mut peer]);
+        check(recording.only(), &node.exchanged(), Side::Remote);
+    }
+    assert!(matches!(
+        Capture::open(&CaptureOptions {
+            source: Source::Calls,
+            ..CaptureOptions::default()
+        }),
+        Err(CaptureError::Refused(_))
+    ));
 }
 
 #[test]
