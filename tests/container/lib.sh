@@ -1,6 +1,6 @@
 # Shared by tests/container.sh and recorder/tests/container.sh: base images, and images that are built on them. Who sources this has
 # `image`, the name of the image to build, `work`, a directory, and the function `skip`.
-# shellcheck shell=bash
+# shellcheck shell=bash disable=SC2154
 
 suite=bookworm
 base=localhost/memprof-test-base:$suite
