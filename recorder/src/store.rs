@@ -33,6 +33,7 @@ mod search;
 mod segment;
 mod settings;
 mod shared;
+mod summary;
 mod values;
 mod writer;
 

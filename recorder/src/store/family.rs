@@ -1,7 +1,6 @@
 //! Writing segments: a new one when the last is full, and none kept beyond the limits.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use rusqlite::Connection;
 
@@ -12,6 +11,7 @@ use super::schema;
 use super::segment::{self, Family, Segment};
 use super::settings::Keep;
 use super::shared::{Catalog, Shared};
+use super::summary;
 use super::values::int;
 
 /// The segments of a family, as the writer has them.
@@ -125,11 +125,14 @@ impl Segments {
     }
 
     /// Opens the last segment if there is room in it, else a new one.
-    fn begin(&mut self, catalog: &Catalog, now: u64) -> Result<Active, StoreError> {
+    fn begin(&mut self, catalog: &mut Catalog, now: u64) -> Result<Active, StoreError> {
         let (raw, search) = (self.shared.settings.raw, self.shared.settings.search);
-        let last = catalog.of(self.family).last();
-        if let Some(last) = last.filter(|last| self.goes_on(last, now)) {
-            match self.reopen(last) {
+        if let Some(last) = catalog.of_mut(self.family).last_mut() {
+            let reopened = match self.goes_on(last, now) {
+                true => self.reopen(last),
+                false => self.finish_late(last).map(|()| None),
+            };
+            match reopened {
                 Ok(Some((db, segment))) => {
                     self.limit_log(&db);
                     return Ok(Active::new(db, segment, raw, search));
@@ -169,6 +172,7 @@ impl Segments {
         let indexed: bool = read.map_err(StoreError::of("read", &last.path))?;
         let fits = self.family == Family::Messages || indexed == self.shared.settings.search;
         let whole = segment.next >= self.next && segment.next_chunk >= self.next_chunk;
+        segment.summary = None;
         Ok((fits && whole).then_some((db, segment)))
     }
 
@@ -182,24 +186,31 @@ impl Segments {
         let Some(mut active) = self.active.take() else {
             return;
         };
-        let path = active.segment.path.clone();
-        self.shared.pool.forget(&path);
-        // Readers need fewer files and calls without a write-ahead log. They may prevent it now; then it stays.
-        let _ = active.db.busy_timeout(Duration::ZERO);
-        if self.family == Family::Messages
-            && let Err(error) = active.db.execute_batch(schema::HASHES)
-        {
-            self.shared.note(&StoreError::of("index", &path)(error));
+        self.shared.pool.forget(&active.segment.path);
+        if let Err(error) = active.segment.finish(active.db, self.family) {
+            self.shared.note(&error);
         }
-        let _ = active
-            .db
-            .execute_batch("PRAGMA wal_checkpoint(TRUNCATE); PRAGMA journal_mode = DELETE;");
-        drop(active.db);
-        active.segment.bytes = segment::bytes(&path);
-        let last = catalog.of_mut(self.family).last_mut();
-        if let Some(last) = last.filter(|last| last.number == active.segment.number) {
+        let known = catalog.of_mut(self.family);
+        if let Some(last) = known
+            .last_mut()
+            .filter(|s| s.number == active.segment.number)
+        {
             *last = active.segment;
         }
+        let mut room = summary::ROOM;
+        known
+            .iter_mut()
+            .rev()
+            .for_each(|segment| segment.fit(&mut room));
+    }
+
+    /// Finishes a segment after a crash that prevented it.
+    fn finish_late(&self, last: &mut Segment) -> Result<(), StoreError> {
+        if last.damaged || last.is_finished() || self.family == Family::Logs {
+            return Ok(());
+        }
+        self.shared.pool.forget(&last.path);
+        last.finish(schema::open(&last.path, true)?, self.family)
     }
 
     /// Leaves a damaged segment as it is.

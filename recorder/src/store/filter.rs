@@ -3,6 +3,7 @@
 use std::fmt::Write;
 use std::net::IpAddr;
 
+use rusqlite::params;
 use rusqlite::types::Value;
 
 use super::bounds::Bounds;
@@ -136,12 +137,18 @@ pub(super) fn messages(
         .into_iter()
         .filter_map(|(i, c, v)| Some((i, c, v?)))
         .collect();
-    if is_rare_hash(file, query.hash.as_deref())? {
+    let hash = query.hash.as_deref();
+    let best = most_selective(file, &mut filters, hash.is_some())?;
+    let most = best.as_ref().map_or(COMPARED, |(rows, _)| *rows);
+    let best = best.map(|(_, filter)| filter);
+    if is_rare_hash(file, hash, most)? {
         select.index = Some("message_hash");
+        filters.extend(best);
     } else if query.error == Some(true) {
         select.index = Some("message_error");
+        filters.extend(best);
     } else {
-        select.merged = most_selective(file, &mut filters)?;
+        select.merged = best;
     }
     for (_, column, values) in &filters {
         select.list(column, values);
@@ -157,32 +164,38 @@ fn hashes(start: &str) -> [String; 2] {
     [start.to_owned(), format!("{start}\u{10ffff}")]
 }
 
-/// Whether few hashes begin like that, and there is an index of them.
-fn is_rare_hash(file: &File, start: Option<&str>) -> rusqlite::Result<bool> {
+/// Whether at most so many hashes begin like that, and there is an index of them.
+fn is_rare_hash(file: &File, start: Option<&str>, most: i64) -> rusqlite::Result<bool> {
     let Some(start) = start.filter(|start| !start.is_empty() && file.hashes) else {
         return Ok(false);
     };
     let sql = format!(
-        "SELECT count(*) FROM (SELECT 1 FROM message INDEXED BY message_hash WHERE {HASH} LIMIT {COMPARED})"
+        "SELECT count(*) FROM (SELECT 1 FROM message INDEXED BY message_hash WHERE {HASH} LIMIT ?)"
     );
+    let [first, behind] = hashes(start);
     let rows: i64 = file
         .prepare_cached(&sql)?
-        .query_row(hashes(start), |row| row.get(0))?;
-    Ok(rows < COMPARED)
+        .query_row(params![first, behind, most + 1], |row| row.get(0))?;
+    Ok(rows <= most)
 }
 
 /// An index, its column and the wanted values.
 type Filter = (&'static str, &'static str, Vec<i64>);
 
-/// Takes the filter out that leaves the fewest rows, if they are merged by index.
-fn most_selective(file: &File, filters: &mut Vec<Filter>) -> rusqlite::Result<Option<Filter>> {
+/// Takes the filter out that leaves the fewest rows, with their number, if they are merged by index. Rows of a single filter are
+/// only counted to be `compared`.
+fn most_selective(
+    file: &File,
+    filters: &mut Vec<Filter>,
+    compared: bool,
+) -> rusqlite::Result<Option<(i64, Filter)>> {
     let mut best: Option<(i64, usize)> = None;
     for (at, (index, column, values)) in filters.iter().enumerate() {
         if values.len() > MERGED {
             continue;
         }
         let mut rows = 0;
-        if filters.len() > 1 {
+        if filters.len() > 1 || compared {
             let mut select = Select::default();
             select.list(column, values);
             let conditions = &select.conditions;
@@ -197,7 +210,7 @@ fn most_selective(file: &File, filters: &mut Vec<Filter>) -> rusqlite::Result<Op
             best = Some((rows, at));
         }
     }
-    Ok(best.map(|(_, at)| filters.remove(at)))
+    Ok(best.map(|(rows, at)| (rows, filters.remove(at))))
 }
 
 /// The links of the wanted connections; nothing if every connection is wanted.

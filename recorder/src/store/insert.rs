@@ -29,12 +29,12 @@ pub(super) struct Active {
 }
 
 /// The values that all messages of a connection share.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
-struct Link {
-    connection: ConnectionId,
-    ip: [u8; 16],
-    port: u16,
-    initiator: Option<Side>,
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Link {
+    pub(super) connection: ConnectionId,
+    pub(super) ip: [u8; 16],
+    pub(super) port: u16,
+    pub(super) initiator: Option<Side>,
 }
 
 /// Times of a block's rows.

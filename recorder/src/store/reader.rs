@@ -95,10 +95,15 @@ impl Reader {
             .as_deref()
             .map(|peer| self.connections_of_peer(peer))
             .transpose()?;
+        let peers = peers.as_deref();
+        let may_have = |segment: &Segment| {
+            let summary = segment.summary.as_ref();
+            summary.is_none_or(|summary| summary.may_have(query, peers))
+        };
         let times = (query.from, query.to);
         let question = (query.direction, query.position, times, query.limit);
-        self.find(question, |file, bounds| {
-            filter::messages(file, query, peers.as_deref(), bounds)
+        self.find(question, may_have, |file, bounds| {
+            filter::messages(file, query, peers, bounds)
         })
     }
 
@@ -120,9 +125,11 @@ impl Reader {
         let terms = Terms::parse(query.text.as_deref().unwrap_or_default());
         let times = (query.from, query.to);
         let question = (query.direction, query.position, times, query.limit);
-        self.find(question, |file, bounds| {
-            Ok(Some(filter::logs(file, query, &terms, bounds)))
-        })
+        self.find(
+            question,
+            |_| true,
+            |file, bounds| Ok(Some(filter::logs(file, query, &terms, bounds))),
+        )
     }
 
     /// A line of the log.
@@ -163,6 +170,7 @@ impl Reader {
     fn find<T: ListRow>(
         &self,
         (direction, position, times, limit): Question,
+        may_have: impl Fn(&Segment) -> bool,
         select: impl Fn(&File, &Bounds) -> rusqlite::Result<Option<Select>>,
     ) -> StoreResult<Found<T>> {
         let began = Instant::now();
@@ -176,7 +184,8 @@ impl Reader {
         let last = segments.iter().rev().find(|segment| segment.rows() > 0);
         let last = last.map_or(0, |segment| segment.next - 1);
         let bounds = Bounds::new(direction, position, times, last);
-        let mut wanted: Vec<_> = segments.iter().filter(|s| bounds.meet(s)).collect();
+        let wanted = segments.iter().filter(|s| bounds.meet(s) && may_have(s));
+        let mut wanted: Vec<_> = wanted.collect();
         if direction == Direction::Backward {
             wanted.reverse();
         }
@@ -235,12 +244,15 @@ impl Reader {
         }
     }
 
-    /// Ids of a peer's connections.
+    /// Ids of a peer's newest connections, in order.
     fn connections_of_peer(&self, peer: &str) -> StoreResult<Vec<i64>> {
         self.0.pool.with(&self.0.main(), |db| {
             let sql = "SELECT id FROM connection WHERE peer_id = ? ORDER BY id DESC LIMIT 10000";
             let mut ids = db.prepare_cached(sql)?;
-            ids.query_map([peer], |row| row.get(0))?.collect()
+            let ids = ids.query_map([peer], |row| row.get(0))?;
+            let mut ids: Vec<_> = ids.collect::<Result<_, _>>()?;
+            ids.reverse();
+            Ok(ids)
         })
     }
 }

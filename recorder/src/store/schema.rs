@@ -99,6 +99,10 @@ CREATE INDEX chunk_number ON chunk(connection, sender, number);
 pub(super) const HASHES: &str =
     "CREATE INDEX IF NOT EXISTS message_hash ON message(hash) WHERE hash IS NOT NULL;";
 
+/// The filter of hashes, which is made at the same time, and the id that follows the last of its messages.
+pub(super) const HASH_FILTER: &str =
+    "CREATE TABLE IF NOT EXISTS hash_filter(next INTEGER NOT NULL, bits BLOB NOT NULL);";
+
 /// Lines of the log.
 const LOGS: &str = "
 CREATE TABLE log(

@@ -1,14 +1,17 @@
 //! Segments: the files that rows are spread over, so that the oldest are deleted as a whole.
 
+use std::cmp::Reverse;
 use std::fs::{self, OpenOptions};
 use std::io;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use rusqlite::{Connection, OptionalExtension};
 
 use super::error::StoreError;
 use super::schema;
+use super::summary::{self, Summary};
 use super::values::{int, uint};
 use crate::time::Timestamp;
 
@@ -63,6 +66,8 @@ pub(super) struct Segment {
     pub(super) bytes: u64,
     /// It cannot be read.
     pub(super) damaged: bool,
+    /// Its messages; unknown while it is written.
+    pub(super) summary: Option<Arc<Summary>>,
 }
 
 impl Segment {
@@ -82,29 +87,35 @@ impl Segment {
             written: now,
             bytes: 0,
             damaged: false,
+            summary: None,
         }
     }
 
-    /// The segment of a file, if the name is of one of the family; of a damaged one, only what its name and its size say.
-    pub(super) fn find(path: &Path, family: Family) -> Option<Result<Self, StoreError>> {
+    /// The segment of a file, if the name is of one of the family, as far as its name says.
+    fn named(path: &Path, family: Family) -> Option<Self> {
         let name = path.file_name()?.to_str()?;
         let name = name.strip_prefix(family.name())?.strip_prefix('-')?;
         let (number, first) = name.strip_suffix(".db")?.split_once('-')?;
         let (number, first) = (number.parse().ok()?, first.parse().ok()?);
         let mut segment = Self::new(Path::new(""), family, number, (first, 0), 0);
         segment.path = path.to_path_buf();
-        let unread = segment.clone();
+        Some(segment)
+    }
+
+    /// The same with what is in the file, as far as that is not damaged; nothing if its creation was not finished: it is deleted.
+    fn find(self, family: Family) -> Result<Option<Self>, StoreError> {
+        let mut segment = self.clone();
         match segment.read(family) {
             Ok(true) => {}
-            Ok(false) => return delete(path).err().map(Err),
-            Err(error @ StoreError::Newer { .. }) => return Some(Err(error)),
+            Ok(false) => return delete(&self.path).map(|()| None),
+            Err(error @ StoreError::Newer { .. }) => return Err(error),
             Err(_) => {
-                segment = unread;
+                segment = self;
                 segment.damaged = true;
             }
         }
-        segment.bytes = bytes(path);
-        Some(Ok(segment))
+        segment.bytes = bytes(&segment.path);
+        Ok(Some(segment))
     }
 
     /// Reads what is known of it; whether it was finished when it was created.
@@ -140,6 +151,7 @@ impl Segment {
         self.next = next(db, family.table())?.unwrap_or(self.first);
         if family == Family::Messages {
             self.next_chunk = next(db, "chunk")?.unwrap_or(self.first_chunk);
+            self.summary = Summary::read(db, self.next).ok().map(Arc::new);
         }
         // Ids of a damaged file would be those of all later rows.
         let rows = self.next.checked_sub(self.first);
@@ -202,12 +214,20 @@ fn next(db: &Connection, table: &str) -> rusqlite::Result<Option<u64>> {
 
 /// All segments of a family in a directory, in order.
 pub(super) fn list(dir: &Path, family: Family) -> Result<Vec<Segment>, StoreError> {
-    let mut segments = Vec::new();
+    let mut named = Vec::new();
     for entry in fs::read_dir(dir).map_err(StoreError::io("read", dir))? {
         let path = entry.map_err(StoreError::io("read", dir))?.path();
-        segments.extend(Segment::find(&path, family).transpose()?);
+        named.extend(Segment::named(&path, family));
     }
-    segments.sort_by_key(|segment| segment.number);
+    named.sort_by_key(|segment| Reverse(segment.number));
+    let (mut segments, mut room) = (Vec::new(), summary::ROOM);
+    for segment in named {
+        if let Some(mut segment) = segment.find(family)? {
+            segment.fit(&mut room);
+            segments.push(segment);
+        }
+    }
+    segments.reverse();
     Ok(segments)
 }
 

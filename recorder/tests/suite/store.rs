@@ -12,3 +12,4 @@ mod model;
 mod model_logs;
 mod retention;
 mod search;
+mod summary;

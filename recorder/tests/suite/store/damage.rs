@@ -31,7 +31,8 @@ pub fn filled(path: &Path) -> Vec<PathBuf> {
     segments(path)
 }
 
-fn segments(path: &Path) -> Vec<PathBuf> {
+/// Files with messages, in order.
+pub fn segments(path: &Path) -> Vec<PathBuf> {
     let files = fs::read_dir(path).unwrap().map(|file| file.unwrap().path());
     let is_segment = |path: &PathBuf| {
         let name = path.file_name().unwrap().to_str().unwrap();

@@ -38,6 +38,11 @@ fn peer(connection: u64) -> Option<String> {
     (!connection.is_multiple_of(7)).then(|| format!("id{}", connection % 4))
 }
 
+/// A hash as long as those of blocks and operations.
+fn whole(start: &str) -> String {
+    format!("{start:z<51}")
+}
+
 fn random_message(random: &mut Random, n: u64) -> MessageEntry {
     let connection = 1 + random.below(90) * random.below(2);
     MessageEntry {
@@ -56,11 +61,8 @@ fn random_message(random: &mut Random, n: u64) -> MessageEntry {
         size: random.below(1000),
         preview: random.percent(50).then(|| format!("preview {n}")),
         hash: random.percent(50).then(|| {
-            format!(
-                "{}{}",
-                random.pick(&["oo", "op", "BLock", "BLocker"]),
-                random.below(50)
-            )
+            let start = random.pick(&["oo", "op", "BLock", "BLocker"]);
+            whole(&format!("{start}{}", random.below(50)))
         }),
         error: random.percent(5).then(|| "bad".into()),
     }
@@ -108,11 +110,15 @@ fn random_query(random: &mut Random, count: u64) -> MessageQuery {
         host: maybe(random).then(|| random.pick(&[address(0).ip(), address(2).ip(), mapped])),
         connection: maybe(random).then(|| ConnectionId(random.below(100))),
         peer_id: maybe(random).then(|| format!("id{}", random.below(5))),
-        hash: maybe(random).then(|| {
-            random
-                .pick(&["", "o", "oo1", "BLock", "BLocker1", "BLock17", "x"])
-                .into()
-        }),
+        hash: maybe(random)
+            .then(|| {
+                random
+                    .pick(&["", "o", "oo1", "BLock", "BLocker1", "BLock17", "x"].map(String::from))
+            })
+            .map(|start| match random.below(3) {
+                0 if !start.is_empty() => whole(&start),
+                _ => start,
+            }),
         error: maybe(random).then(|| random.percent(50)),
     }
 }
