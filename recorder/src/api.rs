@@ -45,8 +45,10 @@ pub const OPENAPI: &str = include_str!("api/openapi-v4.json");
 /// Settings of the API.
 #[derive(Clone, Default)]
 pub struct ApiOptions {
-    /// The recorder's version, for `/v2/version`.
+    /// The recorder's version.
     pub version: String,
+    /// The commit that it was built from, or the version if that is not known, for `/v2/version`.
+    pub commit: String,
     /// The state of the capture at this time.
     pub capture: Option<Arc<dyn Fn() -> CaptureHealth + Send + Sync>>,
 }
@@ -193,7 +195,7 @@ impl Service for Api {
                 Ok(reply) => reply,
                 Err(failure) => failure.in_json(),
             },
-            Path::Version => reply::json(&shared.options.version)?,
+            Path::Version => reply::json(&shared.options.commit)?,
             Path::Rpc => json_text("[]"),
             Path::OpenapiOld => json_text(OPENAPI_OLD),
             Path::New(path) => v4::answer(shared, path, request.query).await?,

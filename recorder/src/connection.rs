@@ -31,12 +31,15 @@ mod held;
 mod nodes;
 mod remark;
 mod session;
+mod state;
 
 use std::sync::Arc;
 
 pub use event::{ChunkEvent, Event, MessageEvent};
 pub use nodes::{Node, Nodes};
 pub use remark::{Ignored, Remark, Undecryptable};
+pub(crate) use state::Progress;
+pub use state::State;
 
 use self::conversation::Conversation;
 use crate::budget::Budget;

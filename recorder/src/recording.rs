@@ -136,7 +136,7 @@ impl Recording {
         match captured.what {
             What::Opened { initiator } => {
                 // The number of a socket is new, unless the end of its last connection was lost.
-                self.close(socket, time, Both::default(), entries);
+                self.close(socket, None, Both::default(), entries);
                 let opening = Opening {
                     initiator,
                     seen: true,
@@ -165,7 +165,7 @@ impl Recording {
                 };
                 self.record(socket, sender, &record, now, entries);
             }
-            What::Closed { sent } => self.close(socket, time, sent, entries),
+            What::Closed { sent } => self.close(socket, Some(time), sent, entries),
         }
     }
 
@@ -252,10 +252,11 @@ impl Recording {
         found.map(|(node, _)| node.clone())
     }
 
+    /// Ends a connection, at that time if its end was seen.
     fn close(
         &mut self,
         socket: Socket,
-        time: Timestamp,
+        time: Option<Timestamp>,
         sent: Both<Option<u64>>,
         entries: &mut Entries<'_>,
     ) {
@@ -292,7 +293,7 @@ impl Recording {
             );
         }
         if let Some(socket) = oldest {
-            self.close(socket, time, Both::default(), entries);
+            self.close(socket, None, Both::default(), entries);
         }
     }
 
@@ -400,9 +401,15 @@ impl Recording {
             followed.update();
             let remark = "not recorded any further: the recorder has ended";
             followed.listing.remark(time, remark.into());
+            followed.listing.end(None);
             followed.listing.flush(entries);
         }
         self.followed.clear();
+        for listing in self.ignored.values_mut().flatten() {
+            listing.end(None);
+            listing.flush(entries);
+        }
+        self.ignored.clear();
     }
 }
 

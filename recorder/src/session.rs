@@ -163,6 +163,7 @@ impl Session {
             self.api_nodes(config, stores),
             ApiOptions {
                 version: env!("CARGO_PKG_VERSION").into(),
+                commit: env!("TEZOS_RECORDER_COMMIT").into(),
                 capture: Some({
                     let shared = self.shared.clone();
                     Arc::new(move || shared.health())

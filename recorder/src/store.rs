@@ -45,8 +45,12 @@ use std::thread::{self, JoinHandle};
 use nix::fcntl::Flock;
 use tokio::sync::watch;
 
-pub use entry::{ChunkEntry, ConnectionEntry, ConnectionId, Entry, Level, LogEntry, MessageEntry};
+pub use entry::{
+    ChunkEntry, ConnectionEntry, ConnectionId, ConnectionStatus, Entry, Level, LogEntry,
+    MessageEntry,
+};
 pub use error::{StoreError, StoreResult};
+pub use lists::Totals;
 pub use query::{
     ChunkQuery, ConnectionQuery, Direction, LogQuery, LogRow, MessageDetails, MessageQuery,
     MessageRow, Position,

@@ -306,6 +306,14 @@ fn respond(reply: Reply) -> Response<Body> {
             .headers_mut()
             .insert(header::CONTENT_DISPOSITION, name);
     }
+    if let Some((name, value)) = reply.header
+        && let Ok(value) = HeaderValue::from_str(&value)
+    {
+        let exposed = HeaderValue::from_static(name);
+        let headers = response.headers_mut();
+        headers.insert(HeaderName::from_static(name), value);
+        headers.insert(header::ACCESS_CONTROL_EXPOSE_HEADERS, exposed);
+    }
     response
 }
 

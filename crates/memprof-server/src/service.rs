@@ -90,6 +90,8 @@ pub struct Reply {
     pub content_type: &'static str,
     /// File name to save the body under.
     pub file_name: Option<String>,
+    /// A further header with its value, which pages of other origins may read.
+    pub header: Option<(&'static str, String)>,
     /// The body.
     pub body: Body,
 }
@@ -112,6 +114,7 @@ impl Reply {
             status: 200,
             content_type,
             file_name: None,
+            header: None,
             body: Body::Whole(body.into()),
         }
     }

@@ -26,12 +26,12 @@ struct OldChunk {
     plain: String,
 }
 
-/// The chunks of a connection, or of all.
+/// The chunks of a connection, or of all, and the id of the first that is missing because the list is too long.
 pub(super) async fn chunks_of(
     nodes: &Nodes,
     node: &ApiNode,
     query: &Query,
-) -> Result<Vec<u8>, Failure> {
+) -> Result<(Vec<u8>, Option<String>), Failure> {
     let question = ChunkQuery {
         limit: filters::limit(query)?,
         connection: filters::connection(query)?,
@@ -39,19 +39,23 @@ pub(super) async fn chunks_of(
     };
     let ask = move |reader: &Reader| {
         let (mut array, mut left, mut failed) = (Array::new(""), question.limit, None);
+        let mut cut = None;
         reader.each_chunk(&question, &mut |chunk| {
-            if left == 0 {
+            if array.is_full() {
+                cut = Some(id(&chunk));
+            }
+            if left == 0 || cut.is_some() {
                 return false;
             }
             left -= 1;
             failed = array
                 .push(&(id(&chunk), old_chunk(&chunk, MAX_BYTES)))
                 .err();
-            left > 0 && failed.is_none() && !array.is_full()
+            left > 0 && failed.is_none()
         })?;
         match failed {
             Some(failure) => Err(failure),
-            None => Ok(array.end("")),
+            None => Ok((array.end(""), cut)),
         }
     };
     nodes.ask(node, ask).await

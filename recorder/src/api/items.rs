@@ -4,8 +4,9 @@ use std::net::SocketAddr;
 
 use serde::Serialize;
 use serde_json::Value;
+use serde_json::value::RawValue;
 
-use super::old::side;
+use super::old::{raw_json, side};
 use super::peers::Peers;
 use super::query::canonical;
 use crate::p2p::json::Hex;
@@ -75,7 +76,9 @@ impl<'a> MessageItem<'a> {
 pub(super) struct DetailsItem<'a> {
     #[serde(flatten)]
     item: MessageItem<'a>,
-    message: Option<&'a serde_json::Value>,
+    message: Option<&'a RawValue>,
+    /// Whether `message` is missing because it is longer than 5 MiB.
+    message_cut: bool,
     /// Captured bytes in hexadecimal.
     raw: String,
     /// Plain bytes in hexadecimal.
@@ -88,7 +91,8 @@ impl<'a> DetailsItem<'a> {
     pub(super) fn new(details: &'a MessageDetails, peers: &mut Peers<'_>) -> Self {
         Self {
             item: MessageItem::new(&details.row, peers),
-            message: details.message.as_ref(),
+            message: raw_json(details.message.as_deref()),
+            message_cut: details.too_long,
             raw: Hex(&details.raw).to_string(),
             plain: Hex(&details.plain).to_string(),
             cut: details.cut,
@@ -110,6 +114,10 @@ pub(super) struct ConnectionItem<'a> {
     acks: Sides<Option<Value>>,
     last: String,
     ended: Option<String>,
+    /// `open`, `seen` or `unseen`.
+    end: &'static str,
+    state: &'static str,
+    reason: Option<&'a str>,
     bytes: Bytes,
     chunks: Chunks,
     ignored: Option<&'a str>,
@@ -130,6 +138,8 @@ struct Bytes {
     received: u64,
     /// Bytes of both directions that were not captured.
     lost: u64,
+    /// How often bytes were not captured.
+    gaps: u64,
 }
 
 /// Chunks by direction, as the node sees it.
@@ -165,10 +175,18 @@ impl<'a> From<&'a ConnectionEntry> for ConnectionItem<'a> {
             acks: json_of(&entry.acks),
             last: entry.last.0.to_string(),
             ended: entry.ended.map(|time| time.0.to_string()),
+            end: match (entry.ended, entry.status.end_unseen) {
+                (Some(_), _) => "seen",
+                (None, true) => "unseen",
+                (None, false) => "open",
+            },
+            state: entry.status.state.name(),
+            reason: entry.status.reason.as_deref(),
             bytes: Bytes {
                 sent: sent(local),
                 received: sent(remote),
                 lost: local.lost.saturating_add(remote.lost),
+                gaps: entry.status.gaps,
             },
             chunks: Chunks {
                 sent: entry.chunks.local,

@@ -1,9 +1,8 @@
 //! The API of the original: `/v2` of all nodes, `/v3` of one node.
 
-use std::fmt::Write as _;
-
 use memprof_server::Reply;
 use serde::{Serialize, Serializer};
+use serde_json::value::RawValue;
 
 use super::chunks::{chunk_of, chunks_of};
 use super::failure::Failure;
@@ -17,8 +16,13 @@ use crate::p2p::message::Category;
 use crate::side::Side;
 use crate::store::{ConnectionEntry, Direction, LogRow, MessageDetails, MessageRow};
 
-/// Bytes of a message in its details, of the captured ones and of the plain ones.
+/// Bytes of a message in its details, of the captured ones and of the plain ones. Each takes five of a reply, so that all of it, with
+/// the JSON, is below [`MAX_LIST`].
 pub(super) const MAX_BYTES: usize = 1 << 20;
+
+/// The header of a list that ended before its limit, because it was searched for 10 s or is larger than 16 MiB: the id of the first row
+/// that is missing.
+const CUT: &str = "x-list-cut-at";
 
 /// The requests of the original API.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,7 +52,7 @@ struct OldMessage<'a> {
 #[derive(Serialize)]
 struct OldDetails<'a> {
     id: u64,
-    message: Option<&'a serde_json::Value>,
+    message: Option<&'a RawValue>,
     original_bytes: Bytes<'a>,
     decrypted_bytes: Bytes<'a>,
     error: Option<String>,
@@ -111,7 +115,7 @@ pub(super) async fn answer(
         None => nodes.find(query.text(&["node_name"]))?,
     };
     let held = room.take(MAX_LIST).await?;
-    let body = match path {
+    let (body, cut) = match path {
         OldPath::Messages => {
             let question = filters::messages(&query, Form::Old)?;
             let ask = move |reader: &_| {
@@ -127,7 +131,7 @@ pub(super) async fn answer(
                 .map_err(|_| Failure::Value(format!("{id:?} is not the id of a message")))?;
             let ask = move |reader: &crate::store::Reader| {
                 let details = reader.message(id, MAX_BYTES)?;
-                to_json(&details.as_ref().map(old_details))
+                Ok((to_json(&details.as_ref().map(old_details))?, None))
             };
             nodes.ask(node, ask).await
         }
@@ -147,22 +151,27 @@ pub(super) async fn answer(
             nodes.ask(node, ask).await
         }
         OldPath::Chunks => chunks_of(nodes, node, &query).await,
-        OldPath::Chunk(id) => chunk_of(nodes, node, id).await,
-    };
-    Ok(json_text(held.bytes(body?)))
+        OldPath::Chunk(id) => chunk_of(nodes, node, id).await.map(|body| (body, None)),
+    }?;
+    let mut reply = json_text(held.bytes(body));
+    reply.header = cut.map(|id| (CUT, id));
+    Ok(reply)
 }
 
-/// An array of rows.
+/// An array of rows, and the id from which rows are missing, if it ended before its limit.
 fn list<Q: rows::Question>(
     reader: &crate::store::Reader,
-    question: Q,
+    mut question: Q,
     item: impl Fn(Q::Row, &mut Array, &mut Peers<'_>) -> Result<(), Failure>,
-) -> Result<Vec<u8>, Failure> {
+) -> Result<(Vec<u8>, Option<String>), Failure> {
     let (mut array, mut peers) = (Array::new(""), Peers::new(reader));
-    rows::write(reader, question, &mut array, |row, array| {
+    let mut left = *question.limit();
+    let next = rows::write(reader, question, &mut array, |row, array| {
+        left -= 1;
         item(row, array, &mut peers)
     })?;
-    Ok(array.end(""))
+    let cut = next.filter(|_| left > 0).map(Q::text);
+    Ok((array.end(""), cut))
 }
 
 pub(super) fn to_json(value: &impl Serialize) -> Result<Vec<u8>, Failure> {
@@ -187,25 +196,33 @@ fn old_message<'a>(row: &'a MessageRow, peers: &mut Peers<'_>) -> OldMessage<'a>
 fn old_details(details: &MessageDetails) -> OldDetails<'_> {
     OldDetails {
         id: details.row.id,
-        message: details.message.as_ref(),
+        message: raw_json(details.message.as_deref()),
         original_bytes: Bytes(&details.raw),
         decrypted_bytes: Bytes(&details.plain),
         error: error(details),
     }
 }
 
-/// The error of a message, with a remark if bytes are missing in its details.
+/// JSON that is written as it is.
+pub(super) fn raw_json(text: Option<&str>) -> Option<&RawValue> {
+    serde_json::from_str(text?).ok()
+}
+
+/// The error of a message, with remarks if something is missing in its details.
 fn error(details: &MessageDetails) -> Option<String> {
-    let mut error = details.row.error.clone().unwrap_or_default();
-    if details.cut {
-        let separator = if error.is_empty() { "" } else { "; " };
-        let reason = match details.raw.len().max(details.plain.len()) >= MAX_BYTES {
-            true => "bytes beyond 1 MiB are left out",
-            false => "some of the chunks are not stored any more",
-        };
-        let _ = write!(error, "{separator}{reason}");
-    }
-    (!error.is_empty()).then_some(error)
+    let bytes = match details.raw.len().max(details.plain.len()) >= MAX_BYTES {
+        true => "bytes beyond 1 MiB are left out",
+        false => "some of the chunks are not stored any more",
+    };
+    let parts = [
+        details.row.error.as_deref(),
+        details.cut.then_some(bytes),
+        details
+            .too_long
+            .then_some("the JSON is left out: it is longer than 5 MiB"),
+    ];
+    let parts: Vec<_> = parts.into_iter().flatten().collect();
+    (!parts.is_empty()).then(|| parts.join("; "))
 }
 
 fn old_log(row: &LogRow) -> OldLog<'_> {

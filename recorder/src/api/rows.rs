@@ -6,6 +6,7 @@ use serde::Serialize;
 
 use super::failure::Failure;
 use super::filters::without_position;
+use super::query::seconds;
 use super::reply::internal;
 use crate::store::{
     ConnectionEntry, ConnectionId, ConnectionQuery, Direction, Found, LogQuery, LogRow,
@@ -35,6 +36,11 @@ pub(super) trait Question {
     fn ask(&self, reader: &Reader) -> StoreResult<Found<Self::Row>>;
 
     fn id(row: &Self::Row) -> u64;
+
+    /// An id as text.
+    fn text(id: u64) -> String {
+        id.to_string()
+    }
 
     /// The JSON of an id, which continues a list.
     fn cursor(id: Option<u64>) -> String {
@@ -97,6 +103,11 @@ impl Question for ConnectionQuery {
 
     fn id(row: &ConnectionEntry) -> u64 {
         row.id.0
+    }
+
+    /// As the original has it.
+    fn text(id: u64) -> String {
+        seconds(ConnectionId(id))
     }
 
     /// Beyond what numbers of JavaScript hold.

@@ -13,7 +13,7 @@ use super::peers::Peers;
 use super::query::{Query, Unknown, connection_id};
 use super::reply::json_text;
 use super::rows::{self, Array, MAX_LIST, Question};
-use crate::store::{Direction, LogQuery, MessageQuery, Reader, StoreError};
+use crate::store::{Direction, LogQuery, MessageQuery, Reader, StoreError, Totals};
 use crate::time::Timestamp;
 
 /// Names of the parameter that chooses a node.
@@ -40,8 +40,35 @@ struct NodeItem<'a> {
     messages: u64,
     connections: u64,
     logs: u64,
+    /// Peers with known ids, of the connections that are stored.
+    peers: u64,
+    losses: Losses,
     /// The time of the oldest message or line, in nanoseconds.
     first_time: Option<String>,
+}
+
+/// What is missing in the connections that are stored.
+#[derive(Serialize)]
+struct Losses {
+    bytes: u64,
+    gaps: u64,
+    connections: u64,
+    unrecorded: u64,
+    undecryptable: u64,
+    partly_decrypted: u64,
+}
+
+impl From<Totals> for Losses {
+    fn from(totals: Totals) -> Self {
+        Self {
+            bytes: totals.lost_bytes,
+            gaps: totals.gaps,
+            connections: totals.lossy,
+            unrecorded: totals.unrecorded,
+            undecryptable: totals.undecryptable,
+            partly_decrypted: totals.partly_decrypted,
+        }
+    }
 }
 
 /// The node of a request.
@@ -109,8 +136,8 @@ async fn list<Q: Question + Send + 'static>(
 async fn nodes(shared: &Shared) -> Result<Vec<u8>, Failure> {
     let mut array = Array::new("{\"items\":");
     for node in shared.nodes.all() {
-        let ask = |reader: &Reader| Ok((reader.counts()?, first_time(reader)?));
-        let (counts, first_time) = shared.nodes.ask(node, ask).await?;
+        let ask = |reader: &Reader| Ok((reader.counts()?, reader.totals()?, first_time(reader)?));
+        let (counts, totals, first_time) = shared.nodes.ask(node, ask).await?;
         let state = node.state();
         array.push(&NodeItem {
             name: &node.name,
@@ -120,6 +147,8 @@ async fn nodes(shared: &Shared) -> Result<Vec<u8>, Failure> {
             messages: stored(counts.messages),
             connections: counts.connections,
             logs: stored(counts.logs),
+            peers: totals.peers,
+            losses: totals.into(),
             first_time: first_time.map(|Timestamp(nanos)| nanos.to_string()),
         })?;
     }

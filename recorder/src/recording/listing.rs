@@ -4,11 +4,13 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use super::Entries;
-use crate::connection::{ChunkEvent, Event, MessageEvent};
+use crate::connection::{ChunkEvent, Event, MessageEvent, Progress, Remark};
 use crate::p2p::base58::PeerId;
 use crate::p2p::message::{Kind, Message};
 use crate::side::{Both, Side};
-use crate::store::{ChunkEntry, ConnectionEntry, ConnectionId, Entry, MessageEntry};
+use crate::store::{
+    ChunkEntry, ConnectionEntry, ConnectionId, ConnectionStatus, Entry, MessageEntry,
+};
 use crate::stream::Traffic;
 use crate::time::Timestamp;
 
@@ -24,6 +26,7 @@ pub(super) struct Listing {
     /// Name of the node, once it is known.
     node: Option<Arc<str>>,
     entry: ConnectionEntry,
+    progress: Progress,
     /// Remarks beyond [`MAX_REMARKS`].
     more: u64,
     changed: bool,
@@ -48,11 +51,13 @@ impl Listing {
                 acks: Both::default(),
                 last: Timestamp(id.0),
                 ended: None,
+                status: ConnectionStatus::default(),
                 traffic: Both::default(),
                 chunks: Both::default(),
                 ignored: None,
                 remarks: Vec::new(),
             },
+            progress: Progress::default(),
             more: 0,
             changed: false,
         }
@@ -75,6 +80,7 @@ impl Listing {
 
     /// Takes an event; its bytes go to the store at once.
     pub(super) fn take(&mut self, event: Event<'_>, entries: &mut Entries<'_>) {
+        self.progress.take(&event);
         match event {
             Event::Recognised { node, .. } => {
                 self.assign(&node.name);
@@ -114,7 +120,10 @@ impl Listing {
                 };
                 self.put(Entry::Chunk(unframed), entries);
             }
-            Event::Remark { time, remark } => self.remark(time, remark.to_string()),
+            Event::Remark { time, remark } => {
+                self.entry.status.gaps += u64::from(matches!(remark, Remark::BytesLost { .. }));
+                self.remark(time, remark.to_string());
+            }
         }
     }
 
@@ -194,27 +203,31 @@ impl Listing {
         self.entry.last = last;
     }
 
-    /// Notes the end.
-    pub(super) fn end(&mut self, time: Timestamp) {
-        self.entry.ended = Some(time);
+    /// Notes the end, or that it was not seen.
+    pub(super) fn end(&mut self, time: Option<Timestamp>) {
+        self.entry.ended = time;
+        self.entry.status.end_unseen = time.is_none();
         self.changed = true;
     }
 
     /// Notes the end of a connection of which nothing was recorded.
-    pub(super) fn end_unrecorded(&mut self, time: Timestamp, sent: Both<Option<u64>>) {
+    pub(super) fn end_unrecorded(&mut self, time: Option<Timestamp>, sent: Both<Option<u64>>) {
         for side in Side::BOTH {
             let traffic = self.entry.traffic.of_mut(side);
             if let Some(sent) = sent.of(side) {
                 traffic.lost = sent.saturating_sub(traffic.captured);
             }
         }
-        self.entry.last = time;
+        self.entry.last = time.unwrap_or(self.entry.last);
         self.end(time);
     }
 
     /// Gives the connection to the store, if it has changed and the node is known.
     pub(super) fn flush(&mut self, entries: &mut Entries<'_>) {
         if self.node.is_some() && std::mem::take(&mut self.changed) {
+            let (state, reason) = self.progress.state();
+            self.entry.status.state = state;
+            self.entry.status.reason = reason.map(str::to_owned);
             self.put(Entry::Connection(Box::new(self.entry.clone())), entries);
         }
     }

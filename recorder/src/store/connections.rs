@@ -11,9 +11,16 @@ use super::error::StoreError;
 use super::schema;
 use super::segment::{Family, create_file};
 use super::values::{int, ip, side, uint};
+use crate::time::Timestamp;
 
 /// Maximum number of connections: the oldest are dropped, though there may be messages of them.
 const MAX: u64 = 100_000;
+
+/// The time of an end that was not seen.
+pub(super) const UNSEEN: i64 = -1;
+/// The remark on a connection that was open when the recorder was killed.
+const KILLED: &str =
+    "not recorded any further: the recorder ended before the connection, whose end was not seen";
 
 /// The file with connections.
 pub(super) struct Connections {
@@ -59,6 +66,13 @@ impl Connections {
     }
 
     fn begin(&mut self) -> rusqlite::Result<()> {
+        let known = "SELECT EXISTS (SELECT 1 FROM sqlite_schema WHERE name = 'connection_totals')";
+        if !self.db.query_row(known, [], |row| row.get::<_, bool>(0))? {
+            let transaction = self.db.unchecked_transaction()?;
+            transaction.execute_batch(schema::TOTALS)?;
+            transaction.commit()?;
+        }
+        self.end_unseen()?;
         self.run = int(self.next("run")? + 1);
         self.set_next("run", uint(self.run))?;
         let count = self
@@ -66,6 +80,24 @@ impl Connections {
             .query_row("SELECT count(*) FROM connection", [], |row| row.get(0))?;
         self.count = uint(count);
         Ok(())
+    }
+
+    /// Ends the connections that were open when the last recorder was killed. When they ended is not known.
+    fn end_unseen(&self) -> rusqlite::Result<()> {
+        let transaction = self.db.unchecked_transaction()?;
+        for id in open_connections(&transaction)? {
+            let find = "SELECT last, details FROM connection WHERE id = ?";
+            let (last, mut details) = transaction.query_row(find, [id], |row| {
+                Ok((
+                    uint(row.get(0)?),
+                    Details::of_json(row.get_ref(1)?.as_str()?),
+                ))
+            })?;
+            details.remark(Timestamp(last), KILLED);
+            let end = "UPDATE connection SET ended = ?, details = ? WHERE id = ?";
+            transaction.execute(end, params![UNSEEN, details.to_json(), id])?;
+        }
+        transaction.commit()
     }
 
     fn next(&self, name: &str) -> rusqlite::Result<u64> {
@@ -116,7 +148,7 @@ impl Connections {
             .prepare_cached("SELECT EXISTS (SELECT 1 FROM connection WHERE id = ?)")?;
         let known: bool = known.query_row([int(entry.id.0)], |row| row.get(0))?;
         self.count += u64::from(!known);
-        let sql = "REPLACE INTO connection VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)";
+        let sql = "REPLACE INTO connection VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)";
         let mut write = self.db.prepare_cached(sql)?;
         write.execute(params![
             int(entry.id.0),
@@ -125,11 +157,21 @@ impl Connections {
             entry.initiator.map(side),
             entry.peer_id,
             int(entry.last.0),
-            entry.ended.map(|time| int(time.0)),
+            match entry.status.end_unseen {
+                true => Some(UNSEEN),
+                false => entry.ended.map(|time| int(time.0)),
+            },
             entry.ignored,
             Details::of(entry).to_json(),
             int(segment),
             self.run,
+            entry.status.state.name(),
+            int(entry
+                .traffic
+                .local
+                .lost
+                .saturating_add(entry.traffic.remote.lost)),
+            int(entry.status.gaps),
         ])?;
         Ok(())
     }
@@ -148,4 +190,10 @@ impl Connections {
         self.count = self.count.saturating_sub(deleted as u64);
         Ok(())
     }
+}
+
+/// Ids of the connections that have not ended.
+fn open_connections(db: &Connection) -> rusqlite::Result<Vec<i64>> {
+    let mut open = db.prepare("SELECT id FROM connection WHERE ended IS NULL")?;
+    open.query_map([], |row| row.get(0))?.collect()
 }

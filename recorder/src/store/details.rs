@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::entry::ConnectionEntry;
+use crate::connection::State;
 use crate::side::Both;
 use crate::stream::Traffic;
 use crate::time::Timestamp;
@@ -16,6 +17,9 @@ pub(super) struct Details {
     acks: [Option<String>; 2],
     traffic: [Sums; 2],
     chunks: [u64; 2],
+    state: State,
+    reason: Option<String>,
+    gaps: u64,
     remarks: Vec<(u64, String)>,
 }
 
@@ -53,6 +57,9 @@ impl Details {
                 foreign: traffic.foreign,
             }),
             chunks: array(&entry.chunks, |chunks| chunks),
+            state: entry.status.state,
+            reason: entry.status.reason.clone(),
+            gaps: entry.status.gaps,
             remarks: entry
                 .remarks
                 .iter()
@@ -70,6 +77,11 @@ impl Details {
         serde_json::from_str(text).unwrap_or_default()
     }
 
+    /// Adds a remark.
+    pub(super) fn remark(&mut self, time: Timestamp, text: &str) {
+        self.remarks.push((time.0, text.to_owned()));
+    }
+
     /// Completes a connection.
     pub(super) fn fill(self, entry: &mut ConnectionEntry) {
         entry.connection_messages = both(self.connection_messages, |text| text);
@@ -82,6 +94,9 @@ impl Details {
             foreign: sums.foreign,
         });
         entry.chunks = both(self.chunks, |chunks| chunks);
+        entry.status.state = self.state;
+        entry.status.reason = self.reason;
+        entry.status.gaps = self.gaps;
         let remarks = self.remarks.into_iter();
         entry.remarks = remarks
             .map(|(time, text)| (Timestamp(time), text))

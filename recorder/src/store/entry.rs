@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 
+use crate::connection::State;
 use crate::p2p::message::{Category, Kind};
 use crate::side::{Both, Side};
 use crate::stream::Traffic;
@@ -43,8 +44,10 @@ pub struct ConnectionEntry {
     pub acks: Both<Option<String>>,
     /// When its last byte was captured.
     pub last: Timestamp,
-    /// When it ended.
+    /// When it ended, if that was seen.
     pub ended: Option<Timestamp>,
+    /// How far its recording has come.
+    pub status: ConnectionStatus,
     /// Bytes that each side sent, and those of them that were not captured.
     pub traffic: Both<Traffic>,
     /// Number of chunks of each side.
@@ -53,6 +56,19 @@ pub struct ConnectionEntry {
     pub ignored: Option<String>,
     /// Remarks in order, at most some hundreds: the comments of the original API.
     pub remarks: Vec<(Timestamp, String)>,
+}
+
+/// How far the recording of a connection has come.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ConnectionStatus {
+    /// The state.
+    pub state: State,
+    /// The name of the reason for it, in snake case.
+    pub reason: Option<String>,
+    /// Number of gaps: of times that bytes were not captured.
+    pub gaps: u64,
+    /// True if nothing more is recorded and the end was not seen, so that its time is not known.
+    pub end_unseen: bool,
 }
 
 /// A chunk, or bytes outside of chunks.

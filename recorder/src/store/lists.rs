@@ -3,8 +3,9 @@
 use rusqlite::types::Value;
 use rusqlite::{OptionalExtension, Row, params, params_from_iter};
 
+use super::connections::UNSEEN;
 use super::details::Details;
-use super::entry::{ChunkEntry, ConnectionEntry, ConnectionId};
+use super::entry::{ChunkEntry, ConnectionEntry, ConnectionId, ConnectionStatus};
 use super::error::StoreResult;
 use super::pool::File;
 use super::query::{ChunkQuery, ConnectionQuery, Direction};
@@ -25,7 +26,53 @@ const CONNECTION: &str =
     "SELECT id, ip, port, initiator, peer_id, last, ended, ignored, details FROM connection";
 const CHUNK: &str = "SELECT connection, sender, number, offset, time, raw, plain FROM chunk";
 
+/// Sums over the connections that are stored: of open ones, as they were at most two seconds ago.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Totals {
+    /// Number of peers whose id is known.
+    pub peers: u64,
+    /// Bytes that were not captured, without those of ignored connections; number of gaps; number of connections that miss some.
+    pub lost_bytes: u64,
+    #[allow(missing_docs)]
+    pub gaps: u64,
+    #[allow(missing_docs)]
+    pub lossy: u64,
+    /// Number of connections of the node that could not be recorded.
+    pub unrecorded: u64,
+    /// Number of connections of which nothing was decrypted, and of those of which not everything was.
+    pub undecryptable: u64,
+    #[allow(missing_docs)]
+    pub partly_decrypted: u64,
+}
+
+const TOTALS: &str = "SELECT count(DISTINCT peer_id), total(lost) FILTER (WHERE state <> 'ignored'),
+        total(gaps), count(*) FILTER (WHERE lost > 0 AND state <> 'ignored'),
+        count(*) FILTER (WHERE state = 'unrecorded'), count(*) FILTER (WHERE state = 'undecryptable'),
+        count(*) FILTER (WHERE state = 'partly_decrypted')
+    FROM connection INDEXED BY connection_totals";
+
 impl Reader {
+    /// Sums over all connections.
+    ///
+    /// # Errors
+    ///
+    /// If the file with connections cannot be read.
+    pub fn totals(&self) -> StoreResult<Totals> {
+        self.0.pool.with(&self.0.main(), |db| {
+            db.prepare_cached(TOTALS)?.query_row([], |row| {
+                Ok(Totals {
+                    peers: uint(row.get(0)?),
+                    lost_bytes: row.get::<_, f64>(1)? as u64,
+                    gaps: row.get::<_, f64>(2)? as u64,
+                    lossy: uint(row.get(3)?),
+                    unrecorded: uint(row.get(4)?),
+                    undecryptable: uint(row.get(5)?),
+                    partly_decrypted: uint(row.get(6)?),
+                })
+            })
+        })
+    }
+
     /// Connections, by their ids; at most [`MAX_ROWS`](Self::MAX_ROWS), and not many after 32 MiB.
     ///
     /// # Errors
@@ -235,7 +282,13 @@ fn connection(row: &Row<'_>) -> rusqlite::Result<ConnectionEntry> {
         metadata: Both::default(),
         acks: Both::default(),
         last: Timestamp(uint(row.get(5)?)),
-        ended: ended.map(|time| Timestamp(uint(time))),
+        ended: ended
+            .filter(|time| *time != UNSEEN)
+            .map(|time| Timestamp(uint(time))),
+        status: ConnectionStatus {
+            end_unseen: ended == Some(UNSEEN),
+            ..ConnectionStatus::default()
+        },
         traffic: Both::default(),
         chunks: Both::default(),
         ignored: row.get(7)?,

@@ -9,6 +9,7 @@ use super::reader::Reader;
 use super::rows::ListRow;
 use super::segment::Segment;
 use super::values::{int, side, uint};
+use crate::p2p::json::json;
 use crate::p2p::message::{Category, Decoded, Layer, decode, decode_handshake};
 
 /// Where the bytes of a message are.
@@ -165,15 +166,18 @@ fn details(row: MessageRow, place: &Place, bytes: Bytes, limit: usize) -> Messag
         .min(plain.len());
     plain.drain(..start);
     let whole = plain.len() as u64 == row.size;
-    let message = decoded(&row, place.chunks.0, &plain).and_then(|decoded| {
-        let message = decoded.message.filter(|_| whole)?;
-        serde_json::to_value(message).ok()
-    });
+    let message = decoded(&row, place.chunks.0, &plain).and_then(|decoded| decoded.message);
+    let json = message
+        .filter(|_| whole)
+        .map(|message| json(&message, Reader::MAX_JSON));
+    let too_long = json.as_ref().is_some_and(|json| json.cut);
+    let message = json.filter(|json| !json.cut).map(|json| json.text);
     cut |= !whole || plain.len() > limit;
     plain.truncate(limit);
     MessageDetails {
         row,
         message,
+        too_long,
         raw,
         plain,
         cut,

@@ -74,12 +74,14 @@ pub struct MessageRow {
 }
 
 /// A message with its bytes.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MessageDetails {
     /// The row.
     pub row: MessageRow,
-    /// Its JSON, decoded again from the plain bytes.
-    pub message: Option<serde_json::Value>,
+    /// Its JSON as text, decoded again from the plain bytes; at most [`Reader::MAX_JSON`](super::Reader::MAX_JSON).
+    pub message: Option<String>,
+    /// Whether the JSON is left out because it is longer.
+    pub too_long: bool,
     /// Its chunks as captured, one behind the other, cut after the limit of the question.
     pub raw: Vec<u8>,
     /// Its plain bytes, cut likewise.

@@ -51,6 +51,9 @@ impl Reader {
     pub const MAX_ROWS: u64 = 10_000;
     /// Size of the texts of rows after which an answer ends, in bytes.
     pub const MAX_BYTES: usize = 16 << 20;
+    /// Maximum size of the JSON of a message in its details, in bytes. That of real messages is below 5 MiB, though one of 8 MiB is
+    /// possible, as a header of nothing but digits of twice that size.
+    pub const MAX_JSON: usize = 5 << 20;
 
     /// Reads what is in a directory now, whether or not a recorder writes there.
     ///

@@ -26,7 +26,7 @@ CREATE TABLE connection(
     initiator INTEGER, -- 0: the node, 1: the peer
     peer_id TEXT,
     last INTEGER NOT NULL, -- nanoseconds since 1970
-    ended INTEGER,
+    ended INTEGER, -- the same, or -1: the end was not seen
     ignored TEXT,
     details TEXT NOT NULL, -- JSON
     segment INTEGER NOT NULL, -- number of the last file with messages that has some of it
@@ -35,6 +35,14 @@ CREATE TABLE connection(
 CREATE INDEX connection_ip ON connection(ip);
 CREATE INDEX connection_peer ON connection(peer_id);
 CREATE INDEX connection_segment ON connection(segment);
+";
+
+/// What is summed up of connections; made when the file is opened without it.
+pub(super) const TOTALS: &str = "
+ALTER TABLE connection ADD COLUMN state TEXT NOT NULL DEFAULT 'handshake';
+ALTER TABLE connection ADD COLUMN lost INTEGER NOT NULL DEFAULT 0; -- bytes that were not captured
+ALTER TABLE connection ADD COLUMN gaps INTEGER NOT NULL DEFAULT 0;
+CREATE INDEX connection_totals ON connection(peer_id, state, lost, gaps);
 ";
 
 /// Tables of every segment.

@@ -92,9 +92,11 @@ def connections(node):
         if number % 11 == 5:
             remarks.append({"time": str(when + SECOND), "text": "incoming chunk cannot decrypt, position: 21"})
             remarks.append({"time": str(when + SECOND), "text": "incoming chunks are undecryptable since chunk 21: the next chunk was not found after lost bytes"})
+        state, reason = ("partly_decrypted", "next_chunk_not_found") if number % 11 == 5 else ("decrypted", None)
         ignored = None
         if number % 13 == 4:
             address, peer, ignored = *PEERS[3], "opened before the recorder, so that its nonces are not known; it is recorded from its next handshake on"
+            state, reason = "unrecorded", "opened_before"
         version = {"chain_name": "TEZOS_MAINNET", "distributed_db_version": 2, "p2p_version": 1}
         first = {"port": 9732, "public_key": "2bfdda94", "version": version}
         both = lambda value: {"local": None, "remote": None} if ignored else {"local": value, "remote": value}
@@ -102,9 +104,17 @@ def connections(node):
             remarks.append({"time": str(when), "text": HOSTILE})
             version["chain_name"] = HOSTILE
         made.append({"id": str(when), "address": address, "initiator": [None, "local", "remote"][0 if ignored else 1 + number % 2], "peer_id": peer,
-                     "versions": both(first), "metadata": both({"disable_mempool": False, "private_node": False}), "acks": both("Ack"), "last": str(when + 9 * SECOND), "ended": None if number >= count - 3 else str(when + 9 * SECOND),
-                     "bytes": {"sent": 12_345 + number, "received": 234_567 + number, "lost": lost}, "chunks": {"sent": 25, "received": 25}, "ignored": ignored, "remarks": remarks})
+                     "versions": both(first), "metadata": both({"disable_mempool": False, "private_node": False}), "acks": both("Ack"), "last": str(when + 9 * SECOND), "ended": None if number >= count - 3 else str(when + 9 * SECOND), "end": "open" if number >= count - 3 else "seen", "state": state, "reason": reason,
+                     "bytes": {"sent": 12_345 + number, "received": 234_567 + number, "lost": lost, "gaps": int(lost > 0)}, "chunks": {"sent": 25, "received": 25}, "ignored": ignored, "remarks": remarks})
     return made
+
+
+def losses(node):
+    made = connections(node)
+    lost = [item["bytes"]["lost"] for item in made if item["bytes"]["lost"]]
+    of = lambda state: sum(item["state"] == state for item in made)
+    return {"peers": len({item["peer_id"] for item in made if item["peer_id"]}),
+            "losses": {"bytes": sum(lost), "gaps": len(lost), "connections": len(lost), "unrecorded": of("unrecorded"), "undecryptable": of("undecryptable"), "partly_decrypted": of("partly_decrypted")}}
 
 
 def wanted_message(item, query):
@@ -192,7 +202,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def nodes(self, *_):
         first = lambda name: str(moment(name, 0)) if total(name) else None
-        self.send_json({"next": None, "items": [{"name": name, "p2p_port": 9732 + index, "peer_id": None if name == "awaited" else "idso4JJr6ir2XYgwoF9aJNWi2pr5WW", "messages": total(name), "connections": (total(name) + 49) // 50, "logs": total(name, 3),
+        self.send_json({"next": None, "items": [{"name": name, "p2p_port": 9732 + index, "peer_id": None if name == "awaited" else "idso4JJr6ir2XYgwoF9aJNWi2pr5WW", "messages": total(name), "connections": (total(name) + 49) // 50, "logs": total(name, 3), **losses(name),
                          "first_time": first(name), "identity": "the file /data/identity.json does not exist yet" if name == "awaited" else "known"} for index, name in enumerate(NODES)]})
 
     def health(self, *_):
@@ -226,7 +236,7 @@ class Handler(BaseHTTPRequestHandler):
             return self.refuse(404, f"there is no message {number}")
         item = message(node, number)
         raw = "".join(f"{byte ^ 0x5a:02x}" for byte in bytes.fromhex(item["_plain"][:2_000_000]))
-        return self.send_json({**public(item), "message": item["_content"], "plain": item["_plain"], "raw": raw, "cut": node == "hostile"})
+        return self.send_json({**public(item), "message": item["_content"], "plain": item["_plain"], "raw": raw, "cut": node == "hostile", "message_cut": False})
 
     def connections(self, node, query):
         items = connections(node)[::-1]

@@ -9,7 +9,9 @@ use std::net::{IpAddr, SocketAddr};
 use tezos_recorder::api::pcapng::Export;
 use tezos_recorder::p2p::message::Kind;
 use tezos_recorder::side::{Both, Side};
-use tezos_recorder::store::{ChunkEntry, ConnectionEntry, ConnectionId, MessageRow};
+use tezos_recorder::store::{
+    ChunkEntry, ConnectionEntry, ConnectionId, ConnectionStatus, MessageRow,
+};
 use tezos_recorder::stream::Traffic;
 use tezos_recorder::time::Timestamp;
 
@@ -31,6 +33,7 @@ fn connection(number: u64, address: &str, initiator: Option<Side>) -> Connection
         acks: Both::default(),
         last: Timestamp(OPENED),
         ended: None,
+        status: ConnectionStatus::default(),
         traffic: Both {
             local: Traffic::default(),
             remote: Traffic::default(),

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 
 use tezos_recorder::budget::Budget;
 use tezos_recorder::captured::{Captured, Socket, What};
+use tezos_recorder::connection::State;
 use tezos_recorder::p2p::message::Kind;
 use tezos_recorder::recording::{ConnectionIds, Recording, Settings};
 use tezos_recorder::side::{Both, Side};
@@ -26,6 +27,12 @@ impl Stored {
             _ => None,
         });
         connections.into_iter().next().expect("a connection")
+    }
+
+    /// The state of the newest, and its reason.
+    fn state(&self) -> (State, Option<&str>) {
+        let status = &self.connection().status;
+        (status.state, status.reason.as_deref())
     }
 
     /// Remarks of all connections.
@@ -194,6 +201,8 @@ fn a_connection_becomes_entries() {
     assert_eq!(connection.traffic.local.captured, sent.local.len() as u64);
     assert_eq!(connection.traffic.remote.lost, 0);
     assert_eq!(connection.ended, Some(Timestamp(1000)));
+    assert_eq!(played.stored.state(), (State::Decrypted, None));
+    assert!(!connection.status.end_unseen && connection.status.gaps == 0);
     assert_eq!(connection.ignored, None);
     assert!(connection.remarks.is_empty(), "{:?}", connection.remarks);
     assert_eq!(connection.peer_id.as_ref().unwrap().len(), 30);
@@ -241,6 +250,8 @@ fn a_connection_from_before_is_listed_by_its_port() {
     assert!(ended.ended.is_some());
     let local = ended.traffic.local;
     assert_eq!(local.captured + local.lost, 10_000);
+    let expected = (State::Unrecorded, Some("opened_before"));
+    assert_eq!(played.stored.state(), expected);
     assert!(played.stored.raw(Side::Local).is_empty());
     assert_eq!(played.recording.counts().ignored, 1);
 }
@@ -262,6 +273,7 @@ fn a_connection_that_ends_before_the_node_answers_is_listed_by_its_port() {
             .starts_with("it ended before")
     );
     assert_eq!(connection.address.port(), 40_000);
+    assert_eq!(played.stored.state(), (State::Ignored, Some("ended_early")));
     assert_eq!(played.stored.0.len(), 1);
     assert_eq!(played.recording.counts().ignored, 2);
 }
@@ -280,12 +292,16 @@ fn the_connection_without_traffic_is_given_up_first() {
     let remarks = played.stored.remarks();
     let given_up = "not recorded any further: there are too many connections";
     assert_eq!(remarks[0], given_up);
+    let given_up = &played.stored.connection();
+    assert_eq!((given_up.ended, given_up.status.end_unseen), (None, true));
     let stored = &mut played.stored;
     let entries = &mut |_: &str, entry| stored.0.push(entry);
     played.recording.stop(LATE, entries);
     let ended = "not recorded any further: the recorder has ended";
     let remarks = played.stored.remarks();
     assert_eq!(remarks.iter().filter(|text| **text == ended).count(), 2);
+    let last = played.stored.connection();
+    assert_eq!((last.ended, last.status.end_unseen), (None, true));
 }
 
 #[test]
@@ -307,6 +323,14 @@ fn a_socket_number_that_opens_again_is_another_connection() {
         })
         .collect();
     assert_eq!(ids.len(), 2);
+    // The end of the first was lost.
+    let first = played.stored.0.iter().filter_map(|entry| match entry {
+        Entry::Connection(connection) => Some(connection),
+        _ => None,
+    });
+    let first = first.filter(|connection| connection.id == *ids.first().unwrap());
+    let first = first.last().unwrap();
+    assert_eq!((first.ended, first.status.end_unseen), (None, true));
 }
 
 #[test]
@@ -326,6 +350,8 @@ fn lost_bytes_are_searched_for_and_remarked() {
     played.tick();
     let connection = played.stored.connection();
     assert_eq!(connection.traffic.local.lost, (to - from) as u64);
+    assert_eq!(connection.status.gaps, 1);
+    assert_eq!(played.stored.state(), (State::Decrypted, None));
     let remarks: Vec<&str> = connection
         .remarks
         .iter()
@@ -432,4 +458,57 @@ fn the_wall_clock_is_set_back_and_forth() {
     let connection = played.stored.connection();
     assert_eq!(connection.traffic.remote.lost, from as u64);
     assert_eq!(connection.last, Timestamp(HOUR));
+}
+
+/// The state once the node has heard everything, and at the end.
+#[track_caller]
+fn check_states(peers: &Peers, open: (State, Option<&str>), ended: (State, Option<&str>)) {
+    let mut played = Played::new();
+    let initiator = Some(Side::Local);
+    played.take(1, (50_000, 9732), What::Opened { initiator });
+    for side in Side::BOTH {
+        played.data(1, (50_000, 9732), side, 0, peers.sent.of(side));
+    }
+    played.tick();
+    assert_eq!(played.stored.state(), open);
+    played.close(1, Both::default());
+    assert_eq!(played.stored.state(), ended);
+}
+
+#[test]
+fn connections_have_states_with_reasons() {
+    let new = || Peers::new(Side::Local, "TEZOS_MAINNET", 7);
+    let check = |peers: &Peers, state| check_states(peers, state, state);
+    let mut peers = new();
+    check(&peers, (State::Handshake, None));
+    peers.send(Side::Remote, &[0, 0]);
+    check(&peers, (State::Handshake, None));
+    peers.send(Side::Remote, &[0]);
+    check(&peers, (State::Handshake, None));
+    for (answer, reason) in [
+        (&[0xff][..], "no_motive"),
+        (&[1, 0, 1, 0, 0, 0, 0], "too_many_connections"),
+        (&[1, 0, 9, 0, 0, 0, 0], "unknown_motive"),
+    ] {
+        let mut peers = new();
+        peers.send(Side::Remote, &[0, 0]);
+        peers.send(Side::Remote, answer);
+        check(&peers, (State::Refused, Some(reason)));
+    }
+    let connected = || Peers::connected(Side::Local, "TEZOS_MAINNET", 7);
+    check(&connected(), (State::Decrypted, None));
+    // A chunk that was not encrypted for this connection.
+    let wrong = [&[0, 40][..], &[9; 40]].concat();
+    let mut peers = connected();
+    peers.sent.remote.extend(&wrong);
+    let broken = |reason| (State::PartlyDecrypted, Some(reason));
+    check(&peers, broken("cannot_decrypt"));
+    let mut peers = new();
+    peers.sent.remote.extend(&wrong);
+    check(&peers, (State::Undecryptable, Some("cannot_decrypt")));
+    let mut peers = new();
+    peers.sent.remote.clear();
+    peers.sent.local.extend(&wrong);
+    let missing = (State::Undecryptable, Some("connection_message_missing"));
+    check_states(&peers, (State::Handshake, None), missing);
 }

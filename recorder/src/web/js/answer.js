@@ -4,31 +4,19 @@ import { get } from "./api.js";
 import { byId, h, replace } from "./dom.js";
 import { count, msOf, size, visible, when } from "./format.js";
 import { linkTo, setState, setUsualNode, state } from "./state.js";
-import { stateOf } from "./connections.js";
 
 /** @typedef {import("./api.js").Node} Node */
-/** @typedef {import("./api.js").Connection} Connection */
 
-/** Connections that are looked at for the sentence. */
-const CONNECTIONS = 1000;
+/** What the sentence is made of. @type {{ nodes: Node[], node: Node | undefined, health: any }} */
+export const known = { nodes: [], node: undefined, health: null };
 
-/** What the sentence is made of. @type {{ nodes: Node[], node: Node | undefined, connections: Connection[], all: boolean, health: any }} */
-export const known = { nodes: [], node: undefined, connections: [], all: true, health: null };
-
-/** Fetches nodes, health and connections. Throws if the recorder does not answer. */
+/** Fetches nodes and health. Throws if the recorder does not answer. */
 export async function refreshAnswer() {
   known.nodes = (await get("nodes")).items;
   known.node = known.nodes.find((node) => node.name === state.node) ?? known.nodes[0];
   setUsualNode(known.nodes[0]?.name ?? "");
   if (!known.node) return draw();
-  const name = known.node.name;
-  const [page, health] = await Promise.all([
-    get("connections", { node: name, direction: "backward", limit: CONNECTIONS }).catch(() => null),
-    get("health").catch(() => null),
-  ]);
-  if (known.node?.name !== name) return;
-  if (page) [known.connections, known.all] = [page.items, (page.next ?? null) === null];
-  known.health = health;
+  known.health = await get("health").catch(() => null);
   draw();
 }
 
@@ -42,17 +30,15 @@ function ownLosses() {
   return [...lost, ...(capture?.problems ?? []).map((/** @type {string} */ text) => visible(text, 150))];
 }
 
-/** The parts of the second sentence. */
+/** The parts of the second sentence: what is missing in all connections that are stored. */
 function troubles() {
-  const { connections } = known;
-  const lost = connections.filter(({ bytes }) => bytes.lost);
-  const bytes = lost.reduce((sum, { bytes }) => sum + bytes.lost, 0);
-  const having = (/** @type {string} */ state) => connections.filter((connection) => stateOf(connection)[0] === state).length;
-  const [unseen, unread, partly] = ["not recorded", "not decrypted", "partly decrypted"].map(having);
+  const losses = known.node?.losses;
+  if (!losses) return ownLosses();
+  const { bytes, connections, unrecorded, undecryptable, partly_decrypted: partly } = losses;
   return [
-    bytes > 0 && `${size(bytes)} lost in ${count(lost.length, "connection")}`,
-    unseen > 0 && `${count(unseen, "connection")} not recorded`,
-    unread > 0 && `${count(unread, "connection")} not decrypted`,
+    bytes > 0 && `${size(bytes)} lost in ${count(connections, "connection")}`,
+    unrecorded > 0 && `${count(unrecorded, "connection")} not recorded`,
+    undecryptable > 0 && `${count(undecryptable, "connection")} not decrypted`,
     partly > 0 && `${count(partly, "connection")} partly decrypted`,
     ...ownLosses(),
   ].filter((part) => part !== false);
@@ -60,12 +46,6 @@ function troubles() {
 
 /** Whether the node's identity is not known; then `identity` says why. */
 export const isAwaited = (/** @type {Node} */ { identity }) => identity !== "" && identity !== "known";
-
-/** The number of peers: those with an id by that, others by their hosts. */
-function peers() {
-  const recorded = known.connections.filter(({ peer_id: id }) => id);
-  return new Set(recorded.map(({ peer_id: id }) => id)).size;
-}
 
 function draw() {
   const { node, nodes } = known;
@@ -75,9 +55,8 @@ function draw() {
   const name = h("span", {}, "Node ", strong(node.name), ": ");
   document.title = `${node.name}: ${count(node.messages, "message")} – network recorder`;
   if (!node.messages) return replace(byId("answer"), name, isAwaited(node) ? `${visible(node.identity, 200)}.` : "no message recorded yet.", ...second());
-  const many = peers();
   const since = node.first_time ? ` since ${when(msOf(node.first_time))}` : "";
-  replace(byId("answer"), name, strong(count(node.messages, "message")), ` from ${known.all ? "" : "at least "}${count(many, "peer")}${since}.`, ...second());
+  replace(byId("answer"), name, strong(count(node.messages, "message")), ` from ${count(node.peers, "peer")}${since}.`, ...second());
 }
 
 /** The sentence about losses; a link to the connections, if there are any. */

@@ -4,10 +4,11 @@ import { nodeName } from "./state.js";
 
 /** @typedef {{ id: number, time: string, time_ms: number, connection: string, peer_id: string | null, address: string, initiator: string | null, incoming: boolean, kind: string, category: string, size: number, preview: string | null, hash: string | null, error: string | null }} Message */
 /** @typedef {{ local: any, remote: any }} Sides */
-/** @typedef {Message & { message: any, plain: string, raw: string, cut: boolean }} MessageDetails */
+/** @typedef {Message & { message: any, message_cut: boolean, plain: string, raw: string, cut: boolean }} MessageDetails */
 /** @typedef {{ id: number, time: string, time_ms: number, level: string, section: string, message: string }} Log */
-/** @typedef {{ id: string, address: string, initiator: string | null, peer_id: string | null, versions: Sides, metadata: Sides, acks: Sides, last: string, ended: string | null, bytes: { sent: number, received: number, lost: number }, chunks: { sent: number, received: number }, ignored: string | null, remarks: { time: string, text: string }[] }} Connection */
-/** @typedef {{ name: string, p2p_port: number, peer_id: string | null, messages: number, connections: number, logs: number, first_time: string | null, identity: string }} Node */
+/** @typedef {{ id: string, address: string, initiator: string | null, peer_id: string | null, versions: Sides, metadata: Sides, acks: Sides, last: string, ended: string | null, end: string, state: string, reason: string | null, bytes: { sent: number, received: number, lost: number, gaps: number }, chunks: { sent: number, received: number }, ignored: string | null, remarks: { time: string, text: string }[] }} Connection */
+/** @typedef {{ bytes: number, gaps: number, connections: number, unrecorded: number, undecryptable: number, partly_decrypted: number }} Losses */
+/** @typedef {{ name: string, p2p_port: number, peer_id: string | null, messages: number, connections: number, logs: number, peers: number, losses: Losses, first_time: string | null, identity: string }} Node */
 
 /** Timeout of a request, in ms. */
 const TIMEOUT_MS = 30_000;

@@ -12,29 +12,20 @@ import { clearFilters, connectionParameters, setState, state } from "./state.js"
 
 const PAGE = 200;
 
-/** Reasons why a connection is not recorded although nothing is missing: it is none of the node with its peers. */
-const FOREIGN = /does not look like|no peer-to-peer|does not match|ended before/;
+/** Ends of connections, in words. @type {Record<string, string>} */
+const ENDS = { open: "open", seen: "ended", unseen: "end not seen" };
 
-/** Since when chunks of one direction are not decrypted, if they are not at the end. */
-function undecryptable(/** @type {{ text: string }[]} */ remarks) {
-  /** @type {Map<string, string>} */
-  const broken = new Map();
-  for (const { text } of remarks) {
-    const [direction] = text.split(" ");
-    if (/cannot decrypt|undecryptable/.test(text)) broken.set(direction, text);
-    else if (text.includes("chunks go on with")) broken.delete(direction);
-  }
-  return broken.values().next().value;
-}
+/** States that say more than whether the connection has ended: their names and classes. @type {Record<string, [string, string]>} */
+const STATES = { ignored: ["ignored", "plain"], unrecorded: ["not recorded", "warn"], undecryptable: ["not decrypted", "bad"], partly_decrypted: ["partly decrypted", "bad"], refused: ["refused", "plain"] };
 
 /** The state of a connection: a name, a class, and the reason. @returns {[string, string, string]} */
-export function stateOf(/** @type {Connection} */ connection) {
-  const { ignored, remarks, ended, bytes } = connection;
-  if (ignored) return FOREIGN.test(ignored) ? ["ignored", "plain", ignored] : ["not recorded", "warn", ignored];
-  const broken = undecryptable(remarks);
-  if (broken) return [Number(/(?:chunk|position:) (\d+)/.exec(broken)?.[1] ?? 0) > 2 ? "partly decrypted" : "not decrypted", "bad", broken];
-  if (bytes.lost) return [ended ? "ended, gaps" : "open, gaps", "warn", `${number(bytes.lost)} bytes were not captured`];
-  return ended ? ["ended", "plain", ""] : ["open", "good", ""];
+export function stateOf(/** @type {Connection} */ { state, reason, ignored, end, bytes }) {
+  const known = STATES[state];
+  if (known) return [...known, ignored ?? (reason ?? "").replaceAll("_", " ")];
+  const ended = ENDS[end] ?? end;
+  if (bytes.lost) return [`${ended}, gaps`, "warn", `${number(bytes.lost)} bytes were not captured`];
+  if (end === "open") return state === "handshake" ? ["handshake", "plain", "not both sides have accepted yet"] : [ended, "good", ""];
+  return [ended, "plain", state === "handshake" ? "not both sides had accepted" : ""];
 }
 
 /** The version that both sides use, from their connection messages. */
@@ -141,10 +132,10 @@ export class Connections {
         ["Opened by", openedBy(item.initiator)],
         ["Opened", fullTime(item.id)],
         ["Last byte", fullTime(item.last)],
-        ["Ended", item.ended && fullTime(item.ended)],
+        ["Ended", item.ended ? fullTime(item.ended) : item.end === "unseen" && "not seen: the recorder stopped to follow the connection before"],
         ["Sent", `${number(item.bytes.sent)} bytes in ${count(item.chunks.sent, "chunk")}`],
         ["Received", `${number(item.bytes.received)} bytes in ${count(item.chunks.received, "chunk")}`],
-        ["Lost", `${number(item.bytes.lost)} bytes`],
+        ["Lost", `${number(item.bytes.lost)} bytes in ${count(item.bytes.gaps, "gap")}`],
       ]),
       h("p", { class: "actions" }, button("Messages of this connection", () => setState({ view: "messages", connection: item.id, row: "" }))),
       ...handshake(item),

@@ -115,9 +115,10 @@ export const hostOf = (/** @type {string} */ address) => address.replace(/:\d+$/
 function messageContent(/** @type {MessageDetails} */ details) {
   const columns = isNarrow() ? 8 : 16;
   const cut = details.cut && h("p", { class: "warn note" }, `Only a part of the bytes is here: ${size(details.plain.length / 2)} plain, ${size(details.raw.length / 2)} encrypted. The rest is beyond the limit of a reply, or not stored any more.`);
+  const undecoded = details.message_cut ? "Not shown: the JSON is longer than 5 MiB." : "Not decoded.";
   return [
     summary(details),
-    section("Content", details.message === null ? h("p", { class: "faint" }, "Not decoded.") : tree(details.message), details.message !== null && copyButton("Copy JSON", () => JSON.stringify(details.message, null, 2))),
+    section("Content", details.message === null ? h("p", { class: "faint" }, undecoded) : tree(details.message), details.message !== null && copyButton("Copy JSON", () => JSON.stringify(details.message, null, 2))),
     cut,
     bytesSection("Plain bytes", details.plain, columns, "No plain bytes: the chunks of this message are not stored, or could not be decrypted."),
     bytesSection("Captured bytes", details.raw, columns, "No captured bytes: the recorder does not store them (raw = false), or they were removed."),

@@ -4,12 +4,13 @@ use std::sync::Arc;
 
 use tempfile::TempDir;
 use tezos_recorder::api::{Api, ApiNode, ApiOptions, NodeState};
+use tezos_recorder::connection::State;
 use tezos_recorder::p2p::json::json;
 use tezos_recorder::p2p::message::{Layer, decode, decode_handshake};
 use tezos_recorder::side::{Both, Side};
 use tezos_recorder::store::{
-    ChunkEntry, ConnectionEntry, ConnectionId, Entry, Level, LogEntry, MessageEntry, Settings,
-    Store,
+    ChunkEntry, ConnectionEntry, ConnectionId, ConnectionStatus, Entry, Level, LogEntry,
+    MessageEntry, Settings, Store,
 };
 use tezos_recorder::stream::Traffic;
 use tezos_recorder::time::Timestamp;
@@ -65,6 +66,7 @@ pub fn node(name: &str, p2p_port: u16, store: &Arc<Store>) -> ApiNode {
 pub fn options() -> ApiOptions {
     ApiOptions {
         version: "1.2.3".into(),
+        commit: "c0ffee".into(),
         capture: None,
     }
 }
@@ -247,6 +249,12 @@ fn connections() -> Vec<Entry> {
         },
         last: Timestamp(time(6)),
         ended: Some(Timestamp(time(7))),
+        status: ConnectionStatus {
+            state: State::PartlyDecrypted,
+            reason: Some("next_chunk_not_found".into()),
+            gaps: 2,
+            end_unseen: false,
+        },
         traffic: Both {
             local: sum(1000, 20),
             remote: sum(3000, 4),
@@ -271,6 +279,7 @@ fn connections() -> Vec<Entry> {
         acks: Both::default(),
         last: Timestamp(id),
         ended: None,
+        status: ConnectionStatus::default(),
         traffic: Both::default(),
         chunks: Both::default(),
         ignored: None,
@@ -279,6 +288,12 @@ fn connections() -> Vec<Entry> {
     let ignored = ConnectionEntry {
         initiator: None,
         ignored: Some("opened before the recorder".into()),
+        status: ConnectionStatus {
+            state: State::Unrecorded,
+            reason: Some("opened_before".into()),
+            gaps: 0,
+            end_unseen: true,
+        },
         ..plain(IGNORED, "192.0.2.9:1234")
     };
     let all = [opened, plain(ACCEPTED, VISITOR), ignored];

@@ -6,7 +6,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use tezos_recorder::api::Api;
-use tezos_recorder::store::{Entry, Level, LogEntry, Settings};
+use tezos_recorder::p2p::message::Kind;
+use tezos_recorder::side::Side;
+use tezos_recorder::store::{
+    ChunkEntry, ConnectionId, Entry, Level, LogEntry, MessageEntry, Settings,
+};
 use tezos_recorder::time::Timestamp;
 
 use super::client::{Server, ids};
@@ -71,6 +75,107 @@ fn large_rows_end_a_list() {
     let second = ids(&rest);
     let all = first.iter().chain(&second).copied();
     assert!(all.eq((600 - (first.len() + second.len()) as u64..600).rev()));
+    // The old form of a list has no room for that but in a header.
+    for (target, cut) in [
+        ("/v2/log?limit=10000", Some(next)),
+        ("/v3/logs?limit=10000", Some(next)),
+        (
+            "/v2/log?limit=10000&direction=forward",
+            Some(first.len() as u64),
+        ),
+        (&format!("/v2/log?limit={}", first.len()), None),
+        (&format!("/v2/log?limit={}", first.len() + 1), Some(next)),
+        ("/v2/log?limit=10000&cursor=100", None),
+        ("/v2/log?limit=0", None),
+        ("/v2/p2p", None),
+    ] {
+        let reply = server.get(target);
+        let found = reply.header("x-list-cut-at").map(str::to_owned);
+        assert_eq!(found, cut.map(|id| id.to_string()), "{target}");
+        let exposed = reply.header("access-control-expose-headers");
+        assert_eq!(exposed, cut.map(|_| "x-list-cut-at"), "{target}");
+    }
+}
+
+fn chunk(n: u64, plain: Vec<u8>) -> Entry {
+    Entry::Chunk(ChunkEntry {
+        connection: ConnectionId(5),
+        sender: Side::Local,
+        number: Some(n),
+        offset: 0,
+        time: Timestamp(n),
+        raw: plain.clone(),
+        plain: Some(plain),
+    })
+}
+
+#[test]
+fn a_list_of_chunks_says_where_it_was_cut() {
+    let (_dir, server) = serve((0..100).map(|n| chunk(n, vec![7; 60_000])));
+    let reply = server.get("/v3/chunks?limit=1000");
+    let rows: Vec<serde_json::Value> = serde_json::from_slice(&reply.body).unwrap();
+    assert!((60..80).contains(&rows.len()), "{}", rows.len());
+    let next = format!("0.000000005-local-{}", rows.len());
+    assert_eq!(reply.header("x-list-cut-at"), Some(&next[..]));
+    for limit in [0, 10, rows.len()] {
+        let reply = server.get(&format!("/v3/chunks?limit={limit}"));
+        assert_eq!(reply.header("x-list-cut-at"), None, "{limit}");
+    }
+}
+
+/// A header of a block with that much data of its protocol.
+fn block_header(size: usize) -> Vec<u8> {
+    let header = [&[0; 4 + 1 + 32 + 8 + 1 + 32 + 4 + 32][..], &vec![7; size]].concat();
+    [
+        &(header.len() as u32 + 2).to_be_bytes()[..],
+        &[0, 0x21],
+        &header,
+    ]
+    .concat()
+}
+
+/// The largest details fit into the memory that is reserved for them; larger JSON is left out, which is said.
+#[test]
+fn details_are_of_bounded_size() {
+    const MAX_JSON: usize = 5 << 20;
+    for (size, is_cut) in [
+        (MAX_JSON / 2 - 1000, false),
+        (MAX_JSON / 2, true),
+        (8_000_000, true),
+    ] {
+        let plain = block_header(size);
+        let message = MessageEntry {
+            connection: ConnectionId(5),
+            address: "1.2.3.4:9732".parse().unwrap(),
+            initiator: None,
+            sender: Side::Local,
+            kind: Kind::BlockHeader,
+            time: Timestamp(5),
+            chunks: (5, 5),
+            start: 0,
+            size: plain.len() as u64,
+            preview: None,
+            hash: None,
+            error: None,
+        };
+        let entries = [chunk(5, plain), Entry::Message(Box::new(message))];
+        let (_dir, server) = serve(entries.into_iter());
+        for (target, flag) in [("/v2/p2p/0", "error"), ("/v4/messages/0", "message_cut")] {
+            let reply = server.get(target);
+            assert!(
+                reply.body.len() < 16 << 20,
+                "{target}: {}",
+                reply.body.len()
+            );
+            let details: serde_json::Value = serde_json::from_slice(&reply.body).unwrap();
+            assert_eq!(details["message"].is_null(), is_cut, "{target} {size}");
+            let said = match &details[flag] {
+                serde_json::Value::Bool(said) => *said,
+                error => error.as_str().unwrap().contains("the JSON is left out"),
+            };
+            assert_eq!(said, is_cut, "{target} {size}");
+        }
+    }
 }
 
 /// Replies that nobody reads hold a bounded amount of memory; further ones wait until it is free.

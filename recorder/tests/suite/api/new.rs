@@ -29,6 +29,7 @@ fn a_message() {
     let details = details.as_object_mut().unwrap();
     assert_eq!(details.remove("raw"), Some(json!("01".repeat(20))));
     assert_eq!(details.remove("cut"), Some(json!(false)));
+    assert_eq!(details.remove("message_cut"), Some(json!(false)));
     assert!(text(&details.remove("plain").unwrap()).starts_with("0000"));
     assert!(details.remove("message").unwrap()["Operation"].is_object());
     assert_eq!(Value::Object(details.clone()), item);
@@ -145,8 +146,9 @@ fn connections() {
             "versions": {"local": {"port": 9732}, "remote": {"port": 9733}},
             "metadata": {"local": {"disable_mempool": false, "private_node": false}, "remote": null},
             "acks": {"local": "Ack", "remote": null},
-            "last": time(6).to_string(), "ended": time(7).to_string(),
-            "bytes": {"sent": 1020, "received": 3004, "lost": 24}, "chunks": {"sent": 4, "received": 3},
+            "last": time(6).to_string(), "ended": time(7).to_string(), "end": "seen",
+            "state": "partly_decrypted", "reason": "next_chunk_not_found",
+            "bytes": {"sent": 1020, "received": 3004, "lost": 24, "gaps": 2}, "chunks": {"sent": 4, "received": 3},
             "ignored": null,
             "remarks": [{"time": time(1).to_string(), "time_ms": time(1) / 1_000_000,
                          "text": "incoming connection message bad proof-of-work, target: 26"}],
@@ -177,6 +179,10 @@ fn connections() {
         (&ignored["initiator"], &ignored["ended"]),
         (&Value::Null, &Value::Null)
     );
+    let state = [&ignored["end"], &ignored["state"], &ignored["reason"]];
+    assert_eq!(state, ["unseen", "unrecorded", "opened_before"]);
+    let open = server.json(&format!("/v4/connections/{ACCEPTED}"));
+    assert_eq!([&open["end"], &open["state"]], ["open", "handshake"]);
 }
 
 #[test]
@@ -195,9 +201,13 @@ fn logs_and_nodes() {
         server.json("/v4/nodes"),
         json!({"items": [
             {"name": "tezedge", "p2p_port": 9732, "peer_id": PEER, "identity": "known", "messages": MESSAGES,
-             "connections": 3, "logs": 20, "first_time": BEGIN.to_string()},
+             "connections": 3, "logs": 20, "peers": 1,
+             "losses": {"bytes": 24, "gaps": 2, "connections": 1, "unrecorded": 1, "undecryptable": 0, "partly_decrypted": 1},
+             "first_time": BEGIN.to_string()},
             {"name": "initiator", "p2p_port": 29732, "peer_id": PEER, "identity": "known", "messages": 0,
-             "connections": 0, "logs": 0, "first_time": null},
+             "connections": 0, "logs": 0, "peers": 0,
+             "losses": {"bytes": 0, "gaps": 0, "connections": 0, "unrecorded": 0, "undecryptable": 0, "partly_decrypted": 0},
+             "first_time": null},
         ], "next": null})
     );
     assert_eq!(items(server, "/v4/messages?node=initiator"), NONE);

@@ -196,7 +196,7 @@ fn nodes_by_port_and_name() {
     let other = Server::new(recording.api.of_node(1));
     assert_eq!(own.ids("/v3/messages?limit=1&node_name=x"), [MESSAGES - 1]);
     assert_eq!(other.ids("/v3/messages"), NONE);
-    assert_eq!(own.json("/v2/version/"), "1.2.3");
+    assert_eq!(own.json("/v2/version/"), "c0ffee");
     assert_eq!(
         own.get("/openapi/network-recorder-openapi.json").status,
         200
@@ -258,7 +258,7 @@ fn errors() {
             "{method}"
         );
     }
-    assert_eq!(server.json("/v2/version"), "1.2.3");
+    assert_eq!(server.json("/v2/version"), "c0ffee");
     assert_eq!(server.json("/v2/rpc?limit=30"), json!([]));
     assert_eq!(ids(&server.json("/v2/p2p/?limit=1")), [MESSAGES - 1]);
 }

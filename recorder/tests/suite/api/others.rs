@@ -81,6 +81,7 @@ fn health() {
     };
     let options = ApiOptions {
         version: "a\"b".into(),
+        commit: String::new(),
         capture: Some(Arc::new(move || capture.clone())),
     };
     let server = Server::new(Api::new(vec![node("x", 1, &store)], options));

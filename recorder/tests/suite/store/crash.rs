@@ -5,9 +5,12 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use tezos_recorder::store::{Entry, Keep, MessageQuery, Position, Settings, Store};
+use tezos_recorder::store::{
+    ConnectionEntry, ConnectionQuery, Entry, Keep, MessageQuery, Position, Reader, Settings, Store,
+};
+use tezos_recorder::time::Timestamp;
 
-use super::entries::{Random, dir, message, operation, with_chunk};
+use super::entries::{Random, connection, dir, message, operation, with_chunk};
 use crate::effort;
 
 /// Where the child process has its store; without it, there is no child.
@@ -103,6 +106,61 @@ fn nothing_that_was_committed_is_lost_when_the_process_is_killed() {
             assert!(details.message.is_some() && !details.cut);
         }
         assert_eq!(store.health().errors, 0);
+    }
+}
+
+/// The child's part: has an open connection and one that has ended.
+#[test]
+fn child_with_connections() {
+    let Some(place) = std::env::var_os(PLACE) else {
+        return;
+    };
+    let store = Store::open(Path::new(&place), Settings::default()).unwrap();
+    let id = 10 * (1 + store.reader().unwrap().counts().unwrap().connections);
+    for (id, ended) in [(id, None), (id + 1, Some(Timestamp(id + 5)))] {
+        let entry = ConnectionEntry {
+            ended,
+            ..connection(id)
+        };
+        store.writer().put(Entry::Connection(Box::new(entry)));
+    }
+    store.writer().flush();
+    println!("committed {id}");
+    std::thread::sleep(Duration::from_secs(600));
+}
+
+/// Whatever happened, a connection that nobody follows any more is not open, and no time of its end is made up.
+#[test]
+fn open_connections_have_an_unseen_end_after_the_process_was_killed() {
+    let (_dir, path) = dir();
+    for round in 1..=2 {
+        let mut child = child("child_with_connections", &path)
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let committed = lines.find(|line| line.as_ref().unwrap().contains("committed"));
+        committed.unwrap().unwrap();
+        let query = ConnectionQuery {
+            limit: 100,
+            ..ConnectionQuery::default()
+        };
+        let ends = |reader: &Reader| -> Vec<(bool, bool, usize)> {
+            let connections = reader.connections(&query).unwrap().into_iter().rev();
+            connections
+                .map(|c| (c.ended.is_some(), c.status.end_unseen, c.remarks.len()))
+                .collect()
+        };
+        // The one of this run is open.
+        let last = ends(&Reader::open(&path).unwrap())[2 * round - 2..].to_vec();
+        assert_eq!(last, [(false, false, 0), (true, false, 0)]);
+        child.kill().unwrap();
+        child.wait().unwrap();
+        for _ in 0..2 {
+            let store = Store::open(&path, Settings::default()).unwrap();
+            let ends = ends(&store.reader().unwrap());
+            assert_eq!(ends, [(false, true, 1), (true, false, 0)].repeat(round));
+        }
     }
 }
 

@@ -98,7 +98,7 @@ fn check_decoded(kind: Kind, plain: &[u8], before: usize, size: usize) -> serde_
     assert_eq!(details.plain, plain);
     let chunks = (plain.len() + before).div_ceil(size);
     assert_eq!(details.raw.len(), plain.len() + before + 2 * chunks);
-    details.message.unwrap()
+    serde_json::from_str(&details.message.unwrap()).unwrap()
 }
 
 #[test]

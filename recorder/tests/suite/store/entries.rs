@@ -7,8 +7,8 @@ use tezos_recorder::p2p::json::json;
 use tezos_recorder::p2p::message::{Kind, Layer, decode};
 use tezos_recorder::side::{Both, Side};
 use tezos_recorder::store::{
-    ChunkEntry, ConnectionEntry, ConnectionId, Entry, Level, LogEntry, MessageEntry, Settings,
-    Store,
+    ChunkEntry, ConnectionEntry, ConnectionId, ConnectionStatus, Entry, Level, LogEntry,
+    MessageEntry, Settings, Store,
 };
 use tezos_recorder::time::Timestamp;
 
@@ -69,6 +69,7 @@ pub fn connection(id: u64) -> ConnectionEntry {
         acks: Both::default(),
         last: Timestamp(id),
         ended: None,
+        status: ConnectionStatus::default(),
         traffic: Both::default(),
         chunks: Both::default(),
         ignored: None,

@@ -1,9 +1,10 @@
 //! Lists of chunks and connections.
 
+use tezos_recorder::connection::State;
 use tezos_recorder::side::{Both, Side};
 use tezos_recorder::store::{
-    ChunkEntry, ChunkQuery, ConnectionEntry, ConnectionId, ConnectionQuery, Counts, Direction,
-    Entry, Keep, Settings,
+    ChunkEntry, ChunkQuery, ConnectionEntry, ConnectionId, ConnectionQuery, ConnectionStatus,
+    Counts, Direction, Entry, Keep, Settings, Totals,
 };
 use tezos_recorder::stream::Traffic;
 use tezos_recorder::time::Timestamp;
@@ -99,6 +100,16 @@ fn chunks_are_listed_in_the_order_of_writing() {
     );
 }
 
+const STATES: [State; 7] = [
+    State::Handshake,
+    State::Decrypted,
+    State::Refused,
+    State::PartlyDecrypted,
+    State::Undecryptable,
+    State::Unrecorded,
+    State::Ignored,
+];
+
 fn full_connection(id: u64) -> ConnectionEntry {
     let texts = |text: &str| Both {
         local: Some(format!("{{\"{text}\": {id}}}")),
@@ -112,6 +123,12 @@ fn full_connection(id: u64) -> ConnectionEntry {
         metadata: texts("private_node"),
         acks: texts("Ack"),
         ended: id.is_multiple_of(4).then_some(Timestamp(id + 5)),
+        status: ConnectionStatus {
+            state: STATES[id as usize % 7],
+            reason: (!id.is_multiple_of(3)).then(|| "some_reason".into()),
+            gaps: id % 3,
+            end_unseen: id % 4 == 1,
+        },
         traffic: Both {
             local: Traffic {
                 captured: id,
@@ -136,6 +153,16 @@ fn full_connection(id: u64) -> ConnectionEntry {
     }
 }
 
+/// The end of an open connection was not seen.
+fn after_a_restart(mut connection: ConnectionEntry) -> ConnectionEntry {
+    if connection.ended.is_none() && !connection.status.end_unseen {
+        let remark = "not recorded any further: the recorder ended before the connection, whose end was not seen";
+        connection.remarks.push((connection.last, remark.into()));
+        connection.status.end_unseen = true;
+    }
+    connection
+}
+
 #[test]
 fn connections_are_replaced_and_listed() {
     let (_dir, path) = dir();
@@ -148,10 +175,30 @@ fn connections_are_replaced_and_listed() {
         &store,
         (1..50).map(|id| Entry::Connection(Box::new(full_connection(id)))),
     );
+    let all: Vec<_> = (1..50).map(full_connection).collect();
+    let (state, totals) = (
+        |c: &&ConnectionEntry| c.status.state,
+        store.reader().unwrap().totals(),
+    );
+    let number = |wanted| all.iter().filter(|c| state(c) == wanted).count() as u64;
+    let shown = || all.iter().filter(|c| state(c) != State::Ignored);
+    let peers: std::collections::BTreeSet<_> =
+        all.iter().filter_map(|c| c.peer_id.clone()).collect();
+    let expected = Totals {
+        peers: peers.len() as u64,
+        lost_bytes: shown().count() as u64 * 3,
+        gaps: all.iter().map(|c| c.status.gaps).sum(),
+        lossy: shown().count() as u64,
+        unrecorded: number(State::Unrecorded),
+        undecryptable: number(State::Undecryptable),
+        partly_decrypted: number(State::PartlyDecrypted),
+    };
+    assert_eq!(totals.unwrap(), expected);
     store.close();
     let store = open(&path, Settings::default());
     let reader = store.reader().unwrap();
-    let all: Vec<_> = (1..50).map(full_connection).collect();
+    assert_eq!(reader.totals().unwrap(), expected);
+    let all: Vec<_> = all.into_iter().map(after_a_restart).collect();
     let forward = ConnectionQuery {
         limit: 100,
         direction: Direction::Forward,

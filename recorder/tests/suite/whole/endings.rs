@@ -115,6 +115,16 @@ fn a_killed_recorder_leaves_the_nodes_alone_and_goes_on() {
     let ids = crate::api::client::ids(&list);
     assert!(ids.len() as u64 > last);
     assert_eq!(ids, (0..ids.len() as u64).collect::<Vec<_>>());
+    // Those that were open at a kill have ended, nobody knows when.
+    let connections = recorder.ended_connections("listen", 1);
+    let unseen = connections.iter().filter(|c| c["end"] == "unseen");
+    let unseen: Vec<_> = unseen.collect();
+    assert!(!unseen.is_empty(), "{connections:#?}");
+    for connection in unseen {
+        assert!(connection["ended"].is_null(), "{connection:#}");
+        let remarks = connection["remarks"].to_string();
+        assert!(remarks.contains("whose end was not seen"), "{connection:#}");
+    }
     recorder.end();
 }
 
@@ -129,6 +139,7 @@ fn lines_of_logs_come_by_udp() {
     for half in 0..2 {
         let recorder = Recorder::start(scene.dir.path(), &nodes);
         recorder.says("following logs");
+        assert_eq!(recorder.server.json("/v2/version"), commit());
         let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
         for id in half * 300..(half + 1) * 300 {
             let level = match id % 19 {
@@ -174,5 +185,18 @@ fn lines_of_logs_come_by_udp() {
         let said = recorder.end().join("\n");
         let summary = format!("node: 0 messages and {stored} lines of logs recorded");
         assert!(said.contains(&summary), "{said}");
+    }
+}
+
+/// The commit of the checkout; the version if this is none.
+fn commit() -> String {
+    let mut git = std::process::Command::new("git");
+    let output = git
+        .args(["rev-parse", "HEAD"])
+        .current_dir(env!("CARGO_MANIFEST_DIR"))
+        .output();
+    match output.ok().filter(|output| output.status.success()) {
+        Some(output) => String::from_utf8(output.stdout).unwrap().trim().to_owned(),
+        None => env!("CARGO_PKG_VERSION").to_owned(),
     }
 }

@@ -77,6 +77,8 @@ fn a_refusal_is_in_the_list_of_connections() {
     let (connection, _) = remarks("--handshake nack --motive 1", "");
     let acks = connection["acks"].to_string();
     assert!(acks.contains("TooManyConnections"), "{connection:#}");
+    let state = [&connection["state"], &connection["reason"]];
+    assert_eq!(state, ["refused", "too_many_connections"]);
 }
 
 #[test]
