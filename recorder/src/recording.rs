@@ -321,7 +321,7 @@ impl Recording {
             for listing in followed.into_iter().chain(ignored) {
                 listing.remark(time, "ended some time before: its end was not seen".into());
             }
-            self.close(socket, time, Both::default(), entries);
+            self.close(socket, None, Both::default(), entries);
         }
     }
 
