@@ -11,7 +11,7 @@ pub mod values;
 use std::fmt;
 use std::fs;
 use std::io;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
@@ -98,6 +98,8 @@ pub struct P2p {
     pub raw: bool,
     /// How many messages are kept.
     pub keep: Keep,
+    /// Address of the node's RPC, by which peers are dropped whose connections are older than the recorder; `None`: none are.
+    pub reconnect: Option<SocketAddr>,
 }
 
 /// The logs of a node.

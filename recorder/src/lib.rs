@@ -33,6 +33,7 @@ pub mod namespaces;
 pub mod p2p;
 pub mod privileges;
 pub mod queue;
+pub mod reconnect;
 pub mod recording;
 pub mod session;
 pub mod side;

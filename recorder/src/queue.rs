@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use crate::captured::{Captured, Socket, What};
 use crate::connection::Nodes;
+use crate::reconnect::Note;
 use crate::side::{Both, Side};
 use crate::time::Timestamp;
 
@@ -23,6 +24,8 @@ pub enum Task {
     Nodes(Arc<Nodes>),
     /// These sockets are open, and no others.
     Open(Arc<HashSet<Socket>>),
+    /// A node was asked to drop the peer of a connection.
+    Note(Note),
     /// The recorder ends.
     Stop,
 }

@@ -13,6 +13,7 @@ use std::time::Duration;
 use crate::budget::Budget;
 use crate::captured::{Captured, Socket, What};
 use crate::connection::{Connection, Nodes, Opening};
+use crate::reconnect::{Note, Report, Reports};
 use crate::side::{Both, Side};
 use crate::store::{ConnectionId, Entry};
 use crate::stream::Record;
@@ -41,6 +42,8 @@ pub struct Settings {
     pub max_connections: usize,
     /// Ids of connections.
     pub ids: ConnectionIds,
+    /// Receivers of reports about connections that were opened before the recorder.
+    pub reports: Reports,
 }
 
 /// Gives connections their ids.
@@ -230,8 +233,23 @@ impl Recording {
             let forgotten = self.ignored.keys().next().copied();
             forgotten.and_then(|socket| self.ignored.remove(&socket));
         }
-        self.ignored
-            .insert(socket, listed.then_some(followed.listing));
+        let listing = followed.listing;
+        if listing.is_older() {
+            let (_, remote) = listing.addresses();
+            let report = Report::Found { socket, remote };
+            self.settings.reports.send(listing.node(), report);
+        }
+        // A note may say later whose an older one is.
+        let listing = (listed || listing.is_older()).then_some(listing);
+        self.ignored.insert(socket, listing);
+    }
+
+    /// Takes a note on an ignored connection, which is listed from then on.
+    pub fn note(&mut self, note: Note, now: Timestamp, entries: &mut Entries<'_>) {
+        if let Some(Some(listing)) = self.ignored.get_mut(&note.socket) {
+            listing.note(note, now);
+            listing.flush(entries);
+        }
     }
 
     /// Assigns an ignored connection to the node that its ports tell, if they tell one.
@@ -261,6 +279,10 @@ impl Recording {
         entries: &mut Entries<'_>,
     ) {
         if let Some(Some(mut listing)) = self.ignored.remove(&socket) {
+            if listing.is_older() {
+                let report = Report::Ended(socket);
+                self.settings.reports.send(listing.node(), report);
+            }
             listing.end_unrecorded(time, sent);
             listing.flush(entries);
         }

@@ -7,12 +7,13 @@
 //! ```
 
 mod capture;
+mod decoders;
 mod identities;
 mod listen;
+mod logs;
+mod reconnect;
 mod shared;
 
-use std::collections::HashMap;
-use std::num::NonZero;
 use std::panic::resume_unwind;
 use std::sync::Arc;
 use std::thread;
@@ -26,23 +27,13 @@ use tokio::task::JoinSet;
 
 use self::capture::CaptureThread;
 use self::identities::IdentityThread;
+use self::logs::Followed;
+use self::reconnect::Reconnects;
 use self::shared::Shared;
-use crate::api::{Api, ApiNode, ApiOptions, LogHealth, NodeState};
-use crate::budget::Budget;
+use crate::api::{Api, ApiNode, ApiOptions, NodeState};
 use crate::config::{self, Config};
-use crate::connection::Nodes;
-use crate::logs;
 use crate::privileges;
-use crate::recording::{ConnectionIds, Settings};
-use crate::store::{Entry, Store, Writer};
-use crate::workers::{Sink, Workers};
-
-/// Limit of what all connections hold, in bytes.
-const BUDGET: usize = 32 << 20;
-/// Size of the queues to the decoders, in bytes.
-const QUEUE: usize = 16 << 20;
-/// Maximum number of connections that a decoder follows.
-const MAX_CONNECTIONS: usize = 8192;
+use crate::store::Store;
 
 /// Prints a message.
 fn say(text: &str) {
@@ -112,24 +103,7 @@ struct Session {
     capture: Option<CaptureThread>,
     identities: Option<IdentityThread>,
     logs: Arc<Vec<Followed>>,
-}
-
-/// A source of logs that is followed.
-struct Followed {
-    /// Number of the node.
-    node: usize,
-    source: logs::Source,
-    running: logs::Running,
-}
-
-impl Followed {
-    fn health(&self) -> LogHealth {
-        LogHealth {
-            source: self.source.to_string(),
-            counts: self.running.counts(),
-            error: self.running.error(),
-        }
-    }
+    reconnects: Reconnects,
 }
 
 impl Session {
@@ -139,13 +113,16 @@ impl Session {
             shared: shared.clone(),
             capture: None,
             identities: None,
-            logs: Arc::new(follow_logs(config, stores)?),
+            logs: Arc::new(logs::follow(config, stores)?),
+            reconnects: Reconnects::default(),
         };
         if let Some(options) = config.capture_options() {
-            let workers = Arc::new(start_workers(config, stores)?);
+            let (reports, prepared) = reconnect::prepare(config);
+            let workers = Arc::new(decoders::start(config, stores, reports)?);
             // Its first look is over before anything is captured.
             let identities = IdentityThread::start(config, &shared, &workers)?;
             session.identities = Some(identities);
+            session.reconnects = prepared.start(&shared, &workers)?;
             let capture = CaptureThread::start(options, shared, workers)?;
             session.capture = Some(capture);
         }
@@ -210,12 +187,14 @@ impl Session {
     fn api_nodes(&self, config: &Config, stores: &[Arc<Store>]) -> Vec<ApiNode> {
         let of = |(number, (node, store)): (usize, (&config::Node, &Arc<Store>))| {
             let (shared, logs) = (self.shared.clone(), self.logs.clone());
+            let reconnects = self.reconnects.clone();
             let state = move || NodeState {
                 logs: logs
                     .iter()
                     .filter(|log| log.node == number)
                     .map(Followed::health)
                     .collect(),
+                reconnect: reconnects.health(number),
                 ..shared.node(number)
             };
             ApiNode {
@@ -256,52 +235,4 @@ async fn ended(shared: &Shared) -> Result<()> {
         _ = terminate.recv() => Ok(()),
         failure = shared.failed() => Err(failure),
     }
-}
-
-fn start_workers(config: &Config, stores: &[Arc<Store>]) -> Result<Workers> {
-    let ports = config.nodes.iter().filter_map(|node| {
-        let port = node.p2p.as_ref()?.port?;
-        Some((node.name.clone(), port))
-    });
-    let settings = Settings {
-        ports: ports.collect(),
-        budget: Budget::new(BUDGET),
-        max_connections: MAX_CONNECTIONS,
-        ids: ConnectionIds::default(),
-    };
-    let names = config.nodes.iter().map(|node| node.name.clone());
-    let writers: HashMap<String, Writer> = names
-        .zip(stores.iter().map(|store| store.writer()))
-        .collect();
-    let sink: Sink = Arc::new(move |node: &str, entry: Entry| {
-        // What does not fit is counted by the store.
-        let _ = writers.get(node).is_some_and(|writer| writer.put(entry));
-    });
-    let processors = thread::available_parallelism().map_or(1, NonZero::get);
-    let number = processors.div_ceil(2);
-    let nodes = Arc::new(Nodes {
-        known: Vec::new(),
-        awaited: true,
-    });
-    let prepare = || privileges::reduce(&[]);
-    Workers::start(number, QUEUE, &settings, &nodes, &sink, prepare)
-        .context("cannot start the threads that decode")
-}
-
-fn follow_logs(config: &Config, stores: &[Arc<Store>]) -> Result<Vec<Followed>> {
-    let mut running = Vec::new();
-    for (number, (node, store)) in config.nodes.iter().zip(stores).enumerate() {
-        for source in node.log.iter().flat_map(|log| &log.sources) {
-            let writer = store.writer();
-            let sink = move |line| writer.put(Entry::Log(line));
-            let followed = logs::start(source, &node.db, sink)?;
-            say(&format!("{}: following logs: {source}", node.name));
-            running.push(Followed {
-                node: number,
-                source: source.clone(),
-                running: followed,
-            });
-        }
-    }
-    Ok(running)
 }

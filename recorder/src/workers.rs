@@ -10,6 +10,7 @@ use std::time::Duration;
 use crate::captured::{Captured, Socket};
 use crate::connection::Nodes;
 use crate::queue::{Dropped, Queue, Task};
+use crate::reconnect::Note;
 use crate::recording::{Counts, Recording, Settings};
 use crate::store::Entry;
 use crate::time::Timestamp;
@@ -85,8 +86,16 @@ impl Workers {
 
     /// Gives a worker what was captured: of one connection always the same.
     pub fn put(&self, captured: &Captured<'_>) {
-        let worker = captured.socket.0 as usize % self.workers.len();
-        self.workers[worker].queue.put_captured(captured);
+        self.of(captured.socket).queue.put_captured(captured);
+    }
+
+    /// Gives a worker a note on one of its connections.
+    pub fn note(&self, note: Note) {
+        self.of(note.socket).queue.put(Task::Note(note));
+    }
+
+    fn of(&self, socket: Socket) -> &Shared {
+        &self.workers[socket.0 as usize % self.workers.len()]
     }
 
     /// Replaces the nodes, because an identity was found.
@@ -151,6 +160,7 @@ impl Shared {
                     }
                     Task::Nodes(nodes) => recording.set_nodes(nodes, entries),
                     Task::Open(open) => recording.keep_open(&open, Timestamp::now(), entries),
+                    Task::Note(note) => recording.note(note, Timestamp::now(), entries),
                     Task::Stop => {
                         while recording.tick(Timestamp::steady(), entries) {}
                         recording.stop(Timestamp::now(), entries);

@@ -79,7 +79,7 @@ pub struct Options {
     /// Number of connections: opened at the same time, or accepted before the node ends
     #[arg(long, default_value_t = 1)]
     pub connections: u32,
-    /// Serve HTTP on this port, too: traffic that is not P2P
+    /// Serve HTTP on this port, too: traffic that is not P2P, and Octez's RPC to list and to drop peers; 0 is any free port
     #[arg(long)]
     pub http: Option<u16>,
     /// Take commands from standard input: go, send N, connect, http ADDRESS, close, quit

@@ -1,5 +1,6 @@
 //! A connection from its handshake to its end.
 
+use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -8,6 +9,9 @@ use std::time::{Duration, Instant};
 use fastrand::Rng;
 use nix::sys::socket::{Shutdown, setsockopt, shutdown, sockopt::Linger};
 use nix::unistd::{ForkResult, Pid, fork};
+use tezos_recorder::p2p::base58::PeerId;
+use tezos_recorder::p2p::chunk::HEADER;
+use tezos_recorder::p2p::handshake::ConnectionMessage;
 use tezos_recorder::side::Both;
 
 use crate::Result;
@@ -18,6 +22,7 @@ use crate::log::{ConnectionLog, Counts};
 use crate::node::Node;
 use crate::open::addresses;
 use crate::receive::Reader;
+use crate::rpc::Peer;
 use crate::send::Writer;
 use crate::sender::Sender;
 use crate::turns::Turns;
@@ -40,8 +45,8 @@ pub fn run(node: &Node, fd: OwnedFd, index: u64, initiator: bool) -> Result<Opti
         log: &mut log,
         options: &options.handshake,
     };
-    let openers = match parties.shake(&node.keys, node.port, initiator, &mut rng) {
-        Ok(Some(openers)) => openers,
+    let (openers, message) = match parties.shake(&node.keys, node.port, initiator, &mut rng) {
+        Ok(Some(shaken)) => shaken,
         refused => {
             let _ = shutdown(fd.as_raw_fd(), Shutdown::Write);
             chunks.drain();
@@ -63,6 +68,7 @@ pub fn run(node: &Node, fd: OwnedFd, index: u64, initiator: bool) -> Result<Opti
             return Ok(Some(child));
         }
     }
+    let _listed = node.rpc.list(peer(&message, remote, !initiator, &fd)?);
     let Both { local, remote } = openers;
     let receiver = Receiver::new(chunks, remote, options.handshake.layer(), log.clone());
     let sender = Sender::new(writer, local, options, log.clone(), rng);
@@ -71,6 +77,18 @@ pub fn run(node: &Node, fd: OwnedFd, index: u64, initiator: bool) -> Result<Opti
         std::process::exit(0);
     }
     Ok(None)
+}
+
+fn peer(message: &[u8], remote: SocketAddr, incoming: bool, fd: &Arc<OwnedFd>) -> Result<Peer> {
+    let message = &message[HEADER..];
+    let key = ConnectionMessage::public_key(message).ok_or("no public key")?;
+    Ok(Peer {
+        id: PeerId::from_public_key(key).to_string(),
+        incoming,
+        remote,
+        listens: u16::from_be_bytes([message[0], message[1]]),
+        fd: fd.clone(),
+    })
 }
 
 fn end(log: ConnectionLog<'_>, sent: Counts, received: Counts, error: Option<String>) {

@@ -26,14 +26,14 @@ pub struct Parties<'a, 'b> {
 }
 
 impl Parties<'_, '_> {
-    /// Shakes hands; returns what encrypts and what decrypts, or nothing if a node has refused.
+    /// Shakes hands; returns what encrypts and what decrypts, with the other node's connection message, or nothing if a node has refused.
     pub fn shake(
         &mut self,
         keys: &Keys,
         port: u16,
         initiator: bool,
         rng: &mut Rng,
-    ) -> Result<Option<Both<Opener>>> {
+    ) -> Result<Option<(Both<Opener>, Vec<u8>)>> {
         let stranger;
         let keys = if self.options.handshake == HandshakeForm::WrongKey {
             stranger = Keys::random(rng)?;
@@ -42,8 +42,8 @@ impl Parties<'_, '_> {
             keys
         };
         let own = self.connection_message(keys, port, rng);
-        let theirs = self.exchange(0, &own, None)?;
-        let mut openers = openers(keys, &own, &theirs, initiator)?;
+        let message = self.exchange(0, &own, None)?;
+        let mut openers = openers(keys, &own, &message, initiator)?;
 
         let flag = |set| if set { 0xff } else { 0 };
         let metadata = [
@@ -53,7 +53,7 @@ impl Parties<'_, '_> {
         self.exchange(1, &metadata, Some(&mut openers))?;
         let answer = self.answer(rng);
         let theirs = self.exchange(2, &answer, Some(&mut openers))?;
-        Ok((answer == [0] && theirs == [0]).then_some(openers))
+        Ok((answer == [0] && theirs == [0]).then_some((openers, message)))
     }
 
     /// Sends a part of the handshake and receives the other node's; returns the plain text, of part 0 with its length.

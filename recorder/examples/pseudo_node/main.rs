@@ -25,6 +25,7 @@ mod node;
 mod open;
 mod receive;
 mod ring;
+mod rpc;
 mod send;
 mod sender;
 mod turns;

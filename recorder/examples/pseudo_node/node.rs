@@ -15,6 +15,7 @@ use crate::gate::Gate;
 use crate::identity::Keys;
 use crate::log::Log;
 use crate::open::{Dial, accept_one, prepare};
+use crate::rpc::Rpc;
 use crate::{Result, connection, http};
 
 /// State that all connections of a node share.
@@ -25,6 +26,7 @@ pub struct Node {
     pub port: u16,
     pub log: Log,
     pub gate: Arc<Gate>,
+    pub rpc: Arc<Rpc>,
     /// A connection could not be opened.
     failed: AtomicBool,
 }
@@ -44,8 +46,9 @@ impl Node {
             port = address.port();
             println!("listening {address}");
         }
+        let rpc = Rpc::new(keys.identity.peer_id().to_string());
         if let Some(port) = options.http {
-            println!("http {}", http::serve(port)?);
+            println!("http {}", http::serve(port, rpc.clone())?);
         }
         let node = Self {
             keys,
@@ -53,6 +56,7 @@ impl Node {
             log,
             gate: Gate::new(options.control, options.pause),
             failed: AtomicBool::new(false),
+            rpc,
             options,
         };
         node.gate.wait_for_start();

@@ -7,6 +7,7 @@ use super::Shared;
 use super::failure::Failure;
 use super::nodes::{ApiNode, LogHealth};
 use super::reply::json;
+use crate::reconnect::ReconnectHealth;
 
 /// The state of the capture at this time.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
@@ -82,6 +83,8 @@ struct NodeHealth<'a> {
     bytes: u64,
     /// Sources of logs.
     logs: Vec<LogHealth>,
+    /// Peers that the node is asked to drop; null if it is not.
+    reconnect: Option<ReconnectHealth>,
 }
 
 impl<'a> From<&'a ApiNode> for NodeHealth<'a> {
@@ -100,6 +103,7 @@ impl<'a> From<&'a ApiNode> for NodeHealth<'a> {
             damaged_files: health.damaged.iter().map(shown).collect(),
             bytes: health.bytes,
             logs: state.logs,
+            reconnect: state.reconnect,
         }
     }
 }
@@ -109,6 +113,7 @@ impl NodeHealth<'_> {
         [self.dropped, self.failed, self.errors] == [0; 3]
             && self.damaged_files.is_empty()
             && self.logs.iter().all(LogHealth::is_whole)
+            && self.reconnect.iter().all(ReconnectHealth::is_whole)
     }
 }
 

@@ -64,6 +64,7 @@ pub(super) async fn answer(shared: &Shared) -> Result<Reply, Failure> {
     }
     records(shared, &mut text).await?;
     stores(shared, &mut text);
+    reconnects(shared, &mut text);
     Ok(Reply::new(
         "text/plain; version=0.0.4; charset=utf-8",
         text.0,
@@ -163,6 +164,45 @@ async fn records(shared: &Shared, text: &mut Text) -> Result<(), Failure> {
         &total,
     );
     Ok(())
+}
+
+/// What became of connections that were opened before the recorder.
+fn reconnects(shared: &Shared, text: &mut Text) {
+    let mut samples: [Vec<Sample>; 4] = Default::default();
+    for node in shared.nodes.all() {
+        let Some(health) = node.state().reconnect else {
+            continue;
+        };
+        let values = [health.waiting, health.asked, health.skipped, health.failed];
+        for (samples, value) in samples.iter_mut().zip(values) {
+            samples.push((vec![("node", node.name.clone())], value));
+        }
+    }
+    let names = [
+        (
+            "waiting",
+            "gauge",
+            "Older connections about which the node is still to be asked.",
+        ),
+        (
+            "asked_total",
+            "counter",
+            "Peers with older connections that the node was asked to drop, with success.",
+        ),
+        (
+            "skipped_total",
+            "counter",
+            "Older connections about which the node was not asked.",
+        ),
+        (
+            "failed_total",
+            "counter",
+            "Peers with older connections that the node was asked to drop, without success.",
+        ),
+    ];
+    for ((name, kind, help), samples) in names.into_iter().zip(samples) {
+        text.family(&format!("reconnect_{name}"), kind, help, &samples);
+    }
 }
 
 /// The state of the stores.

@@ -10,6 +10,7 @@ use tokio::task::spawn_blocking;
 use super::failure::Failure;
 use super::reply::internal;
 use crate::logs;
+use crate::reconnect::ReconnectHealth;
 use crate::store::{Reader, Store};
 
 /// Questions that are answered at the same time.
@@ -41,6 +42,8 @@ pub struct NodeState {
     pub identity: String,
     /// The sources of logs.
     pub logs: Vec<LogHealth>,
+    /// The numbers of `--reconnect`, if it is on.
+    pub reconnect: Option<ReconnectHealth>,
 }
 
 /// State of a source of logs.

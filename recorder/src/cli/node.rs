@@ -70,6 +70,10 @@ struct NodeArgs {
     /// The proof of work of peers, in bits; 0 in sandboxes [default: 26]
     #[arg(long, value_name = "BITS", value_parser = target, help_heading = "Node")]
     pow: Option<Target>,
+    /// Let the node drop peers whose connections are older than the recorder, one every 5 s, so that their next handshake is seen;
+    /// by its RPC [default URL: http://127.0.0.1:8732]
+    #[arg(long, value_name = "URL", num_args = 0..=1, require_equals = true, default_missing_value = "http://127.0.0.1:8732", value_parser = node::rpc, help_heading = "Node")]
+    reconnect: Option<SocketAddr>,
     /// Receive logs by syslog, UDP, at this port of 127.0.0.1; 0 for none
     #[arg(long, value_name = "PORT", help_heading = "Logs")]
     log_port: Option<u16>,
@@ -169,6 +173,7 @@ impl NodeArgs {
                 self.keep
                     .map_or(Some(DEFAULT_KEEP.0), |bytes| (bytes > 0).then_some(bytes)),
             ),
+            reconnect: self.reconnect,
         });
         if p2p.is_none() && log.is_none() {
             return match self.p2p_port.is_some() || self.db.is_some() || self.name.is_some() {

@@ -46,6 +46,7 @@ pub struct Node {
     pub pow: Option<Spanned<f64>>,
     pub keep: Option<Keep>,
     pub raw: Option<bool>,
+    pub reconnect: Option<Spanned<Value>>,
 }
 
 /// `p2p = { … }`

@@ -1,5 +1,6 @@
 //! The nodes of the file.
 
+use std::net::SocketAddr;
 use std::ops::Range;
 use std::path::PathBuf;
 
@@ -8,6 +9,7 @@ use toml::{Spanned, Value};
 use super::{Config, ConfigError, DEFAULT_KEEP, Node, P2p, Text, file, none_if_0, values};
 use crate::capture::Target as Place;
 use crate::p2p::pow::Target;
+use crate::reconnect::DEFAULT_RPC;
 use crate::store::Keep;
 
 /// Where the database of a node is by default. systemd names a service's directory in `STATE_DIRECTORY`.
@@ -36,6 +38,18 @@ pub fn name(name: &str) -> Result<String, String> {
 pub fn target(bits: f64) -> Result<Target, String> {
     Target::new(bits)
         .ok_or_else(|| "expected a number of bits from 0 to 256; mainnet has 26".into())
+}
+
+/// Reads the URL of a node's RPC. A name is none, because others decide where it leads.
+///
+/// # Errors
+/// What is expected.
+pub fn rpc(url: &str) -> Result<SocketAddr, String> {
+    let address = url.strip_prefix("http://");
+    let address = address.and_then(|text| text.strip_suffix('/').unwrap_or(text).parse().ok());
+    address.ok_or_else(|| {
+        format!("expected `http://`, an IP address and a port, such as `http://{DEFAULT_RPC}`")
+    })
 }
 
 impl Text<'_> {
@@ -133,7 +147,17 @@ impl Text<'_> {
             target,
             raw: raw.raw.unwrap_or(true),
             keep: self.keep(messages, keep.bytes, keep.age, DEFAULT_KEEP.0)?,
+            reconnect: self.reconnect(raw.reconnect.take())?,
         }))
+    }
+
+    fn reconnect(&self, value: Option<Spanned<Value>>) -> Result<Option<SocketAddr>, ConfigError> {
+        let Some(value) = value else { return Ok(None) };
+        let address = match value.get_ref() {
+            Value::Boolean(on) => Ok(on.then_some(DEFAULT_RPC)),
+            other => rpc(other.as_str().unwrap_or_default()).map(Some),
+        };
+        self.parsed(value.span(), "reconnect", address)
     }
 
     /// Where the node's sockets are, if it is said.

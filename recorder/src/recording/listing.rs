@@ -4,9 +4,10 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use super::Entries;
-use crate::connection::{ChunkEvent, Event, MessageEvent, Progress, Remark};
+use crate::connection::{ChunkEvent, Event, Ignored, MessageEvent, Progress, Remark};
 use crate::p2p::base58::PeerId;
 use crate::p2p::message::{Kind, Message};
+use crate::reconnect::Note;
 use crate::side::{Both, Side};
 use crate::store::{
     ChunkEntry, ConnectionEntry, ConnectionId, ConnectionStatus, Entry, MessageEntry,
@@ -30,6 +31,8 @@ pub(super) struct Listing {
     /// Remarks beyond [`MAX_REMARKS`].
     more: u64,
     changed: bool,
+    /// Whether it was opened before the recorder.
+    is_older: bool,
 }
 
 impl Listing {
@@ -60,6 +63,7 @@ impl Listing {
             progress: Progress::default(),
             more: 0,
             changed: false,
+            is_older: false,
         }
     }
 
@@ -70,6 +74,22 @@ impl Listing {
     /// Whether an event said that the connection is not recorded.
     pub(super) fn is_ignored(&self) -> bool {
         self.entry.ignored.is_some()
+    }
+
+    /// Whether it is not recorded because it was opened before the recorder.
+    pub(super) fn is_older(&self) -> bool {
+        self.is_older
+    }
+
+    pub(super) fn node(&self) -> Option<&str> {
+        self.node.as_deref()
+    }
+
+    /// Takes a note, which says whose connection it is.
+    pub(super) fn note(&mut self, note: Note, time: Timestamp) {
+        self.node = Some(note.node);
+        self.entry.peer_id = Some(note.peer_id);
+        self.remark(time, note.text);
     }
 
     /// Assigns the connection to a node.
@@ -88,6 +108,7 @@ impl Listing {
             }
             Event::Ignored { reason, time } => {
                 self.entry.ignored = Some(reason.to_string());
+                self.is_older = reason == Ignored::OpenedBefore;
                 self.entry.last = time;
                 self.changed = true;
             }

@@ -74,6 +74,7 @@ db = "db"
 unit = "octez-node.service"
 pow = 20.5
 raw = false
+reconnect = "http://172.17.0.2:8732"
 keep = { messages = 1000000, bytes = "2GiB", age = "30d" }
 
 [nodes.p2p]
@@ -98,6 +99,7 @@ fn p2p(identity: &str, port: u16) -> P2p {
         target: Target::MAINNET,
         raw: true,
         keep: keep(None, DEFAULT_KEEP.0),
+        reconnect: None,
     }
 }
 
@@ -191,6 +193,7 @@ fn our_own_keys_are_read() {
                     bytes: Some(2 << 30),
                     age: Some(Duration::from_secs(30 * 86_400)),
                 },
+                reconnect: Some(SocketAddr::from(([172, 17, 0, 2], 8732))),
             }),
             log: Some(Log {
                 sources: vec![
@@ -392,7 +395,7 @@ proptest! {
     fn arbitrary_values_are_survived(
         lines in proptest::collection::vec(
             (
-                "(http_v2|rpc_port|listen|ring|source|cors_origins|name|db|p2p|log|unit|pid|pow|keep|raw|\\[nodes\\]|\\[\\[nodes\\]\\])",
+                "(http_v2|rpc_port|listen|ring|source|cors_origins|name|db|p2p|log|unit|pid|pow|keep|raw|reconnect|\\[nodes\\]|\\[\\[nodes\\]\\])",
                 "(-?[0-9.e]{0,20}|\"\\PC{0,9}\"|\\{ (port|identity|bytes|age|mode|socket) = \"?[0-9a-z]{0,4}\"? \\}|\\[\\])",
             ),
             0..8,

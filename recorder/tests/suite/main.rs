@@ -29,6 +29,7 @@ mod pcapng;
 mod play;
 mod pseudo;
 mod recognition;
+mod reconnect;
 mod recording;
 mod resync;
 #[path = "../../../tests/common/skip.rs"]

@@ -6,6 +6,7 @@ use tezos_recorder::budget::Budget;
 use tezos_recorder::captured::{Captured, Socket, What};
 use tezos_recorder::connection::State;
 use tezos_recorder::p2p::message::Kind;
+use tezos_recorder::reconnect::Reports;
 use tezos_recorder::recording::{ConnectionIds, Recording, Settings};
 use tezos_recorder::side::{Both, Side};
 use tezos_recorder::store::{ConnectionEntry, Entry};
@@ -76,6 +77,7 @@ impl Played {
             budget: Budget::new(64 << 20),
             max_connections: 2,
             ids: ConnectionIds::default(),
+            reports: Reports::default(),
         };
         Self {
             recording: Recording::new(settings, nodes()),

@@ -4,5 +4,6 @@ mod endings;
 mod handshake;
 mod losses;
 mod privileges;
+mod reconnect;
 mod recorder;
 mod traffic;

@@ -8,6 +8,7 @@ use tezos_recorder::budget::Budget;
 use tezos_recorder::captured::{Captured, Socket, What};
 use tezos_recorder::p2p::message::Kind;
 use tezos_recorder::queue::{Dropped, Queue, Task};
+use tezos_recorder::reconnect::Reports;
 use tezos_recorder::recording::{ConnectionIds, Settings};
 use tezos_recorder::side::{Both, Side};
 use tezos_recorder::store::Entry;
@@ -76,6 +77,7 @@ fn all_connections_of_all_workers_are_decoded_before_the_end() {
         budget: Budget::new(64 << 20),
         max_connections: 100,
         ids: ConnectionIds::default(),
+        reports: Reports::default(),
     };
     let workers = Workers::start(3, 64 << 20, &settings, &nodes(), &sink, || {}).unwrap();
     for socket in 0..10 {
