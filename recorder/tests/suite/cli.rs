@@ -11,6 +11,7 @@ use tezos_recorder::cli::{self, CliError, ExportArgs, Run};
 use tezos_recorder::config::Config;
 use tezos_recorder::logs::Source;
 use tezos_recorder::p2p::pow::Target;
+use tezos_recorder::reconnect::DEFAULT_RPC;
 
 fn parse(line: &str) -> Result<Run, CliError> {
     let words = format!("tezos-recorder {line}");
@@ -39,7 +40,7 @@ pub fn program(words: &[&str], directory: &Path) -> (i32, String, String) {
 #[test]
 fn a_node_is_named_by_options() {
     let all = "run --identity i.json --p2p-port 9733 --db d --name n --unit octez.service --pow 20.5 --log-port 10000 --log-socket s \
-        --log-file f --log-unit u --keep 2GiB --keep-age 30d --listen 127.0.0.1 --listen ::1 --port 0 --token-file t --cors-origin http://a:1";
+        --log-file f --log-unit u --keep 2GiB --keep-age 30d --listen 127.0.0.1 --listen ::1 --port 0 --token-file t --cors-origin http://a:1 --reconnect";
     let config = config(all);
     let node = &config.nodes[0];
     let p2p = node.p2p.as_ref().unwrap();
@@ -59,6 +60,7 @@ fn a_node_is_named_by_options() {
         )
     );
     assert_eq!(p2p.place, capture::Target::Unit("octez.service".into()));
+    assert_eq!(p2p.reconnect, Some(DEFAULT_RPC));
     assert_eq!(
         (p2p.keep.bytes, p2p.keep.age, log.keep.age),
         (
@@ -153,6 +155,14 @@ fn wrong_lines_say_what_is_wrong() {
         ("run --identity i --pid 1 --unit u", "cannot be used with"),
         ("run --identity i --pow 300", "expected a number of bits"),
         ("run --identity i --pow x", "expected a number of bits"),
+        (
+            "run --identity i --reconnect=https://127.0.0.1:8732",
+            "expected `http://`, an IP address and a port",
+        ),
+        (
+            "run --identity i --reconnect http://127.0.0.1:8732",
+            "unexpected argument",
+        ),
         ("run --identity i --keep 1GB", "expected a number of bytes"),
         (
             "run --identity i --listen localhost",

@@ -9,6 +9,7 @@ use tezos_recorder::capture;
 use tezos_recorder::config::{Config, DEFAULT_KEEP, DEFAULT_RING, Log, Node, P2p, values};
 use tezos_recorder::logs::Source;
 use tezos_recorder::p2p::pow::Target;
+use tezos_recorder::reconnect::DEFAULT_RPC;
 use tezos_recorder::store::Keep;
 
 use crate::check_text::configuration;
@@ -221,6 +222,20 @@ fn our_own_keys_are_read() {
 }
 
 #[test]
+fn reconnect_is_off_unless_it_is_set() {
+    let reconnect = |line: &str| {
+        let text =
+            format!("[[nodes]]\nname = \"n\"\np2p = {{ identity = \"i\", port = 1 }}\n{line}");
+        parse(&text).nodes.remove(0).p2p.unwrap().reconnect
+    };
+    assert_eq!(reconnect(""), None);
+    assert_eq!(reconnect("reconnect = false"), None);
+    assert_eq!(reconnect("reconnect = true"), Some(DEFAULT_RPC));
+    let address = "[::1]:8733".parse().ok();
+    assert_eq!(reconnect("reconnect = \"http://[::1]:8733/\""), address);
+}
+
+#[test]
 fn capture_and_stores_get_what_the_file_says() {
     let config = parse(OWN_FORM);
     let options = config.capture_options().unwrap();
@@ -286,6 +301,7 @@ fn the_documented_example_is_valid_with_and_without_its_comments() {
         "pid",
         "pow",
         "raw",
+        "reconnect",
         "keep",
         "messages",
         "bytes",

@@ -107,6 +107,14 @@ fn errors_name_the_line_what_is_wrong_and_what_to_do() {
             "config.toml:4: wrong value of `pow`; expected a number of bits",
         ),
         (
+            more("reconnect = \"http://localhost:8732\""),
+            "config.toml:4: wrong value of `reconnect`; expected `http://`, an IP address and a port",
+        ),
+        (
+            more("reconnect = 8732"),
+            "config.toml:4: wrong value of `reconnect`; expected `http://`",
+        ),
+        (
             more("keep = { bytes = \"1GB\" }"),
             "config.toml:4: wrong value of `keep.bytes`; expected a number of bytes",
         ),
