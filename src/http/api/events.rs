@@ -143,6 +143,7 @@ impl Endpoint for Listen {
                 status: 200,
                 content_type: EVENTS,
                 file_name: None,
+                header: None,
                 body: Body::Live(pieces),
             })
         })
