@@ -1,8 +1,10 @@
 //! Finds the Debian package with the debug files of a program, in dpkg's lists of installed files and apt's package
 //! lists on this machine.
 
+use std::cmp::Reverse;
 use std::fs;
 use std::io::Read;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use flate2::read::GzDecoder;
@@ -44,12 +46,12 @@ fn package_for(root: &Path, path: &Path) -> Option<String> {
         let plain = name.strip_suffix(".lz4").or(name.strip_suffix(".gz"));
         plain.unwrap_or(name).ends_with("_Packages")
     });
-    names.into_iter().flatten().find(|name| {
-        let wanted = format!("\nPackage: {name}\n");
-        lists
-            .iter()
-            .any(|list| position(list, wanted.as_bytes(), &mut left).is_some())
-    })
+    let names: Vec<String> = names.into_iter().flatten().collect();
+    let wanted: Vec<String> = names.iter().map(|n| format!("\nPackage: {n}\n")).collect();
+    let found = lists
+        .iter()
+        .filter_map(|list| Some(search(list, &wanted, &mut left)?.0));
+    names.into_iter().nth(found.min()?)
 }
 
 /// The package that owns a file.
@@ -60,23 +62,31 @@ fn owner(root: &Path, path: &Path, left: &mut u64) -> Option<String> {
     if let Some(short) = path.strip_prefix("/usr") {
         wanted.push(format!("\n{short}\n"));
     }
-    let lists = files(&root.join("var/lib/dpkg/info"), |name| {
+    let mut lists = files(&root.join("var/lib/dpkg/info"), |name| {
         name.ends_with(".list")
     });
-    let list = lists.iter().find(|list| {
-        wanted
-            .iter()
-            .any(|wanted| position(list, wanted.as_bytes(), left).is_some())
-    })?;
+    // Most files are named like their package: libfoo.so.1 is in libfoo1. There are thousands of lists.
+    let file = path.rsplit('/').next().unwrap_or(path);
+    lists.sort_by_key(|list| Reverse(common_prefix(list, file)));
+    let mut lists = lists.iter();
+    let list = lists.find(|list| search(list, &wanted, left).is_some())?;
     // `libc6:amd64.list`
     let stem = list.file_stem()?.to_str()?;
     Some(stem.split(':').next()?.to_owned())
 }
 
+/// The number of bytes with which both the name of a file and `name` begin.
+fn common_prefix(path: &Path, name: &str) -> usize {
+    let own = path.file_name().unwrap_or_default().as_bytes();
+    let same = own.iter().zip(name.as_bytes()).take_while(|(a, b)| a == b);
+    same.count()
+}
+
 /// The source package of a package, if its name differs.
 fn source(root: &Path, package: &str, left: &mut u64) -> Option<String> {
     let status = root.join("var/lib/dpkg/status");
-    let at = position(&status, format!("\nPackage: {package}\n").as_bytes(), left)?;
+    let wanted = [format!("\nPackage: {package}\n")];
+    let (_, at) = search(&status, &wanted, left)?;
     let mut paragraph = vec![0; MAX_PARAGRAPH];
     let file = open_regular(&status).ok()?;
     let got = file.read_some(&mut paragraph, at + 1).ok()?;
@@ -98,30 +108,37 @@ fn files(dir: &Path, wanted: impl Fn(&str) -> bool) -> Vec<PathBuf> {
     found
 }
 
-/// The position of bytes in a file, which is read in chunks; `left` is the number of bytes that may still be read.
-fn position(path: &Path, wanted: &[u8], left: &mut u64) -> Option<u64> {
+/// The first of several texts that occurs in a file: its index, and its position in the file. The file is read once, in
+/// chunks; `left` is the number of bytes that may still be read.
+fn search(path: &Path, wanted: &[String], left: &mut u64) -> Option<(usize, u64)> {
     let file = open_regular(path).ok()?;
     let mut file = unpacked(file.contents(), path);
-    let finder = Finder::new(wanted);
+    let finders: Vec<Finder<'_>> = wanted.iter().map(Finder::new).collect();
+    let longest = wanted.iter().map(String::len).max()?;
+    let mut found: Option<(usize, u64)> = None;
     // A newline before the first line makes it match like all others.
     let mut text = b"\n".to_vec();
     let mut before: u64 = 0;
     let mut chunk = vec![0; CHUNK];
-    loop {
+    while found.is_none_or(|(index, _)| index > 0) {
         let most = usize::try_from(*left).map_or(CHUNK, |left| left.min(CHUNK));
-        let n = file.read(&mut chunk[..most]).ok()?;
+        let n = file.read(&mut chunk[..most]).unwrap_or(0);
+        if n == 0 {
+            break;
+        }
         *left -= n as u64;
         text.extend(&chunk[..n]);
-        if let Some(at) = finder.find(&text) {
-            return Some((before + at as u64).saturating_sub(1));
+        let better = found.map_or(finders.len(), |(index, _)| index);
+        let mut finders = finders[..better].iter().enumerate();
+        let here = finders.find_map(|(index, finder)| Some((index, finder.find(&text)?)));
+        if let Some((index, at)) = here {
+            found = Some((index, (before + at as u64).saturating_sub(1)));
         }
-        if n == 0 {
-            return None;
-        }
-        let done = text.len().saturating_sub(wanted.len());
+        let done = text.len().saturating_sub(longest);
         text.drain(..done);
         before += done as u64;
     }
+    found
 }
 
 /// The decompressed contents of a file, which apt may have compressed.
@@ -175,6 +192,17 @@ mod tests {
         );
         assert_eq!(found("/usr/bin/plain"), None);
         assert_eq!(found("/usr/bin/unknown"), None);
+        // The package's own name comes first, wherever it is in the lists.
+        write(
+            root,
+            "var/lib/apt/lists/other_Packages",
+            "Package: snake-minimal-dbgsym\n\nPackage: snake-minimal-dbg\n",
+        );
+        assert_eq!(
+            found("/usr/bin/snake").as_deref(),
+            Some("snake-minimal-dbg")
+        );
+        fs::remove_file(root.join("var/lib/apt/lists/other_Packages")).unwrap();
 
         // A list that apt has compressed to save disk space.
         let text = fs::read(root.join("var/lib/apt/lists/main_Packages")).unwrap();
