@@ -14,16 +14,26 @@ use std::process::{Command, ExitCode, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use libbpf_rs::query::ProgInfoIter;
+use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::signal::{Signal, kill};
+use nix::sys::time::TimeValLike;
 use nix::unistd::Pid;
 
+use support::counters::programs;
 use support::pairs::{Aim, number};
+use support::profiler::Profiler;
 use support::times::{HEAD, Times};
 use support::workload::compile;
 use support::{Bench, Killed, Measurement, exchange};
 
 const MEMPROF: &str = env!("CARGO_BIN_EXE_memprof");
-const MEASUREMENTS: [Measurement; 3] = [("command", command), ("true", plain), ("attach", attach)];
+const MEASUREMENTS: [Measurement; 4] = [
+    ("command", command),
+    ("true", plain),
+    ("attach", attach),
+    ("verifier", verified),
+];
 
 fn main() -> ExitCode {
     Bench::main_with(HEAD, Bench::unpinned("bench-start", compile), &MEASUREMENTS)
@@ -93,21 +103,56 @@ fn command(bench: &Bench) -> Result<()> {
     Ok(())
 }
 
+/// CPU time of this process's ended children and their ended children, in user space and in the kernel, in ms.
+fn used() -> Result<f64> {
+    let usage = getrusage(UsageWho::RUSAGE_CHILDREN)?;
+    let times = usage.user_time() + usage.system_time();
+    Ok(times.num_microseconds() as f64 / 1e3)
+}
+
 /// The total time with a command that does nothing.
 fn plain(_: &Bench) -> Result<()> {
-    let mut row = Times::new("`memprof --no-server -- /bin/true`", Aim::AtMost(400.0));
+    let mut row = Times::new("`memprof --no-server -- /bin/true`", Aim::AtMost(150.0));
+    let mut cpu = Times::new("the same, CPU time of all processes", Aim::AtMost(150.0));
     for _ in 0..runs()? {
-        let started = now()?;
+        let (started, before) = (now()?, used()?);
         let out = Command::new(MEMPROF)
             .args(["--no-server", "--", "/bin/true"])
             .stdin(Stdio::null())
             .output()
             .context("cannot run memprof")?;
         row.add(now()? - started);
+        cpu.add(used()? - before);
         ensure!(out.status.success(), "memprof ended with {}", out.status);
     }
-    println!("{}", row.row());
+    println!("{}\n{}", row.row(), cpu.row());
     Ok(())
+}
+
+/// The instructions that the kernel's verifier checks while memprof starts, by program. No noise changes them: a
+/// microsecond or more for each.
+fn verified(bench: &Bench) -> Result<()> {
+    let target = Command::new(bench.programs.join("moments"))
+        .arg("--wait")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .spawn()
+        .context("cannot run the workload")?;
+    let target = Killed(target);
+    let profiler = Profiler::attach_alone(target.0.id(), &[])?;
+    let ids = programs(profiler.pid())?;
+    let mut rows: Vec<(u32, String)> = ProgInfoIter::default()
+        .filter(|program| ids.contains(&program.id))
+        .map(|p| (p.verified_insns, p.name.to_string_lossy().into_owned()))
+        .collect();
+    ensure!(!rows.is_empty(), "memprof holds no BPF program");
+    rows.sort_unstable_by(|a, b| b.cmp(a));
+    let all: u32 = rows.iter().map(|(instructions, _)| instructions).sum();
+    println!("instructions that the verifier checks: {all}");
+    for (instructions, name) in rows.iter().filter(|(n, _)| *n >= all / 50) {
+        println!("  {instructions:>7}  {name}");
+    }
+    profiler.end()
 }
 
 /// Attaching to a running process: time until memprof says that it follows it, until the first summary over

@@ -1,5 +1,6 @@
 //! A running memprof's BPF objects, read from outside: its counters and the memory of its maps.
 
+use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fs;
 
@@ -58,6 +59,14 @@ pub fn bpf_memory(pid: u32) -> Result<(u64, u64)> {
         objects.iter().map(|(_, bytes)| bytes).sum()
     };
     Ok((sum("map_id"), sum("prog_id")))
+}
+
+/// The kernel's ids of the programs that memprof holds.
+pub fn programs(pid: u32) -> Result<BTreeSet<u32>> {
+    let ids = FdInfo::all(pid)?.into_iter();
+    Ok(ids
+        .filter_map(|fd| Some(fd.number("prog_id")? as u32))
+        .collect())
 }
 
 /// Memory of memprof's BPF maps with these names, in bytes, as reported by the kernel. (The kernel keeps
