@@ -62,6 +62,8 @@ pub struct Aggregator {
     spaces: BTreeMap<MmId, Space>,
     ancestry: Ancestry,
     ended: EndedSpaces,
+    /// The process that will become memprof's command, until it is followed.
+    to_start: Option<Pid>,
     /// The address space in which memprof starts its command, before `exec`.
     starting: Option<MmId>,
     paths: FilePaths,
@@ -143,16 +145,20 @@ impl Aggregator {
         self.spaces.values().map(|s| s.pid).collect()
     }
 
-    /// Marks a followed process that will become memprof's command. Its activity before `exec` is memprof's own, so page cache and
-    /// kernel memory of that time are not counted.
-    pub fn starts_as(&mut self, pid: Pid) {
-        let mut spaces = self.spaces.iter();
-        self.starting = spaces.find(|(_, s)| s.pid == pid).map(|(mm, _)| *mm);
+    /// Marks a process, not yet followed, that will become memprof's command. Its memory and activity before `exec` are memprof's
+    /// own, so page cache and kernel memory of that time are not counted.
+    pub fn will_start_as(&mut self, pid: Pid) {
+        self.to_start = Some(pid);
     }
 
     /// Whether memprof starts its command in this address space.
     pub fn is_starting(&self, mm: MmId) -> bool {
         self.starting == Some(mm)
+    }
+
+    /// Whether the only followed process has not become memprof's command yet.
+    pub fn only_starts(&self) -> bool {
+        self.spaces.keys().all(|mm| self.is_starting(*mm))
     }
 
     /// Whether any process is followed.
@@ -371,8 +377,12 @@ impl Aggregator {
         match e.change {
             ProcessChange::Found => {
                 let mut space = Space::new(e.pid, &e.comm);
-                // Pages that cannot be read now are shown as "not observed" later; nothing is lost.
-                let _ = space.remember_before(&mut self.classifier);
+                if self.to_start.take_if(|pid| *pid == e.pid).is_some() {
+                    self.starting = Some(e.mm);
+                } else {
+                    // Pages that cannot be read now are shown as "not observed" later; nothing is lost.
+                    let _ = space.remember_before(&mut self.classifier);
+                }
                 self.start(e.mm, space);
             }
             ProcessChange::Matched => self.start(e.mm, Space::new(e.pid, &e.comm)),

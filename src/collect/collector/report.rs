@@ -206,7 +206,7 @@ impl Collector {
 
     /// Scans a changing target periodically, so that it leaves a profile when it ends.
     pub(super) fn keep_last(&mut self) {
-        if self.target.is_none() {
+        if self.target.is_none() || self.aggregator.only_starts() {
             return;
         }
         self.look_at_activity();
